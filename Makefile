@@ -1,0 +1,58 @@
+PYTHON ?= python3
+VENV ?= .venv
+PROMPT ?= Tell me a story about a fox.
+BIN := $(VENV)/bin
+export DEV ?= CPU
+
+.PHONY: help run chat test lint golden vectors default-model clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+run: $(VENV)/run ## answer PROMPT with the bundled model, offline after the first install
+	@$(BIN)/python -m tinygrad_llm.run --prompt "$(PROMPT)" $(ARGS)
+
+chat: $(VENV)/run ## chat with the bundled model, or with MODEL=path.gguf
+	@$(BIN)/python -m tinygrad_llm.run $(if $(MODEL),--model "$(MODEL)") $(ARGS)
+
+test: $(VENV)/dev ## all tests; no GPU, no downloads but Python packages
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/dev ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+vectors: $(VENV)/dev ## fetch llama.cpp's tokenizer vectors and chat templates into a cache; `make test` uses them when there
+	$(BIN)/python tests/fetch_vectors.py
+
+golden: $(VENV)/bench ## record llama.cpp's logits again (builds llama-cpp-python: some minutes)
+	$(BIN)/python tests/record_golden.py
+	$(BIN)/python tests/record_quantize_errors.py
+
+default-model: $(VENV)/train ## train the bundled model again (about an hour on 2 cores)
+	$(BIN)/python training/train.py --out tinygrad_llm/models/stories.gguf
+
+clean: ## remove the virtual environment and build files
+	rm -rf $(VENV) build *.egg-info
+
+$(VENV)/base: setup.py
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip
+	command -v clang >/dev/null || test -n "$$CC" || $(BIN)/python -m pip install -q -e '.[zig]'
+	@touch $@
+
+$(VENV)/run: $(VENV)/base
+	$(BIN)/python -m pip install -q -e .
+	@touch $@
+
+$(VENV)/dev: $(VENV)/base
+	$(BIN)/python -m pip install -q -e '.[dev]'
+	@touch $@ $(VENV)/run
+
+$(VENV)/bench: $(VENV)/dev
+	$(BIN)/python -m pip install -q -e '.[bench]'
+	@touch $@
+
+$(VENV)/train: $(VENV)/base training/requirements.txt
+	$(BIN)/python -m pip install -q -e . -r training/requirements.txt
+	@touch $@

@@ -1,0 +1,28 @@
+from setuptools import setup
+
+setup(
+  name="tinygrad_llm",
+  version="0.1.0",
+  description="Local LLM inference on tinygrad: GGUF in, tokens out, kernels that a compiler finds",
+  license="MIT",
+  python_requires=">=3.11",
+  packages=["tinygrad_llm"],
+  package_data={"tinygrad_llm": ["models/*.gguf"]},
+  install_requires=[
+    "tinygrad==0.14.0",      # the compiler; its internals are this project's subject, so exactly this version
+    "numpy>=1.26,<3",        # header and byte handling, sampling
+    "gguf>=0.17,<1",         # GGUF writer and the reference of every quant type
+    "tqdm>=4.66,<5",         # progress bars
+    "tokenizers>=0.20,<1",   # byte-pair encoding at native speed
+    "jinja2>=3.1.6,<4",      # chat templates, in its immutable sandbox
+  ],
+  extras_require={
+    "zig": ["ziglang>=0.13,<1"],                                    # a clang for the CPU device where PATH has none
+    "bench": ["llama-cpp-python==0.3.36"],                          # the peer, and the source of golden logits
+    "dev": ["pytest>=8", "ruff>=0.8", "mypy>=1.13"],                # tests and lint
+  },
+  entry_points={"console_scripts": [
+    "tinygrad-llm=tinygrad_llm.run:main",
+    "tinygrad-llm-quantize=tinygrad_llm.quantize:main",
+  ]},
+)

@@ -1,0 +1,25 @@
+"""Local LLM inference on tinygrad: `load` a GGUF file, then `logits`, `generate`, `chat`."""
+from __future__ import annotations
+from typing import TYPE_CHECKING
+from tinygrad_llm.errors import InputError
+if TYPE_CHECKING: from tinygrad_llm.engine import LLM
+
+__version__ = "0.1.0"
+__all__ = ["InputError", "load"]
+
+def load(model: str | None = None, max_context: int = 4096, chunk: int = 256, dequantize: bool = False,
+         progress: bool = False) -> LLM:
+  """
+  Loads a GGUF model.
+
+  model: a path; None is the bundled default model.
+  max_context: positions of KV cache, at most what the model was trained for.
+  chunk: tokens of a prompt per forward pass. Any number gives the same logits.
+  dequantize: expand quantised matrices to fp16: more memory, other speed.
+  progress: show a bar on stderr if that is a terminal.
+  Raises InputError for a file, device or compiler that cannot be used.
+  """
+  from tinygrad_llm.compiler import check_device
+  check_device()
+  from tinygrad_llm.engine import LLM
+  return LLM(model, max_context=max_context, chunk=chunk, dequantize=dequantize, progress=progress)

@@ -1,0 +1,36 @@
+"""Buffers on the device: allocate without a kernel, fill from host memory, read back."""
+from __future__ import annotations
+from collections.abc import Callable
+import numpy as np
+from tinygrad import Tensor
+from tinygrad.device import Buffer
+from tinygrad.dtype import DType, _to_np_dtype
+from tinygrad.helpers import prod
+
+def empty(shape: tuple[int, ...], dtype: DType) -> Tensor:
+  """An allocated, uninitialised tensor on the default device."""
+  tensor = Tensor.empty(*shape, dtype=dtype)
+  _buffer(tensor).ensure_allocated()
+  return tensor
+
+def fill(tensor: Tensor, write: Callable[[np.ndarray], None]) -> None:
+  """Calls `write` with an array of the tensor's shape to fill: the device's own memory if the host can reach it."""
+  buffer = _buffer(tensor)
+  if hasattr(buffer.allocator, "_as_buffer"):
+    write(_array(tensor, buffer.as_memoryview(force_zero_copy=True)))
+  else:
+    write(_array(tensor, staged := memoryview(bytearray(buffer.nbytes))))
+    buffer.copy_from(Buffer("PYTHON", buffer.size, buffer.dtype, opaque=staged))
+
+def read(tensor: Tensor, *shape: int) -> np.ndarray:
+  """A copy of a realised tensor that starts its buffer; `shape` says what a symbolic shape is bound to."""
+  buffer = _buffer(tensor)
+  return np.frombuffer(buffer.as_memoryview(), dtype=_to_np_dtype(buffer.dtype))[:prod(shape)].reshape(shape)
+
+def _buffer(tensor: Tensor) -> Buffer:
+  buffer = tensor.uop.base.buffer
+  assert isinstance(buffer, Buffer), "tensors over several devices are not supported"
+  return buffer
+
+def _array(tensor: Tensor, memory: memoryview) -> np.ndarray:
+  return np.frombuffer(memory, dtype=_to_np_dtype(tensor.dtype)).reshape(tensor.shape)  # type: ignore[arg-type]

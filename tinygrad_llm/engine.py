@@ -1,0 +1,200 @@
+"""A loaded model: logits, generate, chat."""
+from __future__ import annotations
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+import numpy as np
+from tinygrad import Device, Tensor, TinyJit, UOp, dtypes
+from tinygrad.engine.jit import _TinyJit
+from tinygrad.engine.realize import estimate_uop
+from tinygrad.uop.ops import Ops, sym_infer
+from tinygrad_llm.chat import ChatTemplate
+from tinygrad_llm.config import ModelConfig
+from tinygrad_llm.device import empty, fill, read
+from tinygrad_llm.errors import InputError
+from tinygrad_llm.gguf import open_gguf
+from tinygrad_llm.hub import resolve
+from tinygrad_llm.loader import Loader
+from tinygrad_llm.model import Model
+from tinygrad_llm.sampling import Sampler
+from tinygrad_llm.stop import StopStrings
+from tinygrad_llm.tokenizer import Tokenizer
+
+@dataclass
+class Timing:
+  """The last generate(): wall times in seconds. All compiling is in `first_token`, none in `prefill` and `decode`."""
+  prompt_tokens: int = 0
+  cached_tokens: int = 0  # of the prompt, those whose keys and values were still there
+  tokens: int = 0
+  prefill: float = 0.0
+  first_token: float = 0.0
+  decode: float = 0.0  # the tokens after the first
+
+  @property
+  def decode_tok_s(self) -> float | None: return (self.tokens - 1) / self.decode if self.decode else None
+  @property
+  def prefill_tok_s(self) -> float | None:
+    return (self.prompt_tokens - self.cached_tokens) / self.prefill if self.prefill else None
+
+class LLM:
+  """A model in memory with one KV cache; not for use from several threads at once."""
+  def __init__(self, model: str | None, max_context: int, chunk: int, dequantize: bool, progress: bool):
+    start = time.perf_counter()
+    for name, value in (("max_context", max_context), ("chunk", chunk)):
+      if value < 1: raise InputError(f"{name}: {value} is not positive; give a number of tokens from 1")
+    self.path, self.device = resolve(model), Device.DEFAULT
+    file = open_gguf(self.path)
+    self.config = ModelConfig.from_gguf(file)
+    try: self.tokenizer, self.template = Tokenizer.from_gguf(file.kv), ChatTemplate.from_gguf(file.kv)
+    except InputError as e: raise InputError(f"{self.path}: {e}") from e
+    self.max_context = min(max_context, self.config.context_length)
+    self.chunk = min(chunk, self.max_context)
+    with Loader(file, dequantize, progress) as loader: self.model = Model(self.config, loader, self.max_context)
+    self.weights, self.timing = loader.weights, Timing()
+    self._held: list[int] = []  # the tokens whose keys and values are in the cache
+    self._prompt, self._token = (empty((1, n), dtypes.int32) for n in (self.chunk, 1))
+    self._hidden = _captured(lambda tokens, start: self.model.hidden(tokens, start).contiguous())
+    self._logits = _captured(self.model.logits)
+    self._row_logits = _captured(lambda x, row: self.model.logits(x[:, row:row+1]))
+    self._decode = _captured(lambda token, start: self.model.logits(self.model.hidden(token, start)))
+    self.load_s = time.perf_counter() - start
+
+  def logits(self, ids: Sequence[int]) -> np.ndarray:
+    """float32 (len(ids), vocab_size): the logits after each token, from an empty context. InputError for bad ids."""
+    ids = self._check(ids)
+    return np.concatenate([read(self._logits(x), size, self.config.vocab_size) for x, size in self._prefill(ids, 0)])
+
+  def generate(self, ids: Sequence[int], max_tokens: int | None = 64, temperature: float = 0.0, top_k: int = 0,
+               top_p: float = 1.0, min_p: float = 0.0, repeat_penalty: float = 1.0, seed: int = 0,
+               stop: Sequence[str] = (), ignore_eos: bool = False) -> Iterator[int]:
+    """
+    An iterator of the token ids that continue `ids`.
+
+    It ends after max_tokens (None: with the context), before an end-of-turn token (ignore_eos: it does not look for
+    one), or after the token that completes a stop string. Sampling: see sampling.Sampler. InputError for bad arguments
+    comes from the call, not from the iterator.
+    """
+    sampler = Sampler(temperature, top_k, top_p, min_p, repeat_penalty, seed)
+    tokens = self._tokens(self._check(ids), max_tokens, sampler, frozenset() if ignore_eos else self.tokenizer.stop_ids)
+    return self._until(tokens, stop) if stop else tokens
+
+  def chat(self, messages: Sequence[dict[str, str]], max_tokens: int | None = None, temperature: float = 0.0,
+           top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repeat_penalty: float = 1.0, seed: int = 0,
+           stop: Sequence[str] = ()) -> Iterator[str]:
+    """
+    An iterator of the pieces of text that answer `messages` ({"role": .., "content": ..} each).
+
+    It ends before a stop string. The other arguments are those of generate().
+    """
+    tokens = self.generate(self.prompt(messages), max_tokens, temperature, top_k, top_p, min_p, repeat_penalty, seed)
+    return self.text(tokens, (*stop, *self.template.stop))
+
+  def prompt(self, messages: Sequence[dict[str, str]]) -> list[int]:
+    """The token ids of a conversation through the model's chat template, ready for the assistant's answer."""
+    return self.template.encode(self.tokenizer, messages)
+
+  def fit(self, messages: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """`messages` less the oldest turns (a system message stays): a quarter of the context is left for the answer."""
+    kept, first = list(messages), 1 if messages and messages[0]["role"] == "system" else 0
+    while len(kept) > first + 1 and len(self.prompt(kept)) > self.max_context * 3 // 4: del kept[first:first + 2]
+    return kept
+
+  def text(self, tokens: Iterable[int], stop: Sequence[str] = ()) -> Iterator[str]:
+    """Pieces of text made of complete characters, up to a stop string."""
+    stream, stops = self.tokenizer.stream(), StopStrings(stop)
+    for token in tokens:
+      piece, stopped = stops.push(stream.push(token))
+      if piece: yield piece
+      if stopped: return
+    piece, stopped = stops.push(stream.flush())
+    if rest := piece if stopped else piece + stops.flush(): yield rest
+
+  def decode_cost(self) -> tuple[int, int]:
+    """Kernels of a decode step, and the bytes it moves by tinygrad's estimate at the current position."""
+    assert self._decode.captured is not None, "generate() has not run"
+    calls = list(_programs(self._decode.captured.linear))
+    return len(calls), sum(int(sym_infer(estimate_uop(call).mem, {"start": len(self._held)})) for call in calls)
+
+  def _check(self, ids: Sequence[int]) -> list[int]:
+    ids = [int(i) for i in ids]
+    if not ids: raise InputError("prompt: it has no tokens; give at least one")
+    if bad := [i for i in ids if not 0 <= i < self.config.vocab_size]:
+      raise InputError(f"prompt: token {bad[0]} is not in 0..{self.config.vocab_size - 1}; use this model's tokenizer")
+    if len(ids) > self.max_context:
+      raise InputError(f"prompt: {len(ids)} tokens do not fit the context of {self.max_context}; shorten it or raise "
+                       f"max_context (the model allows {self.config.context_length})")
+    return ids
+
+  def _prefill(self, ids: list[int], first: int) -> Iterator[tuple[Tensor, int]]:
+    """Feeds ids[first:] chunk by chunk; yields the last layer's output (1, T, dim) and T of each."""
+    for position in range(first, len(ids), self.chunk):
+      part = ids[position:position + self.chunk]
+      self._held = self._held[:position]
+      _write(self._prompt, part)
+      length = UOp.variable("length", 1, self.chunk).bind(len(part))
+      x = self._hidden(self._prompt[:, :length], self._position(position))
+      self._held += part
+      yield x, len(part)
+
+  def _step(self, token: int, position: int) -> np.ndarray:
+    """Feeds one token at `position`; returns the logits after it, (vocab_size,)."""
+    self._held = self._held[:position]
+    _write(self._token, [token])
+    logits = read(self._decode(self._token, self._position(position)), self.config.vocab_size)
+    self._held.append(token)
+    return logits
+
+  def _position(self, position: int) -> UOp: return UOp.variable("start", 0, self.max_context - 1).bind(position)
+
+  def _last(self, chunks: Iterator[tuple[Tensor, int]]) -> np.ndarray:
+    """Runs the chunks; returns the logits after the last token, (vocab_size,)."""
+    x, size = deque(chunks, maxlen=1)[0]
+    return read(self._row_logits(x, UOp.variable("row", 0, self.chunk - 1).bind(size - 1)), self.config.vocab_size)
+
+  def _compile(self, token: int) -> None:
+    """Captures, once, the steps that generate() runs, on a token whose keys and values the prompt then overwrites."""
+    if self._decode.captured is not None: return
+    self._last(self._prefill([token], 0))
+    self._step(token, 0)
+    self._held = []
+
+  def _tokens(self, ids: list[int], max_tokens: int | None, sampler: Sampler, ends: frozenset[int]) -> Iterator[int]:
+    timing = self.timing = Timing(prompt_tokens=len(ids))
+    start = time.perf_counter()
+    self._compile(ids[0])
+    timing.cached_tokens = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self._held, ids[:-1])))
+    compiled = time.perf_counter()
+    logits, history = self._last(self._prefill(ids, timing.cached_tokens)), list(ids)
+    timing.prefill = time.perf_counter() - compiled
+    while (max_tokens is None or timing.tokens < max_tokens) and (token := sampler(logits, history)) not in ends:
+      timing.tokens += 1
+      if timing.tokens == 1: timing.first_token = time.perf_counter() - start
+      else: timing.decode = time.perf_counter() - start - timing.first_token
+      yield token
+      if timing.tokens == max_tokens or len(history) == self.max_context: return
+      logits = self._step(token, len(history))
+      history.append(token)
+
+  def _until(self, tokens: Iterable[int], stop: Sequence[str]) -> Iterator[int]:
+    stream, stops = self.tokenizer.stream(), StopStrings(stop)
+    for token in tokens:
+      yield token
+      if stops.push(stream.push(token))[1]: return
+
+def _write(tensor: Tensor, ids: Sequence[int]) -> None:
+  def write(memory: np.ndarray) -> None: memory[0, :len(ids)] = ids
+  fill(tensor, write)
+
+def _programs(linear: UOp) -> Iterator[UOp]:
+  """The kernel calls of a schedule, those inside a captured graph included."""
+  for call in linear.src:
+    if call.src[0].op is Ops.PROGRAM: yield call
+    elif call.src[0].op is Ops.CUSTOM_FUNCTION and call.src[0].arg == "graph": yield from _programs(call.src[0].src[0])
+
+def _captured(function: Callable[..., Tensor]) -> _TinyJit[Tensor]:
+  """A TinyJit that captures on its first call: all that it reads is realised, an eager first call would be wasted."""
+  jit: _TinyJit[Tensor] = TinyJit(function)
+  jit.cnt = 1
+  return jit

@@ -1,0 +1,11 @@
+"""Root mean square layer normalisation (https://arxiv.org/abs/1910.07467)."""
+from __future__ import annotations
+from tinygrad import Tensor
+from tinygrad_llm.weight import Weight
+
+class RMSNorm:
+  def __init__(self, weight: Weight, eps: float): self.weight, self.eps = weight, eps
+
+  def __call__(self, x: Tensor) -> Tensor:
+    """x (.., D) -> (.., D), over the last axis."""
+    return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.weight.float()
