@@ -31,15 +31,22 @@ def _wrapper(zig: pathlib.Path) -> pathlib.Path:
   return path
 
 def check_device() -> str:
-  """The name of tinygrad's default device, opened. InputError names DEV, or an old-style variable, and the fix."""
-  from tinygrad import Device
-  from tinygrad.device import ALL_DEVICES
+  """The name of tinygrad's default device, opened. InputError names the environment variable at fault and the fix."""
   asked = os.environ.get("DEV", "")
+  try:
+    from tinygrad import Device
+    from tinygrad.device import ALL_DEVICES
+  except Exception as e: raise InputError(f"environment: tinygrad does not start ({_reason(e)}); correct the variable") from e
+  if old := [name for name in ALL_DEVICES if os.environ.get(name)]:
+    raise InputError(f"{old[0]}={os.environ[old[0]]}: it does not choose a device any more; write DEV={old[0]}")
   try:
     if Device.DEFAULT.split(":")[0] == "CPU": use_c_compiler()
     Device[Device.DEFAULT]
     return Device.DEFAULT
   except InputError: raise
+  except ModuleNotFoundError as e:
+    raise InputError(f"DEV={asked}: no such device; use one of {', '.join(ALL_DEVICES)}") from e
   except Exception as e:
-    reason = " ".join(str(e).split()) or type(e).__name__
-    raise InputError(f"DEV={asked}: cannot open the device ({reason:.200}); use one of {', '.join(ALL_DEVICES)}") from e
+    raise InputError(f"DEV={asked}: it does not open ({_reason(e)}); use one of {', '.join(ALL_DEVICES)}") from e
+
+def _reason(e: Exception) -> str: return " ".join(str(e).split())[:200] or type(e).__name__

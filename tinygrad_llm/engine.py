@@ -51,12 +51,17 @@ class LLM:
     except InputError as e: raise InputError(f"{self.path}: {e}") from e
     self.max_context = min(max_context, self.config.context_length)
     self.chunk = min(chunk, self.max_context)
-    with Loader(file, dequantize, progress) as loader: self.model = Model(self.config, loader, self.max_context)
+    try:
+      with Loader(file, dequantize, progress) as loader: self.model = Model(self.config, loader, self.max_context)
+    except MemoryError as e:
+      raise InputError(f"{self.path}: it does not fit the memory of {self.device} with a context of {self.max_context}; "
+                       "use a smaller model, quant type or max_context") from e
     self.weights, self.timing = loader.weights, Timing()
     self._held: list[int] = []  # the tokens whose keys and values are in the cache
     self._prompt, self._token = (empty((1, n), dtypes.int32) for n in (self.chunk, 1))
-    self._hidden = _captured(lambda tokens, start: self.model.hidden(tokens, start).contiguous())
-    self._logits = _captured(self.model.logits)
+    self._x = empty((1, self.chunk, self.config.dim), dtypes.float32)  # the last layer's output
+    self._prefill = _captured(lambda tokens, start: self._x[:, :tokens.shape[1]].assign(self.model.hidden(tokens, start)))
+    self._logits = _captured(lambda x, length: self.model.logits(x[:, :length]))
     self._row_logits = _captured(lambda x, row: self.model.logits(x[:, row:row+1]))
     self._decode = _captured(lambda token, start: self.model.logits(self.model.hidden(token, start)))
     self.load_s = time.perf_counter() - start
@@ -64,7 +69,8 @@ class LLM:
   def logits(self, ids: Sequence[int]) -> np.ndarray:
     """float32 (len(ids), vocab_size): the logits after each token, from an empty context. InputError for bad ids."""
     ids = self._check(ids)
-    return np.concatenate([read(self._logits(x), size, self.config.vocab_size) for x, size in self._prefill(ids, 0)])
+    return np.concatenate([read(self._logits(self._x, self._length(size)), size, self.config.vocab_size)
+                           for size in self._chunks(ids, 0)])
 
   def generate(self, ids: Sequence[int], max_tokens: int | None = 64, temperature: float = 0.0, top_k: int = 0,
                top_p: float = 1.0, min_p: float = 0.0, repeat_penalty: float = 1.0, seed: int = 0,
@@ -127,16 +133,15 @@ class LLM:
                        f"max_context (the model allows {self.config.context_length})")
     return ids
 
-  def _prefill(self, ids: list[int], first: int) -> Iterator[tuple[Tensor, int]]:
-    """Feeds ids[first:] chunk by chunk; yields the last layer's output (1, T, dim) and T of each."""
+  def _chunks(self, ids: list[int], first: int) -> Iterator[int]:
+    """Feeds ids[first:] chunk by chunk; yields the number of tokens of each, whose output is then in self._x."""
     for position in range(first, len(ids), self.chunk):
       part = ids[position:position + self.chunk]
       self._held = self._held[:position]
       _write(self._prompt, part)
-      length = UOp.variable("length", 1, self.chunk).bind(len(part))
-      x = self._hidden(self._prompt[:, :length], self._position(position))
+      self._prefill(self._prompt[:, :self._length(len(part))], self._position(position))
       self._held += part
-      yield x, len(part)
+      yield len(part)
 
   def _step(self, token: int, position: int) -> np.ndarray:
     """Feeds one token at `position`; returns the logits after it, (vocab_size,)."""
@@ -147,16 +152,17 @@ class LLM:
     return logits
 
   def _position(self, position: int) -> UOp: return UOp.variable("start", 0, self.max_context - 1).bind(position)
+  def _length(self, length: int) -> UOp: return UOp.variable("length", 1, self.chunk).bind(length)
 
-  def _last(self, chunks: Iterator[tuple[Tensor, int]]) -> np.ndarray:
-    """Runs the chunks; returns the logits after the last token, (vocab_size,)."""
-    x, size = deque(chunks, maxlen=1)[0]
-    return read(self._row_logits(x, UOp.variable("row", 0, self.chunk - 1).bind(size - 1)), self.config.vocab_size)
+  def _last_logits(self, ids: list[int], first: int) -> np.ndarray:
+    """Feeds ids[first:]; returns the logits after the last token, (vocab_size,)."""
+    row = UOp.variable("row", 0, self.chunk - 1).bind(deque(self._chunks(ids, first), maxlen=1)[0] - 1)
+    return read(self._row_logits(self._x, row), self.config.vocab_size)
 
   def _compile(self, token: int) -> None:
     """Captures, once, the steps that generate() runs, on a token whose keys and values the prompt then overwrites."""
     if self._decode.captured is not None: return
-    self._last(self._prefill([token], 0))
+    self._last_logits([token], 0)
     self._step(token, 0)
     self._held = []
 
@@ -166,7 +172,7 @@ class LLM:
     self._compile(ids[0])
     timing.cached_tokens = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self._held, ids[:-1])))
     compiled = time.perf_counter()
-    logits, history = self._last(self._prefill(ids, timing.cached_tokens)), list(ids)
+    logits, history = self._last_logits(ids, timing.cached_tokens), list(ids)
     timing.prefill = time.perf_counter() - compiled
     while (max_tokens is None or timing.tokens < max_tokens) and (token := sampler(logits, history)) not in ends:
       timing.tokens += 1

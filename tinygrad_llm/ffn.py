@@ -13,4 +13,6 @@ class FeedForward:
   def __call__(self, x: Tensor) -> Tensor:
     """x (B, T, dim) -> (B, T, dim)."""
     gate, up = self.gate_up(x)
-    return self.down(gate.silu() * up)[0]
+    # contiguous: else every row of `down` computes all of silu(gate) * up again. Decode of a 1B shape cut to 4 layers,
+    # Q4_K_M, CPU: 785 -> 616 ms a token.
+    return self.down((gate.silu() * up).contiguous())[0]

@@ -1,7 +1,8 @@
 """From the file's bytes to packed weights on the device."""
 from __future__ import annotations
-import sys
+import os, sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import groupby
 import numpy as np
@@ -10,22 +11,25 @@ from tqdm import tqdm
 from tinygrad_llm.device import empty, fill
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.gguf import GGUF, TensorInfo
-from tinygrad_llm.quant import QUANT_TYPES, dequantize, pack, reference
+from tinygrad_llm.quant import QUANT_TYPES, dequantize, pack, quant_type, reference
 from tinygrad_llm.weight import Linear, Weight
 
 class Loader:
   """Hands out the tensors of a file. Each is read once, straight into the device's memory; shapes are checked first."""
-  _READ = 16 << 20  # bytes read at a time: staging stays small beside the model
+  _READ = 4 << 20  # bytes of a read: what must be repacked stays in the processor's cache
 
   def __init__(self, file: GGUF, dequantize_weights: bool = False, progress: bool = True):
     self.file, self.dequantize = file, dequantize_weights
     total = sum(info.nbytes for info in file.tensors.values())
     self.bar = tqdm(total=total, unit="B", unit_scale=True, desc="loading", file=sys.stderr, leave=False,
                     disable=None if progress else True)
+    self.pool = ThreadPoolExecutor(min(4, os.cpu_count() or 1))  # the page faults of fresh memory cost more than the reads
     self.weights: list[Weight] = []
 
   def __enter__(self) -> Loader: return self
-  def __exit__(self, *_: object) -> None: self.bar.close()
+  def __exit__(self, *_: object) -> None:
+    self.pool.shutdown()
+    self.bar.close()
 
   def info(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
     if (info := self.file.tensors.get(name)) is None:
@@ -42,7 +46,7 @@ class Loader:
     if name not in self.file.tensors: return None
     info = self.info(name, (n,))
     self.file.read_into(info, memoryview(raw := bytearray(info.nbytes)))
-    return reference(QUANT_TYPES[info.type], raw, n)[0]
+    return reference(quant_type(info), raw, n)[0]
 
   def linear(self, outputs: Sequence[tuple[str, int]], n: int, bias: bool = False) -> Linear:
     """`outputs`: (name, rows) of matrices on one input of n elements. Neighbours of one type become one Weight."""
@@ -53,7 +57,7 @@ class Loader:
     return Linear([self._load(group) for group in groups], splits, biases)
 
   def _load(self, infos: list[TensorInfo]) -> Weight:
-    qt, n = QUANT_TYPES[infos[0].type], infos[0].shape[-1]
+    qt, n = quant_type(infos[0]), infos[0].shape[-1]
     rows = [info.shape[0] if len(info.shape) > 1 else 1 for info in infos]
     shape: tuple[int, ...] = (sum(rows), n) if len(infos[0].shape) > 1 else (n,)
     packed = empty((sum(rows), qt.row_items(n)), qt.dtype)
@@ -65,15 +69,19 @@ class Loader:
     return weight
 
   def _read(self, infos: list[TensorInfo], rows: list[int], memory: np.ndarray) -> None:
-    row = 0
-    for info, count in zip(infos, rows):
-      qt, n = QUANT_TYPES[info.type], info.shape[-1]
+    """Reads the tensors' rows, one tensor after another, into memory (sum(rows), items)."""
+    def part(info: TensorInfo, first: int, out: np.ndarray) -> int:
+      qt, n = quant_type(info), info.shape[-1]
       size = qt.row_nbytes(n)
-      step = max(1, self._READ // size)
-      staging = memoryview(bytearray(min(step, count) * size))
-      for first in range(0, count, step):
-        part = staging[:(last := min(first + step, count)) * size - first * size]
-        self.file.read_into(replace(info, offset=info.offset + first * size, nbytes=len(part)), part)
-        pack(qt, part, n, memory[row + first:row + last])
-        self.bar.update(len(part))
+      info = replace(info, offset=info.offset + first * size, nbytes=len(out) * size)
+      if qt.verbatim(n): self.file.read_into(info, memoryview(out.view(np.uint8)))
+      else:
+        self.file.read_into(info, memoryview(staged := bytearray(info.nbytes)))
+        pack(qt, staged, n, out)
+      return info.nbytes
+    jobs, row = [], 0
+    for info, count in zip(infos, rows):
+      step = max(1, self._READ // memory[0].nbytes)
+      jobs += [(info, i, memory[row + i:row + min(i + step, count)]) for i in range(0, count, step)]
       row += count
+    for nbytes in self.pool.map(lambda job: part(*job), jobs): self.bar.update(nbytes)

@@ -1,0 +1,268 @@
+"""
+Synthetic GGUF files of any shape, for tests and for speed runs.
+
+`write_model` draws every matrix on its own stream of random numbers (seed, tensor name), so a tensor does not depend on
+what else is in the file, and uses integers and exactly rounded float operations only: a file of blocks or floats
+is the same, byte for byte, on every machine. Two ways to fill a quantised matrix:
+  values (default)  gaussian values, quantised (gguf.quants, else tinygrad_llm.quantize); blocks where neither can
+  blocks            random quants with plausible scales: any type, hundreds of MB/s, independent of every quantiser
+
+The models are sane: residual contributions are of the size of the residual stream, attention scores have a standard
+deviation of about 2 and logits of about 2, so a small error stays small.
+
+  python tests/synthetic.py OUT.gguf --shape llama-1b --types Q4_K_M
+"""
+import argparse
+import binascii
+import math
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter, LlamaFileType, TokenType, quants
+
+SHAPES: dict[str, dict[str, Any]] = {
+  "tiny": {"arch": "llama", "dim": 256, "ffn": 512, "layers": 2, "heads": 8, "kv_heads": 2, "vocab": 512},
+  "llama-1b": {"arch": "llama", "dim": 2048, "ffn": 8192, "layers": 16, "heads": 32, "kv_heads": 8, "vocab": 128256,
+               "context": 131072, "rope_freqs": True},
+  "llama-8b": {"arch": "llama", "dim": 4096, "ffn": 14336, "layers": 32, "heads": 32, "kv_heads": 8, "vocab": 128256,
+               "context": 131072, "rope_freqs": True, "tied": False},
+}
+
+# *** quantised blocks ***
+
+class Layout(NamedTuple):
+  """
+  A block format, as far as random blocks need it. Offsets are bytes in a block.
+
+  d: offset of the fp16 scale; unit: standard deviation of the weights of random blocks with d = 1;
+  dmin: offset of the fp16 scale of the offsets, -1: none; ratio: the dmin / d that centres the weights on zero
+  """
+  d: int
+  unit: float
+  dmin: int = -1
+  ratio: float = 0
+
+LAYOUTS = {
+  "Q4_0": Layout(0, 4.64), "Q4_1": Layout(0, 4.61, 2, -7.5), "Q5_0": Layout(0, 9.25), "Q5_1": Layout(0, 9.23, 2, -15.5),
+  "Q8_0": Layout(0, 73.9), "Q2_K": Layout(80, 9.9, 82, 1.5), "Q3_K": Layout(108, 43.), "Q4_K": Layout(0, 169., 2, 7.5),
+  "Q5_K": Layout(0, 338., 2, 15.5), "Q6_K": Layout(208, 1365.), "IQ4_NL": Layout(0, 67.6), "IQ4_XS": Layout(0, 1255.),
+}
+E2M1_STD = 5.85     # of the doubled 4-bit float values of MXFP4 and NVFP4
+
+def pack_scales(sc: np.ndarray, m: np.ndarray) -> np.ndarray:
+  """The 12 bytes that hold 8 scales and 8 mins of 6 bits in Q4_K and Q5_K. (n, 8), (n, 8) uint8 -> (n, 12) uint8."""
+  low = sc[:, :4] | (sc[:, 4:] >> 4) << 6, m[:, :4] | (m[:, 4:] >> 4) << 6
+  return np.concatenate([*low, sc[:, 4:] & 15 | (m[:, 4:] & 15) << 4], axis=1)
+
+def random_blocks(rng: np.random.Generator, name: str, n: int, std: float) -> np.ndarray:
+  """n blocks of type `name`, (n, bytes) uint8: every quant bit random, weights of about the deviation `std`."""
+  nbytes = GGML_QUANT_SIZES[GGMLQuantizationType[name]][1]
+  x = rng.integers(0, 2**64, -(-n * nbytes // 8), dtype=np.uint64).view(np.uint8)[:n * nbytes].reshape(n, nbytes)
+  jitter = rng.integers(0, 256, n, dtype=np.uint8)
+  if name == "MXFP4":  # the scale is a power of two
+    x[:, 0] = round(math.log2(std / E2M1_STD) + 0.34) + 128 - (jitter & 1)
+    return x
+  if name == "NVFP4":  # four scales of 4 exponent and 3 mantissa bits: 2^(e-7) (1 + m/8), or m/512 if e is 0
+    scales = np.array([m / 512 if e == 0 else 2.0**(e - 7) * (1 + m / 8) for e in range(16) for m in range(8)][:127])
+    near = int(np.abs(scales - 2 * std / E2M1_STD).argmin())
+    x[:, :4] = np.clip(near - 1 + (x[:, :4] & 3), 1, 126)
+    return x
+  lay = LAYOUTS[name]
+  if name == "Q8_0": np.maximum(x.view(np.int8)[:, 2:], -127, out=x.view(np.int8)[:, 2:])
+  if name == "Q2_K": x[:, :16] = x[:, :16] & 15 | np.minimum((x[:, :16] & 15) + (x[:, :16] >> 7), 15) << 4
+  if name in ("Q4_K", "Q5_K"):
+    sc, delta = rng.integers(0, 64, (n, 8), dtype=np.uint8), x[:, 4:12] & 7
+    x[:, 4:16] = pack_scales(sc, np.clip(sc.view(np.int8) + delta.view(np.int8) - 4, 0, 63).view(np.uint8))
+  d = (np.float32(std / lay.unit) * (1 + (jitter.astype(np.float32) - 128) / 512)).astype(np.float16)
+  x[:, lay.d:lay.d + 2] = d.view(np.uint8).reshape(n, 2)
+  if lay.dmin >= 0: x[:, lay.dmin:lay.dmin + 2] = (d * np.float16(lay.ratio)).view(np.uint8).reshape(n, 2)
+  return x
+
+def gaussian(rng: np.random.Generator, n: int, std: float) -> np.ndarray:
+  """(n,) float32 of zero mean and deviation `std`: sums of four uniform 16-bit integers, exact on every machine."""
+  out = np.empty(n, np.float32)
+  for i in range(0, n, 2**18):
+    quads = rng.integers(0, 2**64, min(2**18, n - i), dtype=np.uint64).view(np.uint16).reshape(-1, 4)
+    out[i:i + 2**18] = quads[:, 0].astype(np.int32) + quads[:, 1] + quads[:, 2] + quads[:, 3] - 2 * 65535
+  return np.multiply(out, np.float32(std / (65536 / math.sqrt(3))), out=out)
+
+def uniform(rng: np.random.Generator, n: int, std: float) -> np.ndarray:
+  """(n,) float32 like `gaussian`, but uniform and four times as fast."""
+  words = rng.integers(0, 2**64, -(-n // 4), dtype=np.uint64).view(np.int16)[:n]
+  return words * np.float32(std / (32768 / math.sqrt(3)))
+
+def draw(name: str, shape: tuple[int, int], type_name: str, std: float, seed: int, blocks: bool) -> np.ndarray:
+  """A matrix of (rows, n) weights in the bytes of the file: (rows, bytes) uint8, or floats for F32 and F16."""
+  rng, qtype = np.random.default_rng([seed, binascii.crc32(name.encode())]), GGMLQuantizationType[type_name]
+  quantised = type_name not in ("F32", "F16", "BF16")
+  if quantised and (blocks or type_name in ("Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "NVFP4")):
+    per_block = GGML_QUANT_SIZES[qtype][0]
+    if shape[1] % per_block: raise ValueError(f"{name}: {shape[1]} weights a row do not fit {type_name}")
+    return random_blocks(rng, type_name, shape[0] * shape[1] // per_block, std).reshape(shape[0], -1)
+  x = (uniform if blocks else gaussian)(rng, math.prod(shape), std).reshape(shape)
+  try: return quants.quantize(x, qtype)
+  except NotImplementedError:
+    from tinygrad_llm.quantize import quantize_array
+    return np.asarray(quantize_array(x, type_name)).reshape(shape[0], -1)
+
+def matrix_type(types: str, name: str, layer: int, layers: int, n: int, tied: bool) -> str:
+  """The type of a matrix with rows of n weights. `types`: a type, or Q4_K_M / Q5_K_M: the usual mixes and fallbacks."""
+  if types not in ("Q4_K_M", "Q5_K_M"): return types
+  more = layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
+  high = name == "output" or name == "token_embd" and tied or name in ("attn_v", "ffn_down") and more
+  name = "Q6_K" if high else types[:-2]
+  return name if n % 256 == 0 else {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}[name]
+
+# *** tokenizer ***
+
+def byte_chars() -> list[str]:
+  """The printable character that stands for each byte in a byte-level BPE vocabulary (GPT-2's)."""
+  keep = [*range(33, 127), *range(161, 173), *range(174, 256)]
+  spare = iter(range(256, 512))
+  return [chr(b if b in keep else next(spare)) for b in range(256)]
+
+LLAMA3_TEMPLATE = """{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>
+
+{{ m.content | trim }}<|eot_id|>{% endfor %}{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>
+
+{% endif %}"""
+CHATML_TEMPLATE = """{% for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+SPECIALS = {"llama": ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
+            "qwen": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]}
+
+def add_tokenizer(w: GGUFWriter, arch: str, vocab: int) -> None:
+  """A byte-level BPE: the 256 bytes, merged pairs, merged triples as filler, and the special tokens at the end."""
+  chars, specials = byte_chars(), SPECIALS["llama" if arch == "llama" else "qwen"]
+  if vocab < 256 + len(specials): raise ValueError(f"vocab: {vocab} is too small; use at least {256 + len(specials)}")
+  letters = b" etaoinshrdlu"
+  common = [chars[b] for b in letters + bytes(b for b in range(256) if b not in letters)]
+  def merges() -> Iterator[tuple[str, str]]:
+    order = ((i, j) for n in range(256) for i, j in [*((k, n) for k in range(n)), *((n, k) for k in range(n + 1))])
+    pairs = [(common[i], common[j]) for i, j in order]
+    yield from pairs
+    for a, b in pairs: yield from ((a + b, c) for c in common[:32])
+  chosen = [pair for pair, _ in zip(merges(), range(vocab - 256 - len(specials)))]
+  tokens = chars + [a + b for a, b in chosen] + specials
+  if len(tokens) != vocab or len(set(tokens)) != vocab: raise ValueError(f"vocab: cannot make {vocab} different tokens")
+  first = vocab - len(specials)
+  bos, eos, eot = (first, first + 1, first + 4) if arch == "llama" else (first, first + 2, first + 2)
+  w.add_tokenizer_model("gpt2")
+  w.add_tokenizer_pre("llama-bpe" if arch == "llama" else "qwen2")
+  w.add_token_list(tokens)
+  w.add_token_types([TokenType.NORMAL] * first + [TokenType.CONTROL] * len(specials))
+  w.add_token_merges([f"{a} {b}" for a, b in chosen])
+  w.add_bos_token_id(bos)
+  w.add_eos_token_id(eos)
+  w.add_eot_token_id(eot)
+  w.add_add_bos_token(arch == "llama")
+  w.add_chat_template(LLAMA3_TEMPLATE if arch == "llama" else CHATML_TEMPLATE)
+
+def llama3_factors(head_dim: int, base: float, factor=32.0, low=1.0, high=4.0, context=8192) -> np.ndarray:
+  """(head_dim/2,) float32: Llama 3.x's divisors of the rope frequencies: 1 for short waves, `factor` for long ones."""
+  wave = 2 * math.pi * base ** (np.arange(0, head_dim, 2) / head_dim)
+  smooth = np.clip((context / wave - low) / (high - low), 0, 1)
+  return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
+
+# *** files ***
+
+def write_model(path: str | pathlib.Path, arch="llama", *, dim=128, ffn=256, layers=2, heads=4, kv_heads=2,
+                head_dim: int | None = None, vocab=512, context=4096, types="F32", seed=0, blocks=False, tied=True,
+                qkv_bias: bool | None = None, qk_norm: bool | None = None, rope_base: float | None = None,
+                rope_freqs=False, eps=1e-5, logit_std=2.0, split=1, kv: dict[str, Any] | None = None) -> pathlib.Path:
+  """
+  Writes a GGUF that this project and llama.cpp load, and returns its path (with split > 1, that of the first file).
+
+  arch is llama, qwen2 (bias on q, k, v) or qwen3 (norm on q and k); qkv_bias and qk_norm override what it implies.
+  `types` is a ggml type of the matrices (F32, F16, BF16, Q8_0, Q4_K, ..) or a mix (Q4_K_M, Q5_K_M); `split` asks for
+  that many files; `kv` adds or overrides string, bool, int and float metadata. ValueError if the shape does not fit.
+  """
+  path, hd = pathlib.Path(path), head_dim or dim // heads
+  if qkv_bias is None: qkv_bias = arch == "qwen2"
+  if qk_norm is None: qk_norm = arch == "qwen3"
+  base = rope_base or (500000.0 if arch == "llama" else 1000000.0)
+  emb, back = logit_std / math.sqrt(dim), min(0.7, 1 / math.sqrt(layers))
+
+  plan: dict[str, tuple[tuple[int, ...], str, Callable[[], np.ndarray]]] = {}  # name -> shape, type, the values
+  def matrix(name: str, rows: int, n: int, std: float, layer=0) -> None:
+    kind = matrix_type(types, name.split(".")[-2], layer, layers, n, tied)
+    plan[name] = (rows, n), kind, lambda: draw(name, (rows, n), kind, std, seed, blocks)
+  def vector(name: str, n: int, mean: float, std: float, signs=False) -> None:
+    rng = np.random.default_rng([seed, binascii.crc32(name.encode())])
+    values = gaussian(rng, n, std) + np.float32(mean)
+    if signs: values *= 1 - 2 * rng.integers(0, 2, n).astype(np.float32)
+    plan[name] = (n,), "F32", lambda: values
+
+  matrix("token_embd.weight", vocab, dim, emb)
+  if rope_freqs: plan["rope_freqs.weight"] = (hd // 2,), "F32", lambda: llama3_factors(hd, base)
+  for i in range(layers):
+    vector(f"blk.{i}.attn_norm.weight", dim, 1, 0.1)
+    sharp = 1 if qk_norm else 1.5
+    for part, n, std in (("q", heads, sharp), ("k", kv_heads, sharp), ("v", kv_heads, 1)):
+      matrix(f"blk.{i}.attn_{part}.weight", n * hd, dim, std / math.sqrt(dim), i)
+      if qkv_bias: vector(f"blk.{i}.attn_{part}.bias", n * hd, 0, 0.5)
+      if qk_norm and part != "v": vector(f"blk.{i}.attn_{part}_norm.weight", hd, 1.5, 0.15)
+    matrix(f"blk.{i}.attn_output.weight", dim, heads * hd, emb * back / math.sqrt(heads * hd), i)
+    vector(f"blk.{i}.ffn_norm.weight", dim, 1, 0.1)
+    matrix(f"blk.{i}.ffn_gate.weight", ffn, dim, 1 / math.sqrt(dim), i)
+    matrix(f"blk.{i}.ffn_up.weight", ffn, dim, 1 / math.sqrt(dim), i)
+    matrix(f"blk.{i}.ffn_down.weight", dim, ffn, emb * back / 0.6 / math.sqrt(ffn), i)
+  # with a tied head, random signs in the last norm keep a token's own embedding from winning every prediction
+  vector("output_norm.weight", dim, 1, 0.1, signs=tied)
+  if not tied: matrix("output.weight", vocab, dim, emb)
+
+  w = GGUFWriter(path, arch, split_max_tensors=0 if split == 1 else -(-len(plan) // split))
+  w.add_name("synthetic")
+  w.add_quantization_version(2)
+  ftype = {"F32": "ALL_F32"}.get(types, f"MOSTLY_{types}")
+  if ftype in LlamaFileType.__members__: w.add_file_type(LlamaFileType[ftype])
+  w.add_vocab_size(vocab)
+  w.add_context_length(context)
+  w.add_embedding_length(dim)
+  w.add_block_count(layers)
+  w.add_feed_forward_length(ffn)
+  w.add_head_count(heads)
+  w.add_head_count_kv(kv_heads)
+  if head_dim is not None:
+    w.add_key_length(hd)
+    w.add_value_length(hd)
+  w.add_rope_dimension_count(hd)
+  w.add_rope_freq_base(base)
+  w.add_layer_norm_rms_eps(eps)
+  add_tokenizer(w, arch, vocab)
+  for key, value in (kv or {}).items():
+    if isinstance(value, str): w.add_string(key, value)
+    elif isinstance(value, bool): w.add_bool(key, value)
+    elif isinstance(value, int): w.add_uint32(key, value)
+    else: w.add_float32(key, value)
+
+  for name, (shape, kind, _) in plan.items():
+    qtype = GGMLQuantizationType[kind]
+    per_block, nbytes = GGML_QUANT_SIZES[qtype]
+    w.add_tensor_info(name, shape, np.dtype(np.float32), math.prod(shape) // per_block * nbytes, qtype)
+  files = w.format_shard_names(path)
+  if len(files) != split: raise ValueError(f"split: {len(plan)} tensors make {len(files)} files, not {split}")
+  w.write_header_to_file()
+  w.write_kv_data_to_file()
+  w.write_ti_data_to_file()
+  for _, _, values in plan.values(): w.write_tensor_data(values())
+  w.close()
+  return files[0]
+
+def main() -> None:
+  ap = argparse.ArgumentParser(description="Write a synthetic GGUF of random blocks.")
+  ap.add_argument("out")
+  ap.add_argument("--shape", choices=SHAPES, default="tiny")
+  ap.add_argument("--types", default="Q4_K_M", help="a ggml type (F16, Q8_0, Q6_K, ..) or a mix (Q4_K_M, Q5_K_M)")
+  ap.add_argument("--layers", type=int, help="instead of the shape's own number")
+  ap.add_argument("--seed", type=int, default=0)
+  ap.add_argument("--split", type=int, default=1, help="number of files")
+  args = ap.parse_args()
+  shape = SHAPES[args.shape] | ({"layers": args.layers} if args.layers else {})
+  print(write_model(args.out, **shape, types=args.types, seed=args.seed, split=args.split, blocks=True))
+
+if __name__ == "__main__": main()

@@ -1,0 +1,213 @@
+"""
+Text to token ids and back, from the metadata of a GGUF file.
+
+Byte-level BPE ("gpt2" in the file) runs in the `tokenizers` library. This module adds what a GGUF file says on top:
+the kind of word splitting (`tokenizer.ggml.pre`), the types of the tokens and the ids with a special meaning.
+Sources: the GGUF specification (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md), byte-level BPE as in GPT-2
+(https://github.com/openai/gpt-2/blob/master/src/encoder.py). Where a file leaves a choice, llama.cpp is the reference.
+"""
+from __future__ import annotations
+import codecs, re
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from tokenizers import Regex, Tokenizer as Pipeline, models, pre_tokenizers
+from tinygrad_llm.errors import InputError
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)   # tokenizer.ggml.token_type
+
+@dataclass(frozen=True)
+class PreType:
+  """How a family of models cuts text into words before BPE, and what it does when the file does not say."""
+  splits: tuple[str, ...]       # regexes, applied one after the other
+  ignore_merges: bool = False   # a word that is a token as a whole skips the merges
+  add_bos: bool = False         # unless tokenizer.ggml.add_bos_token says otherwise
+
+def _words(digits: str) -> str:
+  return (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|" + digits +
+          r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+LLAMA3 = PreType((_words(r"\p{N}{1,3}"),), ignore_merges=True, add_bos=True)   # Llama 3 tokenizer.json
+QWEN2 = PreType((_words(r"\p{N}"),))                                           # Qwen2 tokenizer.json
+PRE_TYPES: dict[str, PreType] = {"llama-bpe": LLAMA3, "llama3": LLAMA3, "llama-v3": LLAMA3,
+                                 "qwen2": QWEN2, "deepseek-r1-qwen": QWEN2}
+
+# texts that end a turn in well-known vocabularies, whatever the file's eos_token_id says
+END_TEXTS = frozenset(("<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "</s>", "<|eom_id|>"))
+
+# a noncharacter that breaks up control tokens in untrusted text, see Tokenizer.quote
+QUOTE = "\ufdd0"
+
+def _byte_characters() -> dict[str, int]:
+  """The byte for each character of a byte-level vocabulary: a byte that prints is itself, the others are U+0100 on."""
+  printable = [*range(0x21, 0x7f), *range(0xa1, 0xad), *range(0xae, 0x100)]
+  rest = [b for b in range(256) if b not in printable]
+  return {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(rest)}
+
+_BYTE_OF = _byte_characters()
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+def _shown(value: Any) -> str: return ascii(value)[:80]
+
+def _strings(kv: Mapping[str, Any], key: str) -> list[str]:
+  value = kv.get(key)
+  if not isinstance(value, list) or not all(isinstance(x, str) for x in value):
+    raise InputError(f"{key}: {'missing' if value is None else 'not an array of strings'}; convert the model again")
+  return value
+
+def _alternatives(texts: Iterable[str]) -> re.Pattern[str] | None:
+  """A regex with one group that finds any of the texts, the longest first; None for none."""
+  found = sorted(texts, key=len, reverse=True)
+  return re.compile("(" + "|".join(map(re.escape, found)) + ")") if found else None
+
+class TextStream:
+  """Turns token ids into text one at a time, holding back a character until all of its bytes are there."""
+  def __init__(self, tokenizer: Tokenizer):
+    self._tokenizer = tokenizer
+    self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+  def push(self, token: int) -> str:
+    """The text that is certain after this token. Bytes that can no longer become a character are U+FFFD."""
+    return self._decoder.decode(self._tokenizer.token_bytes(token))
+
+  def flush(self) -> str:
+    """What is left at the end: "", or U+FFFD for a character that never came whole. The stream can be used again."""
+    rest = self._decoder.decode(b"", final=True)
+    self._decoder.reset()
+    return rest
+
+class Tokenizer:
+  """
+  A GGUF file's tokenizer. Make one with `Tokenizer.from_gguf(kv)`.
+
+  bos: id of the token that begins a text, or None.
+  add_bos: whether the file asks for it at the beginning of a prompt.
+  stop_ids: ids that end a generation: eos, eot and eom of the file, and well-known end-of-turn tokens (`END_TEXTS`).
+  vocab_size: number of tokens.
+  """
+  def __init__(self, tokens: list[str], types: list[int], merges: list[str], pre: PreType, bos: int | None = None,
+               add_bos: bool = False, stop_ids: Iterable[int] = ()):
+    self.bos, self.add_bos, self.vocab_size = bos, add_bos, len(tokens)
+    # an end of turn that a converter took for an ordinary added token is a control token all the same
+    self._types = [CONTROL if t == USER_DEFINED and x in END_TEXTS else t for x, t in zip(tokens, types)]
+    self._tokens = tokens
+    self._bytes: dict[int, bytes] = {}
+    user: dict[str, int] = {}
+    control: dict[str, int] = {}
+    vocab: dict[str, int] = {}   # what BPE can make; the first of tokens with the same text counts
+    for i, (text, kind) in enumerate(zip(tokens, self._types)):
+      if not text: continue
+      if kind == USER_DEFINED: user.setdefault(text, i)
+      (control if kind in (CONTROL, UNKNOWN) else vocab).setdefault(text, i)
+    self._special = control | user
+    self._find_user, self._find_all, self._find_control = map(_alternatives, (user, self._special, control))
+    self._control = [*sorted(control), ""]
+    self.stop_ids = frozenset(stop_ids) | {i for text, i in control.items() if text in END_TEXTS}
+    self._pipeline = Pipeline(self._bpe(vocab, merges, pre.ignore_merges))
+    self._pipeline.pre_tokenizer = pre_tokenizers.Sequence([  # type: ignore[assignment]
+      *(pre_tokenizers.Split(Regex(split), "isolated") for split in pre.splits),
+      pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+  def _bpe(self, vocab: dict[str, int], merges: list[str], ignore_merges: bool) -> models.BPE:
+    pairs: list[tuple[str, str]] = []
+    for merge in dict.fromkeys(merges):   # of equal merges the first counts
+      cut = merge.find(" ", 1)            # a part may itself begin with a space
+      left, right = merge[:cut], merge[cut + 1:]
+      if cut < 0 or not right:
+        raise InputError(f"tokenizer.ggml.merges: {_shown(merge)} is not a pair of tokens; convert the model again")
+      if left in vocab and right in vocab and left + right in vocab: pairs.append((left, right))
+      # never merge text into a control token; any other gap is a damaged file
+      elif not all(x in vocab or x in self._special for x in (left, right, left + right)):
+        raise InputError(f"tokenizer.ggml.merges: {_shown(merge)} needs a missing token; convert the model again")
+    try:
+      return models.BPE(vocab=vocab, merges=pairs, ignore_merges=ignore_merges)
+    except Exception as e:
+      raise InputError("tokenizer.ggml.tokens: texts that are not Unicode; convert the model again") from e
+
+  @classmethod
+  def from_gguf(cls, kv: Mapping[str, Any]) -> Tokenizer:
+    """Reads the `tokenizer.ggml.*` entries of a file's metadata. InputError for a tokenizer that is not supported."""
+    supported = f"supported: gpt2 with tokenizer.ggml.pre {', '.join(PRE_TYPES)}"
+    model, pre = kv.get("tokenizer.ggml.model"), kv.get("tokenizer.ggml.pre")
+    if model != "gpt2": raise InputError(f"tokenizer.ggml.model: {_shown(model)} is not supported; {supported}")
+    if not isinstance(pre, str) or pre not in PRE_TYPES:
+      raise InputError(f"tokenizer.ggml.pre: {_shown(pre)} is not supported; {supported}")
+    tokens, merges = _strings(kv, "tokenizer.ggml.tokens"), _strings(kv, "tokenizer.ggml.merges")
+    if not tokens: raise InputError("tokenizer.ggml.tokens: empty; convert the model again")
+    try:
+      types = [int(x) for x in kv.get("tokenizer.ggml.token_type", [NORMAL] * len(tokens))]
+    except (TypeError, ValueError) as e:
+      raise InputError("tokenizer.ggml.token_type: not an array of integers; convert the model again") from e
+    if len(types) != len(tokens):
+      raise InputError(f"tokenizer.ggml.token_type: {len(types)} for {len(tokens)} tokens; convert the model again")
+
+    def special(name: str) -> int | None:
+      key = f"tokenizer.ggml.{name}_token_id"
+      if (value := kv.get(key)) is None: return None
+      if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < len(tokens):
+        raise InputError(f"{key}: {_shown(value)} is not one of the {len(tokens)} tokens; correct the file's metadata")
+      return value
+
+    bos = special("bos")
+    asked = kv.get("tokenizer.ggml.add_bos_token")
+    if asked and bos is None:
+      raise InputError("tokenizer.ggml.add_bos_token: there is no bos_token_id; correct the file's metadata")
+    add_bos = bool(asked) if asked is not None else PRE_TYPES[pre].add_bos and bos is not None
+    stop_ids = [i for name in ("eos", "eot", "eom") if (i := special(name)) is not None]
+    return cls(tokens, types, merges, PRE_TYPES[pre], bos, add_bos, stop_ids)
+
+  def encode(self, text: str, add_bos: bool = False, parse_special: bool = False) -> list[int]:
+    """
+    Token ids of a text, with the bos token in front if `add_bos`.
+
+    Control tokens written out in the text are parsed only with `parse_special`; without it no text becomes one. Tokens
+    that the file calls user-defined are always parsed. A byte that the vocabulary cannot write is left out, as in
+    llama.cpp; a lone surrogate is U+FFFD.
+    """
+    ids: list[int] = []
+    if add_bos:
+      if self.bos is None: raise InputError("tokenizer.ggml.bos_token_id: missing; encode without a bos token")
+      ids.append(self.bos)
+    text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    find = self._find_all if parse_special else self._find_user
+    for i, part in enumerate(find.split(text) if find else [text]):   # text and special tokens in turn
+      if i % 2:
+        ids.append(self._special[part])
+      else:
+        part = part.replace(QUOTE, "") if parse_special else part
+        ids += self._pipeline.encode(part, add_special_tokens=False).ids
+    return ids
+
+  def quote(self, text: str) -> str:
+    """
+    Makes a text from a user safe to be part of a prompt that is encoded with `parse_special`: control tokens in it, or
+    begun at its end, are broken up by U+FDD0, which `encode` takes out again after it has looked for control tokens.
+    """
+    text = text.replace(QUOTE, "")
+    if self._find_control: text = self._find_control.sub(lambda m: m[0][0] + QUOTE + m[0][1:], text)
+    longest, last = min(1000, max(map(len, self._control))), len(self._control) - 1
+    ends = (text[n:] for n in range(max(0, len(text) - longest), len(text)))
+    begun = any(self._control[bisect_left(self._control, end, hi=last)].startswith(end) for end in ends)
+    return text + QUOTE if begun else text
+
+  def token_bytes(self, token: int) -> bytes:
+    """The bytes of text that a token stands for. Control, unknown and unused tokens have none, as in llama.cpp."""
+    if (known := self._bytes.get(token)) is not None: return known
+    if not 0 <= token < self.vocab_size:
+      raise InputError(f"token id {_shown(token)}: not in the vocabulary; use 0 to {self.vocab_size - 1}")
+    text, kind = self._tokens[token], self._types[token]
+    plain = text.encode("utf-8", "surrogatepass")
+    if kind == NORMAL: value = bytes(_BYTE_OF[c] for c in text) if all(c in _BYTE_OF for c in text) else plain
+    elif kind == BYTE: value = bytes.fromhex(m[1]) if (m := _BYTE_TOKEN.fullmatch(text)) else plain
+    else: value = plain if kind == USER_DEFINED else b""
+    self._bytes[token] = value
+    return value
+
+  def decode(self, ids: Iterable[int]) -> str:
+    """The text of token ids: what `stream` gives, at once. Control tokens have no text; broken UTF-8 becomes U+FFFD."""
+    return b"".join(self.token_bytes(int(i)) for i in ids).decode("utf-8", "replace")
+
+  def stream(self) -> TextStream:
+    """A decoder for tokens that arrive one by one."""
+    return TextStream(self)
