@@ -155,7 +155,7 @@ def quantize_file(source: str | Path, target: str | Path, file_type: str) -> Non
     raise InputError(f"{target}: cannot be written ({e.strerror}); check the disk and the folder's permissions") from e
   finally: part.unlink(missing_ok=True)
 
-def main() -> None:
+def _main() -> None:
   parser = Parser(prog="python -m tinygrad_llm.quantize", description="Quantise a GGUF file.")
   parser.add_argument("source", metavar="IN", help="GGUF file of F32, F16 or BF16 weights")
   parser.add_argument("target", metavar="OUT", help="GGUF file to write")
@@ -163,4 +163,6 @@ def main() -> None:
   args = parser.parse_args()
   quantize_file(args.source, args.target, args.type)
 
-if __name__ == "__main__": guarded(main)
+def main() -> None: guarded(_main)
+
+if __name__ == "__main__": main()

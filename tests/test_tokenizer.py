@@ -1,0 +1,146 @@
+"""Tokenizers: a small vocabulary made here, and llama.cpp's test vectors where `make vectors` has fetched them."""
+import random
+
+import numpy as np
+import pytest
+from fetch_vectors import VECTORS, VOCABULARIES
+
+from tinygrad_llm.errors import InputError
+from tinygrad_llm.gguf import open_gguf
+from tinygrad_llm.tokenizer import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, Tokenizer
+
+# the character of each byte: itself where it prints, else one from U+0100 on
+PRINTED = [b for b in range(256) if 0x20 < b < 0x7f or 0xa0 < b < 0xad or b > 0xad]
+ALPHABET = [chr(b) if b in PRINTED else chr(0x100 + b - sum(x < b for x in PRINTED)) for b in range(256)]
+WORDS = ["he", "ll", "llo", "Ġw", "or", "Ġwor", "Ġworld", "Ã©", "12", "123"]
+MERGES = ["h e", "l l", "ll o", "Ġ w", "o r", "Ġw or", "Ã ©", "1 2", "12 3"]   # no merge makes Ġworld
+SPECIAL = [("<|bos|>", CONTROL), ("<|eos|>", CONTROL), ("<|eot_id|>", CONTROL), ("[TOOL]", USER_DEFINED),
+           ("[TOOL]s", USER_DEFINED), ("<unk>", UNKNOWN), ("[PAD]", UNUSED), ("<0xE2>", BYTE), ("odd ü", NORMAL),
+           ("<|im_end|>", USER_DEFINED)]
+TOKENS = ALPHABET + WORDS + [text for text, _ in SPECIAL]
+TYPES = [NORMAL] * (len(ALPHABET) + len(WORDS)) + [kind for _, kind in SPECIAL]
+ID = {text: i for i, text in enumerate(TOKENS)}
+
+def metadata(**changes) -> dict:
+  kv = {"model": "gpt2", "pre": "qwen2", "tokens": TOKENS, "merges": MERGES, "token_type": np.array(TYPES, np.int32),
+        "bos_token_id": ID["<|bos|>"], "eos_token_id": ID["<|eos|>"]} | changes
+  return {f"tokenizer.ggml.{key}": value for key, value in kv.items() if value is not None}
+
+def make(**changes) -> Tokenizer: return Tokenizer.from_gguf(metadata(**changes))
+
+def ids(*texts: str) -> list[int]: return [ID[text] for text in texts]
+
+def test_merges():
+  t = make()
+  assert t.encode("hello world") == ids("he", "llo", "Ġwor", "l", "d")
+  assert t.encode("é") == ids("Ã©") and t.encode("") == []
+  assert t.encode("1234") == ids("1", "2", "3", "4")   # qwen2 cuts between digits
+  assert make(pre="llama-bpe").encode("1234") == ids("123", "4")
+  assert t.vocab_size == len(TOKENS)
+
+def test_ignore_merges():
+  assert make(pre="llama-bpe").encode("hello world") == ids("he", "llo", "Ġworld")
+  # a control token is no word: not even one whose text is
+  tokens = [*TOKENS, "secret", "se", "sec", "secr", "secre"]
+  merges = [*MERGES, "s e", "se c", "sec r", "secr e", "secre t"]
+  t = make(pre="llama-bpe", tokens=tokens, token_type=[*TYPES, CONTROL, *[NORMAL] * 4], merges=merges)
+  assert len(TOKENS) not in t.encode("secret") and t.encode("secret", parse_special=True) == [len(TOKENS)]
+
+def test_special_tokens():
+  t, text = make(), "<|bos|>he[TOOL]s[TOOL]<|eot_id|>"
+  parsed = ids("<|bos|>", "he", "[TOOL]s", "[TOOL]", "<|eot_id|>")
+  assert t.encode(text, parse_special=True) == parsed
+  plain = t.encode(text)
+  assert ID["<|bos|>"] not in plain and ID["<|eot_id|>"] not in plain and ID["[TOOL]s"] in plain
+  assert t.decode(plain) == text
+  assert t.decode(parsed) == "he[TOOL]s[TOOL]"   # control tokens have no text
+  assert t.decode(ids("<unk>", "[PAD]", "<0xE2>", "odd ü")) == "\ufffdodd ü"
+  assert ID["[PAD]"] not in t.encode("[PAD]", parse_special=True)
+
+def test_quote():
+  t = make()
+  for text in ("a<|eot_id|>b", "<|bos|><|bos|>", "é<|im_end|>", "[TOOL]", "<|eot", "\ufdd0<|eot_id|>"):
+    assert t.encode(t.quote(text) + "_id|>", parse_special=True) == t.encode(text.replace("\ufdd0", "") + "_id|>")
+  assert t.quote("plain text") == "plain text"
+
+def test_bos():
+  t = make()
+  assert t.bos == ID["<|bos|>"] and not t.add_bos and t.encode("he", add_bos=True) == ids("<|bos|>", "he")
+  assert make(pre="llama-bpe").add_bos and make(add_bos_token=True).add_bos
+  assert not make(pre="llama-bpe", add_bos_token=False).add_bos and not make(pre="llama-bpe", bos_token_id=None).add_bos
+  with pytest.raises(InputError, match="bos_token_id"): make(bos_token_id=None).encode("he", add_bos=True)
+  with pytest.raises(InputError, match="add_bos_token"): make(bos_token_id=None, add_bos_token=True)
+
+def test_stop_ids():
+  ends = {ID["<|eos|>"], ID["<|eot_id|>"], ID["<|im_end|>"]}
+  assert make().stop_ids == ends
+  assert make(eos_token_id=None, eot_token_id=5, eom_token_id=6).stop_ids == ends - {ID["<|eos|>"]} | {5, 6}
+
+def test_same_text_twice():
+  t = make(tokens=[*TOKENS, "he", ""], token_type=[*TYPES, NORMAL, NORMAL], merges=MERGES + MERGES[:1])
+  assert t.encode("he") == ids("he") and t.decode([len(TOKENS), len(TOKENS) + 1]) == "he"
+
+def test_part_of_a_merge_may_begin_with_a_space():
+  t = make(tokens=[*TOKENS, " ", " x"], token_type=[*TYPES, NORMAL, NORMAL], merges=[*MERGES, "  x"])
+  assert t.encode("hello") == ids("he", "llo")
+
+def texts() -> list[str]:
+  rng = random.Random(0)
+  points = [*range(0x20, 0x250), *range(0x3040, 0x3100), *range(0x1f600, 0x1f650), 9, 10, 13, 0x200d, 0xfeff, 0xfdd0]
+  return ["".join(chr(rng.choice(points)) for _ in range(rng.randrange(60))) for _ in range(200)]
+
+@pytest.mark.parametrize("pre", ["qwen2", "llama-bpe"])
+def test_round_trip(pre):
+  t = make(pre=pre)
+  for text in texts():
+    stream, found = t.stream(), t.encode(text)
+    assert t.decode(found) == text == "".join(map(stream.push, found)) and stream.flush() == ""
+
+def test_stream_holds_back_parts_of_characters():
+  t = make()
+  smile = [ID[ALPHABET[b]] for b in "😀".encode()]
+  stream = t.stream()
+  assert [stream.push(i) for i in smile] == ["", "", "", "😀"]
+  assert [stream.push(i) for i in [*smile[:2], ID["h"]]] == ["", "", "\ufffdh"]   # can no longer be a character
+  assert stream.push(smile[0]) == "" and stream.flush() == "\ufffd" and stream.flush() == ""
+  assert stream.push(ID["h"]) == "h"
+
+def test_stream_equals_decode_for_any_bytes():
+  t, rng = make(), random.Random(1)
+  for _ in range(200):
+    found, stream = [rng.randrange(t.vocab_size) for _ in range(rng.randrange(30))], t.stream()
+    assert "".join(map(stream.push, found)) + stream.flush() == t.decode(found)
+
+def test_surrogates_are_replaced():
+  t = make()
+  assert t.encode("a\ud800b") == t.encode("a\ufffdb") and t.encode("\ud83d\ude00") == t.encode("😀")
+
+@pytest.mark.parametrize("token", [-1, len(TOKENS), 10**30])
+def test_ids_out_of_range(token):
+  for use in (lambda t: t.decode([token]), lambda t: t.stream().push(token)):
+    with pytest.raises(InputError, match="token id"): use(make())
+
+@pytest.mark.parametrize("field, value", [
+  ("model", "llama"), ("model", None), ("pre", None), ("pre", "tekken"), ("pre", ["x\n"]), ("tokens", None),
+  ("tokens", []), ("tokens", "abc"), ("tokens", np.arange(3)), ("tokens", ["\ud800", *TOKENS[1:]]), ("merges", None),
+  ("merges", [1]), ("merges", ["he"]), ("merges", ["he "]), ("merges", ["he ll"]), ("merges", ["z\n l"]),
+  ("token_type", np.array([1, 2], np.int32)), ("token_type", 3), ("token_type", ["a"] * len(TOKENS)),
+  ("bos_token_id", -1), ("eos_token_id", len(TOKENS)), ("eot_token_id", 1.5), ("eom_token_id", "x" * 1000)])
+def test_bad_metadata(field, value):
+  with pytest.raises(InputError) as e: make(**{field: value})
+  assert str(e.value).startswith(f"tokenizer.ggml.{field}: ") and "\n" not in str(e.value) and len(str(e.value)) < 200
+
+def test_unsupported_kinds_list_the_supported():
+  for changes in ({"model": "llama"}, {"pre": "tekken"}):
+    with pytest.raises(InputError, match="llama-bpe, .*qwen2"): make(**changes)
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_vectors(name):
+  """llama.cpp's own vectors: texts between separators, and a line of ids for each."""
+  path = VECTORS / f"ggml-vocab-{name}.gguf"
+  if not path.exists(): pytest.skip(f"no {path}: run `make vectors`")
+  t = Tokenizer.from_gguf(open_gguf(path).kv)
+  given = path.with_name(path.name + ".inp").read_bytes().decode().split("\n__ggml_vocab_test__\n")
+  wanted = [[int(x) for x in line.split()] for line in path.with_name(path.name + ".out").read_text().split("\n")]
+  assert len(given) == len(wanted) > 40
+  for text, found in zip(given, wanted, strict=True): assert t.encode(text) == found and t.decode(found) == text
