@@ -71,6 +71,7 @@ def test_rejected_messages():
   message: dict = {"role": "user"}
   message["content"] = [message]
   with pytest.raises(InputError, match="messages"): render("", [message])
+  with pytest.raises(InputError, match="messages"): ChatTemplate({"default": ""}).encode(make(), [message])
 
 def test_one_template_many_threads():
   t, found = ChatTemplate({"default": "{{ messages[0].content }}"}), []
@@ -118,6 +119,10 @@ def test_process_ends_with_the_template():
   t.render(HI)
   process = t._process
   assert process is not None and process.poll() is None
+  process.kill()
+  process.wait()
+  assert t.render(HI) == "x"   # somebody else's kill does no harm
+  process = t._process
   del t
   assert process.returncode is not None
 

@@ -38,8 +38,8 @@ def test_split_files(tmp_path: pathlib.Path):
 
 def test_peak_memory(tmp_path: pathlib.Path):
   """The file is in memory once: VmHWM, which counts file pages, grows by at most 1.15 x its size (and a little)."""
-  path = write_model(tmp_path / "big.gguf", types="Q6_K", dim=2048, ffn=8192, layers=3, heads=32, kv_heads=8, vocab=4096,
-                     blocks=True)
+  path = write_model(tmp_path / "big.gguf", types="Q6_K", dim=2048, ffn=8192, layers=3, heads=32, kv_heads=8,
+                     vocab=4096, blocks=True)
   code = """import sys, tinygrad_llm
 def peak(): return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) * 1024
 tinygrad_llm.load(sys.argv[2], max_context=16); before = peak()

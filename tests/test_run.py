@@ -16,8 +16,8 @@ RUN = [sys.executable, "-m", "tinygrad_llm.run"]
 def model(model_file): return str(model_file(types="Q8_0", vocab=384, context=96))
 
 def run(*args: str, env: dict[str, str] | None = None, **options) -> subprocess.CompletedProcess:
-  environment = {**os.environ, "DEV": "CPU", **(env or {})}
-  return subprocess.run([*RUN, *args], capture_output=True, text=True, cwd=ROOT, env=environment, timeout=120, **options)
+  return subprocess.run([*RUN, *args], capture_output=True, text=True, cwd=ROOT, timeout=120,
+                        env={**os.environ, "DEV": "CPU", **(env or {})}, **options)
 
 def refused(*args: str, env: dict[str, str] | None = None) -> str:
   done = run(*args, env=env)
@@ -30,8 +30,8 @@ def refused(*args: str, env: dict[str, str] | None = None) -> str:
 def test_json(model):
   done = run("--model", model, "--tokens", "1,2,3", "--count", "5", "--benchmark", "8", "--json")
   report = json.loads(done.stdout)
-  assert list(report)[:11] == ["model", "device", "prompt_tokens", "tokens", "text", "load_s", "ttft_s", "prefill_tok_s",
-                               "decode_tok_s", "kernels_per_token", "bytes_per_token"]
+  assert list(report)[:11] == ["model", "device", "prompt_tokens", "tokens", "text", "load_s", "ttft_s",
+                               "prefill_tok_s", "decode_tok_s", "kernels_per_token", "bytes_per_token"]
   assert (report["model"], report["device"], report["prompt_tokens"], report["tokens"]) == (model, "CPU", 3, 8)
   assert len(report["token_ids"]) == 8
   assert all(report[key] > 0 for key in ("load_s", "ttft_s", "prefill_tok_s", "decode_tok_s", "bytes_per_token"))
@@ -49,8 +49,9 @@ def test_chat(model):
 
 def test_ctrl_c_stops_the_answer_not_the_program(tmp_path: pathlib.Path):
   path = write_model(tmp_path / "endless.gguf", vocab=384, context=1 << 15)
-  with subprocess.Popen([*RUN, "--model", str(path), "--max-context", "30000", "--temperature", "3"], stdin=subprocess.PIPE,
-                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, env={**os.environ, "DEV": "CPU"}) as chat:
+  command = [*RUN, "--model", str(path), "--max-context", "30000", "--temperature", "3"]
+  with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
+                        env={**os.environ, "DEV": "CPU"}) as chat:
     assert chat.stdin is not None and chat.stdout is not None and chat.stderr is not None
     chat.stdin.write(b"hi\n")
     chat.stdin.flush()
@@ -68,8 +69,9 @@ def test_bad_model(tmp_path: pathlib.Path, model):
   assert "cut.gguf" in refused("--model", str(tmp_path / "cut.gguf"), "--prompt", "hi")
 
 @pytest.mark.parametrize(("args", "words"), [
-  (["--prompt", " "], "--prompt: it is empty"), (["--tokens", "1,x"], "--tokens '1,x'"), (["--tokens", "999"], "token 999"),
-  (["--prompt", "hi", "--count", "0"], "--count 0"), (["--prompt", "hi", "--max-context", "0"], "max_context: 0"),
+  (["--prompt", " "], "--prompt: it is empty"), (["--tokens", "1,x"], "--tokens '1,x'"),
+  (["--tokens", "999"], "token 999"), (["--prompt", "hi", "--count", "0"], "--count 0"),
+  (["--prompt", "hi", "--max-context", "0"], "max_context: 0"),
   (["--prompt", "hi", "--temperature", "-1"], "temperature"), (["--prompt", "hi", "--nonsense"], "--nonsense"),
   (["--prompt", "a" * 500], "do not fit the context of 96"), (["--json"], "--json")])
 def test_bad_arguments(model, args, words): assert words in refused("--model", model, *args)
@@ -81,7 +83,7 @@ def test_bad_arguments(model, args, words): assert words in refused("--model", m
 def test_bad_environment(model, env, words): assert words in refused("--model", model, "--prompt", "hi", env=env)
 
 def test_no_compiler(model, tmp_path: pathlib.Path):
-  """Neither clang on PATH nor the wheel: python is called by its path, so an empty PATH will do; the wheel is hidden."""
+  """Neither clang on PATH nor the wheel."""
   code = ("import sys; sys.modules['ziglang'] = None; sys.argv = ['run', '--model', sys.argv[1], '--prompt', 'hi'];"
           "from tinygrad_llm.run import main; main()")
   env = {**{k: v for k, v in os.environ.items() if k != "CC"}, "PATH": str(tmp_path), "DEV": "CPU"}

@@ -95,7 +95,8 @@ def test_shape(shape):
 
 @pytest.mark.parametrize("name, values", [
   ("temperature", [-1, np.nan, np.inf, "1", None, True]), ("top_k", [-1, 1.5, "1", np.inf]),
-  ("top_p", [-0.1, 1.1, np.nan]), ("min_p", [-0.1, 1.1, np.nan]), ("repeat_penalty", [0, -1, np.nan, np.inf]), ("seed", [-1, 0.5, None, 2**64])])
+  ("top_p", [-0.1, 1.1, np.nan]), ("min_p", [-0.1, 1.1, np.nan]), ("repeat_penalty", [0, -1, np.nan, np.inf]),
+  ("seed", [-1, 0.5, None, 2**64])])
 def test_arguments(name, values):
   for value in values:
     with pytest.raises(InputError, match=f"^{name}: "): Sampler(**{name: value})

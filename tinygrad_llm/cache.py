@@ -1,15 +1,17 @@
 """The KV cache of one layer."""
 from __future__ import annotations
-import numpy as np
 from tinygrad import Tensor, UOp, dtypes
 from tinygrad_llm.config import ModelConfig
-from tinygrad_llm.device import empty, fill
+from tinygrad_llm.device import empty
 
 class KVCache:
-  """Keys (after rope) and values: one half-precision tensor (2, slot, kv_head, position, head_dim)."""
+  """
+  Keys (after rope) and values: one half-precision tensor (2, slot, kv_head, position, head_dim).
+
+  Its memory is not cleared: no position is read before it was written.
+  """
   def __init__(self, config: ModelConfig, max_context: int):
     self.kv = empty((2, 1, config.n_kv_heads, max_context, config.head_dim), dtypes.half)
-    fill(self.kv, lambda memory: memory.fill(np.float16(0)))
 
   @property
   def nbytes(self) -> int: return self.kv.nbytes()

@@ -111,13 +111,17 @@ class ChatTemplate:
       if isinstance(x, Mapping): return {k: quoted(v) for k, v in x.items()}
       return [quoted(v) for v in x] if isinstance(x, (list, tuple)) else x
 
-    text = self.render(quoted(messages), add_generation_prompt, quoted(tools), **variables)
+    try:
+      messages, tools = quoted(messages), quoted(tools)
+    except RecursionError as e:
+      raise InputError("messages: nested too deeply; use flatter lists and dictionaries") from e
+    text = self.render(messages, add_generation_prompt, tools, **variables)
     ids, bos = tokenizer.encode(text, parse_special=True), tokenizer.bos
     return [bos, *ids] if tokenizer.add_bos and bos is not None and ids[:1] != [bos] else ids
 
   def _ask(self, request: str) -> str:
     try:
-      process = self._process or self._start()
+      process = self._process if self._process and self._process.poll() is None else self._start()
       if reply := self._exchange(process, request): return reply
     except BaseException:   # Ctrl-C too: what is left in the pipe would be the answer to the next request
       self._end()

@@ -36,7 +36,8 @@ def check_device() -> str:
   try:
     from tinygrad import Device
     from tinygrad.device import ALL_DEVICES
-  except Exception as e: raise InputError(f"environment: tinygrad does not start ({_reason(e)}); correct the variable") from e
+  except Exception as e:
+    raise InputError(f"environment: tinygrad does not start ({_reason(e)}); correct the variable") from e
   if old := [name for name in ALL_DEVICES if os.environ.get(name)]:
     raise InputError(f"{old[0]}={os.environ[old[0]]}: it does not choose a device any more; write DEV={old[0]}")
   try:

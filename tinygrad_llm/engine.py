@@ -53,14 +53,14 @@ class LLM:
     self.chunk = min(chunk, self.max_context)
     try:
       with Loader(file, dequantize, progress) as loader: self.model = Model(self.config, loader, self.max_context)
-    except MemoryError as e:
-      raise InputError(f"{self.path}: it does not fit the memory of {self.device} with a context of {self.max_context}; "
-                       "use a smaller model, quant type or max_context") from e
+    except (MemoryError, OSError) as e:
+      raise InputError(f"{self.path}: no memory on {self.device} for it and {self.max_context} positions; use a smaller "
+                       f"max_context, quant type or model ({e})") from e
     self.weights, self.timing = loader.weights, Timing()
     self._held: list[int] = []  # the tokens whose keys and values are in the cache
     self._prompt, self._token = (empty((1, n), dtypes.int32) for n in (self.chunk, 1))
     self._x = empty((1, self.chunk, self.config.dim), dtypes.float32)  # the last layer's output
-    self._prefill = _captured(lambda tokens, start: self._x[:, :tokens.shape[1]].assign(self.model.hidden(tokens, start)))
+    self._prefill = _captured(self._prefill_step)
     self._logits = _captured(lambda x, length: self.model.logits(x[:, :length]))
     self._row_logits = _captured(lambda x, row: self.model.logits(x[:, row:row+1]))
     self._decode = _captured(lambda token, start: self.model.logits(self.model.hidden(token, start)))
@@ -150,6 +150,9 @@ class LLM:
     logits = read(self._decode(self._token, self._position(position)), self.config.vocab_size)
     self._held.append(token)
     return logits
+
+  def _prefill_step(self, tokens: Tensor, start: UOp) -> Tensor:
+    return self._x[:, :tokens.shape[1]].assign(self.model.hidden(tokens, start))
 
   def _position(self, position: int) -> UOp: return UOp.variable("start", 0, self.max_context - 1).bind(position)
   def _length(self, length: int) -> UOp: return UOp.variable("length", 1, self.chunk).bind(length)

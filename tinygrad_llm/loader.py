@@ -23,7 +23,7 @@ class Loader:
     total = sum(info.nbytes for info in file.tensors.values())
     self.bar = tqdm(total=total, unit="B", unit_scale=True, desc="loading", file=sys.stderr, leave=False,
                     disable=None if progress else True)
-    self.pool = ThreadPoolExecutor(min(4, os.cpu_count() or 1))  # the page faults of fresh memory cost more than the reads
+    self.pool = ThreadPoolExecutor(min(4, os.cpu_count() or 1))  # page faults of fresh memory cost more than the reads
     self.weights: list[Weight] = []
 
   def __enter__(self) -> Loader: return self
@@ -74,7 +74,7 @@ class Loader:
       qt, n = quant_type(info), info.shape[-1]
       size = qt.row_nbytes(n)
       info = replace(info, offset=info.offset + first * size, nbytes=len(out) * size)
-      if qt.verbatim(n): self.file.read_into(info, memoryview(out.view(np.uint8)))
+      if qt.verbatim(n): self.file.read_into(info, out.view(np.uint8).data)
       else:
         self.file.read_into(info, memoryview(staged := bytearray(info.nbytes)))
         pack(qt, staged, n, out)
