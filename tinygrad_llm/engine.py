@@ -54,8 +54,8 @@ class LLM:
     try:
       with Loader(file, dequantize, progress) as loader: self.model = Model(self.config, loader, self.max_context)
     except (MemoryError, OSError) as e:
-      raise InputError(f"{self.path}: no memory on {self.device} for it and {self.max_context} positions; use a smaller "
-                       f"max_context, quant type or model ({e})") from e
+      raise InputError(f"{self.path}: no memory on {self.device} for it and {self.max_context} positions; use a "
+                       f"smaller max_context, quant type or model ({e})") from e
     self.weights, self.timing = loader.weights, Timing()
     self._held: list[int] = []  # the tokens whose keys and values are in the cache
     self._prompt, self._token = (empty((1, n), dtypes.int32) for n in (self.chunk, 1))
