@@ -117,11 +117,16 @@ class LLM:
     piece, stopped = stops.push(stream.flush())
     if rest := piece if stopped else piece + stops.flush(): yield rest
 
-  def decode_cost(self) -> tuple[int, int]:
-    """Kernels of a decode step, and the bytes it moves by tinygrad's estimate at the current position."""
-    assert self._decode.captured is not None, "generate() has not run"
-    calls = list(_programs(self._decode.captured.linear))
-    return len(calls), sum(int(sym_infer(estimate_uop(call).mem, {"start": len(self._held)})) for call in calls)
+  def decode_cost(self) -> tuple[int, int] | None:
+    """
+    Kernels of a decode step, and the bytes it moves by tinygrad's estimate at the current position.
+
+    None before generate() has run, or with JIT=0.
+    """
+    if self._decode.captured is None: return None
+    calls = self._decode.captured.linear.src
+    moved = sum(int(sym_infer(estimate_uop(call).mem, {"start": len(self._held)})) for call in calls)
+    return sum(map(_kernels, calls)), moved
 
   def _check(self, ids: Sequence[int]) -> list[int]:
     ids = [int(i) for i in ids]
@@ -196,11 +201,12 @@ def _write(tensor: Tensor, ids: Sequence[int]) -> None:
   def write(memory: np.ndarray) -> None: memory[0, :len(ids)] = ids
   fill(tensor, write)
 
-def _programs(linear: UOp) -> Iterator[UOp]:
-  """The kernel calls of a schedule, those inside a captured graph included."""
-  for call in linear.src:
-    if call.src[0].op is Ops.PROGRAM: yield call
-    elif call.src[0].op is Ops.CUSTOM_FUNCTION and call.src[0].arg == "graph": yield from _programs(call.src[0].src[0])
+def _kernels(call: UOp) -> int:
+  """Kernels that a call of a schedule runs: itself, those of a captured graph, or those of a command queue (HCQ2=1)."""
+  function = call.src[0]
+  if function.op is Ops.CUSTOM_FUNCTION and function.arg == "graph": return sum(map(_kernels, function.src[0].src))
+  if function.op is Ops.CUSTOM_FUNCTION and function.arg == "hcq": return len(call.arg.aux.kernels)
+  return int(function.op is Ops.PROGRAM)
 
 def _captured(function: Callable[..., Tensor]) -> _TinyJit[Tensor]:
   """A TinyJit that captures on its first call: all that it reads is realised, an eager first call would be wasted."""

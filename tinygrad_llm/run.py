@@ -50,7 +50,7 @@ def _summary(llm: LLM) -> str:
   return f"[{t.tokens} token{'' if t.tokens == 1 else 's'}{speed}, first token after {t.first_token:.2f} s]"
 
 def _report(llm: LLM, text: str, ids: list[int]) -> dict[str, Any]:
-  t, (kernels, moved) = llm.timing, llm.decode_cost()
+  t, (kernels, moved) = llm.timing, llm.decode_cost() or (None, None)
   return {"model": str(llm.path), "device": llm.device, "prompt_tokens": t.prompt_tokens, "tokens": t.tokens,
           "text": text, "load_s": llm.load_s, "ttft_s": t.first_token, "prefill_tok_s": t.prefill_tok_s,
           "decode_tok_s": t.decode_tok_s, "kernels_per_token": kernels, "bytes_per_token": moved, "token_ids": ids}
@@ -61,16 +61,17 @@ def _answer(llm: LLM, args: argparse.Namespace) -> None:
   count, out = args.benchmark or args.count, list[int]()
   tokens = llm.generate(ids, count, **_sampling(args), ignore_eos=args.benchmark is not None)
   pieces = []
-  with contextlib.suppress(KeyboardInterrupt):
+  try:
     for piece in llm.text(_recorded(tokens, out), [*args.stop, *(llm.template.stop if args.prompt else ())]):
       pieces.append(piece)
       if not args.json: print(piece, end="", flush=True)
+  except KeyboardInterrupt:
+    if not out: raise
   if args.json: return print(json.dumps(_report(llm, "".join(pieces), out)))
   print()
-  kernels, moved = llm.decode_cost()
   print(_summary(llm), file=sys.stderr)
-  if args.benchmark and (speed := llm.timing.decode_tok_s):
-    print(f"[{kernels} kernels and {moved / 1e6:.1f} MB per token, {speed * moved / 1e9:.2f} GB/s]", file=sys.stderr)
+  if args.benchmark and (speed := llm.timing.decode_tok_s) and (cost := llm.decode_cost()):
+    print(f"[{cost[0]} kernels and {cost[1] / 1e6:.1f} MB a token, {speed * cost[1] / 1e9:.2f} GB/s]", file=sys.stderr)
 
 def _chat(llm: LLM, args: argparse.Namespace) -> None:
   with contextlib.suppress(ImportError): import readline  # noqa: F401  # line editing in input()
