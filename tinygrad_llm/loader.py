@@ -1,6 +1,6 @@
 """From the file's bytes to packed weights on the device."""
 from __future__ import annotations
-import os, sys
+import os, sys, threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,12 +11,12 @@ from tqdm import tqdm
 from tinygrad_llm.device import empty, fill
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.gguf import GGUF, TensorInfo
-from tinygrad_llm.quant import QUANT_TYPES, dequantize, pack, quant_type, reference
+from tinygrad_llm.quant import QUANT_TYPES, dequantize, pack, quant_type
 from tinygrad_llm.weight import Linear, Weight
 
 class Loader:
   """Hands out the tensors of a file. Each is read once, straight into the device's memory; shapes are checked first."""
-  _READ = 4 << 20  # bytes of a read: what must be repacked stays in the processor's cache
+  _READ = 1 << 20  # bytes of a read: what must be repacked stays in the processor's cache
 
   def __init__(self, file: GGUF, dequantize_weights: bool = False, progress: bool = True):
     self.file, self.dequantize = file, dequantize_weights
@@ -24,6 +24,7 @@ class Loader:
     self.bar = tqdm(total=total, unit="B", unit_scale=True, desc="loading", file=sys.stderr, leave=False,
                     disable=None if progress else True)
     self.pool = ThreadPoolExecutor(min(4, os.cpu_count() or 1))  # page faults of fresh memory cost more than the reads
+    self.local = threading.local()
     self.weights: list[Weight] = []
 
   def __enter__(self) -> Loader: return self
@@ -42,11 +43,12 @@ class Loader:
   def matrix(self, name: str, rows: int, n: int) -> Weight: return self._load([self.info(name, (rows, n))])
 
   def array(self, name: str, n: int) -> np.ndarray | None:
-    """A small optional tensor (n,) as float32 on the host; None where the file has none."""
+    """A small optional F32 tensor (n,) on the host; None where the file has none."""
     if name not in self.file.tensors: return None
-    info = self.info(name, (n,))
+    if (qt := quant_type(info := self.info(name, (n,)))).name != "F32":
+      raise InputError(f"{self.file.path}: {name}: type {qt.name} should be F32; convert the model again")
     self.file.read_into(info, memoryview(raw := bytearray(info.nbytes)))
-    return reference(quant_type(info), raw, n)[0]
+    return np.frombuffer(raw, np.float32)
 
   def linear(self, outputs: Sequence[tuple[str, int]], n: int, bias: bool = False) -> Linear:
     """`outputs`: (name, rows) of matrices on one input of n elements. Neighbours of one type become one Weight."""
@@ -68,6 +70,11 @@ class Loader:
     self.weights.append(weight := Weight(qt, packed, shape, tuple(info.name for info in infos)))
     return weight
 
+  def _staging(self, nbytes: int) -> memoryview:
+    """The reading thread's own buffer: a fresh one each time would cost its page faults each time."""
+    if len(getattr(self.local, "staging", b"")) < nbytes: self.local.staging = bytearray(nbytes)
+    return memoryview(self.local.staging)[:nbytes]
+
   def _read(self, infos: list[TensorInfo], rows: list[int], memory: np.ndarray) -> None:
     """Reads the tensors' rows, one tensor after another, into memory (sum(rows), items)."""
     def part(info: TensorInfo, first: int, out: np.ndarray) -> int:
@@ -76,7 +83,8 @@ class Loader:
       info = replace(info, offset=info.offset + first * size, nbytes=len(out) * size)
       if qt.verbatim(n): self.file.read_into(info, out.view(np.uint8).data)
       else:
-        self.file.read_into(info, memoryview(staged := bytearray(info.nbytes)))
+        staged = self._staging(info.nbytes)
+        self.file.read_into(info, staged)
         pack(qt, staged, n, out)
       return info.nbytes
     jobs, row = [], 0
