@@ -4,7 +4,6 @@ setup(
   name="tinygrad_llm",
   version="0.1.0",
   description="Local LLM inference on tinygrad: GGUF in, tokens out, kernels that a compiler finds",
-  license="MIT",
   python_requires=">=3.11",
   packages=["tinygrad_llm"],
   package_data={"tinygrad_llm": ["models/*.gguf"]},
