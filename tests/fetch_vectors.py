@@ -8,7 +8,7 @@ import hashlib, os, pathlib, subprocess, sys, tarfile, tempfile
 
 PACKAGE, VERSION = "llama_cpp_python", "0.3.36"
 SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
-VOCABULARIES = ("llama-bpe", "qwen2")
+VOCABULARIES = ("llama-bpe", "llama-spm", "qwen2")
 VECTORS = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "tinygrad_llm" / "vectors"
 
 def download(folder: str) -> pathlib.Path:

@@ -121,7 +121,7 @@ def test_ids_out_of_range(token):
     with pytest.raises(InputError, match="token id"): use(make())
 
 @pytest.mark.parametrize("field, value", [
-  ("model", "llama"), ("model", None), ("pre", None), ("pre", "tekken"), ("pre", ["x\n"]), ("tokens", None),
+  ("model", "t5"), ("model", None), ("pre", None), ("pre", "tekken"), ("pre", ["x\n"]), ("tokens", None),
   ("tokens", []), ("tokens", "abc"), ("tokens", np.arange(3)), ("tokens", ["\ud800", *TOKENS[1:]]), ("merges", None),
   ("merges", [1]), ("merges", ["he"]), ("merges", ["he "]), ("merges", ["he ll"]), ("merges", ["z\n l"]),
   ("token_type", np.array([1, 2], np.int32)), ("token_type", 3), ("token_type", ["a"] * len(TOKENS)),
@@ -131,8 +131,73 @@ def test_bad_metadata(field, value):
   assert str(e.value).startswith(f"tokenizer.ggml.{field}: ") and "\n" not in str(e.value) and len(str(e.value)) < 200
 
 def test_unsupported_kinds_list_the_supported():
-  for changes in ({"model": "llama"}, {"pre": "tekken"}):
-    with pytest.raises(InputError, match="llama-bpe, .*qwen2"): make(**changes)
+  for changes in ({"model": "t5"}, {"pre": "tekken"}):
+    with pytest.raises(InputError, match="llama, and gpt2 with .*llama-bpe, .*qwen2"): make(**changes)
+
+SPM_WORDS = {"▁": -9, "h": -9, "e": -9, "l": -9, "o": -9, "é": -9, "▁h": -3, "el": -2, "he": -1, "lo": -4, "llo": -5,
+             "▁he": -6, "▁▁": -7, "ol": -4}
+SPM_SPECIAL = [("[T]", USER_DEFINED), ("<c>", CONTROL), ("c>", NORMAL), ("<", NORMAL), ("▁[T]", USER_DEFINED)]
+SPM_TOKENS = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), *SPM_WORDS, *(x for x, _ in SPM_SPECIAL)]
+SPM_TYPES = [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256, *[NORMAL] * len(SPM_WORDS), *(kind for _, kind in SPM_SPECIAL)]
+SPM_SCORES = [0.0] * 259 + [float(x) for x in SPM_WORDS.values()] + [0.0] * len(SPM_SPECIAL)
+
+def make_spm(**changes) -> Tokenizer:
+  kv = {"model": "llama", "pre": "default", "tokens": SPM_TOKENS, "scores": np.array(SPM_SCORES, np.float32),
+        "token_type": np.array(SPM_TYPES, np.int32), "merges": None, "bos_token_id": None, "eos_token_id": None}
+  return make(**kv | changes)
+
+def spm_ids(*texts: str) -> list[int]: return [SPM_TOKENS.index(text) for text in texts]
+
+def spm_bytes(text: str) -> list[int]: return [3 + b for b in text.encode()]
+
+def test_spm_merges_the_best_score_first():
+  t = make_spm()
+  assert t.encode("hello") == spm_ids("▁he", "llo")
+  assert make_spm(add_space_prefix=False).encode("hello") == spm_ids("he", "llo")
+  # of equals the leftmost
+  assert t.encode("lol") == spm_ids("▁", "lo", "l") and t.encode("olol") == spm_ids("▁", "ol", "ol")
+  assert t.encode("") == [] and t.encode(" ") == t.encode("▁") == spm_ids("▁▁")
+  assert make_spm(scores=None).encode("lel") == spm_ids("▁", "l", "el")
+  # a pair may hold what is no token itself
+  t = make_spm(tokens=[*SPM_TOKENS, "xy"], token_type=[*SPM_TYPES, NORMAL], scores=[*SPM_SCORES, 0])
+  assert t.encode("hxyx") == [*spm_ids("▁h"), len(SPM_TOKENS), *spm_bytes("x")]
+
+def test_spm_falls_back_to_bytes():
+  t = make_spm()
+  assert t.encode("hé\n😀") == [*spm_ids("▁h", "é"), *spm_bytes("\n😀")]
+  assert t.encode("<0x41>") == [*spm_ids("▁", "<"), *spm_bytes("0x41>")]   # no text becomes a byte token
+  tokens = [x if x != "<0x0A>" else "gone" for x in SPM_TOKENS]
+  assert make_spm(tokens=tokens).encode("h\nx") == [*spm_ids("▁h"), 0, *spm_bytes("x")]
+  assert make_spm(tokens=tokens, unknown_token_id=7).encode("\n") == [*spm_ids("▁"), 7]
+
+def test_spm_special_tokens():
+  t = make_spm()
+  assert t.encode("h[T]h", parse_special=True) == spm_ids("▁h", "[T]", "▁h")   # a space after a special token too
+  assert t.encode("<c><s>he </s>", parse_special=True) == spm_ids("<c>", "<s>", "▁he", "▁", "</s>")
+  assert t.encode("<c>") == spm_ids("▁", "<", "c>") and t.encode("<unk>", parse_special=True) == [0]
+  assert t.decode(t.encode("</s>")) == "</s>" and t.encode(t.quote("<c>") + "h", parse_special=True) == t.encode("<c>h")
+  assert t.bos == 1 and t.add_bos and t.stop_ids == {2} and not make_spm(add_bos_token=False).add_bos
+  assert make_spm(bos_token_id=2, eos_token_id=1).bos == 2 and make_spm(eos_token_id=1).stop_ids == {1, 2}
+
+def test_spm_decodes_a_text_or_what_continues_it():
+  t, text = make_spm(), " he héo\n😀 <c>  lol"
+  found = t.encode(text)
+  assert t.decode(found) == t.decode([1, *found]) == text == make_spm(add_space_prefix=False).decode(found)[1:]
+  stream = t.stream()
+  assert "".join(map(stream.push, found)) + stream.flush() == " " + text   # an answer keeps the space before it
+  assert [stream.push(i) for i in spm_bytes("é")] == ["", "é"] and stream.push(1) == stream.push(0) == ""
+  assert t.token_bytes(SPM_TOKENS.index("▁[T]")) == "▁[T]".encode()   # user-defined: as it is
+  for text in texts(): assert t.decode(t.encode(text)) == text
+
+def test_spm_is_fast_on_long_words():
+  t = make_spm()   # a merge loop that is not O(n log n) takes minutes
+  assert len(t.encode("lo" * 50_000)) == 50_001 and len(t.encode("é" * 100_000)) == 100_001
+
+@pytest.mark.parametrize("field, value", [
+  ("scores", np.array([0.0, 1.0])), ("scores", "x" * len(SPM_TOKENS)), ("scores", [float("nan")] * len(SPM_TOKENS)),
+  ("tokens", None), ("token_type", [1]), ("unknown_token_id", len(SPM_TOKENS))])
+def test_spm_bad_metadata(field, value):
+  with pytest.raises(InputError, match=rf"^tokenizer\.ggml\.{field}: "): make_spm(**{field: value})
 
 @pytest.mark.parametrize("name", VOCABULARIES)
 def test_vectors(name):

@@ -1,19 +1,21 @@
 """
 Text to token ids and back, from the metadata of a GGUF file.
 
-Byte-level BPE ("gpt2" in the file) runs in the `tokenizers` library. This module adds what a GGUF file says on top:
-the kind of word splitting (`tokenizer.ggml.pre`), the types of the tokens and the ids with a special meaning.
+Byte-level BPE ("gpt2" in the file) runs in the `tokenizers` library, SentencePiece ("llama") in `spm`. This module adds
+what a GGUF file says on top: the kind of word splitting (`tokenizer.ggml.pre`), the types of the tokens and the ids
+with a special meaning.
 Sources: the GGUF specification (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md), byte-level BPE as in GPT-2
 (https://github.com/openai/gpt-2/blob/master/src/encoder.py). Where a file leaves a choice, llama.cpp is the reference.
 """
 from __future__ import annotations
-import codecs, re
+import codecs, math, re
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from tokenizers import Regex, Tokenizer as Pipeline, models, pre_tokenizers
 from tinygrad_llm.errors import InputError
+from tinygrad_llm.spm import SentencePiece
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)   # tokenizer.ggml.token_type
 
@@ -30,6 +32,7 @@ def _words(digits: str) -> str:
 
 LLAMA3 = PreType((_words(r"\p{N}{1,3}"),), ignore_merges=True, add_bos=True)   # Llama 3 tokenizer.json
 QWEN2 = PreType((_words(r"\p{N}"),))                                           # Qwen2 tokenizer.json
+SPM = PreType((), add_bos=True)                                                # SentencePiece has no such cuts
 PRE_TYPES: dict[str, PreType] = {"llama-bpe": LLAMA3, "llama3": LLAMA3, "llama-v3": LLAMA3,
                                  "qwen2": QWEN2, "deepseek-r1-qwen": QWEN2}
 
@@ -56,6 +59,21 @@ def _strings(kv: Mapping[str, Any], key: str) -> list[str]:
     raise InputError(f"{key}: {'missing' if value is None else 'not an array of strings'}; convert the model again")
   return value
 
+Number = TypeVar("Number", int, float)
+
+def _numbers(kv: Mapping[str, Any], key: str, kind: Callable[[Any], Number], default: Number,
+             count: int) -> list[Number]:
+  try:
+    values = [kind(x) for x in kv.get(key, [default] * count)]
+  except (TypeError, ValueError, OverflowError) as e:
+    raise InputError(f"{key}: not an array of numbers; convert the model again") from e
+  if len(values) != count: raise InputError(f"{key}: {len(values)} for {count} tokens; convert the model again")
+  return values
+
+def _ids(tokens: list[str], types: list[int], kinds: Set[int]) -> dict[str, int]:
+  """The ids of the tokens of some types, by text; the first of tokens with the same text counts."""
+  return {text: i for i, text in reversed([*enumerate(tokens)]) if text and types[i] in kinds}
+
 def _alternatives(texts: Iterable[str]) -> re.Pattern[str] | None:
   """A regex with one group that finds any of the texts, the longest first; None for none."""
   found = sorted(texts, key=len, reverse=True)
@@ -77,6 +95,41 @@ class TextStream:
     self._decoder.reset()
     return rest
 
+class ByteBPE:
+  """
+  Byte-level BPE.
+
+  vocab: the ids of the tokens that text may become.
+  tokens: the texts of all tokens, with those that text never becomes.
+  """
+  prefix = ""
+
+  def __init__(self, vocab: dict[str, int], tokens: Set[str], merges: list[str], pre: PreType):
+    pairs: list[tuple[str, str]] = []
+    for merge in dict.fromkeys(merges):   # of equal merges the first counts
+      cut = merge.find(" ", 1)            # a part may itself begin with a space
+      left, right = merge[:cut], merge[cut + 1:]
+      if cut < 0 or not right:
+        raise InputError(f"tokenizer.ggml.merges: {_shown(merge)} is not a pair of tokens; convert the model again")
+      if left in vocab and right in vocab and left + right in vocab: pairs.append((left, right))
+      # never merge text into a control token; any other gap is a damaged file
+      elif not tokens >= {left, right, left + right}:
+        raise InputError(f"tokenizer.ggml.merges: {_shown(merge)} needs a missing token; convert the model again")
+    try:
+      self._pipeline = Pipeline(models.BPE(vocab=vocab, merges=pairs, ignore_merges=pre.ignore_merges))
+    except Exception as e:
+      raise InputError("tokenizer.ggml.tokens: texts that are not Unicode; convert the model again") from e
+    self._pipeline.pre_tokenizer = pre_tokenizers.Sequence([  # type: ignore[assignment]
+      *(pre_tokenizers.Split(Regex(split), "isolated") for split in pre.splits),
+      pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+  def encode(self, text: str) -> list[int]: return self._pipeline.encode(text, add_special_tokens=False).ids
+
+  def text_bytes(self, text: str) -> bytes:
+    """The bytes that a normal token's text stands for."""
+    if all(c in _BYTE_OF for c in text): return bytes(_BYTE_OF[c] for c in text)
+    return text.encode("utf-8", "surrogatepass")
+
 class Tokenizer:
   """
   A GGUF file's tokenizer. Make one with `Tokenizer.from_gguf(kv)`.
@@ -86,84 +139,67 @@ class Tokenizer:
   stop_ids: ids that end a generation: eos, eot and eom of the file, and well-known end-of-turn tokens (`END_TEXTS`).
   vocab_size: number of tokens.
   """
-  def __init__(self, tokens: list[str], types: list[int], merges: list[str], pre: PreType, bos: int | None = None,
+  def __init__(self, tokens: list[str], types: list[int], model: ByteBPE | SentencePiece, bos: int | None = None,
                add_bos: bool = False, stop_ids: Iterable[int] = ()):
     self.bos, self.add_bos, self.vocab_size = bos, add_bos, len(tokens)
-    # an end of turn that a converter took for an ordinary added token is a control token all the same
-    self._types = [CONTROL if t == USER_DEFINED and x in END_TEXTS else t for x, t in zip(tokens, types)]
-    self._tokens = tokens
+    self._tokens, self._types, self._model = tokens, types, model
     self._bytes: dict[int, bytes] = {}
-    user: dict[str, int] = {}
-    control: dict[str, int] = {}
-    vocab: dict[str, int] = {}   # what BPE can make; the first of tokens with the same text counts
-    for i, (text, kind) in enumerate(zip(tokens, self._types)):
-      if not text: continue
-      if kind == USER_DEFINED: user.setdefault(text, i)
-      (control if kind in (CONTROL, UNKNOWN) else vocab).setdefault(text, i)
+    user, control = _ids(tokens, types, {USER_DEFINED}), _ids(tokens, types, {CONTROL, UNKNOWN})
     self._special = control | user
     self._find_user, self._find_all, self._find_control = map(_alternatives, (user, self._special, control))
     self._control = [*sorted(control), ""]
     self.stop_ids = frozenset(stop_ids) | {i for text, i in control.items() if text in END_TEXTS}
-    self._pipeline = Pipeline(self._bpe(vocab, merges, pre.ignore_merges))
-    self._pipeline.pre_tokenizer = pre_tokenizers.Sequence([  # type: ignore[assignment]
-      *(pre_tokenizers.Split(Regex(split), "isolated") for split in pre.splits),
-      pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-
-  def _bpe(self, vocab: dict[str, int], merges: list[str], ignore_merges: bool) -> models.BPE:
-    pairs: list[tuple[str, str]] = []
-    for merge in dict.fromkeys(merges):   # of equal merges the first counts
-      cut = merge.find(" ", 1)            # a part may itself begin with a space
-      left, right = merge[:cut], merge[cut + 1:]
-      if cut < 0 or not right:
-        raise InputError(f"tokenizer.ggml.merges: {_shown(merge)} is not a pair of tokens; convert the model again")
-      if left in vocab and right in vocab and left + right in vocab: pairs.append((left, right))
-      # never merge text into a control token; any other gap is a damaged file
-      elif not all(x in vocab or x in self._special for x in (left, right, left + right)):
-        raise InputError(f"tokenizer.ggml.merges: {_shown(merge)} needs a missing token; convert the model again")
-    try:
-      return models.BPE(vocab=vocab, merges=pairs, ignore_merges=ignore_merges)
-    except Exception as e:
-      raise InputError("tokenizer.ggml.tokens: texts that are not Unicode; convert the model again") from e
 
   @classmethod
   def from_gguf(cls, kv: Mapping[str, Any]) -> Tokenizer:
     """Reads the `tokenizer.ggml.*` entries of a file's metadata. InputError for a tokenizer that is not supported."""
-    supported = f"supported: gpt2 with tokenizer.ggml.pre {', '.join(PRE_TYPES)}"
+    supported = f"supported: llama, and gpt2 with tokenizer.ggml.pre {', '.join(PRE_TYPES)}"
     model, pre = kv.get("tokenizer.ggml.model"), kv.get("tokenizer.ggml.pre")
-    if model != "gpt2": raise InputError(f"tokenizer.ggml.model: {_shown(model)} is not supported; {supported}")
-    if not isinstance(pre, str) or pre not in PRE_TYPES:
+    if model not in ("llama", "gpt2"):
+      raise InputError(f"tokenizer.ggml.model: {_shown(model)} is not supported; {supported}")
+    spm = model == "llama"
+    if not spm and (not isinstance(pre, str) or pre not in PRE_TYPES):
       raise InputError(f"tokenizer.ggml.pre: {_shown(pre)} is not supported; {supported}")
-    tokens, merges = _strings(kv, "tokenizer.ggml.tokens"), _strings(kv, "tokenizer.ggml.merges")
+    pre_type = SPM if spm else PRE_TYPES[str(pre)]
+    tokens = _strings(kv, "tokenizer.ggml.tokens")
     if not tokens: raise InputError("tokenizer.ggml.tokens: empty; convert the model again")
-    try:
-      types = [int(x) for x in kv.get("tokenizer.ggml.token_type", [NORMAL] * len(tokens))]
-    except (TypeError, ValueError) as e:
-      raise InputError("tokenizer.ggml.token_type: not an array of integers; convert the model again") from e
-    if len(types) != len(tokens):
-      raise InputError(f"tokenizer.ggml.token_type: {len(types)} for {len(tokens)} tokens; convert the model again")
+    types = _numbers(kv, "tokenizer.ggml.token_type", int, NORMAL, len(tokens))
+    # an end of turn that a converter took for an ordinary added token is a control token all the same
+    types = [CONTROL if t == USER_DEFINED and x in END_TEXTS else t for x, t in zip(tokens, types)]
 
-    def special(name: str) -> int | None:
+    def special(name: str, default: int | None = None) -> int | None:   # llama.cpp's default for SentencePiece
       key = f"tokenizer.ggml.{name}_token_id"
-      if (value := kv.get(key)) is None: return None
+      if (value := kv.get(key)) is None:
+        return default if spm and default is not None and default < len(tokens) else None
       if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < len(tokens):
         raise InputError(f"{key}: {_shown(value)} is not one of the {len(tokens)} tokens; correct the file's metadata")
       return value
 
-    bos = special("bos")
+    bos, eos, unknown = special("bos", 1), special("eos", 2), special("unknown", 0) or 0
     asked = kv.get("tokenizer.ggml.add_bos_token")
     if asked and bos is None:
       raise InputError("tokenizer.ggml.add_bos_token: there is no bos_token_id; correct the file's metadata")
-    add_bos = bool(asked) if asked is not None else PRE_TYPES[pre].add_bos and bos is not None
-    stop_ids = [i for name in ("eos", "eot", "eom") if (i := special(name)) is not None]
-    return cls(tokens, types, merges, PRE_TYPES[pre], bos, add_bos, stop_ids)
+    add_bos = bool(asked) if asked is not None else bos is not None and pre_type.add_bos
+    stop_ids = [i for i in (eos, special("eot"), special("eom")) if i is not None]
+    vocab = _ids(tokens, types, {*types} - {CONTROL, UNKNOWN})
+    if not spm:
+      merges = _strings(kv, "tokenizer.ggml.merges")
+      return cls(tokens, types, ByteBPE(vocab, {*tokens}, merges, pre_type), bos, add_bos, stop_ids)
+    scores = _numbers(kv, "tokenizer.ggml.scores", float, 0.0, len(tokens))
+    if any(map(math.isnan, scores)): raise InputError("tokenizer.ggml.scores: not numbers; convert the model again")
+    byte_ids = {b: vocab[text] for b in range(256) if (text := f"<0x{b:02X}>") in vocab}
+    words = {text: i for text, i in vocab.items() if types[i] != BYTE}
+    space_prefix = bool(kv.get("tokenizer.ggml.add_space_prefix", True))
+    return cls(tokens, types, SentencePiece(words, scores, byte_ids, unknown, space_prefix), bos, add_bos, stop_ids)
 
   def encode(self, text: str, add_bos: bool = False, parse_special: bool = False) -> list[int]:
     """
     Token ids of a text, with the bos token in front if `add_bos`.
 
     Control tokens written out in the text are parsed only with `parse_special`; without it no text becomes one. Tokens
-    that the file calls user-defined are always parsed. A byte that the vocabulary cannot write is left out, as in
-    llama.cpp; a lone surrogate is U+FFFD.
+    that the file calls user-defined are always parsed. A SentencePiece vocabulary, unless its file says otherwise, puts
+    a space before a text and before text that follows one of these tokens. What the vocabulary cannot write is left out
+    (BPE, as in llama.cpp) or the unknown token (SentencePiece); a lone surrogate is U+FFFD.
     """
     ids: list[int] = []
     if add_bos:
@@ -172,11 +208,7 @@ class Tokenizer:
     text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     find = self._find_all if parse_special else self._find_user
     for i, part in enumerate(find.split(text) if find else [text]):   # text and special tokens in turn
-      if i % 2:
-        ids.append(self._special[part])
-      else:
-        part = part.replace(QUOTE, "") if parse_special else part
-        ids += self._pipeline.encode(part, add_special_tokens=False).ids
+      ids += [self._special[part]] if i % 2 else self._model.encode(part.replace(QUOTE, "") if parse_special else part)
     return ids
 
   def quote(self, text: str) -> str:
@@ -198,16 +230,22 @@ class Tokenizer:
       raise InputError(f"token id {_shown(token)}: not in the vocabulary; use 0 to {self.vocab_size - 1}")
     text, kind = self._tokens[token], self._types[token]
     plain = text.encode("utf-8", "surrogatepass")
-    if kind == NORMAL: value = bytes(_BYTE_OF[c] for c in text) if all(c in _BYTE_OF for c in text) else plain
+    if kind == NORMAL: value = self._model.text_bytes(text)
     elif kind == BYTE: value = bytes.fromhex(m[1]) if (m := _BYTE_TOKEN.fullmatch(text)) else plain
     else: value = plain if kind == USER_DEFINED else b""
     self._bytes[token] = value
     return value
 
   def decode(self, ids: Iterable[int]) -> str:
-    """The text of token ids: what `stream` gives, at once. Control tokens have no text; broken UTF-8 becomes U+FFFD."""
-    return b"".join(self.token_bytes(int(i)) for i in ids).decode("utf-8", "replace")
+    """
+    The text that `encode` made token ids from. Control tokens have no text; broken UTF-8 becomes U+FFFD.
+
+    It is what `stream` gives, less the space that a SentencePiece vocabulary puts before a text (the first one, with or
+    without a bos token). For ids that continue a text, where that space is one between words, use `stream`.
+    """
+    text = b"".join(self.token_bytes(int(i)) for i in ids).decode("utf-8", "replace")
+    return text.removeprefix(self._model.prefix)
 
   def stream(self) -> TextStream:
-    """A decoder for tokens that arrive one by one."""
+    """A decoder for tokens that continue a text and arrive one by one. It keeps every space, as llama.cpp does."""
     return TextStream(self)

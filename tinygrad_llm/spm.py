@@ -1,0 +1,89 @@
+"""
+SentencePiece vocabularies ("llama" in a GGUF file): Llama 2, Mistral, TinyLlama.
+
+The text is one run of characters, spaces written as U+2581. Of all neighbours that together are a token, the pair whose
+token has the best score is merged, the leftmost of equals, until no pair is left. Files do hold equal scores (the runs
+of spaces of Llama 2, every token of some converters), and a list of merges, as the `tokenizers` library wants it,
+cannot say that two pairs are equal: hence a merge loop of our own.
+Source: SentencePiece (https://arxiv.org/abs/1808.06226). Where a file leaves a choice, llama.cpp is the reference.
+"""
+from __future__ import annotations
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from heapq import heappop, heappush
+
+SPACE = "\u2581"
+CACHED_WORDS, CACHED_LENGTH = 10_000, 64
+
+class SentencePiece:
+  """
+  Merges characters into the tokens of a vocabulary.
+
+  vocab: the ids of the tokens that text may become.
+  scores: a score for each id, higher is merged sooner.
+  byte_ids: the ids of the byte tokens, by byte; a character that is no token is written with them.
+  unknown: the id for a character that they cannot write.
+  space_prefix: whether a space is put before each text, so that its first word is the token it is elsewhere.
+  """
+  def __init__(self, vocab: Mapping[str, int], scores: list[float], byte_ids: Mapping[int, int], unknown: int,
+               space_prefix: bool = True):
+    self.prefix = " " if space_prefix else ""
+    self._vocab, self._byte_ids, self._unknown = vocab, byte_ids, unknown
+    self._order = {text: -scores[i] for text, i in vocab.items()}             # lower is merged sooner
+    self._joined = {pair for text in vocab for pair in zip(text, text[1:])}   # neighbours inside of a token
+    self._cached_word = lru_cache(CACHED_WORDS)(self._word)
+
+  def encode(self, text: str) -> list[int]:
+    """Token ids of a text that stands at the beginning or after a special token."""
+    if not text: return []
+    ids: list[int] = []
+    for word in self._words((self.prefix + text).replace(" ", SPACE)):
+      ids += (self._cached_word if len(word) <= CACHED_LENGTH else self._word)(word)
+    return ids
+
+  def text_bytes(self, text: str) -> bytes:
+    """The bytes that a normal token's text stands for."""
+    return text.replace(SPACE, " ").encode("utf-8", "surrogatepass")
+
+  def _words(self, text: str) -> Iterator[str]:
+    """Cuts where no token reaches across: the same ids, but words recur and are cached (prose: 11 times as fast)."""
+    start = 0
+    for i, pair in enumerate(zip(text, text[1:]), 1):
+      if pair not in self._joined:
+        yield text[start:i]
+        start = i
+    yield text[start:]
+
+  def _word(self, word: str) -> list[int]:
+    ids: list[int] = []
+    for part in self._merge(word):
+      values = part.encode()
+      if part in self._vocab: ids.append(self._vocab[part])
+      elif self._byte_ids.keys() >= {*values}: ids += [self._byte_ids[b] for b in values]
+      else: ids.append(self._unknown)
+    return ids
+
+  def _merge(self, word: str) -> Iterator[str]:
+    """The parts of a word when all merges are done. O(n log n) for n characters and tokens of bounded length."""
+    parts, end = list(word), len(word)   # a part is known by its first character; one merged into another has no next
+    before, after = list(range(-1, end - 1)), list(range(1, end + 1))
+    heap: list[tuple[float, int, int, int]] = []   # order, left part, right part, length of both
+
+    def offer(left: int, right: int) -> None:
+      if left < 0 or right == end: return
+      both = parts[left] + parts[right]
+      if (order := self._order.get(both)) is not None: heappush(heap, (order, left, right, len(both)))
+
+    for i in range(1, end): offer(i - 1, i)
+    while heap:
+      _, left, right, length = heappop(heap)
+      if after[left] != right or len(parts[left]) + len(parts[right]) != length: continue   # one has changed since
+      parts[left] += parts[right]
+      after[left], after[right] = after[right], -1
+      if after[left] < end: before[after[left]] = left
+      offer(before[left], left)
+      offer(left, after[left])
+    i = 0
+    while i < end:
+      yield parts[i]
+      i = after[i]
