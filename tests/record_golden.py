@@ -6,8 +6,8 @@ Records llama.cpp's logits and greedy continuations as the golden files of test_
 A synthetic case holds the token `ids` (T,), their `logits` (T, vocab) float16 and the `sha256` of the model, which the
 test rebuilds. The default model's case holds the same for a text, and of every chat prompt the ids, llama.cpp's greedy
 ids up to a stop token, and the gap between its two best logits at every step; there llama.cpp has the same weights as
-F32, because with its 8-bit activations it leaves its own float answers too early. llama.cpp runs its plain kernels (weights
-not repacked) with flash attention off, a half KV cache, 2 threads, and the prompt as one batch.
+F32, because with its 8-bit activations it leaves its own float answers too early. llama.cpp runs its plain kernels
+(weights not repacked) with flash attention off, a half KV cache, 2 threads, and the prompt as one batch.
 """
 import ctypes
 import hashlib
