@@ -5,8 +5,9 @@ Records llama.cpp's logits and greedy continuations as the golden files of test_
 
 A synthetic case holds the token `ids` (T,), their `logits` (T, vocab) float16 and the `sha256` of the model, which the
 test rebuilds. The default model's case holds the same for a text, and of every chat prompt the ids, llama.cpp's greedy
-ids up to a stop token, and the gap between its two best logits at every step. llama.cpp runs its plain kernels (weights
-not repacked) with flash attention off, a half KV cache, 2 threads, and the prompt as one batch.
+ids up to a stop token, and the gap between its two best logits at every step; there llama.cpp has the same weights as
+F32, because with its 8-bit activations it leaves its own float answers too early. llama.cpp runs its plain kernels
+(weights not repacked) with flash attention off, a half KV cache, 2 threads, and the prompt as one batch.
 """
 import ctypes
 import hashlib
@@ -100,10 +101,18 @@ def record(name: str, folder: pathlib.Path) -> None:
   report(name, path, ids, logits)
   np.savez_compressed(GOLDEN / f"{name}.npz", ids=ids.astype(np.int16), logits=logits.astype(np.float16), sha256=sha)
 
-def record_default() -> None:
+def expand(path: pathlib.Path, out: pathlib.Path) -> pathlib.Path:
+  """The same weights as F32: llama.cpp then computes with float activations, not with its 8-bit ones."""
+  params = lc.llama_model_quantize_default_params()
+  params.ftype, params.allow_requantize = 0, True  # 0: all F32
+  if lc.llama_model_quantize(str(path).encode(), str(out).encode(), ctypes.byref(params)):
+    raise SystemExit(f"llama.cpp cannot expand {path}")
+  return out
+
+def record_default(folder: pathlib.Path) -> None:
   sha = hashlib.sha256(DEFAULT_MODEL.read_bytes()).hexdigest()
   kv = {name: field.contents() for name, field in GGUFReader(DEFAULT_MODEL).fields.items()}
-  peer, tokens = LlamaCpp(DEFAULT_MODEL, 512), kv["tokenizer.ggml.tokens"]
+  peer, tokens = LlamaCpp(expand(DEFAULT_MODEL, folder / "default.gguf"), 512), kv["tokenizer.ggml.tokens"]
   special = {f"{kind}_token": tokens[kv[key]] if (key := f"tokenizer.ggml.{kind}_token_id") in kv else ""
              for kind in ("bos", "eos")}
   template = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(kv["tokenizer.chat_template"])
@@ -130,7 +139,7 @@ def main() -> None:
   with tempfile.TemporaryDirectory() as folder:
     for name in wanted:
       if name != "default": record(name, pathlib.Path(folder))
-      elif DEFAULT_MODEL.exists(): record_default()
+      elif DEFAULT_MODEL.exists(): record_default(pathlib.Path(folder))
       else: print(f"default: skipped, {DEFAULT_MODEL} is not there", file=sys.stderr)
 
 if __name__ == "__main__": main()

@@ -71,7 +71,7 @@ def _answer(llm: LLM, args: argparse.Namespace) -> None:
   except KeyboardInterrupt:
     if not out: raise
   if args.json: return print(json.dumps(_report(llm, "".join(pieces), out)))
-  print()
+  print(flush=True)
   print(_summary(llm), file=sys.stderr)
   if args.benchmark and (speed := llm.timing.decode_tok_s) and (cost := llm.decode_cost()):
     print(f"[{cost[0]} kernels and {cost[1] / 1e6:.1f} MB a token, {speed * cost[1] / 1e9:.2f} GB/s]", file=sys.stderr)
@@ -98,7 +98,7 @@ def _chat(llm: LLM, args: argparse.Namespace) -> None:
       messages.pop()
       print(f"error: {e}", file=sys.stderr)
       continue
-    print()
+    print(flush=True)
     print(_summary(llm), file=sys.stderr)
     messages.append({"role": "assistant", "content": "".join(pieces)})
 
