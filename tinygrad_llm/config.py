@@ -157,9 +157,9 @@ class _Reader:
     if not low <= (value := self.value(key, int, default)) <= high: self.fail(key, f"{value} is not in {low}..{high}")
     return value
 
-  def number(self, key: str, default: float | None = None, low: float = 0.0) -> float:
-    if not math.isfinite(value := self.value(key, float, default)) or value < low:
-      self.fail(key, f"{value} is not a number from {low}")
+  def number(self, key: str, default: float | None = None, low: float = 0.0, high: float = 1e12) -> float:
+    if not low <= (value := self.value(key, float, default)) <= high:  # NaN fails both
+      self.fail(key, f"{value} is not a number from {low} to {high:g}")
     return value
 
   def rope(self, dim: int, context: int) -> Rope:
@@ -170,7 +170,7 @@ class _Reader:
     key = "rope.scaling.factor" if self.has("rope.scaling.factor") else "rope.scale_linear"  # the old name
     factor = self.number(key, 1.0) or 1.0
     if factor < 1e-6: self.fail(key, f"{factor} is not a number from 1e-6")
-    magnitude = self.number("rope.scaling.attn_factor", 1.0, low=1e-6)
+    magnitude = self.number("rope.scaling.attn_factor", 1.0, low=1e-6, high=1e6)
     if kind == "linear": return Rope(dim, theta, 1 / factor, magnitude)
     if theta <= 1 or factor < 1: self.fail(key, f"{factor} at a rope.freq_base of {theta}: YaRN needs at least 1")
     if not self.yarn_log(): magnitude *= 1 + 0.1 * math.log(factor)

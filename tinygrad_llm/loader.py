@@ -51,7 +51,9 @@ class Loader:
     if (qt := quant_type(info := self.info(name, (n,)))).name != "F32":
       raise InputError(f"{self.file.path}: {name}: type {qt.name} should be F32; convert the model again")
     self.file.read_into(info, memoryview(raw := bytearray(info.nbytes)))
-    return np.frombuffer(raw, np.float32)
+    if not (values := np.frombuffer(raw, np.float32)).all():
+      raise InputError(f"{self.file.path}: {name}: it holds a zero; the file is damaged")
+    return values
 
   def linear(self, outputs: Sequence[tuple[str, int]], n: int, bias: bool = False) -> Linear:
     """

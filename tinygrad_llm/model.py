@@ -34,8 +34,7 @@ class Model:
   """A decoder-only transformer over one slot of KV cache."""
   def __init__(self, config: ModelConfig, load: Loader, max_context: int):
     self.config, self.embd = config, load.matrix("token_embd.weight", config.vocab_size, config.dim)
-    self.caches = [KVCache(config, max_context) for _ in range(config.n_layers)]
-    self.blocks = [Block(config, load, layer, cache) for layer, cache in enumerate(self.caches)]
+    self.blocks = [Block(config, load, layer, KVCache(config, max_context)) for layer in range(config.n_layers)]
     self.norm = RMSNorm(load.vector("output_norm.weight", config.dim), config.norm_eps)
     self.head = self.embd if config.tied else load.matrix("output.weight", config.vocab_size, config.dim)
     factors = load.array("rope_freqs.weight", config.rope.dim // 2)

@@ -32,7 +32,11 @@ QUOTE = "\ufdd0"
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
-def _shown(value: Any) -> str: return ascii(value)[:80]
+def _shown(value: Any) -> str: return " ".join(ascii(value)[:200].split())[:80]
+
+def _flag(kv: Mapping[str, Any], key: str, default: bool | None) -> bool | None:
+  if (value := kv.get(key, default)) is None or isinstance(value, bool): return value
+  raise InputError(f"{key}: {_shown(value)} is not true or false; correct the file's metadata")
 
 def _strings(kv: Mapping[str, Any], key: str) -> list[str]:
   value = kv.get(key)
@@ -110,7 +114,7 @@ class Tokenizer:
     """Reads the `tokenizer.ggml.*` entries of a file's metadata. InputError for a tokenizer that is not supported."""
     supported = f"supported: llama, gemma4, and gpt2 with tokenizer.ggml.pre {', '.join(PRE_TYPES)}"
     model, pre = kv.get("tokenizer.ggml.model"), kv.get("tokenizer.ggml.pre")
-    if model not in ("llama", "gpt2", "gemma4"):
+    if not isinstance(model, str) or model not in ("llama", "gpt2", "gemma4"):
       raise InputError(f"tokenizer.ggml.model: {_shown(model)} is not supported; {supported}")
     spm = model == "llama"
     if model == "gemma4": pre = "gemma4"
@@ -132,7 +136,7 @@ class Tokenizer:
       return value
 
     bos, eos, unknown = special("bos", 1), special("eos", 2), special("unknown", 0) or 0
-    asked = kv.get("tokenizer.ggml.add_bos_token")
+    asked = _flag(kv, "tokenizer.ggml.add_bos_token", None)
     if asked and bos is None:
       raise InputError("tokenizer.ggml.add_bos_token: there is no bos_token_id; correct the file's metadata")
     if pre_type is GEMMA4: asked = bos is not None   # early files say no, by mistake
@@ -146,7 +150,7 @@ class Tokenizer:
     if any(map(math.isnan, scores)): raise InputError("tokenizer.ggml.scores: not numbers; convert the model again")
     byte_ids = {b: vocab[text] for b in range(256) if (text := f"<0x{b:02X}>") in vocab}
     words = {text: i for text, i in vocab.items() if types[i] != BYTE}
-    space_prefix = bool(kv.get("tokenizer.ggml.add_space_prefix", True))
+    space_prefix = bool(_flag(kv, "tokenizer.ggml.add_space_prefix", True))
     return cls(tokens, types, SentencePiece(words, scores, byte_ids, unknown, space_prefix), bos, add_bos, stop_ids)
 
   def encode(self, text: str, add_bos: bool = False, parse_special: bool = False) -> list[int]:
