@@ -14,6 +14,7 @@ setup(
     "tqdm>=4.66,<5",         # progress bars
     "tokenizers>=0.20,<1",   # byte-pair encoding at native speed
     "jinja2>=3.1.6,<4",      # chat templates, in its immutable sandbox
+    "huggingface_hub>=1.0,<3",  # fetches models, into the cache that it shares
   ],
   extras_require={
     "zig": ["ziglang>=0.13,<1"],                                    # a clang for the CPU device where PATH has none

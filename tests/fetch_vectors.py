@@ -8,7 +8,8 @@ import hashlib, os, pathlib, subprocess, sys, tarfile, tempfile
 
 PACKAGE, VERSION = "llama_cpp_python", "0.3.36"
 SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
-VOCABULARIES = ("llama-bpe", "llama-spm", "qwen2")
+VOCABULARIES = ("command-r", "deepseek-coder", "deepseek-llm", "falcon", "gemma-4", "gpt-2", "llama-bpe", "llama-spm",
+                "mpt", "phi-3", "qwen2", "qwen35", "refact", "starcoder")
 VECTORS = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "tinygrad_llm" / "vectors"
 
 def download(folder: str) -> pathlib.Path:

@@ -2,9 +2,12 @@
 An independent forward pass in float64 numpy, to check logits against. It shares no code with the app: gguf.GGUFReader
 reads the file and gguf.quants decodes its weights.
 
-llama rotates the pairs (2i, 2i+1) of a head's first n dimensions and divides the frequencies by rope_freqs.weight if
-there is one; qwen2 adds a bias to q, k and v; qwen3 normalises every head of q and k before the rotation; both rotate
-the pairs (i, i + n/2). Linear rope scaling is the only scaling known.
+What sets architectures apart is what their files hold (biases, norms, sinks, experts, latent attention) but for:
+  llama, deepseek2   rotate the pairs (2i, 2i+1) of a head's rotated dimensions; the others (i, i + n/2)
+  gemma3             embeddings times sqrt(dim), GELU, a norm after attention and feed-forward, a cap on the logits;
+                     sliding layers have their own frequencies
+  gpt-oss            swiglu with limits, weights of experts from the chosen ones' softmax
+Attention is in reference_attention.py, rope scaling in reference_rope.py, experts in reference_moe.py.
 """
 import pathlib
 from collections.abc import Sequence
@@ -12,10 +15,17 @@ from typing import Any
 
 import numpy as np
 from gguf import GGUFReader, quants
+from reference_attention import attention
+from reference_moe import experts
 
 
 class Reference:
-  """The model in a GGUF file, every weight in float64 (8 bytes a weight: for small models)."""
+  """
+  The model in a GGUF file, every weight in float64 (8 bytes a weight: for small models).
+
+  gap: after logits(), how clear the choice of experts was: per position (T,), the smallest distance over the layers
+  between a chosen and a rejected expert, in standard deviations of the layer's scores; infinite without experts.
+  """
   def __init__(self, path: str | pathlib.Path):
     reader = GGUFReader(path)
     self.kv = {name: field.contents() for name, field in reader.fields.items()}
@@ -26,6 +36,7 @@ class Reference:
     self.kv_heads = int(self.param("attention.head_count_kv", self.heads))
     self.head_dim = int(self.param("attention.key_length", self.dim // self.heads))
     self.eps = float(self.param("attention.layer_norm_rms_epsilon"))
+    self.gap = np.zeros(0)
 
   def param(self, key: str, default: Any = None) -> Any:
     value = self.kv.get(f"{self.arch}.{key}", default)
@@ -35,52 +46,57 @@ class Reference:
   def norm(self, x: np.ndarray, weight: str) -> np.ndarray:
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + self.eps) * self.w[weight]
 
-  def linear(self, x: np.ndarray, name: str) -> np.ndarray:
-    y = x @ self.w[name + ".weight"].T
-    return y + self.w[name + ".bias"] if name + ".bias" in self.w else y
+  def linear(self, x: np.ndarray, name: str, expert: int | None = None) -> np.ndarray:
+    """x (T, n) -> (T, rows), by a matrix or by that of one of the experts."""
+    weight, bias = self.w[name + ".weight"], self.w.get(name + ".bias")
+    if expert is not None: weight, bias = weight[expert], None if bias is None else bias[expert]
+    y = x @ weight.T
+    return y if bias is None else y + bias
 
-  def rotate(self, x: np.ndarray) -> np.ndarray:
-    """x: (T, heads, head_dim), row t at position t."""
-    n = int(self.param("rope.dimension_count", self.head_dim))
-    freqs = float(self.param("rope.freq_base", 10000.0)) ** (-np.arange(0, n, 2) / n)
-    if "rope_freqs.weight" in self.w: freqs = freqs / self.w["rope_freqs.weight"]
-    if self.param("rope.scaling.type", "none") == "linear": freqs = freqs / float(self.param("rope.scaling.factor"))
-    angle = (np.arange(len(x))[:, None] * freqs)[:, None]  # (T, 1, n/2)
-    a, b = (slice(0, n, 2), slice(1, n, 2)) if self.arch == "llama" else (slice(0, n // 2), slice(n // 2, n))
-    out = x.copy()
-    out[..., a] = x[..., a] * np.cos(angle) - x[..., b] * np.sin(angle)
-    out[..., b] = x[..., a] * np.sin(angle) + x[..., b] * np.cos(angle)
-    return out
-
-  def attention(self, x: np.ndarray, layer: str, kv_half: bool) -> np.ndarray:
-    q, k, v = (self.linear(x, f"{layer}.attn_{part}").reshape(len(x), n, -1)
-               for part, n in (("q", self.heads), ("k", self.kv_heads), ("v", self.kv_heads)))  # (T, heads, head_dim)
-    if f"{layer}.attn_q_norm.weight" in self.w:
-      q, k = self.norm(q, f"{layer}.attn_q_norm.weight"), self.norm(k, f"{layer}.attn_k_norm.weight")
-    q, k = self.rotate(q), self.rotate(k)
-    if kv_half: k, v = k.astype(np.float16).astype(np.float64), v.astype(np.float16).astype(np.float64)
-    future = np.triu(np.full((len(x), len(x)), -np.inf), 1)
-    heads = []
-    for h in range(self.heads):
-      g = h * self.kv_heads // self.heads
-      s = q[:, h] @ k[:, g].T / np.sqrt(self.head_dim) + future  # (T, T)
-      p = np.exp(s - s.max(-1, keepdims=True))
-      heads.append(p / p.sum(-1, keepdims=True) @ v[:, g])
-    return self.linear(np.concatenate(heads, -1), f"{layer}.attn_output")
+  def feed_forward(self, x: np.ndarray, name: str, suffix="", expert: int | None = None) -> np.ndarray:
+    """x (T, dim) -> (T, dim)."""
+    gate, up = (self.linear(x, f"{name}_{part}{suffix}", expert) for part in ("gate", "up"))
+    if self.arch == "gpt-oss":
+      gate, up = np.minimum(gate, 7), np.clip(up, -7, 7) + 1
+      y = gate / (1 + np.exp(-1.702 * gate)) * up
+    elif self.arch == "gemma3": y = gate / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (gate + 0.044715 * gate ** 3))) * up
+    else: y = gate / (1 + np.exp(-gate)) * up
+    return self.linear(y, f"{name}_down{suffix}", expert)
 
   def logits(self, ids: Sequence[int] | np.ndarray, kv_half=False) -> np.ndarray:
-    """The logits after each token, from an empty context: (len(ids), vocab). kv_half rounds K and V to float16."""
+    """The logits after each token, from an empty context: (len(ids), vocab). kv_half rounds the cache to float16."""
     x = self.w["token_embd.weight"][np.asarray(ids)]  # (T, D)
-    for layer in (f"blk.{i}" for i in range(self.layers)):
-      x = x + self.attention(self.norm(x, f"{layer}.attn_norm.weight"), layer, kv_half)
-      h = self.norm(x, f"{layer}.ffn_norm.weight")
-      gate = self.linear(h, f"{layer}.ffn_gate")
-      x = x + self.linear(gate / (1 + np.exp(-gate)) * self.linear(h, f"{layer}.ffn_up"), f"{layer}.ffn_down")
-    return self.linear(self.norm(x, "output_norm.weight"), "output" if "output.weight" in self.w else "token_embd")
+    if self.arch == "gemma3": x = x * np.sqrt(self.dim)
+    self.gap = np.full(len(x), np.inf)
+    for i in range(self.layers):
+      layer = f"blk.{i}"
+      y = attention(self, self.norm(x, f"{layer}.attn_norm.weight"), i, kv_half)
+      x = x + (self.norm(y, f"{layer}.post_attention_norm.weight") if self.arch == "gemma3" else y)
+      h = self.norm(x, f"{layer}.{'post_attention' if self.arch == 'gpt-oss' else 'ffn'}_norm.weight")
+      if f"{layer}.ffn_gate_inp.weight" in self.w:
+        y, gap = experts(self, h, layer)
+        self.gap = np.minimum(self.gap, gap)
+      else: y = self.feed_forward(h, f"{layer}.ffn")
+      x = x + (self.norm(y, f"{layer}.post_ffw_norm.weight") if self.arch == "gemma3" else y)
+    y = self.linear(self.norm(x, "output_norm.weight"), "output" if "output.weight" in self.w else "token_embd")
+    cap = float(self.param("final_logit_softcapping", 0))
+    return np.tanh(y / cap) * cap if cap else y
 
 def logits(path: str | pathlib.Path, ids: Sequence[int] | np.ndarray, kv_half=False) -> np.ndarray:
   """`Reference(path).logits(ids)`."""
   return Reference(path).logits(ids, kv_half)
+
+def clear_choices(reference: Reference, ids: Sequence[int], margin: float, seed=0) -> list[int]:
+  """
+  `ids` with tokens replaced until every choice of experts is clear by `margin` (see Reference.gap): what rounding does
+  not flip. The tokens of a model without experts stay.
+  """
+  rng, out, vocab = np.random.default_rng(seed), np.array(ids), reference.w["token_embd.weight"].shape[0]
+  for _ in range(100):
+    reference.logits(out)
+    if not (close := reference.gap < margin).any(): return out.tolist()
+    out[close] = rng.integers(0, vocab, close.sum())
+  raise ValueError(f"margin: {margin} is too much; {close.sum()} choices are still close")
 
 def kl(p: np.ndarray, q: np.ndarray) -> float:
   """The mean over positions of KL(softmax(p) || softmax(q)), in nats; p, q: logits (T, vocab)."""

@@ -16,11 +16,12 @@ import argparse
 import binascii
 import math
 import pathlib
-from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter, LlamaFileType, TokenType, quants
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter, LlamaFileType, quants
+from synthetic_layers import FAMILIES, MLA, MoE, Shape, Spec, add_metadata, fill, tensors
+from synthetic_vocab import add_vocab
 
 SHAPES: dict[str, dict[str, Any]] = {
   "tiny": {"arch": "llama", "dim": 256, "ffn": 512, "layers": 2, "heads": 8, "kv_heads": 2, "vocab": 512},
@@ -93,74 +94,38 @@ def uniform(rng: np.random.Generator, n: int, std: float) -> np.ndarray:
   words = rng.integers(0, 2**64, -(-n // 4), dtype=np.uint64).view(np.int16)[:n]
   return words * np.float32(std / (32768 / math.sqrt(3)))
 
-def draw(name: str, shape: tuple[int, int], type_name: str, std: float, seed: int, blocks: bool) -> np.ndarray:
-  """A matrix of (rows, n) weights in the bytes of the file: (rows, bytes) uint8, or floats for F32 and F16."""
-  rng, qtype = np.random.default_rng([seed, binascii.crc32(name.encode())]), GGMLQuantizationType[type_name]
+def draw(spec: Spec, type_name: str, seed: int, blocks: bool) -> np.ndarray:
+  """The tensor in the bytes of the file: (rows, bytes) uint8, or floats for F32 and F16."""
+  rng, qtype = np.random.default_rng([seed, binascii.crc32(spec.name.encode())]), GGMLQuantizationType[type_name]
+  n = math.prod(spec.shape)
+  if not spec.matrix:
+    x = gaussian(rng, n, spec.std) + np.float32(spec.mean)
+    if spec.signs: x *= 1 - 2 * rng.integers(0, 2, n).astype(np.float32)
+    return x
+  rows, row = n // spec.shape[-1], spec.shape[-1]
   quantised = type_name not in ("F32", "F16", "BF16")
   if quantised and (blocks or type_name in ("Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "NVFP4")):
     per_block = GGML_QUANT_SIZES[qtype][0]
-    if shape[1] % per_block: raise ValueError(f"{name}: {shape[1]} weights a row do not fit {type_name}")
-    return random_blocks(rng, type_name, shape[0] * shape[1] // per_block, std).reshape(shape[0], -1)
-  x = (uniform if blocks else gaussian)(rng, math.prod(shape), std).reshape(shape)
+    if row % per_block: raise ValueError(f"{spec.name}: {row} weights a row do not fit {type_name}")
+    return random_blocks(rng, type_name, n // per_block, spec.std).reshape(rows, -1)
+  x = (uniform if blocks else gaussian)(rng, n, spec.std).reshape(rows, row)
   try: return quants.quantize(x, qtype)
   except NotImplementedError:
     from tinygrad_llm.quantize import quantize_array
-    return np.asarray(quantize_array(x, type_name)).reshape(shape[0], -1)
+    return np.asarray(quantize_array(x, type_name)).reshape(rows, -1)
 
-def matrix_type(types: str, name: str, layer: int, layers: int, n: int, tied: bool) -> str:
-  """The type of a matrix with rows of n weights. `types`: a type, or Q4_K_M / Q5_K_M: the usual mixes and fallbacks."""
+def spec_type(spec: Spec, types: str, s: Shape) -> str:
+  """The type of a tensor. `types`: of the matrices, or Q4_K_M, Q5_K_M, MXFP4_MOE: the usual mixes and fallbacks."""
+  if not spec.matrix: return "F32"
+  if types == "MXFP4_MOE": return "MXFP4" if "_exps." in spec.name else "Q8_0"
   if types not in ("Q4_K_M", "Q5_K_M"): return types
-  more = layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
-  high = name == "output" or name == "token_embd" and tied or name in ("attn_v", "ffn_down") and more
-  name = "Q6_K" if high else types[:-2]
-  return name if n % 256 == 0 else {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}[name]
+  name, i, n = spec.name.split(".")[-2], spec.layer, s.layers
+  more = i < n // 8 or i >= 7 * n // 8 or (i - n // 8) % 3 == 2
+  high = name == "output" or name == "token_embd" and s.tied or more and name in ("attn_v", "ffn_down", "ffn_down_exps")
+  kind = "Q6_K" if high else types[:-2]
+  return kind if spec.shape[-1] % 256 == 0 else {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}[kind]
 
-# *** tokenizer ***
-
-def byte_chars() -> list[str]:
-  """The printable character that stands for each byte in a byte-level BPE vocabulary (GPT-2's)."""
-  keep = [*range(33, 127), *range(161, 173), *range(174, 256)]
-  spare = iter(range(256, 512))
-  return [chr(b if b in keep else next(spare)) for b in range(256)]
-
-LLAMA3_TEMPLATE = """{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>
-
-{{ m.content | trim }}<|eot_id|>{% endfor %}{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>
-
-{% endif %}"""
-CHATML_TEMPLATE = """{% for m in messages %}<|im_start|>{{ m.role }}
-{{ m.content }}<|im_end|>
-{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
-{% endif %}"""
-SPECIALS = {"llama": ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
-            "qwen": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]}
-
-def add_tokenizer(w: GGUFWriter, arch: str, vocab: int) -> None:
-  """A byte-level BPE: the 256 bytes, merged pairs, merged triples as filler, and the special tokens at the end."""
-  chars, specials = byte_chars(), SPECIALS["llama" if arch == "llama" else "qwen"]
-  if vocab < 256 + len(specials): raise ValueError(f"vocab: {vocab} is too small; use at least {256 + len(specials)}")
-  letters = b" etaoinshrdlu"
-  common = [chars[b] for b in letters + bytes(b for b in range(256) if b not in letters)]
-  def merges() -> Iterator[tuple[str, str]]:
-    order = ((i, j) for n in range(256) for i, j in [*((k, n) for k in range(n)), *((n, k) for k in range(n + 1))])
-    pairs = [(common[i], common[j]) for i, j in order]
-    yield from pairs
-    for a, b in pairs: yield from ((a + b, c) for c in common[:32])
-  chosen = [pair for pair, _ in zip(merges(), range(vocab - 256 - len(specials)))]
-  tokens = chars + [a + b for a, b in chosen] + specials
-  if len(tokens) != vocab or len(set(tokens)) != vocab: raise ValueError(f"vocab: cannot make {vocab} different tokens")
-  first = vocab - len(specials)
-  bos, eos, eot = (first, first + 1, first + 4) if arch == "llama" else (first, first + 2, first + 2)
-  w.add_tokenizer_model("gpt2")
-  w.add_tokenizer_pre("llama-bpe" if arch == "llama" else "qwen2")
-  w.add_token_list(tokens)
-  w.add_token_types([TokenType.NORMAL] * first + [TokenType.CONTROL] * len(specials))
-  w.add_token_merges([f"{a} {b}" for a, b in chosen])
-  w.add_bos_token_id(bos)
-  w.add_eos_token_id(eos)
-  w.add_eot_token_id(eot)
-  w.add_add_bos_token(arch == "llama")
-  w.add_chat_template(LLAMA3_TEMPLATE if arch == "llama" else CHATML_TEMPLATE)
+# *** files ***
 
 def llama3_factors(head_dim: int, base: float, factor=32.0, low=1.0, high=4.0, context=8192) -> np.ndarray:
   """(head_dim/2,) float32: Llama 3.x's divisors of the rope frequencies: 1 for short waves, `factor` for long ones."""
@@ -168,88 +133,58 @@ def llama3_factors(head_dim: int, base: float, factor=32.0, low=1.0, high=4.0, c
   smooth = np.clip((context / wave - low) / (high - low), 0, 1)
   return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
 
-# *** files ***
-
-def write_model(path: str | pathlib.Path, arch="llama", *, dim=128, ffn=256, layers=2, heads=4, kv_heads=2,
-                head_dim: int | None = None, vocab=512, context=4096, types="F32", seed=0, blocks=False, tied=True,
-                qkv_bias: bool | None = None, qk_norm: bool | None = None, rope_base: float | None = None,
-                rope_freqs=False, eps=1e-5, logit_std=2.0, split=1, kv: dict[str, Any] | None = None) -> pathlib.Path:
+def write_model(path: str | pathlib.Path, arch="llama", *, dim=128, ffn=256, layers=2, heads=4,
+                kv_heads: int | None = None, head_dim: int | None = None, vocab=512, context=4096, types="F32", seed=0,
+                blocks=False, tied: bool | None = None, qkv_bias: bool | None = None, qk_norm: bool | None = None,
+                rope_base: float | None = None, rope_freqs=False, eps=1e-5, logit_std=2.0, moe: MoE | None = None,
+                mla: MLA | None = None, dense=False, window: int | None = None, pattern=0, split=1,
+                kv: dict[str, Any] | None = None) -> pathlib.Path:
   """
   Writes a GGUF that this project and llama.cpp load, and returns its path (with split > 1, that of the first file).
 
-  arch is llama, qwen2 (bias on q, k, v) or qwen3 (norm on q and k); qkv_bias and qk_norm override what it implies.
-  `types` is a ggml type of the matrices (F32, F16, BF16, Q8_0, Q4_K, ..) or a mix (Q4_K_M, Q5_K_M); `split` asks for
-  that many files; `kv` adds or overrides string, bool, int and float metadata. ValueError if the shape does not fit.
+  arch is one of synthetic_layers.FAMILIES, which says what None stands for (kv_heads: 2, or `heads` where there is no
+  choice); moe and mla are sizes of experts and of latent attention, `dense` leaves the experts out; window, pattern:
+  the sliding window and every how many layers one has none (0: the architecture's default, not written).
+  `types` is a ggml type of the matrices (F32, F16, BF16, Q8_0, Q4_K, ..) or a mix (Q4_K_M, Q5_K_M, MXFP4_MOE); `split`
+  asks for that many files; `kv` adds or overrides string, bool, int and float metadata. ValueError if the shape does
+  not fit.
   """
-  path, hd = pathlib.Path(path), head_dim or dim // heads
-  if qkv_bias is None: qkv_bias = arch == "qwen2"
-  if qk_norm is None: qk_norm = arch == "qwen3"
-  base = rope_base or (500000.0 if arch == "llama" else 1000000.0)
-  emb, back = logit_std / math.sqrt(dim), min(0.7, 1 / math.sqrt(layers))
+  path, family = pathlib.Path(path), FAMILIES[arch]
+  shape = fill(family, Shape(
+    arch, dim, ffn, layers, heads, kv_heads or (heads if arch in ("olmoe", "deepseek2") else 2),
+    head_dim or dim // heads, vocab, family.tied if tied is None else tied,
+    family.qkv_bias if qkv_bias is None else qkv_bias,
+    family.qk_norm if qk_norm is None else "head" if qk_norm else "", logit_std, rope_freqs,
+    None if dense else moe or family.moe, mla or family.mla))
+  base = rope_base or family.rope_base
+  specs = [(spec, spec_type(spec, types, shape)) for spec in tensors(shape)]
 
-  plan: dict[str, tuple[tuple[int, ...], str, Callable[[], np.ndarray]]] = {}  # name -> shape, type, the values
-  def matrix(name: str, rows: int, n: int, std: float, layer=0) -> None:
-    kind = matrix_type(types, name.split(".")[-2], layer, layers, n, tied)
-    plan[name] = (rows, n), kind, lambda: draw(name, (rows, n), kind, std, seed, blocks)
-  def vector(name: str, n: int, mean: float, std: float, signs=False) -> None:
-    rng = np.random.default_rng([seed, binascii.crc32(name.encode())])
-    values = gaussian(rng, n, std) + np.float32(mean)
-    if signs: values *= 1 - 2 * rng.integers(0, 2, n).astype(np.float32)
-    plan[name] = (n,), "F32", lambda: values
-
-  matrix("token_embd.weight", vocab, dim, emb)
-  if rope_freqs: plan["rope_freqs.weight"] = (hd // 2,), "F32", lambda: llama3_factors(hd, base)
-  for i in range(layers):
-    vector(f"blk.{i}.attn_norm.weight", dim, 1, 0.1)
-    sharp = 1 if qk_norm else 1.5
-    for part, n, std in (("q", heads, sharp), ("k", kv_heads, sharp), ("v", kv_heads, 1)):
-      matrix(f"blk.{i}.attn_{part}.weight", n * hd, dim, std / math.sqrt(dim), i)
-      if qkv_bias: vector(f"blk.{i}.attn_{part}.bias", n * hd, 0, 0.5)
-      if qk_norm and part != "v": vector(f"blk.{i}.attn_{part}_norm.weight", hd, 1.5, 0.15)
-    matrix(f"blk.{i}.attn_output.weight", dim, heads * hd, emb * back / math.sqrt(heads * hd), i)
-    vector(f"blk.{i}.ffn_norm.weight", dim, 1, 0.1)
-    matrix(f"blk.{i}.ffn_gate.weight", ffn, dim, 1 / math.sqrt(dim), i)
-    matrix(f"blk.{i}.ffn_up.weight", ffn, dim, 1 / math.sqrt(dim), i)
-    matrix(f"blk.{i}.ffn_down.weight", dim, ffn, emb * back / 0.6 / math.sqrt(ffn), i)
-  # with a tied head, random signs in the last norm keep a token's own embedding from winning every prediction
-  vector("output_norm.weight", dim, 1, 0.1, signs=tied)
-  if not tied: matrix("output.weight", vocab, dim, emb)
-
-  w = GGUFWriter(path, arch, split_max_tensors=0 if split == 1 else -(-len(plan) // split))
+  w = GGUFWriter(path, arch, split_max_tensors=0 if split == 1 else -(-len(specs) // split))
   w.add_name("synthetic")
   w.add_quantization_version(2)
   ftype = {"F32": "ALL_F32"}.get(types, f"MOSTLY_{types}")
   if ftype in LlamaFileType.__members__: w.add_file_type(LlamaFileType[ftype])
-  w.add_vocab_size(vocab)
-  w.add_context_length(context)
-  w.add_embedding_length(dim)
-  w.add_block_count(layers)
-  w.add_feed_forward_length(ffn)
-  w.add_head_count(heads)
-  w.add_head_count_kv(kv_heads)
-  if head_dim is not None:
-    w.add_key_length(hd)
-    w.add_value_length(hd)
-  w.add_rope_dimension_count(hd)
-  w.add_rope_freq_base(base)
-  w.add_layer_norm_rms_eps(eps)
-  add_tokenizer(w, arch, vocab)
+  add_metadata(w, shape, context=context, base=base, eps=eps, window=family.window if window is None else window,
+               pattern=pattern, key_length=head_dim is not None or arch in ("gemma3", "gpt-oss"))
+  add_vocab(w, family.vocab, vocab)
   for key, value in (kv or {}).items():
     if isinstance(value, str): w.add_string(key, value)
     elif isinstance(value, bool): w.add_bool(key, value)
     elif isinstance(value, int): w.add_uint32(key, value)
     else: w.add_float32(key, value)
 
-  for name, (shape, kind, _) in plan.items():
+  for spec, kind in specs:
     qtype = GGMLQuantizationType[kind]
     per_block, nbytes = GGML_QUANT_SIZES[qtype]
-    w.add_tensor_info(name, shape, np.dtype(np.float32), math.prod(shape) // per_block * nbytes, qtype)
+    w.add_tensor_info(spec.name, spec.shape, np.dtype(np.float32), math.prod(spec.shape) // per_block * nbytes, qtype)
   files = w.format_shard_names(path)
-  if len(files) != split: raise ValueError(f"split: {len(plan)} tensors make {len(files)} files, not {split}")
+  if len(files) != split: raise ValueError(f"split: {len(specs)} tensors make {len(files)} files, not {split}")
   w.write_header_to_file()
   w.write_kv_data_to_file()
   w.write_ti_data_to_file()
-  for _, _, values in plan.values(): w.write_tensor_data(values())
+  for spec, kind in specs:
+    if spec.name == "rope_freqs.weight": w.write_tensor_data(llama3_factors(shape.head_dim, base))
+    else: w.write_tensor_data(draw(spec, kind, seed, blocks))
   w.close()
   return files[0]
 

@@ -54,7 +54,7 @@ llm = tinygrad_llm.load(sys.argv[1], max_context=16); print(peak() - before)"""
   ({"kv": {"llama.attention.head_count_kv": 3}}, "head_count_kv"),
   ({"kv": {"llama.embedding_length": 192}}, "token_embd.weight: shape"),
   ({"kv": {"llama.block_count": 3}}, r"blk\.2\.attn_norm\.weight: the tensor is missing"),
-  ({"kv": {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}}, "rope.scaling.type: 'yarn' is not"),
+  ({"kv": {"llama.rope.scaling.type": "longrope"}}, "rope.scaling.type: 'longrope' is not"),
   ({"kv": {"llama.expert_count": 8}}, "expert_count"),
   ({"kv": {"llama.attention.layer_norm_rms_epsilon": float("nan")}}, "layer_norm_rms_epsilon"),
   ({"kv": {"tokenizer.ggml.pre": "martian"}}, "tokenizer.ggml.pre"),

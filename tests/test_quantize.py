@@ -185,7 +185,7 @@ def test_weights_no_type_can_hold(value: float, tmp_path: pathlib.Path) -> None:
     f.seek(info.offset + 40)
     f.write(struct.pack("<f", value))
   target.write_bytes(b"precious")
-  with pytest.raises(InputError, match="in.gguf: blk.1.ffn_up.weight: has NaN or weights beyond 65504"):
+  with pytest.raises(InputError, match=r"in.gguf: .*blk.1.ffn_up.weight.*(beyond 65504|is NaN or infinite)"):
     quantize_file(source, target, "Q4_K_M")
   assert target.read_bytes() == b"precious"
   assert sorted(path.name for path in tmp_path.iterdir()) == ["in.gguf", "out.gguf"]

@@ -4,9 +4,11 @@ import random
 import numpy as np
 import pytest
 from fetch_vectors import VECTORS, VOCABULARIES
+from tokenizers import Regex, pre_tokenizers
 
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.gguf import open_gguf
+from tinygrad_llm.pretokenizers import PRE_MODELS, PRE_TYPES, PreType
 from tinygrad_llm.tokenizer import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, Tokenizer
 
 # the character of each byte: itself where it prints, else one from U+0100 on
@@ -121,18 +123,20 @@ def test_ids_out_of_range(token):
     with pytest.raises(InputError, match="token id"): use(make())
 
 @pytest.mark.parametrize("field, value", [
-  ("model", "t5"), ("model", None), ("pre", None), ("pre", "tekken"), ("pre", ["x\n"]), ("tokens", None),
+  ("model", "t5"), ("model", None), ("pre", None), ("pre", "gpt-5"), ("pre", ["x\n"]), ("tokens", None),
   ("tokens", []), ("tokens", "abc"), ("tokens", np.arange(3)), ("tokens", ["\ud800", *TOKENS[1:]]), ("merges", None),
   ("merges", [1]), ("merges", ["he"]), ("merges", ["he "]), ("merges", ["he ll"]), ("merges", ["z\n l"]),
   ("token_type", np.array([1, 2], np.int32)), ("token_type", 3), ("token_type", ["a"] * len(TOKENS)),
   ("bos_token_id", -1), ("eos_token_id", len(TOKENS)), ("eot_token_id", 1.5), ("eom_token_id", "x" * 1000)])
 def test_bad_metadata(field, value):
   with pytest.raises(InputError) as e: make(**{field: value})
-  assert str(e.value).startswith(f"tokenizer.ggml.{field}: ") and "\n" not in str(e.value) and len(str(e.value)) < 200
+  assert str(e.value).startswith(f"tokenizer.ggml.{field}: ") and "\n" not in str(e.value)
+  assert len(str(e.value).partition("; supported: ")[0]) < 200
 
 def test_unsupported_kinds_list_the_supported():
-  for changes in ({"model": "t5"}, {"pre": "tekken"}):
-    with pytest.raises(InputError, match="llama, and gpt2 with .*llama-bpe, .*qwen2"): make(**changes)
+  for changes in ({"model": "t5"}, {"pre": "gpt-5"}):
+    with pytest.raises(InputError, match="llama, gemma4, and gpt2 with ") as e: make(**changes)
+    assert str(e.value).partition("tokenizer.ggml.pre ")[2].split("pre ")[-1].split(", ") == [*PRE_TYPES]
 
 SPM_WORDS = {"▁": -9, "h": -9, "e": -9, "l": -9, "o": -9, "é": -9, "▁h": -3, "el": -2, "he": -1, "lo": -4, "llo": -5,
              "▁he": -6, "▁▁": -7, "ol": -4}
@@ -199,13 +203,85 @@ def test_spm_is_fast_on_long_words():
 def test_spm_bad_metadata(field, value):
   with pytest.raises(InputError, match=rf"^tokenizer\.ggml\.{field}: "): make_spm(**{field: value})
 
+def words(kind: PreType, text: str) -> list[str]:
+  """The words of a text: what a vocabulary in which any two neighbours merge makes of it."""
+  pairs = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(split), "isolated") for split in kind.splits])
+  return [word for word, _ in pairs.pre_tokenize_str(text)]
+
+@pytest.mark.parametrize("pre, text, cut", [
+  ("gpt-2", "I'll pay 1234  $x\n\n", "I|'ll| pay| 1234| | $|x|\n\n"),
+  ("starcoder", "x 123", "x| |1|2|3"),
+  ("smollm", "DON'T it's", "DON|'|T| it|'s"),
+  ("falcon", "a 12345, b", "a| |123|45|,| b"),
+  ("llama-bpe", "it'S 12345 ok.\n\n x", "it|'S| |123|45| ok|.\n\n| x"),
+  ("glm4", "1234", "123|4"),
+  ("qwen2", "12 a\u0301b", "1|2| a|\u0301b"),
+  ("qwen35", "12 a\u0301b", "1|2| a\u0301b"),
+  ("deepseek-llm", "a\n12\u3000\u3002  ", "a|\n|12|\u3000|\u3002|  "),
+  ("deepseek-llm", "\u3002\u3000\u3042b", "\u3002|\u3000|\u3042|b"),
+  ("deepseek-coder", "f(x, 12)", "f|(|x|,| |1|2|)"),
+  ("deepseek-v3", ".md 1234 \u6f22a $%\n", ".md| |123|4| |\u6f22|a| $%\n"),
+  ("tekken", "helloWorld it's 12 //\n/", "hello|World| it|'s| |1|2| //\n/"),
+  ("gpt-4o", "helloWorld it's 1234", "hello|World| it's| |123|4"),
+  ("kimi-k2", "aB\u6f22\u5b57c's 1234", "aB|\u6f22\u5b57|c's| |123|4"),
+  ("youtu", "aB \uac00\u6f22\u3001 12/", "aB| |\uac00|\u6f22|\u3001| |1|2|/"),
+  ("gemma4", "a b\n\n\nc", "a b|\n\n\n|c")])
+def test_words(pre, text, cut):
+  assert words(PRE_TYPES[pre], text) == cut.split("|")
+
+def test_every_name_says_which_models_carry_it():
+  assert PRE_MODELS.keys() == PRE_TYPES.keys() and all(PRE_MODELS.values())
+
+@pytest.mark.parametrize("pre", PRE_TYPES)
+def test_a_long_run_takes_no_square_time(pre):
+  for c in (" ", "A", "1", ".", "\n"): words(PRE_TYPES[pre], "1" + c * 20_000 + "1")
+
+def gemma(**changes) -> Tokenizer:
+  return make_spm(tokens=[*SPM_TOKENS, "  ", "<start_of_turn>", "<end_of_turn>"], add_space_prefix=False,
+                  token_type=[*SPM_TYPES, USER_DEFINED, CONTROL, CONTROL], scores=[*SPM_SCORES, 0, 0, 0], **changes)
+
+def test_gemma():
+  """No space in front, runs of spaces are tokens of their own, end of turn stops."""
+  t, n = gemma(), len(SPM_TOKENS)
+  assert t.encode("hello") == spm_ids("he", "llo") and t.decode(t.encode(" he  he")) == " he  he"
+  assert t.encode("he  he") == [*spm_ids("he"), n, *spm_ids("he")]
+  assert t.encode("<start_of_turn>he<end_of_turn>", parse_special=True) == [n + 1, *spm_ids("he"), n + 2]
+  assert n + 2 in t.stop_ids and n + 1 not in t.stop_ids
+
+def test_gemma4():
+  """Merges of characters, spaces as U+2581, bytes for what is no token; bos whatever the file says."""
+  tokens = ["<bos>", "<|turn>", "\u2581", "h", "e", "\n", "he", "\u2581he", "\n\n"]
+  tokens += [f"<0x{b:02X}>" for b in range(256)]
+  kinds = [CONTROL, CONTROL, *[NORMAL] * 7, *[BYTE] * 256]
+  t = make(model="gemma4", pre=None, tokens=tokens, token_type=kinds, merges=["h e", "\u2581 he", "\n \n"],
+           bos_token_id=0, eos_token_id=None, add_bos_token=False)
+  assert t.add_bos and t.encode("he he\n\n\u00e9") == [6, 7, 8, 9 + 0xc3, 9 + 0xa9]
+  assert t.decode([6, 7, 8, 9 + 0xc3, 9 + 0xa9]) == "he he\n\n\u00e9"
+
+def test_end_of_a_message_is_no_end_of_an_answer():
+  """gpt-oss ends its messages, of which an answer has several, with <|end|>."""
+  def ends(*texts: str) -> set[str]:
+    t = make(tokens=[*TOKENS, *texts], token_type=[*TYPES, *[CONTROL] * len(texts)])
+    return {text for i, text in enumerate(texts, len(TOKENS)) if i in t.stop_ids}
+  assert ends("<|end|>", "<|user|>") == {"<|end|>"}
+  assert ends("<|end|>", "<|return|>", "<|call|>") == {"<|return|>", "<|call|>"}
+
+def test_many_special_tokens():
+  many = [f"[PAD{i}]" for i in range(300)] + [" " * n for n in range(2, 40)] + ["<a", "<a>", "<b>"]
+  t = make(tokens=[*TOKENS, *many], token_type=[*TYPES, *[USER_DEFINED] * len(many)])
+  found = t.encode("[PAD12]" + " " * 45 + "<a><a<b>[PAD1")
+  wanted = [many.index(x) + len(TOKENS) for x in ("[PAD12]", " " * 39, " " * 6, "<a>", "<a", "<b>")]
+  assert found[:6] == wanted and t.decode(found[6:]) == "[PAD1"
+
 @pytest.mark.parametrize("name", VOCABULARIES)
 def test_vectors(name):
   """llama.cpp's own vectors: texts between separators, and a line of ids for each."""
   path = VECTORS / f"ggml-vocab-{name}.gguf"
   if not path.exists(): pytest.skip(f"no {path}: run `make vectors`")
   t = Tokenizer.from_gguf(open_gguf(path).kv)
-  given = path.with_name(path.name + ".inp").read_bytes().decode().split("\n__ggml_vocab_test__\n")
-  wanted = [[int(x) for x in line.split()] for line in path.with_name(path.name + ".out").read_text().split("\n")]
+  end = "\n__ggml_vocab_test__\n"
+  given = path.with_name(path.name + ".inp").read_bytes().decode().removesuffix(end).split(end)
+  lines = path.with_name(path.name + ".out").read_text().removesuffix("\n").split("\n")
+  wanted = [[int(x) for x in line.split()] for line in lines]
   assert len(given) == len(wanted) > 40
   for text, found in zip(given, wanted, strict=True): assert t.encode(text) == found and t.decode(found) == text

@@ -6,18 +6,19 @@ from tinygrad_llm.device import empty
 
 class KVCache:
   """
-  Keys (after rope) and values: one half-precision tensor (2, slot, kv_head, position, head_dim).
+  What a layer keeps of each position, after rope: one half-precision tensor (parts, slot, kv_head, position, D).
 
+  Grouped heads: two parts, keys and values. MLA: one part and head, the latent (key and value) and the rotated key.
   Its memory is not cleared: no position is read before it was written.
   """
   def __init__(self, config: ModelConfig, max_context: int):
-    self.kv = empty((2, 1, config.n_kv_heads, max_context, config.head_dim), dtypes.half)
+    parts, D = (1, config.mla.kv_rank + config.rope.dim) if config.mla else (2, config.head_dim)
+    self.kv = empty((parts, 1, config.n_kv_heads, max_context, D), dtypes.half)
 
   @property
   def nbytes(self) -> int: return self.kv.nbytes()
 
-  def append(self, k: Tensor, v: Tensor, start: UOp, length: int | UOp) -> tuple[Tensor, Tensor]:
-    """Stores k, v (B, KVH, T, D) at positions start..; returns all so far, (B, KVH, start + T, D) each."""
-    store = self.kv[:, :, :, start:start+length].uop.store(Tensor.stack(k, v).cast(dtypes.half).uop)
-    kv = Tensor(self.kv.uop.after(store))
-    return kv[0, :, :, :start+length], kv[1, :, :, :start+length]
+  def append(self, kv: Tensor, start: UOp, length: int | UOp) -> Tensor:
+    """Stores kv (parts, B, KVH, T, D) at positions start..; returns all so far, (parts, B, KVH, start + T, D)."""
+    store = self.kv[:, :, :, start:start+length].uop.store(kv.cast(dtypes.half).uop)
+    return Tensor(self.kv.uop.after(store))[:, :, :, :start+length]

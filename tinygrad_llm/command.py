@@ -1,6 +1,6 @@
 """What all commands share: one-line errors and exit codes."""
 from __future__ import annotations
-import argparse, os, sys
+import argparse, os, subprocess, sys
 from collections.abc import Callable
 from typing import NoReturn
 from tinygrad_llm.errors import InputError
@@ -9,14 +9,31 @@ class Parser(argparse.ArgumentParser):
   """Bad arguments end in one line and exit code 2."""
   def error(self, message: str) -> NoReturn: raise InputError(f"{self.prog}: {message}; see --help")
 
+def _line(e: Exception) -> str:
+  """What to say about an exception that is nobody's mistake in the code."""
+  from tinygrad_llm.compiler import compiler_failed
+  if isinstance(e, subprocess.CalledProcessError): return compiler_failed(e)
+  if isinstance(e, MemoryError): return f"memory: there is not enough ({e}); use a smaller --max-context or model"
+  if isinstance(e, OSError):
+    name = next((str(x) for x in (e.filename, e.filename2) if x is not None), "standard input or output")
+    return f"{name}: {e.strerror or e}; check the disk and the permissions"
+  return str(e)
+
 def guarded(main: Callable[[], None]) -> None:
   """Runs a command. InputError: one line on stderr and exit code 2 (DEBUG=1 shows the traceback). Ctrl-C: 130."""
-  try: main()
-  except InputError as e:
-    if os.environ.get("DEBUG", "0") not in ("", "0"): raise
-    print(f"error: {' '.join(str(e).split())}", file=sys.stderr)
-    sys.exit(2)
+  try:
+    main()
+    if sys.stdout is not None: sys.stdout.flush()
   except KeyboardInterrupt: sys.exit(130)
   except BrokenPipeError:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # keeps the interpreter's last flush quiet
+    _discard_output()
     sys.exit(141)
+  except (InputError, OSError, MemoryError, subprocess.CalledProcessError) as e:
+    if os.environ.get("DEBUG", "0") not in ("", "0"): raise
+    if isinstance(e, OSError): _discard_output()
+    print(f"error: {' '.join(_line(e).split())}", file=sys.stderr)
+    sys.exit(2)
+
+def _discard_output() -> None:
+  """Keeps the interpreter's last flush quiet."""
+  os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -49,6 +49,9 @@ class LLM:
     self.config = ModelConfig.from_gguf(file)
     try: self.tokenizer, self.template = Tokenizer.from_gguf(file.kv), ChatTemplate.from_gguf(file.kv)
     except InputError as e: raise InputError(f"{self.path}: {e}") from e
+    if self.tokenizer.vocab_size > self.config.vocab_size:
+      raise InputError(f"{self.path}: tokenizer.ggml.tokens: {self.tokenizer.vocab_size} tokens for "
+                       f"{self.config.vocab_size} rows of token_embd.weight; the file is damaged")
     self.max_context = min(max_context, self.config.context_length)
     self.chunk = min(chunk, self.max_context)
     try:

@@ -25,7 +25,21 @@ GGML_TYPES: dict[int, tuple[str, int, int]] = {
   22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136), 29: ("IQ1_M", 256, 56), 34: ("TQ1_0", 256, 54),
   35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36), 41: ("Q1_0", 128, 18)}
 
+# numbers in a block that can be NaN or infinite: {type: ((first byte, integer there, bits that then are ones), ..)}.
+# Layouts: ggml-common.h of llama.cpp. The scale of IQ1_M is the top 4 bits of each of four uint16.
+_NOT_FINITE: dict[str, tuple[tuple[int, str, int], ...]] = {
+  "F32": ((0, "<u4", 0x7f800000),), "F64": ((0, "<u8", 0x7ff << 52),), "BF16": ((0, "<u2", 0x7f80),),
+  "Q8_K": ((0, "<u4", 0x7f800000),), "MXFP4": ((0, "u1", 0xff),), "IQ1_M": ((48, "<u8", 0x7000c000 << 32),),
+  **{name: tuple((offset, "<u2", 0x7c00) for offset in offsets) for offsets, names in (
+    ((0,), "F16 Q4_0 Q5_0 Q8_0 IQ1_S IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS Q1_0"),
+    ((0, 2), "Q4_1 Q5_1 Q8_1 Q4_K Q5_K"), ((80, 82), "Q2_K"), ((108,), "Q3_K"), ((208,), "Q6_K"), ((52,), "TQ1_0"),
+    ((64,), "TQ2_0")) for name in names.split()}}
+
 MAX_DIMS, MAX_DEPTH, MAX_KEY = 4, 4, 65535
+# far more than any model has. The file's size alone does not bound memory: a header in it may claim gigabytes of it.
+MAX_HEADER = 64 << 20     # bytes
+MAX_ENTRIES = 1 << 17     # metadata pairs and tensors
+MAX_STRINGS = 1 << 20     # strings in arrays, and arrays in arrays
 # types of metadata values; numbers: {id: numpy dtype}
 BOOL, STRING, ARRAY = 7, 8, 9
 NUMBERS = {i: np.dtype(f"<{code}") for i, code in (
@@ -67,8 +81,9 @@ class GGUF:
 
   def read_into(self, info: TensorInfo, out: memoryview) -> None:
     """
-    Reads the bytes of a tensor into a contiguous buffer of info.nbytes bytes. InputError if the file ends or fails.
+    Reads the bytes of a tensor, or of whole rows of it, into a contiguous buffer of info.nbytes bytes.
 
+    InputError if the file ends or fails, or if a weight or the scale of a block is NaN or infinite.
     They are read, not mapped: pages of a mapped file would count a second time in the memory of the process.
     """
     view, field = memoryview(out).cast("B"), f"tensor {_shown(info.name)}"
@@ -81,6 +96,16 @@ class GGUF:
           view = view[got:]
     except OSError as e:
       raise _bad(info.path, field, f"cannot be read ({e.strerror}); check that the file is still there") from e
+    if (at := _not_finite(info.type, memoryview(out).cast("B"))) is not None:
+      raise _bad(info.path, field, f"the number at byte {info.offset + at} is NaN or infinite; {DAMAGED}")
+
+def _not_finite(kind: int, raw: memoryview) -> int | None:
+  """Where in whole blocks of a type a weight, or a scale, is not finite; None if nowhere. 0.1 s a GB."""
+  name, _, step = GGML_TYPES[kind]
+  for offset, dtype, ones in _NOT_FINITE.get(name, ()):
+    numbers = np.ndarray(len(raw) // step, dtype, raw, offset, step)
+    if (bad := (numbers & numbers.dtype.type(ones)) == ones).any(): return int(bad.argmax()) * step + offset
+  return None
 
 def _bad(path: Path, field: str, problem: str) -> InputError: return InputError(f"{path}: {field}: {problem}")
 
@@ -90,12 +115,21 @@ class _Header:
   """A cursor over the mapped file: methods read at `pos` and move it. `field` says what is read, for the messages."""
   def __init__(self, path: Path, buf: mmap.mmap):
     self.path, self.buf, self.size, self.pos, self.field = path, buf, len(buf), 0, "header"
+    self.end, self.left = min(self.size, MAX_HEADER), MAX_STRINGS
 
   def bad(self, problem: str) -> InputError: return _bad(self.path, self.field, problem)
 
   def need(self, count: int, nbytes: int = 1) -> None:
     if count * nbytes > self.size - self.pos:
       raise self.bad(f"{count * nbytes} bytes expected at byte {self.pos} of {self.size}; {CUT}")
+    if count * nbytes > self.end - self.pos: raise self.too_long()
+
+  def too_long(self) -> InputError: return self.bad(f"the header does not end within {MAX_HEADER >> 20} MiB; {DAMAGED}")
+
+  def spend(self, count: int) -> None:
+    """For `count` more Python objects in arrays: each takes several times its bytes in the file."""
+    if (left := self.left - count) < 0: raise self.bad(f"more than {MAX_STRINGS} strings in the header; {DAMAGED}")
+    self.left = left
 
   def u32(self) -> int:
     self.need(4)
@@ -111,11 +145,13 @@ class _Header:
 
   def strings(self, count: int, errors: str) -> list[str]:
     self.need(count, 8)
-    buf, size, pos, unpack, ret = self.buf, self.size, self.pos, U64.unpack_from, []
+    self.spend(count)
+    buf, size, last, pos, unpack, ret = self.buf, self.size, self.end, self.pos, U64.unpack_from, []
     try:
       for _ in range(count):  # a vocabulary and its merges are 500,000 turns: no calls of our own in here
         if pos + 8 > size or (end := pos + 8 + unpack(buf, pos)[0]) > size:
           raise self.bad(f"the string at byte {pos} runs past the end of the file, {size}; {CUT}")
+        if end > last: raise self.too_long()
         ret.append(buf[pos + 8:end].decode("utf-8", errors))
         pos = end
     except UnicodeDecodeError as e: raise self.bad(f"the string at byte {pos} is not UTF-8; {CONVERT}") from e
@@ -136,6 +172,7 @@ class _Header:
     if kind != ARRAY: raise self.bad(f"value type {kind} does not exist; {DAMAGED}")
     if depth == MAX_DEPTH: raise self.bad(f"arrays nested deeper than {MAX_DEPTH}; {CONVERT}")
     self.need(count, 12)  # bytes of an empty array
+    self.spend(count)
     return [self.array(errors, depth + 1) for _ in range(count)]
 
   def value(self, errors: str) -> Any:
@@ -203,6 +240,8 @@ class _Header:
     tensors, pairs = self.u64(), self.u64()
     if max(tensors * 24, pairs * 13) > self.size:  # bytes of the smallest of each
       raise self.bad(f"{tensors} tensors and {pairs} pairs do not fit in {self.size} bytes; {CUT}")
+    if tensors + pairs > MAX_ENTRIES:
+      raise self.bad(f"{tensors} tensors and {pairs} pairs are more than {MAX_ENTRIES}; {DAMAGED}")
     kv = self.metadata(pairs)
     return GGUF(self.path, version, kv, self.tensors(tensors, kv.get("general.alignment", 32)))
 
@@ -232,11 +271,13 @@ def open_gguf(path: str | Path) -> GGUF:
     raise _bad(gone[0], "path", f"no such file; put all {count} parts of the model in one folder")
   parts, tensors = [file if p == path else _open_file(p) for p in paths], dict[str, TensorInfo]()
   for i, part in enumerate(parts):
-    if (says := (part.kv.get("split.no"), part.kv.get("split.count"))) != (i, count):
+    says = [value if type(value) is int else "?" for value in (part.kv.get("split.no"), part.kv.get("split.count"))]
+    if says != [i, count]:
       raise _bad(part.path, "metadata 'split.no'", f"{says[0]} of {says[1]}, not {i} of {count}; check the file names")
     if both := tensors.keys() & part.tensors.keys():
       raise _bad(part.path, f"tensor {_shown(min(both))}", f"is in an earlier part too; {SPLIT}")
     tensors.update(part.tensors)
-  if (total := parts[0].kv.get("split.tensors.count", len(tensors))) != len(tensors):
-    raise _bad(paths[0], "metadata 'split.tensors.count'", f"is {total}, the parts hold {len(tensors)}; {SPLIT}")
+  total = parts[0].kv.get("split.tensors.count", len(tensors))
+  if type(total) is not int or total != len(tensors):
+    raise _bad(paths[0], "metadata 'split.tensors.count'", f"is {total!r:.40}, the parts hold {len(tensors)}; {SPLIT}")
   return replace(parts[0], tensors=tensors)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import groupby
+from math import prod
 import numpy as np
 from tinygrad import dtypes
 from tqdm import tqdm
@@ -12,7 +13,7 @@ from tinygrad_llm.device import empty, fill
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.gguf import GGUF, TensorInfo
 from tinygrad_llm.quant import QUANT_TYPES, dequantize, pack, quant_type
-from tinygrad_llm.weight import Linear, Weight
+from tinygrad_llm.weight import ExpertLinear, Linear, Weight
 
 class Loader:
   """Hands out the tensors of a file. Each is read once, straight into the device's memory; shapes are checked first."""
@@ -39,8 +40,10 @@ class Loader:
       raise InputError(f"{self.file.path}: {name}: shape {info.shape} should be {shape}; the file is damaged")
     return info
 
-  def vector(self, name: str, n: int) -> Weight: return self._load([self.info(name, (n,))])
-  def matrix(self, name: str, rows: int, n: int) -> Weight: return self._load([self.info(name, (rows, n))])
+  def has(self, name: str) -> bool: return name in self.file.tensors
+  def tensor(self, name: str, *shape: int) -> Weight: return self._load([self.info(name, shape)], shape)
+  def vector(self, name: str, n: int) -> Weight: return self.tensor(name, n)
+  def matrix(self, name: str, rows: int, n: int) -> Weight: return self.tensor(name, rows, n)
 
   def array(self, name: str, n: int) -> np.ndarray | None:
     """A small optional F32 tensor (n,) on the host; None where the file has none."""
@@ -48,24 +51,47 @@ class Loader:
     if (qt := quant_type(info := self.info(name, (n,)))).name != "F32":
       raise InputError(f"{self.file.path}: {name}: type {qt.name} should be F32; convert the model again")
     self.file.read_into(info, memoryview(raw := bytearray(info.nbytes)))
-    return np.frombuffer(raw, np.float32)
+    if not (values := np.frombuffer(raw, np.float32)).all():
+      raise InputError(f"{self.file.path}: {name}: it holds a zero; the file is damaged")
+    return values
 
   def linear(self, outputs: Sequence[tuple[str, int]], n: int, bias: bool = False) -> Linear:
-    """`outputs`: (name, rows) of matrices on one input of n elements. Neighbours of one type become one Weight."""
+    """
+    `outputs`: (name, rows) of matrices on one input of n elements. Neighbours of one type become one Weight.
+
+    A bias that the file has is added; `bias`: it must be there.
+    """
     infos = [self.info(f"{name}.weight", (rows, n)) for name, rows in outputs]
     groups = [list(group) for _, group in groupby(infos, key=lambda info: info.type)]
-    biases = [self.vector(f"{name}.bias", rows) if bias else None for name, rows in outputs]
     splits = [[info.shape[0] for info in group] for group in groups]
-    return Linear([self._load(group) for group in groups], splits, biases)
+    weights = [self._load(group, (sum(rows), n)) for group, rows in zip(groups, splits)]
+    return Linear(weights, splits, [self._bias(name, (rows,), bias) for name, rows in outputs])
 
-  def _load(self, infos: list[TensorInfo]) -> Weight:
-    qt, n = quant_type(infos[0]), infos[0].shape[-1]
-    rows = [info.shape[0] if len(info.shape) > 1 else 1 for info in infos]
-    shape: tuple[int, ...] = (sum(rows), n) if len(infos[0].shape) > 1 else (n,)
+  def experts(self, names: Sequence[str], experts: int, rows: int, n: int, bias: bool = False) -> ExpertLinear:
+    """Tensors (experts, rows, n) on one input of n elements; otherwise as linear()."""
+    infos = [self.info(f"{name}.weight", (experts, rows, n)) for name in names]
+    groups = [list(group) for _, group in groupby(infos, key=lambda info: info.type)]
+    weights = [self._load(group, (len(group), experts, rows, n)) for group in groups]
+    return ExpertLinear(weights, [self._bias(name, (experts, rows), bias) for name in names])
+
+  def fused_experts(self, name: str, parts: int, experts: int, rows: int, n: int) -> ExpertLinear:
+    """The same for a tensor (experts, parts * rows, n): each expert's matrices one after another."""
+    weight = self.tensor(f"{name}.weight", experts, parts * rows, n)
+    weight.packed = weight.packed.reshape(experts, parts, rows, -1).transpose(0, 1)
+    weight.shape = (parts, experts, rows, n)
+    return ExpertLinear([weight], [None] * parts)
+
+  def _bias(self, name: str, shape: tuple[int, ...], needed: bool) -> Weight | None:
+    return self.tensor(f"{name}.bias", *shape) if needed or self.has(f"{name}.bias") else None
+
+  def _load(self, infos: list[TensorInfo], shape: tuple[int, ...]) -> Weight:
+    """The rows of the tensors, which are of one type and row length, one after another, as one Weight of `shape`."""
+    qt, n = quant_type(infos[0]), shape[-1]
+    rows = [prod(info.shape[:-1]) for info in infos]
     packed = empty((sum(rows), qt.row_items(n)), qt.dtype)
     fill(packed, lambda memory: self._read(infos, rows, memory))
-    if len(shape) == 1: packed = packed.reshape(-1)
-    if self.dequantize and len(shape) == 2 and qt.dtype is dtypes.uint32:
+    packed = packed.reshape(*shape[:-1], -1)
+    if self.dequantize and len(shape) > 1 and qt.dtype is dtypes.uint32:
       packed, qt = dequantize(qt, packed, n).cast(dtypes.half).realize(), QUANT_TYPES[1]
     self.weights.append(weight := Weight(qt, packed, shape, tuple(info.name for info in infos)))
     return weight

@@ -4,42 +4,60 @@ import numpy as np
 from tinygrad import Tensor, UOp, dtypes
 from tinygrad_llm.attention import Attention
 from tinygrad_llm.cache import KVCache
-from tinygrad_llm.config import ModelConfig
+from tinygrad_llm.config import ModelConfig, Rope
 from tinygrad_llm.device import empty, fill
 from tinygrad_llm.ffn import FeedForward
 from tinygrad_llm.loader import Loader
+from tinygrad_llm.moe import MoE
 from tinygrad_llm.norm import RMSNorm
 from tinygrad_llm.rope import rope_table
 
 class Block:
   def __init__(self, config: ModelConfig, load: Loader, layer: int, cache: KVCache):
-    norms = [load.vector(f"blk.{layer}.{name}_norm.weight", config.dim) for name in ("attn", "ffn")]
-    self.attn_norm, self.ffn_norm = (RMSNorm(weight, config.norm_eps) for weight in norms)
-    self.attn, self.ffn = Attention(config, load, layer, cache), FeedForward(config, load, layer)
+    def norm(name: str) -> RMSNorm:
+      return RMSNorm(load.vector(f"blk.{layer}.{name}.weight", config.dim), config.norm_eps)
+    self.attn_norm, self.ffn_norm = norm("attn_norm"), norm(config.features.ffn_norm)
+    post = config.features.post_norms
+    self.attn_post, self.ffn_post = (norm(f"post_{x}_norm") if post else None for x in ("attention", "ffw"))
+    self.attn, self.rope = Attention(config, load, layer, cache), int(config.windows[layer] > 0)
+    self.ffn = (MoE(config, config.moe, load, layer) if config.moe and layer >= config.moe.dense_layers else
+                FeedForward(config, load, layer, "", config.hidden_dim))
 
-  def __call__(self, x: Tensor, start: UOp, rope: Tensor) -> Tensor:
-    """x (B, T, dim) -> (B, T, dim)."""
-    x = x + self.attn(self.attn_norm(x), start, rope)
-    return x + self.ffn(self.ffn_norm(x))
+  def __call__(self, x: Tensor, start: UOp, ropes: list[Tensor]) -> Tensor:
+    """x (B, T, dim), the rotations of layers without and with a window -> (B, T, dim)."""
+    y = self.attn(self.attn_norm(x), start, ropes[self.rope])
+    x = x + (y if self.attn_post is None else self.attn_post(y))
+    y = self.ffn(self.ffn_norm(x))
+    return x + (y if self.ffn_post is None else self.ffn_post(y))
 
 class Model:
   """A decoder-only transformer over one slot of KV cache."""
   def __init__(self, config: ModelConfig, load: Loader, max_context: int):
-    self.embd = load.matrix("token_embd.weight", config.vocab_size, config.dim)
-    self.caches = [KVCache(config, max_context) for _ in range(config.n_layers)]
-    self.blocks = [Block(config, load, layer, cache) for layer, cache in enumerate(self.caches)]
+    self.config, self.embd = config, load.matrix("token_embd.weight", config.vocab_size, config.dim)
+    self.blocks = [Block(config, load, layer, KVCache(config, max_context)) for layer in range(config.n_layers)]
     self.norm = RMSNorm(load.vector("output_norm.weight", config.dim), config.norm_eps)
     self.head = self.embd if config.tied else load.matrix("output.weight", config.vocab_size, config.dim)
-    table = rope_table(config, max_context, load.array("rope_freqs.weight", config.rope_dim // 2))
-    self.rope = empty(table.shape, dtypes.float32)
-    fill(self.rope, lambda memory: np.copyto(memory, table))
+    factors = load.array("rope_freqs.weight", config.rope.dim // 2)
+    self.ropes = [self._table(config.rope, max_context, factors)]
+    self.ropes.append(self.ropes[0] if config.window_rope is config.rope else
+                      self._table(config.window_rope, max_context, None))
+
+  @staticmethod
+  def _table(rope: Rope, positions: int, factors: np.ndarray | None) -> Tensor:
+    values = rope_table(rope, positions, factors)
+    table = empty(values.shape, dtypes.float32)
+    fill(table, lambda memory: np.copyto(memory, values))
+    return table
 
   def hidden(self, tokens: Tensor, start: UOp) -> Tensor:
     """tokens (B, T) at positions start..start+T -> the last layer's output (B, T, dim)."""
     x, T = self.embd.rows(tokens), tokens.shape[1]
-    for block in self.blocks: x = block(x, start, self.rope[start:start+T])
+    if self.config.features.scale_embd: x = x * self.config.dim ** 0.5
+    ropes = [table[start:start+T] for table in self.ropes]
+    for block in self.blocks: x = block(x, start, ropes)
     return x
 
   def logits(self, x: Tensor) -> Tensor:
     """x (B, T, dim) -> (B, T, vocab_size)."""
-    return self.norm(x) @ self.head.float().transpose(-1, -2)
+    y = self.norm(x) @ self.head.float().transpose(-1, -2)
+    return (y / cap).tanh() * cap if (cap := self.config.logit_softcap) else y

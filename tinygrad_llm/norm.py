@@ -6,6 +6,9 @@ from tinygrad_llm.weight import Weight
 class RMSNorm:
   def __init__(self, weight: Weight, eps: float): self.weight, self.eps = weight, eps
 
+  @property
+  def size(self) -> int: return self.weight.shape[-1]
+
   def __call__(self, x: Tensor) -> Tensor:
     """x (.., D) -> (.., D), over the last axis."""
     return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.weight.float()

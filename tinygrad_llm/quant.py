@@ -3,7 +3,8 @@ Quantised weights: the table of GGML types, how their blocks lie in memory, and 
 
 A weight keeps its blocks as the file has them, row after row, seen as uint32 words; only what makes rows whole words
 is padded. A decode expression is arithmetic on those words: shifts, masks and products that are constant along an axis,
-and no table, select or gather, so that it stays inside the kernel that uses the weight.
+and no table, select or gather, so that it stays inside the kernel that uses the weight. Two exceptions: types with a
+grid look numbers up (see `select`), and TQ1_0 has selects, because the parts of its blocks differ in shape.
 Layouts: ggml-common.h and ggml-quants.c of llama.cpp; OCP Microscaling Formats (MX) 1.0 for e2m1 and e8m0.
 """
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tinygrad.dtype import DType
 from tinygrad.helpers import ceildiv
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.gguf import GGML_TYPES, TensorInfo
+from tinygrad_llm.quant_grids import look_up
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | np.ndarray
 
@@ -27,6 +29,7 @@ class QuantType:
   id: its number in a GGUF file; block: weights a block; nbytes, held: bytes of a block in the file, in memory;
   dtype: its storage in memory; decode: (..., blocks, units) -> float32 (..., blocks, [a block's weights in order]).
   The units of a block of uint32 are words where `held` is a multiple of 4, else 16-bit halves or bytes, one a uint32.
+  front: how many of the padding's bytes come before a block, not after it; grid: whether decode looks numbers up.
   """
   id: int
   name: str
@@ -35,6 +38,8 @@ class QuantType:
   held: int
   dtype: DType
   decode: Callable[[Tensor], Tensor]
+  front: int = 0
+  grid: bool = False
 
   def row_nbytes(self, n: int) -> int:
     """Bytes of a row of n weights in the file. ValueError if they are not whole blocks."""
@@ -186,16 +191,104 @@ def _iq4_xs(w: Tensor) -> Tensor:
   scale = _fields(w[..., 1], 4, (8, 4)) + (_fields(w[..., 0] >> 16, 2, (8, 2)) << 4)
   return _grouped(8, _half(w[..., :1]) * (_float(scale) - 32), _iq4(_nibbles(_split(w[..., 2:], 8, 4), 4).flatten(-2)))
 
+# *** ternary blocks of 256 weights: d is the last half
+
+def _tq2_0(w: Tensor) -> Tensor: return _half(w[..., 16:]) * (_float(_chunks(w[..., :16], 2, 2, 4)) - 1)
+
+def _trits(byte: Tensor, count: int) -> Tensor:
+  """(..., bytes) -> (..., count * bytes), 0 to 2: first digits of all fractions byte/256 in base 3, then the next."""
+  n = _steps(count, 1, 1)
+  power = ((n & 1) * 2 + 1) * (((n >> 1) & 1) * 8 + 1) * ((n >> 2) * 80 + 1)  # 3**n
+  return (((byte.unsqueeze(-2) * power & 255) * 3) >> 8).flatten(-2)
+
+def _tq1_0(w: Tensor) -> Tensor:
+  """5 digits of 32 bytes, 5 of 16 bytes and 4 of 4 bytes."""
+  b = _bytes(w[..., :13])
+  q = _trits(b[..., :32], 5).cat(_trits(b[..., 32:48], 5), _trits(b[..., 48:], 4), dim=-1)
+  return _half(w[..., 13:]) * (_float(q) - 1)
+
+# *** blocks of 256 weights with codes for 4 or 8 of them. d is the first half, after two bytes of padding
+
+def _bytes(w: Tensor) -> Tensor: return _fields(w, 8, (4, 8)).flatten(-2)
+
+def _d(w: Tensor) -> Tensor: return _half(w[..., :1] >> 16)
+
+def _even(signs: Tensor) -> Tensor:
+  """7 bits -> 8: the last one makes the number of ones even."""
+  return signs + (((0x6996 >> ((signs ^ (signs >> 4)) & 15)) & 1) << 7)
+
+def _with_signs(q: Tensor, signs: Tensor) -> Tensor:
+  """q (..., codes, numbers of a code), 256 in all; signs (..., 32), 8 bits, ones for minus -> (..., 256)"""
+  return _float(_split(q.flatten(-2), 32, 8) * (1 - (_int(_fields(signs, 1, (8, 1))) << 1))).flatten(-2)
+
+def _scales_iq2(w: Tensor, scales: Tensor) -> Tensor:
+  """16 scales, each the nibble of a word of `scales`."""
+  return _d(w) * ((_float(_fields(scales, 4, (8, 4)).flatten(-2)) + 0.5) * 0.25)
+
+def _iq2_xxs(w: Tensor) -> Tensor:
+  """For 32 weights a word of 4 codes, and one of 4 times 7 signs and the scale."""
+  codes, rest = _split(w[..., 1:], 8, 2)[..., 0], _split(w[..., 1:], 8, 2)[..., 1]
+  q = _with_signs(look_up("IQ2_XXS", _bytes(codes)), _even(_fields(rest, 7, (4, 7)).flatten(-2)))
+  return _grouped(8, _d(w) * ((_float(rest >> 28) + 0.5) * 0.25), q)
+
+def _iq2_xs(w: Tensor) -> Tensor:
+  """A half has a code in its low 9 bits, and 7 signs."""
+  h = _fields(w[..., 1:17], 16, (2, 16)).flatten(-2)
+  return _grouped(16, _scales_iq2(w, w[..., 17:]), _with_signs(look_up("IQ2_XS", h & 511), _even(h >> 9)))
+
+def _iq2_s(w: Tensor) -> Tensor:
+  code = _bytes(w[..., 1:9]) + (_fields(w[..., 17:19], 2, (16, 2)).flatten(-2) << 8)
+  return _grouped(16, _scales_iq2(w, w[..., 19:]), _with_signs(look_up("IQ2_S", code), _bytes(w[..., 9:17])))
+
+def _iq3_xxs(w: Tensor) -> Tensor:
+  """8 words of 8 codes, then for 32 weights a word of 4 times 7 signs and the scale."""
+  rest = w[..., 17:]
+  q = _with_signs(look_up("IQ3_XXS", _bytes(w[..., 1:17])), _even(_fields(rest, 7, (4, 7)).flatten(-2)))
+  return _grouped(8, _d(w) * ((_float(rest >> 28) + 0.5) * 0.5), q)
+
+def _iq3_s(w: Tensor) -> Tensor:
+  code = _bytes(w[..., 1:17]) + (_bits(w[..., 17:19], 32) << 8)
+  scale = _d(w) * _float((_fields(w[..., 27], 4, (8, 4)) << 1) + 1)
+  return _grouped(8, scale, _with_signs(look_up("IQ3_S", code), _bytes(w[..., 19:27])))
+
+def _shifted(code: Tensor, minus: Tensor) -> Tensor:
+  """IQ1's numbers -1, 0, 1 at code (..., 32), plus 1/8, or minus 1/8 where `minus` (..., groups) is 1 -> (..., 256)"""
+  groups = int(minus.shape[-1])
+  q = _split(look_up("IQ1_S", code).flatten(-2), groups, 256 // groups)
+  return _float((q << 3) - 7 - (_int(minus) << 1).unsqueeze(-1)).flatten(-2) * 0.125
+
+def _iq1_s(w: Tensor) -> Tensor:
+  """For 32 weights 4 bytes, and a half of the codes' 4 times 3 high bits, the scale, and the sign of the shift."""
+  h = _fields(w[..., 9:], 16, (2, 16)).flatten(-2)
+  code = _bytes(w[..., 1:9]) + (_fields(h, 3, (4, 3)).flatten(-2) << 8)
+  return _grouped(8, _d(w) * _float((((h >> 12) & 7) << 1) + 1), _shifted(code, h >> 15))
+
+def _iq1_m(w: Tensor) -> Tensor:
+  """No padding; d is the high nibbles of 4 halves that have 4 scales of 3 bits each below them."""
+  low, high = w[..., 12:13], w[..., 13:]
+  d = _half(((low >> 12) & 15) + (low >> 28 << 4) + (((high >> 12) & 15) << 8) + (high >> 28 << 12))
+  scale = d * _float((_fields(w[..., 12:], 3, (2, 16), (4, 3)).flatten(-3) << 1) + 1)
+  h = _fields(w[..., 8:12], 4, (8, 4)).flatten(-2)
+  return _grouped(16, scale, _shifted(_bytes(w[..., :8]) + ((h & 7) << 8), h >> 3))
+
 # *** the table: name, bytes of a block in memory, storage, decode
 
-def _row(name: str, held: int, dtype: DType, decode: Callable[[Tensor], Tensor]) -> QuantType:
+def _row(name: str, held: int, dtype: DType, decode: Callable[[Tensor], Tensor], front=0, grid=False) -> QuantType:
   id = next(id for id, known in GGML_TYPES.items() if known[0] == name)
-  return QuantType(id, *GGML_TYPES[id], held, dtype, decode)
+  return QuantType(id, *GGML_TYPES[id], held, dtype, decode, front, grid)
+
+# stored numbers that gguf-py leaves alone. Those of 8 bytes become float32 in memory: not every device has them
+_NUMBERS = {"F64": np.float64, "I8": np.int8, "I16": np.int16, "I32": np.int32, "I64": np.int64}
 
 QUANT_TYPES: dict[int, QuantType] = {qt.id: qt for qt in (
   _row("F32",      4, dtypes.float32, lambda x: x),
   _row("F16",      2, dtypes.float16, _float),
   _row("BF16",     2, dtypes.uint32, lambda h: (h << 16).bitcast(dtypes.float32)),
+  _row("F64",      4, dtypes.float32, lambda x: x),
+  _row("I8",       1, dtypes.int8, _float),
+  _row("I16",      2, dtypes.int16, _float),
+  _row("I32",      4, dtypes.int32, _float),
+  _row("I64",      4, dtypes.float32, lambda x: x),
   _row("Q4_0",    18, dtypes.uint32, _q4_0),
   _row("Q4_1",    20, dtypes.uint32, _q4_1),
   _row("Q5_0",    22, dtypes.uint32, _q5_0),
@@ -210,6 +303,15 @@ QUANT_TYPES: dict[int, QuantType] = {qt.id: qt for qt in (
   _row("IQ4_XS", 136, dtypes.uint32, _iq4_xs),
   _row("MXFP4",   17, dtypes.uint32, _mxfp4),
   _row("NVFP4",   36, dtypes.uint32, _nvfp4),
+  _row("TQ1_0",   56, dtypes.uint32, _tq1_0),
+  _row("TQ2_0",   68, dtypes.uint32, _tq2_0),
+  _row("IQ1_S",   52, dtypes.uint32, _iq1_s, front=2, grid=True),
+  _row("IQ1_M",   56, dtypes.uint32, _iq1_m, grid=True),
+  _row("IQ2_XXS", 68, dtypes.uint32, _iq2_xxs, front=2, grid=True),
+  _row("IQ2_XS",  76, dtypes.uint32, _iq2_xs, front=2, grid=True),
+  _row("IQ2_S",   84, dtypes.uint32, _iq2_s, front=2, grid=True),
+  _row("IQ3_XXS", 100, dtypes.uint32, _iq3_xxs, front=2, grid=True),
+  _row("IQ3_S",   112, dtypes.uint32, _iq3_s, front=2, grid=True),
 )}
 
 def quant_type(info: TensorInfo) -> QuantType:
@@ -224,23 +326,25 @@ def pack(qt: QuantType, src: Buffer, n: int, out: np.ndarray) -> None:
   """
   Rows of n weights, as a GGUF file holds them, into `out`: C-contiguous (..., qt.row_items(n)) of the storage dtype.
 
-  Padding is zeroed. ValueError if the sizes do not fit.
+  Padding is zeroed; numbers of 8 bytes are rounded to float32. ValueError if the sizes do not fit.
   """
   raw, nbytes, items = np.frombuffer(src, dtype=np.uint8), qt.row_nbytes(n), qt.row_items(n)
   fits = out.shape[-1] == items and out.itemsize == qt.dtype.itemsize and out.flags.c_contiguous
   if not fits or raw.size * items != nbytes * out.size:
     raise ValueError(f"{raw.size} bytes of {qt.name} rows of {n} do not fit {out.dtype} {out.shape}")
+  if qt.held < qt.nbytes:
+    with np.errstate(over="ignore"): out[...] = raw.view(_NUMBERS[qt.name]).reshape(out.shape)
+    return
   # the padded unit is the block where a block is padded, else the row
   used, size = (qt.nbytes, qt.held) if qt.held > qt.nbytes else (nbytes, items * out.itemsize)
-  to = out.view(np.uint8).reshape(-1, size)
-  to[:, :used], to[:, used:] = raw.reshape(-1, used), 0
+  to, end = out.view(np.uint8).reshape(-1, size), qt.front + used
+  to[:, :qt.front], to[:, qt.front:end], to[:, end:] = 0, raw.reshape(-1, used), 0
 
 def dequantize(qt: QuantType, packed: Tensor, n: int) -> Tensor:
   """
   packed (..., qt.row_items(n)), as pack() lays it out -> float32 (..., n), lazy: nothing is computed or stored here.
 
-  To take some rows or experts, index the result: `dequantize(qt, packed, n)[ids]` reads only those and stays in the
-  kernel that uses them, where `packed[ids]` copies them first.
+  To take some rows or experts, `select` them.
   """
   blocks, size, units = n // qt.block, qt.dtype.itemsize, packed
   if qt.dtype == dtypes.uint32 and qt.held % 4:
@@ -248,8 +352,22 @@ def dequantize(qt: QuantType, packed: Tensor, n: int) -> Tensor:
     units = _fields(packed, size * 8, (4 // size, size * 8)).flatten(-2)[..., :blocks * qt.held // size]
   return qt.decode(_split(units, blocks, qt.held // size)).reshape(*packed.shape[:-1], n)
 
+def select(qt: QuantType, packed: Tensor, n: int, index: Tensor | tuple[Tensor | slice, ...]) -> Tensor:
+  """
+  dequantize(qt, packed, n)[index], lazy; index: chooses rows, or experts, as for a tensor, and leaves the last axis.
+
+  Indexing the weights reads the chosen ones alone and stays in the kernel that uses them, where indexing `packed`
+  copies them first. But a look-up is a sum over all codes until a kernel is compiled, and tinygrad stores a sum that is
+  then spread out: the float32 of all rows. With a grid the copy is made, if it is smaller than that.
+  """
+  if qt.grid and (chosen := packed[index]).max_numel() * qt.dtype.itemsize < packed.numel() // packed.shape[-1] * n * 4:
+    return dequantize(qt, chosen, n)
+  return dequantize(qt, packed, n)[index]
+
 def reference(qt: QuantType, src: Buffer, n: int) -> np.ndarray:
   """The same by gguf-py, in numpy, for tests: file bytes of rows of n weights -> float32 (rows, n)."""
+  if qt.name in _NUMBERS:
+    with np.errstate(over="ignore"): return np.frombuffer(src, _NUMBERS[qt.name]).astype(np.float32).reshape(-1, n)
   from gguf import GGMLQuantizationType, quants
   rows = np.frombuffer(src, dtype=np.uint8).reshape(-1, qt.row_nbytes(n))
   return quants.dequantize(rows, GGMLQuantizationType(qt.id)).reshape(-1, n)

@@ -1,19 +1,34 @@
 """Rotary position embedding (Su et al. 2021, https://arxiv.org/abs/2104.09864)."""
 from __future__ import annotations
+import math
 import numpy as np
 from tinygrad import Tensor
-from tinygrad_llm.config import ModelConfig
+from tinygrad_llm.config import Rope
 
-def rope_table(config: ModelConfig, positions: int, factors: np.ndarray | None = None) -> np.ndarray:
+def rope_table(rope: Rope, positions: int, factors: np.ndarray | None = None) -> np.ndarray:
   """
-  (positions, 2, rope_dim / 2) float32: the cosine and the sine of each position's angles, computed in float64.
+  (positions, 2, rope.dim / 2) float32: the cosine and the sine of each position's angles, computed in float64.
 
-  `factors` (rope_dim / 2,) divides the frequencies (the `rope_freqs.weight` tensor of Llama 3.x files).
+  `factors` (rope.dim / 2,) divides the frequencies (the `rope_freqs.weight` tensor of Llama 3.x files).
   """
-  freqs = config.rope_theta ** (-np.arange(0, config.rope_dim, 2, dtype=np.float64) / config.rope_dim)
+  freqs = rope.theta ** (-np.arange(0, rope.dim, 2, dtype=np.float64) / rope.dim)
   if factors is not None: freqs = freqs / factors
-  angles = np.outer(np.arange(positions) * config.rope_scale, freqs)
-  return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+  kept = yarn_kept(rope)
+  angles = np.outer(np.arange(positions), freqs * (rope.scale * (1 - kept) + kept))
+  return (np.stack([np.cos(angles), np.sin(angles)], axis=1) * rope.magnitude).astype(np.float32)
+
+def yarn_kept(rope: Rope) -> np.ndarray:
+  """
+  (rope.dim / 2,): the share of each frequency that is not scaled (YaRN, https://arxiv.org/abs/2309.00071, 3.2).
+
+  It falls from 1 to 0 between the pair that turns beta_fast times in the original context and the one that turns
+  beta_slow times. As in the models' own code, whole pairs bound the ramp.
+  """
+  if (yarn := rope.yarn) is None: return np.zeros(rope.dim // 2)
+  def pair(turns: float) -> float:
+    return rope.dim * math.log(yarn.context / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+  low, high = max(0, math.floor(pair(yarn.beta_fast))), min(rope.dim - 1, math.ceil(pair(yarn.beta_slow)))
+  return 1 - np.clip((np.arange(rope.dim // 2) - low) / max(0.001, high - low), 0, 1)
 
 def rotate(x: Tensor, table: Tensor, style: str) -> Tensor:
   """Rotates x (B, H, T, D) by table (T, 2, R / 2); dimensions from R on pass through. `style`: see config.Arch."""

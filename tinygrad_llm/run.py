@@ -5,12 +5,15 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.errors import InputError
+from tinygrad_llm.hub import in_bytes, listing, locate
 if TYPE_CHECKING: from tinygrad_llm.engine import LLM
 
 def _parser() -> argparse.ArgumentParser:
   parser = Parser(prog="python -m tinygrad_llm.run", description="Answer with a GGUF model, or chat.")
   add = parser.add_argument
-  add("--model", help="path of a .gguf file (default: the bundled model)")
+  add("--model", help="path of a .gguf file, a name of --list, or hf:owner/repo[:file or quant type] "
+                      "(default: the bundled model)")
+  add("--list", action="store_true", help="print the models that have a name, and what of them is in the cache")
   ask = parser.add_mutually_exclusive_group()
   ask.add_argument("--prompt", help="a message to answer")
   ask.add_argument("--tokens", help="token ids to continue, as 1,2,3 (no chat template)")
@@ -99,12 +102,20 @@ def _chat(llm: LLM, args: argparse.Namespace) -> None:
     print(_summary(llm), file=sys.stderr)
     messages.append({"role": "assistant", "content": "".join(pieces)})
 
+def _list() -> None:
+  rows = [(name, repo, file, in_bytes(size) if size else "-") for name, repo, file, size in listing()]
+  rows = [("name", "repository", "file", "cached"), *rows]
+  widths = [max(len(cell) for cell in column) for column in zip(*rows)]
+  for row in rows: print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+
 def _main() -> None:
   args = _parser().parse_args()
+  if args.list: return _list()
   for name, value, least in (("--benchmark", args.benchmark, 2), ("--count", args.count, 1)):
     if value is not None and value < least: raise InputError(f"{name} {value}: give {least} or more tokens")
   if args.prompt is not None and not args.prompt.strip():
     raise InputError("--prompt: it is empty; write a message, or leave it out to chat")
+  locate(args.model)  # a wrong name is known at once
   from tinygrad_llm import load
   llm = load(args.model, max_context=args.max_context, dequantize=args.dequantize, progress=True)
   if args.prompt is None and args.tokens is None and args.benchmark is None and not args.json: return _chat(llm, args)

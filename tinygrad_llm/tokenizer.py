@@ -1,57 +1,42 @@
 """
 Text to token ids and back, from the metadata of a GGUF file.
 
-Byte-level BPE ("gpt2" in the file) runs in the `tokenizers` library, SentencePiece ("llama") in `spm`. This module adds
-what a GGUF file says on top: the kind of word splitting (`tokenizer.ggml.pre`), the types of the tokens and the ids
-with a special meaning.
-Sources: the GGUF specification (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md), byte-level BPE as in GPT-2
-(https://github.com/openai/gpt-2/blob/master/src/encoder.py). Where a file leaves a choice, llama.cpp is the reference.
+Byte pair encoding ("gpt2" and "gemma4" in the file) is in `bpe`, SentencePiece ("llama") in `spm`, the kinds of word
+splitting (`tokenizer.ggml.pre`) are in `pretokenizers`. This module adds what a GGUF file says on top: the types of the
+tokens and the ids with a special meaning.
+Source: the GGUF specification (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Where a file leaves a
+choice, llama.cpp is the reference.
 """
 from __future__ import annotations
 import codecs, math, re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass
 from typing import Any, TypeVar
-from tokenizers import Regex, Tokenizer as Pipeline, models, pre_tokenizers
+from tinygrad_llm.bpe import BPE
 from tinygrad_llm.errors import InputError
+from tinygrad_llm.pretokenizers import GEMMA4, PRE_TYPES
 from tinygrad_llm.spm import SentencePiece
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)   # tokenizer.ggml.token_type
 
-@dataclass(frozen=True)
-class PreType:
-  """How a family of models cuts text into words before BPE, and what it does when the file does not say."""
-  splits: tuple[str, ...]       # regexes, applied one after the other
-  ignore_merges: bool = False   # a word that is a token as a whole skips the merges
-  add_bos: bool = False         # unless tokenizer.ggml.add_bos_token says otherwise
-
-def _words(digits: str) -> str:
-  return (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|" + digits +
-          r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
-
-LLAMA3 = PreType((_words(r"\p{N}{1,3}"),), ignore_merges=True, add_bos=True)   # Llama 3 tokenizer.json
-QWEN2 = PreType((_words(r"\p{N}"),))                                           # Qwen2 tokenizer.json
-SPM = PreType((), add_bos=True)                                                # SentencePiece has no such cuts
-PRE_TYPES: dict[str, PreType] = {"llama-bpe": LLAMA3, "llama3": LLAMA3, "llama-v3": LLAMA3,
-                                 "qwen2": QWEN2, "deepseek-r1-qwen": QWEN2}
-
 # texts that end a turn in well-known vocabularies, whatever the file's eos_token_id says
-END_TEXTS = frozenset(("<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "</s>", "<|eom_id|>"))
+END_TEXTS = frozenset((
+  "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "</s>", "<|eom_id|>", "<eos>",
+  "<end_of_turn>", "<turn|>", "<|tool_response>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<EOT>", "[EOT]",
+  "[EOS]", "[e~[", "<end_of_utterance>", "<｜end▁of▁sentence｜>"))
+# where a token ends the answer and another asks for a tool, <|end|> only ends one of the answer's messages
+ANSWER_ENDS = ({"<|return|>", "<|call|>"}, {"<|flush|>", "<|call|>"}, {"<|flush|>", "<|calls|>"})
 
 # a noncharacter that breaks up control tokens in untrusted text, see Tokenizer.quote
 QUOTE = "\ufdd0"
 
-def _byte_characters() -> dict[str, int]:
-  """The byte for each character of a byte-level vocabulary: a byte that prints is itself, the others are U+0100 on."""
-  printable = [*range(0x21, 0x7f), *range(0xa1, 0xad), *range(0xae, 0x100)]
-  rest = [b for b in range(256) if b not in printable]
-  return {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(rest)}
-
-_BYTE_OF = _byte_characters()
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
-def _shown(value: Any) -> str: return ascii(value)[:80]
+def _shown(value: Any) -> str: return " ".join(ascii(value)[:200].split())[:80]
+
+def _flag(kv: Mapping[str, Any], key: str, default: bool | None) -> bool | None:
+  if (value := kv.get(key, default)) is None or isinstance(value, bool): return value
+  raise InputError(f"{key}: {_shown(value)} is not true or false; correct the file's metadata")
 
 def _strings(kv: Mapping[str, Any], key: str) -> list[str]:
   value = kv.get(key)
@@ -74,10 +59,18 @@ def _ids(tokens: list[str], types: list[int], kinds: Set[int]) -> dict[str, int]
   """The ids of the tokens of some types, by text; the first of tokens with the same text counts."""
   return {text: i for i, text in reversed([*enumerate(tokens)]) if text and types[i] in kinds}
 
+def _pattern(texts: list[str], depth: int = 0) -> str:
+  """Matches any of the texts, the longest first; many are told apart by one character after the other."""
+  if len(texts) < 8 or depth == 20: return "|".join(map(re.escape, sorted(texts, key=len, reverse=True)))
+  rests: dict[str, list[str]] = {}
+  for text in texts: rests.setdefault(text[:1], []).append(text[1:])
+  ends = "|" if rests.pop("", None) else ""
+  return "|".join(f"{re.escape(c)}(?:{_pattern(rest, depth + 1)})" for c, rest in rests.items()) + ends
+
 def _alternatives(texts: Iterable[str]) -> re.Pattern[str] | None:
   """A regex with one group that finds any of the texts, the longest first; None for none."""
-  found = sorted(texts, key=len, reverse=True)
-  return re.compile("(" + "|".join(map(re.escape, found)) + ")") if found else None
+  found = sorted(texts)
+  return re.compile(f"({_pattern(found)})") if found else None
 
 class TextStream:
   """Turns token ids into text one at a time, holding back a character until all of its bytes are there."""
@@ -95,41 +88,6 @@ class TextStream:
     self._decoder.reset()
     return rest
 
-class ByteBPE:
-  """
-  Byte-level BPE.
-
-  vocab: the ids of the tokens that text may become.
-  tokens: the texts of all tokens, with those that text never becomes.
-  """
-  prefix = ""
-
-  def __init__(self, vocab: dict[str, int], tokens: Set[str], merges: list[str], pre: PreType):
-    pairs: list[tuple[str, str]] = []
-    for merge in dict.fromkeys(merges):   # of equal merges the first counts
-      cut = merge.find(" ", 1)            # a part may itself begin with a space
-      left, right = merge[:cut], merge[cut + 1:]
-      if cut < 0 or not right:
-        raise InputError(f"tokenizer.ggml.merges: {_shown(merge)} is not a pair of tokens; convert the model again")
-      if left in vocab and right in vocab and left + right in vocab: pairs.append((left, right))
-      # never merge text into a control token; any other gap is a damaged file
-      elif not tokens >= {left, right, left + right}:
-        raise InputError(f"tokenizer.ggml.merges: {_shown(merge)} needs a missing token; convert the model again")
-    try:
-      self._pipeline = Pipeline(models.BPE(vocab=vocab, merges=pairs, ignore_merges=pre.ignore_merges))
-    except Exception as e:
-      raise InputError("tokenizer.ggml.tokens: texts that are not Unicode; convert the model again") from e
-    self._pipeline.pre_tokenizer = pre_tokenizers.Sequence([  # type: ignore[assignment]
-      *(pre_tokenizers.Split(Regex(split), "isolated") for split in pre.splits),
-      pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-
-  def encode(self, text: str) -> list[int]: return self._pipeline.encode(text, add_special_tokens=False).ids
-
-  def text_bytes(self, text: str) -> bytes:
-    """The bytes that a normal token's text stands for."""
-    if all(c in _BYTE_OF for c in text): return bytes(_BYTE_OF[c] for c in text)
-    return text.encode("utf-8", "surrogatepass")
-
 class Tokenizer:
   """
   A GGUF file's tokenizer. Make one with `Tokenizer.from_gguf(kv)`.
@@ -139,7 +97,7 @@ class Tokenizer:
   stop_ids: ids that end a generation: eos, eot and eom of the file, and well-known end-of-turn tokens (`END_TEXTS`).
   vocab_size: number of tokens.
   """
-  def __init__(self, tokens: list[str], types: list[int], model: ByteBPE | SentencePiece, bos: int | None = None,
+  def __init__(self, tokens: list[str], types: list[int], model: BPE | SentencePiece, bos: int | None = None,
                add_bos: bool = False, stop_ids: Iterable[int] = ()):
     self.bos, self.add_bos, self.vocab_size = bos, add_bos, len(tokens)
     self._tokens, self._types, self._model = tokens, types, model
@@ -148,19 +106,21 @@ class Tokenizer:
     self._special = control | user
     self._find_user, self._find_all, self._find_control = map(_alternatives, (user, self._special, control))
     self._control = [*sorted(control), ""]
-    self.stop_ids = frozenset(stop_ids) | {i for text, i in control.items() if text in END_TEXTS}
+    ends = END_TEXTS - ({"<|end|>"} if any(texts <= control.keys() for texts in ANSWER_ENDS) else set())
+    self.stop_ids = frozenset(stop_ids) | {i for text, i in control.items() if text in ends}
 
   @classmethod
   def from_gguf(cls, kv: Mapping[str, Any]) -> Tokenizer:
     """Reads the `tokenizer.ggml.*` entries of a file's metadata. InputError for a tokenizer that is not supported."""
-    supported = f"supported: llama, and gpt2 with tokenizer.ggml.pre {', '.join(PRE_TYPES)}"
+    supported = f"supported: llama, gemma4, and gpt2 with tokenizer.ggml.pre {', '.join(PRE_TYPES)}"
     model, pre = kv.get("tokenizer.ggml.model"), kv.get("tokenizer.ggml.pre")
-    if model not in ("llama", "gpt2"):
+    if not isinstance(model, str) or model not in ("llama", "gpt2", "gemma4"):
       raise InputError(f"tokenizer.ggml.model: {_shown(model)} is not supported; {supported}")
     spm = model == "llama"
-    if not spm and (not isinstance(pre, str) or pre not in PRE_TYPES):
+    if model == "gemma4": pre = "gemma4"
+    pre_type = PRE_TYPES.get(pre) if isinstance(pre, str) and not spm else None
+    if pre_type is None and not spm:
       raise InputError(f"tokenizer.ggml.pre: {_shown(pre)} is not supported; {supported}")
-    pre_type = SPM if spm else PRE_TYPES[str(pre)]
     tokens = _strings(kv, "tokenizer.ggml.tokens")
     if not tokens: raise InputError("tokenizer.ggml.tokens: empty; convert the model again")
     types = _numbers(kv, "tokenizer.ggml.token_type", int, NORMAL, len(tokens))
@@ -176,20 +136,21 @@ class Tokenizer:
       return value
 
     bos, eos, unknown = special("bos", 1), special("eos", 2), special("unknown", 0) or 0
-    asked = kv.get("tokenizer.ggml.add_bos_token")
+    asked = _flag(kv, "tokenizer.ggml.add_bos_token", None)
     if asked and bos is None:
       raise InputError("tokenizer.ggml.add_bos_token: there is no bos_token_id; correct the file's metadata")
-    add_bos = bool(asked) if asked is not None else bos is not None and pre_type.add_bos
+    if pre_type is GEMMA4: asked = bos is not None   # early files say no, by mistake
+    add_bos = bool(asked) if asked is not None else bos is not None and (pre_type is None or pre_type.add_bos)
     stop_ids = [i for i in (eos, special("eot"), special("eom")) if i is not None]
     vocab = _ids(tokens, types, {*types} - {CONTROL, UNKNOWN})
-    if not spm:
+    if pre_type is not None:
       merges = _strings(kv, "tokenizer.ggml.merges")
-      return cls(tokens, types, ByteBPE(vocab, {*tokens}, merges, pre_type), bos, add_bos, stop_ids)
+      return cls(tokens, types, BPE(vocab, {*tokens}, merges, pre_type), bos, add_bos, stop_ids)
     scores = _numbers(kv, "tokenizer.ggml.scores", float, 0.0, len(tokens))
     if any(map(math.isnan, scores)): raise InputError("tokenizer.ggml.scores: not numbers; convert the model again")
     byte_ids = {b: vocab[text] for b in range(256) if (text := f"<0x{b:02X}>") in vocab}
     words = {text: i for text, i in vocab.items() if types[i] != BYTE}
-    space_prefix = bool(kv.get("tokenizer.ggml.add_space_prefix", True))
+    space_prefix = bool(_flag(kv, "tokenizer.ggml.add_space_prefix", True))
     return cls(tokens, types, SentencePiece(words, scores, byte_ids, unknown, space_prefix), bos, add_bos, stop_ids)
 
   def encode(self, text: str, add_bos: bool = False, parse_special: bool = False) -> list[int]:
