@@ -4,7 +4,7 @@ PROMPT ?= Tell me a story about a fox.
 BIN := $(VENV)/bin
 export DEV ?= CPU
 
-.PHONY: help run chat test lint fuzz golden vectors default-model clean
+.PHONY: help run chat test lint readme fuzz golden vectors default-model clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -24,6 +24,9 @@ lint: $(VENV)/dev ## ruff and mypy
 
 vectors: $(VENV)/dev ## fetch llama.cpp's tokenizer vectors and chat templates into a cache; `make test` uses them when there
 	$(BIN)/python tests/fetch_vectors.py
+
+readme: $(VENV)/dev ## write the README's table of what is supported from the code's tables
+	$(BIN)/python tests/readme_tables.py
 
 fuzz: $(VENV)/dev ## 10,000 damaged files: each must load or end in one line
 	$(BIN)/python tests/fuzz.py --count 10000 --seed 1
