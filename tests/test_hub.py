@@ -40,7 +40,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
   def answer(self) -> None:
     hub, path = self.server.hub, urllib.parse.unquote(urllib.parse.urlsplit(self.path).path)
-    if path == "/api/agent-harnesses": return self.send(404)
+    if path.startswith("/api/") and not path.startswith("/api/models/"): return self.send(404)
     hub.seen.append(SimpleNamespace(method=self.command, path=path, token=self.headers.get("Authorization"),
                                     range=self.headers.get("Range")))
     api = path.startswith("/api/models/")
