@@ -47,7 +47,7 @@ class Loader:
 
   def array(self, name: str, n: int) -> np.ndarray | None:
     """A small optional F32 tensor (n,) on the host; None where the file has none."""
-    if name not in self.file.tensors: return None
+    if not self.has(name): return None
     if (qt := quant_type(info := self.info(name, (n,)))).name != "F32":
       raise InputError(f"{self.file.path}: {name}: type {qt.name} should be F32; convert the model again")
     self.file.read_into(info, memoryview(raw := bytearray(info.nbytes)))
