@@ -5,7 +5,8 @@ setup(
   version="0.1.0",
   description="Local LLM inference on tinygrad: GGUF in, tokens out, kernels that a compiler finds",
   python_requires=">=3.11",
-  packages=["tinygrad_llm"],
+  packages=["tinygrad_llm", "tinygrad_llm.patches"],
+  package_dir={"tinygrad_llm.patches": "patches"},
   package_data={"tinygrad_llm": ["models/*.gguf"]},
   install_requires=[
     "tinygrad==0.14.0",      # the compiler; its internals are this project's subject, so exactly this version

@@ -1,11 +1,19 @@
 """Local LLM inference on tinygrad: `load` a GGUF file, then `logits`, `generate`, `chat`."""
 from __future__ import annotations
+import pathlib
 from typing import TYPE_CHECKING
+_checkout = pathlib.Path(__file__).resolve().parent.parent
+if (_checkout / "patches" / "__init__.py").exists(): __path__.append(str(_checkout))  # an install has them as a package
+from tinygrad_llm import patches
 from tinygrad_llm.errors import InputError
 if TYPE_CHECKING: from tinygrad_llm.engine import LLM
 
 __version__ = "0.1.0"
 __all__ = ["InputError", "load"]
+
+try: patches.apply()
+except patches.SeamError: raise
+except Exception: pass  # a variable that tinygrad does not start with: check_device() says which
 
 def load(model: str | None = None, max_context: int = 4096, chunk: int = 256, dequantize: bool = False,
          progress: bool = False) -> LLM:

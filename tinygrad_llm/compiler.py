@@ -4,6 +4,7 @@ of ours. Everything that the environment can get wrong is looked at here, before
 """
 from __future__ import annotations
 import importlib.util, os, pathlib, shlex, shutil, subprocess
+from tinygrad_llm import patches
 from tinygrad_llm.errors import InputError
 
 # whole numbers that tinygrad reads in the middle of its work: {name: the least}
@@ -55,6 +56,7 @@ def check_device() -> str:
     from tinygrad import Device
     from tinygrad.device import ALL_DEVICES
     from tinygrad.helpers import CACHEDB, CACHELEVEL, CCACHE
+    patches.apply()
   except Exception as e:
     raise InputError(f"{_culprit(e)}: tinygrad does not start ({_reason(e)}); correct the variable") from e
   current = dict.fromkeys(ALL_DEVICES)
