@@ -128,20 +128,32 @@ class Vectorizer:
     one = {e: new.index(self.at(same, e, idx.dtype)).load() for e in sorted(set(each))}
     return _stack([one[e] for e in each])
 
+  def field(self, u: UOp) -> tuple[UOp, UOp|None, list[int], list[int]]|None:
+    """Bits of 32-bit words in memory as an integer: the load, what its address has in all lanes, first bits, lengths."""
+    if u.op is Ops.LOAD and u.dtype.itemsize == 4 and dtypes.is_unsigned(u.dtype) and len(u.src) == 1:
+      if u.src[0].op is not Ops.INDEX or (address := self.address(u.src[0].src[1])) is None: return None
+      return u, address[0], [32 * word for word in address[1]], [32] * LANES
+    if u.op not in (Ops.SHR, Ops.AND) or (values := self.const(u.src[1])) is None: return None
+    if (found := self.field(u.src[0])) is None: return None
+    load, same, at, length = found
+    if u.op is Ops.SHR: return load, same, [a + v for a, v in zip(at, values)], [n - v for n, v in zip(length, values)]
+    if any(v & (v + 1) for v in values): return None
+    return load, same, at, [min(n, v.bit_length()) for n, v in zip(length, values)]
+
   def bytes(self, u: UOp) -> UOp|None:
-    """(word[i // 4] >> (i % 4 * 8 + shift)) & mask, within a byte: a load of bytes."""
-    if u.op is not Ops.AND or (mask := u.src[1]).op is not Ops.CAST or mask.src[0].op is not Ops.CONST: return None
-    word, shifts = u.src[0], [0] * LANES
-    if word.op is not Ops.SHR or (shifts := self.const(word.src[1])) is None: return None
-    word, low = word.src[0], shifts[0]
-    if word.op is not Ops.LOAD or word.dtype.itemsize != 4 or (address := self.address(word.src[0].src[1])) is None: return None
-    (same, each), top = address, mask.src[0].val
-    if low > 7 or top << low > 255 or shifts != [low + i % 4 * 8 for i in range(LANES)]: return None
-    if each != [each[0] + i // 4 for i in range(LANES)] or (buf := word.src[0].src[0]).op is not Ops.PARAM: return None
-    words = UOp(Ops.SHRINK, src=(buf, self.at(same, each[0], dtypes.int), _const(LANES // 4, dtypes.int))).load()
-    value = words.bitcast(dtypes.uint8).cast(u.dtype)
+    """Fields that lie in bytes that follow each other: a load of bytes."""
+    if u.op is not Ops.AND or (found := self.field(u)) is None: return None
+    load, same, at, length = found
+    first, low, n = at[0] // 8, at[0] % 8, length[0]
+    if low + n > 8 or set(length) != {n} or at != [at[0] + 8 * i for i in range(LANES)]: return None
+    buf, word, phase = self.rewrite(load.src[0].src[0]), first // 4, first % 4
+    def four(word: int) -> UOp:
+      return UOp(Ops.SHRINK, src=(buf, self.at(same, word, dtypes.int), _const(LANES // 4, dtypes.int))).load().bitcast(dtypes.uint8)
+    octets = four(word)
+    if phase: octets = _stack([_lane(octets, i) for i in range(phase, LANES)] + [_lane(four(word + 1), LANES - 4 + i) for i in range(phase)])
+    value = octets.cast(u.dtype)
     if low: value = value.alu(Ops.SHR, self.splat(_const(low, u.dtype)))
-    return value if top << low >= 256 - (1 << low) else value.alu(Ops.AND, self.splat(_const(top, u.dtype)))
+    return value if low + n == 8 else value.alu(Ops.AND, self.splat(_const((1 << n) - 1, u.dtype)))
 
   def splat(self, u: UOp) -> UOp: return _stack([u] * LANES)
 
