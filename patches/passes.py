@@ -24,7 +24,7 @@ after_opts: list[Pass] = []        # the loops are those that will run, their bo
 before_linearize: list[Pass] = []  # everything is lowered
 
 _apply_opts, _full_rewrite_to_sink = codegen.apply_opts, codegen.full_rewrite_to_sink
-_renderer: list[Renderer] = []  # of the kernel that is being lowered
+_lowering: list[Renderer|None] = []  # the renderer of the kernel that is being lowered, until before_linearize ran
 
 def _run_after_opts(sink: UOp, ren: Renderer) -> UOp:
   if not after_opts or not any(u.op is Ops.REDUCE for u in sink.toposort()): return sink
@@ -36,12 +36,14 @@ def apply_opts(ast: UOp, ren: Renderer, beam: int = 0) -> UOp:
   return _run_after_opts(_apply_opts(ast, ren, beam=beam), ren)
 
 def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
-  _renderer.append(ren)
+  _lowering.append(ren)
   try: return _full_rewrite_to_sink(ast if optimize else _run_after_opts(ast, ren), ren, optimize)
-  finally: _renderer.pop()
+  finally: _lowering.pop()
 
-def _run_before_linearize(sink: UOp) -> UOp:
-  for run in before_linearize: sink = run(sink, _renderer[-1])
+def _run_before_linearize(sink: UOp) -> UOp|None:
+  if (ren := _lowering[-1]) is None: return None
+  _lowering[-1] = None  # what it returns is matched again
+  for run in before_linearize: sink = run(sink, ren)
   return sink
 
 pm_before_linearize = PatternMatcher([(UPat(Ops.SINK, name="sink"), _run_before_linearize)])
