@@ -15,7 +15,7 @@ import functools, operator
 from tinygrad import codegen
 from tinygrad.codegen.simplify import mark_range_mod
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import partition
+from tinygrad.helpers import partition, prod
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import passes
 
@@ -46,17 +46,17 @@ def _nest(products: list[Product], ranges: Ranges) -> UOp:
     of = {f: _inside(f, ranges) for f in p}
     level = min((r for f, r in of.items() if f.op is not Ops.CONST), key=len)
     outer = [f for f in p if of[f] <= level]
-    inner = tuple(f for f in p if not of[f] <= level)
-    rest = ranges - level
-    if not inner and rest: inner = (p[0].const_like(1),)
-    levels.setdefault(level, []).append(_prod([*outer, _nest([inner], rest)] if inner else outer))
+    inner, rest = tuple(f for f in p if not of[f] <= level), ranges - level
+    if inner: outer.append(_nest([inner], rest))
+    elif rest: outer.append(outer[0].const_like(prod(r.vmax + 1 for r in rest)))  # the same in each step
+    levels.setdefault(level, []).append(_prod(outer))
   sums = [functools.reduce(operator.add, terms) for terms in levels.values()]
   order = lambda level: sorted(level, key=lambda r: r.arg)
   return functools.reduce(operator.add, [s.reduce(*order(level), arg=Ops.ADD) if level else s
                                          for level, s in zip(levels, sums)])
 
 def nest(red: UOp) -> UOp|None:
-  if not dtypes.is_float(red.dtype) or not all(r.op is Ops.RANGE for r in red.src[1:]): return None
+  if not dtypes.is_float(red.dtype) or not all(r.op is Ops.RANGE and r.src[0].op is Ops.CONST for r in red.src[1:]): return None
   # what the threads of a group add up stays outermost
   group, ranges = partition(red.src[1:], lambda r: r.arg[-1] is AxisType.GROUP_REDUCE)
   products = _products(red.src[0], frozenset(ranges))
