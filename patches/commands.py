@@ -33,7 +33,7 @@ FUNCTION, THREADS, SLOT, WORDS, HEAD = range(5)
 ORDER, ASLEEP, BUSY, NUMBER, POOL, READ_FD, WRITE_FD, BYTE, FUNCTIONS = range(9)  # of a line
 LINE = 16  # words of a line: 128 bytes, as long as the longest cache line there is
 RUN, IDLE, LAUNCH, REST, YIELD, READ, WRITE = range(7)  # of the table of functions
-SPINS = 1024  # looks at an order until a thread yields, or goes to sleep
+SPINS = 1024  # looks at an order until a thread yields between two, or goes to sleep
 PAUSES = {"x86_64": "__builtin_ia32_pause();", "arm64": "__builtin_arm_isb(15);"}
 
 # *** native code ***
@@ -45,11 +45,11 @@ def _pick(condition: UOp, yes: int, no: int) -> UOp: return condition.where(_wor
 def _fence(*after: UOp) -> UOp: return UOp(Ops.BARRIER, src=after)
 def _call(function: UOp, *args: UOp) -> UOp: return function.load().call(*args, ret_dtype=dtypes.void)
 
-def _spin(axis: int, lines: UOp, order: UOp | int, functions: UOp, on: Callable[[UOp, UOp], UOp],
-          rest: Callable[[UOp], UOp], *after: UOp) -> UOp:
-  """Looks at lines[order] while on(it, looks); calls functions[rest(looks)] before each look."""
-  counter, loop = UOp.placeholder((1,), dtypes.uint64, 0, AddrSpace.REG), UOp.loop(axis)
-  looks = counter.after(counter.after(*after).index(0).store(_word(0)), loop).index(0).load() + 1
+def _spin(axis: int, counter: UOp, lines: UOp, order: UOp | int, functions: UOp, on: Callable[[UOp, UOp], UOp],
+          rest: Callable[[UOp], UOp]) -> UOp:
+  """Looks at lines[order] while on(it, looks); calls functions[rest(looks)] before each look. counter counts them."""
+  loop = UOp.loop(axis)
+  looks = counter.after(loop).index(0).load() + 1
   rested = _call(functions.after(counter.after(loop).index(0).store(looks)).index(rest(looks)))
   return (seen := lines.after(rested).index(order).load()).end(loop, on(seen, looks))
 
@@ -74,23 +74,26 @@ def idle() -> UOp:
   return line.after(slept)[ASLEEP].store(_word(0))
 
 def worker() -> UOp:
-  """worker(line, functions): a thread's life, rounds of a spin and then an order's share or a sleep."""
-  line, functions, life = _words(0, True), _words(1), _range(2**64 - 1, 0)
-  spun = _spin(1, line, ORDER, functions, lambda order, looks: order.eq(0) & (looks < SPINS), lambda _: _word(REST), life)
+  """worker(line, functions): a thread's life, rounds of looks and then an order's share or a sleep."""
+  line, functions, counter = _words(0, True), _words(1), UOp.placeholder((1,), dtypes.uint64, 0, AddrSpace.REG)
+  life = _range(2**64 - 1, 0, counter[0].store(_word(0)))
+  spun = _spin(1, counter.after(life), line, ORDER, functions, lambda order, looks: order.eq(0) & (looks < SPINS),
+               lambda _: _word(REST))
   none = (order := line.after(spun)[ORDER].load()).eq(0)
-  function = functions.after(_fence(order)).index(_pick(none, IDLE, RUN))
+  counted = counter.after(spun).index(0).store(_pick(none, SPINS, 0))
+  function = functions.after(_fence(order, counted)).index(_pick(none, IDLE, RUN))
   return _call(function, line[0], none.where(line[FUNCTIONS].load(), order)).end(life)
 
 def launch() -> UOp:
   """launch(lines, command, functions): the command whose address is the order of the caller, with all its threads."""
   lines, command, functions = _words(0, True), _words(1), _words(2)
-  others = command[THREADS].load().minimum(lines[POOL].load()) - 1
+  others, counter = command[THREADS].load().minimum(lines[POOL].load()) - 1, UOp.placeholder((1,), dtypes.uint64, 0, AddrSpace.REG)
   w = _range(others, 0, _fence())
   ordered = lines.index((w + 1) * LINE + ORDER).store(lines.after(w)[ORDER].load()).end(w)
   ran = _call(functions.after(ordered)[RUN], lines[0], command[0])
-  w = _range(others, 1, ran)
-  waited = _spin(2, lines, (w + 1) * LINE + ORDER, functions, lambda order, _: order.ne(0),
-                 lambda looks: _pick((looks % SPINS).eq(0), YIELD, REST), w)
+  w = _range(others, 1, counter.after(ran).index(0).store(_word(0)))
+  waited = _spin(2, counter.after(w), lines, (w + 1) * LINE + ORDER, functions, lambda order, _: order.ne(0),
+                 lambda looks: _pick(looks < SPINS, REST, YIELD))
   return _fence(waited.end(w))
 
 def walk() -> UOp:
