@@ -2,11 +2,15 @@
 from __future__ import annotations
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from tinygrad import Tensor, UOp
-from tinygrad.engine.realize import capturing, estimate_uop, get_call_arg_uops, lower_and_compile, pm_beam
-from tinygrad.helpers import BEAM, ansistrip, flatten, getenv
+from tinygrad.codegen import to_program_cache
+from tinygrad.engine import realize
+from tinygrad.engine.realize import capturing, estimate_uop, get_call_arg_uops, pm_beam
+from tinygrad.helpers import BEAM, Context, ansistrip, flatten, getenv
+from tinygrad.nn.state import get_parameters
 from tinygrad.uop.ops import Ops, graph_rewrite, sym_infer
 from tinygrad_llm.target import resources
 from tinygrad_llm.weight import Weight
@@ -21,18 +25,27 @@ class _Schedules:
     self.linears.append(linear)
     self.variables |= var_vals
 
-def capture(function: Callable[..., Tensor], *inputs: Tensor | UOp) -> tuple[UOp, dict[str, int]]:
+def capture(function: Callable[..., Any], *inputs: Tensor | UOp) -> tuple[UOp, dict[str, int]]:
   """
-  The compiled linear schedule of function(*inputs), and the values of its variables. Nothing runs.
+  The compiled linear schedule of what function(*inputs) returns, and the values of its variables. Nothing runs.
 
   Its kernels are those of a TinyJit of the function; its memory is not planned, its calls are not made into graphs.
   """
   capturing.append(schedules := _Schedules())
-  try: function(*inputs).realize()
+  try: Tensor.realize(*get_parameters(function(*inputs)))
   finally: capturing.clear()
   linear = UOp(Ops.LINEAR, src=tuple(flatten(x.src for x in schedules.linears)))
   if beam := getenv("JITBEAM", BEAM.value): linear = graph_rewrite(linear, pm_beam, ctx=beam, walk=True)
-  return lower_and_compile(linear), schedules.variables
+  with _from_scratch(): return realize.lower_and_compile(linear), schedules.variables
+
+@contextmanager
+def _from_scratch() -> Iterator[None]:
+  """Kernels are lowered in here, whatever is known of them: a cache need not keep their instructions."""
+  kept = dict(to_program_cache)
+  to_program_cache.clear()
+  try:
+    with Context(CCACHE=0): yield
+  finally: to_program_cache.update(kept)
 
 def programs(linear: UOp, variables: dict[str, int], weights: Sequence[Weight], caches: Sequence[Tensor]
              ) -> list[Program]:
