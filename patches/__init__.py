@@ -14,7 +14,7 @@ import functools, hashlib, importlib, importlib.metadata, importlib.util, os, pa
 
 TINYGRAD = "0.14.0"
 # in the order of installation
-PATCHES: tuple[str, ...] = ("workers", "beam_cache", "programs")
+PATCHES: tuple[str, ...] = ("workers", "beam_cache", "programs", "captures")
 
 class SeamError(ImportError):
   """The installed tinygrad is not the one that the patches were made for."""

@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 import numpy as np
 from tinygrad import Device, Tensor, TinyJit, UOp, dtypes
@@ -63,10 +64,9 @@ class LLM:
     self._held: list[int] = []  # the tokens whose keys and values are in the cache
     self._prompt, self._token = (empty((1, n), dtypes.int32) for n in (self.chunk, 1))
     self._x = empty((1, self.chunk, self.config.dim), dtypes.float32)  # the last layer's output
-    self._prefill = _captured(self._prefill_step)
-    self._logits = _captured(lambda x, length: self.model.logits(x[:, :length]))
-    self._row_logits = _captured(lambda x, row: self.model.logits(x[:, row:row+1]))
-    self._decode = _captured(lambda token, start: self.model.logits(self.model.hidden(token, start)))
+    self._prefill = _captured(_prefill, self.model, self._x)
+    self._logits, self._row_logits = _captured(_logits, self.model), _captured(_row_logits, self.model)
+    self._decode = _captured(_decode, self.model)
     self.load_s = time.perf_counter() - start
 
   def logits(self, ids: Sequence[int]) -> np.ndarray:
@@ -159,9 +159,6 @@ class LLM:
     self._held.append(token)
     return logits
 
-  def _prefill_step(self, tokens: Tensor, start: UOp) -> Tensor:
-    return self._x[:, :tokens.shape[1]].assign(self.model.hidden(tokens, start))
-
   def _position(self, position: int) -> UOp: return UOp.variable("start", 0, self.max_context - 1).bind(position)
   def _length(self, length: int) -> UOp: return UOp.variable("length", 1, self.chunk).bind(length)
 
@@ -211,8 +208,18 @@ def _kernels(call: UOp) -> int:
   if function.op is Ops.CUSTOM_FUNCTION and function.arg == "hcq": return len(call.arg.aux.kernels)
   return int(function.op is Ops.PROGRAM)
 
-def _captured(function: Callable[..., Tensor]) -> _TinyJit[Tensor]:
-  """A TinyJit that captures on its first call: all that it reads is realised, an eager first call would be wasted."""
-  jit: _TinyJit[Tensor] = TinyJit(function)
+def _prefill(model: Model, x: Tensor, tokens: Tensor, start: UOp) -> Tensor:
+  return x[:, :tokens.shape[1]].assign(model.hidden(tokens, start))
+def _logits(model: Model, x: Tensor, length: UOp) -> Tensor: return model.logits(x[:, :length])
+def _row_logits(model: Model, x: Tensor, row: UOp) -> Tensor: return model.logits(x[:, row:row+1])
+def _decode(model: Model, token: Tensor, start: UOp) -> Tensor: return model.logits(model.hidden(token, start))
+
+def _captured(function: Callable[..., Tensor], *state: Model | Tensor) -> _TinyJit[Tensor]:
+  """
+  A TinyJit that captures on its first call: all that it reads is realised, an eager first call would be wasted.
+
+  state: the function's first arguments. It reads nothing else, so that a capture may be found on disk.
+  """
+  jit: _TinyJit[Tensor] = TinyJit(partial(function, *state))
   jit.cnt = 1
   return jit
