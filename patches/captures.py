@@ -182,8 +182,9 @@ def _restored(self: _TinyJit, key: Key) -> bool:
   return True
 
 def restore(self: _TinyJit, *args: Any, **kwargs: Any) -> bool:
-  """Whether a jit that has not captured yet is found on disk for these arguments; it is then ready to replay."""
-  if _TinyJit.__call__ is not call or self.captured is not None or (found := key(self, args, kwargs)) is None: return False
+  """Whether a jit has captured, or its capture is found on disk for these arguments; it is then ready to replay."""
+  if self.captured is not None: return True
+  if _TinyJit.__call__ is not call or (found := key(self, args, kwargs)) is None: return False
   if not _restored(self, found): return False
   assert self.captured is not None
   for u in self.captured.linear.toposort():

@@ -19,6 +19,7 @@ from tinygrad_llm.gguf import open_gguf
 from tinygrad_llm.hub import resolve
 from tinygrad_llm.loader import Loader
 from tinygrad_llm.model import Model
+from tinygrad_llm.patches.captures import restore
 from tinygrad_llm.sampling import Sampler
 from tinygrad_llm.stop import StopStrings
 from tinygrad_llm.tokenizer import Tokenizer
@@ -168,8 +169,14 @@ class LLM:
     return read(self._row_logits(self._x, row), self.config.vocab_size)
 
   def _compile(self, token: int) -> None:
-    """Captures, once, the steps that generate() runs, on a token whose keys and values the prompt then overwrites."""
+    """
+    Captures, once, the steps that generate() runs, on a token whose keys and values the prompt then overwrites. What an
+    earlier process captured is only read.
+    """
     if self._decode.captured is not None: return
+    start, row = self._position(0), UOp.variable("row", 0, self.chunk - 1).bind(0)
+    if restore(self._prefill, self._prompt[:, :self._length(1)], start) and restore(self._row_logits, self._x, row) and \
+       restore(self._decode, self._token, start): return
     self._last_logits([token], 0)
     self._step(token, 0)
     self._held = []
