@@ -2,20 +2,20 @@
 Captured jits on disk: a start replays what an earlier one traced, scheduled and compiled.
 
 Why: with every program on disk, tracing and scheduling a model of 16 layers in Python still took 13 s of a start.
-How: a TinyJit of a functools.partial of a module's function, whose bound arguments are then all that it reads: before it
-  captures, the linear is looked up on disk; afterwards it is put there. The key has the code (the packages of the function
-  and of every object found, patches, tinygrad), the surroundings of a kernel (store.py), the inputs' views, and the bound
-  arguments down to the last number, with each tensor by shape, type, device and place, not by contents. A tensor's
-  buffer stands in the entry for its place among the arguments, intermediate buffers for their size. What cannot be
-  described so (an object of another package, a lambda of unknown code, a buffer with contents that is not among the
-  arguments) is not kept: the jit then captures as ever.
-  `restore` does the same ahead of the first call, and runs nothing.
+How: a TinyJit of a functools.partial of a module's function reads its bound arguments, its inputs and nothing else.
+  Before such a jit captures, its linear is looked up on disk; afterwards it is put there. The key has the code (of the
+  packages of the function and of every object found in the arguments, of the patches, tinygrad's version), what kernels
+  depend on (store.surroundings), the inputs' views, and the bound arguments down to the last number, each tensor by
+  shape, type, device and place, not by contents. In an entry, a buffer of the arguments is its place among them, an
+  intermediate one its size. What cannot be described so (an object of unknown make, a buffer with contents that is not
+  among the arguments) is not kept: the jit then captures as ever. It comes last of the patches, to keep what they made.
+  restore() does the same ahead of a jit's first call, and runs nothing.
 Numbers: see README.
 Upstream: not sent; tinygrad pickles a captured jit with the contents of its buffers, for another purpose.
 """
 from __future__ import annotations
-import dataclasses, enum, functools, hashlib, importlib, inspect, pathlib, sys, types
-from collections.abc import Callable, Iterator
+import dataclasses, enum, functools, hashlib, importlib, pathlib, sys, types
+from collections.abc import Iterator
 from typing import Any
 import numpy as np
 from tinygrad import Device, Tensor
@@ -28,8 +28,11 @@ from tinygrad.uop.ops import Ops, UOp, buffers
 from tinygrad_llm.patches import store, uops
 
 SEAMS = {
-  "tinygrad.engine.jit:_TinyJit": "87ce13451fb5", "tinygrad.engine.jit:CapturedJit": "1aff72163bdb", "tinygrad.engine.jit:jit_lower": "3206ddd1ed56",
-  "tinygrad.engine.jit:_prepare_jit_inputs": "cb52af817f46", "tinygrad.uop.ops:UOp.new_buffer": "ab23e7926921",
+  "tinygrad.engine.jit:_TinyJit": "87ce13451fb5",
+  "tinygrad.engine.jit:CapturedJit": "1aff72163bdb",
+  "tinygrad.engine.jit:jit_lower": "3206ddd1ed56",
+  "tinygrad.engine.jit:_prepare_jit_inputs": "cb52af817f46",
+  "tinygrad.uop.ops:UOp.new_buffer": "ab23e7926921",
 }
 
 STORE = store.Store("captures")
@@ -67,7 +70,7 @@ class Description:
     if isinstance(x, (types.FunctionType, type)): return self.code(x)
     if isinstance(x, types.MethodType): return f"method({self.text((x.__func__, x.__self__))})"
     if dataclasses.is_dataclass(x): fields = {f.name: getattr(x, f.name) for f in dataclasses.fields(x)}
-    elif type(x).__reduce__ is object.__reduce__ and hasattr(x, "__dict__") and not hasattr(type(x), "__slots__"): fields = vars(x)
+    elif _is_plain(type(x)): fields = vars(x)
     else: raise Unknown(f"{type(x)}")
     return f"{self.name(type(x))}({self.text(fields)})"
 
@@ -87,6 +90,10 @@ class Description:
   def _place(self, u: UOp) -> Any:
     if not _is_buffer(u): return None
     return self.buffers.setdefault(u, len(self.buffers)), _layout(u)
+
+def _is_plain(cls: type) -> bool:
+  """Whether objects of a class are no more than their attributes."""
+  return cls.__new__ is object.__new__ and not any("__slots__" in vars(base) for base in cls.__mro__)
 
 def _is_buffer(u: UOp) -> bool: return u.op is Ops.BUFFER and u.addrspace is AddrSpace.GLOBAL
 def _layout(u: UOp) -> tuple: return u.device, u.max_numel(), u.dtype
@@ -115,22 +122,22 @@ class Key:
 def key(self: _TinyJit, args: tuple, kwargs: dict[str, Any]) -> Key | None:
   """The key of a jit that is about to capture; None if the capture is not to be kept."""
   beam = getenv("JITBEAM", BEAM.value)
-  if not store.caching() or store.shown() or not JIT or self.prune or VALIDATE_WITH_CPU or beam and IGNORE_BEAM_CACHE or \
-     getenv("HCQ2") or not isinstance(function := self.fxn, functools.partial): return None
+  if not store.caching() or store.shown() or not JIT or self.prune or VALIDATE_WITH_CPU or getenv("HCQ2"): return None
+  if (beam and IGNORE_BEAM_CACHE) or not isinstance(function := self.fxn, functools.partial): return None
   if not isinstance(f := function.func, types.FunctionType) or _find(f.__module__, f.__qualname__) is not f: return None
   bases, _, names, inputs = jit._prepare_jit_inputs(args, kwargs)
   described = Description()
   try:
     bound = described.text(function)
     held, given = dict(described.buffers), [described.text(x) for x in _unbound(args, kwargs)]
-    views = [(described.text(view), described.text(variables), repr(dtype), device) for view, variables, dtype, device in inputs]
+    views = described.text(inputs)
     devices = sorted({d for u in (*held, *bases) for d in to_tuple(u.device)} | {Device.DEFAULT})
     renderers = [(d, type(r := Device[d].renderer), r.target, r.suffix, r.compiler.cachekey) for d in devices]
     if any(not isinstance(u.device, str) for u in (*held, *bases)): return None
     sources = [(package, _source(package)) for package in sorted(described.packages)]
   except (Unknown, ValueError): return None
-  text = repr((store.surroundings(), beam and (beam, store.search_settings()), renderers, sources, bound, given, names, views,
-               list(map(_layout, bases))))
+  search = beam and (beam, store.search_settings())
+  text = repr((store.surroundings(), search, renderers, sources, bound, given, names, views, [*map(_layout, bases)]))
   return Key(text, held, names, inputs)
 
 def _unbound(args: tuple, kwargs: dict[str, Any]) -> Iterator[Any]:
@@ -145,11 +152,10 @@ def get(key: Key) -> CapturedJit | None:
   def buffer(token: tuple) -> UOp: return held[token[1]] if token[0] == "held" else UOp.new_buffer(*token[1])
   try:
     linear, ret = uops.load(data, buffer)
-    assert linear.op is Ops.LINEAR
-    return CapturedJit(Tensor(ret), linear, key.names, key.inputs)
-  except Exception:  # whatever a damaged entry makes of the reading
-    STORE.drop(key.text)
-    return None
+    if linear.op is Ops.LINEAR: return CapturedJit(Tensor(ret), linear, key.names, key.inputs)
+  except Exception: pass  # whatever an entry that is none makes of the reading
+  STORE.drop(key.text)
+  return None
 
 def put(key: Key, ret: Any, linear: UOp, fresh: set[UOp]) -> None:
   if not isinstance(ret, Tensor): return
@@ -162,8 +168,8 @@ def put(key: Key, ret: Any, linear: UOp, fresh: set[UOp]) -> None:
   except ValueError: pass
 
 def call(self: _TinyJit, *args: Any, **kwargs: Any) -> Any:
-  if self.captured is not None or self.cnt != 1 or (found := key(self, args, kwargs)) is None: return _call(self, *args, **kwargs)
-  if _restored(self, found): return _call(self, *args, **kwargs)
+  found = key(self, args, kwargs) if self.captured is None and self.cnt == 1 else None
+  if found is None or _restored(self, found): return _call(self, *args, **kwargs)
   _lowered.clear()
   ret = _call(self, *args, **kwargs)
   if len(_lowered) == 1: put(found, ret, *_lowered[0])
@@ -172,7 +178,7 @@ def call(self: _TinyJit, *args: Any, **kwargs: Any) -> Any:
 
 def jit_lower(linear: UOp, held_bufs: set[UOp], input_uops: list[UOp]) -> UOp:
   lowered = _jit_lower(linear, held_bufs, input_uops)
-  fresh = {u for u in lowered.toposort() if _is_buffer(u) and not ((b := buffers.get(u)) is not None and b.is_allocated())}
+  fresh = {u for u in lowered.toposort() if _is_buffer(u) and ((b := buffers.get(u)) is None or not b.is_allocated())}
   _lowered.append((lowered, fresh))
   return lowered
 

@@ -17,7 +17,7 @@ Upstream: not sent; the key would have to be complete there first (DEV=CPU compi
 from __future__ import annotations
 import time
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 from tinygrad import codegen
 from tinygrad.codegen import to_program_cache, to_program_key
 from tinygrad.codegen.opt import search
@@ -29,15 +29,23 @@ from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.patches import store, uops
 
 SEAMS = {
-  "tinygrad.codegen:do_to_program": "f4acce5335e4", "tinygrad.codegen:to_program": "0ac8cb89e06a", "tinygrad.codegen:to_program_key": "c20f3e3b2ead",
-  "tinygrad.codegen.opt.search:_try_compile": "e081044fe13f", "tinygrad.engine.realize:lower_and_compile": "bced2cdfd2f2",
-  "tinygrad.engine.realize:_get_call_to_compile": "72598a7e08c6", "tinygrad.engine.realize:estimate_uop": "ae82433dcf2d",
-  "tinygrad.uop.ops:UOp.to_elf": "fd6935d9fd3d", "tinygrad.uop.ops:UOp.key": "2618cde4dd7c", "tinygrad.uop.ops:KernelInfo": "6d5ba5070bdf",
-  "tinygrad.uop.ops:ProgramInfo": "ae131047bc29", "tinygrad.device:Compiler.__init__": "1630afe6e1cc",
+  "tinygrad.codegen:do_to_program": "f4acce5335e4",
+  "tinygrad.codegen:to_program": "0ac8cb89e06a",
+  "tinygrad.codegen:to_program_key": "c20f3e3b2ead",
+  "tinygrad.codegen.opt.search:_try_compile": "e081044fe13f",
+  "tinygrad.engine.realize:lower_and_compile": "bced2cdfd2f2",
+  "tinygrad.engine.realize:_get_call_to_compile": "72598a7e08c6",
+  "tinygrad.engine.realize:estimate_uop": "ae82433dcf2d",
+  "tinygrad.uop.ops:UOp.to_elf": "fd6935d9fd3d",
+  "tinygrad.uop.ops:UOp.key": "2618cde4dd7c",
+  "tinygrad.uop.ops:KernelInfo": "6d5ba5070bdf",
+  "tinygrad.uop.ops:ProgramInfo": "ae131047bc29",
+  "tinygrad.device:Compiler.__init__": "1630afe6e1cc",
 }
 
 progress: Callable[[int, int], None] | None = None
 STORE = store.Store("programs")
+_COMPILED = (Ops.SINK, Ops.LINEAR, Ops.SOURCE, Ops.BINARY)
 _START = 1.3  # seconds until a compile worker has started and lowers at full speed
 
 _do_to_program, _lower_and_compile, _init = codegen.do_to_program, realize.lower_and_compile, Compiler.__init__
@@ -45,27 +53,26 @@ _do_to_program, _lower_and_compile, _init = codegen.do_to_program, realize.lower
 def key(ast: UOp, renderer: Renderer) -> str | None:
   """What a program is kept under; None if it is not to be kept."""
   if not store.caching() or store.shown() or ast.op is not Ops.SINK: return None
-  if beam := getattr(ast.arg, "beam", 0):
-    if IGNORE_BEAM_CACHE: return None
-  return repr((store.surroundings(), to_program_key(ast, renderer), ast.tag, renderer.suffix, renderer.compiler.cachekey,
-               store.search_settings() if beam else None))
+  if (beam := getattr(ast.arg, "beam", 0)) and IGNORE_BEAM_CACHE: return None
+  return repr((store.surroundings(), to_program_key(ast, renderer), ast.tag, renderer.suffix,
+               renderer.compiler.cachekey, store.search_settings() if beam else None))
 
 def slim(program: UOp) -> UOp:
-  """A compiled PROGRAM without the graph that it was lowered from."""
+  """A compiled PROGRAM without the graph that it was lowered from; its estimates are in their simplest form."""
   sink, linear, source, binary = program.src
-  kept = uops.params(linear.src)
-  return program.replace(src=(sink.replace(src=kept), linear.replace(src=kept), source, binary))
+  kept = tuple(u for u in linear.src if u.op is Ops.PARAM)
+  info = sink.arg if sink.arg.estimates is None else replace(sink.arg, estimates=sink.arg.estimates.simplify())
+  return program.replace(src=(sink.replace(src=kept, arg=info), linear.replace(src=kept), source, binary))
 
 def get(ast: UOp, renderer: Renderer) -> UOp | None:
   """The program on disk, or None."""
   if (name := key(ast, renderer)) is None or (data := STORE.get(name)) is None: return None
   try:
     program, = uops.load(data)
-    assert program.op is Ops.PROGRAM and len(program.src) == 4
-    return program
-  except Exception:  # whatever a damaged entry makes of the reading
-    STORE.drop(name)
-    return None
+    if tuple(s.op for s in program.src) == _COMPILED: return program
+  except Exception: pass  # whatever an entry that is none makes of the reading
+  STORE.drop(name)
+  return None
 
 def do_to_program(ast: UOp, renderer: Renderer) -> UOp:
   if (found := get(ast, renderer)) is not None: return found
@@ -75,8 +82,6 @@ def do_to_program(ast: UOp, renderer: Renderer) -> UOp:
   try: STORE.put(name, uops.dump([program]))
   except ValueError: pass  # an argument of a class that is not written
   return program
-
-_COMPILED = (Ops.SINK, Ops.LINEAR, Ops.SOURCE, Ops.BINARY)
 
 def searched(ast: UOp, renderer: Renderer) -> UOp:
   """to_program for BEAM's candidates: there are hundreds of each kernel, and their LINEAR is looked at."""
@@ -118,5 +123,6 @@ def init_compiler(self: Compiler, cachekey: str | None = None) -> None:
 def install() -> None:
   codegen.do_to_program, search.to_program = do_to_program, searched
   realize.lower_and_compile, realize.tqdm = lower_and_compile, Progress  # type: ignore[misc,assignment]
-  realize.to_program_context = (*realize.to_program_context, CACHELEVEL, CCACHE, IGNORE_BEAM_CACHE)
+  switches = (*realize.to_program_context, CACHELEVEL, CCACHE, IGNORE_BEAM_CACHE)  # these go to the compile workers
+  realize.to_program_context = switches  # type: ignore[assignment]
   Compiler.__init__ = init_compiler  # type: ignore[method-assign]

@@ -13,7 +13,7 @@ Python objects but the few classes that uops.py allows.
 from __future__ import annotations
 import contextlib, functools, hashlib, itertools, os, pathlib, platform, shutil, sys, time
 from tinygrad import helpers
-from tinygrad.helpers import CACHEDB, CACHELEVEL, CCACHE, DEBUG, VIZ, ContextVar, getenv
+from tinygrad.helpers import CACHELEVEL, CCACHE, DEBUG, VIZ, ContextVar
 from tinygrad_llm.patches import TINYGRAD, patch_set
 
 _DAY = 86400
@@ -49,7 +49,7 @@ class Store:
     path = self.path(key)
     fresh = path.with_name(f"{path.name}.{os.getpid()}.{next(self.count)}.new")
     try:
-      self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+      for folder in (self.folder.parent, self.folder): folder.mkdir(mode=0o700, parents=True, exist_ok=True)
       fresh.write_bytes(hashlib.sha256(entry).digest() + entry)
       fresh.replace(path)
     except OSError:
@@ -67,7 +67,8 @@ class Store:
       for file in found:
         with contextlib.suppress(OSError):
           stat = file.stat()
-          entries.append((stat.st_mtime if not file.name.endswith(".new") else stat.st_mtime - _DAY, stat.st_size, file.path))
+          left_behind = file.name.endswith(".new") and time.time() - stat.st_mtime > _DAY
+          entries.append((0 if left_behind else stat.st_mtime, stat.st_size, file.path))
     size = sum(size for _, size, _ in entries)
     if size <= self.bound: return
     for _, nbytes, path in sorted(entries):
@@ -82,12 +83,12 @@ def shown() -> bool:
   """Whether the user asked to see how kernels are made (DEBUG=3 and up, VIZ): then they are made."""
   return DEBUG.value >= 3 or bool(VIZ.value)
 
-# variables that say what is shown, kept, checked or run where, not what is made. BEAM is in a kernel's KernelInfo, DEV in
-# the renderer's target
-_OBSERVING = frozenset((
-  "ALLOW_DEVICE_USAGE", "BEAM", "CACHELEVEL", "CAPTURE_PROCESS_REPLAY", "CAPTURING", "CCACHE", "DEBUG", "DEBUG_RANGEIFY",
-  "DEV", "IGNORE_BEAM_CACHE", "LRU", "MAX_BUFFER_SIZE", "NO_COLOR", "NULL_ALLOW_COPYOUT", "PARALLEL", "PROFILE", "SCACHE",
-  "SPEC", "SQTT", "TRACEMETA", "TRACK_MATCH_STATS", "VALIDATE_WITH_CPU", "VIZ", "PMC"))
+# what says what is shown, kept, checked or run where, not what is made; BEAM is in a kernel's KernelInfo, DEV in the
+# renderer's target
+OBSERVING = frozenset((
+  "ALLOW_DEVICE_USAGE", "BEAM", "CACHELEVEL", "CAPTURE_PROCESS_REPLAY", "CAPTURING", "CCACHE", "DEBUG",
+  "DEBUG_RANGEIFY", "DEV", "IGNORE_BEAM_CACHE", "LRU", "NO_COLOR", "NULL_ALLOW_COPYOUT", "PARALLEL", "PROFILE",
+  "SCACHE", "SPEC", "TRACEMETA", "TRACK_MATCH_STATS", "VALIDATE_WITH_CPU", "VIZ"))
 
 # what tinygrad.codegen, .renderer, .schedule and .engine.jit read from the environment in the middle of their work
 ENVIRONMENT = (
@@ -98,17 +99,18 @@ ENVIRONMENT = (
 def surroundings() -> tuple:
   """What every key carries beside its own: versions, patches, machine, and the variables that kernels depend on."""
   return (TINYGRAD, sys.version_info[:2], patch_set(), machine(),
-          tuple((k, str(v.value)) for k, v in sorted(ContextVar._cache.items()) if k not in _OBSERVING),
+          tuple((k, str(v.value)) for k, v in sorted(ContextVar._cache.items()) if k not in OBSERVING),
           tuple((k, os.environ.get(k)) for k in ENVIRONMENT))
 
 def search_settings() -> tuple:
   """What BEAM's search depends on."""
-  return tuple((k, v) for k, v in sorted(os.environ.items()) if k.startswith("BEAM_") or k in ("TC", "TC_OPT", "NOLOCALS"))
+  names = ("TC", "TC_OPT", "NOLOCALS")
+  return tuple((k, v) for k, v in sorted(os.environ.items()) if k.startswith("BEAM_") or k in names)
 
 def machine() -> str:
   """A short key of the processor and of the C compiler: a home folder may be shared by machines, and kernels of the CPU
   device are compiled for the one they are made on."""
-  return _machine(getenv("CC", "clang"))
+  return _machine(os.environ.get("CC", "clang"))  # not by getenv: it holds on to what it saw first
 
 @functools.cache
 def _machine(cc: str) -> str: return hashlib.sha256(repr((_processor(), _program(cc))).encode()).hexdigest()[:16]

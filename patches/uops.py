@@ -4,7 +4,7 @@ UOps, tinygrad's dataclasses and enumerations, its dtypes and constants, and pla
 """
 from __future__ import annotations
 import dataclasses, enum, importlib, io, pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from tinygrad.dtype import ConstFloat, DType, InvalidType
 from tinygrad.uop.ops import Ops, UOp
@@ -85,5 +85,3 @@ class _Unpickler(pickle.Unpickler):
     cls = getattr(importlib.import_module(module), name) if module.startswith("tinygrad.") else None
     if not allowed(cls): raise pickle.UnpicklingError(f"{module}.{name} is not read")
     return cls
-
-def params(uops: Iterable[UOp]) -> tuple[UOp, ...]: return tuple(u for u in uops if u.op is Ops.PARAM)

@@ -20,6 +20,7 @@ from tinygrad_llm.hub import resolve
 from tinygrad_llm.loader import Loader
 from tinygrad_llm.model import Model
 from tinygrad_llm.patches.captures import restore
+from tinygrad_llm.progress import compiling
 from tinygrad_llm.sampling import Sampler
 from tinygrad_llm.stop import StopStrings
 from tinygrad_llm.tokenizer import Tokenizer
@@ -61,7 +62,7 @@ class LLM:
     except (MemoryError, OSError) as e:
       raise InputError(f"{self.path}: no memory on {self.device} for it and {self.max_context} positions; use a "
                        f"smaller max_context, quant type or model ({e})") from e
-    self.weights, self.timing = loader.weights, Timing()
+    self.weights, self.timing, self._progress = loader.weights, Timing(), progress
     self._held: list[int] = []  # the tokens whose keys and values are in the cache
     self._prompt, self._token = (empty((1, n), dtypes.int32) for n in (self.chunk, 1))
     self._x = empty((1, self.chunk, self.config.dim), dtypes.float32)  # the last layer's output
@@ -175,10 +176,12 @@ class LLM:
     """
     if self._decode.captured is not None: return
     start, row = self._position(0), UOp.variable("row", 0, self.chunk - 1).bind(0)
-    if restore(self._prefill, self._prompt[:, :self._length(1)], start) and restore(self._row_logits, self._x, row) and \
-       restore(self._decode, self._token, start): return
-    self._last_logits([token], 0)
-    self._step(token, 0)
+    calls = ((self._prefill, self._prompt[:, :self._length(1)], start), (self._row_logits, self._x, row),
+             (self._decode, self._token, start))
+    if all(restore(*call) for call in calls): return
+    with compiling(self._progress):
+      self._last_logits([token], 0)
+      self._step(token, 0)
     self._held = []
 
   def _tokens(self, ids: list[int], max_tokens: int | None, sampler: Sampler, ends: frozenset[int]) -> Iterator[int]:
