@@ -23,7 +23,7 @@ from tinygrad.dtype import AddrSpace, DType
 from tinygrad.engine import jit
 from tinygrad.engine.jit import CapturedJit, _TinyJit
 from tinygrad.engine.realize import get_runtime
-from tinygrad.helpers import BEAM, IGNORE_BEAM_CACHE, JIT, VALIDATE_WITH_CPU, getenv, to_tuple
+from tinygrad.helpers import BEAM, IGNORE_BEAM_CACHE, JIT, JIT_BATCH_SIZE, VALIDATE_WITH_CPU, getenv, to_tuple
 from tinygrad.uop.ops import Ops, UOp, buffers
 from tinygrad_llm.patches import store, uops
 
@@ -70,7 +70,7 @@ class Description:
     if isinstance(x, (types.FunctionType, type)): return self.code(x)
     if isinstance(x, types.MethodType): return f"method({self.text((x.__func__, x.__self__))})"
     if dataclasses.is_dataclass(x): fields = {f.name: getattr(x, f.name) for f in dataclasses.fields(x)}
-    elif _is_plain(type(x)): fields = vars(x)
+    elif hasattr(x, "__dict__") and _is_plain(type(x)): fields = vars(x)
     else: raise Unknown(f"{type(x)}")
     return f"{self.name(type(x))}({self.text(fields)})"
 
@@ -136,8 +136,8 @@ def key(self: _TinyJit, args: tuple, kwargs: dict[str, Any]) -> Key | None:
     if any(not isinstance(u.device, str) for u in (*held, *bases)): return None
     sources = [(package, _source(package)) for package in sorted(described.packages)]
   except (Unknown, ValueError): return None
-  search = beam and (beam, store.search_settings())
-  text = repr((store.surroundings(), search, renderers, sources, bound, given, names, views, [*map(_layout, bases)]))
+  how = JIT.value, JIT_BATCH_SIZE.value, beam and (beam, store.search_settings())
+  text = repr((store.surroundings(), how, renderers, sources, bound, given, names, views, [*map(_layout, bases)]))
   return Key(text, held, names, inputs)
 
 def _unbound(args: tuple, kwargs: dict[str, Any]) -> Iterator[Any]:

@@ -83,12 +83,12 @@ def shown() -> bool:
   """Whether the user asked to see how kernels are made (DEBUG=3 and up, VIZ): then they are made."""
   return DEBUG.value >= 3 or bool(VIZ.value)
 
-# what says what is shown, kept, checked or run where, not what is made; BEAM is in a kernel's KernelInfo, DEV in the
+# what says what is shown, kept, checked or run where, not what a kernel is; BEAM is in its KernelInfo, DEV in the
 # renderer's target
 OBSERVING = frozenset((
   "ALLOW_DEVICE_USAGE", "BEAM", "CACHELEVEL", "CAPTURE_PROCESS_REPLAY", "CAPTURING", "CCACHE", "DEBUG",
-  "DEBUG_RANGEIFY", "DEV", "IGNORE_BEAM_CACHE", "LRU", "NO_COLOR", "NULL_ALLOW_COPYOUT", "PARALLEL", "PROFILE",
-  "SCACHE", "SPEC", "TRACEMETA", "TRACK_MATCH_STATS", "VALIDATE_WITH_CPU", "VIZ"))
+  "DEBUG_RANGEIFY", "DEV", "IGNORE_BEAM_CACHE", "JIT", "JIT_BATCH_SIZE", "LRU", "NO_COLOR",
+  "NULL_ALLOW_COPYOUT", "PARALLEL", "PROFILE", "SCACHE", "SPEC", "TRACEMETA", "VALIDATE_WITH_CPU", "VIZ"))
 
 # what tinygrad.codegen, .renderer, .schedule and .engine.jit read from the environment in the middle of their work
 ENVIRONMENT = (
@@ -98,8 +98,8 @@ ENVIRONMENT = (
 
 def surroundings() -> tuple:
   """What every key carries beside its own: versions, patches, machine, and the variables that kernels depend on."""
-  return (TINYGRAD, sys.version_info[:2], patch_set(), machine(),
-          tuple((k, str(v.value)) for k, v in sorted(ContextVar._cache.items()) if k not in OBSERVING),
+  switches = (v for v in vars(helpers).values() if isinstance(v, ContextVar) and v.key not in OBSERVING)
+  return (TINYGRAD, sys.version_info[:2], patch_set(), machine(), tuple((v.key, str(v.value)) for v in switches),
           tuple((k, os.environ.get(k)) for k in ENVIRONMENT))
 
 def search_settings() -> tuple:

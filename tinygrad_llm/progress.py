@@ -12,10 +12,11 @@ def compiling(show: bool) -> Iterator[None]:
   if not show or not sys.stderr.isatty():
     yield
     return
-  bar = tqdm(total=0, desc="compiling", file=sys.stderr, leave=False)
+  bar: tqdm | None = None
   before = 0  # kernels of the batches that are done
   def update(done: int, total: int) -> None:
-    nonlocal before
+    nonlocal bar, before
+    if bar is None: bar = tqdm(desc="compiling", file=sys.stderr, leave=False)
     bar.total, bar.n = before + total, before + done
     bar.refresh()
     if done == total: before += total
@@ -23,4 +24,4 @@ def compiling(show: bool) -> Iterator[None]:
   try: yield
   finally:
     programs.progress = None
-    bar.close()
+    if bar is not None: bar.close()
