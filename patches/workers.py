@@ -11,8 +11,10 @@ Upstream: not sent; tinygrad has no notion of patches.
 from tinygrad.engine import worker
 from tinygrad_llm import patches
 
-SEAMS = {"tinygrad.engine.worker:_init_worker": "d11bc983921b",
-         "tinygrad.engine.worker:get_worker_pool": "daa5e0085fa7"}
+SEAMS = {
+  "tinygrad.engine.worker:_init_worker": "d11bc983921b",
+  "tinygrad.engine.worker:get_worker_pool": "daa5e0085fa7",
+}
 
 _stock = worker._init_worker
 
