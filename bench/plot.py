@@ -1,0 +1,76 @@
+"""
+The README's plot, from a JSON file of peers.py: tokens a second of each peer, and what the memory allows.
+
+  python bench/plot.py [results/peers-DATE.json] [--out bench/results/decode.png]      (default: the latest)
+"""
+from __future__ import annotations
+import pathlib
+import sys
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import json
+from typing import Any
+from bench.machine import RESULTS
+from tinygrad_llm.command import Parser, guarded
+from tinygrad_llm.errors import InputError
+
+COLORS = {"tinygrad_llm": "#1f6feb", "llama.cpp": "#d29922", "stock": "#8b949e"}
+
+def bars(report: dict[str, Any]) -> tuple[list[str], list[str], dict[tuple[str, str], tuple[float, float, float]]]:
+  """Models, peers, and for each pair (median, min, max) tokens a second of the first generation test they have."""
+  speeds, peers = {}, list[str]()
+  for model in report["models"]:
+    tests = [r["test"] for r in model["rows"] if r["test"].startswith("tg")]
+    for r in model["rows"]:
+      if not tests or r["test"] != tests[0] or r["peer"] not in COLORS: continue
+      speeds[model["model"], r["peer"]] = r["median_ts"], r["min_ts"], r["max_ts"]
+      if r["peer"] not in peers: peers.append(r["peer"])
+  models = [m["model"] for m in report["models"] if any(key[0] == m["model"] for key in speeds)]
+  return models, [name for name in COLORS if name in peers], speeds
+
+def draw(report: dict[str, Any], out: pathlib.Path) -> None:
+  try: import matplotlib
+  except ImportError: raise InputError("matplotlib: not installed; run: pip install matplotlib") from None
+  matplotlib.use("Agg")
+  from matplotlib import pyplot as plt
+  models, peers, speeds = bars(report)
+  if not models: raise InputError("plot: the file has no generation tests; run peers.py with -n above 0")
+  figure, axes = plt.subplots(figsize=(1.6 + 1.5 * len(models), 3.6), dpi=150, layout="constrained")
+  width = 0.8 / len(peers)
+  for i, peer in enumerate(peers):
+    for j, model in enumerate(models):
+      if (found := speeds.get((model, peer))) is None: continue
+      x, (median, low, high) = j - 0.4 + width * (i + 0.5), found
+      axes.bar(x, median, width * 0.92, color=COLORS[peer], label=peer if model == models[0] else None,
+               yerr=[[median - low], [high - median]], error_kw={"elinewidth": 0.8, "capsize": 2})
+      axes.annotate(f"{median:.3g}", (x, high), ha="center", va="bottom", fontsize=7)
+  for j, name in enumerate(models):
+    model = next(m for m in report["models"] if m["model"] == name)
+    if model["bandwidth_gbs"]:
+      limit = model["bandwidth_gbs"][1] * 1e9 / model["bytes_per_token"]
+      axes.hlines(limit, j - 0.45, j + 0.45, colors="#cf222e", linestyles="--", linewidth=1,
+                  label="read bandwidth" if j == 0 else None)
+  axes.set_xticks(range(len(models)), [name.replace(" ", "\n", 1) for name in models], fontsize=8)
+  axes.set_ylabel("tokens / s")
+  axes.spines[["top", "right"]].set_visible(False)
+  axes.margins(y=0.12)
+  axes.legend(fontsize=7, frameon=False, ncols=2)
+  axes.set_title(f"decode, {report['machine']['cpu']}, {report['threads']} threads, {report['date'][:10]}", fontsize=8)
+  out.parent.mkdir(parents=True, exist_ok=True)
+  figure.savefig(out)
+  plt.close(figure)
+
+def _main() -> None:
+  parser = Parser(prog="python bench/plot.py", description="Plot a result of peers.py.")
+  parser.add_argument("json", nargs="?", type=pathlib.Path, help="default: the latest in bench/results/")
+  parser.add_argument("--out", type=pathlib.Path, default=RESULTS / "decode.png")
+  args = parser.parse_args()
+  files = [args.json] if args.json else sorted(RESULTS.glob("peers-*.json"))
+  if not files: raise InputError(f"{RESULTS}: no peers-*.json; run peers.py first")
+  try: report = json.loads(files[-1].read_text())
+  except ValueError as e: raise InputError(f"{files[-1]}: not JSON ({e}); run peers.py again") from e
+  draw(report, args.out)
+  print(args.out)
+
+def main() -> None: guarded(_main)
+
+if __name__ == "__main__": main()
