@@ -1,7 +1,7 @@
 """
 This project against its peers: the same GGUF, the same threads, the same random tokens, one run.
 
-  python bench/peers.py -m model.gguf [-m other.gguf] [--peers stock,llama.cpp] [--ablate] [--json]
+  python bench/peers.py -m model.gguf [other.gguf ..] [--peers stock,llama.cpp] [--ablate] [--json]
 
 Peers: `stock` is tinygrad without our patches (NO_PATCHES=1); any NAME=VALUE is this project with that in its
 environment (several with +, as in BEAM=2+NO_THREADS=1); --ablate adds one for each patch that is switched off alone;
@@ -275,7 +275,7 @@ def table(report: dict[str, Any], threads: int) -> str:
 def _parser() -> argparse.ArgumentParser:
   parser = Parser(prog="python bench/peers.py", description="Time a GGUF model here and in its peers, taking turns.")
   add = parser.add_argument
-  add("-m", "--model", action="append", required=True, metavar="M", help="a .gguf file or alias; may be given again")
+  add("-m", "--model", action="extend", nargs="+", required=True, metavar="M", help="a .gguf file or alias, or several")
   add("--peers", default="stock,llama.cpp", help="stock, llama.cpp, NAME=VALUE (default stock,llama.cpp; none: none)")
   add("--ablate", action="store_true", help="also each patch switched off alone")
   add_tests(add, 128, 128)

@@ -42,7 +42,7 @@ def draw(report: dict[str, Any], out: pathlib.Path) -> None:
       x, (median, low, high) = j - 0.4 + width * (i + 0.5), found
       axes.bar(x, median, width * 0.92, color=COLORS[peer], label=peer if model == models[0] else None,
                yerr=[[median - low], [high - median]], error_kw={"elinewidth": 0.8, "capsize": 2})
-      axes.annotate(f"{median:.3g}", (x, high), ha="center", va="bottom", fontsize=7)
+      axes.annotate(f"{median:.0f}" if median >= 100 else f"{median:.3g}", (x, high), ha="center", va="bottom", fontsize=7)
   for j, name in enumerate(models):
     model = next(m for m in report["models"] if m["model"] == name)
     if model["bandwidth_gbs"]:
@@ -53,7 +53,7 @@ def draw(report: dict[str, Any], out: pathlib.Path) -> None:
   axes.set_ylabel("tokens / s")
   axes.spines[["top", "right"]].set_visible(False)
   axes.margins(y=0.12)
-  axes.legend(fontsize=7, frameon=False, ncols=2)
+  figure.legend(loc="outside lower center", fontsize=7, frameon=False, ncols=len(peers) + 1)
   axes.set_title(f"decode, {report['machine']['cpu']}, {report['threads']} threads, {report['date'][:10]}", fontsize=8)
   out.parent.mkdir(parents=True, exist_ok=True)
   figure.savefig(out)

@@ -104,9 +104,10 @@ class ModelInfo:
 
 def _file_type(file: GGUF) -> str:
   """As general.file_type says, or the type of most bytes."""
-  from gguf import LlamaFileType
-  try: return LlamaFileType(file.kv.get("general.file_type", -1)).name.split("_", 1)[1]
-  except (ValueError, IndexError): pass
+  try:
+    from gguf import LlamaFileType
+    return LlamaFileType(file.kv.get("general.file_type", -1)).name.split("_", 1)[1]
+  except (ImportError, ValueError, IndexError): pass  # bench/gpu_check.py does without gguf-py
   types: Counter[int] = Counter()
   for t in file.tensors.values(): types[t.type] += t.nbytes
   return GGML_TYPES[types.most_common(1)[0][0]][0]
@@ -123,9 +124,13 @@ class Runner:
     """Feeds n tokens at once after `depth` others; the logits after the last, (vocab_size,)."""
     return self.llm._last_logits(self.ids[:depth + n], depth)
 
+  def step(self, position: int) -> np.ndarray:
+    """Feeds the token of a position, all before it being fed; the logits after it, (vocab_size,)."""
+    return self.llm._step(self.ids[position], position)
+
   def generate(self, n: int, depth: int = 0) -> None:
     """Feeds n tokens one by one after `depth` others; each has its logits on the host before the next goes in."""
-    for i in range(depth, depth + n): self.llm._step(self.ids[i], i)
+    for i in range(depth, depth + n): self.step(i)
 
   def time(self, test: Test, passes: int = 1) -> int:
     """Wall time in ns of `passes` runs of a test; its depth must be filled."""
