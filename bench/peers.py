@@ -301,19 +301,20 @@ def _check_llama(pythons: Sequence[str]) -> None:
     try: done = subprocess.run([python, "-c", "import llama_cpp"], capture_output=True, text=True)
     except OSError as e: raise InputError(f"--llama-python {python}: {e.strerror}; give the path of a python") from e
     if done.returncode:
-      raise InputError(f"{python}: llama.cpp is not there ({done.stderr.strip().splitlines()[-1]:.100}); pip install "
-                       "llama-cpp-python==0.3.36, or name one that has it with --llama-python, or use --peers stock")
+      reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+      raise InputError(f"{python}: llama.cpp is not there ({reason:.100}); pip install llama-cpp-python==0.3.36, or "
+                       "name one that has it with --llama-python, or use --peers stock")
 
 def _main() -> None:
   args = _parser().parse_args()
   tests, models = asked_tests(args, 128, 128), []
   for name, value in (("-t", args.threads), ("--seconds", args.seconds)):
     if not 0 < value < 1e4: raise InputError(f"{name} {value}: give a number above 0")
+  _contestants(args)
   for model in args.model:
     info = ModelInfo.from_gguf(open_gguf(path := resolve(model)))
     check_context(str(path), info, tests)
     models.append((str(path), info))
-  _contestants(args)
   if LLAMA in args.peers.split(","): _check_llama(args.llama_python or [sys.executable])
   on_cpu = os.environ.setdefault("DEV", "CPU").split(":")[0] == "CPU"
   if (load := os.getloadavg()[0]) > 0.3 * cores():

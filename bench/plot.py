@@ -15,17 +15,15 @@ from tinygrad_llm.errors import InputError
 
 COLORS = {"tinygrad_llm": "#1f6feb", "llama.cpp": "#d29922", "stock": "#8b949e"}
 
-def bars(report: dict[str, Any]) -> tuple[list[str], list[str], dict[tuple[str, str], tuple[float, float, float]]]:
-  """Models, peers, and for each pair (median, min, max) tokens a second of the first generation test they have."""
-  speeds, peers = {}, list[str]()
+def bars(report: dict[str, Any]) -> tuple[list[str], list[str], dict[tuple[int, str], tuple[float, float, float]]]:
+  """Models, peers, and by their number and name (median, min, max) tokens a second of the first generation test."""
+  models, speeds = list[str](), dict[tuple[int, str], tuple[float, float, float]]()
   for model in report["models"]:
     tests = [r["test"] for r in model["rows"] if r["test"].startswith("tg")]
-    for r in model["rows"]:
-      if not tests or r["test"] != tests[0] or r["peer"] not in COLORS: continue
-      speeds[model["model"], r["peer"]] = r["median_ts"], r["min_ts"], r["max_ts"]
-      if r["peer"] not in peers: peers.append(r["peer"])
-  models = [m["model"] for m in report["models"] if any(key[0] == m["model"] for key in speeds)]
-  return models, [name for name in COLORS if name in peers], speeds
+    rows = {r["peer"]: r for r in model["rows"] if tests and r["test"] == tests[0] and r["peer"] in COLORS}
+    speeds |= {(len(models), name): (r["median_ts"], r["min_ts"], r["max_ts"]) for name, r in rows.items()}
+    models.append(model["model"])
+  return models, [name for name in COLORS if any(key[1] == name for key in speeds)], speeds
 
 def draw(report: dict[str, Any], out: pathlib.Path) -> None:
   try: import matplotlib
@@ -33,22 +31,22 @@ def draw(report: dict[str, Any], out: pathlib.Path) -> None:
   matplotlib.use("Agg")
   from matplotlib import pyplot as plt
   models, peers, speeds = bars(report)
-  if not models: raise InputError("plot: the file has no generation tests; run peers.py with -n above 0")
+  if not speeds: raise InputError("plot: the file has no generation tests; run peers.py with -n above 0")
   figure, axes = plt.subplots(figsize=(1.6 + 1.5 * len(models), 3.6), dpi=150, layout="constrained")
-  width = 0.8 / len(peers)
-  for i, peer in enumerate(peers):
-    for j, model in enumerate(models):
-      if (found := speeds.get((model, peer))) is None: continue
-      x, (median, low, high) = j - 0.4 + width * (i + 0.5), found
-      axes.bar(x, median, width * 0.92, color=COLORS[peer], label=peer if model == models[0] else None,
-               yerr=[[median - low], [high - median]], error_kw={"elinewidth": 0.8, "capsize": 2})
-      axes.annotate(f"{median:.0f}" if median >= 100 else f"{median:.3g}", (x, high), ha="center", va="bottom", fontsize=7)
-  for j, name in enumerate(models):
-    model = next(m for m in report["models"] if m["model"] == name)
+  width, labelled = 0.8 / len(peers), set[str]()
+  def label(name: str) -> str | None:
+    return None if name in labelled else labelled.add(name) or name  # type: ignore[func-returns-value]
+  for (j, peer), (median, low, high) in speeds.items():
+    x = j - 0.4 + width * (peers.index(peer) + 0.5)
+    axes.bar(x, median, width * 0.92, color=COLORS[peer], label=label(peer), yerr=[[median - low], [high - median]],
+             error_kw={"elinewidth": 0.8, "capsize": 2})
+    text = f"{median:.0f}" if median >= 100 else f"{median:.3g}"
+    axes.annotate(text, (x, high), ha="center", va="bottom", fontsize=7)
+  for j, model in enumerate(report["models"]):
     if model["bandwidth_gbs"]:
       limit = model["bandwidth_gbs"][1] * 1e9 / model["bytes_per_token"]
       axes.hlines(limit, j - 0.45, j + 0.45, colors="#cf222e", linestyles="--", linewidth=1,
-                  label="read bandwidth" if j == 0 else None)
+                  label=label("read bandwidth"))
   axes.set_xticks(range(len(models)), [name.replace(" ", "\n", 1) for name in models], fontsize=8)
   axes.set_ylabel("tokens / s")
   axes.spines[["top", "right"]].set_visible(False)
