@@ -14,7 +14,8 @@ import functools, hashlib, importlib, importlib.metadata, importlib.util, os, pa
 
 TINYGRAD = "0.14.0"
 # in the order of installation
-PATCHES: tuple[str, ...] = ("workers", "beam_cache")
+PATCHES: tuple[str, ...] = ("workers", "beam_cache", "threads", "dispatch", "passes", "gathers", "splice", "shared_sums", "lanes",
+                            "nested_reduce", "matvec", "prefetch")
 
 class SeamError(ImportError):
   """The installed tinygrad is not the one that the patches were made for."""
