@@ -1,10 +1,11 @@
 """
 A replayed TinyJit step is one call into native code.
 
-Why:
-How:
-Numbers:
-Upstream:
+Why: the CPU device has no graph; a replayed step is a loop in Python, 14.6 us a kernel.
+How: a GraphRunner writes the step as a table of commands once; a replay patches variables and inputs in it and calls
+  native code that runs it, with all threads.
+Numbers: not measured alone yet.
+Upstream: not sent.
 """
 from __future__ import annotations
 from collections import defaultdict

@@ -1,10 +1,10 @@
 """
 A kernel with threads runs on as many cores.
 
-Why:
-How:
-Numbers:
-Upstream:
+Why: the CPU device runs the threads of a kernel one after another on one core.
+How: persistent native workers take a launch's shares; they spin for a while, then sleep.
+Numbers: Q4_K matvec of the 1B shape 7.1 -> 13.75 GB/s with 2 threads.
+Upstream: not sent.
 """
 from typing import Any
 from tinygrad.runtime.ops_cpu import CPUProgram
