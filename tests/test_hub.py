@@ -144,7 +144,8 @@ def test_aliases():
 def test_unknown_names(server: Hub, model: str, words: str): assert words in refusal(model)
 
 def test_names_import_nothing():
-  code = ("import sys; sys.modules['huggingface_hub'] = sys.modules['tinygrad'] = sys.modules['numpy'] = None;"
+  code = ("import os, sys; os.environ['NO_PATCHES'] = '1';"
+          "sys.modules['huggingface_hub'] = sys.modules['tinygrad'] = sys.modules['numpy'] = None;"
           "from tinygrad_llm.hub import locate, resolve; locate('olmoe'); locate('hf:a/b'); resolve('quen3:8b')")
   done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=30)
   assert done.stderr.splitlines()[-1].startswith("tinygrad_llm.errors.InputError: quen3:8b: no such file")
