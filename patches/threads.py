@@ -2,7 +2,7 @@
 A kernel with threads runs on as many cores.
 
 Why:
-How: 
+How:
 Numbers:
 Upstream:
 """
@@ -10,8 +10,11 @@ from typing import Any
 from tinygrad.runtime.ops_cpu import CPUProgram
 from tinygrad_llm.patches.commands import Table, command, pool
 
-SEAMS = {"tinygrad.runtime.ops_cpu:CPUProgram.__init__": "bb170a876987", "tinygrad.runtime.ops_cpu:CPUProgram.__call__": "ebbeb3d86da2",
-         "tinygrad.renderer.cstyle:ClangRenderer": "9763a2d76a66"}
+SEAMS = {
+  "tinygrad.runtime.ops_cpu:CPUProgram.__init__": "bb170a876987",
+  "tinygrad.runtime.ops_cpu:CPUProgram.__call__": "ebbeb3d86da2",
+  "tinygrad.renderer.cstyle:ClangRenderer": "9763a2d76a66",
+}
 
 _stock = CPUProgram.__call__
 
