@@ -44,7 +44,7 @@ def prefetch(sink: UOp, ren: Renderer) -> UOp:
   for u in ops:
     if u.op is not Ops.LOAD or len(u.src) != 1 or u.src[0].op not in (Ops.INDEX, Ops.SHRINK): continue
     buf, idx = u.src[0].src[:2]
-    if buf.op is not Ops.PARAM or buf.max_numel() * buf.dtype.itemsize <= LARGEST: continue
+    if buf.op is not Ops.PARAM or buf.arg.volatile or buf.max_numel() * buf.dtype.itemsize <= LARGEST: continue
     loops = [r for r in idx.ranges if r.op is Ops.RANGE]
     if not loops: continue
     inner = max(loops, key=lambda r: (axis_to_pos[r.arg[-1]], r.arg[:-1]))

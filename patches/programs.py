@@ -15,7 +15,7 @@ Numbers: see README.
 Upstream: not sent; the key would have to be complete there first (DEV=CPU compiles for "native").
 """
 from __future__ import annotations
-import time
+import sys, time
 from collections.abc import Callable
 from dataclasses import replace
 from tinygrad import codegen
@@ -122,6 +122,7 @@ def init_compiler(self: Compiler, cachekey: str | None = None) -> None:
 
 def install() -> None:
   codegen.do_to_program, search.to_program = do_to_program, searched
+  if cpu := sys.modules.get("tinygrad.runtime.ops_cpu"): cpu.do_to_program = do_to_program  # type: ignore[attr-defined]
   realize.lower_and_compile, realize.tqdm = lower_and_compile, Progress  # type: ignore[misc,assignment]
   switches = (*realize.to_program_context, CACHELEVEL, CCACHE, IGNORE_BEAM_CACHE)  # these go to the compile workers
   realize.to_program_context = switches  # type: ignore[assignment]
