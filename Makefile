@@ -4,7 +4,7 @@ PROMPT ?= Tell me a story about a fox.
 BIN := $(VENV)/bin
 export DEV ?= CPU
 
-.PHONY: help run chat test lint readme fuzz golden vectors default-model clean
+.PHONY: help run chat test lint readme fuzz golden accept vectors default-model clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -34,6 +34,9 @@ fuzz: $(VENV)/dev ## 10,000 damaged files: each must load or end in one line
 golden: $(VENV)/bench ## record llama.cpp's logits again (builds llama-cpp-python: some minutes)
 	$(BIN)/python tests/record_golden.py
 	$(BIN)/python tests/record_quantize_errors.py
+
+accept: $(VENV)/dev ## record today's kernels as right: tests/kernels/*.json; prints what moved
+	$(BIN)/python tests/kernel_cases.py
 
 default-model: $(VENV)/train ## train the bundled model again (about an hour on 2 cores)
 	$(BIN)/python training/train.py --out tinygrad_llm/models/stories.gguf

@@ -19,7 +19,8 @@ from tinygrad.helpers import DEBUG, getenv, prod
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, UOp, resolve
 from tinygrad_llm.patches import lanes
-from tinygrad_llm.patches.lanes import LANES, has_lanes
+from tinygrad_llm.patches.lanes import LANES
+from tinygrad_llm.patches.vectors import has_vectors
 
 SEAMS = {"tinygrad.codegen.opt.heuristic:hand_coded_optimizations": "0fe425ff3d3b", "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb"}
 
@@ -138,9 +139,9 @@ def defaults(ren: Renderer) -> tuple[int, int, int]:
   return (32, 4, 4) if arch.startswith("sm_") and int(arch[3:].rstrip("af")) >= 87 else (8, 4, 4)
 
 def hand_coded_optimizations(k: Scheduler) -> Scheduler:
-  if getenv("MV", 1) == 0 or not (has_lanes(k.ren) or k.ren.has_local and k.ren.has_shared): return _stock(k)
+  if getenv("MV", 1) == 0 or not (has_vectors(k.ren) or k.ren.has_local and k.ren.has_shared): return _stock(k)
   found = find_sum(k)
-  made = found if isinstance(found, str) else (on_cpu if has_lanes(k.ren) else on_gpu)(k, found)
+  made = found if isinstance(found, str) else (on_cpu if has_vectors(k.ren) else on_gpu)(k, found)
   if DEBUG >= 3: print(f"MATVEC: {k.colored_shape()}: {made if isinstance(made, str) else made.applied_opts}")
   return _stock(k) if isinstance(made, str) else made
 

@@ -13,7 +13,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import Ops, UOp, axis_to_pos
 from tinygrad_llm.patches import passes
-from tinygrad_llm.patches.lanes import has_lanes
+from tinygrad_llm.patches.vectors import has_vectors
 
 SEAMS = {"tinygrad.renderer.cstyle:base_rewrite": "ef3d9dfef266"}
 
@@ -34,7 +34,7 @@ def _step(idx: UOp, loop: UOp) -> int|None:
   return step
 
 def prefetch(sink: UOp, ren: Renderer) -> UOp:
-  if not has_lanes(ren): return sink
+  if not has_vectors(ren): return sink
   ops = sink.toposort()
   streams: dict[tuple[UOp, UOp], dict[int, UOp]] = {}  # (buffer, innermost loop) -> the loads, by their constant offset
   for u in ops:

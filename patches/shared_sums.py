@@ -16,7 +16,7 @@ from tinygrad.helpers import prod
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat
 from tinygrad_llm.patches import passes
-from tinygrad_llm.patches.lanes import has_lanes
+from tinygrad_llm.patches.vectors import has_vectors
 
 SEAMS = {"tinygrad.codegen:devectorizer2": "566768760ee6", "tinygrad.codegen:reduce_ranges_to_acc": "bd8572676d59"}
 
@@ -51,7 +51,7 @@ def _array(value: UOp, over: list[UOp], keep: list[UOp], ids: int, slot: int) ->
   return array.after(stored.end(*[fresh[r] for r in keep]) if keep else stored).index(_flat(keep, sizes))
 
 def share(sink: UOp, ren: Renderer) -> UOp:
-  if not has_lanes(ren): return sink
+  if not has_vectors(ren): return sink
   subs: dict[UOp, UOp] = {}
   made: dict[tuple[UOp, ...], UOp] = {}
   for red in (u for u in sink.toposort() if u.op is Ops.REDUCE and u.arg == (Ops.ADD, 0) and dtypes.is_float(u.dtype)):
