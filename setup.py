@@ -22,7 +22,8 @@ setup(
   ],
   extras_require={
     "zig": ["ziglang>=0.13,<1"],                                    # a clang for the CPU device where PATH has none
-    "bench": ["llama-cpp-python==0.3.36"],                          # the peer, and the source of golden logits
+    "bench": ["llama-cpp-python==0.3.36",                           # the peer, and the source of golden logits
+              "matplotlib>=3.8,<4"],                                # the README's plot
     "cuda": CUDA,                                                   # kernels for CUDA where there is no card
     "dev": ["pytest>=8", "ruff>=0.8", "mypy>=1.13",                 # tests and lint
             "setuptools>=70.1", *CUDA],                             # a wheel, kernels for CUDA: both are tested
@@ -30,6 +31,7 @@ setup(
   entry_points={"console_scripts": [
     "tinygrad-llm=tinygrad_llm.run:main",
     "tinygrad-llm-kernels=tinygrad_llm.kernels:main",
+    "tinygrad-llm-bench=tinygrad_llm.bench:main",
     "tinygrad-llm-quantize=tinygrad_llm.quantize:main",
   ]},
 )

@@ -12,7 +12,9 @@ from typing import Any
 from tinygrad.codegen.opt import search
 from tinygrad_llm.patches import patch_set
 
-SEAMS = {"tinygrad.codegen.opt.search:beam_search": "eb7e87ae833b"}
+SEAMS = {
+  "tinygrad.codegen.opt.search:beam_search": "eb7e87ae833b",
+}
 
 _get, _put = search.diskcache_get, search.diskcache_put
 

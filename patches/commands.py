@@ -1,5 +1,5 @@
 """
-Tables of commands for the CPU device, and the native code that runs them: what `threads` and `dispatch` share, no patch.
+Tables of commands for the CPU device, and the native code that runs them: what `threads` and `dispatch` share.
 
 A command is one launch of a kernel, in 64-bit words:
   FUNCTION  its address         SLOT   index of the argument that is the thread's number (ARGS if there is none)
@@ -87,7 +87,8 @@ def worker() -> UOp:
 def launch() -> UOp:
   """launch(lines, command, functions): the command whose address is the order of the caller, with all its threads."""
   lines, command, functions = _words(0, True), _words(1), _words(2)
-  others, counter = command[THREADS].load().minimum(lines[POOL].load()) - 1, UOp.placeholder((1,), dtypes.uint64, 0, AddrSpace.REG)
+  others = command[THREADS].load().minimum(lines[POOL].load()) - 1
+  counter = UOp.placeholder((1,), dtypes.uint64, 0, AddrSpace.REG)
   w = _range(others, 0, _fence())
   ordered = lines.index((w + 1) * LINE + ORDER).store(lines.after(w)[ORDER].load()).end(w)
   ran = _call(functions.after(ordered)[RUN], lines[0], command[0])
@@ -141,13 +142,14 @@ class Pool:
     bodies = {"run": run(), "idle": idle(), "launch": launch(), "rest": rest(clang.target.arch.split(",")[0]),
               "worker": worker(), "walk": walk()}
     with Context(EMULATED_DTYPES="", TRACK_MATCH_STATS=0):
-      self._code = {name: CPUProgram(device, to_program(body.sink(arg=KernelInfo(name), tag=1), clang).to_elf())
+      self._code = {name: CPUProgram(device, to_program(body.sink(arg=KernelInfo(name), tag=1), clang).to_elf())  # type: ignore[arg-type]
                     for name, body in bodies.items()}
     self._worker, self._walk = (ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * n)(self._code[name].addr)
                                 for name, n in (("worker", 2), ("walk", 3)))
     system = [] if WIN else [ctypes.cast(getattr(libc.dll, name), ctypes.c_void_p).value or 0
                              for name in ("sched_yield", "read", "write")]
-    self._functions = (ctypes.c_uint64 * 7)(*[self._code[name].addr for name in ("run", "idle", "launch", "rest")], *system)
+    own = [self._code[name].addr for name in ("run", "idle", "launch", "rest")]
+    self._functions = (ctypes.c_uint64 * 7)(*own, *system)
     self._memory = (ctypes.c_uint64 * (LINE * (size + 1)))()
     self._lines = -(-ctypes.addressof(self._memory) // (LINE * 8)) * LINE * 8
     self._line(0)[POOL] = 1

@@ -1,15 +1,14 @@
 """
 A replayed TinyJit step is one call into native code.
 
-Why:
-How: 
-Numbers:
-Upstream:
+Why: the CPU device has no graph; a replayed step is a loop in Python, 14.6 us a kernel.
+How: a GraphRunner writes the step as a table of commands once; a replay patches variables and inputs in it and calls
+  native code that runs it, with all threads.
+Numbers: not measured alone yet.
+Upstream: not sent.
 """
 from __future__ import annotations
-import ctypes
 from collections import defaultdict
-from tinygrad import Device
 from tinygrad.device import Compiled
 from tinygrad.engine.jit import GraphRunner
 from tinygrad.engine.realize import _resolve, get_call_arg_uops
@@ -18,10 +17,16 @@ from tinygrad.runtime.ops_cpu import CPUDevice
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.patches.commands import HEAD, Table, command, pool
 
-SEAMS = {"tinygrad.runtime.ops_cpu:CPUDevice.__init__": "de5a97aedb0a", "tinygrad.runtime.ops_cpu:CPUProgram.__init__": "bb170a876987",
-         "tinygrad.runtime.ops_cpu:CPUProgram.__call__": "ebbeb3d86da2", "tinygrad.engine.jit:GraphRunner": "22848ebda068",
-         "tinygrad.engine.jit:graph_split_rewrite": "395468932786", "tinygrad.engine.realize:get_graph_runtime": "876e20ebc5d3",
-         "tinygrad.engine.realize:exec_kernel": "5a15342ffb27", "tinygrad.engine.realize:_resolve": "9abe219c0df3"}
+SEAMS = {
+  "tinygrad.runtime.ops_cpu:CPUDevice.__init__": "de5a97aedb0a",
+  "tinygrad.runtime.ops_cpu:CPUProgram.__init__": "bb170a876987",
+  "tinygrad.runtime.ops_cpu:CPUProgram.__call__": "ebbeb3d86da2",
+  "tinygrad.engine.jit:GraphRunner": "22848ebda068",
+  "tinygrad.engine.jit:graph_split_rewrite": "395468932786",
+  "tinygrad.engine.realize:get_graph_runtime": "876e20ebc5d3",
+  "tinygrad.engine.realize:exec_kernel": "5a15342ffb27",
+  "tinygrad.engine.realize:_resolve": "9abe219c0df3",
+}
 
 class CPUGraph(GraphRunner):
   """A batch of kernels as a table of commands, with places for the addresses of inputs and the values of variables."""
@@ -58,13 +63,15 @@ class CPUGraph(GraphRunner):
     seconds = pool().run(self.table)
     return seconds if wait else None
 
-  def _address(self, buffer: UOp) -> int: return buffer.buffer.ensure_allocated().get_buf(self.name).va_addr
+  def _address(self, buffer: UOp) -> int:
+    return buffer.buffer.ensure_allocated().get_buf(self.name).va_addr  # type: ignore[union-attr]
 
   @staticmethod
   def supports_uop(batch_devs: list[Compiled], new_call: UOp) -> bool:
     if not GraphRunner.supports_uop(batch_devs, new_call): return False
     info = new_call.src[0].arg
-    return info.target.renderer != "LVP" and all_int(info.global_size) and (info.global_size[0] == 1 or bool(info.runtimevars))
+    if info.target.renderer == "LVP" or not all_int(info.global_size): return False
+    return info.global_size[0] == 1 or bool(info.runtimevars)
 
 _init = CPUDevice.__init__
 

@@ -14,8 +14,12 @@ from tinygrad.codegen import simplify
 from tinygrad.schedule import rangeify
 from tinygrad.uop.ops import GroupOp, Ops, PatternMatcher, UOp
 
-SEAMS = {"tinygrad.schedule.rangeify:earliest_rewrites": "e1dba6cfa6c6", "tinygrad.schedule.rangeify:split_reduceop": "b45e468d2f20",
-         "tinygrad.schedule.rangeify:get_kernel_graph": "410b0e3486ef", "tinygrad.codegen.simplify:pm_load_collapse": "61f512212d8c"}
+SEAMS = {
+  "tinygrad.schedule.rangeify:earliest_rewrites": "e1dba6cfa6c6",
+  "tinygrad.schedule.rangeify:split_reduceop": "b45e468d2f20",
+  "tinygrad.schedule.rangeify:get_kernel_graph": "410b0e3486ef",
+  "tinygrad.codegen.simplify:pm_load_collapse": "61f512212d8c",
+}
 
 _split_reduceop = rangeify.split_reduceop
 
@@ -23,7 +27,8 @@ def is_gather(x: UOp) -> bool:
   """Whether x is `value where counter == index else 0`: a comparison with what no buffer is read for."""
   while x.op in GroupOp.Movement: x = x.src[0]
   if x.op is not Ops.WHERE: return False
-  cond = next((u for u in x.src[0].toposort() if u.op in (Ops.CMPNE, Ops.CMPEQ) and u.src[1].base.op is not Ops.CONST), None)
+  compared = [u for u in x.src[0].toposort() if u.op in (Ops.CMPNE, Ops.CMPEQ)]
+  cond = next((u for u in compared if u.src[1].base.op is not Ops.CONST), None)
   reads = (Ops.BUFFER, Ops.PARAM, Ops.AFTER)
   return cond is not None and any(not s.op_in_backward_slice_with_self(*reads) for s in cond.src)
 

@@ -13,7 +13,9 @@ from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat, graph_rew
 from tinygrad_llm.patches import passes
 from tinygrad_llm.patches.vectors import has_vectors, lanes
 
-SEAMS = {"tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03"}
+SEAMS = {
+  "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
+}
 
 LANES = 16  # 512 bits of float32: one register or several
 

@@ -22,7 +22,10 @@ from tinygrad_llm.patches import lanes
 from tinygrad_llm.patches.lanes import LANES
 from tinygrad_llm.patches.vectors import has_vectors
 
-SEAMS = {"tinygrad.codegen.opt.heuristic:hand_coded_optimizations": "0fe425ff3d3b", "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb"}
+SEAMS = {
+  "tinygrad.codegen.opt.heuristic:hand_coded_optimizations": "0fe425ff3d3b",
+  "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb",
+}
 
 PERIOD = 256    # weights unrolled at most, a block of the largest formats
 WORK = 1 << 15  # products a thread should have at least
@@ -61,10 +64,12 @@ def find_sum(k: Scheduler) -> Sum|str:
   for row in sorted(set(red.ranges), key=lambda r: -r.vmax):
     ws = tuple(u for u in loads if row in u.ranges)
     xs = tuple(u for u in loads if row not in u.ranges)
-    if ws and loops <= {r for u in xs for r in u.ranges} and {r for u in xs for r in u.ranges} < {r for u in ws for r in u.ranges} | loops | {row}:
-      if all(r in row_ranges or r in loops for row_ranges in [{r for u in ws for r in u.ranges}] for u in xs for r in u.ranges):
-        return Sum(tuple(red.src[1:]), xs, ws, row)
+    of_x, of_w = ({r for u in loads for r in u.ranges} for loads in (xs, ws))
+    if ws and loops <= of_x and of_x < of_w | loops:
+      return Sum(tuple(red.src[1:]), xs, ws, row)
   return Sum(tuple(red.src[1:]), tuple(loads), (), None)
+
+def _size(r: UOp) -> int: return int(r.vmax) + 1
 
 def _unroll(k: Scheduler, r: UOp, amount: int) -> UOp|None:
   """Unrolls `amount` steps of a loop; the rest of it, if there is one."""
@@ -74,7 +79,8 @@ def _unroll(k: Scheduler, r: UOp, amount: int) -> UOp|None:
 
 def _fits(size: int, most: int) -> int:
   """The largest power of two that divides size, or size itself, up to `most`."""
-  return size if size <= most else max(n for n in (2 ** i for i in range(most.bit_length())) if size % n == 0 and n <= most)
+  if size <= most: return size
+  return max(n for n in (2 ** i for i in range(most.bit_length())) if size % n == 0 and n <= most)
 
 def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
   """Unrolls a block of weights in the order of x, so that lanes.py finds its lanes; threads share the rows."""
@@ -85,7 +91,7 @@ def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
   for r, stride in in_order.items():
     if unrolled < LANES and stride != unrolled: return "fewer neighbours than lanes"
     rest: UOp|None = r
-    while rest is not None and unrolled < most and (n := _fits(rest.vmax + 1, min(most // unrolled, 32))) > 1:
+    while rest is not None and unrolled < most and (n := _fits(_size(rest), min(most // unrolled, 32))) > 1:
       rest = _unroll(k, rest, n)
       unrolled *= n
     if rest is not None: break
@@ -99,7 +105,9 @@ def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
 def share(k: Scheduler) -> None:
   """Threads share the longest output axis, if there is enough to do."""
   most = k.ren.global_max[0] if k.ren.has_threads and k.ren.global_max else 1
-  axes = sorted((a for a in k.axes_of(AxisType.WEAK) if isinstance(k.full_shape[a], int) and k.rngs[a] in k._globalizable_rngs()), key=lambda a: -k.full_shape[a])
+  outer = k._globalizable_rngs()
+  axes = [a for a in k.axes_of(AxisType.WEAK) if isinstance(k.full_shape[a], int) and k.rngs[a] in outer]
+  axes.sort(key=lambda a: -k.full_shape[a])
   work = prod(k.full_shape)
   for threads in range(most, 1, -1):
     for axis in axes:
@@ -110,16 +118,16 @@ def on_gpu(k: Scheduler, s: Sum) -> Scheduler|str:
   """Unrolls what is inside of a word, and words up to 16 bytes; neighbouring threads read what follows in w."""
   if s.rows is None: return "no axis that only the weight has"
   per_row, block, rows = (getenv(name, default) for name, default in zip(MV_NAMES, defaults(k.ren)))
-  if s.rows.src[0].divides(block * rows) is None: return f"{s.rows.vmax + 1} rows are not a multiple of {block} * {rows}"
+  if s.rows.src[0].divides(block * rows) is None: return f"{_size(s.rows)} rows are no multiple of {block} * {rows}"
   k, words = k.copy(), s.strides(s.ws)
   if not words: return "no load with stride 1"
   for r in s.loops:
-    if r not in {q for u in s.ws[:] for q in u.ranges if q in words} and r.vmax < 32: _unroll(k, r, r.vmax + 1)
+    if r not in {q for u in s.ws[:] for q in u.ranges if q in words} and r.vmax < 32: _unroll(k, r, _size(r))
   left = per_row
   for i, (r, stride) in enumerate(words.items()):
     rest: UOp|None = r
     if i == 0 and stride == 1 and (r.vmax + 1) % 4 == 0: rest = _unroll(k, r, 4)
-    if rest is not None and (n := _fits(rest.vmax + 1, left)) > 1:
+    if rest is not None and (n := _fits(_size(rest), left)) > 1:
       try: k.apply_opt(Opt(OptOps.GROUP, k.axes_of(AxisType.REDUCE).index(k.rngs.index(rest)), n))
       except KernelOptError: break
       left //= n

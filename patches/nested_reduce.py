@@ -1,8 +1,8 @@
 """
 A sum of products becomes nested sums: what does not change inside a loop is multiplied outside of it.
 
-Why: a quantised weight is scale * (quant - min) with a scale for a group of weights and one for a block. In one flat sum
-  over all weights of a row, both are unpacked and multiplied again for every weight.
+Why: a quantised weight is scale * (quant - min) with a scale for a group of weights and one for a block. In one flat
+  sum over all weights of a row, both are unpacked and multiplied again for every weight.
 How: after the schedule's opts are applied, a sum over ranges S is written as a sum of products; of each product, the
   factors that depend on the fewest ranges are taken out: sum_S a*b*x = sum_A a * sum_(S-A) b*x. It is about structure
   alone: no format is named, and a norm's factor leaves a matmul in the same way.
@@ -19,7 +19,10 @@ from tinygrad.helpers import partition, prod
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import passes
 
-SEAMS = {"tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03", "tinygrad.codegen.simplify:pm_split_ranges": "67f8ab61cd77"}
+SEAMS = {
+  "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
+  "tinygrad.codegen.simplify:pm_split_ranges": "67f8ab61cd77",
+}
 
 Product = tuple[UOp, ...]
 Ranges = frozenset[UOp]
@@ -33,7 +36,8 @@ def _products(u: UOp, ranges: Ranges) -> list[Product]:
   left, right = (_products(s, ranges) for s in u.src)
   for side, x in ((left, u.src[0]), (right, u.src[1])):
     inside = [functools.reduce(operator.or_, [_inside(f, ranges) for f in p]) for p in side]
-    if len(set(inside)) <= 1 or any(all(f.op is Ops.CONST for f in p) for p in side): side[:] = side if len(side) == 1 else [(x,)]
+    if len(set(inside)) <= 1 or any(all(f.op is Ops.CONST for f in p) for p in side):
+      side[:] = side if len(side) == 1 else [(x,)]
   return [a + b for a in left for b in right]
 
 def _prod(factors: Iterable[UOp]) -> UOp: return functools.reduce(operator.mul, factors)
@@ -56,7 +60,8 @@ def _nest(products: list[Product], ranges: Ranges) -> UOp:
                                          for level, s in zip(levels, sums)])
 
 def nest(red: UOp) -> UOp|None:
-  if not dtypes.is_float(red.dtype) or not all(r.op is Ops.RANGE and r.src[0].op is Ops.CONST for r in red.src[1:]): return None
+  if not dtypes.is_float(red.dtype): return None
+  if not all(r.op is Ops.RANGE and r.src[0].op is Ops.CONST for r in red.src[1:]): return None
   # what the threads of a group add up stays outermost
   group, ranges = partition(red.src[1:], lambda r: r.arg[-1] is AxisType.GROUP_REDUCE)
   products = _products(red.src[0], frozenset(ranges))

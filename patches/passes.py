@@ -16,8 +16,11 @@ from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad.uop.symbolic import sym
 
-SEAMS = {"tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03", "tinygrad.codegen:pm_implicit_barriers": "3ed2b0d8660e",
-         "tinygrad.codegen.opt.postrange:apply_opts": "1b0c406434ce"}
+SEAMS = {
+  "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
+  "tinygrad.codegen:pm_implicit_barriers": "3ed2b0d8660e",
+  "tinygrad.codegen.opt.postrange:apply_opts": "1b0c406434ce",
+}
 
 Pass = Callable[[UOp, Renderer], UOp]
 after_opts: list[Pass] = []        # the loops are those that will run, their bodies are not expanded yet

@@ -15,12 +15,16 @@ from tinygrad.uop.ops import Ops, UOp, axis_to_pos
 from tinygrad_llm.patches import passes
 from tinygrad_llm.patches.vectors import has_vectors
 
-SEAMS = {"tinygrad.renderer.cstyle:base_rewrite": "ef3d9dfef266"}
+SEAMS = {
+  "tinygrad.renderer.cstyle:base_rewrite": "ef3d9dfef266",
+}
 
 DISTANCE = 2048   # bytes
 LINE = 64         # bytes
 LARGEST = 1 << 19 # bytes of a buffer that caches hold anyway
 PREFETCH = "__builtin_prefetch({0});"
+
+def _literal(u: UOp) -> UOp: return u.src[0] if u.op is Ops.CAST else u
 
 def _step(idx: UOp, loop: UOp) -> int|None:
   """How far an index moves with each step of a loop, if by a constant."""
@@ -28,7 +32,7 @@ def _step(idx: UOp, loop: UOp) -> int|None:
   for term in idx.split_uop(Ops.ADD):
     if loop not in term.ranges: continue
     if term is loop: step += 1
-    elif term.op in (Ops.MUL, Ops.SHL) and term.src[0] is loop and (by := term.src[1].src[0] if term.src[1].op is Ops.CAST else term.src[1]).op is Ops.CONST:
+    elif term.op in (Ops.MUL, Ops.SHL) and term.src[0] is loop and (by := _literal(term.src[1])).op is Ops.CONST:
       step += by.val if term.op is Ops.MUL else 1 << by.val
     else: return None
   return step

@@ -1,17 +1,20 @@
 """
 A kernel with threads runs on as many cores.
 
-Why:
-How: 
-Numbers:
-Upstream:
+Why: the CPU device runs the threads of a kernel one after another on one core.
+How: persistent native workers take a launch's shares; they spin for a while, then sleep.
+Numbers: Q4_K matvec of the 1B shape 7.1 -> 13.75 GB/s with 2 threads.
+Upstream: not sent.
 """
 from typing import Any
 from tinygrad.runtime.ops_cpu import CPUProgram
 from tinygrad_llm.patches.commands import Table, command, pool
 
-SEAMS = {"tinygrad.runtime.ops_cpu:CPUProgram.__init__": "bb170a876987", "tinygrad.runtime.ops_cpu:CPUProgram.__call__": "ebbeb3d86da2",
-         "tinygrad.renderer.cstyle:ClangRenderer": "9763a2d76a66"}
+SEAMS = {
+  "tinygrad.runtime.ops_cpu:CPUProgram.__init__": "bb170a876987",
+  "tinygrad.runtime.ops_cpu:CPUProgram.__call__": "ebbeb3d86da2",
+  "tinygrad.renderer.cstyle:ClangRenderer": "9763a2d76a66",
+}
 
 _stock = CPUProgram.__call__
 

@@ -1,10 +1,10 @@
 """
 A loop over lanes becomes vector arithmetic.
 
-Why: tinygrad unrolls a loop into scalar operations and leaves it to the C compiler to find the vectors in them again. It
-  rarely does, and lowering 16 times the operations in Python is what a start waits for.
-How: a loop that is marked as lanes stays an ordinary loop through all of the lowering. At the very end each operation that
-  depends on it becomes one of a vector: loads of what lies side by side, of bytes, of what repeats; constants that
+Why: tinygrad unrolls a loop into scalar operations and leaves it to the C compiler to find the vectors in them again.
+  It rarely does, and lowering 16 times the operations in Python is what a start waits for.
+How: a loop that is marked as lanes stays an ordinary loop through all of the lowering. At the very end each operation
+  that depends on it becomes one of a vector: loads of what lies side by side, of bytes, of what repeats; constants that
   differ by lane; arithmetic in the vector types of C. What has no vector form is done lane by lane, and where the loop
   as a whole has none, it stays a loop.
 Numbers: uops of a Q4_K matvec with a block of 256 weights unrolled 5,100 -> 539; see lanes.py for the speed.
@@ -20,8 +20,12 @@ from tinygrad.renderer.cstyle import ClangRenderer
 from tinygrad.uop.ops import AxisType, GroupOp, Ops, PatternMatcher, UOp, UPat
 from tinygrad_llm.patches import passes
 
-SEAMS = {"tinygrad.renderer.cstyle:ClangRenderer.render_vector_prefix": "48b5b7c7f584", "tinygrad.renderer.cstyle:base_rewrite": "ef3d9dfef266",
-         "tinygrad.codegen:reduce_ranges_to_acc": "bd8572676d59", "tinygrad.codegen:merge_reduce_ends": "ffeb146accf7"}
+SEAMS = {
+  "tinygrad.renderer.cstyle:ClangRenderer.render_vector_prefix": "48b5b7c7f584",
+  "tinygrad.renderer.cstyle:base_rewrite": "ef3d9dfef266",
+  "tinygrad.codegen:reduce_ranges_to_acc": "bd8572676d59",
+  "tinygrad.codegen:merge_reduce_ends": "ffeb146accf7",
+}
 
 MARK = -1  # the second part of the id of a loop over lanes
 
@@ -49,7 +53,7 @@ class Vectorizer:
   """
   Rewrites what depends on one loop over lanes.
 
-  n: lanes; sums: the arrays that the loop's end adds to; wide: those that are stored to inside of it, and have lanes now
+  n: lanes; sums: arrays that the loop's end adds to; wide: those that are stored to inside of it, and have lanes now
   """
   def __init__(self, sink: UOp, lane: UOp):
     self.lane, self.n, ops = lane, int(lane.vmax) + 1, sink.toposort()
@@ -58,7 +62,8 @@ class Vectorizer:
     self.ends = self.end.src[0].src if self.end.src[0].op is Ops.GROUP else (self.end.src[0],)
     stores = [u for u in ops if u.op is Ops.STORE and u not in self.ends and lane in u.ranges]
     self.sums, self.wide = {u.src[0].buf_uop for u in self.ends}, {u.src[0].buf_uop for u in stores}
-    if any(b.op is not Ops.BUFFER or b.addrspace is not AddrSpace.REG for b in self.wide | self.sums) or self.wide & self.sums:
+    arrays = self.wide | self.sums
+    if any(b.op is not Ops.BUFFER or b.addrspace is not AddrSpace.REG for b in arrays) or self.wide & self.sums:
       raise Unsupported("it stores to memory")
     self.inside: dict[UOp, bool] = {}  # whether a value depends on the lane
     for u in ops:
@@ -105,7 +110,7 @@ class Vectorizer:
     return _stack([one[e] for e in each])
 
   def field(self, u: UOp) -> tuple[UOp, UOp|None, list[int], list[int]]|None:
-    """Bits of words in memory: the load, the part of its address that is the same, in each lane first bit and length."""
+    """Bits of words in memory: the load, its address but for the lane, in each lane the first bit and the length."""
     if u.op is Ops.LOAD and u.dtype is dtypes.uint32 and len(u.src) == 1 and u.src[0].op is Ops.INDEX:
       return None if (address := self.address(u.src[0].src[1])) is None else \
         (u, address[0], [32 * word for word in address[1]], [32] * self.n)
@@ -139,7 +144,8 @@ class Vectorizer:
   def wide_index(self, index: UOp) -> UOp:
     buf, idx = index.src
     if self.inside[idx]: raise Unsupported("the lane chooses an accumulator")
-    return UOp(Ops.SHRINK, src=(self.rewrite(buf), idx.alu(Ops.MUL, _const(self.n, idx.dtype)), _const(self.n, dtypes.int)))
+    at = idx.alu(Ops.MUL, _const(self.n, idx.dtype))
+    return UOp(Ops.SHRINK, src=(self.rewrite(buf), at, _const(self.n, dtypes.int)))
 
   def vector(self, u: UOp) -> UOp:
     """The value in all lanes, as a vector."""
@@ -153,10 +159,12 @@ class Vectorizer:
   def _rewrite(self, u: UOp) -> UOp:
     if u is self.end: return self.last(u)
     if u.op is Ops.BUFFER and u in self.wide: return u.replace(src=(u.src[0].const_like(prod(u.max_shape) * self.n),))
-    if u.op is Ops.STORE and u.src[0].buf_uop in self.wide: return self.wide_index(u.src[0]).store(self.vector(u.src[1]))
+    if u.op is Ops.STORE and u.src[0].buf_uop in self.wide:
+      return self.wide_index(u.src[0]).store(self.vector(u.src[1]))
     if not self.inside[u] or u.op in (Ops.AFTER, Ops.STORE):
       return u.replace(src=tuple(self.rewrite(s) for s in u.src if s is not self.lane))
-    if dtypes.is_int(u.dtype) and (values := self.const(u)) is not None: return _stack([_const(v, u.dtype) for v in values])
+    if dtypes.is_int(u.dtype) and (values := self.const(u)) is not None:
+      return _stack([_const(v, u.dtype) for v in values])
     if u.op is Ops.LOAD: return self.load(u)
     if (value := self.bytes(u)) is not None: return value
     if u.op not in VECTOR_OPS and u.op not in GroupOp.ALU: raise Unsupported(str(u.op))
@@ -167,7 +175,7 @@ class Vectorizer:
     return _stack([UOp(u.op, u.dtype, tuple(_lane(s, i) for s in src), u.arg) for i in range(self.n)])
 
   def last(self, end: UOp) -> UOp:
-    """The loop's own stores: a sum += value becomes a sum += all lanes of the vector, array[lane] = value a store of it."""
+    """The loop's own stores: sum += value becomes sum += all lanes of a vector, array[lane] = value a store of one."""
     stores = [self.add(s) if not self.inside[s.src[0].src[1]] else self.fill(s) for s in self.ends]
     body = stores[0] if len(stores) == 1 else UOp.group(*stores)
     rest = tuple(self.rewrite(s) for s in end.src[1:] if s is not self.lane)
@@ -187,7 +195,8 @@ class Vectorizer:
     if len(before) != 1 or not value or not all(self.inside[t] for t in value): raise Unsupported("it is no sum")
     total = _sum([self.vector(t) for t in value])
     while (n := total.max_numel()) > 2:
-      total = _stack([_lane(total, i) for i in range(n // 2)]).alu(Ops.ADD, _stack([_lane(total, i) for i in range(n // 2, n)]))
+      halves = [_stack([_lane(total, i) for i in half]) for half in (range(n // 2), range(n // 2, n))]
+      total = halves[0].alu(Ops.ADD, halves[1])
     return self.rewrite(target).store(_sum([self.rewrite(before[0]), _lane(total, 0), _lane(total, 1)]))
 
 def vectorize(sink: UOp, ren: Renderer) -> UOp:
@@ -202,7 +211,8 @@ def vectorize(sink: UOp, ren: Renderer) -> UOp:
 
 pm_render_vectors = PatternMatcher([
   (UPat(Ops.CAST, src=(UPat.var("v"),), name="x"), lambda ctx, x, v:
-   f"__builtin_convertvector({ctx[v]}, {ctx.render_type(x)})" if len(v.shape) == 1 and v.addrspace is AddrSpace.ALU else None),
+   f"__builtin_convertvector({ctx[v]}, {ctx.render_type(x)})"
+   if len(v.shape) == 1 and v.addrspace is AddrSpace.ALU else None),
 ])
 
 def render_vector_prefix(self: ClangRenderer, dt: DType, count: int) -> str:
