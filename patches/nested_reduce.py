@@ -71,20 +71,22 @@ def nest(red: UOp) -> UOp|None:
 
 pm_nest = PatternMatcher([(UPat(Ops.REDUCE, arg=(Ops.ADD, 0), name="red"), nest)])
 
-# *** a loop has one end: sums over a, and over a and b, have an a each
+# *** a loop has one end: sums over a, and over a and b, have an a each; so have sums inside and outside of another loop
 
-def _loops(red: UOp) -> tuple[UOp, ...]:
-  return tuple(r for r in red.src[1:] if r.op is Ops.RANGE and r.arg[-1] is not AxisType.UNROLL)
+def _end(red: UOp) -> tuple[UOp, ...]:
+  """The loops that end with a sum, then those that it is inside of."""
+  loops = [r for r in red.src[1:] if r.op is Ops.RANGE]
+  return tuple(r for r in (*loops, *sorted(red.ranges, key=lambda r: r.arg)) if r.arg[-1] not in (AxisType.UNROLL, AxisType.UPCAST))
 
 def split_loops(sink: UOp) -> UOp:
-  """Where a loop would end a second time, together with others than the first time, it becomes a new one."""
+  """Where a loop would end a second time, and not in the same place as the first time, it becomes a new one."""
   ends: dict[UOp, tuple[UOp, ...]] = {}
   sums = [u for u in sink.toposort() if u.op is Ops.REDUCE]
   for red in sums:
-    if not (again := [r for r in _loops(red) if ends.setdefault(r, _loops(red)) != _loops(red)]): continue
+    if not (again := [r for r in red.src[1:] if r in (end := _end(red)) and ends.setdefault(r, end) != end]): continue
     first = max(r.arg[0] for r in sink.toposort() if r.op is Ops.RANGE) + 1
     new = {r: r.replace(arg=(first + i, *r.arg[1:])) for i, r in enumerate(again)}
-    return split_loops(sink.substitute({u: u.substitute(new) for u in sums if _loops(u) == _loops(red)}))
+    return split_loops(sink.substitute({u: u.substitute(new) for u in sums if _end(u) == end}))
   return sink
 
 # *** a group of weights may be a part of a loop: r // c is a loop of its own, then
