@@ -48,7 +48,7 @@ def _nest(products: list[Product], ranges: Ranges) -> UOp:
   levels: dict[Ranges, list[UOp]] = {}
   for p in products:
     of = {f: _inside(f, ranges) for f in p}
-    level = min((r for f, r in of.items() if f.op is not Ops.CONST), key=len)
+    level = min((r for f, r in of.items() if f.op is not Ops.CONST), key=len, default=Ranges())
     outer = [f for f in p if of[f] <= level]
     inner, rest = tuple(f for f in p if not of[f] <= level), ranges - level
     if inner: outer.append(_nest([inner], rest))
@@ -71,6 +71,24 @@ def nest(red: UOp) -> UOp|None:
 
 pm_nest = PatternMatcher([(UPat(Ops.REDUCE, arg=(Ops.ADD, 0), name="red"), nest)])
 
+# *** a loop has one end: sums over a, and over a and b, have an a each; so have sums inside and outside of another loop
+
+def _end(red: UOp) -> tuple[UOp, ...]:
+  """The loops that end with a sum, then those that it is inside of."""
+  loops = [r for r in red.src[1:] if r.op is Ops.RANGE]
+  return tuple(r for r in (*loops, *sorted(red.ranges, key=lambda r: r.arg)) if r.arg[-1] not in (AxisType.UNROLL, AxisType.UPCAST))
+
+def split_loops(sink: UOp) -> UOp:
+  """Where a loop would end a second time, and not in the same place as the first time, it becomes a new one."""
+  ends: dict[UOp, tuple[UOp, ...]] = {}
+  sums = [u for u in sink.toposort() if u.op is Ops.REDUCE]
+  for red in sums:
+    if not (again := [r for r in red.src[1:] if r in (end := _end(red)) and ends.setdefault(r, end) != end]): continue
+    first = max(r.arg[0] for r in sink.toposort() if r.op is Ops.RANGE) + 1
+    new = {r: r.replace(arg=(first + i, *r.arg[1:])) for i, r in enumerate(again)}
+    return split_loops(sink.substitute({u: u.substitute(new) for u in sums if _end(u) == end}))
+  return sink
+
 # *** a group of weights may be a part of a loop: r // c is a loop of its own, then
 
 def _split_at(ctx: dict[UOp, UOp|None], r: UOp, c: UOp) -> None:
@@ -80,4 +98,4 @@ pm_split_div = PatternMatcher([(UPat(Ops.RANGE, name="r") // UPat.cvar("c"), _sp
 
 def install() -> None:
   codegen.pm_split_ranges = codegen.pm_split_ranges + pm_split_div
-  passes.after_opts.append(lambda sink, ren: graph_rewrite(sink, pm_nest, name="nest reduces"))
+  passes.after_opts.append(lambda sink, ren: split_loops(graph_rewrite(sink, pm_nest, name="nest reduces")))
