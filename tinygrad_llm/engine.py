@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import TypeVar
 import numpy as np
 from tinygrad import Device, Tensor, TinyJit, UOp, dtypes
 from tinygrad.engine.jit import _TinyJit
@@ -18,9 +19,11 @@ from tinygrad_llm.gguf import open_gguf
 from tinygrad_llm.hub import resolve
 from tinygrad_llm.loader import Loader
 from tinygrad_llm.model import Model
-from tinygrad_llm.sampling import Sampler
+from tinygrad_llm.sampling import Sampler, greedy_key, greedy_token
 from tinygrad_llm.stop import StopStrings
 from tinygrad_llm.tokenizer import Tokenizer
+
+T = TypeVar("T")
 
 @dataclass
 class Timing:
@@ -66,13 +69,13 @@ class LLM:
     self._prefill = _captured(self._prefill_step)
     self._logits = _captured(lambda x, length: self.model.logits(x[:, :length]))
     self._row_logits = _captured(lambda x, row: self.model.logits(x[:, row:row+1]))
-    self._decode = _captured(lambda token, start: self.model.logits(self.model.hidden(token, start)))
+    self._decode = _captured(self._decode_step)
     self.load_s = time.perf_counter() - start
 
   def logits(self, ids: Sequence[int]) -> np.ndarray:
     """float32 (len(ids), vocab_size): the logits after each token, from an empty context. InputError for bad ids."""
     ids = self._check(ids)
-    return np.concatenate([read(self._logits(self._x, self._length(size)), size, self.config.vocab_size)
+    return np.concatenate([read(self._logits(self._x, self._length(size)), size, self.config.vocab_size).copy()
                            for size in self._chunks(ids, 0)])
 
   def generate(self, ids: Sequence[int], max_tokens: int | None = 64, temperature: float = 0.0, top_k: int = 0,
@@ -151,13 +154,17 @@ class LLM:
       self._held += part
       yield len(part)
 
-  def _step(self, token: int, position: int) -> np.ndarray:
-    """Feeds one token at `position`; returns the logits after it, (vocab_size,)."""
+  def _step(self, token: int, position: int) -> tuple[Tensor, Tensor]:
+    """Feeds one token at `position`; returns the logits after it, (1, 1, vocab_size), and their greedy_key."""
     self._held = self._held[:position]
     _write(self._token, [token])
-    logits = read(self._decode(self._token, self._position(position)), self.config.vocab_size)
+    logits, key = self._decode(self._token, self._position(position))
     self._held.append(token)
-    return logits
+    return logits, key
+
+  def _decode_step(self, token: Tensor, start: UOp) -> tuple[Tensor, Tensor]:
+    logits = self.model.logits(self.model.hidden(token, start))
+    return logits, greedy_key(logits)
 
   def _prefill_step(self, tokens: Tensor, start: UOp) -> Tensor:
     return self._x[:, :tokens.shape[1]].assign(self.model.hidden(tokens, start))
@@ -183,16 +190,18 @@ class LLM:
     self._compile(ids[0])
     timing.cached_tokens = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self._held, ids[:-1])))
     compiled = time.perf_counter()
-    logits, history = self._last_logits(ids, timing.cached_tokens), list(ids)
+    token, history = sampler(self._last_logits(ids, timing.cached_tokens), ids), list(ids)
     timing.prefill = time.perf_counter() - compiled
-    while (max_tokens is None or timing.tokens < max_tokens) and (token := sampler(logits, history)) not in ends:
+    while (max_tokens is None or timing.tokens < max_tokens) and token not in ends:
       timing.tokens += 1
       if timing.tokens == 1: timing.first_token = time.perf_counter() - start
       else: timing.decode = time.perf_counter() - start - timing.first_token
       yield token
       if timing.tokens == max_tokens or len(history) == self.max_context: return
-      logits = self._step(token, len(history))
+      logits, key = self._step(token, len(history))
       history.append(token)
+      if sampler.greedy: token = greedy_token(int(read(key, 1)[0]))  # nothing else crosses to the host
+      else: token = sampler(read(logits, self.config.vocab_size), history)
 
   def _until(self, tokens: Iterable[int], stop: Sequence[str]) -> Iterator[int]:
     stream, stops = self.tokenizer.stream(), StopStrings(stop)
@@ -211,8 +220,8 @@ def _kernels(call: UOp) -> int:
   if function.op is Ops.CUSTOM_FUNCTION and function.arg == "hcq": return len(call.arg.aux.kernels)
   return int(function.op is Ops.PROGRAM)
 
-def _captured(function: Callable[..., Tensor]) -> _TinyJit[Tensor]:
+def _captured(function: Callable[..., T]) -> _TinyJit[T]:
   """A TinyJit that captures on its first call: all that it reads is realised, an eager first call would be wasted."""
-  jit: _TinyJit[Tensor] = TinyJit(function)
+  jit: _TinyJit[T] = TinyJit(function)
   jit.cnt = 1
   return jit
