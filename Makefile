@@ -4,7 +4,7 @@ PROMPT ?= Tell me a story about a fox.
 BIN := $(VENV)/bin
 export DEV ?= CPU
 
-.PHONY: help run chat test lint readme fuzz golden vectors default-model clean
+.PHONY: help run chat bench peers plot gpu-check test lint readme fuzz golden accept vectors default-model clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -34,6 +34,24 @@ fuzz: $(VENV)/dev ## 10,000 damaged files: each must load or end in one line
 golden: $(VENV)/bench ## record llama.cpp's logits again (builds llama-cpp-python: some minutes)
 	$(BIN)/python tests/record_golden.py
 	$(BIN)/python tests/record_quantize_errors.py
+
+accept: $(VENV)/dev ## record today's kernels as right: tests/kernels/*.json; prints what moved
+	$(BIN)/python tests/kernel_cases.py
+
+bench: $(VENV)/run ## tokens a second of MODEL=path.gguf (default: the bundled model), as llama-bench gives them
+	@$(BIN)/python -m tinygrad_llm.bench $(if $(MODEL),-m "$(MODEL)") $(ARGS)
+
+peers: $(VENV)/bench ## the figures: this project, stock tinygrad and llama.cpp on MODELS (default: 1B shape, 7 types)
+	models="$(MODELS)"; [ -n "$$models" ] || \
+	  models=$$($(BIN)/python bench/models.py $(if $(LAYERS),--layers $(LAYERS)) $(TYPES)) && \
+	  $(BIN)/python bench/peers.py -m $$models $(ARGS)
+
+plot: $(VENV)/bench ## the README's plot, from the latest figures
+	$(BIN)/python bench/plot.py $(ARGS)
+
+gpu-check: ## right numbers and speed on a GPU (DEV, default CUDA), from a bare checkout with python3, numpy and tinygrad
+	$(if $(filter file,$(origin DEV)),DEV=CUDA) $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) \
+	  bench/gpu_check.py $(ARGS)
 
 default-model: $(VENV)/train ## train the bundled model again (about an hour on 2 cores)
 	$(BIN)/python training/train.py --out tinygrad_llm/models/stories.gguf

@@ -1,5 +1,8 @@
 from setuptools import setup
 
+CUDA = [f"{name}>=13,<14 ; sys_platform == 'linux' and platform_machine in 'x86_64 aarch64'"
+        for name in ("nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-cuobjdump")]
+
 setup(
   name="tinygrad_llm",
   version="0.1.0",
@@ -19,11 +22,16 @@ setup(
   ],
   extras_require={
     "zig": ["ziglang>=0.13,<1"],                                    # a clang for the CPU device where PATH has none
-    "bench": ["llama-cpp-python==0.3.36"],                          # the peer, and the source of golden logits
-    "dev": ["pytest>=8", "ruff>=0.8", "mypy>=1.13"],                # tests and lint
+    "bench": ["llama-cpp-python==0.3.36",                           # the peer, and the source of golden logits
+              "matplotlib>=3.8,<4"],                                # the README's plot
+    "cuda": CUDA,                                                   # kernels for CUDA where there is no card
+    "dev": ["pytest>=8", "ruff>=0.8", "mypy>=1.13",                 # tests and lint
+            "setuptools>=70.1", *CUDA],                             # a wheel, kernels for CUDA: both are tested
   },
   entry_points={"console_scripts": [
     "tinygrad-llm=tinygrad_llm.run:main",
+    "tinygrad-llm-kernels=tinygrad_llm.kernels:main",
+    "tinygrad-llm-bench=tinygrad_llm.bench:main",
     "tinygrad-llm-quantize=tinygrad_llm.quantize:main",
   ]},
 )

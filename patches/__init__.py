@@ -10,11 +10,13 @@ and is switched off by NO_<ITS NAME>=1 in the environment; NO_PATCHES=1 leaves t
   python -m tinygrad_llm.patches    lists the patches, whether they are on, and checks the seams
 """
 from __future__ import annotations
-import functools, hashlib, importlib, importlib.metadata, importlib.util, os, pathlib, re
+import ast, functools, hashlib, importlib, importlib.metadata, importlib.util, os, pathlib, re
 
 TINYGRAD = "0.14.0"
 # in the order of installation
-PATCHES: tuple[str, ...] = ("workers", "beam_cache", "threads", "dispatch")
+PATCHES: tuple[str, ...] = (
+  "workers", "beam_cache", "programs", "captures", "threads", "dispatch", "passes", "gathers", "splice", "shared_sums",
+  "vectors", "lanes", "nested_reduce", "group_factors", "matvec", "prefetch")
 
 class SeamError(ImportError):
   """The installed tinygrad is not the one that the patches were made for."""
@@ -29,24 +31,28 @@ def enabled() -> tuple[str, ...]:
 
 @functools.cache
 def patch_set() -> str:
-  """A short key of the enabled patches and their code, for whatever is cached outside of this process."""
-  folder = pathlib.Path(__file__).parent
-  texts = [name.encode() + b"\0" + (folder / f"{name}.py").read_bytes() for name in enabled()]
-  return hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
+  """A short key of the enabled patches and of this folder's code, for whatever is cached outside of this process."""
+  code = sorted(pathlib.Path(__file__).parent.glob("*.py"))
+  return hashlib.sha256(b"\0".join([" ".join(enabled()).encode(), *(f.read_bytes() for f in code)])).hexdigest()[:16]
 
 @functools.cache
 def apply() -> tuple[str, ...]:
   """
   Installs the enabled patches, once a process; returns their names.
 
-  SeamError if tinygrad is another version or a seam's source is another one: then nothing is installed.
+  SeamError if tinygrad is another version, or lacks a seam or has another source of it: then nothing is installed.
   """
   names = enabled()
   if not names: return ()
   if (version := importlib.metadata.version("tinygrad")) != TINYGRAD:
     raise SeamError(f"tinygrad {version} is installed, the patches are made for {TINYGRAD}; run: pip install "
                     f"tinygrad=={TINYGRAD}, or set NO_PATCHES=1")
-  modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
+  modules = []
+  for name in names:
+    try: modules.append(importlib.import_module(f"{__name__}.{name}"))
+    except (ImportError, AttributeError) as e:
+      raise SeamError(f"{__name__}.{name} is made for tinygrad {TINYGRAD} and does not find its seams in the installed "
+                      f"{version} ({e}); reinstall tinygrad=={TINYGRAD}, or set NO_PATCHES=1") from e
   for module in modules:
     for seam, wanted in module.SEAMS.items():
       if (found := fingerprint(seam)) != wanted:
@@ -68,8 +74,18 @@ def _source(module: str) -> str:
   return pathlib.Path(spec.origin).read_text(encoding="utf-8") if spec is not None and spec.origin else ""
 
 def _statement(text: str, name: str, indent: str) -> str:
-  """The source of the statement that defines `name` at `indent`, with its decorators; "" if there is none."""
-  head = rf"(?:^{indent}@.*\n)*^{indent}(?:def {name}\b|class {name}\b|{name}\s*(?::[^=\n]+)?=[^=])"
-  if (start := re.search(head, text, re.M)) is None: return ""
-  end = re.compile(rf"^ {{0,{len(indent)}}}[^\s)\]}}#]", re.M).search(text, start.end())
-  return text[start.start():end.start() if end else len(text)].rstrip()
+  """The source of the statements that define `name` at `indent`, with their decorators; "" if there are none."""
+  decorators = rf"(?:^{indent}@.*\n(?:^{indent}[ )\]}}].*\n)*)*"
+  targets = rf"(?:[\w.]+, *)*{name}\b(?:, *[\w.]+)*\s*(?::[^=\n]+)?[-+|&*/]?=[^=]"
+  head = re.compile(rf"{decorators}^{indent}(?:(?:async )?def {name}\b|class {name}\b|{targets})", re.M)
+  ends = re.compile(rf"^ {{0,{len(indent)}}}[^\s)\]}}#]", re.M)
+  found, position = [], 0
+  while (start := head.search(text, position)) is not None:
+    for position in (*(end.start() for end in ends.finditer(text, start.end())), len(text)):
+      if _is_whole(part := text[start.start():position].rstrip(), indent): break  # else it ends inside of it
+    found.append(part)
+  return "\n".join(found)
+
+def _is_whole(statements: str, indent: str) -> bool:
+  try: return bool(ast.parse("".join(f"{' ' * i}if 1:\n" for i in range(0, len(indent), 2)) + statements))
+  except SyntaxError: return False

@@ -3,7 +3,8 @@ What BEAM found is only replayed under the patches it was found with.
 
 Why: the key of BEAM's results on disk has the kernel and the device, but neither the actions that were searched nor
   any patch, so a search under other patches silently replays old winners.
-How: the key carries the enabled patches and their code.
+How: the key carries the enabled patches and their code, in a table of its own: stock tinygrad's has no column for them,
+  and would find what was searched under any patches.
 Numbers: none, it is a matter of being right.
 Upstream: not sent; the list of actions would belong into the key there.
 """
@@ -15,10 +16,10 @@ SEAMS = {"tinygrad.codegen.opt.search:beam_search": "eb7e87ae833b"}
 
 _get, _put = search.diskcache_get, search.diskcache_put
 
-def _key(key: Any) -> dict[str, Any]: return {**key, "patches": patch_set()}
-def diskcache_get(table: str, key: Any) -> Any: return _get(table, _key(key))
-def diskcache_put(table: str, key: Any, value: Any, prepickled: bool = False) -> Any:
-  return _put(table, _key(key), value, prepickled)
+def _key(key: dict[str, Any]) -> dict[str, Any]: return {**key, "patches": patch_set()}
+def diskcache_get(table: str, key: dict[str, Any]) -> Any: return _get(f"{table}_patched", _key(key))
+def diskcache_put(table: str, key: dict[str, Any], value: Any, prepickled: bool = False) -> Any:
+  return _put(f"{table}_patched", _key(key), value, prepickled)
 
 def install() -> None:
   search.diskcache_get, search.diskcache_put = diskcache_get, diskcache_put  # type: ignore[assignment]

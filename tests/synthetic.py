@@ -138,7 +138,7 @@ def write_model(path: str | pathlib.Path, arch="llama", *, dim=128, ffn=256, lay
                 blocks=False, tied: bool | None = None, qkv_bias: bool | None = None, qk_norm: bool | None = None,
                 rope_base: float | None = None, rope_freqs=False, eps=1e-5, logit_std=2.0, moe: MoE | None = None,
                 mla: MLA | None = None, dense=False, window: int | None = None, pattern=0, split=1,
-                kv: dict[str, Any] | None = None) -> pathlib.Path:
+                kv: dict[str, Any] | None = None, header=False) -> pathlib.Path:
   """
   Writes a GGUF that this project and llama.cpp load, and returns its path (with split > 1, that of the first file).
 
@@ -146,8 +146,8 @@ def write_model(path: str | pathlib.Path, arch="llama", *, dim=128, ffn=256, lay
   choice); moe and mla are sizes of experts and of latent attention, `dense` leaves the experts out; window, pattern:
   the sliding window and every how many layers one has none (0: the architecture's default, not written).
   `types` is a ggml type of the matrices (F32, F16, BF16, Q8_0, Q4_K, ..) or a mix (Q4_K_M, Q5_K_M, MXFP4_MOE); `split`
-  asks for that many files; `kv` adds or overrides string, bool, int and float metadata. ValueError if the shape does
-  not fit.
+  asks for that many files; `kv` adds or overrides string, bool, int and float metadata; `header` leaves the data a hole
+  of the right size in the file. ValueError if the shape does not fit.
   """
   path, family = pathlib.Path(path), FAMILIES[arch]
   shape = fill(family, Shape(
@@ -182,7 +182,10 @@ def write_model(path: str | pathlib.Path, arch="llama", *, dim=128, ffn=256, lay
   w.write_header_to_file()
   w.write_kv_data_to_file()
   w.write_ti_data_to_file()
-  for spec, kind in specs:
+  if header:
+    for file, infos in zip(w.fout or (), w.tensors):
+      file.truncate(sum(w.ggml_pad(n, w.data_alignment) for n in (file.tell(), *(ti.nbytes for ti in infos.values()))))
+  for spec, kind in specs if not header else ():
     if spec.name == "rope_freqs.weight": w.write_tensor_data(llama3_factors(shape.head_dim, base))
     else: w.write_tensor_data(draw(spec, kind, seed, blocks))
   w.close()

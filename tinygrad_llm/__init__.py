@@ -24,7 +24,7 @@ def load(model: str | None = None, max_context: int = 4096, chunk: int = 256, de
   max_context: positions of KV cache, at most what the model was trained for.
   chunk: tokens of a prompt per forward pass. Any number gives the same logits.
   dequantize: expand quantised matrices to fp16: more memory, other speed.
-  progress: show a bar on stderr if that is a terminal.
+  progress: show bars on stderr if that is a terminal, while loading and while compiling.
   Raises InputError for a file, device or compiler that cannot be used.
   """
   from tinygrad_llm.compiler import check_device

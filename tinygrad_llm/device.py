@@ -1,20 +1,32 @@
 """Buffers on the device: allocate without a kernel, fill from host memory, read back."""
 from __future__ import annotations
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 import numpy as np
 from tinygrad import Tensor
 from tinygrad.device import Buffer
 from tinygrad.dtype import DType, _to_np_dtype
 from tinygrad.helpers import prod
 
+_memory = ContextVar("_memory", default=True)
+
+@contextmanager
+def without_memory() -> Iterator[None]:
+  """Inside, empty() allocates nothing and fill() writes nothing: what is built there can be compiled, but not run."""
+  token = _memory.set(False)
+  try: yield
+  finally: _memory.reset(token)
+
 def empty(shape: tuple[int, ...], dtype: DType) -> Tensor:
   """An allocated, uninitialised tensor on the default device."""
   tensor = Tensor.empty(*shape, dtype=dtype)
-  _buffer(tensor).ensure_allocated()
+  if _memory.get(): _buffer(tensor).ensure_allocated()
   return tensor
 
 def fill(tensor: Tensor, write: Callable[[np.ndarray], None]) -> None:
   """Calls `write` with an array of the tensor's shape to fill: the device's own memory if the host can reach it."""
+  if not _memory.get(): return
   buffer = _buffer(tensor)
   if hasattr(buffer.allocator, "_as_buffer"):
     write(_array(tensor, buffer.as_memoryview(force_zero_copy=True)))

@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from typing import TypeVar
 import numpy as np
@@ -19,6 +20,8 @@ from tinygrad_llm.gguf import open_gguf
 from tinygrad_llm.hub import resolve
 from tinygrad_llm.loader import Loader
 from tinygrad_llm.model import Model
+from tinygrad_llm.patches.captures import restore
+from tinygrad_llm.progress import compiling
 from tinygrad_llm.sampling import Sampler, greedy_key, greedy_token
 from tinygrad_llm.stop import StopStrings
 from tinygrad_llm.tokenizer import Tokenizer
@@ -62,14 +65,13 @@ class LLM:
     except (MemoryError, OSError) as e:
       raise InputError(f"{self.path}: no memory on {self.device} for it and {self.max_context} positions; use a "
                        f"smaller max_context, quant type or model ({e})") from e
-    self.weights, self.timing = loader.weights, Timing()
+    self.weights, self.timing, self._progress = loader.weights, Timing(), progress
     self._held: list[int] = []  # the tokens whose keys and values are in the cache
     self._prompt, self._token = (empty((1, n), dtypes.int32) for n in (self.chunk, 1))
     self._x = empty((1, self.chunk, self.config.dim), dtypes.float32)  # the last layer's output
-    self._prefill = _captured(self._prefill_step)
-    self._logits = _captured(lambda x, length: self.model.logits(x[:, :length]))
-    self._row_logits = _captured(lambda x, row: self.model.logits(x[:, row:row+1]))
-    self._decode = _captured(self._decode_step)
+    self._prefill = _captured(_prefill, self.model, self._x)
+    self._logits, self._row_logits = _captured(_logits, self.model), _captured(_row_logits, self.model)
+    self._decode = _captured(_decode, self.model)
     self.load_s = time.perf_counter() - start
 
   def logits(self, ids: Sequence[int]) -> np.ndarray:
@@ -154,20 +156,17 @@ class LLM:
       self._held += part
       yield len(part)
 
-  def _step(self, token: int, position: int) -> tuple[Tensor, Tensor]:
-    """Feeds one token at `position`; returns the logits after it, (1, 1, vocab_size), and their greedy_key."""
+  def _feed(self, token: int, position: int) -> tuple[Tensor, Tensor]:
+    """Feeds one token at `position`; the logits after it, (1, 1, vocab_size), and their greedy_key, (1, 1)."""
     self._held = self._held[:position]
     _write(self._token, [token])
     logits, key = self._decode(self._token, self._position(position))
     self._held.append(token)
     return logits, key
 
-  def _decode_step(self, token: Tensor, start: UOp) -> tuple[Tensor, Tensor]:
-    logits = self.model.logits(self.model.hidden(token, start))
-    return logits, greedy_key(logits)
-
-  def _prefill_step(self, tokens: Tensor, start: UOp) -> Tensor:
-    return self._x[:, :tokens.shape[1]].assign(self.model.hidden(tokens, start))
+  def _step(self, token: int, position: int) -> np.ndarray:
+    """Feeds one token at `position`; returns the logits after it, (vocab_size,)."""
+    return read(self._feed(token, position)[0], self.config.vocab_size).copy()
 
   def _position(self, position: int) -> UOp: return UOp.variable("start", 0, self.max_context - 1).bind(position)
   def _length(self, length: int) -> UOp: return UOp.variable("length", 1, self.chunk).bind(length)
@@ -175,13 +174,21 @@ class LLM:
   def _last_logits(self, ids: list[int], first: int) -> np.ndarray:
     """Feeds ids[first:]; returns the logits after the last token, (vocab_size,)."""
     row = UOp.variable("row", 0, self.chunk - 1).bind(deque(self._chunks(ids, first), maxlen=1)[0] - 1)
-    return read(self._row_logits(self._x, row), self.config.vocab_size)
+    return read(self._row_logits(self._x, row), self.config.vocab_size).copy()
 
   def _compile(self, token: int) -> None:
-    """Captures, once, the steps that generate() runs, on a token whose keys and values the prompt then overwrites."""
+    """
+    Captures, once, the steps that generate() runs, on a token whose keys and values the prompt then overwrites. What an
+    earlier process captured is only read.
+    """
     if self._decode.captured is not None: return
-    self._last_logits([token], 0)
-    self._step(token, 0)
+    start, row = self._position(0), UOp.variable("row", 0, self.chunk - 1).bind(0)
+    calls = ((self._prefill, self._prompt[:, :self._length(1)], start), (self._row_logits, self._x, row),
+             (self._decode, self._token, start))
+    if all(restore(*call) for call in calls): return
+    with compiling(self._progress):
+      self._last_logits([token], 0)
+      self._step(token, 0)
     self._held = []
 
   def _tokens(self, ids: list[int], max_tokens: int | None, sampler: Sampler, ends: frozenset[int]) -> Iterator[int]:
@@ -198,7 +205,7 @@ class LLM:
       else: timing.decode = time.perf_counter() - start - timing.first_token
       yield token
       if timing.tokens == max_tokens or len(history) == self.max_context: return
-      logits, key = self._step(token, len(history))
+      logits, key = self._feed(token, len(history))
       history.append(token)
       if sampler.greedy: token = greedy_token(int(read(key, 1)[0]))  # nothing else crosses to the host
       else: token = sampler(read(logits, self.config.vocab_size), history)
@@ -220,8 +227,19 @@ def _kernels(call: UOp) -> int:
   if function.op is Ops.CUSTOM_FUNCTION and function.arg == "hcq": return len(call.arg.aux.kernels)
   return int(function.op is Ops.PROGRAM)
 
-def _captured(function: Callable[..., T]) -> _TinyJit[T]:
-  """A TinyJit that captures on its first call: all that it reads is realised, an eager first call would be wasted."""
-  jit: _TinyJit[T] = TinyJit(function)
+def _prefill(model: Model, x: Tensor, tokens: Tensor, start: UOp) -> Tensor:
+  return x[:, :tokens.shape[1]].assign(model.hidden(tokens, start))
+def _logits(model: Model, x: Tensor, length: UOp) -> Tensor: return model.logits(x[:, :length])
+def _row_logits(model: Model, x: Tensor, row: UOp) -> Tensor: return model.logits(x[:, row:row+1])
+def _decode(model: Model, token: Tensor, start: UOp) -> tuple[Tensor, Tensor]:
+  return (logits := model.logits(model.hidden(token, start))), greedy_key(logits)
+
+def _captured(function: Callable[..., T], *state: Model | Tensor) -> _TinyJit[T]:
+  """
+  A TinyJit that captures on its first call: all that it reads is realised, an eager first call would be wasted.
+
+  state: the function's first arguments. It reads nothing else, so that a capture may be found on disk.
+  """
+  jit: _TinyJit[T] = TinyJit(partial(function, *state))
   jit.cnt = 1
   return jit

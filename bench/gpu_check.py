@@ -1,0 +1,305 @@
+"""
+Whether a device computes the right numbers, and how fast: one table, in minutes, from a bare checkout.
+
+  make gpu-check                       or: DEV=CUDA python3 bench/gpu_check.py [--model M.gguf] [--out FILE]
+
+It needs python3, numpy, tinygrad 0.14.0 (in PYTHONPATH or installed), the device's driver and compiler (CUDA: nvrtc),
+and no network. DEV chooses any device of tinygrad's, CUDA by default. Types with a grid are checked where gguf-py is.
+Each part runs in a process of its own, with a limit of time: a fault or a hang of one does not end the others.
+Exit code 0 if all numbers are right. Speed does not count; all goes to bench/results/gpu-NAME-DATE.json.
+"""
+from __future__ import annotations
+import pathlib
+import sys
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import argparse, importlib.util, json, math, os, re, statistics, subprocess, tempfile, threading, time, types
+from collections.abc import Callable, Iterator
+from typing import Any
+import numpy as np
+
+HERE = pathlib.Path(__file__).resolve()
+EXPECTED = HERE.with_name("gpu_check.npz")  # {type: (ROWS,) float64 products; "logits": (STEPS, vocab)}; see record()
+ROWS, N = 48, 768
+PROMPT, STEPS = 24, 8
+TOTAL_S = 470  # of all parts
+Row = tuple[str, bool | None, str]  # what, whether it is right (None: no such question), and the figure
+
+def stub_missing() -> None:
+  """Lets the model be imported where these are not installed: a progress bar, and a tokenizer that is not used."""
+  for name, attributes in (("tqdm", ["tqdm"]), ("tokenizers", ["Regex", "Tokenizer", "models", "pre_tokenizers"])):
+    if importlib.util.find_spec(name) is None:
+      sys.modules[name] = module = types.ModuleType(name)
+      for attribute in attributes: setattr(module, attribute, _Nothing)
+
+class _Nothing:
+  def __init__(self, *args: Any, **options: Any): pass
+  def update(self, n: int = 1) -> None: pass
+  def close(self) -> None: pass
+
+# *** the parts. Each yields rows; what is measured goes into `figures`
+
+def part_device(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
+  from tinygrad import Device, Tensor
+  from tinygrad_llm import patches
+  device = Device[Device.DEFAULT]
+  figures["arch"] = str(getattr(device, "arch", "")) or type(device.renderer).__name__
+  yield "device opens", True, f"{Device.DEFAULT} {figures['arch'].split(',')[0]}"
+  total = int(Tensor(np.arange(1000, dtype=np.int32)).sum().item())
+  yield "it adds up", total == 499500, f"{total}"
+  figures["patches"] = list(patches.apply())
+  yield "patches", True, ", ".join(figures["patches"]) or "none (NO_PATCHES=1)"
+
+def part_nv(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
+  """Runs with DEV=NV. That it does not open is no error: it needs rights on the driver that containers rarely have."""
+  from tinygrad import Device, Tensor
+  try: Device[Device.DEFAULT]
+  except Exception as e: yield "NV opens", None, f"no: {' '.join(str(e).split())[:80]}"
+  else: yield "NV opens", int(Tensor(np.arange(1000, dtype=np.int32)).sum().item()) == 499500, "yes, and adds up"
+
+def part_weights(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
+  """Fused dequant-matvec of every type against the products of gguf-py's weights."""
+  from tinygrad import Tensor
+  from tinygrad_llm.quant import QUANT_TYPES
+  with np.load(EXPECTED) as file: expected = {name: file[name] for name in file.files}
+  has_gguf = importlib.util.find_spec("gguf") is not None
+  checked = [qt for qt in QUANT_TYPES.values() if has_gguf or not qt.grid]
+  x = Tensor(check_input()).realize()
+  ys = [linear(qt, ROWS, N, 1)[0](x.reshape(1, 1, -1))[0] for qt in checked]
+  Tensor.realize(*ys)
+  wrong = []
+  for qt, y in zip(checked, ys):
+    want = expected[qt.name]
+    error = np.abs(y.numpy().ravel() - want).max() / np.abs(want).max()
+    if not error < 1e-3: wrong.append(f"{qt.name} {error:.1g}")
+    figures[qt.name] = float(error)
+  left = [qt.name for qt in QUANT_TYPES.values() if qt not in checked]
+  worst = max((error for error in figures.values() if np.isfinite(error)), default=math.nan)
+  yield (f"matvec of {len(checked)} types", not wrong, ("wrong: " + ", ".join(wrong) if wrong else
+         f"largest error {worst:.1e}") + (f"; not checked without gguf-py: {' '.join(left)}" if left else ""))
+
+def part_model(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
+  """A prompt and a fused decode of a tiny model against the logits that stock tinygrad has on the CPU."""
+  logits = tiny_logits()
+  with np.load(EXPECTED) as file: want = file["logits"]
+  error = float(np.abs(logits - want).max() / want.std())
+  same = float((logits.argmax(-1) == want.argmax(-1)).mean())
+  figures.update(error=error, same=same)
+  yield ("tiny model's logits", error < 0.02 and same == 1,
+         f"error {error:.1e} of their deviation, best token {same:.0%} the same")
+
+def part_copy(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
+  figures["gbs"] = copy_bandwidth((256 << 20) if args.small else (2 << 30))
+  yield "device copy", None, f"{figures['gbs']:.0f} GB/s, read and written"
+
+def part_matvec(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
+  """GB/s of packed weights, with more of them than the caches hold."""
+  rows, columns = (1024, (1024, 3584)) if args.small else (8192, (8192, 28672))
+  for name in ("Q4_K", "Q6_K", "Q8_0", "F16"):
+    for n in columns:
+      gbs, us = matvec_speed(name, rows, n, (8 << 20) if args.small else (256 << 20))
+      figures[f"{name} {rows}x{n}"] = {"gbs": gbs, "us": us}
+      share = f", {gbs / args.copy_gbs:.0%} of the copy" if args.copy_gbs else ""
+      yield f"matvec {name} {rows}x{n}", None, f"{gbs:.1f} GB/s{share}, {us:.0f} us"
+
+def part_speed(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
+  """tg and pp of a model: the one that was given, or random weights of 1B shape (small: of a tiny one)."""
+  from bench.random_model import LLAMA_1B, TINY, write_random
+  from tinygrad_llm import load
+  from tinygrad_llm.bench import ModelInfo, Runner, Test, random_tokens
+  from tinygrad_llm.gguf import open_gguf
+  with tempfile.TemporaryDirectory() as folder:
+    path = args.model or write_random(pathlib.Path(folder, "random.gguf"), TINY if args.small else LLAMA_1B)
+    info, tests = ModelInfo.from_gguf(open_gguf(path)), [Test(0, 128), Test(128 if args.small else 512, 0)]
+    start = time.perf_counter()
+    llm = load(str(path), max_context=512)
+  figures.update(model=info.name, load_s=time.perf_counter() - start, bytes_per_token=info.bytes_per_token)
+  runner = Runner(llm, random_tokens(info.vocab_size, 512))
+  for test in tests:
+    start = time.perf_counter()
+    samples = runner.run(test, 3)
+    speed, first = test.tokens * 1e9 / statistics.median(samples), time.perf_counter() - start - sum(samples) / 1e9
+    figures[test.name] = {"ts": speed, "warm_up_s": first, "samples_ns": samples}
+    gbs = f", {speed * info.bytes_per_token / 1e9:.1f} GB/s" if test.n_gen else ""
+    yield f"{test.name} {info.name}", None, f"{speed:.1f} tok/s{gbs}; warm-up {first:.1f} s"
+
+def part_beam(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
+  """Runs with BEAM=2: the schedule that a search finds, to hold the default one against."""
+  rows = n = 1024 if args.small else 8192
+  start = time.perf_counter()
+  gbs, us = matvec_speed("Q4_K", rows, n, (8 << 20) if args.small else (256 << 20))
+  figures.update(gbs=gbs, us=us, seconds=time.perf_counter() - start)
+  yield f"BEAM=2 Q4_K {rows}x{n}", None, f"{gbs:.1f} GB/s, {us:.0f} us, after {figures['seconds']:.0f} s"
+
+# {name: (what it runs, seconds at most, what it adds to the environment)}
+PARTS: dict[str, tuple[Callable[[argparse.Namespace, dict[str, Any]], Iterator[Row]], int, dict[str, str]]] = {
+  "device": (part_device, 60, {}), "nv": (part_nv, 45, {"DEV": "NV"}), "weights": (part_weights, 150, {}),
+  "model": (part_model, 90, {}), "copy": (part_copy, 60, {}), "matvec": (part_matvec, 150, {}),
+  "speed": (part_speed, 240, {}), "beam": (part_beam, 120, {"BEAM": "2"})}
+
+# *** what they share
+
+def check_input() -> np.ndarray: return np.random.default_rng(0).standard_normal(N, np.float32)
+
+def linear(kind: Any, rows: int, n: int, copies: int) -> list[Any]:
+  """Linear layers on random weights of a QuantType, as the loader makes them; all copies have the same."""
+  from bench.random_model import random_rows
+  from tinygrad_llm.device import empty, fill
+  from tinygrad_llm.quant import pack
+  from tinygrad_llm.weight import Linear, Weight
+  raw, layers = random_rows(kind, rows, n, 0), []
+  def write(memory: np.ndarray) -> None: pack(kind, raw, n, memory)
+  for _ in range(copies):
+    packed = empty((rows, kind.row_items(n)), kind.dtype)
+    fill(packed, write)
+    layers.append(Linear([Weight(kind, packed, (rows, n), ("random",))], [[rows]], [None]))
+  return layers
+
+def timed(job: Callable[[], Any], times: int) -> float:
+  """Median wall seconds of a call, the device idle before and after. Two calls are not counted."""
+  from tinygrad import Device
+  device, samples = Device[Device.DEFAULT], []
+  for i in range(times + 2):
+    device.synchronize()
+    start = time.perf_counter()
+    job()
+    device.synchronize()
+    if i >= 2: samples.append(time.perf_counter() - start)
+  return statistics.median(samples)
+
+def matvec_speed(name: str, rows: int, n: int, nbytes: int) -> tuple[float, float]:
+  """(GB/s of packed weights, us a kernel): as many layers of equal weights as take `nbytes`, one after another."""
+  from bench.random_model import quant_named
+  from tinygrad import Tensor, TinyJit
+  kind = quant_named(name)
+  size = rows * kind.row_nbytes(n)
+  layers = linear(kind, rows, n, max(2, -(-nbytes // size)))
+  x = Tensor(np.random.default_rng(0).standard_normal((1, 1, n), np.float32)).realize()
+  step = TinyJit(lambda x: Tensor.realize(*[layer(x)[0] for layer in layers]))
+  seconds = timed(lambda: step(x), 10) / len(layers)
+  return size / seconds / 1e9, seconds * 1e6
+
+def copy_bandwidth(nbytes: int) -> float:
+  """GB/s read and written by the faster of the driver's copy and a kernel's."""
+  from tinygrad import Tensor, TinyJit, dtypes
+  from tinygrad_llm.device import empty
+  a, b = (empty((nbytes // 4,), dtypes.uint32) for _ in range(2))
+  step = TinyJit(lambda a: Tensor.realize(b.assign(a ^ 1)))
+  jobs: list[Callable[[], Any]] = [lambda: step(a)]
+  source, target = (t.uop.base.buffer for t in (a, b))
+  if hasattr(source.allocator, "_transfer"): jobs.append(lambda: target.copy_from(source))  # type: ignore[union-attr, arg-type]
+  return max(2 * nbytes / timed(job, 10) / 1e9 for job in jobs)
+
+def tiny_logits() -> np.ndarray:
+  """(STEPS, vocab) float32 of the tiny model: after a prompt, and after each token that follows."""
+  from bench.random_model import TINY, write_random
+  from tinygrad_llm import load
+  from tinygrad_llm.bench import Runner, random_tokens
+  with tempfile.TemporaryDirectory() as folder:
+    llm = load(str(write_random(pathlib.Path(folder, "tiny.gguf"), TINY)), max_context=64)
+  runner = Runner(llm, random_tokens(TINY.vocab, PROMPT + STEPS))
+  rows = [runner.prompt(PROMPT).copy()]
+  rows += [runner.step(i).copy() for i in range(PROMPT, PROMPT + STEPS - 1)]
+  return np.stack(rows)
+
+def record() -> None:
+  """Writes EXPECTED: needs gguf-py, and is to be run with DEV=CPU NO_PATCHES=1."""
+  from bench.random_model import random_rows
+  from tinygrad_llm.quant import QUANT_TYPES, reference
+  x = check_input().astype(np.float64)
+  weights = {qt.name: reference(qt, random_rows(qt, ROWS, N, 0), N) for qt in QUANT_TYPES.values()}
+  products = {name: w.astype(np.float64) @ x for name, w in weights.items()}
+  np.savez_compressed(EXPECTED, **products, logits=tiny_logits())  # type: ignore[arg-type]
+
+# *** the parent
+
+def run_part(name: str, args: argparse.Namespace, limit: float, copy_gbs: float) -> tuple[list[Row], dict[str, Any]]:
+  """Its rows, printed as they come, and its figures. A part that fails ends with a row that says how."""
+  command = [sys.executable, str(HERE), "--part", name, "--copy-gbs", str(copy_gbs)]
+  command.append("--small" if args.small else "--no-small")
+  if args.model: command += ["--model", str(args.model)]
+  rows, figures, done, start = list[Row](), dict[str, Any](), False, time.perf_counter()
+  with tempfile.TemporaryFile("w+", errors="replace") as errors, subprocess.Popen(
+      command, env=os.environ | PARTS[name][2], stdout=subprocess.PIPE, stderr=errors, text=True) as child:
+    assert child.stdout is not None
+    timer = threading.Timer(limit, child.kill)
+    timer.start()
+    for line in child.stdout:
+      if not line.startswith("@"): continue
+      kind, value = json.loads(line[1:])
+      if kind == "row":
+        rows.append(tuple(value))
+        show(rows[-1])
+      else: figures, done = value, True
+    code = child.wait()
+    timer.cancel()
+    if not done:
+      errors.seek(0)
+      last = next((x.strip() for x in reversed(errors.read().splitlines()) if x.strip()), f"exit code {code}")
+      late = time.perf_counter() - start > limit - 1
+      optional = name in ("nv", "beam") or late and name in ("copy", "matvec", "speed")
+      problem = f"stopped after {limit:.0f} s" if late else f"failed: {last:.200}"
+      rows.append((name, None if optional else False, problem))
+      show(rows[-1])
+  figures["seconds"] = time.perf_counter() - start
+  return rows, figures
+
+def show(row: Row) -> None:
+  print(f"| {row[0]:34s} | {'' if row[1] is None else 'ok' if row[1] else 'WRONG':5s} | {row[2]}", flush=True)
+
+def gpu_name(arch: str) -> tuple[str, str]:
+  """(The card's name, its driver's version) by nvidia-smi; the device and what it is elsewhere."""
+  device = os.environ["DEV"].split(":")[0]
+  if device in ("CUDA", "NV"):
+    try:
+      done = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
+                            capture_output=True, text=True, timeout=30)
+      if done.returncode == 0 and "," in done.stdout:
+        name, driver = done.stdout.splitlines()[0].rsplit(",", 1)
+        return name.strip(), driver.strip()
+    except (OSError, subprocess.TimeoutExpired): pass
+  return f"{device} {arch.split(',')[0]}".strip(), ""
+
+def parent(args: argparse.Namespace) -> int:
+  from bench.machine import machine, now, result_file, versions
+  date, start, parts, right = now(), time.perf_counter(), dict[str, Any](), True
+  names = [name for name in PARTS if name != "nv" or os.environ["DEV"] == "CUDA"]
+  print(f"| {'check':34s} |       | {os.environ['DEV']}, {date}\n|{'-' * 36}|-------|{'-' * 60}")
+  for name in names:
+    limit = min(PARTS[name][1], TOTAL_S - (time.perf_counter() - start))
+    if limit < 5:
+      show((name, None, "left out: the time is up"))
+      continue
+    rows, figures = run_part(name, args, limit, parts.get("copy", {}).get("figures", {}).get("gbs", 0))
+    parts[name] = {"rows": rows, "figures": figures}
+    right &= all(row[1] is not False for row in rows)
+    if name == "device" and not right: break
+  card, driver = gpu_name(str(parts["device"]["figures"].get("arch", "")))
+  report = {"date": date, "right": right, "gpu": card, "driver": driver, "device": os.environ["DEV"],
+            "seconds": time.perf_counter() - start, "machine": machine(), "versions": versions(), "parts": parts}
+  out = args.out or result_file("gpu-" + re.sub(r"[^A-Za-z0-9]+", "-", card).strip("-").lower(), date)
+  out.parent.mkdir(parents=True, exist_ok=True)
+  out.write_text(json.dumps(report, indent=1) + "\n")
+  print(f"\n{'all numbers are right' if right else 'SOMETHING IS WRONG'}; {report['seconds']:.0f} s; written: {out}")
+  return 0 if right else 1
+
+def main() -> None:
+  os.environ.setdefault("DEV", "CUDA")
+  device = os.environ["DEV"].split(":")[0]
+  parser = argparse.ArgumentParser(prog="bench/gpu_check.py", description=__doc__.strip().split("\n")[0])
+  parser.add_argument("--model", type=pathlib.Path, metavar="M", help="a GGUF to time (default: random, of 1B shape)")
+  parser.add_argument("--small", action=argparse.BooleanOptionalAction, default=device in ("CPU", "CL"),
+                      help="small shapes (default on CPU and CL)")
+  parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help="default: bench/results/gpu-NAME-DATE.json")
+  parser.add_argument("--record", action="store_true", help="write the numbers to expect (DEV=CPU NO_PATCHES=1)")
+  parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
+  parser.add_argument("--copy-gbs", type=float, default=0.0, help=argparse.SUPPRESS)
+  args = parser.parse_args()
+  stub_missing()
+  if args.record: return record()
+  if args.part is None: sys.exit(parent(args))
+  def send(*message: Any) -> None: print("@" + json.dumps(message), flush=True)
+  figures: dict[str, Any] = {}
+  for row in PARTS[args.part][0](args, figures): send("row", row)
+  send("figures", figures)
+
+if __name__ == "__main__": main()

@@ -1,0 +1,89 @@
+"""
+A peer in a comparison: a child process that loads a model once and then times one repetition whenever it is asked.
+
+Each peer is a process of its own because patches are chosen by the environment and apply to a whole process. While one
+works the others are stopped (SIGSTOP), so that threads that spin for work do not take its cores. Requests and replies
+are lines of JSON on the child's stdin and stdout; what libraries print goes to its log.
+
+  load    model, ids, threads, settings       -> {"load_s": .., "version": ..}
+  time    n_prompt, n_gen, n_depth, passes    -> {"ns": ..}
+  logits  n                                   -> {"logits": float32 in base64}, after the first n ids
+"""
+from __future__ import annotations
+import base64, json, os, signal, subprocess, sys, tempfile, time
+from collections.abc import Sequence
+from typing import Any, Protocol
+import numpy as np
+
+class PeerFailed(Exception):
+  """The peer said why it cannot go on, or died. The message is one line."""
+
+class Worker(Protocol):
+  """What a child does. `ids` are the tokens to feed, the same for every peer."""
+  def load(self, model: str, ids: list[int], threads: int, settings: dict[str, Any]) -> str:
+    """Loads the model; returns what is running: names and versions."""
+  def time(self, n_prompt: int, n_gen: int, n_depth: int, passes: int) -> int:
+    """ns of `passes` runs; the depth is filled, and one token is fed to wake the threads, before the clock starts."""
+  def logits(self, n: int) -> np.ndarray:
+    """(vocab_size,) float32 after ids[:n], from an empty context."""
+
+def serve(worker: Worker) -> None:
+  """The child's main loop. Ends with stdin."""
+  replies = os.fdopen(os.dup(1), "w")
+  os.dup2(2, 1)
+  for line in sys.stdin:
+    request = json.loads(line)
+    op, reply = request.pop("op"), dict[str, Any]()
+    try:
+      if op == "load":
+        start = time.perf_counter()
+        reply["version"] = worker.load(**request)
+        reply["load_s"] = time.perf_counter() - start
+      elif op == "time": reply["ns"] = worker.time(**request)
+      else: reply["logits"] = base64.b64encode(np.asarray(worker.logits(**request), np.float32).tobytes()).decode()
+    except Exception as e:  # the parent says which peer, and goes on without it
+      reply = {"error": f"{type(e).__name__}: {e}"}
+    print(json.dumps(reply), file=replies, flush=True)
+
+class Peer:
+  """The parent's side."""
+  def __init__(self, command: Sequence[str], env: dict[str, str]):
+    self.log = tempfile.TemporaryFile()  # noqa: SIM115  # closed in close()
+    self.process = subprocess.Popen(list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
+                                    env={**os.environ, **env}, text=True)
+
+  def load(self, model: str, ids: Sequence[int], threads: int, settings: dict[str, Any]) -> dict[str, Any]:
+    return self._ask(op="load", model=model, ids=list(ids), threads=threads, settings=settings)
+
+  def time(self, n_prompt: int, n_gen: int, n_depth: int, passes: int = 1) -> int:
+    return self._ask(op="time", n_prompt=n_prompt, n_gen=n_gen, n_depth=n_depth, passes=passes)["ns"]
+
+  def logits(self, n: int) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(self._ask(op="logits", n=n)["logits"]), np.float32)
+
+  def _ask(self, **request: Any) -> dict[str, Any]:
+    assert self.process.stdin is not None and self.process.stdout is not None
+    try:
+      self._signal("SIGCONT")
+      print(json.dumps(request), file=self.process.stdin, flush=True)
+      line = self.process.stdout.readline()
+    except BrokenPipeError: line = ""
+    if not line: raise PeerFailed(self._last_words())
+    self._signal("SIGSTOP")
+    if "error" in (reply := json.loads(line)): raise PeerFailed(" ".join(reply["error"].split())[:300])
+    return reply
+
+  def _signal(self, name: str) -> None:
+    if hasattr(signal, name) and self.process.poll() is None: self.process.send_signal(getattr(signal, name))
+
+  def _last_words(self) -> str:
+    code = self.process.wait()
+    self.log.seek(0)
+    lines = self.log.read().decode(errors="replace").strip().splitlines()
+    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    return f"ended with {how}" + (f": {lines[-1].strip()[:300]}" if lines else "")
+
+  def close(self) -> None:
+    self.process.kill()  # nothing of it is to be kept; a stopped process ends, too
+    self.process.communicate()
+    self.log.close()

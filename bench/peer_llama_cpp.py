@@ -1,0 +1,71 @@
+"""
+llama.cpp as a peer, through llama-cpp-python's C interface. See peer.py.
+
+Settings: extra_bufts, whether weights are repacked (or laid out for AMX, where the build has it); flash, whether
+attention is fused. Needs llama-cpp-python and numpy only: it may run under an interpreter of its own.
+"""
+import pathlib
+import sys
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import time
+from typing import Any
+import llama_cpp as lc
+import numpy as np
+from bench.peer import serve
+
+class LlamaCpp:
+  model: Any
+  context: Any
+  depth = 0
+
+  def load(self, model: str, ids: list[int], threads: int, settings: dict[str, Any]) -> str:
+    self.silence = lc.llama_log_callback(lambda *_: None)  # kept: the library calls it
+    lc.llama_log_set(self.silence, None)
+    lc.llama_backend_init()
+    mp = lc.llama_model_default_params()
+    mp.use_extra_bufts = settings["extra_bufts"]
+    self.ids, self.model = ids, lc.llama_model_load_from_file(model.encode(), mp)
+    if not self.model: raise ValueError(f"llama.cpp cannot load {model}")
+    cp = lc.llama_context_default_params()
+    cp.n_ctx, cp.n_threads, cp.n_threads_batch = len(ids), threads, threads
+    cp.flash_attn_type = lc.LLAMA_FLASH_ATTN_TYPE_ENABLED if settings["flash"] else lc.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    self.context = lc.llama_init_from_model(self.model, cp)
+    if not self.context: raise ValueError(f"llama.cpp cannot make a context of {len(ids)} positions")
+    self.batch = lc.llama_n_batch(self.context)
+    return f"llama-cpp-python {lc.__version__}, {lc.llama_print_system_info().decode().strip(' |')}"
+
+  def _keep(self, n: int) -> None:
+    """Drops all positions but the first n."""
+    lc.llama_memory_seq_rm(lc.llama_get_memory(self.context), 0, n, -1)
+
+  def _feed(self, first: int, last: int) -> None:
+    """Computes ids[first:last] at these positions, and the logits after the last."""
+    for start in range(first, last, self.batch):
+      part = self.ids[start:min(last, start + self.batch)]
+      tokens = (lc.llama_token * len(part))(*part)  # the batch points to it
+      if code := lc.llama_decode(self.context, lc.llama_batch_get_one(tokens, len(part))):
+        raise ValueError(f"llama_decode returned {code}")
+      lc.llama_synchronize(self.context)
+
+  def time(self, n_prompt: int, n_gen: int, n_depth: int, passes: int) -> int:
+    if n_depth != self.depth:
+      self._keep(0)
+      self._feed(0, n_depth)
+      self.depth = n_depth
+    self._keep(n_depth)
+    self._feed(n_depth, n_depth + 1)
+    start = time.perf_counter_ns()
+    for _ in range(passes):
+      self._keep(n_depth)
+      if n_prompt: self._feed(n_depth, n_depth + n_prompt)
+      for i in range(n_depth, n_depth + n_gen): self._feed(i, i + 1)
+    return time.perf_counter_ns() - start
+
+  def logits(self, n: int) -> np.ndarray:
+    self.depth = 0
+    self._keep(0)
+    self._feed(0, n)
+    vocab_size = lc.llama_vocab_n_tokens(lc.llama_model_get_vocab(self.model))
+    return np.ctypeslib.as_array(lc.llama_get_logits_ith(self.context, -1), (vocab_size,)).copy()
+
+if __name__ == "__main__": serve(LlamaCpp())

@@ -1,0 +1,33 @@
+"""The peers that are this project, with the patches that the environment leaves on. See peer.py."""
+import pathlib
+import sys
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import importlib.metadata
+from typing import Any
+import numpy as np
+from bench.peer import serve
+from tinygrad_llm import load, patches
+from tinygrad_llm.bench import Runner, Test
+
+class TinygradLLM:
+  runner: Runner
+  depth = 0
+
+  def load(self, model: str, ids: list[int], threads: int, settings: dict[str, Any]) -> str:
+    """threads: NUM_CPU_THREADS has said it already."""
+    llm = load(model, max_context=len(ids))
+    self.runner = Runner(llm, ids)
+    return f"tinygrad {importlib.metadata.version('tinygrad')}, patches: {', '.join(patches.apply()) or 'none'}"
+
+  def time(self, n_prompt: int, n_gen: int, n_depth: int, passes: int) -> int:
+    if n_depth != self.depth:
+      self.runner.fill(n_depth)
+      self.depth = n_depth
+    self.runner.generate(1, n_depth)
+    return self.runner.time(Test(n_prompt, n_gen, n_depth), passes)
+
+  def logits(self, n: int) -> np.ndarray:
+    self.depth = 0
+    return self.runner.prompt(n)
+
+if __name__ == "__main__": serve(TinygradLLM())

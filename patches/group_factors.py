@@ -1,0 +1,56 @@
+"""
+The scales of a block's groups are unpacked together, as one vector.
+
+Why: with the scales taken out of the inner sums, what is left of unpacking them is 8 or 16 times the same few shifts and
+  masks with other constants, one number at a time: half of the instructions of a K-quant matvec.
+How: in a sum whose loops are all unrolled, a factor that is computed from integers for each step goes into a small array
+  first, filled by a loop over lanes; the C compiler keeps the array in a register.
+Numbers: Q4_K matvec 8192 x 2048, one core, busy machine: 6.6 -> 7.3 GB/s (Zen 4, medians of 15)
+Upstream: not sent.
+"""
+from __future__ import annotations
+import functools, operator
+from tinygrad.dtype import AddrSpace, dtypes
+from tinygrad.helpers import prod
+from tinygrad.renderer import Renderer
+from tinygrad.uop.ops import AxisType, GroupOp, Ops, PatternMatcher, UOp, UPat, graph_rewrite
+from tinygrad_llm.patches import passes
+from tinygrad_llm.patches.vectors import has_vectors, is_lanes, lanes
+
+SEAMS = {"tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03", "tinygrad.codegen:devectorizer2": "566768760ee6"}
+
+STEPS = (4, 8, 16)  # that make a vector
+WORK = 6            # operations on integers a step that are worth an array
+SLOT = 1 << 11      # of the first array; those of shared_sums.py come before
+
+def _work(f: UOp, loops: set[UOp]) -> int:
+  """Operations on integers that each step does anew; 0 if the factor is not computed from integers in memory alone."""
+  ops = f.toposort()
+  if any(u.op in (Ops.REDUCE, Ops.AFTER) or is_lanes(u) for u in ops): return 0
+  values = [u for u in ops if u.op in GroupOp.ALU and dtypes.is_int(u.dtype) and u.dtype is not dtypes.weakint]
+  return sum(1 for u in values if loops.intersection(u.ranges))
+
+def stage(ctx: list[int], red: UOp) -> UOp|None:
+  loops = red.src[1:]
+  if not all(r.op is Ops.RANGE and r.arg[-1] is AxisType.UNROLL for r in loops): return None
+  if (steps := prod(int(r.vmax) + 1 for r in loops)) not in STEPS: return None
+  factors = list(red.src[0].split_uop(Ops.MUL))
+  for i, f in enumerate(factors):
+    if not dtypes.is_float(f.dtype) or not set(loops) <= set(f.ranges) or _work(f, set(loops)) < WORK: continue
+    lane = lanes(steps, max(r.arg[0] for r in red.toposort() if r.op is Ops.RANGE) + 100 + ctx[0], AxisType.WEAK)
+    at, step, left = {}, UOp.const(0), steps
+    for r in loops:  # the place of a step in the array, and the steps of a place
+      left //= int(r.vmax) + 1
+      at[r], step = lane // left % (int(r.vmax) + 1), step + r * left
+    array = UOp.placeholder((steps,), f.dtype, SLOT + ctx[0], AddrSpace.REG)
+    ctx[0] += 1
+    factors[i] = array.after(array.index(lane).store(f.substitute(at)).end(lane)).index(step)
+  body = functools.reduce(operator.mul, factors)
+  return None if body is red.src[0] or all(a is b for a, b in zip(factors, red.src[0].split_uop(Ops.MUL))) else body.reduce(*loops, arg=Ops.ADD)
+
+pm_stage = PatternMatcher([(UPat(Ops.REDUCE, arg=(Ops.ADD, 0), name="red"), stage)])
+
+def run(sink: UOp, ren: Renderer) -> UOp:
+  return graph_rewrite(sink, pm_stage, ctx=[0], name="group factors") if has_vectors(ren) else sink
+
+def install() -> None: passes.after_opts.append(run)

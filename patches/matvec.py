@@ -1,0 +1,148 @@
+"""
+A schedule for matrix-vector products, whatever their weights are made of.
+
+Why: tinygrad's rule wants reduce(a[..] * b[..]). It never fires on a weight that is half, quantised, or multiplied by a
+  norm: reduce(cast(a * b)), a * (b * c), a * (d * q - m).
+How: `x` is a load that every step of the sum reads, `w` one that also depends on an output axis; the loads below casts,
+  sums and products are looked at. On a GPU the loops inside of a packed word are unrolled, then threads share the loop
+  with stride 1 in w. On the CPU, the loops of a block of weights are unrolled: lanes.py makes vectors of them.
+  MV_THREADS_PER_ROW, MV_BLOCKSIZE and MV_ROWS_PER_THREAD override the target's defaults; the CPU has only the last.
+Numbers: TODO
+Upstream: not sent.
+"""
+from __future__ import annotations
+from dataclasses import dataclass
+from tinygrad.codegen.opt import KernelOptError, Opt, OptOps, heuristic
+from tinygrad.codegen.opt.postrange import Scheduler
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import DEBUG, getenv, prod
+from tinygrad.renderer import Renderer
+from tinygrad.uop.ops import AxisType, Ops, UOp, resolve
+from tinygrad_llm.patches import lanes
+from tinygrad_llm.patches.lanes import LANES
+from tinygrad_llm.patches.vectors import has_vectors
+
+SEAMS = {"tinygrad.codegen.opt.heuristic:hand_coded_optimizations": "0fe425ff3d3b", "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb"}
+
+PERIOD = 256    # weights unrolled at most, a block of the largest formats
+WORK = 1 << 15  # products a thread should have at least
+
+_stock = heuristic.hand_coded_optimizations
+
+@dataclass(frozen=True)
+class Sum:
+  """A sum of products: its loops, the loads that depend on no output axis of `rows`, and those that do."""
+  loops: tuple[UOp, ...]
+  xs: tuple[UOp, ...]
+  ws: tuple[UOp, ...]
+  rows: UOp|None  # an output axis of ws alone
+
+  @property
+  def packed(self) -> bool:
+    """Whether a load serves several steps of the sum."""
+    return any(not set(self.loops) <= set(u.ranges) for u in self.ws)
+
+  def strides(self, of: tuple[UOp, ...]) -> dict[UOp, int]:
+    """The loops with a constant stride in the load that has most of them, ascending."""
+    best: dict[UOp, int] = {}
+    for u in of:
+      found = {r: s for r, s in lanes.strides(u.src[1].get_idx()).items() if r in self.loops}
+      if len(found) > len(best): best = found
+    return dict(sorted(best.items(), key=lambda item: item[1]))
+
+def find_sum(k: Scheduler) -> Sum|str:
+  """The kernel's sum, or why there is none to schedule."""
+  if len(reduces := k.reduceops) != 1 or reduces[0].arg[0] is not Ops.ADD: return "not one sum"
+  red = reduces[0]
+  if not dtypes.is_float(red.dtype): return "not a sum of floats"
+  if not all(r.op is Ops.RANGE and r.src[0].op is Ops.CONST for r in red.src[1:]): return "a loop of no constant length"
+  loops, loads = set(red.src[1:]), [u for u in red.src[0].toposort() if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM]
+  if not any(loops <= set(u.ranges) for u in loads): return "no load with all loops"
+  for row in sorted(set(red.ranges), key=lambda r: -r.vmax):
+    ws = tuple(u for u in loads if row in u.ranges)
+    xs = tuple(u for u in loads if row not in u.ranges)
+    if ws and loops <= {r for u in xs for r in u.ranges} and {r for u in xs for r in u.ranges} < {r for u in ws for r in u.ranges} | loops | {row}:
+      if all(r in row_ranges or r in loops for row_ranges in [{r for u in ws for r in u.ranges}] for u in xs for r in u.ranges):
+        return Sum(tuple(red.src[1:]), xs, ws, row)
+  return Sum(tuple(red.src[1:]), tuple(loads), (), None)
+
+def _unroll(k: Scheduler, r: UOp, amount: int) -> UOp|None:
+  """Unrolls `amount` steps of a loop; the rest of it, if there is one."""
+  size = r.vmax + 1
+  k.apply_opt(Opt(OptOps.UNROLL, k.unrollable_dims.index(k.rngs.index(r)), 0 if amount == size else amount))
+  return None if amount == size else r.replace(src=(r.src[0].const_like(size // amount),))
+
+def _fits(size: int, most: int) -> int:
+  """The largest power of two that divides size, or size itself, up to `most`."""
+  return size if size <= most else max(n for n in (2 ** i for i in range(most.bit_length())) if size % n == 0 and n <= most)
+
+def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
+  """Unrolls a block of weights in the order of x, so that lanes.py finds its lanes; threads share the rows."""
+  loads, unrolled, most = s.xs or s.ws, 1, PERIOD if s.packed else 4 * LANES
+  in_order = s.strides(loads)
+  if len(in_order) < len(s.loops) or next(iter(in_order.values())) != 1: return "no load with stride 1"
+  k = k.copy()
+  for r, stride in in_order.items():
+    if unrolled < LANES and stride != unrolled: return "fewer neighbours than lanes"
+    rest: UOp|None = r
+    while rest is not None and unrolled < most and (n := _fits(rest.vmax + 1, min(most // unrolled, 32))) > 1:
+      rest = _unroll(k, rest, n)
+      unrolled *= n
+    if rest is not None: break
+  if unrolled % LANES: return "fewer neighbours than lanes"
+  rows = getenv("MV_ROWS_PER_THREAD", 1)
+  if s.rows is not None and rows > 1 and s.rows.src[0].divides(rows) is not None:
+    k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(s.rows), rows))
+  share(k)
+  return k
+
+def share(k: Scheduler) -> None:
+  """Threads share the longest output axis, if there is enough to do."""
+  most = k.ren.global_max[0] if k.ren.has_threads and k.ren.global_max else 1
+  axes = sorted((a for a in k.axes_of(AxisType.WEAK) if isinstance(k.full_shape[a], int) and k.rngs[a] in k._globalizable_rngs()), key=lambda a: -k.full_shape[a])
+  work = prod(k.full_shape)
+  for threads in range(most, 1, -1):
+    for axis in axes:
+      if k.full_shape[axis] % threads == 0 and resolve(work >= threads * WORK, True):
+        return k.apply_opt(Opt(OptOps.THREAD, axis, threads))
+
+def on_gpu(k: Scheduler, s: Sum) -> Scheduler|str:
+  """Unrolls what is inside of a word, and words up to 16 bytes; neighbouring threads read what follows in w."""
+  if s.rows is None: return "no axis that only the weight has"
+  per_row, block, rows = (getenv(name, default) for name, default in zip(MV_NAMES, defaults(k.ren)))
+  if s.rows.src[0].divides(block * rows) is None: return f"{s.rows.vmax + 1} rows are not a multiple of {block} * {rows}"
+  k, words = k.copy(), s.strides(s.ws)
+  if not words: return "no load with stride 1"
+  for r in s.loops:
+    if r not in {q for u in s.ws[:] for q in u.ranges if q in words} and r.vmax < 32: _unroll(k, r, r.vmax + 1)
+  left = per_row
+  for i, (r, stride) in enumerate(words.items()):
+    rest: UOp|None = r
+    if i == 0 and stride == 1 and (r.vmax + 1) % 4 == 0: rest = _unroll(k, r, 4)
+    if rest is not None and (n := _fits(rest.vmax + 1, left)) > 1:
+      try: k.apply_opt(Opt(OptOps.GROUP, k.axes_of(AxisType.REDUCE).index(k.rngs.index(rest)), n))
+      except KernelOptError: break
+      left //= n
+    if left <= 1: break
+  row = s.rows
+  if block > 1:
+    k.apply_opt(Opt(OptOps.LOCAL, k.rngs.index(row), block))
+    row = row.replace(src=(row.src[0].const_like((row.vmax + 1) // block),))
+  if rows > 1 and row in k.rngs: k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(row), rows))
+  return k
+
+MV_NAMES = ("MV_THREADS_PER_ROW", "MV_BLOCKSIZE", "MV_ROWS_PER_THREAD")
+
+def defaults(ren: Renderer) -> tuple[int, int, int]:
+  """Threads a row, rows of a block, rows a thread. 32/4/4 was best on sm_87 of what GiveThanksAlways/tinygrad tried."""
+  arch = ren.target.arch.split(",")[0]
+  return (32, 4, 4) if arch.startswith("sm_") and int(arch[3:].rstrip("af")) >= 87 else (8, 4, 4)
+
+def hand_coded_optimizations(k: Scheduler) -> Scheduler:
+  if getenv("MV", 1) == 0 or not (has_vectors(k.ren) or k.ren.has_local and k.ren.has_shared): return _stock(k)
+  found = find_sum(k)
+  made = found if isinstance(found, str) else (on_cpu if has_vectors(k.ren) else on_gpu)(k, found)
+  if DEBUG >= 3: print(f"MATVEC: {k.colored_shape()}: {made if isinstance(made, str) else made.applied_opts}")
+  return _stock(k) if isinstance(made, str) else made
+
+def install() -> None: heuristic.hand_coded_optimizations = hand_coded_optimizations

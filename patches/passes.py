@@ -1,0 +1,53 @@
+"""
+A place for passes between the optimiser and the expander, and one before the linearizer.
+
+Why: tinygrad has no hook where a kernel's schedule is fixed (loops are split, unrolled, threaded) and its arithmetic is
+  still a graph over loops. BEAM's candidates and kernels with given opts pass there, too.
+How: the optimiser and the pass before it are looked up in tinygrad.codegen at call time. Other patches append to
+  `after_opts` and `before_linearize`.
+Numbers: none, it does nothing by itself.
+Upstream: not sent; there, a pass is a line in full_rewrite_to_sink.
+"""
+from __future__ import annotations
+from collections.abc import Callable
+from tinygrad import codegen
+from tinygrad.codegen.simplify import pm_flatten_range
+from tinygrad.renderer import Renderer
+from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, graph_rewrite
+from tinygrad.uop.symbolic import sym
+
+SEAMS = {"tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03", "tinygrad.codegen:pm_implicit_barriers": "3ed2b0d8660e",
+         "tinygrad.codegen.opt.postrange:apply_opts": "1b0c406434ce"}
+
+Pass = Callable[[UOp, Renderer], UOp]
+after_opts: list[Pass] = []        # the loops are those that will run, their bodies are not expanded yet
+before_linearize: list[Pass] = []  # everything is lowered
+
+_apply_opts, _full_rewrite_to_sink = codegen.apply_opts, codegen.full_rewrite_to_sink
+_lowering: list[Renderer|None] = []  # the renderer of the kernel that is being lowered, until before_linearize ran
+
+def _run_after_opts(sink: UOp, ren: Renderer) -> UOp:
+  if not after_opts or not any(u.op is Ops.REDUCE for u in sink.toposort()): return sink
+  sink = graph_rewrite(sink, sym + pm_flatten_range, name="symbolic after opts")  # drops loops of one step
+  for run in after_opts: sink = run(sink, ren)
+  return sink
+
+def apply_opts(ast: UOp, ren: Renderer, beam: int = 0) -> UOp:
+  return _run_after_opts(_apply_opts(ast, ren, beam=beam), ren)
+
+def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
+  _lowering.append(ren)
+  try: return _full_rewrite_to_sink(ast if optimize else _run_after_opts(ast, ren), ren, optimize)
+  finally: _lowering.pop()
+
+def _run_before_linearize(sink: UOp) -> UOp|None:
+  if (ren := _lowering[-1]) is None: return None
+  _lowering[-1] = None  # what it returns is matched again
+  for run in before_linearize: sink = run(sink, ren)
+  return sink
+
+pm_before_linearize = PatternMatcher([(UPat(Ops.SINK, name="sink"), _run_before_linearize)])
+
+def install() -> None:
+  codegen.apply_opts, codegen.full_rewrite_to_sink = apply_opts, full_rewrite_to_sink
+  codegen.pm_implicit_barriers = pm_before_linearize + codegen.pm_implicit_barriers

@@ -1,0 +1,333 @@
+"""
+python -m tinygrad_llm.bench: tokens a second, in the terms and by the method of llama-bench
+(https://github.com/ggml-org/llama.cpp/blob/master/tools/llama-bench/README.md).
+
+Tests are named as there: pp512 is a prompt of 512 tokens, tg128 the generation of 128, `@ d512` after 512 that are in
+the KV cache already. One warm-up, then every repetition is timed alone, from an empty context or from the depth; t/s is
+the mean and the sample standard deviation of the repetitions. Tokens are random, and no tokenising, sampling or
+detokenising is timed. All compiling falls into the warm-up.
+GB/s is the generated tokens a second times the packed bytes of the weights that a token needs: the least to be read.
+"""
+from __future__ import annotations
+import argparse, csv, functools, gc, io, json, pathlib, platform, re, statistics, subprocess, time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+import numpy as np
+from tinygrad_llm import __version__, patches
+from tinygrad_llm.command import Parser, guarded
+from tinygrad_llm.config import ModelConfig
+from tinygrad_llm.errors import InputError
+from tinygrad_llm.gguf import GGML_TYPES, GGUF, open_gguf
+from tinygrad_llm.hub import resolve
+if TYPE_CHECKING: from tinygrad_llm.engine import LLM
+
+FORMATS = ("md", "json", "jsonl", "csv")
+_RANGE = re.compile(r"(\d+)(?:-(\d+)(?:([+*])(\d+))?)?", re.ASCII)
+MAX_VALUES, MAX_TOKENS = 1000, 1 << 24
+
+# *** what is measured
+
+@dataclass(frozen=True)
+class Test:
+  """Tokens of a prompt, or to generate, after `n_depth` tokens of context."""
+  n_prompt: int
+  n_gen: int
+  n_depth: int = 0
+
+  @property
+  def name(self) -> str:
+    kind = f"pp{self.n_prompt}" if self.n_prompt else f"tg{self.n_gen}"
+    return f"{kind} @ d{self.n_depth}" if self.n_depth else kind
+  @property
+  def tokens(self) -> int: return self.n_prompt + self.n_gen
+  @property
+  def positions(self) -> int: return self.tokens + self.n_depth
+
+def numbers(option: str, texts: Sequence[str]) -> list[int]:
+  """The values of an option: `a`, `a,b`, and ranges `a-b`, `a-b+step`, `a-b*factor`, in every time it was given."""
+  out: list[int] = []
+  for part in ",".join(texts).split(","):
+    if (m := _RANGE.fullmatch(part)) is None or len(part) > 30:
+      raise InputError(f"{option} {part!r:.40}: not a number; write 128, 128,256, 1-4, 64-512+64 or 64-512*2")
+    value, last, step = int(m[1]), int(m[2] or m[1]), int(m[4] or 1)
+    if last > value and ((m[3] == "*" and (step < 2 or value == 0)) or step == 0):
+      raise InputError(f"{option} {part}: the step leads nowhere; use +1 or more, or *2 or more from 1")
+    if last > MAX_TOKENS or last < value: raise InputError(f"{option} {part}: give numbers up to {MAX_TOKENS}, rising")
+    while value <= last:
+      out.append(value)
+      value = value * step if m[3] == "*" else value + step
+      if len(out) > MAX_VALUES: raise InputError(f"{option}: more than {MAX_VALUES} values; give fewer")
+      if last == out[-1]: break
+  return out
+
+def random_tokens(vocab_size: int, n: int) -> list[int]:
+  """n tokens, always the same. Random ones, because text would favour some experts and rows."""
+  return np.random.default_rng(0).integers(0, vocab_size, n).tolist()
+
+def make_tests(n_prompt: Sequence[int], n_gen: Sequence[int], n_depth: Sequence[int]) -> list[Test]:
+  """All combinations; zeros ask for no test of that kind."""
+  return [test for depth in n_depth for test in
+          (*(Test(n, 0, depth) for n in n_prompt if n), *(Test(0, n, depth) for n in n_gen if n))]
+
+@dataclass(frozen=True)
+class ModelInfo:
+  """
+  A model by its header: size in bytes and parameters, of the tensors that are used.
+
+  bytes_per_token: packed bytes in the file of the weights that generating a token needs: all but the embedding (one
+  row, unless it is the head, too) and the experts that are not chosen.
+  """
+  name: str
+  size: int
+  n_params: int
+  bytes_per_token: int
+  vocab_size: int
+  context_length: int
+
+  @staticmethod
+  def from_gguf(file: GGUF) -> ModelInfo:
+    config = ModelConfig.from_gguf(file)
+    used = [t for t in file.tensors.values()
+            if not (m := re.match(r"blk\.(\d+)\.", t.name)) or int(m[1]) < config.n_layers]
+    touched = 0.0
+    for t in used:
+      if t.name == "token_embd.weight" and not config.tied: touched += t.nbytes / t.shape[0]
+      elif config.moe and "_exps." in t.name: touched += t.nbytes * config.moe.n_used / config.moe.n_experts
+      else: touched += t.nbytes
+    size, n_params = sum(t.nbytes for t in used), sum(prod(t.shape) for t in used)
+    count = f"{n_params / 1e9:.2f}B" if n_params >= 1e9 else f"{n_params / 1e6:.0f}M"
+    return ModelInfo(f"{config.arch} {count} {_file_type(file)}", size, n_params, round(touched), config.vocab_size,
+                     config.context_length)
+
+def _file_type(file: GGUF) -> str:
+  """As general.file_type says, or the type of most bytes."""
+  try:
+    from gguf import LlamaFileType
+    return LlamaFileType(file.kv.get("general.file_type", -1)).name.split("_", 1)[1]
+  except (ImportError, ValueError, IndexError): pass  # bench/gpu_check.py does without gguf-py
+  types: Counter[int] = Counter()
+  for t in file.tensors.values(): types[t.type] += t.nbytes
+  return GGML_TYPES[types.most_common(1)[0][0]][0]
+
+class Runner:
+  """Runs tests on a loaded model. ids: the tokens of its positions, the same every time."""
+  def __init__(self, llm: LLM, ids: list[int]): self.llm, self.ids = llm, ids
+
+  def fill(self, depth: int) -> None:
+    """Puts the first `depth` tokens into the KV cache, where they stay: tests only write after them."""
+    if depth: self.llm._last_logits(self.ids[:depth], 0)
+
+  def prompt(self, n: int, depth: int = 0) -> np.ndarray:
+    """Feeds n tokens at once after `depth` others; the logits after the last, (vocab_size,)."""
+    return self.llm._last_logits(self.ids[:depth + n], depth)
+
+  def step(self, position: int) -> np.ndarray:
+    """Feeds the token of a position, all before it being fed; the logits after it, (vocab_size,)."""
+    return self.llm._step(self.ids[position], position)
+
+  def generate(self, n: int, depth: int = 0) -> None:
+    """Feeds n tokens one by one after `depth` others; each has its logits on the host before the next goes in."""
+    for i in range(depth, depth + n): self.step(i)
+
+  def time(self, test: Test, passes: int = 1) -> int:
+    """Wall time in ns of `passes` runs of a test; its depth must be filled."""
+    start = time.perf_counter_ns()
+    for _ in range(passes):
+      if test.n_prompt: self.prompt(test.n_prompt, test.n_depth)
+      else: self.generate(test.n_gen, test.n_depth)
+    return time.perf_counter_ns() - start
+
+  def run(self, test: Test, repetitions: int) -> list[int]:
+    """Wall time in ns of each repetition. A warm-up comes first: the prompt, or as many tokens as compile all."""
+    self.fill(test.n_depth)
+    self.time(test if test.n_prompt else Test(0, min(test.n_gen, 3), test.n_depth))
+    return [self.time(test) for _ in range(repetitions)]
+
+# *** where it is measured
+
+@functools.cache
+def build() -> tuple[str, int]:
+  """The commit and its number in a checkout, "+" if files differ from it; elsewhere the version and 0."""
+  root = pathlib.Path(__file__).resolve().parent.parent
+  if not (root / ".git").exists(): return __version__, 0
+  def git(*args: str) -> str:
+    return subprocess.run(["git", "-C", str(root), *args], capture_output=True, text=True, check=True).stdout.strip()
+  try:
+    changed = git("status", "--porcelain", "--untracked-files=no")
+    return git("rev-parse", "--short", "HEAD") + ("+" if changed else ""), int(git("rev-list", "--count", "HEAD"))
+  except (OSError, subprocess.CalledProcessError): return __version__, 0
+
+@functools.cache
+def cpu_info() -> str:
+  """The processor's name."""
+  try:
+    text = pathlib.Path("/proc/cpuinfo").read_text()
+    if m := re.search(r"^(?:model name|Model)\s*:\s*(.+)$", text, re.M): return m[1].strip()
+  except OSError: pass
+  try:
+    done = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, timeout=10)
+    if done.returncode == 0 and done.stdout.strip(): return done.stdout.strip()
+  except (OSError, subprocess.TimeoutExpired): pass
+  return platform.processor() or platform.machine()
+
+def gpu_info(device: str) -> str:
+  """The architecture of tinygrad's device; "" for the CPU."""
+  from tinygrad import Device
+  return "" if device.split(":")[0] == "CPU" else f"{device} {getattr(Device[device], 'arch', '')}".strip()
+
+def _threads(device: str) -> int:
+  """How many threads a kernel may use: NUM_CPU_THREADS on the CPU."""
+  from tinygrad.helpers import NUM_CPU_THREADS
+  return NUM_CPU_THREADS.value if device.split(":")[0] == "CPU" else 1
+
+# *** what is reported
+
+@dataclass(frozen=True)
+class Result:
+  """One test of one model. path: as it was asked for; samples: wall time in ns of each repetition."""
+  path: str
+  model: ModelInfo
+  test: Test
+  device: str
+  batch: int
+  when: str
+  samples: list[int]
+
+  @property
+  def speeds(self) -> list[float]: return [self.test.tokens * 1e9 / ns for ns in self.samples]
+  @property
+  def gbs(self) -> float | None:
+    """GB/s of packed weights; None for a prompt, whose tokens share what is read."""
+    return statistics.mean(self.speeds) * self.model.bytes_per_token / 1e9 if self.test.n_gen else None
+
+  def fields(self) -> dict[str, Any]:
+    """Those of llama-bench that mean something here, then ours."""
+    (commit, number), m, test = build(), self.model, self.test
+    return {
+      "build_commit": commit, "build_number": number, "cpu_info": cpu_info(), "gpu_info": gpu_info(self.device),
+      "backends": self.device, "model_filename": self.path, "model_type": m.name, "model_size": m.size,
+      "model_n_params": m.n_params, "n_batch": self.batch, "n_ubatch": self.batch, "n_threads": _threads(self.device),
+      "type_k": "f16", "type_v": "f16", "n_prompt": test.n_prompt, "n_gen": test.n_gen, "n_depth": test.n_depth,
+      "test_time": self.when, "avg_ns": round(statistics.mean(self.samples)),
+      "stddev_ns": round(deviation(self.samples)), "avg_ts": statistics.mean(self.speeds),
+      "stddev_ts": deviation(self.speeds), "bytes_per_token": m.bytes_per_token, "avg_gbs": self.gbs,
+      "patches": ",".join(patches.enabled())}
+
+  def samples_fields(self) -> dict[str, Any]: return {"samples_ns": self.samples, "samples_ts": self.speeds}
+
+def deviation(samples: Sequence[float]) -> float:
+  """The sample standard deviation; 0 of one sample."""
+  return statistics.stdev(samples) if len(samples) > 1 else 0.0
+
+def in_size(n: int) -> str: return f"{n / 2**30:.2f} GiB" if n >= 2**30 else f"{n / 2**20:.2f} MiB"
+def in_params(n: int) -> str: return f"{n / 1e9:.2f} B" if n >= 1e9 else f"{n / 1e6:.2f} M"
+
+class Markdown:
+  """The table of llama-bench, and GB/s. Threads are shown where the device is the processor."""
+  WIDTHS = {"model": -30, "size": 10, "params": 10, "backend": -10, "threads": 7, "test": 15, "t/s": 20, "GB/s": 7}
+  def __init__(self, device: str):
+    on_cpu = device.split(":")[0] == "CPU"
+    self.columns = {name: width for name, width in self.WIDTHS.items() if name != "threads" or on_cpu}
+
+  def header(self) -> str:
+    return self._row({name: name for name in self.columns}) + "\n|" + "|".join(
+      f" {'-' * (abs(width) - 1)}{'-' if width < 0 else ':'} " for width in self.columns.values()) + "|"
+
+  def row(self, result: Result) -> str:
+    speeds = result.speeds
+    return self._row({
+      "model": result.model.name, "size": in_size(result.model.size), "params": in_params(result.model.n_params),
+      "backend": result.device, "threads": str(_threads(result.device)), "test": result.test.name,
+      "t/s": f"{statistics.mean(speeds):.2f} ± {deviation(speeds):.2f}",
+      "GB/s": f"{result.gbs:.2f}" if result.gbs is not None else ""})
+
+  def _row(self, cells: dict[str, str]) -> str:
+    return "|" + "|".join(f" {cells[name]:{'<' if width < 0 else '>'}{abs(width)}} "
+                          for name, width in self.columns.items()) + "|"
+
+def _csv(values: Sequence[Any]) -> str:
+  csv.writer(out := io.StringIO(), quoting=csv.QUOTE_ALL, lineterminator="").writerow(values)
+  return out.getvalue()
+
+def report(results: Iterator[Result], device: str, kind: str) -> None:
+  """Prints the results in one of FORMATS, each as it comes; json is one array at the end."""
+  table, done = Markdown(device), []
+  if kind == "md": print(table.header(), flush=True)
+  for i, result in enumerate(results):
+    if kind == "md": print(table.row(result), flush=True)
+    elif kind == "csv":
+      fields = result.fields()
+      if i == 0: print(",".join(fields), flush=True)
+      print(_csv([str(value) if value is not None else "" for value in fields.values()]), flush=True)
+    elif kind == "jsonl": print(json.dumps(result.fields() | result.samples_fields()), flush=True)
+    else: done.append(result.fields() | result.samples_fields())
+  if kind == "json": print(json.dumps(done, indent=2))
+  if kind == "md": print("\nbuild: {} ({})".format(*build()))
+
+# *** the command
+
+def measure(path: str | None, info: ModelInfo, tests: Sequence[Test], repetitions: int) -> Iterator[Result]:
+  """Loads a model once and runs the tests on it, one after another."""
+  from tinygrad_llm import load
+  positions = max(test.positions for test in tests)
+  llm = load(path, max_context=positions, progress=True)
+  runner = Runner(llm, random_tokens(info.vocab_size, positions))
+  for test in tests:
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    samples = runner.run(test, repetitions)
+    yield Result(str(path or llm.path), info, test, llm.device, llm.chunk, when, samples)
+
+def check_context(path: str, info: ModelInfo, tests: Sequence[Test]) -> None:
+  """InputError if a test does not fit the context that the model was trained for."""
+  if (longest := max(tests, key=lambda test: test.positions)).positions > info.context_length:
+    raise InputError(f"{path}: {longest.name} needs {longest.positions} positions, the context is "
+                     f"{info.context_length}; use smaller -p, -n or -d")
+
+def add_tests(add: Any, n_prompt: int, n_gen: int) -> None:
+  """The options that say what to run, with these defaults."""
+  add("-p", "--n-prompt", action="append", metavar="N", help=f"tokens of a prompt; 0: no test (default {n_prompt})")
+  add("-n", "--n-gen", action="append", metavar="N", help=f"tokens to generate; 0: no test (default {n_gen})")
+  add("-d", "--n-depth", action="append", metavar="N", help="tokens in the KV cache before a test (default 0)")
+  add("-r", "--repetitions", type=int, default=5, metavar="N", help="of each test (default 5)")
+
+def asked_tests(args: argparse.Namespace, n_prompt: int, n_gen: int) -> list[Test]:
+  """The tests that the options ask for. InputError if there is none."""
+  if args.repetitions < 1: raise InputError(f"-r {args.repetitions}: give 1 or more repetitions")
+  prompts, gens = numbers("-p", args.n_prompt or [str(n_prompt)]), numbers("-n", args.n_gen or [str(n_gen)])
+  if not (tests := make_tests(prompts, gens, numbers("-d", args.n_depth or ["0"]))):
+    raise InputError("-p 0 -n 0: nothing is left to test; give tokens to one of them")
+  return tests
+
+def _parser() -> argparse.ArgumentParser:
+  parser = Parser(prog="python -m tinygrad_llm.bench", description="Time a GGUF model as llama-bench does.",
+                  epilog="-m may be given several times; -p, -n and -d too, and take lists (16,32) and ranges "
+                         "(64-512*2, 1-9+2): all combinations are run. On the CPU, NUM_CPU_THREADS is the number of "
+                         "threads.")
+  parser.add_argument("-m", "--model", action="append", metavar="M",
+                      help="a .gguf file, an alias, or hf:owner/repo[:file or quant type] (default: the bundled model)")
+  add_tests(parser.add_argument, 512, 128)
+  parser.add_argument("-o", "--output", choices=FORMATS, default="md", help="format on stdout (default md)")
+  return parser
+
+def _results(models: Sequence[tuple[str | None, ModelInfo]], tests: Sequence[Test], reps: int) -> Iterator[Result]:
+  for path, info in models:
+    yield from measure(path, info, tests, reps)
+    gc.collect()  # before the next model is loaded
+
+def _main() -> None:
+  args = _parser().parse_args()
+  tests = asked_tests(args, 512, 128)
+  from tinygrad_llm.compiler import check_device
+  device, models = check_device(), []
+  for model in args.model or [None]:
+    info = ModelInfo.from_gguf(open_gguf(path := resolve(model)))
+    check_context(str(path), info, tests)
+    models.append((model, info))
+  report(_results(models, tests, args.repetitions), device, args.output)
+
+def main() -> None: guarded(_main)
+
+if __name__ == "__main__": main()
