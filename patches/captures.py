@@ -151,20 +151,22 @@ def get(key: Key) -> CapturedJit | None:
   held = list(key.buffers)
   def buffer(token: tuple) -> UOp: return held[token[1]] if token[0] == "held" else UOp.new_buffer(*token[1])
   try:
-    linear, ret = uops.load(data, buffer)
-    if linear.op is Ops.LINEAR: return CapturedJit(Tensor(ret), linear, key.names, key.inputs)
+    linear, *ret = uops.load(data, buffer)
+    if linear.op is Ops.LINEAR:
+      return CapturedJit(Tensor(ret[0]) if len(ret) == 1 else tuple(map(Tensor, ret)), linear, key.names, key.inputs)
   except Exception: pass  # whatever an entry that is none makes of the reading
   STORE.drop(key.text)
   return None
 
 def put(key: Key, ret: Any, linear: UOp, fresh: set[UOp]) -> None:
-  if not isinstance(ret, Tensor): return
+  tensors = ret if isinstance(ret, tuple) and len(ret) > 1 else (ret,)
+  if not all(isinstance(t, Tensor) for t in tensors): return
   def token(u: UOp) -> Any:
     if not _is_buffer(u): return None
     if u in key.buffers: return "held", key.buffers[u]
     if u in fresh: return "new", _layout(u)
     raise ValueError("a buffer with contents that is not among the arguments")
-  try: STORE.put(key.text, uops.dump([linear, ret.uop], token))
+  try: STORE.put(key.text, uops.dump([linear, *(t.uop for t in tensors)], token))
   except ValueError: pass
 
 def call(self: _TinyJit, *args: Any, **kwargs: Any) -> Any:

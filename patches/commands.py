@@ -18,15 +18,26 @@ from __future__ import annotations
 import ctypes, functools, itertools, os, threading, time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import cast
 from tinygrad import Device, dtypes
 from tinygrad.codegen import to_program
 from tinygrad.dtype import AddrSpace
 from tinygrad.helpers import NUM_CPU_THREADS, WIN, Context
 from tinygrad.renderer.cstyle import ClangRenderer
 from tinygrad.runtime.autogen import libc
-from tinygrad.runtime.ops_cpu import MAX_ARGS as ARGS, CPUProgram
+from tinygrad.runtime.ops_cpu import MAX_ARGS as ARGS, CPUDevice, CPUProgram
 from tinygrad.uop.ops import KernelInfo, Ops, UOp
 from tinygrad_llm.patches import is_on
+
+SEAMS = {
+  "tinygrad.codegen:pm_linearize_cleanups": "93c6c50e305d",
+  "tinygrad.codegen.late.linearizer:do_split_ends": "4a37c7ad670e",
+  "tinygrad.codegen.late.linearizer:CFGContext": "57fd4a81c32d",
+  "tinygrad.renderer.cstyle:ClangRenderer": "9763a2d76a66",
+  "tinygrad.renderer.cstyle:base_rewrite": "ef3d9dfef266",
+  "tinygrad.runtime.ops_cpu:CPUProgram.__init__": "bb170a876987",
+  "tinygrad.runtime.ops_cpu:CPUProgram.__call__": "ebbeb3d86da2",
+}
 
 ADDRESS, COUNT, WAKE, TABLE_HEAD = 0, 1, 2, 4
 FUNCTION, THREADS, SLOT, WORDS, HEAD = range(5)
@@ -38,7 +49,8 @@ PAUSES = {"x86_64": "__builtin_ia32_pause();", "arm64": "__builtin_arm_isb(15);"
 
 # *** native code ***
 
-def _words(slot: int, volatile: bool = False) -> UOp: return UOp.param(slot, dtypes.uint64, (2**20,), volatile=volatile)
+def _words(slot: int, volatile: bool = False) -> UOp: return UOp.param(slot, dtypes.uint64, (ARGS,), volatile=volatile)
+def _register(size: int = 1) -> UOp: return UOp.placeholder((size,), dtypes.uint64, 0, AddrSpace.REG)
 def _range(end: UOp | int, axis: int, *after: UOp) -> UOp: return UOp.range(end, axis, dtype=dtypes.uint64, src=after)
 def _word(value: int) -> UOp: return UOp.const(value, dtypes.uint64)
 def _pick(condition: UOp, yes: int, no: int) -> UOp: return condition.where(_word(yes), _word(no))
@@ -57,7 +69,7 @@ def rest(arch: str) -> UOp: return UOp(Ops.CUSTOM, dtypes.void, arg=PAUSES.get(a
 
 def run() -> UOp:
   """run(line, command): a thread's share of a command; its number is the thread's, then on in steps of the pool."""
-  line, command, args = _words(0, True), _words(1), UOp.placeholder((ARGS + 1,), dtypes.uint64, 0, AddrSpace.REG)
+  line, command, args = _words(0, True), _words(1), _register(ARGS + 1)
   number, pool, i = line[NUMBER].load(), line[POOL].load(), _range(ARGS, 0)
   copied = args.after(i).index(i).store(command[i + HEAD].load()).end(i)
   share = _range((command[THREADS].load() + pool - 1 - number).alu(Ops.CDIV, pool), 1, copied)
@@ -75,7 +87,7 @@ def idle() -> UOp:
 
 def worker() -> UOp:
   """worker(line, functions): a thread's life, rounds of looks and then an order's share or a sleep."""
-  line, functions, counter = _words(0, True), _words(1), UOp.placeholder((1,), dtypes.uint64, 0, AddrSpace.REG)
+  line, functions, counter = _words(0, True), _words(1), _register()
   life = _range(2**64 - 1, 0, counter[0].store(_word(0)))
   spun = _spin(1, counter.after(life), line, ORDER, functions, lambda order, looks: order.eq(0) & (looks < SPINS),
                lambda _: _word(REST))
@@ -87,8 +99,7 @@ def worker() -> UOp:
 def launch() -> UOp:
   """launch(lines, command, functions): the command whose address is the order of the caller, with all its threads."""
   lines, command, functions = _words(0, True), _words(1), _words(2)
-  others = command[THREADS].load().minimum(lines[POOL].load()) - 1
-  counter = UOp.placeholder((1,), dtypes.uint64, 0, AddrSpace.REG)
+  others, counter = command[THREADS].load().minimum(lines[POOL].load()) - 1, _register()
   w = _range(others, 0, _fence())
   ordered = lines.index((w + 1) * LINE + ORDER).store(lines.after(w)[ORDER].load()).end(w)
   ran = _call(functions.after(ordered)[RUN], lines[0], command[0])
@@ -100,7 +111,7 @@ def launch() -> UOp:
 def walk() -> UOp:
   """walk(lines, table, functions): all commands of a table."""
   lines, table, functions = _words(0, True), _words(1), _words(2)
-  position, others = UOp.placeholder((1,), dtypes.uint64, 0, AddrSpace.REG), table[WAKE].load() - 1
+  position, others = _register(), table[WAKE].load() - 1
   w = _range(others, 0)
   busy = lines.index((w + 1) * LINE + BUSY).store(_word(1)).end(w)
   w = _range(others, 1, _fence(busy))
@@ -138,11 +149,12 @@ class Pool:
   """
   def __init__(self, size: int):
     self.size, self.workers, self._lock = size, list[threading.Thread](), threading.Lock()
-    clang = ClangRenderer(replace((device := Device["CPU"]).renderer.target, renderer="CLANG"))
+    device = cast(CPUDevice, Device["CPU"])
+    clang = ClangRenderer(replace(device.renderer.target, renderer="CLANG"))
     bodies = {"run": run(), "idle": idle(), "launch": launch(), "rest": rest(clang.target.arch.split(",")[0]),
               "worker": worker(), "walk": walk()}
     with Context(EMULATED_DTYPES="", TRACK_MATCH_STATS=0):
-      self._code = {name: CPUProgram(device, to_program(body.sink(arg=KernelInfo(name), tag=1), clang).to_elf())  # type: ignore[arg-type]
+      self._code = {name: CPUProgram(device, to_program(body.sink(arg=KernelInfo(name), tag=1), clang).to_elf())
                     for name, body in bodies.items()}
     self._worker, self._walk = (ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * n)(self._code[name].addr)
                                 for name, n in (("worker", 2), ("walk", 3)))

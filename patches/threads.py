@@ -1,20 +1,21 @@
 """
 A kernel with threads runs on as many cores.
 
-Why: the CPU device runs the threads of a kernel one after another on one core.
-How: persistent native workers take a launch's shares; they spin for a while, then sleep.
-Numbers: Q4_K matvec of the 1B shape 7.1 -> 13.75 GB/s with 2 threads.
+Why: the CPU device runs the shares of a kernel (its THREAD axis) one after another in the calling thread, so that a
+  second core does nothing.
+How: a launch with more than one share is a table of one command for the pool of patches/commands.py: workers that wait
+  in native code, the caller takes the first share. So it is under BEAM, too, which thereby times what will run. A pool
+  is the process's, whatever the number of CPU devices, and starts with the first such launch; after a fork the child
+  makes its own. There is one thread only on Windows, and for the renderer LVP, whose kernels take no arguments.
+  HCQ2=1 launches by its own queue and stays as it is.
+Numbers:
 Upstream: not sent.
 """
 from typing import Any
 from tinygrad.runtime.ops_cpu import CPUProgram
-from tinygrad_llm.patches.commands import Table, command, pool
+from tinygrad_llm.patches import commands
 
-SEAMS = {
-  "tinygrad.runtime.ops_cpu:CPUProgram.__init__": "bb170a876987",
-  "tinygrad.runtime.ops_cpu:CPUProgram.__call__": "ebbeb3d86da2",
-  "tinygrad.renderer.cstyle:ClangRenderer": "9763a2d76a66",
-}
+SEAMS = commands.SEAMS
 
 _stock = CPUProgram.__call__
 
@@ -23,7 +24,8 @@ def call(self: CPUProgram, *bufs: Any, global_size: tuple[int, int, int] = (1, 1
          timeout: int | None = None) -> float | None:
   if self.lvp or global_size[0] == 1 or "core_id" not in self.runtimevars:
     return _stock(self, *bufs, global_size=global_size, local_size=local_size, vals=vals, wait=wait, timeout=timeout)
-  seconds = pool().run(Table([command(self, global_size[0], [*(b.va_addr for b in bufs), *(v or 0 for v in vals)])]))
+  args = [*(b.va_addr for b in bufs), *(v or 0 for v in vals)]
+  seconds = commands.pool().run(commands.Table([commands.command(self, global_size[0], args)]))
   return seconds if wait else None
 
 def install() -> None: CPUProgram.__call__ = call  # type: ignore[method-assign]

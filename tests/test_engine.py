@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 import tinygrad_llm
-from tinygrad_llm import InputError
+from tinygrad_llm import InputError, device, engine
 
 PROMPT = [5, 17, 300, 44]
 
@@ -57,6 +57,20 @@ def test_seed(llm):
   def sample(seed): return list(llm.generate(PROMPT, max_tokens=12, temperature=1.5, seed=seed, ignore_eos=True))
   assert sample(1) == sample(1)
   assert sample(1) != sample(2)
+
+def test_only_the_token_crosses_to_the_host(llm, monkeypatch):
+  sizes = []
+  def read(tensor, *shape):
+    sizes.append(int(np.prod(shape)))
+    return device.read(tensor, *shape)
+  tokens = llm.generate(PROMPT, max_tokens=9, ignore_eos=True)
+  first = [next(tokens), next(tokens)]
+  monkeypatch.setattr(engine, "read", read)
+  assert first + list(tokens) == greedy(llm, PROMPT, 9)
+  assert sizes[:7] == [1] * 7
+  sizes.clear()
+  assert len(list(llm.generate(PROMPT, max_tokens=9, repeat_penalty=1.2, ignore_eos=True))) == 9
+  assert sizes == [384] * 9
 
 def test_end_of_turn(llm, monkeypatch):
   whole = list(llm.generate(PROMPT, max_tokens=10, ignore_eos=True))

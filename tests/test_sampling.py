@@ -4,8 +4,9 @@ import itertools
 import numpy as np
 import pytest
 
+from tinygrad import Tensor
 from tinygrad_llm.errors import InputError
-from tinygrad_llm.sampling import Sampler, _top_p
+from tinygrad_llm.sampling import Sampler, _top_k, _top_p, greedy_key, greedy_token
 from tinygrad_llm.stop import StopStrings
 
 def logits(seed: int = 0, size: int = 50, scale: float = 2.0) -> np.ndarray:
@@ -59,6 +60,43 @@ def test_greedy():
   assert Sampler()(x) == int(x.argmax()) == Sampler(temperature=9, top_k=1)(x) == Sampler(temperature=1e-320)(x)
   assert Sampler()(np.zeros(9, np.float32)) == 0
   assert Sampler(temperature=1e-30, seed=4)(x) == int(x.argmax()) == Sampler(temperature=1e30, top_p=0.0)(x)
+
+def on_device(x: np.ndarray) -> int: return greedy_token(int(greedy_key(Tensor(x[None])).numpy()[0]))
+
+@pytest.mark.parametrize("scale", [1.0, 1e-42, 1e37])
+@pytest.mark.parametrize("size", [1, 2, 50, 5000, 128256])
+def test_greedy_on_the_device(size, scale):
+  for seed in range(3):
+    x = logits(seed, size, 1.0) * np.float32(scale)
+    for case in (x, -np.abs(x), np.abs(x), np.full_like(x, x[0])): assert on_device(case) == int(case.argmax())
+
+def test_greedy_on_the_device_takes_the_first_of_equals():
+  x = np.full(40000, -1.0, np.float32)
+  x[[39999, 777, 20000]] = 5
+  assert on_device(x) == 777
+  assert on_device(np.array([-1, -0.0, 0.0, -0.0], np.float32)) == 1
+  assert on_device(np.array([-1, 0.0, -0.0], np.float32)) == 1
+  assert on_device(np.array([-np.inf, -3e38, -np.inf], np.float32)) == 1
+
+@pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf])
+def test_damaged_logits_on_the_device(value):
+  x = logits()
+  x[17] = value
+  with pytest.raises(InputError, match="logits: the largest is"): on_device(x)
+  with pytest.raises(InputError, match="logits: the largest is -inf"): on_device(np.full(5, -np.inf, np.float32))
+
+def test_what_is_greedy():
+  for settings in ({}, {"temperature": 2.0, "top_k": 1}, {"top_p": 0.5}): assert Sampler(**settings).greedy
+  for settings in ({"temperature": 0.1}, {"repeat_penalty": 1.1}, {"temperature": 1.0, "top_k": 2}):
+    assert not Sampler(**settings).greedy
+
+@pytest.mark.parametrize("size", [5, 255, 256, 1000, 151936])
+@pytest.mark.parametrize("k", [1, 4, 40, 5000])
+def test_top_k(size, k):
+  x = logits(1, size)
+  x[::3] = -np.inf
+  for case in (x, np.zeros_like(x), np.sort(x)):
+    if k < size: np.testing.assert_array_equal(np.sort(case[_top_k(case, k)]), np.sort(case)[-k:])
 
 def test_repeat_penalty():
   x = np.array([3.0, 2.5, -1.0, -2.0], np.float32)

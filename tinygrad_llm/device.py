@@ -35,9 +35,14 @@ def fill(tensor: Tensor, write: Callable[[np.ndarray], None]) -> None:
     buffer.copy_from(Buffer("PYTHON", buffer.size, buffer.dtype, opaque=staged))
 
 def read(tensor: Tensor, *shape: int) -> np.ndarray:
-  """A copy of a realised tensor that starts its buffer; `shape` says what a symbolic shape is bound to."""
+  """
+  A realised tensor that starts its buffer; `shape` says what a symbolic shape is bound to.
+
+  It is the device's own memory if the host can reach it: copy what is needed after the tensor is written again.
+  """
   buffer = _buffer(tensor)
-  return np.frombuffer(buffer.as_memoryview(), dtype=_to_np_dtype(buffer.dtype))[:prod(shape)].reshape(shape)
+  memory = buffer.as_memoryview(allow_zero_copy=True)
+  return np.frombuffer(memory, dtype=_to_np_dtype(buffer.dtype))[:prod(shape)].reshape(shape)
 
 def _buffer(tensor: Tensor) -> Buffer:
   buffer = tensor.uop.base.buffer

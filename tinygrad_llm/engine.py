@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
+from typing import TypeVar
 import numpy as np
 from tinygrad import Device, Tensor, TinyJit, UOp, dtypes
 from tinygrad.engine.jit import _TinyJit
@@ -21,9 +22,11 @@ from tinygrad_llm.loader import Loader
 from tinygrad_llm.model import Model
 from tinygrad_llm.patches.captures import restore
 from tinygrad_llm.progress import compiling
-from tinygrad_llm.sampling import Sampler
+from tinygrad_llm.sampling import Sampler, greedy_key, greedy_token
 from tinygrad_llm.stop import StopStrings
 from tinygrad_llm.tokenizer import Tokenizer
+
+T = TypeVar("T")
 
 @dataclass
 class Timing:
@@ -74,7 +77,7 @@ class LLM:
   def logits(self, ids: Sequence[int]) -> np.ndarray:
     """float32 (len(ids), vocab_size): the logits after each token, from an empty context. InputError for bad ids."""
     ids = self._check(ids)
-    return np.concatenate([read(self._logits(self._x, self._length(size)), size, self.config.vocab_size)
+    return np.concatenate([read(self._logits(self._x, self._length(size)), size, self.config.vocab_size).copy()
                            for size in self._chunks(ids, 0)])
 
   def generate(self, ids: Sequence[int], max_tokens: int | None = 64, temperature: float = 0.0, top_k: int = 0,
@@ -153,13 +156,17 @@ class LLM:
       self._held += part
       yield len(part)
 
-  def _step(self, token: int, position: int) -> np.ndarray:
-    """Feeds one token at `position`; returns the logits after it, (vocab_size,)."""
+  def _feed(self, token: int, position: int) -> tuple[Tensor, Tensor]:
+    """Feeds one token at `position`; the logits after it, (1, 1, vocab_size), and their greedy_key, (1, 1)."""
     self._held = self._held[:position]
     _write(self._token, [token])
-    logits = read(self._decode(self._token, self._position(position)), self.config.vocab_size)
+    logits, key = self._decode(self._token, self._position(position))
     self._held.append(token)
-    return logits
+    return logits, key
+
+  def _step(self, token: int, position: int) -> np.ndarray:
+    """Feeds one token at `position`; returns the logits after it, (vocab_size,)."""
+    return read(self._feed(token, position)[0], self.config.vocab_size).copy()
 
   def _position(self, position: int) -> UOp: return UOp.variable("start", 0, self.max_context - 1).bind(position)
   def _length(self, length: int) -> UOp: return UOp.variable("length", 1, self.chunk).bind(length)
@@ -167,7 +174,7 @@ class LLM:
   def _last_logits(self, ids: list[int], first: int) -> np.ndarray:
     """Feeds ids[first:]; returns the logits after the last token, (vocab_size,)."""
     row = UOp.variable("row", 0, self.chunk - 1).bind(deque(self._chunks(ids, first), maxlen=1)[0] - 1)
-    return read(self._row_logits(self._x, row), self.config.vocab_size)
+    return read(self._row_logits(self._x, row), self.config.vocab_size).copy()
 
   def _compile(self, token: int) -> None:
     """
@@ -190,16 +197,18 @@ class LLM:
     self._compile(ids[0])
     timing.cached_tokens = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self._held, ids[:-1])))
     compiled = time.perf_counter()
-    logits, history = self._last_logits(ids, timing.cached_tokens), list(ids)
+    token, history = sampler(self._last_logits(ids, timing.cached_tokens), ids), list(ids)
     timing.prefill = time.perf_counter() - compiled
-    while (max_tokens is None or timing.tokens < max_tokens) and (token := sampler(logits, history)) not in ends:
+    while (max_tokens is None or timing.tokens < max_tokens) and token not in ends:
       timing.tokens += 1
       if timing.tokens == 1: timing.first_token = time.perf_counter() - start
       else: timing.decode = time.perf_counter() - start - timing.first_token
       yield token
       if timing.tokens == max_tokens or len(history) == self.max_context: return
-      logits = self._step(token, len(history))
+      logits, key = self._feed(token, len(history))
       history.append(token)
+      if sampler.greedy: token = greedy_token(int(read(key, 1)[0]))  # nothing else crosses to the host
+      else: token = sampler(read(logits, self.config.vocab_size), history)
 
   def _until(self, tokens: Iterable[int], stop: Sequence[str]) -> Iterator[int]:
     stream, stops = self.tokenizer.stream(), StopStrings(stop)
@@ -222,14 +231,15 @@ def _prefill(model: Model, x: Tensor, tokens: Tensor, start: UOp) -> Tensor:
   return x[:, :tokens.shape[1]].assign(model.hidden(tokens, start))
 def _logits(model: Model, x: Tensor, length: UOp) -> Tensor: return model.logits(x[:, :length])
 def _row_logits(model: Model, x: Tensor, row: UOp) -> Tensor: return model.logits(x[:, row:row+1])
-def _decode(model: Model, token: Tensor, start: UOp) -> Tensor: return model.logits(model.hidden(token, start))
+def _decode(model: Model, token: Tensor, start: UOp) -> tuple[Tensor, Tensor]:
+  return (logits := model.logits(model.hidden(token, start))), greedy_key(logits)
 
-def _captured(function: Callable[..., Tensor], *state: Model | Tensor) -> _TinyJit[Tensor]:
+def _captured(function: Callable[..., T], *state: Model | Tensor) -> _TinyJit[T]:
   """
   A TinyJit that captures on its first call: all that it reads is realised, an eager first call would be wasted.
 
   state: the function's first arguments. It reads nothing else, so that a capture may be found on disk.
   """
-  jit: _TinyJit[Tensor] = TinyJit(partial(function, *state))
+  jit: _TinyJit[T] = TinyJit(partial(function, *state))
   jit.cnt = 1
   return jit

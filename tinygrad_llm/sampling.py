@@ -1,5 +1,5 @@
 """
-The choice of the next token, in numpy on the host.
+The choice of the next token: the likeliest on the device (greedy_key), any other in numpy on the host (Sampler).
 
 The chain and its definitions are llama.cpp's (https://github.com/ggml-org/llama.cpp, src/llama-sampler.cpp):
   repeat penalty   Keskar et al. 2019, CTRL, https://arxiv.org/abs/1909.05858, over the last 64 tokens
@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 import numpy as np
+from tinygrad import Tensor, dtypes
 from tinygrad_llm.errors import InputError
 
 PENALTY_TOKENS = 64
@@ -42,6 +43,11 @@ class Sampler:
     self.repeat_penalty = float(repeat_penalty)
     self._random = np.random.Generator(np.random.PCG64(int(seed)))
 
+  @property
+  def greedy(self) -> bool:
+    """Whether it picks what greedy_token does, whatever came before."""
+    return (self.temperature == 0 or self.top_k == 1) and self.repeat_penalty == 1
+
   def __call__(self, logits: np.ndarray, history: Sequence[int] = ()) -> int:
     """
     The next token.
@@ -51,13 +57,11 @@ class Sampler:
     """
     if logits.ndim != 1 or not logits.size: raise InputError(f"logits: {logits.shape} is not (vocab,); give one row")
     if self.repeat_penalty != 1 and len(history): logits = self._penalise(logits, history)
-    best = logits.max()   # NaN if any is
-    if not np.isfinite(best):
-      raise InputError(f"logits: the largest is {best}; the model's weights are damaged or its numbers overflow")
+    _check_best(best := logits.max())   # NaN if any is
     if self.temperature == 0 or self.top_k == 1: return int(logits.argmax())
     ids = None
     if 0 < self.top_k < logits.size:
-      ids = np.argpartition(logits, logits.size - self.top_k)[-self.top_k:]
+      ids = _top_k(logits, self.top_k)
       logits = logits[ids]
     below = best - logits
     chosen = np.ones(below.size, bool)
@@ -78,24 +82,59 @@ class Sampler:
     logits[recent] = np.where(x > 0, x / self.repeat_penalty, x * self.repeat_penalty)
     return logits
 
+def _check_best(best: np.float32) -> None:
+  if not np.isfinite(best):
+    raise InputError(f"logits: the largest is {best}; the model's weights are damaged or its numbers overflow")
+
+def greedy_key(logits: Tensor) -> Tensor:
+  """
+  The likeliest token of each row and its logit, for greedy_token. (.., vocab) float32 -> (..) uint64.
+
+  One reduction: the largest of the logits' bits, made to sort as the numbers do, above the complement of the id.
+  """
+  bits = logits.bitcast(dtypes.uint32)
+  order = bits ^ ((bits >> 31) * 0x7FFFFFFF + 0x80000000)
+  order = (logits == 0).where(0x80000000, (logits != logits).where(0xFFFFFFFF, order))   # -0 is 0; NaN is on top
+  ids = Tensor.arange(logits.shape[-1], dtype=dtypes.uint32)
+  return (order.cast(dtypes.uint64) * 2**32 + (0xFFFFFFFF - ids).cast(dtypes.uint64)).max(-1)
+
+def greedy_token(key: int) -> int:
+  """The token of a greedy_key, the first of equally likely ones. InputError as from a Sampler."""
+  order = key >> 32
+  bits = order ^ 0x80000000 if order >> 31 else order ^ 0xFFFFFFFF
+  _check_best(np.uint32(bits).view(np.float32))
+  return 0xFFFFFFFF - (key & 0xFFFFFFFF)
+
+def _top_k(logits: np.ndarray, k: int, block: int = 256) -> np.ndarray:
+  """The ids of the k largest, in any order. The k-th largest of the blocks' largest is at most the k-th of all."""
+  whole, ids = logits.size // block, np.arange(logits.size)
+  if k <= whole:
+    largest = logits[:whole * block].reshape(whole, block).max(1)
+    ids = np.flatnonzero(logits >= np.partition(largest, whole - k)[whole - k])
+  return ids[np.argpartition(logits[ids], ids.size - k)[-k:]]
+
 def _top_p(below: np.ndarray, p: float) -> np.ndarray:
   """
   Mask of the fewest likeliest tokens whose probability together reaches p; at least one. Of equal ones the first count.
 
-  below: how far each logit is below the largest. A histogram of it finds the narrow range where the last token to take
-  is; only that range is sorted.
+  below: how far each logit is below the largest. Bisection finds the narrow range where the last token to take is; only
+  that range is sorted.
   """
-  weights = np.minimum(below, 100)   # exp(-100) adds nothing to the sum
-  bins = (weights * (4095 / max(weights.max(), 1e-30))).astype(np.intp)
-  np.exp(np.negative(weights, out=weights), out=weights)
-  sums = np.cumsum(np.bincount(bins, weights))
-  target = p * sums[-1]
-  edge = int(np.searchsorted(sums, target))
-  ids = np.flatnonzero(bins == edge)
-  ids = ids[np.argsort(below[ids], kind="stable")]
-  taken = (sums[edge - 1] if edge else 0.0) + np.cumsum(weights[ids], dtype=np.float64)
-  mask = bins < edge
-  mask[ids[:1 + np.searchsorted(taken, target)]] = True
+  mask, weights = np.zeros(below.size, bool), np.exp(-below)
+  target = p * weights.sum(dtype=np.float64)
+  ids: np.ndarray | slice = np.flatnonzero(below <= 8)   # few, and enough for most models
+  if weights[ids].sum(dtype=np.float64) < target: ids = slice(None)
+  below, weights = below[ids], weights[ids]
+  low, high = np.float32(0), min(below.max(), np.float32(100))   # exp(-100) adds nothing to the sum
+  for _ in range(10):
+    middle = (low + high) / 2
+    if np.dot(weights, (below <= middle).astype(np.float32)) < target: low = middle
+    else: high = middle
+  taken, edge = below < low, np.flatnonzero((below >= low) & (below <= high))
+  edge = edge[np.argsort(below[edge], kind="stable")]
+  sums = weights[taken].sum(dtype=np.float64) + np.cumsum(weights[edge], dtype=np.float64)
+  taken[edge[:1 + np.searchsorted(sums, target)]] = True
+  mask[ids] = taken
   return mask
 
 def _draw(weights: np.ndarray, u: float, block: int = 512) -> int:
