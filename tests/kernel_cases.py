@@ -22,7 +22,7 @@ from synthetic import SHAPES, write_model
 
 FOLDER = pathlib.Path(__file__).parent / "kernels"
 # instruction set and threads of the CPU are fixed: the figures must not depend on the machine
-TARGETS = {"CPU": "CLANG:x86_64,x86-64-v3", "CUDA:sm_87": "CUDA:sm_87", "CUDA:sm_90": "CUDA:sm_90"}
+TARGETS = {"CPU": "CPU:CLANG:x86_64,x86-64-v3", "CUDA:sm_87": "CUDA:sm_87", "CUDA:sm_90": "CUDA:sm_90"}
 THREADS = 4
 # two layers: the types of Q4_K_M's first half, and of its last eighth
 LLAMA_1B = SHAPES["llama-1b"] | {"layers": 2, "rope_freqs": False}
@@ -47,7 +47,8 @@ def measurable() -> list[str]:
 def measure(target: str) -> dict[str, Any]:
   """{case: what kernels.report says}, from a process of its own with nothing in its environment that moves kernels."""
   keep = ("PATH", "HOME", "PYTHONPATH", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME", "CACHEDB", "CC")
-  env = {name: os.environ[name] for name in keep if name in os.environ} | {"NUM_CPU_THREADS": str(THREADS)}
+  env = {name: os.environ[name] for name in keep if name in os.environ}
+  env |= {"NUM_CPU_THREADS": str(THREADS), "PARALLEL": str(os.cpu_count())}
   with tempfile.TemporaryDirectory() as folder:
     for name, shape in CASES.items(): write_model(pathlib.Path(folder) / f"{name}.gguf", **shape, header=True)
     command = [sys.executable, __file__, "--measure", TARGETS[target], folder]

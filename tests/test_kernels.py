@@ -1,13 +1,12 @@
 """The kernel regression suite, and the command that it is made of."""
 import json
-import platform
+import os
 import subprocess
 import sys
 
 import pytest
 import tinygrad_llm
 from kernel_cases import CASES, FOLDER, TARGETS, golden, has_cuda_wheels, measure, moved, pinned, text
-from tinygrad import Tensor, dtypes
 from tinygrad.uop.ops import Ops
 from tinygrad_llm import InputError, gguf, kernels, program
 from tinygrad_llm.target import open_target, resources
@@ -117,14 +116,19 @@ def test_roles(path):
   ([], "")])
 def test_role_of_names(names, role): assert program.role(names) == role
 
-@pytest.mark.parametrize(("dtype", "width"), [(dtypes.uint32, 16), (dtypes.half, 8), (dtypes.uint8, 1)])
-def test_load_width(dtype, width):
-  """Of the matrix, not of the vector: bytes are never loaded as vectors."""
+def test_load_width():
+  """Of the matrix, not of the vector: stock tinygrad loads 4 numbers at once, but bytes one by one."""
+  code = """
+from tinygrad import Tensor, dtypes
+from tinygrad_llm import program
+for dtype in (dtypes.uint32, dtypes.half, dtypes.uint8):
   m, x = Tensor.empty(64, 256, dtype=dtype), Tensor.empty(256)
   linear, _ = program.capture(lambda m, x: (m.cast(dtypes.float) * x).sum(1), m, x)
-  kernel = next(call.src[0] for call in linear.src)
-  assert program.load_width(kernel.src[1].src, {1}) == width
-  assert program.load_width(kernel.src[1].src, {9}) is None
+  uops = linear.src[0].src[0].src[1].src
+  print(program.load_width(uops, {1}), program.load_width(uops, {2}), program.load_width(uops, {9}))"""
+  env = os.environ | {"NO_PATCHES": "1"}
+  done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+  assert done.stdout.splitlines() == ["16 16 None", "8 16 None", "1 16 None"]
 
 @pytest.fixture(scope="module")
 def small(model_file) -> str: return str(model_file(types="Q8_0", layers=1, context=96))
@@ -143,15 +147,11 @@ def test_json_and_table(small):
   assert f"{found['kernels']} kernels" in lines[-1]
 
 def test_source(small):
-  source = run("-m", small, "--source", "blk.*.attn_output").stdout
-  assert source.count("\nvoid ") == 1
+  row = json.loads(run("-m", small, "--json").stdout)["roles"][-1]
+  source = run("-m", small, "--source", row["role"]).stdout
+  assert "data0" in source
+  assert "{" in source
   assert "no kernel has that role; it has token_embd" in run("-m", small, "--source", "attention").stderr
-
-def test_the_suite_compiles_for_the_cpu_what_the_cpu_gets(small):
-  """CLANG:.. is not the CPU device: a patch must look at the renderer, not at the device's name."""
-  arch = {"aarch64": "arm64"}.get(platform.machine(), platform.machine())
-  cpu, other = (json.loads(run("-m", small, "--json", "--target", t).stdout) for t in ("CPU", f"CLANG:{arch},native"))
-  assert pinned(cpu) == pinned(other)
 
 @pytest.mark.parametrize(("args", "words"), [
   (["--target", "NOPE"], "--target NOPE: no such device"), (["--target", "a:b:c:d"], "--target a:b:c:d: "),

@@ -9,7 +9,6 @@ import importlib
 import json
 import os
 import pathlib
-import re
 import shutil
 import sqlite3
 import subprocess
@@ -36,18 +35,18 @@ _stock = ClangRenderer.render_kernel
 def render_kernel(self, *args, **kwargs) -> str: return f"// stamp {os.getpid()}\\n{_stock(self, *args, **kwargs)}"
 def install() -> None: ClangRenderer.render_kernel = render_kernel
 '''
-# the ids of the processes that stamped each of four kernels, of this process, and the compile workers
+# the ids of the processes that stamped each of four kernels, which compile workers have made, and of this process
 COMPILE = '''
 import json, os, re
 import tinygrad_llm
-from tinygrad import Tensor, UOp
-from tinygrad.engine import worker
-from tinygrad.engine.realize import lower_and_compile
-from tinygrad.uop.ops import Ops
+from tinygrad import Device, Tensor
+from tinygrad.engine import realize, worker
 calls = [call for n in (3, 5, 7, 9) for call in (Tensor.empty(n) + 1).contiguous().linear_with_vars()[0].src]
-sources = [call.src[0].src[2].arg for call in lower_and_compile(UOp(Ops.LINEAR, src=tuple(calls))).src]
+context = {v.key: v.value for v in realize.to_program_context}
+tasks = [(i, realize._get_call_to_compile(call), context) for i, call in enumerate(calls)]
+sources = [program.src[2].arg for _, program in worker.get_worker_pool().map(realize._compile_kernel, tasks)]
 print(json.dumps({"stamps": [[int(x) for x in re.findall(r"// stamp (\\d+)", source)] for source in sources],
-                  "pid": os.getpid(), "workers": worker.worker_pool is not None, "from": tinygrad_llm.__file__}))
+                  "pid": os.getpid(), "from": tinygrad_llm.__file__}))
 '''
 
 def run(code: str, cwd: pathlib.Path = ROOT, check: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
@@ -189,14 +188,11 @@ def test_without_patches_nothing_of_tinygrad_is_checked():
 # *** workers, checkouts, wheels ***
 
 def stamps(cwd: pathlib.Path, tmp_path: pathlib.Path, **env: str) -> dict:
-  """Without `programs`, which lowers so few kernels in the process that asks for them."""
-  env = {"PARALLEL": "2", "CACHEDB": str(tmp_path / "cache.db"), "NO_PROGRAMS": "1", **env}
-  return json.loads(run(COMPILE, cwd, **env).stdout)
+  return json.loads(run(COMPILE, cwd, PARALLEL="2", CACHEDB=str(tmp_path / "cache.db"), **env).stdout)
 
 def test_kernels_of_workers_are_patched(stamped, tmp_path):
   found = stamps(stamped, tmp_path)
   assert found["from"].startswith(str(stamped))
-  assert found["workers"]
   assert [len(x) for x in found["stamps"]] == [1] * 4
   assert found["pid"] not in {x[0] for x in found["stamps"]}
 
@@ -204,7 +200,6 @@ def test_kernels_of_workers_are_patched(stamped, tmp_path):
 def test_kernels_of_workers_without(stamped, tmp_path, switch):
   """NO_WORKERS shows what the patch `workers` is for."""
   found = stamps(stamped, tmp_path, **{switch: "1"})
-  assert found["workers"]
   assert found["stamps"] == [[]] * 4
 
 def test_an_installed_wheel(installed, tmp_path):
@@ -341,6 +336,12 @@ def test_no_statement(name):
   for i, part in enumerate(name.split(".")): text = patches._statement(text, part, "  " * i)
   assert text == ""
 
+def defined(node: ast.stmt) -> list[str]:
+  """The names that a statement defines."""
+  if isinstance(node, (ast.FunctionDef, ast.ClassDef)): return [node.name]
+  targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+  return [n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)]
+
 def test_seams_are_whole_statements():
   """What is fingerprinted has every definition that Python's own parser finds under the seam's name."""
   for name in patches.PATCHES:
@@ -350,8 +351,7 @@ def test_seams_are_whole_statements():
       nodes = [ast.parse(source)]
       for i, part in enumerate(path.split(".")):
         text = patches._statement(text, part, "  " * i)
-        nodes = [n for parent in nodes for n in parent.body if getattr(n, "name", None) == part or
-                 isinstance(n, ast.Assign) and part in re.findall(r"\w+", ast.unparse(n.targets))]
+        nodes = [n for parent in nodes for n in parent.body if part in defined(n)]
       assert nodes, seam
       assert all(ast.get_source_segment(source, node) in text for node in nodes), seam
       assert patches.fingerprint(seam) != "-"

@@ -38,14 +38,21 @@ def capture(function: Callable[..., Any], *inputs: Tensor | UOp) -> tuple[UOp, d
   if beam := getenv("JITBEAM", BEAM.value): linear = graph_rewrite(linear, pm_beam, ctx=beam, walk=True)
   with _from_scratch(): return realize.lower_and_compile(linear), schedules.variables
 
+_lowered: dict[tuple, UOp] = {}
+
 @contextmanager
 def _from_scratch() -> Iterator[None]:
-  """Kernels are lowered in here, whatever is known of them: a cache need not keep their instructions."""
+  """Kernels are lowered in here, unless that was done in here: others, known from a cache, may lack instructions."""
   kept = dict(to_program_cache)
-  to_program_cache.clear()
+  def known(programs: dict[tuple, UOp]) -> None:
+    to_program_cache.clear()
+    to_program_cache.update(programs)
+  known(_lowered)
   try:
     with Context(CCACHE=0): yield
-  finally: to_program_cache.update(kept)
+  finally:
+    _lowered.update(to_program_cache)
+    known(kept)
 
 def programs(linear: UOp, variables: dict[str, int], weights: Sequence[Weight], caches: Sequence[Tensor]
              ) -> list[Program]:

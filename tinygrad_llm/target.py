@@ -11,14 +11,14 @@ def open_target(asked: str | None) -> str:
   """
   Makes a target tinygrad's default device; returns its name.
 
-  asked: None is the default device. RENDERER:ARCH (CUDA:sm_90, PTX:sm_90, HIP:gfx1100, CLANG:x86_64,x86-64-v3) only
-  compiles and needs no such processor; all else are DEV strings of tinygrad. InputError says what is missing.
+  asked: None is the default device. RENDERER:ARCH of NVIDIA or AMD (CUDA:sm_90, PTX:sm_90, HIP:gfx1100) only compiles
+  and needs no such card; all else are DEV strings of tinygrad. InputError says what is missing.
   """
   from tinygrad import Device
   from tinygrad.helpers import DEV
   _find_cuda()
   if asked is not None:
-    os.environ["DEV"] = target = f"NULL:{asked}" if re.match(r"\w+:(sm_|gfx|x86_64|arm64)", asked) else asked
+    os.environ["DEV"] = target = f"NULL:{asked}" if re.match(r"\w+:(sm_|gfx)", asked) else asked
     try: DEV.value = target
     except RuntimeError as e: raise InputError(f"--target {asked}: {e}; write it as CPU, CL or CUDA:sm_90") from e
   name = f"--target {asked}" if asked is not None else f"DEV={os.environ.get('DEV', '')}"
