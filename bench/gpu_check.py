@@ -12,7 +12,8 @@ from __future__ import annotations
 import pathlib
 import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-import argparse, importlib.util, json, math, os, re, statistics, subprocess, tempfile, threading, time, types
+import argparse, contextlib, importlib.util, json, math, os, re, signal, statistics, subprocess, tempfile, threading
+import time, types
 from collections.abc import Callable, Iterator
 from typing import Any
 import numpy as np
@@ -219,19 +220,25 @@ def run_part(name: str, args: argparse.Namespace, limit: float, copy_gbs: float)
   if args.model: command += ["--model", str(args.model)]
   rows, figures, done, start = list[Row](), dict[str, Any](), False, time.perf_counter()
   with tempfile.TemporaryFile("w+", errors="replace") as errors, subprocess.Popen(
-      command, env=os.environ | PARTS[name][2], stdout=subprocess.PIPE, stderr=errors, text=True) as child:
-    assert child.stdout is not None
-    timer = threading.Timer(limit, child.kill)
+      command, env=os.environ | PARTS[name][2], stdout=subprocess.PIPE, stderr=errors, text=True,
+      start_new_session=True) as child:
+    def end() -> None:  # the compile workers hold the pipe open, too
+      with contextlib.suppress(ProcessLookupError): os.killpg(child.pid, signal.SIGKILL)
+    timer = threading.Timer(limit, end)
     timer.start()
-    for line in child.stdout:
-      if not line.startswith("@"): continue
-      kind, value = json.loads(line[1:])
-      if kind == "row":
-        rows.append(tuple(value))
-        show(rows[-1])
-      else: figures, done = value, True
-    code = child.wait()
-    timer.cancel()
+    try:
+      assert child.stdout is not None
+      for line in child.stdout:
+        if not line.startswith("@"): continue
+        kind, value = json.loads(line[1:])
+        if kind == "row":
+          rows.append(tuple(value))
+          show(rows[-1])
+        else: figures, done = value, True
+      code = child.wait()
+    finally:
+      timer.cancel()
+      end()
     if not done:
       errors.seek(0)
       last = next((x.strip() for x in reversed(errors.read().splitlines()) if x.strip()), f"exit code {code}")

@@ -266,7 +266,8 @@ def table(report: dict[str, Any], threads: int) -> str:
   lines.append("")
   for p in report["peers"]:
     says = f"failed: {p['failed']}" if p["failed"] else f"KL {p['kl']:.1e}, best token {p['top']}"
-    lines.append(f"{p['name']}: {says}; loaded in {p['load_s']:.1f} s; {p['about']}")
+    about = "" if "=" in p["name"] else f"; {p['about']}"  # the names of variants say how they differ from ours
+    lines.append(f"{p['name']}: {says}; loaded in {p['load_s']:.1f} s{about}")
   lines += [f"{r['peer']}, {r['test']}: best of its settings: {r['settings']}" for r in report["rows"] if r["settings"]]
   return "\n".join(lines) + "\n"
 
