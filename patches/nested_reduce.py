@@ -76,7 +76,8 @@ pm_nest = PatternMatcher([(UPat(Ops.REDUCE, arg=(Ops.ADD, 0), name="red"), nest)
 def _end(red: UOp) -> tuple[UOp, ...]:
   """The loops that end with a sum, then those that it is inside of."""
   loops = [r for r in red.src[1:] if r.op is Ops.RANGE]
-  return tuple(r for r in (*loops, *sorted(red.ranges, key=lambda r: r.arg)) if r.arg[-1] not in (AxisType.UNROLL, AxisType.UPCAST))
+  around = sorted(red.ranges, key=lambda r: r.arg)
+  return tuple(r for r in (*loops, *around) if r.arg[-1] not in (AxisType.UNROLL, AxisType.UPCAST))
 
 def split_loops(sink: UOp) -> UOp:
   """Where a loop would end a second time, and not in the same place as the first time, it becomes a new one."""

@@ -26,8 +26,9 @@ class Result(NamedTuple):
 def environment(**env: str) -> dict[str, str]:
   """This process's, without the switches that move kernels."""
   moves = ("NO_", "MV", "DEBUG", "BEAM", "JIT", "NOOPT", "PARALLEL", "PYTHONPATH")
-  return {k: v for k, v in os.environ.items() if not k.startswith(moves)} | \
-         {"PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}", "DEV": "CPU", "PARALLEL": "0", "CACHELEVEL": "0", "NUM_CPU_THREADS": "2"} | env
+  plain = {"PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}", "DEV": "CPU", "PARALLEL": "0", "CACHELEVEL": "0",
+           "NUM_CPU_THREADS": "2"}
+  return {k: v for k, v in os.environ.items() if not k.startswith(moves)} | plain | env
 
 def call(function: Callable, *args: Any, **env: str) -> Result:
   """function(*args) in a process with `env`. AssertionError with the end of its stderr if it fails."""

@@ -8,6 +8,9 @@ from collections.abc import Callable
 
 import pytest
 from synthetic import write_model
+from tinygrad_llm.compiler import use_c_compiler
+
+use_c_compiler()  # before tinygrad looks for it, and remembers
 
 
 @pytest.fixture(scope="session")

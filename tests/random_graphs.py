@@ -145,19 +145,22 @@ class Graph:
       ends = [sorted(map(int, self.rng.integers(0, s + 1, 2))) if self.chance(0.4) else (0, s) for s in v.shape]
       return _movement("shrink", *[(a, b) if a < b else (0, s) for (a, b), s in zip(ends, v.shape)])(v)
     if kind == "pad":
-      return _movement("pad", *[(self.pick((0, 1, 4)), self.pick((0, 2, 3))) if self.chance(0.4) else (0, 0) for _ in v.shape])(v)
+      widths = [(self.pick((0, 1, 4)), self.pick((0, 2, 3))) if self.chance(0.4) else (0, 0) for _ in v.shape]
+      return _movement("pad", *widths)(v)
     if kind == "merge":
       i = int(self.rng.integers(len(v.shape)))
       return _movement("reshape", *v.shape[:i], math.prod(v.shape[i:i + 2]), *v.shape[i + 2:])(v)
     i, n = int(self.rng.integers(len(v.shape))), self.pick((2, 3, 4, 8, 16, 24))
-    return _movement("reshape", *v.shape[:i], v.shape[i] // n, n, *v.shape[i + 1:])(v) if v.shape[i] % n == 0 else v
+    if v.shape[i] % n: return v
+    return _movement("reshape", *v.shape[:i], v.shape[i] // n, n, *v.shape[i + 1:])(v)
 
   def step(self, v: Value) -> Value:
     if not v.shape: return self.mul(v, self.floats((self.pick(SIZES),)))
-    kind = self.pick(("mul", "mul", "add", "dot", "dot", "reduced", "reduced", "moved", "moved", "chosen", "softmax", "normed",
-                      "squashed", "outer"))
+    kind = self.pick(("mul", "mul", "add", "dot", "dot", "reduced", "reduced", "moved", "moved", "chosen", "softmax",
+                      "normed", "squashed", "outer"))
     if kind == "mul": return self.mul(v, self.leaf(self.broadcast(v.shape)))
-    if kind == "add": return self.add(v, self.mul(self.leaf(self.broadcast(v.shape)), self.constant(self.pick((-1., .5)))))
+    if kind == "add":
+      return self.add(v, self.mul(self.leaf(self.broadcast(v.shape)), self.constant(self.pick((-1., .5)))))
     if kind == "outer":
       w = self.leaf((self.pick(SIZES), *[1] * len(v.shape)))
       return self.mul(v, w) if v.exact.size * w.shape[0] <= LIMIT else v
@@ -184,7 +187,8 @@ class Graph:
 
   def attention(self) -> Value:
     """softmax(q @ k) @ v over the first n of a cache's positions; (kv_heads, group, dim) queries; halves"""
-    heads, group, dim, most = self.pick((1, 2, 3)), self.pick((1, 2, 4)), self.pick((16, 24, 32, 64)), self.pick((17, 64, 100))
+    heads, group = self.pick((1, 2, 3)), self.pick((1, 2, 4))
+    dim, most = self.pick((16, 24, 32, 64)), self.pick((17, 64, 100))
     q, cache = self.floats((heads, group, dim)), self.rng.standard_normal((2, heads, most, dim)).astype(np.float16)
     symbol, n = self.bound(most)
     lazy = Tensor(cache).realize()[:, :, :symbol]
