@@ -8,8 +8,10 @@ A table is its own ADDRESS, the COUNT of its commands, how many threads to WAKE,
 
 A pool has a line of memory a thread, the caller's first. The address of a command in the ORDER of a line tells the
 thread to run its share; the thread puts 0 there when it is done. No word has two writers at a time, so plain loads and
-stores with fences around them do. While a table runs (BUSY) the workers spin; without one they do so for some tens of
-microseconds, then sleep in read() on a pipe. Whoever spins for long lets another thread have the core.
+stores with fences around them do. While a table runs (BUSY) the workers spin; without one they do so for one or two
+milliseconds, then sleep in read() on an eventfd, or on a pipe where there are none: writing to a pipe tells Linux that
+the writer will wait, and the worker is woken on the caller's own core. Whoever spins for long lets another thread have
+the core.
 
 The native code is UOps, rendered and compiled by tinygrad, as that of its own CPU workers is. UOps have no RANGE with a
 bound that is computed inside of another loop; calls take the place of such loops and of conditions.
@@ -41,10 +43,11 @@ SEAMS = {
 
 ADDRESS, COUNT, WAKE, TABLE_HEAD = 0, 1, 2, 4
 FUNCTION, THREADS, SLOT, WORDS, HEAD = range(5)
-ORDER, ASLEEP, BUSY, NUMBER, POOL, READ_FD, WRITE_FD, BYTE, FUNCTIONS = range(9)  # of a line
+ORDER, ASLEEP, BUSY, NUMBER, POOL, READ_FD, WRITE_FD, READ_TO, FUNCTIONS = range(9)  # of a line
 LINE = 16  # words of a line: 128 bytes, as long as the longest cache line there is
 RUN, IDLE, LAUNCH, REST, YIELD, READ, WRITE = range(7)  # of the table of functions
-SPINS = 1024  # looks at an order until a thread yields between two, or goes to sleep
+SPINS = 1024    # looks at an order until a thread yields between two: some tens of microseconds
+YIELDS = 4096   # looks until a worker then goes to sleep: one or two milliseconds on a core that nobody else wants
 PAUSES = {"x86_64": "__builtin_ia32_pause();", "arm64": "__builtin_arm_isb(15);"}
 
 # *** native code ***
@@ -82,17 +85,18 @@ def idle() -> UOp:
   line, functions = _words(0, True), _words(1)
   asleep = _fence(line.after(_call(functions[YIELD]))[ASLEEP].store(_word(1)))
   sleep = line.after(asleep)[ORDER].load().eq(0) & line.after(asleep)[BUSY].load().eq(0)
-  slept = _call(functions.index(_pick(sleep, READ, REST)), line[READ_FD].load(), line[BYTE], _word(1))
+  slept = _call(functions.index(_pick(sleep, READ, REST)), line[READ_FD].load(), line[READ_TO], _word(8))
   return line.after(slept)[ASLEEP].store(_word(0))
 
 def worker() -> UOp:
   """worker(line, functions): a thread's life, rounds of looks and then an order's share or a sleep."""
   line, functions, counter = _words(0, True), _words(1), _register()
   life = _range(2**64 - 1, 0, counter[0].store(_word(0)))
-  spun = _spin(1, counter.after(life), line, ORDER, functions, lambda order, looks: order.eq(0) & (looks < SPINS),
-               lambda _: _word(REST))
+  spun = _spin(1, counter.after(life), line, ORDER, functions,
+               lambda order, looks: order.eq(0) & (looks < SPINS + YIELDS),
+               lambda looks: _pick(looks < SPINS, REST, YIELD))
   none = (order := line.after(spun)[ORDER].load()).eq(0)
-  counted = counter.after(spun).index(0).store(_pick(none, SPINS, 0))
+  counted = counter.after(spun).index(0).store(_pick(none, SPINS + YIELDS, 0))
   function = functions.after(_fence(order, counted)).index(_pick(none, IDLE, RUN))
   return _call(function, line[0], none.where(line[FUNCTIONS].load(), order)).end(life)
 
@@ -117,7 +121,7 @@ def walk() -> UOp:
   w = _range(others, 1, _fence(busy))
   sleeps = lines.after(w).index((w + 1) * LINE + ASLEEP).load().ne(0)
   woken = _call(functions.index(_pick(sleeps, WRITE, REST)), lines.index((w + 1) * LINE + WRITE_FD).load(),
-                lines.index((w + 1) * LINE + BYTE), _word(1)).end(w)
+                lines.index((w + 1) * LINE + POOL), _word(8)).end(w)
   c = _range(table[COUNT].load(), 2, position.after(woken).index(0).store(_word(TABLE_HEAD)))
   at = position.after(c).index(0).load()
   order = lines.after(c)[ORDER].store(table[ADDRESS].load() + at * 8)
@@ -158,8 +162,7 @@ class Pool:
                     for name, body in bodies.items()}
     self._worker, self._walk = (ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * n)(self._code[name].addr)
                                 for name, n in (("worker", 2), ("walk", 3)))
-    system = [] if WIN else [ctypes.cast(getattr(libc.dll, name), ctypes.c_void_p).value or 0
-                             for name in ("sched_yield", "read", "write")]
+    system = [] if WIN else [_address(name) for name in ("sched_yield", "read", "write")]
     own = [self._code[name].addr for name in ("run", "idle", "launch", "rest")]
     self._functions = (ctypes.c_uint64 * 7)(*own, *system)
     self._memory = (ctypes.c_uint64 * (LINE * (size + 1)))()
@@ -183,8 +186,7 @@ class Pool:
     for number in range(1, self.size):
       line = self._line(number)
       try:
-        line[READ_FD], line[WRITE_FD] = pipe = os.pipe()
-        os.set_blocking(pipe[1], False)
+        line[READ_FD], line[WRITE_FD] = _wake_up_call()
         line[NUMBER], line[FUNCTIONS] = number, ctypes.addressof(self._functions)
         thread = threading.Thread(target=self._worker, args=(ctypes.addressof(line), ctypes.addressof(self._functions)),
                                   name=f"tinygrad CPU {number}", daemon=True)
@@ -193,6 +195,15 @@ class Pool:
       self.workers.append(thread)
     self.size = 1 + len(self.workers)
     for number in range(self.size): self._line(number)[POOL] = self.size
+
+def _address(name: str) -> int: return ctypes.cast(getattr(libc.dll, name), ctypes.c_void_p).value or 0
+
+def _wake_up_call() -> tuple[int, int]:
+  """Descriptors to read 8 bytes from, which waits for them, and to write them to."""
+  if hasattr(os, "eventfd"): return (fd := os.eventfd(0)), fd
+  pipe = os.pipe()
+  os.set_blocking(pipe[1], False)
+  return pipe
 
 @functools.cache
 def pool() -> Pool:

@@ -55,9 +55,10 @@ class Vectorizer:
 
   n: lanes; sums: arrays that the loop's end adds to; wide: those that are stored to inside of it, and have lanes now
   """
-  def __init__(self, sink: UOp, lane: UOp):
-    self.lane, self.n, ops = lane, int(lane.vmax) + 1, sink.toposort()
+  def __init__(self, sink: UOp, lane: UOp, ren: Renderer):
+    self.lane, self.n, self.ren, ops = lane, int(lane.vmax) + 1, ren, sink.toposort()
     self.memo: dict[UOp, UOp] = {}
+    self.notes: dict[str, dict] = {}  # of the rules
     self.end = next(u for u in ops if u.op is Ops.END and lane in u.src[1:])
     self.ends = self.end.src[0].src if self.end.src[0].op is Ops.GROUP else (self.end.src[0],)
     stores = [u for u in ops if u.op is Ops.STORE and u not in self.ends and lane in u.ranges]
@@ -121,21 +122,22 @@ class Vectorizer:
     if any(v & (v + 1) for v in values): return None
     return load, same, at, [min(k, v.bit_length()) for k, v in zip(length, values)]
 
+  def octets(self, load: UOp, same: UOp|None, first: int) -> UOp:
+    """16 bytes of the words of a load, from any of them on."""
+    buf, word, phase = self.rewrite(load.src[0].src[0]), first // 4, first % 4
+    at = self.at(same, word, dtypes.int)
+    if phase == 0: return UOp(Ops.SHRINK, src=(buf, at, _const(4, dtypes.int))).load().bitcast(dtypes.uint8)
+    place = UOp(Ops.SHRINK, src=(buf, at, _const(1, dtypes.int)))
+    shape = self.splat(_const(0, dtypes.uint8))
+    return UOp(Ops.CUSTOM, dtypes.uint8, (place, shape), f"*(unsigned_char16*)((unsigned char*)({{0}})+{phase})")
+
   def bytes(self, u: UOp) -> UOp|None:
-    """Fields of bytes that follow each other: a load of 16 bytes, at any of them."""
+    """Fields of bytes that follow each other."""
     if u.op is not Ops.AND or self.n != 16 or (found := self.field(u)) is None: return None
     load, same, at, length = found
     first, low, k = at[0] // 8, at[0] % 8, length[0]
     if low + k > 8 or set(length) != {k} or at != [at[0] + 8 * i for i in range(self.n)]: return None
-    buf, word, phase = self.rewrite(load.src[0].src[0]), first // 4, first % 4
-    def four_words(word: int) -> UOp:
-      at = self.at(same, word, dtypes.int)
-      return UOp(Ops.SHRINK, src=(buf, at, _const(4, dtypes.int))).load().bitcast(dtypes.uint8)
-    octets = four_words(word)
-    if phase:
-      following = four_words(word + 1)
-      octets = _stack([_lane(octets, i) for i in range(phase, 16)] + [_lane(following, 12 + i) for i in range(phase)])
-    value = octets.cast(u.dtype)
+    value = self.octets(load, same, first).cast(u.dtype)
     if low: value = value.alu(Ops.SHR, self.splat(_const(low, u.dtype)))
     return value if low + k == 8 else value.alu(Ops.AND, self.splat(_const((1 << k) - 1, u.dtype)))
 
@@ -166,7 +168,8 @@ class Vectorizer:
     if dtypes.is_int(u.dtype) and (values := self.const(u)) is not None:
       return _stack([_const(v, u.dtype) for v in values])
     if u.op is Ops.LOAD: return self.load(u)
-    if (value := self.bytes(u)) is not None: return value
+    for rule in vector_rules:
+      if (value := rule(self, u)) is not None: return value
     if u.op not in VECTOR_OPS and u.op not in GroupOp.ALU: raise Unsupported(str(u.op))
     src = tuple(map(self.vector, u.src))
     if u.op in (Ops.SHL, Ops.SHR) and src[1].dtype is not u.dtype: src = (src[0], src[1].cast(u.dtype))
@@ -199,9 +202,12 @@ class Vectorizer:
       total = halves[0].alu(Ops.ADD, halves[1])
     return self.rewrite(target).store(_sum([self.rewrite(before[0]), _lane(total, 0), _lane(total, 1)]))
 
+# a value inside of the loop over lanes -> the same in all lanes, as a vector
+vector_rules: list[Callable[[Vectorizer, UOp], UOp|None]] = [Vectorizer.bytes]
+
 def vectorize(sink: UOp, ren: Renderer) -> UOp:
   while (lane := next((u for u in sink.toposort() if is_lanes(u)), None)) is not None:
-    try: sink = Vectorizer(sink, lane).rewrite(sink)
+    try: sink = Vectorizer(sink, lane, ren).rewrite(sink)
     except Unsupported as e:
       if DEBUG >= 3: print(f"VECTORS: {sink.arg.function_name}: {lane.vmax + 1} lanes stay a loop: {e}")
       sink = sink.substitute({lane: lane.replace(arg=(lane.arg[0], -2, lane.arg[-1]))})
@@ -212,7 +218,7 @@ def vectorize(sink: UOp, ren: Renderer) -> UOp:
 pm_render_vectors = PatternMatcher([
   (UPat(Ops.CAST, src=(UPat.var("v"),), name="x"), lambda ctx, x, v:
    f"__builtin_convertvector({ctx[v]}, {ctx.render_type(x)})"
-   if len(v.shape) == 1 and v.addrspace is AddrSpace.ALU else None),
+   if len(v.shape) == 1 and v.addrspace in (AddrSpace.ALU, None) else None),
 ])
 
 def render_vector_prefix(self: ClangRenderer, dt: DType, count: int) -> str:

@@ -82,8 +82,12 @@ def compiler_failed(e: subprocess.CalledProcessError) -> str:
   return f"{program}: the compiler fails with code {e.returncode}; set CC to the path of a clang that works"
 
 def _check_cache(path: pathlib.Path) -> None:
-  """tinygrad keeps what it compiles in a database at `path`, and stops where it cannot."""
+  """
+  tinygrad keeps what it compiles in a database at `path`, and stops where it cannot. A database that exists is not
+  opened: closing it would drop the locks that SQLite holds on it in this process, and another one could damage it.
+  """
   try:
+    if path.is_file() and os.access(path, os.W_OK): return
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "ab"): return
   except OSError as e:

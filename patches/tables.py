@@ -1,0 +1,79 @@
+"""
+A function of four bits is a look-up in a table of 16 bytes.
+
+Why: a format whose codes are no numbers (4-bit floats, levels of a codebook) costs up to ten operations a weight; every
+  CPU has an instruction that looks 16 bytes up in a table of 16.
+How: when a loop over lanes becomes vectors, a value whose lanes depend on one and the same field of at most 4 bits of
+  neighbouring bytes is evaluated for all codes. If the results are whole numbers of 8 bits, it becomes a table.
+Numbers: matvec 8192 x 2048, one core, GB/s: IQ4_NL 4.1 -> 8.3, IQ4_XS 3.7 -> 6.6, MXFP4 2.3 -> 3.8 (Zen 4,
+  medians of 20)
+Upstream: not sent.
+"""
+from __future__ import annotations
+import functools, struct
+from tinygrad.dtype import DType, dtypes
+from tinygrad.uop.ops import GroupOp, Ops, UOp, exec_alu
+from tinygrad_llm.patches.vectors import Vectorizer, vector_rules
+
+SEAMS = {
+  "tinygrad.uop.ops:exec_alu": "8e39e85b4a5a",
+}
+
+CODES = 16
+LEAST = 3  # operations that a look-up replaces
+
+def codes(v: Vectorizer, u: UOp) -> frozenset[UOp]|None:
+  """The fields of words that a value is a function of; None if it depends on anything else."""
+  if u.op is Ops.CONST: return frozenset()
+  if v.field(u) is not None: return frozenset((u,))
+  if u.op not in GroupOp.ALU and u.op not in (Ops.CAST, Ops.BITCAST): return None
+  found = [seen(v, s) for s in u.src]
+  return None if None in found else frozenset().union(*found)  # type: ignore[arg-type]
+
+def seen(v: Vectorizer, u: UOp) -> frozenset[UOp]|None:
+  memo = v.notes.setdefault("tables", {})
+  if u not in memo: memo[u] = codes(v, u)
+  return memo[u]
+
+def evaluate(u: UOp, values: dict[UOp, int|float]) -> int|float:
+  """A value of constants and `values`, to which those on the way are added."""
+  if u not in values:
+    src = [evaluate(s, values) for s in u.src]
+    if u.op is Ops.CONST: values[u] = u.val
+    elif u.op is Ops.CAST: values[u] = exec_alu(Ops.ADD, u.dtype, (u.dtype.const(src[0]), 0))
+    elif u.op is Ops.BITCAST: values[u] = struct.unpack(_fmt(u.dtype), struct.pack(_fmt(u.src[0].dtype), src[0]))[0]
+    else: values[u] = exec_alu(u.op, u.dtype, src)
+  return values[u]
+
+def _fmt(dtype: DType) -> str: return "<" + (dtype.fmt or "")
+
+@functools.cache
+def _permutation(arch: str) -> str:
+  if arch.split(",")[0] != "arm64": return "__builtin_shufflevector({0},{1})"  # pshufb, from SSSE3 on
+  return "({{unsigned_char16 r;__asm__(\"tbl %0.16b,{{%1.16b}},%2.16b\":\"=w\"(r):\"w\"({0}),\"w\"({1}));r;}})"
+
+def table(v: Vectorizer, u: UOp) -> UOp|None:
+  """The value in all lanes as a look-up, if it can be one."""
+  if v.n != 16 or u.dtype.itemsize != 4 or not (leaves := seen(v, u)): return None
+  if len(u.toposort(lambda x: x not in leaves)) - len(leaves) < LEAST: return None
+  fields = {leaf: field for leaf in leaves if (field := v.field(leaf)) is not None}
+  loads = {field[0] for field in fields.values()}
+  low = min((field[2] for field in fields.values()), key=lambda at: at[0])
+  span = max(at[0] + length[0] - low[0] for _, _, at, length in fields.values())
+  if len(loads) != 1 or span > 4 or low[0] % 8 + span > 8 or low != [low[0] + 8 * i for i in range(v.n)]: return None
+  starts = {}
+  for leaf, (_, _, at, length) in fields.items():
+    starts[leaf] = at[0] - low[0], (1 << length[0]) - 1
+    if [a - b for a, b in zip(at, low)] != [starts[leaf][0]] * v.n or set(length) != {length[0]}: return None
+  values = [evaluate(u, {leaf: (code >> start) & mask for leaf, (start, mask) in starts.items()})
+            for code in range(1 << span)] * (CODES >> span)
+  if any(x != int(x) or not -128 <= x <= 127 for x in values): return None
+  (load, same, _, _), bits = next(iter(fields.values())), (1 << span) - 1
+  index = v.octets(load, same, low[0] // 8)
+  if low[0] % 8: index = index.alu(Ops.SHR, v.splat(UOp.cconst(low[0] % 8, dtypes.uint8)))
+  if low[0] % 8 + span < 8: index = index.alu(Ops.AND, v.splat(UOp.cconst(bits, dtypes.uint8)))
+  entries = UOp(Ops.STACK, src=tuple(UOp.cconst(int(x) & 255, dtypes.uint8) for x in values))
+  found = UOp(Ops.CUSTOMI, dtypes.uint8, (entries, index), _permutation(v.ren.target.arch))
+  return found.bitcast(dtypes.int8).cast(u.dtype)
+
+def install() -> None: vector_rules.append(table)
