@@ -33,7 +33,7 @@ def _lane_ranges(red: UOp) -> list[UOp]:
   unrolled = {r for r in red.src[1:] if r.arg[-1] is AxisType.UNROLL}
   best: list[UOp] = []
   for u in red.src[0].toposort():
-    if u.op is not Ops.INDEX or u.src[0].op is not Ops.PARAM or not all(r in u.ranges for r in red.src[1:]): continue
+    if u.op is not Ops.INDEX or u.src[0].op not in (Ops.PARAM, Ops.AFTER) or not all(r in u.ranges for r in red.src[1:]): continue
     found: list[UOp] = []
     of, stride = {r: s for r, s in strides(u.src[1].get_idx()).items() if r in unrolled}, 1
     while stride < LANES and (r := next((r for r, s in of.items() if s == stride), None)) is not None:

@@ -100,6 +100,7 @@ def step(scale: Scale, x: Tensor) -> Tensor: return (x * scale.weight * scale.by
 def other_step(scale: Scale, x: Tensor) -> Tensor: return (x + scale.weight * scale.by).sum(0)
 def with_constant(scale: Scale, x: Tensor) -> Tensor: return x * scale.weight + Tensor([1.0, 2.0, 3.0])
 def two(scale: Scale, x: Tensor) -> tuple[Tensor, Tensor]: return x + scale.weight, x * scale.weight
+def in_a_list(scale: Scale, x: Tensor) -> list[Tensor]: return [x * scale.weight]
 def variable(scale: Scale, x: Tensor, n: UOp) -> Tensor: return (x[:n] * scale.weight).sum(0)
 
 def weight(n: int = 3, value: float = 2.0, dtype=dtypes.float32) -> Tensor:
@@ -209,11 +210,19 @@ def test_what_is_not_described_is_not_kept(folder, made):
   for _ in range(2): function(inputs())
   assert entries(folder) == []
 
-@pytest.mark.parametrize("function", [with_constant, two])
-def test_what_holds_contents_or_several_results_is_not_kept(folder, function):
+@pytest.mark.parametrize("function", [with_constant, in_a_list])
+def test_what_holds_contents_or_returns_no_tensors_is_not_kept(folder, function):
   function = jit(function, Scale(weight()))
   for _ in range(2): function(inputs())
   assert function.captured is not None and entries(folder) == []
+
+def test_several_results():
+  jit(two, Scale(weight()))(inputs())
+  again = jit(two, Scale(weight(value=3.0)))
+  assert captures.restore(again, inputs())
+  total, product = again(inputs())
+  np.testing.assert_array_equal(total.numpy(), inputs().numpy() + 3)
+  np.testing.assert_array_equal(product.numpy(), inputs().numpy() * 3)
 
 def test_objects_that_know_each_other():
   """Loops end, and where they lead is in the key."""

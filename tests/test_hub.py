@@ -373,7 +373,8 @@ def test_offline_variable(hub: Hub):
   assert hub.seen == []
 
 def test_list(server: Hub):
-  code = ("import sys; sys.argv = ['run', '--list']; from tinygrad_llm.run import main; main();"
+  code = ("import os, sys; os.environ['NO_PATCHES'] = '1'; sys.argv = ['run', '--list'];"
+          "from tinygrad_llm.run import main; main();"
           "assert not {'tinygrad', 'numpy'} & {name.split('.')[0] for name in sys.modules}")
   done = process(code)
   assert (done.returncode, done.stderr) == (0, "")

@@ -37,7 +37,11 @@ class Linear:
     """x (B, T, D) -> (B, T, rows) for each matrix."""
     ys: list[Tensor] = []
     for weight, rows in zip(self.weights, self.splits):
-      ys += (x @ weight.float().transpose(-1, -2)).split(list(rows), dim=-1)
+      y = x @ weight.float().transpose(-1, -2)
+      # contiguous: else a matrix of another type than its siblings' is multiplied inside of what takes all of them, for
+      # values the kernel that stacks them with keys. Decode of a 1B shape, Q4_K_M, CPU: @@ ms a token.
+      if len(rows) == 1 < len(self.weights): y = y.contiguous()
+      ys += y.split(list(rows), dim=-1)
     return [y if bias is None else y + bias.float() for y, bias in zip(ys, self.biases)]
 
 class ExpertLinear:
