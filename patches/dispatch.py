@@ -6,7 +6,8 @@ How: CPUGraph is tinygrad's GraphRunner for it. A batch of kernels is a table of
   once; a replay writes the addresses of its inputs and the values of its variables into it and runs it with one call.
   All threads of the pool are woken once, at its start. As with other devices' graphs, DEBUG=2 shows a batch as one line
   and JIT=2 makes none. HCQ2=1 has batches of its own.
-Numbers:
+Numbers: 200 kernels of 16 additions each, for each of them: 16.8 -> 0.33 us, the kernel's own time included (HCQ2=1:
+  0.63; Zen 4, medians of 60)
 Upstream: not sent.
 """
 from __future__ import annotations

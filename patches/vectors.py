@@ -126,10 +126,12 @@ class Vectorizer:
     """16 bytes of the words of a load, from any of them on."""
     buf, word, phase = self.rewrite(load.src[0].src[0]), first // 4, first % 4
     at = self.at(same, word, dtypes.int)
-    if phase == 0: return UOp(Ops.SHRINK, src=(buf, at, _const(4, dtypes.int))).load().bitcast(dtypes.uint8)
-    place = UOp(Ops.SHRINK, src=(buf, at, _const(1, dtypes.int)))
-    shape = self.splat(_const(0, dtypes.uint8))
-    return UOp(Ops.CUSTOM, dtypes.uint8, (place, shape), f"*(unsigned_char16*)((unsigned char*)({{0}})+{phase})")
+    place, words = (UOp(Ops.SHRINK, src=(buf, at, _const(n, dtypes.int))) for n in (1, 4))
+    octets = words.load().bitcast(dtypes.uint8)
+    if phase == 0: return octets
+    # where the bytes do not begin with a word, that load only counts: the compiler drops it
+    access = f"*(unsigned_char16*)((unsigned char*)({{0}})+{phase})"
+    return UOp(Ops.CUSTOM, dtypes.uint8, (place, octets), access)
 
   def bytes(self, u: UOp) -> UOp|None:
     """Fields of bytes that follow each other."""

@@ -111,7 +111,7 @@ def test_fit_drops_the_oldest_turns(llm):
 def test_decode_cost(llm):
   list(llm.generate(PROMPT, max_tokens=1, ignore_eos=True))
   kernels, moved = llm.decode_cost() or (0, 0)
-  weights = sum(w.nbytes for w in llm.weights)
+  weights = sum(w.nbytes for w in llm.weights if w.names != ("token_embd.weight",))  # of which a row is read
   assert 10 < kernels < 40  # 2 layers
   assert weights < moved < 1.5 * weights  # a tiny model: activations and the cache count, too
 

@@ -4,7 +4,7 @@ Quantised weights: the table of GGML types, how their blocks lie in memory, and 
 A weight keeps its blocks as the file has them, row after row, seen as uint32 words; only what makes rows whole words
 is padded. A decode expression is arithmetic on those words: shifts, masks and products that are constant along an axis,
 and no table, select or gather, so that it stays inside the kernel that uses the weight. Two exceptions: types with a
-grid look numbers up (see `select`), and TQ1_0 has selects, because the parts of its blocks differ in shape.
+grid look numbers up, and TQ1_0 has selects until it is compiled, because the parts of its blocks differ in shape.
 Layouts: ggml-common.h and ggml-quants.c of llama.cpp; OCP Microscaling Formats (MX) 1.0 for e2m1 and e8m0.
 """
 from __future__ import annotations
@@ -356,12 +356,9 @@ def select(qt: QuantType, packed: Tensor, n: int, index: Tensor | tuple[Tensor |
   """
   dequantize(qt, packed, n)[index], lazy; index: chooses rows, or experts, as for a tensor, and leaves the last axis.
 
-  Indexing the weights reads the chosen ones alone and stays in the kernel that uses them, where indexing `packed`
-  copies them first. But a look-up is a sum over all codes until a kernel is compiled, and tinygrad stores a sum that is
-  then spread out: the float32 of all rows. With a grid the copy is made, if it is smaller than that.
+  Indexing the weights reads the chosen ones alone and stays in the kernel that uses them (see patches/gathers.py);
+  indexing `packed` copies them first.
   """
-  if qt.grid and (chosen := packed[index]).max_numel() * qt.dtype.itemsize < packed.numel() // packed.shape[-1] * n * 4:
-    return dequantize(qt, chosen, n)
   return dequantize(qt, packed, n)[index]
 
 def reference(qt: QuantType, src: Buffer, n: int) -> np.ndarray:

@@ -1,0 +1,207 @@
+"""
+The patches that change kernels: each does its work, and not when it is off; numbers are right with it and without it;
+compile workers make the same kernels.
+"""
+import functools
+import re
+
+import child
+import numpy as np
+import pytest
+import random_graphs
+from synthetic import random_blocks
+from tinygrad import Tensor, dtypes
+from tinygrad.codegen import to_program
+from tinygrad.engine import realize, worker
+from tinygrad_llm import patches
+from tinygrad_llm.quant import QUANT_TYPES, QuantType, dequantize, pack, reference, select
+
+MOST = 5e-6  # error of a float32 sum, whatever its order
+NUMPY = {dtypes.uint32: np.uint32, dtypes.float16: np.float16, dtypes.float32: np.float32}
+
+# *** in the child
+
+def weight(name: str, rows: int, n: int) -> tuple[QuantType, Tensor, np.ndarray]:
+  """A matrix of a type, and what it is in float64."""
+  qt = next(qt for qt in QUANT_TYPES.values() if qt.name == name)
+  if name in ("F16", "F32"):
+    raw = np.random.default_rng(0).standard_normal((rows, n)).astype(NUMPY[qt.dtype]).tobytes()
+  else: raw = random_blocks(np.random.default_rng(0), name, rows * n // qt.block, 0.02)
+  out = np.zeros((rows, qt.row_items(n)), NUMPY[qt.dtype])
+  pack(qt, raw, n, out)
+  return qt, Tensor(out).realize(), reference(qt, raw, n).reshape(rows, n).astype(np.float64)
+
+def vector(*shape: int, seed: int = 1) -> np.ndarray:
+  return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+def matvec(name: str, rows: int, n: int, norm: bool = False) -> tuple[Tensor, np.ndarray]:
+  """x @ w.T, or norm(x) @ w.T, and what it should be."""
+  qt, packed, w = weight(name, rows, n)
+  x, by = vector(1, n), vector(n, seed=2) if norm else np.ones(n, np.float32)
+  lazy = Tensor(x).realize() * Tensor(by).realize() * 0.5 if norm else Tensor(x).realize()
+  wanted = (x.astype(np.float64) * by * (0.5 if norm else 1)) @ w.T
+  return lazy @ dequantize(qt, packed, n).transpose(-1, -2), wanted
+
+def embedding() -> tuple[Tensor, np.ndarray]:
+  qt, packed, w = weight("Q8_0", 40000, 32)
+  return select(qt, packed, 32, (Tensor([31, 4], dtype=dtypes.int32).realize(),)), w[[31, 4]]
+
+CASES = {"embedding": embedding, "large": functools.partial(matvec, "Q8_0", 1024, 1024),
+         "norm": functools.partial(matvec, "Q8_0", 64, 1024, True)} | \
+        {name: functools.partial(matvec, name, 64, 1024) for name in ("Q4_K", "Q6_K", "Q5_0", "MXFP4", "IQ4_XS", "F16")}
+
+def error(lazy: Tensor, wanted: np.ndarray) -> float:
+  """The largest, as a fraction of the root mean square of what is wanted."""
+  return float(np.abs(lazy.numpy().astype(np.float64) - wanted).max() / np.sqrt((wanted ** 2).mean()))
+
+def look(names: list[str], workers: bool = False) -> dict[str, dict]:
+  """Kernels, the last one's source and operations, and the error over the standard deviation, of cases."""
+  found = {}
+  for name in names:
+    calls, (lazy, wanted) = CASES[name]()[0].linear_with_vars()[0].src, CASES[name]()
+    tasks = [realize._get_call_to_compile(call) for call in calls]
+    program = to_program(*tasks[-1])
+    found[name] = {"kernels": len(calls), "source": program.src[2].arg, "error": error(lazy, wanted),
+                   "ops": int(program.src[0].arg.estimates.ops), "opts": str(program.src[0].arg.applied_opts)}
+    if workers:
+      context = {v.key: v.value for v in realize.to_program_context}
+      (_, made), = worker.get_worker_pool().map(realize._compile_kernel, [(0, tasks[-1], context)])
+      found[name]["worker"] = made.src[2].arg
+  return found
+
+def shapes(name: str, sizes: list[list[int]]) -> list[float]:
+  """The errors of matrices of other sizes."""
+  return [error(*matvec(name, rows, n)) for rows, n in sizes]
+
+def on_gpu() -> str:
+  """The source of a Q6_K matvec for a GPU, in OpenCL."""
+  from tinygrad.codegen import full_rewrite_to_sink, line_rewrite, pm_linearize_cleanups
+  from tinygrad.codegen.late.linearizer import linearize
+  from tinygrad.helpers import Target
+  from tinygrad.renderer.cstyle import OpenCLRenderer
+  lazy, _ = matvec("Q6_K", 64, 1024)
+  ast, _ = realize._get_call_to_compile(lazy.linear_with_vars()[0].src[-1])
+  renderer = OpenCLRenderer(Target("CL", "CL"))
+  return renderer.render(line_rewrite(linearize(full_rewrite_to_sink(ast, renderer)), pm_linearize_cleanups))
+
+# *** here
+
+@functools.cache
+def seen(off: str = "") -> dict[str, dict]:
+  """Without lanes kernels are large: only what is needed."""
+  names = ["Q4_K", "F16"] if off in ("lanes", "passes") else list(CASES)
+  return child.call(look, names, **({f"NO_{off.upper()}": "1"} if off else {})).value
+
+def sources(name: str, off: str) -> tuple[str, str]:
+  """Of a case, with all patches and without one."""
+  return seen()[name]["source"], seen(off)[name]["source"]
+
+def test_numbers():
+  assert {name: row["error"] for name, row in seen().items() if row["error"] > MOST} == {}
+
+# those that change a kernel
+PATCHES = ("gathers", "shared_sums", "shared_factors", "vectors", "tables", "lanes", "nested_reduce", "group_factors",
+           "matvec", "prefetch", "passes")
+
+@pytest.mark.parametrize("off", [*PATCHES, "patches"])
+def test_numbers_without(off):
+  """What a patch relies on of another may be missing; then it does nothing, and nothing wrong."""
+  assert {name: row["error"] for name, row in seen(off).items() if row["error"] > MOST} == {}
+
+@pytest.mark.parametrize("off", PATCHES)
+def test_it_changes_kernels(off):
+  assert any(row["source"] != seen()[name]["source"] for name, row in seen(off).items())
+
+def test_one_kernel_each(): assert {name: row["kernels"] for name, row in seen().items()} == dict.fromkeys(CASES, 1)
+
+def test_gathers():
+  """A row of a large table is looked up in the kernel that wants it; without it, a part of all rows is read first."""
+  assert seen()["embedding"]["kernels"] == 1 < seen("gathers")["embedding"]["kernels"]
+
+def test_shared_sums():
+  """The sum of x of a group of 32 is one element of an array, filled before the loop over rows."""
+  here, off = sources("Q4_K", "shared_sums")
+  assert re.search(r"float \w+\[32\];", here) and not re.search(r"float \w+\[32\];", off)
+  first = [re.search(r"  for \(int (\w+) = 0; \w+ < (\d+)", text) for text in (here, off)]
+  assert [int(loop[2]) for loop in first if loop is not None] == [4, 32]  # 4 blocks of 8 groups; 32 rows a thread
+
+def test_shared_factors():
+  here, off = sources("norm", "shared_factors")
+  assert re.search(r"float \w+\[1024\];", here) and not re.search(r"float \w+\[1024\];", off)
+
+def test_vectors():
+  """Arithmetic on vectors of 16; without it there are loads of vectors at most."""
+  here, off = sources("Q4_K", "vectors")
+  assert len(re.findall(r"^  +float16 \w+ = .*[*+]", here, re.M)) > 4
+  assert "float16" not in off
+
+@pytest.mark.parametrize("name", ["MXFP4", "IQ4_XS"])
+def test_tables(name):
+  here, off = sources(name, "tables")
+  assert "__builtin_shufflevector" in here or "tbl" in here
+  assert "__builtin_shufflevector" not in off and "tbl" not in off
+
+def test_tables_are_for_codes_only():
+  """A number of 4 bits is not looked up: to convert it is as cheap."""
+  assert all("shufflevector" not in seen()[name]["source"] for name in ("Q4_K", "Q6_K", "Q5_0"))
+
+def test_lanes():
+  here, off = sources("F16", "lanes")
+  assert re.search(r"float \w+\[16\];", here) and not re.search(r"float \w+\[16\];", off)
+
+@pytest.mark.parametrize("name", ["Q4_K", "MXFP4"])
+def test_nested_reduce(name):
+  """A scale is multiplied once for all weights of its group."""
+  assert seen()[name]["ops"] < 0.9 * seen("nested_reduce")[name]["ops"]
+
+@pytest.mark.parametrize("name", ["Q4_K", "MXFP4"])
+def test_group_factors(name):
+  """Scales are unpacked by vectors: fewer scalar shifts."""
+  here, off = (len(re.findall(r"^  +(?:unsigned int|float) \w+ = .*(?:>>|<<)", text, re.M))
+               for text in sources(name, "group_factors"))
+  assert here < off
+
+def test_matvec():
+  assert "THREAD" in seen()["Q6_K"]["opts"] or seen()["Q6_K"]["opts"].count("UNROLL") > 3
+  assert seen("matvec")["Q6_K"]["opts"].count("UNROLL") < seen()["Q6_K"]["opts"].count("UNROLL")
+
+def test_prefetch():
+  """Of a matrix that no cache holds."""
+  here, off = sources("large", "prefetch")
+  assert "__builtin_prefetch" in here and "__builtin_prefetch" not in off
+
+def test_splice():
+  """Numbers of a few bits become floats without a conversion, which GPUs do at a quarter of the speed or less."""
+  here, off = child.call(on_gpu).value, child.call(on_gpu, NO_SPLICE="1").value
+  assert here.count("(float)(") < off.count("(float)(") and "as_float" in here
+
+def test_compile_workers_make_the_same_kernels():
+  found = child.call(look, list(CASES), True, PARALLEL="1").value
+  assert {name for name, row in found.items() if row["worker"] != row["source"]} == set()
+
+def test_stock_sees_none_of_it():
+  assert all("float16" not in row["source"] and "prefetch" not in row["source"] for row in seen("patches").values())
+
+# sizes of models: rows of vocabularies and hidden layers that powers of two do not divide, and their widths
+@pytest.mark.parametrize(("name", "sizes"), [
+  ("Q8_0", [[1, 576], [37, 576], [11008, 64], [50304, 32], [301, 2560], [151936, 32]]),
+  ("Q4_K", [[37, 2560], [301, 3584], [11008, 256]]), ("Q6_K", [[37, 2560], [301, 3584], [50304, 256]]),
+  ("F16", [[37, 576], [301, 3584], [11008, 40], [5, 33]]), ("MXFP4", [[37, 2880], [301, 576]])])
+def test_sizes(name, sizes):
+  assert max(child.call(shapes, name, sizes, NUM_CPU_THREADS="3").value) < MOST
+
+def test_rows_a_thread():
+  """Several rows at once, each with scales of its own."""
+  found = child.call(look, ["Q4_K", "Q6_K", "MXFP4"], MV_ROWS_PER_THREAD="2").value
+  assert {name: row["error"] for name, row in found.items() if row["error"] > MOST} == {}
+
+@pytest.mark.parametrize("env", [{"NUM_CPU_THREADS": "3"}, {"NO_VECTORS": "1"}], ids=str)
+def test_random_expressions(env):
+  """Errors as fractions of what the terms of the results add up to."""
+  found = child.call(random_graphs.errors, 100, 30, **env).value
+  assert [100 + i for i, error in enumerate(found) if not error < 2e-6] == []
+
+def test_all_patches_are_tested_somewhere():
+  """Those not named here have tests of their own."""
+  own = {"workers", "beam_cache", "programs", "threads", "dispatch", "captures"}
+  assert set(patches.PATCHES) == own | set(PATCHES) | {"splice"}
