@@ -133,13 +133,18 @@ class Vectorizer:
     access = f"*(unsigned_char16*)((unsigned char*)({{0}})+{phase})"
     return UOp(Ops.CUSTOM, dtypes.uint8, (place, octets), access)
 
-  def bytes(self, u: UOp) -> UOp|None:
-    """Fields of bytes that follow each other."""
+  def byte_field(self, u: UOp) -> tuple[UOp, UOp|None, int, int]|None:
+    """The same bits of bytes that follow each other: the load, its address but for the lane, the first bit, how many."""
     if u.op is not Ops.AND or self.n != 16 or (found := self.field(u)) is None: return None
     load, same, at, length = found
-    first, low, k = at[0] // 8, at[0] % 8, length[0]
-    if low + k > 8 or set(length) != {k} or at != [at[0] + 8 * i for i in range(self.n)]: return None
-    value = self.octets(load, same, first).cast(u.dtype)
+    if at[0] % 8 + length[0] > 8 or set(length) != {length[0]}: return None
+    return (load, same, at[0], length[0]) if at == [at[0] + 8 * i for i in range(self.n)] else None
+
+  def bytes(self, u: UOp) -> UOp|None:
+    """Fields of bytes that follow each other."""
+    if (found := self.byte_field(u)) is None: return None
+    (load, same, first, k), low = found, found[2] % 8
+    value = self.octets(load, same, first // 8).cast(u.dtype)
     if low: value = value.alu(Ops.SHR, self.splat(_const(low, u.dtype)))
     return value if low + k == 8 else value.alu(Ops.AND, self.splat(_const((1 << k) - 1, u.dtype)))
 

@@ -100,7 +100,7 @@ def test_numbers():
   assert {name: row["error"] for name, row in seen().items() if row["error"] > MOST} == {}
 
 # those that change a kernel
-PATCHES = ("gathers", "shared_sums", "shared_factors", "vectors", "tables", "lanes", "nested_reduce", "group_factors",
+PATCHES = ("gathers", "shared_sums", "shared_factors", "vectors", "tables", "narrow", "lanes", "nested_reduce", "group_factors",
            "matvec", "prefetch", "passes")
 
 @pytest.mark.parametrize("off", [*PATCHES, "patches"])
@@ -144,6 +144,11 @@ def test_tables(name):
 def test_tables_are_for_codes_only():
   """A number of 4 bits is not looked up: to convert it is as cheap."""
   assert all("shufflevector" not in seen()[name]["source"] for name in ("Q4_K", "Q6_K", "Q5_0"))
+
+def test_narrow():
+  """A quant of 6 bits is put together in bytes."""
+  here, off = (len(re.findall(r"unsigned_int16 \w+ = ", text)) for text in sources("Q6_K", "narrow"))
+  assert here < off
 
 def test_lanes():
   here, off = sources("F16", "lanes")

@@ -174,8 +174,7 @@ first = total(1)
 if (child := os.fork()) == 0:
   signal.alarm(60)
   os._exit(0 if total(2) == 2 * first and len(commands.pool().workers) == 1 else 1)
-assert total(3) == 3 * first
-print(os.waitpid(child, 0)[1], total(4) == 4 * first)
+print(os.waitpid(child, 0)[1], total(3) == 3 * first)  # not before: tinygrad's memory is the parent's and the child's
 ''', NUM_CPU_THREADS="2", DEV="CPU")
   assert done.stdout == "0 True\n"
 
