@@ -27,7 +27,8 @@ def bits(v: Vectorizer, u: UOp) -> int|None:
 
 def _bits(v: Vectorizer, u: UOp) -> int|None:
   if not dtypes.is_int(u.dtype): return None
-  if (values := v.const(u)) is not None: return max(values).bit_length() if 0 <= min(values) <= max(values) < 256 else None
+  if (values := v.const(u)) is not None:
+    return max(values).bit_length() if 0 <= min(values) <= max(values) < 256 else None
   if (field := v.byte_field(u)) is not None: return field[3]
   if u.op is Ops.CAST: return bits(v, u.src[0])
   if u.op not in (Ops.AND, Ops.OR, Ops.XOR, Ops.ADD, Ops.SHL, Ops.SHR): return None

@@ -134,7 +134,7 @@ class Vectorizer:
     return UOp(Ops.CUSTOM, dtypes.uint8, (place, octets), access)
 
   def byte_field(self, u: UOp) -> tuple[UOp, UOp|None, int, int]|None:
-    """The same bits of bytes that follow each other: the load, its address but for the lane, the first bit, how many."""
+    """The same bits of bytes in a row: the load, its address but for the lane, the first bit, how many."""
     if u.op is not Ops.AND or self.n != 16 or (found := self.field(u)) is None: return None
     load, same, at, length = found
     if at[0] % 8 + length[0] > 8 or set(length) != {length[0]}: return None

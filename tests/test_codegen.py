@@ -100,8 +100,8 @@ def test_numbers():
   assert {name: row["error"] for name, row in seen().items() if row["error"] > MOST} == {}
 
 # those that change a kernel
-PATCHES = ("gathers", "shared_sums", "shared_factors", "vectors", "tables", "narrow", "lanes", "nested_reduce", "group_factors",
-           "matvec", "prefetch", "passes")
+PATCHES = ("gathers", "shared_sums", "shared_factors", "vectors", "tables", "narrow", "lanes", "nested_reduce",
+           "group_factors", "matvec", "prefetch", "passes")
 
 @pytest.mark.parametrize("off", [*PATCHES, "patches"])
 def test_numbers_without(off):
