@@ -9,6 +9,8 @@ Numbers: matvec 8192 x 2048, one core, GB/s: Q4_K 1.0 -> 8.9, Q6_K 1.3 -> 8.2, Q
 Upstream: not sent.
 """
 from __future__ import annotations
+import functools, operator
+from tinygrad.dtype import dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import passes
@@ -29,33 +31,42 @@ def strides(idx: UOp) -> dict[UOp, int]:
       ret[term.src[0]] = term.src[1].val
   return ret
 
-def _lane_ranges(red: UOp) -> list[UOp]:
-  """Unrolled ranges of a sum with strides 1, its size, .. in one of the indices: LANES or more elements in a row."""
+def _neighbours(red: UOp) -> tuple[list[tuple[UOp, int]], int]:
+  """
+  Unrolled ranges of a sum with strides 1, its size, .. in one of the indices, and how many elements make a lane: 1, or
+  the 4 bytes of a word.
+  """
   unrolled = {r for r in red.src[1:] if r.arg[-1] is AxisType.UNROLL}
-  best: list[UOp] = []
   for u in red.src[0].toposort():
     if u.op is not Ops.INDEX or u.src[0].op not in (Ops.PARAM, Ops.AFTER): continue
     if not all(r in u.ranges for r in red.src[1:]): continue
-    found: list[UOp] = []
-    of, stride = {s: r for r, s in strides(u.src[1].get_idx()).items() if r in unrolled}, 1
-    while stride < LANES and LANES % stride == 0 and stride in of:
-      found.append(r := of[stride])
-      stride *= int(r.vmax) + 1
-    if stride % LANES == 0 and stride >= LANES: best = best or found
-  return best
+    unit = 4 if u.dtype is dtypes.int8 else 1
+    found: list[tuple[UOp, int]] = []
+    of, stride, wanted = {s: r for r, s in strides(u.src[1].get_idx()).items() if r in unrolled}, 1, _count(unit) * unit
+    while stride < wanted and wanted % stride == 0 and stride in of:
+      found.append((of[stride], stride))
+      stride *= int(of[stride].vmax) + 1
+    if stride % wanted == 0: return found, unit
+  return [], 1
+
+def _count(unit: int) -> int: return LANES if unit == 1 else LANES // 2
 
 def pull_lanes(red: UOp) -> UOp|None:
-  if not all(r.op is Ops.RANGE for r in red.src[1:]) or not (found := _lane_ranges(red)): return None
-  lane = lanes(LANES, max(r.arg[0] for r in red.src[0].toposort() if r.op is Ops.RANGE) + 1)
-  size, subs, rest = 1, dict[UOp, UOp](), [r for r in red.src[1:] if r not in found]
-  for r in found:
-    n = int(r.vmax) + 1
-    if size * n <= LANES: subs[r] = lane // size % n if size * n < LANES else lane // size
-    else:
-      new = r.replace(src=(r.src[0].const_like(size * n // LANES),))
-      subs[r] = new * (LANES // size) + lane // size
-      rest.append(new)
-    size *= n
+  if not all(r.op is Ops.RANGE for r in red.src[1:]) or not (found := _neighbours(red))[0]: return None
+  (ranges, unit), id = found, max(r.arg[0] for r in red.src[0].toposort() if r.op is Ops.RANGE) + 1
+  count = _count(unit)
+  lane, byte = lanes(count, id), UOp.range(unit, id + 1, AxisType.UNROLL)
+  subs, rest = dict[UOp, UOp](), [r for r in red.src[1:] if r not in [f for f, _ in ranges]]
+  if unit > 1: rest.append(byte)
+  for r, stride in ranges:  # a range is a part of the byte, of the lane, and of what remains
+    end, parts = stride * (int(r.vmax) + 1), list[UOp]()
+    for var, first, last in ((byte, 1, unit), (lane, unit, unit * count)):
+      low, high = max(stride, first), min(end, last)
+      if low < high: parts.append((var // (low // first) if high == last else var // (low // first) % (high // low)) * (low // stride))
+    if end > unit * count:
+      rest.append(new := r.replace(src=(r.src[0].const_like(end // max(unit * count, stride)),)))
+      parts.append(new * (max(unit * count, stride) // stride))
+    subs[r] = functools.reduce(operator.add, parts)
   body = red.src[0].substitute(subs)
   return (body.reduce(*rest, arg=Ops.ADD) if rest else body).reduce(lane, arg=Ops.ADD)
 

@@ -30,15 +30,16 @@ SLOT = 1 << 10  # of the first array; accumulators count from 0
 
 Product = tuple[UOp, ...]
 
-def _products(u: UOp, loops: frozenset[UOp]) -> list[Product]:
+def _products(u: UOp, loops: frozenset[UOp], consts: bool) -> list[Product]:
   """The products that u is a sum of; a sum is multiplied out if some of its terms miss loops that others have."""
-  if u.op is Ops.ADD: return [p for s in u.src for p in _products(s, loops)]
+  if u.op is Ops.ADD: return [p for s in u.src for p in _products(s, loops, consts)]
   if u.op is not Ops.MUL: return [(u,)]
-  return [a + b for a in _split(u.src[0], loops) for b in _split(u.src[1], loops)]
+  return [a + b for a in _split(u.src[0], loops, consts) for b in _split(u.src[1], loops, consts)]
 
-def _split(u: UOp, loops: frozenset[UOp]) -> list[Product]:
-  terms = _products(u, loops)
-  if any(all(f.op is Ops.CONST for f in p) for p in terms): return [(u,)]  # to add a constant costs less than an array
+def _split(u: UOp, loops: frozenset[UOp], consts: bool) -> list[Product]:
+  terms = _products(u, loops, consts)
+  # to add a constant costs less than an array, unless it is between integers and their sum as such
+  if not consts and any(all(f.op is Ops.CONST for f in p) for p in terms): return [(u,)]
   inside = [loops.intersection(r for f in p for r in f.ranges) for p in terms]
   return terms if len(terms) == 1 or len(set(inside)) > 1 and loops in inside else [(u,)]
 
@@ -65,7 +66,7 @@ def share(sink: UOp, ren: Renderer) -> UOp:
     loops, ids = frozenset(red.src[1:]), max(r.arg[0] for r in sink.toposort() if r.op is Ops.RANGE) + 1
     if not all(r.op is Ops.RANGE and r.src[0].op is Ops.CONST for r in loops): continue
     if not any(r.arg[-1] is AxisType.WEAK and r.vmax + 1 >= ROWS for r in red.ranges): continue
-    products = _products(red.src[0], loops)
+    products = _products(red.src[0], loops, any(u.dtype is dtypes.int8 for u in red.src[0].toposort()))
     for i, p in enumerate(products):
       rows = [f for f in p if not loops.issuperset(f.ranges)]
       free = loops - {r for f in rows for r in f.ranges}

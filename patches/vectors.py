@@ -85,8 +85,9 @@ class Vectorizer:
     same: list[UOp] = []
     each = [0] * self.n
     for term in idx.split_uop(Ops.ADD):
-      if not self.inside[term]: same.append(term)
-      elif (values := self.const(term)) is None: return None
+      values = self.const(term)
+      if values is None and not self.inside[term]: same.append(term)
+      elif values is None: return None
       else: each = [a + b for a, b in zip(each, values)]
     return (_sum(same) if same else None), each
 

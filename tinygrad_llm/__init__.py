@@ -11,9 +11,10 @@ if TYPE_CHECKING: from tinygrad_llm.engine import LLM
 __version__ = "0.1.0"
 __all__ = ["InputError", "load"]
 
-try: patches.apply()
-except patches.SeamError: raise
-except Exception: pass  # a variable that tinygrad does not start with: check_device() says which
+if patches.enabled():
+  try: import tinygrad  # noqa: F401
+  except Exception: pass  # a variable that it does not start with: check_device() says which
+  else: patches.apply()
 
 def load(model: str | None = None, max_context: int = 4096, chunk: int = 256, dequantize: bool = False,
          progress: bool = False) -> LLM:
