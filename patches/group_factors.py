@@ -27,24 +27,28 @@ STEPS = (4, 8, 16)  # that make a vector
 WORK = 6            # operations on integers a step that are worth an array
 SLOT = 1 << 11      # of the first array; those of shared_sums.py come before
 
+def _goes(f: UOp, loops: set[UOp]) -> bool:
+  """
+  Whether a factor is one for each step, and computed from memory alone. Of the steps of other loops at the same time
+  there is no place in the array.
+  """
+  if not dtypes.is_float(f.dtype) or not loops <= set(f.ranges): return False
+  if any(r.arg[-1] in (AxisType.UNROLL, AxisType.UPCAST) for r in set(f.ranges) - loops): return False
+  return not any(u.op is Ops.REDUCE or is_lanes(u) for u in f.toposort(lambda u: u.op is not Ops.AFTER))
+
 def _work(f: UOp, loops: set[UOp]) -> int:
-  """
-  Operations on integers that each step does anew; 0 if the factor is not computed from integers in memory alone, or if
-  there are steps of other loops at the same time, for which there is no place in the array.
-  """
-  if any(r.arg[-1] in (AxisType.UNROLL, AxisType.UPCAST) for r in set(f.ranges) - loops): return 0
-  ops = f.toposort()
-  if any(u.op in (Ops.REDUCE, Ops.AFTER) or is_lanes(u) for u in ops): return 0
-  values = [u for u in ops if u.op in GroupOp.ALU and dtypes.is_int(u.dtype) and u.dtype is not dtypes.weakint]
+  """Operations on integers that each step does anew."""
+  values = [u for u in f.toposort(lambda u: u.op is not Ops.AFTER)
+            if u.op in GroupOp.ALU and dtypes.is_int(u.dtype) and u.dtype is not dtypes.weakint]
   return sum(1 for u in values if loops.intersection(u.ranges))
 
 def stage(ctx: list[int], red: UOp) -> UOp|None:
   loops = tuple(r for r in red.src[1:] if r.op is Ops.RANGE and r.arg[-1] is AxisType.UNROLL)
   if (steps := prod(int(r.vmax) + 1 for r in loops)) not in STEPS: return None
   factors, wanted = list(red.src[0].split_uop(Ops.MUL)), set(loops)
-  work = {f: _work(f, wanted) for f in factors if dtypes.is_float(f.dtype) and wanted <= set(f.ranges)}
-  if sum(work.values()) < WORK: return None
-  staged, others = [f for f in factors if work.get(f)], [f for f in factors if not work.get(f)]
+  staged = [f for f in factors if _goes(f, wanted)]
+  if sum(_work(f, wanted) for f in staged) < WORK: return None
+  others = [f for f in factors if f not in staged]
   lane = lanes(steps, max(r.arg[0] for r in red.toposort() if r.op is Ops.RANGE) + 100 + ctx[0], AxisType.WEAK)
   at, step, left = {}, UOp.const(0), steps
   for r in loops:  # the place of a step in the array, and the steps of a place
