@@ -16,7 +16,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import ClangRenderer
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, graph_rewrite
-from tinygrad_llm.patches import passes
+from tinygrad_llm.patches import is_on, passes
 from tinygrad_llm.patches.vectors import Vectorizer, has_vectors, vector_rules
 
 SEAMS = {
@@ -47,6 +47,10 @@ pm_add_integers = PatternMatcher([
 
 def run(sink: UOp, ren: Renderer) -> UOp:
   return graph_rewrite(sink, pm_add_integers, name="int dots") if has_vectors(ren) else sink
+
+def available(ren: Renderer) -> bool:
+  """Whether this patch makes dot products for a target, and those that it relies on are on."""
+  return has_vectors(ren) and all(map(is_on, ("int_dots", "passes", "vectors", "lanes", "nested_reduce", "matvec")))
 
 # *** vectors
 
@@ -89,16 +93,13 @@ def _fields(v: Vectorizer, fields: Sequence[tuple[UOp, UOp|None, list[int], list
   phase = at[0] // 8 % 4
   if any(a // 8 % 4 != phase for a in at): return None
   places, shifts = [(a // 8 - phase) // 4 for a in at], [a % 8 for a in at]
-  def unaligned(first: int, count: int) -> UOp:
-    start = v.at(same, first, dtypes.int)
-    place, aligned = (UOp(Ops.SHRINK, src=(buf, start, UOp.cconst(c, dtypes.int))) for c in (1, count))
-    if phase == 0: return aligned.load()
-    access = f"*(unsigned_int{count}*)((unsigned char*)({{0}})+{phase})"
-    return UOp(Ops.CUSTOM, dtypes.uint, (place, aligned.load()), access)
-  if places == list(range(places[0], places[0] + n)): value = unaligned(places[0], n)
+  start = v.at(same, places[0], dtypes.int)
+  place, value = (UOp(Ops.SHRINK, src=(buf, start, UOp.cconst(c, dtypes.int))) for c in (1, n))
+  value = value.load()  # if it is not the one, then it only counts: the compiler drops it
+  if places == list(range(places[0], places[0] + n)):
+    if phase: value = UOp(Ops.CUSTOM, dtypes.uint, (place, value), f"words_at((unsigned char*)({{0}})+{phase})")
   elif places[:n // 2] == places[n // 2:] == list(range(places[0], places[0] + n // 2)):
-    half = unaligned(places[0], n // 2)
-    value = UOp(Ops.STACK, src=tuple(half.index(UOp.cconst(i % (n // 2), dtypes.int)) for i in range(n)))
+    value = UOp(Ops.CUSTOM, dtypes.uint, (place, value), f"words_twice((unsigned char*)({{0}})+{phase})")
   else: return None
   if any(shifts): value = value.alu(Ops.SHR, UOp(Ops.STACK, src=tuple(_word(v, s) for s in shifts)))
   return value.alu(Ops.AND, v.splat(_word(v, ((1 << k) - 1) * 0x01010101))) if k < 8 else value, k
@@ -127,7 +128,8 @@ def dot(v: Vectorizer, u: UOp) -> UOp|None:
     if (unpacked := words(v, [p[4] for p in four])) is None: return None
     place = UOp(Ops.SHRINK, src=(v.rewrite(buf), v.at(same, first, dtypes.int), UOp.cconst(BYTES * v.n, dtypes.int)))
     xs = place.load().bitcast(dtypes.uint)
-    made = UOp(Ops.CUSTOMI, dtypes.int, (unpacked[0], xs), "dot_of_bytes({0},{1})")
+    name = "dot_of_7_bits" if unpacked[1] <= 7 else "dot_of_bytes"
+    made = UOp(Ops.CUSTOMI, dtypes.int, (unpacked[0], xs), f"{name}({{0}},{{1}})")
     total = made if total is None else total.alu(Ops.ADD, made)
   return total
 
@@ -136,6 +138,14 @@ def dot(v: Vectorizer, u: UOp) -> UOp|None:
 FUNCTION = """
 typedef int ints_of_dots __attribute__((aligned(4),ext_vector_type(8)));
 typedef unsigned int words_of_dots __attribute__((aligned(4),ext_vector_type(8)));
+typedef unsigned int half_at_a_byte __attribute__((aligned(1),ext_vector_type(4)));
+typedef unsigned int words_at_a_byte __attribute__((aligned(1),ext_vector_type(8)));
+typedef int half_of_dots __attribute__((ext_vector_type(4)));
+static inline words_of_dots words_at(const unsigned char* p) { return *(const words_at_a_byte*)p; }
+static inline words_of_dots words_twice(const unsigned char* p) {
+  half_at_a_byte h = *(const half_at_a_byte*)p;
+  return __builtin_shufflevector(h, h, 0, 1, 2, 3, 0, 1, 2, 3);
+}
 static inline ints_of_dots dot_of_bytes(words_of_dots w, words_of_dots x) {
   ints_of_dots r = {0,0,0,0,0,0,0,0};
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)
@@ -147,12 +157,27 @@ static inline ints_of_dots dot_of_bytes(words_of_dots w, words_of_dots x) {
 #endif
   return r;
 }
+static inline ints_of_dots dot_of_7_bits(words_of_dots w, words_of_dots x) {
+#if defined(__AVX2__) && !(defined(__AVX512VNNI__) && defined(__AVX512VL__)) && !defined(__AVXVNNI__)
+  ints_of_dots p, ones = {65537,65537,65537,65537,65537,65537,65537,65537};
+  __asm__("vpmaddubsw %2, %1, %0" : "=x"(p) : "x"(w), "x"(x));
+  __asm__("vpmaddwd %1, %0, %0" : "+x"(p) : "x"(ones));
+  return p;
+#elif defined(__ARM_FEATURE_DOTPROD)
+  half_of_dots low = {0,0,0,0}, high = {0,0,0,0};
+  __asm__("sdot %0.4s, %1.16b, %2.16b" : "+w"(low) : "w"(w.lo), "w"(x.lo));
+  __asm__("sdot %0.4s, %1.16b, %2.16b" : "+w"(high) : "w"(w.hi), "w"(x.hi));
+  return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+#else
+  return dot_of_bytes(w, x);
+#endif
+}
 """
 
 _render_defines = ClangRenderer._render_defines
 
 def render_defines(self: ClangRenderer, uops: list[UOp]) -> list[str]:
-  called = any(u.op is Ops.CUSTOMI and isinstance(u.arg, str) and u.arg.startswith("dot_of_bytes") for u in uops)
+  called = any(u.op is Ops.CUSTOMI and isinstance(u.arg, str) and u.arg.startswith("dot_of_") for u in uops)
   return _render_defines(self, uops) + [FUNCTION] * called
 
 def install() -> None:

@@ -11,6 +11,7 @@ from tinygrad_llm.loader import Loader
 from tinygrad_llm.moe import MoE
 from tinygrad_llm.norm import RMSNorm
 from tinygrad_llm.rope import rope_table
+from tinygrad_llm.weight import Linear
 
 class Block:
   def __init__(self, config: ModelConfig, load: Loader, layer: int, cache: KVCache):
@@ -38,7 +39,8 @@ class Model:
     self.config, self.embd = config, load.matrix("token_embd.weight", config.vocab_size, config.dim)
     self.blocks = [Block(config, load, layer, KVCache(config, max_context)) for layer in range(config.n_layers)]
     self.norm = RMSNorm(load.vector("output_norm.weight", config.dim), config.norm_eps)
-    self.head = self.embd if config.tied else load.matrix("output.weight", config.vocab_size, config.dim)
+    head = self.embd if config.tied else load.matrix("output.weight", config.vocab_size, config.dim)
+    self.head = Linear([head], [[config.vocab_size]], [None])
     factors = load.array("rope_freqs.weight", config.rope.dim // 2)
     self.ropes = [self._table(config.rope, max_context, factors)]
     self.ropes.append(self.ropes[0] if config.window_rope is config.rope else
@@ -61,5 +63,5 @@ class Model:
 
   def logits(self, x: Tensor) -> Tensor:
     """x (B, T, dim) -> (B, T, vocab_size)."""
-    y = self.norm(x) @ self.head.float().transpose(-1, -2)
+    y, = self.head(self.norm(x))
     return (y / cap).tanh() * cap if (cap := self.config.logit_softcap) else y

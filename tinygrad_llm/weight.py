@@ -2,6 +2,7 @@
 from __future__ import annotations
 from collections.abc import Sequence
 from tinygrad import Tensor
+from tinygrad_llm import activations
 from tinygrad_llm.quant import QuantType, dequantize, select
 
 class Weight:
@@ -32,12 +33,14 @@ class Linear:
   """y = x @ W.T for matrices that share an input; those of one type lie as rows of one Weight and are one matmul."""
   def __init__(self, weights: Sequence[Weight], splits: Sequence[Sequence[int]], biases: Sequence[Weight | None]):
     self.weights, self.splits, self.biases = weights, splits, biases
+    self.q8 = activations.multiplies_bytes() and any(w.qtype.name in activations.TYPES for w in weights)
 
   def __call__(self, x: Tensor) -> list[Tensor]:
     """x (B, T, D) -> (B, T, rows) for each matrix."""
     ys: list[Tensor] = []
+    x8 = activations.quantize(x) if self.q8 and x.shape[1] == 1 else x
     for weight, rows in zip(self.weights, self.splits):
-      y = x @ weight.float().transpose(-1, -2)
+      y = (x8 if weight.qtype.name in activations.TYPES else x) @ weight.float().transpose(-1, -2)
       # contiguous: else a matrix of another type than its siblings' is multiplied inside of what takes all of them, for
       # values the kernel that stacks them with keys: of a 1B shape, Q6_K, on 2 cores 416 -> 58 us.
       if len(rows) == 1 < len(self.weights): y = y.contiguous()
