@@ -16,8 +16,8 @@ TINYGRAD = "0.14.0"
 # in the order of installation
 PATCHES: tuple[str, ...] = (
   "workers", "beam_cache", "programs", "threads", "dispatch", "passes", "gathers", "splice", "shared_sums",
-  "shared_factors", "vectors", "tables", "narrow", "lanes", "nested_reduce", "int_dots", "group_factors", "matvec", "prefetch",
-  "captures")
+  "shared_factors", "vectors", "tables", "narrow", "lanes", "nested_reduce", "int_dots", "group_factors", "matvec",
+  "prefetch", "captures")
 
 class SeamError(ImportError):
   """The installed tinygrad is not the one that the patches were made for."""

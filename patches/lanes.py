@@ -62,7 +62,9 @@ def pull_lanes(red: UOp) -> UOp|None:
     end, parts = stride * (int(r.vmax) + 1), list[UOp]()
     for var, first, last in ((byte, 1, unit), (lane, unit, unit * count)):
       low, high = max(stride, first), min(end, last)
-      if low < high: parts.append((var // (low // first) if high == last else var // (low // first) % (high // low)) * (low // stride))
+      if low >= high: continue
+      digit = var // (low // first) if high == last else var // (low // first) % (high // low)
+      parts.append(digit * (low // stride))
     if end > unit * count:
       rest.append(new := r.replace(src=(r.src[0].const_like(end // max(unit * count, stride)),)))
       parts.append(new * (max(unit * count, stride) // stride))

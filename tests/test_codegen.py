@@ -3,6 +3,7 @@ The patches that change kernels: each does its work, and not when it is off; num
 compile workers make the same kernels.
 """
 import functools
+import platform
 import re
 
 import child
@@ -13,7 +14,7 @@ from synthetic import random_blocks
 from tinygrad import Tensor, dtypes
 from tinygrad.codegen import to_program
 from tinygrad.engine import realize, worker
-from tinygrad_llm import patches
+from tinygrad_llm import activations, patches
 from tinygrad_llm.quant import QUANT_TYPES, QuantType, dequantize, pack, reference, select
 
 MOST = 5e-6  # error of a float32 sum, whatever its order
@@ -42,13 +43,23 @@ def matvec(name: str, rows: int, n: int, norm: bool = False) -> tuple[Tensor, np
   wanted = (x.astype(np.float64) * by * (0.5 if norm else 1)) @ w.T
   return lazy @ dequantize(qt, packed, n).transpose(-1, -2), wanted
 
+def with_int8(name: str, rows: int, n: int) -> tuple[Tensor, np.ndarray]:
+  """x @ w.T for an x of int8 and a scale for each 32 of them."""
+  qt, packed, w = weight(name, rows, n)
+  rng = np.random.default_rng(3)
+  q, scale = rng.integers(-128, 128, n).astype(np.int8), vector(n // 32)
+  x = Tensor(q).realize().float().reshape(-1, 32) * Tensor(scale).realize().reshape(-1, 1)
+  wanted = (q.reshape(-1, 32) * scale[:, None].astype(np.float64)).reshape(1, n) @ w.T
+  return x.reshape(1, n) @ dequantize(qt, packed, n).transpose(-1, -2), wanted
+
 def embedding() -> tuple[Tensor, np.ndarray]:
   qt, packed, w = weight("Q8_0", 40000, 32)
   return select(qt, packed, 32, (Tensor([31, 4], dtype=dtypes.int32).realize(),)), w[[31, 4]]
 
 CASES = {"embedding": embedding, "large": functools.partial(matvec, "Q8_0", 1024, 1024),
          "norm": functools.partial(matvec, "Q8_0", 64, 1024, True)} | \
-        {name: functools.partial(matvec, name, 64, 1024) for name in ("Q4_K", "Q6_K", "Q5_0", "MXFP4", "IQ4_XS", "F16")}
+        {n: functools.partial(matvec, n, 64, 1024) for n in ("Q4_K", "Q6_K", "Q5_0", "MXFP4", "IQ4_XS", "F16")} | \
+        {f"int8 {name}": functools.partial(with_int8, name, 64, 1024) for name in activations.TYPES}
 
 def error(lazy: Tensor, wanted: np.ndarray) -> float:
   """The largest, as a fraction of the root mean square of what is wanted."""
@@ -89,7 +100,8 @@ def on_gpu() -> str:
 @functools.cache
 def seen(off: str = "") -> dict[str, dict]:
   """Without lanes kernels are large: only what is needed."""
-  names = ["Q4_K", "F16"] if off in ("lanes", "passes") else list(CASES)
+  names = ["Q4_K", "F16", "int8 Q4_K"] if off in ("lanes", "passes") else \
+          [name for name in CASES if off in ("", "int_dots") or not name.startswith("int8") or name == "int8 Q4_K"]
   return child.call(look, names, **({f"NO_{off.upper()}": "1"} if off else {})).value
 
 def sources(name: str, off: str) -> tuple[str, str]:
@@ -101,7 +113,7 @@ def test_numbers():
 
 # those that change a kernel
 PATCHES = ("gathers", "shared_sums", "shared_factors", "vectors", "tables", "narrow", "lanes", "nested_reduce",
-           "group_factors", "matvec", "prefetch", "passes")
+           "int_dots", "group_factors", "matvec", "prefetch", "passes")
 
 @pytest.mark.parametrize("off", [*PATCHES, "patches"])
 def test_numbers_without(off):
@@ -158,6 +170,20 @@ def test_lanes():
 def test_nested_reduce(name):
   """A scale is multiplied once for all weights of its group."""
   assert seen()[name]["ops"] < 0.9 * seen("nested_reduce")[name]["ops"]
+
+@pytest.mark.parametrize("name", sorted(activations.TYPES))
+def test_int_dots(name):
+  """The products of int8 with all of the types that the app multiplies by it."""
+  here, off = sources(f"int8 {name}", "int_dots")
+  assert "dot_of_" in here and "dot_of_" not in off
+  assert "signed_char" not in re.sub(r"signed_char32", "", here[here.index("for (int Lidx1"):])
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="for x86")
+@pytest.mark.parametrize("arch", ["x86-64-v3", "x86-64-v2"])
+def test_int_dots_of_other_processors(arch):
+  """With the instructions of AVX2, and with none for that."""
+  found = child.call(look, [f"int8 {name}" for name in ("Q4_K", "Q8_0")], DEV=f"CPU:CLANG:x86_64,{arch}").value
+  assert {name: row["error"] for name, row in found.items() if row["error"] > MOST} == {}
 
 @pytest.mark.parametrize("name", ["Q4_K", "MXFP4"])
 def test_group_factors(name):

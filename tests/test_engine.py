@@ -112,7 +112,7 @@ def test_decode_cost(llm):
   list(llm.generate(PROMPT, max_tokens=1, ignore_eos=True))
   kernels, moved = llm.decode_cost() or (0, 0)
   weights = sum(w.nbytes for w in llm.weights if w.names != ("token_embd.weight",))  # of which a row is read
-  assert 10 < kernels < 40  # 2 layers
+  assert 10 < kernels < 60  # 2 layers, with activations of 8 bits
   assert weights < moved < 1.5 * weights  # a tiny model: activations and the cache count, too
 
 @pytest.mark.parametrize(("ids", "words"), [([], "no tokens"), ([0, 384], "token 384"), ([-1], "token -1"),

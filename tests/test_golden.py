@@ -32,14 +32,35 @@ def test_synthetic(name: str, tmp_path: pathlib.Path):
   check_logits(tinygrad_llm.load(str(path), max_context=128).logits(ids.tolist()), golden["logits"], exact)
 
 
+def stepped(path: pathlib.Path, ids: list[int]) -> np.ndarray:
+  """The logits of decoding, a token at a time, (T, vocab)."""
+  llm = tinygrad_llm.load(str(path), max_context=128)
+  return np.stack([llm._step(token, position) for position, token in enumerate(ids)])
+
+@pytest.mark.parametrize("name", ["llama-Q4_K_M", "llama-Q6_K", "llama-Q8_0", "qwen3-Q4_K_M", "deepseek2-Q4_K_M"])
+def test_activations_of_8_bits(name: str, tmp_path: pathlib.Path, monkeypatch):
+  """Decoding is no further from the exact model than llama.cpp, and without them as near to it as ever."""
+  path, golden = tmp_path / "model.gguf", np.load(GOLDEN / f"{name}.npz")
+  write_case(name, path)
+  ids = golden["ids"].astype(int).tolist()
+  exact = Reference(path).logits(np.array(ids))
+  ours = stepped(path, ids)
+  assert kl(exact, ours) <= kl(exact, golden["logits"])
+  assert (ours.argmax(-1) == exact.argmax(-1)).mean() >= 0.95
+  monkeypatch.setenv("NO_Q8_ACTIVATIONS", "1")
+  assert kl(exact, stepped(path, ids)) < 1e-5 < kl(exact, ours)
+
+
 @pytest.fixture(scope="module")
 def default():
-  """The default model and its golden file."""
+  """The default model, with float32 activations, and its golden file."""
   if not (GOLDEN / "default.npz").exists(): pytest.skip("no golden file of the default model; run `make golden`")
   golden = np.load(GOLDEN / "default.npz")
   sha = hashlib.sha256(DEFAULT_MODEL.read_bytes()).hexdigest()
   assert sha == str(golden["sha256"]), "the default model changed: run `make golden`"
-  return tinygrad_llm.load(str(DEFAULT_MODEL), max_context=512), golden
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("NO_Q8_ACTIVATIONS", "1")
+    return tinygrad_llm.load(str(DEFAULT_MODEL), max_context=512), golden
 
 
 def test_default_logits(default):
