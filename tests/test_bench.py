@@ -78,7 +78,11 @@ def test_layers_that_only_predict_ahead_are_not_counted(tmp_path):
   assert ModelInfo.from_gguf(open_gguf(path)).size == sum(int(t.n_bytes) for t in GGUFReader(path).tensors) - last
 
 @pytest.fixture(scope="module")
-def runner(model): return Runner(tinygrad_llm.load(model, max_context=64, chunk=16), random_tokens(384, 64))
+def runner(model):
+  """With float32 activations in decoding, too, so that its logits are those of a prompt."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("NO_Q8_ACTIVATIONS", "1")
+    return Runner(tinygrad_llm.load(model, max_context=64, chunk=16), random_tokens(384, 64))
 
 @pytest.mark.parametrize(("depth", "n"), [(0, 5), (0, 20), (7, 5), (18, 20)])
 def test_what_is_timed_is_the_model(runner, depth, n):
