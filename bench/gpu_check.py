@@ -16,6 +16,7 @@ import argparse, contextlib, importlib.util, json, math, os, re, signal, statist
 import time, types
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 import numpy as np
 
 HERE = pathlib.Path(__file__).resolve()
@@ -191,11 +192,13 @@ def copy_bandwidth(nbytes: int) -> float:
   return max(2 * nbytes / timed(job, 10) / 1e9 for job in jobs)
 
 def tiny_logits() -> np.ndarray:
-  """(STEPS, vocab) float32 of the tiny model: after a prompt, and after each token that follows."""
+  """
+  (STEPS, vocab) float32 of the tiny model: after a prompt, and after each token that follows, with float32 activations.
+  """
   from bench.random_model import TINY, write_random
   from tinygrad_llm import load
   from tinygrad_llm.bench import Runner, random_tokens
-  with tempfile.TemporaryDirectory() as folder:
+  with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, NO_Q8_ACTIVATIONS="1"):
     llm = load(str(write_random(pathlib.Path(folder, "tiny.gguf"), TINY)), max_context=64)
   runner = Runner(llm, random_tokens(TINY.vocab, PROMPT + STEPS))
   rows = [runner.prompt(PROMPT).copy()]
