@@ -34,8 +34,11 @@ def draw(report: dict[str, Any], out: pathlib.Path) -> None:
   if not speeds: raise InputError("plot: the file has no generation tests; run peers.py with -n above 0")
   figure, axes = plt.subplots(figsize=(1.6 + 1.5 * len(models), 3.6), dpi=150, layout="constrained")
   width, labelled = 0.8 / len(peers), set[str]()
-  def label(name: str) -> str | None:
-    return None if name in labelled else labelled.add(name) or name  # type: ignore[func-returns-value]
+  def label(name: str) -> str:
+    """Once; a legend leaves out what begins with an underscore."""
+    seen = name in labelled
+    labelled.add(name)
+    return f"_{name}" if seen else name
   for (j, peer), (median, low, high) in speeds.items():
     x = j - 0.4 + width * (peers.index(peer) + 0.5)
     axes.bar(x, median, width * 0.92, color=COLORS[peer], label=label(peer), yerr=[[median - low], [high - median]],
