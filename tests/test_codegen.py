@@ -229,7 +229,7 @@ def test_rows_a_thread():
 @pytest.mark.parametrize("env", [{"NUM_CPU_THREADS": "3"}, {"NO_VECTORS": "1"}], ids=str)
 def test_random_expressions(env):
   """Errors as fractions of what the terms of the results add up to."""
-  found = child.call(random_graphs.errors, 100, 30, **env).value
+  found = child.call(random_graphs.errors, 100, 24, **env).value
   assert [100 + i for i, error in enumerate(found) if not error < 2e-6] == []
 
 def test_all_patches_are_tested_somewhere():
