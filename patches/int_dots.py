@@ -58,7 +58,7 @@ def _stripped(u: UOp) -> UOp:
   while u.op is Ops.CAST and dtypes.is_int(u.src[0].dtype) and u.dtype.itemsize >= u.src[0].dtype.itemsize: u = u.src[0]
   return u
 
-def _word(v: Vectorizer, value: int) -> UOp: return UOp.cconst(value, dtypes.uint)
+def _word(value: int) -> UOp: return UOp.cconst(value, dtypes.uint)
 
 def words(v: Vectorizer, us: Sequence[UOp]) -> tuple[UOp, int]|None:
   """Four values of at most 8 bits in all lanes, as the bytes of words; and how many bits they have."""
@@ -66,7 +66,7 @@ def words(v: Vectorizer, us: Sequence[UOp]) -> tuple[UOp, int]|None:
   if all((c := v.const(u)) is not None and set(c) == {c[0]} and 0 <= c[0] < 256 for u in us):
     values = [v.const(u)[0] for u in us]  # type: ignore[index]
     if len(set(values)) > 1: return None
-    return v.splat(_word(v, values[0] * 0x01010101)), values[0].bit_length()
+    return v.splat(_word(values[0] * 0x01010101)), values[0].bit_length()
   fields = [v.field(u) for u in us]
   if all(f is not None for f in fields): return _fields(v, fields)  # type: ignore[arg-type]
   if len({u.op for u in us}) > 1: return None
@@ -79,7 +79,7 @@ def words(v: Vectorizer, us: Sequence[UOp]) -> tuple[UOp, int]|None:
   if us[0].op is Ops.SHL and (by := v.const(us[0].src[1])) is not None and len(set(by)) == 1:
     if any(v.const(u.src[1]) != by for u in us) or (left := words(v, [u.src[0] for u in us])) is None: return None
     if left[1] + by[0] > 8: return None
-    return left[0].alu(Ops.SHL, v.splat(_word(v, by[0]))), left[1] + by[0]
+    return left[0].alu(Ops.SHL, v.splat(_word(by[0]))), left[1] + by[0]
   return None
 
 def _fields(v: Vectorizer, fields: Sequence[tuple[UOp, UOp|None, list[int], list[int]]]) -> tuple[UOp, int]|None:
@@ -101,8 +101,8 @@ def _fields(v: Vectorizer, fields: Sequence[tuple[UOp, UOp|None, list[int], list
   elif places[:n // 2] == places[n // 2:] == list(range(places[0], places[0] + n // 2)):
     value = UOp(Ops.CUSTOM, dtypes.uint, (place, value), f"words_twice((unsigned char*)({{0}})+{phase})")
   else: return None
-  if any(shifts): value = value.alu(Ops.SHR, UOp(Ops.STACK, src=tuple(_word(v, s) for s in shifts)))
-  return value.alu(Ops.AND, v.splat(_word(v, ((1 << k) - 1) * 0x01010101))) if k < 8 else value, k
+  if any(shifts): value = value.alu(Ops.SHR, UOp(Ops.STACK, src=tuple(_word(s) for s in shifts)))
+  return value.alu(Ops.AND, v.splat(_word(((1 << k) - 1) * 0x01010101))) if k < 8 else value, k
 
 def dot(v: Vectorizer, u: UOp) -> UOp|None:
   """A sum of products with int8 in lanes of words, as operations on four bytes each."""

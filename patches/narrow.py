@@ -48,11 +48,7 @@ def _apart(v: Vectorizer, a: UOp, b: UOp) -> bool:
 def octets(v: Vectorizer, u: UOp) -> UOp:
   """The value in all lanes, as a vector of bytes."""
   if (values := v.const(u)) is not None: return UOp(Ops.STACK, src=tuple(UOp.cconst(x, dtypes.uint8) for x in values))
-  if (field := v.byte_field(u)) is not None:
-    load, same, first, k = field
-    value, low = v.octets(load, same, first // 8), first % 8
-    if low: value = value.alu(Ops.SHR, v.splat(UOp.cconst(low, dtypes.uint8)))
-    return value if low + k == 8 else value.alu(Ops.AND, v.splat(UOp.cconst((1 << k) - 1, dtypes.uint8)))
+  if (field := v.byte_field(u)) is not None: return v.bits_of_octets(*field)
   if u.op is Ops.CAST: return octets(v, u.src[0])
   return UOp(u.op, dtypes.uint8, (octets(v, u.src[0]), octets(v, u.src[1])))
 

@@ -68,10 +68,8 @@ def table(v: Vectorizer, u: UOp) -> UOp|None:
   values = [evaluate(u, {leaf: (code >> start) & mask for leaf, (start, mask) in starts.items()})
             for code in range(1 << span)] * (CODES >> span)
   if any(x != int(x) or not -128 <= x <= 127 for x in values): return None
-  (load, same, _, _), bits = next(iter(fields.values())), (1 << span) - 1
-  index = v.octets(load, same, low[0] // 8)
-  if low[0] % 8: index = index.alu(Ops.SHR, v.splat(UOp.cconst(low[0] % 8, dtypes.uint8)))
-  if low[0] % 8 + span < 8: index = index.alu(Ops.AND, v.splat(UOp.cconst(bits, dtypes.uint8)))
+  load, same, _, _ = next(iter(fields.values()))
+  index = v.bits_of_octets(load, same, low[0], span)
   entries = UOp(Ops.STACK, src=tuple(UOp.cconst(int(x) & 255, dtypes.uint8) for x in values))
   found = UOp(Ops.CUSTOMI, dtypes.uint8, (entries, index), _permutation(v.ren.target.arch))
   return found.bitcast(dtypes.int8).cast(u.dtype)

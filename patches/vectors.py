@@ -134,6 +134,12 @@ class Vectorizer:
     access = f"*(unsigned_char16*)((unsigned char*)({{0}})+{phase})"
     return UOp(Ops.CUSTOM, dtypes.uint8, (place, octets), access)
 
+  def bits_of_octets(self, load: UOp, same: UOp|None, first: int, k: int) -> UOp:
+    """Bits first.. first+k of 16 bytes in a row, k of the same byte each, as bytes."""
+    value, low = self.octets(load, same, first // 8), first % 8
+    if low: value = value.alu(Ops.SHR, self.splat(_const(low, dtypes.uint8)))
+    return value if low + k == 8 else value.alu(Ops.AND, self.splat(_const((1 << k) - 1, dtypes.uint8)))
+
   def byte_field(self, u: UOp) -> tuple[UOp, UOp|None, int, int]|None:
     """The same bits of bytes in a row: the load, its address but for the lane, the first bit, how many."""
     if u.op is not Ops.AND or self.n != 16 or (found := self.field(u)) is None: return None
