@@ -10,13 +10,15 @@ Layouts: ggml-common.h and ggml-quants.c of llama.cpp; OCP Microscaling Formats 
 from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 import numpy as np
 from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
 from tinygrad.helpers import ceildiv
+from tinygrad.renderer import Renderer
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.gguf import GGML_TYPES, TensorInfo
+from tinygrad_llm.layout import Blocks, Layout, Units, choose
 from tinygrad_llm.quant_grids import look_up
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | np.ndarray
@@ -29,7 +31,8 @@ class QuantType:
   id: its number in a GGUF file; block: weights a block; nbytes, held: bytes of a block in the file, in memory;
   dtype: its storage in memory; decode: (..., blocks, units) -> float32 (..., blocks, [a block's weights in order]).
   The units of a block of uint32 are words where `held` is a multiple of 4, else 16-bit halves or bytes, one a uint32.
-  front: how many of the padding's bytes come before a block, not after it; grid: whether decode looks numbers up.
+  front: how many of the padding's bytes come before a block, not after it; grid: whether decode looks numbers up;
+  fields: the last unit + 1 of each part of a block that may lie apart from the others; none: it stays as in the file.
   """
   id: int
   name: str
@@ -37,9 +40,15 @@ class QuantType:
   nbytes: int
   held: int
   dtype: DType
-  decode: Callable[[Tensor], Tensor]
+  decode: Callable[[Any], Tensor]
   front: int = 0
   grid: bool = False
+  fields: tuple[int, ...] = ()
+
+  @property
+  def unit(self) -> int:
+    """Bytes of a unit of a block of uint32."""
+    return 1 if self.held % 2 else 2 if self.held % 4 else 4
 
   def row_nbytes(self, n: int) -> int:
     """Bytes of a row of n weights in the file. ValueError if they are not whole blocks."""
@@ -273,9 +282,10 @@ def _iq1_m(w: Tensor) -> Tensor:
 
 # *** the table: name, bytes of a block in memory, storage, decode
 
-def _row(name: str, held: int, dtype: DType, decode: Callable[[Tensor], Tensor], front=0, grid=False) -> QuantType:
+def _row(name: str, held: int, dtype: DType, decode: Callable[[Any], Tensor], fields: tuple[int, ...] = (),
+         front=0, grid=False) -> QuantType:
   id = next(id for id, known in GGML_TYPES.items() if known[0] == name)
-  return QuantType(id, *GGML_TYPES[id], held, dtype, decode, front, grid)
+  return QuantType(id, *GGML_TYPES[id], held, dtype, decode, front, grid, fields)
 
 # stored numbers that gguf-py leaves alone. Those of 8 bytes become float32 in memory: not every device has them
 _NUMBERS = {"F64": np.float64, "I8": np.int8, "I16": np.int16, "I32": np.int32, "I64": np.int64}
@@ -289,22 +299,22 @@ QUANT_TYPES: dict[int, QuantType] = {qt.id: qt for qt in (
   _row("I16",      2, dtypes.int16, _float),
   _row("I32",      4, dtypes.int32, _float),
   _row("I64",      4, dtypes.float32, lambda x: x),
-  _row("Q4_0",    18, dtypes.uint32, _q4_0),
-  _row("Q4_1",    20, dtypes.uint32, _q4_1),
-  _row("Q5_0",    22, dtypes.uint32, _q5_0),
-  _row("Q5_1",    24, dtypes.uint32, _q5_1),
-  _row("Q8_0",    34, dtypes.uint32, _q8_0),
-  _row("Q2_K",    84, dtypes.uint32, _q2_k),
-  _row("Q3_K",   112, dtypes.uint32, _q3_k),
-  _row("Q4_K",   144, dtypes.uint32, _q4_k),
-  _row("Q5_K",   176, dtypes.uint32, _q5_k),
-  _row("Q6_K",   212, dtypes.uint32, _q6_k),
-  _row("IQ4_NL",  18, dtypes.uint32, _iq4_nl),
-  _row("IQ4_XS", 136, dtypes.uint32, _iq4_xs),
-  _row("MXFP4",   17, dtypes.uint32, _mxfp4),
-  _row("NVFP4",   36, dtypes.uint32, _nvfp4),
+  _row("Q4_0",    18, dtypes.uint32, _q4_0, (1, 9)),
+  _row("Q4_1",    20, dtypes.uint32, _q4_1, (1, 5)),
+  _row("Q5_0",    22, dtypes.uint32, _q5_0, (1, 3, 11)),
+  _row("Q5_1",    24, dtypes.uint32, _q5_1, (1, 2, 6)),
+  _row("Q8_0",    34, dtypes.uint32, _q8_0, (1, 17)),
+  _row("Q2_K",    84, dtypes.uint32, _q2_k, (4, 20, 21)),
+  _row("Q3_K",   112, dtypes.uint32, _q3_k, (8, 24, 28)),
+  _row("Q4_K",   144, dtypes.uint32, _q4_k, (4, 36)),
+  _row("Q5_K",   176, dtypes.uint32, _q5_k, (4, 12, 44)),
+  _row("Q6_K",   212, dtypes.uint32, _q6_k, (32, 48, 53)),
+  _row("IQ4_NL",  18, dtypes.uint32, _iq4_nl, (1, 9)),
+  _row("IQ4_XS", 136, dtypes.uint32, _iq4_xs, (2, 34)),
+  _row("MXFP4",   17, dtypes.uint32, _mxfp4, (1, 17)),
+  _row("NVFP4",   36, dtypes.uint32, _nvfp4, (1, 9)),
   _row("TQ1_0",   56, dtypes.uint32, _tq1_0),
-  _row("TQ2_0",   68, dtypes.uint32, _tq2_0),
+  _row("TQ2_0",   68, dtypes.uint32, _tq2_0, (16, 17)),
   _row("IQ1_S",   52, dtypes.uint32, _iq1_s, front=2, grid=True),
   _row("IQ1_M",   56, dtypes.uint32, _iq1_m, grid=True),
   _row("IQ2_XXS", 68, dtypes.uint32, _iq2_xxs, front=2, grid=True),
@@ -340,26 +350,32 @@ def pack(qt: QuantType, src: Buffer, n: int, out: np.ndarray) -> None:
   to, end = out.view(np.uint8).reshape(-1, size), qt.front + used
   to[:, :qt.front], to[:, qt.front:end], to[:, end:] = 0, raw.reshape(-1, used), 0
 
-def dequantize(qt: QuantType, packed: Tensor, n: int) -> Tensor:
+def layout(qt: QuantType, ren: Renderer, rows: int, n: int) -> Layout|None:
+  """How rows of n weights lie in memory for what runs them; None: as pack() lays them out."""
+  return choose(ren, Blocks(qt.unit, qt.fields), rows, n // qt.block) if qt.fields else None
+
+def dequantize(qt: QuantType, packed: Tensor, n: int, layout: Layout|None = None) -> Tensor:
   """
-  packed (..., qt.row_items(n)), as pack() lays it out -> float32 (..., n), lazy: nothing is computed or stored here.
+  packed (..., items of a row) -> float32 (..., n), lazy: nothing is computed or stored here.
 
   To take some rows or experts, `select` them.
   """
   blocks, size, units = n // qt.block, qt.dtype.itemsize, packed
+  if layout is not None: return qt.decode(Units(layout, packed, blocks)).reshape(*packed.shape[:-1], n)
   if qt.dtype == dtypes.uint32 and qt.held % 4:
-    size = 1 if qt.held % 2 else 2  # bytes a unit
+    size = qt.unit
     units = _fields(packed, size * 8, (4 // size, size * 8)).flatten(-2)[..., :blocks * qt.held // size]
   return qt.decode(_split(units, blocks, qt.held // size)).reshape(*packed.shape[:-1], n)
 
-def select(qt: QuantType, packed: Tensor, n: int, index: Tensor | tuple[Tensor | slice, ...]) -> Tensor:
+def select(qt: QuantType, packed: Tensor, n: int, index: Tensor | tuple[Tensor | slice, ...],
+           layout: Layout|None = None) -> Tensor:
   """
-  dequantize(qt, packed, n)[index], lazy; index: chooses rows, or experts, as for a tensor, and leaves the last axis.
+  dequantize(qt, packed, n, layout)[index], lazy; index: chooses rows, or experts, as for a tensor, and leaves the last axis.
 
   Indexing the weights reads the chosen ones alone and stays in the kernel that uses them (see patches/gathers.py);
   indexing `packed` copies them first.
   """
-  return dequantize(qt, packed, n)[index]
+  return dequantize(qt, packed, n, layout)[index]
 
 def reference(qt: QuantType, src: Buffer, n: int) -> np.ndarray:
   """The same by gguf-py, in numpy, for tests: file bytes of rows of n weights -> float32 (rows, n)."""

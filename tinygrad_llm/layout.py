@@ -1,0 +1,109 @@
+"""
+How the packed rows of a matrix lie in memory: as one stream, or as planes.
+
+A row is a sequence of blocks, a block a sequence of fields: scales, low bits, high bits. `stream`: a few blocks' fields
+lie together, so that they are whole words, and a tile of rows is interleaved word by word: the words of 16 rows follow
+each other, so that a vector has a lane for each row and one thread reads all of a tile in order. `planes`: each field of
+a whole row lies together, so that neighbouring threads read neighbouring words.
+"""
+from __future__ import annotations
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import gcd
+from types import EllipsisType
+from tinygrad import Tensor, dtypes
+from tinygrad.dtype import DType
+from tinygrad.helpers import ceildiv
+from tinygrad.renderer import Renderer
+
+WORD = 4   # bytes
+TILE = 16  # rows: 512 bits of words
+
+@dataclass(frozen=True)
+class Blocks:
+  """What a type's blocks are made of: fields of whole units, which are words, halves or bytes. `ends`: of the fields."""
+  unit: int  # bytes
+  ends: tuple[int, ...]
+
+  @property
+  def units(self) -> int: return self.ends[-1]
+
+  @property
+  def dtype(self) -> DType: return {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32}[self.unit]
+
+  def fields(self) -> Iterator[tuple[int, int]]:
+    """First and last + 1 unit of each."""
+    return zip((0, *self.ends), self.ends)
+
+@dataclass(frozen=True)
+class Layout:
+  """together: the blocks whose fields lie together; tile: the rows that are interleaved."""
+  blocks: Blocks
+  together: int
+  tile: int
+
+  def places(self) -> Iterator[tuple[int, int, int]]:
+    """Of each field: its first unit in a block, its first word in a group of blocks, its words there."""
+    at = 0
+    for first, last in self.blocks.fields():
+      words = ceildiv((last - first) * self.together * self.blocks.unit, WORD)
+      yield first, at, words
+      at += words
+
+  @property
+  def group_words(self) -> int: return sum(words for _, _, words in self.places())
+
+  def row_words(self, blocks: int) -> int: return blocks // self.together * self.group_words
+
+  def rows(self, stored: Tensor) -> Tensor:
+    """stored (rows / tile, words of a row, tile) -> (rows, words of a row), a view."""
+    return stored.permute(0, 2, 1).reshape(-1, stored.shape[1])
+
+  def repack(self, raw: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """
+    raw (rows, blocks, units) of the file's blocks -> for each field its words, lazy (rows / tile, groups, words, tile)
+    uint32, and where they are in the words of a group.
+    """
+    rows, blocks, _ = (int(s) for s in raw.shape)
+    for (first, last), (_, at, words) in zip(self.blocks.fields(), self.places()):
+      units, per = raw[:, :, first:last].reshape(rows, blocks // self.together, -1), WORD // self.blocks.unit
+      if pad := words * per - int(units.shape[-1]): units = units.pad(((0, 0), (0, 0), (0, pad)))
+      units = units.reshape(rows // self.tile, self.tile, -1, words, per).cast(dtypes.uint32)
+      word = units[..., 0]
+      for i in range(1, per): word = word + (units[..., i] << 8 * self.blocks.unit * i)
+      yield slice(at, at + words), word.permute(0, 2, 3, 1)
+
+def choose(ren: Renderer, blocks: Blocks, rows: int, count: int) -> Layout|None:
+  """The layout of rows of `count` blocks for what runs them. None: as in the file, for shapes that do not fit."""
+  if ren.has_local:  # neighbouring threads share a row
+    return Layout(blocks, count, 1)
+  together = WORD // gcd(WORD, *[(last - first) * blocks.unit for first, last in blocks.fields()])
+  return None if rows % TILE or count % together else Layout(blocks, together, TILE)
+
+class Units:
+  """
+  The units of all blocks, indexed as a tensor (.., blocks, units of a block) by [..., i] or [..., i:j] within a field.
+
+  packed: (.., words of a row); units are uint32.
+  """
+  def __init__(self, layout: Layout, packed: Tensor, blocks: int):
+    self.layout, self.blocks = layout, blocks
+    self.groups = packed.reshape(*packed.shape[:-1], blocks // layout.together, layout.group_words)
+
+  def __getitem__(self, key: tuple[EllipsisType, int | slice]) -> Tensor:
+    (i, j), whole = self._part(key[1]), self.layout.blocks
+    first, at, words = max(place for place in self.layout.places() if place[0] <= i)
+    last = next(end for end in whole.ends if end > first)
+    if j > last: raise IndexError(f"units {i} to {j} are not in one field")
+    field, bits, per = self.groups[..., at:at + words], 8 * whole.unit, WORD // whole.unit
+    if per > 1:
+      shifts = (Tensor.arange(per) * bits).cast(dtypes.uint32)
+      field = ((field.unsqueeze(-1) >> shifts) & ((1 << bits) - 1)).flatten(-2)
+    size = last - first
+    field = field[..., :size * self.layout.together]
+    field = field.reshape(*field.shape[:-2], self.blocks, size)
+    return field[..., i - first] if isinstance(key[1], int) else field[..., i - first:j - first]
+
+  def _part(self, key: int | slice) -> tuple[int, int]:
+    if isinstance(key, int): return key, key + 1
+    return key.start or 0, self.layout.blocks.units if key.stop is None else key.stop
