@@ -105,9 +105,13 @@ def _fields(v: Vectorizer, fields: Sequence[tuple[UOp, UOp|None, list[int], list
   return value.alu(Ops.AND, v.splat(_word(((1 << k) - 1) * 0x01010101))) if k < 8 else value, k
 
 def dot(v: Vectorizer, u: UOp) -> UOp|None:
-  """A sum of products with int8 in lanes of words, as operations on four bytes each."""
-  if v.n != 8 or u.dtype is not dtypes.int or u.op is not Ops.ADD: return None
-  pairs: list[tuple[UOp|None, int, UOp, UOp, UOp]] = []
+  """
+  A sum of products with int8, as operations on four bytes each. The int8 of a product are a word for each lane, or one
+  for all of them.
+  """
+  if u.dtype is not dtypes.int or u.op is not Ops.ADD: return None
+  step = {8: BYTES, 16: 0}.get(v.n)
+  pairs: list[tuple[UOp|None, int, UOp, UOp]] = []
   for term in u.split_uop(Ops.ADD):
     if term.op is not Ops.MUL: return None
     found = None
@@ -115,22 +119,22 @@ def dot(v: Vectorizer, u: UOp) -> UOp|None:
       x = _stripped(x)
       if x.op is not Ops.LOAD or x.dtype is not dtypes.int8 or (address := v.address(x.src[0].src[1])) is None: continue
       same, each = address
-      if each == [each[0] + BYTES * i for i in range(v.n)]: found = (same, each[0], x.src[0].src[0], x, w)
+      if step is not None and each == [each[0] + step * i for i in range(v.n)]: found = (same, each[0], x.src[0].src[0], w)
     if found is None: return None
     pairs.append(found)
   pairs.sort(key=lambda p: p[1])
   if len(pairs) % BYTES: return None
-  total: UOp|None = None
+  total = v.splat(UOp.cconst(0, dtypes.int))
   for i in range(0, len(pairs), BYTES):
     four = pairs[i:i + BYTES]
-    (same, first, buf, x, _) = four[0]
+    same, first, buf, _ = four[0]
     if any(p[0] is not same or p[2] is not buf or p[1] != first + j for j, p in enumerate(four)): return None
-    if (unpacked := words(v, [p[4] for p in four])) is None: return None
-    place = UOp(Ops.SHRINK, src=(v.rewrite(buf), v.at(same, first, dtypes.int), UOp.cconst(BYTES * v.n, dtypes.int)))
+    if (unpacked := words(v, [p[3] for p in four])) is None: return None
+    size = BYTES * (v.n if step else 1)
+    place = UOp(Ops.SHRINK, src=(v.rewrite(buf), v.at(same, first, dtypes.int), UOp.cconst(size, dtypes.int)))
     xs = place.load().bitcast(dtypes.uint)
-    name = "dot_of_7_bits" if unpacked[1] <= 7 else "dot_of_bytes"
-    made = UOp(Ops.CUSTOMI, dtypes.int, (unpacked[0], xs), f"{name}({{0}},{{1}})")
-    total = made if total is None else total.alu(Ops.ADD, made)
+    name, x = f"add_dots_of_{'7_bits' if unpacked[1] <= 7 else 'bytes'}_{v.n}", "{2}" if step else "(words_of_rows)({2})"
+    total = UOp(Ops.CUSTOMI, dtypes.int, (total, unpacked[0], xs), f"{name}({{0}},{{1}},{x})")
   return total
 
 # *** in C
@@ -140,14 +144,15 @@ typedef int ints_of_dots __attribute__((aligned(4),ext_vector_type(8)));
 typedef unsigned int words_of_dots __attribute__((aligned(4),ext_vector_type(8)));
 typedef unsigned int half_at_a_byte __attribute__((aligned(1),ext_vector_type(4)));
 typedef unsigned int words_at_a_byte __attribute__((aligned(1),ext_vector_type(8)));
+typedef int ints_of_rows __attribute__((aligned(4),ext_vector_type(16)));
+typedef unsigned int words_of_rows __attribute__((aligned(4),ext_vector_type(16)));
 typedef int half_of_dots __attribute__((ext_vector_type(4)));
 static inline words_of_dots words_at(const unsigned char* p) { return *(const words_at_a_byte*)p; }
 static inline words_of_dots words_twice(const unsigned char* p) {
   half_at_a_byte h = *(const half_at_a_byte*)p;
   return __builtin_shufflevector(h, h, 0, 1, 2, 3, 0, 1, 2, 3);
 }
-static inline ints_of_dots dot_of_bytes(words_of_dots w, words_of_dots x) {
-  ints_of_dots r = {0,0,0,0,0,0,0,0};
+static inline ints_of_dots add_dots_of_bytes_8(ints_of_dots r, words_of_dots w, words_of_dots x) {
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)
   __asm__("vpdpbusd %2, %1, %0" : "+v"(r) : "v"(w), "v"(x));
 #elif defined(__AVXVNNI__)
@@ -157,19 +162,37 @@ static inline ints_of_dots dot_of_bytes(words_of_dots w, words_of_dots x) {
 #endif
   return r;
 }
-static inline ints_of_dots dot_of_7_bits(words_of_dots w, words_of_dots x) {
+static inline ints_of_dots add_dots_of_7_bits_8(ints_of_dots r, words_of_dots w, words_of_dots x) {
 #if defined(__AVX2__) && !(defined(__AVX512VNNI__) && defined(__AVX512VL__)) && !defined(__AVXVNNI__)
   ints_of_dots p, ones = {65537,65537,65537,65537,65537,65537,65537,65537};
   __asm__("vpmaddubsw %2, %1, %0" : "=x"(p) : "x"(w), "x"(x));
   __asm__("vpmaddwd %1, %0, %0" : "+x"(p) : "x"(ones));
-  return p;
+  return r + p;
 #elif defined(__ARM_FEATURE_DOTPROD)
-  half_of_dots low = {0,0,0,0}, high = {0,0,0,0};
+  half_of_dots low = r.lo, high = r.hi;
   __asm__("sdot %0.4s, %1.16b, %2.16b" : "+w"(low) : "w"(w.lo), "w"(x.lo));
   __asm__("sdot %0.4s, %1.16b, %2.16b" : "+w"(high) : "w"(w.hi), "w"(x.hi));
   return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
 #else
-  return dot_of_bytes(w, x);
+  return add_dots_of_bytes_8(r, w, x);
+#endif
+}
+static inline ints_of_rows add_dots_of_bytes_16(ints_of_rows r, words_of_rows w, words_of_rows x) {
+#if defined(__AVX512VNNI__)
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(r) : "v"(w), "v"(x));
+#else
+  r.lo = add_dots_of_bytes_8(r.lo, w.lo, x.lo);
+  r.hi = add_dots_of_bytes_8(r.hi, w.hi, x.hi);
+#endif
+  return r;
+}
+static inline ints_of_rows add_dots_of_7_bits_16(ints_of_rows r, words_of_rows w, words_of_rows x) {
+#if defined(__AVX512VNNI__)
+  return add_dots_of_bytes_16(r, w, x);
+#else
+  r.lo = add_dots_of_7_bits_8(r.lo, w.lo, x.lo);
+  r.hi = add_dots_of_7_bits_8(r.hi, w.hi, x.hi);
+  return r;
 #endif
 }
 """
@@ -177,7 +200,7 @@ static inline ints_of_dots dot_of_7_bits(words_of_dots w, words_of_dots x) {
 _render_defines = ClangRenderer._render_defines
 
 def render_defines(self: ClangRenderer, uops: list[UOp]) -> list[str]:
-  called = any(u.op is Ops.CUSTOMI and isinstance(u.arg, str) and u.arg.startswith("dot_of_") for u in uops)
+  called = any(u.op is Ops.CUSTOMI and isinstance(u.arg, str) and u.arg.startswith("add_dots_of_") for u in uops)
   return _render_defines(self, uops) + [FUNCTION] * called
 
 def install() -> None:

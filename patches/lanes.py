@@ -72,9 +72,22 @@ def pull_lanes(red: UOp) -> UOp|None:
   body = red.src[0].substitute(subs)
   return (body.reduce(*rest, arg=Ops.ADD) if rest else body).reduce(lane, arg=Ops.ADD)
 
+def rows(sink: UOp) -> UOp:
+  """An unrolled output axis of LANES elements that lie side by side in memory becomes a loop over lanes."""
+  ops = sink.toposort()
+  of: dict[UOp, int] = {}
+  for u in ops:
+    if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM:
+      of.update((r, 1) for r, stride in strides(u.src[1].get_idx()).items() if stride == 1)
+  found = [r for r in of if r.op is Ops.RANGE and r.arg[-1] is AxisType.UPCAST and r.vmax + 1 == LANES]
+  if len(found) != 1: return sink
+  id = max(r.arg[0] for r in ops if r.op is Ops.RANGE) + 1
+  return sink.substitute({found[0]: lanes(LANES, id, AxisType.WEAK)})
+
 pm_pull_lanes = PatternMatcher([(UPat(Ops.REDUCE, arg=(Ops.ADD, 0), name="red"), pull_lanes)])
 
 def run(sink: UOp, ren: Renderer) -> UOp:
-  return graph_rewrite(sink, pm_pull_lanes, name="lanes") if has_vectors(ren) else sink
+  if not has_vectors(ren): return sink
+  return made if (made := rows(sink)) is not sink else graph_rewrite(sink, pm_pull_lanes, name="lanes")
 
 def install() -> None: passes.after_opts.append(run)

@@ -84,7 +84,11 @@ def _fits(size: int, most: int) -> int:
   return max(n for n in (2 ** i for i in range(most.bit_length())) if size % n == 0 and n <= most)
 
 def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
-  """Unrolls a block of weights in the order of x, so that lanes.py finds its lanes; threads share the rows."""
+  """
+  Unrolls a block of weights in the order of x; threads share the rows. The lanes are rows if memory interleaves them,
+  else lanes.py finds them in the block.
+  """
+  if (tile := _tile(s)) is not None: return on_tiles(k.copy(), s, tile)
   loads, unrolled, most = s.xs or s.ws, 1, PERIOD if s.packed else 4 * LANES
   in_order = s.strides(loads)
   if len(in_order) < len(s.loops) or next(iter(in_order.values())) != 1: return "no load with stride 1"
@@ -100,6 +104,23 @@ def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
   rows = getenv("MV_ROWS_PER_THREAD", 1)
   if s.rows is not None and rows > 1 and s.rows.src[0].divides(rows) is not None:
     k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(s.rows), rows))
+  share(k)
+  return k
+
+def _tile(s: Sum) -> UOp|None:
+  """The output axis of as many rows as there are lanes, whose words lie side by side."""
+  for u in s.ws:
+    for r, stride in lanes.strides(u.src[1].get_idx()).items():
+      if stride == 1 and _size(r) == LANES and r not in s.loops: return r
+  return None
+
+def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
+  """Unrolls the loops of a block, or of a few."""
+  k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(tile), 0))
+  unrolled, in_order = 1, s.strides(s.xs)
+  for r in sorted(s.loops, key=lambda r: in_order.get(r, 0)):
+    if (unrolled := unrolled * _size(r)) > PERIOD: break
+    _unroll(k, r, _size(r))
   share(k)
   return k
 

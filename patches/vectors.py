@@ -62,7 +62,8 @@ class Vectorizer:
     self.end = next(u for u in ops if u.op is Ops.END and lane in u.src[1:])
     self.ends = self.end.src[0].src if self.end.src[0].op is Ops.GROUP else (self.end.src[0],)
     stores = [u for u in ops if u.op is Ops.STORE and u not in self.ends and lane in u.ranges]
-    self.sums, self.wide = {u.src[0].buf_uop for u in self.ends}, {u.src[0].buf_uop for u in stores}
+    sums = [u for u in self.ends if lane not in u.src[0].ranges]
+    self.sums, self.wide = {u.src[0].buf_uop for u in sums}, {u.src[0].buf_uop for u in stores}
     arrays = self.wide | self.sums
     if any(b.op is not Ops.BUFFER or b.addrspace is not AddrSpace.REG for b in arrays) or self.wide & self.sums:
       raise Unsupported("it stores to memory")
