@@ -16,7 +16,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import ClangRenderer
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, graph_rewrite
-from tinygrad_llm.patches import is_on, passes
+from tinygrad_llm.patches import is_on, passes, tables
 from tinygrad_llm.patches.vectors import Vectorizer, has_vectors, vector_rules
 
 SEAMS = {
@@ -68,8 +68,9 @@ def words(v: Vectorizer, us: Sequence[UOp]) -> tuple[UOp, int]|None:
     if len(set(values)) > 1: return None
     return v.splat(_word(values[0] * 0x01010101)), values[0].bit_length()
   fields = [v.field(u) for u in us]
-  if all(f is not None for f in fields): return _fields(v, fields)  # type: ignore[arg-type]
+  if all(f is not None for f in fields): return _fields(v, fields) or _spread(v, fields)  # type: ignore[arg-type]
   if len({u.op for u in us}) > 1: return None
+  if (found := _looked_up(v, us)) is not None: return found
   if us[0].op in (Ops.ADD, Ops.OR, Ops.XOR, Ops.AND):
     for order in ((0, 1), (1, 0)):
       left, right = (words(v, [u.src[i if n == 0 else order[i]] for n, u in enumerate(us)]) for i in (0, 1))
@@ -103,6 +104,29 @@ def _fields(v: Vectorizer, fields: Sequence[tuple[UOp, UOp|None, list[int], list
   else: return None
   if any(shifts): value = value.alu(Ops.SHR, UOp(Ops.STACK, src=tuple(_word(s) for s in shifts)))
   return value.alu(Ops.AND, v.splat(_word(((1 << k) - 1) * 0x01010101))) if k < 8 else value, k
+
+def _spread(v: Vectorizer, fields: Sequence[tuple[UOp, UOp|None, list[int], list[int]]]) -> tuple[UOp, int]|None:
+  """Four bits in a row of a word, as the low bits of its bytes."""
+  load, _, at, length = fields[0]
+  for i, field in enumerate(fields):
+    if field[0] is not load or field[2] != [a + i for a in at] or set(field[3]) != {1}: return None
+  shift = at[0] % 32
+  if shift > 28 or set(length) != {1} or any(a % 32 != shift for a in at): return None
+  word = v.rewrite(load)
+  if shift: word = word.alu(Ops.SHR, v.splat(_word(shift)))
+  four = word.alu(Ops.AND, v.splat(_word(15)))  # times 1 + 2**7 + 2**14 + 2**21: bit i goes to 8 * i, among others
+  return four.alu(Ops.MUL, v.splat(_word(0x204081))).alu(Ops.AND, v.splat(_word(0x01010101))), 1
+
+def _looked_up(v: Vectorizer, us: Sequence[UOp]) -> tuple[UOp, int]|None:
+  """Bytes that four fields of at most 4 bits stand for."""
+  found = [tables.lookup(v, u) for u in us]
+  if any(f is None for f in found) or any(f[1] != found[0][1] for f in found): return None  # type: ignore[index]
+  values = found[0][1]  # type: ignore[index]
+  if min(values) < 0 or max(values) > 255: return None
+  if (index := _fields(v, [f[0] for f in found])) is None: return None  # type: ignore[index]
+  entries = UOp(Ops.STACK, src=tuple(UOp.cconst(x, dtypes.uint8) for x in values))
+  made = UOp(Ops.CUSTOMI, dtypes.uint, (index[0], entries), f"look_up_{v.n}({{0}},{{1}})")
+  return made, max(values).bit_length()
 
 def dot(v: Vectorizer, u: UOp) -> UOp|None:
   """
@@ -146,11 +170,41 @@ typedef unsigned int half_at_a_byte __attribute__((aligned(1),ext_vector_type(4)
 typedef unsigned int words_at_a_byte __attribute__((aligned(1),ext_vector_type(8)));
 typedef int ints_of_rows __attribute__((aligned(4),ext_vector_type(16)));
 typedef unsigned int words_of_rows __attribute__((aligned(4),ext_vector_type(16)));
+typedef unsigned char bytes_of_table __attribute__((aligned(1),ext_vector_type(16)));
+typedef unsigned char pair_of_tables __attribute__((ext_vector_type(32)));
+typedef unsigned int half_of_words __attribute__((ext_vector_type(4)));
 typedef int half_of_dots __attribute__((ext_vector_type(4)));
 static inline words_of_dots words_at(const unsigned char* p) { return *(const words_at_a_byte*)p; }
 static inline words_of_dots words_twice(const unsigned char* p) {
   half_at_a_byte h = *(const half_at_a_byte*)p;
   return __builtin_shufflevector(h, h, 0, 1, 2, 3, 0, 1, 2, 3);
+}
+static inline words_of_dots look_up_8(words_of_dots i, bytes_of_table t) {
+  words_of_dots r;
+#if defined(__AVX2__)
+  pair_of_tables p = __builtin_shufflevector(t, t, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15);
+  __asm__("vpshufb %2, %1, %0" : "=x"(r) : "x"(p), "x"(i));
+#elif defined(__aarch64__)
+  half_of_words low, high;
+  __asm__("tbl %0.16b, {%1.16b}, %2.16b" : "=w"(low) : "w"(t), "w"(i.lo));
+  __asm__("tbl %0.16b, {%1.16b}, %2.16b" : "=w"(high) : "w"(t), "w"(i.hi));
+  r = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+#else
+  for (int j = 0; j < 32; j++) ((unsigned char*)&r)[j] = t[((unsigned char*)&i)[j]];
+#endif
+  return r;
+}
+static inline words_of_rows look_up_16(words_of_rows i, bytes_of_table t) {
+  words_of_rows r;
+#if defined(__AVX512BW__)
+  pair_of_tables p = __builtin_shufflevector(t, t, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15);
+  words_of_rows q = (words_of_rows)__builtin_shufflevector(p, p, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47,48,49,50,51,52,53,54,55,56,57,58,59,60,61,62,63);
+  __asm__("vpshufb %2, %1, %0" : "=v"(r) : "v"(q), "v"(i));
+#else
+  r.lo = look_up_8(i.lo, t);
+  r.hi = look_up_8(i.hi, t);
+#endif
+  return r;
 }
 static inline ints_of_dots add_dots_of_bytes_8(ints_of_dots r, words_of_dots w, words_of_dots x) {
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)

@@ -52,26 +52,31 @@ def _permutation(arch: str) -> str:
   if arch.split(",")[0] != "arm64": return "__builtin_shufflevector({0},{1})"  # pshufb, from SSSE3 on
   return "({{unsigned_char16 r;__asm__(\"tbl %0.16b,{{%1.16b}},%2.16b\":\"=w\"(r):\"w\"({0}),\"w\"({1}));r;}})"
 
-def table(v: Vectorizer, u: UOp) -> UOp|None:
-  """The value in all lanes as a look-up, if it can be one."""
-  if v.n != 16 or u.dtype.itemsize != 4 or not (leaves := seen(v, u)): return None
+def lookup(v: Vectorizer, u: UOp) -> tuple[tuple[UOp, UOp|None, list[int], list[int]], list[int]]|None:
+  """A value as a function of a field of at most 4 bits: the field, and the whole numbers that its codes stand for."""
+  if u.dtype.itemsize != 4 or not (leaves := seen(v, u)): return None
   if len(u.toposort(lambda x: x not in leaves)) - len(leaves) < LEAST: return None
   fields = {leaf: field for leaf in leaves if (field := v.field(leaf)) is not None}
-  loads = {field[0] for field in fields.values()}
-  low = min((field[2] for field in fields.values()), key=lambda at: at[0])
-  span = max(at[0] + length[0] - low[0] for _, _, at, length in fields.values())
-  if len(loads) != 1 or span > 4 or low[0] % 8 + span > 8 or low != [low[0] + 8 * i for i in range(v.n)]: return None
+  load, same, low, _ = min(fields.values(), key=lambda field: field[2][0])
+  span = max(field[2][0] + field[3][0] - low[0] for field in fields.values())
+  if len({field[0] for field in fields.values()}) != 1 or span > 4: return None
   starts = {}
   for leaf, (_, _, at, length) in fields.items():
     starts[leaf] = at[0] - low[0], (1 << length[0]) - 1
     if [a - b for a, b in zip(at, low)] != [starts[leaf][0]] * v.n or set(length) != {length[0]}: return None
   values = [evaluate(u, {leaf: (code >> start) & mask for leaf, (start, mask) in starts.items()})
             for code in range(1 << span)] * (CODES >> span)
-  if any(x != int(x) or not -128 <= x <= 127 for x in values): return None
-  load, same, _, _ = next(iter(fields.values()))
+  return ((load, same, low, [span] * v.n), [int(x) for x in values]) if all(x == int(x) for x in values) else None
+
+def table(v: Vectorizer, u: UOp) -> UOp|None:
+  """The value in all lanes as a look-up, if it can be one."""
+  if v.n != 16 or (found := lookup(v, u)) is None: return None
+  (load, same, low, (span, *_)), values = found
+  if low[0] % 8 + span > 8 or low != [low[0] + 8 * i for i in range(v.n)]: return None
+  if min(values) < -128 or max(values) > 127: return None
   index = v.bits_of_octets(load, same, low[0], span)
-  entries = UOp(Ops.STACK, src=tuple(UOp.cconst(int(x) & 255, dtypes.uint8) for x in values))
-  found = UOp(Ops.CUSTOMI, dtypes.uint8, (entries, index), _permutation(v.ren.target.arch))
-  return found.bitcast(dtypes.int8).cast(u.dtype)
+  entries = UOp(Ops.STACK, src=tuple(UOp.cconst(x & 255, dtypes.uint8) for x in values))
+  octets = UOp(Ops.CUSTOMI, dtypes.uint8, (entries, index), _permutation(v.ren.target.arch))
+  return octets.bitcast(dtypes.int8).cast(u.dtype)
 
 def install() -> None: vector_rules.append(table)

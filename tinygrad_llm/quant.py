@@ -94,7 +94,7 @@ def _halves(w: Tensor) -> Tensor: return _half(_fields(w, 16, (2, 16)))  # (...)
 def _e2m1(code: Tensor) -> Tensor:
   """4 bits -> twice the float of 1 sign, 2 exponent and 1 mantissa bits: 0 1 2 3 4 6 8 12, then negated; -0 is 0."""
   size, minus = _int((0xC8643210 >> ((code & 7) << 2)) & 15), _int(code >> 3)
-  return _float((size ^ -minus) + minus)
+  return _float(((size ^ -minus) + minus) + 12) - 12
 
 def _iq4(code: Tensor) -> Tensor:
   """4 bits -> the 16 levels of IQ4_NL and IQ4_XS, by a polynomial whose floor is exact at all of them."""
