@@ -9,9 +9,6 @@ from tinygrad import Device, Tensor, dtypes
 from tinygrad_llm.patches import int_dots, is_on
 
 GROUP = 32
-# whose weights are integers of at most 8 bits times a scale, as fields of one or two bytes
-TYPES = frozenset(("Q8_0", "Q4_0", "Q4_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"))
-
 def multiplies_bytes() -> bool: return is_on("q8_activations") and int_dots.available(Device[Device.DEFAULT].renderer)
 
 def quantize(x: Tensor) -> Tensor:

@@ -18,6 +18,8 @@ def without_memory() -> Iterator[None]:
   try: yield
   finally: _memory.reset(token)
 
+def has_memory() -> bool: return _memory.get()
+
 def empty(shape: tuple[int, ...], dtype: DType) -> Tensor:
   """An allocated, uninitialised tensor on the default device."""
   tensor = Tensor.empty(*shape, dtype=dtype)

@@ -11,13 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd
 from types import EllipsisType
-from tinygrad import Tensor, dtypes
+from tinygrad import Tensor, UOp, dtypes
 from tinygrad.dtype import DType
 from tinygrad.helpers import ceildiv
 from tinygrad.renderer import Renderer
 
 WORD = 4   # bytes
 TILE = 16  # rows: 512 bits of words
+MOST = 8   # blocks that lie together in a stream: all of their weights are unrolled
+HELD = 1.05  # bytes held for a byte of the file, at most
 
 @dataclass(frozen=True)
 class Blocks:
@@ -59,6 +61,14 @@ class Layout:
     """stored (rows / tile, words of a row, tile) -> (rows, words of a row), a view."""
     return stored.permute(0, 2, 1).reshape(-1, stored.shape[1])
 
+  def store(self, stored: Tensor, raw: Tensor, first: int | UOp) -> Tensor:
+    """Writes raw, as in repack(), to the tiles of stored (rows / tile, words of a row, tile) from `first` on."""
+    tiles, count = int(stored.shape[0]), int(raw.shape[0]) // self.tile
+    grouped = stored.reshape(tiles, -1, self.group_words, self.tile)
+    for part, words in self.repack(raw):
+      grouped.shrink(((first, first + count), None, (part.start, part.stop), None)).assign(words).realize()
+    return stored
+
   def repack(self, raw: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """
     raw (rows, blocks, units) of the file's blocks -> for each field its words, lazy (rows / tile, groups, words, tile)
@@ -75,10 +85,12 @@ class Layout:
 
 def choose(ren: Renderer, blocks: Blocks, rows: int, count: int) -> Layout|None:
   """The layout of rows of `count` blocks for what runs them. None: as in the file, for shapes that do not fit."""
-  if ren.has_local:  # neighbouring threads share a row
-    return Layout(blocks, count, 1)
-  together = WORD // gcd(WORD, *[(last - first) * blocks.unit for first, last in blocks.fields()])
-  return None if rows % TILE or count % together else Layout(blocks, together, TILE)
+  if ren.has_local: return Layout(blocks, count, 1)  # neighbouring threads share a row
+  if rows % TILE: return None
+  if blocks.unit == WORD: return Layout(Blocks(WORD, (blocks.units,)), 1, TILE)
+  fits = (layout for together in range(1, MOST + 1) if count % together == 0
+          if (layout := Layout(blocks, together, TILE)).group_words * WORD <= HELD * together * blocks.units * blocks.unit)
+  return next(fits, None)
 
 class Units:
   """

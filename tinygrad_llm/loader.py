@@ -7,16 +7,21 @@ from dataclasses import replace
 from itertools import groupby
 from math import prod
 import numpy as np
-from tinygrad import dtypes
+from tinygrad import Device, Tensor, TinyJit, Variable, dtypes
+from tinygrad.helpers import round_up
 from tqdm import tqdm
-from tinygrad_llm.device import empty, fill
+from tinygrad_llm.device import empty, fill, has_memory
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.gguf import GGUF, TensorInfo
-from tinygrad_llm.quant import QUANT_TYPES, dequantize, pack, quant_type
-from tinygrad_llm.weight import ExpertLinear, Linear, Weight
+from tinygrad_llm.layout import TILE, Layout
+from tinygrad_llm.quant import QUANT_TYPES, QuantType, dequantize, layout, pack, quant_type
+from tinygrad_llm.weight import ExpertLinear, FusedExperts, Linear, Weight
+
+LEAST_PADDED = 512  # rows of a matrix: TILE - 1 rows of zeros more are 3% of it at most
 
 class Loader:
   """Hands out the tensors of a file. Each is read once, straight into the device's memory; shapes are checked first."""
+  _PIECE = 16 << 20  # bytes that are laid out at once
   _READ = 1 << 20  # bytes of a read: what must be repacked stays in the processor's cache
 
   def __init__(self, file: GGUF, dequantize_weights: bool = False, progress: bool = True):
@@ -27,11 +32,15 @@ class Loader:
     self.pool = ThreadPoolExecutor(min(4, os.cpu_count() or 1))  # page faults of fresh memory cost more than the reads
     self.local = threading.local()
     self.weights: list[Weight] = []
+    self.pieces: dict[tuple, Tensor] = {}  # memory that rows are read to before they are laid out
+    self.stores: dict[tuple, TinyJit] = {}
 
   def __enter__(self) -> Loader: return self
   def __exit__(self, *_: object) -> None:
     self.pool.shutdown()
     self.bar.close()
+    self.pieces.clear()
+    self.stores.clear()
 
   def info(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
     if (info := self.file.tensors.get(name)) is None:
@@ -77,9 +86,9 @@ class Loader:
   def fused_experts(self, name: str, parts: int, experts: int, rows: int, n: int) -> ExpertLinear:
     """The same for a tensor (experts, parts * rows, n): each expert's matrices one after another."""
     weight = self.tensor(f"{name}.weight", experts, parts * rows, n)
-    weight.packed = weight.packed.reshape(experts, parts, rows, -1).transpose(0, 1)
-    weight.shape = (parts, experts, rows, n)
-    return ExpertLinear([weight], [None] * parts)
+    fused = FusedExperts(weight.qtype, weight.stored, (parts, experts, rows, n), weight.names, weight.layout)
+    self.weights[-1] = fused
+    return ExpertLinear([fused], [None] * parts)
 
   def _bias(self, name: str, shape: tuple[int, ...], needed: bool) -> Weight | None:
     return self.tensor(f"{name}.bias", *shape) if needed or self.has(f"{name}.bias") else None
@@ -87,35 +96,59 @@ class Loader:
   def _load(self, infos: list[TensorInfo], shape: tuple[int, ...]) -> Weight:
     """The rows of the tensors, which are of one type and row length, one after another, as one Weight of `shape`."""
     qt, n = quant_type(infos[0]), shape[-1]
-    rows = [prod(info.shape[:-1]) for info in infos]
-    packed = empty((sum(rows), qt.row_items(n)), qt.dtype)
-    fill(packed, lambda memory: self._read(infos, rows, memory))
-    packed = packed.reshape(*shape[:-1], -1)
+    rows, lay = prod(shape[:-1]), None
+    if len(shape) > 1:
+      padded = round_up(shape[-2], TILE) if len(shape) == 2 and shape[-2] >= LEAST_PADDED else shape[-2]
+      lay = layout(qt, Device[Device.DEFAULT].renderer, padded, n)
+    if lay is None:
+      stored = empty((rows, qt.row_items(n)), qt.dtype)
+      fill(stored, lambda memory: self._read(infos, 0, memory))
+    else: stored = self._laid_out(qt, lay, infos, rows // shape[-2] * padded, n)
+    weight = Weight(qt, stored, shape, tuple(info.name for info in infos), lay)
     if self.dequantize and len(shape) > 1 and qt.dtype is dtypes.uint32:
-      packed, qt = dequantize(qt, packed, n).cast(dtypes.half).realize(), QUANT_TYPES[1]
-    self.weights.append(weight := Weight(qt, packed, shape, tuple(info.name for info in infos)))
+      weight = Weight(QUANT_TYPES[1], weight.float().cast(dtypes.half).realize(), shape, weight.names)
+    self.weights.append(weight)
     return weight
+
+  def _laid_out(self, qt: QuantType, lay: Layout, infos: list[TensorInfo], rows: int, n: int) -> Tensor:
+    """The rows as (rows / tile, words, tile), read and laid out by pieces."""
+    tiles, blocks = rows // lay.tile, n // qt.block
+    stored = empty((tiles, lay.row_words(blocks), lay.tile), dtypes.uint32)
+    most = max(1, self._PIECE // (lay.tile * qt.row_nbytes(n)))
+    count = next(c for c in range(min(tiles, most), 0, -1) if tiles % c == 0)
+    shape = (count * lay.tile, blocks, lay.blocks.units)
+    if (piece := self.pieces.get(key := (shape, lay.blocks.dtype))) is None:
+      piece = self.pieces[key] = empty(shape, lay.blocks.dtype)
+    store = self.stores.setdefault((lay, stored.shape, *key), TinyJit(lay.store))
+    for first in range(0, tiles if has_memory() else 0, count):
+      fill(piece, lambda memory: self._read(infos, first * lay.tile, memory.reshape(len(memory), -1)))
+      store(stored, piece, Variable("tile", 0, tiles - count).bind(first) if count < tiles else 0)
+    return stored
 
   def _staging(self, nbytes: int) -> memoryview:
     """The reading thread's own buffer: a fresh one each time would cost its page faults each time."""
     if len(getattr(self.local, "staging", b"")) < nbytes: self.local.staging = bytearray(nbytes)
     return memoryview(self.local.staging)[:nbytes]
 
-  def _read(self, infos: list[TensorInfo], rows: list[int], memory: np.ndarray) -> None:
-    """Reads the tensors' rows, one tensor after another, into memory (sum(rows), items)."""
-    def part(info: TensorInfo, first: int, out: np.ndarray) -> int:
+  def _read(self, infos: list[TensorInfo], first: int, memory: np.ndarray) -> None:
+    """Reads rows first.. of the tensors, one tensor after another, into memory (rows, items); zeros after the last."""
+    def part(info: TensorInfo, row: int, out: np.ndarray) -> int:
       qt, n = quant_type(info), info.shape[-1]
       size = qt.row_nbytes(n)
-      info = replace(info, offset=info.offset + first * size, nbytes=len(out) * size)
-      if qt.verbatim(n): self.file.read_into(info, out.view(np.uint8).data)
+      info = replace(info, offset=info.offset + row * size, nbytes=len(out) * size)
+      if out.nbytes == info.nbytes:
+        self.file.read_into(info, out.view(np.uint8).data)
       else:
         staged = self._staging(info.nbytes)
         self.file.read_into(info, staged)
         pack(qt, staged, n, out)
       return info.nbytes
-    jobs, row = [], 0
-    for info, count in zip(infos, rows):
-      step = max(1, self._READ // memory[0].nbytes)
-      jobs += [(info, i, memory[row + i:row + min(i + step, count)]) for i in range(0, count, step)]
-      row += count
+    jobs, before, end = [], -first, 0
+    step = max(1, self._READ // memory[0].nbytes)
+    for info in infos:
+      count = prod(info.shape[:-1])
+      start, end = max(before, 0), min(before + count, len(memory))
+      jobs += [(info, i - before, memory[i:min(i + step, end)]) for i in range(start, end, step)]
+      before += count
+    memory[max(end, 0):] = 0
     for nbytes in self.pool.map(lambda job: part(*job), jobs): self.bar.update(nbytes)

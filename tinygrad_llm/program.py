@@ -57,7 +57,7 @@ def _from_scratch() -> Iterator[None]:
 def programs(linear: UOp, variables: dict[str, int], weights: Sequence[Weight], caches: Sequence[Tensor]
              ) -> list[Program]:
   """The kernels that a schedule calls, in order."""
-  owners = {w.packed.uop.base: w for w in weights}
+  owners = {w.stored.uop.base: w for w in weights}
   kv = {cache.uop.base for cache in caches}
   return [Program(call, variables, owners, kv) for call in linear.src if call.src[0].op is Ops.PROGRAM]
 

@@ -3,23 +3,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from tinygrad import Tensor
 from tinygrad_llm import activations
+from tinygrad_llm.layout import Layout
 from tinygrad_llm.quant import QuantType, dequantize, select
 
 class Weight:
   """
-  A tensor of shape (.., n), held as packed rows (.., items) of its GGML type.
+  A tensor of shape (.., n), held as packed rows of its GGML type.
 
-  names: the tensors of the file whose rows it holds, in order.
+  stored: the whole of a buffer; layout: how the rows lie in it, None: as in the file; names: the tensors of the file
+  whose rows it holds, in order. A matrix may have a few rows more in memory, of zeros.
   """
-  def __init__(self, qtype: QuantType, packed: Tensor, shape: tuple[int, ...], names: tuple[str, ...]):
-    self.qtype, self.packed, self.shape, self.names = qtype, packed, shape, names
+  def __init__(self, qtype: QuantType, stored: Tensor, shape: tuple[int, ...], names: tuple[str, ...],
+               layout: Layout|None = None):
+    self.qtype, self.stored, self.shape, self.names, self.layout = qtype, stored, shape, names, layout
 
   @property
-  def nbytes(self) -> int: return self.packed.nbytes()
+  def packed(self) -> Tensor:
+    """The rows (.., items), lazy: a view that a function takes as its input would be copied."""
+    rows = self.stored if self.layout is None else self.layout.rows(self.stored)
+    return rows.reshape(*self.shape[:-2], -1, rows.shape[-1]) if len(self.shape) > 1 else rows.flatten()
+
+  @property
+  def nbytes(self) -> int: return self.stored.nbytes()
 
   def float(self) -> Tensor:
     """The lazy float32 tensor."""
-    return dequantize(self.qtype, self.packed, self.shape[-1])
+    return self._held().shrink_to(self.shape)
+
+  def matmul(self, x: Tensor) -> Tensor:
+    """x (.., n) @ self.T, for a matrix."""
+    return (x @ self._held().transpose(-1, -2))[..., :self.shape[-2]]
+
+  def _held(self) -> Tensor: return dequantize(self.qtype, self.packed, self.shape[-1], self.layout)
 
   def rows(self, ids: Tensor) -> Tensor:
     """The rows ids (..) of a matrix, as float32 (.., n)."""
@@ -27,20 +42,27 @@ class Weight:
 
   def chosen(self, *index: Tensor | slice) -> Tensor:
     """float()[index], where only what is chosen is read; `index` leaves the last axis."""
-    return select(self.qtype, self.packed, self.shape[-1], index)
+    return select(self.qtype, self.packed, self.shape[-1], index, self.layout)
+
+class FusedExperts(Weight):
+  """A tensor (experts, parts, rows, n) in memory, as (parts, experts, rows, n)."""
+  @property
+  def packed(self) -> Tensor:
+    parts, experts, rows, _ = self.shape
+    return super().packed.reshape(experts, parts, rows, -1).transpose(0, 1)
 
 class Linear:
   """y = x @ W.T for matrices that share an input; those of one type lie as rows of one Weight and are one matmul."""
   def __init__(self, weights: Sequence[Weight], splits: Sequence[Sequence[int]], biases: Sequence[Weight | None]):
     self.weights, self.splits, self.biases = weights, splits, biases
-    self.q8 = activations.multiplies_bytes() and any(w.qtype.name in activations.TYPES for w in weights)
+    self.q8 = [activations.multiplies_bytes() and w.layout is not None for w in weights]
 
   def __call__(self, x: Tensor) -> list[Tensor]:
     """x (B, T, D) -> (B, T, rows) for each matrix."""
     ys: list[Tensor] = []
-    x8 = activations.quantize(x) if self.q8 and x.shape[1] == 1 else x
-    for weight, rows in zip(self.weights, self.splits):
-      y = (x8 if weight.qtype.name in activations.TYPES else x) @ weight.float().transpose(-1, -2)
+    x8 = activations.quantize(x) if any(self.q8) and x.shape[1] == 1 else x
+    for weight, rows, q8 in zip(self.weights, self.splits, self.q8):
+      y = weight.matmul(x8 if q8 else x)
       # contiguous: else a matrix of another type than its siblings' is multiplied inside of what takes all of them, for
       # values the kernel that stacks them with keys: of a 1B shape, Q6_K, on 2 cores 416 -> 58 us.
       if len(rows) == 1 < len(self.weights): y = y.contiguous()
