@@ -73,16 +73,21 @@ def pull_lanes(red: UOp) -> UOp|None:
   return (body.reduce(*rest, arg=Ops.ADD) if rest else body).reduce(lane, arg=Ops.ADD)
 
 def rows(sink: UOp) -> UOp:
-  """An unrolled output axis of LANES elements that lie side by side in memory becomes a loop over lanes."""
+  """
+  An unrolled output axis of LANES elements that lie side by side in memory becomes a loop over lanes. Loops that only
+  the other factor depends on go inside of those over such tiles, which caches then hold.
+  """
   ops = sink.toposort()
-  of: dict[UOp, int] = {}
-  for u in ops:
-    if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM:
-      of.update((r, 1) for r, stride in strides(u.src[1].get_idx()).items() if stride == 1)
-  found = [r for r in of if r.op is Ops.RANGE and r.arg[-1] is AxisType.UPCAST and r.vmax + 1 == LANES]
+  loads = [u for u in ops if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM]
+  found = {r: u for u in loads for r, stride in strides(u.src[1].get_idx()).items()
+           if stride == 1 and r.arg[-1] is AxisType.UPCAST and r.vmax + 1 == LANES}
+  stores = {r for u in ops if u.op is Ops.END for r in u.src[1:]}
+  found = {r: u for r, u in found.items() if r in stores and u.src[0].dtype is dtypes.uint32}
   if len(found) != 1: return sink
-  id = max(r.arg[0] for r in ops if r.op is Ops.RANGE) + 1
-  return sink.substitute({found[0]: lanes(LANES, id, AxisType.WEAK)})
+  (tile, load), id = next(iter(found.items())), max(r.arg[0] for r in ops if r.op is Ops.RANGE) + 1
+  inside = [r for r in stores if r.arg[-1] is AxisType.WEAK and r not in load.ranges]
+  subs = {r: r.replace(arg=(id + i, *r.arg[1:])) for i, r in enumerate(sorted(inside, key=lambda r: r.arg))}
+  return sink.substitute({tile: lanes(LANES, id + len(inside), AxisType.WEAK), **subs})
 
 pm_pull_lanes = PatternMatcher([(UPat(Ops.REDUCE, arg=(Ops.ADD, 0), name="red"), pull_lanes)])
 

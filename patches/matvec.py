@@ -109,15 +109,16 @@ def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
 
 def _tile(s: Sum) -> UOp|None:
   """The output axis of as many rows as there are lanes, whose words lie side by side."""
-  for u in s.ws:
+  for u in (*s.ws, *s.xs):
     for r, stride in lanes.strides(u.src[1].get_idx()).items():
       if stride == 1 and _size(r) == LANES and r not in s.loops: return r
   return None
 
 def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
   """Unrolls the loops of a block, or of a few."""
+  in_order = s.strides(tuple(u for u in (*s.ws, *s.xs) if tile not in u.ranges))
   k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(tile), 0))
-  unrolled, in_order = 1, s.strides(s.xs)
+  unrolled = 1
   for r in sorted(s.loops, key=lambda r: in_order.get(r, 0)):
     if (unrolled := unrolled * _size(r)) > PERIOD: break
     _unroll(k, r, _size(r))

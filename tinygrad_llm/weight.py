@@ -60,7 +60,7 @@ class Linear:
   def __call__(self, x: Tensor) -> list[Tensor]:
     """x (B, T, D) -> (B, T, rows) for each matrix."""
     ys: list[Tensor] = []
-    x8 = activations.quantize(x) if any(self.q8) and x.shape[1] == 1 else x
+    x8 = activations.quantize(x) if any(self.q8) else x
     for weight, rows, q8 in zip(self.weights, self.splits, self.q8):
       y = weight.matmul(x8 if q8 else x)
       # contiguous: else a matrix of another type than its siblings' is multiplied inside of what takes all of them, for
