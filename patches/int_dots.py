@@ -4,10 +4,12 @@ Products of small integers are added up as integers, four at a time.
 Why: every CPU of today multiplies and adds four bytes a lane in one instruction (vpdpbusd, udot), and with activations
   of 8 bits that is what a quantised matrix is multiplied by: an eighth of the work in float32.
 How: a sum of float(a) * float(b) of integers of at most 8 bits, one of them loaded as int8, is a sum of a * b in int32,
-  which is exact. When a loop over lanes becomes vectors, four products of neighbouring bytes become one operation: the
-  words of the weights are unpacked as a whole, a byte beside the other.
-Numbers: matvec 8192 x 2048 with 2 threads, GB/s, float32 against int8: Q4_K 17 -> 26, Q6_K 19 -> 32, Q5_K 16 -> 23,
-  Q8_0 32 -> 32, which is what the memory gives (Zen 4, AVX-512 VNNI, medians)
+  which is exact. Where the lanes are rows of a matrix, four products of neighbouring bytes become one operation: the
+  words of the weights are unpacked as a whole, a byte beside the other. Codes that stand for other numbers are looked
+  up, 64 at once; bits that are apart from the rest of their numbers are spread over the bytes of a word.
+Numbers: matvec 8192 x 2048 with 2 threads, in the cache, GB/s, float32 against int8: Q4_K 17 -> 74, Q6_K 19 -> 80,
+  Q5_K 16 -> 72, Q8_0 32 -> 114, Q4_0 20 -> 97, MXFP4 15 -> 58, NVFP4 6 -> 51, IQ4_XS 17 -> 66, Q5_0 11 -> 67 (Zen 4,
+  AVX-512 VNNI, medians; float32 without rows as lanes)
 Upstream: not sent.
 """
 from __future__ import annotations
@@ -17,6 +19,7 @@ from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import ClangRenderer
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import is_on, passes, tables
+from tinygrad_llm.patches.lanes import LANES
 from tinygrad_llm.patches.vectors import Vectorizer, has_vectors, vector_rules
 
 SEAMS = {
@@ -75,7 +78,7 @@ def words(v: Vectorizer, us: Sequence[UOp]) -> tuple[UOp, int]|None:
     for order in ((0, 1), (1, 0)):
       left, right = (words(v, [u.src[i if n == 0 else order[i]] for n, u in enumerate(us)]) for i in (0, 1))
       if left is None or right is None: continue
-      bits = min(left[1], right[1]) if us[0].op is Ops.AND else max(left[1], right[1])
+      bits = min(left[1], right[1]) if us[0].op is Ops.AND else max(left[1], right[1]) + (us[0].op is Ops.ADD)
       return (UOp(us[0].op, dtypes.uint, (left[0], right[0])), bits) if bits <= 8 else None
   if us[0].op is Ops.SHL and (by := v.const(us[0].src[1])) is not None and len(set(by)) == 1:
     if any(v.const(u.src[1]) != by for u in us) or (left := words(v, [u.src[0] for u in us])) is None: return None
@@ -90,19 +93,11 @@ def _fields(v: Vectorizer, fields: Sequence[tuple[UOp, UOp|None, list[int], list
     if field[0].src[0].src[0] is not load.src[0].src[0] or field[1] is not same: return None
     if field[2] != [a + 8 * i for a in at] or set(field[3]) != {k}: return None
   if any(a % 8 + k > 8 for a in at): return None
-  buf, n = v.rewrite(load.src[0].src[0]), v.n
-  phase = at[0] // 8 % 4
-  if any(a // 8 % 4 != phase for a in at): return None
-  places, shifts = [(a // 8 - phase) // 4 for a in at], [a % 8 for a in at]
-  start = v.at(same, places[0], dtypes.int)
-  place, value = (UOp(Ops.SHRINK, src=(buf, start, UOp.cconst(c, dtypes.int))) for c in (1, n))
-  value = value.load()  # if it is not the one, then it only counts: the compiler drops it
-  if places == list(range(places[0], places[0] + n)):
-    if phase: value = UOp(Ops.CUSTOM, dtypes.uint, (place, value), f"words_at((unsigned char*)({{0}})+{phase})")
-  elif places[:n // 2] == places[n // 2:] == list(range(places[0], places[0] + n // 2)):
-    value = UOp(Ops.CUSTOM, dtypes.uint, (place, value), f"words_twice((unsigned char*)({{0}})+{phase})")
-  else: return None
-  if any(shifts): value = value.alu(Ops.SHR, UOp(Ops.STACK, src=tuple(_word(s) for s in shifts)))
+  word, shift = (at[0] // 8 - at[0] // 8 % 4) // 4, at[0] % 32
+  if [a - 32 * i for i, a in enumerate(at)] != [at[0]] * v.n or at[0] // 8 % 4: return None
+  start = v.at(same, word, dtypes.int)
+  value = UOp(Ops.SHRINK, src=(v.rewrite(load.src[0].src[0]), start, UOp.cconst(v.n, dtypes.int))).load()
+  if shift: value = value.alu(Ops.SHR, v.splat(_word(shift)))
   return value.alu(Ops.AND, v.splat(_word(((1 << k) - 1) * 0x01010101))) if k < 8 else value, k
 
 def _spread(v: Vectorizer, fields: Sequence[tuple[UOp, UOp|None, list[int], list[int]]]) -> tuple[UOp, int]|None:
@@ -125,16 +120,12 @@ def _looked_up(v: Vectorizer, us: Sequence[UOp]) -> tuple[UOp, int]|None:
   if min(values) < 0 or max(values) > 255: return None
   if (index := _fields(v, [f[0] for f in found])) is None: return None  # type: ignore[index]
   entries = UOp(Ops.STACK, src=tuple(UOp.cconst(x, dtypes.uint8) for x in values))
-  made = UOp(Ops.CUSTOMI, dtypes.uint, (index[0], entries), f"look_up_{v.n}({{0}},{{1}})")
+  made = UOp(Ops.CUSTOMI, dtypes.uint, (index[0], entries), "look_up({0},{1})")
   return made, max(values).bit_length()
 
 def dot(v: Vectorizer, u: UOp) -> UOp|None:
-  """
-  A sum of products with int8, as operations on four bytes each. The int8 of a product are a word for each lane, or one
-  for all of them.
-  """
-  if u.dtype is not dtypes.int or u.op is not Ops.ADD: return None
-  step = {8: BYTES, 16: 0}.get(v.n)
+  """A sum of products with int8 that are the same in all lanes, as operations on four bytes each."""
+  if v.n != LANES or u.dtype is not dtypes.int or u.op is not Ops.ADD: return None
   pairs: list[tuple[UOp|None, int, UOp, UOp]] = []
   for term in u.split_uop(Ops.ADD):
     if term.op is not Ops.MUL: return None
@@ -142,8 +133,7 @@ def dot(v: Vectorizer, u: UOp) -> UOp|None:
     for x, w in (term.src, term.src[::-1]):
       x = _stripped(x)
       if x.op is not Ops.LOAD or x.dtype is not dtypes.int8 or (address := v.address(x.src[0].src[1])) is None: continue
-      same, each = address
-      if step is not None and each == [each[0] + step * i for i in range(v.n)]: found = (same, each[0], x.src[0].src[0], w)
+      if set(address[1]) == {address[1][0]}: found = (address[0], address[1][0], x.src[0].src[0], w)
     if found is None: return None
     pairs.append(found)
   pairs.sort(key=lambda p: p[1])
@@ -154,100 +144,90 @@ def dot(v: Vectorizer, u: UOp) -> UOp|None:
     same, first, buf, _ = four[0]
     if any(p[0] is not same or p[2] is not buf or p[1] != first + j for j, p in enumerate(four)): return None
     if (unpacked := words(v, [p[3] for p in four])) is None: return None
-    size = BYTES * (v.n if step else 1)
-    place = UOp(Ops.SHRINK, src=(v.rewrite(buf), v.at(same, first, dtypes.int), UOp.cconst(size, dtypes.int)))
-    xs = place.load().bitcast(dtypes.uint)
-    name, x = f"add_dots_of_{'7_bits' if unpacked[1] <= 7 else 'bytes'}_{v.n}", "{2}" if step else "(words_of_rows)({2})"
-    total = UOp(Ops.CUSTOMI, dtypes.int, (total, unpacked[0], xs), f"{name}({{0}},{{1}},{x})")
+    place = UOp(Ops.SHRINK, src=(v.rewrite(buf), v.at(same, first, dtypes.int), UOp.cconst(BYTES, dtypes.int)))
+    name = f"add_dots_of_{'7_bits' if unpacked[1] <= 7 else 'bytes'}"
+    total = UOp(Ops.CUSTOMI, dtypes.int, (total, unpacked[0], place.load().bitcast(dtypes.uint)),
+                f"{name}({{0}},{{1}},{{2}})")
   return total
 
 # *** in C
 
-FUNCTION = """
-typedef int ints_of_dots __attribute__((aligned(4),ext_vector_type(8)));
-typedef unsigned int words_of_dots __attribute__((aligned(4),ext_vector_type(8)));
-typedef unsigned int half_at_a_byte __attribute__((aligned(1),ext_vector_type(4)));
-typedef unsigned int words_at_a_byte __attribute__((aligned(1),ext_vector_type(8)));
-typedef int ints_of_rows __attribute__((aligned(4),ext_vector_type(16)));
-typedef unsigned int words_of_rows __attribute__((aligned(4),ext_vector_type(16)));
-typedef unsigned char bytes_of_table __attribute__((aligned(1),ext_vector_type(16)));
-typedef unsigned char pair_of_tables __attribute__((ext_vector_type(32)));
-typedef unsigned int half_of_words __attribute__((ext_vector_type(4)));
-typedef int half_of_dots __attribute__((ext_vector_type(4)));
-static inline words_of_dots words_at(const unsigned char* p) { return *(const words_at_a_byte*)p; }
-static inline words_of_dots words_twice(const unsigned char* p) {
-  half_at_a_byte h = *(const half_at_a_byte*)p;
-  return __builtin_shufflevector(h, h, 0, 1, 2, 3, 0, 1, 2, 3);
-}
-static inline words_of_dots look_up_8(words_of_dots i, bytes_of_table t) {
-  words_of_dots r;
-#if defined(__AVX2__)
-  pair_of_tables p = __builtin_shufflevector(t, t, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15);
-  __asm__("vpshufb %2, %1, %0" : "=x"(r) : "x"(p), "x"(i));
-#elif defined(__aarch64__)
-  half_of_words low, high;
-  __asm__("tbl %0.16b, {%1.16b}, %2.16b" : "=w"(low) : "w"(t), "w"(i.lo));
-  __asm__("tbl %0.16b, {%1.16b}, %2.16b" : "=w"(high) : "w"(t), "w"(i.hi));
-  r = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
-#else
-  for (int j = 0; j < 32; j++) ((unsigned char*)&r)[j] = t[((unsigned char*)&i)[j]];
-#endif
-  return r;
-}
-static inline words_of_rows look_up_16(words_of_rows i, bytes_of_table t) {
-  words_of_rows r;
-#if defined(__AVX512BW__)
-  pair_of_tables p = __builtin_shufflevector(t, t, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15);
-  words_of_rows q = (words_of_rows)__builtin_shufflevector(p, p, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47,48,49,50,51,52,53,54,55,56,57,58,59,60,61,62,63);
-  __asm__("vpshufb %2, %1, %0" : "=v"(r) : "v"(q), "v"(i));
-#else
-  r.lo = look_up_8(i.lo, t);
-  r.hi = look_up_8(i.hi, t);
-#endif
-  return r;
-}
-static inline ints_of_dots add_dots_of_bytes_8(ints_of_dots r, words_of_dots w, words_of_dots x) {
+FUNCTIONS = """
+typedef int dots __attribute__((aligned(4),ext_vector_type(16)));
+typedef unsigned int dot_words __attribute__((aligned(4),ext_vector_type(16)));
+typedef int half_dots __attribute__((ext_vector_type(8)));
+typedef unsigned int half_words __attribute__((ext_vector_type(8)));
+typedef unsigned int quarter_words __attribute__((ext_vector_type(4)));
+typedef int quarter_dots __attribute__((ext_vector_type(4)));
+typedef unsigned char look_ups __attribute__((aligned(1),ext_vector_type(16)));
+static inline half_dots half_add_dots_of_bytes(half_dots r, half_words w, half_words x) {
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)
   __asm__("vpdpbusd %2, %1, %0" : "+v"(r) : "v"(w), "v"(x));
 #elif defined(__AVXVNNI__)
-  __asm__("{vex} vpdpbusd %2, %1, %0" : "+x"(r) : "x"(w), "x"(x));
+  __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(r) : "x"(w), "x"(x));
 #else
-  for (int i = 0; i < 32; i += 8) r += (ints_of_dots)((w >> i) & 255u) * ((ints_of_dots)(x << (24 - i)) >> 24);
+  for (int i = 0; i < 32; i += 8) r += (half_dots)((w >> i) & 255u) * ((half_dots)(x << (24 - i)) >> 24);
 #endif
   return r;
 }
-static inline ints_of_dots add_dots_of_7_bits_8(ints_of_dots r, words_of_dots w, words_of_dots x) {
+static inline half_dots half_add_dots_of_7_bits(half_dots r, half_words w, half_words x) {
 #if defined(__AVX2__) && !(defined(__AVX512VNNI__) && defined(__AVX512VL__)) && !defined(__AVXVNNI__)
-  ints_of_dots p, ones = {65537,65537,65537,65537,65537,65537,65537,65537};
+  half_dots p, ones = (half_dots)65537;
   __asm__("vpmaddubsw %2, %1, %0" : "=x"(p) : "x"(w), "x"(x));
   __asm__("vpmaddwd %1, %0, %0" : "+x"(p) : "x"(ones));
   return r + p;
 #elif defined(__ARM_FEATURE_DOTPROD)
-  half_of_dots low = r.lo, high = r.hi;
+  quarter_dots low = r.lo, high = r.hi;
   __asm__("sdot %0.4s, %1.16b, %2.16b" : "+w"(low) : "w"(w.lo), "w"(x.lo));
   __asm__("sdot %0.4s, %1.16b, %2.16b" : "+w"(high) : "w"(w.hi), "w"(x.hi));
   return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
 #else
-  return add_dots_of_bytes_8(r, w, x);
+  return half_add_dots_of_bytes(r, w, x);
 #endif
 }
-static inline ints_of_rows add_dots_of_bytes_16(ints_of_rows r, words_of_rows w, words_of_rows x) {
+static inline dots add_dots_of_bytes(dots r, dot_words w, unsigned int x) {
 #if defined(__AVX512VNNI__)
-  __asm__("vpdpbusd %2, %1, %0" : "+v"(r) : "v"(w), "v"(x));
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(r) : "v"(w), "v"((dot_words)x));
 #else
-  r.lo = add_dots_of_bytes_8(r.lo, w.lo, x.lo);
-  r.hi = add_dots_of_bytes_8(r.hi, w.hi, x.hi);
+  r.lo = half_add_dots_of_bytes(r.lo, w.lo, (half_words)x);
+  r.hi = half_add_dots_of_bytes(r.hi, w.hi, (half_words)x);
 #endif
   return r;
 }
-static inline ints_of_rows add_dots_of_7_bits_16(ints_of_rows r, words_of_rows w, words_of_rows x) {
+static inline dots add_dots_of_7_bits(dots r, dot_words w, unsigned int x) {
 #if defined(__AVX512VNNI__)
-  return add_dots_of_bytes_16(r, w, x);
+  return add_dots_of_bytes(r, w, x);
 #else
-  r.lo = add_dots_of_7_bits_8(r.lo, w.lo, x.lo);
-  r.hi = add_dots_of_7_bits_8(r.hi, w.hi, x.hi);
+  r.lo = half_add_dots_of_7_bits(r.lo, w.lo, (half_words)x);
+  r.hi = half_add_dots_of_7_bits(r.hi, w.hi, (half_words)x);
   return r;
 #endif
+}
+static inline quarter_words quarter_look_up(quarter_words i, look_ups t) {
+  quarter_words r;
+#if defined(__SSSE3__)
+  r = (quarter_words)t;
+  __asm__("pshufb %1, %0" : "+x"(r) : "x"(i));
+#elif defined(__aarch64__)
+  __asm__("tbl %0.16b, {%1.16b}, %2.16b" : "=w"(r) : "w"(t), "w"(i));
+#else
+  for (int j = 0; j < 16; j++) ((unsigned char*)&r)[j] = t[((unsigned char*)&i)[j]];
+#endif
+  return r;
+}
+static inline dot_words look_up(dot_words i, look_ups t) {
+  dot_words r;
+#if defined(__AVX512BW__)
+  quarter_words q = (quarter_words)t;
+  dot_words p = __builtin_shufflevector(q, q, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3);
+  __asm__("vpshufb %2, %1, %0" : "=v"(r) : "v"(p), "v"(i));
+#else
+  r.lo.lo = quarter_look_up(i.lo.lo, t);
+  r.lo.hi = quarter_look_up(i.lo.hi, t);
+  r.hi.lo = quarter_look_up(i.hi.lo, t);
+  r.hi.hi = quarter_look_up(i.hi.hi, t);
+#endif
+  return r;
 }
 """
 
@@ -255,7 +235,7 @@ _render_defines = ClangRenderer._render_defines
 
 def render_defines(self: ClangRenderer, uops: list[UOp]) -> list[str]:
   called = any(u.op is Ops.CUSTOMI and isinstance(u.arg, str) and u.arg.startswith("add_dots_of_") for u in uops)
-  return _render_defines(self, uops) + [FUNCTION] * called
+  return _render_defines(self, uops) + [FUNCTIONS] * called
 
 def install() -> None:
   ClangRenderer._render_defines = render_defines  # type: ignore[method-assign]

@@ -31,43 +31,30 @@ def strides(idx: UOp) -> dict[UOp, int]:
       ret[term.src[0]] = term.src[1].val
   return ret
 
-def _neighbours(red: UOp) -> tuple[list[tuple[UOp, int]], int]:
-  """
-  Unrolled ranges of a sum with strides 1, its size, .. in one of the indices, and how many elements make a lane: 1, or
-  the 4 bytes of a word.
-  """
+def _neighbours(red: UOp) -> list[tuple[UOp, int]]:
+  """Unrolled ranges of a sum with strides 1, its size, .. in one of the indices, of LANES elements or a multiple."""
   unrolled = {r for r in red.src[1:] if r.arg[-1] is AxisType.UNROLL}
   for u in red.src[0].toposort():
     if u.op is not Ops.INDEX or u.src[0].op not in (Ops.PARAM, Ops.AFTER): continue
     if not all(r in u.ranges for r in red.src[1:]): continue
-    unit = 4 if u.dtype is dtypes.int8 else 1
     found: list[tuple[UOp, int]] = []
-    of, stride, wanted = {s: r for r, s in strides(u.src[1].get_idx()).items() if r in unrolled}, 1, _count(unit) * unit
-    while stride < wanted and wanted % stride == 0 and stride in of:
+    of, stride = {s: r for r, s in strides(u.src[1].get_idx()).items() if r in unrolled}, 1
+    while stride < LANES and LANES % stride == 0 and stride in of:
       found.append((of[stride], stride))
       stride *= int(of[stride].vmax) + 1
-    if stride % wanted == 0: return found, unit
-  return [], 1
-
-def _count(unit: int) -> int: return LANES if unit == 1 else LANES // 2
+    if stride % LANES == 0: return found
+  return []
 
 def pull_lanes(red: UOp) -> UOp|None:
-  if not all(r.op is Ops.RANGE for r in red.src[1:]) or not (found := _neighbours(red))[0]: return None
-  (ranges, unit), id = found, max(r.arg[0] for r in red.src[0].toposort() if r.op is Ops.RANGE) + 1
-  count = _count(unit)
-  lane, byte = lanes(count, id), UOp.range(unit, id + 1, AxisType.UNROLL)
+  if not all(r.op is Ops.RANGE for r in red.src[1:]) or not (ranges := _neighbours(red)): return None
+  lane = lanes(LANES, max(r.arg[0] for r in red.src[0].toposort() if r.op is Ops.RANGE) + 1)
   subs, rest = dict[UOp, UOp](), [r for r in red.src[1:] if r not in [f for f, _ in ranges]]
-  if unit > 1: rest.append(byte)
-  for r, stride in ranges:  # a range is a part of the byte, of the lane, and of what remains
-    end, parts = stride * (int(r.vmax) + 1), list[UOp]()
-    for var, first, last in ((byte, 1, unit), (lane, unit, unit * count)):
-      low, high = max(stride, first), min(end, last)
-      if low >= high: continue
-      digit = var // (low // first) if high == last else var // (low // first) % (high // low)
-      parts.append(digit * (low // stride))
-    if end > unit * count:
-      rest.append(new := r.replace(src=(r.src[0].const_like(end // max(unit * count, stride)),)))
-      parts.append(new * (max(unit * count, stride) // stride))
+  for r, stride in ranges:  # a range is a part of the lane, and of what remains
+    end, low, high = stride * (int(r.vmax) + 1), stride, min(stride * (int(r.vmax) + 1), LANES)
+    parts = [lane // low if high == LANES else lane // low % (high // low)]
+    if end > LANES:
+      rest.append(new := r.replace(src=(r.src[0].const_like(end // LANES),)))
+      parts.append(new * (LANES // stride))
     subs[r] = functools.reduce(operator.add, parts)
   body = red.src[0].substitute(subs)
   return (body.reduce(*rest, arg=Ops.ADD) if rest else body).reduce(lane, arg=Ops.ADD)

@@ -14,7 +14,7 @@ from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches import passes
-from tinygrad_llm.patches.shared_sums import ROWS
+from tinygrad_llm.patches.shared_sums import ROWS, repeats
 from tinygrad_llm.patches.vectors import has_vectors
 
 SEAMS = {
@@ -38,7 +38,7 @@ def share(sink: UOp, ren: Renderer) -> UOp:
   arrays: dict[UOp, UOp] = {}
   ids = max((r.arg[0] for r in sink.toposort() if r.op is Ops.RANGE), default=0) + 1
   for red in (u for u in sink.toposort() if u.op is Ops.REDUCE and u.arg == (Ops.ADD, 0) and dtypes.is_float(u.dtype)):
-    if not any(r.arg[-1] is AxisType.WEAK and r.vmax + 1 >= ROWS for r in red.ranges): continue
+    if repeats(red) < ROWS: continue
     terms = [list(term.split_uop(Ops.MUL)) for term in red.src[0].split_uop(Ops.ADD)]
     found = False
     for i, factors in enumerate(terms):

@@ -24,7 +24,7 @@ SEAMS = {
   "tinygrad.codegen:reduce_ranges_to_acc": "bd8572676d59",
 }
 
-ROWS = 16       # an output axis of fewer does not pay for the array
+ROWS = 16       # fewer do not pay for the array
 LARGEST = 4096  # sums
 SLOT = 1 << 10  # of the first array; accumulators count from 0
 
@@ -44,6 +44,10 @@ def _split(u: UOp, loops: frozenset[UOp], consts: bool) -> list[Product]:
   return terms if len(terms) == 1 or len(set(inside)) > 1 and loops in inside else [(u,)]
 
 def _steps(loops: Iterable[UOp]) -> int: return prod(int(r.vmax) + 1 for r in loops)
+
+def repeats(red: UOp) -> int:
+  """How often a kernel computes a sum, threads apart."""
+  return _steps(r for r in red.ranges if r.arg[-1] in (AxisType.WEAK, AxisType.UPCAST))
 
 def _flat(index: list[UOp], sizes: list[int]) -> UOp:
   return functools.reduce(lambda at, i: at * i[1] + i[0], zip(index, sizes), UOp.const(0))
@@ -65,7 +69,7 @@ def share(sink: UOp, ren: Renderer) -> UOp:
   for red in (u for u in sink.toposort() if u.op is Ops.REDUCE and u.arg == (Ops.ADD, 0) and dtypes.is_float(u.dtype)):
     loops, ids = frozenset(red.src[1:]), max(r.arg[0] for r in sink.toposort() if r.op is Ops.RANGE) + 1
     if not all(r.op is Ops.RANGE and r.src[0].op is Ops.CONST for r in loops): continue
-    if not any(r.arg[-1] is AxisType.WEAK and r.vmax + 1 >= ROWS for r in red.ranges): continue
+    if repeats(red) < ROWS: continue
     products = _products(red.src[0], loops, any(u.dtype is dtypes.int8 for u in red.src[0].toposort()))
     for i, p in enumerate(products):
       rows = [f for f in p if not loops.issuperset(f.ranges)]

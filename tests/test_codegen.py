@@ -5,61 +5,72 @@ compile workers make the same kernels.
 import functools
 import platform
 import re
+from collections.abc import Callable
 
 import child
 import numpy as np
 import pytest
 import random_graphs
 from synthetic import random_blocks
-from tinygrad import Tensor, dtypes
+from tinygrad import Device, Tensor, dtypes
 from tinygrad.codegen import to_program
 from tinygrad.engine import realize, worker
-from tinygrad_llm import activations, patches
-from tinygrad_llm.quant import QUANT_TYPES, QuantType, dequantize, pack, reference, select
+from tinygrad_llm import patches
+from tinygrad_llm.quant import QUANT_TYPES, dequantize, layout, pack, reference
 
-MOST = 5e-6  # error of a float32 sum, whatever its order
+MOST = 1e-5  # error of a float32 sum, whatever its order: one after the other, too
+STREAMS = [qt.name for qt in QUANT_TYPES.values() if qt.fields and qt.name != "TQ2_0"]
 NUMPY = {dtypes.uint32: np.uint32, dtypes.float16: np.float16, dtypes.float32: np.float32}
 
 # *** in the child
 
-def weight(name: str, rows: int, n: int) -> tuple[QuantType, Tensor, np.ndarray]:
-  """A matrix of a type, and what it is in float64."""
+def weight(name: str, rows: int, n: int, stream: bool = False) -> tuple[Callable[[], Tensor], np.ndarray]:
+  """A matrix of a type, as in the file or with its rows interleaved, and what it is in float64."""
   qt = next(qt for qt in QUANT_TYPES.values() if qt.name == name)
   if name in ("F16", "F32"):
     raw = np.random.default_rng(0).standard_normal((rows, n)).astype(NUMPY[qt.dtype]).tobytes()
   else: raw = random_blocks(np.random.default_rng(0), name, rows * n // qt.block, 0.02)
-  out = np.zeros((rows, qt.row_items(n)), NUMPY[qt.dtype])
-  pack(qt, raw, n, out)
-  return qt, Tensor(out).realize(), reference(qt, raw, n).reshape(rows, n).astype(np.float64)
+  wanted, found = reference(qt, raw, n).reshape(rows, n).astype(np.float64), None
+  if stream and qt.unit < 4: packed = Tensor(np.frombuffer(raw, f"u{qt.unit}").reshape(rows, -1)).realize()
+  else:
+    pack(qt, raw, n, out := np.zeros((rows, qt.row_items(n)), NUMPY[qt.dtype]))
+    packed = Tensor(out).realize()
+  if stream:
+    assert (found := layout(qt, Device[Device.DEFAULT].renderer, rows, n)) is not None and found.tile > 1
+    stored = Tensor.zeros(rows // found.tile, found.row_words(n // qt.block), found.tile, dtype=dtypes.uint32)
+    packed = found.rows(found.store(stored.contiguous().realize(), packed.reshape(rows, n // qt.block, -1), 0))
+  return lambda: dequantize(qt, packed, n, found), wanted
 
 def vector(*shape: int, seed: int = 1) -> np.ndarray:
   return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
-def matvec(name: str, rows: int, n: int, norm: bool = False) -> tuple[Tensor, np.ndarray]:
+def matvec(name: str, rows: int, n: int, norm: bool = False, stream: bool = False) -> tuple[Tensor, np.ndarray]:
   """x @ w.T, or norm(x) @ w.T, and what it should be."""
-  qt, packed, w = weight(name, rows, n)
+  lazy_w, w = weight(name, rows, n, stream)
   x, by = vector(1, n), vector(n, seed=2) if norm else np.ones(n, np.float32)
   lazy = Tensor(x).realize() * Tensor(by).realize() * 0.5 if norm else Tensor(x).realize()
   wanted = (x.astype(np.float64) * by * (0.5 if norm else 1)) @ w.T
-  return lazy @ dequantize(qt, packed, n).transpose(-1, -2), wanted
+  return lazy @ lazy_w().transpose(-1, -2), wanted
 
-def with_int8(name: str, rows: int, n: int) -> tuple[Tensor, np.ndarray]:
+def with_int8(name: str, rows: int, n: int, tokens: int = 1) -> tuple[Tensor, np.ndarray]:
   """x @ w.T for an x of int8 and a scale for each 32 of them."""
-  qt, packed, w = weight(name, rows, n)
-  rng = np.random.default_rng(3)
-  q, scale = rng.integers(-128, 128, n).astype(np.int8), vector(n // 32)
-  x = Tensor(q).realize().float().reshape(-1, 32) * Tensor(scale).realize().reshape(-1, 1)
-  wanted = (q.reshape(-1, 32) * scale[:, None].astype(np.float64)).reshape(1, n) @ w.T
-  return x.reshape(1, n) @ dequantize(qt, packed, n).transpose(-1, -2), wanted
+  lazy_w, w = weight(name, rows, n, True)
+  q = np.random.default_rng(3).integers(-128, 128, (tokens, n)).astype(np.int8)
+  scale = vector(tokens, n // 32)
+  x = Tensor(q).realize().float().reshape(tokens, -1, 32) * Tensor(scale).realize().unsqueeze(-1)
+  wanted = (q.reshape(tokens, -1, 32) * scale[..., None].astype(np.float64)).reshape(tokens, n) @ w.T
+  return x.reshape(tokens, n) @ lazy_w().transpose(-1, -2), wanted
 
 def embedding() -> tuple[Tensor, np.ndarray]:
-  qt, packed, w = weight("Q8_0", 40000, 32)
-  return select(qt, packed, 32, (Tensor([31, 4], dtype=dtypes.int32).realize(),)), w[[31, 4]]
+  lazy_w, w = weight("Q8_0", 40000, 32)
+  return lazy_w()[Tensor([31, 4], dtype=dtypes.int32).realize()], w[[31, 4]]
 
-CASES = {"embedding": embedding, "large": functools.partial(matvec, "Q8_0", 1024, 1024),
+CASES = {"embedding": embedding, "large": functools.partial(matvec, "Q6_K", 1024, 1024, stream=True),
          "norm": functools.partial(matvec, "Q8_0", 64, 1024, True)} | \
         {n: functools.partial(matvec, n, 64, 1024) for n in ("Q4_K", "Q6_K", "Q5_0", "MXFP4", "IQ4_XS", "F16")} | \
-        {f"int8 {name}": functools.partial(with_int8, name, 64, 1024) for name in activations.TYPES}
+        {f"rows {n}": functools.partial(matvec, n, 64, 1024, stream=True) for n in ("Q4_K", "Q8_0", "MXFP4")} | \
+        {f"int8 {name}": functools.partial(with_int8, name, 64, 512) for name in STREAMS} | \
+        {"tokens": functools.partial(with_int8, "Q4_K", 1024, 1024, 5)}
 
 def error(lazy: Tensor, wanted: np.ndarray) -> float:
   """The largest, as a fraction of the root mean square of what is wanted."""
@@ -100,8 +111,9 @@ def on_gpu() -> str:
 @functools.cache
 def seen(off: str = "") -> dict[str, dict]:
   """Without lanes kernels are large: only what is needed."""
-  names = ["Q4_K", "F16", "int8 Q4_K"] if off in ("lanes", "passes") else \
-          [name for name in CASES if off in ("", "int_dots") or not name.startswith("int8") or name == "int8 Q4_K"]
+  names = list(CASES) if off in ("", "int_dots") else ["Q4_K", "F16", "rows Q4_K"] if off in ("lanes", "passes") else \
+          [name for name in CASES if not name.startswith(("int8", "rows", "tokens"))]
+  if off in ("shared_sums", "nested_reduce", "tables"): names += ["rows Q4_K", "int8 Q4_K", "int8 MXFP4"]
   return child.call(look, names, **({f"NO_{off.upper()}": "1"} if off else {})).value
 
 def sources(name: str, off: str) -> tuple[str, str]:
@@ -113,7 +125,7 @@ def test_numbers():
 
 # those that change a kernel
 PATCHES = ("gathers", "shared_sums", "shared_factors", "vectors", "tables", "narrow", "lanes", "nested_reduce",
-           "int_dots", "group_factors", "matvec", "prefetch", "passes")
+           "int_dots", "group_factors", "matvec", "streams", "passes")
 
 @pytest.mark.parametrize("off", [*PATCHES, "patches"])
 def test_numbers_without(off):
@@ -171,18 +183,29 @@ def test_nested_reduce(name):
   """A scale is multiplied once for all weights of its group."""
   assert seen()[name]["ops"] < 0.9 * seen("nested_reduce")[name]["ops"]
 
-@pytest.mark.parametrize("name", sorted(activations.TYPES))
+def test_rows_are_lanes():
+  """16 rows side by side are a vector: no sum of its elements, and one store of them all."""
+  here, off = sources("rows Q4_K", "lanes")
+  assert re.search(r"^  +\*\(\(float16\*\)\(\(data0", here, re.M) and "data0" not in re.sub(r"\(float16\*\)\(\(data0", "",
+    here[here.index("{"):]) and "float16" not in off
+
+def test_tokens():
+  """The loop over tokens is inside of that over tiles of rows."""
+  loops = re.findall(r"for \(int \w+ = 0; \w+ < (\d+)", seen()["tokens"]["source"])
+  assert loops[-2:] == ["5", "4"]
+
+@pytest.mark.parametrize("name", STREAMS)
 def test_int_dots(name):
   """The products of int8 with all of the types that the app multiplies by it."""
   here, off = sources(f"int8 {name}", "int_dots")
-  assert "dot_of_" in here and "dot_of_" not in off
-  assert "signed_char" not in re.sub(r"signed_char32", "", here[here.index("for (int Lidx1"):])
+  assert "add_dots_of_" in here and "add_dots_of_" not in off
+  assert here.count("= ((add_dots_of_") + here.count("add_dots_of_") > 8
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="for x86")
-@pytest.mark.parametrize("arch", ["x86-64-v3", "x86-64-v2"])
+@pytest.mark.parametrize("arch", ["x86-64-v3", "x86-64-v2", "x86-64"])
 def test_int_dots_of_other_processors(arch):
   """With the instructions of AVX2, and with none for that."""
-  found = child.call(look, [f"int8 {name}" for name in ("Q4_K", "Q8_0")], DEV=f"CPU:CLANG:x86_64,{arch}").value
+  found = child.call(look, [f"int8 {name}" for name in ("Q4_K", "Q8_0", "MXFP4")], DEV=f"CPU:CLANG:x86_64,{arch}").value
   assert {name: row["error"] for name, row in found.items() if row["error"] > MOST} == {}
 
 @pytest.mark.parametrize("name", ["Q4_K", "MXFP4"])
@@ -196,10 +219,11 @@ def test_matvec():
   assert "THREAD" in seen()["Q6_K"]["opts"] or seen()["Q6_K"]["opts"].count("UNROLL") > 3
   assert seen("matvec")["Q6_K"]["opts"].count("UNROLL") < seen()["Q6_K"]["opts"].count("UNROLL")
 
-def test_prefetch():
-  """Of a matrix that no cache holds."""
-  here, off = sources("large", "prefetch")
-  assert "__builtin_prefetch" in here and "__builtin_prefetch" not in off
+def test_streams():
+  """Of a matrix that no cache holds: loads in order."""
+  here, off = sources("large", "streams")
+  at = [int(place) for place in re.findall(r"\(volatile unsigned_int16\*\)\(\(\w+\+\(\w+\+(\d+)\)", here)]
+  assert len(at) == 52 and at == sorted(at) and "volatile" not in off
 
 def test_splice():
   """Numbers of a few bits become floats without a conversion, which GPUs do at a quarter of the speed or less."""
@@ -207,11 +231,11 @@ def test_splice():
   assert here.count("(float)(") < off.count("(float)(") and "as_float" in here
 
 def test_compile_workers_make_the_same_kernels():
-  found = child.call(look, list(CASES), True, PARALLEL="1").value
+  found = child.call(look, ["Q4_K", "F16", "MXFP4", "norm", "large", "int8 Q6_K", "int8 IQ4_XS"], True, PARALLEL="1").value
   assert {name for name, row in found.items() if row["worker"] != row["source"]} == set()
 
 def test_stock_sees_none_of_it():
-  assert all("float16" not in row["source"] and "prefetch" not in row["source"] for row in seen("patches").values())
+  assert all("float16" not in row["source"] and "volatile" not in row["source"] for row in seen("patches").values())
 
 # sizes of models: rows of vocabularies and hidden layers that powers of two do not divide, and their widths
 @pytest.mark.parametrize(("name", "sizes"), [
