@@ -1,0 +1,81 @@
+"""
+The schedule of a matrix-vector product where neighbouring threads share a row: a part of matvec.py.
+
+Why: what a GPU wants is 16 bytes a thread in one load, a warp's loads side by side, enough threads for all of its
+  multiprocessors, and x in registers for several rows. The weights' loops are in the order of the weights; a packed
+  matrix has another: fields of a word, words of a plane, blocks.
+How: by the strides of the load that brings most of the weights. Loops that it does not depend on are inside of a word
+  and are unrolled, then the loops with the smallest strides until they are 16 bytes; the loops with the next strides
+  are shared by the threads of a row, as many as make a warp. What is left is a loop. A thread has the same place in
+  several rows, as many as its registers allow; a group of threads has as many rows as fill it.
+Numbers: tests/gpu_schedules.py prints them, for all types and shapes; no card was at hand to time it.
+Upstream: not sent.
+"""
+from __future__ import annotations
+from typing import TYPE_CHECKING
+from tinygrad.codegen.opt import KernelOptError, Opt, OptOps
+from tinygrad.codegen.opt.postrange import Scheduler
+from tinygrad.helpers import getenv, prod
+from tinygrad.uop.ops import UOp
+from tinygrad_llm.patches import lanes
+if TYPE_CHECKING: from tinygrad_llm.patches.matvec import Sum
+
+MV_NAMES = ("MV_THREADS_PER_ROW", "MV_BLOCKSIZE", "MV_ROWS_PER_THREAD")
+# threads a row, a warp; warps of a group; rows of a thread. Best on sm_87 of what GiveThanksAlways/tinygrad tried
+DEFAULTS = (32, 4, 4)
+
+BYTES = 16     # of a load
+UNROLLED = 32  # steps of a loop at most
+VALUES = 256   # weights of all rows that a thread unpacks in a step
+
+def size(r: UOp) -> int: return int(r.vmax) + 1
+
+def _main(s: Sum) -> UOp:
+  """The load of the weights that has most of their bytes."""
+  return max(s.ws, key=lambda u: prod(size(r) for r in s.loops if r in u.ranges) * u.dtype.itemsize)
+
+def _divisor(n: int, most: int) -> int:
+  """The largest divisor up to `most`; a power of two if that is not much less: they are exchanged in fewer steps."""
+  best = max(d for d in range(1, min(n, most) + 1) if n % d == 0)
+  two = max(d for d in (1 << i for i in range(most.bit_length())) if n % d == 0 and d <= most)
+  return two if two * 2 > best else best
+
+def _part(k: Scheduler, op: OptOps, r: UOp, amount: int) -> UOp|None:
+  """Unrolls `amount` steps of a loop or gives them to as many threads; the rest of the loop, if there is one."""
+  axis = k.rngs.index(r)
+  axes = k.unrollable_dims if op is OptOps.UNROLL else [i for i, q in enumerate(k.rngs) if q in k.ranges_of(r.arg[-1])]
+  k.apply_opt(Opt(op, axes.index(axis), 0 if op is OptOps.UNROLL and amount == size(r) else amount))
+  return None if amount == size(r) else r.replace(src=(r.src[0].const_like(size(r) // amount),))
+
+def on_gpu(k: Scheduler, s: Sum) -> Scheduler|str:
+  """Threads of a warp read what follows each other in w, 16 bytes each, and add up a row."""
+  if s.rows is None: return "no axis that only the weight has"
+  threads, warps, per_thread = (getenv(name, default) for name, default in zip(MV_NAMES, DEFAULTS))
+  main, k, unrolled = _main(s), k.copy(), 1
+  order = {r: n for r, n in sorted(lanes.strides(main.src[1].get_idx()).items(), key=lambda x: x[1]) if r in s.loops}
+  if not order or set(order) != {r for r in s.loops if r in main.ranges}: return "no constant strides"
+  for r in s.loops:
+    if r not in order and size(r) <= UNROLLED and unrolled * size(r) <= VALUES:
+      _part(k, OptOps.UNROLL, r, size(r))
+      unrolled *= size(r)
+  together, rest, group = 1, list[UOp](), 1
+  for r, stride in order.items():  # neighbours in memory: a load
+    left: UOp|None = r
+    if stride == together and (n := _divisor(size(r), BYTES // main.dtype.itemsize // together)) > 1:
+      left = _part(k, OptOps.UNROLL, r, n)
+      together *= n
+    if left is not None: rest.append(left)
+  for r in rest:  # neighbours of those: a warp
+    if (n := _divisor(size(r), threads // group)) <= 1: continue
+    try: _part(k, OptOps.GROUP, r, n)
+    except KernelOptError: break
+    group *= n
+  rows = size(s.rows)
+  while per_thread > 1 and (rows % per_thread or per_thread * unrolled * together > VALUES): per_thread //= 2
+  block = _divisor(rows // per_thread, max(1, warps * threads // group))
+  row = s.rows
+  if block > 1:
+    k.apply_opt(Opt(OptOps.LOCAL, k.rngs.index(row), block))
+    row = row.replace(src=(row.src[0].const_like(rows // block),))
+  if per_thread > 1 and row in k.rngs: k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(row), per_thread))
+  return k
