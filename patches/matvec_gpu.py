@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from tinygrad.codegen.opt import KernelOptError, Opt, OptOps
 from tinygrad.codegen.opt.postrange import Scheduler
+from tinygrad.dtype import dtypes
 from tinygrad.helpers import getenv, prod
 from tinygrad.uop.ops import UOp
 from tinygrad_llm.patches import lanes
@@ -26,6 +27,7 @@ DEFAULTS = (32, 4, 4)
 
 BYTES = 16     # of a load
 UNROLLED = 32  # steps of a loop at most
+SHARED = 64    # weights with the same factors that a thread unpacks in a step at most
 VALUES = 256   # weights of all rows that a thread unpacks in a step
 
 def size(r: UOp) -> int: return int(r.vmax) + 1
@@ -33,6 +35,12 @@ def size(r: UOp) -> int: return int(r.vmax) + 1
 def _main(s: Sum) -> UOp:
   """The load of the weights that has most of their bytes."""
   return max(s.ws, key=lambda u: prod(size(r) for r in s.loops if r in u.ranges) * u.dtype.itemsize)
+
+def _changing(red: UOp, s: Sum, piece: set[UOp]) -> set[UOp]:
+  """The loops that change the weights' factors, which are what is computed from weights alone and not of a piece."""
+  values = [u for u in red.src[0].toposort() if dtypes.is_float(u.dtype) and s.rows in u.ranges]
+  return {r for u in values if not piece & set(u.ranges) and not set(s.xs) & u.backward_slice_with_self.keys()
+          for r in u.ranges}
 
 def _divisor(n: int, most: int) -> int:
   """The largest divisor up to `most`; a power of two if that is not much less: they are exchanged in fewer steps."""
@@ -51,27 +59,35 @@ def on_gpu(k: Scheduler, s: Sum) -> Scheduler|str:
   """Threads of a warp read what follows each other in w, 16 bytes each, and add up a row."""
   if s.rows is None: return "no axis that only the weight has"
   threads, warps, per_thread = (getenv(name, default) for name, default in zip(MV_NAMES, DEFAULTS))
-  main, k, unrolled = _main(s), k.copy(), 1
+  main, red, k, unrolled = _main(s), k.reduceops[0], k.copy(), 1
   order = {r: n for r, n in sorted(lanes.strides(main.src[1].get_idx()).items(), key=lambda x: x[1]) if r in s.loops}
   if not order or set(order) != {r for r in s.loops if r in main.ranges}: return "no constant strides"
   for r in s.loops:
     if r not in order and size(r) <= UNROLLED and unrolled * size(r) <= VALUES:
       _part(k, OptOps.UNROLL, r, size(r))
       unrolled *= size(r)
-  together, rest, group = 1, list[UOp](), 1
+  together, piece, rest, group = 1, set[UOp](), dict[UOp, UOp](), 1
   for r, stride in order.items():  # neighbours in memory: a load
     left: UOp|None = r
     if stride == together and (n := _divisor(size(r), BYTES // main.dtype.itemsize // together)) > 1:
       left = _part(k, OptOps.UNROLL, r, n)
       together *= n
-    if left is not None: rest.append(left)
-  for r in rest:  # neighbours of those: a warp
+      piece.add(r)
+    if left is not None: rest[r] = left
+  unrolled *= together
+  if s.packed:
+    changing = _changing(red, s, piece)
+    for r in [r for r in rest if r not in changing]:
+      if unrolled * (n := size(rest[r])) > SHARED: continue
+      _part(k, OptOps.UNROLL, rest.pop(r), n)
+      unrolled *= n
+  for r in rest.values():  # neighbours of those: a warp
     if (n := _divisor(size(r), threads // group)) <= 1: continue
     try: _part(k, OptOps.GROUP, r, n)
     except KernelOptError: break
     group *= n
   rows = size(s.rows)
-  while per_thread > 1 and (rows % per_thread or per_thread * unrolled * together > VALUES): per_thread //= 2
+  while per_thread > 1 and (rows % per_thread or per_thread * unrolled > VALUES): per_thread //= 2
   block = _divisor(rows // per_thread, max(1, warps * threads // group))
   row = s.rows
   if block > 1:

@@ -138,7 +138,7 @@ def needed_ops(ast: UOp, ren: Renderer, weights: int) -> float:
   finally: passes.after_opts.remove(look)
   total = 0.0
   for u in seen[0].toposort():
-    if u.dtype is dtypes.weakint or u.dtype is dtypes.void: continue
+    if u.dtype is dtypes.void: continue
     if u.op is Ops.REDUCE: total += math.prod(int(r.vmax) + 1 for r in {*u.src[1:], *u.ranges})
     elif u.op in GroupOp.ALU and u.op_in_backward_slice_with_self(Ops.INDEX):
       total += math.prod(int(r.vmax) + 1 for r in u.ranges) * (1 - _identity(u))
