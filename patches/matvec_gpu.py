@@ -29,6 +29,8 @@ BYTES = 16     # of a load
 UNROLLED = 32  # steps of a loop at most
 SHARED = 64    # weights with the same factors that a thread unpacks in a step at most
 VALUES = 256   # weights of all rows that a thread unpacks in a step
+NUMBERS = 128  # that a thread holds at the same time: of x, and of each row words, and FACTORS for each group of weights
+FACTORS = 4
 
 def size(r: UOp) -> int: return int(r.vmax) + 1
 
@@ -75,19 +77,20 @@ def on_gpu(k: Scheduler, s: Sum) -> Scheduler|str:
       piece.add(r)
     if left is not None: rest[r] = left
   unrolled *= together
+  changing = _changing(red, s, piece)
   if s.packed:
-    changing = _changing(red, s, piece)
     for r in [r for r in rest if r not in changing]:
       if unrolled * (n := size(rest[r])) > SHARED: continue
       _part(k, OptOps.UNROLL, rest.pop(r), n)
-      unrolled *= n
+      unrolled, together = unrolled * n, together * n
   for r in rest.values():  # neighbours of those: a warp
     if (n := _divisor(size(r), threads // group)) <= 1: continue
     try: _part(k, OptOps.GROUP, r, n)
     except KernelOptError: break
     group *= n
-  rows = size(s.rows)
-  while per_thread > 1 and (rows % per_thread or per_thread * unrolled > VALUES): per_thread //= 2
+  rows, of_row = size(s.rows), together + FACTORS * prod(size(r) for r in s.loops if r in changing and r not in order)
+  while per_thread > 1 and (rows % per_thread or per_thread * unrolled > VALUES or
+                            unrolled + per_thread * of_row > NUMBERS): per_thread //= 2
   block = _divisor(rows // per_thread, max(1, warps * threads // group))
   row = s.rows
   if block > 1:
