@@ -9,9 +9,11 @@ Numbers: operations a weight, 2048 x 2048: Q4_0 6.7 -> 6.4, MXFP4 14.2 -> 12.9.
 Upstream: not sent.
 """
 from __future__ import annotations
+import functools, operator
 from tinygrad.dtype import dtypes
+from tinygrad.helpers import partition
 from tinygrad.renderer import Renderer
-from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, graph_rewrite
+from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import passes
 
 SEAMS = {
@@ -26,10 +28,24 @@ def _unmask(x: UOp, wide: UOp, by: UOp, narrow: UOp) -> UOp|None:
   return (x >> by) & narrow.val
 
 def _add_shifts(x: UOp, a: UOp, b: UOp) -> UOp|None:
-  return x >> (a + b) if min(a.vmin, b.vmin) >= 0 and a.vmax + b.vmax < BITS else None
+  if min(a.vmin, b.vmin) < 0 or a.vmax + b.vmax >= BITS or not _is_fixed(a) and _is_fixed(b): return None
+  return x >> (a + b)
+
+def _is_fixed(u: UOp) -> bool: return all(r.arg[-1] in (AxisType.UNROLL, AxisType.UPCAST) for r in u.ranges)
+
+def _thread_first(x: UOp, by: UOp) -> UOp|None:
+  """What the thread or a loop shifts by comes first: once for all fields of a word."""
+  fixed, loose = partition(by.split_uop(Ops.ADD), _is_fixed)
+  if not loose or all(u.op is Ops.CONST for u in fixed): return None
+  return (x >> functools.reduce(operator.add, loose)) >> functools.reduce(operator.add, fixed)
+
+def _join(low: UOp, high: UOp, by: UOp) -> UOp|None:
+  return low | (high << by) if 0 <= low.vmin and low.vmax < 1 << by.val else None
 
 pm_fields = PatternMatcher([
+  (UPat.var("low", dtypes.uint32) + (UPat.var("high") << UPat.cvar("by")), _join),
   ((((UPat.var("x", dtypes.uint32) & UPat.cvar("wide")) >> UPat.var("by")) & UPat.cvar("narrow")), _unmask),
+  (UPat.var("x", dtypes.uint32) >> UPat.var("by"), _thread_first),
   ((UPat.var("x", dtypes.uint32) >> UPat.var("a")) >> UPat.var("b"), _add_shifts),
 ])
 
