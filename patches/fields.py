@@ -33,10 +33,17 @@ def _add_shifts(x: UOp, a: UOp, b: UOp) -> UOp|None:
 
 def _is_fixed(u: UOp) -> bool: return all(r.arg[-1] in (AxisType.UNROLL, AxisType.UPCAST) for r in u.ranges)
 
+def _terms(u: UOp) -> list[UOp]:
+  """What a number of bits is the sum of."""
+  if u.op is Ops.ADD: return [t for s in u.src for t in _terms(s)]
+  if u.op is Ops.CAST and dtypes.is_int(u.src[0].dtype): return [t.cast(u.dtype) for t in _terms(u.src[0])]
+  if u.op in (Ops.MUL, Ops.SHL) and u.src[1].op is Ops.CONST: return [u.replace(src=(t, u.src[1])) for t in _terms(u.src[0])]
+  return [u]
+
 def _thread_first(x: UOp, by: UOp) -> UOp|None:
   """What the thread or a loop shifts by comes first: once for all fields of a word."""
-  fixed, loose = partition(by.split_uop(Ops.ADD), _is_fixed)
-  if not loose or all(u.op is Ops.CONST for u in fixed): return None
+  fixed, loose = partition(_terms(by), _is_fixed)
+  if not loose or not any(u.ranges for u in fixed): return None
   return (x >> functools.reduce(operator.add, loose)) >> functools.reduce(operator.add, fixed)
 
 def _join(low: UOp, high: UOp, by: UOp) -> UOp|None:

@@ -7,7 +7,8 @@ Why: what a GPU wants is 16 bytes a thread in one load, a warp's loads side by s
 How: by the strides of the load that brings most of the weights. Loops that it does not depend on are inside of a word
   and are unrolled, then the loops with the smallest strides until they are 16 bytes; the loops with the next strides
   are shared by the threads of a row, as many as make a warp. What is left is a loop. A thread has the same place in
-  several rows, as many as its registers allow; a group of threads has as many rows as fill it.
+  several rows, as many as its registers allow; a group of threads has as many rows as make WARPS warps.
+  MV_THREADS_PER_ROW, MV_BLOCKSIZE (in warps) and MV_ROWS_PER_THREAD override the numbers.
 Numbers: tests/gpu_schedules.py prints them, for all types and shapes; no card was at hand to time it.
 Upstream: not sent.
 """
@@ -22,14 +23,13 @@ from tinygrad_llm.patches import lanes
 if TYPE_CHECKING: from tinygrad_llm.patches.matvec import Sum
 
 MV_NAMES = ("MV_THREADS_PER_ROW", "MV_BLOCKSIZE", "MV_ROWS_PER_THREAD")
-# threads a row, a warp; warps of a group; rows of a thread. Best on sm_87 of what GiveThanksAlways/tinygrad tried
-DEFAULTS = (32, 4, 4)
+THREADS, WARPS, ROWS = 32, 4, 4  # 32/4/4 was best on sm_87 of what GiveThanksAlways/tinygrad tried
 
 BYTES = 16     # of a load
 UNROLLED = 32  # steps of a loop at most
 SHARED = 64    # weights with the same factors that a thread unpacks in a step at most
 VALUES = 256   # weights of all rows that a thread unpacks in a step
-NUMBERS = 128  # that a thread holds at the same time: of x, and of each row words, and FACTORS for each group of weights
+NUMBERS = 144  # that a thread holds at the same time: of x, and of each row words, and FACTORS for a group of weights
 FACTORS = 4
 
 def size(r: UOp) -> int: return int(r.vmax) + 1
@@ -57,40 +57,48 @@ def _part(k: Scheduler, op: OptOps, r: UOp, amount: int) -> UOp|None:
   k.apply_opt(Opt(op, axes.index(axis), 0 if op is OptOps.UNROLL and amount == size(r) else amount))
   return None if amount == size(r) else r.replace(src=(r.src[0].const_like(size(r) // amount),))
 
+def _rows(s: Sum, unroll: dict[UOp, int], piece: set[UOp], changing: set[UOp]) -> int:
+  """How many rows a thread has registers for."""
+  values, planes = prod(unroll.values()), sum(piece <= set(u.ranges) for u in s.ws) if piece else 1
+  words = sum(prod(n for r, n in unroll.items() if r in u.ranges) for u in s.ws)
+  of_row = words + FACTORS * prod(n for r, n in unroll.items() if r in changing)
+  rows = max(1, ROWS // planes)
+  while rows > 1 and (rows * values > VALUES or values + rows * of_row > NUMBERS): rows //= 2
+  return rows
+
 def on_gpu(k: Scheduler, s: Sum) -> Scheduler|str:
   """Threads of a warp read what follows each other in w, 16 bytes each, and add up a row."""
   if s.rows is None: return "no axis that only the weight has"
-  threads, warps, per_thread = (getenv(name, default) for name, default in zip(MV_NAMES, DEFAULTS))
-  main, red, k, unrolled = _main(s), k.reduceops[0], k.copy(), 1
+  threads, warps = getenv(MV_NAMES[0], THREADS), getenv(MV_NAMES[1], WARPS)
+  main, red, k, unroll = _main(s), k.reduceops[0], k.copy(), dict[UOp, int]()
   order = {r: n for r, n in sorted(lanes.strides(main.src[1].get_idx()).items(), key=lambda x: x[1]) if r in s.loops}
   if not order or set(order) != {r for r in s.loops if r in main.ranges}: return "no constant strides"
   for r in s.loops:
-    if r not in order and size(r) <= UNROLLED and unrolled * size(r) <= VALUES:
+    if r not in order and size(r) <= UNROLLED and prod(unroll.values()) * size(r) <= VALUES:
       _part(k, OptOps.UNROLL, r, size(r))
-      unrolled *= size(r)
+      unroll[r] = size(r)
   together, piece, rest, group = 1, set[UOp](), dict[UOp, UOp](), 1
   for r, stride in order.items():  # neighbours in memory: a load
     left: UOp|None = r
     if stride == together and (n := _divisor(size(r), BYTES // main.dtype.itemsize // together)) > 1:
       left = _part(k, OptOps.UNROLL, r, n)
-      together *= n
+      together, unroll[r] = together * n, n
       piece.add(r)
     if left is not None: rest[r] = left
-  unrolled *= together
   changing = _changing(red, s, piece)
   if s.packed:
     for r in [r for r in rest if r not in changing]:
-      if unrolled * (n := size(rest[r])) > SHARED: continue
+      if prod(unroll.values()) * (n := size(rest[r])) > SHARED: continue
       _part(k, OptOps.UNROLL, rest.pop(r), n)
-      unrolled, together = unrolled * n, together * n
+      unroll[r] = unroll.get(r, 1) * n
   for r in rest.values():  # neighbours of those: a warp
     if (n := _divisor(size(r), threads // group)) <= 1: continue
     try: _part(k, OptOps.GROUP, r, n)
     except KernelOptError: break
     group *= n
-  rows, of_row = size(s.rows), together + FACTORS * prod(size(r) for r in s.loops if r in changing and r not in order)
-  while per_thread > 1 and (rows % per_thread or per_thread * unrolled > VALUES or
-                            unrolled + per_thread * of_row > NUMBERS): per_thread //= 2
+  rows = size(s.rows)
+  per_thread = getenv(MV_NAMES[2], 0) or _rows(s, unroll, piece, changing)
+  while rows % per_thread: per_thread -= 1
   block = _divisor(rows // per_thread, max(1, warps * threads // group))
   row = s.rows
   if block > 1:

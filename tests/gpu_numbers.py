@@ -7,6 +7,7 @@ The runtime is that of the wheels intel-opencl-rt and intel-cmplr-lib-rt (270 MB
 OCL_ICD_FILENAMES say.
 """
 import argparse
+import dataclasses
 import functools
 import os
 import pathlib
@@ -14,16 +15,21 @@ import sys
 from collections.abc import Sequence
 
 import child
+import gpu_lockstep
+import gpu_renderers
 import numpy as np
 import tinygrad_llm  # noqa: F401  (before tinygrad: it applies the patches)
 from gguf import GGMLQuantizationType, quants
+from gpu_renderers import RENDERERS
 from gpu_schedules import TYPES
 from synthetic import random_blocks
 from tinygrad import Device, Tensor, dtypes
 from tinygrad.codegen.opt import Opt, OptOps
 from tinygrad.engine.realize import compile_linear, run_linear
+from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.quant import QUANT_TYPES, QuantType, dequantize, layout, pack, reference
 
+NUMPY = {dtypes.uint32: np.uint32, dtypes.float32: np.float32, dtypes.float16: np.float16}
 MOST = 2e-3  # error, as a fraction of the root mean square of the results
 SHAPES = ((48, 768), (64, 2048), (40, 3584))  # rows, n
 
@@ -50,12 +56,11 @@ def file_rows(qt: QuantType, rows: int, n: int) -> np.ndarray:
   return random_blocks(rng, qt.name, rows * n // qt.block, 0.02).reshape(rows, -1)
 
 def matvec(name: str, rows: int, n: int) -> tuple[Tensor, np.ndarray]:
-  """The lazy product of a matrix, in the layout for the default device, with a vector; and what it should be."""
+  """The lazy product of a matrix, in the layout for GPUs, with a vector; and what it should be."""
   qt = next(qt for qt in QUANT_TYPES.values() if qt.name == name)
-  raw, lay = file_rows(qt, rows, n), layout(qt, Device[Device.DEFAULT].renderer, rows, n)
-  kind = {dtypes.uint32: np.uint32, dtypes.float16: np.float16}[qt.dtype]
+  raw, lay = file_rows(qt, rows, n), layout(qt, RENDERERS["CUDA"], rows, n)
   if lay is None:
-    pack(qt, raw, n, held := np.zeros((rows, qt.row_items(n)), kind))
+    pack(qt, raw, n, held := np.zeros((rows, qt.row_items(n)), NUMPY[qt.dtype]))
     packed = Tensor(held).realize()
   else:
     blocks = n // qt.block
@@ -70,27 +75,44 @@ def matvec(name: str, rows: int, n: int) -> tuple[Tensor, np.ndarray]:
   wanted = reference(qt, raw.reshape(-1), n).reshape(rows, n).astype(np.float64) @ x.astype(np.float64)
   return Tensor(x.reshape(1, 1, n)).realize() @ dequantize(qt, packed, n, lay).transpose(-1, -2), wanted
 
-def error(name: str, rows: int, n: int, opts: Sequence[Opt] | None = None) -> tuple[float, str]:
-  """The largest error, as a fraction of the root mean square; and the opts. `opts`: those to apply, not the heuristic's."""
-  y, wanted = matvec(name, rows, n)
-  linear, variables = y.linear_with_vars()
-  if opts is not None:
-    call = linear.src[-1]
-    ast = call.src[0].replace(arg=call.src[0].arg.__class__(**{**vars(call.src[0].arg), "opts_to_apply": tuple(opts)}))
-    linear = linear.replace(src=(*linear.src[:-1], call.replace(src=(ast, *call.src[1:]))))
-  compiled = compile_linear(linear)
-  run_linear(compiled, variables)
-  found = np.frombuffer(y.uop.base.buffer.as_memoryview(), np.float32)
-  applied = " ".join(f"{opt.op.name}:{opt.axis}:{opt.arg}" for opt in compiled.src[-1].src[0].src[0].arg.applied_opts)
-  return float(np.abs(found - wanted).max() / np.sqrt((wanted ** 2).mean())), applied
+def with_opts(ast: UOp, opts: Sequence[Sequence] | None) -> UOp:
+  """A kernel with given opts, (name, axis, arg) each, in place of the heuristic's; None: with the heuristic's."""
+  if opts is None: return ast
+  return ast.replace(arg=dataclasses.replace(ast.arg, opts_to_apply=tuple(Opt(OptOps[o], *at) for o, *at in opts)))
 
-def errors(names: list[str], shapes: list[list[int]]) -> dict[str, float]:
-  """Of the heuristic's schedules: {type: the largest of all shapes}."""
-  return {name: max(error(name, rows, n)[0] for rows, n in shapes) for name in names}
+def _error(found: np.ndarray, wanted: np.ndarray) -> float:
+  return float(np.abs(found - wanted).max() / np.sqrt((wanted ** 2).mean()))
 
-def with_opts(name: str, rows: int, n: int, opts: list[list]) -> float:
-  """Of a schedule written down: opts (name, axis, arg) each."""
-  return error(name, rows, n, [Opt(OptOps[op], axis, arg) for op, axis, arg in opts])[0]
+def errors(cases: list[tuple[str, int, int, list | None]]) -> list[float]:
+  """Of kernels run by the default device, (type, rows, n, opts) each: the largest, of the results' root mean square."""
+  found = []
+  for name, rows, n, opts in cases:
+    y, wanted = matvec(name, rows, n)
+    linear, variables = y.linear_with_vars()
+    *before, call = linear.src
+    call = call.replace(src=(with_opts(call.src[0], opts), *call.src[1:]))
+    run_linear(compile_linear(linear.replace(src=(*before, call))), variables)
+    found.append(_error(np.frombuffer(y.uop.base.buffer.as_memoryview(), np.float32), wanted))
+  return found
+
+def lockstep(cases: list[tuple[str, str, int, int, list | None]]) -> list[tuple[float, str, int, int, str]]:
+  """
+  Of kernels run by numpy, (renderer, type, rows, n, opts) each: the error, the opts, threads of a group, exchanges,
+  and the source.
+  """
+  found = []
+  for target, name, rows, n, opts in cases:
+    y, wanted = matvec(name, rows, n)
+    call = y.linear_with_vars()[0].src[-1]
+    uops = gpu_renderers.lowered(with_opts(call.src[0], opts), target)
+    kinds = {u.arg.slot: u.dtype for u in uops if u.op is Ops.PARAM}
+    args = {i: np.frombuffer(bytes(b.as_memoryview()) if b.is_allocated() else bytes(b.nbytes),
+                             NUMPY[kinds[i]]).copy() for i, b in enumerate(u.buffer for u in call.src[1:])}
+    gpu_lockstep.run(uops, args)
+    applied = " ".join(f"{opt.op.name}:{opt.axis}:{opt.arg}" for opt in gpu_renderers.opts(uops))
+    found.append((_error(args[0], wanted), applied, gpu_renderers.group(uops), sum(u.op is Ops.CUSTOM for u in uops),
+                  RENDERERS[target].render(uops)))
+  return found
 
 def main() -> None:
   parser = argparse.ArgumentParser(description="Execute the schedules for GPUs by OpenCL on the CPU.")
@@ -99,9 +121,12 @@ def main() -> None:
   args = parser.parse_args()
   if (env := opencl()) is None: sys.exit("no OpenCL runtime with halves is here; run: pip install intel-opencl-rt "
                                          "intel-cmplr-lib-rt, or set OPENCL_PATH and OCL_ICD_FILENAMES")
-  found = child.call(errors, args.types, args.shape or [list(shape) for shape in SHAPES], **env).value
-  for name, value in found.items(): print(f"{name:8s} {value:.1e} {'' if value < MOST else 'WRONG'}")
-  if any(not value < MOST for value in found.values()): sys.exit(1)
+  shapes = args.shape or SHAPES
+  found = child.call(errors, [[name, *shape, None] for name in args.types for shape in shapes], **env).value
+  for i, name in enumerate(args.types):
+    values = found[i * len(shapes):(i + 1) * len(shapes)]
+    print(f"{name:8s}", *[f"{value:.1e}" for value in values], "" if max(values) < MOST else "WRONG")
+  if any(not value < MOST for value in found): sys.exit(1)
 
 if __name__ == "__main__":
   import gpu_numbers
