@@ -30,7 +30,7 @@ BITS = 23     # of a float's mantissa
 TRIED = 1024  # values at most
 
 def _leaves(u: UOp, found: dict[UOp, range]) -> bool:
-  """Whether a value is computed from loops and fields of few bits alone, which go into `found` with all their values."""
+  """Whether a value is computed from loops and fields of few bits alone; they go into `found` with all their values."""
   if u in found or u.op is Ops.CONST: return True
   if u.op is Ops.RANGE: found[u] = range(int(u.vmax) + 1)
   elif u.op is Ops.AND and u.src[1].op is Ops.CONST and 0 <= u.src[1].val < 256 and u.op_in_backward_slice_with_self(
@@ -45,11 +45,13 @@ def _limits(u: UOp, memo: dict[UOp, tuple[int, int]]) -> tuple[int, int]:
 
 def _find_limits(u: UOp, memo: dict[UOp, tuple[int, int]]) -> tuple[int, int]:
   least, most = int(u.dtype.min), int(u.dtype.max)
-  if (found := dict[UOp, range]()) is not None and _leaves(u, found) and found:
+  found: dict[UOp, range] = {}
+  if _leaves(u, found) and found:
     tried = [evaluate(u, dict(zip(found, values))) for values in itertools.product(*found.values())]
     return int(min(tried)), int(max(tried))
-  if all(isinstance(v, int) for v in (u.vmin, u.vmax)): least, most = max(least, u.vmin), min(most, u.vmax)
-  of = [_limits(s, memo) for s in u.src if dtypes.is_int(s.dtype) and s.dtype is not dtypes.weakint or s.op is Ops.CONST]
+  least, most = max(least, int(u.vmin)), min(most, int(u.vmax))
+  known = [s for s in u.src if dtypes.is_int(s.dtype) and s.dtype is not dtypes.weakint or s.op is Ops.CONST]
+  of = [_limits(s, memo) for s in known]
   if u.op not in GroupOp.ALU | {Ops.CAST} or len(of) != len(u.src) or min(low for low, _ in of) < 0: return least, most
   highs = [high for _, high in of]
   if u.op is Ops.AND: return 0, min(most, *highs)
@@ -65,7 +67,7 @@ def _find_limits(u: UOp, memo: dict[UOp, tuple[int, int]]) -> tuple[int, int]:
 def splice(ctx: dict[UOp, tuple[int, int]], q: UOp) -> UOp|None:
   if not q.op_in_backward_slice_with_self(Ops.INDEX): return None
   least, most = _limits(q, ctx)
-  if 0 <= least and most < 1 << BITS:
+  if least >= 0 and most < 1 << BITS:
     return (q.cast(dtypes.uint32) | (127 + BITS << BITS)).bitcast(dtypes.float32) - float(1 << BITS)
   if not -(1 << BITS - 1) <= least <= most < 1 << BITS - 1: return None
   return (q.cast(dtypes.int32) + (2 * (127 + BITS) + 1 << BITS - 1)).bitcast(dtypes.float32) - float(3 << BITS - 1)

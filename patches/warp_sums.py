@@ -28,6 +28,7 @@ SEAMS = {
 }
 
 WARP = 32
+THREADS = (AxisType.LOCAL, AxisType.WARP, AxisType.GROUP_REDUCE)  # ranges that are threads of a block
 # what the thread whose number differs in one bit has
 EXCHANGE: dict[type[Renderer], str] = {
   CUDARenderer: "__shfl_xor_sync(0xffffffffu, {{0}}, {0})",
@@ -47,7 +48,7 @@ def in_a_warp(group: list[UOp], others: list[UOp]) -> bool:
 def run(sink: UOp, ren: Renderer) -> UOp:
   if (name := spelling(ren)) is None: return sink
   ops = sink.toposort()
-  threads = [u for u in ops if u.op is Ops.RANGE and u.arg[-1] in (AxisType.LOCAL, AxisType.WARP, AxisType.GROUP_REDUCE)]
+  threads = [u for u in ops if u.op is Ops.RANGE and u.arg[-1] in THREADS]
   group, others = partition(threads, lambda r: r.arg[-1] is AxisType.GROUP_REDUCE)
   sums = [u for u in ops if u.op is Ops.REDUCE and any(r in group for r in u.src[1:])]
   if len(sums) != 1 or sums[0].arg != (Ops.ADD, 0) or sums[0].dtype is not dtypes.float32: return sink
@@ -66,7 +67,9 @@ def _each(x: UOp) -> UOp|None:
   return UOp.stack(*[x.replace(src=tuple(s.index(*at) for s in x.src)) for at in places]).reshape(x.shape)
 
 pm_each = PatternMatcher([(UPat(Ops.CUSTOM, name="x"), _each)])
-pm_load = PatternMatcher([(UPat(Ops.CUSTOM, dtypes.float32, name="x"), lambda x: x.replace(src=tuple(map(maybe_load, x.src))))])
+pm_load = PatternMatcher([
+  (UPat(Ops.CUSTOM, dtypes.float32, name="x"), lambda x: x.replace(src=tuple(map(maybe_load, x.src)))),
+])
 
 def install() -> None:
   passes.after_opts.append(run)

@@ -2,7 +2,7 @@
 Eight halves are loaded at once where a renderer has a vector of them.
 
 Why: 16 bytes a thread is what a GPU loads best. tinygrad loads four numbers at once, of halves 8 bytes.
-How: memory_coalescing has lengths of 8 for halves behind a variable of the environment; it is told that they are wanted.
+How: memory_coalescing has lengths of 8 for halves behind a variable of the environment; it is told that it is set.
 Numbers: bytes of a load of an F16 matvec on CUDA: 8 -> 16; no card was at hand to time it.
 Upstream: not sent; there it is a property of the renderer.
 """

@@ -71,8 +71,9 @@ class Group:
       case Ops.WHERE: return np.where(*src)
       case Ops.MULACC: return src[0] * src[1] + src[2]
       case Ops.CUSTOM:
-        bit = int(re.fullmatch(r"(?:__shfl_xor_sync\(0xffffffffu|simd_shuffle_xor\(\{0\}), (?:\{0\}, )?(\d+)\)", u.arg)[1])
-        return src[0][np.arange(self.n) ^ bit]
+        spelled = re.fullmatch(r"(?:__shfl_xor_sync\(0xffffffffu, |simd_shuffle_xor\()\{0\}, (\d+)\)", u.arg)
+        assert spelled is not None, u.arg
+        return src[0][np.arange(self.n) ^ int(spelled[1])]
     assert u.op in GroupOp.ALU, u.op
     found = UNARY[u.op](src[0]) if u.op in UNARY else BINARY[u.op](*src)
     return found if u.op in GroupOp.Comparison else found.astype(_kind(u.dtype))

@@ -1,7 +1,7 @@
 """
-The schedules for GPUs executed: by OpenCL on the CPU, where its runtime is, against float64.
+The schedules for GPUs executed, against float64: by numpy, and by OpenCL on the CPU where its runtime is.
 
-  python tests/gpu_numbers.py [TYPE ..] [--shape ROWS N]    errors of all types (make gpu-numbers)
+  python tests/gpu_numbers.py [TYPE ..] [--shape ROWS N ..]    errors of all types (make gpu-numbers)
 
 The runtime is that of the wheels intel-opencl-rt and intel-cmplr-lib-rt (270 MB, x86-64), or what OPENCL_PATH and
 OCL_ICD_FILENAMES say.
@@ -119,13 +119,18 @@ def main() -> None:
   parser.add_argument("types", nargs="*", default=list(TYPES), metavar="TYPE")
   parser.add_argument("--shape", nargs=2, type=int, action="append", metavar=("ROWS", "N"))
   args = parser.parse_args()
+  cases = [[name, *shape, None] for name in args.types for shape in args.shape or SHAPES]
+  say("numpy, for CUDA", cases, [row[0] for row in child.call(lockstep, [["CUDA", *case] for case in cases]).value])
   if (env := opencl()) is None: sys.exit("no OpenCL runtime with halves is here; run: pip install intel-opencl-rt "
                                          "intel-cmplr-lib-rt, or set OPENCL_PATH and OCL_ICD_FILENAMES")
-  shapes = args.shape or SHAPES
-  found = child.call(errors, [[name, *shape, None] for name in args.types for shape in shapes], **env).value
-  for i, name in enumerate(args.types):
-    values = found[i * len(shapes):(i + 1) * len(shapes)]
-    print(f"{name:8s}", *[f"{value:.1e}" for value in values], "" if max(values) < MOST else "WRONG")
+  say("OpenCL", cases, child.call(errors, cases, **env).value)
+
+def say(what: str, cases: list[list], found: list[float]) -> None:
+  """Prints errors, ends with 1 if there is a wrong one."""
+  print(what)
+  for name in dict.fromkeys(case[0] for case in cases):
+    values = [(f"{rows}x{n} {value:.1e}", value) for (of, rows, n, _), value in zip(cases, found) if of == name]
+    print(f"  {name:8s}", *[text for text, _ in values], "" if max(v for _, v in values) < MOST else "WRONG")
   if any(not value < MOST for value in found): sys.exit(1)
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """
 The schedules of other projects' kernels for a product with a matrix, each as opts on ours: 64 rows of 2048 weights.
 
-Of llama.cpp (ggml at d99724f: mmvq.cu, ggml-metal) and MLX (846d176: qmv.cu, quantized.h). A warp is a simdgroup. What
-they do is threads a row, rows a thread, rows a group and weights a thread; what an instruction computes is not: llama.cpp
-multiplies bytes on CUDA. Axes are those of the kernel when the opts before were applied: first the rows, then the
-loops; UNROLL and GROUP count the loops alone.
+Of llama.cpp (ggml at d99724f: mmvq.cu, ggml-metal) and MLX (846d176: qmv.cu, quantized.h). A warp is a simdgroup. A
+schedule is threads a row, rows a thread, rows a group and weights a thread; what an instruction computes is no part of
+it: llama.cpp multiplies bytes on CUDA. Axes are those of the kernel when the opts before were applied: first the rows,
+then the loops; UNROLL and GROUP count the loops alone.
 """
 ROWS, N = 64, 2048
 

@@ -80,7 +80,7 @@ def metal_errors(source: str) -> str:
   with tempfile.TemporaryDirectory() as folder:
     pathlib.Path(folder, "metal_stdlib").write_text(SHIM)
     pathlib.Path(folder, "kernel.clcpp").write_text(source)
-    command = ["clang", "-cc1", "-x", "clcpp", "-cl-std=clc++2021", "-triple", "spir64", "-cl-ext=+all", "-fsyntax-only",
-               "-Wno-unknown-attributes", "-I", folder, f"{folder}/kernel.clcpp"]
+    command = ["clang", "-cc1", "-x", "clcpp", "-cl-std=clc++2021", "-triple", "spir64", "-cl-ext=+all",
+               "-fsyntax-only", "-Wno-unknown-attributes", "-I", folder, f"{folder}/kernel.clcpp"]
     done = subprocess.run(command, capture_output=True, text=True)
   return done.stdout + done.stderr if done.returncode else ""

@@ -84,8 +84,9 @@ def figures(target: str, role: str, name: str) -> Figures:
   loads = checks.loads(program.src[1].src, group)
   registers, stack = resources(program.src[3].arg) if len(program.src) > 3 else (None, None)
   opts = " ".join(f"{opt.op.name}:{opt.axis}:{opt.arg}" for opt in program.src[0].arg.applied_opts)
+  grid = " of ".join("x".join(map(str, dims or (1,))) for dims in sizes[:2])
   return Figures(
-    target, role, name, len(linear.src), opts, f"{'x'.join(map(str, sizes[0]))} of {'x'.join(map(str, sizes[1] or (1,)))}",
+    target, role, name, len(linear.src), opts, grid,
     math.prod(sizes[0]) * group, load_width(program.src[1].src, {slot}) or 0,
     checks.useful(x for x in loads if x.slot == slot), checks.useful(x for x in loads if x.slot != slot),
     packed.nbytes() / nbytes, registers, stack, int(program.src[0].arg.estimates.ops) / (rows * n),
@@ -111,7 +112,7 @@ def measure(target: str, roles: tuple[str, ...], names: tuple[str, ...]) -> list
 def table(rows: list[Figures]) -> str:
   head = ("target", "role", "type", "grid", "width", "useful", "of x", "held", "regs", "ops", "needed", "wrong")
   cells = [head, *((f.target, f.role, f.type, f.grid, f"{f.width}", f"{f.useful:.0%}", f"{f.useful_x:.0%}",
-                    f"{f.held:.3f}", "-" if f.registers is None else f"{f.registers}", f"{f.ops:.2f}", f"{f.needed:.2f}",
+                    f"{f.held:.3f}", f"{f.registers or '-'}", f"{f.ops:.2f}", f"{f.needed:.2f}",
                     " ".join([*f.wrong(), *f.forbidden])) for f in rows)]
   widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
   return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip() for row in cells)

@@ -1,13 +1,13 @@
 """
 How the packed rows of a matrix lie in memory: as one stream, or as planes.
 
-A row is a sequence of blocks, a block a sequence of fields: scales, low bits, high bits. `stream`: a few blocks' fields
-lie together, so that they are whole words, and a tile of rows is interleaved word by word: the words of 16 rows follow
-each other, so that a vector has a lane for each row and one thread reads all of a tile in order. `planes`: each field of
-a whole row lies together, so that neighbouring threads read neighbouring words. Planes start at whole loads of 16 bytes
-where that costs little. A field of several such pieces in a block is two planes, of the even pieces and of the odd ones:
-what shares a scale is 32 bytes in some types, and so a thread that wants both halves of it reads next to its neighbours,
-too.
+A row is a sequence of blocks, a block a sequence of fields: scales, low bits, high bits. `stream`: a few blocks'
+fields lie together, so that they are whole words, and a tile of rows is interleaved word by word: the words of 16 rows
+follow each other, so that a vector has a lane for each row and one thread reads all of a tile in order. `planes`: each
+field of a whole row lies together, so that neighbouring threads read neighbouring words. Planes start at whole loads of
+16 bytes where that costs little. A field with an even number of such pieces in a block is two planes, of the even
+pieces and of the odd ones: what shares a scale is 32 bytes in some types, and so a thread that wants both halves of it
+reads next to its neighbours, too.
 """
 from __future__ import annotations
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ LARGER = 1.04  # times a row with its planes padded to whole pieces may be
 
 @dataclass(frozen=True)
 class Blocks:
-  """What a type's blocks are made of: fields of whole units, which are words, halves or bytes. `ends`: of the fields."""
+  """What a type's blocks are made of: fields of whole units, which are words, halves or bytes. ends: of the fields."""
   unit: int  # bytes
   ends: tuple[int, ...]
 

@@ -370,7 +370,8 @@ def dequantize(qt: QuantType, packed: Tensor, n: int, layout: Layout|None = None
 def select(qt: QuantType, packed: Tensor, n: int, index: Tensor | tuple[Tensor | slice, ...],
            layout: Layout|None = None) -> Tensor:
   """
-  dequantize(qt, packed, n, layout)[index], lazy; index: chooses rows, or experts, as for a tensor, and leaves the last axis.
+  dequantize(qt, packed, n, layout)[index], lazy; index: chooses rows, or experts, as for a tensor, and leaves the last
+  axis.
 
   Indexing the weights reads the chosen ones alone and stays in the kernel that uses them (see patches/gathers.py);
   indexing `packed` copies them first.
