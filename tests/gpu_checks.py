@@ -14,7 +14,8 @@ from collections.abc import Iterable
 import numpy as np
 from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.renderer import Renderer
-from tinygrad.uop.ops import GroupOp, Ops, UOp
+from tinygrad.uop.ops import GroupOp, Ops, UOp, graph_rewrite
+from tinygrad.uop.symbolic import sym
 from tinygrad_llm import target
 from tinygrad_llm.patches import passes
 
@@ -137,7 +138,7 @@ def needed_ops(ast: UOp, ren: Renderer, weights: int) -> float:
   try: passes.full_rewrite_to_sink(ast.replace(arg=dataclasses.replace(ast.arg, opts_to_apply=())), ren)
   finally: passes.after_opts.remove(look)
   total = 0.0
-  for u in seen[0].toposort():
+  for u in graph_rewrite(seen[0], sym).toposort():
     if u.dtype is dtypes.void: continue
     if u.op is Ops.REDUCE: total += math.prod(int(r.vmax) + 1 for r in {*u.src[1:], *u.ranges})
     elif u.op in GroupOp.ALU and u.op_in_backward_slice_with_self(Ops.INDEX):
