@@ -34,9 +34,10 @@ FACTORS = 4
 
 def size(r: UOp) -> int: return int(r.vmax) + 1
 
-def _main(s: Sum) -> UOp:
-  """The load of the weights that has most of their bytes."""
-  return max(s.ws, key=lambda u: prod(size(r) for r in s.loops if r in u.ranges) * u.dtype.itemsize)
+def _order(s: Sum, u: UOp) -> dict[UOp, int]:
+  """The loops that a load follows with a constant stride, ascending. A look-up in a table follows few."""
+  found = lanes.strides(u.src[1].get_idx())
+  return dict(sorted([(r, n) for r, n in found.items() if r in s.loops], key=lambda item: item[1]))
 
 def _changing(red: UOp, s: Sum, piece: set[UOp]) -> set[UOp]:
   """The loops that change the weights' factors, which are what is computed from weights alone and not of a piece."""
@@ -59,7 +60,7 @@ def _part(k: Scheduler, op: OptOps, r: UOp, amount: int) -> UOp|None:
 
 def _rows(s: Sum, unroll: dict[UOp, int], piece: set[UOp], changing: set[UOp]) -> int:
   """How many rows a thread has registers for."""
-  values, planes = prod(unroll.values()), sum(piece <= set(u.ranges) for u in s.ws) if piece else 1
+  values, planes = prod(unroll.values()), sum(piece <= _order(s, u).keys() for u in s.ws) if piece else 1
   words = sum(prod(n for r, n in unroll.items() if r in u.ranges) for u in s.ws)
   of_row = words + FACTORS * prod(n for r, n in unroll.items() if r in changing)
   rows = max(1, ROWS // planes)
@@ -70,9 +71,9 @@ def on_gpu(k: Scheduler, s: Sum) -> Scheduler|str:
   """Threads of a warp read what follows each other in w, 16 bytes each, and add up a row."""
   if s.rows is None: return "no axis that only the weight has"
   threads, warps = getenv(MV_NAMES[0], THREADS), getenv(MV_NAMES[1], WARPS)
-  main, red, k, unroll = _main(s), k.reduceops[0], k.copy(), dict[UOp, int]()
-  order = {r: n for r, n in sorted(lanes.strides(main.src[1].get_idx()).items(), key=lambda x: x[1]) if r in s.loops}
-  if not order or set(order) != {r for r in s.loops if r in main.ranges}: return "no constant strides"
+  main = max(s.ws, key=lambda u: prod(map(size, _order(s, u))) * u.dtype.itemsize)  # it brings most bytes
+  if not (order := _order(s, main)): return "no constant strides"
+  red, k, unroll = k.reduceops[0], k.copy(), dict[UOp, int]()
   for r in s.loops:
     if r not in order and size(r) <= UNROLLED and prod(unroll.values()) * size(r) <= VALUES:
       _part(k, OptOps.UNROLL, r, size(r))
