@@ -2,11 +2,12 @@
 The threads of a warp add up what each has by exchanging registers.
 
 Why: tinygrad's threads of a group write what they have to shared memory, wait, and then each of them adds up all of it:
-  32 loads and additions for every row, in a row of 2048 weights a tenth of all instructions.
+  32 loads and additions for every row. In a row of 2048 weights that is an operation in fifteen (Q4_0), and the loads.
 How: where the threads that share a sum are the neighbours of one warp, each adds what the thread 1, 2, 4, 8 and 16 away
   has, by one instruction that is spelled for each renderer. Others, and those without one, keep the shared memory. The
   group's threads have the same total then; the first one stores it, as before.
-Numbers: additions of a Q4_K matvec's sum, 2048 x 2048, a thread with 4 rows: 128 -> 20; no card was at hand to time it.
+Numbers: additions of the exchange, a thread with 4 rows: 128 -> 20; operations a weight, 6144 x 4096: Q4_0 6.23 ->
+  6.02, F16 2.25 -> 2.04; no card was at hand to time it.
 Upstream: not sent.
 """
 from __future__ import annotations
