@@ -4,10 +4,11 @@ The schedule of a matrix-vector product where neighbouring threads share a row: 
 Why: what a GPU wants is 16 bytes a thread in one load, a warp's loads side by side, enough threads for all of its
   multiprocessors, and x in registers for several rows. The weights' loops are in the order of the weights; a packed
   matrix has another: fields of a word, words of a plane, blocks.
-How: by the strides of the load that brings most of the weights. Loops that it does not depend on are inside of a word
-  and are unrolled, then the loops with the smallest strides until they are 16 bytes; the loops with the next strides
-  are shared by the threads of a row, as many as make a warp. What is left is a loop. A thread has the same place in
-  several rows, as many as its registers allow; a group of threads has as many rows as make WARPS warps.
+How: by the strides of the load that brings most of the weights. Loops that it does not follow are inside of a word and
+  are unrolled; so are the loops with the smallest strides until they are 16 bytes, and then those in which the weights'
+  factors stay the same, so that no two threads unpack one scale. The loops with the next strides are shared by the
+  threads of a row, as many as make a warp; what is left is a loop. A thread has the same place in several rows, as
+  many as its registers allow; a group of threads has as many rows as make WARPS warps.
   MV_THREADS_PER_ROW, MV_BLOCKSIZE (in warps) and MV_ROWS_PER_THREAD override the numbers.
 Numbers: sm_80, 87 and 90, 16 types, shapes of 1B and 8B models: loads of 16 bytes, all bytes of the sectors that
   warps touch are wanted, at most 128 registers, no stack, operations at most 1.09 times those needed
