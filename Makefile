@@ -4,7 +4,7 @@ PROMPT ?= Tell me a story about a fox.
 BIN := $(VENV)/bin
 export DEV ?= CPU
 
-.PHONY: help run chat bench peers plot gpu-check test lint readme fuzz golden accept vectors default-model clean
+.PHONY: help run chat bench peers plot gpu-check gpu-schedules gpu-numbers test lint readme fuzz golden accept vectors default-model clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -53,6 +53,12 @@ gpu-check: ## right numbers and speed on a GPU (DEV, default CUDA), from a bare 
 	$(if $(filter file,$(origin DEV)),DEV=CUDA) $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) \
 	  bench/gpu_check.py $(ARGS)
 
+gpu-schedules: $(VENV)/dev ## what products with quantised matrices compile to for NVIDIA's cards (about 20 minutes; TYPES)
+	$(BIN)/python tests/gpu_schedules.py $(TYPES) $(ARGS)
+
+gpu-numbers: $(VENV)/opencl ## the same products' numbers: kernels for GPUs run by numpy, and by OpenCL on the CPU
+	$(BIN)/python tests/gpu_numbers.py $(TYPES) $(ARGS)
+
 default-model: $(VENV)/train ## train the bundled model again (about an hour on 2 cores)
 	$(BIN)/python training/train.py --out tinygrad_llm/models/stories.gguf
 
@@ -72,6 +78,10 @@ $(VENV)/run: $(VENV)/base
 $(VENV)/dev: $(VENV)/base
 	$(BIN)/python -m pip install -q -e '.[dev]'
 	@touch $@ $(VENV)/run
+
+$(VENV)/opencl: $(VENV)/dev
+	$(BIN)/python -m pip install -q -e '.[opencl]'
+	@touch $@
 
 $(VENV)/bench: $(VENV)/dev
 	$(BIN)/python -m pip install -q -e '.[bench]'

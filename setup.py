@@ -24,6 +24,8 @@ setup(
     "zig": ["ziglang>=0.13,<1"],                                    # a clang for the CPU device where PATH has none
     "bench": ["llama-cpp-python==0.3.36",                           # the peer, and the source of golden logits
               "matplotlib>=3.8,<4"],                                # the README's plot
+    "opencl": [f"{name} ; sys_platform == 'linux' and platform_machine == 'x86_64'"  # runs kernels for GPUs on the CPU
+               for name in ("intel-opencl-rt>=2025,<2027", "intel-cmplr-lib-rt>=2025,<2027")],
     "cuda": CUDA,                                                   # kernels for CUDA where there is no card
     "dev": ["pytest>=8", "ruff>=0.8", "mypy>=1.13",                 # tests and lint
             "setuptools>=70.1", *CUDA],                             # a wheel, kernels for CUDA: both are tested

@@ -4,23 +4,23 @@ A schedule for matrix-vector products, whatever their weights are made of.
 Why: tinygrad's rule wants reduce(a[..] * b[..]). It never fires on a weight that is half, quantised, or multiplied by a
   norm: reduce(cast(a * b)), a * (b * c), a * (d * q - m).
 How: `x` is a load that every step of the sum reads, `w` one that also depends on an output axis; the loads below casts,
-  sums and products are looked at. On a GPU the loops inside of a packed word are unrolled, then threads share the loop
-  with stride 1 in w. On the CPU, the loops of a block of weights are unrolled: lanes.py makes vectors of them.
-  MV_THREADS_PER_ROW, MV_BLOCKSIZE and MV_ROWS_PER_THREAD override the target's defaults; the CPU has only the last.
+  sums and products are looked at. On a GPU threads share a row, see matvec_gpu.py. On the CPU, the loops of a block of
+  weights are unrolled: lanes.py makes vectors of them. MV_THREADS_PER_ROW, MV_BLOCKSIZE and MV_ROWS_PER_THREAD override
+  the defaults; the CPU has only the last.
 Numbers: 8192 x 2048, one core, GB/s: Q4_K 1.1 -> 8.9, Q6_K 0.7 -> 8.2, Q8_0 1.9 -> 17, MXFP4 1.0 -> 8.5 (Zen 4,
   AVX-512, medians, all other patches on)
 Upstream: not sent.
 """
 from __future__ import annotations
 from dataclasses import dataclass
-from tinygrad.codegen.opt import KernelOptError, Opt, OptOps, heuristic
+from tinygrad.codegen.opt import Opt, OptOps, heuristic
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import DEBUG, getenv, prod
-from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, UOp, resolve
 from tinygrad_llm.patches import lanes
 from tinygrad_llm.patches.lanes import LANES
+from tinygrad_llm.patches.matvec_gpu import on_gpu
 from tinygrad_llm.patches.vectors import has_vectors
 
 SEAMS = {
@@ -136,38 +136,6 @@ def share(k: Scheduler) -> None:
     for axis in axes:
       if k.full_shape[axis] % threads == 0 and resolve(work >= threads * WORK, True):
         return k.apply_opt(Opt(OptOps.THREAD, axis, threads))
-
-def on_gpu(k: Scheduler, s: Sum) -> Scheduler|str:
-  """Unrolls what is inside of a word, and words up to 16 bytes; neighbouring threads read what follows in w."""
-  if s.rows is None: return "no axis that only the weight has"
-  per_row, block, rows = (getenv(name, default) for name, default in zip(MV_NAMES, defaults(k.ren)))
-  if s.rows.src[0].divides(block * rows) is None: return f"{_size(s.rows)} rows are no multiple of {block} * {rows}"
-  k, words = k.copy(), s.strides(s.ws)
-  if not words: return "no load with stride 1"
-  for r in s.loops:
-    if r not in {q for u in s.ws[:] for q in u.ranges if q in words} and r.vmax < 32: _unroll(k, r, _size(r))
-  left = per_row
-  for i, (r, stride) in enumerate(words.items()):
-    rest: UOp|None = r
-    if i == 0 and stride == 1 and (r.vmax + 1) % 4 == 0: rest = _unroll(k, r, 4)
-    if rest is not None and (n := _fits(_size(rest), left)) > 1:
-      try: k.apply_opt(Opt(OptOps.GROUP, k.axes_of(AxisType.REDUCE).index(k.rngs.index(rest)), n))
-      except KernelOptError: break
-      left //= n
-    if left <= 1: break
-  row = s.rows
-  if block > 1:
-    k.apply_opt(Opt(OptOps.LOCAL, k.rngs.index(row), block))
-    row = row.replace(src=(row.src[0].const_like((row.vmax + 1) // block),))
-  if rows > 1 and row in k.rngs: k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(row), rows))
-  return k
-
-MV_NAMES = ("MV_THREADS_PER_ROW", "MV_BLOCKSIZE", "MV_ROWS_PER_THREAD")
-
-def defaults(ren: Renderer) -> tuple[int, int, int]:
-  """Threads a row, rows of a block, rows a thread. 32/4/4 was best on sm_87 of what GiveThanksAlways/tinygrad tried."""
-  arch = ren.target.arch.split(",")[0]
-  return (32, 4, 4) if arch.startswith("sm_") and int(arch[3:].rstrip("af")) >= 87 else (8, 4, 4)
 
 def hand_coded_optimizations(k: Scheduler) -> Scheduler:
   if getenv("MV", 1) == 0 or not (has_vectors(k.ren) or k.ren.has_local and k.ren.has_shared): return _stock(k)

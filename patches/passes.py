@@ -29,6 +29,10 @@ before_linearize: list[Pass] = []  # everything is lowered
 _apply_opts, _full_rewrite_to_sink = codegen.apply_opts, codegen.full_rewrite_to_sink
 _lowering: list[Renderer|None] = []  # the renderer of the kernel that is being lowered, until before_linearize ran
 
+def lowering() -> Renderer|None:
+  """Whom the kernel that is being lowered is for; None where there is none."""
+  return _lowering[-1] if _lowering else None
+
 def _run_after_opts(sink: UOp, ren: Renderer) -> UOp:
   if not after_opts or not any(u.op is Ops.REDUCE for u in sink.toposort()): return sink
   sink = graph_rewrite(sink, sym + pm_flatten_range, name="symbolic after opts")  # drops loops of one step

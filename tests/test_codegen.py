@@ -186,8 +186,8 @@ def test_nested_reduce(name):
 def test_rows_are_lanes():
   """16 rows side by side are a vector: no sum of its elements, and one store of them all."""
   here, off = sources("rows Q4_K", "lanes")
-  assert re.search(r"^  +\*\(\(float16\*\)\(\(data0", here, re.M) and "data0" not in re.sub(r"\(float16\*\)\(\(data0", "",
-    here[here.index("{"):]) and "float16" not in off
+  stores = re.findall(r"^  +\*(\S*data0)", here, re.M)
+  assert stores == ["((float16*)((data0"] and "float16" not in off
 
 def test_tokens():
   """The loop over tokens is inside of that over tiles of rows."""
@@ -231,7 +231,8 @@ def test_splice():
   assert here.count("(float)(") < off.count("(float)(") and "as_float" in here
 
 def test_compile_workers_make_the_same_kernels():
-  found = child.call(look, ["Q4_K", "F16", "MXFP4", "norm", "large", "int8 Q6_K", "int8 IQ4_XS"], True, PARALLEL="1").value
+  names = ["Q4_K", "F16", "MXFP4", "norm", "large", "int8 Q6_K", "int8 IQ4_XS"]
+  found = child.call(look, names, True, PARALLEL="1").value
   assert {name for name, row in found.items() if row["worker"] != row["source"]} == set()
 
 def test_stock_sees_none_of_it():
@@ -259,4 +260,5 @@ def test_random_expressions(env):
 def test_all_patches_are_tested_somewhere():
   """Those not named here have tests of their own."""
   own = {"workers", "beam_cache", "programs", "threads", "dispatch", "captures"}
-  assert set(patches.PATCHES) == own | set(PATCHES) | {"splice"}
+  gpu = {"fields", "splice", "warp_sums", "wide_halves"}  # test_gpu_schedules.py
+  assert set(patches.PATCHES) == own | set(PATCHES) | gpu

@@ -1,29 +1,32 @@
 """
 How the packed rows of a matrix lie in memory: as one stream, or as planes.
 
-A row is a sequence of blocks, a block a sequence of fields: scales, low bits, high bits. `stream`: a few blocks' fields
-lie together, so that they are whole words, and a tile of rows is interleaved word by word: the words of 16 rows follow
-each other, so that a vector has a lane for each row and one thread reads all of a tile in order. `planes`: each field of
-a whole row lies together, so that neighbouring threads read neighbouring words.
+A row is a sequence of blocks, a block a sequence of fields: scales, low bits, high bits. `stream`: a few blocks'
+fields lie together, so that they are whole words, and a tile of rows is interleaved word by word: the words of 16 rows
+follow each other, so that a vector has a lane for each row and one thread reads all of a tile in order. `planes`: each
+field of a whole row lies together, so that neighbouring threads read neighbouring words. Planes start at whole loads of
+16 bytes where that costs little. A field with an even number of such pieces in a block is two planes, of the even
+pieces and of the odd ones: what shares a scale is 32 bytes in some types, and so a thread that wants both halves of it
+reads next to its neighbours, too.
 """
 from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import gcd
 from types import EllipsisType
 from tinygrad import Tensor, UOp, dtypes
 from tinygrad.dtype import DType
-from tinygrad.helpers import ceildiv
+from tinygrad.helpers import ceildiv, round_up
 from tinygrad.renderer import Renderer
 
 WORD = 4   # bytes
 TILE = 16  # rows: 512 bits of words
 MOST = 8   # blocks that lie together in a stream: all of their weights are unrolled
-HELD = 1.05  # bytes held for a byte of the file, at most
+PIECE = 16  # bytes of a GPU's load
+LARGER = 1.04  # times what is needed a row with its padding may be
 
 @dataclass(frozen=True)
 class Blocks:
-  """What a type's blocks are made of: fields of whole units, which are words, halves or bytes. `ends`: of the fields."""
+  """What a type's blocks are made of: fields of whole units, which are words, halves or bytes. ends: of the fields."""
   unit: int  # bytes
   ends: tuple[int, ...]
 
@@ -39,10 +42,15 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Layout:
-  """together: the blocks whose fields lie together; tile: the rows that are interleaved."""
+  """
+  together: the blocks whose fields lie together; tile: the rows that are interleaved; align: bytes that fields start at
+  multiples of; halves: whether a field's odd pieces come after its even ones.
+  """
   blocks: Blocks
   together: int
   tile: int
+  align: int = WORD
+  halves: bool = False
 
   def places(self) -> Iterator[tuple[int, int, int]]:
     """Of each field: its first unit in a block, its first word in a group of blocks, its words there."""
@@ -50,10 +58,15 @@ class Layout:
     for first, last in self.blocks.fields():
       words = ceildiv((last - first) * self.together * self.blocks.unit, WORD)
       yield first, at, words
-      at += words
+      at += round_up(words, self.align // WORD)
 
   @property
-  def group_words(self) -> int: return sum(words for _, _, words in self.places())
+  def group_words(self) -> int: return max(at + round_up(words, self.align // WORD) for _, at, words in self.places())
+
+  def pieces(self, units: int) -> tuple[int, int, int]|None:
+    """A field of so many units of a block as (pairs of pieces, 2, units of a piece), if it lies in halves."""
+    piece = PIECE // self.blocks.unit
+    return (units // piece // 2, 2, piece) if self.halves and units % (2 * piece) == 0 else None
 
   def row_words(self, blocks: int) -> int: return blocks // self.together * self.group_words
 
@@ -76,7 +89,9 @@ class Layout:
     """
     rows, blocks, _ = (int(s) for s in raw.shape)
     for (first, last), (_, at, words) in zip(self.blocks.fields(), self.places()):
-      units, per = raw[:, :, first:last].reshape(rows, blocks // self.together, -1), WORD // self.blocks.unit
+      units, per = raw[:, :, first:last], WORD // self.blocks.unit
+      if pieces := self.pieces(last - first): units = units.reshape(rows, blocks, *pieces).permute(0, 3, 1, 2, 4)
+      units = units.reshape(rows, blocks // self.together, -1)
       if pad := words * per - int(units.shape[-1]): units = units.pad(((0, 0), (0, 0), (0, pad)))
       units = units.reshape(rows // self.tile, self.tile, -1, words, per).cast(dtypes.uint32)
       word = units[..., 0]
@@ -85,12 +100,14 @@ class Layout:
 
 def choose(ren: Renderer, blocks: Blocks, rows: int, count: int) -> Layout|None:
   """The layout of rows of `count` blocks for what runs them. None: as in the file, for shapes that do not fit."""
-  if ren.has_local: return Layout(blocks, count, 1)  # neighbouring threads share a row
+  if ren.has_local:  # neighbouring threads share a row
+    aligned, packed = Layout(blocks, count, 1, PIECE, True), Layout(blocks, count, 1, halves=True)
+    return aligned if aligned.group_words <= LARGER * packed.group_words else packed
   if rows % TILE: return None
   if blocks.unit == WORD: return Layout(Blocks(WORD, (blocks.units,)), 1, TILE)
-  fits = (layout for together in range(1, MOST + 1) if count % together == 0
-          if (layout := Layout(blocks, together, TILE)).group_words * WORD <= HELD * together * blocks.units * blocks.unit)
-  return next(fits, None)
+  layouts = (Layout(blocks, together, TILE) for together in range(1, MOST + 1) if count % together == 0)
+  needed = blocks.units * blocks.unit
+  return next((it for it in layouts if it.group_words * WORD <= LARGER * it.together * needed), None)
 
 class Units:
   """
@@ -113,7 +130,11 @@ class Units:
       field = ((field.unsqueeze(-1) >> shifts) & ((1 << bits) - 1)).flatten(-2)
     size = last - first
     field = field[..., :size * self.layout.together]
-    field = field.reshape(*field.shape[:-2], self.blocks, size)
+    if pieces := self.layout.pieces(size):  # (.., 2, blocks, pairs of pieces, units of a piece)
+      field = field.reshape(*field.shape[:-2], 2, self.blocks, pieces[0], pieces[2])
+      n = field.ndim - 4
+      field = field.permute(*range(n), n + 1, n + 2, n, n + 3).flatten(n + 1)
+    else: field = field.reshape(*field.shape[:-2], self.blocks, size)
     return field[..., i - first] if isinstance(key[1], int) else field[..., i - first:j - first]
 
   def _part(self, key: int | slice) -> tuple[int, int]:

@@ -1,9 +1,10 @@
 """From the file's bytes to packed weights on the device."""
 from __future__ import annotations
 import os, sys, threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from math import prod
 import numpy as np
@@ -14,7 +15,7 @@ from tinygrad_llm.device import empty, fill, has_memory
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.gguf import GGUF, TensorInfo
 from tinygrad_llm.layout import TILE, Layout
-from tinygrad_llm.quant import QUANT_TYPES, QuantType, dequantize, layout, pack, quant_type
+from tinygrad_llm.quant import QUANT_TYPES, QuantType, layout, pack, quant_type
 from tinygrad_llm.weight import ExpertLinear, FusedExperts, Linear, Weight
 
 LEAST_PADDED = 512  # rows of a matrix: TILE - 1 rows of zeros more are 3% of it at most
@@ -33,7 +34,7 @@ class Loader:
     self.local = threading.local()
     self.weights: list[Weight] = []
     self.pieces: dict[tuple, Tensor] = {}  # memory that rows are read to before they are laid out
-    self.stores: dict[tuple, TinyJit] = {}
+    self.stores: dict[tuple, Callable[..., Tensor]] = {}
 
   def __enter__(self) -> Loader: return self
   def __exit__(self, *_: object) -> None:
@@ -121,7 +122,7 @@ class Loader:
       piece = self.pieces[key] = empty(shape, lay.blocks.dtype)
     store = self.stores.setdefault((lay, stored.shape, *key), TinyJit(lay.store))
     for first in range(0, tiles if has_memory() else 0, count):
-      fill(piece, lambda memory: self._read(infos, first * lay.tile, memory.reshape(len(memory), -1)))
+      fill(piece, partial(self._read_piece, infos, first * lay.tile))
       store(stored, piece, Variable("tile", 0, tiles - count).bind(first) if count < tiles else 0)
     return stored
 
@@ -129,6 +130,9 @@ class Loader:
     """The reading thread's own buffer: a fresh one each time would cost its page faults each time."""
     if len(getattr(self.local, "staging", b"")) < nbytes: self.local.staging = bytearray(nbytes)
     return memoryview(self.local.staging)[:nbytes]
+
+  def _read_piece(self, infos: list[TensorInfo], first: int, memory: np.ndarray) -> None:
+    self._read(infos, first, memory.reshape(len(memory), -1))
 
   def _read(self, infos: list[TensorInfo], first: int, memory: np.ndarray) -> None:
     """Reads rows first.. of the tensors, one tensor after another, into memory (rows, items); zeros after the last."""

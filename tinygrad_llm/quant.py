@@ -308,7 +308,7 @@ QUANT_TYPES: dict[int, QuantType] = {qt.id: qt for qt in (
   _row("Q3_K",   112, dtypes.uint32, _q3_k, (8, 24, 28)),
   _row("Q4_K",   144, dtypes.uint32, _q4_k, (4, 36)),
   _row("Q5_K",   176, dtypes.uint32, _q5_k, (4, 12, 44)),
-  _row("Q6_K",   212, dtypes.uint32, _q6_k, (32, 48, 53)),
+  _row("Q6_K",   212, dtypes.uint32, _q6_k, (32, 48, 52, 53)),
   _row("IQ4_NL",  18, dtypes.uint32, _iq4_nl, (1, 9)),
   _row("IQ4_XS", 136, dtypes.uint32, _iq4_xs, (2, 34)),
   _row("MXFP4",   17, dtypes.uint32, _mxfp4, (1, 17)),
