@@ -96,7 +96,7 @@ def _fields(v: Vectorizer, fields: Sequence[tuple[UOp, UOp|None, list[int], list
   word, shift = (at[0] // 8 - at[0] // 8 % 4) // 4, at[0] % 32
   if [a - 32 * i for i, a in enumerate(at)] != [at[0]] * v.n or at[0] // 8 % 4: return None
   start = v.at(same, word, dtypes.int)
-  value = UOp(Ops.SHRINK, src=(v.rewrite(load.src[0].src[0]), start, UOp.cconst(v.n, dtypes.int))).load()
+  value = v.read(load, UOp(Ops.SHRINK, src=(v.rewrite(load.src[0].src[0]), start, UOp.cconst(v.n, dtypes.int))))
   if shift: value = value.alu(Ops.SHR, v.splat(_word(shift)))
   return value.alu(Ops.AND, v.splat(_word(((1 << k) - 1) * 0x01010101))) if k < 8 else value, k
 

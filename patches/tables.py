@@ -72,7 +72,7 @@ def table(v: Vectorizer, u: UOp) -> UOp|None:
   """The value in all lanes as a look-up, if it can be one."""
   if v.n != 16 or (found := lookup(v, u)) is None: return None
   (load, same, low, (span, *_)), values = found
-  if low[0] % 8 + span > 8 or low != [low[0] + 8 * i for i in range(v.n)]: return None
+  if len(load.src) > 1 or low[0] % 8 + span > 8 or low != [low[0] + 8 * i for i in range(v.n)]: return None
   if min(values) < -128 or max(values) > 127: return None
   index = v.bits_of_octets(load, same, low[0], span)
   entries = UOp(Ops.STACK, src=tuple(UOp.cconst(x & 255, dtypes.uint8) for x in values))

@@ -99,22 +99,30 @@ class Vectorizer:
 
   def load(self, u: UOp) -> UOp:
     index = u.src[0]
-    if len(u.src) != 1 or index.op is not Ops.INDEX: raise Unsupported("a gated or a wide load")
+    if index.op is not Ops.INDEX or len(u.src) > 1 and self.inside[u.src[2]]: raise Unsupported("a wide or gated load")
     buf, idx = index.src
     if buf.buf_uop in self.wide: return self.wide_index(index).load()
     new = self.rewrite(buf)
     if (address := self.address(idx)) is None:
       places = self.rewrite(idx)
-      return _stack([new.index(_lane(places, i)).load() for i in range(self.n)])
+      return _stack([self.read(u, new.index(_lane(places, i))) for i in range(self.n)])
     same, each = address
     if each == list(range(each[0], each[0] + self.n)):
-      return UOp(Ops.SHRINK, src=(new, self.at(same, each[0], idx.dtype), _const(self.n, dtypes.int))).load()
-    one = {e: new.index(self.at(same, e, idx.dtype)).load() for e in sorted(set(each))}
+      return self.read(u, UOp(Ops.SHRINK, src=(new, self.at(same, each[0], idx.dtype), _const(self.n, dtypes.int))))
+    one = {e: self.read(u, new.index(self.at(same, e, idx.dtype))) for e in sorted(set(each))}
     return _stack([one[e] for e in each])
+
+  def read(self, load: UOp, place: UOp) -> UOp:
+    """A load of another place on the same condition, which all lanes share."""
+    if len(load.src) == 1: return place.load()
+    other = self.rewrite(load.src[1])
+    if place.shape != other.shape and place.shape == (self.n,): other = self.splat(other)
+    return place.load(other, self.rewrite(load.src[2]))
 
   def field(self, u: UOp) -> tuple[UOp, UOp|None, list[int], list[int]]|None:
     """Bits of words in memory: the load, its address but for the lane, in each lane the first bit and the length."""
-    if u.op is Ops.LOAD and u.dtype is dtypes.uint32 and len(u.src) == 1 and u.src[0].op is Ops.INDEX:
+    if u.op is Ops.LOAD and u.dtype is dtypes.uint32 and u.src[0].op is Ops.INDEX:
+      if len(u.src) > 1 and self.inside[u.src[2]]: return None
       return None if (address := self.address(u.src[0].src[1])) is None else \
         (u, address[0], [32 * word for word in address[1]], [32] * self.n)
     if u.op not in (Ops.SHR, Ops.AND) or (values := self.const(u.src[1])) is None: return None
@@ -145,6 +153,7 @@ class Vectorizer:
     """The same bits of bytes in a row: the load, its address but for the lane, the first bit, how many."""
     if u.op is not Ops.AND or self.n != 16 or (found := self.field(u)) is None: return None
     load, same, at, length = found
+    if len(load.src) > 1: return None
     if at[0] % 8 + length[0] > 8 or set(length) != {length[0]}: return None
     return (load, same, at[0], length[0]) if at == [at[0] + 8 * i for i in range(self.n)] else None
 

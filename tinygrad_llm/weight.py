@@ -37,25 +37,31 @@ class Weight:
   def _held(self) -> Tensor: return dequantize(self.qtype, self.packed, self.shape[-1], self.layout)
 
   def rows(self, ids: Tensor) -> Tensor:
-    """The rows ids (..) of a matrix, as float32 (.., n)."""
-    return self.chosen(ids)
+    """The rows ids (..) of a matrix, as float32 (.., n). Only they are read."""
+    return select(self.qtype, self.packed, self.shape[-1], ids, self.layout)
 
-  def chosen(self, *index: Tensor | slice) -> Tensor:
-    """float()[index], where only what is chosen is read; `index` leaves the last axis."""
-    return select(self.qtype, self.packed, self.shape[-1], index, self.layout)
+  def experts(self, ids: Tensor) -> Tensor:
+    """Experts ids (N,) of the m matrices (m, experts, rows, n), as float32 (m, N, rows, n). Only they are read."""
+    # of numbers known to be in range, chosen along the outermost axis: no division and no condition in the kernel
+    flat, places = self.packed.reshape(-1, *self.packed.shape[2:]), self._places(ids.clamp(0, self.shape[1] - 1))
+    chosen = select(self.qtype, flat, self.shape[-1], places.flatten(), self.layout)
+    return chosen.reshape(*places.shape, *self.shape[2:])
+
+  def _places(self, ids: Tensor) -> Tensor:
+    """Where the experts of each matrix are in memory, (m, N)."""
+    return Tensor.arange(self.shape[0]).unsqueeze(-1) * self.shape[1] + ids
 
 class FusedExperts(Weight):
-  """A tensor (experts, parts, rows, n) in memory, as (parts, experts, rows, n)."""
-  @property
-  def packed(self) -> Tensor:
-    parts, experts, rows, _ = self.shape
-    return super().packed.reshape(experts, parts, rows, -1).transpose(0, 1)
+  """(m, experts, rows, n) that are (experts, m, rows, n) in memory; for experts() alone."""
+  def _places(self, ids: Tensor) -> Tensor: return ids * self.shape[0] + Tensor.arange(self.shape[0]).unsqueeze(-1)
+
+def _multiplies_bytes(weight: Weight) -> bool: return weight.layout is not None and activations.multiplies_bytes()
 
 class Linear:
   """y = x @ W.T for matrices that share an input; those of one type lie as rows of one Weight and are one matmul."""
   def __init__(self, weights: Sequence[Weight], splits: Sequence[Sequence[int]], biases: Sequence[Weight | None]):
     self.weights, self.splits, self.biases = weights, splits, biases
-    self.q8 = [activations.multiplies_bytes() and w.layout is not None for w in weights]
+    self.q8 = [_multiplies_bytes(w) for w in weights]
 
   def __call__(self, x: Tensor) -> list[Tensor]:
     """x (B, T, D) -> (B, T, rows) for each matrix."""
@@ -76,7 +82,7 @@ class ExpertLinear:
   weights: (m, experts, rows, n) each; the m matrices of an expert share their input. biases: (experts, rows), or None.
   """
   def __init__(self, weights: Sequence[Weight], biases: Sequence[Weight | None]):
-    self.weights, self.biases = weights, biases
+    self.weights, self.biases, self.q8 = weights, biases, [_multiplies_bytes(w) for w in weights]
 
   def __call__(self, x: Tensor, ids: Tensor) -> list[Tensor]:
     """x (B, T, 1 or K, n), ids (B, T, K) -> (B, T, K, rows) for each matrix. Only the chosen experts are read."""
@@ -84,8 +90,10 @@ class ExpertLinear:
     # tokens and experts are one axis: a constant K is unrolled, and the estimate of the bytes that a kernel for any
     # number of tokens moves then nests deeper than Python recurses (MXFP4, 4 of 32 experts: 309 loads, 957 levels)
     chosen = ids.flatten()  # (B * T * K,)
-    x = x.expand(*ids.shape, x.shape[-1]).reshape(chosen.shape[0], 1, -1)
-    for weight in self.weights:
-      y = (x * weight.chosen(slice(None), chosen)).sum(-1).reshape(weight.shape[0], *ids.shape, -1)
+    flat = (chosen.shape[0], 1, x.shape[-1])
+    x8 = (activations.quantize(x) if any(self.q8) else x).expand(*ids.shape, x.shape[-1]).reshape(flat)
+    x = x.expand(*ids.shape, x.shape[-1]).reshape(flat)
+    for weight, q8 in zip(self.weights, self.q8):
+      y = ((x8 if q8 else x) * weight.experts(chosen)).sum(-1).reshape(weight.shape[0], *ids.shape, -1)
       ys += [y[i] for i in range(weight.shape[0])]  # (B, T, K, rows) each
     return [y if bias is None else y + bias.rows(ids) for y, bias in zip(ys, self.biases)]
