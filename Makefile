@@ -41,7 +41,7 @@ accept: $(VENV)/dev ## record today's kernels as right: tests/kernels/*.json; pr
 bench: $(VENV)/run ## tokens a second of MODEL=path.gguf (default: the bundled model), as llama-bench gives them
 	@$(BIN)/python -m tinygrad_llm.bench $(if $(MODEL),-m "$(MODEL)") $(ARGS)
 
-peers: $(VENV)/bench ## the figures: this project, stock tinygrad and llama.cpp on MODELS (default: 1B shape, 7 types)
+peers: $(VENV)/bench ## the figures: this project, stock tinygrad and llama.cpp on MODELS (default: 1B shape, 9 types)
 	models="$(MODELS)"; [ -n "$$models" ] || \
 	  models=$$($(BIN)/python bench/models.py $(if $(LAYERS),--layers $(LAYERS)) $(TYPES)) && \
 	  $(BIN)/python bench/peers.py -m $$models $(ARGS)

@@ -15,7 +15,7 @@ from synthetic import SHAPES, write_model
 from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.errors import InputError
 
-TYPES = ("Q4_K_M", "Q6_K", "Q8_0", "Q5_K", "Q4_0", "MXFP4", "F16")
+TYPES = ("Q4_K_M", "Q6_K", "Q8_0", "Q5_K", "Q4_0", "MXFP4", "NVFP4", "IQ4_XS", "F16")
 
 def cache() -> pathlib.Path:
   return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "tinygrad_llm" / "bench"

@@ -5,8 +5,9 @@ Why: tinygrad's rule wants reduce(a[..] * b[..]). It never fires on a weight tha
   norm: reduce(cast(a * b)), a * (b * c), a * (d * q - m).
 How: `x` is a load that every step of the sum reads, `w` one that also depends on an output axis; the loads below casts,
   sums and products are looked at. On a GPU threads share a row, see matvec_gpu.py. On the CPU, the loops of a block of
-  weights are unrolled: lanes.py makes vectors of them. MV_THREADS_PER_ROW, MV_BLOCKSIZE and MV_ROWS_PER_THREAD override
-  the defaults; the CPU has only the last.
+  weights are unrolled, and 16 rows if they lie side by side: lanes.py makes vectors of them. MV_THREADS_PER_ROW,
+  MV_BLOCKSIZE and MV_ROWS_PER_THREAD override the defaults; the CPU has only the last, for rows that are not
+  interleaved.
 Numbers: 8192 x 2048, one core, GB/s: Q4_K 1.1 -> 8.9, Q6_K 0.7 -> 8.2, Q8_0 1.9 -> 17, MXFP4 1.0 -> 8.5 (Zen 4,
   AVX-512, medians, all other patches on)
 Upstream: not sent.

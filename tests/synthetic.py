@@ -68,7 +68,7 @@ def random_blocks(rng: np.random.Generator, name: str, n: int, std: float) -> np
   if name == "NVFP4":  # four scales of 4 exponent and 3 mantissa bits: 2^(e-7) (1 + m/8), or m/512 if e is 0
     scales = np.array([m / 512 if e == 0 else 2.0**(e - 7) * (1 + m / 8) for e in range(16) for m in range(8)][:127])
     near = int(np.abs(scales - 2 * std / E2M1_STD).argmin())
-    x[:, :4] = np.clip(near - 1 + (x[:, :4] & 3), 1, 126)
+    x[:, :4] = np.clip(near - 1 + (x[:, :4] & 3).astype(int), 1, 126)
     return x
   lay = LAYOUTS[name]
   if name == "Q8_0": np.maximum(x.view(np.int8)[:, 2:], -127, out=x.view(np.int8)[:, 2:])

@@ -1,10 +1,12 @@
 """
 Quantised weights: the table of GGML types, how their blocks lie in memory, and the lazy expression that decodes them.
 
-A weight keeps its blocks as the file has them, row after row, seen as uint32 words; only what makes rows whole words
-is padded. A decode expression is arithmetic on those words: shifts, masks and products that are constant along an axis,
-and no table, select or gather, so that it stays inside the kernel that uses the weight. Two exceptions: types with a
-grid look numbers up, and TQ1_0 has selects until it is compiled, because the parts of its blocks differ in shape.
+A weight keeps the bits that the file has, seen as uint32 words; only what makes rows, or fields, whole words is padded.
+How the words lie in memory is layout.py's business, for types whose row of the table names the fields of a block; the
+others keep the file's order. A decode expression is arithmetic on those words: shifts, masks and products that are
+constant along an axis, and no table, select or gather, so that it stays inside the kernel that uses the weight. Two
+exceptions: types with a grid look numbers up, and TQ1_0 has selects until it is compiled, because the parts of its
+blocks differ in shape.
 Layouts: ggml-common.h and ggml-quants.c of llama.cpp; OCP Microscaling Formats (MX) 1.0 for e2m1 and e8m0.
 """
 from __future__ import annotations
