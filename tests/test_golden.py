@@ -37,7 +37,8 @@ def stepped(path: pathlib.Path, ids: list[int]) -> np.ndarray:
   llm = tinygrad_llm.load(str(path), max_context=128)
   return np.stack([llm._step(token, position) for position, token in enumerate(ids)])
 
-@pytest.mark.parametrize("name", ["llama-Q4_K_M", "llama-Q6_K", "llama-Q8_0", "qwen3-Q4_K_M", "deepseek2-Q4_K_M"])
+@pytest.mark.parametrize("name", ["llama-Q4_K_M", "llama-Q6_K", "llama-Q8_0", "qwen3-Q4_K_M", "deepseek2-Q4_K_M",
+                                  "olmoe-Q4_K_M", "qwen3moe-Q4_K_M", "gpt-oss-MXFP4_MOE"])
 def test_activations_of_8_bits(name: str, tmp_path: pathlib.Path, monkeypatch):
   """Decoding is no further from the exact model than llama.cpp, and without them as near to it as ever."""
   path, golden = tmp_path / "model.gguf", np.load(GOLDEN / f"{name}.npz")
