@@ -153,13 +153,14 @@ def get(key: Key) -> CapturedJit | None:
   try:
     linear, *ret = uops.load(data, buffer)
     if linear.op is Ops.LINEAR:
-      return CapturedJit(Tensor(ret[0]) if len(ret) == 1 else tuple(map(Tensor, ret)), linear, key.names, key.inputs)
+      made = None if not ret else Tensor(ret[0]) if len(ret) == 1 else tuple(map(Tensor, ret))
+      return CapturedJit(made, linear, key.names, key.inputs)
   except Exception: pass  # whatever an entry that is none makes of the reading
   STORE.drop(key.text)
   return None
 
 def put(key: Key, ret: Any, linear: UOp, fresh: set[UOp]) -> None:
-  tensors = ret if isinstance(ret, tuple) and len(ret) > 1 else (ret,)
+  tensors = () if ret is None else ret if isinstance(ret, tuple) and len(ret) > 1 else (ret,)
   if not all(isinstance(t, Tensor) for t in tensors): return
   def token(u: UOp) -> Any:
     if not _is_buffer(u): return None

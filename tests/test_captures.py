@@ -10,6 +10,7 @@ from tinygrad_llm.config import ARCHS
 from tinygrad_llm.patches import captures, store
 
 ROOT = pathlib.Path(__file__).parent.parent
+STEPS, MATRICES = 4, 5  # jits of a model; shapes of its matrices, each laid out by two kernels (Q8_0)
 pytestmark = pytest.mark.skipif(_TinyJit.__call__ is not captures.call, reason="it is off")
 
 @pytest.fixture(autouse=True)
@@ -50,22 +51,22 @@ def process(path: pathlib.Path, folder: pathlib.Path, context: int = 64, **env: 
 def test_a_second_process_schedules_and_lowers_nothing(folder, model_file):
   path = model_file(types="Q8_0", vocab=384, context=96)
   scheduled, lowered, result = process(path, folder, PARALLEL="0")
-  assert scheduled == len(entries(folder)) == 4 and lowered > 20
+  assert len(entries(folder)) == STEPS + MATRICES and scheduled == STEPS + 2 * MATRICES and lowered > 20
   assert process(path, folder, PARALLEL="0") == (0, 0, result)
-  assert process(path, folder, context=65, PARALLEL="0")[0] == 4  # a capture holds for one size of the cache
+  assert process(path, folder, context=65, PARALLEL="0")[0] == STEPS  # a capture holds for one size of the cache
   assert process(path, folder, PARALLEL="0", CCACHE="0") == (scheduled, lowered, result)
 
 @pytest.mark.parametrize("switch", ["NO_CAPTURES", "NO_PATCHES"])
 def test_its_switch(folder, model_file, switch):
   path = model_file(types="Q8_0", vocab=384, context=96)
-  for _ in range(2): assert process(path, folder, **{switch: "1"})[0] == 4
+  for _ in range(2): assert process(path, folder, **{switch: "1"})[0] == STEPS + 2 * MATRICES
   assert entries(folder) == []
 
 def test_it_reaches_no_worker_and_needs_none(folder, model_file):
   """What compile workers made is in the capture."""
   path = model_file(types="Q8_0", vocab=384, context=96)
   result = process(path, folder, PARALLEL="2", NO_PROGRAMS="1")
-  assert result[0] == 4
+  assert result[0] == STEPS + 2 * MATRICES
   again = process(path, folder, PARALLEL="2", NO_PROGRAMS="1")
   assert again[0] == 0 and again[2] == result[2]
 
@@ -73,7 +74,8 @@ def test_a_damaged_capture_is_made_again(folder, model_file):
   path = model_file(types="Q8_0", vocab=384, context=96)
   _, _, result = process(path, folder)
   files = entries(folder)
-  files[0].write_bytes(files[0].read_bytes()[:5000])
+  largest = max(files, key=lambda file: file.stat().st_size)
+  largest.write_bytes(largest.read_bytes()[:5000])
   assert process(path, folder) == (1, 0, result)
   assert process(path, folder) == (0, 0, result)
 
@@ -85,7 +87,7 @@ def test_every_architecture(folder, model_file, arch, monkeypatch):
     ids = [*llm.generate([1, 2, 3], max_tokens=5, ignore_eos=True)]
     return ids, llm.logits([3, 2, 1, 0]).tobytes()
   first = run()
-  assert len(entries(folder)) == 4
+  assert len(entries(folder)) > 4
   monkeypatch.setattr(captures, "_jit_lower", None)  # nothing is captured
   assert run() == first
 

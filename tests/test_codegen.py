@@ -16,6 +16,7 @@ from tinygrad import Device, Tensor, dtypes
 from tinygrad.codegen import to_program
 from tinygrad.engine import realize, worker
 from tinygrad_llm import patches
+from tinygrad_llm.layout import store
 from tinygrad_llm.quant import QUANT_TYPES, dequantize, layout, pack, reference
 
 MOST = 1e-5  # error of a float32 sum, whatever its order: one after the other, too
@@ -38,7 +39,8 @@ def weight(name: str, rows: int, n: int, stream: bool = False) -> tuple[Callable
   if stream:
     assert (found := layout(qt, Device[Device.DEFAULT].renderer, rows, n)) is not None and found.tile > 1
     stored = Tensor.zeros(rows // found.tile, found.row_words(n // qt.block), found.tile, dtype=dtypes.uint32)
-    packed = found.rows(found.store(stored.contiguous().realize(), packed.reshape(rows, n // qt.block, -1), 0))
+    store(found, stored := stored.contiguous().realize(), packed.reshape(rows, n // qt.block, -1), 0)
+    packed = found.rows(stored)
   return lambda: dequantize(qt, packed, n, found), wanted
 
 def vector(*shape: int, seed: int = 1) -> np.ndarray:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from synthetic import random_blocks
 from tinygrad import Tensor, dtypes
-from tinygrad_llm.layout import Blocks, Layout, Units
+from tinygrad_llm.layout import Blocks, Layout, Units, store
 from tinygrad_llm.quant import QUANT_TYPES, dequantize, layout, pack, reference, select
 
 STREAM, PLANES = (types.SimpleNamespace(has_local=local) for local in (False, True))
@@ -27,7 +27,7 @@ def stored(qt, found, raw, n):
   memory = Tensor.full((rows // found.tile, found.row_words(n // qt.block), found.tile), 7, dtype=dtypes.uint32)
   memory = memory.contiguous().realize()
   for first, part in ((0, units[:half * found.tile]), (half, units[half * found.tile:])):
-    found.store(memory, Tensor(np.ascontiguousarray(part)).realize(), first)
+    store(found, memory, Tensor(np.ascontiguousarray(part)).realize(), first)
   return memory
 
 @pytest.mark.parametrize("qt", LAID_OUT, ids=lambda qt: qt.name)

@@ -2,16 +2,14 @@
 from __future__ import annotations
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import takewhile
-from typing import TypeVar
 import numpy as np
-from tinygrad import Device, Tensor, TinyJit, UOp, dtypes
-from tinygrad.engine.jit import _TinyJit
+from tinygrad import Device, Tensor, UOp, dtypes
 from tinygrad.engine.realize import estimate_uop
 from tinygrad.uop.ops import Ops, sym_infer
+from tinygrad_llm.captured import captured
 from tinygrad_llm.chat import ChatTemplate
 from tinygrad_llm.config import ModelConfig
 from tinygrad_llm.device import empty, fill, read
@@ -26,7 +24,6 @@ from tinygrad_llm.sampling import Sampler, greedy_key, greedy_token
 from tinygrad_llm.stop import StopStrings
 from tinygrad_llm.tokenizer import Tokenizer
 
-T = TypeVar("T")
 
 @dataclass
 class Timing:
@@ -69,9 +66,9 @@ class LLM:
     self._held: list[int] = []  # the tokens whose keys and values are in the cache
     self._prompt, self._token = (empty((1, n), dtypes.int32) for n in (self.chunk, 1))
     self._x = empty((1, self.chunk, self.config.dim), dtypes.float32)  # the last layer's output
-    self._prefill = _captured(_prefill, self.model, self._x)
-    self._logits, self._row_logits = _captured(_logits, self.model), _captured(_row_logits, self.model)
-    self._decode = _captured(_decode, self.model)
+    self._prefill = captured(_prefill, self.model, self._x)
+    self._logits, self._row_logits = captured(_logits, self.model), captured(_row_logits, self.model)
+    self._decode = captured(_decode, self.model)
     self.load_s = time.perf_counter() - start
 
   def logits(self, ids: Sequence[int]) -> np.ndarray:
@@ -233,13 +230,3 @@ def _logits(model: Model, x: Tensor, length: UOp) -> Tensor: return model.logits
 def _row_logits(model: Model, x: Tensor, row: UOp) -> Tensor: return model.logits(x[:, row:row+1])
 def _decode(model: Model, token: Tensor, start: UOp) -> tuple[Tensor, Tensor]:
   return (logits := model.logits(model.hidden(token, start))), greedy_key(logits)
-
-def _captured(function: Callable[..., T], *state: Model | Tensor) -> _TinyJit[T]:
-  """
-  A TinyJit that captures on its first call: all that it reads is realised, an eager first call would be wasted.
-
-  state: the function's first arguments. It reads nothing else, so that a capture may be found on disk.
-  """
-  jit: _TinyJit[T] = TinyJit(partial(function, *state))
-  jit.cnt = 1
-  return jit

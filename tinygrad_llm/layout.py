@@ -74,14 +74,6 @@ class Layout:
     """stored (rows / tile, words of a row, tile) -> (rows, words of a row), a view."""
     return stored.permute(0, 2, 1).reshape(-1, stored.shape[1])
 
-  def store(self, stored: Tensor, raw: Tensor, first: int | UOp) -> Tensor:
-    """Writes raw, as in repack(), to the tiles of stored (rows / tile, words of a row, tile) from `first` on."""
-    tiles, count = int(stored.shape[0]), int(raw.shape[0]) // self.tile
-    grouped = stored.reshape(tiles, -1, self.group_words, self.tile)
-    for part, words in self.repack(raw):
-      grouped.shrink(((first, first + count), None, (part.start, part.stop), None)).assign(words).realize()
-    return stored
-
   def repack(self, raw: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """
     raw (rows, blocks, units) of the file's blocks -> for each field its words, lazy (rows / tile, groups, words, tile)
@@ -97,6 +89,13 @@ class Layout:
       word = units[..., 0]
       for i in range(1, per): word = word + (units[..., i] << 8 * self.blocks.unit * i)
       yield slice(at, at + words), word.permute(0, 2, 3, 1)
+
+def store(layout: Layout, stored: Tensor, raw: Tensor, first: int | UOp) -> None:
+  """Writes raw, as in repack(), to the tiles of stored (rows / tile, words of a row, tile) from `first` on."""
+  tiles, count = int(stored.shape[0]), int(raw.shape[0]) // layout.tile
+  grouped = stored.reshape(tiles, -1, layout.group_words, layout.tile)
+  for part, words in layout.repack(raw):
+    grouped.shrink(((first, first + count), None, (part.start, part.stop), None)).assign(words).realize()
 
 def choose(ren: Renderer, blocks: Blocks, rows: int, count: int) -> Layout|None:
   """The layout of rows of `count` blocks for what runs them. None: as in the file, for shapes that do not fit."""

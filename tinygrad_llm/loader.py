@@ -8,13 +8,15 @@ from functools import partial
 from itertools import groupby
 from math import prod
 import numpy as np
-from tinygrad import Device, Tensor, TinyJit, Variable, dtypes
+from tinygrad import Device, Tensor, Variable, dtypes
 from tinygrad.helpers import round_up
 from tqdm import tqdm
+from tinygrad_llm.captured import captured
 from tinygrad_llm.device import empty, fill, has_memory
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.gguf import GGUF, TensorInfo
 from tinygrad_llm.layout import TILE, Layout
+from tinygrad_llm.layout import store as store_rows
 from tinygrad_llm.quant import QUANT_TYPES, QuantType, layout, pack, quant_type
 from tinygrad_llm.weight import ExpertLinear, FusedExperts, Linear, Weight
 
@@ -34,7 +36,7 @@ class Loader:
     self.local = threading.local()
     self.weights: list[Weight] = []
     self.pieces: dict[tuple, Tensor] = {}  # memory that rows are read to before they are laid out
-    self.stores: dict[tuple, Callable[..., Tensor]] = {}
+    self.stores: dict[tuple, Callable[..., None]] = {}
 
   def __enter__(self) -> Loader: return self
   def __exit__(self, *_: object) -> None:
@@ -120,10 +122,10 @@ class Loader:
     shape = (count * lay.tile, blocks, lay.blocks.units)
     if (piece := self.pieces.get(key := (shape, lay.blocks.dtype))) is None:
       piece = self.pieces[key] = empty(shape, lay.blocks.dtype)
-    store = self.stores.setdefault((lay, stored.shape, *key), TinyJit(lay.store))
+    write = self.stores.setdefault((lay, stored.shape, *key), captured(store_rows, lay))
     for first in range(0, tiles if has_memory() else 0, count):
       fill(piece, partial(self._read_piece, infos, first * lay.tile))
-      store(stored, piece, Variable("tile", 0, tiles - count).bind(first) if count < tiles else 0)
+      write(stored, piece, Variable("tile", 0, tiles - count).bind(first) if count < tiles else 0)
     return stored
 
   def _staging(self, nbytes: int) -> memoryview:
