@@ -30,6 +30,7 @@ SEAMS = {
 }
 
 PERIOD = 256    # weights unrolled at most, a block of the largest formats
+STEPS = 64      # unrolled at least, where rows are lanes
 WORK = 1 << 15  # products a thread should have at least
 
 _stock = heuristic.hand_coded_optimizations
@@ -116,13 +117,22 @@ def _tile(s: Sum) -> UOp|None:
   return None
 
 def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
-  """Unrolls the loops of a block, or of a few."""
+  """
+  Unrolls the loops of a block, or of a few, at least up to STEPS: those over the weights of a word in any case, and all
+  where a weight's bits come from several places, for these to be read in order.
+  """
   in_order = s.strides(tuple(u for u in (*s.ws, *s.xs) if tile not in u.ranges))
+  loops = sorted(s.loops, key=lambda r: in_order.get(r, 0))
+  words = [u for u in (*s.ws, *s.xs) if tile in u.ranges]
+  first = next((r for r in loops if any(r in u.ranges for u in words)), None)
+  words = [u for u in words if first in u.ranges]
+  inside = {r for r in loops if r not in words[0].ranges} if len(words) == 1 else set(loops)
   k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(tile), 0))
   unrolled = 1
-  for r in sorted(s.loops, key=lambda r: in_order.get(r, 0)):
-    if (unrolled := unrolled * _size(r)) > PERIOD: break
+  for i, r in enumerate(loops):
+    if unrolled * _size(r) > PERIOD or unrolled >= STEPS and not inside.intersection(loops[i:]): break
     _unroll(k, r, _size(r))
+    unrolled *= _size(r)
   share(k)
   return k
 
