@@ -54,24 +54,27 @@ def test_a_second_process_schedules_and_lowers_nothing(folder, model_file):
   assert len(entries(folder)) == STEPS + MATRICES and scheduled == STEPS + 2 * MATRICES and lowered > 20
   assert process(path, folder, PARALLEL="0") == (0, 0, result)
   assert process(path, folder, context=65, PARALLEL="0")[0] == STEPS  # a capture holds for one size of the cache
-  assert process(path, folder, PARALLEL="0", CCACHE="0") == (scheduled, lowered, result)
+
+def test_none_without_a_cache(folder, model_file):
+  path = model_file(types="F16", vocab=384, context=96)
+  for _ in range(2): assert process(path, folder, CCACHE="0")[0] == STEPS
 
 @pytest.mark.parametrize("switch", ["NO_CAPTURES", "NO_PATCHES"])
 def test_its_switch(folder, model_file, switch):
-  path = model_file(types="Q8_0", vocab=384, context=96)
-  for _ in range(2): assert process(path, folder, **{switch: "1"})[0] == STEPS + 2 * MATRICES
+  path = model_file(types="F16", vocab=384, context=96)
+  for _ in range(2): assert process(path, folder, **{switch: "1"})[0] == STEPS
   assert entries(folder) == []
 
 def test_it_reaches_no_worker_and_needs_none(folder, model_file):
   """What compile workers made is in the capture."""
-  path = model_file(types="Q8_0", vocab=384, context=96)
+  path = model_file(types="F16", vocab=384, context=96)
   result = process(path, folder, PARALLEL="2", NO_PROGRAMS="1")
-  assert result[0] == STEPS + 2 * MATRICES
+  assert result[0] == STEPS
   again = process(path, folder, PARALLEL="2", NO_PROGRAMS="1")
   assert again[0] == 0 and again[2] == result[2]
 
 def test_a_damaged_capture_is_made_again(folder, model_file):
-  path = model_file(types="Q8_0", vocab=384, context=96)
+  path = model_file(types="F16", vocab=384, context=96)
   _, _, result = process(path, folder)
   files = entries(folder)
   largest = max(files, key=lambda file: file.stat().st_size)
@@ -83,11 +86,11 @@ def test_a_damaged_capture_is_made_again(folder, model_file):
 def test_every_architecture(folder, model_file, arch, monkeypatch):
   """All that a model is made of can be described, and what is replayed computes the same to the last bit."""
   def run() -> tuple[list[int], bytes]:
-    llm = tinygrad_llm.load(str(model_file(arch=arch, types="Q8_0")), max_context=48)
+    llm = tinygrad_llm.load(str(model_file(arch=arch, types="F16")), max_context=48)
     ids = [*llm.generate([1, 2, 3], max_tokens=5, ignore_eos=True)]
     return ids, llm.logits([3, 2, 1, 0]).tobytes()
   first = run()
-  assert len(entries(folder)) > 4
+  assert len(entries(folder)) == STEPS
   monkeypatch.setattr(captures, "_jit_lower", None)  # nothing is captured
   assert run() == first
 
