@@ -110,12 +110,17 @@ def on_gpu() -> str:
 
 # *** here
 
+# those that change a kernel, and the cases that they are in: to compile all without each takes too long
+PATCHES = {
+  "gathers": ["embedding"], "shared_sums": ["Q4_K", "rows Q4_K", "int8 Q6_K"], "shared_factors": ["norm"],
+  "vectors": ["Q4_K", "F16"], "tables": ["MXFP4", "IQ4_XS", "int8 MXFP4"], "narrow": ["Q6_K"],
+  "lanes": ["Q4_K", "F16", "rows Q4_K"], "nested_reduce": ["Q4_K", "MXFP4", "rows Q4_K", "int8 Q8_0"],
+  "int_dots": ["int8 Q4_K", "int8 NVFP4"], "group_factors": ["Q4_K", "MXFP4"], "matvec": ["Q6_K", "norm", "rows Q8_0"],
+  "streams": ["large"], "passes": ["Q4_K", "F16", "rows Q4_K"]}
+
 @functools.cache
 def seen(off: str = "") -> dict[str, dict]:
-  """Without lanes kernels are large: only what is needed."""
-  names = list(CASES) if off in ("", "int_dots") else ["Q4_K", "F16", "rows Q4_K"] if off in ("lanes", "passes") else \
-          [name for name in CASES if not name.startswith(("int8", "rows", "tokens"))]
-  if off in ("shared_sums", "nested_reduce", "tables"): names += ["rows Q4_K", "int8 Q4_K", "int8 MXFP4"]
+  names = PATCHES.get(off) or (["embedding", "norm", "F16", "rows Q4_K", "int8 Q4_K"] if off else list(CASES))
   return child.call(look, names, **({f"NO_{off.upper()}": "1"} if off else {})).value
 
 def sources(name: str, off: str) -> tuple[str, str]:
@@ -124,10 +129,6 @@ def sources(name: str, off: str) -> tuple[str, str]:
 
 def test_numbers():
   assert {name: row["error"] for name, row in seen().items() if row["error"] > MOST} == {}
-
-# those that change a kernel
-PATCHES = ("gathers", "shared_sums", "shared_factors", "vectors", "tables", "narrow", "lanes", "nested_reduce",
-           "int_dots", "group_factors", "matvec", "streams", "passes")
 
 @pytest.mark.parametrize("off", [*PATCHES, "patches"])
 def test_numbers_without(off):
@@ -194,14 +195,17 @@ def test_rows_are_lanes():
 def test_tokens():
   """The loop over tokens is inside of that over tiles of rows."""
   loops = re.findall(r"for \(int \w+ = 0; \w+ < (\d+)", seen()["tokens"]["source"])
-  assert loops[-2:] == ["5", "4"]
+  assert loops[-4:] == ["5", "4", "2", "2"]  # tokens, blocks, parts of a block
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_int_dots(name):
   """The products of int8 with all of the types that the app multiplies by it: four at once, without exception."""
-  here, off = (text[text.index("void r_"):] for text in sources(f"int8 {name}", "int_dots"))
-  assert here.count("add_dots_of_") >= 8 and "add_dots_of_" not in off
-  assert not re.search(r"signed_char\d* val.*\n.*\(int\)\(val", here[here.rindex("for (int"):])
+  body = (text := seen()[f"int8 {name}"]["source"])[text.index("void r_"):]
+  assert body.count("add_dots_of_") >= 8
+  assert not re.search(r"signed_char\d* val.*\n.*\(int\)\(val", body[body.rindex("for (int"):])
+
+def test_int_dots_off():
+  assert all("add_dots_of_" not in row["source"] for row in seen("int_dots").values())
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="for x86")
 @pytest.mark.parametrize("arch", ["x86-64-v3", "x86-64-v2", "x86-64"])
