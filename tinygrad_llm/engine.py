@@ -130,8 +130,7 @@ class LLM:
     """
     if self._decode.captured is None: return None
     calls = self._decode.captured.linear.src
-    moved = sum(int(sym_infer(estimate_uop(call).mem, {"start": len(self._held)})) for call in calls)
-    return sum(map(_kernels, calls)), moved
+    return sum(map(_kernels, calls)), sum(_moved(call, {"start": len(self._held)}) for call in calls)
 
   def _check(self, ids: Sequence[int]) -> list[int]:
     ids = [int(i) for i in ids]
@@ -223,6 +222,13 @@ def _kernels(call: UOp) -> int:
   if function.op is Ops.CUSTOM_FUNCTION and function.arg == "graph": return sum(map(_kernels, function.src[0].src))
   if function.op is Ops.CUSTOM_FUNCTION and function.arg == "hcq": return len(call.arg.aux.kernels)
   return int(function.op is Ops.PROGRAM)
+
+def _moved(call: UOp, variables: dict[str, int]) -> int:
+  """Bytes that a call moves. A graph that never ran has no estimate of its own."""
+  function = call.src[0]
+  if function.op is Ops.CUSTOM_FUNCTION and function.arg == "graph":
+    return sum(_moved(inner, variables) for inner in function.src[0].src)
+  return int(sym_infer(estimate_uop(call).mem, variables))
 
 def _prefill(model: Model, x: Tensor, tokens: Tensor, start: UOp) -> Tensor:
   return x[:, :tokens.shape[1]].assign(model.hidden(tokens, start))
