@@ -1,5 +1,6 @@
 PYTHON ?= python3
 VENV ?= .venv
+JOBS ?= auto
 PROMPT ?= Tell me a story about a fox.
 BIN := $(VENV)/bin
 export DEV ?= CPU
@@ -15,8 +16,8 @@ run: $(VENV)/run ## answer PROMPT with the bundled model, offline after the firs
 chat: $(VENV)/run ## chat with the bundled model, or with MODEL=path.gguf
 	@$(BIN)/python -m tinygrad_llm.run $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
-test: $(VENV)/dev ## all tests; no GPU, no downloads but Python packages
-	$(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/dev ## all tests in JOBS processes; no GPU, no downloads but Python packages
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 lint: $(VENV)/dev ## ruff and mypy
 	$(BIN)/ruff check .

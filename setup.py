@@ -27,7 +27,7 @@ setup(
     "opencl": [f"{name} ; sys_platform == 'linux' and platform_machine == 'x86_64'"  # runs kernels for GPUs on the CPU
                for name in ("intel-opencl-rt>=2025,<2027", "intel-cmplr-lib-rt>=2025,<2027")],
     "cuda": CUDA,                                                   # kernels for CUDA where there is no card
-    "dev": ["pytest>=8", "ruff>=0.8", "mypy>=1.13",                 # tests and lint
+    "dev": ["pytest>=8", "pytest-xdist>=3.5", "ruff>=0.8", "mypy>=1.13",  # tests, on all cores, and lint
             "setuptools>=70.1", *CUDA],                             # a wheel, kernels for CUDA: both are tested
   },
   entry_points={"console_scripts": [

@@ -5,6 +5,7 @@ Metal is C++ with address spaces; so is clang's C++ for OpenCL, and SHIM makes o
 for what tinygrad renders. What only Apple's compiler knows is not checked.
 """
 import math
+import os
 import pathlib
 import subprocess
 import tempfile
@@ -80,7 +81,7 @@ def metal_errors(source: str) -> str:
   with tempfile.TemporaryDirectory() as folder:
     pathlib.Path(folder, "metal_stdlib").write_text(SHIM)
     pathlib.Path(folder, "kernel.clcpp").write_text(source)
-    command = ["clang", "-cc1", "-x", "clcpp", "-cl-std=clc++2021", "-triple", "spir64", "-cl-ext=+all",
-               "-fsyntax-only", "-Wno-unknown-attributes", "-I", folder, f"{folder}/kernel.clcpp"]
+    command = [os.environ.get("CC", "clang"), "-cc1", "-x", "clcpp", "-cl-std=clc++2021", "-triple", "spir64",
+               "-cl-ext=+all", "-fsyntax-only", "-Wno-unknown-attributes", "-I", folder, f"{folder}/kernel.clcpp"]
     done = subprocess.run(command, capture_output=True, text=True)
   return done.stdout + done.stderr if done.returncode else ""
