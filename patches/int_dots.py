@@ -92,9 +92,8 @@ def _fields(v: Vectorizer, fields: Sequence[tuple[UOp, UOp|None, list[int], list
   for i, field in enumerate(fields):
     if field[0].src[0].src[0] is not load.src[0].src[0] or field[1] is not same: return None
     if field[2] != [a + 8 * i for a in at] or set(field[3]) != {k}: return None
-  if any(a % 8 + k > 8 for a in at): return None
-  word, shift = (at[0] // 8 - at[0] // 8 % 4) // 4, at[0] % 32
-  if [a - 32 * i for i, a in enumerate(at)] != [at[0]] * v.n or at[0] // 8 % 4: return None
+  word, shift = divmod(at[0], 32)
+  if at != [at[0] + 32 * i for i in range(v.n)] or shift + k > 8: return None
   start = v.at(same, word, dtypes.int)
   value = v.read(load, UOp(Ops.SHRINK, src=(v.rewrite(load.src[0].src[0]), start, UOp.cconst(v.n, dtypes.int))))
   if shift: value = value.alu(Ops.SHR, v.splat(_word(shift)))

@@ -13,6 +13,7 @@ Numbers: matvec 8192 x 2048, one core, GB/s, without and with: elements of a sum
 Upstream: not sent.
 """
 from __future__ import annotations
+from collections.abc import Iterable
 import functools, operator
 from tinygrad.dtype import dtypes
 from tinygrad.renderer import Renderer
@@ -35,6 +36,11 @@ def strides(idx: UOp) -> dict[UOp, int]:
       ret[term.src[0]] = term.src[1].val
   return ret
 
+def side_by_side(loads: Iterable[UOp]) -> dict[UOp, UOp]:
+  """The ranges of LANES steps that one of the loads follows with stride 1, and that load."""
+  return {r: u for u in loads for r, stride in strides(u.src[1].get_idx()).items()
+          if stride == 1 and r.vmax + 1 == LANES}
+
 def _neighbours(red: UOp) -> list[tuple[UOp, int]]:
   """Unrolled ranges of a sum with strides 1, its size, .. in one of the indices, of LANES elements or a multiple."""
   unrolled = {r for r in red.src[1:] if r.arg[-1] is AxisType.UNROLL}
@@ -54,8 +60,8 @@ def pull_lanes(red: UOp) -> UOp|None:
   lane = lanes(LANES, max(r.arg[0] for r in red.src[0].toposort() if r.op is Ops.RANGE) + 1)
   subs, rest = dict[UOp, UOp](), [r for r in red.src[1:] if r not in [f for f, _ in ranges]]
   for r, stride in ranges:  # a range is a part of the lane, and of what remains
-    end, low, high = stride * (int(r.vmax) + 1), stride, min(stride * (int(r.vmax) + 1), LANES)
-    parts = [lane // low if high == LANES else lane // low % (high // low)]
+    end = stride * (int(r.vmax) + 1)
+    parts = [lane // stride if end >= LANES else lane // stride % (end // stride)]
     if end > LANES:
       rest.append(new := r.replace(src=(r.src[0].const_like(end // LANES),)))
       parts.append(new * (LANES // stride))
@@ -69,11 +75,10 @@ def rows(sink: UOp) -> UOp:
   the other factor depends on go inside of those over such tiles, which caches then hold.
   """
   ops = sink.toposort()
-  loads = [u for u in ops if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM]
-  found = {r: u for u in loads for r, stride in strides(u.src[1].get_idx()).items()
-           if stride == 1 and r.arg[-1] is AxisType.UPCAST and r.vmax + 1 == LANES}
   stores = {r for u in ops if u.op is Ops.END for r in u.src[1:]}
-  found = {r: u for r, u in found.items() if r in stores and u.src[0].dtype is dtypes.uint32}
+  loads = side_by_side(u for u in ops if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM)
+  found = {r: u for r, u in loads.items() if r.arg[-1] is AxisType.UPCAST and r in stores
+           and u.src[0].dtype is dtypes.uint32}
   if len(found) != 1: return sink
   (tile, load), id = next(iter(found.items())), max(r.arg[0] for r in ops if r.op is Ops.RANGE) + 1
   inside = [r for r in stores if r.arg[-1] is AxisType.WEAK and r not in load.ranges]

@@ -111,10 +111,7 @@ def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
 
 def _tile(s: Sum) -> UOp|None:
   """The output axis of as many rows as there are lanes, whose words lie side by side."""
-  for u in (*s.ws, *s.xs):
-    for r, stride in lanes.strides(u.src[1].get_idx()).items():
-      if stride == 1 and _size(r) == LANES and r not in s.loops: return r
-  return None
+  return next((r for r in lanes.side_by_side((*s.ws, *s.xs)) if r not in s.loops), None)
 
 def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
   """

@@ -129,8 +129,9 @@ class LLM:
     None before generate() has run, or with JIT=0.
     """
     if self._decode.captured is None: return None
-    calls = self._decode.captured.linear.src
-    return sum(map(_kernels, calls)), sum(_moved(call, {"start": len(self._held)}) for call in calls)
+    calls = [inner for call in self._decode.captured.linear.src for inner in _calls(call)]
+    moved = sum(int(sym_infer(estimate_uop(call).mem, {"start": len(self._held)})) for call in calls)
+    return sum(map(_kernels, calls)), moved
 
   def _check(self, ids: Sequence[int]) -> list[int]:
     ids = [int(i) for i in ids]
@@ -216,19 +217,18 @@ def _write(tensor: Tensor, ids: Sequence[int]) -> None:
   def write(memory: np.ndarray) -> None: memory[0, :len(ids)] = ids
   fill(tensor, write)
 
-def _kernels(call: UOp) -> int:
-  """Kernels that a call of a schedule runs: itself, those of a captured graph, or those of a command queue (HCQ2=1)."""
+def _calls(call: UOp) -> Iterator[UOp]:
+  """Those inside of captured graphs: a graph that never ran has no estimate of its own."""
   function = call.src[0]
-  if function.op is Ops.CUSTOM_FUNCTION and function.arg == "graph": return sum(map(_kernels, function.src[0].src))
+  if function.op is not Ops.CUSTOM_FUNCTION or function.arg != "graph": yield call
+  else:
+    for inner in function.src[0].src: yield from _calls(inner)
+
+def _kernels(call: UOp) -> int:
+  """Kernels that a call of a schedule runs: itself, or those of a command queue (HCQ2=1)."""
+  function = call.src[0]
   if function.op is Ops.CUSTOM_FUNCTION and function.arg == "hcq": return len(call.arg.aux.kernels)
   return int(function.op is Ops.PROGRAM)
-
-def _moved(call: UOp, variables: dict[str, int]) -> int:
-  """Bytes that a call moves. A graph that never ran has no estimate of its own."""
-  function = call.src[0]
-  if function.op is Ops.CUSTOM_FUNCTION and function.arg == "graph":
-    return sum(_moved(inner, variables) for inner in function.src[0].src)
-  return int(sym_infer(estimate_uop(call).mem, variables))
 
 def _prefill(model: Model, x: Tensor, tokens: Tensor, start: UOp) -> Tensor:
   return x[:, :tokens.shape[1]].assign(model.hidden(tokens, start))

@@ -108,6 +108,12 @@ def choose(ren: Renderer, blocks: Blocks, rows: int, count: int) -> Layout|None:
   needed = blocks.units * blocks.unit
   return next((it for it in layouts if it.group_words * WORD <= LARGER * it.together * needed), None)
 
+def unpack(words: Tensor, unit: int) -> Tensor:
+  """Words (.., n) uint32 -> the units of so many bytes that they hold (.., n * 4 / unit), uint32."""
+  if unit == WORD: return words
+  shifts = (Tensor.arange(WORD // unit) * 8 * unit).cast(dtypes.uint32)
+  return ((words.unsqueeze(-1) >> shifts) & ((1 << 8 * unit) - 1)).flatten(-2)
+
 class Units:
   """
   The units of all blocks, indexed as a tensor (.., blocks, units of a block) by [..., i] or [..., i:j] within a field.
@@ -123,12 +129,8 @@ class Units:
     first, at, words = max(place for place in self.layout.places() if place[0] <= i)
     last = next(end for end in whole.ends if end > first)
     if j > last: raise IndexError(f"units {i} to {j} are not in one field")
-    field, bits, per = self.groups[..., at:at + words], 8 * whole.unit, WORD // whole.unit
-    if per > 1:
-      shifts = (Tensor.arange(per) * bits).cast(dtypes.uint32)
-      field = ((field.unsqueeze(-1) >> shifts) & ((1 << bits) - 1)).flatten(-2)
     size = last - first
-    field = field[..., :size * self.layout.together]
+    field = unpack(self.groups[..., at:at + words], whole.unit)[..., :size * self.layout.together]
     if pieces := self.layout.pieces(size):  # (.., 2, blocks, pairs of pieces, units of a piece)
       field = field.reshape(*field.shape[:-2], 2, self.blocks, pieces[0], pieces[2])
       n = field.ndim - 4

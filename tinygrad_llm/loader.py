@@ -105,7 +105,7 @@ class Loader:
       lay = layout(qt, Device[Device.DEFAULT].renderer, padded, n)
     if lay is None:
       stored = empty((rows, qt.row_items(n)), qt.dtype)
-      fill(stored, lambda memory: self._read(infos, 0, memory))
+      fill(stored, partial(self._read, infos, 0))
     else: stored = self._laid_out(qt, lay, infos, rows // shape[-2] * padded, n)
     weight = Weight(qt, stored, shape, tuple(info.name for info in infos), lay)
     if self.dequantize and len(shape) > 1 and qt.dtype is dtypes.uint32:
@@ -124,7 +124,7 @@ class Loader:
       piece = self.pieces[key] = empty(shape, lay.blocks.dtype)
     write = self.stores.setdefault((lay, stored.shape, *key), captured(store_rows, lay))
     for first in range(0, tiles if has_memory() else 0, count):
-      fill(piece, partial(self._read_piece, infos, first * lay.tile))
+      fill(piece, partial(self._read, infos, first * lay.tile))
       write(stored, piece, Variable("tile", 0, tiles - count).bind(first) if count < tiles else 0)
     return stored
 
@@ -133,11 +133,9 @@ class Loader:
     if len(getattr(self.local, "staging", b"")) < nbytes: self.local.staging = bytearray(nbytes)
     return memoryview(self.local.staging)[:nbytes]
 
-  def _read_piece(self, infos: list[TensorInfo], first: int, memory: np.ndarray) -> None:
-    self._read(infos, first, memory.reshape(len(memory), -1))
-
   def _read(self, infos: list[TensorInfo], first: int, memory: np.ndarray) -> None:
-    """Reads rows first.. of the tensors, one tensor after another, into memory (rows, items); zeros after the last."""
+    """Reads rows first.. of the tensors, one tensor after another, into memory (rows, ..); zeros after the last."""
+    memory = memory.reshape(len(memory), -1)
     def part(info: TensorInfo, row: int, out: np.ndarray) -> int:
       qt, n = quant_type(info), info.shape[-1]
       size = qt.row_nbytes(n)

@@ -20,7 +20,7 @@ from tinygrad.helpers import ceildiv
 from tinygrad.renderer import Renderer
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.gguf import GGML_TYPES, TensorInfo
-from tinygrad_llm.layout import Blocks, Layout, Units, choose
+from tinygrad_llm.layout import Blocks, Layout, Units, choose, unpack
 from tinygrad_llm.quant_grids import look_up
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | np.ndarray
@@ -366,7 +366,7 @@ def dequantize(qt: QuantType, packed: Tensor, n: int, layout: Layout|None = None
   if layout is not None: return qt.decode(Units(layout, packed, blocks)).reshape(*packed.shape[:-1], n)
   if qt.dtype == dtypes.uint32 and qt.held % 4:
     size = qt.unit
-    units = _fields(packed, size * 8, (4 // size, size * 8)).flatten(-2)[..., :blocks * qt.held // size]
+    units = unpack(packed, size)[..., :blocks * qt.held // size]
   return qt.decode(_split(units, blocks, qt.held // size)).reshape(*packed.shape[:-1], n)
 
 def select(qt: QuantType, packed: Tensor, n: int, index: Tensor | tuple[Tensor | slice, ...],

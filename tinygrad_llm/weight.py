@@ -90,9 +90,8 @@ class ExpertLinear:
     # tokens and experts are one axis: a constant K is unrolled, and the estimate of the bytes that a kernel for any
     # number of tokens moves then nests deeper than Python recurses (MXFP4, 4 of 32 experts: 309 loads, 957 levels)
     chosen = ids.flatten()  # (B * T * K,)
-    flat = (chosen.shape[0], 1, x.shape[-1])
-    x8 = (activations.quantize(x) if any(self.q8) else x).expand(*ids.shape, x.shape[-1]).reshape(flat)
-    x = x.expand(*ids.shape, x.shape[-1]).reshape(flat)
+    def flat(x: Tensor) -> Tensor: return x.expand(*ids.shape, x.shape[-1]).reshape(chosen.shape[0], 1, -1)
+    x, x8 = flat(x), flat(activations.quantize(x) if any(self.q8) else x)
     for weight, q8 in zip(self.weights, self.q8):
       y = ((x8 if q8 else x) * weight.experts(chosen)).sum(-1).reshape(weight.shape[0], *ids.shape, -1)
       ys += [y[i] for i in range(weight.shape[0])]  # (B, T, K, rows) each
