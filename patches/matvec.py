@@ -63,7 +63,6 @@ def find_sum(k: Scheduler) -> Sum|str:
   if not dtypes.is_float(red.dtype): return "not a sum of floats"
   if not all(r.op is Ops.RANGE and r.src[0].op is Ops.CONST for r in red.src[1:]): return "a loop of no constant length"
   loops, loads = set(red.src[1:]), [u for u in red.src[0].toposort() if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM]
-  if not any(loops <= set(u.ranges) for u in loads): return "no load with all loops"
   for row in sorted(set(red.ranges), key=lambda r: -r.vmax):
     ws = tuple(u for u in loads if row in u.ranges)
     xs = tuple(u for u in loads if row not in u.ranges)
