@@ -31,13 +31,13 @@ PARTS = 8  # of what is stacked, at most: each is code of its own
 def schedule(k: Scheduler) -> Scheduler|None:
   """Lanes for a kernel without sums; None if it has no loop for them."""
   ops = k.ast.toposort()
-  if any(u.op is Ops.REDUCE for u in ops) or not all(isinstance(n, int) for n in k.full_shape): return None
+  if any(u.op is Ops.REDUCE for u in ops): return None
   loads, stores = ([u for u in ops if u.op is op] for op in (Ops.INDEX, Ops.STORE))
   if len(stores) != 1: return None
   chosen = {r for u in ops if u.op is Ops.WHERE and not u.src[0].backward_slice.keys() & set(loads)
             for r in u.src[0].ranges}  # parts of the loop differ
   stored = strides(stores[0].src[0].src[1].get_idx())
-  fits = [r for r in stored if r not in chosen and (r.vmax + 1) % LANES == 0]
+  fits = [r for r in stored if r not in chosen and r.src[0].divides(LANES) is not None]
   if not fits: return None
   loop = min(fits, key=lambda r: (stored[r], r.arg))
   if any(loop in u.ranges and loop not in strides(u.src[1].get_idx()) for u in loads): return None

@@ -14,28 +14,39 @@ Upstream: not sent.
 """
 from __future__ import annotations
 from collections.abc import Sequence
+import functools
 from tinygrad.dtype import dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import ClangRenderer
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import is_on, passes, tables
 from tinygrad_llm.patches.lanes import LANES
-from tinygrad_llm.patches.vectors import Vectorizer, has_vectors, vector_rules
+from tinygrad_llm.patches.vectors import Vectorizer, has_vectors, uniform_rules, vector_rules
 
 SEAMS = {
   "tinygrad.renderer.cstyle:ClangRenderer": "9763a2d76a66",
 }
 
-BYTES = 4
+BYTES = 4   # of a word
 
 def _integer(u: UOp) -> UOp|None: return u.src[0] if u.op is Ops.CAST and dtypes.is_int(u.src[0].dtype) else None
+
+def _with_offset(u: UOp) -> tuple[UOp|None, int]:
+  """What a float was converted from, if it was an integer, and the whole number that was added to it."""
+  if u.op is not Ops.ADD: return _integer(u), 0
+  offset = u.src[1].src[0] if u.src[1].op is Ops.CAST else u.src[1]
+  if offset.op is not Ops.CONST or int(offset.val) != offset.val: return None, 0
+  return _integer(u.src[0]), int(offset.val)
 
 def _is_int8(u: UOp) -> bool: return u.dtype is dtypes.int8 and any(s.op is Ops.INDEX for s in u.toposort())
 
 def add_integers(red: UOp, x: UOp, y: UOp) -> UOp|None:
-  if (a := _integer(x)) is None or (b := _integer(y)) is None or not (_is_int8(a) or _is_int8(b)): return None
+  (a, c), (b, d) = _with_offset(x), _with_offset(y)
+  if a is None or b is None or not (_is_int8(a) and c == 0 or _is_int8(b) and d == 0): return None
   if not all(r.op is Ops.RANGE for r in red.src[1:]): return None
-  return (a.cast(dtypes.int) * b.cast(dtypes.int)).reduce(*red.src[1:], arg=Ops.ADD).cast(red.dtype)
+  a, b = a.cast(dtypes.int), b.cast(dtypes.int)
+  # the offset apart: the integers are of so many bits without it, and bytes
+  return (a * b + b * c + a * d).reduce(*red.src[1:], arg=Ops.ADD).cast(red.dtype)
 
 def add_activations(red: UOp, x: UOp) -> UOp|None:
   if (a := _integer(x)) is None or not _is_int8(a): return None
@@ -134,19 +145,41 @@ def _byte(v: Vectorizer, u: UOp) -> tuple[UOp, int]|None:
 def dot(v: Vectorizer, u: UOp) -> UOp|None:
   """A sum of products with int8 that are the same in all lanes, as operations on four bytes each."""
   if v.n != LANES or u.dtype is not dtypes.int or u.op is not Ops.ADD: return None
-  weights: dict[UOp, dict[int, UOp]] = {}
+  weights: dict[tuple[UOp, bool], dict[int, UOp]] = {}  # of a word, and what is the same for all, its bytes'
   for term in u.split_uop(Ops.ADD):
     if term.op is not Ops.MUL: return None
     found = [(byte, w) for x, w in (term.src, term.src[::-1]) if (byte := _byte(v, x)) is not None]
     if not found: return None
     (word, i), w = found[0]
-    if weights.setdefault(word, {}).setdefault(i, w) is not w: return None
-  total = v.splat(UOp.cconst(0, dtypes.int))
-  for word, four in weights.items():
-    if len(four) < BYTES or (unpacked := words(v, [four[i] for i in range(BYTES)])) is None: return None
+    if weights.setdefault((word, v.const(w) is not None), {}).setdefault(i, w) is not w: return None
+  totals = {sign: v.splat(UOp.cconst(0, dtypes.int)) for sign in (1, -1)}
+  for (word, _), four in weights.items():
+    if len(four) < BYTES: return None
+    consts, sign = v.const(four[0]), 1
+    if consts is not None and consts[0] < 0: four, sign = {i: -w for i, w in four.items()}, -1
+    if (unpacked := words(v, [four[i] for i in range(BYTES)])) is None: return None
     name = f"add_dots_of_{'7_bits' if unpacked[1] <= 7 else 'bytes'}"
-    total = UOp(Ops.CUSTOMI, dtypes.int, (total, unpacked[0], v.rewrite(word)), f"{name}({{0}},{{1}},{{2}})")
-  return total
+    of = (totals[sign], unpacked[0], v.rewrite(word))
+    totals[sign] = UOp(Ops.CUSTOMI, dtypes.int, of, f"{name}({{0}},{{1}},{{2}})")
+  return totals[1].alu(Ops.SUB, totals[-1])
+
+def sums(v: Vectorizer, u: UOp) -> UOp|None:
+  """A sum of the bytes of words that all lanes share, of four words at once."""
+  if u.op is not Ops.ADD or u.dtype is not dtypes.int: return None
+  found: dict[UOp, set[int]] = {}
+  for term in u.split_uop(Ops.ADD):
+    if (byte := _byte(v, term)) is None or byte[1] in found.setdefault(byte[0], set()): return None
+    found[byte[0]].add(byte[1])
+  if len(found) % BYTES or any(len(bytes) < BYTES for bytes in found.values()): return None
+  words = [v.rewrite(word) for word in sorted(found, key=_offset)]
+  made = [UOp(Ops.CUSTOM, dtypes.int, tuple(words[i:i + BYTES]), "sum_of_bytes({0},{1},{2},{3})")
+          for i in range(0, len(words), BYTES)]
+  return functools.reduce(lambda a, b: a.alu(Ops.ADD, b), made)
+
+def _offset(word: UOp) -> int:
+  """The numbers in its address."""
+  terms = [t for u in word.toposort() if u.op in (Ops.INDEX, Ops.SHRINK) for t in u.src[1].split_uop(Ops.ADD)]
+  return sum(int(t.src[0].val) for t in terms if t.op is Ops.CAST and t.src[0].op is Ops.CONST)
 
 # *** in C
 
@@ -182,6 +215,17 @@ static inline half_dots half_add_dots_of_7_bits(half_dots r, half_words w, half_
 #else
   return half_add_dots_of_bytes(r, w, x);
 #endif
+}
+static inline int sum_of_bytes(unsigned int a, unsigned int b, unsigned int c, unsigned int d) {
+  quarter_words x = {a, b, c, d};
+  quarter_dots r = 0;
+#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
+  quarter_words ones = 0x01010101;
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(r) : "v"(ones), "v"(x));
+#else
+  for (int i = 0; i < 32; i += 8) r += (quarter_dots)(x << (24 - i)) >> 24;
+#endif
+  return r[0] + r[1] + r[2] + r[3];
 }
 static inline dots add_dots_of_bytes(dots r, dot_words w, unsigned int x) {
 #if defined(__AVX512VNNI__)
@@ -232,10 +276,11 @@ static inline dot_words look_up(dot_words i, look_ups t) {
 _render_defines = ClangRenderer._render_defines
 
 def render_defines(self: ClangRenderer, uops: list[UOp]) -> list[str]:
-  called = any(u.op is Ops.CUSTOMI and isinstance(u.arg, str) and u.arg.startswith("add_dots_of_") for u in uops)
+  called = any(u.op in (Ops.CUSTOM, Ops.CUSTOMI) and u.arg.startswith(("add_dots_of_", "sum_of_bytes")) for u in uops)
   return _render_defines(self, uops) + [FUNCTIONS] * called
 
 def install() -> None:
   ClangRenderer._render_defines = render_defines  # type: ignore[method-assign]
   passes.after_opts.append(run)
   vector_rules.append(dot)
+  uniform_rules.append(sums)

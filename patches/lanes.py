@@ -15,7 +15,6 @@ Upstream: not sent.
 from __future__ import annotations
 from collections.abc import Iterable
 import functools, operator
-from tinygrad.dtype import dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import passes
@@ -77,8 +76,7 @@ def rows(sink: UOp) -> UOp:
   ops = sink.toposort()
   stores = {r for u in ops if u.op is Ops.END for r in u.src[1:]}
   loads = side_by_side(u for u in ops if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM)
-  found = {r: u for r, u in loads.items() if r.arg[-1] is AxisType.UPCAST and r in stores
-           and u.src[0].dtype is dtypes.uint32}
+  found = {r: u for r, u in loads.items() if r.arg[-1] is AxisType.UPCAST and r in stores}
   if len(found) != 1: return sink
   (tile, load), id = next(iter(found.items())), max(r.arg[0] for r in ops if r.op is Ops.RANGE) + 1
   inside = [r for r in stores if r.arg[-1] is AxisType.WEAK and r not in load.ranges]

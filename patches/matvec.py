@@ -13,6 +13,7 @@ Numbers: 8192 x 2048, one core, GB/s: Q4_K 1.1 -> 8.9, Q6_K 0.7 -> 8.2, Q8_0 1.9
 Upstream: not sent.
 """
 from __future__ import annotations
+from collections.abc import Sequence
 from dataclasses import dataclass
 from tinygrad.codegen.opt import Opt, OptOps, heuristic
 from tinygrad.codegen.opt.postrange import Scheduler
@@ -20,6 +21,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.helpers import DEBUG, getenv, prod
 from tinygrad.uop.ops import AxisType, Ops, UOp, resolve
 from tinygrad_llm.patches import lanes
+from tinygrad_llm.patches.columns import on_columns
 from tinygrad_llm.patches.lanes import LANES
 from tinygrad_llm.patches.matvec_gpu import on_gpu
 from tinygrad_llm.patches.vectors import has_vectors
@@ -30,6 +32,7 @@ SEAMS = {
 }
 
 PERIOD = 256    # weights unrolled at most, a block of the largest formats
+SHARED = 4      # steps of an output axis at once, where they share loads
 STEPS = 64      # unrolled at least, where rows are lanes
 WORK = 1 << 15  # products a thread should have at least
 
@@ -105,8 +108,15 @@ def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
   rows = getenv("MV_ROWS_PER_THREAD", 1)
   if s.rows is not None and rows > 1 and s.rows.src[0].divides(rows) is not None:
     k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(s.rows), rows))
+  if s.rows is None and (shared := sharing(k, s.xs)) is not None:
+    k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(shared), _fits(_size(shared), SHARED)))
   share(k)
   return k
+
+def sharing(k: Scheduler, loads: Sequence[UOp]) -> UOp|None:
+  """An output axis of known length that some of the loads do not have: its steps share what those load."""
+  axes = [r for r in k.ranges_of(AxisType.WEAK) if r.src[0].op is Ops.CONST and _size(r) > 1]
+  return next((r for r in axes if 0 < sum(r in u.ranges for u in loads) < len(loads) and _size(r) <= 2 * SHARED), None)
 
 def _tile(s: Sum) -> UOp|None:
   """The output axis of as many rows as there are lanes, whose words lie side by side."""
@@ -148,6 +158,8 @@ def hand_coded_optimizations(k: Scheduler) -> Scheduler:
   if getenv("MV", 1) == 0 or not (has_vectors(k.ren) or k.ren.has_local and k.ren.has_shared): return _stock(k)
   found = find_sum(k)
   made = found if isinstance(found, str) else (on_cpu if has_vectors(k.ren) else on_gpu)(k, found)
+  if isinstance(made, str) and has_vectors(k.ren) and not isinstance(columns := on_columns(k), str):
+    share(made := columns)
   if DEBUG >= 3: print(f"MATVEC: {k.colored_shape()}: {made if isinstance(made, str) else made.applied_opts}")
   return _stock(k) if isinstance(made, str) else made
 

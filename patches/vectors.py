@@ -205,6 +205,9 @@ class Vectorizer:
     if u.op is Ops.STORE and u.src[0].buf_uop in self.wide:
       return self.wide_index(u.src[0]).store(self.vector(u.src[1]))
     if (element := self.element(u)) is not None: return element
+    if not self.inside[u]:
+      for rule in uniform_rules:
+        if (value := rule(self, u)) is not None: return value
     if not self.inside[u] or u.op in (Ops.AFTER, Ops.STORE):
       return u.replace(src=tuple(self.rewrite(s) for s in u.src if s is not self.lane))
     if dtypes.is_int(u.dtype) and (values := self.const(u)) is not None:
@@ -249,6 +252,8 @@ class Vectorizer:
 
 # a value inside of the loop over lanes -> the same in all lanes, as a vector
 vector_rules: list[Callable[[Vectorizer, UOp], UOp|None]] = [Vectorizer.bytes]
+# a value that all lanes share -> the same, as one number
+uniform_rules: list[Callable[[Vectorizer, UOp], UOp|None]] = []
 
 def vectorize(sink: UOp, ren: Renderer) -> UOp:
   while (lane := next((u for u in sink.toposort() if is_lanes(u)), None)) is not None:

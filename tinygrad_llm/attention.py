@@ -21,23 +21,27 @@ class Attention:
     B, T, _ = x.shape
     H, KVH = self.config.n_heads, self.config.n_kv_heads
     q, kv = self.heads(x, rope)
-    kv = self.cache.append(kv, start, T).unsqueeze(3).float()  # (parts, B, KVH, 1, S, D)
+    # contiguous: else each position that it is compared with turns it again
+    q = q.reshape(B, KVH, H // KVH, T, -1).permute(0, 3, 1, 2, 4).contiguous()  # (B, T, KVH, G, D)
+    kv = self.cache.append(kv, start, T).float().transpose(2, 3)  # (parts, B, S, KVH, D)
     keys, values = kv[0], kv[-1, ..., :self.heads.value_dim]
-    scores = q.reshape(B, KVH, H // KVH, T, -1) @ keys.transpose(-1, -2) * self.config.attn_scale  # (B, KVH, G, T, S)
+    # positions first: neighbours in memory are the heads, which are independent
+    scores = (q.unsqueeze(1) * keys.unsqueeze(2).unsqueeze(4)).sum(-1) * self.config.attn_scale  # (B, S, T, KVH, G)
     if cap := self.config.attn_softcap: scores = (scores / cap).tanh() * cap
-    y = self._softmax(self._masked(scores, start, T)) @ values  # (B, KVH, G, T, Dv)
-    y = self.heads.values(y.reshape(B, H, T, -1)).transpose(1, 2)  # (B, T, H, Dv)
+    shares, total = self._softmax(self._masked(scores, start, T))
+    y = (shares.unsqueeze(-1) * values.unsqueeze(2).unsqueeze(4)).sum(1) / total.unsqueeze(-1)  # (B, T, KVH, G, Dv)
+    y = self.heads.values(y.permute(0, 2, 3, 1, 4).reshape(B, H, T, -1)).transpose(1, 2)  # (B, T, H, Dv)
     return self.out(y.reshape(B, T, -1))[0]
 
   def _masked(self, scores: Tensor, start: UOp, T: int | UOp) -> Tensor:
     hidden = Tensor.full((T, start + T), float("-inf"), dtype=dtypes.float32, buffer=False)
-    if not isinstance(T, int) or T > 1: scores = scores + hidden.triu(start + 1)
-    return scores + hidden.tril(start - self.window) if self.window else scores
+    shape = (1, start + T, T, 1, 1)
+    if not isinstance(T, int) or T > 1: scores = scores + hidden.triu(start + 1).transpose(0, 1).reshape(shape)
+    return scores + hidden.tril(start - self.window).transpose(0, 1).reshape(shape) if self.window else scores
 
-  def _softmax(self, scores: Tensor) -> Tensor:
-    """Over all positions; a sink is one more score of a head, whose share is dropped."""
-    if self.sinks is None: return scores.softmax(-1)
-    sink = self.sinks.float().reshape(*scores.shape[1:3], 1, 1)
-    top = scores.max(-1, keepdim=True).maximum(sink)
-    e = (scores - top).exp()
-    return e / (e.sum(-1, keepdim=True) + (sink - top).exp())
+  def _softmax(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """What positions have (B, S, ..), and what they all have (B, ..); a sink is one more score of a head."""
+    sink = None if self.sinks is None else self.sinks.float().reshape(1, 1, *scores.shape[3:])
+    top = scores.max(1) if sink is None else scores.max(1).maximum(sink)
+    shares = (scores - top.unsqueeze(1)).exp().contiguous()  # else `values` makes them for each of its elements
+    return shares, shares.sum(1) if sink is None else shares.sum(1) + (sink - top).exp()
