@@ -34,5 +34,5 @@ def on_columns(k: Scheduler) -> Scheduler|str:
   rest = k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(column), LANES))[0]
   if rest.op is Ops.RANGE and (n := _divisor(rest, COLUMNS // LANES)) > 1:
     k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(rest), n))
-  for r in rows[:1]: k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(r), _divisor(r, ROWS)))
+  if rows and (n := _divisor(rows[0], ROWS)) > 1: k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(rows[0]), n))
   return k

@@ -115,8 +115,9 @@ def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
 
 def sharing(k: Scheduler, loads: Sequence[UOp]) -> UOp|None:
   """An output axis of known length that some of the loads do not have: its steps share what those load."""
-  axes = [r for r in k.ranges_of(AxisType.WEAK) if r.src[0].op is Ops.CONST and _size(r) > 1]
-  return next((r for r in axes if 0 < sum(r in u.ranges for u in loads) < len(loads) and _size(r) <= 2 * SHARED), None)
+  axes = [r for r in k.ranges_of(AxisType.WEAK) if r.src[0].op is Ops.CONST and _size(r) <= 2 * SHARED]
+  return next((r for r in axes if 0 < sum(r in u.ranges for u in loads) < len(loads) and _fits(_size(r), SHARED) > 1),
+              None)
 
 def _tile(s: Sum) -> UOp|None:
   """The output axis of as many rows as there are lanes, whose words lie side by side."""

@@ -15,6 +15,7 @@ from synthetic import random_blocks
 from tinygrad import Device, Tensor, dtypes
 from tinygrad.codegen import to_program
 from tinygrad.engine import realize, worker
+from tinygrad.uop.ops import UOp, sym_infer
 from tinygrad_llm import activations, patches
 from tinygrad_llm.layout import store
 from tinygrad_llm.quant import QUANT_TYPES, dequantize, layout, pack, reference
@@ -75,16 +76,30 @@ def packed() -> tuple[Tensor, np.ndarray]:
   words = np.concatenate((q.view(np.uint32), (top * np.float32(1 / 127)).view(np.uint32)), -1)
   return lazy, words.astype(np.float64)
 
+def values() -> tuple[Tensor, np.ndarray]:
+  """Sums over a number of positions that a variable says: 32 heads, 4 of them share values of 64 elements."""
+  shares, kept = vector(64, 32), vector(8, 64, 64, seed=2).astype(np.float16)
+  n = UOp.variable("n", 1, 64).bind(33)
+  shared = Tensor(kept).realize()[:, :n].float().transpose(0, 1).unsqueeze(2)  # (n, 8, 1, 64)
+  lazy = (Tensor(shares).realize()[:n].reshape(n, 8, 4, 1) * shared).sum(0)
+  return lazy, np.einsum("nhg,hnd->hgd", shares[:33].reshape(33, 8, 4).astype(np.float64), kept[:, :33])
+
+def largest() -> tuple[Tensor, np.ndarray]:
+  """Of 48 neighbours each, over positions."""
+  x = vector(64, 48)
+  return Tensor(x).realize()[:UOp.variable("n", 1, 64).bind(33)].max(0), x[:33].max(0).astype(np.float64)
+
 def embedding() -> tuple[Tensor, np.ndarray]:
   lazy_w, w = weight("Q8_0", 40000, 32)
   return lazy_w()[Tensor([31, 4], dtype=dtypes.int32).realize()], w[[31, 4]]
 
-CASES = {"embedding": embedding, "packed": packed, "large": functools.partial(matvec, "Q6_K", 1024, 1024, stream=True),
+CASES = {"embedding": embedding, "packed": packed, "values": values, "largest": largest,
+         "large": functools.partial(matvec, "Q6_K", 1024, 1024, stream=True),
          "norm": functools.partial(matvec, "Q8_0", 64, 1024, True)} | \
         {n: functools.partial(matvec, n, 64, 1024) for n in ("Q4_K", "Q6_K", "Q5_0", "MXFP4", "IQ4_XS", "F16")} | \
         {f"rows {n}": functools.partial(matvec, n, 64, 1024, stream=True) for n in ("Q4_K", "Q8_0", "MXFP4")} | \
         {f"int8 {name}": functools.partial(with_int8, name, 64, 512) for name in STREAMS} | \
-        {"tokens": functools.partial(with_int8, "Q4_K", 1024, 1024, 5)}
+        {f"tokens {name}": functools.partial(with_int8, name, 256, 512, 5) for name in STREAMS}
 
 def error(lazy: Tensor, wanted: np.ndarray) -> float:
   """The largest, as a fraction of the root mean square of what is wanted."""
@@ -98,7 +113,8 @@ def look(names: list[str], workers: bool = False) -> dict[str, dict]:
     tasks = [realize._get_call_to_compile(call) for call in calls]
     program = to_program(*tasks[-1])
     found[name] = {"kernels": len(calls), "source": program.src[2].arg, "error": error(lazy, wanted),
-                   "ops": int(program.src[0].arg.estimates.ops), "opts": str(program.src[0].arg.applied_opts)}
+                   "ops": int(sym_infer(program.src[0].arg.estimates.ops, {"n": 33})),
+                   "opts": str(program.src[0].arg.applied_opts)}
     if workers:
       context = {v.key: v.value for v in realize.to_program_context}
       (_, made), = worker.get_worker_pool().map(realize._compile_kernel, [(0, tasks[-1], context)])
@@ -124,7 +140,8 @@ def on_gpu() -> str:
 
 # those that change a kernel, and the cases that they are in: to compile all without each takes too long
 PATCHES = {
-  "gathers": ["embedding"], "shared_sums": ["Q4_K", "rows Q4_K", "int8 Q6_K"], "shared_factors": ["norm"],
+  "reshapes": ["values"], "gathers": ["embedding"], "shared_sums": ["Q4_K", "rows Q4_K", "int8 Q6_K"],
+  "shared_factors": ["norm"],
   "vectors": ["Q4_K", "F16"], "tables": ["MXFP4", "IQ4_XS", "int8 MXFP4"], "narrow": ["Q6_K"],
   "lanes": ["Q4_K", "F16", "rows Q4_K"], "nested_reduce": ["Q4_K", "MXFP4", "rows Q4_K", "int8 Q8_0"],
   "int_dots": ["int8 Q4_K", "int8 NVFP4"], "group_factors": ["Q4_K", "MXFP4"], "matvec": ["Q6_K", "norm", "rows Q8_0"],
@@ -152,6 +169,17 @@ def test_it_changes_kernels(off):
   assert any(row["source"] != seen()[name]["source"] for name, row in seen(off).items())
 
 def test_one_kernel_each(): assert {name: row["kernels"] for name, row in seen().items()} == dict.fromkeys(CASES, 1)
+
+def test_reshapes():
+  """The index of a position is its own: nothing is divided."""
+  here, off = sources("values", "reshapes")
+  assert not re.search(r"[%/]", here[here.index("void r_"):]) and re.search(r"\w%\w", off)
+
+@pytest.mark.parametrize("name", ["values", "largest"])
+def test_columns(name):
+  """Neighbours in memory belong to different sums: no sum of a vector's elements."""
+  source = seen()[name]["source"]
+  assert re.search(r"float16 \w+ = |\(float16\*\)", source) and "[15]" not in source
 
 def test_gathers():
   """A row of a large table is looked up in the kernel that wants it; without it, a part of all rows is read first."""
@@ -206,15 +234,21 @@ def test_rows_are_lanes():
 
 def test_tokens():
   """The loop over tokens is inside of that over tiles of rows."""
-  loops = re.findall(r"for \(int \w+ = 0; \w+ < (\d+)", seen()["tokens"]["source"])
-  assert loops[-4:] == ["5", "4", "2", "2"]  # tokens, blocks, parts of a block
+  loops = re.findall(r"for \(int \w+ = 0; \w+ < (\d+)", seen()["tokens Q4_K"]["source"])
+  assert loops[-4:] == ["5", "2", "2", "2"]  # tokens, blocks, parts of a block
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_int_dots(name):
   """The products of int8 with all of the types that the app multiplies by it: four at once, without exception."""
   body = (text := seen()[f"int8 {name}"]["source"])[text.index("void r_"):]
   assert body.count("add_dots_of_") >= 8
-  assert not re.search(r"signed_char\d* val.*\n.*\(int\)\(val", body[body.rindex("for (int"):])
+  assert "signed char" not in body[body.rindex("for (int"):]
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_int_dots_of_tokens(name):
+  """What a format subtracts from its numbers, and the sums of x of each token, are products and sums of bytes, too."""
+  body = (text := seen()[f"tokens {name}"]["source"])[text.index("void r_"):]
+  assert body.count("add_dots_of_") >= 8 and "signed char" not in body[body.rindex("for (int"):]
 
 def test_int_dots_off():
   assert all("add_dots_of_" not in row["source"] for row in seen("int_dots").values())
@@ -302,7 +336,7 @@ def test_splice():
 
 def test_compile_workers_make_the_same_kernels():
   names = ["Q4_K", "F16", "MXFP4", "norm", "large", "int8 Q6_K", "int8 IQ4_XS"]
-  found = child.call(look, names, True, PARALLEL="1").value
+  found = child.call(look, [*names, "values"], True, PARALLEL="1").value
   assert {name for name, row in found.items() if row["worker"] != row["source"]} == set()
 
 def test_stock_sees_none_of_it():
