@@ -63,12 +63,11 @@ def find_sum(k: Scheduler) -> Sum|str:
   if not dtypes.is_float(red.dtype): return "not a sum of floats"
   if not all(r.op is Ops.RANGE and r.src[0].op is Ops.CONST for r in red.src[1:]): return "a loop of no constant length"
   loops, loads = set(red.src[1:]), [u for u in red.src[0].toposort() if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM]
-  if not any(loops <= set(u.ranges) for u in loads): return "no load with all loops"
   for row in sorted(set(red.ranges), key=lambda r: -r.vmax):
     ws = tuple(u for u in loads if row in u.ranges)
     xs = tuple(u for u in loads if row not in u.ranges)
     of_x, of_w = ({r for u in loads for r in u.ranges} for loads in (xs, ws))
-    if ws and loops <= of_x and of_x < of_w | loops:
+    if ws and loops & (of_x | of_w) <= of_x and of_x < of_w | loops:  # loops of no load: over fields of a word of x
       return Sum(tuple(red.src[1:]), xs, ws, row)
   return Sum(tuple(red.src[1:]), tuple(loads), (), None)
 
