@@ -8,24 +8,27 @@ How: in the nested sums, where a value of x is a byte of a word, and a weight a 
   four steps of the sum are as far apart as bytes, or as bits, the four steps are one operation on words. Numbers of 8
   bits are signed by flipping their highest bit. What a format subtracts from its numbers multiplies the sum of x, which
   is the same for all rows of a thread. A sum begins at the bits of 1.5 * 2**23 and so ends as those of a float (see
-  splice.py). The operation is spelled for each renderer; OpenCL has it in plain C, to execute the same schedule.
+  splice.py). What codes of at most 4 bits stand for is chosen from the bytes of words. The operations are spelled for
+  each renderer; OpenCL has them in plain C, to execute the same schedule.
 Numbers: instructions of machine code a weight, sm_90, 8192 x 8192: Q4_K 5.2 -> 1.7, Q6_K 8.6 -> 2.4, Q8_0 4.6 -> 0.8,
-  Q4_0 4.5 -> 1.2; registers at most 80; no card was at hand to time it.
+  Q4_0 4.5 -> 1.2, MXFP4 10.4 -> 4.0, NVFP4 11.2 -> 4.6, IQ4_XS 10.4 -> 4.1; registers at most 80; no card was at hand
+  to time it.
 Upstream: not sent.
 """
 from __future__ import annotations
 from collections.abc import Sequence
+from dataclasses import dataclass
 import itertools, math, re
 from tinygrad import codegen
 from tinygrad.codegen import expand_broadcast, maybe_load
 from tinygrad.dtype import dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import CUDARenderer, OpenCLRenderer
-from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, graph_rewrite
+from tinygrad.uop.ops import GroupOp, Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import is_on, passes
 from tinygrad_llm.patches.fields import _terms as terms
 from tinygrad_llm.patches.splice import BITS
-from tinygrad_llm.patches.tables import evaluate
+from tinygrad_llm.patches.tables import CODES, evaluate
 from tinygrad_llm.patches.warp_sums import pm_each
 
 SEAMS = {
@@ -40,19 +43,29 @@ ONES, SIGNS = 0x01010101, 0x80808080
 SPREAD = 0x204081  # 1 + 2**7 + 2**14 + 2**21: of four bits, bit i goes to 8 * i, among others
 ZERO = 3 << BITS - 1  # 1.5 * 2**23: the float whose mantissa a signed integer may be added to
 
-DP4A = "__dp4a((int)({0}), (int)({1}), {2})"
-PLAIN = "({2}" + "".join(f"+((int)({{0}}<<{i}u)>>24)*((int)({{1}}<<{i}u)>>24)" for i in (24, 16, 8, 0)) + ")"
+@dataclass(frozen=True)
+class Spelling:
+  """
+  dot: the sum of a number {2} and the products of two words' signed bytes; select: the bytes of two words that the low
+  four nibbles of {2}, 0 to 7, choose.
+  """
+  dot: str
+  select: str
 
-def spelling(ren: Renderer) -> str|None:
-  """The sum of a number and the products of two words' signed bytes."""
+CUDA = Spelling("__dp4a((int)({0}), (int)({1}), {2})", "__byte_perm({0}, {1}, {2})")
+PLAIN = Spelling("({2}" + "".join(f"+((int)({{0}}<<{i}u)>>24)*((int)({{1}}<<{i}u)>>24)" for i in (24, 16, 8, 0)) + ")",
+                 "(" + "|".join(f"(((({{2}}>>{i}u&4u)?{{1}}:{{0}})>>(({{2}}>>{i}u&3u)*8u)&255u)<<{2 * i}u)"
+                                for i in (0, 4, 8, 12)) + ")")
+
+def spelling(ren: Renderer) -> Spelling|None:
   if isinstance(ren, CUDARenderer):
     known = re.match(r"sm_(\d+)", ren.target.arch)
-    return DP4A if known is not None and int(known[1]) >= 61 else None
+    return CUDA if known is not None and int(known[1]) >= 61 else None
   return PLAIN if isinstance(ren, OpenCLRenderer) else None
 
 def available(ren: Renderer) -> bool:
   """Whether a target has an instruction for it, and the patches that it relies on are on."""
-  return spelling(ren) == DP4A and all(map(is_on, ("word_dots", "passes", "fields", "nested_reduce", "matvec")))
+  return spelling(ren) is CUDA and all(map(is_on, ("word_dots", "passes", "fields", "nested_reduce", "matvec")))
 
 # *** four steps of a sum as bytes
 
@@ -110,13 +123,35 @@ def _field(u: UOp, loops: Sequence[UOp]) -> tuple[UOp, int]|None:
   if each == [0, 8, 16, 24] and most + bits <= 8: return value & u.src[1].val * ONES, bits
   return ((value & 15) * SPREAD & ONES, bits) if each == [0, 1, 2, 3] and bits == 1 else None
 
+def _is_code(u: UOp) -> bool:
+  if u.op is not Ops.AND or u.src[1].op is not Ops.CONST or not 0 < u.src[1].val < CODES: return False
+  word = u.src[0]
+  while word.op is Ops.SHR: word = word.src[0]
+  return word.op is Ops.INDEX
+
+def _looked_up(u: UOp, less: int, loops: Sequence[UOp], select: str) -> UOp|None:
+  """Signed bytes that fields of at most 4 bits stand for."""
+  inside = u.toposort(lambda v: not _is_code(v))
+  codes = {v for w in inside for v in w.src if _is_code(v)}
+  if len(fields := {v.src[0] for v in codes}) != 1: return None
+  if not all(v.op in GroupOp.ALU or v.op in (Ops.CAST, Ops.CONST) for v in inside): return None
+  values = [int(evaluate(u, {v: code & v.src[1].val for v in codes})) - less for code in range(CODES)]
+  if min(values) < -128 or max(values) > 127 or (found := _field(fields.pop() & CODES - 1, loops)) is None: return None
+  word = found[0]
+  def chosen(a: UOp|int, b: UOp|int, at: UOp|int) -> UOp:
+    src = tuple(s if isinstance(s, UOp) else UOp.const(s, dtypes.uint32) for s in (a, b, at))
+    return UOp(Ops.CUSTOM, dtypes.uint32, src, select)
+  table = [sum((value & 255) << 8 * i for i, value in enumerate(values[at:at + 4])) for at in range(0, CODES, 4)]
+  at = chosen(word | (word >> 4), 0, 0x20)
+  return chosen(chosen(table[0], table[1], at), chosen(table[2], table[3], at), (at >> 1) & 0x4444 | 0x3210)
+
 def _number(w: UOp) -> tuple[UOp, int]|None:
   """A float that is an integer, less a whole number: the integer, and that number."""
   less = 0.0
   if w.op is Ops.ADD and w.src[1].op is Ops.CONST: w, less = w.src[0], -w.src[1].val
   return (w.src[0], int(less)) if less == int(less) and w.op is Ops.CAST and dtypes.is_int(w.src[0].dtype) else None
 
-def dot(ctx: str, red: UOp) -> UOp|None:
+def dot(ctx: Spelling, red: UOp) -> UOp|None:
   """A sum of floats, each a byte of x or its product with a weight, as a sum of words' products."""
   factors = tuple(red.src[0].split_uop(Ops.MUL))
   if len(factors) > 2 or not all(r.op is Ops.RANGE and r.src[0].op is Ops.CONST for r in red.src[1:]): return None
@@ -124,14 +159,18 @@ def dot(ctx: str, red: UOp) -> UOp|None:
   if (byte := _byte(x)) is None or (loops := _in_order(byte[1])) is None: return None
   if not set(loops) <= set(red.src[1:]) or set(loops).intersection(byte[0].ranges): return None
   found: tuple[UOp, int]|None = (UOp.const(1, dtypes.int), 0) if not rest else _number(rest[0])
-  if found is None or (weights := _word(found[0], loops)) is None: return None
-  (word, bits), less = weights, found[1]
-  if bits == 8: word, less = word ^ SIGNS, less - 128
+  if found is None: return None
+  number, less = found
+  if (weights := _word(number, loops)) is not None:
+    word = weights[0]
+    if weights[1] == 8: word, less = word ^ SIGNS, less - 128
+  elif (looked := _looked_up(number, less, loops, ctx.select)) is not None: word, less = looked, 0
+  else: return None
   others = [r for r in red.src[1:] if r not in loops]
   steps = math.prod(int(r.vmax) + 1 for r in red.src[1:])
-  if steps * 128 * ((1 << min(bits, 7)) + abs(less)) >= 1 << BITS - 1: return None
+  if steps * 128 * (128 + abs(less)) >= 1 << BITS - 1: return None
   def total(word: UOp) -> UOp:
-    of_word = UOp(Ops.CUSTOM, dtypes.int, (word, byte[0], UOp.const(0, dtypes.int)), ctx)
+    of_word = UOp(Ops.CUSTOM, dtypes.int, (word, byte[0], UOp.const(0, dtypes.int)), ctx.dot)
     return of_word.reduce(*others, arg=Ops.ADD) if others else of_word
   value = total(word) + (2 * (127 + BITS) + 1 << BITS - 1)  # the bits of ZERO
   if less: value = value + total(UOp.const(ONES, dtypes.uint32)) * -less
@@ -145,7 +184,7 @@ def run(sink: UOp, ren: Renderer) -> UOp:
 
 # *** each adds to the one before
 
-def _is_dot(u: UOp) -> bool: return u.op is Ops.CUSTOM and u.arg in (DP4A, PLAIN)
+def _is_dot(u: UOp) -> bool: return u.op is Ops.CUSTOM and u.arg in (CUDA.dot, PLAIN.dot)
 
 def _append(d: UOp, y: UOp) -> UOp|None:
   if not _is_dot(d): return None
@@ -158,9 +197,8 @@ def append(sink: UOp, ren: Renderer) -> UOp:
   return graph_rewrite(sink, pm_append, name="append dots") if any(map(_is_dot, sink.toposort())) else sink
 
 pm_operands = PatternMatcher([
-  (UPat(Ops.CUSTOM, dtypes.int, name="x"), lambda x: expand_broadcast(x) if _is_dot(x) else None),
-  (UPat(Ops.CUSTOM, dtypes.int, name="x"),
-   lambda x: x.replace(src=tuple(map(maybe_load, x.src))) if _is_dot(x) else None),
+  (UPat(Ops.CUSTOM, dtypes.ints, name="x"), expand_broadcast),
+  (UPat(Ops.CUSTOM, dtypes.ints, name="x"), lambda x: x.replace(src=tuple(map(maybe_load, x.src)))),
 ])
 
 def install() -> None:
