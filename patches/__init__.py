@@ -17,7 +17,7 @@ TINYGRAD = "0.14.0"
 PATCHES: tuple[str, ...] = (
   "workers", "beam_cache", "programs", "threads", "dispatch", "passes", "gathers", "fields", "shared_sums",
   "shared_factors", "vectors", "tables", "narrow", "lanes", "nested_reduce", "word_dots", "splice", "int_dots",
-  "group_factors", "matvec", "streams", "warp_sums", "wide_halves", "captures")
+  "group_factors", "matvec", "elementwise", "streams", "warp_sums", "wide_halves", "captures")
 
 class SeamError(ImportError):
   """The installed tinygrad is not the one that the patches were made for."""

@@ -122,31 +122,30 @@ def _looked_up(v: Vectorizer, us: Sequence[UOp]) -> tuple[UOp, int]|None:
   made = UOp(Ops.CUSTOMI, dtypes.uint, (index[0], entries), "look_up({0},{1})")
   return made, max(values).bit_length()
 
+def _byte(v: Vectorizer, u: UOp) -> tuple[UOp, int]|None:
+  """An int8 that is the same in all lanes: the word that holds it, and which of its bytes it is."""
+  u = _stripped(u)
+  if u.op is not Ops.BITCAST or u.dtype is not dtypes.int8 or (u := u.src[0]).op is not Ops.CAST: return None
+  mask, by = 255, 0
+  if (u := u.src[0]).op is Ops.AND and (found := v.const(u.src[1])) is not None: u, mask = u.src[0], found[0]
+  if u.op is Ops.SHR and (found := v.const(u.src[1])) is not None: u, by = u.src[0], found[0]
+  return None if u.dtype is not dtypes.uint32 or v.inside[u] or mask != 255 or by % 8 else (u, by // 8)
+
 def dot(v: Vectorizer, u: UOp) -> UOp|None:
   """A sum of products with int8 that are the same in all lanes, as operations on four bytes each."""
   if v.n != LANES or u.dtype is not dtypes.int or u.op is not Ops.ADD: return None
-  pairs: list[tuple[UOp|None, int, UOp, UOp]] = []
+  weights: dict[UOp, dict[int, UOp]] = {}
   for term in u.split_uop(Ops.ADD):
     if term.op is not Ops.MUL: return None
-    found = None
-    for x, w in (term.src, term.src[::-1]):
-      x = _stripped(x)
-      if x.op is not Ops.LOAD or x.dtype is not dtypes.int8 or (address := v.address(x.src[0].src[1])) is None: continue
-      if set(address[1]) == {address[1][0]}: found = (address[0], address[1][0], x.src[0].src[0], w)
-    if found is None: return None
-    pairs.append(found)
-  pairs.sort(key=lambda p: p[1])
-  if len(pairs) % BYTES: return None
+    found = [(byte, w) for x, w in (term.src, term.src[::-1]) if (byte := _byte(v, x)) is not None]
+    if not found: return None
+    (word, i), w = found[0]
+    if weights.setdefault(word, {}).setdefault(i, w) is not w: return None
   total = v.splat(UOp.cconst(0, dtypes.int))
-  for i in range(0, len(pairs), BYTES):
-    four = pairs[i:i + BYTES]
-    same, first, buf, _ = four[0]
-    if any(p[0] is not same or p[2] is not buf or p[1] != first + j for j, p in enumerate(four)): return None
-    if (unpacked := words(v, [p[3] for p in four])) is None: return None
-    place = UOp(Ops.SHRINK, src=(v.rewrite(buf), v.at(same, first, dtypes.int), UOp.cconst(BYTES, dtypes.int)))
+  for word, four in weights.items():
+    if len(four) < BYTES or (unpacked := words(v, [four[i] for i in range(BYTES)])) is None: return None
     name = f"add_dots_of_{'7_bits' if unpacked[1] <= 7 else 'bytes'}"
-    total = UOp(Ops.CUSTOMI, dtypes.int, (total, unpacked[0], place.load().bitcast(dtypes.uint)),
-                f"{name}({{0}},{{1}},{{2}})")
+    total = UOp(Ops.CUSTOMI, dtypes.int, (total, unpacked[0], v.rewrite(word)), f"{name}({{0}},{{1}},{{2}})")
   return total
 
 # *** in C

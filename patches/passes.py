@@ -13,7 +13,7 @@ from collections.abc import Callable
 from tinygrad import codegen
 from tinygrad.codegen.simplify import pm_flatten_range
 from tinygrad.renderer import Renderer
-from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, graph_rewrite
+from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad.uop.symbolic import sym
 
 SEAMS = {
@@ -33,8 +33,10 @@ def lowering() -> Renderer|None:
   """Whom the kernel that is being lowered is for; None where there is none."""
   return _lowering[-1] if _lowering else None
 
+def _is_unrolled(u: UOp) -> bool: return u.op is Ops.RANGE and u.arg[-1] is AxisType.UPCAST
+
 def _run_after_opts(sink: UOp, ren: Renderer) -> UOp:
-  if not after_opts or not any(u.op is Ops.REDUCE for u in sink.toposort()): return sink
+  if not after_opts or not any(u.op is Ops.REDUCE or _is_unrolled(u) for u in sink.toposort()): return sink
   sink = graph_rewrite(sink, sym + pm_flatten_range, name="symbolic after opts")  # drops loops of one step
   for run in after_opts: sink = run(sink, ren)
   return sink

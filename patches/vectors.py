@@ -100,17 +100,32 @@ class Vectorizer:
   def load(self, u: UOp) -> UOp:
     index = u.src[0]
     if index.op is not Ops.INDEX or len(u.src) > 1 and self.inside[u.src[2]]: raise Unsupported("a wide or gated load")
-    buf, idx = index.src
-    if buf.buf_uop in self.wide: return self.wide_index(index).load()
+    if index.src[0].buf_uop in self.wide: return self.wide_index(index).load()
+    return self.gather(u, index.src[0], index.src[1])
+
+  def in_order(self, dtype: DType, each: list[int]) -> bool:
+    """Whether a vector is moved as a whole: it lies side by side, and C has vectors of it in memory."""
+    return each == list(range(each[0], each[0] + self.n)) and dtype is not dtypes.bool
+
+  def gather(self, load: UOp, buf: UOp, idx: UOp, offset: int = 0) -> UOp:
+    """What lies at an index plus an offset in each lane, as a vector."""
     new = self.rewrite(buf)
     if (address := self.address(idx)) is None:
       places = self.rewrite(idx)
-      return _stack([self.read(u, new.index(_lane(places, i))) for i in range(self.n)])
-    same, each = address
-    if each == list(range(each[0], each[0] + self.n)):
-      return self.read(u, UOp(Ops.SHRINK, src=(new, self.at(same, each[0], idx.dtype), _const(self.n, dtypes.int))))
-    one = {e: self.read(u, new.index(self.at(same, e, idx.dtype))) for e in sorted(set(each))}
+      return _stack([self.read(load, new.index(self.at(_lane(places, i), offset, idx.dtype))) for i in range(self.n)])
+    same, each = address[0], [e + offset for e in address[1]]
+    if self.in_order(load.dtype, each):
+      return self.read(load, UOp(Ops.SHRINK, src=(new, self.at(same, each[0], idx.dtype), _const(self.n, dtypes.int))))
+    one = {e: self.read(load, new.index(self.at(same, e, idx.dtype))) for e in sorted(set(each))}
     return _stack([one[e] for e in each])
+
+  def element(self, u: UOp) -> UOp|None:
+    """One number of a wide load: read alone, by what spreads or gathers it."""
+    if u.op is not Ops.INDEX or (load := u.src[0]).op is not Ops.LOAD or load.src[0].op is not Ops.SHRINK: return None
+    if len(load.src) > 1 or (at := self.const(u.src[1])) is None: return None
+    buf, first, _ = load.src[0].src
+    if self.inside[u]: return self.gather(load, buf, first, at[0])
+    return self.rewrite(buf).index(self.at(self.rewrite(first), at[0], first.dtype)).load()
 
   def read(self, load: UOp, place: UOp) -> UOp:
     """A load of another place on the same condition, which all lanes share."""
@@ -174,8 +189,10 @@ class Vectorizer:
     return UOp(Ops.SHRINK, src=(self.rewrite(buf), at, _const(self.n, dtypes.int)))
 
   def vector(self, u: UOp) -> UOp:
-    """The value in all lanes, as a vector."""
+    """The value in all lanes, as a vector; of what is true, as vectors of C have it, one by one."""
     new = self.rewrite(u)
+    if u.dtype is dtypes.bool and new.dtype is not dtypes.bool:
+      return _stack([_lane(new, i).alu(Ops.CMPNE, _const(0, new.dtype)) for i in range(self.n)])
     return new if new.shape == (self.n,) else self.splat(new)
 
   def rewrite(self, u: UOp) -> UOp:
@@ -187,6 +204,7 @@ class Vectorizer:
     if u.op is Ops.BUFFER and u in self.wide: return u.replace(src=(u.src[0].const_like(prod(u.max_shape) * self.n),))
     if u.op is Ops.STORE and u.src[0].buf_uop in self.wide:
       return self.wide_index(u.src[0]).store(self.vector(u.src[1]))
+    if (element := self.element(u)) is not None: return element
     if not self.inside[u] or u.op in (Ops.AFTER, Ops.STORE):
       return u.replace(src=tuple(self.rewrite(s) for s in u.src if s is not self.lane))
     if dtypes.is_int(u.dtype) and (values := self.const(u)) is not None:
@@ -203,17 +221,20 @@ class Vectorizer:
 
   def last(self, end: UOp) -> UOp:
     """The loop's own stores: sum += value becomes sum += all lanes of a vector, array[lane] = value a store of one."""
-    stores = [self.add(s) if not self.inside[s.src[0].src[1]] else self.fill(s) for s in self.ends]
+    stores = [t for s in self.ends for t in (self.fill(s) if self.inside[s.src[0].src[1]] else [self.add(s)])]
     body = stores[0] if len(stores) == 1 else UOp.group(*stores)
     rest = tuple(self.rewrite(s) for s in end.src[1:] if s is not self.lane)
     return body.end(*rest) if rest else body
 
-  def fill(self, store: UOp) -> UOp:
-    buf, idx = store.src[0].src
-    if (address := self.address(idx)) is None or address[1] != list(range(address[1][0], address[1][0] + self.n)):
-      raise Unsupported("it stores here and there")
-    at = self.at(address[0], address[1][0], idx.dtype)
-    return UOp(Ops.SHRINK, src=(self.rewrite(buf), at, _const(self.n, dtypes.int))).store(self.vector(store.src[1]))
+  def fill(self, store: UOp) -> list[UOp]:
+    """Stores of a vector, or of each lane's number where they lie apart."""
+    (buf, idx), value = store.src[0].src, self.vector(store.src[1])
+    if (address := self.address(idx)) is None: raise Unsupported("it stores here and there")
+    same, each = address
+    if not self.in_order(value.dtype, each):
+      return [self.rewrite(buf).index(self.at(same, e, idx.dtype)).store(_lane(value, i)) for i, e in enumerate(each)]
+    return [UOp(Ops.SHRINK, src=(self.rewrite(buf), self.at(same, each[0], idx.dtype), _const(self.n, dtypes.int)))
+            .store(value)]
 
   def add(self, store: UOp) -> UOp:
     target, terms = store.src[0], list(store.src[1].split_uop(Ops.ADD))
@@ -240,6 +261,8 @@ def vectorize(sink: UOp, ren: Renderer) -> UOp:
 # *** in C, for clang
 
 pm_render_vectors = PatternMatcher([
+  (UPat(Ops.INDEX, src=(UPat.var("v"), UPat.var("i"))),
+   lambda ctx, v, i: f"({ctx[v]})[{ctx[i]}]" if v.addrspace is None else None),
   (UPat(Ops.CAST, src=(UPat.var("v"),), name="x"), lambda ctx, x, v:
    f"__builtin_convertvector({ctx[v]}, {ctx.render_type(x)})"
    if len(v.shape) == 1 and v.addrspace in (AddrSpace.ALU, None) else None),

@@ -15,7 +15,7 @@ from synthetic import random_blocks
 from tinygrad import Device, Tensor, dtypes
 from tinygrad.codegen import to_program
 from tinygrad.engine import realize, worker
-from tinygrad_llm import patches
+from tinygrad_llm import activations, patches
 from tinygrad_llm.layout import store
 from tinygrad_llm.quant import QUANT_TYPES, dequantize, layout, pack, reference
 
@@ -55,19 +55,31 @@ def matvec(name: str, rows: int, n: int, norm: bool = False, stream: bool = Fals
   return lazy @ lazy_w().transpose(-1, -2), wanted
 
 def with_int8(name: str, rows: int, n: int, tokens: int = 1) -> tuple[Tensor, np.ndarray]:
-  """x @ w.T for an x of int8 and a scale for each 32 of them."""
+  """x @ w.T for an x of int8 and a scale for each 16 of them, as activations.py packs them."""
   lazy_w, w = weight(name, rows, n, True)
-  q = np.random.default_rng(3).integers(-128, 128, (tokens, n)).astype(np.int8)
-  scale = vector(tokens, n // 32)
-  x = Tensor(q).realize().float().reshape(tokens, -1, 32) * Tensor(scale).realize().unsqueeze(-1)
-  wanted = (q.reshape(tokens, -1, 32) * scale[..., None].astype(np.float64)).reshape(tokens, n) @ w.T
-  return x.reshape(tokens, n) @ lazy_w().transpose(-1, -2), wanted
+  q = np.random.default_rng(3).integers(-128, 128, (tokens, n // 16, 16)).astype(np.int8)
+  scale = vector(tokens, n // 16, 1)
+  packed = Tensor(np.concatenate((q.view(np.uint32), scale.view(np.uint32)), -1)).realize()
+  wanted = (q * scale.astype(np.float64)).reshape(tokens, n) @ w.T
+  return activations.unpacked(packed) @ lazy_w().transpose(-1, -2), wanted
+
+def packed() -> tuple[Tensor, np.ndarray]:
+  """A gate to 8 bits: one kernel, of vectors."""
+  gate, up = vector(2048), vector(2048, seed=2)
+  gate[32:48] = 0
+  lazy = activations.pack(Tensor(gate).realize().relu() * Tensor(up).realize())
+  x = (np.maximum(gate, 0) * up).reshape(-1, 16)
+  top = np.abs(x).max(-1, keepdims=True)
+  scaled = x * np.divide(np.float32(127), top, out=np.zeros_like(top), where=top > 0)
+  q = (scaled + np.where(x < 0, np.float32(-0.5), np.float32(0.5))).astype(np.int8)
+  words = np.concatenate((q.view(np.uint32), (top * np.float32(1 / 127)).view(np.uint32)), -1)
+  return lazy, words.astype(np.float64)
 
 def embedding() -> tuple[Tensor, np.ndarray]:
   lazy_w, w = weight("Q8_0", 40000, 32)
   return lazy_w()[Tensor([31, 4], dtype=dtypes.int32).realize()], w[[31, 4]]
 
-CASES = {"embedding": embedding, "large": functools.partial(matvec, "Q6_K", 1024, 1024, stream=True),
+CASES = {"embedding": embedding, "packed": packed, "large": functools.partial(matvec, "Q6_K", 1024, 1024, stream=True),
          "norm": functools.partial(matvec, "Q8_0", 64, 1024, True)} | \
         {n: functools.partial(matvec, n, 64, 1024) for n in ("Q4_K", "Q6_K", "Q5_0", "MXFP4", "IQ4_XS", "F16")} | \
         {f"rows {n}": functools.partial(matvec, n, 64, 1024, stream=True) for n in ("Q4_K", "Q8_0", "MXFP4")} | \
@@ -116,7 +128,7 @@ PATCHES = {
   "vectors": ["Q4_K", "F16"], "tables": ["MXFP4", "IQ4_XS", "int8 MXFP4"], "narrow": ["Q6_K"],
   "lanes": ["Q4_K", "F16", "rows Q4_K"], "nested_reduce": ["Q4_K", "MXFP4", "rows Q4_K", "int8 Q8_0"],
   "int_dots": ["int8 Q4_K", "int8 NVFP4"], "group_factors": ["Q4_K", "MXFP4"], "matvec": ["Q6_K", "norm", "rows Q8_0"],
-  "streams": ["large"], "passes": ["Q4_K", "F16", "rows Q4_K"]}
+  "elementwise": ["packed"], "streams": ["large"], "passes": ["Q4_K", "F16", "rows Q4_K"]}
 
 @functools.cache
 def seen(off: str = "") -> dict[str, dict]:
@@ -224,6 +236,58 @@ def test_group_factors(name):
 def test_matvec():
   assert "THREAD" in seen()["Q6_K"]["opts"] or seen()["Q6_K"]["opts"].count("UNROLL") > 3
   assert seen("matvec")["Q6_K"]["opts"].count("UNROLL") < seen()["Q6_K"]["opts"].count("UNROLL")
+
+def test_elementwise():
+  """16 groups at once: their quants are vectors, and what is chosen is."""
+  here, off = sources("packed", "elementwise")
+  assert here.count("int16 ") > 20 and "?" in here and "int16" not in off
+
+def elements(names: list[str]) -> list[str]:
+  """Those of ELEMENTS whose numbers are wrong."""
+  return [name for name in names if not np.allclose(*ELEMENTS[name](), rtol=2e-6, atol=2e-6, equal_nan=True)]
+
+def element(make: Callable, *shapes: tuple[int, ...], dtype: type = np.float32) -> Callable[[], tuple]:
+  """An expression of tensors, realized, and the same of arrays in float64, or of whole numbers as they are."""
+  def both() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(5)
+    xs = [(rng.standard_normal(shape) * (3 if dtype is np.float32 else 50)).astype(dtype) for shape in shapes]
+    tensors = [Tensor(x).realize() for x in xs]
+    return make(Tensor, *tensors).numpy(), make(np, *[x.astype(np.float64) if dtype is np.float32 else x for x in xs])
+  return both
+
+# what a loop of 16 and more steps may be of; m: Tensor or numpy
+ELEMENTS: dict[str, Callable[[], tuple]] = {
+  "sum": element(lambda m, a, b: a * 2 + b, (64,), (64,)),
+  "threads": element(lambda m, a, b: a * b - 1, (1 << 17,), (1 << 17,)),
+  "strides": element(lambda m, a: a[::3] - a[1::3], (96,)),
+  "columns": element(lambda m, a, b: a.T + b, (32, 48), (48, 32)),
+  "rows": element(lambda m, a, b: a + b, (48, 1), (48, 32)),
+  "backwards": element(lambda m, a: m.flip(a, 0) * a, (80,)),
+  "choice": element(lambda m, a, b: m.where(a < b, a, b * b) if m is np else (a < b).where(a, b * b), (64,), (64,)),
+  "logic": element(lambda m, a, b: (((a < b) & (a != 0)) | ~(b < 1)) * 1.0, (64,), (64,)),
+  "not": element(lambda m, a, b: ~(a < b), (64,), (64,)),
+  "true": element(lambda m, a, b: m.where(a, b, 1) if m is np else a.where(b, 1), (64,), (64,), dtype=np.bool_),
+  "truth": element(lambda m, a, b: (a < b) ^ (b < 0), (64,), (64,)),
+  "equal": element(lambda m, a, b: (a == b) | (a // 2 == b), (640,), (640,), dtype=np.int32),
+  "largest": element(lambda m, a, b: m.maximum(a, b) - m.minimum(a, 0.5 * b), (64,), (64,)),
+  "whole": element(lambda m, a, b: (a << 3) ^ (b >> 1) & 63, (64,), (64,), dtype=np.int32),
+  "parts": element(lambda m, a, b: a // 7 + b % 5, (64,), (64,), dtype=np.int32),
+  "bytes": element(lambda m, a, b: a + b, (64,), (64,), dtype=np.uint8),
+  "long": element(lambda m, a, b: a * b - a, (64,), (64,), dtype=np.int64),
+  "exponent": element(lambda m, a: m.exp(a) if m is np else a.exp(), (64,)),
+  "root": element(lambda m, a: m.sqrt(m.abs(a)) if m is np else a.abs().sqrt(), (64,)),
+  "quotient": element(lambda m, a, b: a / b, (64,), (64,)),
+  "gate": element(lambda m, a, b: a / (1 + m.exp(-a)) * b if m is np else a.silu() * b, (256,), (256,)),
+  "sine": element(lambda m, a: m.sin(a) if m is np else a.sin(), (64,)),
+  "floor": element(lambda m, a: m.floor(a) + m.trunc(a) if m is np else a.floor() + a.trunc(), (64,)),
+  "half": element(lambda m, a, b: a - b, (64,), (64,), dtype=np.float16),
+  "stacked": element(lambda m, a, b: m.stack((a, b, a - b), 1) if m is np else a.stack(b, a - b, dim=1), (64,), (64,)),
+  "padded": element(lambda m, a: m.pad(a, (8, 8)) + 1 if m is np else a.pad((8, 8)) + 1, (64,)),
+  "side by side": element(lambda m, a, b: m.concatenate((a, b)) if m is np else a.cat(b), (48,), (16,)),
+}
+
+@pytest.mark.parametrize("env", [{}, {"NO_ELEMENTWISE": "1"}, {"NUM_CPU_THREADS": "3"}], ids=str)
+def test_elements(env): assert child.call(elements, list(ELEMENTS), **env).value == []
 
 def test_streams():
   """Of a matrix that no cache holds: loads in order."""

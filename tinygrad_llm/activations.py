@@ -18,16 +18,22 @@ def multiplies_bytes() -> bool:
   ren, asked = Device[Device.DEFAULT].renderer, os.environ.get("Q8_ACTIVATIONS", "0") not in ("", "0")
   return is_on("q8_activations") and (int_dots.available(ren) or asked and word_dots.available(ren))
 
-def quantize(x: Tensor) -> Tensor:
-  """x (.., n), n a multiple of 16 -> the same to 8 bits a group, as an expression of what one kernel stores."""
+def pack(x: Tensor) -> Tensor:
+  """x (.., n), n a multiple of 16 -> (.., groups, 5) uint32: the bytes of four words, and a scale, float32."""
   groups = x.reshape(*x.shape[:-1], -1, GROUP)
-  elements = [groups[..., i] for i in range(GROUP)]  # not a sum's axis: what follows would be a kernel of its own
+  elements = [groups[..., i] for i in range(GROUP)]  # a sum's axis would end a kernel
   top = functools.reduce(Tensor.maximum, [e.abs() for e in elements])
   scale = (top > 0).where(127 / top, 0.0)
   rounded = [(e * scale + (e < 0).where(-0.5, 0.5)).cast(dtypes.int) for e in elements]  # the cast drops the fraction
   codes = [(r.bitcast(dtypes.uint32) & 255) << i % BYTES * 8 for i, r in enumerate(rounded)]
   words = [functools.reduce(Tensor.__or__, codes[i:i + BYTES]) for i in range(0, GROUP, BYTES)]
-  # (.., words and the scale, groups): of neighbouring groups each lies side by side
-  packed = Tensor.stack(*words, (top * (1 / 127)).bitcast(dtypes.uint32), dim=-2).contiguous()
-  q = unpack(packed[..., :-1, :].transpose(-1, -2), 1).cast(dtypes.uint8).bitcast(dtypes.int8)
-  return (q.cast(dtypes.float32) * packed[..., -1, :].unsqueeze(-1).bitcast(dtypes.float32)).reshape(x.shape)
+  return Tensor.stack(*words, (top * (1 / 127)).bitcast(dtypes.uint32), dim=-1)
+
+def unpacked(packed: Tensor) -> Tensor:
+  """(.., groups, 5) -> float32 (.., groups * 16)."""
+  q = unpack(packed[..., :-1], 1).cast(dtypes.uint8).bitcast(dtypes.int8)
+  return (q.cast(dtypes.float32) * packed[..., -1:].bitcast(dtypes.float32)).flatten(-2)
+
+def quantize(x: Tensor) -> Tensor:
+  """x (.., n), n a multiple of 16 -> the same to 8 bits a group, as an expression of what one kernel stores."""
+  return unpacked(pack(x).contiguous())
