@@ -70,7 +70,7 @@ def find_sum(k: Scheduler) -> Sum|str:
     ws = tuple(u for u in loads if row in u.ranges)
     xs = tuple(u for u in loads if row not in u.ranges)
     of_x, of_w = ({r for u in loads for r in u.ranges} for loads in (xs, ws))
-    if ws and loops <= of_x and of_x < of_w | loops:
+    if ws and loops & (of_x | of_w) <= of_x and of_x < of_w | loops:  # loops of no load: over fields of a word of x
       return Sum(tuple(red.src[1:]), xs, ws, row)
   return Sum(tuple(red.src[1:]), tuple(loads), (), None)
 

@@ -7,7 +7,8 @@ Why: GPUs convert integers at a fraction of the rate of other arithmetic (16 a c
 How: q in [0, 2**23) put into the mantissa of 2**23 is the float 2**23 + q; q in [-2**22, 2**22) added to the bits of
   1.5 * 2**23 is 1.5 * 2**23 + q. A constant that is subtracted from the weight anyway folds into either. How large an
   integer may be is found from its masks and shifts: those that depend on loops alone and fields of at most 8 bits are
-  tried with all their values. The CPU converts vectors at full rate and keeps its conversion.
+  tried with all their values. What is added up as it is stays a conversion: there the large numbers would be added up,
+  beyond the precision of a float. The CPU converts vectors at full rate and keeps its conversion.
 Numbers: conversions of integers a weight in a matvec, 2048 x 2048: by the limits that tinygrad knows Q4_K 0.125,
   Q6_K 0.06, Q8_0 and MXFP4 1 are left, with these none; no card was at hand to time it.
 Upstream: not sent.
@@ -79,6 +80,8 @@ pm_splice = PatternMatcher([
 def run(sink: UOp, ren: Renderer) -> UOp:
   if not ren.has_local: return sink
   sums = [u for u in sink.toposort() if u.op is Ops.REDUCE]
-  return sink.substitute({u: graph_rewrite(u, pm_splice, ctx={}, name="splice") for u in sums}) if sums else sink
+  terms = [t.src[0] for u in sums for t in u.src[0].split_uop(Ops.ADD) if t.op is Ops.CAST]
+  def limits() -> dict[UOp, tuple[int, int]]: return dict.fromkeys(terms, (-(1 << BITS), 1 << BITS))
+  return sink.substitute({u: graph_rewrite(u, pm_splice, ctx=limits(), name="splice") for u in sums}) if sums else sink
 
 def install() -> None: passes.after_opts.append(run)

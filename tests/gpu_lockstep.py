@@ -12,6 +12,7 @@ import numpy as np
 from gpu_checks import BINARY
 from tinygrad.dtype import AddrSpace, DType, _to_np_dtype
 from tinygrad.uop.ops import GroupOp, Ops, UOp
+from tinygrad_llm.patches.word_dots import CUDA
 
 UNARY = {Ops.NEG: np.negative, Ops.SQRT: np.sqrt, Ops.EXP2: np.exp2, Ops.LOG2: np.log2, Ops.RECIPROCAL: np.reciprocal}
 
@@ -70,6 +71,11 @@ class Group:
       case Ops.BITCAST: return np.ascontiguousarray(src[0]).view(_kind(u.dtype))
       case Ops.WHERE: return np.where(*src)
       case Ops.MULACC: return src[0] * src[1] + src[2]
+      case Ops.CUSTOM if u.arg in (CUDA.dot, CUDA.select):
+        a, b = (np.broadcast_to(s, (self.n,)).astype(np.uint32)[:, None].view(np.int8) for s in src[:2])
+        if u.arg == CUDA.dot: return ((a * b.astype(np.int32)).sum(-1) + src[2]).astype(np.int32)
+        at = np.broadcast_to(src[2], (self.n,))[:, None] >> np.arange(0, 16, 4) & 7
+        return np.take_along_axis(np.hstack([a, b]), at.astype(np.int64), 1).view(np.uint32)[:, 0]
       case Ops.CUSTOM:
         spelled = re.fullmatch(r"(?:__shfl_xor_sync\(0xffffffffu, |simd_shuffle_xor\()\{0\}, (\d+)\)", u.arg)
         assert spelled is not None, u.arg

@@ -27,6 +27,7 @@ from tinygrad import Device, Tensor, dtypes
 from tinygrad.codegen.opt import Opt, OptOps
 from tinygrad.engine.realize import compile_linear, run_linear
 from tinygrad.uop.ops import Ops, UOp
+from tinygrad_llm.activations import quantize
 from tinygrad_llm.quant import QUANT_TYPES, QuantType, dequantize, layout, pack, reference
 
 NUMPY = {dtypes.uint32: np.uint32, dtypes.float32: np.float32, dtypes.float16: np.float16}
@@ -55,8 +56,8 @@ def file_rows(qt: QuantType, rows: int, n: int) -> np.ndarray:
   if qt.name == "TQ2_0": return quants.quantize(rng.standard_normal((rows, n), np.float32), GGMLQuantizationType.TQ2_0)
   return random_blocks(rng, qt.name, rows * n // qt.block, 0.02).reshape(rows, -1)
 
-def matvec(name: str, rows: int, n: int) -> tuple[Tensor, np.ndarray]:
-  """The lazy product of a matrix, in the layout for GPUs, with a vector; and what it should be."""
+def matvec(name: str, rows: int, n: int, q8: bool = False) -> tuple[Tensor, np.ndarray]:
+  """The lazy product of a matrix, in the layout for GPUs, with a vector, to 8 bits or not; and what it should be."""
   qt = next(qt for qt in QUANT_TYPES.values() if qt.name == name)
   raw, lay = file_rows(qt, rows, n), layout(qt, RENDERERS["CUDA"], rows, n)
   if lay is None:
@@ -71,9 +72,10 @@ def matvec(name: str, rows: int, n: int) -> tuple[Tensor, np.ndarray]:
                           dtype=dtypes.uint32).contiguous().realize()
     for place, words in lay.repack(Tensor(units).realize()): packed[:, :, place, :].assign(words).realize()
     packed = lay.rows(packed.reshape(rows // lay.tile, -1, lay.tile))
-  x = np.random.default_rng(8).standard_normal(n).astype(np.float32)
-  wanted = reference(qt, raw.reshape(-1), n).reshape(rows, n).astype(np.float64) @ x.astype(np.float64)
-  return Tensor(x.reshape(1, 1, n)).realize() @ dequantize(qt, packed, n, lay).transpose(-1, -2), wanted
+  x = Tensor(np.random.default_rng(8).standard_normal(n).astype(np.float32).reshape(1, 1, n)).realize()
+  if q8: x = quantize(x)
+  wanted = reference(qt, raw.reshape(-1), n).reshape(rows, n).astype(np.float64) @ x.numpy().astype(np.float64).ravel()
+  return x @ dequantize(qt, packed, n, lay).transpose(-1, -2), wanted
 
 def with_opts(ast: UOp, opts: Sequence[Sequence] | None) -> UOp:
   """A kernel with given opts, (name, axis, arg) each, in place of the heuristic's; None: with the heuristic's."""
@@ -83,11 +85,14 @@ def with_opts(ast: UOp, opts: Sequence[Sequence] | None) -> UOp:
 def _error(found: np.ndarray, wanted: np.ndarray) -> float:
   return float(np.abs(found - wanted).max() / np.sqrt((wanted ** 2).mean()))
 
-def errors(cases: list[tuple[str, int, int, list | None]]) -> list[float]:
-  """Of kernels run by the default device, (type, rows, n, opts) each: the largest, of the results' root mean square."""
+def errors(cases: list[tuple]) -> list[float]:
+  """
+  Of kernels run by the default device, (type, rows, n, opts) each, and whether x has 8 bits: the largest, of the
+  results' root mean square.
+  """
   found = []
-  for name, rows, n, opts in cases:
-    y, wanted = matvec(name, rows, n)
+  for name, rows, n, opts, *q8 in cases:
+    y, wanted = matvec(name, rows, n, *q8)
     linear, variables = y.linear_with_vars()
     *before, call = linear.src
     call = call.replace(src=(with_opts(call.src[0], opts), *call.src[1:]))
@@ -95,22 +100,25 @@ def errors(cases: list[tuple[str, int, int, list | None]]) -> list[float]:
     found.append(_error(np.frombuffer(y.uop.base.buffer.as_memoryview(), np.float32), wanted))
   return found
 
-def lockstep(cases: list[tuple[str, str, int, int, list | None]]) -> list[tuple[float, str, int, int, str]]:
+def lockstep(cases: list[tuple]) -> list[tuple[float, str, int, int, str]]:
   """
-  Of kernels run by numpy, (renderer, type, rows, n, opts) each: the error, the opts, threads of a group, exchanges,
-  and the source.
+  Of kernels run by numpy, (renderer, type, rows, n, opts) each, and whether x has 8 bits: the error, the opts, threads
+  of a group, exchanges, and the source.
   """
   found = []
-  for target, name, rows, n, opts in cases:
-    y, wanted = matvec(name, rows, n)
-    call = y.linear_with_vars()[0].src[-1]
+  for target, name, rows, n, opts, *q8 in cases:
+    y, wanted = matvec(name, rows, n, *q8)
+    linear, variables = y.linear_with_vars()
+    *before, call = linear.src
+    if before: run_linear(compile_linear(linear.replace(src=tuple(before))), variables)
     uops = gpu_renderers.lowered(with_opts(call.src[0], opts), target)
     kinds = {u.arg.slot: u.dtype for u in uops if u.op is Ops.PARAM}
     args = {i: np.frombuffer(bytes(b.as_memoryview()) if b.is_allocated() else bytes(b.nbytes),
                              NUMPY[kinds[i]]).copy() for i, b in enumerate(u.buffer for u in call.src[1:])}
     gpu_lockstep.run(uops, args)
+    exchanges = sum(u.op is Ops.CUSTOM and u.dtype is dtypes.float for u in uops)
     applied = " ".join(f"{opt.op.name}:{opt.axis}:{opt.arg}" for opt in gpu_renderers.opts(uops))
-    found.append((_error(args[0], wanted), applied, gpu_renderers.group(uops), sum(u.op is Ops.CUSTOM for u in uops),
+    found.append((_error(args[0], wanted), applied, gpu_renderers.group(uops), exchanges,
                   RENDERERS[target].render(uops)))
   return found
 

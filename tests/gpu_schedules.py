@@ -3,7 +3,7 @@ Products of quantised matrices with a vector as kernels for GPUs: the shapes, ty
 
 No GPU is needed, nothing runs. test_gpu_schedules.py looks at a few; all of them:
 
-  python tests/gpu_schedules.py [TYPE ..] [--targets T ..] [--roles R ..]    a table (make gpu-schedules)
+  python tests/gpu_schedules.py [TYPE ..] [--targets T ..] [--roles R ..] [--q8]    a table (make gpu-schedules)
   python tests/gpu_schedules.py --measure TARGET ROLES TYPES                  JSON, for a child process
 """
 import argparse
@@ -30,8 +30,9 @@ USEFUL, THREADS, REGISTERS, OPS, WIDTH = 0.85, 2048, 128, 1.1, 16
 @dataclasses.dataclass(frozen=True)
 class Figures:
   """
-  Of one product. threads: in flight; width: bytes of a load of most of the weights' bytes; useful, useful_x: shares of
-  the sectors of the weights and of x; held: bytes in memory of those in a file; ops, needed: a weight.
+  Of one product. kernels: without that of x; threads: in flight; width: bytes of a load of most of the weights' bytes;
+  useful, useful_x: shares of the sectors of the weights and of x; held: bytes in memory of those in a file; ops,
+  needed: a weight, without sums of bytes.
   """
   target: str
   role: str
@@ -58,13 +59,19 @@ class Figures:
     return [name for name, right in ok.items() if not right]
 
 def product(name: str, rows: int, n: int) -> Any:
-  """(its lazy result, its packed weight, bytes of the weight in a file): x (1, 1, n) times a matrix (rows, n)."""
+  """
+  (its lazy result, its packed weight, bytes of the weight in a file): x (1, 1, n) times a matrix (rows, n).
+
+  x has 8 bits where the environment asks for it.
+  """
   from tinygrad import Device, Tensor, dtypes
+  from tinygrad_llm import activations
   from tinygrad_llm.quant import QUANT_TYPES, dequantize, layout
   qt = next(qt for qt in QUANT_TYPES.values() if qt.name == name)
   lay = layout(qt, Device[Device.DEFAULT].renderer, rows, n)
   items, dtype = (qt.row_items(n), qt.dtype) if lay is None else (lay.row_words(n // qt.block), dtypes.uint32)
   packed, x = Tensor.empty(rows, items, dtype=dtype), Tensor.empty(1, 1, n)
+  if lay is not None and activations.multiplies_bytes(): x = activations.quantize(x)
   return x @ dequantize(qt, packed, n, lay).transpose(-1, -2), packed, rows * qt.row_nbytes(n)
 
 def figures(target: str, role: str, name: str) -> Figures:
@@ -85,8 +92,9 @@ def figures(target: str, role: str, name: str) -> Figures:
   registers, stack = resources(program.src[3].arg) if len(program.src) > 3 else (None, None)
   opts = " ".join(f"{opt.op.name}:{opt.axis}:{opt.arg}" for opt in program.src[0].arg.applied_opts)
   grid = " of ".join("x".join(map(str, dims or (1,))) for dims in sizes[:2])
+  kernels = sum(any(u.nbytes() >= packed.nbytes() for u in call.src[1:]) for call in linear.src)
   return Figures(
-    target, role, name, len(linear.src), opts, grid,
+    target, role, name, kernels, opts, grid,
     math.prod(sizes[0]) * group, load_width(program.src[1].src, {slot}) or 0,
     checks.useful(x for x in loads if x.slot == slot), checks.useful(x for x in loads if x.slot != slot),
     packed.nbytes() / nbytes, registers, stack, int(program.src[0].arg.estimates.ops) / (rows * n),
@@ -99,13 +107,14 @@ def _measure(target: str, roles: list[str], names: list[str]) -> None:
     for name in names: print(json.dumps(dataclasses.asdict(figures(target, role, name))), flush=True)
 
 @functools.cache
-def measure(target: str, roles: tuple[str, ...], names: tuple[str, ...]) -> list[Figures]:
-  """From a process of its own."""
+def measure(target: str, roles: tuple[str, ...], names: tuple[str, ...], q8: bool = False) -> list[Figures]:
+  """From a process of its own. q8: x has 8 bits."""
   keep = ("PATH", "HOME", "PYTHONPATH", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME", "CACHEDB", "NVRTC_PATH",
           "CUDA_PATH", "NVJITLINK_PATH", "OPENCL_PATH", "OCL_ICD_FILENAMES")
   env = {name: os.environ[name] for name in keep if name in os.environ}
   command = [sys.executable, __file__, "--measure", target, ",".join(roles), ",".join(names)]
-  done = subprocess.run(command, env=env | {"PARALLEL": "0"}, capture_output=True, text=True)
+  env |= {"PARALLEL": "0", "Q8_ACTIVATIONS": f"{q8:d}"}
+  done = subprocess.run(command, env=env, capture_output=True, text=True)
   assert done.returncode == 0, done.stderr[-2000:]
   return [Figures(**json.loads(line)) for line in done.stdout.splitlines()]
 
@@ -123,12 +132,13 @@ def main() -> None:
   parser.add_argument("--targets", nargs="+", default=list(TARGETS))
   parser.add_argument("--roles", nargs="+", default=list(ROLES), choices=ROLES)
   parser.add_argument("--opts", action="store_true", help="print the schedules, too")
+  parser.add_argument("--q8", action="store_true", help="activations of 8 bits")
   parser.add_argument("--measure", nargs=3, metavar=("TARGET", "ROLES", "TYPES"), help=argparse.SUPPRESS)
   args = parser.parse_args(["--measure", *sys.argv[2:]] if sys.argv[1:2] == ["--measure"] else None)
   if args.measure: return _measure(args.measure[0], args.measure[1].split(","), args.measure[2].split(","))
   jobs = [(target, (role,), tuple(args.types)) for target in args.targets for role in args.roles]
   with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-    rows = [row for part in pool.map(lambda job: measure(*job), jobs) for row in part]
+    rows = [row for part in pool.map(lambda job: measure(*job, args.q8), jobs) for row in part]
   print(table(rows))
   if args.opts: print("\n".join(f"{f.target} {f.role} {f.type}: {f.opts}" for f in rows))
   if any(f.wrong() for f in rows): sys.exit(1)

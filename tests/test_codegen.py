@@ -364,5 +364,5 @@ def test_random_expressions(env):
 def test_all_patches_are_tested_somewhere():
   """Those not named here have tests of their own."""
   own = {"workers", "beam_cache", "programs", "threads", "dispatch", "captures"}
-  gpu = {"fields", "splice", "warp_sums", "wide_halves"}  # test_gpu_schedules.py
+  gpu = {"fields", "splice", "word_dots", "warp_sums", "wide_halves"}  # test_gpu_schedules.py
   assert set(patches.PATCHES) == own | set(PATCHES) | gpu

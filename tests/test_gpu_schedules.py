@@ -1,7 +1,9 @@
 """Products of quantised matrices for GPUs: what they compile to, and their numbers, without a GPU."""
 import dataclasses
 import functools
+import os
 import re
+from unittest import mock
 
 import child
 import gpu_numbers
@@ -12,6 +14,7 @@ from gpu_checks import Load, useful
 from gpu_peers import N, PEERS, ROWS, THREADS
 from gpu_schedules import Figures
 from kernel_cases import has_cuda_wheels
+from tinygrad_llm import activations
 
 cuda = pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
 
@@ -24,6 +27,13 @@ cuda = pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC w
 def test_schedules(target, role, name):
   found, = gpu_schedules.measure(target, (role,), (name,))
   assert (found.wrong(), found.forbidden) == ([], []), gpu_schedules.table([found])
+
+@cuda
+def test_schedules_with_8_bits():
+  """The same loads; three quarters of the arithmetic is gone: four products an operation, four weights a mask."""
+  found = gpu_schedules.measure("CUDA:sm_90", ("1b.out",), ("Q4_K", "Q8_0"), True)
+  assert [row.wrong() for row in found] == [[], []], gpu_schedules.table(found)
+  assert [row.ops < 1.5 for row in found] == [True, True]
 
 @cuda
 def test_stock_is_found_wrong():
@@ -78,10 +88,41 @@ def test_warp_sums():
   assert (run()["Q6_K"][3], "__shared__" in run()["Q6_K"][4]) == (10, False)
   assert (run()["F16"][3], "__shared__" in run()["F16"][4]) == (0, True)  # 96 columns are 12 threads
 
+# constants that are subtracted, bits that lie apart, signed bytes, minimums, two fields a number, a table
+BYTES = {"Q4_0": (8, 288), "Q5_0": (4, 128), "Q8_0": (7, 416), "Q4_K": (4, 512), "Q6_K": (8, 512), "MXFP4": (4, 256)}
+
+def test_word_dots():
+  """With activations of 8 bits; those are what it is compared with, too. All bytes of x are parts of dot products."""
+  cases = [["CUDA", name, *shape, None, True] for name, shape in BYTES.items()]
+  found = dict(zip(BYTES, child.call(gpu_numbers.lockstep, cases).value))
+  assert {name: row[0] for name, row in found.items() if not row[0] < 1e-5} == {}
+  assert [name for name, row in found.items() if "__dp4a(" not in row[4] or "signed char" in row[4]] == []
+
+def test_word_dots_off():
+  """Sums of integers that became floats are right, too: a minimum multiplies the sum of x."""
+  found, = child.call(gpu_numbers.lockstep, [["CUDA", "Q4_1", 4, 256, None, True]], NO_WORD_DOTS="1").value
+  assert found[0] < 1e-5 and "__dp4a(" not in found[4]
+
+def test_who_multiplies_bytes():
+  asked = {"Q8_ACTIVATIONS": "1"}
+  envs = [{}, asked, asked | {"NO_WORD_DOTS": "1"}, asked | {"NO_Q8_ACTIVATIONS": "1"}]
+  assert child.call(multiply_bytes, envs, ["sm_60", "sm_90"]).value == [[False] * 4, [False, True, False, False]]
+
+def multiply_bytes(envs: list[dict[str, str]], archs: list[str]) -> list[list[bool]]:
+  from tinygrad import Device
+  from tinygrad.helpers import Target
+  found = []
+  for arch in archs:
+    ren = gpu_renderers.CUDA(Target("CUDA", arch=arch))
+    with mock.patch.object(type(Device[Device.DEFAULT]), "renderer", ren):
+      for env in envs:
+        with mock.patch.dict(os.environ, env): found.append(activations.multiplies_bytes())
+  return [found[i:i + len(envs)] for i in range(0, len(found), len(envs))]
+
 @cuda
 def test_compile_workers_make_the_same_kernel():
-  here, worker = child.call(by_worker, PARALLEL="1").value
-  assert here == worker and "__shfl_xor_sync" in here
+  here, worker = child.call(by_worker, PARALLEL="1", Q8_ACTIVATIONS="1").value
+  assert here == worker and "__shfl_xor_sync" in here and "__dp4a(" in here
 
 def by_worker() -> list[str]:
   """The source of a product, made in this process and in a compile worker."""
@@ -107,6 +148,8 @@ def test_numbers_on_opencl(opencl):
   """The same schedules executed by a compiler of another's. All types: make gpu-numbers"""
   found = child.call(gpu_numbers.errors, [[name, 64, 2048, None] for name in ("Q4_K", "Q6_K", "Q8_0")], **opencl)
   assert max(found.value) < gpu_numbers.MOST
+  found = child.call(gpu_numbers.errors, [[name, 64, 1024, None, True] for name in ("Q4_K", "IQ4_NL")], **opencl)
+  assert max(found.value) < 1e-5
 
 # *** other projects' schedules
 

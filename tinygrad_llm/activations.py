@@ -1,20 +1,22 @@
 """
 Activations of 8 bits, for products with weights of a few bits: groups of 16 share a scale.
 
-Only where the target multiplies bytes (patches/int_dots.py) and the rows of a matrix are interleaved (layout.py): a
-step of decoding waits for memory then, and a prompt is multiplied three times as fast. NO_Q8_ACTIVATIONS=1 leaves them
-as they are.
+Only where the target multiplies bytes and a matrix is laid out for it (layout.py). On a CPU (patches/int_dots.py) a
+step of decoding waits for memory then, and a prompt is multiplied three times as fast. On a GPU (patches/word_dots.py)
+no card was at hand to time it: Q8_ACTIVATIONS=1 asks for it there. NO_Q8_ACTIVATIONS=1 leaves them as they are.
 """
 from __future__ import annotations
-import functools
+import functools, os
 from tinygrad import Device, Tensor, dtypes
 from tinygrad_llm.layout import unpack
-from tinygrad_llm.patches import int_dots, is_on
+from tinygrad_llm.patches import int_dots, is_on, word_dots
 
 BYTES = 4   # of a word
 GROUP = 16  # 32, as in GGML's Q8_0, brings no speed and more error: no less than llama.cpp's, with the same weights
 
-def multiplies_bytes() -> bool: return is_on("q8_activations") and int_dots.available(Device[Device.DEFAULT].renderer)
+def multiplies_bytes() -> bool:
+  ren, asked = Device[Device.DEFAULT].renderer, os.environ.get("Q8_ACTIVATIONS", "0") not in ("", "0")
+  return is_on("q8_activations") and (int_dots.available(ren) or asked and word_dots.available(ren))
 
 def pack(x: Tensor) -> Tensor:
   """x (.., n), n a multiple of 16 -> (.., groups, 5) uint32: the bytes of four words, and a scale, float32."""
