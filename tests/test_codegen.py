@@ -78,11 +78,10 @@ def packed() -> tuple[Tensor, np.ndarray]:
 
 def values() -> tuple[Tensor, np.ndarray]:
   """Sums over a number of positions that a variable says: 32 heads, 4 of them share values of 64 elements."""
-  shares, kept = vector(64, 32), vector(8, 64, 64, seed=2).astype(np.float16)
-  n = UOp.variable("n", 1, 64).bind(33)
-  shared = Tensor(kept).realize()[:, :n].float().transpose(0, 1).unsqueeze(2)  # (n, 8, 1, 64)
-  lazy = (Tensor(shares).realize()[:n].reshape(n, 8, 4, 1) * shared).sum(0)
-  return lazy, np.einsum("nhg,hnd->hgd", shares[:33].reshape(33, 8, 4).astype(np.float64), kept[:, :33])
+  shares, kept = vector(32, 64), vector(8, 64, 64, seed=2).astype(np.float16)
+  n = UOp.variable("n", 0, 63).bind(32) + 1
+  lazy = Tensor(shares).realize()[:, :n].reshape(8, 4, 1, n) @ Tensor(kept).realize()[:, :n].float().unsqueeze(1)
+  return lazy, np.einsum("hgn,hnd->hgd", shares[:, :33].reshape(8, 4, 33).astype(np.float64), kept[:, :33])[:, :, None]
 
 def largest() -> tuple[Tensor, np.ndarray]:
   """Of 48 neighbours each, over positions."""
