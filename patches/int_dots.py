@@ -152,16 +152,16 @@ def dot(v: Vectorizer, u: UOp) -> UOp|None:
     if not found: return None
     (word, i), w = found[0]
     if weights.setdefault((word, v.const(w) is not None), {}).setdefault(i, w) is not w: return None
-  totals = {sign: v.splat(UOp.cconst(0, dtypes.int)) for sign in (1, -1)}
+  totals, zero = dict[int, UOp](), v.splat(UOp.cconst(0, dtypes.int))
   for (word, _), four in weights.items():
     if len(four) < BYTES: return None
     consts, sign = v.const(four[0]), 1
     if consts is not None and consts[0] < 0: four, sign = {i: -w for i, w in four.items()}, -1
     if (unpacked := words(v, [four[i] for i in range(BYTES)])) is None: return None
     name = f"add_dots_of_{'7_bits' if unpacked[1] <= 7 else 'bytes'}"
-    of = (totals[sign], unpacked[0], v.rewrite(word))
+    of = (totals.get(sign, zero), unpacked[0], v.rewrite(word))
     totals[sign] = UOp(Ops.CUSTOMI, dtypes.int, of, f"{name}({{0}},{{1}},{{2}})")
-  return totals[1].alu(Ops.SUB, totals[-1])
+  return totals[1].alu(Ops.SUB, totals[-1]) if -1 in totals else totals[1]
 
 def sums(v: Vectorizer, u: UOp) -> UOp|None:
   """A sum of the bytes of words that all lanes share, of four words at once."""
