@@ -15,9 +15,9 @@ import ast, functools, hashlib, importlib, importlib.metadata, importlib.util, o
 TINYGRAD = "0.14.0"
 # in the order of installation
 PATCHES: tuple[str, ...] = (
-  "workers", "beam_cache", "programs", "threads", "dispatch", "passes", "reshapes", "gathers", "fields", "shared_sums",
-  "shared_factors", "vectors", "tables", "narrow", "lanes", "nested_reduce", "word_dots", "splice", "int_dots",
-  "group_factors", "matvec", "elementwise", "streams", "warp_sums", "wide_halves", "captures")
+  "workers", "beam_cache", "programs", "threads", "dispatch", "huge_pages", "passes", "reshapes", "gathers", "fields",
+  "shared_sums", "shared_factors", "vectors", "tables", "narrow", "lanes", "nested_reduce", "word_dots", "splice",
+  "int_dots", "group_factors", "matvec", "elementwise", "streams", "warp_sums", "wide_halves", "captures")
 
 class SeamError(ImportError):
   """The installed tinygrad is not the one that the patches were made for."""

@@ -362,6 +362,6 @@ def test_random_expressions(env):
 
 def test_all_patches_are_tested_somewhere():
   """Those not named here have tests of their own."""
-  own = {"workers", "beam_cache", "programs", "threads", "dispatch", "captures"}
+  own = {"workers", "beam_cache", "programs", "threads", "dispatch", "captures", "huge_pages"}
   gpu = {"fields", "splice", "word_dots", "warp_sums", "wide_halves"}  # test_gpu_schedules.py
   assert set(patches.PATCHES) == own | set(PATCHES) | gpu

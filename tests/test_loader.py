@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tinygrad_llm
 from synthetic import write_model
+from test_patches import run
 from tinygrad_llm import InputError, activations
 from tinygrad_llm.gguf import open_gguf
 
@@ -65,3 +66,25 @@ def test_refused(tmp_path: pathlib.Path, change, words):
   with pytest.raises(InputError, match=words) as e: tinygrad_llm.load(str(path))
   assert str(e.value).startswith(f"{path}: ")
   assert "\n" not in str(e.value)
+
+HUGE = """
+import re, sys
+from tinygrad import Tensor, dtypes
+import tinygrad_llm
+from tinygrad_llm.device import empty, fill
+full, part = (empty((64, 1 << 18), dtypes.uint8, full=full) for full in (True, False))
+for tensor in (full, part): fill(tensor, lambda memory: memory.fill(7))
+def pages(tensor):
+  at = tensor.uop.base.buffer._buf.va_addr
+  areas = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", open("/proc/self/smaps").read(), flags=re.M)[1:]
+  area, = (a for a in areas if int(a.split("-")[0], 16) <= at < int(a.split("-")[1].split()[0], 16))
+  return "hg" in re.search("VmFlags: (.*)", area)[1].split(), "sh" in re.search("VmFlags: (.*)", area)[1].split()
+print(*pages(full), *pages(part), (full + part).sum().item() == 14 << 24)
+"""
+
+@pytest.mark.skipif(not pathlib.Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="no large pages")
+@pytest.mark.parametrize(("env", "wanted"), [({}, "True False False False True"),
+                                             ({"NO_HUGE_PAGES": "1"}, "False True False True True")])
+def test_large_pages(env, wanted):
+  """Asked for where all of a buffer is written, and only there; without the patch the memory is shared."""
+  assert run(HUGE, DEV="CPU", **env).stdout.split("\n")[-2] == wanted

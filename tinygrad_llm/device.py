@@ -8,6 +8,7 @@ from tinygrad import Tensor
 from tinygrad.device import Buffer
 from tinygrad.dtype import DType, _to_np_dtype
 from tinygrad.helpers import prod
+from tinygrad_llm.patches import huge_pages
 
 _memory = ContextVar("_memory", default=True)
 
@@ -20,10 +21,12 @@ def without_memory() -> Iterator[None]:
 
 def has_memory() -> bool: return _memory.get()
 
-def empty(shape: tuple[int, ...], dtype: DType) -> Tensor:
-  """An allocated, uninitialised tensor on the default device."""
+def empty(shape: tuple[int, ...], dtype: DType, full: bool = False) -> Tensor:
+  """An allocated, uninitialised tensor on the default device; `full`: all of it will be written."""
   tensor = Tensor.empty(*shape, dtype=dtype)
-  if _memory.get(): _buffer(tensor).ensure_allocated()
+  if _memory.get():
+    _buffer(tensor).ensure_allocated()
+    if full: huge_pages.advise(_buffer(tensor))
   return tensor
 
 def fill(tensor: Tensor, write: Callable[[np.ndarray], None]) -> None:

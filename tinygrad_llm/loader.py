@@ -104,7 +104,7 @@ class Loader:
       padded = round_up(shape[-2], TILE) if len(shape) == 2 and shape[-2] >= LEAST_PADDED else shape[-2]
       lay = layout(qt, Device[Device.DEFAULT].renderer, padded, n)
     if lay is None:
-      stored = empty((rows, qt.row_items(n)), qt.dtype)
+      stored = empty((rows, qt.row_items(n)), qt.dtype, full=True)
       fill(stored, partial(self._read, infos, 0))
     else: stored = self._laid_out(qt, lay, infos, rows // shape[-2] * padded, n)
     weight = Weight(qt, stored, shape, tuple(info.name for info in infos), lay)
@@ -116,7 +116,7 @@ class Loader:
   def _laid_out(self, qt: QuantType, lay: Layout, infos: list[TensorInfo], rows: int, n: int) -> Tensor:
     """The rows as (rows / tile, words, tile), read and laid out by pieces."""
     tiles, blocks = rows // lay.tile, n // qt.block
-    stored = empty((tiles, lay.row_words(blocks), lay.tile), dtypes.uint32)
+    stored = empty((tiles, lay.row_words(blocks), lay.tile), dtypes.uint32, full=True)
     most = max(1, self._PIECE // (lay.tile * qt.row_nbytes(n)))
     count = next(c for c in range(min(tiles, most), 0, -1) if tiles % c == 0)
     shape = (count * lay.tile, blocks, lay.blocks.units)
