@@ -3,13 +3,15 @@ Products of small integers are added up as integers, four at a time.
 
 Why: every CPU of today multiplies and adds four bytes a lane in one instruction (vpdpbusd, udot), and with activations
   of 8 bits that is what a quantised matrix is multiplied by: an eighth of the work in float32.
-How: a sum of float(a) * float(b) of integers of at most 8 bits, one of them loaded as int8, is a sum of a * b in int32,
-  which is exact. Where the lanes are rows of a matrix, four products of neighbouring bytes become one operation: the
-  words of the weights are unpacked as a whole, a byte beside the other. Codes that stand for other numbers are looked
-  up, 64 at once; bits that are apart from the rest of their numbers are spread over the bytes of a word.
+How: a sum of float(a) * float(b) of integers of at most 8 bits, one of them a byte of a word of activations, is a sum
+  of a * b in int32, which is exact; a whole number that is subtracted from all weights is a product of its own. Where
+  the lanes are rows of a matrix, four products of neighbouring bytes become one operation: the words of the weights are
+  unpacked as a whole, a byte beside the other. Codes that stand for other numbers are looked up, 64 at once; bits that
+  are apart from the rest of their numbers are spread over the bytes of a word. Sums of x alone are of 16 bytes at once.
 Numbers: matvec 8192 x 2048 with 2 threads, in the cache, GB/s, float32 against int8: Q4_K 17 -> 74, Q6_K 19 -> 80,
   Q5_K 16 -> 72, Q8_0 32 -> 114, Q4_0 20 -> 97, MXFP4 15 -> 58, NVFP4 6 -> 51, IQ4_XS 17 -> 66, Q5_0 11 -> 67 (Zen 4,
-  AVX-512 VNNI, medians; float32 without rows as lanes)
+  AVX-512 VNNI, medians; float32 without rows as lanes). 32 tokens by 2048 x 2048, 10^9 products a second, without and
+  with subtracted numbers apart: Q8_0 17 -> 70, IQ4_NL 7 -> 57, MXFP4 7 -> 51; with sums of 16 bytes: Q4_K 41 -> 80
 Upstream: not sent.
 """
 from __future__ import annotations
