@@ -23,6 +23,7 @@ from tinygrad.renderer.cstyle import ClangRenderer
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import is_on, passes, tables
 from tinygrad_llm.patches.lanes import LANES
+from tinygrad_llm.patches.streams import offset
 from tinygrad_llm.patches.vectors import Vectorizer, has_vectors, uniform_rules, vector_rules
 
 SEAMS = {
@@ -70,7 +71,7 @@ def available(ren: Renderer) -> bool:
 
 # *** vectors
 
-def _stripped(u: UOp) -> UOp:
+def stripped(u: UOp) -> UOp:
   while u.op is Ops.CAST and dtypes.is_int(u.src[0].dtype) and u.dtype.itemsize >= u.src[0].dtype.itemsize: u = u.src[0]
   return u
 
@@ -78,7 +79,7 @@ def _word(value: int) -> UOp: return UOp.cconst(value, dtypes.uint)
 
 def words(v: Vectorizer, us: Sequence[UOp]) -> tuple[UOp, int]|None:
   """Four values of at most 8 bits in all lanes, as the bytes of words; and how many bits they have."""
-  us = [_stripped(u) for u in us]
+  us = [stripped(u) for u in us]
   if all((c := v.const(u)) is not None and set(c) == {c[0]} and 0 <= c[0] < 256 for u in us):
     values = [v.const(u)[0] for u in us]  # type: ignore[index]
     if len(set(values)) > 1: return None
@@ -137,7 +138,7 @@ def _looked_up(v: Vectorizer, us: Sequence[UOp]) -> tuple[UOp, int]|None:
 
 def _byte(v: Vectorizer, u: UOp) -> tuple[UOp, int]|None:
   """An int8 that is the same in all lanes: the word that holds it, and which of its bytes it is."""
-  u = _stripped(u)
+  u = stripped(u)
   if u.op is not Ops.BITCAST or u.dtype is not dtypes.int8 or (u := u.src[0]).op is not Ops.CAST: return None
   mask, by = 255, 0
   if (u := u.src[0]).op is Ops.AND and (found := v.const(u.src[1])) is not None: u, mask = u.src[0], found[0]
@@ -180,8 +181,7 @@ def sums(v: Vectorizer, u: UOp) -> UOp|None:
 
 def _offset(word: UOp) -> int:
   """The numbers in its address."""
-  terms = [t for u in word.toposort() if u.op in (Ops.INDEX, Ops.SHRINK) for t in u.src[1].split_uop(Ops.ADD)]
-  return sum(int(t.src[0].val) for t in terms if t.op is Ops.CAST and t.src[0].op is Ops.CONST)
+  return sum(offset(u.src[1]) for u in word.toposort() if u.op in (Ops.INDEX, Ops.SHRINK))
 
 # *** in C
 

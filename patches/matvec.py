@@ -159,7 +159,7 @@ def hand_coded_optimizations(k: Scheduler) -> Scheduler:
   if getenv("MV", 1) == 0 or not (has_vectors(k.ren) or k.ren.has_local and k.ren.has_shared): return _stock(k)
   found = find_sum(k)
   made = found if isinstance(found, str) else (on_cpu if has_vectors(k.ren) else on_gpu)(k, found)
-  if isinstance(made, str) and has_vectors(k.ren) and not isinstance(columns := on_columns(k), str):
+  if isinstance(made, str) and has_vectors(k.ren) and (columns := on_columns(k)) is not None:
     share(made := columns)
   if DEBUG >= 3: print(f"MATVEC: {k.colored_shape()}: {made if isinstance(made, str) else made.applied_opts}")
   return _stock(k) if isinstance(made, str) else made

@@ -27,7 +27,8 @@ def _innermost(u: UOp) -> UOp|None:
   loops = [r for r in u.ranges if r.op is Ops.RANGE]
   return max(loops, key=lambda r: (axis_to_pos[r.arg[-1]], r.arg[:-1])) if loops else None
 
-def _offset(idx: UOp) -> int:
+def offset(idx: UOp) -> int:
+  """The numbers in an address."""
   return sum(t.src[0].val for t in idx.split_uop(Ops.ADD) if t.op is Ops.CAST and t.src[0].op is Ops.CONST)
 
 def order(sink: UOp, ren: Renderer) -> UOp:
@@ -38,7 +39,7 @@ def order(sink: UOp, ren: Renderer) -> UOp:
     buf, idx = u.src[0].src[:2]
     if buf.op is not Ops.PARAM or buf.max_numel() * buf.dtype.itemsize <= LARGEST: continue
     if u.max_numel() * u.dtype.itemsize < WIDTH or (loop := _innermost(idx)) is None: continue
-    streams.setdefault((buf, loop), {})[_offset(idx)] = u
+    streams.setdefault((buf, loop), {})[offset(idx)] = u
   subs: dict[UOp, UOp] = {}
   for (buf, _), loads in streams.items():
     before: UOp|None = None

@@ -27,6 +27,7 @@ from tinygrad.renderer.cstyle import CUDARenderer, OpenCLRenderer
 from tinygrad.uop.ops import GroupOp, Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import is_on, passes
 from tinygrad_llm.patches.fields import _terms as terms
+from tinygrad_llm.patches.int_dots import stripped
 from tinygrad_llm.patches.splice import BITS
 from tinygrad_llm.patches.tables import CODES, evaluate
 from tinygrad_llm.patches.warp_sums import pm_each
@@ -69,10 +70,6 @@ def available(ren: Renderer) -> bool:
 
 # *** four steps of a sum as bytes
 
-def _stripped(u: UOp) -> UOp:
-  while u.op is Ops.CAST and dtypes.is_int(u.src[0].dtype) and u.dtype.itemsize >= u.src[0].dtype.itemsize: u = u.src[0]
-  return u
-
 def _byte(x: UOp) -> tuple[UOp, UOp]|None:
   """A signed byte of a word as a float: the word, and what it is shifted by."""
   for op, dtype in ((Ops.CAST, dtypes.float), (Ops.BITCAST, dtypes.int8), (Ops.CAST, dtypes.uint8)):
@@ -98,7 +95,7 @@ def _first(u: UOp, loops: Sequence[UOp]) -> UOp: return u.substitute({r: r.const
 
 def _word(u: UOp, loops: Sequence[UOp]) -> tuple[UOp, int]|None:
   """Integers of at most 8 bits in four steps, as the bytes of a word; and how many bits they have."""
-  u = _stripped(u)
+  u = stripped(u)
   if u.op is Ops.CONST and 0 <= u.val < 256: return UOp.const(u.val * ONES, dtypes.uint32), u.val.bit_length()
   if u.op is Ops.AND and u.src[1].op is Ops.CONST and u.src[0].op is Ops.SHR: return _field(u, loops)
   if u.op in (Ops.ADD, Ops.OR, Ops.XOR):

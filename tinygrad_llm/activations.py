@@ -8,10 +8,9 @@ no card was at hand to time it: Q8_ACTIVATIONS=1 asks for it there. NO_Q8_ACTIVA
 from __future__ import annotations
 import functools, os
 from tinygrad import Device, Tensor, dtypes
-from tinygrad_llm.layout import unpack
+from tinygrad_llm.layout import WORD, unpack
 from tinygrad_llm.patches import int_dots, is_on, word_dots
 
-BYTES = 4   # of a word
 GROUP = 16  # 32, as in GGML's Q8_0, brings no speed and more error: no less than llama.cpp's, with the same weights
 
 def multiplies_bytes() -> bool:
@@ -25,8 +24,8 @@ def pack(x: Tensor) -> Tensor:
   top = functools.reduce(Tensor.maximum, [e.abs() for e in elements])
   scale = (top > 0).where(127 / top, 0.0)
   rounded = [(e * scale + (e < 0).where(-0.5, 0.5)).cast(dtypes.int) for e in elements]  # the cast drops the fraction
-  codes = [(r.bitcast(dtypes.uint32) & 255) << i % BYTES * 8 for i, r in enumerate(rounded)]
-  words = [functools.reduce(Tensor.__or__, codes[i:i + BYTES]) for i in range(0, GROUP, BYTES)]
+  codes = [(r.bitcast(dtypes.uint32) & 255) << i % WORD * 8 for i, r in enumerate(rounded)]
+  words = [functools.reduce(Tensor.__or__, codes[i:i + WORD]) for i in range(0, GROUP, WORD)]
   return Tensor.stack(*words, (top * (1 / 127)).bitcast(dtypes.uint32), dim=-1)
 
 def unpacked(packed: Tensor) -> Tensor:
