@@ -3,46 +3,50 @@ VENV ?= .venv
 JOBS ?= auto
 PROMPT ?= Tell me a story about a fox.
 BIN := $(VENV)/bin
-export DEV ?= CPU
+# setuptools says of an editable install that it is one, in 20 lines that look like an error
+PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q
 
-.PHONY: help run chat bench peers plot gpu-check gpu-schedules gpu-numbers test lint readme fuzz golden accept vectors default-model clean
+.PHONY: help run chat bench peers plot gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models golden accept vectors default-model clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 run: $(VENV)/run ## answer PROMPT with the bundled model, offline after the first install
-	@$(BIN)/python -m tinygrad_llm.run --prompt "$(PROMPT)" $(ARGS)
+	@$(BIN)/python -m tinygrad_llm.run --prompt "$(PROMPT)" $(ARGS) < /dev/null
 
 chat: $(VENV)/run ## chat with the bundled model, or with MODEL=path.gguf
 	@$(BIN)/python -m tinygrad_llm.run $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
 test: $(VENV)/dev ## all tests in JOBS processes; no GPU, no downloads but Python packages
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/dev ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
 vectors: $(VENV)/dev ## fetch llama.cpp's tokenizer vectors and chat templates into a cache; `make test` uses them when there
-	$(BIN)/python tests/fetch_vectors.py
+	$(BIN)/python tests/tools/fetch_vectors.py
 
-readme: $(VENV)/dev ## write the README's table of what is supported from the code's tables
-	$(BIN)/python tests/readme_tables.py
+readme: $(VENV)/dev ## write what is supported into the README from the code's tables, and its figures from bench/results/
+	$(BIN)/python tests/tools/readme_tables.py
 
 fuzz: $(VENV)/dev ## 10,000 damaged files: each must load or end in one line
-	$(BIN)/python tests/fuzz.py --count 10000 --seed 1
+	$(BIN)/python tests/tools/fuzz.py --count 10000 --seed 1
+
+random-models: $(VENV)/dev ## 300 models of random shape against the float64 reference (COUNT, SEED; half an hour and more)
+	$(BIN)/python tests/tools/random_models.py --seed $(or $(SEED),1) --count $(or $(COUNT),300)
 
 golden: $(VENV)/bench ## record llama.cpp's logits again (builds llama-cpp-python: some minutes)
-	$(BIN)/python tests/record_golden.py
-	$(BIN)/python tests/record_quantize_errors.py
+	$(BIN)/python tests/tools/record_golden.py
+	$(BIN)/python tests/tools/record_quantize_errors.py
 
 accept: $(VENV)/dev ## record today's kernels as right: tests/kernels/*.json; prints what moved
-	$(BIN)/python tests/kernel_cases.py
+	$(BIN)/python tests/tools/kernel_cases.py
 
 bench: $(VENV)/run ## tokens a second of MODEL=path.gguf (default: the bundled model), as llama-bench gives them
 	@$(BIN)/python -m tinygrad_llm.bench $(if $(MODEL),-m "$(MODEL)") $(ARGS)
 
-peers: $(VENV)/bench ## the figures: this project, stock tinygrad and llama.cpp on MODELS (default: 1B shape, 9 types)
+peers: $(VENV)/bench $(if $(findstring mlx,$(ARGS)),$(VENV)/mlx) ## the figures: this project, stock tinygrad and llama.cpp on MODELS (default: 1B shape, 9 types)
 	models="$(MODELS)"; [ -n "$$models" ] || \
 	  models=$$($(BIN)/python bench/models.py $(if $(LAYERS),--layers $(LAYERS)) $(TYPES)) && \
 	  $(BIN)/python bench/peers.py -m $$models $(ARGS)
@@ -51,14 +55,14 @@ plot: $(VENV)/bench ## the README's plot, from the latest figures
 	$(BIN)/python bench/plot.py $(ARGS)
 
 gpu-check: ## right numbers and speed on a GPU (DEV, default CUDA), from a bare checkout with python3, numpy and tinygrad
-	$(if $(filter file,$(origin DEV)),DEV=CUDA) $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) \
+	DEV=$(or $(DEV),CUDA) $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) \
 	  bench/gpu_check.py $(ARGS)
 
 gpu-schedules: $(VENV)/dev ## what products with quantised matrices compile to for NVIDIA's cards (about 20 minutes; TYPES)
-	$(BIN)/python tests/gpu_schedules.py $(TYPES) $(ARGS)
+	$(BIN)/python tests/gpu/gpu_schedules.py $(TYPES) $(ARGS)
 
 gpu-numbers: $(VENV)/opencl ## the same products' numbers: kernels for GPUs run by numpy, and by OpenCL on the CPU
-	$(BIN)/python tests/gpu_numbers.py $(TYPES) $(ARGS)
+	$(BIN)/python tests/gpu/gpu_numbers.py $(TYPES) $(ARGS)
 
 default-model: $(VENV)/train ## train the bundled model again (about an hour on 2 cores)
 	$(BIN)/python training/train.py --out tinygrad_llm/models/stories.gguf
@@ -68,26 +72,30 @@ clean: ## remove the virtual environment and build files
 
 $(VENV)/base: setup.py
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --upgrade pip
-	command -v clang >/dev/null || test -n "$$CC" || $(BIN)/python -m pip install -q -e '.[zig]'
+	$(PIP) --upgrade pip
+	command -v clang >/dev/null || test -n "$$CC" || $(PIP) -e '.[zig]'
 	@touch $@
 
 $(VENV)/run: $(VENV)/base
-	$(BIN)/python -m pip install -q -e .
+	$(PIP) -e .
 	@touch $@
 
 $(VENV)/dev: $(VENV)/base
-	$(BIN)/python -m pip install -q -e '.[dev]'
+	$(PIP) -e '.[dev]'
 	@touch $@ $(VENV)/run
 
 $(VENV)/opencl: $(VENV)/dev
-	$(BIN)/python -m pip install -q -e '.[opencl]'
+	$(PIP) -e '.[opencl]'
 	@touch $@
 
 $(VENV)/bench: $(VENV)/dev
-	$(BIN)/python -m pip install -q -e '.[bench]'
+	$(PIP) -e '.[bench]'
+	@touch $@
+
+$(VENV)/mlx: $(VENV)/bench
+	$(BIN)/python -m pip install -q -e '.[mlx]'
 	@touch $@
 
 $(VENV)/train: $(VENV)/base training/requirements.txt
-	$(BIN)/python -m pip install -q -e . -r training/requirements.txt
+	$(PIP) -e . -r training/requirements.txt
 	@touch $@

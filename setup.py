@@ -1,4 +1,4 @@
-from setuptools import setup
+from setuptools import find_packages, setup
 
 CUDA = [f"{name}>=13,<14 ; sys_platform == 'linux' and platform_machine in 'x86_64 aarch64'"
         for name in ("nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-cuobjdump")]
@@ -7,8 +7,15 @@ setup(
   name="tinygrad_llm",
   version="0.1.0",
   description="Local LLM inference on tinygrad: GGUF in, tokens out, kernels that a compiler finds",
+  license="MIT",
+  classifiers=[
+    "Development Status :: 4 - Beta", "Environment :: Console", "Intended Audience :: Developers",
+    "Operating System :: MacOS", "Operating System :: POSIX :: Linux", "Programming Language :: Python :: 3 :: Only",
+    "Programming Language :: Python :: 3.11", "Programming Language :: Python :: 3.12",
+    "Topic :: Scientific/Engineering :: Artificial Intelligence", "Topic :: Software Development :: Compilers"],
   python_requires=">=3.11",
-  packages=["tinygrad_llm", "tinygrad_llm.patches"],
+  packages=[*find_packages(include=["tinygrad_llm", "tinygrad_llm.*"]),
+            "tinygrad_llm.patches", *(f"tinygrad_llm.patches.{room}" for room in find_packages("patches"))],
   package_dir={"tinygrad_llm.patches": "patches"},
   package_data={"tinygrad_llm": ["models/*.gguf"]},
   install_requires=[
@@ -24,11 +31,15 @@ setup(
     "zig": ["ziglang>=0.13,<1"],                                    # a clang for the CPU device where PATH has none
     "bench": ["llama-cpp-python==0.3.36",                           # the peer, and the source of golden logits
               "matplotlib>=3.8,<4"],                                # the README's plot
+    "mlx": ["mlx-lm>=0.32,<1",                                      # a peer: its models and its KV cache
+            "mlx>=0.32,<1 ; sys_platform == 'darwin'",              # its arrays, on Apple's GPU
+            "mlx[cpu]>=0.32,<1 ; sys_platform == 'linux'"],         # the same on a processor: to test the conversion
     "opencl": [f"{name} ; sys_platform == 'linux' and platform_machine == 'x86_64'"  # runs kernels for GPUs on the CPU
                for name in ("intel-opencl-rt>=2025,<2027", "intel-cmplr-lib-rt>=2025,<2027")],
     "cuda": CUDA,                                                   # kernels for CUDA where there is no card
-    "dev": ["pytest>=8", "pytest-xdist>=3.5", "ruff>=0.8", "mypy>=1.13",  # tests, on all cores, and lint
-            "setuptools>=70.1", *CUDA],                             # a wheel, kernels for CUDA: both are tested
+    "dev": ["pytest>=8", "pytest-xdist>=3.8", "ruff>=0.8", "mypy>=1.13",  # tests, on all cores, and lint
+            "setuptools>=70.1", *CUDA,                              # a wheel, kernels for CUDA: both are tested
+            "check-jsonschema>=0.29,<1"],                           # the workflows, by GitHub's schema, offline
   },
   entry_points={"console_scripts": [
     "tinygrad-llm=tinygrad_llm.run:main",

@@ -1,10 +1,11 @@
 """
 Whether a device computes the right numbers, and how fast: one table, in minutes, from a bare checkout.
 
-  make gpu-check                       or: DEV=CUDA python3 bench/gpu_check.py [--model M.gguf] [--out FILE]
+  make gpu-check              or: DEV=CUDA python3 bench/gpu_check.py [--model M.gguf] [--parts P,Q] [--out FILE]
 
-It needs python3, numpy, tinygrad 0.14.0 (in PYTHONPATH or installed), the device's driver and compiler (CUDA: nvrtc),
-and no network. DEV chooses any device of tinygrad's, CUDA by default. Types with a grid are checked where gguf-py is.
+It needs python3, numpy, tinygrad 0.14.0 (in PYTHONPATH or installed), the device's driver and compiler (CUDA: nvrtc;
+CPU: clang or the ziglang wheel; METAL: macOS has all), and no network. DEV chooses any device of tinygrad's, CUDA by
+default. Types with a grid are checked where gguf-py is.
 Each part runs in a process of its own, with a limit of time: a fault or a hang of one does not end the others.
 Exit code 0 if all numbers are right. Speed does not count; all goes to bench/results/gpu-NAME-DATE.json.
 """
@@ -24,6 +25,7 @@ EXPECTED = HERE.with_name("gpu_check.npz")  # {type: (ROWS,) float64 products; "
 ROWS, N = 48, 768
 PROMPT, STEPS = 24, 8
 TOTAL_S = 800  # of all parts
+SLOW = {"CPU": 4, "CL": 4}  # times as long, where a few cores compile and run everything
 Row = tuple[str, bool | None, str]  # what, whether it is right (None: no such question), and the figure
 
 def stub_missing() -> None:
@@ -43,7 +45,8 @@ class _Nothing:
 def part_device(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
   from tinygrad import Device, Tensor
   from tinygrad_llm import patches
-  device = Device[Device.DEFAULT]
+  from tinygrad_llm.target.device import check_device
+  device = Device[check_device()]
   figures["arch"] = str(getattr(device, "arch", "")) or type(device.renderer).__name__
   yield "device opens", True, f"{Device.DEFAULT} {figures['arch'].split(',')[0]}"
   total = int(Tensor(np.arange(1000, dtype=np.int32)).sum().item())
@@ -61,7 +64,7 @@ def part_nv(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
 def part_weights(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
   """Fused dequant-matvec of every type against the products of gguf-py's weights."""
   from tinygrad import Tensor
-  from tinygrad_llm.quant import QUANT_TYPES
+  from tinygrad_llm.files.quant import QUANT_TYPES
   with np.load(EXPECTED) as file: expected = {name: file[name] for name in file.files}
   has_gguf = importlib.util.find_spec("gguf") is not None
   checked = [qt for qt in QUANT_TYPES.values() if has_gguf or not qt.grid]
@@ -91,7 +94,9 @@ def part_model(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Ro
          f"error {error:.1e} of their deviation, best token {same:.0%} the same")
 
 def part_copy(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
-  figures["gbs"] = copy_bandwidth((256 << 20) if args.small else (2 << 30))
+  from bench.machine import machine
+  # a GPU may share the host's memory: a quarter of it is taken at most
+  figures["gbs"] = copy_bandwidth((256 << 20) if args.small else min(2 << 30, machine()["memory"] // 8))
   yield "device copy", None, f"{figures['gbs']:.0f} GB/s, read and written"
 
 def part_matvec(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
@@ -109,7 +114,7 @@ def part_speed(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Ro
   from bench.random_model import LLAMA_1B, TINY, write_random
   from tinygrad_llm import load
   from tinygrad_llm.bench import ModelInfo, Runner, Test, random_tokens
-  from tinygrad_llm.gguf import open_gguf
+  from tinygrad_llm.files.gguf import open_gguf
   with tempfile.TemporaryDirectory() as folder:
     path = args.model or write_random(pathlib.Path(folder, "random.gguf"), TINY if args.small else LLAMA_1B)
     info, tests = ModelInfo.from_gguf(open_gguf(path)), [Test(0, 128), Test(128 if args.small else 512, 0)]
@@ -153,10 +158,11 @@ def linear(kind: Any, rows: int, n: int, copies: int) -> list[Any]:
   """Linear layers on random weights of a QuantType, as the loader makes them; all copies have the same."""
   from bench.random_model import random_rows
   from tinygrad import Device, dtypes
-  from tinygrad_llm.device import empty, fill
-  from tinygrad_llm.layout import store
-  from tinygrad_llm.quant import layout, pack
-  from tinygrad_llm.weight import Linear, Weight
+  from tinygrad_llm.target.buffers import empty, fill
+  from tinygrad_llm.files.layout import store
+  from tinygrad_llm.files.quant import layout, pack
+  from tinygrad_llm.nn.weights.linear import Linear
+  from tinygrad_llm.nn.weights.weight import Weight
   raw, layers, blocks = random_rows(kind, rows, n, 0), [], n // kind.block
   lay = layout(kind, Device[Device.DEFAULT].renderer, rows, n)
   def write(memory: np.ndarray) -> None:
@@ -169,7 +175,7 @@ def linear(kind: Any, rows: int, n: int, copies: int) -> list[Any]:
       units = empty((rows, blocks, lay.blocks.units), lay.blocks.dtype)
     fill(units, write)
     if lay is not None: store(lay, packed, units, 0)
-    layers.append(Linear([Weight(kind, packed, (rows, n), ("random",), lay)], [[rows]], [None]))
+    layers.append(Linear([Weight(kind, packed, (rows, n), ("random",), lay)], [[rows]], [None], [None]))
   return layers
 
 def timed(job: Callable[[], Any], times: int) -> float:
@@ -199,7 +205,7 @@ def matvec_speed(name: str, rows: int, n: int, nbytes: int) -> tuple[float, floa
 def copy_bandwidth(nbytes: int) -> float:
   """GB/s read and written by the faster of the driver's copy and a kernel's."""
   from tinygrad import Tensor, TinyJit, dtypes
-  from tinygrad_llm.device import empty
+  from tinygrad_llm.target.buffers import empty
   a, b = (empty((nbytes // 4,), dtypes.uint32) for _ in range(2))
   step = TinyJit(lambda a: Tensor.realize(b.assign(a ^ 1)))
   jobs: list[Callable[[], Any]] = [lambda: step(a)]
@@ -224,7 +230,7 @@ def tiny_logits() -> np.ndarray:
 def record() -> None:
   """Writes EXPECTED: needs gguf-py, and is to be run with DEV=CPU NO_PATCHES=1."""
   from bench.random_model import random_rows
-  from tinygrad_llm.quant import QUANT_TYPES, reference
+  from tinygrad_llm.files.quant import QUANT_TYPES, reference
   x = check_input().astype(np.float64)
   weights = {qt.name: reference(qt, random_rows(qt, ROWS, N, 0), N) for qt in QUANT_TYPES.values()}
   products = {name: w.astype(np.float64) @ x for name, w in weights.items()}
@@ -263,7 +269,7 @@ def run_part(name: str, args: argparse.Namespace, limit: float, copy_gbs: float)
       last = next((x.strip() for x in reversed(errors.read().splitlines()) if x.strip()), f"exit code {code}")
       late = time.perf_counter() - start > limit - 1
       optional = name in ("nv", "beam") or late and name.strip("8") in ("copy", "matvec", "speed")
-      problem = f"stopped after {limit:.0f} s" if late else f"failed: {last:.200}"
+      problem = f"stopped after {limit:.0f} s" if late else f"failed: {last.removeprefix('error: '):.200}"
       rows.append((name, None if optional else False, problem))
       show(rows[-1])
   figures["seconds"] = time.perf_counter() - start
@@ -290,9 +296,10 @@ def parent(args: argparse.Namespace) -> int:
   date, start, parts, right = now(), time.perf_counter(), dict[str, Any](), True
   device = os.environ["DEV"].split(":")[0]
   names = [name for name in PARTS if device == "CUDA" or name != "nv" and (device == "NV" or not name.endswith("8"))]
+  names = [name for name in names if args.parts is None or name in ("device", *args.parts)]
   print(f"| {'check':34s} |       | {os.environ['DEV']}, {date}\n|{'-' * 36}|-------|{'-' * 60}")
   for name in names:
-    limit = min(PARTS[name][1], TOTAL_S - (time.perf_counter() - start))
+    limit = min(PARTS[name][1] * SLOW.get(device, 1), TOTAL_S * SLOW.get(device, 1) - (time.perf_counter() - start))
     if limit < 5:
       show((name, None, "left out: the time is up"))
       continue
@@ -309,24 +316,38 @@ def parent(args: argparse.Namespace) -> int:
   print(f"\n{'all numbers are right' if right else 'SOMETHING IS WRONG'}; {report['seconds']:.0f} s; written: {out}")
   return 0 if right else 1
 
-def main() -> None:
+def asked_parts(text: str) -> list[str]:
+  from tinygrad_llm.errors import InputError
+  for name in (names := text.split(",")):
+    if name not in PARTS: raise InputError(f"--parts {name!r:.40}: no such part; use some of {','.join(PARTS)}")
+  return names
+
+def _main() -> None:
   os.environ.setdefault("DEV", "CUDA")
   device = os.environ["DEV"].split(":")[0]
-  parser = argparse.ArgumentParser(prog="bench/gpu_check.py", description=__doc__.strip().split("\n")[0])
+  from tinygrad_llm.command import Parser
+  from tinygrad_llm.target.compiler import use_c_compiler
+  parser = Parser(prog="bench/gpu_check.py", description=__doc__.strip().split("\n")[0])
   parser.add_argument("--model", type=pathlib.Path, metavar="M", help="a GGUF to time (default: random, of 1B shape)")
   parser.add_argument("--small", action=argparse.BooleanOptionalAction, default=device in ("CPU", "CL"),
                       help="small shapes (default on CPU and CL)")
+  parser.add_argument("--parts", type=asked_parts, metavar="P,Q", help=f"besides device: of {','.join(PARTS)}")
   parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help="default: bench/results/gpu-NAME-DATE.json")
   parser.add_argument("--record", action="store_true", help="write the numbers to expect (DEV=CPU NO_PATCHES=1)")
   parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
   parser.add_argument("--copy-gbs", type=float, default=0.0, help=argparse.SUPPRESS)
   args = parser.parse_args()
-  stub_missing()
+  if device == "CPU": use_c_compiler()  # CC, for this process and the parts
   if args.record: return record()
   if args.part is None: sys.exit(parent(args))
   def send(*message: Any) -> None: print("@" + json.dumps(message), flush=True)
   figures: dict[str, Any] = {}
   for row in PARTS[args.part][0](args, figures): send("row", row)
   send("figures", figures)
+
+def main() -> None:
+  stub_missing()
+  from tinygrad_llm.command import guarded
+  guarded(_main)
 
 if __name__ == "__main__": main()

@@ -8,11 +8,12 @@ are lines of JSON on the child's stdin and stdout; what libraries print goes to 
   load    model, ids, threads, settings       -> {"load_s": .., "version": ..}
   time    n_prompt, n_gen, n_depth, passes    -> {"ns": ..}
   logits  n                                   -> {"logits": float32 in base64}, after the first n ids
+  kernels                                     -> {"kernels": ..}, a hash of those that ran; "" if it is not known
 """
 from __future__ import annotations
 import base64, json, os, signal, subprocess, sys, tempfile, time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 class PeerFailed(Exception):
@@ -27,6 +28,12 @@ class Worker(Protocol):
   def logits(self, n: int) -> np.ndarray:
     """(vocab_size,) float32 after ids[:n], from an empty context."""
 
+@runtime_checkable
+class Compiles(Protocol):
+  """What a child does, too, if it can say what it runs."""
+  def kernels(self) -> str:
+    """A hash of the source of all kernels so far."""
+
 def serve(worker: Worker) -> None:
   """The child's main loop. Ends with stdin."""
   replies = os.fdopen(os.dup(1), "w")
@@ -40,6 +47,7 @@ def serve(worker: Worker) -> None:
         reply["version"] = worker.load(**request)
         reply["load_s"] = time.perf_counter() - start
       elif op == "time": reply["ns"] = worker.time(**request)
+      elif op == "kernels": reply["kernels"] = worker.kernels() if isinstance(worker, Compiles) else ""
       else: reply["logits"] = base64.b64encode(np.asarray(worker.logits(**request), np.float32).tobytes()).decode()
     except Exception as e:  # the parent says which peer, and goes on without it
       reply = {"error": f"{type(e).__name__}: {e}"}
@@ -60,6 +68,8 @@ class Peer:
 
   def logits(self, n: int) -> np.ndarray:
     return np.frombuffer(base64.b64decode(self._ask(op="logits", n=n)["logits"]), np.float32)
+
+  def kernels(self) -> str: return self._ask(op="kernels")["kernels"]
 
   def _ask(self, **request: Any) -> dict[str, Any]:
     assert self.process.stdin is not None and self.process.stdout is not None

@@ -2,11 +2,13 @@
 llama.cpp as a peer, through llama-cpp-python's C interface. See peer.py.
 
 Settings: extra_bufts, whether weights are repacked (or laid out for AMX, where the build has it); flash, whether
-attention is fused. Needs llama-cpp-python and numpy only: it may run under an interpreter of its own.
+attention is fused. Where the build has a GPU, all of the model is on it, or with DEV=CPU nothing. Needs
+llama-cpp-python and numpy only: it may run under an interpreter of its own.
 """
 import pathlib
 import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import os
 import time
 from typing import Any
 import llama_cpp as lc
@@ -23,11 +25,13 @@ class LlamaCpp:
     lc.llama_log_set(self.silence, None)
     lc.llama_backend_init()
     mp = lc.llama_model_default_params()
-    mp.use_extra_bufts = settings["extra_bufts"]
+    on_gpu = os.environ.get("DEV", "CPU").split(":")[0] != "CPU"
+    mp.use_extra_bufts, mp.n_gpu_layers = settings["extra_bufts"], 999 if on_gpu else 0
     self.ids, self.model = ids, lc.llama_model_load_from_file(model.encode(), mp)
     if not self.model: raise ValueError(f"llama.cpp cannot load {model}")
     cp = lc.llama_context_default_params()
     cp.n_ctx, cp.n_threads, cp.n_threads_batch = len(ids), threads, threads
+    cp.offload_kqv = cp.op_offload = on_gpu
     cp.flash_attn_type = lc.LLAMA_FLASH_ATTN_TYPE_ENABLED if settings["flash"] else lc.LLAMA_FLASH_ATTN_TYPE_DISABLED
     self.context = lc.llama_init_from_model(self.model, cp)
     if not self.context: raise ValueError(f"llama.cpp cannot make a context of {len(ids)} positions")

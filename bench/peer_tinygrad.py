@@ -2,9 +2,11 @@
 import pathlib
 import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-import importlib.metadata
+import hashlib, importlib.metadata
 from typing import Any
 import numpy as np
+from tinygrad.engine.jit import _TinyJit
+from tinygrad.uop.ops import Ops
 from bench.peer import serve
 from tinygrad_llm import load, patches
 from tinygrad_llm.bench import Runner, Test
@@ -14,8 +16,8 @@ class TinygradLLM:
   depth = 0
 
   def load(self, model: str, ids: list[int], threads: int, settings: dict[str, Any]) -> str:
-    """threads: NUM_CPU_THREADS has said it already."""
-    llm = load(model, max_context=len(ids))
+    """threads: NUM_CPU_THREADS has said it already. settings: whether there will be `prompts`, which take compiling."""
+    llm, self.prompts = load(model, max_context=len(ids)), settings["prompts"]
     self.runner = Runner(llm, ids)
     return f"tinygrad {importlib.metadata.version('tinygrad')}, patches: {', '.join(patches.apply()) or 'none'}"
 
@@ -28,6 +30,11 @@ class TinygradLLM:
 
   def logits(self, n: int) -> np.ndarray:
     self.depth = 0
-    return self.runner.prompt(n)
+    return self.runner.prompt(n) if self.prompts else [self.runner.step(i) for i in range(n)][-1].copy()
+
+  def kernels(self) -> str:
+    steps = [x.captured.linear for x in vars(self.runner.llm).values() if isinstance(x, _TinyJit) and x.captured]
+    sources = {u.src[2].arg for step in steps for u in step.toposort() if u.op is Ops.PROGRAM}
+    return hashlib.sha256("\0".join(sorted(sources)).encode()).hexdigest()
 
 if __name__ == "__main__": serve(TinygradLLM())

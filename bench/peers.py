@@ -1,11 +1,13 @@
 """
 This project against its peers: the same GGUF, the same threads, the same random tokens, one run.
 
-  python bench/peers.py -m model.gguf [other.gguf ..] [--peers stock,llama.cpp] [--ablate] [--json]
+  python bench/peers.py -m model.gguf [other.gguf ..] [--peers stock,llama.cpp,mlx] [--ablate] [--json]
 
 Peers: `stock` is tinygrad without our patches (NO_PATCHES=1); any NAME=VALUE is this project with that in its
 environment (several with +, as in BEAM=2+NO_THREADS=1); --ablate adds one for each patch that is switched off alone;
-`llama.cpp` is llama-cpp-python's, for each test with the setting that was fastest in a short trial before.
+`llama.cpp` is llama-cpp-python's, for each test with the setting that was fastest in a short trial before; `mlx` is
+mlx-lm, on the file's weights in its own format (mlx_model.py): the row says in which.
+A patch that has nothing to do on the device, or without which the kernels are the same, is not timed: "-".
 All processes stay loaded and take turns, repetition by repetition (A B C A B C ..), after a warm-up, so that a drift of
 the machine meets all of them; its read bandwidth is measured before each repetition, too. Medians of the repetitions
 are reported, and medians of the rounds' ratios. A repetition lasts about a second: a peer that is slow gets fewer
@@ -17,7 +19,7 @@ from __future__ import annotations
 import pathlib
 import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-import argparse, json, os, statistics, subprocess
+import argparse, json, os, statistics, subprocess, tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,12 +30,15 @@ from bench.peer import Peer, PeerFailed
 from tinygrad_llm import InputError
 from tinygrad_llm.bench import ModelInfo, Test, add_tests, asked_tests, check_context, in_size, random_tokens
 from tinygrad_llm.command import Parser, guarded
-from tinygrad_llm.gguf import open_gguf
-from tinygrad_llm.hub import resolve
-from tinygrad_llm.patches import PATCHES
+from tinygrad_llm.files.gguf import open_gguf
+from tinygrad_llm.files.hub import resolve
+from tinygrad_llm.nn.config import check_architecture
+from tinygrad_llm.patches import PATCHES, module_of
 
-HERE, OURS, LLAMA = pathlib.Path(__file__).resolve().parent, "tinygrad_llm", "llama.cpp"
-CHECKED, MAX_KL = 16, 0.1  # tokens before the logits that are compared; nats, above which a peer computes another model
+HERE, OURS, LLAMA, MLX = pathlib.Path(__file__).resolve().parent, "tinygrad_llm", "llama.cpp", "mlx"
+CHECKED = 16  # tokens before the logits that are compared
+# nats, above which a peer computes another model. 4 bits quantised again to 4 bits: 0.1 on 2 layers of random weights
+MAX_KL, MAX_KL_QUANTISED_AGAIN = 0.1, 1.0
 SETTINGS = [{"extra_bufts": extra, "flash": flash} for extra in (True, False) for flash in (True, False)]
 
 @dataclass
@@ -50,17 +55,28 @@ class Samples:
   def median(self) -> float: return statistics.median(self.speeds)
 
 class Contestant:
-  """A peer by its name; what it measured, and why it had to leave."""
+  """
+  A peer by its name; what it measured, and why it had to leave.
+
+  weights: its name and what they are, where they are not the file's; bytes_per_token: what of those a token needs.
+  """
+  max_kl = MAX_KL
+  weights: str | None = None
+  bytes_per_token: int | None = None
+
   def __init__(self, name: str):
     self.name, self.failed, self.about, self.load_s = name, "", "", 0.0
     self.samples: dict[Test, Samples] = {}
     self.settings: dict[Test, dict[str, Any]] = {}
     self.logits: np.ndarray | None = None
     self.kl: float | None = None
+    self.idle = ""              # why there is nothing to time
+    self.same = list[Test]()    # whose kernels are those of this project with all patches
 
   def start(self, run: Run) -> None:
     """Loads the model, in as many processes as it takes, and computes the logits to compare."""
-    self.peer = run.start(self, [sys.executable, str(HERE / "peer_tinygrad.py")], environment(self.name), {})
+    self.peer = run.start(self, [sys.executable, str(HERE / "peer_tinygrad.py")], environment(self.name),
+                          {"prompts": any(test.n_prompt or test.n_depth for test in run.tests)})
     self.logits = self.peer.logits(CHECKED)
 
   def peer_for(self, test: Test) -> Peer: return self.peer
@@ -116,12 +132,48 @@ class LlamaCpp(Contestant):
     for peer in self.peers.values(): peer.close()
     self.peers = {}
 
+class MLXLM(Contestant):
+  """mlx-lm, on a directory that is written once and lasts as long as the contestant."""
+  max_kl = MAX_KL_QUANTISED_AGAIN
+  folder: tempfile.TemporaryDirectory[str] | None = None
+
+  def start(self, run: Run) -> None:
+    if self.folder is None: self._convert(run)
+    assert self.folder is not None
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), str(run.threads))
+    self.peer = run.start(self, [sys.executable, str(HERE / "peer_mlx.py")], threads, {}, self.folder.name)
+    self.logits = self.peer.logits(CHECKED)
+
+  def _convert(self, run: Run) -> None:
+    """In a process of its own, which returns its memory."""
+    run.say(f"{self.name}: converting")
+    folder = tempfile.TemporaryDirectory(prefix="mlx-")
+    done = subprocess.run([sys.executable, str(HERE / "mlx_model.py"), run.path, folder.name], capture_output=True,
+                          text=True)
+    if done.returncode:
+      last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+      raise PeerFailed(last.removeprefix("error: "))
+    for name, value in json.loads(done.stdout).items(): setattr(self, name, value)
+    self.folder = folder
+
 def environment(name: str) -> dict[str, str]:
   """What a contestant's name sets. No other switch of a patch reaches it."""
   base = dict.fromkeys(("NO_PATCHES", *(f"NO_{patch.upper()}" for patch in PATCHES)), "0")
   if name == OURS: return base
   pairs = ["NO_PATCHES=1"] if name == "stock" else name.split("+")
   return base | dict(pair.split("=", 1) for pair in pairs)  # type: ignore[arg-type]
+
+def patch_of(name: str) -> str | None:
+  """The one patch that a contestant is without."""
+  return next((patch for patch in PATCHES if name == f"NO_{patch.upper()}=1"), None)
+
+def room_of(patch: str) -> str: return module_of(patch).split(".")[0]
+
+def nothing_to_time(patch: str, device: str) -> str:
+  """Why a patch cannot be seen in the speed of a step on a device, by its room; "" if it may be."""
+  room, on_cpu = room_of(patch), device.split(":")[0] == "CPU"
+  if room == "cache": return "of a start, not of a step"
+  return {"gpu": "for GPUs" if on_cpu else "", "vector": "" if on_cpu else "for CPUs"}.get(room, "")
 
 def plan(contestant: Contestant, test: Test, seconds: float) -> tuple[int, int]:
   """
@@ -151,10 +203,10 @@ class Run:
     self.ids = random_tokens(info.vocab_size, max(CHECKED, *(test.positions for test in tests)) + 1)
 
   def start(self, contestant: Contestant, command: Sequence[str], env: dict[str, str],
-            settings: dict[str, Any]) -> Peer:
-    """A process that has loaded the model. PeerFailed if it cannot."""
+            settings: dict[str, Any], path: str | None = None) -> Peer:
+    """A process that has loaded the model, from `path` if it is not the file. PeerFailed if it cannot."""
     peer = Peer(command, {"NUM_CPU_THREADS": str(self.threads), **env})
-    try: reply = peer.load(self.path, self.ids, self.threads, settings)
+    try: reply = peer.load(path or self.path, self.ids, self.threads, settings)
     except PeerFailed:
       peer.close()
       raise
@@ -164,7 +216,7 @@ class Run:
   def measure(self, contestants: Sequence[Contestant]) -> None:
     """As many at a time as fit the memory, this project and llama.cpp always among them; adds to their samples."""
     anchors = [c for c in contestants if c.name in (OURS, LLAMA)]
-    others = [c for c in contestants if c not in anchors]
+    others = [c for c in contestants if c not in anchors and not c.idle]
     room = int(free_memory() * 0.8 / (self.info.size * 1.3 + (1 << 30))) - 1 - len(anchors)  # llama.cpp may be two
     size = max(1, room)
     for i in range(0, max(1, len(others)), size): self._group([*anchors, *others[i:i + size]])
@@ -192,16 +244,25 @@ class Run:
       self.say(f"{c.name}: warming {test.name} up")
       if test not in c.samples: c.samples[test] = Samples(*plan(c, test, self.seconds))
       else: c.time(test, c.samples[test].tokens)
+      if c is not ours and ours is not None and self._same(c, ours): c.same.append(test)
     def repeat(c: Contestant) -> None:
       s = c.samples[test]
       gbs = max(self.bandwidth.measure() for _ in range(2)) if self.bandwidth else None
       s.ns.append(c.time(test, s.tokens, s.passes))
       if gbs is not None: s.gbs.append(gbs)
+    ours = next((c for c in group if c.name == OURS), None)
     for c in group: self._guard(c, lambda c=c: prepare(c))  # type: ignore[misc]
+    group = [c for c in group if test not in c.same]
     for i in range(self.repetitions):
       self.say(f"{test.name}: round {i + 1} of {self.repetitions}")
       for c in group:
         if not c.failed: self._guard(c, lambda c=c: repeat(c))  # type: ignore[misc]
+
+  @staticmethod
+  def _same(c: Contestant, ours: Contestant) -> bool:
+    """Whether one patch less leaves all kernels as they are, and they run as ever."""
+    patch = patch_of(c.name)
+    return patch is not None and room_of(patch) != "runtime" and c.peer.kernels() == ours.peer.kernels()
 
 def compare(contestants: Sequence[Contestant]) -> None:
   """Sets each contestant's kl to the first one's; a failure where its logits are no numbers or another model's."""
@@ -216,7 +277,7 @@ def compare(contestants: Sequence[Contestant]) -> None:
     else:
       p, q = log_softmax(reference), log_softmax(c.logits)
       c.kl = float((np.exp(p) * (p - q)).sum())
-      if not c.kl <= MAX_KL: c.failed = c.failed or f"its logits are others': KL {c.kl:.2g}"
+      if not c.kl <= c.max_kl: c.failed = c.failed or f"its logits are others': KL {c.kl:.2g}"
 
 def ratio(a: Samples, b: Samples) -> float:
   """How many times faster a is than b: the median over the rounds that both were in, the latest ones."""
@@ -233,9 +294,10 @@ def model_report(run: Run, contestants: Sequence[Contestant]) -> dict[str, Any]:
   for test in run.tests:
     for c in contestants:
       if (s := c.samples.get(test)) is None or not s.ns: continue
-      gbs = [speed * info.bytes_per_token / 1e9 for speed in s.speeds] if test.n_gen else []
+      gbs = [speed * (c.bytes_per_token or info.bytes_per_token) / 1e9 for speed in s.speeds] if test.n_gen else []
       rows.append({
-        "test": test.name, "peer": c.name, "tokens": s.tokens, "passes": s.passes, "settings": c.settings.get(test),
+        "test": test.name, "peer": c.name, "weights": c.weights, "tokens": s.tokens, "passes": s.passes,
+        "settings": c.settings.get(test),
         "median_ts": s.median, "min_ts": min(s.speeds), "max_ts": max(s.speeds),
         "gbs": statistics.median(gbs) if gbs else None,
         "share": statistics.median(x / limit for x, limit in zip(gbs, s.gbs)) if gbs and s.gbs else None,
@@ -243,6 +305,7 @@ def model_report(run: Run, contestants: Sequence[Contestant]) -> dict[str, Any]:
                if (peer := by_name.get(name)) and (other := peer.samples.get(test)) and other.ns},
         "samples_ns": s.ns, "bandwidth_gbs": s.gbs})
   peers = [{"name": c.name, "about": c.about, "load_s": c.load_s, "failed": c.failed or None, "kl": c.kl,
+            "idle": c.idle or None, "same": [test.name for test in c.same],
             "top": int(c.logits.argmax()) if c.logits is not None else None,
             **({"tried": c.tried} if isinstance(c, LlamaCpp) else {})} for c in contestants]
   return {"file": pathlib.Path(run.path).name, "model": info.name, "size": info.size, "n_params": info.n_params,
@@ -260,11 +323,14 @@ def table(report: dict[str, Any], threads: int) -> str:
   def times(x: float | None) -> str: return f"{x:.2f}" if x is not None else ""
   for r in report["rows"]:
     tokens = f"{r['tokens']}" + (f" x {r['passes']}" if r["passes"] > 1 else "")
-    lines.append(f"| {r['test']} | {r['peer']} | {tokens} | {r['median_ts']:.2f} | {r['min_ts']:.2f} - "
+    lines.append(f"| {r['test']} | {r['weights'] or r['peer']} | {tokens} | {r['median_ts']:.2f} | {r['min_ts']:.2f} - "
                  f"{r['max_ts']:.2f} | {times(r['gbs'])} | {'' if r['share'] is None else format(r['share'], '.0%')} | "
                  f"{times(r['vs'].get(LLAMA))} | {times(r['vs'].get(OURS))} |")
   lines.append("")
   for p in report["peers"]:
+    if p["idle"]: lines.append(f"{p['name']}: -, {p['idle']}")
+    if p["same"]: lines.append(f"{p['name']}: -, the same kernels in {', '.join(p['same'])}")
+    if p["idle"] or p["kl"] is None and not p["failed"]: continue
     says = f"failed: {p['failed']}" if p["failed"] else f"KL {p['kl']:.1e}, best token {p['top']}"
     about = "" if "=" in p["name"] else f"; {p['about']}"  # the names of variants say how they differ from ours
     lines.append(f"{p['name']}: {says}; loaded in {p['load_s']:.1f} s{about}")
@@ -277,7 +343,7 @@ def _parser() -> argparse.ArgumentParser:
   parser = Parser(prog="python bench/peers.py", description="Time a GGUF model here and in its peers, taking turns.")
   add = parser.add_argument
   add("-m", "--model", action="extend", nargs="+", required=True, metavar="M", help="a .gguf file or alias, or several")
-  add("--peers", default="stock,llama.cpp", help="stock, llama.cpp, NAME=VALUE (default stock,llama.cpp; none: none)")
+  add("--peers", default="stock,llama.cpp", help="stock, llama.cpp, mlx, NAME=VALUE; none (default stock,llama.cpp)")
   add("--ablate", action="store_true", help="also each patch switched off alone")
   add_tests(add, 128, 128)
   add("-t", "--threads", type=int, default=cores(), metavar="N", help="of every peer (default: all cores)")
@@ -292,10 +358,14 @@ def _contestants(args: argparse.Namespace) -> list[Contestant]:
   names = [OURS] + [name for name in args.peers.split(",") if name and name != "none"]
   if args.ablate: names += [f"NO_{patch.upper()}=1" for patch in PATCHES]
   for name in names:
-    if name not in (OURS, "stock", LLAMA) and not all("=" in pair for pair in name.split("+")):
-      raise InputError(f"--peers {name!r:.60}: no such peer; use stock, llama.cpp or NAME=VALUE")
+    if name not in (OURS, "stock", LLAMA, MLX) and not all("=" in pair for pair in name.split("+")):
+      raise InputError(f"--peers {name!r:.60}: no such peer; use stock, llama.cpp, mlx or NAME=VALUE")
   pythons = args.llama_python or [sys.executable]
-  return [LlamaCpp(pythons) if name == LLAMA else Contestant(name) for name in dict.fromkeys(names)]
+  made = [LlamaCpp(pythons) if name == LLAMA else MLXLM(name) if name == MLX else Contestant(name)
+          for name in dict.fromkeys(names)]
+  for c in made:
+    if (patch := patch_of(c.name)) is not None: c.idle = nothing_to_time(patch, os.environ.get("DEV", "CPU"))
+  return made
 
 def _check_llama(pythons: Sequence[str]) -> None:
   for python in pythons:
@@ -313,7 +383,7 @@ def _main() -> None:
     if not 0 < value < 1e4: raise InputError(f"{name} {value}: give a number above 0")
   _contestants(args)
   for model in args.model:
-    info = ModelInfo.from_gguf(open_gguf(path := resolve(model)))
+    info = ModelInfo.from_gguf(open_gguf(path := resolve(model, check_architecture)))
     check_context(str(path), info, tests)
     models.append((str(path), info))
   if LLAMA in args.peers.split(","): _check_llama(args.llama_python or [sys.executable])

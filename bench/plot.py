@@ -13,7 +13,7 @@ from bench.machine import RESULTS
 from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.errors import InputError
 
-COLORS = {"tinygrad_llm": "#1f6feb", "llama.cpp": "#d29922", "stock": "#8b949e"}
+COLORS = {"tinygrad_llm": "#1f6feb", "llama.cpp": "#d29922", "mlx": "#8250df", "stock": "#8b949e"}
 
 def bars(report: dict[str, Any]) -> tuple[list[str], list[str], dict[tuple[int, str], tuple[float, float, float]]]:
   """Models, peers, and by their number and name (median, min, max) tokens a second of the first generation test."""

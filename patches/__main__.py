@@ -1,22 +1,53 @@
 """
-Lists the patches: on or off, and their seams. Exit code 1 if a seam is not the one that a patch was made for.
+Lists the patches in the order in which a kernel gets to them: on or off, where tinygrad calls them, and why; --seams
+also what of tinygrad each relies on. Exit code 1 if a seam is not the one that a patch was made for.
 
 Where that is so nothing can be imported with the patches on: NO_PATCHES=1 python -m tinygrad_llm.patches
+
+--explain ROLE shows one kernel on its way through them. That takes a model, so the app's command `kernels` does it; no
+patch imports this command, which is all that knows of the app in here.
 """
-import importlib, importlib.metadata, sys
-from tinygrad_llm.patches import PATCHES, TINYGRAD, fingerprint, is_on, patch_set
+import importlib.metadata, runpy, sys
+from tinygrad_llm.patches import PATCHES, TINYGRAD, enabled, fingerprint, load, module_of, patch_set
+
+EXPLAIN = "tinygrad_llm.kernels"
+
+def _seams(name: str, all_of_them: bool) -> int:
+  """Prints the seams of a patch, or those that differ; returns how many do."""
+  wrong = 0
+  for seam, wanted in load(name).SEAMS.items():
+    wrong += (differs := (found := fingerprint(seam)) != wanted)
+    if differs or all_of_them:
+      print(f"      {found} {seam}" + (f"  made for {wanted} of tinygrad {TINYGRAD}" if differs else ""))
+  return wrong
+
+def _line(name: str, state: str) -> str:
+  return f"{state:4}{module_of(name):26} {(load(name).__doc__ or '').strip().splitlines()[0]}"
 
 def main() -> int:
-  wrong = int((version := importlib.metadata.version("tinygrad")) != TINYGRAD)
+  if any(arg.split("=")[0] == "--explain" for arg in sys.argv[1:]):
+    runpy.run_module(EXPLAIN, run_name="__main__")
+    return 0
+  if unknown := [arg for arg in sys.argv[1:] if arg != "--seams"]:
+    print(f"error: {unknown[0]}: give --seams, --explain ROLE or nothing", file=sys.stderr)
+    return 2
+  seams, wrong = "--seams" in sys.argv, int((version := importlib.metadata.version("tinygrad")) != TINYGRAD)
   print(f"tinygrad {version}" + (f", made for {TINYGRAD}" if wrong else ""))
-  for name in PATCHES:
-    module = importlib.import_module(f"tinygrad_llm.patches.{name}")
-    why = (module.__doc__ or "").strip().split("\n")[0]
-    print(f"{'on ' if is_on(name) else 'off'} {name:16s} {why}")
-    for seam, wanted in module.SEAMS.items():
-      wrong += (differs := fingerprint(seam) != wanted)
-      print(f"      {fingerprint(seam)} {seam}" + (f"  made for {wanted} of tinygrad {TINYGRAD}" if differs else ""))
-  print(f"patch set {patch_set()}")
+  shown: set[str] = set()
+  if on := enabled():
+    from tinygrad_llm.patches.explain import pipeline
+    for stage, met in pipeline.order().items():
+      print(f"\n{stage}")
+      for name, places in met:
+        print(_line(name, "on") if name not in shown else f"    {module_of(name):26} again: {', '.join(places)}")
+        if name not in shown: wrong += _seams(name, seams)
+        shown.add(name)
+  if off := [name for name in PATCHES if name not in on]:
+    print("\nswitched off")
+    for name in off:
+      print(_line(name, "off"))
+      wrong += _seams(name, seams)
+  print(f"\npatch set {patch_set()}")
   return min(wrong, 1)
 
 if __name__ == "__main__": sys.exit(main())

@@ -1,5 +1,5 @@
 """
-A place for passes between the optimiser and the expander, and one before the linearizer.
+Pass pipeline: a place for passes between the optimiser and the expander, and one before the linearizer.
 
 Why: tinygrad has no hook where a kernel's schedule is fixed (loops are split, unrolled, threaded) and its arithmetic is
   still a graph over loops. BEAM's candidates and kernels with given opts pass there, too.
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from tinygrad import codegen
 from tinygrad.codegen.simplify import pm_flatten_range
 from tinygrad.renderer import Renderer
+from tinygrad.renderer.cstyle import ClangRenderer
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad.uop.symbolic import sym
 
@@ -21,6 +22,10 @@ SEAMS = {
   "tinygrad.codegen:pm_implicit_barriers": "3ed2b0d8660e",
   "tinygrad.codegen.opt.postrange:apply_opts": "1b0c406434ce",
 }
+
+def has_vectors(ren: Renderer) -> bool:
+  """Whether a renderer writes C for clang on a CPU, which has vector types."""
+  return isinstance(ren, ClangRenderer) and ren.target.device == "CPU"
 
 Pass = Callable[[UOp, Renderer], UOp]
 after_opts: list[Pass] = []        # the loops are those that will run, their bodies are not expanded yet

@@ -1,16 +1,22 @@
-"""Fixtures that tests share. The device is the CPU unless DEV says otherwise."""
-import os
-
-os.environ.setdefault("DEV", "CPU")
-
+"""Fixtures that tests share, and what each of the tests costs. The device is the CPU unless DEV says otherwise."""
+import session  # noqa: F401  # before tinygrad: it sets the environment
+import collections
 import pathlib
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Iterator
 
 import pytest
 from synthetic import write_model
-from tinygrad_llm.compiler import use_c_compiler
+from tinygrad_llm import errors
+from tinygrad_llm.target.compiler import use_c_compiler
 
 use_c_compiler()  # before tinygrad looks for it, and remembers
+
+
+@pytest.fixture(autouse=True)
+def warnings_anew() -> None:
+  """A warning is said once in a process: here, once in a test."""
+  errors._print.cache_clear()
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +29,45 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., pathli
     if key not in made: made[key] = write_model(folder / f"{len(made)}.gguf", **arguments)
     return made[key]
   return make
+
+# *** what the suite costs
+
+# these files take longest (make test ARGS=--cpu-times) and come first: no core waits at the end for the other
+LONGEST = ("nn/test_golden", "patches/test_codegen", "gpu/test_gpu_schedules", "commands/test_kernels",
+           "nn/test_logits", "runtime/test_threads", "cache/test_captures", "commands/test_bench",
+           "commands/test_bad_input", "nn/test_loader", "cache/test_programs", "patches/test_patches",
+           "commands/test_run")
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+  order = {f"tests/{name}.py": i for i, name in enumerate(LONGEST)}
+  items.sort(key=lambda item: order.get(item.nodeid.split("::")[0], len(order)))
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+  parser.addoption("--cpu-times", action="store_true", help="print the processor seconds of files and tests")
+
+def _seconds() -> float:
+  """Of the processor: this process's, and those of its children that have ended."""
+  used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+  return sum(u.ru_utime + u.ru_stime for u in used)
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+  item.stash[START] = _seconds()
+  return (yield)
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+  report = yield
+  if report.when == "teardown": report.user_properties.append(("seconds", _seconds() - item.stash[START]))
+  return report
+
+START = pytest.StashKey[float]()
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+  if not terminalreporter.config.getoption("--cpu-times"): return
+  reports = [r for found in terminalreporter.stats.values() for r in found if isinstance(r, pytest.TestReport)]
+  tests = collections.Counter({r.nodeid: dict(r.user_properties)["seconds"] for r in reports if r.when == "teardown"})
+  files: collections.Counter[str] = collections.Counter()
+  for name, seconds in tests.items(): files[name.split("::")[0]] += seconds
+  terminalreporter.section(f"{files.total():.0f} processor seconds")
+  for name, seconds in (*files.most_common(), *tests.most_common(20)): terminalreporter.line(f"{seconds:7.1f} {name}")

@@ -6,7 +6,7 @@ _checkout = pathlib.Path(__file__).resolve().parent.parent
 if (_checkout / "patches" / "__init__.py").exists(): __path__.append(str(_checkout))  # an install has them as a package
 from tinygrad_llm import patches
 from tinygrad_llm.errors import InputError
-if TYPE_CHECKING: from tinygrad_llm.engine import LLM
+if TYPE_CHECKING: from tinygrad_llm.engine.llm import LLM
 
 __version__ = "0.1.0"
 __all__ = ["InputError", "load"]
@@ -28,7 +28,7 @@ def load(model: str | None = None, max_context: int = 4096, chunk: int = 256, de
   progress: show bars on stderr if that is a terminal, while loading and while compiling.
   Raises InputError for a file, device or compiler that cannot be used.
   """
-  from tinygrad_llm.compiler import check_device
+  from tinygrad_llm.target.device import check_device
   check_device()
-  from tinygrad_llm.engine import LLM
+  from tinygrad_llm.engine.llm import LLM
   return LLM(model, max_context=max_context, chunk=chunk, dequantize=dequantize, progress=progress)

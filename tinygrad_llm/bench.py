@@ -7,6 +7,8 @@ the KV cache already. One warm-up, then every repetition is timed alone, from an
 the mean and the sample standard deviation of the repetitions. Tokens are random, and no tokenising, sampling or
 detokenising is timed. All compiling falls into the warm-up.
 GB/s is the generated tokens a second times the packed bytes of the weights that a token needs: the least to be read.
+peak mem (peak_memory_bytes) is the most host memory that this process had resident up to the end of a test, so it only
+grows from test to test and model to model; device_memory_bytes are tinygrad's buffers on the device. See memory.py.
 """
 from __future__ import annotations
 import argparse, csv, functools, gc, io, json, pathlib, platform, re, statistics, subprocess, time
@@ -18,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tinygrad_llm import __version__, patches
 from tinygrad_llm.command import Parser, guarded
-from tinygrad_llm.config import ModelConfig
+from tinygrad_llm.nn.config import ModelConfig
 from tinygrad_llm.errors import InputError
-from tinygrad_llm.gguf import GGML_TYPES, GGUF, open_gguf
-from tinygrad_llm.hub import resolve
-if TYPE_CHECKING: from tinygrad_llm.engine import LLM
+from tinygrad_llm.files.gguf import GGML_TYPES, GGUF, TensorInfo, open_gguf
+from tinygrad_llm.files.hub import resolve
+from tinygrad_llm.target.memory import device_memory_bytes, peak_memory_bytes
+if TYPE_CHECKING: from tinygrad_llm.engine.llm import LLM
 
 FORMATS = ("md", "json", "jsonl", "csv")
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?:([+*])(\d+))?)?", re.ASCII)
@@ -92,15 +95,16 @@ class ModelInfo:
     config = ModelConfig.from_gguf(file)
     used = [t for t in file.tensors.values()
             if not (m := re.match(r"blk\.(\d+)\.", t.name)) or int(m[1]) < config.n_layers]
-    touched = 0.0
-    for t in used:
-      if t.name == "token_embd.weight" and not config.tied: touched += t.nbytes / t.shape[0]
-      elif config.moe and "_exps." in t.name: touched += t.nbytes * config.moe.n_used / config.moe.n_experts
-      else: touched += t.nbytes
+    touched = sum(t.nbytes * share(t, config) for t in used)
     size, n_params = sum(t.nbytes for t in used), sum(prod(t.shape) for t in used)
     count = f"{n_params / 1e9:.2f}B" if n_params >= 1e9 else f"{n_params / 1e6:.0f}M"
     return ModelInfo(f"{config.arch} {count} {_file_type(file)}", size, n_params, round(touched), config.vocab_size,
                      config.context_length)
+
+def share(tensor: TensorInfo, config: ModelConfig) -> float:
+  """The part of a tensor that generating a token needs."""
+  if tensor.name == "token_embd.weight" and not config.tied: return 1 / tensor.shape[0]
+  return config.moe.n_used / config.moe.n_experts if config.moe and "_exps." in tensor.name else 1.0
 
 def _file_type(file: GGUF) -> str:
   """As general.file_type says, or the type of most bytes."""
@@ -118,15 +122,15 @@ class Runner:
 
   def fill(self, depth: int) -> None:
     """Puts the first `depth` tokens into the KV cache, where they stay: tests only write after them."""
-    if depth: self.llm._last_logits(self.ids[:depth], 0)
+    if depth: self.llm.prefill(self.ids[:depth])
 
   def prompt(self, n: int, depth: int = 0) -> np.ndarray:
     """Feeds n tokens at once after `depth` others; the logits after the last, (vocab_size,)."""
-    return self.llm._last_logits(self.ids[:depth + n], depth)
+    return self.llm.prefill(self.ids[:depth + n], depth)
 
   def step(self, position: int) -> np.ndarray:
     """Feeds the token of a position, all before it being fed; the logits after it, (vocab_size,)."""
-    return self.llm._step(self.ids[position], position)
+    return self.llm.step(self.ids[position], position)
 
   def generate(self, n: int, depth: int = 0) -> None:
     """Feeds n tokens one by one after `depth` others; each has its logits on the host before the next goes in."""
@@ -187,7 +191,10 @@ def _threads(device: str) -> int:
 
 @dataclass(frozen=True)
 class Result:
-  """One test of one model. path: as it was asked for; samples: wall time in ns of each repetition."""
+  """
+  One test of one model. path: as it was asked for; samples: wall time in ns of each repetition; peak_memory,
+  device_memory: bytes after the last one, see target/memory.py.
+  """
   path: str
   model: ModelInfo
   test: Test
@@ -195,6 +202,8 @@ class Result:
   batch: int
   when: str
   samples: list[int]
+  peak_memory: int | None = None
+  device_memory: int | None = None
 
   @property
   def speeds(self) -> list[float]: return [self.test.tokens * 1e9 / ns for ns in self.samples]
@@ -214,7 +223,8 @@ class Result:
       "test_time": self.when, "avg_ns": round(statistics.mean(self.samples)),
       "stddev_ns": round(deviation(self.samples)), "avg_ts": statistics.mean(self.speeds),
       "stddev_ts": deviation(self.speeds), "bytes_per_token": m.bytes_per_token, "avg_gbs": self.gbs,
-      "patches": ",".join(patches.enabled())}
+      "patches": ",".join(patches.enabled()), "peak_memory_bytes": self.peak_memory,
+      "device_memory_bytes": self.device_memory}
 
   def samples_fields(self) -> dict[str, Any]: return {"samples_ns": self.samples, "samples_ts": self.speeds}
 
@@ -226,8 +236,9 @@ def in_size(n: int) -> str: return f"{n / 2**30:.2f} GiB" if n >= 2**30 else f"{
 def in_params(n: int) -> str: return f"{n / 1e9:.2f} B" if n >= 1e9 else f"{n / 1e6:.2f} M"
 
 class Markdown:
-  """The table of llama-bench, and GB/s. Threads are shown where the device is the processor."""
-  WIDTHS = {"model": -30, "size": 10, "params": 10, "backend": -10, "threads": 7, "test": 15, "t/s": 20, "GB/s": 7}
+  """The table of llama-bench, GB/s and peak memory. Threads are shown where the device is the processor."""
+  WIDTHS = {"model": -30, "size": 10, "params": 10, "backend": -10, "threads": 7, "test": 15, "t/s": 20, "GB/s": 7,
+            "peak mem": 10}
   def __init__(self, device: str):
     on_cpu = device.split(":")[0] == "CPU"
     self.columns = {name: width for name, width in self.WIDTHS.items() if name != "threads" or on_cpu}
@@ -242,7 +253,8 @@ class Markdown:
       "model": result.model.name, "size": in_size(result.model.size), "params": in_params(result.model.n_params),
       "backend": result.device, "threads": str(_threads(result.device)), "test": result.test.name,
       "t/s": f"{statistics.mean(speeds):.2f} ± {deviation(speeds):.2f}",
-      "GB/s": f"{result.gbs:.2f}" if result.gbs is not None else ""})
+      "GB/s": f"{result.gbs:.2f}" if result.gbs is not None else "",
+      "peak mem": in_size(result.peak_memory) if result.peak_memory is not None else ""})
 
   def _row(self, cells: dict[str, str]) -> str:
     return "|" + "|".join(f" {cells[name]:{'<' if width < 0 else '>'}{abs(width)}} "
@@ -278,7 +290,8 @@ def measure(path: str | None, info: ModelInfo, tests: Sequence[Test], repetition
   for test in tests:
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     samples = runner.run(test, repetitions)
-    yield Result(str(path or llm.path), info, test, llm.device, llm.chunk, when, samples)
+    yield Result(str(path or llm.path), info, test, llm.device, llm.chunk, when, samples, peak_memory_bytes(),
+                 device_memory_bytes(llm.device))
 
 def check_context(path: str, info: ModelInfo, tests: Sequence[Test]) -> None:
   """InputError if a test does not fit the context that the model was trained for."""
@@ -320,10 +333,11 @@ def _results(models: Sequence[tuple[str | None, ModelInfo]], tests: Sequence[Tes
 def _main() -> None:
   args = _parser().parse_args()
   tests = asked_tests(args, 512, 128)
-  from tinygrad_llm.compiler import check_device
+  from tinygrad_llm.target.device import check_device
   device, models = check_device(), []
+  from tinygrad_llm.engine.llm import check_metadata
   for model in args.model or [None]:
-    info = ModelInfo.from_gguf(open_gguf(path := resolve(model)))
+    info = ModelInfo.from_gguf(open_gguf(path := resolve(model, check_metadata)))
     check_context(str(path), info, tests)
     models.append((model, info))
   report(_results(models, tests, args.repetitions), device, args.output)

@@ -11,7 +11,7 @@ class Parser(argparse.ArgumentParser):
 
 def _line(e: Exception) -> str:
   """What to say about an exception that is nobody's mistake in the code."""
-  from tinygrad_llm.compiler import compiler_failed
+  from tinygrad_llm.target.compiler import compiler_failed
   if isinstance(e, subprocess.CalledProcessError): return compiler_failed(e)
   if isinstance(e, MemoryError): return f"memory: there is not enough ({e}); use a smaller --max-context or model"
   if isinstance(e, OSError):

@@ -1,3 +1,12 @@
+"""What is said about bad input: errors that end a command, and warnings that do not."""
+from __future__ import annotations
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from os import PathLike
+
 class InputError(Exception):
   """
   Bad input from the user: a file, a flag, an environment variable.
@@ -5,3 +14,20 @@ class InputError(Exception):
   The message is one line that names the input, the field and the fix. The commands print it to stderr and exit with
   code 2.
   """
+
+_subject: ContextVar[str] = ContextVar("subject", default="")
+
+@contextmanager
+def naming(path: str | PathLike[str]) -> Iterator[None]:
+  """Puts a file's name in front of what this block says: the message of its InputError, and its warnings."""
+  before = _subject.set(f"{path}: ")
+  try: yield
+  except InputError as e: raise InputError(f"{path}: {e}") from e
+  finally: _subject.reset(before)
+
+def warn(line: str) -> None:
+  """Says on stderr, once, what is wrong with an input and what is made of it all the same."""
+  _print(" ".join(f"{_subject.get()}{line}".split()))
+
+@cache
+def _print(line: str) -> None: print(f"warning: {line}", file=sys.stderr)

@@ -1,13 +1,17 @@
 """python -m tinygrad_llm.kernels: what a decode step compiles to. No weight is read, nothing runs, no GPU is needed."""
 from __future__ import annotations
-import argparse, json
+import argparse, fnmatch, json
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.errors import InputError
-from tinygrad_llm.hub import locate
-from tinygrad_llm.target import open_target
-if TYPE_CHECKING: from tinygrad_llm.program import Program
+from tinygrad_llm.files.hub import locate
+from tinygrad_llm.target.device import open_target
+if TYPE_CHECKING:
+  from tinygrad import Tensor, UOp
+  from tinygrad_llm.target.programs import Program, Reads, Rows
+
+SOURCE_LINES = 12  # that --explain shows
 
 def _parser() -> argparse.ArgumentParser:
   parser = Parser(prog="python -m tinygrad_llm.kernels",
@@ -21,27 +25,41 @@ def _parser() -> argparse.ArgumentParser:
   add("--max-context", type=int, default=4096, help="positions of the KV cache (default 4096, at most the model's own)")
   output = parser.add_mutually_exclusive_group()
   output.add_argument("--source", metavar="ROLE", help="print the code of the kernels of a role instead")
+  output.add_argument("--explain", metavar="ROLE[:TYPE]", help="show a kernel of a role (* for any letters; TYPE: of "
+                      "its weights) on its way through the compiler, what each patch made of it")
   output.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
   return parser
 
-def decode_programs(model: str | None, max_context: int = 4096, depth: int = 0) -> list[Program]:
+class Step(NamedTuple):
+  """A decode step that is scheduled, not compiled. weights: by the buffer that holds them."""
+  linear: UOp
+  variables: dict[str, int]
+  weights: dict[UOp, Rows]
+  caches: list[Tensor]
+
+def decode_step(model: str | None, max_context: int = 4096, depth: int = 0) -> Step:
   """
-  The kernels of a decode step at position `depth`, in order, for tinygrad's default device.
+  A decode step at position `depth`, for tinygrad's default device.
 
   It is the step that LLM captures, built over tensors without memory. InputError as LLM.
   """
-  from tinygrad_llm.device import without_memory
-  from tinygrad_llm.engine import LLM
-  from tinygrad_llm.program import capture, programs
+  from tinygrad_llm.target.buffers import without_memory
+  from tinygrad_llm.engine.llm import LLM
+  from tinygrad_llm.target.programs import Rows
   with without_memory():
     llm = LLM(model, max_context=max_context, chunk=1, dequantize=False, progress=False)
     if not 0 <= depth < llm.max_context:
       raise InputError(f"--depth {depth}: give 0 to {llm.max_context - 1}, or another --max-context (the model allows "
                        f"{llm.config.context_length})")
-    assert llm._decode.fxn is not None
-    step, variables = capture(llm._decode.fxn, llm._token, llm._position(depth))
-  caches = [block.attn.cache.kv for block in llm.model.blocks]
-  return programs(step, variables, llm.weights, caches)
+    linear, variables = llm.steps.decode_schedule(depth)
+  return Step(linear, variables, {w.stored.uop.base: Rows(w.qtype.name, w.names) for w in llm.weights},
+              [block.attn.cache.kv for block in llm.model.blocks])
+
+def decode_programs(model: str | None, max_context: int = 4096, depth: int = 0) -> list[Program]:
+  """The kernels of a decode step at position `depth`, in order. InputError as LLM."""
+  from tinygrad_llm.target.programs import compiled, programs
+  step = decode_step(model, max_context, depth)
+  return programs(compiled(step.linear), step.variables, step.weights, step.caches)
 
 def report(target: str, step: list[Program]) -> dict[str, Any]:
   """
@@ -80,11 +98,61 @@ def _sources(step: list[Program], role: str) -> str:
     raise InputError(f"--source {role!r:.80}: no kernel has that role; it has {', '.join({p.role: 0 for p in step})}")
   return "\n\n".join(source.strip() for source in sources)
 
+def explain(model: str | None, role: str, max_context: int = 4096, depth: int = 0) -> str:
+  """
+  How the first kernel of a role is made, patch by patch, and the beginning of its source.
+
+  role: as report() has it, or a pattern of one; :TYPE behind it chooses among kernels of several types. InputError if
+  no kernel has it, or kernels of several roles.
+  """
+  from tinygrad.engine.realize import get_call_arg_uops
+  from tinygrad.uop.ops import Ops
+  from tinygrad_llm.patches.explain import recording, transcript
+  from tinygrad_llm.target.programs import Program, Reads, lowered
+  with recording.recording() as of_step: step = decode_step(model, max_context, depth)
+  caches = {cache.uop.base for cache in step.caches}
+  calls = [(call, Reads.of(call, step.weights, caches)) for call in step.linear.src if call.src[0].op is Ops.SINK]
+  call, reads = (found := _of_role(calls, role))[0]
+  with recording.recording() as of_kernel: program = Program(lowered(call), step.variables, step.weights, caches)
+  names = ("+".join(reads.weights[i].names) + f" {reads.weights[i].type}" if i in reads.weights else
+           "KV cache" if i in reads.caches else "activations" for i in range(len(get_call_arg_uops(call))))
+  arguments = [f"  p{i}: {u.max_numel():,} {u.dtype.name}, {name}"
+               for i, (u, name) in enumerate(zip(get_call_arg_uops(call), names))]
+  row, source = program.row(), program.source.strip().splitlines()
+  at = next((i for i, line in enumerate(source) if "data0" in line), 0)
+  sizes = " ".join(f"{k} size {'x'.join(map(str, v))}," for k in ("global", "local") if (v := row[f"{k}_size"]))
+  registers = "" if row["registers"] is None else f"{row['registers']} registers, {row['stack']} bytes of stack, "
+  return "\n".join([
+    f"{reads.role}: {len(found)} of {len(calls)} kernels of a decode step, {_kinds(found)}; the first of these:",
+    *arguments, "",
+    *([text, ""] if (text := transcript.scheduler(of_step)) else []), transcript.text(of_kernel), "",
+    f"the source code: {len(source)} lines, {sizes} {registers}from line {at + 1} on", *source[at:at + SOURCE_LINES],
+    f".. all of it, with the same -m and --target: python -m tinygrad_llm.kernels --source '{reads.role}'"])
+
+def _kinds(found: list[tuple[UOp, Reads]]) -> str:
+  kinds = Counter("+".join(reads.types) or "no weights" for _, reads in found)
+  return ", ".join(f"{count} of {kind}" for kind, count in kinds.items())
+
+def _of_role(calls: list[tuple[UOp, Reads]], asked: str) -> list[tuple[UOp, Reads]]:
+  """The calls of a role, those of the type asked for first."""
+  role, _, kind = asked.partition(":")
+  known = dict.fromkeys(reads.role for _, reads in calls)
+  matching = [role] if role in known else fnmatch.filter(known, role)
+  if not matching: raise InputError(f"--explain {asked!r:.80}: no kernel has that role; it has {', '.join(known)}")
+  if len(matching) > 1: raise InputError(f"--explain {asked!r:.80}: give one of {', '.join(matching)}")
+  found = [(call, reads) for call, reads in calls if reads.role == matching[0]]
+  of_type = [(call, reads) for call, reads in found if kind in ("", *reads.types)]
+  types = dict.fromkeys(t for _, reads in found for t in reads.types)
+  if not of_type: raise InputError(f"--explain {asked!r:.80}: no kernel of {matching[0]} reads {kind!r:.20}; its types "
+                                   f"are {', '.join(types)}")
+  return of_type
+
 def _main() -> None:
   args = _parser().parse_args()
   if args.max_context < 1: raise InputError(f"--max-context {args.max_context}: give at least 1 position")
   locate(args.model)  # a wrong name is known at once
   target = open_target(args.target)
+  if args.explain is not None: return print(explain(args.model, args.explain, args.max_context, args.depth))
   step = decode_programs(args.model, args.max_context, args.depth)
   if args.source is not None: return print(_sources(step, args.source))
   found = report(target, step)

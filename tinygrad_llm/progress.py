@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from tqdm import tqdm
-from tinygrad_llm.patches import programs
+from tinygrad_llm.patches.cache import programs
 
 @contextmanager
 def compiling(show: bool) -> Iterator[None]:

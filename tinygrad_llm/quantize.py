@@ -9,8 +9,8 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, LlamaFileType, quants
 from tqdm import tqdm
 from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.errors import InputError
-from tinygrad_llm.gguf import ARRAY, GGUF, NUMBERS, STRING, TensorInfo, open_gguf
-from tinygrad_llm.quantizers import quantize_array
+from tinygrad_llm.files.gguf import ARRAY, GGUF, NUMBERS, STRING, TensorInfo, open_gguf
+from tinygrad_llm.files.quantizers import quantize_array
 
 __all__ = ["FILE_TYPES", "quantize_array", "quantize_file", "tensor_types"]
 

@@ -1,21 +1,29 @@
 """python -m tinygrad_llm.run: answer a prompt, or chat."""
 from __future__ import annotations
-import argparse, contextlib, json, sys
+import argparse, json, sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.errors import InputError
-from tinygrad_llm.hub import in_bytes, listing, locate
-if TYPE_CHECKING: from tinygrad_llm.engine import LLM
+from tinygrad_llm.files.hub import in_bytes, listing, locate
+from tinygrad_llm.target.memory import device_memory_bytes, peak_memory_bytes
+from tinygrad_llm.terminal.repl import Chat
+from tinygrad_llm.terminal.screen import Screen, summary
+from tinygrad_llm.terminal.session import Session, Settings
+from tinygrad_llm.terminal.stdin import read_prompt
+from tinygrad_llm.text.thinking import ANSWER
+if TYPE_CHECKING: from tinygrad_llm.engine.llm import LLM
 
 def _parser() -> argparse.ArgumentParser:
-  parser = Parser(prog="python -m tinygrad_llm.run", description="Answer with a GGUF model, or chat.")
+  parser = Parser(prog="python -m tinygrad_llm.run", description="Answer with a GGUF model, or chat.", epilog=(
+    "Text that is piped in is the prompt; with --prompt it follows that after an empty line. With neither, in a "
+    "terminal, it is a chat: /help lists its commands. On a pipe, what the model thinks stands in <think>..</think>."))
   add = parser.add_argument
   add("--model", help="path of a .gguf file, a name of --list, or hf:owner/repo[:file or quant type] "
                       "(default: the bundled model)")
   add("--list", action="store_true", help="print the models that have a name, and what of them is in the cache")
   ask = parser.add_mutually_exclusive_group()
-  ask.add_argument("--prompt", help="a message to answer")
+  ask.add_argument("--prompt", help="a message to answer; - reads it from standard input")
   ask.add_argument("--tokens", help="token ids to continue, as 1,2,3 (no chat template)")
   add("--system", help="the system message")
   add("--count", type=int, help="tokens to generate at most (default: to the end of the answer)")
@@ -27,6 +35,7 @@ def _parser() -> argparse.ArgumentParser:
   add("--repeat-penalty", type=float, default=1.0)
   add("--seed", type=int, default=0)
   add("--stop", action="append", default=[], metavar="TEXT", help="stop before this text; may be given several times")
+  add("--hide-thinking", action="store_true", help="show only the answer, not what the model thinks before it")
   add("--benchmark", type=int, metavar="N", help="time a decode of N tokens, end-of-turn tokens or not")
   add("--dequantize", action="store_true", help="expand the weights to fp16: more memory, other speed")
   add("--json", action="store_true", help="print one JSON object instead of text")
@@ -47,60 +56,37 @@ def _recorded(tokens: Iterable[int], ids: list[int]) -> Iterator[int]:
     ids.append(token)
     yield token
 
-def _summary(llm: LLM) -> str:
-  t = llm.timing
-  speed = f", {t.decode_tok_s:.1f} tok/s" if t.decode_tok_s else ""
-  return f"[{t.tokens} token{'' if t.tokens == 1 else 's'}{speed}, first token after {t.first_token:.2f} s]"
-
 def _report(llm: LLM, text: str, ids: list[int]) -> dict[str, Any]:
   t, (kernels, moved) = llm.timing, llm.decode_cost() or (None, None)
   return {"model": str(llm.path), "device": llm.device, "prompt_tokens": t.prompt_tokens, "tokens": t.tokens,
           "text": text, "load_s": llm.load_s, "ttft_s": t.first_token, "prefill_tok_s": t.prefill_tok_s,
-          "decode_tok_s": t.decode_tok_s, "kernels_per_token": kernels, "bytes_per_token": moved, "token_ids": ids}
+          "decode_tok_s": t.decode_tok_s, "kernels_per_token": kernels, "bytes_per_token": moved, "token_ids": ids,
+          "peak_memory_bytes": peak_memory_bytes(), "device_memory_bytes": device_memory_bytes(llm.device)}
 
 def _answer(llm: LLM, args: argparse.Namespace) -> None:
   if args.tokens is not None: ids = _ids(args.tokens)
   else: ids = llm.prompt([*_system(args), {"role": "user", "content": args.prompt}])
   count, out = args.benchmark or args.count, list[int]()
   tokens = llm.generate(ids, count, **_sampling(args), ignore_eos=args.benchmark is not None)
-  pieces = []
+  recorded, stop = _recorded(tokens, out), [*args.stop, *(llm.template.stop if args.prompt else ())]
+  raw = args.json or args.prompt is None
+  parts = ((ANSWER, piece) for piece in llm.text(recorded, stop)) if raw else llm.parts(recorded, stop, ids)
+  pieces, screen = list[str](), Screen(None if args.json else sys.stdout, args.hide_thinking)
   try:
-    for piece in llm.text(_recorded(tokens, out), [*args.stop, *(llm.template.stop if args.prompt else ())]):
+    for kind, piece in parts:
       pieces.append(piece)
-      if not args.json: print(piece, end="", flush=True)
+      screen.write(kind, piece)
   except KeyboardInterrupt:
     if not out: raise
   if args.json: return print(json.dumps(_report(llm, "".join(pieces), out)))
-  print(flush=True)
-  print(_summary(llm), file=sys.stderr)
+  screen.end()
+  print(summary(llm.timing), file=sys.stderr)
   if args.benchmark and (speed := llm.timing.decode_tok_s) and (cost := llm.decode_cost()):
     print(f"[{cost[0]} kernels and {cost[1] / 1e6:.1f} MB a token, {speed * cost[1] / 1e9:.2f} GB/s]", file=sys.stderr)
 
 def _chat(llm: LLM, args: argparse.Namespace) -> None:
-  with contextlib.suppress(ImportError): import readline  # noqa: F401  # line editing in input()
-  messages = _system(args)
-  print(f"{llm.path.stem} on {llm.device}. Ctrl-C stops an answer, Ctrl-D leaves.", file=sys.stderr)
-  while True:
-    try: text = input("> ")
-    except EOFError: return print(file=sys.stderr)
-    except KeyboardInterrupt:
-      print(file=sys.stderr)
-      continue
-    if not text.strip(): continue
-    messages = llm.fit([*messages, {"role": "user", "content": text}])
-    pieces: list[str] = []
-    try:
-      for piece in llm.chat(messages, args.count, **_sampling(args), stop=args.stop):
-        pieces.append(piece)
-        print(piece, end="", flush=True)
-    except KeyboardInterrupt: pass
-    except InputError as e:
-      messages.pop()
-      print(f"error: {e}", file=sys.stderr)
-      continue
-    print(flush=True)
-    print(_summary(llm), file=sys.stderr)
-    messages.append({"role": "assistant", "content": "".join(pieces)})
+  settings = Settings(**_sampling(args), count=args.count, think=not args.hide_thinking)
+  Chat(llm, Session(args.system or "", settings=settings), args.stop).run()
 
 def _list() -> None:
   rows = [(name, repo, file, in_bytes(size) if size else "-") for name, repo, file, size in listing()]
@@ -113,9 +99,8 @@ def _main() -> None:
   if args.list: return _list()
   for name, value, least in (("--benchmark", args.benchmark, 2), ("--count", args.count, 1)):
     if value is not None and value < least: raise InputError(f"{name} {value}: give {least} or more tokens")
-  if args.prompt is not None and not args.prompt.strip():
-    raise InputError("--prompt: it is empty; write a message, or leave it out to chat")
   locate(args.model)  # a wrong name is known at once
+  if args.tokens is None and (args.prompt is not None or args.benchmark is None): args.prompt = read_prompt(args.prompt)
   from tinygrad_llm import load
   llm = load(args.model, max_context=args.max_context, dequantize=args.dequantize, progress=True)
   if args.prompt is None and args.tokens is None and args.benchmark is None and not args.json: return _chat(llm, args)

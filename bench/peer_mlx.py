@@ -1,0 +1,69 @@
+"""
+mlx-lm as a peer, on a directory that mlx_model.py wrote. See peer.py.
+
+It runs on Apple's GPU, or on the processor where DEV says so or where there is no other. On the processor MLX quantised
+products run in one thread: there it is a check of numbers, no rival. A prompt is fed as mlx-lm does: all tokens but the
+last in steps of 2,048, without logits, then the last. Needs mlx-lm and numpy only.
+"""
+import pathlib
+import sys
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import importlib.metadata
+import os
+import time
+from typing import Any
+import mlx.core as mx
+import numpy as np
+from mlx_lm.models.cache import make_prompt_cache, trim_prompt_cache
+from mlx_lm.utils import load_model
+from bench.peer import serve
+
+STEP = 2048
+
+class MLX:
+  model: Any
+  cache: Any
+  depth = 0
+
+  def load(self, model: str, ids: list[int], threads: int, settings: dict[str, Any]) -> str:
+    """threads: the environment has said it already, to the libraries that listen."""
+    if os.environ.get("DEV", "CPU").split(":")[0] == "CPU": mx.set_default_device(mx.cpu)
+    elif mx.metal.is_available(): mx.set_wired_limit(mx.device_info()["max_recommended_working_set_size"])
+    self.ids, self.model = ids, load_model(pathlib.Path(model))[0]
+    self.cache = make_prompt_cache(self.model)
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("mlx", "mlx-lm"))
+    return f"{versions} on {mx.default_device()}"
+
+  def _keep(self, n: int) -> None:
+    """Drops all positions but the first n."""
+    trim_prompt_cache(self.cache, self.cache[0].offset - n)
+
+  def _feed(self, first: int, last: int) -> mx.array:
+    """Computes ids[first:last] at these positions; (vocab_size,) float32 after the last."""
+    for start in range(first, last - 1, STEP):
+      self.model(mx.array(self.ids[start:min(last - 1, start + STEP)])[None], cache=self.cache)
+      mx.eval([layer.state for layer in self.cache])  # the logits are never computed
+    logits = self.model(mx.array([[self.ids[last - 1]]]), cache=self.cache)[0, -1].astype(mx.float32)
+    mx.eval(logits)
+    return logits
+
+  def time(self, n_prompt: int, n_gen: int, n_depth: int, passes: int) -> int:
+    if n_depth != self.depth:
+      self._keep(0)
+      self._feed(0, n_depth)
+      self.depth = n_depth
+    self._keep(n_depth)
+    self._feed(n_depth, n_depth + 1)
+    start = time.perf_counter_ns()
+    for _ in range(passes):
+      self._keep(n_depth)
+      if n_prompt: self._feed(n_depth, n_depth + n_prompt)
+      for i in range(n_depth, n_depth + n_gen): self._feed(i, i + 1)
+    return time.perf_counter_ns() - start
+
+  def logits(self, n: int) -> np.ndarray:
+    self.depth = 0
+    self._keep(0)
+    return np.array(self._feed(0, n))
+
+if __name__ == "__main__": serve(MLX())

@@ -1,0 +1,3 @@
+"""
+What is kept on disk between processes: programs, captures, results of BEAM, and the store under them.
+"""

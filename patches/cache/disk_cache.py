@@ -1,0 +1,138 @@
+"""
+What patches keep on disk between processes: entries of bytes under a key, in a folder beside tinygrad's own cache
+(CACHEDB + ".d/<name>"), and the parts of a key that are the same for all of them.
+
+An entry is one file: it appears by a rename, so a reader sees all of it or none, and carries the SHA-256 of its
+contents, so a damaged or truncated one is dropped and made again. Entries that were not used for longest go first when
+a folder passes its bound. No error of the disk reaches the caller: what cannot be kept is made again next time.
+
+The folder holds machine code that will be run, and belongs to the user (mode 0700): whoever may write to it may run
+code as that user, as with tinygrad's own cache. There is nothing beyond that in an entry: reading one makes no
+Python objects but the few classes that serialize.py allows.
+"""
+from __future__ import annotations
+import contextlib, functools, hashlib, itertools, os, pathlib, platform, shutil, sys, time
+from tinygrad import helpers
+from tinygrad.helpers import CACHELEVEL, CCACHE, DEBUG, VIZ, ContextVar
+from tinygrad_llm.patches import TINYGRAD, patch_set
+
+_DAY = 86400
+
+class Store:
+  """
+  A folder of entries. It is scanned at its first put() in a process and after every `slack` bytes put, and then cut to
+  three quarters of `bound` bytes if it has more: it may pass the bound by the slack of each process.
+  """
+  def __init__(self, name: str, bound: int = 256 << 20):
+    self.name, self.bound, self.slack, self.count = name, bound, bound // 16, itertools.count()
+    self.unscanned = self.slack
+
+  @property
+  def folder(self) -> pathlib.Path: return pathlib.Path(f"{helpers.CACHEDB}.d") / self.name
+
+  def path(self, key: str) -> pathlib.Path: return self.folder / hashlib.sha256(key.encode()).hexdigest()
+
+  def get(self, key: str) -> bytes | None:
+    """The entry of a key; None if there is none that is whole."""
+    path = self.path(key)
+    try: data = path.read_bytes()
+    except OSError: return None
+    digest, entry = data[:32], data[32:]
+    if hashlib.sha256(entry).digest() != digest:
+      self.drop(key)
+      return None
+    with contextlib.suppress(OSError):
+      if time.time() - path.stat().st_mtime > _DAY: os.utime(path)
+    return entry
+
+  def put(self, key: str, entry: bytes) -> None:
+    path = self.path(key)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.{next(self.count)}.new")
+    try:
+      for folder in (self.folder.parent, self.folder): folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+      fresh.write_bytes(hashlib.sha256(entry).digest() + entry)
+      fresh.replace(path)
+    except OSError:
+      with contextlib.suppress(OSError): fresh.unlink()
+      return
+    self.unscanned += len(entry)
+    if self.unscanned >= self.slack: self._cut()
+
+  def drop(self, key: str) -> None:
+    with contextlib.suppress(OSError): self.path(key).unlink()
+
+  def _cut(self) -> None:
+    self.unscanned, entries = 0, []
+    with contextlib.suppress(OSError), os.scandir(self.folder) as found:
+      for file in found:
+        with contextlib.suppress(OSError):
+          stat = file.stat()
+          left_behind = file.name.endswith(".new") and time.time() - stat.st_mtime > _DAY
+          entries.append((0 if left_behind else stat.st_mtime, stat.st_size, file.path))
+    size = sum(size for _, size, _ in entries)
+    if size <= self.bound: return
+    for _, nbytes, path in sorted(entries):
+      with contextlib.suppress(OSError): os.unlink(path)
+      if (size := size - nbytes) <= self.bound * 3 // 4: return
+
+def caching() -> bool:
+  """Whether entries may be read and written: tinygrad's own switches, CCACHE=0 and CACHELEVEL=0, say no."""
+  return bool(CCACHE.value) and CACHELEVEL.value >= 1
+
+def shown() -> bool:
+  """Whether the user asked to see how kernels are made (DEBUG=3 and up, VIZ): then they are made."""
+  return DEBUG.value >= 3 or bool(VIZ.value)
+
+# what says what is shown, kept, checked or run where, not what a kernel is; BEAM is in its KernelInfo, DEV in the
+# renderer's target
+OBSERVING = frozenset((
+  "ALLOW_DEVICE_USAGE", "BEAM", "CACHELEVEL", "CAPTURE_PROCESS_REPLAY", "CAPTURING", "CCACHE", "DEBUG",
+  "DEBUG_RANGEIFY", "DEV", "IGNORE_BEAM_CACHE", "JIT", "JIT_BATCH_SIZE", "LRU", "NO_COLOR",
+  "NULL_ALLOW_COPYOUT", "PARALLEL", "PROFILE", "SCACHE", "SPEC", "TRACEMETA", "VALIDATE_WITH_CPU", "VIZ"))
+
+# what tinygrad.codegen, .renderer, .schedule and .engine.jit read from the environment in the middle of their work
+ENVIRONMENT = (
+  "ALIGNED", "ALLOW_HALF8", "DMC", "EXPAND_SSA", "GRAPH_ONE_KERNEL", "HCQ2", "JITBEAM", "LATE_ALLREDUCE", "MV",
+  "MV_BLOCKSIZE", "MV_ROWS_PER_THREAD", "MV_THREADS_PER_ROW", "OCCUPANCY_FLOOR", "REDUCEOP_SPLIT_SIZE",
+  "REDUCEOP_SPLIT_THRESHOLD", "RING_ALLREDUCE_THRESHOLD", "SUM_DTYPE", "THREADS")
+
+def surroundings() -> tuple:
+  """What every key carries beside its own: versions, patches, machine, and the variables that kernels depend on."""
+  switches = (v for v in vars(helpers).values() if isinstance(v, ContextVar) and v.key not in OBSERVING)
+  return (TINYGRAD, sys.version_info[:2], patch_set(), machine(), tuple((v.key, str(v.value)) for v in switches),
+          tuple((k, os.environ.get(k)) for k in ENVIRONMENT))
+
+def search_settings() -> tuple:
+  """What BEAM's search depends on."""
+  names = ("TC", "TC_OPT", "NOLOCALS")
+  return tuple((k, v) for k, v in sorted(os.environ.items()) if k.startswith("BEAM_") or k in names)
+
+def machine() -> str:
+  """A short key of the processor and of the C compiler: a home folder may be shared by machines, and kernels of the CPU
+  device are compiled for the one they are made on."""
+  return _machine(os.environ.get("CC", "clang"))  # not by getenv: it holds on to what it saw first
+
+@functools.cache
+def _machine(cc: str) -> str: return hashlib.sha256(repr((_processor(), _program(cc))).encode()).hexdigest()[:16]
+
+def _processor() -> tuple[str, ...]:
+  """Architecture, model and features; where the system does not say, the machine's name."""
+  names = ("vendor_id", "model name", "flags", "Features", "CPU implementer", "CPU part", "CPU variant", "isa", "cpu")
+  try:
+    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # of the first processor
+      lines = list(itertools.takewhile(str.strip, file))
+  except OSError: lines = []
+  found = [line for line in lines if line.split(":")[0].strip() in names]
+  return platform.machine(), *(found or (platform.processor(), platform.node()))
+
+def _program(name: str) -> tuple:
+  """Path, size and time of a program; of a script, its text and the same of the programs that it names."""
+  try:
+    path = os.path.realpath(shutil.which(name) or name)
+    if os.path.getsize(path) < 4096 and (text := pathlib.Path(path).read_bytes()).startswith(b"#!"):
+      words = text.decode(errors="replace").replace("'", " ").replace('"', " ").split()
+      return path, text, *(_stamp(word) for word in words if os.path.isabs(word) and os.path.isfile(word))
+    return _stamp(path)
+  except OSError: return (name,)
+
+def _stamp(path: str) -> tuple[str, int, int]: return path, (stat := os.stat(path)).st_size, stat.st_mtime_ns

@@ -1,0 +1,127 @@
+"""
+A persistent cache of compiled kernels: lowered PROGRAMs on disk.
+
+Why: a start lowers every kernel again, in Python: 3.5 s of the 8 s to the first token of a model of 5 layers whose
+  machine code all was in tinygrad's cache, which holds the compiler's output only.
+How: a PROGRAM is kept under to_program_key, with all that it depends on beside (disk_cache.surroundings). What is kept
+  is what is used of one after it was compiled: ProgramInfo, KernelInfo with its options and estimates, the parameters,
+  the source and the binary. SINK and LINEAR hold the parameters alone: the graph that was lowered is 100x the size and
+  serves VIZ and BEAM only, so BEAM's candidates and everything under DEBUG=3 and VIZ are lowered as ever; for a whole
+  PROGRAM, lower with Context(CACHELEVEL=0). CCACHE=0 and CACHELEVEL=0 switch it off, IGNORE_BEAM_CACHE=1 for what BEAM
+  found. Compile workers put their programs there themselves. Few or small kernels are lowered in this process: a worker
+  costs a second to start. The keys of tinygrad's own cache of machine code carry the processor, too.
+  `progress`, if set, is called with (kernels made, kernels to make) of each batch.
+Numbers: see README.
+Upstream: not sent; the key would have to be complete there first (DEV=CPU compiles for "native").
+"""
+from __future__ import annotations
+import sys, time
+from collections.abc import Callable
+from tinygrad import codegen
+from tinygrad.codegen import to_program_cache, to_program_key
+from tinygrad.codegen.opt import search
+from tinygrad.device import Compiler
+from tinygrad.engine import realize
+from tinygrad.helpers import CACHELEVEL, CCACHE, IGNORE_BEAM_CACHE, PARALLEL, tqdm
+from tinygrad.renderer import Renderer
+from tinygrad.uop.ops import Ops, UOp
+from tinygrad_llm.patches.cache import disk_cache, serialize
+
+SEAMS = {
+  "tinygrad.codegen:do_to_program": "f4acce5335e4",
+  "tinygrad.codegen:to_program": "0ac8cb89e06a",
+  "tinygrad.codegen:to_program_key": "c20f3e3b2ead",
+  "tinygrad.codegen.opt.search:_try_compile": "e081044fe13f",
+  "tinygrad.engine.realize:lower_and_compile": "bced2cdfd2f2",
+  "tinygrad.engine.realize:_get_call_to_compile": "72598a7e08c6",
+  "tinygrad.engine.realize:estimate_uop": "ae82433dcf2d",
+  "tinygrad.uop.ops:UOp.to_elf": "fd6935d9fd3d",
+  "tinygrad.uop.ops:UOp.key": "2618cde4dd7c",
+  "tinygrad.uop.ops:KernelInfo": "6d5ba5070bdf",
+  "tinygrad.uop.ops:ProgramInfo": "ae131047bc29",
+  "tinygrad.device:Compiler.__init__": "1630afe6e1cc",
+}
+
+progress: Callable[[int, int], None] | None = None
+STORE = disk_cache.Store("programs")
+_COMPILED = (Ops.SINK, Ops.LINEAR, Ops.SOURCE, Ops.BINARY)
+_START = 1.3  # seconds until a compile worker has started and lowers at full speed
+
+_do_to_program, _lower_and_compile, _init = codegen.do_to_program, realize.lower_and_compile, Compiler.__init__
+
+def key(ast: UOp, renderer: Renderer) -> str | None:
+  """What a program is kept under; None if it is not to be kept."""
+  if not disk_cache.caching() or disk_cache.shown() or ast.op is not Ops.SINK: return None
+  if (beam := getattr(ast.arg, "beam", 0)) and IGNORE_BEAM_CACHE: return None
+  return repr((disk_cache.surroundings(), to_program_key(ast, renderer), ast.tag, renderer.suffix,
+               renderer.compiler.cachekey, disk_cache.search_settings() if beam else None))
+
+def slim(program: UOp) -> UOp:
+  """A compiled PROGRAM without the graph that it was lowered from."""
+  sink, linear, source, binary = program.src
+  kept = tuple(u for u in linear.src if u.op is Ops.PARAM)
+  return program.replace(src=(sink.replace(src=kept), linear.replace(src=kept), source, binary))
+
+def get(ast: UOp, renderer: Renderer) -> UOp | None:
+  """The program on disk, or None."""
+  if (name := key(ast, renderer)) is None or (data := STORE.get(name)) is None: return None
+  try:
+    program, = serialize.load(data)
+    if tuple(s.op for s in program.src) == _COMPILED: return program
+  except Exception: pass  # whatever an entry that is none makes of the reading
+  STORE.drop(name)
+  return None
+
+def do_to_program(ast: UOp, renderer: Renderer) -> UOp:
+  if (found := get(ast, renderer)) is not None: return found
+  program = _do_to_program(ast, renderer)
+  if (name := key(ast, renderer)) is None or tuple(s.op for s in program.src) != _COMPILED: return program
+  program = slim(program)
+  try: STORE.put(name, serialize.dump([program]))
+  except ValueError: pass  # an argument of a class that is not written
+  return program
+
+def searched(ast: UOp, renderer: Renderer) -> UOp:
+  """to_program for BEAM's candidates: there are hundreds of each kernel, and their LINEAR is looked at."""
+  if (program := to_program_cache.get(name := to_program_key(ast, renderer))) is None:
+    to_program_cache[name] = program = _do_to_program(ast, renderer)
+  return program
+
+def lower_and_compile(linear: UOp) -> UOp:
+  """Fetches what is on disk and lowers what is soon done here, then goes on with the rest as ever."""
+  calls = [a for c in linear.toposort() if c.op is Ops.CALL and (a := realize._get_call_to_compile(c)) is not None]
+  missing = {name: a for a in calls if (name := to_program_key(*a)) not in to_program_cache}
+  for name, a in list(missing.items()):
+    if (program := get(*a)) is not None: to_program_cache[name] = program
+    if program is not None: del missing[name]
+  if missing and not any(getattr(ast.arg, "beam", 0) for ast, _ in missing.values()): _lower_here(missing)
+  return _lower_and_compile(linear)
+
+def _lower_here(missing: dict[tuple, tuple[UOp, Renderer]]) -> None:
+  """Lowers the smallest kernels first, until what is left would take so long that compile workers are worth it."""
+  sizes = {name: len(ast.toposort()) for name, (ast, _) in missing.items()}
+  left, done, start = sum(sizes.values()), 0, time.perf_counter()
+  saved = 1 - 1 / max(PARALLEL.value, 1)  # of the time, by workers
+  bar = Progress(total=len(missing), disable=True)
+  for name in sorted(missing, key=lambda name: sizes[name]):
+    if done and (time.perf_counter() - start) / done * left * saved > 2 * _START: break
+    to_program_cache[name] = codegen.to_program(*missing[name])
+    left, done = left - sizes[name], done + sizes[name]
+    bar.update(1)
+
+class Progress(tqdm):
+  """tinygrad's bar, which it shows with DEBUG=1 only; otherwise tells `progress`."""
+  def update(self, n: int = 0, close: bool = False) -> None:
+    super().update(n, close)
+    if self.disable and progress is not None and n: progress(self.n, self.t)
+
+def init_compiler(self: Compiler, cachekey: str | None = None) -> None:
+  _init(self, None if cachekey is None else f"{cachekey}_{disk_cache.machine()}")
+
+def install() -> None:
+  codegen.do_to_program, search.to_program = do_to_program, searched
+  if cpu := sys.modules.get("tinygrad.runtime.ops_cpu"): cpu.do_to_program = do_to_program  # type: ignore[attr-defined]
+  realize.lower_and_compile, realize.tqdm = lower_and_compile, Progress  # type: ignore[misc,assignment]
+  switches = (*realize.to_program_context, CACHELEVEL, CCACHE, IGNORE_BEAM_CACHE)  # these go to the compile workers
+  realize.to_program_context = switches  # type: ignore[assignment]
+  Compiler.__init__ = init_compiler  # type: ignore[method-assign]

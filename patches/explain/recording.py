@@ -1,0 +1,209 @@
+"""
+What each patch, and tinygrad around it, did while a kernel was made. Nothing is in the way unless someone records.
+"""
+from __future__ import annotations
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+import functools, inspect, itertools, types
+from typing import Any
+from tinygrad import codegen
+from tinygrad.codegen.opt import Opt
+from tinygrad.codegen.opt.postrange import Scheduler
+from tinygrad.uop.ops import Ops, PatternMatcher, UOp
+from tinygrad_llm.patches.explain.pipeline import AROUND, OPTS, SCHEDULER, Link, Place, chain, owners, places
+
+PASS, RULE, ANSWER = "pass", "rule", "answer"
+
+@dataclass
+class Step:
+  """
+  Something that made a difference, at its place in the pipeline.
+
+  kind: PASS: before and after are the kernel's graph; RULE: what it matched first, and made of it; ANSWER: what would
+  have been answered without the patch, and what was, first. count: of matches or answers. patch: "" is tinygrad itself.
+  opts: that were chosen.
+  """
+  kind: str
+  stage: str
+  place: str
+  patch: str
+  name: str
+  before: Any
+  after: Any
+  count: int = 1
+  opts: tuple[Opt, ...]|None = None
+  instead: tuple[Opt, ...]|None = None  # of what would have been chosen without the patch
+
+@dataclass
+class _Frame:
+  """A call of a recorded function, and what the one that it wraps answered."""
+  function: Callable
+  place: Place
+  patch: str
+  below: Any = None
+  called: bool = False
+
+class Recorder:
+  """
+  steps: in order. reached: the places that were called, in the order of their first call. idle: patches whose passes
+  changed nothing.
+  """
+  def __init__(self) -> None:
+    self.steps: list[Step] = []
+    self.reached: dict[str, None] = {}
+    self.idle: dict[str, None] = {}
+    self.graph: UOp|None = None  # the kernel's, as it was seen last
+    self.frames: list[_Frame] = []
+    self.asking = False          # what is only asked for comparison is not recorded
+    self.answers: dict[tuple[str, str, str], Step] = {}
+    self.decided: tuple[str, tuple[Opt, ...]] = ("", ())  # who chose the opts, and what would have been chosen instead
+
+  def begun(self, place: Place, graph: UOp) -> int:
+    """A pass begins. What was done since the last one is the work of the function that is running."""
+    if self.graph is not None and self.graph is not graph:
+      place, patch = (self.frames[-1].place, self.frames[-1].patch) if self.frames else (place, "")
+      self.steps.append(Step(PASS, place.stage, place.name, patch, "", self.graph, graph))
+    self.graph = graph
+    return len(self.steps)
+
+  def passed(self, at: int, place: Place, patch: str, name: str, graph: UOp) -> None:
+    """A pass ended that began at a step. It comes before the rules that it used, after the passes that it ran."""
+    before, self.graph = self.graph, graph
+    if any(step.kind is PASS for step in self.steps[at:]): at = len(self.steps)
+    if before is not graph: self.steps.insert(at, Step(PASS, place.stage, place.name, patch, name, before, graph))
+    elif patch: self.idle[patch] = None
+
+  def answered(self, kind: str, place: Place, patch: str, name: str, before: Any, after: Any) -> None:
+    """A rule or a function gave an answer of its own."""
+    key = (place.name, patch, name)
+    if key in self.answers: self.answers[key].count += 1
+    else:
+      if kind is RULE: before = max(before, key=lambda u: len(u.toposort()))  # the others are parts of it
+      self.answers[key] = Step(kind, place.stage, place.name, patch, name, before, after)
+      self.steps.append(self.answers[key])
+
+  def spy(self, place: Place, function: Callable, of_rule: bool) -> Callable:
+    """A pass or a rule, recorded."""
+    patch, name = next(iter(owners(function)), ""), _name(function)
+    @functools.wraps(function)
+    def spied(*args: Any, **kwargs: Any) -> Any:
+      if self.asking: return function(*args, **kwargs)
+      given = [x for x in (*args, *kwargs.values()) if isinstance(x, UOp)]
+      if of_rule:
+        ret = function(*args, **kwargs)
+        # a sink: passes.py runs the passes of others
+        if ret is None or any(ret is u for u in given) or given[0].op is Ops.SINK: return ret
+        self.answered(RULE, place, patch, name, given, ret)
+      else:
+        at = self.begun(place, given[0])
+        self.passed(at, place, patch, name, ret := function(*args, **kwargs))
+      return ret
+    return self._reaching(place, spied)
+
+  def link(self, place: Place, function: Callable, below: Callable|None) -> Callable:
+    """A function that wraps another, or at last tinygrad's own, recorded."""
+    patch = next(iter(owners(function)), "")
+    @functools.wraps(function)
+    def linked(*args: Any, **kwargs: Any) -> Any:
+      if self.asking: return function(*args, **kwargs)
+      if any(frame.function is function for frame in self.frames): return self._ask(function, *args, **kwargs)  # BEAM
+      self.frames.append(frame := _Frame(function, place, patch))
+      try: ret = function(*args, **kwargs)
+      finally:
+        self.frames.pop()
+        if self.frames: self.frames[-1].called = True
+      if not frame.called and patch and below is not None: frame.below = self._ask(below, *args, **kwargs)
+      if isinstance(ret, UOp) and ret.op is Ops.SINK and place.stage != SCHEDULER: self._lowered(frame, args[0], ret)
+      elif isinstance(ret, Scheduler) and patch and ret is not frame.below:
+        self.decided = patch, tuple(frame.below.applied_opts)
+      elif patch and not _same(ret, frame.below): self.answered(ANSWER, place, patch, _name(function), frame.below, ret)
+      if self.frames: self.frames[-1].below = ret
+      return ret
+    return self._reaching(place, linked)
+
+  def _reaching(self, place: Place, function: Callable) -> Callable:
+    @functools.wraps(function)
+    def reaching(*args: Any, **kwargs: Any) -> Any:
+      if not self.asking: self.reached.setdefault(place.name)
+      return function(*args, **kwargs)
+    return reaching
+
+  def _ask(self, function: Callable, *args: Any, **kwargs: Any) -> Any:
+    """What a function would have answered."""
+    self.asking = True
+    try: return function(*args, **kwargs)
+    finally: self.asking = False
+
+  def _lowered(self, frame: _Frame, before: UOp, after: UOp) -> None:
+    """A function returned a kernel's graph: tinygrad's optimiser that with the opts, a patch around it more."""
+    if (place := frame.place).stage != OPTS: return
+    if frame.patch:
+      self.frames.append(frame)
+      self.begun(place, after)
+      self.frames.pop()
+    elif before is not after:
+      (patch, instead), chosen = self.decided, tuple(after.arg.applied_opts)
+      self.steps.append(Step(PASS, place.stage, place.name, patch, "opts", before, after, 1, chosen, instead))
+    self.graph, self.decided = after, ("", ())
+
+def _same(a: Any, b: Any) -> bool: return a is b or not isinstance(a, UOp) and not isinstance(b, UOp) and bool(a == b)
+
+def _name(function: Callable) -> str:
+  """Of a lambda, where it is written."""
+  if function.__name__ != "<lambda>": return function.__name__.strip("_")
+  code = function.__code__
+  return f"{code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno}"
+
+@contextmanager
+def recording() -> Iterator[Recorder]:
+  """What is lowered in here is recorded, if it is lowered in this process and no cache has it."""
+  recorder = Recorder()
+  optimiser = Place("tinygrad.codegen:apply_opts", OPTS, 0, codegen, "apply_opts")  # also where no patch wraps it
+  with ExitStack() as undo:
+    def replace(put: Callable[[Any], None], old: Any, new: Any) -> None:
+      undo.callback(put, old)
+      put(new)
+    def linked(place: Place, links: list[Link]) -> list[Callable]:
+      functions = [function for function, _ in links]
+      return [recorder.link(place, f, below) for f, below in itertools.zip_longest(functions, functions[1:])]
+    for place in {p.name: p for p in (optimiser, *places())}.values():
+      if place.stage == AROUND: continue
+      value, put = place.value, functools.partial(setattr, place.holder, place.key)
+      if isinstance(value, list):
+        of_rule = place.name.split(":")[1] not in ("after_opts", "before_linearize")
+        spies = [recorder.spy(place, f, of_rule) for f in value]
+        replace(functools.partial(value.__setitem__, slice(None)), value[:], spies)
+      elif isinstance(value, PatternMatcher):
+        rules = []
+        for pattern, f in value.patterns:
+          links = chain(f)
+          wraps = linked(place, links) if len(links) > 1 else [recorder.spy(place, f, True)]
+          for (function, put_link), new in zip(links[1:], wraps[1:]): replace(put_link, function, new)
+          rules.append((pattern, _rule(wraps[0]) if owners(f) else f))
+        replace(put, value, PatternMatcher(rules))
+      else:
+        links = chain(value, put)
+        for (function, put_link), new in zip(links, linked(place, links)): replace(put_link, function, new)
+    replace(functools.partial(setattr, codegen, "graph_rewrite"), codegen.graph_rewrite, _named(recorder))
+    yield recorder
+
+def _rule(function: Callable) -> Callable:
+  """A function as a rule of a matcher: it closes over nothing, and says whether it wants the context."""
+  like = _with_context if "ctx" in inspect.signature(function).parameters else _without
+  return types.FunctionType(like.__code__, {"function": function}, function.__name__)
+
+def function(**found: Any) -> Any: """What _with_context and _without call: each rule has another in its globals."""
+def _with_context(ctx: Any, **found: Any) -> Any: return function(ctx=ctx, **found)
+def _without(**found: Any) -> Any: return function(**found)
+
+def _named(recorder: Recorder) -> Callable:
+  """tinygrad's graph_rewrite, recorded by the names that tinygrad gives its passes."""
+  stock, place = codegen.graph_rewrite, Place("tinygrad.codegen:graph_rewrite", "", 0, codegen, "graph_rewrite")
+  @functools.wraps(stock)
+  def graph_rewrite(sink: UOp, *args: Any, name: str|None = None, **kwargs: Any) -> UOp:
+    if recorder.asking or sink.op is not Ops.SINK: return stock(sink, *args, name=name, **kwargs)
+    at = recorder.begun(place, sink)
+    recorder.passed(at, place, "", name or "", ret := stock(sink, *args, name=name, **kwargs))
+    return ret
+  return graph_rewrite

@@ -1,0 +1,40 @@
+"""
+Integer expressions: what an index adds up, what a value is for given leaves. Pure functions that rooms share.
+"""
+from __future__ import annotations
+import struct
+from tinygrad.dtype import DType, dtypes
+from tinygrad.uop.ops import Ops, UOp, exec_alu
+
+def strides(idx: UOp) -> dict[UOp, int]:
+  """The ranges that an index adds, times a constant."""
+  ret: dict[UOp, int] = {}
+  for term in idx.split_uop(Ops.ADD):
+    if term.op is Ops.RANGE: ret[term] = 1
+    elif term.op is Ops.MUL and term.src[0].op is Ops.RANGE and term.src[1].op is Ops.CONST:
+      ret[term.src[0]] = term.src[1].val
+  return ret
+
+def terms(u: UOp) -> list[UOp]:
+  """What a number of bits is the sum of."""
+  if u.op is Ops.ADD: return [t for s in u.src for t in terms(s)]
+  if u.op is Ops.CAST and dtypes.is_int(u.src[0].dtype): return [t.cast(u.dtype) for t in terms(u.src[0])]
+  if u.op not in (Ops.MUL, Ops.SHL) or u.src[1].op is not Ops.CONST: return [u]
+  return [u.replace(src=(t, u.src[1])) for t in terms(u.src[0])]
+
+def stripped(u: UOp) -> UOp:
+  """An integer without the casts that keep all of its bits."""
+  while u.op is Ops.CAST and dtypes.is_int(u.src[0].dtype) and u.dtype.itemsize >= u.src[0].dtype.itemsize: u = u.src[0]
+  return u
+
+def evaluate(u: UOp, values: dict[UOp, int|float]) -> int|float:
+  """A value of constants and `values`, to which those on the way are added."""
+  if u not in values:
+    src = [evaluate(s, values) for s in u.src]
+    if u.op is Ops.CONST: values[u] = u.val
+    elif u.op is Ops.CAST: values[u] = exec_alu(Ops.ADD, u.dtype, (u.dtype.const(src[0]), 0))
+    elif u.op is Ops.BITCAST: values[u] = struct.unpack(_fmt(u.dtype), struct.pack(_fmt(u.src[0].dtype), src[0]))[0]
+    else: values[u] = exec_alu(u.op, u.dtype, src)
+  return values[u]
+
+def _fmt(dtype: DType) -> str: return "<" + (dtype.fmt or "")

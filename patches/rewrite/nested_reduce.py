@@ -1,0 +1,103 @@
+"""
+Factoring of reductions: a flat sum of products becomes nested sums, with loop-invariant factors (scales) outside.
+
+Why: a quantised weight is scale * (quant - min) with a scale for a group of weights and one for a block. In one flat
+  sum over all weights of a row, both are unpacked and multiplied again for every weight.
+How: after the schedule's opts are applied, a sum over ranges S is written as a sum of products; of each product, the
+  factors that depend on the fewest ranges are taken out: sum_S a*b*x = sum_A a * sum_(S-A) b*x. It is about structure
+  alone: no format is named, and a norm's factor leaves a matmul in the same way.
+Numbers: matvec 8192 x 2048, one core, GB/s: Q4_K 4.1 -> 8.9, MXFP4 2.9 -> 8.5, Q8_0 13.5 -> 17, Q6_K 7.8 -> 8.2
+  (Zen 4, AVX-512, medians, all other patches on)
+Upstream: not sent; it wants a cost model there, because it moves rounding.
+"""
+from __future__ import annotations
+from collections.abc import Iterable
+import functools, operator
+from tinygrad import codegen
+from tinygrad.codegen.simplify import mark_range_mod
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import partition, prod
+from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat, graph_rewrite
+from tinygrad_llm.patches import passes
+
+SEAMS = {
+  "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
+  "tinygrad.codegen.simplify:pm_split_ranges": "67f8ab61cd77",
+}
+
+Product = tuple[UOp, ...]
+Ranges = frozenset[UOp]
+
+def _inside(u: UOp, ranges: Ranges) -> Ranges: return ranges.intersection(u.ranges)
+
+def _products(u: UOp, ranges: Ranges) -> list[Product]:
+  """The sum of products that u is. A product with a sum in it is only multiplied out if that frees a factor."""
+  if u.op is Ops.ADD: return [p for s in u.src for p in _products(s, ranges)]
+  if u.op is not Ops.MUL: return [(u,)]
+  left, right = (_products(s, ranges) for s in u.src)
+  for side, x in ((left, u.src[0]), (right, u.src[1])):
+    inside = [functools.reduce(operator.or_, [_inside(f, ranges) for f in p]) for p in side]
+    if len(set(inside)) <= 1 or any(all(f.op is Ops.CONST for f in p) for p in side):
+      side[:] = side if len(side) == 1 else [(x,)]
+  return [a + b for a in left for b in right]
+
+def _prod(factors: Iterable[UOp]) -> UOp: return functools.reduce(operator.mul, factors)
+
+def _nest(products: list[Product], ranges: Ranges) -> UOp:
+  """The sum over `ranges` of the sum of `products`."""
+  if not ranges: return functools.reduce(operator.add, map(_prod, products))
+  levels: dict[Ranges, list[UOp]] = {}
+  for p in products:
+    of = {f: _inside(f, ranges) for f in p}
+    level = min((r for f, r in of.items() if f.op is not Ops.CONST), key=len, default=Ranges())
+    outer = [f for f in p if of[f] <= level]
+    inner, rest = tuple(f for f in p if not of[f] <= level), ranges - level
+    if inner: outer.append(_nest([inner], rest))
+    elif rest: outer.append(outer[0].const_like(prod(r.vmax + 1 for r in rest)))  # the same in each step
+    levels.setdefault(level, []).append(_prod(outer))
+  sums = [functools.reduce(operator.add, terms) for terms in levels.values()]
+  order = lambda level: sorted(level, key=lambda r: r.arg)
+  return functools.reduce(operator.add, [s.reduce(*order(level), arg=Ops.ADD) if level else s
+                                         for level, s in zip(levels, sums)])
+
+def nest(red: UOp) -> UOp|None:
+  if not dtypes.is_float(red.dtype): return None
+  if not all(r.op is Ops.RANGE and r.src[0].op is Ops.CONST for r in red.src[1:]): return None
+  # what the threads of a group add up stays outermost
+  group, ranges = partition(red.src[1:], lambda r: r.arg[-1] is AxisType.GROUP_REDUCE)
+  products = _products(red.src[0], frozenset(ranges))
+  if all(_inside(f, frozenset(ranges)) == frozenset(ranges) for p in products for f in p): return None
+  ret = _nest(products, frozenset(ranges))
+  return ret.reduce(*group, arg=Ops.ADD) if group else ret
+
+pm_nest = PatternMatcher([(UPat(Ops.REDUCE, arg=(Ops.ADD, 0), name="red"), nest)])
+
+# *** a loop has one end: sums over a, and over a and b, have an a each; so have sums inside and outside of another loop
+
+def _end(red: UOp) -> tuple[UOp, ...]:
+  """The loops that end with a sum, then those that it is inside of."""
+  loops = [r for r in red.src[1:] if r.op is Ops.RANGE]
+  around = sorted(red.ranges, key=lambda r: r.arg)
+  return tuple(r for r in (*loops, *around) if r.arg[-1] not in (AxisType.UNROLL, AxisType.UPCAST))
+
+def split_loops(sink: UOp) -> UOp:
+  """Where a loop would end a second time, and not in the same place as the first time, it becomes a new one."""
+  ends: dict[UOp, tuple[UOp, ...]] = {}
+  sums = [u for u in sink.toposort() if u.op is Ops.REDUCE]
+  for red in sums:
+    if not (again := [r for r in red.src[1:] if r in (end := _end(red)) and ends.setdefault(r, end) != end]): continue
+    first = max(r.arg[0] for r in sink.toposort() if r.op is Ops.RANGE) + 1
+    new = {r: r.replace(arg=(first + i, *r.arg[1:])) for i, r in enumerate(again)}
+    return split_loops(sink.substitute({u: u.substitute(new) for u in sums if _end(u) == end}))
+  return sink
+
+# *** a group of weights may be a part of a loop: r // c is a loop of its own, then
+
+def _split_at(ctx: dict[UOp, UOp|None], r: UOp, c: UOp) -> None:
+  if r.arg[-1] is AxisType.REDUCE: mark_range_mod(ctx, r, c)
+
+pm_split_div = PatternMatcher([(UPat(Ops.RANGE, name="r") // UPat.cvar("c"), _split_at)])
+
+def install() -> None:
+  codegen.pm_split_ranges = codegen.pm_split_ranges + pm_split_div
+  passes.after_opts.append(lambda sink, ren: split_loops(graph_rewrite(sink, pm_nest, name="nest reduces")))

@@ -1,0 +1,3 @@
+"""
+What runs kernels: threads, launches, memory pages, compile workers. Nothing here changes a kernel.
+"""

@@ -1,0 +1,22 @@
+"""
+Multithreading on a CPU: which output axis of a kernel is shared among threads.
+"""
+from __future__ import annotations
+from tinygrad.codegen.opt import Opt, OptOps
+from tinygrad.codegen.opt.postrange import Scheduler
+from tinygrad.helpers import prod
+from tinygrad.uop.ops import AxisType, resolve
+
+WORK = 1 << 15  # products a thread should have at least
+
+def share(k: Scheduler) -> None:
+  """Threads share the longest output axis, if there is enough to do."""
+  most = k.ren.global_max[0] if k.ren.has_threads and k.ren.global_max else 1
+  outer = k._globalizable_rngs()
+  axes = [a for a in k.axes_of(AxisType.WEAK) if isinstance(k.full_shape[a], int) and k.rngs[a] in outer]
+  axes.sort(key=lambda a: -k.full_shape[a])
+  work = prod(k.full_shape)
+  for threads in range(most, 1, -1):
+    for axis in axes:
+      if k.full_shape[axis] % threads == 0 and resolve(work >= threads * WORK, True):
+        return k.apply_opt(Opt(OptOps.THREAD, axis, threads))

@@ -1,0 +1,95 @@
+"""
+SIMD schedules of elementwise kernels: those without a sum are vectors, too.
+
+Why: what prepares the next product (a norm, a gate, activations of 8 bits) is scalar code: 4 to 50 us of one thread,
+  while memory could have brought 200 KB of weights.
+How: 16 steps of the loop with the smallest stride in what is stored are lanes (vectorizer.py), if there are that many
+  and their places are known. Comparisons are vectors of 0 and -1, and choose between vectors; numbers that lie apart
+  are loaded and stored one by one.
+Numbers: activations to 8 bits, one core, us: of 2,048 products with a norm 7.4 -> 3.7, of silu(gate) * up of 8,192
+  elements 47 -> 8.7 (Zen 4, AVX-512, medians)
+Upstream: not sent.
+"""
+from __future__ import annotations
+from tinygrad.codegen.opt import Opt, OptOps, heuristic
+from tinygrad.codegen.opt.postrange import Scheduler
+from tinygrad.dtype import dtypes
+from tinygrad.renderer import Renderer
+from tinygrad.uop.ops import AxisType, Ops, UOp
+from tinygrad_llm.patches import passes
+from tinygrad_llm.patches.expressions import strides
+from tinygrad_llm.patches.passes import has_vectors
+from tinygrad_llm.patches.schedule.cpu_threads import share
+from tinygrad_llm.patches.vector.lanes import LANES
+from tinygrad_llm.patches.vector.vectorizer import Vectorizer, lanes, vector_rules
+
+SEAMS = {
+  "tinygrad.codegen.opt.heuristic:hand_coded_optimizations": "0fe425ff3d3b",
+  "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb",
+}
+
+PARTS = 8  # of what is stacked, at most: each is code of its own
+
+def schedule(k: Scheduler) -> Scheduler|None:
+  """Lanes for a kernel without sums; None if it has no loop for them."""
+  ops = k.ast.toposort()
+  if any(u.op is Ops.REDUCE for u in ops): return None
+  loads, stores = ([u for u in ops if u.op is op] for op in (Ops.INDEX, Ops.STORE))
+  if len(stores) != 1: return None
+  chosen = {r for u in ops if u.op is Ops.WHERE and not u.src[0].backward_slice.keys() & set(loads)
+            for r in u.src[0].ranges}  # parts of the loop differ
+  stored = strides(stores[0].src[0].src[1].get_idx())
+  fits = [r for r in stored if r not in chosen and r.src[0].divides(LANES) is not None]
+  if not fits: return None
+  loop = min(fits, key=lambda r: (stored[r], r.arg))
+  if any(loop in u.ranges and loop not in strides(u.src[1].get_idx()) for u in loads): return None
+  parts = [r for r in k.rngs if r in chosen and r.src[0].op is Ops.CONST and r.vmax < PARTS]
+  k = k.copy()
+  for r in (*parts, loop): k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(r), LANES if r is loop else 0))
+  share(k)
+  return k
+
+def run(sink: UOp, ren: Renderer) -> UOp:
+  ops = sink.toposort()
+  if not has_vectors(ren) or any(u.op is Ops.REDUCE for u in ops): return sink
+  found = [u for u in ops if u.op is Ops.RANGE and u.arg[-1] is AxisType.UPCAST and u.vmax + 1 == LANES]
+  return sink.substitute({found[0]: lanes(LANES, found[0].arg[0], AxisType.WEAK)}) if len(found) == 1 else sink
+
+# *** vectors
+
+COMPARISONS = {Ops.CMPLT: "<", Ops.CMPNE: "!=", Ops.CMPEQ: "=="}
+LOGIC = {Ops.AND: Ops.AND, Ops.OR: Ops.OR, Ops.XOR: Ops.XOR, Ops.CMPNE: Ops.XOR}
+
+def _mask(v: Vectorizer, u: UOp) -> UOp|None:
+  """Of what is true or not: 0 or -1 in each lane. None: it is no comparison of vectors."""
+  if (const := u.src[0] if u.op is Ops.CAST else u).op is Ops.CONST:
+    return v.splat(UOp.cconst(-bool(const.val), dtypes.int))
+  return new if (new := v.rewrite(u)).dtype is dtypes.int else None
+
+def compare(v: Vectorizer, u: UOp) -> UOp|None:
+  """0 or -1 in each lane."""
+  if u.op in COMPARISONS and u.src[0].dtype.itemsize == 4:
+    return UOp(Ops.CUSTOM, dtypes.int, tuple(map(v.vector, u.src)), f"({{0}}{COMPARISONS[u.op]}{{1}})")
+  if u.dtype is not dtypes.bool or u.op not in LOGIC: return None
+  a, b = (_mask(v, s) for s in u.src)
+  return None if a is None or b is None else a.alu(LOGIC[u.op], b)
+
+def choose(v: Vectorizer, u: UOp) -> UOp|None:
+  if u.op is not Ops.WHERE or u.dtype.itemsize != 4 or (mask := _mask(v, u.src[0])) is None: return None
+  return UOp(Ops.CUSTOM, u.dtype, (mask, *map(v.vector, u.src[1:])), "({0}?{1}:{2})")
+
+def largest(v: Vectorizer, u: UOp) -> UOp|None:
+  if u.op is not Ops.MAX or u.dtype.itemsize != 4: return None
+  a, b = map(v.vector, u.src)
+  return UOp(Ops.CUSTOM, u.dtype, (UOp(Ops.CUSTOM, dtypes.int, (a, b), "({0}<{1})"), b, a), "({0}?{1}:{2})")
+
+def divide(v: Vectorizer, u: UOp) -> UOp|None:
+  return UOp(u.op, u.dtype, tuple(map(v.vector, u.src))) if u.op is Ops.FDIV else None
+
+def install() -> None:
+  before = heuristic.hand_coded_optimizations
+  def hand_coded_optimizations(k: Scheduler) -> Scheduler:
+    return made if has_vectors(k.ren) and (made := schedule(k)) is not None else before(k)
+  heuristic.hand_coded_optimizations = hand_coded_optimizations
+  passes.after_opts.append(run)
+  vector_rules.extend((compare, choose, largest, divide))

@@ -1,0 +1,84 @@
+"""
+GEMV on a CPU: a block of weights is unrolled, SIMD lanes are 16 interleaved rows or 16 neighbouring weights, threads
+share the rows. A part of matvec.py.
+"""
+from __future__ import annotations
+from collections.abc import Sequence
+from tinygrad.codegen.opt import Opt, OptOps
+from tinygrad.codegen.opt.postrange import Scheduler
+from tinygrad.helpers import getenv
+from tinygrad.uop.ops import AxisType, Ops, UOp
+from tinygrad_llm.patches.schedule.cpu_threads import share
+from tinygrad_llm.patches.schedule.dot_product import Sum, size
+from tinygrad_llm.patches.vector.lanes import LANES, side_by_side
+
+PERIOD = 256    # weights unrolled at most, a block of the largest formats
+SHARED = 4      # steps of an output axis at once, where they share loads
+STEPS = 64      # unrolled at least, where rows are lanes
+
+def _unroll(k: Scheduler, r: UOp, amount: int) -> UOp|None:
+  """Unrolls `amount` steps of a loop; the rest of it, if there is one."""
+  size = r.vmax + 1
+  k.apply_opt(Opt(OptOps.UNROLL, k.unrollable_dims.index(k.rngs.index(r)), 0 if amount == size else amount))
+  return None if amount == size else r.replace(src=(r.src[0].const_like(size // amount),))
+
+def _fits(size: int, most: int) -> int:
+  """The largest power of two that divides size, or size itself, up to `most`."""
+  if size <= most: return size
+  return max(n for n in (2 ** i for i in range(most.bit_length())) if size % n == 0 and n <= most)
+
+def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
+  """
+  Unrolls a block of weights in the order of x; threads share the rows. The lanes are rows if memory interleaves them,
+  else lanes.py finds them in the block.
+  """
+  if (tile := _tile(s)) is not None: return on_tiles(k.copy(), s, tile)
+  loads, unrolled, most = s.xs or s.ws, 1, PERIOD if s.packed else 4 * LANES
+  in_order = s.strides(loads)
+  if len(in_order) < len(s.loops) or next(iter(in_order.values())) != 1: return "no load with stride 1"
+  k = k.copy()
+  for r, stride in in_order.items():
+    if unrolled < LANES and (stride != unrolled or LANES % unrolled): return "fewer neighbours than lanes"
+    rest: UOp|None = r
+    while rest is not None and unrolled < most and (n := _fits(size(rest), min(most // unrolled, 32))) > 1:
+      rest = _unroll(k, rest, n)
+      unrolled *= n
+    if rest is not None: break
+  if unrolled % LANES: return "fewer neighbours than lanes"
+  rows = getenv("MV_ROWS_PER_THREAD", 1)
+  if s.rows is not None and rows > 1 and s.rows.src[0].divides(rows) is not None:
+    k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(s.rows), rows))
+  if s.rows is None and (shared := sharing(k, s.xs)) is not None:
+    k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(shared), _fits(size(shared), SHARED)))
+  share(k)
+  return k
+
+def sharing(k: Scheduler, loads: Sequence[UOp]) -> UOp|None:
+  """An output axis of known length that some of the loads do not have: its steps share what those load."""
+  axes = [r for r in k.ranges_of(AxisType.WEAK) if r.src[0].op is Ops.CONST and size(r) <= 2 * SHARED]
+  return next((r for r in axes if 0 < sum(r in u.ranges for u in loads) < len(loads) and _fits(size(r), SHARED) > 1),
+              None)
+
+def _tile(s: Sum) -> UOp|None:
+  """The output axis of as many rows as there are lanes, whose words lie side by side."""
+  return next((r for r in side_by_side((*s.ws, *s.xs)) if r not in s.loops), None)
+
+def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
+  """
+  Unrolls the loops of a block, or of a few, at least up to STEPS: those over the weights of a word in any case, and all
+  where a weight's bits come from several places, for these to be read in order.
+  """
+  in_order = s.strides(tuple(u for u in (*s.ws, *s.xs) if tile not in u.ranges))
+  loops = sorted(s.loops, key=lambda r: in_order.get(r, 0))
+  words = [u for u in (*s.ws, *s.xs) if tile in u.ranges]
+  first = next((r for r in loops if any(r in u.ranges for u in words)), None)
+  words = [u for u in words if first in u.ranges]
+  inside = {r for r in loops if r not in words[0].ranges} if len(words) == 1 else set(loops)
+  k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(tile), 0))
+  unrolled = 1
+  for i, r in enumerate(loops):
+    if unrolled * size(r) > PERIOD or unrolled >= STEPS and not inside.intersection(loops[i:]): break
+    _unroll(k, r, size(r))
+    unrolled *= size(r)
+  share(k)
+  return k

@@ -1,0 +1,282 @@
+"""
+Loop vectoriser: a loop over SIMD lanes becomes vector arithmetic.
+
+Why: tinygrad unrolls a loop into scalar operations and leaves it to the C compiler to find the vectors in them again.
+  It rarely does, and lowering 16 times the operations in Python is what a start waits for.
+How: a loop that is marked as lanes stays an ordinary loop through all of the lowering. At the very end each operation
+  that depends on it becomes one of a vector: loads of what lies side by side, of bytes, of what repeats; constants that
+  differ by lane; arithmetic in the vector types of C. What has no vector form is done lane by lane, and where the loop
+  as a whole has none, it stays a loop.
+Numbers: uops of a Q4_K matvec with a block of 256 weights unrolled 5,100 -> 539; see lanes.py for the speed.
+Upstream: not sent.
+"""
+from __future__ import annotations
+from collections.abc import Callable, Sequence
+import functools, operator
+from tinygrad.dtype import AddrSpace, DType, dtypes, truncate
+from tinygrad.helpers import DEBUG, prod
+from tinygrad.renderer import Renderer
+from tinygrad.renderer.cstyle import ClangRenderer
+from tinygrad.uop.ops import AxisType, GroupOp, Ops, PatternMatcher, UOp, UPat
+from tinygrad_llm.patches import passes
+
+SEAMS = {
+  "tinygrad.renderer.cstyle:ClangRenderer.render_vector_prefix": "48b5b7c7f584",
+  "tinygrad.renderer.cstyle:base_rewrite": "ef3d9dfef266",
+  "tinygrad.codegen:reduce_ranges_to_acc": "bd8572676d59",
+  "tinygrad.codegen:merge_reduce_ends": "ffeb146accf7",
+}
+
+MARK = -1  # the second part of the id of a loop over lanes
+
+def lanes(count: int, id: int, axis_type: AxisType = AxisType.REDUCE) -> UOp:
+  """A loop over `count` lanes: the last loop of a sum, or one that fills an array."""
+  return UOp.range(count, id, MARK, axis_type)
+
+def is_lanes(u: UOp) -> bool: return u.op is Ops.RANGE and len(u.arg) > 2 and u.arg[1] == MARK
+
+class Unsupported(Exception): pass
+
+VECTOR_OPS = {Ops.ADD, Ops.SUB, Ops.MUL, Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR, Ops.NEG, Ops.CAST, Ops.BITCAST}
+INT_OPS: dict[Ops, Callable[[int, int], int]] = {
+  Ops.ADD: operator.add, Ops.SUB: operator.sub, Ops.MUL: operator.mul, Ops.AND: operator.and_, Ops.OR: operator.or_,
+  Ops.XOR: operator.xor, Ops.SHL: operator.lshift, Ops.SHR: operator.rshift}
+
+def _const(value: int, dtype: DType) -> UOp: return UOp.cconst(value, dtype)
+def _stack(values: Sequence[UOp]) -> UOp: return UOp(Ops.STACK, src=tuple(values))
+def _lane(v: UOp, i: int) -> UOp: return v.src[i] if v.op is Ops.STACK else v.index(_const(i, dtypes.int))
+def _sum(terms: Sequence[UOp]) -> UOp: return functools.reduce(lambda a, b: a.alu(Ops.ADD, b), terms)
+
+class Vectorizer:
+  """
+  Rewrites what depends on one loop over lanes.
+
+  n: lanes; sums: arrays that the loop's end adds to; wide: those that are stored to inside of it, and have lanes now
+  """
+  def __init__(self, sink: UOp, lane: UOp, ren: Renderer):
+    self.lane, self.n, self.ren, ops = lane, int(lane.vmax) + 1, ren, sink.toposort()
+    self.memo: dict[UOp, UOp] = {}
+    self.notes: dict[str, dict] = {}  # of the rules
+    self.end = next(u for u in ops if u.op is Ops.END and lane in u.src[1:])
+    self.ends = self.end.src[0].src if self.end.src[0].op is Ops.GROUP else (self.end.src[0],)
+    stores = [u for u in ops if u.op is Ops.STORE and u not in self.ends and lane in u.ranges]
+    sums = [u for u in self.ends if lane not in u.src[0].ranges]
+    self.sums, self.wide = {u.src[0].buf_uop for u in sums}, {u.src[0].buf_uop for u in stores}
+    arrays = self.wide | self.sums
+    if any(b.op is not Ops.BUFFER or b.addrspace is not AddrSpace.REG for b in arrays) or self.wide & self.sums:
+      raise Unsupported("it stores to memory")
+    self.inside: dict[UOp, bool] = {}  # whether a value depends on the lane
+    for u in ops:
+      value = u.src[:1] if u.op is Ops.AFTER else () if u.op in (Ops.END, Ops.GROUP, Ops.STORE, Ops.SINK) else u.src
+      self.inside[u] = u is lane or u in self.wide or any(self.inside[s] for s in value)
+
+  def const(self, u: UOp) -> list[int]|None:
+    """An integer in all lanes, if it depends on nothing but the lane."""
+    if u is self.lane: return list(range(self.n))
+    if u.op is Ops.CONST and isinstance(u.val, int): return [u.val] * self.n
+    if u.op is Ops.CAST and dtypes.is_int(u.dtype): values = self.const(u.src[0])
+    elif u.op not in INT_OPS or (a := self.const(u.src[0])) is None or (b := self.const(u.src[1])) is None: return None
+    else: values = [INT_OPS[u.op](x, y) for x, y in zip(a, b)]
+    return values if values is None or u.dtype not in truncate else [truncate[u.dtype](x) for x in values]
+
+  def address(self, idx: UOp) -> tuple[UOp|None, list[int]]|None:
+    """An index as what is the same in all lanes (None: nothing) plus a number in each."""
+    same: list[UOp] = []
+    each = [0] * self.n
+    for term in idx.split_uop(Ops.ADD):
+      values = self.const(term)
+      if values is None and not self.inside[term]: same.append(term)
+      elif values is None: return None
+      else: each = [a + b for a, b in zip(each, values)]
+    return (_sum(same) if same else None), each
+
+  @staticmethod
+  def at(same: UOp|None, offset: int, dtype: DType) -> UOp:
+    if same is None: return _const(offset, dtype)
+    return same.alu(Ops.ADD, _const(offset, dtype)) if offset else same
+
+  def load(self, u: UOp) -> UOp:
+    index = u.src[0]
+    if index.op is not Ops.INDEX or len(u.src) > 1 and self.inside[u.src[2]]: raise Unsupported("a wide or gated load")
+    if index.src[0].buf_uop in self.wide: return self.wide_index(index).load()
+    return self.gather(u, index.src[0], index.src[1])
+
+  def in_order(self, dtype: DType, each: list[int]) -> bool:
+    """Whether a vector is moved as a whole: it lies side by side, and C has vectors of it in memory."""
+    return each == list(range(each[0], each[0] + self.n)) and dtype is not dtypes.bool
+
+  def gather(self, load: UOp, buf: UOp, idx: UOp, offset: int = 0) -> UOp:
+    """What lies at an index plus an offset in each lane, as a vector."""
+    new = self.rewrite(buf)
+    if (address := self.address(idx)) is None:
+      places = self.rewrite(idx)
+      return _stack([self.read(load, new.index(self.at(_lane(places, i), offset, idx.dtype))) for i in range(self.n)])
+    same, each = address[0], [e + offset for e in address[1]]
+    if self.in_order(load.dtype, each):
+      return self.read(load, UOp(Ops.SHRINK, src=(new, self.at(same, each[0], idx.dtype), _const(self.n, dtypes.int))))
+    one = {e: self.read(load, new.index(self.at(same, e, idx.dtype))) for e in sorted(set(each))}
+    return _stack([one[e] for e in each])
+
+  def element(self, u: UOp) -> UOp|None:
+    """One number of a wide load: read alone, by what spreads or gathers it."""
+    if u.op is not Ops.INDEX or (load := u.src[0]).op is not Ops.LOAD or load.src[0].op is not Ops.SHRINK: return None
+    if len(load.src) > 1 or (at := self.const(u.src[1])) is None: return None
+    buf, first, _ = load.src[0].src
+    if self.inside[u]: return self.gather(load, buf, first, at[0])
+    return self.rewrite(buf).index(self.at(self.rewrite(first), at[0], first.dtype)).load()
+
+  def read(self, load: UOp, place: UOp) -> UOp:
+    """A load of another place on the same condition, which all lanes share."""
+    if len(load.src) == 1: return place.load()
+    other = self.rewrite(load.src[1])
+    if place.shape != other.shape and place.shape == (self.n,): other = self.splat(other)
+    return place.load(other, self.rewrite(load.src[2]))
+
+  def field(self, u: UOp) -> tuple[UOp, UOp|None, list[int], list[int]]|None:
+    """Bits of words in memory: the load, its address but for the lane, in each lane the first bit and the length."""
+    if u.op is Ops.LOAD and u.dtype is dtypes.uint32 and u.src[0].op is Ops.INDEX:
+      if len(u.src) > 1 and self.inside[u.src[2]]: return None
+      return None if (address := self.address(u.src[0].src[1])) is None else \
+        (u, address[0], [32 * word for word in address[1]], [32] * self.n)
+    if u.op not in (Ops.SHR, Ops.AND) or (values := self.const(u.src[1])) is None: return None
+    if (found := self.field(u.src[0])) is None: return None
+    load, same, at, length = found
+    if u.op is Ops.SHR: return load, same, [a + v for a, v in zip(at, values)], [k - v for k, v in zip(length, values)]
+    if any(v & (v + 1) for v in values): return None
+    return load, same, at, [min(k, v.bit_length()) for k, v in zip(length, values)]
+
+  def octets(self, load: UOp, same: UOp|None, first: int) -> UOp:
+    """16 bytes of the words of a load, from any of them on."""
+    buf, word, phase = self.rewrite(load.src[0].src[0]), first // 4, first % 4
+    at = self.at(same, word, dtypes.int)
+    place, words = (UOp(Ops.SHRINK, src=(buf, at, _const(n, dtypes.int))) for n in (1, 4))
+    octets = words.load().bitcast(dtypes.uint8)
+    if phase == 0: return octets
+    # where the bytes do not begin with a word, that load only counts: the compiler drops it
+    access = f"*(unsigned_char16*)((unsigned char*)({{0}})+{phase})"
+    return UOp(Ops.CUSTOM, dtypes.uint8, (place, octets), access)
+
+  def bits_of_octets(self, load: UOp, same: UOp|None, first: int, k: int) -> UOp:
+    """Bits first.. first+k of 16 bytes in a row, k of the same byte each, as bytes."""
+    value, low = self.octets(load, same, first // 8), first % 8
+    if low: value = value.alu(Ops.SHR, self.splat(_const(low, dtypes.uint8)))
+    return value if low + k == 8 else value.alu(Ops.AND, self.splat(_const((1 << k) - 1, dtypes.uint8)))
+
+  def byte_field(self, u: UOp) -> tuple[UOp, UOp|None, int, int]|None:
+    """The same bits of bytes in a row: the load, its address but for the lane, the first bit, how many."""
+    if u.op is not Ops.AND or self.n != 16 or (found := self.field(u)) is None: return None
+    load, same, at, length = found
+    if len(load.src) > 1: return None
+    if at[0] % 8 + length[0] > 8 or set(length) != {length[0]}: return None
+    return (load, same, at[0], length[0]) if at == [at[0] + 8 * i for i in range(self.n)] else None
+
+  def bytes(self, u: UOp) -> UOp|None:
+    """Fields of bytes that follow each other."""
+    if (found := self.byte_field(u)) is None: return None
+    (load, same, first, k), low = found, found[2] % 8
+    value = self.octets(load, same, first // 8).cast(u.dtype)
+    if low: value = value.alu(Ops.SHR, self.splat(_const(low, u.dtype)))
+    return value if low + k == 8 else value.alu(Ops.AND, self.splat(_const((1 << k) - 1, u.dtype)))
+
+  def splat(self, u: UOp) -> UOp: return _stack([u] * self.n)
+
+  def wide_index(self, index: UOp) -> UOp:
+    buf, idx = index.src
+    if self.inside[idx]: raise Unsupported("the lane chooses an accumulator")
+    at = idx.alu(Ops.MUL, _const(self.n, idx.dtype))
+    return UOp(Ops.SHRINK, src=(self.rewrite(buf), at, _const(self.n, dtypes.int)))
+
+  def vector(self, u: UOp) -> UOp:
+    """The value in all lanes, as a vector; of what is true, as vectors of C have it, one by one."""
+    new = self.rewrite(u)
+    if u.dtype is dtypes.bool and new.dtype is not dtypes.bool:
+      return _stack([_lane(new, i).alu(Ops.CMPNE, _const(0, new.dtype)) for i in range(self.n)])
+    return new if new.shape == (self.n,) else self.splat(new)
+
+  def rewrite(self, u: UOp) -> UOp:
+    if (ret := self.memo.get(u)) is None: ret = self.memo[u] = self._rewrite(u)
+    return ret
+
+  def _rewrite(self, u: UOp) -> UOp:
+    if u is self.end: return self.last(u)
+    if u.op is Ops.BUFFER and u in self.wide: return u.replace(src=(u.src[0].const_like(prod(u.max_shape) * self.n),))
+    if u.op is Ops.STORE and u.src[0].buf_uop in self.wide:
+      return self.wide_index(u.src[0]).store(self.vector(u.src[1]))
+    if (element := self.element(u)) is not None: return element
+    if not self.inside[u]:
+      for rule in uniform_rules:
+        if (value := rule(self, u)) is not None: return value
+    if not self.inside[u] or u.op in (Ops.AFTER, Ops.STORE):
+      return u.replace(src=tuple(self.rewrite(s) for s in u.src if s is not self.lane))
+    if dtypes.is_int(u.dtype) and (values := self.const(u)) is not None:
+      return _stack([_const(v, u.dtype) for v in values])
+    if u.op is Ops.LOAD: return self.load(u)
+    for rule in vector_rules:
+      if (value := rule(self, u)) is not None: return value
+    if u.op not in VECTOR_OPS and u.op not in GroupOp.ALU: raise Unsupported(str(u.op))
+    src = tuple(map(self.vector, u.src))
+    if u.op in (Ops.SHL, Ops.SHR) and src[1].dtype is not u.dtype: src = (src[0], src[1].cast(u.dtype))
+    if u.op in VECTOR_OPS and not {dtypes.bool, dtypes.bfloat16}.intersection((u.dtype, src[0].dtype)):
+      return UOp(u.op, u.dtype, src, u.arg)
+    return _stack([UOp(u.op, u.dtype, tuple(_lane(s, i) for s in src), u.arg) for i in range(self.n)])
+
+  def last(self, end: UOp) -> UOp:
+    """The loop's own stores: sum += value becomes sum += all lanes of a vector, array[lane] = value a store of one."""
+    stores = [t for s in self.ends for t in (self.fill(s) if self.inside[s.src[0].src[1]] else [self.add(s)])]
+    body = stores[0] if len(stores) == 1 else UOp.group(*stores)
+    rest = tuple(self.rewrite(s) for s in end.src[1:] if s is not self.lane)
+    return body.end(*rest) if rest else body
+
+  def fill(self, store: UOp) -> list[UOp]:
+    """Stores of a vector, or of each lane's number where they lie apart."""
+    (buf, idx), value = store.src[0].src, self.vector(store.src[1])
+    if (address := self.address(idx)) is None: raise Unsupported("it stores here and there")
+    same, each = address
+    if not self.in_order(value.dtype, each):
+      return [self.rewrite(buf).index(self.at(same, e, idx.dtype)).store(_lane(value, i)) for i, e in enumerate(each)]
+    return [UOp(Ops.SHRINK, src=(self.rewrite(buf), self.at(same, each[0], idx.dtype), _const(self.n, dtypes.int)))
+            .store(value)]
+
+  def add(self, store: UOp) -> UOp:
+    target, terms = store.src[0], list(store.src[1].split_uop(Ops.ADD))
+    before = [t for t in terms if t.op is Ops.LOAD and t.src[0].buf_uop is target.buf_uop]
+    value = [t for t in terms if t not in before]
+    if len(before) != 1 or not value or not all(self.inside[t] for t in value): raise Unsupported("it is no sum")
+    total = _sum([self.vector(t) for t in value])
+    while (n := total.max_numel()) > 2:
+      halves = [_stack([_lane(total, i) for i in half]) for half in (range(n // 2), range(n // 2, n))]
+      total = halves[0].alu(Ops.ADD, halves[1])
+    return self.rewrite(target).store(_sum([self.rewrite(before[0]), _lane(total, 0), _lane(total, 1)]))
+
+# a value inside of the loop over lanes -> the same in all lanes, as a vector
+vector_rules: list[Callable[[Vectorizer, UOp], UOp|None]] = [Vectorizer.bytes]
+# a value that all lanes share -> the same, as one number
+uniform_rules: list[Callable[[Vectorizer, UOp], UOp|None]] = []
+
+def vectorize(sink: UOp, ren: Renderer) -> UOp:
+  while (lane := next((u for u in sink.toposort() if is_lanes(u)), None)) is not None:
+    try: sink = Vectorizer(sink, lane, ren).rewrite(sink)
+    except Unsupported as e:
+      if DEBUG >= 3: print(f"VECTORS: {sink.arg.function_name}: {lane.vmax + 1} lanes stay a loop: {e}")
+      sink = sink.substitute({lane: lane.replace(arg=(lane.arg[0], -2, lane.arg[-1]))})
+  return sink
+
+# *** in C, for clang
+
+pm_render_vectors = PatternMatcher([
+  (UPat(Ops.INDEX, src=(UPat.var("v"), UPat.var("i"))),
+   lambda ctx, v, i: f"({ctx[v]})[{ctx[i]}]" if v.addrspace is None else None),
+  (UPat(Ops.CAST, src=(UPat.var("v"),), name="x"), lambda ctx, x, v:
+   f"__builtin_convertvector({ctx[v]}, {ctx.render_type(x)})"
+   if len(v.shape) == 1 and v.addrspace in (AddrSpace.ALU, None) else None),
+])
+
+def render_vector_prefix(self: ClangRenderer, dt: DType, count: int) -> str:
+  """A vector type that may lie at any multiple of its element's size: blocks of weights are not aligned to vectors."""
+  name = self._render_dtype(dt, count, AddrSpace.REG)
+  return f"typedef {self.render_dtype(dt)} {name} __attribute__((aligned({dt.itemsize}),ext_vector_type({count})));"
+
+def install() -> None:
+  ClangRenderer.render_vector_prefix = render_vector_prefix  # type: ignore[method-assign]
+  ClangRenderer.string_rewrite = pm_render_vectors + ClangRenderer.string_rewrite
+  passes.before_linearize.append(vectorize)

@@ -1,0 +1,207 @@
+"""The kernel regression suite, and the command that it is made of."""
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import tinygrad_llm
+from kernel_cases import CASES, FOLDER, TARGETS, golden, has_cuda_wheels, measure, moved, pinned, text
+from tinygrad.uop.ops import Ops
+from tinygrad_llm import InputError, kernels
+from tinygrad_llm.files import gguf
+from tinygrad_llm.target import programs
+from tinygrad_llm.target.cuda import resources
+from tinygrad_llm.target.device import open_target
+
+cuda = pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
+
+# *** the suite ***
+
+@pytest.mark.parametrize("target", [pytest.param(t, marks=cuda if t.startswith("CUDA") else ()) for t in TARGETS])
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_are_the_accepted_ones(name: str, target: str):
+  """Exactly: for the worse and for the better. Either way `make accept`, and the commit says why."""
+  found = measure(target)[name]
+  assert not (lines := moved(golden(name).get(target), pinned(found))), f"{name} {target}: {lines}\nrun: make accept"
+
+@pytest.mark.parametrize("target", [pytest.param(t, marks=cuda) for t in TARGETS if t.startswith("CUDA")])
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_spills(name: str, target: str):
+  rows = measure(target)[name]["roles"]
+  assert [row["stack"] for row in rows] == [0] * len(rows), [row["role"] for row in rows if row["stack"]]
+  assert all(0 < row["registers"] < 255 for row in rows)
+
+def test_golden_files_are_those_of_the_cases():
+  assert {path.stem for path in FOLDER.glob("*.json")} == set(CASES)
+  for name in CASES: assert golden(name).keys() == TARGETS.keys()
+
+def report(**row) -> dict:
+  defaults = {"role": "act", "count": 1, "bytes": 8, "ops": 1, "name": "E", "types": [], "opts": [], "global_size": [1],
+              "local_size": None, "registers": 9, "stack": 0, "load_bytes": None}
+  return {"target": "CPU", "kernels": 2, "bytes": 8, "ops": 1, "roles": [defaults | row]}
+
+def test_moved_is_two_sided():
+  old = pinned(report())
+  assert moved(old, pinned(report())) == ""
+  assert moved(old, pinned(report(registers=200))) == ""  # they are up to the compiler
+  for row in ({"opts": ["UPCAST:0:4"]}, {"bytes": 7}, {"bytes": 9}, {"load_bytes": 16}, {"local_size": [32]}):
+    assert all(line in moved(old, pinned(report(**row))) for line in ("- {", "+ {"))
+  fewer = pinned(report() | {"kernels": 1, "bytes": 4})
+  assert moved(old, fewer).split("\n") == ["kernels 2 -> 1 (-50.0%)", "bytes 8 -> 4 (-50.0%)"]
+  assert moved(None, old) == "new"
+
+def test_golden_text_is_json():
+  found = {"CPU": pinned(report())}
+  assert json.loads(text(found)) == found
+
+# *** the command ***
+
+def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+  code = "import os, sys; os.environ |= eval(sys.argv.pop(1)); from tinygrad_llm.kernels import main; main()"
+  return subprocess.run([sys.executable, "-c", code, repr(env), *args], capture_output=True, text=True)
+
+def programs_of(linear) -> list[tuple[str, str]]:
+  """(name, source) of the kernels of a captured schedule, in order, those in graphs too."""
+  found = []
+  for call in linear.src:
+    if (function := call.src[0]).op is Ops.PROGRAM: found.append((function.arg.name, function.src[2].arg))
+    elif function.op is Ops.CUSTOM_FUNCTION and function.arg == "graph": found += programs_of(function.src[0])
+  return found
+
+@pytest.fixture(scope="module")
+def path(model_file) -> str: return str(model_file(types="Q4_K_M", dim=256, ffn=512, heads=4, context=96))
+
+def test_it_is_the_step_that_runs(path):
+  """Kernel for kernel; and its cost is that of run --json."""
+  llm = tinygrad_llm.load(path)
+  list(llm.generate([1, 2, 3], max_tokens=1, ignore_eos=True))
+  step = kernels.decode_programs(path, depth=3)
+  assert [(p.info.name, p.source) for p in step] == programs_of(llm.steps.decode_linear)
+  found = kernels.report("CPU", step)
+  assert (found["kernels"], found["bytes"]) == llm.decode_cost()
+  assert found["kernels"] == sum(row["count"] for row in found["roles"])
+
+def test_only_the_header_is_read(path, monkeypatch):
+  def read(*_): pytest.fail("a weight was read")
+  monkeypatch.setattr(gguf.GGUF, "read_into", read)
+  assert kernels.decode_programs(path)
+
+def test_no_memory_is_used(model_file):
+  """A model of 8 GB in a file of which only the header takes room."""
+  big = model_file(dim=4096, ffn=14336, heads=32, kv_heads=8, layers=20, types="F16", header=True)
+  assert big.stat().st_size > 8e9
+  code = """import resource, sys
+from tinygrad_llm.target.buffers import without_memory
+from tinygrad_llm.engine.llm import LLM
+with without_memory(): LLM(sys.argv[1], max_context=1 << 20, chunk=1, dequantize=False, progress=False)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"""
+  done = subprocess.run([sys.executable, "-c", code, str(big)], capture_output=True, text=True, check=True)
+  assert int(done.stdout) * (1 if sys.platform == "darwin" else 1024) < 1e9
+
+@cuda
+def test_heads_of_their_own(model_file):
+  """As many heads of keys as of queries: scores have no rows of a constant number."""
+  done = run("-m", str(model_file(kv_heads=4, layers=1, header=True)), "--target", "CUDA:sm_90", "-d", "5", "--json")
+  assert done.returncode == 0, done.stderr
+  assert "kv" in {row["role"] for row in json.loads(done.stdout)["roles"]}
+
+def test_depth_counts_the_cache(path):
+  """A position more is keys and values more: 2 x 2 heads x 64 elements of 2 bytes, in both layers."""
+  cost = {depth: kernels.report("", kernels.decode_programs(path, depth=depth)) for depth in (0, 40)}
+  assert cost[0]["kernels"] == cost[40]["kernels"]
+  assert cost[40]["bytes"] - cost[0]["bytes"] >= 40 * 2 * (2 * 2 * 64 * 2)
+
+def test_roles(path):
+  roles = kernels.report("", kernels.decode_programs(path))["roles"]
+  named = {name for row in roles for name in row["role"].replace("blk.*.", "").split("+")}
+  wanted = "token_embd attn_norm attn_q attn_k attn_v attn_output ffn_norm ffn_gate ffn_up ffn_down output_norm kv act"
+  assert named == set(wanted.split())
+  head = max((row for row in roles if "token_embd" in row["role"]), key=lambda row: row["bytes"])
+  assert head["count"] == 1
+  assert "Q6_K" in head["types"]
+
+@pytest.mark.parametrize(("names", "role"), [
+  (["blk.3.attn_q.weight", "blk.3.attn_k.weight"], "blk.*.attn_q+attn_k"),
+  (["blk.11.attn_q.bias"], "blk.*.attn_q.bias"), (["blk.1.ffn_up.weight", "blk.2.ffn_up.weight"], "blk.*.ffn_up"),
+  (["blk.1.ffn_down.weight", "blk.2.attn_norm.weight", "output_norm.weight"], "output_norm+blk.*.ffn_down+attn_norm"),
+  ([], "")])
+def test_role_of_names(names, role): assert programs.role(names) == role
+
+def test_load_width():
+  """Of the matrix, not of the vector: stock tinygrad loads 4 numbers at once, but bytes one by one."""
+  code = """
+from tinygrad import Tensor, dtypes
+from tinygrad_llm.target import programs
+for dtype in (dtypes.uint32, dtypes.half, dtypes.uint8):
+  m, x = Tensor.empty(64, 256, dtype=dtype), Tensor.empty(256)
+  linear, _ = programs.capture(lambda m, x: (m.cast(dtypes.float) * x).sum(1), m, x)
+  uops = linear.src[0].src[0].src[1].src
+  print(programs.load_width(uops, {1}), programs.load_width(uops, {2}), programs.load_width(uops, {9}))"""
+  env = os.environ | {"NO_PATCHES": "1"}
+  done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+  assert done.stdout.splitlines() == ["16 16 None", "8 16 None", "1 16 None"]
+
+@pytest.fixture(scope="module")
+def small(model_file) -> str: return str(model_file(types="Q8_0", layers=1, context=96))
+
+def test_json_and_table(small):
+  done = run("-m", small, "--json")
+  found = json.loads(done.stdout)
+  assert done.stdout.count("\n") == 1
+  assert {"target", "kernels", "bytes", "roles"} <= found.keys()
+  keys = {"role", "count", "bytes", "opts", "global_size", "local_size", "registers", "stack", "load_bytes"}
+  assert all(keys <= row.keys() for row in found["roles"])
+  assert {row["registers"] for row in found["roles"]} == {None}
+  lines = run("-m", small).stdout.splitlines()
+  assert lines[0].split() == "n MB role types opts global local regs stack load".split()
+  assert len(lines) == len(found["roles"]) + 2
+  assert f"{found['kernels']} kernels" in lines[-1]
+
+def test_source(small):
+  row = json.loads(run("-m", small, "--json").stdout)["roles"][-1]
+  source = run("-m", small, "--source", row["role"]).stdout
+  assert "data0" in source
+  assert "{" in source
+  assert "no kernel has that role; it has act, token_embd" in run("-m", small, "--source", "attention").stderr
+
+@pytest.mark.parametrize(("args", "words"), [
+  (["--target", "NOPE"], "--target NOPE: no such device"), (["--target", "a:b:c:d"], "--target a:b:c:d: "),
+  (["--target", "CUDA"], "CUDA:sm_90 compiles without a card"), (["--depth", "96"], "--depth 96: give 0 to 95"),
+  (["--depth", "-1"], "--depth -1"), (["--max-context", "0"], "--max-context 0"), (["-m", "no.gguf"], "no.gguf"),
+  pytest.param(["--target", "CUDA:sm_52"], "no architecture 'sm_52'; use one of sm_75", marks=cuda),
+  pytest.param(["--target", "CUDA:sm_x"], "no architecture 'sm_x'", marks=cuda)])
+def test_refused(path, args, words):
+  done = run("-m", path, *args)
+  assert done.returncode == 2
+  assert done.stdout == ""
+  assert words in done.stderr
+  assert done.stderr.startswith("error: ")
+  assert done.stderr.count("\n") == 1
+
+@cuda
+def test_without_nvrtc(monkeypatch):
+  from tinygrad.runtime.autogen import nvrtc
+  def missing(*_): raise AttributeError("failed to load library nvrtc")
+  from tinygrad_llm.target import cuda
+  monkeypatch.setattr(nvrtc, "nvrtcGetNumSupportedArchs", missing)
+  with pytest.raises(InputError, match="NVRTC is not installed; run: pip install nvidia-cuda-nvrtc"):
+    cuda.check_cuda("--target CUDA:sm_90", "sm_90")
+
+@cuda
+def test_spills_are_seen():
+  """An array that is indexed by what is not known lies on the stack."""
+  code = """import sys; from tinygrad_llm.target.cuda import resources
+from tinygrad_llm.target.device import open_target; open_target("CUDA:sm_90")
+from tinygrad import Device
+for body in ("int x[64]; for (int i = 0; i < n; i++) x[p[i] & 63] = i; p[0] = x[p[n] & 63];", "p[n] = 1;"):
+  source = 'extern "C" __global__ void k(int* p, int n) {' + body + '}'
+  print(*resources(Device.default.renderer.compiler.compile(source)))"""
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+  (_, spilled), (registers, stack) = (map(int, line.split()) for line in done.stdout.splitlines())
+  assert spilled >= 256
+  assert (stack, registers > 0) == (0, True)
+
+def test_only_a_cubin_has_registers(): assert resources(b"\x7fELF" + bytes(60)) == (None, None)
+
+def test_the_current_device_is_the_default_target(): assert open_target(None) == "CPU"

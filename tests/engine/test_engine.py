@@ -1,0 +1,130 @@
+"""generate() and chat(): what they yield, when they end, what they refuse."""
+import numpy as np
+import pytest
+import tinygrad_llm
+from tinygrad_llm import InputError
+from tinygrad_llm.target import buffers
+
+PROMPT = [5, 17, 300, 44]
+
+@pytest.fixture(scope="module")
+def llm(model_file):
+  return tinygrad_llm.load(str(model_file(types="Q8_0", vocab=384, context=96)), max_context=4096, chunk=16)
+
+def greedy(llm, ids, count):
+  ids = list(ids)
+  for _ in range(count): ids.append(int(llm.logits(ids)[-1].argmax()))
+  return ids[-count:]
+
+def test_context_is_capped_by_the_model(llm): assert llm.max_context == 96
+
+def test_greedy_follows_the_logits(llm):
+  assert list(llm.generate(PROMPT, max_tokens=8, ignore_eos=True)) == greedy(llm, PROMPT, 8)
+
+def test_logits_start_from_an_empty_context(llm):
+  first = llm.logits(PROMPT)
+  list(llm.generate([9, 8, 7], max_tokens=3, ignore_eos=True))
+  np.testing.assert_array_equal(llm.logits(PROMPT), first)
+
+def test_max_tokens(llm):
+  assert list(llm.generate(PROMPT, max_tokens=0)) == []
+  assert len(list(llm.generate(PROMPT, max_tokens=1, ignore_eos=True))) == 1
+  assert llm.timing.tokens == 1
+
+def test_ends_with_the_context(llm):
+  """The token after the last position is still known: 96 positions, 4 in the prompt, 93 tokens."""
+  assert len(list(llm.generate(PROMPT, max_tokens=None, ignore_eos=True))) == 96 - 4 + 1
+  assert len(list(llm.generate(list(range(96)), max_tokens=None, ignore_eos=True))) == 1
+
+def test_a_common_prefix_is_not_computed_again(llm):
+  long = [*PROMPT, 1, 2, 3, 4, 5, 6]
+  llm.logits([11, 12])
+  fresh = list(llm.generate(long, max_tokens=6, ignore_eos=True))
+  assert llm.timing.cached_tokens == 0
+  llm.logits(PROMPT)
+  assert list(llm.generate(long, max_tokens=6, ignore_eos=True)) == fresh
+  assert llm.timing.cached_tokens == len(PROMPT)
+  assert list(llm.generate(long, max_tokens=6, ignore_eos=True)) == fresh
+  assert llm.timing.cached_tokens == len(long) - 1
+
+def test_an_abandoned_answer_leaves_no_trace(llm):
+  whole = list(llm.generate(PROMPT, max_tokens=6, ignore_eos=True))
+  tokens = llm.generate([3, 2, 1], max_tokens=50, ignore_eos=True)
+  for _ in range(4): next(tokens)
+  tokens.close()
+  assert list(llm.generate(PROMPT, max_tokens=6, ignore_eos=True)) == whole
+
+def test_seed(llm):
+  def sample(seed): return list(llm.generate(PROMPT, max_tokens=12, temperature=1.5, seed=seed, ignore_eos=True))
+  assert sample(1) == sample(1)
+  assert sample(1) != sample(2)
+
+def test_only_the_token_crosses_to_the_host(llm, monkeypatch):
+  sizes = []
+  def read(tensor, *shape):
+    sizes.append(int(np.prod(shape)))
+    return buffers.read(tensor, *shape)
+  tokens = llm.generate(PROMPT, max_tokens=9, ignore_eos=True)
+  first = [next(tokens), next(tokens)]
+  for module in ("llm", "steps"): monkeypatch.setattr(f"tinygrad_llm.engine.{module}.read", read)
+  assert first + list(tokens) == greedy(llm, PROMPT, 9)
+  assert sizes[:7] == [1] * 7
+  sizes.clear()
+  assert len(list(llm.generate(PROMPT, max_tokens=9, repeat_penalty=1.2, ignore_eos=True))) == 9
+  assert sizes == [384] * 9
+
+def test_end_of_turn(llm, monkeypatch):
+  whole = list(llm.generate(PROMPT, max_tokens=10, ignore_eos=True))
+  last = next(t for t in whole if t != whole[0])
+  monkeypatch.setattr(llm.tokenizer, "stop_ids", frozenset({last}))
+  assert list(llm.generate(PROMPT, max_tokens=10)) == whole[:whole.index(last)]
+
+def test_stop_string(llm):
+  whole = list(llm.generate(PROMPT, max_tokens=10, ignore_eos=True))
+  text = llm.tokenizer.decode(whole)
+  stop = text[len(text) // 2:len(text) // 2 + 2]
+  cut = list(llm.generate(PROMPT, max_tokens=10, ignore_eos=True, stop=[stop]))
+  assert cut == whole[:len(cut)]
+  assert stop in llm.tokenizer.decode(cut)
+  assert stop not in llm.tokenizer.decode(cut[:-1])
+  assert "".join(llm.text(whole, [stop])) == text[:text.index(stop)]
+
+def test_text_is_the_decoded_tokens(llm):
+  tokens = list(llm.generate(PROMPT, max_tokens=40, temperature=2.0, seed=3, ignore_eos=True))
+  assert "".join(llm.text(tokens)) == llm.tokenizer.decode(tokens)
+
+def test_chat_is_generate_on_the_prompt(llm):
+  messages = [{"role": "user", "content": "hi"}]
+  expected = "".join(llm.text(llm.generate(llm.prompt(messages), max_tokens=9), llm.template.stop))
+  assert "".join(llm.chat(messages, max_tokens=9)) == expected
+
+def test_fit_drops_the_oldest_turns(llm):
+  messages = [{"role": "system", "content": "s"}]
+  for i in range(20): messages += [{"role": "user", "content": f"{i}"}, {"role": "assistant", "content": "ok"}]
+  messages.append({"role": "user", "content": "last"})
+  kept = llm.fit(messages)
+  assert len(llm.prompt(kept)) <= 96 * 3 // 4
+  assert kept[0]["role"] == "system"
+  assert kept[1]["role"] == "user"
+  assert kept == [messages[0], *messages[-(len(kept) - 1):]]
+  assert llm.fit(messages[:2]) == messages[:2]
+
+def test_decode_cost(llm):
+  list(llm.generate(PROMPT, max_tokens=1, ignore_eos=True))
+  kernels, moved = llm.decode_cost() or (0, 0)
+  weights = sum(w.nbytes for w in llm.weights if w.names != ("token_embd.weight",))  # of which a row is read
+  assert 10 < kernels < 60  # 2 layers, with activations of 8 bits
+  assert weights < moved < 1.5 * weights  # a tiny model: activations and the cache count, too
+
+@pytest.mark.parametrize(("ids", "words"), [([], "no tokens"), ([0, 384], "token 384"), ([-1], "token -1"),
+                                            ([0] * 97, "97 tokens do not fit")])
+def test_bad_prompts_are_refused_before_any_compute(model_file, ids, words):
+  llm = tinygrad_llm.load(str(model_file(types="Q8_0", vocab=384, context=96)))
+  for call in (llm.logits, llm.generate):
+    with pytest.raises(InputError, match=words): call(ids)
+  assert llm.steps._prefill.captured is None
+
+@pytest.mark.parametrize("arguments", [{"temperature": -1}, {"top_p": 2}, {"top_k": -1}, {"repeat_penalty": 0},
+                                       {"stop": "text"}, {"stop": [""]}])
+def test_bad_arguments(llm, arguments):
+  with pytest.raises(InputError): list(llm.generate(PROMPT, **arguments))

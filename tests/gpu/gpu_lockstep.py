@@ -1,0 +1,99 @@
+"""
+A kernel for a GPU run by numpy: all threads of a group take each step together, as a warp does.
+
+It runs what no device here does, an exchange between the threads of a warp. For tests of small kernels: it is slow.
+"""
+import itertools
+import math
+import re
+from collections.abc import Iterator
+
+import numpy as np
+from gpu_checks import BINARY
+from tinygrad.dtype import AddrSpace, DType, _to_np_dtype
+from tinygrad.uop.ops import GroupOp, Ops, UOp
+from tinygrad_llm.patches.gpu.dp4a import CUDA
+
+UNARY = {Ops.NEG: np.negative, Ops.SQRT: np.sqrt, Ops.EXP2: np.exp2, Ops.LOG2: np.log2, Ops.RECIPROCAL: np.reciprocal}
+
+def _kind(dtype: DType) -> type:
+  kind = _to_np_dtype(dtype)
+  assert kind is not None, dtype
+  return kind
+
+class Group:
+  """The threads of one group. args: the arguments' arrays, by slot; they are written to."""
+  def __init__(self, uops: list[UOp], args: dict[int, np.ndarray], group: tuple[int, ...]):
+    self.uops, self.args, self.at = uops, args, group
+    local = sorted((u for u in uops if u.op is Ops.SPECIAL and u.arg.startswith("lidx")), key=lambda u: u.arg)
+    sizes = [int(u.src[0].vmax) for u in local]
+    self.n, self.values, self.gates = math.prod(sizes), dict[UOp, object](), list[np.ndarray]()
+    for i, u in enumerate(local): self.values[u] = np.arange(self.n) // math.prod(sizes[:i]) % sizes[i]
+
+  def run(self) -> None:
+    i, starts = 0, dict[UOp, int]()
+    while i < len(self.uops):
+      u = self.uops[i]
+      if u.op is Ops.RANGE: starts[u], self.values[u] = i, np.zeros(self.n, np.int64)
+      elif u.op is Ops.END:
+        loop = next(s for s in u.src[1:] if s.op is Ops.RANGE)
+        self.values[loop] = self.values[loop] + 1  # type: ignore[operator]
+        if self.values[loop][0] <= loop.vmax:  # type: ignore[index]
+          i = starts[loop] + 1
+          continue
+      elif u.op is Ops.IF: self.gates.append(self.values[u.src[0]])  # type: ignore[arg-type]
+      elif u.op is Ops.ENDIF: self.gates.pop()
+      elif u.op is Ops.STORE: self.store(u)
+      elif u.op not in (Ops.SINK, Ops.BARRIER, Ops.GROUP, Ops.NOOP): self.values[u] = self.value(u)
+      i += 1
+
+  def value(self, u: UOp):
+    src = [self.values.get(s) for s in u.src]
+    match u.op:
+      case Ops.SPECIAL: return self.values[u] if u.arg.startswith("lidx") else np.full(self.n, self.at[int(u.arg[4:])])
+      case Ops.PARAM: return self.args[u.arg.slot]
+      case Ops.BUFFER:  # registers of all threads in one array, each its own part
+        size = math.prod(u.max_shape)
+        return self.values.get(u, np.zeros(size * (self.n if u.addrspace is AddrSpace.REG else 1), _kind(u.dtype)))
+      case Ops.AFTER: return src[0]
+      case Ops.CONST: return np.array(u.val)
+      case Ops.INDEX | Ops.SHRINK:
+        if u.src[0].addrspace in (None, AddrSpace.ALU): return src[0][:, int(u.src[1].vmax)]
+        size = int(u.src[2].vmax) if u.op is Ops.SHRINK else 1
+        own = np.arange(self.n) * (len(src[0]) // self.n) if u.src[0].addrspace is AddrSpace.REG else 0
+        return src[0], np.broadcast_to(src[1] + own, (self.n,))[:, None] + np.arange(size)
+      case Ops.LOAD:
+        array, at = src[0]
+        assert (at < len(array)).all(), "beyond a buffer"
+        return array[at] if at.shape[1] > 1 else array[at[:, 0]]
+      case Ops.STACK: return np.stack([np.broadcast_to(s, (self.n,)) for s in src], -1)
+      case Ops.CAST: return src[0].astype(_kind(u.dtype))
+      case Ops.BITCAST: return np.ascontiguousarray(src[0]).view(_kind(u.dtype))
+      case Ops.WHERE: return np.where(*src)
+      case Ops.MULACC: return src[0] * src[1] + src[2]
+      case Ops.CUSTOM if u.arg in (CUDA.dot, CUDA.select):
+        a, b = (np.broadcast_to(s, (self.n,)).astype(np.uint32)[:, None].view(np.int8) for s in src[:2])
+        if u.arg == CUDA.dot: return ((a * b.astype(np.int32)).sum(-1) + src[2]).astype(np.int32)
+        at = np.broadcast_to(src[2], (self.n,))[:, None] >> np.arange(0, 16, 4) & 7
+        return np.take_along_axis(np.hstack([a, b]), at.astype(np.int64), 1).view(np.uint32)[:, 0]
+      case Ops.CUSTOM:
+        spelled = re.fullmatch(r"(?:__shfl_xor_sync\(0xffffffffu, |simd_shuffle_xor\()\{0\}, (\d+)\)", u.arg)
+        assert spelled is not None, u.arg
+        return src[0][np.arange(self.n) ^ int(spelled[1])]
+    assert u.op in GroupOp.ALU, u.op
+    found = UNARY[u.op](src[0]) if u.op in UNARY else BINARY[u.op](*src)
+    return found if u.op in GroupOp.Comparison else found.astype(_kind(u.dtype))
+
+  def store(self, u: UOp) -> None:
+    (array, at), value = self.values[u.src[0]], self.values[u.src[1]]  # type: ignore[misc]
+    value = np.broadcast_to(value if np.ndim(value) == 2 else np.broadcast_to(value, (self.n,))[:, None], at.shape)
+    wanted = np.logical_and.reduce(self.gates) if self.gates else np.ones(self.n, bool)
+    array[at[wanted]] = value[wanted]
+
+def run(uops: list[UOp], args: dict[int, np.ndarray]) -> None:
+  """All groups, one after another."""
+  for group in _groups(uops): Group(uops, args, group).run()
+
+def _groups(uops: list[UOp]) -> Iterator[tuple[int, ...]]:
+  sizes = {u.arg: int(u.src[0].vmax) for u in uops if u.op is Ops.SPECIAL and u.arg.startswith("gidx")}
+  return itertools.product(*[range(sizes[name]) for name in sorted(sizes)])

@@ -1,0 +1,148 @@
+"""
+The schedules for GPUs executed, against float64: by numpy, and by OpenCL on the CPU where its runtime is.
+
+  python tests/gpu/gpu_numbers.py [TYPE ..] [--shape ROWS N ..]    errors of all types (make gpu-numbers)
+
+The runtime is that of the wheels intel-opencl-rt and intel-cmplr-lib-rt (270 MB, x86-64), or what OPENCL_PATH and
+OCL_ICD_FILENAMES say.
+"""
+import argparse
+import dataclasses
+import functools
+import os
+import pathlib
+import sys
+from collections.abc import Sequence
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+
+import child
+import gpu_lockstep
+import gpu_renderers
+import numpy as np
+import tinygrad_llm  # noqa: F401  (before tinygrad: it applies the patches)
+from gguf import GGMLQuantizationType, quants
+from gpu_renderers import RENDERERS
+from gpu_schedules import TYPES
+from synthetic import random_blocks
+from tinygrad import Device, Tensor, dtypes
+from tinygrad.codegen.opt import Opt, OptOps
+from tinygrad.engine.realize import compile_linear, run_linear
+from tinygrad.uop.ops import Ops, UOp
+from tinygrad_llm.nn.weights.activations import quantize
+from tinygrad_llm.files.quant import QUANT_TYPES, QuantType, dequantize, layout, pack, reference
+
+NUMPY = {dtypes.uint32: np.uint32, dtypes.float32: np.float32, dtypes.float16: np.float16}
+MOST = 2e-3  # error, as a fraction of the root mean square of the results
+SHAPES = ((48, 768), (64, 2048), (40, 3584))  # rows, n
+
+@functools.cache
+def opencl() -> dict[str, str] | None:
+  """The environment of a process in which DEV=CL runs on this machine; None where it does not."""
+  lib = pathlib.Path(sys.prefix) / "lib"
+  env = {"DEV": "CL"}
+  if "OPENCL_PATH" not in os.environ and (lib / "libintelocl.so").exists():
+    env |= {"LD_LIBRARY_PATH": f"{lib}", "OPENCL_PATH": f"{lib / 'libOpenCL.so.1'}",
+            "OCL_ICD_FILENAMES": f"{lib / 'libintelocl.so'}"}
+  try: return env if child.call(opens, **env).value else None
+  except AssertionError: return None
+
+def opens() -> bool:
+  """Whether the default device is there and has halves."""
+  return dtypes.half in Device[Device.DEFAULT].renderer.supported_dtypes()
+
+def file_rows(qt: QuantType, rows: int, n: int) -> np.ndarray:
+  """Bytes of a file, (rows, bytes of a row)."""
+  rng = np.random.default_rng(7)
+  if qt.name == "F16": return (rng.standard_normal((rows, n)) * 0.02).astype(np.float16).view(np.uint8)
+  if qt.name == "TQ2_0": return quants.quantize(rng.standard_normal((rows, n), np.float32), GGMLQuantizationType.TQ2_0)
+  return random_blocks(rng, qt.name, rows * n // qt.block, 0.02).reshape(rows, -1)
+
+def matvec(name: str, rows: int, n: int, q8: bool = False) -> tuple[Tensor, np.ndarray]:
+  """The lazy product of a matrix, in the layout for GPUs, with a vector, to 8 bits or not; and what it should be."""
+  qt = next(qt for qt in QUANT_TYPES.values() if qt.name == name)
+  raw, lay = file_rows(qt, rows, n), layout(qt, RENDERERS["CUDA"], rows, n)
+  if lay is None:
+    pack(qt, raw, n, held := np.zeros((rows, qt.row_items(n)), NUMPY[qt.dtype]))
+    packed = Tensor(held).realize()
+  else:
+    blocks = n // qt.block
+    units = np.zeros((rows * blocks, qt.held), np.uint8)
+    units[:, qt.front:qt.front + qt.nbytes] = raw.reshape(rows * blocks, -1)
+    units = units.view({1: np.uint8, 2: np.uint16, 4: np.uint32}[qt.unit]).reshape(rows, blocks, -1)
+    packed = Tensor.zeros(rows // lay.tile, blocks // lay.together, lay.group_words, lay.tile,
+                          dtype=dtypes.uint32).contiguous().realize()
+    for place, words in lay.repack(Tensor(units).realize()): packed[:, :, place, :].assign(words).realize()
+    packed = lay.rows(packed.reshape(rows // lay.tile, -1, lay.tile))
+  x = Tensor(np.random.default_rng(8).standard_normal(n).astype(np.float32).reshape(1, 1, n)).realize()
+  if q8: x = quantize(x)
+  wanted = reference(qt, raw.reshape(-1), n).reshape(rows, n).astype(np.float64) @ x.numpy().astype(np.float64).ravel()
+  return x @ dequantize(qt, packed, n, lay).transpose(-1, -2), wanted
+
+def with_opts(ast: UOp, opts: Sequence[Sequence] | None) -> UOp:
+  """A kernel with given opts, (name, axis, arg) each, in place of the heuristic's; None: with the heuristic's."""
+  if opts is None: return ast
+  return ast.replace(arg=dataclasses.replace(ast.arg, opts_to_apply=tuple(Opt(OptOps[o], *at) for o, *at in opts)))
+
+def _error(found: np.ndarray, wanted: np.ndarray) -> float:
+  return float(np.abs(found - wanted).max() / np.sqrt((wanted ** 2).mean()))
+
+def errors(cases: list[tuple]) -> list[float]:
+  """
+  Of kernels run by the default device, (type, rows, n, opts) each, and whether x has 8 bits: the largest, of the
+  results' root mean square.
+  """
+  found = []
+  for name, rows, n, opts, *q8 in cases:
+    y, wanted = matvec(name, rows, n, *q8)
+    linear, variables = y.linear_with_vars()
+    *before, call = linear.src
+    call = call.replace(src=(with_opts(call.src[0], opts), *call.src[1:]))
+    run_linear(compile_linear(linear.replace(src=(*before, call))), variables)
+    found.append(_error(np.frombuffer(y.uop.base.buffer.as_memoryview(), np.float32), wanted))
+  return found
+
+def lockstep(cases: list[tuple]) -> list[tuple[float, str, int, int, str]]:
+  """
+  Of kernels run by numpy, (renderer, type, rows, n, opts) each, and whether x has 8 bits: the error, the opts, threads
+  of a group, exchanges, and the source.
+  """
+  found = []
+  for target, name, rows, n, opts, *q8 in cases:
+    y, wanted = matvec(name, rows, n, *q8)
+    linear, variables = y.linear_with_vars()
+    *before, call = linear.src
+    if before: run_linear(compile_linear(linear.replace(src=tuple(before))), variables)
+    uops = gpu_renderers.lowered(with_opts(call.src[0], opts), target)
+    kinds = {u.arg.slot: u.dtype for u in uops if u.op is Ops.PARAM}
+    args = {i: np.frombuffer(bytes(b.as_memoryview()) if b.is_allocated() else bytes(b.nbytes),
+                             NUMPY[kinds[i]]).copy() for i, b in enumerate(u.buffer for u in call.src[1:])}
+    gpu_lockstep.run(uops, args)
+    exchanges = sum(u.op is Ops.CUSTOM and u.dtype is dtypes.float for u in uops)
+    applied = " ".join(f"{opt.op.name}:{opt.axis}:{opt.arg}" for opt in gpu_renderers.opts(uops))
+    found.append((_error(args[0], wanted), applied, gpu_renderers.group(uops), exchanges,
+                  RENDERERS[target].render(uops)))
+  return found
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description="Execute the schedules for GPUs by OpenCL on the CPU.")
+  parser.add_argument("types", nargs="*", default=list(TYPES), metavar="TYPE")
+  parser.add_argument("--shape", nargs=2, type=int, action="append", metavar=("ROWS", "N"))
+  args = parser.parse_args()
+  cases = [[name, *shape, None] for name in args.types for shape in args.shape or SHAPES]
+  say("numpy, for CUDA", cases, [row[0] for row in child.call(lockstep, [["CUDA", *case] for case in cases]).value])
+  if (env := opencl()) is None: sys.exit("no OpenCL runtime with halves is here; run: pip install intel-opencl-rt "
+                                         "intel-cmplr-lib-rt, or set OPENCL_PATH and OCL_ICD_FILENAMES")
+  say("OpenCL", cases, child.call(errors, cases, **env).value)
+
+def say(what: str, cases: list[list], found: list[float]) -> None:
+  """Prints errors, ends with 1 if there is a wrong one."""
+  print(what)
+  for name in dict.fromkeys(case[0] for case in cases):
+    values = [(f"{rows}x{n} {value:.1e}", value) for (of, rows, n, _), value in zip(cases, found) if of == name]
+    print(f"  {name:8s}", *[text for text, _ in values], "" if max(v for _, v in values) < MOST else "WRONG")
+  if any(not value < MOST for value in found): sys.exit(1)
+
+if __name__ == "__main__":
+  import gpu_numbers
+  gpu_numbers.main()  # its functions are found by their module's name in a child

@@ -1,0 +1,146 @@
+"""
+Products of quantised matrices with a vector as kernels for GPUs: the shapes, types and targets, and what is wanted.
+
+No GPU is needed, nothing runs. test_gpu_schedules.py looks at a few; all of them:
+
+  python tests/gpu/gpu_schedules.py [TYPE ..] [--targets T ..] [--roles R ..] [--q8]    a table (make gpu-schedules)
+  python tests/gpu/gpu_schedules.py --measure TARGET ROLES TYPES                  JSON, for a child process
+"""
+import argparse
+import concurrent.futures
+import dataclasses
+import functools
+import json
+import math
+import os
+import subprocess
+import sys
+from typing import Any
+
+ROLES = {  # rows, n: what a decode step multiplies; q, k, v and gate, up are one matrix each
+  "1b.qkv": (3072, 2048), "1b.out": (2048, 2048), "1b.gate_up": (16384, 2048), "1b.down": (2048, 8192),
+  "1b.head": (128256, 2048), "8b.qkv": (6144, 4096), "8b.out": (4096, 4096), "8b.gate_up": (28672, 4096),
+  "8b.down": (4096, 14336), "8b.head": (128256, 4096)}
+TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4",
+         "NVFP4", "TQ2_0", "F16")
+TARGETS = ("CUDA:sm_80", "CUDA:sm_87", "CUDA:sm_90")
+
+USEFUL, THREADS, REGISTERS, OPS, WIDTH = 0.85, 2048, 128, 1.1, 16
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+  """
+  Of one product. kernels: without that of x; threads: in flight; width: bytes of a load of most of the weights' bytes;
+  useful, useful_x: shares of the sectors of the weights and of x; held: bytes in memory of those in a file; ops,
+  needed: a weight, without sums of bytes.
+  """
+  target: str
+  role: str
+  type: str
+  kernels: int
+  opts: str
+  grid: str
+  threads: int
+  width: int
+  useful: float
+  useful_x: float
+  held: float
+  registers: int | None
+  stack: int | None
+  ops: float
+  needed: float
+  forbidden: list[str]
+
+  def wrong(self) -> list[str]:
+    """What is not as it is wanted."""
+    ok = {"kernels": self.kernels == 1, "width": self.width == WIDTH, "useful": self.useful >= USEFUL,
+          "threads": self.threads >= THREADS, "stack": not self.stack, "registers": (self.registers or 0) <= REGISTERS,
+          "ops": self.ops <= OPS * self.needed, "held": self.held <= 1.05, "forbidden": not self.forbidden}
+    return [name for name, right in ok.items() if not right]
+
+def product(name: str, rows: int, n: int) -> Any:
+  """
+  (its lazy result, its packed weight, bytes of the weight in a file): x (1, 1, n) times a matrix (rows, n).
+
+  x has 8 bits where the environment asks for it.
+  """
+  from tinygrad import Device, Tensor, dtypes
+  from tinygrad_llm.nn.weights import activations
+  from tinygrad_llm.files.quant import QUANT_TYPES, dequantize, layout
+  qt = next(qt for qt in QUANT_TYPES.values() if qt.name == name)
+  lay = layout(qt, Device[Device.DEFAULT].renderer, rows, n)
+  items, dtype = (qt.row_items(n), qt.dtype) if lay is None else (lay.row_words(n // qt.block), dtypes.uint32)
+  packed, x = Tensor.empty(rows, items, dtype=dtype), Tensor.empty(1, 1, n)
+  if lay is not None and activations.multiplies_bytes(): x = activations.quantize(x)
+  return x @ dequantize(qt, packed, n, lay).transpose(-1, -2), packed, rows * qt.row_nbytes(n)
+
+def figures(target: str, role: str, name: str) -> Figures:
+  """Of one product, for the default device, which is `target`."""
+  import gpu_checks as checks
+  from tinygrad import Device
+  from tinygrad_llm.target.programs import capture, load_width
+  from tinygrad_llm.target.cuda import resources
+  rows, n = ROLES[role]
+  ren = Device[Device.DEFAULT].renderer
+  y, packed, nbytes = product(name, rows, n)
+  program = capture(lambda: y)[0].src[-1].src[0]
+  linear, _ = product(name, rows, n)[0].linear_with_vars()
+  slot = max(range(1, len(linear.src[-1].src)), key=lambda i: linear.src[-1].src[i].nbytes()) - 1
+  sizes = program.arg.launch_dims({})
+  group = math.prod(sizes[1] or (1,))
+  loads = checks.loads(program.src[1].src, group)
+  registers, stack = resources(program.src[3].arg) if len(program.src) > 3 else (None, None)
+  opts = " ".join(f"{opt.op.name}:{opt.axis}:{opt.arg}" for opt in program.src[0].arg.applied_opts)
+  grid = " of ".join("x".join(map(str, dims or (1,))) for dims in sizes[:2])
+  kernels = sum(any(u.nbytes() >= packed.nbytes() for u in call.src[1:]) for call in linear.src)
+  return Figures(
+    target, role, name, kernels, opts, grid,
+    math.prod(sizes[0]) * group, load_width(program.src[1].src, {slot}) or 0,
+    checks.useful(x for x in loads if x.slot == slot), checks.useful(x for x in loads if x.slot != slot),
+    packed.nbytes() / nbytes, registers, stack, int(program.src[0].arg.estimates.ops) / (rows * n),
+    checks.needed_ops(linear.src[-1].src[0], ren, rows * n), checks.forbidden(program, ren, rows * n))
+
+def _measure(target: str, roles: list[str], names: list[str]) -> None:
+  from tinygrad_llm.target.device import open_target
+  open_target(target)
+  for role in roles:
+    for name in names: print(json.dumps(dataclasses.asdict(figures(target, role, name))), flush=True)
+
+@functools.cache
+def measure(target: str, roles: tuple[str, ...], names: tuple[str, ...], q8: bool = False) -> list[Figures]:
+  """From a process of its own. q8: x has 8 bits."""
+  keep = ("PATH", "HOME", "PYTHONPATH", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME", "CACHEDB", "NVRTC_PATH",
+          "CUDA_PATH", "NVJITLINK_PATH", "OPENCL_PATH", "OCL_ICD_FILENAMES")
+  env = {name: os.environ[name] for name in keep if name in os.environ}
+  command = [sys.executable, __file__, "--measure", target, ",".join(roles), ",".join(names)]
+  env |= {"PARALLEL": "0", "Q8_ACTIVATIONS": f"{q8:d}"}
+  done = subprocess.run(command, env=env, capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr[-2000:]
+  return [Figures(**json.loads(line)) for line in done.stdout.splitlines()]
+
+def table(rows: list[Figures]) -> str:
+  head = ("target", "role", "type", "grid", "width", "useful", "of x", "held", "regs", "ops", "needed", "wrong")
+  cells = [head, *((f.target, f.role, f.type, f.grid, f"{f.width}", f"{f.useful:.0%}", f"{f.useful_x:.0%}",
+                    f"{f.held:.3f}", f"{f.registers or '-'}", f"{f.ops:.2f}", f"{f.needed:.2f}",
+                    " ".join([*f.wrong(), *f.forbidden])) for f in rows)]
+  widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+  return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip() for row in cells)
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description="What products with quantised matrices compile to for GPUs.")
+  parser.add_argument("types", nargs="*", default=list(TYPES), metavar="TYPE")
+  parser.add_argument("--targets", nargs="+", default=list(TARGETS))
+  parser.add_argument("--roles", nargs="+", default=list(ROLES), choices=ROLES)
+  parser.add_argument("--opts", action="store_true", help="print the schedules, too")
+  parser.add_argument("--q8", action="store_true", help="activations of 8 bits")
+  parser.add_argument("--measure", nargs=3, metavar=("TARGET", "ROLES", "TYPES"), help=argparse.SUPPRESS)
+  args = parser.parse_args(["--measure", *sys.argv[2:]] if sys.argv[1:2] == ["--measure"] else None)
+  if args.measure: return _measure(args.measure[0], args.measure[1].split(","), args.measure[2].split(","))
+  jobs = [(target, (role,), tuple(args.types)) for target in args.targets for role in args.roles]
+  with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    rows = [row for part in pool.map(lambda job: measure(*job, args.q8), jobs) for row in part]
+  print(table(rows))
+  if args.opts: print("\n".join(f"{f.target} {f.role} {f.type}: {f.opts}" for f in rows))
+  if any(f.wrong() for f in rows): sys.exit(1)
+
+if __name__ == "__main__": main()

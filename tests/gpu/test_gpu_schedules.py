@@ -1,0 +1,225 @@
+"""Products of quantised matrices for GPUs: what they compile to, and their numbers, without a GPU."""
+import dataclasses
+import functools
+import os
+import re
+from unittest import mock
+
+import child
+import gpu_numbers
+import gpu_renderers
+import gpu_schedules
+import pytest
+from gpu_checks import Load, useful
+from gpu_peers import N, PEERS, ROWS, THREADS
+from gpu_schedules import Figures
+from kernel_cases import has_cuda_wheels
+from tinygrad_llm.nn.weights import activations
+
+cuda = pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
+
+# *** what is wanted of each kernel. All types, shapes and architectures: make gpu-schedules
+
+@cuda
+@pytest.mark.parametrize(("target", "role", "name"), [
+  ("CUDA:sm_87", "1b.out", "Q4_K"), ("CUDA:sm_80", "1b.qkv", "Q5_K"), ("CUDA:sm_90", "8b.down", "Q6_K"),
+  ("CUDA:sm_90", "1b.head", "F16")])
+def test_schedules(target, role, name):
+  found, = gpu_schedules.measure(target, (role,), (name,))
+  assert (found.wrong(), found.forbidden) == ([], []), gpu_schedules.table([found])
+
+@cuda
+def test_schedules_with_8_bits():
+  """The same loads; three quarters of the arithmetic is gone: four products an operation, four weights a mask."""
+  found = gpu_schedules.measure("CUDA:sm_90", ("1b.out",), ("Q4_K", "Q8_0"), True)
+  assert [row.wrong() for row in found] == [[], []], gpu_schedules.table(found)
+  assert [row.ops < 1.5 for row in found] == [True, True]
+
+@cuda
+def test_stock_is_found_wrong():
+  """tinygrad's own schedule: lanes far apart."""
+  found = child.call(stock, NO_MATVEC="1").value
+  assert {"useful", "width", "threads"} <= set(found)
+
+def stock() -> list[str]:
+  from tinygrad_llm.target.device import open_target
+  open_target("CUDA:sm_90")
+  row = gpu_schedules.figures("CUDA:sm_90", "1b.out", "Q4_K")
+  return row.wrong()
+
+def test_wrong_figures():
+  right = Figures("CUDA:sm_90", "1b.out", "Q4_K", 1, "", "", 1 << 14, 16, 1.0, 0.5, 1.0, 100, 0, 6.0, 6.0, [])
+  assert right.wrong() == []
+  for change in ({"kernels": 2}, {"width": 8}, {"useful": 0.84}, {"threads": 2047}, {"stack": 8}, {"registers": 129},
+                 {"ops": 6.7}, {"held": 1.06}, {"forbidden": ["I2F"]}):
+    assert dataclasses.replace(right, **change).wrong() == list(change)
+
+def test_useful_counts_bytes():
+  """A narrow load in full sectors, and a wide one with half of each."""
+  assert useful([Load(1, 4, 1.0, 128, 1), Load(1, 16, 0.5, 512, 1)]) == pytest.approx(640 / (128 + 1024))
+
+# *** numbers
+
+# what is found of a kernel run by numpy, for CUDA with exchanges between threads
+SHAPES = {"Q4_0": (24, 576), "Q8_0": (7, 416), "Q4_K": (12, 768), "Q5_K": (16, 2048),
+          "Q6_K": (16, 2048), "NVFP4": (16, 2048), "F16": (20, 96)}
+
+@functools.cache
+def run() -> dict[str, tuple[float, str, int, int, str]]:
+  cases = [["CUDA", name, *shape, None] for name, shape in SHAPES.items()]
+  return dict(zip(SHAPES, child.call(gpu_numbers.lockstep, cases).value))
+
+def wrong(found: dict[str, tuple]) -> dict[str, float]:
+  return {name: row[0] for name, row in found.items() if not row[0] < gpu_numbers.MOST}
+
+def test_numbers_on_cuda(): assert wrong(run()) == {}
+
+@pytest.mark.parametrize(("off", "name"), [("bitfield_extract", "Q5_K"), ("int_to_float", "NVFP4"),
+                                           ("warp_reduce", "Q6_K"), ("half8_loads", "F16")])
+def test_numbers_without(off, name):
+  """And the patch changes the kernel."""
+  case = ["CUDA", name, *SHAPES[name], None]
+  found, = child.call(gpu_numbers.lockstep, [case], **{f"NO_{off.upper()}": "1"}).value
+  assert found[0] < gpu_numbers.MOST
+  assert found[4] != run()[name][4]
+
+def test_warp_reduce():
+  """A warp's threads exchange: 5 steps, 2 rows a thread. Without that, memory is shared, as where they are fewer."""
+  assert (run()["Q6_K"][3], "__shared__" in run()["Q6_K"][4]) == (10, False)
+  assert (run()["F16"][3], "__shared__" in run()["F16"][4]) == (0, True)  # 96 columns are 12 threads
+
+# constants that are subtracted, bits that lie apart, signed bytes, minimums, two fields a number, a table
+BYTES = {"Q4_0": (8, 288), "Q5_0": (4, 128), "Q8_0": (7, 416), "Q4_K": (4, 512), "Q6_K": (8, 512), "MXFP4": (4, 256)}
+
+def test_dp4a():
+  """With activations of 8 bits; those are what it is compared with, too. All bytes of x are parts of dot products."""
+  cases = [["CUDA", name, *shape, None, True] for name, shape in BYTES.items()]
+  found = dict(zip(BYTES, child.call(gpu_numbers.lockstep, cases).value))
+  assert {name: row[0] for name, row in found.items() if not row[0] < 1e-5} == {}
+  assert [name for name, row in found.items() if "__dp4a(" not in row[4] or "signed char" in row[4]] == []
+
+def test_dp4a_off():
+  """Sums of integers that became floats are right, too: a minimum multiplies the sum of x."""
+  found, = child.call(gpu_numbers.lockstep, [["CUDA", "Q4_1", 4, 256, None, True]], NO_WORD_DOTS="1").value
+  assert found[0] < 1e-5 and "__dp4a(" not in found[4]
+
+def test_who_multiplies_bytes():
+  asked = {"Q8_ACTIVATIONS": "1"}
+  envs = [{}, asked, asked | {"NO_WORD_DOTS": "1"}, asked | {"NO_Q8_ACTIVATIONS": "1"}]
+  assert child.call(multiply_bytes, envs, ["sm_60", "sm_90"]).value == [[False] * 4, [False, True, False, False]]
+
+def multiply_bytes(envs: list[dict[str, str]], archs: list[str]) -> list[list[bool]]:
+  from tinygrad import Device
+  from tinygrad.helpers import Target
+  found = []
+  for arch in archs:
+    ren = gpu_renderers.CUDA(Target("CUDA", arch=arch))
+    with mock.patch.object(type(Device[Device.DEFAULT]), "renderer", ren):
+      for env in envs:
+        with mock.patch.dict(os.environ, env): found.append(activations.multiplies_bytes())
+  return [found[i:i + len(envs)] for i in range(0, len(found), len(envs))]
+
+@cuda
+def test_compile_workers_make_the_same_kernel():
+  here, worker = child.call(by_worker, PARALLEL="1", Q8_ACTIVATIONS="1", CACHELEVEL="0").value
+  assert here == worker and "__shfl_xor_sync" in here and "__dp4a(" in here
+
+def by_worker() -> list[str]:
+  """The source of a product, made in this process and in a compile worker."""
+  from tinygrad.codegen import to_program
+  from tinygrad.engine import realize, worker
+  from tinygrad_llm.target.device import open_target
+  open_target("CUDA:sm_90")
+  task = realize._get_call_to_compile(gpu_schedules.product("Q8_0", 16, 2048)[0].linear_with_vars()[0].src[-1])
+  context = {v.key: v.value for v in realize.to_program_context}
+  (_, made), = worker.get_worker_pool().map(realize._compile_kernel, [(0, task, context)])
+  return [to_program(*task).src[2].arg, made.src[2].arg]
+
+def test_rows_a_thread():
+  found, = child.call(gpu_numbers.lockstep, [["CUDA", "Q4_1", 32, 2048, None]], MV_ROWS_PER_THREAD="8").value
+  assert found[0] < gpu_numbers.MOST and found[1].endswith("UPCAST:0:8")
+
+@pytest.fixture(scope="module")
+def opencl() -> dict[str, str]:
+  if (env := gpu_numbers.opencl()) is None: pytest.skip("no OpenCL runtime with halves is here")
+  return env
+
+def test_numbers_on_opencl(opencl):
+  """The same schedules executed by a compiler of another's. All types: make gpu-numbers"""
+  found = child.call(gpu_numbers.errors, [[name, 64, 2048, None] for name in ("Q4_K", "Q6_K", "Q8_0")], **opencl)
+  assert max(found.value) < gpu_numbers.MOST
+  found = child.call(gpu_numbers.errors, [[name, 64, 1024, None, True] for name in ("Q4_K", "IQ4_NL")], **opencl)
+  assert max(found.value) < 1e-5
+
+# *** other projects' schedules
+
+@functools.cache
+def peers() -> dict[str, tuple[float, str, int, int, str]]:
+  cases = [["CUDA", name, ROWS, N, opts] for name, opts in PEERS.values()]
+  return dict(zip(PEERS, child.call(gpu_numbers.lockstep, cases).value))
+
+def test_peers_are_expressible():
+  assert wrong(peers()) == {}
+  assert {name: row[2] for name, row in peers().items()} == THREADS
+  for (name, row), (_, opts) in zip(peers().items(), PEERS.values()):
+    assert row[1] == " ".join(f"{op}:{axis}:{arg}" for op, axis, arg in opts), name
+
+def test_peers_on_opencl(opencl):
+  found = child.call(gpu_numbers.errors, [[name, ROWS, N, opts] for name, opts in PEERS.values()], **opencl).value
+  assert max(found) < gpu_numbers.MOST
+
+@cuda
+def test_peers_compile():
+  assert set(child.call(stacks, [row[4] for row in peers().values()]).value) == {0}
+
+def stacks(sources: list[str]) -> list[int | None]:
+  """Bytes of stack of kernels for CUDA."""
+  from tinygrad import Device
+  from tinygrad_llm.target.cuda import resources
+  from tinygrad_llm.target.device import open_target
+  open_target("CUDA:sm_90")
+  return [resources(Device.default.renderer.compiler.compile(source))[1] for source in sources]
+
+# *** languages
+
+def sources(names: list[str]) -> dict[str, dict[str, str]]:
+  """{type: {renderer: source}}, and "opts" of each."""
+  found = {}
+  for name in names:
+    call = gpu_numbers.matvec(name, 64, 2048)[0].linear_with_vars()[0].src[-1]
+    lowered = {target: gpu_renderers.lowered(call.src[0], target) for target in gpu_renderers.RENDERERS}
+    found[name] = {t: gpu_renderers.RENDERERS[t].render(uops) for t, uops in lowered.items()}
+    found[name] |= {f"opts {t}": str(gpu_renderers.opts(uops)) for t, uops in lowered.items()}
+  return found
+
+@functools.cache
+def rendered() -> dict[str, dict[str, str]]: return child.call(sources, ["Q4_K", "F16"]).value
+
+def test_all_targets_have_the_same_schedule():
+  for row in rendered().values():
+    assert len({row[f"opts {target}"] for target in gpu_renderers.RENDERERS}) == 1
+
+def test_metal_has_no_errors():
+  for name, row in rendered().items():
+    assert gpu_renderers.metal_errors(row["Metal"]) == "", name
+    assert "simd_shuffle_xor(" in row["Metal"]
+
+@pytest.mark.parametrize(("right", "planted"), [
+  (r"device uint4\*", "threadgroup uint4*"), (r"as_type<float>\(\(uint\)", "as_type<float>((ushort)"),
+  (r"float4 val", "floot4 val"),
+  (r"threadgroup_barrier\(mem_flags::mem_threadgroup\)|simd_shuffle_xor\(", "simd_shuffle_other("), (r"\};?\s*$", "")])
+def test_metal_errors_are_found(right, planted):
+  source = rendered()["Q4_K"]["Metal"]
+  broken = re.sub(right, planted, source, count=1)
+  assert broken != source
+  assert "error" in gpu_renderers.metal_errors(broken)
+
+def test_ptx():
+  """Sixteen bytes a load, no division."""
+  source = rendered()["Q4_K"]["PTX"]
+  assert source.count("ld.global.v4.u32") >= 4 and not re.search(r"\b(div|rem)\.", source)
+
+def test_eight_halves_a_load():
+  """Where the language has a vector of them."""
+  wide = {target: "half8" in rendered()["F16"][target] for target in ("CUDA", "OpenCL", "Metal")}
+  assert wide == {"CUDA": True, "OpenCL": True, "Metal": False}

@@ -1,0 +1,374 @@
+"""
+The patches that change kernels: each does its work, and not when it is off; numbers are right with it and without it;
+compile workers make the same kernels.
+"""
+import functools
+import platform
+import re
+from collections.abc import Callable
+
+import child
+import numpy as np
+import pytest
+import random_graphs
+from synthetic import random_blocks
+from tinygrad import Device, Tensor, dtypes
+from tinygrad.codegen import to_program
+from tinygrad.engine import realize, worker
+from tinygrad.helpers import Context
+from tinygrad.uop.ops import UOp, sym_infer
+from tinygrad_llm import patches
+from tinygrad_llm.nn.weights import activations
+from tinygrad_llm.files.layout import store
+from tinygrad_llm.files.quant import QUANT_TYPES, dequantize, layout, pack, reference
+
+MOST = 1e-5  # error of a float32 sum, whatever its order: one after the other, too
+STREAMS = [qt.name for qt in QUANT_TYPES.values() if qt.fields and qt.name != "TQ2_0"]
+NUMPY = {dtypes.uint32: np.uint32, dtypes.float16: np.float16, dtypes.float32: np.float32}
+
+# *** in the child
+
+def weight(name: str, rows: int, n: int, stream: bool = False) -> tuple[Callable[[], Tensor], np.ndarray]:
+  """A matrix of a type, as in the file or with its rows interleaved, and what it is in float64."""
+  qt = next(qt for qt in QUANT_TYPES.values() if qt.name == name)
+  if name in ("F16", "F32"):
+    raw = np.random.default_rng(0).standard_normal((rows, n)).astype(NUMPY[qt.dtype]).tobytes()
+  else: raw = random_blocks(np.random.default_rng(0), name, rows * n // qt.block, 0.02)
+  wanted = reference(qt, raw, n).reshape(rows, n).astype(np.float64)
+  found = layout(qt, Device[Device.DEFAULT].renderer, rows, n) if stream else None  # None: no patch makes lanes of rows
+  if found is not None and qt.unit < 4: packed = Tensor(np.frombuffer(raw, f"u{qt.unit}").reshape(rows, -1)).realize()
+  else:
+    pack(qt, raw, n, out := np.zeros((rows, qt.row_items(n)), NUMPY[qt.dtype]))
+    packed = Tensor(out).realize()
+  if found is not None:
+    stored = Tensor.zeros(rows // found.tile, found.row_words(n // qt.block), found.tile, dtype=dtypes.uint32)
+    store(found, stored := stored.contiguous().realize(), packed.reshape(rows, n // qt.block, -1), 0)
+    packed = found.rows(stored)
+  return lambda: dequantize(qt, packed, n, found), wanted
+
+def vector(*shape: int, seed: int = 1) -> np.ndarray:
+  return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+def matvec(name: str, rows: int, n: int, norm: bool = False, stream: bool = False) -> tuple[Tensor, np.ndarray]:
+  """x @ w.T, or norm(x) @ w.T, and what it should be."""
+  lazy_w, w = weight(name, rows, n, stream)
+  x, by = vector(1, n), vector(n, seed=2) if norm else np.ones(n, np.float32)
+  lazy = Tensor(x).realize() * Tensor(by).realize() * 0.5 if norm else Tensor(x).realize()
+  wanted = (x.astype(np.float64) * by * (0.5 if norm else 1)) @ w.T
+  return lazy @ lazy_w().transpose(-1, -2), wanted
+
+def with_int8(name: str, rows: int, n: int, tokens: int = 1) -> tuple[Tensor, np.ndarray]:
+  """x @ w.T for an x of int8 and a scale for each 16 of them, as activations.py packs them."""
+  lazy_w, w = weight(name, rows, n, True)
+  q = np.random.default_rng(3).integers(-128, 128, (tokens, n // 16, 16)).astype(np.int8)
+  scale = vector(tokens, n // 16, 1)
+  packed = Tensor(np.concatenate((q.view(np.uint32), scale.view(np.uint32)), -1)).realize()
+  wanted = (q * scale.astype(np.float64)).reshape(tokens, n) @ w.T
+  return activations.unpacked(packed) @ lazy_w().transpose(-1, -2), wanted
+
+def packed() -> tuple[Tensor, np.ndarray]:
+  """A gate to 8 bits: one kernel, of vectors."""
+  gate, up = vector(2048), vector(2048, seed=2)
+  gate[32:48] = 0
+  lazy = activations.pack(Tensor(gate).realize().relu() * Tensor(up).realize())
+  x = (np.maximum(gate, 0) * up).reshape(-1, 16)
+  top = np.abs(x).max(-1, keepdims=True)
+  scaled = x * np.divide(np.float32(127), top, out=np.zeros_like(top), where=top > 0)
+  q = (scaled + np.where(x < 0, np.float32(-0.5), np.float32(0.5))).astype(np.int8)
+  words = np.concatenate((q.view(np.uint32), (top * np.float32(1 / 127)).view(np.uint32)), -1)
+  return lazy, words.astype(np.float64)
+
+def values() -> tuple[Tensor, np.ndarray]:
+  """Sums over a number of positions that a variable says: 32 heads, 4 of them share values of 64 elements."""
+  shares, kept = vector(32, 64), vector(8, 64, 64, seed=2).astype(np.float16)
+  n = UOp.variable("n", 0, 63).bind(32) + 1
+  lazy = Tensor(shares).realize()[:, :n].reshape(8, 4, 1, n) @ Tensor(kept).realize()[:, :n].float().unsqueeze(1)
+  return lazy, np.einsum("hgn,hnd->hgd", shares[:, :33].reshape(8, 4, 33).astype(np.float64), kept[:, :33])[:, :, None]
+
+def largest() -> tuple[Tensor, np.ndarray]:
+  """Of 48 neighbours each, over positions."""
+  x = vector(64, 48)
+  return Tensor(x).realize()[:UOp.variable("n", 1, 64).bind(33)].max(0), x[:33].max(0).astype(np.float64)
+
+def embedding() -> tuple[Tensor, np.ndarray]:
+  lazy_w, w = weight("Q8_0", 40000, 32)
+  return lazy_w()[Tensor([31, 4], dtype=dtypes.int32).realize()], w[[31, 4]]
+
+CASES = {"embedding": embedding, "packed": packed, "values": values, "largest": largest,
+         "large": functools.partial(matvec, "Q6_K", 1024, 1024, stream=True),
+         "norm": functools.partial(matvec, "Q8_0", 64, 1024, True)} | \
+        {n: functools.partial(matvec, n, 64, 1024) for n in ("Q4_K", "Q6_K", "Q5_0", "MXFP4", "IQ4_XS", "F16")} | \
+        {f"rows {n}": functools.partial(matvec, n, 64, 1024, stream=True) for n in ("Q4_K", "Q8_0", "MXFP4")} | \
+        {f"int8 {name}": functools.partial(with_int8, name, 64, 512) for name in STREAMS} | \
+        {f"tokens {name}": functools.partial(with_int8, name, 256, 512, 5) for name in STREAMS}
+
+def error(lazy: Tensor, wanted: np.ndarray) -> float:
+  """The largest, as a fraction of the root mean square of what is wanted."""
+  return float(np.abs(lazy.numpy().astype(np.float64) - wanted).max() / np.sqrt((wanted ** 2).mean()))
+
+def look(names: list[str]) -> dict[str, dict]:
+  """Kernels, the last one's source and operations, and the error over the standard deviation, of cases."""
+  found = {}
+  for name in names:
+    calls, (lazy, wanted) = CASES[name]()[0].linear_with_vars()[0].src, CASES[name]()
+    tasks = [realize._get_call_to_compile(call) for call in calls]
+    program = to_program(*tasks[-1])
+    found[name] = {"kernels": len(calls), "source": program.src[2].arg, "error": error(lazy, wanted),
+                   "ops": int(sym_infer(program.src[0].arg.estimates.ops, {"n": 33})),
+                   "opts": str(program.src[0].arg.applied_opts)}
+  return found
+
+def by_workers(names: list[str]) -> list[str]:
+  """The sources of the cases' last kernels, all made in a compile worker that finds none of them on disk."""
+  with Context(CACHELEVEL=0): context = {v.key: v.value for v in realize.to_program_context}
+  calls = [CASES[name]()[0].linear_with_vars()[0].src[-1] for name in names]
+  tasks = [(i, realize._get_call_to_compile(call), context) for i, call in enumerate(calls)]
+  made = dict(worker.get_worker_pool().map(realize._compile_kernel, tasks))
+  return [made[i].src[2].arg for i in range(len(names))]
+
+def shapes(name: str, sizes: list[list[int]]) -> list[float]:
+  """The errors of matrices of other sizes."""
+  return [error(*matvec(name, rows, n)) for rows, n in sizes]
+
+def on_gpu() -> str:
+  """The source of a Q6_K matvec for a GPU, in OpenCL."""
+  from tinygrad.codegen import full_rewrite_to_sink, line_rewrite, pm_linearize_cleanups
+  from tinygrad.codegen.late.linearizer import linearize
+  from tinygrad.helpers import Target
+  from tinygrad.renderer.cstyle import OpenCLRenderer
+  lazy, _ = matvec("Q6_K", 64, 1024)
+  ast, _ = realize._get_call_to_compile(lazy.linear_with_vars()[0].src[-1])
+  renderer = OpenCLRenderer(Target("CL", "CL"))
+  return renderer.render(line_rewrite(linearize(full_rewrite_to_sink(ast, renderer)), pm_linearize_cleanups))
+
+# *** here
+
+# those that change a kernel, and the cases that they are in: to compile all without each takes too long
+PATCHES = {
+  "reshapes": ["values"], "gathers": ["embedding"], "invariant_sums": ["Q4_K", "rows Q4_K", "int8 Q6_K"],
+  "invariant_factors": ["norm"],
+  "vectorizer": ["Q4_K", "F16"], "table_lookup": ["MXFP4", "IQ4_XS", "int8 MXFP4"], "minimum_bitwidth": ["Q6_K"],
+  "lanes": ["Q4_K", "F16", "rows Q4_K"], "nested_reduce": ["Q4_K", "MXFP4", "rows Q4_K", "int8 Q8_0"],
+  "int8_dots": ["int8 Q4_K", "int8 NVFP4"], "group_scales": ["Q4_K", "MXFP4"], "matvec": ["Q6_K", "norm", "rows Q8_0"],
+  "elementwise": ["packed"], "ordered_loads": ["large"], "passes": ["Q4_K", "F16", "rows Q4_K"]}
+
+@functools.cache
+def seen(off: str = "") -> dict[str, dict]:
+  names = PATCHES.get(off) or (["embedding", "norm", "F16", "rows Q4_K", "int8 Q4_K"] if off else list(CASES))
+  return child.call(look, names, **({f"NO_{off.upper()}": "1"} if off else {})).value
+
+def sources(name: str, off: str) -> tuple[str, str]:
+  """Of a case, with all patches and without one."""
+  return seen()[name]["source"], seen(off)[name]["source"]
+
+def test_numbers():
+  assert {name: row["error"] for name, row in seen().items() if row["error"] > MOST} == {}
+
+@pytest.mark.parametrize("off", [*PATCHES, "patches"])
+def test_numbers_without(off):
+  """What a patch relies on of another may be missing; then it does nothing, and nothing wrong."""
+  assert {name: row["error"] for name, row in seen(off).items() if row["error"] > MOST} == {}
+
+@pytest.mark.parametrize("off", PATCHES)
+def test_it_changes_kernels(off):
+  assert any(row["source"] != seen()[name]["source"] for name, row in seen(off).items())
+
+def test_one_kernel_each(): assert {name: row["kernels"] for name, row in seen().items()} == dict.fromkeys(CASES, 1)
+
+def test_reshapes():
+  """The index of a position is its own: nothing is divided."""
+  here, off = sources("values", "reshapes")
+  assert not re.search(r"[%/]", here[here.index("void r_"):]) and re.search(r"\w%\w", off)
+
+@pytest.mark.parametrize("name", ["values", "largest"])
+def test_columns(name):
+  """Neighbours in memory belong to different sums: no sum of a vector's elements."""
+  source = seen()[name]["source"]
+  assert re.search(r"float16 \w+ = |\(float16\*\)", source) and "[15]" not in source
+
+def test_gathers():
+  """A row of a large table is looked up in the kernel that wants it; without it, a part of all rows is read first."""
+  assert seen()["embedding"]["kernels"] == 1 < seen("gathers")["embedding"]["kernels"]
+
+def test_invariant_sums():
+  """The sum of x of a group of 32 is one element of an array, filled before the loop over rows."""
+  here, off = sources("Q4_K", "invariant_sums")
+  assert re.search(r"float \w+\[32\];", here) and not re.search(r"float \w+\[32\];", off)
+  first = [re.search(r"  for \(int (\w+) = 0; \w+ < (\d+)", text) for text in (here, off)]
+  assert [int(loop[2]) for loop in first if loop is not None] == [4, 32]  # 4 blocks of 8 groups; 32 rows a thread
+
+def test_invariant_factors():
+  here, off = sources("norm", "invariant_factors")
+  assert re.search(r"float \w+\[1024\];", here) and not re.search(r"float \w+\[1024\];", off)
+
+def test_vectors():
+  """Arithmetic on vectors of 16; without it there are loads of vectors at most."""
+  here, off = sources("Q4_K", "vectorizer")
+  assert len(re.findall(r"^  +float16 \w+ = .*[*+]", here, re.M)) > 4
+  assert "float16" not in off
+
+@pytest.mark.parametrize("name", ["MXFP4", "IQ4_XS"])
+def test_tables(name):
+  here, off = sources(name, "table_lookup")
+  assert "__builtin_shufflevector" in here or "tbl" in here
+  assert "__builtin_shufflevector" not in off and "tbl" not in off
+
+def test_tables_are_for_codes_only():
+  """A number of 4 bits is not looked up: to convert it is as cheap."""
+  assert all("shufflevector" not in seen()[name]["source"] for name in ("Q4_K", "Q6_K", "Q5_0"))
+
+def test_narrow():
+  """A quant of 6 bits is put together in bytes."""
+  here, off = (len(re.findall(r"unsigned_int16 \w+ = ", text)) for text in sources("Q6_K", "minimum_bitwidth"))
+  assert here < off
+
+def test_lanes():
+  here, off = sources("F16", "lanes")
+  assert re.search(r"float \w+\[16\];", here) and not re.search(r"float \w+\[16\];", off)
+
+@pytest.mark.parametrize("name", ["Q4_K", "MXFP4"])
+def test_nested_reduce(name):
+  """A scale is multiplied once for all weights of its group."""
+  assert seen()[name]["ops"] < 0.9 * seen("nested_reduce")[name]["ops"]
+
+def test_rows_are_lanes():
+  """16 rows side by side are a vector: no sum of its elements, and one store of them all."""
+  here, off = sources("rows Q4_K", "lanes")
+  stores = re.findall(r"^  +\*(\S*data0)", here, re.M)
+  assert stores == ["((float16*)((data0"] and "float16" not in off
+
+def test_tokens():
+  """The loop over tokens is inside of that over tiles of rows."""
+  loops = re.findall(r"for \(int \w+ = 0; \w+ < (\d+)", seen()["tokens Q4_K"]["source"])
+  assert loops[-4:] == ["5", "2", "2", "2"]  # tokens, blocks, parts of a block
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_int8_dots(name):
+  """The products of int8 with all of the types that the app multiplies by it: four at once, without exception."""
+  body = (text := seen()[f"int8 {name}"]["source"])[text.index("void r_"):]
+  assert body.count("add_dots_of_") >= 8
+  assert "signed char" not in body[body.rindex("for (int"):]
+
+# not Q1_0: in a prompt its bits are not found as bytes, and it stays float32
+@pytest.mark.parametrize("name", [name for name in STREAMS if name != "Q1_0"])
+def test_int8_dots_of_tokens(name):
+  """What a format subtracts from its numbers, and the sums of x of each token, are products and sums of bytes, too."""
+  body = (text := seen()[f"tokens {name}"]["source"])[text.index("void r_"):]
+  assert body.count("add_dots_of_") >= 8 and "signed char" not in body[body.rindex("for (int"):]
+
+def test_int8_dots_off():
+  assert all("add_dots_of_" not in row["source"] for row in seen("int8_dots").values())
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="for x86")
+@pytest.mark.parametrize("arch", ["x86-64-v3", "x86-64-v2", "x86-64"])
+def test_int8_dots_of_other_processors(arch):
+  """With the instructions of AVX2, and with none for that."""
+  found = child.call(look, [f"int8 {name}" for name in ("Q4_K", "Q8_0", "MXFP4")], DEV=f"CPU:CLANG:x86_64,{arch}").value
+  assert {name: row["error"] for name, row in found.items() if row["error"] > MOST} == {}
+
+@pytest.mark.parametrize("name", ["Q4_K", "MXFP4"])
+def test_group_scales(name):
+  """Scales are unpacked by vectors: fewer scalar shifts."""
+  here, off = (len(re.findall(r"^  +(?:unsigned int|float) \w+ = .*(?:>>|<<)", text, re.M))
+               for text in sources(name, "group_scales"))
+  assert here < off
+
+def test_matvec():
+  assert "THREAD" in seen()["Q6_K"]["opts"] or seen()["Q6_K"]["opts"].count("UNROLL") > 3
+  assert seen("matvec")["Q6_K"]["opts"].count("UNROLL") < seen()["Q6_K"]["opts"].count("UNROLL")
+
+def test_elementwise():
+  """16 groups at once: their quants are vectors, and what is chosen is."""
+  here, off = sources("packed", "elementwise")
+  assert here.count("int16 ") > 20 and "?" in here and "int16" not in off
+
+def elements(names: list[str]) -> list[str]:
+  """Those of ELEMENTS whose numbers are wrong."""
+  return [name for name in names if not np.allclose(*ELEMENTS[name](), rtol=2e-6, atol=2e-6, equal_nan=True)]
+
+def element(make: Callable, *shapes: tuple[int, ...], dtype: type = np.float32) -> Callable[[], tuple]:
+  """An expression of tensors, realized, and the same of arrays in float64, or of whole numbers as they are."""
+  def both() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(5)
+    xs = [(rng.standard_normal(shape) * (3 if dtype is np.float32 else 50)).astype(dtype) for shape in shapes]
+    tensors = [Tensor(x).realize() for x in xs]
+    return make(Tensor, *tensors).numpy(), make(np, *[x.astype(np.float64) if dtype is np.float32 else x for x in xs])
+  return both
+
+# what a loop of 16 and more steps may be of; m: Tensor or numpy
+ELEMENTS: dict[str, Callable[[], tuple]] = {
+  "sum": element(lambda m, a, b: a * 2 + b, (64,), (64,)),
+  "threads": element(lambda m, a, b: a * b - 1, (1 << 17,), (1 << 17,)),
+  "strides": element(lambda m, a: a[::3] - a[1::3], (96,)),
+  "columns": element(lambda m, a, b: a.T + b, (32, 48), (48, 32)),
+  "rows": element(lambda m, a, b: a + b, (48, 1), (48, 32)),
+  "backwards": element(lambda m, a: m.flip(a, 0) * a, (80,)),
+  "choice": element(lambda m, a, b: m.where(a < b, a, b * b) if m is np else (a < b).where(a, b * b), (64,), (64,)),
+  "logic": element(lambda m, a, b: (((a < b) & (a != 0)) | ~(b < 1)) * 1.0, (64,), (64,)),
+  "not": element(lambda m, a, b: ~(a < b), (64,), (64,)),
+  "true": element(lambda m, a, b: m.where(a, b, 1) if m is np else a.where(b, 1), (64,), (64,), dtype=np.bool_),
+  "truth": element(lambda m, a, b: (a < b) ^ (b < 0), (64,), (64,)),
+  "equal": element(lambda m, a, b: (a == b) | (a // 2 == b), (640,), (640,), dtype=np.int32),
+  "largest": element(lambda m, a, b: m.maximum(a, b) - m.minimum(a, 0.5 * b), (64,), (64,)),
+  "whole": element(lambda m, a, b: (a << 3) ^ (b >> 1) & 63, (64,), (64,), dtype=np.int32),
+  "parts": element(lambda m, a, b: a // 7 + b % 5, (64,), (64,), dtype=np.int32),
+  "bytes": element(lambda m, a, b: a + b, (64,), (64,), dtype=np.uint8),
+  "long": element(lambda m, a, b: a * b - a, (64,), (64,), dtype=np.int64),
+  "exponent": element(lambda m, a: m.exp(a) if m is np else a.exp(), (64,)),
+  "root": element(lambda m, a: m.sqrt(m.abs(a)) if m is np else a.abs().sqrt(), (64,)),
+  "quotient": element(lambda m, a, b: a / b, (64,), (64,)),
+  "gate": element(lambda m, a, b: a / (1 + m.exp(-a)) * b if m is np else a.silu() * b, (256,), (256,)),
+  "sine": element(lambda m, a: m.sin(a) if m is np else a.sin(), (64,)),
+  "floor": element(lambda m, a: m.floor(a) + m.trunc(a) if m is np else a.floor() + a.trunc(), (64,)),
+  "half": element(lambda m, a, b: a - b, (64,), (64,), dtype=np.float16),
+  "stacked": element(lambda m, a, b: m.stack((a, b, a - b), 1) if m is np else a.stack(b, a - b, dim=1), (64,), (64,)),
+  "padded": element(lambda m, a: m.pad(a, (8, 8)) + 1 if m is np else a.pad((8, 8)) + 1, (64,)),
+  "side by side": element(lambda m, a, b: m.concatenate((a, b)) if m is np else a.cat(b), (48,), (16,)),
+}
+
+@pytest.mark.parametrize("env", [{}, {"NO_ELEMENTWISE": "1"}, {"NUM_CPU_THREADS": "3"}], ids=str)
+def test_elements(env): assert child.call(elements, list(ELEMENTS), **env).value == []
+
+def test_streams():
+  """Of a matrix that no cache holds: loads in order."""
+  here, off = sources("large", "ordered_loads")
+  at = [int(place) for place in re.findall(r"\(volatile unsigned_int16\*\)\(\(\w+\+\(\w+\+(\d+)\)", here)]
+  assert len(at) == 52 and at == sorted(at) and "volatile" not in off
+
+def test_splice():
+  """Numbers of a few bits become floats without a conversion, which GPUs do at a quarter of the speed or less."""
+  here, off = child.call(on_gpu).value, child.call(on_gpu, NO_SPLICE="1").value
+  assert here.count("(float)(") < off.count("(float)(") and "as_float" in here
+
+def test_compile_workers_make_the_same_kernels():
+  names = ["Q4_K", "F16", "MXFP4", "norm", "large", "int8 Q6_K", "int8 IQ4_XS", "values"]
+  found = child.call(by_workers, names, PARALLEL="1").value
+  assert [name for name, source in zip(names, found) if source != seen()[name]["source"]] == []
+
+def test_stock_sees_none_of_it():
+  assert all("float16" not in row["source"] and "volatile" not in row["source"] for row in seen("patches").values())
+
+# sizes of models: rows of vocabularies and hidden layers that powers of two do not divide, and their widths
+@pytest.mark.parametrize(("name", "sizes"), [
+  ("Q8_0", [[1, 576], [37, 576], [11008, 64], [50304, 32], [301, 2560], [151936, 32]]),
+  ("Q4_K", [[37, 2560], [301, 3584], [11008, 256]]), ("Q6_K", [[37, 2560], [301, 3584], [50304, 256]]),
+  ("F16", [[37, 576], [301, 3584], [11008, 40], [5, 33]]), ("MXFP4", [[37, 2880], [301, 576]])])
+def test_sizes(name, sizes):
+  assert max(child.call(shapes, name, sizes, NUM_CPU_THREADS="3").value) < MOST
+
+def test_rows_a_thread():
+  """Several rows at once, each with scales of its own."""
+  found = child.call(look, ["Q4_K", "Q6_K", "MXFP4"], MV_ROWS_PER_THREAD="2").value
+  assert {name: row["error"] for name, row in found.items() if row["error"] > MOST} == {}
+
+@pytest.mark.parametrize("env", [{"NUM_CPU_THREADS": "3"}, {"NO_VECTORIZER": "1"}], ids=str)
+def test_random_expressions(env):
+  """Errors as fractions of what the terms of the results add up to."""
+  found = child.call(random_graphs.errors, 100, 24, **env).value
+  assert [100 + i for i, error in enumerate(found) if not error < 2e-6] == []
+
+def test_all_patches_are_tested_somewhere():
+  """Those not named here have tests of their own."""
+  own = {"workers", "estimates", "beam_cache", "programs", "threads", "dispatch", "captures", "huge_pages"}
+  gpu = {"bitfield_extract", "int_to_float", "dp4a", "warp_reduce", "half8_loads"}  # test_gpu_schedules.py
+  assert set(patches.PATCHES) == own | set(PATCHES) | gpu

@@ -1,0 +1,436 @@
+"""
+The registry of patches/: what it refuses, what switches it off, and that it gets to wherever kernels are compiled.
+
+`stamped` is this project in a folder of its own with one patch more, `stamp`: it writes the id of the process that
+renders a kernel into the kernel's source. So a kernel shows whether the patches were there, and in which process.
+"""
+import ast
+import hashlib
+import importlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import tinygrad
+from child import ROOT, run
+from tinygrad_llm import patches
+
+STAMP = '''"""
+A mark in the source of every kernel.
+
+Why: a test. How: a comment with the id of the process. Numbers: none. Upstream: no.
+"""
+import os
+from tinygrad.renderer.cstyle import ClangRenderer
+
+SEAMS = {"tinygrad.renderer.cstyle:ClangRenderer.render_kernel": "FINGERPRINT"}
+
+_stock = ClangRenderer.render_kernel
+
+def render_kernel(self, *args, **kwargs) -> str: return f"// stamp {os.getpid()}\\n{_stock(self, *args, **kwargs)}"
+def install() -> None: ClangRenderer.render_kernel = render_kernel
+'''
+# the ids of the processes that stamped each of four kernels, which compile workers have made, and of this process
+COMPILE = '''
+import json, os, re
+import tinygrad_llm
+from tinygrad import Device, Tensor
+from tinygrad.engine import realize, worker
+calls = [call for n in (3, 5, 7, 9) for call in (Tensor.empty(n) + 1).contiguous().linear_with_vars()[0].src]
+context = {v.key: v.value for v in realize.to_program_context}
+tasks = [(i, realize._get_call_to_compile(call), context) for i, call in enumerate(calls)]
+sources = [program.src[2].arg for _, program in worker.get_worker_pool().map(realize._compile_kernel, tasks)]
+print(json.dumps({"stamps": [[int(x) for x in re.findall(r"// stamp (\\d+)", source)] for source in sources],
+                  "pid": os.getpid(), "from": tinygrad_llm.__file__}))
+'''
+
+@pytest.fixture(scope="module")
+def stamped(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+  folder = tmp_path_factory.mktemp("stamped") / "project"
+  for name in ("tinygrad_llm", "patches"):
+    shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+  for name in ("setup.py", "pyproject.toml"): shutil.copy(ROOT / name, folder)
+  registry = folder / "patches" / "__init__.py"
+  text = registry.read_text()
+  assert (was := "MODULES: tuple[str, ...] = (") in text
+  registry.write_text(text.replace(was, was + '"stamp", '))
+  seam = "tinygrad.renderer.cstyle:ClangRenderer.render_kernel"
+  (folder / "patches" / "stamp.py").write_text(STAMP.replace("FINGERPRINT", patches.fingerprint(seam)))
+  return folder
+
+@pytest.fixture(scope="module")
+def installed(stamped: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+  """The folder into which a wheel of it was installed; offline."""
+  folder, pip = tmp_path_factory.mktemp("installed"), [sys.executable, "-m", "pip", "-q", "--no-cache-dir"]
+  offline = ["--no-deps", "--no-index"]
+  subprocess.run([*pip, "wheel", *offline, "--no-build-isolation", "-w", str(folder), str(stamped)], check=True)
+  [wheel] = folder.glob("tinygrad_llm-*.whl")
+  subprocess.run([*pip, "install", *offline, "--target", str(folder / "site"), str(wheel)], check=True)
+  return folder / "site"
+
+# *** modules ***
+
+@pytest.mark.parametrize("name", patches.PATCHES)
+def test_module(name: str):
+  module = patches.load(name)
+  parts = [module.__doc__.find(f"\n{part}: ") for part in ("Why", "How", "Numbers", "Upstream")]
+  assert -1 not in parts
+  assert parts == sorted(parts)
+  assert module.__doc__.strip().splitlines()[0].endswith(".")
+  assert module.SEAMS
+  assert callable(module.install)
+  assert pathlib.Path(module.__file__) == ROOT / "patches" / f"{patches.module_of(name).replace('.', '/')}.py"
+
+def test_nothing_of_the_app_is_used():
+  for path in (ROOT / "patches").rglob("*.py"):
+    for node in ast.walk(ast.parse(path.read_text())):
+      names = [x.name for x in node.names] if isinstance(node, ast.Import) else \
+              [f"{node.module}.{x.name}" for x in node.names] if isinstance(node, ast.ImportFrom) else []
+      assert all(n.startswith("tinygrad_llm.patches") for n in names if n.split(".")[0] == "tinygrad_llm"), path
+      # nor by name at run time: but for the command, which runs the app's command `kernels`
+      if isinstance(node, ast.Constant) and re.fullmatch(r"tinygrad_llm(\.\w+)*", str(node.value)):
+        allowed = ("tinygrad_llm.kernels",) if path == ROOT / "patches" / "__main__.py" else ()
+        assert str(node.value).startswith("tinygrad_llm.patches") or node.value in allowed, path
+
+def test_no_patch_uses_the_command():
+  """Nor what shows the patches at work: nothing of it is there unless someone asks."""
+  shows = {"tinygrad_llm.patches.__main__", *(f"tinygrad_llm.patches.explain.{path.stem}"
+                                             for path in (ROOT / "patches" / "explain").glob("*.py"))}
+  code = "import sys, tinygrad_llm; print(*(name for name in sys.modules if name.startswith('tinygrad_llm.patches')))"
+  assert shows.isdisjoint(run(code).stdout.split())
+
+def listing(*args: str, **env: str) -> list[str]:
+  done = subprocess.run([sys.executable, "-m", "tinygrad_llm.patches", *args], cwd=ROOT, env=os.environ | env,
+                        capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr
+  return done.stdout.splitlines()
+
+def test_listing():
+  """Each patch once, with its room, under the stage where a kernel first meets it; then the others, again."""
+  lines = listing("--seams")
+  on = [line.split()[1] for line in lines if line.startswith("on ")]
+  assert sorted(on) == sorted(patches.MODULES)
+  assert on != list(patches.MODULES)
+  stages = [on.index(name) for name in ("schedule.matvec", "vector.lanes", "vector.vectorizer", "cache.programs")]
+  assert stages == sorted(stages)
+  again = [line.split()[0] for line in lines if " again: " in line]
+  assert again.count("rewrite.nested_reduce") == 1
+  seams = {seam for name in patches.PATCHES for seam in patches.load(name).SEAMS}
+  assert {f"{patches.fingerprint(seam)} {seam}" for seam in seams} <= {line.strip() for line in lines}
+  assert lines[-1] == f"patch set {patches.patch_set()}"
+
+def test_listing_of_what_is_off():
+  lines = listing(NO_MATVEC="1")
+  at = lines.index("switched off")
+  assert [line.split()[:2] for line in lines[at + 1:-2]] == [["off", "schedule.matvec"]]
+  assert not any("schedule.matvec" in line for line in lines[:at])
+  assert {line.split()[1] for line in lines if line.startswith("on ")} == set(patches.MODULES) - {"schedule.matvec"}
+
+def test_listing_of_a_wrong_seam(stamped: pathlib.Path, tmp_path: pathlib.Path):
+  shutil.copytree(stamped, tmp_path / "wrong")
+  path = tmp_path / "wrong" / "patches" / "stamp.py"
+  path.write_text(path.read_text().replace(patches.fingerprint("tinygrad.renderer.cstyle:ClangRenderer.render_kernel"),
+                                           "0123456789ab"))
+  registry = path.with_name("__init__.py")
+  assert (known := '"renderer.cstyle": "') in (text := registry.read_text())
+  registry.write_text(text.replace(known, known + "another "))  # as of a file that is not known
+  command = [sys.executable, "-m", "tinygrad_llm.patches"]
+  done = subprocess.run(command, cwd=path.parent.parent, env=os.environ | {"NO_PATCHES": "1"}, capture_output=True,
+                        text=True)
+  assert done.returncode == 1
+  assert "ClangRenderer.render_kernel  made for 0123456789ab of tinygrad 0.14.0" in done.stdout
+  done = run("import tinygrad_llm", path.parent.parent, check=False)
+  assert "SeamError: tinygrad.renderer.cstyle:ClangRenderer.render_kernel of tinygrad 0.14.0" in done.stderr
+
+# *** apply() ***
+
+def test_apply_is_idempotent(monkeypatch):
+  calls = []
+  for name in patches.PATCHES:
+    module = patches.load(name)
+    monkeypatch.setattr(module, "install", lambda name=name: calls.append(name))
+  assert patches.apply() == patches.enabled()
+  assert patches.apply() == patches.enabled()
+  assert calls == []  # importing tinygrad_llm has done it
+
+@pytest.fixture
+def not_installed(monkeypatch):
+  """The names of the patches that are installed from here on."""
+  calls: list[str] = []
+  for name in patches.PATCHES:
+    module = patches.load(name)
+    monkeypatch.setattr(module, "install", lambda name=name: calls.append(name))
+  return calls
+
+def test_another_version_of_tinygrad(monkeypatch, not_installed):
+  monkeypatch.setattr(patches, "TINYGRAD", "0.15.1")
+  with pytest.raises(patches.SeamError, match=r"tinygrad 0\.14\.0 is installed, the patches are made for 0\.15\.1"):
+    patches.apply.__wrapped__()
+  assert not_installed == []
+
+def test_another_source_of_a_seam(monkeypatch, not_installed):
+  seam, module = "tinygrad.engine.worker:_init_worker", importlib.import_module("tinygrad_llm.patches.runtime.workers")
+  monkeypatch.setitem(module.SEAMS, seam, "0123456789ab")
+  monkeypatch.setattr(patches, "is_known", lambda module: False)
+  with pytest.raises(patches.SeamError, match=f"{seam} of tinygrad 0.14.0 has fingerprint {patches.fingerprint(seam)}, "
+                                              "tinygrad_llm.patches.runtime.workers is made for 0123456789ab of "):
+    patches.apply.__wrapped__()
+  assert not_installed == []
+
+def test_a_seam_that_is_gone(monkeypatch, not_installed):
+  """A patch that does not even import, where what it patches has another name, is no reason to go on without it."""
+  name = "tinygrad_llm.patches.runtime.workers"
+  monkeypatch.delitem(sys.modules, name)
+  monkeypatch.delattr(patches.runtime, "workers")
+  monkeypatch.delattr(tinygrad.engine.worker, "_init_worker")
+  with pytest.raises(patches.SeamError, match=f"{name} is made for tinygrad 0.14.0 and does not find its seams"):
+    patches.apply.__wrapped__()
+  assert not_installed == []
+
+def test_seam_error_is_an_import_error(): assert issubclass(patches.SeamError, ImportError)
+
+INSTALLED = """
+from tinygrad.engine import worker
+from tinygrad.codegen.opt import search
+import tinygrad_llm
+print(worker._init_worker.__module__, search.diskcache_get.__module__)
+"""
+@pytest.mark.parametrize(("env", "modules"), [
+  ({}, "tinygrad_llm.patches.runtime.workers tinygrad_llm.patches.cache.beam_cache"),
+  ({"NO_PATCHES": "0", "NO_WORKERS": ""}, "tinygrad_llm.patches.runtime.workers tinygrad_llm.patches.cache.beam_cache"),
+  ({"NO_WORKERS": "1"}, "tinygrad.engine.worker tinygrad_llm.patches.cache.beam_cache"),
+  ({"NO_BEAM_CACHE": "1"}, "tinygrad_llm.patches.runtime.workers tinygrad.helpers"),
+  ({"NO_PATCHES": "1"}, "tinygrad.engine.worker tinygrad.helpers")])
+def test_switches(env, modules): assert run(INSTALLED, **env).stdout.strip() == modules
+
+def test_without_patches_nothing_of_tinygrad_is_checked():
+  code = "import importlib.metadata as m; v = m.version; m.version = lambda n: '9.9' if n == 'tinygrad' else v(n)\n"
+  assert run(code + INSTALLED, NO_PATCHES="1").returncode == 0
+  done = run(code + INSTALLED, check=False)
+  assert "SeamError: tinygrad 9.9 is installed, the patches are made for 0.14.0" in done.stderr
+
+# *** workers, checkouts, wheels ***
+
+def stamps(cwd: pathlib.Path, tmp_path: pathlib.Path, **env: str) -> dict:
+  return json.loads(run(COMPILE, cwd, PARALLEL="2", CACHEDB=str(tmp_path / "cache.db"), **env).stdout)
+
+def test_kernels_of_workers_are_patched(stamped, tmp_path):
+  found = stamps(stamped, tmp_path)
+  assert found["from"].startswith(str(stamped))
+  assert [len(x) for x in found["stamps"]] == [1] * 4
+  assert found["pid"] not in {x[0] for x in found["stamps"]}
+
+@pytest.mark.parametrize("switch", ["NO_STAMP", "NO_PATCHES", "NO_WORKERS"])
+def test_kernels_of_workers_without(stamped, tmp_path, switch):
+  """NO_WORKERS shows what the patch `workers` is for."""
+  found = stamps(stamped, tmp_path, **{switch: "1"})
+  assert found["stamps"] == [[]] * 4
+
+def test_an_installed_wheel(installed, tmp_path):
+  found = stamps(installed, tmp_path)
+  assert found["from"].startswith(str(installed))
+  assert not (installed / "patches").exists()
+  assert (installed / "tinygrad_llm" / "patches" / "stamp.py").exists()
+  assert [len(x) for x in found["stamps"]] == [1] * 4
+  assert found["pid"] not in {x[0] for x in found["stamps"]}
+
+def test_a_worker_without_patches_does_not_go_on():
+  """Whatever keeps them from being installed there, kernels must not come out unpatched."""
+  code = """
+from tinygrad_llm import patches
+from tinygrad_llm.patches.runtime.workers import init_worker
+patches.TINYGRAD = "0.15.1"
+patches.apply.cache_clear()
+try: init_worker()
+except patches.SeamError: print("stopped")
+"""
+  assert run(code).stdout == "stopped\n"
+
+# *** keys of caches ***
+
+ROOMS = [min(init.parent.glob("[a-z]*.py")) for init in sorted((ROOT / "patches").glob("*/__init__.py"))]
+
+def patch_set(cwd: pathlib.Path, **env: str) -> str:
+  return run("from tinygrad_llm import patches; print(patches.patch_set())", cwd, **env).stdout
+
+@pytest.fixture(scope="module")
+def as_it_is(stamped) -> str: return patch_set(stamped)
+
+def test_patch_set_tells_sets_apart(stamped, as_it_is):
+  sets = [as_it_is, *(patch_set(stamped, **{off: "1"}) for off in ("NO_STAMP", "NO_WORKERS", "NO_PATCHES"))]
+  assert len(set(sets)) == 4
+  assert patch_set(stamped) == as_it_is
+  assert f"{patches.patch_set()}\n" not in sets  # without the patch `stamp` in the folder
+  for path in (stamped / "patches" / "helper.py", stamped / "patches" / "vector" / "helper.py"):
+    try:
+      path.write_text("# code that a patch may import")
+      assert patch_set(stamped) not in sets
+    finally: path.unlink()
+
+@pytest.mark.parametrize("path", ROOMS, ids=lambda p: p.parent.name)
+def test_patch_set_sees_every_room(stamped, as_it_is, path):
+  """An edit of a rule anywhere makes what was cached stale."""
+  edited = stamped / path.relative_to(ROOT)
+  text = edited.read_text()
+  try:
+    edited.write_text(text + "\n# edited\n")
+    assert patch_set(stamped) != as_it_is
+  finally: edited.write_text(text)
+
+@pytest.mark.parametrize(("old", "new"), patches.OLD_NAMES.items())
+def test_old_names(old, new, monkeypatch, capsys):
+  """A switch of before still works, and says what it is called now."""
+  assert patches.is_on(new)
+  patches._warn.cache_clear()
+  monkeypatch.setenv(f"NO_{old.upper()}", "1")
+  assert new not in patches.enabled()
+  assert capsys.readouterr().err.count(f"write NO_{new.upper()}=1") == 1
+
+def beam_rows(path: pathlib.Path) -> dict[str, list[str]]:
+  """{table: the patch sets of its rows} of BEAM's results in a cache."""
+  with sqlite3.connect(path) as db:
+    tables = [name for name, in db.execute("SELECT name FROM sqlite_master WHERE name LIKE 'beam_search%'")]
+    return {name.rsplit("_", 1)[0]: [row[0] for row in db.execute(
+      f"SELECT {'patches' if 'patched' in name else 'suffix'} FROM '{name}' ORDER BY rowid")] for name in tables}
+
+def test_beam_results_are_kept_by_patch_set(tmp_path):
+  """A search is repeated under other patches, found again under the same; stock tinygrad keeps its own results."""
+  cache = tmp_path / "cache.db"
+  code = """
+from tinygrad_llm import patches
+from tinygrad import Tensor
+from tinygrad.codegen.opt import search
+searches, stock = [], search.get_worker_pool
+search.get_worker_pool = lambda: searches.append(1) or stock()  # what a search asks for when the cache has nothing
+(Tensor.ones(16, 8).contiguous().realize() + 1).contiguous().realize()
+print(patches.patch_set(), len(searches) > 0)
+"""
+  def beam(**env: str) -> list[str]: return run(code, BEAM="1", PARALLEL="0", CACHEDB=str(cache), **env).stdout.split()
+  stock, searched = beam(NO_PATCHES="1")
+  assert searched == "True"
+  a, searched = beam()
+  assert searched == "True"
+  assert beam() == [a, "False"]
+  b, searched = beam(NO_WORKERS="1")
+  assert searched == "True"
+  assert a != b
+  assert beam(NO_PATCHES="1") == [stock, "False"]
+  rows = beam_rows(cache)
+  assert set(rows["beam_search_patched"]) == {a, b}
+  assert rows["beam_search"]
+
+# *** fingerprints ***
+
+MODULE = textwrap.dedent('''
+  @overload
+  def f(x: int) -> int: ...
+  @overload
+  def f(x: str) -> str: ...
+  @cache(
+    size=4,
+  )
+  @other
+  def f(
+    x,
+    y=(1,
+  2),
+  ):
+    """Text
+  at the margin, f = 1.
+    """
+
+    # a comment
+  # and one at the margin
+    return x
+  async def g(): return 1
+  class C(Base):
+    """C"""
+    a: int = 1
+    b, c = 2, [
+      3,
+    ]
+    @property
+    def f(self): return self._f
+    @f.setter
+    def f(self, f):
+      self._f = f
+
+    def last(self): return (
+  0)
+  table = {
+    "f": f,
+  }
+  table |= {"g": g}
+  x, y = 1, 2
+  def ff(): return f
+  if C:
+    def hidden(): pass
+''').lstrip()
+
+@pytest.mark.parametrize(("name", "first", "last"), [
+  ("f", "@overload", "  return x"), ("g", "async def g(): return 1", "async def g(): return 1"),
+  ("C", "class C(Base):", "0)"), ("C.a", "  a: int = 1", "  a: int = 1"), ("C.b", "  b, c = 2, [", "  ]"),
+  ("C.c", "  b, c = 2, [", "  ]"), ("C.f", "  @property", "    self._f = f"),
+  ("C.last", "  def last(self): return (", "0)"), ("table", "table = {", 'table |= {"g": g}'),
+  ("x", "x, y = 1, 2", "x, y = 1, 2"), ("y", "x, y = 1, 2", "x, y = 1, 2"),
+  ("ff", "def ff(): return f", "def ff(): return f")])
+def test_statement(name, first, last):
+  """All of it, and nothing else, but what lies between definitions of the name."""
+  text = MODULE
+  for i, part in enumerate(name.split(".")): text = patches._statement(text, part, "  " * i)
+  assert text == MODULE[MODULE.index(first + "\n"):MODULE.index(last + "\n", MODULE.index(first)) + len(last)]
+
+@pytest.mark.parametrize("name", ["hidden", "missing", "missing.f", "C.x", "C.hidden"])
+def test_no_statement(name):
+  text = MODULE
+  for i, part in enumerate(name.split(".")): text = patches._statement(text, part, "  " * i)
+  assert text == ""
+
+def defined(node: ast.stmt) -> list[str]:
+  """The names that a statement defines."""
+  if isinstance(node, (ast.FunctionDef, ast.ClassDef)): return [node.name]
+  targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+  return [n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)]
+
+def test_seams_are_whole_statements():
+  """What is fingerprinted has every definition that Python's own parser finds under the seam's name."""
+  for name in patches.PATCHES:
+    for seam in patches.load(name).SEAMS:
+      module, path = seam.split(":")
+      text = source = patches._source(module)
+      nodes = [ast.parse(source)]
+      for i, part in enumerate(path.split(".")):
+        text = patches._statement(text, part, "  " * i)
+        nodes = [n for parent in nodes for n in parent.body if part in defined(n)]
+      assert nodes, seam
+      assert all(ast.get_source_segment(source, node) in text for node in nodes), seam
+      assert patches.fingerprint(seam) != "-"
+
+def test_seams_of_known_files():
+  """A file that is known is not looked through when the patches are installed: all that SEAMS says of it is right."""
+  seams = {seam: wanted for name in patches.PATCHES for seam, wanted in patches.load(name).SEAMS.items()}
+  assert {seam: patches.fingerprint(seam) for seam in seams} == seams
+  files = {module: hashlib.sha256(patches._source(module).encode()).hexdigest()[:12]
+           for module in sorted({seam.split(":")[0] for seam in seams})}
+  assert {f"tinygrad.{name}": known for name, known in patches.SOURCES.items()} == files, "what SOURCES should be"
+
+def test_a_file_that_is_not_known(monkeypatch):
+  """One byte is enough: then its seams are looked at."""
+  source = patches._source("tinygrad.codegen")
+  patches.is_known.cache_clear()
+  monkeypatch.setattr(patches, "_source", lambda module: source + "#" if module == "tinygrad.codegen" else source)
+  assert not patches.is_known("tinygrad.codegen") and not patches.is_known("tinygrad.nothing")
+  monkeypatch.undo()
+  patches.is_known.cache_clear()
+  assert patches.is_known("tinygrad.codegen") and not patches.is_known("json")
+
+def test_fingerprint_of_nothing():
+  assert patches.fingerprint("tinygrad.engine.worker:nothing") == "-"
+  assert patches.fingerprint("tinygrad.engine.nothing:f") == "-"

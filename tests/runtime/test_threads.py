@@ -1,0 +1,200 @@
+"""threads.py and thread_pool.py of patches/runtime: who works, when, and that the numbers are right."""
+import os
+import statistics
+import threading
+import time
+
+import numpy as np
+import pytest
+from child import run
+from tinygrad import Context, Device, Tensor, dtypes
+from tinygrad.codegen import to_program
+from tinygrad.helpers import WIN
+from tinygrad.runtime.ops_cpu import CPUProgram
+from tinygrad.uop.ops import KernelInfo, UOp
+from tinygrad_llm.patches import is_on
+from tinygrad_llm.patches.runtime import thread_pool
+
+pytestmark = pytest.mark.skipif(WIN or Device.DEFAULT != "CPU" or not is_on("threads"), reason="no threads to test")
+
+# matrix by vector and by matrix, sums, and a chain with a variable, eager and replayed, against float64
+NUMBERS = '''
+import numpy as np, tinygrad_llm
+from tinygrad import Tensor, TinyJit, UOp
+rng = np.random.default_rng(0)
+w, x, m = (rng.standard_normal(s).astype(np.float32) for s in ((1024, 768), (768,), (768, 96)))
+W, X, M = (Tensor(a).realize() for a in (w, x, m))
+def check(got, wanted): np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-3, atol=1e-3)
+wide = w.astype(np.float64)
+for _ in range(3):
+  check(W @ X, wide @ x)
+  check(W @ M, wide @ m)
+  check((W * W).sum(0), (wide * wide).sum(0))
+@TinyJit
+def step(x, n): return ((W @ (x * n)) + 1).realize(), (W[:, :n] @ x[:n]).realize()
+n = UOp.variable("n", 1, 768)
+for i in (700, 3, 768, 1, 33):
+  both = step(Tensor(x * i).realize(), n.bind(i))
+  np.testing.assert_allclose(both[0].numpy() / i**2, wide @ x + 1 / i**2, rtol=1e-3, atol=1e-3)
+  np.testing.assert_allclose(both[1][:].numpy() / i, wide[:, :i] @ x[:i], rtol=1e-3, atol=1e-3)
+from tinygrad_llm.patches.runtime import thread_pool
+print("workers", len(thread_pool.pool().workers))
+'''
+
+@pytest.mark.parametrize("env", [
+  {}, {"NUM_CPU_THREADS": "5"}, {"NO_DISPATCH": "1"}, {"JIT": "0"}, {"JIT": "2"}, {"DEBUG": "2"}, {"PROFILE": "1"},
+  {"BEAM": "1", "PARALLEL": "2"}, {"DEV": "CPU:X86"}], ids=str)
+def test_numbers(env: dict[str, str]):
+  env = {"NUM_CPU_THREADS": "2", "DEV": "CPU", **env}
+  found, wanted = run(NUMBERS, **env).stdout.splitlines()[-1], f"workers {int(env['NUM_CPU_THREADS']) - 1}"
+  assert found == wanted or found == "workers 0" and "BEAM" in env  # which may find that one thread is faster
+
+@pytest.mark.parametrize("env", [{"NO_THREADS": "1"}, {"HCQ2": "1"}, {"NO_THREADS": "1", "HCQ2": "1"}], ids=str)
+def test_numbers_without(env: dict[str, str]):
+  """Switched off there are no workers; tinygrad's command queues, which have none, still work."""
+  assert run(NUMBERS, NUM_CPU_THREADS="2", DEV="CPU", **env).stdout.splitlines()[-1] == "workers 0"
+
+# *** the pool, on kernels that count how often each share of theirs ran
+
+def counting(shares: int) -> CPUProgram:
+  """kernel(counts, by): counts[share] += by, for each of its shares."""
+  counts, by = UOp.param(0, dtypes.int, (64,)), UOp.variable("by", 0, 99, dtypes.int, param=True)
+  share = UOp.variable("core_id", 0, max(shares - 1, 1), dtypes.int, param=True)
+  body = counts[share].store(counts[share].load() + by)
+  program = to_program(body.sink(arg=KernelInfo(f"counting_{shares}"), tag=1), Device["CPU"].renderer)
+  return CPUProgram(Device["CPU"], program.to_elf())
+
+class Counts:
+  """A table of launches, and the array that they should count into."""
+  def __init__(self, shares: list[int]):
+    self.shares, self.counts = shares, np.zeros(64, np.int32)
+    self.programs = {n: counting(n) for n in set(shares)}
+    words = [thread_pool.command(self.programs[n], n, [self.counts.ctypes.data, *self._values(n, i + 1)])
+             for i, n in enumerate(shares)]
+    self.table = thread_pool.Table(words)
+    self.wanted = np.zeros(64, np.int32)
+    for i, n in enumerate(shares): self.wanted[:n] += i + 1
+
+  def _values(self, n: int, by: int) -> list[int]:
+    return [0, by] if self.programs[n].runtimevars["core_id"] == 1 else [by, 0]
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_every_share_runs_once(size: int):
+  """Whatever the number of shares, workers and cores; a command's own arguments are left alone."""
+  pool, counts = thread_pool.Pool(size), Counts([1, 2, 7, 1, 8, 3, 64, 5])
+  for i in range(1, 50):
+    pool.run(counts.table)
+    np.testing.assert_array_equal(counts.counts, counts.wanted * i)
+  assert len(pool.workers) == size - 1
+
+def test_workers_start_when_needed():
+  pool, one, two = thread_pool.Pool(4), Counts([1, 1]), Counts([1, 2])
+  pool.run(one.table)
+  assert pool.workers == []
+  pool.run(two.table)
+  assert len(pool.workers) == 3
+
+def test_no_wake_up_is_lost():
+  """Between two tables the workers spin, go to sleep or sleep."""
+  pool, counts, runs = thread_pool.Pool(3), Counts([2, 1, 3]), 3000
+  rng, worst = np.random.default_rng(0), 0.0
+  for i in range(runs):
+    worst = max(worst, pool.run(counts.table))
+    if i % 2: time.sleep(rng.uniform(0, 100e-6))
+    else:
+      end = time.perf_counter() + rng.uniform(0, 60e-6)
+      while time.perf_counter() < end: pass
+  np.testing.assert_array_equal(counts.counts, counts.wanted * runs)
+
+def test_two_callers():
+  """One table runs at a time."""
+  pool, counts = thread_pool.Pool(2), Counts([2, 3, 1, 2])
+  callers = [threading.Thread(target=lambda: [pool.run(counts.table) for _ in range(500)]) for _ in range(3)]
+  for t in callers: t.start()
+  for t in callers: t.join()
+  np.testing.assert_array_equal(counts.counts, counts.wanted * 1500)
+
+def test_an_empty_table(): assert thread_pool.Pool(2).run(thread_pool.Table([])) < 1
+
+def test_too_many_arguments():
+  with pytest.raises(AssertionError, match="at most 63"): thread_pool.command(counting(1), 1, [0] * 64)
+
+def test_more_shares_than_the_pool_has_threads():
+  """tinygrad's limit of threads can be raised after the pool has started."""
+  w, x = np.ones((2048, 1024), np.float32), np.arange(1024, dtype=np.float32)
+  W, X = Tensor(w).realize(), Tensor(x).realize()
+  with Context(NUM_CPU_THREADS=8): y = (W * 2 @ X).realize()
+  np.testing.assert_allclose(y.numpy(), w @ x * 2, rtol=1e-5)
+
+def test_two_devices():
+  w, x = (np.random.default_rng(i).standard_normal(s).astype(np.float32) for i, s in enumerate(((1024, 768), (768,))))
+  for device in ("CPU:1", "CPU"):
+    y = Tensor(w, device=device).realize() @ Tensor(x, device=device).realize()
+    np.testing.assert_allclose(y.numpy(), w @ x, rtol=1e-3, atol=1e-3)
+
+# *** processor time
+
+def matvec(rows: int = 4096) -> tuple[Tensor, Tensor]:
+  return Tensor.ones(rows, 4096).contiguous().realize(), Tensor.ones(4096).contiguous().realize()
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core")
+def test_both_cores_work():
+  """More than 40% of the wall time each, where the machine leaves them the cores."""
+  w, x = matvec()
+  (w @ x).realize()
+  tries = []
+  for _ in range(6):
+    start = time.perf_counter(), time.thread_time(), time.process_time()
+    for _ in range(10): (w @ x).realize()
+    wall, caller, both = (b - a for a, b in zip(start, (time.perf_counter(), time.thread_time(), time.process_time())))
+    tries.append((min(caller, both - caller) / wall, (both - caller) / caller))
+    if tries[-1][0] > 0.4: return
+  assert statistics.median(t[1] for t in tries) > 0.3, f"the worker's time is {tries} of the caller's"
+  pytest.skip(f"the machine is busy: {tries}")
+
+def test_idle_threads_use_no_processor():
+  w, x = matvec(1024)
+  (w @ x).realize()
+  assert thread_pool.pool().workers
+  time.sleep(0.01)
+  before = time.process_time()
+  time.sleep(0.5)
+  assert time.process_time() - before < 0.05
+
+# *** processes
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_fork():
+  done = run('''
+import os, signal, numpy as np, tinygrad_llm
+from tinygrad import Tensor
+from tinygrad_llm.patches.runtime import thread_pool
+w = Tensor.ones(2048, 1024).contiguous().realize()
+def total(n): return float((w @ Tensor.full((1024,), n).contiguous()).realize().sum().item())
+first = total(1)
+if (child := os.fork()) == 0:
+  signal.alarm(60)
+  os._exit(0 if total(2) == 2 * first and len(thread_pool.pool().workers) == 1 else 1)
+print(os.waitpid(child, 0)[1], total(3) == 3 * first)  # not before: tinygrad's memory is the parent's and the child's
+''', NUM_CPU_THREADS="2", DEV="CPU")
+  assert done.stdout == "0 True\n"
+
+def test_interrupt():
+  """Ctrl-C ends a launch between two kernels, and the next one is right."""
+  done = run('''
+import signal, sys, numpy as np, tinygrad_llm
+from tinygrad import Tensor
+w, x = Tensor.ones(2048, 1024).contiguous().realize(), Tensor.ones(1024).contiguous().realize()
+(w @ x).realize()
+# Python drops what is raised inside a __del__ (tinygrad's UOps have one): then it is pressed again
+press = lambda *_: signal.setitimer(signal.ITIMER_REAL, 0.1)
+sys.unraisablehook = press
+for i in range(5):
+  signal.signal(signal.SIGALRM, signal.default_int_handler)
+  press()
+  try:
+    while True: (w @ x).realize()
+  except KeyboardInterrupt: print("stopped")
+  assert ((w @ x).numpy() == 1024).all()
+''', NUM_CPU_THREADS="2", DEV="CPU")
+  assert done.stdout == "stopped\n" * 5

@@ -1,0 +1,65 @@
+"""The models of the golden files: record_golden.py writes the files, test_golden.py reads them."""
+import hashlib
+import pathlib
+from typing import Any
+
+import numpy as np
+from reference import Reference, clear_choices
+from synthetic import write_model
+from synthetic_layers import MLA, MoE
+
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
+DEFAULT_MODEL = pathlib.Path(__file__).parents[2] / "tinygrad_llm" / "models" / "stories.gguf"
+TOKENS = 80
+MARGIN = 0.1  # of every choice of experts, in standard deviations of the scores: llama.cpp's rounding must not flip one
+
+def yarn(arch: str, factor: float, **more: float) -> dict[str, Any]:
+  """Metadata of YaRN scaling, from a context so short that it matters in tests."""
+  keys = {"type": "yarn", "factor": factor, "original_context_length": 64, **more}
+  return {f"{arch}.rope.scaling.{key}": value for key, value in keys.items()}
+
+# seeds with which llama.cpp finds at least 97% of the best tokens of the exact model
+LATENT = {"kv_lora": 256, "nope": 64, "rope": 32, "value": 64}
+SHAPES: dict[str, dict[str, Any]] = {
+  "llama": {"arch": "llama", "heads": 8, "kv_heads": 2, "rope_freqs": True, "seed": 0},
+  "llama-yarn": {"arch": "llama", "kv": yarn("llama", 4.0), "seed": 0},
+  "qwen2": {"arch": "qwen2", "heads": 4, "kv_heads": 2, "seed": 7},
+  "qwen3": {"arch": "qwen3", "heads": 4, "kv_heads": 2, "head_dim": 128, "tied": False, "seed": 7},
+  "qwen3moe": {"arch": "qwen3moe", "head_dim": 128, "moe": MoE(ffn=256), "seed": 2},
+  "olmoe": {"arch": "olmoe", "ffn": 256, "moe": MoE(experts=6, used=3), "seed": 0},
+  # DeepSeek-V2-Lite
+  "deepseek2": {"arch": "deepseek2", "moe": MoE(ffn=256, dense=1, shared=2, gating="softmax", scale=1.0, groups=1,
+                                                groups_used=1), "mla": MLA(**LATENT),
+                "kv": yarn("deepseek2", 40.0, yarn_log_multiplier=0.0707), "seed": 0},
+  "moonlight": {"arch": "deepseek2", "moe": MoE(ffn=256, dense=1, shared=2, gating="sigmoid", norm=True, scale=2.446,
+                                                bias=True, groups=1, groups_used=1), "mla": MLA(**LATENT), "seed": 0},
+  # DeepSeek-V3; GLM-4.7-Flash has one group
+  "deepseek3": {"arch": "deepseek2", "moe": MoE(experts=12, used=3, ffn=256, dense=1, shared=1, gating="sigmoid",
+                                                norm=True, scale=2.5, bias=True, groups=4, groups_used=2),
+                "mla": MLA(q_lora=256, **LATENT), "seed": 0},
+  "deepseek2-old": {"arch": "deepseek2", "moe": MoE(ffn=256, dense=1, shared=2, scale=1.0),
+                    "mla": MLA(absorbed=False, **LATENT), "seed": 5},
+  "youtu": {"arch": "deepseek2", "dense": True, "tied": True, "mla": MLA(q_lora=256, **LATENT), "seed": 0},
+  "gemma3": {"arch": "gemma3", "head_dim": 128, "pattern": 2, "window": 24, "seed": 0, "kv": {
+    "gemma3.final_logit_softcapping": 6.0, "gemma3.rope.scaling.type": "linear", "gemma3.rope.scaling.factor": 8.0}},
+  "gpt-oss": {"arch": "gpt-oss", "head_dim": 64, "moe": MoE(ffn=256), "kv": yarn("gpt-oss", 32.0), "seed": 0},
+}
+TYPES = {"llama": "F16 Q4_K_M Q6_K Q8_0", "qwen2": "F16 Q4_K_M Q6_K Q8_0", "qwen3": "F16 Q4_K_M Q6_K Q8_0",
+         "llama-yarn": "F16", "qwen3moe": "F16 Q4_K_M Q8_0", "olmoe": "F16 Q4_K_M", "deepseek2": "F16 Q4_K_M",
+         "moonlight": "Q8_0", "deepseek3": "F16 Q4_K_M", "deepseek2-old": "F16 Q4_K_M", "youtu": "Q8_0",
+         "gemma3": "F16 Q4_K_M", "gpt-oss": "F16 MXFP4_MOE"}
+COMMON = {"dim": 256, "ffn": 512, "layers": 2, "vocab": 512, "blocks": True}
+CASES: dict[str, dict[str, Any]] = {
+  f"{name}-{types}": {**COMMON, **shape, "types": types} for name, shape in SHAPES.items()
+  for types in TYPES[name].split()
+}
+
+def write_case(name: str, path: pathlib.Path) -> str:
+  """Writes the model of a synthetic case and returns its sha256."""
+  write_model(path, **CASES[name])
+  return hashlib.sha256(path.read_bytes()).hexdigest()
+
+def case_ids(name: str, path: pathlib.Path) -> np.ndarray:
+  """The tokens of a case: random, but none at which the choice of experts is close. path: the model of write_case."""
+  ids = np.random.default_rng(CASES[name]["seed"]).integers(0, CASES[name]["vocab"], TOKENS)
+  return np.array(clear_choices(Reference(path), ids, MARGIN), np.int32)

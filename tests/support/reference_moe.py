@@ -1,0 +1,52 @@
+"""
+A mixture of experts in float64: one expert and one token at a time. Routing: https://arxiv.org/abs/2401.06066
+(DeepSeekMoE), https://arxiv.org/abs/2412.19437 (sigmoid scores, bias, groups: a group's score is that of its two best).
+"""
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING: from reference import Reference
+
+SOFTMAX, SIGMOID = 1, 2  # <arch>.expert_gating_func
+
+def softmax(x: np.ndarray) -> np.ndarray:
+  p = np.exp(x - x.max(-1, keepdims=True))
+  return p / p.sum(-1, keepdims=True)
+
+def best(scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+  """(T, n) -> the `count` best (T, count), and how far they are from the next one (T,)."""
+  order = np.argsort(-scores, -1, kind="stable")
+  ranked = np.take_along_axis(scores, order, -1)
+  gap = ranked[:, count - 1] - ranked[:, count] if count < scores.shape[1] else np.full(len(scores), np.inf)
+  return order[:, :count], gap
+
+def route(ref: "Reference", logits: np.ndarray, bias: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Router logits (T, experts) -> the chosen (T, used), their weights (T, used), Reference.gap of this layer (T,)."""
+  used, groups = int(ref.param("expert_used_count")), int(ref.param("expert_group_count", 1))
+  gating = int(ref.param("expert_gating_func", SOFTMAX))
+  probs = 1 / (1 + np.exp(-logits)) if gating == SIGMOID else softmax(logits)
+  scores = logits if bias is None and groups <= 1 else probs if bias is None else probs + bias
+  spread, group_gap = scores.std(), np.full(len(scores), np.inf)
+  if groups > 1:
+    by_group = scores.reshape(len(scores), groups, -1)
+    top, group_gap = best(np.sort(by_group, -1)[..., -2:].sum(-1), int(ref.param("expert_group_used_count")))
+    allowed = np.zeros((len(scores), groups, 1), bool)
+    np.put_along_axis(allowed, top[..., None], True, 1)
+    scores = np.where(allowed, by_group, -np.inf).reshape(scores.shape)
+  chosen, gap = best(scores, used)
+  if ref.arch == "gpt-oss": weights = softmax(np.take_along_axis(logits, chosen, -1))
+  else: weights = np.take_along_axis(probs, chosen, -1)
+  norm = ref.param("expert_weights_norm", ref.arch in ("qwen3moe", "llama"))
+  if norm: weights = weights / weights.sum(-1, keepdims=True)
+  return chosen, weights * (float(ref.param("expert_weights_scale", 0)) or 1), np.minimum(gap, group_gap) / spread
+
+def experts(ref: "Reference", x: np.ndarray, layer: str) -> tuple[np.ndarray, np.ndarray]:
+  """x (T, dim) -> (T, dim), and Reference.gap of this layer (T,)."""
+  out = np.zeros_like(x)
+  chosen, weights, gap = route(ref, ref.linear(x, f"{layer}.ffn_gate_inp"), ref.w.get(f"{layer}.exp_probs_b.bias"))
+  for expert in np.unique(chosen):
+    token, place = np.nonzero(chosen == expert)
+    out[token] += ref.feed_forward(x[token], f"{layer}.ffn", "_exps", expert) * weights[token, place][:, None]
+  if f"{layer}.ffn_gate_shexp.weight" in ref.w: out += ref.feed_forward(x, f"{layer}.ffn", "_shexp")
+  return out, gap

@@ -1,0 +1,41 @@
+"""
+Rotary position embedding and its scaling in float64 (https://arxiv.org/abs/2104.09864; YaRN:
+https://arxiv.org/abs/2309.00071), with llama.cpp's reading of the metadata: bounds of the ramp on whole dimensions.
+"""
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING: from reference import Reference
+
+
+def frequencies(ref: "Reference", n: int, sliding: bool) -> tuple[np.ndarray, float]:
+  """The n/2 frequencies of a layer, and what the rotated dimensions are multiplied by."""
+  base = float(ref.param("rope.freq_base", 10000.0))
+  if sliding: base = float(ref.param("rope.freq_base_swa", 10000.0 if ref.arch == "gemma3" else base))
+  freqs = base ** (-np.arange(0, n, 2) / n)
+  if "rope_freqs.weight" in ref.w: freqs = freqs / ref.w["rope_freqs.weight"]
+  kind, factor = ref.param("rope.scaling.type", "none"), float(ref.param("rope.scaling.factor", 1.0))
+  if kind == "none" or sliding and ref.arch == "gemma3": return freqs, 1.0
+  if kind == "linear": return freqs / factor, 1.0
+  assert kind == "yarn", kind
+  original = int(ref.param("rope.scaling.original_context_length", int(ref.param("context_length"))))
+  def turns(count: float) -> float:
+    """The pair of dimensions that makes `count` turns over the original context."""
+    return n * np.log(original / (count * 2 * np.pi)) / (2 * np.log(base))
+  low = max(0, np.floor(turns(float(ref.param("rope.scaling.yarn_beta_fast", 32.0)))))
+  high = min(n - 1, np.ceil(turns(float(ref.param("rope.scaling.yarn_beta_slow", 1.0)))))
+  slow = np.clip((np.arange(n // 2) - low) / max(0.001, high - low), 0, 1)
+  magnitude = 1 if ref.arch == "deepseek2" else 1 + 0.1 * np.log(factor)  # deepseek2's is in its scores
+  return freqs / factor * slow + freqs * (1 - slow), magnitude * float(ref.param("rope.scaling.attn_factor", 1.0))
+
+def rotate(ref: "Reference", x: np.ndarray, n: int, sliding=False) -> np.ndarray:
+  """x: (T, heads, dim), row t at position t; the first n dimensions are rotated."""
+  freqs, magnitude = frequencies(ref, n, sliding)
+  angle = (np.arange(len(x))[:, None] * freqs)[:, None]  # (T, 1, n/2)
+  cos, sin, out = np.cos(angle) * magnitude, np.sin(angle) * magnitude, x.copy()
+  a, b = slice(0, n // 2), slice(n // 2, n)
+  if ref.arch in ("llama", "deepseek2", "granite"): a, b = slice(0, n, 2), slice(1, n, 2)
+  out[..., a] = x[..., a] * cos - x[..., b] * sin
+  out[..., b] = x[..., a] * sin + x[..., b] * cos
+  return out

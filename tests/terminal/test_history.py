@@ -1,0 +1,56 @@
+"""The history of typed lines: private, bounded, never an error."""
+import os
+import pathlib
+import stat
+
+from tinygrad_llm.terminal import history
+from tinygrad_llm.terminal.history import History, history_file
+
+def test_kept(tmp_path):
+  path = tmp_path / "state" / "tinygrad_llm" / "history"
+  first, second = History(path), History(path)
+  assert first.load() == []
+  for line in ("one", "one", " ", "two\nlines \x1b é"): first.add(line)
+  second.add("three")  # another chat, at the same time
+  first.add("one")
+  assert History(path).load() == ["one", "two\nlines \x1b é", "three", "one"]
+  assert stat.S_IMODE(path.stat().st_mode) == 0o600
+  assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+def test_bounded(tmp_path, monkeypatch):
+  path = tmp_path / "history"
+  h = History(path)
+  for i in range(history.LINES + 50): h.add(str(i))
+  wanted = [str(i) for i in range(50, history.LINES + 50)]
+  assert History(path).load() == wanted
+  assert len(path.read_text().splitlines()) == history.LINES
+  assert stat.S_IMODE(path.stat().st_mode) == 0o600
+  monkeypatch.setattr(history, "BYTES", 100)
+  found = History(path).load()
+  assert 0 < len(found) < 20 and found == wanted[-len(found):]
+  assert path.stat().st_size <= 100 and os.listdir(tmp_path) == ["history"]
+
+def test_damaged(tmp_path):
+  path = tmp_path / "history"
+  path.write_bytes(b'"a"\nplain\n3\n\xff\n[[[["b"\n"c"\n"cut')
+  assert History(path).load() == ["a", "c"]
+
+def test_never_an_error(tmp_path):
+  os.mkfifo(tmp_path / "fifo")
+  (tmp_path / "file").write_text("")
+  for path in (None, tmp_path, tmp_path / "fifo", tmp_path / "file" / "history", pathlib.Path("/proc/none/history")):
+    h = History(path)
+    assert h.load() == []
+    h.add("a")
+
+def test_place(monkeypatch, tmp_path):
+  monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+  assert history_file() == tmp_path / "tinygrad_llm" / "history"
+  monkeypatch.setenv("XDG_STATE_HOME", "relative")  # not to be used, says the specification
+  monkeypatch.setenv("HOME", str(tmp_path))
+  assert history_file() == tmp_path / ".local" / "state" / "tinygrad_llm" / "history"
+
+def test_no_home(monkeypatch):
+  monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+  monkeypatch.setenv("HOME", "relative")
+  assert history_file() is None

@@ -1,0 +1,82 @@
+"""Settings, and chats that are saved and loaded."""
+import json
+import os
+
+import pytest
+
+from tinygrad_llm.errors import InputError
+from tinygrad_llm.terminal.session import Session, Settings, load, save
+
+TURNS = [{"role": "user", "content": "héllo\n日本"}, {"role": "assistant", "content": "\x1b hi"}]
+
+def test_settings():
+  settings, seed = Settings(), 2**64 - 1
+  for name, text, value in (
+      ("temperature", "0.7", 0.7), ("temperature", "1", 1), ("top_k", "40", 40), ("top_p", "0.9", 0.9),
+      ("min_p", ".1", 0.1), ("repeat_penalty", "1.1", 1.1), ("seed", str(seed), seed),
+      ("count", "5", 5), ("count", "off", None),
+      ("think", "off", False)):
+    settings = settings.parsed(name, text)
+    assert getattr(settings, name) == value
+  values = {"temperature": 1, "top_k": 40, "top_p": 0.9, "min_p": 0.1, "repeat_penalty": 1.1, "seed": seed}
+  assert settings.sampling() == values
+  assert settings.shown() == {name: str(value) for name, value in values.items()} | {"count": "off", "think": "off"}
+
+@pytest.mark.parametrize(("name", "text"), [
+  ("temperature", "-1"), ("temperature", "hot"), ("temperature", "nan"), ("temperature", "1e999"), ("top_k", "1.5"),
+  ("top_p", "2"), ("repeat_penalty", "0"), ("seed", "-1"), ("count", "0"), ("count", "1.5"), ("count", "many"),
+  ("think", "1"), ("think", "maybe"), ("nonsense", "1"), ("system", "x")])
+def test_bad_settings(name, text):
+  before = Settings()
+  with pytest.raises(InputError, match=name): before.parsed(name, text)
+  assert before == Settings()
+
+def test_save_and_load(tmp_path):
+  path = tmp_path / "a chat.json"
+  session = Session("Be brief.", TURNS, Settings(temperature=0.5, count=3, think=False))
+  save(session, path)
+  assert load(path) == session
+  save(Session(), path)  # in place of what it wrote
+  assert load(path) == Session()
+  assert os.listdir(tmp_path) == ["a chat.json"]
+  (tmp_path / "notes").write_text("{}")
+  with pytest.raises(InputError, match="no saved chat"): save(session, tmp_path / "notes")
+  assert (tmp_path / "notes").read_text() == "{}"
+  for bad in (tmp_path, tmp_path / "none" / "x", tmp_path / ("x" * 300), tmp_path / "a\0b"):
+    with pytest.raises(InputError): save(session, bad)
+
+GOOD = {"system": "", "messages": TURNS, "settings": {"temperature": 1}}
+BAD = {  # what is in the file: what the error names
+  "": "not JSON", "{": "not JSON", "[" * 100000: "not JSON", "[]": "the file", "{}": "messages", "null": "the file",
+  json.dumps({**GOOD, "model": 1}): "'model'", json.dumps({**GOOD, "messages": {}}): "messages",
+  json.dumps({**GOOD, "messages": TURNS[:1]}): r"messages\[0\]: it has no answer",
+  json.dumps({**GOOD, "messages": TURNS[::-1]}): r"messages\[0\].role",
+  json.dumps({**GOOD, "messages": [TURNS[0], {"role": [], "content": ""}]}): r"messages\[1\].role",
+  json.dumps({**GOOD, "messages": [{"role": "user", "content": None}, TURNS[1]]}): r"messages\[0\].content",
+  json.dumps({**GOOD, "messages": [{"role": "user"}, TURNS[1]]}): r"messages\[0\]",
+  json.dumps({**GOOD, "messages": ["hi", "ho"]}): r"messages\[0\]", json.dumps({**GOOD, "system": 3}): "system",
+  json.dumps({**GOOD, "settings": []}): "settings", json.dumps({**GOOD, "settings": {"top_p": "x"}}): "top_p",
+  json.dumps({**GOOD, "settings": {"temperature": float("nan")}}): "temperature",
+  json.dumps({**GOOD, "settings": {"think": 1}}): "think", json.dumps({**GOOD, "settings": {"count": True}}): "count",
+  json.dumps({**GOOD, "settings": {"sampling": 1}}): "sampling", '{"messages": [], "seed": ' + "9" * 5000 + "}": "JSON"}
+
+@pytest.mark.parametrize("text", BAD, ids=lambda text: text[-40:])
+def test_bad_files(tmp_path, text):
+  path = tmp_path / "x.json"
+  path.write_text(text)
+  with pytest.raises(InputError, match=f"x.json: not a saved chat: .*{BAD[text]}") as e: load(path)
+  assert "\n" not in str(e.value) and len(str(e.value)) < 400
+
+def test_what_is_no_file(tmp_path):
+  os.mkfifo(tmp_path / "fifo")
+  (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+  for name in ("none", ".", "fifo", "bytes", "a\0b"):
+    with pytest.raises(InputError): load(tmp_path / name)
+
+def test_halves_of_characters(tmp_path):
+  """JSON can hold them, a terminal and UTF-8 cannot."""
+  path = tmp_path / "x.json"
+  path.write_text(json.dumps({"messages": [{"role": "user", "content": "a\ud800"}, TURNS[1]]}))
+  session = load(path)
+  assert session.turns[0]["content"] == "a?"
+  save(session, path)

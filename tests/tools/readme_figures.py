@@ -1,0 +1,97 @@
+"""
+The README's figures, its tables' and its sentences', from files of bench/peers.py in bench/results/. See
+readme_tables.py.
+"""
+import json
+import pathlib
+import re
+import statistics
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+RESULTS, OURS, LLAMA = pathlib.Path(__file__).parents[2] / "bench" / "results", "tinygrad_llm", "llama.cpp"
+# what the README shows, of all that was measured. Newer figures: write their files here, then `make readme`
+DECODE, DEPTH, ABLATION = "peers-2026-11-21.json", "depth-2026-11-21.json", "ablate-2026-11-21.json"
+EARLIER, STOCK = "peers-2026-11-21-2.json", "peers-2026-11-21-1.json"
+# patches that had another name when ABLATION was measured
+RENAMED = {"int_dots": "int8_dots", "streams": "ordered_loads", "shared_sums": "invariant_sums"}
+Row = dict[str, Any]
+
+def load(file: str) -> dict[str, Any]: return json.loads((RESULTS / file).read_text())
+
+def link(file: str) -> str: return f"[{file}](bench/results/{file})"
+
+def pairs(report: dict[str, Any]) -> Iterator[tuple[str, str, Row, Row]]:
+  """(type of the weights, test, our row, llama.cpp's) wherever both were in a test."""
+  for model in report["models"]:
+    rows = {(r["test"], r["peer"]): r for r in model["rows"]}
+    for (test, peer), row in rows.items():
+      if peer == OURS and (test, LLAMA) in rows: yield model["model"].split()[-1], test, row, rows[test, LLAMA]
+
+def decode_row(label: str, ours: Row, llama: Row) -> str:
+  return (f"| {label} | {ours['median_ts']:.1f} | {ours['share']:.0%} | {llama['median_ts']:.1f} | "
+          f"{ours['vs'][LLAMA]:.2f} |\n")
+
+def paragraph(text: str) -> str: return textwrap.fill(text, 118, break_long_words=False, break_on_hyphens=False) + "\n"
+
+def model_of(report: dict[str, Any], kind: str) -> dict[str, Any]:
+  return next(model for model in report["models"] if model["model"].endswith(f" {kind}"))
+
+def median_of(report: dict[str, Any], kind: str, peer: str) -> float:
+  """Tokens a second of generation with a type of weights."""
+  rows = model_of(report, kind)["rows"]
+  return next(r["median_ts"] for r in rows if r["peer"] == peer and r["test"].startswith("tg"))
+
+def bandwidths(report: dict[str, Any]) -> str:
+  """The range of the models' medians."""
+  medians = [model["bandwidth_gbs"][1] for model in report["models"]]
+  return f"{min(medians):.0f} to {max(medians):.0f} GB/s"
+
+def summary() -> str:
+  report = load(DECODE)
+  ours, llama = (median_of(report, "Q4_K_M", peer) for peer in (OURS, LLAMA))
+  return paragraph(
+    f"On {report['machine']['cores']} cores ({report['machine']['cpu']}) a 1B Llama in Q4_K_M generates {ours:.1f} "
+    f"tokens a second; llama.cpp, taking turns with it, {llama:.1f} ([figures](#benchmarks)).")
+
+def figures() -> str:
+  decode, depth, earlier, stock = (load(file) for file in (DECODE, DEPTH, EARLIER, STOCK))
+  out = "| decode, tokens a second | here | of read bandwidth | llama.cpp | ratio |\n|---|---:|---:|---:|---:|\n"
+  for kind, test, ours, llama in pairs(decode):
+    if test.startswith("tg"): out += decode_row(kind, ours, llama)
+  for kind, test, ours, llama in pairs(depth):
+    if m := re.fullmatch(r"tg\d+ @ d(\d+)", test):
+      out += decode_row(f"{kind}, after {int(m[1]):,} tokens", ours, llama)
+  out += "\n| prompt, tokens a second | here | llama.cpp | ratio |\n|---|---:|---:|---:|\n"
+  for kind, test, ours, llama in pairs(depth):
+    if m := re.fullmatch(r"pp(\d+)", test):
+      out += (f"| {kind}, {m[1]} tokens | {ours['median_ts']:.1f} | {llama['median_ts']:.1f} | "
+              f"{ours['vs'][LLAMA]:.2f} |\n")
+  machine, speed = decode["machine"], model_of(earlier, "Q4_K_M")["bandwidth_gbs"][1]
+  then, slow = ([median_of(*what) for what in which] for which in (
+    [(earlier, "Q4_K_M", peer) for peer in (OURS, LLAMA)], [(stock, kind, "stock") for kind in ("Q4_K_M", "Q6_K")]))
+  return out + "\n" + paragraph(
+    f"Models of Llama 3.2 1B's shape with random weights, {decode['threads']} threads on {machine['cores']} cores "
+    f"({machine['cpu']}, {machine['system']}), {decode['date'][:10]}, commit {decode['versions']['commit']}: "
+    f"{link(DECODE)}, {link(DEPTH)}. Rows compare within themselves only: the machine is shared, and its read "
+    f"bandwidth, measured beside, was {bandwidths(decode)}. Earlier, at {speed:.0f} GB/s, Q4_K_M had {then[0]:.1f} and "
+    f"llama.cpp {then[1]:.1f} ({link(EARLIER)}). Stock tinygrad had {slow[0]:.2f}, and {slow[1]:.2f} with Q6_K "
+    f"({link(STOCK)}).")
+
+def ablation() -> str:
+  report = load(ABLATION)
+  (model,) = report["models"]
+  ours, clear, unclear = next(r for r in model["rows"] if r["peer"] == OURS), list[str](), list[str]()
+  for row in sorted(model["rows"], key=lambda row: row["vs"][OURS]):
+    if row is ours: continue
+    name = row["peer"].removeprefix("NO_").removesuffix("=1").lower()
+    rounds = [a / b * row["tokens"] * row["passes"] / (ours["tokens"] * ours["passes"])
+              for a, b in zip(ours["samples_ns"], row["samples_ns"])]
+    name = f"`{RENAMED.get(name, name)}`"
+    if min(rounds) < 1 < max(rounds): unclear.append(f"{name} ({min(rounds):.2f} to {max(rounds):.2f} a round)")
+    else: clear.append(f"{name} {statistics.median(rounds):.2f}")
+  return paragraph(
+    f"One patch off at a time, {pathlib.Path(model['file']).stem}, of the speed with all ({link(ABLATION)}, "
+    f"{report['repetitions']} rounds, {report['date'][:10]}): {', '.join(clear)}. Not told from noise: "
+    f"{', '.join(unclear) or 'none'}.")

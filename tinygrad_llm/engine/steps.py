@@ -1,0 +1,81 @@
+"""The steps that a model runs, each captured once: a chunk of a prompt, its logits or those of a row, one token."""
+from __future__ import annotations
+from collections.abc import Sequence
+import numpy as np
+from tinygrad import Tensor, UOp, dtypes
+from tinygrad_llm.engine.sampling import greedy_key
+from tinygrad_llm.nn.model import Model
+from tinygrad_llm.patches.cache.captures import restore
+from tinygrad_llm.target.buffers import empty, fill, read
+from tinygrad_llm.target.captured import captured
+from tinygrad_llm.target.programs import scheduled
+
+class Steps:
+  """
+  A step's output lies in a buffer of its own until the step runs again: copy what is needed for longer.
+
+  chunk: most tokens of a prefill; max_context: positions of the model's KV cache.
+  """
+  def __init__(self, model: Model, max_context: int, chunk: int):
+    self.max_context, self.chunk, self.vocab_size = max_context, chunk, model.config.vocab_size
+    self._tokens, self._token = (empty((1, n), dtypes.int32) for n in (chunk, 1))
+    self._x = empty((1, chunk, model.config.dim), dtypes.float32)  # the last layer's output
+    self._prefill = captured(_prefill, model, self._x)
+    self._logits, self._row_logits = captured(_logits, model), captured(_row_logits, model)
+    self._decode = captured(_decode, model)
+
+  def prefill(self, tokens: Sequence[int], position: int) -> None:
+    """Feeds 1 to `chunk` tokens from `position` on; logits() and row_logits() are theirs then."""
+    _write(self._tokens, tokens)
+    self._prefill(self._tokens[:, :self._length(len(tokens))], self._position(position))
+
+  def logits(self, length: int) -> np.ndarray:
+    """float32 (length, vocab_size): the logits after each of the `length` tokens of the last prefill."""
+    return read(self._logits(self._x, self._length(length)), length, self.vocab_size)
+
+  def row_logits(self, row: int) -> np.ndarray:
+    """float32 (vocab_size,): the logits after token `row` of the last prefill."""
+    return read(self._row_logits(self._x, self._row(row)), self.vocab_size)
+
+  def decode(self, token: int, position: int) -> tuple[Tensor, Tensor]:
+    """Feeds one token; the logits after it, (1, 1, vocab_size), and their greedy_key, (1, 1)."""
+    _write(self._token, [token])
+    return self._decode(self._token, self._position(position))
+
+  def restore(self) -> bool:
+    """Whether all steps but logits() are captured, in this process or in an earlier one: none compiles when it runs."""
+    start = self._position(0)
+    return self.decode_linear is not None or all(restore(*call) for call in (
+      (self._prefill, self._tokens[:, :self._length(1)], start), (self._row_logits, self._x, self._row(0)),
+      (self._decode, self._token, start)))
+
+  def compile(self, token: int) -> None:
+    """Captures those steps: runs each at position 0, whose keys and values are `token`'s then."""
+    self.prefill([token], 0)
+    self.row_logits(0)
+    self.decode(token, 0)
+
+  @property
+  def decode_linear(self) -> UOp | None:
+    """The captured schedule of decode(); None before it has run, or with JIT=0."""
+    return None if self._decode.captured is None else self._decode.captured.linear
+
+  def decode_schedule(self, position: int) -> tuple[UOp, dict[str, int]]:
+    """What decode() at `position` would capture, as target.programs.scheduled gives it. Nothing is compiled."""
+    assert self._decode.fxn is not None
+    return scheduled(self._decode.fxn, self._token, self._position(position))
+
+  def _position(self, position: int) -> UOp: return UOp.variable("start", 0, self.max_context - 1).bind(position)
+  def _length(self, length: int) -> UOp: return UOp.variable("length", 1, self.chunk).bind(length)
+  def _row(self, row: int) -> UOp: return UOp.variable("row", 0, self.chunk - 1).bind(row)
+
+def _write(tensor: Tensor, ids: Sequence[int]) -> None:
+  def write(memory: np.ndarray) -> None: memory[0, :len(ids)] = ids
+  fill(tensor, write)
+
+def _prefill(model: Model, x: Tensor, tokens: Tensor, start: UOp) -> Tensor:
+  return x[:, :tokens.shape[1]].assign(model.hidden(tokens, start))
+def _logits(model: Model, x: Tensor, length: UOp) -> Tensor: return model.logits(x[:, :length])
+def _row_logits(model: Model, x: Tensor, row: UOp) -> Tensor: return model.logits(x[:, row:row+1])
+def _decode(model: Model, token: Tensor, start: UOp) -> tuple[Tensor, Tensor]:
+  return (logits := model.logits(model.hidden(token, start))), greedy_key(logits)

@@ -1,0 +1,19 @@
+"""How long an answer took."""
+from __future__ import annotations
+from dataclasses import dataclass
+
+@dataclass
+class Timing:
+  """The last generate(): wall times in seconds. All compiling is in `first_token`, none in `prefill` and `decode`."""
+  prompt_tokens: int = 0
+  cached_tokens: int = 0  # of the prompt, those whose keys and values were still there
+  tokens: int = 0
+  prefill: float = 0.0
+  first_token: float = 0.0
+  decode: float = 0.0  # the tokens after the first
+
+  @property
+  def decode_tok_s(self) -> float | None: return (self.tokens - 1) / self.decode if self.decode else None
+  @property
+  def prefill_tok_s(self) -> float | None:
+    return (self.prompt_tokens - self.cached_tokens) / self.prefill if self.prefill else None

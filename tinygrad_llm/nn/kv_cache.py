@@ -1,0 +1,24 @@
+"""The KV cache of one layer."""
+from __future__ import annotations
+from tinygrad import Tensor, UOp, dtypes
+from tinygrad_llm.nn.config import ModelConfig
+from tinygrad_llm.target.buffers import empty
+
+class KVCache:
+  """
+  What a layer keeps of each position, after rope: one half-precision tensor (parts, slot, kv_head, position, D).
+
+  Grouped heads: two parts, keys and values. MLA: one part and head, the latent (key and value) and the rotated key.
+  Its memory is not cleared: no position is read before it was written.
+  """
+  def __init__(self, config: ModelConfig, max_context: int):
+    parts, D = (1, config.mla.kv_rank + config.rope.dim) if config.mla else (2, config.head_dim)
+    self.kv = empty((parts, 1, config.n_kv_heads, max_context, D), dtypes.half)
+
+  @property
+  def nbytes(self) -> int: return self.kv.nbytes()
+
+  def append(self, kv: Tensor, start: UOp, length: int | UOp) -> Tensor:
+    """Stores kv (parts, B, KVH, T, D) at positions start..; returns all so far, (parts, B, KVH, start + T, D)."""
+    store = self.kv[:, :, :, start:start+length].uop.store(kv.cast(dtypes.half).uop)
+    return Tensor(self.kv.uop.after(store))[:, :, :, :start+length]

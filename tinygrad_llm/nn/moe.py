@@ -1,0 +1,55 @@
+"""The sparse mixture of experts (https://arxiv.org/abs/1701.06538): a router sends each token to a few of many."""
+from __future__ import annotations
+from tinygrad import Tensor, dtypes
+from tinygrad_llm.nn.config import ModelConfig, MoEConfig
+from tinygrad_llm.nn.ffn import ACTIVATIONS, FeedForward
+from tinygrad_llm.nn.weights.loader import Loader
+
+def ranks(x: Tensor) -> Tensor:
+  """(.., n) -> int32 (.., n): how many elements of the last axis are larger than each, or equal and before it."""
+  place = Tensor.arange(x.shape[-1])
+  a, b = x.unsqueeze(-1), x.unsqueeze(-2)
+  return ((b > a) | (b == a) & (place < place.unsqueeze(-1))).sum(-1, dtype=dtypes.int32)
+
+class MoE:
+  """
+  Gating "softmax" and "sigmoid": the weights of the experts are that of the router's logits, and the highest are
+  chosen. "softmax_chosen": the highest logits are chosen, their softmax are the weights.
+  """
+  def __init__(self, config: ModelConfig, moe: MoEConfig, load: Loader, layer: int):
+    self.moe, self.activation, bias = moe, ACTIVATIONS[config.features.activation], config.features.expert_bias
+    name, E = f"blk.{layer}.ffn_", moe.n_experts
+    self.router = load.linear([(name + "gate_inp", E)], config.dim, bias)
+    self.bias = load.vector(f"blk.{layer}.exp_probs_b.bias", E) if load.has(f"blk.{layer}.exp_probs_b.bias") else None
+    if load.has((fused := name + "gate_up_exps") + ".weight"):
+      self.gate_up = load.fused_experts(fused, 2, E, moe.hidden_dim, config.dim)
+    else: self.gate_up = load.experts([name + "gate_exps", name + "up_exps"], E, moe.hidden_dim, config.dim, bias)
+    self.down = load.experts([name + "down_exps"], E, config.dim, moe.hidden_dim, bias)
+    self.shared = FeedForward(config, load, layer, "_shexp", moe.shared_dim) if moe.shared_dim else None
+
+  def __call__(self, x: Tensor) -> Tensor:
+    """x (B, T, dim) -> (B, T, dim)."""
+    ids, weights = self.route(x)
+    gate, up = self.gate_up(x.unsqueeze(2), ids)  # (B, T, K, hidden)
+    # contiguous: as in FeedForward
+    y = self.down(self.activation(gate, up).contiguous(), ids)[0]  # (B, T, K, dim)
+    y = (y * weights.unsqueeze(-1)).sum(2)
+    return y if self.shared is None else y + self.shared(x)
+
+  def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    """x (B, T, dim) -> the chosen experts, best first, int32 (B, T, K), and their weights (B, T, K)."""
+    moe, logits = self.moe, self.router(x)[0]  # (B, T, E)
+    probs = {"softmax": logits.softmax(-1), "sigmoid": logits.sigmoid()}.get(moe.gating, logits)
+    scores = self._limited(probs if self.bias is None else probs + self.bias.float())
+    chosen = ranks(scores).unsqueeze(-2) == Tensor.arange(moe.n_used).unsqueeze(-1)  # (B, T, K, E)
+    ids, weights = (chosen.where(y, 0).sum(-1) for y in (Tensor.arange(moe.n_experts), probs.unsqueeze(-2)))
+    if moe.gating == "softmax_chosen": weights = weights.softmax(-1)
+    if moe.norm_weights: weights = weights / weights.sum(-1, keepdim=True).maximum(2**-14)  # the least normal half
+    return ids, weights * moe.scale
+
+  def _limited(self, scores: Tensor) -> Tensor:
+    """Experts outside the groups whose two best have the highest sums get no chance."""
+    if self.moe.groups_used == self.moe.groups: return scores
+    groups = scores.reshape(*scores.shape[:-1], self.moe.groups, -1)  # (B, T, G, E / G)
+    best = (ranks(groups) < 2).where(groups, 0).sum(-1)  # (B, T, G)
+    return (ranks(best) < self.moe.groups_used).unsqueeze(-1).where(groups, float("-inf")).reshape(scores.shape)

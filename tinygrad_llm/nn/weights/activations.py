@@ -1,0 +1,41 @@
+"""
+Activations of 8 bits, for products with weights of a few bits: groups of 16 share a scale.
+
+Only where the target multiplies bytes and a matrix is laid out for it (files/layout.py). On a CPU
+(patches/vector/int8_dots.py) a step of decoding waits for memory then, and a prompt is multiplied three times as fast.
+On a GPU (patches/gpu/dp4a.py) no card was at hand to time it: Q8_ACTIVATIONS=1 asks for it there.
+NO_Q8_ACTIVATIONS=1 leaves them as they are.
+"""
+from __future__ import annotations
+import functools, os
+from tinygrad import Device, Tensor, dtypes
+from tinygrad_llm.files.layout import WORD, unpack
+from tinygrad_llm.patches import is_on
+from tinygrad_llm.patches.vector import int8_dots
+from tinygrad_llm.patches.gpu import dp4a
+
+GROUP = 16  # 32, as in GGML's Q8_0, brings no speed and more error: no less than llama.cpp's, with the same weights
+
+def multiplies_bytes() -> bool:
+  ren, asked = Device[Device.DEFAULT].renderer, os.environ.get("Q8_ACTIVATIONS", "0") not in ("", "0")
+  return is_on("q8_activations") and (int8_dots.available(ren) or asked and dp4a.available(ren))
+
+def pack(x: Tensor) -> Tensor:
+  """x (.., n), n a multiple of 16 -> (.., groups, 5) uint32: the bytes of four words, and a scale, float32."""
+  groups = x.reshape(*x.shape[:-1], -1, GROUP)
+  elements = [groups[..., i] for i in range(GROUP)]  # a sum's axis would end a kernel
+  top = functools.reduce(Tensor.maximum, [e.abs() for e in elements])
+  scale = (top > 0).where(127 / top, 0.0)
+  rounded = [(e * scale + (e < 0).where(-0.5, 0.5)).cast(dtypes.int) for e in elements]  # the cast drops the fraction
+  codes = [(r.bitcast(dtypes.uint32) & 255) << i % WORD * 8 for i, r in enumerate(rounded)]
+  words = [functools.reduce(Tensor.__or__, codes[i:i + WORD]) for i in range(0, GROUP, WORD)]
+  return Tensor.stack(*words, (top * (1 / 127)).bitcast(dtypes.uint32), dim=-1)
+
+def unpacked(packed: Tensor) -> Tensor:
+  """(.., groups, 5) -> float32 (.., groups * 16)."""
+  q = unpack(packed[..., :-1], 1).cast(dtypes.uint8).bitcast(dtypes.int8)
+  return (q.cast(dtypes.float32) * packed[..., -1:].bitcast(dtypes.float32)).flatten(-2)
+
+def quantize(x: Tensor) -> Tensor:
+  """x (.., n), n a multiple of 16 -> the same to 8 bits a group, as an expression of what one kernel stores."""
+  return unpacked(pack(x).contiguous())

@@ -1,0 +1,56 @@
+"""Products with packed matrices: of one for all tokens, and of those that each token's experts choose."""
+from __future__ import annotations
+from collections.abc import Sequence
+from tinygrad import Tensor
+from tinygrad_llm.nn.weights import activations
+from tinygrad_llm.nn.weights.weight import Weight
+
+def _multiplies_bytes(weight: Weight) -> bool: return weight.layout is not None and activations.multiplies_bytes()
+
+class Linear:
+  """
+  y = x @ W.T for matrices that share an input; those of one type lie as rows of one Weight and are one matmul.
+
+  biases, scales: of each matrix, (rows,) and (1, 1), or None: y * scale + bias.
+  """
+  def __init__(self, weights: Sequence[Weight], splits: Sequence[Sequence[int]], biases: Sequence[Weight | None],
+               scales: Sequence[Weight | None]):
+    self.weights, self.splits, self.biases, self.scales = weights, splits, biases, scales
+    self.q8 = [_multiplies_bytes(w) for w in weights]
+
+  def __call__(self, x: Tensor) -> list[Tensor]:
+    """x (B, T, D) -> (B, T, rows) for each matrix."""
+    ys: list[Tensor] = []
+    x8 = activations.quantize(x) if any(self.q8) else x
+    for weight, rows, q8 in zip(self.weights, self.splits, self.q8):
+      y = weight.matmul(x8 if q8 else x)
+      # contiguous: else a matrix of another type than its siblings' is multiplied inside of what takes all of them, for
+      # values the kernel that stacks them with keys: of a 1B shape, Q6_K, on 2 cores 416 -> 58 us.
+      if len(rows) == 1 < len(self.weights): y = y.contiguous()
+      ys += y.split(list(rows), dim=-1)
+    ys = [y if scale is None else y * scale.float() for y, scale in zip(ys, self.scales)]
+    return [y if bias is None else y + bias.float() for y, bias in zip(ys, self.biases)]
+
+class ExpertLinear:
+  """
+  y = x @ W.T with the matrices that each token's experts choose.
+
+  weights: (m, experts, rows, n) each; the m matrices of an expert share their input. biases, scales: of each of the m,
+  (experts, rows) and (experts, 1), or None.
+  """
+  def __init__(self, weights: Sequence[Weight], biases: Sequence[Weight | None], scales: Sequence[Weight | None]):
+    self.weights, self.biases, self.scales, self.q8 = weights, biases, scales, [_multiplies_bytes(w) for w in weights]
+
+  def __call__(self, x: Tensor, ids: Tensor) -> list[Tensor]:
+    """x (B, T, 1 or K, n), ids (B, T, K) -> (B, T, K, rows) for each matrix. Only the chosen experts are read."""
+    ys: list[Tensor] = []
+    # tokens and experts are one axis: a constant K is unrolled, and the estimate of the bytes that a kernel for any
+    # number of tokens moves then nests deeper than Python recurses (MXFP4, 4 of 32 experts: 309 loads, 957 levels)
+    chosen = ids.flatten()  # (B * T * K,)
+    def flat(x: Tensor) -> Tensor: return x.expand(*ids.shape, x.shape[-1]).reshape(chosen.shape[0], 1, -1)
+    x, x8 = flat(x), flat(activations.quantize(x) if any(self.q8) else x)
+    for weight, q8 in zip(self.weights, self.q8):
+      y = ((x8 if q8 else x) * weight.experts(chosen)).sum(-1).reshape(weight.shape[0], *ids.shape, -1)
+      ys += [y[i] for i in range(weight.shape[0])]  # (B, T, K, rows) each
+    ys = [y if scale is None else y * scale.rows(ids) for y, scale in zip(ys, self.scales)]
+    return [y if bias is None else y + bias.rows(ids) for y, bias in zip(ys, self.biases)]

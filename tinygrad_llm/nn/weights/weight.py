@@ -1,0 +1,54 @@
+"""A tensor as the file packs it, lazily decoded."""
+from __future__ import annotations
+from tinygrad import Tensor
+from tinygrad_llm.files.layout import Layout
+from tinygrad_llm.files.quant import QuantType, dequantize, select
+
+class Weight:
+  """
+  A tensor of shape (.., n), held as packed rows of its GGML type.
+
+  stored: the whole of a buffer; layout: how the rows lie in it, None: as in the file; names: the tensors of the file
+  whose rows it holds, in order. A matrix may have a few rows more in memory, of zeros.
+  """
+  def __init__(self, qtype: QuantType, stored: Tensor, shape: tuple[int, ...], names: tuple[str, ...],
+               layout: Layout|None = None):
+    self.qtype, self.stored, self.shape, self.names, self.layout = qtype, stored, shape, names, layout
+
+  @property
+  def packed(self) -> Tensor:
+    """The rows (.., items), lazy: a view that a function takes as its input would be copied."""
+    rows = self.stored if self.layout is None else self.layout.rows(self.stored)
+    return rows.reshape(*self.shape[:-2], -1, rows.shape[-1]) if len(self.shape) > 1 else rows.flatten()
+
+  @property
+  def nbytes(self) -> int: return self.stored.nbytes()
+
+  def float(self) -> Tensor:
+    """The lazy float32 tensor."""
+    return self._held().shrink_to(self.shape)
+
+  def matmul(self, x: Tensor) -> Tensor:
+    """x (.., n) @ self.T, for a matrix."""
+    return (x @ self._held().transpose(-1, -2))[..., :self.shape[-2]]
+
+  def _held(self) -> Tensor: return dequantize(self.qtype, self.packed, self.shape[-1], self.layout)
+
+  def rows(self, ids: Tensor) -> Tensor:
+    """The rows ids (..) of a matrix, as float32 (.., n). Only they are read."""
+    return select(self.qtype, self.packed, self.shape[-1], ids, self.layout)
+
+  def experts(self, ids: Tensor) -> Tensor:
+    """Experts ids (N,) of the m matrices (m, experts, rows, n), as float32 (m, N, rows, n). Only they are read."""
+    # of numbers known to be in range, chosen along the outermost axis: no division and no condition in the kernel
+    flat, places = self.packed.reshape(-1, *self.packed.shape[2:]), self._places(ids.clamp(0, self.shape[1] - 1))
+    chosen = select(self.qtype, flat, self.shape[-1], places.flatten(), self.layout)
+    return chosen.reshape(*places.shape, *self.shape[2:])
+
+  def _places(self, ids: Tensor) -> Tensor:
+    """Where the experts of each matrix are in memory, (m, N)."""
+    return Tensor.arange(self.shape[0]).unsqueeze(-1) * self.shape[1] + ids
+
+class FusedExperts(Weight):
+  """(m, experts, rows, n) that are (experts, m, rows, n) in memory; for experts() alone."""
+  def _places(self, ids: Tensor) -> Tensor: return ids * self.shape[0] + Tensor.arange(self.shape[0]).unsqueeze(-1)

@@ -1,0 +1,48 @@
+"""NVIDIA's tools without a card: the compiler NVRTC and cuobjdump, from wheels or an installed toolkit."""
+from __future__ import annotations
+import ctypes, importlib.util, os, pathlib, re, shutil, subprocess, tempfile
+from tinygrad_llm.errors import InputError
+
+WHEELS = "nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-cuobjdump"
+EM_CUDA = 190  # e_machine of a cubin, which is an ELF file
+
+def resources(binary: bytes) -> tuple[int, int] | tuple[None, None]:
+  """Registers of a thread and bytes of its stack, where they hold what registers do not; None if it is no cubin."""
+  if binary[:4] != b"\x7fELF" or int.from_bytes(binary[18:20], "little") != EM_CUDA or not (tool := cuobjdump()):
+    return None, None
+  with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+    file.write(binary)
+    file.flush()
+    text = subprocess.run([tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True).stdout
+  found = re.findall(r"REG:(\d+) STACK:(\d+)", text)
+  return max(int(r) for r, _ in found), max(int(s) for _, s in found)
+
+def _wheels() -> pathlib.Path | None:
+  """The folder that NVIDIA's wheels share: nvidia/cu13 with bin, include and lib."""
+  spec = importlib.util.find_spec("nvidia")
+  folders = spec.submodule_search_locations if spec is not None else None
+  found = [path for folder in folders or () for path in pathlib.Path(folder).glob("cu[0-9]*/lib/libnvrtc.so.[0-9]*")]
+  return max(found).parent.parent if found else None
+
+def find_cuda() -> None:
+  """Points tinygrad to NVIDIA's wheels, unless the environment points elsewhere; before its first use of NVRTC."""
+  if (root := _wheels()) is None or "NVRTC_PATH" in os.environ or "CUDA_PATH" in os.environ: return
+  os.environ["NVRTC_PATH"], os.environ["CUDA_PATH"] = str(max((root / "lib").glob("libnvrtc.so.*"))), str(root)
+
+def cuobjdump() -> str | None:
+  """The path of the program that reads cubins."""
+  folders = [f"{root}/bin" for root in (os.environ.get("CUDA_PATH"), _wheels(), "/usr/local/cuda") if root]
+  return shutil.which("cuobjdump", path=os.pathsep.join([*folders, os.environ.get("PATH", "")]))
+
+def check_cuda(name: str, arch: str) -> None:
+  """Whether NVRTC and cuobjdump are here and know an architecture."""
+  from tinygrad.runtime.autogen import nvrtc
+  install = f"run: pip install {WHEELS}"
+  count = ctypes.c_int32()
+  try: nvrtc.nvrtcGetNumSupportedArchs(ctypes.byref(count))  # type: ignore[arg-type]
+  except AttributeError as e: raise InputError(f"{name}: the compiler NVRTC is not installed; {install}") from e
+  if cuobjdump() is None: raise InputError(f"{name}: cuobjdump is not installed, it knows the registers; {install}")
+  archs = (ctypes.c_int32 * count.value)()
+  nvrtc.nvrtcGetSupportedArchs(archs)  # type: ignore[arg-type]
+  if (known := re.fullmatch(r"sm_(\d+)[af]?", arch)) is None or int(known[1]) not in archs:
+    raise InputError(f"{name}: NVRTC has no architecture {arch!r}; use one of {', '.join(f'sm_{x}' for x in archs)}")

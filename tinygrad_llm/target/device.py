@@ -1,0 +1,105 @@
+"""
+The device: one that is here, or the compiler of one that is not (tinygrad's NULL device). Everything that the
+environment can get wrong is looked at here, before a model is.
+"""
+from __future__ import annotations
+import os, pathlib, re, subprocess
+from tinygrad_llm import patches
+from tinygrad_llm.errors import InputError
+from tinygrad_llm.target.compiler import compiler_failed, use_c_compiler
+from tinygrad_llm.target.cuda import check_cuda, find_cuda
+
+# whole numbers that tinygrad reads in the middle of its work: {name: the least}
+NUMBERS = {"DEBUG": 0, "BEAM": 0, "JIT": 0, "JITBEAM": 0, "PARALLEL": 0, "NUM_CPU_THREADS": 1, "MV": 0,
+           "MV_BLOCKSIZE": 1, "MV_THREADS_PER_ROW": 1, "MV_ROWS_PER_THREAD": 1}
+OLD_NAMES = {"CLANG": "CPU", "LLVM": "CPU:LLVM", "GPU": "CL", "HIP": "AMD", "NULL": "NULL", "PYTHON": "PYTHON"}
+
+def check_device() -> str:
+  """
+  The name of tinygrad's default device, opened. Without DEV, it is the first that opens, as tinygrad tries them; the
+  CPU with whatever clang there is comes last. InputError names the environment variable at fault and the fix.
+  """
+  asked = os.environ.get("DEV", "")
+  for name, least in NUMBERS.items():
+    if (value := os.environ.get(name)) is not None and not _is_number(value, least):
+      raise InputError(f"{name}={value}: it is not a whole number from {least}; correct it or unset it")
+  try:
+    from tinygrad import Device
+    from tinygrad.device import ALL_DEVICES
+    from tinygrad.helpers import CACHEDB, CACHELEVEL, CCACHE
+    patches.apply()
+  except Exception as e:
+    raise InputError(f"{_culprit(e)}: tinygrad does not start ({_reason(e)}); correct the variable") from e
+  current = dict.fromkeys(ALL_DEVICES)
+  for name in (*current, *(OLD_NAMES if not asked else ())):
+    if (value := os.environ.get(name, "0")) != "0" and _is_number(value, 1):
+      raise InputError(f"{name}={value}: it does not choose a device any more; write DEV={OLD_NAMES.get(name, name)}")
+  no_compiler: InputError|None = None
+  try:
+    if not asked:
+      try: use_c_compiler()  # tinygrad's choice takes the CPU only if it finds one
+      except InputError as e: no_compiler = e
+    if Device.DEFAULT.split(":")[0] == "CPU": use_c_compiler()
+    if CCACHE and CACHELEVEL >= 1: _check_cache(pathlib.Path(CACHEDB))
+    Device[Device.DEFAULT]
+    return Device.DEFAULT
+  except InputError: raise
+  except ModuleNotFoundError as e:
+    raise InputError(f"DEV={asked}: no such device; use one of {', '.join(ALL_DEVICES)}") from e
+  except subprocess.CalledProcessError as e: raise InputError(compiler_failed(e)) from e
+  except Exception as e:
+    if no_compiler is not None: raise no_compiler from e
+    at = name if (name := _culprit(e)) != "environment" else f"DEV={asked}"
+    raise InputError(f"{at}: it does not open ({_reason(e)}); use one of {', '.join(ALL_DEVICES)}") from e
+
+def open_target(asked: str | None) -> str:
+  """
+  Makes a target tinygrad's default device; returns its name.
+
+  asked: None is the default device. RENDERER:ARCH of NVIDIA or AMD (CUDA:sm_90, PTX:sm_90, HIP:gfx1100) only compiles
+  and needs no such card; all else are DEV strings of tinygrad. InputError says what is missing.
+  """
+  from tinygrad import Device
+  from tinygrad.helpers import DEV
+  find_cuda()
+  if asked is not None:
+    os.environ["DEV"] = target = f"NULL:{asked}" if re.match(r"\w+:(sm_|gfx)", asked) else asked
+    try: DEV.value = target
+    except RuntimeError as e: raise InputError(f"--target {asked}: {e}; write it as CPU, CL or CUDA:sm_90") from e
+  name = f"--target {asked}" if asked is not None else f"DEV={os.environ.get('DEV', '')}"
+  try: check_device()
+  except InputError as e:
+    if asked is None: raise
+    hint = "; CUDA:sm_90 compiles without a card" if target in ("CUDA", "NV") else ""
+    raise InputError(str(e).replace(f"DEV={target}:", f"{name}:") + hint) from e
+  if DEV.renderer == "CLANG": use_c_compiler()
+  if Device.DEFAULT == "NULL" and DEV.renderer == "CUDA": check_cuda(name, DEV.arch)
+  try: _ = Device.default.renderer
+  except Exception as e:
+    raise InputError(f"{name}: it does not compile here ({' '.join(str(e).split())[:200]}); install its compiler, or "
+                     "use another target") from e
+  return asked or os.environ.get("DEV") or Device.DEFAULT
+
+def _check_cache(path: pathlib.Path) -> None:
+  """
+  tinygrad keeps what it compiles in a database at `path`, and stops where it cannot. A database that exists is not
+  opened: closing it would drop the locks that SQLite holds on it in this process, and another one could damage it.
+  """
+  try:
+    if path.is_file() and os.access(path, os.W_OK): return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "ab"): return
+  except OSError as e:
+    raise InputError(f"{path}: the kernel cache cannot be written ({e.strerror}); set CACHEDB to a file that can, or "
+                     "CCACHE=0") from e
+
+def _is_number(text: str, least: int) -> bool:
+  try: return int(text) >= least
+  except ValueError: return False
+
+def _culprit(e: Exception) -> str:
+  """The variable whose value an error of tinygrad's quotes."""
+  found = [f"{k}={v}" for k, v in os.environ.items() if k.isupper() and v and repr(v) in str(e)]
+  return found[0] if len(found) == 1 else "environment"
+
+def _reason(e: Exception) -> str: return " ".join(str(e).split())[:200] or type(e).__name__

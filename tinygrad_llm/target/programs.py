@@ -1,0 +1,157 @@
+"""A step as the compiled kernels that it calls, and what can be read off each."""
+from __future__ import annotations
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from tinygrad import Tensor, UOp, codegen
+from tinygrad.codegen import to_program_cache
+from tinygrad.engine import realize
+from tinygrad.engine.realize import capturing, estimate_uop, get_call_arg_uops, pm_beam
+from tinygrad.helpers import BEAM, Context, ansistrip, flatten, getenv
+from tinygrad.nn.state import get_parameters
+from tinygrad.uop.ops import Ops, graph_rewrite, sym_infer
+from tinygrad_llm.target.cuda import resources
+
+class _Schedules:
+  """Takes the schedules that tinygrad would run."""
+  def __init__(self) -> None:
+    self.linears: list[UOp] = []
+    self.variables: dict[str, int] = {}
+
+  def add_linear(self, linear: UOp, var_vals: dict[str, int]) -> None:
+    self.linears.append(linear)
+    self.variables |= var_vals
+
+def scheduled(function: Callable[..., Any], *inputs: Tensor | UOp) -> tuple[UOp, dict[str, int]]:
+  """
+  The linear schedule of what function(*inputs) returns, and the values of its variables. Nothing is compiled.
+
+  Its kernels are those of a TinyJit of the function; its memory is not planned, its calls are not made into graphs.
+  """
+  capturing.append(schedules := _Schedules())
+  try: Tensor.realize(*get_parameters(function(*inputs)))
+  finally: capturing.clear()
+  linear = UOp(Ops.LINEAR, src=tuple(flatten(x.src for x in schedules.linears)))
+  if beam := getenv("JITBEAM", BEAM.value): linear = graph_rewrite(linear, pm_beam, ctx=beam, walk=True)
+  return linear, schedules.variables
+
+def compiled(linear: UOp) -> UOp:
+  """A schedule whose kernels are lowered and compiled; no cache has any."""
+  with _from_scratch(): return realize.lower_and_compile(linear)
+
+def capture(function: Callable[..., Any], *inputs: Tensor | UOp) -> tuple[UOp, dict[str, int]]:
+  """The compiled linear schedule of what function(*inputs) returns, and the values of its variables. Nothing runs."""
+  linear, variables = scheduled(function, *inputs)
+  return compiled(linear), variables
+
+_lowered: dict[tuple, UOp] = {}
+
+@contextmanager
+def _from_scratch(known_here: bool = True) -> Iterator[None]:
+  """
+  Kernels are lowered in here, unless that was done in here (known_here: False lowers those again): others, known from a
+  cache, may lack instructions.
+  """
+  kept = dict(to_program_cache)
+  def known(programs: dict[tuple, UOp]) -> None:
+    to_program_cache.clear()
+    to_program_cache.update(programs)
+  known(_lowered if known_here else {})
+  try:
+    with Context(CCACHE=0): yield
+  finally:
+    _lowered.update(to_program_cache)
+    known(kept)
+
+def programs(linear: UOp, variables: dict[str, int], weights: Mapping[UOp, Rows], caches: Sequence[Tensor]
+             ) -> list[Program]:
+  """The kernels that a schedule calls, in order. Of its arguments: see Program; caches: tensors."""
+  kv = {cache.uop.base for cache in caches}
+  return [Program(call, variables, weights, kv) for call in linear.src if call.src[0].op is Ops.PROGRAM]
+
+def lowered(call: UOp) -> UOp:
+  """A call of a schedule with its kernel lowered and compiled, in this process and anew."""
+  assert (found := realize._get_call_to_compile(call)) is not None
+  with _from_scratch(known_here=False): return call.replace(src=(codegen.to_program(*found), *call.src[1:]))
+
+class Rows(NamedTuple):
+  """What a buffer of weights holds: their quantised type, and the tensors of the file, in order."""
+  type: str
+  names: tuple[str, ...]
+
+class Reads(NamedTuple):
+  """What a kernel works on: the weights and the caches among its arguments, by their places."""
+  weights: dict[int, Rows]
+  caches: set[int]
+
+  @classmethod
+  def of(cls, call: UOp, weights: Mapping[UOp, Rows], caches: set[UOp], slots: Iterable[int] | None = None) -> Reads:
+    """slots: of the arguments that it uses (default: all)."""
+    bases = [next((u for u in arg.toposort() if u.op is Ops.BUFFER), arg) for arg in get_call_arg_uops(call)]
+    used = range(len(bases)) if slots is None else slots
+    return cls({i: weights[bases[i]] for i in used if bases[i] in weights}, {i for i in used if bases[i] in caches})
+
+  @property
+  def types(self) -> tuple[str, ...]: return tuple(dict.fromkeys(w.type for w in self.weights.values()))
+
+  @property
+  def role(self) -> str:
+    return role(name for w in self.weights.values() for name in w.names) or ("kv" if self.caches else "act")
+
+class Program:
+  """
+  A call of a compiled kernel.
+
+  variables: what its sizes and estimates depend on; weights: by the buffer that holds them; caches: buffers.
+  """
+  def __init__(self, call: UOp, variables: dict[str, int], weights: Mapping[UOp, Rows], caches: set[UOp]):
+    sink, self.linear, source = call.src[0].src[:3]
+    self.program, self.variables, self.source, self.opts = call.src[0], variables, source.arg, sink.arg.applied_opts
+    self.estimates, self.info = estimate_uop(call), call.src[0].arg
+    reads = Reads.of(call, weights, caches, (*self.info.ins, *self.info.outs))
+    read, kv, self.types, self.role = reads.weights, reads.caches, reads.types, reads.role
+    self.load_bytes = load_width(self.linear.src, set(read) or kv)
+
+  @property
+  def name(self) -> str:
+    """By the sizes of its loops."""
+    return ansistrip(self.info.name)
+
+  def row(self) -> dict[str, Any]:
+    """What the command prints of it."""
+    sizes = self.info.launch_dims(self.variables)
+    registers, stack = resources(self.program.src[-1].arg)
+    return {
+      "role": self.role, "bytes": int(sym_infer(self.estimates.mem, self.variables)),
+      "ops": int(sym_infer(self.estimates.ops, self.variables)), "name": self.name, "types": self.types,
+      "opts": [f"{opt.op.name}:{opt.axis}:{opt.arg}" for opt in self.opts], "global_size": sizes[0],
+      "local_size": sizes[1], "registers": registers, "stack": stack, "load_bytes": self.load_bytes}
+
+def role(names: Iterable[str]) -> str:
+  """
+  blk.3.attn_q.weight, blk.3.attn_k.weight -> blk.*.attn_q+attn_k
+
+  Those outside of layers come first: token_embd+blk.*.attn_norm.
+  """
+  short = dict.fromkeys(re.sub(r"^blk\.\d+\.", "blk.*.", name).removesuffix(".weight") for name in names)
+  layer = [name.removeprefix("blk.*.") for name in short if name.startswith("blk.*.")]
+  rest = [name for name in short if not name.startswith("blk.*.")]
+  return "+".join([*rest, *(["blk.*." + "+".join(layer)] if layer else [])])
+
+def load_width(uops: Iterable[UOp], slots: set[int]) -> int | None:
+  """In what width, in bytes, a kernel loads most bytes of the arguments `slots`; None if it loads none of them."""
+  moved, trips = Counter[int](), [1]
+  for u in uops:
+    if u.op is Ops.RANGE: trips.append(trips[-1] * (int(u.vmax) + 1))
+    elif u.op is Ops.END: trips.pop()
+    elif u.op is Ops.LOAD and _argument(u) in slots:
+      width = u.max_numel() * u.dtype.itemsize
+      moved[width] += width * trips[-1]
+  return moved.most_common(1)[0][0] if moved else None
+
+def _argument(load: UOp) -> int | None:
+  """The slot of the argument that a load reads, None if it reads memory of the kernel's own."""
+  while load.op is not Ops.PARAM and load.src: load = load.src[0]
+  return load.arg.slot if load.op is Ops.PARAM else None

@@ -1,0 +1,90 @@
+"""Line editing: readline where it is there, completion, and a history that is kept."""
+from __future__ import annotations
+import contextlib, json, os, pathlib, stat, sys
+from collections.abc import Callable
+from tinygrad_llm.terminal.screen import is_terminal
+with contextlib.suppress(ImportError): import readline
+
+LINES, BYTES = 1000, 1 << 20
+
+def history_file() -> pathlib.Path | None:
+  """Where the history is kept; None where there is no home."""
+  state = os.environ.get("XDG_STATE_HOME", "")
+  if not os.path.isabs(state): state = os.path.expanduser("~/.local/state")
+  return pathlib.Path(state, "tinygrad_llm", "history") if os.path.isabs(state) else None
+
+class History:
+  """
+  The last lines that were typed, in a private file: a JSON text a line, as pasted text has line ends of its own.
+  Several chats may add to it. A file that cannot be read or written is no history, and no error.
+  """
+  def __init__(self, path: pathlib.Path | None):
+    self._path, self._last = path, ""
+
+  def load(self) -> list[str]:
+    """The lines of the file, the oldest first. A file that has grown is cut to its last LINES."""
+    found: list[str] = []
+    with contextlib.suppress(OSError):
+      if self._path is None or not stat.S_ISREG(self._path.stat().st_mode): return []
+      with self._path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - BYTES))
+        rows = file.read(BYTES).splitlines()[1 if size > BYTES else 0:]
+      for row in rows:
+        with contextlib.suppress(ValueError, RecursionError):
+          if isinstance(line := json.loads(row), str): found.append(line)
+      if len(found) > LINES or size > BYTES: self._rewrite(found := found[-LINES:])
+    self._last = found[-1] if found else ""
+    return found
+
+  def add(self, line: str) -> None:
+    """Keeps a line, unless it repeats the one before."""
+    if not line.strip() or line == self._last or self._path is None: return
+    self._last = line
+    with contextlib.suppress(OSError):
+      self._path.parent.mkdir(0o700, parents=True, exist_ok=True)
+      with open(self._open(self._path, os.O_APPEND), "a", encoding="ascii") as file: file.write(json.dumps(line) + "\n")
+
+  @staticmethod
+  def _open(path: pathlib.Path, flag: int) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | flag, 0o600)
+
+  def _rewrite(self, lines: list[str]) -> None:
+    assert self._path
+    new = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+    with open(self._open(new, os.O_EXCL), "w", encoding="ascii") as file:
+      file.writelines(json.dumps(line) + "\n" for line in lines)
+    os.replace(new, self._path)
+
+class Editor:
+  """
+  Asks for lines. In a terminal and where Python has readline (GNU's, or libedit as on macOS), they can be edited and
+  recalled, and Tab completes; pasted lines are one line then, with GNU's.
+
+  complete(line, word): what could stand in place of the word that ends the line.
+  """
+  def __init__(self, complete: Callable[[str, str], list[str]]):
+    self._history, self._complete = History(history_file()), complete
+    self._edits = "readline" in sys.modules and is_terminal(sys.stdin) and is_terminal(sys.stdout)
+    if not self._edits: return
+    readline.set_completer_delims(" \t\n")
+    readline.set_completer(self._completion)
+    if "libedit" in (readline.__doc__ or ""): readline.parse_and_bind("bind ^I rl_complete")
+    else:
+      readline.parse_and_bind("tab: complete")
+      readline.parse_and_bind("set enable-bracketed-paste on")  # Python switches it off
+    for line in self._history.load(): readline.add_history(line)
+
+  def ask(self, prompt: str) -> str:
+    """One line, or several that were pasted. EOFError at the end of input, InputError for bytes that are no text."""
+    if is_terminal(sys.stdout): line = input(prompt)  # readline knows its width
+    else:
+      print(prompt, end="", file=sys.stderr, flush=True)  # stdout is for answers
+      line = input()
+    line = line.encode("utf-8", "replace").decode()  # lone surrogates: bytes that are not UTF-8
+    if self._edits: self._history.add(line)
+    return line
+
+  def _completion(self, text: str, state: int) -> str | None:
+    found = self._complete(readline.get_line_buffer()[:readline.get_endidx()], text)
+    return found[state] if state < len(found) else None

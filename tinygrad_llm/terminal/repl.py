@@ -1,0 +1,140 @@
+"""The chat: messages, commands that begin with a slash, answers."""
+from __future__ import annotations
+import difflib, glob, os, pathlib, sys
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING
+from tinygrad_llm.errors import InputError
+from tinygrad_llm.terminal.history import Editor
+from tinygrad_llm.terminal.screen import Screen, summary
+from tinygrad_llm.terminal.session import Session, Settings, load, save
+from tinygrad_llm.text.thinking import ANSWER
+if TYPE_CHECKING: from tinygrad_llm.engine.llm import LLM
+
+PROMPT, MORE, QUOTES = "> ", "... ", '"""'
+COMMANDS = {  # name: arguments, what it does
+  "/help": ("", "this list"),
+  "/clear": ("", "forget the conversation; the system message stays"),
+  "/system": ("[TEXT]", 'set the system message; "" removes it, nothing shows it'),
+  "/set": ("[NAME VALUE]", "change a setting; nothing shows them"),
+  "/save": ("FILE", "write the conversation, the system message and the settings, as JSON"),
+  "/load": ("FILE", "go on with what /save wrote"),
+  "/bye": ("", "leave; so do /exit and Ctrl-D"),
+}
+LEAVE = ("/bye", "/exit", "/quit")
+HELP = "\n".join(f"{f'{name} {args}':<20} {what}" for name, (args, what) in COMMANDS.items()) + f"""
+{QUOTES}                  begin and end a message of several lines, or one that begins with a slash
+Ctrl-C               stop an answer; at the prompt, clear the line"""
+
+def say(text: str = "") -> None:
+  """A line on stderr, for the user."""
+  screen = Screen(sys.stderr)
+  screen.write(ANSWER, text)
+  screen.end()
+
+def completions(line: str, word: str) -> list[str]:
+  """What Tab puts in place of the word that ends the line: commands, names of settings, files."""
+  before = line[:len(line) - len(word)].split()
+  if not before: return [f"{name} " for name in (*COMMANDS, "/exit") if word and name.startswith(word)]
+  if before == ["/set"]: return [f"{f.name} " for f in fields(Settings) if f.name.startswith(word)]
+  if before == ["/set", "think"]: return [x for x in ("on", "off") if x.startswith(word)]
+  if before not in (["/save"], ["/load"]): return []
+  paths = sorted(glob.glob(glob.escape(os.path.expanduser(word)) + "*"))
+  return [path + os.sep if os.path.isdir(path) else path for path in paths]
+
+class Chat:
+  """
+  A conversation in a terminal. Answers go to stdout, all else to stderr.
+
+  stop: texts that end an answer.
+  """
+  def __init__(self, llm: LLM, session: Session, stop: Sequence[str] = ()):
+    self.llm, self.session, self._stop = llm, session, (*stop, *llm.template.stop)
+    self._commands: dict[str, Callable[[str], None]] = {
+      "/help": lambda _: say(HELP), "/?": lambda _: say(HELP), "/clear": self._clear, "/system": self._system,
+      "/set": self._set, "/save": self._save, "/load": self._load}
+
+  def run(self) -> None:
+    """Reads and answers until the user leaves."""
+    editor = Editor(completions)
+    say(f"{self.llm.path.stem} on {self.llm.device}. /help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves.")
+    while True:
+      try:
+        if not self.handle(*read_message(editor.ask)): return
+      except EOFError: return say()
+      except KeyboardInterrupt: say()
+      except UnicodeDecodeError: say(f"error: input: it is not {sys.stdin.encoding}; set the terminal or LANG to UTF-8")
+      except InputError as e: say(f"error: {e}")
+
+  def handle(self, text: str, quoted: bool = False) -> bool:
+    """Obeys a command or answers a message; False to leave. quoted: never a command. InputError for what is wrong."""
+    name, _, argument = text.strip().partition(" ")
+    if quoted or not name.startswith("/"):
+      if text.strip(): self._answer(text)
+      return True
+    if name in LEAVE: return False
+    if command := self._commands.get(name): command(argument.strip())
+    else:
+      close = difflib.get_close_matches(name, [*COMMANDS, *LEAVE], n=1)
+      say(f"{name.splitlines()[0]:.60}: no such command; {f'did you mean {close[0]}? ' if close else ''}"
+          f"/help lists them, {QUOTES} begins a message with a slash")
+    return True
+
+  def _answer(self, text: str) -> None:
+    session, llm, said = self.session, self.llm, list[str]()
+    messages = llm.fit([*session.messages(), {"role": "user", "content": text}])
+    ids = llm.prompt(messages)
+    tokens = llm.generate(ids, session.settings.count, **session.settings.sampling())
+    screen = Screen(sys.stdout, not session.settings.think)
+    try:
+      for kind, piece in llm.parts(tokens, self._stop, ids):
+        if kind == ANSWER: said.append(piece)
+        screen.write(kind, piece)
+    except KeyboardInterrupt: pass
+    finally: screen.end()
+    say(summary(llm.timing))
+    if not said: return say("[there is no answer: what you asked is not kept]")
+    session.turns = [m for m in messages if m["role"] != "system"] + [{"role": "assistant", "content": "".join(said)}]
+
+  def _clear(self, _: str) -> None:
+    self.session.turns = []
+    say("[forgotten]")
+
+  def _system(self, text: str) -> None:
+    if text: self.session.system = "" if text in ('""', QUOTES * 2) else text
+    say(f"[system message: {self.session.system}]" if self.session.system else "[no system message]")
+
+  def _set(self, text: str) -> None:
+    settings = self.session.settings
+    if not text: return say("\n".join(f"{name:<15} {value}" for name, value in settings.shown().items()))
+    name, _, value = text.partition(" ")
+    name = name.replace("-", "_")
+    if value.strip(): self.session.settings = settings = settings.parsed(name, value.strip())
+    elif name not in settings.shown(): settings.changed(name, None)
+    say(f"[{name} {settings.shown()[name]}]")
+
+  def _save(self, name: str) -> None:
+    save(self.session, path := _path("/save", name))
+    say(f"[{path}: {_messages(self.session)}]")
+
+  def _load(self, name: str) -> None:
+    self.session = load(path := _path("/load", name))
+    say(f"[{path}: {_messages(self.session)}]")
+
+def read_message(ask: Callable[[str], str]) -> tuple[str, bool]:
+  '''
+  A message or command, and whether it is a message in any case: one that began with """. It goes on to the next """ at
+  the end of a line; `/system """` takes several lines, too.
+  '''
+  head, quotes, text = ask(PROMPT).partition(QUOTES)
+  if not quotes or head.strip() not in ("", "/system"): return head + quotes + text, False
+  while not text.rstrip().endswith(QUOTES): text += "\n" + ask(MORE)
+  text = text.rstrip().removesuffix(QUOTES).strip("\n")
+  return (f"/system {text or QUOTES * 2}", False) if head.strip() else (text, True)
+
+def _path(command: str, name: str) -> pathlib.Path:
+  if not name: raise InputError(f"{command}: it needs the name of a file; write {command} FILE")
+  return pathlib.Path(os.path.expanduser(name))
+
+def _messages(session: Session) -> str:
+  return f"{len(session.turns)} messages, {'a' if session.system else 'no'} system message"

@@ -1,0 +1,113 @@
+"""What a chat holds, and the files it is saved to: the conversation, the system message, the settings."""
+from __future__ import annotations
+import contextlib, json, os, pathlib, stat
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+from tinygrad_llm.errors import InputError
+
+BYTES = 64 << 20  # of a file that is loaded
+SWITCH = {"on": True, "off": False}
+ROLES = ("user", "assistant")
+
+@dataclass
+class Settings:
+  """What `/set` changes; the values mean what the command's flags of the same names do."""
+  temperature: float = 0.0
+  top_k: int = 0
+  top_p: float = 1.0
+  min_p: float = 0.0
+  repeat_penalty: float = 1.0
+  seed: int = 0
+  count: int | None = None
+  think: bool = True
+
+  def sampling(self) -> dict[str, Any]: return {k: v for k, v in asdict(self).items() if k not in ("count", "think")}
+
+  def changed(self, name: str, value: Any) -> Settings:
+    """These settings with another value for one. InputError for a name or value that there is not."""
+    if name not in (names := [f.name for f in fields(self)]):
+      raise InputError(f"{name:.60}: no such setting; there are {', '.join(names)}")
+    if name == "think" and not isinstance(value, bool): raise InputError(f"think: {value!r:.60} is not on or off")
+    if name == "count" and value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+      raise InputError(f"count: {value!r:.60} is not a number of tokens from 1, or off")
+    new = Settings(**{**asdict(self), name: value})
+    from tinygrad_llm.engine.sampling import Sampler
+    Sampler(**new.sampling())
+    return new
+
+  def parsed(self, name: str, text: str) -> Settings:
+    """The same for a value that was typed."""
+    value: Any = text
+    if name == "think": value = SWITCH.get(text, text)
+    elif name == "count" and text == "off": value = None
+    else:
+      for kind in (float, int):
+        with contextlib.suppress(ValueError): value = kind(text)
+    return self.changed(name, value)
+
+  def shown(self) -> dict[str, str]:
+    """The values as they are typed."""
+    words = {None: "off", True: "on", False: "off"}
+    return {k: words[v] if v is None or isinstance(v, bool) else f"{v:g}" if isinstance(v, float) else str(v)
+            for k, v in asdict(self).items()}
+
+@dataclass
+class Session:
+  """A conversation: turns of user and assistant, each {"role": .., "content": ..}, without what the model thought."""
+  system: str = ""
+  turns: list[dict[str, str]] = field(default_factory=list)
+  settings: Settings = field(default_factory=Settings)
+
+  def messages(self) -> list[dict[str, str]]:
+    return [*([{"role": "system", "content": self.system}] if self.system else []), *self.turns]
+
+def save(session: Session, path: pathlib.Path) -> None:
+  """Writes a file that load() reads, in place of an earlier one. InputError for any other file that is there."""
+  try:
+    if path.exists():
+      try: load(path)
+      except InputError: raise InputError(f"{path}: it is there and no saved chat; choose another name") from None
+    rows = {"system": session.system, "messages": session.turns, "settings": asdict(session.settings)}
+    text = json.dumps(rows, ensure_ascii=False, indent=1) + "\n"
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+      new.write_text(text, encoding="utf-8")
+      os.replace(new, path)
+    finally: new.unlink(missing_ok=True)
+  except (OSError, ValueError) as e:
+    raise InputError(f"{path}: cannot be written ({_reason(e)}); choose another name") from e
+
+def load(path: pathlib.Path) -> Session:
+  """Reads a file of save(). InputError for any other."""
+  try:
+    if not stat.S_ISREG(path.stat().st_mode): raise InputError(f"{path}: not a file; give one that /save wrote")
+    with path.open("rb") as file: data = file.read(BYTES + 1)
+  except (OSError, ValueError) as e:
+    raise InputError(f"{path}: cannot be read ({_reason(e)}); give one that /save wrote") from e
+  try:
+    if len(data) > BYTES: raise InputError(f"more than {BYTES >> 20} MiB")
+    return _session(json.loads(data))
+  except (ValueError, RecursionError, InputError) as e:
+    why = str(e) if isinstance(e, InputError) else "it is not JSON"
+    raise InputError(f"{path}: not a saved chat: {why}; give one that /save wrote") from e
+
+def _reason(e: Exception) -> str: return (isinstance(e, OSError) and e.strerror) or str(e)
+
+def _expect(value: Any, kind: type, where: str, what: str) -> Any:
+  if not isinstance(value, kind): raise InputError(f"{where}: {value!r:.60} is not {what}")
+  return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+
+def _session(file: Any) -> Session:
+  _expect(file, dict, "the file", "an object")
+  if other := sorted(file.keys() - {"system", "messages", "settings"}): raise InputError(f"{other[0]!r:.60}: unknown")
+  turns = []
+  for i, turn in enumerate(_expect(file.get("messages"), list, "messages", "a list")):
+    if _expect(turn, dict, f"messages[{i}]", "an object").keys() != {"role", "content"}:
+      raise InputError(f"messages[{i}]: it does not have a role and a content, and nothing else")
+    if turn["role"] != ROLES[i % 2]: raise InputError(f"messages[{i}].role: {turn['role']!r:.60} is not {ROLES[i % 2]}")
+    turns.append({"role": ROLES[i % 2], "content": _expect(turn["content"], str, f"messages[{i}].content", "a text")})
+  if len(turns) % 2: raise InputError(f"messages[{len(turns) - 1}]: it has no answer")
+  settings = Settings()
+  for name, value in _expect(file.get("settings", {}), dict, "settings", "an object").items():
+    settings = settings.changed(name, value)
+  return Session(_expect(file.get("system", ""), str, "system", "a text"), turns, settings)

@@ -1,0 +1,41 @@
+"""A prompt that comes through a pipe or from a file."""
+from __future__ import annotations
+import select, sys
+from tinygrad_llm.errors import InputError
+from tinygrad_llm.terminal.screen import is_terminal
+
+BYTES = 16 << 20  # more than any context holds
+PATIENCE, LIMIT = 2, 60  # seconds to wait in silence, and at all, for text that may not come
+
+def read_prompt(prompt: str | None) -> str | None:
+  """
+  The prompt with what standard input holds: all of it for None or "-", else after the prompt and an empty line.
+
+  Standard input is read to its end if it is no terminal, or for "-"; one line end at its end does not count. None:
+  there is a terminal and no prompt. InputError where there is no text at all, or not UTF-8. A pipe that stays open and
+  silent, as some programs leave one to those that they start, counts as empty after LIMIT if there is a prompt.
+  """
+  if prompt not in (None, "-") and not (prompt or "").strip():
+    raise InputError("--prompt: it is empty; write a message, or leave it out to chat")
+  if is_terminal(sys.stdin) and prompt != "-": return prompt
+  own = None if prompt == "-" else prompt
+  text = _text() if sys.stdin is not None and (own is None or _ready()) else ""
+  if own is None and not text.strip():
+    raise InputError("standard input: it is empty; give a message there or with --prompt, or chat in a terminal")
+  return "\n\n".join(part for part in (own, text) if part and part.strip())
+
+def _ready() -> bool:
+  """Whether standard input has something to read, its end included."""
+  if select.select([sys.stdin], [], [], PATIENCE)[0]: return True
+  print("[waiting for standard input; < /dev/null answers --prompt alone]", file=sys.stderr)
+  if select.select([sys.stdin], [], [], LIMIT - PATIENCE)[0]: return True
+  print("[nothing came: this answers --prompt alone]", file=sys.stderr)
+  return False
+
+def _text() -> str:
+  data = sys.stdin.buffer.read(BYTES + 1)
+  if len(data) > BYTES: raise InputError(f"standard input: more than {BYTES >> 20} MiB; give less text")
+  try: text = data.decode("utf-8-sig")
+  except UnicodeDecodeError as e:
+    raise InputError(f"standard input: byte {e.start} is not UTF-8; convert it, for example with iconv") from None
+  return text.removesuffix("\n").removesuffix("\r")

@@ -1,0 +1,79 @@
+"""
+Byte pair encoding by a list of merges ("gpt2" and "gemma4" in a GGUF file), in the `tokenizers` library.
+
+Sources: byte-level BPE as in GPT-2 (https://github.com/openai/gpt-2/blob/master/src/encoder.py), the `tokenizers`
+library (https://huggingface.co/docs/tokenizers). Where a file leaves a choice, llama.cpp is the reference.
+"""
+from __future__ import annotations
+from collections.abc import Iterator, Set
+from tokenizers import Regex, Tokenizer as Pipeline, models, pre_tokenizers
+from tinygrad_llm.errors import InputError, warn
+from tinygrad_llm.text.pretokenizers import PreType
+from tinygrad_llm.text.sentencepiece import SPACE
+
+def _byte_characters() -> dict[str, int]:
+  """The byte for each character of a byte-level vocabulary: a byte that prints is itself, the others are U+0100 on."""
+  printable = [*range(0x21, 0x7f), *range(0xa1, 0xad), *range(0xae, 0x100)]
+  rest = [b for b in range(256) if b not in printable]
+  return {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(rest)}
+
+_BYTE_OF = _byte_characters()
+
+class BPE:
+  """
+  Words of bytes, or of characters with byte tokens for those that are no token, put together by merges.
+
+  vocab: the ids of the tokens that text may become.
+  tokens: the texts of all tokens, with those that text never becomes: nothing is merged into one.
+  merges: pairs of texts, a space between them, in the order in which they are applied. A merge may make a text that is
+  no token, and another may take it further, as in llama.cpp; where none does, it becomes the tokens of its bytes.
+  """
+  prefix = ""
+
+  def __init__(self, vocab: dict[str, int], tokens: Set[str], merges: list[str], pre: PreType):
+    self._byte_level = pre.byte_level
+    self._vocab, self._spelt = vocab, dict[int, list[int]]()
+    first, never = max(vocab.values(), default=-1) + 1, tokens - vocab.keys()
+    ids = dict(vocab)   # and of the texts that merges need and that are no token, from `first` on
+    pairs: list[tuple[str, str]] = []
+    without, broken = list[str](), list[str]()
+    for merge in dict.fromkeys(merges):   # of equal merges the first counts
+      cut = merge.find(" ", 1)            # a part may itself begin with a space
+      left, right = merge[:cut], merge[cut + 1:]
+      if cut < 0 or not right: broken.append(merge)
+      elif never.isdisjoint(texts := (left, right, left + right)):
+        pairs.append((left, right))
+        if not vocab.keys() >= {*texts}: without.append(merge)
+        for text in texts: ids.setdefault(text, len(ids) - len(vocab) + first)
+    for wrong, what in ((broken, "are not pairs of texts and are left out"),
+                        (without, "need texts that are no tokens; where these remain, they are spelt in bytes")):
+      if wrong: warn(f"tokenizer.ggml.merges: {len(wrong)} of {len(merges)}, such as {ascii(wrong[0])[:80]}, {what}")
+    try:
+      model = models.BPE(vocab=ids, merges=pairs, ignore_merges=pre.ignore_merges, byte_fallback=not pre.byte_level)
+      if len(ids) > len(vocab):   # a word that is one of these texts is no token: its merges are not ignored
+        plain = models.BPE(vocab=ids, merges=pairs, byte_fallback=not pre.byte_level)
+        self._spelt = {i: [j for token in plain.tokenize(text) for j in self._spell(token.value)]
+                       for text, i in ids.items() if i >= first}
+    except Exception as e:
+      raise InputError("tokenizer.ggml.tokens: texts that are not Unicode; convert the model again") from e
+    self._pipeline = Pipeline(model)
+    steps = [pre_tokenizers.Split(Regex(split), "isolated") for split in pre.splits]
+    as_bytes = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)] if pre.byte_level else []
+    self._pipeline.pre_tokenizer = pre_tokenizers.Sequence([*steps, *as_bytes])  # type: ignore[assignment]
+
+  def encode(self, text: str) -> list[int]:
+    """Token ids of a text without special tokens."""
+    text = text if self._byte_level else text.replace(" ", SPACE)
+    ids = self._pipeline.encode(text, add_special_tokens=False).ids
+    return [j for i in ids for j in self._spelt.get(i, (i,))] if self._spelt else ids
+
+  def _spell(self, text: str) -> Iterator[int]:
+    """The token of a text, or those of its bytes; a byte without one is left out."""
+    spelling = text if self._byte_level else [f"<0x{b:02X}>" for b in text.encode()]
+    for part in [text] if text in self._vocab else spelling:
+      if (i := self._vocab.get(part)) is not None: yield i
+
+  def text_bytes(self, text: str) -> bytes:
+    """The bytes that a normal token's text stands for."""
+    if self._byte_level and all(c in _BYTE_OF for c in text): return bytes(_BYTE_OF[c] for c in text)
+    return (text if self._byte_level else text.replace(SPACE, " ")).encode("utf-8", "surrogatepass")

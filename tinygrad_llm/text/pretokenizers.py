@@ -1,0 +1,110 @@
+r"""
+How families of models cut text into words before BPE: the table behind `tokenizer.ggml.pre`.
+
+Each row is the regex of a model's published tokenizer.json, in the form in which llama.cpp's `llama-vocab.cpp` runs it.
+They differ where llama.cpp's engine lacks Unicode classes, and then its form counts, so that a file gives the same ids
+there and here: DeepSeek's ranges of characters hold no spaces; TEKKEN and GPT4O know the case of ASCII letters only and
+count no \p{M} among letters; KIMI knows neither case nor \p{M}, YOUTU no case. Coarser words rarely give other tokens,
+as the merges were learned inside the published words.
+
+PRE_TYPES maps each name that a file may carry to its PreType, PRE_MODELS to the models whose files carry it.
+"""
+from __future__ import annotations
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class PreType:
+  """How a family of models cuts text into words before BPE, and what it does when the file does not say."""
+  splits: tuple[str, ...]       # Oniguruma regexes, each cuts what the ones before it left, matches and rests alike
+  ignore_merges: bool = False   # a word that is a token as a whole skips the merges
+  add_bos: bool = False         # unless tokenizer.ggml.add_bos_token says otherwise
+  byte_level: bool = True       # tokens are spelt in GPT-2's byte characters; else in UTF-8 with U+2581 for spaces
+
+_ENDINGS = "'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])"   # of English words
+_SPACES = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+def _words(digits: str, letter: str = r"\p{L}", other: str = r"[^\s\p{L}\p{N}]",
+           line_end: str = r"[\r\n]*") -> str:
+  return rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?{letter}+|{digits}| ?{other}+{line_end}{_SPACES}"
+
+def _cased(digits: str, ending: str, line_end: str = r"[\r\n/]*", upper: str = r"[\p{L}&&[^a-z]]",
+           lower: str = r"[\p{L}&&[^A-Z]]") -> str:
+  before = r"[^\r\n\p{L}\p{N}]?"
+  return (rf"{before}{upper}*{lower}+{ending}|{before}{upper}+{lower}*{ending}|{digits}"
+          rf"| ?[^\s\p{{L}}\p{{N}}]+{line_end}{_SPACES}")
+
+def _uncased(digits: str, letter: str, line_end: str) -> str:
+  return (rf"[^\r\n\p{{L}}\p{{N}}]?{letter}+(?:{_ENDINGS})?|{digits}"
+          rf"| ?[^\s\p{{L}}\p{{N}}]+{line_end}{_SPACES}")
+
+# cased letters of the Unicode version that DeepSeek's first tokenizers were made with
+_CASED = (
+  "A-Za-z\xb5\xc0-\xd6\xd8-\xf6\xf8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373\u0376\u0377\u037b-\u037d"
+  "\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5\u03f7-\u0481\u048a-\u052f\u0531-\u0556\u10a0-\u10c5"
+  "\u13a0-\u13f5\u13f8-\u13fd\u1c90-\u1cba\u1cbd-\u1cbf\u1d00-\u1d2b\u1d6b-\u1d77\u1d79-\u1d9a\u1e00-\u1f15"
+  "\u1f18-\u1f1d\u1f20-\u1f45\u1f48-\u1f4d\u1f50-\u1f57\u1f59\u1f5b\u1f5d\u1f5f-\u1f7d\u1f80-\u1fb4\u1fb6-\u1fbc\u1fbe"
+  "\u1fc2-\u1fc4\u1fc6-\u1fcc\u1fd0-\u1fd3\u1fd6-\u1fdb\u1fe0-\u1fec\u1ff2-\u1ff4\u1ff6-\u1ffc\u2102\u2107\u210a-\u2113"
+  "\u2115\u2119-\u211d\u2124\u2126\u2128\u212a-\u212d\u212f-\u2134\u2139\u213c-\u213f\u2145-\u2149\u214e\u2183\u2184"
+  "\u2c00-\u2c7b\u2c7e-\u2ce4\u2ceb-\u2cee\u2cf2\u2cf3\ua640-\ua66d\ua680-\ua69b\ua722-\ua76f\ua771-\ua787\ua78b-\ua78e"
+  "\uab70-\uabbf\ufb00-\ufb06\ufb13-\ufb17\uff21-\uff3a\uff41-\uff5a\U00010400-\U0001044f\U000104b0-\U000104d3"
+  "\U000104d8-\U000104fb\U00010c80-\U00010cb2\U00010cc0-\U00010cf2\U000118a0-\U000118df\U0001e900-\U0001e943")
+_EASTERN = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff&&[^\\s]]+"
+_KANA_OR_HAN = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
+_HAN = ("\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ebef\U0002f800-\U0002fa1f")
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
+GPT2 = PreType((_GPT2,))
+STARCODER = PreType((r"\p{N}", _GPT2))
+FALCON = PreType((r"[\p{P}$+<=>^~|`]+", _GPT2, "[0-9][0-9][0-9]"))
+LLAMA3 = PreType((_words(r"\p{N}{1,3}"),), ignore_merges=True, add_bos=True)
+GLM4 = PreType(LLAMA3.splits, ignore_merges=True)
+DBRX = PreType(LLAMA3.splits)
+QWEN2 = PreType((_words(r"\p{N}"),))
+SEED_CODER = PreType((_words(r"\p{N}", line_end=""),))
+QWEN35 = PreType((_words(r"\p{N}", r"[\p{L}\p{M}]", r"[^\s\p{L}\p{M}\p{N}]"),))
+TEKKEN = PreType((_cased(r"\p{N}", ""),), ignore_merges=True, add_bos=True)
+GPT4O = PreType((_cased(r"\p{N}{1,3}", f"(?:{_ENDINGS})?"),))
+KIMI = PreType((rf"[{_HAN}]+|" + _uncased(r"\p{N}{1,3}", rf"[\p{{L}}&&[^{_HAN}]]", r"[\r\n]*"),))
+YOUTU = PreType((
+  "[\uac00-\ud7a3\u3131-\u318e]+"
+  "|[\uff01\u2026\u201c\u201d\u2018\u2019\u2014\uff1a\uff1b\uff0c\u3001-\u303f\ufe30-\ufe4f]+"
+  rf"|[\u3105-\u312f]+|{_KANA_OR_HAN}", _uncased(r"\p{N}", r"[\p{L}\p{M}]", r"[\r\n/]*")), ignore_merges=True)
+DEEPSEEK_LLM = PreType((
+  r"[\r\n]", rf"\s?[{_CASED}]+", "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3001-\u3002]+",
+  r"(?<!\s)\s++$", _EASTERN, r"\p{N}+"))   # a run of spaces is looked at once, not from each of its spaces
+DEEPSEEK_CODER = PreType((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _EASTERN, r"\p{N}"))
+DEEPSEEK_V3 = PreType((
+  r"\p{N}{1,3}", _KANA_OR_HAN,
+  r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+  r"| ?[\p{P}\p{S}]+[\r\n]*" + _SPACES))
+GEMMA4 = PreType((r"\n+",), add_bos=True, byte_level=False)
+
+_TABLE: tuple[tuple[PreType, dict[str, str]], ...] = (
+  (LLAMA3, {"llama-bpe": "Llama 3", "llama3": "Llama 3", "llama-v3": "Llama 3", "falcon3": "Falcon 3",
+            "falcon-h1": "Falcon H1", "pixtral": "Pixtral", "midm-2.0": "Mi:dm 2.0", "lfm2": "LFM2"}),
+  (DBRX, {"dbrx": "DBRX, OLMo 2", "smaug-bpe": "Smaug", "chatglm-bpe": "GLM-4 9B"}),
+  (GLM4, {"glm4": "GLM-4, GLM-4.5, GLM-4.7", "glm5": "GLM-5"}),
+  (QWEN2, {"qwen2": "Qwen 1.5, Qwen 2, Qwen 2.5, Qwen 3", "deepseek-r1-qwen": "DeepSeek R1 distilled to Qwen",
+           "kormo": "KORMo", "megrez": "Megrez", "stablelm2": "StableLM 2", "hunyuan": "Hunyuan A13B",
+           "solar-open": "Solar Open", "grok-2": "Grok 2"}),
+  (SEED_CODER, {"seed-coder": "Seed-Coder, Seed-OSS"}),
+  (QWEN35, {"qwen35": "Qwen 3.5"}),
+  (GPT2, {"gpt-2": "GPT-2", "phi-2": "Phi 2", "gigachat": "GigaChat", "a.x-4.0": "A.X 4.0", "mellum": "Mellum",
+          "exaone4": "EXAONE 4", "mpt": "MPT", "olmo": "OLMo, OLMoE", "jais": "Jais", "trillion": "Trillion",
+          "granite-docling": "Granite Docling"}),
+  (STARCODER, {"starcoder": "StarCoder 2", "smollm": "SmolLM, SmolLM 2", "command-r": "Command R", "refact": "Refact",
+               "codeshell": "CodeShell", "exaone": "EXAONE 3", "minerva-7b": "Minerva", "mellum2": "Mellum 2"}),
+  (FALCON, {"falcon": "Falcon"}),
+  (DEEPSEEK_LLM, {"deepseek-llm": "DeepSeek LLM, DeepSeek V2"}),
+  (DEEPSEEK_CODER, {"deepseek-coder": "DeepSeek Coder"}),
+  (DEEPSEEK_V3, {"deepseek-v3": "DeepSeek V3, DeepSeek R1", "hunyuan-dense": "Hunyuan dense", "hy_v4": "Hunyuan 4",
+                 "joyai-llm": "JoyAI"}),
+  (TEKKEN, {"tekken": "Mistral Nemo and later"}),
+  (GPT4O, {"gpt-4o": "gpt-oss, GPT-4o", "llama4": "Llama 4", "kanana2": "Kanana 2", "talkie": "Talkie",
+           "minimax-m2": "MiniMax M2"}),
+  (KIMI, {"kimi-k2": "Kimi K2, Moonlight"}),
+  (YOUTU, {"youtu": "Youtu-LLM"}),
+  (GEMMA4, {"gemma4": "Gemma 4"}))
+
+PRE_TYPES: dict[str, PreType] = {name: kind for kind, names in _TABLE for name in names}
+PRE_MODELS: dict[str, str] = {name: models for _, names in _TABLE for name, models in names.items()}

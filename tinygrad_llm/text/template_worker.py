@@ -1,0 +1,77 @@
+"""
+Renders the chat templates of one model, in a process of its own that chat_template.py starts.
+
+A template comes out of a file from anywhere. jinja2's sandbox keeps it from reaching Python's internals; it does not
+bound time and memory (`{{ 'a' * 10**10 }}`, `{{ 9**9**9 }}`, nested loops, a parser stack overflow). The system does: a
+timer whose signal ends this process wherever it is, also inside a C function, and a limit on its address space.
+
+Protocol, one line of JSON each: first {"templates": {name: source}, "variables": {..}}, answered by {}; then any number
+of {"name": .., "variables": {..}}, each answered by {"text": ..} or {"error": ..}. The end of the input ends it.
+Only the standard library and jinja2 are imported, so that it starts in 0.1 s.
+"""
+import contextlib, datetime, functools, json, resource, signal, sys
+from collections.abc import Callable
+from typing import Any
+import jinja2, jinja2.ext, jinja2.nodes, jinja2.parser, jinja2.sandbox
+
+SECONDS, MEMORY, CHARACTERS = 1.5, 512 << 20, 16 << 20   # of one rendering; bytes of address space; of its result
+
+class Generation(jinja2.ext.Extension):
+  """`{% generation %}..{% endgeneration %}` marks what an assistant wrote, for training. Here it is the text inside."""
+  tags = {"generation"}
+
+  def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+    next(parser.stream)
+    return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+def raise_exception(message: str) -> None: raise jinja2.TemplateError(message)
+
+def strftime_now(form: str) -> str: return datetime.datetime.now().strftime(form)
+
+def tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: tuple[str, str] | None = None,
+           sort_keys: bool = False) -> str:
+  """As in transformers: unlike jinja2's own filter it leaves `<`, `>`, `&` and `'` as they are."""
+  return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+def environment() -> jinja2.Environment:
+  """What templates expect to find: the names and settings of transformers' `apply_chat_template`."""
+  env = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
+                                                     extensions=[Generation, jinja2.ext.loopcontrols])
+  env.filters["tojson"] = tojson
+  env.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now}
+  return env
+
+def answer(render: Callable[[dict[str, Any]], str], request: dict[str, Any]) -> dict[str, str]:
+  """{"text": ..} or {"error": ..}, whatever a template does."""
+  try:
+    if len(text := render(request)) <= CHARACTERS: return {"text": text}
+    return {"error": f"it made {len(text)} characters, more than {CHARACTERS}"}
+  except MemoryError:
+    return {"error": f"it needs more than {MEMORY >> 20} MiB"}
+  except RecursionError:
+    return {"error": "it recurses too deeply"}
+  except jinja2.TemplateSyntaxError as e:
+    return {"error": f"line {e.lineno}: {e.message}"[:1000]}
+  except jinja2.TemplateError as e:
+    return {"error": str(e)[:1000]}
+  except Exception as e:
+    return {"error": f"{type(e).__name__}: {e}"[:1000]}
+
+def main() -> None:
+  signal.signal(signal.SIGINT, signal.SIG_IGN)   # Ctrl-C is for the program that started this one
+  signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which may have passed on other ideas
+  signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+  for limit, value in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CORE, 0)):
+    with contextlib.suppress(ValueError, OSError): resource.setrlimit(limit, (value, value))
+  env, setup = environment(), json.loads(sys.stdin.readline())
+  compiled = functools.cache(lambda name: env.from_string(setup["templates"][name]))
+  def render(request: dict[str, Any]) -> str:
+    return compiled(request["name"]).render(setup["variables"] | request["variables"])
+  print("{}", flush=True)
+  for line in sys.stdin:
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)   # SIGALRM has no handler: it ends the process
+    reply = json.dumps(answer(render, json.loads(line)))
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    print(reply, flush=True)
+
+if __name__ == "__main__": main()

@@ -1,0 +1,82 @@
+"""What a model thinks, told apart from what it answers, in text that arrives in pieces."""
+from __future__ import annotations
+
+START, THINKING, ANSWER, HEADER = "start", "thinking", "answer", "header"
+Part = tuple[str, str]  # THINKING or ANSWER, and some text
+
+# The marks around thinking that comes before an answer. A template may end a prompt with the first of a pair.
+TAGS = {
+  "<think>": "</think>",  # Qwen 3, DeepSeek R1, GLM, MiniMax
+  "[THINK]": "[/THINK]",  # Magistral
+  "<seed:think>": "</seed:think>",  # Seed-OSS
+  "<|channel>thought": "<channel|>",  # Gemma 4
+}
+# gpt-oss, https://github.com/openai/harmony: messages <|channel|>CHANNEL<|message|>TEXT<|end|>, and <|start|>ROLE
+# before all but the first. Its marks are control tokens and nothing else.
+CHANNEL, MESSAGE, ENDS = "<|channel|>", "<|message|>", {"<|start|>", "<|end|>", "<|return|>", "<|call|>"}
+
+def _begun(text: str, mark: str) -> int:
+  """How many characters at the end of a text may be the beginning of a mark."""
+  return next((n for n in range(min(len(mark) - 1, len(text)), 0, -1) if mark.startswith(text[-n:])), 0)
+
+class Thinking:
+  """
+  Splits one answer into parts. The outcome, parts of a kind put together, does not depend on how the text is cut.
+
+  prompt: the end of the prompt's text, control tokens written out: thinking may have begun there. Otherwise it begins
+  with the answer's first word, or not at all: a tag further on is text. The marks and the space around them are left
+  out.
+  """
+  def __init__(self, prompt: str = ""):
+    prompt = prompt.rstrip()
+    self._close = next((close for tag, close in TAGS.items() if prompt.endswith(tag)), "")
+    self._trim = bool(self._close) or prompt.endswith(f"{CHANNEL}analysis{MESSAGE}")  # drop space until there is text
+    self._mode, self._held, self._last = THINKING if self._trim else START, "", ""
+    self._channels = False
+
+  def push(self, text: str) -> list[Part]:
+    """The parts that are certain after this text."""
+    self._held += text
+    if self._mode == START: self._begin()
+    found = self._think() if self._mode == THINKING else []
+    return found + self._take(len(self._held)) if self._mode == ANSWER else found
+
+  def control(self, token: str) -> list[Part]:
+    """The same for a control token, given as the vocabulary writes it."""
+    if token == CHANNEL or self._channels and token in ENDS:
+      found = [] if self._mode == START else self.flush()
+      self._mode, self._held, self._channels = HEADER, "", True
+      return found
+    if token == MESSAGE and self._mode == HEADER:
+      self._mode = THINKING if self._held.split()[:1] == ["analysis"] else ANSWER
+      self._held, self._close, self._trim = "", "", True
+      return [(self._mode, "\n\n")] if self._mode == self._last else []
+    tag = any(mark.startswith(token) for pair in TAGS.items() for mark in pair)
+    return self.push(token) if tag and self._mode in (START, THINKING) else []
+
+  def flush(self) -> list[Part]:
+    """What was held back, once there is no more text."""
+    if self._mode == START: self._mode = ANSWER
+    if self._mode == THINKING: self._held = self._held.rstrip()
+    return [] if self._mode == HEADER else self._take(len(self._held))
+
+  def _begin(self) -> None:
+    text = self._held.lstrip()
+    if tag := next((tag for tag in TAGS if text.startswith(tag)), ""):
+      self._mode, self._close, self._held, self._trim = THINKING, TAGS[tag], text[len(tag):], True
+    elif not any(tag.startswith(text) for tag in TAGS): self._mode = ANSWER
+
+  def _think(self) -> list[Part]:
+    if self._close and (end := self._held.find(self._close)) >= 0:
+      rest = self._held[end + len(self._close):]
+      found = self._take(len(self._held[:end].rstrip()))
+      self._mode, self._held, self._trim = ANSWER, rest, True
+      return found
+    return self._take(len(self._held[:len(self._held) - _begun(self._held, self._close)].rstrip()))
+
+  def _take(self, length: int) -> list[Part]:
+    text, self._held = self._held[:length], self._held[length:]
+    if self._trim: text = text.lstrip()
+    if not text: return []
+    self._trim, self._last = False, self._mode
+    return [(self._mode, text)]
