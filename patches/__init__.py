@@ -1,7 +1,7 @@
 """
 What stock tinygrad lacks, one module a patch, installed at seams that tinygrad looks up at call time. The rooms:
-schedule, rewrite, vector (CPUs), gpu, runtime, cache; passes.py is what several of them hook into, and explain shows
-them at work.
+lowering (the compiler's own pace), schedule, rewrite, vector (CPUs), gpu, runtime, cache; passes.py is what several of
+them hook into, and explain shows them at work.
 
 A patch module has
   a docstring        Why, How, Numbers (before -> after, on what), Upstream
@@ -19,6 +19,7 @@ import ast, functools, hashlib, importlib, importlib.metadata, importlib.util, o
 TINYGRAD = "0.14.0"
 # in the order of installation, as room.name
 MODULES: tuple[str, ...] = (
+  "lowering.graph_rewrite", "lowering.implicit_inputs", "lowering.type_inference",
   "runtime.workers", "runtime.estimates", "cache.beam_cache", "cache.programs", "runtime.threads", "runtime.dispatch",
   "runtime.huge_pages",
   "passes", "rewrite.reshapes", "rewrite.gathers", "gpu.bitfield_extract", "rewrite.invariant_sums",
@@ -40,7 +41,8 @@ SOURCES = {
   "codegen.late.linearizer": "f1454e9caa7c", "codegen.opt.heuristic": "423b2247207a",
   "codegen.opt.postrange": "8c5eaafbea3b", "codegen.opt.search": "188bb27ba6d6", "codegen.simplify": "d49c84f54255",
   "device": "2f062c9ae776", "engine.jit": "7f098c3f107e", "engine.realize": "7886ebe44219",
-  "engine.worker": "78e2646f9317", "renderer": "4b3792a0d2c8", "renderer.cstyle": "280382aa501d",
+  "engine.worker": "78e2646f9317", "function": "79ac8d746482", "renderer": "4b3792a0d2c8",
+  "renderer.cstyle": "280382aa501d",
   "runtime.ops_cpu": "7749618e303b",
   "runtime.support.hcq": "056d71e00887", "schedule.indexing": "d596506ee7f3", "schedule.rangeify": "50f7df12a629",
   "uop.ops": "af8d1b7e9218"}

@@ -26,6 +26,8 @@ SCHEDULER, BEFORE_OPTS, OPTS, AFTER_OPTS, EXPANDER, BEFORE_LINEARIZE, RENDERER, 
   "the source code",
   "not a kernel's code: BEAM, caches, workers, running")
 
+LOWERING = ("tinygrad.uop.ops", "tinygrad.uop.weak", "tinygrad.function")  # what all of tinygrad is made of
+
 Link = tuple[Callable, Callable[[Callable], None]]  # a function, and what puts another in its place
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def _position(driver: Callable, module: str, name: str) -> int|None:
 def _stage(module: str, name: str) -> tuple[str, int]:
   if module.startswith("tinygrad.schedule"): return SCHEDULER, _position(rangeify.get_kernel_graph, module, name) or 0
   if module.startswith("tinygrad.renderer"): return RENDERER, 0
-  if module == "tinygrad.codegen.opt.search": return AROUND, 0
+  if module == "tinygrad.codegen.opt.search" or module in LOWERING: return AROUND, 0
   driver, last = codegen.full_rewrite_to_sink, "pm_implicit_barriers"
   if (module, name) == (codegen.__name__, driver.__name__): return BEFORE_OPTS, -1
   opts, end = (_names(driver).index(n) for n in ("apply_opts", last))

@@ -1,35 +1,73 @@
 """
-Estimates of a kernel's memory traffic and operations are in their simplest form.
+Estimates of a kernel's memory traffic and operations are in their simplest form, and soon made.
 
 Why: of a kernel for any number of tokens tinygrad adds up the bytes load by load, min(min(a + b, size) + c, size) ..:
   300 loads nest 957 levels deep (MXFP4, 4 of 32 experts). The kernel's key is made of its text, by recursion, which
-  Python ends at 1,000 levels.
-How: min(min(a, size) + b, size) is min(a + b, size) where b is not negative; what is left is simplified.
-Numbers: nodes in the bytes of 300 loads, each of n numbers of one buffer, 1,175 -> 9.
-Upstream: not sent; a rule of its symbolic arithmetic there.
+  Python ends at 1,000 levels. And for each index it copies the set of all nodes that belong to one.
+How: what has the same trip count is counted in integers and multiplied by it once; a buffer's bytes are cut to its
+  size at the end; the nodes of all indices are found in one walk.
+Numbers: nodes in the bytes of 300 loads, each of n numbers of one buffer, 1,175 -> 9. CPU seconds in it for the bundled
+  model's 75 kernels, 0.70 -> 0.33.
+Upstream: not sent; its Estimates.from_uops could do so.
 """
+from __future__ import annotations
+from collections import Counter, defaultdict
+from typing import Any
+from tinygrad.dtype import AddrSpace, dtypes
+from tinygrad.helpers import prod
 from tinygrad.renderer import Estimates
-from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, graph_rewrite, sint
-from tinygrad.uop.symbolic import symbolic
+from tinygrad.uop.ops import GroupOp, Ops, UOp, sint, smin, ssimplify
 
 SEAMS = {
   "tinygrad.renderer:Estimates": "da5a9e4893db",
   "tinygrad.codegen:do_estimates": "40d8df2643c3",
 }
 
-_stock = Estimates.from_uops
+def _index_nodes(uops: tuple[UOp, ...]) -> set[UOp]:
+  """What only says where something is: the nodes of all indices, up to the ends of loops."""
+  indices = [x for u in uops if u.op in (Ops.INDEX, Ops.SHRINK) for x in u.src[1:]]
+  return set(UOp.sink(*indices).toposort(lambda x: x.op is not Ops.END))
 
-def _least(x: UPat) -> UPat:
-  """min(x, c), as UOp.minimum spells it for integers."""
-  return UPat(Ops.MAX, src=[x ^ -1, UPat.cvar("c")]) ^ -1
+def _total(counts: Counter[sint]) -> sint:
+  """The sum of trip counts times what is counted in each."""
+  return ssimplify(sum((trips * n for trips, n in counts.items()), 0))
 
-pm_least = symbolic + PatternMatcher([
-  (_least(_least(UPat.var("x")) + UPat.var("y")), lambda x, y, c: (x + y).minimum(~c.val) if y.vmin >= 0 else None)])
+def _buffer(u: UOp) -> UOp:
+  while u.src and u.op is not Ops.PARAM: u = u.src[0]
+  return u
 
-def simple(x: sint) -> sint: return graph_rewrite(x, pm_least, name="estimates") if isinstance(x, UOp) else x
+def _inner(trips: sint, loop: UOp) -> sint:
+  """The trip count inside of a loop, whose length may depend on what runs in parallel: of that the first counts."""
+  if loop.dtype is dtypes.void: return trips  # nobody knows its length
+  trips = ssimplify(trips * ssimplify(loop.src[0]))
+  if not isinstance(trips, UOp): return trips
+  return ssimplify(trips.substitute({x: x.const_like(0) for x in trips.toposort() if x.op is Ops.SPECIAL}))
 
 def from_uops(uops: tuple[UOp, ...], ignore_indexing: bool = False) -> Estimates:
-  found = _stock(uops, ignore_indexing)
-  return Estimates(simple(found.ops), simple(found.lds), simple(found.mem)).simplify()
+  """Of a linear program: operations on numbers, bytes of loads and stores, and those without what is read again."""
+  operations: Counter[sint] = Counter()
+  traffic: Counter[sint] = Counter()
+  buffers: dict[tuple[UOp, Ops], Counter[sint]] = defaultdict(Counter)
+  outside: list[sint] = []  # the trip counts around each loop
+  trips: sint = 1
+  indexing = _index_nodes(uops) if ignore_indexing else set()
+  for u in uops:
+    if u.op in (Ops.LOAD, Ops.STORE):
+      place, value = u.src[0], u if u.op is Ops.LOAD else u.src[1]
+      if (buffer := _buffer(place)).op is Ops.PARAM:
+        buffers[buffer, u.op][trips] += place.max_numel() * place.dtype.itemsize
+      if place.addrspace is not AddrSpace.REG: traffic[trips] += u.max_numel() * value.dtype.itemsize
+    elif u.op is Ops.RANGE:
+      outside.append(trips)
+      trips = _inner(trips, u)
+    elif u.op is Ops.END: trips = outside.pop()
+    elif u.op is Ops.SPECIAL: trips = ssimplify(trips * ssimplify(u.src[0]))  # it has no end
+    elif u.op is Ops.PARAM:
+      if u.arg.addrspace is AddrSpace.ALU and u.expr == "core_id": trips *= int(u.vmax) + 1
+    elif u in indexing: pass
+    elif u.op in GroupOp.ALU: operations[trips] += (2 if u.op is Ops.MULACC else 1) * u.max_numel()
+    elif u.op is Ops.WMMA: operations[trips] += 2 * prod(u.arg[0]) // u.arg[3]
+  sizes: Any = [smin(_total(counts), buf.max_numel() * buf.dtype.itemsize) for (buf, _), counts in buffers.items()]
+  return Estimates(_total(operations), _total(traffic), ssimplify(sum(sizes)))
 
 def install() -> None: Estimates.from_uops = staticmethod(from_uops)  # type: ignore[method-assign,assignment]

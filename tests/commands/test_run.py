@@ -95,4 +95,5 @@ def test_zig_wrapper(model, tmp_path: pathlib.Path):
          "XDG_CACHE_HOME": str(tmp_path / "cache"), "CACHEDB": str(tmp_path / "cache.db")}
   done = run("--model", model, "--tokens", "1,2", "--count", "2", "--json", env={**env, "CC": ""})
   assert done.returncode == 0, done.stderr
-  assert (tmp_path / "cache" / "tinygrad_llm" / "zig-clang").exists()
+  wrappers = list((tmp_path / "cache" / "tinygrad_llm").iterdir())
+  assert [wrapper.stat().st_mode & 0o777 for wrapper in wrappers] == [0o755]

@@ -2,13 +2,12 @@
 import pickle
 from multiprocessing.reduction import ForkingPickler
 import pytest
-from child import run
+from child import call, run
 from tinygrad import Context, Tensor, UOp, dtypes
 from tinygrad.codegen import to_program
 from tinygrad.engine import realize
 from tinygrad.uop.ops import Ops, sym_infer
 from tinygrad_llm.patches import is_on
-from tinygrad_llm.patches.runtime import estimates
 
 pytestmark = pytest.mark.skipif(not (is_on("workers") and is_on("estimates")), reason="they are off")
 
@@ -29,17 +28,34 @@ def test_buffers_are_sent_with_their_contents():
   x = (Tensor([1., 2., 3.]).realize() * 2).uop
   assert Tensor(sent(x)).tolist() == [2., 4., 6.]
 
-def test_estimates_are_simple():
-  """Windows of n numbers at 80 places of a buffer: stock's bytes are min(min(n + n, size) + n, size) + .."""
+def estimated() -> list:
+  """Of windows of n numbers at 80 places of a buffer: the nodes of its bytes, and the numbers for n = 1, 3, 64."""
   n, x = UOp.variable("n", 1, 64).bind(3), Tensor.empty(512)
   total = sum([x[i:i + n] for i in range(2, 160, 2)], x[:n])
   ast, renderer = realize._get_call_to_compile(total.linear_with_vars()[0].src[-1])
-  with Context(CCACHE=0): program = to_program(ast, renderer)
-  found, stock = program.src[0].arg.estimates, estimates._stock(program.src[1].src, ignore_indexing=True)
-  assert len(found.mem.toposort()) < 20 < 200 < len(stock.mem.toposort())
-  for value in (1, 3, 64):
-    for field in ("ops", "lds", "mem"):
-      assert sym_infer(getattr(found, field), {"n": value}) == sym_infer(getattr(stock, field), {"n": value})
+  with Context(CCACHE=0): found = to_program(ast, renderer).src[0].arg.estimates
+  return [len(found.mem.toposort()), [sym_infer(getattr(found, field), {"n": value}) for value in (1, 3, 64)
+                                      for field in ("ops", "lds", "mem")]]
+
+def test_estimates_are_simple():
+  """Stock's bytes are min(min(n + n, size) + n, size) + .., and as many."""
+  (nodes, numbers), (stock_nodes, stock) = estimated(), call(estimated, NO_ESTIMATES="1").value
+  assert nodes < 20 < 200 < stock_nodes and numbers == stock
+
+def test_estimates_of_loops():
+  """Of a matrix product over rows that a variable counts, one core of several, and an index that is looked up."""
+  found = call(estimates_of_loops).value
+  assert found == call(estimates_of_loops, NO_ESTIMATES="1").value and all(x > 0 for row in found for x in row)
+
+def estimates_of_loops() -> list:
+  n = UOp.variable("n", 1, 32).bind(7)
+  w, x, rows = Tensor.empty(96, 64, dtype="half"), Tensor.empty(32, 64), Tensor.empty(5, dtype="int")
+  found = []
+  for lazy in (x[:n] @ w.T.float(), Tensor.empty(1 << 18) * 2, w[rows].float().max(-1), Tensor.empty(40, 40).softmax()):
+    for step in lazy.linear_with_vars()[0].src:
+      estimates = to_program(*realize._get_call_to_compile(step)).src[0].arg.estimates
+      found.append([sym_infer(getattr(estimates, field), {"n": 7}) for field in ("ops", "lds", "mem")])
+  return found
 
 def test_workers_and_estimates_switched_off():
   code = """

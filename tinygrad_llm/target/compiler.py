@@ -1,6 +1,6 @@
 """The C compiler of tinygrad's CPU device: `CC`, `clang` from PATH, or the ziglang wheel behind a wrapper of ours."""
 from __future__ import annotations
-import importlib.util, os, pathlib, shlex, shutil, subprocess
+import hashlib, importlib.util, os, pathlib, shlex, shutil, subprocess
 from tinygrad_llm.errors import InputError
 
 def use_c_compiler() -> None:
@@ -24,13 +24,14 @@ def _version(cc: str) -> str:
   except (OSError, subprocess.TimeoutExpired): return ""
 
 def _wrapper(zig: pathlib.Path) -> pathlib.Path:
-  """An executable that runs `zig clang`: tinygrad calls CC as one word."""
+  """An executable that runs `zig clang`, for tinygrad calls CC as one word; one for each zig: the cache is shared."""
   cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "tinygrad_llm"
-  path, text = cache / "zig-clang", f'#!/bin/sh\nexec {shlex.quote(str(zig))} clang "$@"\n'
+  path = cache / f"zig-clang-{hashlib.sha256(bytes(zig)).hexdigest()[:8]}"
+  text = f'#!/bin/sh\nexec {shlex.quote(str(zig))} clang "$@"\n'
   try:
     if not path.exists() or path.read_text() != text:
       cache.mkdir(parents=True, exist_ok=True)
-      (fresh := path.with_name(f"zig-clang.{os.getpid()}")).write_text(text)
+      (fresh := path.with_name(f"{path.name}.{os.getpid()}")).write_text(text)
       fresh.chmod(0o755)
       fresh.replace(path)
   except OSError as e:

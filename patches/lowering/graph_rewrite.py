@@ -1,0 +1,135 @@
+"""
+A graph is rewritten in fewer steps of Python, and not again where it is known that no rule matches.
+
+Why: most of the time that a kernel takes to be lowered goes into graph_rewrite. It puts each node on its stack two or
+  three times and asks a context variable each time; and it begins anew at a graph that it has just left as it is: three
+  of four visits of UOp.simplify do.
+How: a node whose sources are done is not put on the stack, nor is what a rule made of it; the rules that may match are
+  found by a node's operation and those of its sources, in one look; without a context, what matches depends on the node
+  alone, so a graph in which nothing matched is marked as one for the next rewrite by the same rules.
+Numbers: CPU seconds to the first token of the bundled model, caches empty, PARALLEL=0: 17.4 -> 15.9 (2-core AMD EPYC),
+  with the other two of this room on.
+Upstream: not sent; its RewriteContext could be this one.
+"""
+from __future__ import annotations
+import itertools
+from typing import Any
+from tinygrad.dtype import DType
+from tinygrad.uop import ops
+from tinygrad.uop.ops import BottomUpGate, Ops, PatternMatcher, RewriteContext, UOp
+
+SEAMS = {
+  "tinygrad.uop.ops:RewriteContext": "a7faa5357f17",
+  "tinygrad.uop.ops:PatternMatcher": "0f58da63cb85",
+  "tinygrad.uop.ops:graph_rewrite": "04e56264ac2f",
+  "tinygrad.uop.ops:_rebuild_dtype": "ec57f21a1460",
+}
+
+CALLS = (Ops.FUNCTION, Ops.CALL)
+NEW, PLACED, SAME = range(3)  # a node; one whose sources are on the stack or done; one that became another
+_serial = itertools.count()
+
+def rewrite(self: Any, uop: UOp, ctx: Any = None) -> UOp|None:
+  """What the first rule makes of a node, None if none makes anything else of it."""
+  if uop.op not in self.pdict: return None
+  if (below := uop.__dict__.get("_below")) is None: uop.__dict__["_below"] = below = frozenset([x.op for x in uop.src])
+  try: rules = self.by_ops[uop.op, below]
+  except AttributeError: self.by_ops, rules = {}, None
+  except KeyError: rules = None
+  if rules is None: rules = self.by_ops[uop.op, below] = [rule for rule in self.pdict[uop.op] if rule[2] <= below]
+  for _, match, _ in rules:
+    if (made := match(uop, ctx)) is not None and made is not uop: return made
+  return None
+
+def _dtype(n: UOp, src: list[UOp]) -> DType:
+  for old, new in zip(n.src, src):
+    if old.dtype is not new.dtype: return ops.dtype_from_uop(n.op, tuple(src), n.arg) or n.dtype
+  return n.dtype
+
+def _mark(context: RewriteContext) -> str|None:
+  """The name of the attribute of graphs in which nothing matches; None if that depends on more than the graph."""
+  rules = context.pm
+  if context.bpm is not None or context.ctx is not None or type(rules) is not PatternMatcher: return None
+  if (name := vars(rules).get("mark")) is None: vars(rules)["mark"] = name = f"_no_match_{next(_serial)}"
+  return name + "_calls" * context.enter_calls
+
+def _before(context: RewriteContext, n: UOp) -> tuple[UOp, bool]:
+  """What the rules of bpm make of a node, and whether they say that its sources are none of theirs."""
+  now, seen = n, {n}
+  while True:
+    try: made = context.cached_bpm_rewrite(now)
+    except BottomUpGate: return now, True
+    if made is None: return now, False
+    if made in seen: raise RuntimeError("infinite loop in graph_rewrite: a rule leads back to where it began")
+    seen.add(now := made)
+
+def unified_rewrite(self: RewriteContext, root: UOp) -> UOp:
+  """A graph in which no rule matches any more: bpm's are tried before a node's sources are looked at, pm's after it."""
+  mark = _mark(self)
+  if mark is not None and mark in root.__dict__: return root
+  done, bpm, enter_calls, ctx, limit = self.replace, self.bpm, self.enter_calls, self.ctx, ops.REWRITE_STACK_LIMIT.value
+  match = None if self.pm is None else self.pm.rewrite
+  todo: list[tuple[UOp, int, UOp]] = [(root, NEW, root)]
+  seen = {root}                                        # were on the stack once
+  waiting: dict[UOp, list[tuple[UOp, int, UOp]]] = {}  # for a node that is further down on the stack
+
+  while todo:
+    n, state, now = todo.pop()
+    if n in done: continue
+    result, chain = None, [n]  # the nodes that become the same: n, what became of it, what became of that
+    if state == SAME and (result := done.get(now)) is None:
+      waiting.setdefault(now, []).append((n, SAME, now))
+      continue
+    while result is None:
+      if state == NEW:
+        if mark is not None and mark in now.__dict__:
+          result = now
+          break
+        if bpm is not None:
+          now, gated = _before(self, now)
+          if gated:
+            result = now
+            break
+        if not enter_calls and now.op in CALLS and (now.op is Ops.FUNCTION or now.src[0].op in UOp._OPAQUE_CALL_BODIES):
+          done[now.src[0]] = now.src[0]  # a body is no part of the graph
+      src: list[UOp] = []
+      changed = False
+      for x in now.src:
+        if (y := done.get(x)) is None: break
+        if y is not x: changed = True
+        src.append(y)
+      else:
+        if changed: made: UOp|None = UOp(now.op, _dtype(now, src), tuple(src), now.arg, now.tag)
+        else:
+          made = match(now, ctx) if match is not None else None
+          if made is None:
+            if mark is not None: now.__dict__[mark] = True
+            result = now
+            break
+        assert made is not None
+        if (result := done.get(made)) is None:
+          chain.append(made)
+          now, state = made, NEW
+          if len(chain) > limit: raise RuntimeError("infinite loop in graph_rewrite: a node is rewritten without end")
+        continue
+      # a source is not done
+      todo.extend([(same, SAME, chain[-1]) for same in chain[:-1]])
+      if state == NEW:
+        todo.append((chain[-1], PLACED, now))
+        for x in reversed(now.src):
+          if x not in seen:
+            todo.append((x, NEW, x))
+            seen.add(x)
+        if len(todo) > limit: raise RuntimeError("infinite loop in graph_rewrite: the graph grows without end")
+      else: waiting.setdefault(x, []).append((chain[-1], PLACED, now))
+      break
+    if result is not None:
+      for same in chain: done[same] = result
+      if waiting:
+        for same in chain:
+          if same in waiting: todo.extend(waiting.pop(same))
+  return done[root]
+
+def install() -> None:
+  PatternMatcher.rewrite = rewrite  # type: ignore[method-assign]
+  RewriteContext.unified_rewrite = unified_rewrite  # type: ignore[method-assign]

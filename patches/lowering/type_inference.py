@@ -1,0 +1,76 @@
+"""
+A node's dtype and shape, without asking what else it might be.
+
+Why: tinygrad finds them by a match over some sixty operations, one comparison each, and arithmetic, the most of a
+  graph, comes last; a property of a node is computed over its topologically sorted graph though its sources have
+  theirs.
+How: arithmetic whose sources agree has their dtype and shape, a load its source's, a constant none; whatever else
+  there is, and wherever sources differ, is asked as ever. A property whose sources have theirs is computed at once.
+Numbers: CPU seconds to the first token of the bundled model, caches empty, PARALLEL=0: 19.7 -> 17.4 (2-core AMD EPYC),
+  with implicit_inputs on.
+Upstream: not sent; two tables by operation would do there.
+"""
+from __future__ import annotations
+from typing import Any
+from tinygrad.dtype import DType, dtypes
+from tinygrad.uop import ops, weak
+from tinygrad.uop.ops import GroupOp, Ops, UOp, recursive_property, sint
+
+SEAMS = {
+  "tinygrad.uop.ops:dtype_from_uop": "1ee1a4803d30",
+  "tinygrad.uop.ops:promo_dtype": "4d0e830cc2eb",
+  "tinygrad.uop.ops:recursive_property": "900fc653014f",
+  "tinygrad.uop.ops:UOp._shape": "2a304e2c72d9",
+}
+
+COMPARISONS = frozenset(GroupOp.Comparison)
+ARITHMETIC = frozenset(GroupOp.Binary - GroupOp.Comparison - {Ops.SHL, Ops.SHR} | {Ops.MULACC})
+OF_FIRST = frozenset(GroupOp.Movement | {
+  Ops.LOAD, Ops.REDUCE, Ops.AFTER, Ops.RANGE, Ops.STAGE, Ops.SPECIAL, Ops.CONTIGUOUS})
+CASTS = frozenset({Ops.CAST, Ops.BITCAST})
+NO_VALUE = frozenset({Ops.STORE, Ops.END, Ops.SINK, Ops.GROUP})
+
+_stock_dtype, _stock_shape = ops.dtype_from_uop, UOp.__dict__["_shape"].fxn
+
+def dtype_from_uop(op: Ops, src: tuple[UOp, ...], arg: Any) -> DType|None:
+  """The dtype of an operation; None if its maker has to say it."""
+  if op in ARITHMETIC:
+    first = src[0].dtype
+    for x in src:
+      if x.dtype is not first: return _stock_dtype(op, src, arg)
+    return first
+  if op in OF_FIRST: return src[0].dtype
+  if op in CASTS and isinstance(arg, DType): return arg
+  if op in COMPARISONS: return dtypes.bool
+  if op in NO_VALUE: return dtypes.void
+  return _stock_dtype(op, src, arg)
+
+ELEMENTWISE = frozenset(GroupOp.Broadcastable)
+SHAPE_OF_FIRST = frozenset({Ops.LOAD, Ops.STORE, Ops.AFTER, Ops.END, Ops.CONTIGUOUS, Ops.CAST} | GroupOp.Unary)
+SCALARS = frozenset({Ops.CONST, Ops.RANGE, Ops.SPECIAL})
+
+def _shape(node: UOp) -> tuple[sint, ...]|None:
+  """The shape of a node; None if it has none."""
+  if (op := node.op) in ELEMENTWISE:
+    if (first := node.src[0]._shape) is None: return _stock_shape(node)
+    for x in node.src:
+      if (shape := x._shape) is not first and shape != first: return _stock_shape(node)
+    return first
+  if op in SCALARS: return ()
+  return node.src[0]._shape if op in SHAPE_OF_FIRST else _stock_shape(node)
+
+_stock_get = recursive_property.__get__
+
+def _get(self: Any, node: UOp|None, owner: Any = None) -> Any:
+  """The property of a node, from those of its sources."""
+  if node is None: return self
+  if (name := self.nm) in (known := node.__dict__): return known[name]
+  for x in node.src:
+    if name not in x.__dict__: return _stock_get(self, node, owner)
+  known[name] = value = self.fxn(node)
+  return value
+
+def install() -> None:
+  ops.dtype_from_uop = weak.dtype_from_uop = dtype_from_uop
+  UOp._shape = recursive_property(_shape)  # type: ignore[method-assign,assignment]
+  recursive_property.__get__ = _get  # type: ignore[method-assign,assignment]
