@@ -145,10 +145,12 @@ for dtype in (dtypes.uint32, dtypes.half, dtypes.uint8):
 @pytest.fixture(scope="module")
 def small(model_file) -> str: return str(model_file(types="Q8_0", layers=1, context=96))
 
-def test_json_and_table(small):
-  done = run("-m", small, "--json")
-  found = json.loads(done.stdout)
-  assert done.stdout.count("\n") == 1
+@pytest.fixture(scope="module")
+def as_json(small) -> str: return run("-m", small, "--json").stdout
+
+def test_json_and_table(small, as_json):
+  found = json.loads(as_json)
+  assert as_json.count("\n") == 1
   assert {"target", "kernels", "bytes", "roles"} <= found.keys()
   keys = {"role", "count", "bytes", "opts", "global_size", "local_size", "registers", "stack", "load_bytes"}
   assert all(keys <= row.keys() for row in found["roles"])
@@ -158,8 +160,8 @@ def test_json_and_table(small):
   assert len(lines) == len(found["roles"]) + 2
   assert f"{found['kernels']} kernels" in lines[-1]
 
-def test_source(small):
-  row = json.loads(run("-m", small, "--json").stdout)["roles"][-1]
+def test_source(small, as_json):
+  row = json.loads(as_json)["roles"][-1]
   source = run("-m", small, "--source", row["role"]).stdout
   assert "data0" in source
   assert "{" in source

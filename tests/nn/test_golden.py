@@ -37,6 +37,8 @@ def stepped(path: pathlib.Path, ids: list[int]) -> np.ndarray:
   llm = tinygrad_llm.load(str(path), max_context=128)
   return np.stack([llm.step(token, position) for position, token in enumerate(ids)])
 
+WITHOUT = ("llama-Q4_K_M", "deepseek2-Q4_K_M", "gpt-oss-MXFP4_MOE")  # a head of its own, latent attention, biases
+
 @pytest.mark.parametrize("name", ["llama-Q4_K_M", "llama-Q6_K", "llama-Q8_0", "qwen3-Q4_K_M", "deepseek2-Q4_K_M",
                                   "olmoe-Q4_K_M", "qwen3moe-Q4_K_M", "gpt-oss-MXFP4_MOE"])
 def test_activations_of_8_bits(name: str, tmp_path: pathlib.Path, monkeypatch):
@@ -48,8 +50,9 @@ def test_activations_of_8_bits(name: str, tmp_path: pathlib.Path, monkeypatch):
   ours = stepped(path, ids)
   assert kl(exact, ours) <= kl(exact, golden["logits"])
   assert (ours.argmax(-1) == exact.argmax(-1)).mean() >= 0.95
-  monkeypatch.setenv("NO_Q8_ACTIVATIONS", "1")
-  assert kl(exact, stepped(path, ids)) < 1e-5 < kl(exact, ours)
+  if name in WITHOUT:
+    monkeypatch.setenv("NO_Q8_ACTIVATIONS", "1")
+    assert kl(exact, stepped(path, ids)) < 1e-5 < kl(exact, ours)
 
 
 @pytest.fixture(scope="module")
