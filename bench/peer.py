@@ -11,7 +11,7 @@ are lines of JSON on the child's stdin and stdout; what libraries print goes to 
   kernels                                     -> {"kernels": ..}, a hash of those that ran; "" if it is not known
 """
 from __future__ import annotations
-import base64, json, os, signal, subprocess, sys, tempfile, time
+import abc, base64, json, os, signal, subprocess, sys, tempfile, time
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 import numpy as np
@@ -27,6 +27,36 @@ class Worker(Protocol):
     """ns of `passes` runs; the depth is filled, and one token is fed to wake the threads, before the clock starts."""
   def logits(self, n: int) -> np.ndarray:
     """(vocab_size,) float32 after ids[:n], from an empty context."""
+
+class CachedPositions(abc.ABC):
+  """The clock of a worker that keeps the positions of one sequence, of which it can drop the last."""
+  depth = 0  # positions that are filled before the clock starts
+
+  @abc.abstractmethod
+  def keep(self, n: int) -> None:
+    """Drops all positions but the first n."""
+  @abc.abstractmethod
+  def feed(self, first: int, last: int) -> Any:
+    """Computes ids[first:last], one at least, at these positions, and the logits after the last."""
+
+  def restart(self) -> None:
+    self.depth = 0
+    self.keep(0)
+
+  def time(self, n_prompt: int, n_gen: int, n_depth: int, passes: int) -> int:
+    """See Worker. One of n_prompt and n_gen is 0."""
+    if n_depth != self.depth:
+      self.restart()
+      if n_depth: self.feed(0, n_depth)
+      self.depth = n_depth
+    self.keep(n_depth)
+    self.feed(n_depth, n_depth + 1)
+    start = time.perf_counter_ns()
+    for _ in range(passes):
+      self.keep(n_depth)
+      if n_prompt: self.feed(n_depth, n_depth + n_prompt)
+      for i in range(n_depth, n_depth + n_gen): self.feed(i, i + 1)
+    return time.perf_counter_ns() - start
 
 @runtime_checkable
 class Compiles(Protocol):

@@ -9,16 +9,14 @@ import pathlib
 import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import os
-import time
 from typing import Any
 import llama_cpp as lc
 import numpy as np
-from bench.peer import serve
+from bench.peer import CachedPositions, serve
 
-class LlamaCpp:
+class LlamaCpp(CachedPositions):
   model: Any
   context: Any
-  depth = 0
 
   def load(self, model: str, ids: list[int], threads: int, settings: dict[str, Any]) -> str:
     self.silence = lc.llama_log_callback(lambda *_: None)  # kept: the library calls it
@@ -38,11 +36,11 @@ class LlamaCpp:
     self.batch = lc.llama_n_batch(self.context)
     return f"llama-cpp-python {lc.__version__}, {lc.llama_print_system_info().decode().strip(' |')}"
 
-  def _keep(self, n: int) -> None:
+  def keep(self, n: int) -> None:
     """Drops all positions but the first n."""
     lc.llama_memory_seq_rm(lc.llama_get_memory(self.context), 0, n, -1)
 
-  def _feed(self, first: int, last: int) -> None:
+  def feed(self, first: int, last: int) -> None:
     """Computes ids[first:last] at these positions, and the logits after the last."""
     for start in range(first, last, self.batch):
       part = self.ids[start:min(last, start + self.batch)]
@@ -51,24 +49,9 @@ class LlamaCpp:
         raise ValueError(f"llama_decode returned {code}")
       lc.llama_synchronize(self.context)
 
-  def time(self, n_prompt: int, n_gen: int, n_depth: int, passes: int) -> int:
-    if n_depth != self.depth:
-      self._keep(0)
-      self._feed(0, n_depth)
-      self.depth = n_depth
-    self._keep(n_depth)
-    self._feed(n_depth, n_depth + 1)
-    start = time.perf_counter_ns()
-    for _ in range(passes):
-      self._keep(n_depth)
-      if n_prompt: self._feed(n_depth, n_depth + n_prompt)
-      for i in range(n_depth, n_depth + n_gen): self._feed(i, i + 1)
-    return time.perf_counter_ns() - start
-
   def logits(self, n: int) -> np.ndarray:
-    self.depth = 0
-    self._keep(0)
-    self._feed(0, n)
+    self.restart()
+    self.feed(0, n)
     vocab_size = lc.llama_vocab_n_tokens(lc.llama_model_get_vocab(self.model))
     return np.ctypeslib.as_array(lc.llama_get_logits_ith(self.context, -1), (vocab_size,)).copy()
 

@@ -10,20 +10,18 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import importlib.metadata
 import os
-import time
 from typing import Any
 import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import make_prompt_cache, trim_prompt_cache
 from mlx_lm.utils import load_model
-from bench.peer import serve
+from bench.peer import CachedPositions, serve
 
 STEP = 2048
 
-class MLX:
+class MLX(CachedPositions):
   model: Any
   cache: Any
-  depth = 0
 
   def load(self, model: str, ids: list[int], threads: int, settings: dict[str, Any]) -> str:
     """threads: the environment has said it already, to the libraries that listen."""
@@ -34,11 +32,11 @@ class MLX:
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("mlx", "mlx-lm"))
     return f"{versions} on {mx.default_device()}"
 
-  def _keep(self, n: int) -> None:
+  def keep(self, n: int) -> None:
     """Drops all positions but the first n."""
     trim_prompt_cache(self.cache, self.cache[0].offset - n)
 
-  def _feed(self, first: int, last: int) -> mx.array:
+  def feed(self, first: int, last: int) -> mx.array:
     """Computes ids[first:last] at these positions; (vocab_size,) float32 after the last."""
     for start in range(first, last - 1, STEP):
       self.model(mx.array(self.ids[start:min(last - 1, start + STEP)])[None], cache=self.cache)
@@ -47,23 +45,8 @@ class MLX:
     mx.eval(logits)
     return logits
 
-  def time(self, n_prompt: int, n_gen: int, n_depth: int, passes: int) -> int:
-    if n_depth != self.depth:
-      self._keep(0)
-      self._feed(0, n_depth)
-      self.depth = n_depth
-    self._keep(n_depth)
-    self._feed(n_depth, n_depth + 1)
-    start = time.perf_counter_ns()
-    for _ in range(passes):
-      self._keep(n_depth)
-      if n_prompt: self._feed(n_depth, n_depth + n_prompt)
-      for i in range(n_depth, n_depth + n_gen): self._feed(i, i + 1)
-    return time.perf_counter_ns() - start
-
   def logits(self, n: int) -> np.ndarray:
-    self.depth = 0
-    self._keep(0)
-    return np.array(self._feed(0, n))
+    self.restart()
+    return np.array(self.feed(0, n))
 
 if __name__ == "__main__": serve(MLX())

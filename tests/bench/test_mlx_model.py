@@ -192,8 +192,8 @@ def test_positions_are_kept_and_dropped(llama, tmp_path):
   (peer := MLX()).load(str(tmp_path), IDS, 1, {})
   want = peer.logits(12)
   assert peer.time(6, 0, 6, 2) > 0 and peer.time(0, 4, 6, 1) > 0
-  peer._keep(6)
-  np.testing.assert_allclose(np.array(peer._feed(6, 12)), want, atol=0.02 * want.std())
+  peer.keep(6)
+  np.testing.assert_allclose(np.array(peer.feed(6, 12)), want, atol=0.02 * want.std())
   np.testing.assert_array_equal(peer.logits(12), want)
 
 @has_mlx

@@ -21,7 +21,7 @@ from synthetic import write_model
 import tinygrad_llm
 from bench import gpu_check, models, peers, plot
 from bench.bandwidth import ReadBandwidth
-from bench.peer import Peer, PeerFailed
+from bench.peer import CachedPositions, Peer, PeerFailed
 from bench.random_model import TINY, quant_named, random_rows, write_random
 from tinygrad_llm import InputError
 from tinygrad_llm.bench import ModelInfo, Result, Runner, Test, deviation, make_tests, numbers, random_tokens, report
@@ -295,6 +295,24 @@ def test_a_peer_that_does_not_start():
   with pytest.raises(PeerFailed, match="exit code 1: ModuleNotFoundError: No module named 'nothing_of_that_name'"):
     peer.load("m", [], 1, {})
   peer.close()
+
+def test_only_what_is_asked_for_is_timed():
+  """The depth is filled, and one token fed, before the clock starts; each pass begins at the depth."""
+  class Worker(CachedPositions):
+    held, fed = 0, list[tuple[int, int]]()
+    def keep(self, n: int) -> None:
+      assert n <= self.held
+      self.held = n
+    def feed(self, first: int, last: int) -> None:
+      assert first == self.held < last
+      self.held = last
+      self.fed.append((first, last))
+  worker = Worker()
+  for args, wanted in (((3, 0, 0, 2), [(0, 1), (0, 3), (0, 3)]), ((0, 2, 5, 1), [(0, 5), (5, 6), (5, 6), (6, 7)]),
+                       ((2, 0, 5, 1), [(5, 6), (5, 7)]), ((0, 1, 0, 1), [(0, 1), (0, 1)])):
+    assert worker.time(*args) > 0
+    assert worker.fed == wanted
+    worker.fed.clear()
 
 def test_environments_of_the_peers(monkeypatch):
   for switch in ("NO_PATCHES", f"NO_{PATCHES[0].upper()}"): monkeypatch.setenv(switch, "1")
