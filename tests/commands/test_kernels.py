@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import tinygrad_llm
-from kernel_cases import CASES, FOLDER, TARGETS, golden, has_cuda_wheels, measure, moved, pinned, text
+from kernel_cases import CASES, FOLDER, SPANNING, TARGETS, golden, has_cuda_wheels, measure, moved, pinned, text
 from tinygrad.uop.ops import Ops
 from tinygrad_llm import InputError, kernels
 from tinygrad_llm.files import gguf
@@ -18,23 +18,27 @@ cuda = pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC w
 
 # *** the suite ***
 
-@pytest.mark.parametrize("target", [pytest.param(t, marks=cuda if t.startswith("CUDA") else ()) for t in TARGETS])
-@pytest.mark.parametrize("name", CASES)
+def measured(name: str, target: str) -> dict:
+  return measure(target, tuple(case for case, where in SPANNING if where == target))[name]
+
+@pytest.mark.parametrize(("name", "target"), [pytest.param(*pair, marks=cuda if pair[1].startswith("CUDA") else ())
+                                              for pair in SPANNING])
 def test_kernels_are_the_accepted_ones(name: str, target: str):
   """Exactly: for the worse and for the better. Either way `make accept`, and the commit says why."""
-  found = measure(target)[name]
+  found = measured(name, target)
   assert not (lines := moved(golden(name).get(target), pinned(found))), f"{name} {target}: {lines}\nrun: make accept"
 
-@pytest.mark.parametrize("target", [pytest.param(t, marks=cuda) for t in TARGETS if t.startswith("CUDA")])
-@pytest.mark.parametrize("name", CASES)
+@cuda
+@pytest.mark.parametrize(("name", "target"), [pair for pair in SPANNING if pair[1].startswith("CUDA")])
 def test_nothing_spills(name: str, target: str):
-  rows = measure(target)[name]["roles"]
+  rows = measured(name, target)["roles"]
   assert [row["stack"] for row in rows] == [0] * len(rows), [row["role"] for row in rows if row["stack"]]
   assert all(0 < row["registers"] < 255 for row in rows)
 
 def test_golden_files_are_those_of_the_cases():
   assert {path.stem for path in FOLDER.glob("*.json")} == set(CASES)
   for name in CASES: assert golden(name).keys() == TARGETS.keys()
+  assert {name for name, _ in SPANNING} == set(CASES) and {target for _, target in SPANNING} == set(TARGETS)
 
 def report(**row) -> dict:
   defaults = {"role": "act", "count": 1, "bytes": 8, "ops": 1, "name": "E", "types": [], "opts": [], "global_size": [1],
@@ -75,7 +79,7 @@ def path(model_file) -> str: return str(model_file(types="Q4_K_M", dim=256, ffn=
 def test_it_is_the_step_that_runs(path):
   """Kernel for kernel; and its cost is that of run --json."""
   llm = tinygrad_llm.load(path)
-  list(llm.generate([1, 2, 3], max_tokens=1, ignore_eos=True))
+  for position in range(3): llm.step(position + 1, position)
   step = kernels.decode_programs(path, depth=3)
   assert [(p.info.name, p.source) for p in step] == programs_of(llm.steps.decode_linear)
   found = kernels.report("CPU", step)

@@ -89,10 +89,11 @@ def test_no_compiler(model, tmp_path: pathlib.Path):
 
 @pytest.mark.skipif(shutil.which("zig") is None and not any(pathlib.Path(p, "ziglang").exists() for p in sys.path),
                     reason="the ziglang wheel is not installed")
-def test_zig_wrapper(model, tmp_path: pathlib.Path):
+def test_zig_wrapper(model_file, tmp_path: pathlib.Path):
   """An empty PATH and an empty cache: the wrapper is made and used."""
   env = {"PATH": "/usr/bin:/bin" if shutil.which("clang", path="/usr/bin:/bin") is None else str(tmp_path),
          "XDG_CACHE_HOME": str(tmp_path / "cache"), "CACHEDB": str(tmp_path / "cache.db")}
+  model = str(model_file(types="F32", layers=1, context=96))
   done = run("--model", model, "--tokens", "1,2", "--count", "2", "--json", env={**env, "CC": ""})
   assert done.returncode == 0, done.stderr
   wrappers = list((tmp_path / "cache" / "tinygrad_llm").iterdir())

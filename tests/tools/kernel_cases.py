@@ -1,7 +1,8 @@
 """
 The cases of the kernel regression suite: what a decode step compiles to, exactly, for each of TARGETS.
 
-kernels/*.json hold what is accepted, one row a line; test_kernels.py compares. A win must be recorded, too.
+kernels/*.json hold what is accepted, one row a line. A win must be recorded, too. `make test` compares SPANNING, in
+which every case and every target is; `make accept` measures all of them and tells what moved (CI does it each week).
 
   python tests/tools/kernel_cases.py [CASE ..]              rewrites them and prints what moved (make accept)
   python tests/tools/kernel_cases.py --measure TARGET DIR   JSON of what the models in DIR compile to, for a child
@@ -35,6 +36,9 @@ CASES: dict[str, dict[str, Any]] = {
   "qwen3-0.6b-Q4_K_M": {"arch": "qwen3", "dim": 1024, "ffn": 3072, "layers": 2, "heads": 16, "kv_heads": 8,
                         "head_dim": 128, "vocab": 151936, "types": "Q4_K_M"},
 }
+SPANNING = [("llama-1b-Q4_K_M", target) for target in TARGETS] + [
+  ("llama-1b-F16", "CPU"), ("smollm-135m-Q8_0", "CPU"), ("llama-1b-Q8_0", "CUDA:sm_87"),
+  ("llama-1b-Q6_K", "CUDA:sm_90"), ("qwen3-0.6b-Q4_K_M", "CUDA:sm_90")]
 PINNED = ("role", "count", "bytes", "ops", "name", "types", "opts", "global_size", "local_size", "load_bytes")
 
 def has_cuda_wheels() -> bool:
@@ -46,13 +50,13 @@ def measurable() -> list[str]:
   return [name for name in TARGETS if has_cuda_wheels() or not name.startswith("CUDA")]
 
 @functools.cache
-def measure(target: str) -> dict[str, Any]:
+def measure(target: str, names: tuple[str, ...] = tuple(CASES)) -> dict[str, Any]:
   """{case: what kernels.report says}, from a process of its own with nothing in its environment that moves kernels."""
   keep = ("PATH", "HOME", "PYTHONPATH", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME", "CACHEDB", "CC")
   env = {name: os.environ[name] for name in keep if name in os.environ}
   env |= {"NUM_CPU_THREADS": str(THREADS), "PARALLEL": os.environ.get("PARALLEL", str(os.cpu_count()))}
   with tempfile.TemporaryDirectory() as folder:
-    for name, shape in CASES.items(): write_model(pathlib.Path(folder) / f"{name}.gguf", **shape, header=True)
+    for name in names: write_model(pathlib.Path(folder) / f"{name}.gguf", **CASES[name], header=True)
     command = [sys.executable, __file__, "--measure", TARGETS[target], folder]
     done = subprocess.run(command, env=env, capture_output=True, text=True)
   assert done.returncode == 0, done.stderr[-2000:]
