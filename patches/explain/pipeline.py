@@ -26,8 +26,6 @@ SCHEDULER, BEFORE_OPTS, OPTS, AFTER_OPTS, EXPANDER, BEFORE_LINEARIZE, RENDERER, 
   "the source code",
   "not a kernel's code: BEAM, caches, workers, running")
 
-LOWERING = ("tinygrad.uop.ops", "tinygrad.uop.weak", "tinygrad.function")  # what all of tinygrad is made of
-
 Link = tuple[Callable, Callable[[Callable], None]]  # a function, and what puts another in its place
 
 @dataclass(frozen=True)
@@ -60,6 +58,11 @@ def _is_ours(code: Any) -> bool:
   return isinstance(code, (types.FunctionType, type)) and code.__module__.startswith(f"{patches.__name__}.") \
     and not code.__module__.startswith(f"{__package__}.")
 
+def _is_for_kernels(value: Any) -> bool:
+  """Whether it may change them, unlike what only makes them sooner."""
+  sooner = f"{patches.__name__}.lowering."
+  return any(_is_ours(code) and not code.__module__.startswith(sooner) for code in _codes(value))
+
 def _codes(value: Any) -> list[Any]:
   """The functions and classes that something installed is made of, in the order of their calls."""
   if isinstance(value, staticmethod): value = value.__func__
@@ -82,9 +85,11 @@ def chain(function: Callable, put: Callable[[Callable], None] = lambda _: None) 
 
 def places() -> list[Place]:
   """All of them, in order."""
-  found = [Place(f"{module.__name__}:{name}", *_stage(module.__name__, name.split(".")[0]), holder, name.split(".")[-1])
-           for module in _modules("tinygrad") for name, holder, value in _members(module)
-           if any(map(_is_ours, _codes(value)))]
+  def place(module: types.ModuleType, name: str, holder: Any, value: Any) -> Place:
+    at = _stage(module.__name__, name.split(".")[0]) if _is_for_kernels(value) else (AROUND, 0)
+    return Place(f"{module.__name__}:{name}", *at, holder, name.split(".")[-1])
+  found = [place(module, *member) for module in _modules("tinygrad") for member in _members(module)
+           if any(map(_is_ours, _codes(member[-1])))]
   ours = _modules(patches.__name__)
   lists = {id(value): Place(f"{module.__name__}:{name}", *_stage_of_list(value, module), value, "")
            for module in ours for name, value in vars(module).items()
@@ -115,7 +120,7 @@ def _position(driver: Callable, module: str, name: str) -> int|None:
 def _stage(module: str, name: str) -> tuple[str, int]:
   if module.startswith("tinygrad.schedule"): return SCHEDULER, _position(rangeify.get_kernel_graph, module, name) or 0
   if module.startswith("tinygrad.renderer"): return RENDERER, 0
-  if module == "tinygrad.codegen.opt.search" or module in LOWERING: return AROUND, 0
+  if module == "tinygrad.codegen.opt.search": return AROUND, 0
   driver, last = codegen.full_rewrite_to_sink, "pm_implicit_barriers"
   if (module, name) == (codegen.__name__, driver.__name__): return BEFORE_OPTS, -1
   opts, end = (_names(driver).index(n) for n in ("apply_opts", last))

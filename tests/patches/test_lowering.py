@@ -1,6 +1,8 @@
 """patches/lowering: the same kernels, graphs and types as without it, and less work."""
 import functools
 import importlib
+import itertools
+import random
 
 import child
 import pytest
@@ -12,7 +14,7 @@ from tinygrad.uop import ops
 from tinygrad.uop.ops import BottomUpGate, Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import is_on, load
 
-PATCHES = ("graph_rewrite", "implicit_inputs", "type_inference")
+PATCHES = ("graph_rewrite", "implicit_inputs", "type_inference", "tuple_order")
 pytestmark = pytest.mark.skipif(not all(map(is_on, PATCHES)), reason="they are off")
 
 @function
@@ -106,6 +108,41 @@ def test_a_deep_graph():
   pattern = UPat(Ops.XOR, src=(UPat.var("x"), UPat.cvar("c")))
   made = graph_rewrite(x, PatternMatcher([(pattern, lambda x, c: x if c.val % 2 else None)]))
   assert len(made.toposort()) == len(x.toposort()) - 20_000
+
+# *** the order of programs
+
+def random_graph(rng: random.Random) -> UOp:
+  """Sums, products and constants over each other, with twins that differ in a tag only."""
+  nodes = [UOp.const(i, dtypes.int) for i in range(4)] + [UOp.const(0.5 * i, dtypes.float) for i in range(3)]
+  nodes += [UOp.range(n, n) for n in (3, 4)]
+  for _ in range(150):
+    op = rng.choice((Ops.ADD, Ops.MUL, Ops.MAX, Ops.WHERE, Ops.CUSTOM, Ops.CAST))
+    src = tuple(rng.choices(nodes[-12:] + nodes[:4], k=rng.randrange(1, 5)))
+    nodes.append(UOp(op, rng.choice((dtypes.int, dtypes.float)), src, rng.choice("ab") if op is Ops.CUSTOM else None,
+                     rng.choice((None, None, "twin"))))
+  return UOp.sink(*nodes)
+
+@pytest.mark.parametrize("seed", range(20))
+def test_places_are_in_the_order_of_tuplize(seed):
+  nodes = list(random_graph(random.Random(seed)).toposort())
+  places = load("tuple_order").places(nodes)
+  assert sorted(nodes, key=lambda u: places[u]) == sorted(nodes, key=lambda u: u.tuplize)
+
+def test_a_sum_of_many_terms():
+  """Each deeper than the one before: the room between two places does not run out."""
+  terms = [UOp.const(i, dtypes.int) for i in range(600)]
+  sums = list(itertools.accumulate(terms, lambda x, y: UOp(Ops.ADD, dtypes.int, (x, y)), initial=UOp.range(3, 0)))[1:]
+  places = load("tuple_order").places(UOp.sink(*sums).toposort())
+  assert len({places[u] for u in sums}) == len(sums)
+
+@pytest.mark.parametrize("arg", [float("nan"), (1, "x")])
+def test_where_arguments_have_no_order(arg):
+  """As tinygrad sorts them; and nothing is left of the places."""
+  a, b = UOp(Ops.CUSTOM, dtypes.float, (), arg), UOp(Ops.CUSTOM, dtypes.float, (), ("x", 1))
+  with pytest.raises(TypeError): load("tuple_order").places([a, b])
+  graph = UOp.sink(UOp.range(3, 0) * 2)
+  order = load("tuple_order").linearize(graph)
+  assert order[-1] is graph and not any("tuplize" in vars(u) for u in order)
 
 # *** types and functions
 

@@ -1,0 +1,56 @@
+"""
+A program's nodes are put in order by numbers, not by the trees that they are.
+
+Why: linearize sorts nodes of equal priority by UOp.tuplize, a tuple of tuples down to the leaves. Of two sums of 256
+  terms the 255 below are compared one in the other, and twice at each depth: a ninth of the lowering of a model's
+  matvecs.
+How: nodes come after their sources, so each is put among the others by its operation and the places of its sources,
+  which are integers with room between them for what is still to come. Where arguments have no order, tinygrad's is
+  used.
+Numbers: CPU seconds to lower the decode step of two layers of a 1B Llama in Q4_K_M, 41 kernels: 13.4 -> 12.5 (2-core
+  AMD EPYC).
+Upstream: not sent; its linearize could do so.
+"""
+from __future__ import annotations
+from bisect import bisect_right
+from collections.abc import Iterable
+from math import isnan
+from tinygrad import codegen
+from tinygrad.codegen.late import linearizer
+from tinygrad.helpers import TUPLE_ORDER
+from tinygrad.uop.ops import UOp
+
+SEAMS = {
+  "tinygrad.codegen.late.linearizer:linearize": "38f0beb2abba",
+  "tinygrad.uop.ops:UOp.tuplize": "ae6621f54667",
+}
+
+_linearize = linearizer.linearize
+
+def places(nodes: Iterable[UOp]) -> dict[UOp, int]:
+  """For nodes in topological order, integers in the order of their UOp.tuplize; TypeError if two of them have none."""
+  nodes = list(nodes)
+  found: dict[UOp, int] = {}
+  keys: list[tuple] = []    # sorted: what a node is, by the places of its sources
+  ranks: list[int] = []     # the place of each key; each that comes halves the room between two others
+  end = 1 << len(nodes) + 1
+  for node in nodes:
+    if isinstance(node.arg, float) and isnan(node.arg): raise TypeError("a NaN is neither before nor after a number")
+    key = (node.op.value, node.arg, node.dtype, *[found[x] for x in node.src])
+    if (i := bisect_right(keys, key)) and keys[i - 1] == key: found[node] = ranks[i - 1]
+    else:
+      found[node] = place = ((ranks[i - 1] if i else 0) + (ranks[i] if i < len(ranks) else end)) // 2
+      keys.insert(i, key)
+      ranks.insert(i, place)
+  return found
+
+def linearize(sink: UOp) -> list[UOp]:
+  """The nodes of a kernel in the order of its program."""
+  try: tuples: dict[UOp, int] = places(sink.toposort()) if TUPLE_ORDER else {}
+  except TypeError: tuples = {}
+  for node, place in tuples.items(): node.__dict__["tuplize"] = (place,)
+  try: return _linearize(sink)
+  finally:
+    for node in tuples: del node.__dict__["tuplize"]
+
+def install() -> None: codegen.linearize = linearizer.linearize = linearize
