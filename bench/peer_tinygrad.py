@@ -33,7 +33,8 @@ class TinygradLLM:
     return self.runner.prompt(n) if self.prompts else [self.runner.step(i) for i in range(n)][-1].copy()
 
   def kernels(self) -> str:
-    steps = [x.captured.linear for x in vars(self.runner.llm).values() if isinstance(x, _TinyJit) and x.captured]
+    steps = [x.captured.linear for x in vars(self.runner.llm.steps).values() if isinstance(x, _TinyJit) and x.captured]
+    if not steps: raise ValueError("no step has run yet")
     sources = {u.src[2].arg for step in steps for u in step.toposort() if u.op is Ops.PROGRAM}
     return hashlib.sha256("\0".join(sorted(sources)).encode()).hexdigest()
 

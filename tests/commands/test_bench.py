@@ -14,6 +14,7 @@ import sys
 import textwrap
 import time
 
+import child
 import numpy as np
 import pytest
 from gguf import GGUFReader
@@ -313,6 +314,21 @@ def test_only_what_is_asked_for_is_timed():
     assert worker.time(*args) > 0
     assert worker.fed == wanted
     worker.fed.clear()
+
+def kernel_hash(model: str) -> str:
+  from bench.peer_tinygrad import TinygradLLM
+  worker = TinygradLLM()
+  worker.load(model, [1, 2, 3, 4], 2, {"prompts": False})
+  with pytest.raises(ValueError, match="no step has run"): worker.kernels()
+  assert worker.time(0, 2, 0, 1) > 0
+  return worker.kernels()
+
+def test_kernels_of_a_step_are_told_apart(model_file):
+  """A patch that a decode step has nothing of, and one that it is full of."""
+  model = str(model_file(types="F16", layers=1, context=96))
+  found = {env: child.call(kernel_hash, model, **({env: "1"} if env else {})).value
+           for env in ("", "NO_TABLE_LOOKUP", "NO_MATVEC")}
+  assert found[""] == found["NO_TABLE_LOOKUP"] != found["NO_MATVEC"]
 
 def test_environments_of_the_peers(monkeypatch):
   for switch in ("NO_PATCHES", f"NO_{PATCHES[0].upper()}"): monkeypatch.setenv(switch, "1")
