@@ -12,10 +12,8 @@ from typing import Any
 
 RESULTS, OURS, LLAMA = pathlib.Path(__file__).parents[2] / "bench" / "results", "tinygrad_llm", "llama.cpp"
 # what the README shows, of all that was measured. Newer figures: write their files here, then `make readme`
-DECODE, DEPTH, ABLATION = "peers-2026-11-21.json", "depth-2026-11-21.json", "ablate-2026-11-21.json"
+DECODE, DEPTH, ABLATION = "peers-2026-11-21.json", "depth-2026-11-21.json", "ablate-2026-11-22.json"
 EARLIER, STOCK = "peers-2026-11-21-2.json", "peers-2026-11-21-1.json"
-# patches that had another name when ABLATION was measured
-RENAMED = {"int_dots": "int8_dots", "streams": "ordered_loads", "shared_sums": "invariant_sums"}
 Row = dict[str, Any]
 
 def load(file: str) -> dict[str, Any]: return json.loads((RESULTS / file).read_text())
@@ -82,16 +80,23 @@ def figures() -> str:
 def ablation() -> str:
   report = load(ABLATION)
   (model,) = report["models"]
-  ours, clear, unclear = next(r for r in model["rows"] if r["peer"] == OURS), list[str](), list[str]()
+  ours = next(r for r in model["rows"] if r["peer"] == OURS)
+  def name(peer: str) -> str: return f"`{peer.removeprefix('NO_').removesuffix('=1').lower()}`"
+  table = "| without | of the speed with all | in each round |\n|---|---:|---:|\n"
   for row in sorted(model["rows"], key=lambda row: row["vs"][OURS]):
     if row is ours: continue
-    name = row["peer"].removeprefix("NO_").removesuffix("=1").lower()
     rounds = [a / b * row["tokens"] * row["passes"] / (ours["tokens"] * ours["passes"])
               for a, b in zip(ours["samples_ns"], row["samples_ns"])]
-    name = f"`{RENAMED.get(name, name)}`"
-    if min(rounds) < 1 < max(rounds): unclear.append(f"{name} ({min(rounds):.2f} to {max(rounds):.2f} a round)")
-    else: clear.append(f"{name} {statistics.median(rounds):.2f}")
+    unclear = " (not told from noise)" if min(rounds) <= 1 <= max(rounds) else ""
+    table += f"| {name(row['peer'])} | {statistics.median(rounds):.2f}{unclear} | "
+    table += f"{min(rounds):.2f} to {max(rounds):.2f} |\n"
+  same = [name(peer["name"]) for peer in model["peers"] if peer["same"]]
+  idle: dict[str, list[str]] = {}
+  for peer in model["peers"]:
+    if peer["idle"]: idle.setdefault(peer["idle"], []).append(name(peer["name"]))
   return paragraph(
-    f"One patch off at a time, {pathlib.Path(model['file']).stem}, of the speed with all ({link(ABLATION)}, "
-    f"{report['repetitions']} rounds, {report['date'][:10]}): {', '.join(clear)}. Not told from noise: "
-    f"{', '.join(unclear) or 'none'}.")
+    f"One patch off at a time, generation of {pathlib.Path(model['file']).stem} (one layer and the head) on "
+    f"{report['machine']['cores']} cores ({report['machine']['cpu']}), {report['date'][:10]}, "
+    f"{report['repetitions']} rounds in turns ({link(ABLATION)}):") + "\n" + table + "\n" + paragraph(
+    f"The same kernels without: {', '.join(same)}. " + " ".join(
+      f"{reason[0].upper()}{reason[1:]}: {', '.join(names)}." for reason, names in idle.items()))
