@@ -20,8 +20,8 @@ TINYGRAD = "0.14.0"
 # in the order of installation, as room.name
 MODULES: tuple[str, ...] = (
   "lowering.graph_rewrite", "lowering.implicit_inputs", "lowering.type_inference", "lowering.tuple_order",
-  "runtime.workers", "runtime.estimates", "cache.beam_cache", "cache.programs", "runtime.threads", "runtime.dispatch",
-  "runtime.huge_pages",
+  "runtime.workers", "runtime.estimates", "cache.beam_cache", "cache.programs", "lowering.forked_lowering",
+  "runtime.threads", "runtime.dispatch", "runtime.huge_pages",
   "passes", "rewrite.reshapes", "rewrite.gathers", "gpu.bitfield_extract", "rewrite.invariant_sums",
   "rewrite.invariant_factors", "vector.vectorizer", "vector.table_lookup", "vector.minimum_bitwidth", "vector.lanes",
   "rewrite.nested_reduce", "gpu.dp4a", "gpu.int_to_float", "vector.int8_dots", "vector.group_scales",

@@ -6,17 +6,27 @@ from contextlib import contextmanager
 from tqdm import tqdm
 from tinygrad_llm.patches.cache import programs
 
+# of VT100 and all that came after it. Down and up again makes room below; then save the place and go there
+BELOW, BACK = "\x1bD\x1b[A\x1b7\x1b[B\r", "\r\x1b[K\x1b8"
+
 @contextmanager
-def compiling(show: bool) -> Iterator[None]:
-  """Shows the kernels that are compiled in this block, as "compiling 37/61"; on a terminal only."""
+def compiling(show: bool, midline: bool = False) -> Iterator[None]:
+  """
+  Shows the kernels that are compiled in this block, as "compiling 37/61", and for how long; on a terminal only.
+
+  midline: text stands in the line, perhaps; the bar is below, and the cursor back where it was afterwards.
+  """
   if not show or not sys.stderr.isatty():
     yield
     return
+  if midline: sys.stdout.flush()
   bar: tqdm | None = None
   before = 0  # kernels of the batches that are done
   def update(done: int, total: int) -> None:
     nonlocal bar, before
-    if bar is None: bar = tqdm(desc="compiling", file=sys.stderr, leave=False)
+    if bar is None:
+      if midline: sys.stderr.write(BELOW)
+      bar = tqdm(desc="compiling", file=sys.stderr, leave=False)
     bar.total, bar.n = before + total, before + done
     bar.refresh()
     if done == total: before += total
@@ -24,4 +34,7 @@ def compiling(show: bool) -> Iterator[None]:
   try: yield
   finally:
     programs.progress = None
-    if bar is not None: bar.close()
+    if bar is not None:
+      bar.close()
+      if midline: sys.stderr.write(BACK)
+      sys.stderr.flush()

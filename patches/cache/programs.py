@@ -15,7 +15,7 @@ Numbers: see README.
 Upstream: not sent; the key would have to be complete there first (DEV=CPU compiles for "native").
 """
 from __future__ import annotations
-import sys, time
+import functools, sys, time
 from collections.abc import Callable
 from tinygrad import codegen
 from tinygrad.codegen import to_program_cache, to_program_key
@@ -42,10 +42,14 @@ SEAMS = {
   "tinygrad.device:Compiler.__init__": "1630afe6e1cc",
 }
 
+Missing = dict[tuple, tuple[UOp, Renderer]]  # what is neither here nor on disk, by to_program_key
+
 progress: Callable[[int, int], None] | None = None
 STORE = disk_cache.Store("programs")
 _COMPILED = (Ops.SINK, Ops.LINEAR, Ops.SOURCE, Ops.BINARY)
-_START = 1.3  # seconds until a compile worker has started and lowers at full speed
+start = 1.3  # seconds until a compile worker has started and lowers at full speed
+# each says, or None, what lowers programs in other processes and tells of each, and the seconds until it does
+elsewhere: list[Callable[[], tuple[Callable[[Missing, Callable[[], None]], None], float] | None]] = []
 
 _do_to_program, _lower_and_compile, _init = codegen.do_to_program, realize.lower_and_compile, Compiler.__init__
 
@@ -94,17 +98,25 @@ def lower_and_compile(linear: UOp) -> UOp:
   for name, a in list(missing.items()):
     if (program := get(*a)) is not None: to_program_cache[name] = program
     if program is not None: del missing[name]
-  if missing and not any(getattr(ast.arg, "beam", 0) for ast, _ in missing.values()): _lower_here(missing)
+  if missing and not any(getattr(ast.arg, "beam", 0) for ast, _ in missing.values()): _lower(missing)
   return _lower_and_compile(linear)
 
-def _lower_here(missing: dict[tuple, tuple[UOp, Renderer]]) -> None:
-  """Lowers the smallest kernels first, until what is left would take so long that compile workers are worth it."""
+def _lower(missing: Missing) -> None:
+  """
+  Lowers the smallest kernels first, until what is left would take so long that other processes are worth it. Then those
+  begin with the largest.
+  """
   sizes = {name: len(ast.toposort()) for name, (ast, _) in missing.items()}
-  left, done, start = sum(sizes.values()), 0, time.perf_counter()
+  order = sorted(missing, key=lambda name: sizes[name])
+  left, done, begun = sum(sizes.values()), 0, time.perf_counter()
   saved = 1 - 1 / max(PARALLEL.value, 1)  # of the time, by workers
+  lower, wait = next((offer for ask in elsewhere if (offer := ask()) is not None), (None, start))
   bar = Progress(total=len(missing), disable=True)
-  for name in sorted(missing, key=lambda name: sizes[name]):
-    if done and (time.perf_counter() - start) / done * left * saved > 2 * _START: break
+  for i, name in enumerate(order):
+    if done and (time.perf_counter() - begun) / done * left * saved > 2 * wait:
+      rest = {name: missing[name] for name in reversed(order[i:])}
+      if lower is not None: lower(rest, functools.partial(bar.update, 1))
+      break
     to_program_cache[name] = codegen.to_program(*missing[name])
     left, done = left - sizes[name], done + sizes[name]
     bar.update(1)

@@ -9,6 +9,7 @@ from tinygrad.helpers import Context
 from tinygrad.uop.ops import sym_infer
 import tinygrad_llm  # noqa: F401  # applies the patches
 from tinygrad_llm.patches.cache import programs, disk_cache
+from tinygrad_llm.progress import BACK, BELOW
 
 ROOT = pathlib.Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(realize.lower_and_compile is not programs.lower_and_compile, reason="it is off")
@@ -79,7 +80,7 @@ def test_damaged_entries_are_made_again(tmp_path):
 
 def test_compile_workers_keep_what_they_make(tmp_path):
   """With no time for this process: all but the first kernel of each batch are lowered at PARALLEL=2, patched."""
-  workers = "programs._START = 0"
+  workers = "programs.start = 0"
   alone, result = process(tmp_path, PARALLEL="0")
   count = len(entries(tmp_path))
   (apart := tmp_path / "apart").mkdir()
@@ -193,9 +194,18 @@ def test_progress(folder, monkeypatch):
   Tensor.realize(*[Tensor.empty(2000 + i) * i for i in range(2, 7)])
   assert told == [(i, 5) for i in range(1, 6)]
   del told[:]
-  monkeypatch.setattr(programs, "_START", 0)
+  monkeypatch.setattr(programs, "start", 0)
+  monkeypatch.setattr(programs, "elsewhere", [])  # tinygrad's workers
   with Context(PARALLEL=2): Tensor.realize(*[Tensor.empty(3000 + i) * i for i in range(2, 7)])
   assert [x for x in told if x[1] == 5] == [(1, 5)] and [x for x in told if x[1] != 5] == [(i, 4) for i in range(1, 5)]
+  del told[:]
+  def lower(missing, tell):
+    for name, task in missing.items():
+      programs.to_program_cache[name] = programs.codegen.to_program(*task)
+      tell()
+  monkeypatch.setattr(programs, "elsewhere", [lambda: (lower, 0)])
+  Tensor.realize(*[Tensor.empty(4000 + i) * i for i in range(2, 7)])
+  assert told == [(i, 5) for i in range(1, 6)]
   del told[:]
   Tensor.realize(*[Tensor.empty(3000 + i) * i for i in range(2, 7)])
   assert told == []
@@ -217,6 +227,8 @@ def test_the_app_shows_it(tmp_path, model_file):
     while piece := os.read(main, 4096): shown += piece
   except OSError: pass  # the other side is closed
   assert child.wait() == 0 and child.stdout.read().decode() == done.stdout
-  counts = [tuple(map(int, x)) for x in re.findall(rb"compiling: .*? (\d+)/(\d+) ", shown)]
-  assert len(counts) > 20 and counts[-1][0] == counts[-1][1]
-  assert all(done <= total for done, total in counts) and counts == sorted(counts)
+  assert shown.count(BELOW.encode()) == shown.count(BACK.encode()) == 1  # of the steps after the first token
+  for part in shown.split(BELOW.encode()):
+    counts = [tuple(map(int, x)) for x in re.findall(rb"compiling: .*? (\d+)/(\d+) ", part)]
+    assert len(counts) > 10 and counts[-1][0] == counts[-1][1]
+    assert all(done <= total for done, total in counts) and counts == sorted(counts)

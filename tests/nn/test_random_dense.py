@@ -1,6 +1,12 @@
 """Random shapes, types and architectures without experts, against the float64 reference; see random_models.py."""
 import pytest
-from random_models import draw, process, seeds_of_today
+from random_models import _step, draw, process, seeds_of_today
+
+def test_rows_are_whole_blocks():
+  """Of every seed, or a day's tests could not be written."""
+  for model in (draw(seed).model for seed in range(3000)):
+    widths = [model["dim"], model["ffn"], *([model["moe"].ffn] if "moe" in model else [])]
+    assert [n % _step(model["types"]) for n in widths] == [0] * len(widths)
 
 @pytest.mark.parametrize("seed", seeds_of_today(experts=False))
 def test_random_model(seed):

@@ -60,7 +60,7 @@ class Draw:
   def size(self, low: int, high: int, step: int = 1) -> int:
     """low..high in steps, the logarithm evenly spread."""
     value = math.exp(self.rng.uniform(math.log(low), math.log(high + step)))
-    return min(max(low, int(value) // step * step), high)
+    return min(max(low, int(value) // step * step), high // step * step)
   def yes(self, chance: float) -> bool: return bool(self.rng.random() < chance)
 
 def _step(types: str) -> int:

@@ -170,19 +170,24 @@ class LLM:
     self._held.append(token)
     return logits, key
 
-  def _compile(self, token: int) -> None:
+  def _compile_prompt(self, token: int) -> None:
     """
-    Captures, once, the steps that generate() runs, on a token whose keys and values the prompt then overwrites. What an
-    earlier process captured is only read.
+    Captures, once, the steps that the first token needs, on a token whose keys and values the prompt then overwrites.
+    What an earlier process captured is only read.
     """
-    if self.steps.restore(): return
+    if self.steps.restore_prompt(): return
     self._held = []
-    with compiling(self._progress): self.steps.compile(token)
+    with compiling(self._progress): self.steps.compile_prompt(token)
+
+  def _compile_decode(self, token: int, position: int) -> None:
+    """Captures, once, the step that each further token needs, on the one that is fed next."""
+    if self.steps.restore_decode(): return
+    with compiling(self._progress, midline=True): self.steps.decode(token, position)
 
   def _tokens(self, ids: list[int], max_tokens: int | None, sampler: Sampler, ends: frozenset[int]) -> Iterator[int]:
     timing = self.timing = Timing(prompt_tokens=len(ids))
     start = time.perf_counter()
-    self._compile(ids[0])
+    self._compile_prompt(ids[0])
     timing.cached_tokens = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self._held, ids[:-1])))
     compiled = time.perf_counter()
     token, history = sampler(self.prefill(ids, timing.cached_tokens), ids), list(ids)
@@ -190,9 +195,13 @@ class LLM:
     while (max_tokens is None or timing.tokens < max_tokens) and token not in ends:
       timing.tokens += 1
       if timing.tokens == 1: timing.first_token = time.perf_counter() - start
-      else: timing.decode = time.perf_counter() - start - timing.first_token
+      else: timing.decode = time.perf_counter() - start - timing.first_token - timing.compile
       yield token
       if timing.tokens == max_tokens or len(history) == self.max_context: return
+      if timing.tokens == 1:
+        told = time.perf_counter()
+        self._compile_decode(token, len(history))
+        timing.compile = time.perf_counter() - told
       logits, key = self._feed(token, len(history))
       history.append(token)
       if sampler.greedy: token = greedy_token(int(read(key, 1)[0]))  # nothing else crosses to the host

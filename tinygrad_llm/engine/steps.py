@@ -42,18 +42,19 @@ class Steps:
     _write(self._token, [token])
     return self._decode(self._token, self._position(position))
 
-  def restore(self) -> bool:
-    """Whether all steps but logits() are captured, in this process or in an earlier one: none compiles when it runs."""
-    start = self._position(0)
-    return self.decode_linear is not None or all(restore(*call) for call in (
-      (self._prefill, self._tokens[:, :self._length(1)], start), (self._row_logits, self._x, self._row(0)),
-      (self._decode, self._token, start)))
+  def restore_prompt(self) -> bool:
+    """Whether prefill() and row_logits() are captured, in this process or an earlier one: they compile nothing then."""
+    return restore(self._prefill, self._tokens[:, :self._length(1)], self._position(0)) and \
+      restore(self._row_logits, self._x, self._row(0))
 
-  def compile(self, token: int) -> None:
-    """Captures those steps: runs each at position 0, whose keys and values are `token`'s then."""
+  def compile_prompt(self, token: int) -> None:
+    """Captures those steps: runs them at position 0, whose keys and values are `token`'s then."""
     self.prefill([token], 0)
     self.row_logits(0)
-    self.decode(token, 0)
+
+  def restore_decode(self) -> bool:
+    """Whether decode() is captured, in this process or in an earlier one."""
+    return restore(self._decode, self._token, self._position(0))
 
   @property
   def decode_linear(self) -> UOp | None:

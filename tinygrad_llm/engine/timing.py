@@ -4,13 +4,17 @@ from dataclasses import dataclass
 
 @dataclass
 class Timing:
-  """The last generate(): wall times in seconds. All compiling is in `first_token`, none in `prefill` and `decode`."""
+  """
+  The last generate(): wall times in seconds. What the prompt needs is compiled in `first_token`, what the tokens after
+  it need in `compile`, nothing in `prefill` and `decode`.
+  """
   prompt_tokens: int = 0
   cached_tokens: int = 0  # of the prompt, those whose keys and values were still there
   tokens: int = 0
   prefill: float = 0.0
   first_token: float = 0.0
-  decode: float = 0.0  # the tokens after the first
+  compile: float = 0.0  # after the first token
+  decode: float = 0.0   # the tokens after the first
 
   @property
   def decode_tok_s(self) -> float | None: return (self.tokens - 1) / self.decode if self.decode else None
