@@ -172,7 +172,9 @@ def process(seed: int) -> dict[str, Any]:
   path = [str(pathlib.Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
   env = {"DEV": "CPU", "PARALLEL": "0"} | os.environ | {"PYTHONPATH": os.pathsep.join(path)}
   done = subprocess.run([sys.executable, __file__, "--run", str(seed)], env=env, capture_output=True, text=True)
-  if done.returncode: return {"seed": seed, "case": str(draw(seed)), "error": done.stderr[-600:] or f"exit code {done.returncode}", "seconds": 0}
+  if done.returncode:
+    said = done.stderr[-600:] or f"exit code {done.returncode}"
+    return {"seed": seed, "case": str(draw(seed)), "error": said, "seconds": 0}
   return json.loads(done.stdout.splitlines()[-1])
 
 def main() -> int:
