@@ -8,6 +8,7 @@ Models of random shape, type and architecture, compared with the float64 referen
 """
 import argparse
 import concurrent.futures
+import contextlib
 import datetime
 import json
 import math
@@ -120,6 +121,12 @@ def seeds_of_today(experts: bool, count: int = 5) -> list[int]:
 
 class Mismatch(AssertionError): pass
 
+def clear_ids(reference: Reference, ids: list[int], types: str) -> list[int]:
+  """clear_choices from other beginnings where it does not get there; float weights flip no choice at a smaller margin."""
+  for seed, part in enumerate((1, 1 / 4, 1 / 20) if types in FLOATS else (1, 1, 1)):
+    with contextlib.suppress(ValueError): return clear_choices(reference, ids, part * MARGIN, seed)
+  raise ValueError("no tokens found that choose their experts clearly")
+
 def check(case: Case, folder: pathlib.Path) -> dict[str, float]:
   """
   {what: mean KL} of prompt logits, of decode steps and of a second turn's; Mismatch says what is wrong.
@@ -130,7 +137,7 @@ def check(case: Case, folder: pathlib.Path) -> dict[str, float]:
   path = write_model(folder / "model.gguf", **case.model)
   reference, limits = Reference(path), FLOAT_KL if case.model["types"] in FLOATS else Q8_KL
   rng = np.random.default_rng(case.seed)
-  ids = clear_choices(reference, rng.integers(0, case.model["vocab"], case.prompt + 6).tolist(), MARGIN)
+  ids = clear_ids(reference, rng.integers(0, case.model["vocab"], case.prompt + 6).tolist(), case.model["types"])
   prompt, steps = ids[:case.prompt], ids[case.prompt:]
   llm, found = tinygrad_llm.load(str(path), max_context=case.context, chunk=case.chunk), dict[str, float]()
 
@@ -147,7 +154,8 @@ def check(case: Case, folder: pathlib.Path) -> dict[str, float]:
   compare("decode", np.stack([llm.step(t, case.prompt + i) for i, t in enumerate(steps)]), exact[case.prompt:])
   out = list(llm.generate(prompt, max_tokens=case.answer, ignore_eos=True))
   if len(out) != case.answer: raise Mismatch(f"generate: {len(out)} tokens, not {case.answer}")
-  second = clear_choices(reference, prompt + out + rng.integers(0, case.model["vocab"], case.turn).tolist(), MARGIN)
+  turn = rng.integers(0, case.model["vocab"], case.turn).tolist()
+  second = clear_ids(reference, prompt + out + turn, case.model["types"])
   if second[:len(prompt + out)] == prompt + out:  # every choice of experts was clear
     best = reference.logits(prompt + out)[case.prompt - 1:-1]
     behind = (best.max(-1) - best[np.arange(len(out)), out]).max() / best.std()
