@@ -122,7 +122,7 @@ def seeds_of_today(experts: bool, count: int = 5) -> list[int]:
 class Mismatch(AssertionError): pass
 
 def clear_ids(reference: Reference, ids: list[int], types: str) -> list[int]:
-  """clear_choices from other beginnings where it does not get there; float weights flip no choice at a smaller margin."""
+  """clear_choices, from other beginnings if it fails; float weights flip no choice at a smaller margin either."""
   for seed, part in enumerate((1, 1 / 4, 1 / 20) if types in FLOATS else (1, 1, 1)):
     with contextlib.suppress(ValueError): return clear_choices(reference, ids, part * MARGIN, seed)
   raise ValueError("no tokens found that choose their experts clearly")
