@@ -369,28 +369,30 @@ def test_random_expressions(env):
   found = child.call(random_graphs.errors, 100, 24, **env).value
   assert [100 + i for i, error in enumerate(found) if not error < 2e-6] == []
 
-# what clang 22 does not end on where it makes vectors of scalars: the number of the one that a mask leaves, of 16
-CHOICE = """
+# what clang 22 does not end on: the number of the one that a mask leaves, of 16, and the ranks of 16 numbers
+CHOICES = """
 import tinygrad_llm
-from tinygrad import Device, Tensor, UOp, dtypes
+from tinygrad import Tensor, UOp, dtypes
 from tinygrad.codegen import to_program
 from tinygrad.engine import realize
 n = UOp.variable("n", 1, 64).bind(5)
-lazy = Tensor.empty(64, 16, dtype=dtypes.bool)[:n].where(Tensor.arange(16, dtype=dtypes.int), 0).sum(1)
-program = to_program(*realize._get_call_to_compile(lazy.linear_with_vars()[0].src[-1]))
-print(len(program.src[3].arg) > 100, "-fno-slp-vectorize" in Device["CPU"].renderer.compiler.args)
+i, x = Tensor.arange(16, dtype=dtypes.int), Tensor.empty(64, 16)[:n]
+above = (x.unsqueeze(1) > x.unsqueeze(2)) | ((x.unsqueeze(1) == x.unsqueeze(2)) & (i.reshape(1, 1, 16) < i.reshape(1, 16, 1)))
+for lazy in (Tensor.empty(64, 16, dtype=dtypes.bool)[:n].where(i, 0).sum(1), above.int().sum(2)):
+  program = to_program(*realize._get_call_to_compile(lazy.linear_with_vars()[0].src[-1]))
+  print(program.arg.function_name, len(program.src[3].arg) > 100)
 """
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="for x86")
-def test_explicit_vectors():
+def test_vector_combine():
   env = child.environment(DEV="CPU:CLANG:x86_64,x86-64-v4", CCACHE="0")
-  done = subprocess.run([sys.executable, "-c", CHOICE], env=env, capture_output=True, text=True, timeout=60)
-  assert done.stdout == "True True\n", done.stderr[-2000:]
+  done = subprocess.run([sys.executable, "-c", CHOICES], env=env, capture_output=True, text=True, timeout=60)
+  assert done.stdout == "r_n_16 True\nr_n_16_16 True\n", done.stderr[-2000:]
 
 def test_all_patches_are_tested_somewhere():
   """Those not named here have tests of their own."""
   own = {"workers", "estimates", "beam_cache", "programs", "threads", "dispatch", "captures", "huge_pages"}
   own |= {"graph_rewrite", "implicit_inputs", "type_inference", "tuple_order"}  # test_lowering.py
-  own |= {"forked_lowering", "explicit_vectors"}
+  own |= {"forked_lowering", "vector_combine"}
   gpu = {"bitfield_extract", "int_to_float", "dp4a", "warp_reduce", "half8_loads"}  # test_gpu_schedules.py
   assert set(patches.PATCHES) == own | set(PATCHES) | gpu
