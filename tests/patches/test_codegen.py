@@ -377,7 +377,8 @@ from tinygrad.codegen import to_program
 from tinygrad.engine import realize
 n = UOp.variable("n", 1, 64).bind(5)
 i, x = Tensor.arange(16, dtype=dtypes.int), Tensor.empty(64, 16)[:n]
-above = (x.unsqueeze(1) > x.unsqueeze(2)) | ((x.unsqueeze(1) == x.unsqueeze(2)) & (i.reshape(1, 1, 16) < i.reshape(1, 16, 1)))
+other, own = x.unsqueeze(1), x.unsqueeze(2)
+above = (other > own) | ((other == own) & (i.reshape(1, 1, 16) < i.reshape(1, 16, 1)))
 for lazy in (Tensor.empty(64, 16, dtype=dtypes.bool)[:n].where(i, 0).sum(1), above.int().sum(2)):
   program = to_program(*realize._get_call_to_compile(lazy.linear_with_vars()[0].src[-1]))
   print(program.arg.function_name, len(program.src[3].arg) > 100)
