@@ -1,23 +1,27 @@
 """
-LLVM's VectorCombine pass is off where clang compiles kernels.
+LLVM's VectorCombine pass is off for a kernel that clang does not end on.
 
 Why: clang 22 does not end in it on some sums of choices and comparisons with AVX-512, as of the places and ranks of 16
-  experts: the first run of a model that has one never does. The vectors of a kernel are those that it says.
-How: -mllvm -disable-vector-combine, an option of every LLVM since 10.
-Numbers: compiling the ranks of 16 experts, AVX-512, clang 22.1.8: over 13 minutes -> 0.1 s.
+  experts: the first run of a model that has one never does. Off for all kernels, generation was at 0.93 of its speed.
+How: after 20 seconds the compiler is started anew with -mllvm -disable-vector-combine, which LLVM has since 10.
+Numbers: compiling the ranks of 16 experts, AVX-512, clang 22.1.8: over 13 minutes -> 20 s.
 Upstream: not sent, and to be told to LLVM.
 """
 from __future__ import annotations
-from tinygrad.runtime.support.compiler_cpu import ClangCompiler
+import subprocess, types
+from tinygrad.runtime.support import compiler_cpu
 
 SEAMS = {
   "tinygrad.runtime.support.compiler_cpu:ClangCompiler": "532ea5ae9875",
 }
 
-_init = ClangCompiler.__init__
+SECONDS = 20
 
-def init(self: ClangCompiler, arch: list[str], cachekey: str = "compile_clang_obj") -> None:
-  _init(self, arch, f"{cachekey}_no_vector_combine")
-  self.args += ["-mllvm", "-disable-vector-combine"]
+def check_output(command: list[str], input: bytes) -> bytes:
+  """The compiler's output, without the pass if it takes longer than SECONDS with it."""
+  try: return subprocess.check_output(command, input=input, timeout=SECONDS)
+  except subprocess.TimeoutExpired:
+    return subprocess.check_output([command[0], "-mllvm", "-disable-vector-combine", *command[1:]], input=input)
 
-def install() -> None: ClangCompiler.__init__ = init  # type: ignore[method-assign]
+def install() -> None:
+  compiler_cpu.subprocess = types.SimpleNamespace(check_output=check_output)  # type: ignore[assignment]
