@@ -23,5 +23,10 @@ def check_output(command: list[str], input: bytes) -> bytes:
   except subprocess.TimeoutExpired:
     return subprocess.check_output([command[0], "-mllvm", "-disable-vector-combine", *command[1:]], input=input)
 
-def install() -> None:
-  compiler_cpu.subprocess = types.SimpleNamespace(check_output=check_output)  # type: ignore[assignment]
+_compile, _subprocess = compiler_cpu.ClangCompiler.compile, types.SimpleNamespace(check_output=check_output)
+
+def compile(self: compiler_cpu.ClangCompiler, src: str) -> bytes:
+  compiler_cpu.subprocess = _subprocess  # type: ignore[assignment]
+  return _compile(self, src)
+
+def install() -> None: compiler_cpu.ClangCompiler.compile = compile  # type: ignore[method-assign]
