@@ -19,7 +19,8 @@ import pytest
 from tinygrad_llm.terminal.wrap import width
 
 ROOT = pathlib.Path(__file__).parents[2]
-UNSEEN = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\r+(?=\n)|[^\n]*\r(?!\n|\Z)")  # escapes, what is written over
+UNSEEN = re.compile(r"\x1b(\[[0-9;?]*[a-zA-Z]|D)|\r+(?=\n)|[^\n]*\r(?!\n|\Z)")  # escapes, what is written over
+BELOW = re.compile(r"\x1b7.*?\x1b8", re.DOTALL)  # a bar that is written below the text and taken away
 
 class Terminal:
   """A program in a terminal of its own."""
@@ -43,7 +44,8 @@ class Terminal:
       try: data = os.read(self.fd, 4096)
       except OSError: data = b""
       assert data, f"it ended before {pattern!r}: {self.text!r}"
-      self.text = UNSEEN.sub("", self.text + data.decode("utf-8", "replace"))
+      text, *bar = BELOW.sub("", self.text + data.decode("utf-8", "replace")).partition("\x1b7")
+      self.text = UNSEEN.sub("", text) + "".join(bar)
     before, self.text = self.text[:found.end()], self.text[found.end():]
     return before
 
