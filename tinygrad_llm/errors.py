@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from os import PathLike
+from tqdm import tqdm
 
 class InputError(Exception):
   """
@@ -30,4 +31,4 @@ def warn(line: str) -> None:
   _print(" ".join(f"{_subject.get()}{line}".split()))
 
 @cache
-def _print(line: str) -> None: print(f"warning: {line}", file=sys.stderr)
+def _print(line: str) -> None: tqdm.write(f"warning: {line}", file=sys.stderr)  # not into a bar that is shown

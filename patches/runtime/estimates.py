@@ -5,9 +5,10 @@ Why: of a kernel for any number of tokens tinygrad adds up the bytes load by loa
   300 loads nest 957 levels deep (MXFP4, 4 of 32 experts). The kernel's key is made of its text, by recursion, which
   Python ends at 1,000 levels. And for each index it copies the set of all nodes that belong to one.
 How: what has the same trip count is counted in integers and multiplied by it once; a buffer's bytes are cut to its
-  size at the end; the nodes of all indices are found in one walk.
+  size at the end; the nodes of all indices are found in one walk. Equal terms of a sum become one with a factor: the
+  kernels of a step are those of a layer, many times over.
 Numbers: nodes in the bytes of 300 loads, each of n numbers of one buffer, 1,175 -> 9. CPU seconds in it for the bundled
-  model's 75 kernels, 0.70 -> 0.33.
+  model's 75 kernels, 0.70 -> 0.33. First prompt of a 1B model that is in the cache: SECONDS.
 Upstream: not sent; its Estimates.from_uops could do so.
 """
 from __future__ import annotations
@@ -27,6 +28,22 @@ def _index_nodes(uops: tuple[UOp, ...]) -> set[UOp]:
   """What only says where something is: the nodes of all indices, up to the ends of loops."""
   indices = [x for u in uops if u.op in (Ops.INDEX, Ops.SHRINK) for x in u.src[1:]]
   return set(UOp.sink(*indices).toposort(lambda x: x.op is not Ops.END))
+
+def _collected(x: sint) -> sint:
+  """The same sum, each of its terms once."""
+  terms: Counter[sint] = Counter()
+  left = [(x, 1)]
+  while left:
+    term, factor = left.pop()
+    if not isinstance(term, UOp): terms[1] += term * factor
+    elif term.op is Ops.CONST: terms[1] += term.arg * factor
+    elif term.op is Ops.ADD: left += [(s, factor) for s in term.src]
+    elif term.op is Ops.MUL and term.src[1].op is Ops.CONST: left.append((term.src[0], factor * term.src[1].arg))
+    else: terms[term] += factor
+  return _total(terms)
+
+def _simplified(self: Estimates) -> Estimates:
+  return Estimates(_collected(self.ops), _collected(self.lds), _collected(self.mem))
 
 def _total(counts: Counter[sint]) -> sint:
   """The sum of trip counts times what is counted in each."""
@@ -70,4 +87,6 @@ def from_uops(uops: tuple[UOp, ...], ignore_indexing: bool = False) -> Estimates
   sizes: Any = [smin(_total(counts), buf.max_numel() * buf.dtype.itemsize) for (buf, _), counts in buffers.items()]
   return Estimates(_total(operations), _total(traffic), ssimplify(sum(sizes)))
 
-def install() -> None: Estimates.from_uops = staticmethod(from_uops)  # type: ignore[method-assign,assignment]
+def install() -> None:
+  Estimates.from_uops = staticmethod(from_uops)  # type: ignore[method-assign,assignment]
+  Estimates.simplify = _simplified  # type: ignore[method-assign]

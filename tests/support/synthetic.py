@@ -29,6 +29,10 @@ SHAPES: dict[str, dict[str, Any]] = {
                "context": 131072, "rope_freqs": True},
   "llama-8b": {"arch": "llama", "dim": 4096, "ffn": 14336, "layers": 32, "heads": 32, "kv_heads": 8, "vocab": 128256,
                "context": 131072, "rope_freqs": True, "tied": False},
+  "qwen3-30b-a3b": {"arch": "qwen3moe", "dim": 2048, "ffn": 6144, "layers": 48, "heads": 32, "kv_heads": 4,
+                    "head_dim": 128, "vocab": 151936, "context": 32768, "moe": MoE(experts=128, used=8, ffn=768)},
+  "gpt-oss-20b": {"arch": "gpt-oss", "dim": 2880, "ffn": 2880, "layers": 24, "heads": 64, "kv_heads": 8, "head_dim": 64,
+                  "vocab": 201088, "context": 131072, "window": 128, "moe": MoE(experts=32, used=4, ffn=2880)},
 }
 
 # *** quantised blocks ***

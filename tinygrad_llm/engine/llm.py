@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno, time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
 from typing import Any
 import numpy as np
@@ -38,15 +39,18 @@ class LLM:
     self.path, self.device = resolve(model, check_metadata), Device.DEFAULT
     file = open_gguf(self.path)
     self.config = ModelConfig.from_gguf(file)
-    with naming(self.path):
-      self.tokenizer, self.template = Tokenizer.from_gguf(file.kv), ChatTemplate.from_gguf(file.kv)
-    if self.tokenizer.vocab_size > self.config.vocab_size:
-      raise InputError(f"{self.path}: tokenizer.ggml.tokens: {self.tokenizer.vocab_size} tokens for "
-                       f"{self.config.vocab_size} rows of token_embd.weight; the file is damaged")
     self.max_context = min(max_context, self.config.context_length)
     self.chunk = min(chunk, self.max_context)
     try:
-      with Loader(file, dequantize, progress) as loader: self.model = Model(self.config, loader, self.max_context)
+      with ThreadPoolExecutor(1) as meanwhile:
+        text = meanwhile.submit(self._text, file.kv)
+        try:
+          with Loader(file, dequantize, progress, text) as loader:
+            self.model = Model(self.config, loader, self.max_context)
+        except InputError:
+          text.result()  # of two errors it is always this one that is told
+          raise
+        self.tokenizer, self.template = text.result()
     except (MemoryError, OSError) as e:
       if isinstance(e, OSError) and e.errno != errno.ENOMEM: raise
       raise InputError(f"{self.path}: no memory on {self.device} for it and {self.max_context} positions; use a "
@@ -55,6 +59,13 @@ class LLM:
     self._held: list[int] = []  # the tokens whose keys and values are in the cache
     self.steps = Steps(self.model, self.max_context, self.chunk)
     self.load_s = time.perf_counter() - start
+
+  def _text(self, kv: Mapping[str, Any]) -> tuple[Tokenizer, ChatTemplate]:
+    with naming(self.path): tokenizer, template = Tokenizer.from_gguf(kv), ChatTemplate.from_gguf(kv)
+    if tokenizer.vocab_size > self.config.vocab_size:
+      raise InputError(f"{self.path}: tokenizer.ggml.tokens: {tokenizer.vocab_size} tokens for "
+                       f"{self.config.vocab_size} rows of token_embd.weight; the file is damaged")
+    return tokenizer, template
 
   def logits(self, ids: Sequence[int]) -> np.ndarray:
     """float32 (len(ids), vocab_size): the logits after each token, from an empty context. InputError for bad ids."""

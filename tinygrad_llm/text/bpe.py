@@ -6,6 +6,7 @@ library (https://huggingface.co/docs/tokenizers). Where a file leaves a choice, 
 """
 from __future__ import annotations
 from collections.abc import Iterator, Set
+from itertools import chain
 from tokenizers import Regex, Tokenizer as Pipeline, models, pre_tokenizers
 from tinygrad_llm.errors import InputError, warn
 from tinygrad_llm.text.pretokenizers import PreType
@@ -18,6 +19,28 @@ def _byte_characters() -> dict[str, int]:
   return {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(rest)}
 
 _BYTE_OF = _byte_characters()
+
+def _pairs(vocab: dict[str, int], tokens: Set[str], merges: list[str]) -> tuple[list[tuple[str, str]], dict[str, int]]:
+  """Merges as pairs, and ids of the texts beyond the vocabulary that they need. Those that are none are told of."""
+  never = tokens - vocab.keys()
+  pairs = [cut for merge in dict.fromkeys(merges) if len(cut := tuple(merge.split(" "))) == 2]
+  texts = {*chain.from_iterable(pairs), *map("".join, pairs)}
+  if len(pairs) == len(merges) and texts <= vocab.keys(): return pairs, {}  # most files
+  first, beyond, pairs = max(vocab.values(), default=-1) + 1, dict[str, int](), []
+  without, broken = list[str](), list[str]()
+  for merge in dict.fromkeys(merges):   # of equal merges the first counts
+    cut = merge.find(" ", 1)            # a part may itself begin with a space
+    left, right = merge[:cut], merge[cut + 1:]
+    if cut < 0 or not right: broken.append(merge)
+    elif never.isdisjoint(texts := {left, right, left + right}):
+      pairs.append((left, right))
+      if not vocab.keys() >= texts: without.append(merge)
+      for text in (left, right, left + right):
+        if text not in vocab: beyond.setdefault(text, len(beyond) + first)
+  for wrong, what in ((broken, "are not pairs of texts and are left out"),
+                      (without, "need texts that are no tokens; where these remain, they are spelt in bytes")):
+    if wrong: warn(f"tokenizer.ggml.merges: {len(wrong)} of {len(merges)}, such as {ascii(wrong[0])[:80]}, {what}")
+  return pairs, beyond
 
 class BPE:
   """
@@ -33,27 +56,14 @@ class BPE:
   def __init__(self, vocab: dict[str, int], tokens: Set[str], merges: list[str], pre: PreType):
     self._byte_level = pre.byte_level
     self._vocab, self._spelt = vocab, dict[int, list[int]]()
-    first, never = max(vocab.values(), default=-1) + 1, tokens - vocab.keys()
-    ids = dict(vocab)   # and of the texts that merges need and that are no token, from `first` on
-    pairs: list[tuple[str, str]] = []
-    without, broken = list[str](), list[str]()
-    for merge in dict.fromkeys(merges):   # of equal merges the first counts
-      cut = merge.find(" ", 1)            # a part may itself begin with a space
-      left, right = merge[:cut], merge[cut + 1:]
-      if cut < 0 or not right: broken.append(merge)
-      elif never.isdisjoint(texts := (left, right, left + right)):
-        pairs.append((left, right))
-        if not vocab.keys() >= {*texts}: without.append(merge)
-        for text in texts: ids.setdefault(text, len(ids) - len(vocab) + first)
-    for wrong, what in ((broken, "are not pairs of texts and are left out"),
-                        (without, "need texts that are no tokens; where these remain, they are spelt in bytes")):
-      if wrong: warn(f"tokenizer.ggml.merges: {len(wrong)} of {len(merges)}, such as {ascii(wrong[0])[:80]}, {what}")
+    pairs, beyond = _pairs(vocab, tokens, merges)
+    ids = vocab | beyond
     try:
       model = models.BPE(vocab=ids, merges=pairs, ignore_merges=pre.ignore_merges, byte_fallback=not pre.byte_level)
-      if len(ids) > len(vocab):   # a word that is one of these texts is no token: its merges are not ignored
+      if beyond:  # a word that is one of these texts is no token: its merges are not ignored
         plain = models.BPE(vocab=ids, merges=pairs, byte_fallback=not pre.byte_level)
         self._spelt = {i: [j for token in plain.tokenize(text) for j in self._spell(token.value)]
-                       for text, i in ids.items() if i >= first}
+                       for text, i in beyond.items()}
     except Exception as e:
       raise InputError("tokenizer.ggml.tokens: texts that are not Unicode; convert the model again") from e
     self._pipeline = Pipeline(model)

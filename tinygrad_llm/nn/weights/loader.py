@@ -2,8 +2,10 @@
 from __future__ import annotations
 import re
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from itertools import groupby
+from typing import Any
 import numpy as np
 from tinygrad import dtypes
 from tinygrad_llm.errors import InputError, warn
@@ -15,9 +17,14 @@ from tinygrad_llm.nn.weights.rows import RowReader
 from tinygrad_llm.nn.weights.weight import FusedExperts, Weight
 
 class Loader:
-  """Hands out the tensors of a file, each once. weights: all of them so far."""
-  def __init__(self, file: GGUF, dequantize_weights: bool = False, progress: bool = True):
-    self.file, self.dequantize = file, dequantize_weights
+  """
+  Hands out the tensors of a file, each once. weights: all of them so far.
+
+  meanwhile: what else is done for the model in another thread; its error ends the loading.
+  """
+  def __init__(self, file: GGUF, dequantize_weights: bool = False, progress: bool = True,
+               meanwhile: Future[Any] | None = None):
+    self.file, self.dequantize, self.meanwhile = file, dequantize_weights, meanwhile
     self.rows = RowReader(file, progress)
     self.memory = WeightMemory(self.rows)
     self.weights: list[Weight] = []
@@ -108,6 +115,7 @@ class Loader:
 
     seen_as: the shape that a `kind` gives them.
     """
+    if self.meanwhile is not None and self.meanwhile.done(): self.meanwhile.result()
     qt, names = quant_type(infos[0]), tuple(info.name for info in infos)
     stored, layout = self.memory.hold(infos, shape)
     if self.dequantize and len(shape) > 1 and qt.dtype is dtypes.uint32:

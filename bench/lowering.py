@@ -1,0 +1,148 @@
+"""
+CPU seconds until a step's kernels are compiled, stage by stage: what a first run waits for.
+
+  python bench/lowering.py [CASE ..] [--targets T ..] [--out FILE]     make lowering
+
+The cases are those of the kernel suite, a decode step each for each of its targets; and on the CPU a decode step and a
+prompt of the bundled model and of models with experts, of two layers. Each is measured in a process of its own, with
+nothing in a cache. The table is a line for each; all goes to bench/results/lowering-DATE.json.
+"""
+from __future__ import annotations
+import pathlib
+import sys
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests" / "tools")]
+import argparse, json, os, resource, subprocess, tempfile, time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from kernel_cases import CASES, TARGETS, THREADS, measurable
+from synthetic import SHAPES, write_model
+from bench.machine import machine, now, result_file, versions
+from tinygrad_llm.command import Parser, guarded
+from tinygrad_llm.errors import InputError
+
+# {stage: the first of tinygrad's passes that belong to it}; what runs between two of these is the former's
+STAGES = {"opts": "multi_pm", "expansion": "postopt symbolic", "devectorizing": "devectorize2",
+          "decompositions": "lower all index dtypes", "vectors": "add implicit barriers",
+          "rendering": "add control flow"}
+COLUMNS = ("schedule", *STAGES, "compiler")
+EXPERTS = {"qwen3-30b-a3b-Q4_K_M": SHAPES["qwen3-30b-a3b"] | {"layers": 2, "types": "Q4_K_M"},
+           "gpt-oss-20b-MXFP4_MOE": SHAPES["gpt-oss-20b"] | {"layers": 2, "types": "MXFP4_MOE"}}
+BUNDLED = "bundled"
+
+def cpu_seconds() -> float:
+  """Of this process and of those that it waited for."""
+  used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+  return sum(u.ru_utime + u.ru_stime for u in used)
+
+class Clock:
+  """Seconds by stage. What is measured belongs to the stage that was named last."""
+  def __init__(self) -> None:
+    self.seconds = dict.fromkeys(COLUMNS, 0.0)
+    self.stage, self.since = "", cpu_seconds()
+
+  def enter(self, stage: str) -> str:
+    """Goes on to a stage, "" for none; the one before."""
+    at = cpu_seconds()
+    if self.stage: self.seconds[self.stage] += at - self.since
+    before, self.stage, self.since = self.stage, stage, at
+    return before
+
+  @contextmanager
+  def within(self, stage: str) -> Iterator[None]:
+    before = self.enter(stage)
+    try: yield
+    finally: self.enter(before)
+
+def _watched(clock: Clock) -> None:
+  """Has tinygrad tell the clock which pass begins."""
+  from tinygrad import codegen
+  from tinygrad.device import Compiler
+  first = {name: stage for stage, name in STAGES.items()}
+  rewrite, compiler = codegen.graph_rewrite, Compiler.compile_cached
+  def graph_rewrite(*args: Any, **kwargs: Any) -> Any:
+    if (stage := first.get(kwargs.get("name", ""))) is not None: clock.enter(stage)
+    return rewrite(*args, **kwargs)
+  def compile_cached(self: Compiler, src: str) -> bytes:
+    with clock.within("compiler"): return compiler(self, src)
+  codegen.graph_rewrite = graph_rewrite  # type: ignore[assignment]
+  Compiler.compile_cached = compile_cached  # type: ignore[method-assign]
+
+def measure(target: str, model: str | None, step: str) -> dict[str, Any]:
+  """Seconds by stage of a model's "decode" step or "prompt", and its number of kernels."""
+  from tinygrad import codegen
+  from tinygrad.engine import realize
+  from tinygrad.helpers import Context
+  from tinygrad_llm.engine.llm import LLM
+  from tinygrad_llm.target.buffers import without_memory
+  from tinygrad_llm.target.device import open_target
+  open_target(target)
+  _watched(clock := Clock())
+  with without_memory():
+    llm = LLM(model, max_context=4096, chunk=512, dequantize=False, progress=False)
+    schedule: Callable[[], Any] = llm.steps.prompt_schedule if step == "prompt" else lambda: llm.steps.decode_schedule(0)
+    with clock.within("schedule"): linear, _ = schedule()
+  calls = [found for call in linear.src if (found := realize._get_call_to_compile(call)) is not None]
+  known = set()
+  with Context(CCACHE=0, PARALLEL=0):
+    for ast, renderer in calls:
+      if (key := codegen.to_program_key(ast, renderer)) in known: continue
+      known.add(key)
+      codegen.do_to_program(ast, renderer)
+      clock.enter("")
+  return {"kernels": len(calls), "programs": len(known), **{k: round(v, 3) for k, v in clock.seconds.items()}}
+
+def child(target: str, model: str | None, step: str) -> dict[str, Any]:
+  """measure() in a process of its own, with nothing in its environment that moves kernels."""
+  keep = ("PATH", "HOME", "PYTHONPATH", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME", "CC")
+  env = {name: os.environ[name] for name in keep if name in os.environ} | {"NUM_CPU_THREADS": str(THREADS)}
+  with tempfile.TemporaryDirectory() as folder:
+    done = subprocess.run([sys.executable, __file__, "--measure", TARGETS[target], model or "", step], text=True,
+                          env=env | {"CACHEDB": f"{folder}/cache.db"}, capture_output=True)
+  if done.returncode: raise RuntimeError(done.stderr[-2000:])
+  return json.loads(done.stdout)
+
+def _rows(names: list[str], targets: list[str]) -> Iterator[dict[str, Any]]:
+  with tempfile.TemporaryDirectory() as folder:
+    for name in names:
+      path = None
+      if (shape := {**CASES, **EXPERTS}.get(name)) is not None:
+        path = str(write_model(pathlib.Path(folder) / f"{name}.gguf", **shape, header=True))
+      for target in targets:
+        if target != "CPU" and name not in CASES: continue
+        for step in ("decode",) if name in CASES else ("prompt", "decode"):
+          begun = time.perf_counter()
+          found = child(target, path, step)
+          yield {"case": name, "target": target, "step": step, **found, "wall": round(time.perf_counter() - begun, 1)}
+
+def _line(cells: list[str]) -> str: return f"{cells[0]:<24}{cells[1]:<12}{cells[2]:<8}" + "".join(
+  f"{cell:>15}" for cell in cells[3:])
+
+def _main() -> None:
+  every = [BUNDLED, *CASES, *EXPERTS]
+  parser = Parser(prog="python bench/lowering.py", description="Time the compiling of kernels, by stage.")
+  parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(every)}")
+  parser.add_argument("--targets", nargs="+", choices=TARGETS, help="default: those that this machine can compile for")
+  parser.add_argument("--out", type=pathlib.Path, help="default: bench/results/lowering-DATE.json")
+  parser.add_argument("--measure", nargs=3, metavar=("TARGET", "MODEL", "STEP"), help=argparse.SUPPRESS)
+  args = parser.parse_args()
+  if args.measure: return print(json.dumps(measure(args.measure[0], args.measure[1] or None, args.measure[2])))
+  if unknown := sorted({*args.cases} - {*every}): raise InputError(f"{unknown[0]}: no such case; give of {', '.join(every)}")
+  rows: list[dict[str, Any]] = []
+  print(_line(["case", "target", "step", "programs", *COLUMNS, "all"]), flush=True)
+  for row in _rows(args.cases or every, args.targets or measurable()):
+    rows.append(row)
+    seconds = [row[column] for column in COLUMNS]
+    print(_line([row["case"], row["target"], row["step"], str(row["programs"]),
+                 *(f"{x:.2f}" for x in (*seconds, sum(seconds)))]), flush=True)
+  totals = [sum(row[column] for row in rows) for column in COLUMNS]
+  print(_line(["all", "", "", str(sum(row["programs"] for row in rows)), *(f"{x:.2f}" for x in (*totals, sum(totals)))]))
+  out = args.out or result_file("lowering", date := now())
+  out.write_text(json.dumps({"date": date if not args.out else now(), "machine": machine(), "versions": versions(),
+                             "unit": "CPU seconds", "rows": rows}, indent=1) + "\n")
+  print(f"-> {out}", file=sys.stderr)
+
+def main() -> None: guarded(_main)
+
+if __name__ == "__main__": main()
