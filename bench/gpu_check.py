@@ -175,7 +175,7 @@ def linear(kind: Any, rows: int, n: int, copies: int) -> list[Any]:
       units = empty((rows, blocks, lay.blocks.units), lay.blocks.dtype)
     fill(units, write)
     if lay is not None: store(lay, packed, units, 0)
-    layers.append(Linear([Weight(kind, packed, (rows, n), ("random",), lay)], [[rows]], [None], [None]))
+    layers.append(Linear([Weight(kind, packed, (rows, n), lay)], [[rows]], [None], [None]))
   return layers
 
 def timed(job: Callable[[], Any], times: int) -> float:

@@ -26,7 +26,7 @@ MODULES: tuple[str, ...] = (
   "rewrite.invariant_factors", "vector.vectorizer", "vector.table_lookup", "vector.minimum_bitwidth", "vector.lanes",
   "rewrite.nested_reduce", "gpu.dp4a", "gpu.int_to_float", "vector.int8_dots", "vector.group_scales",
   "schedule.matvec", "schedule.elementwise", "vector.ordered_loads", "vector.vector_combine", "gpu.warp_reduce",
-  "gpu.half8_loads", "cache.captures")
+  "gpu.half8_loads", "cache.captures", "lowering.trace_cache")
 PATCHES: tuple[str, ...] = tuple(module.rsplit(".", 1)[-1] for module in MODULES)
 # what some were called before: NO_<OLD NAME>=1 still works
 OLD_NAMES = {

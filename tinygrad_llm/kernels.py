@@ -52,7 +52,7 @@ def decode_step(model: str | None, max_context: int = 4096, depth: int = 0) -> S
       raise InputError(f"--depth {depth}: give 0 to {llm.max_context - 1}, or another --max-context (the model allows "
                        f"{llm.config.context_length})")
     linear, variables = llm.steps.decode_schedule(depth)
-  return Step(linear, variables, {w.stored.uop.base: Rows(w.qtype.name, w.names) for w in llm.weights},
+  return Step(linear, variables, {w.stored.uop.base: Rows(w.qtype.name, names) for names, w in llm.weights.items()},
               [block.attn.cache.kv for block in llm.model.blocks])
 
 def decode_programs(model: str | None, max_context: int = 4096, depth: int = 0) -> list[Program]:

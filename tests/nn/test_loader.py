@@ -15,12 +15,12 @@ from tinygrad_llm.files.gguf import open_gguf
 def test_bytes_held(model_file, types):
   path = model_file(types=types, dim=256, ffn=512, vocab=512, layers=1, blocks=True)
   file = sum(t.nbytes for t in open_gguf(path).tensors.values())
-  held = sum(w.nbytes for w in tinygrad_llm.load(str(path)).weights)
+  held = sum(w.nbytes for w in tinygrad_llm.load(str(path)).weights.values())
   assert 0.99 * file <= held <= 1.05 * file
 
 def test_neighbours_of_one_type_are_one_weight(model_file):
   path = model_file(types="Q8_0", vocab=384, context=96)
-  names = [w.names for w in tinygrad_llm.load(str(path)).weights]
+  names = tinygrad_llm.load(str(path)).weights
   assert ("blk.0.attn_q.weight", "blk.0.attn_k.weight", "blk.0.attn_v.weight") in names
   assert ("blk.1.ffn_gate.weight", "blk.1.ffn_up.weight") in names
 
@@ -28,7 +28,7 @@ def test_dequantize_expands_matrices(model_file, monkeypatch):
   monkeypatch.setattr(activations, "multiplies_bytes", lambda: False)
   path = model_file(types="Q8_0", vocab=384, context=96)
   packed, expanded = (tinygrad_llm.load(str(path), dequantize=d) for d in (False, True))
-  assert {w.qtype.name for w in expanded.weights} == {"F16", "F32"}
+  assert {w.qtype.name for w in expanded.weights.values()} == {"F16", "F32"}
   a, b = (llm.logits([1, 2, 3]) for llm in (packed, expanded))
   assert np.abs(a - b).max() < 0.02 * a.std()
 
@@ -36,7 +36,7 @@ def test_split_files(tmp_path: pathlib.Path):
   shape = {"types": "Q4_K_M", "dim": 256, "ffn": 256, "layers": 1, "blocks": True}
   whole, first = write_model(tmp_path / "whole.gguf", **shape), write_model(tmp_path / "part.gguf", split=3, **shape)
   assert first.name.endswith("-00001-of-00003.gguf")
-  a, b = ([w.stored.numpy() for w in tinygrad_llm.load(str(path)).weights] for path in (whole, first))
+  a, b = ([w.stored.numpy() for w in tinygrad_llm.load(str(path)).weights.values()] for path in (whole, first))
   for x, y in zip(a, b, strict=True): np.testing.assert_array_equal(x, y)
 
 def test_peak_memory(tmp_path: pathlib.Path):

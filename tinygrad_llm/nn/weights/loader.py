@@ -18,7 +18,7 @@ from tinygrad_llm.nn.weights.weight import FusedExperts, Weight
 
 class Loader:
   """
-  Hands out the tensors of a file, each once. weights: all of them so far.
+  Hands out the tensors of a file, each once. weights: all so far, by the tensors whose rows they hold, in order.
 
   meanwhile: what else is done for the model in another thread; its error ends the loading.
   """
@@ -27,7 +27,7 @@ class Loader:
     self.file, self.dequantize, self.meanwhile = file, dequantize_weights, meanwhile
     self.rows = RowReader(file, progress)
     self.memory = WeightMemory(self.rows)
-    self.weights: list[Weight] = []
+    self.weights: dict[tuple[str, ...], Weight] = {}
     self.asked: set[str] = set()
 
   def __enter__(self) -> Loader: return self
@@ -119,7 +119,7 @@ class Loader:
     qt, names = quant_type(infos[0]), tuple(info.name for info in infos)
     stored, layout = self.memory.hold(infos, shape)
     if self.dequantize and len(shape) > 1 and qt.dtype is dtypes.uint32:
-      stored = Weight(qt, stored, shape, names, layout).float().cast(dtypes.half).realize()
+      stored = Weight(qt, stored, shape, layout).float().cast(dtypes.half).realize()
       qt, layout = QUANT_TYPES[1], None
-    self.weights.append(weight := kind(qt, stored, seen_as or shape, names, layout))
+    self.weights[names] = weight = kind(qt, stored, seen_as or shape, layout)
     return weight

@@ -8,12 +8,11 @@ class Weight:
   """
   A tensor of shape (.., n), held as packed rows of its GGML type.
 
-  stored: the whole of a buffer; layout: how the rows lie in it, None: as in the file; names: the tensors of the file
-  whose rows it holds, in order. A matrix may have a few rows more in memory, of zeros.
+  stored: the whole of a buffer; layout: how the rows lie in it, None: as in the file. A matrix may have a few rows more
+  in memory, of zeros. It does not know its name: weights of the same kind make the same graphs.
   """
-  def __init__(self, qtype: QuantType, stored: Tensor, shape: tuple[int, ...], names: tuple[str, ...],
-               layout: Layout|None = None):
-    self.qtype, self.stored, self.shape, self.names, self.layout = qtype, stored, shape, names, layout
+  def __init__(self, qtype: QuantType, stored: Tensor, shape: tuple[int, ...], layout: Layout|None = None):
+    self.qtype, self.stored, self.shape, self.layout = qtype, stored, shape, layout
 
   @property
   def packed(self) -> Tensor:
