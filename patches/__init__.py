@@ -19,7 +19,7 @@ import ast, functools, hashlib, importlib, importlib.metadata, importlib.util, o
 TINYGRAD = "0.14.0"
 # in the order of installation, as room.name
 MODULES: tuple[str, ...] = (
-  "lowering.graph_rewrite", "lowering.implicit_inputs", "lowering.type_inference", "lowering.tuple_order",
+  "lowering.graph_rewrite", "lowering.implicit_inputs", "lowering.type_inference", "lowering.scalarize", "lowering.tuple_order",
   "runtime.workers", "runtime.estimates", "cache.beam_cache", "cache.programs", "lowering.forked_lowering",
   "runtime.threads", "runtime.dispatch", "runtime.huge_pages",
   "passes", "rewrite.reshapes", "rewrite.gathers", "gpu.bitfield_extract", "rewrite.invariant_sums",

@@ -1,0 +1,55 @@
+"""
+Vectors whose elements are known are taken apart at once.
+
+Why: an unrolled operation becomes one for each element, and each operand of these an INDEX into an operand of the
+  whole, with constants; then rules take that through reshapes, permutations and expansions, one step each, until it is
+  an element of a STACK. Most operands are such a STACK already, for operations are taken apart from the leaves on.
+How: what the elements of an operand are is read off it; where it is something else it is indexed, as ever.
+Numbers: NUMBERS
+Upstream: not sent; do_devectorize could do so.
+"""
+from __future__ import annotations
+import functools
+from collections.abc import Sequence
+from itertools import product
+import numpy as np
+from tinygrad import codegen
+from tinygrad.uop.ops import GroupOp, Ops, PatternMatcher, UOp, UPat
+
+SEAMS = {
+  "tinygrad.codegen:do_devectorize": "c9d8fd7a0fe6",
+  "tinygrad.codegen:devectorizer2": "566768760ee6",
+  "tinygrad.codegen:ew_devectorizer": "f8f1cfde150d",
+}
+
+@functools.cache
+def _order(shape: tuple[int, ...], axes: tuple[int, ...]) -> list[int]:
+  """Which element of an array of a shape each element of the transposed array is."""
+  return np.arange(np.prod(shape, dtype=int)).reshape(shape).transpose(axes).flatten().tolist()
+
+def elements(x: UOp) -> Sequence[UOp]|None:
+  """The numbers in a value, in the order of its axes; None if they are not to be seen."""
+  if x.shape == (): return None if x.op in GroupOp.Movement else (x,)
+  if x.op is Ops.STACK:
+    parts = [elements(s) for s in x.src]
+    return None if None in parts else [u for part in parts if part is not None for u in part]
+  if x.op not in (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND) or (whole := elements(x.src[0])) is None: return None
+  if x.op is Ops.PERMUTE: return [whole[i] for i in _order(x.src[0].shape, x.marg)]
+  return [*whole] * (x.max_numel() // len(whole))  # new axes are the first
+
+def _operand(b: UOp, x: UOp) -> Sequence[UOp]:
+  if x.base.is_invalid: return [x.base] * b.max_numel()
+  if (found := elements(x)) is not None: return found
+  return [x.index(*at) for at in product(*[[UOp.const(i) for i in range(n)] for n in b.shape])]
+
+def scalarize(b: UOp) -> UOp|None:
+  if b.shape == () or not all(x.shape == b.shape or x.base.is_invalid for x in b.src): return None
+  made = [b.replace(dtype=None, src=src) for src in zip(*(_operand(b, x) for x in b.src))]
+  return UOp.group(*made) if b.op is Ops.STORE else UOp.stack(*made).reshape(b.shape)
+
+pm_elementwise = PatternMatcher([(UPat(GroupOp.Elementwise, name="b"), scalarize)])
+pm_all = PatternMatcher([(UPat(GroupOp.Elementwise | {Ops.LOAD, Ops.STORE}, name="b"), scalarize)])
+
+def install() -> None:
+  codegen.ew_devectorizer = pm_elementwise + codegen.ew_devectorizer
+  codegen.devectorizer2 = pm_all + codegen.devectorizer2
