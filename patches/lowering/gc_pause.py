@@ -1,0 +1,37 @@
+"""
+The garbage collector waits until a graph is traced, scheduled or lowered.
+
+Why: these make graphs of some 100,000 objects, and Python's collector looks through all that live whenever there are a
+  quarter more of them. It finds nothing: graphs have no cycles, their nodes go when nobody refers to them.
+How: it is off while a function is traced, a schedule is made or a kernel lowered, and on again after each.
+Numbers: CPU seconds without the C compiler until the bundled model's prompt is compiled 10.0 -> NUMBER, a 1B model's
+  11.0 -> NUMBER, at the same peak of memory (2-core AMD EPYC).
+Upstream: not sent; applications may gc.freeze() instead.
+"""
+from __future__ import annotations
+import gc, importlib
+from collections.abc import Callable
+from typing import Any
+from tinygrad import Tensor, codegen
+
+SEAMS = {
+  "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
+  "tinygrad.tensor:Tensor.linear_with_vars": "ce8b072fbafe",
+  "tinygrad.function:_function": "3aa3fffe128c",
+}
+
+def paused(function: Callable[..., Any]) -> Callable[..., Any]:
+  """The same function, without a collection in it."""
+  def run(*args: Any, **kwargs: Any) -> Any:
+    if not gc.isenabled(): return function(*args, **kwargs)
+    gc.disable()
+    try: return function(*args, **kwargs)
+    finally: gc.enable()
+  run.__name__ = function.__name__
+  return run
+
+def install() -> None:
+  function = importlib.import_module("tinygrad.function")._function  # tinygrad.function is the class in it
+  function.__call__ = paused(function.__call__)
+  codegen.full_rewrite_to_sink = paused(codegen.full_rewrite_to_sink)
+  Tensor.linear_with_vars = paused(Tensor.linear_with_vars)  # type: ignore[method-assign]
