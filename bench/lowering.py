@@ -13,7 +13,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests" / "tools")]
 import argparse, json, os, resource, subprocess, tempfile, time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from kernel_cases import CASES, TARGETS, THREADS, measurable
@@ -81,8 +81,8 @@ def measure(target: str, model: str | None, step: str) -> dict[str, Any]:
   _watched(clock := Clock())
   with without_memory():
     llm = LLM(model, max_context=4096, chunk=512, dequantize=False, progress=False)
-    schedule: Callable[[], Any] = llm.steps.prompt_schedule if step == "prompt" else lambda: llm.steps.decode_schedule(0)
-    with clock.within("schedule"): linear, _ = schedule()
+    steps = llm.steps
+    with clock.within("schedule"): linear, _ = steps.prompt_schedule() if step == "prompt" else steps.decode_schedule(0)
   calls = [found for call in linear.src if (found := realize._get_call_to_compile(call)) is not None]
   known = set()
   with Context(CCACHE=0, PARALLEL=0):
@@ -128,7 +128,8 @@ def _main() -> None:
   parser.add_argument("--measure", nargs=3, metavar=("TARGET", "MODEL", "STEP"), help=argparse.SUPPRESS)
   args = parser.parse_args()
   if args.measure: return print(json.dumps(measure(args.measure[0], args.measure[1] or None, args.measure[2])))
-  if unknown := sorted({*args.cases} - {*every}): raise InputError(f"{unknown[0]}: no such case; give of {', '.join(every)}")
+  if unknown := sorted({*args.cases} - {*every}):
+    raise InputError(f"{unknown[0]}: no such case; give of {', '.join(every)}")
   rows: list[dict[str, Any]] = []
   print(_line(["case", "target", "step", "programs", *COLUMNS, "all"]), flush=True)
   for row in _rows(args.cases or every, args.targets or measurable()):
@@ -137,7 +138,8 @@ def _main() -> None:
     print(_line([row["case"], row["target"], row["step"], str(row["programs"]),
                  *(f"{x:.2f}" for x in (*seconds, sum(seconds)))]), flush=True)
   totals = [sum(row[column] for row in rows) for column in COLUMNS]
-  print(_line(["all", "", "", str(sum(row["programs"] for row in rows)), *(f"{x:.2f}" for x in (*totals, sum(totals)))]))
+  programs = sum(row["programs"] for row in rows)
+  print(_line(["all", "", "", str(programs), *(f"{x:.2f}" for x in (*totals, sum(totals)))]))
   out = args.out or result_file("lowering", date := now())
   out.write_text(json.dumps({"date": date if not args.out else now(), "machine": machine(), "versions": versions(),
                              "unit": "CPU seconds", "rows": rows}, indent=1) + "\n")

@@ -17,7 +17,7 @@ if patches.enabled():
   else: patches.apply()
 
 def load(model: str | None = None, max_context: int = 4096, chunk: int = 256, dequantize: bool = False,
-         progress: bool = False) -> LLM:
+         progress: bool = False, ahead: bool = False) -> LLM:
   """
   Loads a GGUF model.
 
@@ -26,9 +26,10 @@ def load(model: str | None = None, max_context: int = 4096, chunk: int = 256, de
   chunk: tokens of a prompt per forward pass. Any number gives the same logits.
   dequantize: expand quantised matrices to fp16: more memory, other speed.
   progress: show bars on stderr if that is a terminal, while loading and while compiling.
+  ahead: on Linux's CPUs, compile what generate() needs in a fork of this process while the weights are read.
   Raises InputError for a file, device or compiler that cannot be used.
   """
   from tinygrad_llm.target.device import check_device
   check_device()
   from tinygrad_llm.engine.llm import LLM
-  return LLM(model, max_context=max_context, chunk=chunk, dequantize=dequantize, progress=progress)
+  return LLM(model, max_context=max_context, chunk=chunk, dequantize=dequantize, progress=progress, ahead=ahead)

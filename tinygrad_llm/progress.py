@@ -12,7 +12,8 @@ BELOW, BACK = "\x1bD\x1b[A\x1b7\x1b[B\r", "\r\x1b[K\x1b8"
 @contextmanager
 def compiling(show: bool, midline: bool = False) -> Iterator[None]:
   """
-  Shows the kernels that are compiled in this block, as "compiling 37/61", and for how long; on a terminal only.
+  Shows what is made in this block: "scheduling", then "compiling 37/61" kernels, for how long it has gone on and how
+  long it will; on a terminal only.
 
   midline: text stands in the line, perhaps; the bar is below, and the cursor back where it was afterwards.
   """
@@ -26,9 +27,9 @@ def compiling(show: bool, midline: bool = False) -> Iterator[None]:
     nonlocal bar, before
     if bar is None:
       if midline: sys.stderr.write(BELOW)
-      bar = tqdm(desc="compiling", file=sys.stderr, leave=False)
-    bar.total, bar.n = before + total, before + done
-    bar.refresh()
+      bar = tqdm(file=sys.stderr, leave=False, unit="kernel")
+    bar.total, bar.n = before + total or None, before + done
+    bar.set_description("compiling" if total else "scheduling")
     if done == total: before += total
   programs.progress = update
   try: yield

@@ -102,7 +102,7 @@ def _main() -> None:
   locate(args.model)  # a wrong name is known at once
   if args.tokens is None and (args.prompt is not None or args.benchmark is None): args.prompt = read_prompt(args.prompt)
   from tinygrad_llm import load
-  llm = load(args.model, max_context=args.max_context, dequantize=args.dequantize, progress=True)
+  llm = load(args.model, max_context=args.max_context, dequantize=args.dequantize, progress=True, ahead=True)
   if args.prompt is None and args.tokens is None and args.benchmark is None and not args.json: return _chat(llm, args)
   if args.prompt is None and args.tokens is None:
     if args.benchmark is None: raise InputError("--json: it needs --prompt or --tokens")

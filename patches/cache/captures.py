@@ -25,7 +25,7 @@ from tinygrad.engine.jit import CapturedJit, _TinyJit
 from tinygrad.engine.realize import get_runtime
 from tinygrad.helpers import BEAM, IGNORE_BEAM_CACHE, JIT, JIT_BATCH_SIZE, VALIDATE_WITH_CPU, getenv, to_tuple
 from tinygrad.uop.ops import Ops, UOp, buffers
-from tinygrad_llm.patches.cache import disk_cache, serialize
+from tinygrad_llm.patches.cache import disk_cache, programs, serialize
 
 SEAMS = {
   "tinygrad.engine.jit:_TinyJit": "87ce13451fb5",
@@ -172,9 +172,12 @@ def put(key: Key, ret: Any, linear: UOp, fresh: set[UOp]) -> None:
   except ValueError: pass
 
 def call(self: _TinyJit, *args: Any, **kwargs: Any) -> Any:
-  found = key(self, args, kwargs) if self.captured is None and self.cnt == 1 else None
+  captures = self.captured is None and self.cnt == 1
+  found = key(self, args, kwargs) if captures else None
+  if found is None and captures and programs.progress is not None: programs.progress(0, 0)
   if found is None or _restored(self, found): return _call(self, *args, **kwargs)
   _lowered.clear()
+  if programs.progress is not None: programs.progress(0, 0)
   ret = _call(self, *args, **kwargs)
   if len(_lowered) == 1: put(found, ret, *_lowered[0])
   _lowered.clear()

@@ -10,7 +10,8 @@ How: a PROGRAM is kept under to_program_key, with all that it depends on beside 
   PROGRAM, lower with Context(CACHELEVEL=0). CCACHE=0 and CACHELEVEL=0 switch it off, IGNORE_BEAM_CACHE=1 for what BEAM
   found. Compile workers put their programs there themselves. Few or small kernels are lowered in this process: a worker
   costs a second to start. The keys of tinygrad's own cache of machine code carry the processor, too.
-  `progress`, if set, is called with (kernels made, kernels to make) of each batch.
+  `progress`, if set, is called with (kernels made, kernels to make) of each batch, and with (0, 0) before captures.py
+  makes a schedule.
 Numbers: see README.
 Upstream: not sent; the key would have to be complete there first (DEV=CPU compiles for "native").
 """

@@ -60,8 +60,11 @@ def _is_ours(code: Any) -> bool:
 
 def _is_for_kernels(value: Any) -> bool:
   """Whether it may change them, unlike what only makes them sooner."""
-  sooner = f"{patches.__name__}.lowering."
-  return any(_is_ours(code) and not code.__module__.startswith(sooner) for code in _codes(value))
+  return any(_is_ours(code) and not only_makes_it_sooner(code) for code in _codes(value))
+
+def only_makes_it_sooner(code: Any) -> bool:
+  """Whether a function is of the room that changes no kernel."""
+  return code.__module__.startswith(f"{patches.__name__}.lowering.")
 
 def _codes(value: Any) -> list[Any]:
   """The functions and classes that something installed is made of, in the order of their calls."""

@@ -11,7 +11,8 @@ from tinygrad import codegen
 from tinygrad.codegen.opt import Opt
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp
-from tinygrad_llm.patches.explain.pipeline import AROUND, OPTS, SCHEDULER, Link, Place, chain, owners, places
+from tinygrad_llm.patches.explain.pipeline import (
+  AROUND, OPTS, SCHEDULER, Link, Place, chain, only_makes_it_sooner, owners, places)
 
 PASS, RULE, ANSWER = "pass", "rule", "answer"
 
@@ -177,6 +178,9 @@ def recording() -> Iterator[Recorder]:
       elif isinstance(value, PatternMatcher):
         rules = []
         for pattern, f in value.patterns:
+          if only_makes_it_sooner(f):
+            rules.append((pattern, f))
+            continue
           links = chain(f)
           wraps = linked(place, links) if len(links) > 1 else [recorder.spy(place, f, True)]
           for (function, put_link), new in zip(links[1:], wraps[1:]): replace(put_link, function, new)

@@ -45,20 +45,22 @@ class Jobs:
     taken = os.read(self.end, 2)
     return int.from_bytes(taken, "little") if taken else None
 
-def _work(jobs: Jobs, tasks: list, told: int, parent: int) -> None:
+def _work(jobs: Jobs, tasks: list, told: int) -> None:
   """What a fork does."""
-  signal.signal(signal.SIGINT, signal.SIG_IGN)
-  ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-  if os.getppid() != parent: return  # it died before
-  gc.disable()
   with Context(ALLOW_DEVICE_USAGE=0):
     while (i := jobs.take()) is not None:
       codegen.to_program(*tasks[i])
       os.write(told, b".")
 
-def _fork(work: Callable[[], None]) -> int:
+def fork(work: Callable[[], None]) -> int:
+  """The process id of a fork that does `work` and ends, at the latest with this process. What it raises is lost."""
+  parent = os.getpid()
   if pid := os.fork(): return pid
-  try: work()
+  try:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    gc.disable()
+    if os.getppid() == parent: work()  # else it died before
   except BaseException: pass  # this process meets the same error, and tells of it
   finally: os._exit(0)
 
@@ -66,9 +68,9 @@ def lower(missing: programs.Missing, tell: Callable[[], None]) -> None:
   """Fills to_program_cache with the programs of `missing`, in its order. tell() is called for each."""
   names, tasks, jobs = list(missing), list(missing.values()), Jobs(len(missing))
   heard, told = os.pipe()
-  parent, forks = os.getpid(), list[int]()
+  forks: list[int] = []
   try:
-    for _ in range(min(PARALLEL.value, len(tasks)) - 1): forks.append(_fork(lambda: _work(jobs, tasks, told, parent)))
+    for _ in range(min(PARALLEL.value, len(tasks)) - 1): forks += [fork(lambda: _work(jobs, tasks, told))]
     os.close(told)
     while (i := jobs.take()) is not None:
       to_program_cache[names[i]] = codegen.to_program(*tasks[i])

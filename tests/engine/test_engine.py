@@ -112,7 +112,7 @@ def test_fit_drops_the_oldest_turns(llm):
 def test_decode_cost(llm):
   list(llm.generate(PROMPT, max_tokens=1, ignore_eos=True))
   kernels, moved = llm.decode_cost() or (0, 0)
-  weights = sum(w.nbytes for names, w in llm.weights.items() if names != ("token_embd.weight",))  # of which a row is read
+  weights = sum(w.nbytes for names, w in llm.weights.items() if names != ("token_embd.weight",))  # a row of it is read
   assert 10 < kernels < 60  # 2 layers, with activations of 8 bits
   assert weights < moved < 1.5 * weights  # a tiny model: activations and the cache count, too
 

@@ -394,6 +394,7 @@ def test_all_patches_are_tested_somewhere():
   """Those not named here have tests of their own."""
   own = {"workers", "estimates", "beam_cache", "programs", "threads", "dispatch", "captures", "huge_pages"}
   own |= {"graph_rewrite", "implicit_inputs", "type_inference", "tuple_order"}  # test_lowering.py
+  own |= {"scalarize", "trace_cache", "gc_pause"}                               # the same
   own |= {"forked_lowering", "vector_combine"}
   gpu = {"bitfield_extract", "int_to_float", "dp4a", "warp_reduce", "half8_loads"}  # test_gpu_schedules.py
   assert set(patches.PATCHES) == own | set(PATCHES) | gpu

@@ -1,12 +1,14 @@
 """patches/lowering: the same kernels, graphs and types as without it, and less work."""
 import functools
+import gc
 import importlib
 import itertools
 import random
 
 import child
+import numpy as np
 import pytest
-from tinygrad import Tensor, dtypes, function
+from tinygrad import Tensor, codegen, dtypes, function
 from tinygrad.codegen import to_program
 from tinygrad.engine import realize
 from tinygrad.helpers import Context
@@ -14,7 +16,7 @@ from tinygrad.uop import ops
 from tinygrad.uop.ops import BottomUpGate, Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import is_on, load
 
-PATCHES = ("graph_rewrite", "implicit_inputs", "type_inference", "tuple_order")
+PATCHES = ("graph_rewrite", "implicit_inputs", "type_inference", "tuple_order", "scalarize", "trace_cache", "gc_pause")
 pytestmark = pytest.mark.skipif(not all(map(is_on, PATCHES)), reason="they are off")
 
 @function
@@ -168,7 +170,7 @@ def test_outputs_are_looked_for_once(monkeypatch):
   module, found = importlib.import_module("tinygrad.function"), []
   stock = module.invalid_outputs
   monkeypatch.setattr(module, "invalid_outputs", lambda graph: found.append(graph) or stock(graph))
-  layer(Tensor.empty(4, 96), Tensor.empty(96, 96, dtype=dtypes.half))
+  layer(Tensor.empty(5, 96), Tensor.empty(96, 96, dtype=dtypes.half))  # no test calls it with these
   assert len(found) == 2  # as inputs are found, and here
 
 def test_outputs_are_numbered():
@@ -182,3 +184,124 @@ def test_outputs_are_numbered():
   assert [u.arg.slot for u in again] == [0, 1] != [u.arg.slot for u in outputs]
   assert x.uop.base in made.toposort() and len(made.toposort()) == len(graph.toposort())
   assert module.renumber_invalid_outputs(x.uop) is x.uop
+
+# *** traces
+
+class Scaled:
+  """A layer that notes when it is traced."""
+  traced = 0
+
+  def __init__(self, n: int, factor: float):
+    self.w, self.factor = Tensor.full((n, n), factor).contiguous().realize(), factor
+
+  @function(precompile=True, allow_implicit=True)
+  def __call__(self, x: Tensor, start: UOp) -> Tensor:
+    Scaled.traced += 1
+    return (x @ self.w + start) * self.factor
+
+def traced(*layers: Scaled, x: Tensor | None = None, start: int = 1) -> tuple[int, list]:
+  """How often the layers were traced, one after the other, and what came out."""
+  Scaled.traced, bound = 0, UOp.variable("start", 0, 9).bind(start)
+  x = Tensor.ones(2, 8).contiguous().realize() if x is None else x
+  for scaled in layers: x = scaled(x, bound)
+  return Scaled.traced, x.tolist()
+
+def expected(*factors: float, x: float = 1, start: int = 1, n: int = 8) -> float:
+  for factor in factors: x = (n * x * factor + start) * factor
+  return x
+
+def test_layers_that_are_alike_are_traced_once():
+  """The first one's input is made in another way; weights are not looked at, all else is."""
+  a, b, c = (Scaled(8, 0.5) for _ in range(3))
+  b.w.assign(b.w * 2).realize()
+  load("trace_cache")._traces.clear()
+  count, values = traced(a, b, c)
+  first = (8 * 1 * 0.5 + 1) * 0.5
+  second = (8 * first * 1.0 + 1) * 0.5
+  assert count == 2 and values == [[(8 * second * 0.5 + 1) * 0.5] * 8] * 2
+
+def test_layers_that_differ_are_traced():
+  load("trace_cache")._traces.clear()
+  same, other = [Scaled(8, 0.5) for _ in range(2)], Scaled(8, 0.25)
+  assert traced(*same, other, x=Tensor.ones(2, 8).contiguous().realize())[0] == 3
+  assert traced(*same)[0] == 0
+  count, values = traced(*same, start=3)  # a variable's value is not in the trace of another
+  assert values == [[expected(0.5, 0.5, start=3)] * 8] * 2
+  assert traced(*same, x=Tensor.ones(3, 8).contiguous().realize())[0] == 2
+  wide = Scaled(8, 0.5)
+  wide.w = wide.w.half().realize()
+  assert traced(same[0], wide)[0] == 1
+
+def test_a_trace_that_found_other_tensors_is_not_kept():
+  hidden = Tensor.full((2, 8), 3.0).contiguous().realize()
+  @function(allow_implicit=True)
+  def add(x: Tensor) -> Tensor: return x + hidden
+  load("trace_cache")._traces.clear()
+  assert add(Tensor.ones(2, 8).contiguous().realize()).tolist() == [[4.0] * 8] * 2
+  hidden = Tensor.full((2, 8), 5.0).contiguous().realize()
+  assert add(Tensor.ones(2, 8).contiguous().realize()).tolist() == [[6.0] * 8] * 2
+  assert not load("trace_cache")._traces
+
+def test_only_so_many_traces_are_kept():
+  cache = load("trace_cache")
+  for n in range(1, cache.KEPT + 4): traced(Scaled(8, 0.5), x=Tensor.ones(n, 8).contiguous().realize())
+  assert len(cache._traces) == cache.KEPT
+
+# *** vectors
+
+def test_elements():
+  """They are those that numpy finds, however a stack was moved; None where they cannot be seen."""
+  rng, elements = random.Random(0), load("scalarize").elements
+  for _ in range(200):
+    sizes = [rng.choice((1, 2, 3)) for _ in range(rng.randint(1, 3))]
+    places = np.arange(np.prod(sizes)).reshape(sizes)
+    x = UOp.stack(*[UOp.variable(f"v{i}", 0, 9) for i in range(places.size)]).reshape(tuple(sizes))
+    for _ in range(rng.randint(0, 4)):
+      how = rng.choice(("permute", "expand", "reshape"))
+      if how == "permute":
+        axes = rng.sample(range(places.ndim), places.ndim)
+        x, places = x.permute(tuple(axes)), places.transpose(axes)
+      elif how == "expand": x, places = x.expand((2, *places.shape)), np.broadcast_to(places, (2, *places.shape))
+      else: x, places = x.reshape((places.size,)), places.reshape(-1)
+    found = elements(x)
+    assert [u.expr for u in found] == [f"v{i}" for i in places.flatten()]
+  assert elements(UOp.placeholder((4,), dtypes.float, 0)) is None
+
+# *** the garbage collector
+
+def test_it_waits():
+  seen: list[bool] = []
+  def noted(*args: int, wrong: bool = False) -> int:
+    seen.append(gc.isenabled())
+    if wrong: raise ValueError
+    return sum(args)
+  paused = load("gc_pause").paused(noted)
+  assert gc.isenabled() and paused(1, 2) == 3 and gc.isenabled()
+  with pytest.raises(ValueError): paused(wrong=True)
+  assert gc.isenabled()
+  gc.disable()
+  try: assert paused() == 0 and not gc.isenabled()
+  finally: gc.enable()
+  assert seen == [False] * 3
+
+def test_it_waits_for_all_that_makes_graphs(monkeypatch):
+  """A trace, a schedule, a kernel."""
+  collected: list[str] = []
+  def note(phase: str, _: dict[str, int]) -> None: collected.append(phase)
+  def work() -> None:
+    lazy = layer(Tensor.empty(6, 96), Tensor.empty(96, 96, dtype=dtypes.half))
+    call = lazy.linear_with_vars()[0].src[0]
+    codegen.full_rewrite_to_sink(*realize._get_call_to_compile(call))
+  work()
+  gc.callbacks.append(note)
+  thresholds = gc.get_threshold()
+  try:
+    gc.set_threshold(50)
+    work()
+    often = len(collected)
+    monkeypatch.setattr(gc, "disable", lambda: None)
+    work()
+  finally:
+    gc.set_threshold(*thresholds)
+    gc.callbacks.remove(note)
+  assert 3 * often < len(collected) - often

@@ -8,6 +8,7 @@ from itertools import takewhile
 from typing import Any
 import numpy as np
 from tinygrad import Device, Tensor
+from tinygrad_llm.engine.ahead import DECODE, PROMPT, Ahead, is_possible
 from tinygrad_llm.engine.sampling import Sampler, greedy_token
 from tinygrad_llm.engine.steps import Steps
 from tinygrad_llm.engine.timing import Timing
@@ -32,7 +33,8 @@ def check_metadata(kv: Mapping[str, Any]) -> None:
 
 class LLM:
   """A model in memory with one KV cache; not for use from several threads at once."""
-  def __init__(self, model: str | None, max_context: int, chunk: int, dequantize: bool, progress: bool):
+  def __init__(self, model: str | None, max_context: int, chunk: int, dequantize: bool, progress: bool,
+               ahead: bool = False):
     start = time.perf_counter()
     for name, value in (("max_context", max_context), ("chunk", chunk)):
       if value < 1: raise InputError(f"{name}: {value} is not positive; give a number of tokens from 1")
@@ -41,6 +43,8 @@ class LLM:
     self.config = ModelConfig.from_gguf(file)
     self.max_context = min(max_context, self.config.context_length)
     self.chunk = min(chunk, self.max_context)
+    self._ahead = None
+    if ahead and not dequantize and is_possible(): self._ahead = Ahead(file, self.config, self.max_context, self.chunk)
     try:
       with ThreadPoolExecutor(1) as meanwhile:
         text = meanwhile.submit(self._text, file.kv)
@@ -181,24 +185,27 @@ class LLM:
     self._held.append(token)
     return logits, key
 
-  def _compile_prompt(self, token: int) -> None:
+  def _compile_prompt(self) -> None:
     """
-    Captures, once, the steps that the first token needs, on a token whose keys and values the prompt then overwrites.
-    What an earlier process captured is only read.
+    Captures, once, the steps that the first token needs, at a position that the prompt then overwrites. What another
+    process captured is only read.
     """
-    if self.steps.restore_prompt(): return
-    self._held = []
-    with compiling(self._progress): self.steps.compile_prompt(token)
+    with compiling(self._progress):
+      if self._ahead is not None: self._ahead.wait(PROMPT)
+      if self.steps.restore_prompt(): return
+      self._held = []
+      self.steps.capture_prompt()
 
   def _compile_decode(self, token: int, position: int) -> None:
     """Captures, once, the step that each further token needs, on the one that is fed next."""
-    if self.steps.restore_decode(): return
-    with compiling(self._progress, midline=True): self.steps.decode(token, position)
+    with compiling(self._progress, midline=True):
+      if self._ahead is not None: self._ahead.wait(DECODE)
+      if not self.steps.restore_decode(): self.steps.decode(token, position)
 
   def _tokens(self, ids: list[int], max_tokens: int | None, sampler: Sampler, ends: frozenset[int]) -> Iterator[int]:
     timing = self.timing = Timing(prompt_tokens=len(ids))
     start = time.perf_counter()
-    self._compile_prompt(ids[0])
+    self._compile_prompt()
     timing.cached_tokens = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self._held, ids[:-1])))
     compiled = time.perf_counter()
     token, history = sampler(self.prefill(ids, timing.cached_tokens), ids), list(ids)

@@ -47,14 +47,18 @@ class Steps:
     return restore(self._prefill, self._tokens[:, :self._length(1)], self._position(0)) and \
       restore(self._row_logits, self._x, self._row(0))
 
-  def compile_prompt(self, token: int) -> None:
-    """Captures those steps: runs them at position 0, whose keys and values are `token`'s then."""
-    self.prefill([token], 0)
-    self.row_logits(0)
+  def capture_prompt(self) -> None:
+    """Captures those steps: runs them at position 0, whose keys and values are those of some token then."""
+    self._prefill(self._tokens[:, :self._length(1)], self._position(0))
+    self._row_logits(self._x, self._row(0))
 
   def restore_decode(self) -> bool:
     """Whether decode() is captured, in this process or in an earlier one."""
     return restore(self._decode, self._token, self._position(0))
+
+  def capture_decode(self) -> None:
+    """Captures that step, in the same way."""
+    self._decode(self._token, self._position(0))
 
   @property
   def decode_linear(self) -> UOp | None:

@@ -23,7 +23,7 @@ _BYTE_OF = _byte_characters()
 def _pairs(vocab: dict[str, int], tokens: Set[str], merges: list[str]) -> tuple[list[tuple[str, str]], dict[str, int]]:
   """Merges as pairs, and ids of the texts beyond the vocabulary that they need. Those that are none are told of."""
   never = tokens - vocab.keys()
-  pairs = [cut for merge in dict.fromkeys(merges) if len(cut := tuple(merge.split(" "))) == 2]
+  pairs = [(parts[0], parts[1]) for merge in dict.fromkeys(merges) if len(parts := merge.split(" ")) == 2]
   texts = {*chain.from_iterable(pairs), *map("".join, pairs)}
   if len(pairs) == len(merges) and texts <= vocab.keys(): return pairs, {}  # most files
   first, beyond, pairs = max(vocab.values(), default=-1) + 1, dict[str, int](), []

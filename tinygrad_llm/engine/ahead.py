@@ -1,0 +1,79 @@
+"""A model's steps are compiled by a fork of this process while its weights are read."""
+from __future__ import annotations
+import os, signal, struct, weakref
+from collections.abc import Callable
+from typing import Any
+from tinygrad import Device
+from tinygrad.engine.jit import CapturedJit
+from tinygrad.helpers import BEAM, JIT, getenv
+from tinygrad_llm.engine.steps import Steps
+from tinygrad_llm.files.gguf import GGUF
+from tinygrad_llm.nn.config import ModelConfig
+from tinygrad_llm.nn.model import Model
+from tinygrad_llm.nn.weights.loader import Loader
+from tinygrad_llm.patches import is_on
+from tinygrad_llm.patches.cache import captures, disk_cache, programs
+from tinygrad_llm.patches.lowering import forked_lowering
+from tinygrad_llm.target.buffers import has_memory, without_memory
+
+MADE, PROMPT, DECODE = range(3)  # what the fork tells: kernels of a batch, a step that is captured
+_TOLD = struct.Struct("=BII")
+
+def is_possible() -> bool:
+  """Whether a fork can do it, and this process find it on disk. BEAM measures kernels: nothing may run beside it."""
+  return (all(map(is_on, ("captures", "forked_lowering"))) and has_memory() and forked_lowering.is_possible() and
+          Device.DEFAULT in forked_lowering.FORKABLE and bool(JIT.value) and not getenv("JITBEAM", BEAM.value))
+
+class Ahead:
+  """
+  The fork. It has all of a model but memory, and puts what generate() captures on disk, the prompt's steps first.
+
+  A file that it has been through once is known by its size and time: there is no fork then.
+  """
+  def __init__(self, file: GGUF, config: ModelConfig, max_context: int, chunk: int):
+    stat = os.stat(file.path)
+    self._key = repr((disk_cache.surroundings(), "ahead", os.path.realpath(file.path), stat.st_size, stat.st_mtime_ns,
+                      max_context, chunk, Device.DEFAULT))
+    self._told: set[int] = set()
+    self._heard: int | None = None
+    if captures.STORE.get(self._key) is not None: return
+    self._heard, told = os.pipe()
+    def steps() -> Steps:
+      with without_memory(), Loader(file, progress=False) as loader: model = Model(config, loader, max_context)
+      return Steps(model, max_context, chunk)
+    pid = forked_lowering.fork(lambda: self._work(steps, told))
+    os.close(told)
+    self._stop = weakref.finalize(self, _stop, pid, self._heard)
+
+  def wait(self, step: int) -> None:
+    """Returns when PROMPT or DECODE is captured, or never will be; tells programs.progress of kernels until then."""
+    while self._heard is not None and step not in self._told:
+      if len(data := os.read(self._heard, _TOLD.size)) < _TOLD.size: return self.stop()
+      kind, done, total = _TOLD.unpack(data)
+      if kind != MADE: self._told.add(kind)
+      elif programs.progress is not None: programs.progress(done, total)
+
+  def stop(self) -> None:
+    """Ends it, if it has not ended."""
+    if self._heard is not None: self._stop()
+    self._heard = None
+
+  def _work(self, make: Callable[[], Steps], told: int) -> None:
+    def tell(kind: int, done: int = 0, total: int = 0) -> None: os.write(told, _TOLD.pack(kind, done, total))
+    os.dup2(os.open(os.devnull, os.O_RDWR), 2)  # what is to be said of the file is said by the one that reads it
+    CapturedJit.__call__ = _not_run  # type: ignore[method-assign,assignment]
+    programs.progress = lambda done, total: tell(MADE, done, total)
+    steps = make()
+    steps.capture_prompt()
+    tell(PROMPT)
+    os.nice(19)  # the prompt runs now
+    steps.capture_decode()
+    tell(DECODE)
+    captures.STORE.put(self._key, b"done")
+
+def _not_run(self: CapturedJit, *_: Any) -> Any: return self.ret
+
+def _stop(pid: int, heard: int) -> None:
+  os.close(heard)
+  os.kill(pid, signal.SIGKILL)
+  os.waitpid(pid, 0)
