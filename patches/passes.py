@@ -4,7 +4,8 @@ Pass pipeline: a place for passes between the optimiser and the expander, and on
 Why: tinygrad has no hook where a kernel's schedule is fixed (loops are split, unrolled, threaded) and its arithmetic is
   still a graph over loops. BEAM's candidates and kernels with given opts pass there, too.
 How: the optimiser and the pass before it are looked up in tinygrad.codegen at call time. Other patches append to
-  `after_opts` and `before_linearize`.
+  `after_opts` and `before_linearize`. A kernel's graph is counted at both places: its SINK's tag says how large it was
+  before its loops were expanded, and after.
 Numbers: none, it does nothing by itself.
 Upstream: not sent; there, a pass is a line in full_rewrite_to_sink.
 """
@@ -33,6 +34,7 @@ before_linearize: list[Pass] = []  # everything is lowered
 
 _apply_opts, _full_rewrite_to_sink = codegen.apply_opts, codegen.full_rewrite_to_sink
 _lowering: list[Renderer|None] = []  # the renderer of the kernel that is being lowered, until before_linearize ran
+_nodes: list[list[int]] = []         # of its graph, at the places that it has passed
 
 def lowering() -> Renderer|None:
   """Whom the kernel that is being lowered is for; None where there is none."""
@@ -41,9 +43,10 @@ def lowering() -> Renderer|None:
 def _is_unrolled(u: UOp) -> bool: return u.op is Ops.RANGE and u.arg[-1] is AxisType.UPCAST
 
 def _run_after_opts(sink: UOp, ren: Renderer) -> UOp:
-  if not after_opts or not any(u.op is Ops.REDUCE or _is_unrolled(u) for u in sink.toposort()): return sink
-  sink = graph_rewrite(sink, sym + pm_flatten_range, name="symbolic after opts")  # drops loops of one step
-  for run in after_opts: sink = run(sink, ren)
+  if after_opts and any(u.op is Ops.REDUCE or _is_unrolled(u) for u in sink.toposort()):
+    sink = graph_rewrite(sink, sym + pm_flatten_range, name="symbolic after opts")  # drops loops of one step
+    for run in after_opts: sink = run(sink, ren)
+  if _nodes: _nodes[-1] = [len(sink.toposort())]
   return sink
 
 def apply_opts(ast: UOp, ren: Renderer, beam: int = 0) -> UOp:
@@ -51,12 +54,18 @@ def apply_opts(ast: UOp, ren: Renderer, beam: int = 0) -> UOp:
 
 def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
   _lowering.append(ren)
-  try: return _full_rewrite_to_sink(ast if optimize else _run_after_opts(ast, ren), ren, optimize)
-  finally: _lowering.pop()
+  _nodes.append([])
+  try:
+    sink = _full_rewrite_to_sink(ast if optimize else _run_after_opts(ast, ren), ren, optimize)
+    return sink.replace(tag=tuple(_nodes[-1]))
+  finally:
+    _lowering.pop()
+    _nodes.pop()
 
 def _run_before_linearize(sink: UOp) -> UOp|None:
   if (ren := _lowering[-1]) is None: return None
   _lowering[-1] = None  # what it returns is matched again
+  _nodes[-1].append(len(sink.toposort()))
   for run in before_linearize: sink = run(sink, ren)
   return sink
 

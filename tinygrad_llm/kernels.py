@@ -68,14 +68,21 @@ def report(target: str, step: list[Program]) -> dict[str, Any]:
   A row is all kernels that look the same; rows are in the order of the step. role: the tensors of the file that they
   read, * for the layer's number; else kv (the cache) or act (activations). types: of those tensors. opts: OP:axis:arg
   each. load_bytes: how wide most bytes of the weights, or of the cache, are loaded. registers, stack: of a thread, on
-  CUDA; a stack above 0 is spilled registers.
+  CUDA; a stack above 0 is spilled registers. nodes: of the kernel's graph when its loops are chosen, when they are
+  expanded and all is lowered, which is what compiling takes its time for, and instructions in the end; of the
+  largest.
   """
-  rows: Counter[str] = Counter(json.dumps(program.row()) for program in step)
+  rows: dict[str, list[list[int] | None]] = {}  # the nodes of its kernels: a few more or less, by where they come from
+  for program in step:
+    row = program.row()
+    nodes = row.pop("nodes")
+    rows.setdefault(json.dumps(row), []).append(nodes)
   roles = []
-  for text, count in rows.items():
-    row = json.loads(text)
+  for text, graphs in rows.items():
+    row, count = json.loads(text), len(graphs)
+    most = None if None in graphs else [max(n) for n in zip(*(nodes for nodes in graphs if nodes))]
     roles.append({"role": row.pop("role"), "count": count, "bytes": count * row.pop("bytes"),
-                  "ops": count * row.pop("ops"), **row})
+                  "ops": count * row.pop("ops"), **row, "nodes": most})
   return {"target": target, "kernels": len(step), "bytes": sum(row["bytes"] for row in roles),
           "ops": sum(row["ops"] for row in roles), "roles": roles}
 

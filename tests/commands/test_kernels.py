@@ -14,6 +14,8 @@ from tinygrad_llm.target import programs
 from tinygrad_llm.target.cuda import resources
 from tinygrad_llm.target.device import open_target
 
+MOST_NODES = 4400
+
 cuda = pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
 
 # *** the suite ***
@@ -35,6 +37,14 @@ def test_nothing_spills(name: str, target: str):
   assert [row["stack"] for row in rows] == [0] * len(rows), [row["role"] for row in rows if row["stack"]]
   assert all(0 < row["registers"] < 255 for row in rows)
 
+@pytest.mark.parametrize("name", CASES)
+def test_graphs_stay_small(name: str):
+  """What a pass over an expanded graph costs: the largest is a block of 256 weights in 16 rows."""
+  for target, found in golden(name).items():
+    for row in found["roles"]:
+      chosen, expanded, _ = row["nodes"]
+      assert expanded <= min(MOST_NODES, 32 * chosen), (target, row["role"])
+
 def test_golden_files_are_those_of_the_cases():
   assert {path.stem for path in FOLDER.glob("*.json")} == set(CASES)
   for name in CASES: assert golden(name).keys() == TARGETS.keys()
@@ -42,14 +52,15 @@ def test_golden_files_are_those_of_the_cases():
 
 def report(**row) -> dict:
   defaults = {"role": "act", "count": 1, "bytes": 8, "ops": 1, "name": "E", "types": [], "opts": [], "global_size": [1],
-              "local_size": None, "registers": 9, "stack": 0, "load_bytes": None}
+              "local_size": None, "registers": 9, "stack": 0, "load_bytes": None, "nodes": [9, 20, 12]}
   return {"target": "CPU", "kernels": 2, "bytes": 8, "ops": 1, "roles": [defaults | row]}
 
 def test_moved_is_two_sided():
   old = pinned(report())
   assert moved(old, pinned(report())) == ""
   assert moved(old, pinned(report(registers=200))) == ""  # they are up to the compiler
-  for row in ({"opts": ["UPCAST:0:4"]}, {"bytes": 7}, {"bytes": 9}, {"load_bytes": 16}, {"local_size": [32]}):
+  for row in ({"opts": ["UPCAST:0:4"]}, {"bytes": 7}, {"bytes": 9}, {"load_bytes": 16}, {"local_size": [32]},
+              {"nodes": [9, 21, 12]}):
     assert all(line in moved(old, pinned(report(**row))) for line in ("- {", "+ {"))
   fewer = pinned(report() | {"kernels": 1, "bytes": 4})
   assert moved(old, fewer).split("\n") == ["kernels 2 -> 1 (-50.0%)", "bytes 8 -> 4 (-50.0%)"]
@@ -156,7 +167,7 @@ def test_json_and_table(small, as_json):
   found = json.loads(as_json)
   assert as_json.count("\n") == 1
   assert {"target", "kernels", "bytes", "roles"} <= found.keys()
-  keys = {"role", "count", "bytes", "opts", "global_size", "local_size", "registers", "stack", "load_bytes"}
+  keys = {"role", "count", "bytes", "opts", "global_size", "local_size", "registers", "stack", "load_bytes", "nodes"}
   assert all(keys <= row.keys() for row in found["roles"])
   assert {row["registers"] for row in found["roles"]} == {None}
   lines = run("-m", small).stdout.splitlines()

@@ -39,7 +39,8 @@ CASES: dict[str, dict[str, Any]] = {
 SPANNING = [("llama-1b-Q4_K_M", target) for target in TARGETS] + [
   ("llama-1b-F16", "CPU"), ("smollm-135m-Q8_0", "CPU"), ("llama-1b-Q8_0", "CUDA:sm_87"),
   ("llama-1b-Q6_K", "CUDA:sm_90"), ("qwen3-0.6b-Q4_K_M", "CUDA:sm_90")]
-PINNED = ("role", "count", "bytes", "ops", "name", "types", "opts", "global_size", "local_size", "load_bytes")
+PINNED = ("role", "count", "bytes", "ops", "name", "types", "opts", "global_size", "local_size", "load_bytes",
+          "nodes")
 
 def has_cuda_wheels() -> bool:
   """Whether NVIDIA makes the wheels of the extra `cuda` for this machine."""

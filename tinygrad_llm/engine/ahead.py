@@ -22,7 +22,8 @@ _TOLD = struct.Struct("=BII")
 def is_possible() -> bool:
   """Whether a fork can do it, and this process find it on disk. BEAM measures kernels: nothing may run beside it."""
   return (all(map(is_on, ("captures", "forked_lowering"))) and has_memory() and forked_lowering.is_possible() and
-          Device.DEFAULT in forked_lowering.FORKABLE and bool(JIT.value) and not getenv("JITBEAM", BEAM.value))
+          disk_cache.caching() and Device.DEFAULT in forked_lowering.FORKABLE and bool(JIT.value) and
+          not getenv("JITBEAM", BEAM.value))
 
 class Ahead:
   """

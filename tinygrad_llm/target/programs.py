@@ -104,7 +104,8 @@ class Program:
   """
   A call of a compiled kernel.
 
-  variables: what its sizes and estimates depend on; weights: by the buffer that holds them; caches: buffers.
+  variables: what its sizes and estimates depend on; weights: by the buffer that holds them; caches: buffers. nodes: how
+  large its graph is when its loops are chosen, when they are expanded, and in the end.
   """
   def __init__(self, call: UOp, variables: dict[str, int], weights: Mapping[UOp, Rows], caches: set[UOp]):
     sink, self.linear, source = call.src[0].src[:3]
@@ -113,6 +114,7 @@ class Program:
     reads = Reads.of(call, weights, caches, (*self.info.ins, *self.info.outs))
     read, kv, self.types, self.role = reads.weights, reads.caches, reads.types, reads.role
     self.load_bytes = load_width(self.linear.src, set(read) or kv)
+    self.nodes = None if sink.tag is None else [*sink.tag, len(self.linear.src)]
 
   @property
   def name(self) -> str:
@@ -127,7 +129,8 @@ class Program:
       "role": self.role, "bytes": int(sym_infer(self.estimates.mem, self.variables)),
       "ops": int(sym_infer(self.estimates.ops, self.variables)), "name": self.name, "types": self.types,
       "opts": [f"{opt.op.name}:{opt.axis}:{opt.arg}" for opt in self.opts], "global_size": sizes[0],
-      "local_size": sizes[1], "registers": registers, "stack": stack, "load_bytes": self.load_bytes}
+      "local_size": sizes[1], "registers": registers, "stack": stack, "load_bytes": self.load_bytes,
+      "nodes": self.nodes}
 
 def role(names: Iterable[str]) -> str:
   """
