@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # setuptools says of an editable install that it is one, in 20 lines that look like an error
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q
 
-.PHONY: help run chat bench peers plot gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models golden accept vectors default-model clean
+.PHONY: help run chat bench peers plot lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models golden accept vectors default-model clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -53,6 +53,9 @@ peers: $(VENV)/bench $(if $(findstring mlx,$(ARGS)),$(VENV)/mlx) ## the figures:
 
 plot: $(VENV)/bench ## the README's plot, from the latest figures
 	$(BIN)/python bench/plot.py $(ARGS)
+
+lowering: $(VENV)/dev ## CPU seconds until a step's kernels are compiled, stage by stage, of the kernel suite's cases
+	$(BIN)/python bench/lowering.py $(ARGS)
 
 gpu-check: ## right numbers and speed on a GPU (DEV, default CUDA), from a bare checkout with python3, numpy and tinygrad
 	DEV=$(or $(DEV),CUDA) $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) \

@@ -5,7 +5,8 @@ Why: an unrolled operation becomes one for each element, and each operand of the
   whole, with constants; then rules take that through reshapes, permutations and expansions, one step each, until it is
   an element of a STACK. Most operands are such a STACK already, for operations are taken apart from the leaves on.
 How: what the elements of an operand are is read off it; where it is something else it is indexed, as ever.
-Numbers: NUMBERS
+Numbers: CPU seconds in that pass for the bundled model's prompt 2.2 -> 0.8, for all 107 kernels of a model with
+  experts, 6 layers, from the tensors to the source 37.7 -> 29.5 (2-core AMD EPYC)
 Upstream: not sent; do_devectorize could do so.
 """
 from __future__ import annotations

@@ -8,7 +8,7 @@ How: what has the same trip count is counted in integers and multiplied by it on
   size at the end; the nodes of all indices are found in one walk. Equal terms of a sum become one with a factor: the
   kernels of a step are those of a layer, many times over.
 Numbers: nodes in the bytes of 300 loads, each of n numbers of one buffer, 1,175 -> 9. CPU seconds in it for the bundled
-  model's 75 kernels, 0.70 -> 0.33. First prompt of a 1B model that is in the cache: SECONDS.
+  model's 75 kernels, 0.70 -> 0.33. First prompt of a 1B model that is in the cache: 0.29 -> 0.22 s.
 Upstream: not sent; its Estimates.from_uops could do so.
 """
 from __future__ import annotations

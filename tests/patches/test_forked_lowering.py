@@ -50,9 +50,11 @@ def lower(tmp_path: pathlib.Path, before: str = "", after: str = "", **env: str)
 
 NOW = "forked_lowering._START = 0"  # not only where it pays
 
-def test_forks_make_the_same_kernels(tmp_path):
-  alone = lower(tmp_path / "a", PARALLEL="0")
-  here, forks, kernels, sources = lower(tmp_path / "b", NOW)
+@pytest.mark.parametrize("env", [{}, {"CCACHE": "0"}], ids=str)
+def test_forks_make_the_same_kernels(tmp_path, env):
+  """Through the cache, or files of their own."""
+  alone = lower(tmp_path / "a", PARALLEL="0", **env)
+  here, forks, kernels, sources = lower(tmp_path / "b", NOW, **env)
   assert alone[1:] == (0, kernels, sources) and forks == 2
   assert 0 < here < alone[0]
 
@@ -60,7 +62,7 @@ def test_what_forks_made_is_on_disk(tmp_path):
   first = lower(tmp_path, NOW)
   assert lower(tmp_path, NOW) == (0, 0, *first[2:])
 
-@pytest.mark.parametrize("env", [{"CCACHE": "0"}, {"NO_FORKED_LOWERING": "1"}, {"PARALLEL": "1"}], ids=str)
+@pytest.mark.parametrize("env", [{"DEBUG": "3"}, {"NO_FORKED_LOWERING": "1"}, {"PARALLEL": "1"}], ids=str)
 def test_where_nothing_is_forked(tmp_path, env):
   assert lower(tmp_path, NOW + "\nprograms.start = 100", **env)[1] == 0
 
