@@ -62,7 +62,7 @@ def test_what_forks_made_is_on_disk(tmp_path):
   first = lower(tmp_path, NOW)
   assert lower(tmp_path, NOW) == (0, 0, *first[2:])
 
-@pytest.mark.parametrize("env", [{"DEBUG": "3"}, {"NO_FORKED_LOWERING": "1"}, {"PARALLEL": "1"}], ids=str)
+@pytest.mark.parametrize("env", [{"NO_FORKED_LOWERING": "1"}, {"PARALLEL": "1"}], ids=str)
 def test_where_nothing_is_forked(tmp_path, env):
   assert lower(tmp_path, NOW + "\nprograms.start = 100", **env)[1] == 0
 
