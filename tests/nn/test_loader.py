@@ -8,7 +8,7 @@ import tinygrad_llm
 from synthetic import write_model
 from child import run
 from tinygrad_llm import InputError
-from tinygrad_llm.nn.weights import activations
+from tinygrad_llm.nn.weights import activations, memory
 from tinygrad_llm.files.gguf import open_gguf
 
 @pytest.mark.parametrize("types", ["F16", "Q4_0", "Q8_0", "Q4_K_M", "Q6_K", "Q3_K", "MXFP4"])
@@ -23,6 +23,18 @@ def test_neighbours_of_one_type_are_one_weight(model_file):
   names = tinygrad_llm.load(str(path)).weights
   assert ("blk.0.attn_q.weight", "blk.0.attn_k.weight", "blk.0.attn_v.weight") in names
   assert ("blk.1.ffn_gate.weight", "blk.1.ffn_up.weight") in names
+
+@pytest.mark.parametrize("vocab", [384, 528, 1100, 1571])
+def test_pieces(model_file, monkeypatch, vocab):
+  """However many there are, and whether they fit, the same lies in memory; the last may lie over the one before."""
+  path = str(model_file(types="Q8_0", vocab=vocab, context=96, layers=1))
+  whole = [w.stored.numpy() for w in tinygrad_llm.load(path).weights.values()]
+  written = []
+  fill = memory.fill
+  monkeypatch.setattr(memory, "fill", lambda tensor, write: written.append(tensor.shape) or fill(tensor, write))
+  monkeypatch.setattr(memory, "PIECE", 20 << 10)
+  pieces = [w.stored.numpy() for w in tinygrad_llm.load(path).weights.values()]
+  assert len(written) > len(whole) + 1 and all(map(np.array_equal, whole, pieces))
 
 def test_dequantize_expands_matrices(model_file, monkeypatch):
   monkeypatch.setattr(activations, "multiplies_bytes", lambda: False)

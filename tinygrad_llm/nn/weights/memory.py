@@ -13,7 +13,8 @@ from tinygrad_llm.target.buffers import empty, fill, has_memory
 from tinygrad_llm.target.captured import captured
 
 LEAST_PADDED = 512  # rows of a matrix: TILE - 1 rows of zeros more are 3% of it at most
-PIECE = 16 << 20  # bytes that are laid out at once
+PIECE = 16 << 20  # bytes that are laid out at once, about
+TILES = 16  # of which a piece has a multiple: threads share them
 
 class WeightMemory:
   """Each tensor is read once, straight into the device's memory where it lies as in the file."""
@@ -37,13 +38,14 @@ class WeightMemory:
     """The rows as (rows / tile, words, tile), read and laid out by pieces."""
     tiles, blocks = rows // lay.tile, n // qt.block
     stored = empty((tiles, lay.row_words(blocks), lay.tile), dtypes.uint32, full=True)
-    most = max(1, PIECE // (lay.tile * qt.row_nbytes(n)))
-    count = next(c for c in range(min(tiles, most), 0, -1) if tiles % c == 0)
+    pieces = -(-tiles * lay.tile * qt.row_nbytes(n) // PIECE)
+    count = min(tiles, round_up(-(-tiles // pieces), TILES))
     shape = (count * lay.tile, blocks, lay.blocks.units)
     if (piece := self.pieces.get(key := (shape, lay.blocks.dtype))) is None:
       piece = self.pieces[key] = empty(shape, lay.blocks.dtype)
     write = self.stores.setdefault((lay, stored.shape, *key), captured(store, lay))
-    for first in range(0, tiles if has_memory() else 0, count):
+    for i in range(0, tiles if has_memory() else 0, count):
+      first = min(i, tiles - count)  # the last piece may lay out some rows again
       fill(piece, partial(self.rows.read, infos, first * lay.tile))
       write(stored, piece, Variable("tile", 0, tiles - count).bind(first) if count < tiles else 0)
     return stored
