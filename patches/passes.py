@@ -15,6 +15,7 @@ from tinygrad import codegen
 from tinygrad.codegen.simplify import pm_flatten_range
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import ClangRenderer
+from tinygrad.renderer.isa import ISARenderer
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad.uop.symbolic import sym
 
@@ -57,7 +58,7 @@ def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
   _nodes.append([])
   try:
     sink = _full_rewrite_to_sink(ast if optimize else _run_after_opts(ast, ren), ren, optimize)
-    return sink.replace(tag=tuple(_nodes[-1]))
+    return sink if isinstance(ren, ISARenderer) else sink.replace(tag=tuple(_nodes[-1]))  # there tags are registers
   finally:
     _lowering.pop()
     _nodes.pop()

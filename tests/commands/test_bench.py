@@ -20,7 +20,7 @@ import pytest
 from gguf import GGUFReader
 from synthetic import write_model
 import tinygrad_llm
-from bench import gpu_check, models, peers, plot
+from bench import gpu_check, lowering, models, peers, plot
 from bench.bandwidth import ReadBandwidth
 from bench.peer import CachedPositions, Peer, PeerFailed
 from bench.random_model import TINY, quant_named, random_rows, write_random
@@ -340,6 +340,20 @@ def test_environments_of_the_peers(monkeypatch):
   args = argparse.Namespace(peers="stock", ablate=True, llama_python=None)
   names = [c.name for c in peers._contestants(args)]
   assert names == ["tinygrad_llm", "stock", *(f"NO_{name.upper()}=1" for name in PATCHES)]
+
+def test_lowering(tmp_path):
+  """Seconds of each stage, which together are the time that it took; a wrong name in one line."""
+  out = tmp_path / "lowering.json"
+  done = command("bench/lowering.py", "smollm-135m-Q8_0", "--targets", "CPU", "--out", str(out))
+  assert done.returncode == 0, done.stderr
+  report = json.loads(out.read_text())
+  row, = report["rows"]
+  seconds = [row[stage] for stage in lowering.COLUMNS]
+  assert row["kernels"] >= row["programs"] > 10 and min(seconds) > 0
+  assert 0.3 * row["wall"] < sum(seconds) < 2 * row["wall"]  # it also imports, and clang is a process beside
+  assert done.stdout.split("\n")[1].split()[:3] == ["smollm-135m-Q8_0", "CPU", "decode"]
+  wrong = command("bench/lowering.py", "nonsense")
+  assert wrong.returncode == 2 and wrong.stderr.startswith("error: nonsense: no such case; give of bundled, ")
 
 def test_peers_from_end_to_end(model, tmp_path):
   has_llama = importlib.util.find_spec("llama_cpp") is not None

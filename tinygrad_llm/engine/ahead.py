@@ -69,8 +69,8 @@ class Ahead:
     tell(PROMPT)
     os.nice(19)  # the prompt runs now
     steps.capture_decode()
-    tell(DECODE)
     captures.STORE.put(self._key, b"done")
+    tell(DECODE)
 
 def _not_run(self: CapturedJit, *_: Any) -> Any: return self.ret
 
