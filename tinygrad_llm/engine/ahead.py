@@ -29,7 +29,7 @@ class Ahead:
   """
   The fork. It has all of a model but memory, and puts what generate() captures on disk, the prompt's steps first.
 
-  A file that it has been through once is known by its size and time: there is no fork then.
+  A file whose prompt's steps it has been through is known by its size and time: there is no fork then.
   """
   def __init__(self, file: GGUF, config: ModelConfig, max_context: int, chunk: int):
     stat = os.stat(file.path)
@@ -66,10 +66,10 @@ class Ahead:
     programs.progress = lambda done, total: tell(MADE, done, total)
     steps = make()
     steps.capture_prompt()
+    captures.STORE.put(self._key, b"done")
     tell(PROMPT)
     os.nice(19)  # the prompt runs now
     steps.capture_decode()
-    captures.STORE.put(self._key, b"done")
     tell(DECODE)
 
 def _not_run(self: CapturedJit, *_: Any) -> Any: return self.ret
