@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 _checkout = pathlib.Path(__file__).resolve().parent.parent
 if (_checkout / "patches" / "__init__.py").exists(): __path__.append(str(_checkout))  # an install has them as a package
 from tinygrad_llm import patches
+from tinygrad_llm.collector import without_collector
 from tinygrad_llm.errors import InputError
 if TYPE_CHECKING: from tinygrad_llm.engine.llm import LLM
 
@@ -12,9 +13,10 @@ __version__ = "0.1.0"
 __all__ = ["InputError", "load"]
 
 if patches.enabled():
-  try: import tinygrad  # noqa: F401
-  except Exception: pass  # a variable that it does not start with: check_device() says which
-  else: patches.apply()
+  with without_collector():
+    try: import tinygrad  # noqa: F401
+    except Exception: pass  # a variable that it does not start with: check_device() says which
+    else: patches.apply()
 
 def load(model: str | None = None, max_context: int = 4096, chunk: int = 256, dequantize: bool = False,
          progress: bool = False, ahead: bool = False) -> LLM:
@@ -31,5 +33,5 @@ def load(model: str | None = None, max_context: int = 4096, chunk: int = 256, de
   """
   from tinygrad_llm.target.device import check_device
   check_device()
-  from tinygrad_llm.engine.llm import LLM
-  return LLM(model, max_context=max_context, chunk=chunk, dequantize=dequantize, progress=progress, ahead=ahead)
+  with without_collector(): from tinygrad_llm.engine.llm import LLM
+  with without_collector(): return LLM(model, max_context=max_context, chunk=chunk, dequantize=dequantize, progress=progress, ahead=ahead)
