@@ -31,7 +31,8 @@ def load(model: str | None = None, max_context: int = 4096, chunk: int = 256, de
   ahead: on Linux's CPUs, compile what generate() needs in a fork of this process while the weights are read.
   Raises InputError for a file, device or compiler that cannot be used.
   """
-  from tinygrad_llm.target.device import check_device
-  check_device()
-  with without_collector(): from tinygrad_llm.engine.llm import LLM
-  with without_collector(): return LLM(model, max_context=max_context, chunk=chunk, dequantize=dequantize, progress=progress, ahead=ahead)
+  with without_collector():
+    from tinygrad_llm.target.device import check_device
+    check_device()
+    from tinygrad_llm.engine.llm import LLM
+    return LLM(model, max_context=max_context, chunk=chunk, dequantize=dequantize, progress=progress, ahead=ahead)
