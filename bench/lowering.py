@@ -12,11 +12,12 @@ import pathlib
 import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests" / "tools")]
-import argparse, json, os, resource, subprocess, tempfile, time
+import argparse, json, subprocess, tempfile, time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from kernel_cases import CASES, TARGETS, THREADS, measurable
+from cpu_time import cpu_seconds
+from kernel_cases import CASES, TARGETS, environment, measurable
 from synthetic import SHAPES, write_model
 from bench.machine import machine, now, result_file, versions
 from tinygrad_llm.command import Parser, guarded
@@ -30,11 +31,6 @@ COLUMNS = ("schedule", *STAGES, "compiler")
 EXPERTS = {"qwen3-30b-a3b-Q4_K_M": SHAPES["qwen3-30b-a3b"] | {"layers": 2, "types": "Q4_K_M"},
            "gpt-oss-20b-MXFP4_MOE": SHAPES["gpt-oss-20b"] | {"layers": 2, "types": "MXFP4_MOE"}}
 BUNDLED = "bundled"
-
-def cpu_seconds() -> float:
-  """Of this process and of those that it waited for."""
-  used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-  return sum(u.ru_utime + u.ru_stime for u in used)
 
 class Clock:
   """Seconds by stage. What is measured belongs to the stage that was named last."""
@@ -95,11 +91,9 @@ def measure(target: str, model: str | None, step: str) -> dict[str, Any]:
 
 def child(target: str, model: str | None, step: str) -> dict[str, Any]:
   """measure() in a process of its own, with nothing in its environment that moves kernels."""
-  keep = ("PATH", "HOME", "PYTHONPATH", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME", "CC")
-  env = {name: os.environ[name] for name in keep if name in os.environ} | {"NUM_CPU_THREADS": str(THREADS)}
   with tempfile.TemporaryDirectory() as folder:
     done = subprocess.run([sys.executable, __file__, "--measure", TARGETS[target], model or "", step], text=True,
-                          env=env | {"CACHEDB": f"{folder}/cache.db"}, capture_output=True)
+                          env=environment() | {"CACHEDB": f"{folder}/cache.db"}, capture_output=True)
   if done.returncode: raise RuntimeError(done.stderr[-2000:])
   return json.loads(done.stdout)
 
@@ -140,8 +134,9 @@ def _main() -> None:
   totals = [sum(row[column] for row in rows) for column in COLUMNS]
   programs = sum(row["programs"] for row in rows)
   print(_line(["all", "", "", str(programs), *(f"{x:.2f}" for x in (*totals, sum(totals)))]))
-  out = args.out or result_file("lowering", date := now())
-  out.write_text(json.dumps({"date": date if not args.out else now(), "machine": machine(), "versions": versions(),
+  date = now()
+  out = args.out or result_file("lowering", date)
+  out.write_text(json.dumps({"date": date, "machine": machine(), "versions": versions(),
                              "unit": "CPU seconds", "rows": rows}, indent=1) + "\n")
   print(f"-> {out}", file=sys.stderr)
 

@@ -11,6 +11,7 @@ Upstream: not sent; there, a pass is a line in full_rewrite_to_sink.
 """
 from __future__ import annotations
 from collections.abc import Callable
+from dataclasses import dataclass
 from tinygrad import codegen
 from tinygrad.codegen.simplify import pm_flatten_range
 from tinygrad.renderer import Renderer
@@ -34,12 +35,18 @@ after_opts: list[Pass] = []        # the loops are those that will run, their bo
 before_linearize: list[Pass] = []  # everything is lowered
 
 _apply_opts, _full_rewrite_to_sink = codegen.apply_opts, codegen.full_rewrite_to_sink
-_lowering: list[Renderer|None] = []  # the renderer of the kernel that is being lowered, until before_linearize ran
-_nodes: list[list[int]] = []         # of its graph, at the places that it has passed
+
+@dataclass
+class _Kernel:
+  """One that is being lowered. ren: until before_linearize ran; nodes: of its graph, at the places that it passed."""
+  ren: Renderer|None
+  nodes: tuple[int, ...] = ()
+
+_lowering: list[_Kernel] = []
 
 def lowering() -> Renderer|None:
   """Whom the kernel that is being lowered is for; None where there is none."""
-  return _lowering[-1] if _lowering else None
+  return _lowering[-1].ren if _lowering else None
 
 def _is_unrolled(u: UOp) -> bool: return u.op is Ops.RANGE and u.arg[-1] is AxisType.UPCAST
 
@@ -47,26 +54,23 @@ def _run_after_opts(sink: UOp, ren: Renderer) -> UOp:
   if after_opts and any(u.op is Ops.REDUCE or _is_unrolled(u) for u in sink.toposort()):
     sink = graph_rewrite(sink, sym + pm_flatten_range, name="symbolic after opts")  # drops loops of one step
     for run in after_opts: sink = run(sink, ren)
-  if _nodes: _nodes[-1] = [len(sink.toposort())]
+  if _lowering: _lowering[-1].nodes = (len(sink.toposort()),)
   return sink
 
 def apply_opts(ast: UOp, ren: Renderer, beam: int = 0) -> UOp:
   return _run_after_opts(_apply_opts(ast, ren, beam=beam), ren)
 
 def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
-  _lowering.append(ren)
-  _nodes.append([])
+  _lowering.append(kernel := _Kernel(ren))
   try:
     sink = _full_rewrite_to_sink(ast if optimize else _run_after_opts(ast, ren), ren, optimize)
-    return sink if isinstance(ren, ISARenderer) else sink.replace(tag=tuple(_nodes[-1]))  # there tags are registers
-  finally:
-    _lowering.pop()
-    _nodes.pop()
+    return sink if isinstance(ren, ISARenderer) else sink.replace(tag=kernel.nodes)  # there tags are registers
+  finally: _lowering.pop()
 
 def _run_before_linearize(sink: UOp) -> UOp|None:
-  if (ren := _lowering[-1]) is None: return None
-  _lowering[-1] = None  # what it returns is matched again
-  _nodes[-1].append(len(sink.toposort()))
+  if (ren := (kernel := _lowering[-1]).ren) is None: return None
+  kernel.ren = None  # what it returns is matched again
+  kernel.nodes += (len(sink.toposort()),)
   for run in before_linearize: sink = run(sink, ren)
   return sink
 

@@ -2,10 +2,10 @@
 import session  # noqa: F401  # before tinygrad: it sets the environment
 import collections
 import pathlib
-import resource
 from collections.abc import Callable, Iterator
 
 import pytest
+from cpu_time import cpu_seconds
 from synthetic import write_model
 from tinygrad_llm import errors
 from tinygrad_llm.target.compiler import use_c_compiler
@@ -47,20 +47,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
   parser.addoption("--cpu-times", action="store_true", help="print the processor seconds of files and tests")
 
-def _seconds() -> float:
-  """Of the processor: this process's, and those of its children that have ended."""
-  used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-  return sum(u.ru_utime + u.ru_stime for u in used)
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-  item.stash[START] = _seconds()
+  item.stash[START] = cpu_seconds()
   return (yield)
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
   report = yield
-  if report.when == "teardown": report.user_properties.append(("seconds", _seconds() - item.stash[START]))
+  if report.when == "teardown": report.user_properties.append(("seconds", cpu_seconds() - item.stash[START]))
   return report
 
 START = pytest.StashKey[float]()

@@ -174,10 +174,10 @@ def put(key: Key, ret: Any, linear: UOp, fresh: set[UOp]) -> None:
 def call(self: _TinyJit, *args: Any, **kwargs: Any) -> Any:
   captures = self.captured is None and self.cnt == 1
   found = key(self, args, kwargs) if captures else None
-  if found is None and captures and programs.progress is not None: programs.progress(0, 0)
-  if found is None or _restored(self, found): return _call(self, *args, **kwargs)
+  if found is not None and _restored(self, found): return _call(self, *args, **kwargs)
+  if captures and programs.progress is not None: programs.progress(0, 0)
+  if found is None: return _call(self, *args, **kwargs)
   _lowered.clear()
-  if programs.progress is not None: programs.progress(0, 0)
   ret = _call(self, *args, **kwargs)
   if len(_lowered) == 1: put(found, ret, *_lowered[0])
   _lowered.clear()

@@ -8,8 +8,7 @@ How: a fork has all that it needs. Each, and this process, takes the next kernel
   no garbage (buffers may be in it), is deaf to Ctrl-C, which this process hears, and ends with its parent. Linux only,
   and not where a device is open whose driver may not survive a fork; for BEAM tinygrad's workers do it, as ever.
 Numbers: seconds to the first token of the bundled model, caches empty, all steps lowered first: 14.8 -> 12.2 (2-core
-  AMD EPYC), where PARALLEL=0 takes 17.6. The 18 decode steps of the kernel suite, without a
-  cache: 73 -> 57.
+  AMD EPYC), where PARALLEL=0 takes 17.6. The 18 decode steps of the kernel suite, without a cache: 73 -> 57.
 Upstream: not sent; tinygrad spawns because drivers do not like forks.
 """
 from __future__ import annotations

@@ -10,10 +10,11 @@ Numbers: CPU seconds without the C compiler until the bundled model's prompt is 
 Upstream: not sent; applications may gc.freeze() instead.
 """
 from __future__ import annotations
-import gc, importlib
+import importlib
 from collections.abc import Callable
 from typing import Any
 from tinygrad import Tensor, codegen
+from tinygrad.helpers import disable_gc
 
 SEAMS = {
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
@@ -23,11 +24,8 @@ SEAMS = {
 
 def paused(function: Callable[..., Any]) -> Callable[..., Any]:
   """The same function, without a collection in it."""
-  def run(*args: Any, **kwargs: Any) -> Any:
-    if not gc.isenabled(): return function(*args, **kwargs)
-    gc.disable()
-    try: return function(*args, **kwargs)
-    finally: gc.enable()
+  def run(*args: Any, **kwargs: Any) -> Any:  # not disable_gc()(function): that would pass for a function of tinygrad's
+    with disable_gc(): return function(*args, **kwargs)
   run.__name__ = function.__name__
   return run
 

@@ -50,12 +50,15 @@ def measurable() -> list[str]:
   """The targets that this machine can compile for."""
   return [name for name in TARGETS if has_cuda_wheels() or not name.startswith("CUDA")]
 
+def environment() -> dict[str, str]:
+  """Of a process in which nothing moves kernels: this one's, without switches."""
+  keep = ("PATH", "HOME", "PYTHONPATH", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME", "CACHEDB", "CC")
+  return {name: os.environ[name] for name in keep if name in os.environ} | {"NUM_CPU_THREADS": str(THREADS)}
+
 @functools.cache
 def measure(target: str, names: tuple[str, ...] = tuple(CASES)) -> dict[str, Any]:
   """{case: what kernels.report says}, from a process of its own with nothing in its environment that moves kernels."""
-  keep = ("PATH", "HOME", "PYTHONPATH", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME", "CACHEDB", "CC")
-  env = {name: os.environ[name] for name in keep if name in os.environ}
-  env |= {"NUM_CPU_THREADS": str(THREADS), "PARALLEL": os.environ.get("PARALLEL", str(os.cpu_count()))}
+  env = environment() | {"PARALLEL": os.environ.get("PARALLEL", str(os.cpu_count()))}
   with tempfile.TemporaryDirectory() as folder:
     for name in names: write_model(pathlib.Path(folder) / f"{name}.gguf", **CASES[name], header=True)
     command = [sys.executable, __file__, "--measure", TARGETS[target], folder]

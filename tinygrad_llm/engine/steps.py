@@ -1,6 +1,7 @@
 """The steps that a model runs, each captured once: a chunk of a prompt, its logits or those of a row, one token."""
 from __future__ import annotations
 from collections.abc import Sequence
+from typing import Any
 import numpy as np
 from tinygrad import Tensor, UOp, dtypes
 from tinygrad_llm.engine.sampling import greedy_key
@@ -44,13 +45,15 @@ class Steps:
 
   def restore_prompt(self) -> bool:
     """Whether prefill() and row_logits() are captured, in this process or an earlier one: they compile nothing then."""
-    return restore(self._prefill, self._tokens[:, :self._length(1)], self._position(0)) and \
-      restore(self._row_logits, self._x, self._row(0))
+    return all(restore(*call) for call in self._prompt_calls())
 
   def capture_prompt(self) -> None:
     """Captures those steps: runs them at position 0, whose keys and values are those of some token then."""
-    self._prefill(self._tokens[:, :self._length(1)], self._position(0))
-    self._row_logits(self._x, self._row(0))
+    for step, *args in self._prompt_calls(): step(*args)
+
+  def _prompt_calls(self) -> tuple[tuple[Any, ...], ...]:
+    return ((self._prefill, self._tokens[:, :self._length(1)], self._position(0)),
+            (self._row_logits, self._x, self._row(0)))
 
   def restore_decode(self) -> bool:
     """Whether decode() is captured, in this process or in an earlier one."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
 from tinygrad import Device, Tensor, Variable, dtypes
-from tinygrad.helpers import round_up
+from tinygrad.helpers import ceildiv, round_up
 from tinygrad_llm.files.gguf import TensorInfo
 from tinygrad_llm.files.layout import TILE, Layout, store
 from tinygrad_llm.files.quant import QuantType, layout, quant_type
@@ -38,8 +38,8 @@ class WeightMemory:
     """The rows as (rows / tile, words, tile), read and laid out by pieces."""
     tiles, blocks = rows // lay.tile, n // qt.block
     stored = empty((tiles, lay.row_words(blocks), lay.tile), dtypes.uint32, full=True)
-    pieces = -(-tiles * lay.tile * qt.row_nbytes(n) // PIECE)
-    count = min(tiles, round_up(-(-tiles // pieces), TILES))
+    pieces = ceildiv(tiles * lay.tile * qt.row_nbytes(n), PIECE)
+    count = min(tiles, round_up(ceildiv(tiles, pieces), TILES))
     shape = (count * lay.tile, blocks, lay.blocks.units)
     if (piece := self.pieces.get(key := (shape, lay.blocks.dtype))) is None:
       piece = self.pieces[key] = empty(shape, lay.blocks.dtype)
