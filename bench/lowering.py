@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 from cpu_time import cpu_seconds
 from kernel_cases import CASES, TARGETS, environment, measurable
-from synthetic import SHAPES, write_model
+from synthetic import write_model
 from bench.machine import machine, now, result_file, versions
 from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.errors import InputError
@@ -28,8 +28,6 @@ STAGES = {"opts": "multi_pm", "expansion": "postopt symbolic", "devectorizing": 
           "decompositions": "lower all index dtypes", "vectors": "add implicit barriers",
           "rendering": "add control flow"}
 COLUMNS = ("schedule", *STAGES, "compiler")
-EXPERTS = {"qwen3-30b-a3b-Q4_K_M": SHAPES["qwen3-30b-a3b"] | {"layers": 2, "types": "Q4_K_M"},
-           "gpt-oss-20b-MXFP4_MOE": SHAPES["gpt-oss-20b"] | {"layers": 2, "types": "MXFP4_MOE"}}
 BUNDLED = "bundled"
 
 class Clock:
@@ -101,7 +99,7 @@ def _rows(names: list[str], targets: list[str]) -> Iterator[dict[str, Any]]:
   with tempfile.TemporaryDirectory() as folder:
     for name in names:
       path = None
-      if (shape := {**CASES, **EXPERTS}.get(name)) is not None:
+      if (shape := CASES.get(name)) is not None:
         path = str(write_model(pathlib.Path(folder) / f"{name}.gguf", **shape, header=True))
       for target in targets:
         if target != "CPU" and name not in CASES: continue
@@ -114,7 +112,7 @@ def _line(cells: list[str]) -> str: return f"{cells[0]:<24}{cells[1]:<12}{cells[
   f"{cell:>15}" for cell in cells[3:])
 
 def _main() -> None:
-  every = [BUNDLED, *CASES, *EXPERTS]
+  every = [BUNDLED, *CASES]
   parser = Parser(prog="python bench/lowering.py", description="Time the compiling of kernels, by stage.")
   parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(every)}")
   parser.add_argument("--targets", nargs="+", choices=TARGETS, help="default: those that this machine can compile for")

@@ -26,6 +26,10 @@ class LlamaCpp(CachedPositions):
     on_gpu = os.environ.get("DEV", "CPU").split(":")[0] != "CPU"
     mp.use_extra_bufts, mp.n_gpu_layers = settings["extra_bufts"], 999 if on_gpu else 0
     self.ids, self.model = ids, lc.llama_model_load_from_file(model.encode(), mp)
+    if not self.model:  # DeepSeek-V2-Lite is told by its number of layers; with fewer, the rank of its queries is asked
+      self.overrides: Any = (lc.llama_model_kv_override * 2)()  # the second ends them
+      self.overrides[0].key, mp.kv_overrides = b"deepseek2.attention.q_lora_rank", self.overrides  # 0
+      self.model = lc.llama_model_load_from_file(model.encode(), mp)
     if not self.model: raise ValueError(f"llama.cpp cannot load {model}")
     cp = lc.llama_context_default_params()
     cp.n_ctx, cp.n_threads, cp.n_threads_batch = len(ids), threads, threads

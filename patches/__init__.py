@@ -20,14 +20,14 @@ TINYGRAD = "0.14.0"
 # in the order of installation, as room.name
 MODULES: tuple[str, ...] = (
   "lowering.graph_rewrite", "lowering.implicit_inputs", "lowering.type_inference", "lowering.scalarize",
-  "lowering.tuple_order",
-  "runtime.workers", "runtime.estimates", "cache.beam_cache", "cache.programs", "lowering.forked_lowering",
-  "runtime.threads", "runtime.dispatch", "runtime.huge_pages",
-  "passes", "rewrite.reshapes", "rewrite.gathers", "gpu.bitfield_extract", "rewrite.invariant_sums",
-  "rewrite.invariant_factors", "vector.vectorizer", "vector.table_lookup", "vector.minimum_bitwidth", "vector.lanes",
-  "rewrite.nested_reduce", "gpu.dp4a", "gpu.int_to_float", "vector.int8_dots", "vector.group_scales",
-  "schedule.matvec", "schedule.elementwise", "vector.ordered_loads", "vector.vector_combine", "gpu.warp_reduce",
-  "gpu.half8_loads", "cache.captures", "lowering.trace_cache", "lowering.gc_pause")
+  "lowering.tuple_order", "runtime.workers", "runtime.estimates", "cache.beam_cache", "cache.programs",
+  "lowering.forked_lowering", "runtime.threads", "runtime.dispatch", "runtime.huge_pages", "passes",
+  "rewrite.reshapes", "rewrite.gathers", "rewrite.bounds", "rewrite.flat_reduce", "rewrite.separate_products",
+  "rewrite.joint_products", "gpu.bitfield_extract", "rewrite.invariant_sums", "rewrite.invariant_factors",
+  "vector.vectorizer", "vector.table_lookup", "vector.minimum_bitwidth", "vector.lanes", "rewrite.nested_reduce",
+  "gpu.dp4a", "gpu.int_to_float", "vector.int8_dots", "vector.group_scales", "schedule.matvec",
+  "schedule.elementwise", "schedule.small_kernels", "vector.ordered_loads", "vector.vector_combine",
+  "gpu.warp_reduce", "gpu.half8_loads", "cache.captures", "lowering.trace_cache", "lowering.gc_pause")
 PATCHES: tuple[str, ...] = tuple(module.rsplit(".", 1)[-1] for module in MODULES)
 # what some were called before: NO_<OLD NAME>=1 still works
 OLD_NAMES = {
@@ -45,7 +45,7 @@ SOURCES = {
   "engine.worker": "78e2646f9317", "function": "79ac8d746482", "nn.state": "39982f9e297e", "renderer": "4b3792a0d2c8",
   "renderer.cstyle": "280382aa501d", "runtime.ops_cpu": "7749618e303b",
   "runtime.support.compiler_cpu": "7980be156006", "tensor": "edd156414428", "runtime.support.hcq": "056d71e00887",
-  "schedule.indexing": "d596506ee7f3", "schedule.rangeify": "50f7df12a629",
+  "schedule": "1d75345bfd19", "schedule.indexing": "d596506ee7f3", "schedule.rangeify": "50f7df12a629",
   "uop.ops": "af8d1b7e9218"}
 
 class SeamError(ImportError):

@@ -8,8 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.dtype import dtypes
+from tinygrad.helpers import prod
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.patches.expressions import strides
+
+SHORTER = 16  # times, at least: a sum that is left as it is, as of the biases of the experts of a token
 
 def size(r: UOp) -> int:
   """Steps of a loop."""
@@ -17,7 +20,11 @@ def size(r: UOp) -> int:
 
 @dataclass(frozen=True)
 class Sum:
-  """A sum of products: its loops, the loads that depend on no output axis of `rows`, and those that do."""
+  """
+  A sum of products, or several over the same loops. xs: the loads that depend on no output axis of `rows`; ws: those
+  that do.
+  """
+  reds: tuple[UOp, ...]
   loops: tuple[UOp, ...]
   xs: tuple[UOp, ...]
   ws: tuple[UOp, ...]
@@ -36,17 +43,30 @@ class Sum:
       if len(found) > len(best): best = found
     return dict(sorted(best.items(), key=lambda item: item[1]))
 
+def _steps(red: UOp) -> int: return prod(size(r) for r in red.src[1:])
+
+def _main(reds: list[UOp]) -> list[UOp]|str:
+  """The longest sum of a kernel, and those over the same loops: several matrices by one x. Others are much shorter."""
+  if not reds or any(red.arg[0] is not Ops.ADD for red in reds): return "not one sum"
+  if not all(r.op is Ops.RANGE and r.src[0].op is Ops.CONST for red in reds for r in red.src[1:]):
+    return "a loop of no constant length"
+  main = [red for red in reds if red.src[1:] == max(reds, key=_steps).src[1:]]
+  rest = [red for red in reds if red not in main]
+  if any(_steps(red) * SHORTER > _steps(main[0]) for red in rest): return "not one sum"
+  if any(set(reds) & red.backward_slice.keys() for red in reds): return "a sum inside of another"
+  return main
+
 def find_sum(k: Scheduler) -> Sum|str:
   """The kernel's sum, or why there is none to schedule."""
-  if len(reduces := k.reduceops) != 1 or reduces[0].arg[0] is not Ops.ADD: return "not one sum"
-  red = reduces[0]
-  if not dtypes.is_float(red.dtype): return "not a sum of floats"
-  if not all(r.op is Ops.RANGE and r.src[0].op is Ops.CONST for r in red.src[1:]): return "a loop of no constant length"
-  loops, loads = set(red.src[1:]), [u for u in red.src[0].toposort() if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM]
-  for row in sorted(set(red.ranges), key=lambda r: -r.vmax):
+  if isinstance(reds := _main(k.reduceops), str): return reds
+  if not all(dtypes.is_float(red.dtype) for red in reds): return "not a sum of floats"
+  loops = reds[0].src[1:]
+  ops = dict.fromkeys(u for red in reds for u in red.src[0].toposort())
+  loads = [u for u in ops if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM]
+  for row in sorted({r for red in reds for r in red.ranges}, key=lambda r: -r.vmax):
     ws = tuple(u for u in loads if row in u.ranges)
     xs = tuple(u for u in loads if row not in u.ranges)
     of_x, of_w = ({r for u in loads for r in u.ranges} for loads in (xs, ws))
-    if ws and loops & (of_x | of_w) <= of_x and of_x < of_w | loops:  # loops of no load: over fields of a word of x
-      return Sum(tuple(red.src[1:]), xs, ws, row)
-  return Sum(tuple(red.src[1:]), tuple(loads), (), None)
+    if ws and set(loops) & (of_x | of_w) <= of_x and of_x < of_w | set(loops):  # of no load: over fields of a word
+      return Sum(tuple(reds), loops, xs, ws, row)
+  return Sum(tuple(reds), loops, tuple(loads), (), None)

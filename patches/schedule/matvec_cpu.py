@@ -70,7 +70,7 @@ def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
   """
   in_order = s.strides(tuple(u for u in (*s.ws, *s.xs) if tile not in u.ranges))
   loops = sorted(s.loops, key=lambda r: in_order.get(r, 0))
-  words = [u for u in (*s.ws, *s.xs) if tile in u.ranges]
+  words = [u for u in (*s.ws, *s.xs) if tile in u.ranges and u in s.reds[0].backward_slice]
   first = next((r for r in loops if any(r in u.ranges for u in words)), None)
   words = [u for u in words if first in u.ranges]
   inside = {r for r in loops if r not in words[0].ranges} if len(words) == 1 else set(loops)

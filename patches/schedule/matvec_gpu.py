@@ -33,15 +33,16 @@ SHARED = 64    # weights with the same factors that a thread unpacks in a step a
 VALUES = 256   # weights of all rows that a thread unpacks in a step
 NUMBERS = 144  # that a thread holds at the same time: of x, and of each row words, and FACTORS for a group of weights
 FACTORS = 4
+ANOTHER = 32   # of those, for what comes with one more matrix
 
 def _order(s: Sum, u: UOp) -> dict[UOp, int]:
   """The loops that a load follows with a constant stride, ascending. A look-up in a table follows few."""
   found = strides(u.src[1].get_idx())
   return dict(sorted([(r, n) for r, n in found.items() if r in s.loops], key=lambda item: item[1]))
 
-def _changing(red: UOp, s: Sum, piece: set[UOp]) -> set[UOp]:
+def _changing(s: Sum, piece: set[UOp]) -> set[UOp]:
   """The loops that change the weights' factors, which are what is computed from weights alone and not of a piece."""
-  values = [u for u in red.src[0].toposort() if dtypes.is_float(u.dtype) and s.rows in u.ranges]
+  values = [u for red in s.reds for u in red.src[0].toposort() if dtypes.is_float(u.dtype) and s.rows in u.ranges]
   return {r for u in values if not piece & set(u.ranges) and not set(s.xs) & u.backward_slice_with_self.keys()
           for r in u.ranges}
 
@@ -62,9 +63,9 @@ def _rows(s: Sum, unroll: dict[UOp, int], piece: set[UOp], changing: set[UOp]) -
   """How many rows a thread has registers for."""
   values, planes = prod(unroll.values()), sum(piece <= _order(s, u).keys() for u in s.ws) if piece else 1
   words = sum(prod(n for r, n in unroll.items() if r in u.ranges) for u in s.ws)
-  of_row = words + FACTORS * prod(n for r, n in unroll.items() if r in changing)
-  rows = max(1, ROWS // planes)
-  while rows > 1 and (rows * values > VALUES or values + rows * of_row > NUMBERS): rows //= 2
+  of_row = words + FACTORS * len(s.reds) * prod(n for r, n in unroll.items() if r in changing)
+  rows, numbers = max(1, ROWS // planes), NUMBERS - ANOTHER * (len(s.reds) - 1)
+  while rows > 1 and (rows * values > VALUES or values + rows * of_row > numbers): rows //= 2
   return rows
 
 def on_gpu(k: Scheduler, s: Sum) -> Scheduler|str:
@@ -74,7 +75,7 @@ def on_gpu(k: Scheduler, s: Sum) -> Scheduler|str:
   threads, warps = getenv(MV_NAMES[0], THREADS), getenv(MV_NAMES[1], WARPS)
   main = max(s.ws, key=lambda u: prod(map(size, _order(s, u))) * u.dtype.itemsize)  # it brings most bytes
   if not (order := _order(s, main)): return "no constant strides"
-  red, k, unroll = k.reduceops[0], k.copy(), dict[UOp, int]()
+  k, unroll = k.copy(), dict[UOp, int]()
   for r in s.loops:
     if r not in order and size(r) <= UNROLLED and prod(unroll.values()) * size(r) <= VALUES:
       _part(k, OptOps.UNROLL, r, size(r))
@@ -87,7 +88,7 @@ def on_gpu(k: Scheduler, s: Sum) -> Scheduler|str:
       together, unroll[r] = together * n, n
       piece.add(r)
     if left is not None: rest[r] = left
-  changing = _changing(red, s, piece)
+  changing = _changing(s, piece)
   if s.packed:
     for r in [r for r in rest if r not in changing]:
       if prod(unroll.values()) * (n := size(rest[r])) > SHARED: continue

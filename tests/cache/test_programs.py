@@ -39,7 +39,8 @@ def process(folder: pathlib.Path, before: str = "", **env: str) -> tuple[int, st
   """The kernels that a fresh process lowers itself, and what they compute."""
   (file := folder / "code.py").write_text(CODE % before)
   done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, cwd=ROOT, timeout=300, env={
-    **os.environ, "PYTHONPATH": str(ROOT), "CACHEDB": str(folder / "cache.db"), "DEV": "CPU", **env})
+    **os.environ, "PYTHONPATH": str(ROOT), "CACHEDB": str(folder / "cache.db"), "DEV": "CPU",
+    "NO_SMALL_KERNELS": "1", **env})
   assert done.returncode == 0, done.stderr
   count, result = done.stdout.splitlines()[-1].split()
   return int(count), result
@@ -191,12 +192,12 @@ def test_progress(folder, monkeypatch):
   """Each kernel is told, with the number of those to make; here and in compile workers."""
   told = []
   monkeypatch.setattr(programs, "progress", lambda done, total: told.append((done, total)))
-  Tensor.realize(*[Tensor.empty(2000 + i) * i for i in range(2, 7)])
+  Tensor.realize(*[Tensor.empty(100000 + i) * i for i in range(2, 7)])
   assert told == [(i, 5) for i in range(1, 6)]
   del told[:]
   monkeypatch.setattr(programs, "start", 0)
   monkeypatch.setattr(programs, "elsewhere", [])  # tinygrad's workers
-  with Context(PARALLEL=2): Tensor.realize(*[Tensor.empty(3000 + i) * i for i in range(2, 7)])
+  with Context(PARALLEL=2): Tensor.realize(*[Tensor.empty(150000 + i) * i for i in range(2, 7)])
   assert [x for x in told if x[1] == 5] == [(1, 5)] and [x for x in told if x[1] != 5] == [(i, 4) for i in range(1, 5)]
   del told[:]
   def lower(missing, tell):
@@ -204,10 +205,10 @@ def test_progress(folder, monkeypatch):
       programs.to_program_cache[name] = programs.codegen.to_program(*task)
       tell()
   monkeypatch.setattr(programs, "elsewhere", [lambda: (lower, 0)])
-  Tensor.realize(*[Tensor.empty(4000 + i) * i for i in range(2, 7)])
+  Tensor.realize(*[Tensor.empty(200000 + i) * i for i in range(2, 7)])
   assert told == [(i, 5) for i in range(1, 6)]
   del told[:]
-  Tensor.realize(*[Tensor.empty(3000 + i) * i for i in range(2, 7)])
+  Tensor.realize(*[Tensor.empty(150000 + i) * i for i in range(2, 7)])
   assert told == []
 
 def test_the_app_shows_it(tmp_path, model_file):

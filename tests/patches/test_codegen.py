@@ -21,8 +21,9 @@ from tinygrad.helpers import Context
 from tinygrad.uop.ops import UOp, sym_infer
 from tinygrad_llm import patches
 from tinygrad_llm.nn.weights import activations
-from tinygrad_llm.files.layout import store
-from tinygrad_llm.files.quant import QUANT_TYPES, dequantize, layout, pack, reference
+from tinygrad_llm.nn.weights.weight import Weight
+from tinygrad_llm.files.layout import Layout, store
+from tinygrad_llm.files.quant import QUANT_TYPES, QuantType, dequantize, layout, pack, reference
 
 MOST = 1e-5  # error of a float32 sum, whatever its order: one after the other, too
 STREAMS = [qt.name for qt in QUANT_TYPES.values() if qt.fields and qt.name != "TQ2_0"]
@@ -30,8 +31,8 @@ NUMPY = {dtypes.uint32: np.uint32, dtypes.float16: np.float16, dtypes.float32: n
 
 # *** in the child
 
-def weight(name: str, rows: int, n: int, stream: bool = False) -> tuple[Callable[[], Tensor], np.ndarray]:
-  """A matrix of a type, as in the file or with its rows interleaved, and what it is in float64."""
+def held(name: str, rows: int, n: int, stream: bool) -> tuple[QuantType, Tensor, Layout | None, np.ndarray]:
+  """A matrix of a type: its rows as in the file, or as they lie in memory with their layout; in float64."""
   qt = next(qt for qt in QUANT_TYPES.values() if qt.name == name)
   if name in ("F16", "F32"):
     raw = np.random.default_rng(0).standard_normal((rows, n)).astype(NUMPY[qt.dtype]).tobytes()
@@ -42,11 +43,50 @@ def weight(name: str, rows: int, n: int, stream: bool = False) -> tuple[Callable
   else:
     pack(qt, raw, n, out := np.zeros((rows, qt.row_items(n)), NUMPY[qt.dtype]))
     packed = Tensor(out).realize()
-  if found is not None:
-    stored = Tensor.zeros(rows // found.tile, found.row_words(n // qt.block), found.tile, dtype=dtypes.uint32)
-    store(found, stored := stored.contiguous().realize(), packed.reshape(rows, n // qt.block, -1), 0)
-    packed = found.rows(stored)
+  if found is None: return qt, packed, None, wanted
+  stored = Tensor.zeros(rows // found.tile, found.row_words(n // qt.block), found.tile, dtype=dtypes.uint32)
+  store(found, stored := stored.contiguous().realize(), packed.reshape(rows, n // qt.block, -1), 0)
+  return qt, stored, found, wanted
+
+def weight(name: str, rows: int, n: int, stream: bool = False) -> tuple[Callable[[], Tensor], np.ndarray]:
+  """A matrix of a type, as in the file or with its rows interleaved, and what it is in float64."""
+  qt, stored, found, wanted = held(name, rows, n, stream)
+  packed = stored if found is None else found.rows(stored)
   return lambda: dequantize(qt, packed, n, found), wanted
+
+def chosen(name: str, rows: int, n: int) -> tuple[Tensor, np.ndarray]:
+  """The experts 4, 1 and 1 of 6, of two matrices each: (2, 3, rows, n), lazy and in float64."""
+  qt, stored, found, wanted = held(name, 12 * rows, n, True)
+  ids = Tensor([4, 1, 1], dtype=dtypes.int32).realize()
+  return Weight(qt, stored, (2, 6, rows, n), found).experts(ids), wanted.reshape(2, 6, rows, n)[:, [4, 1, 1]]
+
+def experts(name: str, rows: int = 64, n: int = 768) -> tuple[Tensor, np.ndarray]:
+  """Products of one x with the chosen experts."""
+  x, (w, wanted) = vector(1, n), chosen(name, rows, n)
+  return (Tensor(x).realize() * w).sum(-1), wanted @ x[0].astype(np.float64)
+
+def gated(name: str, rows: int = 64, n: int = 768) -> tuple[Tensor, np.ndarray]:
+  """The same, and a gate: of the first matrix, by the second."""
+  y, wanted = experts(name, rows, n)
+  return (y[0].relu() * y[1]).contiguous(), np.maximum(wanted[0], 0) * wanted[1]
+
+def weighted(name: str, rows: int = 64, n: int = 768) -> tuple[Tensor, np.ndarray]:
+  """A sum over the chosen experts, each of an x of its own, with a bias and a weight."""
+  x, shares, bias = vector(3, 1, n), vector(3, 1, seed=2), vector(3, rows, seed=3)
+  w, wanted = chosen(name, rows, n)
+  y = (Tensor(x).realize() * w[1]).sum(-1) + Tensor(bias).realize()
+  return (y * Tensor(shares).realize()).sum(0), (((wanted[1] * x).sum(-1) + bias) * shares).sum(0)
+
+def added(name: str) -> tuple[Tensor, np.ndarray]:
+  """x @ w.T + y @ v.T: two kernels."""
+  (a, of_a), (b, of_b) = matvec(name, 64, 1024, stream=True), matvec(name, 64, 512, stream=True)
+  return a + b, of_a + of_b
+
+def chain() -> tuple[Tensor, np.ndarray]:
+  """A softmax: the largest, the sum, then each."""
+  x = vector(8, 24)
+  e = np.exp(x.astype(np.float64) - x.max(-1, keepdims=True))
+  return Tensor(x).realize().softmax(-1), e / e.sum(-1, keepdims=True)
 
 def vector(*shape: int, seed: int = 1) -> np.ndarray:
   return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
@@ -98,7 +138,10 @@ def embedding() -> tuple[Tensor, np.ndarray]:
 
 CASES = {"embedding": embedding, "packed": packed, "values": values, "largest": largest,
          "large": functools.partial(matvec, "Q6_K", 1024, 1024, stream=True),
-         "norm": functools.partial(matvec, "Q8_0", 64, 1024, True)} | \
+         "norm": functools.partial(matvec, "Q8_0", 64, 1024, True), "added": functools.partial(added, "Q8_0"),
+         "chain": chain} | \
+        {f"{f.__name__} {name}": functools.partial(f, name) for f in (experts, gated, weighted)
+         for name in ("Q4_K", "MXFP4")} | \
         {n: functools.partial(matvec, n, 64, 1024) for n in ("Q4_K", "Q6_K", "Q5_0", "MXFP4", "IQ4_XS", "F16")} | \
         {f"rows {n}": functools.partial(matvec, n, 64, 1024, stream=True) for n in ("Q4_K", "Q8_0", "MXFP4")} | \
         {f"int8 {name}": functools.partial(with_int8, name, 64, 512) for name in STREAMS} | \
@@ -152,6 +195,8 @@ PATCHES = {
   "vectorizer": ["Q4_K", "F16"], "table_lookup": ["MXFP4", "IQ4_XS", "int8 MXFP4"], "minimum_bitwidth": ["Q6_K"],
   "lanes": ["Q4_K", "F16", "rows Q4_K"], "nested_reduce": ["Q4_K", "MXFP4", "rows Q4_K", "int8 Q8_0"],
   "int8_dots": ["int8 Q4_K", "int8 NVFP4"], "group_scales": ["Q4_K", "MXFP4"], "matvec": ["Q6_K", "norm", "rows Q8_0"],
+  "bounds": ["experts Q4_K"], "flat_reduce": ["weighted Q4_K"], "separate_products": ["added"],
+  "joint_products": ["gated Q4_K"], "small_kernels": ["chain"],
   "elementwise": ["packed"], "ordered_loads": ["large"], "passes": ["Q4_K", "F16", "rows Q4_K"]}
 
 @functools.cache
@@ -175,7 +220,27 @@ def test_numbers_without(off):
 def test_it_changes_kernels(off):
   assert any(row["source"] != seen()[name]["source"] for name, row in seen(off).items())
 
-def test_one_kernel_each(): assert {name: row["kernels"] for name, row in seen().items()} == dict.fromkeys(CASES, 1)
+def test_one_kernel_each():
+  assert {name: row["kernels"] for name, row in seen().items()} == dict.fromkeys(CASES, 1) | {"added": 2}
+
+@pytest.mark.parametrize("patch, name, kernels", [("joint_products", "gated Q4_K", 2), ("small_kernels", "chain", 3),
+                                                  ("separate_products", "added", 1)])
+def test_kernels_without(patch, name, kernels): assert seen(patch)[name]["kernels"] == kernels
+
+@pytest.mark.parametrize("name", ["experts Q4_K", "gated MXFP4", "weighted Q4_K", "weighted MXFP4"])
+def test_an_expert_is_a_matrix(name):
+  """A matrix that is chosen by its number has the schedule of one that is not: rows as lanes, a block unrolled."""
+  assert seen()[name]["opts"].count("UNROLL") > 1 and re.search(r"unsigned_int16 val\d+ = ", seen()[name]["source"])
+
+def test_bounds():
+  """No condition is left of what chooses an expert; without the bounds each load has one."""
+  here, off = (source[source.index("void r_"):] for source in sources("experts Q4_K", "bounds"))
+  assert "?" in off and here.count("?") <= 2 < off.count("?")  # of the two bounds of the number itself
+
+def test_flat_reduce():
+  """The sum over experts is one of the product's loops: without it, rows are no lanes."""
+  here, off = sources("weighted Q4_K", "flat_reduce")
+  assert "unsigned_int16" in here and "unsigned_int16" not in off
 
 def test_reshapes():
   """The index of a position is its own: nothing is divided."""

@@ -101,7 +101,7 @@ def test_text():
 
 @pytest.fixture(scope="module")
 def path(model_file) -> str:
-  return str(model_file(types="F32", dim=32, ffn=32, heads=2, layers=1, context=96, header=True))
+  return str(model_file(types="F32", dim=256, ffn=256, heads=2, layers=1, context=96, header=True))
 
 @pytest.mark.skipif(Device.DEFAULT != "CPU", reason="it is of the CPU")
 def test_a_role_of_a_model(path):

@@ -90,7 +90,7 @@ def test_kernels_of_another_device_in_between():
     b = ((a.to("CPU:1") * 3).contiguous() + 1).contiguous()
     return ((b.to("CPU") + a).contiguous() * 2).contiguous().realize()
   for i in range(5):
-    x = Tensor(np.arange(16, dtype=np.float32) + i).realize()
+    x = Tensor(np.arange(1 << 16, dtype=np.float32) + i).realize()
     np.testing.assert_array_equal(step(x).numpy(), ((x.numpy() + 1) * 2 * 4 + 1) * 2)
   assert {g.src[0].src[0].src[1].device for g in graphs(step)} == {"CPU", "CPU:1"}
 

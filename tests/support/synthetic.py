@@ -16,11 +16,12 @@ import argparse
 import binascii
 import math
 import pathlib
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter, LlamaFileType, quants
-from synthetic_layers import FAMILIES, MLA, MoE, Shape, Spec, add_metadata, fill, scales, tensors
+from synthetic_layers import DEEPSEEK_V2_LITE, FAMILIES, MLA, MoE, Shape, Spec, add_metadata, fill, scales, tensors
 from synthetic_vocab import add_vocab
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -33,6 +34,11 @@ SHAPES: dict[str, dict[str, Any]] = {
                     "head_dim": 128, "vocab": 151936, "context": 32768, "moe": MoE(experts=128, used=8, ffn=768)},
   "gpt-oss-20b": {"arch": "gpt-oss", "dim": 2880, "ffn": 2880, "layers": 24, "heads": 64, "kv_heads": 8, "head_dim": 64,
                   "vocab": 201088, "context": 131072, "window": 128, "moe": MoE(experts=32, used=4, ffn=2880)},
+  "olmoe-1b-7b": {"arch": "olmoe", "dim": 2048, "ffn": 1024, "layers": 16, "heads": 16, "vocab": 50304,
+                  "moe": MoE(experts=64, used=8)},
+  "deepseek-v2-lite": {"arch": "deepseek2", "dim": 2048, "ffn": 10944, "layers": 27, "heads": 16, "vocab": 102400,
+                       "context": 163840, "mla": MLA(kv_lora=512, nope=128, rope=64, value=128),
+                       "moe": replace(DEEPSEEK_V2_LITE, experts=64, used=6, ffn=1408)},
 }
 
 # *** quantised blocks ***

@@ -35,10 +35,14 @@ CASES: dict[str, dict[str, Any]] = {
                        "types": "Q8_0"},
   "qwen3-0.6b-Q4_K_M": {"arch": "qwen3", "dim": 1024, "ffn": 3072, "layers": 2, "heads": 16, "kv_heads": 8,
                         "head_dim": 128, "vocab": 151936, "types": "Q4_K_M"},
+  **{f"{name}-{types}": SHAPES[name] | {"layers": 2, "types": types} for name, types in (
+    ("qwen3-30b-a3b", "Q4_K_M"), ("olmoe-1b-7b", "Q4_K_M"), ("deepseek-v2-lite", "Q4_K_M"),
+    ("gpt-oss-20b", "MXFP4_MOE"))},
 }
 SPANNING = [("llama-1b-Q4_K_M", target) for target in TARGETS] + [
   ("llama-1b-F16", "CPU"), ("smollm-135m-Q8_0", "CPU"), ("llama-1b-Q8_0", "CUDA:sm_87"),
-  ("llama-1b-Q6_K", "CUDA:sm_90"), ("qwen3-0.6b-Q4_K_M", "CUDA:sm_90")]
+  ("llama-1b-Q6_K", "CUDA:sm_90"), ("qwen3-0.6b-Q4_K_M", "CUDA:sm_90"), ("qwen3-30b-a3b-Q4_K_M", "CPU"),
+  ("olmoe-1b-7b-Q4_K_M", "CUDA:sm_87"), ("deepseek-v2-lite-Q4_K_M", "CPU"), ("gpt-oss-20b-MXFP4_MOE", "CUDA:sm_90")]
 PINNED = ("role", "count", "bytes", "ops", "name", "types", "opts", "global_size", "local_size", "load_bytes",
           "nodes")
 

@@ -13,7 +13,7 @@ from typing import Any
 RESULTS, OURS, LLAMA = pathlib.Path(__file__).parents[2] / "bench" / "results", "tinygrad_llm", "llama.cpp"
 # what the README shows, of all that was measured. Newer figures: write their files here, then `make readme`
 DECODE, DEPTH, ABLATION = "peers-2026-11-21.json", "depth-2026-11-21.json", "ablate-2026-11-22.json"
-EARLIER, STOCK = "peers-2026-11-21-2.json", "peers-2026-11-21-1.json"
+EARLIER, STOCK, EXPERTS = "peers-2026-11-21-2.json", "peers-2026-11-21-1.json", "moe-2026-11-22.json"
 Row = dict[str, Any]
 
 def load(file: str) -> dict[str, Any]: return json.loads((RESULTS / file).read_text())
@@ -76,6 +76,20 @@ def figures() -> str:
     f"bandwidth, measured beside, was {bandwidths(decode)}. Earlier, at {speed:.0f} GB/s, Q4_K_M had {then[0]:.1f} and "
     f"llama.cpp {then[1]:.1f} ({link(EARLIER)}). Stock tinygrad had {slow[0]:.2f}, and {slow[1]:.2f} with Q6_K "
     f"({link(STOCK)}).")
+
+def experts() -> str:
+  report = load(EXPERTS)
+  out = "| decode with experts, tokens a second | here | of read bandwidth | llama.cpp | ratio |\n"
+  out += "|---|---:|---:|---:|---:|\n"
+  for model in report["models"]:
+    rows = {row["peer"]: row for row in model["rows"]}
+    shape, layers, kind = re.fullmatch(r"(.*)-(\d+)L-(.*)", pathlib.Path(model["file"]).stem).groups()  # type: ignore
+    out += decode_row(f"{shape}, {layers} layers, {kind}", rows[OURS], rows[LLAMA])
+  machine = report["machine"]
+  return out + "\n" + paragraph(
+    f"The first layers and the head of these shapes with random weights and random tokens, {report['threads']} threads "
+    f"on {machine['cores']} cores ({machine['cpu']}), {report['date'][:10]}: {link(EXPERTS)}; read bandwidth "
+    f"{bandwidths(report)}.")
 
 def ablation() -> str:
   report = load(ABLATION)

@@ -41,7 +41,8 @@ class MoE:
     moe, logits = self.moe, self.router(x)[0]  # (B, T, E)
     probs = {"softmax": logits.softmax(-1), "sigmoid": logits.sigmoid()}.get(moe.gating, logits)
     scores = self._limited(probs if self.bias is None else probs + self.bias.float())
-    chosen = ranks(scores).unsqueeze(-2) == Tensor.arange(moe.n_used).unsqueeze(-1)  # (B, T, K, E)
+    # contiguous: else each of the E x E comparisons computes its two exponentials
+    chosen = ranks(scores.contiguous()).unsqueeze(-2) == Tensor.arange(moe.n_used).unsqueeze(-1)  # (B, T, K, E)
     ids, weights = (chosen.where(y, 0).sum(-1) for y in (Tensor.arange(moe.n_experts), probs.unsqueeze(-2)))
     if moe.gating == "softmax_chosen": weights = weights.softmax(-1)
     if moe.norm_weights: weights = weights / weights.sum(-1, keepdim=True).maximum(2**-14)  # the least normal half

@@ -1,0 +1,84 @@
+"""The routing of tokens to experts against numpy in float64: numbers of experts, gatings, groups, ties; its kernels."""
+import child
+import numpy as np
+import pytest
+from kernel_cases import has_cuda_wheels
+from reference_moe import softmax
+from tinygrad import Tensor
+from tinygrad_llm.nn.config import MoEConfig
+from tinygrad_llm.nn.moe import MoE
+from tinygrad_llm.target.device import open_target
+
+class Bias:
+  """As much of a Weight as MoE asks of its bias."""
+  def __init__(self, values: np.ndarray): self.values = values
+  def float(self) -> Tensor: return Tensor(self.values).realize()
+
+def router(config: MoEConfig, bias: np.ndarray | None) -> MoE:
+  """Without matrices: its input are the logits."""
+  moe = MoE.__new__(MoE)
+  moe.moe, moe.bias, moe.router = config, None if bias is None else Bias(bias), lambda x: [x]  # type: ignore
+  return moe
+
+def wanted(config: MoEConfig, logits: np.ndarray, bias: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+  """Logits (T, experts) -> the chosen (T, used), of equal ones the first, and their weights."""
+  x = logits.astype(np.float64)
+  probs = {"softmax": softmax(x), "sigmoid": 1 / (1 + np.exp(-x))}.get(config.gating, x)
+  scores = (probs + (0 if bias is None else bias)).astype(np.float32)
+  if config.groups_used < config.groups:
+    by_group = scores.reshape(len(scores), config.groups, -1)
+    top = np.argsort(-np.sort(by_group, -1)[..., -2:].sum(-1), -1, kind="stable")[:, :config.groups_used]
+    allowed = np.zeros(by_group.shape, bool)
+    for row, groups in zip(allowed, top): row[groups] = True
+    scores = np.where(allowed, by_group, -np.inf).reshape(scores.shape)
+  chosen = np.argsort(-scores, -1, kind="stable")[:, :config.n_used]
+  weights = np.take_along_axis(probs, chosen, -1)
+  if config.gating == "softmax_chosen": weights = softmax(weights)
+  if config.norm_weights: weights = weights / weights.sum(-1, keepdims=True)
+  return chosen, weights * config.scale
+
+def drawn(rng: np.random.Generator) -> tuple[MoEConfig, np.ndarray, np.ndarray | None]:
+  gating = str(rng.choice(["softmax", "sigmoid", "softmax_chosen"]))
+  groups = int(rng.choice([1, 1, 2, 4])) if gating == "sigmoid" else 1
+  experts = groups * int(rng.integers(2, 40))
+  groups_used = int(rng.integers(1, groups + 1))
+  used = int(rng.integers(1, min(experts // groups * groups_used, 12) + 1))
+  norm, scale = bool(rng.integers(2)), float(rng.choice([1, 2.5]))
+  config = MoEConfig(experts, used, 0, 0, 0, gating, norm, scale, groups, groups_used)
+  logits = rng.standard_normal((int(rng.integers(1, 6)), experts)).astype(np.float32)
+  bias = rng.standard_normal(experts).astype(np.float32) if gating == "sigmoid" and rng.integers(2) else None
+  return config, logits, bias
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_routings(seed):
+  config, logits, bias = drawn(np.random.default_rng([12, seed]))
+  ids, weights = router(config, bias).route(Tensor(logits).realize().unsqueeze(0))
+  Tensor.realize(ids, weights)
+  of, shares = wanted(config, logits, bias)
+  np.testing.assert_array_equal(ids.numpy()[0], of, str(config))
+  np.testing.assert_allclose(weights.numpy()[0], shares, 1e-5, 1e-7, err_msg=str(config))
+
+def test_of_equal_ones_the_first():
+  logits = np.repeat(np.float32([[0, 2, 1]]), 20, 1)  # 20 of each
+  config = MoEConfig(60, 25, 0, 0, 0, "softmax", True, 1.0, 1, 1)
+  ids, _ = router(config, None).route(Tensor(logits).realize().unsqueeze(0))
+  assert ids.numpy()[0, 0].tolist() == [*range(20, 40), *range(40, 45)]
+
+def kernels(experts: int, gating: str, groups: int, target: str = "CPU") -> int:
+  """Of the routing of a token."""
+  open_target(target)
+  config = MoEConfig(experts, min(8, experts), 0, 0, 0, gating, True, 2.5, groups, min(groups, 2))
+  bias = np.zeros(experts, np.float32) if groups > 1 else None
+  route = router(config, bias).route(Tensor.empty(1, 1, experts))
+  return len(Tensor.linear_with_vars(*route)[0].src)
+
+@pytest.mark.parametrize("experts, gating, groups", [(8, "softmax", 1), (32, "softmax_chosen", 1), (128, "softmax", 1),
+                                                     (160, "sigmoid", 8)])
+def test_one_kernel(experts, gating, groups): assert child.call(kernels, experts, gating, groups).value == 1
+
+@pytest.mark.skipif(not has_cuda_wheels(), reason="no CUDA compiler for this machine")
+@pytest.mark.parametrize("experts, groups", [(128, 1), (256, 8), (512, 1)])
+def test_one_kernel_on_gpus(experts, groups):
+  assert child.call(kernels, experts, "sigmoid", groups, "CUDA:sm_90").value == 1
+
+def test_off(): assert child.call(kernels, 128, "softmax", 1, NO_SMALL_KERNELS="1").value > 4
