@@ -24,6 +24,7 @@ HERE = pathlib.Path(__file__).resolve()
 EXPECTED = HERE.with_name("gpu_check.npz")  # {type: (ROWS,) float64 products; "logits": (STEPS, vocab)}; see record()
 ROWS, N = 48, 768
 PROMPT, STEPS = 24, 8
+USED = 8  # experts of a token
 TOTAL_S = 800  # of all parts
 SLOW = {"CPU": 4, "CL": 4}  # times as long, where a few cores compile and run everything
 Row = tuple[str, bool | None, str]  # what, whether it is right (None: no such question), and the figure
@@ -108,6 +109,12 @@ def part_matvec(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[R
       figures[f"{name} {rows}x{n}"] = {"gbs": gbs, "us": us}
       share = f", {gbs / args.copy_gbs:.0%} of the copy" if args.copy_gbs else ""
       yield f"matvec {name} {rows}x{n}{with_bytes()}", None, f"{gbs:.1f} GB/s{share}, {us:.0f} us"
+  experts, rows, n = (16, 256, 1024) if args.small else (128, 768, 2048)
+  for name in () if with_bytes() else ("Q4_K", "Q6_K", "MXFP4"):
+    gbs, us = expert_speed(name, experts, rows, n)
+    figures[f"{name} {USED} of {experts} {rows}x{n}"] = {"gbs": gbs, "us": us}
+    share = f", {gbs / args.copy_gbs:.0%} of the copy" if args.copy_gbs else ""
+    yield f"experts {name}, {USED} of {experts}, {rows}x{n}", None, f"{gbs:.1f} GB/s{share}, {us:.0f} us"
 
 def part_speed(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
   """tg and pp of a model: the one that was given, or random weights of 1B shape (small: of a tiny one)."""
@@ -201,6 +208,22 @@ def matvec_speed(name: str, rows: int, n: int, nbytes: int) -> tuple[float, floa
   step = TinyJit(lambda x: Tensor.realize(*[layer(x)[0] for layer in layers]))
   seconds = timed(lambda: step(x), 10) / len(layers)
   return size / seconds / 1e9, seconds * 1e6
+
+def expert_speed(name: str, experts: int, rows: int, n: int) -> tuple[float, float]:
+  """The same of matrices that tokens choose: USED of so many, as many times as is all of them."""
+  from bench.random_model import quant_named
+  from tinygrad import Tensor, TinyJit, dtypes
+  from tinygrad_llm.nn.weights.weight import Weight
+  kind, rng = quant_named(name), np.random.default_rng(0)
+  (layer,) = linear(kind, experts * rows, n, 1)
+  (held,) = layer.weights
+  weight = Weight(kind, held.stored, (1, experts, rows, n), held.layout)
+  x = Tensor(rng.standard_normal((1, n), np.float32)).realize()
+  chosen = [Tensor(rng.permutation(experts)[:USED].astype(np.int32), dtype=dtypes.int32).realize()
+            for _ in range(experts // USED)]
+  step = TinyJit(lambda x: Tensor.realize(*[(x * weight.experts(ids)).sum(-1) for ids in chosen]))
+  seconds = timed(lambda: step(x), 10) / len(chosen)
+  return USED * rows * kind.row_nbytes(n) / seconds / 1e9, seconds * 1e6
 
 def copy_bandwidth(nbytes: int) -> float:
   """GB/s read and written by the faster of the driver's copy and a kernel's."""

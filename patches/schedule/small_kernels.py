@@ -11,16 +11,17 @@ Numbers: kernels of a decode step, on CPU and for sm_90: qwen3moe, 2 layers, 62 
 Upstream: not sent; it wants an answer to which kernels are small on a device, which BEAM could time.
 """
 from __future__ import annotations
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from tinygrad import Device, codegen, schedule
 from tinygrad.codegen.opt import KernelOptError, Opt, OptOps, heuristic
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.dtype import AddrSpace, dtypes
-from tinygrad.helpers import dedup, prod
+from tinygrad.helpers import NOOPT, dedup, prod
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import MetalRenderer, OpenCLRenderer
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, PatternMatcher, UOp, UPat
+from tinygrad_llm.patches.passes import has_vectors
 from tinygrad_llm.patches.schedule.cpu_threads import WORK
 
 SEAMS = {
@@ -32,6 +33,8 @@ SEAMS = {
 THREADS, GROUP = 256, 32  # of the group; of those, for one sum
 GPU_WORK = 1 << 18        # steps of a stage of a GPU at most, and what it reads
 GPU_BYTES = 1 << 16
+# their barriers are for buffers, too
+GPUS = {"CUDARenderer", "HIPRenderer", "MetalRenderer", "OpenCLRenderer", "PTXRenderer"}
 BUFFERS = 24              # of a kernel: Metal has 31
 APART = 1 << 16           # between the numbers of the loops and buffers of two stages
 
@@ -43,19 +46,23 @@ _full_rewrite_to_sink: Callable[..., UOp]
 
 @dataclass
 class Chain:
-  """Calls that are one kernel, if `small`. reads, writes: their buffers."""
+  """Calls that are one kernel, if `small`. uses, writes: their buffers."""
   calls: list[UOp]
-  reads: set[UOp]
+  uses: set[UOp]
   writes: set[UOp]
   small: bool
 
   def conflicts(self, other: Chain) -> bool:
-    return bool(self.writes & (other.reads | other.writes) or self.reads & other.writes)
+    return bool(self.writes & other.uses or self.uses & other.writes)
 
   def add(self, other: Chain) -> None:
     self.calls += other.calls
-    self.reads |= other.reads
+    self.uses |= other.uses
     self.writes |= other.writes
+
+def _buffers(args: Iterable[UOp]) -> set[UOp]:
+  """Those of several devices each."""
+  return {u for b in args for u in b.toposort() if u.op in (Ops.BUFFER, Ops.PARAM)}
 
 def _params(ast: UOp) -> list[UOp]: return [u for u in ast.toposort() if u.op is Ops.PARAM]
 
@@ -70,8 +77,9 @@ def _is_small(call: UOp) -> bool:
   loops = [u for u in ops if u.op is Ops.RANGE]
   if not all(r.src[0].op is Ops.CONST and r.arg[-1] in (AxisType.WEAK, AxisType.REDUCE) for r in loops): return False
   work, ren = prod(int(r.vmax) + 1 for r in loops), Device[device].renderer
-  if not ren.has_local: return ren.target.device == "CPU" and work < 2 * WORK  # others have a thread of their own
-  return ren.has_shared and work <= GPU_WORK and sum(_read(u) for u in ops if u.op is Ops.INDEX) <= GPU_BYTES
+  if has_vectors(ren): return work < 2 * WORK  # larger ones are shared by threads
+  if work > GPU_WORK or sum(_read(u) for u in ops if u.op is Ops.INDEX) > GPU_BYTES: return False
+  return any(kind.__name__ in GPUS for kind in type(ren).__mro__)
 
 def _read(index: UOp) -> int:
   return prod(int(r.vmax) + 1 for r in {r for s in index.src[1:] for r in s.ranges}) * index.dtype.itemsize
@@ -79,8 +87,8 @@ def _read(index: UOp) -> int:
 def _chain(call: UOp) -> Chain:
   ops = call.src[0].toposort() if call.src[0].op is Ops.SINK else {}
   slots = {u.src[0].buf_uop.arg.slot for u in ops if u.op is Ops.STORE and u.src[0].buf_uop.op is Ops.PARAM}
-  writes = {b for i, b in enumerate(call.src[1:]) if not slots or i in slots}
-  return Chain([call], {*call.src[1:]}, writes, _is_small(call))
+  writes = [b for i, b in enumerate(call.src[1:]) if not slots or i in slots]
+  return Chain([call], _buffers(call.src[1:]), _buffers(writes), _is_small(call))
 
 def _fit(a: Chain, b: Chain) -> bool:
   """Whether two chains can be one: on one device, buffers are of the same type in both."""
@@ -100,6 +108,7 @@ def _joined(chain: Chain) -> UOp:
 
 def create_schedule(sink: UOp) -> UOp:
   linear, chains = _create_schedule(sink), list[Chain]()
+  if NOOPT: return linear
   for call in linear.src:
     new, home = _chain(call), None
     for old in reversed(chains) if new.small else ():
@@ -185,7 +194,7 @@ def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
 
 # what one thread of a group stored in a buffer is there for the others
 SHARED = "buffers"
-pm_barriers = {
+BARRIERS = {
   MetalRenderer: "threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);",
   OpenCLRenderer: "barrier(CLK_GLOBAL_MEM_FENCE | CLK_LOCAL_MEM_FENCE);",
 }
@@ -199,6 +208,6 @@ def install() -> None:
   def hand_coded_optimizations(k: Scheduler) -> Scheduler:
     return in_one_group(k) if _lowering and k.ren.has_local else before(k)
   heuristic.hand_coded_optimizations = hand_coded_optimizations
-  for renderer, text in pm_barriers.items():
+  for renderer, text in BARRIERS.items():
     rule = PatternMatcher([(UPat(Ops.BARRIER, name="u"), lambda u, text=text: text if u.tag == SHARED else None)])
     renderer.string_rewrite = rule + renderer.string_rewrite
