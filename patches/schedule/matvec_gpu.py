@@ -72,7 +72,7 @@ def on_gpu(k: Scheduler, s: Sum) -> Scheduler|str:
   """Threads of a warp read what follows each other in w, 16 bytes each, and add up a row."""
   if s.rows is None: return "no axis that only the weight has"
   if s.rows.src[0].op is not Ops.CONST: return "rows of no constant number"
-  threads, warps = getenv(MV_NAMES[0], THREADS), getenv(MV_NAMES[1], WARPS)
+  threads, warps = getenv(MV_NAMES[0], THREADS), getenv(MV_NAMES[1], WARPS // min(len(s.reds), WARPS))
   main = max(s.ws, key=lambda u: prod(map(size, _order(s, u))) * u.dtype.itemsize)  # it brings most bytes
   if not (order := _order(s, main)): return "no constant strides"
   k, unroll = k.copy(), dict[UOp, int]()
