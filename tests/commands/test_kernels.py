@@ -14,7 +14,8 @@ from tinygrad_llm.target import programs
 from tinygrad_llm.target.cuda import resources
 from tinygrad_llm.target.device import open_target
 
-MOST_NODES = 4400
+MOST_NODES = 4400  # of a matrix, a block of Q6_K unrolled
+OF_EXPERTS = 4800  # of one chosen by its number, in a sum over several
 
 cuda = pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
 
@@ -43,7 +44,8 @@ def test_graphs_stay_small(name: str):
   for target, found in golden(name).items():
     for row in found["roles"]:
       chosen, expanded, _ = row["nodes"]
-      assert expanded <= min(MOST_NODES, 32 * chosen), (target, row["role"])
+      most = OF_EXPERTS if "_exps" in row["role"] else MOST_NODES
+      assert expanded <= min(most, 32 * chosen), (target, row["role"])
 
 def test_golden_files_are_those_of_the_cases():
   assert {path.stem for path in FOLDER.glob("*.json")} == set(CASES)
