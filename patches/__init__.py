@@ -27,7 +27,8 @@ MODULES: tuple[str, ...] = (
   "vector.vectorizer", "vector.table_lookup", "vector.minimum_bitwidth", "vector.lanes", "rewrite.nested_reduce",
   "gpu.dp4a", "gpu.int_to_float", "vector.int8_dots", "vector.group_scales", "schedule.matvec",
   "schedule.elementwise", "schedule.small_kernels", "vector.ordered_loads", "vector.vector_combine",
-  "gpu.warp_reduce", "gpu.half8_loads", "cache.captures", "lowering.trace_cache", "lowering.gc_pause")
+  "gpu.warp_reduce", "gpu.half8_loads", "gpu.reciprocal", "cache.captures", "lowering.trace_cache",
+  "lowering.gc_pause")
 PATCHES: tuple[str, ...] = tuple(module.rsplit(".", 1)[-1] for module in MODULES)
 # what some were called before: NO_<OLD NAME>=1 still works
 OLD_NAMES = {

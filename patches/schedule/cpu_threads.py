@@ -2,6 +2,8 @@
 Multithreading on a CPU: which output axis of a kernel is shared among threads.
 """
 from __future__ import annotations
+from collections.abc import Iterator
+from contextlib import contextmanager
 from tinygrad.codegen.opt import Opt, OptOps
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.helpers import prod
@@ -9,9 +11,18 @@ from tinygrad.uop.ops import AxisType, resolve
 
 WORK = 1 << 15  # products a thread should have at least
 
+_alone: list[bool] = []
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+  """In here nothing is shared."""
+  _alone.append(True)
+  try: yield
+  finally: _alone.pop()
+
 def share(k: Scheduler) -> None:
   """Threads share the longest output axis, if there is enough to do."""
-  most = k.ren.global_max[0] if k.ren.has_threads and k.ren.global_max else 1
+  most = k.ren.global_max[0] if k.ren.has_threads and k.ren.global_max and not _alone else 1
   outer = k._globalizable_rngs()
   axes = [a for a in k.axes_of(AxisType.WEAK) if isinstance(k.full_shape[a], int) and k.rngs[a] in outer]
   axes.sort(key=lambda a: -k.full_shape[a])

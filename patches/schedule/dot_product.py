@@ -2,7 +2,7 @@
 What a kernel's sum is a sum of: the dot product of a row of a matrix and x, by what its loads depend on.
 
 `x` is a load that every step of the sum reads, `w` one that also depends on an output axis; the loads below casts, sums
-and products are looked at.
+and products are looked at. A number that only says where a matrix begins, as an expert's, is neither.
 """
 from __future__ import annotations
 from dataclasses import dataclass
@@ -63,9 +63,10 @@ def find_sum(k: Scheduler) -> Sum|str:
   loops = reds[0].src[1:]
   ops = dict.fromkeys(u for red in reds for u in red.src[0].toposort())
   loads = [u for u in ops if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM]
+  places = {v for u in loads for v in u.src[1].backward_slice}
   for row in sorted({r for red in reds for r in red.ranges}, key=lambda r: -r.vmax):
     ws = tuple(u for u in loads if row in u.ranges)
-    xs = tuple(u for u in loads if row not in u.ranges)
+    xs = tuple(u for u in loads if row not in u.ranges and u not in places)
     of_x, of_w = ({r for u in loads for r in u.ranges} for loads in (xs, ws))
     if ws and set(loops) & (of_x | of_w) <= of_x and of_x < of_w | set(loops):  # of no load: over fields of a word
       return Sum(tuple(reds), loops, xs, ws, row)

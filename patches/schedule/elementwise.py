@@ -78,6 +78,11 @@ def choose(v: Vectorizer, u: UOp) -> UOp|None:
   if u.op is not Ops.WHERE or u.dtype.itemsize != 4 or (mask := _mask(v, u.src[0])) is None: return None
   return UOp(Ops.CUSTOM, u.dtype, (mask, *map(v.vector, u.src[1:])), "({0}?{1}:{2})")
 
+def count(v: Vectorizer, u: UOp) -> UOp|None:
+  """1 in each lane of what is true."""
+  if u.op is not Ops.CAST or u.dtype is not dtypes.int or u.src[0].dtype is not dtypes.bool: return None
+  return None if (mask := _mask(v, u.src[0])) is None else mask.alu(Ops.AND, v.splat(UOp.cconst(1, dtypes.int)))
+
 def largest(v: Vectorizer, u: UOp) -> UOp|None:
   if u.op is not Ops.MAX or u.dtype.itemsize != 4: return None
   a, b = map(v.vector, u.src)
@@ -92,4 +97,4 @@ def install() -> None:
     return made if has_vectors(k.ren) and (made := schedule(k)) is not None else before(k)
   heuristic.hand_coded_optimizations = hand_coded_optimizations
   passes.after_opts.append(run)
-  vector_rules.extend((compare, choose, largest, divide))
+  vector_rules.extend((compare, choose, count, largest, divide))

@@ -7,12 +7,14 @@ Why: what a GPU wants is 16 bytes a thread in one load, a warp's loads side by s
 How: by the strides of the load that brings most of the weights. Loops that it does not follow are inside of a word and
   are unrolled; so are the loops with the smallest strides until they are 16 bytes, and then those in which the weights'
   factors stay the same, so that no two threads unpack one scale. The loops with the next strides are shared by the
-  threads of a row, as many as make a warp; what is left is a loop. A thread has the same place in several rows, as
-  many as its registers allow; a group of threads has as many rows as make WARPS warps.
+  threads of a row, as many as make a warp, also of matrices that lie apart, as experts do whose products are added up;
+  what is left is a loop. A thread has the same place in several rows, as many as its registers allow; a group has as
+  many rows as make WARPS warps.
   MV_THREADS_PER_ROW, MV_BLOCKSIZE (in warps) and MV_ROWS_PER_THREAD override the numbers.
 Numbers: sm_80, 87 and 90, 16 types, shapes of 1B and 8B models: loads of 16 bytes, all bytes of the sectors that
-  warps touch are wanted, at most 128 registers, no stack, operations at most 1.09 times those needed
-  (tests/gpu/gpu_schedules.py); no card was at hand to time it.
+  warps touch are wanted, at most 128 registers, no stack, operations at most 1.09 times those needed. Experts of
+  qwen3moe, olmoe, deepseek2 and gpt-oss: the same, but 83% of the sectors for rows of 768 weights in Q6_K, of which a
+  step of a warp reads 2 of each 32 bytes of factors (tests/gpu/gpu_schedules.py); no card was at hand to time it.
 Upstream: not sent.
 """
 from __future__ import annotations
@@ -33,7 +35,6 @@ SHARED = 64    # weights with the same factors that a thread unpacks in a step a
 VALUES = 256   # weights of all rows that a thread unpacks in a step
 NUMBERS = 144  # that a thread holds at the same time: of x, and of each row words, and FACTORS for a group of weights
 FACTORS = 4
-ANOTHER = 32   # of those, for what comes with one more matrix
 
 def _order(s: Sum, u: UOp) -> dict[UOp, int]:
   """The loops that a load follows with a constant stride, ascending. A look-up in a table follows few."""
@@ -64,8 +65,8 @@ def _rows(s: Sum, unroll: dict[UOp, int], piece: set[UOp], changing: set[UOp]) -
   values, planes = prod(unroll.values()), sum(piece <= _order(s, u).keys() for u in s.ws) if piece else 1
   words = sum(prod(n for r, n in unroll.items() if r in u.ranges) for u in s.ws)
   of_row = words + FACTORS * len(s.reds) * prod(n for r, n in unroll.items() if r in changing)
-  rows, numbers = max(1, ROWS // planes), NUMBERS - ANOTHER * (len(s.reds) - 1)
-  while rows > 1 and (rows * values > VALUES or values + rows * of_row > numbers): rows //= 2
+  rows = ROWS // len(s.reds) if planes <= len(s.reds) else max(1, ROWS // planes)  # words of several planes are many
+  while rows > 1 and (rows * len(s.reds) * values > VALUES or values + rows * of_row > NUMBERS): rows //= 2
   return rows
 
 def on_gpu(k: Scheduler, s: Sum) -> Scheduler|str:
@@ -77,7 +78,7 @@ def on_gpu(k: Scheduler, s: Sum) -> Scheduler|str:
   if not (order := _order(s, main)): return "no constant strides"
   k, unroll = k.copy(), dict[UOp, int]()
   for r in s.loops:
-    if r not in order and size(r) <= UNROLLED and prod(unroll.values()) * size(r) <= VALUES:
+    if r not in main.ranges and size(r) <= UNROLLED and prod(unroll.values()) * size(r) <= VALUES:
       _part(k, OptOps.UNROLL, r, size(r))
       unroll[r] = size(r)
   together, piece, rest, group = 1, set[UOp](), dict[UOp, UOp](), 1
@@ -94,8 +95,10 @@ def on_gpu(k: Scheduler, s: Sum) -> Scheduler|str:
       if prod(unroll.values()) * (n := size(rest[r])) > SHARED: continue
       _part(k, OptOps.UNROLL, rest.pop(r), n)
       unroll[r] = unroll.get(r, 1) * n
+  rest |= {r: r for r in s.loops if r in main.ranges and r not in order}  # from another place in memory each
+  warp = prod(size(r) & -size(r) for r in rest.values()) >= threads  # without odd numbers of threads
   for r in rest.values():  # neighbours of those: a warp
-    if (n := _divisor(size(r), threads // group)) <= 1: continue
+    if (n := _divisor(size(r) & -size(r) if warp else size(r), threads // group)) <= 1: continue
     try: _part(k, OptOps.GROUP, r, n)
     except KernelOptError: break
     group *= n

@@ -22,7 +22,7 @@ from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import MetalRenderer, OpenCLRenderer
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, PatternMatcher, UOp, UPat
 from tinygrad_llm.patches.passes import has_vectors
-from tinygrad_llm.patches.schedule.cpu_threads import WORK
+from tinygrad_llm.patches.schedule.cpu_threads import WORK, one_thread
 
 SEAMS = {
   "tinygrad.schedule:create_schedule": "6d62571e1f8d",
@@ -31,8 +31,8 @@ SEAMS = {
 }
 
 THREADS, GROUP = 256, 32  # of the group; of those, for one sum
-GPU_WORK = 1 << 18        # steps of a stage of a GPU at most, and what it reads
-GPU_BYTES = 1 << 16
+STEPS = 1 << 18           # of a stage at most, where it reads less than this: a GPU, a CPU
+GPU_BYTES, CPU_BYTES = 1 << 16, 1 << 14
 # their barriers are for buffers, too
 GPUS = {"CUDARenderer", "HIPRenderer", "MetalRenderer", "OpenCLRenderer", "PTXRenderer"}
 BUFFERS = 24              # of a kernel: Metal has 31
@@ -77,8 +77,10 @@ def _is_small(call: UOp) -> bool:
   loops = [u for u in ops if u.op is Ops.RANGE]
   if not all(r.src[0].op is Ops.CONST and r.arg[-1] in (AxisType.WEAK, AxisType.REDUCE) for r in loops): return False
   work, ren = prod(int(r.vmax) + 1 for r in loops), Device[device].renderer
-  if has_vectors(ren): return work < 2 * WORK  # larger ones are shared by threads
-  if work > GPU_WORK or sum(_read(u) for u in ops if u.op is Ops.INDEX) > GPU_BYTES: return False
+  if has_vectors(ren) and work < 2 * WORK: return True  # larger ones are shared by threads
+  most = CPU_BYTES if has_vectors(ren) else GPU_BYTES
+  if work > STEPS or sum(_read(u) for u in ops if u.op is Ops.INDEX) > most: return False
+  if has_vectors(ren): return True
   return any(kind.__name__ in GPUS for kind in type(ren).__mro__)
 
 def _read(index: UOp) -> int:
@@ -206,7 +208,8 @@ def install() -> None:
   codegen.full_rewrite_to_sink = full_rewrite_to_sink
   before = heuristic.hand_coded_optimizations
   def hand_coded_optimizations(k: Scheduler) -> Scheduler:
-    return in_one_group(k) if _lowering and k.ren.has_local else before(k)
+    if not _lowering: return before(k)
+    with one_thread(): return in_one_group(k) if k.ren.has_local else before(k)
   heuristic.hand_coded_optimizations = hand_coded_optimizations
   for renderer, text in BARRIERS.items():
     rule = PatternMatcher([(UPat(Ops.BARRIER, name="u"), lambda u, text=text: text if u.tag == SHARED else None)])

@@ -7,6 +7,7 @@ import sys
 import pytest
 import tinygrad_llm
 from kernel_cases import CASES, FOLDER, SPANNING, TARGETS, golden, has_cuda_wheels, measure, moved, pinned, text
+from synthetic import write_model
 from tinygrad.uop.ops import Ops
 from tinygrad_llm import InputError, kernels
 from tinygrad_llm.files import gguf
@@ -46,6 +47,15 @@ def test_graphs_stay_small(name: str):
       chosen, expanded, _ = row["nodes"]
       most = OF_EXPERTS if "_exps" in row["role"] else MOST_NODES
       assert expanded <= min(most, 32 * chosen), (target, row["role"])
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if "moe" in case])
+def test_experts_that_no_token_chose_are_not_read(name: str, tmp_path):
+  """Of those that are, what the file has, and padding. On GPUs threads share numbers: test_gpu_schedules.py."""
+  file = gguf.open_gguf(write_model(tmp_path / "model.gguf", **CASES[name], header=True))
+  moe = CASES[name]["moe"]
+  chosen = sum(info.nbytes for info in file.tensors.values() if "_exps.weight" in info.name) * moe.used / moe.experts
+  rows = [row for row in golden(name)["CPU"]["roles"] if "_exps" in row["role"]]
+  assert chosen <= sum(row["bytes"] for row in rows) <= 1.05 * chosen
 
 def test_golden_files_are_those_of_the_cases():
   assert {path.stem for path in FOLDER.glob("*.json")} == set(CASES)

@@ -49,10 +49,12 @@ BINARY = {Ops.ADD: operator.add, Ops.MUL: operator.mul, Ops.SUB: operator.sub, O
           Ops.CMOD: operator.mod}
 
 def values(u: UOp, known: dict[UOp, np.ndarray]) -> np.ndarray:
-  """An index for all threads and steps at once; what it is made of goes into `known`."""
+  """An index for all threads and steps at once; what it is made of goes into `known`. In memory is where it is."""
   if u not in known:
-    src = [values(s, known) for s in u.src] if u.op is not Ops.CONST else []
+    src = [values(s, known) for s in u.src] if u.op not in (Ops.CONST, Ops.LOAD) else []
     if u.op is Ops.CONST: known[u] = np.int64(u.val)
+    elif u.op is Ops.LOAD: known[u] = values(u.src[0].src[1], known)
+    elif u.op is Ops.INDEX: known[u] = src[0] + src[1]  # one of several numbers that were loaded together
     elif u.op is Ops.CAST: known[u] = src[0]
     elif u.op is Ops.NEG: known[u] = -src[0]
     elif u.op is Ops.WHERE: known[u] = np.where(*src)
@@ -121,6 +123,15 @@ def _identity(u: UOp) -> float:
     except KeyError: continue
   return 0.0
 
+def _without_addresses(sink: UOp) -> list[UOp]:
+  """What a kernel is made of but for what is an address alone, as of numbers in memory."""
+  found, left = dict[UOp, None](), [sink]
+  while left:
+    if (u := left.pop()) in found: continue
+    found[u] = None
+    left += u.src[:1] if u.op is Ops.INDEX else u.src
+  return list(found)
+
 def needed_ops(ast: UOp, ren: Renderer, weights: int) -> float:
   """
   The arithmetic that a kernel needs for each weight, whatever its schedule.
@@ -138,7 +149,7 @@ def needed_ops(ast: UOp, ren: Renderer, weights: int) -> float:
   try: passes.full_rewrite_to_sink(ast.replace(arg=dataclasses.replace(ast.arg, opts_to_apply=())), ren)
   finally: passes.after_opts.remove(look)
   total = 0.0
-  for u in graph_rewrite(seen[0], sym).toposort():
+  for u in _without_addresses(graph_rewrite(seen[0], sym)):
     if u.dtype is dtypes.void: continue
     if u.op is Ops.REDUCE: total += math.prod(int(r.vmax) + 1 for r in {*u.src[1:], *u.ranges})
     elif u.op in GroupOp.ALU and u.op_in_backward_slice_with_self(Ops.INDEX):
@@ -151,28 +162,32 @@ def _sass(binary: bytes) -> str:
   with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
     file.write(binary)
     file.flush()
-    return subprocess.run([cuda.cuobjdump(), "--dump-sass", file.name], capture_output=True, text=True).stdout
+    tool = str(cuda.cuobjdump())  # its helper nvdisasm is beside it
+    return subprocess.run([tool, "--dump-sass", file.name], capture_output=True, text=True, check=True).stdout
 
 def forbidden(program: UOp, ren: Renderer, weights: int) -> list[str]:
   """
   What has no place in a product with a matrix: division, double precision, a conversion of an integer a weight.
 
-  In the list of UOps, and for CUDA in the machine code. Conversions: less than one in 32 weights.
+  In the list of UOps, and for CUDA in the machine code. An activation divides: conversions and reciprocals, less than
+  one in 32 weights.
   """
   sink, linear, _, *binary = program.src
-  found, trips, converted = list[str](), [1], 0
+  found, trips, few = list[str](), [1], {"I2F": 0, "RECIPROCAL": 0}
   for u in linear.src:
     if u.op is Ops.RANGE: trips.append(trips[-1] * (int(u.vmax) + 1))
     elif u.op is Ops.END: trips.pop()
-    if u.op in (Ops.FLOORDIV, Ops.FLOORMOD, Ops.CDIV, Ops.CMOD, Ops.FDIV, Ops.RECIPROCAL): found.append(u.op.name)
+    if u.op in (Ops.FLOORDIV, Ops.FLOORMOD, Ops.CDIV, Ops.CMOD, Ops.FDIV): found.append(u.op.name)
+    if u.op is Ops.RECIPROCAL: few["RECIPROCAL"] += trips[-1]
     if u.dtype is dtypes.double: found.append("double")
     if u.op is Ops.CAST and dtypes.is_float(u.dtype) and dtypes.is_int(u.src[0].dtype) and u.src[0].op is not Ops.CONST:
-      converted += trips[-1]
+      few["I2F"] += trips[-1]
   sizes = program.arg.launch_dims({})
   threads = math.prod(sizes[0]) * math.prod(sizes[1] or (1,))
-  if converted * threads * 32 >= weights: found.append(f"I2F {converted * threads / weights:.3f} a weight")
+  found += [f"{name} {n * threads / weights:.3f} a weight" for name, n in few.items() if n * threads * 32 >= weights]
   if binary and binary[0].arg[:4] == b"\x7fELF" and cuda.cuobjdump() is not None:
     sass = _sass(binary[0].arg)
-    found += [name for name in (r"DADD", r"DMUL", r"DFMA", r"F2F\.F64", r"MUFU\.RCP", "I2F", "CALL", "LDL", "STL")
-              if re.search(rf"\b{name}\b", sass)]
+    wrong = ["DADD", "DMUL", "DFMA", r"F2F\.F64", "I2F", "LDL", "STL", "RET"]  # RET: of a function; EXIT: of a kernel
+    if not few["RECIPROCAL"]: wrong.append(r"MUFU\.RCP")
+    found += [name for name in wrong if re.search(rf"\b{name}\b", sass)]
   return found

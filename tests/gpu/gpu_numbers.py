@@ -23,18 +23,20 @@ import numpy as np
 import tinygrad_llm  # noqa: F401  (before tinygrad: it applies the patches)
 from gguf import GGMLQuantizationType, quants
 from gpu_renderers import RENDERERS
-from gpu_schedules import TYPES
+from gpu_schedules import TYPES, Experts, of_experts
 from synthetic import random_blocks
 from tinygrad import Device, Tensor, dtypes
 from tinygrad.codegen.opt import Opt, OptOps
 from tinygrad.engine.realize import compile_linear, run_linear
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.nn.weights.activations import quantize
+from tinygrad_llm.files.layout import Layout
 from tinygrad_llm.files.quant import QUANT_TYPES, QuantType, dequantize, layout, pack, reference
 
-NUMPY = {dtypes.uint32: np.uint32, dtypes.float32: np.float32, dtypes.float16: np.float16}
+NUMPY = {dtypes.uint32: np.uint32, dtypes.int32: np.int32, dtypes.float32: np.float32, dtypes.float16: np.float16}
 MOST = 2e-3  # error, as a fraction of the root mean square of the results
 SHAPES = ((48, 768), (64, 2048), (40, 3584))  # rows, n
+MOE = ((2, 48, 768, 5, 2), (1, 40, 768, 6, 4), (2, 40, 2048, 3, 1), (1, 48, 1024, 16, 8))  # Experts
 
 @functools.cache
 def opencl() -> dict[str, str] | None:
@@ -58,26 +60,44 @@ def file_rows(qt: QuantType, rows: int, n: int) -> np.ndarray:
   if qt.name == "TQ2_0": return quants.quantize(rng.standard_normal((rows, n), np.float32), GGMLQuantizationType.TQ2_0)
   return random_blocks(rng, qt.name, rows * n // qt.block, 0.02).reshape(rows, -1)
 
+def held(qt: QuantType, raw: np.ndarray, n: int) -> tuple[Tensor, Layout | None]:
+  """Rows of a file in the layout for GPUs, and that."""
+  rows = len(raw)
+  if (lay := layout(qt, RENDERERS["CUDA"], rows, n)) is None:
+    pack(qt, raw, n, items := np.zeros((rows, qt.row_items(n)), NUMPY[qt.dtype]))
+    return Tensor(items).realize(), None
+  blocks = n // qt.block
+  units = np.zeros((rows * blocks, qt.held), np.uint8)
+  units[:, qt.front:qt.front + qt.nbytes] = raw.reshape(rows * blocks, -1)
+  units = units.view({1: np.uint8, 2: np.uint16, 4: np.uint32}[qt.unit]).reshape(rows, blocks, -1)
+  packed = Tensor.zeros(rows // lay.tile, blocks // lay.together, lay.group_words, lay.tile,
+                        dtype=dtypes.uint32).contiguous().realize()
+  for place, words in lay.repack(Tensor(units).realize()): packed[:, :, place, :].assign(words).realize()
+  return packed.reshape(rows // lay.tile, -1, lay.tile), lay
+
 def matvec(name: str, rows: int, n: int, q8: bool = False) -> tuple[Tensor, np.ndarray]:
   """The lazy product of a matrix, in the layout for GPUs, with a vector, to 8 bits or not; and what it should be."""
   qt = next(qt for qt in QUANT_TYPES.values() if qt.name == name)
-  raw, lay = file_rows(qt, rows, n), layout(qt, RENDERERS["CUDA"], rows, n)
-  if lay is None:
-    pack(qt, raw, n, held := np.zeros((rows, qt.row_items(n)), NUMPY[qt.dtype]))
-    packed = Tensor(held).realize()
-  else:
-    blocks = n // qt.block
-    units = np.zeros((rows * blocks, qt.held), np.uint8)
-    units[:, qt.front:qt.front + qt.nbytes] = raw.reshape(rows * blocks, -1)
-    units = units.view({1: np.uint8, 2: np.uint16, 4: np.uint32}[qt.unit]).reshape(rows, blocks, -1)
-    packed = Tensor.zeros(rows // lay.tile, blocks // lay.together, lay.group_words, lay.tile,
-                          dtype=dtypes.uint32).contiguous().realize()
-    for place, words in lay.repack(Tensor(units).realize()): packed[:, :, place, :].assign(words).realize()
-    packed = lay.rows(packed.reshape(rows // lay.tile, -1, lay.tile))
+  packed, lay = held(qt, raw := file_rows(qt, rows, n), n)
   x = Tensor(np.random.default_rng(8).standard_normal(n).astype(np.float32).reshape(1, 1, n)).realize()
   if q8: x = quantize(x)
   wanted = reference(qt, raw.reshape(-1), n).reshape(rows, n).astype(np.float64) @ x.numpy().astype(np.float64).ravel()
-  return x @ dequantize(qt, packed, n, lay).transpose(-1, -2), wanted
+  return x @ dequantize(qt, packed if lay is None else lay.rows(packed), n, lay).transpose(-1, -2), wanted
+
+def moe(name: str, *role: int) -> tuple[Tensor, np.ndarray]:
+  """The same of Experts, which a token chose."""
+  of = Experts(*role)
+  m, rows, n, experts, used = of
+  qt, rng = next(qt for qt in QUANT_TYPES.values() if qt.name == name), np.random.default_rng(9)
+  packed, lay = held(qt, raw := file_rows(qt, m * experts * rows, n), n)
+  x = rng.standard_normal((1, 1, 1 if m == 2 else used, n)).astype(np.float32)
+  ids, share = rng.permutation(experts)[:used].astype(np.int32), rng.random((1, 1, used, 1)).astype(np.float32)
+  y = of_experts(qt, lay, packed, of, *(Tensor(a).realize() for a in (x, ids.reshape(1, 1, -1), share)))
+  weights = reference(qt, raw.reshape(-1), n).reshape(m, experts, rows, n)[:, ids].astype(np.float64)
+  products = (weights * x.astype(np.float64).reshape(-1, 1, n)).sum(-1)  # (m, used, rows)
+  if m == 1: return y, (products[0] * share.reshape(-1, 1)).sum(0)
+  gate, up = products
+  return y, (gate / (1 + np.exp(-gate)) * up).reshape(-1)
 
 def with_opts(ast: UOp, opts: Sequence[Sequence] | None) -> UOp:
   """A kernel with given opts, (name, axis, arg) each, in place of the heuristic's; None: with the heuristic's."""
@@ -102,27 +122,34 @@ def errors(cases: list[tuple]) -> list[float]:
     found.append(_error(np.frombuffer(y.uop.base.buffer.as_memoryview(), np.float32), wanted))
   return found
 
+def errors_of_experts(cases: list[tuple]) -> list[float]:
+  """The same of what a token's experts compute, (type, matrices, rows, n, experts, used) each."""
+  return [_error(y.numpy().ravel(), wanted) for y, wanted in (moe(*case) for case in cases)]
+
 def lockstep(cases: list[tuple]) -> list[tuple[float, str, int, int, str]]:
   """
   Of kernels run by numpy, (renderer, type, rows, n, opts) each, and whether x has 8 bits: the error, the opts, threads
   of a group, exchanges, and the source.
   """
-  found = []
-  for target, name, rows, n, opts, *q8 in cases:
-    y, wanted = matvec(name, rows, n, *q8)
-    linear, variables = y.linear_with_vars()
-    *before, call = linear.src
-    if before: run_linear(compile_linear(linear.replace(src=tuple(before))), variables)
-    uops = gpu_renderers.lowered(with_opts(call.src[0], opts), target)
-    kinds = {u.arg.slot: u.dtype for u in uops if u.op is Ops.PARAM}
-    args = {i: np.frombuffer(bytes(b.as_memoryview()) if b.is_allocated() else bytes(b.nbytes),
-                             NUMPY[kinds[i]]).copy() for i, b in enumerate(u.buffer for u in call.src[1:])}
-    gpu_lockstep.run(uops, args)
-    exchanges = sum(u.op is Ops.CUSTOM and u.dtype is dtypes.float for u in uops)
-    applied = " ".join(f"{opt.op.name}:{opt.axis}:{opt.arg}" for opt in gpu_renderers.opts(uops))
-    found.append((_error(args[0], wanted), applied, gpu_renderers.group(uops), exchanges,
-                  RENDERERS[target].render(uops)))
-  return found
+  return [_lockstep(target, *matvec(name, rows, n, *q8), opts) for target, name, rows, n, opts, *q8 in cases]
+
+def lockstep_of_experts(cases: list[tuple]) -> list[tuple[float, str, int, int, str]]:
+  """The same of what a token's experts compute, (renderer, type, matrices, rows, n, experts, used) each."""
+  return [_lockstep(target, *moe(*case)) for target, *case in cases]
+
+def _lockstep(target: str, y: Tensor, wanted: np.ndarray, opts: Sequence[Sequence] | None = None
+              ) -> tuple[float, str, int, int, str]:
+  linear, variables = y.linear_with_vars()
+  *before, call = linear.src
+  if before: run_linear(compile_linear(linear.replace(src=tuple(before))), variables)
+  uops = gpu_renderers.lowered(with_opts(call.src[0], opts), target)
+  kinds = {u.arg.slot: u.dtype for u in uops if u.op is Ops.PARAM}
+  args = {i: np.frombuffer(bytes(b.as_memoryview()) if b.is_allocated() else bytes(b.nbytes),
+                           NUMPY[kinds[i]]).copy() for i, b in enumerate(u.buffer for u in call.src[1:])}
+  gpu_lockstep.run(uops, args)
+  exchanges = sum(u.op is Ops.CUSTOM and u.dtype is dtypes.float for u in uops)
+  applied = " ".join(f"{opt.op.name}:{opt.axis}:{opt.arg}" for opt in gpu_renderers.opts(uops))
+  return _error(args[0], wanted), applied, gpu_renderers.group(uops), exchanges, RENDERERS[target].render(uops)
 
 def main() -> None:
   parser = argparse.ArgumentParser(description="Execute the schedules for GPUs by OpenCL on the CPU.")
@@ -130,16 +157,21 @@ def main() -> None:
   parser.add_argument("--shape", nargs=2, type=int, action="append", metavar=("ROWS", "N"))
   args = parser.parse_args()
   cases = [[name, *shape, None] for name in args.types for shape in args.shape or SHAPES]
+  experts = [[name, *role] for name in args.types for role in MOE]
   say("numpy, for CUDA", cases, [row[0] for row in child.call(lockstep, [["CUDA", *case] for case in cases]).value])
+  found = child.call(lockstep_of_experts, [["CUDA", *case] for case in experts], NO_Q8_ACTIVATIONS="1").value
+  say("experts by numpy, for CUDA", experts, [row[0] for row in found])
   if (env := opencl()) is None: sys.exit("no OpenCL runtime with halves is here; run: pip install intel-opencl-rt "
                                          "intel-cmplr-lib-rt, or set OPENCL_PATH and OCL_ICD_FILENAMES")
   say("OpenCL", cases, child.call(errors, cases, **env).value)
+  say("experts by OpenCL", experts, child.call(errors_of_experts, experts, **env).value)
 
 def say(what: str, cases: list[list], found: list[float]) -> None:
   """Prints errors, ends with 1 if there is a wrong one."""
   print(what)
   for name in dict.fromkeys(case[0] for case in cases):
-    values = [(f"{rows}x{n} {value:.1e}", value) for (of, rows, n, _), value in zip(cases, found) if of == name]
+    values = [(f"{'x'.join(str(size) for size in case[1:] if size)} {value:.1e}", value)
+              for case, value in zip(cases, found) if case[0] == name]
     print(f"  {name:8s}", *[text for text, _ in values], "" if max(v for _, v in values) < MOST else "WRONG")
   if any(not value < MOST for value in found): sys.exit(1)
 

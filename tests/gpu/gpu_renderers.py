@@ -58,6 +58,8 @@ SHIM = """
 #define constant __constant
 #define threadgroup __local
 typedef unsigned int uint; typedef unsigned short ushort; typedef unsigned char uchar;
+#define INFINITY __builtin_inff()
+#define NAN __builtin_nanf("")
 #pragma OPENCL EXTENSION cl_khr_fp16 : enable
 #define VECTOR(T, n) typedef T T##n __attribute__((ext_vector_type(n)));
 VECTOR(float, 2) VECTOR(float, 4) VECTOR(uint, 2) VECTOR(uint, 3) VECTOR(uint, 4) VECTOR(int, 2) VECTOR(int, 4)
@@ -70,9 +72,11 @@ namespace metal {
     static_assert(sizeof(T) == sizeof(F), "as_type of another size");
     return __builtin_bit_cast(T, v);
   }
-  enum class mem_flags { mem_threadgroup };
+  enum class mem_flags { mem_device = 1, mem_threadgroup = 2 };
+  constexpr mem_flags operator|(mem_flags a, mem_flags b) { return mem_flags(int(a) | int(b)); }
   void threadgroup_barrier(mem_flags);
   template <class T> T simd_shuffle_xor(T, ushort);
+  float exp2(float); float log2(float); float sqrt(float); float trunc(float);
 }
 """
 

@@ -1,6 +1,9 @@
 """
 Products of quantised matrices with a vector as kernels for GPUs: the shapes, types and targets, and what is wanted.
 
+A role with experts is what nn/moe.py does with those that a token chose: gate, up and their activation; or down and the
+sum by weights, which is a small kernel of its own.
+
 No GPU is needed, nothing runs. test_gpu_schedules.py looks at a few; all of them:
 
   python tests/gpu/gpu_schedules.py [TYPE ..] [--targets T ..] [--roles R ..] [--q8]    a table (make gpu-schedules)
@@ -15,12 +18,26 @@ import math
 import os
 import subprocess
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 ROLES = {  # rows, n: what a decode step multiplies; q, k, v and gate, up are one matrix each
   "1b.qkv": (3072, 2048), "1b.out": (2048, 2048), "1b.gate_up": (16384, 2048), "1b.down": (2048, 8192),
   "1b.head": (128256, 2048), "8b.qkv": (6144, 4096), "8b.out": (4096, 4096), "8b.gate_up": (28672, 4096),
   "8b.down": (4096, 14336), "8b.head": (128256, 4096)}
+
+class Experts(NamedTuple):
+  """matrices: 2 are gate and up; rows, n of each; used: of the experts, by a token."""
+  matrices: int
+  rows: int
+  n: int
+  experts: int
+  used: int
+
+EXPERTS = {f"{name}.{role}": Experts(matrices, *((hidden, dim) if matrices == 2 else (dim, hidden)), experts, used)
+           for name, dim, hidden, experts, used in (
+             ("qwen3moe", 2048, 768, 128, 8), ("olmoe", 2048, 1024, 64, 8), ("deepseek2", 2048, 1408, 64, 6),
+             ("gpt-oss", 2880, 2880, 32, 4))
+           for role, matrices in (("gate_up", 2), ("down", 1))}
 TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4",
          "NVFP4", "TQ2_0", "F16")
 TARGETS = ("CUDA:sm_80", "CUDA:sm_87", "CUDA:sm_90")
@@ -31,8 +48,8 @@ USEFUL, THREADS, REGISTERS, OPS, WIDTH = 0.85, 2048, 128, 1.1, 16
 class Figures:
   """
   Of one product. kernels: without that of x; threads: in flight; width: bytes of a load of most of the weights' bytes;
-  useful, useful_x: shares of the sectors of the weights and of x; held: bytes in memory of those in a file; ops,
-  needed: a weight, without sums of bytes.
+  useful, useful_x: shares of the sectors of the weights and of x; held, read: bytes in memory, and those that warps ask
+  for, of those in a file; ops, needed: a weight, without sums of bytes.
   """
   target: str
   role: str
@@ -45,6 +62,7 @@ class Figures:
   useful: float
   useful_x: float
   held: float
+  read: float
   registers: int | None
   stack: int | None
   ops: float
@@ -55,7 +73,8 @@ class Figures:
     """What is not as it is wanted."""
     ok = {"kernels": self.kernels == 1, "width": self.width == WIDTH, "useful": self.useful >= USEFUL,
           "threads": self.threads >= THREADS, "stack": not self.stack, "registers": (self.registers or 0) <= REGISTERS,
-          "ops": self.ops <= OPS * self.needed, "held": self.held <= 1.05, "forbidden": not self.forbidden}
+          "ops": self.ops <= OPS * self.needed, "held": self.held <= 1.05, "read": self.read <= 1.05,
+          "forbidden": not self.forbidden}
     return [name for name, right in ok.items() if not right]
 
 def product(name: str, rows: int, n: int) -> Any:
@@ -74,31 +93,63 @@ def product(name: str, rows: int, n: int) -> Any:
   if lay is not None and activations.multiplies_bytes(): x = activations.quantize(x)
   return x @ dequantize(qt, packed, n, lay).transpose(-1, -2), packed, rows * qt.row_nbytes(n)
 
+def of_experts(qt: Any, lay: Any, packed: Any, role: Experts, x: Any, ids: Any, share: Any) -> Any:
+  """What nn/moe.py computes: x (1, 1, 1 or used, n), ids (1, 1, used), share (1, 1, used, 1) -> (1, 1, .., rows)."""
+  from tinygrad_llm.nn.ffn import ACTIVATIONS
+  from tinygrad_llm.nn.weights.linear import ExpertLinear
+  from tinygrad_llm.nn.weights.weight import Weight
+  m, rows, n, experts, _ = role
+  ys = ExpertLinear([Weight(qt, packed, (m, experts, rows, n), lay)], [None] * m, [None] * m)(x, ids)
+  return ACTIVATIONS["silu"](*ys) if m == 2 else (ys[0] * share).sum(2)
+
+def chosen(name: str, role: Experts) -> Any:
+  """As product(), of the matrices that a token chose."""
+  from tinygrad import Device, Tensor, dtypes
+  from tinygrad_llm.files.quant import QUANT_TYPES, layout
+  m, rows, n, experts, used = role
+  qt = next(qt for qt in QUANT_TYPES.values() if qt.name == name)
+  lay = layout(qt, Device[Device.DEFAULT].renderer, rows, n)
+  held = m * experts * rows
+  packed = Tensor.empty(held, qt.row_items(n), dtype=qt.dtype) if lay is None else Tensor.empty(
+    held // lay.tile, lay.row_words(n // qt.block), lay.tile, dtype=dtypes.uint32)
+  x, ids = Tensor.empty(1, 1, 1 if m == 2 else used, n), Tensor.empty(1, 1, used, dtype=dtypes.int32)
+  return of_experts(qt, lay, packed, role, x, ids, Tensor.empty(1, 1, used, 1)), packed, held * qt.row_nbytes(n)
+
 def figures(target: str, role: str, name: str) -> Figures:
   """Of one product, for the default device, which is `target`."""
   import gpu_checks as checks
   from tinygrad import Device
-  from tinygrad_llm.target.programs import capture, load_width
+  from tinygrad_llm.target.programs import compiled, load_width
   from tinygrad_llm.target.cuda import resources
-  rows, n = ROLES[role]
-  ren = Device[Device.DEFAULT].renderer
-  y, packed, nbytes = product(name, rows, n)
-  program = capture(lambda: y)[0].src[-1].src[0]
-  linear, _ = product(name, rows, n)[0].linear_with_vars()
-  slot = max(range(1, len(linear.src[-1].src)), key=lambda i: linear.src[-1].src[i].nbytes()) - 1
+  ren, experts = Device[Device.DEFAULT].renderer, EXPERTS.get(role)
+  y, packed, nbytes = chosen(name, experts) if experts else product(name, *ROLES[role])
+  weights = math.prod(ROLES[role]) if experts is None else math.prod(experts[:3]) * experts.used
+  linear, _ = y.linear_with_vars()
+  calls = [call for call in linear.src if any(u.nbytes() >= packed.nbytes() for u in call.src[1:])]
+  call = calls[-1]
+  program = compiled(linear.replace(src=(call,))).src[0].src[0]
+  slot = max(range(1, len(call.src)), key=lambda i: call.src[i].nbytes()) - 1
   sizes = program.arg.launch_dims({})
   group = math.prod(sizes[1] or (1,))
   loads = checks.loads(program.src[1].src, group)
   registers, stack = resources(program.src[3].arg) if len(program.src) > 3 else (None, None)
   opts = " ".join(f"{opt.op.name}:{opt.axis}:{opt.arg}" for opt in program.src[0].arg.applied_opts)
   grid = " of ".join("x".join(map(str, dims or (1,))) for dims in sizes[:2])
-  kernels = sum(any(u.nbytes() >= packed.nbytes() for u in call.src[1:]) for call in linear.src)
+  warps = math.prod(sizes[0]) * math.ceil(group / checks.WARP)
+  read = warps * sum(load.nbytes for load in loads if load.slot == slot) / nbytes
+  if experts: read *= experts.experts / experts.used
   return Figures(
-    target, role, name, kernels, opts, grid,
+    target, role, name, len(calls), opts, grid,
     math.prod(sizes[0]) * group, load_width(program.src[1].src, {slot}) or 0,
     checks.useful(x for x in loads if x.slot == slot), checks.useful(x for x in loads if x.slot != slot),
-    packed.nbytes() / nbytes, registers, stack, int(program.src[0].arg.estimates.ops) / (rows * n),
-    checks.needed_ops(linear.src[-1].src[0], ren, rows * n), checks.forbidden(program, ren, rows * n))
+    packed.nbytes() / nbytes, read, registers, stack, int(program.src[0].arg.estimates.ops) / weights,
+    checks.needed_ops(call.src[0], ren, weights), checks.forbidden(program, ren, weights))
+
+def has_blocks(name: str, role: str) -> bool:
+  """Whether the rows of a role are whole blocks of a type."""
+  from tinygrad_llm.files.quant import QUANT_TYPES
+  n = EXPERTS[role].n if role in EXPERTS else ROLES[role][1]
+  return n % next(qt for qt in QUANT_TYPES.values() if qt.name == name).block == 0
 
 def _measure(target: str, roles: list[str], names: list[str]) -> None:
   from tinygrad_llm.target.device import open_target
@@ -119,9 +170,9 @@ def measure(target: str, roles: tuple[str, ...], names: tuple[str, ...], q8: boo
   return [Figures(**json.loads(line)) for line in done.stdout.splitlines()]
 
 def table(rows: list[Figures]) -> str:
-  head = ("target", "role", "type", "grid", "width", "useful", "of x", "held", "regs", "ops", "needed", "wrong")
+  head = ("target", "role", "type", "grid", "width", "useful", "of x", "held", "read", "regs", "ops", "needed", "wrong")
   cells = [head, *((f.target, f.role, f.type, f.grid, f"{f.width}", f"{f.useful:.0%}", f"{f.useful_x:.0%}",
-                    f"{f.held:.3f}", f"{f.registers or '-'}", f"{f.ops:.2f}", f"{f.needed:.2f}",
+                    f"{f.held:.3f}", f"{f.read:.3f}", f"{f.registers or '-'}", f"{f.ops:.2f}", f"{f.needed:.2f}",
                     " ".join([*f.wrong(), *f.forbidden])) for f in rows)]
   widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
   return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip() for row in cells)
@@ -130,13 +181,14 @@ def main() -> None:
   parser = argparse.ArgumentParser(description="What products with quantised matrices compile to for GPUs.")
   parser.add_argument("types", nargs="*", default=list(TYPES), metavar="TYPE")
   parser.add_argument("--targets", nargs="+", default=list(TARGETS))
-  parser.add_argument("--roles", nargs="+", default=list(ROLES), choices=ROLES)
+  parser.add_argument("--roles", nargs="+", default=[*ROLES, *EXPERTS], choices=[*ROLES, *EXPERTS])
   parser.add_argument("--opts", action="store_true", help="print the schedules, too")
   parser.add_argument("--q8", action="store_true", help="activations of 8 bits")
   parser.add_argument("--measure", nargs=3, metavar=("TARGET", "ROLES", "TYPES"), help=argparse.SUPPRESS)
   args = parser.parse_args(["--measure", *sys.argv[2:]] if sys.argv[1:2] == ["--measure"] else None)
   if args.measure: return _measure(args.measure[0], args.measure[1].split(","), args.measure[2].split(","))
-  jobs = [(target, (role,), tuple(args.types)) for target in args.targets for role in args.roles]
+  jobs = [(target, (role,), names) for target in args.targets for role in args.roles
+          if (names := tuple(name for name in args.types if has_blocks(name, role)))]
   with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
     rows = [row for part in pool.map(lambda job: measure(*job, args.q8), jobs) for row in part]
   print(table(rows))

@@ -23,7 +23,8 @@ cuda = pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC w
 @cuda
 @pytest.mark.parametrize(("target", "role", "name"), [
   ("CUDA:sm_87", "1b.out", "Q4_K"), ("CUDA:sm_80", "1b.qkv", "Q5_K"), ("CUDA:sm_90", "8b.down", "Q6_K"),
-  ("CUDA:sm_90", "1b.head", "F16")])
+  ("CUDA:sm_90", "1b.head", "F16"), ("CUDA:sm_90", "qwen3moe.gate_up", "Q4_K"), ("CUDA:sm_80", "qwen3moe.down", "Q4_K"),
+  ("CUDA:sm_87", "gpt-oss.down", "MXFP4"), ("CUDA:sm_90", "olmoe.down", "Q6_K")])
 def test_schedules(target, role, name):
   found, = gpu_schedules.measure(target, (role,), (name,))
   assert (found.wrong(), found.forbidden) == ([], []), gpu_schedules.table([found])
@@ -48,10 +49,10 @@ def stock() -> list[str]:
   return row.wrong()
 
 def test_wrong_figures():
-  right = Figures("CUDA:sm_90", "1b.out", "Q4_K", 1, "", "", 1 << 14, 16, 1.0, 0.5, 1.0, 100, 0, 6.0, 6.0, [])
+  right = Figures("CUDA:sm_90", "1b.out", "Q4_K", 1, "", "", 1 << 14, 16, 1.0, 0.5, 1.0, 1.0, 100, 0, 6.0, 6.0, [])
   assert right.wrong() == []
   for change in ({"kernels": 2}, {"width": 8}, {"useful": 0.84}, {"threads": 2047}, {"stack": 8}, {"registers": 129},
-                 {"ops": 6.7}, {"held": 1.06}, {"forbidden": ["I2F"]}):
+                 {"ops": 6.7}, {"held": 1.06}, {"read": 1.06}, {"forbidden": ["I2F"]}):
     assert dataclasses.replace(right, **change).wrong() == list(change)
 
 def test_useful_counts_bytes():
@@ -87,6 +88,29 @@ def test_warp_reduce():
   """A warp's threads exchange: 5 steps, 2 rows a thread. Without that, memory is shared, as where they are fewer."""
   assert (run()["Q6_K"][3], "__shared__" in run()["Q6_K"][4]) == (10, False)
   assert (run()["F16"][3], "__shared__" in run()["F16"][4]) == (0, True)  # 96 columns are 12 threads
+
+@functools.cache
+def experts() -> list[tuple[float, str, int, int, str]]:
+  cases = [["CUDA", name, *role] for name in ("Q4_K", "Q8_0") for role in gpu_numbers.MOE]
+  return child.call(gpu_numbers.lockstep_of_experts, cases, NO_Q8_ACTIVATIONS="1").value
+
+def test_numbers_of_experts_on_cuda():
+  """Gate, up and their activation in one kernel; down and the sum over the experts in one."""
+  assert [row[0] for row in experts() if not row[0] < gpu_numbers.MOST] == []
+
+def test_both_sums_of_a_kernel_are_exchanged():
+  """Gate's and up's, of 2 rows a thread, in 5 steps each."""
+  _, opts, threads, exchanges, source = experts()[2]
+  assert (threads, exchanges, "__shared__" in source) == (64, 20, False), opts
+
+def activation() -> str:
+  """A kernel of experts in CUDA C, with one division a result."""
+  return gpu_numbers.lockstep_of_experts([["CUDA", "Q8_0", 2, 8, 256, 2, 1]])[0][4]
+
+@pytest.mark.parametrize("off", ["", "1"])
+def test_reciprocal(off):
+  source = child.call(activation, NO_RECIPROCAL=off, NO_Q8_ACTIVATIONS="1").value
+  assert ("__fdividef(1.0f," in source, "(1/" in source) == (not off, bool(off))
 
 # constants that are subtracted, bits that lie apart, signed bytes, minimums, two fields a number, a table
 BYTES = {"Q4_0": (8, 288), "Q5_0": (4, 128), "Q8_0": (7, 416), "Q4_K": (4, 512), "Q6_K": (8, 512), "MXFP4": (4, 256)}
@@ -150,6 +174,10 @@ def test_numbers_on_opencl(opencl):
   assert max(found.value) < gpu_numbers.MOST
   found = child.call(gpu_numbers.errors, [[name, 64, 1024, None, True] for name in ("Q4_K", "IQ4_NL")], **opencl)
   assert max(found.value) < 1e-5
+
+def test_numbers_of_experts_on_opencl(opencl):
+  cases = [[name, *role] for name in ("Q4_K", "MXFP4") for role in gpu_numbers.MOE]
+  assert max(child.call(gpu_numbers.errors_of_experts, cases, **opencl).value) < gpu_numbers.MOST
 
 # *** other projects' schedules
 

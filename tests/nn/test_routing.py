@@ -1,5 +1,7 @@
 """The routing of tokens to experts against numpy in float64: numbers of experts, gatings, groups, ties; its kernels."""
 import child
+import gpu_numbers
+import gpu_renderers
 import numpy as np
 import pytest
 from kernel_cases import has_cuda_wheels
@@ -8,6 +10,7 @@ from tinygrad import Tensor
 from tinygrad_llm.nn.config import MoEConfig
 from tinygrad_llm.nn.moe import MoE
 from tinygrad_llm.target.device import open_target
+from tinygrad_llm.target.programs import capture
 
 class Bias:
   """As much of a Weight as MoE asks of its bias."""
@@ -73,12 +76,55 @@ def kernels(experts: int, gating: str, groups: int, target: str = "CPU") -> int:
   return len(Tensor.linear_with_vars(*route)[0].src)
 
 @pytest.mark.parametrize("experts, gating, groups", [(8, "softmax", 1), (32, "softmax_chosen", 1), (128, "softmax", 1),
-                                                     (160, "sigmoid", 8)])
+                                                     (160, "sigmoid", 8), (500, "softmax", 1), (512, "sigmoid", 8)])
 def test_one_kernel(experts, gating, groups): assert child.call(kernels, experts, gating, groups).value == 1
 
 @pytest.mark.skipif(not has_cuda_wheels(), reason="no CUDA compiler for this machine")
 @pytest.mark.parametrize("experts, groups", [(128, 1), (256, 8), (512, 1)])
 def test_one_kernel_on_gpus(experts, groups):
   assert child.call(kernels, experts, "sigmoid", groups, "CUDA:sm_90").value == 1
+
+def source(experts: int) -> str:
+  open_target("CPU")
+  route = router(MoEConfig(experts, 8, 0, 0, 0, "softmax", True, 1.0, 1, 1), None).route(Tensor.empty(1, 1, experts))
+  return capture(lambda: list(route))[0].src[-1].src[0].src[2].arg
+
+def test_ranks_are_counted_in_vectors():
+  """And by one thread: the stages of a kernel are not shared."""
+  text = child.call(source, 512, NUM_CPU_THREADS="4", CPU_COUNT="4").value
+  assert "int16" in text and "core_id" not in text and "const int" not in text
+
+def languages(experts: int) -> dict[str, str]:
+  """The kernel in those of GPUs."""
+  open_target("CUDA:sm_90")
+  route = router(MoEConfig(experts, 8, 0, 0, 0, "softmax", True, 1.0, 1, 1), None).route(Tensor.empty(1, 1, experts))
+  call, = Tensor.linear_with_vars(*route)[0].src
+  return {name: gpu_renderers.render(call.src[0], name) for name in gpu_renderers.RENDERERS}
+
+@pytest.mark.skipif(not has_cuda_wheels(), reason="no CUDA compiler for this machine")
+def test_languages_of_gpus():
+  """The threads of one group wait for what the others stored, in the memory of all."""
+  found = child.call(languages, 64).value
+  assert gpu_renderers.metal_errors(found["Metal"]) == ""
+  waits = {"Metal": "mem_flags::mem_device", "CUDA": "__syncthreads()", "PTX": "bar.sync",
+           "OpenCL": "CLK_GLOBAL_MEM_FENCE"}
+  assert [name for name, wait in waits.items() if wait not in found[name]] == []
+
+def executed(experts: int) -> tuple[list[int], list[float]]:
+  """By the default device: the chosen, and their weights."""
+  config = MoEConfig(experts, 8, 0, 0, 0, "softmax", True, 1.0, 1, 1)
+  ids, weights = router(config, None).route(Tensor(logits_of(experts)).realize().unsqueeze(0))
+  Tensor.realize(ids, weights)
+  return ids.flatten().tolist(), weights.flatten().tolist()
+
+def logits_of(experts: int) -> np.ndarray: return np.random.default_rng(3).standard_normal((1, experts), np.float32)
+
+@pytest.mark.parametrize("experts", [48, 512])
+def test_on_opencl(experts):
+  if (env := gpu_numbers.opencl()) is None: pytest.skip("no OpenCL runtime with halves is here")
+  ids, weights = child.call(executed, experts, **env).value
+  of, shares = wanted(MoEConfig(experts, 8, 0, 0, 0, "softmax", True, 1.0, 1, 1), logits_of(experts), None)
+  assert ids == of[0].tolist()
+  np.testing.assert_allclose(weights, shares[0], 1e-5)
 
 def test_off(): assert child.call(kernels, 128, "softmax", 1, NO_SMALL_KERNELS="1").value > 4

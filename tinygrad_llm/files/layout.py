@@ -5,9 +5,9 @@ A row is a sequence of blocks, a block a sequence of fields: scales, low bits, h
 fields lie together, so that they are whole words, and a tile of rows is interleaved word by word: the words of 16 rows
 follow each other, so that a vector has a lane for each row and one thread reads all of a tile in order. `planes`: each
 field of a whole row lies together, so that neighbouring threads read neighbouring words. Planes start at whole loads of
-16 bytes where that costs little. A field with an even number of such pieces in a block is two planes, of the even
-pieces and of the odd ones: what shares a scale is 32 bytes in some types, and so a thread that wants both halves of it
-reads next to its neighbours, too.
+16 bytes, and rows at whole sectors of memory, where that costs little. A field with an even number of such pieces in a
+block is two planes, of the even pieces and of the odd ones: what shares a scale is 32 bytes in some types, and so a
+thread that wants both halves of it reads next to its neighbours, too.
 """
 from __future__ import annotations
 from collections.abc import Iterator
@@ -23,6 +23,7 @@ WORD = 4   # bytes
 TILE = 16  # rows: 512 bits of words
 MOST = 8   # blocks that lie together in a stream: all of their weights are unrolled
 PIECE = 16  # bytes of a GPU's load
+SECTOR = 32  # bytes that its memory moves at least
 LARGER = 1.04  # times what is needed a row with its padding may be
 
 @dataclass(frozen=True)
@@ -45,24 +46,29 @@ class Blocks:
 class Layout:
   """
   together: the blocks whose fields lie together; tile: the rows that are interleaved; align: bytes that fields start at
-  multiples of; halves: whether a field's odd pieces come after its even ones.
+  multiples of; whole: bytes that what lies together is a multiple of; halves: whether a field's odd pieces come after
+  its even ones, and fields are in the order of their sizes, the largest first.
   """
   blocks: Blocks
   together: int
   tile: int
   align: int = WORD
+  whole: int = WORD
   halves: bool = False
 
   def places(self) -> Iterator[tuple[int, int, int]]:
     """Of each field: its first unit in a block, its first word in a group of blocks, its words there."""
+    fields = list(self.blocks.fields())
+    if self.halves: fields.sort(key=lambda field: field[0] - field[1])
     at = 0
-    for first, last in self.blocks.fields():
+    for first, last in fields:
       words = ceildiv((last - first) * self.together * self.blocks.unit, WORD)
       yield first, at, words
       at += round_up(words, self.align // WORD)
 
   @property
-  def group_words(self) -> int: return max(at + round_up(words, self.align // WORD) for _, at, words in self.places())
+  def group_words(self) -> int:
+    return round_up(max(at + round_up(words, self.align // WORD) for _, at, words in self.places()), self.whole // WORD)
 
   def pieces(self, units: int) -> tuple[int, int, int]|None:
     """A field of so many units of a block as (pairs of pieces, 2, units of a piece), if it lies in halves."""
@@ -81,9 +87,10 @@ class Layout:
     uint32, and where they are in the words of a group.
     """
     rows, blocks, _ = (int(s) for s in raw.shape)
-    for (first, last), (_, at, words) in zip(self.blocks.fields(), self.places()):
-      units, per = raw[:, :, first:last], WORD // self.blocks.unit
-      if pieces := self.pieces(last - first): units = units.reshape(rows, blocks, *pieces).permute(0, 3, 1, 2, 4)
+    ends = dict(self.blocks.fields())
+    for first, at, words in self.places():
+      units, per = raw[:, :, first:ends[first]], WORD // self.blocks.unit
+      if pieces := self.pieces(ends[first] - first): units = units.reshape(rows, blocks, *pieces).permute(0, 3, 1, 2, 4)
       units = units.reshape(rows, blocks // self.together, -1)
       if pad := words * per - int(units.shape[-1]): units = units.pad(((0, 0), (0, 0), (0, pad)))
       units = units.reshape(rows // self.tile, self.tile, -1, words, per).cast(dtypes.uint32)
@@ -98,11 +105,17 @@ def store(layout: Layout, stored: Tensor, raw: Tensor, first: int | UOp) -> None
   for part, words in layout.repack(raw):
     grouped.shrink(((first, first + count), None, (part.start, part.stop), None)).assign(words).realize()
 
-def choose(ren: Renderer, blocks: Blocks, rows: int, count: int) -> Layout|None:
-  """The layout of rows of `count` blocks for what runs them. None: as in the file, for shapes that do not fit."""
+def choose(ren: Renderer, blocks: Blocks, rows: int, count: int, nbytes: int) -> Layout|None:
+  """
+  The layout of rows of `count` blocks for what runs them. None: as in the file, for shapes that do not fit.
+
+  nbytes: of a row in the file.
+  """
   if ren.has_local:  # neighbouring threads share a row
-    aligned, packed = Layout(blocks, count, 1, PIECE, True), Layout(blocks, count, 1, halves=True)
-    return aligned if aligned.group_words <= LARGER * packed.group_words else packed
+    packed = Layout(blocks, count, 1, halves=True)
+    pieces, sectors = (Layout(blocks, count, 1, PIECE, whole, True) for whole in (PIECE, SECTOR))
+    if sectors.group_words * WORD <= LARGER * nbytes: return sectors
+    return pieces if pieces.group_words <= LARGER * packed.group_words else packed
   if rows % TILE or not lanes.available(ren): return None  # its words would be scattered over scalar operations
   if blocks.unit == WORD: return Layout(Blocks(WORD, (blocks.units,)), 1, TILE)
   layouts = (Layout(blocks, together, TILE) for together in range(1, MOST + 1) if count % together == 0)

@@ -1,0 +1,26 @@
+"""
+Reciprocals by the instruction for them (rcp.approx), where CUDA C would divide.
+
+Why: `1/x` in CUDA C is rounded exactly: an approximation, two steps towards it, and a call for what is near the ends of
+  the range. The call costs a kernel its registers: what is alive is kept around it. Each activation, norm and softmax
+  has one.
+How: __fdividef(1, x), right to 2 units in the last place (CUDA C++ Programming Guide, intrinsic functions); of a number
+  above 2**126 it is 0. tinygrad's renderer of PTX has the same instruction.
+Numbers: gate + up + silu of experts on sm_80, F16: 8 bytes of stack -> 0; calls in such kernels 1 -> 0; no card was at
+  hand to time it.
+Upstream: not sent.
+"""
+from __future__ import annotations
+from tinygrad.dtype import dtypes
+from tinygrad.renderer.cstyle import CUDARenderer
+from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
+
+SEAMS = {
+  "tinygrad.renderer.cstyle:CUDARenderer": "1d185dc2e925",
+}
+
+def reciprocal(ctx: CUDARenderer, x: UOp) -> str: return f"__fdividef(1.0f,{ctx[x.src[0]]})"
+
+pm_reciprocal = PatternMatcher([(UPat(Ops.RECIPROCAL, dtypes.float32, name="x"), reciprocal)])
+
+def install() -> None: CUDARenderer.string_rewrite = pm_reciprocal + CUDARenderer.string_rewrite
