@@ -1,10 +1,9 @@
 from setuptools import find_packages, setup
 
 def nvidia(*names: str) -> list[str]:
-  return [f"nvidia-cuda-{name}>=13,<14 ; sys_platform == 'linux' and platform_machine in 'x86_64 aarch64'"
-          for name in names]
+  return [f"nvidia-{name}>=13,<14 ; sys_platform == 'linux' and platform_machine in 'x86_64 aarch64'" for name in names]
 
-CUDA = nvidia("nvrtc", "runtime", "cuobjdump")
+CUDA = nvidia("cuda-nvrtc", "cuda-runtime", "cuda-cuobjdump", "nvjitlink")  # the last assembles PTX
 
 setup(
   name="tinygrad_llm",
@@ -41,7 +40,7 @@ setup(
                for name in ("intel-opencl-rt>=2025,<2027", "intel-cmplr-lib-rt>=2025,<2027")],
     "cuda": CUDA,                                                   # kernels for CUDA where there is no card
     "dev": ["pytest>=8", "pytest-xdist>=3.8", "ruff>=0.8", "mypy>=1.13",  # tests, on all cores, and lint
-            "setuptools>=70.1", *CUDA, *nvidia("nvdisasm"),         # a wheel, kernels for CUDA and their instructions
+            "setuptools>=70.1", *CUDA, *nvidia("cuda-nvdisasm"),    # a wheel, kernels for CUDA and their instructions
             "check-jsonschema>=0.29,<1"],                           # the workflows, by GitHub's schema, offline
   },
   entry_points={"console_scripts": [

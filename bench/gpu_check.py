@@ -101,20 +101,18 @@ def part_copy(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row
   yield "device copy", None, f"{figures['gbs']:.0f} GB/s, read and written"
 
 def part_matvec(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
-  """GB/s of packed weights, with more of them than the caches hold."""
+  """GB/s of packed weights, with more of them than the caches hold; and of those that tokens choose."""
+  def row(what: str, gbs: float, us: float) -> Row:
+    figures[what] = {"gbs": gbs, "us": us}
+    share = f", {gbs / args.copy_gbs:.0%} of the copy" if args.copy_gbs else ""
+    return f"{what}{with_bytes()}", None, f"{gbs:.1f} GB/s{share}, {us:.0f} us"
   rows, columns = (1024, (1024, 3584)) if args.small else (8192, (8192, 28672))
   for name in ("Q4_K", "Q6_K", "Q8_0", *(() if with_bytes() else ("F16",))):
     for n in columns:
-      gbs, us = matvec_speed(name, rows, n, (8 << 20) if args.small else (256 << 20))
-      figures[f"{name} {rows}x{n}"] = {"gbs": gbs, "us": us}
-      share = f", {gbs / args.copy_gbs:.0%} of the copy" if args.copy_gbs else ""
-      yield f"matvec {name} {rows}x{n}{with_bytes()}", None, f"{gbs:.1f} GB/s{share}, {us:.0f} us"
+      yield row(f"matvec {name} {rows}x{n}", *matvec_speed(name, rows, n, (8 << 20) if args.small else (256 << 20)))
   experts, rows, n = (16, 256, 1024) if args.small else (128, 768, 2048)
   for name in () if with_bytes() else ("Q4_K", "Q6_K", "MXFP4"):
-    gbs, us = expert_speed(name, experts, rows, n)
-    figures[f"{name} {USED} of {experts} {rows}x{n}"] = {"gbs": gbs, "us": us}
-    share = f", {gbs / args.copy_gbs:.0%} of the copy" if args.copy_gbs else ""
-    yield f"experts {name}, {USED} of {experts}, {rows}x{n}", None, f"{gbs:.1f} GB/s{share}, {us:.0f} us"
+    yield row(f"experts {name} {USED} of {experts} {rows}x{n}", *expert_speed(name, experts, rows, n))
 
 def part_speed(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
   """tg and pp of a model: the one that was given, or random weights of 1B shape (small: of a tiny one)."""

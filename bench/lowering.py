@@ -4,8 +4,8 @@ CPU seconds until a step's kernels are compiled, stage by stage: what a first ru
   python bench/lowering.py [CASE ..] [--targets T ..] [--out FILE]     make lowering
 
 The cases are those of the kernel suite, a decode step each for each of its targets; and on the CPU a decode step and a
-prompt of the bundled model and of models with experts, of two layers. Each is measured in a process of its own, with
-nothing in a cache. The table is a line for each; all goes to bench/results/lowering-DATE.json.
+prompt of the bundled model. Each is measured in a process of its own, with nothing in a cache. The table is a line for
+each; all goes to bench/results/lowering-DATE.json.
 """
 from __future__ import annotations
 import pathlib
@@ -102,8 +102,8 @@ def _rows(names: list[str], targets: list[str]) -> Iterator[dict[str, Any]]:
       if (shape := CASES.get(name)) is not None:
         path = str(write_model(pathlib.Path(folder) / f"{name}.gguf", **shape, header=True))
       for target in targets:
-        if target != "CPU" and name not in CASES: continue
-        for step in ("decode",) if name in CASES else ("prompt", "decode"):
+        if target != "CPU" and name == BUNDLED: continue
+        for step in ("prompt", "decode") if name == BUNDLED else ("decode",):
           begun = time.perf_counter()
           found = child(target, path, step)
           yield {"case": name, "target": target, "step": step, **found, "wall": round(time.perf_counter() - begun, 1)}

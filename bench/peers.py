@@ -43,11 +43,15 @@ SETTINGS = [{"extra_bufts": extra, "flash": flash} for extra in (True, False) fo
 
 @dataclass
 class Samples:
-  """One test of one contestant. tokens: of a pass; ns: wall time of each repetition; gbs: the machine's before it."""
+  """
+  One test of one contestant. tokens: of a pass; ns: wall time of each repetition; gbs: the machine's before it; rounds:
+  in which it was.
+  """
   tokens: int
   passes: int
   ns: list[int] = field(default_factory=list)
   gbs: list[float] = field(default_factory=list)
+  rounds: list[int] = field(default_factory=list)
 
   @property
   def speeds(self) -> list[float]: return [self.tokens * self.passes * 1e9 / ns for ns in self.ns]
@@ -199,7 +203,7 @@ class Run:
   def __init__(self, path: str, info: ModelInfo, tests: Sequence[Test], threads: int, repetitions: int, seconds: float,
                bandwidth: ReadBandwidth | None, say: Callable[[str], None]):
     self.path, self.info, self.tests, self.threads, self.repetitions = path, info, list(tests), threads, repetitions
-    self.seconds, self.bandwidth, self.say = seconds, bandwidth, say
+    self.seconds, self.bandwidth, self.say, self.round = seconds, bandwidth, say, 0
     self.ids = random_tokens(info.vocab_size, max(CHECKED, *(test.positions for test in tests)) + 1)
 
   def start(self, contestant: Contestant, command: Sequence[str], env: dict[str, str],
@@ -249,11 +253,13 @@ class Run:
       s = c.samples[test]
       gbs = max(self.bandwidth.measure() for _ in range(2)) if self.bandwidth else None
       s.ns.append(c.time(test, s.tokens, s.passes))
+      s.rounds.append(self.round)
       if gbs is not None: s.gbs.append(gbs)
     ours = next((c for c in group if c.name == OURS), None)
     for c in group: self._guard(c, lambda c=c: prepare(c))  # type: ignore[misc]
     group = [c for c in group if test not in c.same]
     for i in range(self.repetitions):
+      self.round += 1
       self.say(f"{test.name}: round {i + 1} of {self.repetitions}")
       for c in group:
         if not c.failed: self._guard(c, lambda c=c: repeat(c))  # type: ignore[misc]
@@ -280,9 +286,10 @@ def compare(contestants: Sequence[Contestant]) -> None:
       if not c.kl <= c.max_kl: c.failed = c.failed or f"its logits are others': KL {c.kl:.2g}"
 
 def ratio(a: Samples, b: Samples) -> float:
-  """How many times faster a is than b: the median over the rounds that both were in, the latest ones."""
-  n = min(len(a.ns), len(b.ns))
-  return statistics.median(x / y for x, y in zip(a.speeds[-n:], b.speeds[-n:]))
+  """How many times faster a is than b: the median over the rounds that both were in, or of all if there is none."""
+  of_b = dict(zip(b.rounds, b.speeds))
+  both = [x / of_b[i] for i, x in zip(a.rounds, a.speeds) if i in of_b]
+  return statistics.median(both) if both else a.median / b.median
 
 # *** the report
 
@@ -303,7 +310,7 @@ def model_report(run: Run, contestants: Sequence[Contestant]) -> dict[str, Any]:
         "share": statistics.median(x / limit for x, limit in zip(gbs, s.gbs)) if gbs and s.gbs else None,
         "vs": {name: ratio(s, other) for name in (OURS, LLAMA)
                if (peer := by_name.get(name)) and (other := peer.samples.get(test)) and other.ns},
-        "samples_ns": s.ns, "bandwidth_gbs": s.gbs})
+        "samples_ns": s.ns, "rounds": s.rounds, "bandwidth_gbs": s.gbs})
   peers = [{"name": c.name, "about": c.about, "load_s": c.load_s, "failed": c.failed or None, "kl": c.kl,
             "idle": c.idle or None, "same": [test.name for test in c.same],
             "top": int(c.logits.argmax()) if c.logits is not None else None,

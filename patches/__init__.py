@@ -27,7 +27,7 @@ MODULES: tuple[str, ...] = (
   "vector.vectorizer", "vector.table_lookup", "vector.minimum_bitwidth", "vector.lanes", "rewrite.nested_reduce",
   "gpu.dp4a", "gpu.int_to_float", "vector.int8_dots", "vector.group_scales", "schedule.matvec",
   "schedule.elementwise", "schedule.small_kernels", "vector.ordered_loads", "vector.vector_combine",
-  "gpu.warp_reduce", "gpu.half8_loads", "gpu.reciprocal", "cache.captures", "lowering.trace_cache",
+  "gpu.warp_reduce", "gpu.half8_loads", "gpu.reciprocal", "gpu.ptx", "cache.captures", "lowering.trace_cache",
   "lowering.gc_pause")
 PATCHES: tuple[str, ...] = tuple(module.rsplit(".", 1)[-1] for module in MODULES)
 # what some were called before: NO_<OLD NAME>=1 still works
@@ -44,7 +44,7 @@ SOURCES = {
   "codegen.opt.postrange": "8c5eaafbea3b", "codegen.opt.search": "188bb27ba6d6", "codegen.simplify": "d49c84f54255",
   "device": "2f062c9ae776", "engine.jit": "7f098c3f107e", "engine.realize": "7886ebe44219",
   "engine.worker": "78e2646f9317", "function": "79ac8d746482", "nn.state": "39982f9e297e", "renderer": "4b3792a0d2c8",
-  "renderer.cstyle": "280382aa501d", "runtime.ops_cpu": "7749618e303b",
+  "renderer.cstyle": "280382aa501d", "renderer.ptx": "eaf37f0995f0", "runtime.ops_cpu": "7749618e303b",
   "runtime.support.compiler_cpu": "7980be156006", "tensor": "edd156414428", "runtime.support.hcq": "056d71e00887",
   "schedule": "1d75345bfd19", "schedule.indexing": "d596506ee7f3", "schedule.rangeify": "50f7df12a629",
   "uop.ops": "af8d1b7e9218"}

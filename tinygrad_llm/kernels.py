@@ -1,4 +1,4 @@
-"""python -m tinygrad_llm.kernels: what a decode step compiles to. No weight is read, nothing runs, no GPU is needed."""
+"""python -m tinygrad_llm.kernels: what a step compiles to. No weight is read, nothing runs, no GPU is needed."""
 from __future__ import annotations
 import argparse, fnmatch, json
 from collections import Counter
@@ -15,13 +15,16 @@ SOURCE_LINES = 12  # that --explain shows
 
 def _parser() -> argparse.ArgumentParser:
   parser = Parser(prog="python -m tinygrad_llm.kernels",
-                  description="List the kernels that a decode step compiles to. Of the model, only the header is read.")
+                  description="List the kernels that a decode step or a prompt compiles to. Of the model, only the "
+                              "header is read.")
   add = parser.add_argument
   add("-m", "--model", help="path of a .gguf file, a name of `run --list`, or hf:owner/repo[:file or quant type] "
                             "(default: the bundled model)")
-  add("--target", help="CUDA:sm_90 and the like compile for a card that need not be here; or a DEV string of tinygrad, "
-                       "as CPU, CL, METAL (default: DEV, else tinygrad's default device)")
+  add("--target", help="CUDA:sm_90, NV:sm_90, NV:PTX:sm_90, METAL:Apple9 compile for a card that need not be here, "
+                       "CPU:x86-64-v3, CPU:x86-64-v4 and CPU:arm64 for a processor; or a DEV string of tinygrad, as "
+                       "CPU, CL, METAL (default: DEV, else tinygrad's default device)")
   add("-d", "--depth", type=int, default=0, help="tokens in the KV cache (default 0)")
+  add("-p", "--prompt", type=int, default=0, metavar="N", help="a prompt's chunk of N tokens instead of a decode step")
   add("--max-context", type=int, default=4096, help="positions of the KV cache (default 4096, at most the model's own)")
   output = parser.add_mutually_exclusive_group()
   output.add_argument("--source", metavar="ROLE", help="print the code of the kernels of a role instead")
@@ -31,34 +34,38 @@ def _parser() -> argparse.ArgumentParser:
   return parser
 
 class Step(NamedTuple):
-  """A decode step that is scheduled, not compiled. weights: by the buffer that holds them."""
+  """A step that is scheduled, not compiled. weights: by the buffer that holds them."""
   linear: UOp
   variables: dict[str, int]
   weights: dict[UOp, Rows]
   caches: list[Tensor]
 
-def decode_step(model: str | None, max_context: int = 4096, depth: int = 0) -> Step:
+def decode_step(model: str | None, max_context: int = 4096, depth: int = 0, prompt: int = 0) -> Step:
   """
-  A decode step at position `depth`, for tinygrad's default device.
+  A decode step at position `depth`, for tinygrad's default device; or what a `prompt` of so many tokens takes there.
 
-  It is the step that LLM captures, built over tensors without memory. InputError as LLM.
+  It is the step that LLM captures, built over tensors without memory: of a prompt, a chunk and the logits after its
+  last token. InputError as LLM.
   """
   from tinygrad_llm.target.buffers import without_memory
   from tinygrad_llm.engine.llm import LLM
   from tinygrad_llm.target.programs import Rows
   with without_memory():
-    llm = LLM(model, max_context=max_context, chunk=1, dequantize=False, progress=False)
+    llm = LLM(model, max_context=max_context, chunk=max(prompt, 1), dequantize=False, progress=False)
     if not 0 <= depth < llm.max_context:
       raise InputError(f"--depth {depth}: give 0 to {llm.max_context - 1}, or another --max-context (the model allows "
                        f"{llm.config.context_length})")
-    linear, variables = llm.steps.decode_schedule(depth)
+    if not 0 <= prompt <= llm.max_context - depth:
+      raise InputError(f"--prompt {prompt}: give 0 to {llm.max_context - depth}, or another --max-context (the model "
+                       f"allows {llm.config.context_length})")
+    linear, variables = llm.steps.prompt_schedule(depth) if prompt else llm.steps.decode_schedule(depth)
   return Step(linear, variables, {w.stored.uop.base: Rows(w.qtype.name, names) for names, w in llm.weights.items()},
               [block.attn.cache.kv for block in llm.model.blocks])
 
-def decode_programs(model: str | None, max_context: int = 4096, depth: int = 0) -> list[Program]:
-  """The kernels of a decode step at position `depth`, in order. InputError as LLM."""
+def decode_programs(model: str | None, max_context: int = 4096, depth: int = 0, prompt: int = 0) -> list[Program]:
+  """The kernels of a decode step at position `depth`, or of a prompt, in order. InputError as LLM."""
   from tinygrad_llm.target.programs import compiled, programs
-  step = decode_step(model, max_context, depth)
+  step = decode_step(model, max_context, depth, prompt)
   return programs(compiled(step.linear), step.variables, step.weights, step.caches)
 
 def report(target: str, step: list[Program]) -> dict[str, Any]:
@@ -86,7 +93,7 @@ def report(target: str, step: list[Program]) -> dict[str, Any]:
   return {"target": target, "kernels": len(step), "bytes": sum(row["bytes"] for row in roles),
           "ops": sum(row["ops"] for row in roles), "roles": roles}
 
-def _table(found: dict[str, Any]) -> str:
+def _table(found: dict[str, Any], prompt: int) -> str:
   def dims(sizes: list[int] | None) -> str: return "x".join(map(str, sizes)) if sizes else "-"
   def cell(value: Any) -> str: return "-" if value is None else str(value)
   rows = [("n", "MB", "role", "types", "opts", "global", "local", "regs", "stack", "load")]
@@ -98,14 +105,14 @@ def _table(found: dict[str, Any]) -> str:
   lines = ["  ".join(c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))).rstrip()
            for row in rows]
   return "\n".join([*lines, f"{found['target']}: {found['kernels']} kernels, {found['bytes'] / 1e6:.1f} MB and "
-                            f"{found['ops'] / 1e9:.2f} Gop a token"])
+                            f"{found['ops'] / 1e9:.2f} Gop a {f'chunk of {prompt} tokens' if prompt else 'token'}"])
 
 def _sources(step: list[Program], role: str) -> str:
   if not (sources := dict.fromkeys(p.source for p in step if p.role == role)):
     raise InputError(f"--source {role!r:.80}: no kernel has that role; it has {', '.join({p.role: 0 for p in step})}")
   return "\n\n".join(source.strip() for source in sources)
 
-def explain(model: str | None, role: str, max_context: int = 4096, depth: int = 0) -> str:
+def explain(model: str | None, role: str, max_context: int = 4096, depth: int = 0, prompt: int = 0) -> str:
   """
   How the first kernel of a role is made, patch by patch, and the beginning of its source.
 
@@ -116,7 +123,7 @@ def explain(model: str | None, role: str, max_context: int = 4096, depth: int = 
   from tinygrad.uop.ops import Ops
   from tinygrad_llm.patches.explain import recording, transcript
   from tinygrad_llm.target.programs import Program, Reads, lowered
-  with recording.recording() as of_step: step = decode_step(model, max_context, depth)
+  with recording.recording() as of_step: step = decode_step(model, max_context, depth, prompt)
   caches = {cache.uop.base for cache in step.caches}
   calls = [(call, Reads.of(call, step.weights, caches)) for call in step.linear.src if call.src[0].op is Ops.SINK]
   call, reads = (found := _of_role(calls, role))[0]
@@ -130,7 +137,8 @@ def explain(model: str | None, role: str, max_context: int = 4096, depth: int = 
   sizes = " ".join(f"{k} size {'x'.join(map(str, v))}," for k in ("global", "local") if (v := row[f"{k}_size"]))
   registers = "" if row["registers"] is None else f"{row['registers']} registers, {row['stack']} bytes of stack, "
   return "\n".join([
-    f"{reads.role}: {len(found)} of {len(calls)} kernels of a decode step, {_kinds(found)}; the first of these:",
+    f"{reads.role}: {len(found)} of {len(calls)} kernels of a {'prompt' if prompt else 'decode step'}, "
+    f"{_kinds(found)}; the first of these:",
     *arguments, "",
     *([text, ""] if (text := transcript.scheduler(of_step)) else []), transcript.text(of_kernel), "",
     f"the source code: {len(source)} lines, {sizes} {registers}from line {at + 1} on", *source[at:at + SOURCE_LINES],
@@ -159,11 +167,12 @@ def _main() -> None:
   if args.max_context < 1: raise InputError(f"--max-context {args.max_context}: give at least 1 position")
   locate(args.model)  # a wrong name is known at once
   target = open_target(args.target)
-  if args.explain is not None: return print(explain(args.model, args.explain, args.max_context, args.depth))
-  step = decode_programs(args.model, args.max_context, args.depth)
+  of_step = args.max_context, args.depth, args.prompt
+  if args.explain is not None: return print(explain(args.model, args.explain, *of_step))
+  step = decode_programs(args.model, *of_step)
   if args.source is not None: return print(_sources(step, args.source))
   found = report(target, step)
-  print(json.dumps(found) if args.json else _table(found))
+  print(json.dumps(found) if args.json else _table(found, args.prompt))
 
 def main() -> None: guarded(_main)
 

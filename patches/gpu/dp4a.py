@@ -24,6 +24,7 @@ from tinygrad.codegen import expand_broadcast, maybe_load
 from tinygrad.dtype import dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import CUDARenderer, OpenCLRenderer
+from tinygrad.renderer.ptx import PTXRenderer
 from tinygrad.uop.ops import GroupOp, Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import is_on, passes
 from tinygrad_llm.patches.expressions import evaluate, stripped, terms
@@ -54,19 +55,22 @@ class Spelling:
   select: str
 
 CUDA = Spelling("__dp4a((int)({0}), (int)({1}), {2})", "__byte_perm({0}, {1}, {2})")
+PTX = Spelling("dp4a.s32.s32 {d}, {0}, {1}, {2};", "prmt.b32 {d}, {0}, {1}, {2};")
 PLAIN = Spelling("({2}" + "".join(f"+((int)({{0}}<<{i}u)>>24)*((int)({{1}}<<{i}u)>>24)" for i in (24, 16, 8, 0)) + ")",
                  "(" + "|".join(f"(((({{2}}>>{i}u&4u)?{{1}}:{{0}})>>(({{2}}>>{i}u&3u)*8u)&255u)<<{2 * i}u)"
                                 for i in (0, 4, 8, 12)) + ")")
 
 def spelling(ren: Renderer) -> Spelling|None:
-  if isinstance(ren, CUDARenderer):
+  if isinstance(ren, (CUDARenderer, PTXRenderer)):
     known = re.match(r"sm_(\d+)", ren.target.arch)
-    return CUDA if known is not None and int(known[1]) >= 61 else None
+    if known is None or int(known[1]) < 61 or isinstance(ren, PTXRenderer) and not is_on("ptx"): return None
+    return PTX if isinstance(ren, PTXRenderer) else CUDA
   return PLAIN if isinstance(ren, OpenCLRenderer) else None
 
 def available(ren: Renderer) -> bool:
   """Whether a target has an instruction for it, and the patches that it relies on are on."""
-  return spelling(ren) is CUDA and all(map(is_on, ("dp4a", "passes", "bitfield_extract", "nested_reduce", "matvec")))
+  needed = ("dp4a", "passes", "bitfield_extract", "nested_reduce", "matvec")
+  return spelling(ren) in (CUDA, PTX) and all(map(is_on, needed))
 
 # *** four steps of a sum as bytes
 
@@ -181,7 +185,7 @@ def run(sink: UOp, ren: Renderer) -> UOp:
 
 # *** each adds to the one before
 
-def _is_dot(u: UOp) -> bool: return u.op is Ops.CUSTOM and u.arg in (CUDA.dot, PLAIN.dot)
+def _is_dot(u: UOp) -> bool: return u.op is Ops.CUSTOM and u.arg in (CUDA.dot, PTX.dot, PLAIN.dot)
 
 def _append(d: UOp, y: UOp) -> UOp|None:
   if not _is_dot(d): return None

@@ -18,8 +18,9 @@ from tinygrad.dtype import dtypes
 from tinygrad.helpers import partition, prod
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import CUDARenderer, MetalRenderer
+from tinygrad.renderer.ptx import PTXRenderer
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat
-from tinygrad_llm.patches import passes
+from tinygrad_llm.patches import is_on, passes
 
 SEAMS = {
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
@@ -34,9 +35,12 @@ THREADS = (AxisType.LOCAL, AxisType.WARP, AxisType.GROUP_REDUCE)  # ranges that 
 EXCHANGE: dict[type[Renderer], str] = {
   CUDARenderer: "__shfl_xor_sync(0xffffffffu, {{0}}, {0})",
   MetalRenderer: "simd_shuffle_xor({{0}}, {0})",
+  PTXRenderer: "shfl.sync.bfly.b32 {{d}}, {{0}}, {0}, 31, 0xffffffff;",
 }
 
-def spelling(ren: Renderer) -> str|None: return next((s for cls, s in EXCHANGE.items() if isinstance(ren, cls)), None)
+def spelling(ren: Renderer) -> str|None:
+  found = next((s for cls, s in EXCHANGE.items() if isinstance(ren, cls)), None)
+  return None if isinstance(ren, PTXRenderer) and not is_on("ptx") else found
 
 def _size(ranges: list[UOp]) -> int: return prod(int(r.vmax) + 1 for r in ranges)
 

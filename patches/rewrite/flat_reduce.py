@@ -15,6 +15,7 @@ import functools, operator
 from tinygrad.dtype import dtypes
 from tinygrad.schedule import rangeify
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
+from tinygrad_llm.patches.rewrite.separate_products import sums
 
 SEAMS = {
   "tinygrad.schedule.rangeify:get_kernel_graph": "410b0e3486ef",
@@ -22,25 +23,23 @@ SEAMS = {
 
 Product = tuple[UOp, ...]
 
-def _has_sum(u: UOp) -> bool: return any(s.op is Ops.REDUCE for s in u.toposort(lambda s: s.op is not Ops.STAGE))
-
 def _products(u: UOp) -> list[Product]:
   """The sum of products that u is, multiplied out as far as sums are in it."""
-  if u.op is Ops.ADD and _has_sum(u): return [p for s in u.src for p in _products(s)]
-  if u.op is not Ops.MUL or not _has_sum(u): return [(u,)]
+  if u.op is Ops.ADD and sums(u): return [p for s in u.src for p in _products(s)]
+  if u.op is not Ops.MUL or not sums(u): return [(u,)]
   left, right = map(_products, u.src)
   return [a + b for a in left for b in right]
 
 def flatten(red: UOp) -> UOp|None:
   if not dtypes.is_float(red.dtype) or not all(r.op is Ops.RANGE for r in red.src[1:]): return None
-  if red.src[0].op not in (Ops.ADD, Ops.MUL) or not _has_sum(red.src[0]): return None
+  if red.src[0].op not in (Ops.ADD, Ops.MUL) or not sums(red.src[0]): return None
   terms: list[UOp] = []
   for product in _products(red.src[0]):
-    sums = [f for f in product if f.op is Ops.REDUCE and f.arg == (Ops.ADD, 0) and f.dtype == red.dtype]
-    rest = [f for f in product if f not in sums]
-    if len(sums) > 1 or any(map(_has_sum, rest)) or any(map(_has_sum, (s.src[0] for s in sums))): return None
-    loops = sums[0].src[1:] if sums else ()
-    value = functools.reduce(operator.mul, [s.src[0] for s in sums] + rest)
+    inner = [f for f in product if f.op is Ops.REDUCE and f.arg == (Ops.ADD, 0) and f.dtype == red.dtype]
+    rest = [f for f in product if f not in inner]
+    if len(inner) > 1 or any(map(sums, rest)) or any(map(sums, (s.src[0] for s in inner))): return None
+    loops = inner[0].src[1:] if inner else ()
+    value = functools.reduce(operator.mul, [s.src[0] for s in inner] + rest)
     terms.append(value.reduce(*loops, *red.src[1:], arg=Ops.ADD))
   return functools.reduce(operator.add, terms)
 

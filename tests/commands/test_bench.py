@@ -274,9 +274,11 @@ def test_patches_that_cannot_be_seen_are_not_timed(fake):
 
 def test_ratio_is_of_neighbours_in_time():
   """The machine is half as fast in the last two rounds: the ratio stays, where that of the medians does not."""
-  a, b = peers.Samples(1, 1, [10, 10, 10, 20, 20]), peers.Samples(1, 1, [20, 40, 40])
-  assert peers.ratio(a, b) == pytest.approx(2) and a.median / b.median == pytest.approx(4)
-  assert peers.ratio(peers.Samples(4, 2, [10, 10, 30]), peers.Samples(1, 1, [10, 10, 30])) == pytest.approx(8)
+  a = peers.Samples(1, 1, [10, 10, 10, 20, 20], rounds=[1, 2, 3, 4, 5])
+  first, last = (peers.Samples(1, 1, [20, 40, 40], rounds=rounds) for rounds in ([1, 2, 3], [3, 4, 5]))
+  assert peers.ratio(a, last) == pytest.approx(2) and peers.ratio(a, first) == pytest.approx(4)
+  a, b = (peers.Samples(*of, [10, 10, 30], rounds=[1, 2, 3]) for of in ((4, 2), (1, 1)))
+  assert peers.ratio(a, b) == pytest.approx(8)
 
 def state(pid: int) -> str: return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 

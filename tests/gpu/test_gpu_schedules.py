@@ -15,6 +15,7 @@ from gpu_peers import N, PEERS, ROWS, THREADS
 from gpu_schedules import Figures
 from kernel_cases import has_cuda_wheels
 from tinygrad_llm.nn.weights import activations
+from tinygrad_llm.target import metal
 
 cuda = pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
 
@@ -229,7 +230,7 @@ def test_all_targets_have_the_same_schedule():
 
 def test_metal_has_no_errors():
   for name, row in rendered().items():
-    assert gpu_renderers.metal_errors(row["Metal"]) == "", name
+    assert metal.errors(row["Metal"]) == "", name
     assert "simd_shuffle_xor(" in row["Metal"]
 
 @pytest.mark.parametrize(("right", "planted"), [
@@ -240,12 +241,33 @@ def test_metal_errors_are_found(right, planted):
   source = rendered()["Q4_K"]["Metal"]
   broken = re.sub(right, planted, source, count=1)
   assert broken != source
-  assert "error" in gpu_renderers.metal_errors(broken)
+  assert "error" in metal.errors(broken)
 
 def test_ptx():
-  """Sixteen bytes a load, no division."""
+  """Sixteen bytes a load, no division, sums by exchange."""
   source = rendered()["Q4_K"]["PTX"]
   assert source.count("ld.global.v4.u32") >= 4 and not re.search(r"\b(div|rem)\.", source)
+  assert source.count("shfl.sync.bfly.b32") == 20 and ".shared" not in source  # 4 rows, 5 steps
+
+@cuda
+@pytest.mark.parametrize("off", ["", "1"])
+def test_ptx_compiles(off):
+  """Also with activations of 8 bits; and without the patch's instructions."""
+  found = child.call(assembled, Q8_ACTIVATIONS="1", NO_PTX=off).value
+  for source, stack in found:
+    assert stack == 0
+    assert ("shfl.sync" in source, "{d}" in source) == (not off, False)
+  assert any("dp4a.s32.s32" in source for source, _ in found) == (not off)
+
+def assembled() -> list[tuple[str, int | None]]:
+  """Sources and bytes of stack of products, for NV's other renderer."""
+  from tinygrad_llm.target.cuda import resources
+  from tinygrad_llm.target.device import open_target
+  from tinygrad_llm.target.programs import capture
+  open_target("NV:PTX:sm_90")
+  programs = [capture(functools.partial(lambda y: y, gpu_schedules.product(name, 64, 2048)[0]))[0].src[-1].src[0]
+              for name in ("Q4_K", "MXFP4", "F16")]
+  return [(p.src[2].arg, resources(p.src[3].arg)[1]) for p in programs]
 
 def test_eight_halves_a_load():
   """Where the language has a vector of them."""

@@ -9,6 +9,7 @@ from reference_moe import softmax
 from tinygrad import Tensor
 from tinygrad_llm.nn.config import MoEConfig
 from tinygrad_llm.nn.moe import MoE
+from tinygrad_llm.target import metal
 from tinygrad_llm.target.device import open_target
 from tinygrad_llm.target.programs import capture
 
@@ -105,7 +106,7 @@ def languages(experts: int) -> dict[str, str]:
 def test_languages_of_gpus():
   """The threads of one group wait for what the others stored, in the memory of all."""
   found = child.call(languages, 64).value
-  assert gpu_renderers.metal_errors(found["Metal"]) == ""
+  assert metal.errors(found["Metal"]) == ""
   waits = {"Metal": "mem_flags::mem_device", "CUDA": "__syncthreads()", "PTX": "bar.sync",
            "OpenCL": "CLK_GLOBAL_MEM_FENCE"}
   assert [name for name, wait in waits.items() if wait not in found[name]] == []

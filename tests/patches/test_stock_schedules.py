@@ -46,7 +46,7 @@ def stock(path: str, target: str) -> list[str]:
 def test_no_matrix_has_the_stock_schedule(arch, target, tmp_path):
   if target == "CUDA" and not has_cuda_wheels(): pytest.skip("no CUDA compiler for this machine")
   moe = MoE(experts=32, used=4, ffn=512, shared=2 * (arch == "deepseek2"), dense=arch == "deepseek2")
-  sizes = {"dim": 1024, "ffn": 512 if FAMILIES[arch].moe else 2048, "layers": 2, "heads": 8, "vocab": 1600}
+  sizes = {"dim": 1024, "ffn": 512 if FAMILIES[arch].moe else 2048, "layers": 1 + moe.dense, "heads": 8, "vocab": 1600}
   experts = {"moe": moe} if FAMILIES[arch].moe else {}
   latent = {"mla": MLA(kv_lora=256, nope=64, rope=32, value=64)} if FAMILIES[arch].mla else {}
   path = write_model(tmp_path / "model.gguf", arch, **sizes, types="Q4_K_M", header=True, **experts, **latent)

@@ -12,8 +12,9 @@ from typing import Any
 
 RESULTS, OURS, LLAMA = pathlib.Path(__file__).parents[2] / "bench" / "results", "tinygrad_llm", "llama.cpp"
 # what the README shows, of all that was measured. Newer figures: write their files here, then `make readme`
-DECODE, DEPTH, ABLATION = "peers-2026-11-21.json", "depth-2026-11-21.json", "ablate-2026-11-22.json"
-EARLIER, STOCK, EXPERTS = "peers-2026-11-21-2.json", "peers-2026-11-21-1.json", "moe-2026-11-22.json"
+DECODE, DEPTH, ABLATION = "peers-2026-11-22.json", "depth-2026-11-22.json", "ablate-2026-11-22.json"
+EARLIER, STOCK = "peers-2026-11-21-2.json", "peers-2026-11-21-1.json"
+EXPERTS, EXPERTS_WITHOUT = "moe-2026-11-22.json", "moe-without-2026-11-22.json"
 Row = dict[str, Any]
 
 def load(file: str) -> dict[str, Any]: return json.loads((RESULTS / file).read_text())
@@ -26,6 +27,9 @@ def pairs(report: dict[str, Any]) -> Iterator[tuple[str, str, Row, Row]]:
     rows = {(r["test"], r["peer"]): r for r in model["rows"]}
     for (test, peer), row in rows.items():
       if peer == OURS and (test, LLAMA) in rows: yield model["model"].split()[-1], test, row, rows[test, LLAMA]
+
+def decode_head(what: str) -> str:
+  return f"| {what}, tokens a second | here | of read bandwidth | llama.cpp | ratio |\n|---|---:|---:|---:|---:|\n"
 
 def decode_row(label: str, ours: Row, llama: Row) -> str:
   return (f"| {label} | {ours['median_ts']:.1f} | {ours['share']:.0%} | {llama['median_ts']:.1f} | "
@@ -55,7 +59,7 @@ def summary() -> str:
 
 def figures() -> str:
   decode, depth, earlier, stock = (load(file) for file in (DECODE, DEPTH, EARLIER, STOCK))
-  out = "| decode, tokens a second | here | of read bandwidth | llama.cpp | ratio |\n|---|---:|---:|---:|---:|\n"
+  out = decode_head("decode")
   for kind, test, ours, llama in pairs(decode):
     if test.startswith("tg"): out += decode_row(kind, ours, llama)
   for kind, test, ours, llama in pairs(depth):
@@ -79,8 +83,7 @@ def figures() -> str:
 
 def experts() -> str:
   report = load(EXPERTS)
-  out = "| decode with experts, tokens a second | here | of read bandwidth | llama.cpp | ratio |\n"
-  out += "|---|---:|---:|---:|---:|\n"
+  out = decode_head("decode with experts")
   for model in report["models"]:
     rows = {row["peer"]: row for row in model["rows"]}
     shape, layers, kind = re.fullmatch(r"(.*)-(\d+)L-(.*)", pathlib.Path(model["file"]).stem).groups()  # type: ignore
@@ -89,25 +92,41 @@ def experts() -> str:
   return out + "\n" + paragraph(
     f"The first layers and the head of these shapes with random weights and random tokens, {report['threads']} threads "
     f"on {machine['cores']} cores ({machine['cpu']}), {report['date'][:10]}: {link(EXPERTS)}; read bandwidth "
-    f"{bandwidths(report)}.")
+    f"{bandwidths(report)}. The first of them without one patch, of the speed with all: {experts_without()} "
+    f"({link(EXPERTS_WITHOUT)}).")
+
+def experts_without() -> str:
+  (model,) = load(EXPERTS_WITHOUT)["models"]
+  ours = next(row for row in model["rows"] if row["peer"] == OURS)
+  shares = {switch(row["peer"]): statistics.median(of_rounds(row, ours)) for row in model["rows"] if row is not ours}
+  return ", ".join(f"{name} {share:.2f}" for name, share in sorted(shares.items(), key=lambda item: item[1]))
+
+def switch(peer: str) -> str:
+  """The patch that a peer is without."""
+  return f"`{peer.removeprefix('NO_').removesuffix('=1').lower()}`"
+
+def of_rounds(row: Row, ours: Row) -> list[float]:
+  """Its speed, of ours, in each round in which both were; files of before have as many rounds of both."""
+  work = row["tokens"] * row["passes"] / (ours["tokens"] * ours["passes"])
+  ns = dict(zip(ours.get("rounds", range(len(ours["samples_ns"]))), ours["samples_ns"]))
+  rounds = row.get("rounds", range(len(row["samples_ns"])))
+  return [ns[i] / b * work for i, b in zip(rounds, row["samples_ns"])]
 
 def ablation() -> str:
   report = load(ABLATION)
   (model,) = report["models"]
   ours = next(r for r in model["rows"] if r["peer"] == OURS)
-  def name(peer: str) -> str: return f"`{peer.removeprefix('NO_').removesuffix('=1').lower()}`"
   table = "| without | of the speed with all | in each round |\n|---|---:|---:|\n"
   for row in sorted(model["rows"], key=lambda row: row["vs"][OURS]):
     if row is ours: continue
-    rounds = [a / b * row["tokens"] * row["passes"] / (ours["tokens"] * ours["passes"])
-              for a, b in zip(ours["samples_ns"], row["samples_ns"])]
+    rounds = of_rounds(row, ours)
     unclear = " (not told from noise)" if min(rounds) <= 1 <= max(rounds) else ""
-    table += f"| {name(row['peer'])} | {statistics.median(rounds):.2f}{unclear} | "
+    table += f"| {switch(row['peer'])} | {statistics.median(rounds):.2f}{unclear} | "
     table += f"{min(rounds):.2f} to {max(rounds):.2f} |\n"
-  same = [name(peer["name"]) for peer in model["peers"] if peer["same"]]
+  same = [switch(peer["name"]) for peer in model["peers"] if peer["same"]]
   idle: dict[str, list[str]] = {}
   for peer in model["peers"]:
-    if peer["idle"]: idle.setdefault(peer["idle"], []).append(name(peer["name"]))
+    if peer["idle"]: idle.setdefault(peer["idle"], []).append(switch(peer["name"]))
   return paragraph(
     f"One patch off at a time, generation of {pathlib.Path(model['file']).stem} (one layer and the head) on "
     f"{report['machine']['cores']} cores ({report['machine']['cpu']}), {report['date'][:10]}, "

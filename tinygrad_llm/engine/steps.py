@@ -73,10 +73,11 @@ class Steps:
     assert self._decode.fxn is not None
     return scheduled(self._decode.fxn, self._token, self._position(position))
 
-  def prompt_schedule(self) -> tuple[UOp, dict[str, int]]:
+  def prompt_schedule(self, position: int = 0) -> tuple[UOp, dict[str, int]]:
     """The same of what the first token of an answer needs before: prefill() of a chunk, then row_logits()."""
     assert self._prefill.fxn is not None and self._row_logits.fxn is not None
-    chunk, chunk_variables = scheduled(self._prefill.fxn, self._tokens[:, :self._length(self.chunk)], self._position(0))
+    tokens = self._tokens[:, :self._length(self.chunk)]
+    chunk, chunk_variables = scheduled(self._prefill.fxn, tokens, self._position(position))
     row, row_variables = scheduled(self._row_logits.fxn, self._x, self._row(self.chunk - 1))
     return chunk.replace(src=chunk.src + row.src), chunk_variables | row_variables
 

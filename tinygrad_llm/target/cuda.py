@@ -28,6 +28,7 @@ def find_cuda() -> None:
   """Points tinygrad to NVIDIA's wheels, unless the environment points elsewhere; before its first use of NVRTC."""
   if (root := _wheels()) is None or "NVRTC_PATH" in os.environ or "CUDA_PATH" in os.environ: return
   os.environ["NVRTC_PATH"], os.environ["CUDA_PATH"] = str(max((root / "lib").glob("libnvrtc.so.*"))), str(root)
+  if linkers := list((root / "lib").glob("libnvJitLink.so.*")): os.environ["NVJITLINK_PATH"] = str(max(linkers))
 
 def cuobjdump() -> str | None:
   """The path of the program that reads cubins."""
@@ -46,3 +47,10 @@ def check_cuda(name: str, arch: str) -> None:
   nvrtc.nvrtcGetSupportedArchs(archs)  # type: ignore[arg-type]
   if (known := re.fullmatch(r"sm_(\d+)[af]?", arch)) is None or int(known[1]) not in archs:
     raise InputError(f"{name}: NVRTC has no architecture {arch!r}; use one of {', '.join(f'sm_{x}' for x in archs)}")
+
+def check_ptx(name: str) -> None:
+  """Whether nvJitLink is here, which assembles PTX."""
+  from tinygrad.runtime.autogen import nvjitlink
+  try: nvjitlink.nvJitLinkVersion(ctypes.byref(ctypes.c_uint()), ctypes.byref(ctypes.c_uint()))
+  except AttributeError as e:
+    raise InputError(f"{name}: nvJitLink is not installed; run: pip install nvidia-nvjitlink") from e

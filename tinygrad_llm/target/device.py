@@ -7,7 +7,7 @@ import os, pathlib, re, subprocess
 from tinygrad_llm import patches
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.target.compiler import compiler_failed, use_c_compiler
-from tinygrad_llm.target.cuda import check_cuda, find_cuda
+from tinygrad_llm.target.cuda import check_cuda, check_ptx, find_cuda
 
 # whole numbers that tinygrad reads in the middle of its work: {name: the least}
 NUMBERS = {"DEBUG": 0, "BEAM": 0, "JIT": 0, "JITBEAM": 0, "PARALLEL": 0, "NUM_CPU_THREADS": 1, "MV": 0,
@@ -52,28 +52,42 @@ def check_device() -> str:
     at = name if (name := _culprit(e)) != "environment" else f"DEV={asked}"
     raise InputError(f"{at}: it does not open ({_reason(e)}); use one of {', '.join(ALL_DEVICES)}") from e
 
+# what a target may be called, and what it is to tinygrad; on its device NULL nothing can run
+TARGETS = tuple((re.compile(asked), known) for asked, known in (
+  (r"CPU:(x86-64-v\d)", r"CPU:CLANG:x86_64,\1"), (r"CPU:arm64", "CPU:CLANG:arm64,apple-m1"),
+  (r"NV:(sm_\w+)", r"NULL:CUDA:\1"), (r"NV:((?:CUDA|PTX):sm_\w+)", r"NULL:\1"), (r"(METAL:Apple\d+)", r"NULL:\1"),
+  (r"(\w+:(?:sm_|gfx)\w+)", r"NULL:\1")))
+
 def open_target(asked: str | None) -> str:
   """
   Makes a target tinygrad's default device; returns its name.
 
-  asked: None is the default device. RENDERER:ARCH of NVIDIA or AMD (CUDA:sm_90, PTX:sm_90, HIP:gfx1100) only compiles
-  and needs no such card; all else are DEV strings of tinygrad. InputError says what is missing.
+  asked: None is the default device. NVIDIA's and AMD's architectures (CUDA:sm_90, NV:sm_90, NV:PTX:sm_90, HIP:gfx1100)
+  and Apple's (METAL:Apple9) only compile and need no such card, CPU:x86-64-v3 and CPU:arm64 (an M1's) no such
+  processor; all else are DEV strings of tinygrad. InputError says what is missing.
   """
   from tinygrad import Device
   from tinygrad.helpers import DEV
   find_cuda()
   if asked is not None:
-    os.environ["DEV"] = target = f"NULL:{asked}" if re.match(r"\w+:(sm_|gfx)", asked) else asked
+    target = next((m.expand(known) for pattern, known in TARGETS if (m := pattern.fullmatch(asked))), asked)
+    os.environ["DEV"] = target
     try: DEV.value = target
     except RuntimeError as e: raise InputError(f"--target {asked}: {e}; write it as CPU, CL or CUDA:sm_90") from e
   name = f"--target {asked}" if asked is not None else f"DEV={os.environ.get('DEV', '')}"
   try: check_device()
   except InputError as e:
     if asked is None: raise
-    hint = "; CUDA:sm_90 compiles without a card" if target in ("CUDA", "NV") else ""
+    hint = {"CUDA": "; CUDA:sm_90 compiles without a card", "NV": "; NV:sm_90 compiles without a card",
+            "METAL": "; METAL:Apple9 needs no Mac"}.get(target, "")
     raise InputError(str(e).replace(f"DEV={target}:", f"{name}:") + hint) from e
-  if DEV.renderer == "CLANG": use_c_compiler()
-  if Device.DEFAULT == "NULL" and DEV.renderer == "CUDA": check_cuda(name, DEV.arch)
+  if DEV.renderer in ("CLANG", "METAL"): use_c_compiler()
+  if Device.DEFAULT == "NULL":
+    if DEV.renderer in ("CUDA", "PTX"): check_cuda(name, DEV.arch)
+    if DEV.renderer == "PTX": check_ptx(name)
+    if DEV.renderer == "METAL":
+      from tinygrad_llm.target.metal import MetalRenderer
+      Device.default.renderers.insert(0, MetalRenderer)
   try: _ = Device.default.renderer
   except Exception as e:
     raise InputError(f"{name}: it does not compile here ({' '.join(str(e).split())[:200]}); install its compiler, or "
