@@ -168,8 +168,14 @@ def _main() -> None:
   locate(args.model)  # a wrong name is known at once
   target = open_target(args.target)
   of_step = args.max_context, args.depth, args.prompt
-  if args.explain is not None: return print(explain(args.model, args.explain, *of_step))
-  step = decode_programs(args.model, *of_step)
+  from tinygrad.device import CompileError
+  try:
+    if args.explain is not None: return print(explain(args.model, args.explain, *of_step))
+    step = decode_programs(args.model, *of_step)
+  except CompileError as e:
+    said = [line.strip() for line in str(e).splitlines() if line.strip()] or [type(e).__name__]
+    reason = next((line for line in said if "error " in line or "error:" in line), said[0])
+    raise InputError(f"--target {target}: its compiler fails ({reason[:200]}); use another target") from e
   if args.source is not None: return print(_sources(step, args.source))
   found = report(target, step)
   print(json.dumps(found) if args.json else _table(found, args.prompt))

@@ -55,8 +55,8 @@ def check_device() -> str:
 # what a target may be called, and what it is to tinygrad; on its device NULL nothing can run
 TARGETS = tuple((re.compile(asked), known) for asked, known in (
   (r"CPU:(x86-64-v\d)", r"CPU:CLANG:x86_64,\1"), (r"CPU:arm64", "CPU:CLANG:arm64,apple-m1"),
-  (r"NV:(sm_\w+)", r"NULL:CUDA:\1"), (r"NV:((?:CUDA|PTX):sm_\w+)", r"NULL:\1"), (r"(METAL:Apple\d+)", r"NULL:\1"),
-  (r"(\w+:(?:sm_|gfx)\w+)", r"NULL:\1")))
+  (r"NV:(sm_\w+)", r"NULL:CUDA:\1"), (r"NV:((?:CUDA|PTX):sm_\w+)", r"NULL:\1"),
+  (r"METAL:[Aa]pple([1-9]|10)", r"NULL:METAL:Apple\1"), (r"(\w+:(?:sm_|gfx)\w+)", r"NULL:\1")))
 
 def open_target(asked: str | None) -> str:
   """
@@ -79,7 +79,7 @@ def open_target(asked: str | None) -> str:
   except InputError as e:
     if asked is None: raise
     hint = {"CUDA": "; CUDA:sm_90 compiles without a card", "NV": "; NV:sm_90 compiles without a card",
-            "METAL": "; METAL:Apple9 needs no Mac"}.get(target, "")
+            "METAL": "; METAL:Apple9 needs no Mac"}.get(target.split(":")[0], "")
     raise InputError(str(e).replace(f"DEV={target}:", f"{name}:") + hint) from e
   if DEV.renderer in ("CLANG", "METAL"): use_c_compiler()
   if Device.DEFAULT == "NULL":
