@@ -29,6 +29,7 @@ from tinygrad.uop.ops import GroupOp, Ops, PatternMatcher, UOp, UPat, graph_rewr
 from tinygrad_llm.patches import is_on, passes
 from tinygrad_llm.patches.expressions import evaluate, stripped, terms
 from tinygrad_llm.patches.gpu.int_to_float import BITS
+from tinygrad_llm.patches.gpu.ptx import renders_custom
 from tinygrad_llm.patches.gpu.warp_reduce import pm_each
 
 SEAMS = {
@@ -63,7 +64,7 @@ PLAIN = Spelling("({2}" + "".join(f"+((int)({{0}}<<{i}u)>>24)*((int)({{1}}<<{i}u
 def spelling(ren: Renderer) -> Spelling|None:
   if isinstance(ren, (CUDARenderer, PTXRenderer)):
     known = re.match(r"sm_(\d+)", ren.target.arch)
-    if known is None or int(known[1]) < 61 or isinstance(ren, PTXRenderer) and not is_on("ptx"): return None
+    if known is None or int(known[1]) < 61 or not renders_custom(ren): return None
     return PTX if isinstance(ren, PTXRenderer) else CUDA
   return PLAIN if isinstance(ren, OpenCLRenderer) else None
 

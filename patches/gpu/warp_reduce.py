@@ -20,7 +20,8 @@ from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import CUDARenderer, MetalRenderer
 from tinygrad.renderer.ptx import PTXRenderer
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat
-from tinygrad_llm.patches import is_on, passes
+from tinygrad_llm.patches import passes
+from tinygrad_llm.patches.gpu.ptx import renders_custom
 
 SEAMS = {
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
@@ -39,8 +40,7 @@ EXCHANGE: dict[type[Renderer], str] = {
 }
 
 def spelling(ren: Renderer) -> str|None:
-  found = next((s for cls, s in EXCHANGE.items() if isinstance(ren, cls)), None)
-  return None if isinstance(ren, PTXRenderer) and not is_on("ptx") else found
+  return next((s for cls, s in EXCHANGE.items() if isinstance(ren, cls)), None) if renders_custom(ren) else None
 
 def _size(ranges: list[UOp]) -> int: return prod(int(r.vmax) + 1 for r in ranges)
 

@@ -65,7 +65,7 @@ def _rows(s: Sum, unroll: dict[UOp, int], piece: set[UOp], changing: set[UOp]) -
   values, planes = prod(unroll.values()), sum(piece <= _order(s, u).keys() for u in s.ws) if piece else 1
   words = sum(prod(n for r, n in unroll.items() if r in u.ranges) for u in s.ws)
   of_row = words + FACTORS * len(s.reds) * prod(n for r, n in unroll.items() if r in changing)
-  rows = ROWS // len(s.reds) if planes <= len(s.reds) else max(1, ROWS // planes)  # words of several planes are many
+  rows = max(1, ROWS // max(planes, len(s.reds)))
   while rows > 1 and (rows * len(s.reds) * values > VALUES or values + rows * of_row > NUMBERS): rows //= 2
   return rows
 

@@ -77,11 +77,11 @@ def _is_small(call: UOp) -> bool:
   loops = [u for u in ops if u.op is Ops.RANGE]
   if not all(r.src[0].op is Ops.CONST and r.arg[-1] in (AxisType.WEAK, AxisType.REDUCE) for r in loops): return False
   work, ren = prod(int(r.vmax) + 1 for r in loops), Device[device].renderer
-  if has_vectors(ren) and work < 2 * WORK: return True  # larger ones are shared by threads
-  most = CPU_BYTES if has_vectors(ren) else GPU_BYTES
-  if work > STEPS or sum(_read(u) for u in ops if u.op is Ops.INDEX) > most: return False
-  if has_vectors(ren): return True
-  return any(kind.__name__ in GPUS for kind in type(ren).__mro__)
+  vectors = has_vectors(ren)
+  if vectors and work < 2 * WORK: return True  # larger ones are shared by threads
+  if not vectors and not any(kind.__name__ in GPUS for kind in type(ren).__mro__): return False
+  read = sum(_read(u) for u in ops if u.op is Ops.INDEX)
+  return work <= STEPS and read <= (CPU_BYTES if vectors else GPU_BYTES)
 
 def _read(index: UOp) -> int:
   return prod(int(r.vmax) + 1 for r in {r for s in index.src[1:] for r in s.ranges}) * index.dtype.itemsize
@@ -97,8 +97,8 @@ def _fit(a: Chain, b: Chain) -> bool:
   calls, kinds = a.calls + b.calls, dict[UOp, UOp]()
   for call in calls:
     for p in _params(call.src[0]):
-      if kinds.setdefault(call.src[1 + p.arg.slot], p.replace(arg=replace(p.arg, slot=0))) is not \
-         p.replace(arg=replace(p.arg, slot=0)): return False
+      kind = p.replace(arg=replace(p.arg, slot=0))
+      if kinds.setdefault(call.src[1 + p.arg.slot], kind) is not kind: return False
   return len({b.device for b in kinds}) == 1 and len(kinds) <= BUFFERS
 
 def _joined(chain: Chain) -> UOp:

@@ -23,7 +23,7 @@ import numpy as np
 import tinygrad_llm  # noqa: F401  (before tinygrad: it applies the patches)
 from gguf import GGMLQuantizationType, quants
 from gpu_renderers import RENDERERS
-from gpu_schedules import TYPES, Experts, of_experts
+from gpu_schedules import TYPES, Experts, of_experts, quant_named
 from synthetic import random_blocks
 from tinygrad import Device, Tensor, dtypes
 from tinygrad.codegen.opt import Opt, OptOps
@@ -31,7 +31,7 @@ from tinygrad.engine.realize import compile_linear, run_linear
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.nn.weights.activations import quantize
 from tinygrad_llm.files.layout import Layout
-from tinygrad_llm.files.quant import QUANT_TYPES, QuantType, dequantize, layout, pack, reference
+from tinygrad_llm.files.quant import QuantType, dequantize, layout, pack, reference
 
 NUMPY = {dtypes.uint32: np.uint32, dtypes.int32: np.int32, dtypes.float32: np.float32, dtypes.float16: np.float16}
 MOST = 2e-3  # error, as a fraction of the root mean square of the results
@@ -77,7 +77,7 @@ def held(qt: QuantType, raw: np.ndarray, n: int) -> tuple[Tensor, Layout | None]
 
 def matvec(name: str, rows: int, n: int, q8: bool = False) -> tuple[Tensor, np.ndarray]:
   """The lazy product of a matrix, in the layout for GPUs, with a vector, to 8 bits or not; and what it should be."""
-  qt = next(qt for qt in QUANT_TYPES.values() if qt.name == name)
+  qt = quant_named(name)
   packed, lay = held(qt, raw := file_rows(qt, rows, n), n)
   x = Tensor(np.random.default_rng(8).standard_normal(n).astype(np.float32).reshape(1, 1, n)).realize()
   if q8: x = quantize(x)
@@ -88,7 +88,7 @@ def moe(name: str, *role: int) -> tuple[Tensor, np.ndarray]:
   """The same of Experts, which a token chose."""
   of = Experts(*role)
   m, rows, n, experts, used = of
-  qt, rng = next(qt for qt in QUANT_TYPES.values() if qt.name == name), np.random.default_rng(9)
+  qt, rng = quant_named(name), np.random.default_rng(9)
   packed, lay = held(qt, raw := file_rows(qt, m * experts * rows, n), n)
   x = rng.standard_normal((1, 1, 1 if m == 2 else used, n)).astype(np.float32)
   ids, share = rng.permutation(experts)[:used].astype(np.int32), rng.random((1, 1, used, 1)).astype(np.float32)

@@ -2,7 +2,7 @@
 Products of quantised matrices with a vector as kernels for GPUs: the shapes, types and targets, and what is wanted.
 
 A role with experts is what nn/moe.py does with those that a token chose: gate, up and their activation; or down and the
-sum by weights, which is a small kernel of its own.
+sum by weights.
 
 No GPU is needed, nothing runs. test_gpu_schedules.py looks at a few; all of them:
 
@@ -77,6 +77,10 @@ class Figures:
           "forbidden": not self.forbidden}
     return [name for name, right in ok.items() if not right]
 
+def quant_named(name: str) -> Any:
+  from tinygrad_llm.files.quant import QUANT_TYPES
+  return next(qt for qt in QUANT_TYPES.values() if qt.name == name)
+
 def product(name: str, rows: int, n: int) -> Any:
   """
   (its lazy result, its packed weight, bytes of the weight in a file): x (1, 1, n) times a matrix (rows, n).
@@ -85,8 +89,8 @@ def product(name: str, rows: int, n: int) -> Any:
   """
   from tinygrad import Device, Tensor, dtypes
   from tinygrad_llm.nn.weights import activations
-  from tinygrad_llm.files.quant import QUANT_TYPES, dequantize, layout
-  qt = next(qt for qt in QUANT_TYPES.values() if qt.name == name)
+  from tinygrad_llm.files.quant import dequantize, layout
+  qt = quant_named(name)
   lay = layout(qt, Device[Device.DEFAULT].renderer, rows, n)
   items, dtype = (qt.row_items(n), qt.dtype) if lay is None else (lay.row_words(n // qt.block), dtypes.uint32)
   packed, x = Tensor.empty(rows, items, dtype=dtype), Tensor.empty(1, 1, n)
@@ -105,9 +109,9 @@ def of_experts(qt: Any, lay: Any, packed: Any, role: Experts, x: Any, ids: Any, 
 def chosen(name: str, role: Experts) -> Any:
   """As product(), of the matrices that a token chose."""
   from tinygrad import Device, Tensor, dtypes
-  from tinygrad_llm.files.quant import QUANT_TYPES, layout
+  from tinygrad_llm.files.quant import layout
   m, rows, n, experts, used = role
-  qt = next(qt for qt in QUANT_TYPES.values() if qt.name == name)
+  qt = quant_named(name)
   lay = layout(qt, Device[Device.DEFAULT].renderer, rows, n)
   held = m * experts * rows
   packed = Tensor.empty(held, qt.row_items(n), dtype=qt.dtype) if lay is None else Tensor.empty(
@@ -147,9 +151,8 @@ def figures(target: str, role: str, name: str) -> Figures:
 
 def has_blocks(name: str, role: str) -> bool:
   """Whether the rows of a role are whole blocks of a type."""
-  from tinygrad_llm.files.quant import QUANT_TYPES
   n = EXPERTS[role].n if role in EXPERTS else ROLES[role][1]
-  return n % next(qt for qt in QUANT_TYPES.values() if qt.name == name).block == 0
+  return n % quant_named(name).block == 0
 
 def _measure(target: str, roles: list[str], names: list[str]) -> None:
   from tinygrad_llm.target.device import open_target
