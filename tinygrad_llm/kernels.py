@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.hub import locate
+from tinygrad_llm.patches.search.hardware import CPU, CPUS, GPU, GPUS, cards, named
 from tinygrad_llm.target.device import open_target
 if TYPE_CHECKING:
   from tinygrad import Tensor, UOp
@@ -25,6 +26,8 @@ def _parser() -> argparse.ArgumentParser:
                        "CPU, CL, METAL (default: DEV, else tinygrad's default device)")
   add("-d", "--depth", type=int, default=0, help="tokens in the KV cache (default 0)")
   add("-p", "--prompt", type=int, default=0, metavar="N", help="a prompt's chunk of N tokens instead of a decode step")
+  add("--card", metavar="NAME", help="what times are estimated for, as 'RTX 4090' (default: one of "
+                                     "the target's architecture; list: all that are known)")
   add("--max-context", type=int, default=4096, help="positions of the KV cache (default 4096, at most the model's own)")
   output = parser.add_mutually_exclusive_group()
   output.add_argument("--source", metavar="ROLE", help="print the code of the kernels of a role instead")
@@ -68,44 +71,59 @@ def decode_programs(model: str | None, max_context: int = 4096, depth: int = 0, 
   step = decode_step(model, max_context, depth, prompt)
   return programs(compiled(step.linear), step.variables, step.weights, step.caches)
 
-def report(target: str, step: list[Program]) -> dict[str, Any]:
+def report(target: str, step: list[Program], card: GPU | CPU | None = None) -> dict[str, Any]:
   """
   What --json prints. `bytes` and `ops` are tinygrad's estimates, of all `count` kernels of a row together.
+
+  card: what estimate_us is for, an estimate by patches/search of all `count` kernels, and bound, what bounds it.
 
   A row is all kernels that look the same; rows are in the order of the step. role: the tensors of the file that they
   read, * for the layer's number; else kv (the cache) or act (activations). types: of those tensors. opts: OP:axis:arg
   each. load_bytes: how wide most bytes of the weights, or of the cache, are loaded. registers, stack: of a thread, on
-  CUDA; a stack above 0 is spilled registers. nodes: of the kernel's graph when its loops are chosen, when they are
-  expanded and all is lowered, which is what compiling takes its time for, and instructions in the end; of the
-  largest.
+  CUDA; a stack above 0 is spilled registers. serial: steps of the longest loops that a thread goes through. lines:
+  cache lines that a load of a warp touches, of what most bytes are loaded from, and of everything else; null without
+  warps. nodes: of the kernel's graph when its loops are chosen, when they are expanded and all is lowered, which is
+  what compiling takes its time for, and instructions in the end; of the largest.
   """
-  rows: dict[str, list[list[int] | None]] = {}  # the nodes of its kernels: a few more or less, by where they come from
+  rows: dict[str, list[tuple[Program, list[int] | None]]] = {}  # nodes: a few more or less, by where they come from
   for program in step:
     row = program.row()
     nodes = row.pop("nodes")
-    rows.setdefault(json.dumps(row), []).append(nodes)
+    rows.setdefault(json.dumps(row), []).append((program, nodes))
   roles = []
-  for text, graphs in rows.items():
-    row, count = json.loads(text), len(graphs)
+  for text, alike in rows.items():
+    row, count, graphs = json.loads(text), len(alike), [nodes for _, nodes in alike]
     most = None if None in graphs else [max(n) for n in zip(*(nodes for nodes in graphs if nodes))]
+    us, bound = (found.us, found.bound) if card and (found := alike[0][0].estimate(card)) else (None, None)
     roles.append({"role": row.pop("role"), "count": count, "bytes": count * row.pop("bytes"),
-                  "ops": count * row.pop("ops"), **row, "nodes": most})
+                  "ops": count * row.pop("ops"), **row, "nodes": most,
+                  "estimate_us": None if us is None else round(count * us, 2), "bound": bound})
   return {"target": target, "kernels": len(step), "bytes": sum(row["bytes"] for row in roles),
-          "ops": sum(row["ops"] for row in roles), "roles": roles}
+          "ops": sum(row["ops"] for row in roles), "card": card.name if card else None,
+          "estimate_us": round(sum(row["estimate_us"] for row in roles), 2) if card else None, "roles": roles}
 
-def _table(found: dict[str, Any], prompt: int) -> str:
+def _table(found: dict[str, Any], prompt: int, card: GPU | CPU | None) -> str:
   def dims(sizes: list[int] | None) -> str: return "x".join(map(str, sizes)) if sizes else "-"
   def cell(value: Any) -> str: return "-" if value is None else str(value)
-  rows = [("n", "MB", "role", "types", "opts", "global", "local", "regs", "stack", "load")]
-  rows += [(str(r["count"]), f"{r['bytes'] / 1e6:.2f}", r["role"], "+".join(r["types"]), " ".join(r["opts"]) or "-",
-            dims(r["global_size"]), dims(r["local_size"]), cell(r["registers"]), cell(r["stack"]),
-            cell(r["load_bytes"])) for r in found["roles"]]
+  rows = [("n", "MB", "est us", "bound", "role", "types", "opts", "global", "local", "serial", "regs", "stack", "load",
+           "lines")]
+  rows += [(str(r["count"]), f"{r['bytes'] / 1e6:.2f}", cell(r["estimate_us"]), cell(r["bound"]), r["role"],
+            "+".join(r["types"]), " ".join(r["opts"]) or "-", dims(r["global_size"]), dims(r["local_size"]),
+            cell(r["serial"]), cell(r["registers"]), cell(r["stack"]), cell(r["load_bytes"]),
+            "/".join("-" if n is None else f"{n:g}" for n in r["lines"] or [None])) for r in found["roles"]]
   widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-  left = (2, 3, 4)  # columns of words
+  left = (3, 4, 5, 6)  # columns of words
   lines = ["  ".join(c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))).rstrip()
            for row in rows]
-  return "\n".join([*lines, f"{found['target']}: {found['kernels']} kernels, {found['bytes'] / 1e6:.1f} MB and "
-                            f"{found['ops'] / 1e9:.2f} Gop a {f'chunk of {prompt} tokens' if prompt else 'token'}"])
+  unit = f"chunk of {prompt} tokens" if prompt else "token"
+  lines.append(f"{found['target']}: {found['kernels']} kernels, {found['bytes'] / 1e6:.1f} MB and "
+               f"{found['ops'] / 1e9:.2f} Gop a {unit}")
+  if card is not None:
+    bandwidth = card.dram if isinstance(card, GPU) else card.dram[1]
+    least = found["bytes"] / bandwidth * 1e-3
+    lines.append(f"estimate, not measured, for {card.name}: {found['estimate_us']:,.0f} us a {unit}; its bytes at "
+                 f"{bandwidth:,} GB/s take {least:,.0f} us ({least / found['estimate_us']:.0%})")
+  return "\n".join(lines)
 
 def _sources(step: list[Program], role: str) -> str:
   if not (sources := dict.fromkeys(p.source for p in step if p.role == role)):
@@ -162,11 +180,21 @@ def _of_role(calls: list[tuple[UOp, Reads]], asked: str) -> list[tuple[UOp, Read
                                    f"are {', '.join(types)}")
   return of_type
 
+def card_of(name: str | None) -> GPU | CPU | None:
+  """The card of a name, or the first of the default device's architecture; None if there is none."""
+  from tinygrad import Device
+  if name is None: return next(iter(cards(Device[Device.DEFAULT].renderer.target)), None)
+  if not (found := named(name)):
+    raise InputError(f"--card {name!r:.40}: not known; use one of {', '.join(card.name for card in (*GPUS, *CPUS))}")
+  return found[0]
+
 def _main() -> None:
   args = _parser().parse_args()
   if args.max_context < 1: raise InputError(f"--max-context {args.max_context}: give at least 1 position")
   locate(args.model)  # a wrong name is known at once
+  if args.card == "list": return print("\n".join(f"{card.name:16s} {card.arch}" for card in (*GPUS, *CPUS)))
   target = open_target(args.target)
+  card = card_of(args.card)
   of_step = args.max_context, args.depth, args.prompt
   from tinygrad.device import CompileError
   try:
@@ -177,8 +205,8 @@ def _main() -> None:
     reason = next((line for line in said if "error " in line or "error:" in line), said[0])
     raise InputError(f"--target {target}: its compiler fails ({reason[:200]}); use another target") from e
   if args.source is not None: return print(_sources(step, args.source))
-  found = report(target, step)
-  print(json.dumps(found) if args.json else _table(found, args.prompt))
+  found = report(target, step, card)
+  print(json.dumps(found) if args.json else _table(found, args.prompt, card))
 
 def main() -> None: guarded(_main)
 

@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
-from gpu_checks import BINARY
 from tinygrad.dtype import AddrSpace, DType, _to_np_dtype
 from tinygrad.uop.ops import GroupOp, Ops, UOp
 from tinygrad_llm.patches.gpu.dp4a import CUDA
+from tinygrad_llm.patches.search.memory_access import BINARY
 
 UNARY = {Ops.NEG: np.negative, Ops.SQRT: np.sqrt, Ops.EXP2: np.exp2, Ops.LOG2: np.log2, Ops.RECIPROCAL: np.reciprocal}
 

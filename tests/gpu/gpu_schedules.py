@@ -123,6 +123,7 @@ def figures(target: str, role: str, name: str) -> Figures:
   """Of one product, for the default device, which is `target`."""
   import gpu_checks as checks
   from tinygrad import Device
+  from tinygrad_llm.patches.search.memory_access import WARP, accesses
   from tinygrad_llm.target.programs import compiled, load_width
   from tinygrad_llm.target.cuda import resources
   ren, experts = Device[Device.DEFAULT].renderer, EXPERTS.get(role)
@@ -135,12 +136,12 @@ def figures(target: str, role: str, name: str) -> Figures:
   slot = max(range(1, len(call.src)), key=lambda i: call.src[i].nbytes()) - 1
   sizes = program.arg.launch_dims({})
   group = math.prod(sizes[1] or (1,))
-  loads = checks.loads(program.src[1].src, group)
+  loads = [a for a in accesses(program.src[1].src, samples=64, warps=32) if not a.store]
   registers, stack = resources(program.src[3].arg) if len(program.src) > 3 else (None, None)
   opts = " ".join(f"{opt.op.name}:{opt.axis}:{opt.arg}" for opt in program.src[0].arg.applied_opts)
   grid = " of ".join("x".join(map(str, dims or (1,))) for dims in sizes[:2])
-  warps = math.prod(sizes[0]) * math.ceil(group / checks.WARP)
-  read = warps * sum(load.nbytes for load in loads if load.slot == slot) / nbytes
+  warps = math.prod(sizes[0]) * math.ceil(group / WARP)
+  read = warps * sum(load.wanted * load.trips for load in loads if load.slot == slot) / nbytes
   if experts: read *= experts.experts / experts.used
   return Figures(
     target, role, name, len(calls), opts, grid,

@@ -10,11 +10,12 @@ import gpu_numbers
 import gpu_renderers
 import gpu_schedules
 import pytest
-from gpu_checks import Load, useful
+from gpu_checks import useful
 from gpu_peers import N, PEERS, ROWS, THREADS
 from gpu_schedules import Figures
 from kernel_cases import has_cuda_wheels
 from tinygrad_llm.nn.weights import activations
+from tinygrad_llm.patches.search.memory_access import Access
 from tinygrad_llm.target import metal
 
 cuda = pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
@@ -58,7 +59,8 @@ def test_wrong_figures():
 
 def test_useful_counts_bytes():
   """A narrow load in full sectors, and a wide one with half of each."""
-  assert useful([Load(1, 4, 1.0, 128, 1), Load(1, 16, 0.5, 512, 1)]) == pytest.approx(640 / (128 + 1024))
+  narrow, wide = Access(1, False, 4, 1, 1.0, 4.0, 128.0), Access(1, False, 16, 1, 8.0, 32.0, 512.0)
+  assert useful([narrow, wide]) == pytest.approx(640 / (128 + 1024))
 
 # *** numbers
 

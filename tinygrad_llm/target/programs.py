@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, NamedTuple
 from tinygrad import Tensor, UOp, codegen
 from tinygrad.codegen import to_program_cache
@@ -12,6 +13,10 @@ from tinygrad.engine.realize import capturing, estimate_uop, get_call_arg_uops, 
 from tinygrad.helpers import BEAM, Context, ansistrip, flatten, getenv
 from tinygrad.nn.state import get_parameters
 from tinygrad.uop.ops import Ops, graph_rewrite, sym_infer
+from tinygrad_llm.patches.search import cost_model
+from tinygrad_llm.patches.search.hardware import CPU, GPU
+from tinygrad_llm.patches.search.instructions import serial_steps
+from tinygrad_llm.patches.search.memory_access import Access, accesses, local_size
 from tinygrad_llm.target.cuda import resources
 
 class _Schedules:
@@ -124,13 +129,41 @@ class Program:
   def row(self) -> dict[str, Any]:
     """What the command prints of it."""
     sizes = self.info.launch_dims(self.variables)
-    registers, stack = resources(self.program.src[-1].arg)
+    registers, stack = self.resources
     return {
-      "role": self.role, "bytes": int(sym_infer(self.estimates.mem, self.variables)),
-      "ops": int(sym_infer(self.estimates.ops, self.variables)), "name": self.name, "types": self.types,
-      "opts": [f"{opt.op.name}:{opt.axis}:{opt.arg}" for opt in self.opts], "global_size": sizes[0],
-      "local_size": sizes[1], "registers": registers, "stack": stack, "load_bytes": self.load_bytes,
-      "nodes": self.nodes}
+      "role": self.role, "bytes": self.nbytes, "ops": int(sym_infer(self.estimates.ops, self.variables)),
+      "name": self.name, "types": self.types, "opts": [f"{opt.op.name}:{opt.axis}:{opt.arg}" for opt in self.opts],
+      "global_size": sizes[0], "local_size": sizes[1], "serial": serial_steps(self.linear.src, self.variables),
+      "registers": registers, "stack": stack, "load_bytes": self.load_bytes, "lines": self.lines(), "nodes": self.nodes}
+
+  @property
+  def nbytes(self) -> int:
+    """Bytes that it moves, by tinygrad's estimate."""
+    return int(sym_infer(self.estimates.mem, self.variables))
+
+  @cached_property
+  def resources(self) -> tuple[int, int] | tuple[None, None]: return resources(self.program.src[-1].arg)
+
+  def lines(self) -> list[float | None] | None:
+    """
+    Cache lines that a load of a warp touches, on average: of the argument that most bytes are loaded from, and of all
+    others. None where there are no warps.
+    """
+    uops = self.linear.src
+    if local_size(uops, self.variables) == 1: return None
+    loads, moved = [a for a in accesses(uops, self.variables) if not a.store], Counter[int]()
+    for a in loads: moved[a.slot] += round(a.wanted * a.trips)
+    most = max(moved, key=lambda slot: (moved[slot], slot), default=None)
+    return [_lines(a for a in loads if (a.slot == most) is main) for main in (True, False)]
+
+  def estimate(self, card: GPU | CPU) -> cost_model.Estimate:
+    """What it will take on a card, by the cost model."""
+    return cost_model.estimate(cost_model.work(self.linear.src, self.nbytes, self.variables, self.resources[0]), card)
+
+def _lines(loads: Iterable[Access]) -> float | None:
+  lines, trips = 0.0, 0
+  for a in loads: lines, trips = lines + a.lines * a.trips, trips + a.trips
+  return round(lines / trips, 2) if trips else None
 
 def role(names: Iterable[str]) -> str:
   """

@@ -1,0 +1,4 @@
+"""
+Searching schedules: what a kernel will cost, known before it is compiled. README.md explains the cost model.
+Nothing here runs a kernel, or knows a model.
+"""

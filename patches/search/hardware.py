@@ -1,0 +1,95 @@
+"""The cards and processors that the cost model knows. README.md has the sources of the figures."""
+from __future__ import annotations
+from dataclasses import dataclass
+from tinygrad.helpers import Target
+
+@dataclass(frozen=True)
+class GPU:
+  """
+  arch: as tinygrad names it. clock: GHz. dram, l2: GB/s. threads, blocks, registers: that a multiprocessor (a core of
+  Apple's) holds. rates: instructions of a warp that it takes a cycle, by pipe. latency: cycles until their result is
+  there. launch: microseconds from kernel to kernel of a graph.
+  """
+  name: str
+  arch: str
+  multiprocessors: int
+  clock: float
+  dram: float
+  l2: float
+  threads: int
+  blocks: int
+  rates: dict[str, float]
+  latency: dict[str, float]
+  registers: int = 65536
+  launch: float = 1.0
+
+@dataclass(frozen=True)
+class CPU:
+  """
+  arch: as `kernels --target` names it. clock: GHz. vector: bytes of a register. width: integer instructions a cycle,
+  vectors, loads: of whole vectors. dram_core, dram: GB/s that a core reads, and all. latency: cycles until the result
+  of an instruction is there, by pipe. launch: microseconds from kernel to kernel of a graph.
+  """
+  name: str
+  arch: str
+  cores: int
+  clock: float
+  vector: int
+  width: float
+  vectors: float
+  loads: float
+  dram_core: float
+  dram: float
+  latency: dict[str, float]
+  launch: float = 0.33
+
+def _rates(floats: float, ints: float) -> dict[str, float]:
+  """Of NVIDIA's multiprocessors, whose units for floats and for integers take so many warps a cycle."""
+  return {"float": floats, "half": floats, "int": ints, "dot": ints, "divide": ints / 20, "sfu": 0.5, "convert": 0.5,
+          "shuffle": 1.0, "branch": 2.0, "barrier": 1.0, "tensor": 1.0}
+
+def _latency(alu: float, shared: float, l2: float, dram: float) -> dict[str, float]:
+  return {"int": alu, "float": alu, "half": alu, "dot": alu, "divide": 80.0, "sfu": 20.0, "convert": 12.0,
+          "shuffle": 23.0, "branch": 8.0, "barrier": 20.0, "tensor": 30.0, "shared": shared, "store": 4.0, "load": l2,
+          "dram": dram}
+
+_VOLTA, _AMPERE, _HOPPER = _latency(4, 22, 193, 400), _latency(4, 27, 200, 400), _latency(4, 27, 210, 480)
+_APPLE = _latency(3, 34, 180, 400)
+_X86 = {"float": 4.0, "half": 4.0, "int": 1.0, "dot": 4.0, "sfu": 13.0, "convert": 4.0, "load": 5.0}
+
+GPUS = (
+  GPU("A100", "sm_80", 108, 1.41, 1555, 4800, 2048, 32, _rates(2, 2), _AMPERE),
+  GPU("RTX 3090", "sm_86", 82, 1.695, 936, 2400, 1536, 16, _rates(4, 2), _AMPERE),
+  GPU("RTX 3070", "sm_86", 46, 1.725, 448, 1600, 1536, 16, _rates(4, 2), _AMPERE),
+  GPU("Orin", "sm_87", 16, 1.3, 205, 700, 1536, 16, _rates(4, 2), _AMPERE),
+  GPU("RTX 4090", "sm_89", 128, 2.52, 1008, 5000, 1536, 24, _rates(4, 2), _AMPERE),
+  GPU("H100", "sm_90", 132, 1.83, 3350, 5500, 2048, 32, _rates(4, 2), _HOPPER),
+  GPU("B200", "sm_100", 148, 1.85, 8000, 10000, 2048, 32, _rates(4, 2), _HOPPER),
+  GPU("RTX 5090", "sm_120", 170, 2.41, 1792, 8000, 1536, 24, _rates(4, 4), _HOPPER),
+  GPU("QV100", "sm_70", 80, 1.132, 870, 2500, 2048, 32, _rates(2, 2), _VOLTA),
+  *(GPU(name, arch, cores, clock, dram, 2.5 * dram, 1024, 24, _rates(4, 2), _APPLE, 53248, 2.0)
+    for name, arch, cores, clock, dram in (
+      ("M1", "Apple7", 8, 1.278, 68), ("M1 Max", "Apple7", 32, 1.296, 400), ("M2", "Apple8", 10, 1.398, 100),
+      ("M2 Max", "Apple8", 38, 1.398, 400), ("M3", "Apple9", 10, 1.38, 100), ("M3 Max", "Apple9", 40, 1.38, 400),
+      ("M4", "Apple9", 10, 1.47, 120), ("M4 Max", "Apple9", 40, 1.58, 546))),
+)
+CPUS = (
+  CPU("Zen 4, 2 cores", "x86-64-v4", 2, 3.7, 64, 5.0, 2.0, 1.0, 25, 40, _X86),
+  CPU("AVX2, 4 cores", "x86-64-v3", 4, 3.5, 32, 4.0, 2.0, 2.0, 15, 35, _X86),
+  CPU("M1 P-cores", "arm64", 4, 3.2, 16, 6.0, 4.0, 3.0, 40, 60, _X86 | {"float": 3.0}),
+)
+
+def cards(target: Target) -> list[GPU | CPU]:
+  """Those of an architecture, the first of which stands for it; none for one that is not known."""
+  if target.device == "CPU":
+    family, _, features = target.arch.partition(",")
+    arch = family if family == "arm64" else "x86-64-v3" if "x86-64-v3" in features else "x86-64-v4"
+    return [card for card in CPUS if card.arch == arch]
+  return [card for card in GPUS if card.arch == target.arch]
+
+def named(name: str) -> list[GPU | CPU]:
+  """Those whose name it is, in any case, with or without blanks; else those whose name begins so."""
+  def plain(text: str) -> str: return text.lower().replace(" ", "").replace("-", "")
+  known: list[GPU | CPU] = [*GPUS, *CPUS]
+  return [card for card in known if plain(card.name) == plain(name)] or \
+         [card for card in known if plain(card.name).startswith(plain(name))]

@@ -1,0 +1,145 @@
+"""
+How a kernel's loads and stores fall on memory, read off its linear program: how wide they are, how often a thread does
+them, and how many cache lines and sectors the threads of a warp touch together.
+"""
+from __future__ import annotations
+import math, operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+import numpy as np
+from tinygrad.dtype import AddrSpace
+from tinygrad.uop.ops import Ops, UOp
+
+WARP = 32
+LINE, SECTOR = 128, 32  # bytes: of a GPU's caches, and what they move at least
+
+@dataclass(frozen=True)
+class Access:
+  """
+  A load or a store of an argument.
+
+  width: bytes of a thread; trips: how often a thread does it; lines, sectors: that a request of a warp touches, on
+  average; wanted: distinct bytes of it.
+  """
+  slot: int
+  store: bool
+  width: int
+  trips: int
+  lines: float
+  sectors: float
+  wanted: float
+
+  @property
+  def useful(self) -> float:
+    """The share of the bytes of the sectors touched which a thread wants."""
+    return self.wanted / (self.sectors * SECTOR)
+
+# *** indices ***
+
+BINARY: dict[Ops, Any] = {
+  Ops.ADD: operator.add, Ops.MUL: operator.mul, Ops.SUB: operator.sub, Ops.SHL: operator.lshift,
+  Ops.SHR: operator.rshift, Ops.AND: operator.and_, Ops.OR: operator.or_, Ops.XOR: operator.xor,
+  Ops.CMPLT: operator.lt, Ops.CMPNE: operator.ne, Ops.CMPEQ: operator.eq, Ops.MAX: np.maximum,
+  Ops.FLOORDIV: operator.floordiv, Ops.FLOORMOD: operator.mod, Ops.CDIV: operator.floordiv, Ops.CMOD: operator.mod}
+Values = dict[UOp, Any]
+
+def values(u: UOp, known: Values) -> Any:
+  """
+  An index for all threads and steps at once; what it is made of goes into `known`.
+
+  A number in memory is taken for where it is, a float in an index for 0, a variable that has no value for its least.
+  """
+  if u in known: return known[u]
+  if u.op is Ops.CONST: found = np.int64(u.val)
+  elif u.op is Ops.LOAD: found = values(u.src[0].src[1], known) if len(u.src[0].src) > 1 else np.int64(0)
+  elif u.op in (Ops.PARAM, Ops.RANGE, Ops.SPECIAL): found = np.int64(u.vmin)
+  elif u.op is Ops.INDEX: found = values(u.src[0], known) + values(u.src[1], known)  # of numbers loaded together
+  elif u.op in (Ops.CAST, Ops.AFTER): found = values(u.src[0], known)
+  elif u.op is Ops.NEG: found = -values(u.src[0], known)
+  elif u.op is Ops.WHERE: found = np.where(*[values(s, known) for s in u.src])
+  elif u.op is Ops.MULACC: found = values(u.src[0], known) * values(u.src[1], known) + values(u.src[2], known)
+  elif u.op in BINARY: found = BINARY[u.op](*[values(s, known) for s in u.src])
+  else: found = np.int64(0)
+  known[u] = found
+  return found
+
+def number(u: UOp, variables: Mapping[str, int]) -> int:
+  """A size: of a loop, of a grid."""
+  known: Values = {x: np.int64(variables[x.arg.name]) for x in u.toposort()
+                   if x.op is Ops.PARAM and getattr(x.arg, "name", None) in variables}
+  return int(values(u, known))
+
+def argument(u: UOp) -> UOp|None:
+  """The argument of the kernel that a load or a store's place is in; None for memory of its own."""
+  while u.op is not Ops.PARAM and u.src: u = u.src[0]
+  return u if u.op is Ops.PARAM and u.addrspace is AddrSpace.GLOBAL else None
+
+# *** threads ***
+
+def local_size(uops: Sequence[UOp], variables: Mapping[str, int]) -> int:
+  """Threads of a group."""
+  return math.prod(number(u.src[0], variables) for u in uops if u.op is Ops.SPECIAL and u.arg.startswith("lidx"))
+
+def _threads(uops: Sequence[UOp], variables: Mapping[str, int]) -> Values:
+  """SPECIALs -> their values for each thread of a group, (threads, 1), in the order in which hardware numbers them."""
+  known, step, group = Values(), 1, local_size(uops, variables)
+  for u in sorted((u for u in uops if u.op is Ops.SPECIAL), key=lambda u: u.arg):
+    size = number(u.src[0], variables)
+    if u.arg.startswith("lidx"):
+      known[u] = np.arange(group)[:, None] // step % size
+      step *= size
+    else: known[u] = np.int64((size - 1) // 2)  # a group in the middle
+  for u in uops:
+    if u.op is Ops.PARAM and u.addrspace is AddrSpace.ALU: known[u] = np.int64(variables.get(u.arg.name, u.vmin))
+  return known
+
+def _distinct(places: np.ndarray) -> np.ndarray:
+  """Of each column of (threads, steps): how many different numbers it has."""
+  places = np.sort(places, axis=0)
+  return 1 + np.count_nonzero(np.diff(places, axis=0), axis=0)
+
+def _spans(at: np.ndarray, width: int, unit: int) -> float:
+  """Units of memory that a request touches, on average: of threads that each want `width` bytes from `at` on."""
+  first = at // unit
+  last = (at + width - 1) // unit
+  if (first == last).all(): return float(_distinct(first).mean())
+  between = [first + i for i in range(int((last - first).max()) + 1)]
+  return float(_distinct(np.concatenate([np.minimum(x, last) for x in between])).mean())
+
+def accesses(uops: Sequence[UOp], variables: Mapping[str, int] | None = None, samples: int = 16, warps: int = 4
+             ) -> list[Access]:
+  """
+  All loads from arguments and stores to them.
+
+  variables: values of the kernel's; samples: steps of the loops around one that are looked at, warps: of a group.
+  """
+  variables = variables or {}
+  found, loops, sizes, threads = [], list[UOp](), list[int](), _threads(uops, variables)
+  group = min(local_size(uops, variables), warps * WARP)
+  threads = {u: v[:group] if np.ndim(v) else v for u, v in threads.items()}
+  of_loops: dict[tuple[UOp, ...], Values] = {}
+  for u in uops:
+    if u.op is Ops.RANGE:
+      loops.append(u)
+      sizes.append(max(number(u.src[0], variables), 0))
+    elif u.op is Ops.END:
+      loops.pop()
+      sizes.pop()
+    elif u.op in (Ops.LOAD, Ops.STORE) and (buf := argument(u)) is not None and len(u.src[0].src) > 1:
+      trips, index, item = math.prod(sizes), u.src[0].src[1], buf.dtype.itemsize
+      if (key := tuple(loops)) not in of_loops:
+        steps = np.unique(np.linspace(0, max(trips - 1, 0), min(max(trips, 1), samples)).astype(np.int64))
+        of_loops[key], inner = dict(threads), 1
+        for r, size in zip(reversed(loops), reversed(sizes)):
+          of_loops[key][r] = steps[None] // inner % max(size, 1)
+          inner *= max(size, 1)
+      known = of_loops[key]
+      width = (u if u.op is Ops.LOAD else u.src[1]).max_numel() * item
+      shape = np.broadcast_shapes((group, 1), *(np.shape(known[r]) for r in loops))
+      at = np.broadcast_to(values(index, known), shape) * item
+      warp = [at[first:first + WARP] for first in range(0, group, WARP)]
+      lines, sectors = (sum(_spans(part, width, unit) for part in warp) / len(warp) for unit in (LINE, SECTOR))
+      wanted = width * sum(float(_distinct(part).mean()) for part in warp) / len(warp)
+      found.append(Access(buf.arg.slot, u.op is Ops.STORE, width, trips, lines, sectors, wanted))
+  return found
