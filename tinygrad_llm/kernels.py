@@ -81,7 +81,7 @@ def report(target: str, step: list[Program], card: GPU | CPU | None = None) -> d
   read, * for the layer's number; else kv (the cache) or act (activations). types: of those tensors. opts: OP:axis:arg
   each. load_bytes: how wide most bytes of the weights, or of the cache, are loaded. registers, stack: of a thread, on
   CUDA; a stack above 0 is spilled registers. serial: steps of the longest loops that a thread goes through. lines:
-  cache lines that a load of a warp touches, of what most bytes are loaded from, and of everything else; null without
+  cache lines that a load of a warp touches, of the largest argument that is loaded, and of all others; null without
   warps. nodes: of the kernel's graph when its loops are chosen, when they are expanded and all is lowered, which is
   what compiling takes its time for, and instructions in the end; of the largest.
   """

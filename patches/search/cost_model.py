@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.patches.search.dependency_chain import chain
 from tinygrad_llm.patches.search.hardware import CPU, GPU
-from tinygrad_llm.patches.search.instructions import Instruction, instructions
+from tinygrad_llm.patches.search.instructions import Instruction, instructions, serial_steps
 from tinygrad_llm.patches.search.memory_access import LINE, WARP, Access, accesses, local_size, number
+from tinygrad_llm.patches.search.sass import executed
 
 EFFICIENCY = 0.92  # of a memory's bandwidth: what a plain read reaches
 OVERLAP = 1.5      # how well memory, instructions and waiting go on at the same time
-FULL = 64          # warps of a multiprocessor that hide each other's waits
+FULL = 32          # warps of a multiprocessor that hide half of each other's waits
 
 @dataclass(frozen=True)
 class Estimate:
@@ -27,25 +28,33 @@ class Estimate:
 class Work:
   """
   What a kernel does. blocks, threads: of its grid, and of each block (CPU: threads, and 1); nbytes: that it moves from
-  and to memory, each once; registers: of a thread, None before it is compiled.
+  and to memory, each once; registers, issued: of a thread, and what it executes by pipe, None before it is compiled.
   """
   blocks: int
   threads: int
   nbytes: int
   registers: int|None
+  issued: Mapping[str, float]|None
   accesses: tuple[Access, ...]
   instructions: tuple[Instruction, ...]
   uops: tuple[UOp, ...]
   variables: Mapping[str, int]
 
-def work(uops: Sequence[UOp], nbytes: int, variables: Mapping[str, int] | None = None, registers: int|None = None
-         ) -> Work:
-  """Of a linear program, at the values of its variables."""
+def work(uops: Sequence[UOp], nbytes: int, variables: Mapping[str, int] | None = None, registers: int|None = None,
+         code: str|None = None) -> Work:
+  """Of a linear program, at the values of its variables. code: its machine code, as cuobjdump writes it."""
   variables = variables or {}
   blocks = math.prod(number(u.src[0], variables) for u in uops if u.op is Ops.SPECIAL and not u.arg.startswith("lidx"))
   shares = [int(u.vmax) + 1 for u in uops if u.op is Ops.PARAM and getattr(u.arg, "name", None) == "core_id"]
-  return Work(blocks * math.prod(shares), local_size(uops, variables), nbytes, registers,
-              tuple(accesses(uops, variables)), tuple(instructions(uops, variables)), tuple(uops), variables)
+  touched = tuple(accesses(uops, variables))
+  loads, steps = [a.trips for a in touched if not a.store], serial_steps(uops, variables)
+  issued = executed(code, sum(loads), steps // max((_length(u, variables) for u in uops), default=1)) if code else None
+  return Work(blocks * math.prod(shares), local_size(uops, variables), nbytes, registers, issued, touched,
+              tuple(instructions(uops, variables)), tuple(uops), variables)
+
+def _length(u: UOp, variables: Mapping[str, int]) -> int:
+  """Of a loop; 1 of anything else."""
+  return max(number(u.src[0], variables), 1) if u.op is Ops.RANGE else 1
 
 def estimate(w: Work, card: GPU | CPU) -> Estimate:
   """Of a kernel alone on a card, its data in memory."""
@@ -64,10 +73,9 @@ def _on_gpu(w: Work, card: GPU) -> dict[str, float]:
                     card.registers // (max(w.registers or 32, 16) * warps * WARP)))
   each = w.blocks / card.multiprocessors
   busiest = (each + math.ceil(each)) / 2  # blocks of a multiprocessor: one that has fewer warps is no faster for it
-  issued = Counter[str]()
-  for i in w.instructions: issued[i.pipe] += i.trips * (1 if i.pipe == "shared" else i.lanes)
+  issued = w.issued or by_pipe(w.instructions)
   arithmetic = sum(n / card.rates[kind] for kind, n in issued.items() if kind in card.rates)
-  lines = issued["shared"] + sum(a.trips * max(a.lines, a.wanted / LINE) for a in w.accesses)
+  lines = issued.get("shared", 0) + sum(a.trips * max(a.lines, a.wanted / LINE) for a in w.accesses)
   executed = busiest * warps * _together((arithmetic, lines), 1 + warps * min(busiest, held) / FULL)
   waits = chain(w.uops, card.latency, w.variables).in_order * max(1.0, busiest / held)
   waits += card.latency["dram"] - card.latency["load"]  # the first load finds nothing in a cache
@@ -75,6 +83,12 @@ def _on_gpu(w: Work, card: GPU) -> dict[str, float]:
   l2 = warps * w.blocks * sum(a.trips * a.wanted for a in w.accesses) / card.l2 * 1e-3
   return {"memory" if dram > l2 else "L2": max(dram, l2), "latency": waits * cycle,
           "arithmetic" if arithmetic > lines else "cache lines": executed * cycle}
+
+def by_pipe(found: Iterable[Instruction]) -> Counter[str]:
+  """What a thread of a GPU executes: arithmetic takes the numbers of a vector one by one."""
+  issued = Counter[str]()
+  for i in found: issued[i.pipe] += i.trips * (1 if i.pipe == "shared" else i.lanes)
+  return issued
 
 def _on_cpu(w: Work, card: CPU) -> dict[str, float]:
   rounds, cycle = math.ceil(w.blocks / card.cores), 1e-3 / card.clock

@@ -179,13 +179,17 @@ def test_json_and_table(small, as_json):
   found = json.loads(as_json)
   assert as_json.count("\n") == 1
   assert {"target", "kernels", "bytes", "roles"} <= found.keys()
-  keys = {"role", "count", "bytes", "opts", "global_size", "local_size", "registers", "stack", "load_bytes", "nodes"}
+  keys = {"role", "count", "bytes", "opts", "global_size", "local_size", "registers", "stack", "load_bytes", "nodes",
+          "serial", "lines", "estimate_us", "bound"}
   assert all(keys <= row.keys() for row in found["roles"])
+  assert found["estimate_us"] == pytest.approx(sum(row["estimate_us"] for row in found["roles"]), abs=0.1)
   assert {row["registers"] for row in found["roles"]} == {None}
   lines = run("-m", small).stdout.splitlines()
-  assert lines[0].split() == "n MB role types opts global local regs stack load".split()
-  assert len(lines) == len(found["roles"]) + 2
-  assert f"{found['kernels']} kernels" in lines[-1]
+  head = "n MB est us bound role types opts global local serial regs stack load lines"
+  assert lines[0].split() == head.split()
+  assert len(lines) == len(found["roles"]) + 3
+  assert f"{found['kernels']} kernels" in lines[-2]
+  assert lines[-1].startswith(f"estimate, not measured, for {found['card']}: ")
 
 def test_source(small, as_json):
   row = json.loads(as_json)["roles"][-1]

@@ -6,8 +6,6 @@ Everything is read off the lowered kernel (its list of UOps), the source, and fo
 import dataclasses
 import math
 import re
-import subprocess
-import tempfile
 from collections.abc import Iterable
 
 import numpy as np
@@ -77,13 +75,6 @@ def needed_ops(ast: UOp, ren: Renderer, weights: int) -> float:
 
 # *** the code
 
-def _sass(binary: bytes) -> str:
-  with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-    file.write(binary)
-    file.flush()
-    tool = str(cuda.cuobjdump())  # its helper nvdisasm is beside it
-    return subprocess.run([tool, "--dump-sass", file.name], capture_output=True, text=True, check=True).stdout
-
 def forbidden(program: UOp, ren: Renderer, weights: int) -> list[str]:
   """
   What has no place in a product with a matrix: division, double precision, a conversion of an integer a weight.
@@ -105,7 +96,7 @@ def forbidden(program: UOp, ren: Renderer, weights: int) -> list[str]:
   threads = math.prod(sizes[0]) * math.prod(sizes[1] or (1,))
   found += [f"{name} {n * threads / weights:.3f} a weight" for name, n in few.items() if n * threads * 32 >= weights]
   if binary and binary[0].arg[:4] == b"\x7fELF" and cuda.cuobjdump() is not None:
-    sass = _sass(binary[0].arg)
+    assert (sass := cuda.sass(binary[0].arg)) is not None, "nvdisasm is missing"
     wrong = ["DADD", "DMUL", "DFMA", r"F2F\.F64", "I2F", "LDL", "STL", "RET"]  # RET: of a function; EXIT: of a kernel
     if not few["RECIPROCAL"]: wrong.append(r"MUFU\.RCP")
     found += [name for name in wrong if re.search(rf"\b{name}\b", sass)]

@@ -6,14 +6,23 @@ from tinygrad_llm.errors import InputError
 WHEELS = "nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-cuobjdump"
 EM_CUDA = 190  # e_machine of a cubin, which is an ELF file
 
-def resources(binary: bytes) -> tuple[int, int] | tuple[None, None]:
-  """Registers of a thread and bytes of its stack, where they hold what registers do not; None if it is no cubin."""
+def _dump(binary: bytes, what: str) -> str | None:
+  """What cuobjdump says of a cubin; None if it is none, or the program (or its helper nvdisasm) is missing."""
   if binary[:4] != b"\x7fELF" or int.from_bytes(binary[18:20], "little") != EM_CUDA or not (tool := cuobjdump()):
-    return None, None
+    return None
   with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
     file.write(binary)
     file.flush()
-    text = subprocess.run([tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True).stdout
+    done = subprocess.run([tool, what, file.name], capture_output=True, text=True)
+  return done.stdout if done.returncode == 0 else None
+
+def sass(binary: bytes) -> str | None:
+  """The machine code of a cubin as text; None where nothing can read it."""
+  return _dump(binary, "--dump-sass")
+
+def resources(binary: bytes) -> tuple[int, int] | tuple[None, None]:
+  """Registers of a thread and bytes of its stack, where they hold what registers do not; None if it is no cubin."""
+  if (text := _dump(binary, "--dump-resource-usage")) is None: return None, None
   found = re.findall(r"REG:(\d+) STACK:(\d+)", text)
   return max(int(r) for r, _ in found), max(int(s) for _, s in found)
 

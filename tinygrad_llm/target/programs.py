@@ -17,7 +17,7 @@ from tinygrad_llm.patches.search import cost_model
 from tinygrad_llm.patches.search.hardware import CPU, GPU
 from tinygrad_llm.patches.search.instructions import serial_steps
 from tinygrad_llm.patches.search.memory_access import Access, accesses, local_size
-from tinygrad_llm.target.cuda import resources
+from tinygrad_llm.target.cuda import resources, sass
 
 class _Schedules:
   """Takes the schedules that tinygrad would run."""
@@ -44,7 +44,7 @@ def scheduled(function: Callable[..., Any], *inputs: Tensor | UOp) -> tuple[UOp,
 
 def compiled(linear: UOp) -> UOp:
   """A schedule whose kernels are lowered and compiled; no cache has any."""
-  with _from_scratch(): return realize.lower_and_compile(linear)
+  with from_scratch(): return realize.lower_and_compile(linear)
 
 def capture(function: Callable[..., Any], *inputs: Tensor | UOp) -> tuple[UOp, dict[str, int]]:
   """The compiled linear schedule of what function(*inputs) returns, and the values of its variables. Nothing runs."""
@@ -54,7 +54,7 @@ def capture(function: Callable[..., Any], *inputs: Tensor | UOp) -> tuple[UOp, d
 _lowered: dict[tuple, UOp] = {}
 
 @contextmanager
-def _from_scratch(known_here: bool = True) -> Iterator[None]:
+def from_scratch(known_here: bool = True) -> Iterator[None]:
   """
   Kernels are lowered in here, unless that was done in here (known_here: False lowers those again): others, known from a
   cache, may lack instructions.
@@ -79,7 +79,7 @@ def programs(linear: UOp, variables: dict[str, int], weights: Mapping[UOp, Rows]
 def lowered(call: UOp) -> UOp:
   """A call of a schedule with its kernel lowered and compiled, in this process and anew."""
   assert (found := realize._get_call_to_compile(call)) is not None
-  with _from_scratch(known_here=False): return call.replace(src=(codegen.to_program(*found), *call.src[1:]))
+  with from_scratch(known_here=False): return call.replace(src=(codegen.to_program(*found), *call.src[1:]))
 
 class Rows(NamedTuple):
   """What a buffer of weights holds: their quantised type, and the tensors of the file, in order."""
@@ -146,19 +146,21 @@ class Program:
 
   def lines(self) -> list[float | None] | None:
     """
-    Cache lines that a load of a warp touches, on average: of the argument that most bytes are loaded from, and of all
-    others. None where there are no warps.
+    Cache lines that a load of a warp touches, on average: of the largest argument that is loaded, and of all others.
+
+    None where there are no warps.
     """
     uops = self.linear.src
     if local_size(uops, self.variables) == 1: return None
-    loads, moved = [a for a in accesses(uops, self.variables) if not a.store], Counter[int]()
-    for a in loads: moved[a.slot] += round(a.wanted * a.trips)
-    most = max(moved, key=lambda slot: (moved[slot], slot), default=None)
-    return [_lines(a for a in loads if (a.slot == most) is main) for main in (True, False)]
+    loads = [a for a in accesses(uops, self.variables) if not a.store]
+    sizes = {u.arg.slot: u.max_numel() * u.dtype.itemsize for u in uops if u.op is Ops.PARAM}
+    largest = max((a.slot for a in loads), key=lambda slot: (sizes[slot], slot), default=None)
+    return [_lines(a for a in loads if (a.slot == largest) is main) for main in (True, False)]
 
   def estimate(self, card: GPU | CPU) -> cost_model.Estimate:
     """What it will take on a card, by the cost model."""
-    return cost_model.estimate(cost_model.work(self.linear.src, self.nbytes, self.variables, self.resources[0]), card)
+    registers, code = self.resources[0], sass(self.program.src[-1].arg)
+    return cost_model.estimate(cost_model.work(self.linear.src, self.nbytes, self.variables, registers, code), card)
 
 def _lines(loads: Iterable[Access]) -> float | None:
   lines, trips = 0.0, 0

@@ -1,0 +1,238 @@
+"""What the cost model reads off kernels, and whether it ranks them as hardware and a simulator do."""
+import dataclasses
+import itertools
+import json
+import pathlib
+
+import child
+import gpu_renderers
+import gpu_schedules
+import pytest
+from bench import schedules
+from kernel_cases import has_cuda_wheels
+from synthetic import SHAPES, write_model
+from tinygrad import Tensor, Variable
+from tinygrad.codegen.opt import Opt, OptOps
+from tinygrad.helpers import Target
+from tinygrad_llm.kernels import decode_programs
+from tinygrad_llm.patches.search import cost_model, hardware
+from tinygrad_llm.patches.search.dependency_chain import chain
+from tinygrad_llm.patches.search.instructions import instructions, serial_steps
+from tinygrad_llm.patches.search.memory_access import accesses
+from tinygrad_llm.patches.search.sass import executed
+from tinygrad_llm.target import cuda
+from tinygrad_llm.target.device import open_target
+from tinygrad_llm.target.programs import compiled
+
+CARD = hardware.named("A100")[0]
+
+def kernel(y: Tensor, *opts: Opt) -> list:
+  """The linear program of a tensor's last kernel for CUDA."""
+  linear, _ = y.linear_with_vars()
+  ast = linear.src[-1].src[0]
+  return gpu_renderers.lowered(ast.replace(arg=dataclasses.replace(ast.arg, opts_to_apply=opts)), "CUDA")
+
+def estimate(uops: list, nbytes: int, card=CARD, **variables: int) -> cost_model.Estimate:
+  return cost_model.estimate(cost_model.work(uops, nbytes, variables), card)
+
+# *** what is read off a kernel ***
+
+LOCAL = Opt(OptOps.LOCAL, 0, 32)
+
+@pytest.mark.parametrize(("step", "lines", "sectors"), [(1, 1, 4), (2, 2, 8), (8, 8, 32), (32, 32, 32), (1024, 32, 32)])
+def test_lines_of_a_warp(step, lines, sectors):
+  """Floats that are `step` apart, a thread each."""
+  load, = [a for a in accesses(kernel(Tensor.empty(64, step)[:, 0] + 1, LOCAL)) if not a.store]
+  assert (load.width, load.lines, load.sectors, load.wanted) == (4, lines, sectors, 128)
+  assert load.useful == 128 / (sectors * 32)
+
+def test_lines_of_wide_loads():
+  """Four floats a thread, side by side, and all threads the same."""
+  uops = kernel(Tensor.empty(64, 4) + Tensor.empty(4), Opt(OptOps.UPCAST, 1, 4), LOCAL)
+  found = sorted((a.width, a.lines, a.wanted) for a in accesses(uops) if not a.store)
+  assert found == [(16, 1, 16), (16, 4, 512)]
+
+def test_steps_of_loops():
+  start = Variable("start", 1, 4096)
+  uops = kernel(Tensor.empty(4096, 8)[:start.bind(77)].sum(0), Opt(OptOps.LOCAL, 0, 8))
+  assert serial_steps(uops, {"start": 1000}) == 1000
+  assert serial_steps(uops, {"start": 7}) == 7
+  assert {a.trips for a in accesses(uops, {"start": 1000}) if not a.store} == {1000}
+  assert serial_steps(kernel(Tensor.empty(64) + 1, LOCAL)) == 1
+
+def test_instructions_by_pipe():
+  def counted(y: Tensor, *opts: Opt) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for i in instructions(kernel(y, *opts)):
+      if not i.address: found[i.pipe] = found.get(i.pipe, 0) + i.trips * i.lanes
+    return found
+  a, b = Tensor.empty(64), Tensor.empty(64)
+  assert counted(a * b + 1, LOCAL) == {"load": 2, "float": 1, "store": 1}  # one instruction: a product that is added to
+  assert counted(a.exp2(), LOCAL) == {"load": 1, "sfu": 1, "store": 1}
+  assert counted(a.maximum(b), LOCAL) == {"load": 2, "float": 1, "store": 1}
+  assert counted(a.cast("half"), LOCAL) == {"load": 1, "half": 1, "store": 1}
+  assert counted(a.cast("int"), LOCAL) == {"load": 1, "convert": 1, "store": 1}
+  summed = counted(Tensor.empty(32, 1000).sum(1), LOCAL)
+  assert (summed["load"], summed["float"]) == (1000, 1000)
+
+def test_the_chain_of_a_sum():
+  """A step waits for the sum before it; eight loads are under way at once."""
+  latency = {"float": 4.0, "load": 100.0}
+  found = [chain(kernel(Tensor.empty(32, n).sum(1), LOCAL), latency) for n in (4096, 8192)]
+  assert found[1].sums == 2 * found[0].sums == 4 * 8192
+  assert found[1].in_order == pytest.approx(2 * found[0].in_order, rel=0.01)
+  assert found[0].in_order == pytest.approx(4096 / 8 * (100 + 4 + 7 * 4), rel=0.02)
+  assert chain(kernel(Tensor.empty(64) + 1, LOCAL), latency).sums == 0
+
+# *** what follows of it ***
+
+def test_more_of_anything_takes_longer():
+  read = kernel(Tensor.empty(1 << 22) + 1, Opt(OptOps.UPCAST, 0, 4), Opt(OptOps.LOCAL, 0, 256))
+  assert estimate(read, 1 << 25).bound == "memory"
+  times = [estimate(read, nbytes).us for nbytes in (1 << 25, 1 << 26, 1 << 28)]
+  assert times == sorted(times)
+  strided = kernel(Tensor.empty(1 << 17, 32)[:, 0] + 1, LOCAL)
+  assert estimate(strided, 1 << 20).us > estimate(kernel(Tensor.empty(1 << 17) + 1, LOCAL), 1 << 20).us
+  start = Variable("start", 1, 65536)
+  few = kernel(Tensor.empty(65536, 8)[:start.bind(5)].max(0), Opt(OptOps.LOCAL, 0, 8))
+  assert estimate(few, 0, start=60000).bound == "latency"
+  assert estimate(few, 0, start=60000).us > 10 * estimate(few, 0, start=1000).us
+
+def test_a_plain_read_reaches_the_bandwidth():
+  read = kernel(Tensor.empty(1 << 26) + 1, Opt(OptOps.UPCAST, 0, 4), Opt(OptOps.LOCAL, 0, 256))
+  for card in hardware.GPUS:
+    nbytes = 1 << 29
+    assert 0.7 <= nbytes / card.dram * 1e-3 / estimate(read, nbytes, card).us <= 1, card.name
+
+def test_cards():
+  assert hardware.named("rtx4090") == hardware.named("RTX 4090") != []
+  assert [card.name for card in hardware.named("m1max")] == ["M1 Max"]
+  assert hardware.named("nothing") == []
+  assert hardware.cards(Target("NULL", "CUDA", "sm_86"))[0].name == "RTX 3090"
+  assert hardware.cards(Target("CPU", "CLANG", "x86_64,x86-64-v3"))[0].arch == "x86-64-v3"
+  assert hardware.cards(Target("NULL", "CUDA", "sm_75")) == []
+  names = [card.name for card in (*hardware.GPUS, *hardware.CPUS)]
+  assert len(set(names)) == len(names)
+
+# *** against machine code ***
+
+def counted(path: str) -> list[tuple[str, float, float]]:
+  """Instructions of each kernel of a step, by its linear program and by its machine code. For a child."""
+  open_target("CUDA:sm_80")
+  found = []
+  for p in decode_programs(path, depth=1023):
+    w = cost_model.work(p.linear.src, p.nbytes, p.variables, code=cuda.sass(p.program.src[-1].arg))
+    assert w.issued is not None, p.name
+    guess = cost_model.by_pipe(w.instructions)
+    found.append((p.name, *(sum(c.get(pipe, 0) for pipe in ("int", "float", "half", "sfu")) + 20 * c.get("divide", 0)
+                            for c in (guess, w.issued))))
+  return found
+
+def test_instructions_are_those_of_the_machine_code(step):
+  """Arithmetic within a third, of kernels that have some; the loops of the code are understood, unrolled or not."""
+  for name, guess, real in child.call(counted, step).value:
+    if real > 500: assert real / 1.34 <= guess <= 1.34 * real, (name, guess, real)
+
+@pytest.mark.parametrize(("code", "loads", "found"), [
+  ("/*0000*/ LDG.E R1, [R2.64] ;\n/*0010*/ FADD R1, R1, 1 ;\n/*0020*/ STG.E [R2.64], R1 ;\n/*0030*/ EXIT ;", 1,
+   {"load": 1, "float": 1, "store": 1, "branch": 1}),
+  # four steps a turn and the rest one by one: all are counted in the former
+  ("/*0000*/ MOV R1, RZ ;\n/*0010*/ LDG.E R3, [R2.64] ;\n/*0020*/ LDG.E R4, [R2.64] ;\n/*0030*/ FADD R1, R1, R3 ;\n"
+   "/*0040*/ FADD R1, R1, R4 ;\n/*0050*/ @P1 BRA 0x10 ;\n/*0060*/ LDG.E R3, [R2.64] ;\n/*0070*/ @!P0 BRA 0x60 ;\n"
+   "/*0080*/ EXIT ;\n/*0090*/ BRA 0x90 ;\n/*00a0*/ NOP ;", 1000,
+   {"load": 1000, "float": 1000, "branch": 501, "int": 1}),
+  ("/*0000*/ FADD R1, R1, R3 ;\n/*0010*/ @P1 BRA 0x0 ;", 5, None)])  # a loop that nothing counts
+def test_machine_code(code, loads, found):
+  assert executed(code, loads) == found
+
+# *** against a simulator ***
+
+# 80 multiprocessors; matrices of 512 rows and more on a quarter of them. Microseconds at 1.132 GHz
+SIMULATED = {"Q4_K": 10.81, "Q4_K, 4096 rows": 67.58, "Q4_K, 2 rows a thread": 13.9, "Q4_K, 1 row a thread": 19.29,
+             "Q4_K, x side by side": 7.81, "Q4_K, 8-bit x": 6.64, "Q6_K": 12.39, "scores": 17.0, "maximum": 34.0,
+             "exp": 2.0, "sum": 30.0, "values": 42.0, "norm": 5.0}
+ROUNDED = {"exp": 0.5, "norm": 0.5}  # microseconds: known no better
+NOISE = 1.3  # of the simulator
+
+def simulated_card(part: int = 1) -> hardware.GPU:
+  """
+  A card as it was simulated, or a part of one. The simulator runs PTX: a division of integers is one instruction.
+  """
+  card = hardware.named("QV100")[0]
+  return dataclasses.replace(card, rates=card.rates | {"divide": 0.5}, multiprocessors=card.multiprocessors // part,
+                             dram=card.dram / part, l2=card.l2 / part)
+
+def matvec(name: str, rows: int, side_by_side: bool = False) -> float:
+  """Microseconds on a quarter of the card. For a child, whose environment says what else is different."""
+  open_target("CUDA:sm_80")
+  y, packed, _ = gpu_schedules.product(name, rows, 2048)
+  linear, _ = y.linear_with_vars()
+  call = [c for c in linear.src if any(u.nbytes() >= packed.nbytes() for u in c.src[1:])][-1]
+  program = compiled(linear.replace(src=(call,))).src[0].src[0]
+  w = cost_model.work(program.src[1].src, packed.nbytes(), {}, cuda.resources(program.src[3].arg)[0])
+  if side_by_side:
+    near = (dataclasses.replace(a, lines=a.wanted / 128) if a.lines == 32 else a for a in w.accesses)
+    w = dataclasses.replace(w, accesses=tuple(near))
+  return cost_model.estimate(w, simulated_card(4)).us
+
+def decode_step(path: str) -> list[tuple[str, float]]:
+  """Names and microseconds of the kernels of a step at depth 1,023. For a child."""
+  open_target("CUDA:sm_80")
+  return [(p.name, cost_model.estimate(cost_model.work(p.linear.src, p.nbytes, p.variables, p.resources[0]),
+                                       simulated_card()).us) for p in decode_programs(path, depth=1023)]
+
+@pytest.fixture(scope="module")
+def step(tmp_path_factory) -> str:
+  """A layer with the heads of the 1B shape, for CUDA."""
+  if not has_cuda_wheels(): pytest.skip("NVIDIA makes no NVRTC wheel for this machine")
+  shape = SHAPES["llama-1b"] | {"layers": 1, "vocab": 320, "ffn": 256, "types": "Q8_0", "rope_freqs": False}
+  return str(write_model(tmp_path_factory.mktemp("simulated") / "model.gguf", **shape, header=True))
+
+@pytest.fixture(scope="module")
+def guesses(step) -> dict[str, float]:
+  kernels = child.call(decode_step, step).value
+  def of(start: str, n: int = 0) -> float: return [us for name, us in kernels if name.startswith(start)][n]
+  return {
+    "Q4_K": child.call(matvec, "Q4_K", 512).value, "Q4_K, 4096 rows": child.call(matvec, "Q4_K", 4096).value,
+    "Q4_K, 2 rows a thread": child.call(matvec, "Q4_K", 512, MV_ROWS_PER_THREAD="2").value,
+    "Q4_K, 1 row a thread": child.call(matvec, "Q4_K", 512, MV_ROWS_PER_THREAD="1").value,
+    "Q4_K, x side by side": child.call(matvec, "Q4_K", 512, True).value,
+    "Q4_K, 8-bit x": child.call(matvec, "Q4_K", 512, Q8_ACTIVATIONS="1").value,
+    "Q6_K": child.call(matvec, "Q6_K", 512).value, "scores": of("r_(start+1)_"), "maximum": of("r_8_4_(start+1)"),
+    "exp": of("E_(start+1)_"), "sum": of("r_8_4_(start+1)", -1), "values": of("r_4_2_4_16_4_(start+1)"),
+    "norm": of("r_16_128")}
+
+def test_ratios_of_simulated_kernels(guesses):
+  """Of any two, within 1.5 of what the simulator says, where that is known so well."""
+  wrong = []
+  for a, b in itertools.combinations(SIMULATED, 2):
+    ratio = guesses[a] / guesses[b]
+    low, high = ((SIMULATED[a] + s * ROUNDED.get(a, 0)) / (SIMULATED[b] - s * ROUNDED.get(b, 0)) for s in (-1, 1))
+    if not low / 1.5 <= ratio <= high * 1.5: wrong.append((a, b, ratio, low, high))
+  assert not wrong
+
+def test_ranks_of_simulated_kernels(guesses):
+  """Those whose times differ by more than the simulator's noise are in its order."""
+  for a, b in itertools.permutations(SIMULATED, 2):
+    if SIMULATED[a] * NOISE < SIMULATED[b]: assert guesses[a] < guesses[b], (a, b)
+  assert schedules.rank_correlation(*([x[name] for name in SIMULATED] for x in (SIMULATED, guesses))) >= 0.95
+
+# *** against a processor ***
+
+RECORDED = max(pathlib.Path(schedules.ROOT / "bench" / "results").glob("schedules-*.json"))
+
+@pytest.mark.parametrize("name", schedules.KERNELS)
+def test_ranks_of_timed_schedules(name):
+  """Every second of the recorded ones; bench/schedules.py times and compares all of them."""
+  rows = [row for row in json.loads(RECORDED.read_text())["schedules"] if row["kernel"] == name]
+  assert len(rows) >= 30
+  found = child.call(estimates_of, name, [row["opts"] for row in rows[::2]]).value
+  assert schedules.rank_correlation([row["us"] for row in rows[::2]], found) >= 0.8
+
+def estimates_of(name: str, schedules_opts: list) -> list[float]:
+  """For a child: microseconds of a kernel with each of these opts."""
+  open_target("CPU:x86-64-v4")
+  call, variables = schedules.call_of(schedules.KERNELS[name])
+  card, = [card for card in hardware.CPUS if card.arch == "x86-64-v4"]
+  return [schedules.estimate(schedules.lowered(call, tuple(Opt(OptOps[op], axis, arg) for op, axis, arg in opts)),
+                             variables, card).us for opts in schedules_opts]
