@@ -93,7 +93,7 @@ def _instruction(u: UOp, kind: str, trips: int, together: int, address: bool, al
 def _folded(uops: Sequence[UOp], users: Mapping[UOp, list[UOp]]) -> Iterator[UOp]:
   """
   What is a part of another instruction: a constant that is added to a place, a product that is added to something,
-  once, the comparison of a maximum, the rest of a division that is made anyway, one of two operations on bits.
+  once, the rest of a division that is made anyway, one of two operations on bits.
   """
   three, divided = set[UOp](), set[tuple[UOp, ...]]()
   for u in uops:
@@ -107,10 +107,7 @@ def _folded(uops: Sequence[UOp], users: Mapping[UOp, list[UOp]]) -> Iterator[UOp
       divided.add(u.src)
     elif u.op is Ops.ADD and dtypes.is_float(u.dtype):
       yield from [s for s in u.src if s.op is Ops.MUL and len(users[s]) == 1][:1]
-    else:
-      offset = u.op is Ops.ADD and any(map(is_const, u.src)) and all(x.op in (Ops.INDEX, Ops.SHRINK) for x in by)
-      maximum = u.op is Ops.CMPLT and by and all(x.op is Ops.WHERE and set(x.src[1:]) == set(u.src) for x in by)
-      if offset or maximum: yield u
+    elif u.op is Ops.ADD and any(map(is_const, u.src)) and all(x.op in (Ops.INDEX, Ops.SHRINK) for x in by): yield u
 
 def _addresses(uops: Sequence[UOp], users: Mapping[UOp, list[UOp]]) -> set[UOp]:
   """Integers that only say where something is, and those that no memory holds: compilers count them along."""
