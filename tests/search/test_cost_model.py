@@ -129,9 +129,9 @@ def counted(path: str) -> list[tuple[str, float, float]]:
   return found
 
 def test_instructions_are_those_of_the_machine_code(step):
-  """Arithmetic within a third, of kernels that have some; the loops of the code are understood, unrolled or not."""
+  """Arithmetic within 40%, of kernels that have some; the loops of the code are understood, unrolled or not."""
   for name, guess, real in child.call(counted, step).value:
-    if real > 500: assert real / 1.34 <= guess <= 1.34 * real, (name, guess, real)
+    if real > 500: assert real / 1.4 <= guess <= 1.4 * real, (name, guess, real)
 
 @pytest.mark.parametrize(("code", "loads", "found"), [
   ("/*0000*/ LDG.E R1, [R2.64] ;\n/*0010*/ FADD R1, R1, 1 ;\n/*0020*/ STG.E [R2.64], R1 ;\n/*0030*/ EXIT ;", 1,
