@@ -75,7 +75,8 @@ def report(target: str, step: list[Program], card: GPU | CPU | None = None) -> d
   """
   What --json prints. `bytes` and `ops` are tinygrad's estimates, of all `count` kernels of a row together.
 
-  card: what estimate_us is for, an estimate by patches/search of all `count` kernels, and bound, what bounds it.
+  card: what estimate_us is for, an estimate by patches/search of all `count` kernels, and bound, what bounds it; gbs is
+  its bandwidth.
 
   A row is all kernels that look the same; rows are in the order of the step. role: the tensors of the file that they
   read, * for the layer's number; else kv (the cache) or act (activations). types: of those tensors. opts: OP:axis:arg
@@ -99,7 +100,7 @@ def report(target: str, step: list[Program], card: GPU | CPU | None = None) -> d
                   "ops": count * row.pop("ops"), **row, "nodes": most,
                   "estimate_us": None if us is None else round(count * us, 2), "bound": bound})
   return {"target": target, "kernels": len(step), "bytes": sum(row["bytes"] for row in roles),
-          "ops": sum(row["ops"] for row in roles), "card": card.name if card else None,
+          "ops": sum(row["ops"] for row in roles), "card": {"name": card.name, "gbs": card.dram} if card else None,
           "estimate_us": round(sum(row["estimate_us"] for row in roles), 2) if card else None, "roles": roles}
 
 def _table(found: dict[str, Any], prompt: int, card: GPU | CPU | None) -> str:
@@ -119,10 +120,9 @@ def _table(found: dict[str, Any], prompt: int, card: GPU | CPU | None) -> str:
   lines.append(f"{found['target']}: {found['kernels']} kernels, {found['bytes'] / 1e6:.1f} MB and "
                f"{found['ops'] / 1e9:.2f} Gop a {unit}")
   if card is not None:
-    bandwidth = card.dram if isinstance(card, GPU) else card.dram[1]
-    least = found["bytes"] / bandwidth * 1e-3
+    least = found["bytes"] / card.dram * 1e-3
     lines.append(f"estimate, not measured, for {card.name}: {found['estimate_us']:,.0f} us a {unit}; its bytes at "
-                 f"{bandwidth:,} GB/s take {least:,.0f} us ({least / found['estimate_us']:.0%})")
+                 f"{card.dram:,} GB/s take {least:,.0f} us ({least / found['estimate_us']:.0%})")
   return "\n".join(lines)
 
 def _sources(step: list[Program], role: str) -> str:

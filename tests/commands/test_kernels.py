@@ -189,7 +189,7 @@ def test_json_and_table(small, as_json):
   assert lines[0].split() == head.split()
   assert len(lines) == len(found["roles"]) + 3
   assert f"{found['kernels']} kernels" in lines[-2]
-  assert lines[-1].startswith(f"estimate, not measured, for {found['card']}: ")
+  assert lines[-1].startswith(f"estimate, not measured, for {found['card']['name']}: ")
 
 def test_source(small, as_json):
   row = json.loads(as_json)["roles"][-1]
