@@ -1,9 +1,9 @@
 """
 Replays of captured steps with a time for each kernel.
 
-On the CPU a batch of dispatch.py runs as ever, with the clock read between its commands (some 30 ns each): the times are
-those of the step, caches and threads as they are in it. What is in no batch there, and every kernel of another device,
-is launched alone, in order, and waited for.
+On the CPU a batch of dispatch.py runs as ever, with the clock read between its commands: the times are those of the
+step, with caches and threads as they are in it. What is in no batch there, and every kernel of another device, is
+launched alone, in order, and waited for.
 """
 from __future__ import annotations
 import ctypes, functools, time
