@@ -399,6 +399,9 @@ def _main() -> None:
   if args.html is not None: _check_page(args.html)
   from tinygrad_llm.target.device import check_device
   device, models = check_device(), []
+  if args.profile:
+    from tinygrad_llm.engine import profile
+    profile.check_device(device)
   from tinygrad_llm.engine.llm import check_metadata
   for model in args.model or [None]:
     info = ModelInfo.from_gguf(open_gguf(path := resolve(model, check_metadata)))

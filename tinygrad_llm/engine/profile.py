@@ -4,8 +4,8 @@ Where the time of a step goes: each of its kernels, and the host around them.
 On the CPU kernels are timed in the step itself, by a clock that is read between them; what is left of the time of these
 steps is the host's: Python between two steps and batches, threads that wake up, the token in, the logits out. Other
 devices time each kernel alone, in order; the host has what is left of the step as measured, and nothing if the kernels
-alone take longer. All times are medians of the steps of all repetitions: of another program that takes a core for a
-while, means would show little else.
+alone take longer. All times are means over the middle half of the steps of all repetitions, by how long the steps took:
+they add up, as medians would not, and what another program takes of a core now and then is not in them.
 """
 from __future__ import annotations
 import statistics, time
@@ -31,8 +31,8 @@ HOST = "host"
 @dataclass(frozen=True)
 class Kernel:
   """
-  A launch in a step. group: its row, by target/groups.py; role: as in `kernels`; us: the median; bytes: by tinygrad's
-  estimate, in the middle one of the steps. call: what was launched, its kernel compiled.
+  A launch in a step. group: its row, by target/groups.py; role: as in `kernels`; bytes: by tinygrad's estimate, in the
+  middle one of the steps. call: what was launched, its kernel compiled.
   """
   group: str
   role: str
@@ -73,8 +73,8 @@ class Moment:
 class Profile:
   """
   in_step: whether kernels were timed in the step itself, not alone. rows: in the order of the model, the host last;
-  kernels: in the order of the step; measured: us of a step without any of this. peak: GB/s. timeline: of the step whose
-  time is nearest to the median; samples: ns of each repetition, not profiled.
+  kernels: in the order of the step; measured: us of a step without any of this. peak: GB/s. timeline: of the step of
+  median length; samples: ns of each repetition, not profiled.
   """
   in_step: bool
   rows: list[Row]
@@ -116,10 +116,9 @@ def profile(llm: LLM, test: Sequence[Callable[[], Any]], repetitions: int, each:
   The profile of a test, given as its steps, which ran before and so compile nothing.
 
   Each step runs twice in a row, with and without timed kernels, so that both meet the same machine; its bandwidth is
-  measured after each repetition, then each() is called. InputError for a device, or a setting of tinygrad's, with which
-  kernels cannot be timed.
+  measured after each repetition, then each() is called. InputError for a device that does not time kernels.
   """
-  _check(llm.device)
+  check_device(llm.device)
   in_step = llm.device.split(":")[0] == "CPU"
   bandwidth = ReadBandwidth(NUM_CPU_THREADS.value) if in_step else None
   peaks = [] if bandwidth is not None else [copy_bandwidth(256 << 20)]
@@ -131,26 +130,28 @@ def profile(llm: LLM, test: Sequence[Callable[[], Any]], repetitions: int, each:
         (steps if timed else plain).append(_Step.run(step, timed))
     if bandwidth is not None: peaks.append(bandwidth.measure())
     each()
-  measured = _median([step.wall for step in plain])
-  ns = np.array([step.ns for step in steps])  # (step, launch)
-  kernels = _kernels(llm, steps[len(test) // 2], (np.median(ns, axis=0) / 1e3).tolist())
+  measured = float(np.mean([step.wall for step in _middle(plain)])) / 1e3
+  middle = _middle(steps)
+  us = np.mean([step.ns for step in middle], axis=0) / 1e3
+  kernels = _kernels(llm, steps[len(test) // 2], us.tolist())
   places = {name: [k for k, kernel in enumerate(kernels) if kernel.group == name]
             for name in order([kernel.group for kernel in kernels])}
-  rows = [Row(name, [kernels[k] for k in at], _median(ns[:, at].sum(1))) for name, at in places.items()]
-  host = _median([step.wall - step.ns.sum() for step in steps]) if in_step else \
-    max(0.0, measured - sum(row.us for row in rows))
+  rows = [Row(name, [kernels[k] for k in at], float(us[at].sum())) for name, at in places.items()]
+  wall = float(np.mean([step.wall for step in middle])) / 1e3 if in_step else measured
+  host = max(0.0, wall - float(us.sum()))
   timeline = _moments(steps) if in_step else _end_to_end(kernels, host)
   return Profile(in_step, [*rows, Row(HOST, [], host)], kernels, measured, statistics.median(peaks), timeline,
                  [sum(step.wall for step in plain[i:i + len(test)]) for i in range(0, len(plain), len(test))])
 
-def _median(ns: Sequence[float] | np.ndarray) -> float:
-  """In us."""
-  return float(np.median(ns)) / 1e3
+def _middle(steps: Sequence[_Step]) -> list[_Step]:
+  """Without the quickest and the slowest quarter."""
+  return sorted(steps, key=lambda step: step.wall)[len(steps) // 4:len(steps) - len(steps) // 4]
 
-def _check(device: str) -> None:
+def check_device(device: str) -> None:
+  """InputError for a device, or a setting of tinygrad's, that is known not to time kernels."""
   if not JIT: raise InputError("JIT=0: there is no captured step to profile; unset it")
   if getenv("HCQ2"): raise InputError("HCQ2=1: its queues do not time kernels of a captured step; unset it")
-  if device.split(":")[0] in ("NULL", "PYTHON"): raise InputError(f"DEV={device}: it has no kernels to time; use CPU")
+  if device.split(":")[0] in ("NULL", "PYTHON"): raise InputError(f"DEV={device}: it does not time kernels; use CPU")
 
 def _check_timed(step: _Step, device: str) -> None:
   if not step.launches or any(launch.ns is None for launch in step.launches):
@@ -175,9 +176,8 @@ def _kernel(call: UOp, group: str, us: float, variables: dict[str, int], weights
                 int(sym_infer(estimate_uop(call).mem, variables)), sizes[0], sizes[1], call)
 
 def _moments(steps: Sequence[_Step]) -> list[Moment]:
-  """One of the steps, as it was."""
-  typical = np.median([step.wall for step in steps])
-  step = min(steps, key=lambda step: abs(step.wall - typical))
+  """The step of median length, as it was."""
+  step = sorted(steps, key=lambda step: step.wall)[len(steps) // 2]
   at, begin, found = step.begin, step.begin, list[Moment]()
   for k, launch in enumerate(step.launches):
     if launch.start > at: found.append(Moment((at - begin) / 1e3, (launch.start - at) / 1e3, None))

@@ -11,7 +11,8 @@ class Printer:
   def add(self, title: str, unit: str, test: dict[str, Any], profile: Profile) -> None:
     """unit: see markdown(); test: fields of the test."""
     if self.kind == "md":
-      print(f"{title}, read bandwidth {profile.peak:.1f} GB/s\n\n{markdown(profile, unit)}\n", flush=True)
+      peak = f"{'read' if profile.in_step else 'copy'} bandwidth {profile.peak:.1f} GB/s"
+      print(f"{title}, {peak}\n\n{markdown(profile, unit)}\n", flush=True)
     elif self.kind == "jsonl": print(json.dumps(test | fields(profile)), flush=True)
     elif self.kind == "json": self._done.append(test | fields(profile))
     else:

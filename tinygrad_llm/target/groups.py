@@ -84,9 +84,10 @@ def _of_reader(reader: str | None, alone: bool, after: bool, whole: bool) -> str
   if reader is None: return OTHER
   if alone or reader in (ROPE, WRITE, SCORES): return ROPE
   if reader in (SOFTMAX, VALUES): return SOFTMAX
+  if reader in (EMBEDDING, ROUTING, HEAD, SAMPLING, OTHER) or reader.startswith(INPUT): return reader
   parts = reader.split("+")
-  has_name = reader in (EMBEDDING, ROUTING, HEAD, SAMPLING, OTHER) or reader.startswith(INPUT)
-  return reader if has_name or all(part.endswith("norm") for part in parts) else f"{INPUT}{parts[0]}"
+  norms = [part for part in parts if part.endswith("norm")]
+  return reader if norms == parts else parts[0] if parts[0] in norms else f"{INPUT}{parts[0]}"
 
 def order(names: Sequence[str]) -> list[str]:
   """The names of a step's groups in the order of the model: those of a layer from its first weights on."""

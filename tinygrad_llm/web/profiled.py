@@ -10,9 +10,9 @@ from tinygrad_llm.engine.profile import HOST as HOST_ROW, Kernel, Profile
 from tinygrad_llm.web.codes import codes
 from tinygrad_llm.web.timeline import DEVICE, HOST, Bar, Code, Timeline, page
 
-IN_STEP = ("One {unit}, as it was: the one whose time is nearest to the median. Its kernels are timed in it, by a "
-           "clock that is read between them.")
-ALONE = ("The kernels of one {unit}, each timed alone (medians) and laid end to end; the host has what is left of the "
+IN_STEP = ("One {unit}, as it was: the one of median length. Its kernels are timed in it, by a clock that is read "
+           "between them.")
+ALONE = ("The kernels of one {unit}, each timed alone and laid end to end; the host has what is left of the "
          "{unit} as measured.")
 
 class Page:
@@ -51,14 +51,16 @@ def timeline(profile: Profile, title: str, unit: str, places: Mapping[UOp, int])
   def bar(start: float, us: float, k: int | None) -> Bar:
     if k is None: return Bar(HOST, HOST_ROW, "host: Python, waking threads, the token in, the logits out", start, us)
     kernel = profile.kernels[k]
-    return Bar(DEVICE, kernel.group, kernel.name, start, us, figures(kernel, profile.peak), places[kernel.call.src[0]])
+    return Bar(DEVICE, kernel.group, kernel.name, start, us, figures(kernel, unit, profile.peak),
+               places[kernel.call.src[0]])
   note = (IN_STEP if profile.in_step else ALONE).format(unit=unit)
   return Timeline(title, True, note, [bar(m.start, m.us, m.kernel) for m in profile.timeline])
 
-def figures(kernel: Kernel, peak: float) -> dict[str, str]:
+def figures(kernel: Kernel, unit: str, peak: float) -> dict[str, str]:
   speed = kernel.bytes / kernel.us / 1e3 if kernel.us else 0.0
   sizes = {"global size": kernel.global_size, "local size": kernel.local_size}
-  return {"median": f"{kernel.us:.2f} us", "role": kernel.role, "bytes": f"{kernel.bytes:,}",
+  return {"mean": f"{kernel.us:.2f} us, of the middle half of all {unit}s", "role": kernel.role,
+          "bytes": f"{kernel.bytes:,}",
           "speed": f"{speed:.1f} GB/s, {speed / peak:.0%} of the peak of {peak:.1f}",
           **{name: " x ".join(map(str, size)) for name, size in sizes.items() if size},
           "opts": " ".join(kernel.opts) or "none"}

@@ -5,7 +5,7 @@ It is one file without any network. All text that it shows may come from a model
 no markup can begin, and shows it as text only.
 """
 from __future__ import annotations
-import html, json
+import html, json, re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -47,4 +47,5 @@ def page(heading: str, timelines: Sequence[Timeline], codes: Sequence[Code]) -> 
   text = json.dumps(data, separators=(",", ":"))
   for sign in "<>&": text = text.replace(sign, f"\\u{ord(sign):04x}")
   template = Path(__file__).with_name("timeline.html").read_text(encoding="utf-8")
-  return template.replace("{{heading}}", html.escape(heading)).replace("{{data}}", text)
+  found = {"heading": html.escape(heading), "data": text}
+  return re.sub(r"{{(heading|data)}}", lambda m: found[m[1]], template)  # at once: a name may look like a place
