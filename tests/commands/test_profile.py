@@ -141,6 +141,13 @@ def test_groups_of_other_architectures(model_file, arch, wanted):
   names = order(found)
   assert names[0] == "embedding" and names[-2:] == ["head", "sampling"] and sorted(names) == sorted(count)
 
+def test_order_of_groups():
+  """Where layers differ, and where something is made ahead of them."""
+  rope, one, other = "attention: rope, mask", ["norm", "q+k+v", "input of down", "down"], ["norm", "q+k", "v", "down"]
+  assert order([rope, "embedding", *one, *other, rope, *one, "head", "sampling", "head"]) == [
+    "embedding", "norm", "q+k", "v", "q+k+v", "input of down", "down", rope, "head", "sampling"]
+  assert order([rope, "embedding", "norm", "head"]) == ["embedding", rope, "norm", "head"] and order([]) == []
+
 def made_up() -> Profile:
   class Call:
     def __init__(self, name: str): self.src = [type("Program", (), {"arg": type("Info", (), {"name": name}), "src": [

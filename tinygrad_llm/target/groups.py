@@ -90,12 +90,15 @@ def _of_reader(reader: str | None, alone: bool, after: bool, whole: bool) -> str
   return reader if norms == parts else parts[0] if parts[0] in norms else f"{INPUT}{parts[0]}"
 
 def order(names: Sequence[str]) -> list[str]:
-  """The names of a step's groups in the order of the model: those of a layer from its first weights on."""
-  ends = (EMBEDDING, OTHER), (HEAD,), (SAMPLING,)
-  rank = {name: i for i, names in zip((-1, 1, 2), ends) for name in names}
-  start = next((i for i, name in enumerate(names) if name not in rank and ":" not in name and INPUT not in name), 0)
-  at: dict[str, int] = {}
-  for i, name in enumerate(names):
-    if i >= start or name in rank: at.setdefault(name, i)
-  for i, name in enumerate(names): at.setdefault(name, i)
-  return sorted(at, key=lambda name: (rank.get(name, 0), at[name]))
+  """
+  The names of a step's groups in the order of the model. One that a later layer has and the first has not comes after
+  the one before it there; what is made ahead of all layers, for use in them, has its place in them.
+  """
+  first, last = (EMBEDDING, OTHER), (HEAD, SAMPLING)
+  inside = [name for name in names if name not in first + last]
+  start = next((i for i, name in enumerate(inside) if ":" not in name and not name.startswith(INPUT)), 0)
+  merged: list[str] = []
+  for before, name in zip(["", *inside[start:]], inside[start:]):
+    if name not in merged: merged.insert(merged.index(before) + 1 if before in merged else 0, name)
+  ahead = dict.fromkeys(name for name in inside[:start] if name not in merged)
+  return [*(name for name in first if name in names), *ahead, *merged, *(name for name in last if name in names)]
