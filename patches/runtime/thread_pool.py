@@ -47,6 +47,7 @@ ORDER, ASLEEP, BUSY, NUMBER, POOL, READ_FD, WRITE_FD, READ_TO, FUNCTIONS = range
 LINE = 16  # words of a line: 128 bytes, as long as the longest cache line there is
 RUN, IDLE, LAUNCH, REST, YIELD, READ, WRITE, CLOCK = range(8)  # of the table of functions
 STAMP = 2  # words of a stamp: seconds and nanoseconds
+MONOTONIC = getattr(time, "CLOCK_UPTIME_RAW", getattr(time, "CLOCK_MONOTONIC", 0))  # the clock of time.monotonic_ns()
 SPINS = 1024    # looks at an order until a thread yields between two: some tens of microseconds
 YIELDS = 4096   # looks until a worker then goes to sleep: one or two milliseconds on a core that nobody else wants
 PAUSES = {"x86_64": "__builtin_ia32_pause();", "arm64": "__builtin_arm_isb(15);"}
@@ -119,8 +120,8 @@ def walk(stamped: bool = False) -> UOp:
   position, others = _register(), table[WAKE].load() - 1
   def stamp(number: UOp | int, after: UOp) -> UOp:
     if not stamped: return after
-    clock = UOp.const(time.CLOCK_MONOTONIC, dtypes.int)
-    return _call(functions.after(after)[CLOCK], clock, stamps.after(after).index(number * STAMP))
+    place = stamps.after(after).index(number * STAMP)
+    return _call(functions.after(after)[CLOCK], UOp.const(MONOTONIC, dtypes.int), place)
   w = _range(others, 0)
   busy = lines.index((w + 1) * LINE + BUSY).store(_word(1)).end(w)
   w = _range(others, 1, _fence(busy))
@@ -178,7 +179,7 @@ class Pool:
       return time.perf_counter() - start
 
   def run_stamped(self, table: Table) -> ctypes.Array[ctypes.c_uint64]:
-    """The same; returns STAMP words of the monotonic clock at the start of the first command and at the end of each."""
+    """The same; returns STAMP words of a clock, MONOTONIC, at the start of the first command and at the end of each."""
     with self._lock:
       self._ready(table)
       stamps = (ctypes.c_uint64 * (STAMP * (table.words[COUNT] + 1)))()
