@@ -96,6 +96,7 @@ def part_model(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Ro
 
 def part_copy(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
   from bench.machine import machine
+  from tinygrad_llm.target.bandwidth import copy_bandwidth
   # a GPU may share the host's memory: a quarter of it is taken at most
   figures["gbs"] = copy_bandwidth((256 << 20) if args.small else min(2 << 30, machine()["memory"] // 8))
   yield "device copy", None, f"{figures['gbs']:.0f} GB/s, read and written"
@@ -183,22 +184,11 @@ def linear(kind: Any, rows: int, n: int, copies: int) -> list[Any]:
     layers.append(Linear([Weight(kind, packed, (rows, n), lay)], [[rows]], [None], [None]))
   return layers
 
-def timed(job: Callable[[], Any], times: int) -> float:
-  """Median wall seconds of a call, the device idle before and after. Two calls are not counted."""
-  from tinygrad import Device
-  device, samples = Device[Device.DEFAULT], []
-  for i in range(times + 2):
-    device.synchronize()
-    start = time.perf_counter()
-    job()
-    device.synchronize()
-    if i >= 2: samples.append(time.perf_counter() - start)
-  return statistics.median(samples)
-
 def matvec_speed(name: str, rows: int, n: int, nbytes: int) -> tuple[float, float]:
   """(GB/s of packed weights, us a kernel): as many layers of equal weights as take `nbytes`, one after another."""
   from bench.random_model import quant_named
   from tinygrad import Tensor, TinyJit
+  from tinygrad_llm.target.bandwidth import timed
   kind = quant_named(name)
   size = rows * kind.row_nbytes(n)
   layers = linear(kind, rows, n, max(2, -(-nbytes // size)))
@@ -212,6 +202,7 @@ def expert_speed(name: str, experts: int, rows: int, n: int) -> tuple[float, flo
   from bench.random_model import quant_named
   from tinygrad import Tensor, TinyJit, dtypes
   from tinygrad_llm.nn.weights.weight import Weight
+  from tinygrad_llm.target.bandwidth import timed
   kind, rng = quant_named(name), np.random.default_rng(0)
   (layer,) = linear(kind, experts * rows, n, 1)
   (held,) = layer.weights
@@ -222,17 +213,6 @@ def expert_speed(name: str, experts: int, rows: int, n: int) -> tuple[float, flo
   step = TinyJit(lambda x: Tensor.realize(*[(x * weight.experts(ids)).sum(-1) for ids in chosen]))
   seconds = timed(lambda: step(x), 10) / len(chosen)
   return USED * rows * kind.row_nbytes(n) / seconds / 1e9, seconds * 1e6
-
-def copy_bandwidth(nbytes: int) -> float:
-  """GB/s read and written by the faster of the driver's copy and a kernel's."""
-  from tinygrad import Tensor, TinyJit, dtypes
-  from tinygrad_llm.target.buffers import empty
-  a, b = (empty((nbytes // 4,), dtypes.uint32) for _ in range(2))
-  step = TinyJit(lambda a: Tensor.realize(b.assign(a ^ 1)))
-  jobs: list[Callable[[], Any]] = [lambda: step(a)]
-  source, target = (t.uop.base.buffer for t in (a, b))
-  if hasattr(source.allocator, "_transfer"): jobs.append(lambda: target.copy_from(source))  # type: ignore[union-attr, arg-type]
-  return max(2 * nbytes / timed(job, 10) / 1e9 for job in jobs)
 
 def tiny_logits() -> np.ndarray:
   """

@@ -24,7 +24,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 import numpy as np
-from bench.bandwidth import ReadBandwidth, free_memory
 from bench.machine import cores, machine, now, result_file, versions
 from bench.peer import Peer, PeerFailed
 from tinygrad_llm import InputError
@@ -34,6 +33,7 @@ from tinygrad_llm.files.gguf import open_gguf
 from tinygrad_llm.files.hub import resolve
 from tinygrad_llm.nn.config import check_architecture
 from tinygrad_llm.patches import PATCHES, module_of
+from tinygrad_llm.target.bandwidth import ReadBandwidth, free_memory
 
 HERE, OURS, LLAMA, MLX = pathlib.Path(__file__).resolve().parent, "tinygrad_llm", "llama.cpp", "mlx"
 CHECKED = 16  # tokens before the logits that are compared

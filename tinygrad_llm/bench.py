@@ -7,17 +7,21 @@ the KV cache already. One warm-up, then every repetition is timed alone, from an
 the mean and the sample standard deviation of the repetitions. Tokens are random, and no tokenising, sampling or
 detokenising is timed. All compiling falls into the warm-up.
 GB/s is the generated tokens a second times the packed bytes of the weights that a token needs: the least to be read.
+--profile shows where the time of a test's steps goes instead (engine/profile.py), in a table a test. -o json is one
+object then, {"profiles": [..]}: of each test the fields as ever and those of engine/profile_table.py. jsonl has a line
+a test, csv a line a row. --html writes one step of each test as a page.
 peak mem (peak_memory_bytes) is the most host memory that this process had resident up to the end of a test, so it only
 grows from test to test and model to model; device_memory_bytes are tinygrad's buffers on the device. See memory.py.
 """
 from __future__ import annotations
-import argparse, csv, functools, gc, io, json, pathlib, platform, re, statistics, subprocess, time
+import argparse, csv, functools, gc, io, json, os, pathlib, platform, re, statistics, subprocess, time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
+from tqdm import tqdm
 from tinygrad_llm import __version__, patches
 from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.nn.config import ModelConfig
@@ -25,8 +29,11 @@ from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.gguf import GGML_TYPES, GGUF, TensorInfo, open_gguf
 from tinygrad_llm.files.hub import resolve
 from tinygrad_llm.target.memory import device_memory_bytes, peak_memory_bytes
-if TYPE_CHECKING: from tinygrad_llm.engine.llm import LLM
+if TYPE_CHECKING:
+  from tinygrad_llm.engine.llm import LLM
+  from tinygrad_llm.engine.profile import Profile
 
+T = TypeVar("T")
 FORMATS = ("md", "json", "jsonl", "csv")
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?:([+*])(\d+))?)?", re.ASCII)
 MAX_VALUES, MAX_TOKENS = 1000, 1 << 24
@@ -44,6 +51,10 @@ class Test:
   def name(self) -> str:
     kind = f"pp{self.n_prompt}" if self.n_prompt else f"tg{self.n_gen}"
     return f"{kind} @ d{self.n_depth}" if self.n_depth else kind
+  @property
+  def unit(self) -> str:
+    """What is run as a whole: a profile is of one."""
+    return "prompt" if self.n_prompt else "token"
   @property
   def tokens(self) -> int: return self.n_prompt + self.n_gen
   @property
@@ -144,11 +155,24 @@ class Runner:
       else: self.generate(test.n_gen, test.n_depth)
     return time.perf_counter_ns() - start
 
-  def run(self, test: Test, repetitions: int) -> list[int]:
-    """Wall time in ns of each repetition. A warm-up comes first: the prompt, or as many tokens as compile all."""
+  def warm_up(self, test: Test) -> None:
+    """Fills the depth, and runs the prompt, or as many tokens as compile all."""
     self.fill(test.n_depth)
     self.time(test if test.n_prompt else Test(0, min(test.n_gen, 3), test.n_depth))
+
+  def run(self, test: Test, repetitions: int) -> list[int]:
+    """Wall time in ns of each repetition, after a warm-up."""
+    self.warm_up(test)
     return [self.time(test) for _ in range(repetitions)]
+
+  def profile(self, test: Test, repetitions: int) -> Profile:
+    """The same with a time for each kernel. A step is the prompt, or one of the generated tokens."""
+    from tinygrad_llm.engine.profile import profile
+    self.warm_up(test)
+    steps = [lambda: self.prompt(test.n_prompt, test.n_depth)] if test.n_prompt else \
+      [functools.partial(self.step, test.n_depth + i) for i in range(test.n_gen)]
+    with tqdm(total=repetitions, desc=test.name, unit="repetition", leave=False, disable=None) as bar:
+      return profile(self.llm, steps, repetitions, bar.update)
 
 # *** where it is measured
 
@@ -281,17 +305,32 @@ def report(results: Iterator[Result], device: str, kind: str) -> None:
 
 # *** the command
 
-def measure(path: str | None, info: ModelInfo, tests: Sequence[Test], repetitions: int) -> Iterator[Result]:
-  """Loads a model once and runs the tests on it, one after another."""
+def _runner(path: str | None, info: ModelInfo, tests: Sequence[Test]) -> Runner:
   from tinygrad_llm import load
   positions = max(test.positions for test in tests)
-  llm = load(path, max_context=positions, progress=True)
-  runner = Runner(llm, random_tokens(info.vocab_size, positions))
+  return Runner(load(path, max_context=positions, progress=True), random_tokens(info.vocab_size, positions))
+
+def _result(path: str | None, info: ModelInfo, test: Test, llm: LLM, when: str, samples: list[int]) -> Result:
+  return Result(str(path or llm.path), info, test, llm.device, llm.chunk, when, samples, peak_memory_bytes(),
+                device_memory_bytes(llm.device))
+
+def _now() -> str: return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+def measure(path: str | None, info: ModelInfo, tests: Sequence[Test], repetitions: int) -> Iterator[Result]:
+  """Loads a model once and runs the tests on it, one after another."""
+  runner = _runner(path, info, tests)
   for test in tests:
-    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    samples = runner.run(test, repetitions)
-    yield Result(str(path or llm.path), info, test, llm.device, llm.chunk, when, samples, peak_memory_bytes(),
-                 device_memory_bytes(llm.device))
+    when = _now()
+    yield _result(path, info, test, runner.llm, when, runner.run(test, repetitions))
+
+def profiles(path: str | None, info: ModelInfo, tests: Sequence[Test], repetitions: int
+             ) -> Iterator[tuple[LLM, Result, Profile]]:
+  """The same, with a profile of each test; the model is in memory until the next one is asked for."""
+  runner = _runner(path, info, tests)
+  for test in tests:
+    when, profile = _now(), runner.profile(test, repetitions)
+    result = _result(path, info, test, runner.llm, when, profile.samples)
+    yield runner.llm, replace(result, peak_memory=None), profile  # it would be that of what measures the bandwidth
 
 def check_context(path: str, info: ModelInfo, tests: Sequence[Test]) -> None:
   """InputError if a test does not fit the context that the model was trained for."""
@@ -323,24 +362,54 @@ def _parser() -> argparse.ArgumentParser:
                       help="a .gguf file, an alias, or hf:owner/repo[:file or quant type] (default: the bundled model)")
   add_tests(parser.add_argument, 512, 128)
   parser.add_argument("-o", "--output", choices=FORMATS, default="md", help="format on stdout (default md)")
+  parser.add_argument("--profile", action="store_true", help="show where the time of the tests' steps goes")
+  parser.add_argument("--html", type=pathlib.Path, metavar="FILE",
+                      help="with --profile: write a step of each test as a timeline, with each kernel's code; that "
+                           "lowers the kernels again, about a second each")
   return parser
 
-def _results(models: Sequence[tuple[str | None, ModelInfo]], tests: Sequence[Test], reps: int) -> Iterator[Result]:
+def _of_each(models: Sequence[tuple[str | None, ModelInfo]], run: Callable[[str | None, ModelInfo], Iterator[T]]
+             ) -> Iterator[T]:
   for path, info in models:
-    yield from measure(path, info, tests, reps)
+    yield from run(path, info)
     gc.collect()  # before the next model is loaded
+
+def report_profiles(found: Iterator[tuple[LLM, Result, Profile]], kind: str, html: pathlib.Path | None) -> None:
+  """Prints each as it comes, in one of FORMATS; json is one object at the end. html: where a page goes, too."""
+  from tinygrad_llm.engine import profile_table
+  from tinygrad_llm.web.profiled import Page
+  page, printed = Page(), profile_table.Printer(kind)
+  for llm, result, profile in found:
+    test, threads = result.test, f", {_threads(result.device)} threads" if profile.in_step else ""
+    where = f"{result.model.name}, {result.device}{threads}"
+    printed.add(f"{where}: {test.name}", test.unit, result.fields() | result.samples_fields(), profile)
+    if html is not None: page.add(llm, profile, where, test.name, test.unit, test.n_depth)
+  printed.end("build: {} ({})".format(*build()))
+  if html is not None: html.write_text(page.text(), encoding="utf-8")
+
+def _check_page(path: pathlib.Path) -> None:
+  """InputError now for what writing would fail of after minutes."""
+  if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+    raise InputError(f"--html {path}: it cannot be written; give a file in a folder that exists")
 
 def _main() -> None:
   args = _parser().parse_args()
-  tests = asked_tests(args, 512, 128)
+  tests, reps = asked_tests(args, 512, 128), args.repetitions
+  if args.html is not None and not args.profile:
+    raise InputError(f"--html {args.html}: a page is made of a profile; give --profile, too")
+  if args.html is not None: _check_page(args.html)
   from tinygrad_llm.target.device import check_device
   device, models = check_device(), []
+  if args.profile:
+    from tinygrad_llm.engine import profile
+    profile.check_device(device)
   from tinygrad_llm.engine.llm import check_metadata
   for model in args.model or [None]:
     info = ModelInfo.from_gguf(open_gguf(path := resolve(model, check_metadata)))
     check_context(str(path), info, tests)
     models.append((model, info))
-  report(_results(models, tests, args.repetitions), device, args.output)
+  if not args.profile: return report(_of_each(models, lambda p, m: measure(p, m, tests, reps)), device, args.output)
+  report_profiles(_of_each(models, lambda p, m: profiles(p, m, tests, reps)), args.output, args.html)
 
 def main() -> None: guarded(_main)
 

@@ -45,7 +45,9 @@ ADDRESS, COUNT, WAKE, TABLE_HEAD = 0, 1, 2, 4
 FUNCTION, THREADS, SLOT, WORDS, HEAD = range(5)
 ORDER, ASLEEP, BUSY, NUMBER, POOL, READ_FD, WRITE_FD, READ_TO, FUNCTIONS = range(9)  # of a line
 LINE = 16  # words of a line: 128 bytes, as long as the longest cache line there is
-RUN, IDLE, LAUNCH, REST, YIELD, READ, WRITE = range(7)  # of the table of functions
+RUN, IDLE, LAUNCH, REST, YIELD, READ, WRITE, CLOCK = range(8)  # of the table of functions
+STAMP = 2  # words of a stamp: seconds and nanoseconds
+MONOTONIC = getattr(time, "CLOCK_UPTIME_RAW", getattr(time, "CLOCK_MONOTONIC", 0))  # the clock of time.monotonic_ns()
 SPINS = 1024    # looks at an order until a thread yields between two: some tens of microseconds
 YIELDS = 4096   # looks until a worker then goes to sleep: one or two milliseconds on a core that nobody else wants
 PAUSES = {"x86_64": "__builtin_ia32_pause();", "arm64": "__builtin_arm_isb(15);"}
@@ -112,21 +114,25 @@ def launch() -> UOp:
                  lambda looks: _pick(looks < SPINS, REST, YIELD))
   return _fence(waited.end(w))
 
-def walk() -> UOp:
-  """walk(lines, table, functions): all commands of a table."""
-  lines, table, functions = _words(0, True), _words(1), _words(2)
+def walk(stamped: bool = False) -> UOp:
+  """walk(lines, table, functions): all commands of a table. stamped: (.., stamps), one at first and one after each."""
+  lines, table, functions, stamps = _words(0, True), _words(1), _words(2), _words(3)
   position, others = _register(), table[WAKE].load() - 1
+  def stamp(number: UOp | int, after: UOp) -> UOp:
+    if not stamped: return after
+    place = stamps.after(after).index(number * STAMP)
+    return _call(functions.after(after)[CLOCK], UOp.const(MONOTONIC, dtypes.int), place)
   w = _range(others, 0)
   busy = lines.index((w + 1) * LINE + BUSY).store(_word(1)).end(w)
   w = _range(others, 1, _fence(busy))
   sleeps = lines.after(w).index((w + 1) * LINE + ASLEEP).load().ne(0)
   woken = _call(functions.index(_pick(sleeps, WRITE, REST)), lines.index((w + 1) * LINE + WRITE_FD).load(),
                 lines.index((w + 1) * LINE + POOL), _word(8)).end(w)
-  c = _range(table[COUNT].load(), 2, position.after(woken).index(0).store(_word(TABLE_HEAD)))
+  c = _range(table[COUNT].load(), 2, position.after(stamp(0, woken)).index(0).store(_word(TABLE_HEAD)))
   at = position.after(c).index(0).load()
   order = lines.after(c)[ORDER].store(table[ADDRESS].load() + at * 8)
   ran = _call(functions.after(order)[LAUNCH], lines[0], table.index(at), functions[0])
-  done = position.after(ran).index(0).store(at + table.index(at + WORDS).load()).end(c)
+  done = position.after(stamp(c + 1, ran)).index(0).store(at + table.index(at + WORDS).load()).end(c)
   w = _range(others, 3, done)
   return lines.index((w + 1) * LINE + BUSY).store(_word(0)).end(w)
 
@@ -153,18 +159,13 @@ class Pool:
   """
   def __init__(self, size: int):
     self.size, self.workers, self._lock = size, list[threading.Thread](), threading.Lock()
-    device = cast(CPUDevice, Device["CPU"])
-    clang = ClangRenderer(replace(device.renderer.target, renderer="CLANG"))
-    bodies = {"run": run(), "idle": idle(), "launch": launch(), "rest": rest(clang.target.arch.split(",")[0]),
-              "worker": worker(), "walk": walk()}
-    with Context(EMULATED_DTYPES="", TRACK_MATCH_STATS=0):
-      self._code = {name: CPUProgram(device, to_program(body.sink(arg=KernelInfo(name), tag=1), clang).to_elf())
-                    for name, body in bodies.items()}
-    self._worker, self._walk = (ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * n)(self._code[name].addr)
-                                for name, n in (("worker", 2), ("walk", 3)))
-    system = [] if WIN else [_address(name) for name in ("sched_yield", "read", "write")]
+    arch = Device["CPU"].renderer.target.arch.split(",")[0]
+    self._code = _compiled({"run": run(), "idle": idle(), "launch": launch(), "rest": rest(arch), "worker": worker(),
+                            "walk": walk()})
+    self._worker, self._walk = (_function(self._code[name], n) for name, n in (("worker", 2), ("walk", 3)))
+    system = [] if WIN else [_address(name) for name in ("sched_yield", "read", "write", "clock_gettime")]
     own = [self._code[name].addr for name in ("run", "idle", "launch", "rest")]
-    self._functions = (ctypes.c_uint64 * 7)(*own, *system)
+    self._functions = (ctypes.c_uint64 * 8)(*own, *system)
     self._memory = (ctypes.c_uint64 * (LINE * (size + 1)))()
     self._lines = -(-ctypes.addressof(self._memory) // (LINE * 8)) * LINE * 8
     self._line(0)[POOL] = 1
@@ -172,11 +173,28 @@ class Pool:
   def run(self, table: Table) -> float:
     """Runs a table and waits for it; returns how many seconds that took."""
     with self._lock:
-      if table.threads > 1 + len(self.workers) < self.size: self._start()
-      table.words[WAKE] = min(table.threads, 1 + len(self.workers))
+      self._ready(table)
       start = time.perf_counter()
       self._walk(self._lines, ctypes.addressof(table.words), ctypes.addressof(self._functions))
       return time.perf_counter() - start
+
+  def run_stamped(self, table: Table) -> ctypes.Array[ctypes.c_uint64]:
+    """The same; returns STAMP words of a clock, MONOTONIC, at the start of the first command and at the end of each."""
+    with self._lock:
+      self._ready(table)
+      stamps = (ctypes.c_uint64 * (STAMP * (table.words[COUNT] + 1)))()
+      self._stamped_walk(self._lines, ctypes.addressof(table.words), ctypes.addressof(self._functions),
+                         ctypes.addressof(stamps))
+      return stamps
+
+  @functools.cached_property
+  def _stamped_walk(self) -> Callable[..., None]:
+    self._code |= _compiled({"stamped_walk": walk(stamped=True)})
+    return _function(self._code["stamped_walk"], 4)
+
+  def _ready(self, table: Table) -> None:
+    if table.threads > 1 + len(self.workers) < self.size: self._start()
+    table.words[WAKE] = min(table.threads, 1 + len(self.workers))
 
   def _line(self, number: int) -> ctypes.Array[ctypes.c_uint64]:
     return (ctypes.c_uint64 * LINE).from_address(self._lines + number * LINE * 8)
@@ -195,6 +213,17 @@ class Pool:
       self.workers.append(thread)
     self.size = 1 + len(self.workers)
     for number in range(self.size): self._line(number)[POOL] = self.size
+
+def _compiled(bodies: dict[str, UOp]) -> dict[str, CPUProgram]:
+  """Machine code, in memory as long as it is held."""
+  device = cast(CPUDevice, Device["CPU"])
+  clang = ClangRenderer(replace(device.renderer.target, renderer="CLANG"))
+  with Context(EMULATED_DTYPES="", TRACK_MATCH_STATS=0):
+    return {name: CPUProgram(device, to_program(body.sink(arg=KernelInfo(name), tag=1), clang).to_elf())
+            for name, body in bodies.items()}
+
+def _function(code: CPUProgram, pointers: int) -> Callable[..., None]:
+  return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * pointers)(code.addr)
 
 def _address(name: str) -> int: return ctypes.cast(getattr(libc.dll, name), ctypes.c_void_p).value or 0
 

@@ -21,7 +21,6 @@ from gguf import GGUFReader
 from synthetic import write_model
 import tinygrad_llm
 from bench import gpu_check, lowering, models, peers, plot
-from bench.bandwidth import ReadBandwidth
 from bench.peer import CachedPositions, Peer, PeerFailed
 from bench.random_model import TINY, quant_named, random_rows, write_random
 from tinygrad_llm import InputError
@@ -29,6 +28,7 @@ from tinygrad_llm.bench import ModelInfo, Result, Runner, Test, deviation, make_
 from tinygrad_llm.files.gguf import open_gguf
 from tinygrad_llm.patches import PATCHES
 from tinygrad_llm.files.quant import QUANT_TYPES, reference
+from tinygrad_llm.target.bandwidth import ReadBandwidth
 
 ROOT = pathlib.Path(__file__).parents[2]
 Test.__test__ = False  # type: ignore[attr-defined]  # pytest takes it for a class of tests

@@ -238,6 +238,7 @@ def test_an_installed_wheel(installed, tmp_path):
   assert found["from"].startswith(str(installed))
   assert not (installed / "patches").exists()
   assert (installed / "tinygrad_llm" / "patches" / "stamp.py").exists()
+  assert (installed / "tinygrad_llm" / "web" / "timeline.html").exists()
   assert [len(x) for x in found["stamps"]] == [1] * 4
   assert found["pid"] not in {x[0] for x in found["stamps"]}
 

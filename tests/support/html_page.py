@@ -1,0 +1,26 @@
+"""A page of tinygrad_llm/web as a browser takes it apart."""
+import json
+from html.parser import HTMLParser
+from typing import Any
+
+class Elements(HTMLParser):
+  """The elements of a page, and what its scripts are."""
+  def __init__(self, text: str):
+    super().__init__()
+    self.tags: list[tuple[str, dict[str, str | None]]] = []
+    self.scripts: list[str] = []
+    self._in_script = False
+    self.feed(text)
+
+  def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    self.tags.append((tag, dict(attrs)))
+    self._in_script = tag == "script"
+    if self._in_script: self.scripts.append("")
+
+  def handle_endtag(self, tag: str) -> None: self._in_script &= tag != "script"
+  def handle_data(self, data: str) -> None:
+    if self._in_script: self.scripts[-1] += data
+
+def data_of(page: str) -> dict[str, Any]:
+  """What a page shows."""
+  return json.loads(Elements(page).scripts[0])
