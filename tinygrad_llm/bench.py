@@ -14,7 +14,7 @@ peak mem (peak_memory_bytes) is the most host memory that this process had resid
 grows from test to test and model to model; device_memory_bytes are tinygrad's buffers on the device. See memory.py.
 """
 from __future__ import annotations
-import argparse, csv, functools, gc, io, json, os, pathlib, platform, re, statistics, subprocess, time
+import argparse, csv, functools, gc, io, json, pathlib, platform, re, statistics, subprocess, time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from tqdm import tqdm
 from tinygrad_llm import __version__, patches
-from tinygrad_llm.command import Parser, guarded
+from tinygrad_llm.command import Parser, check_writable, guarded
 from tinygrad_llm.nn.config import ModelConfig
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.gguf import GGML_TYPES, GGUF, TensorInfo, open_gguf
@@ -387,17 +387,12 @@ def report_profiles(found: Iterator[tuple[LLM, Result, Profile]], kind: str, htm
   printed.end("build: {} ({})".format(*build()))
   if html is not None: html.write_text(page.text(), encoding="utf-8")
 
-def _check_page(path: pathlib.Path) -> None:
-  """InputError now for what writing would fail of after minutes."""
-  if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-    raise InputError(f"--html {path}: it cannot be written; give a file in a folder that exists")
-
 def _main() -> None:
   args = _parser().parse_args()
   tests, reps = asked_tests(args, 512, 128), args.repetitions
   if args.html is not None and not args.profile:
     raise InputError(f"--html {args.html}: a page is made of a profile; give --profile, too")
-  if args.html is not None: _check_page(args.html)
+  if args.html is not None: check_writable("--html", args.html)
   from tinygrad_llm.target.device import check_device
   device, models = check_device(), []
   if args.profile:

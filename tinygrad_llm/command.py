@@ -1,6 +1,6 @@
 """What all commands share: one-line errors and exit codes."""
 from __future__ import annotations
-import argparse, os, subprocess, sys
+import argparse, os, pathlib, subprocess, sys
 from collections.abc import Callable
 from typing import NoReturn
 from tinygrad_llm.errors import InputError
@@ -8,6 +8,11 @@ from tinygrad_llm.errors import InputError
 class Parser(argparse.ArgumentParser):
   """Bad arguments end in one line and exit code 2."""
   def error(self, message: str) -> NoReturn: raise InputError(f"{self.prog}: {message}; see --help")
+
+def check_writable(option: str, path: pathlib.Path) -> None:
+  """InputError now for what writing a file would fail of after minutes."""
+  if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+    raise InputError(f"{option} {path}: it cannot be written; give a file in a folder that exists")
 
 def _line(e: Exception) -> str:
   """What to say about an exception that is nobody's mistake in the code."""

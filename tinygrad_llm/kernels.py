@@ -1,9 +1,9 @@
 """python -m tinygrad_llm.kernels: what a step compiles to. No weight is read, nothing runs, no GPU is needed."""
 from __future__ import annotations
-import argparse, fnmatch, json
+import argparse, fnmatch, json, pathlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
-from tinygrad_llm.command import Parser, guarded
+from tinygrad_llm.command import Parser, check_writable, guarded
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.hub import locate
 from tinygrad_llm.patches.search.hardware import CPU, CPUS, GPU, GPUS, cards, named
@@ -34,6 +34,8 @@ def _parser() -> argparse.ArgumentParser:
   output.add_argument("--explain", metavar="ROLE[:TYPE]", help="show a kernel of a role (* for any letters; TYPE: of "
                       "its weights) on its way through the compiler, what each patch made of it")
   output.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+  output.add_argument("--html", type=pathlib.Path, metavar="FILE", help="write the step as a timeline of estimates "
+                      "instead, with each kernel's code; that lowers the kernels again, about a second each")
   return parser
 
 class Step(NamedTuple):
@@ -65,11 +67,18 @@ def decode_step(model: str | None, max_context: int = 4096, depth: int = 0, prom
   return Step(linear, variables, {w.stored.uop.base: Rows(w.qtype.name, names) for names, w in llm.weights.items()},
               [block.attn.cache.kv for block in llm.model.blocks])
 
+def programs_of(step: Step) -> list[Program]:
+  """The kernels of a step, compiled, in order."""
+  from tinygrad_llm.target.groups import groups
+  from tinygrad_llm.target.programs import compiled, programs
+  found = programs(compiled(step.linear), step.variables, step.weights, step.caches)
+  parts = groups([program.call for program in found], step.weights, {cache.uop.base for cache in step.caches})
+  for program, part in zip(found, parts): program.part = part
+  return found
+
 def decode_programs(model: str | None, max_context: int = 4096, depth: int = 0, prompt: int = 0) -> list[Program]:
   """The kernels of a decode step at position `depth`, or of a prompt, in order. InputError as LLM."""
-  from tinygrad_llm.target.programs import compiled, programs
-  step = decode_step(model, max_context, depth, prompt)
-  return programs(compiled(step.linear), step.variables, step.weights, step.caches)
+  return programs_of(decode_step(model, max_context, depth, prompt))
 
 def report(target: str, step: list[Program], card: GPU | CPU | None = None) -> dict[str, Any]:
   """
@@ -79,12 +88,12 @@ def report(target: str, step: list[Program], card: GPU | CPU | None = None) -> d
   its bandwidth.
 
   A row is all kernels that look the same; rows are in the order of the step. role: the tensors of the file that they
-  read, * for the layer's number; else kv (the cache) or act (activations). types: of those tensors. opts: OP:axis:arg
-  each. load_bytes: how wide most bytes of the weights, or of the cache, are loaded. registers, stack: of a thread, on
-  CUDA; a stack above 0 is spilled registers. serial: steps of the longest loops that a thread goes through. lines:
-  cache lines that a load of a warp touches, of the largest argument that is loaded, and of all others; null without
-  warps. nodes: of the kernel's graph when its loops are chosen, when they are expanded and all is lowered, which is
-  what compiling takes its time for, and instructions in the end; of the largest.
+  read, * for the layer's number; else kv (the cache) or act (activations). part: what it is for, in words. types: of
+  those tensors. opts: OP:axis:arg each. load_bytes: how wide most bytes of the weights, or of the cache, are loaded.
+  registers, stack: of a thread, on CUDA; a stack above 0 is spilled registers. serial: steps of the longest loops that
+  a thread goes through. lines: cache lines that a load of a warp touches, of the largest argument that is loaded,
+  and of all others; null without warps. nodes: of the kernel's graph when its loops are chosen, when they are expanded
+  and all is lowered, which is what compiling takes its time for, and instructions in the end; of the largest.
   """
   rows: dict[str, list[tuple[Program, list[int] | None]]] = {}  # nodes: a few more or less, by where they come from
   for program in step:
@@ -106,14 +115,15 @@ def report(target: str, step: list[Program], card: GPU | CPU | None = None) -> d
 def _table(found: dict[str, Any], prompt: int, card: GPU | CPU | None) -> str:
   def dims(sizes: list[int] | None) -> str: return "x".join(map(str, sizes)) if sizes else "-"
   def cell(value: Any) -> str: return "-" if value is None else str(value)
-  rows = [("n", "MB", "est us", "bound", "role", "types", "opts", "global", "local", "serial", "regs", "stack", "load",
-           "lines")]
+  rows = [("n", "MB", "est us", "bound", "role", "part", "types", "opts", "global", "local", "serial", "regs", "stack",
+           "load", "lines")]
   rows += [(str(r["count"]), f"{r['bytes'] / 1e6:.2f}", cell(r["estimate_us"]), cell(r["bound"]), r["role"],
-            "+".join(r["types"]), " ".join(r["opts"]) or "-", dims(r["global_size"]), dims(r["local_size"]),
-            cell(r["serial"]), cell(r["registers"]), cell(r["stack"]), cell(r["load_bytes"]),
-            "/".join("-" if n is None else f"{n:g}" for n in r["lines"] or [None])) for r in found["roles"]]
+            r["part"] if r["role"] in ("kv", "act") else "", "+".join(r["types"]), " ".join(r["opts"]) or "-",
+            dims(r["global_size"]), dims(r["local_size"]), cell(r["serial"]), cell(r["registers"]), cell(r["stack"]),
+            cell(r["load_bytes"]), "/".join("-" if n is None else f"{n:g}" for n in r["lines"] or [None]))
+           for r in found["roles"]]
   widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-  left = (3, 4, 5, 6)  # columns of words
+  left = (3, 4, 5, 6, 7)  # columns of words
   lines = ["  ".join(c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))).rstrip()
            for row in rows]
   unit = f"chunk of {prompt} tokens" if prompt else "token"
@@ -180,6 +190,15 @@ def _of_role(calls: list[tuple[UOp, Reads]], asked: str) -> list[tuple[UOp, Read
                                    f"are {', '.join(types)}")
   return of_type
 
+def _write_page(args: argparse.Namespace, target: str, step: list[Program], scheduled: Step, card: GPU | CPU | None
+                ) -> None:
+  from tinygrad_llm.web.estimated import estimated_page
+  if card is None: raise InputError(f"--html: no times are known for {target}; name a --card")
+  title = (f"prompt of {args.prompt}" if args.prompt else "decode step") + f" @ d{args.depth}" * bool(args.depth)
+  model = pathlib.Path(args.model).name if args.model else "the bundled model"
+  args.html.write_text(estimated_page(f"{model}, {target}", title, step, scheduled.linear, card), encoding="utf-8")
+  print(f"written: {args.html}")
+
 def card_of(name: str | None) -> GPU | CPU | None:
   """The card of a name, or the first of the default device's architecture; None if there is none."""
   from tinygrad import Device
@@ -191,6 +210,7 @@ def card_of(name: str | None) -> GPU | CPU | None:
 def _main() -> None:
   args = _parser().parse_args()
   if args.max_context < 1: raise InputError(f"--max-context {args.max_context}: give at least 1 position")
+  if args.html is not None: check_writable("--html", args.html)
   locate(args.model)  # a wrong name is known at once
   if args.card == "list": return print("\n".join(f"{card.name:16s} {card.arch}" for card in (*GPUS, *CPUS)))
   target = open_target(args.target)
@@ -199,12 +219,13 @@ def _main() -> None:
   from tinygrad.device import CompileError
   try:
     if args.explain is not None: return print(explain(args.model, args.explain, *of_step))
-    step = decode_programs(args.model, *of_step)
+    step = programs_of(scheduled := decode_step(args.model, *of_step))
   except CompileError as e:
     said = [line.strip() for line in str(e).splitlines() if line.strip()] or [type(e).__name__]
     reason = next((line for line in said if "error " in line or "error:" in line), said[0])
     raise InputError(f"--target {target}: its compiler fails ({reason[:200]}); use another target") from e
   if args.source is not None: return print(_sources(step, args.source))
+  if args.html is not None: return _write_page(args, target, step, scheduled, card)
   found = report(target, step, card)
   print(json.dumps(found) if args.json else _table(found, args.prompt, card))
 

@@ -1,9 +1,11 @@
 """The kernel regression suite, and the command that it is made of."""
+import itertools
 import json
 import os
 import subprocess
 import sys
 
+import html_page
 import pytest
 import tinygrad_llm
 from kernel_cases import CASES, FOLDER, SPANNING, TARGETS, golden, has_cuda_wheels, measure, moved, pinned, text
@@ -185,11 +187,31 @@ def test_json_and_table(small, as_json):
   assert found["estimate_us"] == pytest.approx(sum(row["estimate_us"] for row in found["roles"]), abs=0.1)
   assert {row["registers"] for row in found["roles"]} == {None}
   lines = run("-m", small).stdout.splitlines()
-  head = "n MB est us bound role types opts global local serial regs stack load lines"
+  head = "n MB est us bound role part types opts global local serial regs stack load lines"
   assert lines[0].split() == head.split()
   assert len(lines) == len(found["roles"]) + 3
   assert f"{found['kernels']} kernels" in lines[-2]
   assert lines[-1].startswith(f"estimate, not measured, for {found['card']['name']}: ")
+
+def test_a_page_of_estimates(small, tmp_path):
+  """Each kernel once, end to end, for as long as the table says; nothing is called measured."""
+  done = run("-m", small, "--target", "CPU:x86-64-v3", "--html", str(tmp_path / "step.html"))
+  assert done.stdout == f"written: {tmp_path}/step.html\n", done.stderr
+  data = html_page.data_of((tmp_path / "step.html").read_text())
+  (timeline,), bars = data["timelines"], data["timelines"][0]["bars"]
+  assert not timeline["measured"]
+  assert len(bars) == len(kernels.decode_programs(small))
+  assert all(b["start"] == pytest.approx(a["start"] + a["us"]) for a, b in itertools.pairwise(bars))
+  assert all(data["codes"][bar["code"]]["name"] == bar["name"] for bar in bars)
+  done = run("-m", small, "--html", str(tmp_path / "none" / "step.html"))
+  assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+  assert "it cannot be written" in done.stderr
+
+def test_cards(small):
+  done = run("-m", small, "--target", "CPU:arm64", "--card", "m1 p-cores", "--json")
+  assert json.loads(done.stdout)["card"]["name"] == "M1 P-cores"
+  assert "RTX 4090" in run("--card", "list").stdout
+  assert "--card 'RTX 1': not known; use one of A100" in run("-m", small, "--card", "RTX 1").stderr
 
 def test_source(small, as_json):
   row = json.loads(as_json)["roles"][-1]

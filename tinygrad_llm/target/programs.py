@@ -109,10 +109,12 @@ class Program:
   """
   A call of a compiled kernel.
 
-  variables: what its sizes and estimates depend on; weights: by the buffer that holds them; caches: buffers. nodes: how
-  large its graph is when its loops are chosen, when they are expanded, and in the end.
+  part: of the step, where groups.py has said it. variables: what its sizes and estimates depend on. weights: by the
+  buffer that holds them; caches: buffers. nodes: how large its graph is when its loops are chosen, when they are
+  expanded, and in the end.
   """
   def __init__(self, call: UOp, variables: dict[str, int], weights: Mapping[UOp, Rows], caches: set[UOp]):
+    self.call, self.part = call, ""
     sink, self.linear, source = call.src[0].src[:3]
     self.program, self.variables, self.source, self.opts = call.src[0], variables, source.arg, sink.arg.applied_opts
     self.estimates, self.info = estimate_uop(call), call.src[0].arg
@@ -131,8 +133,9 @@ class Program:
     sizes = self.info.launch_dims(self.variables)
     registers, stack = self.resources
     return {
-      "role": self.role, "bytes": self.nbytes, "ops": int(sym_infer(self.estimates.ops, self.variables)),
-      "name": self.name, "types": self.types, "opts": [f"{opt.op.name}:{opt.axis}:{opt.arg}" for opt in self.opts],
+      "role": self.role, "part": self.part, "bytes": self.nbytes,
+      "ops": int(sym_infer(self.estimates.ops, self.variables)), "name": self.name,
+      "types": self.types, "opts": [f"{opt.op.name}:{opt.axis}:{opt.arg}" for opt in self.opts],
       "global_size": sizes[0], "local_size": sizes[1], "serial": serial_steps(self.linear.src, self.variables),
       "registers": registers, "stack": stack, "load_bytes": self.load_bytes, "lines": self.lines(), "nodes": self.nodes}
 
