@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # setuptools says of an editable install that it is one, in 20 lines that look like an error
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q
 
-.PHONY: help run chat bench peers plot lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models golden accept vectors default-model clean
+.PHONY: help run chat bench peers report cost-model plot lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models golden accept vectors default-model clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -50,6 +50,14 @@ peers: $(VENV)/bench $(if $(findstring mlx,$(ARGS)),$(VENV)/mlx) ## the figures:
 	models="$(MODELS)"; [ -n "$$models" ] || \
 	  models=$$($(BIN)/python bench/models.py $(if $(LAYERS),--layers $(LAYERS)) $(TYPES)) && \
 	  $(BIN)/python bench/peers.py -m $$models $(ARGS)
+
+report: $(VENV)/bench ## one page of MODEL (default: 1B shape, Q4_K_M): kernels and estimates for each target, profile, peers
+	model="$(MODEL)"; [ -n "$$model" ] || \
+	  model=$$($(BIN)/python bench/models.py $(if $(LAYERS),--layers $(LAYERS)) Q4_K_M) && \
+	  $(BIN)/python bench/report.py -m $$model $(ARGS)
+
+cost-model: $(VENV)/dev ## estimates of 90 random schedules on this CPU beside their times
+	$(BIN)/python bench/schedules.py $(ARGS)
 
 plot: $(VENV)/bench ## the README's plot, from the latest figures
 	$(BIN)/python bench/plot.py $(ARGS)

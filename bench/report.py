@@ -28,6 +28,8 @@ from tinygrad_llm.nn.config import check_architecture
 TARGETS = ("CPU:x86-64-v3", "CPU:x86-64-v4", "CPU:arm64", "CUDA:sm_80", "CUDA:sm_86", "CUDA:sm_89", "CUDA:sm_90",
            "NV:PTX:sm_90", "METAL:Apple7", "METAL:Apple9")
 WORST = 10
+KEPT = ("role", "part", "count", "bytes", "ops", "name", "types", "global_size", "local_size", "serial", "registers",
+        "stack", "load_bytes", "lines", "estimate_us", "bound")  # of a kernel's row
 Row = dict[str, Any]
 
 def _run(*args: str, **env: str) -> Any:
@@ -45,10 +47,13 @@ def steps_of(depth: int, prompt: int) -> dict[str, tuple[int, int]]:
 def compiled(path: str, target: str, depth: int, prompt: int) -> Row:
   """What `kernels` says of a target's steps; {"failed": why} for a target that does not open here."""
   context = str(max(depth + 1, prompt))
-  try:
-    return {name: _run("-m", "tinygrad_llm.kernels", "-m", path, "--target", target, "-d", str(d), "-p", str(p),
-                       "--max-context", context, "--json") for name, (d, p) in steps_of(depth, prompt).items()}
-  except InputError as e: return {"failed": str(e)}
+  found: Row = {}
+  for name, (d, p) in steps_of(depth, prompt).items():
+    try: step = _run("-m", "tinygrad_llm.kernels", "-m", path, "--target", target, "-d", str(d), "-p", str(p),
+                     "--max-context", context, "--json")
+    except InputError as e: return {"failed": str(e)}
+    found[name] = step | {"roles": [{key: row[key] for key in KEPT} for row in step["roles"]]}
+  return found
 
 def least_us(row: Row, card: Row) -> float:
   """What the bytes of a kernel, or of a step, take at a card's bandwidth."""
@@ -90,7 +95,7 @@ def targets_table(report: Row) -> str:
 def worst_table(step: Row) -> str:
   def sizes(r: Row) -> str:
     return " of ".join("x".join(map(str, dims)) for dims in (r["global_size"], r["local_size"]) if dims)
-  rows = [[r["role"], r["bound"], sizes(r), f"{r['count']}", f"{r['estimate_us']:,.1f}",
+  rows = [[r["part"] if r["role"] in ("kv", "act") else r["role"], r["bound"], sizes(r), f"{r['count']}", f"{r['estimate_us']:,.1f}",
            f"{least_us(r, step['card']):,.1f}", f"{r['serial']:,}",
            "/".join("-" if n is None else f"{n:g}" for n in r["lines"] or [None]),
            "-" if r["registers"] is None else f"{r['registers']}"] for r in worst(step)]
@@ -162,7 +167,7 @@ def _main() -> None:
     report["measured"] = measured(str(path), args.depth, args.prompt, args.peers, args.repetitions)
   out = args.out or result_file("report", date).with_suffix("")
   out.parent.mkdir(parents=True, exist_ok=True)
-  for suffix, text in (".json", json.dumps(report, indent=1) + "\n"), (".md", page(report)):
+  for suffix, text in (".json", json.dumps(report, separators=(",", ":")) + "\n"), (".md", page(report)):
     out.with_name(out.name + suffix).write_text(text)
   print(f"written: {out}.md, {out}.json")
   if all("failed" in steps for steps in targets.values()): sys.exit(1)

@@ -15,6 +15,7 @@ RESULTS, OURS, LLAMA = pathlib.Path(__file__).parents[2] / "bench" / "results", 
 DECODE, DEPTH, ABLATION = "peers-2026-11-22.json", "depth-2026-11-22.json", "ablate-2026-11-22.json"
 EARLIER, STOCK = "peers-2026-11-21-2.json", "peers-2026-11-21-1.json"
 EXPERTS, EXPERTS_WITHOUT = "moe-2026-11-22.json", "moe-without-2026-11-22.json"
+REPORT = "report-2026-11-22.json"
 Row = dict[str, Any]
 
 def load(file: str) -> dict[str, Any]: return json.loads((RESULTS / file).read_text())
@@ -100,6 +101,32 @@ def experts_without() -> str:
   ours = next(row for row in model["rows"] if row["peer"] == OURS)
   shares = {switch(row["peer"]): statistics.median(of_rounds(row, ours)) for row in model["rows"] if row is not ours}
   return ", ".join(f"{name} {share:.2f}" for name, share in sorted(shares.items(), key=lambda item: item[1]))
+
+def report() -> str:
+  found = load(REPORT)
+  steps = list(next(target for target in found["targets"].values() if "failed" not in target))
+  out = f"| compiled for | card | kernels | {' | '.join(f'{name}, ms' for name in steps)} |\n"
+  out += "|---|---|---:|" + "---:|" * len(steps) + "\n"
+  for target, step in found["targets"].items():
+    if "failed" in step: continue
+    ms = " | ".join(f"{s['estimate_us'] / 1e3:,.2f} ({s['bytes'] / s['card']['gbs'] * 1e-3 / s['estimate_us']:.0%})"
+                    for s in step.values())
+    first = step[steps[0]]
+    out += f"| {target} | {first['card']['name']} | {first['kernels']} | {ms} |\n"
+  out += "\n" + paragraph(
+    f"Estimates of the [cost model](patches/search/README.md), not measurements, for {found['file']}; beside them, what "
+    f"part of that the kernels' bytes take at the card's bandwidth. One page of it all, with the worst kernels of each "
+    f"step: [{REPORT.replace('.json', '.md')}](bench/results/{REPORT.replace('.json', '.md')}), by `make report`.")
+  profile = next(p for p in found["measured"]["profiles"] if p["n_depth"])
+  out += f"\n| a token after {profile['n_depth']:,} others, measured | kernels | us | share | GB/s | of peak |\n"
+  out += "|---|---:|---:|---:|---:|---:|\n"
+  for r in profile["rows"]:
+    speed = (f"{r['gbs']:.1f}", f"{r['peak_share']:.0%}") if r["gbs"] else ("", "")
+    out += f"| {r['name']} | {r['kernels']} | {r['us']:,.0f} | {r['share']:.1%} | {' | '.join(speed)} |\n"
+  return out + "\n" + paragraph(
+    f"The rows' sum is {profile['sum_us'] / profile['measured_us']:.1%} of the step as measured; the machine reads "
+    f"{profile['peak_gbs']:.1f} GB/s ({found['machine']['cpu']}, {found['machine']['cores']} cores, "
+    f"{found['date'][:10]}, `bench --profile`).")
 
 def switch(peer: str) -> str:
   """The patch that a peer is without."""
