@@ -14,7 +14,8 @@ from tinygrad_llm.patches.search.memory_access import LINE, WARP, Access, access
 from tinygrad_llm.patches.search.sass import executed
 
 EFFICIENCY = 0.92  # of a memory's bandwidth: what a plain read reaches
-OVERLAP = 1.5      # how well memory, instructions and waiting go on at the same time
+OVERLAP = {GPU: 1.5, CPU: 3.0}  # how well memory, instructions and waiting go on at the same time
+PAGE, STREAMS = 4096, 0.7  # several streams, pages apart, get that part of a CPU's bandwidth
 FULL = 32          # warps of a multiprocessor that hide half of each other's waits
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def _length(u: UOp, variables: Mapping[str, int]) -> int:
 def estimate(w: Work, card: GPU | CPU) -> Estimate:
   """Of a kernel alone on a card, its data in memory."""
   parts = _on_gpu(w, card) if isinstance(card, GPU) else _on_cpu(w, card)
-  us = _together(parts.values(), OVERLAP)
+  us = _together(parts.values(), OVERLAP[type(card)])
   bound = max(parts, key=parts.__getitem__) if us > card.launch else "launch"
   return Estimate(us + card.launch, bound, parts | {"launch": card.launch})
 
@@ -94,9 +95,16 @@ def _on_cpu(w: Work, card: CPU) -> dict[str, float]:
   rounds, cycle = math.ceil(w.blocks / card.cores), 1e-3 / card.clock
   cycles = sum(i.trips * _cycles(i, card) for i in w.instructions if not i.address)
   waits = chain(w.uops, card.latency, w.variables).sums
-  bandwidth = min(card.dram_core * min(w.blocks, card.cores), card.dram)
+  bandwidth = min(card.dram_core * min(w.blocks, card.cores), card.dram) * (STREAMS if _streams(w) > 1 else 1)
   return {"memory": w.nbytes / bandwidth * 1e-3, "arithmetic": cycles * rounds * cycle,
           "latency": waits * rounds * cycle}
+
+def _streams(w: Work) -> int:
+  """Pages that a step reads of the argument that most bytes are read from."""
+  read = Counter[int]()
+  for a in w.accesses: read[a.slot] += 0 if a.store else a.trips * a.width
+  largest = max(read, key=read.__getitem__, default=None)
+  return len({a.first // PAGE for a in w.accesses if a.slot == largest and not a.store})
 
 def _cycles(i: Instruction, card: CPU) -> float:
   """That an instruction takes of a core's time."""

@@ -19,13 +19,14 @@ class Access:
   """
   A load or a store of an argument.
 
-  width: bytes of a thread; trips: how often a thread does it; lines, sectors: that a request of a warp touches, on
-  average; wanted: distinct bytes of it.
+  width: bytes of a thread; trips: how often a thread does it; first: where the first thread does it first, in bytes;
+  lines, sectors: that a request of a warp touches, on average; wanted: distinct bytes of it.
   """
   slot: int
   store: bool
   width: int
   trips: int
+  first: int
   lines: float
   sectors: float
   wanted: float
@@ -141,5 +142,5 @@ def accesses(uops: Sequence[UOp], variables: Mapping[str, int] | None = None, sa
       warp = [at[first:first + WARP] for first in range(0, group, WARP)]
       lines, sectors = (sum(_spans(part, width, unit) for part in warp) / len(warp) for unit in (LINE, SECTOR))
       wanted = width * sum(float(_distinct(part).mean()) for part in warp) / len(warp)
-      found.append(Access(buf.arg.slot, u.op is Ops.STORE, width, trips, lines, sectors, wanted))
+      found.append(Access(buf.arg.slot, u.op is Ops.STORE, width, trips, int(at.flat[0]), lines, sectors, wanted))
   return found

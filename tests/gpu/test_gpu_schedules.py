@@ -59,7 +59,7 @@ def test_wrong_figures():
 
 def test_useful_counts_bytes():
   """A narrow load in full sectors, and a wide one with half of each."""
-  narrow, wide = Access(1, False, 4, 1, 1.0, 4.0, 128.0), Access(1, False, 16, 1, 8.0, 32.0, 512.0)
+  narrow, wide = Access(1, False, 4, 1, 0, 1.0, 4.0, 128.0), Access(1, False, 16, 1, 0, 8.0, 32.0, 512.0)
   assert useful([narrow, wide]) == pytest.approx(640 / (128 + 1024))
 
 # *** numbers

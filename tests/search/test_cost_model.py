@@ -223,11 +223,10 @@ RECORDED = max(pathlib.Path(schedules.ROOT / "bench" / "results").glob("schedule
 
 @pytest.mark.parametrize("name", schedules.KERNELS)
 def test_ranks_of_timed_schedules(name):
-  """Every second of the recorded ones; bench/schedules.py times and compares all of them."""
   rows = [row for row in json.loads(RECORDED.read_text())["schedules"] if row["kernel"] == name]
   assert len(rows) >= 30
-  found = child.call(estimates_of, name, [row["opts"] for row in rows[::2]]).value
-  assert schedules.rank_correlation([row["us"] for row in rows[::2]], found) >= 0.8
+  found = child.call(estimates_of, name, [row["opts"] for row in rows]).value
+  assert schedules.rank_correlation([row["us"] for row in rows], found) >= 0.8
 
 def estimates_of(name: str, schedules_opts: list) -> list[float]:
   """For a child: microseconds of a kernel with each of these opts."""
