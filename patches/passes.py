@@ -4,8 +4,8 @@ Pass pipeline: a place for passes between the optimiser and the expander, and on
 Why: tinygrad has no hook where a kernel's schedule is fixed (loops are split, unrolled, threaded) and its arithmetic is
   still a graph over loops. BEAM's candidates and kernels with given opts pass there, too.
 How: the optimiser and the pass before it are looked up in tinygrad.codegen at call time. Other patches append to
-  `after_opts` and `before_linearize`. A kernel's SINK has a tag: who chose its loops, and how large its graph was before
-  these were expanded, and after.
+  `after_opts` and `before_linearize`. A kernel's SINK has a tag: who chose its loops, and how large its graph was
+  before these were expanded, and after.
 Numbers: none, it does nothing by itself.
 Upstream: not sent; there, a pass is a line in full_rewrite_to_sink.
 """
@@ -75,7 +75,8 @@ def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
   _lowering.append(kernel := _Kernel(ren))
   try:
     sink = _full_rewrite_to_sink(ast if optimize else _run_after_opts(ast, ren), ren, optimize)
-    return sink if isinstance(ren, ISARenderer) else sink.replace(tag=(kernel.schedule, *kernel.nodes))  # there: registers
+    if isinstance(ren, ISARenderer): return sink  # there tags are registers
+    return sink.replace(tag=(kernel.schedule, *kernel.nodes))
   finally: _lowering.pop()
 
 def _run_before_linearize(sink: UOp) -> UOp|None:

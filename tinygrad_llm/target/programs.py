@@ -105,7 +105,7 @@ class Program:
   A call of a compiled kernel.
 
   variables: what its sizes and estimates depend on; weights: by the buffer that holds them; caches: buffers. schedule:
-  who chose its loops, see patches/passes.py; nodes: how large its graph is then, when they are expanded, and in the end.
+  who chose its loops (patches/passes.py); nodes: how large its graph is then, when they are expanded, and in the end.
   """
   def __init__(self, call: UOp, variables: dict[str, int], weights: Mapping[UOp, Rows], caches: set[UOp]):
     sink, self.linear, source = call.src[0].src[:3]
