@@ -145,15 +145,15 @@ def test_tables():
   assert "\n".join(moved(old, new)).splitlines() == [
     "  kernels   4 -> 3 (-25.0%)",
     "  stock     - -> blk.*.ffn_up",
-    "~   2 x blk.*.ffn_up (Q8_0)",
+    "~   2 x blk.*.ffn_up (Q8_0) r_4",
     "        count         1 -> 2",
     "        schedule      matvec_gpu -> stock",
     "        opts          - -> UPCAST:0:4",
-    "-   1 x act",
-    "        schedule      stock E_4",
+    "-   1 x act E_4",
+    "        schedule      stock",
     "        opts          -",
-    "+   1 x kv",
-    "        schedule      stock E_4",
+    "+   1 x kv E_4",
+    "        schedule      stock",
     "        opts          -"]
   case, (target, other) = next(iter(CASES)), ("CUDA:sm_80", "CUDA:sm_90")
   steps = list(STEPS["prompt"])

@@ -102,11 +102,20 @@ ROLES = 4    # that have a command
 Rows = tuple[dict[str, Any] | None, dict[str, Any] | None]
 
 def moved_rows(old: Report, new: Report) -> list[Rows]:
-  """Rows that are not in both: before and after, of the same role and types, in order; None where there is none."""
+  """
+  Rows that are not in both: before and after, None where there is none. Of those of the same role and types, rows of
+  the same name are compared, then those that are left, in order.
+  """
   gone, came = ([row for row in a["roles"] if row not in b["roles"]] for a, b in ((old, new), (new, old)))
-  def key(row: dict[str, Any]) -> str: return json.dumps([row["role"], row["types"]])
-  return [pair for k in dict.fromkeys(map(key, (*gone, *came)))
-          for pair in itertools.zip_longest(*([row for row in rows if key(row) == k] for rows in (gone, came)))]
+  pairs: list[Rows] = []
+  for same in (("role", "types", "name"), ("role", "types")):
+    for before in list(gone):
+      after = next((row for row in came if all(row[key] == before[key] for key in same)), None)
+      if after is None: continue
+      pairs.append((before, after))
+      gone.remove(before)
+      came.remove(after)
+  return [*pairs, *((row, None) for row in gone), *((None, row) for row in came)]
 
 def fields(old: dict[str, Any] | None, new: dict[str, Any] | None) -> list[str]:
   """Those in which two rows differ; all of a row that went or came."""
@@ -126,9 +135,9 @@ def moved(old: Report | None, new: Report) -> list[str]:
 def _block(old: dict[str, Any] | None, new: dict[str, Any] | None) -> str:
   row = new or old or {}
   types = f" ({'+'.join(row['types'])})" if row["types"] else ""
-  head = f"{row['count']:>3} x {row['role']}{types}"
+  head = f"{row['count']:>3} x {row['role']}{types} {(old or row)['name']}"
   if old is None or new is None:
-    lines = [f"{'+' if old is None else '-'} {head}", *_field("schedule", [f"{row['schedule']} {row['name']}"]),
+    lines = [f"{'+' if old is None else '-'} {head}", *_field("schedule", [str(row["schedule"])]),
              *_field("opts", [_cell(row["opts"])])]
   else:
     lines = [f"~ {head}", *(line for key in fields(old, new) for line in _field(key, _change(key, old[key], new[key])))]
