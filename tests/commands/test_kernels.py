@@ -159,16 +159,13 @@ def test_targets(small, target):
 
 SCHEDULES = {"matvec_cpu", "matvec_transposed", "elementwise", "stock", "none"}
 
-@pytest.mark.parametrize(("switches", "schedules"), [
-  ({}, SCHEDULES), ({"NO_MATVEC": "1"}, SCHEDULES - {"matvec_cpu", "matvec_transposed"}),
-  ({"NO_ELEMENTWISE": "1"}, SCHEDULES - {"elementwise"}), ({"BEAM": "1", "IGNORE_BEAM_CACHE": "1"}, {"beam"}),
-  ({"NO_PATCHES": "1"}, {None})])
-def test_schedules(small, switches, schedules):
-  """Who chose the loops, in compile workers and forks, too; one matrix product is a patch's, or nobody's."""
-  rows = json.loads(run("-m", small, "--json", **switches, PARALLEL="2").stdout)["roles"]
-  found = {name for row in rows for name in (row["schedule"] or "").split("+")}
-  assert found <= {name or "" for name in schedules}
-  assert (schedules != SCHEDULES) or "matvec_cpu" in {row["schedule"] for row in rows if "Q8_0" in row["types"]}
+@pytest.mark.parametrize(("switch", "schedules"), [
+  ("", SCHEDULES), ("NO_MATVEC", SCHEDULES - {"matvec_cpu", "matvec_transposed"}), ("NO_PATCHES", {None})])
+def test_schedules(small, switch, schedules):
+  """Who chose the loops; also of kernels that were lowered in another process, or without patches."""
+  rows = json.loads(run("-m", small, "--json", **({switch: "1"} if switch else {}), PARALLEL="2").stdout)["roles"]
+  found = {name for row in rows for name in (row["schedule"].split("+") if row["schedule"] else [None])}
+  assert found == schedules - ({"none"} - found)
 
 def test_a_prompt_is_what_runs(small):
   """Kernel for kernel, up to the logits after its last token."""
