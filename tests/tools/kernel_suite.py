@@ -18,6 +18,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 
 from kernel_cases import CASES, MAX_CONTEXT, STEPS, TARGETS, environment, missing, write
@@ -67,7 +68,7 @@ def compare(units: list[Unit], targets: list[str], accept: bool) -> bool:
       print(moved, end="\n\n")
     for target, found in of_targets.items():
       for step, report in found.items():
-        for line in out_of_bounds(target, report):
+        for line in out_of_bounds(case, target, step, report):
           good = False
           print(f"!!! {case}, {step}, {target}: {line}")
     if accept: path(case, kind).write_text(text({t: f for t in TARGETS if (f := new.get(t, old.get(t)))}))
@@ -75,12 +76,16 @@ def compare(units: list[Unit], targets: list[str], accept: bool) -> bool:
 
 def stock_products() -> list[str]:
   """The accepted sums over matrices of weights that have tinygrad's own schedule, in lines."""
-  groups: dict[tuple[str, str, str], list[str]] = {}
+  lines = []
   for case, kind in UNITS:
+    of_roles: dict[str, list[str]] = {}
     for target, found in golden(case, kind).items():
-      for step, report in found.items():
-        for role in report["stock"]: groups.setdefault((case, step, role), []).append(target)
-  return [f"  {case}, {step}: {role} ({' '.join(targets)})" for (case, step, role), targets in groups.items()]
+      roles = dict.fromkeys(role for report in found.values() for role in report["stock"])
+      if roles: of_roles.setdefault(", ".join(roles), []).append(target)
+    for names, targets in of_roles.items():
+      lines += textwrap.wrap(f"{case}, {kind}: {names} ({' '.join(targets)})", 118, initial_indent="  ",
+                             subsequent_indent="      ", break_on_hyphens=False)
+  return lines
 
 UNITS: list[Unit] = [(case, kind) for case in CASES for kind in STEPS]
 
