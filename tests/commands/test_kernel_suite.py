@@ -127,9 +127,9 @@ def test_any_hash_seed():
 # *** files and tables
 
 def row(**changed) -> dict:
-  return {"role": "act", "count": 1, "bytes": 8, "ops": 1, "name": "E_4", "types": [], "schedule": "stock", "opts": [],
-          "global_size": [1], "local_size": None, "registers": 9, "stack": 0, "load_bytes": None, "nodes": [9, 20, 12],
-          } | changed
+  return dict.fromkeys(PINNED) | {
+    "role": "act", "count": 1, "bytes": 8, "ops": 1, "name": "E_4", "types": [], "schedule": "stock", "opts": [],
+    "global_size": [1], "registers": 9, "stack": 0, "nodes": [9, 20, 12]} | changed
 
 def report(*rows: dict, **totals) -> dict:
   return {"target": "CPU", "kernels": 2, "bytes": 8, "ops": 1, "roles": list(rows or (row(),))} | totals
