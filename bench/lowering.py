@@ -107,7 +107,7 @@ def _rows(names: list[str], targets: list[str]) -> Iterator[dict[str, Any]]:
           found = child(target, path, step)
           yield {"case": name, "target": target, "step": step, **found, "wall": round(time.perf_counter() - begun, 1)}
 
-def _line(cells: list[str]) -> str: return f"{cells[0]:<24}{cells[1]:<12}{cells[2]:<8}" + "".join(
+def _line(cells: list[str]) -> str: return f"{cells[0]:<24}{cells[1]:<16}{cells[2]:<8}" + "".join(
   f"{cell:>15}" for cell in cells[3:])
 
 def _main() -> None:
