@@ -33,7 +33,7 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., pathli
 # *** what the suite costs
 
 # these files take longest (make test ARGS=--cpu-times) and come first: no core waits at the end for the other
-LONGEST = ("nn/test_golden", "commands/test_kernels", "patches/test_codegen", "commands/test_bench",
+LONGEST = ("nn/test_golden", "commands/test_kernel_suite", "commands/test_kernels", "patches/test_codegen", "commands/test_bench",
            "nn/test_random_dense", "nn/test_random_experts", "commands/test_bad_input", "nn/test_logits",
            "cache/test_captures", "cache/test_programs", "runtime/test_threads", "gpu/test_gpu_schedules",
            "nn/test_scales", "files/test_quant", "commands/test_run", "patches/test_patches",

@@ -30,22 +30,21 @@ OF_EXPERTS = 4800  # of one chosen by its number, in a sum over several
 
 # {target: its cases, by kind of step}: the whole is `make kernel-suite`
 SPANNING = {
-  "CPU:x86-64-v3": {"decode": ("llama-1b-Q4_K_M", "llama-1b-F16", "qwen3-30b-a3b-Q4_K_M", "deepseek-v2-lite-Q4_K_M"),
-                    "prompt": ("smollm-135m-Q8_0", "qwen3-30b-a3b-Q4_K_M")},
+  "CPU:x86-64-v3": {"decode": ("llama-1b-Q4_K_M", "llama-1b-F16", "deepseek-v2-lite-Q4_K_M"),
+                    "prompt": ("smollm-135m-Q8_0",)},
   "CPU:x86-64-v4": {"decode": ("llama-1b-BF16",), "prompt": ("llama-1b-BF16",)},
   "CPU:arm64": {"decode": ("llama-1b-Q8_0",), "prompt": ("llama-1b-F16",)},
   "CUDA:sm_80": {"decode": ("gemma-3-4b-Q4_0",), "prompt": ("llama-1b-Q6_K",)},
-  "CUDA:sm_87": {"decode": ("olmoe-1b-7b-Q4_K_M",), "prompt": ("olmoe-1b-7b-Q4_K_M",)},
+  "CUDA:sm_87": {"decode": ("olmoe-1b-7b-Q4_K_M",)},
   "CUDA:sm_89": {"prompt": ("llama-1b-Q8_0",)},
-  "CUDA:sm_90": {"decode": ("llama-1b-Q4_K_M", "gpt-oss-20b-MXFP4_MOE"),
-                 "prompt": ("llama-1b-Q4_K_M", "deepseek-v2-lite-Q4_K_M")},
+  "CUDA:sm_90": {"decode": ("llama-1b-Q4_K_M", "gpt-oss-20b-MXFP4_MOE"), "prompt": ("llama-1b-Q4_K_M",)},
   "CUDA:sm_100": {"decode": ("llama-1b-F16",)},
   "CUDA:sm_120": {"prompt": ("llama-1b-BF16",)},
   "NV:sm_90": {"decode": ("llama-1b-Q6_K",), "prompt": ("smollm-135m-Q8_0",)},
   "NV:PTX:sm_90": {"decode": ("llama-1b-F16",), "prompt": ("llama-1b-F16",)},
   "METAL:Apple7": {"decode": ("smollm-135m-Q8_0",)},
   "METAL:Apple8": {"prompt": ("llama-1b-F16",)},
-  "METAL:Apple9": {"decode": ("llama-1b-Q4_K_M",), "prompt": ("gemma-3-4b-Q4_0", "gpt-oss-20b-MXFP4_MOE")},
+  "METAL:Apple9": {"decode": ("qwen3-30b-a3b-Q4_K_M",), "prompt": ("gpt-oss-20b-MXFP4_MOE",)},
 }
 CHOSEN = [(case, kind, target) for target, kinds in SPANNING.items() for kind, cases in kinds.items() for case in cases]
 

@@ -60,7 +60,7 @@ UNSEEN = {
   "group_scales": "of products with floats: activations are bytes on CPUs",
   "minimum_bitwidth": "of products with floats: activations are bytes on CPUs",
 }
-CHEAP = {"lanes", "warp_reduce", "half8_loads", "gc_pause"}  # that make test looks at
+CHEAP = {"lanes", "warp_reduce"}  # that make test looks at
 
 all_of_it = pytest.mark.kernel_suite
 
