@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # setuptools says of an editable install that it is one, in 20 lines that look like an error
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q
 
-.PHONY: help run chat bench peers report cost-model plot lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models golden accept vectors default-model clean
+.PHONY: help run chat bench peers report cost-model plot lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models golden accept kernel-suite vectors default-model clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -40,8 +40,12 @@ golden: $(VENV)/bench ## record llama.cpp's logits again (builds llama-cpp-pytho
 	$(BIN)/python tests/tools/record_golden.py
 	$(BIN)/python tests/tools/record_quantize_errors.py
 
-accept: $(VENV)/dev ## record today's kernels as right: tests/kernels/*.json; prints what moved
-	$(BIN)/python tests/tools/kernel_cases.py
+accept: $(VENV)/dev ## record today's kernels as right (ARGS: cases, targets, decode or prompt); prints what moved
+	$(BIN)/python tests/tools/kernel_suite.py --accept $(ARGS)
+
+kernel-suite: $(VENV)/dev ## all kernels of all cases, steps and targets are the accepted ones, and each patch moves its own
+	$(BIN)/python tests/tools/kernel_suite.py $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) -m kernel_suite tests/commands
 
 bench: $(VENV)/run ## tokens a second of MODEL=path.gguf (default: the bundled model), as llama-bench gives them
 	@$(BIN)/python -m tinygrad_llm.bench $(if $(MODEL),-m "$(MODEL)") $(ARGS)

@@ -3,9 +3,9 @@ CPU seconds until a step's kernels are compiled, stage by stage: what a first ru
 
   python bench/lowering.py [CASE ..] [--targets T ..] [--out FILE]     make lowering
 
-The cases are those of the kernel suite, a decode step each for each of its targets; and on the CPU a decode step and a
-prompt of the bundled model. Each is measured in a process of its own, with nothing in a cache. The table is a line for
-each; all goes to bench/results/lowering-DATE.json.
+The cases are those of the kernel suite, a decode step each for a CPU and two of NVIDIA's cards (--targets: others that
+the suite knows); and on the CPU a decode step and a prompt of the bundled model. Each is measured in a process of its
+own, with nothing in a cache. The table is a line for each; all goes to bench/results/lowering-DATE.json.
 """
 from __future__ import annotations
 import pathlib
@@ -17,8 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from cpu_time import cpu_seconds
-from kernel_cases import CASES, TARGETS, environment, measurable
-from synthetic import write_model
+from kernel_cases import CASES, TARGETS, environment, missing, write
 from bench.machine import machine, now, result_file, versions
 from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.errors import InputError
@@ -29,6 +28,7 @@ STAGES = {"opts": "multi_pm", "expansion": "postopt symbolic", "devectorizing": 
           "rendering": "add control flow"}
 COLUMNS = ("schedule", *STAGES, "compiler")
 BUNDLED = "bundled"
+TIMED = ("CPU:x86-64-v3", "CUDA:sm_87", "CUDA:sm_90")
 
 class Clock:
   """Seconds by stage. What is measured belongs to the stage that was named last."""
@@ -90,7 +90,7 @@ def measure(target: str, model: str | None, step: str) -> dict[str, Any]:
 def child(target: str, model: str | None, step: str) -> dict[str, Any]:
   """measure() in a process of its own, with nothing in its environment that moves kernels."""
   with tempfile.TemporaryDirectory() as folder:
-    done = subprocess.run([sys.executable, __file__, "--measure", TARGETS[target], model or "", step], text=True,
+    done = subprocess.run([sys.executable, __file__, "--measure", target, model or "", step], text=True,
                           env=environment() | {"CACHEDB": f"{folder}/cache.db"}, capture_output=True)
   if done.returncode: raise RuntimeError(done.stderr[-2000:])
   return json.loads(done.stdout)
@@ -99,23 +99,22 @@ def _rows(names: list[str], targets: list[str]) -> Iterator[dict[str, Any]]:
   with tempfile.TemporaryDirectory() as folder:
     for name in names:
       path = None
-      if (shape := CASES.get(name)) is not None:
-        path = str(write_model(pathlib.Path(folder) / f"{name}.gguf", **shape, header=True))
+      if name in CASES: path = str(write(name, pathlib.Path(folder) / f"{name}.gguf"))
       for target in targets:
-        if target != "CPU" and name == BUNDLED: continue
+        if not target.startswith("CPU") and name == BUNDLED: continue
         for step in ("prompt", "decode") if name == BUNDLED else ("decode",):
           begun = time.perf_counter()
           found = child(target, path, step)
           yield {"case": name, "target": target, "step": step, **found, "wall": round(time.perf_counter() - begun, 1)}
 
-def _line(cells: list[str]) -> str: return f"{cells[0]:<24}{cells[1]:<12}{cells[2]:<8}" + "".join(
+def _line(cells: list[str]) -> str: return f"{cells[0]:<24}{cells[1]:<16}{cells[2]:<8}" + "".join(
   f"{cell:>15}" for cell in cells[3:])
 
 def _main() -> None:
   every = [BUNDLED, *CASES]
   parser = Parser(prog="python bench/lowering.py", description="Time the compiling of kernels, by stage.")
   parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(every)}")
-  parser.add_argument("--targets", nargs="+", choices=TARGETS, help="default: those that this machine can compile for")
+  parser.add_argument("--targets", nargs="+", choices=TARGETS, help=f"default: {', '.join(TIMED)}")
   parser.add_argument("--out", type=pathlib.Path, help="default: bench/results/lowering-DATE.json")
   parser.add_argument("--measure", nargs=3, metavar=("TARGET", "MODEL", "STEP"), help=argparse.SUPPRESS)
   args = parser.parse_args()
@@ -124,7 +123,7 @@ def _main() -> None:
     raise InputError(f"{unknown[0]}: no such case; give of {', '.join(every)}")
   rows: list[dict[str, Any]] = []
   print(_line(["case", "target", "step", "programs", *COLUMNS, "all"]), flush=True)
-  for row in _rows(args.cases or every, args.targets or measurable()):
+  for row in _rows(args.cases or every, args.targets or [target for target in TIMED if not missing(target)]):
     rows.append(row)
     seconds = [row[column] for column in COLUMNS]
     print(_line([row["case"], row["target"], row["step"], str(row["programs"]),

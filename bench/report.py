@@ -95,8 +95,8 @@ def targets_table(report: Row) -> str:
 def worst_table(step: Row) -> str:
   def sizes(r: Row) -> str:
     return " of ".join("x".join(map(str, dims)) for dims in (r["global_size"], r["local_size"]) if dims)
-  rows = [[r["part"] if r["role"] in ("kv", "act") else r["role"], r["bound"], sizes(r), f"{r['count']}", f"{r['estimate_us']:,.1f}",
-           f"{least_us(r, step['card']):,.1f}", f"{r['serial']:,}",
+  rows = [[r["part"] if r["role"] in ("kv", "act") else r["role"], r["bound"], sizes(r), f"{r['count']}",
+           f"{r['estimate_us']:,.1f}", f"{least_us(r, step['card']):,.1f}", f"{r['serial']:,}",
            "/".join("-" if n is None else f"{n:g}" for n in r["lines"] or [None]),
            "-" if r["registers"] is None else f"{r['registers']}"] for r in worst(step)]
   return table(["kernel", "bound by", "grid", "n", "us, estimated", "us for its bytes", "serial steps", "lines a load",

@@ -4,8 +4,8 @@ Pass pipeline: a place for passes between the optimiser and the expander, and on
 Why: tinygrad has no hook where a kernel's schedule is fixed (loops are split, unrolled, threaded) and its arithmetic is
   still a graph over loops. BEAM's candidates and kernels with given opts pass there, too.
 How: the optimiser and the pass before it are looked up in tinygrad.codegen at call time. Other patches append to
-  `after_opts` and `before_linearize`. A kernel's graph is counted at both places: its SINK's tag says how large it was
-  before its loops were expanded, and after.
+  `after_opts` and `before_linearize`. A kernel's SINK has a tag: who chose its loops, and how large its graph was
+  before these were expanded, and after.
 Numbers: none, it does nothing by itself.
 Upstream: not sent; there, a pass is a line in full_rewrite_to_sink.
 """
@@ -38,15 +38,23 @@ _apply_opts, _full_rewrite_to_sink = codegen.apply_opts, codegen.full_rewrite_to
 
 @dataclass
 class _Kernel:
-  """One that is being lowered. ren: until before_linearize ran; nodes: of its graph, at the places that it passed."""
+  """
+  One that is being lowered. ren: until before_linearize ran; nodes: of its graph, at the places that it passed;
+  schedule: who chose its loops, the name of a patch's module, "stock" for tinygrad, "beam", or "none".
+  """
   ren: Renderer|None
   nodes: tuple[int, ...] = ()
+  schedule: str = "none"
 
 _lowering: list[_Kernel] = []
 
 def lowering() -> Renderer|None:
   """Whom the kernel that is being lowered is for; None where there is none."""
   return _lowering[-1].ren if _lowering else None
+
+def scheduled_by(module: str) -> None:
+  """Says who chose the loops of the kernel that is being lowered."""
+  if _lowering: _lowering[-1].schedule = module
 
 def _is_unrolled(u: UOp) -> bool: return u.op is Ops.RANGE and u.arg[-1] is AxisType.UPCAST
 
@@ -58,13 +66,17 @@ def _run_after_opts(sink: UOp, ren: Renderer) -> UOp:
   return sink
 
 def apply_opts(ast: UOp, ren: Renderer, beam: int = 0) -> UOp:
-  return _run_after_opts(_apply_opts(ast, ren, beam=beam), ren)
+  sink = _apply_opts(ast, ren, beam=beam)
+  if sink.arg.applied_opts and (beam or _lowering and _lowering[-1].schedule == "none"):
+    scheduled_by("beam" if beam else "stock")
+  return _run_after_opts(sink, ren)
 
 def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
   _lowering.append(kernel := _Kernel(ren))
   try:
     sink = _full_rewrite_to_sink(ast if optimize else _run_after_opts(ast, ren), ren, optimize)
-    return sink if isinstance(ren, ISARenderer) else sink.replace(tag=kernel.nodes)  # there tags are registers
+    if isinstance(ren, ISARenderer): return sink  # there tags are registers
+    return sink.replace(tag=(kernel.schedule, *kernel.nodes))
   finally: _lowering.pop()
 
 def _run_before_linearize(sink: UOp) -> UOp|None:

@@ -18,7 +18,7 @@ from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches import passes
 from tinygrad_llm.patches.expressions import strides
-from tinygrad_llm.patches.passes import has_vectors
+from tinygrad_llm.patches.passes import has_vectors, scheduled_by
 from tinygrad_llm.patches.schedule.cpu_threads import share
 from tinygrad_llm.patches.vector.lanes import LANES
 from tinygrad_llm.patches.vector.vectorizer import Vectorizer, lanes, vector_rules
@@ -94,7 +94,9 @@ def divide(v: Vectorizer, u: UOp) -> UOp|None:
 def install() -> None:
   before = heuristic.hand_coded_optimizations
   def hand_coded_optimizations(k: Scheduler) -> Scheduler:
-    return made if has_vectors(k.ren) and (made := schedule(k)) is not None else before(k)
+    if not has_vectors(k.ren) or (made := schedule(k)) is None: return before(k)
+    scheduled_by("elementwise")
+    return made
   heuristic.hand_coded_optimizations = hand_coded_optimizations
   passes.after_opts.append(run)
   vector_rules.extend((compare, choose, count, largest, divide))

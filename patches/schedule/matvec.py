@@ -15,6 +15,7 @@ from __future__ import annotations
 from tinygrad.codegen.opt import KernelOptError, heuristic
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.helpers import DEBUG, getenv
+from tinygrad_llm.patches.passes import scheduled_by
 from tinygrad_llm.patches.schedule.cpu_threads import share
 from tinygrad_llm.patches.schedule.dot_product import find_sum
 from tinygrad_llm.patches.schedule.matvec_cpu import on_cpu
@@ -32,12 +33,15 @@ _stock = heuristic.hand_coded_optimizations
 def hand_coded_optimizations(k: Scheduler) -> Scheduler:
   vectors = lanes.available(k.ren)
   if getenv("MV", 1) == 0 or not (vectors or k.ren.has_local and k.ren.has_shared): return _stock(k)
-  found = find_sum(k)
+  found, by = find_sum(k), "matvec_cpu" if vectors else "matvec_gpu"
   try: made = found if isinstance(found, str) else (on_cpu if vectors else on_gpu)(k, found)
   except KernelOptError as e: made = f"an optimisation does not apply: {e}"
   if isinstance(made, str) and vectors and (columns := on_columns(k)) is not None:
     share(made := columns)
+    by = "matvec_transposed"
   if DEBUG >= 3: print(f"MATVEC: {k.colored_shape()}: {made if isinstance(made, str) else made.applied_opts}")
-  return _stock(k) if isinstance(made, str) else made
+  if isinstance(made, str): return _stock(k)
+  scheduled_by(by)
+  return made
 
 def install() -> None: heuristic.hand_coded_optimizations = hand_coded_optimizations

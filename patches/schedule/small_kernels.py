@@ -21,7 +21,7 @@ from tinygrad.helpers import NOOPT, dedup, prod
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import MetalRenderer, OpenCLRenderer
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, PatternMatcher, UOp, UPat
-from tinygrad_llm.patches.passes import has_vectors
+from tinygrad_llm.patches.passes import has_vectors, scheduled_by
 from tinygrad_llm.patches.schedule.cpu_threads import WORK, one_thread
 
 SEAMS = {
@@ -189,10 +189,12 @@ def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
     if before is not None: stage = _after(stage, before)
     before = UOp(Ops.BARRIER, src=stage.src, tag=SHARED) if ren.has_local else UOp.group(*stage.src)
     done += stage.src
-  nodes = tuple(map(sum, zip(*(stage.tag for stage in stages)))) if all(stage.tag for stage in stages) else None
+  tags = [stage.tag for stage in stages if isinstance(stage.tag, tuple)]
+  schedule = "+".join(dict.fromkeys(name for name, *_ in tags))
   info = KernelInfo(f"s{len(stages)}_{max(infos, key=lambda info: len(info.name)).name}",
                     applied_opts=tuple(o for info in infos for o in info.applied_opts))
-  return UOp.sink(*done, arg=info).replace(tag=nodes)
+  nodes = map(sum, zip(*(nodes for _, *nodes in tags)))
+  return UOp.sink(*done, arg=info).replace(tag=(schedule, *nodes) if len(tags) == len(stages) else None)
 
 # what one thread of a group stored in a buffer is there for the others
 SHARED = "buffers"
@@ -209,7 +211,10 @@ def install() -> None:
   before = heuristic.hand_coded_optimizations
   def hand_coded_optimizations(k: Scheduler) -> Scheduler:
     if not _lowering: return before(k)
-    with one_thread(): return in_one_group(k) if k.ren.has_local else before(k)
+    if k.ren.has_local:
+      scheduled_by("small_kernels")
+      return in_one_group(k)
+    with one_thread(): return before(k)
   heuristic.hand_coded_optimizations = hand_coded_optimizations
   for renderer, text in BARRIERS.items():
     rule = PatternMatcher([(UPat(Ops.BARRIER, name="u"), lambda u, text=text: text if u.tag == SHARED else None)])

@@ -8,7 +8,7 @@ import sys
 
 import child
 import pytest
-from kernel_cases import TARGETS, has_cuda_wheels
+from kernel_cases import has_cuda_wheels
 from tinygrad import Device, Tensor, dtypes
 from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm import kernels, patches
@@ -53,7 +53,7 @@ def explained(target: str) -> dict:
 
 @functools.cache
 def run(target: str, *off: str) -> dict:
-  return child.call(explained, TARGETS[target], **{f"NO_{name.upper()}": "1" for name in off}).value
+  return child.call(explained, target, **{f"NO_{name.upper()}": "1" for name in off}).value
 
 def changed(found: dict) -> set[str]: return {patch for _, patch in found["steps"]}
 
@@ -61,7 +61,7 @@ def changed(found: dict) -> set[str]: return {patch for _, patch in found["steps
 
 ON_CPU = {"matvec", "passes", "invariant_sums", "lanes", "nested_reduce", "int8_dots", "vectorizer"}
 ON_CUDA = {"matvec", "passes", "bitfield_extract", "nested_reduce", "int_to_float", "warp_reduce"}
-BOTH = [("CPU", ON_CPU), pytest.param("CUDA:sm_90", ON_CUDA, marks=cuda)]
+BOTH = [("CPU:x86-64-v3", ON_CPU), pytest.param("CUDA:sm_90", ON_CUDA, marks=cuda)]
 
 @pytest.mark.parametrize(("target", "wanted"), BOTH)
 def test_steps(target, wanted):
@@ -83,7 +83,7 @@ def test_order_is_that_of_a_lowering(target, wanted):
   assert len(order) >= 8
 
 def test_a_patch_that_is_off_is_no_step():
-  on, off = run("CPU"), run("CPU", "nested_reduce")
+  on, off = run("CPU:x86-64-v3"), run("CPU:x86-64-v3", "nested_reduce")
   assert "nested_reduce" in changed(on)
   assert "nested_reduce" not in changed(off)
   assert "rewrite.nested_reduce" not in off["text"]
@@ -91,7 +91,7 @@ def test_a_patch_that_is_off_is_no_step():
 
 def test_text():
   """What a reader needs: sentences, opts with and without, figures before and after, the sum before and after."""
-  text = run("CPU")["text"]
+  text = run("CPU:x86-64-v3")["text"]
   for name in ON_CPU: assert transcript.sentence(name)[:60] in text
   assert "without the patch: UNROLL" in text
   assert "   + " in text

@@ -71,10 +71,10 @@ def bpe_merges() -> Iterator[tuple[str, str]]:
   for a, b in pairs: yield from ((a + b, c) for c in common[:32])
 
 def pieces() -> Iterator[str]:
-  """Pieces of SentencePiece: letters, then pairs and triples, with and without the mark of a space."""
+  """Pieces of SentencePiece: letters, then pairs, triples and fours, with and without the mark of a space."""
   letters = "▁etaoinshrdlucmfwypvbgkjqxz.,ETAOINSHRDLU0123456789"
   yield from letters
-  for length in (2, 3):
+  for length in (2, 3, 4):
     tails = [""]
     for _ in range(length - 1): tails = [a + b for a in tails for b in letters[1:]]
     yield from (a + tail for tail in tails for a in letters)

@@ -114,9 +114,9 @@ def report() -> str:
     first = step[steps[0]]
     out += f"| {target} | {first['card']['name']} | {first['kernels']} | {ms} |\n"
   out += "\n" + paragraph(
-    f"Estimates of the [cost model](patches/search/README.md), not measurements, for {found['file']}; beside them, what "
-    f"part of that the kernels' bytes take at the card's bandwidth. One page of it all, with the worst kernels of each "
-    f"step: [{REPORT.replace('.json', '.md')}](bench/results/{REPORT.replace('.json', '.md')}), by `make report`.")
+    f"Estimates of the [cost model](patches/search/README.md), not measurements, for {found['file']}; beside them, "
+    f"what part of that the kernels' bytes take at the card's bandwidth. One page of it all, with the worst kernels of "
+    f"each step: [{REPORT.replace('.json', '.md')}](bench/results/{REPORT.replace('.json', '.md')}), by `make report`.")
   profile = next(p for p in found["measured"]["profiles"] if p["n_depth"])
   out += f"\n| a token after {profile['n_depth']:,} others, measured | kernels | us | share | GB/s | of peak |\n"
   out += "|---|---:|---:|---:|---:|---:|\n"

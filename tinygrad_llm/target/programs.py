@@ -110,8 +110,8 @@ class Program:
   A call of a compiled kernel.
 
   part: of the step, where groups.py has said it. variables: what its sizes and estimates depend on. weights: by the
-  buffer that holds them; caches: buffers. nodes: how large its graph is when its loops are chosen, when they are
-  expanded, and in the end.
+  buffer that holds them; caches: buffers. schedule: who chose its loops (patches/passes.py). nodes: how large its graph
+  is then, when they are expanded, and in the end.
   """
   def __init__(self, call: UOp, variables: dict[str, int], weights: Mapping[UOp, Rows], caches: set[UOp]):
     self.call, self.part = call, ""
@@ -121,7 +121,8 @@ class Program:
     reads = Reads.of(call, weights, caches, (*self.info.ins, *self.info.outs))
     read, kv, self.types, self.role = reads.weights, reads.caches, reads.types, reads.role
     self.load_bytes = load_width(self.linear.src, set(read) or kv)
-    self.nodes = None if sink.tag is None else [*sink.tag, len(self.linear.src)]
+    self.schedule, *nodes = sink.tag if isinstance(sink.tag, tuple) else (None,)  # without patches it is 1
+    self.nodes = [*nodes, len(self.linear.src)] if nodes else None
 
   @property
   def name(self) -> str:
@@ -135,7 +136,8 @@ class Program:
     return {
       "role": self.role, "part": self.part, "bytes": self.nbytes,
       "ops": int(sym_infer(self.estimates.ops, self.variables)), "name": self.name,
-      "types": self.types, "opts": [f"{opt.op.name}:{opt.axis}:{opt.arg}" for opt in self.opts],
+      "types": self.types, "schedule": self.schedule,
+      "opts": [f"{opt.op.name}:{opt.axis}:{opt.arg}" for opt in self.opts],
       "global_size": sizes[0], "local_size": sizes[1], "serial": serial_steps(self.linear.src, self.variables),
       "registers": registers, "stack": stack, "load_bytes": self.load_bytes, "lines": self.lines(), "nodes": self.nodes}
 

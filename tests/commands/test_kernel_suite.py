@@ -1,0 +1,244 @@
+"""The kernel regression suite: a part of it that spans all cases, steps and targets, its files and its tables."""
+import json
+import os
+import subprocess
+import sys
+
+import kernel_golden
+import kernel_suite
+import pytest
+from kernel_cases import CASES, STEPS, TARGETS, missing, write
+from kernel_golden import (
+  FOLDER,
+  PINNED,
+  STACK,
+  golden,
+  moved,
+  moved_rows,
+  out_of_bounds,
+  path,
+  pinned,
+  stock,
+  table,
+  text,
+)
+from kernel_suite import UNITS, measure
+from tinygrad_llm.files import gguf
+
+MOST_NODES = {"decode": 4400, "prompt": 4700}  # of a matrix, a block of Q6_K unrolled
+OF_EXPERTS = 4800  # of one chosen by its number, in a sum over several
+
+# {target: its cases, by kind of step}: the whole is `make kernel-suite`
+SPANNING = {
+  "CPU:x86-64-v3": {"decode": ("llama-1b-Q4_K_M", "llama-1b-F16", "deepseek-v2-lite-Q4_K_M"),
+                    "prompt": ("smollm-135m-Q8_0",)},
+  "CPU:x86-64-v4": {"decode": ("llama-1b-BF16",), "prompt": ("llama-1b-BF16",)},
+  "CPU:arm64": {"decode": ("llama-1b-Q8_0",), "prompt": ("llama-1b-F16",)},
+  "CUDA:sm_80": {"decode": ("gemma-3-4b-Q4_0",), "prompt": ("llama-1b-Q6_K",)},
+  "CUDA:sm_87": {"decode": ("olmoe-1b-7b-Q4_K_M",)},
+  "CUDA:sm_89": {"prompt": ("llama-1b-Q8_0",)},
+  "CUDA:sm_90": {"decode": ("llama-1b-Q4_K_M", "gpt-oss-20b-MXFP4_MOE"), "prompt": ("llama-1b-Q4_K_M",)},
+  "CUDA:sm_100": {"decode": ("llama-1b-F16",)},
+  "CUDA:sm_120": {"prompt": ("llama-1b-BF16",)},
+  "NV:sm_90": {"decode": ("llama-1b-Q6_K",), "prompt": ("smollm-135m-Q8_0",)},
+  "NV:PTX:sm_90": {"decode": ("llama-1b-F16",), "prompt": ("llama-1b-F16",)},
+  "METAL:Apple7": {"decode": ("smollm-135m-Q8_0",)},
+  "METAL:Apple8": {"prompt": ("llama-1b-F16",)},
+  "METAL:Apple9": {"decode": ("qwen3-30b-a3b-Q4_K_M",), "prompt": ("gpt-oss-20b-MXFP4_MOE",)},
+}
+CHOSEN = [(case, kind, target) for target, kinds in SPANNING.items() for kind, cases in kinds.items() for case in cases]
+
+def measured(case: str, kind: str, target: str) -> dict:
+  if why := missing(target): pytest.skip(why)
+  units = tuple((c, k) for c, k, t in CHOSEN if t == target)
+  return measure(target, units, os.cpu_count() or 1)[case, kind]
+
+# *** the suite
+
+@pytest.mark.parametrize(("case", "kind", "target"), CHOSEN)
+def test_kernels_are_the_accepted_ones(case, kind, target):
+  """Exactly: for the worse and for the better. Either way `make accept`, and the commit says why."""
+  found = {step: pinned(report) for step, report in measured(case, kind, target).items()}
+  assert not (lines := table(case, kind, {target: (golden(case, kind).get(target, {}), found)})), \
+    f"\n{lines}\nto accept it: make accept ARGS='{case} {kind} {target}'"
+
+@pytest.mark.parametrize(("case", "kind", "target"), [unit for unit in CHOSEN if unit[-1].startswith(("CUDA", "NV"))])
+def test_nothing_spills(case, kind, target):
+  for step, report in measured(case, kind, target).items(): assert out_of_bounds(case, target, step, report) == []
+
+def test_it_spans_all():
+  """Every case, step and target, and every step on every kind of target."""
+  assert set(CASES) == {case for case, _, _ in CHOSEN}
+  assert set(TARGETS) == {target for _, _, target in CHOSEN}
+  kinds = {target.rpartition(":")[0] for target in TARGETS}
+  assert {(kind, target.rpartition(":")[0]) for _, kind, target in CHOSEN} == {(k, t) for k in STEPS for t in kinds}
+
+# *** what is accepted
+
+def test_golden_files_are_those_of_the_cases():
+  assert {*FOLDER.glob("*.json")} == {path(*unit) for unit in UNITS}
+  for case, kind in UNITS:
+    found = golden(case, kind)
+    assert {*found} == {*TARGETS}
+    assert all(report.keys() == {"kernels", "bytes", "ops", "stock", "roles"} and row.keys() == {*PINNED}
+               for steps in found.values() for report in steps.values() for row in report["roles"])
+    assert path(case, kind).read_text() == text(found)
+  assert sum(file.stat().st_size for file in FOLDER.glob("*.json")) < 3e6
+
+@pytest.mark.parametrize(("case", "kind"), UNITS)
+def test_graphs_stay_small(case, kind):
+  """What a pass over an expanded graph costs: the largest is a block of 256 weights in 16 rows."""
+  for target, steps in golden(case, kind).items():
+    for report in steps.values():
+      for row in report["roles"]:
+        chosen, expanded, _ = row["nodes"]
+        most = OF_EXPERTS if "_exps" in row["role"] else MOST_NODES[kind]
+        assert expanded <= min(most, 32 * chosen), (target, row["role"])
+
+@pytest.mark.parametrize("case", [name for name, case in CASES.items() if "moe" in case])
+def test_experts_that_no_token_chose_are_not_read(case, tmp_path):
+  """Of those that are, what the file has, and padding. On GPUs threads share numbers: test_gpu_schedules.py."""
+  file = gguf.open_gguf(write(case, tmp_path / "model.gguf"))
+  moe = CASES[case]["moe"]
+  chosen = sum(info.nbytes for info in file.tensors.values() if "_exps.weight" in info.name) * moe.used / moe.experts
+  for target in ("CPU:x86-64-v3", "CPU:x86-64-v4", "CPU:arm64"):
+    for report in golden(case, "decode")[target].values():
+      read = sum(row["bytes"] for row in report["roles"] if "_exps" in row["role"])
+      assert chosen <= read <= 1.05 * chosen
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_matrix_has_tinygrads_own_schedule(case):
+  """In a decode step; in a prompt on the CPU. On GPUs every product of a prompt's chunk with a dense matrix has."""
+  for kind in STEPS:
+    for target, steps in golden(case, kind).items():
+      for report in steps.values():
+        assert bool(report["stock"]) == (kind == "prompt" and not target.startswith("CPU")), (kind, target)
+        assert not any("_exps" in role for role in report["stock"])
+        assert report["stock"] == stock(report)
+
+# *** the same in any process
+
+def test_any_hash_seed():
+  unit = ("llama-1b-F16", "decode")
+  one, two = (measure("CPU:x86-64-v3", (unit,), PYTHONHASHSEED=seed)[unit] for seed in ("1", "2"))
+  assert one == two
+
+# *** files and tables
+
+def row(**changed) -> dict:
+  return dict.fromkeys(PINNED) | {
+    "role": "act", "count": 1, "bytes": 8, "ops": 1, "name": "E_4", "types": [], "schedule": "stock", "opts": [],
+    "global_size": [1], "registers": 9, "stack": 0, "nodes": [9, 20, 12]} | changed
+
+def report(*rows: dict, **totals) -> dict:
+  return {"target": "CPU", "kernels": 2, "bytes": 8, "ops": 1, "roles": list(rows or (row(),))} | totals
+
+def test_moved_is_two_sided():
+  old = pinned(report())
+  assert moved(old, pinned(report())) == []
+  assert moved(old, pinned(report(row(registers=200)))) == []  # they are up to the compiler
+  split = report(row(registers=7), row(registers=9, nodes=[7, 30, 8]))
+  assert [[r[key] for key in ("count", "bytes", "nodes")] for r in pinned(split)["roles"]] == [[2, 16, [9, 30, 12]]]
+  assert len(pinned(report(row(), row(bytes=9)))["roles"]) == 2
+  for key in set(PINNED) - {"count", "bytes", "ops"}:
+    found = pinned(report(row(**{key: "x" if key != "nodes" else [1, 2, 3]})))
+    if key in ("role", "types"): assert [(bool(a), bool(b)) for a, b in moved_rows(old, found)] == [(1, 0), (0, 1)]
+    else: assert len(moved_rows(old, found)) == 1
+    assert moved(old, found)
+  for key in ("count", "bytes", "ops"):
+    for n in (7, 9): assert len(moved_rows(old, pinned(report(row(**{key: n}))))) == 1
+
+def test_tables():
+  """Totals with their share, then a row that changed, one that is gone, one that is new."""
+  old = pinned(report(row(role="blk.*.ffn_up", types=["Q8_0"], name="r_4", schedule="matvec_gpu"), row(), kernels=4))
+  new = pinned(report(row(role="blk.*.ffn_up", types=["Q8_0"], name="r_4", opts=["UPCAST:0:4"], count=2),
+                      row(role="kv"), kernels=3))
+  assert "\n".join(moved(old, new)).splitlines() == [
+    "  kernels   4 -> 3 (-25.0%)",
+    "  stock     - -> blk.*.ffn_up",
+    "~   2 x blk.*.ffn_up (Q8_0) r_4",
+    "        count         1 -> 2",
+    "        schedule      matvec_gpu -> stock",
+    "        opts          - -> UPCAST:0:4",
+    "-   1 x act E_4",
+    "        schedule      stock",
+    "        opts          -",
+    "+   1 x kv E_4",
+    "        schedule      stock",
+    "        opts          -"]
+  case, (target, other) = next(iter(CASES)), ("CUDA:sm_80", "CUDA:sm_90")
+  steps = list(STEPS["prompt"])
+  told = table(case, "prompt", {t: (dict.fromkeys(steps, old), dict.fromkeys(steps, new)) for t in (target, other)})
+  assert told.startswith(f"=== {case}, prompt: {target} {other}\nprompt:\n  kernels")
+  assert told.count("kernels   4 -> 3") == 1
+  assert f"-m {case}.gguf --target {target} --max-context 8192 -p 512\n  .. --source 'blk.*.ffn_up'" in told
+  assert max(map(len, told.splitlines())) <= 120
+  assert table(case, "prompt", {target: (dict.fromkeys(steps, old),) * 2}) == ""
+
+def test_long_fields_are_wrapped():
+  old, new = (pinned(report(row(opts=[f"UNROLL:{i}:{n}" for i in range(20)]))) for n in (4, 8))
+  lines = "\n".join(moved(old, new)).splitlines()
+  assert max(map(len, lines)) <= 120
+  assert sum("->" in line for line in lines) == 1
+  assert len(lines) > 3
+
+def test_golden_text():
+  """Targets of the same figures share an entry; what differs between the steps is told apart."""
+  steps = list(STEPS["decode"])
+  of_cpu = dict(zip(steps, (pinned(report()), pinned(report(row(bytes=80), bytes=80)))))
+  of_gpu = dict(zip(steps, (pinned(report(row(local_size=[32]))), pinned(report(row(local_size=[32]))))))
+  found = {"CPU:arm64": of_cpu, "CUDA:sm_80": of_gpu, "CUDA:sm_90": of_gpu}
+  made = json.loads(text(found))
+  assert list(made) == ["CPU:arm64", "CUDA:sm_80 CUDA:sm_90"]
+  assert made["CPU:arm64"]["roles"][0]["bytes"] == dict(zip(steps, (8, 80)))
+  assert made["CUDA:sm_80 CUDA:sm_90"]["roles"] == [pinned(report(row(local_size=[32])))["roles"][0]]
+  with pytest.raises(AssertionError, match="depend on the depth"):
+    text({"CPU:arm64": dict(zip(steps, (pinned(report()), pinned(report(row(name="E_5"))))))})
+
+def test_accept_writes_what_moved(tmp_path, monkeypatch, capsys):
+  """Of the targets that were measured; others stay. Without it nothing is written. What spills is never right."""
+  unit, cpu, gpu = ("llama-1b-F16", "decode"), "CPU:arm64", "CUDA:sm_90"
+  def measuring(target: str, *rows: dict) -> None:
+    found = {step: report(*rows) for step in STEPS["decode"]}
+    monkeypatch.setattr(kernel_suite, "measure_all", lambda units, targets: {unit: {target: found}})
+  monkeypatch.setattr(kernel_golden, "FOLDER", tmp_path)
+  for target in (cpu, gpu):
+    measuring(target, row())
+    assert not kernel_suite.compare([unit], [target], accept=True)
+  assert [*golden(*unit)] == [cpu, gpu]
+  assert kernel_suite.compare([unit], [gpu], accept=False)
+  assert "new: kernels 2" in capsys.readouterr().out
+  measuring(gpu, row(name="E_5"))
+  for accept in (False, True): assert not kernel_suite.compare([unit], [gpu], accept)
+  assert capsys.readouterr().out.count("        name          E_4 -> E_5") == 2
+  assert kernel_suite.compare([unit], [gpu], accept=False)
+  assert golden(*unit)[cpu]["decode"] == pinned(report())
+  measuring(gpu, row(name="E_5", stack=8))
+  assert not kernel_suite.compare([unit], [gpu], accept=False)
+  assert f"!!! llama-1b-F16, decode, {gpu}: act: 8 bytes of stack, 9 registers" in capsys.readouterr().out
+
+def test_stock():
+  """Sums over matrices of weights: not look-ups, norms or biases; chains of several, too."""
+  for changed, found in (({}, 1), ({"name": "E_4"}, 0), ({"name": "s2_r_4"}, 1), ({"schedule": "matvec_gpu"}, 0),
+                         ({"schedule": "matvec_cpu+none"}, 1), ({"schedule": None}, 1), ({"role": "kv"}, 0),
+                         ({"role": "output_norm"}, 0), ({"role": "blk.*.attn_norm+attn_q.bias"}, 0),
+                         ({"role": "output_norm+output"}, 1)):
+    given = row(**({"role": "blk.*.attn_norm+attn_q", "name": "r_4"} | changed))
+    assert len(stock(report(given))) == found, changed
+
+def test_bounds():
+  for given, bad in ({"registers": 255}, 0), ({"registers": 0}, 1), ({"registers": 256}, 1), ({"stack": 8}, 1):
+    assert len(out_of_bounds("llama-1b-F16", "CUDA:sm_90", "decode", report(row(**given)))) == bad
+  assert out_of_bounds("llama-1b-F16", "METAL:Apple9", "decode", report(row(registers=None, stack=None))) == []
+  (case, target, role), known = next(iter(STACK.items()))
+  for step, stack, bad in (("prompt", known, 0), ("decode", known, 1), ("prompt", known + 8, 1)):
+    assert len(out_of_bounds(case, target, step, report(row(role=role, stack=stack)))) == bad
+
+@pytest.mark.parametrize(("tool", "args"), [
+  ("kernel_suite", ["llama-1b"]), ("kernel_suite", ["CUDA:sm_91"]), ("kernel_cases", ["--write", "llama-1b", "x.gguf"]),
+  ("kernel_cases", [])])
+def test_wrong_names(tool, args):
+  command = [sys.executable, str(FOLDER.parent / "tools" / f"{tool}.py"), *args]
+  done = subprocess.run(command, capture_output=True, text=True)
+  assert (done.returncode, done.stdout) == (2, "")
+  assert "error: " in done.stderr.splitlines()[-1]

@@ -1,0 +1,129 @@
+"""
+Each patch switched off makes the kernel suite fail where one would expect, or nowhere if it touches no kernel; and the
+cases stand for deeper and wider models. Most of it takes minutes: make kernel-suite.
+"""
+import fnmatch
+import json
+import os
+from typing import NamedTuple
+
+import pytest
+from kernel_cases import STEPS, missing
+from kernel_golden import Report, fields, is_product, moved_rows, pinned
+from kernel_suite import measure
+from tinygrad_llm import patches
+
+class Moves(NamedTuple):
+  """In a case's decode step for a target, rows of a role (* for any letters) move in `fields`, at least."""
+  target: str
+  case: str
+  role: str
+  fields: str
+
+CPU, CUDA, PTX = "CPU:x86-64-v3", "CUDA:sm_90", "NV:PTX:sm_90"
+MIX, HALF, BYTES = "llama-1b-Q4_K_M", "llama-1b-F16", "llama-1b-Q8_0"
+OLMOE, DEEPSEEK = "olmoe-1b-7b-Q4_K_M", "deepseek-v2-lite-Q4_K_M"
+PRODUCT, GATED = "blk.*.attn_output", "blk.*.ffn_norm+ffn_gate+ffn_up"
+SWITCHES = {
+  "passes": Moves(CPU, HALF, "*", "schedule load_bytes nodes"),
+  "gathers": Moves(CUDA, HALF, "token_embd", "bytes ops name global_size"),
+  "bounds": Moves(CUDA, OLMOE, "blk.*.ffn_down_exps", "schedule opts load_bytes"),
+  "flat_reduce": Moves(CUDA, OLMOE, "blk.*.ffn_down_exps", "schedule opts load_bytes"),
+  "separate_products": Moves(CUDA, DEEPSEEK, "blk.*.ffn_down_exps+ffn_down_shexp", "role count name"),
+  "joint_products": Moves(CUDA, HALF, GATED, "bytes ops name"),
+  "bitfield_extract": Moves(CUDA, MIX, PRODUCT, "ops nodes"),
+  "invariant_sums": Moves(CPU, MIX, PRODUCT, "ops nodes"),
+  "invariant_factors": Moves(CPU, HALF, "blk.*.attn_norm+attn_q+attn_k+attn_v", "ops load_bytes nodes"),
+  "vectorizer": Moves(CPU, HALF, "token_embd", "load_bytes nodes"),
+  "lanes": Moves(CPU, HALF, "blk.*.attn_norm+attn_q+attn_k+attn_v", "schedule opts load_bytes"),
+  "nested_reduce": Moves(CUDA, MIX, PRODUCT, "ops nodes"),
+  "int_to_float": Moves(CUDA, MIX, PRODUCT, "ops nodes"),
+  "int8_dots": Moves(CPU, BYTES, PRODUCT, "bytes ops name opts"),
+  "matvec": Moves(CUDA, HALF, PRODUCT, "schedule opts global_size local_size load_bytes"),
+  "elementwise": Moves(CPU, HALF, "token_embd", "schedule opts load_bytes"),
+  "small_kernels": Moves(CUDA, OLMOE, "act", "count name schedule"),
+  "ordered_loads": Moves(CPU, HALF, "kv", "nodes"),
+  "warp_reduce": Moves(CUDA, HALF, PRODUCT, "ops nodes"),
+  "half8_loads": Moves(CUDA, HALF, PRODUCT, "load_bytes nodes"),
+  "ptx": Moves(PTX, HALF, PRODUCT, "ops nodes"),
+}
+# kernels are the same without these: they are of the compiler's pace, of caches and of running
+KEEP = {name for name, module in zip(patches.PATCHES, patches.MODULES)
+        if module.split(".")[0] in ("lowering", "runtime", "cache")}
+# that the suite does not see; whether they work is for tests/patches and tests/gpu
+UNSEEN = {
+  "reciprocal": "another spelling of the same operation",
+  "table_lookup": "no figure of MXFP4's kernels moves",
+  "vector_combine": "an option of clang's, after 20 seconds",
+  "reshapes": "no case has such a reshape",
+  "dp4a": "activations are floats on GPUs",
+  "group_scales": "of products with floats: activations are bytes on CPUs",
+  "minimum_bitwidth": "of products with floats: activations are bytes on CPUs",
+}
+CHEAP = {"lanes", "warp_reduce"}  # that make test looks at
+
+all_of_it = pytest.mark.kernel_suite
+
+def of_decode(target: str, case: str, **env: str) -> dict[str, Report]:
+  if why := missing(target): pytest.skip(why)
+  return measure(target, ((case, "decode"),), os.cpu_count() or 1, **env)[case, "decode"]
+
+def marked(names) -> list:
+  return [pytest.param(name, marks=() if name in CHEAP else all_of_it) for name in sorted(names)]
+
+def test_every_patch_is_looked_at(): assert sorted([*SWITCHES, *KEEP, *UNSEEN]) == sorted(patches.PATCHES)
+
+@pytest.mark.parametrize("patch", marked(SWITCHES))
+def test_without_a_patch_its_kernels_move(patch):
+  target, case, role, wanted = SWITCHES[patch]
+  found, without = of_decode(target, case), of_decode(target, case, **{f"NO_{patch.upper()}": "1"})
+  for step in STEPS["decode"]:
+    rows = moved_rows(pinned(found[step]), pinned(without[step]))
+    moved = {field for old, new in rows if fnmatch.fnmatchcase((old or new or {})["role"], role)
+             for field in fields(old, new)}
+    assert {*wanted.split()} <= moved, (step, moved)
+
+@pytest.mark.parametrize("patch", marked({*KEEP, *UNSEEN}))
+def test_without_others_nothing_moves(patch):
+  for target, case in (CPU, HALF), (CUDA, HALF):
+    assert of_decode(target, case) == of_decode(target, case, **{f"NO_{patch.upper()}": "1"})
+
+# *** deeper and wider
+
+def rows_of_one(found: Report) -> dict[str, int]:
+  """{a row, of one of its kernels: how many of these}."""
+  def one(row: dict) -> str:
+    rest = {key: value for key, value in row.items() if key not in ("count", "nodes")}
+    return json.dumps(rest | {key: row[key] // row["count"] for key in ("bytes", "ops")})
+  return {one(row): row["count"] for row in found["roles"]}
+
+@all_of_it
+@pytest.mark.parametrize("kind", STEPS)
+@pytest.mark.parametrize("target", [CPU, CUDA])
+def test_two_layers_stand_for_sixteen(target, kind):
+  """The same kernels, more often."""
+  if why := missing(target): pytest.skip(why)
+  units = tuple((case, kind) for case in (MIX, "llama-1b-16L-Q4_K_M"))
+  two, sixteen = measure(target, units, os.cpu_count() or 1).values()
+  for step in STEPS[kind]:
+    few, many = rows_of_one(pinned(two[step])), rows_of_one(pinned(sixteen[step]))
+    assert few.keys() == many.keys()
+    assert all(few[row] <= many[row] for row in few)
+    assert sum(many.values()) > 6 * sum(few.values())
+
+@all_of_it
+@pytest.mark.parametrize("kind", STEPS)
+@pytest.mark.parametrize("target", [CPU, CUDA])
+def test_a_small_model_stands_for_a_wider_one(target, kind):
+  """
+  The 8B's products have the roles, types and schedules of the 1B's, in the same order, and where these are not
+  tinygrad's own, which looks at how long loops are, also the load widths and kinds of opts.
+  """
+  if why := missing(target): pytest.skip(why)
+  units = tuple((case, kind) for case in (MIX, "llama-8b-Q4_K_M"))
+  small, wide = measure(target, units, os.cpu_count() or 1).values()
+  def products(found: Report) -> list[tuple]:
+    return [(row["role"], row["types"], row["count"], row["schedule"], *(() if row["schedule"] == "stock" else
+             (row["load_bytes"], *sorted({opt.split(":")[0] for opt in row["opts"]}))))
+            for row in found["roles"] if is_product(row)]
+  for step in STEPS[kind]: assert products(small[step]) == products(wide[step])

@@ -1,0 +1,196 @@
+"""
+The accepted figures of the kernel regression suite, in tests/kernels/CASE.KIND.json, and how they differ from others.
+
+A file has an entry for each group of targets that compile to the same, named by all of them; a row is a line. A field
+that differs between the steps of a kind, as the bytes of a cache do, is an object by the names of these steps.
+"""
+import itertools
+import json
+import pathlib
+import re
+import textwrap
+from collections.abc import Iterable
+from typing import Any
+
+from kernel_cases import MAX_CONTEXT, STEPS, TARGETS
+
+FOLDER = pathlib.Path(__file__).parents[1] / "kernels"
+TOTALS = ("kernels", "bytes", "ops")
+OF_ALL = ("count", "bytes", "ops")  # of a row's kernels together
+PINNED = ("role", "part", *OF_ALL, "name", "types", "schedule", "opts", "global_size", "local_size", "serial",
+          "load_bytes", "lines", "nodes")
+OF_TINYGRAD = {"stock", "none"}  # schedules that no patch chose
+
+Report = dict[str, Any]
+
+def pinned(found: Report) -> Report:
+  """
+  What of a report must not move: not the registers, which are up to the version of a compiler. Kernels that differ in
+  these alone are one row; its nodes are those of the largest.
+  """
+  rows: dict[str, dict[str, Any]] = {}
+  for given in found["roles"]:
+    new = {key: given[key] for key in PINNED}
+    each = [new[key] / new["count"] for key in ("bytes", "ops")]
+    key = json.dumps([each, *(value for name, value in new.items() if name not in (*OF_ALL, "nodes"))])
+    if (row := rows.setdefault(key, new)) is new: continue
+    row |= {name: row[name] + new[name] for name in OF_ALL}
+    if row["nodes"] and new["nodes"]: row["nodes"] = [max(pair) for pair in zip(row["nodes"], new["nodes"])]
+  return {key: found[key] for key in TOTALS} | {"stock": stock(found), "roles": list(rows.values())}
+
+def stock(found: Report) -> list[str]:
+  """The roles of sums over a matrix of weights whose loops are tinygrad's own choice."""
+  return sorted({row["role"] for row in found["roles"] if is_product(row)
+                 and OF_TINYGRAD & set((row["schedule"] or "none").split("+"))})
+
+def is_product(row: dict[str, Any]) -> bool:
+  """Whether a row's kernel has a sum, then tinygrad's name of it begins with r, and reads a matrix of weights."""
+  names = row["role"].replace("blk.*.", "").split("+")
+  return names not in (["act"], ["kv"]) and re.match(r"(s\d+_)?r", row["name"]) is not None \
+    and any(not re.search(r"norm|sinks|rope_freqs|exp_probs|\.bias$", name) for name in names)
+
+# *** files
+
+def path(case: str, kind: str) -> pathlib.Path: return FOLDER / f"{case}.{kind}.json"
+
+def golden(case: str, kind: str) -> dict[str, dict[str, Report]]:
+  """{target: {step: accepted report}}; {} without a file."""
+  if not (file := path(case, kind)).exists(): return {}
+  return {target: {step: _at(entry, step) for step in STEPS[kind]}
+          for targets, entry in json.loads(file.read_text()).items() for target in targets.split()}
+
+def text(found: dict[str, dict[str, Report]]) -> str:
+  """A golden file's text, of {target: {step: pinned report}}."""
+  groups: dict[str, list[str]] = {}
+  for target in sorted(found, key=TARGETS.index):
+    entry = _joined(found[target])
+    totals = ", ".join(f'"{key}": {json.dumps(entry[key])}' for key in (*TOTALS, "stock"))
+    rows = ",\n".join(f"  {json.dumps(row)}" for row in entry["roles"])
+    groups.setdefault(f'{{{totals}, "roles": [\n{rows}]}}', []).append(target)
+  return "{\n" + ",\n".join(f'"{" ".join(targets)}": {entry}' for entry, targets in groups.items()) + "\n}\n"
+
+def _joined(steps: dict[str, Report]) -> Report:
+  """The reports of a kind's steps as one. AssertionError if their rows are not the same kernels."""
+  def join(parts: dict[str, dict[str, Any]], keys: Iterable[str]) -> dict[str, Any]:
+    values = {key: {step: part[key] for step, part in parts.items()} for key in keys}
+    first = next(iter(parts.values()))
+    return {k: first[k] if all(v == first[k] for v in of.values()) else of for k, of in values.items()}
+  names = {step: [(r["role"], r["name"], r["count"]) for r in report["roles"]] for step, report in steps.items()}
+  assert all(a == b for a, b in itertools.pairwise(names.values())), f"the kernels depend on the depth: {names}"
+  rows = [join(dict(zip(steps, rows)), rows[0]) for rows in zip(*(report["roles"] for report in steps.values()))]
+  return join(steps, (*TOTALS, "stock")) | {"roles": rows}
+
+def _at(entry: Report, step: str) -> Report:
+  def at(part: dict[str, Any]) -> dict[str, Any]:
+    return {key: value[step] if isinstance(value, dict) else value for key, value in part.items()}
+  return at({k: v for k, v in entry.items() if k != "roles"}) | {"roles": [at(row) for row in entry["roles"]]}
+
+# *** what is bounded only
+
+REGISTERS = 255  # that a thread has on any of NVIDIA's
+# bytes of stack of these prompts' kernels; they have 72 and 80 registers, so it is not for want of these
+STACK = {("qwen3-30b-a3b-Q4_K_M", "CUDA:sm_100", "blk.*.ffn_down_exps"): 8,
+         ("deepseek-v2-lite-Q4_K_M", "CUDA:sm_89", "blk.*.ffn_gate+ffn_up"): 8}
+
+def out_of_bounds(case: str, target: str, step: str, found: Report) -> list[str]:
+  """What no version of a compiler may do: spilled registers, more or fewer than there are, on NVIDIA's targets."""
+  known = STACK if step in STEPS["prompt"] else {}
+  if not target.startswith(("CUDA", "NV")): return []
+  return [f"{row['role']}: {row['stack']} bytes of stack, {row['registers']} registers" for row in found["roles"]
+          if row["stack"] not in (0, known.get((case, target, row["role"]))) or not 0 < row["registers"] <= REGISTERS]
+
+# *** what moved
+
+WIDTH = 96   # of a field
+ROLES = 4    # that have a command
+
+Rows = tuple[dict[str, Any] | None, dict[str, Any] | None]
+
+def moved_rows(old: Report, new: Report) -> list[Rows]:
+  """
+  Rows that are not in both: before and after, None where there is none. Of those of the same role and types, rows of
+  the same name are compared, then those that are left, in order.
+  """
+  gone, came = ([row for row in a["roles"] if row not in b["roles"]] for a, b in ((old, new), (new, old)))
+  pairs: list[Rows] = []
+  for same in (("role", "types", "name"), ("role", "types")):
+    for before in list(gone):
+      after = next((row for row in came if all(row[key] == before[key] for key in same)), None)
+      if after is None: continue
+      pairs.append((before, after))
+      gone.remove(before)
+      came.remove(after)
+  return [*pairs, *((row, None) for row in gone), *((None, row) for row in came)]
+
+def fields(old: dict[str, Any] | None, new: dict[str, Any] | None) -> list[str]:
+  """Those in which two rows differ; all of a row that went or came."""
+  keys = dict.fromkeys((*(old or {}), *(new or {})))
+  return [key for key in keys if old is None or new is None or old.get(key) != new.get(key)]
+
+def moved(old: Report | None, new: Report) -> list[str]:
+  """
+  What differs between two pinned reports, in blocks of lines: the totals; each row that changed (~), went (-) or came
+  (+).
+  """
+  if old is None: return [f"new: {', '.join(f'{key} {new[key]:,}' for key in TOTALS)}"]
+  totals = [f"  {key:<10}{line}" for key in (*TOTALS, "stock") if old[key] != new[key]
+            for line in _change(key, old[key], new[key])]
+  return [*(["\n".join(totals)] if totals else []), *(_block(*pair) for pair in moved_rows(old, new))]
+
+def _block(old: dict[str, Any] | None, new: dict[str, Any] | None) -> str:
+  row = new or old or {}
+  types = f" ({'+'.join(row['types'])})" if row["types"] else ""
+  head = f"{row['count']:>3} x {row['role']}{types} {(old or row)['name']}"
+  if old is None or new is None:
+    lines = [f"{'+' if old is None else '-'} {head}", *_field("schedule", [str(row["schedule"])]),
+             *_field("opts", [_cell(row["opts"])])]
+  else:
+    lines = [f"~ {head}", *(line for key in fields(old, new) for line in _field(key, _change(key, old[key], new[key])))]
+  return "\n".join(lines)
+
+def _change(key: str, old: Any, new: Any) -> list[str]:
+  """In one piece, or in two if that is too long."""
+  percent = f" ({new / old - 1:+.1%})" if key in TOTALS and old else ""
+  before, after = _cell(old), f"-> {_cell(new)}{percent}"
+  return [f"{before} {after}"] if len(before) + len(after) < WIDTH else [before, after]
+
+def _cell(value: Any) -> str:
+  if isinstance(value, int): return f"{value:,}"
+  if not isinstance(value, (list, tuple)): return "-" if value is None else str(value)
+  return ("x" if all(isinstance(v, int) for v in value) else " ").join(map(str, value)) or "-"
+
+def _field(key: str, parts: list[str]) -> list[str]:
+  lines = [line for part in parts for line in textwrap.wrap(part, WIDTH, subsequent_indent="   ")]
+  return [f"        {'' if i else key:<14}{line}" for i, line in enumerate(lines)]
+
+def table(case: str, kind: str, changes: dict[str, tuple[dict[str, Report], dict[str, Report]]]) -> str:
+  """
+  What moved in a case's kind of step, {target: ({step: before}, {step: after})}, and the commands that show it; "" if
+  nothing did. Targets in which the same moved are told once, and so is what moved the same at several depths.
+  """
+  groups: dict[str, list[str]] = {}
+  shown: dict[str, list[str]] = {}
+  for target, (before, after) in changes.items():
+    parts, seen = list[str](), set[str]()
+    for step, new in after.items():
+      blocks = moved(old := before.get(step), new)
+      fresh = [block for block in blocks if block not in seen]
+      if blocks: parts += [f"{step}:", *(fresh or ["  the same"])]
+      seen.update(blocks)
+      if blocks: shown.setdefault(target, commands(case, target, step, _changed_roles(old, new)))
+    if parts: groups.setdefault("\n".join(parts), []).append(target)
+  return "\n\n".join("\n".join([f"=== {case}, {kind}: {' '.join(targets)}", body, "to see it:", *shown[targets[0]]])
+                     for body, targets in groups.items())
+
+def _changed_roles(old: Report | None, new: Report) -> list[str]:
+  """Roles of the new report whose rows are not in the old one."""
+  return [] if old is None else list(dict.fromkeys(after["role"] for _, after in moved_rows(old, new) if after))
+
+def commands(case: str, target: str, step: str, roles: Iterable[str]) -> list[str]:
+  """What shows the kernels of a case in one of its steps, and the code of those of some roles."""
+  prompt, depth = next(steps[step] for steps in STEPS.values() if step in steps)
+  options = "".join(f" {option} {n}" for option, n in (("-p", prompt), ("-d", depth)) if n)
+  show = f"python -m tinygrad_llm.kernels -m {case}.gguf --target {target} --max-context {MAX_CONTEXT}{options}"
+  sources = [f"  .. --source '{role}'" for role in roles]
+  more = [f"  .. and {len(sources) - ROLES} more roles"] if len(sources) > ROLES else []
+  return [f"  python tests/tools/kernel_cases.py --write {case} {case}.gguf", f"  {show}", *sources[:ROLES], *more]
