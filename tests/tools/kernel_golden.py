@@ -145,7 +145,8 @@ def _block(old: dict[str, Any] | None, new: dict[str, Any] | None) -> str:
     lines = [f"{'+' if old is None else '-'} {head}", *_field("schedule", [str(row["schedule"])]),
              *_field("opts", [_cell(row["opts"])])]
   else:
-    lines = [f"~ {head}", *(line for key in fields(old, new) for line in _field(key, _change(key, old.get(key), new.get(key))))]
+    changes = {key: _change(key, old.get(key), new.get(key)) for key in fields(old, new)}
+    lines = [f"~ {head}", *(line for key, parts in changes.items() for line in _field(key, parts))]
   return "\n".join(lines)
 
 def _change(key: str, old: Any, new: Any) -> list[str]:
