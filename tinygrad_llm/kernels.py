@@ -207,6 +207,9 @@ def card_of(name: str | None) -> GPU | CPU | None:
   if name is None: return next(iter(cards(Device[Device.DEFAULT].renderer.target)), None)
   if not (found := named(name)):
     raise InputError(f"--card {name!r:.40}: not known; use one of {', '.join(card.name for card in (*GPUS, *CPUS))}")
+  if isinstance(found[0], CPU) != (Device.DEFAULT == "CPU"):
+    kind, wanted = ("processor", "card") if isinstance(found[0], CPU) else ("card", "processor")
+    raise InputError(f"--card {name!r:.40}: it is a {kind}, the kernels are for a {wanted}; see --card list")
   return found[0]
 
 def _main() -> None:

@@ -144,6 +144,7 @@ def test_cards(small):
   assert json.loads(done.stdout)["card"]["name"] == "M1 P-cores"
   assert "RTX 4090" in run("--card", "list").stdout
   assert "--card 'RTX 1': not known; use one of A100" in run("-m", small, "--card", "RTX 1").stderr
+  assert "--card 'A100': it is a card, the kernels are for a processor" in run("-m", small, "--card", "A100").stderr
 
 def test_source(small, as_json):
   row = json.loads(as_json)["roles"][-1]
