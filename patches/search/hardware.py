@@ -43,10 +43,13 @@ class CPU:
   latency: dict[str, float]
   launch: float = 0.33
 
-def _rates(floats: float, ints: float) -> dict[str, float]:
-  """Of NVIDIA's multiprocessors, whose units for floats and for integers take so many warps a cycle."""
+def _rates(floats: float, ints: float, products: float) -> dict[str, float]:
+  """
+  Of multiprocessors whose units for floats and for integers take so many warps a cycle, and whose tensor cores add up
+  so many products of halves as floats.
+  """
   return {"float": floats, "half": floats, "int": ints, "dot": ints, "divide": ints / 20, "sfu": 0.5, "convert": 0.5,
-          "shuffle": 1.0, "branch": 2.0, "barrier": 1.0, "tensor": 1.0}
+          "shuffle": 1.0, "branch": 2.0, "barrier": 1.0, "tensor": products}
 
 def _latency(alu: float, shared: float, l2: float, dram: float) -> dict[str, float]:
   return {"int": alu, "float": alu, "half": alu, "dot": alu, "divide": 80.0, "sfu": 20.0, "convert": 12.0,
@@ -58,16 +61,16 @@ _APPLE = _latency(3, 34, 180, 400)
 _X86 = {"float": 4.0, "half": 4.0, "int": 1.0, "dot": 4.0, "sfu": 13.0, "convert": 4.0, "load": 5.0}
 
 GPUS = (
-  GPU("A100", "sm_80", 108, 1.41, 1555, 4800, 2048, 32, _rates(2, 2), _AMPERE),
-  GPU("RTX 3090", "sm_86", 82, 1.695, 936, 2400, 1536, 16, _rates(4, 2), _AMPERE),
-  GPU("RTX 3070", "sm_86", 46, 1.725, 448, 1600, 1536, 16, _rates(4, 2), _AMPERE),
-  GPU("Orin", "sm_87", 16, 1.3, 205, 700, 1536, 16, _rates(4, 2), _AMPERE),
-  GPU("RTX 4090", "sm_89", 128, 2.52, 1008, 5000, 1536, 24, _rates(4, 2), _AMPERE),
-  GPU("H100", "sm_90", 132, 1.83, 3350, 5500, 2048, 32, _rates(4, 2), _HOPPER),
-  GPU("B200", "sm_100", 148, 1.85, 8000, 10000, 2048, 32, _rates(4, 2), _HOPPER),
-  GPU("RTX 5090", "sm_120", 170, 2.41, 1792, 8000, 1536, 24, _rates(4, 4), _HOPPER),
-  GPU("QV100", "sm_70", 80, 1.132, 870, 2500, 2048, 32, _rates(2, 2), _VOLTA),
-  *(GPU(name, arch, cores, clock, dram, 2.5 * dram, 1024, 24, _rates(4, 2), _APPLE, 53248, 2.0)
+  GPU("A100", "sm_80", 108, 1.41, 1555, 4800, 2048, 32, _rates(2, 2, 1024), _AMPERE),
+  GPU("RTX 3090", "sm_86", 82, 1.695, 936, 2400, 1536, 16, _rates(4, 2, 256), _AMPERE),
+  GPU("RTX 3070", "sm_86", 46, 1.725, 448, 1600, 1536, 16, _rates(4, 2, 256), _AMPERE),
+  GPU("Orin", "sm_87", 16, 1.3, 205, 700, 1536, 16, _rates(4, 2, 1024), _AMPERE),
+  GPU("RTX 4090", "sm_89", 128, 2.52, 1008, 5000, 1536, 24, _rates(4, 2, 256), _AMPERE),
+  GPU("H100", "sm_90", 132, 1.83, 3350, 5500, 2048, 32, _rates(4, 2, 2048), _HOPPER),
+  GPU("B200", "sm_100", 148, 1.85, 8000, 10000, 2048, 32, _rates(4, 2, 4096), _HOPPER),
+  GPU("RTX 5090", "sm_120", 170, 2.41, 1792, 8000, 1536, 24, _rates(4, 4, 256), _HOPPER),
+  GPU("QV100", "sm_70", 80, 1.132, 870, 2500, 2048, 32, _rates(2, 2, 512), _VOLTA),
+  *(GPU(name, arch, cores, clock, dram, 2.5 * dram, 1024, 24, _rates(4, 2, 128), _APPLE, 53248, 2.0)
     for name, arch, cores, clock, dram in (
       ("M1", "Apple7", 8, 1.278, 68), ("M1 Max", "Apple7", 32, 1.296, 400), ("M2", "Apple8", 10, 1.398, 100),
       ("M2 Max", "Apple8", 38, 1.398, 400), ("M3", "Apple9", 10, 1.38, 100), ("M3 Max", "Apple9", 40, 1.38, 400),

@@ -22,9 +22,9 @@ BITS = (Ops.AND, Ops.OR, Ops.XOR)
 class Instruction:
   """
   pipe: int, float, half (from or to it), convert, divide (integers), sfu, dot (of bytes), tensor, load, store, shared,
-  shuffle, barrier, branch, element (of a vector: taken out, or put in). lanes: numbers of a vector that it takes,
-  nbytes: of it. trips: how often a thread does it. address: it only says where something is. alike: of how many, one
-  for each element of a vector, a compiler makes one for the vector.
+  shuffle, barrier, branch, element (of a vector: taken out, or put in). lanes: numbers of a vector that it takes, or
+  products that a warp's matrix instruction adds up; nbytes: of them. trips: how often a thread does it. address: it only
+  says where something is. alike: of how many, one for each element of a vector, a compiler makes one for the vector.
   """
   pipe: str
   lanes: int
@@ -82,6 +82,7 @@ def instructions(uops: Sequence[UOp], variables: Mapping[str, int] | None = None
 def _instruction(u: UOp, kind: str, trips: int, together: int, address: bool, alike: int) -> Instruction:
   value = u.src[1] if u.op is Ops.STORE else u
   lanes = len(set(u.src)) if u.op is Ops.STACK else 1 if value.dtype is dtypes.void else value.max_numel()
+  if u.op is Ops.WMMA: lanes = math.prod(u.arg[0])
   nbytes = lanes * value.dtype.itemsize
   if address or u.op is Ops.END: trips = math.ceil(trips / together)
   elif kind == "shared" and u.op is Ops.LOAD and u.src[0].src[1].op is Ops.RANGE:  # neighbours: loads of 16 bytes

@@ -13,6 +13,7 @@ PIPES = {"float": r"F(FMA|ADD|MUL|MNMX|SETP|SEL|SET|CHK|SWZADD)", "half": r"H(AD
          "sfu": r"MUFU", "convert": r"(I2F|F2I|F2F|I2FP|F2FP)", "dot": r"(IDP|IDP4A)", "shuffle": r"SHFL",
          "tensor": r"[HIB]MMA|[HI]GMMA", "load": r"LDG?", "store": r"STG?", "shared": r"(LDS|STS|LDSM)",
          "barrier": r"BAR", "branch": r"(BRA|EXIT|BSSY|BSYNC|RET|CALL|NOP|WARPSYNC|BREAK)"}
+PRODUCTS = 2048  # that a matrix instruction adds up, 16 x 8 x 16
 _LINE = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9]+)([^;]*);")
 
 def pipe(opcode: str) -> str:
@@ -39,7 +40,8 @@ def executed(text: str, loads: int, outer: int = 1) -> Counter[str]|None:
     if not any(_inside(at, loop) for loop in loops): times = 1.0
     elif main is not None and _inside(at, main): times = trips
     else: times = 0.0 if any(_inside(at, loop) for loop in inner) else outer  # the steps that unrolling leaves: none
-    found[pipe(opcode)] += times  # type: ignore[assignment]
+    kind = pipe(opcode)
+    found[kind] += times * (PRODUCTS if kind == "tensor" else 1)  # type: ignore[assignment]
   return found
 
 def _inside(at: int, loop: Sequence[int]) -> bool: return loop[0] <= at <= loop[1]

@@ -2,6 +2,7 @@
 import dataclasses
 import itertools
 import json
+import math
 import pathlib
 
 import child
@@ -74,6 +75,14 @@ def test_instructions_by_pipe():
   assert counted(a.cast("int"), LOCAL) == {"load": 1, "convert": 1, "store": 1}
   summed = counted(Tensor.empty(32, 1000).sum(1), LOCAL)
   assert (summed["load"], summed["float"]) == (1000, 1000)
+
+def test_tensor_cores():
+  """A product of matrices as so many products of numbers: 16 x 64 x 64 of them."""
+  a, b = Tensor.empty(16, 64, dtype="half"), Tensor.empty(64, 64, dtype="half")
+  uops = kernel(a.matmul(b, dtype="float"), Opt(OptOps.TC, 0, (-1, 0, 1)))
+  found = [i for i in instructions(uops) if i.pipe == "tensor"]
+  blocks = cost_model.work(uops, 0).blocks * math.ceil(cost_model.work(uops, 0).threads / 32)
+  assert sum(i.lanes * i.trips for i in found) * blocks == 16 * 64 * 64
 
 def test_the_chain_of_a_sum():
   """A step waits for the sum before it; eight loads are under way at once."""
