@@ -23,8 +23,8 @@ class Instruction:
   """
   pipe: int, float, half (from or to it), convert, divide (integers), sfu, dot (of bytes), tensor, load, store, shared,
   shuffle, barrier, branch, element (of a vector: taken out, or put in). lanes: numbers of a vector that it takes, or
-  products that a warp's matrix instruction adds up; nbytes: of them. trips: how often a thread does it. address: it only
-  says where something is. alike: of how many, one for each element of a vector, a compiler makes one for the vector.
+  products that a warp's matrix instruction adds up; nbytes: of them. trips: how often a thread does it. address: if it
+  only says where something is. alike: of how many, one for each element of a vector, a compiler makes a single one.
   """
   pipe: str
   lanes: int
