@@ -73,7 +73,8 @@ def instructions(uops: Sequence[UOp], variables: Mapping[str, int] | None = None
   found, loops = list[Instruction](), [(1, 1)]
   for u in uops:
     if u.op is Ops.RANGE: loops.append((loops[-1][0] * max(number(u.src[0], variables or {}), 0), side[u]))
-    stays = u.op is Ops.INDEX and u in alike and all(x in alike for x in users.get(u, []))  # where it is, in a vector
+    # an element that is used where it is, or moves together with others of its vector
+    stays = u.op is Ops.INDEX and all(x in alike and u in alike or x.op is Ops.STACK for x in users.get(u, []))
     if u not in folded and not stays and (kind := pipe(u)) is not None:
       found.append(_instruction(u, kind, *loops[-1], u in places, alike.get(u, 1)))
     if u.op is Ops.END: loops.pop()
@@ -81,13 +82,17 @@ def instructions(uops: Sequence[UOp], variables: Mapping[str, int] | None = None
 
 def _instruction(u: UOp, kind: str, trips: int, together: int, address: bool, alike: int) -> Instruction:
   value = u.src[1] if u.op is Ops.STORE else u
-  lanes = len(set(u.src)) if u.op is Ops.STACK else 1 if value.dtype is dtypes.void else value.max_numel()
+  lanes = len(_parts(u)) if u.op is Ops.STACK else 1 if value.dtype is dtypes.void else value.max_numel()
   if u.op is Ops.WMMA: lanes = math.prod(u.arg[0])
   nbytes = lanes * value.dtype.itemsize
   if address or u.op is Ops.END: trips = math.ceil(trips / together)
   elif kind == "shared" and u.op is Ops.LOAD and u.src[0].src[1].op is Ops.RANGE:  # neighbours: loads of 16 bytes
     trips = math.ceil(trips / min(together, max(16 // nbytes, 1)))
   return Instruction(kind, lanes, nbytes, trips, address, alike)
+
+def _parts(stack: UOp) -> set[UOp]:
+  """What a vector is put together of: other vectors, of which elements are taken, and scalars."""
+  return {s.src[0] if s.op is Ops.INDEX and pipe(s) == "element" else s for s in stack.src}
 
 # *** what compilers do ***
 
