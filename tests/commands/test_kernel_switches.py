@@ -14,11 +14,15 @@ from kernel_suite import measure
 from tinygrad_llm import patches
 
 class Moves(NamedTuple):
-  """In a case's decode step for a target, rows of a role (* for any letters) move in `fields`, at least."""
+  """
+  In a case's decode step for a target, rows of a role (* for any letters) move in `fields`, at least. setting: NAME=1
+  of the environment, with and without the patch.
+  """
   target: str
   case: str
   role: str
   fields: str
+  setting: str = ""
 
 CPU, CUDA, PTX = "CPU:x86-64-v3", "CUDA:sm_90", "NV:PTX:sm_90"
 MIX, HALF, BYTES = "llama-1b-Q4_K_M", "llama-1b-F16", "llama-1b-Q8_0"
@@ -46,6 +50,7 @@ SWITCHES = {
   "warp_reduce": Moves(CUDA, HALF, PRODUCT, "ops nodes"),
   "half8_loads": Moves(CUDA, HALF, PRODUCT, "load_bytes nodes"),
   "ptx": Moves(PTX, HALF, PRODUCT, "ops nodes"),
+  "dp4a": Moves(CUDA, BYTES, PRODUCT, "ops nodes", "Q8_ACTIVATIONS"),
 }
 # kernels are the same without these: they are of the compiler's pace, of caches and of running
 KEEP = {name for name, module in zip(patches.PATCHES, patches.MODULES)
@@ -56,9 +61,8 @@ UNSEEN = {
   "table_lookup": "no figure of MXFP4's kernels moves",
   "vector_combine": "an option of clang's, after 20 seconds",
   "reshapes": "no case has such a reshape",
-  "dp4a": "activations are floats on GPUs",
-  "group_scales": "of products with floats: activations are bytes on CPUs",
-  "minimum_bitwidth": "of products with floats: activations are bytes on CPUs",
+  "group_scales": "no case has such a product",
+  "minimum_bitwidth": "no case has such a product",
 }
 CHEAP = {"lanes", "warp_reduce"}  # that make test looks at
 
@@ -75,8 +79,9 @@ def test_every_patch_is_looked_at(): assert sorted([*SWITCHES, *KEEP, *UNSEEN]) 
 
 @pytest.mark.parametrize("patch", marked(SWITCHES))
 def test_without_a_patch_its_kernels_move(patch):
-  target, case, role, wanted = SWITCHES[patch]
-  found, without = of_decode(target, case), of_decode(target, case, **{f"NO_{patch.upper()}": "1"})
+  target, case, role, wanted, setting = SWITCHES[patch]
+  env = {setting: "1"} if setting else {}
+  found, without = of_decode(target, case, **env), of_decode(target, case, **env, **{f"NO_{patch.upper()}": "1"})
   for step in STEPS["decode"]:
     rows = moved_rows(pinned(found[step]), pinned(without[step]))
     moved = {field for old, new in rows if fnmatch.fnmatchcase((old or new or {})["role"], role)
