@@ -65,9 +65,9 @@ def worst(step: Row) -> list[Row]:
 
 def measured(path: str, depth: int, prompt: int, peers: str, repetitions: int) -> Row:
   """The profile of a step and of a prompt, and the peers on the same file."""
-  asked = ["-m", path, "-n", "16", "-r", str(repetitions)]
-  profiles = [_run("-m", "tinygrad_llm.bench", *asked, "--profile", "-o", "json", "-p", p, *n, "-d", d)["profiles"]
-              for p, n, d in (("0", [], f"0,{depth}"), (str(prompt), ["-n", "0"], "0"))]
+  asked = ["-m", path, "-r", str(repetitions)]
+  profiles = [_run("-m", "tinygrad_llm.bench", *asked, "--profile", "-o", "json", "-p", p, "-n", n, "-d", d)["profiles"]
+              for p, n, d in (("0", "16", f"0,{depth}"), (str(prompt), "0", "0"))]
   found: Row = {"profiles": [p for part in profiles for p in part]}
   if peers != "none":
     with tempfile.TemporaryDirectory() as folder:
