@@ -346,14 +346,14 @@ def test_environments_of_the_peers(monkeypatch):
 def test_lowering(tmp_path):
   """Seconds of each stage, which together are the time that it took; a wrong name in one line."""
   out = tmp_path / "lowering.json"
-  done = command("bench/lowering.py", "smollm-135m-Q8_0", "--targets", "CPU", "--out", str(out))
+  done = command("bench/lowering.py", "smollm-135m-Q8_0", "--targets", "CPU:x86-64-v3", "--out", str(out))
   assert done.returncode == 0, done.stderr
   report = json.loads(out.read_text())
   row, = report["rows"]
   seconds = [row[stage] for stage in lowering.COLUMNS]
   assert row["kernels"] >= row["programs"] > 10 and min(seconds) > 0
   assert 0.3 * row["wall"] < sum(seconds) < 2 * row["wall"]  # it also imports, and clang is a process beside
-  assert done.stdout.split("\n")[1].split()[:3] == ["smollm-135m-Q8_0", "CPU", "decode"]
+  assert done.stdout.split("\n")[1].split()[:3] == ["smollm-135m-Q8_0", "CPU:x86-64-v3", "decode"]
   wrong = command("bench/lowering.py", "nonsense")
   assert wrong.returncode == 2 and wrong.stderr.startswith("error: nonsense: no such case; give of bundled, ")
 
