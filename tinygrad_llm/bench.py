@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
-from tqdm import tqdm
 from tinygrad_llm import __version__, patches
 from tinygrad_llm.command import Parser, check_writable, guarded
 from tinygrad_llm.nn.config import ModelConfig
@@ -167,6 +166,7 @@ class Runner:
 
   def profile(self, test: Test, repetitions: int) -> Profile:
     """The same with a time for each kernel. A step is the prompt, or one of the generated tokens."""
+    from tqdm import tqdm
     from tinygrad_llm.engine.profile import profile
     self.warm_up(test)
     steps = [lambda: self.prompt(test.n_prompt, test.n_depth)] if test.n_prompt else \

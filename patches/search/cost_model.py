@@ -10,7 +10,7 @@ from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.patches.search.dependency_chain import chain
 from tinygrad_llm.patches.search.hardware import CPU, GPU
 from tinygrad_llm.patches.search.instructions import Instruction, instructions, serial_steps
-from tinygrad_llm.patches.search.memory_access import LINE, WARP, Access, accesses, local_size, number
+from tinygrad_llm.patches.search.memory_access import LINE, WARP, Access, accesses, length, local_size, number
 from tinygrad_llm.patches.search.sass import executed
 
 EFFICIENCY = 0.92  # of a memory's bandwidth: what a plain read reaches
@@ -48,14 +48,13 @@ def work(uops: Sequence[UOp], nbytes: int, variables: Mapping[str, int] | None =
   blocks = math.prod(number(u.src[0], variables) for u in uops if u.op is Ops.SPECIAL and not u.arg.startswith("lidx"))
   shares = [int(u.vmax) + 1 for u in uops if u.op is Ops.PARAM and getattr(u.arg, "name", None) == "core_id"]
   touched = tuple(accesses(uops, variables))
-  loads, steps = [a.trips for a in touched if not a.store], serial_steps(uops, variables)
-  issued = executed(code, sum(loads), steps // max((_length(u, variables) for u in uops), default=1)) if code else None
+  issued = None
+  if code is not None:
+    longest = max((length(u, variables) for u in uops if u.op is Ops.RANGE), default=1) or 1
+    loads, outer = sum(a.trips for a in touched if not a.store), serial_steps(uops, variables) // longest
+    issued = executed(code, loads, outer)
   return Work(blocks * math.prod(shares), local_size(uops, variables), nbytes, registers, issued, touched,
               tuple(instructions(uops, variables)), tuple(uops), variables)
-
-def _length(u: UOp, variables: Mapping[str, int]) -> int:
-  """Of a loop; 1 of anything else."""
-  return max(number(u.src[0], variables), 1) if u.op is Ops.RANGE else 1
 
 def estimate(w: Work, card: GPU | CPU) -> Estimate:
   """Of a kernel alone on a card, its data in memory."""
@@ -77,13 +76,13 @@ def _on_gpu(w: Work, card: GPU) -> dict[str, float]:
   issued = w.issued or by_pipe(w.instructions)
   arithmetic = sum(n / card.rates[kind] for kind, n in issued.items() if kind in card.rates)
   lines = issued.get("shared", 0) + sum(a.trips * max(a.lines, a.wanted / LINE) for a in w.accesses)
-  executed = busiest * warps * _together((arithmetic, lines), 1 + warps * min(busiest, held) / FULL)
+  busy = busiest * warps * _together((arithmetic, lines), 1 + warps * min(busiest, held) / FULL)
   waits = chain(w.uops, card.latency, w.variables).in_order * max(1.0, busiest / held)
   waits += card.latency["dram"] - card.latency["load"]  # the first load finds nothing in a cache
   dram = w.nbytes / (EFFICIENCY * card.dram) * 1e-3
   l2 = warps * w.blocks * sum(a.trips * a.wanted for a in w.accesses) / card.l2 * 1e-3
   return {"memory" if dram > l2 else "L2": max(dram, l2), "latency": waits * cycle,
-          "arithmetic" if arithmetic > lines else "cache lines": executed * cycle}
+          "arithmetic" if arithmetic > lines else "cache lines": busy * cycle}
 
 def by_pipe(found: Iterable[Instruction]) -> Counter[str]:
   """What a thread of a GPU executes: arithmetic takes the numbers of a vector one by one."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.patches.search.instructions import UNROLLED, pipe, side_by_side, users_of
-from tinygrad_llm.patches.search.memory_access import number
+from tinygrad_llm.patches.search.memory_access import length
 
 @dataclass(frozen=True)
 class Chain:
@@ -38,7 +38,7 @@ def chain(uops: Sequence[UOp], latency: Mapping[str, float], variables: Mapping[
   """latency: cycles of an instruction by its pipe."""
   blocks, side, terms = [_Block()], side_by_side(uops, variables or {}), _terms(uops)
   for u in uops:
-    if u.op is Ops.RANGE: blocks.append(_Block(u, max(number(u.src[0], variables or {}), 0), min(side[u], UNROLLED)))
+    if u.op is Ops.RANGE: blocks.append(_Block(u, length(u, variables or {}), min(side[u], UNROLLED)))
     elif u.op is Ops.END: _close(blocks, u)
     else: _put(blocks[-1], u, latency.get(pipe(u) or "", 0.0), terms.get(u))
   return Chain(blocks[0].longest, blocks[0].inner)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from tinygrad.dtype import AddrSpace, DType, dtypes
 from tinygrad.uop.ops import GroupOp, Ops, UOp
-from tinygrad_llm.patches.search.memory_access import argument, number
+from tinygrad_llm.patches.search.memory_access import argument, length
 
 UNROLLED = 8  # steps of a short loop that compilers put side by side
 SHORT = 64    # instructions of such a loop
@@ -72,7 +72,7 @@ def instructions(uops: Sequence[UOp], variables: Mapping[str, int] | None = None
   folded, places, alike = set(_folded(uops, users)), _addresses(uops, users), _alike(uops)
   found, loops = list[Instruction](), [(1, 1)]
   for u in uops:
-    if u.op is Ops.RANGE: loops.append((loops[-1][0] * max(number(u.src[0], variables or {}), 0), side[u]))
+    if u.op is Ops.RANGE: loops.append((loops[-1][0] * length(u, variables or {}), side[u]))
     # an element that is used where it is, or moves together with others of its vector
     stays = u.op is Ops.INDEX and all(x in alike and u in alike or x.op is Ops.STACK for x in users.get(u, []))
     if u not in folded and not stays and (kind := pipe(u)) is not None:
@@ -146,7 +146,7 @@ def side_by_side(uops: Sequence[UOp], variables: Mapping[str, int]) -> dict[UOp,
     if u.op is Ops.RANGE: loops.append((u, 0, True))
     elif u.op is Ops.END:
       loop, count, innermost = loops.pop()
-      found[loop] = _together(loop, number(loop.src[0], variables), count) if innermost else 1
+      found[loop] = _together(loop, length(loop, variables), count) if innermost else 1
       if loops: loops[-1] = loops[-1][0], loops[-1][1] + count, found[loop] > UNROLLED
     elif loops: loops[-1] = loops[-1][0], loops[-1][1] + (pipe(u) is not None), loops[-1][2]
   return found
@@ -161,7 +161,7 @@ def serial_steps(uops: Sequence[UOp], variables: Mapping[str, int] | None = None
   most, trips = 1, [1]
   for u in uops:
     if u.op is Ops.RANGE:
-      trips.append(trips[-1] * max(number(u.src[0], variables or {}), 0))
+      trips.append(trips[-1] * length(u, variables or {}))
       most = max(most, trips[-1])
     elif u.op is Ops.END: trips.pop()
   return most

@@ -71,6 +71,10 @@ def number(u: UOp, variables: Mapping[str, int]) -> int:
                    if x.op is Ops.PARAM and getattr(x.arg, "name", None) in variables}
   return int(values(u, known))
 
+def length(loop: UOp, variables: Mapping[str, int]) -> int:
+  """How many steps a loop has."""
+  return max(number(loop.src[0], variables), 0)
+
 def argument(u: UOp) -> UOp|None:
   """The argument of the kernel that a load or a store's place is in; None for memory of its own."""
   while u.op is not Ops.PARAM and u.src: u = u.src[0]
@@ -123,7 +127,7 @@ def accesses(uops: Sequence[UOp], variables: Mapping[str, int] | None = None, sa
   for u in uops:
     if u.op is Ops.RANGE:
       loops.append(u)
-      sizes.append(max(number(u.src[0], variables), 0))
+      sizes.append(length(u, variables))
     elif u.op is Ops.END:
       loops.pop()
       sizes.pop()

@@ -187,7 +187,7 @@ def matvec(name: str, rows: int, side_by_side: bool = False) -> float:
 def decode_step(path: str) -> list[tuple[str, float]]:
   """Names and microseconds of the kernels of a step at depth 1,023. For a child."""
   open_target("CUDA:sm_80")
-  return [(p.name, cost_model.estimate(cost_model.work(p.linear.src, p.nbytes, p.variables, p.resources[0]),
+  return [(p.name, cost_model.estimate(cost_model.work(p.linear.src, p.nbytes, p.variables, p.row()["registers"]),
                                        simulated_card()).us) for p in decode_programs(path, depth=1023)]
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """NVIDIA's tools without a card: the compiler NVRTC and cuobjdump, from wheels or an installed toolkit."""
 from __future__ import annotations
-import ctypes, importlib.util, os, pathlib, re, shutil, subprocess, tempfile
+import ctypes, functools, importlib.util, os, pathlib, re, shutil, subprocess, tempfile
 from tinygrad_llm.errors import InputError
 
 WHEELS = "nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-cuobjdump"
@@ -20,6 +20,7 @@ def sass(binary: bytes) -> str | None:
   """The machine code of a cubin as text; None where nothing can read it."""
   return _dump(binary, "--dump-sass")
 
+@functools.cache
 def resources(binary: bytes) -> tuple[int, int] | tuple[None, None]:
   """Registers of a thread and bytes of its stack, where they hold what registers do not; None if it is no cubin."""
   if (text := _dump(binary, "--dump-resource-usage")) is None: return None, None

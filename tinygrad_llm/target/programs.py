@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache
 from typing import Any, NamedTuple
 from tinygrad import Tensor, UOp, codegen
 from tinygrad.codegen import to_program_cache
@@ -132,45 +132,43 @@ class Program:
   def row(self) -> dict[str, Any]:
     """What the command prints of it."""
     sizes = self.info.launch_dims(self.variables)
-    registers, stack = self.resources
+    registers, stack = resources(self.program.src[-1].arg)
     return {
       "role": self.role, "part": self.part, "bytes": self.nbytes,
       "ops": int(sym_infer(self.estimates.ops, self.variables)), "name": self.name,
       "types": self.types, "schedule": self.schedule,
       "opts": [f"{opt.op.name}:{opt.axis}:{opt.arg}" for opt in self.opts],
       "global_size": sizes[0], "local_size": sizes[1], "serial": serial_steps(self.linear.src, self.variables),
-      "registers": registers, "stack": stack, "load_bytes": self.load_bytes, "lines": self.lines(), "nodes": self.nodes}
+      "registers": registers, "stack": stack, "load_bytes": self.load_bytes,
+      "lines": _lines(self.linear, *self.variables.items()), "nodes": self.nodes}
 
   @property
   def nbytes(self) -> int:
     """Bytes that it moves, by tinygrad's estimate."""
     return int(sym_infer(self.estimates.mem, self.variables))
 
-  @cached_property
-  def resources(self) -> tuple[int, int] | tuple[None, None]: return resources(self.program.src[-1].arg)
-
-  def lines(self) -> list[float | None] | None:
-    """
-    Cache lines that a load of a warp touches, on average: of the largest argument that is loaded, and of all others.
-
-    None where there are no warps.
-    """
-    uops = self.linear.src
-    if local_size(uops, self.variables) == 1: return None
-    loads = [a for a in accesses(uops, self.variables) if not a.store]
-    sizes = {u.arg.slot: u.max_numel() * u.dtype.itemsize for u in uops if u.op is Ops.PARAM}
-    largest = max((a.slot for a in loads), key=lambda slot: (sizes[slot], slot), default=None)
-    return [_lines(a for a in loads if (a.slot == largest) is main) for main in (True, False)]
-
   def estimate(self, card: GPU | CPU) -> cost_model.Estimate:
     """What it will take on a card, by the cost model."""
-    registers, code = self.resources[0], sass(self.program.src[-1].arg)
+    binary = self.program.src[-1].arg
+    (registers, _), code = resources(binary), sass(binary)
     return cost_model.estimate(cost_model.work(self.linear.src, self.nbytes, self.variables, registers, code), card)
 
-def _lines(loads: Iterable[Access]) -> float | None:
-  lines, trips = 0.0, 0
-  for a in loads: lines, trips = lines + a.lines * a.trips, trips + a.trips
-  return round(lines / trips, 2) if trips else None
+@cache
+def _lines(linear: UOp, *variables: tuple[str, int]) -> list[float | None] | None:
+  """
+  Cache lines that a load of a warp touches, on average: of the largest argument that is loaded, and of all others.
+
+  None where there are no warps.
+  """
+  if local_size(linear.src, at := dict(variables)) == 1: return None
+  loads = [a for a in accesses(linear.src, at) if not a.store]
+  sizes = {u.arg.slot: u.max_numel() * u.dtype.itemsize for u in linear.src if u.op is Ops.PARAM}
+  largest = max((a.slot for a in loads), key=lambda slot: (sizes[slot], slot), default=None)
+  return [_mean_lines([a for a in loads if (a.slot == largest) is main]) for main in (True, False)]
+
+def _mean_lines(loads: Sequence[Access]) -> float | None:
+  trips = sum(a.trips for a in loads)
+  return round(sum(a.lines * a.trips for a in loads) / trips, 2) if trips else None
 
 def role(names: Iterable[str]) -> str:
   """
