@@ -1,6 +1,5 @@
 """threads.py and thread_pool.py of patches/runtime: who works, when, and that the numbers are right."""
 import os
-import statistics
 import threading
 import time
 
@@ -138,19 +137,29 @@ def test_two_devices():
 def matvec(rows: int = 4096) -> tuple[Tensor, Tensor]:
   return Tensor.ones(rows, 4096).contiguous().realize(), Tensor.ones(4096).contiguous().realize()
 
+def processor_times(w: Tensor, x: Tensor) -> tuple[float, float, float]:
+  """Seconds of ten products: on the clock, of the caller's processor time, of the others'."""
+  start = time.perf_counter(), time.thread_time(), time.process_time()
+  for _ in range(10): (w @ x).realize()
+  wall, caller, both = (b - a for a, b in zip(start, (time.perf_counter(), time.thread_time(), time.process_time())))
+  return wall, caller, both - caller
+
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core")
 def test_both_cores_work():
-  """More than 40% of the wall time each, where the machine leaves them the cores."""
+  """The worker computes a good part of each product, and beside the caller where the machine leaves it a core."""
   w, x = matvec()
-  (w @ x).realize()
   tries = []
   for _ in range(6):
-    start = time.perf_counter(), time.thread_time(), time.process_time()
-    for _ in range(10): (w @ x).realize()
-    wall, caller, both = (b - a for a, b in zip(start, (time.perf_counter(), time.thread_time(), time.process_time())))
-    tries.append((min(caller, both - caller) / wall, (both - caller) / caller))
-    if tries[-1][0] > 0.4: return
-  assert statistics.median(t[1] for t in tries) > 0.3, f"the worker's time is {tries} of the caller's"
+    with Context(NUM_CPU_THREADS=1):
+      (w @ x).realize()
+      alone = processor_times(w, x)
+    (w @ x).realize()
+    wall, caller, worker = processor_times(w, x)
+    assert alone[2] < alone[1] / 4, "a kernel of one thread wakes the worker"
+    # its half of the product; the rest of the caller's time alone is Python's. Who shares a core takes no less of it
+    assert worker > alone[1] / 8, f"the worker's time is {worker / alone[1]:.2f} of the caller's alone"
+    tries.append((caller + worker) / wall)
+    if tries[-1] > 1.4: return
   pytest.skip(f"the machine is busy: {tries}")
 
 def test_idle_threads_use_no_processor():
