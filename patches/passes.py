@@ -1,11 +1,11 @@
 """
-Pass pipeline: a place for passes between the optimiser and the expander, and one before the linearizer.
+Pass pipeline: places for passes before and after the optimiser, and before the linearizer.
 
 Why: tinygrad has no hook where a kernel's schedule is fixed (loops are split, unrolled, threaded) and its arithmetic is
   still a graph over loops. BEAM's candidates and kernels with given opts pass there, too.
 How: the optimiser and the pass before it are looked up in tinygrad.codegen at call time. Other patches append to
-  `after_opts` and `before_linearize`. A kernel's SINK has a tag: who chose its loops, and how large its graph was
-  before these were expanded, and after.
+  `before_opts`, `after_opts` and `before_linearize`. A kernel's SINK has a tag: who chose its loops, and how large its
+  graph was before these were expanded, and after.
 Numbers: none, it does nothing by itself.
 Upstream: not sent; there, a pass is a line in full_rewrite_to_sink.
 """
@@ -31,6 +31,7 @@ def has_vectors(ren: Renderer) -> bool:
   return isinstance(ren, ClangRenderer) and ren.target.device == "CPU"
 
 Pass = Callable[[UOp, Renderer], UOp]
+before_opts: list[Pass] = []       # the loops are split where an index divides them, none is unrolled or shared yet
 after_opts: list[Pass] = []        # the loops are those that will run, their bodies are not expanded yet
 before_linearize: list[Pass] = []  # everything is lowered
 
@@ -66,6 +67,7 @@ def _run_after_opts(sink: UOp, ren: Renderer) -> UOp:
   return sink
 
 def apply_opts(ast: UOp, ren: Renderer, beam: int = 0) -> UOp:
+  for run in before_opts: ast = run(ast, ren)
   sink = _apply_opts(ast, ren, beam=beam)
   if sink.arg.applied_opts and (beam or _lowering and _lowering[-1].schedule == "none"):
     scheduled_by("beam" if beam else "stock")

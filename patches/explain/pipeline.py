@@ -134,6 +134,7 @@ def _stage(module: str, name: str) -> tuple[str, int]:
 def _stage_of_list(hooks: list, module: types.ModuleType) -> tuple[str, int]:
   """Those of passes.py are at the places that they are for, others are run by the pass of the patch that keeps them."""
   if not _is_for_kernels(hooks): return AROUND, 0
+  if hooks is passes.before_opts: return OPTS, _names(codegen.full_rewrite_to_sink).index("apply_opts")
   if hooks is passes.after_opts: return AFTER_OPTS, 0
   last = len(_names(codegen.full_rewrite_to_sink))
   if hooks is passes.before_linearize: return BEFORE_LINEARIZE, last

@@ -22,6 +22,8 @@ from tinygrad_llm.patches import passes
 
 SEAMS = {
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
+  "tinygrad.codegen:pm_reduce_local": "ec93369153b7",
+  "tinygrad.codegen:reduce_ranges_to_acc": "bd8572676d59",
   "tinygrad.codegen.simplify:pm_split_ranges": "67f8ab61cd77",
 }
 
@@ -72,24 +74,44 @@ def nest(red: UOp) -> UOp|None:
 
 pm_nest = PatternMatcher([(UPat(Ops.REDUCE, arg=(Ops.ADD, 0), name="red"), nest)])
 
-# *** a loop has one end: sums over a, and over a and b, have an a each; so have sums inside and outside of another loop
+# *** a loop has one end: sums over a, and over a and b, have an a each; so have sums inside and outside of another
+# loop. What is a thread of a GPU is no loop: sums that differ in that alone share theirs.
 
-def _end(red: UOp) -> tuple[UOp, ...]:
-  """The loops that end with a sum, then those that it is inside of."""
-  loops = [r for r in red.src[1:] if r.op is Ops.RANGE]
-  around = sorted(red.ranges, key=lambda r: r.arg)
-  return tuple(r for r in (*loops, *around) if r.arg[-1] not in (AxisType.UNROLL, AxisType.UPCAST))
+NO_LOOPS = (AxisType.UNROLL, AxisType.UPCAST, AxisType.GLOBAL, AxisType.LOCAL, AxisType.WARP, AxisType.GROUP_REDUCE)
+
+def _ends(red: UOp) -> dict[UOp, tuple[UOp, ...]]:
+  """Of a sum's loops: those that end with it, then those that it is inside of. Of a group's threads: all of them."""
+  loops, order = [r for r in red.src[1:] if r.op is Ops.RANGE], lambda r: r.arg
+  threads = tuple(sorted((r for r in loops if r.arg[-1] is AxisType.GROUP_REDUCE), key=order))
+  end = tuple(r for r in (*loops, *sorted(red.ranges, key=order)) if r.arg[-1] not in NO_LOOPS)
+  return dict.fromkeys(threads, threads) | {r: end for r in loops if r in end}
 
 def split_loops(sink: UOp) -> UOp:
   """Where a loop would end a second time, and not in the same place as the first time, it becomes a new one."""
   ends: dict[UOp, tuple[UOp, ...]] = {}
   sums = [u for u in sink.toposort() if u.op is Ops.REDUCE]
   for red in sums:
-    if not (again := [r for r in red.src[1:] if r in (end := _end(red)) and ends.setdefault(r, end) != end]): continue
+    if not (again := [r for r, end in _ends(red).items() if ends.setdefault(r, end) != end]): continue
     first = max(r.arg[0] for r in sink.toposort() if r.op is Ops.RANGE) + 1
     new = {r: r.replace(arg=(first + i, *r.arg[1:])) for i, r in enumerate(again)}
-    return split_loops(sink.substitute({u: u.substitute(new) for u in sums if _end(u) == end}))
+    return split_loops(sink.substitute({u: u.substitute(new) for u in sums if _ends(u) == _ends(red)}))
   return sink
+
+def join_ends(sink: UOp) -> UOp|None:
+  """Sums over the same loops are one loop also where not all of them depend on which thread of a GPU it is."""
+  alike: dict[tuple[tuple[UOp, ...], frozenset[UOp]], list[UOp]] = {}
+  for u in sink.toposort():
+    if u.op is not Ops.END or u.tag != "mergeable": continue
+    around = frozenset(r for r in u.ranges if r.arg[-1] not in NO_LOOPS)
+    if all(e not in u.backward_slice for e in alike.setdefault((u.src[1:], around), [])):
+      alike[u.src[1:], around].append(u)
+  subs: dict[UOp, UOp] = {}
+  for (loops, _), ends in alike.items():
+    if len({frozenset(e.ranges) for e in ends}) < 2: continue
+    subs |= dict.fromkeys(ends, UOp.group(*[e.src[0] for e in ends]).end(*loops))
+  return sink.substitute(subs) if subs else None
+
+pm_join_ends = PatternMatcher([(UPat(Ops.SINK, name="sink"), join_ends)])
 
 # *** a group of weights may be a part of a loop: r // c is a loop of its own, then
 
@@ -100,4 +122,5 @@ pm_split_div = PatternMatcher([(UPat(Ops.RANGE, name="r") // UPat.cvar("c"), _sp
 
 def install() -> None:
   codegen.pm_split_ranges = codegen.pm_split_ranges + pm_split_div
+  codegen.pm_reduce_local = pm_join_ends + codegen.pm_reduce_local
   passes.after_opts.append(lambda sink, ren: split_loops(graph_rewrite(sink, pm_nest, name="nest reduces")))

@@ -22,7 +22,7 @@ def size(r: UOp) -> int:
 class Sum:
   """
   A sum of products, or several over the same loops. xs: the loads that depend on no output axis of `rows`; ws: those
-  that do.
+  that do. A sum of x alone over these loops, as a norm's, is none of them: it goes along.
   """
   reds: tuple[UOp, ...]
   loops: tuple[UOp, ...]
@@ -69,5 +69,5 @@ def find_sum(k: Scheduler) -> Sum|str:
     xs = tuple(u for u in loads if row not in u.ranges and u not in places)
     of_x, of_w = ({r for u in loads for r in u.ranges} for loads in (xs, ws))
     if ws and set(loops) & (of_x | of_w) <= of_x and of_x < of_w | set(loops):  # of no load: over fields of a word
-      return Sum(tuple(reds), loops, xs, ws, row)
+      return Sum(tuple(red for red in reds if row in red.ranges), loops, xs, ws, row)
   return Sum(tuple(reds), loops, tuple(loads), (), None)

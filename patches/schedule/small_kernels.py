@@ -21,6 +21,7 @@ from tinygrad.helpers import NOOPT, dedup, prod
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import MetalRenderer, OpenCLRenderer
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, PatternMatcher, UOp, UPat
+from tinygrad_llm.patches.gpu.warp_reduce import exchanges
 from tinygrad_llm.patches.passes import has_vectors, scheduled_by
 from tinygrad_llm.patches.schedule.cpu_threads import WORK, one_thread
 
@@ -30,7 +31,7 @@ SEAMS = {
   "tinygrad.codegen.opt.heuristic:hand_coded_optimizations": "0fe425ff3d3b",
 }
 
-THREADS, GROUP = 256, 32  # of the group; of those, for one sum
+THREADS, GROUP = 256, 32  # of the group; of those, for one sum, if they share memory: else all
 STEPS = 1 << 18           # of a stage at most, where it reads less than this: a GPU, a CPU
 GPU_BYTES, CPU_BYTES = 1 << 16, 1 << 14
 # their barriers are for buffers, too
@@ -134,7 +135,11 @@ def in_one_group(k: Scheduler) -> Scheduler:
     return n
   for r in reversed(k.ranges_of(AxisType.GLOBAL)): left //= share(OptOps.LOCAL, r, left)
   if len(reds := k.reduceops) == 1 and left > 1 and not k.ranges_of(AxisType.GLOBAL):
-    try: share(OptOps.GROUP, max(reds[0].src[1:], key=lambda r: r.vmax), min(left, GROUP))
+    r = max(reds[0].src[1:], key=lambda r: r.vmax)
+    try:
+      n = share(OptOps.GROUP, r, min(left, GROUP))
+      rest = r.replace(src=(r.src[0].const_like((int(r.vmax) + 1) // n),))
+      if n == GROUP and exchanges(k.ren): share(OptOps.GROUP, rest, left // n)
     except KernelOptError: pass  # inside of another
   k.ast = k.ast.substitute({r: r.replace(arg=(*r.arg[:-1], AxisType.WEAK)) for r in k.ranges_of(AxisType.GLOBAL)})
   return k

@@ -64,8 +64,10 @@ class Group:
         return src[0], np.broadcast_to(src[1] + own, (self.n,))[:, None] + np.arange(size)
       case Ops.LOAD:
         array, at = src[0]
-        assert (at < len(array)).all(), "beyond a buffer"
-        return array[at] if at.shape[1] > 1 else array[at[:, 0]]
+        gate = np.broadcast_to(src[2], (self.n,)) if len(src) > 1 else np.ones(self.n, bool)  # else the load is src[1]
+        assert ((at >= 0) & (at < len(array)))[gate].all(), "beyond a buffer"
+        found = np.where(gate[:, None], array[np.where(gate[:, None], at, 0)], src[1] if len(src) > 1 else 0)
+        return found if at.shape[1] > 1 else found[:, 0]
       case Ops.STACK: return np.stack([np.broadcast_to(s, (self.n,)) for s in src], -1)
       case Ops.CAST: return src[0].astype(_kind(u.dtype))
       case Ops.BITCAST: return np.ascontiguousarray(src[0]).view(_kind(u.dtype))

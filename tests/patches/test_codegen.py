@@ -463,5 +463,6 @@ def test_all_patches_are_tested_somewhere():
   own |= {"graph_rewrite", "implicit_inputs", "type_inference", "tuple_order"}  # test_lowering.py
   own |= {"scalarize", "trace_cache", "gc_pause"}                               # the same
   own |= {"forked_lowering", "vector_combine"}
-  gpu = {"bitfield_extract", "int_to_float", "dp4a", "warp_reduce", "half8_loads", "reciprocal", "ptx"}  # tests/gpu
+  gpu = {"bitfield_extract", "int_to_float", "dp4a", "warp_reduce", "half8_loads", "reciprocal", "ptx",
+         "norm_fusion", "reduction"}  # tests/gpu
   assert set(patches.PATCHES) == own | set(PATCHES) | gpu

@@ -1,0 +1,109 @@
+"""Long reductions on GPUs, alone and beside the products that they scale: kernels and numbers, without a GPU."""
+import functools
+
+import child
+import gpu_numbers
+import gpu_reductions
+import pytest
+from gpu_reductions import MOST
+from tinygrad_llm.target import metal
+
+VOCABULARIES = [32003, 49152, 128256, 151936, 201088]
+# an odd number of threads, a gate and a bias, halves, several loops of weights; what is normed after the product
+NORMS = [["Q4_K", 8, 512], ["Q6_K", 8, 768, 1, "gate bias"], ["Q8_0", 12, 416], ["F16", 12, 512, 1, "gate"],
+         ["MXFP4", 8, 512, 1, "bias residual"], ["Q4_K", 512, 256, 1, "post"], ["Q8_0", 8, 256, 1, "twice"]]
+ROWS = [["sum", 32768], ["max", 20000], ["max", 1111], ["sum", 1000], ["sum", 1024, "int64"], ["max", 2880, "int32", 3]]
+
+@pytest.fixture(scope="module")
+def opencl() -> dict[str, str]:
+  if (env := gpu_numbers.opencl()) is None: pytest.skip("no OpenCL runtime with halves is here")
+  return env
+
+def kernels(names: list[list], env: dict[str, str], *off: str) -> list[int]:
+  return child.call(gpu_reductions.counts, names, **env, **without("small_kernels", *off)).value
+
+# *** norms beside products
+
+@functools.cache
+def run(*off: str) -> list[tuple[float, list[list]]]:
+  """The norms and rows for CUDA, by numpy, without some patches."""
+  env = gpu_numbers.opencl()
+  assert env is not None
+  return child.call(gpu_reductions.lockstep, "CUDA", NORMS + ROWS, **env, **without(*off)).value
+
+def without(*off: str) -> dict[str, str]: return {f"NO_{name.upper()}": "1" for name in off}
+
+@pytest.mark.parametrize("off", [(), *[(name,) for name in (
+  "norm_fusion", "reduction", "warp_reduce", "nested_reduce", "matvec", "small_kernels")]], ids=str)
+def test_numbers_on_cuda(opencl, off):
+  assert [case for case, (error, _) in zip(NORMS + ROWS, run(*off)) if not error < MOST] == []
+
+def test_norm_and_product_are_one_kernel(opencl):
+  """Not of several tokens, nor where what is normed is stored: for others, or because of how many buffers it reads."""
+  cases = [*NORMS[:5], ["Q4_K", 8, 512, 2], ["Q4_K", 8, 512, 1, "both"]]
+  assert kernels(cases, opencl) == [1, 1, 1, 1, 3, 2, 3]
+  assert kernels(cases, opencl, "norm_fusion") == [2, 2, 2, 2, 3, 2, 3]
+
+def test_product_is_scheduled_as_without(opencl):
+  """The same loops unrolled and shared; its sums and the norm's are exchanged in a warp, 2 rows and one."""
+  fused, alone = (found[3][1][-1] for found in (run("small_kernels"), run("norm_fusion", "small_kernels")))
+  assert fused[:3] == alone[:3] and (alone[3], fused[3]) == (20, 25)
+  assert "__shared__" not in fused[5]
+
+def test_loads_of_x_are_shared(opencl):
+  """The norm's sum reads what the product has read: one loop, no load more than the product's, without the norm's."""
+  fused, alone = (found[1][1][-1] for found in (run("small_kernels"), run("norm_fusion", "small_kernels")))
+  assert fused[5].count("float4*)((data1") == alone[5].count("float4*)((data1") > 0
+  assert fused[5].count("for (") <= alone[5].count("for (") + 1
+
+def test_random_norms(opencl):
+  errors = child.call(gpu_reductions.errors, [7, 24], **opencl).value
+  assert [i for i, error in enumerate(errors) if not error < MOST] == []
+
+# *** alone
+
+@functools.cache
+def keys(target: str, *off: str) -> dict[int, list[list]]:
+  env = gpu_numbers.opencl()
+  assert env is not None
+  return dict(zip(VOCABULARIES, child.call(gpu_reductions.keys, target, VOCABULARIES, **env, **without(*off)).value))
+
+@pytest.mark.parametrize("target", ["CUDA", "Metal", "PTX", "OpenCL"])
+def test_argmax(opencl, target):
+  """Two kernels, thousands of threads side by side in the first, short loops."""
+  for size, found in keys(target).items():
+    assert len(found) == 2, size
+    (opts, blocks, threads, *_), _ = found
+    assert blocks * threads >= 2048 and threads >= (256 if target != "OpenCL" else 64), size
+    assert opts.startswith("GROUP:0:32 "), size  # a warp reads 32 neighbours
+    assert max(steps for *_, steps, _ in found) <= 64, size
+    assert min(exchanges for *_, exchanges, _, _ in found) == (0 if target == "OpenCL" else 10), size  # of 64 bits
+
+def test_argmax_without(opencl):
+  """tinygrad's: long loops, of one thread where no number divides the vocabulary."""
+  assert [max(steps for *_, steps, _ in found) > 64 for found in keys("CUDA", "reduction").values()].count(True) >= 2
+
+def test_argmax_has_no_errors_on_metal(opencl):
+  for size, found in keys("Metal").items():
+    assert [metal.errors(source) for *_, source in found] == ["", ""], size
+
+@pytest.mark.parametrize("off", [(), ("reduction",)], ids=str)
+def test_argmax_numbers(opencl, off):
+  sizes = [*VOCABULARIES, 7, 1000, 1111, 16385]
+  assert all(child.call(gpu_reductions.argmaxima, sizes, **opencl, **without(*off)).value)
+
+def test_rows_on_opencl(opencl):
+  errors = child.call(gpu_reductions.errors, [*ROWS, ["max", 50257], ["sum", 40000, "float32", 3]], **opencl).value
+  assert [i for i, error in enumerate(errors) if not error < MOST] == []
+
+def test_sums_over_some_of_a_group(opencl):
+  """Biases of experts are added up over a part of the threads that share their products."""
+  cases = [[2, 32, 128], [4, 32, 256], [2, 48, 64], [8, 16, 512]]
+  assert max(child.call(gpu_reductions.errors_of_weighted, cases, **opencl).value) < MOST
+
+# *** workers
+
+def test_workers_make_the_same_kernels(opencl):
+  here, there = (child.call(gpu_reductions.sources, [NORMS[0], ["max", 20000]], PARALLEL=n, **opencl).value
+                 for n in ("0", "1"))
+  assert here == there and len(here) == 3
