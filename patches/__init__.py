@@ -25,7 +25,7 @@ MODULES: tuple[str, ...] = (
   "rewrite.reshapes", "rewrite.gathers", "rewrite.bounds", "rewrite.flat_reduce", "rewrite.separate_products",
   "rewrite.joint_products", "rewrite.norm_fusion", "gpu.bitfield_extract", "rewrite.invariant_sums",
   "rewrite.invariant_factors", "vector.vectorizer", "vector.table_lookup", "vector.minimum_bitwidth", "vector.lanes",
-  "rewrite.nested_reduce", "gpu.dp4a", "gpu.int_to_float", "vector.int8_dots", "vector.group_scales",
+  "gpu.cooperative_fetch",  "rewrite.nested_reduce", "gpu.dp4a", "gpu.int_to_float", "vector.int8_dots", "vector.group_scales",
   "schedule.matvec", "schedule.elementwise", "schedule.reduction", "schedule.small_kernels", "vector.ordered_loads",
   "vector.vector_combine", "gpu.warp_reduce", "gpu.half8_loads", "gpu.reciprocal", "gpu.ptx", "cache.captures",
   "lowering.trace_cache", "lowering.gc_pause")

@@ -10,7 +10,8 @@ from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.patches.search.dependency_chain import chain
 from tinygrad_llm.patches.search.hardware import CPU, GPU
 from tinygrad_llm.patches.search.instructions import Instruction, instructions, serial_steps
-from tinygrad_llm.patches.search.memory_access import LINE, WARP, Access, accesses, length, local_size, number
+from tinygrad_llm.patches.search.memory_access import (
+  LINE, WARP, Access, accesses, further_passes, length, local_size, number)
 from tinygrad_llm.patches.search.sass import executed
 
 EFFICIENCY = 0.92  # of a memory's bandwidth: what a plain read reaches
@@ -29,7 +30,8 @@ class Estimate:
 class Work:
   """
   What a kernel does. blocks, threads: of its grid, and of each block (CPU: threads, and 1); nbytes: that it moves from
-  and to memory, each once; registers, issued: of a thread, and what it executes by pipe, None before it is compiled.
+  and to memory, each once; registers, issued: of a thread, and what it executes by pipe, None before it is compiled;
+  passes: of shared memory, that a warp's requests take beside one each.
   """
   blocks: int
   threads: int
@@ -40,6 +42,7 @@ class Work:
   instructions: tuple[Instruction, ...]
   uops: tuple[UOp, ...]
   variables: Mapping[str, int]
+  passes: int = 0
 
 def work(uops: Sequence[UOp], nbytes: int, variables: Mapping[str, int] | None = None, registers: int|None = None,
          code: str|None = None) -> Work:
@@ -54,7 +57,7 @@ def work(uops: Sequence[UOp], nbytes: int, variables: Mapping[str, int] | None =
     loads, outer = sum(a.trips for a in touched if not a.store), serial_steps(uops, variables) // longest
     issued = executed(code, loads, outer)
   return Work(blocks * math.prod(shares), local_size(uops, variables), nbytes, registers, issued, touched,
-              tuple(instructions(uops, variables)), tuple(uops), variables)
+              tuple(instructions(uops, variables)), tuple(uops), variables, further_passes(uops, variables))
 
 def estimate(w: Work, card: GPU | CPU) -> Estimate:
   """Of a kernel alone on a card, its data in memory."""
@@ -75,7 +78,7 @@ def _on_gpu(w: Work, card: GPU) -> dict[str, float]:
   busiest = (each + math.ceil(each)) / 2  # blocks of a multiprocessor: one that has fewer warps is no faster for it
   issued = w.issued or by_pipe(w.instructions)
   arithmetic = sum(n / card.rates[kind] for kind, n in issued.items() if kind in card.rates)
-  lines = issued.get("shared", 0) + sum(a.trips * max(a.lines, a.wanted / LINE) for a in w.accesses)
+  lines = issued.get("shared", 0) + w.passes + sum(a.trips * max(a.lines, a.wanted / LINE) for a in w.accesses)
   busy = busiest * warps * _together((arithmetic, lines), 1 + warps * min(busiest, held) / FULL)
   waits = chain(w.uops, card.latency, w.variables).in_order * max(1.0, busiest / held)
   waits += card.latency["dram"] - card.latency["load"]  # the first load finds nothing in a cache

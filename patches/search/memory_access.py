@@ -4,12 +4,13 @@ them, and how many cache lines and sectors the threads of a warp touch together.
 """
 from __future__ import annotations
 import math, operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 import numpy as np
 from tinygrad.dtype import AddrSpace
 from tinygrad.uop.ops import Ops, UOp
+from tinygrad_llm.patches.shared_memory import wavefronts
 
 WARP = 32
 LINE, SECTOR = 128, 32  # bytes: of a GPU's caches, and what they move at least
@@ -112,15 +113,13 @@ def _spans(at: np.ndarray, width: int, unit: int) -> float:
   between = [first + i for i in range(int((last - first).max()) + 1)]
   return float(_distinct(np.concatenate([np.minimum(x, last) for x in between])).mean())
 
-def accesses(uops: Sequence[UOp], variables: Mapping[str, int] | None = None, samples: int = 16, warps: int = 4
-             ) -> list[Access]:
-  """
-  All loads from arguments and stores to them.
+# a load or a store, bytes of a thread, trips, places (threads, steps) in bytes
+Request = tuple[UOp, int, int, np.ndarray]
 
-  variables: values of the kernel's; samples: steps of the loops around one that are looked at, warps: of a group.
-  """
-  variables = variables or {}
-  found, loops, sizes, threads = [], list[UOp](), list[int](), _threads(uops, variables)
+def _requests(uops: Sequence[UOp], variables: Mapping[str, int], wanted: Callable[[UOp], bool], samples: int, warps: int
+              ) -> Iterator[Request]:
+  """Loads and stores of some kind. samples: steps of the loops around one that are looked at, warps: of a group."""
+  loops, sizes, threads = list[UOp](), list[int](), _threads(uops, variables)
   group = min(local_size(uops, variables), warps * WARP)
   threads = {u: v[:group] if np.ndim(v) else v for u, v in threads.items()}
   of_loops: dict[tuple[UOp, ...], Values] = {}
@@ -131,8 +130,8 @@ def accesses(uops: Sequence[UOp], variables: Mapping[str, int] | None = None, sa
     elif u.op is Ops.END:
       loops.pop()
       sizes.pop()
-    elif u.op in (Ops.LOAD, Ops.STORE) and (buf := argument(u)) is not None and len(u.src[0].src) > 1:
-      trips, index, item = math.prod(sizes), u.src[0].src[1], buf.dtype.itemsize
+    elif u.op in (Ops.LOAD, Ops.STORE) and len(u.src[0].src) > 1 and wanted(u):
+      trips, index, item = math.prod(sizes), u.src[0].src[1], u.src[0].dtype.itemsize
       if (key := tuple(loops)) not in of_loops:
         steps = np.unique(np.linspace(0, max(trips - 1, 0), min(max(trips, 1), samples)).astype(np.int64))
         of_loops[key], inner = dict(threads), 1
@@ -142,9 +141,26 @@ def accesses(uops: Sequence[UOp], variables: Mapping[str, int] | None = None, sa
       known = of_loops[key]
       width = (u if u.op is Ops.LOAD else u.src[1]).max_numel() * item
       shape = np.broadcast_shapes((group, 1), *(np.shape(known[r]) for r in loops))
-      at = np.broadcast_to(values(index, known), shape) * item
-      warp = [at[first:first + WARP] for first in range(0, group, WARP)]
-      lines, sectors = (sum(_spans(part, width, unit) for part in warp) / len(warp) for unit in (LINE, SECTOR))
-      wanted = width * sum(float(_distinct(part).mean()) for part in warp) / len(warp)
-      found.append(Access(buf.arg.slot, u.op is Ops.STORE, width, trips, int(at.flat[0]), lines, sectors, wanted))
+      yield u, width, trips, np.broadcast_to(values(index, known), shape) * item
+
+def accesses(uops: Sequence[UOp], variables: Mapping[str, int] | None = None, samples: int = 16, warps: int = 4
+             ) -> list[Access]:
+  """
+  All loads from arguments and stores to them.
+
+  variables: values of the kernel's; samples: steps of the loops around one that are looked at, warps: of a group.
+  """
+  found = list[Access]()
+  for u, width, trips, at in _requests(uops, variables or {}, lambda u: argument(u) is not None, samples, warps):
+    warp = [at[first:first + WARP] for first in range(0, len(at), WARP)]
+    lines, sectors = (sum(_spans(part, width, unit) for part in warp) / len(warp) for unit in (LINE, SECTOR))
+    wanted = width * sum(float(_distinct(part).mean()) for part in warp) / len(warp)
+    slot = argument(u).arg.slot  # type: ignore[union-attr]
+    found.append(Access(slot, u.op is Ops.STORE, width, trips, int(at.flat[0]), lines, sectors, wanted))
   return found
+
+def further_passes(uops: Sequence[UOp], variables: Mapping[str, int] | None = None) -> int:
+  """Of shared memory, that the requests of a group's first warp take beside one each: wide ones, conflicts of banks."""
+  def is_shared(u: UOp) -> bool: return u.src[0].addrspace is AddrSpace.LOCAL
+  return sum(trips * (wavefronts(at[:, 0].tolist(), width) - 1)
+             for _, width, trips, at in _requests(uops, variables or {}, is_shared, 1, 1))

@@ -51,6 +51,7 @@ SWITCHES = {
   "ordered_loads": Moves(CPU, HALF, "kv", "nodes"),
   "warp_reduce": Moves(CUDA, HALF, PRODUCT, "ops nodes"),
   "half8_loads": Moves(CUDA, HALF, PRODUCT, "load_bytes nodes"),
+  "cooperative_fetch": Moves(CUDA, MIX, PRODUCT, "load_bytes nodes"),
   "ptx": Moves(PTX, HALF, PRODUCT, "ops nodes"),
   "dp4a": Moves(CUDA, BYTES, PRODUCT, "ops nodes", "Q8_ACTIVATIONS"),
 }

@@ -464,5 +464,5 @@ def test_all_patches_are_tested_somewhere():
   own |= {"scalarize", "trace_cache", "gc_pause"}                               # the same
   own |= {"forked_lowering", "vector_combine"}
   gpu = {"bitfield_extract", "int_to_float", "dp4a", "warp_reduce", "half8_loads", "reciprocal", "ptx",
-         "norm_fusion", "reduction"}  # tests/gpu
+         "norm_fusion", "reduction", "cooperative_fetch"}  # tests/gpu
   assert set(patches.PATCHES) == own | set(PATCHES) | gpu
