@@ -1,7 +1,7 @@
 """Causal self-attention over the KV cache."""
 from __future__ import annotations
 from tinygrad import Tensor, UOp, dtypes
-from tinygrad_llm.nn.kv_cache import KVCache
+from tinygrad_llm.nn.kv_cache import KVCache, seen
 from tinygrad_llm.nn.config import ModelConfig
 from tinygrad_llm.nn.mixers.gqa import GQA
 from tinygrad_llm.nn.weights.loader import Loader
@@ -17,13 +17,12 @@ class Attention:
     self.out = load.linear([(name + "output", config.dim)], config.n_heads * value_dim, bias=config.features.out_bias)
 
   def __call__(self, x: Tensor, start: UOp, rope: Tensor) -> Tensor:
-    """x (B, T, dim) at positions start..start+T, rope (T, 2, rope_dim / 2) -> (B, T, dim)."""
+    """x (B, T, dim) at positions start..start+T, rope (positions, 2, rope_dim / 2) -> (B, T, dim)."""
     B, T, _ = x.shape
     H, KVH = self.config.n_heads, self.config.n_kv_heads
-    q, kv = self.heads(x, rope)
-    # contiguous: else each position that it is compared with turns it again
-    q = q.reshape(B, KVH, H // KVH, T, -1).permute(0, 3, 1, 2, 4).contiguous()  # (B, T, KVH, G, D)
-    kv = self.cache.append(kv, start, T).float().transpose(2, 3)  # (parts, B, S, KVH, D)
+    q, kv = self.heads(x, rope[start:start+T])
+    q = q.reshape(B, KVH, H // KVH, T, -1).permute(0, 3, 1, 2, 4)  # (B, T, KVH, G, D)
+    kv = self.cache.append(kv, start, T, self.window).float().transpose(2, 3)  # (parts, B, S, KVH, D)
     keys, values = kv[0], kv[-1, ..., :self.heads.value_dim]
     # positions first: neighbours in memory are the heads, which are independent
     scores = (q.unsqueeze(1) * keys.unsqueeze(2).unsqueeze(4)).sum(-1) * self.config.attn_scale  # (B, S, T, KVH, G)
@@ -34,14 +33,17 @@ class Attention:
     return self.out(y.reshape(B, T, -1))[0]
 
   def _masked(self, scores: Tensor, start: UOp, T: int | UOp) -> Tensor:
-    hidden = Tensor.full((T, start + T), float("-inf"), dtype=dtypes.float32, buffer=False)
-    shape = (1, start + T, T, 1, 1)
-    if not isinstance(T, int) or T > 1: scores = scores + hidden.triu(start + 1).transpose(0, 1).reshape(shape)
-    return scores + hidden.tril(start - self.window).transpose(0, 1).reshape(shape) if self.window else scores
+    """scores (B, S, T, ..), -inf for positions that come after a query, or long before it."""
+    if isinstance(T, int) and T == 1: return scores
+    positions = Tensor.arange(self.cache.positions)
+    keys = positions.shrink((seen(start, T, self.window),)).reshape(1, scores.shape[1], 1, 1, 1)
+    queries = positions[start:start+T].reshape(1, 1, T, 1, 1)
+    hidden = (keys > queries) | (keys <= queries - self.window) if self.window else keys > queries
+    return hidden.where(float("-inf"), scores)
 
   def _softmax(self, scores: Tensor) -> tuple[Tensor, Tensor]:
     """What positions have (B, S, ..), and what they all have (B, ..); a sink is one more score of a head."""
     sink = None if self.sinks is None else self.sinks.float().reshape(1, 1, *scores.shape[3:])
     top = scores.max(1) if sink is None else scores.max(1).maximum(sink)
-    shares = (scores - top.unsqueeze(1)).exp().contiguous()  # else `values` makes them for each of its elements
+    shares = (scores - top.unsqueeze(1)).exp()
     return shares, shares.sum(1) if sink is None else shares.sum(1) + (sink - top).exp()

@@ -18,7 +18,18 @@ class KVCache:
   @property
   def nbytes(self) -> int: return self.kv.nbytes()
 
-  def append(self, kv: Tensor, start: UOp, length: int | UOp) -> Tensor:
-    """Stores kv (parts, B, KVH, T, D) at positions start..; returns all so far, (parts, B, KVH, start + T, D)."""
+  @property
+  def positions(self) -> int: return int(self.kv.shape[3])
+
+  def append(self, kv: Tensor, start: UOp, length: int | UOp, window: int = 0) -> Tensor:
+    """
+    Stores kv (parts, B, KVH, T, D) at positions start..; returns (parts, B, KVH, S, D), see seen().
+    """
     store = self.kv[:, :, :, start:start+length].uop.store(kv.cast(dtypes.half).uop)
-    return Tensor(self.kv.uop.after(store))[:, :, :, :start+length]
+    return Tensor(self.kv.uop.after(store)).shrink((None, None, None, seen(start, length, window), None))
+
+def seen(start: UOp, length: int | UOp, window: int) -> tuple[UOp | int, UOp]:
+  """The first position that one of `length` queries from `start` on sees, and the one after the last."""
+  if not window: return 0, start + length
+  first = (start - (window - 1)).maximum(0)
+  return first, first + (start.minimum(window - 1) + length)  # so that their difference has no more than these

@@ -28,7 +28,7 @@ class Block:
   # a function is scheduled once for all layers that are alike: 16 of them in a ninth of the time
   @function(precompile=True, allow_implicit=True)
   def __call__(self, x: Tensor, start: UOp, ropes: list[Tensor]) -> Tensor:
-    """x (B, T, dim), the rotations of layers without and with a window -> (B, T, dim)."""
+    """x (B, T, dim), the rotations of all positions in layers without and with a window -> (B, T, dim)."""
     x = x + self._branch(self.attn(self.attn_norm(x), start, ropes[self.rope]), self.attn_post)
     return x + self._branch(self.ffn(self.ffn_norm(x)), self.ffn_post)
 
@@ -59,10 +59,9 @@ class Model:
 
   def hidden(self, tokens: Tensor, start: UOp) -> Tensor:
     """tokens (B, T) at positions start..start+T -> the last layer's output (B, T, dim)."""
-    x, T = self.embd.rows(tokens), tokens.shape[1]
+    x = self.embd.rows(tokens)
     if (scale := self.config.embd_scale) != 1: x = x * scale
-    ropes = [table[start:start+T] for table in self.ropes]
-    for block in self.blocks: x = block(x, start, ropes)
+    for block in self.blocks: x = block(x, start, self.ropes)
     return x
 
   def logits(self, x: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from tinygrad_llm.target.programs import Reads, Rows, role
 
 EMBEDDING, ROUTING, HEAD, SAMPLING, OTHER, INPUT = (
   "embedding", "routing", "head", "sampling", "other", "input of ")
+ATTENTION = "attention"  # all of it, of few queries
 ROPE, WRITE, SCORES, SOFTMAX, VALUES = (
   f"attention: {part}" for part in ("rope, mask", "KV cache", "scores", "softmax", "values"))
 
@@ -44,15 +45,14 @@ def groups(calls: Sequence[UOp], weights: Mapping[UOp, Rows], caches: set[UOp]) 
   layers = [i for i, kernel in enumerate(kernels) if kernel.in_layer]
   first, last = (layers[0], layers[-1]) if layers else (0, -1)
   readers = [(i, cache) for i, kernel in enumerate(kernels) for cache in kernel.caches - kernel.written_caches]
-  scores = {cache: i for i, cache in reversed(readers)}  # the first reader of each cache
   routers = {u for kernel in kernels if any("ffn_gate_inp." in name for name in kernel.tensors) for u in kernel.writes}
   made = {u: i for i, kernel in reversed([*enumerate(kernels)]) for u in kernel.writes}  # when first
   names: dict[int, str] = {}
   for i, kernel in reversed([*enumerate(kernels)]):
-    if kernel.in_layer: names[i] = _of_weights(kernel.tensors)
+    if kernel.written_caches: names[i] = WRITE
+    elif kernel.caches: names[i] = _of_caches(i, [[j for j, c in readers if c is cache] for cache in kernel.caches])
+    elif kernel.in_layer: names[i] = _of_weights(kernel.tensors)
     elif kernel.tensors: names[i] = EMBEDDING if i < first else HEAD
-    elif kernel.written_caches: names[i] = WRITE
-    elif kernel.caches: names[i] = SCORES if i in (scores[cache] for cache in kernel.caches) else VALUES
     elif routers & kernel.reads: names[i] = ROUTING
     else:
       reader = None if (j := _reader(kernels, i)) is None else names[j]
@@ -60,6 +60,11 @@ def groups(calls: Sequence[UOp], weights: Mapping[UOp, Rows], caches: set[UOp]) 
       whole = all(dtypes.is_int(u.dtype) for u in kernel.writes)
       names[i] = _of_reader(reader, alone and i < last, i > last, whole)
   return [names[i] for i in range(len(kernels))]
+
+def _of_caches(i: int, readers: Sequence[Sequence[int]]) -> str:
+  """readers: of each cache that kernel i reads, in order."""
+  if all(len(of_one) == 1 for of_one in readers): return ATTENTION
+  return SCORES if any(of_one[0] == i for of_one in readers) else VALUES
 
 def _of_weights(tensors: Sequence[str]) -> str:
   """A bias is not named beside its matrix."""
@@ -82,7 +87,7 @@ def _of_reader(reader: str | None, alone: bool, after: bool, whole: bool) -> str
   """
   if after: return SAMPLING if whole and reader in (None, SAMPLING) else HEAD
   if reader is None: return OTHER
-  if alone or reader in (ROPE, WRITE, SCORES): return ROPE
+  if alone or reader in (ROPE, WRITE, SCORES, ATTENTION): return ROPE
   if reader in (SOFTMAX, VALUES): return SOFTMAX
   if reader in (EMBEDDING, ROUTING, HEAD, SAMPLING, OTHER) or reader.startswith(INPUT): return reader
   parts = reader.split("+")

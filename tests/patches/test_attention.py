@@ -1,0 +1,117 @@
+"""Attention of few queries: split_kv.py, stored_factors.py and schedule/attention*.py, block_reduce.py."""
+import math
+import tempfile
+from unittest import mock
+
+import attention
+import child
+import gpu_lockstep
+import gpu_numbers
+import gpu_renderers
+import kernel_cases
+import numpy as np
+import pytest
+from attention import Case, Problem, random_case
+from gpu_checks import useful
+from tinygrad.engine.realize import compile_linear, run_linear
+from tinygrad.uop.ops import Ops
+from tinygrad_llm.kernels import decode_programs
+from tinygrad_llm.patches.rewrite import split_kv
+from tinygrad_llm.patches.search.memory_access import accesses
+from tinygrad_llm.target.device import open_target
+
+ERROR = 1e-5  # as a fraction of the root mean square
+
+# what models have: llama, qwen3, olmoe, gemma with a window and a softcap, gpt-oss, DeepSeek's latents, one head of keys
+MODELS = [Case(8, 4, 64, 300), Case(4, 8, 128, 190), Case(16, 1, 128, 70), Case(4, 2, 256, 130, window=100, softcap=50),
+          Case(8, 8, 64, 280, sink=True, window=128), Case(1, 16, 576, 100, W=512, latent=True), Case(1, 71, 64, 70)]
+# keys and values as a server may hold them, and lengths around a part's and a block's
+OTHERS = [Case(2, 4, 64, 200, packed=8), Case(2, 4, 64, 130, packed=4), Case(2, 2, 64, 100, B=3, lengths=True),
+          Case(2, 4, 64, 90, table=True, packed=8), Case(2, 3, 64, 64, T=2), *[Case(2, 2, 32, n) for n in (1, 63, 65)],
+          Case(2, 2, 80, 77), Case(3, 3, 20, 50), Case(2, 2, 64, 90, symbolic=False)]
+DRAWN = [random_case(seed) for seed in range(1142, 1148)]
+
+def errors(cases: list[dict]) -> list[tuple[float, int]]:
+  """Of attention on the default device: the error, and how many kernels it is."""
+  found = []
+  for case in [Case(**c) for c in cases]:
+    linear, _ = Problem(case).tensor().linear_with_vars()
+    kernels = sum(u.op is Ops.CALL and u.src[0].op is Ops.SINK for u in linear.src)
+    found.append((attention.error(Problem(case).tensor().numpy(), case), kernels))
+  return found
+
+def check(cases: list[Case], **env: str) -> None:
+  found = child.call(errors, [case.__dict__ for case in cases], **env).value
+  for case, (error, kernels) in zip(cases, found):
+    assert error < ERROR, (case, error)
+    # of keys that no vector of 16 holds, and of no GPU's, there is no schedule: then it is tinygrad's
+    assert kernels == 2 or case.D % 16 and "CL" not in env.get("DEV", ""), (case, kernels)
+
+@pytest.mark.parametrize("cases", [MODELS[:4], MODELS[4:], OTHERS, DRAWN], ids=["models", "more models", "others", "drawn"])
+def test_on_a_cpu(cases: list[Case]): check(cases)
+
+def test_threads_do_not_divide_the_heads(): check([Case(3, 3, 64, 100), Case(1, 4, 64, 200)], NUM_CPU_THREADS="3")
+
+def test_one_thread(): check([Case(3, 2, 64, 100)], NUM_CPU_THREADS="1")
+
+@pytest.mark.parametrize("cases", [MODELS, OTHERS, DRAWN], ids=["models", "others", "drawn"])
+def test_on_opencl(cases: list[Case]):
+  if (env := gpu_numbers.opencl()) is None: pytest.skip("no OpenCL runtime with halves")
+  check(cases, **env)
+
+# *** kernels for CUDA, run by numpy
+
+def in_lockstep(case: dict) -> float:
+  with mock.patch.object(split_kv, "has_vectors", lambda ren: False), mock.patch.object(split_kv, "fits", lambda *_: True):
+    y = Problem(Case(**case)).tensor()
+    linear, variables = y.linear_with_vars()
+  *before, parts, combined = linear.src
+  if before: run_linear(compile_linear(linear.replace(src=tuple(before))), variables)
+  held: dict[object, np.ndarray] = {}
+  for call in (parts, combined):
+    uops = gpu_renderers.lowered(call.src[0], "CUDA")
+    kinds = {u.arg.slot: u.dtype for u in uops if u.op is Ops.PARAM}
+    buffers = [u.buffer for u in call.src[1:]]
+    args = {i: held.setdefault(b, np.frombuffer(bytes(b.as_memoryview()) if b.is_allocated() else bytes(b.nbytes),
+                                                gpu_numbers.NUMPY[kinds[i]]).copy()) for i, b in enumerate(buffers)}
+    gpu_lockstep.run(uops, args)
+  return attention.error(held[combined.src[1].buffer], Case(**case))
+
+@pytest.mark.parametrize("case", [Case(2, 4, 64, 150, symbolic=False), Case(1, 3, 128, 70, symbolic=False, sink=True)],
+                         ids=["1b", "odd"])
+def test_in_lockstep(case: Case): assert child.call(in_lockstep, case.__dict__).value < ERROR
+
+# *** switches
+
+@pytest.mark.parametrize(("switch", "kernels"), [("NO_SPLIT_KV", 4), ("NO_ATTENTION", 2), ("NO_BLOCK_REDUCE", 2)])
+def test_switches(switch: str, kernels: int):
+  """The rule makes two kernels of four; without the schedules the two are right, too."""
+  (error, found), = child.call(errors, [Case(2, 2, 32, 40).__dict__], **{switch: "1"}).value
+  assert error < ERROR and found == kernels
+
+# *** a decode step's attention for GPUs, compiled
+
+def attention_rows(case: str, target: str, depths: list[int]) -> list[list[dict]]:
+  """What the command `kernels` says of attention's kernels, at each depth; sectors of each kernel's loads, too."""
+  open_target(target)
+  with tempfile.TemporaryDirectory() as folder:
+    path = kernel_cases.write(case, f"{folder}/{case}.gguf")
+    steps = [decode_programs(str(path), 16384, depth) for depth in depths]
+  return [[p.row() | {"useful": useful([a for a in accesses(p.linear.src, p.variables) if not a.store and a.trips])}
+           for p in step if p.schedule in ("attention", "block_reduce")] for step in steps]
+
+@pytest.mark.skipif(not kernel_cases.has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
+@pytest.mark.parametrize(("case", "target"), [("llama-1b-Q4_K_M", "CUDA:sm_80"), ("deepseek-v2-lite-Q4_K_M", "CUDA:sm_90"),
+                                              ("gpt-oss-20b-MXFP4_MOE", "CUDA:sm_87")])
+def test_compiled(case: str, target: str):
+  """Two kernels a layer; threads enough, short loops, no spilled registers, and what a warp loads is wanted."""
+  shallow, deep = child.call(attention_rows, case, target, [512, 8192]).value
+  kernels = [row for row in shallow if row["schedule"] == "attention"]
+  assert len(kernels) == 2 and len(shallow) <= 4  # of two layers; latents are combined in the product that follows
+  for row in kernels:
+    blocks, threads = math.prod(row["global_size"]), math.prod(row["local_size"])
+    assert blocks * threads >= 2048 or case.startswith("gpt-oss"), row  # a window of 128 positions has two parts
+    assert row["load_bytes"] >= 8 or row["role"] != "kv", row  # of values 8 where 8 queries share them: a thread has 4 columns then
+  for row in deep:
+    assert row["serial"] <= 256 and row["stack"] == 0 and row["registers"] <= 128, row
+    assert row["useful"] > 0.8 or row["schedule"] != "attention", row
