@@ -1,5 +1,5 @@
 """
-Flash-decoding: attention of few queries in one pass over the keys and values, in parts, and a kernel that combines them.
+Flash-decoding: attention of few queries in one pass over keys and values, in parts, and a kernel that combines them.
 
 Why: a softmax over positions is a maximum, a sum and a product with the values, each over all positions, and tinygrad
   stores what is used by several sums: scores, their maximum, their exponentials and the sum are kernels of their own.
@@ -19,7 +19,6 @@ Upstream: not sent; there it is a rule beside split_reduceop, and wants a search
 """
 from __future__ import annotations
 import functools, math, operator
-from collections.abc import Sequence
 from dataclasses import dataclass
 from tinygrad import Device
 from tinygrad.helpers import prod
@@ -27,7 +26,6 @@ from tinygrad.renderer import Renderer
 from tinygrad.schedule import rangeify
 from tinygrad.schedule.indexing import BufferizeOpts
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat
-from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.passes import has_vectors
 from tinygrad_llm.patches.rewrite.separate_products import sums
 from tinygrad_llm.patches.vector.lanes import LANES
@@ -72,10 +70,11 @@ def _slope(u: UOp, x: UOp) -> float|None:
   """a of u = a * x + b, where b may be anything that x is not in."""
   if u is x: return 1.0
   if x not in u.backward_slice: return 0.0
-  if u.op is Ops.MUL and u.src[1].op is Ops.CONST: return None if (a := _slope(u.src[0], x)) is None else a * u.src[1].val
+  if u.op is Ops.MUL and u.src[1].op is Ops.CONST:
+    return None if (of_x := _slope(u.src[0], x)) is None else of_x * u.src[1].val
   if u.op is not Ops.ADD: return None
-  both = [_slope(s, x) for s in u.src]
-  return None if None in both else sum(both)
+  a, b = (_slope(s, x) for s in u.src)
+  return None if a is None or b is None else a + b
 
 def _exponentials(total: UOp, score: UOp) -> Exponentials|None:
   factors = list(total.src[0].split_uop(Ops.MUL))
@@ -137,8 +136,8 @@ def _softmax(top: UOp, ops: dict[UOp, None], readers: dict[UOp, list[UOp]]) -> S
   if any(r.src[0].op is not Ops.CONST for r in (*ret.outer, *ret.outputs)) or _steps(ret.outer) > QUERIES: return None
   # outputs are the columns of each head, one head after the other, in whatever ranges
   head, column = [UOp.range(int(r.vmax) + 1, -1 - i) for i, r in enumerate(ret.outer)], UOp.range(ret.width, 0)
-  at = ret.outputs_at(head, column)
-  found_at = [i.substitute(at, walk=True).simplify() for i in ret.outer_of(ret.values.score)]
+  outputs = ret.outputs_at(head, column)
+  found_at = [i.substitute(outputs, walk=True).simplify() for i in ret.outer_of(ret.values.score)]
   return ret if ret.width > 1 and all(i is h for i, h in zip(found_at, head)) else None
 
 def fits(ren: Renderer, depth: int, width: int) -> bool:
@@ -154,8 +153,8 @@ def _fresh(u: UOp, first: int) -> dict[UOp, UOp]:
 def _fused(value: UOp) -> UOp:
   """Without kernels for what is elementwise: decoded keys or values are not stored."""
   while True:
-    loads = [u for u in value.toposort(lambda u: u.op is not Ops.STAGE) if u.op is Ops.INDEX and u.src[0].op is Ops.STAGE]
-    loads = [u for u in loads if u.src[0].arg.removable and not sums(u.src[0].src[0])]
+    loads = [u for u in value.toposort(lambda u: u.op is not Ops.STAGE) if u.op is Ops.INDEX]
+    loads = [u for u in loads if u.src[0].op is Ops.STAGE and u.src[0].arg.removable and not sums(u.src[0].src[0])]
     if not loads: return value
     value = value.substitute({u: u.src[0].src[0].substitute(
       {r: i for r, i in zip(u.src[0].src[1:], u.src[1:]) if r.op is Ops.RANGE}, walk=True) for u in loads}, walk=True)
@@ -183,7 +182,8 @@ class Parts:
   def read(self, load: UOp, part: UOp, column: UOp|int) -> UOp:
     """A number of a part, where a score was loaded."""
     parts = [part] if part.op is Ops.RANGE else []
-    return self.stage.index(*self.softmax.outer_of(load), *parts, column if isinstance(column, UOp) else UOp.const(column))
+    column = column if isinstance(column, UOp) else UOp.const(column)
+    return self.stage.index(*self.softmax.outer_of(load), *parts, column)
 
   def _position(self) -> tuple[UOp, UOp|None, UOp]:
     """A loop over a part, whether its position is there (None: all are), and the position, or the last one."""
@@ -201,18 +201,19 @@ class Parts:
 
   def _value(self) -> UOp:
     s = self.softmax
-    j, *at = self._position()
-    top = self._score(*at).reduce(j, arg=Ops.MAX).maximum(FLOOR)
-    def exponentials(at: Sequence[UOp|None]) -> UOp: return ((self._score(*at) + top * -1) * s.values.slope).exp2()
-    j, *at = self._position()
-    total = exponentials(at).reduce(j, arg=Ops.ADD)
-    j, *at = self._position()
+    j, there, position = self._position()
+    top = self._score(there, position).reduce(j, arg=Ops.MAX).maximum(FLOOR)
+    def exponentials(there: UOp|None, position: UOp) -> UOp:
+      return ((self._score(there, position) + top * -1) * s.values.slope).exp2()
+    j, there, position = self._position()
+    total = exponentials(there, position).reduce(j, arg=Ops.ADD)
+    j, there, position = self._position()
     values = _fused(functools.reduce(operator.mul, s.values.factors))
     column = self.loop(self.width)
     values = values.substitute(s.outputs_at(self.outer, column), walk=True).simplify()
     column_or_none = (self.column < self.width).where(self.column, UOp.const(0))
-    values = values.substitute({s.values.score.src[1 + s.at]: at[1], column: column_or_none}, walk=True)
-    weighted = (exponentials(at) * values).reduce(j, arg=Ops.ADD)
+    values = values.substitute({s.values.score.src[1 + s.at]: position, column: column_or_none}, walk=True)
+    weighted = (exponentials(there, position) * values).reduce(j, arg=Ops.ADD)
     rest = self.column.eq(self.width).where(top, total)
     return (self.column < self.width).where(weighted, rest)
 
@@ -245,7 +246,8 @@ def _inlined(sink: UOp, parts: UOp, columns: set[UOp]) -> UOp:
 
 def _is_one(u: UOp) -> bool:
   """Whether u is exp(m - m), of a maximum that is that of the only part."""
-  if u.op is not Ops.EXP2 or u.src[0].op is not Ops.MUL or (difference := u.src[0].src[0]).op is not Ops.ADD: return False
+  if u.op is not Ops.EXP2 or u.src[0].op is not Ops.MUL: return False
+  if (difference := u.src[0].src[0]).op is not Ops.ADD: return False
   a, b = difference.src
   return b.op is Ops.MUL and b.src[0] is a and b.src[1].op is Ops.CONST and b.src[1].val == -1
 
@@ -259,7 +261,9 @@ def split(sink: UOp) -> UOp|None:
     for u in ops:
       for s in u.src:
         if s.op is Ops.STAGE: readers.setdefault(s, []).append(u)
-    if (softmax := next((s for top in tops if (s := _softmax(top, ops, readers)) is not None), None)) is None: break
+    found = [softmax for top in tops if (softmax := _softmax(top, ops, readers)) is not None]
+    if not found: break
+    softmax = found[0]
     parts = Parts(softmax, max(r.arg[0] for r in ops if r.op is Ops.RANGE) + 1)
     combined = _combined(softmax, parts)
     top = combined.pop(softmax.top)

@@ -1,10 +1,10 @@
 """
-Attention of few queries: scores, softmax and values of a part of the positions in one kernel, scores computed once.
+Attention of few queries: scores, softmax and values of a part of the positions in one kernel.
 
 Why: what split_kv.py leaves of a part is one value for each column, and each of these would compute all scores again.
 How: see attention_gpu.py and attention_cpu.py, which know the loops; here is what both ask of the kernel.
 Numbers: 1B shape at depth 4,096 (16 layers, 8 heads of keys of 64 elements that 4 queries share), for sm_90, a layer,
-  by the cost model: five kernels of 565 us -> 6 us, and 2 to combine 63 parts; threads 8 to 1,024 -> 64,512, the longest
+  by the cost model: five kernels of 565 us -> 6 us, and 2 to combine 63 parts; threads 8 to 1,024 -> 64,512, longest
   loop of one 4,097 steps -> 2; 80 registers. No card was at hand to time it.
 Upstream: not sent; a kernel of several sums that wait for each other has no schedule there.
 """

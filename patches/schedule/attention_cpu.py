@@ -54,15 +54,17 @@ def on_cpu(part: Part, ren: Renderer) -> UOp|None:
   asked = asked.after(ended(asked.index(i).store(part.query(first + i // D, i % D)), i))
 
   # what is known of the positions before: the maximum, the sum of exponentials, those of columns
-  tops, totals, sums = (array(k).after(*[r for r in (turn, thread) if r.op is Ops.RANGE]) for k in (mine, mine, mine * W))
+  inside = [r for r in (turn, thread) if r.op is Ops.RANGE]
+  tops, totals, sums = (array(k).after(*inside) for k in (mine, mine, mine * W))
   g, g2, i = loop(mine), loop(mine), loop(mine * W)
-  started = UOp.group(ended(tops.index(g).store(part.top.src[1]), g), ended(totals.index(g2).store(UOp.const(0.0)), g2),
-                      ended(sums.index(i).store(UOp.const(0.0)), i))
+  started = UOp.group(ended(tops.index(g).store(part.top.src[1]), g),
+                      ended(totals.index(g2).store(UOp.const(0.0)), g2), ended(sums.index(i).store(UOp.const(0.0)), i))
   block = loop((n + (BLOCK - 1)) // BLOCK)
   tops, totals, sums = (x.after(started, block) for x in (tops, totals, sums))
   def position(j: UOp) -> UOp: return (block * BLOCK + j < n).where(block * BLOCK + j, n - 1)
   def score(dot: UOp, g: UOp, j: UOp) -> UOp:
-    return (block * BLOCK + j < n).where(value := part.masked(dot, first + g, position(j)), value.const_like(-float("inf")))
+    value = part.masked(dot, first + g, position(j))
+    return (block * BLOCK + j < n).where(value, value.const_like(-float("inf")))
 
   # products with keys
   tile = _divisor(mine, QUERIES)

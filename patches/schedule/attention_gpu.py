@@ -60,7 +60,7 @@ def on_gpu(part: Part) -> UOp|None:
   slices = threads // across            # rows at a time
   b = Block(part, max(r.arg[0] for r in part.store.toposort() if r.op is Ops.RANGE) + 1)
   grid = {r: r.replace(arg=(i, AxisType.GLOBAL)) for i, r in enumerate(part.heads)}
-  blocks = UOp.range(G // group, len(grid), AxisType.GLOBAL) if G > group else UOp.const(0)
+  blocks = UOp.range(G // group, len(grid), AxisType.GLOBAL) if group < G else UOp.const(0)
   me = UOp.range(threads, len(grid) + 1, AxisType.LOCAL)
   def query(g: UOp) -> UOp: return blocks * group + g
 
@@ -78,7 +78,7 @@ def on_gpu(part: Part) -> UOp|None:
   lane, slot = me % lanes, me // lanes
   g, turn, e = b.unrolled(group), b.unrolled(P // slots), b.loop(elements, AxisType.UNROLL)
   position = turn * slots + slot
-  over = [e] if D == elements * lanes else [b.loop(D // elements // lanes, AxisType.REDUCE), e]
+  over = [e] if elements * lanes == D else [b.loop(D // elements // lanes, AxisType.REDUCE), e]
   d = ((over[0] * lanes + lane) if len(over) > 1 else lane) * elements + e
   dot = (asked.index(g * D + d) * part.key(position, d)).reduce(*over, arg=Ops.ADD)
   stored = partial.index(lane * row + g * P + position).store(dot).end(g, turn, me)
@@ -107,7 +107,8 @@ def on_gpu(part: Part) -> UOp|None:
   g, c = b.unrolled(group), b.unrolled(columns)
   steps = -(-P // slices)
   fast = _divisor(steps, VALUES // columns)
-  over = [b.loop(fast, AxisType.UNROLL)] if fast == steps else [b.loop(steps // fast, AxisType.REDUCE), b.loop(fast, AxisType.UNROLL)]
+  over = [b.loop(fast, AxisType.UNROLL)]
+  if fast < steps: over = [b.loop(steps // fast, AxisType.REDUCE), *over]
   step = over[0] if len(over) == 1 else over[0] * fast + over[1]
   position = step * slices + row_of
   weight = weights.after(stored).index(g * P + position)
@@ -118,6 +119,6 @@ def on_gpu(part: Part) -> UOp|None:
   at = (i * threads + me) * EACH + u
   acc = partial.after(stored).index(n * (group * W) + at).reduce(n, arg=Ops.ADD)
   ends.append(gated(part.out(query(at // W), at % W), at < group * W).store(acc).end(i, u, me))
-  sink = UOp.sink(*[e.end(*grid.values(), *([blocks] if G > group else [])) for e in ends],
+  sink = UOp.sink(*[e.end(*grid.values(), *([blocks] if group < G else [])) for e in ends],
                   arg=KernelInfo(f"attention_{'_'.join(str(size(r)) for r in part.heads)}_{G}_{D}_{W}"))
   return sink.substitute(grid, walk=True)

@@ -39,7 +39,8 @@ class Part:
   @classmethod
   def of(cls, ast: UOp) -> Part|None:
     """None if it is another kernel."""
-    if len(ast.src) != 1 or (end := ast.src[0]).op is not Ops.END or (store := end.src[0]).op is not Ops.STORE: return None
+    if len(ast.src) != 1 or (end := ast.src[0]).op is not Ops.END: return None
+    if (store := end.src[0]).op is not Ops.STORE: return None
     if (value := store.src[1]).op is not Ops.WHERE or value.src[2].op is not Ops.WHERE: return None
     (is_column, weighted, (_, top, total)) = (*value.src[:2], value.src[2].src)
     if is_column.op is not Ops.CMPLT or (column := is_column.src[0]).op is not Ops.RANGE: return None
@@ -52,7 +53,8 @@ class Part:
   @property
   def _factors(self) -> list[UOp]: return list(self.weighted.src[0].split_uop(Ops.MUL))
   @cached_property
-  def exponential(self) -> UOp: return next(f for f in self._factors if f.op is Ops.EXP2 and self.top in f.backward_slice)
+  def exponential(self) -> UOp:
+    return next(f for f in self._factors if f.op is Ops.EXP2 and self.top in f.backward_slice)
   @property
   def slope(self) -> float: return self.exponential.src[0].src[1].val
   @cached_property
@@ -76,7 +78,8 @@ class Part:
   @cached_property
   def heads(self) -> list[UOp]:
     """The loops of outputs that keys differ in, and that of the parts."""
-    return [r for r in self.ends if r is not self.column and any(r in k.ranges for k in (*self._sides[0], self._values))]
+    kept = (*self._sides[0], self._values)
+    return [r for r in self.ends if r is not self.column and any(r in k.ranges for k in kept)]
   @cached_property
   def group(self) -> list[UOp]:
     """Those of queries that share keys."""

@@ -36,6 +36,9 @@ SWITCHES = {
   "separate_products": Moves(CUDA, DEEPSEEK, "blk.*.ffn_down_exps+ffn_down_shexp", "role count name"),
   "joint_products": Moves(CUDA, HALF, GATED, "bytes ops name"),
   "norm_fusion": Moves(CUDA, MIX, "act", "count role"),
+  "split_kv": Moves(CUDA, MIX, "kv", "count name schedule"),
+  "attention": Moves(CUDA, MIX, "kv", "schedule global_size local_size"),
+  "block_reduce": Moves(CUDA, MIX, "act", "schedule global_size local_size"),
   "bitfield_extract": Moves(CUDA, MIX, PRODUCT, "ops nodes"),
   "invariant_sums": Moves(CPU, MIX, PRODUCT, "ops nodes"),
   "invariant_factors": Moves(CPU, HALF, "blk.*.attn_norm+attn_q+attn_k+attn_v", "ops load_bytes nodes"),
@@ -64,6 +67,7 @@ UNSEEN = {
   "table_lookup": "no figure of MXFP4's kernels moves",
   "vector_combine": "an option of clang's, after 20 seconds",
   "reshapes": "no case has such a reshape",
+  "stored_factors": "decode steps have no such factor, prompts do",
   "group_scales": "no case has such a product",
   "minimum_bitwidth": "no case has such a product",
 }

@@ -22,7 +22,7 @@ from tinygrad_llm.target.device import open_target
 
 ERROR = 1e-5  # as a fraction of the root mean square
 
-# what models have: llama, qwen3, olmoe, gemma with a window and a softcap, gpt-oss, DeepSeek's latents, one head of keys
+# what models have: llama, qwen3, olmoe, gemma with a window and a softcap, gpt-oss, DeepSeek's latents, one head
 MODELS = [Case(8, 4, 64, 300), Case(4, 8, 128, 190), Case(16, 1, 128, 70), Case(4, 2, 256, 130, window=100, softcap=50),
           Case(8, 8, 64, 280, sink=True, window=128), Case(1, 16, 576, 100, W=512, latent=True), Case(1, 71, 64, 70)]
 # keys and values as a server may hold them, and lengths around a part's and a block's
@@ -47,7 +47,8 @@ def check(cases: list[Case], **env: str) -> None:
     # of keys that no vector of 16 holds, and of no GPU's, there is no schedule: then it is tinygrad's
     assert kernels == 2 or case.D % 16 and "CL" not in env.get("DEV", ""), (case, kernels)
 
-@pytest.mark.parametrize("cases", [MODELS[:4], MODELS[4:], OTHERS, DRAWN], ids=["models", "more models", "others", "drawn"])
+@pytest.mark.parametrize("cases", [MODELS[:4], MODELS[4:], OTHERS, DRAWN],
+                         ids=["models", "more models", "others", "drawn"])
 def test_on_a_cpu(cases: list[Case]): check(cases)
 
 def test_threads_do_not_divide_the_heads(): check([Case(3, 3, 64, 100), Case(1, 4, 64, 200)], NUM_CPU_THREADS="3")
@@ -62,7 +63,7 @@ def test_on_opencl(cases: list[Case]):
 # *** kernels for CUDA, run by numpy
 
 def in_lockstep(case: dict) -> float:
-  with mock.patch.object(split_kv, "has_vectors", lambda ren: False), mock.patch.object(split_kv, "fits", lambda *_: True):
+  with mock.patch.multiple(split_kv, has_vectors=lambda ren: False, fits=lambda *_: True):
     y = Problem(Case(**case)).tensor()
     linear, variables = y.linear_with_vars()
   *before, parts, combined = linear.src
@@ -101,8 +102,9 @@ def attention_rows(case: str, target: str, depths: list[int]) -> list[list[dict]
            for p in step if p.schedule in ("attention", "block_reduce")] for step in steps]
 
 @pytest.mark.skipif(not kernel_cases.has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
-@pytest.mark.parametrize(("case", "target"), [("llama-1b-Q4_K_M", "CUDA:sm_80"), ("deepseek-v2-lite-Q4_K_M", "CUDA:sm_90"),
-                                              ("gpt-oss-20b-MXFP4_MOE", "CUDA:sm_87")])
+@pytest.mark.parametrize(("case", "target"), [
+  ("llama-1b-Q4_K_M", "CUDA:sm_80"), ("deepseek-v2-lite-Q4_K_M", "CUDA:sm_90"),
+  ("gpt-oss-20b-MXFP4_MOE", "CUDA:sm_87")])
 def test_compiled(case: str, target: str):
   """Two kernels a layer; threads enough, short loops, no spilled registers, and what a warp loads is wanted."""
   shallow, deep = child.call(attention_rows, case, target, [512, 8192]).value
@@ -111,7 +113,8 @@ def test_compiled(case: str, target: str):
   for row in kernels:
     blocks, threads = math.prod(row["global_size"]), math.prod(row["local_size"])
     assert blocks * threads >= 2048 or case.startswith("gpt-oss"), row  # a window of 128 positions has two parts
-    assert row["load_bytes"] >= 8 or row["role"] != "kv", row  # of values 8 where 8 queries share them: a thread has 4 columns then
+    # of values 8 where 8 queries share them: a thread has 4 columns then
+    assert row["load_bytes"] >= 8 or row["role"] != "kv", row
   for row in deep:
     assert row["serial"] <= 256 and row["stack"] == 0 and row["registers"] <= 128, row
     assert row["useful"] > 0.8 or row["schedule"] != "attention", row

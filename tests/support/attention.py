@@ -45,8 +45,9 @@ def random_case(seed: int) -> Case:
   n = int(rng.integers(1, 400))
   return Case(int(rng.integers(1, 9)), int(rng.integers(1, 9)), D, n, n + int(rng.integers(0, 100)),
               T=int(rng.choice([1, 1, 1, min(2, n)])), B=int(rng.choice([1, 1, 2])), sink=bool(rng.integers(2)),
-              softcap=float(rng.choice([0, 0, 20])), window=int(rng.choice([0, 0, 50])), packed=int(rng.choice([0, 0, 8, 4])) if D % 32 == 0 else 0,
-              table=bool(rng.integers(4) == 0), lengths=bool(rng.integers(4) == 0), seed=seed)
+              softcap=float(rng.choice([0, 0, 20])), window=int(rng.choice([0, 0, 50])),
+              packed=int(rng.choice([0, 0, 8, 4])) if D % 32 == 0 else 0, table=bool(rng.integers(4) == 0),
+              lengths=bool(rng.integers(4) == 0), seed=seed)
 
 class Problem:
   """A case's tensors, and the same numbers in float64."""

@@ -1,6 +1,6 @@
 """Causal self-attention over the KV cache."""
 from __future__ import annotations
-from tinygrad import Tensor, UOp, dtypes
+from tinygrad import Tensor, UOp
 from tinygrad_llm.nn.kv_cache import KVCache, seen
 from tinygrad_llm.nn.config import ModelConfig
 from tinygrad_llm.nn.mixers.gqa import GQA
