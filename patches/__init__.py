@@ -27,7 +27,8 @@ MODULES: tuple[str, ...] = (
   "gpu.bitfield_extract", "rewrite.invariant_sums", "rewrite.invariant_factors", "vector.vectorizer",
   "vector.table_lookup", "vector.minimum_bitwidth", "vector.lanes", "gpu.cooperative_fetch", "rewrite.nested_reduce",
   "gpu.dp4a", "gpu.int_to_float", "vector.int8_dots", "vector.group_scales", "schedule.matvec", "schedule.elementwise",
-  "schedule.reduction", "schedule.block_reduce", "schedule.small_kernels", "schedule.attention",
+  "schedule.reduction", "schedule.block_reduce", "schedule.small_kernels", "schedule.horizontal_fusion",
+  "schedule.attention",
   "vector.ordered_loads", "vector.vector_combine", "gpu.warp_reduce", "gpu.half8_loads", "gpu.reciprocal", "gpu.ptx",
   "cache.captures", "lowering.trace_cache", "lowering.gc_pause")
 PATCHES: tuple[str, ...] = tuple(module.rsplit(".", 1)[-1] for module in MODULES)

@@ -87,13 +87,13 @@ def _is_small(call: UOp) -> bool:
 def _read(index: UOp) -> int:
   return prod(int(r.vmax) + 1 for r in {r for s in index.src[1:] for r in s.ranges}) * index.dtype.itemsize
 
-def _chain(call: UOp) -> Chain:
+def chain_of(call: UOp) -> Chain:
   ops = call.src[0].toposort() if call.src[0].op is Ops.SINK else {}
   slots = {u.src[0].buf_uop.arg.slot for u in ops if u.op is Ops.STORE and u.src[0].buf_uop.op is Ops.PARAM}
   writes = [b for i, b in enumerate(call.src[1:]) if not slots or i in slots]
   return Chain([call], _buffers(call.src[1:]), _buffers(writes), _is_small(call))
 
-def _fit(a: Chain, b: Chain) -> bool:
+def fits(a: Chain, b: Chain) -> bool:
   """Whether two chains can be one: on one device, buffers are of the same type in both."""
   calls, kinds = a.calls + b.calls, dict[UOp, UOp]()
   for call in calls:
@@ -102,7 +102,7 @@ def _fit(a: Chain, b: Chain) -> bool:
       if kinds.setdefault(call.src[1 + p.arg.slot], kind) is not kind: return False
   return len({b.device for b in kinds}) == 1 and len(kinds) <= BUFFERS
 
-def _joined(chain: Chain) -> UOp:
+def joined(chain: Chain) -> UOp:
   if len(chain.calls) == 1: return chain.calls[0]
   buffers = dedup([b for call in chain.calls for b in call.src[1:]])
   stages = [call.src[0].substitute({p: p.replace(arg=replace(p.arg, slot=buffers.index(call.src[1 + p.arg.slot])))
@@ -113,13 +113,13 @@ def create_schedule(sink: UOp) -> UOp:
   linear, chains = _create_schedule(sink), list[Chain]()
   if NOOPT: return linear
   for call in linear.src:
-    new, home = _chain(call), None
+    new, home = chain_of(call), None
     for old in reversed(chains) if new.small else ():
-      if old.small and _fit(old, new): home = old
+      if old.small and fits(old, new): home = old
       if home is not None or old.conflicts(new): break
     if home is None: chains.append(new)
     else: home.add(new)
-  return linear.replace(src=tuple(map(_joined, chains)))
+  return linear.replace(src=tuple(map(joined, chains)))
 
 # *** how
 
@@ -144,18 +144,18 @@ def in_one_group(k: Scheduler) -> Scheduler:
   k.ast = k.ast.substitute({r: r.replace(arg=(*r.arg[:-1], AxisType.WEAK)) for r in k.ranges_of(AxisType.GLOBAL)})
   return k
 
-def _changed(stage: UOp, change: Callable[[UOp], UOp]) -> UOp:
+def changed(stage: UOp, change: Callable[[UOp], UOp]) -> UOp:
   """With all nodes changed, from its leaves on."""
   made: dict[UOp, UOp] = {}
   for u in stage.toposort(): made[u] = change(u.replace(src=tuple(made[s] for s in u.src)))
   return made[stage]
 
-def _renumbered(stage: UOp, i: int) -> UOp:
+def renumbered(stage: UOp, i: int) -> UOp:
   """With loops and buffers of its own."""
   def change(u: UOp) -> UOp:
     if u.op is Ops.RANGE: return u.replace(arg=(u.arg[0] + i * APART, *u.arg[1:]))
     return u.replace(arg=replace(u.arg, slot=u.arg.slot + i * APART)) if u.op is Ops.BUFFER else u
-  return _changed(stage, change)
+  return changed(stage, change)
 
 def _threads(stage: UOp) -> dict[str, int]:
   """How many threads a stage has in each dimension, by its name: the first are neighbours."""
@@ -169,14 +169,14 @@ def _of_one_row(stage: UOp, thread: UOp) -> UOp:
     at = thread.alu(Ops.SHR, UOp.cconst(below.bit_length() - 1, dtypes.int)) if below > 1 else thread
     places[name] = at.alu(Ops.AND, UOp.cconst(size - 1, dtypes.int))
     below *= size
-  return _changed(stage, lambda u: places[u.arg] if u.op is Ops.SPECIAL else u)
+  return changed(stage, lambda u: places[u.arg] if u.op is Ops.SPECIAL else u)
 
 def _after(stage: UOp, before: UOp) -> UOp:
   """A stage that begins when `before` is done."""
   def change(u: UOp) -> UOp:
     if u.op is Ops.PARAM: return u.after(before)
     return u.replace(src=(*u.src, before)) if u.op is Ops.RANGE else u
-  return _changed(stage, change)
+  return changed(stage, change)
 
 def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
   if not ast.src or any(s.op is not Ops.SINK for s in ast.src): return _full_rewrite_to_sink(ast, ren, optimize)
@@ -189,7 +189,7 @@ def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
   done: list[UOp] = []
   before: UOp|None = None
   for i, stage in enumerate(stages):
-    stage = _renumbered(stage, i)
+    stage = renumbered(stage, i)
     if threads > 1: stage = _of_one_row(stage, row)
     if before is not None: stage = _after(stage, before)
     before = UOp(Ops.BARRIER, src=stage.src, tag=SHARED) if ren.has_local else UOp.group(*stage.src)

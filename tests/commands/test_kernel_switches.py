@@ -39,6 +39,7 @@ SWITCHES = {
   "split_kv": Moves(CUDA, MIX, "kv", "count name schedule"),
   "attention": Moves(CUDA, MIX, "kv", "schedule global_size local_size"),
   "block_reduce": Moves(CUDA, MIX, "act", "schedule global_size local_size"),
+  "horizontal_fusion": Moves(CPU, MIX, "blk.*.attn_q+attn_k", "role count name"),
   "bitfield_extract": Moves(CUDA, MIX, PRODUCT, "ops nodes"),
   "invariant_sums": Moves(CPU, MIX, PRODUCT, "ops nodes"),
   "invariant_factors": Moves(CPU, HALF, "blk.*.attn_norm+attn_q+attn_k+attn_v", "ops load_bytes nodes"),

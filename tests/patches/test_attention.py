@@ -1,4 +1,4 @@
-"""Attention of few queries: split_kv.py, stored_factors.py and schedule/attention*.py, block_reduce.py."""
+"""Attention of few queries, and what it brought: split_kv, stored_factors, block_reduce, horizontal_fusion."""
 import math
 import tempfile
 from unittest import mock
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from attention import Case, Problem, random_case
 from gpu_checks import useful
+from tinygrad import Tensor
 from tinygrad.engine.realize import compile_linear, run_linear
 from tinygrad.uop.ops import Ops
 from tinygrad_llm.kernels import decode_programs
@@ -118,3 +119,27 @@ def test_compiled(case: str, target: str):
   for row in deep:
     assert row["serial"] <= 256 and row["stack"] == 0 and row["registers"] <= 128, row
     assert row["useful"] > 0.8 or row["schedule"] != "attention", row
+
+# *** products beside each other on a CPU
+
+def beside(shapes: list[list[int]]) -> tuple[float, int]:
+  """Products of one input with matrices of several sizes: the largest error, and how many kernels they are."""
+  rng = np.random.default_rng(3)
+  x = rng.standard_normal(shapes[0][1]).astype(np.float32)
+  ws = [rng.standard_normal(shape).astype(np.float16) for shape in shapes]
+  X, Ws = Tensor(x).realize(), [Tensor(w).realize() for w in ws]
+  def products() -> list[Tensor]: return [(W.float() * X).sum(-1).contiguous() for W in Ws]
+  linear, _ = Tensor.linear_with_vars(*products())
+  Tensor.realize(*(ys := products()))
+  wanted = [w.astype(np.float64) @ x for w in ws]
+  kernels = sum(u.op is Ops.CALL and u.src[0].op is Ops.SINK for u in linear.src)
+  return max(float(np.abs(y.numpy() - v).max() / np.sqrt((v ** 2).mean())) for y, v in zip(ys, wanted)), kernels
+
+@pytest.mark.parametrize(("shapes", "kernels", "env"), [
+  ([[512, 1024], [96, 1024]], 1, {}), ([[512, 1024], [96, 1024], [256, 1024]], 2, {}),
+  ([[512, 1024], [97, 1024]], 1, {}), ([[512, 1024], [96, 1024]], 2, {"NO_HORIZONTAL_FUSION": "1"}),
+  ([[510, 1024], [96, 1024]], 1, {"NUM_CPU_THREADS": "3"}), ([[512, 1024], [96, 1024]], 1, {"NUM_CPU_THREADS": "1"})])
+def test_products_beside_each_other(shapes: list[list[int]], kernels: int, env: dict[str, str]):
+  """Also where threads divide the rows of only one of them."""
+  error, found = child.call(beside, shapes, **env).value
+  assert error < ERROR and found == kernels
