@@ -60,7 +60,7 @@ class Pseudocode:
 
   def _loops(self, ranges: Iterable[UOp], plain: tuple[str, ...] = ()) -> str:
     """a in 8, b in 4 UNROLL"""
-    loops = sorted({r for u in ranges for r in u.ranges}, key=lambda r: r.arg)
+    loops = sorted({r for u in ranges for r in u.ranges}, key=lambda r: r.arg[:-1])
     kinds = [k if (k := kind(r)) not in plain else "" for r in loops]
     return ", ".join(f"{self.names.loop(r)} in {r.src[0].render()} {k}".rstrip() for r, k in zip(loops, kinds))
 
@@ -98,7 +98,7 @@ class Pseudocode:
 
   def _place(self, u: UOp) -> str:
     """A place in memory, by the loops that it depends on."""
-    ranges = sorted({r for i in u.src[1:] for r in i.ranges}, key=lambda r: r.arg)
+    ranges = sorted({r for i in u.src[1:] for r in i.ranges}, key=lambda r: r.arg[:-1])
     loops = " ".join(sorted(map(self.names.loop, ranges), key=list(self.names.loops.values()).index))
     return f"{self._buffer(u.src[0])}[{loops}]" if loops else self._buffer(u.src[0])
 
@@ -187,7 +187,7 @@ def is_expanded(sink: UOp) -> bool:
 def figures(sink: UOp) -> dict[str, str]:
   """What can be counted in a graph: nodes, loops, sums, loads, and operations in all steps of all loops."""
   ops = sink.toposort()
-  loops = sorted((u for u in ops if u.op is Ops.RANGE and u.vmax > 0), key=lambda r: r.arg)
+  loops = sorted((u for u in ops if u.op is Ops.RANGE and u.vmax > 0), key=lambda r: r.arg[:-1])
   kinds = {k: [r.src[0].render() for r in loops if kind(r) == k] for k in dict.fromkeys(map(kind, loops))}
   arrays = [u for u in ops if u.op is Ops.BUFFER and u.addrspace is AddrSpace.REG]
   loads = Counter(u.max_numel() * u.dtype.itemsize for u in ops if u.op is Ops.LOAD and _is_argument(u.src[0]))

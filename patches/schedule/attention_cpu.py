@@ -112,5 +112,5 @@ def on_cpu(part: Part, ren: Renderer) -> UOp|None:
   ends = [ended(part.out(first + g, UOp.const(W)).store(tops.index(g)), g),
           ended(part.out(first + g2, UOp.const(W + 1)).store(totals.index(g2)), g2),
           ended(part.out(first + g3, column).store(sums.index(g3 * W + column)), lane, c, g3)]
-  name = f"attention_{'_'.join(str(size(r)) for r in part.heads)}_{G}_{D}_{W}"
+  name = f"attention_{'_'.join(str(size(r)) for r in part.heads)}_{G}_{D}_{W}_{int(n.vmax)}"
   return ended(UOp.group(*ends), turn, thread).sink(arg=KernelInfo(name)).substitute(heads, walk=True)

@@ -42,7 +42,7 @@ def model(model_file): return str(model_file(types="Q8_0", vocab=384, context=96
 @pytest.fixture(scope="module")
 def runner(model): return Runner(tinygrad_llm.load(model, max_context=64, chunk=16), random_tokens(384, 64))
 
-ATTENTION = [f"attention: {part}" for part in ("rope, mask", "KV cache", "scores", "softmax", "values")]
+ATTENTION = ["attention: KV cache", "attention"]
 
 def kernels_of(linear) -> int:
   return sum(len(call.src[0].src[0].src) if call.src[0].op is Ops.CUSTOM_FUNCTION else 1 for call in linear.src)
@@ -55,10 +55,9 @@ def test_rows_of_a_token(runner):
   assert [name for name in names if name in ATTENTION] == ATTENTION and any("ffn_down" in name for name in names)
   count = kernels_of(runner.llm.steps.decode_linear)
   assert sum(len(row.kernels) for row in profile.rows) == len(profile.kernels) == count
-  layers, of_each = runner.llm.config.n_layers, ("attention: scores", "attention: values")
-  assert all(len(row.kernels) == layers for row in profile.rows if row.name in of_each)
+  assert all(len(row.kernels) == runner.llm.config.n_layers for row in profile.rows if row.name in ATTENTION)
   assert len(profile.samples) == 2 and profile.total == sum(row.us for row in profile.rows)
-  assert all(kernel.role == "kv" for row in profile.rows if row.name == "attention: scores" for kernel in row.kernels)
+  assert all(kernel.role == "kv" for row in profile.rows if row.name == "attention" for kernel in row.kernels)
   # the timeline is one step without holes: each kernel once, in order, the host before, between and behind
   moments = profile.timeline
   assert [m.kernel for m in moments if m.kernel is not None] == [*range(len(profile.kernels))]
@@ -135,8 +134,8 @@ def test_groups_of_other_architectures(model_file, arch, wanted):
   path = str(model_file(arch=arch, types="F16", vocab=384, context=96))
   found, layers = child.call(groups_of, path, NO_SMALL_KERNELS="1").value
   count = Counter(found)
-  assert wanted | {"attn_norm", "attention: softmax"} <= set(count) and "other" not in count
-  assert count["attention: scores"] == count["attention: values"] == layers
+  assert wanted | {"attn_norm", "attention: KV cache"} <= set(count) and "other" not in count
+  assert count["attention"] == layers
   assert not any("sinks" in name for name in count)
   names = order(found)
   assert names[0] == "embedding" and names[-2:] == ["head", "sampling"] and sorted(names) == sorted(count)
