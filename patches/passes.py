@@ -30,6 +30,8 @@ def has_vectors(ren: Renderer) -> bool:
   """Whether a renderer writes C for clang on a CPU, which has vector types."""
   return isinstance(ren, ClangRenderer) and ren.target.device == "CPU"
 
+PARTS = "parts of positions"  # the tag of what becomes a kernel of attention: no other rule on graphs looks into it
+
 Pass = Callable[[UOp, Renderer], UOp]
 before_opts: list[Pass] = []       # the loops are split where an index divides them, none is unrolled or shared yet
 after_opts: list[Pass] = []        # the loops are those that will run, their bodies are not expanded yet

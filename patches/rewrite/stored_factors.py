@@ -16,7 +16,7 @@ from tinygrad.helpers import prod
 from tinygrad.schedule import rangeify
 from tinygrad.schedule.indexing import BufferizeOpts
 from tinygrad.uop.ops import AxisType, GroupOp, Ops, PatternMatcher, UOp, UPat
-from tinygrad_llm.patches.rewrite.split_kv import PARTS
+from tinygrad_llm.patches.passes import PARTS
 
 SEAMS = {
   "tinygrad.schedule.rangeify:get_kernel_graph": "410b0e3486ef",

@@ -232,6 +232,6 @@ def test_the_app_shows_it(tmp_path, model_file):
   for part in shown.split(BELOW.encode()):
     assert part.index(b"scheduling: ") < part.index(b"compiling: ")
     counts = [tuple(map(int, x)) for x in re.findall(rb"compiling: .*? (\d+)/(\d+) ", part)]
-    assert len(counts) > 10 and counts[-1][0] == counts[-1][1]
+    assert len(counts) > 5 and counts[-1][0] == counts[-1][1]
     assert re.search(rb"kernel/s|s/kernel", part) and re.search(rb"\d\d<\d\d:\d\d", part)  # the time that it will take
     assert all(done <= total for done, total in counts) and counts == sorted(counts)

@@ -37,7 +37,7 @@ SWITCHES = {
   "joint_products": Moves(CUDA, HALF, GATED, "bytes ops name"),
   "norm_fusion": Moves(CUDA, MIX, "act", "count role"),
   "split_kv": Moves(CUDA, MIX, "kv", "count name schedule"),
-  "attention": Moves(CUDA, MIX, "kv", "schedule global_size local_size"),
+  "online_softmax": Moves(CUDA, MIX, "kv", "schedule global_size local_size"),
   "block_reduce": Moves(CUDA, MIX, "act", "schedule global_size local_size"),
   "horizontal_fusion": Moves(CPU, MIX, "blk.*.attn_q+attn_k", "role count name"),
   "bitfield_extract": Moves(CUDA, MIX, PRODUCT, "ops nodes"),

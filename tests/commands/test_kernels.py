@@ -186,7 +186,7 @@ def test_targets(small, target):
   assert {"kv", "token_embd"} <= {name for row in found["roles"] for name in row["role"].split("+")}
   for row in found["roles"]: assert (row["stack"] == 0) == target.startswith("NV"), row["role"]
 
-SCHEDULES = {"matvec_cpu", "attention", "elementwise", "stock", "none"}
+SCHEDULES = {"matvec_cpu", "online_softmax", "elementwise", "stock", "none"}
 
 @pytest.mark.parametrize(("switch", "schedules"), [
   ("", SCHEDULES), ("NO_MATVEC", SCHEDULES - {"matvec_cpu"}), ("NO_PATCHES", {None})])

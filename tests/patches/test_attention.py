@@ -17,7 +17,7 @@ from tinygrad import Tensor
 from tinygrad.engine.realize import compile_linear, run_linear
 from tinygrad.uop.ops import Ops
 from tinygrad_llm.kernels import decode_programs
-from tinygrad_llm.patches.rewrite import split_kv
+from tinygrad_llm.patches.attention import split_kv
 from tinygrad_llm.patches.search.memory_access import accesses
 from tinygrad_llm.target.device import open_target
 
@@ -85,7 +85,7 @@ def test_in_lockstep(case: Case): assert child.call(in_lockstep, case.__dict__).
 
 # *** switches
 
-@pytest.mark.parametrize(("switch", "kernels"), [("NO_SPLIT_KV", 4), ("NO_ATTENTION", 2), ("NO_BLOCK_REDUCE", 2)])
+@pytest.mark.parametrize(("switch", "kernels"), [("NO_SPLIT_KV", 4), ("NO_ONLINE_SOFTMAX", 2), ("NO_BLOCK_REDUCE", 2)])
 def test_switches(switch: str, kernels: int):
   """The rule makes two kernels of four; without the schedules the two are right, too."""
   (error, found), = child.call(errors, [Case(2, 2, 32, 40).__dict__], **{switch: "1"}).value
@@ -100,7 +100,7 @@ def attention_rows(case: str, target: str, depths: list[int]) -> list[list[dict]
     path = kernel_cases.write(case, f"{folder}/{case}.gguf")
     steps = [decode_programs(str(path), 16384, depth) for depth in depths]
   return [[p.row() | {"useful": useful([a for a in accesses(p.linear.src, p.variables) if not a.store and a.trips])}
-           for p in step if p.schedule in ("attention", "block_reduce")] for step in steps]
+           for p in step if p.schedule in ("online_softmax", "block_reduce")] for step in steps]
 
 @pytest.mark.skipif(not kernel_cases.has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
 @pytest.mark.parametrize(("case", "target"), [
@@ -109,7 +109,7 @@ def attention_rows(case: str, target: str, depths: list[int]) -> list[list[dict]
 def test_compiled(case: str, target: str):
   """Two kernels a layer; threads enough, short loops, no spilled registers, and what a warp loads is wanted."""
   shallow, deep = child.call(attention_rows, case, target, [512, 8192]).value
-  kernels = [row for row in shallow if row["schedule"] == "attention"]
+  kernels = [row for row in shallow if row["schedule"] == "online_softmax"]
   assert len(kernels) == 2 and len(shallow) <= 4  # of two layers; latents are combined in the product that follows
   for row in kernels:
     blocks, threads = math.prod(row["global_size"]), math.prod(row["local_size"])
@@ -118,7 +118,7 @@ def test_compiled(case: str, target: str):
     assert row["load_bytes"] >= 8 or row["role"] != "kv", row
   for row in deep:
     assert row["serial"] <= 256 and row["stack"] == 0 and row["registers"] <= 128, row
-    assert row["useful"] > 0.8 or row["schedule"] != "attention", row
+    assert row["useful"] > 0.8 or row["schedule"] != "online_softmax", row
 
 # *** products beside each other on a CPU
 

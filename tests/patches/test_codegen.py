@@ -465,5 +465,5 @@ def test_all_patches_are_tested_somewhere():
   own |= {"forked_lowering", "vector_combine"}
   gpu = {"bitfield_extract", "int_to_float", "dp4a", "warp_reduce", "half8_loads", "reciprocal", "ptx",
          "norm_fusion", "reduction", "cooperative_fetch"}  # tests/gpu
-  own |= {"split_kv", "stored_factors", "block_reduce", "attention", "horizontal_fusion"}  # test_attention.py
+  own |= {"split_kv", "stored_factors", "block_reduce", "online_softmax", "horizontal_fusion"}  # test_attention.py
   assert set(patches.PATCHES) == own | set(PATCHES) | gpu

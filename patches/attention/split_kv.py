@@ -11,10 +11,10 @@ How: the scores are read by a maximum, and by sums of exp(score - maximum) times
   exp(m - maximum) * l and exp(m - maximum) * sums, and the maximum is that of all m, to the bit. Sinks, softcaps,
   windows, masks, latents, tables of blocks and packed values are in the scores and values, which the rule does not
   look into; a batch, or a few queries at a time, are outputs like the heads. The kernel of a part computes scores once
-  for all columns by schedule/attention.py; without it, it is right and slow, so both are switched off together.
+  for all columns by online_softmax.py; without it, it is right and slow, so both are switched off together.
 Cost: PART positions are read where fewer are there (the last is read again, with weight 0); m, l and the sums of a part
   are written and read: 4 * (columns + 4) bytes a query head, 3% of the keys and values of 4 heads that share them.
-Numbers: see schedule/attention.py.
+Numbers: see online_softmax.py.
 Upstream: not sent; there it is a rule beside split_reduceop, and wants a search for PART.
 """
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tinygrad.renderer import Renderer
 from tinygrad.schedule import rangeify
 from tinygrad.schedule.indexing import BufferizeOpts
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat
-from tinygrad_llm.patches.passes import has_vectors
+from tinygrad_llm.patches.passes import PARTS, has_vectors
 from tinygrad_llm.patches.rewrite.separate_products import sums
 from tinygrad_llm.patches.vector.lanes import LANES
 
@@ -36,7 +36,6 @@ SEAMS = {
   "tinygrad.schedule.indexing:BufferizeOpts": "e931bd7ff25e",
 }
 
-PARTS = "parts of positions"  # the mark of their kernel
 PART = 64       # positions
 QUERIES = 1024  # heads times queries at most, else the scores are a matrix
 LOWEST = -math.inf
@@ -141,7 +140,7 @@ def _softmax(top: UOp, ops: dict[UOp, None], readers: dict[UOp, list[UOp]]) -> S
   return ret if ret.width > 1 and all(i is h for i, h in zip(found_at, head)) else None
 
 def fits(ren: Renderer, depth: int, width: int) -> bool:
-  """Whether schedule/attention.py has a schedule for keys of `depth` elements and values of `width`."""
+  """Whether online_softmax.py has a schedule for keys of `depth` elements and values of `width`."""
   if has_vectors(ren): return depth % LANES == 0 and width % LANES == 0
   return ren.has_local and ren.has_shared and width <= WIDEST
 

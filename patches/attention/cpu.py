@@ -12,7 +12,7 @@ from __future__ import annotations
 from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
-from tinygrad_llm.patches.schedule.attention_part import Part, apart, size, sizes
+from tinygrad_llm.patches.attention.part import Part, apart, size, sizes
 from tinygrad_llm.patches.vector.lanes import LANES
 from tinygrad_llm.patches.vector.vectorizer import lanes
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
-from tinygrad_llm.patches.schedule.attention_part import Part, size, sizes
+from tinygrad_llm.patches.attention.part import Part, size, sizes
 
 THREADS = 128   # of a block, twice as many for large groups
 ELEMENTS = 8    # halves of 16 bytes

@@ -2,7 +2,7 @@
 Attention of few queries: scores, softmax and values of a part of the positions in one kernel.
 
 Why: what split_kv.py leaves of a part is one value for each column, and each of these would compute all scores again.
-How: see attention_gpu.py and attention_cpu.py, which know the loops; here is what both ask of the kernel.
+How: see gpu.py and cpu.py, which know the loops; here is what both ask of the kernel.
 Numbers: 1B shape at depth 4,096 (16 layers, 8 heads of keys of 64 elements that 4 queries share), for sm_90, a layer,
   by the cost model: five kernels of 565 us -> 6 us, and 2 to combine 63 parts; threads 8 to 1,024 -> 64,512, longest
   loop of one 4,097 steps -> 2; 80 registers. No card was at hand to time it.
@@ -15,9 +15,9 @@ from tinygrad.helpers import NOOPT
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import UOp
 from tinygrad_llm.patches.passes import has_vectors
-from tinygrad_llm.patches.schedule.attention_cpu import on_cpu
-from tinygrad_llm.patches.schedule.attention_gpu import on_gpu
-from tinygrad_llm.patches.schedule.attention_part import Part
+from tinygrad_llm.patches.attention.cpu import on_cpu
+from tinygrad_llm.patches.attention.gpu import on_gpu
+from tinygrad_llm.patches.attention.part import Part
 
 SEAMS = {
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
@@ -30,7 +30,7 @@ def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
     made = on_gpu(part) if ren.has_local else on_cpu(part, ren) if has_vectors(ren) else None
     if made is not None:
       sink = _full_rewrite_to_sink(made, ren, False)
-      return sink.replace(tag=("attention", *sink.tag[1:])) if isinstance(sink.tag, tuple) else sink
+      return sink.replace(tag=("online_softmax", *sink.tag[1:])) if isinstance(sink.tag, tuple) else sink
   return _full_rewrite_to_sink(ast, ren, optimize)
 
 def install() -> None:
