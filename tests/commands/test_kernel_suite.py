@@ -11,7 +11,6 @@ from kernel_cases import CASES, STEPS, TARGETS, missing, write
 from kernel_golden import (
   FOLDER,
   PINNED,
-  STACK,
   golden,
   moved,
   moved_rows,
@@ -65,7 +64,7 @@ def test_kernels_are_the_accepted_ones(case, kind, target):
 
 @pytest.mark.parametrize(("case", "kind", "target"), [unit for unit in CHOSEN if unit[-1].startswith(("CUDA", "NV"))])
 def test_nothing_spills(case, kind, target):
-  for step, report in measured(case, kind, target).items(): assert out_of_bounds(case, target, step, report) == []
+  for report in measured(case, kind, target).values(): assert out_of_bounds(target, report) == []
 
 def test_it_spans_all():
   """Every case, step and target, and every step on every kind of target."""
@@ -229,12 +228,11 @@ def test_stock():
     assert len(stock(report(given))) == found, changed
 
 def test_bounds():
-  for given, bad in ({"registers": 255}, 0), ({"registers": 0}, 1), ({"registers": 256}, 1), ({"stack": 8}, 1):
-    assert len(out_of_bounds("llama-1b-F16", "CUDA:sm_90", "decode", report(row(**given)))) == bad
-  assert out_of_bounds("llama-1b-F16", "METAL:Apple9", "decode", report(row(registers=None, stack=None))) == []
-  (case, target, role), known = next(iter(STACK.items()))
-  for step, stack, bad in (("prompt", known, 0), ("decode", known, 1), ("prompt", known + 8, 1)):
-    assert len(out_of_bounds(case, target, step, report(row(role=role, stack=stack)))) == bad
+  for given, bad in ({"registers": 128}, 0), ({"registers": 0}, 1), ({"registers": 129}, 1), ({"stack": 8}, 1):
+    assert len(out_of_bounds("CUDA:sm_90", report(row(**given)))) == bad
+  for registers, bad in ((255, 0), (256, 1)):
+    assert len(out_of_bounds("NV:PTX:sm_90", report(row(registers=registers)))) == bad
+  assert out_of_bounds("METAL:Apple9", report(row(registers=None, stack=None))) == []
 
 @pytest.mark.parametrize(("tool", "args"), [
   ("kernel_suite", ["llama-1b"]), ("kernel_suite", ["CUDA:sm_91"]), ("kernel_cases", ["--write", "llama-1b", "x.gguf"]),

@@ -15,6 +15,7 @@ from gpu_peers import N, PEERS, ROWS, THREADS
 from gpu_schedules import Figures
 from kernel_cases import has_cuda_wheels
 from tinygrad_llm.nn.weights import activations
+from tinygrad_llm.patches.gpu import launch_bounds
 from tinygrad_llm.patches.search.memory_access import Access
 from tinygrad_llm.target import metal
 
@@ -115,6 +116,14 @@ def activation() -> str:
 def test_reciprocal(off):
   source = child.call(activation, NO_RECIPROCAL=off, NO_Q8_ACTIVATIONS="1").value
   assert ("__fdividef(1.0f," in source, "(1/" in source) == (not off, bool(off))
+
+@pytest.mark.parametrize("off", ["", "1"])
+def test_launch_bounds(off):
+  """With 128 registers a thread, 16 blocks of a warp share 65,536; a block that is larger than these is one."""
+  source = child.call(activation, NO_LAUNCH_BOUNDS=off, NO_Q8_ACTIVATIONS="1").value
+  (threads, blocks), = re.findall(r"__launch_bounds__\((\d+)(?:, (\d+))?\)", source)
+  assert (blocks == "") if off else int(blocks) == 65536 // (128 * -(-int(threads) // 32) * 32)
+  assert [launch_bounds.blocks(n) for n in (1, 32, 33, 88, 256, 512, 1024)] == [16, 16, 8, 5, 2, 1, 1]
 
 # constants that are subtracted, bits that lie apart, signed bytes, minimums, two fields a number, a table
 BYTES = {"Q4_0": (8, 288), "Q5_0": (4, 128), "Q8_0": (7, 416), "Q4_K": (4, 512), "Q6_K": (8, 512), "MXFP4": (4, 256)}

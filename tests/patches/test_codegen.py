@@ -463,7 +463,7 @@ def test_all_patches_are_tested_somewhere():
   own |= {"graph_rewrite", "implicit_inputs", "type_inference", "tuple_order"}  # test_lowering.py
   own |= {"scalarize", "trace_cache", "gc_pause"}                               # the same
   own |= {"forked_lowering", "vector_combine"}
-  gpu = {"bitfield_extract", "int_to_float", "dp4a", "warp_reduce", "half8_loads", "reciprocal", "ptx",
+  gpu = {"bitfield_extract", "int_to_float", "dp4a", "warp_reduce", "half8_loads", "reciprocal", "ptx", "launch_bounds",
          "norm_fusion", "reduction", "cooperative_fetch"}  # tests/gpu
   own |= {"split_kv", "stored_factors", "block_reduce", "online_softmax", "horizontal_fusion"}  # test_attention.py
   assert set(patches.PATCHES) == own | set(PATCHES) | gpu
