@@ -68,13 +68,15 @@ def on_cpu(part: Part, ren: Renderer) -> UOp|None:
 
   # products with keys
   tile = _divisor(mine, QUERIES)
-  t, j, g = loop(mine // tile), loop(BLOCK), loop(tile, AxisType.UPCAST)
+  many = _divisor(BLOCK, max(1, LANES // tile))
+  t, b, i, g = loop(mine // tile), loop(BLOCK // many), loop(many, AxisType.UPCAST), loop(tile, AxisType.UPCAST)
+  j = b * many + i
   e = loop(min(UNROLLED, D & -D), AxisType.UNROLL)
   over = [e] if size(e) == D else [loop(D // size(e), AxisType.REDUCE), e]
   d = over[0] * size(e) + e if len(over) > 1 else e
   dot = (asked.index((t * tile + g) * D + d) * part.key(position(j), d)).reduce(*over, arg=Ops.ADD)
   dots = array(mine * BLOCK)
-  dots = dots.after(ended(dots.index((t * tile + g) * BLOCK + j).store(dot), g, j, t))
+  dots = dots.after(ended(dots.index((t * tile + g) * BLOCK + j).store(dot), g, i, b, t))
 
   # maxima, and what they do to what was summed
   g, k, u = loop(mine), loop(BLOCK // LANES, AxisType.UNROLL), loop(LANES, AxisType.UNROLL)

@@ -47,6 +47,41 @@ def _stack(values: Sequence[UOp]) -> UOp: return UOp(Ops.STACK, src=tuple(values
 def _lane(v: UOp, i: int) -> UOp: return v.src[i] if v.op is Ops.STACK else v.index(_const(i, dtypes.int))
 def _sum(terms: Sequence[UOp]) -> UOp: return functools.reduce(lambda a, b: a.alu(Ops.ADD, b), terms)
 
+BLOCK = 4  # lanes that shuffles of vectors do not cross at no cost
+
+def sums(vectors: Sequence[UOp]) -> list[UOp]:
+  """
+  The sum of the lanes of each of some vectors, of as many lanes. Two of them are added at a time, their halves side by
+  side, so that n vectors of n lanes take n - 1 additions of vectors and not n * log n.
+  """
+  n = vectors[0].max_numel()
+  if (count := 1 << min(len(vectors), n).bit_length() - 1) < len(vectors):
+    return [*sums(vectors[:count]), *sums(vectors[count:])]
+  def halves(owners: list[int]) -> tuple[list[int], list[int]]:
+    """The lanes of each vector's first half, and of its second."""
+    places = {owner: [i for i, o in enumerate(owners) if o == owner] for owner in dict.fromkeys(owners)}
+    low = sorted(i for lanes in places.values() for i in lanes[:len(lanes) // 2])
+    return low, [i for i in range(len(owners)) if i not in low]
+  def together(a: Sequence, b: Sequence) -> list:
+    """Half a block of each in turns, or one after the other: then no lane leaves its block where it need not."""
+    if n // of > BLOCK or len(a) % (BLOCK // 2): return [*a, *b]
+    return [x for i in range(0, len(a), BLOCK // 2) for x in (*a[i:i + BLOCK // 2], *b[i:i + BLOCK // 2])]
+  of, found = 1, [(v, [i] * n) for i, v in enumerate(vectors)]  # and whose sum each lane is a part of
+  while len(found) > 1:
+    pairs, found = [*zip(found[::2], found[1::2])], []
+    for (a, owners), (b, others) in pairs:
+      (low, high), (low_b, high_b) = halves(owners), halves(others)
+      found.append((_stack(together([_lane(a, i) for i in low], [_lane(b, i) for i in low_b])).alu(Ops.ADD,
+                    _stack(together([_lane(a, i) for i in high], [_lane(b, i) for i in high_b]))),
+                    together([owners[i] for i in low], [others[i] for i in low_b])))
+    of *= 2
+  total, owners = found[0]
+  while len(owners) > max(2, count):
+    low, high = halves(owners)
+    total = _stack([_lane(total, i) for i in low]).alu(Ops.ADD, _stack([_lane(total, i) for i in high]))
+    owners = [owners[i] for i in low]
+  return [_sum([_lane(total, i) for i, o in enumerate(owners) if o == owner]) for owner in range(count)]
+
 class Vectorizer:
   """
   Rewrites what depends on one loop over lanes.
@@ -222,7 +257,8 @@ class Vectorizer:
 
   def last(self, end: UOp) -> UOp:
     """The loop's own stores: sum += value becomes sum += all lanes of a vector, array[lane] = value a store of one."""
-    stores = [t for s in self.ends for t in (self.fill(s) if self.inside[s.src[0].src[1]] else [self.add(s)])]
+    stores = [t for s in self.ends if self.inside[s.src[0].src[1]] for t in self.fill(s)]
+    stores += self.add([s for s in self.ends if not self.inside[s.src[0].src[1]]])
     body = stores[0] if len(stores) == 1 else UOp.group(*stores)
     rest = tuple(self.rewrite(s) for s in end.src[1:] if s is not self.lane)
     return body.end(*rest) if rest else body
@@ -237,16 +273,20 @@ class Vectorizer:
     return [UOp(Ops.SHRINK, src=(self.rewrite(buf), self.at(same, each[0], idx.dtype), _const(self.n, dtypes.int)))
             .store(value)]
 
-  def add(self, store: UOp) -> UOp:
-    target, terms = store.src[0], list(store.src[1].split_uop(Ops.ADD))
-    before = [t for t in terms if t.op is Ops.LOAD and t.src[0].buf_uop is target.buf_uop]
-    value = [t for t in terms if t not in before]
-    if len(before) != 1 or not value or not all(self.inside[t] for t in value): raise Unsupported("it is no sum")
-    total = _sum([self.vector(t) for t in value])
-    while (n := total.max_numel()) > 2:
-      halves = [_stack([_lane(total, i) for i in half]) for half in (range(n // 2), range(n // 2, n))]
-      total = halves[0].alu(Ops.ADD, halves[1])
-    return self.rewrite(target).store(_sum([self.rewrite(before[0]), _lane(total, 0), _lane(total, 1)]))
+  def add(self, stores: Sequence[UOp]) -> list[UOp]:
+    """Stores of sums, to which all lanes of a vector are added."""
+    befores, totals = list[UOp](), list[UOp]()
+    for store in stores:
+      target, terms = store.src[0], list(store.src[1].split_uop(Ops.ADD))
+      before = [t for t in terms if t.op is Ops.LOAD and t.src[0].buf_uop is target.buf_uop]
+      value = [t for t in terms if t not in before]
+      if len(before) != 1 or not value or not all(self.inside[t] for t in value): raise Unsupported("it is no sum")
+      befores.append(before[0])
+      totals.append(_sum([self.vector(t) for t in value]))
+    def kind(i: int) -> tuple[DType, int]: return totals[i].dtype, totals[i].max_numel()
+    alike = [[i for i in range(len(totals)) if kind(i) == k] for k in dict.fromkeys(map(kind, range(len(totals))))]
+    found = {i: total for group in alike for i, total in zip(group, sums([totals[i] for i in group]))}
+    return [self.rewrite(s.src[0]).store(self.rewrite(befores[i]).alu(Ops.ADD, found[i])) for i, s in enumerate(stores)]
 
 # a value inside of the loop over lanes -> the same in all lanes, as a vector
 vector_rules: list[Callable[[Vectorizer, UOp], UOp|None]] = [Vectorizer.bytes]
