@@ -92,6 +92,14 @@ def _run_before_linearize(sink: UOp) -> UOp|None:
 
 pm_before_linearize = PatternMatcher([(UPat(Ops.SINK, name="sink"), _run_before_linearize)])
 
+# of those that fill arrays: one that was filled before, indexed by unrolled loops
+pm_index_arrays = PatternMatcher([
+  (UPat(Ops.INDEX, src=(UPat(Ops.AFTER, name="b"), UPat(Ops.STACK, name="s")), name="x"),
+   lambda b, s, x: UOp.stack(*[x.replace(src=(b, u)) for u in s.src])),
+  (UPat(Ops.INDEX, src=(UPat(Ops.AFTER, name="b"), UPat(Ops.RESHAPE, name="s"))),
+   lambda b, s: b.index(s.src[0]).reshape(s.shape)),
+])
+
 def install() -> None:
   codegen.apply_opts, codegen.full_rewrite_to_sink = apply_opts, full_rewrite_to_sink
   codegen.pm_implicit_barriers = pm_before_linearize + codegen.pm_implicit_barriers

@@ -1,12 +1,13 @@
 """
-Attention of few queries on a CPU: online softmax, a block of positions after the other. A part of attention.py.
+Attention of few queries on a CPU: online softmax, a block of positions after the other. A part of online_softmax.py.
 
 Why: keys and values are read once, whatever the number of queries that share them, and nothing of them is stored: what
   lies between fits a core's first cache.
 How: threads share the heads, and the queries of a head where there are fewer heads. Of BLOCK positions, each product
-  with a key is a sum in vectors, of several queries at a time; then maxima and exponentials, 16 positions at a time;
-  then sums of 16 columns a vector, as many as there are registers. What was summed before is scaled by
-  exp(maximum before - maximum now) (https://arxiv.org/abs/1805.02867). Positions beyond the last count nothing.
+  with a key is a sum in vectors, of several queries and positions at a time, whose lanes are added up together; then
+  maxima and exponentials, 16 positions at a time; then sums of 16 columns a vector, as many as there are registers.
+  What was summed before is scaled by exp(maximum before - maximum now) (https://arxiv.org/abs/1805.02867). Positions
+  beyond the last count nothing.
 """
 from __future__ import annotations
 from tinygrad.dtype import AddrSpace, dtypes

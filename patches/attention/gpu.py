@@ -1,5 +1,5 @@
 """
-A part of attention on a GPU: threads of a block share scores in shared memory. A part of attention.py.
+A part of attention on a GPU: threads of a block share scores in shared memory. A part of online_softmax.py.
 
 Why: a product with keys is a sum of 64 elements for each position and query, one with values a sum of as many positions
   as a part has for each column and query: two matrices, each to be read once for all queries of a group, 16 bytes a
@@ -11,7 +11,7 @@ How: the threads of a block are, one after the other,
   All that they exchange is in shared memory, of which two stages use the same; five barriers. Rows of partial products
   are shifted by 4 numbers, so that no two threads of a warp want the same bank. Where the queries of a group and what
   they exchange do not fit there, as those of latents, several blocks take some of them each, and read the keys again.
-Numbers: see attention.py.
+Numbers: see online_softmax.py.
 """
 from __future__ import annotations
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """
 The kernel of a part of the positions, as split_kv.py makes it: its loops, and its values where these loops are others.
-A part of attention.py.
+A part of online_softmax.py.
 """
 from __future__ import annotations
 import functools, operator

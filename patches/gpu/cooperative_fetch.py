@@ -28,7 +28,7 @@ from tinygrad.codegen.gpudims import _group_dims
 from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.helpers import ceildiv, partition, prod
 from tinygrad.renderer import Renderer
-from tinygrad.uop.ops import AxisType, GroupOp, Ops, PatternMatcher, UOp, UPat
+from tinygrad.uop.ops import AxisType, GroupOp, Ops, UOp
 from tinygrad_llm.patches import passes
 from tinygrad_llm.patches.expressions import strides
 from tinygrad_llm.patches.gpu.warp_reduce import THREADS, WARP
@@ -345,15 +345,7 @@ def wait(sink: UOp, ren: Renderer) -> UOp:
           and u not in barrier.backward_slice and set(barrier.ranges).issubset(u.ranges)}
   return sink.substitute({at: at.replace(src=(at.src[0].after(barrier), *at.src[1:])) for at in late}, walk=True)
 
-# an array that was filled before, indexed by unrolled loops
-pm_index_arrays = PatternMatcher([
-  (UPat(Ops.INDEX, src=(UPat(Ops.AFTER, name="b"), UPat(Ops.STACK, name="s")), name="x"),
-   lambda b, s, x: UOp.stack(*[x.replace(src=(b, u)) for u in s.src])),
-  (UPat(Ops.INDEX, src=(UPat(Ops.AFTER, name="b"), UPat(Ops.RESHAPE, name="s"))),
-   lambda b, s: b.index(s.src[0]).reshape(s.shape)),
-])
-
 def install() -> None:
   passes.after_opts.append(run)
   passes.before_linearize.append(wait)
-  codegen.devectorizer2 = codegen.devectorizer2 + pm_index_arrays
+  codegen.devectorizer2 = codegen.devectorizer2 + passes.pm_index_arrays

@@ -15,7 +15,7 @@ from tinygrad import codegen
 from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.helpers import prod
 from tinygrad.renderer import Renderer
-from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat
+from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches import passes
 from tinygrad_llm.patches.passes import has_vectors
 
@@ -87,14 +87,6 @@ def share(sink: UOp, ren: Renderer) -> UOp:
     if made: subs[red] = red.replace(src=(total, *red.src[1:]))
   return sink.substitute(subs) if made else sink
 
-# an array that was filled before, indexed by unrolled loops
-pm_index_arrays = PatternMatcher([
-  (UPat(Ops.INDEX, src=(UPat(Ops.AFTER, name="b"), UPat(Ops.STACK, name="s")), name="x"),
-   lambda b, s, x: UOp.stack(*[x.replace(src=(b, u)) for u in s.src])),
-  (UPat(Ops.INDEX, src=(UPat(Ops.AFTER, name="b"), UPat(Ops.RESHAPE, name="s"))),
-   lambda b, s: b.index(s.src[0]).reshape(s.shape)),
-])
-
 def install() -> None:
-  codegen.devectorizer2 = codegen.devectorizer2 + pm_index_arrays
+  codegen.devectorizer2 = codegen.devectorizer2 + passes.pm_index_arrays
   passes.after_opts.append(share)

@@ -54,7 +54,7 @@ def run(*args: str) -> subprocess.CompletedProcess[str]:
   return subprocess.run(command, capture_output=True, text=True)
 
 def test_it_puts_together_what_kernels_says(tmp_path):
-  model = write_model(tmp_path / "model.gguf", dim=256, ffn=512, heads=4, layers=1, context=96, types="Q4_K_M")
+  model = write_model(tmp_path / "model.gguf", dim=256, ffn=512, heads=4, layers=1, context=96, types="Q8_0")
   out = tmp_path / "new" / "report"
   done = run("-m", str(model), "--targets", "CPU:x86-64-v3", "NOPE", "-d", "70", "-p", "8", "--estimates-only", "--out",
              str(out))

@@ -62,7 +62,10 @@ def least_passes(uops: list[UOp]) -> int:
   return total
 
 @functools.cache
-def on(target: str) -> dict[tuple, dict]: return dict(zip(CASES, child.call(touched, CASES, target).value))
+def on(target: str) -> dict[tuple, dict]:
+  """{case: what it touches}; all of them for CUDA."""
+  cases = CASES if target == "CUDA" else CASES[::3]
+  return dict(zip(cases, child.call(touched, cases, target).value))
 
 @pytest.mark.parametrize("target", ["CUDA", "Metal", "PTX", "OpenCL"])
 def test_x_lies_side_by_side(target):
@@ -107,8 +110,8 @@ def opencl() -> dict[str, str]:
 
 def test_numbers(opencl):
   rng = np.random.default_rng(14)
-  shapes = [(name, int(rng.integers(4, 70)), 256 * int(rng.integers(1, 24)), None) for name in TYPES for _ in range(2)]
-  cases = [*((*case, None) for case in CASES), *shapes]
+  shapes = [(name, int(rng.integers(4, 70)), 256 * int(rng.integers(1, 24)), None) for name in TYPES]
+  cases = [*((*case, None) for case in CASES[len(TYPES):]), *shapes]
   found = dict(zip(cases, child.call(gpu_numbers.errors, cases, **opencl).value))
   assert {case: error for case, error in found.items() if not error < 1e-5} == {}
 
@@ -158,3 +161,5 @@ def test_x_times_a_norms_weight_is_computed_once(opencl):
 def test_two_sums_over_the_same_loops(opencl):
   found = child.call(scaled, [("Q4_K", 64, 2048), ("Q8_0", 48, 5120), ("MXFP4", 20, 576)], True, **opencl).value
   assert max(error for error, *_ in found) < 1e-5
+  # x, what threads that share no warp exchange, and parts of the sum where x is fetched whole, before the loop
+  assert [arrays for _, arrays, _ in found] == [2, 1, 3]

@@ -15,9 +15,10 @@ from attention import Case, Problem, random_case
 from gpu_checks import useful
 from tinygrad import Tensor
 from tinygrad.engine.realize import compile_linear, run_linear
-from tinygrad.uop.ops import Ops
-from tinygrad_llm.kernels import decode_programs
+from tinygrad.uop.ops import Ops, UOp
+from tinygrad_llm.kernels import decode_step, programs_of
 from tinygrad_llm.patches.attention import split_kv
+from tinygrad_llm.patches.attention.part import Part
 from tinygrad_llm.patches.search.memory_access import accesses
 from tinygrad_llm.target.device import open_target
 
@@ -98,9 +99,16 @@ def attention_rows(case: str, target: str, depths: list[int]) -> list[list[dict]
   open_target(target)
   with tempfile.TemporaryDirectory() as folder:
     path = kernel_cases.write(case, f"{folder}/{case}.gguf")
-    steps = [decode_programs(str(path), 16384, depth) for depth in depths]
+    steps = [decode_step(str(path), 16384, depth) for depth in depths]
   return [[p.row() | {"useful": useful([a for a in accesses(p.linear.src, p.variables) if not a.store and a.trips])}
-           for p in step if p.schedule in ("online_softmax", "block_reduce")] for step in steps]
+           for p in programs_of(step._replace(linear=of_attention(step.linear)))
+           if p.schedule in ("online_softmax", "block_reduce")] for step in steps]
+
+def of_attention(linear: UOp) -> UOp:
+  """The kernels of parts, and what follows each."""
+  is_part = [call.op is Ops.CALL and call.src[0].op is Ops.SINK and Part.of(call.src[0]) is not None
+             for call in linear.src]
+  return linear.replace(src=tuple(call for call, *of in zip(linear.src, is_part, [False, *is_part]) if any(of)))
 
 @pytest.mark.skipif(not kernel_cases.has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
 @pytest.mark.parametrize(("case", "target"), [

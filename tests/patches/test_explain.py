@@ -60,7 +60,7 @@ def changed(found: dict) -> set[str]: return {patch for _, patch in found["steps
 # *** a kernel
 
 ON_CPU = {"matvec", "passes", "invariant_sums", "lanes", "nested_reduce", "int8_dots", "vectorizer"}
-ON_CUDA = {"matvec", "passes", "bitfield_extract", "nested_reduce", "int_to_float", "warp_reduce"}
+ON_CUDA = {"matvec", "passes", "bitfield_extract", "nested_reduce", "int_to_float", "warp_reduce", "launch_bounds"}
 BOTH = [("CPU:x86-64-v3", ON_CPU), pytest.param("CUDA:sm_90", ON_CUDA, marks=cuda)]
 
 @pytest.mark.parametrize(("target", "wanted"), BOTH)

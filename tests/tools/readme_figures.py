@@ -12,10 +12,11 @@ from typing import Any
 
 RESULTS, OURS, LLAMA = pathlib.Path(__file__).parents[2] / "bench" / "results", "tinygrad_llm", "llama.cpp"
 # what the README shows, of all that was measured. Newer figures: write their files here, then `make readme`
-DECODE, DEPTH, ABLATION = "peers-2026-11-22.json", "depth-2026-11-22.json", "ablate-2026-11-22.json"
+DECODE, DEPTH, ABLATION = "peers-2026-11-23.json", "depth-2026-11-22.json", "ablate-2026-11-23.json"
+DEEP = "deep-2026-11-23.json"
 EARLIER, STOCK = "peers-2026-11-21-2.json", "peers-2026-11-21-1.json"
 EXPERTS, EXPERTS_WITHOUT = "moe-2026-11-22.json", "moe-without-2026-11-22.json"
-REPORT = "report-2026-11-22.json"
+REPORT, REPORT_BEFORE = "report-2026-11-23.json", "report-2026-11-22.json"
 Row = dict[str, Any]
 
 def load(file: str) -> dict[str, Any]: return json.loads((RESULTS / file).read_text())
@@ -59,11 +60,11 @@ def summary() -> str:
     f"tokens a second; llama.cpp, taking turns with it, {llama:.1f} ([figures](#benchmarks)).")
 
 def figures() -> str:
-  decode, depth, earlier, stock = (load(file) for file in (DECODE, DEPTH, EARLIER, STOCK))
+  decode, deep, depth, earlier, stock = (load(file) for file in (DECODE, DEEP, DEPTH, EARLIER, STOCK))
   out = decode_head("decode")
   for kind, test, ours, llama in pairs(decode):
     if test.startswith("tg"): out += decode_row(kind, ours, llama)
-  for kind, test, ours, llama in pairs(depth):
+  for kind, test, ours, llama in pairs(deep):
     if m := re.fullmatch(r"tg\d+ @ d(\d+)", test):
       out += decode_row(f"{kind}, after {int(m[1]):,} tokens", ours, llama)
   out += "\n| prompt, tokens a second | here | llama.cpp | ratio |\n|---|---:|---:|---:|\n"
@@ -77,10 +78,10 @@ def figures() -> str:
   return out + "\n" + paragraph(
     f"Models of Llama 3.2 1B's shape with random weights, {decode['threads']} threads on {machine['cores']} cores "
     f"({machine['cpu']}, {machine['system']}), {decode['date'][:10]}, commit {decode['versions']['commit']}: "
-    f"{link(DECODE)}, {link(DEPTH)}. Rows compare within themselves only: the machine is shared, and its read "
-    f"bandwidth, measured beside, was {bandwidths(decode)}. Earlier, at {speed:.0f} GB/s, Q4_K_M had {then[0]:.1f} and "
-    f"llama.cpp {then[1]:.1f} ({link(EARLIER)}). Stock tinygrad had {slow[0]:.2f}, and {slow[1]:.2f} with Q6_K "
-    f"({link(STOCK)}).")
+    f"{link(DECODE)}, {link(DEEP)}; the prompt, {depth['date'][:10]}: {link(DEPTH)}. Rows compare within themselves "
+    f"only: the machine is shared, and its read bandwidth, measured beside, was {bandwidths(decode)}. Earlier, at "
+    f"{speed:.0f} GB/s, Q4_K_M had {then[0]:.1f} and llama.cpp {then[1]:.1f} ({link(EARLIER)}). Stock tinygrad had "
+    f"{slow[0]:.2f}, and {slow[1]:.2f} with Q6_K ({link(STOCK)}).")
 
 def experts() -> str:
   report = load(EXPERTS)
@@ -117,16 +118,23 @@ def report() -> str:
     f"Estimates of the [cost model](patches/search/README.md), not measurements, for {found['file']}; beside them, "
     f"what part of that the kernels' bytes take at the card's bandwidth. One page of it all, with the worst kernels of "
     f"each step: [{REPORT.replace('.json', '.md')}](bench/results/{REPORT.replace('.json', '.md')}), by `make report`.")
-  profile = next(p for p in found["measured"]["profiles"] if p["n_depth"])
-  out += f"\n| a token after {profile['n_depth']:,} others, measured | kernels | us | share | GB/s | of peak |\n"
-  out += "|---|---:|---:|---:|---:|---:|\n"
+  earlier = load(REPORT_BEFORE)
+  profile, before = (next(p for p in x["measured"]["profiles"] if p["n_depth"]) for x in (found, earlier))
+  out += (f"\n| a token after {profile['n_depth']:,} others, measured | kernels | us | share | GB/s | of peak | "
+          f"{earlier['date'][:10]}: kernels | us |\n|---|---:|---:|---:|---:|---:|---:|---:|\n")
+  then = {r["name"]: f"{r['kernels']} | {r['us']:,.0f} |\n" for r in before["rows"]}
   for r in profile["rows"]:
     speed = (f"{r['gbs']:.1f}", f"{r['peak_share']:.0%}") if r["gbs"] else ("", "")
-    out += f"| {r['name']} | {r['kernels']} | {r['us']:,.0f} | {r['share']:.1%} | {' | '.join(speed)} |\n"
+    out += f"| {r['name']} | {r['kernels']} | {r['us']:,.0f} | {r['share']:.1%} | {' | '.join(speed)} | "
+    out += then.pop(r["name"], "| |\n")
+  for name, rest in then.items(): out += f"| {name} | | | | | | {rest}"
+  kernels, us = (([sum(r[key] for r in p["rows"]) for p in (profile, before)]) for key in ("kernels", "us"))
+  out += f"| all | {kernels[0]} | {us[0]:,.0f} | | | | {kernels[1]} | {us[1]:,.0f} |\n"
   return out + "\n" + paragraph(
     f"The rows' sum is {profile['sum_us'] / profile['measured_us']:.1%} of the step as measured; the machine reads "
     f"{profile['peak_gbs']:.1f} GB/s ({found['machine']['cpu']}, {found['machine']['cores']} cores, "
-    f"{found['date'][:10]}, `bench --profile`).")
+    f"{found['date'][:10]}, `bench --profile`); when the figures of before were taken, {before['peak_gbs']:.1f} GB/s "
+    f"([{REPORT_BEFORE}](bench/results/{REPORT_BEFORE})).")
 
 def switch(peer: str) -> str:
   """The patch that a peer is without."""
