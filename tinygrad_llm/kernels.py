@@ -89,13 +89,13 @@ def report(target: str, step: list[Program], card: GPU | CPU | None = None) -> d
 
   A row is all kernels that look the same; rows are in the order of the step. role: the tensors of the file that they
   read, * for the layer's number; else kv (the cache) or act (activations). part: what it is for, in words. types: of
-  those tensors. schedule: who chose its loops: a module of patches/schedule (several with + between them for the stages
-  of one kernel), stock for tinygrad's own rules, none where no loop was changed. opts: what was chosen, OP:axis:arg
-  each. load_bytes: how wide most bytes of the weights, or of the cache, are loaded. registers, stack: of a thread, on
-  CUDA; a stack above 0 is spilled registers. serial: steps of the longest loops that a thread goes through. lines:
-  cache lines that a load of a warp touches, of the largest argument that is loaded, and of all others; null without
-  warps. nodes: of the kernel's graph when its loops are chosen, when they are expanded and all is lowered, which is
-  what compiling takes its time for, and instructions in the end; of the largest.
+  those tensors. schedule: who chose its loops: a module of patches/schedule or attention (several with + between them
+  for the stages of one kernel), stock for tinygrad's own rules, none where no loop was changed. opts: what was chosen,
+  OP:axis:arg each. load_bytes: how wide most bytes of the weights, or of the cache, are loaded. registers, stack: of a
+  thread, on CUDA; a stack above 0 is spilled registers. serial: steps of the longest loops that a thread goes through.
+  lines: cache lines that a load of a warp touches, of the largest argument that is loaded, and of all others; null
+  without warps. nodes: of the kernel's graph when its loops are chosen, when they are expanded and all is lowered,
+  which is what compiling takes its time for, and instructions in the end; of the largest.
   """
   rows: dict[str, list[tuple[Program, list[int] | None]]] = {}  # nodes: a few more or less, by where they come from
   for program in step:
