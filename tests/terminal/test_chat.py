@@ -27,7 +27,9 @@ class Terminal:
   def __init__(self, command, columns, env):
     self.fd, inside = pty.openpty()
     self.resize(columns)
-    def adopt() -> None: fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # Ctrl-C is a signal then
+    def adopt() -> None:
+      fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # Ctrl-C is a signal then,
+      signal.signal(signal.SIGINT, signal.SIG_DFL)  # also where a shell started the tests in the background
     self.process = subprocess.Popen(command, cwd=ROOT, env=env, stdin=inside, stdout=inside, stderr=inside,
                                     start_new_session=True, preexec_fn=adopt)
     os.close(inside)
