@@ -11,6 +11,7 @@ from kernel_cases import CASES, STEPS, TARGETS, missing, write
 from kernel_golden import (
   FOLDER,
   PINNED,
+  STACK,
   golden,
   moved,
   moved_rows,
@@ -64,7 +65,7 @@ def test_kernels_are_the_accepted_ones(case, kind, target):
 
 @pytest.mark.parametrize(("case", "kind", "target"), [unit for unit in CHOSEN if unit[-1].startswith(("CUDA", "NV"))])
 def test_nothing_spills(case, kind, target):
-  for report in measured(case, kind, target).values(): assert out_of_bounds(target, report) == []
+  for report in measured(case, kind, target).values(): assert out_of_bounds(case, target, report) == []
 
 def test_it_spans_all():
   """Every case, step and target, and every step on every kind of target."""
@@ -229,10 +230,13 @@ def test_stock():
 
 def test_bounds():
   for given, bad in ({"registers": 128}, 0), ({"registers": 0}, 1), ({"registers": 129}, 1), ({"stack": 8}, 1):
-    assert len(out_of_bounds("CUDA:sm_90", report(row(**given)))) == bad
+    assert len(out_of_bounds("llama-1b-F16", "CUDA:sm_90", report(row(**given)))) == bad
   for registers, bad in ((255, 0), (256, 1)):
-    assert len(out_of_bounds("NV:PTX:sm_90", report(row(registers=registers)))) == bad
-  assert out_of_bounds("METAL:Apple9", report(row(registers=None, stack=None))) == []
+    assert len(out_of_bounds("llama-1b-F16", "NV:PTX:sm_90", report(row(registers=registers)))) == bad
+  assert out_of_bounds("llama-1b-F16", "METAL:Apple9", report(row(registers=None, stack=None))) == []
+  (case, target, role), known = next(iter(STACK.items()))
+  for other, stack, bad in ((case, known, 0), (case, known + 8, 1), ("llama-1b-F16", known, 1)):
+    assert len(out_of_bounds(other, target, report(row(role=role, stack=stack)))) == bad
 
 @pytest.mark.parametrize(("tool", "args"), [
   ("kernel_suite", ["llama-1b"]), ("kernel_suite", ["CUDA:sm_91"]), ("kernel_cases", ["--write", "llama-1b", "x.gguf"]),
