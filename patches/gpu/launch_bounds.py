@@ -17,6 +17,7 @@ import re
 from typing import Any
 from tinygrad.helpers import ceildiv
 from tinygrad.renderer.cstyle import CUDARenderer
+from tinygrad_llm.patches.gpu.warp_reduce import WARP
 
 SEAMS = {
   "tinygrad.renderer.cstyle:CUDARenderer": "1d185dc2e925",
@@ -24,7 +25,6 @@ SEAMS = {
 
 FILE = 1 << 16   # registers of a multiprocessor
 REGISTERS = 128  # of a thread
-WARP = 32
 
 def blocks(threads: int) -> int:
   """That share a multiprocessor at least, of so many threads."""

@@ -128,8 +128,8 @@ def report() -> str:
     out += f"| {r['name']} | {r['kernels']} | {r['us']:,.0f} | {r['share']:.1%} | {' | '.join(speed)} | "
     out += then.pop(r["name"], "| |\n")
   for name, rest in then.items(): out += f"| {name} | | | | | | {rest}"
-  kernels, us = (([sum(r[key] for r in p["rows"]) for p in (profile, before)]) for key in ("kernels", "us"))
-  out += f"| all | {kernels[0]} | {us[0]:,.0f} | | | | {kernels[1]} | {us[1]:,.0f} |\n"
+  now, was = (f"{sum(r['kernels'] for r in p['rows'])} | {p['sum_us']:,.0f}" for p in (profile, before))
+  out += f"| all | {now} | | | | {was} |\n"
   return out + "\n" + paragraph(
     f"The rows' sum is {profile['sum_us'] / profile['measured_us']:.1%} of the step as measured; the machine reads "
     f"{profile['peak_gbs']:.1f} GB/s ({found['machine']['cpu']}, {found['machine']['cores']} cores, "
