@@ -10,17 +10,21 @@ How: threads share the heads, and the queries of a head where there are fewer he
   beyond the last count nothing.
 """
 from __future__ import annotations
+from tinygrad.codegen.opt import Opt
 from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
 from tinygrad_llm.patches.attention.part import Part, apart, size, sizes
+from tinygrad_llm.patches.opts import ScheduleOps, chosen
 from tinygrad_llm.patches.vector.lanes import LANES
 from tinygrad_llm.patches.vector.vectorizer import lanes
 
+# unless the schedule's POSITIONS, QUERIES and VECTORS say otherwise
 BLOCK = 64    # positions
 QUERIES = 8   # at a time
 VECTORS = 16  # of sums at a time
 UNROLLED = 64 # elements of a product
+ACTIONS = {ScheduleOps.POSITIONS: BLOCK, ScheduleOps.QUERIES: QUERIES, ScheduleOps.VECTORS: VECTORS}
 
 def _divisor(n: int, most: int) -> int: return max(d for d in range(1, most + 1) if n % d == 0)
 
@@ -29,10 +33,12 @@ def _tiles(heads: int, queries: int, threads: int) -> int:
   def longest(tile: int) -> int: return -(-heads * (queries // tile) // threads) * (tile + 1)  # 1: to read the keys
   return min((t for t in range(1, queries + 1) if queries % t == 0), key=lambda t: (longest(t), -t))
 
-def on_cpu(part: Part, ren: Renderer) -> UOp|None:
-  """The kernel, or None where it does not fit."""
+def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
+  """The kernel, or None where it, or what `opts` want of it, does not fit."""
   D, W, G, n = part.depth, part.width, sizes(part.group), part.position.src[0]
   if W % LANES or D % LANES or any(r.src[0].op is not Ops.CONST for r in part.heads): return None
+  positions, queries, vectors = (chosen(opts, op, default) for op, default in ACTIONS.items())
+  if positions % LANES or not positions or not queries or not vectors: return None
   ids = iter(range(max(r.arg[0] for r in part.store.toposort() if r.op is Ops.RANGE) + 1, 1 << 30))
   def loop(n: UOp|int, kind: AxisType = AxisType.WEAK) -> UOp:
     return UOp.range(n, next(ids), kind) if not isinstance(n, int) or n > 1 else UOp.const(0)
@@ -60,29 +66,29 @@ def on_cpu(part: Part, ren: Renderer) -> UOp|None:
   g, g2, i = loop(mine), loop(mine), loop(mine * W)
   started = UOp.group(ended(tops.index(g).store(part.top.src[1]), g),
                       ended(totals.index(g2).store(UOp.const(0.0)), g2), ended(sums.index(i).store(UOp.const(0.0)), i))
-  block = loop((n + (BLOCK - 1)) // BLOCK)
+  block = loop((n + (positions - 1)) // positions)
   tops, totals, sums = (x.after(started, block) for x in (tops, totals, sums))
-  def position(j: UOp) -> UOp: return (block * BLOCK + j < n).where(block * BLOCK + j, n - 1)
+  def position(j: UOp) -> UOp: return (block * positions + j < n).where(block * positions + j, n - 1)
   def score(dot: UOp, g: UOp, j: UOp) -> UOp:
     value = part.masked(dot, first + g, position(j))
-    return (block * BLOCK + j < n).where(value, value.const_like(-float("inf")))
+    return (block * positions + j < n).where(value, value.const_like(-float("inf")))
 
   # products with keys
-  tile = _divisor(mine, QUERIES)
-  many = _divisor(BLOCK, max(1, LANES // tile))
-  t, b, i, g = loop(mine // tile), loop(BLOCK // many), loop(many, AxisType.UPCAST), loop(tile, AxisType.UPCAST)
+  tile = _divisor(mine, queries)
+  many = _divisor(positions, max(1, LANES // tile))
+  t, b, i, g = loop(mine // tile), loop(positions // many), loop(many, AxisType.UPCAST), loop(tile, AxisType.UPCAST)
   j = b * many + i
   e = loop(min(UNROLLED, D & -D), AxisType.UNROLL)
   over = [e] if size(e) == D else [loop(D // size(e), AxisType.REDUCE), e]
   d = over[0] * size(e) + e if len(over) > 1 else e
   dot = (asked.index((t * tile + g) * D + d) * part.key(position(j), d)).reduce(*over, arg=Ops.ADD)
-  dots = array(mine * BLOCK)
-  dots = dots.after(ended(dots.index((t * tile + g) * BLOCK + j).store(dot), g, i, b, t))
+  dots = array(mine * positions)
+  dots = dots.after(ended(dots.index((t * tile + g) * positions + j).store(dot), g, i, b, t))
 
   # maxima, and what they do to what was summed
-  g, k, u = loop(mine), loop(BLOCK // LANES, AxisType.UNROLL), loop(LANES, AxisType.UNROLL)
+  g, k, u = loop(mine), loop(positions // LANES, AxisType.UNROLL), loop(LANES, AxisType.UNROLL)
   j = k * LANES + u
-  top = score(dots.index(g * BLOCK + j), g, j).reduce(k, u, arg=Ops.MAX)
+  top = score(dots.index(g * positions + j), g, j).reduce(k, u, arg=Ops.MAX)
   now, scales = array(mine), array(mine)
   now = now.after(ended(now.index(g).store(tops.index(g).maximum(top)), g))
   g = loop(mine)
@@ -90,22 +96,22 @@ def on_cpu(part: Part, ren: Renderer) -> UOp|None:
   scales = scales.after(ended(scales.index(g).store(scale), g))
 
   # exponentials
-  g, k, u = loop(mine), loop(BLOCK // LANES), loop(LANES, AxisType.UPCAST)
+  g, k, u = loop(mine), loop(positions // LANES), loop(LANES, AxisType.UPCAST)
   j = k * LANES + u
-  weights = array(mine * BLOCK)
-  weight = ((score(dots.index(g * BLOCK + j), g, j) + now.index(g) * -1) * part.slope).exp2()
-  weights = weights.after(ended(weights.index(g * BLOCK + j).store(weight), u, k, g))
-  g, j = loop(mine), loop(BLOCK, AxisType.UNROLL)
-  total = totals.index(g) * scales.index(g) + weights.index(g * BLOCK + j).reduce(j, arg=Ops.ADD)
+  weights = array(mine * positions)
+  weight = ((score(dots.index(g * positions + j), g, j) + now.index(g) * -1) * part.slope).exp2()
+  weights = weights.after(ended(weights.index(g * positions + j).store(weight), u, k, g))
+  g, j = loop(mine), loop(positions, AxisType.UNROLL)
+  total = totals.index(g) * scales.index(g) + weights.index(g * positions + j).reduce(j, arg=Ops.ADD)
   g2 = loop(mine)
   known = [ended(totals.index(g).store(total), g), ended(tops.after(scales).index(g2).store(now.index(g2)), g2)]
 
   # products with values
-  wide = _divisor(W // LANES, max(1, VECTORS // tile))
+  wide = _divisor(W // LANES, max(1, vectors // tile))
   t, c, lane = loop(mine // tile), loop(W // LANES // wide), lanes(LANES, next(ids), AxisType.WEAK)
-  g, v, j = loop(tile, AxisType.UPCAST), loop(wide, AxisType.UPCAST), loop(BLOCK, AxisType.REDUCE)
+  g, v, j = loop(tile, AxisType.UPCAST), loop(wide, AxisType.UPCAST), loop(positions, AxisType.REDUCE)
   q, column = t * tile + g, (c * wide + v) * LANES + lane
-  more = (weights.index(q * BLOCK + j) * part.value(position(j), column)).reduce(j, arg=Ops.ADD)
+  more = (weights.index(q * positions + j) * part.value(position(j), column)).reduce(j, arg=Ops.ADD)
   at = sums.index(q * W + column)
   known.append(ended(at.store(at * scales.index(q) + more), g, v, lane, c, t))
   tops, totals, sums = (x.buf_uop.after(ended(UOp.group(*known), block)) for x in (tops, totals, sums))
@@ -116,4 +122,4 @@ def on_cpu(part: Part, ren: Renderer) -> UOp|None:
           ended(part.out(first + g2, UOp.const(W + 1)).store(totals.index(g2)), g2),
           ended(part.out(first + g3, column).store(sums.index(g3 * W + column)), lane, c, g3)]
   name = f"attention_{'_'.join(str(size(r)) for r in part.heads)}_{G}_{D}_{W}_{int(n.vmax)}"
-  return ended(UOp.group(*ends), turn, thread).sink(arg=KernelInfo(name)).substitute(heads, walk=True)
+  return ended(UOp.group(*ends), turn, thread).sink(arg=KernelInfo(name, applied_opts=opts)).substitute(heads, walk=True)

@@ -15,14 +15,18 @@ Numbers: see online_softmax.py.
 """
 from __future__ import annotations
 from dataclasses import dataclass
+from tinygrad.codegen.opt import Opt
 from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
 from tinygrad_llm.patches.attention.part import Part, size, sizes
+from tinygrad_llm.patches.opts import ScheduleOps, chosen
 
+# unless the schedule's THREADS, LANES and QUERIES say otherwise
 THREADS = 128   # of a block, twice as many for large groups
 ELEMENTS = 8    # halves of 16 bytes
 LANES = 8       # threads that share a position: 128 bytes of a key
 GROUP = 16      # queries of a block, if they fit
+ACTIONS = {ScheduleOps.THREADS: THREADS, ScheduleOps.LANES: LANES, ScheduleOps.QUERIES: GROUP}
 SHARED = 32768  # bytes of a block: Apple's; NVIDIA's are 48 KB
 EACH = 4        # scores of a thread
 SUMS = 32       # of queries and columns that a thread holds
@@ -44,14 +48,16 @@ class Block:
   def unrolled(self, n: int) -> UOp: return self.loop(n, AxisType.UPCAST)
   def shared(self, n: int, slot: int) -> UOp: return UOp.placeholder((n,), dtypes.float32, slot, AddrSpace.LOCAL)
 
-def on_gpu(part: Part) -> UOp|None:
-  """The kernel, or None where it does not fit."""
+def on_gpu(part: Part, opts: tuple[Opt, ...] = ()) -> UOp|None:
+  """The kernel, or None where it, or what `opts` want of it, does not fit."""
   P, D, W, G = part.positions, part.depth, part.width, sizes(part.group)
   elements = _power(D, ELEMENTS)
-  lanes = _power(D // elements, LANES)
-  group = _divisor(G, GROUP)
+  most, lanes, queries = (chosen(opts, op, default) for op, default in ACTIONS.items())
+  if min(most, lanes, queries) < 1: return None
+  lanes = _power(D // elements, lanes)
+  group = _divisor(G, queries)
   while group > 1 and (D + (lanes + 1) * P) * group * 4 > SHARED - 2048: group = _divisor(G, group - 1)
-  threads = THREADS if group * P // EACH <= THREADS else 2 * THREADS
+  threads = most if group * P // EACH <= most else 2 * most
   if P % (slots := threads // lanes): return None
   columns = next(n for n in (8, 4, 2, 1) if W % n == 0 and (group * n <= SUMS or n == 1))
   across = W // columns                 # threads of a row of values
@@ -120,5 +126,5 @@ def on_gpu(part: Part) -> UOp|None:
   acc = partial.after(stored).index(n * (group * W) + at).reduce(n, arg=Ops.ADD)
   ends.append(gated(part.out(query(at // W), at % W), at < group * W).store(acc).end(i, u, me))
   sink = UOp.sink(*[e.end(*grid.values(), *([blocks] if group < G else [])) for e in ends],
-                  arg=KernelInfo(f"attention_{'_'.join(str(size(r)) for r in part.heads)}_{G}_{D}_{W}"))
+                  arg=KernelInfo(f"attention_{'_'.join(str(size(r)) for r in part.heads)}_{G}_{D}_{W}", applied_opts=opts))
   return sink.substitute(grid, walk=True)

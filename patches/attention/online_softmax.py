@@ -11,6 +11,7 @@ Upstream: not sent; a kernel of several sums that wait for each other has no sch
 from __future__ import annotations
 from collections.abc import Callable
 from tinygrad import codegen
+from tinygrad.codegen.opt import Opt
 from tinygrad.helpers import NOOPT
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import UOp
@@ -25,9 +26,13 @@ SEAMS = {
 
 _full_rewrite_to_sink: Callable[..., UOp]
 
+def schedule(part: Part, ren: Renderer, opts: tuple[Opt, ...]) -> UOp|None:
+  """The kernel of a part, None if it or its opts do not fit."""
+  return on_gpu(part, opts) if ren.has_local else on_cpu(part, ren, opts) if has_vectors(ren) else None
+
 def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
   if optimize and not NOOPT and (part := Part.of(ast)) is not None:
-    made = on_gpu(part) if ren.has_local else on_cpu(part, ren) if has_vectors(ren) else None
+    made = schedule(part, ren, ast.arg.opts_to_apply or ())
     if made is not None:
       sink = _full_rewrite_to_sink(made, ren, False)
       return sink.replace(tag=("online_softmax", *sink.tag[1:])) if isinstance(sink.tag, tuple) else sink

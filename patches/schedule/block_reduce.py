@@ -11,7 +11,9 @@ Numbers: combining 65 parts of 32 heads of 64 columns on sm_90: steps of a threa
 Upstream: not sent; there, GROUP of a symbolic range.
 """
 from __future__ import annotations
-from tinygrad.codegen.opt import Opt, OptOps, heuristic
+from collections.abc import Callable
+from typing import Any, cast
+from tinygrad.codegen.opt import Opt, OptOps, check, heuristic
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.dtype import AddrSpace
 from tinygrad.helpers import prod
@@ -21,6 +23,7 @@ from tinygrad_llm.patches.passes import scheduled_by
 
 SEAMS = {
   "tinygrad.codegen.opt.heuristic:hand_coded_optimizations": "0fe425ff3d3b",
+  "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb",
 }
 
 THREADS, VECTOR, UNROLLED = 256, 4, 2
@@ -40,7 +43,7 @@ def _columns(k: Scheduler) -> UOp|None:
   return next((r for r, stride in strides(store.src[0].src[1].get_idx()).items() if stride == 1), None)
 
 def share(k: Scheduler) -> Scheduler|None:
-  if (length := _length(k)) is None or (column := _columns(k)) is None or column not in k.rngs: return None
+  if _length(k) is None or (column := _columns(k)) is None or column not in k.rngs: return None
   if prod(int(r.vmax) + 1 for r in k.ranges_of(AxisType.GLOBAL)) > OUTPUTS: return None
   k, lanes = k.copy(), int(column.vmax) + 1
   if lanes % VECTOR == 0:
@@ -48,7 +51,7 @@ def share(k: Scheduler) -> Scheduler|None:
     column, lanes = column.replace(src=(column.src[0].const_like(lanes // VECTOR),)), lanes // VECTOR
   lanes = max(n for n in (1 << i for i in range(THREADS.bit_length())) if lanes % n == 0)
   if lanes > 1 and column in k.rngs: k.apply_opt(Opt(OptOps.LOCAL, k.rngs.index(column), lanes))
-  k.ast = _shared(k.ast, length, THREADS // lanes)
+  k.apply_opt(Opt(OptOps.GROUP, 0, THREADS // lanes))
   return k
 
 def _shared(ast: UOp, length: UOp, threads: int) -> UOp:
@@ -74,7 +77,22 @@ def _shared(ast: UOp, length: UOp, threads: int) -> UOp:
     first += 4
   return made[ast]
 
+_apply_opt: Callable[..., Any]  # what it was before this patch
+
+def apply_opt(self: Scheduler, opt: Opt, append_opt: bool = True) -> Any:
+  """With GROUP of a loop of unknown length: the threads of a block share the parts of a split-KV attention."""
+  if opt.op is not OptOps.GROUP: return _apply_opt(self, opt, append_opt)
+  if self.rngs[self.real_axis(opt.op, opt.axis)].src[0].op is Ops.CONST: return _apply_opt(self, opt, append_opt)
+  check(self.ren.has_local and self.ren.has_shared, "threads of a block need memory that they share")
+  check(isinstance(opt.arg, int) and 1 < opt.arg <= THREADS, f"2 to {THREADS} threads share a loop of unknown length")
+  check((length := _length(self)) is not None, "one loop of unknown length is shared")
+  check(not self.group_for_reduces, "a group is for one loop then")
+  self.ast = _shared(self.ast, cast(UOp, length), cast(int, opt.arg))
+  if append_opt: self.applied_opts.append(opt)
+
 def install() -> None:
+  global _apply_opt
+  _apply_opt, Scheduler.apply_opt = Scheduler.apply_opt, apply_opt  # type: ignore[method-assign]
   before = heuristic.hand_coded_optimizations
   def hand_coded_optimizations(k: Scheduler) -> Scheduler:
     if not k.ren.has_local or (shared := share(k)) is None: return before(k)

@@ -5,7 +5,8 @@ Why: a processor's prefetcher follows addresses that ascend. The C compiler move
   free: of a block with fields apart from each other it reads two places in turns, and the prefetcher loses both. Nor
   does it look far enough ahead: between two lines a core unpacks and multiplies.
 How: in the innermost loop over a buffer that is larger than a cache, loads of vectors are put in the order of their
-  addresses, and are volatile, which keeps them there; with each, what lies AHEAD of it is asked for.
+  addresses, and are volatile, which keeps them there; with each, what lies AHEAD of it is asked for, or as far ahead as
+  the action PREFETCH of a schedule says.
 Numbers: matvec 151936 x 2048 in Q6_K, 258 MB, 2 threads, GB/s: as clang orders it 25.9, in order 23.1, in order and
   0.5, 1, 2, 4, 8 KB ahead 23.8, 25.9, 32.9, 37.2, 38.7, where reading has 48.9; 4 KB ahead but not in order 22.4, where
   both have 31.0. 2048 x 8192, 8 KB ahead against 4, six rounds of 25: Q6_K 1.08, MXFP4 1.03, Q4_K 1.01, Q8_0 1.00 (AMD
@@ -14,20 +15,27 @@ Numbers: matvec 151936 x 2048 in Q6_K, 258 MB, 2 threads, GB/s: as clang orders 
 Upstream: not sent.
 """
 from __future__ import annotations
+from collections.abc import Callable
+from typing import Any
+from tinygrad.codegen.opt import Opt, check
+from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import ClangRenderer
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, axis_to_pos
 from tinygrad_llm.patches import passes
+from tinygrad_llm.patches.opts import ScheduleOps, chosen
 from tinygrad_llm.patches.passes import has_vectors
 
 SEAMS = {
+  "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb",
   "tinygrad.renderer.cstyle:base_rewrite": "ef3d9dfef266",
 }
 
 LARGEST = 1 << 19  # bytes of a buffer that caches hold anyway
 WIDTH = 16         # bytes of a load, at least
 AHEAD = 8192       # bytes from a load to what is asked for with it
-STREAM = "stream"  # the tag of such a load
+STREAM = "stream"  # the tag of such a load, with how far ahead it asks
+FARTHEST = 1 << 16
 
 def _innermost(u: UOp) -> UOp|None:
   loops = [r for r in u.ranges if r.op is Ops.RANGE]
@@ -54,20 +62,34 @@ def order(sink: UOp, ren: Renderer) -> UOp:
     if u.max_numel() * u.dtype.itemsize < WIDTH or (loop := _innermost(idx)) is None: continue
     streams.setdefault((buf, loop, _base(idx)), {})[offset(idx)] = u
   subs: dict[UOp, UOp] = {}
+  ahead = chosen(sink.arg.applied_opts, ScheduleOps.PREFETCH, AHEAD)
   for (buf, *_), loads in streams.items():
     before: UOp|None = None
     for _, u in sorted(loads.items()):
       place = u.src[0].replace(src=(buf if before is None else buf.after(before), *u.src[0].src[1:]))
-      before = subs[u] = u.replace(src=(place,), tag=STREAM)
+      before = subs[u] = u.replace(src=(place,), tag=(STREAM, ahead))
   return sink.substitute(subs) if subs else sink
 
 def render(ctx: ClangRenderer, load: UOp) -> str|None:
-  if load.tag != STREAM: return None
+  if not isinstance(load.tag, tuple) or load.tag[0] != STREAM: return None
   value = ctx.render_access(load.src[0])
-  return f"(__builtin_prefetch((char*)&{value}+{AHEAD}),{value.replace('*((', '*((volatile ', 1)})"
+  in_order = value.replace("*((", "*((volatile ", 1)
+  return f"(__builtin_prefetch((char*)&{value}+{load.tag[1]}),{in_order})" if load.tag[1] else in_order
 
 pm_render_in_order = PatternMatcher([(UPat(Ops.LOAD, name="load"), render)])
 
+_apply_opt: Callable[..., Any]  # what it was before this patch
+
+def apply_opt(self: Scheduler, opt: Opt, append_opt: bool = True) -> Any:
+  """With the action PREFETCH: streams of software prefetches, as of hand-written kernels, at a distance of one's own."""
+  if opt.op is not ScheduleOps.PREFETCH: return _apply_opt(self, opt, append_opt)
+  check(has_vectors(self.ren), "only vectors are loaded in order")
+  check(isinstance(opt.arg, int) and 0 <= opt.arg <= FARTHEST, f"prefetch is of 0 to {FARTHEST} bytes")
+  check(all(known.op is not opt.op for known in self.applied_opts), "prefetch is chosen once")
+  if append_opt: self.applied_opts.append(opt)
+
 def install() -> None:
+  global _apply_opt
+  _apply_opt, Scheduler.apply_opt = Scheduler.apply_opt, apply_opt  # type: ignore[method-assign]
   ClangRenderer.string_rewrite = pm_render_in_order + ClangRenderer.string_rewrite
   passes.before_linearize.append(order)
