@@ -10,7 +10,8 @@ Numbers: none, it does nothing by itself.
 Upstream: not sent; there, a pass is a line in full_rewrite_to_sink.
 """
 from __future__ import annotations
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from tinygrad import codegen
 from tinygrad.codegen.simplify import pm_flatten_range
@@ -59,17 +60,32 @@ def scheduled_by(module: str) -> None:
   """Says who chose the loops of the kernel that is being lowered."""
   if _lowering: _lowering[-1].schedule = module
 
+_recording: list[set[str]] = []
+
+@contextmanager
+def recording() -> Iterator[set[str]]:
+  """The modules whose passes change the kernels that are lowered in here."""
+  _recording.append(found := set[str]())
+  try: yield found
+  finally: _recording.pop()
+
+def _run(passes: list[Pass], sink: UOp, ren: Renderer) -> UOp:
+  for run in passes:
+    if (made := run(sink, ren)) is not sink and _recording: _recording[-1].add(run.__module__)
+    sink = made
+  return sink
+
 def _is_unrolled(u: UOp) -> bool: return u.op is Ops.RANGE and u.arg[-1] is AxisType.UPCAST
 
 def _run_after_opts(sink: UOp, ren: Renderer) -> UOp:
   if after_opts and any(u.op is Ops.REDUCE or _is_unrolled(u) for u in sink.toposort()):
     sink = graph_rewrite(sink, sym + pm_flatten_range, name="symbolic after opts")  # drops loops of one step
-    for run in after_opts: sink = run(sink, ren)
+    sink = _run(after_opts, sink, ren)
   if _lowering: _lowering[-1].nodes = (len(sink.toposort()),)
   return sink
 
 def apply_opts(ast: UOp, ren: Renderer, beam: int = 0) -> UOp:
-  for run in before_opts: ast = run(ast, ren)
+  ast = _run(before_opts, ast, ren)
   sink = _apply_opts(ast, ren, beam=beam)
   if sink.arg.applied_opts and (beam or _lowering and _lowering[-1].schedule == "none"):
     scheduled_by("beam" if beam else "stock")
@@ -87,8 +103,7 @@ def _run_before_linearize(sink: UOp) -> UOp|None:
   if (ren := (kernel := _lowering[-1]).ren) is None: return None
   kernel.ren = None  # what it returns is matched again
   kernel.nodes += (len(sink.toposort()),)
-  for run in before_linearize: sink = run(sink, ren)
-  return sink
+  return _run(before_linearize, sink, ren)
 
 pm_before_linearize = PatternMatcher([(UPat(Ops.SINK, name="sink"), _run_before_linearize)])
 

@@ -12,6 +12,8 @@ Python objects but the few classes that serialize.py allows.
 """
 from __future__ import annotations
 import contextlib, functools, hashlib, itertools, os, pathlib, platform, shutil, sys, time
+from collections.abc import Callable, Iterator
+from typing import Any
 from tinygrad import helpers
 from tinygrad.helpers import CACHELEVEL, CCACHE, DEBUG, VIZ, ContextVar
 from tinygrad_llm.patches import TINYGRAD, patch_set
@@ -58,6 +60,20 @@ class Store:
     self.unscanned += len(entry)
     if self.unscanned >= self.slack: self._cut()
 
+  def entries(self) -> Iterator[bytes]:
+    """All that are whole, in no order."""
+    try: paths = [path for path in self.folder.iterdir() if path.suffix != ".new"]
+    except OSError: return
+    for path in paths:
+      with contextlib.suppress(OSError):
+        data = path.read_bytes()
+        if hashlib.sha256(data[32:]).digest() == data[:32]: yield data[32:]
+
+  def stamp(self) -> int:
+    """What changes when an entry is put or dropped."""
+    try: return self.folder.stat().st_mtime_ns
+    except OSError: return 0
+
   def drop(self, key: str) -> None:
     with contextlib.suppress(OSError): self.path(key).unlink()
 
@@ -101,6 +117,12 @@ def surroundings() -> tuple:
   switches = (v for v in vars(helpers).values() if isinstance(v, ContextVar) and v.key not in OBSERVING)
   return (TINYGRAD, sys.version_info[:2], patch_set(), machine(), tuple((v.key, str(v.value)) for v in switches),
           tuple((k, os.environ.get(k)) for k in ENVIRONMENT))
+
+searched: list[Callable[[], Any]] = []  # what else a step depends on, as schedules that were found for its kernels
+
+def surroundings_of_step() -> tuple:
+  """What the key of many kernels carries: what was found by searches changes each of them."""
+  return (*surroundings(), *(state() for state in searched))
 
 def search_settings() -> tuple:
   """What BEAM's search depends on."""

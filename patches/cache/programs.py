@@ -43,6 +43,7 @@ SEAMS = {
   "tinygrad.device:Compiler.__init__": "1630afe6e1cc",
 }
 
+searched_opts: list[Callable[[UOp, Renderer], Any]] = []  # each says how a kernel will be scheduled that was searched
 Missing = dict[tuple, tuple[UOp, Renderer]]  # what is neither here nor on disk, by to_program_key
 
 progress: Callable[[int, int], None] | None = None
@@ -59,7 +60,8 @@ def key(ast: UOp, renderer: Renderer) -> str | None:
   if not disk_cache.caching() or disk_cache.shown() or ast.op is not Ops.SINK: return None
   if (beam := getattr(ast.arg, "beam", 0)) and IGNORE_BEAM_CACHE: return None
   return repr((disk_cache.surroundings(), to_program_key(ast, renderer), ast.tag, renderer.suffix,
-               renderer.compiler.cachekey, disk_cache.search_settings() if beam else None))
+               renderer.compiler.cachekey, disk_cache.search_settings() if beam else None,
+               [opts(ast, renderer) for opts in searched_opts]))
 
 def slim(program: UOp) -> UOp:
   """A compiled PROGRAM without the graph that it was lowered from."""

@@ -72,7 +72,8 @@ def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
   if not isinstance(ast.arg, KernelInfo) or ast.arg.name != BESIDE: return _full_rewrite_to_sink(ast, ren, optimize)
   stages = [_full_rewrite_to_sink(stage, ren, optimize) for stage in ast.src]
   if len(_threads(stages)) > 1:
-    with one_thread(): stages = [_full_rewrite_to_sink(stage, ren, optimize) for stage in ast.src]
+    alone = [stage.replace(arg=replace(stage.arg, opts_to_apply=None)) for stage in ast.src]
+    with one_thread(): stages = [_full_rewrite_to_sink(stage, ren, optimize) for stage in alone]
   stages = [renumbered(stage, i) for i, stage in enumerate(stages)]
   buffers = {u.arg.slot for stage in stages for u in stage.toposort()
              if u.op is Ops.PARAM and u.addrspace is AddrSpace.GLOBAL}

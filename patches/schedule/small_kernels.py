@@ -125,6 +125,10 @@ def create_schedule(sink: UOp) -> UOp:
 
 _lowering: list[Renderer] = []  # whose stages are being lowered
 
+def lowering_stages() -> bool:
+  """Whether the kernel that is lowered is a stage of one."""
+  return bool(_lowering)
+
 def in_one_group(k: Scheduler) -> Scheduler:
   """Threads of one group share the outputs, or a sum; the rest are loops."""
   k, left = k.copy(), THREADS

@@ -33,7 +33,7 @@ class Ahead:
   """
   def __init__(self, file: GGUF, config: ModelConfig, max_context: int, chunk: int):
     stat = os.stat(file.path)
-    self._key = repr((disk_cache.surroundings(), "ahead", os.path.realpath(file.path), stat.st_size, stat.st_mtime_ns,
+    self._key = repr((disk_cache.surroundings_of_step(), "ahead", os.path.realpath(file.path), stat.st_size, stat.st_mtime_ns,
                       max_context, chunk, Device.DEFAULT, Device[Device.DEFAULT].renderer.target))
     self._told: set[int] = set()
     self._heard: int | None = None

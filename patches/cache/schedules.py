@@ -1,0 +1,246 @@
+"""
+What searches found, one entry a kernel and device: its Opts as JSON, for this user (a store on disk) and for machines
+that were measured (files in patches/search/tuned).
+
+A kernel is known by its graph with all sizes; its family by the graph without them. An entry holds what it was found
+with: the device and its driver, tinygrad's version, and the code of the patches that touched the kernel, without their
+comments and docstrings. Of these all must be as they were, but for the driver of what is not from this machine.
+"""
+from __future__ import annotations
+import ast as syntax, contextlib, dataclasses, functools, hashlib, importlib, inspect, json, math, os, pathlib, subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from tinygrad.codegen.opt import Opt, OptOps
+from tinygrad.helpers import NUM_CPU_THREADS
+from tinygrad.renderer import Renderer
+from tinygrad.uop.ops import Ops, UOp
+from tinygrad_llm import patches
+from tinygrad_llm.patches import TINYGRAD
+from tinygrad_llm.patches.cache import disk_cache
+from tinygrad_llm.patches.opts import ScheduleOps
+
+VERSION = 1
+STORE = disk_cache.Store(f"schedules-{VERSION}", 64 << 20)
+FILES = pathlib.Path(__file__).resolve().parent.parent / "search" / "tuned"
+Opts = tuple[Opt, ...]
+
+# *** the grammar of a schedule
+
+MOST_OPTS, MOST = 64, 1 << 20
+
+def to_json(opts: Opts) -> list[list[Any]]:
+  return [[opt.op.name, opt.axis, list(opt.arg) if isinstance(opt.arg, tuple) else opt.arg] for opt in opts]
+
+def from_json(rows: Any) -> Opts:
+  """ValueError: that is no list of [name of an action, axis or null, amount]."""
+  def fail(row: Any) -> ValueError: return ValueError(f"{str(row)[:80]} is no action on a kernel")
+  def number(x: Any) -> bool: return isinstance(x, int) and not isinstance(x, bool) and 0 <= abs(x) <= MOST
+  if not isinstance(rows, list) or len(rows) > MOST_OPTS: raise fail(rows)
+  found = []
+  for row in rows:
+    if not isinstance(row, list) or len(row) != 3 or not isinstance(row[0], str): raise fail(row)
+    name, axis, arg = row
+    op = OptOps.__members__.get(name) or ScheduleOps.__members__.get(name)
+    if op is None or not (axis is None or number(axis)): raise fail(row)
+    if isinstance(arg, list) and op is OptOps.TC and len(arg) == 3 and all(map(number, arg)): arg = tuple(arg)
+    elif not (arg is None or number(arg)): raise fail(row)
+    found.append(Opt(op, axis, arg))  # type: ignore[arg-type]
+  return tuple(found)
+
+# *** what a kernel is
+
+def _hash(ast: UOp, sizes: bool) -> str:
+  places, digest = dict[UOp, int](), hashlib.sha256()
+  for u in ast.toposort():
+    places[u] = len(places)
+    arg = u.arg
+    if u.op is Ops.SINK: arg = None  # its name, and what was asked of it
+    elif u.op is Ops.PARAM: arg = (arg.slot, arg.name, arg.addrspace, arg.vmin_vmax if sizes else None)
+    elif u.op is Ops.CONST and not sizes and isinstance(arg, int) and not isinstance(arg, bool): arg = None
+    if not sizes and u.op is Ops.PARAM: arg = arg[:3]
+    digest.update(repr((u.op, u.dtype, arg, [places[s] for s in u.src])).encode())
+  return digest.hexdigest()[:24]
+
+def key_of(ast: UOp) -> str:
+  """Of a kernel as it is scheduled, wherever its arguments are and however its loops are to run."""
+  return _hash(ast, True)
+
+def family_of(ast: UOp) -> str:
+  """The same for all sizes."""
+  return _hash(ast, False)
+
+def sizes_of(ast: UOp) -> list[int]:
+  """Of its loops and arguments, in order."""
+  ops = ast.toposort()
+  return [int(u.vmax) + 1 for u in ops if u.op is Ops.RANGE] + [u.max_numel() for u in ops if u.op is Ops.PARAM]
+
+# *** what it was found with
+
+@functools.cache
+def device_of(name: str, ren: Renderer) -> dict[str, Any]:
+  """What of a device a schedule depends on: {device, arch, model, driver, threads}."""
+  kind = name.split(":")[0]
+  found: dict[str, Any] = {"device": kind, "renderer": type(ren).__name__, "arch": ren.target.arch, "model": "",
+                           "driver": "", "threads": 0}
+  if kind == "CPU": found |= {"model": processor(), "driver": _compiler(), "threads": NUM_CPU_THREADS.value}
+  else:
+    with contextlib.suppress(Exception): found |= _card(kind, name)
+  return found
+
+def processor() -> str:
+  """The name of the processor, as the system has it."""
+  lines = [line.partition(":") for line in disk_cache._processor()]
+  names = [value.strip() for name, _, value in lines if name.strip() in ("model name", "CPU part", "cpu")]
+  return names[0] if names else disk_cache._processor()[-1]
+
+def _compiler() -> str:
+  """The C compiler's version, asked once and kept."""
+  cc = os.environ.get("CC", "clang")
+  key = repr(("compiler", disk_cache._program(cc)))
+  if (known := STORE_COMPILERS.get(key)) is not None: return known.decode()
+  try: line = subprocess.run([cc, "--version"], capture_output=True, text=True).stdout.splitlines()[0]
+  except (OSError, IndexError): return ""
+  STORE_COMPILERS.put(key, line.encode())
+  return line
+
+STORE_COMPILERS = disk_cache.Store("compilers", 1 << 20)
+
+def _card(kind: str, name: str) -> dict[str, str]:
+  """The model and the driver of a GPU, where tinygrad can say."""
+  from tinygrad import Device
+  if kind == "CUDA":
+    from tinygrad.runtime.autogen import cuda
+    import ctypes
+    version, text = ctypes.c_int(), ctypes.create_string_buffer(256)
+    cuda.cuDriverGetVersion(ctypes.byref(version))
+    cuda.cuDeviceGetName(text, 256, int(name.split(":")[1]) if ":" in name else 0)
+    return {"model": text.value.decode(), "driver": str(version.value)}
+  if kind == "NV":
+    version_file = pathlib.Path("/proc/driver/nvidia/version")
+    return {"driver": version_file.read_text().splitlines()[0][:120] if version_file.exists() else ""}
+  if kind == "METAL":
+    import platform
+    return {"model": str(Device[name].sysdevice.name), "driver": platform.mac_ver()[0]}  # type: ignore[attr-defined]
+  if kind == "CL":
+    device: Any = Device[name]
+    return {"model": device.device_name, "driver": getattr(device, "driver_version", "")}
+  return {}
+
+def _code(module: Any) -> str:
+  """A module's code without docstrings and comments."""
+  tree = syntax.parse(inspect.getsource(module))
+  for node in syntax.walk(tree):
+    body = getattr(node, "body", None)
+    if isinstance(body, list) and body and isinstance(body[0], syntax.Expr) and isinstance(body[0].value, syntax.Constant):
+      if isinstance(body[0].value.value, str): body[0].value.value = ""
+  return syntax.dump(tree)
+
+@functools.cache
+def version_of(patch: str) -> str:
+  """Of the code of a patch, and of the modules of its room that are none."""
+  room = patches.module_of(patch).split(".")[0]
+  folder = pathlib.Path(patches.__file__).parent / room
+  helpers = [f"{room}.{f.stem}" for f in sorted(folder.glob("*.py")) if f.stem != "__init__"] if folder.is_dir() else []
+  names = [patches.module_of(patch), *(name for name in helpers if name not in patches.MODULES)]
+  code = [_code(importlib.import_module(f"{patches.__name__}.{name}")) for name in names]
+  return hashlib.sha256("\0".join(code).encode()).hexdigest()[:12]
+
+def versions(touched: Iterable[str]) -> dict[str, str]:
+  return {name: _versions()[name] for name in sorted(set(touched) & set(patches.enabled()))}
+
+@functools.cache
+def _versions() -> dict[str, str]:
+  """Of all patches that are on; to parse them takes longer than to read what came of it."""
+  key = f"versions {patches.patch_set()}"
+  if (known := STORE_COMPILERS.get(key)) is not None: return dict(json.loads(known))
+  found = {name: version_of(name) for name in patches.enabled()}
+  STORE_COMPILERS.put(key, json.dumps(found).encode())
+  return found
+
+# *** entries
+
+@dataclass(frozen=True)
+class Entry:
+  """
+  What was found for a kernel. opts: None if what it has without any is best; ratio: of the winner's time to that one's;
+  us: the winner's; sizes: to find the nearest of a family.
+  """
+  kernel: str
+  family: str
+  sizes: list[int]
+  name: str
+  device: dict[str, Any]
+  patches: dict[str, str]
+  opts: Opts|None
+  ratio: float
+  us: float
+  date: str
+  tinygrad: str = TINYGRAD
+  version: int = VERSION
+  extra: dict[str, Any] = field(default_factory=dict)
+
+  def json(self) -> dict[str, Any]:
+    return {**dataclasses.asdict(self), "opts": None if self.opts is None else to_json(self.opts)}
+
+  @classmethod
+  def of(cls, row: Any) -> Entry:
+    """ValueError: it is none, or of another version."""
+    kinds = {"kernel": str, "family": str, "sizes": list, "name": str, "device": dict, "patches": dict, "ratio": float,
+             "us": float, "date": str, "tinygrad": str, "version": int, "extra": dict}
+    if not isinstance(row, dict) or row.keys() != {*kinds, "opts"}: raise ValueError("it is no entry of a schedule")
+    for name, kind in kinds.items():
+      if not isinstance(row[name], (int, float) if kind is float else kind): raise ValueError(f"{name} is no {kind.__name__}")
+    if row["version"] != VERSION: raise ValueError(f"version is {row['version']}, not {VERSION}")
+    if not all(isinstance(n, int) for n in row["sizes"]): raise ValueError("sizes are no numbers")
+    if not all(isinstance(x, str) for x in row["patches"].values()): raise ValueError("patches have no versions")
+    if not all(math.isfinite(row[name]) and row[name] > 0 for name in ("ratio", "us")): raise ValueError("a time is none")
+    return cls(**{**row, "opts": None if row["opts"] is None else from_json(row["opts"])})
+
+  def holds(self, device: dict[str, Any], own: bool = True) -> bool:
+    """Whether it was found with what is here now. own: on this machine, so that the driver counts, too."""
+    ignored = set() if own else {"driver"}
+    return (self.tinygrad == TINYGRAD and all(_versions().get(name) == v for name, v in self.patches.items()) and
+            all(self.device.get(k) == v for k, v in device.items() if k not in ignored))
+
+def _name(kernel: str, device: dict[str, Any]) -> str: return json.dumps([kernel, device], sort_keys=True)
+
+def put(entry: Entry) -> None:
+  STORE.put(_name(entry.kernel, entry.device), json.dumps(entry.json()).encode())
+  stamp.cache_clear()
+  lookup.cache_clear()
+
+def entries() -> Iterator[Entry]:
+  """All of the user's, whatever they were found with."""
+  for data in STORE.entries():
+    with contextlib.suppress(ValueError): yield Entry.of(json.loads(data))
+
+@functools.cache
+def shipped() -> tuple[Entry, ...]:
+  """Those of the package's files."""
+  found = list[Entry]()
+  for path in sorted(FILES.glob("*.json")) if FILES.is_dir() else ():
+    with contextlib.suppress(ValueError, OSError): found += [Entry.of(row) for row in json.loads(path.read_text())["schedules"]]
+  return tuple(found)
+
+@functools.cache
+def lookup(kernel: str, name: str, ren: Renderer) -> Entry|None:
+  """The entry of a kernel for a device: the user's own, or one of the package."""
+  device = device_of(name, ren)
+  if (data := STORE.get(_name(kernel, device))) is not None:
+    with contextlib.suppress(ValueError):
+      if (entry := Entry.of(json.loads(data))).holds(device): return entry
+  return next((e for e in shipped() if e.kernel == kernel and e.holds(device, own=False)), None)
+
+def nearest(ast: UOp, device: dict[str, Any], most: int = 3) -> list[Opts]:
+  """Winners of kernels that differ in sizes alone, the most similar first."""
+  family, sizes = family_of(ast), sizes_of(ast)
+  def apart(entry: Entry) -> float: return sum(abs(math.log2(a / b)) for a, b in zip(entry.sizes, sizes) if a > 0 and b > 0)
+  same = [e for e in (*entries(), *shipped()) if e.family == family and e.opts is not None and
+          len(e.sizes) == len(sizes) and e.device.get("device") == device["device"]]
+  return list(dict.fromkeys(e.opts for e in sorted(same, key=apart) if e.opts is not None))[:most]
+
+@functools.cache
+def stamp() -> tuple[Any, ...]:
+  """What changes when an entry does: for keys of what many kernels are in."""
+  return STORE.stamp(), tuple((path.name, path.stat().st_mtime_ns) for path in sorted(FILES.glob("*.json")))

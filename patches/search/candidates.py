@@ -1,0 +1,250 @@
+"""
+What happens to a candidate: it is lowered and estimated, compiled, run on data of the kernel's shape, timed cold, and
+compared with the unoptimised kernel. All of it is done in a process that may die of it (sandbox.py).
+"""
+from __future__ import annotations
+import functools, hashlib, itertools, math, statistics
+from collections.abc import Sequence
+from typing import Any
+import numpy as np
+from tinygrad import Device, codegen, dtypes
+from tinygrad.device import Buffer
+from tinygrad.engine.realize import get_runtime
+from tinygrad.helpers import Context
+from tinygrad.uop.ops import Ops, ProgramInfo, UOp, graph_rewrite, sym_infer
+from tinygrad_llm import patches
+from tinygrad_llm.patches import passes
+from tinygrad_llm.patches.cache import serialize
+from tinygrad_llm.patches.cache.programs import slim
+from tinygrad_llm.patches.passes import has_vectors
+from tinygrad_llm.patches.runtime import thread_pool
+from tinygrad_llm.patches.search import cost_model
+from tinygrad_llm.patches.search.hardware import cards
+from tinygrad_llm.patches.search.space import Opts, with_opts
+
+COLD = 128 << 20   # bytes of the copies of a kernel's arguments, together: more than the last cache of most devices
+COPIES = 256
+NODES = 20000      # instructions of a candidate that is still compiled
+TOLERANCE = 2e-3   # of the rms of an output in float32, where numbers are added in another order
+ROUNDED = 8e-3     # of outputs of fewer bits
+APART = 5e-3       # the share of whole numbers that may differ: some are rounded from floats
+BATCH = 2e-3       # seconds of launches that are timed together, where a launch costs more than a short kernel
+
+class Refused(Exception):
+  """Why a candidate is none: it is not legal, too large, or wrong."""
+
+class Candidates:
+  """A kernel and what was made of it. variables: the values of its own; cold: bytes that its copies take together."""
+  def __init__(self, data: bytes, device: str, variables: dict[str, int], cold: int = COLD):
+    self.ast, = serialize.load(data)
+    self.device, self.variables, self.cold = device, variables, cold
+    self.ren = Device[device].renderer
+    self.lowered: dict[Opts|None, UOp] = {}
+    self.programs: dict[Opts|None, UOp] = {}
+    self.params = sorted((u for u in self.ast.toposort() if u.op is Ops.PARAM and u.arg.slot >= 0),
+                         key=lambda u: u.arg.slot)
+    self.place = {u.arg.slot: i for i, u in enumerate(self.params)}  # of a slot: stages of one launch leave some out
+    self.outputs = sorted({u.src[0].buf_uop.arg.slot for u in self.ast.toposort() if u.op is Ops.STORE})
+    self.turn = itertools.count()
+
+  # *** before it is compiled
+
+  def lower(self, opts: Opts|None) -> tuple[float, str]:
+    """The cost model's microseconds, 0 where it knows no such device, and what tells equal code from other."""
+    with Context(ALLOW_DEVICE_USAGE=0): sink = codegen.full_rewrite_to_sink(with_opts(self.ast, opts), self.ren)
+    program = UOp(Ops.PROGRAM, src=(sink,), arg=ProgramInfo.from_sink(sink, self.ren.target))
+    program = codegen.do_linearize(self.ren, program, sink)
+    if (made := codegen.do_estimates(program, *program.src)) is not None: program = made
+    linear = program.src[1].src
+    if len(linear) > NODES: raise Refused(f"{len(linear)} instructions")
+    self.lowered[opts] = program
+    moved = int(sym_infer(program.src[0].arg.estimates.mem, self.variables))
+    digest = hashlib.sha256(self.ren.render([u.replace(arg=u.arg) for u in linear]).encode()).hexdigest()[:16]
+    if not (known := cards(self.ren.target)): return 0.0, digest
+    return cost_model.estimate(cost_model.work(linear, moved, self.variables), known[0]).us, digest
+
+  def compile(self, opts: Opts|None) -> bytes:
+    """The program, as add() takes it."""
+    if opts not in self.lowered: self.lower(opts)
+    program = graph_rewrite(self.lowered.pop(opts), codegen.pm_to_program, ctx=self.ren, name="compile")
+    return serialize.dump([slim(program)])
+
+  def add(self, opts: Opts|None, program: bytes) -> None: self.programs[opts], = serialize.load(program)
+
+  def touched(self, opts: Opts|None) -> list[str]:
+    """The patches that change the kernel on its way."""
+    with passes.recording() as found, Context(ALLOW_DEVICE_USAGE=0):
+      codegen.full_rewrite_to_sink(with_opts(self.ast, opts), self.ren)
+    rooms = {"vector"} if has_vectors(self.ren) else {"gpu"}
+    return [name for name, module in zip(patches.PATCHES, patches.MODULES)
+            if module.split(".")[0] in rooms or f"{patches.__name__}.{module}" in found]
+
+  # *** data
+
+  @functools.cached_property
+  def copies(self) -> list[list[Buffer]]:
+    size = sum(u.max_numel() * u.dtype.itemsize for u in self.params)
+    count = min(COPIES, max(2, math.ceil(self.cold / max(size, 1))))
+    made = [[Buffer(self.device, u.max_numel(), u.dtype).allocate() for u in self.params] for _ in range(count)]
+    filled = self.data(0)
+    for buffers in made: write(buffers, filled)
+    return made
+
+  def data(self, seed: int) -> list[np.ndarray]:
+    """Random contents of the arguments, as bytes: floats and packed words of moderate size, places that exist."""
+    rng = np.random.default_rng(seed)
+    return [contents(u, place_bound(self.ast, u), rng, self.narrow) for u in self.params]
+
+  narrow = False  # whether packed words are of small bytes, where a byte may be an exponent
+
+  def prepare(self) -> None:
+    """Makes the data, and the numbers that are right."""
+    self.reference(0), self.written, self.copies
+
+  # *** running
+
+  def run(self, opts: Opts|None, copy: int) -> float:
+    """Seconds of one launch."""
+    program, buffers = self.programs[opts], self.copies[copy % len(self.copies)]
+    info = program.arg
+    sizes, local = info.launch_dims(self.variables)
+    args = [buffers[self.place[i]].get_buf(self.device) for i in info.globals]
+    return get_runtime(self.device, program)(*args, global_size=sizes, local_size=local,
+                                             vals=info.vals(self.variables), wait=True) or 0.0
+
+  def _table(self, opts: Opts|None, count: int) -> thread_pool.Table:
+    """So many launches on a CPU, each on the next copy."""
+    program = self.programs[opts]
+    sizes, runtime, commands = program.arg.launch_dims(self.variables)[0], get_runtime(self.device, program), []
+    for _ in range(count):
+      buffers = self.copies[next(self.turn) % len(self.copies)]
+      args = [*(buffers[self.place[i]].get_buf(self.device).va_addr for i in program.arg.globals),
+              *(v or 0 for v in program.arg.vals(self.variables))]
+      commands.append(thread_pool.command(runtime, sizes[0], args))
+    return thread_pool.Table(commands)
+
+  def seconds(self, opts: Opts|None, expected: float) -> float:
+    """Of a launch, cold: on the copy that was not touched for longest. expected: seconds, roughly."""
+    if not has_vectors(self.ren): return self.run(opts, next(self.turn))
+    count = max(1, min(len(self.copies), math.ceil(BATCH / max(expected, 1e-6))))
+    return thread_pool.pool().run(self._table(opts, count)) / count
+
+  def time(self, many: Sequence[Opts|None], rounds: int, enough: float = math.inf) -> list[list[float]]:
+    """
+    Seconds of each, in turns: one list a candidate. enough: seconds beyond which the first round is the last of one.
+    """
+    found: list[list[float]] = [[] for _ in many]
+    first = [self.run(opts, next(self.turn)) for opts in many]
+    for turn in range(rounds):
+      for i, opts in enumerate(many):
+        if first[i] > enough: found[i] = found[i] or [first[i]]
+        else: found[i].append(self.seconds(opts, statistics.median(found[i]) if found[i] else first[i]))
+    return found
+
+  # *** numbers
+
+  def reference(self, seed: int) -> list[np.ndarray]:
+    """What the unoptimised kernel makes of random arguments."""
+    if seed not in self._references:
+      if UNOPTIMISED not in self.programs:
+        with Context(NOOPT=1): self.programs[UNOPTIMISED] = codegen.to_program(with_opts(self.ast, None), self.ren)
+      found = self._result(UNOPTIMISED, seed)
+      if not self.narrow and any(np.mean(~np.isfinite(x)) > 0.01 for x in found if x.dtype.kind == "f"):
+        self.narrow = True
+        found = self._result(UNOPTIMISED, seed)
+      self._references[seed] = found
+    return self._references[seed]
+
+  @functools.cached_property
+  def _references(self) -> dict[int, list[np.ndarray]]: return {}
+
+  def _result(self, opts: Opts|None, seed: int) -> list[np.ndarray]:
+    write(self.copies[0], self.data(seed))
+    self.run(opts, 0)
+    return [read_array(np.frombuffer(self.copies[0][self.place[slot]].as_memoryview(), np.uint8), self.dtype(slot))
+            for slot in self.outputs]
+
+  @functools.cached_property
+  def written(self) -> list[np.ndarray]:
+    """Which elements of the outputs the kernel as it is scheduled now changes: some are there for alignment alone."""
+    if None not in self.programs: self.add(None, self.compile(None))
+    found = [np.False_] * len(self.outputs)
+    for seed in (1, 2):
+      before = [read_array(self.data(seed)[self.place[slot]], self.dtype(slot)) for slot in self.outputs]
+      found = [known | (bits(new) != bits(old)) for known, new, old in zip(found, self._result(None, seed), before)]
+    return found
+
+  def dtype(self, slot: int) -> Any: return self.params[self.place[slot]].dtype
+
+  def check(self, opts: Opts|None, seed: int) -> float:
+    """The largest error against the unoptimised kernel, in parts of what is allowed. Refused: it is above 1."""
+    wanted, found = self.reference(seed), self._result(opts, seed)
+    worst = max(error(a[at], b[at], self.dtype(slot).itemsize < 4)
+                for a, b, at, slot in zip(found, wanted, self.written, self.outputs))
+    if not worst <= 1: raise Refused(f"wrong numbers, {worst:.1f} times what is allowed")
+    return worst
+
+UNOPTIMISED: Any = "unoptimised"
+
+def error(found: np.ndarray, wanted: np.ndarray, coarse: bool) -> float:
+  """In parts of what is allowed. NaN and infinities are to be where they were."""
+  if not wanted.size: return 0.0
+  if found.dtype.kind != "f": return float(np.mean(found != wanted)) / APART
+  known = np.isfinite(wanted)
+  if (np.isfinite(found) != known).any(): return math.inf
+  if not known.any(): return 0.0
+  wanted, found = wanted[known].astype(np.float64), found[known].astype(np.float64)
+  rms = math.sqrt(float(np.mean(wanted * wanted)))
+  allowed = (ROUNDED if coarse else TOLERANCE) * (rms + np.abs(wanted)) + 1e-30
+  return float(np.max(np.abs(found - wanted) / allowed))
+
+# *** contents
+
+def write(buffers: Sequence[Buffer], contents: Sequence[np.ndarray]) -> None:
+  for buffer, data in zip(buffers, contents):
+    if hasattr(buffer.allocator, "_as_buffer"): buffer.as_memoryview(force_zero_copy=True)[:] = data.tobytes()
+    else: buffer.copy_from(Buffer("PYTHON", buffer.size, buffer.dtype, opaque=memoryview(bytearray(data.tobytes()))))
+
+def read_array(data: np.ndarray, dtype: Any) -> np.ndarray:
+  """Bytes as numbers, a copy."""
+  data = np.ascontiguousarray(data).view(np.uint8)
+  if dtype is dtypes.bfloat16: return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+  kind = {dtypes.float: np.float32, dtypes.half: np.float16, dtypes.double: np.float64}.get(dtype)
+  return data.view(kind if kind is not None else f"u{dtype.itemsize}").copy()
+
+def bits(x: np.ndarray) -> np.ndarray: return x.view(f"u{x.dtype.itemsize}")
+
+def contents(u: UOp, bound: int|None, rng: np.random.Generator, narrow: bool) -> np.ndarray:
+  """Of an argument. bound: of numbers that are places in another, the largest; narrow: see Candidates."""
+  n = u.max_numel()
+  if bound is not None: return rng.integers(0, bound + 1, n).astype(f"i{u.dtype.itemsize}")
+  if u.dtype is dtypes.float: return rng.standard_normal(n, np.float32)
+  if u.dtype is dtypes.half: return rng.standard_normal(n, np.float32).astype(np.float16)
+  if u.dtype is dtypes.bfloat16: return (rng.standard_normal(n, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+  size = n * u.dtype.itemsize
+  words = rng.integers(0, 1 << 32, -(-size // 4), np.uint32)
+  # as halves, neither infinite nor tiny; as floats below 2; narrow: all bytes from 4 to 63, as exponents far below 1
+  words = words & 0x3b3b3b3b | 0x04040404 if narrow else words & 0xbbffbbff | 0x04000400
+  return words.view(np.uint8)[:size]
+
+def place_bound(ast: UOp, param: UOp) -> int|None:
+  """The largest number in an argument that leaves all places computed of it inside of what they are in; None: none is."""
+  if not dtypes.is_int(param.dtype): return None
+  loads = [u for u in ast.toposort() if u.op is Ops.INDEX and u.src[0] is param]
+  used = [u for u in ast.toposort() if u.op is Ops.INDEX and u.src[0] is not param and
+          any(load in i.backward_slice_with_self for i in u.src[1:] for load in loads)]
+  if not used: return None
+  def last(n: int) -> list[int]:
+    known = {load: load.const_like(n) for load in loads}
+    return [int(u.replace(src=(u.src[0], *(i.substitute(known, walk=True).simplify() for i in u.src[1:]))).src[1].vmax)
+            for u in used]
+  def inside(n: int) -> bool: return all(at < u.src[0].max_numel() for at, u in zip(last(n), used))
+  most = 1
+  while most < 1 << 24 and inside(2 * most) and last(2 * most) != last(most): most *= 2
+  least, most = most, 2 * most
+  if not inside(least): return 0
+  while most - least > 1:
+    middle = (least + most) // 2
+    if inside(middle) and last(middle) != last(least): least = middle
+    else: most = middle
+  return least

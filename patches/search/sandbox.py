@@ -1,0 +1,128 @@
+"""
+Processes for candidates (child.py), from outside: what one does not answer in time, or dies of, is a reason, no more.
+"""
+from __future__ import annotations
+import os, pathlib, pickle, select, signal, subprocess, sys, time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from tinygrad.helpers import DEBUG
+import tinygrad_llm
+from tinygrad_llm.patches.search.child import SIZE
+
+MEMORY = 4 << 30  # bytes of a process, beside what it is told that its data takes
+START = 120       # seconds until a process answers, at most
+COMMAND = (sys.executable, "-m", "tinygrad_llm.patches.search.child")
+
+class Failed(Exception):
+  """A candidate came to nothing; the process that tried it may be another one by now."""
+
+class Process:
+  """
+  A child, started when it is asked first, and again after each that died. setup: what a new one is asked before all
+  else.
+  """
+  def __init__(self, command: Sequence[str] = COMMAND):
+    self.command, self.setup = command, list[tuple[str, tuple[Any, ...]]]()
+    self._process: subprocess.Popen[bytes]|None = None
+
+  def ask(self, name: str, *args: Any, seconds: float) -> Any:
+    """Failed: it says no, or nothing in time, or is dead."""
+    if self._process is None: self._start()
+    return self._ask(name, args, seconds)
+
+  def _start(self) -> None:
+    root = str(pathlib.Path(tinygrad_llm.__file__).resolve().parents[1])
+    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    quiet = None if DEBUG >= 2 else subprocess.DEVNULL
+    self._process = subprocess.Popen([*self.command, str(os.getpid())], stdin=subprocess.PIPE,
+                                     stdout=subprocess.PIPE, stderr=quiet, bufsize=0, start_new_session=True,
+                                     env={**os.environ, "PYTHONPATH": path, "BEAM": "0", "JITBEAM": "0",
+                                          "NO_STORED_SCHEDULES": "1"})
+    self._read(START)
+    for name, args in self.setup: self._ask(name, args, START)
+
+  def _ask(self, name: str, args: tuple[Any, ...], seconds: float) -> Any:
+    data = pickle.dumps((name, args))
+    assert self._process is not None and self._process.stdin is not None
+    try: self._process.stdin.write(SIZE.pack(len(data)) + data)
+    except OSError: self._failed("its process died")
+    kind, answer = self._read(seconds)
+    if kind == "failed": raise Failed(answer)
+    return answer
+
+  def _read(self, seconds: float) -> Any:
+    end = time.monotonic() + seconds
+    return pickle.loads(self._bytes(SIZE.unpack(self._bytes(SIZE.size, end))[0], end))
+
+  def _bytes(self, count: int, end: float) -> bytes:
+    assert self._process is not None and self._process.stdout is not None
+    found = bytearray()
+    while len(found) < count:
+      if not select.select([self._process.stdout], [], [], max(0.0, end - time.monotonic()))[0]: self._failed("too slow")
+      part = os.read(self._process.stdout.fileno(), min(count - len(found), 1 << 20))
+      if not part: self._failed(_death(self._process))
+      found += part
+    return bytes(found)
+
+  def _failed(self, why: str) -> None:
+    self.stop()
+    raise Failed(why)
+
+  def kill(self) -> None:
+    """It, and all that it started."""
+    if (process := self._process) is None: return
+    try: os.killpg(process.pid, signal.SIGKILL)
+    except OSError: process.kill()
+
+  def stop(self) -> None:
+    self.kill()
+    process, self._process = self._process, None
+    if process is None: return
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+      if stream is not None: stream.close()
+
+def _death(process: subprocess.Popen[bytes]) -> str:
+  try: code = process.wait(5)
+  except subprocess.TimeoutExpired: return "its process stopped to answer"
+  if code >= 0: return f"its process ended with {code}"
+  names = {-s.value: s.name for s in signal.Signals}
+  return f"its process died of {names.get(code, f'signal {-code}')}"
+
+class Sandbox:
+  """Several processes. The first one runs candidates; all lower and compile them, each one at a time."""
+  def __init__(self, count: int, command: Sequence[str] = COMMAND):
+    self.processes = [Process(command) for _ in range(count)]
+
+  def __enter__(self) -> Sandbox: return self
+  def __exit__(self, *_: object) -> None:
+    for process in self.processes: process.stop()
+
+  @property
+  def runner(self) -> Process: return self.processes[0]
+
+  def kernel(self, memory: int, *args: Any) -> None:
+    """The kernel that all that follows is about. memory: bytes of its data."""
+    for process in self.processes:
+      process.setup = [("kernel", (MEMORY + memory, *args))]
+      if process._process is None: continue
+      try: process.ask("kernel", MEMORY + memory, *args, seconds=START)
+      except Failed: process.stop()
+
+  def each(self, tasks: Sequence[Any], do: Callable[[Process, Any], Any]) -> list[Any]:
+    """do(process, task) of all, shared among the processes; what it raised as Failed in place of a result."""
+    left, results = list(enumerate(tasks))[::-1], [None] * len(tasks)
+    def work(process: Process) -> None:
+      while left:
+        i, task = left.pop()
+        try: results[i] = do(process, task)
+        except Failed as e: results[i] = e
+    with ThreadPoolExecutor(len(self.processes)) as pool:
+      try:
+        for job in [pool.submit(work, process) for process in self.processes]: job.result()
+      except BaseException:
+        left.clear()
+        for process in self.processes: process.kill()  # who waits for it fails
+        raise
+    return results

@@ -1,0 +1,66 @@
+"""
+Tuned schedules: kernels for which a search found something faster are lowered so, with no flag.
+
+Why: a search costs minutes; what it found is to hold for every start after it, and for other users of the same device.
+How: before a kernel is lowered, its entry is looked up (cache/schedules.py): the user's own, or one that the package
+  brings for devices that were measured. Its Opts take the place of the heuristic's; if they do not apply, the kernel is
+  lowered as ever. Kernels of a launch beside each other (schedule/horizontal_fusion.py) have an entry each. Where the
+  user has set MV_THREADS_PER_ROW, MV_BLOCKSIZE or MV_ROWS_PER_THREAD, with NOOPT, and without caches (CCACHE=0), nothing
+  is looked up; nor for devices that only compile.
+Numbers: see README, Tuning.
+Upstream: not sent; there, BEAM's results are replayed where BEAM is asked for again.
+"""
+from __future__ import annotations
+import os
+from collections.abc import Callable
+from tinygrad import codegen
+from tinygrad.codegen.opt import KernelOptError
+from tinygrad.helpers import NOOPT
+from tinygrad.renderer import Renderer
+from tinygrad.uop.ops import KernelInfo, Ops, UOp
+from tinygrad_llm.patches.cache import disk_cache, programs, schedules
+from tinygrad_llm.patches.schedule import small_kernels
+from tinygrad_llm.patches.schedule.horizontal_fusion import BESIDE
+from tinygrad_llm.patches.schedule.matvec_gpu import MV_NAMES
+from tinygrad_llm.patches.search.space import Opts, with_opts
+
+SEAMS = {
+  "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
+}
+
+COMPILE_ONLY = ("NULL", "PYTHON")
+
+_full_rewrite_to_sink: Callable[..., UOp]
+
+def is_free(ast: UOp) -> bool:
+  """Whether nobody has said how the loops of a kernel run."""
+  info = ast.arg
+  return (ast.op is Ops.SINK and isinstance(info, KernelInfo) and ast.tag is None and info.opts_to_apply is None and
+          not info.applied_opts and not any(s.op is Ops.SINK for s in ast.src))
+
+def in_use(ren: Renderer) -> bool:
+  """Whether schedules are looked up at all."""
+  return (disk_cache.caching() and not NOOPT and ren.target.device not in COMPILE_ONLY and
+          not any(os.environ.get(name) for name in MV_NAMES) and not small_kernels.lowering_stages())
+
+def opts_of(ast: UOp, ren: Renderer) -> list[Opts|None]:
+  """What was found for a kernel, or for those of a launch."""
+  if not in_use(ren) or ast.op is not Ops.SINK: return []
+  kernels = ast.src if isinstance(ast.arg, KernelInfo) and ast.arg.name == BESIDE else (ast,)
+  entries = [schedules.lookup(schedules.key_of(k), ren.target.device, ren) if is_free(k) else None for k in kernels]
+  return [None if entry is None else entry.opts for entry in entries]
+
+def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
+  found = opts_of(ast, ren) if optimize else []
+  if not any(opts is not None for opts in found): return _full_rewrite_to_sink(ast, ren, optimize)
+  stages = ast.src if len(found) > 1 or ast.arg.name == BESIDE else (ast,)
+  new = [k if opts is None else with_opts(k, opts) for k, opts in zip(stages, found)]
+  try: sink = _full_rewrite_to_sink(ast.replace(src=tuple(new)) if stages is ast.src else new[0], ren, optimize)
+  except KernelOptError: return _full_rewrite_to_sink(ast, ren, optimize)
+  return sink.replace(tag=("tuned", *sink.tag[1:])) if isinstance(sink.tag, tuple) else sink
+
+def install() -> None:
+  global _full_rewrite_to_sink
+  _full_rewrite_to_sink, codegen.full_rewrite_to_sink = codegen.full_rewrite_to_sink, full_rewrite_to_sink
+  programs.searched_opts.append(opts_of)
+  disk_cache.searched.append(schedules.stamp)

@@ -1,0 +1,105 @@
+"""
+The search for one kernel's schedule from beginning to end: what is known already, the search itself (beam.py), what is
+kept of it. A search that is interrupted, however rudely, goes on where it was.
+"""
+from __future__ import annotations
+import contextlib, datetime, json, math, time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from tinygrad import Device
+from tinygrad.codegen.opt import KernelOptError, heuristic
+from tinygrad.uop.ops import UOp
+from tinygrad_llm.patches.cache import disk_cache, schedules, serialize
+from tinygrad_llm.patches.search.beam import WIDTH, Result, Search
+from tinygrad_llm.patches.search.candidates import COLD
+from tinygrad_llm.patches.search.measure import LOWER, OnDevice, memory_of
+from tinygrad_llm.patches.search.sandbox import Failed, Sandbox
+from tinygrad_llm.patches.search.space import Loops, NotScheduled, Opts, space
+
+JOURNALS = disk_cache.Store(f"searches-{schedules.VERSION}", 64 << 20)
+
+@dataclass(frozen=True)
+class Kernel:
+  """What is searched. ast: as it is scheduled; variables: the values of its own; name: what people call it."""
+  ast: UOp
+  device: str
+  variables: dict[str, int]
+  name: str = ""
+
+  @property
+  def key(self) -> str: return schedules.key_of(self.ast)
+
+class Journal:
+  """
+  What a search that did not end knows: seconds of candidates, or why they are none. One that was running when the
+  process died is bad.
+  """
+  def __init__(self, kernel: Kernel, touched: dict[str, str]):
+    device = schedules.device_of(kernel.device, Device[kernel.device].renderer)
+    self._name = json.dumps([kernel.key, device, touched], sort_keys=True)
+    self.known: dict[Opts|None, float|str] = {}
+    self._running: Opts|None|str = ""
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+      row = json.loads(JOURNALS.get(self._name) or b"{}")
+      self.known = {_opts(opts): what for opts, what in row.get("known", [])}
+      if "running" in row and (opts := _opts(row["running"])) is not None: self.known[opts] = "the search died while it ran"
+
+  def running(self, opts: Opts|None) -> None:
+    self._running = opts
+    self._write()
+
+  def done(self, opts: Opts|None, what: float|str) -> None:
+    self.known[opts], self._running = what, ""
+    self._write()
+
+  def _write(self) -> None:
+    row: dict[str, Any] = {"known": [[_json(opts), what] for opts, what in self.known.items()
+                                     if isinstance(what, str) or math.isfinite(what)]}
+    if not isinstance(self._running, str): row["running"] = _json(self._running)
+    JOURNALS.put(self._name, json.dumps(row).encode())
+
+  def close(self) -> None: JOURNALS.drop(self._name)
+
+def _json(opts: Opts|None) -> Any: return None if opts is None else schedules.to_json(opts)
+def _opts(row: Any) -> Opts|None: return None if row is None else schedules.from_json(row)
+
+def present(found: Any) -> Opts:
+  """The Opts that a kernel gets without a search."""
+  if not isinstance(found, Loops): return ()
+  return tuple(heuristic.hand_coded_optimizations(found.start()).applied_opts)
+
+def known_for(kernel: Kernel) -> schedules.Entry|None:
+  """What an earlier search found, if all is as it was then."""
+  return schedules.lookup(kernel.key, kernel.device, Device[kernel.device].renderer)
+
+def search(kernel: Kernel, sandbox: Sandbox, seconds: float, enough: float = 0.0, width: int = WIDTH, cold: int = COLD,
+           told: Callable[[OnDevice, Search], None] = lambda measure, search: None) -> Result:
+  """
+  Searches, and keeps what was found. seconds: of the search; enough: of the kernel, as fast as can be. told: given what
+  is at work before it begins.
+
+  NotScheduled: the kernel has no loops to choose. Failed: it cannot be lowered or run, in any way.
+  """
+  found = space(kernel.ast, ren := Device[kernel.device].renderer)
+  device = schedules.device_of(kernel.device, ren)
+  sandbox.kernel(memory_of(kernel.ast, cold), serialize.dump([kernel.ast]), kernel.device, kernel.variables, cold)
+  touched = schedules.versions(sandbox.runner.ask("touched", None, seconds=LOWER))
+  journal = Journal(kernel, touched)
+  measure = OnDevice(sandbox, time.monotonic() + seconds, journal.known, journal.running, journal.done,
+                     seed=time.time_ns() % (1 << 30))
+  starts = schedules.nearest(kernel.ast, device)
+  with contextlib.suppress(KernelOptError): starts = [*starts, *_legal(found, known_schedules(found))]
+  looking = Search(found, present(found), starts, measure, enough, width)
+  told(measure, looking)
+  result = looking.run()
+  if math.isnan(result.before): raise Failed(result.refused.get(None, "it does not run"))
+  schedules.put(schedules.Entry(
+    kernel.key, schedules.family_of(kernel.ast), schedules.sizes_of(kernel.ast), kernel.name, device, touched,
+    result.opts, result.ratio, result.after * 1e6, datetime.date.today().isoformat(),
+    extra={"timed": result.timed, "compiled": measure.compiled, "complete": result.complete}))
+  if result.complete: journal.close()
+  return result
+
+def known_schedules(found: Any) -> list[Opts]: return []
+def _legal(found: Any, many: list[Opts]) -> list[Opts]: return many
