@@ -199,13 +199,16 @@ class Entry:
 
   def holds(self, device: dict[str, Any], own: bool = True) -> bool:
     """Whether it was found with what is here now. own: on this machine, so that the driver counts, too."""
-    ignored = set() if own else {"driver"}
+    ignored = set() if own and not self.extra.get("imported") else {"driver"}
     return (self.tinygrad == TINYGRAD and all(_versions().get(name) == v for name, v in self.patches.items()) and
             all(self.device.get(k) == v for k, v in device.items() if k not in ignored))
 
-def _name(kernel: str, device: dict[str, Any]) -> str: return json.dumps([kernel, device], sort_keys=True)
+def _name(kernel: str, device: dict[str, Any]) -> str:
+  """What an entry is kept under: a new driver's takes the place of the old one's."""
+  return json.dumps([kernel, {k: v for k, v in device.items() if k != "driver"}], sort_keys=True)
 
 def put(entry: Entry) -> None:
+  """Keeps an entry, in place of an older one."""
   STORE.put(_name(entry.kernel, entry.device), json.dumps(entry.json()).encode())
   stamp.cache_clear()
   lookup.cache_clear()

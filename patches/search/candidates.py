@@ -141,6 +141,13 @@ class Candidates:
         else: found[i].append(self.seconds(opts, statistics.median(found[i]) if found[i] else first[i]))
     return found
 
+  def survey(self, rounds: int) -> tuple[float, int]:
+    """Seconds of the kernel as it is scheduled now, and the bytes that it moves, each once."""
+    program = self.compile(None)
+    self.add(None, program)
+    moved = int(sym_infer(self.programs[None].src[0].arg.estimates.mem, self.variables))
+    return min(self.time([None], rounds)[0]), moved
+
   # *** numbers
 
   def reference(self, seed: int) -> list[np.ndarray]:

@@ -8,14 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from tinygrad import Device
-from tinygrad.codegen.opt import KernelOptError, heuristic
+from tinygrad.codegen.opt import heuristic
 from tinygrad.uop.ops import UOp
 from tinygrad_llm.patches.cache import disk_cache, schedules, serialize
+from tinygrad_llm.patches.schedule.horizontal_fusion import BESIDE as BESIDE
 from tinygrad_llm.patches.search.beam import WIDTH, Result, Search
 from tinygrad_llm.patches.search.candidates import COLD
 from tinygrad_llm.patches.search.measure import LOWER, OnDevice, memory_of
 from tinygrad_llm.patches.search.sandbox import Failed, Sandbox
-from tinygrad_llm.patches.search.space import Loops, NotScheduled, Opts, space
+from tinygrad_llm.patches.search.space import Attention, Loops, Opts, space
 
 JOURNALS = disk_cache.Store(f"searches-{schedules.VERSION}", 64 << 20)
 
@@ -35,11 +36,12 @@ class Journal:
   What a search that did not end knows: seconds of candidates, or why they are none. One that was running when the
   process died is bad.
   """
-  def __init__(self, kernel: Kernel, touched: dict[str, str]):
+  def __init__(self, kernel: Kernel, touched: dict[str, str], again: bool = False):
     device = schedules.device_of(kernel.device, Device[kernel.device].renderer)
     self._name = json.dumps([kernel.key, device, touched], sort_keys=True)
     self.known: dict[Opts|None, float|str] = {}
     self._running: Opts|None|str = ""
+    if again: return
     with contextlib.suppress(ValueError, TypeError, KeyError):
       row = json.loads(JOURNALS.get(self._name) or b"{}")
       self.known = {_opts(opts): what for opts, what in row.get("known", [])}
@@ -73,33 +75,39 @@ def known_for(kernel: Kernel) -> schedules.Entry|None:
   """What an earlier search found, if all is as it was then."""
   return schedules.lookup(kernel.key, kernel.device, Device[kernel.device].renderer)
 
+def begin(kernel: Kernel, sandbox: Sandbox, cold: int = COLD) -> None:
+  """Makes it the kernel of the sandbox."""
+  sandbox.kernel(memory_of(kernel.ast, cold), serialize.dump([kernel.ast]), kernel.device, kernel.variables, cold)
+
 def search(kernel: Kernel, sandbox: Sandbox, seconds: float, enough: float = 0.0, width: int = WIDTH, cold: int = COLD,
-           told: Callable[[OnDevice, Search], None] = lambda measure, search: None) -> Result:
+           again: bool = False, told: Callable[[str], None] = lambda line: None) -> Result:
   """
-  Searches, and keeps what was found. seconds: of the search; enough: of the kernel, as fast as can be. told: given what
-  is at work before it begins.
+  Searches, and keeps what was found. seconds: of the search; enough: of the kernel, as fast as can be; again: what is
+  known of an interrupted search is not used; told: of each candidate, a line.
 
   NotScheduled: the kernel has no loops to choose. Failed: it cannot be lowered or run, in any way.
   """
   found = space(kernel.ast, ren := Device[kernel.device].renderer)
   device = schedules.device_of(kernel.device, ren)
-  sandbox.kernel(memory_of(kernel.ast, cold), serialize.dump([kernel.ast]), kernel.device, kernel.variables, cold)
+  begin(kernel, sandbox, cold)
   touched = schedules.versions(sandbox.runner.ask("touched", None, seconds=LOWER))
-  journal = Journal(kernel, touched)
-  measure = OnDevice(sandbox, time.monotonic() + seconds, journal.known, journal.running, journal.done,
+  journal = Journal(kernel, touched, again)
+  def done(opts: Opts|None, what: float|str) -> None:
+    journal.done(opts, what)
+    told(f"{len(journal.known)} candidates")
+  measure = OnDevice(sandbox, time.monotonic() + seconds, journal.known, journal.running, done,
                      seed=time.time_ns() % (1 << 30))
-  starts = schedules.nearest(kernel.ast, device)
-  with contextlib.suppress(KernelOptError): starts = [*starts, *_legal(found, known_schedules(found))]
-  looking = Search(found, present(found), starts, measure, enough, width)
-  told(measure, looking)
-  result = looking.run()
+  starts = [*schedules.nearest(kernel.ast, device), *known_schedules(found)]
+  result = Search(found, present(found), starts, measure, enough, width).run()
   if math.isnan(result.before): raise Failed(result.refused.get(None, "it does not run"))
   schedules.put(schedules.Entry(
     kernel.key, schedules.family_of(kernel.ast), schedules.sizes_of(kernel.ast), kernel.name, device, touched,
     result.opts, result.ratio, result.after * 1e6, datetime.date.today().isoformat(),
-    extra={"timed": result.timed, "compiled": measure.compiled, "complete": result.complete}))
+    extra={"timed": result.timed, "lowered": result.lowered, "compiled": measure.compiled,
+           "complete": result.complete}))
   if result.complete: journal.close()
   return result
 
-def known_schedules(found: Any) -> list[Opts]: return []
-def _legal(found: Any, many: list[Opts]) -> list[Opts]: return many
+def known_schedules(found: Loops|Attention) -> list[Opts]:
+  """Those that other programs' kernels have, where they are legal."""
+  return []
