@@ -1,7 +1,7 @@
 """
 What stock tinygrad lacks, one module a patch, installed at seams that tinygrad looks up at call time. The rooms:
-lowering (the compiler's own pace), schedule, rewrite, vector (CPUs), gpu, runtime, cache; passes.py is what several of
-them hook into, and explain shows them at work.
+lowering (the compiler's own pace), schedule, rewrite, attention, vector (CPUs), gpu, search, runtime, cache; passes.py
+is what several of them hook into, opts.py what schedules say beyond tinygrad's Opts, explain shows them at work.
 
 A patch module has
   a docstring        Why, How, Numbers (before -> after, on what), Upstream
@@ -20,19 +20,21 @@ TINYGRAD = "0.14.0"
 # in the order of installation, as room.name
 MODULES: tuple[str, ...] = (
   "lowering.graph_rewrite", "lowering.implicit_inputs", "lowering.type_inference", "lowering.scalarize",
-  "lowering.tuple_order", "runtime.workers", "runtime.estimates", "cache.beam_cache", "cache.programs",
-  "lowering.forked_lowering", "runtime.threads", "runtime.dispatch", "runtime.huge_pages", "passes", "rewrite.reshapes",
-  "rewrite.gathers", "rewrite.bounds", "rewrite.flat_reduce", "rewrite.separate_products", "rewrite.joint_products",
+  "lowering.tuple_order", "runtime.workers", "runtime.estimates", "cache.programs", "lowering.forked_lowering",
+  "runtime.threads", "runtime.dispatch", "runtime.huge_pages", "passes", "rewrite.reshapes", "rewrite.gathers",
+  "rewrite.bounds", "rewrite.flat_reduce", "rewrite.separate_products", "rewrite.joint_products",
   "rewrite.norm_fusion", "attention.split_kv", "rewrite.stored_factors", "gpu.bitfield_extract",
   "rewrite.invariant_sums", "rewrite.invariant_factors", "vector.vectorizer", "vector.table_lookup",
   "vector.minimum_bitwidth", "vector.lanes", "gpu.cooperative_fetch", "rewrite.nested_reduce", "gpu.dp4a",
   "gpu.int_to_float", "vector.int8_dots", "vector.group_scales", "schedule.matvec", "schedule.elementwise",
   "schedule.reduction", "schedule.block_reduce", "schedule.small_kernels", "schedule.horizontal_fusion",
-  "attention.online_softmax", "search.stored_schedules", "vector.ordered_loads", "vector.vector_combine", "gpu.warp_reduce", "gpu.half8_loads",
-  "gpu.reciprocal", "gpu.ptx", "gpu.launch_bounds", "cache.captures", "lowering.trace_cache", "lowering.gc_pause")
+  "attention.online_softmax", "search.stored_schedules", "search.beam_search", "vector.ordered_loads",
+  "vector.vector_combine", "gpu.warp_reduce", "gpu.half8_loads", "gpu.reciprocal", "gpu.ptx", "gpu.launch_bounds",
+  "cache.captures", "lowering.trace_cache", "lowering.gc_pause")
 PATCHES: tuple[str, ...] = tuple(module.rsplit(".", 1)[-1] for module in MODULES)
 # what some were called before: NO_<OLD NAME>=1 still works
 OLD_NAMES = {
+  "beam_cache": "beam_search",
   "fields": "bitfield_extract", "shared_sums": "invariant_sums", "shared_factors": "invariant_factors",
   "vectors": "vectorizer", "tables": "table_lookup", "narrow": "minimum_bitwidth", "word_dots": "dp4a",
   "splice": "int_to_float", "int_dots": "int8_dots", "group_factors": "group_scales", "streams": "ordered_loads",

@@ -12,9 +12,9 @@ UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 def _parser() -> argparse.ArgumentParser:
   parser = Parser(prog="python -m tinygrad_llm.tune", description=(
-    "Time other schedules of a decode step's kernels on this device, in processes of their own, and keep those that are "
-    "faster and right: all that runs a model uses them from then on. It may be stopped at any time, and goes on where "
-    "it was."))
+    "Time other schedules of a decode step's kernels on this device, in processes of their own, and keep those that "
+    "are faster and right: all that runs a model uses them from then on. It may be stopped at any time, and goes on "
+    "where it was."))
   add = parser.add_argument
   add("-m", "--model", help="path of a .gguf file, a name of `run --list`, or hf:owner/repo[:file or quant type] "
                             "(default: the bundled model)")
@@ -55,8 +55,8 @@ class Bar:
       self.bar.set_postfix_str(f"{before / 1e3:.2f} -> {after / 1e3:.2f} ms a token, {left // 60}:{left % 60:02d} left")
       if self.bar.disable and row.state and at not in self.told:
         self.told.add(at)
-        print(f"{at + 1}/{len(rows)} {row.kernel.name} {row.types}: {row.before:.1f} -> {row.after:.1f} us, {row.state}",
-              file=sys.stderr, flush=True)
+        print(f"{at + 1}/{len(rows)} {row.kernel.name} {row.types}: {row.before:.1f} -> {row.after:.1f} us, "
+              f"{row.state}", file=sys.stderr, flush=True)
     self.bar.refresh()
 
   def close(self) -> None: self.bar.close()
@@ -97,9 +97,9 @@ def _tune(args: argparse.Namespace, seconds: float) -> None:
   from tinygrad_llm.patches import is_on
   if Device.DEFAULT.split(":")[0] in ("NULL", "PYTHON"):
     raise InputError(f"DEV={Device.DEFAULT}: nothing can be timed there; use a device that runs kernels")
-  if not is_on("stored_schedules"): raise InputError("NO_STORED_SCHEDULES, NO_PATCHES: what is found is not used; unset it")
+  if not is_on("stored_schedules"): raise InputError("NO_STORED_SCHEDULES: what is found is not used; unset it")
   depth = min(512, context(args) // 2) if args.depth is None else args.depth
-  tuning = Tuning(decode_step(args.model, args.max_context, depth), seconds, args.again, bar := Bar(seconds))
+  tuning = Tuning(*decode_step(args.model, args.max_context, depth), seconds, args.again, bar := Bar(seconds))
   if Device.DEFAULT == "CPU": warn_if_busy()
   interrupted = False
   try: tuning.run()

@@ -122,4 +122,5 @@ def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
           ended(part.out(first + g2, UOp.const(W + 1)).store(totals.index(g2)), g2),
           ended(part.out(first + g3, column).store(sums.index(g3 * W + column)), lane, c, g3)]
   name = f"attention_{'_'.join(str(size(r)) for r in part.heads)}_{G}_{D}_{W}_{int(n.vmax)}"
-  return ended(UOp.group(*ends), turn, thread).sink(arg=KernelInfo(name, applied_opts=opts)).substitute(heads, walk=True)
+  sink = ended(UOp.group(*ends), turn, thread).sink(arg=KernelInfo(name, applied_opts=opts))
+  return sink.substitute(heads, walk=True)

@@ -3,13 +3,13 @@ Captured TinyJits on disk: a start replays what an earlier one traced, scheduled
 
 Why: with every program on disk, tracing and scheduling a model of 16 layers in Python still took 13 s of a start.
 How: a TinyJit of a functools.partial of a module's function reads its bound arguments, its inputs and nothing else.
-  Before such a jit captures, its linear is looked up on disk; afterwards it is put there. The key has the code (of the
-  packages of the function and of every object found in the arguments, of the patches, tinygrad's version), what kernels
-  depend on (disk_cache.surroundings_of_step), the inputs' views, and the bound arguments down to the last number, each tensor
-  by shape, type, device and place, not by contents. In an entry, a buffer of the arguments is its place among them, an
-  intermediate one its size. What cannot be described so (an object of unknown make, a buffer with contents that is not
-  among the arguments) is not kept: the jit then captures as ever. It comes last of the patches, to keep what they made.
-  restore() does the same ahead of a jit's first call, and runs nothing.
+  Before such a jit captures, its linear is looked up on disk; afterwards it is put there. The key has the code (of
+  the packages of the function and of every object found in the arguments, of the patches, tinygrad's version), what
+  kernels depend on (disk_cache.surroundings_of_step), the views of the inputs, and the bound arguments down to the
+  last number, each tensor by shape, type, device and place, not by contents. In an entry, a buffer of the arguments
+  is its place among them, an intermediate one its size. What cannot be described so (an object of unknown make, a
+  buffer with contents that is not among the arguments) is not kept: the jit then captures as ever. It comes last of
+  the patches, to keep what they made. restore() does the same ahead of a jit's first call, and runs nothing.
 Numbers: see README.
 Upstream: not sent; tinygrad pickles a captured jit with the contents of its buffers, for another purpose.
 """
@@ -138,7 +138,8 @@ def key(self: _TinyJit, args: tuple, kwargs: dict[str, Any]) -> Key | None:
     sources = [(package, _source(package)) for package in sorted(described.packages)]
   except (Unknown, ValueError): return None
   how = JIT.value, JIT_BATCH_SIZE.value, beam and (beam, disk_cache.search_settings())
-  text = repr((disk_cache.surroundings_of_step(), how, renderers, sources, bound, given, names, views, [*map(_layout, bases)]))
+  text = repr((disk_cache.surroundings_of_step(), how, renderers, sources, bound, given, names, views,
+               [*map(_layout, bases)]))
   return Key(text, held, names, inputs)
 
 def _unbound(args: tuple, kwargs: dict[str, Any]) -> Iterator[Any]:

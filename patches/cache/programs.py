@@ -18,6 +18,7 @@ Upstream: not sent; the key would have to be complete there first (DEV=CPU compi
 from __future__ import annotations
 import functools, sys, time
 from collections.abc import Callable
+from typing import Any
 from tinygrad import codegen
 from tinygrad.codegen import to_program_cache, to_program_key
 from tinygrad.codegen.opt import search

@@ -7,7 +7,8 @@ with: the device and its driver, tinygrad's version, and the code of the patches
 comments and docstrings. Of these all must be as they were, but for the driver of what is not from this machine.
 """
 from __future__ import annotations
-import ast as syntax, contextlib, dataclasses, functools, hashlib, importlib, inspect, json, math, os, pathlib, subprocess
+import ast as syntax
+import contextlib, dataclasses, functools, hashlib, importlib, inspect, json, math, os, pathlib, subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -131,9 +132,9 @@ def _code(module: Any) -> str:
   """A module's code without docstrings and comments."""
   tree = syntax.parse(inspect.getsource(module))
   for node in syntax.walk(tree):
-    body = getattr(node, "body", None)
-    if isinstance(body, list) and body and isinstance(body[0], syntax.Expr) and isinstance(body[0].value, syntax.Constant):
-      if isinstance(body[0].value.value, str): body[0].value.value = ""
+    first = body[0] if isinstance(body := getattr(node, "body", None), list) and body else None
+    if not isinstance(first, syntax.Expr) or not isinstance(first.value, syntax.Constant): continue
+    if isinstance(first.value.value, str): first.value.value = ""
   return syntax.dump(tree)
 
 @functools.cache
@@ -190,11 +191,13 @@ class Entry:
              "us": float, "date": str, "tinygrad": str, "version": int, "extra": dict}
     if not isinstance(row, dict) or row.keys() != {*kinds, "opts"}: raise ValueError("it is no entry of a schedule")
     for name, kind in kinds.items():
-      if not isinstance(row[name], (int, float) if kind is float else kind): raise ValueError(f"{name} is no {kind.__name__}")
+      if not isinstance(row[name], (int, float) if kind is float else kind):
+        raise ValueError(f"{name} is no {kind.__name__}")
     if row["version"] != VERSION: raise ValueError(f"version is {row['version']}, not {VERSION}")
     if not all(isinstance(n, int) for n in row["sizes"]): raise ValueError("sizes are no numbers")
     if not all(isinstance(x, str) for x in row["patches"].values()): raise ValueError("patches have no versions")
-    if not all(math.isfinite(row[name]) and row[name] > 0 for name in ("ratio", "us")): raise ValueError("a time is none")
+    if not all(math.isfinite(row[name]) and row[name] > 0 for name in ("ratio", "us")):
+      raise ValueError("a time is none")
     return cls(**{**row, "opts": None if row["opts"] is None else from_json(row["opts"])})
 
   def holds(self, device: dict[str, Any], own: bool = True) -> bool:
@@ -223,7 +226,8 @@ def shipped() -> tuple[Entry, ...]:
   """Those of the package's files."""
   found = list[Entry]()
   for path in sorted(FILES.glob("*.json")) if FILES.is_dir() else ():
-    with contextlib.suppress(ValueError, OSError): found += [Entry.of(row) for row in json.loads(path.read_text())["schedules"]]
+    with contextlib.suppress(ValueError, OSError):
+      found += [Entry.of(row) for row in json.loads(path.read_text())["schedules"]]
   return tuple(found)
 
 @functools.cache
@@ -238,7 +242,8 @@ def lookup(kernel: str, name: str, ren: Renderer) -> Entry|None:
 def nearest(ast: UOp, device: dict[str, Any], most: int = 3) -> list[Opts]:
   """Winners of kernels that differ in sizes alone, the most similar first."""
   family, sizes = family_of(ast), sizes_of(ast)
-  def apart(entry: Entry) -> float: return sum(abs(math.log2(a / b)) for a, b in zip(entry.sizes, sizes) if a > 0 and b > 0)
+  def apart(entry: Entry) -> float:
+    return sum(abs(math.log2(a / b)) for a, b in zip(entry.sizes, sizes) if a > 0 and b > 0)
   same = [e for e in (*entries(), *shipped()) if e.family == family and e.opts is not None and
           len(e.sizes) == len(sizes) and e.device.get("device") == device["device"]]
   return list(dict.fromkeys(e.opts for e in sorted(same, key=apart) if e.opts is not None))[:most]

@@ -51,11 +51,11 @@ class Result:
   complete: bool = True
 
 def quartile(times: Sequence[float]) -> float:
-  """A quarter of them is below: what else the machine does only makes them longer, and it may do so half of the time."""
+  """A quarter of them is below: what else the machine does makes them longer, and it may do so half of the time."""
   return sorted(times)[len(times) // 4]
 
 class Search:
-  """One kernel's. starts: schedules to begin with beside the present one; enough: seconds that are as good as can be."""
+  """A kernel's. starts: schedules to begin with beside the present one; enough: seconds that are as good as can be."""
   def __init__(self, space: Loops|Attention, present: Opts, starts: Iterable[Opts], measure: Measure,
                enough: float = 0.0, width: int = WIDTH, generations: int = 16):
     self.space, self.measure, self.enough, self.width, self.generations = space, measure, enough, width, generations

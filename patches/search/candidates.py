@@ -135,7 +135,7 @@ class Candidates:
     """
     found: list[list[float]] = [[] for _ in many]
     first = [self.run(opts, next(self.turn)) for opts in many]
-    for turn in range(rounds):
+    for _ in range(rounds):
       for i, opts in enumerate(many):
         if first[i] > enough: found[i] = found[i] or [first[i]]
         else: found[i].append(self.seconds(opts, statistics.median(found[i]) if found[i] else first[i]))
@@ -175,7 +175,7 @@ class Candidates:
   def written(self) -> list[np.ndarray]:
     """Which elements of the outputs the kernel as it is scheduled now changes: some are there for alignment alone."""
     if None not in self.programs: self.add(None, self.compile(None))
-    found = [np.False_] * len(self.outputs)
+    found = [np.zeros(1, bool)] * len(self.outputs)
     for seed in (1, 2):
       before = [read_array(self.data(seed)[self.place[slot]], self.dtype(slot)) for slot in self.outputs]
       found = [known | (bits(new) != bits(old)) for known, new, old in zip(found, self._result(None, seed), before)]
@@ -235,7 +235,7 @@ def contents(u: UOp, bound: int|None, rng: np.random.Generator, narrow: bool) ->
   return words.view(np.uint8)[:size]
 
 def place_bound(ast: UOp, param: UOp) -> int|None:
-  """The largest number in an argument that leaves all places computed of it inside of what they are in; None: none is."""
+  """The largest number in an argument with which all places computed of it are there; None: no place is."""
   if not dtypes.is_int(param.dtype): return None
   loads = [u for u in ast.toposort() if u.op is Ops.INDEX and u.src[0] is param]
   used = [u for u in ast.toposort() if u.op is Ops.INDEX and u.src[0] is not param and

@@ -22,7 +22,7 @@ def receive(stream: BinaryIO) -> Any:
   return pickle.loads(stream.read(SIZE.unpack(head)[0]))
 
 def limit_memory(nbytes: int) -> None:
-  """Of this process and those that it starts, where the system can do that: what a device has of its own is not in it."""
+  """Of this process and those that it starts, where the system can do that; a device's own memory is not in it."""
   try: import resource
   except ImportError: return
   _, most = resource.getrlimit(resource.RLIMIT_DATA)

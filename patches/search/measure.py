@@ -18,8 +18,8 @@ def memory_of(ast: UOp, cold: int) -> int:
 
 class OnDevice:
   """
-  A Measure of the sandbox's kernel. known: seconds of candidates, or why they are none, from an earlier search that did not end; running, done:
-  told which candidate runs for the first time, and what came of it.
+  A Measure of the sandbox's kernel. known: seconds of candidates, or why they are none, from a search that did not end;
+  running, done: told which candidate runs for the first time, and what came of it.
   """
   def __init__(self, sandbox: Sandbox, deadline: float, known: dict[Opts|None, float|str],
                running: Callable[[Opts|None], None], done: Callable[[Opts|None, float|str], None], seed: int = 0):

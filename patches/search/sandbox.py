@@ -2,12 +2,11 @@
 Processes for candidates (child.py), from outside: what one does not answer in time, or dies of, is a reason, no more.
 """
 from __future__ import annotations
-import os, pathlib, pickle, select, signal, subprocess, sys, time
+import importlib, os, pathlib, pickle, select, signal, subprocess, sys, time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from tinygrad.helpers import DEBUG
-import tinygrad_llm
 from tinygrad_llm.patches.search.child import SIZE
 
 MEMORY = 4 << 30  # bytes of a process, beside what it is told that its data takes
@@ -32,7 +31,8 @@ class Process:
     return self._ask(name, args, seconds)
 
   def _start(self) -> None:
-    root = str(pathlib.Path(tinygrad_llm.__file__).resolve().parents[1])
+    package = importlib.import_module(__name__.partition(".")[0])
+    root = str(pathlib.Path(str(package.__file__)).resolve().parents[1])
     path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     quiet = None if DEBUG >= 2 else subprocess.DEVNULL
     self._process = subprocess.Popen([*self.command, str(os.getpid())], stdin=subprocess.PIPE,
@@ -59,7 +59,8 @@ class Process:
     assert self._process is not None and self._process.stdout is not None
     found = bytearray()
     while len(found) < count:
-      if not select.select([self._process.stdout], [], [], max(0.0, end - time.monotonic()))[0]: self._failed("too slow")
+      left = max(0.0, end - time.monotonic())
+      if not select.select([self._process.stdout], [], [], left)[0]: self._failed("too slow")
       part = os.read(self._process.stdout.fileno(), min(count - len(found), 1 << 20))
       if not part: self._failed(_death(self._process))
       found += part
@@ -112,7 +113,7 @@ class Sandbox:
 
   def each(self, tasks: Sequence[Any], do: Callable[[Process, Any], Any]) -> list[Any]:
     """do(process, task) of all, shared among the processes; what it raised as Failed in place of a result."""
-    left, results = list(enumerate(tasks))[::-1], [None] * len(tasks)
+    left, results = list(enumerate(tasks))[::-1], list[Any]([None]) * len(tasks)
     def work(process: Process) -> None:
       while left:
         i, task = left.pop()

@@ -5,8 +5,8 @@ Why: a search costs minutes; what it found is to hold for every start after it, 
 How: before a kernel is lowered, its entry is looked up (cache/schedules.py): the user's own, or one that the package
   brings for devices that were measured. Its Opts take the place of the heuristic's; if they do not apply, the kernel is
   lowered as ever. Kernels of a launch beside each other (schedule/horizontal_fusion.py) have an entry each. Where the
-  user has set MV_THREADS_PER_ROW, MV_BLOCKSIZE or MV_ROWS_PER_THREAD, with NOOPT, and without caches (CCACHE=0), nothing
-  is looked up; nor for devices that only compile.
+  user has set MV_THREADS_PER_ROW, MV_BLOCKSIZE or MV_ROWS_PER_THREAD, with NOOPT, and without caches (CCACHE=0),
+  nothing is looked up; nor for devices that only compile.
 Numbers: see README, Tuning.
 Upstream: not sent; there, BEAM's results are replayed where BEAM is asked for again.
 """

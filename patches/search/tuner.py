@@ -45,7 +45,7 @@ class Journal:
     with contextlib.suppress(ValueError, TypeError, KeyError):
       row = json.loads(JOURNALS.get(self._name) or b"{}")
       self.known = {_opts(opts): what for opts, what in row.get("known", [])}
-      if "running" in row and (opts := _opts(row["running"])) is not None: self.known[opts] = "the search died while it ran"
+      if (opts := _opts(row.get("running"))) is not None: self.known[opts] = "the search died while it ran"
 
   def running(self, opts: Opts|None) -> None:
     self._running = opts

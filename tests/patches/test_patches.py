@@ -200,7 +200,7 @@ INSTALLED = """
 from tinygrad.engine import worker
 from tinygrad.codegen.opt import search
 import tinygrad_llm
-print(worker._init_worker.__module__, search.diskcache_get.__module__)
+print(worker._init_worker.__module__, codegen.full_rewrite_to_sink.__module__)
 """
 @pytest.mark.parametrize(("env", "modules"), [
   ({}, "tinygrad_llm.patches.runtime.workers tinygrad_llm.patches.cache.beam_cache"),

@@ -33,8 +33,8 @@ class Ahead:
   """
   def __init__(self, file: GGUF, config: ModelConfig, max_context: int, chunk: int):
     stat = os.stat(file.path)
-    self._key = repr((disk_cache.surroundings_of_step(), "ahead", os.path.realpath(file.path), stat.st_size, stat.st_mtime_ns,
-                      max_context, chunk, Device.DEFAULT, Device[Device.DEFAULT].renderer.target))
+    self._key = repr((disk_cache.surroundings_of_step(), "ahead", os.path.realpath(file.path), stat.st_size,
+                      stat.st_mtime_ns, max_context, chunk, Device.DEFAULT, Device[Device.DEFAULT].renderer.target))
     self._told: set[int] = set()
     self._heard: int | None = None
     if captures.STORE.get(self._key) is not None: return

@@ -1,22 +1,20 @@
 """A model's kernels, searched one after another by the time that each takes, within a budget."""
 from __future__ import annotations
 import json, pathlib, statistics, time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
-from tinygrad import Device
+from typing import Any
+from tinygrad import Device, Tensor
 from tinygrad.helpers import NUM_CPU_THREADS, PARALLEL
-from tinygrad.uop.ops import Ops
+from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.patches.cache import schedules
 from tinygrad_llm.patches.search import tuner
-from tinygrad_llm.patches.search.measure import PREPARE, memory_of
-from tinygrad_llm.patches.search.candidates import COLD
+from tinygrad_llm.patches.search.measure import PREPARE
 from tinygrad_llm.patches.search.sandbox import Failed, Sandbox
 from tinygrad_llm.patches.search.space import NotScheduled
 from tinygrad_llm.target.bandwidth import ReadBandwidth, copy_bandwidth
-from tinygrad_llm.target.programs import Reads
-if TYPE_CHECKING: from tinygrad_llm.kernels import Step
+from tinygrad_llm.target.programs import Reads, Rows
 
 SMALL = 0.004       # of a step's time: a kernel below is not searched
 SURVEY = 5          # rounds of timing before
@@ -41,29 +39,37 @@ class Row:
   @property
   def gain(self) -> float: return self.before / self.after if self.after else 1.0
 
-def rows_of(step: Step, device: str) -> list[Row]:
-  """The kernels of a scheduled step, those that are alike once; stages that run beside each other are one each."""
-  caches, found = {cache.uop.base for cache in step.caches}, dict[str, Row]()
-  for call in step.linear.src:
+def rows_of(linear: UOp, variables: Mapping[str, int], weights: Mapping[UOp, Rows], caches: Sequence[Tensor],
+            device: str) -> list[Row]:
+  """
+  The kernels of a scheduled step, those that are alike once; stages that run beside each other are one each. The first
+  four: as kernels.decode_step has them.
+  """
+  kv, found = {cache.uop.base for cache in caches}, dict[str, Row]()
+  for call in linear.src:
     if (ast := call.src[0]).op is not Ops.SINK: continue
-    reads = Reads.of(call, step.weights, caches)
+    reads = Reads.of(call, weights, kv)
     stages = [s for s in ast.src if s.op is Ops.SINK]
     for stage in stages if ast.arg.name == tuner.BESIDE else [] if stages else [ast]:
-      variables = {v.expr: step.variables.get(v.expr, int(v.vmax)) for v in stage.variables()}
-      kernel = tuner.Kernel(stage, device, variables, reads.role)
+      own = {v.expr: variables.get(v.expr, int(v.vmax)) for v in stage.variables()}
+      kernel = tuner.Kernel(stage, device, own, reads.role)
       row = found.setdefault(kernel.key, Row(kernel, "+".join(reads.types), 0))
       found[kernel.key] = replace(row, count=row.count + 1)
   return list(found.values())
 
 class Tuning:
   """
-  A search over a step. told: called with the rows so far, the place of the one at work (None: the survey) and a line
-  about it, whenever there is news. bandwidth: GB/s of the machine, measured.
+  A search over a step, as rows_of has it.
+
+  seconds: of all of it. again: what is known already is searched, too. told: called with the rows so far, the place of
+  the one at work (None: the survey) and a line about it, whenever there is news. bandwidth: GB/s of the machine,
+  measured.
   """
-  def __init__(self, step: Step, seconds: float, again: bool = False,
+  def __init__(self, linear: UOp, variables: Mapping[str, int], weights: Mapping[UOp, Rows], caches: Sequence[Tensor],
+               seconds: float, again: bool = False,
                told: Callable[[list[Row], int | None, str], None] = lambda rows, at, line: None):
     self.device, self.told, self.again = Device.DEFAULT, told, again
-    self.rows, self.seconds, self.bandwidth = rows_of(step, Device.DEFAULT), seconds, 0.0
+    self.rows, self.seconds, self.bandwidth = rows_of(linear, variables, weights, caches, Device.DEFAULT), seconds, 0.0
 
   def run(self) -> None:
     """Ctrl-C ends it; what was found until then is kept, and in `rows`."""
@@ -132,10 +138,11 @@ def export(path: pathlib.Path) -> int:
 
 def take(path: pathlib.Path) -> tuple[int, int]:
   """Reads what export() wrote, by whoever, into this user's store; how many, and how many are for this device."""
-  def fail(why: str) -> InputError: return InputError(f"--import {path}: {why}; give a file that tune --export wrote")
+  def fail(why: str) -> InputError: return InputError(f"--import {path}: {why}; give what tune --export wrote")
   try: data = json.loads(path.read_text(encoding="utf-8"))
   except (ValueError, RecursionError) as e: raise fail(f"it is no JSON ({e})") from e
-  if not isinstance(data, dict) or not isinstance(rows := data.get("schedules"), list): raise fail("it has no schedules")
+  rows = data.get("schedules") if isinstance(data, dict) else None
+  if not isinstance(rows, list): raise fail("it has no schedules")
   entries = list(_entries(rows, fail))
   device = schedules.device_of(Device.DEFAULT, Device[Device.DEFAULT].renderer)
   for entry in entries: schedules.put(entry)
