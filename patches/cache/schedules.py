@@ -52,16 +52,15 @@ def from_json(rows: Any) -> Opts:
 # *** what a kernel is
 
 def _hash(ast: UOp, sizes: bool) -> str:
-  places, digest = dict[UOp, int](), hashlib.sha256()
+  """Of its nodes' contents, so that two sizes that happen to be one number make no other kernel."""
+  known = dict[UOp, bytes]()
   for u in ast.toposort():
-    places[u] = len(places)
     arg = u.arg
     if u.op is Ops.SINK: arg = None  # its name, and what was asked of it
     elif u.op is Ops.PARAM: arg = (arg.slot, arg.name, arg.addrspace, arg.vmin_vmax if sizes else None)
     elif u.op is Ops.CONST and not sizes and isinstance(arg, int) and not isinstance(arg, bool): arg = None
-    if not sizes and u.op is Ops.PARAM: arg = arg[:3]
-    digest.update(repr((u.op, u.dtype, arg, [places[s] for s in u.src])).encode())
-  return digest.hexdigest()[:24]
+    known[u] = hashlib.sha256(repr((u.op, u.dtype, arg)).encode() + b"".join(known[s] for s in u.src)).digest()
+  return known[ast].hex()[:24]
 
 def key_of(ast: UOp) -> str:
   """Of a kernel as it is scheduled, wherever its arguments are and however its loops are to run."""

@@ -7,7 +7,7 @@ from tinygrad_llm.patches.search.sandbox import Failed, Process, Sandbox
 from tinygrad_llm.patches.search.space import Opts
 
 LOWER, COMPILE = 60.0, 60.0  # seconds that one may take
-SLOW, FIRST = 3.0, 20.0      # times the best that is timed exactly; seconds of a first launch, its data made before
+SLOW, FIRST = 3.0, 5.0       # times the best that is timed exactly; seconds of first launches, their data made before
 PREPARE = 120.0              # seconds for data, and for the unoptimised kernel on it
 ROUNDS, TURNS = 5, 15        # of timing, of the comparison at the end
 
@@ -52,7 +52,7 @@ class OnDevice:
     self.running(opts)
     try:
       self._add(opts)
-      limit = FIRST + 20 * ROUNDS * (best if best < math.inf else 1.0)
+      limit = FIRST + 40 * ROUNDS * (best if best < math.inf else 1.0)
       times, = self._ask("time", [opts], ROUNDS, SLOW * best, seconds=limit)
       self._done(opts, seconds := min(times))  # what disturbs a round only makes it longer
       return seconds

@@ -1,0 +1,133 @@
+"""The store of schedules: what an entry says, when it holds, what a file from elsewhere may say."""
+import dataclasses
+import json
+
+import pytest
+import search_kernel
+from tinygrad import Device
+from tinygrad.codegen.opt import Opt, OptOps
+from tinygrad_llm import patches
+from tinygrad_llm.patches.cache import disk_cache, schedules
+from tinygrad_llm.patches.cache.schedules import Entry
+from tinygrad_llm.patches.opts import ScheduleOps
+
+OPTS = (Opt(OptOps.UPCAST, 0, 4), Opt(OptOps.TC, 0, (-1, 2, 1)), Opt(OptOps.NOLOCALS), Opt(ScheduleOps.PREFETCH, None, 0))
+
+@pytest.fixture(autouse=True)
+def own_store(monkeypatch, tmp_path):
+  monkeypatch.setattr(schedules.STORE, "name", f"schedules-{tmp_path.name}")
+  schedules.lookup.cache_clear()
+  schedules.stamp.cache_clear()
+  yield
+  schedules.lookup.cache_clear()
+  schedules.stamp.cache_clear()
+
+def entry(kernel, **changed) -> Entry:
+  ren = Device[kernel.device].renderer
+  made = Entry(kernel.key, schedules.family_of(kernel.ast), schedules.sizes_of(kernel.ast), "w x",
+               schedules.device_of(kernel.device, ren), schedules.versions(["lanes", "ordered_loads"]), OPTS, 0.9, 12.5,
+               "2026-11-23")
+  return dataclasses.replace(made, **changed)
+
+def found(kernel): return schedules.lookup(kernel.key, kernel.device, Device[kernel.device].renderer)
+
+def test_opts_are_json_and_back():
+  rows = json.loads(json.dumps(schedules.to_json(OPTS)))
+  assert schedules.from_json(rows) == OPTS
+
+@pytest.mark.parametrize("rows", [
+  None, {}, "UPCAST", [["UPCAST", 0]], [["UPCAST", 0, 4, 4]], [["EXEC", 0, 4]], [[1, 0, 4]], [["UPCAST", "0", 4]],
+  [["UPCAST", 0, "4"]], [["UPCAST", 0, 4.5]], [["UPCAST", True, 4]], [["UPCAST", 0, [1, 2, 3]]], [["TC", 0, [1, 2]]],
+  [["TC", 0, [1, 2, "3"]]], [["UPCAST", 0, 1 << 40]], [["UPCAST", 0, {"a": 1}]], [["UPCAST", 0, 2]] * 65,
+  [["__class__", 0, 2]], [["UPCAST", -(1 << 30), 2]]])
+def test_what_is_no_schedule(rows):
+  with pytest.raises(ValueError, match="no action"): schedules.from_json(rows)
+
+def test_an_entry_is_found_again():
+  kernel = search_kernel.product()
+  assert found(kernel) is None
+  schedules.put(made := entry(kernel))
+  assert found(kernel) == made
+  assert [*schedules.entries()] == [made]
+  assert found(search_kernel.product(rows=128)) is None
+  assert found(search_kernel.product(dtype="float")) is None
+
+def test_a_kernel_is_its_structure_not_its_name():
+  kernel = search_kernel.product()
+  named = dataclasses.replace(kernel.ast.arg, name="another", beam=2)
+  assert schedules.key_of(kernel.ast.replace(arg=named)) == kernel.key == search_kernel.product().key
+  assert kernel.key != search_kernel.product(columns=256).key
+  assert schedules.family_of(kernel.ast) == schedules.family_of(search_kernel.product(columns=256).ast)
+  assert schedules.family_of(kernel.ast) != schedules.family_of(search_kernel.product(dtype="float").ast)
+
+@pytest.mark.parametrize(("field", "value"), [
+  ("tinygrad", "0.13.0"), ("patches", {"lanes": "0" * 12}), ("patches", {"no such patch": "0" * 12})])
+def test_what_is_found_with_other_code_does_not_hold(field, value):
+  kernel = search_kernel.product()
+  schedules.put(entry(kernel, **{field: value}))
+  assert found(kernel) is None
+
+@pytest.mark.parametrize("field", ["model", "threads", "arch", "driver"])
+def test_what_is_found_on_another_device_does_not_hold(field):
+  kernel = search_kernel.product()
+  device = schedules.device_of(kernel.device, Device[kernel.device].renderer)
+  schedules.put(entry(kernel, device={**device, field: "another"}))
+  assert found(kernel) is None
+
+def test_an_imported_one_holds_with_another_driver():
+  kernel = search_kernel.product()
+  device = {**schedules.device_of(kernel.device, Device[kernel.device].renderer), "driver": "another"}
+  schedules.put(entry(kernel, device=device, extra={"imported": True}))
+  assert found(kernel) is not None
+
+def test_the_nearest_of_a_family_come_first():
+  for rows, amount in ((64, 2), (512, 4), (16, 8)):
+    schedules.put(entry(search_kernel.product(rows=rows), opts=(Opt(OptOps.UPCAST, 0, amount),)))
+  schedules.put(entry(search_kernel.product(dtype="float"), opts=(Opt(OptOps.UPCAST, 0, 16),)))
+  kernel = search_kernel.product(rows=256)
+  near = schedules.nearest(kernel.ast, schedules.device_of(kernel.device, Device[kernel.device].renderer))
+  assert [opts[0].arg for opts in near] == [4, 2, 8]
+
+@pytest.mark.parametrize("changed", [
+  {"opts": [["EXEC", 0, 1]]}, {"ratio": float("nan")}, {"ratio": "1"}, {"us": -1}, {"version": 2}, {"sizes": ["a"]},
+  {"patches": {"lanes": 1}}, {"device": None}, {"unknown": 1}])
+def test_what_is_no_entry(changed):
+  row = {**entry(search_kernel.product()).json(), **changed}
+  with pytest.raises(ValueError): Entry.of(row)  # noqa: PT011  # whatever it says
+
+def test_an_entry_is_json_and_back():
+  made = entry(search_kernel.product())
+  assert Entry.of(json.loads(json.dumps(made.json()))) == made
+
+def test_a_docstring_is_no_other_code(tmp_path, monkeypatch):
+  """Nor is a comment; a number is."""
+  import importlib.util
+  def version(source: str) -> str:
+    (path := tmp_path / f"m{len(list(tmp_path.iterdir()))}.py").write_text(source)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return schedules._code(module)
+  code = '"""A."""\nX = 1  # one\ndef f():\n  """B."""\n  return X\n'
+  assert version(code) == version(code.replace("A.", "C.").replace("B.", "D.").replace("# one", "# two"))
+  assert version(code) != version(code.replace("X = 1", "X = 2"))
+
+def test_every_patch_has_a_version():
+  assert schedules._versions().keys() == set(patches.enabled())
+  assert all(len(v) == 12 for v in schedules._versions().values())
+
+def test_a_step_depends_on_what_was_found():
+  """Captures and what is made ahead are others then; programs depend on their own kernels' schedules alone."""
+  kernel = search_kernel.product()
+  before, step = disk_cache.surroundings(), disk_cache.surroundings_of_step()
+  assert step == disk_cache.surroundings_of_step()
+  schedules.put(entry(kernel))
+  assert disk_cache.surroundings() == before
+  assert disk_cache.surroundings_of_step() != step
+
+def test_shipped_files_are_valid():
+  for path in schedules.FILES.glob("*.json"):
+    rows = json.loads(path.read_text())["schedules"]
+    assert rows
+    for row in rows: Entry.of(row)
+  assert len(schedules.shipped()) == sum(len(json.loads(p.read_text())["schedules"]) for p in schedules.FILES.glob("*.json"))

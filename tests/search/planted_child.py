@@ -1,0 +1,52 @@
+"""
+A child of a sandbox some of whose candidates go wrong: `python planted_child.py FAULT PARENT`.
+
+Of four candidates one does, by its Opts. What is planted is in the code that is compiled and run (hang, segfault,
+wrong), or happens while it is compiled (memory, killed, slow).
+"""
+from __future__ import annotations
+import hashlib
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+FAULTS = ("hang", "segfault", "wrong", "memory", "killed", "slow")
+PLANTED = {
+  "hang": {"CPU": "for (volatile int hang_ = 0;;) hang_++;", "CL": "for (volatile int hang_ = 0;;) hang_++;"},
+  "segfault": {"CPU": "*(volatile int*)8 = 1;", "CL": "*(volatile __global int*)8 = 1;"},
+  "wrong": {"CPU": "return;", "CL": "return;"}}  # much faster than what is right
+
+def is_planted(opts: Any) -> bool:
+  return bool(opts) and hashlib.sha256(repr([(o.op.name, o.axis, o.arg) for o in opts]).encode()).digest()[0] % 4 == 0
+
+def with_fault(source: str, text: str) -> str:
+  """At the beginning of the last function, which is the kernel."""
+  at = source.index("{", source.rindex("void "))
+  return source[:at + 1] + text + source[at + 1:]
+
+def main() -> None:
+  fault = sys.argv.pop(1)
+  from tinygrad_llm.patches.search import candidates, child
+  class Planted(candidates.Candidates):
+    def compile(self, opts: Any) -> bytes:
+      if not is_planted(opts): return super().compile(opts)
+      held = []
+      if fault == "memory":
+        while True: held.append(np.empty(1 << 28, np.uint8))
+      if fault == "killed": os.kill(os.getpid(), signal.SIGKILL)
+      if fault == "slow": time.sleep(3600)
+      render, device = self.ren.render, self.device.split(":")[0]
+      self.ren.render = lambda uops: with_fault(render(uops), PLANTED[fault][device])
+      try: return super().compile(opts)
+      finally: del self.ren.render
+  class Child(child.Child):
+    def kernel(self, memory: int, *args: Any) -> None:
+      super().kernel(memory, *args)
+      self.candidates.__class__ = Planted
+  child.main(Child)
+
+if __name__ == "__main__": main()
