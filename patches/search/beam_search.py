@@ -15,7 +15,7 @@ from __future__ import annotations
 import atexit, dataclasses, functools, os, sys
 from collections.abc import Callable
 from tinygrad import codegen
-from tinygrad.helpers import DEBUG, IGNORE_BEAM_CACHE, PARALLEL
+from tinygrad.helpers import DEBUG, IGNORE_BEAM_CACHE, PARALLEL, Context
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import KernelInfo, Ops, UOp
 from tinygrad_llm.patches import is_on
@@ -67,7 +67,8 @@ def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
   free = ast.replace(arg=dataclasses.replace(info, beam=0))
   if ren.target.device not in COMPILE_ONLY and info.opts_to_apply is None:
     stages = free.src if info.name == BESIDE else () if any(s.op is Ops.SINK for s in free.src) else (free,)
-    for stage in stages: find(stage, ren, info.beam)
+    with Context(ALLOW_DEVICE_USAGE=1):
+      for stage in stages: find(stage, ren, info.beam)
   return _full_rewrite_to_sink(free, ren, optimize)
 
 def install() -> None:

@@ -1,0 +1,110 @@
+"""The search itself, on answers that are given to it: what it asks, what wins, and that the same answers win again."""
+import hashlib
+import json
+import math
+import pathlib
+
+import pytest
+import search_kernel
+from tinygrad import Device
+from tinygrad.codegen.opt import OptOps
+from tinygrad_llm.patches.cache import schedules
+from tinygrad_llm.patches.search import beam, tuner
+from tinygrad_llm.patches.search.beam import Before, Search
+from tinygrad_llm.patches.search.space import space
+
+class Answers:
+  """A Measure: an estimate and a time from the Opts alone. faster: what is added up of each unrolled step, and so on."""
+  def __init__(self, seed: int = 0, budget: int = 10**9, wrong=lambda opts: False, dead=lambda opts: False):
+    self.seed, self.budget, self.wrong, self.dead = seed, budget, wrong, dead
+    self.asked: list = []
+    self.compiled: list = []
+
+  def number(self, opts) -> float:
+    text = json.dumps([self.seed, None if opts is None else schedules.to_json(opts)])
+    return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) / 2**32
+
+  def seconds(self, opts) -> float:
+    more = sum(math.log2(o.arg) for o in opts or () if o.op is OptOps.UPCAST and o.arg)
+    return 1e-4 * (1.0 if opts is None else 1.1 - 0.1 * min(more, 4) + 0.05 * self.number(opts))
+
+  def estimate(self, many):
+    self.asked += many
+    return [("it is too large" if self.dead(o) and self.number(o) < 0.1 else (self.seconds(o) * 1e6, str(self.number(o))))
+            for o in many]
+
+  def time(self, many, best):
+    self.compiled += many
+    return ["it died" if self.dead(o) else self.seconds(o) * (0.1 if self.wrong(o) else 1) for o in many]
+
+  def compare(self, many): return [[self.seconds(o) * (0.1 if self.wrong(o) else 1)] * 5 for o in many]
+  def check(self, opts): return "wrong numbers" if self.wrong(opts) else None
+  def over(self): return len(self.compiled) >= self.budget
+
+def run(measure, **how):
+  kernel = search_kernel.product()
+  found = space(kernel.ast, Device[kernel.device].renderer)
+  return Search(found, tuner.present(found), [], measure, **how).run()
+
+def test_it_finds_what_is_faster():
+  result = run(Answers())
+  assert result.complete
+  assert result.opts is not None
+  assert result.ratio < beam.CLEAR
+  assert result.after == pytest.approx(result.before * result.ratio)
+  assert result.timed > 5
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_same_answers_win_again(seed): assert run(Answers(seed)) == run(Answers(seed))
+
+def test_what_is_no_faster_does_not_win():
+  class Same(Answers):
+    def seconds(self, opts): return 1e-4 * (1 + 0.005 * self.number(opts))
+  result = run(Same())
+  assert (result.opts, result.ratio) == (None, 1.0)
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_wrong_does_not_win(seed):
+  """However fast, and nothing is searched around it."""
+  answers = Answers(seed, wrong=lambda o: o is not None and answers.number(o) < 0.2)
+  result = run(answers)
+  assert result.opts is not None
+  assert not answers.wrong(result.opts)
+  assert "wrong numbers" in result.refused.values()
+
+def test_what_dies_is_remembered():
+  answers = Answers(dead=lambda o: o is not None and answers.number(o) < 0.5)
+  result = run(answers)
+  assert not answers.dead(result.opts)
+  assert {"it died", "it is too large"} <= set(result.refused.values())
+  assert not set(result.refused) & {result.opts, Before}
+
+def test_a_kernel_that_does_not_run_at_all():
+  result = run(Answers(dead=lambda o: True))
+  assert math.isnan(result.before)
+  assert result.opts is None
+
+def test_it_stops_at_its_budget():
+  answers = Answers(budget=3)
+  assert not run(answers).complete
+  assert len(answers.compiled) < 20
+
+def test_it_stops_at_what_is_enough():
+  answers = Answers()
+  result = run(answers, enough=1.0)
+  assert result.complete
+  assert len(answers.compiled) <= 2  # the present schedule, and the heuristic's Opts, which are the same code elsewhere
+
+RECORDED = pathlib.Path(__file__).parents[1] / "data" / "search.json"
+
+class Recorded:
+  """Answers that were recorded on a machine (tests/tools/record_search.py)."""
+  def __init__(self, record):
+    self.record = {kind: {json.dumps(opts): answer for opts, answer in rows} for kind, rows in record.items()}
+
+  def answer(self, kind, opts): return self.record[kind][json.dumps(None if opts is None else schedules.to_json(opts))]
+  def estimate(self, many): return [a if isinstance(a := self.answer("estimate", o), str) else tuple(a) for o in many]
+  def time(self, many, best): return [self.answer("time", o) for o in many]
+  def compare(self, many): return [self.answer("compare", o) for o in many]
+  def check(self, opts): return self.answer("check", opts)
+  def over(self): return False
