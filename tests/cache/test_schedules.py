@@ -11,7 +11,8 @@ from tinygrad_llm.patches.cache import disk_cache, schedules
 from tinygrad_llm.patches.cache.schedules import Entry
 from tinygrad_llm.patches.opts import ScheduleOps
 
-OPTS = (Opt(OptOps.UPCAST, 0, 4), Opt(OptOps.TC, 0, (-1, 2, 1)), Opt(OptOps.NOLOCALS), Opt(ScheduleOps.PREFETCH, None, 0))
+OPTS = (Opt(OptOps.UPCAST, 0, 4), Opt(OptOps.TC, 0, (-1, 2, 1)), Opt(OptOps.NOLOCALS),
+        Opt(ScheduleOps.PREFETCH, None, 0))
 
 @pytest.fixture(autouse=True)
 def own_store(monkeypatch, tmp_path):
@@ -126,8 +127,6 @@ def test_a_step_depends_on_what_was_found():
   assert disk_cache.surroundings_of_step() != step
 
 def test_shipped_files_are_valid():
-  for path in schedules.FILES.glob("*.json"):
-    rows = json.loads(path.read_text())["schedules"]
-    assert rows
-    for row in rows: Entry.of(row)
-  assert len(schedules.shipped()) == sum(len(json.loads(p.read_text())["schedules"]) for p in schedules.FILES.glob("*.json"))
+  rows = [row for path in schedules.FILES.glob("*.json") for row in json.loads(path.read_text())["schedules"]]
+  for row in rows: Entry.of(row)
+  assert len(schedules.shipped()) == len(rows) > 0

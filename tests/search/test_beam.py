@@ -14,7 +14,7 @@ from tinygrad_llm.patches.search.beam import Before, Search
 from tinygrad_llm.patches.search.space import space
 
 class Answers:
-  """A Measure: an estimate and a time from the Opts alone. faster: what is added up of each unrolled step, and so on."""
+  """A Measure: an estimate and a time from the Opts alone, less the more outputs a thread has. wrong, dead: of which."""
   def __init__(self, seed: int = 0, budget: int = 10**9, wrong=lambda opts: False, dead=lambda opts: False):
     self.seed, self.budget, self.wrong, self.dead = seed, budget, wrong, dead
     self.asked: list = []
@@ -30,8 +30,8 @@ class Answers:
 
   def estimate(self, many):
     self.asked += many
-    return [("it is too large" if self.dead(o) and self.number(o) < 0.1 else (self.seconds(o) * 1e6, str(self.number(o))))
-            for o in many]
+    def answer(o): return self.seconds(o) * 1e6, str(self.number(o))
+    return ["it is too large" if self.dead(o) and self.number(o) < 0.1 else answer(o) for o in many]
 
   def time(self, many, best):
     self.compiled += many

@@ -48,7 +48,7 @@ def test_a_process_that_dies_is_another_next_time(process):
   first = process._process
   os.kill(first.pid, signal.SIGKILL)
   with pytest.raises(Failed, match="died"):
-    for _ in range(2): process.ask("lower", None, seconds=60)  # the first may still be written to a pipe that nobody reads
+    for _ in range(2): process.ask("lower", None, seconds=60)  # the first may yet be written to a pipe that none reads
   assert process.ask("lower", None, seconds=60)
   assert process._process is not first
 

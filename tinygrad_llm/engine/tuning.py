@@ -76,7 +76,7 @@ class Tuning:
     begun = time.monotonic()
     self.bandwidth = _bandwidth(self.device)
     with Sandbox(max(1, PARALLEL.value)) as sandbox:
-      self._survey(sandbox)
+      self.survey(sandbox)
       self.rows.sort(key=lambda row: -row.count * row.before)
       total = sum(row.count * row.before for row in self.rows)
       worth = [i for i, row in enumerate(self.rows) if row.count * row.before >= SMALL * total and not row.state]
@@ -89,7 +89,8 @@ class Tuning:
         if not row.state: self.rows[i] = replace(row, state="too short to matter")
     self.told(self.rows, None, "done")
 
-  def _survey(self, sandbox: Sandbox) -> None:
+  def survey(self, sandbox: Sandbox) -> None:
+    """Times all kernels as they are scheduled now."""
     for i, row in enumerate(self.rows):
       self.told(self.rows, None, f"timing {row.kernel.name}")
       try:

@@ -1,0 +1,153 @@
+"""
+Searches of a decode step's longest kernels: ours beside tinygrad's BEAM=2 and 4, and all that is near the heuristic's.
+
+  python bench/beam.py [-m MODEL] [--kernels N] [--seconds S] [--population N] [--out FILE]          make beam
+
+For each kernel: how many candidates each search compiled, how long it took, and what its winner takes, cold and in
+turns with the heuristic's. tinygrad's search has the same rules on graphs and vectors, its own actions, from nothing.
+--population times every schedule that is one or two steps from the heuristic's for the first N kernels: what a search
+could have found. The table is on stdout, all of it in bench/results/beam-DATE.json.
+"""
+from __future__ import annotations
+import pathlib
+import sys
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import argparse, json, math, os, time
+from typing import Any
+from bench.machine import machine, now, result_file, versions
+from bench.models import model
+from tinygrad_llm.command import Parser, guarded
+from tinygrad_llm.errors import InputError
+
+TURNS = 15
+
+def stock(kernel: Any, amount: int) -> tuple[tuple[Any, ...]|None, int, float]:
+  """What tinygrad's beam search finds, how many candidates it compiles, and its seconds."""
+  from tinygrad import Device
+  from tinygrad.codegen.opt import search
+  from tinygrad.codegen.opt.postrange import args_from_ast
+  from tinygrad_llm.patches.search.space import Loops, space
+  if not isinstance(found := space(kernel.ast, Device[kernel.device].renderer), Loops): return None, 0, 0.0
+  counted, actions = [0], search.get_kernel_actions
+  def count(*args: Any, **kwargs: Any) -> Any:
+    made = actions(*args, **kwargs)
+    counted[0] += len(made)
+    return made
+  search.get_kernel_actions = count
+  begun = time.perf_counter()
+  try:
+    buffers, _ = args_from_ast(found.ast, kernel.device)
+    k = search.beam_search(found.start(), buffers, kernel.variables, amount, disable_cache=True)
+  finally: search.get_kernel_actions = actions
+  return tuple(k.applied_opts), counted[0], time.perf_counter() - begun
+
+def ours(kernel: Any, sandbox: Any, seconds: float) -> tuple[Any, int, float]:
+  from tinygrad_llm.patches.search import tuner
+  begun = time.perf_counter()
+  result = tuner.search(kernel, sandbox, seconds, again=True)
+  entry = tuner.known_for(kernel)
+  return result, entry.extra["compiled"] if entry else 0, time.perf_counter() - begun
+
+def in_turns(sandbox: Any, kernel: Any, many: list[Any]) -> list[float]:
+  """Seconds of each, cold; NaN: it does not run, or is wrong."""
+  from tinygrad_llm.patches.search import measure, tuner
+  from tinygrad_llm.patches.search.beam import quartile
+  tuner.begin(kernel, sandbox)
+  ask = measure.OnDevice(sandbox, math.inf, {}, lambda opts: None, lambda opts, what: None)
+  right = [opts for opts in dict.fromkeys(many) if ask.check(opts) is None]
+  found = dict(zip(right, ask.compare(right)))
+  return [quartile(found[opts]) if found.get(opts) else math.nan for opts in many]
+
+def population(sandbox: Any, kernel: Any, most: int) -> list[tuple[Any, float, float]]:
+  """(Opts, the cost model's us, us) of schedules one and two steps from the heuristic's, those of the same code once."""
+  from tinygrad import Device
+  from tinygrad_llm.patches.search import measure, tuner
+  from tinygrad_llm.patches.search.space import space
+  found = space(kernel.ast, Device[kernel.device].renderer)
+  near = [found.steps(tuner.present(found))]
+  for _ in range(2): near = list(dict.fromkeys([*near, *(n for s in near for n in found.neighbours(s))]))[:4 * most]
+  opts = list(dict.fromkeys(o for s in near if (o := found.opts(s)) is not None))
+  tuner.begin(kernel, sandbox)
+  ask = measure.OnDevice(sandbox, math.inf, {}, lambda opts: None, lambda opts, what: None)
+  codes, kept = set[str](), dict[Any, float]()
+  for o, answer in zip(opts, ask.estimate(opts)):
+    if not isinstance(answer, str) and answer[1] not in codes and len(kept) < most:
+      codes.add(answer[1])
+      kept[o] = answer[0]
+  times = ask.time(list(kept), math.inf)
+  best = min(t for t in times if not isinstance(t, str))
+  few = sorted((o for o, t in zip(kept, times) if not isinstance(t, str) and t < 1.15 * best),
+               key=lambda o: times[list(kept).index(o)])[:8]
+  exact = dict(zip(few, in_turns(sandbox, kernel, few)))
+  return [(o, us, exact.get(o, t) * 1e6) for (o, us), t in zip(kept.items(), times) if not isinstance(t, str)]
+
+def measure_kernel(row: Any, sandbox: Any, seconds: float, most: int) -> dict[str, Any]:
+  from tinygrad_llm.patches.cache.schedules import to_json
+  kernel = row.kernel
+  result, compiled, took = ours(kernel, sandbox, seconds)
+  searches = {"ours": (result.opts, compiled, took)} | {f"BEAM={n}": stock(kernel, n) for n in (2, 4)}
+  times = in_turns(sandbox, kernel, [None, *(opts for opts, _, _ in searches.values())])
+  found: dict[str, Any] = {"kernel": kernel.name, "types": row.types, "count": row.count, "bytes": row.nbytes,
+                           "heuristic_us": times[0] * 1e6, "searches": {}}
+  for (name, (opts, number, spent)), t in zip(searches.items(), times[1:]):
+    found["searches"][name] = {"compiled": number, "seconds": round(spent, 1), "us": None if math.isnan(t) else t * 1e6,
+                               "opts": None if opts is None else to_json(opts)}
+  if most:
+    found["population"] = [{"opts": to_json(opts), "estimate_us": estimate, "us": us}
+                           for opts, estimate, us in population(sandbox, kernel, most)]
+  return found
+
+def table(rows: list[dict[str, Any]]) -> str:
+  names = ["ours", "BEAM=2", "BEAM=4"]
+  lines = [("kernel", "heuristic us", *(f"{name}: us" for name in names), *(f"{name}: compiled, s" for name in names),
+            "best of all near")]
+  for row in rows:
+    found = [row["searches"][name] for name in names]
+    near = [p["us"] for p in row.get("population", [])]
+    lines.append((f"{row['kernel']} {row['types']}", f"{row['heuristic_us']:.1f}",
+                  *("-" if s["us"] is None else f"{s['us']:.1f}" for s in found),
+                  *(f"{s['compiled']}, {s['seconds']:.0f}" for s in found),
+                  f"{min(near):.1f} of {len(near)}" if near else "-"))
+  widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+  return "\n".join("  ".join(c.ljust(w) if not i else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths)))
+                   for line in lines)
+
+def _main() -> None:
+  parser = Parser(prog="python bench/beam.py", description="Searches of kernels' schedules, ours beside tinygrad's.")
+  add = parser.add_argument
+  add("-m", "--model", action="append", help="path of a .gguf file (default: 1B shapes in Q4_K_M and Q6_K, 2 layers)")
+  add("--kernels", type=int, default=3, help="of a model, those that take longest (default 3)")
+  add("--seconds", type=float, default=60, help="of our search of a kernel, at most (default 60)")
+  add("--population", type=int, default=0, metavar="N", help="time N schedules near the heuristic's, too")
+  add("--out", type=pathlib.Path, help="JSON (default: bench/results/beam-DATE.json)")
+  args: argparse.Namespace = parser.parse_args()
+  if args.kernels < 1: raise InputError(f"--kernels {args.kernels}: give at least 1")
+  from tinygrad_llm.target.device import open_target
+  open_target(None)
+  from tinygrad_llm.engine.tuning import Tuning
+  from tinygrad_llm.kernels import decode_step
+  from tinygrad_llm.patches.search.sandbox import Sandbox
+  from tinygrad.helpers import PARALLEL
+  date, rows = now(), list[dict[str, Any]]()
+  models = args.model or [str(model("llama-1b", types, 2)) for types in ("Q4_K_M", "Q6_K")]
+  with Sandbox(max(1, PARALLEL.value)) as sandbox:
+    for path in models:
+      tuning = Tuning(*decode_step(path, depth=512), 0)
+      tuning.survey(sandbox)
+      longest = sorted(tuning.rows, key=lambda row: -row.count * row.before)[:args.kernels]
+      for row in longest:
+        print(f"{row.kernel.name} {row.types} ..", file=sys.stderr, flush=True)
+        rows.append({"model": pathlib.Path(path).name, **measure_kernel(row, sandbox, args.seconds, args.population)})
+  found = {"date": date, "machine": machine(), "versions": versions(), "kernels": rows}
+  path = args.out or result_file("beam", date)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text(json.dumps(found, indent=1) + "\n")
+  print(table(rows))
+  print(path)
+
+def main() -> None:
+  os.environ.setdefault("DEV", "CPU")
+  os.environ["BEAM"] = "0"
+  guarded(_main)
+
+if __name__ == "__main__": main()
