@@ -59,7 +59,7 @@ def in_turns(sandbox: Any, kernel: Any, many: list[Any]) -> list[float]:
   return [quartile(found[opts]) if found.get(opts) else math.nan for opts in many]
 
 def population(sandbox: Any, kernel: Any, most: int) -> list[tuple[Any, float, float]]:
-  """(Opts, the cost model's us, us) of schedules one and two steps from the heuristic's, those of the same code once."""
+  """(Opts, the cost model's us, us) of schedules one and two steps from the heuristic's, of equal code one."""
   from tinygrad import Device
   from tinygrad_llm.patches.search import measure, tuner
   from tinygrad_llm.patches.search.space import space

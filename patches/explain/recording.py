@@ -113,13 +113,14 @@ class Recorder:
       try: ret = function(*args, **kwargs)
       finally:
         self.frames.pop()
-        if self.frames: self.frames[-1].called = True
+        wrapped = bool(self.frames) and self.frames[-1].place is place  # else a patch of another place has called it
+        if wrapped: self.frames[-1].called = True
       if not frame.called and patch and below is not None: frame.below = self._ask(below, *args, **kwargs)
       if isinstance(ret, UOp) and ret.op is Ops.SINK and place.stage != SCHEDULER: self._lowered(frame, args[0], ret)
       elif isinstance(ret, Scheduler) and patch and ret is not frame.below:
         self.decided = patch, tuple(frame.below.applied_opts)
       elif patch and not _same(ret, frame.below): self.answered(ANSWER, place, patch, _name(function), frame.below, ret)
-      if self.frames: self.frames[-1].below = ret
+      if wrapped: self.frames[-1].below = ret
       return ret
     return self._reaching(place, linked)
 

@@ -61,7 +61,7 @@ SWITCHES = {
 }
 # kernels are the same without these: they are of the compiler's pace, of caches and of running
 KEEP = {name for name, module in zip(patches.PATCHES, patches.MODULES)
-        if module.split(".")[0] in ("lowering", "runtime", "cache")}
+        if module.split(".")[0] in ("lowering", "runtime", "cache", "search")}
 # that the suite does not see; whether they work is for tests/patches and tests/gpu
 UNSEEN = {
   "reciprocal": "another spelling of the same operation",

@@ -14,7 +14,7 @@ from tinygrad_llm.patches.search.beam import Before, Search
 from tinygrad_llm.patches.search.space import space
 
 class Answers:
-  """A Measure: an estimate and a time from the Opts alone, less the more outputs a thread has. wrong, dead: of which."""
+  """A Measure: estimates and times by the Opts alone, less the more outputs a thread has. wrong, dead: of which."""
   def __init__(self, seed: int = 0, budget: int = 10**9, wrong=lambda opts: False, dead=lambda opts: False):
     self.seed, self.budget, self.wrong, self.dead = seed, budget, wrong, dead
     self.asked: list = []
