@@ -81,7 +81,7 @@ pm_render_in_order = PatternMatcher([(UPat(Ops.LOAD, name="load"), render)])
 _apply_opt: Callable[..., Any]  # what it was before this patch
 
 def apply_opt(self: Scheduler, opt: Opt, append_opt: bool = True) -> Any:
-  """With the action PREFETCH: streams of software prefetches, as of hand-written kernels, at a distance of one's own."""
+  """With the action PREFETCH: a distance of its own for software prefetches, which hand-written kernels tune, too."""
   if opt.op is not ScheduleOps.PREFETCH: return _apply_opt(self, opt, append_opt)
   check(has_vectors(self.ren), "only vectors are loaded in order")
   check(isinstance(opt.arg, int) and 0 <= opt.arg <= FARTHEST, f"prefetch is of 0 to {FARTHEST} bytes")
