@@ -127,5 +127,6 @@ def on_gpu(part: Part, opts: tuple[Opt, ...] = ()) -> UOp|None:
   acc = partial.after(stored).index(n * (group * W) + at).reduce(n, arg=Ops.ADD)
   ends.append(gated(part.out(query(at // W), at % W), at < group * W).store(acc).end(i, u, me))
   sink = UOp.sink(*[e.end(*grid.values(), *([blocks] if group < G else [])) for e in ends],
-                  arg=KernelInfo(f"attention_{'_'.join(str(size(r)) for r in part.heads)}_{G}_{D}_{W}", applied_opts=opts))
+                  arg=KernelInfo(f"attention_{'_'.join(str(size(r)) for r in part.heads)}_{G}_{D}_{W}",
+                                 applied_opts=opts))
   return sink.substitute(grid, walk=True)

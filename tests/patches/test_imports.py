@@ -15,7 +15,8 @@ APP = {"": {"web", "terminal", "engine", "nn", "text", "files", "target"},
        "files": {"target"}, "target": set()}
 # of the patches: those that they use beside the modules that lie above all rooms
 PATCHES = {"lowering": {"cache"}, "schedule": {"rewrite", "vector", "gpu"}, "attention": {"rewrite", "vector"},
-           "runtime": {"cache"}, "rewrite": set(), "vector": set(), "gpu": set(), "cache": set(), "search": set(),
+           "runtime": {"cache"}, "rewrite": set(), "vector": set(), "gpu": set(), "cache": set(),
+           "search": {"schedule", "attention"},  # whose schedules it starts from and looks beside
            "explain": set()}
 
 def modules() -> dict[str, pathlib.Path]:

@@ -20,7 +20,7 @@ from tinygrad.codegen import to_program
 from tinygrad.engine.realize import compile_linear, run_linear
 from tinygrad.helpers import getenv
 from tinygrad.renderer import Renderer
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop.ops import UOp
 from tinygrad_llm.patches.attention import split_kv
 from tinygrad_llm.patches.attention.part import Part
 from tinygrad_llm.patches.opts import ScheduleOps
@@ -66,11 +66,11 @@ LEFT_OUT = {  # what the sizes do not allow
 
 @pytest.mark.parametrize("case", PRODUCTS, ids=KINDS)
 def test_what_is_known(case):
-  """All that the sizes allow, on every GPU; and no name is allowed nowhere."""
+  """All that the sizes allow, on every GPU."""
   found = states(case)
   assert len(found) >= len(TILES) // 2
   if (left_out := LEFT_OUT.get(" ".join(map(str, case)))) is not None: assert TILES.keys() - found.keys() == left_out
-  assert states(case, "Metal") == states(case, "OpenCL") == found
+  if case[0] == "F16": assert states(case, "Metal") == states(case, "OpenCL") == found
 
 @pytest.mark.parametrize("case", PRODUCTS, ids=KINDS)
 def test_known_schedules_are_reached(case):
@@ -96,36 +96,36 @@ def test_known_schedules_are_those_of_others():
     k = loops(kernel(case), gpu_renderers.RENDERERS["CUDA"])
     assert set(k.steps(Opt(OptOps[op], *at) for op, *at in written)) == set(k.steps(states(case)[names[peer]])), peer
 
-def spread(times: int) -> list[tuple[int, str, int]]:
-  """(case, name, 0 .. times - 1): each name so often, as evenly as can be over the cases that have it."""
-  found: list[tuple[int, str, int]] = []
+@functools.cache
+def spread() -> list[tuple[int, str]]:
+  """(case, name): each name once, of the small cases that have it; of F16 most, which takes a third of the time."""
+  found: list[tuple[int, str]] = []
   for name in TILES:
-    for turn in range(times):
-      having = [i for i, case in enumerate(PRODUCTS) if name in states(case)]
-      found.append((min(having, key=lambda i: ((i, name) in [row[:2] for row in found], [x for x, *_ in found].count(i))),
-                    name, turn))
+    having = {i: 1 if case[0] == "F16" else 3 for i, case in enumerate(PRODUCTS)
+              if case[1] < 2048 and name in states(case)}
+    found.append((min(having, key=lambda i: [x for x, _ in found].count(i) * having[i]), name))
   return found
 
 def test_known_schedules_are_rendered():
-  """Each in each language."""
-  assert {i for i, *_ in spread(len(LANGUAGES))} == set(range(len(PRODUCTS)))
-  for i, name, turn in spread(len(LANGUAGES)):
-    language = LANGUAGES[turn]
-    source = gpu_renderers.render(with_opts(kernel(PRODUCTS[i]), states(PRODUCTS[i])[name]), language)
-    if language == "Metal": assert metal.errors(source) == "", (KINDS[i], name)
-    else: assert ("__global__" if language == "CUDA" else "__kernel") in source
+  """For Metal; the other languages are compiled and executed below, where that is possible."""
+  assert {PRODUCTS[i][0] for i, _ in spread()} == {"Q4_K", "Q6_K", "Q8_0", "MXFP4", "F16"}
+  runs = {"CUDA": has_cuda_wheels(), "OpenCL": gpu_numbers.opencl() is not None}
+  for i, name in spread():
+    ast = with_opts(kernel(PRODUCTS[i]), states(PRODUCTS[i])[name])
+    assert metal.errors(gpu_renderers.render(ast, "Metal")) == "", (KINDS[i], name)
+    for language in ("CUDA", "OpenCL"): assert runs[language] or gpu_renderers.render(ast, language)
 
 @cuda
 def test_known_schedules_are_compiled():
   """No spilled registers."""
-  assert set(child.call(stacks, 4).value.values()) == {0}
+  assert child.call(stacks, spread()).value == dict.fromkeys(TILES, 0)
 
-def stacks(i: int) -> dict[str, int | None]:
+def stacks(names: list[tuple[int, str]]) -> dict[str, int | None]:
   """By name, bytes of stack for CUDA."""
   from tinygrad_llm.target.cuda import resources
   from tinygrad_llm.target.device import open_target
-  sources = {name: gpu_renderers.render(with_opts(kernel(PRODUCTS[i]), opts), "CUDA")
-             for name, opts in states(PRODUCTS[i]).items()}
+  asts = {name: with_opts(kernel(PRODUCTS[i]), states(PRODUCTS[i])[name]) for i, name in names}
+  sources = {name: gpu_renderers.render(ast, "CUDA") for name, ast in asts.items()}
   open_target("CUDA:sm_90")
   return {name: resources(Device.default.renderer.compiler.compile(source))[1] for name, source in sources.items()}
 
@@ -136,32 +136,32 @@ def opencl() -> dict[str, str]:
 
 def test_numbers_of_known_schedules(opencl):
   """Executed, against float64."""
-  names = [(i, name) for i, name, _ in spread(2)]
-  found = child.call(errors, names, **opencl).value
-  assert {(KINDS[i], name): error for (i, name), error in zip(names, found) if not error < gpu_numbers.MOST} == {}
+  found = zip(spread(), child.call(errors, spread(), **opencl).value)
+  assert {(KINDS[i], name): error for (i, name), error in found if not error < gpu_numbers.MOST} == {}
 
 def errors(names: list[tuple[int, str]]) -> list[float]:
   """Of schedules run by the default device: the largest error, of the results' root mean square."""
   made = {i: (y.linear_with_vars(), wanted) for i in {i for i, _ in names} for y, wanted in [product(*PRODUCTS[i])]}
-  return [gpu_numbers._error(computed(*linear, linear[0].src[-1].src[0], states(PRODUCTS[i])[name]), wanted)
+  return [gpu_numbers._error(computed(*linear, linear[0].src[-1].src[0], states(PRODUCTS[i])[name])[0], wanted)
           for i, name in names for linear, wanted in [made[i]]]
 
-def computed(linear: UOp, variables: dict[str, int], ast: UOp, opts: Opts) -> np.ndarray:
-  """What the last of some kernels computes, with the schedule of one of them given."""
+def computed(linear: UOp, variables: dict[str, int], ast: UOp, opts: Opts) -> tuple[np.ndarray, UOp]:
+  """What the last of some kernels computes, with the schedule of one of them given; and the program of that one."""
   out = linear.src[-1].src[1].buffer.ensure_allocated()
-  out.copyin(memoryview(bytearray(np.full(out.size, np.nan, np.float32))))
-  given = [call.replace(src=(with_opts(ast, opts), *call.src[1:])) if call.src[0] is ast else call for call in linear.src]
-  assert tuple(given) != linear.src
-  run_linear(compile_linear(linear.replace(src=tuple(given))), variables)
-  return np.frombuffer(out.as_memoryview(), np.float32)
+  out.copy_from(Tensor(np.full(out.size, np.nan, np.float32)).realize().uop.base.buffer)
+  given = tuple(call.replace(src=(with_opts(ast, opts), *call.src[1:])) if call.src[0] is ast else call
+                for call in linear.src)
+  assert given != linear.src
+  run_linear(made := compile_linear(linear.replace(src=given)), variables)
+  program = next(call.src[0] for call, old in zip(made.src, linear.src, strict=True) if old.src[0] is ast)
+  return np.frombuffer(out.as_memoryview(), np.float32), program
 
 def test_no_schedule_is_known_of_others():
   """Of kernels that are no product, on a CPU, and where loops have no constant length: nothing, and no error."""
   cpu, gpu = Device["CPU"].renderer, gpu_renderers.RENDERERS["CUDA"]
-  asts = [ast for _, ast in others()]
-  assert [known(loops(ast, gpu).start()) for ast in asts if isinstance(find_sum(loops(ast, gpu).start()), str)][0] == {}
-  assert [known(loops(ast, cpu).start()) for ast in asts] == [{}] * len(asts)
-  assert [known_attention(ast, gpu) for ast in asts] == [{}] * len(asts)
+  for name, ast in others():
+    assert known(loops(ast, cpu).start()) == known_attention(ast, gpu) == {}
+    assert (known(loops(ast, gpu).start()) == {}) == (name != "product"), name
 
 def test_tiles_are_exact(monkeypatch):
   """The environment overrides the heuristic's numbers, a tile has its own."""
@@ -182,7 +182,8 @@ START = Variable("start", 1, 4096)
 def others() -> list[tuple[str, UOp]]:
   half = [Tensor.empty(*shape, dtype=dtypes.half) for shape in ((12, 64), (64, 48))]
   return [("norm", last(Tensor.empty(3, 576).square().mean(-1).rsqrt())),
-          ("elementwise", last(Tensor.empty(6, 96) * Tensor.empty(96) + 1)), ("product of halves", last(half[0] @ half[1])),
+          ("elementwise", last(Tensor.empty(6, 96) * Tensor.empty(96) + 1)),
+          ("product of halves", last(half[0] @ half[1])),
           ("loop of no constant length", last(Tensor.empty(4096, 8)[:START.bind(77)].sum(0))),
           ("product", last((Tensor.empty(30, 90) * Tensor.empty(90)).sum(-1)))]
 
@@ -222,53 +223,44 @@ def test_a_loop_that_is_used_up():
 def test_actions_name_a_schedule():
   for op in ScheduleOps: assert re.search(r"^[a-z].*\(\w+/.*llama\.cpp", op.value), op
 
-# queries of a group: 16, and no power of two; keys and values that no cache holds
-GROUPED = (Case(1, 16, 64, 100, 4096), Case(2, 3, 128, 70, 2048, sink=True))
+GROUPED = Case(1, 8, 32, 100, 8192)  # 8 queries share keys and values that no cache holds
 
 def part(linear: UOp) -> UOp: return next(call.src[0] for call in linear.src if Part.of(call.src[0]) is not None)
 
-def attention_errors(listed: list[list[list]]) -> list[list[tuple[float, str]|None]]:
-  """Of GROUPED with schedules, (action, amount) each, on the default device: the error, and the source."""
-  ren, found = Device[Device.DEFAULT].renderer, []
-  for case in GROUPED:
-    linear, variables = Problem(case).tensor().linear_with_vars()
-    ast = part(linear)
-    made = [Attention(ast, ren).opts(Step(ScheduleOps[name], None, n) for name, n in steps) for steps in listed]
-    found.append([None if opts is None else (
-      attention.error(computed(linear, variables, ast, opts), case),
-      to_program(with_opts(ast, opts), ren).src[2].arg) for opts in made])
+def attention_errors(case: dict, listed: list[list[list]]) -> list[tuple[float, str]|None]:
+  """Of a case with schedules, (action, amount) each, on the default device: the error, and the source."""
+  (linear, variables), found = Problem(Case(**case)).tensor().linear_with_vars(), list[tuple[float, str]|None]()
+  k = Attention(ast := part(linear), Device[Device.DEFAULT].renderer)
+  for steps in listed:
+    opts = k.opts(Step(ScheduleOps[name], None, n) for name, n in steps)
+    if opts is None: found.append(None)
+    else:
+      values, program = computed(linear, variables, ast, opts)
+      found.append((attention.error(values, Case(**case)), program.src[2].arg))
   return found
 
-@functools.cache
-def on_cpu() -> dict[tuple[str, int], list]:
-  listed = [(op.name, n) for op in (ScheduleOps.POSITIONS, ScheduleOps.QUERIES, ScheduleOps.VECTORS, ScheduleOps.PREFETCH)
-            for n in (AMOUNTS[op] if op is not ScheduleOps.PREFETCH else AMOUNTS[op][:2])]
-  found = child.call(attention_errors, [[list(step)] for step in listed]).value
-  return {step: [case[i] for case in found] for i, step in enumerate(listed)}
-
 def test_attention_on_a_cpu():
-  """Every amount of every action is legal, its numbers are right, and most make another kernel."""
-  wrong = {step: row for step, row in on_cpu().items() if not all(case is not None and case[0] < 1e-5 for case in row)}
-  assert wrong == {}
-
-@pytest.mark.parametrize(("op", "least"), [("POSITIONS", 5), ("QUERIES", 5), ("VECTORS", 3), ("PREFETCH", 2)])
-def test_actions_of_attention_change_the_kernel(op, least):
-  """least: different kernels of 16 queries; half of more queries than there are vectors is as many."""
-  assert len({row[0][1] for (name, _), row in on_cpu().items() if name == op}) >= least
+  """What each action sets makes another kernel, and its numbers are right."""
+  amounts = {"POSITIONS": (16, 32), "QUERIES": (1, 2), "VECTORS": (4, 16), "PREFETCH": (0, 1024)}
+  listed = [[[name, n]] for name, row in amounts.items() for n in row]
+  found = child.call(attention_errors, GROUPED.__dict__, listed).value
+  assert [(steps, row and row[0]) for steps, row in zip(listed, found) if row is None or not row[0] < 1e-5] == []
+  for name, row in amounts.items():
+    assert set(row) <= set(AMOUNTS[ScheduleOps[name]])
+    assert len({made[1] for ((op, _),), made in zip(listed, found) if op == name}) == len(row), name
 
 def test_attention_on_opencl(opencl):
   """Blocks of few threads take fewer queries: 32 threads and 16 queries at a time gave infinity."""
-  listed = [[[op.name, n]] for op in (ScheduleOps.THREADS, ScheduleOps.LANES, ScheduleOps.QUERIES) for n in AMOUNTS[op]]
-  listed += [[[op.name, n] for op, n in amounts.items()] for amounts in ATTENTION.values()]
-  listed += [[["THREADS", 32], ["QUERIES", 32], ["LANES", lanes]] for lanes in (2, 16)]
-  for case in child.call(attention_errors, listed, **opencl).value:
-    assert [(steps, row[0]) for steps, row in zip(listed, case) if row is not None and not row[0] < 1e-5] == []
-    assert sum(row is not None for row in case) > len(listed) * 0.8
+  few = [[[op.name, n] for op, n in sets.items()] for sets in ATTENTION.values()]
+  many = [["THREADS", 32], ["QUERIES", 32]]
+  found = child.call(attention_errors, Case(1, 16, 64, 100).__dict__, [many, *few], **opencl).value
+  assert [row and row[0] for row in found if row is None or not row[0] < 1e-5] == []
+  assert len({row[1] for row in found}) == len(found)
 
 def test_known_attention():
   """Each is reached by steps to a neighbour, and rendered in each language; 16 queries a block are not one."""
   with mock.patch.multiple(split_kv, has_vectors=lambda ren: False, fits=lambda *_: True):
-    ast = part(Problem(GROUPED[0]).tensor().linear_with_vars()[0])
+    ast = part(Problem(Case(1, 16, 64, 100)).tensor().linear_with_vars()[0])
   for language in LANGUAGES:
     ren = gpu_renderers.RENDERERS[language]
     found, k, sources = known_attention(ast, ren), Attention(ast, ren), set()
@@ -283,24 +275,19 @@ def test_known_attention():
       sources.add(gpu_renderers.render(with_opts(ast, opts), language))
     assert len(sources) == len(found)
 
-def prefetched(amounts: list[int]) -> list[tuple[float, str, int]]:
-  """Of a product with a matrix of 1 MB: the error, the source, and opts beside the heuristic's, for each distance."""
-  rng, found = np.random.default_rng(4), []
+def prefetched(amounts: list[int]) -> list[tuple[float, str]]:
+  """Of a product with a matrix of 1 MB, with distances beside the heuristic's opts: the error, and the source."""
+  rng = np.random.default_rng(4)
   w, x = rng.standard_normal((256, 2048)).astype(np.float16), rng.standard_normal(2048).astype(np.float32)
-  y, ren = (Tensor(w).realize().float() * Tensor(x).realize()).sum(-1), Device[Device.DEFAULT].renderer
+  wanted, y = w.astype(np.float64) @ x.astype(np.float64), (Tensor(w).realize().float() * Tensor(x).realize()).sum(-1)
   linear, variables = y.linear_with_vars()
-  ast = linear.src[-1].src[0]
-  chosen = to_program(ast, ren).src[0].arg.applied_opts
-  for n in amounts:
-    opts = (*chosen, Opt(ScheduleOps.PREFETCH, None, n))
-    program = to_program(with_opts(ast, opts), ren)
-    error = gpu_numbers._error(computed(linear, variables, ast, opts), w.astype(np.float64) @ x.astype(np.float64))
-    found.append((error, program.src[2].arg, len(program.src[0].arg.applied_opts) - len(chosen)))
-  return found
+  chosen = to_program(ast := linear.src[-1].src[0], Device[Device.DEFAULT].renderer).src[0].arg.applied_opts
+  made = [computed(linear, variables, ast, (*chosen, Opt(ScheduleOps.PREFETCH, None, n))) for n in amounts]
+  return [(gpu_numbers._error(values, wanted), program.src[2].arg) for values, program in made]
 
 def test_prefetch():
-  """0 is none; any other distance is in the source."""
+  """What is asked for is as far ahead as the schedule says; 0: nothing is."""
   amounts = AMOUNTS[ScheduleOps.PREFETCH]
-  for n, (error, source, more) in zip(amounts, child.call(prefetched, amounts).value):
-    assert error < 1e-5 and more == 1
-    assert ("__builtin_prefetch" in source) == (n > 0) == (f"+{n})" in source), n
+  for n, (error, source) in zip(amounts, child.call(prefetched, amounts).value):
+    assert error < 1e-5
+    assert set(re.findall(r"__builtin_prefetch\(.*?\+(\d+)\),", source)) == ({str(n)} if n else set())
