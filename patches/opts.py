@@ -6,13 +6,22 @@ from enum import Enum
 from tinygrad.codegen.opt import Opt, OptOps
 
 class ScheduleOps(Enum):
-  """What each one sets; the room whose kernels it changes says how. An action is applied once, and has no axis."""
-  PREFETCH = "bytes from a load of a stream to what is asked for with it; 0: nothing (vector/ordered_loads.py)"
-  POSITIONS = "positions of attention that are computed together (attention/cpu.py)"
-  QUERIES = "queries of a head that share what is loaded of keys and values (attention/cpu.py, gpu.py)"
-  VECTORS = "vectors of sums of values at a time (attention/cpu.py)"
-  THREADS = "threads of a block of attention (attention/gpu.py)"
-  LANES = "threads that share a key (attention/gpu.py)"
+  """
+  What each one sets, where, and whose schedule it reaches. An action is applied once, and has no axis.
+
+  search/known_schedules.py has those that others have, of tinygrad's actions, too.
+  """
+  PREFETCH = "bytes from a load of a stream to what is asked for with it, 0: nothing (vector/ordered_loads.py): " \
+             "software prefetch, as in llama.cpp's ggml_vec_dot_q4_0_q8_0 for SSSE3"
+  POSITIONS = "positions of attention that are computed together (attention/cpu.py): 64 are a tile of llama.cpp's " \
+              "flash attention on CPUs, GGML_FA_TILE_KV"
+  QUERIES = "queries of a head that share what is loaded of keys and values (attention/cpu.py, gpu.py): 1 is " \
+            "llama.cpp's flash_attn_ext_vec; all are MLX's sdpa_vector_2pass, a threadgroup of which has a group's"
+  VECTORS = "vectors of sums of values at a time (attention/cpu.py): 16 are the 4 x 4 of llama.cpp's simd_gemm"
+  THREADS = "threads of a block of attention (attention/gpu.py): 128 are llama.cpp's flash_attn_ext_vec on CUDA, 32 " \
+            "its simdgroup on Metal"
+  LANES = "threads that share a key (attention/gpu.py): 8 are llama.cpp's flash_attn_ext_vec on CUDA, 16 next to its " \
+          "32 on Metal, whose loads are half as wide"
 
   def __lt__(self, other: ScheduleOps|OptOps) -> bool: return self.name < other.name
 

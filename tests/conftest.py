@@ -36,7 +36,7 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., pathli
 LONGEST = ("nn/test_golden", "commands/test_kernel_suite", "commands/test_kernels", "patches/test_codegen",
            "commands/test_bench", "nn/test_random_dense", "nn/test_random_experts", "commands/test_bad_input",
            "nn/test_logits", "cache/test_captures", "cache/test_programs", "runtime/test_threads",
-           "gpu/test_gpu_schedules", "nn/test_scales", "files/test_quant", "commands/test_run",
+           "gpu/test_gpu_schedules", "search/test_space", "nn/test_scales", "files/test_quant", "commands/test_run",
            "patches/test_patches", "commands/test_readme_commands", "engine/test_default_model",
            "terminal/test_chat", "files/test_layout", "runtime/test_dispatch", "nn/test_loader")
 

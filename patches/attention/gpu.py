@@ -56,9 +56,10 @@ def on_gpu(part: Part, opts: tuple[Opt, ...] = ()) -> UOp|None:
   if min(most, lanes, queries) < 1: return None
   lanes = _power(D // elements, lanes)
   group = _divisor(G, queries)
-  while group > 1 and (D + (lanes + 1) * P) * group * 4 > SHARED - 2048: group = _divisor(G, group - 1)
+  while group > 1 and ((D + (lanes + 1) * P) * group * 4 > SHARED - 2048 or group * P // EACH > 2 * most):
+    group = _divisor(G, group - 1)
   threads = most if group * P // EACH <= most else 2 * most
-  if P % (slots := threads // lanes): return None
+  if group * P // EACH > threads or threads < lanes or P % (slots := threads // lanes): return None
   columns = next(n for n in (8, 4, 2, 1) if W % n == 0 and (group * n <= SUMS or n == 1))
   across = W // columns                 # threads of a row of values
   while across > threads and columns < 8 and W % (columns * 2) == 0: across, columns = across // 2, columns * 2

@@ -80,7 +80,10 @@ def _shared(ast: UOp, length: UOp, threads: int) -> UOp:
 _apply_opt: Callable[..., Any]  # what it was before this patch
 
 def apply_opt(self: Scheduler, opt: Opt, append_opt: bool = True) -> Any:
-  """With GROUP of a loop of unknown length: the threads of a block share the parts of a split-KV attention."""
+  """
+  With GROUP of a loop of unknown length: the threads of a block share the parts of a split-KV attention, as in
+  llama.cpp's kernel_flash_attn_ext_vec_reduce for Metal.
+  """
   if opt.op is not OptOps.GROUP: return _apply_opt(self, opt, append_opt)
   if self.rngs[self.real_axis(opt.op, opt.axis)].src[0].op is Ops.CONST: return _apply_opt(self, opt, append_opt)
   check(self.ren.has_local and self.ren.has_shared, "threads of a block need memory that they share")

@@ -10,7 +10,8 @@ How: by the strides of the load that brings most of the weights. Loops that it d
   threads of a row, as many as make a warp, also of matrices that lie apart, as experts do whose products are added up;
   what is left is a loop. A thread has the same place in several rows, as many as its registers allow; a group has as
   many rows as make WARPS warps.
-  MV_THREADS_PER_ROW, MV_BLOCKSIZE (in warps) and MV_ROWS_PER_THREAD override the numbers.
+  MV_THREADS_PER_ROW, MV_BLOCKSIZE (in warps) and MV_ROWS_PER_THREAD override the numbers; a Tile has others, as other
+  projects' kernels (search/known_schedules.py).
 Numbers: sm_80, 87 and 90, 16 types, shapes of 1B and 8B models: loads of 16 bytes, all bytes of the sectors that
   warps touch are wanted, at most 128 registers, no stack, operations at most 1.09 times those needed. Experts of
   qwen3moe, olmoe, deepseek2 and gpt-oss: the same, but 83% of the sectors for rows of 768 weights in Q6_K, of which a
@@ -18,6 +19,7 @@ Numbers: sm_80, 87 and 90, 16 types, shapes of 1B and 8B models: loads of 16 byt
 Upstream: not sent.
 """
 from __future__ import annotations
+from dataclasses import dataclass
 from tinygrad.codegen.opt import KernelOptError, Opt, OptOps
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.dtype import dtypes
@@ -35,6 +37,23 @@ SHARED = 64    # weights with the same factors that a thread unpacks in a step a
 VALUES = 256   # weights of all rows that a thread unpacks in a step
 NUMBERS = 144  # that a thread holds at the same time: of x, and of each row words, and FACTORS for a group of weights
 FACTORS = 4
+
+@dataclass(frozen=True)
+class Tile:
+  """
+  Who computes what of a product, as near as its sizes allow. threads: that share a row; warps: as many threads each, of
+  a block; rows: of a thread, None: as many as it has registers for; weights: of a row, that a thread unpacks in a step
+  at most, where the threads share a block of the matrix before they share the next, None: 16 bytes a load and all that
+  have the same factors, where they share what follows in memory.
+  """
+  threads: int
+  warps: int
+  rows: int|None = None
+  weights: int|None = None
+
+def _default(s: Sum) -> Tile:
+  return Tile(getenv(MV_NAMES[0], THREADS), getenv(MV_NAMES[1], WARPS // min(len(s.reds), WARPS)),
+              getenv(MV_NAMES[2], 0) or None)
 
 def _order(s: Sum, u: UOp) -> dict[UOp, int]:
   """The loops that a load follows with a constant stride, ascending. A look-up in a table follows few."""
@@ -69,22 +88,24 @@ def _rows(s: Sum, unroll: dict[UOp, int], piece: set[UOp], changing: set[UOp]) -
   while rows > 1 and (rows * len(s.reds) * values > VALUES or values + rows * of_row > NUMBERS): rows //= 2
   return rows
 
-def on_gpu(k: Scheduler, s: Sum) -> Scheduler|str:
-  """Threads of a warp read what follows each other in w, 16 bytes each, and add up a row."""
+def on_gpu(k: Scheduler, s: Sum, tile: Tile|None = None) -> Scheduler|str:
+  """Threads of a warp read what follows each other in w, 16 bytes each, and add up a row; or as a tile says."""
   if s.rows is None: return "no axis that only the weight has"
   if s.rows.src[0].op is not Ops.CONST: return "rows of no constant number"
-  threads, warps = getenv(MV_NAMES[0], THREADS), getenv(MV_NAMES[1], WARPS // min(len(s.reds), WARPS))
+  tile = tile or _default(s)
   main = max(s.ws, key=lambda u: prod(map(size, _order(s, u))) * u.dtype.itemsize)  # it brings most bytes
   if not (order := _order(s, main)): return "no constant strides"
   k, unroll = k.copy(), dict[UOp, int]()
   for r in s.loops:
-    if r not in main.ranges and size(r) <= UNROLLED and prod(unroll.values()) * size(r) <= VALUES:
+    if r not in main.ranges and size(r) <= UNROLLED and prod(unroll.values()) * size(r) <= (tile.weights or VALUES):
       _part(k, OptOps.UNROLL, r, size(r))
       unroll[r] = size(r)
   together, piece, rest, group = 1, set[UOp](), dict[UOp, UOp](), 1
   for r, stride in order.items():  # neighbours in memory: a load
     left: UOp|None = r
-    if stride == together and (n := _divisor(size(r), BYTES // main.dtype.itemsize // together)) > 1:
+    most = BYTES // main.dtype.itemsize // together
+    if tile.weights is not None: most = min(most, max(1, tile.weights // prod(unroll.values())))
+    if stride == together and (n := _divisor(size(r), most)) > 1:
       left = _part(k, OptOps.UNROLL, r, n)
       together, unroll[r] = together * n, n
       piece.add(r)
@@ -92,20 +113,22 @@ def on_gpu(k: Scheduler, s: Sum) -> Scheduler|str:
   changing = _changing(s, piece)
   if s.packed:
     for r in [r for r in rest if r not in changing]:
-      if prod(unroll.values()) * (n := size(rest[r])) > SHARED: continue
+      if prod(unroll.values()) * (n := size(rest[r])) > (tile.weights or SHARED): continue
       _part(k, OptOps.UNROLL, rest.pop(r), n)
       unroll[r] = unroll.get(r, 1) * n
   rest |= {r: r for r in s.loops if r in main.ranges and r not in order}  # from another place in memory each
-  warp = prod(size(r) & -size(r) for r in rest.values()) >= threads  # without odd numbers of threads
+  if tile.weights is not None:
+    in_order = s.strides(s.xs)
+    rest = dict(sorted(rest.items(), key=lambda item: in_order.get(item[0], 0)))
+  warp = prod(size(r) & -size(r) for r in rest.values()) >= tile.threads  # without odd numbers of threads
   for r in rest.values():  # neighbours of those: a warp
-    if (n := _divisor(size(r) & -size(r) if warp else size(r), threads // group)) <= 1: continue
+    if (n := _divisor(size(r) & -size(r) if warp else size(r), tile.threads // group)) <= 1: continue
     try: _part(k, OptOps.GROUP, r, n)
     except KernelOptError: break
     group *= n
-  rows = size(s.rows)
-  per_thread = getenv(MV_NAMES[2], 0) or _rows(s, unroll, piece, changing)
+  rows, per_thread = size(s.rows), tile.rows or _rows(s, unroll, piece, changing)
   while rows % per_thread: per_thread -= 1
-  block = _divisor(rows // per_thread, max(1, warps * threads // group))
+  block = _divisor(rows // per_thread, max(1, tile.warps * tile.threads // group))
   row = s.rows
   if block > 1:
     k.apply_opt(Opt(OptOps.LOCAL, k.rngs.index(row), block))

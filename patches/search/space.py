@@ -103,7 +103,8 @@ class Loops:
   def placed(self, k: Scheduler, step: Step) -> Opt:
     if not has_loop(step.op): return Opt(step.op, step.loop, step.amount)  # type: ignore[arg-type]
     places = {r.arg[:-1]: i for i, r in enumerate(k.rngs)}
-    if step.loop not in places: raise KernelOptError(f"loop {step.loop} is used up")
+    for loop in (step.loop, step.amount) if step.op is OptOps.SWAP else (step.loop,):
+      if loop not in places: raise KernelOptError(f"loop {loop} is used up")
     at, kind = places[step.loop], axes(k, step.op)
     if at not in kind: raise KernelOptError(f"loop {step.loop} is not for {step.op.name}")
     if step.op is OptOps.SWAP: return Opt(step.op, at, places[step.amount])  # type: ignore[index]

@@ -12,6 +12,7 @@ from tinygrad.codegen.opt import heuristic
 from tinygrad.uop.ops import UOp
 from tinygrad_llm.patches.cache import disk_cache, schedules, serialize
 from tinygrad_llm.patches.schedule.horizontal_fusion import BESIDE as BESIDE
+from tinygrad_llm.patches.search import known_schedules
 from tinygrad_llm.patches.search.beam import WIDTH, Result, Search
 from tinygrad_llm.patches.search.candidates import COLD
 from tinygrad_llm.patches.search.measure import LOWER, OnDevice, memory_of
@@ -97,7 +98,7 @@ def search(kernel: Kernel, sandbox: Sandbox, seconds: float, enough: float = 0.0
     told(f"{len(journal.known)} candidates")
   measure = OnDevice(sandbox, time.monotonic() + seconds, journal.known, journal.running, done,
                      seed=time.time_ns() % (1 << 30))
-  starts = [*schedules.nearest(kernel.ast, device), *known_schedules(found)]
+  starts = [*schedules.nearest(kernel.ast, device), *of_others(kernel, found)]
   result = Search(found, present(found), starts, measure, enough, width).run()
   if math.isnan(result.before): raise Failed(result.refused.get(None, "it does not run"))
   schedules.put(schedules.Entry(
@@ -108,6 +109,8 @@ def search(kernel: Kernel, sandbox: Sandbox, seconds: float, enough: float = 0.0
   if result.complete: journal.close()
   return result
 
-def known_schedules(found: Loops|Attention) -> list[Opts]:
-  """Those that other programs' kernels have, where they are legal."""
-  return []
+def of_others(kernel: Kernel, found: Loops|Attention) -> list[Opts]:
+  """The schedules that other projects' kernels have, where they are legal."""
+  known = known_schedules.known_attention(kernel.ast, found.ren) if isinstance(found, Attention) else \
+    known_schedules.known(found.start())
+  return list(known.values())

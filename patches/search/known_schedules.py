@@ -1,0 +1,75 @@
+"""
+Schedules that others wrote by hand, as states of the space: where a search starts beside the heuristic's.
+
+Of llama.cpp (ggml: mmvq.cu, fattn-vec.cuh, ggml-metal.metal) and MLX (qmv.cu, quantized.h). A schedule is who computes
+what; what an instruction computes is no part of it: llama.cpp multiplies bytes on CUDA, MLX scales x instead of
+shifting weights. A warp is a simdgroup.
+"""
+from __future__ import annotations
+from tinygrad.codegen.opt import KernelOptError, Opt
+from tinygrad.codegen.opt.postrange import Scheduler
+from tinygrad.helpers import prod
+from tinygrad.renderer import Renderer
+from tinygrad.uop.ops import AxisType, UOp
+from tinygrad_llm.patches.attention import gpu
+from tinygrad_llm.patches.attention.part import Part
+from tinygrad_llm.patches.opts import ScheduleOps
+from tinygrad_llm.patches.schedule.dot_product import find_sum
+from tinygrad_llm.patches.schedule.matvec_gpu import Tile, on_gpu
+from tinygrad_llm.patches.search.space import Opts, fits
+
+TILES = {
+  # mul_mat_vec_q: 4 warps share a row, a row a block; two words of a superblock a thread, 16 threads of Q4_K
+  "llama.cpp CUDA": Tile(128, 1, 1, 16),
+  # the same where a thread has one word, as 32 threads a superblock of Q6_K
+  "llama.cpp CUDA, 8 weights": Tile(128, 1, 1, 8),
+  # the same where rows are short (small K): a warp a row, 4 rows a block
+  "llama.cpp CUDA, small K": Tile(32, 4, 1, 16),
+  # qmv: a block of 32 x 8 threads, a warp a row, 16 weights a thread
+  "MLX CUDA qmv": Tile(32, 8, 1, 16),
+  # kernel_mul_mv_q4_K: 2 simdgroups of 2 rows, 8 lanes a superblock; x is in registers, for both rows
+  "llama.cpp Metal, 8 lanes": Tile(32, 2, 2, 32),
+  # kernel_mul_mv_q6_K: the same with 16 lanes a superblock
+  "llama.cpp Metal, 16 lanes": Tile(32, 2, 2, 16),
+  # kernel_mul_mv_q8_0: 4 simdgroups of 2 rows, 8 weights a thread
+  "llama.cpp Metal, 4 simdgroups": Tile(32, 4, 2, 8),
+  # qmv_fast, and llama.cpp's kernel_mul_mv_q4_0: 2 simdgroups of 4 rows, 16 weights a thread
+  "MLX Metal qmv_fast": Tile(32, 2, 4, 16),
+  # variants of the GEMVs for Metal: simdgroups of a row each or of several, for which x is read once; 16 bytes a load
+  **{f"{threads} threads, {rows} row{'s' * (rows > 1)}": Tile(32, threads // 32, rows)
+     for threads in (64, 128, 256) for rows in (1, 2, 4)},
+}
+
+ATTENTION = {
+  # flash_attn_ext_vec: 4 warps a block, 8 threads a key of 16 bytes each, a query a block
+  "llama.cpp CUDA": {ScheduleOps.THREADS: 128, ScheduleOps.LANES: 8, ScheduleOps.QUERIES: 1},
+  # kernel_flash_attn_ext_vec: a simdgroup, of which half share a key of 128 elements, a query a block
+  "llama.cpp Metal": {ScheduleOps.THREADS: 32, ScheduleOps.LANES: 16, ScheduleOps.QUERIES: 1},
+}
+
+def known(k: Scheduler) -> dict[str, Opts]:
+  """
+  By name, those of a product with a matrix on a GPU. {} for any other kernel. k: as Loops.start() has it.
+
+  Left out is what the sizes do not allow: other rows of a thread, fewer than half of a block's threads or of a row's.
+  """
+  if not (k.ren.has_local and k.ren.has_shared) or isinstance(found := find_sum(k), str): return {}
+  made = dict[str, Opts]()
+  for name, tile in TILES.items():
+    try: state = on_gpu(k, found, tile)
+    except KernelOptError: continue
+    if not isinstance(state, str) and _is(state, tile) and fits(state): made[name] = tuple(state.applied_opts)
+  return made
+
+def _is(k: Scheduler, tile: Tile) -> bool:
+  """Whether a schedule is as a tile says."""
+  def steps(kind: AxisType) -> int: return prod(int(r.vmax) + 1 for r in k.ranges_of(kind))
+  threads, block = steps(AxisType.GROUP_REDUCE), tile.warps * tile.threads
+  if tile.weights is not None and threads * 2 < tile.threads: return False
+  return steps(AxisType.UPCAST) == tile.rows and block <= threads * steps(AxisType.LOCAL) * 2 <= block * 2
+
+def known_attention(ast: UOp, ren: Renderer) -> dict[str, Opts]:
+  """By name, those of a part of attention on a GPU. {} for any other kernel."""
+  if not ren.has_local or (part := Part.of(ast)) is None: return {}
+  made = {name: tuple(Opt(op, None, n) for op, n in amounts.items()) for name, amounts in ATTENTION.items()}  # type: ignore[arg-type]
+  return {name: opts for name, opts in made.items() if gpu.on_gpu(part, opts) is not None}

@@ -1,0 +1,293 @@
+"""The space of a kernel's schedules: what is in it, which steps lead there, and that numbers stay right."""
+import functools
+import random
+import re
+from unittest import mock
+
+import attention
+import child
+import gpu_numbers
+import gpu_renderers
+import gpu_schedules
+import numpy as np
+import pytest
+from attention import Case, Problem
+from gpu_peers import PEERS
+from kernel_cases import has_cuda_wheels
+from tinygrad import Device, Tensor, Variable, dtypes
+from tinygrad.codegen.opt import Opt, OptOps
+from tinygrad.codegen import to_program
+from tinygrad.engine.realize import compile_linear, run_linear
+from tinygrad.helpers import getenv
+from tinygrad.renderer import Renderer
+from tinygrad.uop.ops import UOp
+from tinygrad_llm.patches.attention import split_kv
+from tinygrad_llm.patches.attention.part import Part
+from tinygrad_llm.patches.opts import ScheduleOps
+from tinygrad_llm.patches.schedule.dot_product import find_sum
+from tinygrad_llm.patches.schedule.matvec_gpu import MV_NAMES, Tile, on_gpu
+from tinygrad_llm.patches.search import space
+from tinygrad_llm.patches.search.known_schedules import ATTENTION, TILES, known, known_attention
+from tinygrad_llm.patches.search.space import AMOUNTS, Attention, Loops, Opts, Step, with_opts
+from tinygrad_llm.target import metal
+
+# rows x n, or Experts: odd numbers of superblocks and of blocks, rows no power of two, few columns
+PRODUCTS = (("Q4_K", 64, 2048), ("Q4_K", 2048, 512), ("Q6_K", 36, 768), ("Q8_0", 42, 576), ("MXFP4", 40, 576),
+            ("F16", 36, 576), ("Q4_K", 2, 48, 768, 5, 2), ("MXFP4", 1, 40, 768, 6, 4))
+KINDS = [" ".join(map(str, case)) for case in PRODUCTS]
+LANGUAGES = ("CUDA", "Metal", "OpenCL")
+cuda = pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
+
+def last(y: Tensor) -> UOp: return y.linear_with_vars()[0].src[-1].src[0]
+
+def product(name: str, *sizes: int) -> tuple[Tensor, np.ndarray]:
+  """A matrix by a vector, or what experts compute, in the layout for GPUs; and what it should be."""
+  return (gpu_numbers.matvec if len(sizes) == 2 else gpu_numbers.moe)(name, *sizes)
+
+@functools.cache
+def kernel(case: tuple) -> UOp: return last(product(*case)[0])
+
+def loops(ast: UOp, ren: Renderer) -> Loops: return Loops(space.before_opts(ast, ren), ren)
+
+@functools.cache
+def states(case: tuple, language: str = "CUDA") -> dict[str, Opts]:
+  return known(loops(kernel(case), gpu_renderers.RENDERERS[language]).start())
+
+# *** schedules of others
+
+LEFT_OUT = {  # what the sizes do not allow
+  "Q4_K 64 2048": set(), "MXFP4 1 40 768 6 4": set(),
+  # 24 threads have a row; of 9 or 18 rows that are left none are 4
+  "F16 36 576": {"llama.cpp Metal, 4 simdgroups", "MLX Metal qmv_fast", "64 threads, 4 rows", "128 threads, 2 rows"},
+  # 576 weights are 36 threads with 16 each, of which no more than 12 are in a warp
+  "Q8_0 42 576": {"llama.cpp CUDA", "llama.cpp CUDA, small K", "MLX CUDA qmv", "llama.cpp Metal, 16 lanes",
+                  "MLX Metal qmv_fast", *(f"{n} threads, 4 rows" for n in (64, 128, 256)), "256 threads, 2 rows"},
+  "Q4_K 2048 512": {"llama.cpp CUDA"}}  # 512 weights are 32 threads
+
+@pytest.mark.parametrize("case", PRODUCTS, ids=KINDS)
+def test_what_is_known(case):
+  """All that the sizes allow, on every GPU."""
+  found = states(case)
+  assert len(found) >= len(TILES) // 2
+  if (left_out := LEFT_OUT.get(" ".join(map(str, case)))) is not None: assert TILES.keys() - found.keys() == left_out
+  if case[0] == "F16": assert states(case, "Metal") == states(case, "OpenCL") == found
+
+@pytest.mark.parametrize("case", PRODUCTS, ids=KINDS)
+def test_known_schedules_are_reached(case):
+  """From the start state, by actions that are offered in each state on the way."""
+  k = loops(kernel(case), gpu_renderers.RENDERERS["CUDA"])
+  for name, opts in states(case).items():
+    steps, at = k.steps(opts), k.start()
+    for step in steps:
+      assert step in list(k.actions(at)), (name, step)
+      at.apply_opt(k.placed(at, step))
+    assert k.opts(steps) is not None, name
+
+def test_known_schedules_are_those_of_others():
+  """Each of gpu_peers.py, whose opts were written by hand, has its name here; numbers of threads are exact."""
+  names = {"llama.cpp CUDA Q4_K": "llama.cpp CUDA", "llama.cpp CUDA Q4_K, small": "llama.cpp CUDA, small K",
+           "llama.cpp CUDA Q6_K": "llama.cpp CUDA, 8 weights", "MLX CUDA qmv": "MLX CUDA qmv",
+           "llama.cpp Metal Q4_K": "llama.cpp Metal, 8 lanes", "llama.cpp Metal Q6_K": "llama.cpp Metal, 16 lanes",
+           "llama.cpp Metal Q8_0": "llama.cpp Metal, 4 simdgroups", "llama.cpp Metal Q4_0": "MLX Metal qmv_fast",
+           "MLX Metal qmv_fast": "MLX Metal qmv_fast"}
+  assert names.keys() == PEERS.keys()
+  for peer, (kind, written) in PEERS.items():
+    case = (kind, 64, 2048)
+    k = loops(kernel(case), gpu_renderers.RENDERERS["CUDA"])
+    assert set(k.steps(Opt(OptOps[op], *at) for op, *at in written)) == set(k.steps(states(case)[names[peer]])), peer
+
+@functools.cache
+def spread() -> list[tuple[int, str]]:
+  """(case, name): each name once, of the small cases that have it; of F16 most, which takes a third of the time."""
+  found: list[tuple[int, str]] = []
+  for name in TILES:
+    having = {i: 1 if case[0] == "F16" else 3 for i, case in enumerate(PRODUCTS)
+              if case[1] < 2048 and name in states(case)}
+    found.append((min(having, key=lambda i: [x for x, _ in found].count(i) * having[i]), name))
+  return found
+
+def test_known_schedules_are_rendered():
+  """For Metal; the other languages are compiled and executed below, where that is possible."""
+  assert {PRODUCTS[i][0] for i, _ in spread()} == {"Q4_K", "Q6_K", "Q8_0", "MXFP4", "F16"}
+  runs = {"CUDA": has_cuda_wheels(), "OpenCL": gpu_numbers.opencl() is not None}
+  for i, name in spread():
+    ast = with_opts(kernel(PRODUCTS[i]), states(PRODUCTS[i])[name])
+    assert metal.errors(gpu_renderers.render(ast, "Metal")) == "", (KINDS[i], name)
+    for language in ("CUDA", "OpenCL"): assert runs[language] or gpu_renderers.render(ast, language)
+
+@cuda
+def test_known_schedules_are_compiled():
+  """No spilled registers."""
+  assert child.call(stacks, spread()).value == dict.fromkeys(TILES, 0)
+
+def stacks(names: list[tuple[int, str]]) -> dict[str, int | None]:
+  """By name, bytes of stack for CUDA."""
+  from tinygrad_llm.target.cuda import resources
+  from tinygrad_llm.target.device import open_target
+  asts = {name: with_opts(kernel(PRODUCTS[i]), states(PRODUCTS[i])[name]) for i, name in names}
+  sources = {name: gpu_renderers.render(ast, "CUDA") for name, ast in asts.items()}
+  open_target("CUDA:sm_90")
+  return {name: resources(Device.default.renderer.compiler.compile(source))[1] for name, source in sources.items()}
+
+@pytest.fixture(scope="module")
+def opencl() -> dict[str, str]:
+  if (env := gpu_numbers.opencl()) is None: pytest.skip("no OpenCL runtime with halves is here")
+  return env
+
+def test_numbers_of_known_schedules(opencl):
+  """Executed, against float64."""
+  found = zip(spread(), child.call(errors, spread(), **opencl).value)
+  assert {(KINDS[i], name): error for (i, name), error in found if not error < gpu_numbers.MOST} == {}
+
+def errors(names: list[tuple[int, str]]) -> list[float]:
+  """Of schedules run by the default device: the largest error, of the results' root mean square."""
+  made = {i: (y.linear_with_vars(), wanted) for i in {i for i, _ in names} for y, wanted in [product(*PRODUCTS[i])]}
+  return [gpu_numbers._error(computed(*linear, linear[0].src[-1].src[0], states(PRODUCTS[i])[name])[0], wanted)
+          for i, name in names for linear, wanted in [made[i]]]
+
+def computed(linear: UOp, variables: dict[str, int], ast: UOp, opts: Opts) -> tuple[np.ndarray, UOp]:
+  """What the last of some kernels computes, with the schedule of one of them given; and the program of that one."""
+  out = linear.src[-1].src[1].buffer.ensure_allocated()
+  out.copy_from(Tensor(np.full(out.size, np.nan, np.float32)).realize().uop.base.buffer)
+  given = tuple(call.replace(src=(with_opts(ast, opts), *call.src[1:])) if call.src[0] is ast else call
+                for call in linear.src)
+  assert given != linear.src
+  run_linear(made := compile_linear(linear.replace(src=given)), variables)
+  program = next(call.src[0] for call, old in zip(made.src, linear.src, strict=True) if old.src[0] is ast)
+  return np.frombuffer(out.as_memoryview(), np.float32), program
+
+def test_no_schedule_is_known_of_others():
+  """Of kernels that are no product, on a CPU, and where loops have no constant length: nothing, and no error."""
+  cpu, gpu = Device["CPU"].renderer, gpu_renderers.RENDERERS["CUDA"]
+  for name, ast in others():
+    assert known(loops(ast, cpu).start()) == known_attention(ast, gpu) == {}
+    assert (known(loops(ast, gpu).start()) == {}) == (name != "product"), name
+
+def test_tiles_are_exact(monkeypatch):
+  """The environment overrides the heuristic's numbers, a tile has its own."""
+  k = loops(kernel(PRODUCTS[0]), gpu_renderers.RENDERERS["CUDA"]).start()
+  before, tile = [on_gpu(k, find_sum(k), tile).applied_opts for tile in (None, Tile(32, 4))]
+  assert before == tile
+  for name, value in zip(MV_NAMES, ("8", "1", "2")): monkeypatch.setenv(name, value)
+  getenv.cache_clear()
+  try: assert on_gpu(k, find_sum(k), Tile(32, 4)).applied_opts == tile != on_gpu(k, find_sum(k)).applied_opts
+  finally:
+    monkeypatch.undo()
+    getenv.cache_clear()
+
+# *** the space: random walks
+
+START = Variable("start", 1, 4096)
+
+def others() -> list[tuple[str, UOp]]:
+  half = [Tensor.empty(*shape, dtype=dtypes.half) for shape in ((12, 64), (64, 48))]
+  return [("norm", last(Tensor.empty(3, 576).square().mean(-1).rsqrt())),
+          ("elementwise", last(Tensor.empty(6, 96) * Tensor.empty(96) + 1)),
+          ("product of halves", last(half[0] @ half[1])),
+          ("loop of no constant length", last(Tensor.empty(4096, 8)[:START.bind(77)].sum(0))),
+          ("product", last((Tensor.empty(30, 90) * Tensor.empty(90)).sum(-1)))]
+
+@pytest.mark.parametrize("device", ["CPU", "CUDA", "Metal"])
+def test_random_walks(device):
+  """
+  Of up to 5 actions: steps and opts are each other's inverse; what is next to a schedule is legal or None. Nothing
+  raises but what a schedule that is not legal does.
+  """
+  rng, ren, legal = random.Random(device), {**gpu_renderers.RENDERERS, "CPU": Device["CPU"].renderer}[device], 0
+  on_cpu = [(name, last(gpu_schedules.product(name, rows, n)[0])) for name, rows, n in PRODUCTS[2:5]]
+  packed = on_cpu if device == "CPU" else [(str(PRODUCTS[i]), kernel(PRODUCTS[i])) for i in (0, 3, 6)]
+  for name, ast in [*others(), *packed]:
+    k, steps = loops(ast, ren), ()
+    for _ in range(5):
+      offered = list(k.actions(k.replay(steps)))
+      drawn = [(*steps, step) for step in rng.sample(offered, min(6, len(offered)))]
+      if (longer := next((found for found in drawn if k.opts(found) is not None), None)) is None: break
+      steps = longer
+      assert k.steps(k.opts(steps)) == steps, (name, steps)
+    near = list(k.neighbours(steps))
+    for found in rng.sample(near, min(20, len(near))):
+      if (opts := k.opts(found)) is None: continue
+      assert k.opts(k.steps(opts)) == opts, (name, found)
+      legal += 1
+  assert legal > 50
+
+def test_a_loop_that_is_used_up():
+  """Neither it nor a loop that it is exchanged for is an error."""
+  k = loops(others()[1][1], gpu_renderers.RENDERERS["CUDA"])
+  a, b = [r.arg[:-1] for r in k.start().rngs]
+  swap, used = Step(OptOps.SWAP, a, b), [Step(OptOps.LOCAL, loop, k.sizes[loop]) for loop in (a, b)]
+  assert k.opts([swap]) is not None and [k.opts([step, swap]) for step in used] == [None, None]
+
+# *** actions that tinygrad has not
+
+def test_actions_name_a_schedule():
+  for op in ScheduleOps: assert re.search(r"^[a-z].*\(\w+/.*llama\.cpp", op.value), op
+
+GROUPED = Case(1, 8, 32, 100, 8192)  # 8 queries share keys and values that no cache holds
+
+def part(linear: UOp) -> UOp: return next(call.src[0] for call in linear.src if Part.of(call.src[0]) is not None)
+
+def attention_errors(case: dict, listed: list[list[list]]) -> list[tuple[float, str]|None]:
+  """Of a case with schedules, (action, amount) each, on the default device: the error, and the source."""
+  (linear, variables), found = Problem(Case(**case)).tensor().linear_with_vars(), list[tuple[float, str]|None]()
+  k = Attention(ast := part(linear), Device[Device.DEFAULT].renderer)
+  for steps in listed:
+    opts = k.opts(Step(ScheduleOps[name], None, n) for name, n in steps)
+    if opts is None: found.append(None)
+    else:
+      values, program = computed(linear, variables, ast, opts)
+      found.append((attention.error(values, Case(**case)), program.src[2].arg))
+  return found
+
+def test_attention_on_a_cpu():
+  """What each action sets makes another kernel, and its numbers are right."""
+  amounts = {"POSITIONS": (16, 32), "QUERIES": (1, 2), "VECTORS": (4, 16), "PREFETCH": (0, 1024)}
+  listed = [[[name, n]] for name, row in amounts.items() for n in row]
+  found = child.call(attention_errors, GROUPED.__dict__, listed).value
+  assert [(steps, row and row[0]) for steps, row in zip(listed, found) if row is None or not row[0] < 1e-5] == []
+  for name, row in amounts.items():
+    assert set(row) <= set(AMOUNTS[ScheduleOps[name]])
+    assert len({made[1] for ((op, _),), made in zip(listed, found) if op == name}) == len(row), name
+
+def test_attention_on_opencl(opencl):
+  """Blocks of few threads take fewer queries: 32 threads and 16 queries at a time gave infinity."""
+  few = [[[op.name, n] for op, n in sets.items()] for sets in ATTENTION.values()]
+  many = [["THREADS", 32], ["QUERIES", 32]]
+  found = child.call(attention_errors, Case(1, 16, 64, 100).__dict__, [many, *few], **opencl).value
+  assert [row and row[0] for row in found if row is None or not row[0] < 1e-5] == []
+  assert len({row[1] for row in found}) == len(found)
+
+def test_known_attention():
+  """Each is reached by steps to a neighbour, and rendered in each language; 16 queries a block are not one."""
+  with mock.patch.multiple(split_kv, has_vectors=lambda ren: False, fits=lambda *_: True):
+    ast = part(Problem(Case(1, 16, 64, 100)).tensor().linear_with_vars()[0])
+  for language in LANGUAGES:
+    ren = gpu_renderers.RENDERERS[language]
+    found, k, sources = known_attention(ast, ren), Attention(ast, ren), set()
+    assert found.keys() == ATTENTION.keys()
+    for opts in found.values():
+      at: tuple[Step, ...] = ()
+      for step in k.steps(opts):
+        if step.amount == k.defaults[step.op]: continue
+        assert (*at, step) in list(k.neighbours(at))
+        at = (*at, step)
+      assert k.opts(at) is not None
+      sources.add(gpu_renderers.render(with_opts(ast, opts), language))
+    assert len(sources) == len(found)
+
+def prefetched(amounts: list[int]) -> list[tuple[float, str]]:
+  """Of a product with a matrix of 1 MB, with distances beside the heuristic's opts: the error, and the source."""
+  rng = np.random.default_rng(4)
+  w, x = rng.standard_normal((256, 2048)).astype(np.float16), rng.standard_normal(2048).astype(np.float32)
+  wanted, y = w.astype(np.float64) @ x.astype(np.float64), (Tensor(w).realize().float() * Tensor(x).realize()).sum(-1)
+  linear, variables = y.linear_with_vars()
+  chosen = to_program(ast := linear.src[-1].src[0], Device[Device.DEFAULT].renderer).src[0].arg.applied_opts
+  made = [computed(linear, variables, ast, (*chosen, Opt(ScheduleOps.PREFETCH, None, n))) for n in amounts]
+  return [(gpu_numbers._error(values, wanted), program.src[2].arg) for values, program in made]
+
+def test_prefetch():
+  """What is asked for is as far ahead as the schedule says; 0: nothing is."""
+  amounts = AMOUNTS[ScheduleOps.PREFETCH]
+  for n, (error, source) in zip(amounts, child.call(prefetched, amounts).value):
+    assert error < 1e-5
+    assert set(re.findall(r"__builtin_prefetch\(.*?\+(\d+)\),", source)) == ({str(n)} if n else set())
