@@ -31,7 +31,8 @@ UNROLLED = 1024     # steps of all unrolled loops: more is code that no cache of
 AMOUNTS: dict[ScheduleOps, tuple[int, ...]] = {
   ScheduleOps.PREFETCH: (0, 1024, 2048, 4096, 8192, 16384, 32768),
   ScheduleOps.POSITIONS: (16, 32, 64, 128, 256), ScheduleOps.QUERIES: (1, 2, 4, 8, 16, 32),
-  ScheduleOps.VECTORS: (4, 8, 16, 32), ScheduleOps.THREADS: (32, 64, 128, 256, 512), ScheduleOps.LANES: (1, 2, 4, 8, 16)}
+  ScheduleOps.VECTORS: (4, 8, 16, 32), ScheduleOps.THREADS: (32, 64, 128, 256, 512),
+  ScheduleOps.LANES: (1, 2, 4, 8, 16)}
 
 @dataclass(frozen=True, order=True)
 class Step:
@@ -128,14 +129,15 @@ class Loops:
         yield from _amounts(OptOps.GROUP, name, n)
         yield from _amounts(OptOps.GROUPTOP, name, n)
       if kind is AxisType.GLOBAL and locals_: yield from _amounts(OptOps.LOCAL, name, n)
-      if kind is AxisType.WEAK and ren.has_threads: yield from (Step(OptOps.THREAD, name, d) for d in divisors(n, threads))
+      if kind is AxisType.WEAK and ren.has_threads:
+        yield from (Step(OptOps.THREAD, name, d) for d in divisors(n, threads))
     outer = [r.arg[:-1] for r, kind in kinds.items() if kind is AxisType.GLOBAL]
     yield from (Step(OptOps.SWAP, a, b) for a, b in zip(outer, outer[1:]))
     if has_vectors(ren) and k.reduceops:
       yield from (Step(ScheduleOps.PREFETCH, None, n) for n in AMOUNTS[ScheduleOps.PREFETCH])
 
   def neighbours(self, steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
-    """Schedules that are one step from another: one more, one less, another amount, or half of one and twice another."""
+    """Schedules that are a step from another: one more, one less, another amount, or half of one and twice another."""
     k = self.replay(steps)
     for i, step in enumerate(steps):
       if isinstance(step.amount, int) and has_loop(step.op):
@@ -191,7 +193,8 @@ class Attention:
     opts = tuple(Opt(step.op, None, step.amount) for step in steps)  # type: ignore[arg-type]
     return None if self.part is None or online_softmax.schedule(self.part, self.ren, opts) is None else opts
 
-  def steps(self, opts: Iterable[Opt]) -> tuple[Step, ...]: return tuple(Step(opt.op, None, opt.arg or 0) for opt in opts)
+  def steps(self, opts: Iterable[Opt]) -> tuple[Step, ...]:
+    return tuple(Step(opt.op, None, opt.arg or 0) for opt in opts)
 
   def neighbours(self, steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
     names = [*self.defaults, *([ScheduleOps.PREFETCH] if has_vectors(self.ren) else [])]
