@@ -258,7 +258,7 @@ def test_attention_on_opencl(opencl):
   assert len({row[1] for row in found}) == len(found)
 
 def test_known_attention():
-  """Each is reached by steps to a neighbour, and rendered in each language; 16 queries a block are not one."""
+  """Each is reached by steps to a neighbour, and rendered in each language. Too few threads have none."""
   with mock.patch.multiple(split_kv, has_vectors=lambda ren: False, fits=lambda *_: True):
     ast = part(Problem(Case(1, 16, 64, 100)).tensor().linear_with_vars()[0])
   for language in LANGUAGES:
@@ -274,6 +274,7 @@ def test_known_attention():
       assert k.opts(at) is not None
       sources.add(gpu_renderers.render(with_opts(ast, opts), language))
     assert len(sources) == len(found)
+    assert [k.opts([Step(ScheduleOps.THREADS, None, n)]) for n in (1, 2, 4)] == [None] * 3  # for 64 positions
 
 def prefetched(amounts: list[int]) -> list[tuple[float, str]]:
   """Of a product with a matrix of 1 MB, with distances beside the heuristic's opts: the error, and the source."""
