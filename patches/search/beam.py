@@ -14,7 +14,9 @@ from tinygrad.codegen.opt import KernelOptError
 from tinygrad_llm.patches.search.space import Attention, Loops, Opts
 
 WIDTH = 2        # schedules that are gone on from
-KEPT = 6         # of each of those, neighbours that are compiled in a generation
+LOWERED = 32     # neighbours that are lowered at a time, and looked at before others are
+KEPT = 8         # of those, that are compiled
+BETTER = 0.02    # of the time: so much is gone on from at once
 WORSE = 1.6      # times the estimate of the schedule that it is a step from: not compiled
 GAIN = 0.005     # of the time: less is no reason to go on
 FINALISTS = 4    # that are timed in turns with the present schedule at the end
@@ -79,11 +81,13 @@ class Search:
       if best <= self.enough or not self.seconds: return True
       if self.measure.over(): return False
       from_ = sorted(self.seconds, key=lambda opts: self.seconds[opts])[:self.width]
-      found = self._new(dict.fromkeys(opts for parent in from_ for opts in self._neighbours(parent)))
-      if self.measure.over(): return False
+      near = [*dict.fromkeys(opts for parent in from_ for opts in self._neighbours(parent) if opts not in self._seen)]
       least = min(self.estimates[parent] for parent in from_)
-      kept = [opts for opts in found if self.estimates[opts] <= WORSE * least][:self.width * KEPT]
-      self._time(kept)
+      for first in range(0, len(near), LOWERED):
+        found = self._new(near[first:first + LOWERED])
+        if self.measure.over(): return False
+        self._time([opts for opts in found if self.estimates[opts] <= WORSE * least][:KEPT])
+        if min(self.seconds.values()) < best * (1 - BETTER): break
       if min(self.seconds.values()) > best * (1 - GAIN): return True
     return True
 
