@@ -4,6 +4,7 @@ import json
 import math
 import pathlib
 
+import child
 import pytest
 import search_kernel
 from tinygrad import Device
@@ -108,3 +109,16 @@ class Recorded:
   def compare(self, many): return [self.answer("compare", o) for o in many]
   def check(self, opts): return self.answer("check", opts)
   def over(self): return False
+
+def replay() -> dict:
+  """A search that is answered as it was on a machine once."""
+  record = json.loads(RECORDED.read_text())
+  kernel = search_kernel.product(*record["shape"])
+  found = space(kernel.ast, Device[kernel.device].renderer)
+  result = Search(found, tuner.present(found), [], Recorded(record["answers"])).run()
+  return {"winner": None if result.opts is None else schedules.to_json(result.opts), "ratio": result.ratio}
+
+def test_recorded_answers_have_the_same_winner():
+  record = json.loads(RECORDED.read_text())
+  assert child.call(replay).value == {"winner": record["winner"], "ratio": record["ratio"]}
+  assert len(record["answers"]["time"]) > 5
