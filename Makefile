@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # setuptools says of an editable install that it is one, in 20 lines that look like an error
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q
 
-.PHONY: help run chat bench peers report beam cost-model plot lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models golden accept kernel-suite vectors default-model clean
+.PHONY: help run chat bench peers report beam search-faults cost-model plot lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models golden accept kernel-suite vectors default-model clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -62,6 +62,9 @@ report: $(VENV)/bench ## one page of MODEL (default: 1B shape, Q4_K_M): kernels 
 
 beam: $(VENV)/dev ## our searches of schedules beside BEAM=2 and 4, on the longest kernels of 1B shapes (20 minutes)
 	$(BIN)/python bench/beam.py $(ARGS)
+
+search-faults: $(VENV)/dev ## 20 searches each among candidates that hang, crash, lie, take all memory (25 minutes)
+	$(BIN)/python tests/tools/search_faults.py $(ARGS)
 
 cost-model: $(VENV)/dev ## estimates of 90 random schedules on this CPU beside their times
 	$(BIN)/python bench/schedules.py $(ARGS)

@@ -1,0 +1,67 @@
+"""
+Searches of a small kernel among candidates that go wrong (tests/support/planted_child.py): each is to end with a winner
+that is none of those, on the CPU and on the OpenCL CPU runtime, whose kernels have groups.
+
+  python tests/tools/search_faults.py [--runs N]      make search-faults: 20 runs of each fault (about 25 minutes)
+"""
+from __future__ import annotations
+import argparse
+import itertools
+import os
+import pathlib
+import sys
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests" / "gpu")]
+import child
+import planted_child
+
+FAULTS = planted_child.FAULTS
+ON_OPENCL = ("hang", "segfault", "wrong", "memory", "killed")
+SECONDS, SECONDS_OF_HANGS = 8, 30
+REASONS = {"hang": "too slow", "segfault": "died of SIGSEGV", "wrong": "wrong numbers", "memory": "MemoryError",
+           "killed": "died of SIGKILL", "slow": "too slow"}
+count = itertools.count()
+
+def search(fault: str, folder: str) -> dict[str, Any]:
+  """What came of a search."""
+  import search_kernel
+  from tinygrad_llm.patches.cache import schedules
+  from tinygrad_llm.patches.search import measure, tuner
+  from tinygrad_llm.patches.search.sandbox import Sandbox
+  schedules.STORE.name, tuner.JOURNALS.name = f"schedules-{folder}", f"searches-{folder}"
+  measure.FIRST, measure.COMPILE = 1.0, 1.0 if fault == "slow" else 30
+  kernel = search_kernel.product(96, 256)
+  with Sandbox(2, (sys.executable, planted_child.__file__, fault)) as sandbox:
+    result = tuner.search(kernel, sandbox, SECONDS_OF_HANGS if fault == "hang" else SECONDS, cold=1 << 18)
+    processes = [process._process.pid for process in sandbox.processes if process._process is not None]
+  planted = [opts for opts in result.refused if planted_child.is_planted(opts)]
+  return {"timed": result.timed, "planted": len(planted), "reasons": sorted({result.refused[o] for o in planted}),
+          "winner planted": planted_child.is_planted(result.opts), "before": result.before,
+          "left": [pid for pid in processes if pathlib.Path(f"/proc/{pid}").exists()]}
+
+def survives(fault: str, **env: str) -> str:
+  """What is wrong with a search among such faults; "" if nothing is."""
+  found = child.call(search, fault, f"{os.getpid()}-{next(count)}", **env).value
+  if not found["planted"]: return "no fault was met"
+  if found["timed"] < 2 or not found["before"] > 0: return f"{found['timed']} candidates were timed"
+  if found["winner planted"]: return "what was planted has won"
+  if found["left"]: return "processes are left"
+  unknown = [why for why in found["reasons"] if REASONS[fault] not in why and "no time is left" not in why]
+  return f"refused: {unknown}" if unknown else ""
+
+def main() -> None:
+  import gpu_numbers
+  parser = argparse.ArgumentParser(description="Searches among planted faults.")
+  parser.add_argument("--runs", type=int, default=20, help="of each fault (default 20)")
+  runs, failed = parser.parse_args().runs, 0
+  opencl = gpu_numbers.opencl()
+  for device, faults, env in (("CPU", FAULTS, {}), ("OpenCL", ON_OPENCL if opencl else (), opencl or {})):
+    for fault in faults:
+      said = [why for _ in range(runs) if (why := survives(fault, **env))]
+      failed += len(said)
+      print(f"{device:6s} {fault:9s} {runs - len(said)} of {runs} survived {'; '.join(said)}", flush=True)
+  sys.exit(failed > 0)
+
+if __name__ == "__main__": main()
