@@ -20,13 +20,20 @@ EDGES = (
   {"temperature": 1e-320}, {"temperature": 1e-6, "top_k": 40}, {"temperature": 3e38, "top_k": 3},
   {"temperature": 1.0, "repeat_penalty": 1e-6, "top_k": 5}, {"temperature": 0.7, "repeat_penalty": 1.5, "top_p": 0.5})
 
-@functools.cache
-def step(size: int): return captured(sampled_key)  # one capture for all settings
+def chosen(logits: Tensor, recent: Tensor, words: Tensor, random: Tensor) -> Tensor:
+  return sampled_key(logits, recent, words, random[0])
 
-def on_device(x: np.ndarray, history: Sequence[int] = (), **asked) -> int:
-  inputs = x.reshape(1, 1, -1), recent_tokens(history), settings(Sampler(**asked), x.size)
+@functools.cache
+def step(size: int): return captured(chosen)  # one capture for all settings
+
+def choice(x: np.ndarray, history: Sequence[int], sampler: Sampler) -> int:
+  random = np.array([sampler.random32()], np.uint32)
+  inputs = x.reshape(1, 1, -1), recent_tokens(history), settings(sampler, x.size), random
   key = step(x.size)(*[Tensor(np.ascontiguousarray(a)).contiguous().realize() for a in inputs])
   return greedy_token(int(key.numpy()[0, 0]))
+
+def on_device(x: np.ndarray, history: Sequence[int] = (), **asked) -> int:
+  return choice(x, history, Sampler(**asked))
 
 def cases(size: int, count: int):
   """Logits, history and settings."""
@@ -55,10 +62,7 @@ def test_a_generator_goes_on():
   """As a Sampler's: each choice takes one number."""
   x = np.random.default_rng(0).standard_normal(515).astype(np.float32)
   host, device = (Sampler(temperature=1.0, seed=4) for _ in range(2))
-  for _ in range(9):
-    words = Tensor(settings(device, 515)).realize()
-    key = step(515)(Tensor(x.reshape(1, 1, -1)).realize(), Tensor(recent_tokens([])).realize(), words)
-    assert greedy_token(int(key.numpy()[0, 0])) == host(x)
+  for _ in range(9): assert choice(x, [], device) == host(x)
 
 def test_distribution():
   x = np.log(np.array([0.5, 0.3, 0.1, 0.1], np.float32))

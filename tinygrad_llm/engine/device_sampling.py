@@ -21,15 +21,15 @@ from tinygrad_llm.engine.sampling import PENALTY_TOKENS, Sampler, greedy_key
 BLOCKS, DIGIT = 1024, 6
 ONE = 31  # bits of the likeliest token's weight
 MAX = 2**32 - 1
-TOP_K, TOP_P, MIN_P, TEMPERATURE, REPEAT_PENALTY, RANDOM, SETTINGS = range(7)  # words of the settings
+TOP_K, TOP_P, MIN_P, TEMPERATURE, REPEAT_PENALTY, SETTINGS = range(6)  # words of the settings
 
 def settings(sampler: Sampler, vocab_size: int) -> np.ndarray:
-  """uint32 (SETTINGS,): what a Sampler asks for, and the random number of its next draw."""
+  """uint32 (SETTINGS,): what a Sampler asks for."""
   def bits(x: float) -> int: return int(np.float32(x).view(np.uint32))
   words = {TOP_K: min(sampler.top_k or vocab_size, vocab_size), TOP_P: min(round(sampler.top_p * 2**32), MAX),
            MIN_P: bits(0 - math.log(sampler.min_p)) if sampler.min_p else MAX,
            TEMPERATURE: bits(1 / min(max(sampler.temperature, 1e-30), 1e30)),
-           REPEAT_PENALTY: bits(sampler.repeat_penalty), RANDOM: int(sampler.random() * 2**32)}
+           REPEAT_PENALTY: bits(sampler.repeat_penalty)}
   return np.array([words[i] for i in range(SETTINGS)], np.uint32)
 
 def recent_tokens(history: Sequence[int]) -> np.ndarray:
@@ -43,11 +43,11 @@ def remember(recent: Tensor, token: Tensor, position: UOp) -> Tensor:
   here = Tensor.arange(PENALTY_TOKENS) == position % PENALTY_TOKENS
   return recent.assign(here.where(token.reshape(1), recent))
 
-def sampled_key(logits: Tensor, recent: Tensor, words: Tensor) -> Tensor:
+def sampled_key(logits: Tensor, recent: Tensor, words: Tensor, random: Tensor) -> Tensor:
   """
   The chosen token and the largest logit, for greedy_token; (1, 1, vocab) float32 -> (1, 1) uint64.
 
-  words: settings(). Of tokens as likely as the last that top-k or top-p keep, all are kept.
+  words: settings(); random: () uint32, a Sampler's random32(). Of tokens as likely as the last that top-k or top-p keep, all are kept.
   """
   size, x = logits.shape[-1], logits.reshape(-1)
   floats = words.bitcast(dtypes.float32)
@@ -68,7 +68,7 @@ def sampled_key(logits: Tensor, recent: Tensor, words: Tensor) -> Tensor:
   last = (words[TOP_P] == MAX).where(MAX, search(keys, likely, target, 31))
   kept = (key <= first.minimum(last).minimum(words[MIN_P]))
   weights = blocks(kept.where(weight(floats[TEMPERATURE]), 0)).contiguous()
-  drawn = _share(weights.cast(dtypes.uint64).sum(), words[RANDOM]).contiguous() + 1
+  drawn = _share(weights.cast(dtypes.uint64).sum(), random).contiguous() + 1
   place = Tensor.arange(weights.numel(), dtype=dtypes.uint32).reshape(*weights.shape)
   token = search(place, weights, drawn, (weights.numel() - 1).bit_length()).minimum(size - 1)
   return (best * 2**32 + (MAX - token).cast(dtypes.uint64)).reshape(1, 1)

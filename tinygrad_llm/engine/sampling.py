@@ -52,6 +52,10 @@ class Sampler:
     """The next random number, uniform in [0, 1)."""
     return float(self._random.random())
 
+  def random32(self) -> int:
+    """The same as a whole number of units of 2**-32."""
+    return int(self.random() * 2**32)
+
   def __call__(self, logits: np.ndarray, history: Sequence[int] = ()) -> int:
     """
     The next token.
