@@ -47,9 +47,11 @@ def sampled_key(logits: Tensor, recent: Tensor, words: Tensor, random: Tensor) -
   """
   The chosen token and the largest logit, for greedy_token; (1, 1, vocab) float32 -> (1, 1) uint64.
 
-  words: settings(); random: () uint32, a Sampler's random32(). Of tokens as likely as the last that top-k or top-p keep, all are kept.
+  words: settings(); random: () uint32, a Sampler's random32(). Of tokens as likely as the last that top-k or top-p
+  keep, all are kept.
   """
-  size, x = logits.shape[-1], logits.reshape(-1)
+  x = logits.reshape(-1)
+  assert isinstance(size := x.shape[0], int)
   floats = words.bitcast(dtypes.float32)
   ids = Tensor.arange(size, dtype=dtypes.int32)
   seen = (ids.reshape(-1, 1) == recent).any(-1)
@@ -58,9 +60,8 @@ def sampled_key(logits: Tensor, recent: Tensor, words: Tensor, random: Tensor) -
   below = (_value(best) - x).contiguous()
   key = below.bitcast(dtypes.uint32)
   def weight(inverse: Tensor | int) -> Tensor: return ((-below * inverse).exp() * 2**ONE + 0.5).cast(dtypes.uint32)
-  def blocks(x: Tensor) -> Tensor:
-    length = -(-size // BLOCKS)
-    return x.pad((0, BLOCKS * length - size)).reshape(BLOCKS, length)
+  places = -(-size // BLOCKS) * BLOCKS
+  def blocks(x: Tensor) -> Tensor: return x.pad((0, places - size)).reshape(BLOCKS, -1)
   keys, every = blocks(key).contiguous(), blocks(ids < size).cast(dtypes.uint32)
   first = search(keys, every, words[TOP_K].cast(dtypes.uint64), 31)
   likely = blocks((key <= first).where(weight(1), 0)).contiguous()
@@ -69,8 +70,8 @@ def sampled_key(logits: Tensor, recent: Tensor, words: Tensor, random: Tensor) -
   kept = (key <= first.minimum(last).minimum(words[MIN_P]))
   weights = blocks(kept.where(weight(floats[TEMPERATURE]), 0)).contiguous()
   drawn = _share(weights.cast(dtypes.uint64).sum(), random).contiguous() + 1
-  place = Tensor.arange(weights.numel(), dtype=dtypes.uint32).reshape(*weights.shape)
-  token = search(place, weights, drawn, (weights.numel() - 1).bit_length()).minimum(size - 1)
+  place = Tensor.arange(places, dtype=dtypes.uint32).reshape(BLOCKS, -1)
+  token = search(place, weights, drawn, (places - 1).bit_length()).minimum(size - 1)
   return (best * 2**32 + (MAX - token).cast(dtypes.uint64)).reshape(1, 1)
 
 def search(keys: Tensor, weights: Tensor, target: Tensor, bits: int) -> Tensor:

@@ -86,6 +86,6 @@ def _greedy(model: Model, key: Tensor, last: Tensor, start: UOp) -> Tensor:
 
 def _sampled(model: Model, key: Tensor, last: Tensor, recent: Tensor, words: Tensor, randoms: Tensor, start: UOp
              ) -> Tensor:
-  token = _token(last)
+  recent = remember(recent, token := _token(last), start)
   random = (Tensor.arange(RANDOMS) == start % RANDOMS).where(randoms, 0).sum(dtype=dtypes.uint32)
-  return key.assign(sampled_key(model.logits(model.hidden(token, start)), remember(recent, token, start), words, random))
+  return key.assign(sampled_key(model.logits(model.hidden(token, start)), recent, words, random))
