@@ -8,7 +8,7 @@ How: graph_split_rewrite, which makes the graphs, begins with the largest batch 
   (https://github.com/tinygrad/tinygrad/pull/3771), on CUDA, NV, AMD, Metal and the CPU's own graphs (dispatch) alike.
   What no graph takes, as a copy between devices, still ends a batch. JIT_BATCH_SIZE, if it is set, is obeyed.
 Numbers: launches of a decode step of the 1B, 165 kernels: 3 -> 1. The host's time a token, on
-  2 cores that others used, too: 931 -> 692 us (medians of 3 interleaved profiles; 911 to 1,080, 690 to 852)
+  2 cores that others used, too: 874 -> 675 us (medians of 3 interleaved profiles; 858 to 934, 651 to 715)
 Upstream: not sent.
 """
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """
-The choice of the next token: the likeliest on the device (greedy_key), any other in numpy on the host (Sampler).
+The choice of the next token: the likeliest on the device (greedy_key), any other in numpy on the host (Sampler), or on
+devices that go on while the host does by device_sampling.py.
 
 The chain and its definitions are llama.cpp's (https://github.com/ggml-org/llama.cpp, src/llama-sampler.cpp):
   repeat penalty   Keskar et al. 2019, CTRL, https://arxiv.org/abs/1909.05858, over the last 64 tokens
