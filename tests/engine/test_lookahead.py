@@ -1,4 +1,5 @@
 """engine/lookahead.py: the next step is launched before a token is read, and nothing else is different."""
+import pathlib
 import time
 
 import numpy as np
@@ -6,13 +7,23 @@ import pytest
 import tinygrad_llm
 from child import call
 from gpu_numbers import opencl
+from kernel_cases import missing
 from tinygrad import Device
+from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.engine import lookahead
 from tinygrad_llm.engine.llm import LLM
 from tinygrad_llm.engine.lookahead import Lookahead
 from tinygrad_llm.engine.sampling import Sampler
+from tinygrad_llm.engine.steps import Steps
 from tinygrad_llm.errors import InputError
+from tinygrad_llm.files.gguf import open_gguf
+from tinygrad_llm.nn.config import ModelConfig
+from tinygrad_llm.nn.model import Model
+from tinygrad_llm.nn.weights.loader import Loader
 from tinygrad_llm.target.async_read import reader
+from tinygrad_llm.target.buffers import without_memory
+from tinygrad_llm.target.device import open_target
+from tinygrad_llm.target.programs import compiled, scheduled
 
 PROMPT = [5, 17, 300, 44]
 SETTINGS = ({}, {"temperature": 1.5, "seed": 3}, {"temperature": 0.9, "top_k": 40, "top_p": 0.9, "seed": 2**40},
@@ -162,3 +173,23 @@ def both(path: str) -> list:
 def test_opencl(model_file):
   path = str(model_file(types="Q8_0", vocab=384, context=96))
   assert call(both, path, **opencl()).value == [[True, True, True]] * len(SETTINGS)
+
+def kernels(path: str, target: str) -> list[int]:
+  """Of a decode step, one that is launched ahead, and one that samples, too; all of them are kernels."""
+  open_target(target)
+  file = open_gguf(pathlib.Path(path))
+  with without_memory(), Loader(file, progress=False) as loader:
+    steps = Steps(model := Model(ModelConfig.from_gguf(file), loader, 64), 64, 16)
+    ahead, position = Lookahead(model, 64), UOp.variable("start", 0, 63).bind(5)
+  jits = (steps._decode, steps._token), (ahead._greedy[0],), (ahead._sampled[0],)
+  linears = [compiled(scheduled(jit.fxn, *inputs, position)[0]) for jit, *inputs in jits]
+  assert all(call.src[0].op is Ops.PROGRAM for linear in linears for call in linear.src)
+  return [len(linear.src) for linear in linears]
+
+@pytest.mark.parametrize("target", ["CUDA:sm_90", "METAL:Apple9"])
+def test_kernels_for_gpus(model_file, target):
+  """To find the token on the device takes none of its own."""
+  if why := missing(target): pytest.skip(why)
+  path = str(model_file(types="Q8_0", vocab=384, context=96))
+  decode, greedy, sampled = call(kernels, path, target).value
+  assert 10 < greedy <= decode < sampled < decode + 60
