@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 import child
 import numpy as np
@@ -19,10 +20,10 @@ from tinygrad import Device
 from tinygrad.engine.realize import get_call_arg_uops
 from tinygrad.uop.ops import Ops
 from tinygrad_llm.bench import Runner, Test, random_tokens
-from tinygrad_llm.engine.profile import HOST, Kernel, Profile, Row
+from tinygrad_llm.engine.profile import HOST, Kernel, Profile, Row, _Step
 from tinygrad_llm.engine.profile_table import Printer
 from tinygrad_llm.patches import is_on
-from tinygrad_llm.patches.runtime.timed_replay import timed_replays
+from tinygrad_llm.patches.runtime.timed_replay import Launch, timed_replays
 from tinygrad_llm.target.bandwidth import ReadBandwidth
 from tinygrad_llm.target.groups import order
 from tinygrad_llm.web.profiled import _scheduled
@@ -64,6 +65,16 @@ def test_rows_of_a_token(runner):
   assert [m.kernel for m in moments if m.kernel is not None] == [*range(len(profile.kernels))]
   assert (moments[0].kernel, moments[-1].kernel) == (None, None) and moments[0].start == 0
   for a, b in zip(moments, moments[1:]): assert b.start == pytest.approx(a.start + a.us, abs=0.01)
+
+@on_cpu
+def test_the_gap_between_steps(runner):
+  """A part of the host's time; of a step that is one launch, nearly all of it."""
+  profile = runner.profile(Test(0, 3, 4), 3)
+  assert 0 < profile.gap <= profile.rows[-1].us
+  ends = profile.timeline[0].us + profile.timeline[-1].us  # of the one step that is drawn
+  assert 0.1 * ends < profile.gap < 10 * ends
+  launches = [Launch(None, 130, 20), Launch(None, 200, 50)]  # type: ignore[arg-type]
+  assert _Step(100, 275, [SimpleNamespace(launches=launches)]).gap == 30 + 25  # type: ignore[list-item]
 
 @on_cpu
 def test_rows_of_a_prompt_are_those_of_all_its_chunks(runner):
@@ -153,7 +164,8 @@ def made_up() -> Profile:
     def __init__(self, name: str): self.src = [type("Program", (), {"arg": type("Info", (), {"name": name}), "src": [
       type("Sink", (), {"arg": type("Kernel", (), {"applied_opts": ()})}), None, type("Source", (), {"arg": "code"})]})]
   kernels = [Kernel("head", "output", 30.0, 600_000, [2, 1, 1], None, Call("r_2"))] * 2  # type: ignore[arg-type]
-  return Profile(True, [Row("head", kernels, 60.0), Row(HOST, [], 40.0)], kernels, 98.0, 40.0, [], [98000])
+  return Profile(True, [Row("head", kernels, 60.0), Row(HOST, [], 40.0)], kernels, 98.0, 40.0, [], [98000],
+                 25.0)
 
 def test_figures(capsys):
   """20 GB/s in 60 of 100 us, where 40 GB/s can be read."""
@@ -167,12 +179,14 @@ def test_figures(capsys):
   assert cells[2:] == [["head", "2", "60.0", "60.0%", "1.20", "20.00", "50%"],
                        ["host", "", "40.0", "40.0%", "", "", ""],
                        ["sum", "2", "100.0", "100.0%", "1.20", "12.00", "30%"],
-                       ["step as measured", "", "98.0", "98.0%", "", "", ""]]
+                       ["step as measured", "", "98.0", "98.0%", "", "", ""],
+                       ["gap between steps", "", "25.0", "25.0%", "", "", ""]]
   assert len({len(line) for line in text.splitlines() if line.startswith("|")}) == 1
   one, end = json.JSONDecoder().raw_decode(rest)
   (profile,) = one["profiles"]
   line, head, *rows = rest[end:].strip().splitlines()
   assert json.loads(line) == profile and profile["n_gen"] == 1 and profile["sum_us"] == 100.0
+  assert profile["gap_us"] == 25.0
   assert profile["rows"][0]["launches"] == [{"name": "r_2", "role": "output", "count": 2, "us": 60.0,
                                              "bytes": 1_200_000, "global_size": [2, 1, 1], "local_size": None,
                                              "opts": []}]

@@ -19,7 +19,7 @@ import planted_child
 
 FAULTS = planted_child.FAULTS
 ON_OPENCL = ("hang", "segfault", "wrong", "memory", "killed")
-SECONDS, SECONDS_OF_HANGS = 8, 30
+SECONDS, SECONDS_OF_HANGS = 8, 15
 REASONS = {"hang": "too slow", "segfault": "died of SIGSEGV", "wrong": "wrong numbers", "memory": "MemoryError",
            "killed": "died of SIGKILL", "slow": "too slow"}
 count = itertools.count()

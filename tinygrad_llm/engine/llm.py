@@ -2,13 +2,14 @@
 from __future__ import annotations
 import errno, time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
 from typing import Any
 import numpy as np
 from tinygrad import Device, Tensor
 from tinygrad_llm.engine.ahead import DECODE, PROMPT, Ahead, is_possible
+from tinygrad_llm.engine.lookahead import Lookahead
 from tinygrad_llm.engine.sampling import Sampler, greedy_token
 from tinygrad_llm.engine.steps import Steps
 from tinygrad_llm.engine.timing import Timing
@@ -19,6 +20,7 @@ from tinygrad_llm.nn.config import ModelConfig, check_architecture
 from tinygrad_llm.nn.model import Model
 from tinygrad_llm.nn.weights.loader import Loader
 from tinygrad_llm.progress import compiling
+from tinygrad_llm.target.async_read import reader
 from tinygrad_llm.target.buffers import read
 from tinygrad_llm.target.cost import cost
 from tinygrad_llm.text.chat_template import ChatTemplate
@@ -62,6 +64,8 @@ class LLM:
     self.weights, self.timing, self._progress = loader.weights, Timing(), progress
     self._held: list[int] = []  # the tokens whose keys and values are in the cache
     self.steps = Steps(self.model, self.max_context, self.chunk)
+    # the CPU computes while it launches: it would only compute one step too many
+    self._lookahead = None if reader(self.device) is None else Lookahead(self.model, self.max_context)
     self.load_s = time.perf_counter() - start
 
   def _text(self, kv: Mapping[str, Any]) -> tuple[Tokenizer, ChatTemplate]:
@@ -157,6 +161,7 @@ class LLM:
     None before generate() has run, or with JIT=0.
     """
     linear = self.steps.decode_linear
+    if linear is None and self._lookahead is not None: linear = self._lookahead.linear
     return None if linear is None else cost(linear, {"start": len(self._held)})
 
   def _check(self, ids: Sequence[int]) -> list[int]:
@@ -196,9 +201,10 @@ class LLM:
       self._held = []
       self.steps.capture_prompt()
 
-  def _compile_decode(self, token: int, position: int) -> None:
+  def _compile_decode(self, token: int, position: int, sampler: Sampler) -> None:
     """Captures, once, the step that each further token needs, on the one that is fed next."""
     with compiling(self._progress, midline=True):
+      if self._lookahead is not None: return self._lookahead.compile(sampler, position)
       if self._ahead is not None: self._ahead.wait(DECODE)
       if not self.steps.restore_decode(): self.steps.decode(token, position)
 
@@ -210,20 +216,46 @@ class LLM:
     compiled = time.perf_counter()
     token, history = sampler(self.prefill(ids, timing.cached_tokens), ids), list(ids)
     timing.prefill = time.perf_counter() - compiled
-    while (max_tokens is None or timing.tokens < max_tokens) and token not in ends:
+    last = self.max_context - len(ids) + 1
+    if max_tokens is not None: last = min(last, max_tokens)
+    following = (self._next if self._lookahead is None else self._next_ahead)(token, history, sampler, last - 1)
+    while timing.tokens < last and token not in ends:
       timing.tokens += 1
       if timing.tokens == 1: timing.first_token = time.perf_counter() - start
       else: timing.decode = time.perf_counter() - start - timing.first_token - timing.compile
       yield token
-      if timing.tokens == max_tokens or len(history) == self.max_context: return
+      if timing.tokens == last: return
       if timing.tokens == 1:
         told = time.perf_counter()
-        self._compile_decode(token, len(history))
+        self._compile_decode(token, len(history), sampler)
         timing.compile = time.perf_counter() - told
+      token = next(following)
+
+  def _next(self, token: int, history: list[int], sampler: Sampler, count: int) -> Iterator[int]:
+    """The `count` tokens after `token`, itself not yet in `history`, to which they are added as they are fed."""
+    for _ in range(count):
       logits, key = self._feed(token, len(history))
       history.append(token)
       if sampler.greedy: token = greedy_token(int(read(key, 1)[0]))  # nothing else crosses to the host
       else: token = sampler(read(logits, self.config.vocab_size), history)
+      yield token
+
+  def _next_ahead(self, token: int, history: list[int], sampler: Sampler, count: int) -> Iterator[int]:
+    """The same, each launched before the one before it is read."""
+    assert (ahead := self._lookahead) is not None
+    def launch(position: int) -> Callable[[], int]:
+      self._held = self._held[:position]
+      return ahead.launch(position)
+    first = len(history)
+    ahead.start(token, history, sampler)
+    reading = launch(first)
+    for position in range(first, first + count):
+      history.append(token)
+      self._held.append(token)
+      following = launch(position + 1) if position + 1 < first + count else None
+      token = reading()
+      yield token
+      if following is not None: reading = following
 
   def _until(self, tokens: Iterable[int], stop: Sequence[str]) -> Iterator[int]:
     stream, stops = self.tokenizer.stream(), StopStrings(stop)

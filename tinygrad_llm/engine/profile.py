@@ -83,6 +83,7 @@ class Profile:
   peak: float
   timeline: list[Moment]
   samples: list[int]
+  gap: float
 
   @property
   def total(self) -> float:
@@ -102,6 +103,11 @@ class _Step:
   def ns(self) -> np.ndarray: return np.array([launch.ns for launch in self.launches], np.float64)
   @property
   def wall(self) -> int: return self.end - self.begin
+  @property
+  def gap(self) -> int:
+    """ns before its first kernel and after its last one."""
+    first, last = self.launches[0], self.launches[-1]
+    return first.start - self.begin + self.end - last.start - (last.ns or 0)
 
   @classmethod
   def run(cls, step: Callable[[], Any], timed: bool) -> _Step:
@@ -141,7 +147,8 @@ def profile(llm: LLM, test: Sequence[Callable[[], Any]], repetitions: int, each:
   host = max(0.0, wall - float(us.sum()))
   timeline = _moments(steps) if in_step else _end_to_end(kernels, host)
   return Profile(in_step, [*rows, Row(HOST, [], host)], kernels, measured, statistics.median(peaks), timeline,
-                 [sum(step.wall for step in plain[i:i + len(test)]) for i in range(0, len(plain), len(test))])
+                 [sum(step.wall for step in plain[i:i + len(test)]) for i in range(0, len(plain), len(test))],
+                 float(np.mean([step.gap for step in middle])) / 1e3 if in_step else host)
 
 def _middle(steps: Sequence[_Step]) -> list[_Step]:
   """Without the quickest and the slowest quarter."""

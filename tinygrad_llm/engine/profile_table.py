@@ -39,7 +39,7 @@ def markdown(profile: Profile, unit: str) -> str:
   names = {"us": f"us / {unit}"}
   widths = {name: max(abs(width), len(names.get(name, name))) * (1 if width > 0 else -1)
             for name, width in COLUMNS.items()}
-  widths["part"] = -max(len("step as measured"), *(len(row.name) for row in profile.rows))
+  widths["part"] = -max(len("gap between steps"), *(len(row.name) for row in profile.rows))
   def line(cells: dict[str, str]) -> str:
     return "|" + "|".join(f" {cells.get(c, ''):{'<' if w < 0 else '>'}{abs(w)}} " for c, w in widths.items()) + "|"
   count, nbytes = len(profile.kernels), sum(row.bytes for row in profile.rows)
@@ -47,10 +47,11 @@ def markdown(profile: Profile, unit: str) -> str:
              "MB": f"{nbytes / 1e6:.2f}"} | _speed(nbytes / profile.total / 1e3, profile.peak)
   step = {"part": "step as measured", "us": f"{profile.measured:.1f}",
           "share": f"{profile.measured / profile.total:.1%}"}
+  gap = {"part": "gap between steps", "us": f"{profile.gap:.1f}", "share": f"{profile.gap / profile.total:.1%}"}
   return "\n".join([
     line({c: names.get(c, c) for c in widths}),
     "|" + "|".join(f" {'-' * (abs(w) - 1)}{'-' if w < 0 else ':'} " for w in widths.values()) + "|",
-    *(line(_cells(row, profile)) for row in profile.rows), line(sum_row), line(step)])
+    *(line(_cells(row, profile)) for row in profile.rows), line(sum_row), line(step), line(gap)])
 
 def _cells(row: Row, profile: Profile) -> dict[str, str]:
   cells = {"part": row.name, "us": f"{row.us:.1f}", "share": f"{row.us / profile.total:.1%}"}
@@ -64,12 +65,13 @@ def fields(profile: Profile) -> dict[str, Any]:
   A profile for JSON: us and bytes are of a step.
 
   timed: "in the step" or "alone", see engine/profile.py; measured_us, sum_us: of the step as it is, and of the rows;
-  peak_gbs; rows: [{name, kernels (how many), us, share (of the sum), bytes, gbs, peak_share, launches: [{name, role,
-  count, us, bytes, global_size, local_size, opts}]}], the last of them the host, which has none. Launches that look the
+  gap_us: from its last kernel to the next step's first, a part of the host's row; peak_gbs; rows: [{name, kernels (how
+  many), us, share (of the sum), bytes, gbs, peak_share, launches: [{name, role, count, us, bytes, global_size,
+  local_size, opts}]}], the last of them the host, which has none. Launches that look the
   same are one of `launches`; us and bytes are those of all `count`.
   """
   return {"timed": "in the step" if profile.in_step else "alone", "measured_us": profile.measured,
-          "sum_us": profile.total, "peak_gbs": profile.peak,
+          "sum_us": profile.total, "gap_us": profile.gap, "peak_gbs": profile.peak,
           "rows": [row_fields(row, profile) | {"launches": launches(row.kernels)} for row in profile.rows]}
 
 def row_fields(row: Row, profile: Profile) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """
-The choice of the next token: the likeliest on the device (greedy_key), any other in numpy on the host (Sampler).
+The choice of the next token: the likeliest on the device (greedy_key), any other in numpy on the host (Sampler), or on
+devices that go on while the host does by device_sampling.py.
 
 The chain and its definitions are llama.cpp's (https://github.com/ggml-org/llama.cpp, src/llama-sampler.cpp):
   repeat penalty   Keskar et al. 2019, CTRL, https://arxiv.org/abs/1909.05858, over the last 64 tokens
@@ -48,6 +49,14 @@ class Sampler:
     """Whether it picks what greedy_token does, whatever came before."""
     return (self.temperature == 0 or self.top_k == 1) and self.repeat_penalty == 1
 
+  def random(self) -> float:
+    """The next random number, uniform in [0, 1)."""
+    return float(self._random.random())
+
+  def random32(self) -> int:
+    """The same as a whole number of units of 2**-32."""
+    return int(self.random() * 2**32)
+
   def __call__(self, logits: np.ndarray, history: Sequence[int] = ()) -> int:
     """
     The next token.
@@ -71,7 +80,7 @@ class Sampler:
     with np.errstate(over="ignore"): below /= -max(self.temperature, 1e-30)
     weights = np.exp(below, out=below)
     weights *= chosen
-    choice = _draw(weights, self._random.random())
+    choice = _draw(weights, self.random())
     return choice if ids is None else int(ids[choice])
 
   def _penalise(self, logits: np.ndarray, history: Sequence[int]) -> np.ndarray:
@@ -106,12 +115,12 @@ def greedy_token(key: int) -> int:
   return 0xFFFFFFFF - (key & 0xFFFFFFFF)
 
 def _top_k(logits: np.ndarray, k: int, block: int = 256) -> np.ndarray:
-  """The ids of the k largest, in any order. The k-th largest of the blocks' largest is at most the k-th of all."""
+  """The ids of the k largest, in their order. The k-th largest of the blocks' largest is at most the k-th of all."""
   whole, ids = logits.size // block, np.arange(logits.size)
   if k <= whole:
     largest = logits[:whole * block].reshape(whole, block).max(1)
     ids = np.flatnonzero(logits >= np.partition(largest, whole - k)[whole - k])
-  return ids[np.argpartition(logits[ids], ids.size - k)[-k:]]
+  return np.sort(ids[np.argpartition(logits[ids], ids.size - k)[-k:]])
 
 def _top_p(below: np.ndarray, p: float) -> np.ndarray:
   """

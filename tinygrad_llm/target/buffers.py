@@ -26,14 +26,14 @@ def empty(shape: tuple[int, ...], dtype: DType, full: bool = False) -> Tensor:
   """An allocated, uninitialised tensor on the default device; `full`: all of it will be written."""
   tensor = Tensor.empty(*shape, dtype=dtype)
   if _memory.get():
-    _buffer(tensor).ensure_allocated()
-    if full: huge_pages.advise(_buffer(tensor))
+    buffer_of(tensor).ensure_allocated()
+    if full: huge_pages.advise(buffer_of(tensor))
   return tensor
 
 def fill(tensor: Tensor, write: Callable[[np.ndarray], None]) -> None:
   """Calls `write` with an array of the tensor's shape to fill: the device's own memory if the host can reach it."""
   if not _memory.get(): return
-  buffer = _buffer(tensor)
+  buffer = buffer_of(tensor)
   if hasattr(buffer.allocator, "_as_buffer"):
     write(_array(tensor, buffer.as_memoryview(force_zero_copy=True)))
   else:
@@ -48,7 +48,7 @@ def read(tensor: Tensor, *shape: int) -> np.ndarray:
   between, the array is the device's own memory if the host can reach it: copy what is needed after the tensor is
   written again. ValueError for a tensor that is another view of its buffer.
   """
-  view, buffer = tensor.uop, _buffer(tensor)
+  view, buffer = tensor.uop, buffer_of(tensor)
   while view.op is Ops.SHRINK and all(first == 0 for first, _ in view.marg): view = view.src[0]
   if view is not view.base and (view.op is not Ops.RESHAPE or view.src[0] is not view.base):
     raise ValueError(f"read() does not know this view of a buffer: {view.op}")
@@ -58,7 +58,8 @@ def read(tensor: Tensor, *shape: int) -> np.ndarray:
   memory = np.frombuffer(buffer.as_memoryview(allow_zero_copy=True), dtype=_to_np_dtype(buffer.dtype))
   return memory[:prod(held)].reshape(held)[tuple(slice(n) for n in sizes)].reshape(shape)
 
-def _buffer(tensor: Tensor) -> Buffer:
+def buffer_of(tensor: Tensor) -> Buffer:
+  """The buffer of a realised tensor."""
   buffer = tensor.uop.base.buffer
   assert isinstance(buffer, Buffer), "tensors over several devices are not supported"
   return buffer

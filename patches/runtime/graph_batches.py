@@ -1,0 +1,28 @@
+"""
+A captured step is one launch wherever its device has graphs.
+
+Why: tinygrad cuts a step into graphs of 32, 64, 128 .. kernels, so that a GPU begins while Python still prepares the
+  later ones. A decode step of 165 kernels is three launches then, each with what Python does around it; where the next
+  step is launched before the last one is read, there is nothing left to hide.
+How: graph_split_rewrite, which makes the graphs, begins with the largest batch that tinygrad has been tried with
+  (https://github.com/tinygrad/tinygrad/pull/3771), on CUDA, NV, AMD, Metal and the CPU's own graphs (dispatch) alike.
+  What no graph takes, as a copy between devices, still ends a batch. JIT_BATCH_SIZE, if it is set, is obeyed.
+Numbers: launches of a decode step of the 1B, 165 kernels: 3 -> 1. The host's time a token, on
+  2 cores that others used, too: 874 -> 675 us (medians of 3 interleaved profiles; 858 to 934, 651 to 715)
+Upstream: not sent.
+"""
+from __future__ import annotations
+import os
+from tinygrad.engine import jit
+from tinygrad.uop.ops import UOp
+
+SEAMS = {"tinygrad.engine.jit:graph_split_rewrite": "395468932786", "tinygrad.engine.jit:jit_lower": "3206ddd1ed56"}
+
+STOCK, LARGEST = 32, 4096
+_split = jit.graph_split_rewrite
+
+def graph_split_rewrite(linear: UOp, max_batch_size: int = 0) -> UOp:
+  chosen = "JIT_BATCH_SIZE" in os.environ or max_batch_size != STOCK
+  return _split(linear, max_batch_size if chosen else LARGEST)
+
+def install() -> None: jit.graph_split_rewrite = graph_split_rewrite

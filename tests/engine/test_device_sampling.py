@@ -1,0 +1,95 @@
+"""engine/device_sampling.py: on the device, the tokens that a Sampler takes."""
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from child import call
+from gpu_numbers import opencl
+from tinygrad import Tensor, dtypes
+from tinygrad_llm.engine.device_sampling import recent_tokens, sampled_key, search, settings
+from tinygrad_llm.engine.sampling import Sampler, greedy_token
+from tinygrad_llm.errors import InputError
+from tinygrad_llm.target.captured import captured
+
+SIZES = (1, 515, 32003, 128256)
+EDGES = (
+  {"temperature": 1.0}, {"temperature": 1.0, "top_k": 1}, {"temperature": 2.0, "top_k": 2}, {"temperature": 0.0},
+  {"temperature": 1.0, "top_k": 2**40}, {"temperature": 1.0, "top_p": 0.0}, {"temperature": 3.0, "top_p": 1e-9},
+  {"temperature": 1.0, "top_p": 1 - 2**-33}, {"temperature": 1.0, "min_p": 1.0}, {"temperature": 9.0, "min_p": 1e-30},
+  {"temperature": 1e-320}, {"temperature": 1e-6, "top_k": 40}, {"temperature": 3e38, "top_k": 3},
+  {"temperature": 1.0, "repeat_penalty": 1e-6, "top_k": 5}, {"temperature": 0.7, "repeat_penalty": 1.5, "top_p": 0.5})
+
+def chosen(logits: Tensor, recent: Tensor, words: Tensor, random: Tensor) -> Tensor:
+  return sampled_key(logits, recent, words, random[0])
+
+@functools.cache
+def step(size: int): return captured(chosen)  # one capture for all settings
+
+def choice(x: np.ndarray, history: Sequence[int], sampler: Sampler) -> int:
+  random = np.array([sampler.random32()], np.uint32)
+  inputs = x.reshape(1, 1, -1), recent_tokens(history), settings(sampler, x.size), random
+  key = step(x.size)(*[Tensor(np.ascontiguousarray(a)).contiguous().realize() for a in inputs])
+  return greedy_token(int(key.numpy()[0, 0]))
+
+def on_device(x: np.ndarray, history: Sequence[int] = (), **asked) -> int:
+  return choice(x, history, Sampler(**asked))
+
+def cases(size: int, count: int):
+  """Logits, history and settings."""
+  rng = np.random.default_rng(size)
+  for i in range(count):
+    x = (rng.standard_normal(size) * rng.choice([1, 3, 10])).astype(np.float32)
+    if i % 3 == 0: x[rng.integers(0, size, size // 2)] = -np.inf
+    if not np.isfinite(x).any(): x[-1] = 0
+    asked = {"temperature": rng.choice([0.3, 0.8, 1, 2, 5]), "top_k": rng.choice([0, 2, 40, size, size + 5]),
+             "top_p": rng.choice([0.1, 0.5, 0.95, 1]), "min_p": rng.choice([0, 0, 0.05, 0.5]),
+             "repeat_penalty": rng.choice([1, 1.3, 0.8])}
+    history = rng.integers(0, size, rng.choice([0, 5, 64, 100])).tolist()
+    yield x, history, {k: v.item() for k, v in asked.items()} if i >= len(EDGES) else EDGES[i], i
+
+def differing(size: int, count: int) -> list:
+  return [(asked, seed) for x, history, asked, seed in cases(size, count)
+          if on_device(x, history, **asked, seed=seed) != Sampler(**asked, seed=seed)(x, history)]
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_same_tokens(size): assert differing(size, 60) == []
+
+@pytest.mark.skipif(opencl() is None, reason="no OpenCL runtime")
+def test_the_same_tokens_on_a_gpu(): assert call(differing, 32003, 40, **opencl()).value == []
+
+def test_a_generator_goes_on():
+  """As a Sampler's: each choice takes one number."""
+  x = np.random.default_rng(0).standard_normal(515).astype(np.float32)
+  host, device = (Sampler(temperature=1.0, seed=4) for _ in range(2))
+  for _ in range(9): assert choice(x, [], device) == host(x)
+
+def test_distribution():
+  x = np.log(np.array([0.5, 0.3, 0.1, 0.1], np.float32))
+  drawn = np.bincount([on_device(x, temperature=1.0, top_p=0.75, seed=seed) for seed in range(800)], minlength=4)
+  assert drawn[2:].tolist() == [0, 0] and abs(drawn[0] / 800 - 0.625) < 5 * np.sqrt(0.25 / 800)
+
+@pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf])
+def test_damaged_logits(value):
+  x = np.zeros(515, np.float32)
+  x[17] = value
+  with pytest.raises(InputError, match="logits: the largest is"): on_device(x, temperature=1.0)
+  with pytest.raises(InputError, match="logits: the largest is -inf"):
+    on_device(np.full(515, -np.inf, np.float32), temperature=1.0, top_k=5)
+
+def test_recent_tokens():
+  assert recent_tokens([]).tolist() == [-1] * 64
+  assert recent_tokens([7, 8]).tolist() == [7, 8, *[-1] * 62]
+  assert recent_tokens(range(70)).tolist() == [*range(64, 70), *range(6, 64)]
+
+@pytest.mark.parametrize("bits", [1, 5, 6, 7, 17, 31, 32])
+def test_search(bits):
+  rng = np.random.default_rng(bits)
+  keys = rng.integers(0, 2**bits, (8, 25), dtype=np.uint64).astype(np.uint32)
+  keys[0, :3] = 0, 2**bits - 1, 2**bits - 1
+  weights = rng.integers(0, 2**32, keys.shape, dtype=np.uint64).astype(np.uint32)
+  order = np.argsort(keys, axis=None)
+  sums = np.cumsum(weights.reshape(-1)[order], dtype=np.uint64)
+  for target in (1, int(sums[0]), int(sums[0]) + 1, int(sums[77]), int(sums[-1])):
+    found = search(Tensor(keys), Tensor(weights), Tensor([target], dtype=dtypes.uint64)[0], bits).item()
+    assert found == keys.reshape(-1)[order][np.searchsorted(sums, target)]

@@ -1,0 +1,195 @@
+"""engine/lookahead.py: the next step is launched before a token is read, and nothing else is different."""
+import pathlib
+import time
+
+import numpy as np
+import pytest
+import tinygrad_llm
+from child import call
+from gpu_numbers import opencl
+from kernel_cases import missing
+from tinygrad import Device
+from tinygrad.uop.ops import Ops, UOp
+from tinygrad_llm.engine import lookahead
+from tinygrad_llm.engine.llm import LLM
+from tinygrad_llm.engine.lookahead import Lookahead
+from tinygrad_llm.engine.sampling import Sampler
+from tinygrad_llm.engine.steps import Steps
+from tinygrad_llm.errors import InputError
+from tinygrad_llm.files.gguf import open_gguf
+from tinygrad_llm.nn.config import ModelConfig
+from tinygrad_llm.nn.model import Model
+from tinygrad_llm.nn.weights.loader import Loader
+from tinygrad_llm.target.async_read import reader
+from tinygrad_llm.target.buffers import without_memory
+from tinygrad_llm.target.device import open_target
+from tinygrad_llm.target.programs import compiled, scheduled
+
+PROMPT = [5, 17, 300, 44]
+SETTINGS = ({}, {"temperature": 1.5, "seed": 3}, {"temperature": 0.9, "top_k": 40, "top_p": 0.9, "seed": 2**40},
+            {"temperature": 2.0, "min_p": 0.05, "repeat_penalty": 1.3}, {"repeat_penalty": 1.5})
+
+def load(path: str) -> LLM: return tinygrad_llm.load(path, max_context=4096, chunk=16)
+
+def answer(llm, ids=PROMPT, **asked) -> list[int]:
+  return list(llm.generate(ids, **{"max_tokens": 20, "ignore_eos": True, **asked}))
+
+class Forced:
+  """A reader for a device that has none: what it reads, and in what order, is in `events`."""
+  def __init__(self): self.events: list[str] = []
+  def __call__(self, device: str): return self.enqueue
+  def enqueue(self, buffer):
+    self.events.append("launch")
+    data = bytes(buffer.as_memoryview())
+    def wait() -> bytes:
+      self.events.append("read")
+      return data
+    return wait
+
+@pytest.fixture(scope="module")
+def plain(model_file): return load(str(model_file(types="Q8_0", vocab=384, context=96)))
+
+@pytest.fixture
+def forced(monkeypatch):
+  monkeypatch.setattr(lookahead, "reader", found := Forced())
+  return found
+
+@pytest.fixture(scope="module")
+def _ahead(model_file):
+  llm = load(str(model_file(types="Q8_0", vocab=384, context=96)))
+  llm._lookahead = Lookahead(llm.model, llm.max_context)
+  return llm
+
+@pytest.fixture
+def ahead(_ahead, forced): return _ahead
+
+@pytest.mark.skipif(Device.DEFAULT != "CPU", reason="another device")
+def test_not_on_the_cpu(plain):
+  assert reader("CPU") is None and plain._lookahead is None
+
+@pytest.mark.parametrize("asked", SETTINGS, ids=str)
+def test_the_same_tokens(plain, ahead, asked):
+  assert answer(ahead, **asked) == answer(plain, **asked)
+  assert ahead._held == plain._held
+
+def test_the_next_step_comes_first(ahead, forced):
+  """And there is none after the last token that is asked for, or that fits the context."""
+  for n, asked in ((6, {"max_tokens": 6}), (96 - 4 + 1, {"max_tokens": None})):
+    forced.events.clear()
+    assert len(answer(ahead, **asked)) == n
+    assert forced.events == ["launch"] + ["launch", "read"] * (n - 2) + ["read"]
+  for n in (0, 1):
+    forced.events.clear()
+    assert len(answer(ahead, max_tokens=n)) == n and forced.events == []
+  assert len(answer(ahead, ids=list(range(96)), max_tokens=None)) == 1 and forced.events == []
+  tokens = ahead.generate(PROMPT, max_tokens=9, ignore_eos=True)
+  next(tokens), next(tokens)
+  assert forced.events == ["launch", "launch", "read"]  # when the caller has a token, the next one is under way
+
+def test_a_step_too_many_leaves_no_trace(plain, ahead, monkeypatch):
+  whole = answer(plain)
+  end = next(t for t in whole if t != whole[0])
+  for llm in (plain, ahead): monkeypatch.setattr(llm.tokenizer, "stop_ids", frozenset({end}))
+  cut = list(ahead.generate(PROMPT, max_tokens=20))
+  assert cut == whole[:whole.index(end)]
+  assert ahead._held == [*PROMPT, *cut]  # the end itself was fed, and is not counted on
+  turn = [*PROMPT, *cut, 9, 8]
+  assert answer(ahead, ids=turn) == answer(plain, ids=turn)
+  assert ahead.timing.cached_tokens == len(PROMPT) + len(cut)
+  list(ahead.generate(PROMPT, max_tokens=20))
+  np.testing.assert_array_equal(ahead.logits(PROMPT), plain.logits(PROMPT))
+
+@pytest.mark.parametrize("asked", SETTINGS[:2], ids=str)
+def test_an_answer_that_is_abandoned(plain, ahead, asked):
+  for count in (1, 2, 5):
+    tokens = ahead.generate([3, 2, 1], max_tokens=50, ignore_eos=True, **asked)
+    got = [next(tokens) for _ in range(count)]
+    tokens.close()
+    assert got == answer(plain, ids=[3, 2, 1], max_tokens=count, **asked)
+    follow = [3, 2, 1, *got, 7]
+    assert answer(ahead, ids=follow, **asked) == answer(plain, ids=follow, **asked)
+
+def test_interrupted(plain, ahead, forced, monkeypatch):
+  """Ctrl-C while it waits for a token."""
+  def interrupted(buffer):
+    read = Forced.enqueue(forced, buffer)
+    def wait():
+      if len(forced.events) > 7: raise KeyboardInterrupt
+      return read()
+    return wait
+  forced.events.clear()
+  with monkeypatch.context() as m:
+    m.setattr(forced, "enqueue", interrupted)
+    with pytest.raises(KeyboardInterrupt): answer(ahead, ids=[3, 2, 1])
+  assert answer(ahead) == answer(plain)
+
+def test_damaged_logits(ahead, forced, monkeypatch):
+  monkeypatch.setattr(forced, "enqueue", lambda buffer: lambda: b"\xff" * 8)  # NaN
+  with pytest.raises(InputError, match="logits: the largest is nan"): answer(ahead)
+
+def test_random_numbers_are_brought_in_time(plain, forced, monkeypatch):
+  monkeypatch.setattr(lookahead, "RANDOMS", 8)
+  llm = load(str(plain.path))
+  llm._lookahead = Lookahead(llm.model, llm.max_context)
+  for n in (3, 4, 5, 13):
+    asked = {"ids": list(range(n)), "max_tokens": 40, "temperature": 2.0, "repeat_penalty": 1.2, "seed": n}
+    assert answer(llm, **asked) == answer(plain, **asked)
+
+def test_a_later_process_finds_the_steps(plain, forced):
+  """The second of two captures, too, and whatever the settings."""
+  answer(plain)
+  again = Lookahead(plain.model, plain.max_context)
+  again.compile(Sampler(temperature=1.0), 0)
+  assert again.linear is not None
+  start = time.perf_counter()
+  Lookahead(plain.model, plain.max_context).compile(Sampler(temperature=0.5, top_k=3), 0)
+  assert time.perf_counter() - start < 2
+
+def test_decode_cost(plain, ahead):
+  answer(ahead)
+  answer(plain)
+  assert (kernels := (ahead.decode_cost() or (0, 0))[0]) >= (plain.decode_cost() or (0, 0))[0] > 10
+  assert kernels < 60
+
+# *** on a device that goes on while the host does
+
+def both(path: str) -> list:
+  """Of each setting: whether it is ahead, and the tokens with and without."""
+  llm, found = load(path), []
+  ahead = llm._lookahead
+  for asked in SETTINGS:
+    llm._lookahead = ahead
+    first = answer(llm, max_tokens=40, **asked)
+    tokens = llm.generate([9, 8], ignore_eos=True, **asked)
+    next(tokens), next(tokens)
+    tokens.close()
+    second = answer(llm, ids=[*PROMPT, *first[:3], 1], **asked)
+    llm._lookahead = None
+    found.append([ahead is not None, first == answer(llm, max_tokens=40, **asked),
+                  second == answer(llm, ids=[*PROMPT, *first[:3], 1], **asked)])
+  return found
+
+@pytest.mark.skipif(opencl() is None, reason="no OpenCL runtime")
+def test_opencl(model_file):
+  path = str(model_file(types="Q8_0", vocab=384, context=96))
+  assert call(both, path, **opencl()).value == [[True, True, True]] * len(SETTINGS)
+
+def kernels(path: str, target: str) -> list[int]:
+  """Of a decode step, one that is launched ahead, and one that samples, too; all of them are kernels."""
+  open_target(target)
+  file = open_gguf(pathlib.Path(path))
+  with without_memory(), Loader(file, progress=False) as loader:
+    steps = Steps(model := Model(ModelConfig.from_gguf(file), loader, 64), 64, 16)
+    ahead, position = Lookahead(model, 64), UOp.variable("start", 0, 63).bind(5)
+  jits = (steps._decode, steps._token), (ahead._greedy[0],), (ahead._sampled[0],)
+  linears = [compiled(scheduled(jit.fxn, *inputs, position)[0]) for jit, *inputs in jits]
+  assert all(call.src[0].op is Ops.PROGRAM for linear in linears for call in linear.src)
+  return [len(linear.src) for linear in linears]
+
+@pytest.mark.parametrize("target", ["CUDA:sm_90", "METAL:Apple9"])
+def test_kernels_for_gpus(model_file, target):
+  """To find the token on the device takes none of its own."""
+  if why := missing(target): pytest.skip(why)
+  path = str(model_file(types="Q8_0", vocab=384, context=96))
+  decode, greedy, sampled = call(kernels, path, target).value
+  assert 10 < greedy <= decode < sampled < decode + 60

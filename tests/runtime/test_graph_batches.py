@@ -1,0 +1,75 @@
+"""patches/runtime/graph_batches.py: a captured step is one launch."""
+import json
+
+import pytest
+from child import run
+from kernel_cases import missing
+from tinygrad_llm.patches import is_on
+
+CHAIN = '''
+import json, tinygrad_llm
+from tinygrad import Tensor, TinyJit, UOp
+@TinyJit
+def step(x, v):
+  for _ in range(100): x = (x + v).contiguous()
+  return x.realize()
+for _ in range(3): y = step(Tensor.zeros(16).contiguous().realize(), UOp.variable("v", -9, 9).bind(2))
+assert (y.numpy() == 200).all()
+print(json.dumps([len(call.src[0].src[0].src) for call in step.captured.linear.src]))
+'''
+STEPS = '''
+import json, tinygrad_llm
+from tinygrad.uop.ops import Ops
+llm = tinygrad_llm.load({model!r}, max_context=64)
+list(llm.generate([5, 17, 300], max_tokens=3, ignore_eos=True))
+graphs = [llm.steps.__dict__[name].captured.linear.src for name in ("_prefill", "_row_logits", "_decode")]
+print(json.dumps([[call.src[0].op is Ops.CUSTOM_FUNCTION for call in calls] for calls in graphs]))
+'''
+# NULL runs nothing and has no graphs: it gets the base class of all that have
+COMPILED = '''
+import json, tinygrad_llm
+from tinygrad_llm.target.device import open_target
+open_target({target!r})
+from tinygrad import Device
+from tinygrad.engine import jit
+from tinygrad.helpers import JIT_BATCH_SIZE
+from tinygrad_llm.engine.steps import Steps
+from tinygrad_llm.files.gguf import open_gguf
+from tinygrad_llm.nn.config import ModelConfig
+from tinygrad_llm.nn.model import Model
+from tinygrad_llm.nn.weights.loader import Loader
+from tinygrad_llm.target import programs
+from tinygrad_llm.target.buffers import without_memory
+file = open_gguf({model!r})
+with without_memory(), Loader(file, progress=False) as loader:
+  steps = Steps(Model(config := ModelConfig.from_gguf(file), loader, 64), 64, 16)
+linear = programs.compiled(steps.decode_schedule(5)[0])
+Device["NULL"].graph = jit.GraphRunner
+print(json.dumps([len(linear.src), *(len(call.src[0].src[0].src)
+                                     for call in jit.graph_split_rewrite(linear, JIT_BATCH_SIZE.value).src)]))
+'''
+
+def batches(code: str, **env: str) -> list:
+  return json.loads(run(code, **{"DEV": "CPU", **env}).stdout)
+
+@pytest.mark.skipif(not is_on("graph_batches") or not is_on("dispatch"), reason="no graphs to test")
+def test_a_step_is_one_launch():
+  assert batches(CHAIN) == [100]
+  assert batches(CHAIN, NO_GRAPH_BATCHES="1") == [32, 64, 4]
+  assert batches(CHAIN, JIT_BATCH_SIZE="32") == [32, 64, 4]  # what is asked for, were it the default
+  assert batches(CHAIN, JIT_BATCH_SIZE="40") == [40, 60]
+
+@pytest.mark.parametrize("types", ["Q8_0", "Q4_K_M"])
+def test_the_steps_of_a_model(model_file, types):
+  """Nothing of them is outside of the graph, as a copy would be."""
+  model = str(model_file(arch="llama", types=types, vocab=384, context=96))
+  assert batches(STEPS.format(model=model)) == [[True]] * 3
+
+@pytest.mark.parametrize("target", ["CUDA:sm_90", "METAL:Apple9"])
+def test_a_decode_step_for_gpus(model_file, target):
+  if why := missing(target): pytest.skip(why)
+  code = COMPILED.format(model=str(model_file(arch="llama", types="Q8_0", vocab=384, context=96)), target=target)
+  kernels, *launched = batches(code)
+  assert launched == [kernels] and kernels > 10
+  kernels, *launched = batches(code, JIT_BATCH_SIZE="5")
+  assert len(launched) > 1 and sum(launched) == kernels

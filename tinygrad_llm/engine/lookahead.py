@@ -1,0 +1,91 @@
+"""
+Decoding with the next step launched before the last token is read.
+
+A step finds its token where the step before left its choice, on the device; its position is known ahead. While the host
+deals with a token, the device is at the next one already. What is launched after an answer's last token is done with
+the place of a position that the next answer writes again.
+"""
+from __future__ import annotations
+from collections.abc import Callable, Sequence
+import numpy as np
+from tinygrad import Tensor, UOp, dtypes
+from tinygrad.engine.jit import _TinyJit
+from tinygrad_llm.engine.device_sampling import MAX, SETTINGS, recent_tokens, remember, sampled_key, settings
+from tinygrad_llm.engine.sampling import PENALTY_TOKENS, Sampler, greedy_key, greedy_token
+from tinygrad_llm.nn.model import Model
+from tinygrad_llm.patches.cache.captures import restore
+from tinygrad_llm.target.async_read import reader
+from tinygrad_llm.target.buffers import buffer_of, empty, fill
+from tinygrad_llm.target.captured import captured
+
+RANDOMS = 256  # random numbers that are on the device ahead of their steps
+
+class Lookahead:
+  """
+  The steps of one answer at a time: start(), then launch() for each position in order.
+
+  Two captures take turns, and so do the buffers of their choices: a graph of NV's or Metal's is not launched again
+  before it has ended.
+  """
+  def __init__(self, model: Model, max_context: int):
+    self.max_context, self._vocab_size = max_context, model.config.vocab_size
+    self._keys = [empty((1, 1), dtypes.uint64) for _ in range(2)]
+    for key in self._keys: _fill(key, [[MAX]])  # of token 0: compile() runs steps, and theirs must be one
+    self._recent, self._words = empty((PENALTY_TOKENS,), dtypes.int32), empty((SETTINGS,), dtypes.uint32)
+    self._randoms = empty((RANDOMS,), dtypes.uint32)
+    self._greedy = [captured(_greedy, model, self._keys[i], self._keys[1 - i]) for i in range(2)]
+    self._sampled = [captured(_sampled, model, self._keys[i], self._keys[1 - i], self._recent, self._words,
+                              self._randoms) for i in range(2)]
+    self._sampler = Sampler()
+
+  def compile(self, sampler: Sampler, position: int) -> None:
+    """Captures, once, the steps for such a sampler: runs them at a position that is fed next."""
+    for step in self._steps(sampler):
+      if not restore(step, self._position(position)): step(self._position(position))
+
+  def start(self, token: int, history: Sequence[int], sampler: Sampler) -> None:
+    """The first launch() feeds `token`, at position len(history); `sampler` chooses."""
+    self._sampler = sampler
+    _fill(self._keys[1 - len(history) % 2], [[MAX - token]])
+    if sampler.greedy: return
+    _fill(self._recent, recent_tokens(history))
+    _fill(self._words, settings(sampler, self._vocab_size))
+    self._draw(len(history))
+
+  def launch(self, position: int) -> Callable[[], int]:
+    """Feeds the token before; the next one's id, for which the caller waits. InputError as from a Sampler."""
+    if position % RANDOMS == 0 and not self._sampler.greedy: self._draw(position)
+    self._steps(self._sampler)[position % 2](self._position(position))
+    enqueue = reader(self._keys[0].device)
+    assert enqueue is not None
+    read = enqueue(buffer_of(self._keys[position % 2]))
+    return lambda: greedy_token(int.from_bytes(read(), "little"))
+
+  @property
+  def linear(self) -> UOp | None:
+    """The captured schedule of a step; None before there is one."""
+    return next((s.captured.linear for s in (*self._greedy, *self._sampled) if s.captured is not None), None)
+
+  def _draw(self, position: int) -> None:
+    """The random numbers of the positions from this one on, up to the next multiple of RANDOMS."""
+    numbers = [0] * (position % RANDOMS)
+    numbers += [self._sampler.random32() for _ in range(RANDOMS - len(numbers))]
+    _fill(self._randoms, numbers)
+
+  def _steps(self, sampler: Sampler) -> list[_TinyJit[Tensor]]: return self._greedy if sampler.greedy else self._sampled
+  def _position(self, position: int) -> UOp: return UOp.variable("start", 0, self.max_context - 1).bind(position)
+
+def _fill(tensor: Tensor, values: Sequence | np.ndarray) -> None:
+  def write(memory: np.ndarray) -> None: memory[:] = values
+  fill(tensor, write)
+
+def _token(key: Tensor) -> Tensor: return (MAX - key % 2**32).cast(dtypes.int32)
+
+def _greedy(model: Model, key: Tensor, last: Tensor, start: UOp) -> Tensor:
+  return key.assign(greedy_key(model.logits(model.hidden(_token(last), start))))
+
+def _sampled(model: Model, key: Tensor, last: Tensor, recent: Tensor, words: Tensor, randoms: Tensor, start: UOp
+             ) -> Tensor:
+  recent = remember(recent, token := _token(last), start)
+  random = (Tensor.arange(RANDOMS) == start % RANDOMS).where(randoms, 0).sum(dtype=dtypes.uint32)
+  return key.assign(sampled_key(model.logits(model.hidden(token, start)), recent, words, random))

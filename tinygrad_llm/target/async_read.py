@@ -1,0 +1,89 @@
+"""
+A few bytes of a device's memory, read while it goes on: Buffer.copyout waits for all that was launched, this only for
+what was launched before. None for devices that run nothing while the host does (the CPU), or that are not known.
+"""
+from __future__ import annotations
+import ctypes, functools
+from collections.abc import Callable
+from typing import Any
+from tinygrad import Device
+from tinygrad.device import Buffer, BufferSpec
+from tinygrad.helpers import JIT, getenv
+
+SLOTS, SIZE = 2, 8  # reads that may be under way, bytes of each at most
+Read = Callable[[], bytes]  # waits for it
+
+@functools.cache
+def reader(device: str) -> Callable[[Buffer], Read] | None:
+  """
+  Of a buffer of SIZE bytes, enqueues a read; None where that cannot be done. Of more than SLOTS at a time the oldest is
+  lost. It lives as long as the process: a read that nobody waits for still has memory to go to.
+  """
+  kind = _KINDS.get(type(dev := Device[device]).__name__)
+  return None if kind is None or not JIT or getenv("HCQ2") else kind(dev)
+
+def _opencl(dev: Any) -> Callable[[Buffer], Read]:
+  from tinygrad.runtime.autogen import opencl as cl
+  from tinygrad.runtime.ops_cl import check
+  slots = [(ctypes.c_char * SIZE)() for _ in range(SLOTS)]
+  def enqueue(buffer: Buffer) -> Read:
+    slots.append(slot := slots.pop(0))
+    event = cl.cl_event()
+    check(cl.clEnqueueReadBuffer(dev.queue, buffer._buf, False, 0, SIZE, slot, 0, None, ctypes.byref(event)))
+    check(cl.clFlush(dev.queue))
+    def wait() -> bytes:
+      check(cl.clWaitForEvents(1, ctypes.byref(event)))
+      check(cl.clReleaseEvent(event))
+      return bytes(slot)
+    return wait
+  return enqueue
+
+def _cuda(dev: Any) -> Callable[[Buffer], Read]:
+  from tinygrad.runtime.autogen import cuda
+  from tinygrad.runtime.ops_cuda import check
+  from tinygrad.runtime.support.c import init_c_var
+  check(cuda.cuCtxSetCurrent(dev.context))
+  slots = [(dev.allocator._alloc(SIZE, BufferSpec(host=True)),
+            init_c_var(cuda.CUevent, lambda x: check(cuda.cuEventCreate(ctypes.byref(x), 0)))) for _ in range(SLOTS)]
+  def enqueue(buffer: Buffer) -> Read:
+    slots.append(slot := slots.pop(0))
+    memory, event = slot
+    check(cuda.cuCtxSetCurrent(dev.context))
+    check(cuda.cuMemcpyDtoHAsync_v2(memory, buffer._buf, SIZE, None))
+    check(cuda.cuEventRecord(event, None))
+    def wait() -> bytes:
+      check(cuda.cuEventSynchronize(event))
+      return ctypes.string_at(memory, SIZE)
+    return wait
+  return enqueue
+
+def _metal(dev: Any) -> Callable[[Buffer], Read]:
+  """The memory is the host's, too: the last command buffer before is waited for. SLOTS buffers are to take turns."""
+  from tinygrad.runtime.ops_metal import wait_check
+  def enqueue(buffer: Buffer) -> Read:
+    last = dev.mtl_buffers_in_flight[-1]
+    def wait() -> bytes:
+      wait_check(last)
+      flying = dev.mtl_buffers_in_flight  # in order: all up to this one have ended, and tinygrad looks through the list
+      done = next((i + 1 for i, x in enumerate(flying) if x is last), 0)
+      del flying[:done]
+      return bytes(dev.allocator._as_buffer(buffer._buf)[:SIZE])
+    return wait
+  return enqueue
+
+def _queues(dev: Any) -> Callable[[Buffer], Read] | None:
+  """NV and AMD: the copy is one more entry of the timeline."""
+  if dev.hw_copy_queue_t is None: return None
+  slots = [dev.allocator.alloc(SIZE, BufferSpec(host=True)) for _ in range(SLOTS)]
+  def enqueue(buffer: Buffer) -> Read:
+    slots.append(slot := slots.pop(0))
+    queue = dev.hw_copy_queue_t().wait(dev.timeline_signal, dev.timeline_value - 1).copy(slot, buffer._buf, SIZE)
+    queue.signal(dev.timeline_signal, value := dev.next_timeline()).submit(dev)
+    def wait() -> bytes:
+      dev.timeline_signal.wait(value)
+      return bytes(slot.cpu_view().view(size=SIZE, fmt="B")[:])
+    return wait
+  return enqueue
+
+_KINDS: dict[str, Callable[[Any], Callable[[Buffer], Read] | None]] = {
+  "CLDevice": _opencl, "CUDADevice": _cuda, "MetalDevice": _metal, "NVDevice": _queues, "AMDDevice": _queues}
