@@ -52,12 +52,16 @@ def from_json(rows: Any) -> Opts:
 # *** what a kernel is
 
 def _hash(ast: UOp, sizes: bool) -> str:
-  """Of its nodes' contents, so that two sizes that happen to be one number make no other kernel."""
-  known = dict[UOp, bytes]()
-  for u in ast.toposort():
+  """
+  Of its nodes' contents, so that two sizes that happen to be one number make no other kernel. Arguments are counted in
+  their order: a launch of several kernels has those of all.
+  """
+  known, ops = dict[UOp, bytes](), ast.toposort()
+  slots = sorted(u.arg.slot for u in ops if u.op is Ops.PARAM)
+  for u in ops:
     arg = u.arg
     if u.op is Ops.SINK: arg = None  # its name, and what was asked of it
-    elif u.op is Ops.PARAM: arg = (arg.slot, arg.name, arg.addrspace, arg.vmin_vmax if sizes else None)
+    elif u.op is Ops.PARAM: arg = (slots.index(arg.slot), arg.name, arg.addrspace, arg.vmin_vmax if sizes else None)
     elif u.op is Ops.CONST and not sizes and isinstance(arg, int) and not isinstance(arg, bool): arg = None
     known[u] = hashlib.sha256(repr((u.op, u.dtype, arg)).encode() + b"".join(known[s] for s in u.src)).digest()
   return known[ast].hex()[:24]

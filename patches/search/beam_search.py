@@ -46,7 +46,7 @@ def is_possible() -> bool: return os.name == "posix" and is_on("stored_schedules
 def find(ast: UOp, ren: Renderer, width: int) -> None:
   """Searches a kernel if that was not done before; what is found is kept."""
   device = ren.target.device
-  kernel = tuner.Kernel(ast, device, search_variables(ast))
+  kernel = tuner.kernel_of(ast, device, search_variables(ast))
   if tuner.known_for(kernel) is not None and not IGNORE_BEAM_CACHE: return
   try: result = tuner.search(kernel, sandbox(), SECONDS, width=width)
   except (NotScheduled, Failed) as e:

@@ -5,11 +5,11 @@ kept of it. A search that is interrupted, however rudely, goes on where it was.
 from __future__ import annotations
 import contextlib, datetime, json, math, time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from tinygrad import Device
 from tinygrad.codegen.opt import heuristic
-from tinygrad.uop.ops import UOp
+from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.patches.cache import disk_cache, schedules, serialize
 from tinygrad_llm.patches.schedule.horizontal_fusion import BESIDE as BESIDE
 from tinygrad_llm.patches.search import known_schedules
@@ -31,6 +31,12 @@ class Kernel:
 
   @property
   def key(self) -> str: return schedules.key_of(self.ast)
+
+def kernel_of(ast: UOp, device: str, variables: dict[str, int], name: str = "") -> Kernel:
+  """A scheduled kernel, or one of a launch, whose arguments then are counted anew."""
+  params = sorted((u for u in ast.toposort() if u.op is Ops.PARAM and u.arg.slot >= 0), key=lambda u: u.arg.slot)
+  new = {u: u.replace(arg=replace(u.arg, slot=i)) for i, u in enumerate(params) if u.arg.slot != i}
+  return Kernel(ast.substitute(new, walk=True) if new else ast, device, variables, name)
 
 class Journal:
   """

@@ -14,6 +14,7 @@ from tinygrad_llm.patches.search.measure import PREPARE
 from tinygrad_llm.patches.search.sandbox import Failed, Sandbox
 from tinygrad_llm.patches.search.space import NotScheduled
 from tinygrad_llm.target.bandwidth import ReadBandwidth, copy_bandwidth
+from tinygrad_llm.target.groups import groups
 from tinygrad_llm.target.programs import Reads, Rows
 
 SMALL = 0.004       # of a step's time: a kernel below is not searched
@@ -46,13 +47,13 @@ def rows_of(linear: UOp, variables: Mapping[str, int], weights: Mapping[UOp, Row
   four: as kernels.decode_step has them.
   """
   kv, found = {cache.uop.base for cache in caches}, dict[str, Row]()
-  for call in linear.src:
-    if (ast := call.src[0]).op is not Ops.SINK: continue
-    reads = Reads.of(call, weights, kv)
+  calls = [call for call in linear.src if call.src[0].op is Ops.SINK]
+  for call, part in zip(calls, groups(calls, weights, kv)):
+    ast, reads = call.src[0], Reads.of(call, weights, kv)
     stages = [s for s in ast.src if s.op is Ops.SINK]
     for stage in stages if ast.arg.name == tuner.BESIDE else [] if stages else [ast]:
       own = {v.expr: variables.get(v.expr, int(v.vmax)) for v in stage.variables()}
-      kernel = tuner.Kernel(stage, device, own, reads.role)
+      kernel = tuner.kernel_of(stage, device, own, part)
       row = found.setdefault(kernel.key, Row(kernel, "+".join(reads.types), 0))
       found[kernel.key] = replace(row, count=row.count + 1)
   return list(found.values())

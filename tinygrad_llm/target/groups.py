@@ -5,7 +5,7 @@ The names: embedding, head, sampling; in a layer its weights (attn_norm, ffn_dow
 ffn_down), routing, and the parts of attention, which read the KV cache or work for what does.
 """
 from __future__ import annotations
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from tinygrad import UOp, dtypes
 from tinygrad.engine.realize import get_call_arg_uops
@@ -29,18 +29,28 @@ class _Kernel:
 
   @classmethod
   def of(cls, call: UOp, weights: Mapping[UOp, Rows], caches: set[UOp]) -> _Kernel:
-    info, args = call.src[0].arg, get_call_arg_uops(call)
-    used = Reads.of(call, weights, caches, (*info.ins, *info.outs))
+    (ins, outs), args = _places(call.src[0]), get_call_arg_uops(call)
+    used = Reads.of(call, weights, caches, (*ins, *outs))
     held = {i: next(u for u in args[i].toposort() if u.op is Ops.BUFFER) for i in used.caches}
     return cls(tuple(name for rows in used.weights.values() for name in rows.names), frozenset(held.values()),
-               frozenset(held[i] for i in used.caches & set(info.outs)), frozenset(args[i] for i in info.ins),
-               tuple(args[i] for i in info.outs))
+               frozenset(held[i] for i in used.caches & set(outs)), frozenset(args[i] for i in ins),
+               tuple(args[i] for i in outs))
 
   @property
   def in_layer(self) -> bool: return any(name.startswith("blk.") for name in self.tensors)
 
+def _places(kernel: UOp) -> tuple[Sequence[int], Sequence[int]]:
+  """Which arguments a kernel reads, and which it writes."""
+  if kernel.op is Ops.PROGRAM: return kernel.arg.ins, kernel.arg.outs
+  ops = kernel.toposort()
+  stored = {u.src[0] for u in ops if u.op is Ops.STORE}
+  def slots(places: Iterable[UOp]) -> list[int]:
+    found = {u.src[0].buf_uop for u in places if u.src and u.src[0].buf_uop.op is Ops.PARAM}
+    return sorted(u.arg.slot for u in found)
+  return slots(u for u in ops if u.op is Ops.INDEX and u not in stored), slots(stored)
+
 def groups(calls: Sequence[UOp], weights: Mapping[UOp, Rows], caches: set[UOp]) -> list[str]:
-  """The name of each call of a schedule, compiled. weights: by the buffer that holds them; caches: buffers."""
+  """The name of each call of a schedule, compiled or not. weights: by the buffer that holds them; caches: buffers."""
   kernels = [_Kernel.of(call, weights, caches) for call in calls]
   layers = [i for i, kernel in enumerate(kernels) if kernel.in_layer]
   first, last = (layers[0], layers[-1]) if layers else (0, -1)

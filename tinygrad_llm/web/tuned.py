@@ -27,7 +27,7 @@ def draw(tuning: Tuning, path: pathlib.Path) -> None:
   axes.axvline(tuning.bandwidth, color="#d29922", linestyle="--", label="measured bandwidth")
   axes.set_yticks(list(places), [f"{row.count} x {row.kernel.name} {row.types}" for row in rows], fontsize=8)
   axes.set_xlabel("GB/s of the bytes that it has to move, data cold")
-  axes.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.4, 1.16), ncols=3)
+  axes.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.4, 1 + 0.5 / max(1, len(rows))), ncols=3)
   for side in ("top", "right"): axes.spines[side].set_visible(False)
   figure.savefig(path)
   plt.close(figure)
