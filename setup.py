@@ -19,7 +19,7 @@ setup(
   packages=[*find_packages(include=["tinygrad_llm", "tinygrad_llm.*"]),
             "tinygrad_llm.patches", *(f"tinygrad_llm.patches.{room}" for room in find_packages("patches"))],
   package_dir={"tinygrad_llm.patches": "patches"},
-  package_data={"tinygrad_llm": ["models/*.gguf", "web/*.html"]},
+  package_data={"tinygrad_llm": ["models/*.gguf", "web/*.html"], "tinygrad_llm.patches.search": ["tuned/*.json"]},
   install_requires=[
     "tinygrad==0.14.0",      # the compiler; its internals are this project's subject, so exactly this version
     "numpy>=1.26,<3",        # header and byte handling, sampling
@@ -33,6 +33,7 @@ setup(
     "zig": ["ziglang>=0.13,<1"],                                    # a clang for the CPU device where PATH has none
     "bench": ["llama-cpp-python==0.3.36",                           # the peer, and the source of golden logits
               "matplotlib>=3.8,<4"],                                # the README's plot
+    "plot": ["matplotlib>=3.8,<4"],                                 # tune --plot
     "mlx": ["mlx-lm>=0.32,<1",                                      # a peer: its models and its KV cache
             "mlx>=0.32,<1 ; sys_platform == 'darwin'",              # its arrays, on Apple's GPU
             "mlx[cpu]>=0.32,<1 ; sys_platform == 'linux'"],         # the same on a processor: to test the conversion

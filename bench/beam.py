@@ -64,13 +64,14 @@ def population(sandbox: Any, kernel: Any, most: int) -> list[tuple[Any, float, f
   from tinygrad_llm.patches.search import measure, tuner
   from tinygrad_llm.patches.search.space import space
   found = space(kernel.ast, Device[kernel.device].renderer)
-  near = [found.steps(tuner.present(found))]
-  for _ in range(2): near = list(dict.fromkeys([*near, *(n for s in near for n in found.neighbours(s))]))[:4 * most]
-  opts = list(dict.fromkeys(o for s in near if (o := found.opts(s)) is not None))
+  opts = {steps: tuner.present(found) for steps in [found.steps(tuner.present(found))]}
+  for _ in range(2):
+    for near in dict.fromkeys(n for s in list(opts) for n in found.neighbours(s)):
+      if len(opts) < 2 * most and near not in opts and (o := found.opts(near)) is not None: opts[near] = o
   tuner.begin(kernel, sandbox)
   ask = measure.OnDevice(sandbox, math.inf, {}, lambda opts: None, lambda opts, what: None)
   codes, kept = set[str](), dict[Any, float]()
-  for o, answer in zip(opts, ask.estimate(opts)):
+  for o, answer in zip(opts.values(), ask.estimate(list(opts.values()))):
     if not isinstance(answer, str) and answer[1] not in codes and len(kept) < most:
       codes.add(answer[1])
       kept[o] = answer[0]
@@ -92,6 +93,7 @@ def measure_kernel(row: Any, sandbox: Any, seconds: float, most: int) -> dict[st
   for (name, (opts, number, spent)), t in zip(searches.items(), times[1:]):
     found["searches"][name] = {"compiled": number, "seconds": round(spent, 1), "us": None if math.isnan(t) else t * 1e6,
                                "opts": None if opts is None else to_json(opts)}
+  print(json.dumps({k: v for k, v in found.items() if k != "population"}), file=sys.stderr, flush=True)
   if most:
     found["population"] = [{"opts": to_json(opts), "estimate_us": estimate, "us": us}
                            for opts, estimate, us in population(sandbox, kernel, most)]

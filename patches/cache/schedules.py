@@ -93,10 +93,11 @@ def device_of(name: str, ren: Renderer) -> dict[str, Any]:
   return found
 
 def processor() -> str:
-  """The name of the processor, as the system has it."""
-  lines = [line.partition(":") for line in disk_cache._processor()]
-  names = [value.strip() for name, _, value in lines if name.strip() in ("model name", "CPU part", "cpu")]
-  return names[0] if names else disk_cache._processor()[-1]
+  """The name of the processor, as the system has it; on x86 with the numbers that tell generations apart."""
+  known = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in disk_cache._processor())}
+  name = next((known[key] for key in ("model name", "CPU part", "cpu") if key in known), disk_cache._processor()[-1])
+  numbers = [f"{key.removeprefix('cpu ')} {known[key]}" for key in ("cpu family", "model") if key in known]
+  return f"{name} ({', '.join(numbers)})" if numbers else name
 
 def _compiler() -> str:
   """The C compiler's version, asked once and kept."""
