@@ -12,7 +12,7 @@ from __future__ import annotations
 import pathlib
 import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-import argparse, json, math, os, time
+import argparse, fnmatch, json, math, os, time
 from typing import Any
 from bench.machine import machine, now, result_file, versions
 from bench.models import model
@@ -59,7 +59,10 @@ def in_turns(sandbox: Any, kernel: Any, many: list[Any]) -> list[float]:
   return [quartile(found[opts]) if found.get(opts) else math.nan for opts in many]
 
 def population(sandbox: Any, kernel: Any, most: int) -> list[tuple[Any, float, float]]:
-  """(Opts, the cost model's us, us) of schedules one and two steps from the heuristic's, of equal code one."""
+  """
+  (Opts, the cost model's us, time in parts of the heuristic's) of schedules one and two steps from the heuristic's, of
+  equal code one. The best few are compared in turns.
+  """
   from tinygrad import Device
   from tinygrad_llm.patches.search import measure, tuner
   from tinygrad_llm.patches.search.space import space
@@ -75,12 +78,9 @@ def population(sandbox: Any, kernel: Any, most: int) -> list[tuple[Any, float, f
     if not isinstance(answer, str) and answer[1] not in codes and len(kept) < most:
       codes.add(answer[1])
       kept[o] = answer[0]
-  times = ask.time(list(kept), math.inf)
-  best = min(t for t in times if not isinstance(t, str))
-  few = sorted((o for o, t in zip(kept, times) if not isinstance(t, str) and t < 1.15 * best),
-               key=lambda o: times[list(kept).index(o)])[:8]
-  exact = dict(zip(few, in_turns(sandbox, kernel, few)))
-  return [(o, us, exact.get(o, t) * 1e6) for (o, us), t in zip(kept.items(), times) if not isinstance(t, str)]
+  present, *times = ask.time([None, *kept], math.inf)
+  if isinstance(present, str): return []
+  return [(o, us, t / present) for (o, us), t in zip(kept.items(), times) if not isinstance(t, str)]
 
 def measure_kernel(row: Any, sandbox: Any, seconds: float, most: int) -> dict[str, Any]:
   from tinygrad_llm.patches.cache.schedules import to_json
@@ -95,8 +95,12 @@ def measure_kernel(row: Any, sandbox: Any, seconds: float, most: int) -> dict[st
                                "opts": None if opts is None else to_json(opts)}
   print(json.dumps({k: v for k, v in found.items() if k != "population"}), file=sys.stderr, flush=True)
   if most:
-    found["population"] = [{"opts": to_json(opts), "estimate_us": estimate, "us": us}
-                           for opts, estimate, us in population(sandbox, kernel, most)]
+    near = population(sandbox, kernel, most)
+    few = [opts for opts, _, ratio in sorted(near, key=lambda row: row[2])[:8]]
+    heuristic, *exact = in_turns(sandbox, kernel, [None, *few])
+    of_few = {opts: us / heuristic for opts, us in zip(few, exact)}
+    found["population"] = [{"opts": to_json(opts), "estimate_us": us, "ratio": ratio, "in_turns": of_few.get(opts)}
+                           for opts, us, ratio in near]
   return found
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -105,11 +109,11 @@ def table(rows: list[dict[str, Any]]) -> str:
             "best of all near")]
   for row in rows:
     found = [row["searches"][name] for name in names]
-    near = [p["us"] for p in row.get("population", [])]
+    near = [p["in_turns"] for p in row.get("population", []) if p["in_turns"]]
     lines.append((f"{row['kernel']} {row['types']}", f"{row['heuristic_us']:.1f}",
                   *("-" if s["us"] is None else f"{s['us']:.1f}" for s in found),
                   *(f"{s['compiled']}, {s['seconds']:.0f}" for s in found),
-                  f"{min(near):.1f} of {len(near)}" if near else "-"))
+                  f"{min(near):.2f} of the heuristic's, of {len(row['population'])}" if near else "-"))
   widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
   return "\n".join("  ".join(c.ljust(w) if not i else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths)))
                    for line in lines)
@@ -119,6 +123,7 @@ def _main() -> None:
   add = parser.add_argument
   add("-m", "--model", action="append", help="path of a .gguf file (default: 1B shapes in Q4_K_M and Q6_K, 2 layers)")
   add("--kernels", type=int, default=3, help="of a model, those that take longest (default 3)")
+  add("--part", default="*", help="of those with such a name, as ffn_* (default: of all)")
   add("--seconds", type=float, default=60, help="of our search of a kernel, at most (default 60)")
   add("--population", type=int, default=0, metavar="N", help="time N schedules near the heuristic's, too")
   add("--out", type=pathlib.Path, help="JSON (default: bench/results/beam-DATE.json)")
@@ -136,7 +141,10 @@ def _main() -> None:
     for path in models:
       tuning = Tuning(*decode_step(path, depth=512), 0)
       tuning.survey(sandbox)
-      longest = sorted(tuning.rows, key=lambda row: -row.count * row.before)[:args.kernels]
+      named = [row for row in tuning.rows if fnmatch.fnmatchcase(row.kernel.name, args.part)]
+      names = ", ".join(dict.fromkeys(row.kernel.name for row in tuning.rows))
+      if not named: raise InputError(f"--part {args.part!r:.40}: no kernel has that name; give one of {names}")
+      longest = sorted(named, key=lambda row: -row.count * row.before)[:args.kernels]
       for row in longest:
         print(f"{row.kernel.name} {row.types} ..", file=sys.stderr, flush=True)
         rows.append({"model": pathlib.Path(path).name, **measure_kernel(row, sandbox, args.seconds, args.population)})

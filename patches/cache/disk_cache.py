@@ -139,7 +139,8 @@ def _machine(cc: str) -> str: return hashlib.sha256(repr((_processor(), _program
 
 def _processor() -> tuple[str, ...]:
   """Architecture, model and features; where the system does not say, the machine's name."""
-  names = ("vendor_id", "cpu family", "model", "model name", "flags", "Features", "CPU implementer", "CPU part", "CPU variant", "isa", "cpu")
+  names = ("vendor_id", "cpu family", "model", "model name", "flags", "Features", "CPU implementer", "CPU part",
+           "CPU variant", "isa", "cpu")
   try:
     with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # of the first processor
       lines = list(itertools.takewhile(str.strip, file))

@@ -15,7 +15,7 @@ from tinygrad_llm.patches.search.space import Attention, Loops, Opts
 
 WIDTH = 2        # schedules that are gone on from
 LOWERED = 32     # neighbours that are lowered at a time, and looked at before others are
-KEPT = 8         # of those, that are compiled
+KEPT = 4         # of those, that are compiled
 BETTER = 0.02    # of the time: so much is gone on from at once
 WORSE = 1.6      # times the estimate of the schedule that it is a step from: not compiled
 GAIN = 0.005     # of the time: less is no reason to go on
