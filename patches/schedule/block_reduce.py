@@ -87,7 +87,7 @@ def apply_opt(self: Scheduler, opt: Opt, append_opt: bool = True) -> Any:
   if opt.op is not OptOps.GROUP: return _apply_opt(self, opt, append_opt)
   if self.rngs[self.real_axis(opt.op, opt.axis)].src[0].op is Ops.CONST: return _apply_opt(self, opt, append_opt)
   check(self.ren.has_local and self.ren.has_shared, "threads of a block need memory that they share")
-  check(isinstance(opt.arg, int) and 1 < opt.arg <= THREADS, f"2 to {THREADS} threads share a loop of unknown length")
+  check(isinstance(opt.arg, int) and 1 <= opt.arg <= THREADS, f"1 to {THREADS} threads share a loop of unknown length")
   check((length := _length(self)) is not None, "one loop of unknown length is shared")
   check(not self.group_for_reduces, "a group is for one loop then")
   self.ast = _shared(self.ast, cast(UOp, length), cast(int, opt.arg))
