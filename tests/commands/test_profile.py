@@ -135,7 +135,9 @@ def groups_of(path: str) -> tuple[list[str], int]:
   from tinygrad_llm.target.programs import compiled
   step = decode_step(path, 64)
   calls = [call for call in compiled(step.linear).src if call.src[0].op is Ops.PROGRAM]
-  return groups(calls, step.weights, {cache.uop.base for cache in step.caches}), len(step.caches)
+  found = groups(calls, step.weights, kv := {cache.uop.base for cache in step.caches})
+  assert found == groups([call for call in step.linear.src if call.src[0].op is Ops.SINK], step.weights, kv)
+  return found, len(step.caches)
 
 @pytest.mark.parametrize(("arch", "wanted"), [
   ("qwen3moe", {"routing", "ffn_down_exps", "input of attn_output"}),

@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 BLOCKS = re.findall(r"^```\w*\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
 COMMANDS = [line for block in BLOCKS for line in block.splitlines() if ".venv/bin/python" in line and "..." not in line]
 # sizes that a tiny model on a slow machine can take; all else stays
-SMALLER = {"512": "16", "128": "8", "0,2048": "0,40"}
+SMALLER = {"512": "16", "128": "8", "0,2048": "0,40", "10m": "3s"}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, model_file) -> pathlib.Path:
@@ -20,7 +20,7 @@ def folder(tmp_path_factory, model_file) -> pathlib.Path:
   folder = tmp_path_factory.mktemp("readme")
   (folder / "empty").mkdir()
   model = model_file(types="F16", layers=1, dim=256, ffn=256, vocab=320)  # its kernels are lowered in half the time
-  for name in re.findall(r"(?:--model|kernels -m|bench -m|quantize) (\S+)", "\n".join(COMMANDS)):
+  for name in re.findall(r"(?:--model|kernels -m|bench -m|tune -m|quantize) (\S+)", "\n".join(COMMANDS)):
     if not (folder / name).exists(): (folder / name).symlink_to(model)
   return folder
 
