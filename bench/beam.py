@@ -133,11 +133,11 @@ def _main() -> None:
   open_target(None)
   from tinygrad_llm.engine.tuning import Tuning
   from tinygrad_llm.kernels import decode_step
-  from tinygrad_llm.patches.search.sandbox import Sandbox
-  from tinygrad.helpers import PARALLEL
+  from tinygrad import Device
+  from tinygrad_llm.patches.search.sandbox import Sandbox, processes
   date, rows = now(), list[dict[str, Any]]()
   models = args.model or [str(model("llama-1b", types, 2)) for types in ("Q4_K_M", "Q6_K")]
-  with Sandbox(max(1, PARALLEL.value)) as sandbox:
+  with Sandbox(processes(Device.DEFAULT)) as sandbox:
     for path in models:
       tuning = Tuning(*decode_step(path, depth=512), 0)
       tuning.survey(sandbox)

@@ -97,6 +97,7 @@ def _tune(args: argparse.Namespace, seconds: float) -> None:
   from tinygrad_llm.patches import is_on
   if Device.DEFAULT.split(":")[0] in ("NULL", "PYTHON"):
     raise InputError(f"DEV={Device.DEFAULT}: nothing can be timed there; use a device that runs kernels")
+  if os.name != "posix": raise InputError("tune: this system has no processes that it can watch; use Linux or macOS")
   if not is_on("stored_schedules"): raise InputError("NO_STORED_SCHEDULES: what is found is not used; unset it")
   depth = min(512, context(args) // 2) if args.depth is None else args.depth
   tuning = Tuning(*decode_step(args.model, args.max_context, depth), seconds, args.again, bar := Bar(seconds))

@@ -66,6 +66,7 @@ def _hash(ast: UOp, sizes: bool) -> str:
     known[u] = hashlib.sha256(repr((u.op, u.dtype, arg)).encode() + b"".join(known[s] for s in u.src)).digest()
   return known[ast].hex()[:24]
 
+@functools.lru_cache(1024)
 def key_of(ast: UOp) -> str:
   """Of a kernel as it is scheduled, wherever its arguments are and however its loops are to run."""
   return _hash(ast, True)

@@ -15,13 +15,13 @@ from __future__ import annotations
 import atexit, dataclasses, functools, os, sys
 from collections.abc import Callable
 from tinygrad import codegen
-from tinygrad.helpers import DEBUG, IGNORE_BEAM_CACHE, PARALLEL, Context
+from tinygrad.helpers import DEBUG, IGNORE_BEAM_CACHE, Context
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import KernelInfo, Ops, UOp
 from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.schedule.horizontal_fusion import BESIDE
 from tinygrad_llm.patches.search import tuner
-from tinygrad_llm.patches.search.sandbox import Failed, Sandbox
+from tinygrad_llm.patches.search.sandbox import Failed, Sandbox, processes
 from tinygrad_llm.patches.search.space import NotScheduled
 from tinygrad_llm.patches.search.stored_schedules import COMPILE_ONLY
 
@@ -35,9 +35,9 @@ SECONDS = 60.0  # of the search of a kernel
 _full_rewrite_to_sink: Callable[..., UOp]
 
 @functools.cache
-def sandbox() -> Sandbox:
+def sandbox(device: str) -> Sandbox:
   """The processes of this one's searches; they end with it."""
-  made = Sandbox(max(1, PARALLEL.value))
+  made = Sandbox(processes(device))
   atexit.register(made.__exit__)
   return made
 
@@ -48,7 +48,7 @@ def find(ast: UOp, ren: Renderer, width: int) -> None:
   device = ren.target.device
   kernel = tuner.kernel_of(ast, device, search_variables(ast))
   if tuner.known_for(kernel) is not None and not IGNORE_BEAM_CACHE: return
-  try: result = tuner.search(kernel, sandbox(), SECONDS, width=width)
+  try: result = tuner.search(kernel, sandbox(device), SECONDS, width=width)
   except (NotScheduled, Failed) as e:
     if DEBUG >= 2: print(f"BEAM: a kernel keeps its schedule: {e}", file=sys.stderr)
     return

@@ -86,8 +86,12 @@ class Candidates:
   def copies(self) -> list[list[Buffer]]:
     size = sum(u.max_numel() * u.dtype.itemsize for u in self.params)
     count = min(COPIES, max(2, math.ceil(self.cold / max(size, 1))))
-    made = [[Buffer(self.device, u.max_numel(), u.dtype).allocate() for u in self.params] for _ in range(count)]
-    filled = self.data(0)
+    made, filled = list[list[Buffer]](), self.data(0)
+    for _ in range(count):
+      try: made.append([Buffer(self.device, u.max_numel(), u.dtype).allocate() for u in self.params])
+      except (MemoryError, RuntimeError):  # fewer are warmer, but better than none
+        if not made: raise
+        break
     for buffers in made: write(buffers, filled)
     return made
 

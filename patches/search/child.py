@@ -5,7 +5,7 @@ It answers one request after another, each a pickle on standard input, with a pi
 ends with whoever started it, and has no more memory than it was given: what a candidate breaks is this process alone.
 """
 from __future__ import annotations
-import os, pickle, struct, sys, threading, time
+import contextlib, os, pickle, struct, sys, threading, time
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
@@ -27,7 +27,7 @@ def limit_memory(nbytes: int) -> None:
   except ImportError: return
   _, most = resource.getrlimit(resource.RLIMIT_DATA)
   if most != resource.RLIM_INFINITY: nbytes = min(nbytes, most)
-  resource.setrlimit(resource.RLIMIT_DATA, (nbytes, most))
+  with contextlib.suppress(ValueError, OSError): resource.setrlimit(resource.RLIMIT_DATA, (nbytes, most))
 
 def end_with(parent: int) -> None:
   """Ends this process when its parent has, also in the middle of a kernel that never will."""

@@ -6,7 +6,7 @@ import importlib, os, pathlib, pickle, select, signal, subprocess, sys, time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from tinygrad.helpers import DEBUG
+from tinygrad.helpers import DEBUG, PARALLEL
 from tinygrad_llm.patches.search.child import SIZE
 
 MEMORY = 4 << 30  # bytes of a process, beside what it is told that its data takes
@@ -90,6 +90,13 @@ def _death(process: subprocess.Popen[bytes]) -> str:
   if code >= 0: return f"its process ended with {code}"
   names = {-s.value: s.name for s in signal.Signals}
   return f"its process died of {names.get(code, f'signal {-code}')}"
+
+PROCESSES = {"CPU": 16}  # at most; of a GPU each has what its driver takes of the card's memory
+OF_GPUS = 4
+
+def processes(device: str) -> int:
+  """As many as there may be for a device: a kernel is lowered in one thread."""
+  return max(1, min(PARALLEL.value, PROCESSES.get(device.split(":")[0], OF_GPUS)))
 
 class Sandbox:
   """Several processes. The first one runs candidates; all lower and compile them, each one at a time."""

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from tinygrad import Device, Tensor
-from tinygrad.helpers import NUM_CPU_THREADS, PARALLEL
+from tinygrad.helpers import NUM_CPU_THREADS
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.patches.cache import schedules
 from tinygrad_llm.patches.search import tuner
 from tinygrad_llm.patches.search.measure import PREPARE
-from tinygrad_llm.patches.search.sandbox import Failed, Sandbox
+from tinygrad_llm.patches.search.sandbox import Failed, Sandbox, processes
 from tinygrad_llm.patches.search.space import NotScheduled
 from tinygrad_llm.target.bandwidth import ReadBandwidth, copy_bandwidth
 from tinygrad_llm.target.groups import groups
@@ -76,7 +76,7 @@ class Tuning:
     """Ctrl-C ends it; what was found until then is kept, and in `rows`."""
     begun = time.monotonic()
     self.bandwidth = _bandwidth(self.device)
-    with Sandbox(max(1, PARALLEL.value)) as sandbox:
+    with Sandbox(processes(self.device)) as sandbox:
       self.survey(sandbox)
       self.rows.sort(key=lambda row: -row.count * row.before)
       total = sum(row.count * row.before for row in self.rows)
