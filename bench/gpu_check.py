@@ -25,7 +25,7 @@ EXPECTED = HERE.with_name("gpu_check.npz")  # {type: (ROWS,) float64 products; "
 ROWS, N = 48, 768
 PROMPT, STEPS = 24, 8
 USED = 8  # experts of a token
-TOTAL_S = 800  # of all parts
+TOTAL_S = 1200  # of all parts
 SLOW = {"CPU": 4, "CL": 4}  # times as long, where a few cores compile and run everything
 Row = tuple[str, bool | None, str]  # what, whether it is right (None: no such question), and the figure
 
@@ -137,12 +137,29 @@ def part_speed(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Ro
     yield f"{test.name} {info.name}{with_bytes()}", None, f"{speed:.1f} tok/s{gbs}; warm-up {first:.1f} s"
 
 def part_beam(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
-  """Runs with BEAM=2: the schedule that a search finds, to hold the default one against."""
+  """Runs with BEAM=2: the schedule that a search finds, ours or tinygrad's, to hold the default one against."""
+  from tinygrad_llm.patches import is_on
   rows = n = 1024 if args.small else 8192
   start = time.perf_counter()
   gbs, us = matvec_speed("Q4_K", rows, n, (8 << 20) if args.small else (256 << 20))
   figures.update(gbs=gbs, us=us, seconds=time.perf_counter() - start)
-  yield f"BEAM=2 Q4_K {rows}x{n}", None, f"{gbs:.1f} GB/s, {us:.0f} us, after {figures['seconds']:.0f} s"
+  whose = "" if is_on("beam_search") else " of tinygrad"
+  yield f"BEAM=2{whose} Q4_K {rows}x{n}", None, f"{gbs:.1f} GB/s, {us:.0f} us, after {figures['seconds']:.0f} s"
+
+def part_tuned(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
+  """A search over a decode step's kernels, and what it makes of them; what it finds is kept for this user."""
+  from bench.random_model import LLAMA_1B, TINY, write_random
+  from tinygrad_llm.engine.tuning import Tuning, step_us
+  from tinygrad_llm.kernels import decode_step
+  with tempfile.TemporaryDirectory() as folder:
+    path = args.model or write_random(pathlib.Path(folder, "random.gguf"), TINY if args.small else LLAMA_1B)
+    tuning = Tuning(*decode_step(str(path), max_context=512, depth=128), 20 if args.small else 150)
+    tuning.run()
+  before, after = step_us(tuning.rows)
+  figures.update(before_us=before, after_us=after, bandwidth=tuning.bandwidth, kernels=[
+    {"name": row.kernel.name, "types": row.types, "count": row.count, "bytes": row.nbytes, "before_us": row.before,
+     "after_us": row.after, "state": row.state} for row in tuning.rows])
+  yield "tune", None, f"{before / 1e3:.2f} -> {after / 1e3:.2f} ms of kernels a token"
 
 # {name: (what it runs, seconds at most, what it adds to the environment)}
 PARTS: dict[str, tuple[Callable[[argparse.Namespace, dict[str, Any]], Iterator[Row]], int, dict[str, str]]] = {
@@ -150,7 +167,10 @@ PARTS: dict[str, tuple[Callable[[argparse.Namespace, dict[str, Any]], Iterator[R
   "model": (part_model, 90, {}), "copy": (part_copy, 60, {}), "matvec": (part_matvec, 150, {}),
   "speed": (part_speed, 240, {}), "weights8": (part_weights, 150, {"Q8_ACTIVATIONS": "1"}),
   "matvec8": (part_matvec, 150, {"Q8_ACTIVATIONS": "1"}), "speed8": (part_speed, 240, {"Q8_ACTIVATIONS": "1"}),
-  "beam": (part_beam, 120, {"BEAM": "2"})}
+  "beam": (part_beam, 120, {"BEAM": "2"}), "stockbeam": (part_beam, 120, {"BEAM": "2", "NO_BEAM_SEARCH": "1"}),
+  "tuned": (part_tuned, 240, {}), "speed_tuned": (part_speed, 240, {})}
+
+SEARCHES = ("beam", "stockbeam", "tuned", "speed_tuned")
 
 # *** what they share
 
@@ -269,7 +289,7 @@ def run_part(name: str, args: argparse.Namespace, limit: float, copy_gbs: float)
       errors.seek(0)
       last = next((x.strip() for x in reversed(errors.read().splitlines()) if x.strip()), f"exit code {code}")
       late = time.perf_counter() - start > limit - 1
-      optional = name in ("nv", "beam") or late and name.strip("8") in ("copy", "matvec", "speed")
+      optional = name in ("nv", *SEARCHES) or late and name.strip("8") in ("copy", "matvec", "speed")
       problem = f"stopped after {limit:.0f} s" if late else f"failed: {last.removeprefix('error: '):.200}"
       rows.append((name, None if optional else False, problem))
       show(rows[-1])
