@@ -1,6 +1,7 @@
 """The store of schedules: what an entry says, when it holds, what a file from elsewhere may say."""
 import dataclasses
 import json
+import pathlib
 
 import pytest
 import search_kernel
@@ -126,7 +127,23 @@ def test_a_step_depends_on_what_was_found():
   assert disk_cache.surroundings() == before
   assert disk_cache.surroundings_of_step() != step
 
-def test_shipped_files_are_valid():
-  rows = [row for path in schedules.FILES.glob("*.json") for row in json.loads(path.read_text())["schedules"]]
+def test_shipped_files_are_valid(monkeypatch):
+  folder = pathlib.Path(patches.__file__).parent / "search" / "tuned"
+  rows = [row for path in folder.glob("*.json") for row in json.loads(path.read_text())["schedules"]]
+  monkeypatch.setattr(schedules, "FILES", folder)
+  schedules.shipped.cache_clear()
+  try: assert len(schedules.shipped()) == len(rows) > 0
+  finally: schedules.shipped.cache_clear()
   for row in rows: Entry.of(row)
-  assert len(schedules.shipped()) == len(rows) > 0
+
+def test_a_shipped_one_holds_on_another_driver(monkeypatch, tmp_path):
+  """But not on another device."""
+  kernel = search_kernel.product()
+  device = schedules.device_of(kernel.device, Device[kernel.device].renderer)
+  rows = [entry(kernel, device={**device, "driver": "another"}), entry(kernel, device={**device, "model": "another"})]
+  for row, wanted in zip(rows, (rows[0], None)):
+    (tmp_path / "a.json").write_text(json.dumps({"schedules": [row.json()]}))
+    monkeypatch.setattr(schedules, "FILES", tmp_path)
+    for cached in (schedules.shipped, schedules.lookup): cached.cache_clear()
+    assert found(kernel) == wanted
+  for cached in (schedules.shipped, schedules.lookup): cached.cache_clear()
