@@ -9,6 +9,7 @@ from tinygrad_llm.patches.search.space import Opts
 LOWER, COMPILE = 60.0, 60.0  # seconds that one may take
 SLOW, FIRST = 3.0, 5.0       # times the best that is timed exactly; seconds of first launches, their data made before
 PREPARE = 120.0              # seconds for data, and for the unoptimised kernel on it
+NO_TIME = "no time is left"  # of a candidate, which another search may look at
 ROUNDS, TURNS = 5, 15        # of timing, of the comparison at the end
 
 def memory_of(ast: UOp, cold: int) -> int:
@@ -32,7 +33,7 @@ class OnDevice:
 
   def estimate(self, many: Sequence[Opts|None]) -> list[tuple[float, str]|str]:
     def lower(process: Process, opts: Opts|None) -> tuple[float, str]:
-      if self.over() and opts is not None: raise Failed("no time is left")
+      if self.over() and opts is not None: raise Failed(NO_TIME)
       return process.ask("lower", opts, seconds=LOWER)  # type: ignore[no-any-return]
     return [str(found) if isinstance(found, Failed) else found for found in self.sandbox.each(many, lower)]
 
@@ -44,10 +45,8 @@ class OnDevice:
       else: self._programs[opts] = program
     self.compiled += len(new)
     for opts in new:
-      if opts not in self._programs: continue
-      if self.over() and opts is not None: self.known.setdefault(opts, "no time is left")
-      else: best = min(best, self._first(opts, best))
-    return [self.known[opts] for opts in many]
+      if opts in self._programs and (opts is None or not self.over()): best = min(best, self._first(opts, best))
+    return [self.known.get(opts, NO_TIME) for opts in many]
 
   def _first(self, opts: Opts|None, best: float) -> float:
     self.running(opts)
