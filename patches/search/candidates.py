@@ -24,12 +24,14 @@ from tinygrad_llm.patches.search.space import Opts, with_opts
 
 COLD = 128 << 20   # bytes of the copies of a kernel's arguments, together: more than the last cache of most devices
 COPIES = 256
+SMALL = 128 << 10  # bytes of an argument that is not cold in a step: activations
 NODES = 20000      # instructions of a candidate that is still compiled
 TOLERANCE = 2e-3   # of the rms of an output in float32, where numbers are added in another order
 ROUNDED = 8e-3     # of outputs of fewer bits
 APART = 5e-3       # the share of whole numbers that may differ: some are rounded from floats
 REPEATED = 4194301  # words after which large contents repeat: a prime, so that no two rows are alike
 BATCH = 2e-3       # seconds of launches that are timed together, where a launch costs more than a short kernel
+LAUNCHES = 1024
 
 class Refused(Exception):
   """Why a candidate is none: it is not legal, too large, or wrong."""
@@ -84,11 +86,17 @@ class Candidates:
 
   @functools.cached_property
   def copies(self) -> list[list[Buffer]]:
-    size = sum(u.max_numel() * u.dtype.itemsize for u in self.params)
-    count = min(COPIES, max(2, math.ceil(self.cold / max(size, 1))))
+    """
+    Arguments, in several places each but for the small ones: in a step, another kernel has just made those, and weights
+    and keys are where they were left a token ago.
+    """
+    sizes = [u.max_numel() * u.dtype.itemsize for u in self.params]
+    large = sum(size for size in sizes if size > SMALL)
+    count = min(COPIES, max(2, math.ceil(self.cold / large))) if large else 1
     made, filled = list[list[Buffer]](), self.data(0)
     for _ in range(count):
-      try: made.append([Buffer(self.device, u.max_numel(), u.dtype).allocate() for u in self.params])
+      try: made.append([made[0][i] if made and size <= SMALL else Buffer(self.device, u.max_numel(), u.dtype).allocate()
+                        for i, (u, size) in enumerate(zip(self.params, sizes))])
       except (MemoryError, RuntimeError):  # fewer are warmer, but better than none
         if not made: raise
         break
@@ -135,7 +143,7 @@ class Candidates:
   def seconds(self, opts: Opts|None, expected: float) -> float:
     """Of a launch, cold: on the copy that was not touched for longest. expected: seconds, roughly."""
     if not has_vectors(self.ren): return self.run(opts, next(self.turn))
-    count = max(1, min(len(self.copies), math.ceil(BATCH / max(expected, 1e-6))))
+    count = max(1, min(LAUNCHES, math.ceil(BATCH / max(expected, 1e-6))))
     return thread_pool.pool().run(self._table(opts, count)) / count
 
   def time(self, many: Sequence[Opts|None], rounds: int, enough: float = math.inf) -> list[list[float]]:

@@ -20,6 +20,7 @@ from tinygrad_llm.target.programs import Reads, Rows
 SMALL = 0.004       # of a step's time: a kernel below is not searched
 SURVEY = 5          # rounds of timing before
 NEAR = 1.02         # times what its bytes take at the machine's bandwidth: no search is for less
+LARGE = 1 << 20     # bytes of a kernel whose speed is that of memory
 LEAST = 10.0        # seconds that a kernel's search gets, at least
 
 @dataclass(frozen=True)
@@ -63,8 +64,8 @@ class Tuning:
   A search over a step, as rows_of has it.
 
   seconds: of all of it. again: what is known already is searched, too. told: called with the rows so far, the place of
-  the one at work (None: the survey) and a line about it, whenever there is news. bandwidth: GB/s of the machine,
-  measured.
+  the one at work (None: the survey) and a line about it, whenever there is news. bandwidth: GB/s of the machine, the
+  most that reading, or one of the kernels, was measured to have.
   """
   def __init__(self, linear: UOp, variables: Mapping[str, int], weights: Mapping[UOp, Rows], caches: Sequence[Tensor],
                seconds: float, again: bool = False,
@@ -99,6 +100,9 @@ class Tuning:
         seconds, nbytes = sandbox.runner.ask("survey", SURVEY, seconds=PREPARE)
         self.rows[i] = replace(row, before=seconds * 1e6, after=seconds * 1e6, nbytes=nbytes)
       except Failed as e: self.rows[i] = replace(row, state=f"cannot be timed: {e}")
+    # a machine's memory is faster and slower by the minute: what one kernel reaches another may
+    self.bandwidth = max(self.bandwidth, *(row.nbytes / row.before / 1e3 for row in self.rows
+                                           if row.before and row.nbytes > LARGE), 0.0)
 
   def _search(self, sandbox: Sandbox, i: int, seconds: float) -> None:
     row = self.rows[i]
