@@ -41,7 +41,7 @@ def tuned(cache, model):
 def test_it_prints_what_it_found(tuned):
   lines = tuned.stdout.splitlines()
   assert lines[0].split()[:4] == ["kernel", "types", "n", "us"]
-  assert any(line.startswith("blk.*.ffn_gate+ffn_up  Q") for line in lines)
+  assert any(line.startswith("ffn_gate+ffn_up  ") for line in lines)
   assert lines[-1].startswith("kernels of a token: ")
   assert " of " in lines[-1]
   assert "Traceback" not in tuned.stderr

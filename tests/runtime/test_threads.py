@@ -43,7 +43,7 @@ print("workers", len(thread_pool.pool().workers))
 
 @pytest.mark.parametrize("env", [
   {}, {"NUM_CPU_THREADS": "5"}, {"NO_DISPATCH": "1"}, {"JIT": "0"}, {"JIT": "2"}, {"DEBUG": "2"}, {"PROFILE": "1"},
-  {"BEAM": "1", "PARALLEL": "2"}, {"DEV": "CPU:X86"}], ids=str)
+  {"BEAM": "1", "PARALLEL": "2", "NO_BEAM_SEARCH": "1"}, {"DEV": "CPU:X86"}], ids=str)
 def test_numbers(env: dict[str, str]):
   env = {"NUM_CPU_THREADS": "2", "DEV": "CPU", **env}
   found, wanted = run(NUMBERS, **env).stdout.splitlines()[-1], f"workers {int(env['NUM_CPU_THREADS']) - 1}"

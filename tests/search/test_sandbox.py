@@ -55,10 +55,10 @@ def test_a_process_that_is_too_slow_is_killed(process):
   with pytest.raises(Failed, match="too slow"): process.ask("reference", 1, seconds=0)
   with pytest.raises(ProcessLookupError): os.kill(pid, 0)
 
-@pytest.mark.parametrize("fault", search_faults.FAULTS)
+@pytest.mark.parametrize("fault", ["hang", "segfault", "wrong", "memory"])
 def test_planted_on_the_cpu(fault): assert search_faults.survives(fault) == ""
 
-@pytest.mark.parametrize("fault", ["segfault", "wrong"])
+@pytest.mark.parametrize("fault", ["segfault"])
 def test_planted_in_kernels_of_groups(fault, opencl):
   """GPU-shaped kernels, on the OpenCL CPU runtime; make search-faults has the others, too."""
   assert search_faults.survives(fault, **opencl) == ""
