@@ -120,5 +120,6 @@ def replay() -> dict:
 
 def test_recorded_answers_have_the_same_winner():
   record = json.loads(RECORDED.read_text())
-  assert child.call(replay).value == {"winner": record["winner"], "ratio": record["ratio"]}
+  assert child.call(replay, NO_MATVEC="1").value == {"winner": record["winner"], "ratio": record["ratio"]}
   assert len(record["answers"]["time"]) > 5
+  assert record["ratio"] < 0.9
