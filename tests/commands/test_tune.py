@@ -103,6 +103,7 @@ def wait_for(what) -> None:
     assert time.monotonic() < end
     time.sleep(0.05)
 
+@pytest.mark.kernel_suite
 def test_a_search_that_is_killed_goes_on(tmp_path, model):
   """What was timed before is not timed again; what ran as it was killed is never run again."""
   first = start(tmp_path, model)

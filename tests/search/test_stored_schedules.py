@@ -92,6 +92,23 @@ def test_programs_are_kept_by_their_schedules():
   forget()
   assert programs.key(kernel.ast, ren) == before
 
+def test_a_journal_goes_on(monkeypatch, tmp_path):
+  """What was timed is known, what was refused is; what ran when the process died is bad."""
+  monkeypatch.setattr(tuner.JOURNALS, "name", f"searches-{tmp_path.name}")
+  kernel = search_kernel.product()
+  good, bad, last = ((Opt(OptOps.UPCAST, 0, n),) for n in (2, 4, 8))
+  journal = tuner.Journal(kernel, {"lanes": "1"})
+  journal.done(None, 2.0)
+  journal.done(good, 1.0)
+  journal.done(bad, "wrong numbers")
+  journal.running(last)
+  again = tuner.Journal(kernel, {"lanes": "1"})
+  assert again.known == {None: 2.0, good: 1.0, bad: "wrong numbers", last: "the search died while it ran"}
+  assert tuner.Journal(kernel, {"lanes": "2"}).known == {}
+  assert tuner.Journal(kernel, {"lanes": "1"}, again=True).known == {}
+  again.close()
+  assert tuner.Journal(kernel, {"lanes": "1"}).known == {}
+
 def test_numbers_are_the_same():
   w, x = np.random.default_rng(0).standard_normal((2, 256, 512)).astype(np.float16)
   def product() -> np.ndarray: return (Tensor(w).float() * Tensor(x[0]).float()).sum(1).numpy()
