@@ -19,8 +19,6 @@ from bench.models import model
 from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.errors import InputError
 
-TURNS = 15
-
 def stock(kernel: Any, amount: int) -> tuple[tuple[Any, ...]|None, int, float]:
   """What tinygrad's beam search finds, how many candidates it compiles, and its seconds."""
   from tinygrad import Device

@@ -115,14 +115,19 @@ def part_matvec(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[R
   for name in () if with_bytes() else ("Q4_K", "Q6_K", "MXFP4"):
     yield row(f"experts {name} {USED} of {experts} {rows}x{n}", *expert_speed(name, experts, rows, n))
 
-def part_speed(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
-  """tg and pp of a model: the one that was given, or random weights of 1B shape (small: of a tiny one)."""
+@contextlib.contextmanager
+def model_path(args: argparse.Namespace) -> Iterator[pathlib.Path]:
+  """The model that was given, or random weights of 1B shape (small: of a tiny one)."""
   from bench.random_model import LLAMA_1B, TINY, write_random
+  with tempfile.TemporaryDirectory() as folder:
+    yield args.model or write_random(pathlib.Path(folder, "random.gguf"), TINY if args.small else LLAMA_1B)
+
+def part_speed(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
+  """tg and pp of a model."""
   from tinygrad_llm import load
   from tinygrad_llm.bench import ModelInfo, Runner, Test, random_tokens
   from tinygrad_llm.files.gguf import open_gguf
-  with tempfile.TemporaryDirectory() as folder:
-    path = args.model or write_random(pathlib.Path(folder, "random.gguf"), TINY if args.small else LLAMA_1B)
+  with model_path(args) as path:
     info, tests = ModelInfo.from_gguf(open_gguf(path)), [Test(0, 128), Test(128 if args.small else 512, 0)]
     start = time.perf_counter()
     llm = load(str(path), max_context=512)
@@ -148,11 +153,9 @@ def part_beam(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row
 
 def part_tuned(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
   """A search over a decode step's kernels, and what it makes of them; what it finds is kept for this user."""
-  from bench.random_model import LLAMA_1B, TINY, write_random
   from tinygrad_llm.engine.tuning import Tuning, step_us
   from tinygrad_llm.kernels import decode_step
-  with tempfile.TemporaryDirectory() as folder:
-    path = args.model or write_random(pathlib.Path(folder, "random.gguf"), TINY if args.small else LLAMA_1B)
+  with model_path(args) as path:
     tuning = Tuning(*decode_step(str(path), max_context=512, depth=128), 20 if args.small else 150)
     tuning.run()
   before, after = step_us(tuning.rows)

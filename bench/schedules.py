@@ -12,7 +12,7 @@ import pathlib
 import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-import dataclasses, json, os, random, statistics
+import json, os, random, statistics
 from typing import Any, NamedTuple
 import numpy as np
 from bench.machine import machine, now, result_file, versions
@@ -48,10 +48,9 @@ def call_of(kernel: Kernel) -> tuple[Any, dict[str, int]]:
 def lowered(call: Any, opts: tuple) -> Any:
   """The call's kernel with these opts, compiled."""
   from tinygrad import Device, codegen
+  from tinygrad_llm.patches.search.space import with_opts
   from tinygrad_llm.target.programs import from_scratch
-  ast = call.src[0]
-  with from_scratch():
-    return codegen.to_program(ast.replace(arg=dataclasses.replace(ast.arg, opts_to_apply=opts)), Device["CPU"].renderer)
+  with from_scratch(): return codegen.to_program(with_opts(call.src[0], opts), Device["CPU"].renderer)
 
 def estimate(program: Any, variables: dict[str, int], card: Any) -> Any:
   """What the cost model says of a compiled kernel."""
@@ -60,18 +59,6 @@ def estimate(program: Any, variables: dict[str, int], card: Any) -> Any:
   sink, linear = program.src[:2]
   return cost_model.estimate(cost_model.work(linear.src, int(sym_infer(sink.arg.estimates.mem, variables)), variables),
                              card)
-
-def before_opts(call: Any) -> Any:
-  """A kernel as it is when its schedule is chosen."""
-  from tinygrad import Device, codegen
-  seen, apply = [], codegen.apply_opts
-  def look(ast: Any, *args: Any, **kwargs: Any) -> Any:
-    seen.append(ast)
-    return apply(ast, *args, **kwargs)
-  codegen.apply_opts = look
-  try: codegen.full_rewrite_to_sink(call.src[0], Device["CPU"].renderer)
-  finally: codegen.apply_opts = apply
-  return seen[0]
 
 def draw(ast: Any, rng: random.Random) -> tuple:
   """The opts of a random schedule. Of the actions, one kind is as likely as another."""
@@ -108,9 +95,11 @@ def measure(name: str, count: int, seed: int) -> list[dict[str, Any]]:
   """{kernel, opts, us, estimate_us, bound} of `count` schedules, those with the same code once."""
   from tinygrad import Device
   from tinygrad.codegen.opt import search
+  from tinygrad_llm.patches.search import space
   from tinygrad_llm.patches.search.hardware import cards
   call, variables = call_of(KERNELS[name])
-  ast, rng, copies = before_opts(call), random.Random(seed), arguments(call)
+  ast = space.before_opts(call.src[0], Device["CPU"].renderer)
+  rng, copies = random.Random(seed), arguments(call)
   card = cards(Device["CPU"].renderer.target)[0]
   codes, drawn = set[str](), list[tuple[tuple, Any, list[float]]]()
   def run(program: Any, i: int) -> float:

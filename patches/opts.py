@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from tinygrad.codegen.opt import Opt, OptOps
 
+Opts = tuple[Opt, ...]
+
 class ScheduleOps(Enum):
   """
   What each one sets, where, and whose schedule it reaches. An action is applied once, and has no axis.
@@ -25,6 +27,6 @@ class ScheduleOps(Enum):
 
   def __lt__(self, other: ScheduleOps|OptOps) -> bool: return self.name < other.name
 
-def chosen(opts: tuple[Opt, ...]|None, op: ScheduleOps, default: int) -> int:
+def chosen(opts: Opts|None, op: ScheduleOps, default: int) -> int:
   """The amount of an action of a schedule."""
   return next((opt.arg for opt in opts or () if opt.op is op and isinstance(opt.arg, int)), default)

@@ -39,8 +39,7 @@ class Store:
     path = self.path(key)
     try: data = path.read_bytes()
     except OSError: return None
-    digest, entry = data[:32], data[32:]
-    if hashlib.sha256(entry).digest() != digest:
+    if (entry := _whole(data)) is None:
       self.drop(key)
       return None
     with contextlib.suppress(OSError):
@@ -66,8 +65,7 @@ class Store:
     except OSError: return
     for path in paths:
       with contextlib.suppress(OSError):
-        data = path.read_bytes()
-        if hashlib.sha256(data[32:]).digest() == data[:32]: yield data[32:]
+        if (entry := _whole(path.read_bytes())) is not None: yield entry
 
   def stamp(self) -> int:
     """What changes when an entry is put or dropped."""
@@ -90,6 +88,11 @@ class Store:
     for _, nbytes, path in sorted(entries):
       with contextlib.suppress(OSError): os.unlink(path)
       if (size := size - nbytes) <= self.bound * 3 // 4: return
+
+def _whole(data: bytes) -> bytes | None:
+  """The entry of a file's bytes; None if they are damaged."""
+  digest, entry = data[:32], data[32:]
+  return entry if hashlib.sha256(entry).digest() == digest else None
 
 def caching() -> bool:
   """Whether entries may be read and written: tinygrad's own switches, CCACHE=0 and CACHELEVEL=0, say no."""

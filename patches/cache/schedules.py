@@ -19,12 +19,12 @@ from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm import patches
 from tinygrad_llm.patches import TINYGRAD
 from tinygrad_llm.patches.cache import disk_cache
-from tinygrad_llm.patches.opts import ScheduleOps
+from tinygrad_llm.patches.opts import Opts, ScheduleOps
 
 VERSION = 1
 STORE = disk_cache.Store(f"schedules-{VERSION}", 64 << 20)
+VERSIONS = disk_cache.Store("versions", 1 << 20)  # of compilers and patches, which take long to ask
 FILES = pathlib.Path(__file__).resolve().parent.parent / "search" / "tuned"
-Opts = tuple[Opt, ...]
 
 # *** the grammar of a schedule
 
@@ -104,13 +104,11 @@ def _compiler() -> str:
   """The C compiler's version, asked once and kept."""
   cc = os.environ.get("CC", "clang")
   key = repr(("compiler", disk_cache._program(cc)))
-  if (known := STORE_COMPILERS.get(key)) is not None: return known.decode()
+  if (known := VERSIONS.get(key)) is not None: return known.decode()
   try: line = subprocess.run([cc, "--version"], capture_output=True, text=True).stdout.splitlines()[0]
   except (OSError, IndexError): return ""
-  STORE_COMPILERS.put(key, line.encode())
+  VERSIONS.put(key, line.encode())
   return line
-
-STORE_COMPILERS = disk_cache.Store("compilers", 1 << 20)
 
 def _card(kind: str, name: str) -> dict[str, str]:
   """The model and the driver of a GPU, where tinygrad can say."""
@@ -133,6 +131,7 @@ def _card(kind: str, name: str) -> dict[str, str]:
     return {"model": device.device_name, "driver": getattr(device, "driver_version", "")}
   return {}
 
+@functools.cache
 def _code(module: Any) -> str:
   """A module's code without docstrings and comments."""
   tree = syntax.parse(inspect.getsource(module))
@@ -159,9 +158,9 @@ def versions(touched: Iterable[str]) -> dict[str, str]:
 def _versions() -> dict[str, str]:
   """Of all patches that are on; to parse them takes longer than to read what came of it."""
   key = f"versions {patches.patch_set()}"
-  if (known := STORE_COMPILERS.get(key)) is not None: return dict(json.loads(known))
+  if (known := VERSIONS.get(key)) is not None: return dict(json.loads(known))
   found = {name: version_of(name) for name in patches.enabled()}
-  STORE_COMPILERS.put(key, json.dumps(found).encode())
+  VERSIONS.put(key, json.dumps(found).encode())
   return found
 
 # *** entries

@@ -32,6 +32,11 @@ BESIDE = "beside"  # the name of a kernel whose stages do not wait for each othe
 _create_schedule: Callable[[UOp], UOp]
 _full_rewrite_to_sink: Callable[..., UOp]
 
+def kernels_of(ast: UOp) -> tuple[UOp, ...]:
+  """Those of a launch whose loops are chosen for each by itself: the stages beside each other; none of a chain's."""
+  stages = tuple(s for s in ast.src if s.op is Ops.SINK)
+  return (ast,) if not stages else stages if ast.arg.name == BESIDE else ()
+
 def _is_product(call: UOp) -> bool:
   """Whether a call is a kernel of a CPU with a sum, all of whose loops have known lengths."""
   ast = call.src[0]

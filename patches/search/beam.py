@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 from tinygrad.codegen.opt import KernelOptError
-from tinygrad_llm.patches.search.space import Attention, Loops, Opts
+from tinygrad_llm.patches.opts import Opts
+from tinygrad_llm.patches.search.space import Attention, Loops
 
 WIDTH = 2        # schedules that are gone on from
 LOWERED = 32     # neighbours that are lowered at a time, and looked at before others are

@@ -14,16 +14,17 @@ Upstream: not sent; of its parts, the start from the heuristic and the check of 
 from __future__ import annotations
 import atexit, dataclasses, functools, os, sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 from tinygrad import codegen
 from tinygrad.helpers import DEBUG, IGNORE_BEAM_CACHE, Context
 from tinygrad.renderer import Renderer
-from tinygrad.uop.ops import KernelInfo, Ops, UOp
+from tinygrad.uop.ops import KernelInfo, UOp
 from tinygrad_llm.patches import is_on
-from tinygrad_llm.patches.schedule.horizontal_fusion import BESIDE
-from tinygrad_llm.patches.search import tuner
-from tinygrad_llm.patches.search.sandbox import Failed, Sandbox, processes
+from tinygrad_llm.patches.schedule.horizontal_fusion import kernels_of
 from tinygrad_llm.patches.search.space import NotScheduled
 from tinygrad_llm.patches.search.stored_schedules import COMPILE_ONLY
+
+if TYPE_CHECKING: from tinygrad_llm.patches.search.sandbox import Sandbox
 
 SEAMS = {
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
@@ -37,6 +38,7 @@ _full_rewrite_to_sink: Callable[..., UOp]
 @functools.cache
 def sandbox(device: str) -> Sandbox:
   """The processes of this one's searches; they end with it."""
+  from tinygrad_llm.patches.search.sandbox import Sandbox, processes
   made = Sandbox(processes(device))
   atexit.register(made.__exit__)
   return made
@@ -45,6 +47,8 @@ def is_possible() -> bool: return os.name == "posix" and is_on("stored_schedules
 
 def find(ast: UOp, ren: Renderer, width: int) -> None:
   """Searches a kernel if that was not done before; what is found is kept."""
+  from tinygrad_llm.patches.search import tuner  # a start without BEAM needs none of it
+  from tinygrad_llm.patches.search.sandbox import Failed
   device = ren.target.device
   kernel = tuner.kernel_of(ast, device, search_variables(ast))
   if tuner.known_for(kernel) is not None and not IGNORE_BEAM_CACHE: return
@@ -66,9 +70,8 @@ def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
     return _full_rewrite_to_sink(ast, ren, optimize)
   free = ast.replace(arg=dataclasses.replace(info, beam=0))
   if ren.target.device not in COMPILE_ONLY and info.opts_to_apply is None:
-    stages = free.src if info.name == BESIDE else () if any(s.op is Ops.SINK for s in free.src) else (free,)
     with Context(ALLOW_DEVICE_USAGE=1):
-      for stage in stages: find(stage, ren, info.beam)
+      for kernel in kernels_of(free): find(kernel, ren, info.beam)
   return _full_rewrite_to_sink(free, ren, optimize)
 
 def install() -> None:

@@ -16,11 +16,12 @@ from tinygrad_llm import patches
 from tinygrad_llm.patches import passes
 from tinygrad_llm.patches.cache import serialize
 from tinygrad_llm.patches.cache.programs import slim
+from tinygrad_llm.patches.opts import Opts
 from tinygrad_llm.patches.passes import has_vectors
 from tinygrad_llm.patches.runtime import thread_pool
 from tinygrad_llm.patches.search import cost_model
 from tinygrad_llm.patches.search.hardware import cards
-from tinygrad_llm.patches.search.space import Opts, with_opts
+from tinygrad_llm.patches.search.space import with_opts
 
 COLD = 128 << 20   # bytes of the copies of a kernel's arguments, together: more than the last cache of most devices
 COPIES = 256
@@ -60,9 +61,9 @@ class Candidates:
     if (made := codegen.do_estimates(program, *program.src)) is not None: program = made
     linear = program.src[1].src
     if len(linear) > NODES: raise Refused(f"{len(linear)} instructions")
-    self.lowered[opts] = program
+    self.lowered[opts] = program = codegen.do_render(self.ren, program, program.src[1])
     moved = int(sym_infer(program.src[0].arg.estimates.mem, self.variables))
-    digest = hashlib.sha256(self.ren.render([u.replace(arg=u.arg) for u in linear]).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(program.src[2].arg.encode()).hexdigest()[:16]
     if not (known := cards(self.ren.target)): return 0.0, digest
     return cost_model.estimate(cost_model.work(linear, moved, self.variables), known[0]).us, digest
 

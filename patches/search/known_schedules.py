@@ -13,10 +13,10 @@ from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, UOp
 from tinygrad_llm.patches.attention import gpu
 from tinygrad_llm.patches.attention.part import Part
-from tinygrad_llm.patches.opts import ScheduleOps
+from tinygrad_llm.patches.opts import Opts, ScheduleOps
 from tinygrad_llm.patches.schedule.dot_product import find_sum
 from tinygrad_llm.patches.schedule.matvec_gpu import Tile, on_gpu
-from tinygrad_llm.patches.search.space import Opts, fits
+from tinygrad_llm.patches.search.space import fits
 
 TILES = {
   # mul_mat_vec_q: 4 warps share a row, a row a block; two words of a superblock a thread, 16 threads of Q4_K

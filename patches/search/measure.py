@@ -3,8 +3,8 @@ from __future__ import annotations
 import math, time
 from collections.abc import Callable, Sequence
 from tinygrad.uop.ops import Ops, UOp
+from tinygrad_llm.patches.opts import Opts
 from tinygrad_llm.patches.search.sandbox import Failed, Process, Sandbox
-from tinygrad_llm.patches.search.space import Opts
 
 LOWER, COMPILE = 60.0, 60.0  # seconds that one may take
 SLOW, FIRST = 3.0, 5.0       # times the best that is timed exactly; seconds of first launches, their data made before

@@ -18,11 +18,9 @@ from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches import passes
 from tinygrad_llm.patches.attention import cpu, gpu, online_softmax
 from tinygrad_llm.patches.attention.part import Part
-from tinygrad_llm.patches.opts import ScheduleOps
+from tinygrad_llm.patches.opts import Opts, ScheduleOps
 from tinygrad_llm.patches.passes import has_vectors
 from tinygrad_llm.patches.schedule.block_reduce import THREADS
-
-Opts = tuple[Opt, ...]
 
 # the largest amount of an action; tinygrad refuses larger ones of the first two
 MOST = {OptOps.UPCAST: 16, OptOps.UNROLL: 32, OptOps.LOCAL: 1024, OptOps.GROUP: 1024, OptOps.GROUPTOP: 1024}

@@ -20,9 +20,10 @@ from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import KernelInfo, Ops, UOp
 from tinygrad_llm.patches.cache import disk_cache, programs, schedules
 from tinygrad_llm.patches.schedule import small_kernels
-from tinygrad_llm.patches.schedule.horizontal_fusion import BESIDE
+from tinygrad_llm.patches.schedule.horizontal_fusion import kernels_of
 from tinygrad_llm.patches.schedule.matvec_gpu import MV_NAMES
-from tinygrad_llm.patches.search.space import Opts, with_opts
+from tinygrad_llm.patches.opts import Opts
+from tinygrad_llm.patches.search.space import with_opts
 
 SEAMS = {
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
@@ -35,8 +36,8 @@ _full_rewrite_to_sink: Callable[..., UOp]
 def is_free(ast: UOp) -> bool:
   """Whether nobody has said how the loops of a kernel run."""
   info = ast.arg
-  return (ast.op is Ops.SINK and isinstance(info, KernelInfo) and ast.tag is None and info.opts_to_apply is None and
-          not info.applied_opts and not any(s.op is Ops.SINK for s in ast.src))
+  return (isinstance(info, KernelInfo) and ast.tag is None and info.opts_to_apply is None and
+          not info.applied_opts)
 
 def in_use(ren: Renderer) -> bool:
   """Whether schedules are looked up at all."""
@@ -46,16 +47,16 @@ def in_use(ren: Renderer) -> bool:
 def opts_of(ast: UOp, ren: Renderer) -> list[Opts|None]:
   """What was found for a kernel, or for those of a launch."""
   if not in_use(ren) or ast.op is not Ops.SINK: return []
-  kernels = ast.src if isinstance(ast.arg, KernelInfo) and ast.arg.name == BESIDE else (ast,)
-  entries = [schedules.lookup(schedules.key_of(k), ren.target.device, ren) if is_free(k) else None for k in kernels]
+  entries = [schedules.lookup(schedules.key_of(k), ren.target.device, ren) if is_free(k) else None
+             for k in kernels_of(ast)]
   return [None if entry is None else entry.opts for entry in entries]
 
 def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
   found = opts_of(ast, ren) if optimize else []
   if not any(opts is not None for opts in found): return _full_rewrite_to_sink(ast, ren, optimize)
-  stages = ast.src if len(found) > 1 or ast.arg.name == BESIDE else (ast,)
-  new = [k if opts is None else with_opts(k, opts) for k, opts in zip(stages, found)]
-  try: sink = _full_rewrite_to_sink(ast.replace(src=tuple(new)) if stages is ast.src else new[0], ren, optimize)
+  kernels = kernels_of(ast)
+  new = tuple(k if opts is None else with_opts(k, opts) for k, opts in zip(kernels, found))
+  try: sink = _full_rewrite_to_sink(new[0] if kernels == (ast,) else ast.replace(src=new), ren, optimize)
   except KernelOptError: return _full_rewrite_to_sink(ast, ren, optimize)
   return sink.replace(tag=("tuned", *sink.tag[1:])) if isinstance(sink.tag, tuple) else sink
 

@@ -11,13 +11,13 @@ from tinygrad import Device
 from tinygrad.codegen.opt import heuristic
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.patches.cache import disk_cache, schedules, serialize
-from tinygrad_llm.patches.schedule.horizontal_fusion import BESIDE as BESIDE
+from tinygrad_llm.patches.opts import Opts
 from tinygrad_llm.patches.search import known_schedules
 from tinygrad_llm.patches.search.beam import WIDTH, Result, Search
 from tinygrad_llm.patches.search.candidates import COLD
 from tinygrad_llm.patches.search.measure import LOWER, OnDevice, memory_of
 from tinygrad_llm.patches.search.sandbox import Failed, Sandbox
-from tinygrad_llm.patches.search.space import Attention, Loops, Opts, space
+from tinygrad_llm.patches.search.space import Attention, Loops, space
 
 JOURNALS = disk_cache.Store(f"searches-{schedules.VERSION}", 64 << 20)
 

@@ -40,6 +40,7 @@ def main() -> None:
       if fault == "killed": os.kill(os.getpid(), signal.SIGKILL)
       if fault == "slow": time.sleep(3600)
       render, device = self.ren.render, self.device.split(":")[0]
+      self.lowered.pop(opts, None)  # it is rendered already
       self.ren.render = lambda uops: with_fault(render(uops), PLANTED[fault][device])
       try: return super().compile(opts)
       finally: del self.ren.render

@@ -9,6 +9,7 @@ from tinygrad.helpers import NUM_CPU_THREADS
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.patches.cache import schedules
+from tinygrad_llm.patches.schedule.horizontal_fusion import kernels_of
 from tinygrad_llm.patches.search import tuner
 from tinygrad_llm.patches.search.measure import PREPARE
 from tinygrad_llm.patches.search.sandbox import Failed, Sandbox, processes
@@ -51,8 +52,7 @@ def rows_of(linear: UOp, variables: Mapping[str, int], weights: Mapping[UOp, Row
   calls = [call for call in linear.src if call.src[0].op is Ops.SINK]
   for call, part in zip(calls, groups(calls, weights, kv)):
     ast, reads = call.src[0], Reads.of(call, weights, kv)
-    stages = [s for s in ast.src if s.op is Ops.SINK]
-    for stage in stages if ast.arg.name == tuner.BESIDE else [] if stages else [ast]:
+    for stage in kernels_of(ast):
       own = {v.expr: variables.get(v.expr, int(v.vmax)) for v in stage.variables()}
       kernel = tuner.kernel_of(stage, device, own, part)
       row = found.setdefault(kernel.key, Row(kernel, "+".join(reads.types), 0))
