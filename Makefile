@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # setuptools says of an editable install that it is one, in 20 lines that look like an error
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q
 
-.PHONY: help run chat bench peers report beam search-faults cost-model plot lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models golden accept kernel-suite vectors default-model clean
+.PHONY: help run chat bench peers report beam search-faults cost-model plot lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models golden accept kernel-suite vectors default-model extended clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -17,8 +17,11 @@ run: $(VENV)/run ## answer PROMPT with the bundled model, offline after the firs
 chat: $(VENV)/run ## chat with the bundled model, or with MODEL=path.gguf
 	@$(BIN)/python -m tinygrad_llm.run $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
-test: $(VENV)/dev ## all tests in JOBS processes; no GPU, no downloads but Python packages
+test: $(VENV)/dev ## the tests in JOBS processes; no GPU, no downloads but Python packages
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+extended: $(VENV)/opencl ## all cases of the tests of which `make test` tries a few, and GPU-shaped kernels run by OpenCL
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not kernel_suite" $(ARGS)
 
 lint: $(VENV)/dev ## ruff and mypy
 	$(BIN)/ruff check .

@@ -20,7 +20,6 @@ from bench.models import model
 from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.errors import InputError
 
-COLD = 128 << 20  # bytes of the copies of a kernel's arguments, together
 ROUNDS, SLOW = 7, 0.2  # seconds: a schedule that takes longer is left out
 ACTIONS, NODES = 4, 5000
 
@@ -82,6 +81,7 @@ def arguments(call: Any) -> list[list[Any]]:
   """Copies of a kernel's arguments in memory: random numbers, and no two halves or floats that are not finite."""
   from tinygrad.device import Buffer
   from tinygrad.engine.realize import get_call_arg_uops
+  from tinygrad_llm.patches.search.candidates import COLD
   args = get_call_arg_uops(call)
   copies = max(2, COLD // sum(a.max_numel() * a.dtype.itemsize for a in args))
   found = [[Buffer("CPU", a.max_numel(), a.dtype).allocate() for a in args] for _ in range(copies)]

@@ -3,7 +3,7 @@ What happens to a candidate: it is lowered and estimated, compiled, run on data 
 compared with the unoptimised kernel. All of it is done in a process that may die of it (sandbox.py).
 """
 from __future__ import annotations
-import functools, hashlib, itertools, math, statistics
+import functools, hashlib, itertools, math, pathlib, re, statistics
 from collections.abc import Sequence
 from typing import Any
 import numpy as np
@@ -23,7 +23,12 @@ from tinygrad_llm.patches.search import cost_model
 from tinygrad_llm.patches.search.hardware import cards
 from tinygrad_llm.patches.search.space import with_opts
 
-COLD = 128 << 20   # bytes of the copies of a kernel's arguments, together: more than the last cache of most devices
+def _last_cache() -> int:
+  """Bytes of this processor's last cache, as Linux says; 0 where nothing does: those of Macs are smaller than COLD."""
+  sizes = pathlib.Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
+  return max((int(m[1]) << 10 for path in sizes if (m := re.match(r"(\d+)K", path.read_text()))), default=0)
+
+COLD = max(128 << 20, 5 * _last_cache() // 4)  # bytes of the copies of a kernel's arguments, together: not in a cache
 COPIES = 256
 SMALL = 128 << 10  # bytes of an argument that is not cold in a step: activations
 NODES = 20000      # instructions of a candidate that is still compiled

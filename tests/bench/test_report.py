@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from extended import extended
 from bench import report
 from synthetic import write_model
 
@@ -53,6 +54,7 @@ def run(*args: str) -> subprocess.CompletedProcess[str]:
   command = [sys.executable, str(report.ROOT / "bench" / "report.py"), *args]
   return subprocess.run(command, capture_output=True, text=True)
 
+@extended
 def test_it_puts_together_what_kernels_says(tmp_path):
   model = write_model(tmp_path / "model.gguf", dim=256, ffn=512, heads=4, layers=1, context=96, types="Q8_0")
   out = tmp_path / "new" / "report"

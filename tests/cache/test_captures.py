@@ -2,6 +2,7 @@
 import dataclasses, functools, math, os, pathlib, subprocess, sys
 import numpy as np
 import pytest
+from extended import sample
 from model_cases import MODELS, VOCAB, sizes
 from tinygrad import Tensor, TinyJit, UOp, dtypes, helpers
 from tinygrad.engine.jit import _TinyJit
@@ -63,7 +64,8 @@ def test_a_capture_holds_for_one_size_of_the_cache(folder, model_file):
   path = model_file(types="F16", vocab=384, context=96)
   for context in (96, 65): assert process(path, folder, context=context)[0] == STEPS
 
-@pytest.mark.parametrize("off", [{"CCACHE": "0"}, {"NO_CAPTURES": "1"}, {"NO_PATCHES": "1"}], ids=str)
+@pytest.mark.parametrize("off", sample([{"CCACHE": "0"}, {"NO_CAPTURES": "1"}, {"NO_PATCHES": "1"}],
+                                       [{"NO_CAPTURES": "1"}]), ids=str)
 def test_its_switches(folder, model_file, off):
   """Nothing that is there is used, and nothing is put there."""
   path = model_file(types="F16", vocab=384, context=96)
@@ -91,7 +93,7 @@ def test_a_damaged_capture_is_made_again(folder, model_file):
   assert process(path, folder) == (1, 0, result)
   assert process(path, folder) == (0, 0, result)
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", sample(ARCHS, ("llama", "qwen3moe", "deepseek2")))
 def test_every_architecture(folder, model_file, arch, monkeypatch):
   """All that a model is made of can be described, and what is replayed computes the same to the last bit."""
   _, chunk, context = sizes(arch)

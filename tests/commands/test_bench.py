@@ -17,6 +17,7 @@ import time
 import child
 import numpy as np
 import pytest
+from extended import extended
 from gguf import GGUFReader
 from synthetic import write_model
 import tinygrad_llm
@@ -449,6 +450,7 @@ importlib.util.find_spec = lambda name, *a: None if name in ("gguf", "tqdm", "to
 sys.meta_path.insert(0, Absent())
 """
 
+@extended
 def test_numbers_are_right_with_numpy_and_tinygrad_alone():
   (name, right, detail), = check("model", before=BARE)
   assert right is True, detail

@@ -7,6 +7,7 @@ import sys
 import kernel_golden
 import kernel_suite
 import pytest
+from extended import extended, sample
 from kernel_cases import CASES, STEPS, TARGETS, missing, write
 from kernel_golden import (
   FOLDER,
@@ -48,22 +49,29 @@ SPANNING = {
   "METAL:Apple9": {"decode": ("qwen3-30b-a3b-Q4_K_M",), "prompt": ("gpt-oss-20b-MXFP4_MOE",)},
 }
 CHOSEN = [(case, kind, target) for target, kinds in SPANNING.items() for kind, cases in kinds.items() for case in cases]
+# of these, what `make test` looks at: each way of rendering, dense models and experts, a step and a prompt
+FEW = (("llama-1b-Q4_K_M", "decode", "CPU:x86-64-v3"), ("smollm-135m-Q8_0", "prompt", "CPU:x86-64-v3"),
+       ("gpt-oss-20b-MXFP4_MOE", "decode", "CUDA:sm_90"), ("llama-1b-Q4_K_M", "prompt", "CUDA:sm_90"),
+       ("llama-1b-F16", "decode", "NV:PTX:sm_90"), ("smollm-135m-Q8_0", "decode", "METAL:Apple7"),
+       ("gpt-oss-20b-MXFP4_MOE", "prompt", "METAL:Apple9"))
 
 def measured(case: str, kind: str, target: str) -> dict:
   if why := missing(target): pytest.skip(why)
-  units = tuple((c, k) for c, k, t in CHOSEN if t == target)
+  among = FEW if (case, kind, target) in FEW else CHOSEN
+  units = tuple((c, k) for c, k, t in among if t == target)
   return measure(target, units, os.cpu_count() or 1)[case, kind]
 
 # *** the suite
 
-@pytest.mark.parametrize(("case", "kind", "target"), CHOSEN)
+@pytest.mark.parametrize(("case", "kind", "target"), sample(CHOSEN, FEW))
 def test_kernels_are_the_accepted_ones(case, kind, target):
   """Exactly: for the worse and for the better. Either way `make accept`, and the commit says why."""
   found = {step: pinned(report) for step, report in measured(case, kind, target).items()}
   assert not (lines := table(case, kind, {target: (golden(case, kind).get(target, {}), found)})), \
     f"\n{lines}\nto accept it: make accept ARGS='{case} {kind} {target}'"
 
-@pytest.mark.parametrize(("case", "kind", "target"), [unit for unit in CHOSEN if unit[-1].startswith(("CUDA", "NV"))])
+@pytest.mark.parametrize(("case", "kind", "target"), sample(
+  *([unit for unit in units if unit[-1].startswith(("CUDA", "NV"))] for units in (CHOSEN, FEW))))
 def test_nothing_spills(case, kind, target):
   for report in measured(case, kind, target).values(): assert out_of_bounds(case, target, report) == []
 
@@ -120,6 +128,7 @@ def test_no_matrix_has_tinygrads_own_schedule(case):
 
 # *** the same in any process
 
+@extended
 def test_any_hash_seed():
   unit = ("llama-1b-F16", "decode")
   one, two = (measure("CPU:x86-64-v3", (unit,), PYTHONHASHSEED=seed)[unit] for seed in ("1", "2"))

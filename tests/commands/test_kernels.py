@@ -7,6 +7,7 @@ import sys
 
 import html_page
 import pytest
+from extended import extended
 import tinygrad_llm
 from kernel_cases import has_cuda_wheels
 from tinygrad.uop.ops import Ops
@@ -128,6 +129,7 @@ def test_json_and_table(small, as_json):
   assert f"{found['kernels']} kernels" in lines[-2]
   assert lines[-1].startswith(f"estimate, not measured, for {found['card']['name']}: ")
 
+@extended
 def test_a_page_of_estimates(small, tmp_path):
   """Each kernel once, end to end, for as long as the table says; nothing is called measured."""
   done = run("-m", small, "--target", "CPU:x86-64-v3", "--html", str(tmp_path / "step.html"))
@@ -176,7 +178,7 @@ def test_refused(path, args, words):
   assert done.stderr.startswith("error: ")
   assert done.stderr.count("\n") == 1
 
-@pytest.mark.parametrize("target", ["METAL:apple9", pytest.param("NV:PTX:sm_90", marks=cuda)])
+@pytest.mark.parametrize("target", ["METAL:apple9", pytest.param("NV:PTX:sm_90", marks=(cuda, extended))])
 def test_targets(small, target):
   """Without a Mac or a card; of a prompt. More of them: test_kernel_suite.py."""
   done = run("-m", small, "--target", target, "--json", "-p", "7", "-d", "5")
@@ -189,7 +191,8 @@ def test_targets(small, target):
 SCHEDULES = {"matvec_cpu", "online_softmax", "elementwise", "stock", "none"}
 
 @pytest.mark.parametrize(("switch", "schedules"), [
-  ("", SCHEDULES), ("NO_MATVEC", SCHEDULES - {"matvec_cpu"}), ("NO_PATCHES", {None})])
+  pytest.param("", SCHEDULES, marks=extended), ("NO_MATVEC", SCHEDULES - {"matvec_cpu"}),
+  pytest.param("NO_PATCHES", {None}, marks=extended)])
 def test_schedules(small, switch, schedules):
   """Who chose the loops; also of kernels that were lowered in another process, or without patches."""
   rows = json.loads(run("-m", small, "--json", **({switch: "1"} if switch else {}), PARALLEL="2").stdout)["roles"]

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import child
 import numpy as np
 import pytest
+from extended import extended
 import tinygrad_llm
 from html_page import data_of
 from tinygrad import Device
@@ -87,7 +88,7 @@ def test_rows_of_a_prompt_are_those_of_all_its_chunks(runner):
 
 @on_cpu
 def test_the_sum_of_the_rows_is_the_step(model_file):
-  """Within 5%. Each step runs with and without timed kernels; other programs may come between them in some tries."""
+  """Within 5% where nothing else runs. Each step runs with and without timed kernels; others come between in some."""
   path = str(model_file(types="Q8_0", vocab=4096, dim=256, layers=4, context=96))
   runner = Runner(tinygrad_llm.load(path, max_context=64, chunk=16), random_tokens(384, 64))
   for test in (Test(0, 32), Test(32, 0)):
@@ -96,7 +97,7 @@ def test_the_sum_of_the_rows_is_the_step(model_file):
       profile = runner.profile(test, 60 if test.n_prompt else 10)
       off.append(abs(profile.total / profile.measured - 1))
       if off[-1] < 0.05: break
-    assert min(off) < 0.05, off
+    assert min(off) < (0.05 if os.getloadavg()[0] < 1 else 0.25), off
     assert sum(row.us for row in profile.rows[:-1]) > 0.1 * profile.total  # and kernels are a part of it
     assert ("sampling" in [row.name for row in profile.rows]) == (test.n_gen > 0)
     assert runner.time(test) > 0  # nothing of it stays behind
@@ -141,8 +142,8 @@ def groups_of(path: str) -> tuple[list[str], int]:
 
 @pytest.mark.parametrize(("arch", "wanted"), [
   ("qwen3moe", {"routing", "ffn_down_exps", "input of attn_output"}),
-  ("deepseek2", {"attn_k_b", "attn_v_b", "routing", "ffn_down_shexp"}),
-  ("gpt-oss", {"routing", "attn_output", "post_attention_norm"})])
+  pytest.param("deepseek2", {"attn_k_b", "attn_v_b", "routing", "ffn_down_shexp"}, marks=extended),
+  pytest.param("gpt-oss", {"routing", "attn_output", "post_attention_norm"}, marks=extended)])
 def test_groups_of_other_architectures(model_file, arch, wanted):
   """Each kernel for itself: in models this small most would be one with others."""
   path = str(model_file(arch=arch, types="F16", vocab=384, context=96))

@@ -10,6 +10,7 @@ import gpu_numbers
 import gpu_renderers
 import gpu_schedules
 import pytest
+from extended import extended, sample
 from gpu_checks import useful
 from gpu_peers import N, PEERS, ROWS, THREADS
 from gpu_schedules import Figures
@@ -23,11 +24,13 @@ cuda = pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC w
 
 # *** what is wanted of each kernel. All types, shapes and architectures: make gpu-schedules
 
-@cuda
-@pytest.mark.parametrize(("target", "role", "name"), [
+SCHEDULES = [
   ("CUDA:sm_87", "1b.out", "Q4_K"), ("CUDA:sm_80", "1b.qkv", "Q5_K"), ("CUDA:sm_90", "8b.down", "Q6_K"),
   ("CUDA:sm_90", "1b.head", "F16"), ("CUDA:sm_90", "qwen3moe.gate_up", "Q4_K"), ("CUDA:sm_80", "qwen3moe.down", "Q4_K"),
-  ("CUDA:sm_87", "gpt-oss.down", "MXFP4"), ("CUDA:sm_90", "olmoe.down", "Q6_K")])
+  ("CUDA:sm_87", "gpt-oss.down", "MXFP4"), ("CUDA:sm_90", "olmoe.down", "Q6_K")]
+
+@cuda
+@pytest.mark.parametrize(("target", "role", "name"), sample(SCHEDULES, SCHEDULES[:6:2]))
 def test_schedules(target, role, name):
   found, = gpu_schedules.measure(target, (role,), (name,))
   assert (found.wrong(), found.forbidden) == ([], []), gpu_schedules.table([found])
@@ -79,9 +82,10 @@ def wrong(found: dict[str, tuple]) -> dict[str, float]:
 
 def test_numbers_on_cuda(): assert wrong(run()) == {}
 
-@pytest.mark.parametrize(("off", "name"), [("bitfield_extract", "Q5_K"), ("int_to_float", "NVFP4"),
-                                           ("warp_reduce", "Q6_K"), ("half8_loads", "F16"),
-                                           ("cooperative_fetch", "Q6_K")])
+OFF = [("bitfield_extract", "Q5_K"), ("int_to_float", "NVFP4"), ("warp_reduce", "Q6_K"), ("half8_loads", "F16"),
+       ("cooperative_fetch", "Q6_K")]
+
+@pytest.mark.parametrize(("off", "name"), sample(OFF, OFF[::2]))
 def test_numbers_without(off, name):
   """And the patch changes the kernel."""
   case = ["CUDA", name, *SHAPES[name], None]
@@ -199,17 +203,20 @@ def peers() -> dict[str, tuple[float, str, int, int, str]]:
   cases = [["CUDA", name, ROWS, N, opts] for name, opts in PEERS.values()]
   return dict(zip(PEERS, child.call(gpu_numbers.lockstep, cases).value))
 
+@extended
 def test_peers_are_expressible():
   assert wrong(peers()) == {}
   assert {name: row[2] for name, row in peers().items()} == THREADS
   for (name, row), (_, opts) in zip(peers().items(), PEERS.values()):
     assert row[1] == " ".join(f"{op}:{axis}:{arg}" for op, axis, arg in opts), name
 
+@extended
 def test_peers_on_opencl(opencl):
   found = child.call(gpu_numbers.errors, [[name, ROWS, N, opts] for name, opts in PEERS.values()], **opencl).value
   assert max(found) < gpu_numbers.MOST
 
 @cuda
+@extended
 def test_peers_compile():
   assert set(child.call(stacks, [row[4] for row in peers().values()]).value) == {0}
 

@@ -5,6 +5,7 @@ import fuzz
 import numpy as np
 import pytest
 import tinygrad_llm
+from extended import sample
 from gguf import GGUFReader
 from reference import Reference, clear_choices
 from tinygrad_llm import InputError
@@ -16,8 +17,8 @@ MODELS = {
 }
 IDS = np.random.default_rng(3).integers(0, 320, 40).tolist()
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("bytes_", [False, True])
+@pytest.mark.parametrize(("name", "bytes_"), sample(
+  [(name, bytes_) for name in MODELS for bytes_ in (False, True)], [("dense", True), ("experts", False)]))
 def test_scales(model_file, monkeypatch, capfd, name, bytes_):
   """Attention, feed-forward, experts and head; a prompt and a step. With activations of 8 bits, to their precision."""
   if not bytes_: monkeypatch.setattr(activations, "multiplies_bytes", lambda: False)

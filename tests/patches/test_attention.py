@@ -12,6 +12,7 @@ import kernel_cases
 import numpy as np
 import pytest
 from attention import Case, Problem, random_case
+from extended import extended
 from gpu_checks import useful
 from tinygrad import Tensor
 from tinygrad.engine.realize import compile_linear, run_linear
@@ -49,8 +50,9 @@ def check(cases: list[Case], **env: str) -> None:
     # of keys that no vector of 16 holds, and of no GPU's, there is no schedule: then it is tinygrad's
     assert kernels == 2 or case.D % 16 and "CL" not in env.get("DEV", ""), (case, kernels)
 
-@pytest.mark.parametrize("cases", [MODELS[:4], MODELS[4:], OTHERS, DRAWN],
-                         ids=["models", "more models", "others", "drawn"])
+@pytest.mark.parametrize("cases", [MODELS[:4], pytest.param(MODELS[4:], marks=extended), OTHERS[:5],
+                                   pytest.param(OTHERS[5:], marks=extended), DRAWN[:3]],
+                         ids=["models", "more models", "others", "more others", "drawn"])
 def test_on_a_cpu(cases: list[Case]): check(cases)
 
 def test_threads_do_not_divide_the_heads(): check([Case(3, 3, 64, 100), Case(1, 4, 64, 200)], NUM_CPU_THREADS="3")
@@ -112,8 +114,8 @@ def of_attention(linear: UOp) -> UOp:
 
 @pytest.mark.skipif(not kernel_cases.has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
 @pytest.mark.parametrize(("case", "target"), [
-  ("llama-1b-Q4_K_M", "CUDA:sm_80"), ("deepseek-v2-lite-Q4_K_M", "CUDA:sm_90"),
-  ("gpt-oss-20b-MXFP4_MOE", "CUDA:sm_87")])
+  ("llama-1b-Q4_K_M", "CUDA:sm_80"), pytest.param("deepseek-v2-lite-Q4_K_M", "CUDA:sm_90", marks=extended),
+  pytest.param("gpt-oss-20b-MXFP4_MOE", "CUDA:sm_87", marks=extended)])
 def test_compiled(case: str, target: str):
   """Two kernels a layer; threads enough, short loops, no spilled registers, and what a warp loads is wanted."""
   shallow, deep = child.call(attention_rows, case, target, [512, 8192]).value

@@ -13,6 +13,7 @@ import child
 import numpy as np
 import pytest
 import random_graphs
+from extended import extended, sample
 from synthetic import random_blocks
 from tinygrad import Device, Tensor, dtypes
 from tinygrad.codegen import to_program
@@ -199,10 +200,21 @@ PATCHES = {
   "joint_products": ["gated Q4_K"], "small_kernels": ["chain"],
   "elementwise": ["packed"], "ordered_loads": ["large"], "passes": ["Q4_K", "F16", "rows Q4_K"]}
 
+FEW = ("Q4_K", "Q6_K", "Q8_0", "MXFP4", "NVFP4")  # types that `make test` multiplies by bytes; `make extended`: all
+OTHERS = [f"{kind} {name}" for kind in ("int8", "tokens") for name in STREAMS if name not in FEW]
+
 @functools.cache
 def seen(off: str = "") -> dict[str, dict]:
-  names = PATCHES.get(off) or (["embedding", "norm", "F16", "rows Q4_K", "int8 Q4_K"] if off else list(CASES))
+  names = PATCHES.get(off) or (["embedding", "norm", "F16", "rows Q4_K", "int8 Q4_K"] if off else
+                               [name for name in CASES if name not in OTHERS])
   return child.call(look, names, **({f"NO_{off.upper()}": "1"} if off else {})).value
+
+@functools.cache
+def others() -> dict[str, dict]: return child.call(look, OTHERS).value
+
+def with_bytes(kind: str, name: str) -> str:
+  """The source of a product with int8."""
+  return (seen() if name in FEW else others())[f"{kind} {name}"]["source"]
 
 def sources(name: str, off: str) -> tuple[str, str]:
   """Of a case, with all patches and without one."""
@@ -210,6 +222,10 @@ def sources(name: str, off: str) -> tuple[str, str]:
 
 def test_numbers():
   assert {name: row["error"] for name, row in seen().items() if row["error"] > MOST} == {}
+
+@extended
+def test_numbers_of_other_types():
+  assert {name: row["error"] for name, row in others().items() if row["error"] > MOST} == {}
 
 @pytest.mark.parametrize("off", [*PATCHES, "patches"])
 def test_numbers_without(off):
@@ -221,7 +237,7 @@ def test_it_changes_kernels(off):
   assert any(row["source"] != seen()[name]["source"] for name, row in seen(off).items())
 
 def test_one_kernel_each():
-  assert {name: row["kernels"] for name, row in seen().items()} == dict.fromkeys(CASES, 1) | {"added": 2}
+  assert {name: row["kernels"] for name, row in seen().items()} == dict.fromkeys(seen(), 1) | {"added": 2}
 
 @pytest.mark.parametrize("patch, name, kernels", [("joint_products", "gated Q4_K", 2), ("small_kernels", "chain", 3),
                                                   ("separate_products", "added", 1)])
@@ -309,25 +325,25 @@ def test_tokens():
   loops = re.findall(r"for \(int \w+ = 0; \w+ < (\d+)", seen()["tokens Q4_K"]["source"])
   assert loops[-4:] == ["5", "2", "2", "2"]  # tokens, blocks, parts of a block
 
-@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("name", sample(STREAMS, FEW))
 def test_int8_dots(name):
   """The products of int8 with all of the types that the app multiplies by it: four at once, without exception."""
-  body = (text := seen()[f"int8 {name}"]["source"])[text.index("void r_"):]
+  body = (text := with_bytes("int8", name))[text.index("void r_"):]
   assert body.count("add_dots_of_") >= 8
   assert "signed char" not in body[body.rindex("for (int"):]
 
 # not Q1_0: in a prompt its bits are not found as bytes, and it stays float32
-@pytest.mark.parametrize("name", [name for name in STREAMS if name != "Q1_0"])
+@pytest.mark.parametrize("name", sample([name for name in STREAMS if name != "Q1_0"], FEW))
 def test_int8_dots_of_tokens(name):
   """What a format subtracts from its numbers, and the sums of x of each token, are products and sums of bytes, too."""
-  body = (text := seen()[f"tokens {name}"]["source"])[text.index("void r_"):]
+  body = (text := with_bytes("tokens", name))[text.index("void r_"):]
   assert body.count("add_dots_of_") >= 8 and "signed char" not in body[body.rindex("for (int"):]
 
 def test_int8_dots_off():
   assert all("add_dots_of_" not in row["source"] for row in seen("int8_dots").values())
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="for x86")
-@pytest.mark.parametrize("arch", ["x86-64-v3", "x86-64-v2", "x86-64"])
+@pytest.mark.parametrize("arch", sample(["x86-64-v3", "x86-64-v2", "x86-64"], ["x86-64-v3"]))
 def test_int8_dots_of_other_processors(arch):
   """With the instructions of AVX2, and with none for that."""
   found = child.call(look, [f"int8 {name}" for name in ("Q4_K", "Q8_0", "MXFP4")], DEV=f"CPU:CLANG:x86_64,{arch}").value
@@ -408,7 +424,7 @@ def test_splice():
   assert here.count("(float)(") < off.count("(float)(") and "as_float" in here
 
 def test_compile_workers_make_the_same_kernels():
-  names = ["Q4_K", "F16", "MXFP4", "norm", "large", "int8 Q6_K", "int8 IQ4_XS", "values"]
+  names = ["Q4_K", "F16", "norm", "int8 Q6_K", "int8 NVFP4", "values"]
   found = child.call(by_workers, names, PARALLEL="1").value
   assert [name for name, source in zip(names, found) if source != seen()[name]["source"]] == []
 

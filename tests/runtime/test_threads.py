@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 from child import run
+from extended import extended
 from tinygrad import Context, Device, Tensor, dtypes
 from tinygrad.codegen import to_program
 from tinygrad.helpers import WIN
@@ -43,7 +44,7 @@ print("workers", len(thread_pool.pool().workers))
 
 @pytest.mark.parametrize("env", [
   {}, {"NUM_CPU_THREADS": "5"}, {"NO_DISPATCH": "1"}, {"JIT": "0"}, {"JIT": "2"}, {"DEBUG": "2"}, {"PROFILE": "1"},
-  {"BEAM": "1", "PARALLEL": "2", "NO_BEAM_SEARCH": "1"}, {"DEV": "CPU:X86"}], ids=str)
+  pytest.param({"BEAM": "1", "PARALLEL": "2", "NO_BEAM_SEARCH": "1"}, marks=extended), {"DEV": "CPU:X86"}], ids=str)
 def test_numbers(env: dict[str, str]):
   env = {"NUM_CPU_THREADS": "2", "DEV": "CPU", **env}
   found, wanted = run(NUMBERS, **env).stdout.splitlines()[-1], f"workers {int(env['NUM_CPU_THREADS']) - 1}"
