@@ -11,7 +11,7 @@ from tinygrad import Device, codegen, dtypes
 from tinygrad.device import Buffer
 from tinygrad.engine.realize import get_runtime
 from tinygrad.helpers import Context
-from tinygrad.uop.ops import Ops, ProgramInfo, UOp, graph_rewrite, sym_infer
+from tinygrad.uop.ops import GroupOp, Ops, ProgramInfo, UOp, graph_rewrite, sym_infer
 from tinygrad_llm import patches
 from tinygrad_llm.patches import passes
 from tinygrad_llm.patches.cache import serialize
@@ -111,14 +111,12 @@ class Candidates:
 
   def data(self, seed: int) -> list[np.ndarray]:
     """Random contents of the arguments, as bytes: floats and packed words of moderate size, places that exist."""
-    if self._data[:2] != (seed, self.narrow):
-      rng = np.random.default_rng(seed)
-      made = [contents(u, place_bound(self.ast, u), rng, self.narrow) for u in self.params]
-      self._data = seed, self.narrow, made
-    return self._data[2]
+    if self._data[0] != seed:
+      rng, narrow = np.random.default_rng(seed), has_exponents(self.ast)
+      self._data = seed, [contents(u, place_bound(self.ast, u), rng, narrow) for u in self.params]
+    return self._data[1]
 
-  _data: tuple[int, bool, list[np.ndarray]] = -1, False, []  # the last that were asked for
-  narrow = False  # whether packed words are of small bytes, where a byte may be an exponent
+  _data: tuple[int, list[np.ndarray]] = -1, []  # the last that were asked for
 
   def prepare(self) -> None:
     """Makes the data, and the numbers that are right."""
@@ -178,11 +176,7 @@ class Candidates:
     if seed not in self._references:
       if UNOPTIMISED not in self.programs:
         with Context(NOOPT=1): self.programs[UNOPTIMISED] = codegen.to_program(with_opts(self.ast, None), self.ren)
-      found = self._result(UNOPTIMISED, seed)
-      if not self.narrow and any(np.mean(~np.isfinite(x)) > 0.01 for x in found if x.dtype.kind == "f"):
-        self.narrow = True
-        found = self._result(UNOPTIMISED, seed)
-      self._references[seed] = found
+      self._references[seed] = self._result(UNOPTIMISED, seed)
     return self._references[seed]
 
   @functools.cached_property
@@ -245,7 +239,7 @@ def read_array(data: np.ndarray, dtype: Any) -> np.ndarray:
 def bits(x: np.ndarray) -> np.ndarray: return x.view(f"u{x.dtype.itemsize}")
 
 def contents(u: UOp, bound: int|None, rng: np.random.Generator, narrow: bool) -> np.ndarray:
-  """Of an argument. bound: of numbers that are places in another, the largest; narrow: see Candidates."""
+  """Of an argument. bound: of numbers that are places in another, the largest; narrow: of bytes for has_exponents."""
   n = u.max_numel()
   if bound is not None: return rng.integers(0, bound + 1, n).astype(f"i{u.dtype.itemsize}")
   if u.dtype is dtypes.float: return rng.standard_normal(n, np.float32)
@@ -254,17 +248,24 @@ def contents(u: UOp, bound: int|None, rng: np.random.Generator, narrow: bool) ->
   size = n * u.dtype.itemsize
   count = -(-size // 4)
   words = rng.integers(0, 1 << 32, min(count, REPEATED), np.uint32)
-  # as halves, neither infinite nor tiny; as floats below 2; narrow: all bytes from 4 to 63, as exponents far below 1
-  words = words & 0x3b3b3b3b | 0x04040404 if narrow else words & 0xbbffbbff | 0x04000400
+  # as halves, neither infinite nor tiny; as floats below 2; narrow: all bytes from 64 to 123, and 127 stands for 2**0
+  words = words & 0x3b3b3b3b | 0x40404040 if narrow else words & 0xbbffbbff | 0x04000400
   return np.resize(words, count).view(np.uint8)[:size]
 
+def has_exponents(ast: UOp) -> bool:
+  """
+  Whether it makes floats of computed bits, as of scales that are powers of two: of most bytes those would be infinite,
+  or so small that a processor is a hundred times slower with them, as it is with no real model.
+  """
+  return any(u.op is Ops.BITCAST and u.dtype is dtypes.float and u.src[0].op in GroupOp.ALU for u in ast.toposort())
+
 def place_bound(ast: UOp, param: UOp) -> int|None:
-  """The largest number in an argument with which all places computed of it are there; None: no place is."""
+  """The largest number in an argument with which all places computed of it are there; None: any are."""
   if not dtypes.is_int(param.dtype): return None
   loads = [u for u in ast.toposort() if u.op is Ops.INDEX and u.src[0] is param]
   used = [u for u in ast.toposort() if u.op is Ops.INDEX and u.src[0] is not param and
           any(load in i.backward_slice_with_self for i in u.src[1:] for load in loads)]
-  if not used: return None
+  if all(u.src[1].vmin >= 0 and u.src[1].vmax < u.src[0].max_numel() for u in used): return None
   def last(n: int) -> list[int]:
     known = {load: load.const_like(n) for load in loads}
     return [int(u.replace(src=(u.src[0], *(i.substitute(known, walk=True).simplify() for i in u.src[1:]))).src[1].vmax)
