@@ -53,6 +53,8 @@ def survives(fault: str, **env: str) -> str:
 
 def main() -> None:
   import gpu_numbers
+  from tinygrad_llm.target.compiler import use_c_compiler
+  use_c_compiler()
   parser = argparse.ArgumentParser(description="Searches among planted faults.")
   parser.add_argument("--runs", type=int, default=20, help="of each fault (default 20)")
   runs, failed = parser.parse_args().runs, 0
@@ -64,4 +66,6 @@ def main() -> None:
       print(f"{device:6s} {fault:9s} {runs - len(said)} of {runs} survived {'; '.join(said)}", flush=True)
   sys.exit(failed > 0)
 
-if __name__ == "__main__": main()
+if __name__ == "__main__":
+  import search_faults  # a child finds functions by the name of their module
+  search_faults.main()
