@@ -25,12 +25,13 @@ MODULES: tuple[str, ...] = (
   "rewrite.gathers", "rewrite.bounds", "rewrite.flat_reduce", "rewrite.separate_products", "rewrite.joint_products",
   "rewrite.norm_fusion", "attention.split_kv", "rewrite.stored_factors", "gpu.bitfield_extract",
   "rewrite.invariant_sums", "rewrite.invariant_factors", "vector.vectorizer", "vector.table_lookup",
-  "vector.minimum_bitwidth", "vector.lanes", "gpu.cooperative_fetch", "rewrite.nested_reduce", "gpu.dp4a",
-  "gpu.int_to_float", "vector.int8_dots", "vector.group_scales", "schedule.matvec", "schedule.elementwise",
-  "schedule.reduction", "schedule.block_reduce", "schedule.small_kernels", "schedule.horizontal_fusion",
-  "attention.online_softmax", "search.stored_schedules", "search.beam_search", "vector.ordered_loads",
-  "vector.vector_combine", "gpu.warp_reduce", "gpu.half8_loads", "gpu.reciprocal", "gpu.ptx", "gpu.launch_bounds",
-  "cache.captures", "lowering.trace_cache", "lowering.gc_pause")
+  "vector.minimum_bitwidth", "vector.lanes", "vector.operand_packing", "gpu.cooperative_fetch",
+  "rewrite.nested_reduce", "gpu.dp4a", "gpu.int_to_float", "vector.int8_dots", "vector.group_scales",
+  "schedule.matvec", "schedule.elementwise", "schedule.reduction", "schedule.block_reduce", "schedule.small_kernels",
+  "schedule.horizontal_fusion", "attention.online_softmax", "search.stored_schedules", "search.beam_search",
+  "schedule.register_blocking", "vector.ordered_loads", "vector.vector_combine", "vector.vector_width",
+  "gpu.warp_reduce", "gpu.half8_loads", "gpu.reciprocal", "gpu.ptx", "gpu.launch_bounds", "cache.captures",
+  "lowering.trace_cache", "lowering.gc_pause")
 PATCHES: tuple[str, ...] = tuple(module.rsplit(".", 1)[-1] for module in MODULES)
 # what some were called before: NO_<OLD NAME>=1 still works
 OLD_NAMES = {

@@ -24,6 +24,9 @@ class ScheduleOps(Enum):
             "its simdgroup on Metal"
   LANES = "threads that share a key (attention/gpu.py): 8 are llama.cpp's flash_attn_ext_vec on CUDA, 16 next to its " \
           "32 on Metal, whose loads are half as wide"
+  TOKENS = "tokens whose sums are in registers together (vector/operand_packing.py): 8 are ik_llama.cpp's microkernel"
+  TILES = "tiles of rows that are unpacked together (vector/operand_packing.py): 16 are the 256 rows of llama.cpp's " \
+          "window of weights"
 
   def __lt__(self, other: ScheduleOps|OptOps) -> bool: return self.name < other.name
 

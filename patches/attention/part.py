@@ -3,9 +3,10 @@ The kernel of a part of the positions, as split_kv.py makes it: its loops, and i
 A part of online_softmax.py.
 """
 from __future__ import annotations
-import functools, operator
+import functools, math, operator
 from dataclasses import dataclass
 from functools import cached_property
+from tinygrad.dtype import dtypes
 from tinygrad.helpers import partition, prod
 from tinygrad.uop.ops import Ops, UOp
 
@@ -21,6 +22,14 @@ def apart(at: UOp, ranges: list[UOp]) -> dict[UOp, UOp]:
   return ret
 
 def _product(factors: list[UOp]) -> UOp: return functools.reduce(operator.mul, factors)
+
+def _index(u: UOp) -> UOp|None:
+  """An integer that is a sum, as an index is."""
+  if u.op is Ops.CAST: return _index(u.src[0])
+  if u.op is Ops.CONST: return UOp.const(int(u.val))
+  if u.dtype is dtypes.weakint: return u
+  if u.op is not Ops.ADD or (a := _index(u.src[0])) is None or (b := _index(u.src[1])) is None: return None
+  return a + b
 
 @dataclass(frozen=True)
 class Part:
@@ -84,6 +93,37 @@ class Part:
   def group(self) -> list[UOp]:
     """Those of queries that share keys."""
     return [r for r in self.ends if r is not self.column and r not in self.heads]
+  @property
+  def tokens(self) -> UOp|None:
+    """The loop of the group that counts a prompt's tokens: any number."""
+    return next((r for r in self.group if r.src[0].op is not Ops.CONST), None)
+  def some_tokens(self, at: UOp, some: UOp) -> Part:
+    """The part of some of the tokens: `at` is a token of them, `some` the loop over these."""
+    assert (tokens := self.tokens) is not None
+    store, top, weighted = (u.substitute({tokens: at}, walk=True) for u in (self.store, self.top, self.weighted))
+    return Part(store, tuple(some if r is tokens else r for r in self.ends), self.column, self.width, top, weighted)
+  def bounds(self, first: dict[UOp, UOp], last: dict[UOp, UOp]) -> tuple[UOp|None, UOp|None]:
+    """
+    The first and the last position that a causal mask and a window leave to some queries; None: any.
+
+    first, last: the steps of the group's loops that are the first query and the last one in time.
+    """
+    ends: list[UOp|None] = [None, None]
+    for u in self.score.toposort():
+      if u.op is not Ops.WHERE or u.src[1].op is not Ops.CONST or u.src[1].val != -math.inf: continue
+      for hidden in u.src[0].split_uop(Ops.OR):
+        is_first = hidden.op is Ops.CMPNE and hidden.src[1].op is Ops.CONST and hidden.src[1].val is True
+        if is_first: hidden = hidden.src[0]  # a < position is not true: it is before the first
+        if hidden.op is not Ops.CMPLT or (at := self._before(*hidden.src)) is None: continue
+        ends[not is_first] = at.substitute(first, walk=True) + 1 if is_first else at.substitute(last, walk=True)
+    return ends[0], ends[1]
+  def _before(self, a: UOp, b: UOp) -> UOp|None:
+    """Of a < b, what is less than the position; None if it is something else."""
+    left, right = _index(a), _index(b)
+    if left is None or right is None or self.position in left.ranges: return None
+    rest = [t for t in right.split_uop(Ops.ADD) if t is not self.position]
+    if len(rest) == len(list(right.split_uop(Ops.ADD))) or any(self.position in t.ranges for t in rest): return None
+    return left - functools.reduce(operator.add, rest) if rest else left
   @cached_property
   def _values(self) -> UOp: return _product([f for f in self._factors if f is not self.exponential])
 

@@ -131,8 +131,11 @@ def _softmax(top: UOp, ops: dict[UOp, None], readers: dict[UOp, list[UOp]]) -> S
   if len(found) != 2 or found[0].factors or not found[1].factors or found[0].slope != found[1].slope: return None
   ret = Softmax(scores, at, top, *found)
   if not isinstance(scores.arg.device, str): return None
-  if not fits(Device[scores.arg.device].renderer, _steps(list(sums(scores.src[0])[0].src[1:])), ret.width): return None
-  if any(r.src[0].op is not Ops.CONST for r in (*ret.outer, *ret.outputs)) or _steps(ret.outer) > QUERIES: return None
+  ren = Device[scores.arg.device].renderer
+  if not fits(ren, _steps(list(sums(scores.src[0])[0].src[1:])), ret.width): return None
+  # on a CPU a prompt's queries are asked some at a time
+  many = [r for r in (*ret.outer, *ret.outputs) if r.src[0].op is not Ops.CONST]
+  if not has_vectors(ren) and (many or _steps(ret.outer) > QUERIES): return None
   # outputs are the columns of each head, one head after the other, in whatever ranges
   head, column = [UOp.range(int(r.vmax) + 1, -1 - i) for i, r in enumerate(ret.outer)], UOp.range(ret.width, 0)
   outputs = ret.outputs_at(head, column)
@@ -166,7 +169,7 @@ class Parts:
     self.whole = has_vectors(Device[self.device].renderer)
     self.count = UOp.const(1) if self.whole else ((self.length + (PART - 1)) // PART).simplify()
     self.width = softmax.width
-    self.outer = [self.loop(int(r.vmax) + 1) for r in softmax.outer]
+    self.outer = [self.loop(r.src[0]) for r in softmax.outer]
     self.part, self.column = self.loop(self.count), self.loop(self.width + EXTRA)
     ranges = [r for r in (*self.outer, self.part, self.column) if r.op is Ops.RANGE]
     self.stage = UOp(Ops.STAGE, src=(self._value(), *ranges),
@@ -250,20 +253,31 @@ def _is_one(u: UOp) -> bool:
   a, b = difference.src
   return b.op is Ops.MUL and b.src[0] is a and b.src[1].op is Ops.CONST and b.src[1].val == -1
 
+def _found(sink: UOp) -> Softmax|None:
+  """One of the softmaxes of a graph."""
+  ops = sink.toposort()
+  tops = [u for u in ops if u.op is Ops.REDUCE and u.arg == (Ops.MAX, 0) and len(u.src) == 2]
+  if not tops: return None
+  readers: dict[UOp, list[UOp]] = {}
+  for u in ops:
+    for s in u.src:
+      if s.op is Ops.STAGE: readers.setdefault(s, []).append(u)
+  return next((softmax for top in tops if (softmax := _softmax(top, ops, readers)) is not None), None)
+
+def _unstored(sink: UOp) -> UOp:
+  """Without kernels that store exponentials, for the sums that read them."""
+  loads = [u for u in sink.toposort() if u.op is Ops.INDEX and u.src[0].op is Ops.STAGE and u.src[0].arg.removable and
+           u.src[0].src[0].op is Ops.EXP2 and not sums(u.src[0].src[0])]
+  at = {u: {r: i for r, i in zip(u.src[0].src[1:], u.src[1:]) if r.op is Ops.RANGE} for u in loads}
+  return sink.substitute({u: u.src[0].src[0].substitute(at[u], walk=True) for u in loads}, walk=True)
+
 def split(sink: UOp) -> UOp|None:
   made = sink
   while True:
-    ops = made.toposort()
-    tops = [u for u in ops if u.op is Ops.REDUCE and u.arg == (Ops.MAX, 0) and len(u.src) == 2]
-    if not tops: break
-    readers: dict[UOp, list[UOp]] = {}
-    for u in ops:
-      for s in u.src:
-        if s.op is Ops.STAGE: readers.setdefault(s, []).append(u)
-    found = [softmax for top in tops if (softmax := _softmax(top, ops, readers)) is not None]
-    if not found: break
-    softmax = found[0]
-    parts = Parts(softmax, max(r.arg[0] for r in ops if r.op is Ops.RANGE) + 1)
+    if (softmax := _found(made)) is None:
+      if (softmax := _found(unstored := _unstored(made))) is None: break
+      made = unstored
+    parts = Parts(softmax, max(r.arg[0] for r in made.toposort() if r.op is Ops.RANGE) + 1)
     combined = _combined(softmax, parts)
     top = combined.pop(softmax.top)
     made = made.substitute(combined, walk=True).substitute({softmax.top: top}, walk=True)

@@ -32,11 +32,11 @@ Ranges = frozenset[UOp]
 
 def _inside(u: UOp, ranges: Ranges) -> Ranges: return ranges.intersection(u.ranges)
 
-def _products(u: UOp, ranges: Ranges) -> list[Product]:
+def sum_of_products(u: UOp, ranges: Ranges) -> list[Product]:
   """The sum of products that u is. A product with a sum in it is only multiplied out if that frees a factor."""
-  if u.op is Ops.ADD: return [p for s in u.src for p in _products(s, ranges)]
+  if u.op is Ops.ADD: return [p for s in u.src for p in sum_of_products(s, ranges)]
   if u.op is not Ops.MUL: return [(u,)]
-  left, right = (_products(s, ranges) for s in u.src)
+  left, right = (sum_of_products(s, ranges) for s in u.src)
   for side, x in ((left, u.src[0]), (right, u.src[1])):
     inside = [functools.reduce(operator.or_, [_inside(f, ranges) for f in p]) for p in side]
     if len(set(inside)) <= 1 or any(all(f.op is Ops.CONST for f in p) for p in side):
@@ -67,7 +67,7 @@ def nest(red: UOp) -> UOp|None:
   if not all(r.op is Ops.RANGE and r.src[0].op is Ops.CONST for r in red.src[1:]): return None
   # what the threads of a group add up stays outermost
   group, ranges = partition(red.src[1:], lambda r: r.arg[-1] is AxisType.GROUP_REDUCE)
-  products = _products(red.src[0], frozenset(ranges))
+  products = sum_of_products(red.src[0], frozenset(ranges))
   if all(_inside(f, frozenset(ranges)) == frozenset(ranges) for p in products for f in p): return None
   ret = _nest(products, frozenset(ranges))
   return ret.reduce(*group, arg=Ops.ADD) if group else ret

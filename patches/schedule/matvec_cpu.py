@@ -6,15 +6,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from tinygrad.codegen.opt import Opt, OptOps
 from tinygrad.codegen.opt.postrange import Scheduler
-from tinygrad.helpers import getenv
+from tinygrad.helpers import getenv, prod
 from tinygrad.uop.ops import AxisType, Ops, UOp
+from tinygrad_llm.patches import is_on
+from tinygrad_llm.patches.opts import ScheduleOps
 from tinygrad_llm.patches.schedule.cpu_threads import share
 from tinygrad_llm.patches.schedule.dot_product import Sum, size
+from tinygrad_llm.patches.schedule.register_blocking import tokens
 from tinygrad_llm.patches.vector.lanes import LANES, side_by_side
+from tinygrad_llm.patches.vector.operand_packing import MOST
 
 PERIOD = 256    # weights unrolled at most, a block of the largest formats
 SHARED = 4      # steps of an output axis at once, where they share loads
 STEPS = 64      # unrolled at least, where rows are lanes
+TOKENS = 8      # whose sums are in registers together
+UNPACKED = 1 << 19  # bytes of weights that are unpacked together: a core's cache holds them
 
 def _unroll(k: Scheduler, r: UOp, amount: int) -> UOp|None:
   """Unrolls `amount` steps of a loop; the rest of it, if there is one."""
@@ -74,6 +80,7 @@ def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
   first = next((r for r in loops if any(r in u.ranges for u in words)), None)
   words = [u for u in words if first in u.ranges]
   inside = {r for r in loops if r not in words[0].ranges} if len(words) == 1 else set(loops)
+  if (loop := tokens(k)) is not None: _block_tokens(k, s, loop)
   k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(tile), 0))
   unrolled = 1
   for i, r in enumerate(loops):
@@ -82,3 +89,11 @@ def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
     unrolled *= size(r)
   share(k)
   return k
+
+def _block_tokens(k: Scheduler, s: Sum, loop: UOp) -> None:
+  """A few tokens share what is unpacked; if there may be more of them, all do."""
+  few = loop.src[0].op is Ops.CONST and size(loop) <= TOKENS
+  if is_on("register_blocking"): k.apply_opt(Opt(ScheduleOps.TOKENS, None, size(loop) if few else TOKENS))
+  if not few and is_on("operand_packing"):
+    tiles = UNPACKED // (LANES * prod(map(size, s.loops)) * len(s.reds))
+    k.apply_opt(Opt(ScheduleOps.TILES, None, max(1, min(MOST, tiles))))

@@ -21,6 +21,7 @@ from tinygrad_llm.patches.attention.part import Part
 from tinygrad_llm.patches.opts import Opts, ScheduleOps
 from tinygrad_llm.patches.passes import has_vectors
 from tinygrad_llm.patches.schedule.block_reduce import THREADS
+from tinygrad_llm.patches.schedule.register_blocking import tokens
 
 # the largest amount of an action; tinygrad refuses larger ones of the first two
 MOST = {OptOps.UPCAST: 16, OptOps.UNROLL: 32, OptOps.LOCAL: 1024, OptOps.GROUP: 1024, OptOps.GROUPTOP: 1024}
@@ -30,7 +31,8 @@ AMOUNTS: dict[ScheduleOps, tuple[int, ...]] = {
   ScheduleOps.PREFETCH: (0, 1024, 2048, 4096, 8192, 16384, 32768),
   ScheduleOps.POSITIONS: (16, 32, 64, 128, 256), ScheduleOps.QUERIES: (1, 2, 4, 8, 16, 32),
   ScheduleOps.VECTORS: (4, 8, 16, 32), ScheduleOps.THREADS: (32, 64, 128, 256, 512),
-  ScheduleOps.LANES: (1, 2, 4, 8, 16)}
+  ScheduleOps.LANES: (1, 2, 4, 8, 16), ScheduleOps.TOKENS: (2, 4, 6, 8, 12, 16),
+  ScheduleOps.TILES: (1, 2, 4, 8, 16, 32, 64)}
 
 @dataclass(frozen=True, order=True)
 class Step:
@@ -132,7 +134,8 @@ class Loops:
     outer = [r.arg[:-1] for r, kind in kinds.items() if kind is AxisType.GLOBAL]
     yield from (Step(OptOps.SWAP, a, b) for a, b in zip(outer, outer[1:]))
     if has_vectors(ren) and k.reduceops:
-      yield from (Step(ScheduleOps.PREFETCH, None, n) for n in AMOUNTS[ScheduleOps.PREFETCH])
+      of_tokens = (ScheduleOps.TOKENS, ScheduleOps.TILES) if tokens(k) is not None else ()
+      yield from (Step(op, None, n) for op in (ScheduleOps.PREFETCH, *of_tokens) for n in AMOUNTS[op])
 
   def neighbours(self, steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
     """Schedules that are a step from another: one more, one less, another amount, or half of one and twice another."""

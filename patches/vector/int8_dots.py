@@ -37,25 +37,25 @@ BYTES = 4   # of a word
 
 def _integer(u: UOp) -> UOp|None: return u.src[0] if u.op is Ops.CAST and dtypes.is_int(u.src[0].dtype) else None
 
-def _with_offset(u: UOp) -> tuple[UOp|None, int]:
+def with_offset(u: UOp) -> tuple[UOp|None, int]:
   """What a float was converted from, if it was an integer, and the whole number that was added to it."""
   if u.op is not Ops.ADD: return _integer(u), 0
   offset = u.src[1].src[0] if u.src[1].op is Ops.CAST else u.src[1]
   if offset.op is not Ops.CONST or int(offset.val) != offset.val: return None, 0
   return _integer(u.src[0]), int(offset.val)
 
-def _is_int8(u: UOp) -> bool: return u.dtype is dtypes.int8 and any(s.op is Ops.INDEX for s in u.toposort())
+def is_int8(u: UOp) -> bool: return u.dtype is dtypes.int8 and any(s.op is Ops.INDEX for s in u.toposort())
 
 def add_integers(red: UOp, x: UOp, y: UOp) -> UOp|None:
-  (a, c), (b, d) = _with_offset(x), _with_offset(y)
-  if a is None or b is None or not (_is_int8(a) and c == 0 or _is_int8(b) and d == 0): return None
+  (a, c), (b, d) = with_offset(x), with_offset(y)
+  if a is None or b is None or not (is_int8(a) and c == 0 or is_int8(b) and d == 0): return None
   if not all(r.op is Ops.RANGE for r in red.src[1:]): return None
   a, b = a.cast(dtypes.int), b.cast(dtypes.int)
   # the offset apart: the integers are of so many bits without it, and bytes
   return (a * b + b * c + a * d).reduce(*red.src[1:], arg=Ops.ADD).cast(red.dtype)
 
 def add_activations(red: UOp, x: UOp) -> UOp|None:
-  if (a := _integer(x)) is None or not _is_int8(a): return None
+  if (a := _integer(x)) is None or not is_int8(a): return None
   return a.cast(dtypes.int).reduce(*red.src[1:], arg=Ops.ADD).cast(red.dtype)
 
 pm_add_integers = PatternMatcher([

@@ -42,6 +42,8 @@ def is_lanes(u: UOp) -> bool: return u.op is Ops.RANGE and len(u.arg) > 2 and u.
 class Unsupported(Exception): pass
 
 VECTOR_OPS = {Ops.ADD, Ops.SUB, Ops.MUL, Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR, Ops.NEG, Ops.CAST, Ops.BITCAST}
+CONDITIONS = {Ops.CMPLT: "<", Ops.CMPNE: "!=", Ops.AND: "&", Ops.OR: "|", Ops.XOR: "^"}
+OF_32_BITS = (dtypes.float, dtypes.int, dtypes.uint)
 INT_OPS: dict[Ops, Callable[[int, int], int]] = {
   Ops.ADD: operator.add, Ops.SUB: operator.sub, Ops.MUL: operator.mul, Ops.AND: operator.and_, Ops.OR: operator.or_,
   Ops.XOR: operator.xor, Ops.SHL: operator.lshift, Ops.SHR: operator.rshift}
@@ -221,6 +223,23 @@ class Vectorizer:
     if low: value = value.alu(Ops.SHR, self.splat(_const(low, u.dtype)))
     return value if low + k == 8 else value.alu(Ops.AND, self.splat(_const((1 << k) - 1, u.dtype)))
 
+  def condition(self, u: UOp) -> UOp|None:
+    """What is true in each lane, as C compares vectors of 32 bits: all bits of an integer, or none."""
+    if u.op not in CONDITIONS or not self.inside[u]: return None
+    if u.op in (Ops.CMPLT, Ops.CMPNE) and u.src[0].dtype is not dtypes.bool:
+      if u.src[0].dtype not in OF_32_BITS: return None
+      return UOp(Ops.CUSTOM, dtypes.int, tuple(map(self.vector, u.src)), f"({{0}}{CONDITIONS[u.op]}{{1}})")
+    if u.op is Ops.CMPNE and u.src[1].op is Ops.CONST and u.src[1].val is True:
+      return None if (a := self.condition(u.src[0])) is None else UOp(Ops.CUSTOM, dtypes.int, (a,), "(~{0})")
+    a, b = map(self.condition, u.src)
+    if u.op is Ops.CMPLT or a is None or b is None: return None
+    return UOp(Ops.CUSTOM, dtypes.int, (a, b), f"({{0}}{'^' if u.op is Ops.CMPNE else CONDITIONS[u.op]}{{1}})")
+
+  def select(self, u: UOp) -> UOp|None:
+    """One of two numbers of 32 bits in each lane."""
+    if u.op is not Ops.WHERE or u.dtype not in OF_32_BITS or (of := self.condition(u.src[0])) is None: return None
+    return UOp(Ops.CUSTOM, u.dtype, (of, *map(self.vector, u.src[1:])), "({0}?{1}:{2})")
+
   def splat(self, u: UOp) -> UOp: return _stack([u] * self.n)
 
   def wide_index(self, index: UOp) -> UOp:
@@ -297,7 +316,7 @@ class Vectorizer:
     return [self.rewrite(s.src[0]).store(self.rewrite(befores[i]).alu(Ops.ADD, found[i])) for i, s in enumerate(stores)]
 
 # a value inside of the loop over lanes -> the same in all lanes, as a vector
-vector_rules: list[Callable[[Vectorizer, UOp], UOp|None]] = [Vectorizer.bytes]
+vector_rules: list[Callable[[Vectorizer, UOp], UOp|None]] = [Vectorizer.bytes, Vectorizer.select]
 # a value that all lanes share -> the same, as one number
 uniform_rules: list[Callable[[Vectorizer, UOp], UOp|None]] = []
 
@@ -311,7 +330,14 @@ def vectorize(sink: UOp, ren: Renderer) -> UOp:
 
 # *** in C, for clang
 
+ALIGNED = 64  # bytes: a load of a vector then is of one line of a cache
+
+def render_array(ctx: ClangRenderer, x: UOp) -> str|None:
+  if x.addrspace is not AddrSpace.REG or x.max_numel() * x.dtype.itemsize < ALIGNED: return None
+  return f"__attribute__((aligned({ALIGNED}))) {ctx.render_buffer(x)}"
+
 pm_render_vectors = PatternMatcher([
+  (UPat(Ops.BUFFER, name="x"), render_array),
   (UPat(Ops.INDEX, src=(UPat.var("v"), UPat.var("i"))),
    lambda ctx, v, i: f"({ctx[v]})[{ctx[i]}]" if v.addrspace is None else None),
   (UPat(Ops.CAST, src=(UPat.var("v"),), name="x"), lambda ctx, x, v:

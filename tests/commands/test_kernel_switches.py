@@ -72,6 +72,9 @@ UNSEEN = {
   "stored_factors": "decode steps have no such factor, prompts do",
   "group_scales": "no case has such a product",
   "minimum_bitwidth": "no case has such a product",
+  "register_blocking": "a decode step has one token",
+  "operand_packing": "a decode step has one token",
+  "vector_width": "an option of clang's",
 }
 CHEAP = {"lanes", "warp_reduce"}  # that make test looks at
 

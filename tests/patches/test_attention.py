@@ -1,5 +1,7 @@
 """Attention of few queries, and what it brought: split_kv, stored_factors, block_reduce, horizontal_fusion."""
+import dataclasses
 import math
+import re
 import tempfile
 from unittest import mock
 
@@ -14,7 +16,8 @@ import pytest
 from attention import Case, Problem, random_case
 from extended import extended
 from gpu_checks import useful
-from tinygrad import Tensor
+from tinygrad import Device, Tensor
+from tinygrad.codegen import to_program
 from tinygrad.engine.realize import compile_linear, run_linear
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.kernels import decode_step, programs_of
@@ -34,19 +37,36 @@ OTHERS = [Case(2, 4, 64, 200, packed=8), Case(2, 4, 64, 130, packed=4), Case(2, 
           Case(2, 2, 80, 77), Case(3, 3, 20, 50), Case(2, 2, 64, 90, symbolic=False)]
 DRAWN = [random_case(seed) for seed in range(1142, 1148)]
 
+# of a prompt's tokens: models; around a tile of tokens and a block of positions; tokens alone, and after many
+PROMPTS = [Case(8, 4, 64, 300, T=77, prompt=128), Case(4, 8, 128, 190, T=5, prompt=64),
+           Case(16, 1, 128, 70, T=70, prompt=128), Case(4, 2, 256, 330, T=40, prompt=64, window=100, softcap=50),
+           Case(2, 8, 64, 280, T=17, prompt=32, sink=True, window=128),
+           Case(1, 16, 576, 100, W=512, T=33, prompt=64, latent=True), Case(1, 71, 64, 70, T=3, prompt=16)]
+OTHER_PROMPTS = [Case(2, 4, 64, 200, T=50, prompt=64, packed=8),
+                 Case(2, 4, 64, 90, T=30, prompt=32, table=True, packed=8),
+                 *[Case(2, 4, 32, n, T=t, prompt=80) for n, t in ((1, 1), (8, 8), (64, 9), (65, 65), (129, 1))],
+                 Case(3, 3, 64, 100, T=20, prompt=32), Case(2, 5, 80, 77, T=31, prompt=32)]
+
+def random_prompt(seed: int) -> Case:
+  rng, case = np.random.default_rng(seed), random_case(seed)
+  most = int(rng.integers(1, 200))
+  return dataclasses.replace(case, B=1, lengths=False, prompt=most, T=int(rng.integers(1, min(case.n, most) + 1)))
+
+DRAWN_PROMPTS = [random_prompt(seed) for seed in range(1123, 1135)]
+
 def errors(cases: list[dict]) -> list[tuple[float, int]]:
   """Of attention on the default device: the error, and how many kernels it is."""
   found = []
   for case in [Case(**c) for c in cases]:
     linear, _ = Problem(case).tensor().linear_with_vars()
     kernels = sum(u.op is Ops.CALL and u.src[0].op is Ops.SINK for u in linear.src)
-    found.append((attention.error(Problem(case).tensor().numpy(), case), kernels))
+    found.append((attention.error(attention.values(Problem(case).tensor(), case), case), kernels))
   return found
 
 def check(cases: list[Case], **env: str) -> None:
   found = child.call(errors, [case.__dict__ for case in cases], **env).value
   for case, (error, kernels) in zip(cases, found):
-    assert error < ERROR, (case, error)
+    assert error < ERROR + case.softcap * 2**-22, (case, error)  # a score is rounded to a part of the softcap
     # of keys that no vector of 16 holds, and of no GPU's, there is no schedule: then it is tinygrad's
     assert kernels == 2 or case.D % 16 and "CL" not in env.get("DEV", ""), (case, kernels)
 
@@ -54,6 +74,29 @@ def check(cases: list[Case], **env: str) -> None:
                                    pytest.param(OTHERS[5:], marks=extended), DRAWN[:3]],
                          ids=["models", "more models", "others", "more others", "drawn"])
 def test_on_a_cpu(cases: list[Case]): check(cases)
+
+@pytest.mark.parametrize("cases", [PROMPTS[:3], pytest.param(PROMPTS[3:], marks=extended), OTHER_PROMPTS[:4],
+                                   pytest.param(OTHER_PROMPTS[4:], marks=extended), DRAWN_PROMPTS[:3],
+                                   pytest.param(DRAWN_PROMPTS[3:], marks=extended)],
+                         ids=["models", "more models", "others", "more others", "drawn", "more drawn"])
+def test_of_prompts_on_a_cpu(cases: list[Case]): check(cases)
+
+def prompt_source(case: dict) -> str:
+  """Of the kernel that has all of a prompt's attention but what combines it."""
+  linear, _ = Problem(Case(**case)).tensor().linear_with_vars()
+  part = next(call.src[0] for call in linear.src if Part.of(call.src[0]) is not None)
+  return to_program(part, Device["CPU"].renderer).src[2].arg
+
+def test_queries_of_prompts_are_lanes():
+  """No sum of a vector's elements, masks in vectors, and blocks that come after the last query are left out."""
+  source = child.call(prompt_source, Case(2, 4, 64, 300, T=40, prompt=64).__dict__).value
+  body = source[source.index("void attention"):]
+  loop = body[body.index(") break;"):]
+  assert not re.search(r"\w\[\d+\]", loop[:loop.rindex("data0_")]) and re.search(r"float16 \w+ = .*\?", loop)
+
+@pytest.mark.parametrize("threads", ["1", "3"])
+def test_threads_of_prompts(threads: str):
+  check([Case(2, 3, 64, 100, T=30, prompt=40), Case(1, 4, 64, 90, T=11, prompt=40)], NUM_CPU_THREADS=threads)
 
 def test_threads_do_not_divide_the_heads(): check([Case(3, 3, 64, 100), Case(1, 4, 64, 200)], NUM_CPU_THREADS="3")
 

@@ -19,6 +19,7 @@ from tinygrad import Device, Tensor, dtypes
 from tinygrad.codegen import to_program
 from tinygrad.engine import realize, worker
 from tinygrad.helpers import Context
+from tinygrad.runtime.support import compiler_cpu
 from tinygrad.uop.ops import UOp, sym_infer
 from tinygrad_llm import patches
 from tinygrad_llm.nn.weights import activations
@@ -197,7 +198,7 @@ PATCHES = {
   "lanes": ["Q4_K", "F16", "rows Q4_K"], "nested_reduce": ["Q4_K", "MXFP4", "rows Q4_K", "int8 Q8_0"],
   "int8_dots": ["int8 Q4_K", "int8 NVFP4"], "group_scales": ["Q4_K", "MXFP4"], "matvec": ["Q6_K", "norm", "rows Q8_0"],
   "bounds": ["experts Q4_K"], "flat_reduce": ["weighted Q4_K"], "separate_products": ["added"],
-  "joint_products": ["gated Q4_K"], "small_kernels": ["chain"],
+  "joint_products": ["gated Q4_K"], "small_kernels": ["chain"], "register_blocking": ["tokens Q4_K"],
   "elementwise": ["packed"], "ordered_loads": ["large"], "passes": ["Q4_K", "F16", "rows Q4_K"]}
 
 FEW = ("Q4_K", "Q6_K", "Q8_0", "MXFP4", "NVFP4")  # types that `make test` multiplies by bytes; `make extended`: all
@@ -321,9 +322,9 @@ def test_rows_are_lanes():
   assert stores == ["((float16*)((data0"] and "float16" not in off
 
 def test_tokens():
-  """The loop over tokens is inside of that over tiles of rows."""
+  """A few tokens have no loop of their own: of a prompt, see test_operand_packing.py."""
   loops = re.findall(r"for \(int \w+ = 0; \w+ < (\d+)", seen()["tokens Q4_K"]["source"])
-  assert loops[-4:] == ["5", "2", "2", "2"]  # tokens, blocks, parts of a block
+  assert loops[-3:] == ["2", "2", "2"] and "5" not in loops  # blocks, parts of a block
 
 @pytest.mark.parametrize("name", sample(STREAMS, FEW))
 def test_int8_dots(name):
@@ -484,3 +485,14 @@ def test_all_patches_are_tested_somewhere():
          "norm_fusion", "reduction", "cooperative_fetch"}  # tests/gpu
   own |= {"split_kv", "stored_factors", "block_reduce", "online_softmax", "horizontal_fusion"}  # test_attention.py
   assert set(patches.PATCHES) == own | set(PATCHES) | gpu
+
+ADDED = "typedef float wide __attribute__((ext_vector_type(16))); void f(wide* a, wide* b) { *a += *b; }"
+
+def object_code(cpu: str) -> str: return compiler_cpu.ClangCompiler(["x86_64", cpu]).compile(ADDED).hex()
+
+def test_vector_width():
+  """A sum of 16 floats is one instruction of an Intel with AVX-512; clang alone makes it two."""
+  code = {off: child.call(object_code, "sapphirerapids", NO_VECTOR_WIDTH=off).value for off in ("0", "1")}
+  vaddps_zmm0 = "62f17c4858"
+  assert vaddps_zmm0 in code["0"] and vaddps_zmm0 not in code["1"]
+  assert child.call(object_code, "x86-64-v3", NO_VECTOR_WIDTH="0").value

@@ -15,10 +15,10 @@ from attention import Case, Problem
 from extended import sample
 from gpu_peers import PEERS
 from kernel_cases import has_cuda_wheels
+from search_kernel import computed
 from tinygrad import Device, Tensor, Variable, dtypes
 from tinygrad.codegen.opt import Opt, OptOps
 from tinygrad.codegen import to_program
-from tinygrad.engine.realize import compile_linear, run_linear
 from tinygrad.helpers import getenv
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import UOp
@@ -145,17 +145,6 @@ def errors(names: list[tuple[int, str]]) -> list[float]:
   made = {i: (y.linear_with_vars(), wanted) for i in {i for i, _ in names} for y, wanted in [product(*PRODUCTS[i])]}
   return [gpu_numbers._error(computed(*linear, linear[0].src[-1].src[0], states(PRODUCTS[i])[name])[0], wanted)
           for i, name in names for linear, wanted in [made[i]]]
-
-def computed(linear: UOp, variables: dict[str, int], ast: UOp, opts: Opts) -> tuple[np.ndarray, UOp]:
-  """What the last of some kernels computes, with the schedule of one of them given; and the program of that one."""
-  out = linear.src[-1].src[1].buffer.ensure_allocated()
-  out.copy_from(Tensor(np.full(out.size, np.nan, np.float32)).realize().uop.base.buffer)
-  given = tuple(call.replace(src=(with_opts(ast, opts), *call.src[1:])) if call.src[0] is ast else call
-                for call in linear.src)
-  assert given != linear.src
-  run_linear(made := compile_linear(linear.replace(src=given)), variables)
-  program = next(call.src[0] for call, old in zip(made.src, linear.src, strict=True) if old.src[0] is ast)
-  return np.frombuffer(out.as_memoryview(), np.float32), program
 
 def test_no_schedule_is_known_of_others():
   """Of kernels that are no product, on a CPU, and where loops have no constant length: nothing, and no error."""

@@ -14,6 +14,7 @@ class Case:
 
   packed: keys and values of so many bits with a scale for 32 of them; table: blocks of positions in another order;
   lengths: sequence b sees n - 7 * b positions only. latent: values are a part of the keys. symbolic: n is a variable.
+  prompt: T is one, too, of at most so many.
   """
   KVH: int
   G: int
@@ -31,6 +32,7 @@ class Case:
   table: bool = False
   lengths: bool = False
   symbolic: bool = True
+  prompt: int = 0
   seed: int = 0
 
   @property
@@ -53,7 +55,7 @@ class Problem:
   """A case's tensors, and the same numbers in float64."""
   def __init__(self, case: Case):
     self.case, rng, c = case, np.random.default_rng(case.seed), case
-    self.q = rng.standard_normal((c.B, c.T, c.KVH, c.G, c.D)).astype(np.float32) * 2
+    self.q = rng.standard_normal((c.B, max(c.T, c.prompt), c.KVH, c.G, c.D)).astype(np.float32) * 2
     shape = (1 if c.latent else 2, c.B, c.KVH, c.positions, c.D)
     if c.packed:
       most = 1 << (c.packed - 1)
@@ -84,15 +86,16 @@ class Problem:
     """(B, T, KVH, G, W), not computed yet."""
     c, start = self.case, self.case.n - self.case.T
     first: UOp | int = UOp.variable("start", 0, c.positions - c.T).bind(start) if c.symbolic else start
-    n = first + c.T
+    T: int | UOp = UOp.variable("tokens", 1, c.prompt).bind(c.T) if c.prompt else c.T
+    n = first + T
     kv = self._kv()[:, :, :, :n].transpose(2, 3)
     keys, values = kv[0], kv[-1, ..., :c.width]
-    q = Tensor(self.q).realize()
+    q = Tensor(self.q).realize()[:, :T]
     scores = (q.unsqueeze(1) * keys.unsqueeze(2).unsqueeze(4)).sum(-1) / math.sqrt(c.D)  # (B, S, T, KVH, G)
     if c.softcap: scores = (scores / c.softcap).tanh() * c.softcap
     positions = Tensor.arange(c.positions)
-    at, of = positions[:n].reshape(1, n, 1, 1, 1), positions[first:n].reshape(1, 1, c.T, 1, 1)
-    if c.T > 1: scores = (at > of).where(float("-inf"), scores)
+    at, of = positions[:n].reshape(1, n, 1, 1, 1), positions[first:n].reshape(1, 1, T, 1, 1)
+    if c.prompt or c.T > 1: scores = (at > of).where(float("-inf"), scores)
     if c.window: scores = (at <= of - c.window).where(float("-inf"), scores)
     if c.lengths:
       seen = Tensor(self.seen.astype(np.int32)).realize().reshape(-1, 1, 1, 1, 1)
@@ -110,7 +113,7 @@ class Problem:
       blocks = kv.reshape(*kv.shape[:3], -1, BLOCK, c.D)
       kv = blocks[:, :, :, np.argsort(self.order)].reshape(kv.shape)
     kv = kv[:, :, :, :c.n]
-    scores = np.einsum("btkgd,bksd->btkgs", self.q.astype(np.float64), kv[0]) / math.sqrt(c.D)
+    scores = np.einsum("btkgd,bksd->btkgs", self.q[:, :c.T].astype(np.float64), kv[0]) / math.sqrt(c.D)
     if c.softcap: scores = np.tanh(scores / c.softcap) * c.softcap
     at, of = np.arange(c.n), np.arange(c.n - c.T, c.n).reshape(1, -1, 1, 1, 1)
     hidden = at > of
@@ -122,6 +125,13 @@ class Problem:
     shares = np.exp(scores - top)
     total = shares.sum(-1, keepdims=True) + np.exp(sinks - top)
     return np.einsum("btkgs,bksd->btkgd", shares / total, kv[-1, ..., :c.width])
+
+def values(y: Tensor, case: Case) -> np.ndarray:
+  """What is computed, of as many tokens as there are."""
+  shape = (case.B, case.T, case.KVH, case.G, case.width)
+  if not case.prompt: return y.numpy().reshape(shape)
+  buffer = np.frombuffer(y.contiguous().realize().uop.base.buffer.as_memoryview(), np.float32)
+  return buffer[:math.prod(shape)].reshape(shape)  # of one sequence: its tokens are the outermost
 
 def error(found: np.ndarray, case: Case) -> float:
   """The largest, of the results' root mean square."""

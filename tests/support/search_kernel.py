@@ -1,8 +1,12 @@
 """Kernels for the tests of searches: small products, as they are scheduled."""
 from __future__ import annotations
 import tinygrad_llm  # noqa: F401  # before tinygrad: it applies the patches
+import numpy as np
 from tinygrad import Device, Tensor, dtypes
-from tinygrad.uop.ops import Ops
+from tinygrad.engine.realize import compile_linear, run_linear
+from tinygrad.uop.ops import Ops, UOp
+from tinygrad_llm.patches.opts import Opts
+from tinygrad_llm.patches.search.space import with_opts
 from tinygrad_llm.patches.search.tuner import Kernel, kernel_of
 from tinygrad_llm.target.programs import scheduled
 
@@ -13,3 +17,14 @@ def product(rows: int = 256, columns: int = 512, dtype: str = "half") -> Kernel:
   linear, variables = scheduled(lambda w, x: (w.float() * x).sum(1), w, x)
   ast, = [call.src[0] for call in linear.src if call.src[0].op is Ops.SINK]
   return kernel_of(ast, Device.DEFAULT, variables, f"{rows} x {columns} {dtype}")
+
+def computed(linear: UOp, variables: dict[str, int], ast: UOp, opts: Opts) -> tuple[np.ndarray, UOp]:
+  """What the last of some kernels computes, with the schedule of one of them given; and the program of that one."""
+  out = linear.src[-1].src[1].buffer.ensure_allocated()
+  out.copy_from(Tensor(np.full(out.size, np.nan, np.float32)).realize().uop.base.buffer)
+  given = tuple(call.replace(src=(with_opts(ast, opts), *call.src[1:])) if call.src[0] is ast else call
+                for call in linear.src)
+  assert given != linear.src
+  run_linear(made := compile_linear(linear.replace(src=given)), variables)
+  program = next(call.src[0] for call, old in zip(made.src, linear.src, strict=True) if old.src[0] is ast)
+  return np.frombuffer(out.as_memoryview(), np.float32), program

@@ -1,0 +1,207 @@
+"""
+Operand packing of GEMM: tiles of a packed matrix are unpacked once, and all tokens of a prompt are swept over them.
+
+Why: with a loop over tokens around it, the weights of a block are unpacked again for each few of them.
+How: the schedule says how many tiles of 16 rows are unpacked together (TILES of opts.py). The bytes of their weights go
+  into an array that a core's cache holds: of 16 rows four neighbours each, in the order in which they are multiplied.
+  What they are scaled by goes into arrays of floats; so does what is subtracted from weights, which multiplies sums of
+  x alone: those are the same for all rows, and added up once for the tokens at hand (register_blocking.py).
+Numbers: to be measured
+Upstream: not sent.
+"""
+from __future__ import annotations
+import functools, itertools, operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+from tinygrad.codegen.opt import Opt, check
+from tinygrad.codegen.opt.postrange import Scheduler
+from tinygrad.dtype import AddrSpace, dtypes
+from tinygrad.helpers import ceildiv, prod
+from tinygrad.renderer import Renderer
+from tinygrad.uop.ops import AxisType, Ops, UOp
+from tinygrad_llm.patches import passes
+from tinygrad_llm.patches.expressions import evaluate, strides
+from tinygrad_llm.patches.opts import ScheduleOps, chosen
+from tinygrad_llm.patches.passes import has_vectors
+from tinygrad_llm.patches.rewrite.nested_reduce import sum_of_products
+from tinygrad_llm.patches.vector.int8_dots import BYTES, is_int8, with_offset, words
+from tinygrad_llm.patches.vector.lanes import LANES
+from tinygrad_llm.patches.vector.vectorizer import Vectorizer, is_lanes, lanes, vector_rules
+
+SEAMS = {
+  "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb",
+  "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
+}
+
+UNROLLED = 32   # steps of the sum over what is unpacked
+MOST = 64       # tiles
+SLOT = 1 << 13  # of the first array; those of other patches come before
+
+_apply_opt: Callable[..., Any]  # what it was before this patch
+
+def apply_opt(self: Scheduler, opt: Opt, append_opt: bool = True) -> Any:
+  if opt.op is not ScheduleOps.TILES: return _apply_opt(self, opt, append_opt)
+  check(has_vectors(self.ren), "only rows that are lanes are unpacked together")
+  check(isinstance(opt.arg, int) and 1 <= opt.arg <= MOST, f"1 to {MOST} tiles")
+  check(all(known.op is not opt.op for known in self.applied_opts), "tiles are chosen once")
+  if append_opt: self.applied_opts.append(opt)
+
+def _steps(loops: Iterable[UOp]) -> int: return prod(int(r.vmax) + 1 for r in loops)
+def _add(terms: Iterable[UOp]) -> UOp: return functools.reduce(operator.add, terms)
+def _mul(factors: Iterable[UOp]) -> UOp: return functools.reduce(operator.mul, factors)
+def _in_turn(loops: Iterable[UOp]) -> list[UOp]: return sorted(loops, key=lambda r: r.arg)
+def _flat(loops: Sequence[UOp]) -> UOp:
+  return functools.reduce(lambda at, r: at * _steps([r]) + r, loops, UOp.const(0))
+
+# *** the factors of a product of x and a weight
+
+class Byte:
+  """
+  An int8 of x that is a byte of a word. amount: by how many bits the word is shifted; steps: those of its loops for
+  each of the four; strides: of the loops in what is read of x. ValueError if it is none.
+  """
+  def __init__(self, x: UOp):
+    ops = x.toposort()
+    if (amount := next((u.src[1] for u in ops if u.op is Ops.SHR), None)) is None: raise ValueError
+    loops = _in_turn(amount.ranges)
+    if _steps(loops) > BYTES: raise ValueError
+    many = [dict(zip(loops, steps)) for steps in itertools.product(*[range(_steps([r])) for r in loops])]
+    self.amount, self.steps = amount, {int(evaluate(amount, {**at})): at for at in many}
+    if self.steps.keys() != {8 * i for i in range(BYTES)}: raise ValueError
+    self.strides = {r: stride for u in ops if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM
+                    for r, stride in strides(u.src[1].get_idx()).items()}
+
+class Product:
+  """
+  x times a weight. xs: the factors that rows do not have; whole: the weight's whole number, None where it is 1; offset:
+  what is added to it; scale: the other factors; byte: of x. ValueError if it is something else.
+  """
+  def __init__(self, factors: Sequence[UOp], lane: UOp):
+    self.xs = tuple(f for f in factors if lane not in f.ranges and f.op is not Ops.CONST)
+    rest = [f for f in factors if f not in self.xs]
+    self.byte = Byte(next((f for f in self.xs if f.op is Ops.CAST and is_int8(f.src[0])), UOp.const(0)))
+    wholes = [f for f in rest if with_offset(f)[0] is not None and set(self.byte.amount.ranges) <= set(f.ranges)]
+    found: tuple[UOp|None, int] = with_offset(wholes[0]) if wholes else (None, 0)
+    self.whole, self.offset = found
+    scales = [f for f in rest if f not in wholes[:1]]
+    if not scales and not wholes or any(set(self.byte.amount.ranges) & set(f.ranges) for f in scales): raise ValueError
+    self.dtype = rest[0].dtype
+    self.scale = _mul(scales) if scales else None
+
+# *** the arrays
+
+class Packing:
+  """
+  The arrays of one kernel. lane: its loop over 16 rows; tile: that over tiles which are unpacked together; block: that
+  over tokens whose sums are computed together; None: there is no such loop.
+  """
+  def __init__(self, lane: UOp, tile: UOp|None, block: UOp|None, ids: Iterable[int]):
+    self.lane, self.tile, self.block, self.ids = lane, tile, block, iter(ids)
+    self.slots, self.made = itertools.count(SLOT), dict[UOp, UOp]()
+
+  def _again(self, r: UOp, kind: AxisType) -> UOp: return UOp.range(_steps([r]), next(self.ids), kind)
+
+  def _array(self, value: UOp, loops: list[UOp], by_row: bool) -> UOp:
+    """
+    A value for each step of some loops, computed before: by row, in lanes, where these are unrolled as they were.
+
+    ValueError if it differs in what is unrolled around it.
+    """
+    if value in self.made: return self.made[value]
+    if any(r.arg[-1] is AxisType.UPCAST and r not in loops for r in value.ranges): raise ValueError
+    fresh = {r: self._again(r, AxisType.UPCAST if by_row and r.arg[-1] is AxisType.UNROLL else AxisType.WEAK)
+             for r in loops}
+    if by_row:
+      loops = [*loops, self.lane]
+      fresh[self.lane] = lanes(LANES, next(self.ids), AxisType.WEAK)
+    array = UOp.placeholder((_steps(loops),), value.dtype, next(self.slots), AddrSpace.REG)
+    filled = array.index(_flat([fresh[r] for r in loops])).store(value.substitute(fresh, walk=True))
+    self.made[value] = array.after(filled.end(*fresh.values())).index(_flat(loops))
+    return self.made[value]
+
+  def _by_row(self, value: UOp, loops: Iterable[UOp]) -> UOp:
+    own = [r for r in _in_turn(loops) if r in value.ranges]
+    return self._array(value, [self.tile, *own] if self.tile is not None else own, True)
+
+  def scales(self, scale: UOp, loops: Iterable[UOp]) -> UOp: return self._by_row(scale, loops)
+
+  def weights(self, whole: UOp, loops: Iterable[UOp], byte: Byte) -> UOp:
+    """Whole numbers, of which the low 8 bits are kept: those that a word of x is multiplied by are a word, too."""
+    four = [(whole.substitute({r: r.const_like(n) for r, n in at.items()}, walk=True) & 255).cast(dtypes.uint32) << by
+            for by, at in byte.steps.items()]
+    word = functools.reduce(operator.or_, four)
+    return (self._by_row(word, [r for r in loops if r not in byte.amount.ranges]) >> byte.amount) & 255
+
+  def sums(self, value: UOp, over: Iterable[UOp], keep: list[UOp]) -> UOp:
+    """Sums of x over some loops for each step of others, of all tokens of a block."""
+    own = {r: r.replace(arg=(next(self.ids), *r.arg[1:])) for r in over}
+    total = value.substitute(own, walk=True).reduce(*own.values(), arg=Ops.ADD) if own else value
+    return self._array(total, [self.block, *keep] if self.block is not None else keep, False)
+
+def _packed(red: UOp, packing: Packing) -> UOp:
+  """A sum over products, with arrays instead of what is unpacked. ValueError if it is something else."""
+  loops = red.src[1:]
+  products = [Product(factors, packing.lane) for factors in sum_of_products(red.src[0], frozenset(loops))]
+  multiplied, subtracted = list[UOp](), dict[tuple[UOp, ...], list[UOp]]()
+  for p in products:
+    if p.whole is not None:
+      weights = packing.weights(p.whole, loops, p.byte).cast(p.dtype)
+      multiplied.append(_mul([*([] if p.scale is None else [packing.scales(p.scale, loops)]), weights, *p.xs]))
+    if (times := p.offset if p.whole is not None else 1):
+      subtracted.setdefault(p.xs, []).append(p.scale * times if p.scale is not None else UOp.const(times, p.dtype))
+  if not multiplied: raise ValueError
+  order = sorted(loops, key=lambda r: products[0].byte.strides.get(r, 0))
+  # what was unrolled to be unpacked need not be any more
+  rolled = {r: r.replace(arg=(*r.arg[:-1], AxisType.REDUCE)) for i, r in enumerate(order)
+            if _steps(order[:i]) >= UNROLLED}
+  found = [_add(multiplied).reduce(*loops, arg=Ops.ADD).substitute(rolled, walk=True)]
+  for xs, scales in subtracted.items():
+    scale = _add(scales)
+    keep = _in_turn(r for r in loops if r in scale.ranges)
+    again = {r: r.replace(arg=(next(packing.ids), *r.arg[1:])) for r in keep}
+    term = packing.scales(scale, loops) * packing.sums(_mul(xs), [r for r in loops if r not in keep], keep)
+    found.append(term.substitute(again).reduce(*again.values(), arg=Ops.ADD) if keep else term)
+  return _add(found)
+
+def _sums(sink: UOp) -> list[UOp]:
+  return [u for u in sink.toposort() if u.op is Ops.REDUCE and u.arg == (Ops.ADD, 0) and dtypes.is_float(u.dtype)]
+
+def run(sink: UOp, ren: Renderer) -> UOp:
+  if not has_vectors(ren) or not (count := chosen(sink.arg.applied_opts, ScheduleOps.TILES, 0)): return sink
+  ops = sink.toposort()
+  ranges = [u for u in ops if u.op is Ops.RANGE]
+  if len(found := [r for r in ranges if is_lanes(r)]) != 1: return sink
+  lane, ids = found[0], itertools.count(max(r.arg[0] for r in ranges) + 1)
+  matrix = {r for red in _sums(sink) for u in red.toposort() if u.op is Ops.INDEX and lane in u.ranges
+            for r in u.ranges}
+  outputs = [r for u in ops if u.op is Ops.END for r in u.src[1:] if r is not lane]
+  block = next((r for r in outputs if r.arg[-1] is AxisType.UPCAST and r not in matrix), None)
+  outer, tile, split = [r for r in outputs if r.arg[-1] is AxisType.WEAK and r in matrix], None, sink
+  if len(outer) == 1 and (n := ceildiv(all_ := _steps(outer), parts := ceildiv(all_, count))) > 1:
+    # inside of the loop over tokens, which is inside of the one over all that is unpacked
+    tile, inner = UOp.range(n, next(ids), AxisType.WEAK), lanes(LANES, next(ids), AxisType.WEAK)
+    at = outer[0].replace(src=(outer[0].src[0].const_like(parts),)) * n + tile
+    # of a number that is no multiple, the last are computed more than once
+    split = sink.substitute({outer[0]: at if parts * n == all_ else at.minimum(all_ - 1), lane: inner})
+    lane = inner
+  packing = Packing(lane, tile, block, ids)
+  try: return split.substitute({red: _packed(red, packing) for red in _sums(split)})
+  except ValueError: return sink
+
+# *** in vectors
+
+def word_of_bytes(v: Vectorizer, u: UOp) -> UOp|None:
+  """Four numbers of 8 bits as the bytes of a word, in all lanes."""
+  if u.op is not Ops.OR or u.dtype is not dtypes.uint32: return None
+  four: dict[int, UOp] = {}
+  for term in u.split_uop(Ops.OR):
+    amount = v.const(term.src[1]) if term.op is Ops.SHL else None
+    four[amount[0] if amount else 0] = term.src[0] if amount else term
+  if len(four) != BYTES or set(four) != {8 * i for i in range(BYTES)}: return None
+  return None if (found := words(v, [four[8 * i] for i in range(BYTES)])) is None else found[0]
+
+def install() -> None:
+  global _apply_opt
+  _apply_opt, Scheduler.apply_opt = Scheduler.apply_opt, apply_opt  # type: ignore[method-assign]
+  passes.after_opts.append(run)
+  vector_rules.append(word_of_bytes)

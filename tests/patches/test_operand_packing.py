@@ -1,0 +1,138 @@
+"""Products of a packed matrix with the tokens of a prompt: unpacked once, right for any number of tokens and rows."""
+import functools
+import re
+
+import child
+import numpy as np
+import pytest
+import search_kernel
+from extended import extended, sample
+from test_codegen import FEW, STREAMS, error, vector, weight
+from tinygrad import Device, Tensor, Variable
+from tinygrad.codegen import to_program
+from tinygrad.codegen.opt import Opt
+from tinygrad.engine import realize
+from tinygrad_llm.files.quant import QUANT_TYPES
+from tinygrad_llm.nn.weights import activations
+from tinygrad_llm.patches.opts import ScheduleOps
+
+MOST = 1e-5  # error, of the root mean square
+
+# *** in the child
+
+def prompt(name: str, rows: int, n: int, tokens: int, most: int) -> tuple[Tensor, np.ndarray]:
+  """x @ w.T for the first tokens of at most so many, in a kernel that is of any number."""
+  lazy_w, w = weight(name, rows, n, True)
+  x = activations.pack(Tensor(vector(most, n))).contiguous().realize()
+  of = Variable("tokens", 1, most).bind(tokens)
+  wanted = activations.unpacked(x).numpy().astype(np.float64) @ w.T
+  return activations.unpacked(x[:of]) @ lazy_w().transpose(-1, -2), wanted[:tokens]
+
+def source(lazy: Tensor) -> tuple[str, str]:
+  """Of a kernel, and its opts."""
+  program = to_program(*realize._get_call_to_compile(lazy.linear_with_vars()[0].src[-1]))
+  return program.src[2].arg, str(program.src[0].arg.applied_opts)
+
+def few(name: str, tokens: int) -> tuple[Tensor, np.ndarray]:
+  """The same of as many tokens as the kernel is for."""
+  lazy_w, w = weight(name, 64, 512, True)
+  x = activations.pack(Tensor(vector(tokens, 512))).contiguous().realize()
+  return activations.unpacked(x) @ lazy_w().transpose(-1, -2), activations.unpacked(x).numpy().astype(np.float64) @ w.T
+
+def drawn(name: str, seed: int) -> dict:
+  """A product of random sizes."""
+  rng, block = np.random.default_rng(seed), next(qt.block for qt in QUANT_TYPES.values() if qt.name == name)
+  sizes = 16 * int(rng.integers(1, 30)), int(rng.integers(1, 7)) * max(block, 64), int(rng.integers(1, 80)), 80
+  text, opts = source(prompt(name, *sizes)[0])
+  lazy, wanted = prompt(name, *sizes)
+  found = lazy.contiguous().realize().uop.base.buffer.as_memoryview()
+  x = np.frombuffer(found, np.float32)[:wanted.size].reshape(wanted.shape)
+  return {"sizes": sizes, "error": error(Tensor(x), wanted), "source": text, "opts": opts}
+
+def fixed(name: str, tokens: int) -> dict:
+  return {"source": source(few(name, tokens)[0])[0], "error": error(*few(name, tokens))}
+
+def with_amounts(listed: list[list[list]]) -> list[tuple[float, str]]:
+  """Of a product with other (action, amount)s than the heuristic's: the error, and the source."""
+  found, (lazy, wanted) = list[tuple[float, str]](), prompt("Q4_K", 240, 512, 21, 32)
+  linear, variables = lazy.linear_with_vars()
+  chosen = to_program(ast := linear.src[-1].src[0], Device["CPU"].renderer).src[0].arg.applied_opts
+  for amounts in listed:
+    of = {ScheduleOps[name]: n for name, n in amounts}
+    opts = tuple(Opt(opt.op, opt.axis, of.get(opt.op, opt.arg)) for opt in chosen)
+    assert of.items() <= {(opt.op, opt.arg) for opt in opts}
+    values, program = search_kernel.computed(linear, variables, ast, opts)
+    found.append((error(Tensor(values[:wanted.size].reshape(wanted.shape).copy()), wanted), program.src[2].arg))
+  return found
+
+def within(name: str, tokens: int) -> list[float]:
+  """The errors of a product that is added to what there is, and of one that gates another."""
+  found, rows, n = list[float](), 80, 512
+  lazy_w, w = weight(name, 2 * rows, n, True)
+  x, before = activations.pack(Tensor(vector(48, n))).contiguous().realize(), vector(48, rows, seed=5)
+  of = Variable("tokens", 1, 48).bind(tokens)
+  both = activations.unpacked(x).numpy().astype(np.float64) @ w.T
+  kept, halves = Tensor(before).realize(), (lazy_w()[:rows], lazy_w()[rows:])
+  up, gate = (activations.unpacked(x[:of]) @ half.transpose(-1, -2) for half in halves)
+  gated = both[:, :rows] * np.maximum(both[:, rows:], 0)
+  for lazy, wanted in ((kept[:of] + up, before + both[:, :rows]), (up * gate.relu(), gated)):
+    values = np.frombuffer(lazy.contiguous().realize().uop.base.buffer.as_memoryview(), np.float32)
+    found.append(error(Tensor(values[:tokens * rows].reshape(tokens, rows)), wanted[:tokens]))
+  return found
+
+# *** here
+
+@functools.cache
+def found(name: str, seed: int, off: str = "") -> dict:
+  return child.call(drawn, name, seed, **({f"NO_{off.upper()}": "1"} if off else {})).value
+
+@functools.cache
+def of_few(name: str, tokens: int) -> dict: return child.call(fixed, name, tokens).value
+
+def kernel(text: str) -> str: return text[text.index("void r_"):]
+
+@pytest.mark.parametrize("name", sample(STREAMS, FEW))
+def test_numbers(name):
+  row = found(name, len(name))
+  assert row["error"] < MOST, row["sizes"]
+  assert "TOKENS" in row["opts"] and "TILES" in row["opts"]
+
+@extended
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("name", FEW)
+def test_numbers_of_other_sizes(name, seed):
+  row = found(name, seed)
+  assert row["error"] < MOST, row["sizes"]
+
+@pytest.mark.parametrize("name", sample(STREAMS, FEW))
+def test_it_is_unpacked_once(name):
+  """In the loop over tokens there are bytes in an array that is filled before; the matrix is not read."""
+  text = kernel(found(name, len(name))["source"])
+  before, inside = re.split(r"for \(int \w+ = 0; \w+ < \(\(data\d_\+7\)>>3\); \w+\+\+\)", text)
+  matrix = re.compile(r"\(unsigned_int16\*\)\(\(data")
+  assert re.search(r"unsigned int \w+\[\d+\];", before) and matrix.search(before) and not matrix.search(inside)
+  assert inside.count("add_dots_of_") >= 8 and "signed char" not in inside
+
+@pytest.mark.parametrize("off, packed", [("operand_packing", False), ("register_blocking", True), ("int8_dots", True)])
+def test_without(off, packed):
+  row = found("Q4_K", 4, off)
+  assert row["error"] < MOST, row["sizes"]
+  assert bool(re.search(r"unsigned int \w+\[\d+\];", row["source"])) == packed
+
+@pytest.mark.parametrize("tokens", [3, 40])
+def test_products_within_others(tokens): assert max(child.call(within, "Q4_K", tokens).value) < MOST
+
+@pytest.mark.parametrize("tokens", [2, 3, 8])
+def test_a_few_tokens_share_what_is_read(tokens):
+  one, many = of_few("Q4_K", 1), of_few("Q4_K", tokens)
+  assert many["error"] < MOST
+  loads = [len(re.findall(r"val\d+ = .*data2_", kernel(row["source"]))) for row in (one, many)]
+  assert loads[0] == loads[1]
+
+def test_tokens_and_tiles():
+  """As many as the schedule says, or as many parts as that makes: of 15 tiles, 4 at a time are 4, 4, 4 and 3."""
+  listed = [[("TOKENS", 3)], [("TOKENS", 16), ("TILES", 1)], [("TILES", 4)], [("TILES", 64)]]
+  for amounts, tiles, (off, text) in zip(listed, (15, 1, 4, 15), child.call(with_amounts, listed).value, strict=True):
+    assert off < MOST
+    assert re.search(rf"unsigned int \w+\[{tiles * 128 * 16}\];", text)
+    assert re.search(rf"\(data\d_\+{dict(amounts).get('TOKENS', 8) - 1}\)", text)
