@@ -2,9 +2,11 @@
 Integer expressions: what an index adds up, what a value is for given leaves. Pure functions that rooms share.
 """
 from __future__ import annotations
-import struct
+import functools, operator, struct
 from tinygrad.dtype import DType, dtypes
 from tinygrad.uop.ops import Ops, UOp, exec_alu
+
+Product = tuple[UOp, ...]
 
 def strides(idx: UOp) -> dict[UOp, int]:
   """The ranges that an index adds, times a constant."""
@@ -21,6 +23,19 @@ def terms(u: UOp) -> list[UOp]:
   if u.op is Ops.CAST and dtypes.is_int(u.src[0].dtype): return [t.cast(u.dtype) for t in terms(u.src[0])]
   if u.op not in (Ops.MUL, Ops.SHL) or u.src[1].op is not Ops.CONST: return [u]
   return [u.replace(src=(t, u.src[1])) for t in terms(u.src[0])]
+
+def inside(u: UOp, ranges: frozenset[UOp]) -> frozenset[UOp]: return ranges.intersection(u.ranges)
+
+def sum_of_products(u: UOp, ranges: frozenset[UOp]) -> list[Product]:
+  """The sum of products that u is. A product with a sum in it is only multiplied out if that frees a factor."""
+  if u.op is Ops.ADD: return [p for s in u.src for p in sum_of_products(s, ranges)]
+  if u.op is not Ops.MUL: return [(u,)]
+  left, right = (sum_of_products(s, ranges) for s in u.src)
+  for side, x in ((left, u.src[0]), (right, u.src[1])):
+    found = [functools.reduce(operator.or_, [inside(f, ranges) for f in p]) for p in side]
+    if len(set(found)) <= 1 or any(all(f.op is Ops.CONST for f in p) for p in side):
+      side[:] = side if len(side) == 1 else [(x,)]
+  return [a + b for a in left for b in right]
 
 def stripped(u: UOp) -> UOp:
   """An integer without the casts that keep all of its bits."""

@@ -19,6 +19,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.helpers import partition, prod
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import passes
+from tinygrad_llm.patches.expressions import Product, inside, sum_of_products
 
 SEAMS = {
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
@@ -27,21 +28,7 @@ SEAMS = {
   "tinygrad.codegen.simplify:pm_split_ranges": "67f8ab61cd77",
 }
 
-Product = tuple[UOp, ...]
 Ranges = frozenset[UOp]
-
-def _inside(u: UOp, ranges: Ranges) -> Ranges: return ranges.intersection(u.ranges)
-
-def sum_of_products(u: UOp, ranges: Ranges) -> list[Product]:
-  """The sum of products that u is. A product with a sum in it is only multiplied out if that frees a factor."""
-  if u.op is Ops.ADD: return [p for s in u.src for p in sum_of_products(s, ranges)]
-  if u.op is not Ops.MUL: return [(u,)]
-  left, right = (sum_of_products(s, ranges) for s in u.src)
-  for side, x in ((left, u.src[0]), (right, u.src[1])):
-    inside = [functools.reduce(operator.or_, [_inside(f, ranges) for f in p]) for p in side]
-    if len(set(inside)) <= 1 or any(all(f.op is Ops.CONST for f in p) for p in side):
-      side[:] = side if len(side) == 1 else [(x,)]
-  return [a + b for a in left for b in right]
 
 def _prod(factors: Iterable[UOp]) -> UOp: return functools.reduce(operator.mul, factors)
 
@@ -50,7 +37,7 @@ def _nest(products: list[Product], ranges: Ranges) -> UOp:
   if not ranges: return functools.reduce(operator.add, map(_prod, products))
   levels: dict[Ranges, list[UOp]] = {}
   for p in products:
-    of = {f: _inside(f, ranges) for f in p}
+    of = {f: inside(f, ranges) for f in p}
     level = min((r for f, r in of.items() if f.op is not Ops.CONST), key=len, default=Ranges())
     outer = [f for f in p if of[f] <= level]
     inner, rest = tuple(f for f in p if not of[f] <= level), ranges - level
@@ -68,7 +55,7 @@ def nest(red: UOp) -> UOp|None:
   # what the threads of a group add up stays outermost
   group, ranges = partition(red.src[1:], lambda r: r.arg[-1] is AxisType.GROUP_REDUCE)
   products = sum_of_products(red.src[0], frozenset(ranges))
-  if all(_inside(f, frozenset(ranges)) == frozenset(ranges) for p in products for f in p): return None
+  if all(inside(f, frozenset(ranges)) == frozenset(ranges) for p in products for f in p): return None
   ret = _nest(products, frozenset(ranges))
   return ret.reduce(*group, arg=Ops.ADD) if group else ret
 

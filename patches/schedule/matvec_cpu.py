@@ -91,9 +91,9 @@ def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
   return k
 
 def _block_tokens(k: Scheduler, s: Sum, loop: UOp) -> None:
-  """A few tokens share what is unpacked; if there may be more of them, all do."""
+  """All tokens share what is unpacked, a few at a time what is loaded of it."""
   few = loop.src[0].op is Ops.CONST and size(loop) <= TOKENS
   if is_on("register_blocking"): k.apply_opt(Opt(ScheduleOps.TOKENS, None, size(loop) if few else TOKENS))
-  if not few and is_on("operand_packing"):
-    tiles = UNPACKED // (LANES * prod(map(size, s.loops)) * len(s.reds))
+  if is_on("operand_packing"):
+    tiles = 1 if few else UNPACKED // (LANES * prod(map(size, s.loops)) * len(s.reds))
     k.apply_opt(Opt(ScheduleOps.TILES, None, max(1, min(MOST, tiles))))

@@ -20,10 +20,9 @@ from tinygrad.helpers import ceildiv, prod
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches import passes
-from tinygrad_llm.patches.expressions import evaluate, strides
+from tinygrad_llm.patches.expressions import evaluate, strides, sum_of_products
 from tinygrad_llm.patches.opts import ScheduleOps, chosen
 from tinygrad_llm.patches.passes import has_vectors
-from tinygrad_llm.patches.rewrite.nested_reduce import sum_of_products
 from tinygrad_llm.patches.vector.int8_dots import BYTES, is_int8, with_offset, words
 from tinygrad_llm.patches.vector.lanes import LANES
 from tinygrad_llm.patches.vector.vectorizer import Vectorizer, is_lanes, lanes, vector_rules

@@ -323,8 +323,8 @@ def test_rows_are_lanes():
 
 def test_tokens():
   """A few tokens have no loop of their own: of a prompt, see test_operand_packing.py."""
-  loops = re.findall(r"for \(int \w+ = 0; \w+ < (\d+)", seen()["tokens Q4_K"]["source"])
-  assert loops[-3:] == ["2", "2", "2"] and "5" not in loops  # blocks, parts of a block
+  body = (text := seen()["tokens Q4_K"]["source"])[text.rindex("for (int"):]
+  assert seen()["tokens Q4_K"]["source"].count("add_dots_of_") >= 5 * 8 and "data0" in body
 
 @pytest.mark.parametrize("name", sample(STREAMS, FEW))
 def test_int8_dots(name):
@@ -480,7 +480,8 @@ def test_all_patches_are_tested_somewhere():
          "graph_batches", "huge_pages"}
   own |= {"graph_rewrite", "implicit_inputs", "type_inference", "tuple_order"}  # test_lowering.py
   own |= {"scalarize", "trace_cache", "gc_pause"}                               # the same
-  own |= {"forked_lowering", "vector_combine"}
+  own |= {"forked_lowering", "vector_combine", "vector_width"}
+  own |= {"operand_packing"}                                                    # test_operand_packing.py
   gpu = {"bitfield_extract", "int_to_float", "dp4a", "warp_reduce", "half8_loads", "reciprocal", "ptx", "launch_bounds",
          "norm_fusion", "reduction", "cooperative_fetch"}  # tests/gpu
   own |= {"split_kv", "stored_factors", "block_reduce", "online_softmax", "horizontal_fusion"}  # test_attention.py

@@ -206,7 +206,7 @@ print(worker._init_worker.__module__, Scheduler.apply_opt.__module__)
   ({"NO_PATCHES": "0", "NO_WORKERS": ""},
    "tinygrad_llm.patches.runtime.workers tinygrad_llm.patches.vector.ordered_loads"),
   ({"NO_WORKERS": "1"}, "tinygrad.engine.worker tinygrad_llm.patches.vector.ordered_loads"),
-  ({"NO_ORDERED_LOADS": "1"}, "tinygrad_llm.patches.runtime.workers tinygrad_llm.patches.schedule.block_reduce"),
+  ({"NO_ORDERED_LOADS": "1"}, "tinygrad_llm.patches.runtime.workers tinygrad_llm.patches.schedule.register_blocking"),
   ({"NO_PATCHES": "1"}, "tinygrad.engine.worker tinygrad.codegen.opt.postrange")])
 def test_switches(env, modules): assert run(INSTALLED, **env).stdout.strip() == modules
 
