@@ -20,6 +20,7 @@ PERIOD = 256    # weights unrolled at most, a block of the largest formats
 SHARED = 4      # steps of an output axis at once, where they share loads
 STEPS = 64      # unrolled at least, where rows are lanes
 TOKENS = 8      # whose sums are in registers together
+LEAST = 1 << 18  # weights of a matrix that is unpacked for many tokens: its kernel takes seconds to lower
 UNPACKED = 1 << 19  # bytes of weights that are unpacked together: a core's cache holds them
 
 def _unroll(k: Scheduler, r: UOp, amount: int) -> UOp|None:
@@ -80,7 +81,8 @@ def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
   first = next((r for r in loops if any(r in u.ranges for u in words)), None)
   words = [u for u in words if first in u.ranges]
   inside = {r for r in loops if r not in words[0].ranges} if len(words) == 1 else set(loops)
-  if (loop := tokens(k)) is not None: _block_tokens(k, s, loop)
+  if (loop := tokens(k)) is not None and prod(map(size, [tile, *s.loops, *_outside(k, tile, loop)])) >= LEAST:
+    _block_tokens(k, s, loop)
   k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(tile), 0))
   unrolled = 1
   for i, r in enumerate(loops):
@@ -89,6 +91,10 @@ def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
     unrolled *= size(r)
   share(k)
   return k
+
+def _outside(k: Scheduler, tile: UOp, loop: UOp) -> list[UOp]:
+  """The other output loops of a matrix."""
+  return [r for r in k.ranges_of(AxisType.WEAK) if r in k._output_rngs() and r not in (tile, loop)]
 
 def _block_tokens(k: Scheduler, s: Sum, loop: UOp) -> None:
   """All tokens share what is unpacked, a few at a time what is loaded of it."""

@@ -15,6 +15,7 @@ from tinygrad.engine import realize
 from tinygrad_llm.files.quant import QUANT_TYPES
 from tinygrad_llm.nn.weights import activations
 from tinygrad_llm.patches.opts import ScheduleOps
+from tinygrad_llm.patches.schedule import matvec_cpu
 
 MOST = 1e-5  # error, of the root mean square
 
@@ -22,6 +23,7 @@ MOST = 1e-5  # error, of the root mean square
 
 def prompt(name: str, rows: int, n: int, tokens: int, most: int) -> tuple[Tensor, np.ndarray]:
   """x @ w.T for the first tokens of at most so many, in a kernel that is of any number."""
+  matvec_cpu.LEAST = 0
   lazy_w, w = weight(name, rows, n, True)
   x = activations.pack(Tensor(vector(most, n))).contiguous().realize()
   of = Variable("tokens", 1, most).bind(tokens)
@@ -35,6 +37,7 @@ def source(lazy: Tensor) -> tuple[str, str]:
 
 def few(name: str, tokens: int) -> tuple[Tensor, np.ndarray]:
   """The same of as many tokens as the kernel is for."""
+  matvec_cpu.LEAST = 0
   lazy_w, w = weight(name, 64, 512, True)
   x = activations.pack(Tensor(vector(tokens, 512))).contiguous().realize()
   return activations.unpacked(x) @ lazy_w().transpose(-1, -2), activations.unpacked(x).numpy().astype(np.float64) @ w.T
@@ -67,6 +70,7 @@ def with_amounts(listed: list[list[list]]) -> list[tuple[float, str]]:
 
 def within(name: str, tokens: int) -> list[float]:
   """The errors of a product that is added to what there is, and of one that gates another."""
+  matvec_cpu.LEAST = 0
   found, rows, n = list[float](), 80, 512
   lazy_w, w = weight(name, 2 * rows, n, True)
   x, before = activations.pack(Tensor(vector(48, n))).contiguous().realize(), vector(48, rows, seed=5)
