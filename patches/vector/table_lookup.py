@@ -53,9 +53,16 @@ def lookup(v: Vectorizer, u: UOp) -> tuple[tuple[UOp, UOp|None, list[int], list[
   for leaf, (_, _, at, length) in fields.items():
     starts[leaf] = at[0] - low[0], (1 << length[0]) - 1
     if [a - b for a, b in zip(at, low)] != [starts[leaf][0]] * v.n or set(length) != {length[0]}: return None
-  values = [evaluate(u, {leaf: (code >> start) & mask for leaf, (start, mask) in starts.items()})
-            for code in range(1 << span)] * (CODES >> span)
+  tables = v.notes.setdefault("tables", {})
+  if (alike := _structure(u, starts)) not in tables:
+    tables[alike] = [evaluate(u, {leaf: (code >> start) & mask for leaf, (start, mask) in starts.items()})
+                     for code in range(1 << span)] * (CODES >> span)
+  values = tables[alike]
   return ((load, same, low, [span] * v.n), [int(x) for x in values]) if all(x == int(x) for x in values) else None
+
+def _structure(u: UOp, leaves: dict[UOp, tuple[int, int]]) -> tuple:
+  """What other weights of a block have in common with a value: the same table."""
+  return leaves.get(u) or (u.op, u.dtype, u.arg, *[_structure(s, leaves) for s in u.src])
 
 def table(v: Vectorizer, u: UOp) -> UOp|None:
   """The value in all lanes as a look-up, if it can be one."""

@@ -34,8 +34,11 @@ def model(model_file): return str(model_file(layers=1, types="Q8_0"))
 
 @pytest.fixture(scope="module")
 def tuned(cache, model):
-  done = command("-m", model, "--budget", "8s", cache=cache)
-  assert done.returncode == 0, done.stderr
+  """A command that found something: on a busy machine it takes more than one, and the next one goes on."""
+  for _ in range(5):
+    done = command("-m", model, "--budget", "8s", cache=cache)
+    assert done.returncode == 0, done.stderr
+    if entries(cache): break
   return done
 
 def test_it_prints_what_it_found(tuned):

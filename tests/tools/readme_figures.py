@@ -12,8 +12,8 @@ from typing import Any
 
 RESULTS, OURS, LLAMA = pathlib.Path(__file__).parents[2] / "bench" / "results", "tinygrad_llm", "llama.cpp"
 # what the README shows, of all that was measured. Newer figures: write their files here, then `make readme`
-DECODE, DEPTH, ABLATION = "peers-2026-11-23.json", "depth-2026-11-22.json", "ablate-2026-11-22.json"
-DEEP = "deep-2026-11-23.json"
+DECODE, DEEP, ABLATION = "peers-2026-11-23.json", "deep-2026-11-23.json", "ablate-2026-11-22.json"
+PROMPTS, PROMPTS_BEFORE = "prompts-2026-11-23.json", "depth-2026-11-22.json"
 EARLIER, STOCK = "peers-2026-11-21-2.json", "peers-2026-11-21-1.json"
 EXPERTS, EXPERTS_WITHOUT = "moe-2026-11-22.json", "moe-without-2026-11-22.json"
 REPORT, REPORT_BEFORE = "report-2026-11-23.json", "report-2026-11-22.json"
@@ -60,28 +60,42 @@ def summary() -> str:
     f"tokens a second; llama.cpp, taking turns with it, {llama:.1f} ([figures](#benchmarks)).")
 
 def figures() -> str:
-  decode, deep, depth, earlier, stock = (load(file) for file in (DECODE, DEEP, DEPTH, EARLIER, STOCK))
+  decode, deep, earlier, stock = (load(file) for file in (DECODE, DEEP, EARLIER, STOCK))
   out = decode_head("decode")
   for kind, test, ours, llama in pairs(decode):
     if test.startswith("tg"): out += decode_row(kind, ours, llama)
   for kind, test, ours, llama in pairs(deep):
     if m := re.fullmatch(r"tg\d+ @ d(\d+)", test):
       out += decode_row(f"{kind}, after {int(m[1]):,} tokens", ours, llama)
-  out += "\n| prompt, tokens a second | here | llama.cpp | ratio |\n|---|---:|---:|---:|\n"
-  for kind, test, ours, llama in pairs(depth):
-    if m := re.fullmatch(r"pp(\d+)", test):
-      out += (f"| {kind}, {m[1]} tokens | {ours['median_ts']:.1f} | {llama['median_ts']:.1f} | "
-              f"{ours['vs'][LLAMA]:.2f} |\n")
   machine, speed = decode["machine"], model_of(earlier, "Q4_K_M")["bandwidth_gbs"][1]
   then, slow = ([median_of(*what) for what in which] for which in (
     [(earlier, "Q4_K_M", peer) for peer in (OURS, LLAMA)], [(stock, kind, "stock") for kind in ("Q4_K_M", "Q6_K")]))
   return out + "\n" + paragraph(
     f"Models of Llama 3.2 1B's shape with random weights, {decode['threads']} threads on {machine['cores']} cores "
     f"({machine['cpu']}, {machine['system']}), {decode['date'][:10]}, commit {decode['versions']['commit']}: "
-    f"{link(DECODE)}, {link(DEEP)}; the prompt, {depth['date'][:10]}: {link(DEPTH)}. Rows compare within themselves "
-    f"only: the machine is shared, and its read bandwidth, measured beside, was {bandwidths(decode)}. Earlier, at "
-    f"{speed:.0f} GB/s, Q4_K_M had {then[0]:.1f} and llama.cpp {then[1]:.1f} ({link(EARLIER)}). Stock tinygrad had "
-    f"{slow[0]:.2f}, and {slow[1]:.2f} with Q6_K ({link(STOCK)}).")
+    f"{link(DECODE)}, {link(DEEP)}. Rows compare within themselves only: the machine is shared, and its read "
+    f"bandwidth, measured beside, was {bandwidths(decode)}. Earlier, at {speed:.0f} GB/s, Q4_K_M had {then[0]:.1f} and "
+    f"llama.cpp {then[1]:.1f} ({link(EARLIER)}). Stock tinygrad had {slow[0]:.2f}, and {slow[1]:.2f} with Q6_K "
+    f"({link(STOCK)}).")
+
+def prompt_head(what: str) -> str:
+  return f"| {what}, tokens a second | here | llama.cpp | ratio |\n|---|---:|---:|---:|\n"
+
+def prompts() -> str:
+  """Prompts of dense models, and one of them before weights were unpacked once for all of its tokens."""
+  report, before = load(PROMPTS), load(PROMPTS_BEFORE)
+  out, machine = prompt_head("prompt"), report["machine"]
+  for kind, test, ours, llama in pairs(report):
+    if m := re.fullmatch(r"pp(\d+)(?: @ d(\d+))?", test):
+      after = f", after {int(m[2]):,}" if m[2] else ""
+      out += (f"| {kind}, {m[1]} tokens{after} | {ours['median_ts']:.1f} | {llama['median_ts']:.1f} | "
+              f"{ours['vs'][LLAMA]:.2f} |\n")
+  then = next(ours["vs"][LLAMA] for kind, test, ours, _ in pairs(before) if (kind, test) == ("Q4_K_M", "pp128"))
+  return out + "\n" + paragraph(
+    f"The same shape, {report['threads']} threads on {machine['cores']} cores ({machine['cpu']}), "
+    f"{report['date'][:10]}, llama.cpp at the best of its settings: {link(PROMPTS)}. Before weights were unpacked once "
+    f"for all tokens, 128 tokens of Q4_K_M had a ratio of {then:.2f} on another processor ({before['machine']['cpu']}, "
+    f"{link(PROMPTS_BEFORE)}).")
 
 def experts() -> str:
   report = load(EXPERTS)
