@@ -1,12 +1,27 @@
 """
-Integer expressions: what an index adds up, what a value is for given leaves. Pure functions that rooms share.
+Loops and integer expressions: how many steps, what an index adds up, what a value is for given leaves. Pure functions
+that rooms share.
 """
 from __future__ import annotations
 import functools, operator, struct
+from collections.abc import Iterable, Sequence
 from tinygrad.dtype import DType, dtypes
+from tinygrad.helpers import prod
 from tinygrad.uop.ops import Ops, UOp, exec_alu
 
 Product = tuple[UOp, ...]
+
+def size(r: UOp) -> int:
+  """Steps of a loop."""
+  return int(r.vmax) + 1
+
+def steps(loops: Iterable[UOp]) -> int:
+  """How often the innermost of some loops runs."""
+  return prod(map(size, loops))
+
+def flat(loops: Sequence[UOp], at: Sequence[UOp]|None = None) -> UOp:
+  """The number of a step of loops, the last of which is the innermost. at: a step of each; None: what they count."""
+  return functools.reduce(lambda n, step: n * size(step[0]) + step[1], zip(loops, at or loops), UOp.const(0))
 
 def strides(idx: UOp) -> dict[UOp, int]:
   """The ranges that an index adds, times a constant."""

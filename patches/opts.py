@@ -3,7 +3,8 @@ Actions on a kernel that tinygrad's OptOps have no name for. An Opt holds either
 """
 from __future__ import annotations
 from enum import Enum
-from tinygrad.codegen.opt import Opt, OptOps
+from tinygrad.codegen.opt import Opt, OptOps, check
+from tinygrad.codegen.opt.postrange import Scheduler
 
 Opts = tuple[Opt, ...]
 
@@ -24,7 +25,8 @@ class ScheduleOps(Enum):
             "its simdgroup on Metal"
   LANES = "threads that share a key (attention/gpu.py): 8 are llama.cpp's flash_attn_ext_vec on CUDA, 16 next to its " \
           "32 on Metal, whose loads are half as wide"
-  TOKENS = "tokens whose sums are in registers together (vector/operand_packing.py): 8 are ik_llama.cpp's microkernel"
+  TOKENS = "tokens whose sums are in registers together (schedule/register_blocking.py): 8 are ik_llama.cpp's " \
+           "microkernel"
   TILES = "tiles of rows that are unpacked together (vector/operand_packing.py): 16 are the 256 rows of llama.cpp's " \
           "window of weights"
 
@@ -33,3 +35,8 @@ class ScheduleOps(Enum):
 def chosen(opts: Opts|None, op: ScheduleOps, default: int) -> int:
   """The amount of an action of a schedule."""
   return next((opt.arg for opt in opts or () if opt.op is op and isinstance(opt.arg, int)), default)
+
+def check_amount(k: Scheduler, opt: Opt, least: int, most: int) -> None:
+  """That an action's amount is in a range, and that there is none before it. KernelOptError if not."""
+  check(isinstance(opt.arg, int) and least <= opt.arg <= most, f"{opt.op.name} is of {least} to {most}")
+  check(all(known.op is not opt.op for known in k.applied_opts), f"{opt.op.name} is chosen once")

@@ -11,13 +11,13 @@ How: threads share the heads, and the queries of a head where there are fewer he
 """
 from __future__ import annotations
 from tinygrad.codegen.opt import Opt
-from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
-from tinygrad_llm.patches.attention.part import Part, apart, size, sizes
+from tinygrad_llm.patches.attention.cpu_loops import Loops, ended
+from tinygrad_llm.patches.attention.part import Part, apart, divisor
+from tinygrad_llm.patches.expressions import size, steps
 from tinygrad_llm.patches.opts import ScheduleOps, chosen
 from tinygrad_llm.patches.vector.lanes import LANES
-from tinygrad_llm.patches.vector.vectorizer import lanes
 
 # unless the schedule's POSITIONS, QUERIES and VECTORS say otherwise
 BLOCK = 64    # positions
@@ -26,8 +26,6 @@ VECTORS = 16  # of sums at a time
 UNROLLED = 64 # elements of a product
 ACTIONS = {ScheduleOps.POSITIONS: BLOCK, ScheduleOps.QUERIES: QUERIES, ScheduleOps.VECTORS: VECTORS}
 
-def _divisor(n: int, most: int) -> int: return max(d for d in range(1, most + 1) if n % d == 0)
-
 def _tiles(heads: int, queries: int, threads: int) -> int:
   """Queries of a head that a thread takes at a time, so that no thread has much more to do than another."""
   def longest(tile: int) -> int: return -(-heads * (queries // tile) // threads) * (tile + 1)  # 1: to read the keys
@@ -35,22 +33,19 @@ def _tiles(heads: int, queries: int, threads: int) -> int:
 
 def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   """The kernel, or None where it, or what `opts` want of it, does not fit."""
-  D, W, G, n = part.depth, part.width, sizes(part.group), part.position.src[0]
+  D, W, G, n = part.depth, part.width, steps(part.group), part.position.src[0]
   if W % LANES or D % LANES or any(r.src[0].op is not Ops.CONST for r in part.heads): return None
   positions, queries, vectors = (chosen(opts, op, default) for op, default in ACTIONS.items())
   if positions % LANES or not positions or not queries or not vectors: return None
-  ids = iter(range(max(r.arg[0] for r in part.store.toposort() if r.op is Ops.RANGE) + 1, 1 << 30))
-  def loop(n: UOp|int, kind: AxisType = AxisType.WEAK) -> UOp:
-    return UOp.range(n, next(ids), kind) if not isinstance(n, int) or n > 1 else UOp.const(0)
-  def array(n: int) -> UOp: return UOp.placeholder((n,), dtypes.float32, next(ids), AddrSpace.REG)
-  def ended(u: UOp, *loops: UOp) -> UOp: return u.end(*[r for r in loops if r.op is Ops.RANGE])
+  loops = Loops(part)
+  loop, array = loops.loop, loops.array
 
   # who computes what
   threads = ren.global_max[0] if ren.has_threads and ren.global_max else 1
-  mine = _tiles(sizes(part.heads), G, threads)
-  units = sizes(part.heads) * (G // mine)
+  mine = _tiles(steps(part.heads), G, threads)
+  units = steps(part.heads) * (G // mine)
   threads = min(threads, units)
-  thread = UOp.range(threads, next(ids), AxisType.THREAD) if threads > 1 else UOp.const(0)
+  thread = loop(threads, AxisType.THREAD)
   turn = loop(-(-units // threads))
   unit = thread * -(-units // threads) + turn
   if units % threads: unit = (unit < units).where(unit, UOp.const(units - 1))
@@ -74,8 +69,8 @@ def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
     return (block * positions + j < n).where(value, value.const_like(-float("inf")))
 
   # products with keys
-  tile = _divisor(mine, queries)
-  many = _divisor(positions, max(1, LANES // tile))
+  tile = divisor(mine, queries)
+  many = divisor(positions, max(1, LANES // tile))
   t, b, i, g = loop(mine // tile), loop(positions // many), loop(many, AxisType.UPCAST), loop(tile, AxisType.UPCAST)
   j = b * many + i
   e = loop(min(UNROLLED, D & -D), AxisType.UNROLL)
@@ -107,8 +102,8 @@ def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   known = [ended(totals.index(g).store(total), g), ended(tops.after(scales).index(g2).store(now.index(g2)), g2)]
 
   # products with values
-  wide = _divisor(W // LANES, max(1, vectors // tile))
-  t, c, lane = loop(mine // tile), loop(W // LANES // wide), lanes(LANES, next(ids), AxisType.WEAK)
+  wide = divisor(W // LANES, max(1, vectors // tile))
+  t, c, lane = loop(mine // tile), loop(W // LANES // wide), loops.lane()
   g, v, j = loop(tile, AxisType.UPCAST), loop(wide, AxisType.UPCAST), loop(positions, AxisType.REDUCE)
   q, column = t * tile + g, (c * wide + v) * LANES + lane
   more = (weights.index(q * positions + j) * part.value(position(j), column)).reduce(j, arg=Ops.ADD)
@@ -116,7 +111,7 @@ def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   known.append(ended(at.store(at * scales.index(q) + more), g, v, lane, c, t))
   tops, totals, sums = (x.buf_uop.after(ended(UOp.group(*known), block)) for x in (tops, totals, sums))
 
-  g, g2, g3, c, lane = loop(mine), loop(mine), loop(mine), loop(W // LANES), lanes(LANES, next(ids), AxisType.WEAK)
+  g, g2, g3, c, lane = loop(mine), loop(mine), loop(mine), loop(W // LANES), loops.lane()
   column = c * LANES + lane
   ends = [ended(part.out(first + g, UOp.const(W)).store(tops.index(g)), g),
           ended(part.out(first + g2, UOp.const(W + 1)).store(totals.index(g2)), g2),

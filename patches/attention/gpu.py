@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from tinygrad.codegen.opt import Opt
 from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
-from tinygrad_llm.patches.attention.part import Part, size, sizes
+from tinygrad_llm.patches.attention.part import Part, divisor
+from tinygrad_llm.patches.expressions import size, steps
 from tinygrad_llm.patches.opts import ScheduleOps, chosen
 
 # unless the schedule's THREADS, LANES and QUERIES say otherwise
@@ -33,7 +34,6 @@ SUMS = 32       # of queries and columns that a thread holds
 VALUES = 32     # that a thread loads at once
 SHIFT = 4
 
-def _divisor(n: int, most: int) -> int: return max(d for d in range(1, most + 1) if n % d == 0)
 def _power(n: int, most: int) -> int: return min(n & -n, most)
 
 @dataclass
@@ -50,14 +50,14 @@ class Block:
 
 def on_gpu(part: Part, opts: tuple[Opt, ...] = ()) -> UOp|None:
   """The kernel, or None where it, or what `opts` want of it, does not fit."""
-  P, D, W, G = part.positions, part.depth, part.width, sizes(part.group)
+  P, D, W, G = part.positions, part.depth, part.width, steps(part.group)
   elements = _power(D, ELEMENTS)
   most, lanes, queries = (chosen(opts, op, default) for op, default in ACTIONS.items())
   if min(most, lanes, queries) < 1: return None
   lanes = _power(D // elements, lanes)
-  group = _divisor(G, queries)
+  group = divisor(G, queries)
   while group > 1 and ((D + (lanes + 1) * P) * group * 4 > SHARED - 2048 or group * P // EACH > 2 * most):
-    group = _divisor(G, group - 1)
+    group = divisor(G, group - 1)
   threads = most if group * P // EACH <= most else 2 * most
   if group * P // EACH > threads or threads < lanes or P % (slots := threads // lanes): return None
   columns = next(n for n in (8, 4, 2, 1) if W % n == 0 and (group * n <= SUMS or n == 1))
@@ -112,10 +112,10 @@ def on_gpu(part: Part, opts: tuple[Opt, ...] = ()) -> UOp|None:
   # products with values
   lane, row_of = me % across, me // across
   g, c = b.unrolled(group), b.unrolled(columns)
-  steps = -(-P // slices)
-  fast = _divisor(steps, VALUES // columns)
+  turns = -(-P // slices)
+  fast = divisor(turns, VALUES // columns)
   over = [b.loop(fast, AxisType.UNROLL)]
-  if fast < steps: over = [b.loop(steps // fast, AxisType.REDUCE), *over]
+  if fast < turns: over = [b.loop(turns // fast, AxisType.REDUCE), *over]
   step = over[0] if len(over) == 1 else over[0] * fast + over[1]
   position = step * slices + row_of
   weight = weights.after(stored).index(g * P + position)

@@ -7,11 +7,13 @@ import functools, math, operator
 from dataclasses import dataclass
 from functools import cached_property
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import partition, prod
+from tinygrad.helpers import partition
 from tinygrad.uop.ops import Ops, UOp
+from tinygrad_llm.patches.expressions import size, steps
 
-def size(r: UOp) -> int: return int(r.vmax) + 1
-def sizes(ranges: list[UOp]) -> int: return prod(map(size, ranges))
+def divisor(n: int, most: int) -> int:
+  """The largest divisor of n up to `most`."""
+  return max(d for d in range(1, most + 1) if n % d == 0)
 
 def apart(at: UOp, ranges: list[UOp]) -> dict[UOp, UOp]:
   """The loops that `at` counts all steps of, the last is the fastest."""
@@ -77,7 +79,7 @@ class Part:
   @property
   def dot(self) -> UOp: return self.dots[0]
   @property
-  def depth(self) -> int: return sizes(list(self.dot.src[1:]))
+  def depth(self) -> int: return steps(self.dot.src[1:])
   @property
   def _symbolic(self) -> list[UOp]: return [r for r in self.ends if r.src[0].op is not Ops.CONST]
   @cached_property

@@ -10,14 +10,15 @@ How: threads share the heads, or else tokens. Of TILE queries at a time, a vecto
 from __future__ import annotations
 from collections.abc import Callable
 from tinygrad.codegen.opt import Opt
-from tinygrad.dtype import AddrSpace, dtypes
+from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
-from tinygrad_llm.patches.attention.part import Part, apart, size, sizes
+from tinygrad_llm.patches.attention.cpu_loops import Loops, ended
+from tinygrad_llm.patches.attention.part import Part, apart, divisor
+from tinygrad_llm.patches.expressions import size, steps
 from tinygrad_llm.patches.opts import ScheduleOps, chosen
 from tinygrad_llm.patches.vector.lanes import LANES
-from tinygrad_llm.patches.vector.vectorizer import lanes
 
 TILE = 32      # queries at a time
 BLOCK = 64     # positions, unless the schedule's POSITIONS says otherwise
@@ -25,8 +26,6 @@ KEYS = 8       # positions whose sums are in registers together
 UNROLLED = 4   # elements of a key
 QUERIES = 8    # whose sums of values are in registers together
 WIDE = 2       # vectors of values of each
-
-def _divisor(n: int, most: int) -> int: return max(d for d in range(1, most + 1) if n % d == 0)
 
 def _until(block: UOp, end: UOp, positions: int) -> UOp:
   """A block, whose loop ends before one that begins at `end` or later. A loop's length is that of no other's steps."""
@@ -39,28 +38,24 @@ def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   D, W, n, positions = part.depth, part.width, part.position.src[0], chosen(opts, ScheduleOps.POSITIONS, BLOCK)
   if (tokens := part.tokens) is None or W % LANES or D % LANES or positions % KEYS: return None
   if any(r.src[0].op is not Ops.CONST for r in part.heads): return None
-  ids = iter(range(max(r.arg[0] for r in part.store.toposort() if r.op is Ops.RANGE) + 1, 1 << 30))
-  def loop(n: UOp|int, kind: AxisType = AxisType.WEAK) -> UOp:
-    return UOp.range(n, next(ids), kind) if not isinstance(n, int) or n > 1 else UOp.const(0)
-  def lane() -> UOp: return lanes(LANES, next(ids), AxisType.WEAK)
-  def array(n: int) -> UOp: return UOp.placeholder((n,), dtypes.float32, next(ids), AddrSpace.REG)
-  def ended(u: UOp, *loops: UOp) -> UOp: return u.end(*[r for r in loops if r.op is Ops.RANGE])
+  loops = Loops(part)
+  loop, lane, array = loops.loop, loops.lane, loops.array
   vectors = TILE // LANES
 
   # who computes what: the last tokens are computed more than once if their number is no multiple
-  some = max(1, TILE // sizes([r for r in part.group if r is not tokens]))
+  some = max(1, TILE // steps([r for r in part.group if r is not tokens]))
   threads = ren.global_max[0] if ren.has_threads and ren.global_max else 1
-  heads = sizes(part.heads)
+  heads = steps(part.heads)
   by_head = heads % threads == 0
-  thread = UOp.range(threads, next(ids), AxisType.THREAD) if threads > 1 else UOp.const(0)
+  thread = loop(threads, AxisType.THREAD)
   head = loop(heads // threads if by_head else heads)
   turns = (tokens.src[0] + (some - 1)) // some
   turn = loop(turns if by_head else (turns + (threads - 1)) // threads)
-  inner = UOp.range(some, next(ids))
+  inner = loops.range(some)
   token = ((turn if by_head else turn * threads + thread) * some + inner).minimum(tokens.src[0] - 1)
   part = part.some_tokens(token, inner)
   of_head = apart(thread * (heads // threads) + head if by_head else head, part.heads)
-  queries = sizes(part.group)
+  queries = steps(part.group)
   tile = loop(ceildiv(queries, TILE))
   def query(q: UOp) -> UOp: return (tile * TILE + q).minimum(queries - 1) if queries % TILE else tile * TILE + q
   inside = [r for r in (thread, head, turn, tile) if r.op is Ops.RANGE]
@@ -126,7 +121,7 @@ def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
 
   # products with values
   values = converted(W, part.value)
-  wide = _divisor(W // LANES, WIDE)
+  wide = divisor(W // LANES, WIDE)
   t, c, i = loop(TILE // QUERIES), loop(W // LANES // wide), lane()
   u, v, j = loop(QUERIES, AxisType.UPCAST), loop(wide, AxisType.UPCAST), loop(positions, AxisType.REDUCE)
   q, column = t * QUERIES + u, (c * wide + v) * LANES + i

@@ -21,11 +21,11 @@ from __future__ import annotations
 import functools, math, operator
 from dataclasses import dataclass
 from tinygrad import Device
-from tinygrad.helpers import prod
 from tinygrad.renderer import Renderer
 from tinygrad.schedule import rangeify
 from tinygrad.schedule.indexing import BufferizeOpts
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat
+from tinygrad_llm.patches.expressions import flat, size, steps
 from tinygrad_llm.patches.passes import PARTS, has_vectors
 from tinygrad_llm.patches.rewrite.separate_products import sums
 from tinygrad_llm.patches.vector.lanes import LANES
@@ -43,17 +43,12 @@ WIDEST = 1024   # values, of which each thread has 8
 EXTRA = 4       # numbers of a part after its columns: m, l, and two that keep rows 16 bytes aligned
 FLOOR = -3.4e38 # m of a part that is all masked: exp(-inf - m) is 0 then, not NaN
 
-def _steps(ranges: list[UOp]) -> int: return prod(int(r.vmax) + 1 for r in ranges)
-
-def _flat(ranges: list[UOp]) -> UOp:
-  return functools.reduce(lambda at, r: at * (int(r.vmax) + 1) + r, ranges, UOp.const(0))
-
 def _apart(at: UOp, ranges: list[UOp]) -> dict[UOp, UOp]:
-  """What _flat adds up."""
+  """What flat adds up."""
   ret: dict[UOp, UOp] = {}
   for r in reversed(ranges):
-    ret[r] = at % (int(r.vmax) + 1)
-    at = at // (int(r.vmax) + 1)
+    ret[r] = at % size(r)
+    at = at // size(r)
   return ret
 
 @dataclass(frozen=True)
@@ -103,16 +98,15 @@ class Softmax:
     """The ranges that sums with values are made for."""
     return sorted(self.values.total.ranges, key=lambda r: r.arg)
   @property
-  def width(self) -> int: return _steps(self.outputs) // _steps(self.outer)
+  def width(self) -> int: return steps(self.outputs) // steps(self.outer)
 
   def outer_of(self, load: UOp) -> list[UOp]:
     """Where a load of a score is, but for its position."""
     return [i for r, i in zip(self.scores.src[1:], load.src[1:]) if r.op is Ops.RANGE and r is not self.position]
   def outputs_at(self, outer: list[UOp], column: UOp) -> dict[UOp, UOp]:
     """The output of a column of a head."""
-    sizes = [int(r.vmax) + 1 for r in self.outer]
-    head = functools.reduce(lambda at, i: at * i[1] + i[0], zip(outer, sizes), UOp.const(0))
-    return {r: i.simplify() for r, i in _apart(head * self.width + column, self.outputs).items()}
+    at = flat(self.outer, outer) * self.width + column
+    return {r: i.simplify() for r, i in _apart(at, self.outputs).items()}
 
 def _softmax(top: UOp, ops: dict[UOp, None], readers: dict[UOp, list[UOp]]) -> Softmax|None:
   load, r = top.src[0], top.src[1]
@@ -132,12 +126,12 @@ def _softmax(top: UOp, ops: dict[UOp, None], readers: dict[UOp, list[UOp]]) -> S
   ret = Softmax(scores, at, top, *found)
   if not isinstance(scores.arg.device, str): return None
   ren = Device[scores.arg.device].renderer
-  if not fits(ren, _steps(list(sums(scores.src[0])[0].src[1:])), ret.width): return None
+  if not fits(ren, steps(sums(scores.src[0])[0].src[1:]), ret.width): return None
   # on a CPU a prompt's queries are asked some at a time
   many = [r for r in (*ret.outer, *ret.outputs) if r.src[0].op is not Ops.CONST]
-  if not has_vectors(ren) and (many or _steps(ret.outer) > QUERIES): return None
+  if not has_vectors(ren) and (many or steps(ret.outer) > QUERIES): return None
   # outputs are the columns of each head, one head after the other, in whatever ranges
-  head, column = [UOp.range(int(r.vmax) + 1, -1 - i) for i, r in enumerate(ret.outer)], UOp.range(ret.width, 0)
+  head, column = [UOp.range(size(r), -1 - i) for i, r in enumerate(ret.outer)], UOp.range(ret.width, 0)
   outputs = ret.outputs_at(head, column)
   found_at = [i.substitute(outputs, walk=True).simplify() for i in ret.outer_of(ret.values.score)]
   return ret if ret.width > 1 and all(i is h for i, h in zip(found_at, head)) else None
@@ -224,7 +218,7 @@ def _combined(softmax: Softmax, parts: Parts) -> dict[UOp, UOp]:
   width, s = parts.width, softmax
   over = parts.loop(parts.count, AxisType.REDUCE)
   ret: dict[UOp, UOp] = {}
-  for e, column in ((s.total, UOp.const(width + 1)), (s.values, (_flat(s.outputs) % width).simplify())):
+  for e, column in ((s.total, UOp.const(width + 1)), (s.values, (flat(s.outputs) % width).simplify())):
     exponent = e.exponent.substitute({e.score: parts.read(e.score, over, width)}, walk=True)
     ret[e.total] = _over(exponent.exp2() * parts.read(e.score, over, column), over, Ops.ADD)
   over = parts.loop(parts.count, AxisType.REDUCE)
@@ -268,6 +262,7 @@ def _unstored(sink: UOp) -> UOp:
   """Without kernels that store exponentials, for the sums that read them."""
   loads = [u for u in sink.toposort() if u.op is Ops.INDEX and u.src[0].op is Ops.STAGE and u.src[0].arg.removable and
            u.src[0].src[0].op is Ops.EXP2 and not sums(u.src[0].src[0])]
+  if not loads: return sink
   at = {u: {r: i for r, i in zip(u.src[0].src[1:], u.src[1:]) if r.op is Ops.RANGE} for u in loads}
   return sink.substitute({u: u.src[0].src[0].substitute(at[u], walk=True) for u in loads}, walk=True)
 
@@ -275,7 +270,7 @@ def split(sink: UOp) -> UOp|None:
   made = sink
   while True:
     if (softmax := _found(made)) is None:
-      if (softmax := _found(unstored := _unstored(made))) is None: break
+      if (unstored := _unstored(made)) is made or (softmax := _found(unstored)) is None: break
       made = unstored
     parts = Parts(softmax, max(r.arg[0] for r in made.toposort() if r.op is Ops.RANGE) + 1)
     combined = _combined(softmax, parts)

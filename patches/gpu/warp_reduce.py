@@ -23,6 +23,7 @@ from tinygrad.renderer.cstyle import CUDARenderer, MetalRenderer
 from tinygrad.renderer.ptx import PTXRenderer
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat
 from tinygrad_llm.patches import is_on, passes
+from tinygrad_llm.patches.expressions import steps
 from tinygrad_llm.patches.gpu.ptx import renders_custom
 
 SEAMS = {
@@ -48,18 +49,16 @@ def exchanges(ren: Renderer) -> bool:
   """Whether the threads of a warp add up what they have without shared memory."""
   return is_on("warp_reduce") and spelling(ren) is not None
 
-def _size(ranges: list[UOp]) -> int: return prod(int(r.vmax) + 1 for r in ranges)
-
 def neighbours(group: list[UOp], others: list[UOp]) -> list[UOp]:
   """
   The ranges of a group whose threads are neighbours in a warp, all warps full; none where threads of one share no sum.
   """
   # threads are numbered by the ranges in their order; three of them, or neighbours made one from the front
   lanes = sorted(group, key=lambda r: r.arg[:-1])
-  while _size(lanes) > WARP: lanes.pop()
+  while steps(lanes) > WARP: lanes.pop()
   others = [r for r in (*group, *others) if r not in lanes]
-  if _size(lanes) not in (2, 4, 8, 16, 32) or _size(lanes) * _size(others) % WARP: return []
-  if any(r in group for r in others) and _size(lanes) != WARP: return []
+  if steps(lanes) not in (2, 4, 8, 16, 32) or steps(lanes) * steps(others) % WARP: return []
+  if any(r in group for r in others) and steps(lanes) != WARP: return []
   before = max(r.arg[:-1] for r in lanes) < min((r.arg[:-1] for r in others), default=(1 << 30,))
   return lanes if before and len(others) <= 1 else []
 
@@ -98,7 +97,7 @@ def _other(u: UOp, after: list[UOp], name: str) -> UOp:
 
 def _exchanged(s: UOp, part: UOp, group: list[UOp], lanes: list[UOp], name: str, after: list[UOp]) -> UOp:
   """What all threads of a group have, exchanged in a warp after other parts were; warps share memory."""
-  bit = _size(lanes) // 2
+  bit = steps(lanes) // 2
   while bit:
     part = part.alu(s.arg[0], _other(part, after, name.format(bit)))
     bit, after = bit // 2, []

@@ -9,14 +9,13 @@ Numbers: Q4_K 8192 x 8192, one core: 6.5 -> 7.1 GB/s; Q4_1 7.7 -> 8.3 (Zen 4, me
 Upstream: not sent.
 """
 from __future__ import annotations
-from collections.abc import Iterable
 import functools, operator
 from tinygrad import codegen
 from tinygrad.dtype import AddrSpace, dtypes
-from tinygrad.helpers import prod
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches import passes
+from tinygrad_llm.patches.expressions import flat, size, steps
 from tinygrad_llm.patches.passes import has_vectors
 
 SEAMS = {
@@ -43,24 +42,18 @@ def _split(u: UOp, loops: frozenset[UOp], consts: bool) -> list[Product]:
   inside = [loops.intersection(r for f in p for r in f.ranges) for p in terms]
   return terms if len(terms) == 1 or len(set(inside)) > 1 and loops in inside else [(u,)]
 
-def _steps(loops: Iterable[UOp]) -> int: return prod(int(r.vmax) + 1 for r in loops)
-
 def repeats(red: UOp) -> int:
   """How often a kernel computes a sum, threads apart."""
-  return _steps(r for r in red.ranges if r.arg[-1] in (AxisType.WEAK, AxisType.UPCAST))
-
-def _flat(index: list[UOp], sizes: list[int]) -> UOp:
-  return functools.reduce(lambda at, i: at * i[1] + i[0], zip(index, sizes), UOp.const(0))
+  return steps(r for r in red.ranges if r.arg[-1] in (AxisType.WEAK, AxisType.UPCAST))
 
 def _array(value: UOp, over: list[UOp], keep: list[UOp], ids: int, slot: int) -> UOp:
   """An array of the sums of value over some loops, for each step of others."""
-  fresh = {r: UOp.range(_steps([r]), ids + i, AxisType.REDUCE if r in over else AxisType.WEAK)
+  fresh = {r: UOp.range(size(r), ids + i, AxisType.REDUCE if r in over else AxisType.WEAK)
            for i, r in enumerate([*keep, *over])}
-  sizes = [_steps([r]) for r in keep]
-  array = UOp.placeholder((prod(sizes),), value.dtype, SLOT + slot, AddrSpace.REG)
+  array = UOp.placeholder((steps(keep),), value.dtype, SLOT + slot, AddrSpace.REG)
   total = value.substitute(fresh).reduce(*[fresh[r] for r in over], arg=Ops.ADD)
-  stored = array.index(_flat([fresh[r] for r in keep], sizes)).store(total)
-  return array.after(stored.end(*[fresh[r] for r in keep]) if keep else stored).index(_flat(keep, sizes))
+  stored = array.index(flat(keep, [fresh[r] for r in keep])).store(total)
+  return array.after(stored.end(*[fresh[r] for r in keep]) if keep else stored).index(flat(keep))
 
 def share(sink: UOp, ren: Renderer) -> UOp:
   if not has_vectors(ren): return sink
@@ -75,11 +68,11 @@ def share(sink: UOp, ren: Renderer) -> UOp:
       rows = [f for f in p if not loops.issuperset(f.ranges)]
       free = loops - {r for f in rows for r in f.ranges}
       same = [f for f in p if f not in rows and free.intersection(f.ranges)]
-      count = _steps(free)
+      count = steps(free)
       if not rows or not same or count & (count - 1): continue
       value = functools.reduce(operator.mul, same)
       over, keep = (sorted(rs, key=lambda r: r.arg) for rs in (free, loops.intersection(value.ranges) - free))
-      if _steps(keep) > LARGEST: continue
+      if steps(keep) > LARGEST: continue
       key = (value, *over)
       if key not in made: made[key] = _array(value, over, keep, ids + 16 * len(made), len(made))
       products[i] = (*[f for f in p if f not in same], made[key], value.const_like(1 / count))

@@ -14,7 +14,8 @@ Upstream: not sent.
 from __future__ import annotations
 from tinygrad.schedule import rangeify
 from tinygrad.uop.ops import GroupOp, Ops, PatternMatcher, UOp, UPat
-from tinygrad_llm.patches.rewrite.separate_products import is_large, loops, steps, sums
+from tinygrad_llm.patches.expressions import size
+from tinygrad_llm.patches.rewrite.separate_products import is_large, loops, sums
 
 SEAMS = {
   "tinygrad.schedule.rangeify:get_kernel_graph": "410b0e3486ef",
@@ -28,19 +29,19 @@ def _start(place: UOp) -> tuple[int, int]|None:
   """Where a loop's steps begin in an axis, and how many they are; None: it is no loop with a number added."""
   if place.op is Ops.CONST: return int(place.val), 1
   loop, start = place.src if place.op is Ops.ADD else (place, place.const_like(0))
-  return (int(start.val), steps({loop})) if loop.op is Ops.RANGE and start.op is Ops.CONST else None
+  return (int(start.val), size(loop)) if loop.op is Ops.RANGE and start.op is Ops.CONST else None
 
 def _are_all(product: UOp, reads: list[UOp]) -> bool:
   """Whether parts of a product follow each other in one of its axes, and are all of it."""
   axes = [(axis, [u.src[1 + i] for u in reads]) for i, axis in enumerate(product.src[1:])]
   cut = [(axis, places) for axis, places in axes if len(set(places)) > 1]
   whole = [(axis, places[0]) for axis, places in axes if len(set(places)) == 1]
-  if len(cut) != 1 or any(_start(place) != (0, int(axis.vmax) + 1) for axis, place in whole): return False
+  if len(cut) != 1 or any(_start(place) != (0, size(axis)) for axis, place in whole): return False
   (axis, places), at = cut[0], 0
-  for start, size in sorted(part for place in places if (part := _start(place)) is not None):
+  for start, length in sorted(part for place in places if (part := _start(place)) is not None):
     if start != at: return False
-    at += size
-  return at == int(axis.vmax) + 1
+    at += length
+  return at == size(axis)
 
 def compute_where_read(stored: UOp) -> UOp|None:
   """What is stored, and reads parts of a product: a STAGE, or a STORE to a buffer that is there."""

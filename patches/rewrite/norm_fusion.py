@@ -24,8 +24,8 @@ from tinygrad.renderer import Renderer
 from tinygrad.schedule import rangeify
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
 from tinygrad_llm.patches import passes
-from tinygrad_llm.patches.expressions import strides
-from tinygrad_llm.patches.rewrite.separate_products import is_large, steps
+from tinygrad_llm.patches.expressions import size, steps, strides
+from tinygrad_llm.patches.rewrite.separate_products import is_large
 
 SEAMS = {
   "tinygrad.schedule.rangeify:get_kernel_graph": "410b0e3486ef",
@@ -114,7 +114,7 @@ def _flat(index: UOp, loops: tuple[UOp, ...]) -> UOp|None:
 def _onto(red: UOp, main: UOp) -> UOp|None:
   """A sum over one loop as one over another sum's loops, by a load that both have."""
   if len(red.src) != 2 or len(main.src) <= 2 or red in main.backward_slice or main in red.backward_slice: return None
-  if not _are_known((*red.src[1:], *main.src[1:])) or steps({red.src[1]}) != steps(set(main.src[1:])): return None
+  if not _are_known((*red.src[1:], *main.src[1:])) or size(red.src[1]) != steps(main.src[1:]): return None
   for load in _loads([red.src[0]]):
     if _flat(load.src[1], red.src[1:]) is not red.src[1]: continue
     for other in _loads([main.src[0]]):

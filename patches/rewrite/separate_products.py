@@ -11,10 +11,10 @@ Upstream: not sent; there, a kernel with two large sums should be split before B
 """
 from __future__ import annotations
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import prod
 from tinygrad.schedule import rangeify
 from tinygrad.schedule.indexing import BufferizeOpts
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
+from tinygrad_llm.patches.expressions import steps
 
 SEAMS = {
   "tinygrad.schedule.rangeify:get_kernel_graph": "410b0e3486ef",
@@ -24,8 +24,6 @@ SEAMS = {
 LARGE = 128  # steps of a sum
 
 def loops(us: tuple[UOp, ...]) -> set[UOp]: return {r for u in us for r in u.ranges}
-
-def steps(of: set[UOp]) -> int: return prod(int(r.vmax) + 1 for r in of)
 
 def sums(u: UOp) -> list[UOp]:
   """The sums that are computed in a kernel that computes u."""

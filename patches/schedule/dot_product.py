@@ -8,15 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import prod
 from tinygrad.uop.ops import Ops, UOp
-from tinygrad_llm.patches.expressions import strides
+from tinygrad_llm.patches.expressions import steps, strides
 
 SHORTER = 16  # times, at least: a sum that is left as it is, as of the biases of the experts of a token
-
-def size(r: UOp) -> int:
-  """Steps of a loop."""
-  return int(r.vmax) + 1
 
 @dataclass(frozen=True)
 class Sum:
@@ -43,7 +38,7 @@ class Sum:
       if len(found) > len(best): best = found
     return dict(sorted(best.items(), key=lambda item: item[1]))
 
-def _steps(red: UOp) -> int: return prod(size(r) for r in red.src[1:])
+def _steps(red: UOp) -> int: return steps(red.src[1:])
 
 def _main(reds: list[UOp]) -> list[UOp]|str:
   """The longest sum of a kernel, and those over the same loops: several matrices by one x. Others are much shorter."""

@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from tinygrad.codegen.opt import Opt, OptOps
 from tinygrad.codegen.opt.postrange import Scheduler
-from tinygrad.helpers import getenv, prod
+from tinygrad.helpers import getenv
 from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches import is_on
+from tinygrad_llm.patches.expressions import size, steps
 from tinygrad_llm.patches.opts import ScheduleOps
 from tinygrad_llm.patches.schedule.cpu_threads import share
-from tinygrad_llm.patches.schedule.dot_product import Sum, size
+from tinygrad_llm.patches.schedule.dot_product import Sum
 from tinygrad_llm.patches.schedule.register_blocking import tokens
 from tinygrad_llm.patches.vector.lanes import LANES, side_by_side
 from tinygrad_llm.patches.vector.operand_packing import MOST
@@ -81,7 +82,7 @@ def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
   first = next((r for r in loops if any(r in u.ranges for u in words)), None)
   words = [u for u in words if first in u.ranges]
   inside = {r for r in loops if r not in words[0].ranges} if len(words) == 1 else set(loops)
-  if (loop := tokens(k)) is not None and prod(map(size, [tile, *s.loops, *_outside(k, tile, loop)])) >= LEAST:
+  if (loop := tokens(k)) is not None and steps([tile, *s.loops, *_outside(k, tile, loop)]) >= LEAST:
     _block_tokens(k, s, loop)
   k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(tile), 0))
   unrolled = 1
@@ -98,8 +99,8 @@ def _outside(k: Scheduler, tile: UOp, loop: UOp) -> list[UOp]:
 
 def _block_tokens(k: Scheduler, s: Sum, loop: UOp) -> None:
   """All tokens share what is unpacked, a few at a time what is loaded of it."""
-  few = loop.src[0].op is Ops.CONST and size(loop) <= TOKENS
-  if is_on("register_blocking"): k.apply_opt(Opt(ScheduleOps.TOKENS, None, size(loop) if few else TOKENS))
+  few = size(loop) <= TOKENS
+  if is_on("register_blocking"): k.apply_opt(Opt(ScheduleOps.TOKENS, None, min(size(loop), TOKENS)))
   if is_on("operand_packing"):
-    tiles = 1 if few else UNPACKED // (LANES * prod(map(size, s.loops)) * len(s.reds))
+    tiles = 1 if few else UNPACKED // (LANES * steps(s.loops) * len(s.reds))
     k.apply_opt(Opt(ScheduleOps.TILES, None, max(1, min(MOST, tiles))))

@@ -25,8 +25,8 @@ from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import getenv, prod
 from tinygrad.uop.ops import Ops, UOp
-from tinygrad_llm.patches.expressions import strides
-from tinygrad_llm.patches.schedule.dot_product import Sum, size
+from tinygrad_llm.patches.expressions import size, steps, strides
+from tinygrad_llm.patches.schedule.dot_product import Sum
 
 MV_NAMES = ("MV_THREADS_PER_ROW", "MV_BLOCKSIZE", "MV_ROWS_PER_THREAD")
 THREADS, WARPS, ROWS = 32, 4, 4  # 32/4/4 was best on sm_87 of what GiveThanksAlways/tinygrad tried
@@ -93,7 +93,7 @@ def on_gpu(k: Scheduler, s: Sum, tile: Tile|None = None) -> Scheduler|str:
   if s.rows is None: return "no axis that only the weight has"
   if s.rows.src[0].op is not Ops.CONST: return "rows of no constant number"
   tile = tile or _default(s)
-  main = max(s.ws, key=lambda u: prod(map(size, _order(s, u))) * u.dtype.itemsize)  # it brings most bytes
+  main = max(s.ws, key=lambda u: steps(_order(s, u)) * u.dtype.itemsize)  # it brings most bytes
   if not (order := _order(s, main)): return "no constant strides"
   k, unroll = k.copy(), dict[UOp, int]()
   for r in s.loops:

@@ -23,11 +23,10 @@ from tinygrad.helpers import all_int, ceildiv, prod
 from tinygrad.renderer import Renderer
 from tinygrad.schedule import rangeify
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat, identity_element, resolve
-from tinygrad_llm.patches.expressions import strides
+from tinygrad_llm.patches.expressions import size, strides
 from tinygrad_llm.patches.gpu import warp_reduce
 from tinygrad_llm.patches.passes import scheduled_by
 from tinygrad_llm.patches.rewrite.gathers import is_gather
-from tinygrad_llm.patches.schedule.dot_product import size
 
 SEAMS = {
   "tinygrad.codegen.opt.heuristic:hand_coded_optimizations": "0fe425ff3d3b",

@@ -14,7 +14,7 @@ from typing import Any
 from tinygrad.codegen.opt import Opt, check
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.uop.ops import AxisType, Ops, UOp
-from tinygrad_llm.patches.opts import ScheduleOps
+from tinygrad_llm.patches.opts import ScheduleOps, check_amount
 from tinygrad_llm.patches.vector.lanes import side_by_side
 
 SEAMS = {
@@ -35,10 +35,10 @@ _apply_opt: Callable[..., Any]  # what it was before this patch
 
 def apply_opt(self: Scheduler, opt: Opt, append_opt: bool = True) -> Any:
   if opt.op is not ScheduleOps.TOKENS: return _apply_opt(self, opt, append_opt)
-  check(isinstance(opt.arg, int) and 1 <= opt.arg <= MOST, f"1 to {MOST} tokens")
-  check(all(known.op is not opt.op for known in self.applied_opts), "tokens are chosen once")
+  check_amount(self, opt, 1, MOST)
   check((loop := tokens(self)) is not None, "there is no loop over tokens")
   assert loop is not None and isinstance(opt.arg, int)
+  check(opt.arg <= loop.vmax + 1, "there are fewer tokens")
   if opt.arg > 1: self.ast = self.ast.substitute({loop: blocked(loop, opt.arg, next(self.opt_range))})
   if append_opt: self.applied_opts.append(opt)
 

@@ -17,12 +17,12 @@ from typing import Any
 from tinygrad.codegen.opt import Opt, check
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.dtype import AddrSpace, dtypes
-from tinygrad.helpers import ceildiv, prod
+from tinygrad.helpers import ceildiv
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches import passes
-from tinygrad_llm.patches.expressions import evaluate, strides, sum_of_products
-from tinygrad_llm.patches.opts import ScheduleOps, chosen
+from tinygrad_llm.patches.expressions import evaluate, flat, size, steps, strides, sum_of_products
+from tinygrad_llm.patches.opts import ScheduleOps, check_amount, chosen
 from tinygrad_llm.patches.passes import has_vectors
 from tinygrad_llm.patches.vector.int8_dots import BYTES, is_int8, with_offset, words
 from tinygrad_llm.patches.vector.lanes import LANES
@@ -42,16 +42,12 @@ _apply_opt: Callable[..., Any]  # what it was before this patch
 def apply_opt(self: Scheduler, opt: Opt, append_opt: bool = True) -> Any:
   if opt.op is not ScheduleOps.TILES: return _apply_opt(self, opt, append_opt)
   check(has_vectors(self.ren), "only rows that are lanes are unpacked together")
-  check(isinstance(opt.arg, int) and 1 <= opt.arg <= MOST, f"1 to {MOST} tiles")
-  check(all(known.op is not opt.op for known in self.applied_opts), "tiles are chosen once")
+  check_amount(self, opt, 1, MOST)
   if append_opt: self.applied_opts.append(opt)
 
-def _steps(loops: Iterable[UOp]) -> int: return prod(int(r.vmax) + 1 for r in loops)
 def _add(terms: Iterable[UOp]) -> UOp: return functools.reduce(operator.add, terms)
 def _mul(factors: Iterable[UOp]) -> UOp: return functools.reduce(operator.mul, factors)
 def _in_turn(loops: Iterable[UOp]) -> list[UOp]: return sorted(loops, key=lambda r: r.arg)
-def _flat(loops: Sequence[UOp]) -> UOp:
-  return functools.reduce(lambda at, r: at * _steps([r]) + r, loops, UOp.const(0))
 
 # *** the factors of a product of x and a weight
 
@@ -64,8 +60,8 @@ class Byte:
     ops = x.toposort()
     if (amount := next((u.src[1] for u in ops if u.op is Ops.SHR), None)) is None: raise ValueError
     loops = _in_turn(amount.ranges)
-    if _steps(loops) > BYTES: raise ValueError
-    many = [dict(zip(loops, steps)) for steps in itertools.product(*[range(_steps([r])) for r in loops])]
+    if steps(loops) > BYTES: raise ValueError
+    many = [dict(zip(loops, at)) for at in itertools.product(*[range(size(r)) for r in loops])]
     self.amount, self.steps = amount, {int(evaluate(amount, {**at})): at for at in many}
     if self.steps.keys() != {8 * i for i in range(BYTES)}: raise ValueError
     self.strides = {r: stride for u in ops if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM
@@ -99,7 +95,7 @@ class Packing:
     self.lane, self.tile, self.block, self.ids = lane, tile, block, iter(ids)
     self.slots, self.made = itertools.count(SLOT), dict[UOp, UOp]()
 
-  def _again(self, r: UOp, kind: AxisType) -> UOp: return UOp.range(_steps([r]), next(self.ids), kind)
+  def _again(self, r: UOp, kind: AxisType) -> UOp: return UOp.range(size(r), next(self.ids), kind)
 
   def _array(self, value: UOp, loops: list[UOp], by_row: bool) -> UOp:
     """
@@ -114,9 +110,9 @@ class Packing:
     if by_row:
       loops = [*loops, self.lane]
       fresh[self.lane] = lanes(LANES, next(self.ids), AxisType.WEAK)
-    array = UOp.placeholder((_steps(loops),), value.dtype, next(self.slots), AddrSpace.REG)
-    filled = array.index(_flat([fresh[r] for r in loops])).store(value.substitute(fresh, walk=True))
-    self.made[value] = array.after(filled.end(*fresh.values())).index(_flat(loops))
+    array = UOp.placeholder((steps(loops),), value.dtype, next(self.slots), AddrSpace.REG)
+    filled = array.index(flat([fresh[r] for r in loops])).store(value.substitute(fresh, walk=True))
+    self.made[value] = array.after(filled.end(*fresh.values())).index(flat(loops))
     return self.made[value]
 
   def _by_row(self, value: UOp, loops: Iterable[UOp]) -> UOp:
@@ -153,7 +149,7 @@ def _packed(red: UOp, packing: Packing) -> UOp:
   order = sorted(loops, key=lambda r: products[0].byte.strides.get(r, 0))
   # what was unrolled to be unpacked need not be any more
   rolled = {r: r.replace(arg=(*r.arg[:-1], AxisType.REDUCE)) for i, r in enumerate(order)
-            if _steps(order[:i]) >= UNROLLED}
+            if steps(order[:i]) >= UNROLLED}
   found = [_add(multiplied).reduce(*loops, arg=Ops.ADD).substitute(rolled, walk=True)]
   for xs, scales in subtracted.items():
     scale = _add(scales)
@@ -177,7 +173,7 @@ def run(sink: UOp, ren: Renderer) -> UOp:
   outputs = [r for u in ops if u.op is Ops.END for r in u.src[1:] if r is not lane]
   block = next((r for r in outputs if r.arg[-1] is AxisType.UPCAST and r not in matrix), None)
   outer, tile, split = [r for r in outputs if r.arg[-1] is AxisType.WEAK and r in matrix], None, sink
-  if len(outer) == 1 and (n := ceildiv(all_ := _steps(outer), parts := ceildiv(all_, count))) > 1:
+  if len(outer) == 1 and (n := ceildiv(all_ := steps(outer), parts := ceildiv(all_, count))) > 1:
     # inside of the loop over tokens, which is inside of the one over all that is unpacked
     tile, inner = UOp.range(n, next(ids), AxisType.WEAK), lanes(LANES, next(ids), AxisType.WEAK)
     at = outer[0].replace(src=(outer[0].src[0].const_like(parts),)) * n + tile

@@ -23,7 +23,7 @@ from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import ClangRenderer
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, axis_to_pos
 from tinygrad_llm.patches import passes
-from tinygrad_llm.patches.opts import ScheduleOps, chosen
+from tinygrad_llm.patches.opts import ScheduleOps, check_amount, chosen
 from tinygrad_llm.patches.passes import has_vectors
 
 SEAMS = {
@@ -35,7 +35,7 @@ LARGEST = 1 << 19  # bytes of a buffer that caches hold anyway
 WIDTH = 16         # bytes of a load, at least
 AHEAD = 8192       # bytes from a load to what is asked for with it
 STREAM = "stream"  # the tag of such a load, with how far ahead it asks
-FARTHEST = 1 << 16
+FARTHEST = 1 << 16  # bytes
 
 def _innermost(u: UOp) -> UOp|None:
   loops = [r for r in u.ranges if r.op is Ops.RANGE]
@@ -84,8 +84,7 @@ def apply_opt(self: Scheduler, opt: Opt, append_opt: bool = True) -> Any:
   """With PREFETCH: software prefetches of a stream, as hand-written kernels have them, at a distance of its own."""
   if opt.op is not ScheduleOps.PREFETCH: return _apply_opt(self, opt, append_opt)
   check(has_vectors(self.ren), "only vectors are loaded in order")
-  check(isinstance(opt.arg, int) and 0 <= opt.arg <= FARTHEST, f"prefetch is of 0 to {FARTHEST} bytes")
-  check(all(known.op is not opt.op for known in self.applied_opts), "prefetch is chosen once")
+  check_amount(self, opt, 0, FARTHEST)
   if append_opt: self.applied_opts.append(opt)
 
 def install() -> None:

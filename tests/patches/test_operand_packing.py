@@ -6,16 +6,19 @@ import child
 import numpy as np
 import pytest
 import search_kernel
+import symbolic
 from extended import extended, sample
 from test_codegen import FEW, STREAMS, error, vector, weight
 from tinygrad import Device, Tensor, Variable
 from tinygrad.codegen import to_program
-from tinygrad.codegen.opt import Opt
+from tinygrad.codegen.opt import KernelOptError, Opt
 from tinygrad.engine import realize
 from tinygrad_llm.files.quant import QUANT_TYPES
 from tinygrad_llm.nn.weights import activations
 from tinygrad_llm.patches.opts import ScheduleOps
-from tinygrad_llm.patches.schedule import matvec_cpu
+from tinygrad_llm.patches.schedule import matvec_cpu, register_blocking
+from tinygrad_llm.patches.search import space
+from tinygrad_llm.patches.vector import operand_packing, ordered_loads
 
 MOST = 1e-5  # error, of the root mean square
 
@@ -48,9 +51,8 @@ def drawn(name: str, seed: int) -> dict:
   sizes = 16 * int(rng.integers(1, 30)), int(rng.integers(1, 7)) * max(block, 64), int(rng.integers(1, 80)), 80
   text, opts = source(prompt(name, *sizes)[0])
   lazy, wanted = prompt(name, *sizes)
-  found = lazy.contiguous().realize().uop.base.buffer.as_memoryview()
-  x = np.frombuffer(found, np.float32)[:wanted.size].reshape(wanted.shape)
-  return {"sizes": sizes, "error": error(Tensor(x), wanted), "source": text, "opts": opts}
+  x = Tensor(symbolic.values(lazy, wanted.shape))
+  return {"sizes": sizes, "error": error(x, wanted), "source": text, "opts": opts}
 
 def fixed(name: str, tokens: int) -> dict:
   return {"source": source(few(name, tokens)[0])[0], "error": error(*few(name, tokens))}
@@ -80,8 +82,19 @@ def within(name: str, tokens: int) -> list[float]:
   up, gate = (activations.unpacked(x[:of]) @ half.transpose(-1, -2) for half in halves)
   gated = both[:, :rows] * np.maximum(both[:, rows:], 0)
   for lazy, wanted in ((kept[:of] + up, before + both[:, :rows]), (up * gate.relu(), gated)):
-    values = np.frombuffer(lazy.contiguous().realize().uop.base.buffer.as_memoryview(), np.float32)
-    found.append(error(Tensor(values[:tokens * rows].reshape(tokens, rows)), wanted[:tokens]))
+    found.append(error(Tensor(symbolic.values(lazy, (tokens, rows))), wanted[:tokens]))
+  return found
+
+def refusals(name: str, tokens: int, listed: list[list]) -> list[str]:
+  """What is said of amounts of an action, those of a list one after the other; "" if nothing is."""
+  found, ren = list[str](), Device["CPU"].renderer
+  ast = space.before_opts(prompt("Q4_K", 64, 512, 1, tokens)[0].linear_with_vars()[0].src[-1].src[0], ren)
+  for amounts in listed:
+    k, said = space.Loops(ast, ren).start(), ""
+    try:
+      for n in amounts: k.apply_opt(Opt(ScheduleOps[name], None, n))
+    except KernelOptError as e: said = str(e)
+    found.append(said)
   return found
 
 # *** here
@@ -140,3 +153,17 @@ def test_tokens_and_tiles():
     assert off < MOST
     assert re.search(rf"unsigned int \w+\[{tiles * 128 * 16}\];", text)
     assert re.search(rf"\(data\d_\+{dict(amounts).get('TOKENS', 8) - 1}\)", text)
+
+@pytest.mark.parametrize("name, least, most", [
+  ("PREFETCH", 0, ordered_loads.FARTHEST), ("TOKENS", 1, register_blocking.MOST), ("TILES", 1, operand_packing.MOST)])
+def test_what_actions_refuse(name, least, most):
+  """Amounts beside the range, what is no whole number, and a second choice."""
+  wrong, twice = f"{name} is of {least} to {most}", f"{name} is chosen once"
+  said = {wrong: [[least - 1], [most + 1], [float(most)], [str(most)], [None]], twice: [[least, most], [most, most]],
+          "": [[least], [most]]}
+  listed = [amounts for rows in said.values() for amounts in rows]
+  wanted = [text for text, rows in said.items() for _ in rows]
+  assert child.call(refusals, name, register_blocking.MOST, listed).value == wanted
+
+def test_no_more_tokens_than_there_are():
+  assert child.call(refusals, "TOKENS", 5, [[5], [6]]).value == ["", "there are fewer tokens"]
