@@ -20,6 +20,7 @@ from tinygrad_llm.patches.vector.operand_packing import MOST
 PERIOD = 256    # weights unrolled at most, a block of the largest formats
 SHARED = 4      # steps of an output axis at once, where they share loads
 STEPS = 64      # unrolled at least, where rows are lanes
+SWEPT = 32      # the same where many tokens share them
 TOKENS = 8      # whose sums are in registers together
 LEAST = 1 << 18  # weights of a matrix that is unpacked for many tokens: its kernel takes seconds to lower
 UNPACKED = 1 << 19  # bytes of weights that are unpacked together: a core's cache holds them
@@ -74,20 +75,20 @@ def _tile(s: Sum) -> UOp|None:
 def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
   """
   Unrolls the loops of a block, or of a few, at least up to STEPS: those over the weights of a word in any case, and all
-  where a weight's bits come from several places, for these to be read in order.
+  where a weight's bits come from several places, for these to be read in order, but not of what many tokens share.
   """
   in_order = s.strides(tuple(u for u in (*s.ws, *s.xs) if tile not in u.ranges))
   loops = sorted(s.loops, key=lambda r: in_order.get(r, 0))
   words = [u for u in (*s.ws, *s.xs) if tile in u.ranges and u in s.reds[0].backward_slice]
   first = next((r for r in loops if any(r in u.ranges for u in words)), None)
   words = [u for u in words if first in u.ranges]
-  inside = {r for r in loops if r not in words[0].ranges} if len(words) == 1 else set(loops)
-  if (loop := tokens(k)) is not None and steps([tile, *s.loops, *_outside(k, tile, loop)]) >= LEAST:
-    _block_tokens(k, s, loop)
+  in_turn = (loop := tokens(k)) is None and len(words) > 1
+  inside = set(loops) if in_turn else {r for r in loops if any(r not in u.ranges for u in words)}
+  if loop is not None and steps([tile, *s.loops, *_outside(k, tile, loop)]) >= LEAST: _block_tokens(k, s, loop)
   k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(tile), 0))
-  unrolled = 1
+  unrolled, enough = 1, STEPS if loop is None else SWEPT
   for i, r in enumerate(loops):
-    if unrolled * size(r) > PERIOD or unrolled >= STEPS and not inside.intersection(loops[i:]): break
+    if unrolled * size(r) > PERIOD or unrolled >= enough and not inside.intersection(loops[i:]): break
     _unroll(k, r, size(r))
     unrolled *= size(r)
   share(k)

@@ -33,7 +33,7 @@ SEAMS = {
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
 }
 
-UNROLLED = 32   # steps of the sum over what is unpacked
+UNROLLED = 16   # steps of the sum over what is unpacked
 MOST = 64       # tiles
 SLOT = 1 << 13  # of the first array; those of other patches come before
 

@@ -26,12 +26,12 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sample]:
 # *** the loading of mutated files
 
 def test_fuzz():
-  report = fuzz.run(seed=2, count=1000)
+  report = fuzz.run(seed=2, count=400)
   assert report["findings"] == []
   assert report["memory"] < fuzz.MEMORY and report["longest"] < fuzz.SECONDS
   assert set(report["used"]) == set(fuzz.MUTATORS)
-  assert report["outcomes"]["loaded"] + report["outcomes"]["refused"] == 1000
-  assert min(report["outcomes"].values()) > 50  # neither all sound nor all broken at the first byte
+  assert report["outcomes"]["loaded"] + report["outcomes"]["refused"] == 400
+  assert min(report["outcomes"].values()) > 20  # neither all sound nor all broken at the first byte
 
 @pytest.mark.parametrize(("error", "outcome"), [
   (None, "loaded"), (InputError("m.gguf: field: wrong; mend it"), "refused"),

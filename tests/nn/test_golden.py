@@ -22,10 +22,9 @@ def check_logits(ours: np.ndarray, golden: np.ndarray, exact: np.ndarray) -> Non
   assert like_peer >= 0.95
 
 
-# of each architecture one, of the first the types
-FEW = ("llama-F16", "llama-Q4_K_M", "llama-Q6_K", "llama-yarn-F16", "qwen2-Q8_0", "qwen3-Q4_K_M", "qwen3moe-Q4_K_M",
-       "olmoe-F16", "deepseek2-Q4_K_M", "moonlight-Q8_0", "deepseek3-F16", "deepseek2-old-F16", "gemma3-Q4_K_M",
-       "gpt-oss-MXFP4_MOE")
+# of each architecture one
+FEW = ("llama-F16", "llama-Q4_K_M", "llama-yarn-F16", "qwen2-Q8_0", "qwen3-Q4_K_M", "qwen3moe-Q4_K_M", "olmoe-F16",
+       "deepseek2-Q4_K_M", "deepseek3-F16", "gemma3-Q4_K_M", "gpt-oss-MXFP4_MOE")
 
 @pytest.mark.parametrize("name", sample(CASES, FEW))
 def test_synthetic(name: str, tmp_path: pathlib.Path):
@@ -48,7 +47,7 @@ WITHOUT = ("llama-Q4_K_M", "deepseek2-Q4_K_M", "gpt-oss-MXFP4_MOE")  # a head of
 STEPPED = ("llama-Q4_K_M", "llama-Q6_K", "llama-Q8_0", "qwen3-Q4_K_M", "deepseek2-Q4_K_M", "olmoe-Q4_K_M",
            "qwen3moe-Q4_K_M", "gpt-oss-MXFP4_MOE")
 
-@pytest.mark.parametrize("name", sample(STEPPED, ("llama-Q4_K_M", "olmoe-Q4_K_M")))
+@pytest.mark.parametrize("name", sample(STEPPED, ("llama-Q4_K_M",)))
 def test_activations_of_8_bits(name: str, tmp_path: pathlib.Path, monkeypatch):
   """Decoding is no further from the exact model than llama.cpp, and without them as near to it as ever."""
   path, golden = tmp_path / "model.gguf", np.load(GOLDEN / f"{name}.npz")
