@@ -57,6 +57,12 @@ def stripped(u: UOp) -> UOp:
   while u.op is Ops.CAST and dtypes.is_int(u.src[0].dtype) and u.dtype.itemsize >= u.src[0].dtype.itemsize: u = u.src[0]
   return u
 
+def until(step: UOp, end: UOp, n: int = 1) -> UOp:
+  """A step of a loop, which ends before one with step * n >= end. A loop's length is that of no other's steps."""
+  code = f"({{{{ if ({{0}} * {n} >= {{1}}) break; {{0}}; }}}})"
+  made = UOp(Ops.CUSTOM, dtypes.int, (step.cast(dtypes.int), end.cast(dtypes.int)), code).cast(dtypes.weakint)
+  return made.maximum(0).minimum(int(step.vmax))  # which it is: without bounds, places would be numbers of 64 bits
+
 def evaluate(u: UOp, values: dict[UOp, int|float]) -> int|float:
   """A value of constants and `values`, to which those on the way are added."""
   if u not in values:

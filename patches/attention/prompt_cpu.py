@@ -10,13 +10,12 @@ How: threads share the heads, or else tokens. Of TILE queries at a time, a vecto
 from __future__ import annotations
 from collections.abc import Callable
 from tinygrad.codegen.opt import Opt
-from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
 from tinygrad_llm.patches.attention.cpu_loops import Loops, ended
 from tinygrad_llm.patches.attention.part import Part, apart, divisor
-from tinygrad_llm.patches.expressions import size, steps
+from tinygrad_llm.patches.expressions import size, steps, until
 from tinygrad_llm.patches.opts import ScheduleOps, chosen
 from tinygrad_llm.patches.vector.lanes import LANES
 
@@ -26,12 +25,6 @@ KEYS = 8       # positions whose sums are in registers together
 UNROLLED = 4   # elements of a key
 QUERIES = 8    # whose sums of values are in registers together
 WIDE = 2       # vectors of values of each
-
-def _until(block: UOp, end: UOp, positions: int) -> UOp:
-  """A block, whose loop ends before one that begins at `end` or later. A loop's length is that of no other's steps."""
-  code = f"({{{{ if ({{0}} * {positions} >= {{1}}) break; {{0}}; }}}})"
-  made = UOp(Ops.CUSTOM, dtypes.int, (block.cast(dtypes.int), end.cast(dtypes.int)), code).cast(dtypes.weakint)
-  return made.maximum(0).minimum(int(block.vmax))  # which it is: without bounds, places would be numbers of 64 bits
 
 def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   """The kernel, or None where it, or what `opts` want of it, does not fit."""
@@ -74,7 +67,7 @@ def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   skipped = UOp.const(0) if begin is None else begin.maximum(0) // positions
   step = loop((n + (positions - 1)) // positions)
   block = step + skipped
-  if end is not None: block = _until(block, (end + 1).minimum(n), positions)
+  if end is not None: block = until(block, (end + 1).minimum(n), positions)
   tops, totals, sums = (x.after(started, step) for x in (tops, totals, sums))
   def position(j: UOp) -> UOp: return (block * positions + j).minimum(n - 1)
 

@@ -54,13 +54,23 @@ def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
       unrolled *= n
     if rest is not None: break
   if unrolled % LANES: return "fewer neighbours than lanes"
-  rows = getenv("MV_ROWS_PER_THREAD", 1)
-  if s.rows is not None and rows > 1 and s.rows.src[0].divides(rows) is not None:
-    k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(s.rows), rows))
+  loop = tokens(k) if is_on("register_blocking") else None
+  if loop is not None:  # what few tokens and rows share is loaded often, and from a cache
+    k.apply_opt(Opt(ScheduleOps.PREFETCH, None, 0))
+    k.apply_opt(Opt(ScheduleOps.TOKENS, None, min(size(loop), SHARED)))
+  row = s.rows if s.rows is not loop else _matrix_rows(k, s, loop)
+  rows = getenv("MV_ROWS_PER_THREAD", 1 if loop is None or row is None else _fits(size(row), SHARED))
+  if row is not None and rows > 1 and row.src[0].divides(rows) is not None:
+    k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(row), rows))
   if s.rows is None and (shared := sharing(k, s.xs)) is not None:
     k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(shared), _fits(size(shared), SHARED)))
   share(k)
   return k
+
+def _matrix_rows(k: Scheduler, s: Sum, loop: UOp) -> UOp|None:
+  """The longest output axis of known length that loads without the loop over tokens have."""
+  axes = [r for r in k.ranges_of(AxisType.WEAK) if any(r in u.ranges and loop not in u.ranges for u in (*s.ws, *s.xs))]
+  return max((r for r in axes if r.src[0].op is Ops.CONST), key=size, default=None)
 
 def sharing(k: Scheduler, loads: Sequence[UOp]) -> UOp|None:
   """An output axis of known length that some of the loads do not have: its steps share what those load."""

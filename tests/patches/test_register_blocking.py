@@ -1,0 +1,63 @@
+"""Products of floats with the tokens of a prompt: several share what is loaded, right for any number of both."""
+import functools
+
+import child
+import numpy as np
+import pytest
+import symbolic
+from tinygrad import Tensor, Variable, dtypes
+from tinygrad.codegen import to_program
+from tinygrad.engine import realize
+
+MOST = 1e-5  # error, of the root mean square
+TYPES = ("float32", "half", "bfloat16")
+
+# *** in the child
+
+def prompt(name: str, rows: int, n: int, tokens: int, most: int) -> tuple[Tensor, np.ndarray]:
+  """x @ w.T for the first tokens of at most so many."""
+  rng = np.random.default_rng([rows, n])
+  w = Tensor(rng.standard_normal((rows, n)).astype(np.float32)).cast(getattr(dtypes, name)).realize()
+  x = rng.standard_normal((most, n)).astype(np.float32)
+  of = Variable("tokens", 1, most).bind(tokens)
+  wanted = x[:tokens].astype(np.float64) @ w.cast(dtypes.float32).numpy().astype(np.float64).T
+  return Tensor(x).realize()[:of] @ w.cast(dtypes.float32).transpose(-1, -2), wanted
+
+def computed(name: str, rows: int, n: int, tokens: int, most: int) -> dict:
+  lazy, wanted = prompt(name, rows, n, tokens, most)
+  program = to_program(*realize._get_call_to_compile(lazy.linear_with_vars()[0].src[-1]))
+  values = symbolic.values(prompt(name, rows, n, tokens, most)[0], wanted.shape)
+  return {"opts": str(program.src[0].arg.applied_opts), "source": program.src[2].arg,
+          "error": float(np.abs(values - wanted).max() / np.sqrt((wanted ** 2).mean()))}
+
+def all_computed(listed: list[tuple]) -> list[dict]: return [computed(*arguments) for arguments in listed]
+
+# *** here
+
+SIZES = [(96, 256, 5, 300), (64, 1024, 33, 40), (33, 64, 32, 64), (512, 320, 64, 64), (7, 128, 3, 3), (40, 192, 2, 2)]
+
+@functools.cache
+def found(name: str, off: str = "") -> list[dict]:
+  rng = np.random.default_rng(TYPES.index(name))
+  drawn = [(int(rng.integers(1, 80)), 16 * int(rng.integers(1, 40)), int(rng.integers(1, 90)), 90) for _ in range(4)]
+  return child.call(all_computed, [(name, *sizes) for sizes in (*SIZES, *drawn)],
+                    **({f"NO_{off.upper()}": "1"} if off else {})).value
+
+@pytest.mark.parametrize("name", TYPES)
+def test_numbers(name): assert max(row["error"] for row in found(name)) < MOST
+
+@pytest.mark.parametrize("off", ["register_blocking", "lanes", "vectorizer"])
+def test_numbers_without(off): assert max(row["error"] for row in found("half", off)) < MOST
+
+def test_a_load_serves_several_sums():
+  """Of the smallest chunk, two tokens; else four, and four rows where their number allows."""
+  assert all("TOKENS" in row["opts"] for row in found("half"))
+  first = found("half")[0]["source"]
+  inner = first[first.rindex("for (int Ridx"):]
+  inner = inner[:inner.index("}")]
+  assert inner.count("__builtin_convertvector") * 4 == inner.count("*cast") == 4 * inner.count("data2_")
+  assert "__builtin_prefetch" not in inner
+
+def test_tokens_that_are_not_there_are_not_computed():
+  """The loop over those that a cache holds ends where the prompt does."""
+  assert "break" in found("half")[1]["source"] and "break" not in found("half", "register_blocking")[1]["source"]
