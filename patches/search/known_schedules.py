@@ -1,9 +1,9 @@
 """
 Schedules that others wrote by hand, as states of the space: where a search starts beside the heuristic's.
 
-Of llama.cpp (ggml: mmvq.cu, fattn-vec.cuh, ggml-metal.metal) and MLX (qmv.cu, quantized.h). A schedule is who computes
-what; what an instruction computes is no part of it: llama.cpp multiplies bytes on CUDA, MLX scales x instead of
-shifting weights. A warp is a simdgroup.
+Of llama.cpp (ggml: mmvq.cu, fattn-vec.cuh, ggml-metal.metal), MLX (qmv.cu, quantized.h) and ik_llama.cpp (iqk). A
+schedule is who computes what; what an instruction computes is no part of it: llama.cpp multiplies bytes on CUDA, MLX
+scales x instead of shifting weights. A warp is a simdgroup.
 """
 from __future__ import annotations
 from tinygrad.codegen.opt import KernelOptError, Opt
@@ -14,7 +14,9 @@ from tinygrad.uop.ops import AxisType, UOp
 from tinygrad_llm.patches.attention import gpu
 from tinygrad_llm.patches.attention.part import Part
 from tinygrad_llm.patches.opts import Opts, ScheduleOps
-from tinygrad_llm.patches.schedule.dot_product import find_sum
+from tinygrad_llm.patches.passes import has_vectors
+from tinygrad_llm.patches.schedule.dot_product import Sum, find_sum
+from tinygrad_llm.patches.schedule.matvec_cpu import on_cpu
 from tinygrad_llm.patches.schedule.matvec_gpu import Tile, on_gpu
 from tinygrad_llm.patches.search.space import fits
 
@@ -47,19 +49,39 @@ ATTENTION = {
   "llama.cpp Metal": {ScheduleOps.THREADS: 32, ScheduleOps.LANES: 16, ScheduleOps.QUERIES: 1},
 }
 
+PROMPTS = {
+  # 32 rows, all of their weights, are unpacked and swept by the tokens, 8 at a time
+  "ik_llama.cpp": {ScheduleOps.TOKENS: 8, ScheduleOps.TILES: 2},
+  # its pull request 27851: a window of 256 rows, 16 tokens at a time
+  "llama.cpp #27851": {ScheduleOps.TOKENS: 16, ScheduleOps.TILES: 16},
+}
+
 def known(k: Scheduler) -> dict[str, Opts]:
   """
-  By name, those of a product with a matrix on a GPU. {} for any other kernel. k: as Loops.start() has it.
+  By name, those of a product with a matrix on a GPU, or with a packed one and many tokens on a CPU. {} for any other
+  kernel. k: as Loops.start() has it.
 
   Left out is what the sizes do not allow: other rows of a thread, fewer than half of a block's threads or of a row's.
   """
-  if not (k.ren.has_local and k.ren.has_shared) or isinstance(found := find_sum(k), str): return {}
+  if isinstance(found := find_sum(k), str): return {}
+  if has_vectors(k.ren): return _of_prompts(k, found)
+  if not (k.ren.has_local and k.ren.has_shared): return {}
   made = dict[str, Opts]()
   for name, tile in TILES.items():
     try: state = on_gpu(k, found, tile)
     except KernelOptError: continue
     if not isinstance(state, str) and _is(state, tile) and fits(state): made[name] = tuple(state.applied_opts)
   return made
+
+def _of_prompts(k: Scheduler, found: Sum) -> dict[str, Opts]:
+  """The heuristic's loops, with other amounts of what tokens share."""
+  try: state = on_cpu(k, found)
+  except KernelOptError: return {}
+  if isinstance(state, str) or ScheduleOps.TILES not in {opt.op for opt in state.applied_opts}: return {}
+  def chosen(opt: Opt, amounts: dict[ScheduleOps, int]) -> Opt:
+    return Opt(opt.op, opt.axis, amounts[opt.op]) if isinstance(opt.op, ScheduleOps) and opt.op in amounts else opt
+  return {name: tuple(chosen(opt, amounts) for opt in state.applied_opts)
+          for name, amounts in PROMPTS.items()}
 
 def _is(k: Scheduler, tile: Tile) -> bool:
   """Whether a schedule is as a tile says."""

@@ -18,7 +18,7 @@ from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches import passes
 from tinygrad_llm.patches.attention import cpu, gpu, online_softmax
 from tinygrad_llm.patches.attention.part import Part
-from tinygrad_llm.patches.opts import Opts, ScheduleOps
+from tinygrad_llm.patches.opts import Opts, ScheduleOps, chosen
 from tinygrad_llm.patches.passes import has_vectors
 from tinygrad_llm.patches.schedule.block_reduce import THREADS
 from tinygrad_llm.patches.schedule.register_blocking import tokens
@@ -182,6 +182,8 @@ def fits(k: Scheduler) -> bool:
   sums: list[Iterable[UOp]] = [{r for loop in red.src[1:] for r in loop.ranges} for red in k.reduceops] or [()]
   threads = max(steps(loops, AxisType.GROUP_REDUCE) for loops in sums) * steps(k.rngs, AxisType.WARP, AxisType.LOCAL)
   unrolled = max(steps(loops, AxisType.UNROLL) for loops in sums) * steps(k.rngs, AxisType.UPCAST)
+  if chosen(tuple(k.applied_opts), ScheduleOps.TILES, 0):  # tokens are not in the loops that unpack
+    unrolled //= chosen(tuple(k.applied_opts), ScheduleOps.TOKENS, 1)
   return threads <= BLOCK and unrolled <= UNROLLED * (16 if has_vectors(k.ren) else 1)
 
 class Attention:

@@ -17,7 +17,7 @@ from tinygrad_llm.files.quant import QUANT_TYPES
 from tinygrad_llm.nn.weights import activations
 from tinygrad_llm.patches.opts import ScheduleOps
 from tinygrad_llm.patches.schedule import matvec_cpu, register_blocking
-from tinygrad_llm.patches.search import space
+from tinygrad_llm.patches.search import known_schedules, space
 from tinygrad_llm.patches.vector import operand_packing, ordered_loads
 
 MOST = 1e-5  # error, of the root mean square
@@ -97,6 +97,19 @@ def refusals(name: str, tokens: int, listed: list[list]) -> list[str]:
     found.append(said)
   return found
 
+def known(name: str) -> dict[str, list[list]]:
+  """The amounts of tokens and tiles of the schedules of others, each reached by actions that are offered on the way."""
+  ren, found = Device["CPU"].renderer, dict[str, list[list]]()
+  k = space.Loops(space.before_opts(prompt(name, 512, 512, 21, 64)[0].linear_with_vars()[0].src[-1].src[0], ren), ren)
+  for peer, opts in known_schedules.known(k.start()).items():
+    steps, at = k.steps(opts), k.start()
+    for step in steps:
+      assert step in list(k.actions(at)), (peer, step)
+      at.apply_opt(k.placed(at, step))
+    assert k.opts(steps) is not None
+    found[peer] = sorted([step.op.name, step.amount] for step in steps if step.op in known_schedules.PROMPTS[peer])
+  return found
+
 # *** here
 
 @functools.cache
@@ -153,6 +166,11 @@ def test_tokens_and_tiles():
     assert off < MOST
     assert re.search(rf"unsigned int \w+\[{tiles * 128 * 16}\];", text)
     assert re.search(rf"\(data\d_\+{dict(amounts).get('TOKENS', 8) - 1}\)", text)
+
+@pytest.mark.parametrize("name", sample(STREAMS, ("Q4_K",)))
+def test_schedules_of_others_are_reached(name):
+  wanted = {peer: sorted([op.name, n] for op, n in of.items()) for peer, of in known_schedules.PROMPTS.items()}
+  assert child.call(known, name).value == wanted
 
 @pytest.mark.parametrize("name, least, most", [
   ("PREFETCH", 0, ordered_loads.FARTHEST), ("TOKENS", 1, register_blocking.MOST), ("TILES", 1, operand_packing.MOST)])
