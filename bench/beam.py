@@ -9,10 +9,13 @@ turns with the heuristic's. tinygrad's search has the same rules on graphs and v
 could have found. The table is on stdout, all of it in bench/results/beam-DATE.json.
 """
 from __future__ import annotations
+import os
 import pathlib
 import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-import argparse, fnmatch, json, math, os, time
+# tinygrad reads them once, as it is imported
+if __name__ == "__main__": os.environ |= {"DEV": os.environ.get("DEV") or "CPU", "BEAM": "0"}
+import argparse, fnmatch, json, math, time
 from typing import Any
 from bench.machine import machine, now, result_file, versions
 from bench.models import model
@@ -153,9 +156,4 @@ def _main() -> None:
   print(table(rows))
   print(path)
 
-def main() -> None:
-  os.environ.setdefault("DEV", "CPU")
-  os.environ["BEAM"] = "0"
-  guarded(_main)
-
-if __name__ == "__main__": main()
+if __name__ == "__main__": guarded(_main)

@@ -8,11 +8,14 @@ actions on. They are timed in turns, cold: each run has the next of copies that 
 table is a line a kernel; all goes to bench/results/schedules-DATE.json, which tests/search reads.
 """
 from __future__ import annotations
+import os
 import pathlib
 import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-import json, os, random, statistics
+# before tinygrad is imported, which reads them once. With split_kv, softmax V is not a kernel for itself
+if __name__ == "__main__": os.environ |= {"DEV": "CPU", "NO_SPLIT_KV": "1"}
+import json, random, statistics
 from typing import Any, NamedTuple
 import numpy as np
 from bench.machine import machine, now, result_file, versions
@@ -140,6 +143,8 @@ def _main() -> None:
   args = parser.parse_args()
   if args.count < 3: raise InputError(f"--count {args.count}: give at least 3 schedules")
   os.environ.setdefault("PARALLEL", "0")
+  from tinygrad_llm.target.device import open_target
+  open_target(None)
   date, rows = now(), [row for name in KERNELS for row in measure(name, args.count, args.seed)]
   found = {"date": date, "machine": machine(), "versions": versions(), "seed": args.seed, "schedules": rows}
   path = pathlib.Path(args.out) if args.out else result_file("schedules", date)
@@ -148,8 +153,4 @@ def _main() -> None:
   print(table(rows))
   print(path)
 
-def main() -> None:
-  os.environ |= {"DEV": "CPU", "NO_SPLIT_KV": "1"}  # with it, softmax V is not a kernel for itself
-  guarded(_main)
-
-if __name__ == "__main__": main()
+if __name__ == "__main__": guarded(_main)

@@ -35,12 +35,15 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., pathli
 # *** what the suite costs
 
 # these files take longest (make test ARGS=--cpu-times) and come first: no core waits at the end for the other
-LONGEST = ("nn/test_golden", "commands/test_kernel_suite", "commands/test_kernels", "patches/test_codegen",
-           "commands/test_bench", "nn/test_random_dense", "nn/test_random_experts", "commands/test_bad_input",
-           "nn/test_logits", "cache/test_captures", "cache/test_programs", "runtime/test_threads",
-           "gpu/test_gpu_schedules", "search/test_space", "nn/test_scales", "files/test_quant", "commands/test_run",
-           "patches/test_patches", "commands/test_readme_commands", "engine/test_default_model",
-           "terminal/test_chat", "files/test_layout", "runtime/test_dispatch", "nn/test_loader")
+LONGEST = ("nn/test_golden", "patches/test_codegen", "commands/test_bench", "commands/test_kernels",
+           "patches/test_attention", "commands/test_kernel_suite", "patches/test_operand_packing",
+           "gpu/test_gpu_schedules", "commands/test_readme_commands", "commands/test_tune", "commands/test_bad_input",
+           "commands/test_profile", "nn/test_logits", "cache/test_captures", "search/test_space",
+           "search/test_cost_model", "cache/test_programs", "search/test_stored_schedules",
+           "patches/test_stock_schedules", "nn/test_random_dense", "nn/test_random_experts", "runtime/test_threads",
+           "nn/test_scales", "files/test_quant", "commands/test_run", "patches/test_patches",
+           "engine/test_default_model", "terminal/test_chat", "files/test_layout", "runtime/test_dispatch",
+           "nn/test_loader")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
   order = {f"tests/{name}.py": i for i, name in enumerate(LONGEST)}
