@@ -58,7 +58,7 @@ def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
   if loop is not None:  # what few tokens and rows share is loaded often, and from a cache
     k.apply_opt(Opt(ScheduleOps.PREFETCH, None, 0))
     k.apply_opt(Opt(ScheduleOps.TOKENS, None, min(size(loop), SHARED)))
-  row = s.rows if s.rows is not loop else _matrix_rows(k, s, loop)
+  row = s.rows if loop is None else _matrix_rows(k, s, loop)
   rows = getenv("MV_ROWS_PER_THREAD", 1 if loop is None or row is None else _fits(size(row), SHARED))
   if row is not None and rows > 1 and row.src[0].divides(rows) is not None:
     k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(row), rows))

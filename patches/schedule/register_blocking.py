@@ -7,7 +7,8 @@ How: an action (TOKENS of opts.py): of the output loop that the matrix does not 
   their sums stay in registers. Of a loop of unknown length the last steps are computed twice, and stored twice: there
   is no other loop for what is left. Where lanes are neighbours of a sum and not rows, as with floats, SWEPT tokens are
   inside of the loops over rows, and a few rows are unrolled, too.
-Numbers: see vector/operand_packing.py; floats: NUMBERS
+Numbers: see vector/operand_packing.py; floats, 256 tokens by 8192 x 2048, 10^9 products a second, 2 threads: F16 14 ->
+  99, BF16 13 -> 102 (Intel with AVX-512)
 Upstream: not sent.
 """
 from __future__ import annotations

@@ -55,7 +55,8 @@ def test_a_load_serves_several_sums():
   first = found("half")[0]["source"]
   inner = first[first.rindex("for (int Ridx"):]
   inner = inner[:inner.index("}")]
-  assert inner.count("__builtin_convertvector") * 4 == inner.count("*cast") == 4 * inner.count("data2_")
+  assert inner.count("__builtin_convertvector") == inner.count("data2_") == 4 * 64 // 16  # of 64 elements
+  assert inner.count("data1_") == 4 * 64 // 16 and inner.count("*cast") == 4 * 4 * 64 // 16
   assert "__builtin_prefetch" not in inner
 
 def test_tokens_that_are_not_there_are_not_computed():
