@@ -32,6 +32,21 @@ def strides(idx: UOp) -> dict[UOp, int]:
       ret[term.src[0]] = term.src[1].val
   return ret
 
+def while_true(condition: UOp, step: UOp) -> UOp:
+  """A step of a loop, which ends before it where the condition is false."""
+  made = UOp(Ops.CUSTOM, dtypes.int, (condition, step.cast(dtypes.int)), "({{ if (!{0}) break; {1}; }})")
+  return made.cast(dtypes.weakint).maximum(0).minimum(int(step.vmax))  # else places would be numbers of 64 bits
+
+def until(step: UOp, end: UOp, n: int = 1) -> UOp:
+  """A step of a loop, which ends before one with step * n >= end. A loop's length is that of no other's steps."""
+  return while_true(step * n < end, step)
+
+def choosing(idx: UOp) -> dict[UOp, list[UOp]]:
+  """The ranges that an index depends on by way of loaded numbers alone, and these: as the expert of a block."""
+  own = idx.toposort(gate=lambda u: u.op is not Ops.INDEX)
+  loaded = [s for u in own for s in u.src if s.op is Ops.INDEX and s.ranges]
+  return {r: [u for u in loaded if r in u.ranges] for u in loaded for r in u.ranges if r not in own}
+
 def terms(u: UOp) -> list[UOp]:
   """What a number of bits is the sum of."""
   if u.op is Ops.ADD: return [t for s in u.src for t in terms(s)]
@@ -56,12 +71,6 @@ def stripped(u: UOp) -> UOp:
   """An integer without the casts that keep all of its bits."""
   while u.op is Ops.CAST and dtypes.is_int(u.src[0].dtype) and u.dtype.itemsize >= u.src[0].dtype.itemsize: u = u.src[0]
   return u
-
-def until(step: UOp, end: UOp, n: int = 1) -> UOp:
-  """A step of a loop, which ends before one with step * n >= end. A loop's length is that of no other's steps."""
-  code = f"({{{{ if ({{0}} * {n} >= {{1}}) break; {{0}}; }}}})"
-  made = UOp(Ops.CUSTOM, dtypes.int, (step.cast(dtypes.int), end.cast(dtypes.int)), code).cast(dtypes.weakint)
-  return made.maximum(0).minimum(int(step.vmax))  # which it is: without bounds, places would be numbers of 64 bits
 
 def evaluate(u: UOp, values: dict[UOp, int|float]) -> int|float:
   """A value of constants and `values`, to which those on the way are added."""

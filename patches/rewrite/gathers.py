@@ -12,7 +12,7 @@ Upstream: not sent; the first half is one line there (pm_reduce_simplify + pm_lo
 from __future__ import annotations
 from tinygrad.codegen import simplify
 from tinygrad.schedule import rangeify
-from tinygrad.uop.ops import GroupOp, Ops, PatternMatcher, UOp
+from tinygrad.uop.ops import GroupOp, Ops, PatternMatcher, UOp, UPat
 
 SEAMS = {
   "tinygrad.schedule.rangeify:earliest_rewrites": "e1dba6cfa6c6",
@@ -35,7 +35,18 @@ def is_gather(x: UOp) -> bool:
 def split_reduceop(reduce: UOp, x: UOp) -> UOp|None:
   return None if reduce.arg[0] is Ops.ADD and is_gather(x) else _split_reduceop(reduce, x)
 
+def of_any_length(red: UOp, u: UOp) -> UOp|None:
+  """tinygrad's rule, which forgets the length of a loop over as many rows as an expression says."""
+  if (loop := red.src[1]).op is not Ops.RANGE or (length := loop.src[0]).op in (Ops.CONST, Ops.PARAM): return None
+  known = UOp.variable("rows", length.vmin, length.vmax, length.dtype, param=True)
+  value = u.substitute(to := {loop: loop.replace(src=(known,))})
+  made = simplify.reduce_load_collapse(value.reduce(*to.values(), arg=Ops.ADD), value)
+  return None if made is None else made.substitute({known: length})
+
+pm_of_any_length = PatternMatcher([(UPat(Ops.REDUCE, arg=(Ops.ADD, 0), src=(UPat.var("u"), UPat()), name="red"),
+                                    of_any_length)])
+
 def install() -> None:
   rules = [(p, split_reduceop if f is _split_reduceop else f) for p, f in rangeify.earliest_rewrites.patterns]
   rangeify.earliest_rewrites = PatternMatcher(rules)
-  rangeify.pm_reduce_simplify = simplify.pm_reduce_simplify + simplify.pm_load_collapse
+  rangeify.pm_reduce_simplify = simplify.pm_reduce_simplify + pm_of_any_length + simplify.pm_load_collapse

@@ -9,7 +9,7 @@ from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.helpers import getenv
 from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches import is_on
-from tinygrad_llm.patches.expressions import size, steps
+from tinygrad_llm.patches.expressions import choosing, size, steps
 from tinygrad_llm.patches.opts import ScheduleOps
 from tinygrad_llm.patches.schedule.cpu_threads import share
 from tinygrad_llm.patches.schedule.dot_product import Sum
@@ -94,7 +94,11 @@ def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
   words = [u for u in words if first in u.ranges]
   in_turn = (loop := tokens(k)) is None and len(words) > 1
   inside = set(loops) if in_turn else {r for r in loops if any(r not in u.ranges for u in words)}
-  if loop is not None and steps([tile, *s.loops, *_outside(k, tile, loop)]) >= LEAST: _block_tokens(k, s, loop)
+  if loop is not None:
+    outside = [r for r in k.ranges_of(AxisType.WEAK) if r in k._output_rngs() and r not in (tile, loop)]
+    chosen = choosing(side_by_side((*s.ws, *s.xs))[tile].src[1].get_idx())
+    if steps([tile, *s.loops, *(r for r in outside if r not in chosen)]) >= LEAST:
+      _block_tokens(k, s, loop, not chosen and size(loop) <= TOKENS)
   k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(tile), 0))
   unrolled, enough = 1, STEPS if loop is None else SWEPT
   for i, r in enumerate(loops):
@@ -104,13 +108,8 @@ def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
   share(k)
   return k
 
-def _outside(k: Scheduler, tile: UOp, loop: UOp) -> list[UOp]:
-  """The other output loops of a matrix."""
-  return [r for r in k.ranges_of(AxisType.WEAK) if r in k._output_rngs() and r not in (tile, loop)]
-
-def _block_tokens(k: Scheduler, s: Sum, loop: UOp) -> None:
-  """All tokens share what is unpacked, a few at a time what is loaded of it."""
-  few = size(loop) <= TOKENS
+def _block_tokens(k: Scheduler, s: Sum, loop: UOp, few: bool) -> None:
+  """All tokens share what is unpacked, a few at a time what is loaded of it. few: they are all."""
   if is_on("register_blocking"): k.apply_opt(Opt(ScheduleOps.TOKENS, None, min(size(loop), TOKENS)))
   if is_on("operand_packing"):
     tiles = 1 if few else UNPACKED // (LANES * steps(s.loops) * len(s.reds))

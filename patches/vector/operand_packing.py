@@ -21,7 +21,7 @@ from tinygrad.helpers import ceildiv
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches import passes
-from tinygrad_llm.patches.expressions import evaluate, flat, size, steps, strides, sum_of_products
+from tinygrad_llm.patches.expressions import choosing, evaluate, flat, size, steps, strides, sum_of_products, while_true
 from tinygrad_llm.patches.opts import ScheduleOps, check_amount, chosen
 from tinygrad_llm.patches.passes import has_vectors
 from tinygrad_llm.patches.vector.int8_dots import BYTES, is_int8, with_offset, words
@@ -89,10 +89,11 @@ class Product:
 class Packing:
   """
   The arrays of one kernel. lane: its loop over 16 rows; tile: that over tiles which are unpacked together; block: that
-  over tokens whose sums are computed together; None: there is no such loop.
+  over tokens whose sums are computed together; None: there is no such loop. again: whether it is another matrix than
+  in the step before, of several that are chosen from; None: there is one.
   """
-  def __init__(self, lane: UOp, tile: UOp|None, block: UOp|None, ids: Iterable[int]):
-    self.lane, self.tile, self.block, self.ids = lane, tile, block, iter(ids)
+  def __init__(self, lane: UOp, tile: UOp|None, block: UOp|None, ids: Iterable[int], again: UOp|None = None):
+    self.lane, self.tile, self.block, self.ids, self.again = lane, tile, block, iter(ids), again
     self.slots, self.made = itertools.count(SLOT), dict[UOp, UOp]()
 
   def _again(self, r: UOp, kind: AxisType) -> UOp: return UOp.range(size(r), next(self.ids), kind)
@@ -105,13 +106,17 @@ class Packing:
     """
     if value in self.made: return self.made[value]
     if any(r.arg[-1] is AxisType.UPCAST and r not in loops for r in value.ranges): raise ValueError
+    # of one matrix of several: with each tile, so that memory is read while others are multiplied
+    here = [self.tile] if by_row and self.again is not None and self.tile in loops else []
     fresh = {r: self._again(r, AxisType.UPCAST if by_row and r.arg[-1] is AxisType.UNROLL else AxisType.WEAK)
-             for r in loops}
+             for r in loops if r not in here}
     if by_row:
       loops = [*loops, self.lane]
       fresh[self.lane] = lanes(LANES, next(self.ids), AxisType.WEAK)
+    at, rolled = dict(fresh), [r for r, new in fresh.items() if new.arg[-1] is AxisType.WEAK and r is not self.lane]
+    if here and self.again is not None and rolled: at[rolled[0]] = while_true(self.again, fresh[rolled[0]])
     array = UOp.placeholder((steps(loops),), value.dtype, next(self.slots), AddrSpace.REG)
-    filled = array.index(flat([fresh[r] for r in loops])).store(value.substitute(fresh, walk=True))
+    filled = array.index(flat(loops, [at.get(r, r) for r in loops])).store(value.substitute(at, walk=True))
     self.made[value] = array.after(filled.end(*fresh.values())).index(flat(loops))
     return self.made[value]
 
@@ -162,25 +167,42 @@ def _packed(red: UOp, packing: Packing) -> UOp:
 def _sums(sink: UOp) -> list[UOp]:
   return [u for u in sink.toposort() if u.op is Ops.REDUCE and u.arg == (Ops.ADD, 0) and dtypes.is_float(u.dtype)]
 
+def _choices(sink: UOp, lane: UOp) -> dict[UOp, list[UOp]]:
+  """The output loops that choose one of several matrices, by numbers that are loaded."""
+  return {r: us for u in sink.toposort() if u.op is Ops.INDEX and lane in u.ranges and u.src[0].op is Ops.PARAM
+          for r, us in choosing(u.src[1].get_idx()).items()}
+
+def _changed(choices: dict[UOp, list[UOp]], stored: UOp) -> UOp|None:
+  """Whether another one is chosen than in the step before. stored: whether a step is computed at all."""
+  if len(choices) != 1: return None
+  (r, us), = choices.items()
+  before = {r: (r - 1).maximum(0)}
+  others = [u.alu(Ops.CMPNE, u.substitute(before, walk=True)) for u in us]
+  return functools.reduce(operator.or_, [*others, stored.substitute(before, walk=True).logical_not()], r.eq(0))
+
 def run(sink: UOp, ren: Renderer) -> UOp:
   if not has_vectors(ren) or not (count := chosen(sink.arg.applied_opts, ScheduleOps.TILES, 0)): return sink
   ops = sink.toposort()
   ranges = [u for u in ops if u.op is Ops.RANGE]
   if len(found := [r for r in ranges if is_lanes(r)]) != 1: return sink
-  lane, ids = found[0], itertools.count(max(r.arg[0] for r in ranges) + 1)
+  lane, ids, again = found[0], itertools.count(max(r.arg[0] for r in ranges) + 1), None
   matrix = {r for red in _sums(sink) for u in red.toposort() if u.op is Ops.INDEX and lane in u.ranges
             for r in u.ranges}
   outputs = [r for u in ops if u.op is Ops.END for r in u.src[1:] if r is not lane]
   block = next((r for r in outputs if r.arg[-1] is AxisType.UPCAST and r not in matrix), None)
-  outer, tile, split = [r for r in outputs if r.arg[-1] is AxisType.WEAK and r in matrix], None, sink
+  matrices, tile, split = _choices(sink, lane), None, sink
+  outer = [r for r in outputs if r.arg[-1] is AxisType.WEAK and r in matrix and r not in matrices]
   if len(outer) == 1 and (n := ceildiv(all_ := steps(outer), parts := ceildiv(all_, count))) > 1:
     # inside of the loop over tokens, which is inside of the one over all that is unpacked
+    turns = {r: r.replace(arg=(next(ids), *r.arg[1:])) for r in matrices}
     tile, inner = UOp.range(n, next(ids), AxisType.WEAK), lanes(LANES, next(ids), AxisType.WEAK)
     at = outer[0].replace(src=(outer[0].src[0].const_like(parts),)) * n + tile
     # of a number that is no multiple, the last are computed more than once
-    split = sink.substitute({outer[0]: at if parts * n == all_ else at.minimum(all_ - 1), lane: inner})
-    lane = inner
-  packing = Packing(lane, tile, block, ids)
+    part = at if parts * n == all_ else at.minimum(all_ - 1)
+    split, lane = sink.substitute({outer[0]: part, lane: inner, **turns}), inner
+    stored = next(u.src[0].src[1].get_valid() for u in split.toposort() if u.op is Ops.STORE)
+    again = _changed({turns[r]: [u.substitute(turns) for u in us] for r, us in matrices.items()}, stored)
+  packing = Packing(lane, tile, block, ids, again)
   try: return split.substitute({red: _packed(red, packing) for red in _sums(split)})
   except ValueError: return sink
 

@@ -294,11 +294,14 @@ class Vectorizer:
     """Stores of a vector, or of each lane's number where they lie apart."""
     (buf, idx), value = store.src[0].src, self.vector(store.src[1])
     if (address := self.address(idx)) is None: raise Unsupported("it stores here and there")
+    if any(self.inside[gate] for gate in store.src[2:]): raise Unsupported("it stores some lanes alone")
+    gates = [self.rewrite(gate) for gate in store.src[2:]]
     same, each = address
     if not self.in_order(value.dtype, each):
-      return [self.rewrite(buf).index(self.at(same, e, idx.dtype)).store(_lane(value, i)) for i, e in enumerate(each)]
+      return [self.rewrite(buf).index(self.at(same, e, idx.dtype)).store(_lane(value, i), *gates)
+              for i, e in enumerate(each)]
     return [UOp(Ops.SHRINK, src=(self.rewrite(buf), self.at(same, each[0], idx.dtype), _const(self.n, dtypes.int)))
-            .store(value)]
+            .store(value, *gates)]
 
   def add(self, stores: Sequence[UOp]) -> list[UOp]:
     """Stores of sums, to which all lanes of a vector are added."""

@@ -484,6 +484,7 @@ def test_all_patches_are_tested_somewhere():
   own |= {"scalarize", "trace_cache", "gc_pause"}                               # the same
   own |= {"forked_lowering", "vector_combine", "vector_width"}
   own |= {"operand_packing", "register_blocking"}                               # test_operand_packing.py
+  own |= {"skipped_steps"}                                                      # test_expert_blocks.py
   gpu = {"bitfield_extract", "int_to_float", "dp4a", "warp_reduce", "half8_loads", "reciprocal", "ptx", "launch_bounds",
          "norm_fusion", "reduction", "cooperative_fetch"}  # tests/gpu
   own |= {"split_kv", "stored_factors", "block_reduce", "online_softmax", "horizontal_fusion"}  # test_attention.py

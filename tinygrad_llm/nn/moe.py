@@ -1,8 +1,10 @@
 """The sparse mixture of experts (https://arxiv.org/abs/1701.06538): a router sends each token to a few of many."""
 from __future__ import annotations
-from tinygrad import Tensor, dtypes
+from tinygrad import Tensor, UOp, dtypes
 from tinygrad_llm.nn.config import ModelConfig, MoEConfig
 from tinygrad_llm.nn.ffn import ACTIVATIONS, FeedForward
+from tinygrad_llm.nn.expert_blocks import expert_blocks
+from tinygrad_llm.nn.weights import activations
 from tinygrad_llm.nn.weights.loader import Loader
 
 def ranks(x: Tensor) -> Tensor:
@@ -25,16 +27,28 @@ class MoE:
       self.gate_up = load.fused_experts(fused, 2, E, moe.hidden_dim, config.dim)
     else: self.gate_up = load.experts([name + "gate_exps", name + "up_exps"], E, moe.hidden_dim, config.dim, bias)
     self.down = load.experts([name + "down_exps"], E, config.dim, moe.hidden_dim, bias)
+    self.blocks = activations.shares_experts() and all((*self.gate_up.q8, *self.down.q8))
     self.shared = FeedForward(config, load, layer, "_shexp", moe.shared_dim) if moe.shared_dim else None
 
   def __call__(self, x: Tensor) -> Tensor:
     """x (B, T, dim) -> (B, T, dim)."""
     ids, weights = self.route(x)
+    product = self._in_blocks if self.blocks and isinstance(x.shape[1], UOp) else self._by_pair
+    y = product(x, ids, weights)
+    return y if self.shared is None else y + self.shared(x)
+
+  def _by_pair(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
     gate, up = self.gate_up(x.unsqueeze(2), ids)  # (B, T, K, hidden)
     # contiguous: as in FeedForward
     y = self.down(self.activation(gate, up).contiguous(), ids)[0]  # (B, T, K, dim)
-    y = (y * weights.unsqueeze(-1)).sum(2)
-    return y if self.shared is None else y + self.shared(x)
+    return (y * weights.unsqueeze(-1)).sum(2)
+
+  def _in_blocks(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+    """The same of one sequence, B = 1."""
+    blocks = expert_blocks(ids[0].contiguous(), self.moe.n_experts)
+    hidden = blocks.filled(self.activation(*self.gate_up.of_blocks(x[0], blocks)))  # (N, S, hidden)
+    y = blocks.filled(self.down.of_blocks(hidden, blocks)[0])  # (N, S, dim)
+    return blocks.of_tokens(y, weights[0]).unsqueeze(0)
 
   def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
     """x (B, T, dim) -> the chosen experts, best first, int32 (B, T, K), and their weights (B, T, K)."""

@@ -20,9 +20,14 @@ def multiplies_bytes() -> bool:
   ren, asked = Device[Device.DEFAULT].renderer, os.environ.get("Q8_ACTIVATIONS", "0") not in ("", "0")
   return is_on("q8_activations") and (int8_dots.available(ren) or asked and dp4a.available(ren))
 
+def shares_experts() -> bool:
+  """Whether tokens share what is unpacked of an expert (patches/vector/operand_packing.py): else blocks are no use."""
+  needed = ("q8_activations", "register_blocking", "operand_packing")
+  return int8_dots.available(Device[Device.DEFAULT].renderer) and all(map(is_on, needed))
+
 def pack(x: Tensor) -> Tensor:
   """x (.., n), n a multiple of 16 -> (.., groups, 5) uint32: the bytes of four words, and a scale, float32."""
-  groups = x.reshape(*x.shape[:-1], -1, GROUP)
+  groups = x.reshape(*x.shape[:-1], x.shape[-1] // GROUP, GROUP)
   elements = [groups[..., i] for i in range(GROUP)]  # a sum's axis would end a kernel
   top = functools.reduce(Tensor.maximum, [e.abs() for e in elements])
   scale = (top > 0).where(127 / top, 0.0)

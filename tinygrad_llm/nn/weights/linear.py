@@ -2,6 +2,7 @@
 from __future__ import annotations
 from collections.abc import Sequence
 from tinygrad import Tensor
+from tinygrad_llm.nn.expert_blocks import ExpertBlocks
 from tinygrad_llm.nn.weights import activations
 from tinygrad_llm.nn.weights.weight import Weight
 
@@ -52,5 +53,19 @@ class ExpertLinear:
     for weight, q8 in zip(self.weights, self.q8):
       y = ((x8 if q8 else x) * weight.experts(chosen)).sum(-1).reshape(weight.shape[0], *ids.shape, -1)
       ys += [y[i] for i in range(weight.shape[0])]  # (B, T, K, rows) each
+    return self._scaled(ys, ids)
+
+  def of_blocks(self, x: Tensor, blocks: ExpertBlocks) -> list[Tensor]:
+    """x (T, n), or that of the slots of blocks (N, S, n) -> (N, S, rows) for each matrix. For weights of bytes."""
+    packed, ys = activations.pack(x), list[Tensor]()
+    packed = blocks.filled(packed) if x.ndim == 3 else blocks.of_slots(packed.contiguous())  # (N, S, groups, words)
+    x8, experts = activations.unpacked(packed).unsqueeze(2), blocks.experts
+    for weight in self.weights:
+      y = (x8 * weight.of_blocks(experts).unsqueeze(2)).sum(-1)  # (m, N, S, rows)
+      ys += [y[i] for i in range(weight.shape[0])]
+    return self._scaled(ys, experts.unsqueeze(-1))
+
+  def _scaled(self, ys: list[Tensor], ids: Tensor) -> list[Tensor]:
+    """With the scales and biases of the experts ids."""
     ys = [y if scale is None else y * scale.rows(ids) for y, scale in zip(ys, self.scales)]
     return [y if bias is None else y + bias.rows(ids) for y, bias in zip(ys, self.biases)]

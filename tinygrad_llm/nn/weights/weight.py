@@ -44,6 +44,16 @@ class Weight:
     chosen = select(self.qtype, flat, self.shape[-1], places.flatten(), self.layout)
     return chosen.reshape(*places.shape, *self.shape[2:])
 
+  def of_blocks(self, ids: Tensor) -> Tensor:
+    """experts() of a symbolic number of them."""
+    chosen = select(self.qtype, self._matrices(), self.shape[-1], (slice(None), ids.clamp(0, self.shape[1] - 1)),
+                    self.layout)
+    return chosen.shrink_to(None, None, *self.shape[2:])
+
+  def _matrices(self) -> Tensor:
+    """packed (m, experts, rows, items)."""
+    return self.packed
+
   def _places(self, ids: Tensor) -> Tensor:
     """Where the experts of each matrix are in memory, (m, N)."""
     return Tensor.arange(self.shape[0]).unsqueeze(-1) * self.shape[1] + ids
@@ -51,3 +61,6 @@ class Weight:
 class FusedExperts(Weight):
   """(m, experts, rows, n) that are (experts, m, rows, n) in memory; for experts() alone."""
   def _places(self, ids: Tensor) -> Tensor: return ids * self.shape[0] + Tensor.arange(self.shape[0]).unsqueeze(-1)
+
+  def _matrices(self) -> Tensor:
+    return self.packed.reshape(self.shape[1], self.shape[0], *self.packed.shape[2:]).transpose(0, 1)
