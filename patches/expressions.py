@@ -19,6 +19,10 @@ def steps(loops: Iterable[UOp]) -> int:
   """How often the innermost of some loops runs."""
   return prod(map(size, loops))
 
+def divisor(n: int, most: int) -> int:
+  """The largest divisor of n up to `most`."""
+  return max(d for d in range(1, min(n, most) + 1) if n % d == 0)
+
 def flat(loops: Sequence[UOp], at: Sequence[UOp]|None = None) -> UOp:
   """The number of a step of loops, the last of which is the innermost. at: a step of each; None: what they count."""
   return functools.reduce(lambda n, step: n * size(step[0]) + step[1], zip(loops, at or loops), UOp.const(0))

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from tinygrad.codegen.opt import Opt
 from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
-from tinygrad_llm.patches.attention.part import Part, divisor
-from tinygrad_llm.patches.expressions import size, steps
+from tinygrad_llm.patches.attention.part import Part
+from tinygrad_llm.patches.expressions import divisor, size, steps
 from tinygrad_llm.patches.opts import ScheduleOps, chosen
 
 # unless the schedule's THREADS, LANES and QUERIES say otherwise

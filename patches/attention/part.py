@@ -11,10 +11,6 @@ from tinygrad.helpers import partition
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.patches.expressions import size, steps
 
-def divisor(n: int, most: int) -> int:
-  """The largest divisor of n up to `most`."""
-  return max(d for d in range(1, most + 1) if n % d == 0)
-
 def apart(at: UOp, ranges: list[UOp]) -> dict[UOp, UOp]:
   """The loops that `at` counts all steps of, the last is the fastest."""
   ret: dict[UOp, UOp] = {}

@@ -9,7 +9,7 @@ from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.helpers import getenv
 from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches import is_on
-from tinygrad_llm.patches.expressions import choosing, size, steps
+from tinygrad_llm.patches.expressions import choosing, divisor, size, steps
 from tinygrad_llm.patches.opts import ScheduleOps
 from tinygrad_llm.patches.schedule.cpu_threads import share
 from tinygrad_llm.patches.schedule.dot_product import Sum
@@ -62,7 +62,7 @@ def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
   rows = getenv("MV_ROWS_PER_THREAD", 1 if loop is None or row is None else _fits(size(row), SHARED))
   if row is not None and rows > 1 and row.src[0].divides(rows) is not None:
     k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(row), rows))
-  if s.rows is None and (shared := sharing(k, s.xs)) is not None:
+  if loop is None and s.rows is None and (shared := sharing(k, s.xs)) is not None:
     k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(shared), _fits(size(shared), SHARED)))
   share(k)
   return k
@@ -97,8 +97,9 @@ def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
   if loop is not None:
     outside = [r for r in k.ranges_of(AxisType.WEAK) if r in k._output_rngs() and r not in (tile, loop)]
     chosen = choosing(side_by_side((*s.ws, *s.xs))[tile].src[1].get_idx())
-    if steps([tile, *s.loops, *(r for r in outside if r not in chosen)]) >= LEAST:
-      _block_tokens(k, s, loop, not chosen and size(loop) <= TOKENS)
+    count = steps(r for r in outside if r not in chosen)
+    if count * steps([tile, *s.loops]) >= LEAST:
+      _block_tokens(k, s, loop, 1 if not chosen and size(loop) <= TOKENS else _tiles(k, s, count))
   k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(tile), 0))
   unrolled, enough = 1, STEPS if loop is None else SWEPT
   for i, r in enumerate(loops):
@@ -108,9 +109,14 @@ def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
   share(k)
   return k
 
-def _block_tokens(k: Scheduler, s: Sum, loop: UOp, few: bool) -> None:
-  """All tokens share what is unpacked, a few at a time what is loaded of it. few: they are all."""
+def _tiles(k: Scheduler, s: Sum, count: int) -> int:
+  """How many of `count` tiles are unpacked together: as many as a cache holds; a thread's are a multiple, if near."""
+  most = max(1, min(MOST, UNPACKED // (LANES * steps(s.loops) * len(s.reds))))
+  of_thread = count // divisor(count, k.ren.global_max[0] if k.ren.has_threads and k.ren.global_max else 1)
+  even = divisor(of_thread, most)
+  return even if 2 * even > most else most
+
+def _block_tokens(k: Scheduler, s: Sum, loop: UOp, tiles: int) -> None:
+  """All tokens share what is unpacked, a few at a time what is loaded of it."""
   if is_on("register_blocking"): k.apply_opt(Opt(ScheduleOps.TOKENS, None, min(size(loop), TOKENS)))
-  if is_on("operand_packing"):
-    tiles = 1 if few else UNPACKED // (LANES * steps(s.loops) * len(s.reds))
-    k.apply_opt(Opt(ScheduleOps.TILES, None, max(1, min(MOST, tiles))))
+  if is_on("operand_packing"): k.apply_opt(Opt(ScheduleOps.TILES, None, tiles))

@@ -20,7 +20,7 @@ def assignment(ids: np.ndarray, experts: int) -> list[np.ndarray]:
   padded = np.zeros((MOST, K), np.int32)
   padded[:T] = ids
   blocks = expert_blocks(Tensor(padded).realize()[:Variable("tokens", 1, MOST).bind(T)], experts)
-  n, found = T * K // SLOTS + experts, (blocks.experts, blocks.tokens, blocks.slots)
+  n, found = T * -(-K // SLOTS) + experts, (blocks.experts, blocks.tokens, blocks.slots)
   shapes: list[tuple[int, ...]] = [(n,), (n, SLOTS), (T, K)]
   return [symbolic.values(lazy, shape).view(np.int32) for lazy, shape in zip(found, shapes)]
 
@@ -52,10 +52,10 @@ def experts(name: str, m: int, count: int, rows: int, n: int, fused: bool) -> tu
   weight = (FusedExperts if fused else Weight)(qt, stored, (m, count, rows, n), how)
   return weight, values.reshape(count, m, rows, n).swapaxes(0, 1) if fused else values.reshape(m, count, rows, n)
 
-def products(name: str, m: int, fused: bool, lengths: list[int], least: int) -> dict:
+def products(name: str, m: int, fused: bool, lengths: list[int], least: int, used: int = 2) -> dict:
   """Errors of prompts of some lengths by one captured step, in parts of the largest number; how often it was traced."""
   matvec_cpu.LEAST = least
-  count, used, rows, n = 6, 2, 80, 512
+  count, rows, n = 6, 80, 512
   weight, values = experts(name, m, count, rows, n, fused)
   linear, rng, traced = ExpertLinear([weight], [None] * m, [None] * m), np.random.default_rng(5), list[bool]()
   x, ids = rng.standard_normal((MOST, n), np.float32), np.stack([rng.permutation(count)[:used] for _ in range(MOST)])
@@ -81,6 +81,10 @@ def products(name: str, m: int, fused: bool, lengths: list[int], least: int) -> 
 def test_products(name, m, fused, least):
   found = child.call(products, name, m, fused, [7, MOST, 1, 13, 4], least).value
   assert max(found["errors"]) < 1e-5 and found["traced"] <= 2
+
+@pytest.mark.parametrize("used", [1, 5, 6])
+def test_experts_of_a_token(used):
+  assert max(child.call(products, "Q8_0", 1, False, [1, 3, MOST], 1 << 18, used).value["errors"]) < 1e-5
 
 @pytest.mark.parametrize("off", OFF)
 def test_without(off):

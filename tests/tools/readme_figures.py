@@ -13,7 +13,7 @@ from typing import Any
 RESULTS, OURS, LLAMA = pathlib.Path(__file__).parents[2] / "bench" / "results", "tinygrad_llm", "llama.cpp"
 # what the README shows, of all that was measured. Newer figures: write their files here, then `make readme`
 DECODE, DEEP, ABLATION = "peers-2026-11-23.json", "deep-2026-11-23.json", "ablate-2026-11-22.json"
-PROMPTS, PROMPTS_BEFORE = "prompts-2026-11-23.json", "depth-2026-11-22.json"
+PROMPTS, PROMPTS_BEFORE = ("prompts-2026-11-23.json",), "depth-2026-11-22.json"
 EARLIER, STOCK = "peers-2026-11-21-2.json", "peers-2026-11-21-1.json"
 EXPERTS, EXPERTS_WITHOUT = "moe-2026-11-22.json", "moe-without-2026-11-22.json"
 REPORT, REPORT_BEFORE = "report-2026-11-23.json", "report-2026-11-22.json"
@@ -78,32 +78,34 @@ def figures() -> str:
     f"llama.cpp {then[1]:.1f} ({link(EARLIER)}). Stock tinygrad had {slow[0]:.2f}, and {slow[1]:.2f} with Q6_K "
     f"({link(STOCK)}).")
 
-def prompt_head(what: str) -> str:
-  return f"| {what}, tokens a second | here | llama.cpp | ratio |\n|---|---:|---:|---:|\n"
+def shape_of(file: str) -> str:
+  """A model of bench/models.py as the README calls it."""
+  shape, layers, kind = re.fullmatch(r"(.*)-(\d+)L-(.*)", pathlib.Path(file).stem).groups()  # type: ignore[union-attr]
+  return f"{shape}, {layers} layers, {kind}"
 
 def prompts() -> str:
-  """Prompts of dense models, and one of them before weights were unpacked once for all of its tokens."""
-  report, before = load(PROMPTS), load(PROMPTS_BEFORE)
-  out, machine = prompt_head("prompt"), report["machine"]
-  for kind, test, ours, llama in pairs(report):
-    if m := re.fullmatch(r"pp(\d+)(?: @ d(\d+))?", test):
-      after = f", after {int(m[2]):,}" if m[2] else ""
-      out += (f"| {kind}, {m[1]} tokens{after} | {ours['median_ts']:.1f} | {llama['median_ts']:.1f} | "
-              f"{ours['vs'][LLAMA]:.2f} |\n")
+  """Prompts, and one of them before weights were unpacked once for all of its tokens."""
+  reports, before = [load(file) for file in PROMPTS], load(PROMPTS_BEFORE)
+  out, machine = "| prompt, tokens a second | here | llama.cpp | ratio |\n|---|---:|---:|---:|\n", reports[0]["machine"]
+  for model in [model for report in reports for model in report["models"]]:
+    for _, test, ours, llama in pairs({"models": [model]}):
+      if m := re.fullmatch(r"pp(\d+)(?: @ d(\d+))?", test):
+        after = f" after {int(m[2]):,}" if m[2] else ""
+        out += (f"| {shape_of(model['file'])}, {m[1]} tokens{after} | {ours['median_ts']:.1f} | "
+                f"{llama['median_ts']:.1f} | {ours['vs'][LLAMA]:.2f} |\n")
   then = next(ours["vs"][LLAMA] for kind, test, ours, _ in pairs(before) if (kind, test) == ("Q4_K_M", "pp128"))
   return out + "\n" + paragraph(
-    f"The same shape, {report['threads']} threads on {machine['cores']} cores ({machine['cpu']}), "
-    f"{report['date'][:10]}, llama.cpp at the best of its settings: {link(PROMPTS)}. Before weights were unpacked once "
-    f"for all tokens, 128 tokens of Q4_K_M had a ratio of {then:.2f} on another processor ({before['machine']['cpu']}, "
-    f"{link(PROMPTS_BEFORE)}).")
+    f"Random weights and random tokens, {reports[0]['threads']} threads on {machine['cores']} cores "
+    f"({machine['cpu']}), {reports[0]['date'][:10]}, llama.cpp at the best of its settings: "
+    f"{', '.join(map(link, PROMPTS))}. Before weights were unpacked once for all tokens, 128 tokens of Q4_K_M had a "
+    f"ratio of {then:.2f} on another processor ({before['machine']['cpu']}, {link(PROMPTS_BEFORE)}).")
 
 def experts() -> str:
   report = load(EXPERTS)
   out = decode_head("decode with experts")
   for model in report["models"]:
     rows = {row["peer"]: row for row in model["rows"]}
-    shape, layers, kind = re.fullmatch(r"(.*)-(\d+)L-(.*)", pathlib.Path(model["file"]).stem).groups()  # type: ignore
-    out += decode_row(f"{shape}, {layers} layers, {kind}", rows[OURS], rows[LLAMA])
+    out += decode_row(shape_of(model["file"]), rows[OURS], rows[LLAMA])
   machine = report["machine"]
   return out + "\n" + paragraph(
     f"The first layers and the head of these shapes with random weights and random tokens, {report['threads']} threads "

@@ -12,7 +12,7 @@ import functools
 from dataclasses import dataclass
 from tinygrad import Tensor, UOp, dtypes
 from tinygrad.dtype import Invalid
-from tinygrad.helpers import round_up
+from tinygrad.helpers import ceildiv, round_up
 from tinygrad_llm.patches.vector.lanes import LANES
 
 SLOTS = 4  # of a block
@@ -39,8 +39,15 @@ class ExpertBlocks:
 
   def of_tokens(self, x: Tensor, weights: Tensor) -> Tensor:
     """x (N, SLOTS, n), weights (T, K) -> the weighted sums of each token's pairs (T, n)."""
-    x, weights = x.flatten(0, 1), weights.contiguous()
-    each = [rows(x, self.slots[:, k]) * weights[:, k:k + 1] for k in range(weights.shape[1])]  # a sum is no gather
+    weights, each = weights.contiguous(), list[Tensor]()
+    # block and place apart: a place in the flat x is divided again, and its remainder by a symbolic number taken, which
+    # clang 22 gets wrong, of five side by side (it reads mask registers that nobody set). Each pair of a token alone:
+    # a sum of them is no gather
+    for k in range(weights.shape[1]):
+      slot = self.slots[:, k].clamp(0).reshape(weights.shape[0], 1, 1, 1)
+      of_place = (slot % SLOTS == Tensor.arange(SLOTS).unsqueeze(-1)).where(x, 0).sum(2)  # (T, N, n)
+      chosen = (slot.squeeze(-1) // SLOTS == count(x.shape[0]).unsqueeze(-1)).where(of_place, 0).sum(1)
+      each.append(chosen * weights[:, k:k + 1])
     return functools.reduce(Tensor.add, each)
 
 def expert_blocks(ids: Tensor, n_experts: int) -> ExpertBlocks:
@@ -54,7 +61,7 @@ def expert_blocks(ids: Tensor, n_experts: int) -> ExpertBlocks:
   sizes = (chosen.sum(0, dtype=dtypes.int32).contiguous() + (SLOTS - 1)) // SLOTS  # blocks of each expert
   ends = (e.unsqueeze(-1) >= e).where(sizes, 0).sum(-1, dtype=dtypes.int32).contiguous()
   first = ((ends - sizes) * SLOTS).contiguous()  # slot of each expert
-  b = count(T * K // SLOTS + n_experts)  # at most
+  b = count(T * ceildiv(K, SLOTS) + n_experts)  # at most
   experts = (ends <= b.unsqueeze(-1)).sum(-1, dtype=dtypes.int32).contiguous()
   rank = b.unsqueeze(-1) * SLOTS + Tensor.arange(SLOTS) - first[experts].unsqueeze(-1)  # of the slots' pairs
   tokens = (ranks[:, experts].unsqueeze(-1) <= rank).sum(0, dtype=dtypes.int32).clamp(max_=T - 1).contiguous()
