@@ -34,8 +34,9 @@ def _loads(root: UOp) -> list[UOp]:
 
 def _tile(k: Scheduler) -> UOp|None:
   """The load of the one matrix whose rows are lanes."""
-  found = side_by_side(_loads(k.ast))
-  return next(iter(found.values())) if len(found) == 1 else None
+  outputs = k._output_rngs()
+  found = [u for r, u in side_by_side(_loads(k.ast)).items() if r in outputs]
+  return found[0] if len(found) == 1 else None
 
 def tokens(k: Scheduler) -> UOp|None:
   """

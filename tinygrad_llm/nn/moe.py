@@ -48,7 +48,9 @@ class MoE:
     blocks = expert_blocks(ids[0].contiguous(), self.moe.n_experts)
     hidden = blocks.filled(self.activation(*self.gate_up.of_blocks(x[0], blocks)))  # (N, S, hidden)
     y = blocks.filled(self.down.of_blocks(hidden, blocks)[0])  # (N, S, dim)
-    return blocks.of_tokens(y, weights[0]).unsqueeze(0)
+    y = blocks.of_tokens(y, weights[0]).unsqueeze(0)
+    # contiguous: else the product of the shared expert gathers the sums of a token's pairs
+    return y if self.shared is None else y.contiguous()
 
   def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
     """x (B, T, dim) -> the chosen experts, best first, int32 (B, T, K), and their weights (B, T, K)."""
