@@ -144,6 +144,7 @@ def test_a_page_of_estimates(small, tmp_path):
   assert (done.returncode, done.stderr.count("\n")) == (2, 1)
   assert "it cannot be written" in done.stderr
 
+@extended
 def test_cards(small):
   done = run("-m", small, "--target", "CPU:arm64", "--card", "m1 p-cores", "--json")
   assert json.loads(done.stdout)["card"]["name"] == "M1 P-cores"

@@ -217,6 +217,7 @@ def bench(*args: str, **env: str) -> subprocess.CompletedProcess:
                         timeout=300, env={**os.environ, "DEV": "CPU", **env})
 
 @on_cpu
+@extended
 def test_a_page_and_a_table_of_each_test(model, tmp_path):
   tests = ["-p", "0", "-n", "2", "-d", "0,4", "-r", "1"]
   done = bench("-m", model, "--profile", *tests, "--html", str(tmp_path / "x.html"))

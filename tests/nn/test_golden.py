@@ -22,9 +22,9 @@ def check_logits(ours: np.ndarray, golden: np.ndarray, exact: np.ndarray) -> Non
   assert like_peer >= 0.95
 
 
-# of each architecture one
-FEW = ("llama-F16", "llama-Q4_K_M", "llama-yarn-F16", "qwen2-Q8_0", "qwen3-Q4_K_M", "qwen3moe-Q4_K_M", "olmoe-F16",
-       "deepseek2-Q4_K_M", "deepseek3-F16", "gemma3-Q4_K_M", "gpt-oss-MXFP4_MOE")
+# of each architecture one, but for those of two others' parts
+FEW = ("llama-Q4_K_M", "llama-yarn-F16", "qwen2-Q8_0", "qwen3moe-Q4_K_M", "olmoe-F16", "deepseek2-Q4_K_M",
+       "gemma3-Q4_K_M", "gpt-oss-MXFP4_MOE")
 
 @pytest.mark.parametrize("name", sample(CASES, FEW))
 def test_synthetic(name: str, tmp_path: pathlib.Path):

@@ -70,8 +70,8 @@ def check(cases: list[Case], **env: str) -> None:
     # of keys that no vector of 16 holds, and of no GPU's, there is no schedule: then it is tinygrad's
     assert kernels == 2 or case.D % 16 and "CL" not in env.get("DEV", ""), (case, kernels)
 
-@pytest.mark.parametrize("cases", [MODELS[:4], pytest.param(MODELS[4:], marks=extended), OTHERS[:5],
-                                   pytest.param(OTHERS[5:], marks=extended), DRAWN[:3]],
+@pytest.mark.parametrize("cases", [MODELS[:4], pytest.param(MODELS[4:], marks=extended), OTHERS[:3],
+                                   pytest.param(OTHERS[3:], marks=extended), DRAWN[:3]],
                          ids=["models", "more models", "others", "more others", "drawn"])
 def test_on_a_cpu(cases: list[Case]): check(cases)
 
@@ -102,7 +102,8 @@ def test_threads_do_not_divide_the_heads(): check([Case(3, 3, 64, 100), Case(1, 
 
 def test_one_thread(): check([Case(3, 2, 64, 100)], NUM_CPU_THREADS="1")
 
-@pytest.mark.parametrize("cases", [MODELS, OTHERS, DRAWN], ids=["models", "others", "drawn"])
+@pytest.mark.parametrize("cases", [pytest.param(MODELS, marks=extended), pytest.param(OTHERS, marks=extended), DRAWN],
+                         ids=["models", "others", "drawn"])
 def test_on_opencl(cases: list[Case]):
   if (env := gpu_numbers.opencl()) is None: pytest.skip("no OpenCL runtime with halves")
   check(cases, **env)

@@ -2,6 +2,7 @@
 import child
 import numpy as np
 import pytest
+from extended import sample
 import symbolic
 from test_codegen import held
 from tinygrad import Tensor, TinyJit, Variable
@@ -82,7 +83,7 @@ def test_products(name, m, fused, least):
   found = child.call(products, name, m, fused, [7, MOST, 1, 13, 4], least).value
   assert max(found["errors"]) < 1e-5 and found["traced"] <= 2
 
-@pytest.mark.parametrize("used", [1, 5, 6])
+@pytest.mark.parametrize("used", sample([1, 5, 6], [5]))
 def test_experts_of_a_token(used):
   assert max(child.call(products, "Q8_0", 1, False, [1, 3, MOST], 1 << 18, used).value["errors"]) < 1e-5
 

@@ -9,6 +9,7 @@ import time
 import child
 import gpu_numbers
 import pytest
+from extended import sample
 import search_faults
 import search_kernel
 from tinygrad_llm.patches.search.sandbox import Failed, Process
@@ -55,7 +56,7 @@ def test_a_process_that_is_too_slow_is_killed(process):
   with pytest.raises(Failed, match="too slow"): process.ask("reference", 1, seconds=0)
   with pytest.raises(ProcessLookupError): os.kill(pid, 0)
 
-@pytest.mark.parametrize("fault", ["hang", "segfault", "wrong", "memory"])
+@pytest.mark.parametrize("fault", sample(["hang", "segfault", "wrong", "memory"], ["segfault", "wrong"]))
 def test_planted_on_the_cpu(fault): assert search_faults.survives(fault) == ""
 
 @pytest.mark.parametrize("fault", ["segfault"])
