@@ -108,6 +108,7 @@ class LlamaCpp(Contestant):
     times: dict[Test, dict[int, float]] = {test: {} for test in run.tests}
     reason = ""
     for i, (python, settings) in enumerate(self.trials):
+      which = python.removeprefix(f"{HERE.parent}{os.sep}")  # results are read elsewhere, too
       run.say(f"{self.name}: trying {settings}" + (f" of {python}" if python != sys.executable else ""))
       peer: Peer | None = None
       for test in run.tests:
@@ -119,10 +120,10 @@ class LlamaCpp(Contestant):
           times[test][i] = min(self.time(test, tokens) / tokens for _ in range(3))
         except PeerFailed as e:  # a setting may crash in one test and be the best in another
           reason = str(e)
-          self.tried.append({"python": python, **settings, "test": test.name, "failed": reason})
+          self.tried.append({"python": which, **settings, "test": test.name, "failed": reason})
           if peer is not None: peer.close()
           peer = None
-        else: self.tried.append({"python": python, **settings, "test": test.name, "ts": 1e9 / times[test][i]})
+        else: self.tried.append({"python": which, **settings, "test": test.name, "ts": 1e9 / times[test][i]})
       if peer is not None: peer.close()
     self.peers = {}
     if not all(times.values()): raise PeerFailed(reason)

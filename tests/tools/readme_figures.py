@@ -13,7 +13,7 @@ from typing import Any
 RESULTS, OURS, LLAMA = pathlib.Path(__file__).parents[2] / "bench" / "results", "tinygrad_llm", "llama.cpp"
 # what the README shows, of all that was measured. Newer figures: write their files here, then `make readme`
 DECODE, DEEP, ABLATION = "peers-2026-11-23.json", "deep-2026-11-23.json", "ablate-2026-11-22.json"
-PROMPTS, PROMPTS_BEFORE = ("prompts-2026-11-23.json",), "depth-2026-11-22.json"
+PROMPTS, PROMPTS_BEFORE = ("prompts-2026-11-23.json", "prompts-moe-2026-11-23.json"), "depth-2026-11-22.json"
 EARLIER, STOCK = "peers-2026-11-21-2.json", "peers-2026-11-21-1.json"
 EXPERTS, EXPERTS_WITHOUT = "moe-2026-11-22.json", "moe-without-2026-11-22.json"
 REPORT, REPORT_BEFORE = "report-2026-11-23.json", "report-2026-11-22.json"
