@@ -359,6 +359,7 @@ def test_lowering(tmp_path):
   wrong = command("bench/lowering.py", "nonsense")
   assert wrong.returncode == 2 and wrong.stderr.startswith("error: nonsense: no such case; give of bundled, ")
 
+@extended
 def test_peers_from_end_to_end(model, tmp_path):
   has_llama = importlib.util.find_spec("llama_cpp") is not None
   done = command("bench/peers.py", "-m", model, "--peers", "stock,llama.cpp" if has_llama else "stock", "-p", "8",

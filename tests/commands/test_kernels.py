@@ -152,6 +152,7 @@ def test_cards(small):
   assert "--card 'RTX 1': not known; use one of A100" in run("-m", small, "--card", "RTX 1").stderr
   assert "--card 'A100': it is a card, the kernels are for a processor" in run("-m", small, "--card", "A100").stderr
 
+@extended
 def test_source(small, as_json):
   row = json.loads(as_json)["roles"][-1]
   source = run("-m", small, "--source", row["role"]).stdout

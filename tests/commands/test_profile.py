@@ -86,6 +86,7 @@ def test_rows_of_a_prompt_are_those_of_all_its_chunks(runner):
   assert of_one["head"] <= of_three["head"] < 3 * of_one["head"]  # the logits of the last token only
   assert three.rows[0].bytes > one.rows[0].bytes
 
+@extended
 @on_cpu
 def test_the_sum_of_the_rows_is_the_step(model_file):
   """Within 5% where nothing else runs. Each step runs with and without timed kernels; others come between in some."""

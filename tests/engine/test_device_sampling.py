@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from extended import extended
 from child import call
 from gpu_numbers import opencl
 from tinygrad import Tensor, dtypes
@@ -64,6 +65,7 @@ def test_a_generator_goes_on():
   host, device = (Sampler(temperature=1.0, seed=4) for _ in range(2))
   for _ in range(9): assert choice(x, [], device) == host(x)
 
+@extended
 def test_distribution():
   x = np.log(np.array([0.5, 0.3, 0.1, 0.1], np.float32))
   drawn = np.bincount([on_device(x, temperature=1.0, top_p=0.75, seed=seed) for seed in range(800)], minlength=4)

@@ -5,7 +5,7 @@ import pathlib
 import numpy as np
 import pytest
 import tinygrad_llm
-from extended import sample
+from extended import extended, sample
 from golden_cases import CASES, DEFAULT_MODEL, GOLDEN, MARGIN, write_case
 from reference import Reference, kl
 
@@ -74,6 +74,7 @@ def default():
     return tinygrad_llm.load(str(DEFAULT_MODEL), max_context=512), golden
 
 
+@extended
 def test_default_logits(default):
   llm, golden = default
   ids = golden["ids"].tolist()

@@ -3,6 +3,7 @@ import time
 
 import numpy as np
 import pytest
+from extended import extended
 from child import run
 from tinygrad import Context, Device, Tensor, TinyJit, UOp
 from tinygrad.engine.realize import graph_cache
@@ -130,6 +131,7 @@ assert (x.numpy() == 1).all()
   [line] = [line for line in done.stdout.splitlines() if "batched" in line][-1:]
   assert " tm " in line and "us/" in line or "ms/" in line
 
+@extended
 def test_a_model_is_the_same_either_way(model_file):
   """Its tokens, and what decode_cost() counts."""
   code = f'''

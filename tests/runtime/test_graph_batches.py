@@ -3,7 +3,7 @@ import json
 
 import pytest
 from child import run
-from extended import sample
+from extended import extended, sample
 from kernel_cases import missing
 from tinygrad_llm.patches import is_on
 
@@ -66,6 +66,7 @@ def test_the_steps_of_a_model(model_file, types):
   model = str(model_file(arch="llama", types=types, vocab=384, context=96))
   assert batches(STEPS.format(model=model)) == [[True]] * 3
 
+@extended
 @pytest.mark.parametrize("target", sample(["CUDA:sm_90", "METAL:Apple9"], ["CUDA:sm_90"]))
 def test_a_decode_step_for_gpus(model_file, target):
   if why := missing(target): pytest.skip(why)

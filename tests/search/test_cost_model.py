@@ -9,7 +9,7 @@ import child
 import gpu_renderers
 import gpu_schedules
 import pytest
-from extended import sample
+from extended import extended, sample
 from bench import schedules
 from kernel_cases import has_cuda_wheels
 from synthetic import SHAPES, write_model
@@ -138,6 +138,7 @@ def counted(path: str) -> list[tuple[str, float, float]]:
                             for c in (guess, w.issued))))
   return found
 
+@extended
 def test_instructions_are_those_of_the_machine_code(step):
   """Arithmetic within 40%, of kernels that have some; the loops of the code are understood, unrolled or not."""
   for name, guess, real in child.call(counted, step).value:
@@ -256,6 +257,7 @@ def test_ranks_of_simulated_kernels(guesses):
 
 RECORDED = max(pathlib.Path(schedules.ROOT / "bench" / "results").glob("schedules-*.json"))
 
+@extended
 @pytest.mark.parametrize("name", sample(schedules.KERNELS, ("Q4_K x",)))
 def test_ranks_of_timed_schedules(name):
   rows = [row for row in json.loads(RECORDED.read_text())["schedules"] if row["kernel"] == name]
