@@ -36,9 +36,9 @@ def strides(idx: UOp) -> dict[UOp, int]:
       ret[term.src[0]] = term.src[1].val
   return ret
 
-def while_true(condition: UOp, step: UOp) -> UOp:
-  """A step of a loop, which ends before it where the condition is false."""
-  made = UOp(Ops.CUSTOM, dtypes.int, (condition, step.cast(dtypes.int)), "({{ if (!{0}) break; {1}; }})")
+def while_true(condition: UOp, step: UOp, otherwise: str = "break") -> UOp:
+  """A step of a C loop, which ends before it where the condition is false; or goes on, where `otherwise` says so."""
+  made = UOp(Ops.CUSTOM, dtypes.int, (condition, step.cast(dtypes.int)), f"({{{{ if (!{{0}}) {otherwise}; {{1}}; }}}})")
   return made.cast(dtypes.weakint).maximum(0).minimum(int(step.vmax))  # else places would be numbers of 64 bits
 
 def until(step: UOp, end: UOp, n: int = 1) -> UOp:

@@ -31,6 +31,10 @@ def has_vectors(ren: Renderer) -> bool:
   """Whether a renderer writes C for clang on a CPU, which has vector types."""
   return isinstance(ren, ClangRenderer) and ren.target.device == "CPU"
 
+def most_threads(ren: Renderer) -> int:
+  """Threads of a CPU that may share a kernel."""
+  return ren.global_max[0] if ren.has_threads and ren.global_max else 1
+
 PARTS = "parts of positions"  # the tag of what becomes a kernel of attention: no other rule on graphs looks into it
 
 Pass = Callable[[UOp, Renderer], UOp]

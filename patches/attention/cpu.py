@@ -17,6 +17,7 @@ from tinygrad_llm.patches.attention.cpu_loops import Loops, ended
 from tinygrad_llm.patches.attention.part import Part, apart
 from tinygrad_llm.patches.expressions import divisor, size, steps
 from tinygrad_llm.patches.opts import ScheduleOps, chosen
+from tinygrad_llm.patches.passes import most_threads
 from tinygrad_llm.patches.vector.lanes import LANES
 
 # unless the schedule's POSITIONS, QUERIES and VECTORS say otherwise
@@ -41,7 +42,7 @@ def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   loop, array = loops.loop, loops.array
 
   # who computes what
-  threads = ren.global_max[0] if ren.has_threads and ren.global_max else 1
+  threads = most_threads(ren)
   mine = _tiles(steps(part.heads), G, threads)
   units = steps(part.heads) * (G // mine)
   threads = min(threads, units)

@@ -17,6 +17,7 @@ from tinygrad_llm.patches.attention.cpu_loops import Loops, ended
 from tinygrad_llm.patches.attention.part import Part, apart
 from tinygrad_llm.patches.expressions import divisor, size, steps, until
 from tinygrad_llm.patches.opts import ScheduleOps, chosen
+from tinygrad_llm.patches.passes import most_threads
 from tinygrad_llm.patches.vector.lanes import LANES
 
 TILE = 32      # queries at a time
@@ -37,7 +38,7 @@ def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
 
   # who computes what: the last tokens are computed more than once if their number is no multiple
   some = max(1, TILE // steps([r for r in part.group if r is not tokens]))
-  threads = ren.global_max[0] if ren.has_threads and ren.global_max else 1
+  threads = most_threads(ren)
   heads = steps(part.heads)
   by_head = heads % threads == 0
   thread = loop(threads, AxisType.THREAD)

@@ -8,6 +8,7 @@ from tinygrad.codegen.opt import Opt, OptOps
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.helpers import prod
 from tinygrad.uop.ops import AxisType, resolve
+from tinygrad_llm.patches.passes import most_threads
 
 WORK = 1 << 15  # products a thread should have at least
 
@@ -22,7 +23,7 @@ def one_thread() -> Iterator[None]:
 
 def share(k: Scheduler) -> None:
   """Threads share the longest output axis, if there is enough to do."""
-  most = k.ren.global_max[0] if k.ren.has_threads and k.ren.global_max and not _alone else 1
+  most = 1 if _alone else most_threads(k.ren)
   outer = k._globalizable_rngs()
   axes = [a for a in k.axes_of(AxisType.WEAK) if isinstance(k.full_shape[a], int) and k.rngs[a] in outer]
   axes.sort(key=lambda a: -k.full_shape[a])

@@ -11,6 +11,7 @@ from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.expressions import choosing, divisor, size, steps
 from tinygrad_llm.patches.opts import ScheduleOps
+from tinygrad_llm.patches.passes import most_threads
 from tinygrad_llm.patches.schedule.cpu_threads import share
 from tinygrad_llm.patches.schedule.dot_product import Sum
 from tinygrad_llm.patches.schedule.register_blocking import tokens
@@ -112,7 +113,7 @@ def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
 def _tiles(k: Scheduler, s: Sum, count: int) -> int:
   """How many of `count` tiles are unpacked together: as many as a cache holds; a thread's are a multiple, if near."""
   most = max(1, min(MOST, UNPACKED // (LANES * steps(s.loops) * len(s.reds))))
-  of_thread = count // divisor(count, k.ren.global_max[0] if k.ren.has_threads and k.ren.global_max else 1)
+  of_thread = count // divisor(count, most_threads(k.ren))
   even = divisor(of_thread, most)
   return even if 2 * even > most else most
 

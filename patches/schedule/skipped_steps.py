@@ -9,10 +9,10 @@ Numbers: see nn/expert_blocks.py
 Upstream: not sent.
 """
 from __future__ import annotations
-from tinygrad.dtype import dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches import passes
+from tinygrad_llm.patches.expressions import while_true
 from tinygrad_llm.patches.passes import has_vectors
 
 SEAMS = {
@@ -27,10 +27,8 @@ def run(sink: UOp, ren: Renderer) -> UOp:
   if len((condition := place.get_valid()).ranges) != 1: return sink
   loop, end = next(iter(condition.ranges)), next(u for u in ops if u.op is Ops.END and store in u.backward_slice)
   if loop not in end.src or loop.arg[-1] is not AxisType.WEAK: return sink
-  made = UOp(Ops.CUSTOM, dtypes.int, (condition, loop.cast(dtypes.int)), "({{ if (!{0}) continue; {1}; }})")
-  step = made.cast(dtypes.weakint).maximum(0).minimum(int(loop.vmax))  # else places would be numbers of 64 bits
   plain = store.replace(src=(store.src[0].replace(src=(memory, place.get_idx())), *store.src[1:]))
-  body = end.src[0].substitute({store: plain}).substitute({loop: step}, walk=True)
+  body = end.src[0].substitute({store: plain}).substitute({loop: while_true(condition, loop, "continue")}, walk=True)
   return sink.substitute({end: end.replace(src=(body, *end.src[1:]))})
 
 def install() -> None: passes.after_opts.append(run)

@@ -8,11 +8,11 @@ scales x instead of shifting weights. A warp is a simdgroup.
 from __future__ import annotations
 from tinygrad.codegen.opt import KernelOptError, Opt
 from tinygrad.codegen.opt.postrange import Scheduler
-from tinygrad.helpers import prod
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, UOp
 from tinygrad_llm.patches.attention import gpu
 from tinygrad_llm.patches.attention.part import Part
+from tinygrad_llm.patches.expressions import steps
 from tinygrad_llm.patches.opts import Opts, ScheduleOps
 from tinygrad_llm.patches.passes import has_vectors
 from tinygrad_llm.patches.schedule.dot_product import Sum, find_sum
@@ -85,10 +85,10 @@ def _of_prompts(k: Scheduler, found: Sum) -> dict[str, Opts]:
 
 def _is(k: Scheduler, tile: Tile) -> bool:
   """Whether a schedule is as a tile says."""
-  def steps(kind: AxisType) -> int: return prod(int(r.vmax) + 1 for r in k.ranges_of(kind))
-  threads, block = steps(AxisType.GROUP_REDUCE), tile.warps * tile.threads
+  threads, block = steps(k.ranges_of(AxisType.GROUP_REDUCE)), tile.warps * tile.threads
   if tile.weights is not None and threads * 2 < tile.threads: return False
-  return steps(AxisType.UPCAST) == tile.rows and block <= threads * steps(AxisType.LOCAL) * 2 <= block * 2
+  rows, outputs = steps(k.ranges_of(AxisType.UPCAST)), steps(k.ranges_of(AxisType.LOCAL))
+  return rows == tile.rows and block <= threads * outputs * 2 <= block * 2
 
 def known_attention(ast: UOp, ren: Renderer) -> dict[str, Opts]:
   """By name, those of a part of attention on a GPU. {} for any other kernel."""

@@ -12,14 +12,13 @@ from typing import Any
 from tinygrad import codegen
 from tinygrad.codegen.opt import KernelOptError, Opt, OptOps
 from tinygrad.codegen.opt.postrange import Scheduler
-from tinygrad.helpers import prod
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, UOp
-from tinygrad_llm.patches import passes
+from tinygrad_llm.patches import expressions, passes
 from tinygrad_llm.patches.attention import cpu, gpu, online_softmax
 from tinygrad_llm.patches.attention.part import Part
 from tinygrad_llm.patches.opts import Opts, ScheduleOps, chosen
-from tinygrad_llm.patches.passes import has_vectors
+from tinygrad_llm.patches.passes import has_vectors, most_threads
 from tinygrad_llm.patches.schedule.block_reduce import THREADS
 from tinygrad_llm.patches.schedule.register_blocking import tokens
 
@@ -114,7 +113,7 @@ class Loops:
   def actions(self, k: Scheduler) -> Iterator[Step]:
     """What may follow; some of it is refused by apply_opt."""
     ren, kinds = k.ren, {r: r.arg[-1] for r in k.rngs}
-    locals_, threads = ren.has_local and not k.dont_use_locals, ren.global_max[0] if ren.global_max else 1
+    locals_ = ren.has_local and not k.dont_use_locals
     if not k.applied_opts and ren.tensor_cores and k.reduceops:
       for choice in range(9): yield from (Step(OptOps.TC, choice, (-1, opt, 1)) for opt in (0, 2))
     for r, kind in kinds.items():
@@ -130,7 +129,7 @@ class Loops:
         yield from _amounts(OptOps.GROUPTOP, name, n)
       if kind is AxisType.GLOBAL and locals_: yield from _amounts(OptOps.LOCAL, name, n)
       if kind is AxisType.WEAK and ren.has_threads:
-        yield from (Step(OptOps.THREAD, name, d) for d in divisors(n, threads))
+        yield from (Step(OptOps.THREAD, name, d) for d in divisors(n, most_threads(ren)))
     outer = [r.arg[:-1] for r, kind in kinds.items() if kind is AxisType.GLOBAL]
     yield from (Step(OptOps.SWAP, a, b) for a, b in zip(outer, outer[1:]))
     if has_vectors(ren) and k.reduceops:
@@ -178,7 +177,7 @@ def replaced(steps: tuple[Step, ...], amounts: dict[int, int]) -> tuple[Step, ..
 def fits(k: Scheduler) -> bool:
   """Whether a block has no more threads, and a thread no more code, than any device takes."""
   def steps(loops: Iterable[UOp], *kinds: AxisType) -> int:
-    return prod(int(r.vmax) + 1 for r in loops if r.arg[-1] in kinds)
+    return expressions.steps(r for r in loops if r.arg[-1] in kinds)
   sums: list[Iterable[UOp]] = [{r for loop in red.src[1:] for r in loop.ranges} for red in k.reduceops] or [()]
   threads = max(steps(loops, AxisType.GROUP_REDUCE) for loops in sums) * steps(k.rngs, AxisType.WARP, AxisType.LOCAL)
   unrolled = max(steps(loops, AxisType.UNROLL) for loops in sums) * steps(k.rngs, AxisType.UPCAST)

@@ -7,7 +7,7 @@ How: the schedule says how many tiles of 16 rows are unpacked together (TILES of
   What they are scaled by goes into arrays of floats; so does what is subtracted from weights, which multiplies sums of
   x alone: those are the same for all rows, and added up once for the tokens at hand (register_blocking.py).
 Numbers: 512 tokens by 8192 x 2048, 10^9 products a second, 2 threads, before and with register_blocking.py: Q4_K
-  82 -> 285, Q6_K 60 -> 240 (Intel with AVX-512, medians); lowering takes 2 to 5 seconds a kernel
+  82 -> 285, Q6_K 60 -> 240 (Intel with AVX-512, medians)
 Upstream: not sent.
 """
 from __future__ import annotations
