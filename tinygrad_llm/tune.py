@@ -40,7 +40,7 @@ class Bar:
   """One line on a terminal; elsewhere a line for each kernel that is done."""
   def __init__(self, seconds: float):
     self.end = time.monotonic() + seconds
-    self.bar = tqdm(file=sys.stderr, unit="kernel", leave=False, disable=None, bar_format="{desc} |{bar:12}| {postfix}")
+    self.bar = tqdm(file=sys.stderr, unit="kernel", leave=False, disable=None, bar_format="|{bar:12}| {desc}{postfix}")
     self.told = set[int]()
 
   def __call__(self, rows: list[Row], at: int | None, line: str) -> None:
