@@ -23,6 +23,7 @@ SHARED = 4      # steps of an output axis at once, where they share loads
 STEPS = 64      # unrolled at least, where rows are lanes
 SWEPT = 32      # the same where many tokens share them
 TOKENS = 8      # whose sums are in registers together
+FEW = 2         # that share what is unpacked in registers
 LEAST = 1 << 18  # weights of a matrix that is unpacked for many tokens: its kernel takes seconds to lower
 UNPACKED = 1 << 19  # bytes of weights that are unpacked together: a core's cache holds them
 
@@ -120,4 +121,4 @@ def _tiles(k: Scheduler, s: Sum, count: int) -> int:
 def _block_tokens(k: Scheduler, s: Sum, loop: UOp, tiles: int) -> None:
   """All tokens share what is unpacked, a few at a time what is loaded of it."""
   if is_on("register_blocking"): k.apply_opt(Opt(ScheduleOps.TOKENS, None, min(size(loop), TOKENS)))
-  if is_on("operand_packing"): k.apply_opt(Opt(ScheduleOps.TILES, None, tiles))
+  if is_on("operand_packing") and size(loop) > FEW: k.apply_opt(Opt(ScheduleOps.TILES, None, tiles))

@@ -5,9 +5,11 @@ Why: with a loop over tokens around it, the weights of a block are unpacked agai
 How: the schedule says how many tiles of 16 rows are unpacked together (TILES of opts.py). The bytes of their weights go
   into an array that a core's cache holds: of 16 rows four neighbours each, in the order in which they are multiplied.
   What they are scaled by goes into arrays of floats; so does what is subtracted from weights, which multiplies sums of
-  x alone: those are the same for all rows, and added up once for the tokens at hand (register_blocking.py).
+  x alone: those are the same for all rows, and added up once for the tokens at hand (register_blocking.py). What few
+  tokens use, once, is unpacked in parts of AT_ONCE weights of a row: their products hide what memory takes.
 Numbers: 512 tokens by 8192 x 2048, 10^9 products a second, 2 threads, before and with register_blocking.py: Q4_K
-  82 -> 285, Q6_K 60 -> 240 (Intel with AVX-512, medians)
+  82 -> 285, Q6_K 60 -> 240 (Intel with AVX-512, medians). Times of a step of a
+  few rows by that of one, 1B shape in Q4_K_M, with whole rows and with parts: of 4 1.98 -> 1.45, of 8 2.59 -> 1.94
 Upstream: not sent.
 """
 from __future__ import annotations
@@ -21,7 +23,8 @@ from tinygrad.helpers import ceildiv
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches import passes
-from tinygrad_llm.patches.expressions import choosing, evaluate, flat, size, steps, strides, sum_of_products, while_true
+from tinygrad_llm.patches.expressions import (
+  choosing, divisor, evaluate, flat, size, steps, strides, sum_of_products, while_true)
 from tinygrad_llm.patches.opts import ScheduleOps, check_amount, chosen
 from tinygrad_llm.patches.passes import has_vectors
 from tinygrad_llm.patches.vector.int8_dots import BYTES, is_int8, with_offset, words
@@ -34,6 +37,7 @@ SEAMS = {
 }
 
 UNROLLED = 16   # steps of the sum over what is unpacked
+AT_ONCE = 256   # weights of a row that are unpacked together, where few tokens use them
 MOST = 64       # tiles
 SLOT = 1 << 13  # of the first array; those of other patches come before
 
@@ -90,10 +94,12 @@ class Packing:
   """
   The arrays of one kernel. lane: its loop over 16 rows; tile: that over tiles which are unpacked together; block: that
   over tokens whose sums are computed together; None: there is no such loop. again: whether it is another matrix than
-  in the step before, of several that are chosen from; None: there is one.
+  in the step before, of several that are chosen from; None: there is one. parts: of loops of sums, those over parts,
+  and those within: arrays are of a part, so that memory is read while others are multiplied; None: of whole sums.
   """
-  def __init__(self, lane: UOp, tile: UOp|None, block: UOp|None, ids: Iterable[int], again: UOp|None = None):
-    self.lane, self.tile, self.block, self.ids, self.again = lane, tile, block, iter(ids), again
+  def __init__(self, lane: UOp, tile: UOp|None, block: UOp|None, ids: Iterable[int], again: UOp|None = None,
+               parts: dict[UOp, tuple[UOp, UOp]]|None = None):
+    self.lane, self.tile, self.block, self.ids, self.again, self.parts = lane, tile, block, iter(ids), again, parts
     self.slots, self.made = itertools.count(SLOT), dict[UOp, UOp]()
 
   def _again(self, r: UOp, kind: AxisType) -> UOp: return UOp.range(size(r), next(self.ids), kind)
@@ -120,6 +126,18 @@ class Packing:
     self.made[value] = array.after(filled.end(*fresh.values())).index(flat(loops))
     return self.made[value]
 
+  def in_parts(self, red: UOp, order: list[UOp]) -> tuple[UOp, list[UOp], UOp|None]:
+    """A sum as one within a part, its loops, and the loop over parts. order: its loops, ascending."""
+    rolled = [r for r in order if r.arg[-1] is AxisType.REDUCE]
+    if self.parts is None or not rolled: return red, order, None
+    if (r := rolled[-1]) not in self.parts:
+      n = divisor(size(r), max(1, AT_ONCE // steps(other for other in order if other is not r)))
+      self.parts[r] = (self._of(r, size(r) // n), self._of(r, n))
+    part, inner = self.parts[r]
+    return (red.substitute({r: part * size(inner) + inner}), [inner if other is r else other for other in order], part)
+
+  def _of(self, r: UOp, n: int) -> UOp: return UOp.range(n, next(self.ids), r.arg[-1], dtype=r.dtype)
+
   def _by_row(self, value: UOp, loops: Iterable[UOp]) -> UOp:
     own = [r for r in _in_turn(loops) if r in value.ranges]
     return self._array(value, [self.tile, *own] if self.tile is not None else own, True)
@@ -139,10 +157,14 @@ class Packing:
     total = value.substitute(own, walk=True).reduce(*own.values(), arg=Ops.ADD) if own else value
     return self._array(total, [self.block, *keep] if self.block is not None else keep, False)
 
+def _products(red: UOp, loops: Iterable[UOp], lane: UOp) -> list[Product]:
+  return [Product(factors, lane) for factors in sum_of_products(red.src[0], frozenset(loops))]
+
 def _packed(red: UOp, packing: Packing) -> UOp:
   """A sum over products, with arrays instead of what is unpacked. ValueError if it is something else."""
-  loops = red.src[1:]
-  products = [Product(factors, packing.lane) for factors in sum_of_products(red.src[0], frozenset(loops))]
+  in_order = _products(red, red.src[1:], packing.lane)[0].byte.strides
+  red, loops, part = packing.in_parts(red, sorted(red.src[1:], key=lambda r: in_order.get(r, 0)))
+  products = _products(red, loops, packing.lane)
   multiplied, subtracted = list[UOp](), dict[tuple[UOp, ...], list[UOp]]()
   for p in products:
     if p.whole is not None:
@@ -151,18 +173,18 @@ def _packed(red: UOp, packing: Packing) -> UOp:
     if (times := p.offset if p.whole is not None else 1):
       subtracted.setdefault(p.xs, []).append(p.scale * times if p.scale is not None else UOp.const(times, p.dtype))
   if not multiplied: raise ValueError
-  order = sorted(loops, key=lambda r: products[0].byte.strides.get(r, 0))
   # what was unrolled to be unpacked need not be any more
-  rolled = {r: r.replace(arg=(*r.arg[:-1], AxisType.REDUCE)) for i, r in enumerate(order)
-            if steps(order[:i]) >= UNROLLED}
+  rolled = {r: r.replace(arg=(*r.arg[:-1], AxisType.REDUCE)) for i, r in enumerate(loops)
+            if steps(loops[:i]) >= UNROLLED}
   found = [_add(multiplied).reduce(*loops, arg=Ops.ADD).substitute(rolled, walk=True)]
   for xs, scales in subtracted.items():
     scale = _add(scales)
     keep = _in_turn(r for r in loops if r in scale.ranges)
     again = {r: r.replace(arg=(next(packing.ids), *r.arg[1:])) for r in keep}
-    term = packing.scales(scale, loops) * packing.sums(_mul(xs), [r for r in loops if r not in keep], keep)
+    of_x = packing.sums(_mul(xs), [r for r in loops if r not in keep], keep if part is None else [part, *keep])
+    term = packing.scales(scale, loops) * of_x
     found.append(term.substitute(again).reduce(*again.values(), arg=Ops.ADD) if keep else term)
-  return _add(found)
+  return _add(found) if part is None else _add(found).reduce(part, arg=Ops.ADD)
 
 def _sums(sink: UOp) -> list[UOp]:
   return [u for u in sink.toposort() if u.op is Ops.REDUCE and u.arg == (Ops.ADD, 0) and dtypes.is_float(u.dtype)]
@@ -202,7 +224,9 @@ def run(sink: UOp, ren: Renderer) -> UOp:
     split, lane = sink.substitute({outer[0]: part, lane: inner, **turns}), inner
     stored = next(u.src[0].src[1].get_valid() for u in split.toposort() if u.op is Ops.STORE)
     again = _changed({turns[r]: [u.substitute(turns) for u in us] for r, us in matrices.items()}, stored)
-  packing = Packing(lane, tile, block, ids, again)
+  few = block is not None and tile is None and not matrices and matrix.issuperset(
+    r for r in outputs if r is not block)
+  packing = Packing(lane, tile, block, ids, again, {} if few else None)
   try: return split.substitute({red: _packed(red, packing) for red in _sums(split)})
   except ValueError: return sink
 

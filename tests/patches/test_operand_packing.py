@@ -38,24 +38,34 @@ def source(lazy: Tensor) -> tuple[str, str]:
   program = to_program(*realize._get_call_to_compile(lazy.linear_with_vars()[0].src[-1]))
   return program.src[2].arg, str(program.src[0].arg.applied_opts)
 
-def few(name: str, tokens: int) -> tuple[Tensor, np.ndarray]:
+def few(name: str, rows: int, n: int, tokens: int) -> tuple[Tensor, np.ndarray]:
   """The same of as many tokens as the kernel is for."""
   matvec_cpu.LEAST = 0
-  lazy_w, w = weight(name, 64, 512, True)
-  x = activations.pack(Tensor(vector(tokens, 512))).contiguous().realize()
+  lazy_w, w = weight(name, rows, n, True)
+  x = activations.pack(Tensor(vector(tokens, n))).contiguous().realize()
   return activations.unpacked(x) @ lazy_w().transpose(-1, -2), activations.unpacked(x).numpy().astype(np.float64) @ w.T
+
+def block(name: str) -> int:
+  """Weights of which a row has a multiple."""
+  return max(64, next(qt.block for qt in QUANT_TYPES.values() if qt.name == name))
 
 def drawn(name: str, seed: int) -> dict:
   """A product of random sizes."""
-  rng, block = np.random.default_rng(seed), next(qt.block for qt in QUANT_TYPES.values() if qt.name == name)
-  sizes = 16 * int(rng.integers(1, 30)), int(rng.integers(1, 7)) * max(block, 64), int(rng.integers(1, 80)), 80
+  rng = np.random.default_rng(seed)
+  sizes = 16 * int(rng.integers(1, 30)), int(rng.integers(1, 7)) * block(name), int(rng.integers(1, 80)), 80
   text, opts = source(prompt(name, *sizes)[0])
   lazy, wanted = prompt(name, *sizes)
   x = Tensor(symbolic.values(lazy, wanted.shape))
   return {"sizes": sizes, "error": error(x, wanted), "source": text, "opts": opts}
 
 def fixed(name: str, tokens: int) -> dict:
-  return {"source": source(few(name, tokens)[0])[0], "error": error(*few(name, tokens))}
+  return {"source": source(few(name, 64, 512, tokens)[0])[0], "error": error(*few(name, 64, 512, tokens))}
+
+def drawn_few(name: str, seed: int) -> dict:
+  """A product of few tokens, and of rows of any length."""
+  rng = np.random.default_rng(seed)
+  sizes = 16 * int(rng.integers(1, 20)), int(rng.integers(1, 24)) * block(name), int(rng.integers(2, 9))
+  return {"sizes": sizes, "error": error(*few(name, *sizes))}
 
 def with_amounts(listed: list[list[list]]) -> list[tuple[float, str]]:
   """Of a product with other (action, amount)s than the heuristic's: the error, and the source."""
@@ -158,6 +168,18 @@ def test_a_few_tokens_share_what_is_read(tokens):
   assert many["error"] < MOST
   loads = [len(re.findall(r"val\d+ = .*data2_", kernel(row["source"]))) for row in (one, many)]
   assert loads[1] <= loads[0] + 2  # scales and minimums are unpacked apart, and their block's factors read by both
+
+@pytest.mark.parametrize("name", sample(STREAMS, FEW))
+def test_numbers_of_a_few_tokens(name):
+  row = child.call(drawn_few, name, len(name)).value
+  assert row["error"] < MOST, row["sizes"]
+
+@extended
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("name", FEW)
+def test_numbers_of_a_few_tokens_of_other_sizes(name, seed):
+  row = child.call(drawn_few, name, seed).value
+  assert row["error"] < MOST, row["sizes"]
 
 def test_tokens_and_tiles():
   """As many as the schedule says, or as many parts as that makes: of 15 tiles, 4 at a time are 4, 4, 4 and 3."""

@@ -1,0 +1,77 @@
+"""
+Small batches: the time of a step of a few rows beside that of one, which reads the same weights.
+
+  python bench/batches.py [-m MODEL ..] [--rows 1,2,4,8] [-d DEPTH] [-r N] [--out FILE]     make batches
+
+What speculation or several sequences cost. The steps of all numbers of rows take turns; rows are positions that follow
+each other. The table has the medians; all goes to bench/results/batches-DATE.json.
+"""
+from __future__ import annotations
+import pathlib
+import sys
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+import argparse, json, statistics, time
+from typing import Any
+from bench.machine import machine, now, result_file, versions
+from bench.models import model
+from tinygrad_llm.command import Parser, guarded
+
+TYPES = ("Q4_K_M", "Q6_K", "MXFP4")
+CONTEXT = 4096
+
+def _logits(llama: Any, ids: Any, start: Any) -> Any: return llama.logits(llama.hidden(ids, start))
+
+def measure(path: str, rows: list[int], depth: int, repetitions: int) -> dict[int, list[float]]:
+  """Milliseconds of each step, by its rows."""
+  from tinygrad import Device, UOp, dtypes
+  from tinygrad_llm import load
+  from tinygrad_llm.target.buffers import empty, fill
+  from tinygrad_llm.target.captured import captured
+  llm = load(path, max_context=CONTEXT)
+  start = UOp.variable("start_pos", 0, CONTEXT - max(rows)).bind(depth)
+  steps = {}
+  for n in rows:
+    ids = empty((1, n), dtypes.int32)
+    fill(ids, lambda memory: memory.__setitem__(..., 1))
+    steps[n] = captured(_logits, llm.model), ids
+  found: dict[int, list[float]] = {n: [] for n in rows}
+  for turn in range(3 + repetitions):
+    for n, (step, ids) in steps.items():
+      begun = time.perf_counter()
+      step(ids, start)
+      Device[Device.DEFAULT].synchronize()
+      if turn >= 3: found[n].append((time.perf_counter() - begun) * 1e3)  # those before schedule and compile
+  return found
+
+def _rows(text: str) -> list[int]:
+  if not all(part.isdigit() and 0 < int(part) <= 64 for part in text.split(",")):
+    raise argparse.ArgumentTypeError(f"{text!r:.40}: give numbers from 1 to 64, as 1,2,4,8")
+  return sorted({1, *map(int, text.split(","))})
+
+def _main() -> None:
+  parser = Parser(prog="python bench/batches.py", description="Time steps of a few rows beside that of one.")
+  parser.add_argument("-m", "--model", nargs="+", metavar="M", help="files, default: a 1B shape in three types")
+  parser.add_argument("--rows", type=_rows, default=_rows("1,2,4,8"), metavar="N,N", help="of a step (default 1,2,4,8)")
+  parser.add_argument("-d", "--n-depth", type=int, default=0, metavar="N", help="tokens in the KV cache (default 0)")
+  parser.add_argument("-r", "--repetitions", type=int, default=15, metavar="N", help="of each (default 15)")
+  parser.add_argument("--out", type=pathlib.Path, help="default: bench/results/batches-DATE.json")
+  args = parser.parse_args()
+  if not 0 <= args.n_depth <= CONTEXT - 64: parser.error(f"--n-depth is from 0 to {CONTEXT - 64}")
+  if args.repetitions < 1: parser.error("--repetitions is at least 1")
+  date, models = now(), list[dict[str, Any]]()
+  print(f"{'model':<36}" + "".join(f"{f'{n} rows':>18}" for n in args.rows))
+  for path in args.model or [str(model("llama-1b", types)) for types in TYPES]:
+    found = measure(path, args.rows, args.n_depth, args.repetitions)
+    median = {n: statistics.median(times) for n, times in found.items()}
+    print(f"{pathlib.Path(path).name:<36}" + "".join(
+      f"{f'{ms:.1f} ms {ms / median[1]:.2f}x':>18}" for ms in median.values()), flush=True)
+    models.append({"file": pathlib.Path(path).name,
+                   "ms": {n: [round(t, 3) for t in times] for n, times in found.items()},
+                   "ratios": {n: round(ms / median[1], 3) for n, ms in median.items()}})
+  out = args.out or result_file("batches", date)
+  out.write_text(json.dumps({"date": date, "machine": machine(), "versions": versions(), "depth": args.n_depth,
+                             "models": models}, indent=1) + "\n")
+  print(f"written: {out}")
+
+if __name__ == "__main__": guarded(_main)
