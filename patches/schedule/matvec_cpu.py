@@ -14,9 +14,10 @@ from tinygrad_llm.patches.opts import ScheduleOps
 from tinygrad_llm.patches.passes import most_threads
 from tinygrad_llm.patches.schedule.cpu_threads import share
 from tinygrad_llm.patches.schedule.dot_product import Sum
-from tinygrad_llm.patches.schedule.register_blocking import tokens
+from tinygrad_llm.patches.schedule.register_blocking import AT_ONCE, ROWS, matrix_rows, tokens
 from tinygrad_llm.patches.vector.lanes import LANES, side_by_side
 from tinygrad_llm.patches.vector.operand_packing import MOST
+from tinygrad_llm.patches.vector.vector_width import registers
 
 PERIOD = 256    # weights unrolled at most, a block of the largest formats
 SHARED = 4      # steps of an output axis at once, where they share loads
@@ -59,20 +60,16 @@ def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
   loop = tokens(k) if is_on("register_blocking") else None
   if loop is not None:  # what few tokens and rows share is loaded often, and from a cache
     k.apply_opt(Opt(ScheduleOps.PREFETCH, None, 0))
-    k.apply_opt(Opt(ScheduleOps.TOKENS, None, min(size(loop), SHARED)))
-  row = s.rows if loop is None else _matrix_rows(k, s, loop)
-  rows = getenv("MV_ROWS_PER_THREAD", 1 if loop is None or row is None else _fits(size(row), SHARED))
+    k.apply_opt(Opt(ScheduleOps.TOKENS, None, min(size(loop), AT_ONCE)))
+  row = s.rows if loop is None else next(iter(matrix_rows(k)), None)
+  most = 1 if loop is None or registers(k.ren) < 32 else max(1, ROWS // len(s.reds))
+  rows = getenv("MV_ROWS_PER_THREAD", 1 if row is None else _fits(size(row), most))
   if row is not None and rows > 1 and row.src[0].divides(rows) is not None:
     k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(row), rows))
   if loop is None and s.rows is None and (shared := sharing(k, s.xs)) is not None:
     k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(shared), _fits(size(shared), SHARED)))
   share(k)
   return k
-
-def _matrix_rows(k: Scheduler, s: Sum, loop: UOp) -> UOp|None:
-  """The longest output axis of known length that loads without the loop over tokens have."""
-  axes = [r for r in k.ranges_of(AxisType.WEAK) if any(r in u.ranges and loop not in u.ranges for u in (*s.ws, *s.xs))]
-  return max((r for r in axes if r.src[0].op is Ops.CONST), key=size, default=None)
 
 def sharing(k: Scheduler, loads: Sequence[UOp]) -> UOp|None:
   """An output axis of known length that some of the loads do not have: its steps share what those load."""

@@ -7,11 +7,25 @@ Numbers: attention of 256 tokens of a 1B shape after 2,000, 10^9 products a seco
 Upstream: not sent; stock kernels have few such vectors.
 """
 from __future__ import annotations
+import functools
+import pathlib
+from tinygrad.renderer import Renderer
 from tinygrad.runtime.support import compiler_cpu
 
 SEAMS = {
   "tinygrad.runtime.support.compiler_cpu:ClangCompiler": "532ea5ae9875",
 }
+
+@functools.cache
+def _is_wide_here() -> bool:
+  try: return " avx512f " in pathlib.Path("/proc/cpuinfo").read_text()
+  except OSError: return False
+
+def registers(ren: Renderer) -> int:
+  """Vectors of 16 floats that a processor's registers hold: 32 with AVX-512, 8 with AVX2 or NEON."""
+  family, _, features = ren.target.arch.partition(",")
+  wide = _is_wide_here() if features == "native" else "x86-64-v4" in features or "avx512f" in features
+  return 32 if family == "x86_64" and wide else 8
 
 _init = compiler_cpu.ClangCompiler.__init__
 

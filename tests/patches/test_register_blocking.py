@@ -1,14 +1,19 @@
 """Products of floats with the tokens of a prompt: several share what is loaded, right for any number of both."""
 import functools
+import re
+from dataclasses import replace
 
 import child
 import numpy as np
 import pytest
 import symbolic
-from tinygrad import Tensor, Variable, dtypes
+from tinygrad import Device, Tensor, Variable, dtypes
 from tinygrad.codegen import to_program
 from tinygrad.engine import realize
+from tinygrad_llm.patches.schedule import register_blocking
+from tinygrad_llm.patches.vector import vector_width
 
+HELD = 1 << 12  # elements: rows of several parts
 MOST = 1e-5  # error, of the root mean square
 TYPES = ("float32", "half", "bfloat16")
 
@@ -16,6 +21,7 @@ TYPES = ("float32", "half", "bfloat16")
 
 def prompt(name: str, rows: int, n: int, tokens: int, most: int) -> tuple[Tensor, np.ndarray]:
   """x @ w.T for the first tokens of at most so many."""
+  register_blocking.HELD = HELD
   rng = np.random.default_rng([rows, n])
   w = Tensor(rng.standard_normal((rows, n)).astype(np.float32)).cast(getattr(dtypes, name)).realize()
   x = rng.standard_normal((most, n)).astype(np.float32)
@@ -31,6 +37,10 @@ def computed(name: str, rows: int, n: int, tokens: int, most: int) -> dict:
           "error": float(np.abs(values - wanted).max() / np.sqrt((wanted ** 2).mean()))}
 
 def all_computed(listed: list[tuple]) -> list[dict]: return [computed(*arguments) for arguments in listed]
+
+def registers(arch: str = "") -> int:
+  ren = Device["CPU"].renderer
+  return vector_width.registers(type(ren)(replace(ren.target, arch=arch)) if arch else ren)
 
 # *** here
 
@@ -50,15 +60,21 @@ def test_numbers(name): assert max(row["error"] for row in found(name)) < MOST
 def test_numbers_without(off): assert max(row["error"] for row in found("half", off)) < MOST
 
 def test_a_load_serves_several_sums():
-  """Of the smallest chunk, two tokens; else four, and four rows where their number allows."""
+  """Of the smallest chunk, two tokens; else six, and four rows where their number and a processor's registers allow."""
   assert all("TOKENS" in row["opts"] for row in found("half"))
   first = found("half")[0]["source"]
   inner = first[first.rindex("for (int Ridx"):]
   inner = inner[:inner.index("}")]
-  assert inner.count("__builtin_convertvector") == inner.count("data2_") == 4 * 64 // 16  # of 64 elements
-  assert inner.count("data1_") == 4 * 64 // 16 and inner.count("*cast") == 4 * 4 * 64 // 16
-  assert "__builtin_prefetch" not in inner
+  rows = 4 if child.call(registers).value == 32 else 1
+  assert inner.count("__builtin_convertvector") == inner.count("data2_") == rows * 64 // 16  # of 64 elements
+  assert inner.count("data1_") == 6 * 64 // 16 and inner.count("*cast") == 6 * rows * 64 // 16
+  assert "__builtin_prefetch" not in inner and "volatile" not in inner
 
-def test_tokens_that_are_not_there_are_not_computed():
-  """The loop over those that a cache holds ends where the prompt does."""
-  assert "break" in found("half")[1]["source"] and "break" not in found("half", "register_blocking")[1]["source"]
+def test_order_of_loops():
+  """Rows that a cache holds together, all tokens, some of these rows."""
+  loops = re.findall(r"for \(int \w+ = 0; \w+ < (.+?); \w+\+\+\)", found("half")[1]["source"])
+  assert loops[0].isdigit() and re.fullmatch(r"\(\(data\d_\+5\)/6\)", loops[1]) and loops[2].isdigit()
+
+@pytest.mark.parametrize("arch, wanted", [
+  ("x86_64,x86-64-v4", 32), ("x86_64,x86-64-v3", 8), ("x86_64,znver4,avx512f", 32), ("arm64,native", 8)])
+def test_registers(arch, wanted): assert child.call(registers, arch).value == wanted
