@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from tinygrad.codegen.opt import Opt, OptOps
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.helpers import prod
-from tinygrad.uop.ops import AxisType, resolve
+from tinygrad.uop.ops import AxisType, UOp, resolve
 from tinygrad_llm.patches.passes import most_threads
 
 WORK = 1 << 15  # products a thread should have at least
@@ -21,12 +21,12 @@ def one_thread() -> Iterator[None]:
   try: yield
   finally: _alone.pop()
 
-def share(k: Scheduler) -> None:
-  """Threads share the longest output axis, if there is enough to do."""
+def share(k: Scheduler, first: UOp|None = None) -> None:
+  """Threads share an output axis, if there is enough to do: `first`, or the longest."""
   most = 1 if _alone else most_threads(k.ren)
   outer = k._globalizable_rngs()
   axes = [a for a in k.axes_of(AxisType.WEAK) if isinstance(k.full_shape[a], int) and k.rngs[a] in outer]
-  axes.sort(key=lambda a: -k.full_shape[a])
+  axes.sort(key=lambda a: (k.rngs[a] is not first, -k.full_shape[a]))
   work = prod(k.full_shape)
   for threads in range(most, 1, -1):
     for axis in axes:

@@ -68,7 +68,7 @@ def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
     k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(row), rows))
   if loop is None and s.rows is None and (shared := sharing(k, s.xs)) is not None:
     k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(shared), _fits(size(shared), SHARED)))
-  share(k)
+  share(k, None if loop is None else next(reversed(matrix_rows(k)), None))
   return k
 
 def sharing(k: Scheduler, loads: Sequence[UOp]) -> UOp|None:
