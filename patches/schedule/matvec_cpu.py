@@ -20,7 +20,7 @@ from tinygrad_llm.patches.vector.operand_packing import MOST
 from tinygrad_llm.patches.vector.vector_width import registers
 
 PERIOD = 256    # weights unrolled at most, a block of the largest formats
-SHARED = 4      # steps of an output axis at once, where they share loads
+SHARED = 8      # steps of an output axis at once, at most, where they share loads
 STEPS = 64      # unrolled at least, where rows are lanes
 SWEPT = 32      # the same where many tokens share them
 TOKENS = 8      # whose sums are in registers together
@@ -67,15 +67,14 @@ def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
   if row is not None and rows > 1 and row.src[0].divides(rows) is not None:
     k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(row), rows))
   if loop is None and s.rows is None and (shared := sharing(k, s.xs)) is not None:
-    k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(shared), _fits(size(shared), SHARED)))
+    k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(shared), 0))
   share(k, None if loop is None else next(reversed(matrix_rows(k)), None))
   return k
 
 def sharing(k: Scheduler, loads: Sequence[UOp]) -> UOp|None:
   """An output axis of known length that some of the loads do not have: its steps share what those load."""
-  axes = [r for r in k.ranges_of(AxisType.WEAK) if r.src[0].op is Ops.CONST and size(r) <= 2 * SHARED]
-  return next((r for r in axes if 0 < sum(r in u.ranges for u in loads) < len(loads) and _fits(size(r), SHARED) > 1),
-              None)
+  axes = [r for r in k.ranges_of(AxisType.WEAK) if r.src[0].op is Ops.CONST and size(r) <= SHARED]
+  return next((r for r in axes if 0 < sum(r in u.ranges for u in loads) < len(loads)), None)
 
 def _tile(s: Sum) -> UOp|None:
   """The output axis of as many rows as there are lanes, whose words lie side by side."""
