@@ -11,14 +11,15 @@ import pathlib
 import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-import argparse, json, statistics, time
+import json, statistics, time
 from typing import Any
 from bench.machine import machine, now, result_file, versions
 from bench.models import model
+from tinygrad_llm.bench import numbers
 from tinygrad_llm.command import Parser, guarded
 
 TYPES = ("Q4_K_M", "Q6_K", "MXFP4")
-CONTEXT = 4096
+CONTEXT, MOST = 4096, 64  # tokens; rows of a step
 
 def _logits(llama: Any, ids: Any, start: Any) -> Any: return llama.logits(llama.hidden(ids, start))
 
@@ -44,25 +45,22 @@ def measure(path: str, rows: list[int], depth: int, repetitions: int) -> dict[in
       if turn >= 3: found[n].append((time.perf_counter() - begun) * 1e3)  # those before schedule and compile
   return found
 
-def _rows(text: str) -> list[int]:
-  if not all(part.isdigit() and 0 < int(part) <= 64 for part in text.split(",")):
-    raise argparse.ArgumentTypeError(f"{text!r:.40}: give numbers from 1 to 64, as 1,2,4,8")
-  return sorted({1, *map(int, text.split(","))})
-
 def _main() -> None:
   parser = Parser(prog="python bench/batches.py", description="Time steps of a few rows beside that of one.")
   parser.add_argument("-m", "--model", nargs="+", metavar="M", help="files, default: a 1B shape in three types")
-  parser.add_argument("--rows", type=_rows, default=_rows("1,2,4,8"), metavar="N,N", help="of a step (default 1,2,4,8)")
+  parser.add_argument("--rows", default="1,2,4,8", metavar="N,N", help="of a step (default 1,2,4,8)")
   parser.add_argument("-d", "--n-depth", type=int, default=0, metavar="N", help="tokens in the KV cache (default 0)")
   parser.add_argument("-r", "--repetitions", type=int, default=15, metavar="N", help="of each (default 15)")
   parser.add_argument("--out", type=pathlib.Path, help="default: bench/results/batches-DATE.json")
   args = parser.parse_args()
-  if not 0 <= args.n_depth <= CONTEXT - 64: parser.error(f"--n-depth is from 0 to {CONTEXT - 64}")
+  if not 0 <= args.n_depth <= CONTEXT - MOST: parser.error(f"--n-depth is from 0 to {CONTEXT - MOST}")
+  rows = sorted({1, *numbers("--rows", [args.rows])})
+  if rows[0] < 1 or rows[-1] > MOST: parser.error(f"--rows are from 1 to {MOST}")
   if args.repetitions < 1: parser.error("--repetitions is at least 1")
   date, models = now(), list[dict[str, Any]]()
-  print(f"{'model':<36}" + "".join(f"{f'{n} rows':>18}" for n in args.rows))
+  print(f"{'model':<36}" + "".join(f"{f'{n} rows':>18}" for n in rows))
   for path in args.model or [str(model("llama-1b", types)) for types in TYPES]:
-    found = measure(path, args.rows, args.n_depth, args.repetitions)
+    found = measure(path, rows, args.n_depth, args.repetitions)
     median = {n: statistics.median(times) for n, times in found.items()}
     print(f"{pathlib.Path(path).name:<36}" + "".join(
       f"{f'{ms:.1f} ms {ms / median[1]:.2f}x':>18}" for ms in median.values()), flush=True)

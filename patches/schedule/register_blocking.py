@@ -64,8 +64,8 @@ def apply_opt(self: Scheduler, opt: Opt, append_opt: bool = True) -> Any:
   assert loop is not None and isinstance(opt.arg, int)
   check(opt.arg <= loop.vmax + 1, "there are fewer tokens")
   if opt.arg > 1:
-    made = {loop: blocked(loop, opt.arg, self.opt_range)}
-    if _tile(self) is None: made = swept(self, loop, opt.arg)
+    of_rows = _tile(self) is not None
+    made = {loop: blocked(loop, opt.arg, self.opt_range)} if of_rows else swept(self, loop, opt.arg)
     self.ast = self.ast.substitute(made)
   if append_opt: self.applied_opts.append(opt)
 

@@ -8,8 +8,8 @@ How: the schedule says how many tiles of 16 rows are unpacked together (TILES of
   x alone: those are the same for all rows, and added up once for the tokens at hand (register_blocking.py). What few
   tokens use, once, is unpacked in parts of AT_ONCE weights of a row: their products hide what memory takes.
 Numbers: 512 tokens by 8192 x 2048, 10^9 products a second, 2 threads, before and with register_blocking.py: Q4_K
-  82 -> 285, Q6_K 60 -> 240 (Intel with AVX-512, medians). Times of a step of a
-  few rows by that of one, 1B shape in Q4_K_M, with whole rows and with parts: of 4 1.98 -> 1.45, of 8 2.59 -> 1.94
+  82 -> 285, Q6_K 60 -> 240 (Intel with AVX-512, medians). Times of a step of a few rows by that of one, 1B
+  shape in Q4_K_M, with whole rows and with parts: of 4 1.98 -> 1.45, of 8 2.59 -> 1.94
 Upstream: not sent.
 """
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Packing:
     self.lane, self.tile, self.block, self.ids, self.again, self.parts = lane, tile, block, iter(ids), again, parts
     self.slots, self.made = itertools.count(SLOT), dict[UOp, UOp]()
 
-  def _again(self, r: UOp, kind: AxisType) -> UOp: return UOp.range(size(r), next(self.ids), kind)
+  def _loop(self, n: int, kind: AxisType) -> UOp: return UOp.range(n, next(self.ids), kind)
 
   def _array(self, value: UOp, loops: list[UOp], by_row: bool) -> UOp:
     """
@@ -114,7 +114,7 @@ class Packing:
     if any(r.arg[-1] is AxisType.UPCAST and r not in loops for r in value.ranges): raise ValueError
     # of one matrix of several: with each tile, so that memory is read while others are multiplied
     here = [self.tile] if by_row and self.again is not None and self.tile in loops else []
-    fresh = {r: self._again(r, AxisType.UPCAST if by_row and r.arg[-1] is AxisType.UNROLL else AxisType.WEAK)
+    fresh = {r: self._loop(size(r), AxisType.UPCAST if by_row and r.arg[-1] is AxisType.UNROLL else AxisType.WEAK)
              for r in loops if r not in here}
     if by_row:
       loops = [*loops, self.lane]
@@ -132,11 +132,9 @@ class Packing:
     if self.parts is None or not rolled: return red, order, None
     if (r := rolled[-1]) not in self.parts:
       n = divisor(size(r), max(1, AT_ONCE // steps(other for other in order if other is not r)))
-      self.parts[r] = (self._of(r, size(r) // n), self._of(r, n))
+      self.parts[r] = (self._loop(size(r) // n, r.arg[-1]), self._loop(n, r.arg[-1]))
     part, inner = self.parts[r]
     return (red.substitute({r: part * size(inner) + inner}), [inner if other is r else other for other in order], part)
-
-  def _of(self, r: UOp, n: int) -> UOp: return UOp.range(n, next(self.ids), r.arg[-1], dtype=r.dtype)
 
   def _by_row(self, value: UOp, loops: Iterable[UOp]) -> UOp:
     own = [r for r in _in_turn(loops) if r in value.ranges]
@@ -162,9 +160,9 @@ def _products(red: UOp, loops: Iterable[UOp], lane: UOp) -> list[Product]:
 
 def _packed(red: UOp, packing: Packing) -> UOp:
   """A sum over products, with arrays instead of what is unpacked. ValueError if it is something else."""
-  in_order = _products(red, red.src[1:], packing.lane)[0].byte.strides
-  red, loops, part = packing.in_parts(red, sorted(red.src[1:], key=lambda r: in_order.get(r, 0)))
-  products = _products(red, loops, packing.lane)
+  products = _products(red, red.src[1:], packing.lane)
+  red, loops, part = packing.in_parts(red, sorted(red.src[1:], key=lambda r: products[0].byte.strides.get(r, 0)))
+  if part is not None: products = _products(red, loops, packing.lane)
   multiplied, subtracted = list[UOp](), dict[tuple[UOp, ...], list[UOp]]()
   for p in products:
     if p.whole is not None:
