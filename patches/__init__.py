@@ -23,7 +23,7 @@ MODULES: tuple[str, ...] = (
   "lowering.tuple_order", "runtime.workers", "runtime.estimates", "cache.programs", "lowering.forked_lowering",
   "runtime.threads", "runtime.dispatch", "runtime.graph_batches", "runtime.huge_pages", "passes", "rewrite.reshapes",
   "rewrite.gathers", "rewrite.bounds", "rewrite.flat_reduce", "rewrite.separate_products", "rewrite.joint_products",
-  "rewrite.norm_fusion", "attention.split_kv", "rewrite.stored_factors", "gpu.bitfield_extract",
+  "rewrite.norm_fusion", "attention.split_kv", "rewrite.stored_factors", "gpu.bitfield_extract", "gpu.tensor_cores",
   "rewrite.invariant_sums", "rewrite.invariant_factors", "vector.vectorizer", "vector.table_lookup",
   "vector.minimum_bitwidth", "vector.lanes", "vector.operand_packing", "gpu.cooperative_fetch",
   "rewrite.nested_reduce", "gpu.dp4a", "gpu.int_to_float", "vector.int8_dots", "vector.group_scales",

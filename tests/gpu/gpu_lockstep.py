@@ -68,11 +68,12 @@ class Group:
         assert ((at >= 0) & (at < len(array)))[gate].all(), "beyond a buffer"
         found = np.where(gate[:, None], array[np.where(gate[:, None], at, 0)], src[1] if len(src) > 1 else 0)
         return found if at.shape[1] > 1 else found[:, 0]
-      case Ops.STACK: return np.stack([np.broadcast_to(s, (self.n,)) for s in src], -1)
+      case Ops.STACK: return src and np.stack([np.broadcast_to(s, (self.n,)) for s in src], -1)
       case Ops.CAST: return src[0].astype(_kind(u.dtype))
       case Ops.BITCAST: return np.ascontiguousarray(src[0]).view(_kind(u.dtype))
       case Ops.WHERE: return np.where(*src)
       case Ops.MULACC: return src[0] * src[1] + src[2]
+      case Ops.WMMA: return wmma(u.arg[2], u.arg[0], *src)
       case Ops.CUSTOM if u.arg in (CUDA.dot, CUDA.select):
         a, b = (np.broadcast_to(s, (self.n,)).astype(np.uint32)[:, None].view(np.int8) for s in src[:2])
         if u.arg == CUDA.dot: return ((a * b.astype(np.int32)).sum(-1) + src[2]).astype(np.int32)
@@ -91,6 +92,40 @@ class Group:
     value = np.broadcast_to(value if np.ndim(value) == 2 else np.broadcast_to(value, (self.n,))[:, None], at.shape)
     wanted = np.logical_and.reduce(self.gates) if self.gates else np.ones(self.n, bool)
     array[at[wanted]] = value[wanted]
+
+# *** tensor cores: the elements (.., row or column, k) or (.., row, column) of each of a warp's threads
+
+def _m16n8(k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """mma.m16n8k8 and k16 of halves: PTX ISA, matrix fragments for mma."""
+  lane = np.arange(32)[:, None]
+  group, own = lane // 4, lane % 4 * 2
+  pairs = np.arange(k // 2)  # of A: rows g, g + 8, and again 8 of k further; of B: 8 of k further
+  of_a = [np.stack([group + e // 2 % 2 * 8, own + e % 2 + e // 4 * 8], -1) for e in range(2 * len(pairs) // 2)]
+  of_b = [np.stack([group, own + e % 2 + e // 2 * 8], -1) for e in range(len(pairs) // 2)]
+  of_c = [np.stack([group + e // 2 * 8, own + e % 2], -1) for e in range(4)]
+  return tuple(np.concatenate(of, 1) for of in (of_a, of_b, of_c))
+
+def _simdgroup() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """simdgroup_matrix 8 x 8: two neighbours of a row each thread (B is given as (column, k))."""
+  lane = np.arange(32)[:, None]
+  row, column = lane // 2 % 4 + lane // 16 * 4, lane % 2 * 2 + lane // 8 % 2 * 4
+  of = [np.stack([row, column + e], -1) for e in range(2)]
+  of_b = [np.stack([column + e, row], -1) for e in range(2)]
+  return np.concatenate(of, 1), np.concatenate(of_b, 1), np.concatenate(of, 1)
+
+def wmma(device: str, dims: tuple[int, int, int], a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+  """What each thread has of A @ B + C. a, b, c: (threads, elements of each)."""
+  n, m, k = dims
+  of_a, of_b, of_c = _simdgroup() if device == "METAL" else _m16n8(k)
+  found = np.empty((len(a), c.shape[-1] if c.ndim else 1), np.float32)
+  c = np.broadcast_to(c, found.shape)
+  for i in range(0, len(a), 32):
+    tile_a, tile_b, tile = (np.full(shape, np.nan) for shape in ((m, k), (n, k), (m, n)))
+    tile_a[of_a[..., 0], of_a[..., 1]], tile_b[of_b[..., 0], of_b[..., 1]] = a[i:i + 32], b[i:i + 32]
+    tile[of_c[..., 0], of_c[..., 1]] = c[i:i + 32]
+    tile = tile_a @ tile_b.T + tile
+    found[i:i + 32] = tile[of_c[..., 0], of_c[..., 1]]
+  return found
 
 def run(uops: list[UOp], args: dict[int, np.ndarray]) -> None:
   """All groups, one after another."""

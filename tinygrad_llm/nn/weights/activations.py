@@ -12,13 +12,22 @@ from tinygrad import Device, Tensor, dtypes
 from tinygrad_llm.files.layout import WORD, unpack
 from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.vector import int8_dots
-from tinygrad_llm.patches.gpu import dp4a
+from tinygrad_llm.patches.gpu import dp4a, tensor_cores
 
+MOST = 65504.0  # a half
 GROUP = 16  # 32, as in GGML's Q8_0, brings no speed and more error: no less than llama.cpp's, with the same weights
 
 def multiplies_bytes() -> bool:
   ren, asked = Device[Device.DEFAULT].renderer, os.environ.get("Q8_ACTIVATIONS", "0") not in ("", "0")
   return is_on("q8_activations") and (int8_dots.available(ren) or asked and dp4a.available(ren))
+
+def multiplies_halves() -> bool:
+  """Whether tensor cores multiply what several tokens have (patches/gpu/tensor_cores.py)."""
+  return is_on("tensor_cores") and tensor_cores.available(Device[Device.DEFAULT].renderer)
+
+def halves(x: Tensor) -> Tensor:
+  """x (.., n) as tensor cores multiply it, an expression of what one kernel stores."""
+  return x.clamp(-MOST, MOST).cast(dtypes.half).contiguous()
 
 def shares_experts() -> bool:
   """Whether tokens share what is unpacked of an expert (patches/vector/operand_packing.py): else blocks are no use."""

@@ -2,6 +2,7 @@
 from __future__ import annotations
 from collections.abc import Sequence
 from tinygrad import Tensor
+from tinygrad.uop.ops import resolve
 from tinygrad_llm.nn.expert_blocks import ExpertBlocks
 from tinygrad_llm.nn.weights import activations
 from tinygrad_llm.nn.weights.weight import Weight
@@ -18,11 +19,19 @@ class Linear:
                scales: Sequence[Weight | None]):
     self.weights, self.splits, self.biases, self.scales = weights, splits, biases, scales
     self.q8 = [_multiplies_bytes(w) for w in weights]
+    self.halves = activations.multiplies_halves() and not all(self.q8)
+
+  def stores(self, x: Tensor) -> bool:
+    """Whether x (B, T, D) is stored as it is multiplied, whatever it is computed from."""
+    return all(self.q8) or self._as_halves(x)
+
+  def _as_halves(self, x: Tensor) -> bool: return self.halves and resolve(x.shape[1] != 1)
 
   def __call__(self, x: Tensor) -> list[Tensor]:
     """x (B, T, D) -> (B, T, rows) for each matrix."""
     ys: list[Tensor] = []
     x8 = activations.quantize(x) if any(self.q8) else x
+    if self._as_halves(x): x = activations.halves(x)
     for weight, rows, q8 in zip(self.weights, self.splits, self.q8):
       y = weight.matmul(x8 if q8 else x)
       # contiguous: else a matrix of another type than its siblings' is multiplied inside of what takes all of them, for

@@ -1,0 +1,370 @@
+"""
+Tiled matmul on a GPU: blocks of threads decode a tile of a packed matrix into shared memory, tensor cores multiply it.
+
+Why: with a thread a token and a row, the weights of a prompt are unpacked again for each token, and multiplied one by
+  one. tinygrad's own tensor cores want two loads of halves, one loop of a sum, and a constant number of tokens.
+How: the schedule says how many tokens, rows and weights of a row a block has in a step, and a warp of those (BLOCK of
+  opts.py). The threads of the block take what each of them unpacks together of the weights, and x in runs, make halves
+  of them and store these in shared memory; after a barrier each warp multiplies its part, by its fragments (see
+  fragments.py), with sums in registers. The order of k in a tile is any that both operands share: that in which a
+  thread's next elements lie side by side. The last tokens and rows of a number that is no multiple are those of the
+  last one, computed again and not stored.
+Numbers: see README.md; no card was at hand to time it.
+Upstream: not sent.
+"""
+from __future__ import annotations
+import functools, itertools, operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from tinygrad.codegen.opt import Opt, check
+from tinygrad.codegen.opt.postrange import Scheduler
+from tinygrad.dtype import AddrSpace, dtypes
+from tinygrad.helpers import ceildiv, prod
+from tinygrad.renderer import Renderer
+from tinygrad.uop.ops import AxisType, Ops, UOp
+from tinygrad_llm.patches import passes
+from tinygrad_llm.patches.expressions import divisor, size, steps, strides
+from tinygrad_llm.patches.gpu import fragments
+from tinygrad_llm.patches.gpu.fragments import A, B, BYTES, C, WARP, Core, Layout
+from tinygrad_llm.patches.opts import ScheduleOps
+
+SEAMS = {
+  "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb",
+  "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
+  "tinygrad.codegen:expander2": "da05356de025",
+}
+
+SLOT = 1 << 9  # of the first array
+MOST = 65504.  # a half
+
+_apply_opt: Callable[..., Any]  # what it was before this patch
+
+@dataclass(frozen=True)
+class Block:
+  """tokens, rows, weights (of a row, in a step) of a block of threads; warp_tokens, warp_rows: of a warp of it."""
+  tokens: int
+  rows: int
+  weights: int
+  warp_tokens: int
+  warp_rows: int
+
+  @property
+  def threads(self) -> int: return self.tokens // self.warp_tokens * (self.rows // self.warp_rows) * WARP
+
+  @property
+  def arg(self) -> tuple[int, ...]: return self.tokens, self.rows, self.weights, self.warp_tokens, self.warp_rows
+
+def available(ren: Renderer) -> bool:
+  """Whether a device multiplies tiles of halves."""
+  return (core := fragments.core(ren)) is not None and core.tc is not None
+
+def apply_opt(self: Scheduler, opt: Opt, append_opt: bool = True) -> Any:
+  if opt.op is not ScheduleOps.BLOCK: return _apply_opt(self, opt, append_opt)
+  check(isinstance(opt.arg, tuple) and len(opt.arg) == 5, "BLOCK is of five numbers")
+  check(all(known.op is not ScheduleOps.BLOCK for known in self.applied_opts), "BLOCK is chosen once")
+  assert isinstance(opt.arg, tuple)
+  check((core := fragments.core(self.ren)) is not None, "no shared memory")
+  assert core is not None
+  made = find(self.ast)
+  check(not isinstance(made, str), str(made))
+  assert isinstance(made, Matmul)
+  check(fits(made, Block(*opt.arg), core, self.ren), "no block of that size")
+  if append_opt: self.applied_opts.append(opt)
+
+# *** what is multiplied
+
+@dataclass(frozen=True)
+class Product:
+  """A sum of x times a weight, both floats. loads: of the weight, that of most bytes first."""
+  red: UOp
+  x: UOp
+  w: UOp
+  loads: tuple[UOp, ...]
+
+@dataclass(frozen=True)
+class Matmul:
+  """
+  Products over the same loops. tokens: the output loops that only x has, the outermost first, which may be of unknown
+  length; rows: those that only the weights have.
+  """
+  products: tuple[Product, ...]
+  tokens: tuple[UOp, ...]
+  rows: tuple[UOp, ...]
+  loops: tuple[UOp, ...]
+
+  @property
+  def n_rows(self) -> int: return steps(self.rows)
+
+  @property
+  def n_tokens(self) -> UOp: return functools.reduce(operator.mul, [r.src[0] for r in self.tokens])
+
+def _loads(root: UOp) -> list[UOp]:
+  """Those of values, not of the numbers that say where these are."""
+  found = [u for u in root.toposort() if u.op is Ops.INDEX]
+  places = {v for u in found for v in u.src[1].toposort()}
+  return [u for u in found if u not in places]
+
+def _product(red: UOp, tokens: set[UOp], rows: set[UOp]) -> Product|None:
+  value = red.src[0].src[0] if red.src[0].op is Ops.CAST and dtypes.is_float(red.src[0].src[0].dtype) else red.src[0]
+  xs, ws = list[UOp](), list[UOp]()
+  for factor in value.split_uop(Ops.MUL):
+    of_tokens, of_rows = tokens.intersection(factor.ranges), rows.intersection(factor.ranges)
+    if of_tokens and of_rows: return None
+    (ws if of_rows else xs).append(factor)
+  if not xs or not ws or not all(dtypes.is_float(f.dtype) for f in (*xs, *ws)): return None
+  loops = set(red.src[1:])
+  def moved(u: UOp) -> int: return steps(loops.intersection(u.ranges)) * u.dtype.itemsize
+  loads = sorted((u for f in ws for u in _loads(f)), key=moved, reverse=True)
+  x, w = (functools.reduce(operator.mul, factors) for factors in (xs, ws))
+  return Product(red, x, w, tuple(loads))
+
+def _outputs(sink: UOp) -> list[UOp]:
+  """Output loops, the outermost first."""
+  found = {r for end in sink.src if end.op is Ops.END for r in UOp.sink(*end.src[1:]).ranges}
+  return sorted(found, key=lambda r: r.arg)
+
+def find(sink: UOp) -> Matmul|str:
+  """The matmul of a kernel, or why it has none."""
+  ops = sink.toposort()
+  reds = [u for u in ops if u.op is Ops.REDUCE]
+  if not reds or any(red.arg != (Ops.ADD, 0) or red.src[1:] != reds[0].src[1:] for red in reds): return "not one sum"
+  if any(set(reds) & red.backward_slice.keys() for red in reds): return "a sum inside of another"
+  if any(end.op is not Ops.END or end.src[0].op is not Ops.STORE for end in sink.src): return "not one store"
+  if any(end.src[1:] != sink.src[0].src[1:] for end in sink.src): return "stores of different loops"
+  loops, outputs = reds[0].src[1:], _outputs(sink)
+  if any(r.op is not Ops.RANGE or r.src[0].op is not Ops.CONST or r.arg[-1] is not AxisType.REDUCE for r in loops):
+    return "a loop of no constant length"
+  if any(r not in loops and r not in outputs for r in (u for u in ops if u.op is Ops.RANGE)): return "another loop"
+  if any(r.arg[-1] not in (AxisType.GLOBAL, AxisType.WEAK) for r in outputs): return "loops that are shared"
+  factors = [f for red in reds for f in (red.src[0].src[0] if red.src[0].op is Ops.CAST else red.src[0]
+                                         ).split_uop(Ops.MUL) if f.ranges]
+  # rows are of what is smaller, packed as it is; of a constant number
+  of = [{r for r in outputs if r in f.ranges} for f in factors]
+  both = [r for r in outputs if all(r in found for found in of)]
+  alone = list(dict.fromkeys(frozenset(found.difference(both)) for found in of if found.difference(both)))
+  if len(alone) != 2: return "not two matrices"
+  def packed(rs: frozenset[UOp]) -> tuple[bool, int, int]:
+    loads = {u for f in factors if rs.intersection(f.ranges) for u in _loads(f)}
+    nbytes = sum(steps(r for r in loops if r in u.ranges) * u.dtype.itemsize for u in loads)
+    return all(r.src[0].op is Ops.CONST for r in rs), -nbytes, steps(rs)
+  x, w = sorted(alone, key=packed)
+  if any(r.src[0].op is not Ops.CONST for r in w) or any(r.src[0].op is not Ops.CONST for r in both):
+    return "rows of no constant number"
+  tokens, rows = ([r for r in outputs if r in rs] for rs in (x, w))
+  if any(r.src[0].op is not Ops.CONST for r in tokens[1:]): return "tokens of no constant number in others"
+  products = [_product(red, set(tokens), set(rows)) for red in reds]
+  if any(p is None or not p.loads for p in products): return "not a product of x and a weight"
+  return Matmul(tuple(p for p in products if p is not None), tuple(tokens), tuple(rows), tuple(loops))
+
+# *** what a thread unpacks together, and a block in a step
+
+@dataclass(frozen=True)
+class Digit:
+  """A part of a loop: `size` steps, `step` of the loop's apart."""
+  loop: UOp
+  step: int
+  size: int
+
+@dataclass(frozen=True)
+class Turn:
+  """Digits of a step of a block: `unit`, which a thread unpacks together, and `others`; `rest`: of further steps."""
+  unit: tuple[Digit, ...]
+  others: tuple[Digit, ...]
+  rest: tuple[Digit, ...]
+
+  @property
+  def weights(self) -> int: return prod(d.size for d in (*self.unit, *self.others))
+
+def _moves(u: UOp, loops: Sequence[UOp]) -> dict[UOp, int]:
+  """The loops of a sum that a load follows with a constant stride, ascending."""
+  found = {r: n for r, n in strides(u.src[1].get_idx()).items() if r in loops}
+  return dict(sorted(found.items(), key=lambda item: item[1]))
+
+def _turn(p: Product, loops: Sequence[UOp], weights: int) -> Turn|None:
+  """A step of so many weights of a row; None if there is none."""
+  main = p.loads[0]
+  order = _moves(main, loops)
+  if set(order) != {r for r in loops if r in main.ranges}: return None
+  left, unit, others = {r: size(r) for r in loops}, list[Digit](), list[Digit]()
+  def take(r: UOp, n: int, found: list[Digit]) -> None:
+    found.append(Digit(r, size(r) // left[r], n))
+    left[r] //= n
+  for r in loops:  # fields of a word
+    if r not in order: take(r, left[r], unit)
+  together = 1
+  for r, stride in order.items():
+    fields = prod(d.size for d in unit)
+    most = min(BYTES // main.dtype.itemsize // together, weights // fields)
+    if stride != together or most < 1 or (n := divisor(left[r], most)) == 1: break
+    while weights % (fields * n): n = divisor(left[r], n - 1)
+    take(r, n, unit)
+    together *= n
+    if left[r] > 1: break
+  if weights % (found := prod(d.size for d in unit)): return None
+  for r in order:
+    n = next(n for n in range(min(left[r], weights // found), 0, -1) if left[r] % n == 0 and weights // found % n == 0)
+    if n > 1: take(r, n, others)
+    found *= n
+  if found != weights: return None
+  return Turn(tuple(unit), tuple(others), tuple(Digit(r, size(r) // n, n) for r, n in left.items() if n > 1))
+
+def fits(m: Matmul, block: Block, core: Core, ren: Renderer) -> bool:
+  """Whether a block is of whole warps and instructions, its steps are those of the sums, and its tiles find room."""
+  if any(n < 1 for n in block.arg) or block.tokens % block.warp_tokens or block.rows % block.warp_rows: return False
+  if block.warp_tokens % core.tokens or block.warp_rows % core.rows or block.weights % core.k: return False
+  if block.threads > prod(ren.local_max or (1024,)) or block.threads > 1024: return False
+  if len({_turn(p, m.loops, block.weights) for p in m.products}) != 1: return False
+  turn = _turn(m.products[0], m.loops, block.weights)
+  xs = len({p.x for p in m.products})
+  nbytes = (block.tokens * xs + block.rows * len(m.products)) * block.weights * core.dtype.itemsize
+  if block.warp_tokens * block.warp_rows == core.tokens * core.rows: return False  # tinygrad wants several
+  return turn is not None and nbytes * 5 // 4 <= ren.shared_max
+
+# *** the kernel
+
+def _at(digits: Iterable[tuple[UOp|int, int]]) -> UOp:
+  return functools.reduce(operator.add, [n * step for n, step in digits], UOp.const(0))
+
+def _parts(flat: UOp, sizes: Sequence[int]) -> list[UOp]:
+  """The digits of a number, the first of which changes first."""
+  counts = [*itertools.accumulate(sizes, operator.mul, initial=1)]
+  return [flat // count % n for count, n in zip(counts, sizes)]
+
+def _outer(flat: UOp, loops: Sequence[UOp]) -> dict[UOp, UOp]:
+  """The step of each of some loops, the last of which is the innermost, of a step of all."""
+  found = dict[UOp, UOp]()
+  for r in reversed(loops[1:]): found[r], flat = flat % size(r), flat // size(r)
+  return {loops[0]: flat, **found}
+
+def _is_half(value: UOp) -> bool: return dtypes.half in (value.dtype, *(s.dtype for s in value.src[:1]))
+
+class Tiles:
+  """A kernel of blocks: its loops, and the arrays of their tiles."""
+  def __init__(self, sink: UOp, m: Matmul, block: Block, core: Core, device: str):
+    self.m, self.block, self.core, self.device = m, block, core, device
+    self.ids = itertools.count(max(u.arg[0] for u in sink.toposort() if u.op is Ops.RANGE) + 1)
+    self.slots = itertools.count(SLOT)
+    turn = _turn(m.products[0], m.loops, block.weights)
+    assert turn is not None
+    self.turn = turn
+    self.lies = [Layout(core, of, lines, block.weights) for of, lines in ((A, block.tokens), (B, block.rows))]
+    # the block's place: those that read the same weights follow each other
+    row_blocks = self.loop(ceildiv(m.n_rows, block.rows), AxisType.GLOBAL)
+    blocks = (m.n_tokens + (block.tokens - 1)) // block.tokens
+    token_blocks = UOp.range(blocks, next(self.ids), AxisType.GLOBAL)
+    self.first_token, self.first_row = token_blocks * block.tokens, row_blocks * block.rows
+    self.me = self.loop(block.threads, AxisType.LOCAL)
+    self.steps = {d: self.loop(d.size, AxisType.REDUCE) for d in turn.rest}
+    in_x = _moves(next((u for u in _loads(m.products[0].x) if _moves(u, m.loops)), UOp.const(0)), m.loops)
+    # k in a tile: as x lies in memory
+    digits = sorted((*turn.unit, *turn.others), key=lambda d: in_x.get(d.loop, 0) * d.step)
+    self.counts = dict(zip(digits, itertools.accumulate([d.size for d in digits], operator.mul, initial=1)))
+    run = 1
+    for d, count in self.counts.items():
+      if in_x.get(d.loop, 0) * d.step != count: break
+      run *= d.size
+    self.width = next(n for n in (8, 4, 2, 1) if run % n == 0)
+
+  def loop(self, n: int, kind: AxisType) -> UOp: return UOp.range(n, next(self.ids), kind)
+
+  def token(self, t: UOp) -> UOp: return (self.first_token + t).minimum(self.m.n_tokens - 1)
+  def row(self, r: UOp) -> UOp:
+    row = self.first_row + r
+    return row if self.m.n_rows % self.block.rows == 0 else row.minimum(self.m.n_rows - 1)
+
+  def _k(self, at: dict[Digit, UOp]) -> dict[UOp, UOp]:
+    """The steps of a sum's loops."""
+    digits = {**self.steps, **at}
+    return {r: _at((digits[d], d.step) for d in digits if d.loop is r) for r in self.m.loops}
+
+  def _array(self, value: UOp, lies: Layout, line: UOp, k: UOp, loops: Sequence[UOp]) -> tuple[UOp, UOp]:
+    array = UOp.placeholder((lies.lines * lies.k,), self.core.dtype, next(self.slots), AddrSpace.LOCAL)
+    if value.op is Ops.CAST and value.src[0].dtype is self.core.dtype: value = value.src[0]
+    return array, array.index(lies.written(line, k)).store(value.cast(self.core.dtype)).end(*loops, self.me)
+
+  def _fill(self, lies: Layout, per: int) -> tuple[UOp, UOp, list[UOp]]:
+    """Of what a thread writes: its part of a line's k, of `per`; the line; and the loops."""
+    groups = lies.lines // lies.together * per
+    turn = self.loop(ceildiv(groups, self.block.threads), AxisType.UPCAST)
+    own = self.loop(lies.together, AxisType.UPCAST)
+    group = turn * self.block.threads + self.me
+    if groups % self.block.threads: group = group.minimum(groups - 1)
+    return group % per, lies.line(group // per, own), [turn, own]
+
+  def of_x(self, x: UOp) -> tuple[UOp, UOp]:
+    """The array of a tile of x, and what fills it."""
+    part, t, loops = self._fill(lies := self.lies[A], self.block.weights // self.width)
+    i = self.loop(self.width, AxisType.UPCAST)
+    k = part * self.width + i
+    at = dict(zip(self.counts, _parts(k, [d.size for d in self.counts])))
+    value = x.substitute({**_outer(self.token(t), self.m.tokens), **self._k(at)})
+    # what is larger than a half is its largest, as a product of infinities would be none
+    if self.core.dtype is dtypes.half and not _is_half(value): value = value.maximum(-MOST).minimum(MOST)
+    return self._array(value, lies, t, k, [*loops, i])
+
+  def of_weights(self, w: UOp) -> tuple[UOp, UOp]:
+    """The array of a tile of weights, and what fills it."""
+    part, row, loops = self._fill(lies := self.lies[B], prod(d.size for d in self.turn.others))
+    at = dict(zip(self.turn.others, _parts(part, [d.size for d in self.turn.others])))
+    at |= (own := {d: self.loop(d.size, AxisType.UPCAST) for d in self.turn.unit})
+    k = _at((n, self.counts[d]) for d, n in at.items())
+    value = w.substitute({**_outer(self.row(row), self.m.rows), **self._k(at)})
+    return self._array(value, lies, row, k, [*loops, *own.values()])
+
+  def kernel(self, sink: UOp) -> UOp:
+    core, block, m = self.core, self.block, self.m
+    xs = {x: self.of_x(x) for x in dict.fromkeys(p.x for p in m.products)}
+    ws = {p.w: self.of_weights(p.w) for p in m.products}
+    filled = [end for _, end in (*xs.values(), *ws.values())]
+    lane, warp = self.me % WARP, self.me // WARP
+    across = block.rows // block.warp_rows
+    names = sorted({name for of in core.carriers for name in of.values()})
+    physical = {name: lane // (1 << int(name[1:])) % 2 if name[0] == "l" else self.loop(2, AxisType.UPCAST)
+                for name in names}
+    tiles = [of * (n // size) + self.loop(n // size, AxisType.UPCAST) for of, n, size in (
+      (warp // across, block.warp_tokens, core.tokens), (warp % across, block.warp_rows, core.rows))]
+    def operands(p: Product, k: UOp|int) -> list[UOp]:
+      return [array.after(*filled).index(lies.read(tile, k, physical))
+              for (array, _), lies, tile in zip((xs[p.x], ws[p.w]), self.lies, tiles)]
+    new = dict[UOp, UOp]()
+    for p in m.products:
+      if core.tc is None:
+        fast = self.lies[A].steps
+        over = [self.loop(block.weights // fast, AxisType.REDUCE), self.loop(fast, AxisType.UNROLL)]
+        total = functools.reduce(operator.mul, operands(p, over[0] * fast + over[1]))
+      else:
+        over, ks = [], range(block.weights // core.k)
+        total = functools.reduce(operator.add, [self._wmma(operands(p, k), physical) for k in ks])
+      new[p.red] = total.reduce(*self.steps.values(), *over, arg=Ops.ADD).cast(p.red.dtype)
+    t, r = (tile * size + core.at(C, dim, physical) for tile, size, dim in zip(tiles, (core.tokens, core.rows), "mn"))
+    token, row = self.first_token + t, self.first_row + r
+    stored = dict[UOp, UOp]()
+    for end in sink.src:
+      at = end.src[0].src[0]
+      valid = functools.reduce(operator.and_, [
+        *([token < m.n_tokens] if m.n_tokens.divides(block.tokens) is None else []),
+        *([row < m.n_rows] if m.n_rows % block.rows else [])], at.src[1].get_valid())
+      stored[at] = at.replace(src=(at.src[0], at.src[1].get_idx().valid(valid)))
+    loops = {**_outer(self.token(t), m.tokens), **_outer(self.row(r), m.rows)}
+    return sink.substitute(stored).substitute({**new, **loops}, walk=True)
+
+  def _wmma(self, operands: Sequence[UOp], physical: dict[str, UOp]) -> UOp:
+    core = self.core
+    assert core.tc is not None
+    axes = [[(physical[name].arg[0], 2) for name in names[::-1]] for names in core.elements]
+    of_both = dict.fromkeys(n for n, _ in axes[A] + axes[B])
+    full = tuple((*own, *((n, 1) for n in of_both if n not in dict(own))) for own in axes)
+    zero = UOp.const((0.0,) * core.tc.elements_per_thread[2], core.tc.dtype_out)
+    a, b = operands
+    return UOp.wmma(a, b, zero, core.tc.dims, self.device, core.tc.threads, tc_upcast_axes=full)
+
+def run(sink: UOp, ren: Renderer) -> UOp:
+  opt = next((opt for opt in sink.arg.applied_opts if opt.op is ScheduleOps.BLOCK), None)
+  if opt is None or (core := fragments.core(ren)) is None or isinstance(m := find(sink), str): return sink
+  return Tiles(sink, m, Block(*opt.arg), core, ren.target.device).kernel(sink)
+
+def install() -> None:
+  global _apply_opt
+  _apply_opt, Scheduler.apply_opt = Scheduler.apply_opt, apply_opt  # type: ignore[method-assign]
+  passes.after_opts.append(run)

@@ -1,0 +1,33 @@
+"""
+GEMM on a GPU: the block of threads that a matmul's tiles have. A part of matvec.py, as gpu/tensor_cores.py is of it.
+"""
+from __future__ import annotations
+from tinygrad.codegen.opt import KernelOptError, Opt
+from tinygrad.codegen.opt.postrange import Scheduler
+from tinygrad.helpers import ceildiv
+from tinygrad_llm.patches.gpu import fragments
+from tinygrad_llm.patches.gpu.tensor_cores import Block, find
+from tinygrad_llm.patches.opts import ScheduleOps
+from tinygrad_llm.patches.passes import scheduled_by
+
+LEAST = 16  # tokens, at most: below, a product is a few matrix-vector products
+BLOCKS = 128  # of a kernel, at least: multiprocessors of a large card
+SIZES = ((128, 128, 64, 32), (128, 64, 32, 32), (64, 64, 32, 32), (32, 64, 32, 16), (16, 64, 16, 16))
+WEIGHTS = (64, 128, 32, 16)
+
+def on_blocks(k: Scheduler) -> Scheduler|None:
+  """A matmul in blocks; None if it is none, or has few tokens."""
+  if (core := fragments.core(k.ren)) is None or isinstance(m := find(k.ast), str): return None
+  if (tokens := int(m.n_tokens.vmax)) < LEAST: return None
+  n = len(m.products)
+  sizes = [(t, r // n, wt, max(wr // n, core.rows)) for t, r, wt, wr in SIZES]
+  fitting = [s for s in sizes if s[0] <= max(tokens, sizes[-1][0])]
+  wide = [s for s in fitting if ceildiv(tokens, s[0]) * ceildiv(m.n_rows, s[1]) >= BLOCKS]
+  for t, r, wt, wr in [*wide, *fitting[::-1]]:
+    for weights in WEIGHTS:
+      made = k.copy()
+      try: made.apply_opt(Opt(ScheduleOps.BLOCK, None, Block(t, r, weights, wt, wr).arg))
+      except KernelOptError: continue
+      scheduled_by("matmul_gpu")
+      return made
+  return None
