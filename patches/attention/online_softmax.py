@@ -16,7 +16,7 @@ from tinygrad.helpers import NOOPT
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import UOp
 from tinygrad_llm.patches.passes import has_vectors
-from tinygrad_llm.patches.attention import prompt_cpu
+from tinygrad_llm.patches.attention import prompt_cpu, prompt_gpu
 from tinygrad_llm.patches.attention.cpu import on_cpu
 from tinygrad_llm.patches.attention.gpu import on_gpu
 from tinygrad_llm.patches.attention.part import Part
@@ -29,7 +29,7 @@ _full_rewrite_to_sink: Callable[..., UOp]
 
 def schedule(part: Part, ren: Renderer, opts: tuple[Opt, ...]) -> UOp|None:
   """The kernel of a part, None if it or its opts do not fit."""
-  if ren.has_local: return on_gpu(part, opts)
+  if ren.has_local: return on_gpu(part, opts) if part.tokens is None else prompt_gpu.on_gpu(part, ren, opts)
   return None if not has_vectors(ren) else (on_cpu if part.tokens is None else prompt_cpu.on_cpu)(part, ren, opts)
 
 def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:

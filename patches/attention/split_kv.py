@@ -25,6 +25,8 @@ from tinygrad.renderer import Renderer
 from tinygrad.schedule import rangeify
 from tinygrad.schedule.indexing import BufferizeOpts
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat
+from tinygrad_llm.patches import is_on
+from tinygrad_llm.patches.attention import prompt_gpu
 from tinygrad_llm.patches.expressions import flat, size, steps
 from tinygrad_llm.patches.passes import PARTS, has_vectors
 from tinygrad_llm.patches.rewrite.separate_products import sums
@@ -99,6 +101,10 @@ class Softmax:
     return sorted(self.values.total.ranges, key=lambda r: r.arg)
   @property
   def width(self) -> int: return steps(self.outputs) // steps(self.outer)
+  @property
+  def many(self) -> bool:
+    """Whether it is of a prompt's queries, which are asked some at a time, of all positions."""
+    return any(r.src[0].op is not Ops.CONST for r in (*self.outer, *self.outputs))
 
   def outer_of(self, load: UOp) -> list[UOp]:
     """Where a load of a score is, but for its position."""
@@ -126,19 +132,18 @@ def _softmax(top: UOp, ops: dict[UOp, None], readers: dict[UOp, list[UOp]]) -> S
   ret = Softmax(scores, at, top, *found)
   if not isinstance(scores.arg.device, str): return None
   ren = Device[scores.arg.device].renderer
-  if not fits(ren, steps(sums(scores.src[0])[0].src[1:]), ret.width): return None
-  # on a CPU a prompt's queries are asked some at a time
-  many = [r for r in (*ret.outer, *ret.outputs) if r.src[0].op is not Ops.CONST]
-  if not has_vectors(ren) and (many or steps(ret.outer) > QUERIES): return None
+  if not fits(ren, steps(sums(scores.src[0])[0].src[1:]), ret.width, ret.many): return None
+  if not has_vectors(ren) and not ret.many and steps(ret.outer) > QUERIES: return None
   # outputs are the columns of each head, one head after the other, in whatever ranges
   head, column = [UOp.range(size(r), -1 - i) for i, r in enumerate(ret.outer)], UOp.range(ret.width, 0)
   outputs = ret.outputs_at(head, column)
   found_at = [i.substitute(outputs, walk=True).simplify() for i in ret.outer_of(ret.values.score)]
   return ret if ret.width > 1 and all(i is h for i, h in zip(found_at, head)) else None
 
-def fits(ren: Renderer, depth: int, width: int) -> bool:
-  """Whether online_softmax.py has a schedule for keys of `depth` elements and values of `width`."""
+def fits(ren: Renderer, depth: int, width: int, many: bool) -> bool:
+  """Whether online_softmax.py has a schedule for keys of `depth` elements and values of `width`, of many queries."""
   if has_vectors(ren): return depth % LANES == 0 and width % LANES == 0
+  if many: return is_on("tensor_cores") and prompt_gpu.fits(ren, depth, width)
   return ren.has_local and ren.has_shared and width <= WIDEST
 
 def _fresh(u: UOp, first: int) -> dict[UOp, UOp]:
@@ -160,7 +165,7 @@ class Parts:
   def __init__(self, softmax: Softmax, first: int):
     self.softmax, self.length, self._next = softmax, softmax.position.src[0], first
     self.device = softmax.scores.arg.device
-    self.whole = has_vectors(Device[self.device].renderer)
+    self.whole = has_vectors(Device[self.device].renderer) or softmax.many
     self.count = UOp.const(1) if self.whole else ((self.length + (PART - 1)) // PART).simplify()
     self.width = softmax.width
     self.outer = [self.loop(r.src[0]) for r in softmax.outer]

@@ -7,7 +7,7 @@ the thread's number in its warp ("l0"), or of an element's of the thread ("u0", 
 """
 from __future__ import annotations
 import functools, itertools, operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from tinygrad.codegen.opt.tc import TensorCore
 from tinygrad.dtype import DType, dtypes
@@ -123,6 +123,21 @@ class Layout:
       within.append(of // (1 << low) % (1 << n) * (1 << i))
       i += n
     return self._place(k // (1 << len(self.bits)), line // self.tile, _add(within))
+
+def physical(core: Core, lane: UOp, unrolled: Callable[[int], UOp]) -> dict[str, UOp]:
+  """The physical bits of a thread of a warp: of its number, and loops that are unrolled."""
+  names = sorted({name for of in core.carriers for name in of.values()})
+  return {name: lane // (1 << int(name[1:])) % 2 if name[0] == "l" else unrolled(2) for name in names}
+
+def multiplied(core: Core, device: str, operands: Sequence[UOp], physical: Mapping[str, UOp]) -> UOp:
+  """An instruction's product of a thread's elements."""
+  assert core.tc is not None
+  axes = [[(physical[name].arg[0], 2) for name in names[::-1]] for names in core.elements]
+  of_both = dict.fromkeys(n for n, _ in axes[A] + axes[B])
+  full = tuple((*own, *((n, 1) for n in of_both if n not in dict(own))) for own in axes)
+  zero = UOp.const((0.0,) * core.tc.elements_per_thread[2], core.tc.dtype_out)
+  a, b = operands
+  return UOp.wmma(a, b, zero, core.tc.dims, device, core.tc.threads, tc_upcast_axes=full)
 
 def _add(terms: Iterable[UOp|int]) -> UOp: return functools.reduce(operator.add, terms, UOp.const(0))
 

@@ -319,9 +319,7 @@ class Tiles:
     filled = [end for _, end in (*xs.values(), *ws.values())]
     lane, warp = self.me % WARP, self.me // WARP
     across = block.rows // block.warp_rows
-    names = sorted({name for of in core.carriers for name in of.values()})
-    physical = {name: lane // (1 << int(name[1:])) % 2 if name[0] == "l" else self.loop(2, AxisType.UPCAST)
-                for name in names}
+    physical = fragments.physical(core, lane, lambda n: self.loop(n, AxisType.UPCAST))
     tiles = [of * (n // size) + self.loop(n // size, AxisType.UPCAST) for of, n, size in (
       (warp // across, block.warp_tokens, core.tokens), (warp % across, block.warp_rows, core.rows))]
     def operands(p: Product, k: UOp|int) -> list[UOp]:
@@ -335,7 +333,7 @@ class Tiles:
         total = functools.reduce(operator.mul, operands(p, over[0] * fast + over[1]))
       else:
         over, ks = [], range(block.weights // core.k)
-        total = functools.reduce(operator.add, [self._wmma(operands(p, k), physical) for k in ks])
+        total = functools.reduce(operator.add, [fragments.multiplied(core, self.device, operands(p, k), physical) for k in ks])
       new[p.red] = total.reduce(*self.steps.values(), *over, arg=Ops.ADD).cast(p.red.dtype)
     t, r = (tile * size + core.at(C, dim, physical) for tile, size, dim in zip(tiles, (core.tokens, core.rows), "mn"))
     token, row = self.first_token + t, self.first_row + r
@@ -348,16 +346,6 @@ class Tiles:
       stored[at] = at.replace(src=(at.src[0], at.src[1].get_idx().valid(valid)))
     loops = {**_outer(self.token(t), m.tokens), **_outer(self.row(r), m.rows)}
     return sink.substitute(stored).substitute({**new, **loops}, walk=True)
-
-  def _wmma(self, operands: Sequence[UOp], physical: dict[str, UOp]) -> UOp:
-    core = self.core
-    assert core.tc is not None
-    axes = [[(physical[name].arg[0], 2) for name in names[::-1]] for names in core.elements]
-    of_both = dict.fromkeys(n for n, _ in axes[A] + axes[B])
-    full = tuple((*own, *((n, 1) for n in of_both if n not in dict(own))) for own in axes)
-    zero = UOp.const((0.0,) * core.tc.elements_per_thread[2], core.tc.dtype_out)
-    a, b = operands
-    return UOp.wmma(a, b, zero, core.tc.dims, self.device, core.tc.threads, tc_upcast_axes=full)
 
 def run(sink: UOp, ren: Renderer) -> UOp:
   opt = next((opt for opt in sink.arg.applied_opts if opt.op is ScheduleOps.BLOCK), None)

@@ -14,7 +14,7 @@ APP = {"": {"web", "terminal", "engine", "nn", "text", "files", "target"},
        "engine": {"nn", "text", "files", "target"}, "nn": {"text", "files", "target"}, "text": {"target"},
        "files": {"target"}, "target": set()}
 # of the patches: those that they use beside the modules that lie above all rooms
-PATCHES = {"lowering": {"cache"}, "schedule": {"rewrite", "vector", "gpu"}, "attention": {"rewrite", "vector"},
+PATCHES = {"lowering": {"cache"}, "schedule": {"rewrite", "vector", "gpu"}, "attention": {"rewrite", "vector", "gpu"},
            "runtime": {"cache"}, "rewrite": set(), "vector": set(), "gpu": set(), "cache": set(),
            "search": {"attention", "schedule", "vector", "gpu", "runtime", "cache"},
            "explain": set()}
