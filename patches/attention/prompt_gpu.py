@@ -28,6 +28,7 @@ KEYS = 64      # positions at a time
 ROWS = 16      # queries of a warp
 COLUMNS = 128  # of values, of a warp at most
 WIDEST = 256   # keys and values
+AT_ONCE = 8    # tiles of columns whose values are loaded together
 RUN = 8        # elements that a thread takes together, of one row
 
 def fits(ren: Renderer, depth: int, width: int) -> bool:
@@ -37,7 +38,7 @@ def fits(ren: Renderer, depth: int, width: int) -> bool:
 
 def _shape(core: Core, ren: Renderer, depth: int, width: int) -> tuple[int, int]|None:
   """Queries and positions of a step that find room in shared memory."""
-  for queries, keys in ((TILE, KEYS), (TILE, KEYS // 2), (TILE // 2, KEYS // 2), (ROWS, KEYS // 2)):
+  for queries, keys in ((TILE, KEYS), (TILE, KEYS // 2), (TILE // 2, KEYS // 2), (TILE // 2, ROWS), (ROWS, ROWS)):
     elements = queries * (depth + keys) + keys * (depth + width)
     if elements * core.dtype.itemsize + queries * (WARP // ROWS + 1) * 32 <= ren.shared_max: return queries, keys
   return None
@@ -59,6 +60,7 @@ class Block:
   def filled(self, array: UOp, lies: Layout, value: Callable[[UOp, UOp], UOp], by_line: bool = False) -> UOp:
     """What fills a tile with value(line, k). by_line: lines are neighbours in memory, not ks."""
     lines, ks = (RUN if by_line else lies.together), RUN
+    while by_line and lines > 2 and lies.lines // lines * (lies.k // ks) < self.threads: lines //= 2
     turn, own, i = self.unrolled(ceildiv(n := lies.lines // lines * (lies.k // ks), self.threads)), *map(
       self.unrolled, (lines, ks))
     group = turn * self.threads + self.me
@@ -110,8 +112,9 @@ def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   of_q, of_k = Layout(core, A, rows, D), Layout(core, B, keys, D)
   of_p, of_v = Layout(core, A, rows, keys), Layout(core, B, W, keys)
   row_tile, key_tile = b.unrolled(ROWS // core.tokens), b.unrolled(keys // core.rows)
-  column_tile = b.unrolled(W // across // core.rows)
-  q_tile, v_tile = warp_row * (ROWS // core.tokens) + row_tile, warp_column * (W // across // core.rows) + column_tile
+  column_tiles = W // across // core.rows
+  some_tiles = b.unrolled(divisor(column_tiles, AT_ONCE))
+  q_tile = warp_row * (ROWS // core.tokens) + row_tile
   own_rows = [physical[name] for bit, name in core.carriers[C].items() if bit[0] == "m" and name[0] != "l"]
   own_columns = [physical[name] for bit, name in core.carriers[C].items() if bit[0] == "n" and name[0] != "l"]
   mates = [physical[name] for bit, name in core.carriers[C].items() if bit[0] == "n" and name[0] == "l"]
@@ -127,7 +130,7 @@ def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
 
   # what is known of the positions before: maxima, sums of exponentials of a thread's columns, sums of values
   tops, totals = b.array(n_held, AddrSpace.REG), b.array(n_held, AddrSpace.REG)
-  n_sums = W // across // core.rows << len(own_columns)
+  n_sums = column_tiles << len(own_columns)
   sums = b.array(n_held * n_sums, AddrSpace.REG)
   i, j, k = b.unrolled(n_held), b.unrolled(n_held), b.unrolled(n_held * n_sums)
   started = UOp.group(tops.index(i).store(part.top.src[1]).end(i), totals.index(j).store(UOp.const(0.0)).end(j),
@@ -144,7 +147,7 @@ def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   ks, vs = b.tile(of_k), b.tile(of_v)
   fills = [b.filled(ks, of_k, lambda j, d: part.key(position(j), d)),
            b.filled(vs, of_v, lambda c, j: part.value(position(j), c), by_line=True)]
-  ks, vs = ks.after(*fills), vs.after(*fills)
+  asked, ks = asked.after(*fills), ks.after(*fills)  # queries are loaded again: registers would hold them for all steps
 
   # scores
   def of_scores(k: UOp|int) -> list[UOp]:
@@ -166,17 +169,25 @@ def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
 
   # products with values
   ps = b.tile(of_p)
-  ps = ps.after(ps.index(of_p.written(row, p)).store(weight.cast(core.dtype)).end(
-    row_tile, key_tile, *own_rows, *own_columns, me))
-  def of_values(k: UOp|int) -> list[UOp]:
-    return [ps.index(of_p.read(q_tile, k, physical)), vs.index(of_v.read(v_tile, k, physical))]
-  more = _product(core, device, of_values, keys, b, physical, of_p.steps)
-  at = held * n_sums + column_tile * (1 << len(own_columns)) + number(own_columns)
-  summed = sums.index(at).store(sums.index(at) * scale + more).end(row_tile, column_tile, *own_rows, *own_columns)
+  stored = ps.index(of_p.written(row, p)).store(weight.cast(core.dtype)).end(
+    row_tile, key_tile, *own_rows, *own_columns, me)
+  ps, vs = ps.after(stored), vs.after(*fills, stored)
+  def number_of(column_tile: UOp) -> UOp:
+    """Of a sum, among those of a thread."""
+    return held * n_sums + column_tile * (1 << len(own_columns)) + number(own_columns)
+  summed = list[UOp]()
+  for first_tile in range(0, column_tiles, size(some_tiles)):
+    # after those before: else all values would be loaded first
+    column_tile, later = first_tile + some_tiles, vs.after(*summed[-1:]) if summed else vs
+    def of_values(k: UOp|int, vs: UOp = later, tile: UOp = warp_column * column_tiles + column_tile) -> list[UOp]:
+      return [ps.index(of_p.read(q_tile, k, physical)), vs.index(of_v.read(tile, k, physical))]
+    more = _product(core, device, of_values, keys, b, physical, of_p.steps)
+    at = sums.index(number_of(column_tile))
+    summed.append(at.store(at * scale + more).end(row_tile, some_tiles, *own_rows, *own_columns))
   total = totals.index(held) * scale + weight.reduce(key_tile, *own_columns, arg=Ops.ADD)
   counted = totals.index(held).store(total).end(row_tile, *own_rows)
-  topped = tops.after(summed, counted).index(held).store(top).end(row_tile, *own_rows)
-  done = UOp.group(summed, counted, topped).end(step)
+  topped = tops.after(*summed, counted).index(held).store(top).end(row_tile, *own_rows)
+  done = UOp.group(*summed, counted, topped).end(step)
   tops, totals, sums = (x.buf_uop.after(done) for x in (tops, totals, sums))
 
   # what all threads of a row have summed
@@ -184,11 +195,12 @@ def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   told = shared.index(place + number(mates)).store(totals.index(held)).end(row_tile, *own_rows, me)
   m = b.loop(n_mates, AxisType.UNROLL)
   total = shared.after(told).index(place + m).reduce(m, arg=Ops.ADD)
-  column = v_tile * core.rows + core.at(C, "n", physical)
-  rest = [part.out(query(row), UOp.const(W + k)).store(x).end(row_tile, *own_rows, me)
+  column_tile = b.unrolled(column_tiles)
+  column = (warp_column * column_tiles + column_tile) * core.rows + core.at(C, "n", physical)
+  ends = [part.out(query(row), UOp.const(W + k)).store(x).end(row_tile, *own_rows, me)
           for k, x in enumerate((tops.index(held), total))]
-  ends = [*rest, part.out(query(row), column).store(sums.index(at)).end(
-    row_tile, column_tile, *own_rows, *own_columns, me)]
+  ends.append(part.out(query(row), column).store(sums.index(number_of(column_tile))).end(
+    row_tile, column_tile, *own_rows, *own_columns, me))
   name = f"attention_{'_'.join(str(size(r)) for r in part.heads)}_{rows}_{D}_{W}_{int(n.vmax)}"
   sink = UOp.sink(*[e.end(*grid.values(), turn, tile) for e in ends], arg=KernelInfo(name, applied_opts=opts))
   return sink.substitute(grid, walk=True)

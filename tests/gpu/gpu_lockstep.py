@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 from tinygrad.dtype import AddrSpace, DType, _to_np_dtype
-from tinygrad.uop.ops import GroupOp, Ops, UOp
+from tinygrad.uop.ops import GroupOp, Ops, UOp, sym_infer
 from tinygrad_llm.patches.gpu.dp4a import CUDA
 from tinygrad_llm.patches.search.memory_access import BINARY
 
@@ -38,7 +38,7 @@ class Group:
       elif u.op is Ops.END:
         loop = next(s for s in u.src[1:] if s.op is Ops.RANGE)
         self.values[loop] = self.values[loop] + 1  # type: ignore[operator]
-        if self.values[loop][0] <= loop.vmax:  # type: ignore[index]
+        if self.values[loop][0] < np.ravel(self.values[loop.src[0]])[0]:  # type: ignore[index]
           i = starts[loop] + 1
           continue
       elif u.op is Ops.IF: self.gates.append(self.values[u.src[0]])  # type: ignore[arg-type]
@@ -127,10 +127,10 @@ def wmma(device: str, dims: tuple[int, int, int], a: np.ndarray, b: np.ndarray, 
     found[i:i + 32] = tile[of_c[..., 0], of_c[..., 1]]
   return found
 
-def run(uops: list[UOp], args: dict[int, np.ndarray]) -> None:
+def run(uops: list[UOp], args: dict[int, np.ndarray], variables: dict[str, int] | None = None) -> None:
   """All groups, one after another."""
-  for group in _groups(uops): Group(uops, args, group).run()
+  for group in _groups(uops, variables or {}): Group(uops, args, group).run()
 
-def _groups(uops: list[UOp]) -> Iterator[tuple[int, ...]]:
-  sizes = {u.arg: int(u.src[0].vmax) for u in uops if u.op is Ops.SPECIAL and u.arg.startswith("gidx")}
+def _groups(uops: list[UOp], variables: dict[str, int]) -> Iterator[tuple[int, ...]]:
+  sizes = {u.arg: int(sym_infer(u.src[0], variables)) for u in uops if u.op is Ops.SPECIAL and u.arg.startswith("gidx")}
   return itertools.product(*[range(sizes[name]) for name in sorted(sizes)])
