@@ -283,18 +283,23 @@ class Tiles:
     if value.op is Ops.CAST and value.src[0].dtype is self.core.dtype: value = value.src[0]
     return array, array.index(lies.written(line, k)).store(value.cast(self.core.dtype)).end(*loops, self.me)
 
-  def _fill(self, lies: Layout, per: int) -> tuple[UOp, UOp, list[UOp]]:
-    """Of what a thread writes: its part of a line's k, of `per`; the line; and the loops."""
-    groups = lies.lines // lies.together * per
+  def _fill(self, lies: Layout, per: int, near: int) -> tuple[UOp, UOp, list[UOp]]:
+    """
+    Of what a thread writes: its part of a line's k, of `per`; the line; and the loops. Threads have `near` parts of a
+    line, then those of the next.
+    """
+    groups = (lines := lies.lines // lies.together) * per
     turn = self.loop(ceildiv(groups, self.block.threads), AxisType.UPCAST)
     own = self.loop(lies.together, AxisType.UPCAST)
     group = turn * self.block.threads + self.me
     if groups % self.block.threads: group = group.minimum(groups - 1)
-    return group % per, lies.line(group // per, own), [turn, own]
+    part = group % near + group // (near * lines) * near
+    return part, lies.line(group // near % lines, own), [turn, own]
 
   def of_x(self, x: UOp) -> tuple[UOp, UOp]:
     """The array of a tile of x, and what fills it."""
-    part, t, loops = self._fill(lies := self.lies[A], self.block.weights // self.width)
+    lies, per = self.lies[A], self.block.weights // self.width
+    part, t, loops = self._fill(lies, per, max(1, (1 << len(lies.bits)) // self.width))
     i = self.loop(self.width, AxisType.UPCAST)
     k = part * self.width + i
     at = dict(zip(self.counts, _parts(k, [d.size for d in self.counts])))
@@ -305,7 +310,8 @@ class Tiles:
 
   def of_weights(self, w: UOp) -> tuple[UOp, UOp]:
     """The array of a tile of weights, and what fills it."""
-    part, row, loops = self._fill(lies := self.lies[B], prod(d.size for d in self.turn.others))
+    lies, per = self.lies[B], prod(d.size for d in self.turn.others)
+    part, row, loops = self._fill(lies, per, per)
     at = dict(zip(self.turn.others, _parts(part, [d.size for d in self.turn.others])))
     at |= (own := {d: self.loop(d.size, AxisType.UPCAST) for d in self.turn.unit})
     k = _at((n, self.counts[d]) for d, n in at.items())

@@ -29,6 +29,7 @@ SEAMS = {
 }
 
 PARTS = 8  # of what is stacked, at most: each is code of its own
+TOGETHER, THREADS = 4, 64  # elements of a thread, threads of a block, on a GPU
 
 def schedule(k: Scheduler) -> Scheduler|None:
   """Lanes for a kernel without sums; None if it has no loop for them."""
@@ -48,6 +49,20 @@ def schedule(k: Scheduler) -> Scheduler|None:
   for r in (*parts, loop): k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(r), LANES if r is loop else 0))
   share(k)
   return k
+
+def on_gpu(k: Scheduler) -> Scheduler|None:
+  """
+  Threads for a kernel without sums whose one loop is of unknown length, but a multiple of something known: tinygrad
+  splits none. None if it is another kernel.
+  """
+  loops = k.ranges_of(AxisType.GLOBAL)
+  if k.applied_opts or k.reduceops or len(loops) != 1 or loops[0].src[0].op is Ops.CONST: return None
+  k, loop = k.copy(), loops[0]
+  for op, most in ((OptOps.UPCAST, TOGETHER), (OptOps.LOCAL, THREADS)):
+    n = next(n for n in (most >> i for i in range(most.bit_length())) if loop.src[0].divides(n) is not None)
+    if n > 1: k.apply_opt(Opt(op, k.rngs.index(loop), n))
+    loop = loop.replace(src=(loop.src[0].divides(n),))
+  return k if k.applied_opts else None
 
 def run(sink: UOp, ren: Renderer) -> UOp:
   ops = sink.toposort()
@@ -94,7 +109,10 @@ def divide(v: Vectorizer, u: UOp) -> UOp|None:
 def install() -> None:
   before = heuristic.hand_coded_optimizations
   def hand_coded_optimizations(k: Scheduler) -> Scheduler:
-    if not has_vectors(k.ren) or (made := schedule(k)) is None: return before(k)
+    if not has_vectors(k.ren):
+      made = on_gpu(found := before(k)) if k.ren.has_local else None
+      if made is None: return found
+    elif (made := schedule(k)) is None: return before(k)
     scheduled_by("elementwise")
     return made
   heuristic.hand_coded_optimizations = hand_coded_optimizations
