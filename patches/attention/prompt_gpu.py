@@ -18,7 +18,7 @@ from tinygrad.dtype import AddrSpace, DType, dtypes
 from tinygrad.helpers import ceildiv, round_up
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
-from tinygrad_llm.patches.attention.part import Part, apart
+from tinygrad_llm.patches.attention.part import Part
 from tinygrad_llm.patches.expressions import divisor, size, steps
 from tinygrad_llm.patches.gpu import fragments
 from tinygrad_llm.patches.gpu.fragments import A, B, C, WARP, Core, Layout
@@ -57,12 +57,13 @@ class Block:
 
   def tile(self, lies: Layout) -> UOp: return self.array(lies.lines * lies.k, AddrSpace.LOCAL, self.core.dtype)
 
-  def filled(self, array: UOp, lies: Layout, value: Callable[[UOp, UOp], UOp], by_line: bool = False) -> UOp:
-    """What fills a tile with value(line, k). by_line: lines are neighbours in memory, not ks."""
+  def filled(self, array: UOp, lies: Layout, value: Callable[[UOp, UOp], UOp], by_line: bool = False,
+             kind: AxisType = AxisType.UPCAST) -> UOp:
+    """What fills a tile with value(line, k). by_line: lines are neighbours in memory; kind: of a thread's turns."""
     lines, ks = (RUN if by_line else lies.together), RUN
     while by_line and lines > 2 and lies.lines // lines * (lies.k // ks) < self.threads: lines //= 2
-    turn, own, i = self.unrolled(ceildiv(n := lies.lines // lines * (lies.k // ks), self.threads)), *map(
-      self.unrolled, (lines, ks))
+    n = lies.lines // lines * (lies.k // ks)
+    turn, own, i = self.loop(ceildiv(n, self.threads), kind), self.unrolled(lines), self.unrolled(ks)
     group = turn * self.threads + self.me
     if n % self.threads: group = group.minimum(n - 1)
     if by_line:
@@ -126,7 +127,7 @@ def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
 
   # queries, once
   asked = b.tile(of_q)
-  asked = asked.after(b.filled(asked, of_q, lambda q, d: part.query(query(q), d)))
+  asked = asked.after(b.filled(asked, of_q, lambda q, d: part.query(query(q), d), kind=AxisType.WEAK))
 
   # what is known of the positions before: maxima, sums of exponentials of a thread's columns, sums of values
   tops, totals = b.array(n_held, AddrSpace.REG), b.array(n_held, AddrSpace.REG)

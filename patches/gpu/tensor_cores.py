@@ -59,16 +59,22 @@ def available(ren: Renderer) -> bool:
   """Whether a device multiplies tiles of halves."""
   return (core := fragments.core(ren)) is not None and core.tc is not None
 
+def core_of(m: Matmul, ren: Renderer) -> Core|None:
+  """What multiplies: floats are not made halves, as those of a router, whose choice would be another."""
+  core = fragments.core(ren)
+  floats = any(p.loads[0].dtype is dtypes.float32 for p in m.products)
+  return fragments.without() if core is not None and floats else core
+
 def apply_opt(self: Scheduler, opt: Opt, append_opt: bool = True) -> Any:
   if opt.op is not ScheduleOps.BLOCK: return _apply_opt(self, opt, append_opt)
   check(isinstance(opt.arg, tuple) and len(opt.arg) == 5, "BLOCK is of five numbers")
   check(all(known.op is not ScheduleOps.BLOCK for known in self.applied_opts), "BLOCK is chosen once")
   assert isinstance(opt.arg, tuple)
-  check((core := fragments.core(self.ren)) is not None, "no shared memory")
-  assert core is not None
   made = find(self.ast)
   check(not isinstance(made, str), str(made))
   assert isinstance(made, Matmul)
+  check((core := core_of(made, self.ren)) is not None, "no shared memory")
+  assert core is not None
   check(fits(made, Block(*opt.arg), core, self.ren), "no block of that size")
   if append_opt: self.applied_opts.append(opt)
 
@@ -86,15 +92,21 @@ class Product:
 class Matmul:
   """
   Products over the same loops. tokens: the output loops that only x has, the outermost first, which may be of unknown
-  length; rows: those that only the weights have.
+  length; rows: those that only the weights have; matrices: those that both have.
   """
   products: tuple[Product, ...]
   tokens: tuple[UOp, ...]
   rows: tuple[UOp, ...]
   loops: tuple[UOp, ...]
+  matrices: tuple[UOp, ...]
 
   @property
   def n_rows(self) -> int: return steps(self.rows)
+
+  @property
+  def n_matrices(self) -> int:
+    """At most."""
+    return steps(self.matrices)
 
   @property
   def n_tokens(self) -> UOp: return functools.reduce(operator.mul, [r.src[0] for r in self.tokens])
@@ -149,13 +161,13 @@ def find(sink: UOp) -> Matmul|str:
     nbytes = sum(steps(r for r in loops if r in u.ranges) * u.dtype.itemsize for u in loads)
     return all(r.src[0].op is Ops.CONST for r in rs), -nbytes, steps(rs)
   x, w = sorted(alone, key=packed)
-  if any(r.src[0].op is not Ops.CONST for r in w) or any(r.src[0].op is not Ops.CONST for r in both):
-    return "rows of no constant number"
+  if any(r.src[0].op is not Ops.CONST for r in w): return "rows of no constant number"
   tokens, rows = ([r for r in outputs if r in rs] for rs in (x, w))
   if any(r.src[0].op is not Ops.CONST for r in tokens[1:]): return "tokens of no constant number in others"
   products = [_product(red, set(tokens), set(rows)) for red in reds]
   if any(p is None or not p.loads for p in products): return "not a product of x and a weight"
-  return Matmul(tuple(p for p in products if p is not None), tuple(tokens), tuple(rows), tuple(loops))
+  return Matmul(tuple(p for p in products if p is not None), tuple(tokens), tuple(rows), tuple(loops),
+                tuple(both))
 
 # *** what a thread unpacks together, and a block in a step
 
@@ -255,7 +267,12 @@ class Tiles:
     token_blocks = UOp.range(blocks, next(self.ids), AxisType.GLOBAL)
     self.first_token, self.first_row = token_blocks * block.tokens, row_blocks * block.rows
     self.me = self.loop(block.threads, AxisType.LOCAL)
-    self.steps = {d: self.loop(d.size, AxisType.REDUCE) for d in turn.rest}
+    # of what is not stored, nothing is multiplied: the outermost loop has no step
+    stored = functools.reduce(operator.or_, [end.src[0].src[0].src[1].get_valid() for end in sink.src])
+    known = stored.op is Ops.CONST or {*m.tokens, *m.rows}.intersection(stored.ranges)
+    sizes = [UOp.const(d.size) if i or known else stored.where(UOp.const(d.size), UOp.const(0))
+             for i, d in enumerate(turn.rest)]
+    self.steps = {d: UOp.range(n, next(self.ids), AxisType.REDUCE) for d, n in zip(turn.rest, sizes)}
     in_x = _moves(next((u for u in _loads(m.products[0].x) if _moves(u, m.loops)), UOp.const(0)), m.loops)
     # k in a tile: as x lies in memory
     digits = sorted((*turn.unit, *turn.others), key=lambda d: in_x.get(d.loop, 0) * d.step)
@@ -339,7 +356,8 @@ class Tiles:
         total = functools.reduce(operator.mul, operands(p, over[0] * fast + over[1]))
       else:
         over, ks = [], range(block.weights // core.k)
-        total = functools.reduce(operator.add, [fragments.multiplied(core, self.device, operands(p, k), physical) for k in ks])
+        total = functools.reduce(operator.add, [
+          fragments.multiplied(core, self.device, operands(p, k), physical) for k in ks])
       new[p.red] = total.reduce(*self.steps.values(), *over, arg=Ops.ADD).cast(p.red.dtype)
     t, r = (tile * size + core.at(C, dim, physical) for tile, size, dim in zip(tiles, (core.tokens, core.rows), "mn"))
     token, row = self.first_token + t, self.first_row + r
@@ -355,7 +373,7 @@ class Tiles:
 
 def run(sink: UOp, ren: Renderer) -> UOp:
   opt = next((opt for opt in sink.arg.applied_opts if opt.op is ScheduleOps.BLOCK), None)
-  if opt is None or (core := fragments.core(ren)) is None or isinstance(m := find(sink), str): return sink
+  if opt is None or isinstance(m := find(sink), str) or (core := core_of(m, ren)) is None: return sink
   return Tiles(sink, m, Block(*opt.arg), core, ren.target.device).kernel(sink)
 
 def install() -> None:

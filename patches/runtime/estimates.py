@@ -54,11 +54,15 @@ def _buffer(u: UOp) -> UOp:
   return u
 
 def _inner(trips: sint, loop: UOp) -> sint:
-  """The trip count inside of a loop, whose length may depend on what runs in parallel: of that the first counts."""
+  """
+  The trip count inside of a loop, whose length may depend on what runs in parallel: of that the middle counts. Where it
+  depends on numbers in memory, all steps that there can be.
+  """
   if loop.dtype is dtypes.void: return trips  # nobody knows its length
-  trips = ssimplify(trips * ssimplify(loop.src[0]))
-  if not isinstance(trips, UOp): return trips
-  return ssimplify(trips.substitute({x: x.const_like(0) for x in trips.toposort() if x.op is Ops.SPECIAL}))
+  length = loop.src[0]
+  if length.op_in_backward_slice_with_self(Ops.LOAD): length = UOp.const(int(loop.vmax) + 1)
+  length = length.substitute({x: (x.src[0] - 1) // 2 for x in length.toposort() if x.op is Ops.SPECIAL})
+  return ssimplify(trips * ssimplify(length))
 
 def from_uops(uops: tuple[UOp, ...], ignore_indexing: bool = False) -> Estimates:
   """Of a linear program: operations on numbers, bytes of loads and stores, and those without what is read again."""

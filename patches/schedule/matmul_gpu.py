@@ -5,8 +5,7 @@ from __future__ import annotations
 from tinygrad.codegen.opt import KernelOptError, Opt
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.helpers import ceildiv
-from tinygrad_llm.patches.gpu import fragments
-from tinygrad_llm.patches.gpu.tensor_cores import Block, find
+from tinygrad_llm.patches.gpu.tensor_cores import Block, core_of, find
 from tinygrad_llm.patches.opts import ScheduleOps
 from tinygrad_llm.patches.passes import scheduled_by
 
@@ -17,12 +16,13 @@ WEIGHTS = (64, 128, 32, 16)
 
 def on_blocks(k: Scheduler) -> Scheduler|None:
   """A matmul in blocks; None if it is none, or has few tokens."""
-  if (core := fragments.core(k.ren)) is None or isinstance(m := find(k.ast), str): return None
+  if not (k.ren.has_local and k.ren.has_shared) or isinstance(m := find(k.ast), str): return None
+  if (core := core_of(m, k.ren)) is None: return None
   if (tokens := int(m.n_tokens.vmax)) < LEAST: return None
   n = len(m.products)
   sizes = [(t, r // n, wt, max(wr // n, core.rows)) for t, r, wt, wr in SIZES]
   fitting = [s for s in sizes if s[0] <= max(tokens, sizes[-1][0])]
-  wide = [s for s in fitting if ceildiv(tokens, s[0]) * ceildiv(m.n_rows, s[1]) >= BLOCKS]
+  wide = [s for s in fitting if m.n_matrices * ceildiv(tokens, s[0]) * ceildiv(m.n_rows, s[1]) >= BLOCKS]
   for t, r, wt, wr in [*wide, *fitting[::-1]]:
     for weights in WEIGHTS:
       made = k.copy()

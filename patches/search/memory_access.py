@@ -73,8 +73,9 @@ def number(u: UOp, variables: Mapping[str, int]) -> int:
   return int(values(u, known))
 
 def length(loop: UOp, variables: Mapping[str, int]) -> int:
-  """How many steps a loop has."""
-  return max(number(loop.src[0], variables), 0)
+  """How many steps a loop has, in the middle of what runs in parallel."""
+  middle = {x: (x.src[0] - 1) // 2 for x in loop.src[0].toposort() if x.op is Ops.SPECIAL}
+  return max(number(loop.src[0].substitute(middle), variables), 0)
 
 def argument(u: UOp) -> UOp|None:
   """The argument of the kernel that a load or a store's place is in; None for memory of its own."""

@@ -15,12 +15,10 @@ from tinygrad.dtype import Invalid
 from tinygrad.helpers import ceildiv, round_up
 from tinygrad_llm.patches.vector.lanes import LANES
 
-SLOTS = 4  # of a block
-
 @dataclass(frozen=True)
 class ExpertBlocks:
   """
-  experts: of each block, int32 (N,), ascending; tokens: that a block's slots are for, int32 (N, SLOTS); slots: of a
+  experts: of each block, int32 (N,), ascending; tokens: that a block's S slots are for, int32 (N, S); slots: of a
   token's pairs, int32 (T, K), in the flat order of blocks. A slot of no pair has some token; a block of no pair, as
   the last ones are, has an expert that there is not.
   """
@@ -33,37 +31,41 @@ class ExpertBlocks:
     """x (N, ..) as it is stored: what is of no pair need not be computed."""
     return (self.experts < self.n_experts).reshape(x.shape[0], *[1] * (x.ndim - 1)).where(x, Invalid).contiguous()
 
+  def gathered(self, x: Tensor) -> Tensor:
+    """x (T, ..) -> (N, S, ..), which is loaded where it is used."""
+    return rows(x, self.tokens)
+
   def of_slots(self, x: Tensor) -> Tensor:
-    """x (T, ..) -> (N, SLOTS, ..)."""
-    return self.filled(rows(x, self.tokens))
+    """The same as it is stored."""
+    return self.filled(self.gathered(x))
 
   def of_tokens(self, x: Tensor, weights: Tensor) -> Tensor:
-    """x (N, SLOTS, n), weights (T, K) -> the weighted sums of each token's pairs (T, n)."""
-    weights, each = weights.contiguous(), list[Tensor]()
+    """x (N, S, n), weights (T, K) -> the weighted sums of each token's pairs (T, n)."""
+    weights, each, S = weights.contiguous(), list[Tensor](), int(x.shape[1])
     # block and place apart: a place in the flat x is divided again, and its remainder by a symbolic number taken, which
     # clang 22 gets wrong, of five side by side (it reads mask registers that nobody set). Each pair of a token alone:
     # a sum of them is no gather
     for k in range(weights.shape[1]):
       slot = self.slots[:, k].clamp(0).reshape(weights.shape[0], 1, 1, 1)
-      of_place = (slot % SLOTS == Tensor.arange(SLOTS).unsqueeze(-1)).where(x, 0).sum(2)  # (T, N, n)
-      chosen = (slot.squeeze(-1) // SLOTS == count(x.shape[0]).unsqueeze(-1)).where(of_place, 0).sum(1)
+      of_place = (slot % S == Tensor.arange(S).unsqueeze(-1)).where(x, 0).sum(2)  # (T, N, n)
+      chosen = (slot.squeeze(-1) // S == count(x.shape[0]).unsqueeze(-1)).where(of_place, 0).sum(1)
       each.append(chosen * weights[:, k:k + 1])
     return functools.reduce(Tensor.add, each)
 
-def expert_blocks(ids: Tensor, n_experts: int) -> ExpertBlocks:
-  """ids: the experts of each token, all different, int32 (T, K), T may be symbolic."""
+def expert_blocks(ids: Tensor, n_experts: int, n_slots: int) -> ExpertBlocks:
+  """ids: the experts of each token, all different, int32 (T, K), T may be symbolic; n_slots: of a block."""
   (T, K), E = ids.shape, round_up(n_experts, LANES)
   e, t = Tensor.arange(E), count(T)
   # contiguous, here and below: what is indexed is loaded, and not computed again for each element
   chosen = functools.reduce(Tensor.__or__, [ids[:, k:k + 1] == e for k in range(K)]).cast(dtypes.int32).contiguous()
   # of the tokens up to each, how many have an expert: (T, E)
   ranks = ((t.reshape(1, T, 1) <= t.reshape(T, 1, 1)) * chosen.unsqueeze(0)).sum(1, dtype=dtypes.int32).contiguous()
-  sizes = (chosen.sum(0, dtype=dtypes.int32).contiguous() + (SLOTS - 1)) // SLOTS  # blocks of each expert
+  sizes = (chosen.sum(0, dtype=dtypes.int32).contiguous() + (n_slots - 1)) // n_slots  # blocks of each expert
   ends = (e.unsqueeze(-1) >= e).where(sizes, 0).sum(-1, dtype=dtypes.int32).contiguous()
-  first = ((ends - sizes) * SLOTS).contiguous()  # slot of each expert
-  b = count(T * ceildiv(K, SLOTS) + n_experts)  # at most
+  first = ((ends - sizes) * n_slots).contiguous()  # slot of each expert
+  b = count(T * ceildiv(K, n_slots) + n_experts)  # at most
   experts = (ends <= b.unsqueeze(-1)).sum(-1, dtype=dtypes.int32).contiguous()
-  rank = b.unsqueeze(-1) * SLOTS + Tensor.arange(SLOTS) - first[experts].unsqueeze(-1)  # of the slots' pairs
+  rank = b.unsqueeze(-1) * n_slots + Tensor.arange(n_slots) - first[experts].unsqueeze(-1)  # of the slots' pairs
   tokens = (ranks[:, experts].unsqueeze(-1) <= rank).sum(0, dtype=dtypes.int32).clamp(max_=T - 1).contiguous()
   slots = (first[ids] + ranks.gather(1, ids) - 1).contiguous()
   return ExpertBlocks(n_experts, experts, tokens, slots)

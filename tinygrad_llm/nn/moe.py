@@ -27,13 +27,13 @@ class MoE:
       self.gate_up = load.fused_experts(fused, 2, E, moe.hidden_dim, config.dim)
     else: self.gate_up = load.experts([name + "gate_exps", name + "up_exps"], E, moe.hidden_dim, config.dim, bias)
     self.down = load.experts([name + "down_exps"], E, config.dim, moe.hidden_dim, bias)
-    self.blocks = activations.shares_experts() and all((*self.gate_up.q8, *self.down.q8))
+    self.slots = activations.slots_of_blocks() if self.gate_up.shares_blocks and self.down.shares_blocks else 0
     self.shared = FeedForward(config, load, layer, "_shexp", moe.shared_dim) if moe.shared_dim else None
 
   def __call__(self, x: Tensor) -> Tensor:
     """x (B, T, dim) -> (B, T, dim)."""
     ids, weights = self.route(x)
-    product = self._in_blocks if self.blocks and isinstance(x.shape[1], UOp) else self._by_pair
+    product = self._in_blocks if self.slots and isinstance(x.shape[1], UOp) else self._by_pair
     y = product(x, ids, weights)
     return y if self.shared is None else y + self.shared(x)
 
@@ -45,8 +45,8 @@ class MoE:
 
   def _in_blocks(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
     """The same of one sequence, B = 1."""
-    blocks = expert_blocks(ids[0].contiguous(), self.moe.n_experts)
-    hidden = blocks.filled(self.activation(*self.gate_up.of_blocks(x[0], blocks)))  # (N, S, hidden)
+    blocks = expert_blocks(ids[0].contiguous(), self.moe.n_experts, self.slots)
+    hidden = blocks.filled(self.down.multiplied(self.activation(*self.gate_up.of_blocks(x[0], blocks))))  # (N, S, hidden)
     y = blocks.filled(self.down.of_blocks(hidden, blocks)[0])  # (N, S, dim)
     y = blocks.of_tokens(y, weights[0]).unsqueeze(0)
     # contiguous: else the product of the shared expert gathers the sums of a token's pairs

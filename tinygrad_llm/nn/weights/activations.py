@@ -15,6 +15,7 @@ from tinygrad_llm.patches.vector import int8_dots
 from tinygrad_llm.patches.gpu import dp4a, tensor_cores
 
 MOST = 65504.0  # a half
+SLOTS, GPU_SLOTS = 4, 32  # of a block of experts: see nn/expert_blocks.py; two or more fragments of a tensor core
 GROUP = 16  # 32, as in GGML's Q8_0, brings no speed and more error: no less than llama.cpp's, with the same weights
 
 def multiplies_bytes() -> bool:
@@ -25,14 +26,22 @@ def multiplies_halves() -> bool:
   """Whether tensor cores multiply what several tokens have (patches/gpu/tensor_cores.py)."""
   return is_on("tensor_cores") and tensor_cores.available(Device[Device.DEFAULT].renderer)
 
-def halves(x: Tensor) -> Tensor:
-  """x (.., n) as tensor cores multiply it, an expression of what one kernel stores."""
-  return x.clamp(-MOST, MOST).cast(dtypes.half).contiguous()
+def half(x: Tensor) -> Tensor:
+  """x as tensor cores multiply it: what is larger than a half is its largest."""
+  return x.clamp(-MOST, MOST).cast(dtypes.half)
 
-def shares_experts() -> bool:
-  """Whether tokens share what is unpacked of an expert (patches/vector/operand_packing.py): else blocks are no use."""
+def halves(x: Tensor) -> Tensor:
+  """The same as an expression of what one kernel stores."""
+  return half(x).contiguous()
+
+def slots_of_blocks() -> int:
+  """
+  Of how many (token, expert) pairs a block is whose slots share what is unpacked of an expert, by
+  patches/vector/operand_packing.py or gpu/tensor_cores.py; 0: they share nothing, and blocks are no use.
+  """
   needed = ("q8_activations", "register_blocking", "operand_packing")
-  return int8_dots.available(Device[Device.DEFAULT].renderer) and all(map(is_on, needed))
+  if int8_dots.available(Device[Device.DEFAULT].renderer): return SLOTS if all(map(is_on, needed)) else 0
+  return GPU_SLOTS if multiplies_halves() else 0
 
 def pack(x: Tensor) -> Tensor:
   """x (.., n), n a multiple of 16 -> (.., groups, 5) uint32: the bytes of four words, and a scale, float32."""

@@ -19,7 +19,7 @@ class Linear:
                scales: Sequence[Weight | None]):
     self.weights, self.splits, self.biases, self.scales = weights, splits, biases, scales
     self.q8 = [_multiplies_bytes(w) for w in weights]
-    self.halves = activations.multiplies_halves() and not all(self.q8)
+    self.halves = activations.multiplies_halves() and not all(self.q8) and any(w.qtype.name != "F32" for w in weights)
 
   def stores(self, x: Tensor) -> bool:
     """Whether x (B, T, D) is stored as it is multiplied, whatever it is computed from."""
@@ -50,6 +50,16 @@ class ExpertLinear:
   """
   def __init__(self, weights: Sequence[Weight], biases: Sequence[Weight | None], scales: Sequence[Weight | None]):
     self.weights, self.biases, self.scales, self.q8 = weights, biases, scales, [_multiplies_bytes(w) for w in weights]
+    self.halves = activations.multiplies_halves() and not any(self.q8)
+
+  @property
+  def shares_blocks(self) -> bool:
+    """Whether slots of a block share what is unpacked of an expert."""
+    return self.halves or all(self.q8)
+
+  def multiplied(self, x: Tensor) -> Tensor:
+    """x as of_blocks() multiplies it, unless that is bytes."""
+    return activations.half(x) if self.halves else x
 
   def __call__(self, x: Tensor, ids: Tensor) -> list[Tensor]:
     """x (B, T, 1 or K, n), ids (B, T, K) -> (B, T, K, rows) for each matrix. Only the chosen experts are read."""
@@ -65,12 +75,17 @@ class ExpertLinear:
     return self._scaled(ys, ids)
 
   def of_blocks(self, x: Tensor, blocks: ExpertBlocks) -> list[Tensor]:
-    """x (T, n), or that of the slots of blocks (N, S, n) -> (N, S, rows) for each matrix. For weights of bytes."""
-    packed, ys = activations.pack(x), list[Tensor]()
-    packed = blocks.filled(packed) if x.ndim == 3 else blocks.of_slots(packed.contiguous())  # (N, S, groups, words)
-    x8, experts = activations.unpacked(packed).unsqueeze(2), blocks.experts
+    """
+    x (T, n), or that of the slots of blocks (N, S, n) -> (N, S, rows) for each matrix. For what shares blocks.
+    """
+    ys, experts = list[Tensor](), blocks.experts
+    if self.halves: x = x if x.ndim == 3 else blocks.gathered(activations.halves(x))
+    else:
+      packed = activations.pack(x)
+      packed = blocks.filled(packed) if x.ndim == 3 else blocks.of_slots(packed.contiguous())  # (N, S, groups, words)
+      x = activations.unpacked(packed)
     for weight in self.weights:
-      y = (x8 * weight.of_blocks(experts).unsqueeze(2)).sum(-1)  # (m, N, S, rows)
+      y = (x.unsqueeze(2) * weight.of_blocks(experts).unsqueeze(2)).sum(-1)  # (m, N, S, rows)
       ys += [y[i] for i in range(weight.shape[0])]
     return self._scaled(ys, experts.unsqueeze(-1))
 
