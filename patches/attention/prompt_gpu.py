@@ -13,6 +13,7 @@ Numbers: see README.md; no card was at hand to time it.
 from __future__ import annotations
 import functools, itertools, operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from tinygrad.codegen.opt import Opt
 from tinygrad.dtype import AddrSpace, DType, dtypes
 from tinygrad.helpers import ceildiv, round_up
@@ -27,21 +28,32 @@ TILE = 64      # queries of a block
 KEYS = 64      # positions at a time
 ROWS = 16      # queries of a warp
 COLUMNS = 128  # of values, of a warp at most
-WIDEST = 256   # keys and values
+DEEPEST, WIDEST = 576, 512  # elements of a key and a value
 AT_ONCE = 8    # tiles of columns whose values are loaded together
 RUN = 8        # elements that a thread takes together, of one row
 
+@dataclass(frozen=True)
+class Shape:
+  """queries, keys: of a block in a step; depth: elements of a key that are in shared memory together."""
+  queries: int
+  keys: int
+  depth: int
+
+def _shape(core: Core, ren: Renderer, depth: int, width: int) -> Shape|None:
+  """What finds room in shared memory."""
+  sizes = [(TILE, KEYS), (TILE, KEYS // 2), (TILE // 2, KEYS // 2), (TILE // 2, ROWS), (ROWS, ROWS)]
+  parts = [depth // n for n in range(1, depth // ROWS + 1) if depth % (n * ROWS) == 0]
+  for part in parts[:1] + parts:
+    for queries, keys in sizes if part == depth else sizes[2:3]:
+      elements = queries * (part + keys) + keys * (part + width)
+      if elements * core.dtype.itemsize + queries * WARP * ceildiv(width, COLUMNS) <= ren.shared_max:
+        return Shape(queries, keys, part)
+  return None
+
 def fits(ren: Renderer, depth: int, width: int) -> bool:
   """Whether there is a kernel for keys of `depth` elements and values of `width`."""
-  if (core := fragments.core(ren)) is None or max(depth, width) > WIDEST: return False
-  return depth % 16 == 0 and width % 16 == 0 and _shape(core, ren, depth, width) is not None
-
-def _shape(core: Core, ren: Renderer, depth: int, width: int) -> tuple[int, int]|None:
-  """Queries and positions of a step that find room in shared memory."""
-  for queries, keys in ((TILE, KEYS), (TILE, KEYS // 2), (TILE // 2, KEYS // 2), (TILE // 2, ROWS), (ROWS, ROWS)):
-    elements = queries * (depth + keys) + keys * (depth + width)
-    if elements * core.dtype.itemsize + queries * (WARP // ROWS + 1) * 32 <= ren.shared_max: return queries, keys
-  return None
+  if (core := fragments.core(ren)) is None or depth > DEEPEST or width > WIDEST: return False
+  return depth % ROWS == 0 and width % ROWS == 0 and _shape(core, ren, depth, width) is not None
 
 class Block:
   """Loops and arrays of a kernel, numbered in the order in which they are made."""
@@ -74,20 +86,21 @@ class Block:
     return array.index(lies.written(line, k)).store(found.cast(self.core.dtype)).end(turn, own, i, self.me)
 
 def _product(core: Core, device: str, operands: Callable[[UOp|int], Sequence[UOp]], n: int, block: Block,
-             physical: Mapping[str, UOp], fast: int) -> UOp:
-  """A product of fragments over n elements."""
+             physical: Mapping[str, UOp], fast: int, outer: Sequence[UOp] = ()) -> UOp:
+  """A product of fragments over n elements, for each step of outer loops."""
   if core.tc is None:
     over = [block.loop(n // fast, AxisType.REDUCE), block.loop(fast, AxisType.UNROLL)]
-    return functools.reduce(operator.mul, operands(over[0] * fast + over[1])).reduce(*over, arg=Ops.ADD)
-  return functools.reduce(operator.add, [fragments.multiplied(core, device, operands(k), physical)
-                                         for k in range(n // core.k)])
+    return functools.reduce(operator.mul, operands(over[0] * fast + over[1])).reduce(*outer, *over, arg=Ops.ADD)
+  total = functools.reduce(operator.add, [fragments.multiplied(core, device, operands(k), physical)
+                                          for k in range(n // core.k)])
+  return total.reduce(*outer, arg=Ops.ADD) if outer else total
 
 def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   """The kernel, or None where it does not fit."""
   D, W, n = part.depth, part.width, part.position.src[0]
   if (core := fragments.core(ren)) is None or (tokens := part.tokens) is None or not fits(ren, D, W): return None
   if any(r.src[0].op is not Ops.CONST for r in part.heads) or (shape := _shape(core, ren, D, W)) is None: return None
-  rows, keys = shape
+  rows, keys = shape.queries, shape.keys
   device = ren.target.device
 
   # who computes what: the last tokens are computed more than once if their number is no multiple
@@ -110,9 +123,15 @@ def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   lane, warp = me % WARP, me // WARP
   warp_row, warp_column = warp // across, warp % across
   physical = fragments.physical(core, lane, b.unrolled)
-  of_q, of_k = Layout(core, A, rows, D), Layout(core, B, keys, D)
+  of_q, of_k = Layout(core, A, rows, shape.depth), Layout(core, B, keys, shape.depth)
   of_p, of_v = Layout(core, A, rows, keys), Layout(core, B, W, keys)
-  row_tile, key_tile = b.unrolled(ROWS // core.tokens), b.unrolled(keys // core.rows)
+  row_tile = b.unrolled(ROWS // core.tokens)
+  # warps that have columns of the same rows share their scores; tinygrad wants several instructions of each
+  own_tiles = keys // across // core.rows * (ROWS // core.tokens)
+  sharing = across if keys % (across * core.rows) == 0 and own_tiles > 1 else 1
+  key_tiles = keys // sharing // core.rows
+  own_keys = b.unrolled(key_tiles)
+  key_tile = warp_column * key_tiles + own_keys if sharing > 1 else own_keys
   column_tiles = W // across // core.rows
   some_tiles = b.unrolled(divisor(column_tiles, AT_ONCE))
   q_tile = warp_row * (ROWS // core.tokens) + row_tile
@@ -125,9 +144,11 @@ def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   held = row_tile * (1 << len(own_rows)) + number(own_rows)  # number of a row among those of a thread
   n_held, n_mates = ROWS // core.tokens << len(own_rows), 1 << len(mates)
 
-  # queries, once
-  asked = b.tile(of_q)
-  asked = asked.after(b.filled(asked, of_q, lambda q, d: part.query(query(q), d), kind=AxisType.WEAK))
+  # queries, once, if they find room
+  asked, deep = b.tile(of_q), [b.loop(D // shape.depth, AxisType.REDUCE)] if shape.depth < D else []
+  def element(d: UOp) -> UOp: return functools.reduce(operator.add, [r * shape.depth for r in deep], d)
+  fill = b.filled(asked, of_q, lambda q, d: part.query(query(q), element(d)), kind=AxisType.WEAK)
+  if not deep: asked = asked.after(fill)
 
   # what is known of the positions before: maxima, sums of exponentials of a thread's columns, sums of values
   tops, totals = b.array(n_held, AddrSpace.REG), b.array(n_held, AddrSpace.REG)
@@ -146,14 +167,14 @@ def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   def position(p: UOp) -> UOp: return (first + p).minimum(n - 1)
 
   ks, vs = b.tile(of_k), b.tile(of_v)
-  fills = [b.filled(ks, of_k, lambda j, d: part.key(position(j), d)),
-           b.filled(vs, of_v, lambda c, j: part.value(position(j), c), by_line=True)]
-  asked, ks = asked.after(*fills), ks.after(*fills)  # queries are loaded again: registers would hold them for all steps
+  of_keys = [b.filled(ks, of_k, lambda j, d: part.key(position(j), element(d))), *([fill] if deep else [])]
+  of_all = [b.filled(vs, of_v, lambda c, j: part.value(position(j), c), by_line=True), *([] if deep else of_keys)]
 
-  # scores
+  # scores; queries are loaded in each step: registers would hold them for all
+  asked, ks = (x.after(*(of_keys if deep else of_all)) for x in (asked, ks))
   def of_scores(k: UOp|int) -> list[UOp]:
     return [asked.index(of_q.read(q_tile, k, physical)), ks.index(of_k.read(key_tile, k, physical))]
-  dot = _product(core, device, of_scores, D, b, physical, of_q.steps)
+  dot = _product(core, device, of_scores, shape.depth, b, physical, of_q.steps, deep)
   p = key_tile * core.rows + core.at(C, "n", physical)
   score = part.masked(dot, query(row), position(p))
   score = (first + p < n).where(score, score.const_like(-float("inf")))
@@ -161,18 +182,23 @@ def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   # maxima: of a thread's columns, then of all threads of a row
   tellers = b.array(rows * across * n_mates, AddrSpace.LOCAL)
   place = (warp_column * rows + row) * n_mates
-  told = tellers.index(place + number(mates)).store(score.reduce(key_tile, *own_columns, arg=Ops.MAX)).end(
+  told = tellers.index(place + number(mates)).store(score.reduce(own_keys, *own_columns, arg=Ops.MAX)).end(
     row_tile, *own_rows, me)
-  m = b.loop(n_mates, AxisType.UNROLL)
-  top = tellers.after(told).index(place + m).reduce(m, arg=Ops.MAX).maximum(tops.index(held))
+  def of_row(array: UOp, op: Ops) -> UOp:
+    """Of what all threads of a row have told."""
+    m = b.loop(n_mates, AxisType.UNROLL)
+    if sharing == 1: return array.index(place + m).reduce(m, arg=op)
+    c = b.loop(across, AxisType.UNROLL)
+    return array.index((c * rows + row) * n_mates + m).reduce(m, c, arg=op)
+  top = of_row(tellers.after(told), Ops.MAX).maximum(tops.index(held))
   scale = ((tops.index(held) - top) * part.slope).exp2()
   weight = ((score - top) * part.slope).exp2()
 
   # products with values
   ps = b.tile(of_p)
   stored = ps.index(of_p.written(row, p)).store(weight.cast(core.dtype)).end(
-    row_tile, key_tile, *own_rows, *own_columns, me)
-  ps, vs = ps.after(stored), vs.after(*fills, stored)
+    row_tile, own_keys, *own_rows, *own_columns, me)
+  ps, vs = ps.after(stored), vs.after(*of_all, stored)
   def number_of(column_tile: UOp) -> UOp:
     """Of a sum, among those of a thread."""
     return held * n_sums + column_tile * (1 << len(own_columns)) + number(own_columns)
@@ -185,7 +211,7 @@ def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
     more = _product(core, device, of_values, keys, b, physical, of_p.steps)
     at = sums.index(number_of(column_tile))
     summed.append(at.store(at * scale + more).end(row_tile, some_tiles, *own_rows, *own_columns))
-  total = totals.index(held) * scale + weight.reduce(key_tile, *own_columns, arg=Ops.ADD)
+  total = totals.index(held) * scale + weight.reduce(own_keys, *own_columns, arg=Ops.ADD)
   counted = totals.index(held).store(total).end(row_tile, *own_rows)
   topped = tops.after(*summed, counted).index(held).store(top).end(row_tile, *own_rows)
   done = UOp.group(*summed, counted, topped).end(step)
@@ -194,8 +220,7 @@ def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   # what all threads of a row have summed
   shared = b.array(rows * across * n_mates, AddrSpace.LOCAL)
   told = shared.index(place + number(mates)).store(totals.index(held)).end(row_tile, *own_rows, me)
-  m = b.loop(n_mates, AxisType.UNROLL)
-  total = shared.after(told).index(place + m).reduce(m, arg=Ops.ADD)
+  total = of_row(shared.after(told), Ops.ADD)
   column_tile = b.unrolled(column_tiles)
   column = (warp_column * column_tiles + column_tile) * core.rows + core.at(C, "n", physical)
   ends = [part.out(query(row), UOp.const(W + k)).store(x).end(row_tile, *own_rows, me)
