@@ -106,7 +106,7 @@ def computed(target: str, case: Case) -> Found:
   arrays = [u for u in uops if u.op is Ops.BUFFER and u.addrspace is AddrSpace.LOCAL]
   return Found(float(np.abs(found - wanted).max() / np.sqrt((wanted ** 2).mean())), _block(gpu_renderers.opts(uops)),
                len(linear.src), sum(u.op is Ops.WMMA for u in uops), len(arrays),
-               sorted({str(u.dtype) for u in arrays}))
+               [str(u.dtype) for u in arrays])
 
 def all_computed(target: str, cases: list[list]) -> list[Found]: return [computed(target, Case(*c)) for c in cases]
 
