@@ -30,7 +30,8 @@ class ScheduleOps(Enum):
   TILES = "tiles of rows that are unpacked together (vector/operand_packing.py): 16 are the 256 rows of llama.cpp's " \
           "window of weights"
   BLOCK = "tokens, rows and weights of a step of a block of threads, tokens and rows of a warp " \
-          "(gpu/tensor_cores.py): CUTLASS's threadblock and warp shapes"
+          "(gpu/tensor_cores.py): CUTLASS's threadblock and warp shapes; 32, 64, 32, 16, 32 are llama.cpp's " \
+          "kernel_mul_mm on Metal"
 
   def __lt__(self, other: ScheduleOps|OptOps) -> bool: return self.name < other.name
 

@@ -44,7 +44,8 @@ def from_json(rows: Any) -> Opts:
     name, axis, arg = row
     op = OptOps.__members__.get(name) or ScheduleOps.__members__.get(name)
     if op is None or not (axis is None or number(axis)): raise fail(row)
-    if isinstance(arg, list) and op is OptOps.TC and len(arg) == 3 and all(map(number, arg)): arg = tuple(arg)
+    several = 3 if op is OptOps.TC else 5 if op is ScheduleOps.BLOCK else None
+    if isinstance(arg, list) and len(arg) == several and all(map(number, arg)): arg = tuple(arg)
     elif not (arg is None or number(arg)): raise fail(row)
     found.append(Opt(op, axis, arg))  # type: ignore[arg-type]
   return tuple(found)

@@ -83,7 +83,9 @@ class Layout:
     """Logical bits of a place among those of an instruction's operands, the lowest first."""
     own, further = self.core.own(self.operand), [bit for bit in self.bits if bit[0] == "s"]
     together = further[:max(0, self.vector.bit_length() - 1 - len(own))]
-    threads = sorted((name, bit) for bit, name in self.core.carriers[self.operand].items() if name[0] == "l")
+    # where several threads have the same elements, bits of their numbers carry none
+    threads = sorted((name, bit) for bit, name in self.core.carriers[self.operand].items()
+                     if name[0] == "l" and bit[0] in (self.dim, "k"))
     return [*own, *together, *(bit for _, bit in threads), *further[len(together):]]
 
   @property

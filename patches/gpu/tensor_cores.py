@@ -66,9 +66,9 @@ def core_of(m: Matmul, ren: Renderer) -> Core|None:
   return fragments.without() if core is not None and floats else core
 
 def apply_opt(self: Scheduler, opt: Opt, append_opt: bool = True) -> Any:
+  check(all(known.op is not ScheduleOps.BLOCK for known in self.applied_opts), "BLOCK is all of a schedule")
   if opt.op is not ScheduleOps.BLOCK: return _apply_opt(self, opt, append_opt)
   check(isinstance(opt.arg, tuple) and len(opt.arg) == 5, "BLOCK is of five numbers")
-  check(all(known.op is not ScheduleOps.BLOCK for known in self.applied_opts), "BLOCK is chosen once")
   assert isinstance(opt.arg, tuple)
   made = find(self.ast)
   check(not isinstance(made, str), str(made))
@@ -348,16 +348,16 @@ class Tiles:
     def operands(p: Product, k: UOp|int) -> list[UOp]:
       return [array.after(*filled).index(lies.read(tile, k, physical))
               for (array, _), lies, tile in zip((xs[p.x], ws[p.w]), self.lies, tiles)]
-    new = dict[UOp, UOp]()
+    new, fast = dict[UOp, UOp](), self.lies[A].steps
+    # all sums are over the same loops: else each has loops of its own that fill the tiles
+    over = [] if core.tc is not None else [
+      self.loop(block.weights // fast, AxisType.REDUCE), self.loop(fast, AxisType.UNROLL)]
     for p in m.products:
-      if core.tc is None:
-        fast = self.lies[A].steps
-        over = [self.loop(block.weights // fast, AxisType.REDUCE), self.loop(fast, AxisType.UNROLL)]
-        total = functools.reduce(operator.mul, operands(p, over[0] * fast + over[1]))
+      if core.tc is None: total = functools.reduce(operator.mul, operands(p, over[0] * fast + over[1]))
       else:
-        over, ks = [], range(block.weights // core.k)
-        total = functools.reduce(operator.add, [
-          fragments.multiplied(core, self.device, operands(p, k), physical) for k in ks])
+        products = [fragments.multiplied(core, self.device, operands(p, k), physical)
+                    for k in range(block.weights // core.k)]
+        total = functools.reduce(operator.add, products)
       new[p.red] = total.reduce(*self.steps.values(), *over, arg=Ops.ADD).cast(p.red.dtype)
     t, r = (tile * size + core.at(C, dim, physical) for tile, size, dim in zip(tiles, (core.tokens, core.rows), "mn"))
     token, row = self.first_token + t, self.first_row + r

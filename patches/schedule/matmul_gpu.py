@@ -9,16 +9,16 @@ from tinygrad_llm.patches.gpu.tensor_cores import Block, core_of, find
 from tinygrad_llm.patches.opts import ScheduleOps
 from tinygrad_llm.patches.passes import scheduled_by
 
-LEAST = 16  # tokens, at most: below, a product is a few matrix-vector products
+LEAST = 16  # tokens, of as many as there can be, and rows: below, a product is a few matrix-vector products
 BLOCKS = 128  # of a kernel, at least: multiprocessors of a large card
 SIZES = ((128, 128, 64, 32), (128, 64, 32, 32), (64, 64, 32, 32), (32, 64, 32, 16), (16, 64, 16, 16))
 WEIGHTS = (64, 128, 32, 16)
 
 def on_blocks(k: Scheduler) -> Scheduler|None:
-  """A matmul in blocks; None if it is none, or has few tokens."""
+  """A matmul in blocks; None if it is none, or has few tokens or rows."""
   if not (k.ren.has_local and k.ren.has_shared) or isinstance(m := find(k.ast), str): return None
   if (core := core_of(m, k.ren)) is None: return None
-  if (tokens := int(m.n_tokens.vmax)) < LEAST: return None
+  if min(tokens := int(m.n_tokens.vmax), m.n_rows) < LEAST: return None
   n = len(m.products)
   sizes = [(t, r // n, wt, max(wr // n, core.rows)) for t, r, wt, wr in SIZES]
   fitting = [s for s in sizes if s[0] <= max(tokens, sizes[-1][0])]

@@ -162,7 +162,8 @@ SHARED: set[OptOps|ScheduleOps] = {OptOps.GROUP, OptOps.LOCAL, OptOps.UPCAST, Op
 def _amounts(op: OptOps, loop: tuple[int, ...], n: int) -> Iterator[Step]:
   return (Step(op, loop, d) for d in divisors(n, MOST[op]))
 
-def has_loop(op: OptOps|ScheduleOps) -> bool: return op not in AMOUNTS and op not in (OptOps.TC, OptOps.NOLOCALS)
+def has_loop(op: OptOps|ScheduleOps) -> bool:
+  return op not in AMOUNTS and op not in (OptOps.TC, OptOps.NOLOCALS, ScheduleOps.BLOCK)
 
 def axes(k: Scheduler, op: OptOps|ScheduleOps) -> list[int]:
   """The places that an action counts its axis among."""

@@ -13,7 +13,7 @@ from tinygrad_llm.patches.cache.schedules import Entry
 from tinygrad_llm.patches.opts import ScheduleOps
 
 OPTS = (Opt(OptOps.UPCAST, 0, 4), Opt(OptOps.TC, 0, (-1, 2, 1)), Opt(OptOps.NOLOCALS),
-        Opt(ScheduleOps.PREFETCH, None, 0))
+        Opt(ScheduleOps.PREFETCH, None, 0), Opt(ScheduleOps.BLOCK, None, (64, 64, 32, 32, 32)))
 
 @pytest.fixture(autouse=True)
 def own_store(monkeypatch, tmp_path):
@@ -40,7 +40,8 @@ def test_opts_are_json_and_back():
 @pytest.mark.parametrize("rows", [
   None, {}, "UPCAST", [["UPCAST", 0]], [["UPCAST", 0, 4, 4]], [["EXEC", 0, 4]], [[1, 0, 4]], [["UPCAST", "0", 4]],
   [["UPCAST", 0, "4"]], [["UPCAST", 0, 4.5]], [["UPCAST", True, 4]], [["UPCAST", 0, [1, 2, 3]]], [["TC", 0, [1, 2]]],
-  [["TC", 0, [1, 2, "3"]]], [["UPCAST", 0, 1 << 40]], [["UPCAST", 0, {"a": 1}]], [["UPCAST", 0, 2]] * 65,
+  [["TC", 0, [1, 2, "3"]]], [["UPCAST", 0, 1 << 40]], [["UPCAST", 0, {"a": 1}]], [["BLOCK", None, [64, 64, 32]]],
+  [["UPCAST", 0, 2]] * 65,
   [["__class__", 0, 2]], [["UPCAST", -(1 << 30), 2]]])
 def test_what_is_no_schedule(rows):
   with pytest.raises(ValueError, match="no action"): schedules.from_json(rows)

@@ -113,10 +113,21 @@ def _simdgroup() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   of_b = [np.stack([column + e, row], -1) for e in range(2)]
   return np.concatenate(of, 1), np.concatenate(of_b, 1), np.concatenate(of, 1)
 
+def _amd(own: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """
+  v_wmma_f32_16x16x16_f16, a wave of 32: of RDNA3 (both halves of a wave have the same 16 of k, rows of C are every
+  second), and of RDNA4 (8 of k, 8 neighbouring rows). https://gpuopen.com/learn/wmma_on_rdna3/ and RDNA4's ISA.
+  """
+  lane = np.arange(32)[:, None]
+  line, half = lane % 16, lane // 16
+  of_a = [np.stack([line, e + half * (8 if own == 8 else 0)], -1) for e in range(own)]
+  of_c = [np.stack([e + half * 8 if own == 8 else 2 * e + half, line], -1) for e in range(8)]
+  return np.concatenate(of_a, 1), np.concatenate(of_a, 1), np.concatenate(of_c, 1)
+
 def wmma(device: str, dims: tuple[int, int, int], a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
   """What each thread has of A @ B + C. a, b, c: (threads, elements of each)."""
   n, m, k = dims
-  of_a, of_b, of_c = _simdgroup() if device == "METAL" else _m16n8(k)
+  of_a, of_b, of_c = _simdgroup() if device == "METAL" else _amd(a.shape[-1]) if device == "AMD" else _m16n8(k)
   found = np.empty((len(a), c.shape[-1] if c.ndim else 1), np.float32)
   c = np.broadcast_to(c, found.shape)
   for i in range(0, len(a), 32):

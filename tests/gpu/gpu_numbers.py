@@ -56,6 +56,7 @@ def opens() -> bool:
 def file_rows(qt: QuantType, rows: int, n: int) -> np.ndarray:
   """Bytes of a file, (rows, bytes of a row)."""
   rng = np.random.default_rng(7)
+  if qt.name == "F32": return (rng.standard_normal((rows, n)) * 0.02).astype(np.float32).view(np.uint8)
   if qt.name == "F16": return (rng.standard_normal((rows, n)) * 0.02).astype(np.float16).view(np.uint8)
   if qt.name == "TQ2_0": return quants.quantize(rng.standard_normal((rows, n), np.float32), GGMLQuantizationType.TQ2_0)
   return random_blocks(rng, qt.name, rows * n // qt.block, 0.02).reshape(rows, -1)

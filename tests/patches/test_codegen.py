@@ -490,7 +490,7 @@ def test_all_patches_are_tested_somewhere():
   own |= {"operand_packing", "register_blocking"}                               # test_operand_packing.py
   own |= {"skipped_steps"}                                                      # test_expert_blocks.py
   gpu = {"bitfield_extract", "int_to_float", "dp4a", "warp_reduce", "half8_loads", "reciprocal", "ptx", "launch_bounds",
-         "norm_fusion", "reduction", "cooperative_fetch"}  # tests/gpu
+         "norm_fusion", "reduction", "cooperative_fetch", "tensor_cores"}  # tests/gpu
   own |= {"split_kv", "stored_factors", "block_reduce", "online_softmax", "horizontal_fusion"}  # test_attention.py
   assert set(patches.PATCHES) == own | set(PATCHES) | gpu
 
