@@ -19,10 +19,12 @@ from dataclasses import dataclass
 from typing import Any
 from tinygrad.codegen.opt import Opt, check
 from tinygrad.codegen.opt.postrange import Scheduler
+from tinygrad.codegen.simplify import pm_flatten_range
 from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.renderer import Renderer
-from tinygrad.uop.ops import AxisType, Ops, UOp
+from tinygrad.uop.ops import AxisType, Ops, UOp, graph_rewrite
+from tinygrad.uop.symbolic import sym
 from tinygrad_llm.patches import passes
 from tinygrad_llm.patches.expressions import divisor, size, steps, strides
 from tinygrad_llm.patches.gpu import fragments
@@ -70,12 +72,13 @@ def apply_opt(self: Scheduler, opt: Opt, append_opt: bool = True) -> Any:
   if opt.op is not ScheduleOps.BLOCK: return _apply_opt(self, opt, append_opt)
   check(isinstance(opt.arg, tuple) and len(opt.arg) == 5, "BLOCK is of five numbers")
   assert isinstance(opt.arg, tuple)
-  made = find(self.ast)
+  made = find(ast := divided(self.ast))
   check(not isinstance(made, str), str(made))
   assert isinstance(made, Matmul)
   check((core := core_of(made, self.ren)) is not None, "no shared memory")
   assert core is not None
   check(fits(made, Block(*opt.arg), core, self.ren), "no block of that size")
+  self.ast = ast
   if append_opt: self.applied_opts.append(opt)
 
 # *** what is multiplied
@@ -135,6 +138,23 @@ def _outputs(sink: UOp) -> list[UOp]:
   """Output loops, the outermost first."""
   found = {r for end in sink.src if end.op is Ops.END for r in UOp.sink(*end.src[1:]).ranges}
   return sorted(found, key=lambda r: r.arg)
+
+def divided(sink: UOp) -> UOp:
+  """A kernel whose output loops are two where an index divides one, as that of rows of several matrices by theirs."""
+  new = dict[UOp, UOp]()
+  divisions = [u for u in sink.toposort() if u.op is Ops.FLOORDIV and u.src[1].op is Ops.CONST]
+  for r in _outputs(sink):
+    by = {u.src[1].val for u in divisions if u.src[0] is r}
+    if len(by) != 1 or (outer := r.src[0].divides(n := int(min(by)))) is None: continue
+    sizes = (outer, UOp.const(n))
+    parts = [r.replace(src=(length,), arg=(*r.arg[:-1], i, r.arg[-1])) for i, length in enumerate(sizes)]
+    new[r] = parts[0] * n + parts[1]
+  return graph_rewrite(sink.substitute(new), sym + pm_flatten_range, name="divided loops") if new else sink
+
+def loaded_after(sink: UOp) -> int:
+  """Loads for an element of what is stored, besides those of its sums."""
+  inside = sink.toposort(lambda u: u.op is not Ops.REDUCE)
+  return sum(u.op is Ops.INDEX and u.src[0].op is Ops.PARAM for u in inside) - len(sink.src)
 
 def find(sink: UOp) -> Matmul|str:
   """The matmul of a kernel, or why it has none."""
@@ -300,13 +320,13 @@ class Tiles:
     if value.op is Ops.CAST and value.src[0].dtype is self.core.dtype: value = value.src[0]
     return array, array.index(lies.written(line, k)).store(value.cast(self.core.dtype)).end(*loops, self.me)
 
-  def _fill(self, lies: Layout, per: int, near: int) -> tuple[UOp, UOp, list[UOp]]:
+  def _fill(self, lies: Layout, per: int, near: int, kind: AxisType) -> tuple[UOp, UOp, list[UOp]]:
     """
     Of what a thread writes: its part of a line's k, of `per`; the line; and the loops. Threads have `near` parts of a
-    line, then those of the next.
+    line, then those of the next. kind: of the loop over a thread's turns.
     """
     groups = (lines := lies.lines // lies.together) * per
-    turn = self.loop(ceildiv(groups, self.block.threads), AxisType.UPCAST)
+    turn = self.loop(ceildiv(groups, self.block.threads), kind)
     own = self.loop(lies.together, AxisType.UPCAST)
     group = turn * self.block.threads + self.me
     if groups % self.block.threads: group = group.minimum(groups - 1)
@@ -316,7 +336,10 @@ class Tiles:
   def of_x(self, x: UOp) -> tuple[UOp, UOp]:
     """The array of a tile of x, and what fills it."""
     lies, per = self.lies[A], self.block.weights // self.width
-    part, t, loops = self._fill(lies, per, max(1, (1 << len(lies.bits)) // self.width))
+    # what is more than a load is computed by few at a time
+    loaded = x.op is Ops.INDEX or x.op is Ops.CAST and x.src[0].op is Ops.INDEX
+    part, t, loops = self._fill(lies, per, max(1, (1 << len(lies.bits)) // self.width),
+                                AxisType.UPCAST if loaded else AxisType.WEAK)
     i = self.loop(self.width, AxisType.UPCAST)
     k = part * self.width + i
     at = dict(zip(self.counts, _parts(k, [d.size for d in self.counts])))
@@ -328,7 +351,7 @@ class Tiles:
   def of_weights(self, w: UOp) -> tuple[UOp, UOp]:
     """The array of a tile of weights, and what fills it."""
     lies, per = self.lies[B], prod(d.size for d in self.turn.others)
-    part, row, loops = self._fill(lies, per, per)
+    part, row, loops = self._fill(lies, per, per, AxisType.UPCAST)
     at = dict(zip(self.turn.others, _parts(part, [d.size for d in self.turn.others])))
     at |= (own := {d: self.loop(d.size, AxisType.UPCAST) for d in self.turn.unit})
     k = _at((n, self.counts[d]) for d, n in at.items())

@@ -46,7 +46,8 @@ class MoE:
   def _in_blocks(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
     """The same of one sequence, B = 1."""
     blocks = expert_blocks(ids[0].contiguous(), self.moe.n_experts, self.slots)
-    hidden = blocks.filled(self.down.multiplied(self.activation(*self.gate_up.of_blocks(x[0], blocks))))  # (N, S, hidden)
+    hidden = self.activation(*self.gate_up.of_blocks(x[0], blocks))  # (N, S, hidden)
+    hidden = blocks.filled(self.down.multiplied(hidden))
     y = blocks.filled(self.down.of_blocks(hidden, blocks)[0])  # (N, S, dim)
     y = blocks.of_tokens(y, weights[0]).unsqueeze(0)
     # contiguous: else the product of the shared expert gathers the sums of a token's pairs
