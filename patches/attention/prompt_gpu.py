@@ -23,6 +23,7 @@ from tinygrad_llm.patches.attention.part import Part
 from tinygrad_llm.patches.expressions import divisor, size, steps
 from tinygrad_llm.patches.gpu import fragments
 from tinygrad_llm.patches.gpu.fragments import A, B, C, WARP, Core, Layout
+from tinygrad_llm.patches.opts import ScheduleOps, chosen
 
 TILE = 64      # queries of a block
 KEYS = 64      # positions at a time
@@ -32,6 +33,9 @@ DEEPEST, WIDEST = 576, 512  # elements of a key and a value
 AT_ONCE = 8    # tiles of columns whose values are loaded together
 RUN = 8        # elements that a thread takes together, of one row
 
+# unless the schedule's QUERIES and POSITIONS say otherwise
+ACTIONS = {ScheduleOps.QUERIES: TILE, ScheduleOps.POSITIONS: KEYS}
+
 @dataclass(frozen=True)
 class Shape:
   """queries, keys: of a block in a step; depth: elements of a key that are in shared memory together."""
@@ -39,9 +43,13 @@ class Shape:
   keys: int
   depth: int
 
-def _shape(core: Core, ren: Renderer, depth: int, width: int) -> Shape|None:
-  """What finds room in shared memory."""
+def _shape(core: Core, ren: Renderer, depth: int, width: int, opts: tuple[Opt, ...] = ()) -> Shape|None:
+  """What finds room in shared memory, or what `opts` want, if that does."""
   sizes = [(TILE, KEYS), (TILE, KEYS // 2), (TILE // 2, KEYS // 2), (TILE // 2, ROWS), (ROWS, ROWS)]
+  if opts:
+    queries, keys = (chosen(opts, op, default) for op, default in ACTIONS.items())
+    if min(queries, keys) < ROWS or queries % ROWS or keys % ROWS: return None
+    sizes = [(queries, keys)] * 3
   parts = [depth // n for n in range(1, depth // ROWS + 1) if depth % (n * ROWS) == 0]
   for part in parts[:1] + parts:
     for queries, keys in sizes if part == depth else sizes[2:3]:
@@ -99,7 +107,8 @@ def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   """The kernel, or None where it does not fit."""
   D, W, n = part.depth, part.width, part.position.src[0]
   if (core := fragments.core(ren)) is None or (tokens := part.tokens) is None or not fits(ren, D, W): return None
-  if any(r.src[0].op is not Ops.CONST for r in part.heads) or (shape := _shape(core, ren, D, W)) is None: return None
+  if any(r.src[0].op is not Ops.CONST for r in part.heads): return None
+  if (shape := _shape(core, ren, D, W, opts)) is None: return None
   rows, keys = shape.queries, shape.keys
   device = ren.target.device
 

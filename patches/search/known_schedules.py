@@ -56,6 +56,15 @@ PROMPTS = {
   "llama.cpp #27851": {ScheduleOps.TOKENS: 16, ScheduleOps.TILES: 16},
 }
 
+MATMULS = {  # tokens, rows and weights of a step of a block, tokens and rows of a warp
+  # kernel_mul_mm: 64 rows by 32 tokens, 4 simdgroups of 4 x 2 tiles of 8 x 8
+  "llama.cpp Metal kernel_mul_mm": (32, 64, 32, 16, 32),
+  # qmm_t: 32 x 32, 2 x 2 simdgroups
+  "MLX Metal qmm_t": (32, 32, 32, 16, 16),
+  # the example of half by half with sums of floats: 4 warps of 64 x 64
+  "CUTLASS 128 x 128 x 32": (128, 128, 32, 64, 64),
+}
+
 def known(k: Scheduler) -> dict[str, Opts]:
   """
   By name, those of a product with a matrix on a GPU, or with a packed one and many tokens on a CPU. {} for any other
@@ -63,14 +72,24 @@ def known(k: Scheduler) -> dict[str, Opts]:
 
   Left out is what the sizes do not allow: other rows of a thread, fewer than half of a block's threads or of a row's.
   """
-  if isinstance(found := find_sum(k), str): return {}
+  made = dict[str, Opts]() if has_vectors(k.ren) else _of_blocks(k)
+  if isinstance(found := find_sum(k), str): return made
   if has_vectors(k.ren): return _of_prompts(k, found)
   if not (k.ren.has_local and k.ren.has_shared): return {}
-  made = dict[str, Opts]()
   for name, tile in TILES.items():
     try: state = on_gpu(k, found, tile)
     except KernelOptError: continue
     if not isinstance(state, str) and _is(state, tile) and fits(state): made[name] = tuple(state.applied_opts)
+  return made
+
+def _of_blocks(k: Scheduler) -> dict[str, Opts]:
+  """Of a product of many tokens on a GPU."""
+  made = dict[str, Opts]()
+  for name, amounts in MATMULS.items():
+    state = k.copy()
+    try: state.apply_opt(Opt(ScheduleOps.BLOCK, None, amounts))
+    except KernelOptError: continue
+    made[name] = tuple(state.applied_opts)
   return made
 
 def _of_prompts(k: Scheduler, found: Sum) -> dict[str, Opts]:
@@ -92,6 +111,6 @@ def _is(k: Scheduler, tile: Tile) -> bool:
 
 def known_attention(ast: UOp, ren: Renderer) -> dict[str, Opts]:
   """By name, those of a part of attention on a GPU. {} for any other kernel."""
-  if not ren.has_local or (part := Part.of(ast)) is None: return {}
+  if not ren.has_local or (part := Part.of(ast)) is None or part.tokens is not None: return {}
   made = {name: tuple(Opt(op, None, n) for op, n in amounts.items()) for name, amounts in ATTENTION.items()}  # type: ignore[arg-type]
   return {name: opts for name, opts in made.items() if gpu.on_gpu(part, opts) is not None}

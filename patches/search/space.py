@@ -6,7 +6,7 @@ divisors of a loop's length, whatever they are: of a packed matrix its loops are
 """
 from __future__ import annotations
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from tinygrad import codegen
@@ -15,8 +15,9 @@ from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches import expressions, passes
-from tinygrad_llm.patches.attention import cpu, gpu, online_softmax
+from tinygrad_llm.patches.attention import cpu, gpu, online_softmax, prompt_gpu
 from tinygrad_llm.patches.attention.part import Part
+from tinygrad_llm.patches.gpu.tensor_cores import divided, find
 from tinygrad_llm.patches.opts import Opts, ScheduleOps, chosen
 from tinygrad_llm.patches.passes import has_vectors, most_threads
 from tinygrad_llm.patches.schedule.block_reduce import THREADS
@@ -32,6 +33,8 @@ AMOUNTS: dict[ScheduleOps, tuple[int, ...]] = {
   ScheduleOps.VECTORS: (4, 8, 16, 32), ScheduleOps.THREADS: (32, 64, 128, 256, 512),
   ScheduleOps.LANES: (1, 2, 4, 8, 16), ScheduleOps.TOKENS: (2, 4, 6, 8, 12, 16),
   ScheduleOps.TILES: (1, 2, 4, 8, 16, 32, 64)}
+# where a search of blocks of threads begins: the largest, one for short prompts, and Metal's
+BLOCKS = ((128, 128, 64, 64, 32), (32, 64, 64, 32, 16), (32, 64, 32, 16, 32))
 
 @dataclass(frozen=True, order=True)
 class Step:
@@ -116,6 +119,8 @@ class Loops:
     locals_ = ren.has_local and not k.dont_use_locals
     if not k.applied_opts and ren.tensor_cores and k.reduceops:
       for choice in range(9): yield from (Step(OptOps.TC, choice, (-1, opt, 1)) for opt in (0, 2))
+    if not k.applied_opts and locals_ and ren.has_shared and not isinstance(find(divided(k.ast)), str):
+      yield from (Step(ScheduleOps.BLOCK, None, amounts) for amounts in BLOCKS)
     for r, kind in kinds.items():
       name, n = r.arg[:-1], int(r.vmax) + 1
       if r.src[0].op is not Ops.CONST:
@@ -145,6 +150,8 @@ class Loops:
         for j, other in enumerate(steps):
           if j != i and {step.op, other.op} <= SHARED and isinstance(other.amount, int) and step.amount % 2 == 0:
             yield replaced(steps, {i: step.amount // 2, j: other.amount * 2})
+      elif step.op is ScheduleOps.BLOCK and isinstance(step.amount, tuple):
+        yield from (replaced(steps, {i: amounts}) for amounts in _other_blocks(step.amount))
       elif step.op in AMOUNTS: yield from (replaced(steps, {i: n}) for n in AMOUNTS[step.op] if n != step.amount)
       yield steps[:i] + steps[i + 1:]
     if any(step.op is OptOps.GROUP and step.loop not in self.sizes for step in steps): return  # it made others
@@ -170,7 +177,14 @@ def axes(k: Scheduler, op: OptOps|ScheduleOps) -> list[int]:
   if op is OptOps.UNROLL: return k.unrollable_dims
   return k.axes_of(AxisType.REDUCE) if op in (OptOps.GROUP, OptOps.GROUPTOP) else list(range(k.shape_len))
 
-def replaced(steps: tuple[Step, ...], amounts: dict[int, int]) -> tuple[Step, ...]:
+def _other_blocks(amounts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+  """Half or twice one of the numbers of a block of threads, or of its tokens or rows and of a warp's."""
+  for together in ((0,), (1,), (2,), (3,), (4,), (0, 3), (1, 4)):
+    yield tuple(n * 2 if i in together else n for i, n in enumerate(amounts))
+    if all(amounts[i] % 2 == 0 for i in together):
+      yield tuple(n // 2 if i in together else n for i, n in enumerate(amounts))
+
+def replaced(steps: tuple[Step, ...], amounts: Mapping[int, int|tuple[int, ...]]) -> tuple[Step, ...]:
   """With other amounts of some, by their places; of a loop, 1 is without the step."""
   new = [dataclasses.replace(step, amount=amounts.get(i, step.amount)) for i, step in enumerate(steps)]
   return tuple(step for step in new if step.amount != 1 or step.op in AMOUNTS)
@@ -190,7 +204,8 @@ class Attention:
   """The space of a part of attention: what its kernel is made with (attention/cpu.py, gpu.py)."""
   def __init__(self, ast: UOp, ren: Renderer):
     self.part, self.ren = Part.of(ast), ren
-    self.defaults = {**gpu.ACTIONS} if ren.has_local else {**cpu.ACTIONS}
+    many = self.part is not None and self.part.tokens is not None
+    self.defaults = {**((prompt_gpu if many else gpu).ACTIONS if ren.has_local else cpu.ACTIONS)}
 
   def opts(self, steps: Iterable[Step]) -> Opts|None:
     opts = tuple(Opt(step.op, None, step.amount) for step in steps)  # type: ignore[arg-type]
