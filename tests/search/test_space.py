@@ -6,6 +6,7 @@ from unittest import mock
 
 import attention
 import child
+import gpu_matmuls
 import gpu_numbers
 import gpu_renderers
 import gpu_schedules
@@ -28,7 +29,7 @@ from tinygrad_llm.patches.opts import ScheduleOps
 from tinygrad_llm.patches.schedule.dot_product import find_sum
 from tinygrad_llm.patches.schedule.matvec_gpu import MV_NAMES, Tile, on_gpu
 from tinygrad_llm.patches.search import space
-from tinygrad_llm.patches.search.known_schedules import ATTENTION, TILES, known, known_attention
+from tinygrad_llm.patches.search.known_schedules import ATTENTION, MATMULS, TILES, known, known_attention
 from tinygrad_llm.patches.search.space import AMOUNTS, Attention, Loops, Opts, Step, with_opts
 from tinygrad_llm.target import metal
 
@@ -148,10 +149,25 @@ def errors(names: list[tuple[int, str]]) -> list[float]:
 
 def test_no_schedule_is_known_of_others():
   """Of kernels that are no product, on a CPU, and where loops have no constant length: nothing, and no error."""
+  products = {"product", "product of halves"}
   cpu, gpu = Device["CPU"].renderer, gpu_renderers.RENDERERS["CUDA"]
   for name, ast in others():
     assert known(loops(ast, cpu).start()) == known_attention(ast, gpu) == {}
-    assert (known(loops(ast, gpu).start()) == {}) == (name != "product"), name
+    assert (known(loops(ast, gpu).start()) == {}) == (name not in products), name
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_blocks_of_threads(language):
+  """Those of others are known of a product of many tokens, and reached from the start; what is next to one is legal."""
+  ast = last(gpu_matmuls.product(gpu_matmuls.Case("Q4_K", 200, 512, 1024, 256))[0])
+  k = loops(ast, gpu_renderers.RENDERERS[language])
+  found = known(k.start())
+  assert found.keys() >= {name for name in MATMULS if language == "CUDA" or "CUTLASS" not in name}
+  legal = set[tuple[int, ...]]()
+  for steps in [*k.neighbours(()), *k.neighbours(k.steps(found["llama.cpp Metal kernel_mul_mm"]))]:
+    if len(steps) != 1 or steps[0].op is not ScheduleOps.BLOCK or (opts := k.opts(steps)) is None: continue
+    assert k.steps(opts) == steps and isinstance(steps[0].amount, tuple)
+    legal.add(steps[0].amount)
+  assert len(legal) >= 6 and (32, 64, 64, 16, 32) in legal and (32, 128, 32, 16, 64) in legal
 
 def test_tiles_are_exact(monkeypatch):
   """The environment overrides the heuristic's numbers, a tile has its own."""
