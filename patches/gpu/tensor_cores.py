@@ -251,7 +251,7 @@ def fits(m: Matmul, block: Block, core: Core, ren: Renderer) -> bool:
   xs = len({p.x for p in m.products})
   nbytes = (block.tokens * xs + block.rows * len(m.products)) * block.weights * core.dtype.itemsize
   if block.warp_tokens * block.warp_rows == core.tokens * core.rows: return False  # tinygrad wants several
-  return turn is not None and nbytes * 5 // 4 <= ren.shared_max
+  return turn is not None and nbytes <= ren.shared_max
 
 # *** the kernel
 
