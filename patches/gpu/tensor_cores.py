@@ -399,7 +399,19 @@ def run(sink: UOp, ren: Renderer) -> UOp:
   if opt is None or isinstance(m := find(sink), str) or (core := core_of(m, ren)) is None: return sink
   return Tiles(sink, m, Block(*opt.arg), core, ren.target.device).kernel(sink)
 
+# *** what is stored together with the sums is loaded after them: else it would take registers in all of their steps
+
+def wait(sink: UOp, ren: Renderer) -> UOp:
+  if all(opt.op is not ScheduleOps.BLOCK for opt in sink.arg.applied_opts): return sink
+  ops = sink.toposort()
+  ends = [u for u in ops if u.op is Ops.END and any(r.arg[-1] is AxisType.REDUCE for r in u.ended_ranges)]
+  inside = {u for end in ends for u in end.toposort()}
+  late = {u.src[0] for u in ops if u.op is Ops.LOAD and u.src[0].src[0].op is Ops.PARAM and u not in inside}
+  last = [end for end in ends if not any(end in other.backward_slice for other in ends)]
+  return sink.substitute({at: at.replace(src=(at.src[0].after(*last), *at.src[1:])) for at in late}, walk=True)
+
 def install() -> None:
   global _apply_opt
   _apply_opt, Scheduler.apply_opt = Scheduler.apply_opt, apply_opt  # type: ignore[method-assign]
   passes.after_opts.append(run)
+  passes.before_linearize.append(wait)
