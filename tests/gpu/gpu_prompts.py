@@ -167,3 +167,24 @@ def experts(name: str, target: str, tokens: int, used: int = 2) -> Experts:
   wanted = (made * shares[:tokens, :, None]).sum(1)
   got = np.frombuffer(y.uop.base.buffer.as_memoryview(), np.float32)[:wanted.size].reshape(wanted.shape)
   return Experts(float(np.abs(got - wanted).max() / np.sqrt((wanted ** 2).mean())), found)
+
+# *** elementwise kernels of an unknown number of tokens
+
+class Elements(NamedTuple):
+  """error: the largest difference; opts: of the kernel; threads: of a group."""
+  error: float
+  opts: list[str]
+  threads: int
+
+def elements(target: str, n: int, tokens: int = 5) -> Elements:
+  """2 * x + 1 of n numbers of each token, which are one loop."""
+  most, of = 12, Variable("tokens", 1, 12).bind(tokens)
+  x = np.random.default_rng(n).standard_normal((most, n)).astype(np.float32)
+  call = (Tensor(x).realize()[:of].reshape(of * n) * 2 + 1).contiguous().linear_with_vars()[0].src[-1]
+  uops, variables = gpu_renderers.lowered(call.src[0], target), {"tokens": tokens}
+  gpu_lockstep.run(uops, args := arguments(uops, call, variables, {}), variables)
+  found, wanted = args[0][:tokens * n], x[:tokens].ravel() * 2 + 1
+  return Elements(float(np.abs(found - wanted).max()), [opt.op.name for opt in gpu_renderers.opts(uops)],
+                  gpu_renderers.group(uops))
+
+def all_elements(target: str, sizes: list[int]) -> list[Elements]: return [elements(target, n) for n in sizes]
