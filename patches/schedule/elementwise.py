@@ -110,8 +110,8 @@ def install() -> None:
   before = heuristic.hand_coded_optimizations
   def hand_coded_optimizations(k: Scheduler) -> Scheduler:
     if not has_vectors(k.ren):
-      made = on_gpu(found := before(k)) if k.ren.has_local else None
-      if made is None: return found
+      found = before(k)
+      if not k.ren.has_local or (made := on_gpu(found)) is None: return found
     elif (made := schedule(k)) is None: return before(k)
     scheduled_by("elementwise")
     return made

@@ -73,7 +73,8 @@ def number(u: UOp, variables: Mapping[str, int]) -> int:
   return int(values(u, known))
 
 def length(loop: UOp, variables: Mapping[str, int]) -> int:
-  """How many steps a loop has, in the middle of what runs in parallel."""
+  """How many steps a loop has, in the middle of what runs in parallel; if a number in memory says so, at most."""
+  if loop.src[0].op_in_backward_slice_with_self(Ops.LOAD): return int(loop.src[0].vmax)
   middle = {x: (x.src[0] - 1) // 2 for x in loop.src[0].toposort() if x.op is Ops.SPECIAL}
   return max(number(loop.src[0].substitute(middle), variables), 0)
 

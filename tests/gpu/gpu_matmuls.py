@@ -24,7 +24,7 @@ from tinygrad.helpers import ceildiv
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.files.quant import dequantize, layout, reference
 from tinygrad_llm.nn.weights import activations
-from tinygrad_llm.patches.gpu import fragments
+from tinygrad_llm.patches.gpu import fragments, tensor_cores
 from tinygrad_llm.patches.opts import ScheduleOps
 from tinygrad_llm.patches.search import space
 from tinygrad_llm.patches.search.memory_access import accesses
@@ -32,8 +32,8 @@ from tinygrad_llm.patches.search.memory_access import accesses
 class Case(NamedTuple):
   """
   x (tokens, n) times a matrix (rows, n) of a type. most: of the tokens, whose number is symbolic; 0: it is constant;
-  options: x is stored as half, or larger than a half can be; several matrices, each with an x of its own; what is made
-  of the product.
+  options: x is stored as half, or larger than a half can be; several matrices, each with an x of its own, whose results
+  are joined; what is made of the product.
   """
   type: str
   tokens: int
@@ -74,6 +74,8 @@ def product(case: Case, floats: bool = False) -> tuple[Tensor, np.ndarray]:
     y, ay = (gate.silu() * up).contiguous(), agate / (1 + np.exp(-agate)) * aup
   if "heads" in case.options:  # (heads, tokens, elements of one)
     y, ay = y.reshape(1, first, 3, -1).transpose(1, 2).contiguous(), ay.reshape(t, 3, -1).transpose(1, 0, 2)
+  if "joined" in case.options:  # a token's results of several matrices side by side, as heads of attention
+    y, ay = y.transpose(0, 1).reshape(1, first, case.rows).contiguous(), ay.swapaxes(0, 1).reshape(t, case.rows)
   return y, ay
 
 class Found(NamedTuple):
@@ -116,10 +118,20 @@ def multiplies_halves(target: str) -> bool:
   with mock.patch.object(type(Device[Device.DEFAULT]), "renderer", gpu_renderers.named(target)):
     return activations.multiplies_halves()
 
+def slots_of_blocks(target: str) -> int:
+  with mock.patch.object(type(Device[Device.DEFAULT]), "renderer", gpu_renderers.named(target)):
+    return activations.slots_of_blocks()
+
 def _ast(case: Case) -> UOp: return product(case)[0].linear_with_vars()[0].src[-1].src[0]
 
 def loops(target: str, case: Case) -> space.Loops:
   return space.Loops(space.before_opts(_ast(case), ren := gpu_renderers.named(target)), ren)
+
+def after(options: list[str]) -> list[tuple[int, int, int]]:
+  """Of products of 512 tokens: output loops, those of `divided`, and loads that are none of the sums'."""
+  asts = [_ast(Case("Q8_0", 512, 96, 256, 600, o)) for o in options]
+  def outputs(ast: UOp) -> int: return len(ast.src[0].src[1:])
+  return [(outputs(ast), outputs(tensor_cores.divided(ast)), tensor_cores.loaded_after(ast)) for ast in asts]
 
 def is_refused(k: Scheduler, block: Any) -> bool:
   try: k.copy().apply_opt(Opt(ScheduleOps.BLOCK, None, block))

@@ -7,6 +7,7 @@ from unittest import mock
 
 import child
 import gpu_numbers
+import gpu_prompts
 import gpu_renderers
 import gpu_schedules
 import pytest
@@ -293,3 +294,13 @@ def test_eight_halves_a_load():
   """Where the language has a vector of them."""
   wide = {target: "half8" in rendered()["F16"][target] for target in ("CUDA", "OpenCL", "Metal")}
   assert wide == {"CUDA": True, "OpenCL": True, "Metal": False}
+
+# *** elementwise kernels of a prompt
+
+@pytest.mark.parametrize("target", sample(["CUDA", "Metal", "OpenCL"], ["CUDA"]))
+def test_elements_of_an_unknown_number_of_tokens(target):
+  """A single loop has threads, and vectors, as far as what is known divides its length."""
+  rows = child.call(gpu_prompts.all_elements, target, [256, 24, 6, 7]).value
+  assert [(opts, threads) for _, opts, threads in rows] == [
+    (["UPCAST", "LOCAL"], 64), (["UPCAST", "LOCAL"], 2), (["UPCAST"], 1), ([], 1)]
+  assert max(error for error, *_ in rows) < 1e-6

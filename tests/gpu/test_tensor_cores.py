@@ -115,7 +115,7 @@ MOST = {"halves": 2e-3, "gate": 6e-3, "floats": 2e-5}  # error, as a fraction of
 TARGETS = ("CUDA", "CUDA sm_75", "Metal", "OpenCL", "AMD gfx1100", "AMD gfx1201")
 PARTS = 18
 X = ("", "half", "large", "half large")
-MADE = ("gate half", "gate", "bias", "residual half", "heads", "several half", "bias residual")
+MADE = ("gate half", "gate", "bias", "residual half", "heads", "several half", "bias residual", "several joined half")
 
 def cases(target: str) -> list[Case]:
   """Of all types, and of all that is made of a product; tokens whose number is constant, and symbolic."""
@@ -177,10 +177,23 @@ def test_larger_than_a_half():
 
 def test_who_multiplies_halves(monkeypatch):
   assert [gpu_matmuls.multiplies_halves(target) for target in TARGETS] == [True, True, True, False, True, True]
+  assert [gpu_matmuls.slots_of_blocks(target) for target in TARGETS] == [32, 32, 32, 0, 32, 32]
   monkeypatch.setenv("NO_TENSOR_CORES", "1")
-  assert not gpu_matmuls.multiplies_halves("CUDA")
+  assert not gpu_matmuls.multiplies_halves("CUDA") and gpu_matmuls.slots_of_blocks("CUDA") == 0
 
 # *** schedules
+
+def test_what_is_read_off_a_kernel():
+  """Matrices whose results lie side by side are a loop of their own; what else is loaded for each result is counted."""
+  options = ["", "bias", "bias residual", "several", "several joined"]
+  found = child.call(gpu_matmuls.after, options).value
+  assert found == [[2, 2, 0], [2, 2, 1], [2, 2, 2], [3, 3, 0], [2, 3, 0]]
+
+@pytest.mark.parametrize("target", sample(["CUDA", "OpenCL"], ["CUDA"]))
+def test_matrices_whose_results_are_joined(target):
+  case = SEVERAL._replace(rows=96, n=256, options="several joined")
+  found = Found(*child.call(gpu_matmuls.all_computed, target, [case]).value[0])
+  assert found.error < MOST["floats" if target == "OpenCL" else "halves"] and found.block and found.kernels == 1
 
 def test_opts():
   """Those of a product that fits, and what else no kernel has."""

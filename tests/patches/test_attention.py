@@ -9,19 +9,20 @@ import attention
 import child
 import gpu_lockstep
 import gpu_numbers
+import gpu_prompts
 import gpu_renderers
 import kernel_cases
 import numpy as np
 import pytest
 from attention import Case, Problem, random_case
-from extended import extended
+from extended import extended, sample
 from gpu_checks import useful
 from tinygrad import Device, Tensor
 from tinygrad.codegen import to_program
 from tinygrad.engine.realize import compile_linear, run_linear
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.kernels import decode_step, programs_of
-from tinygrad_llm.patches.attention import split_kv
+from tinygrad_llm.patches.attention import prompt_gpu, split_kv
 from tinygrad_llm.patches.attention.part import Part
 from tinygrad_llm.patches.search.memory_access import accesses
 from tinygrad_llm.target.device import open_target
@@ -129,6 +130,50 @@ def in_lockstep(case: dict) -> float:
 @pytest.mark.parametrize("case", [Case(2, 4, 64, 150, symbolic=False), Case(1, 3, 128, 70, symbolic=False, sink=True)],
                          ids=["1b", "odd"])
 def test_in_lockstep(case: Case): assert child.call(in_lockstep, case.__dict__).value < ERROR
+
+# *** prompts on GPUs, run by numpy
+
+GPU_ERROR = {"CUDA": 6e-3, "Metal": 6e-3, "OpenCL": 2e-5}  # of halves; without tensor cores, of floats
+# a window and sinks; latents; packed keys and values, whose decoding several sums share; few and many tokens
+GPU_SOME = {"CUDA": [PROMPTS[4], PROMPTS[5], OTHER_PROMPTS[0]], "Metal": [OTHER_PROMPTS[3], OTHER_PROMPTS[6]],
+            "OpenCL": [OTHER_PROMPTS[3]]}
+# without tensor cores numpy is slow
+GPU_OTHERS = {target: [case for case in (*PROMPTS, *OTHER_PROMPTS, *DRAWN_PROMPTS) if case not in some and
+                       (case.T < 40 or target != "OpenCL")] for target, some in GPU_SOME.items()}
+
+@pytest.mark.parametrize(("target", "cases"), [
+  *GPU_SOME.items(), *[pytest.param(target, cases[part::4], marks=extended)
+                       for target, cases in GPU_OTHERS.items() for part in range(4)]])
+def test_of_prompts_on_a_gpu(target: str, cases: list[Case]):
+  cases = [case for case in cases if prompt_gpu.fits(gpu_renderers.named(target), case.D, case.width)]
+  rows = child.call(gpu_prompts.all_asked, target, [case.__dict__ for case in cases]).value
+  for case, found in zip(cases, [gpu_prompts.Asked(*row) for row in rows]):
+    assert found.error < GPU_ERROR[target], (case, found)
+    assert found.name.startswith("attention_") and bool(found.wmma) == (target != "OpenCL"), (case, found)
+    assert found.threads % 32 == 0 and found.threads <= 256, (case, found)
+
+def test_blocks_that_are_left_out():
+  """Those after a block's last query, or before the window of its first one: 64 positions, 16 tokens of 4 queries."""
+  plain, long = Case(1, 4, 64, 512, T=512, prompt=512), Case(1, 4, 64, 512, T=64, prompt=128)
+  cases = [plain, dataclasses.replace(plain, window=64), long]
+  whole, window, last = child.call(gpu_prompts.steps, [case.__dict__ for case in cases], "CUDA").value
+  assert whole == [i // 4 + 1 for i in range(32)] and window == [min(n, 2) for n in whole] and last == [8] * 4
+
+@pytest.mark.parametrize(("env", "parts"), [({}, 1), ({"NO_TENSOR_CORES": "1"}, 0)])
+def test_prompts_without_tensor_cores(env: dict[str, str], parts: int):
+  assert child.call(gpu_prompts.parts, OTHER_PROMPTS[3].__dict__, "CUDA", **env).value == parts
+
+# for sm_80: bytes of a stack that was seen
+STACKS = [(Case(8, 4, 64, 4608, T=512, prompt=512), 8), (Case(4, 8, 128, 4608, T=512, prompt=512), 24),
+          (Case(4, 2, 256, 4608, T=512, prompt=512), 8),
+          (Case(1, 16, 576, 4608, W=512, T=512, prompt=512, latent=True), 40)]
+
+@pytest.mark.skipif(not kernel_cases.has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
+@pytest.mark.parametrize("at", sample(range(len(STACKS)), [1, 3]))
+def test_compiled_of_prompts(at: int):
+  case, stack = STACKS[at]
+  found = gpu_prompts.Code(*child.call(gpu_prompts.codes, "CUDA:sm_80", [case.__dict__]).value[0])
+  assert found.hmma >= 48 and found.registers <= 128 and found.stack <= stack, found
 
 # *** switches
 

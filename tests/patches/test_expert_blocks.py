@@ -1,13 +1,17 @@
 """Pairs in blocks of one expert against numpy; their products, with and without patches, of any length by one step."""
+import itertools
+
 import child
+import gpu_prompts
 import numpy as np
 import pytest
 from extended import sample
 import symbolic
 from test_codegen import held
 from tinygrad import Tensor, TinyJit, Variable
-from tinygrad_llm.nn.expert_blocks import SLOTS, ExpertBlocks, expert_blocks
+from tinygrad_llm.nn.expert_blocks import ExpertBlocks, expert_blocks
 from tinygrad_llm.nn.weights import activations
+from tinygrad_llm.nn.weights.activations import GPU_SLOTS, SLOTS
 from tinygrad_llm.nn.weights.linear import ExpertLinear
 from tinygrad_llm.nn.weights.weight import FusedExperts, Weight
 from tinygrad_llm.patches.schedule import matvec_cpu
@@ -15,35 +19,40 @@ from tinygrad_llm.patches.schedule import matvec_cpu
 MOST = 40  # tokens
 OFF = ("skipped_steps", "operand_packing", "register_blocking", "gathers", "lanes", "int8_dots")
 
-def assignment(ids: np.ndarray, experts: int) -> list[np.ndarray]:
+def assignment(ids: np.ndarray, experts: int, n_slots: int) -> list[np.ndarray]:
   """Of all tokens: experts, tokens, slots, each with as many rows as there can be."""
   T, K = ids.shape
   padded = np.zeros((MOST, K), np.int32)
   padded[:T] = ids
-  blocks = expert_blocks(Tensor(padded).realize()[:Variable("tokens", 1, MOST).bind(T)], experts)
-  n, found = T * -(-K // SLOTS) + experts, (blocks.experts, blocks.tokens, blocks.slots)
-  shapes: list[tuple[int, ...]] = [(n,), (n, SLOTS), (T, K)]
+  blocks = expert_blocks(Tensor(padded).realize()[:Variable("tokens", 1, MOST).bind(T)], experts, n_slots)
+  n, found = T * -(-K // n_slots) + experts, (blocks.experts, blocks.tokens, blocks.slots)
+  shapes: list[tuple[int, ...]] = [(n,), (n, n_slots), (T, K)]
   return [symbolic.values(lazy, shape).view(np.int32) for lazy, shape in zip(found, shapes)]
 
-def check(ids: np.ndarray, experts: int) -> None:
-  of, tokens, slots = assignment(ids, experts)
+def check(ids: np.ndarray, experts: int, n_slots: int) -> None:
+  of, tokens, slots = assignment(ids, experts, n_slots)
   for t, chosen in enumerate(ids):
-    np.testing.assert_array_equal(of[slots[t] // SLOTS], chosen)
-    assert (tokens[slots[t] // SLOTS, slots[t] % SLOTS] == t).all()
+    np.testing.assert_array_equal(of[slots[t] // n_slots], chosen)
+    assert (tokens[slots[t] // n_slots, slots[t] % n_slots] == t).all()
   assert len(np.unique(slots)) == ids.size and tokens.min() >= 0 and tokens.max() < len(ids)
-  assert (np.diff(of) >= 0).all() and (of < experts).sum() == sum(-(-n // SLOTS) for n in np.bincount(ids.flatten()))
+  assert (np.diff(of) >= 0).all()
+  assert (of < experts).sum() == sum(-(-n // n_slots) for n in np.bincount(ids.flatten()))
 
+of_slots = pytest.mark.parametrize("n_slots", [SLOTS, GPU_SLOTS])
+
+@of_slots
 @pytest.mark.parametrize("seed", range(6))
-def test_random_assignments(seed):
+def test_random_assignments(seed, n_slots):
   rng = np.random.default_rng([3, seed])
   experts = int(rng.integers(2, 70))
   used = int(rng.integers(1, min(experts, 8) + 1))
   of = rng.permutation(experts)[:int(rng.integers(used, experts + 1))]  # the others have no token
   ids = np.stack([rng.permutation(of)[:used] for _ in range(int(rng.integers(1, MOST + 1)))]).astype(np.int32)
-  check(ids, experts)
+  check(ids, experts, n_slots)
 
+@of_slots
 @pytest.mark.parametrize("expert", [0, 4])
-def test_all_of_one_expert(expert): check(np.full((MOST, 1), expert, np.int32), 5)
+def test_all_of_one_expert(expert, n_slots): check(np.full((MOST, 1), expert, np.int32), 5, n_slots)
 
 # *** products, in a child
 
@@ -66,7 +75,7 @@ def products(name: str, m: int, fused: bool, lengths: list[int], least: int, use
   @TinyJit
   def step(x: Tensor, ids: Tensor) -> Tensor:
     traced.append(True)
-    blocks: ExpertBlocks = expert_blocks(ids, count)
+    blocks: ExpertBlocks = expert_blocks(ids, count, SLOTS)
     weights = Tensor.ones(ids.shape[0], used)
     ys = [blocks.of_tokens(blocks.filled(y), weights) for y in linear.of_blocks(x, blocks)]
     return out[:, :ids.shape[0]].assign(Tensor.stack(*ys))
@@ -91,3 +100,13 @@ def test_experts_of_a_token(used):
 def test_without(off):
   found = child.call(products, "Q4_0", 2, False, [7, 3, 11], 0, **{f"NO_{off.upper()}": "1"}).value
   assert max(found["errors"]) < 1e-5
+
+# *** for GPUs, run by numpy
+
+@pytest.mark.parametrize(("target", "name", "tokens"), sample(
+  [*itertools.product(["CUDA", "Metal"], ["Q4_K", "MXFP4", "Q6_K"], [1, 37])], [("CUDA", "Q4_K", 1)]))
+def test_on_a_gpu(target, name, tokens):
+  """Both products of blocks are of tensor cores, and a block of no pair computes nothing: a number ends a loop."""
+  error, products = child.call(gpu_prompts.experts, name, target, tokens).value
+  assert error < 4e-3 and len(products) == 2
+  for block, wmma, ended in products: assert block[0] == activations.GPU_SLOTS and wmma and ended == 1

@@ -8,6 +8,8 @@ from tinygrad.codegen import to_program
 from tinygrad.engine import realize
 from tinygrad.uop.ops import Ops, sym_infer
 from tinygrad_llm.patches import is_on
+from tinygrad_llm.patches.runtime import estimates
+from tinygrad_llm.patches.search import memory_access
 
 pytestmark = pytest.mark.skipif(not (is_on("workers") and is_on("estimates")), reason="they are off")
 
@@ -56,6 +58,16 @@ def estimates_of_loops() -> list:
       estimates = to_program(*realize._get_call_to_compile(step)).src[0].arg.estimates
       found.append([sym_infer(getattr(estimates, field), {"n": 7}) for field in ("ops", "lds", "mem")])
   return found
+
+def test_loops_whose_length_differs():
+  """Of a loop that is as long as a block's number says the middle counts, of one that a loaded number ends all."""
+  block, n = UOp.special(9, "gidx0"), UOp.variable("n", 1, 64).replace(op=Ops.PARAM)
+  loaded = Tensor.empty(4, dtype="int").uop.base.index(UOp.const(0)).load()
+  ended = (loaded < 3).where(UOp.const(8), UOp.const(0))
+  for length, steps in ((block + 1, 5), (block * n + 1, 29), (ended, 8), (UOp.const(6), 6)):
+    loop = UOp.range(length, 0)
+    assert sym_infer(estimates._inner(3, loop), {"n": 7}) == 3 * steps, length
+    assert memory_access.length(loop, {"n": 7}) == steps, length
 
 def test_workers_and_estimates_switched_off():
   code = """

@@ -1,0 +1,190 @@
+"""Attention of a prompt's queries and products of its experts for GPUs: kernels run by numpy, and what they are."""
+import re
+from typing import NamedTuple
+from unittest import mock
+
+import attention
+import gpu_lockstep
+import gpu_renderers
+import numpy as np
+import tinygrad_llm  # noqa: F401  (before tinygrad: it applies the patches)
+from attention import Case, Problem
+from gpu_numbers import NUMPY, file_rows, held
+from gpu_schedules import quant_named
+from tinygrad import Tensor, Variable, dtypes
+from tinygrad.engine.realize import compile_linear, run_linear
+from tinygrad.renderer import Renderer
+from tinygrad.uop.ops import Ops, UOp
+from tinygrad_llm.files.quant import reference
+from tinygrad_llm.nn.expert_blocks import expert_blocks
+from tinygrad_llm.nn.weights import activations
+from tinygrad_llm.nn.weights.linear import ExpertLinear
+from tinygrad_llm.nn.weights.weight import Weight
+from tinygrad_llm.patches.attention import split_kv
+from tinygrad_llm.patches.attention.part import Part
+from tinygrad_llm.patches.opts import ScheduleOps
+from tinygrad_llm.patches.search.memory_access import number
+
+KINDS = NUMPY | {dtypes.int8: np.int8, dtypes.uint8: np.uint8}
+
+def arguments(uops: list[UOp], call: UOp, variables: dict[str, int], held: dict[object, np.ndarray]
+              ) -> dict[int, np.ndarray]:
+  """Of a kernel, by slot. held: what buffers have, also those that kernels before have written."""
+  found = dict[int, np.ndarray]()
+  for u in uops:
+    if u.op is not Ops.PARAM: continue
+    if u.arg.name in variables: found[u.arg.slot] = np.array(variables[u.arg.name])
+    else:
+      b = call.src[1 + u.arg.slot].buffer
+      raw = bytes(b.as_memoryview()) if b.is_allocated() else b"\xff" * b.nbytes  # not numbers
+      found[u.arg.slot] = held.setdefault(b, np.frombuffer(raw, KINDS[u.dtype]).copy())
+  return found
+
+# *** attention
+
+class Asked(NamedTuple):
+  """Attention of a prompt by two kernels: its error, the first one's name, products of tensor cores, threads."""
+  error: float
+  name: str
+  wmma: int
+  threads: int
+
+def kernels(case: Case, target: str) -> tuple[list[UOp], dict[str, int]]:
+  """The calls of its kernels, as for a target; and variables."""
+  before = split_kv.fits
+  def fits(ren: Renderer, depth: int, width: int, many: bool) -> bool:
+    return before(gpu_renderers.named(target), depth, width, many)
+  with mock.patch.multiple(split_kv, has_vectors=lambda ren: False, fits=fits):
+    linear, variables = Problem(case).tensor().linear_with_vars()
+  return list(linear.src), variables
+
+def asked(case: Case, target: str) -> Asked:
+  """Its two kernels run by numpy, those before by the default device."""
+  (*before, parts, combined), variables = kernels(case, target)
+  if before: run_linear(compile_linear(UOp(Ops.LINEAR, src=tuple(before))), variables)
+  stored, lowered = dict[object, np.ndarray](), [gpu_renderers.lowered(c.src[0], target) for c in (parts, combined)]
+  for call, uops in zip((parts, combined), lowered):
+    gpu_lockstep.run(uops, arguments(uops, call, variables, stored), variables)
+  size = case.B * case.T * case.KVH * case.G * case.width
+  name = next(u for u in lowered[0] if u.op is Ops.SINK).arg.name
+  return Asked(attention.error(stored[combined.src[1].buffer][:size], case), name,
+               sum(u.op is Ops.WMMA for u in lowered[0]), gpu_renderers.group(lowered[0]))
+
+def all_asked(target: str, cases: list[dict]) -> list[Asked]: return [asked(Case(**c), target) for c in cases]
+
+def parts(case: dict, target: str) -> int:
+  """How many kernels are those of parts."""
+  return sum(Part.of(call.src[0]) is not None for call in kernels(Case(**case), target)[0])
+
+def steps(cases: list[dict], target: str) -> list[list[int]]:
+  """How many blocks of positions each block of queries looks at, from the first one on."""
+  found = list[list[int]]()
+  for case in cases:
+    calls, variables = kernels(Case(**case), target)
+    ast = next(call.src[0] for call in calls if Part.of(call.src[0]) is not None)
+    loops = [u for u in gpu_renderers.lowered(ast, target) if u.op is Ops.RANGE]
+    (loop, block), = [(u, x) for u in loops for x in u.src[0].toposort() if x.op is Ops.SPECIAL]
+    found.append([number(loop.src[0].substitute({block: UOp.const(i)}), variables)
+                  for i in range(number(block.src[0], variables))])
+  return found
+
+class Code(NamedTuple):
+  """hmma: instructions of tensor cores; stack: bytes of what is in no register."""
+  hmma: int
+  registers: int
+  stack: int
+
+def codes(target: str, cases: list[dict]) -> list[Code]:
+  """Of attention of prompts, for a target of NVIDIA's."""
+  from tinygrad_llm.target.cuda import resources, sass
+  from tinygrad_llm.target.device import open_target
+  from tinygrad_llm.target.programs import compiled
+  open_target(target)
+  found = []
+  for case in cases:
+    linear, _ = Problem(Case(**case)).tensor().linear_with_vars()
+    call = next(call for call in linear.src if Part.of(call.src[0]) is not None)
+    program = compiled(linear.replace(src=(call,))).src[0].src[0]
+    registers, stack = resources(program.src[3].arg)
+    assert registers is not None and stack is not None and (text := sass(program.src[3].arg)) is not None
+    found.append(Code(len(re.findall(r"\bHMMA\b", text)), registers, stack))
+  return found
+
+# *** experts
+
+class Product(NamedTuple):
+  """A product of all blocks: the block of threads, products of tensor cores, loops that loaded numbers end."""
+  block: list[int]
+  wmma: int
+  ended: int
+
+class Experts(NamedTuple):
+  """What a prompt's experts add up for its tokens: the error, and its products."""
+  error: float
+  products: list[Product]
+
+def _linear(name: str, m: int, count: int, rows: int, n: int) -> tuple[ExpertLinear, np.ndarray]:
+  """Experts in the layout for GPUs, and what they are (m, count, rows, n)."""
+  qt, raw = quant_named(name), file_rows(quant_named(name), m * count * rows, n)
+  packed, lay = held(qt, raw, n)
+  made = ExpertLinear([Weight(qt, packed, (m, count, rows, n), lay)], [None] * m, [None] * m)
+  made.q8, made.halves = [False], True
+  return made, reference(qt, raw.reshape(-1), n).reshape(m, count, rows, n).astype(np.float64)
+
+def _products(y: Tensor, target: str) -> list[Product]:
+  """Computes y: what is in blocks of threads by numpy, as for a target, all else by the default device."""
+  linear, variables = y.linear_with_vars()
+  found = list[Product]()
+  for call in linear.src:
+    uops = gpu_renderers.lowered(call.src[0], target) if call.src[0].op is Ops.SINK else []
+    block = [opt for opt in gpu_renderers.opts(uops) if opt.op is ScheduleOps.BLOCK] if uops else []
+    if not block:
+      run_linear(compile_linear(linear.replace(src=(call,))), variables)
+      continue
+    gpu_lockstep.run(uops, args := arguments(uops, call, variables, {}), variables)
+    stored = call.src[1].buffer.ensure_allocated().as_memoryview(force_zero_copy=True)
+    np.frombuffer(stored, np.uint8)[:] = args[0].view(np.uint8)
+    ended = sum(u.op is Ops.RANGE and u.src[0].op_in_backward_slice_with_self(Ops.LOAD) for u in uops)
+    found.append(Product(list(block[0].arg), sum(u.op is Ops.WMMA for u in uops), ended))
+  return found
+
+def experts(name: str, target: str, tokens: int, used: int = 2) -> Experts:
+  """Two products, what is made of them, and a third, of the experts that each of a prompt's tokens chose."""
+  count, rows, n, hidden, most, rng = 4, 80, 512, 256, 60, np.random.default_rng(5)
+  (gate_up, of_gate_up), (down, of_down) = _linear(name, 2, count, hidden, n), _linear(name, 1, count, rows, hidden)
+  x = rng.standard_normal((most, n)).astype(np.float32)
+  ids = np.stack([rng.permutation(count)[:used] for _ in range(most)]).astype(np.int32)
+  shares, of = rng.random((most, used)).astype(np.float32), Variable("tokens", 1, most).bind(tokens)
+  lazy_x, lazy_ids, lazy_shares = (Tensor(a).realize()[:of] for a in (x, ids, shares))
+  blocks = expert_blocks(lazy_ids, count, activations.GPU_SLOTS)
+  Tensor.realize(blocks.experts, blocks.tokens, blocks.slots)
+  gate, up = gate_up.of_blocks(lazy_x, blocks)
+  h = blocks.filled(down.multiplied(gate.silu() * up))
+  y = blocks.of_tokens(blocks.filled(down.of_blocks(h, blocks)[0]), lazy_shares).contiguous()
+  found = _products(y, target)
+  gates, ups = np.einsum("mtkrn,tn->mtkr", of_gate_up[:, ids[:tokens]], x[:tokens].astype(np.float64))
+  made = np.einsum("tkrn,tkn->tkr", of_down[0, ids[:tokens]], gates / (1 + np.exp(-gates)) * ups)
+  wanted = (made * shares[:tokens, :, None]).sum(1)
+  got = np.frombuffer(y.uop.base.buffer.as_memoryview(), np.float32)[:wanted.size].reshape(wanted.shape)
+  return Experts(float(np.abs(got - wanted).max() / np.sqrt((wanted ** 2).mean())), found)
+
+# *** elementwise kernels of an unknown number of tokens
+
+class Elements(NamedTuple):
+  """error: the largest difference; opts: of the kernel; threads: of a group."""
+  error: float
+  opts: list[str]
+  threads: int
+
+def elements(target: str, n: int, tokens: int = 5) -> Elements:
+  """2 * x + 1 of n numbers of each token, which are one loop."""
+  most, of = 12, Variable("tokens", 1, 12).bind(tokens)
+  x = np.random.default_rng(n).standard_normal((most, n)).astype(np.float32)
+  call = (Tensor(x).realize()[:of].reshape(of * n) * 2 + 1).contiguous().linear_with_vars()[0].src[-1]
+  uops, variables = gpu_renderers.lowered(call.src[0], target), {"tokens": tokens}
+  gpu_lockstep.run(uops, args := arguments(uops, call, variables, {}), variables)
+  found, wanted = args[0][:tokens * n], x[:tokens].ravel() * 2 + 1
+  return Elements(float(np.abs(found - wanted).max()), [opt.op.name for opt in gpu_renderers.opts(uops)],
+                  gpu_renderers.group(uops))
+
+def all_elements(target: str, sizes: list[int]) -> list[Elements]: return [elements(target, n) for n in sizes]
