@@ -30,7 +30,7 @@ KEYS = 64      # positions at a time
 ROWS = 16      # queries of a warp
 COLUMNS = 128  # of values, of a warp at most
 DEEPEST, WIDEST = 576, 512  # elements of a key and a value
-AT_ONCE = 8    # tiles of columns whose values are loaded together
+AT_ONCE = 4    # tiles of columns whose values are loaded together
 RUN = 8        # elements that a thread takes together, of one row
 
 # unless the schedule's QUERIES and POSITIONS say otherwise

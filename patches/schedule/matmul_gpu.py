@@ -13,6 +13,7 @@ LEAST = 16  # tokens, of as many as there can be, and rows: below, a product is 
 BLOCKS = 128  # of a kernel, at least: multiprocessors of a large card
 SIZES = ((128, 128, 64, 32), (128, 64, 32, 32), (64, 64, 32, 32), (32, 64, 32, 16), (16, 64, 16, 16))
 FEW, LOADED = 3, 2  # of SIZES, those with few sums a thread; more loads than a residual and a bias
+WIDE = 32  # tokens of a warp
 WEIGHTS = (64, 128, 32, 16)
 
 def on_blocks(k: Scheduler) -> Scheduler|None:
@@ -21,7 +22,9 @@ def on_blocks(k: Scheduler) -> Scheduler|None:
   if (core := core_of(m, k.ren)) is None: return None
   if min(tokens := int(m.n_tokens.vmax), m.n_rows) < LEAST: return None
   n = len(m.products)
-  sizes = [(t, r // n, wt, max(wr // n, core.rows)) for t, r, wt, wr in SIZES]
+  # of several products, a warp has fewer tokens, and as many rows of each
+  sizes = [(t, r // n, wt, max(wr // n, core.rows)) if wt < n * WIDE else (t, r // n, wt // n, wr)
+           for t, r, wt, wr in SIZES]
   # of sums that are stored together with what is loaded for each, a thread has registers for few
   if loaded_after(k.ast) > LOADED: sizes = sizes[FEW:]
   fitting = [s for s in sizes if s[0] <= max(tokens, sizes[-1][0])]
