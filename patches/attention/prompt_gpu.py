@@ -8,7 +8,9 @@ How: a block has TILE queries of the heads that share keys. For KEYS positions a
   each other their maxima, and what exponentials they have is stored as the other product's fragments. Sums of values
   stay in registers, scaled by exp(maximum before - maximum now). Blocks of positions that no query of the block sees
   are left out. Of wide values, warps have some columns each, and all scores.
-Numbers: see README.md; no card was at hand to time it.
+Numbers: 32 heads of 64 elements, 8 of keys, 512 tokens of a prompt, estimates for an H100 in us: five kernels 5,540 ->
+  one of 18 and one that divides by the sums. Errors up to 5e-3 of the results' root mean square, with scores of a few
+  dozens. No card was at hand to time it.
 """
 from __future__ import annotations
 import functools, itertools, operator

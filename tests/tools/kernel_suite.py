@@ -68,7 +68,7 @@ def compare(units: list[Unit], targets: list[str], accept: bool) -> bool:
       print(moved, end="\n\n")
     for target, found in of_targets.items():
       for step, report in found.items():
-        for line in out_of_bounds(case, target, report):
+        for line in out_of_bounds(case, target, report, kind):
           good = False
           print(f"!!! {case}, {step}, {target}: {line}")
     if accept: path(case, kind).write_text(text({t: f for t in TARGETS if (f := new.get(t, old.get(t)))}))
