@@ -94,14 +94,15 @@ STACK = {("gpt-oss-20b-MXFP4_MOE", target, "output_norm+output"): 8 for target i
 
 # the same of a prompt's kernels for tensor cores, at most, by who chose their loops: sums and fragments are in 100
 # registers, and what no step changes is on the stack
-PROMPT_STACK = {"matmul_gpu": 16, "online_softmax": 56}
+PROMPT_STACK = {"matmul_gpu": 64, "online_softmax": 56}
+PROMPT_STACK_OF_PTX = {"matmul_gpu": 288, "online_softmax": 320}  # of tinygrad's own, whose loads stand far ahead
 
 def out_of_bounds(case: str, target: str, found: Report, kind: str = "decode") -> list[str]:
   """What no version of a compiler may do: spilled registers, more or fewer than there are, on NVIDIA's targets."""
   if not target.startswith(("CUDA", "NV")): return []
-  most = OF_PTX if target.startswith("NV:PTX") else REGISTERS
+  most, of_prompt = (OF_PTX, PROMPT_STACK_OF_PTX) if target.startswith("NV:PTX") else (REGISTERS, PROMPT_STACK)
   def stack(row: dict[str, Any]) -> int:
-    known = PROMPT_STACK.get(row["schedule"], 0) if kind == "prompt" else 0
+    known = of_prompt.get(row["schedule"], 0) if kind == "prompt" else 0
     return max(known, STACK.get((case, target, row["role"]), 0))
   return [f"{row['role']}: {row['stack']} bytes of stack, {row['registers']} registers" for row in found["roles"]
           if not 0 <= row["stack"] <= stack(row) or not 0 < row["registers"] <= most]
