@@ -74,6 +74,7 @@ UNSEEN = {
   "minimum_bitwidth": "no case has such a product",
   "register_blocking": "a decode step has one token",
   "operand_packing": "a decode step has one token",
+  "tensor_cores": "the same",
   "skipped_steps": "the same",
   "vector_width": "an option of clang's",
 }

@@ -217,7 +217,8 @@ def test_search():
   space = gpu_matmuls.loops("CUDA", SEVERAL)
   chosen = tuple(heuristic.hand_coded_optimizations(space.start()).applied_opts)
   assert [opt.op for opt in chosen] == [ScheduleOps.BLOCK] and chosen == space.opts(steps := space.steps(chosen))
-  assert {space.opts(neighbour) for neighbour in space.neighbours(steps)} == {(), None}
+  found = {space.opts(neighbour) for neighbour in space.neighbours(steps)} - {(), None}
+  assert len(found) > 4 and all(opts is not None and opts[0].op is ScheduleOps.BLOCK for opts in found)
   assert schedules.from_json(schedules.to_json(chosen)) == chosen
 
 def test_metal_has_no_errors():
