@@ -19,6 +19,7 @@ PROMPTS_BEFORE, BATCHES = "depth-2026-11-22.json", "batches-2026-11-23.json"
 EARLIER, STOCK = "peers-2026-11-21-2.json", "peers-2026-11-21-1.json"
 EXPERTS, EXPERTS_WITHOUT = "moe-2026-11-22.json", "moe-without-2026-11-22.json"
 REPORT, REPORT_BEFORE = "report-2026-11-23.json", "report-2026-11-22.json"
+ESTIMATES = "report-2026-11-24.json"  # newer than those beside what was measured
 Row = dict[str, Any]
 
 def load(file: str) -> dict[str, Any]: return json.loads((RESULTS / file).read_text())
@@ -125,11 +126,11 @@ def experts_without() -> str:
   return ", ".join(f"{name} {share:.2f}" for name, share in sorted(shares.items(), key=lambda item: item[1]))
 
 def report() -> str:
-  found = load(REPORT)
-  steps = list(next(target for target in found["targets"].values() if "failed" not in target))
+  found, targets = load(REPORT), load(ESTIMATES)["targets"]
+  steps = list(next(target for target in targets.values() if "failed" not in target))
   out = f"| compiled for | card | kernels | {' | '.join(f'{name}, ms' for name in steps)} |\n"
   out += "|---|---|---:|" + "---:|" * len(steps) + "\n"
-  for target, step in found["targets"].items():
+  for target, step in targets.items():
     if "failed" in step: continue
     ms = " | ".join(f"{s['estimate_us'] / 1e3:,.2f} ({s['bytes'] / s['card']['gbs'] * 1e-3 / s['estimate_us']:.0%})"
                     for s in step.values())
@@ -138,7 +139,7 @@ def report() -> str:
   out += "\n" + paragraph(
     f"Estimates of the [cost model](patches/search/README.md), not measurements, for {found['file']}; beside them, "
     f"what part of that the kernels' bytes take at the card's bandwidth. One page of it all, with the worst kernels of "
-    f"each step: [{REPORT.replace('.json', '.md')}](bench/results/{REPORT.replace('.json', '.md')}), by `make report`.")
+    f"each step: {link(ESTIMATES.replace('.json', '.md'))}, by `make report`.")
   earlier = load(REPORT_BEFORE)
   profile, before = (next(p for p in x["measured"]["profiles"] if p["n_depth"]) for x in (found, earlier))
   out += (f"\n| a token after {profile['n_depth']:,} others, measured | kernels | us | share | GB/s | of peak | "
