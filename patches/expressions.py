@@ -27,6 +27,14 @@ def flat(loops: Sequence[UOp], at: Sequence[UOp]|None = None) -> UOp:
   """The number of a step of loops, the last of which is the innermost. at: a step of each; None: what they count."""
   return functools.reduce(lambda n, step: n * size(step[0]) + step[1], zip(loops, at or loops), UOp.const(0))
 
+def apart(at: UOp, loops: Sequence[UOp]) -> dict[UOp, UOp]:
+  """The other way round: the step of each loop; the first may be of any length."""
+  ret: dict[UOp, UOp] = {}
+  for i, r in reversed(list(enumerate(loops))):
+    ret[r] = at % size(r) if i else at
+    if i: at = at // size(r)
+  return ret
+
 def strides(idx: UOp) -> dict[UOp, int]:
   """The ranges that an index adds, times a constant."""
   ret: dict[UOp, int] = {}
@@ -35,6 +43,14 @@ def strides(idx: UOp) -> dict[UOp, int]:
     elif term.op is Ops.MUL and term.src[0].op is Ops.RANGE and term.src[1].op is Ops.CONST:
       ret[term.src[0]] = term.src[1].val
   return ret
+
+def usual_length(loop: UOp) -> UOp:
+  """
+  How many steps a loop has, in the middle of what runs in parallel; if a number in memory says so, as many as there
+  can be.
+  """
+  if (length := loop.src[0]).op_in_backward_slice_with_self(Ops.LOAD): return UOp.const(int(length.vmax))
+  return length.substitute({x: (x.src[0] - 1) // 2 for x in length.toposort() if x.op is Ops.SPECIAL})
 
 def while_true(condition: UOp, step: UOp, otherwise: str = "break") -> UOp:
   """A step of a C loop, which ends before it where the condition is false; or goes on, where `otherwise` says so."""

@@ -9,15 +9,7 @@ from functools import cached_property
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import partition
 from tinygrad.uop.ops import Ops, UOp
-from tinygrad_llm.patches.expressions import size, steps
-
-def apart(at: UOp, ranges: list[UOp]) -> dict[UOp, UOp]:
-  """The loops that `at` counts all steps of, the last is the fastest."""
-  ret: dict[UOp, UOp] = {}
-  for i, r in reversed(list(enumerate(ranges))):
-    ret[r] = at % size(r) if i else at
-    at = at // size(r)
-  return ret
+from tinygrad_llm.patches.expressions import apart, size, steps
 
 def _product(factors: list[UOp]) -> UOp: return functools.reduce(operator.mul, factors)
 

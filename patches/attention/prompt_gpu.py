@@ -24,7 +24,8 @@ from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
 from tinygrad_llm.patches.attention.part import Part
 from tinygrad_llm.patches.expressions import divisor, size, steps
 from tinygrad_llm.patches.gpu import fragments
-from tinygrad_llm.patches.gpu.fragments import A, B, C, WARP, Core, Layout
+from tinygrad_llm.patches.gpu.fragments import A, B, C, Core, Layout
+from tinygrad_llm.patches.gpu.warp_reduce import WARP
 from tinygrad_llm.patches.opts import ScheduleOps, chosen
 
 TILE = 64      # queries of a block
@@ -47,14 +48,14 @@ class Shape:
 
 def _shape(core: Core, ren: Renderer, depth: int, width: int, opts: tuple[Opt, ...] = ()) -> Shape|None:
   """What finds room in shared memory, or what `opts` want, if that does."""
-  sizes = [(TILE, KEYS), (TILE, KEYS // 2), (TILE // 2, KEYS // 2), (TILE // 2, ROWS), (ROWS, ROWS)]
+  small = (TILE // 2, KEYS // 2)
+  sizes = [(TILE, KEYS), (TILE, KEYS // 2), small, (TILE // 2, ROWS), (ROWS, ROWS)]
   if opts:
-    queries, keys = (chosen(opts, op, default) for op, default in ACTIONS.items())
-    if min(queries, keys) < ROWS or queries % ROWS or keys % ROWS: return None
-    sizes = [(queries, keys)] * 3
-  parts = [depth // n for n in range(1, depth // ROWS + 1) if depth % (n * ROWS) == 0]
-  for part in parts[:1] + parts:
-    for queries, keys in sizes if part == depth else sizes[2:3]:
+    queries, keys = small = (chosen(opts, ScheduleOps.QUERIES, TILE), chosen(opts, ScheduleOps.POSITIONS, KEYS))
+    if min(small) < ROWS or queries % ROWS or keys % ROWS: return None
+    sizes = [small]
+  for part in [depth // n for n in range(1, depth // ROWS + 1) if depth % (n * ROWS) == 0]:
+    for queries, keys in sizes if part == depth else [small]:
       elements = queries * (part + keys) + keys * (part + width)
       if elements * core.dtype.itemsize + queries * WARP * ceildiv(width, COLUMNS) <= ren.shared_max:
         return Shape(queries, keys, part)
@@ -98,12 +99,9 @@ class Block:
 def _product(core: Core, device: str, operands: Callable[[UOp|int], Sequence[UOp]], n: int, block: Block,
              physical: Mapping[str, UOp], fast: int, outer: Sequence[UOp] = ()) -> UOp:
   """A product of fragments over n elements, for each step of outer loops."""
-  if core.tc is None:
-    over = [block.loop(n // fast, AxisType.REDUCE), block.loop(fast, AxisType.UNROLL)]
-    return functools.reduce(operator.mul, operands(over[0] * fast + over[1])).reduce(*outer, *over, arg=Ops.ADD)
-  total = functools.reduce(operator.add, [fragments.multiplied(core, device, operands(k), physical)
-                                          for k in range(n // core.k)])
-  return total.reduce(*outer, arg=Ops.ADD) if outer else total
+  over = [*outer, *(inner := fragments.loops(core, n, fast, block.loop))]
+  total = fragments.product(core, device, n, inner, operands, physical)
+  return total.reduce(*over, arg=Ops.ADD) if over else total
 
 def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   """The kernel, or None where it does not fit."""
@@ -124,9 +122,8 @@ def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   b = Block(part, core, rows // ROWS * across * WARP)
   me = b.me
   grid = {r: r.replace(arg=(i, AxisType.GLOBAL)) for i, r in enumerate(part.heads)}
-  ids = itertools.count(len(grid))
-  turn = UOp.range((tokens.src[0] + (some - 1)) // some, 1000 + next(ids), AxisType.GLOBAL)
-  tile = UOp.range(ceildiv(queries, rows), 1000 + next(ids), AxisType.GLOBAL)
+  turn = b.loop((tokens.src[0] + (some - 1)) // some, AxisType.GLOBAL)
+  tile = b.loop(ceildiv(queries, rows), AxisType.GLOBAL)
   inner = b.loop(some)
   part = part.some_tokens((turn * some + inner).minimum(tokens.src[0] - 1), inner)
   def query(q: UOp) -> UOp: return (tile * rows + q).minimum(queries - 1)

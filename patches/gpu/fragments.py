@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from tinygrad.codegen.opt.tc import TensorCore
 from tinygrad.dtype import DType, dtypes
 from tinygrad.renderer import Renderer
-from tinygrad.uop.ops import UOp
+from tinygrad.uop.ops import AxisType, UOp
+from tinygrad_llm.patches.expressions import size
+from tinygrad_llm.patches.gpu.warp_reduce import WARP
 
 A, B, C = range(3)
-WARP = 32
 BYTES = 16  # of a load
 
 @dataclass(frozen=True)
@@ -131,7 +132,17 @@ def physical(core: Core, lane: UOp, unrolled: Callable[[int], UOp]) -> dict[str,
   names = sorted({name for of in core.carriers for name in of.values()})
   return {name: lane // (1 << int(name[1:])) % 2 if name[0] == "l" else unrolled(2) for name in names}
 
-def multiplied(core: Core, device: str, operands: Sequence[UOp], physical: Mapping[str, UOp]) -> UOp:
+def loops(core: Core, n: int, steps: int, loop: Callable[[int, AxisType], UOp]) -> list[UOp]:
+  """Those over n of k, of which `steps` are loaded together; none where instructions follow each other."""
+  return [] if core.tc is not None else [loop(n // steps, AxisType.REDUCE), loop(steps, AxisType.UNROLL)]
+
+def product(core: Core, device: str, n: int, over: Sequence[UOp], operands: Callable[[UOp|int], Sequence[UOp]],
+            physical: Mapping[str, UOp]) -> UOp:
+  """Of a thread's elements, over n of k; of each step of the loops, if there are any. operands: by the number of k."""
+  if core.tc is None: return functools.reduce(operator.mul, operands(over[0] * size(over[1]) + over[1]))
+  return functools.reduce(operator.add, [_multiplied(core, device, operands(k), physical) for k in range(n // core.k)])
+
+def _multiplied(core: Core, device: str, operands: Sequence[UOp], physical: Mapping[str, UOp]) -> UOp:
   """An instruction's product of a thread's elements."""
   assert core.tc is not None
   axes = [[(physical[name].arg[0], 2) for name in names[::-1]] for names in core.elements]

@@ -82,10 +82,9 @@ def run(sink: UOp, ren: Renderer) -> UOp:
   sums = [u for u in sink.toposort() if u.op is Ops.REDUCE]
   terms = [t.src[0] for u in sums for t in u.src[0].split_uop(Ops.ADD) if t.op is Ops.CAST]
   def limits() -> dict[UOp, tuple[int, int]]: return dict.fromkeys(terms, (-(1 << BITS), 1 << BITS))
-  new = {u: graph_rewrite(u, pm_int_to_float, ctx=limits(), name="int to float") for u in sums}
   # what fills an array that others read, too, is the same for all of them
   fills = {u for red in sums for u in red.toposort() if u.op is Ops.AFTER}
-  new |= {u: graph_rewrite(u, pm_int_to_float, ctx=limits(), name="int to float") for u in fills}
+  new = {u: graph_rewrite(u, pm_int_to_float, ctx=limits(), name="int to float") for u in (*sums, *fills)}
   return sink.substitute(new) if new else sink
 
 def install() -> None: passes.after_opts.append(run)

@@ -29,9 +29,10 @@ from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, UOp, graph_rewrite
 from tinygrad.uop.symbolic import sym
 from tinygrad_llm.patches import passes
-from tinygrad_llm.patches.expressions import divisor, size, steps, strides
+from tinygrad_llm.patches.expressions import apart, divisor, size, steps, strides
 from tinygrad_llm.patches.gpu import fragments
-from tinygrad_llm.patches.gpu.fragments import A, B, BYTES, C, WARP, Core, Layout
+from tinygrad_llm.patches.gpu.fragments import A, B, BYTES, C, Core, Layout
+from tinygrad_llm.patches.gpu.warp_reduce import WARP
 from tinygrad_llm.patches.opts import ScheduleOps
 
 SEAMS = {
@@ -123,10 +124,15 @@ def _loads(root: UOp) -> list[UOp]:
   places = {v for u in found for v in u.src[1].toposort()}
   return [u for u in found if u not in places]
 
+def _factors(red: UOp) -> list[UOp]:
+  """Of what is added up, whatever float it is made."""
+  value = red.src[0]
+  if value.op is Ops.CAST and dtypes.is_float(value.src[0].dtype): value = value.src[0]
+  return list(value.split_uop(Ops.MUL))
+
 def _product(red: UOp, tokens: set[UOp], rows: set[UOp]) -> Product|None:
-  value = red.src[0].src[0] if red.src[0].op is Ops.CAST and dtypes.is_float(red.src[0].src[0].dtype) else red.src[0]
   xs, ws = list[UOp](), list[UOp]()
-  for factor in value.split_uop(Ops.MUL):
+  for factor in _factors(red):
     of_tokens, of_rows = tokens.intersection(factor.ranges), rows.intersection(factor.ranges)
     if of_tokens and of_rows: return None
     (ws if of_rows else xs).append(factor)
@@ -172,8 +178,7 @@ def find(sink: UOp) -> Matmul|str:
     return "a loop of no constant length"
   if any(r not in loops and r not in outputs for r in (u for u in ops if u.op is Ops.RANGE)): return "another loop"
   if any(r.arg[-1] not in (AxisType.GLOBAL, AxisType.WEAK) for r in outputs): return "loops that are shared"
-  factors = [f for red in reds for f in (red.src[0].src[0] if red.src[0].op is Ops.CAST else red.src[0]
-                                         ).split_uop(Ops.MUL) if f.ranges]
+  factors = [f for red in reds for f in _factors(red) if f.ranges]
   # rows are of what is smaller, packed as it is; of a constant number
   of = [{r for r in outputs if r in f.ranges} for f in factors]
   both = [r for r in outputs if all(r in found for found in of)]
@@ -207,9 +212,6 @@ class Turn:
   unit: tuple[Digit, ...]
   others: tuple[Digit, ...]
   rest: tuple[Digit, ...]
-
-  @property
-  def weights(self) -> int: return prod(d.size for d in (*self.unit, *self.others))
 
 def _moves(u: UOp, loops: Sequence[UOp]) -> dict[UOp, int]:
   """The loops of a sum that a load follows with a constant stride, ascending."""
@@ -249,12 +251,12 @@ def fits(m: Matmul, block: Block, core: Core, ren: Renderer) -> bool:
   if any(n < 1 for n in block.arg) or block.tokens % block.warp_tokens or block.rows % block.warp_rows: return False
   if block.warp_tokens % core.tokens or block.warp_rows % core.rows or block.weights % core.k: return False
   if block.threads > prod(ren.local_max or (1024,)) or block.threads > 1024: return False
-  if len({_turn(p, m.loops, block.weights) for p in m.products}) != 1: return False
-  turn = _turn(m.products[0], m.loops, block.weights)
+  turns = {_turn(p, m.loops, block.weights) for p in m.products}
+  if len(turns) != 1 or None in turns: return False
   xs = len({p.x for p in m.products})
   nbytes = (block.tokens * xs + block.rows * len(m.products)) * block.weights * core.dtype.itemsize
   if block.warp_tokens * block.warp_rows == core.tokens * core.rows: return False  # tinygrad wants several
-  return turn is not None and nbytes <= ren.shared_max
+  return nbytes <= ren.shared_max
 
 # *** the kernel
 
@@ -265,12 +267,6 @@ def _parts(flat: UOp, sizes: Sequence[int]) -> list[UOp]:
   """The digits of a number, the first of which changes first."""
   counts = [*itertools.accumulate(sizes, operator.mul, initial=1)]
   return [flat // count % n for count, n in zip(counts, sizes)]
-
-def _outer(flat: UOp, loops: Sequence[UOp]) -> dict[UOp, UOp]:
-  """The step of each of some loops, the last of which is the innermost, of a step of all."""
-  found = dict[UOp, UOp]()
-  for r in reversed(loops[1:]): found[r], flat = flat % size(r), flat // size(r)
-  return {loops[0]: flat, **found}
 
 def _is_half(value: UOp) -> bool: return dtypes.half in (value.dtype, *(s.dtype for s in value.src[:1]))
 
@@ -346,7 +342,7 @@ class Tiles:
     i = self.loop(self.width, AxisType.UPCAST)
     k = part * self.width + i
     at = dict(zip(self.counts, _parts(k, [d.size for d in self.counts])))
-    value = x.substitute({**_outer(self.token(t), self.m.tokens), **self._k(at)})
+    value = x.substitute({**apart(self.token(t), self.m.tokens), **self._k(at)})
     # what is larger than a half is its largest, as a product of infinities would be none
     if self.core.dtype is dtypes.half and not _is_half(value): value = value.maximum(-MOST).minimum(MOST)
     return self._array(value, lies, t, k, [*loops, i])
@@ -358,7 +354,7 @@ class Tiles:
     at = dict(zip(self.turn.others, _parts(part, [d.size for d in self.turn.others])))
     at |= (own := {d: self.loop(d.size, AxisType.UPCAST) for d in self.turn.unit})
     k = _at((n, self.counts[d]) for d, n in at.items())
-    value = w.substitute({**_outer(self.row(row), self.m.rows), **self._k(at)})
+    value = w.substitute({**apart(self.row(row), self.m.rows), **self._k(at)})
     return self._array(value, lies, row, k, [*loops, *own.values()])
 
   def kernel(self, sink: UOp) -> UOp:
@@ -374,16 +370,10 @@ class Tiles:
     def operands(p: Product, k: UOp|int) -> list[UOp]:
       return [array.after(*filled).index(lies.read(tile, k, physical))
               for (array, _), lies, tile in zip((xs[p.x], ws[p.w]), self.lies, tiles)]
-    new, fast = dict[UOp, UOp](), self.lies[A].steps
     # all sums are over the same loops: else each has loops of its own that fill the tiles
-    over = [] if core.tc is not None else [
-      self.loop(block.weights // fast, AxisType.REDUCE), self.loop(fast, AxisType.UNROLL)]
+    over, new = fragments.loops(core, block.weights, self.lies[A].steps, self.loop), dict[UOp, UOp]()
     for p in m.products:
-      if core.tc is None: total = functools.reduce(operator.mul, operands(p, over[0] * fast + over[1]))
-      else:
-        products = [fragments.multiplied(core, self.device, operands(p, k), physical)
-                    for k in range(block.weights // core.k)]
-        total = functools.reduce(operator.add, products)
+      total = fragments.product(core, self.device, block.weights, over, functools.partial(operands, p), physical)
       new[p.red] = total.reduce(*self.steps.values(), *over, arg=Ops.ADD).cast(p.red.dtype)
     t, r = (tile * size + core.at(C, dim, physical) for tile, size, dim in zip(tiles, (core.tokens, core.rows), "mn"))
     token, row = self.first_token + t, self.first_row + r
@@ -394,7 +384,7 @@ class Tiles:
         *([token < m.n_tokens] if m.n_tokens.divides(block.tokens) is None else []),
         *([row < m.n_rows] if m.n_rows % block.rows else [])], at.src[1].get_valid())
       stored[at] = at.replace(src=(at.src[0], at.src[1].get_idx().valid(valid)))
-    loops = {**_outer(self.token(t), m.tokens), **_outer(self.row(r), m.rows)}
+    loops = {**apart(self.token(t), m.tokens), **apart(self.row(r), m.rows)}
     return sink.substitute(stored).substitute({**new, **loops}, walk=True)
 
 def run(sink: UOp, ren: Renderer) -> UOp:

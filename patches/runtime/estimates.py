@@ -18,6 +18,7 @@ from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.helpers import prod
 from tinygrad.renderer import Estimates
 from tinygrad.uop.ops import GroupOp, Ops, UOp, sint, smin, ssimplify
+from tinygrad_llm.patches.expressions import usual_length
 
 SEAMS = {
   "tinygrad.renderer:Estimates": "da5a9e4893db",
@@ -54,15 +55,9 @@ def _buffer(u: UOp) -> UOp:
   return u
 
 def _inner(trips: sint, loop: UOp) -> sint:
-  """
-  The trip count inside of a loop, whose length may depend on what runs in parallel: of that the middle counts. Where it
-  depends on numbers in memory, all steps that there can be.
-  """
+  """The trip count inside of a loop."""
   if loop.dtype is dtypes.void: return trips  # nobody knows its length
-  length = loop.src[0]
-  if length.op_in_backward_slice_with_self(Ops.LOAD): length = UOp.const(int(loop.vmax) + 1)
-  length = length.substitute({x: (x.src[0] - 1) // 2 for x in length.toposort() if x.op is Ops.SPECIAL})
-  return ssimplify(trips * ssimplify(length))
+  return ssimplify(trips * ssimplify(usual_length(loop)))
 
 def from_uops(uops: tuple[UOp, ...], ignore_indexing: bool = False) -> Estimates:
   """Of a linear program: operations on numbers, bytes of loads and stores, and those without what is read again."""

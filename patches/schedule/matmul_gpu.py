@@ -2,10 +2,11 @@
 GEMM on a GPU: the block of threads that a matmul's tiles have. A part of matvec.py, as gpu/tensor_cores.py is of it.
 """
 from __future__ import annotations
-from tinygrad.codegen.opt import KernelOptError, Opt
+from tinygrad.codegen.opt import Opt
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.helpers import ceildiv
-from tinygrad_llm.patches.gpu.tensor_cores import Block, core_of, divided, find, loaded_after
+from tinygrad_llm.patches import is_on
+from tinygrad_llm.patches.gpu.tensor_cores import Block, core_of, divided, find, fits, loaded_after
 from tinygrad_llm.patches.opts import ScheduleOps
 from tinygrad_llm.patches.passes import scheduled_by
 
@@ -18,7 +19,8 @@ WEIGHTS = (64, 128, 32, 16)
 
 def on_blocks(k: Scheduler) -> Scheduler|None:
   """A matmul in blocks; None if it is none, or has few tokens or rows."""
-  if not (k.ren.has_local and k.ren.has_shared) or isinstance(m := find(divided(k.ast)), str): return None
+  if not (is_on("tensor_cores") and k.ren.has_local and k.ren.has_shared): return None
+  if isinstance(m := find(divided(k.ast)), str): return None
   if (core := core_of(m, k.ren)) is None: return None
   if min(tokens := int(m.n_tokens.vmax), m.n_rows) < LEAST: return None
   n = len(m.products)
@@ -31,9 +33,8 @@ def on_blocks(k: Scheduler) -> Scheduler|None:
   wide = [s for s in fitting if m.n_matrices * ceildiv(tokens, s[0]) * ceildiv(m.n_rows, s[1]) >= BLOCKS]
   for t, r, wt, wr in [*wide, *fitting[::-1]]:
     for weights in WEIGHTS:
-      made = k.copy()
-      try: made.apply_opt(Opt(ScheduleOps.BLOCK, None, Block(t, r, weights, wt, wr).arg))
-      except KernelOptError: continue
+      if not fits(m, block := Block(t, r, weights, wt, wr), core, k.ren): continue
+      (made := k.copy()).apply_opt(Opt(ScheduleOps.BLOCK, None, block.arg))
       scheduled_by("matmul_gpu")
       return made
   return None

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from tinygrad.dtype import AddrSpace
 from tinygrad.uop.ops import Ops, UOp
+from tinygrad_llm.patches.expressions import usual_length
 from tinygrad_llm.patches.shared_memory import wavefronts
 
 WARP = 32
@@ -73,10 +74,8 @@ def number(u: UOp, variables: Mapping[str, int]) -> int:
   return int(values(u, known))
 
 def length(loop: UOp, variables: Mapping[str, int]) -> int:
-  """How many steps a loop has, in the middle of what runs in parallel; if a number in memory says so, at most."""
-  if loop.src[0].op_in_backward_slice_with_self(Ops.LOAD): return int(loop.src[0].vmax)
-  middle = {x: (x.src[0] - 1) // 2 for x in loop.src[0].toposort() if x.op is Ops.SPECIAL}
-  return max(number(loop.src[0].substitute(middle), variables), 0)
+  """How many steps a loop has, as usual_length() counts them."""
+  return max(number(usual_length(loop), variables), 0)
 
 def argument(u: UOp) -> UOp|None:
   """The argument of the kernel that a load or a store's place is in; None for memory of its own."""

@@ -99,9 +99,9 @@ def _m16n8(k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """mma.m16n8k8 and k16 of halves: PTX ISA, matrix fragments for mma."""
   lane = np.arange(32)[:, None]
   group, own = lane // 4, lane % 4 * 2
-  pairs = np.arange(k // 2)  # of A: rows g, g + 8, and again 8 of k further; of B: 8 of k further
-  of_a = [np.stack([group + e // 2 % 2 * 8, own + e % 2 + e // 4 * 8], -1) for e in range(2 * len(pairs) // 2)]
-  of_b = [np.stack([group, own + e % 2 + e // 2 * 8], -1) for e in range(len(pairs) // 2)]
+  # of A: rows g, g + 8, and again 8 of k further; of B: 8 of k further
+  of_a = [np.stack([group + e // 2 % 2 * 8, own + e % 2 + e // 4 * 8], -1) for e in range(k // 2)]
+  of_b = [np.stack([group, own + e % 2 + e // 2 * 8], -1) for e in range(k // 4)]
   of_c = [np.stack([group + e // 2 * 8, own + e % 2], -1) for e in range(4)]
   return tuple(np.concatenate(of, 1) for of in (of_a, of_b, of_c))
 

@@ -11,7 +11,7 @@ import gpu_lockstep
 import gpu_renderers
 import numpy as np
 import tinygrad_llm  # noqa: F401  (before tinygrad: it applies the patches)
-from gpu_numbers import NUMPY, file_rows, held
+from gpu_numbers import arguments, file_rows, held
 from gpu_schedules import quant_named
 from tinygrad import Device, Tensor, Variable, dtypes
 from tinygrad.codegen import to_program
@@ -24,7 +24,8 @@ from tinygrad.helpers import ceildiv
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.files.quant import dequantize, layout, reference
 from tinygrad_llm.nn.weights import activations
-from tinygrad_llm.patches.gpu import fragments, tensor_cores
+from tinygrad_llm.patches.gpu import tensor_cores
+from tinygrad_llm.patches.gpu.warp_reduce import WARP
 from tinygrad_llm.patches.opts import ScheduleOps
 from tinygrad_llm.patches.search import space
 from tinygrad_llm.patches.search.memory_access import accesses
@@ -95,15 +96,8 @@ def computed(target: str, case: Case) -> Found:
   linear, variables = y.linear_with_vars()
   *before, call = linear.src
   if before: run_linear(compile_linear(linear.replace(src=tuple(before))), variables)
-  uops, args = gpu_renderers.lowered(call.src[0], target), dict[int, np.ndarray]()
-  for u in uops:
-    if u.op is not Ops.PARAM: continue
-    if u.arg.name in variables: args[u.arg.slot] = np.array(variables[u.arg.name])
-    else:
-      buffer = call.src[1 + u.arg.slot].buffer
-      raw = bytes(buffer.as_memoryview()) if buffer.is_allocated() else b"\xff" * buffer.nbytes  # not numbers
-      args[u.arg.slot] = np.frombuffer(raw, NUMPY[u.dtype]).copy()
-  gpu_lockstep.run(uops, args, variables)
+  uops = gpu_renderers.lowered(call.src[0], target)
+  gpu_lockstep.run(uops, args := arguments(uops, call, variables, {}), variables)
   found = args[0].reshape(*wanted.shape[:-2], -1, wanted.shape[-1])[..., :case.tokens, :].astype(np.float64)
   arrays = [u for u in uops if u.op is Ops.BUFFER and u.addrspace is AddrSpace.LOCAL]
   return Found(float(np.abs(found - wanted).max() / np.sqrt((wanted ** 2).mean())), _block(gpu_renderers.opts(uops)),
@@ -175,7 +169,7 @@ def codes(target: str, cases: list[tuple[str, int, int]]) -> list[Code]:
     program = compiled(linear.replace(src=(call,))).src[0].src[0]
     slot = [u.nbytes() for u in call.src[1:]].index(packed.nbytes())
     uops, sizes = program.src[1].src, program.arg.launch_dims(variables)
-    warps = math.prod(sizes[0]) * ceildiv(math.prod(sizes[1] or (1,)), fragments.WARP)
+    warps = math.prod(sizes[0]) * ceildiv(math.prod(sizes[1] or (1,)), WARP)
     loads = [a for a in accesses(uops, variables, warps=32) if not a.store and a.slot == slot]
     registers, stack = resources(program.src[3].arg)
     assert registers is not None and stack is not None and (text := sass(program.src[3].arg)) is not None

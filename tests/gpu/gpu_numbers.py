@@ -33,7 +33,8 @@ from tinygrad_llm.nn.weights.activations import quantize
 from tinygrad_llm.files.layout import Layout
 from tinygrad_llm.files.quant import QuantType, dequantize, layout, pack, reference
 
-NUMPY = {dtypes.uint32: np.uint32, dtypes.int32: np.int32, dtypes.float32: np.float32, dtypes.float16: np.float16}
+NUMPY = {dtypes.uint32: np.uint32, dtypes.int32: np.int32, dtypes.float32: np.float32, dtypes.float16: np.float16,
+         dtypes.int8: np.int8, dtypes.uint8: np.uint8}
 MOST = 2e-3  # error, as a fraction of the root mean square of the results
 SHAPES = ((48, 768), (64, 2048), (40, 3584))  # rows, n
 MOE = ((2, 48, 768, 5, 2), (1, 40, 768, 6, 4), (2, 40, 2048, 3, 1), (1, 48, 1024, 16, 8))  # Experts
@@ -75,6 +76,19 @@ def held(qt: QuantType, raw: np.ndarray, n: int) -> tuple[Tensor, Layout | None]
                         dtype=dtypes.uint32).contiguous().realize()
   for place, words in lay.repack(Tensor(units).realize()): packed[:, :, place, :].assign(words).realize()
   return packed.reshape(rows // lay.tile, -1, lay.tile), lay
+
+def arguments(uops: list[UOp], call: UOp, variables: dict[str, int], known: dict[object, np.ndarray]
+              ) -> dict[int, np.ndarray]:
+  """Of a kernel, by slot. known: what buffers have, also those that kernels before have written."""
+  found = dict[int, np.ndarray]()
+  for u in uops:
+    if u.op is not Ops.PARAM: continue
+    if u.arg.name in variables: found[u.arg.slot] = np.array(variables[u.arg.name])
+    else:
+      b = call.src[1 + u.arg.slot].buffer
+      raw = bytes(b.as_memoryview()) if b.is_allocated() else b"\xff" * b.nbytes  # not numbers
+      found[u.arg.slot] = known.setdefault(b, np.frombuffer(raw, NUMPY[u.dtype]).copy())
+  return found
 
 def matvec(name: str, rows: int, n: int, q8: bool = False) -> tuple[Tensor, np.ndarray]:
   """The lazy product of a matrix, in the layout for GPUs, with a vector, to 8 bits or not; and what it should be."""
@@ -144,10 +158,7 @@ def _lockstep(target: str, y: Tensor, wanted: np.ndarray, opts: Sequence[Sequenc
   *before, call = linear.src
   if before: run_linear(compile_linear(linear.replace(src=tuple(before))), variables)
   uops = gpu_renderers.lowered(with_opts(call.src[0], opts), target)
-  kinds = {u.arg.slot: u.dtype for u in uops if u.op is Ops.PARAM}
-  args = {i: np.frombuffer(bytes(b.as_memoryview()) if b.is_allocated() else bytes(b.nbytes),
-                           NUMPY[kinds[i]]).copy() for i, b in enumerate(u.buffer for u in call.src[1:])}
-  gpu_lockstep.run(uops, args)
+  gpu_lockstep.run(uops, args := arguments(uops, call, variables, {}), variables)
   exchanges = sum(u.op is Ops.CUSTOM and u.dtype is dtypes.float for u in uops)
   applied = " ".join(f"{opt.op.name}:{opt.axis}:{opt.arg}" for opt in gpu_renderers.opts(uops))
   return _error(args[0], wanted), applied, gpu_renderers.group(uops), exchanges, RENDERERS[target].render(uops)

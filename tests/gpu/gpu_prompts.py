@@ -9,9 +9,9 @@ import gpu_renderers
 import numpy as np
 import tinygrad_llm  # noqa: F401  (before tinygrad: it applies the patches)
 from attention import Case, Problem
-from gpu_numbers import NUMPY, file_rows, held
+from gpu_numbers import arguments, file_rows, held
 from gpu_schedules import quant_named
-from tinygrad import Tensor, Variable, dtypes
+from tinygrad import Tensor, Variable
 from tinygrad.engine.realize import compile_linear, run_linear
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import Ops, UOp
@@ -24,21 +24,6 @@ from tinygrad_llm.patches.attention import split_kv
 from tinygrad_llm.patches.attention.part import Part
 from tinygrad_llm.patches.opts import ScheduleOps
 from tinygrad_llm.patches.search.memory_access import number
-
-KINDS = NUMPY | {dtypes.int8: np.int8, dtypes.uint8: np.uint8}
-
-def arguments(uops: list[UOp], call: UOp, variables: dict[str, int], held: dict[object, np.ndarray]
-              ) -> dict[int, np.ndarray]:
-  """Of a kernel, by slot. held: what buffers have, also those that kernels before have written."""
-  found = dict[int, np.ndarray]()
-  for u in uops:
-    if u.op is not Ops.PARAM: continue
-    if u.arg.name in variables: found[u.arg.slot] = np.array(variables[u.arg.name])
-    else:
-      b = call.src[1 + u.arg.slot].buffer
-      raw = bytes(b.as_memoryview()) if b.is_allocated() else b"\xff" * b.nbytes  # not numbers
-      found[u.arg.slot] = held.setdefault(b, np.frombuffer(raw, KINDS[u.dtype]).copy())
-  return found
 
 # *** attention
 

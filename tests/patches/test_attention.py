@@ -120,11 +120,7 @@ def in_lockstep(case: dict) -> float:
   held: dict[object, np.ndarray] = {}
   for call in (parts, combined):
     uops = gpu_renderers.lowered(call.src[0], "CUDA")
-    kinds = {u.arg.slot: u.dtype for u in uops if u.op is Ops.PARAM}
-    buffers = [u.buffer for u in call.src[1:]]
-    args = {i: held.setdefault(b, np.frombuffer(bytes(b.as_memoryview()) if b.is_allocated() else bytes(b.nbytes),
-                                                gpu_numbers.NUMPY[kinds[i]]).copy()) for i, b in enumerate(buffers)}
-    gpu_lockstep.run(uops, args)
+    gpu_lockstep.run(uops, gpu_numbers.arguments(uops, call, variables, held), variables)
   return attention.error(held[combined.src[1].buffer], Case(**case))
 
 @pytest.mark.parametrize("case", [Case(2, 4, 64, 150, symbolic=False), Case(1, 3, 128, 70, symbolic=False, sink=True)],

@@ -13,8 +13,8 @@ from tinygrad_llm.files.layout import WORD, unpack
 from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.vector import int8_dots
 from tinygrad_llm.patches.gpu import dp4a, tensor_cores
+from tinygrad_llm.patches.gpu.tensor_cores import MOST
 
-MOST = 65504.0  # a half
 SLOTS, GPU_SLOTS = 4, 32  # of a block of experts: see nn/expert_blocks.py; two or more fragments of a tensor core
 GROUP = 16  # 32, as in GGML's Q8_0, brings no speed and more error: no less than llama.cpp's, with the same weights
 
