@@ -148,20 +148,26 @@ def dot(v: Vectorizer, u: UOp) -> UOp|None:
   """A sum of products with int8 that are the same in all lanes, as operations on four bytes each."""
   if v.n != LANES or u.dtype is not dtypes.int or u.op is not Ops.ADD: return None
   weights: dict[tuple[UOp, bool], dict[int, UOp]] = {}  # of a word, and what is the same for all, its bytes'
+  same = list[UOp]()  # what is added to all lanes
   for term in u.split_uop(Ops.ADD):
-    if term.op is not Ops.MUL: return None
+    if term.op is not Ops.MUL:
+      if v.inside[term]: return None
+      same.append(v.rewrite(term))
+      continue
     found = [(byte, w) for x, w in (term.src, term.src[::-1]) if (byte := _byte(v, x)) is not None]
     if not found: return None
     (word, i), w = found[0]
     if weights.setdefault((word, v.const(w) is not None), {}).setdefault(i, w) is not w: return None
-  totals, zero = dict[int, UOp](), v.splat(UOp.cconst(0, dtypes.int))
+  if not weights: return None
+  zero = UOp.cconst(0, dtypes.int)
+  totals = {1: v.splat(functools.reduce(lambda a, b: a.alu(Ops.ADD, b), same))} if same else dict[int, UOp]()
   for (word, _), four in weights.items():
     if len(four) < BYTES: return None
     consts, sign = v.const(four[0]), 1
     if consts is not None and consts[0] < 0: four, sign = {i: -w for i, w in four.items()}, -1
     if (unpacked := words(v, [four[i] for i in range(BYTES)])) is None: return None
     name = f"add_dots_of_{'7_bits' if unpacked[1] <= 7 else 'bytes'}"
-    of = (totals.get(sign, zero), unpacked[0], v.rewrite(word))
+    of = (totals.get(sign, v.splat(zero)), unpacked[0], v.rewrite(word))
     totals[sign] = UOp(Ops.CUSTOMI, dtypes.int, of, f"{name}({{0}},{{1}},{{2}})")
   return totals[1].alu(Ops.SUB, totals[-1]) if -1 in totals else totals[1]
 
@@ -191,12 +197,12 @@ typedef int half_dots __attribute__((ext_vector_type(8)));
 typedef unsigned int half_words __attribute__((ext_vector_type(8)));
 typedef unsigned int quarter_words __attribute__((ext_vector_type(4)));
 typedef int quarter_dots __attribute__((ext_vector_type(4)));
+typedef int lanes __attribute__((vector_size(64)));
+typedef int half_lanes __attribute__((vector_size(32)));
 typedef unsigned char look_ups __attribute__((aligned(1),ext_vector_type(16)));
 static inline half_dots half_add_dots_of_bytes(half_dots r, half_words w, half_words x) {
-#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
-  __asm__("vpdpbusd %2, %1, %0" : "+v"(r) : "v"(w), "v"(x));
-#elif defined(__AVXVNNI__)
-  __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(r) : "x"(w), "x"(x));
+#if defined(__AVX512VNNI__) && defined(__AVX512VL__) || defined(__AVXVNNI__)
+  r = (half_dots)__builtin_ia32_vpdpbusd256((half_lanes)r, (half_lanes)w, (half_lanes)x);
 #else
   for (int i = 0; i < 32; i += 8) r += (half_dots)((w >> i) & 255u) * ((half_dots)(x << (24 - i)) >> 24);
 #endif
@@ -230,7 +236,7 @@ static inline int sum_of_bytes(unsigned int a, unsigned int b, unsigned int c, u
 }
 static inline dots add_dots_of_bytes(dots r, dot_words w, unsigned int x) {
 #if defined(__AVX512VNNI__)
-  __asm__("vpdpbusd %2, %1, %0" : "+v"(r) : "v"(w), "v"((dot_words)x));
+  r = (dots)__builtin_ia32_vpdpbusd512((lanes)r, (lanes)w, (lanes)(dot_words)x);
 #else
   r.lo = half_add_dots_of_bytes(r.lo, w.lo, (half_words)x);
   r.hi = half_add_dots_of_bytes(r.hi, w.hi, (half_words)x);

@@ -24,11 +24,14 @@ from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches import passes
 from tinygrad_llm.patches.expressions import (
-  choosing, divisor, evaluate, flat, size, steps, strides, sum_of_products, while_true)
+  apart, choosing, divisor, evaluate, flat, size, steps, strides, sum_of_products, while_true)
 from tinygrad_llm.patches.opts import ScheduleOps, check_amount, chosen
 from tinygrad_llm.patches.passes import has_vectors
+from tinygrad_llm.patches.vector import stored_sums
 from tinygrad_llm.patches.vector.int8_dots import BYTES, is_int8, with_offset, words
 from tinygrad_llm.patches.vector.lanes import LANES
+from tinygrad_llm.patches.vector.stored_sums import SIGN, Group
+from tinygrad_llm.patches.vector.vector_width import multiplies_bytes
 from tinygrad_llm.patches.vector.vectorizer import Vectorizer, is_lanes, lanes, vector_rules
 
 SEAMS = {
@@ -96,10 +99,11 @@ class Packing:
   over tokens whose sums are computed together; None: there is no such loop. again: whether it is another matrix than
   in the step before, of several that are chosen from; None: there is one. parts: of loops of sums, those over parts,
   and those within: arrays are of a part, so that memory is read while others are multiplied; None: of whole sums.
+  vnni: whether weights may have all 8 bits.
   """
   def __init__(self, lane: UOp, tile: UOp|None, block: UOp|None, ids: Iterable[int], again: UOp|None = None,
-               parts: dict[UOp, tuple[UOp, UOp]]|None = None):
-    self.lane, self.tile, self.block, self.ids, self.again, self.parts = lane, tile, block, iter(ids), again, parts
+               parts: dict[UOp, tuple[UOp, UOp]]|None = None, vnni: bool = False):
+    self.vnni, self.lane, self.tile, self.block, self.ids, self.again, self.parts = vnni, lane, tile, block, iter(ids), again, parts
     self.slots, self.made = itertools.count(SLOT), dict[UOp, UOp]()
 
   def _loop(self, n: int, kind: AxisType) -> UOp: return UOp.range(n, next(self.ids), kind)
@@ -137,8 +141,13 @@ class Packing:
     return (red.substitute({r: part * size(inner) + inner}), [inner if other is r else other for other in order], part)
 
   def _by_row(self, value: UOp, loops: Iterable[UOp]) -> UOp:
-    own = [r for r in _in_turn(loops) if r in value.ranges]
+    own = [r for r in reversed(list(loops)) if r in value.ranges]
     return self._array(value, [self.tile, *own] if self.tile is not None else own, True)
+
+  def one(self, run: Sequence[UOp]) -> dict[UOp, UOp]:
+    """Loops that count on, ascending, as steps of one."""
+    if len(run) == 1: return {run[0]: run[0].replace(arg=(*run[0].arg[:-1], AxisType.REDUCE))}
+    return apart(self._loop(steps(run), AxisType.REDUCE), run[::-1])
 
   def scales(self, scale: UOp, loops: Iterable[UOp]) -> UOp: return self._by_row(scale, loops)
 
@@ -149,39 +158,73 @@ class Packing:
     word = functools.reduce(operator.or_, four)
     return (self._by_row(word, [r for r in loops if r not in byte.amount.ranges]) >> byte.amount) & 255
 
-  def sums(self, value: UOp, over: Iterable[UOp], keep: list[UOp]) -> UOp:
-    """Sums of x over some loops for each step of others, of all tokens of a block."""
+  def sums(self, xs: Sequence[UOp], over: Iterable[UOp], keep: list[UOp]) -> UOp:
+    """Sums of x over some loops for each step of others, ascending, of all tokens of a block."""
+    value, over = _mul(xs), list(over)
+    if (group := stored_sums.find(xs, over)) is not None:
+      value, over = group.summed(), [r for r in over if r not in group.loops]
     own = {r: r.replace(arg=(next(self.ids), *r.arg[1:])) for r in over}
     total = value.substitute(own, walk=True).reduce(*own.values(), arg=Ops.ADD) if own else value
-    return self._array(total, [self.block, *keep] if self.block is not None else keep, False)
+    return self._array(total, [*([] if self.block is None else [self.block]), *reversed(keep)], False)
 
 def _products(red: UOp, loops: Iterable[UOp], lane: UOp) -> list[Product]:
   return [Product(factors, lane) for factors in sum_of_products(red.src[0], frozenset(loops))]
+
+def _group(products: Sequence[Product], loops: Sequence[UOp]) -> dict[tuple[UOp, ...], Group]|None:
+  """The groups of x of all products, by their factors, where their loops are the same ones; None: there are none."""
+  found = {p.xs: stored_sums.find(p.xs, loops) for p in products if p.whole is not None}
+  groups = {xs: group for xs, group in found.items() if group is not None}
+  same = {frozenset(group.loops) for group in groups.values()}
+  if len(groups) < len(found) or len(same) != 1 or steps(next(iter(same))) > UNROLLED: return None
+  return None if any(p.scale is not None and next(iter(same)).intersection(p.scale.ranges) for p in products) else groups
+
+def _dots(p: Product, group: Group, packing: Packing, loops: Sequence[UOp]) -> UOp:
+  """A group's products. Where something is added to all weights, sums of x make up for it."""
+  assert p.whole is not None
+  whole, added = (p.whole + (p.offset + SIGN), group.total) if packing.vnni and p.offset else (
+    p.whole, (group.total >> SIGN.bit_length() - 1) * -p.offset)
+  total = (packing.weights(whole, loops, p.byte).cast(dtypes.int) * group.byte.cast(dtypes.int)).reduce(
+    *group.loops, arg=Ops.ADD)
+  return group.scaled() * (total + added if p.offset else total).cast(p.dtype)
+
+def _rolled(loops: Sequence[UOp], byte: Byte, packing: Packing) -> dict[UOp, UOp]:
+  """
+  The loops that need not be unrolled any more, as what was unpacked is in the order of x: those that count on are one.
+  """
+  found, run = dict[UOp, UOp](), list[UOp]()
+  for i, r in enumerate(loops):
+    if steps(loops[:i]) < UNROLLED: continue
+    if run and byte.strides.get(r) != byte.strides[run[-1]] * size(run[-1]):
+      found |= packing.one(run)
+      run = []
+    run.append(r)
+  return found | packing.one(run) if run else found
 
 def _packed(red: UOp, packing: Packing) -> UOp:
   """A sum over products, with arrays instead of what is unpacked. ValueError if it is something else."""
   products = _products(red, red.src[1:], packing.lane)
   red, loops, part = packing.in_parts(red, sorted(red.src[1:], key=lambda r: products[0].byte.strides.get(r, 0)))
   if part is not None: products = _products(red, loops, packing.lane)
-  multiplied, subtracted = list[UOp](), dict[tuple[UOp, ...], list[UOp]]()
+  multiplied, subtracted, group = list[UOp](), dict[tuple[UOp, ...], list[UOp]](), _group(products, loops)
   for p in products:
     if p.whole is not None:
-      weights = packing.weights(p.whole, loops, p.byte).cast(p.dtype)
-      multiplied.append(_mul([*([] if p.scale is None else [packing.scales(p.scale, loops)]), weights, *p.xs]))
-    if (times := p.offset if p.whole is not None else 1):
+      scale = [] if p.scale is None else [packing.scales(p.scale, loops)]
+      if group is None: multiplied.append(_mul([*scale, packing.weights(p.whole, loops, p.byte).cast(p.dtype), *p.xs]))
+      else: multiplied.append(_mul([*scale, _dots(p, group[p.xs], packing, loops)]))
+    if (times := 1 if p.whole is None else p.offset if group is None else 0):
       subtracted.setdefault(p.xs, []).append(p.scale * times if p.scale is not None else UOp.const(times, p.dtype))
   if not multiplied: raise ValueError
-  # what was unrolled to be unpacked need not be any more
-  rolled = {r: r.replace(arg=(*r.arg[:-1], AxisType.REDUCE)) for i, r in enumerate(loops)
-            if steps(loops[:i]) >= UNROLLED}
-  found = [_add(multiplied).reduce(*loops, arg=Ops.ADD).substitute(rolled, walk=True)]
+  over = [r for r in loops if group is None or r not in next(iter(group.values())).loops]
+  rolled = _rolled(loops, products[0].byte, packing)
+  over = [*dict.fromkeys(new for r in over for new in (rolled[r].ranges if r in rolled else [r]))]
+  found = [_add(multiplied).substitute(rolled, walk=True).reduce(*over, arg=Ops.ADD)]
   for xs, scales in subtracted.items():
     scale = _add(scales)
-    keep = _in_turn(r for r in loops if r in scale.ranges)
-    again = {r: r.replace(arg=(next(packing.ids), *r.arg[1:])) for r in keep}
-    of_x = packing.sums(_mul(xs), [r for r in loops if r not in keep], keep if part is None else [part, *keep])
+    keep = [r for r in loops if r in scale.ranges]
+    of_x = packing.sums(xs, [r for r in loops if r not in keep], keep if part is None else [*keep, part])
     term = packing.scales(scale, loops) * of_x
-    found.append(term.substitute(again).reduce(*again.values(), arg=Ops.ADD) if keep else term)
+    if keep: term = term.substitute(again := packing.one(keep)).reduce(*again[keep[0]].ranges, arg=Ops.ADD)
+    found.append(term)
   return _add(found) if part is None else _add(found).reduce(part, arg=Ops.ADD)
 
 def _sums(sink: UOp) -> list[UOp]:
@@ -224,7 +267,7 @@ def run(sink: UOp, ren: Renderer) -> UOp:
     again = _changed({turns[r]: [u.substitute(turns) for u in us] for r, us in matrices.items()}, stored)
   few = block is not None and tile is None and not matrices and matrix.issuperset(
     r for r in outputs if r is not block)
-  packing = Packing(lane, tile, block, ids, again, {} if few else None)
+  packing = Packing(lane, tile, block, ids, again, {} if few else None, multiplies_bytes(ren))
   try: return split.substitute({red: _packed(red, packing) for red in _sums(split)})
   except ValueError: return sink
 

@@ -17,15 +17,24 @@ SEAMS = {
 }
 
 @functools.cache
-def _is_wide_here() -> bool:
-  try: return " avx512f " in pathlib.Path("/proc/cpuinfo").read_text()
-  except OSError: return False
+def _here() -> frozenset[str]:
+  """What this machine's processor says that it has, in the words of compilers."""
+  try: return frozenset(pathlib.Path("/proc/cpuinfo").read_text().replace("_vnni", "vnni").split())
+  except OSError: return frozenset()
+
+def _features(ren: Renderer) -> frozenset[str]:
+  """Of a target of x86-64."""
+  family, _, features = ren.target.arch.partition(",")
+  if family != "x86_64": return frozenset()
+  return _here() if features == "native" else frozenset(features.split(",")).union(["avx512f"] if "x86-64-v4" in features else [])
 
 def registers(ren: Renderer) -> int:
   """Vectors of 16 floats that a processor's registers hold: 32 with AVX-512, 8 with AVX2 or NEON."""
-  family, _, features = ren.target.arch.partition(",")
-  wide = _is_wide_here() if features == "native" else "x86-64-v4" in features or "avx512f" in features
-  return 32 if family == "x86_64" and wide else 8
+  return 32 if "avx512f" in _features(ren) else 8
+
+def multiplies_bytes(ren: Renderer) -> bool:
+  """Whether four products of an unsigned and a signed byte are added to a number at once: VNNI."""
+  return not _features(ren).isdisjoint(("avx512vnni", "avxvnni"))
 
 _init = compiler_cpu.ClangCompiler.__init__
 

@@ -20,7 +20,7 @@ from tinygrad.dtype import AddrSpace, DType, dtypes, truncate
 from tinygrad.helpers import DEBUG, prod
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import ClangRenderer
-from tinygrad.uop.ops import AxisType, GroupOp, Ops, PatternMatcher, UOp, UPat
+from tinygrad.uop.ops import AxisType, GroupOp, Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import passes
 
 SEAMS = {
@@ -323,7 +323,25 @@ vector_rules: list[Callable[[Vectorizer, UOp], UOp|None]] = [Vectorizer.bytes, V
 # a value that all lanes share -> the same, as one number
 uniform_rules: list[Callable[[Vectorizer, UOp], UOp|None]] = []
 
+def one_by_one(store: UOp) -> list[UOp]:
+  """A store of a few numbers side by side as stores of one."""
+  (place, value), gates = store.src[:2], store.src[2:]
+  if place.op is not Ops.SHRINK or value.op is not Ops.STACK or gates: return [store]
+  buf, first, _ = place.src
+  return [buf.index(Vectorizer.at(first, i, first.dtype)).store(v) for i, v in enumerate(value.src)]
+
+def _narrow(end: UOp) -> UOp|None:
+  """A loop over lanes, what it stores one by one: it lies apart in each lane."""
+  if not any(map(is_lanes, end.src[1:])): return None
+  stores = end.src[0].src if end.src[0].op is Ops.GROUP else end.src[:1]
+  if not all(u.op is Ops.STORE for u in stores) or len(made := [t for u in stores for t in one_by_one(u)]) == len(stores):
+    return None
+  return end.replace(src=(UOp.group(*made), *end.src[1:]))
+
+pm_narrow = PatternMatcher([(UPat(Ops.END, name="end"), _narrow)])
+
 def vectorize(sink: UOp, ren: Renderer) -> UOp:
+  if any(map(is_lanes, sink.toposort())): sink = graph_rewrite(sink, pm_narrow, name="stores of lanes")
   while (lane := next((u for u in sink.toposort() if is_lanes(u)), None)) is not None:
     try: sink = Vectorizer(sink, lane, ren).rewrite(sink)
     except Unsupported as e:

@@ -14,6 +14,7 @@ from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.vector import int8_dots
 from tinygrad_llm.patches.gpu import dp4a, tensor_cores
 from tinygrad_llm.patches.gpu.tensor_cores import MOST
+from tinygrad_llm.patches.vector.stored_sums import SCALE, SIGN
 
 SLOTS, GPU_SLOTS = 4, 32  # of a block of experts: see nn/expert_blocks.py; two or more fragments of a tensor core
 GROUP = 16  # 32, as in GGML's Q8_0, brings no speed and more error: no less than llama.cpp's, with the same weights
@@ -44,20 +45,24 @@ def slots_of_blocks() -> int:
   return GPU_SLOTS if multiplies_halves() else 0
 
 def pack(x: Tensor) -> Tensor:
-  """x (.., n), n a multiple of 16 -> (.., groups, 5) uint32: the bytes of four words, and a scale, float32."""
+  """
+  x (.., n), n a multiple of 16 -> (.., groups, 6) uint32: the bytes of four words, a scale, float32, and minus 128
+  times the sum of the bytes, int32, which patches/vector/operand_packing.py adds to products with unsigned weights.
+  """
   groups = x.reshape(*x.shape[:-1], x.shape[-1] // GROUP, GROUP)
   elements = [groups[..., i] for i in range(GROUP)]  # a sum's axis would end a kernel
-  top = functools.reduce(Tensor.maximum, [e.abs() for e in elements])
+  top = functools.reduce(Tensor.maximum, [e.maximum(-e) for e in elements])
   scale = (top > 0).where(127 / top, 0.0)
   rounded = [(e * scale + (e < 0).where(-0.5, 0.5)).cast(dtypes.int) for e in elements]  # the cast drops the fraction
   codes = [(r.bitcast(dtypes.uint32) & 255) << i % WORD * 8 for i, r in enumerate(rounded)]
   words = [functools.reduce(Tensor.__or__, codes[i:i + WORD]) for i in range(0, GROUP, WORD)]
-  return Tensor.stack(*words, (top * (1 / 127)).bitcast(dtypes.uint32), dim=-1)
+  total = functools.reduce(Tensor.__add__, rounded) * -SIGN
+  return Tensor.stack(*words, (top * (1 / 127)).bitcast(dtypes.uint32), total.bitcast(dtypes.uint32), dim=-1)
 
 def unpacked(packed: Tensor) -> Tensor:
-  """(.., groups, 5) -> float32 (.., groups * 16)."""
-  q = unpack(packed[..., :-1], 1).cast(dtypes.uint8).bitcast(dtypes.int8)
-  return (q.cast(dtypes.float32) * packed[..., -1:].bitcast(dtypes.float32)).flatten(-2)
+  """(.., groups, 6) -> float32 (.., groups * 16)."""
+  q = unpack(packed[..., :SCALE], 1).cast(dtypes.uint8).bitcast(dtypes.int8)
+  return (q.cast(dtypes.float32) * packed[..., SCALE:SCALE + 1].bitcast(dtypes.float32)).flatten(-2)
 
 def quantize(x: Tensor) -> Tensor:
   """x (.., n), n a multiple of 16 -> the same to 8 bits a group, as an expression of what one kernel stores."""
