@@ -144,6 +144,10 @@ def _byte(v: Vectorizer, u: UOp) -> tuple[UOp, int]|None:
   if u.op is Ops.SHR and (found := v.const(u.src[1])) is not None: u, by = u.src[0], found[0]
   return None if u.dtype is not dtypes.uint32 or v.inside[u] or mask != 255 or by % 8 else (u, by // 8)
 
+def _is_signed(u: UOp) -> bool:
+  """Whether an integer is the low byte of another, with its sign."""
+  return (u := stripped(u)).op is Ops.BITCAST and u.dtype is dtypes.int8 and u.src[0].op is Ops.CAST
+
 def dot(v: Vectorizer, u: UOp) -> UOp|None:
   """A sum of products with int8 that are the same in all lanes, as operations on four bytes each."""
   if v.n != LANES or u.dtype is not dtypes.int or u.op is not Ops.ADD: return None
@@ -165,8 +169,10 @@ def dot(v: Vectorizer, u: UOp) -> UOp|None:
     if len(four) < BYTES: return None
     consts, sign = v.const(four[0]), 1
     if consts is not None and consts[0] < 0: four, sign = {i: -w for i, w in four.items()}, -1
-    if (unpacked := words(v, [four[i] for i in range(BYTES)])) is None: return None
-    name = f"add_dots_of_{'7_bits' if unpacked[1] <= 7 else 'bytes'}"
+    bytes = [four[i] for i in range(BYTES)]
+    if signed := all(map(_is_signed, bytes)): bytes = [stripped(w).src[0].src[0] & 255 for w in bytes]
+    if (unpacked := words(v, bytes)) is None: return None
+    name = f"add_dots_of_{'signed' if signed else '7_bits' if unpacked[1] <= 7 else 'bytes'}"
     of = (totals.get(sign, v.splat(zero)), unpacked[0], v.rewrite(word))
     totals[sign] = UOp(Ops.CUSTOMI, dtypes.int, of, f"{name}({{0}},{{1}},{{2}})")
   return totals[1].alu(Ops.SUB, totals[-1]) if -1 in totals else totals[1]
@@ -190,6 +196,7 @@ def _offset(word: UOp) -> int:
 
 # *** in C
 
+NAMES = ("add_dots_of_", "sum_of_bytes", "look_up")
 FUNCTIONS = """
 typedef int dots __attribute__((aligned(4),ext_vector_type(16)));
 typedef unsigned int dot_words __attribute__((aligned(4),ext_vector_type(16)));
@@ -200,27 +207,45 @@ typedef int quarter_dots __attribute__((ext_vector_type(4)));
 typedef int lanes __attribute__((vector_size(64)));
 typedef int half_lanes __attribute__((vector_size(32)));
 typedef unsigned char look_ups __attribute__((aligned(1),ext_vector_type(16)));
-static inline half_dots half_add_dots_of_bytes(half_dots r, half_words w, half_words x) {
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__) || defined(__AVXVNNI__)
+#define HALF_VNNI
+#endif
+static inline half_dots half_add_dots_of_7_bits(half_dots r, half_words w, half_words x) {
+#if defined(HALF_VNNI)
   r = (half_dots)__builtin_ia32_vpdpbusd256((half_lanes)r, (half_lanes)w, (half_lanes)x);
+#elif defined(__AVX2__)
+  half_dots p, ones = (half_dots)65537;
+  __asm__("vpmaddubsw %2, %1, %0" : "=x"(p) : "x"(w), "x"(x));
+  __asm__("vpmaddwd %1, %0, %0" : "+x"(p) : "x"(ones));
+  r += p;
+#elif defined(__ARM_FEATURE_DOTPROD)
+  quarter_dots low = r.lo, high = r.hi;
+  __asm__("sdot %0.4s, %1.16b, %2.16b" : "+w"(low) : "w"(w.lo), "w"(x.lo));
+  __asm__("sdot %0.4s, %1.16b, %2.16b" : "+w"(high) : "w"(w.hi), "w"(x.hi));
+  r = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
 #else
   for (int i = 0; i < 32; i += 8) r += (half_dots)((w >> i) & 255u) * ((half_dots)(x << (24 - i)) >> 24);
 #endif
   return r;
 }
-static inline half_dots half_add_dots_of_7_bits(half_dots r, half_words w, half_words x) {
-#if defined(__AVX2__) && !(defined(__AVX512VNNI__) && defined(__AVX512VL__)) && !defined(__AVXVNNI__)
-  half_dots p, ones = (half_dots)65537;
-  __asm__("vpmaddubsw %2, %1, %0" : "=x"(p) : "x"(w), "x"(x));
-  __asm__("vpmaddwd %1, %0, %0" : "+x"(p) : "x"(ones));
-  return r + p;
-#elif defined(__ARM_FEATURE_DOTPROD)
-  quarter_dots low = r.lo, high = r.hi;
-  __asm__("sdot %0.4s, %1.16b, %2.16b" : "+w"(low) : "w"(w.lo), "w"(x.lo));
-  __asm__("sdot %0.4s, %1.16b, %2.16b" : "+w"(high) : "w"(w.hi), "w"(x.hi));
-  return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+static inline half_dots half_add_dots_of_bytes(half_dots r, half_words w, half_words x) {
+#if defined(HALF_VNNI)
+  return half_add_dots_of_7_bits(r, w, x);
 #else
-  return half_add_dots_of_bytes(r, w, x);
+  half_dots top = half_add_dots_of_7_bits((half_dots)0, (w >> 7) & 0x01010101u, x);
+  return half_add_dots_of_7_bits(r, w & 0x7f7f7f7fu, x) + (top << 7);
+#endif
+}
+static inline half_dots half_add_dots_of_signed(half_dots r, half_words w, half_words x) {
+#if defined(__AVX2__)
+  __asm__("vpsignb %1, %0, %0" : "+x"(x) : "x"(w));
+  __asm__("vpabsb %0, %0" : "+x"(w));
+  return half_add_dots_of_7_bits(r, w, x);
+#elif defined(__ARM_FEATURE_DOTPROD)
+  return half_add_dots_of_7_bits(r, w, x);
+#else
+  for (int i = 24; i >= 0; i -= 8) r += ((half_dots)(w << i) >> 24) * ((half_dots)(x << i) >> 24);
+  return r;
 #endif
 }
 static inline int sum_of_bytes(unsigned int a, unsigned int b, unsigned int c, unsigned int d) {
@@ -251,6 +276,11 @@ static inline dots add_dots_of_7_bits(dots r, dot_words w, unsigned int x) {
   r.hi = half_add_dots_of_7_bits(r.hi, w.hi, (half_words)x);
   return r;
 #endif
+}
+static inline dots add_dots_of_signed(dots r, dot_words w, unsigned int x) {
+  r.lo = half_add_dots_of_signed(r.lo, w.lo, (half_words)x);
+  r.hi = half_add_dots_of_signed(r.hi, w.hi, (half_words)x);
+  return r;
 }
 static inline quarter_words quarter_look_up(quarter_words i, look_ups t) {
   quarter_words r;
@@ -283,7 +313,7 @@ static inline dot_words look_up(dot_words i, look_ups t) {
 _render_defines = ClangRenderer._render_defines
 
 def render_defines(self: ClangRenderer, uops: list[UOp]) -> list[str]:
-  called = any(u.op in (Ops.CUSTOM, Ops.CUSTOMI) and u.arg.startswith(("add_dots_of_", "sum_of_bytes")) for u in uops)
+  called = any(u.op in (Ops.CUSTOM, Ops.CUSTOMI) and u.arg.startswith(NAMES) for u in uops)
   return _render_defines(self, uops) + [FUNCTIONS] * called
 
 def install() -> None:

@@ -22,7 +22,7 @@ from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.helpers import ceildiv
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, UOp
-from tinygrad_llm.patches import passes
+from tinygrad_llm.patches import is_on, passes
 from tinygrad_llm.patches.expressions import (
   apart, choosing, divisor, evaluate, flat, size, steps, strides, sum_of_products, while_true)
 from tinygrad_llm.patches.opts import ScheduleOps, check_amount, chosen
@@ -103,8 +103,8 @@ class Packing:
   """
   def __init__(self, lane: UOp, tile: UOp|None, block: UOp|None, ids: Iterable[int], again: UOp|None = None,
                parts: dict[UOp, tuple[UOp, UOp]]|None = None, vnni: bool = False):
-    self.vnni, self.lane, self.tile, self.block, self.ids, self.again, self.parts = vnni, lane, tile, block, iter(ids), again, parts
-    self.slots, self.made = itertools.count(SLOT), dict[UOp, UOp]()
+    self.lane, self.tile, self.block, self.ids, self.again, self.parts = lane, tile, block, iter(ids), again, parts
+    self.vnni, self.slots, self.made = vnni, itertools.count(SLOT), dict[UOp, UOp]()
 
   def _loop(self, n: int, kind: AxisType) -> UOp: return UOp.range(n, next(self.ids), kind)
 
@@ -158,34 +158,31 @@ class Packing:
     word = functools.reduce(operator.or_, four)
     return (self._by_row(word, [r for r in loops if r not in byte.amount.ranges]) >> byte.amount) & 255
 
-  def sums(self, xs: Sequence[UOp], over: Iterable[UOp], keep: list[UOp]) -> UOp:
-    """Sums of x over some loops for each step of others, ascending, of all tokens of a block."""
-    value, over = _mul(xs), list(over)
-    if (group := stored_sums.find(xs, over)) is not None:
-      value, over = group.summed(), [r for r in over if r not in group.loops]
-    own = {r: r.replace(arg=(next(self.ids), *r.arg[1:])) for r in over}
-    total = value.substitute(own, walk=True).reduce(*own.values(), arg=Ops.ADD) if own else value
+  def dots(self, p: Product, group: Group, loops: Sequence[UOp]) -> UOp:
+    """A group's products as integers. Where something is added to all weights, sums of x make up for it."""
+    assert p.whole is not None
+    whole, added = p.whole, (group.total >> SIGN.bit_length() - 1) * -p.offset if p.offset else None
+    if self.vnni and p.offset: whole, added = whole + (p.offset + SIGN), group.total
+    if not self.vnni and whole.vmax >= SIGN: whole, added = whole + p.offset, None
+    weights = self.weights(whole, loops, p.byte)
+    if added is None and p.offset: weights = weights.cast(dtypes.uint8).bitcast(dtypes.int8)
+    elif not self.vnni: weights = weights & (SIGN - 1)  # which says how many bits they have
+    total = (weights.cast(dtypes.int) * group.byte.cast(dtypes.int)).reduce(*group.loops, arg=Ops.ADD)
+    return total if added is None else total + added
+
+  def sums(self, group: Group, over: Iterable[UOp], keep: list[UOp]) -> UOp:
+    """Sums of groups over some loops for each step of others, ascending, of all tokens of a block."""
+    own = {r: r.replace(arg=(next(self.ids), *r.arg[1:])) for r in over if r not in group.loops}
+    total = group.summed().substitute(own, walk=True)
+    if own: total = total.reduce(*own.values(), arg=Ops.ADD)
     return self._array(total, [*([] if self.block is None else [self.block]), *reversed(keep)], False)
 
 def _products(red: UOp, loops: Iterable[UOp], lane: UOp) -> list[Product]:
   return [Product(factors, lane) for factors in sum_of_products(red.src[0], frozenset(loops))]
 
-def _group(products: Sequence[Product], loops: Sequence[UOp]) -> dict[tuple[UOp, ...], Group]|None:
-  """The groups of x of all products, by their factors, where their loops are the same ones; None: there are none."""
-  found = {p.xs: stored_sums.find(p.xs, loops) for p in products if p.whole is not None}
-  groups = {xs: group for xs, group in found.items() if group is not None}
-  same = {frozenset(group.loops) for group in groups.values()}
-  if len(groups) < len(found) or len(same) != 1 or steps(next(iter(same))) > UNROLLED: return None
-  return None if any(p.scale is not None and next(iter(same)).intersection(p.scale.ranges) for p in products) else groups
-
-def _dots(p: Product, group: Group, packing: Packing, loops: Sequence[UOp]) -> UOp:
-  """A group's products. Where something is added to all weights, sums of x make up for it."""
-  assert p.whole is not None
-  whole, added = (p.whole + (p.offset + SIGN), group.total) if packing.vnni and p.offset else (
-    p.whole, (group.total >> SIGN.bit_length() - 1) * -p.offset)
-  total = (packing.weights(whole, loops, p.byte).cast(dtypes.int) * group.byte.cast(dtypes.int)).reduce(
-    *group.loops, arg=Ops.ADD)
-  return group.scaled() * (total + added if p.offset else total).cast(p.dtype)
+def _group(xs: Sequence[UOp], over: Iterable[UOp]) -> Group:
+  if (found := stored_sums.find(xs, over)) is None: raise ValueError
+  return found
 
 def _rolled(loops: Sequence[UOp], byte: Byte, packing: Packing) -> dict[UOp, UOp]:
   """
@@ -205,23 +202,26 @@ def _packed(red: UOp, packing: Packing) -> UOp:
   products = _products(red, red.src[1:], packing.lane)
   red, loops, part = packing.in_parts(red, sorted(red.src[1:], key=lambda r: products[0].byte.strides.get(r, 0)))
   if part is not None: products = _products(red, loops, packing.lane)
-  multiplied, subtracted, group = list[UOp](), dict[tuple[UOp, ...], list[UOp]](), _group(products, loops)
+  multiplied, subtracted, inside = list[UOp](), dict[tuple[UOp, ...], list[UOp]](), set[frozenset[UOp]]()
   for p in products:
-    if p.whole is not None:
-      scale = [] if p.scale is None else [packing.scales(p.scale, loops)]
-      if group is None: multiplied.append(_mul([*scale, packing.weights(p.whole, loops, p.byte).cast(p.dtype), *p.xs]))
-      else: multiplied.append(_mul([*scale, _dots(p, group[p.xs], packing, loops)]))
-    if (times := 1 if p.whole is None else p.offset if group is None else 0):
-      subtracted.setdefault(p.xs, []).append(p.scale * times if p.scale is not None else UOp.const(times, p.dtype))
-  if not multiplied: raise ValueError
-  over = [r for r in loops if group is None or r not in next(iter(group.values())).loops]
+    if p.whole is None:
+      assert p.scale is not None
+      subtracted.setdefault(p.xs, []).append(p.scale)
+      continue
+    group = _group(p.xs, loops if p.scale is None else [r for r in loops if r not in p.scale.ranges])
+    inside.add(frozenset(group.loops))
+    of_rows = [] if p.scale is None else [packing.scales(p.scale, loops)]
+    multiplied.append(_mul([*of_rows, group.scaled(), packing.dots(p, group, loops).cast(p.dtype)]))
+  if len(inside) != 1 or steps(group_loops := next(iter(inside))) > UNROLLED: raise ValueError
   rolled = _rolled(loops, products[0].byte, packing)
-  over = [*dict.fromkeys(new for r in over for new in (rolled[r].ranges if r in rolled else [r]))]
+  outer = [r for r in loops if r not in group_loops]
+  over = [*dict.fromkeys(new for r in outer for new in (rolled[r].ranges if r in rolled else [r]))]
   found = [_add(multiplied).substitute(rolled, walk=True).reduce(*over, arg=Ops.ADD)]
   for xs, scales in subtracted.items():
     scale = _add(scales)
     keep = [r for r in loops if r in scale.ranges]
-    of_x = packing.sums(xs, [r for r in loops if r not in keep], keep if part is None else [*keep, part])
+    outside = [r for r in loops if r not in keep]
+    of_x = packing.sums(_group(xs, outside), outside, keep if part is None else [*keep, part])
     term = packing.scales(scale, loops) * of_x
     if keep: term = term.substitute(again := packing.one(keep)).reduce(*again[keep[0]].ranges, arg=Ops.ADD)
     found.append(term)
@@ -244,7 +244,8 @@ def _changed(choices: dict[UOp, list[UOp]], stored: UOp) -> UOp|None:
   return functools.reduce(operator.or_, [*others, stored.substitute(before, walk=True).logical_not()], r.eq(0))
 
 def run(sink: UOp, ren: Renderer) -> UOp:
-  if not has_vectors(ren) or not (count := chosen(sink.arg.applied_opts, ScheduleOps.TILES, 0)): return sink
+  if not (has_vectors(ren) and is_on("int8_dots")): return sink
+  if not (count := chosen(sink.arg.applied_opts, ScheduleOps.TILES, 0)): return sink
   ops = sink.toposort()
   ranges = [u for u in ops if u.op is Ops.RANGE]
   if len(found := [r for r in ranges if is_lanes(r)]) != 1: return sink

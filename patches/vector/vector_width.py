@@ -26,7 +26,8 @@ def _features(ren: Renderer) -> frozenset[str]:
   """Of a target of x86-64."""
   family, _, features = ren.target.arch.partition(",")
   if family != "x86_64": return frozenset()
-  return _here() if features == "native" else frozenset(features.split(",")).union(["avx512f"] if "x86-64-v4" in features else [])
+  if features == "native": return _here()
+  return frozenset(features.split(",")).union(["avx512f"] if "x86-64-v4" in features else [])
 
 def registers(ren: Renderer) -> int:
   """Vectors of 16 floats that a processor's registers hold: 32 with AVX-512, 8 with AVX2 or NEON."""

@@ -334,8 +334,8 @@ def _narrow(end: UOp) -> UOp|None:
   """A loop over lanes, what it stores one by one: it lies apart in each lane."""
   if not any(map(is_lanes, end.src[1:])): return None
   stores = end.src[0].src if end.src[0].op is Ops.GROUP else end.src[:1]
-  if not all(u.op is Ops.STORE for u in stores) or len(made := [t for u in stores for t in one_by_one(u)]) == len(stores):
-    return None
+  if not all(u.op is Ops.STORE for u in stores): return None
+  if len(made := [t for u in stores for t in one_by_one(u)]) == len(stores): return None
   return end.replace(src=(UOp.group(*made), *end.src[1:]))
 
 pm_narrow = PatternMatcher([(UPat(Ops.END, name="end"), _narrow)])

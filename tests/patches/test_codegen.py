@@ -101,12 +101,16 @@ def matvec(name: str, rows: int, n: int, norm: bool = False, stream: bool = Fals
   wanted = (x.astype(np.float64) * by * (0.5 if norm else 1)) @ w.T
   return lazy @ lazy_w().transpose(-1, -2), wanted
 
+def sums(q: np.ndarray) -> np.ndarray:
+  """The word of a group of activations that says what its bytes add up to."""
+  return (q.sum(-1, keepdims=True, dtype=np.int32) * np.int32(-128)).view(np.uint32)
+
 def with_int8(name: str, rows: int, n: int, tokens: int = 1) -> tuple[Tensor, np.ndarray]:
-  """x @ w.T for an x of int8 and a scale for each 16 of them, as activations.py packs them."""
+  """x @ w.T for an x of int8, a scale and a sum for each 16 of them, as activations.py packs them."""
   lazy_w, w = weight(name, rows, n, True)
-  q = np.random.default_rng(3).integers(-128, 128, (tokens, n // 16, 16)).astype(np.int8)
+  q = np.random.default_rng(3).integers(-127, 128, (tokens, n // 16, 16)).astype(np.int8)
   scale = vector(tokens, n // 16, 1)
-  packed = Tensor(np.concatenate((q.view(np.uint32), scale.view(np.uint32)), -1)).realize()
+  packed = Tensor(np.concatenate((q.view(np.uint32), scale.view(np.uint32), sums(q)), -1)).realize()
   wanted = (q * scale.astype(np.float64)).reshape(tokens, n) @ w.T
   return activations.unpacked(packed) @ lazy_w().transpose(-1, -2), wanted
 
@@ -119,7 +123,7 @@ def packed() -> tuple[Tensor, np.ndarray]:
   top = np.abs(x).max(-1, keepdims=True)
   scaled = x * np.divide(np.float32(127), top, out=np.zeros_like(top), where=top > 0)
   q = (scaled + np.where(x < 0, np.float32(-0.5), np.float32(0.5))).astype(np.int8)
-  words = np.concatenate((q.view(np.uint32), (top * np.float32(1 / 127)).view(np.uint32)), -1)
+  words = np.concatenate((q.view(np.uint32), (top * np.float32(1 / 127)).view(np.uint32), sums(q)), -1)
   return lazy, words.astype(np.float64)
 
 def values() -> tuple[Tensor, np.ndarray]:

@@ -1,5 +1,6 @@
 """Products of a packed matrix with the tokens of a prompt: unpacked once, right for any number of tokens and rows."""
 import functools
+import pathlib
 import re
 
 import child
@@ -9,18 +10,23 @@ import search_kernel
 import symbolic
 from extended import extended, sample
 from test_codegen import FEW, STREAMS, error, vector, weight
-from tinygrad import Device, Tensor, Variable
+from tinygrad import Device, Tensor, Variable, dtypes
 from tinygrad.codegen import to_program
 from tinygrad.codegen.opt import KernelOptError, Opt
 from tinygrad.engine import realize
+from tinygrad.uop.ops import UOp
 from tinygrad_llm.files.quant import QUANT_TYPES
 from tinygrad_llm.nn.weights import activations
 from tinygrad_llm.patches.opts import ScheduleOps
 from tinygrad_llm.patches.schedule import matvec_cpu, register_blocking
 from tinygrad_llm.patches.search import known_schedules, space
-from tinygrad_llm.patches.vector import operand_packing, ordered_loads
+from tinygrad_llm.patches.vector import operand_packing, ordered_loads, stored_sums
 
+OF_7_BITS = ("Q1_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 MOST = 1e-5  # error, of the root mean square
+
+def cpu_features() -> list[str]:
+  return info.read_text().split() if (info := pathlib.Path("/proc/cpuinfo")).exists() else []
 
 # *** in the child
 
@@ -153,7 +159,38 @@ def test_it_is_unpacked_once(name):
   assert re.search(r"unsigned int \w+\[\d+\];", before) and matrix.search(before) and not matrix.search(inside)
   assert inside.count("add_dots_of_") >= 8 and "signed char" not in inside
 
-@pytest.mark.parametrize("off, packed", [("operand_packing", False), ("register_blocking", True), ("int8_dots", True)])
+@pytest.mark.parametrize("name", sample(STREAMS, ("Q4_K", "Q6_K")))
+def test_sums_of_x_are_read(name):
+  """Not added up again for each block of tokens: they are stored beside the bytes."""
+  text = kernel(found(name, len(name))["source"])
+  assert "sum_of_bytes" not in text and len(re.findall(r"convertvector\(add_dots_of_", text)) == 8
+
+AVX2 = "CPU:CLANG:x86_64,x86-64-v3"
+
+@pytest.mark.skipif("avx2" not in cpu_features(), reason="the processor has no AVX2")
+@pytest.mark.parametrize("name, kind", sample([(name, "7_bits" if name in OF_7_BITS else "signed") for name in STREAMS],
+                                              [("Q6_K", "7_bits"), ("IQ4_XS", "signed")]))
+def test_numbers_without_vnni(name, kind):
+  """Products of bytes are added up by an instruction that has no room for two of 8 bits without a sign."""
+  row, few_ = (child.call(f, name, len(name), DEV=AVX2).value for f in (drawn, drawn_few))
+  assert max(row["error"], few_["error"]) < MOST, (row["sizes"], few_["sizes"])
+  assert re.findall(r"convertvector\(+add_dots_of_(\w+?)\(", row["source"])[:1] == [kind]
+
+def changed_groups() -> list[str]:
+  """What is found of sums of x of groups that are not as they are stored; and of those that are."""
+  buf, loops = UOp.placeholder((64,), dtypes.uint32, 0), [UOp.range(4, i) for i in range(3)]
+  group, word, byte = loops
+  def factors(first: int = 0, words: int = 6, by: int = 8, scale: int = 4) -> list[UOp]:
+    q = (buf.index(group * words + word + first) >> (byte * by).cast(dtypes.uint32)) & 255
+    return [q.cast(dtypes.uint8).bitcast(dtypes.int8).cast(dtypes.float),
+            buf.index(group * words + scale).bitcast(dtypes.float)]
+  cases = {"as stored": factors(), "from the second word": factors(first=1), "of 7 words": factors(words=7),
+           "of 4 bits": factors(by=4), "another scale": factors(scale=5)}
+  return [name for name, of in cases.items() if stored_sums.find(of, loops) is not None]
+
+def test_groups_are_recognised(): assert changed_groups() == ["as stored"]
+
+@pytest.mark.parametrize("off, packed", [("operand_packing", False), ("register_blocking", True), ("int8_dots", False)])
 def test_without(off, packed):
   row = found("Q4_K", 4, off)
   assert row["error"] < MOST, row["sizes"]
