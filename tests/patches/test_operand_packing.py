@@ -51,6 +51,15 @@ def few(name: str, rows: int, n: int, tokens: int) -> tuple[Tensor, np.ndarray]:
   x = activations.pack(Tensor(vector(tokens, n))).contiguous().realize()
   return activations.unpacked(x) @ lazy_w().transpose(-1, -2), activations.unpacked(x).numpy().astype(np.float64) @ w.T
 
+def packed(most: int, n: int, tokens: int) -> dict:
+  """Activations of the first tokens to 8 bits."""
+  x = vector(most, n)
+  lazy = activations.pack(Tensor(x).realize()[:Variable("tokens", 1, most).bind(tokens)])
+  text, opts = source(lazy)
+  again = activations.pack(Tensor(x).realize()[:Variable("tokens", 1, most).bind(tokens)])
+  found = symbolic.values(again, (tokens, n // 16, 6)).view(np.uint32)  # the same bits
+  return {"source": text, "opts": opts, "same": np.array_equal(found, activations.pack(Tensor(x)).numpy()[:tokens])}
+
 def block(name: str) -> int:
   """Weights of which a row has a multiple."""
   return max(64, next(qt.block for qt in QUANT_TYPES.values() if qt.name == name))
@@ -164,6 +173,12 @@ def test_sums_of_x_are_read(name):
   """Not added up again for each block of tokens: they are stored beside the bytes."""
   text = kernel(found(name, len(name))["source"])
   assert "sum_of_bytes" not in text and len(re.findall(r"convertvector\(add_dots_of_", text)) == 8
+
+def test_activations_of_a_prompt_are_packed_in_vectors():
+  """By all threads, though only a part of their number is known: an even one of groups for each token."""
+  row = child.call(packed, 512, 512, 301).value
+  assert row["same"] and "THREAD" in row["opts"]
+  assert "(float16){" in row["source"] and "_m2" not in row["source"]  # a loop over lanes that stayed one
 
 AVX2 = "CPU:CLANG:x86_64,x86-64-v3"
 
