@@ -83,14 +83,16 @@ def _tile(s: Sum) -> UOp|None:
 def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
   """
   Unrolls the loops of a block, or of a few, at least up to STEPS: those over the weights of a word in any case, and all
-  where a weight's bits come from several places, for these to be read in order, but not of what many tokens share.
+  where a weight's bits come from several places, for these to be read in order, but not of what many tokens share:
+  steps of 2, 4 and 8 rows by 128256 x 2048 in Q6_K took 15.8, 16.7 and 20.3 ms without that order, 10.4, 10.9 and 17.6
+  with it (Zen 4, 2 threads, medians).
   """
   in_order = s.strides(tuple(u for u in (*s.ws, *s.xs) if tile not in u.ranges))
   loops = sorted(s.loops, key=lambda r: in_order.get(r, 0))
   words = [u for u in (*s.ws, *s.xs) if tile in u.ranges and u in s.reds[0].backward_slice]
   first = next((r for r in loops if any(r in u.ranges for u in words)), None)
   words = [u for u in words if first in u.ranges]
-  in_turn = (loop := tokens(k)) is None and len(words) > 1
+  in_turn = ((loop := tokens(k)) is None or size(loop) <= TOKENS) and len(words) > 1
   inside = set(loops) if in_turn else {r for r in loops if any(r not in u.ranges for u in words)}
   if loop is not None:
     outside = [r for r in k.ranges_of(AxisType.WEAK) if r in k._output_rngs() and r not in (tile, loop)]
@@ -99,7 +101,7 @@ def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
     if count * steps([tile, *s.loops]) >= LEAST:
       _block_tokens(k, s, loop, 1 if not chosen and size(loop) <= TOKENS else _tiles(k, s, count))
   k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(tile), 0))
-  unrolled, enough = 1, STEPS if loop is None else SWEPT
+  unrolled, enough = 1, STEPS if loop is None or in_turn else SWEPT
   for i, r in enumerate(loops):
     if unrolled * size(r) > PERIOD or unrolled >= enough and not inside.intersection(loops[i:]): break
     _unroll(k, r, size(r))
