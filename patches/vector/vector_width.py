@@ -19,8 +19,9 @@ SEAMS = {
 @functools.cache
 def _here() -> frozenset[str]:
   """What this machine's processor says that it has, in the words of compilers."""
-  try: return frozenset(pathlib.Path("/proc/cpuinfo").read_text().replace("_vnni", "vnni").split())
+  try: said = pathlib.Path("/proc/cpuinfo").read_text()
   except OSError: return frozenset()
+  return frozenset(said.replace("_vnni", "vnni").replace("_bf16", "bf16").split())
 
 def _features(ren: Renderer) -> frozenset[str]:
   """Of a target of x86-64."""
@@ -36,6 +37,10 @@ def registers(ren: Renderer) -> int:
 def multiplies_bytes(ren: Renderer) -> bool:
   """Whether four products of an unsigned and a signed byte are added to a number at once: VNNI."""
   return not _features(ren).isdisjoint(("avx512vnni", "avxvnni"))
+
+def multiplies_bf16(ren: Renderer) -> bool:
+  """Whether two products of bfloat16 are added to each of 16 floats at once: AVX512_BF16."""
+  return "avx512bf16" in _features(ren)
 
 _init = compiler_cpu.ClangCompiler.__init__
 

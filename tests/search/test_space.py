@@ -297,4 +297,4 @@ def test_prefetch():
   amounts = AMOUNTS[ScheduleOps.PREFETCH]
   for n, (error, source) in zip(amounts, child.call(prefetched, amounts).value):
     assert error < 1e-5
-    assert set(re.findall(r"__builtin_prefetch\(.*?\+(\d+)\),", source)) == ({str(n)} if n else set())
+    assert set(re.findall(r"__builtin_prefetch\(.*?\+(\d+),0,\d\),", source)) == ({str(n)} if n else set())

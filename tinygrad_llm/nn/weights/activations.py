@@ -11,7 +11,7 @@ import functools, os
 from tinygrad import Device, Tensor, dtypes
 from tinygrad_llm.files.layout import WORD, unpack
 from tinygrad_llm.patches import is_on
-from tinygrad_llm.patches.vector import int8_dots
+from tinygrad_llm.patches.vector import bf16_dots, int8_dots
 from tinygrad_llm.patches.gpu import dp4a, tensor_cores
 from tinygrad_llm.patches.gpu.tensor_cores import MOST
 from tinygrad_llm.patches.vector.stored_sums import SCALE, SIGN
@@ -34,6 +34,17 @@ def half(x: Tensor) -> Tensor:
 def halves(x: Tensor) -> Tensor:
   """The same as an expression of what one kernel stores."""
   return half(x).contiguous()
+
+def multiplies_bf16(n: int) -> bool:
+  """
+  Whether a prompt's products with rows of n BF16 weights are of x in bfloat16, as llama.cpp's
+  (patches/vector/bf16_dots.py).
+  """
+  return n % bf16_dots.AT_ONCE == 0 and bf16_dots.available(Device[Device.DEFAULT].renderer)
+
+def bf16(x: Tensor) -> Tensor:
+  """x as bfloat16, as an expression of what one kernel stores."""
+  return x.cast(dtypes.bfloat16).contiguous()
 
 def slots_of_blocks() -> int:
   """

@@ -20,18 +20,21 @@ class Linear:
     self.weights, self.splits, self.biases, self.scales = weights, splits, biases, scales
     self.q8 = [_multiplies_bytes(w) for w in weights]
     self.halves = activations.multiplies_halves() and not all(self.q8) and any(w.qtype.name != "F32" for w in weights)
+    self.bf16 = all(w.qtype.name == "BF16" and activations.multiplies_bf16(w.shape[-1]) for w in weights)
 
   def stores(self, x: Tensor) -> bool:
     """Whether x (B, T, D) is stored as it is multiplied, whatever it is computed from."""
-    return all(self.q8) or self._as_halves(x)
+    return all(self.q8) or (self.halves or self.bf16) and self._has_tokens(x)
 
-  def _as_halves(self, x: Tensor) -> bool: return self.halves and resolve(x.shape[1] != 1)
+  @staticmethod
+  def _has_tokens(x: Tensor) -> bool: return resolve(x.shape[1] != 1)
 
   def __call__(self, x: Tensor) -> list[Tensor]:
     """x (B, T, D) -> (B, T, rows) for each matrix."""
     ys: list[Tensor] = []
     x8 = activations.quantize(x) if any(self.q8) else x
-    if self._as_halves(x): x = activations.halves(x)
+    if self.halves and self._has_tokens(x): x = activations.halves(x)
+    if self.bf16 and self._has_tokens(x): x = activations.bf16(x).float()
     for weight, rows, q8 in zip(self.weights, self.splits, self.q8):
       y = weight.matmul(x8 if q8 else x)
       # contiguous: else a matrix of another type than its siblings' is multiplied inside of what takes all of them, for
