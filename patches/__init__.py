@@ -24,6 +24,7 @@ MODULES: tuple[str, ...] = (
   "runtime.threads", "runtime.dispatch", "runtime.graph_batches", "runtime.huge_pages", "passes", "rewrite.reshapes",
   "rewrite.gathers", "rewrite.bounds", "rewrite.flat_reduce", "rewrite.separate_products", "rewrite.joint_products",
   "rewrite.norm_fusion", "attention.split_kv", "rewrite.stored_factors", "gpu.bitfield_extract", "gpu.tensor_cores",
+  "vector.amx",
   "rewrite.invariant_sums", "rewrite.invariant_factors", "vector.vectorizer", "vector.table_lookup",
   "vector.minimum_bitwidth", "vector.lanes", "vector.operand_packing", "gpu.cooperative_fetch",
   "rewrite.nested_reduce", "gpu.dp4a", "gpu.int_to_float", "vector.int8_dots", "vector.bf16_dots",

@@ -44,6 +44,10 @@ def strides(idx: UOp) -> dict[UOp, int]:
       ret[term.src[0]] = term.src[1].val
   return ret
 
+def ended(u: UOp, *loops: UOp) -> UOp:
+  """What is done in each step of loops, some of which may be 0."""
+  return u.end(*[r for r in loops if r.op is Ops.RANGE])
+
 def usual_length(loop: UOp) -> UOp:
   """
   How many steps a loop has, in the middle of what runs in parallel; if a number in memory says so, as many as there

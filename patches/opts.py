@@ -32,6 +32,8 @@ class ScheduleOps(Enum):
   BLOCK = "tokens, rows and weights of a step of a block of threads, tokens and rows of a warp " \
           "(gpu/tensor_cores.py): CUTLASS's threadblock and warp shapes; 32, 64, 32, 16, 32 are llama.cpp's " \
           "kernel_mul_mm on Metal"
+  AMX = "tiles of rows that are decoded together for the tile registers of a CPU (vector/amx.py): 2 are llama.cpp's " \
+        "TILE_N of ggml_backend_amx"
 
   def __lt__(self, other: ScheduleOps|OptOps) -> bool: return self.name < other.name
 

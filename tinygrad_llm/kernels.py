@@ -22,8 +22,8 @@ def _parser() -> argparse.ArgumentParser:
   add("-m", "--model", help="path of a .gguf file, a name of `run --list`, or hf:owner/repo[:file or quant type] "
                             "(default: the bundled model)")
   add("--target", help="CUDA:sm_90, NV:sm_90, NV:PTX:sm_90, METAL:Apple9 compile for a card that need not be here, "
-                       "CPU:x86-64-v3, CPU:x86-64-v4 and CPU:arm64 for a processor; or a DEV string of tinygrad, as "
-                       "CPU, CL, METAL (default: DEV, else tinygrad's default device)")
+                       "CPU:x86-64-v3, CPU:x86-64-v4, CPU:sapphirerapids and CPU:arm64 for a processor; or a DEV "
+                       "string of tinygrad, as CPU, CL, METAL (default: DEV, else tinygrad's default device)")
   add("-d", "--depth", type=int, default=0, help="tokens in the KV cache (default 0)")
   add("-p", "--prompt", type=int, default=0, metavar="N", help="a prompt's chunk of N tokens instead of a decode step")
   add("--card", metavar="NAME", help="what times are estimated for, as 'RTX 4090' (default: one of "

@@ -13,9 +13,9 @@ from __future__ import annotations
 from tinygrad.codegen.opt import Opt
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
-from tinygrad_llm.patches.attention.cpu_loops import Loops, ended
+from tinygrad_llm.patches.attention.cpu_loops import Loops
 from tinygrad_llm.patches.attention.part import Part
-from tinygrad_llm.patches.expressions import apart, divisor, size, steps
+from tinygrad_llm.patches.expressions import apart, divisor, ended, size, steps
 from tinygrad_llm.patches.opts import ScheduleOps, chosen
 from tinygrad_llm.patches.passes import most_threads
 from tinygrad_llm.patches.vector.lanes import LANES

@@ -20,7 +20,3 @@ class Loops:
     return self.range(n, kind) if not isinstance(n, int) or n > 1 else UOp.const(0)
   def lane(self) -> UOp: return lanes(LANES, next(self._ids), AxisType.WEAK)
   def array(self, n: int) -> UOp: return UOp.placeholder((n,), dtypes.float32, next(self._ids), AddrSpace.REG)
-
-def ended(u: UOp, *loops: UOp) -> UOp:
-  """What is done in each step of loops, some of which may be 0."""
-  return u.end(*[r for r in loops if r.op is Ops.RANGE])

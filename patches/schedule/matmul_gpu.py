@@ -6,7 +6,8 @@ from tinygrad.codegen.opt import Opt
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.helpers import ceildiv
 from tinygrad_llm.patches import is_on
-from tinygrad_llm.patches.gpu.tensor_cores import Block, core_of, divided, find, fits, loaded_after
+from tinygrad_llm.patches.gpu.tensor_cores import Block, core_of, fits
+from tinygrad_llm.patches.matmul import divided, find, loaded_after
 from tinygrad_llm.patches.opts import ScheduleOps
 from tinygrad_llm.patches.passes import scheduled_by
 

@@ -18,6 +18,7 @@ from tinygrad.helpers import DEBUG, getenv
 from tinygrad_llm.patches.passes import scheduled_by
 from tinygrad_llm.patches.schedule.cpu_threads import share
 from tinygrad_llm.patches.schedule.dot_product import find_sum
+from tinygrad_llm.patches.schedule.matmul_amx import on_tile_registers
 from tinygrad_llm.patches.schedule.matmul_gpu import on_blocks
 from tinygrad_llm.patches.schedule.matvec_cpu import on_cpu
 from tinygrad_llm.patches.schedule.matvec_gpu import on_gpu
@@ -34,7 +35,7 @@ _stock = heuristic.hand_coded_optimizations
 def hand_coded_optimizations(k: Scheduler) -> Scheduler:
   vectors = lanes.available(k.ren)
   if getenv("MV", 1) == 0 or not (vectors or k.ren.has_local and k.ren.has_shared): return _stock(k)
-  if not vectors and (blocks := on_blocks(k)) is not None: return blocks
+  if (blocks := (on_tile_registers if vectors else on_blocks)(k)) is not None: return blocks
   found, by = find_sum(k), "matvec_cpu" if vectors else "matvec_gpu"
   try: made = found if isinstance(found, str) else (on_cpu if vectors else on_gpu)(k, found)
   except KernelOptError as e: made = f"an optimisation does not apply: {e}"

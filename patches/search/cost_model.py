@@ -113,6 +113,7 @@ def _cycles(i: Instruction, card: CPU) -> float:
   registers = math.ceil(i.nbytes * i.alike / card.vector) / i.alike
   match i.pipe:
     case "divide": return 8.0 * i.lanes
+    case "tensor": return i.lanes / card.products
     case "sfu": return 5.0 * registers
     case "load" | "store": return max(i.nbytes / card.vector, 0.4) / card.loads
     case "element": return i.lanes / card.vectors

@@ -28,7 +28,8 @@ class CPU:
   """
   arch: as `kernels --target` names it. clock: GHz. vector: bytes of a register. width: integer instructions a cycle,
   vectors, loads: of whole vectors. dram_core, dram: GB/s that a core reads, and all. latency: cycles until the result
-  of an instruction is there, by pipe. launch: microseconds from kernel to kernel of a graph.
+  of an instruction is there, by pipe. launch: microseconds from kernel to kernel of a graph. products: of bfloat16 that
+  tile registers add up, a cycle.
   """
   name: str
   arch: str
@@ -42,6 +43,7 @@ class CPU:
   dram: float
   latency: dict[str, float]
   launch: float = 0.33
+  products: float = 512.0
 
 def _rates(floats: float, ints: float, products: float) -> dict[str, float]:
   """
@@ -78,6 +80,7 @@ GPUS = (
 )
 CPUS = (
   CPU("Zen 4, 2 cores", "x86-64-v4", 2, 3.7, 64, 5.0, 2.0, 1.0, 33, 40, _X86),
+  CPU("Sapphire Rapids, 2 cores", "sapphirerapids", 2, 3.0, 64, 5.0, 2.0, 2.0, 17, 28, _X86),
   CPU("AVX2, 4 cores", "x86-64-v3", 4, 3.5, 32, 4.0, 2.0, 2.0, 15, 35, _X86),
   CPU("M1 P-cores", "arm64", 4, 3.2, 16, 6.0, 4.0, 3.0, 40, 60, _X86 | {"float": 3.0}),
 )
@@ -86,7 +89,8 @@ def cards(target: Target) -> list[GPU | CPU]:
   """Those of an architecture, the first of which stands for it; none for one that is not known."""
   if target.device == "CPU":
     family, _, features = target.arch.partition(",")
-    arch = family if family == "arm64" else "x86-64-v3" if "x86-64-v3" in features else "x86-64-v4"
+    known = [card.arch for card in CPUS if card.arch in features.split(",")]
+    arch = family if family == "arm64" else known[0] if known else "x86-64-v4"
     return [card for card in CPUS if card.arch == arch]
   return [card for card in GPUS if card.arch == target.arch]
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tinygrad.dtype import AddrSpace, DType, dtypes
 from tinygrad.uop.ops import GroupOp, Ops, UOp
 from tinygrad_llm.patches.search.memory_access import argument, length
+from tinygrad_llm.patches.vector.amx import DEPTH, TOKENS, is_step
 
 UNROLLED = 8  # steps of a short loop that compilers put side by side
 SHORT = 64    # instructions of such a loop
@@ -44,6 +45,7 @@ def pipe(u: UOp) -> str|None:
     case Ops.STACK: return None if all(is_const(s) or s.op is Ops.LOAD for s in set(u.src)) else "element"
     case Ops.CAST: return _conversion(u.src[0].dtype, u.dtype)
     case Ops.CUSTOM | Ops.CUSTOMI:
+      if is_step(u): return "tensor"
       return "shuffle" if "sh" in (text := str(u.arg)) and "fl" in text else "dot" if "dp" in text else "int"
     case Ops.WMMA: return "tensor"
     case Ops.BARRIER: return "barrier"
@@ -84,6 +86,7 @@ def _instruction(u: UOp, kind: str, trips: int, together: int, address: bool, al
   value = u.src[1] if u.op is Ops.STORE else u
   lanes = len(_parts(u)) if u.op is Ops.STACK else 1 if value.dtype is dtypes.void else value.max_numel()
   if u.op is Ops.WMMA: lanes = math.prod(u.arg[0])
+  if is_step(u): lanes = TOKENS * TOKENS * DEPTH
   nbytes = lanes * value.dtype.itemsize
   if address or u.op is Ops.END: trips = math.ceil(trips / together)
   elif kind == "shared" and u.op is Ops.LOAD and u.src[0].src[1].op is Ops.RANGE:  # neighbours: loads of 16 bytes

@@ -6,6 +6,7 @@ schedule is who computes what; what an instruction computes is no part of it: ll
 scales x instead of shifting weights. A warp is a simdgroup.
 """
 from __future__ import annotations
+from collections.abc import Mapping
 from tinygrad.codegen.opt import KernelOptError, Opt
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.renderer import Renderer
@@ -56,6 +57,11 @@ PROMPTS = {
   "llama.cpp #27851": {ScheduleOps.TOKENS: 16, ScheduleOps.TILES: 16},
 }
 
+REGISTERS = {  # tiles of rows that are decoded together for a CPU's tile registers
+  # ggml_backend_amx: 2 x 2 registers of sums, weights of 32 rows
+  "llama.cpp AMX": 2,
+}
+
 MATMULS = {  # tokens, rows and weights of a step of a block, tokens and rows of a warp
   # kernel_mul_mm: 64 rows by 32 tokens, 4 simdgroups of 4 x 2 tiles of 8 x 8
   "llama.cpp Metal kernel_mul_mm": (32, 64, 32, 16, 32),
@@ -72,9 +78,9 @@ def known(k: Scheduler) -> dict[str, Opts]:
 
   Left out is what the sizes do not allow: other rows of a thread, fewer than half of a block's threads or of a row's.
   """
-  made = dict[str, Opts]() if has_vectors(k.ren) else _of_blocks(k)
+  made = dict[str, Opts]() if has_vectors(k.ren) else _alone(k, ScheduleOps.BLOCK, MATMULS)
   if isinstance(found := find_sum(k), str): return made
-  if has_vectors(k.ren): return _of_prompts(k, found)
+  if has_vectors(k.ren): return _of_prompts(k, found) | _alone(k, ScheduleOps.AMX, REGISTERS)
   if not (k.ren.has_local and k.ren.has_shared): return {}
   for name, tile in TILES.items():
     try: state = on_gpu(k, found, tile)
@@ -82,12 +88,12 @@ def known(k: Scheduler) -> dict[str, Opts]:
     if not isinstance(state, str) and _is(state, tile) and fits(state): made[name] = tuple(state.applied_opts)
   return made
 
-def _of_blocks(k: Scheduler) -> dict[str, Opts]:
-  """Of a product of many tokens on a GPU."""
+def _alone(k: Scheduler, op: ScheduleOps, listed: Mapping[str, int|tuple[int, ...]]) -> dict[str, Opts]:
+  """Of a product of many tokens, schedules of one action."""
   made = dict[str, Opts]()
-  for name, amounts in MATMULS.items():
+  for name, amounts in listed.items():
     state = k.copy()
-    try: state.apply_opt(Opt(ScheduleOps.BLOCK, None, amounts))
+    try: state.apply_opt(Opt(op, None, amounts))
     except KernelOptError: continue
     made[name] = tuple(state.applied_opts)
   return made

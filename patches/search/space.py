@@ -17,11 +17,12 @@ from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches import expressions, passes
 from tinygrad_llm.patches.attention import cpu, gpu, online_softmax, prompt_gpu
 from tinygrad_llm.patches.attention.part import Part
-from tinygrad_llm.patches.gpu.tensor_cores import divided, find
+from tinygrad_llm.patches.matmul import divided, find
 from tinygrad_llm.patches.opts import Opts, ScheduleOps, chosen
 from tinygrad_llm.patches.passes import has_vectors, most_threads
 from tinygrad_llm.patches.schedule.block_reduce import THREADS
 from tinygrad_llm.patches.schedule.register_blocking import tokens
+from tinygrad_llm.patches.vector import amx
 
 # the largest amount of an action; tinygrad refuses larger ones of the first two
 MOST = {OptOps.UPCAST: 16, OptOps.UNROLL: 32, OptOps.LOCAL: 1024, OptOps.GROUP: 1024, OptOps.GROUPTOP: 1024}
@@ -32,7 +33,7 @@ AMOUNTS: dict[ScheduleOps, tuple[int, ...]] = {
   ScheduleOps.POSITIONS: (16, 32, 64, 128, 256), ScheduleOps.QUERIES: (1, 2, 4, 8, 16, 32),
   ScheduleOps.VECTORS: (4, 8, 16, 32), ScheduleOps.THREADS: (32, 64, 128, 256, 512),
   ScheduleOps.LANES: (1, 2, 4, 8, 16), ScheduleOps.TOKENS: (2, 4, 6, 8, 12, 16),
-  ScheduleOps.TILES: (1, 2, 4, 8, 16, 32, 64)}
+  ScheduleOps.TILES: (1, 2, 4, 8, 16, 32, 64), ScheduleOps.AMX: (2, 4, 8, 16, 32, 64)}
 # where a search of blocks of threads begins: the largest, one for short prompts, and Metal's
 BLOCKS = ((128, 128, 64, 64, 32), (32, 64, 64, 32, 16), (32, 64, 32, 16, 32))
 
@@ -121,6 +122,9 @@ class Loops:
       for choice in range(9): yield from (Step(OptOps.TC, choice, (-1, opt, 1)) for opt in (0, 2))
     if not k.applied_opts and locals_ and ren.has_shared and not isinstance(find(divided(k.ast)), str):
       yield from (Step(ScheduleOps.BLOCK, None, amounts) for amounts in BLOCKS)
+    of_tiles = chosen(tuple(k.applied_opts), ScheduleOps.AMX, 0)
+    if not k.applied_opts and amx.available(ren) and not isinstance(find(divided(k.ast)), str):
+      yield from (Step(ScheduleOps.AMX, None, n) for n in AMOUNTS[ScheduleOps.AMX])
     for r, kind in kinds.items():
       name, n = r.arg[:-1], int(r.vmax) + 1
       if r.src[0].op is not Ops.CONST:
@@ -138,7 +142,7 @@ class Loops:
     outer = [r.arg[:-1] for r, kind in kinds.items() if kind is AxisType.GLOBAL]
     yield from (Step(OptOps.SWAP, a, b) for a, b in zip(outer, outer[1:]))
     if has_vectors(ren) and k.reduceops:
-      of_tokens = (ScheduleOps.TOKENS, ScheduleOps.TILES) if tokens(k) is not None else ()
+      of_tokens = (ScheduleOps.TOKENS, ScheduleOps.TILES) if not of_tiles and tokens(k) is not None else ()
       yield from (Step(op, None, n) for op in (ScheduleOps.PREFETCH, *of_tokens) for n in AMOUNTS[op])
 
   def neighbours(self, steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:

@@ -15,7 +15,7 @@ Numbers: matvec 8192 x 2048 with 2 threads, in the cache, GB/s, float32 against 
 Upstream: not sent.
 """
 from __future__ import annotations
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import functools
 from tinygrad.dtype import dtypes
 from tinygrad.renderer import Renderer
@@ -310,14 +310,16 @@ static inline dot_words look_up(dot_words i, look_ups t) {
 }
 """
 
-_render_defines = ClangRenderer._render_defines
+_render_defines: Callable[..., list[str]]  # what it was before this patch
 
 def render_defines(self: ClangRenderer, uops: list[UOp]) -> list[str]:
   called = any(u.op in (Ops.CUSTOM, Ops.CUSTOMI) and u.arg.startswith(NAMES) for u in uops)
   return _render_defines(self, uops) + [FUNCTIONS] * called
 
 def install() -> None:
-  ClangRenderer._render_defines = render_defines  # type: ignore[method-assign]
+  global _render_defines
+  _render_defines, ClangRenderer._render_defines = (  # type: ignore[method-assign]
+    ClangRenderer._render_defines, render_defines)
   passes.after_opts.append(run)
   vector_rules.append(dot)
   uniform_rules.append(sums)

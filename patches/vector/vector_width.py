@@ -7,8 +7,7 @@ Numbers: attention of 256 tokens of a 1B shape after 2,000, 10^9 products a seco
 Upstream: not sent; stock kernels have few such vectors.
 """
 from __future__ import annotations
-import functools
-import pathlib
+import ctypes, functools, pathlib, sys
 from tinygrad.renderer import Renderer
 from tinygrad.runtime.support import compiler_cpu
 
@@ -21,14 +20,29 @@ def _here() -> frozenset[str]:
   """What this machine's processor says that it has, in the words of compilers."""
   try: said = pathlib.Path("/proc/cpuinfo").read_text()
   except OSError: return frozenset()
-  return frozenset(said.replace("_vnni", "vnni").replace("_bf16", "bf16").split())
+  found = {word if word.startswith("amx") else word.replace("_vnni", "vnni").replace("_bf16", "bf16")
+           for word in said.split()}
+  return frozenset(word.replace("_", "-") for word in found if not word.startswith("amx") or _may_use_tiles())
+
+TILE_DATA, REQUEST, ARCH_PRCTL = 18, 0x1023, 158  # the state of tile registers, as Linux calls it for x86-64
+
+@functools.cache
+def _may_use_tiles() -> bool:
+  """Asks Linux for the tile registers, for all threads of this process: without that they raise SIGILL."""
+  try: return sys.platform == "linux" and ctypes.CDLL(None).syscall(ARCH_PRCTL, REQUEST, TILE_DATA) == 0
+  except (OSError, AttributeError): return False
+
+# what is asked for by a processor's name has these among others
+PROCESSORS = {"x86-64-v4": ("avx512f",),
+              "sapphirerapids": ("avx512f", "avx512vnni", "avx512bf16", "amx-tile", "amx-bf16")}
 
 def _features(ren: Renderer) -> frozenset[str]:
   """Of a target of x86-64."""
   family, _, features = ren.target.arch.partition(",")
   if family != "x86_64": return frozenset()
   if features == "native": return _here()
-  return frozenset(features.split(",")).union(["avx512f"] if "x86-64-v4" in features else [])
+  words = features.split(",")
+  return frozenset(words).union(*(PROCESSORS.get(word, ()) for word in words))
 
 def registers(ren: Renderer) -> int:
   """Vectors of 16 floats that a processor's registers hold: 32 with AVX-512, 8 with AVX2 or NEON."""
@@ -41,6 +55,10 @@ def multiplies_bytes(ren: Renderer) -> bool:
 def multiplies_bf16(ren: Renderer) -> bool:
   """Whether two products of bfloat16 are added to each of 16 floats at once: AVX512_BF16."""
   return "avx512bf16" in _features(ren)
+
+def multiplies_tiles(ren: Renderer) -> bool:
+  """Whether there are tile registers for products of bfloat16: AMX-BF16, which this process may use."""
+  return {"amx-tile", "amx-bf16"} <= _features(ren)
 
 _init = compiler_cpu.ClangCompiler.__init__
 

@@ -24,8 +24,8 @@ from tinygrad.helpers import ceildiv
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.files.quant import dequantize, layout, reference
 from tinygrad_llm.nn.weights import activations
-from tinygrad_llm.patches.gpu import tensor_cores
 from tinygrad_llm.patches.gpu.warp_reduce import WARP
+from tinygrad_llm.patches import matmul
 from tinygrad_llm.patches.opts import ScheduleOps
 from tinygrad_llm.patches.search import space
 from tinygrad_llm.patches.search.memory_access import accesses
@@ -125,7 +125,7 @@ def after(options: list[str]) -> list[tuple[int, int, int]]:
   """Of products of 512 tokens: output loops, those of `divided`, and loads that are none of the sums'."""
   asts = [_ast(Case("Q8_0", 512, 96, 256, 600, o)) for o in options]
   def outputs(ast: UOp) -> int: return len(ast.src[0].src[1:])
-  return [(outputs(ast), outputs(tensor_cores.divided(ast)), tensor_cores.loaded_after(ast)) for ast in asts]
+  return [(outputs(ast), outputs(matmul.divided(ast)), matmul.loaded_after(ast)) for ast in asts]
 
 def is_refused(k: Scheduler, block: Any) -> bool:
   try: k.copy().apply_opt(Opt(ScheduleOps.BLOCK, None, block))

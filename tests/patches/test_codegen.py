@@ -494,6 +494,7 @@ def test_all_patches_are_tested_somewhere():
   own |= {"operand_packing", "register_blocking"}                               # test_operand_packing.py
   own |= {"skipped_steps"}                                                      # test_expert_blocks.py
   own |= {"bf16_dots"}                                                          # test_bf16_dots.py
+  own |= {"amx"}                                                                # test_amx.py
   gpu = {"bitfield_extract", "int_to_float", "dp4a", "warp_reduce", "half8_loads", "reciprocal", "ptx", "launch_bounds",
          "norm_fusion", "reduction", "cooperative_fetch", "tensor_cores"}  # tests/gpu
   own |= {"split_kv", "stored_factors", "block_reduce", "online_softmax", "horizontal_fusion"}  # test_attention.py

@@ -54,7 +54,7 @@ def check_device() -> str:
 
 # what a target may be called, and what it is to tinygrad; on its device NULL nothing can run
 TARGETS = tuple((re.compile(asked), known) for asked, known in (
-  (r"CPU:(x86-64-v\d)", r"CPU:CLANG:x86_64,\1"), (r"CPU:arm64", "CPU:CLANG:arm64,apple-m1"),
+  (r"CPU:(x86-64-v\d|sapphirerapids)", r"CPU:CLANG:x86_64,\1"), (r"CPU:arm64", "CPU:CLANG:arm64,apple-m1"),
   (r"NV:(sm_\w+)", r"NULL:CUDA:\1"), (r"NV:((?:CUDA|PTX):sm_\w+)", r"NULL:\1"),
   (r"METAL:[Aa]pple([1-9]|10)", r"NULL:METAL:Apple\1"), (r"(\w+:(?:sm_|gfx)\w+)", r"NULL:\1")))
 
@@ -63,8 +63,8 @@ def open_target(asked: str | None) -> str:
   Makes a target tinygrad's default device; returns its name.
 
   asked: None is the default device. NVIDIA's and AMD's architectures (CUDA:sm_90, NV:sm_90, NV:PTX:sm_90, HIP:gfx1100)
-  and Apple's (METAL:Apple9) only compile and need no such card, CPU:x86-64-v3 and CPU:arm64 (an M1's) no such
-  processor; all else are DEV strings of tinygrad. InputError says what is missing.
+  and Apple's (METAL:Apple9) only compile and need no such card, CPU:x86-64-v3, CPU:sapphirerapids and CPU:arm64 (an
+  M1's) no such processor; all else are DEV strings of tinygrad. InputError says what is missing.
   """
   from tinygrad import Device
   from tinygrad.helpers import DEV

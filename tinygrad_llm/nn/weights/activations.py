@@ -4,19 +4,20 @@ Activations of 8 bits, for products with weights of a few bits: groups of 16 sha
 Only where the target multiplies bytes and a matrix is laid out for it (files/layout.py). On a CPU
 (patches/vector/int8_dots.py) a step of decoding waits for memory then, and a prompt is multiplied three times as fast.
 On a GPU (patches/gpu/dp4a.py) no card was at hand to time it: Q8_ACTIVATIONS=1 asks for it there.
-NO_Q8_ACTIVATIONS=1 leaves them as they are.
+NO_Q8_ACTIVATIONS=1 leaves them as they are, in prompts whose products are of bfloat16, too.
 """
 from __future__ import annotations
 import functools, os
 from tinygrad import Device, Tensor, dtypes
 from tinygrad_llm.files.layout import WORD, unpack
 from tinygrad_llm.patches import is_on
-from tinygrad_llm.patches.vector import bf16_dots, int8_dots
+from tinygrad_llm.patches.vector import amx, bf16_dots, int8_dots
 from tinygrad_llm.patches.gpu import dp4a, tensor_cores
 from tinygrad_llm.patches.gpu.tensor_cores import MOST
 from tinygrad_llm.patches.vector.stored_sums import SCALE, SIGN
 
 SLOTS, GPU_SLOTS = 4, 32  # of a block of experts: see nn/expert_blocks.py; two or more fragments of a tensor core
+TILE_SLOTS = amx.TOKENS
 GROUP = 16  # 32, as in GGML's Q8_0, brings no speed and more error: no less than llama.cpp's, with the same weights
 
 def multiplies_bytes() -> bool:
@@ -35,12 +36,17 @@ def halves(x: Tensor) -> Tensor:
   """The same as an expression of what one kernel stores."""
   return half(x).contiguous()
 
+def multiplies_tiles() -> bool:
+  """Whether a prompt's products are of bfloat16, in tile registers of a CPU (patches/vector/amx.py)."""
+  return is_on("q8_activations") and amx.available(Device[Device.DEFAULT].renderer)
+
 def multiplies_bf16(n: int) -> bool:
   """
   Whether a prompt's products with rows of n BF16 weights are of x in bfloat16, as llama.cpp's
   (patches/vector/bf16_dots.py).
   """
-  return n % bf16_dots.AT_ONCE == 0 and bf16_dots.available(Device[Device.DEFAULT].renderer)
+  if n % bf16_dots.AT_ONCE or not is_on("q8_activations"): return False
+  return bf16_dots.available(Device[Device.DEFAULT].renderer)
 
 def bf16(x: Tensor) -> Tensor:
   """x as bfloat16, as an expression of what one kernel stores."""
@@ -49,9 +55,10 @@ def bf16(x: Tensor) -> Tensor:
 def slots_of_blocks() -> int:
   """
   Of how many (token, expert) pairs a block is whose slots share what is unpacked of an expert, by
-  patches/vector/operand_packing.py or gpu/tensor_cores.py; 0: they share nothing, and blocks are no use.
+  patches/vector/operand_packing.py, vector/amx.py or gpu/tensor_cores.py; 0: they share nothing, and blocks are no use.
   """
   needed = ("q8_activations", "register_blocking", "operand_packing")
+  if multiplies_tiles(): return TILE_SLOTS
   if int8_dots.available(Device[Device.DEFAULT].renderer): return SLOTS if all(map(is_on, needed)) else 0
   return GPU_SLOTS if multiplies_halves() else 0
 

@@ -1,13 +1,19 @@
 """Products with packed matrices: of one for all tokens, and of those that each token's experts choose."""
 from __future__ import annotations
 from collections.abc import Sequence
-from tinygrad import Tensor
+from tinygrad import Tensor, UOp, dtypes
 from tinygrad.uop.ops import resolve
 from tinygrad_llm.nn.expert_blocks import ExpertBlocks
 from tinygrad_llm.nn.weights import activations
 from tinygrad_llm.nn.weights.weight import Weight
+from tinygrad_llm.patches.vector import amx
 
 def _multiplies_bytes(weight: Weight) -> bool: return weight.layout is not None and activations.multiplies_bytes()
+
+def _multiplies_tiles(weight: Weight) -> bool:
+  return (weight.layout is not None or weight.qtype.name == "BF16") and activations.multiplies_tiles()
+
+def _most(n: int | UOp) -> int: return int(n.vmax) if isinstance(n, UOp) else n
 
 class Linear:
   """
@@ -21,20 +27,24 @@ class Linear:
     self.q8 = [_multiplies_bytes(w) for w in weights]
     self.halves = activations.multiplies_halves() and not all(self.q8) and any(w.qtype.name != "F32" for w in weights)
     self.bf16 = all(w.qtype.name == "BF16" and activations.multiplies_bf16(w.shape[-1]) for w in weights)
+    self.tiles = all(map(_multiplies_tiles, weights))
 
   def stores(self, x: Tensor) -> bool:
     """Whether x (B, T, D) is stored as it is multiplied, whatever it is computed from."""
-    return all(self.q8) or (self.halves or self.bf16) and self._has_tokens(x)
+    return all(self.q8) or self._as_bf16(x) or self.halves and self._has_tokens(x)
 
   @staticmethod
   def _has_tokens(x: Tensor) -> bool: return resolve(x.shape[1] != 1)
 
+  def _as_bf16(self, x: Tensor) -> bool:
+    return self.bf16 and self._has_tokens(x) or self.tiles and _most(x.shape[1]) >= amx.TOKENS
+
   def __call__(self, x: Tensor) -> list[Tensor]:
     """x (B, T, D) -> (B, T, rows) for each matrix."""
     ys: list[Tensor] = []
-    x8 = activations.quantize(x) if any(self.q8) else x
+    if as_bf16 := self._as_bf16(x): x = activations.bf16(x).float()
+    x8 = activations.quantize(x) if any(self.q8) and not as_bf16 else x
     if self.halves and self._has_tokens(x): x = activations.halves(x)
-    if self.bf16 and self._has_tokens(x): x = activations.bf16(x).float()
     for weight, rows, q8 in zip(self.weights, self.splits, self.q8):
       y = weight.matmul(x8 if q8 else x)
       # contiguous: else a matrix of another type than its siblings' is multiplied inside of what takes all of them, for
@@ -54,15 +64,16 @@ class ExpertLinear:
   def __init__(self, weights: Sequence[Weight], biases: Sequence[Weight | None], scales: Sequence[Weight | None]):
     self.weights, self.biases, self.scales, self.q8 = weights, biases, scales, [_multiplies_bytes(w) for w in weights]
     self.halves = activations.multiplies_halves() and not any(self.q8)
+    self.tiles = all(map(_multiplies_tiles, weights))
 
   @property
   def shares_blocks(self) -> bool:
     """Whether slots of a block share what is unpacked of an expert."""
-    return self.halves or all(self.q8)
+    return self.halves or self.tiles or all(self.q8)
 
   def multiplied(self, x: Tensor) -> Tensor:
     """x as of_blocks() multiplies it, unless that is bytes."""
-    return activations.half(x) if self.halves else x
+    return x.cast(dtypes.bfloat16) if self.tiles else activations.half(x) if self.halves else x
 
   def __call__(self, x: Tensor, ids: Tensor) -> list[Tensor]:
     """x (B, T, 1 or K, n), ids (B, T, K) -> (B, T, K, rows) for each matrix. Only the chosen experts are read."""
@@ -82,7 +93,9 @@ class ExpertLinear:
     x (T, n), or that of the slots of blocks (N, S, n) -> (N, S, rows) for each matrix. For what shares blocks.
     """
     ys, experts = list[Tensor](), blocks.experts
-    if self.halves: x = x if x.ndim == 3 else blocks.gathered(activations.halves(x))
+    if self.tiles:
+      x = (x if x.ndim == 3 else blocks.of_slots(activations.bf16(x))).cast(dtypes.float)
+    elif self.halves: x = x if x.ndim == 3 else blocks.gathered(activations.halves(x))
     else:
       packed = activations.pack(x)
       packed = blocks.filled(packed) if x.ndim == 3 else blocks.of_slots(packed.contiguous())  # (N, S, groups, words)
