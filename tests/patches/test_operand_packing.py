@@ -17,12 +17,15 @@ from tinygrad.engine import realize
 from tinygrad.uop.ops import UOp
 from tinygrad_llm.files.quant import QUANT_TYPES
 from tinygrad_llm.nn.weights import activations
+from tinygrad_llm.nn.weights.activations import GROUP, PROMPT_GROUP
+from tinygrad_llm.patches.expressions import evaluate
 from tinygrad_llm.patches.opts import ScheduleOps
 from tinygrad_llm.patches.schedule import matvec_cpu, register_blocking
 from tinygrad_llm.patches.search import known_schedules, space
 from tinygrad_llm.patches.vector import operand_packing, ordered_loads, stored_sums
 
 OF_7_BITS = ("Q1_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
+SCALES_OF_16 = ("Q2_K", "Q3_K", "Q6_K", "NVFP4")  # whose weights have a scale for as many
 MOST = 1e-5  # error, of the root mean square
 
 def cpu_features() -> list[str]:
@@ -30,11 +33,12 @@ def cpu_features() -> list[str]:
 
 # *** in the child
 
-def prompt(name: str, rows: int, n: int, tokens: int, most: int) -> tuple[Tensor, np.ndarray]:
+def prompt(name: str, rows: int, n: int, tokens: int, most: int, group: int = PROMPT_GROUP
+           ) -> tuple[Tensor, np.ndarray]:
   """x @ w.T for the first tokens of at most so many, in a kernel that is of any number."""
   matvec_cpu.LEAST = 0
   lazy_w, w = weight(name, rows, n, True)
-  x = activations.pack(Tensor(vector(most, n))).contiguous().realize()
+  x = activations.pack(Tensor(vector(most, n)), group).contiguous().realize()
   of = Variable("tokens", 1, most).bind(tokens)
   wanted = activations.unpacked(x).numpy().astype(np.float64) @ w.T
   return activations.unpacked(x[:of]) @ lazy_w().transpose(-1, -2), wanted[:tokens]
@@ -51,25 +55,25 @@ def few(name: str, rows: int, n: int, tokens: int) -> tuple[Tensor, np.ndarray]:
   x = activations.pack(Tensor(vector(tokens, n))).contiguous().realize()
   return activations.unpacked(x) @ lazy_w().transpose(-1, -2), activations.unpacked(x).numpy().astype(np.float64) @ w.T
 
-def packed(most: int, n: int, tokens: int) -> dict:
+def packed(most: int, n: int, tokens: int, group: int) -> dict:
   """Activations of the first tokens to 8 bits."""
   x = vector(most, n)
-  lazy = activations.pack(Tensor(x).realize()[:Variable("tokens", 1, most).bind(tokens)])
-  text, opts = source(lazy)
-  again = activations.pack(Tensor(x).realize()[:Variable("tokens", 1, most).bind(tokens)])
-  found = symbolic.values(again, (tokens, n // 16, 6)).view(np.uint32)  # the same bits
-  return {"source": text, "opts": opts, "same": np.array_equal(found, activations.pack(Tensor(x)).numpy()[:tokens])}
+  def lazy() -> Tensor: return activations.pack(Tensor(x).realize()[:Variable("tokens", 1, most).bind(tokens)], group)
+  text, opts = source(lazy())
+  found = symbolic.values(lazy(), (tokens, n // 16, 6)).view(np.uint32)  # the same bits
+  wanted = activations.pack(Tensor(x), group).numpy()[:tokens].reshape(found.shape)
+  return {"source": text, "opts": opts, "same": np.array_equal(found, wanted)}
 
 def block(name: str) -> int:
   """Weights of which a row has a multiple."""
   return max(64, next(qt.block for qt in QUANT_TYPES.values() if qt.name == name))
 
-def drawn(name: str, seed: int) -> dict:
+def drawn(name: str, seed: int, group: int = PROMPT_GROUP) -> dict:
   """A product of random sizes."""
   rng = np.random.default_rng(seed)
   sizes = 16 * int(rng.integers(1, 30)), int(rng.integers(1, 7)) * block(name), int(rng.integers(1, 80)), 80
-  text, opts = source(prompt(name, *sizes)[0])
-  lazy, wanted = prompt(name, *sizes)
+  text, opts = source(prompt(name, *sizes, group)[0])
+  lazy, wanted = prompt(name, *sizes, group)
   x = Tensor(symbolic.values(lazy, wanted.shape))
   return {"sizes": sizes, "error": error(x, wanted), "source": text, "opts": opts}
 
@@ -100,7 +104,7 @@ def within(name: str, tokens: int) -> list[float]:
   matvec_cpu.LEAST = 0
   found, rows, n = list[float](), 80, 512
   lazy_w, w = weight(name, 2 * rows, n, True)
-  x, before = activations.pack(Tensor(vector(48, n))).contiguous().realize(), vector(48, rows, seed=5)
+  x, before = activations.pack(Tensor(vector(48, n)), PROMPT_GROUP).contiguous().realize(), vector(48, rows, seed=5)
   of = Variable("tokens", 1, 48).bind(tokens)
   both = activations.unpacked(x).numpy().astype(np.float64) @ w.T
   kept, halves = Tensor(before).realize(), (lazy_w()[:rows], lazy_w()[rows:])
@@ -138,8 +142,8 @@ def known(name: str) -> dict[str, list[list]]:
 # *** here
 
 @functools.cache
-def found(name: str, seed: int, off: str = "") -> dict:
-  return child.call(drawn, name, seed, **({f"NO_{off.upper()}": "1"} if off else {})).value
+def found(name: str, seed: int, off: str = "", group: int = PROMPT_GROUP) -> dict:
+  return child.call(drawn, name, seed, group, **({f"NO_{off.upper()}": "1"} if off else {})).value
 
 @functools.cache
 def of_few(name: str, tokens: int) -> dict: return child.call(fixed, name, tokens).value
@@ -159,6 +163,20 @@ def test_numbers_of_other_sizes(name, seed):
   row = found(name, seed)
   assert row["error"] < MOST, row["sizes"]
 
+@pytest.mark.parametrize("name", sample(STREAMS, ("Q4_K", "Q6_K")))
+def test_groups_of_16(name):
+  """That share a scale, as in a decode step: an x whose length is no multiple of 32."""
+  row = found(name, len(name), group=GROUP)
+  assert row["error"] < MOST and "TILES" in row["opts"] and "sum_of_bytes" not in kernel(row["source"])
+
+@pytest.mark.parametrize("name", sample(STREAMS, ("Q4_K", "Q6_K")))
+def test_groups_of_32(name):
+  """One scale for 32 products, where rows have as few."""
+  text = kernel(found(name, len(name))["source"])
+  longest = max(map(len, re.findall(r"convertvector\(((?:add_dots_of_\w+\()+)", text)))
+  dots = re.match(r"add_dots_of_\w+?\(", text[text.index("add_dots_of_"):])
+  assert dots is not None and longest // len(dots[0]) == (4 if name in SCALES_OF_16 else 8)
+
 @pytest.mark.parametrize("name", sample(STREAMS, FEW))
 def test_it_is_unpacked_once(name):
   """In the loop over tokens there are bytes in an array that is filled before; the matrix is not read."""
@@ -174,9 +192,10 @@ def test_sums_of_x_are_read(name):
   text = kernel(found(name, len(name))["source"])
   assert "sum_of_bytes" not in text and len(re.findall(r"convertvector\(add_dots_of_", text)) == 8
 
-def test_activations_of_a_prompt_are_packed_in_vectors():
+@pytest.mark.parametrize("group", [GROUP, PROMPT_GROUP])
+def test_activations_of_a_prompt_are_packed_in_vectors(group):
   """By all threads, though only a part of their number is known: an even one of groups for each token."""
-  row = child.call(packed, 512, 512, 301).value
+  row = child.call(packed, 512, 512, 301, group).value
   assert row["same"] and "THREAD" in row["opts"]
   assert "(float16){" in row["source"] and "_m2" not in row["source"]  # a loop over lanes that stayed one
 
@@ -193,17 +212,33 @@ def test_numbers_without_vnni(name, kind):
 
 def changed_groups() -> list[str]:
   """What is found of sums of x of groups that are not as they are stored; and of those that are."""
-  buf, loops = UOp.placeholder((64,), dtypes.uint32, 0), [UOp.range(4, i) for i in range(3)]
-  group, word, byte = loops
-  def factors(first: int = 0, words: int = 6, by: int = 8, scale: int = 4) -> list[UOp]:
-    q = (buf.index(group * words + word + first) >> (byte * by).cast(dtypes.uint32)) & 255
+  buf, loops = UOp.placeholder((64,), dtypes.uint32, 0), [UOp.range(n, i) for i, n in enumerate((4, 4, 4, 2))]
+  group, word, byte, half = loops
+  def factors(first: int = 0, words: int = 6, by: int = 8, scale: int = 4, halves: int = 0) -> list[UOp]:
+    place = group * words + word + first + (half * halves if halves else 0)
+    q = (buf.index(place) >> (byte * by).cast(dtypes.uint32)) & 255
     return [q.cast(dtypes.uint8).bitcast(dtypes.int8).cast(dtypes.float),
             buf.index(group * words + scale).bitcast(dtypes.float)]
   cases = {"as stored": factors(), "from the second word": factors(first=1), "of 7 words": factors(words=7),
-           "of 4 bits": factors(by=4), "another scale": factors(scale=5)}
+           "of 4 bits": factors(by=4), "another scale": factors(scale=5),
+           "of 32": factors(words=12, scale=8, halves=4), "halves apart": factors(words=12, scale=8, halves=5),
+           "32 of 6 words": factors(scale=8, halves=4)}
   return [name for name, of in cases.items() if stored_sums.find(of, loops) is not None]
 
-def test_groups_are_recognised(): assert changed_groups() == ["as stored"]
+def test_groups_are_recognised(): assert changed_groups() == ["as stored", "of 32"]
+
+def halves() -> list[list[str]]:
+  """Which stored sum is read of all loops of a group of 32, of one half for each step of a loop, and of no half."""
+  buf, loops = UOp.placeholder((64,), dtypes.uint32, 0), [UOp.range(n, i) for i, n in enumerate((5, 2, 4, 4))]
+  group, half, word, byte = loops
+  q = (buf.index(group * 12 + half * 4 + word) >> (byte * 8).cast(dtypes.uint32)) & 255
+  factors = [q.cast(dtypes.uint8).bitcast(dtypes.int8).cast(dtypes.float),
+             buf.index(group * 12 + 8).bitcast(dtypes.float)]
+  made = [stored_sums.find(factors, over) for over in (loops[1:], loops[2:], loops[3:])]
+  return [[] if g is None else [str(evaluate(g.total.src[0].src[1].get_idx(), {group: 1, half: i})) for i in range(2)]
+          for g in made]
+
+def test_sums_of_halves(): assert halves() == [["23", "23"], ["21", "22"], []]
 
 @pytest.mark.parametrize("off, packed", [("operand_packing", False), ("register_blocking", True), ("int8_dots", False)])
 def test_without(off, packed):

@@ -97,7 +97,7 @@ class ExpertLinear:
       x = (x if x.ndim == 3 else blocks.of_slots(activations.bf16(x))).cast(dtypes.float)
     elif self.halves: x = x if x.ndim == 3 else blocks.gathered(activations.halves(x))
     else:
-      packed = activations.pack(x)
+      packed = activations.pack(x, activations.group(x, x.shape[0]))
       packed = blocks.filled(packed) if x.ndim == 3 else blocks.of_slots(packed.contiguous())  # (N, S, groups, words)
       x = activations.unpacked(packed)
     for weight in self.weights:
