@@ -14,8 +14,8 @@ Numbers: 512 tokens by 8192 x 2048, 10^9 products a second, 2 threads, before an
   of tokens, a loop for each part of a sum, and VNNI as assembler, and without: Q6_K 34.0 -> 25.5, 2048 x 8192 38.8 ->
   26.2, Q4_K 31.0 -> 28.0, Q8_0 28.6 -> 24.0; 256 tokens with AVX2, Q4_K 110 -> 37, Q6_K 120 -> 40, Q8_0 109 -> 48 (the
   same). Groups of x of 16 and of 32, 256 tokens by 8192 x 2048, 10^9 products a second, 2 threads: Q4_K 245 -> 291,
-  Q8_0 268 -> 316, Q6_K 264 -> 281 (Zen 4). Times of a step of a few rows by that of one, 1B shape in Q4_K_M, with whole rows and with parts: of 4 1.98 ->
-  1.45, of 8 2.59 -> 1.94
+  Q8_0 268 -> 316, Q6_K 264 -> 281 (Zen 4). Times of a step of a few rows by that of one, 1B shape in Q4_K_M, with whole
+  rows and with parts: of 4 1.98 -> 1.45, of 8 2.59 -> 1.94
 Upstream: not sent.
 """
 from __future__ import annotations

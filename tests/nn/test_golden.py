@@ -11,13 +11,13 @@ from reference import Reference, kl
 
 
 def check_logits(ours: np.ndarray, golden: np.ndarray, exact: np.ndarray) -> None:
-  """As close to the exact model as llama.cpp is, with a margin; all are logits (T, vocab)."""
+  """As close to the exact model as llama.cpp is, or closer; all are logits (T, vocab)."""
   us, peer = kl(exact, ours), kl(exact, golden)
   best = ours.argmax(-1)
   like_exact, like_peer = (best == exact.argmax(-1)).mean(), (best == golden.argmax(-1)).mean()
   print(f"KL(exact || ours) {us:.1e}, KL(exact || llama.cpp) {peer:.1e}, best token like exact {like_exact:.0%}, "
         f"like llama.cpp {like_peer:.0%}, largest error {np.abs(ours - exact).max() / exact.std():.1e} std")
-  assert us <= 1.5 * peer + 1e-4
+  assert us <= peer
   assert like_exact >= 0.95
   assert like_peer >= 0.95
 

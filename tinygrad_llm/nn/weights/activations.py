@@ -8,8 +8,10 @@ NO_Q8_ACTIVATIONS=1 leaves them as they are, in prompts whose products are of bf
 """
 from __future__ import annotations
 import functools, os
+from collections.abc import Iterable
 from tinygrad import Device, Tensor, UOp, dtypes
 from tinygrad_llm.files.layout import WORD, unpack
+from tinygrad_llm.files.quant import QuantType
 from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.vector import amx, bf16_dots, int8_dots
 from tinygrad_llm.patches.gpu import dp4a, tensor_cores
@@ -19,7 +21,7 @@ from tinygrad_llm.patches.vector.stored_sums import HALF, LAYOUTS, SIGN
 SLOTS, GPU_SLOTS = 4, 32  # of a block of experts: see nn/expert_blocks.py; two or more fragments of a tensor core
 TILE_SLOTS = amx.TOKENS
 GROUP = 16  # 32, as in GGML's Q8_0, brings a decode step no speed and more error
-PROMPT_GROUP = 32  # of a prompt: products are a fifth faster
+PROMPT_GROUP = 32  # of a prompt: products are a fifth faster, with half of llama.cpp's error where it takes 256
 
 def multiplies_bytes() -> bool:
   ren, asked = Device[Device.DEFAULT].renderer, os.environ.get("Q8_ACTIVATIONS", "0") not in ("", "0")
@@ -87,10 +89,16 @@ def unpacked(packed: Tensor) -> Tensor:
   q = unpack(packed[..., :at], 1).cast(dtypes.uint8).bitcast(dtypes.int8)
   return (q.cast(dtypes.float32) * packed[..., at:at + 1].bitcast(dtypes.float32)).flatten(-2)
 
-def group(x: Tensor, tokens: int | UOp) -> int:
-  """Of how many activations a group of x is, of so many tokens."""
-  return PROMPT_GROUP if isinstance(tokens, UOp) and int(x.shape[-1]) % PROMPT_GROUP == 0 else GROUP
+def group_of_prompts(types: Iterable[QuantType]) -> int:
+  """
+  Of how many activations of a prompt a group is, for weights of some types: not more than llama.cpp takes, which are as
+  many as a block of weights has.
+  """
+  return PROMPT_GROUP if all(qt.block > PROMPT_GROUP for qt in types) else GROUP
 
-def quantize(x: Tensor) -> Tensor:
-  """x (B, T, n), n a multiple of 16 -> the same to 8 bits a group, as an expression of what one kernel stores."""
-  return unpacked(pack(x, group(x, x.shape[-2])).contiguous())
+def quantize(x: Tensor, of_prompts: int = GROUP) -> Tensor:
+  """
+  x (B, T, n), n a multiple of the group -> the same to 8 bits, as an expression of what one kernel stores. of_prompts:
+  the group where T is symbolic.
+  """
+  return unpacked(pack(x, of_prompts if isinstance(x.shape[-2], UOp) else GROUP).contiguous())

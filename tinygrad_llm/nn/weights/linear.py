@@ -28,6 +28,7 @@ class Linear:
     self.halves = activations.multiplies_halves() and not all(self.q8) and any(w.qtype.name != "F32" for w in weights)
     self.bf16 = all(w.qtype.name == "BF16" and activations.multiplies_bf16(w.shape[-1]) for w in weights)
     self.tiles = all(map(_multiplies_tiles, weights))
+    self.group = activations.group_of_prompts(w.qtype for w, q8 in zip(weights, self.q8) if q8)
 
   def stores(self, x: Tensor) -> bool:
     """Whether x (B, T, D) is stored as it is multiplied, whatever it is computed from."""
@@ -43,7 +44,7 @@ class Linear:
     """x (B, T, D) -> (B, T, rows) for each matrix."""
     ys: list[Tensor] = []
     if as_bf16 := self._as_bf16(x): x = activations.bf16(x).float()
-    x8 = activations.quantize(x) if any(self.q8) and not as_bf16 else x
+    x8 = activations.quantize(x, self.group) if any(self.q8) and not as_bf16 else x
     if self.halves and self._has_tokens(x): x = activations.halves(x)
     for weight, rows, q8 in zip(self.weights, self.splits, self.q8):
       y = weight.matmul(x8 if q8 else x)
@@ -65,6 +66,7 @@ class ExpertLinear:
     self.weights, self.biases, self.scales, self.q8 = weights, biases, scales, [_multiplies_bytes(w) for w in weights]
     self.halves = activations.multiplies_halves() and not any(self.q8)
     self.tiles = all(map(_multiplies_tiles, weights))
+    self.group = activations.group_of_prompts(w.qtype for w in weights)
 
   @property
   def shares_blocks(self) -> bool:
@@ -82,7 +84,7 @@ class ExpertLinear:
     # number of tokens moves then nests deeper than Python recurses (MXFP4, 4 of 32 experts: 309 loads, 957 levels)
     chosen = ids.flatten()  # (B * T * K,)
     def flat(x: Tensor) -> Tensor: return x.expand(*ids.shape, x.shape[-1]).reshape(chosen.shape[0], 1, -1)
-    x, x8 = flat(x), flat(activations.quantize(x) if any(self.q8) else x)
+    x, x8 = flat(x), flat(activations.quantize(x, self.group) if any(self.q8) else x)
     for weight, q8 in zip(self.weights, self.q8):
       y = ((x8 if q8 else x) * weight.experts(chosen)).sum(-1).reshape(weight.shape[0], *ids.shape, -1)
       ys += [y[i] for i in range(weight.shape[0])]  # (B, T, K, rows) each
@@ -97,7 +99,7 @@ class ExpertLinear:
       x = (x if x.ndim == 3 else blocks.of_slots(activations.bf16(x))).cast(dtypes.float)
     elif self.halves: x = x if x.ndim == 3 else blocks.gathered(activations.halves(x))
     else:
-      packed = activations.pack(x, activations.group(x, x.shape[0]))
+      packed = activations.pack(x, self.group)
       packed = blocks.filled(packed) if x.ndim == 3 else blocks.of_slots(packed.contiguous())  # (N, S, groups, words)
       x = activations.unpacked(packed)
     for weight in self.weights:
