@@ -10,16 +10,19 @@ from golden_cases import CASES, DEFAULT_MODEL, GOLDEN, MARGIN, write_case
 from reference import Reference, kl
 
 
+TIE = 0.1  # standard deviations of the logits: llama.cpp's differences have twice as much where it has 8 bits
+
 def check_logits(ours: np.ndarray, golden: np.ndarray, exact: np.ndarray) -> None:
   """As close to the exact model as llama.cpp is, or closer; all are logits (T, vocab)."""
   us, peer = kl(exact, ours), kl(exact, golden)
-  best = ours.argmax(-1)
+  best, places = ours.argmax(-1), np.arange(len(ours))
   like_exact, like_peer = (best == exact.argmax(-1)).mean(), (best == golden.argmax(-1)).mean()
+  gaps = [((of.max(-1) - of[places, best]) / exact.std()).max() for of in (exact, golden.astype(np.float64))]
   print(f"KL(exact || ours) {us:.1e}, KL(exact || llama.cpp) {peer:.1e}, best token like exact {like_exact:.0%}, "
         f"like llama.cpp {like_peer:.0%}, largest error {np.abs(ours - exact).max() / exact.std():.1e} std")
   assert us <= peer
   assert like_exact >= 0.95
-  assert like_peer >= 0.95
+  assert max(gaps) <= TIE  # where the best token is another, it is nearly as good to both
 
 
 # of each architecture one, but for those of two others' parts
