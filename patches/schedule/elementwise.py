@@ -28,7 +28,7 @@ SEAMS = {
   "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb",
 }
 
-PARTS = 8  # of what is stacked, at most: each is code of its own
+PARTS = 16  # of what is stacked, at most: each is code of its own
 TOGETHER, THREADS = 4, 64  # elements of a thread, threads of a block, on a GPU
 
 def schedule(k: Scheduler) -> Scheduler|None:

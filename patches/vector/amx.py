@@ -26,7 +26,7 @@ from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.helpers import ceildiv
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import ClangRenderer
-from tinygrad.uop.ops import AxisType, Ops, UOp
+from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat
 from tinygrad_llm.patches import is_on, passes
 from tinygrad_llm.patches.expressions import apart, divisor, ended, size, steps, strides, while_true
 from tinygrad_llm.patches.matmul import Matmul, Product, divided, find
@@ -40,6 +40,7 @@ SEAMS = {
   "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb",
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
   "tinygrad.renderer.cstyle:ClangRenderer": "9763a2d76a66",
+  "tinygrad.renderer.cstyle:base_rewrite": "ef3d9dfef266",
 }
 
 TOKENS = 32        # of a step of tile registers, and rows: two registers each
@@ -225,11 +226,6 @@ def run(sink: UOp, ren: Renderer) -> UOp:
   if opt is None or isinstance(m := find(sink), str) or why_not(m): return sink
   return Kernel(sink, m, opt.arg, most_threads(ren)).kernel()
 
-def addresses(sink: UOp, ren: Renderer) -> UOp:
-  """Calls have the addresses of what was loaded for them."""
-  calls = [u for u in sink.toposort() if _is_call(u)]
-  return sink.substitute({u: u.replace(src=tuple(s.src[0] if s.op is Ops.LOAD else s for s in u.src)) for u in calls})
-
 # *** in C
 
 PREFIX = "amx_"
@@ -288,6 +284,13 @@ static inline float amx_stop(float* sums) {
 }
 """
 
+def render_call(ctx: ClangRenderer, u: UOp) -> str|None:
+  """With the addresses of what is loaded for it: that load itself counts, and the compiler drops it."""
+  if not _is_call(u): return None
+  return u.arg.format(*[ctx[s.src[0] if s.op is Ops.LOAD else s] for s in u.src])
+
+pm_render_calls = PatternMatcher([(UPat(Ops.CUSTOM, name="u"), lambda ctx, u: render_call(ctx, u))])
+
 _render_defines: Callable[..., list[str]]  # what it was before this patch
 
 def render_defines(self: ClangRenderer, uops: list[UOp]) -> list[str]:
@@ -300,4 +303,4 @@ def install() -> None:
   _render_defines, ClangRenderer._render_defines = (  # type: ignore[method-assign]
     ClangRenderer._render_defines, render_defines)
   passes.after_opts.append(run)
-  passes.before_linearize.append(addresses)
+  ClangRenderer.string_rewrite = pm_render_calls + ClangRenderer.string_rewrite

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from tinygrad.dtype import dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import ClangRenderer
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
 from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.vector import lanes
 from tinygrad_llm.patches.vector.lanes import LANES
@@ -24,6 +24,7 @@ from tinygrad_llm.patches.vector.vectorizer import Vectorizer, vector_rules
 
 SEAMS = {
   "tinygrad.renderer.cstyle:ClangRenderer": "9763a2d76a66",
+  "tinygrad.renderer.cstyle:base_rewrite": "ef3d9dfef266",
 }
 
 BITS = 16
@@ -48,10 +49,10 @@ class Neighbours:
     return self.load.src[0].src[0] is other.load.src[0].src[0] and self.same is other.same and \
       self.first == other.first + LANES
 
-  def place(self, v: Vectorizer) -> UOp:
-    """Where they lie, and as many behind them."""
+  def loaded(self, v: Vectorizer) -> UOp:
+    """A vector of what lies there, for its address: of as many elements as there are sums."""
     start = v.at(self.same, self.first // self.each, dtypes.int)
-    return UOp(Ops.SHRINK, src=(v.rewrite(self.load.src[0].src[0]), start, UOp.cconst(1, dtypes.int)))
+    return UOp(Ops.SHRINK, src=(v.rewrite(self.load.src[0].src[0]), start, UOp.cconst(LANES, dtypes.int))).load()
 
 def _neighbours(v: Vectorizer, u: UOp) -> Neighbours|None:
   """A float that is a bfloat16 in memory, or half a word."""
@@ -101,7 +102,7 @@ def dots(v: Vectorizer, u: UOp) -> UOp|None:
     total = v.vector(rest[0])
     for term in rest[1:]: total = total.alu(Ops.ADD, v.vector(term))
   for pair in pairs:
-    of = (total, *(neighbours.place(v) for neighbours in pair))
+    of = (total, *(neighbours.loaded(v) for neighbours in pair))
     total = UOp(Ops.CUSTOMI, dtypes.float, of, f"{NAME}({{0}},*(bf16_pairs*)({{1}}),*(bf16_pairs*)({{2}}))")
   return total
 
@@ -123,6 +124,13 @@ static inline bf16_sums add_bf16_dots(bf16_sums r, bf16_pairs a, bf16_pairs b) {
 }
 """
 
+def render_dot(ctx: ClangRenderer, u: UOp) -> str|None:
+  """With the addresses of what is loaded for it: that load itself is dropped by the compiler."""
+  if not u.arg.startswith(NAME): return None
+  return u.arg.format(ctx[u.src[0]], *[ctx[load.src[0]] for load in u.src[1:]])
+
+pm_render_dots = PatternMatcher([(UPat(Ops.CUSTOMI, name="u"), lambda ctx, u: render_dot(ctx, u))])
+
 _render_defines: Callable[..., list[str]]  # what it was before this patch
 
 def render_defines(self: ClangRenderer, uops: list[UOp]) -> list[str]:
@@ -133,4 +141,5 @@ def install() -> None:
   global _render_defines
   _render_defines, ClangRenderer._render_defines = (  # type: ignore[method-assign]
     ClangRenderer._render_defines, render_defines)
+  ClangRenderer.string_rewrite = pm_render_dots + ClangRenderer.string_rewrite
   vector_rules.append(dots)
