@@ -81,7 +81,7 @@ def _rows_of_x(p: Product, m: Matmul) -> Rows|None:
   tokens = list(reversed(m.tokens))
   if not tokens or (stride := of.get(tokens[0], 0)) <= 0 or not _counts(of, loops, 1): return None
   known = all(r.src[0].op is Ops.CONST for r in tokens[:-1])
-  return Rows(load, tuple(loops), stride) if known and _counts(of, tokens[:-1] + tokens[-1:], stride) else None
+  return Rows(load, tuple(loops), stride) if known and _counts(of, tokens, stride) else None
 
 def why_not(m: Matmul) -> str:
   """Why a matmul is none of tile registers; "" if it is."""
@@ -181,26 +181,27 @@ class Kernel:
     filled = array.index(place * LANES + lane).store(bits(0) >> 16 | bits(1) & 0xffff0000)
     return array.after(ended(filled, lane, *inner.values(), *outer.values(), tile))
 
-  def product(self, p: Product, weights: UOp, configured: UOp) -> UOp:
-    """The array of the sums of 32 tokens by 32 rows."""
+  def product(self, p: Product, weights: UOp, before: UOp) -> UOp:
+    """What stores the sums of 32 tokens by 32 rows in an array. before: what had the registers."""
     rows = _rows_of_x(p, self.m)
     assert rows is not None
     inside = [r for r in (*self.matrices.values(), self.thread, self.part, self.block, self.pair) if r.op is Ops.RANGE]
     sums = self.array(TOKENS * TOKENS, dtypes.float)
     step, K = self.loop(steps(rows.loops) // DEPTH), steps(rows.loops)
-    started = _call("start", sums.after(configured, *inside))
+    started = _call("start", sums.after(before, *inside))
     at = rows.load.src[1].get_idx().substitute({
       **{r: r.const_like(0) for r in (*rows.loops, *self.m.tokens)}, **self.matrices}, walk=True)
     x = rows.load.src[0].index(at + self.first_token * rows.stride + step * DEPTH)
     of_rows = [weights.index(((self.pair * PAIRS + i) * (K // 2) + step * (DEPTH // 2)) * LANES) for i in range(PAIRS)]
     done = _call("step", sums.after(started), x, UOp.cconst(2 * rows.stride, dtypes.int), *of_rows)
-    return sums.after(_call("stop", sums.after(ended(done, step))))
+    return _call("stop", sums.after(ended(done, step)))
 
   def kernel(self) -> UOp:
-    m, configured = self.m, _call("configure", self.array(1, dtypes.float))
+    m, stored = self.m, [_call("configure", self.array(1, dtypes.float))]
     weights = {p.w: p for p in m.products}
     arrays = {w: self.weights(p, _rows_of_x(p, m).loops) for w, p in weights.items()}  # type: ignore[union-attr]
-    sums = [self.product(p, arrays[p.w], configured) for p in m.products]
+    for p in m.products: stored.append(self.product(p, arrays[p.w], stored[-1]))
+    sums = [u.src[0].buf_uop.after(u) for u in stored[1:]]
     t, j, lane = self.loop(m.n_tokens.minimum(TOKENS)), self.loop(PAIRS), self.lane()
     new = {p.red: of.index((t * PAIRS + j) * LANES + lane).cast(p.red.dtype) for p, of in zip(m.products, sums)}
     at = {**apart(self.first_token + t, m.tokens), **self._row(self.pair * PAIRS + j, lane), **self.matrices}
@@ -303,4 +304,5 @@ def install() -> None:
   _render_defines, ClangRenderer._render_defines = (  # type: ignore[method-assign]
     ClangRenderer._render_defines, render_defines)
   passes.after_opts.append(run)
+  vector_width.here()  # asks for the registers: this process may run what another one has compiled
   ClangRenderer.string_rewrite = pm_render_calls + ClangRenderer.string_rewrite

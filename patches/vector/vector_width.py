@@ -16,7 +16,7 @@ SEAMS = {
 }
 
 @functools.cache
-def _here() -> frozenset[str]:
+def here() -> frozenset[str]:
   """What this machine's processor says that it has, in the words of compilers."""
   try: said = pathlib.Path("/proc/cpuinfo").read_text()
   except OSError: return frozenset()
@@ -40,7 +40,7 @@ def _features(ren: Renderer) -> frozenset[str]:
   """Of a target of x86-64."""
   family, _, features = ren.target.arch.partition(",")
   if family != "x86_64": return frozenset()
-  if features == "native": return _here()
+  if features == "native": return here()
   words = features.split(",")
   return frozenset(words).union(*(PROCESSORS.get(word, ()) for word in words))
 

@@ -36,6 +36,7 @@ SPANNING = {
   "CPU:x86-64-v3": {"decode": ("llama-1b-Q4_K_M", "deepseek-v2-lite-Q4_K_M"),
                     "prompt": ("smollm-135m-Q8_0",)},
   "CPU:x86-64-v4": {"decode": ("llama-1b-BF16",), "prompt": ("llama-1b-BF16",)},
+  "CPU:sapphirerapids": {"decode": ("olmoe-1b-7b-Q4_K_M",), "prompt": ("llama-1b-Q4_K_M",)},
   "CPU:arm64": {"decode": ("llama-1b-Q8_0",), "prompt": ("llama-1b-F16",)},
   "CUDA:sm_80": {"decode": ("gemma-3-4b-Q4_0",), "prompt": ("llama-1b-Q6_K",)},
   "CUDA:sm_87": {"decode": ("olmoe-1b-7b-Q4_K_M",)},
@@ -112,7 +113,7 @@ def test_experts_that_no_token_chose_are_not_read(case, tmp_path):
   file = gguf.open_gguf(write(case, tmp_path / "model.gguf"))
   moe = CASES[case]["moe"]
   chosen = sum(info.nbytes for info in file.tensors.values() if "_exps.weight" in info.name) * moe.used / moe.experts
-  for target in ("CPU:x86-64-v3", "CPU:x86-64-v4", "CPU:arm64"):
+  for target in ("CPU:x86-64-v3", "CPU:x86-64-v4", "CPU:sapphirerapids", "CPU:arm64"):
     for report in golden(case, "decode")[target].values():
       read = sum(row["bytes"] for row in report["roles"] if "_exps" in row["role"])
       assert chosen <= read <= 1.05 * chosen

@@ -16,7 +16,7 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from synthetic import SHAPES, write_model
 
 THREADS = 4  # of a CPU: the figures must not depend on the machine, nor may its instruction set
-TARGETS = ("CPU:x86-64-v3", "CPU:x86-64-v4", "CPU:arm64",
+TARGETS = ("CPU:x86-64-v3", "CPU:x86-64-v4", "CPU:sapphirerapids", "CPU:arm64",
            "CUDA:sm_80", "CUDA:sm_87", "CUDA:sm_89", "CUDA:sm_90", "CUDA:sm_100", "CUDA:sm_120", "NV:sm_90",
            "NV:PTX:sm_90", "METAL:Apple7", "METAL:Apple8", "METAL:Apple9")
 
