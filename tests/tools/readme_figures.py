@@ -13,9 +13,10 @@ from typing import Any
 RESULTS, OURS, LLAMA = pathlib.Path(__file__).parents[2] / "bench" / "results", "tinygrad_llm", "llama.cpp"
 # what the README shows, of all that was measured. Newer figures: write their files here, then `make readme`
 DECODE, DEEP, ABLATION = "peers-2026-11-23.json", "deep-2026-11-23.json", "ablate-2026-11-22.json"
-PROMPTS = ("prompts-2026-11-23.json", "prompts-types-2026-11-23.json", "prompts-floats-2026-11-23.json",
-           "prompts-deep-2026-11-23.json", "prompts-moe-2026-11-23.json", "prompts-deepseek-2026-11-23.json")
-PROMPTS_BEFORE, BATCHES = "depth-2026-11-22.json", "batches-2026-11-23.json"
+PROMPTS = ("prompts-2026-11-24.json", "prompts-types-2026-11-24.json", "prompts-floats-2026-11-24.json",
+           "prompts-deep-2026-11-24.json", "prompts-moe-2026-11-24.json", "prompts-deepseek-2026-11-24.json")
+ELSEWHERE = ("prompts-types-2026-11-23.json", "prompts-floats-2026-11-23.json", "batches-2026-11-23.json")
+PROMPTS_BEFORE, BATCHES = "depth-2026-11-22.json", "batches-2026-11-24.json"
 EARLIER, STOCK = "peers-2026-11-21-2.json", "peers-2026-11-21-1.json"
 EXPERTS, EXPERTS_WITHOUT = "moe-2026-11-22.json", "moe-without-2026-11-22.json"
 REPORT, REPORT_BEFORE = "report-2026-11-23.json", "report-2026-11-22.json"
@@ -103,8 +104,9 @@ def prompts() -> str:
     f"Random weights and random tokens, {reports[0]['threads']} threads on {machine['cores']} cores "
     f"({machine['cpu']}), {reports[0]['date'][:10]}, llama.cpp at the best of its settings: "
     f"{', '.join(map(link, PROMPTS))}. Before weights were unpacked once for all tokens, 128 tokens of Q4_K_M had a "
-    f"ratio of {then:.2f} on another processor ({before['machine']['cpu']}, {link(PROMPTS_BEFORE)}).",
-    f"Steps of 2, 4 and 8 rows, as of speculation or several sequences, by the time of one ({link(BATCHES)}): {few}.")))
+    f"ratio of {then:.2f} elsewhere ({before['machine']['cpu']}, {link(PROMPTS_BEFORE)}).",
+    f"Steps of 2, 4 and 8 rows, as of speculation or several sequences, by the time of one ({link(BATCHES)}): {few}. "
+    f"On an {load(ELSEWHERE[0])['machine']['cpu']}, before: {', '.join(map(link, ELSEWHERE))}.")))
 
 def experts() -> str:
   report = load(EXPERTS)
