@@ -30,7 +30,7 @@ def matvec(rows: int = 256, n: int = 512) -> tuple[UOp, dict[str, int], Tensor]:
   assert (found := layout(qt, Device[Device.DEFAULT].renderer, rows, n)) is not None
   stored = Tensor.empty(rows // found.tile, found.row_words(n // qt.block), found.tile, dtype=dtypes.uint32)
   w = dequantize(qt, found.rows(stored), n, found)
-  packed = Tensor.empty(1, n // 16, 5, dtype=dtypes.uint32)
+  packed = Tensor.empty(1, n // 16, 6, dtype=dtypes.uint32)
   x = activations.unpacked(packed) if Device.DEFAULT == "CPU" else Tensor.empty(1, n)
   return *programs.scheduled(lambda: x @ w.transpose(-1, -2)), stored
 

@@ -195,7 +195,7 @@ def test_sums_of_x_are_read(name):
 @pytest.mark.parametrize("group", [GROUP, PROMPT_GROUP])
 def test_activations_of_a_prompt_are_packed_in_vectors(group):
   """By all threads, though only a part of their number is known: an even one of groups for each token."""
-  row = child.call(packed, 512, 512, 301, group).value
+  row = child.call(packed, 512, 32 * group, 301, group).value
   assert row["same"] and "THREAD" in row["opts"]
   assert "(float16){" in row["source"] and "_m2" not in row["source"]  # a loop over lanes that stayed one
 
