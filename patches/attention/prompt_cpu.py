@@ -68,7 +68,8 @@ def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   skipped = UOp.const(0) if begin is None else begin.maximum(0) // positions
   step = loop((n + (positions - 1)) // positions)
   block = step + skipped
-  if end is not None: block = until(block, (end + 1).minimum(n), positions)
+  # where all positions are one block there is no loop to end
+  if end is not None and step.vmax > 0: block = until(block, (end + 1).minimum(n), positions)
   tops, totals, sums = (x.after(started, step) for x in (tops, totals, sums))
   def position(j: UOp) -> UOp: return (block * positions + j).minimum(n - 1)
 
