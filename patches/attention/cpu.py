@@ -13,12 +13,12 @@ from __future__ import annotations
 from tinygrad.codegen.opt import Opt
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
-from tinygrad_llm.patches.attention.cpu_loops import Loops
 from tinygrad_llm.patches.attention.part import Part
 from tinygrad_llm.patches.expressions import apart, divisor, ended, size, steps
 from tinygrad_llm.patches.opts import ScheduleOps, chosen
 from tinygrad_llm.patches.passes import most_threads
 from tinygrad_llm.patches.vector.lanes import LANES
+from tinygrad_llm.patches.vector.loops import Loops
 
 # unless the schedule's POSITIONS, QUERIES and VECTORS say otherwise
 BLOCK = 64    # positions
@@ -38,7 +38,7 @@ def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   if W % LANES or D % LANES or any(r.src[0].op is not Ops.CONST for r in part.heads): return None
   positions, queries, vectors = (chosen(opts, op, default) for op, default in ACTIONS.items())
   if positions % LANES or not positions or not queries or not vectors: return None
-  loops = Loops(part)
+  loops = Loops(part.store)
   loop, array = loops.loop, loops.array
 
   # who computes what

@@ -13,12 +13,12 @@ from tinygrad.codegen.opt import Opt
 from tinygrad.helpers import ceildiv
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
-from tinygrad_llm.patches.attention.cpu_loops import Loops
 from tinygrad_llm.patches.attention.part import Part
 from tinygrad_llm.patches.expressions import apart, divisor, ended, size, steps, until
 from tinygrad_llm.patches.opts import ScheduleOps, chosen
 from tinygrad_llm.patches.passes import most_threads
 from tinygrad_llm.patches.vector.lanes import LANES
+from tinygrad_llm.patches.vector.loops import Loops
 
 TILE = 32      # queries at a time
 BLOCK = 64     # positions, unless the schedule's POSITIONS says otherwise
@@ -32,7 +32,7 @@ def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   D, W, n, positions = part.depth, part.width, part.position.src[0], chosen(opts, ScheduleOps.POSITIONS, BLOCK)
   if (tokens := part.tokens) is None or W % LANES or D % LANES or positions % KEYS: return None
   if any(r.src[0].op is not Ops.CONST for r in part.heads): return None
-  loops = Loops(part)
+  loops = Loops(part.store)
   loop, lane, array = loops.loop, loops.lane, loops.array
   vectors = TILE // LANES
 

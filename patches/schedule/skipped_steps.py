@@ -25,8 +25,9 @@ def run(sink: UOp, ren: Renderer) -> UOp:
   if not has_vectors(ren) or len(stores) != 1: return sink
   store, (memory, place) = stores[0], stores[0].src[0].src
   if len((condition := place.get_valid()).ranges) != 1: return sink
-  loop, end = next(iter(condition.ranges)), next(u for u in ops if u.op is Ops.END and store in u.backward_slice)
-  if loop not in end.src or loop.arg[-1] is not AxisType.WEAK: return sink
+  loop = next(iter(condition.ranges))
+  end = next((u for u in ops if u.op is Ops.END and loop in u.src and store in u.backward_slice), None)
+  if end is None or loop.arg[-1] is not AxisType.WEAK: return sink
   plain = store.replace(src=(store.src[0].replace(src=(memory, place.get_idx())), *store.src[1:]))
   body = end.src[0].substitute({store: plain}).substitute({loop: while_true(condition, loop, "continue")}, walk=True)
   return sink.substitute({end: end.replace(src=(body, *end.src[1:]))})

@@ -16,25 +16,26 @@ Numbers: none yet, no such CPU was at hand: its instructions are in the code, an
 Upstream: not sent; tinygrad had AMX for Apple's M1 and dropped it.
 """
 from __future__ import annotations
-import functools, itertools
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from tinygrad.codegen.opt import Opt, check
 from tinygrad.codegen.opt.postrange import Scheduler
-from tinygrad.dtype import AddrSpace, dtypes
+from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import ClangRenderer
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat
 from tinygrad_llm.patches import is_on, passes
-from tinygrad_llm.patches.expressions import apart, divisor, ended, size, steps, strides, while_true
+from tinygrad_llm.patches.expressions import apart, divisor, ended, size, steps, strides
 from tinygrad_llm.patches.matmul import Matmul, Product, divided, find
 from tinygrad_llm.patches.opts import ScheduleOps
 from tinygrad_llm.patches.passes import most_threads
 from tinygrad_llm.patches.vector import lanes, vector_width
 from tinygrad_llm.patches.vector.lanes import LANES
-from tinygrad_llm.patches.vector.vectorizer import lanes as lane_loop
+from tinygrad_llm.patches.vector.loops import Loops
+from tinygrad_llm.patches.vector.vectorizer import c_functions
 
 SEAMS = {
   "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb",
@@ -49,7 +50,6 @@ PAIRS = TOKENS // LANES
 UNROLLED = 32      # weights of a row that are decoded together, at most
 MOST = 64          # tiles of rows that are decoded together
 HELD = 1 << 20     # bytes of decoded weights: a core's second cache has twice that
-SLOT = 1 << 13     # of the first array
 
 def available(ren: Renderer) -> bool:
   """Whether a target has tile registers, and this patch and those that it relies on are on."""
@@ -136,10 +136,11 @@ class Kernel:
   """
   def __init__(self, sink: UOp, m: Matmul, held: int, threads: int):
     self.sink, self.m, self.held = sink, m, held
-    self.ids = itertools.count(max(u.arg[0] for u in sink.toposort() if u.op is Ops.RANGE) + 1)
-    self.slots = itertools.count(SLOT)
+    loops = Loops(sink)
+    self.range, self.loop, self.lane, self.array = loops.range, loops.loop, loops.lane, loops.array
+    self.x = {p: rows for p in m.products if (rows := _rows_of_x(p, m)) is not None}
     self.n_tiles = m.n_rows // LANES
-    self.matrices = {r: r.replace(arg=(next(self.ids), *r.arg[1:-1], AxisType.WEAK)) for r in m.matrices}
+    self.matrices = {r: self.range(r.src[0]) for r in m.matrices}
     parts = ceildiv(self.n_tiles, held)
     threads = min(threads, parts)
     each = ceildiv(parts, threads)
@@ -149,20 +150,15 @@ class Kernel:
     self.block, self.pair = self.loop((n + (TOKENS - 1)) // TOKENS), self.loop(held // PAIRS)
     self.first_token = (self.block * TOKENS).minimum(n - TOKENS).maximum(0)
 
-  def loop(self, n: UOp|int, kind: AxisType = AxisType.WEAK) -> UOp:
-    """A loop, or 0 if that is all that it counts."""
-    return UOp.range(n, next(self.ids), kind) if not isinstance(n, int) or n > 1 else UOp.const(0)
-  def lane(self) -> UOp: return lane_loop(LANES, next(self.ids), AxisType.WEAK)
-  def array(self, n: int, dtype: Any) -> UOp: return UOp.placeholder((n,), dtype, next(self.slots), AddrSpace.REG)
-
   def _row(self, tile: UOp, lane: UOp) -> dict[UOp, UOp]:
     """The loops over rows; the last tile stands for those beyond it."""
     tile, last = (self.first_tile + tile).minimum(self.n_tiles - 1), self.m.rows[-1]
     if size(last) == LANES: return {last: lane, **apart(tile, self.m.rows[:-1])}
     return apart(tile * LANES + lane, self.m.rows)
 
-  def weights(self, p: Product, loops: tuple[UOp, ...]) -> UOp:
+  def weights(self, p: Product) -> UOp:
     """The array of decoded weights: of a tile after the other, pairs of neighbours in the order of x, of 16 rows."""
+    loops = self.x[p].loops
     pairs = {r: size(r) // (2 if r is loops[0] else 1) for r in loops}
     unrolled, left = dict[UOp, int](), UNROLLED // 2
     for r, n in pairs.items():
@@ -183,8 +179,7 @@ class Kernel:
 
   def product(self, p: Product, weights: UOp, before: UOp) -> UOp:
     """What stores the sums of 32 tokens by 32 rows in an array. before: what had the registers."""
-    rows = _rows_of_x(p, self.m)
-    assert rows is not None
+    rows = self.x[p]
     inside = [r for r in (*self.matrices.values(), self.thread, self.part, self.block, self.pair) if r.op is Ops.RANGE]
     sums = self.array(TOKENS * TOKENS, dtypes.float)
     step, K = self.loop(steps(rows.loops) // DEPTH), steps(rows.loops)
@@ -198,8 +193,7 @@ class Kernel:
 
   def kernel(self) -> UOp:
     m, stored = self.m, [_call("configure", self.array(1, dtypes.float))]
-    weights = {p.w: p for p in m.products}
-    arrays = {w: self.weights(p, _rows_of_x(p, m).loops) for w, p in weights.items()}  # type: ignore[union-attr]
+    arrays = {w: self.weights(p) for w, p in {p.w: p for p in m.products}.items()}
     for p in m.products: stored.append(self.product(p, arrays[p.w], stored[-1]))
     sums = [u.src[0].buf_uop.after(u) for u in stored[1:]]
     t, j, lane = self.loop(m.n_tokens.minimum(TOKENS)), self.loop(PAIRS), self.lane()
@@ -211,16 +205,7 @@ class Kernel:
       ends.append(ended(store, lane, j, t))
     body = UOp.group(*ends) if len(ends) > 1 else ends[0]
     around = (self.pair, self.block, self.part, self.thread, *self.matrices.values())
-    return self._skipping(ended(body, *around)).sink(arg=self.sink.arg)
-
-  def _skipping(self, made: UOp) -> UOp:
-    """Without the matrices of which nothing is stored."""
-    valid = functools.reduce(lambda a, b: a | b, [end.src[0].src[0].src[1].get_valid() for end in self.sink.src])
-    loops = [self.matrices[r] for r in valid.ranges if r in self.matrices]
-    if len(loops) != 1 or len(valid.ranges) != 1: return made
-    condition = valid.substitute(self.matrices, walk=True)
-    return made.substitute({made.src[0]: made.src[0].substitute(
-      {loops[0]: while_true(condition, loops[0], "continue")}, walk=True)})
+    return ended(body, *around).sink(arg=self.sink.arg)
 
 def run(sink: UOp, ren: Renderer) -> UOp:
   opt = next((opt for opt in sink.arg.applied_opts if opt.op is ScheduleOps.AMX), None)
@@ -290,19 +275,12 @@ def render_call(ctx: ClangRenderer, u: UOp) -> str|None:
   if not _is_call(u): return None
   return u.arg.format(*[ctx[s.src[0] if s.op is Ops.LOAD else s] for s in u.src])
 
-pm_render_calls = PatternMatcher([(UPat(Ops.CUSTOM, name="u"), lambda ctx, u: render_call(ctx, u))])
-
-_render_defines: Callable[..., list[str]]  # what it was before this patch
-
-def render_defines(self: ClangRenderer, uops: list[UOp]) -> list[str]:
-  called = any(map(_is_call, uops))
-  return _render_defines(self, uops) + [FUNCTIONS] * called
+pm_render_calls = PatternMatcher([(UPat(Ops.CUSTOM, name="u"), render_call)])
 
 def install() -> None:
-  global _apply_opt, _render_defines
+  global _apply_opt
   _apply_opt, Scheduler.apply_opt = Scheduler.apply_opt, apply_opt  # type: ignore[method-assign]
-  _render_defines, ClangRenderer._render_defines = (  # type: ignore[method-assign]
-    ClangRenderer._render_defines, render_defines)
+  c_functions.append(((PREFIX,), FUNCTIONS))
   passes.after_opts.append(run)
   vector_width.here()  # asks for the registers: this process may run what another one has compiled
   ClangRenderer.string_rewrite = pm_render_calls + ClangRenderer.string_rewrite

@@ -10,7 +10,7 @@ Numbers: 512 tokens by 8192 x 2048, 10^9 products a second, 2 threads: 99 -> 212
 Upstream: not sent.
 """
 from __future__ import annotations
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from tinygrad.dtype import dtypes
 from tinygrad.renderer import Renderer
@@ -20,7 +20,7 @@ from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.vector import lanes
 from tinygrad_llm.patches.vector.lanes import LANES
 from tinygrad_llm.patches.vector.vector_width import multiplies_bf16
-from tinygrad_llm.patches.vector.vectorizer import Vectorizer, vector_rules
+from tinygrad_llm.patches.vector.vectorizer import Vectorizer, c_functions, vector_rules
 
 SEAMS = {
   "tinygrad.renderer.cstyle:ClangRenderer": "9763a2d76a66",
@@ -129,17 +129,9 @@ def render_dot(ctx: ClangRenderer, u: UOp) -> str|None:
   if not u.arg.startswith(NAME): return None
   return u.arg.format(ctx[u.src[0]], *[ctx[load.src[0]] for load in u.src[1:]])
 
-pm_render_dots = PatternMatcher([(UPat(Ops.CUSTOMI, name="u"), lambda ctx, u: render_dot(ctx, u))])
-
-_render_defines: Callable[..., list[str]]  # what it was before this patch
-
-def render_defines(self: ClangRenderer, uops: list[UOp]) -> list[str]:
-  called = any(u.op is Ops.CUSTOMI and u.arg.startswith(NAME) for u in uops)
-  return _render_defines(self, uops) + [FUNCTIONS] * called
+pm_render_dots = PatternMatcher([(UPat(Ops.CUSTOMI, name="u"), render_dot)])
 
 def install() -> None:
-  global _render_defines
-  _render_defines, ClangRenderer._render_defines = (  # type: ignore[method-assign]
-    ClangRenderer._render_defines, render_defines)
+  c_functions.append(((NAME,), FUNCTIONS))
   ClangRenderer.string_rewrite = pm_render_dots + ClangRenderer.string_rewrite
   vector_rules.append(dots)

@@ -15,11 +15,10 @@ Numbers: matvec 8192 x 2048 with 2 threads, in the cache, GB/s, float32 against 
 Upstream: not sent.
 """
 from __future__ import annotations
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import functools
 from tinygrad.dtype import dtypes
 from tinygrad.renderer import Renderer
-from tinygrad.renderer.cstyle import ClangRenderer
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import is_on, passes
 from tinygrad_llm.patches.expressions import stripped
@@ -27,7 +26,7 @@ from tinygrad_llm.patches.passes import has_vectors
 from tinygrad_llm.patches.vector import lanes, table_lookup
 from tinygrad_llm.patches.vector.lanes import LANES
 from tinygrad_llm.patches.vector.ordered_loads import offset
-from tinygrad_llm.patches.vector.vectorizer import Vectorizer, uniform_rules, vector_rules
+from tinygrad_llm.patches.vector.vectorizer import Vectorizer, c_functions, uniform_rules, vector_rules
 
 SEAMS = {
   "tinygrad.renderer.cstyle:ClangRenderer": "9763a2d76a66",
@@ -310,16 +309,8 @@ static inline dot_words look_up(dot_words i, look_ups t) {
 }
 """
 
-_render_defines: Callable[..., list[str]]  # what it was before this patch
-
-def render_defines(self: ClangRenderer, uops: list[UOp]) -> list[str]:
-  called = any(u.op in (Ops.CUSTOM, Ops.CUSTOMI) and u.arg.startswith(NAMES) for u in uops)
-  return _render_defines(self, uops) + [FUNCTIONS] * called
-
 def install() -> None:
-  global _render_defines
-  _render_defines, ClangRenderer._render_defines = (  # type: ignore[method-assign]
-    ClangRenderer._render_defines, render_defines)
+  c_functions.append((NAMES, FUNCTIONS))
   passes.after_opts.append(run)
   vector_rules.append(dot)
   uniform_rules.append(sums)

@@ -20,9 +20,8 @@ def here() -> frozenset[str]:
   """What this machine's processor says that it has, in the words of compilers."""
   try: said = pathlib.Path("/proc/cpuinfo").read_text()
   except OSError: return frozenset()
-  found = {word if word.startswith("amx") else word.replace("_vnni", "vnni").replace("_bf16", "bf16")
-           for word in said.split()}
-  return frozenset(word.replace("_", "-") for word in found if not word.startswith("amx") or _may_use_tiles())
+  return frozenset(word.replace("_", "-" if word.startswith("amx") else "") for word in said.split()
+                   if not word.startswith("amx") or _may_use_tiles())
 
 TILE_DATA, REQUEST, ARCH_PRCTL = 18, 0x1023, 158  # the state of tile registers, as Linux calls it for x86-64
 

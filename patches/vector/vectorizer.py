@@ -24,6 +24,7 @@ from tinygrad.uop.ops import AxisType, GroupOp, Ops, PatternMatcher, UOp, UPat, 
 from tinygrad_llm.patches import passes
 
 SEAMS = {
+  "tinygrad.renderer.cstyle:ClangRenderer": "9763a2d76a66",
   "tinygrad.renderer.cstyle:ClangRenderer.render_vector_prefix": "48b5b7c7f584",
   "tinygrad.renderer.cstyle:base_rewrite": "ef3d9dfef266",
   "tinygrad.codegen:reduce_ranges_to_acc": "bd8572676d59",
@@ -371,7 +372,17 @@ def render_vector_prefix(self: ClangRenderer, dt: DType, count: int) -> str:
   name = self._render_dtype(dt, count, AddrSpace.REG)
   return f"typedef {self.render_dtype(dt)} {name} __attribute__((aligned({dt.itemsize}),ext_vector_type({count})));"
 
+# what code calls: how the names begin, and the functions in C
+c_functions: list[tuple[tuple[str, ...], str]] = []
+
+_render_defines = ClangRenderer._render_defines
+
+def render_defines(self: ClangRenderer, uops: list[UOp]) -> list[str]:
+  calls = {u.arg for u in uops if u.op in (Ops.CUSTOM, Ops.CUSTOMI)}
+  return _render_defines(self, uops) + [text for names, text in c_functions if any(c.startswith(names) for c in calls)]
+
 def install() -> None:
+  ClangRenderer._render_defines = render_defines  # type: ignore[method-assign]
   ClangRenderer.render_vector_prefix = render_vector_prefix  # type: ignore[method-assign]
   ClangRenderer.string_rewrite = pm_render_vectors + ClangRenderer.string_rewrite
   passes.before_linearize.append(vectorize)

@@ -19,7 +19,6 @@ from tinygrad_llm.patches.gpu.tensor_cores import MOST
 from tinygrad_llm.patches.vector.stored_sums import HALF, LAYOUTS, SIGN
 
 SLOTS, GPU_SLOTS = 4, 32  # of a block of experts: see nn/expert_blocks.py; two or more fragments of a tensor core
-TILE_SLOTS = amx.TOKENS
 GROUP = 16  # 32, as in GGML's Q8_0, brings a decode step no speed and more error
 PROMPT_GROUP = 32  # of a prompt: products are a fifth faster, with half of llama.cpp's error where it takes 256
 
@@ -61,7 +60,7 @@ def slots_of_blocks() -> int:
   patches/vector/operand_packing.py, vector/amx.py or gpu/tensor_cores.py; 0: they share nothing, and blocks are no use.
   """
   needed = ("q8_activations", "register_blocking", "operand_packing")
-  if multiplies_tiles(): return TILE_SLOTS
+  if multiplies_tiles(): return amx.TOKENS
   if int8_dots.available(Device[Device.DEFAULT].renderer): return SLOTS if all(map(is_on, needed)) else 0
   return GPU_SLOTS if multiplies_halves() else 0
 
