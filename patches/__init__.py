@@ -31,9 +31,9 @@ MODULES: tuple[str, ...] = (
   "vector.group_scales",
   "schedule.matvec", "schedule.elementwise", "schedule.reduction", "schedule.block_reduce", "schedule.small_kernels",
   "schedule.horizontal_fusion", "attention.online_softmax", "search.stored_schedules", "search.beam_search",
-  "schedule.register_blocking", "schedule.skipped_steps", "vector.ordered_loads", "vector.vector_combine",
-  "vector.vector_width", "gpu.warp_reduce", "gpu.half8_loads", "gpu.reciprocal", "gpu.ptx", "gpu.launch_bounds",
-  "cache.captures", "lowering.trace_cache", "lowering.gc_pause")
+  "schedule.register_blocking", "vector.epilogues", "schedule.skipped_steps", "vector.ordered_loads",
+  "vector.vector_combine", "vector.vector_width", "gpu.warp_reduce", "gpu.half8_loads", "gpu.reciprocal", "gpu.ptx",
+  "gpu.launch_bounds", "cache.captures", "lowering.trace_cache", "lowering.gc_pause")
 PATCHES: tuple[str, ...] = tuple(module.rsplit(".", 1)[-1] for module in MODULES)
 # what some were called before: NO_<OLD NAME>=1 still works
 OLD_NAMES = {

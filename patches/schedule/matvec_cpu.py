@@ -14,10 +14,9 @@ from tinygrad_llm.patches.opts import ScheduleOps
 from tinygrad_llm.patches.passes import most_threads
 from tinygrad_llm.patches.schedule.cpu_threads import share
 from tinygrad_llm.patches.schedule.dot_product import Sum
-from tinygrad_llm.patches.schedule.register_blocking import AT_ONCE, ROWS, matrix_rows, tokens
+from tinygrad_llm.patches.schedule.register_blocking import matrix_rows, tile_shape, tokens
 from tinygrad_llm.patches.vector.lanes import LANES, side_by_side
 from tinygrad_llm.patches.vector.operand_packing import MOST
-from tinygrad_llm.patches.vector.vector_width import registers
 
 PERIOD = 256    # weights unrolled at most, a block of the largest formats
 SHARED = 8      # steps of an output axis at once, at most, where they share loads
@@ -45,7 +44,8 @@ def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
   else lanes.py finds them in the block.
   """
   if (tile := _tile(s)) is not None: return on_tiles(k.copy(), s, tile)
-  loads, unrolled, most = s.xs or s.ws, 1, PERIOD if s.packed else 4 * LANES
+  loop = tokens(k) if is_on("register_blocking") else None
+  loads, unrolled, most = s.xs or s.ws, 1, PERIOD if s.packed else (2 if loop is not None else 4) * LANES
   in_order = s.strides(loads)
   if len(in_order) < len(s.loops) or next(iter(in_order.values())) != 1: return "no load with stride 1"
   k = k.copy()
@@ -57,12 +57,11 @@ def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
       unrolled *= n
     if rest is not None: break
   if unrolled % LANES: return "fewer neighbours than lanes"
-  loop = tokens(k) if is_on("register_blocking") else None
   if loop is not None:  # what few tokens and rows share is loaded often, and from a cache
     k.apply_opt(Opt(ScheduleOps.PREFETCH, None, 0))
-    k.apply_opt(Opt(ScheduleOps.TOKENS, None, min(size(loop), AT_ONCE)))
+    k.apply_opt(Opt(ScheduleOps.TOKENS, None, min(size(loop), tile_shape(k.ren)[0])))
   row = s.rows if loop is None else next(iter(matrix_rows(k)), None)
-  most = 1 if loop is None or registers(k.ren) < 32 else max(1, ROWS // len(s.reds))
+  most = 1 if loop is None else max(1, tile_shape(k.ren)[1] // len(s.reds))
   rows = getenv("MV_ROWS_PER_THREAD", 1 if row is None else _fits(size(row), most))
   if row is not None and rows > 1 and row.src[0].divides(rows) is not None:
     k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(row), rows))

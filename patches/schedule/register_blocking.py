@@ -8,8 +8,8 @@ How: an action (TOKENS of opts.py): of the output loop that the matrix does not 
   is no other loop for what is left. Where lanes are neighbours of a sum and not rows, as with floats, as many rows as a
   core's cache holds are inside of the loop over tokens, of which a nearer cache has a few; some rows are unrolled, too.
 Numbers: see vector/operand_packing.py; floats, 256 tokens by 8192 x 2048, 10^9 products a second, 2 threads: F16 14 ->
-  112, BF16 13 -> 109 (Intel with AVX-512); where 4 tokens were shared by all rows, 92 and 91;
-  with AVX2 alone F16 48 -> 67, of one row at a time
+  112, BF16 13 -> 109 (Intel with AVX-512); with AVX2 alone F16 46 (6 tokens, a row) -> 96 (3 tokens, 2 rows) on a Zen
+  4, whose limit is 115
 Upstream: not sent.
 """
 from __future__ import annotations
@@ -19,10 +19,12 @@ from typing import Any
 from tinygrad.codegen.opt import Opt, check
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.helpers import count
+from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches.expressions import divisor, size, steps
 from tinygrad_llm.patches.opts import ScheduleOps, check_amount
-from tinygrad_llm.patches.vector.lanes import side_by_side
+from tinygrad_llm.patches.vector.lanes import LANES, side_by_side
+from tinygrad_llm.patches.vector.vector_width import registers
 
 SEAMS = {
   "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb",
@@ -30,8 +32,11 @@ SEAMS = {
 
 MOST = 16  # tokens: more sums than there are registers
 # where rows are no lanes
-AT_ONCE, ROWS = 6, 4  # tokens and rows at once: 6 x 4 sums and what they are of are in 32 registers, 6 x 1 in 8
-HELD = 1 << 18        # elements of rows that a core's cache holds
+HELD = 1 << 18  # elements of rows that a core's cache holds
+
+def tile_shape(ren: Renderer) -> tuple[int, int]:
+  """Tokens and rows at once, where rows are no lanes: 6 x 4 sums and their factors are in 32 registers, 3 x 2 in 8."""
+  return (6, 4) if registers(ren) >= 32 else (3, 2)
 
 def _loads(root: UOp) -> list[UOp]:
   return [u for u in root.toposort() if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM]
@@ -86,8 +91,9 @@ def swept(k: Scheduler, loop: UOp, n: int) -> dict[UOp, UOp]:
   """The loop over tokens, in blocks, inside of one over as many rows as a cache holds, outside of one over these."""
   made = {loop: blocked(loop.replace(arg=(next(k.opt_range), *loop.arg[1:])), n, k.opt_range)}
   if (row := max(matrix_rows(k), key=size, default=None)) is not None:
-    some = math.gcd(size(row), ROWS)
-    held = divisor(size(row) // some, max(1, HELD // (steps(k.reduceops[0].src[1:]) * some))) * some
+    some = math.gcd(size(row), LANES)  # of which epilogues.py makes vectors
+    of_rows = steps(k.reduceops[0].src[1:]) * len(k.reduceops)
+    held = divisor(size(row) // some, max(1, HELD // (of_rows * some))) * some
     parts, inner = size(row) // held, UOp.range(held, next(k.opt_range), row.arg[-1])
     if held > 1: made[row] = inner if parts == 1 else row.replace(src=(row.src[0].const_like(parts),)) * held + inner
   return made

@@ -73,6 +73,7 @@ UNSEEN = {
   "group_scales": "no case has such a product",
   "minimum_bitwidth": "no case has such a product",
   "register_blocking": "a decode step has one token",
+  "epilogues": "the same",
   "operand_packing": "a decode step has one token",
   "tensor_cores": "the same",
   "skipped_steps": "the same",

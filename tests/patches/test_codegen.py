@@ -492,6 +492,7 @@ def test_all_patches_are_tested_somewhere():
   own |= {"scalarize", "trace_cache", "gc_pause"}                               # the same
   own |= {"forked_lowering", "vector_combine", "vector_width"}
   own |= {"operand_packing", "register_blocking"}                               # test_operand_packing.py
+  own |= {"epilogues"}                                                          # test_register_blocking.py
   own |= {"skipped_steps"}                                                      # test_expert_blocks.py
   own |= {"bf16_dots"}                                                          # test_bf16_dots.py
   own |= {"amx"}                                                                # test_amx.py
