@@ -23,7 +23,7 @@ SHARED = 8      # steps of an output axis at once, at most, where they share loa
 STEPS = 64      # unrolled at least, where rows are lanes
 SWEPT = 32      # the same where many tokens share them
 TOKENS = 8      # whose sums are in registers together
-FEW = 2         # that share what is unpacked in registers
+SHARING = 1024  # products of a step of tokens that share what is unpacked in registers: more do not fit
 LEAST = 1 << 18  # weights of a matrix that is unpacked for many tokens: its kernel takes seconds to lower
 UNPACKED = 1 << 19  # bytes of weights that are unpacked together: a core's cache holds them
 
@@ -93,18 +93,23 @@ def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
   words = [u for u in words if first in u.ranges]
   in_turn = ((loop := tokens(k)) is None or size(loop) <= TOKENS) and len(words) > 1
   inside = set(loops) if in_turn else {r for r in loops if any(r not in u.ranges for u in words)}
+  unrolled, enough, blocks = 1, STEPS if loop is None or in_turn else SWEPT, list[UOp]()
+  for i, r in enumerate(loops):
+    if unrolled * size(r) > PERIOD or unrolled >= enough and not inside.intersection(loops[i:]): break
+    blocks.append(r)
+    unrolled *= size(r)
   if loop is not None:
     outside = [r for r in k.ranges_of(AxisType.WEAK) if r in k._output_rngs() and r not in (tile, loop)]
     chosen = choosing(side_by_side((*s.ws, *s.xs))[tile].src[1].get_idx())
     count = steps(r for r in outside if r not in chosen)
     if count * steps([tile, *s.loops]) >= LEAST:
-      _block_tokens(k, s, loop, 1 if not chosen and size(loop) <= TOKENS else _tiles(k, s, count))
+      of_step = min(size(loop), TOKENS)
+      if is_on("register_blocking"): k.apply_opt(Opt(ScheduleOps.TOKENS, None, of_step))
+      if is_on("operand_packing") and (chosen or size(loop) > TOKENS or of_step * unrolled > SHARING):
+        tiles = 1 if not chosen and size(loop) <= TOKENS else _tiles(k, s, count)
+        k.apply_opt(Opt(ScheduleOps.TILES, None, tiles))
   k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(tile), 0))
-  unrolled, enough = 1, STEPS if loop is None or in_turn else SWEPT
-  for i, r in enumerate(loops):
-    if unrolled * size(r) > PERIOD or unrolled >= enough and not inside.intersection(loops[i:]): break
-    _unroll(k, r, size(r))
-    unrolled *= size(r)
+  for r in blocks: _unroll(k, r, size(r))
   share(k)
   return k
 
@@ -114,8 +119,3 @@ def _tiles(k: Scheduler, s: Sum, count: int) -> int:
   of_thread = count // divisor(count, most_threads(k.ren))
   even = divisor(of_thread, most)
   return even if 2 * even > most else most
-
-def _block_tokens(k: Scheduler, s: Sum, loop: UOp, tiles: int) -> None:
-  """All tokens share what is unpacked, a few at a time what is loaded of it."""
-  if is_on("register_blocking"): k.apply_opt(Opt(ScheduleOps.TOKENS, None, min(size(loop), TOKENS)))
-  if is_on("operand_packing") and size(loop) > FEW: k.apply_opt(Opt(ScheduleOps.TILES, None, tiles))

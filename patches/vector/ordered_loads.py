@@ -43,6 +43,10 @@ def _innermost(u: UOp) -> UOp|None:
   loops = [r for r in u.ranges if r.op is Ops.RANGE]
   return max(loops, key=lambda r: (axis_to_pos[r.arg[-1]], r.arg[:-1])) if loops else None
 
+def _is_read(u: UOp) -> bool:
+  """Whether it is a number that is loaded from memory."""
+  return u.op is Ops.LOAD and len(u.src) == 1 and u.src[0].op is Ops.INDEX and u.src[0].src[0].op is Ops.PARAM
+
 def _is_number(u: UOp) -> bool: return u.op is Ops.CAST and u.src[0].op is Ops.CONST
 
 def offset(idx: UOp) -> int:
@@ -72,7 +76,35 @@ def order(sink: UOp, ren: Renderer) -> UOp:
     for _, u in sorted(loads.items()):
       place = u.src[0].replace(src=(buf if before is None else buf.after(before), *u.src[0].src[1:]))
       before = subs[u] = u.replace(src=(place,), tag=(STREAM, ahead, cache))
-  return sink.substitute(subs) if subs else sink
+  together = chosen(sink.arg.applied_opts, ScheduleOps.TOKENS, 1) > 1
+  return sink.substitute({**subs, **beside(sink, subs, together)}) if subs else sink
+
+def beside(sink: UOp, streams: dict[UOp, UOp], together: bool) -> dict[UOp, UOp]:
+  """
+  Numbers that meet what is loaded in order, each loaded after that, in its loop. streams: these loads, and what they
+  become; together: after all that a sum of products of bytes takes.
+  """
+  ops, order, number = sink.toposort(), list(streams), {u: i for i, u in enumerate(streams)}
+  users, last = dict[UOp, list[UOp]](), dict[UOp, int]()  # last: of the loads in order that a value is computed from
+  numbers, met = dict[UOp, set[UOp]](), dict[UOp, list[UOp]]()  # of a value without any; what each number meets
+  for u in ops:
+    for s in u.src: users.setdefault(s, []).append(u)
+    if u.op in (Ops.STORE, Ops.AFTER, Ops.END, Ops.GROUP, Ops.SINK, Ops.RANGE): continue
+    of = set().union(*[numbers.get(s, set()) for s in u.src])
+    if u in number or any(s in last for s in u.src):
+      last[u] = max([number.get(u, 0), *[last[s] for s in u.src if s in last]])
+      if u.op is not Ops.LOAD:
+        for x in of: met.setdefault(x, []).append(u)
+    else: numbers[u] = {u} if _is_read(u) else of
+  def where(u: UOp) -> int:
+    while together and u.op is Ops.CUSTOMI and len(by := users[u]) == 1 and by[0].op is Ops.CUSTOMI: u = by[0]
+    return last[u]
+  places, subs = {s for u in streams for s in u.src[0].backward_slice}, dict[UOp, UOp]()
+  for x, us in met.items():
+    before, (buf, *index) = order[min(map(where, us))], x.src[0].src
+    if x in places or _innermost(index[0]) is not _innermost(before.src[0].src[1]): continue
+    subs[x] = x.replace(src=(x.src[0].replace(src=(buf.after(streams[before]), *index)),))
+  return subs
 
 def render(ctx: ClangRenderer, load: UOp) -> str|None:
   if not isinstance(load.tag, tuple) or load.tag[0] != STREAM: return None

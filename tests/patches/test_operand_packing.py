@@ -22,7 +22,8 @@ from tinygrad_llm.patches.expressions import evaluate
 from tinygrad_llm.patches.opts import ScheduleOps
 from tinygrad_llm.patches.schedule import matvec_cpu, register_blocking
 from tinygrad_llm.patches.search import known_schedules, space
-from tinygrad_llm.patches.vector import operand_packing, ordered_loads, stored_sums
+from tinygrad_llm.patches import stored_sums
+from tinygrad_llm.patches.vector import operand_packing, ordered_loads
 
 OF_7_BITS = ("Q1_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 SCALES_OF_16 = ("Q2_K", "Q3_K", "Q6_K", "NVFP4")  # whose weights have a scale for as many

@@ -16,7 +16,7 @@ from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.vector import amx, bf16_dots, int8_dots
 from tinygrad_llm.patches.gpu import dp4a, tensor_cores
 from tinygrad_llm.patches.gpu.tensor_cores import MOST
-from tinygrad_llm.patches.vector.stored_sums import HALF, LAYOUTS, SIGN
+from tinygrad_llm.patches.stored_sums import HALF, LAYOUTS, SIGN
 
 SLOTS, GPU_SLOTS = 4, 32  # of a block of experts: see nn/expert_blocks.py; two or more fragments of a tensor core
 GROUP = 16  # 32, as in GGML's Q8_0, brings a decode step no speed and more error

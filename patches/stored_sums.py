@@ -1,6 +1,6 @@
 """
-Groups of activations of 8 bits whose sums are stored beside them. A part of operand_packing.py: what is subtracted from
-all weights multiplies sums of x alone.
+Groups of activations of 8 bits whose sums are stored beside them: what is subtracted from all weights multiplies sums
+of x alone. For vector/operand_packing.py and rewrite/invariant_sums.py.
 """
 from __future__ import annotations
 import functools, itertools, operator
