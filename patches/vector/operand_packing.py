@@ -7,15 +7,14 @@ How: the schedule says how many tiles of 16 rows are unpacked together (TILES of
   which one loop then counts through. What they are scaled by goes into arrays of floats; so does what is subtracted
   from groups of weights, which multiplies sums of x. Those are stored beside x (stored_sums.py): where the same is
   subtracted from all weights, they are what a group's products begin with. Without VNNI, products are of 7 bits, or of
-  signed bytes. What few tokens use, once, is unpacked in parts of AT_ONCE weights of a row: their products hide what
-  memory takes.
+  signed bytes. What few tokens use, once, and not in registers (schedule/matvec_cpu.py), is unpacked in parts of
+  AT_ONCE weights of a row: their products hide what memory takes.
 Numbers: 512 tokens by 8192 x 2048, 10^9 products a second, 2 threads, before and with register_blocking.py: Q4_K
   82 -> 285, Q6_K 60 -> 240 (Intel with AVX-512, medians). One thread, ms, with sums of x added up again for each block
   of tokens, a loop for each part of a sum, and VNNI as assembler, and without: Q6_K 34.0 -> 25.5, 2048 x 8192 38.8 ->
   26.2, Q4_K 31.0 -> 28.0, Q8_0 28.6 -> 24.0; 256 tokens with AVX2, Q4_K 110 -> 37, Q6_K 120 -> 40, Q8_0 109 -> 48 (the
   same). Groups of x of 16 and of 32, 256 tokens by 8192 x 2048, 10^9 products a second, 2 threads: Q4_K 245 -> 291,
-  Q8_0 268 -> 316, Q6_K 264 -> 281 (Zen 4). Times of a step of a few rows by that of one, 1B shape in Q4_K_M, with whole
-  rows and with parts: of 4 1.98 -> 1.45, of 8 2.59 -> 1.94
+  Q8_0 268 -> 316, Q6_K 264 -> 281 (Zen 4).
 Upstream: not sent.
 """
 from __future__ import annotations
