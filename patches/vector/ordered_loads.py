@@ -13,10 +13,10 @@ Numbers: matvec 151936 x 2048 in Q6_K, 258 MB, 2 threads, GB/s: as clang orders 
   0.5, 1, 2, 4, 8 KB ahead 23.8, 25.9, 32.9, 37.2, 38.7, where reading has 48.9; 4 KB ahead but not in order 22.4, where
   both have 31.0. 2048 x 8192, 8 KB ahead against 4, six rounds of 25: Q6_K 1.08, MXFP4 1.03, Q4_K 1.01, Q8_0 1.00 (AMD
   EPYC with AVX-512, medians in turns). Without all of this a 1B shape of 2 layers decodes at 0.72 of the speed in Q6_K,
-  0.56 in MXFP4, 0.91 in F16, 0.95 in Q8_0. With activations loaded after weights, tokens a second: 1B shape of 16
-  layers, Q4_K_M 34.9 -> 41.5, Q6_K 26.5 -> 29.8, MXFP4 29.9 -> 39.8, of 4 layers, Q5_K 64.9 -> 92.8, IQ4_XS 73.1 ->
-  107, Q8_0 57 -> 60 (Zen 4, 2 threads, medians of three turns). 8 rows by 128256 x 2048 in Q6_K, where they share what is unpacked, lines
-  asked for in the first cache and in the second: 18.0 and 14.5 ms; one row 7.1 and 8.0 (Zen 4).
+  0.56 in MXFP4, 0.91 in F16, 0.95 in Q8_0. 8 rows by 128256 x 2048 in Q6_K, where they share what is unpacked, lines
+  asked for in the first cache and in the second: 18.0 and 14.5 ms; one row 7.1 and 8.0 (Zen 4). With activations loaded
+  after weights, tokens a second: 1B shape of 16 layers, Q4_K_M 34.9 -> 41.5, Q6_K 26.5 -> 29.8, MXFP4 29.9 -> 39.8, of
+  4 layers, Q5_K 64.9 -> 92.8, IQ4_XS 73.1 -> 107, Q8_0 57 -> 60 (Zen 4, 2 threads, medians of three turns).
 Upstream: not sent.
 """
 from __future__ import annotations
