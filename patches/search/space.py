@@ -32,7 +32,7 @@ AMOUNTS: dict[ScheduleOps, tuple[int, ...]] = {
   ScheduleOps.PREFETCH: (0, 1024, 2048, 4096, 8192, 16384, 32768),
   ScheduleOps.POSITIONS: (16, 32, 64, 128, 256), ScheduleOps.QUERIES: (1, 2, 4, 8, 16, 32),
   ScheduleOps.VECTORS: (4, 8, 16, 32), ScheduleOps.THREADS: (32, 64, 128, 256, 512),
-  ScheduleOps.LANES: (1, 2, 4, 8, 16), ScheduleOps.TOKENS: (2, 4, 6, 8, 12, 16),
+  ScheduleOps.LANES: (1, 2, 4, 8, 16), ScheduleOps.TOKENS: (2, 3, 4, 6, 8, 12, 16),
   ScheduleOps.TILES: (1, 2, 4, 8, 16, 32, 64), ScheduleOps.AMX: (2, 4, 8, 16, 32, 64)}
 # where a search of blocks of threads begins: the largest, one for short prompts, and Metal's
 BLOCKS = ((128, 128, 64, 64, 32), (32, 64, 64, 32, 16), (32, 64, 32, 16, 32))

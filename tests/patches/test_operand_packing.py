@@ -81,6 +81,11 @@ def drawn(name: str, seed: int, group: int = PROMPT_GROUP) -> dict:
 def fixed(name: str, tokens: int) -> dict:
   return {"source": source(few(name, 64, 512, tokens)[0])[0], "error": error(*few(name, 64, 512, tokens))}
 
+def large(name: str, tokens: int) -> dict:
+  """Of a matrix that no cache holds."""
+  text, opts = source(few(name, 1024, 2048, tokens)[0])
+  return {"source": text, "opts": opts, "error": error(*few(name, 1024, 2048, tokens))}
+
 def drawn_few(name: str, seed: int) -> dict:
   """A product of few tokens, and of rows of any length."""
   rng = np.random.default_rng(seed)
@@ -256,6 +261,22 @@ def test_a_few_tokens_share_what_is_read(tokens):
   assert many["error"] < MOST
   loads = [len(re.findall(r"val\d+ = .*data2_", kernel(row["source"]))) for row in (one, many)]
   assert loads[1] <= loads[0] + 2  # scales and minimums are unpacked apart, and their block's factors read by both
+
+def test_a_few_tokens_share_registers():
+  """What they use once is not stored, unless it is too much; sums of x are read once for all rows."""
+  for name, tokens, stored in ("Q4_K", 4, False), ("Q4_K", 8, False), ("Q6_K", 4, False), ("Q6_K", 8, True):
+    row = child.call(large, name, tokens).value
+    assert row["error"] < MOST, (name, tokens)
+    assert ("TILES" in row["opts"]) == stored == bool(re.search(r"unsigned int \w+\[\d+\];", row["source"]))
+    assert "sum_of_bytes(" not in kernel(row["source"]), (name, tokens)
+
+@pytest.mark.parametrize("tokens, words", [(1, 1), (4, 4)])
+def test_numbers_are_loaded_after_weights(tokens, words):
+  """Those of one token after a word of weights that they multiply, those of several after all of a sum."""
+  text = kernel(child.call(large, "Q4_K", tokens).value["source"])
+  inner = next(part for part in text.split("for (")[::-1] if "volatile" in part)
+  assert inner[:inner.index("(*(data1_")].count("volatile") == words
+  assert re.search(r"volatile[^;]*;[^;]*$", inner) is None  # nor are all after the last
 
 @pytest.mark.parametrize("name", sample(STREAMS, FEW))
 def test_numbers_of_a_few_tokens(name):
