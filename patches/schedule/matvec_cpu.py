@@ -17,13 +17,14 @@ from tinygrad_llm.patches.schedule.dot_product import Sum
 from tinygrad_llm.patches.schedule.register_blocking import matrix_rows, tile_shape, tokens
 from tinygrad_llm.patches.vector.lanes import LANES, side_by_side
 from tinygrad_llm.patches.vector.operand_packing import MOST
+from tinygrad_llm.patches.vector.vector_width import registers
 
 PERIOD = 256    # weights unrolled at most, a block of the largest formats
 SHARED = 8      # steps of an output axis at once, at most, where they share loads
 STEPS = 64      # unrolled at least, where rows are lanes
 SWEPT = 32      # the same where many tokens share them
 TOKENS = 8      # whose sums are in registers together
-SHARING = 1024  # products of a step of tokens that share what is unpacked in registers: more do not fit
+SHARING = 32    # products for each register, of a step of tokens that share what is unpacked in registers
 LEAST = 1 << 18  # weights of a matrix that is unpacked for many tokens: its kernel takes seconds to lower
 UNPACKED = 1 << 19  # bytes of weights that are unpacked together: a core's cache holds them
 
@@ -106,7 +107,8 @@ def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
     if count * steps([tile, *s.loops]) >= LEAST:
       of_step = min(size(loop), TOKENS)
       if is_on("register_blocking"): k.apply_opt(Opt(ScheduleOps.TOKENS, None, of_step))
-      if is_on("operand_packing") and (chosen or size(loop) > TOKENS or of_step * unrolled > SHARING):
+      fits = not chosen and size(loop) <= TOKENS and of_step * unrolled <= SHARING * registers(k.ren)
+      if is_on("operand_packing") and not fits:
         tiles = 1 if not chosen and size(loop) <= TOKENS else _tiles(k, s, count)
         k.apply_opt(Opt(ScheduleOps.TILES, None, tiles))
   k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(tile), 0))

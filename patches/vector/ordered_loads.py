@@ -30,6 +30,7 @@ from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, axis_to_pos
 from tinygrad_llm.patches import passes
 from tinygrad_llm.patches.opts import ScheduleOps, check_amount, chosen
 from tinygrad_llm.patches.passes import has_vectors
+from tinygrad_llm.patches.vector.vector_width import registers
 
 SEAMS = {
   "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb",
@@ -42,6 +43,7 @@ AHEAD = 8192       # bytes from a load to what is asked for with it
 NEAR, FAR = 3, 2   # the cache it is asked for: a core's first, and its second
 STREAM = "stream"  # the tag of such a load, with how far ahead it asks, and for which cache
 FARTHEST = 1 << 16  # bytes
+MET = 4  # loads in order for each register, at most, where numbers are loaded after what they meet
 
 def _innermost(u: UOp) -> UOp|None:
   loops = [r for r in u.ranges if r.op is Ops.RANGE]
@@ -81,6 +83,8 @@ def order(sink: UOp, ren: Renderer) -> UOp:
       place = u.src[0].replace(src=(buf if before is None else buf.after(before), *u.src[0].src[1:]))
       before = subs[u] = u.replace(src=(place,), tag=(STREAM, ahead, cache))
   together = chosen(sink.arg.applied_opts, ScheduleOps.TOKENS, 1) > 1
+  # of more loads than that most are on the stack in any case
+  if len(subs) > MET * registers(ren): return sink.substitute(subs)
   return sink.substitute({**subs, **beside(sink, subs, together)}) if subs else sink
 
 def beside(sink: UOp, streams: dict[UOp, UOp], together: bool) -> dict[UOp, UOp]:
