@@ -17,10 +17,11 @@ from tinygrad import codegen
 from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, UOp
-from tinygrad_llm.patches import passes, stored_sums
+from tinygrad_llm.patches import passes
 from tinygrad_llm.patches.expressions import flat, size, steps
 from tinygrad_llm.patches.opts import ScheduleOps, chosen
 from tinygrad_llm.patches.passes import has_vectors
+from tinygrad_llm.patches.stored_sums import Group, find
 
 SEAMS = {
   "tinygrad.codegen:devectorizer2": "566768760ee6",
@@ -56,11 +57,10 @@ def _unrolled_apart(p: Product, loops: frozenset[UOp]) -> frozenset[UOp]:
   others = {r for f in p if any(r.arg[-1] is not AxisType.UPCAST for r in outside(f)) for r in f.ranges}
   return frozenset(r for f in p for r in outside(f) - others) if others else frozenset()
 
-def _array(factors: list[UOp], over: list[UOp], keep: list[UOp], ids: int, slot: int) -> UOp:
-  """An array of the sums of a product over some loops, for each step of others. Of what is stored, these are loaded."""
+def _array(value: UOp, group: Group|None, over: list[UOp], keep: list[UOp], ids: int, slot: int) -> UOp:
+  """An array of the sums of value over some loops, for each step of others. group: whose stored sums are loaded."""
   fresh = {r: UOp.range(size(r), ids + i, AxisType.REDUCE if r in over else AxisType.WEAK)
            for i, r in enumerate([*keep, *over])}
-  value, group = functools.reduce(operator.mul, factors), stored_sums.find(factors, over)
   if group is not None: value, over = group.summed(), [r for r in over if r not in group.loops]
   array = UOp.placeholder((steps(keep),), value.dtype, SLOT + slot, AddrSpace.REG)
   total = value.substitute(fresh)
@@ -76,6 +76,7 @@ def share(sink: UOp, ren: Renderer) -> UOp:
   for red in (u for u in sink.toposort() if u.op is Ops.REDUCE and u.arg == (Ops.ADD, 0) and dtypes.is_float(u.dtype)):
     loops, ids = frozenset(red.src[1:]), max(r.arg[0] for r in sink.toposort() if r.op is Ops.RANGE) + 1
     if not all(r.op is Ops.RANGE and r.src[0].op is Ops.CONST for r in loops): continue
+    if repeats(red) < ROWS: continue
     products = _products(red.src[0], loops, any(u.dtype is dtypes.int8 for u in red.src[0].toposort()))
     for i, p in enumerate(products):
       apart = _unrolled_apart(p, loops)
@@ -89,7 +90,7 @@ def share(sink: UOp, ren: Renderer) -> UOp:
       over, keep = (sorted(rs, key=lambda r: r.arg) for rs in (free, own))
       if steps(keep) > LARGEST: continue
       key = (value, *over)
-      if key not in made: made[key] = _array(same, over, keep, ids + 16 * len(made), len(made))
+      if key not in made: made[key] = _array(value, find(same, over), over, keep, ids + 16 * len(made), len(made))
       products[i] = (*[f for f in p if f not in same], made[key], value.const_like(1 / count))
     total = functools.reduce(operator.add, [functools.reduce(operator.mul, p) for p in products])
     if made: subs[red] = red.replace(src=(total, *red.src[1:]))

@@ -105,12 +105,11 @@ def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
     chosen = choosing(side_by_side((*s.ws, *s.xs))[tile].src[1].get_idx())
     count = steps(r for r in outside if r not in chosen)
     if count * steps([tile, *s.loops]) >= LEAST:
-      of_step = min(size(loop), TOKENS)
+      of_step, few = min(size(loop), TOKENS), not chosen and size(loop) <= TOKENS
       if is_on("register_blocking"): k.apply_opt(Opt(ScheduleOps.TOKENS, None, of_step))
-      fits = not chosen and size(loop) <= TOKENS and of_step * unrolled <= SHARING * registers(k.ren)
+      fits = few and of_step * unrolled <= SHARING * registers(k.ren)
       if is_on("operand_packing") and not fits:
-        tiles = 1 if not chosen and size(loop) <= TOKENS else _tiles(k, s, count)
-        k.apply_opt(Opt(ScheduleOps.TILES, None, tiles))
+        k.apply_opt(Opt(ScheduleOps.TILES, None, 1 if few else _tiles(k, s, count)))
   k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(tile), 0))
   for r in blocks: _unroll(k, r, size(r))
   share(k)

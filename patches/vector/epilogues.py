@@ -16,7 +16,7 @@ from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches import passes
 from tinygrad_llm.patches.expressions import ended, flat, size, steps, strides
-from tinygrad_llm.patches.opts import ScheduleOps
+from tinygrad_llm.patches.opts import ScheduleOps, chosen
 from tinygrad_llm.patches.passes import has_vectors
 from tinygrad_llm.patches.vector.lanes import LANES
 from tinygrad_llm.patches.vector.loops import Loops
@@ -49,7 +49,7 @@ def _rows(end: UOp) -> Rows|None:
   return Rows(loops[0], side, tuple(r for r in unrolled if r is not side))
 
 def run(sink: UOp, ren: Renderer) -> UOp:
-  if not has_vectors(ren) or all(opt.op is not ScheduleOps.TOKENS for opt in sink.arg.applied_opts): return sink
+  if not has_vectors(ren) or not chosen(sink.arg.applied_opts, ScheduleOps.TOKENS, 0): return sink
   if len(sink.src) != 1 or (end := sink.src[0]).op is not Ops.END: return sink
   if (store := end.src[0]).op is not Ops.STORE or store.src[0].op is not Ops.INDEX: return sink
   if (rows := _rows(end)) is None: return sink
@@ -63,7 +63,7 @@ def _in_vectors(end: UOp, rows: Rows, sums: list[UOp], loops: Loops) -> UOp:
   outer = rows.loop.replace(src=(rows.loop.src[0].const_like(n),)) if n > 1 else UOp.const(0)
   inner, unrolled = loops.loop(count), UOp.const(0) if rows.unrolled is None else rows.unrolled
   arrays = [loops.array(steps(rows.tokens) * LANES) for _ in sums]
-  place = flat(rows.tokens, rows.tokens) * LANES + inner * each + unrolled
+  place = flat(rows.tokens) * LANES + inner * each + unrolled
   filled = UOp.group(*[array.index(place).store(total.cast(array.dtype)) for array, total in zip(arrays, sums)])
   filled = ended(filled.substitute({rows.loop: outer * count + inner}, walk=True), *rows.tokens, unrolled, inner)
   tokens, lane = [loops.loop(size(r)) for r in rows.tokens], loops.lane()

@@ -1,6 +1,6 @@
 """
 Loops and arrays of a kernel that is written for a CPU, numbered in the order in which they are made: the outermost loop
-first. For attention/ and amx.py.
+first. For attention/, amx.py and epilogues.py.
 """
 from __future__ import annotations
 import itertools

@@ -32,9 +32,9 @@ from tinygrad_llm.patches.expressions import (
   apart, choosing, divisor, evaluate, flat, size, steps, strides, sum_of_products, while_true)
 from tinygrad_llm.patches.opts import ScheduleOps, check_amount, chosen
 from tinygrad_llm.patches.passes import has_vectors
+from tinygrad_llm.patches.stored_sums import SIGN, Group
 from tinygrad_llm.patches.vector.int8_dots import BYTES, is_int8, with_offset, words
 from tinygrad_llm.patches.vector.lanes import LANES
-from tinygrad_llm.patches.stored_sums import SIGN, Group
 from tinygrad_llm.patches.vector.vector_width import multiplies_bytes
 from tinygrad_llm.patches.vector.vectorizer import Vectorizer, is_lanes, lanes, vector_rules
 

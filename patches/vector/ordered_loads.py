@@ -82,10 +82,11 @@ def order(sink: UOp, ren: Renderer) -> UOp:
     for _, u in sorted(loads.items()):
       place = u.src[0].replace(src=(buf if before is None else buf.after(before), *u.src[0].src[1:]))
       before = subs[u] = u.replace(src=(place,), tag=(STREAM, ahead, cache))
+  if not subs: return sink
   together = chosen(sink.arg.applied_opts, ScheduleOps.TOKENS, 1) > 1
   # of more loads than that most are on the stack in any case
   if len(subs) > MET * registers(ren): return sink.substitute(subs)
-  return sink.substitute({**subs, **beside(sink, subs, together)}) if subs else sink
+  return sink.substitute({**subs, **beside(sink, subs, together)})
 
 def beside(sink: UOp, streams: dict[UOp, UOp], together: bool) -> dict[UOp, UOp]:
   """

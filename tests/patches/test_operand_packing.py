@@ -18,11 +18,11 @@ from tinygrad.uop.ops import UOp
 from tinygrad_llm.files.quant import QUANT_TYPES
 from tinygrad_llm.nn.weights import activations
 from tinygrad_llm.nn.weights.activations import GROUP, PROMPT_GROUP
+from tinygrad_llm.patches import stored_sums
 from tinygrad_llm.patches.expressions import evaluate
 from tinygrad_llm.patches.opts import ScheduleOps
 from tinygrad_llm.patches.schedule import matvec_cpu, register_blocking
 from tinygrad_llm.patches.search import known_schedules, space
-from tinygrad_llm.patches import stored_sums
 from tinygrad_llm.patches.vector import operand_packing, ordered_loads, vector_width
 
 OF_7_BITS = ("Q1_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
