@@ -24,7 +24,7 @@ SHARED = 8      # steps of an output axis at once, at most, where they share loa
 STEPS = 64      # unrolled at least, where rows are lanes
 SWEPT = 32      # the same where many tokens share them
 TOKENS = 8      # whose sums are in registers together
-SHARING = 32    # products for each register, of a step of tokens that share what is unpacked in registers
+SHARING = 4     # times the square of registers: products of a step of tokens that share what is unpacked in them
 LEAST = 1 << 18  # weights of a matrix that is unpacked for many tokens: its kernel takes seconds to lower
 UNPACKED = 1 << 19  # bytes of weights that are unpacked together: a core's cache holds them
 
@@ -86,7 +86,8 @@ def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
   where a weight's bits come from several places, for these to be read in order, but not of what many tokens share:
   steps of 2, 4 and 8 rows by 128256 x 2048 in Q6_K took 15.8, 16.7 and 20.3 ms without that order, 10.4, 10.9 and 17.6
   with it (Zen 4, 2 threads, medians). What a few tokens use once is unpacked in registers: 4 and 8 rows by 8192 x 2048
-  in Q4_K, read from memory, 0.41 -> 0.36 and 0.65 -> 0.60 ms, 4 in Q6_K 0.81 -> 0.71, 8 in an array: 1.0 (the same).
+  in Q4_K, read from memory, 0.41 -> 0.36 and 0.65 -> 0.60 ms, in Q6_K 0.81 -> 0.71 and 0.94 -> 0.63. With AVX2 8 rows
+  in Q4_K took 1.24 times as long, 4 in Q2_K 1.19.
   """
   in_order = s.strides(tuple(u for u in (*s.ws, *s.xs) if tile not in u.ranges))
   loops = sorted(s.loops, key=lambda r: in_order.get(r, 0))
@@ -107,7 +108,7 @@ def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
     if count * steps([tile, *s.loops]) >= LEAST:
       of_step, few = min(size(loop), TOKENS), not chosen and size(loop) <= TOKENS
       if is_on("register_blocking"): k.apply_opt(Opt(ScheduleOps.TOKENS, None, of_step))
-      fits = few and of_step * unrolled <= SHARING * registers(k.ren)
+      fits = few and of_step * unrolled <= SHARING * registers(k.ren) ** 2
       if is_on("operand_packing") and not fits:
         k.apply_opt(Opt(ScheduleOps.TILES, None, 1 if few else _tiles(k, s, count)))
   k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(tile), 0))

@@ -299,6 +299,12 @@ static inline dot_words look_up(dot_words i, look_ups t) {
   quarter_words q = (quarter_words)t;
   dot_words p = __builtin_shufflevector(q, q, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3);
   __asm__("vpshufb %2, %1, %0" : "=v"(r) : "v"(p), "v"(i));
+#elif defined(__AVX2__)
+  quarter_words q = (quarter_words)t;
+  half_words p = __builtin_shufflevector(q, q, 0, 1, 2, 3, 0, 1, 2, 3), lo, hi;
+  __asm__("vpshufb %2, %1, %0" : "=x"(lo) : "x"(p), "x"(i.lo));
+  __asm__("vpshufb %2, %1, %0" : "=x"(hi) : "x"(p), "x"(i.hi));
+  r.lo = lo; r.hi = hi;
 #else
   r.lo.lo = quarter_look_up(i.lo.lo, t);
   r.lo.hi = quarter_look_up(i.lo.hi, t);

@@ -66,6 +66,27 @@ def test_rows_are_interleaved_where_lanes_are_made_of_them(off, monkeypatch):
   assert [layout(qt, STREAM, 64, 2048) for qt in wanted] == [None] * 2
   assert all(layout(qt, PLANES, 64, 2048) is not None for qt in wanted)
 
+def test_what_meets_lies_near():
+  """In a stream: fields in another order than in the file, cut in parts that lie together; each word has a place."""
+  blocks = Blocks(4, (4, 10, 11), ((1, 2), (2, 1, 0)))
+  found = Layout(blocks, 1, 1)
+  assert [list(range(11))[part] for place in found.places() for part in place.slices()] == [
+    [0], [1, 2, 3], [6, 7, 8], [4, 5], [9, 10]]
+  units = Units(found, Tensor(np.arange(22, dtype=np.uint32).reshape(1, 22)), 2)
+  assert units[..., 0:4].tolist() == [[[4, 5, 9, 10], [15, 16, 20, 21]]]
+  assert units[..., 4:10].tolist() == [[[1, 2, 3, 6, 7, 8], [12, 13, 14, 17, 18, 19]]]
+  assert units[..., 10].tolist() == [[0, 11]]
+
+@pytest.mark.parametrize("qt", [qt for qt in LAID_OUT if qt.stream], ids=lambda qt: qt.name)
+def test_scales_come_before_weights(qt):
+  """And a weight's high bits before its low ones: what is read in order is complete soon."""
+  words = qt.held // 4
+  found = layout(qt, STREAM, 64, 2 * qt.block)
+  order = [place.first for place in found.places()]
+  taken = sorted(i for place in found.places() for part in place.slices() for i in range(words)[part])
+  assert taken == list(range(words)) and order != sorted(order)
+  assert not layout(qt, PLANES, 64, 2 * qt.block).blocks.order
+
 def test_fields():
   """A part of a field, but not of two."""
   units = Units(Layout(Blocks(4, (1, 5)), 1, 1), Tensor(np.arange(20, dtype=np.uint32).reshape(2, 10)), 2)

@@ -1,5 +1,6 @@
 """Products of a packed matrix with the tokens of a prompt: unpacked once, right for any number of tokens and rows."""
 import functools
+import itertools
 import pathlib
 import re
 
@@ -207,8 +208,9 @@ def test_activations_of_a_prompt_are_packed_in_vectors(group):
   assert "(float16){" in row["source"] and "_m2" not in row["source"]  # a loop over lanes that stayed one
 
 AVX2 = "CPU:CLANG:x86_64,x86-64-v3"
+WITH_AVX2 = pytest.mark.skipif("avx2" not in cpu_features(), reason="the processor has no AVX2")
 
-@pytest.mark.skipif("avx2" not in cpu_features(), reason="the processor has no AVX2")
+@WITH_AVX2
 @pytest.mark.parametrize("name, kind", sample([(name, "7_bits" if name in OF_7_BITS else "signed") for name in STREAMS],
                                               [("Q6_K", "7_bits"), ("IQ4_XS", "signed")]))
 def test_numbers_without_vnni(name, kind):
@@ -263,11 +265,12 @@ def test_a_few_tokens_share_what_is_read(tokens):
   loads = [len(re.findall(r"val\d+ = .*data2_", kernel(row["source"]))) for row in (one, many)]
   assert loads[1] <= loads[0] + 2  # scales and minimums are unpacked apart, and their block's factors read by both
 
-def test_a_few_tokens_share_registers():
+@pytest.mark.parametrize("dev", ["CPU", pytest.param(AVX2, marks=WITH_AVX2)])
+def test_a_few_tokens_share_registers(dev):
   """What they use once is not stored, unless it is too much; sums of x are read once for all rows."""
-  for name, weights, tokens in ("Q4_K", 64, 4), ("Q4_K", 64, 8), ("Q6_K", 256, 4), ("Q6_K", 256, 8):
-    row = child.call(large, name, tokens).value
-    stored = weights * tokens > matvec_cpu.SHARING * row["registers"]
+  for name, weights, tokens in ("Q4_K", 64, 4), ("Q4_K", 64, 8), ("Q6_K", 256, 8):
+    row = child.call(large, name, tokens, DEV=dev).value
+    stored = weights * tokens > matvec_cpu.SHARING * row["registers"] ** 2
     assert row["error"] < MOST, (name, tokens)
     assert ("TILES" in row["opts"]) == stored == bool(re.search(r"unsigned int \w+\[\d+\];", row["source"]))
     assert "sum_of_bytes(" not in kernel(row["source"]), (name, tokens)
@@ -279,6 +282,15 @@ def test_numbers_are_loaded_after_weights(tokens, words):
   inner = next(part for part in text.split("for (")[::-1] if "volatile" in part)
   assert inner[:inner.index("(*(data1_")].count("volatile") == words
   assert re.search(r"volatile[^;]*;[^;]*$", inner) is None  # nor are all after the last
+
+def test_sums_are_complete_before_the_next_loads():
+  """Of a block of Q6_K: its products do not wait for its last bits, and are added in the order of these."""
+  text = kernel(child.call(large, "Q6_K", 1).value["source"])
+  inner = next(part for part in text.split("for (")[::-1] if "volatile" in part)
+  lines = ["W" if "volatile" in line else "S" for line in inner.splitlines() if re.search("volatile|add_dots_of_", line)]
+  runs = ["".join(run) for _, run in itertools.groupby(lines)]
+  assert [len(run) for run in runs if run[0] == "W"] == [16, 4, 4, 4, 12, 4, 4, 4, 1]  # 8 are high bits, the last d
+  assert [run for run in runs if run[0] == "S"] == ["SS"] * 8
 
 @pytest.mark.parametrize("name", sample(STREAMS, FEW))
 def test_numbers_of_a_few_tokens(name):

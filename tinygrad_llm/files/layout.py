@@ -11,7 +11,8 @@ thread that wants both halves of it reads next to its neighbours, too.
 """
 from __future__ import annotations
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from types import EllipsisType
 from tinygrad import Tensor, UOp, dtypes
 from tinygrad.dtype import DType
@@ -28,9 +29,13 @@ LARGER = 1.04  # times what is needed a row with its padding may be
 
 @dataclass(frozen=True)
 class Blocks:
-  """What a type's blocks are made of: fields of whole units, which are words, halves or bytes. ends: of the fields."""
+  """
+  What a type's blocks are made of: fields of whole units, which are words, halves or bytes. ends: of the fields; order:
+  of the fields in a stream, if it is another one than in the file, as Row has it.
+  """
   unit: int  # bytes
   ends: tuple[int, ...]
+  order: tuple[tuple[int, ...], ...] = ()
 
   @property
   def units(self) -> int: return self.ends[-1]
@@ -41,6 +46,30 @@ class Blocks:
   def fields(self) -> Iterator[tuple[int, int]]:
     """First and last + 1 unit of each."""
     return zip((0, *self.ends), self.ends)
+
+@dataclass(frozen=True)
+class Place:
+  """
+  Where a field lies in a group of blocks: `words` words, in as many equal parts, each `skip` words into one of the
+  `step` words that follow each other from word `at` on. first: its first unit in a block.
+  """
+  first: int
+  at: int
+  words: int
+  step: int
+  parts: int = 1
+  skip: int = 0
+
+  def slices(self) -> Iterator[slice]:
+    """The words of each part."""
+    for first in range(self.at + self.skip, self.at + self.parts * self.step, self.step):
+      yield slice(first, first + self.words // self.parts)
+
+  def take(self, groups: Tensor) -> Tensor:
+    """(.., words of a group) -> (.., words of the field), a view."""
+    runs = groups[..., self.at:self.at + self.parts * self.step]
+    runs = runs.reshape(*runs.shape[:-1], self.parts, self.step)
+    return runs[..., self.skip:self.skip + self.words // self.parts].flatten(-2)
 
 @dataclass(frozen=True)
 class Layout:
@@ -56,19 +85,21 @@ class Layout:
   whole: int = WORD
   halves: bool = False
 
-  def places(self) -> Iterator[tuple[int, int, int]]:
-    """Of each field: its first unit in a block, its first word in a group of blocks, its words there."""
+  def places(self) -> Iterator[Place]:
+    """Of each field, in memory's order."""
     fields = list(self.blocks.fields())
     if self.halves: fields.sort(key=lambda field: field[0] - field[1])
     at = 0
-    for first, last in fields:
-      words = ceildiv((last - first) * self.together * self.blocks.unit, WORD)
-      yield first, at, words
-      at += round_up(words, self.align // WORD)
+    for parts, *run in self.blocks.order or [(1, i) for i in range(len(fields))]:
+      words = [ceildiv((fields[i][1] - fields[i][0]) * self.together * self.blocks.unit, WORD) for i in run]
+      step = round_up(sum(words) // parts, self.align // WORD)
+      for i, count, before in zip(run, words, accumulate(words, initial=0)):
+        yield Place(fields[i][0], at, count, step, parts, before // parts)
+      at += parts * step
 
   @property
   def group_words(self) -> int:
-    return round_up(max(at + round_up(words, self.align // WORD) for _, at, words in self.places()), self.whole // WORD)
+    return round_up(max(place.at + place.parts * place.step for place in self.places()), self.whole // WORD)
 
   def pieces(self, units: int) -> tuple[int, int, int]|None:
     """A field of so many units of a block as (pairs of pieces, 2, units of a piece), if it lies in halves."""
@@ -83,20 +114,22 @@ class Layout:
 
   def repack(self, raw: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """
-    raw (rows, blocks, units) of the file's blocks -> for each field its words, lazy (rows / tile, groups, words, tile)
-    uint32, and where they are in the words of a group.
+    raw (rows, blocks, units) of the file's blocks -> for each part of a field its words, lazy (rows / tile, groups,
+    words, tile) uint32, and where they are in the words of a group.
     """
     rows, blocks, _ = (int(s) for s in raw.shape)
     ends = dict(self.blocks.fields())
-    for first, at, words in self.places():
-      units, per = raw[:, :, first:ends[first]], WORD // self.blocks.unit
+    for place in self.places():
+      first, per = place.first, WORD // self.blocks.unit
+      units = raw[:, :, first:ends[first]]
       if pieces := self.pieces(ends[first] - first): units = units.reshape(rows, blocks, *pieces).permute(0, 3, 1, 2, 4)
       units = units.reshape(rows, blocks // self.together, -1)
-      if pad := words * per - int(units.shape[-1]): units = units.pad(((0, 0), (0, 0), (0, pad)))
-      units = units.reshape(rows // self.tile, self.tile, -1, words, per).cast(dtypes.uint32)
+      if pad := place.words * per - int(units.shape[-1]): units = units.pad(((0, 0), (0, 0), (0, pad)))
+      units = units.reshape(rows // self.tile, self.tile, -1, place.words, per).cast(dtypes.uint32)
       word = units[..., 0]
       for i in range(1, per): word = word + (units[..., i] << 8 * self.blocks.unit * i)
-      yield slice(at, at + words), word.permute(0, 2, 3, 1)
+      word, size = word.permute(0, 2, 3, 1), place.words // place.parts
+      for i, part in enumerate(place.slices()): yield part, word[:, :, i * size:(i + 1) * size]
 
 def store(layout: Layout, stored: Tensor, raw: Tensor, first: int | UOp) -> None:
   """Writes raw, as in repack(), to the tiles of stored (rows / tile, words of a row, tile) from `first` on."""
@@ -112,12 +145,13 @@ def choose(ren: Renderer, blocks: Blocks, rows: int, count: int, nbytes: int) ->
   nbytes: of a row in the file.
   """
   if ren.has_local:  # neighbouring threads share a row
+    blocks = replace(blocks, order=())
     packed = Layout(blocks, count, 1, halves=True)
     pieces, sectors = (Layout(blocks, count, 1, PIECE, whole, True) for whole in (PIECE, SECTOR))
     if sectors.group_words * WORD <= LARGER * nbytes: return sectors
     return pieces if pieces.group_words <= LARGER * packed.group_words else packed
   if rows % TILE or not lanes.available(ren): return None  # its words would be scattered over scalar operations
-  if blocks.unit == WORD: return Layout(Blocks(WORD, (blocks.units,)), 1, TILE)
+  if blocks.unit == WORD: return Layout(blocks if blocks.order else Blocks(WORD, (blocks.units,)), 1, TILE)
   layouts = (Layout(blocks, together, TILE) for together in range(1, MOST + 1) if count % together == 0)
   needed = blocks.units * blocks.unit
   return next((it for it in layouts if it.group_words * WORD <= LARGER * it.together * needed), None)
@@ -140,11 +174,11 @@ class Units:
 
   def __getitem__(self, key: tuple[EllipsisType, int | slice]) -> Tensor:
     (i, j), whole = self._part(key[1]), self.layout.blocks
-    first, at, words = max(place for place in self.layout.places() if place[0] <= i)
-    last = next(end for end in whole.ends if end > first)
+    place = max((place for place in self.layout.places() if place.first <= i), key=lambda place: place.first)
+    first, last = place.first, next(end for end in whole.ends if end > place.first)
     if j > last: raise IndexError(f"units {i} to {j} are not in one field")
     size = last - first
-    field = unpack(self.groups[..., at:at + words], whole.unit)[..., :size * self.layout.together]
+    field = unpack(place.take(self.groups), whole.unit)[..., :size * self.layout.together]
     if pieces := self.layout.pieces(size):  # (.., 2, blocks, pairs of pieces, units of a piece)
       field = field.reshape(*field.shape[:-2], 2, self.blocks, pieces[0], pieces[2])
       n = field.ndim - 4

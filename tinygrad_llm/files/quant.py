@@ -85,7 +85,8 @@ def pack(qt: QuantType, src: Buffer, n: int, out: np.ndarray) -> None:
 
 def layout(qt: QuantType, ren: Renderer, rows: int, n: int) -> Layout|None:
   """How rows of n weights lie in memory for what runs them; None: as pack() lays them out."""
-  return choose(ren, Blocks(qt.unit, qt.fields), rows, n // qt.block, qt.row_nbytes(n)) if qt.fields else None
+  if not qt.fields: return None
+  return choose(ren, Blocks(qt.unit, qt.fields, qt.stream), rows, n // qt.block, qt.row_nbytes(n))
 
 def dequantize(qt: QuantType, packed: Tensor, n: int, layout: Layout|None = None) -> Tensor:
   """

@@ -1,0 +1,124 @@
+"""
+Live ranges of what is loaded in order: it is multiplied and added up before the next is loaded. A part of
+ordered_loads.py.
+
+Such loads divide a block's code, and the C compiler keeps what it finds between them there. Numbers that meet what is
+loaded come after it, sums that it completes before the next load, and terms are added in the order in which they are
+complete: else all products of a block wait, on the stack, for the last.
+"""
+from __future__ import annotations
+import functools
+from tinygrad.dtype import dtypes
+from tinygrad.uop.ops import Ops, UOp, axis_to_pos
+
+EFFECTS = (Ops.STORE, Ops.AFTER, Ops.END, Ops.GROUP, Ops.SINK, Ops.RANGE)
+SUMS = (dtypes.int, dtypes.float)
+SHORT = 2  # terms, whose sum stays as it is
+EACH = 4   # registers for each token at least, where sums are completed before the next load
+
+def innermost(u: UOp) -> UOp|None:
+  """The loop that a value is computed in."""
+  loops = [r for r in u.ranges if r.op is Ops.RANGE]
+  return max(loops, key=lambda r: (axis_to_pos[r.arg[-1]], r.arg[:-1])) if loops else None
+
+def shortened(sink: UOp, chains: list[list[UOp]], tag: tuple[str, int], tokens: int, registers: int) -> UOp:
+  """
+  The kernel with the loads of each chain in their order, and with that tag. tokens: that meet what is loaded;
+  registers: vectors of 16 floats.
+  """
+  sink = sorted_sums(sink, [u for loads in chains for u in loads])
+  return LiveRanges(sink, chains, tokens > 1).placed(tag, EACH * tokens <= registers)
+
+def _is_read(u: UOp) -> bool:
+  """Whether it is a number that is loaded from memory."""
+  return u.op is Ops.LOAD and len(u.src) == 1 and u.src[0].op is Ops.INDEX and u.src[0].src[0].op is Ops.PARAM
+
+def _is_sum(u: UOp) -> bool:
+  """Whether it is a sum of products, of floats or, as an instruction makes it, of bytes."""
+  return _is_add(u) or u.op is Ops.CUSTOMI and u.dtype in SUMS
+
+def _is_add(u: UOp) -> bool: return u.op is Ops.ADD and u.dtype == dtypes.float
+
+class Uses:
+  """users: of each value; last: of what is computed from some of the loads, the number of the last of them."""
+  def __init__(self, sink: UOp, loads: list[UOp]):
+    self.ops, self.users, self.last = sink.toposort(), dict[UOp, list[UOp]](), {u: i for i, u in enumerate(loads)}
+    for u in self.ops:
+      for s in u.src: self.users.setdefault(s, []).append(u)
+      of = [self.last[s] for s in u.src if s in self.last]
+      if of and u.op not in EFFECTS: self.last[u] = max([self.last.get(u, 0), *of])
+
+def sorted_sums(sink: UOp, loads: list[UOp]) -> UOp:
+  """Sums of floats whose terms are added in the order of the last load of each."""
+  uses, subs = Uses(sink, loads), dict[UOp, UOp]()
+  def is_term(u: UOp) -> bool: return not _is_add(u) or len(uses.users[u]) > 1
+  for u in uses.last:
+    if not _is_add(u) or not is_term(u) and _is_add(uses.users[u][0]): continue
+    terms, left = list[UOp](), list(u.src[::-1])
+    while left:
+      if is_term(t := left.pop()): terms.append(t)
+      else: left += t.src[::-1]
+    if len({uses.last[t] for t in terms if t in uses.last}) <= SHORT: continue
+    terms.sort(key=lambda t: uses.last.get(t, -1))
+    subs[u] = functools.reduce(lambda a, b: a.alu(Ops.ADD, b), terms)
+  return sink.substitute(subs) if subs else sink
+
+class LiveRanges(Uses):
+  """
+  What is done between loads, in the loop that they are in. together: a number that is loaded meets all that a sum of
+  products of bytes takes.
+  """
+  def __init__(self, sink: UOp, chains: list[list[UOp]], together: bool):
+    self.loads = loads = [u for loads in chains for u in loads]
+    super().__init__(sink, loads)
+    self.sink, self.first, self.new = sink, {loads[0] for loads in chains}, dict[UOp, UOp]()
+    self.loops = [innermost(u.src[0].src[1]) for u in loads]
+    def where(u: UOp) -> int:
+      while together and u.op is Ops.CUSTOMI and len(by := self.users[u]) == 1 and by[0].op is Ops.CUSTOMI: u = by[0]
+      return self.last[u]
+    places = {s for u in loads for s in u.src[0].backward_slice}
+    # of a number, the load after which it comes
+    self.before = {x: at for x, us in self._met().items() if x not in places and
+                   innermost(x.src[0].src[1]) is self.loops[at := min(map(where, us))]}
+
+  def _met(self) -> dict[UOp, list[UOp]]:
+    """Numbers from memory, and what each of them and a load become together."""
+    numbers, met = dict[UOp, set[UOp]](), dict[UOp, list[UOp]]()  # of a value that no load is in
+    for u in self.ops:
+      if u.op in EFFECTS: continue
+      of = set().union(*[numbers.get(s, set()) for s in u.src])
+      if u not in self.last: numbers[u] = {u} if _is_read(u) else of
+      elif u.op is not Ops.LOAD:
+        for x in of: met.setdefault(x, []).append(u)
+    return met
+
+  def completed(self) -> dict[int, list[UOp]]:
+    """Of each load, the sums that it completes, to which those of later ones are added."""
+    found, sums = dict[int, list[UOp]](), set[UOp]()
+    for u in self.ops:
+      if u not in self.last or not _is_sum(u) and sums.isdisjoint(u.src): continue
+      sums.add(u)
+      if any(by.op is Ops.CUSTOMI for by in self.users[u]): continue  # more is added to it by an instruction
+      at = self.last[u]
+      if any(self.last.get(by, -1) > at for by in self.users[u]) and innermost(u) is self.loops[at]:
+        found.setdefault(at, []).append(u)
+    return found
+
+  def placed(self, tag: tuple[str, int], complete: bool) -> UOp:
+    """The kernel with what belongs between loads there. complete: sums, too."""
+    completed = self.completed() if complete else {}
+    for i, u in enumerate(self.loads):
+      buf, *index = u.src[0].src
+      if u not in self.first:
+        buf = buf.after(self.new[self.loads[i - 1]], *map(self._built, completed.get(i - 1, [])))
+      self.new[u] = u.replace(src=(u.src[0].replace(src=(buf, *map(self._built, index))),), tag=tag)
+    return self._built(self.sink)
+
+  def _built(self, root: UOp) -> UOp:
+    for u in root.toposort(lambda u: u not in self.new):
+      src = tuple(self.new[s] for s in u.src)
+      if (at := self.before.get(u)) is not None:
+        buf, *index = src[0].src
+        src = (src[0].replace(src=(buf.after(self.new[self.loads[at]]), *index)),)
+      self.new[u] = u if src == u.src else u.replace(src=src)
+    return self.new[root]
