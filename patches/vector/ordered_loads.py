@@ -7,15 +7,16 @@ Why: a processor's prefetcher follows addresses that ascend. The C compiler move
 How: in the innermost loop over a buffer that is larger than a cache, loads of vectors are put in the order of their
   addresses, and are volatile, which keeps them there; what is done with them comes between them (live_ranges.py). With
   each, what lies AHEAD of it is asked for, or as far ahead as the action PREFETCH of a schedule says: 0 leaves all to
-  the compiler. Where nearly all time is memory's, it is asked for just before: the processor's prefetcher does the rest.
+  the compiler. Where nearly all time is memory's, it is asked for just before: the processor's prefetcher does the
+  rest.
 Numbers: matvec 151936 x 2048 in Q6_K, 258 MB, 2 threads, GB/s: as clang orders it 25.9, in order 23.1, in order and
   0.5, 1, 2, 4, 8 KB ahead 23.8, 25.9, 32.9, 37.2, 38.7, where reading has 48.9; 4 KB ahead but not in order 22.4, where
-  both have 31.0 (AMD EPYC with AVX-512, medians in turns). Without all of this a 1B shape of 2 layers decodes at 0.72 of
-  the speed in Q6_K, 0.56 in MXFP4, 0.91 in F16, 0.95 in Q8_0. 8192 x 2048, one core of a Zen 4, times before live ranges
-  were shortened, from memory and from a cache: one row in Q6_K 0.85, 0.68, Q5_K 0.82, 0.86, IQ4_XS 0.89, 0.78, Q4_K
-  0.94, 0.95, Q8_0 0.90, 0.91, MXFP4 0.92, 1.01; 4 rows in Q6_K 0.47, 0.61, Q5_K 0.61, 0.69, Q4_K 0.87, 0.93; 8 rows in
-  Q6_K 0.65, Q5_K 0.57, Q4_K 0.91. 4 rows in Q6_K, 2 cores, ms: nothing asked for 0.50, 8 KB ahead in the first cache
-  0.48, in the second 0.41, 1 KB ahead 0.68; one row 0.39, 0.44, 0.46, 0.41.
+  both have 31.0 (AMD EPYC with AVX-512, medians in turns). Without all of this a 1B shape of 2 layers decodes at 0.72
+  of the speed in Q6_K, 0.56 in MXFP4, 0.91 in F16, 0.95 in Q8_0. 8192 x 2048, one core of a Zen 4, times before live
+  ranges were shortened, from memory and from a cache: one row in Q6_K 0.85, 0.68, Q5_K 0.82, 0.86, IQ4_XS 0.89, 0.78,
+  Q4_K 0.94, 0.95, Q8_0 0.90, 0.91, MXFP4 0.92, 1.01; 4 rows in Q6_K 0.47, 0.61, Q5_K 0.61, 0.69, Q4_K 0.87, 0.93; 8
+  rows in Q6_K 0.65, Q5_K 0.57, Q4_K 0.91. 4 rows in Q6_K, 2 cores, ms: nothing asked for 0.50, 8 KB ahead in the first
+  cache 0.48, in the second 0.41, 1 KB ahead 0.68; one row 0.39, 0.44, 0.46, 0.41.
 Upstream: not sent.
 """
 from __future__ import annotations

@@ -287,7 +287,8 @@ def test_sums_are_complete_before_the_next_loads():
   """Of a block of Q6_K: its products do not wait for its last bits, and are added in the order of these."""
   text = kernel(child.call(large, "Q6_K", 1).value["source"])
   inner = next(part for part in text.split("for (")[::-1] if "volatile" in part)
-  lines = ["W" if "volatile" in line else "S" for line in inner.splitlines() if re.search("volatile|add_dots_of_", line)]
+  kinds = [re.search("volatile|add_dots_of_", line) for line in inner.splitlines()]
+  lines = ["W" if kind[0] == "volatile" else "S" for kind in kinds if kind is not None]
   runs = ["".join(run) for _, run in itertools.groupby(lines)]
   assert [len(run) for run in runs if run[0] == "W"] == [16, 4, 4, 4, 12, 4, 4, 4, 1]  # 8 are high bits, the last d
   assert [run for run in runs if run[0] == "S"] == ["SS"] * 8
