@@ -25,7 +25,8 @@ def _line(e: Exception) -> str:
   return str(e)
 
 def guarded(main: Callable[[], None]) -> None:
-  """Runs a command. InputError: one line on stderr and exit code 2 (DEBUG=1 shows the traceback). Ctrl-C: 130."""
+  """Runs a command. InputError: one line on stderr and exit code 2 (DEBUG=1 shows the traceback). Ctrl-C: 130,
+  or the signal's own end, which a shell shows as 130, too."""
   try:
     main()
     if sys.stdout is not None: sys.stdout.flush()

@@ -125,12 +125,15 @@ def known(path: pathlib.Path) -> list:
   try: return json.loads(path.read_bytes()[32:]).get("known", [])
   except (OSError, ValueError): return []  # it is being replaced
 
+# a shell shows both as 130. An interrupt within exec() of a string, caught or not, ends Python by the signal at last
+INTERRUPTED = (130, -signal.SIGINT)
+
 @pytest.mark.skipif(os.name != "posix", reason="Ctrl-C is a signal")
 def test_ctrl_c_keeps_what_was_found(tmp_path, model):
   running = start(tmp_path, model)
   wait_for(lambda: entries(tmp_path))
   running.send_signal(signal.SIGINT)
   out, err = running.communicate(timeout=60)
-  assert running.returncode == 130, err
+  assert running.returncode in INTERRUPTED, err
   assert out.splitlines()[-1].startswith("kernels of a token")
   assert "Traceback" not in err
