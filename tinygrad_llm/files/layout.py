@@ -3,7 +3,8 @@ How the packed rows of a matrix lie in memory: as one stream, or as planes.
 
 A row is a sequence of blocks, a block a sequence of fields: scales, low bits, high bits. `stream`: a few blocks'
 fields lie together, so that they are whole words, and a tile of rows is interleaved word by word: the words of 16 rows
-follow each other, so that a vector has a lane for each row and one thread reads all of a tile in order. `planes`: each
+follow each other, so that a vector has a lane for each row and one thread reads all of a tile in order. Where a type
+says so, its fields are in another order than in the file, so that little waits for what comes later. `planes`: each
 field of a whole row lies together, so that neighbouring threads read neighbouring words. Planes start at whole loads of
 16 bytes, and rows at whole sectors of memory, where that costs little. A field with an even number of such pieces in a
 block is two planes, of the even pieces and of the odd ones: what shares a scale is 32 bytes in some types, and so a

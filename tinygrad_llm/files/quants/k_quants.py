@@ -47,6 +47,7 @@ def _q6_k(w: Tensor) -> Tensor:
   scale = half(w[..., 52:]) * signed_byte(fields(w[..., 48:52], 8, (4, 8)).flatten(-2))
   return grouped(16, scale, to_float(low + (chunked(w[..., 32:48], 2, 2, 4) << 4)) - 32)
 
+# of Q6_K and Q3_K one thread wants the scales first, and the high bits of a chunk before its low ones
 ROWS = (
   Row("Q2_K",  84, _q2_k, (4, 20, 21)),
   Row("Q3_K", 112, _q3_k, (8, 24, 28), ((1, 2), (1, 0, 1))),
