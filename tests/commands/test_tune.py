@@ -94,7 +94,7 @@ def test_nothing_to_export(tmp_path):
   assert "no schedule was found yet" in done.stderr
 
 def start(cache: pathlib.Path, model: str) -> subprocess.Popen[str]:
-  return subprocess.Popen([sys.executable, "-m", "tinygrad_llm.tune", "-m", model, "--budget", "60s"], cwd=child.ROOT,
+  return subprocess.Popen([sys.executable, "-m", "tinygrad_llm.tune", "-m", model, "--budget", "30s"], cwd=child.ROOT,
                           env=environment(cache), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 def journals(cache: pathlib.Path) -> list[pathlib.Path]: return [*cache.glob("cache.db.d/searches-*/*")]
