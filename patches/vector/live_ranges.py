@@ -14,6 +14,7 @@ from tinygrad.uop.ops import Ops, UOp, axis_to_pos
 EFFECTS = (Ops.STORE, Ops.AFTER, Ops.END, Ops.GROUP, Ops.SINK, Ops.RANGE)
 SUMS = (dtypes.int, dtypes.float)
 SHORT = 2  # terms, whose sum stays as it is
+LATENCY = 8  # instructions that a core does in the time of an addition
 EACH = 4   # registers for each token at least, where sums are completed before the next load
 
 def innermost(u: UOp) -> UOp|None:
@@ -59,7 +60,9 @@ def sorted_sums(sink: UOp, loads: list[UOp]) -> UOp:
       if is_term(t := left.pop()): terms.append(t)
       else: left += t.src[::-1]
     if len({uses.last[t] for t in terms if t in uses.last}) <= SHORT: continue
-    terms.sort(key=lambda t: uses.last.get(t, -1))
+    # what was added up before comes first, as instructions add products to it, or last, if it would wait for them
+    waits = LATENCY * len(terms) > len(uses.last)
+    terms.sort(key=lambda t: uses.last.get(t, len(loads) if waits else -1))
     subs[u] = functools.reduce(lambda a, b: a.alu(Ops.ADD, b), terms)
   return sink.substitute(subs) if subs else sink
 
