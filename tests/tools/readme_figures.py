@@ -12,11 +12,11 @@ from typing import Any
 
 RESULTS, OURS, LLAMA = pathlib.Path(__file__).parents[2] / "bench" / "results", "tinygrad_llm", "llama.cpp"
 # what the README shows, of all that was measured. Newer figures: write their files here, then `make readme`
-DECODE, DEEP, ABLATION = "peers-2026-11-23.json", "deep-2026-11-23.json", "ablate-2026-11-22.json"
+DECODE, DEEP, ABLATION = "peers-2026-11-25.json", "deep-2026-11-23.json", "ablate-2026-11-22.json"
 PROMPTS = ("prompts-2026-11-25.json", "prompts-types-2026-11-25.json", "prompts-floats-2026-11-25.json",
            "prompts-deep-2026-11-25.json", "prompts-moe-2026-11-25.json", "prompts-deepseek-2026-11-25.json")
 ELSEWHERE = ("prompts-types-2026-11-23.json", "prompts-floats-2026-11-23.json", "batches-2026-11-23.json")
-PROMPTS_BEFORE, BATCHES = "depth-2026-11-22.json", "batches-2026-11-25.json"
+PROMPTS_BEFORE, BATCHES = "depth-2026-11-22.json", "batches-2026-11-25-2.json"
 EARLIER, STOCK = "peers-2026-11-21-2.json", "peers-2026-11-21-1.json"
 EXPERTS, EXPERTS_WITHOUT = "moe-2026-11-22.json", "moe-without-2026-11-22.json"
 REPORT, REPORT_BEFORE = "report-2026-11-23.json", "report-2026-11-22.json"
