@@ -65,6 +65,13 @@ def until(step: UOp, end: UOp, n: int = 1) -> UOp:
   """A step of a loop, which ends before one with step * n >= end. A loop's length is that of no other's steps."""
   return while_true(step * n < end, step)
 
+def users_of(uops: Iterable[UOp]) -> dict[UOp, list[UOp]]:
+  """What uses each UOp."""
+  found: dict[UOp, list[UOp]] = {}
+  for u in uops:
+    for s in u.src: found.setdefault(s, []).append(u)
+  return found
+
 def choosing(idx: UOp) -> dict[UOp, list[UOp]]:
   """The ranges that an index depends on by way of loaded numbers alone, and these: as the expert of a block."""
   own = idx.toposort(gate=lambda u: u.op is not Ops.INDEX)

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.uop.ops import Ops, UOp
-from tinygrad_llm.patches.search.instructions import UNROLLED, pipe, side_by_side, users_of
+from tinygrad_llm.patches.expressions import users_of
+from tinygrad_llm.patches.search.instructions import UNROLLED, pipe, side_by_side
 from tinygrad_llm.patches.search.memory_access import length
 
 @dataclass(frozen=True)

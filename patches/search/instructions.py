@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from tinygrad.dtype import AddrSpace, DType, dtypes
 from tinygrad.uop.ops import GroupOp, Ops, UOp
+from tinygrad_llm.patches.expressions import users_of
 from tinygrad_llm.patches.search.memory_access import argument, length
 from tinygrad_llm.patches.vector.amx import DEPTH, TOKENS, is_step
 
@@ -60,13 +61,6 @@ def _conversion(source: DType, target: DType) -> str|None:
   return ("int" if source.itemsize != target.itemsize else None, "convert", "half")[floats]
 
 def is_const(u: UOp) -> bool: return u.op is Ops.CONST or u.op is Ops.CAST and is_const(u.src[0])
-
-def users_of(uops: Sequence[UOp]) -> dict[UOp, list[UOp]]:
-  """What uses each UOp."""
-  found: dict[UOp, list[UOp]] = {}
-  for u in uops:
-    for s in u.src: found.setdefault(s, []).append(u)
-  return found
 
 def instructions(uops: Sequence[UOp], variables: Mapping[str, int] | None = None) -> list[Instruction]:
   """Those of a thread, in order. Of steps that are put side by side, addresses and the loop itself count once."""

@@ -293,23 +293,27 @@ static inline quarter_words quarter_look_up(quarter_words i, look_ups t) {
 #endif
   return r;
 }
+static inline half_words half_look_up(half_words i, look_ups t) {
+  half_words r;
+#if defined(__AVX2__)
+  quarter_words q = (quarter_words)t;
+  half_words p = __builtin_shufflevector(q, q, 0, 1, 2, 3, 0, 1, 2, 3);
+  __asm__("vpshufb %2, %1, %0" : "=x"(r) : "x"(p), "x"(i));
+#else
+  r.lo = quarter_look_up(i.lo, t);
+  r.hi = quarter_look_up(i.hi, t);
+#endif
+  return r;
+}
 static inline dot_words look_up(dot_words i, look_ups t) {
   dot_words r;
 #if defined(__AVX512BW__)
   quarter_words q = (quarter_words)t;
   dot_words p = __builtin_shufflevector(q, q, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3);
   __asm__("vpshufb %2, %1, %0" : "=v"(r) : "v"(p), "v"(i));
-#elif defined(__AVX2__)
-  quarter_words q = (quarter_words)t;
-  half_words p = __builtin_shufflevector(q, q, 0, 1, 2, 3, 0, 1, 2, 3), lo, hi;
-  __asm__("vpshufb %2, %1, %0" : "=x"(lo) : "x"(p), "x"(i.lo));
-  __asm__("vpshufb %2, %1, %0" : "=x"(hi) : "x"(p), "x"(i.hi));
-  r.lo = lo; r.hi = hi;
 #else
-  r.lo.lo = quarter_look_up(i.lo.lo, t);
-  r.lo.hi = quarter_look_up(i.lo.hi, t);
-  r.hi.lo = quarter_look_up(i.hi.lo, t);
-  r.hi.hi = quarter_look_up(i.hi.hi, t);
+  r.lo = half_look_up(i.lo, t);
+  r.hi = half_look_up(i.hi, t);
 #endif
   return r;
 }

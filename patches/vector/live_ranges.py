@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from tinygrad.dtype import dtypes
 from tinygrad.uop.ops import Ops, UOp, axis_to_pos
+from tinygrad_llm.patches.expressions import users_of
 
 EFFECTS = (Ops.STORE, Ops.AFTER, Ops.END, Ops.GROUP, Ops.SINK, Ops.RANGE)
 SUMS = (dtypes.int, dtypes.float)
@@ -43,9 +44,9 @@ def _is_add(u: UOp) -> bool: return u.op is Ops.ADD and u.dtype == dtypes.float
 class Uses:
   """users: of each value; last: of what is computed from some of the loads, the number of the last of them."""
   def __init__(self, sink: UOp, loads: list[UOp]):
-    self.ops, self.users, self.last = sink.toposort(), dict[UOp, list[UOp]](), {u: i for i, u in enumerate(loads)}
+    self.ops, self.last = sink.toposort(), {u: i for i, u in enumerate(loads)}
+    self.users = users_of(self.ops)
     for u in self.ops:
-      for s in u.src: self.users.setdefault(s, []).append(u)
       of = [self.last[s] for s in u.src if s in self.last]
       if of and u.op not in EFFECTS: self.last[u] = max([self.last.get(u, 0), *of])
 

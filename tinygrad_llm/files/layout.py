@@ -52,14 +52,15 @@ class Blocks:
 class Place:
   """
   Where a field lies in a group of blocks: `words` words, in as many equal parts, each `skip` words into one of the
-  `step` words that follow each other from word `at` on. first: its first unit in a block.
+  `step` words that follow each other from word `at` on. first, last: its first and last + 1 unit in a block.
   """
   first: int
+  last: int
   at: int
   words: int
   step: int
-  parts: int = 1
-  skip: int = 0
+  parts: int
+  skip: int
 
   def slices(self) -> Iterator[slice]:
     """The words of each part."""
@@ -95,7 +96,7 @@ class Layout:
       words = [ceildiv((fields[i][1] - fields[i][0]) * self.together * self.blocks.unit, WORD) for i in run]
       step = round_up(sum(words) // parts, self.align // WORD)
       for i, count, before in zip(run, words, accumulate(words, initial=0)):
-        yield Place(fields[i][0], at, count, step, parts, before // parts)
+        yield Place(*fields[i], at, count, step, parts, before // parts)
       at += parts * step
 
   @property
@@ -119,11 +120,11 @@ class Layout:
     words, tile) uint32, and where they are in the words of a group.
     """
     rows, blocks, _ = (int(s) for s in raw.shape)
-    ends = dict(self.blocks.fields())
+    per = WORD // self.blocks.unit
     for place in self.places():
-      first, per = place.first, WORD // self.blocks.unit
-      units = raw[:, :, first:ends[first]]
-      if pieces := self.pieces(ends[first] - first): units = units.reshape(rows, blocks, *pieces).permute(0, 3, 1, 2, 4)
+      units = raw[:, :, place.first:place.last]
+      if pieces := self.pieces(place.last - place.first):
+        units = units.reshape(rows, blocks, *pieces).permute(0, 3, 1, 2, 4)
       units = units.reshape(rows, blocks // self.together, -1)
       if pad := place.words * per - int(units.shape[-1]): units = units.pad(((0, 0), (0, 0), (0, pad)))
       units = units.reshape(rows // self.tile, self.tile, -1, place.words, per).cast(dtypes.uint32)
@@ -176,9 +177,8 @@ class Units:
   def __getitem__(self, key: tuple[EllipsisType, int | slice]) -> Tensor:
     (i, j), whole = self._part(key[1]), self.layout.blocks
     place = max((place for place in self.layout.places() if place.first <= i), key=lambda place: place.first)
-    first, last = place.first, next(end for end in whole.ends if end > place.first)
-    if j > last: raise IndexError(f"units {i} to {j} are not in one field")
-    size = last - first
+    if j > place.last: raise IndexError(f"units {i} to {j} are not in one field")
+    first, size = place.first, place.last - place.first
     field = unpack(place.take(self.groups), whole.unit)[..., :size * self.layout.together]
     if pieces := self.layout.pieces(size):  # (.., 2, blocks, pairs of pieces, units of a piece)
       field = field.reshape(*field.shape[:-2], 2, self.blocks, pieces[0], pieces[2])
