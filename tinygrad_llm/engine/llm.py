@@ -1,15 +1,17 @@
 """A loaded model: logits, generate, chat."""
 from __future__ import annotations
-import errno, time
+import errno, os, threading, time, weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import takewhile
 from typing import Any
 import numpy as np
 from tinygrad import Device, Tensor
 from tinygrad_llm.engine.ahead import DECODE, PROMPT, Ahead, is_possible
-from tinygrad_llm.engine.lookahead import Lookahead
+from tinygrad_llm.engine.answer import Answer
+from tinygrad_llm.engine.arguments import token_ids, whole
+from tinygrad_llm.engine.context import Context, Feed
+from tinygrad_llm.engine.lookahead import Draws, Lookahead
 from tinygrad_llm.engine.sampling import Sampler, greedy_token
 from tinygrad_llm.engine.steps import Steps
 from tinygrad_llm.engine.timing import Timing
@@ -34,12 +36,12 @@ def check_metadata(kv: Mapping[str, Any]) -> None:
   if kv.keys() >= {"tokenizer.ggml.model", "tokenizer.ggml.pre"}: pre_type(kv)
 
 class LLM:
-  """A model in memory with one KV cache; not for use from several threads at once."""
+  """A model in memory with one KV cache. Its answers may be read in turns, by several threads, too."""
   def __init__(self, model: str | None, max_context: int, chunk: int, dequantize: bool, progress: bool,
                ahead: bool = False):
     start = time.perf_counter()
-    for name, value in (("max_context", max_context), ("chunk", chunk)):
-      if value < 1: raise InputError(f"{name}: {value} is not positive; give a number of tokens from 1")
+    max_context, chunk = (whole(name, value, 1, what="a number of tokens from 1")
+                          for name, value in (("max_context", max_context), ("chunk", chunk)))
     self.path, self.device = resolve(model, check_metadata), Device.DEFAULT
     file = open_gguf(self.path)
     self.config = ModelConfig.from_gguf(file)
@@ -62,11 +64,13 @@ class LLM:
       raise InputError(f"{self.path}: no memory on {self.device} for it and {self.max_context} positions; use a "
                        f"smaller max_context, quant type or model ({e})") from e
     self.weights, self.timing, self._progress = loader.weights, Timing(), progress
-    self._held: list[int] = []  # the tokens whose keys and values are in the cache
+    self.lock = threading.RLock()  # one feeds at a time
+    self._context, self._by_hand = Context([block.attn.cache for block in self.model.blocks]), _alone()
     self.steps = Steps(self.model, self.max_context, self.chunk)
     # the CPU computes while it launches: it would only compute one step too many
     self._lookahead = None if reader(self.device) is None else Lookahead(self.model, self.max_context)
     self.load_s = time.perf_counter() - start
+    _loaded.add(self)
 
   def _text(self, kv: Mapping[str, Any]) -> tuple[Tokenizer, ChatTemplate]:
     with naming(self.path): tokenizer, template = Tokenizer.from_gguf(kv), ChatTemplate.from_gguf(kv)
@@ -78,16 +82,49 @@ class LLM:
   def logits(self, ids: Sequence[int]) -> np.ndarray:
     """float32 (len(ids), vocab_size): the logits after each token, from an empty context. InputError for bad ids."""
     ids = self._check(ids)
-    return np.concatenate([self.steps.logits(size).copy() for size in self._chunks(ids, 0)])
+    with self.lock:
+      self._context.take(_alone(), [])
+      return np.concatenate([self.steps.logits(size).copy() for size in self._chunks(ids, 0)])
 
-  def prefill(self, ids: Sequence[int], first: int = 0) -> np.ndarray:
-    """Feeds ids[first:], all before them being fed; float32 (vocab_size,): the logits after the last."""
-    last = deque(self._chunks(ids, first), maxlen=1)[0] - 1
-    return self.steps.row_logits(last).copy()
+  @property
+  def generation(self) -> int:
+    """Changes whenever somebody else begins to feed the KV cache: prefill() and step() may be tied to it."""
+    return self._context.generation
 
-  def step(self, token: int, position: int) -> np.ndarray:
-    """Feeds one token, all before `position` being fed; float32 (vocab_size,): the logits after it."""
-    return read(self._feed(token, position)[0], self.config.vocab_size).copy()
+  def prefill(self, ids: Sequence[int], first: int = 0, generation: int | None = None) -> np.ndarray:
+    """
+    Feeds ids[first:], all before them being fed; float32 (vocab_size,): the logits after the last.
+
+    InputError if what the cache holds does not begin with ids[:first], as after another answer, or if `generation` is
+    given and another now.
+    """
+    ids = self._check(ids)
+    first = whole("first", first, 0, len(ids) - 1)
+    with self.lock:
+      self._check_generation("prefill", generation)
+      if self._context.common(ids[:first]) < first: raise InputError(
+        f"prefill: the {first} tokens before first={first} are not what was fed last; call prefill(ids) without first")
+      if not first: self._by_hand = _alone()
+      self._context.take(self._by_hand, ids[:first])
+      last = deque(self._chunks(ids, first), maxlen=1)[0] - 1
+      self._by_hand.tokens = ids
+      return self.steps.row_logits(last).copy()
+
+  def step(self, token: int, position: int, generation: int | None = None) -> np.ndarray:
+    """
+    Feeds one token, all before `position` being fed; float32 (vocab_size,): the logits after it.
+
+    It follows prefill() or step(), or the answer that was last. InputError if something else was fed after these, if
+    not so many tokens were fed, or if `generation` is given and another now.
+    """
+    (token,), position = token_ids("token", [token], self.config.vocab_size), whole("position", position, 0,
+                                                                                    self.max_context - 1)
+    with self.lock:
+      self._check_generation("step", generation)
+      self._follow(position)
+      logits, _ = self.feed(token, position)
+      self._by_hand.tokens = [*self._by_hand.tokens[:position], token]
+      return read(logits, self.config.vocab_size).copy()
 
   def generate(self, ids: Sequence[int], max_tokens: int | None = 64, temperature: float = 0.0, top_k: int = 0,
                top_p: float = 1.0, min_p: float = 0.0, repeat_penalty: float = 1.0, seed: int = 0,
@@ -95,12 +132,15 @@ class LLM:
     """
     An iterator of the token ids that continue `ids`.
 
-    It ends after max_tokens (None: with the context), before an end-of-turn token (ignore_eos: it does not look for
-    one), or after the token that completes a stop string. Sampling: see sampling.Sampler. InputError for bad arguments
-    comes from the call, not from the iterator.
+    It ends after max_tokens (None, -1: with the context), before an end-of-turn token (ignore_eos: it does not look for
+    one), or after the token that completes a stop string. Sampling: see sampling.Sampler. Several answers may be read
+    in turns. InputError for bad arguments comes from the call, not from the iterator.
     """
     sampler = Sampler(temperature, top_k, top_p, min_p, repeat_penalty, seed)
-    tokens = self._tokens(self._check(ids), max_tokens, sampler, frozenset() if ignore_eos else self.tokenizer.stop_ids)
+    most = -1 if max_tokens is None else whole("max_tokens", max_tokens, -1, what="a number of tokens, or -1 for all")
+    ends = frozenset[int]() if ignore_eos else self.tokenizer.stop_ids
+    tokens = Answer(self, self._check(ids), None if most == -1 else most, sampler, ends)
+    self.timing = tokens.timing
     return self._until(tokens, stop) if stop else tokens
 
   def chat(self, messages: Sequence[dict[str, str]], max_tokens: int | None = None, temperature: float = 0.0,
@@ -164,33 +204,56 @@ class LLM:
     if linear is None and self._lookahead is not None: linear = self._lookahead.linear
     return None if linear is None else cost(linear, {"start": len(self._held)})
 
-  def _check(self, ids: Sequence[int]) -> list[int]:
-    ids = [int(i) for i in ids]
-    if not ids: raise InputError("prompt: it has no tokens; give at least one")
-    if bad := [i for i in ids if not 0 <= i < self.config.vocab_size]:
-      raise InputError(f"prompt: token {bad[0]} is not in 0..{self.config.vocab_size - 1}; use this model's tokenizer")
-    if len(ids) > self.max_context:
-      raise InputError(f"prompt: {len(ids)} tokens do not fit the context of {self.max_context}; shorten it or raise "
-                       f"max_context (the model allows {self.config.context_length})")
-    return ids
+  # *** the cache: all below with the lock held
 
-  def _chunks(self, ids: Sequence[int], first: int) -> Iterator[int]:
-    """Feeds ids[first:] chunk by chunk; yields the number of tokens of each, when the steps' logits are theirs."""
-    for position in range(first, len(ids), self.chunk):
-      part = ids[position:position + self.chunk]
-      self._held = self._held[:position]
-      self.steps.prefill(part, position)
-      self._held += part
-      yield len(part)
+  @property
+  def _held(self) -> list[int]: return self._context.tokens  # whose keys and values are in the cache
 
-  def _feed(self, token: int, position: int) -> tuple[Tensor, Tensor]:
+  def is_fed_by(self, feed: Feed) -> bool:
+    """Whether nobody else has fed since `feed` did."""
+    return self._context.owner is feed
+
+  def feed_prompt(self, feed: Feed) -> tuple[np.ndarray, int]:
+    """The logits after the last of a feed's tokens, (vocab_size,), and how many of them were in the cache."""
+    ids = feed.tokens
+    cached = self._context.take(feed, ids[:-1])
+    last = deque(self._chunks(ids, cached), maxlen=1)[0] - 1
+    return self.steps.row_logits(last).copy(), cached
+
+  def feed_again(self, feed: Feed) -> None:
+    """Puts all of a feed's tokens into the cache, if another one fed since."""
+    if self.is_fed_by(feed): return
+    first = self._context.take(feed, feed.tokens)
+    deque(self._chunks(feed.tokens if feed.saved is None else feed.tokens[:feed.saved.first], first), maxlen=0)
+    self._context.restore(feed)
+
+  def feed(self, token: int, position: int) -> tuple[Tensor, Tensor]:
     """Feeds one token at `position`; the logits after it, (1, 1, vocab_size), and their greedy_key, (1, 1)."""
-    self._held = self._held[:position]
+    self._context.cut(position)
     logits, key = self.steps.decode(token, position)
     self._held.append(token)
     return logits, key
 
-  def _compile_prompt(self) -> None:
+  def choose(self, logits: Tensor, key: Tensor, sampler: Sampler, history: Sequence[int]) -> int:
+    """A sampler's choice of the token that follows `history`, from what feed() gave."""
+    if sampler.greedy: return greedy_token(int(read(key, 1)[0]))  # nothing else crosses to the host
+    return sampler(read(logits, self.config.vocab_size), history)
+
+  def start_ahead(self, token: int, history: Sequence[int], sampler: Sampler, draws: Draws) -> None:
+    """The next launch() feeds `token`, at position len(history)."""
+    if self._lookahead is not None: self._lookahead.start(token, history, sampler, draws)
+
+  def launch(self, position: int) -> Callable[[], int]:
+    """Feeds what the step before chose, at `position`; waits for the choice after it. was_fed() says what it was."""
+    if self._lookahead is None: raise RuntimeError("no step is launched ahead on this device")
+    self._context.cut(position)
+    return self._lookahead.launch(position)
+
+  def was_fed(self, token: int) -> None:
+    """The token of the last launch() is known."""
+    self._held.append(token)
+
+  def compile_prompt(self) -> None:
     """
     Captures, once, the steps that the first token needs, at a position that the prompt then overwrites. What another
     process captured is only read.
@@ -198,67 +261,69 @@ class LLM:
     with compiling(self._progress):
       if self._ahead is not None: self._ahead.wait(PROMPT)
       if self.steps.restore_prompt(): return
-      self._held = []
+      self._context.forget()
       self.steps.capture_prompt()
 
-  def _compile_decode(self, token: int, position: int, sampler: Sampler) -> None:
+  def compile_decode(self, token: int, position: int, sampler: Sampler) -> None:
     """Captures, once, the step that each further token needs, on the one that is fed next."""
     with compiling(self._progress, midline=True):
+      self._context.cut(position)
       if self._lookahead is not None: return self._lookahead.compile(sampler, position)
       if self._ahead is not None: self._ahead.wait(DECODE)
       if not self.steps.restore_decode(): self.steps.decode(token, position)
 
-  def _tokens(self, ids: list[int], max_tokens: int | None, sampler: Sampler, ends: frozenset[int]) -> Iterator[int]:
-    timing = self.timing = Timing(prompt_tokens=len(ids))
-    start = time.perf_counter()
-    self._compile_prompt()
-    timing.cached_tokens = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self._held, ids[:-1])))
-    compiled = time.perf_counter()
-    token, history = sampler(self.prefill(ids, timing.cached_tokens), ids), list(ids)
-    timing.prefill = time.perf_counter() - compiled
-    last = self.max_context - len(ids) + 1
-    if max_tokens is not None: last = min(last, max_tokens)
-    following = (self._next if self._lookahead is None else self._next_ahead)(token, history, sampler, last - 1)
-    while timing.tokens < last and token not in ends:
-      timing.tokens += 1
-      if timing.tokens == 1: timing.first_token = time.perf_counter() - start
-      else: timing.decode = time.perf_counter() - start - timing.first_token - timing.compile
-      yield token
-      if timing.tokens == last: return
-      if timing.tokens == 1:
-        told = time.perf_counter()
-        self._compile_decode(token, len(history), sampler)
-        timing.compile = time.perf_counter() - told
-      token = next(following)
+  def _chunks(self, ids: Sequence[int], first: int) -> Iterator[int]:
+    """Feeds ids[first:] chunk by chunk; yields the number of tokens of each, when the steps' logits are theirs."""
+    for position in range(first, len(ids), self.chunk):
+      part = ids[position:position + self.chunk]
+      self._context.cut(position)
+      self.steps.prefill(part, position)
+      self._held.extend(part)
+      yield len(part)
 
-  def _next(self, token: int, history: list[int], sampler: Sampler, count: int) -> Iterator[int]:
-    """The `count` tokens after `token`, itself not yet in `history`, to which they are added as they are fed."""
-    for _ in range(count):
-      logits, key = self._feed(token, len(history))
-      history.append(token)
-      if sampler.greedy: token = greedy_token(int(read(key, 1)[0]))  # nothing else crosses to the host
-      else: token = sampler(read(logits, self.config.vocab_size), history)
-      yield token
+  def _follow(self, position: int) -> None:
+    """Whether step() at `position` continues its own tokens, or an answer's: then they are its own."""
+    mine, held = self._by_hand.tokens, self._held
+    same = self._context.common(mine[:position]) == position
+    if self.is_fed_by(self._by_hand) or not mine: right = position <= len(held)
+    else: right = same or position == len(held) != len(mine)
+    if not right: raise InputError(
+      f"step: position {position} does not continue what was fed last, {len(held)} tokens; call prefill() first")
+    if not self.is_fed_by(self._by_hand): self._by_hand = _alone(held[:position])
+    self._context.take(self._by_hand, held[:position])
 
-  def _next_ahead(self, token: int, history: list[int], sampler: Sampler, count: int) -> Iterator[int]:
-    """The same, each launched before the one before it is read."""
-    assert (ahead := self._lookahead) is not None
-    def launch(position: int) -> Callable[[], int]:
-      self._held = self._held[:position]
-      return ahead.launch(position)
-    first = len(history)
-    ahead.start(token, history, sampler)
-    reading = launch(first)
-    for position in range(first, first + count):
-      history.append(token)
-      self._held.append(token)
-      following = launch(position + 1) if position + 1 < first + count else None
-      token = reading()
-      yield token
-      if following is not None: reading = following
+  def _check_generation(self, name: str, generation: int | None) -> None:
+    if generation is not None and generation != self.generation: raise InputError(
+      f"{name}: generation {generation!r:.60} is over, another answer was fed since; call prefill(ids) first")
+
+  def _check(self, ids: Sequence[int]) -> list[int]:
+    ids = token_ids("prompt", ids, self.config.vocab_size)
+    if not ids: raise InputError("prompt: it has no tokens; give at least one")
+    if len(ids) > self.max_context:
+      raise InputError(f"prompt: {len(ids)} tokens do not fit the context of {self.max_context}; shorten it or raise "
+                       f"max_context (the model allows {self.config.context_length})")
+    return ids
 
   def _until(self, tokens: Iterable[int], stop: Sequence[str]) -> Iterator[int]:
     stream, stops = self.tokenizer.stream(), StopStrings(stop)
     for token in tokens:
       yield token
       if stops.push(stream.push(token))[1]: return
+
+_loaded: weakref.WeakSet[LLM] = weakref.WeakSet()
+
+def _alone(tokens: Sequence[int] = ()) -> Feed:
+  """A feed of whose cache nothing is saved."""
+  feed = Feed()
+  feed.tokens, feed.ended = list(tokens), True
+  return feed
+
+def _after_fork() -> None:
+  """A thread that fed when another one forked is not in the child: its lock is free there, what it wrote is unknown."""
+  for llm in list(_loaded):
+    if llm.lock.acquire(blocking=False): llm.lock.release()
+    else:
+      llm.lock = threading.RLock()
+      llm._context.forget()
+
+if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_after_fork)

@@ -20,9 +20,25 @@ from tinygrad_llm.target.captured import captured
 
 RANDOMS = 256  # random numbers that are on the device ahead of their steps
 
+class Draws:
+  """The random numbers of one answer by position: the same ones where a position is launched again."""
+  def __init__(self, sampler: Sampler):
+    self._sampler, self._blocks = sampler, dict[int, list[int]]()
+
+  def block(self, position: int) -> list[int]:
+    """RANDOMS of them, those of the block that `position` is in; none before it if it is the first of an answer."""
+    number = position // RANDOMS
+    if number not in self._blocks:
+      drawn = [self._sampler.random32() for _ in range(RANDOMS - position % RANDOMS)]
+      # a step that is launched again is at most one block back
+      self._blocks = {k: v for k, v in self._blocks.items() if k == number - 1} | {
+        number: [0] * (position % RANDOMS) + drawn}
+    return self._blocks[number]
+
 class Lookahead:
   """
-  The steps of one answer at a time: start(), then launch() for each position in order.
+  The steps of one answer at a time: start(), then launch() for each position in order. Another answer begins with a
+  start() of its own, and so does the first one when it goes on.
 
   Two captures take turns, and so do the buffers of their choices: a graph of NV's or Metal's is not launched again
   before it has ended.
@@ -36,25 +52,25 @@ class Lookahead:
     self._greedy = [captured(_greedy, model, self._keys[i], self._keys[1 - i]) for i in range(2)]
     self._sampled = [captured(_sampled, model, self._keys[i], self._keys[1 - i], self._recent, self._words,
                               self._randoms) for i in range(2)]
-    self._sampler = Sampler()
+    self._sampler, self._draws = Sampler(), Draws(Sampler())
 
   def compile(self, sampler: Sampler, position: int) -> None:
     """Captures, once, the steps for such a sampler: runs them at a position that is fed next."""
     for step in self._steps(sampler):
       if not restore(step, self._position(position)): step(self._position(position))
 
-  def start(self, token: int, history: Sequence[int], sampler: Sampler) -> None:
-    """The first launch() feeds `token`, at position len(history); `sampler` chooses."""
-    self._sampler = sampler
+  def start(self, token: int, history: Sequence[int], sampler: Sampler, draws: Draws) -> None:
+    """The first launch() feeds `token`, at position len(history); `sampler` chooses, with numbers of `draws`."""
+    self._sampler, self._draws = sampler, draws
     _fill(self._keys[1 - len(history) % 2], [[MAX - token]])
     if sampler.greedy: return
     _fill(self._recent, recent_tokens(history))
     _fill(self._words, settings(sampler, self._vocab_size))
-    self._draw(len(history))
+    _fill(self._randoms, draws.block(len(history)))
 
   def launch(self, position: int) -> Callable[[], int]:
     """Feeds the token before; the next one's id, for which the caller waits. InputError as from a Sampler."""
-    if position % RANDOMS == 0 and not self._sampler.greedy: self._draw(position)
+    if position % RANDOMS == 0 and not self._sampler.greedy: _fill(self._randoms, self._draws.block(position))
     self._steps(self._sampler)[position % 2](self._position(position))
     enqueue = reader(self._keys[0].device)
     assert enqueue is not None
@@ -65,12 +81,6 @@ class Lookahead:
   def linear(self) -> UOp | None:
     """The captured schedule of a step; None before there is one."""
     return next((s.captured.linear for s in (*self._greedy, *self._sampled) if s.captured is not None), None)
-
-  def _draw(self, position: int) -> None:
-    """The random numbers of the positions from this one on, up to the next multiple of RANDOMS."""
-    numbers = [0] * (position % RANDOMS)
-    numbers += [self._sampler.random32() for _ in range(RANDOMS - len(numbers))]
-    _fill(self._randoms, numbers)
 
   def _steps(self, sampler: Sampler) -> list[_TinyJit[Tensor]]: return self._greedy if sampler.greedy else self._sampled
   def _position(self, position: int) -> UOp: return UOp.variable("start", 0, self.max_context - 1).bind(position)

@@ -1,8 +1,9 @@
 """The KV cache of one layer."""
 from __future__ import annotations
+import numpy as np
 from tinygrad import Tensor, UOp, dtypes
 from tinygrad_llm.nn.config import ModelConfig
-from tinygrad_llm.target.buffers import empty
+from tinygrad_llm.target.buffers import empty, host_view
 
 class KVCache:
   """
@@ -20,6 +21,17 @@ class KVCache:
 
   @property
   def positions(self) -> int: return int(self.kv.shape[3])
+
+  def save(self, first: int, last: int) -> np.ndarray | None:
+    """A copy of positions first..last-1, (parts, 1, kv_head, n, D); None where the host does not reach the memory."""
+    memory = host_view(self.kv)
+    return None if memory is None else memory[:, :, :, first:last].copy()
+
+  def restore(self, first: int, positions: np.ndarray) -> None:
+    """Puts back what save() gave, from position `first` on."""
+    memory = host_view(self.kv)
+    assert memory is not None, "save() reached it"
+    memory[:, :, :, first:first + positions.shape[3]] = positions
 
   def append(self, kv: Tensor, start: UOp, length: int | UOp, window: int = 0) -> Tensor:
     """

@@ -40,6 +40,12 @@ def fill(tensor: Tensor, write: Callable[[np.ndarray], None]) -> None:
     write(_array(tensor, staged := memoryview(bytearray(buffer.nbytes))))
     buffer.copy_from(Buffer("PYTHON", buffer.size, buffer.dtype, opaque=staged))
 
+def host_view(tensor: Tensor) -> np.ndarray | None:
+  """A realised tensor's own memory as an array to read and write; None where the host cannot reach it."""
+  buffer = buffer_of(tensor)
+  if not _memory.get() or not hasattr(buffer.allocator, "_as_buffer"): return None
+  return _array(tensor, buffer.as_memoryview(force_zero_copy=True))
+
 def read(tensor: Tensor, *shape: int) -> np.ndarray:
   """
   The first elements along each axis of a realised tensor, as an array of `shape`; leading axes of size 1 are left out.

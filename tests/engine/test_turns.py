@@ -1,0 +1,215 @@
+"""Several answers of one model in turns, by one thread or several: each is what it is alone, and so is what follows."""
+import gc
+import itertools
+import os
+import random
+import threading
+
+import numpy as np
+import pytest
+import tinygrad_llm
+from tinygrad_llm import InputError
+from tinygrad_llm.engine import context, lookahead
+from tinygrad_llm.engine.lookahead import Lookahead
+from tinygrad_llm.nn import kv_cache
+
+PROMPTS = [[5, 17, 300, 44], [5, 17, 9], [7] * 20, [5, 17, 300, 44, 8, 2, 1, 100, 33]]
+ASKED = [{}, {"temperature": 1.5, "seed": 3}, {"temperature": 0.9, "top_k": 40, "seed": 8}, {"repeat_penalty": 1.3},
+         {"temperature": 2.0, "repeat_penalty": 1.2, "seed": 1}]
+
+class Forced:
+  """A reader for a device that has none."""
+  def __call__(self, device): return lambda buffer: (data := bytes(buffer.as_memoryview())) and (lambda: data)
+
+@pytest.fixture(scope="module", params=["stepwise", "ahead"])
+def llm(request, model_file):
+  llm = tinygrad_llm.load(str(model_file(types="Q8_0", vocab=384, context=96)), max_context=4096, chunk=16)
+  with pytest.MonkeyPatch.context() as m:
+    if request.param == "ahead":
+      m.setattr(lookahead, "reader", Forced())
+      m.setattr(lookahead, "RANDOMS", 8)
+      llm._lookahead = Lookahead(llm.model, llm.max_context)
+    yield llm
+
+def start(llm, i: int, count: int = 20):
+  return llm.generate(PROMPTS[i % len(PROMPTS)], max_tokens=count, ignore_eos=True, **ASKED[i % len(ASKED)])
+
+def alone(llm, i: int) -> list[int]:
+  llm.logits([1])
+  return list(start(llm, i))
+
+def held_is_written(llm) -> None:
+  """What the model goes on with is what it would have from an empty context."""
+  ids = [*llm._held[:60], 3, 200]
+  got = list(llm.generate(ids, max_tokens=4, ignore_eos=True))
+  llm.logits([2])
+  assert got == list(llm.generate(ids, max_tokens=4, ignore_eos=True))
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_turns(llm, seed):
+  """Answers that begin, go on, end and are dropped in any order, with logits and prefills between them."""
+  rng, want = random.Random(seed), {i: alone(llm, i) for i in range(5)}
+  running, got = dict[int, object](), dict[int, list[int]]()
+  for _ in range(160):
+    i, what = rng.randrange(5), rng.random()
+    if what < 0.03: llm.logits(rng.choice(PROMPTS))
+    elif what < 0.06: llm.prefill(rng.choice(PROMPTS))
+    elif what < 0.08 and i in running: running.pop(i).close()
+    elif what < 0.10 and i in running:
+      del running[i]
+      gc.collect()
+    elif i not in running: running[i], got[i] = start(llm, i), []
+    else:
+      for _ in range(rng.choice([1, 1, 1, 2, 5])):
+        if (token := next(running[i], None)) is None:
+          assert got[i] == want[i]
+          del running[i]
+          break
+        got[i].append(token)
+        assert got[i] == want[i][:len(got[i])]
+  held_is_written(llm)
+
+def test_a_health_check_feeds_little_again(llm, monkeypatch):
+  """The host reaches the memory of this device: an answer's keys and values are put aside, and back."""
+  want, fed = alone(llm, 2), []
+  answer = start(llm, 2)
+  first = [next(answer) for _ in range(8)]
+  next(llm.generate([9, 8], max_tokens=1))
+  monkeypatch.setattr(llm.steps, "prefill", lambda tokens, position: fed.append((tokens, position)))
+  assert first + list(answer) == want and fed == []
+
+def test_where_the_host_does_not_reach_the_cache(llm, monkeypatch):
+  monkeypatch.setattr(kv_cache, "host_view", lambda tensor: None)
+  want = [alone(llm, i) for i in range(2)]
+  assert [list(x) for x in zip(*zip(start(llm, 0), start(llm, 1)))] == want
+  held_is_written(llm)
+
+def test_threads(llm):
+  want, got = [alone(llm, i) for i in range(4)], [list[int]() for _ in range(4)]
+  def read(i): got[i].extend(start(llm, i))
+  threads = [threading.Thread(target=read, args=[i]) for i in range(4)]
+  for t in threads: t.start()
+  for t in threads: t.join()
+  assert got == want
+  held_is_written(llm)
+
+def test_one_answer_by_several_threads(llm):
+  want, answer, got = alone(llm, 1), start(llm, 1), []
+  def read(): got.extend(itertools.islice(answer, 5))
+  for _ in range(4):
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join()
+  assert got == want
+
+def test_what_is_put_aside_goes_with_the_answer(llm):
+  answer = start(llm, 0)
+  next(answer), next(answer)
+  llm.logits([1])
+  assert answer.saved is not None
+  answer.close()
+  assert answer.saved is None and list(answer) == []
+
+def test_each_answer_has_its_own_time(llm):
+  a, b = start(llm, 0, 3), start(llm, 1, 5)
+  next(a), next(b)
+  assert llm.timing is b.timing and a.timing.finish == b.timing.finish == "cancelled"
+  list(b), list(a)
+  assert (a.timing.tokens, b.timing.tokens, a.timing.prompt_tokens, b.timing.prompt_tokens) == (3, 5, 4, 3)
+
+def test_why_an_answer_ended(llm, monkeypatch):
+  def finish(**asked):
+    answer = llm.generate(PROMPTS[0], **asked)
+    tokens = list(answer)
+    return len(tokens), answer.timing.finish
+  whole = alone(llm, 0)
+  assert finish(max_tokens=3, ignore_eos=True) == (3, "length")
+  assert finish(max_tokens=0) == (0, "length")
+  assert finish(max_tokens=-1, ignore_eos=True) == finish(max_tokens=None, ignore_eos=True) == (93, "context")
+  assert finish(max_tokens=93, ignore_eos=True) == (93, "length")
+  monkeypatch.setattr(llm.tokenizer, "stop_ids", frozenset({whole[-1]}))
+  assert finish(max_tokens=50) == (whole.index(whole[-1]), "stop")
+
+def test_prefill_and_step_are_tied_to_what_was_fed(llm):
+  ids = [1, 2, 3, 4, 5, 6]
+  want = llm.logits([*ids, 7])
+  llm.prefill(ids[:4])
+  llm.prefill(ids, 4)
+  near = np.abs(llm.step(7, 6) - want[-1]).max()
+  assert near < 0.05 * want.std()
+  for other in (lambda: list(start(llm, 0, 3)), lambda: llm.logits([2, 2, 2]), lambda: next(start(llm, 2)),
+                lambda: llm.logits([2] * 20)):
+    llm.prefill(ids)
+    before = llm.generation
+    other()
+    with pytest.raises(InputError, match="step: position 6"): llm.step(7, 6)
+    with pytest.raises(InputError, match="prefill: the 3 tokens"): llm.prefill([9, *ids[1:]], 3)
+    with pytest.raises(InputError, match="generation"): llm.step(7, 0, generation=before)
+    with pytest.raises(InputError, match="generation"): llm.prefill(ids, generation=before)
+  list(llm.generate(ids, max_tokens=1))  # an answer's end is one's own beginning
+  assert np.abs(llm.step(7, 6) - want[-1]).max() <= 2 * near + 1e-6
+  with pytest.raises(InputError, match="step: position 9"): llm.step(7, 9)
+
+def test_two_who_feed_by_hand(llm):
+  """A generation tells them apart."""
+  llm.prefill([1, 2, 3])
+  mine = llm.generation
+  llm.step(4, 3, generation=mine)
+  llm.prefill([9, 9, 9, 9, 9])
+  with pytest.raises(InputError, match="generation"): llm.step(5, 4, generation=mine)
+
+WRONG = ["123", b"12", [1.7], [True], ["1"], [None], [[1, 2]], 5, None, [float("nan")], {1: 2}, [384], [-1], []]
+
+@pytest.mark.parametrize("ids", WRONG, ids=repr)
+def test_wrong_ids(llm, ids):
+  for call in (llm.generate, llm.logits, llm.prefill):
+    with pytest.raises(InputError, match="prompt: "): call(ids)
+
+def test_kinds_of_whole_numbers(llm):
+  want = alone(llm, 0)[:4]
+  for ids in (np.array(PROMPTS[0]), tuple(map(np.int16, PROMPTS[0])), [float(x) for x in PROMPTS[0]], iter(PROMPTS[0])):
+    assert list(llm.generate(ids, max_tokens=np.float32(4.0), top_k=np.uint8(0), ignore_eos=True)) == want
+
+@pytest.mark.parametrize("name", ["max_tokens", "top_k", "seed"])
+@pytest.mark.parametrize("value", [True, "3", 1.7, np.bool_(True), float("inf"), [3], -2], ids=repr)
+def test_wrong_numbers(llm, name, value):
+  with pytest.raises(InputError, match=f"^{name}: "): llm.generate(PROMPTS[0], **{name: value})
+  for call in (lambda: llm.step(value, 0), lambda: llm.step(1, value), lambda: llm.prefill([1, 2], value)):
+    if not np.isscalar(value) or not (isinstance(value, int) and value >= 0) or value is True:
+      with pytest.raises(InputError): call()
+
+@pytest.mark.parametrize("name", ["max_context", "chunk"])
+@pytest.mark.parametrize("value", [True, "3", 1.7, 0, None], ids=repr)
+def test_wrong_sizes(model_file, name, value):
+  with pytest.raises(InputError, match=f"^{name}: "):
+    tinygrad_llm.load(str(model_file(types="Q8_0", vocab=384, context=96)), **{name: value})
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_fork_while_another_thread_feeds(llm):
+  want, held, leave = alone(llm, 0), threading.Event(), threading.Event()
+  def hold():
+    with llm.lock:
+      held.set()
+      leave.wait(30)
+  thread = threading.Thread(target=hold)
+  thread.start()
+  held.wait(30)
+  if (pid := os.fork()) == 0: os._exit(0 if list(start(llm, 0)) == want else 1)
+  leave.set()
+  thread.join()
+  assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+def test_context_keeps_what_it_says():
+  """The bookkeeping alone, without a model."""
+  kept = context.Context([])
+  a, b = context.Feed(), context.Feed()
+  a.prompt = 3
+  assert kept.take(a, [1, 2]) == 0
+  kept.tokens.extend([1, 2, 3])
+  a.tokens = [1, 2, 3]
+  assert kept.take(b, [1, 2, 9]) == 2 and kept.generation == 2 and a.saved is not None and a.saved.first == 2
+  kept.cut(2)
+  kept.tokens.extend([9])
+  assert kept.take(a, a.tokens) == 2
+  kept.restore(a)
+  assert kept.tokens == [1, 2, 3] and a.saved is None

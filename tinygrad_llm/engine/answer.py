@@ -1,0 +1,90 @@
+"""One answer: the tokens that continue a prompt, one after another."""
+from __future__ import annotations
+import time
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING
+from tinygrad_llm.engine.context import Feed
+from tinygrad_llm.engine.lookahead import Draws
+from tinygrad_llm.engine.sampling import Sampler
+from tinygrad_llm.engine.timing import Timing
+if TYPE_CHECKING: from tinygrad_llm.engine.llm import LLM
+
+class Answer(Feed, Iterator[int]):
+  """
+  An iterator of token ids. Several answers of one model may be read in turns, also by several threads: each finds the
+  cache as it left it, or feeds its own tokens again.
+
+  timing: of this answer alone; timing.finish says why it ended.
+  """
+  def __init__(self, llm: LLM, ids: list[int], max_tokens: int | None, sampler: Sampler, ends: frozenset[int]):
+    super().__init__()
+    self.tokens, self.prompt, self.timing = ids, len(ids), Timing(prompt_tokens=len(ids))
+    self._llm, self._sampler, self._ends = llm, sampler, ends
+    room = llm.max_context - len(ids) + 1  # the token after the last position is still known
+    self._last, self._full = (room, "context") if max_tokens is None or max_tokens > room else (max_tokens, "length")
+    self._run = self._tokens()
+
+  def __next__(self) -> int:
+    with self._llm.lock:
+      try: return next(self._run)
+      except BaseException:
+        self.ended = True
+        raise
+
+  def close(self) -> None:
+    """Ends it: it gives no more tokens and feeds nothing."""
+    with self._llm.lock:
+      self._run.close()
+      self.ended, self.saved = True, None
+
+  def _tokens(self) -> Generator[int, None, None]:
+    llm, timing, start = self._llm, self.timing, time.perf_counter()
+    llm.compile_prompt()
+    compiled = time.perf_counter()
+    logits, timing.cached_tokens = llm.feed_prompt(self)
+    token = self._sampler(logits, self.tokens)
+    timing.prefill = time.perf_counter() - compiled
+    following = (self._next if llm._lookahead is None else self._next_ahead)(token)
+    while timing.tokens < self._last:
+      if token in self._ends:
+        timing.finish = "stop"
+        return
+      timing.tokens += 1
+      if timing.tokens == 1: timing.first_token = time.perf_counter() - start
+      else: timing.decode = time.perf_counter() - start - timing.first_token - timing.compile
+      if timing.tokens == self._last: self._end()
+      yield token
+      if self.ended: return
+      if timing.tokens == 1:
+        told = time.perf_counter()
+        llm.feed_again(self)
+        llm.compile_decode(token, len(self.tokens), self._sampler)
+        timing.compile = time.perf_counter() - told
+      token = next(following)
+    self._end()
+
+  def _end(self) -> None: self.ended, self.timing.finish = True, self._full
+
+  def _next(self, token: int) -> Iterator[int]:
+    """The tokens after `token`, which is fed first."""
+    while True:
+      self._llm.feed_again(self)
+      logits, key = self._llm.feed(token, len(self.tokens))
+      self.tokens.append(token)
+      yield (token := self._llm.choose(logits, key, self._sampler, self.tokens))
+
+  def _next_ahead(self, token: int) -> Iterator[int]:
+    """The same, each step launched before the token of the one before is read."""
+    draws, reading, end = Draws(self._sampler), None, len(self.tokens) + self._last - 1
+    while True:
+      if reading is None or not self._llm.is_fed_by(self):  # what another answer launched over is not read
+        self._llm.feed_again(self)
+        self._llm.start_ahead(token, self.tokens, self._sampler, draws)
+        reading = self._llm.launch(len(self.tokens))
+      self.tokens.append(token)
+      self._llm.was_fed(token)
+      following: Callable[[], int] | None = None
+      if len(self.tokens) < end: following = self._llm.launch(len(self.tokens))
+      token = reading()
+      yield token
+      reading = following
