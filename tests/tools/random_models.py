@@ -161,6 +161,7 @@ def check(case: Case, folder: pathlib.Path) -> dict[str, float]:
     behind = (best.max(-1) - best[np.arange(len(out)), out]).max() / best.std()
     if behind > math.sqrt(limits[1]): raise Mismatch(f"generate: a token {behind:.2f} deviations behind the best")
   next(llm.generate(second, max_tokens=1, ignore_eos=True))
+  llm.prefill(second, len(second) - 1)
   exact, clear = reference.logits([*second, steps[0]])[-1:], (reference.gap >= MARGIN).all()
   compare("second turn", llm.step(steps[0], len(second))[None],
           exact if clear else llm.logits([*second, steps[0]])[-1:].astype(np.float64))
