@@ -123,11 +123,10 @@ def test_ids_out_of_range(token):
     with pytest.raises(InputError, match="token id"): use(make())
 
 NO_SUCH, WRONG_KIND = "llama.cpp loads no such file either", "of another type than any converter writes: a damaged file"
-DEFAULT_CUTS = "llama.cpp cuts such text by a default that no model has learned, and only warns: silently other tokens"
 
 @pytest.mark.parametrize("field, value, why", [
-  ("model", "t5", "other algorithms"), ("model", None, NO_SUCH), ("pre", None, DEFAULT_CUTS),
-  ("pre", "default", DEFAULT_CUTS), ("pre", "gpt-5", NO_SUCH), ("pre", ["x\n"], WRONG_KIND), ("tokens", None, NO_SUCH),
+  ("model", "t5", "other algorithms"), ("model", None, NO_SUCH), ("pre", "gpt-5", NO_SUCH),
+  ("pre", ["x\n"], WRONG_KIND), ("tokens", None, NO_SUCH),
   ("tokens", [], "there is nothing to write text with"), ("tokens", "abc", WRONG_KIND),
   ("tokens", np.arange(3), WRONG_KIND), ("tokens", ["\ud800", *TOKENS[1:]], "no text, and no file has it: see gguf.py"),
   ("merges", None, NO_SUCH), ("merges", [1], WRONG_KIND),
@@ -138,6 +137,13 @@ def test_refused(field, value, why):
   with pytest.raises(InputError) as e: make(**{field: value})
   assert str(e.value).startswith(f"tokenizer.ggml.{field}: ") and "\n" not in str(e.value)
   assert len(str(e.value).partition("; supported: ")[0]) < 200
+
+@pytest.mark.parametrize("pre", [None, "default"])
+def test_no_way_of_cutting_words(pre, capfd):
+  """llama.cpp's default, with a warning."""
+  assert make(pre=pre).decode(make(pre=pre).encode("it's 12345 $x")) == "it's 12345 $x"
+  said = capfd.readouterr().err
+  assert said.startswith("warning: tokenizer.ggml.pre: ") and said.count("\n") == 1
 
 @pytest.mark.parametrize("field, value, words", [
   ("merges", [*MERGES, "he", "he "], "2 of 11, such as 'he', are not pairs of texts and are left out"),
@@ -295,6 +301,7 @@ def words(kind: PreType, text: str) -> list[str]:
   ("gpt-4o", "helloWorld it's 1234", "hello|World| it's| |123|4"),
   ("kimi-k2", "aB\u6f22\u5b57c's 1234", "aB|\u6f22\u5b57|c's| |123|4"),
   ("youtu", "aB \uac00\u6f22\u3001 12/", "aB| |\uac00|\u6f22|\u3001| |1|2|/"),
+  ("default", "it's 12345 $x, (a+b)  c\nd", "it|'|s| |123|45| |$|x|,| |(|a|+|b|)| | c|\n|d"),
   ("gemma4", "a b\n\n\nc", "a b|\n\n\n|c")])
 def test_words(pre, text, cut):
   assert words(PRE_TYPES[pre], text) == cut.split("|")

@@ -25,7 +25,7 @@ from tinygrad_llm.progress import compiling
 from tinygrad_llm.target.async_read import reader
 from tinygrad_llm.target.buffers import read
 from tinygrad_llm.target.cost import cost
-from tinygrad_llm.text.chat_template import ChatTemplate
+from tinygrad_llm.text.chat_template import ChatTemplate, checked
 from tinygrad_llm.text.stop_strings import StopStrings
 from tinygrad_llm.text.thinking import Part, Thinking
 from tinygrad_llm.text.tokenizer import Tokenizer, pre_type
@@ -145,18 +145,24 @@ class LLM:
 
   def chat(self, messages: Sequence[dict[str, str]], max_tokens: int | None = None, temperature: float = 0.0,
            top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repeat_penalty: float = 1.0, seed: int = 0,
-           stop: Sequence[str] = ()) -> Iterator[str]:
+           stop: Sequence[str] = (), template: Mapping[str, Any] | None = None) -> Iterator[str]:
     """
     An iterator of the pieces of text that answer `messages` ({"role": .., "content": ..} each).
 
-    It ends before a stop string. The other arguments are those of generate().
+    It ends before a stop string. template: variables for the chat template, such as {"enable_thinking": False}. The
+    other arguments are those of generate().
     """
-    tokens = self.generate(self.prompt(messages), max_tokens, temperature, top_k, top_p, min_p, repeat_penalty, seed)
+    ids = self.prompt(messages, template)
+    tokens = self.generate(ids, max_tokens, temperature, top_k, top_p, min_p, repeat_penalty, seed)
     return self.text(tokens, (*stop, *self.template.stop))
 
-  def prompt(self, messages: Sequence[dict[str, str]]) -> list[int]:
-    """The token ids of a conversation through the model's chat template, ready for the assistant's answer."""
-    return self.template.encode(self.tokenizer, messages)
+  def prompt(self, messages: Sequence[dict[str, str]], template: Mapping[str, Any] | None = None) -> list[int]:
+    """
+    The token ids of a conversation through the model's chat template, ready for the assistant's answer.
+
+    template: variables for it. InputError for messages of which it would leave out words.
+    """
+    return self.template.encode(self.tokenizer, messages, **checked(template or {}))
 
   def fit(self, messages: Sequence[dict[str, str]]) -> list[dict[str, str]]:
     """`messages` less the oldest turns (a system message stays): a quarter of the context is left for the answer."""

@@ -7,6 +7,7 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 an
 """
 from __future__ import annotations
 import mmap, re, struct
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
@@ -47,7 +48,7 @@ NUMBERS = {i: np.dtype(f"<{code}") for i, code in (
   (0, "u1"), (1, "i1"), (2, "u2"), (3, "i2"), (4, "u4"), (5, "i4"), (6, "f4"), (BOOL, "u1"), (10, "u8"), (11, "i8"),
   (12, "f8"))}
 U32, U64 = struct.Struct("<I"), struct.Struct("<Q")
-PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
+PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.gguf)?", re.IGNORECASE)
 
 CUT, DAMAGED = "the file is cut off or damaged, download it again", "the file is damaged, download it again"
 CONVERT, SPLIT = "convert the model again", "split the model again"
@@ -270,6 +271,18 @@ def first_metadata(raw: bytes) -> dict[str, Any]:
   with suppress(InputError): header.metadata(header.start()[2], kv)
   return kv
 
+def _links(path: Path) -> Iterator[Path]:
+  """A path, and what it leads to link by link: any of them may have the name of a part."""
+  for _ in range(40):
+    yield path
+    if not path.is_symlink(): return
+    path = path.parent / path.readlink()
+
+def _parts(path: Path, count: int) -> list[Path]:
+  """The paths of all parts beside one of them; [] for a name that is no part's."""
+  if (name := PART.fullmatch(path.name)) is None or int(name[3]) != count: return []
+  return [path.with_name(f"{name[1]}-{i + 1:05}-of-{count:05}{name[4] or ''}") for i in range(count)]
+
 def open_gguf(path: str | Path) -> GGUF:
   """
   Parses the header of a GGUF file. Of a split model (NAME-00001-of-00003.gguf) any part may be given: all are merged.
@@ -280,9 +293,9 @@ def open_gguf(path: str | Path) -> GGUF:
   count, field = file.kv.get("split.count", 1), "metadata 'split.count'"
   if type(count) is not int or count < 1: raise _bad(path, field, f"is not a positive number; {SPLIT}")
   if count == 1: return file
-  if (name := PART.fullmatch(path.name)) is None or int(name[3]) != count:
+  if not (found := [paths for p in _links(path) if (paths := _parts(p, count))]):
     raise _bad(path, field, f"the file is one of {count}; name them NAME-00001-of-{count:05}.gguf and so on")
-  paths = [path.with_name(f"{name[1]}-{i + 1:05}-of-{count:05}.gguf") for i in range(count)]
+  paths = next((x for x in found if all(p.exists() for p in x)), found[0])
   if gone := [p for p in paths if not p.exists()]:
     raise _bad(gone[0], "path", f"no such file; put all {count} parts of the model in one folder")
   parts, tensors = [file if p == path else _open_file(p) for p in paths], dict[str, TensorInfo]()

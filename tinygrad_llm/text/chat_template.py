@@ -9,49 +9,84 @@ with the ChatTemplate. Variables, filters and settings are those of transformers
 (https://huggingface.co/docs/transformers/chat_templating).
 """
 from __future__ import annotations
-import json, pathlib, signal, subprocess, sys, threading, weakref
+import json, pathlib, re, signal, subprocess, sys, threading, time, weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
-from tinygrad_llm.errors import InputError
-from tinygrad_llm.text.tokenizer import Tokenizer
+from tinygrad_llm.errors import InputError, warn
+from tinygrad_llm.text.builtin_templates import BUILTIN, CHATML, LLAMA3, OTHERS, PLAIN
+from tinygrad_llm.text.template_probe import (STEPS, Message, Way, find_way, lost, shape, text_of, tools_with_needles,
+                                              with_needles)
+from tinygrad_llm.text.thinking import TAGS
+from tinygrad_llm.text.tokenizer import Tokenizer, special_id
 
 WORKER = pathlib.Path(__file__).with_name("template_worker.py")
 KEY = "tokenizer.chat_template"
+HOSTILE = "the template of this file is broken or hostile"
+PROBE_SECONDS = 2.0   # for all ways of writing a conversation that a template loses words of
+# variables that switch thinking: what they are when it is off, and when it is on (None: as the template has it)
+SWITCHES: dict[str, tuple[Any, Any]] = {"enable_thinking": (False, True), "thinking": (False, True),
+                                        "thinking_budget": (0, None), "reasoning_effort": ("low", None)}
+OFF = tuple(name for name, values in SWITCHES.items() if values[0] is False)
+EXCHANGE: list[Message] = [{"role": "user", "content": "wqxuzkv"}, {"role": "assistant", "content": "wqxazkv"},
+                           {"role": "user", "content": "wqxvzkv"}]
 
-# templates for files without one; content may be a text or a list of parts
-_CONTENT = ("{% set text = m.content or '' if m.content is not iterable or m.content is string"
-            " else m.content | selectattr('text', 'defined') | map(attribute='text') | join %}")
-CHATML = ("{% for m in messages %}" + _CONTENT +
-          "{{ '<|im_start|>' + m.role + '\n' + text + '<|im_end|>\n' }}{% endfor %}"
-          "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
-LLAMA3 = ("{{ bos_token }}{% for m in messages %}" + _CONTENT +
-          "{{ '<|start_header_id|>' + m.role + '<|end_header_id|>\n\n' + text | trim + '<|eot_id|>' }}{% endfor %}"
-          "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}")
-PLAIN = ("{% for m in messages %}" + _CONTENT + "{{ m.role | capitalize + ': ' + text | trim + '\n' }}{% endfor %}"
-         "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}")
+OWN = ("messages", "tools", "add_generation_prompt", "self")  # variables that are arguments already
+PLAIN_STOP = ("\nUser:",)
 
 def _one_line(text: str) -> str:
   """For a terminal: one line of printable characters of a text from anywhere."""
   line = "".join(c if c.isprintable() else " " for c in text[:500])
   return " ".join(line.split())
 
+def _source(source: str, fallback: str) -> str:
+  """The template that a file's text stands for: itself, one that it names, or the fallback where it is blank."""
+  if (name := source.strip()) in BUILTIN: return BUILTIN[name]
+  if name and name not in OTHERS: return source
+  what = f"the template {name:.40} is not built in ({', '.join(BUILTIN)} are)" if name else "it is blank"
+  warn(f"{KEY}: {what}; { {CHATML: 'ChatML', LLAMA3: 'that of Llama 3'}.get(fallback, '`User: ..`') } is taken")
+  return fallback
+
+def _squeezed(text: str) -> str: return "".join(filter(str.isalnum, text.lower()))
+
 def _stop(process: subprocess.Popen[str]) -> None:
   process.kill()
   process.communicate()
+
+def _request(name: str, messages: Sequence[Message], variables: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+  try:
+    return json.dumps({"name": name, "variables": {"documents": None, **variables,
+                                                   "messages": [dict(m) for m in messages], **options}})
+  except (TypeError, ValueError, RecursionError) as e:
+    raise InputError(f"messages: {_one_line(str(e))}; use texts, numbers, lists and dictionaries only") from e
+
+def checked(variables: Any) -> dict[str, Any]:
+  """What a caller wants a template to be given. InputError for what are no variables, or are arguments already."""
+  if not isinstance(variables, Mapping): raise InputError(f"template: {variables!r:.60} is no dictionary of variables")
+  for name in variables:
+    if not isinstance(name, str) or not name.isidentifier() or name in OWN:
+      raise InputError(f"template: {name!r:.60} cannot be set; give other names, that the template reads")
+  return dict(variables)
 
 class ChatTemplate:
   """
   The chat templates of a model. Make one with `ChatTemplate.from_gguf(kv)`. Threads may share it.
 
-  templates: jinja2 sources by name. "default" is a must; "tool_use", if there, is for messages with tools.
+  templates: jinja2 sources by name, or names of templates that are built in (`BUILTIN`). "default" is a must;
+  "tool_use", if there, is for messages with tools. fallback: the source for a blank one.
   stop: texts that end the assistant's turn, for templates whose turns end in plain text.
   """
-  def __init__(self, templates: Mapping[str, str], bos_token: str = "", eos_token: str = "", stop: Sequence[str] = ()):
-    self.templates, self.stop = dict(templates), tuple(stop)
+  def __init__(self, templates: Mapping[str, str], bos_token: str = "", eos_token: str = "", stop: Sequence[str] = (),
+               fallback: str = PLAIN):
+    self.templates = {name: _source(source, fallback) for name, source in templates.items()
+                      if source.strip() or name == "default"}
+    self.stop = tuple(stop) or (PLAIN_STOP if self.templates.get("default") == PLAIN else ())
     self._setup = {"templates": self.templates, "variables": {"bos_token": bos_token, "eos_token": eos_token}}
     self._lock = threading.Lock()
     self._process: subprocess.Popen[str] | None = None
     self._finalizer: weakref.finalize[..., ChatTemplate] | None = None
+    self._ways: dict[tuple[str, ...], Way] = {}
+    self._reads: dict[str, frozenset[str]] = {}
+    self._after: str | None = None
 
   @classmethod
   def from_gguf(cls, kv: Mapping[str, Any]) -> ChatTemplate:
@@ -66,41 +101,126 @@ class ChatTemplate:
 
     tokens = kv.get("tokenizer.ggml.tokens")
     tokens = tokens if isinstance(tokens, list) else []
+    fallback = CHATML if "<|im_start|>" in tokens else LLAMA3 if "<|start_header_id|>" in tokens else PLAIN
+    bos, eos = (special_id(kv, name, tokens) for name in ("bos", "eos"))
+    return cls(found or {"default": fallback}, "" if bos is None else tokens[bos], "" if eos is None else tokens[eos],
+               fallback=fallback)
 
-    def text(name: str) -> str:
-      i = kv.get(f"tokenizer.ggml.{name}_token_id")
-      return tokens[i] if isinstance(i, int) and 0 <= i < len(tokens) else ""
-
-    stop: tuple[str, ...] = ()
-    if not found:
-      if "<|im_start|>" in tokens: found = {"default": CHATML}
-      elif "<|start_header_id|>" in tokens: found = {"default": LLAMA3}
-      else: found, stop = {"default": PLAIN}, ("\nUser:",)
-    return cls(found, text("bos"), text("eos"), stop)
-
-  def render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True,
+  def render(self, messages: Sequence[Message], add_generation_prompt: bool = True,
              tools: Sequence[Any] | None = None, **variables: Any) -> str:
     """
     The prompt for messages such as {"role": "user", "content": "hi"}. What they hold must fit into JSON.
 
+    Every text of them is in it. Where the template would leave one out, or refuses a role, they are put to it in other
+    words (template_probe.py), with a warning where that changes the roles.
     add_generation_prompt: end with the beginning of the assistant's turn.
-    variables: more for the template, such as `enable_thinking=False`.
-    InputError when the template rejects the messages (with what it says), is broken, or takes too much time or memory.
+    variables: more for the template, such as `enable_thinking=False`, which also closes thinking that the template
+    opens at the end of the prompt.
+    InputError when the template rejects the messages (with what it says), loses what a role says on every way, is
+    broken, or takes too much time or memory.
     """
     for i, message in enumerate(messages):
       if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise InputError(f'messages[{i}]: has no role; write {{"role": "user", "content": ".."}}')
-    try:
-      request = json.dumps({"name": "tool_use" if tools and "tool_use" in self.templates else "default", "variables": {
-        "documents": None, **variables, "messages": [dict(m) for m in messages], "tools": tools,
-        "add_generation_prompt": add_generation_prompt}})
-    except (TypeError, ValueError, RecursionError) as e:
-      raise InputError(f"messages: {_one_line(str(e))}; use texts, numbers, lists and dictionaries only") from e
-    with self._lock: reply = json.loads(self._ask(request))
-    if "error" in reply: raise InputError(f"{KEY}: {_one_line(reply['error'])}")
-    return reply["text"]
+    name = "tool_use" if tools and "tool_use" in self.templates else "default"
+    options = {"tools": tools, "add_generation_prompt": add_generation_prompt}
+    request = _request(name, messages, variables, options)
+    way = Way() if "messages" not in self._read(name) else self._way(name, messages, variables, options)
+    if way is None: text = self._as_given(name, messages, variables, options)
+    else:
+      reply = self._reply(_request(name, way.of(messages), variables, options) if way.steps or way.flips else request)
+      if "error" in reply: raise InputError(f"{KEY}: {_one_line(reply['error'])}")
+      text = reply["text"]
+    off = add_generation_prompt and any(variables.get(name) is False for name in OFF)
+    close = next((close for tag, close in TAGS.items() if off and text.rstrip().endswith(tag)), "")
+    return f"{text.rstrip()}\n\n{close}\n\n" if close else text
 
-  def encode(self, tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True,
+  def _way(self, name: str, messages: Sequence[Message], variables: Mapping[str, Any],
+           options: Mapping[str, Any]) -> Way | None:
+    """How messages of this shape are put to a template so that no word is lost; None for no way."""
+    key = name, shape(messages), *(json.dumps(x, sort_keys=True, default=str) for x in (variables, options))
+    if (way := self._ways.get(key)) is not None: return way
+    tools, needles = tools_with_needles(options["tools"])
+    end, text = time.monotonic() + PROBE_SECONDS, ""
+    def render(messages: Sequence[Message]) -> str | None:
+      nonlocal text
+      reply = self._reply(_request(name, messages, variables, {**options, "tools": tools}))
+      if reply.get("failed") == "source": raise InputError(f"{KEY}: {_one_line(reply['error'])}")
+      if time.monotonic() > end: raise InputError(f"{KEY}: rendering it takes too long; {HOSTILE}")
+      text = reply.get("text", "")
+      return reply.get("text")
+    if (way := find_way(messages, render)) is None: return None
+    for step in way.steps:
+      if STEPS[step]: warn(f"{KEY}: {STEPS[step]}")
+    if gone := [x for x in needles if x not in text.lower()]:
+      warn(f"{KEY}: it leaves out {len(gone)} of {len(needles)} tools; the model does not see them")
+    if len(self._ways) > 1000: self._ways.clear()
+    self._ways[key] = way
+    return way
+
+  def _as_given(self, name: str, messages: Sequence[Message], variables: Mapping[str, Any],
+                options: Mapping[str, Any]) -> str:
+    """What the template makes of messages that it loses words of: InputError, unless it needs just these texts."""
+    reply = self._reply(_request(name, messages, variables, options))
+    if reply.get("failed") == "messages":   # the first that it does not want after those before it
+      refused = (i for i in range(len(messages)) if self._reply(
+        _request(name, messages[:i + 1], variables, options)).get("failed") == "messages")
+      if len(messages) > (i := next(refused, len(messages))):
+        raise InputError(f"{KEY}: it refuses messages[{i}], role {messages[i]['role']!r}: {_one_line(reply['error'])}; "
+                         "leave it out, or use a model whose template takes it")
+    if "error" in reply: raise InputError(f"{KEY}: {_one_line(reply['error'])}")
+    given, needles = with_needles(messages)
+    probe = self._reply(_request(name, given, variables, options))
+    text = _squeezed(reply["text"])
+    gone = lost(probe["text"], needles) if "text" in probe else [
+      i for i, m in enumerate(messages) if _squeezed(text_of(m.get("content"))) not in text]
+    if not gone: return reply["text"]
+    role = messages[gone[0]]["role"]
+    raise InputError(f"{KEY}: it leaves out what messages[{gone[0]}], role {role!r:.40}, says; leave that message out, "
+                     "or use a model whose template has a place for it")
+
+  def variables(self) -> frozenset[str]:
+    """The names that the templates read: `messages`, and what else `render` may be given or they do without."""
+    return frozenset().union(*map(self._read, self.templates))
+
+  def _read(self, template: str) -> frozenset[str]:
+    if template not in self._reads:
+      reply = self._reply(json.dumps({"name": template}))
+      if "error" in reply: raise InputError(f"{KEY}: {_one_line(reply['error'])}")
+      self._reads[template] = frozenset(reply["text"].split())
+      if "messages" not in self._reads[template]: warn(f"{KEY}: it has no place for messages; the model sees none")
+    return self._reads[template]
+
+  def thinking(self, on: bool) -> dict[str, Any]:
+    """
+    The variables for `render` that switch a model's thinking on or off; empty where its template has no switch.
+
+    Some models cannot be told not to think, only to think little. Where the template has no switch but ends the prompt
+    with the mark that opens thinking, `enable_thinking=False` closes it.
+    """
+    switches = {name: values[on] for name, values in SWITCHES.items() if name in self.variables()}
+    found = {name: value for name, value in switches.items() if value is not None}
+    if found.get("reasoning_effort") and any(re.search("""['"]none['"]""", x) for x in self.templates.values()):
+      found["reasoning_effort"] = "none"
+    if found or on: return found
+    return {"enable_thinking": False} if self.render(EXCHANGE[:1]).rstrip().endswith((*TAGS,)) else {}
+
+  def after_answer(self) -> str:
+    """What the template puts after an assistant's words and before what follows them; "" where it does not show."""
+    if self._after is None:
+      self._after = ""
+      for messages in (EXCHANGE, EXCHANGE[:2]):
+        try: text = self.render(messages, add_generation_prompt=False)
+        except InputError: continue
+        answer = text.lower().find(str(EXCHANGE[1]["content"]))
+        if answer < 0: continue
+        after = text[answer + len(str(EXCHANGE[1]["content"])):]
+        end = after.lower().find(str(EXCHANGE[2]["content"]))
+        self._after = after[:end] if end >= 0 else after
+        break
+    return self._after
+
+  def encode(self, tokenizer: Tokenizer, messages: Sequence[Message], add_generation_prompt: bool = True,
              tools: Sequence[Any] | None = None, **variables: Any) -> list[int]:
     """
     `render`, then token ids. The template's control tokens count; what looks like one in a message is mere text.
@@ -116,8 +236,12 @@ class ChatTemplate:
     except RecursionError as e:
       raise InputError("messages: nested too deeply; use flatter lists and dictionaries") from e
     text = self.render(messages, add_generation_prompt, tools, **variables)
+    tokenizer.end_with(self.after_answer())
     ids, bos = tokenizer.encode(text, parse_special=True), tokenizer.bos
     return [bos, *ids] if tokenizer.add_bos and bos is not None and ids[:1] != [bos] else ids
+
+  def _reply(self, request: str) -> dict[str, str]:
+    with self._lock: return json.loads(self._ask(request))
 
   def _ask(self, request: str) -> str:
     try:
@@ -128,7 +252,7 @@ class ChatTemplate:
       raise
     self._end()
     reason = "takes too long" if process.returncode == -signal.SIGALRM else f"ends with code {process.returncode}"
-    raise InputError(f"{KEY}: rendering it {reason}; the template of this file is broken or hostile")
+    raise InputError(f"{KEY}: rendering it {reason}; {HOSTILE}")
 
   def _start(self) -> subprocess.Popen[str]:
     try:

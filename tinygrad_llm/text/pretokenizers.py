@@ -56,6 +56,7 @@ _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)
 GPT2 = PreType((_GPT2,))
 STARCODER = PreType((r"\p{N}", _GPT2))
 FALCON = PreType((r"[\p{P}$+<=>^~|`]+", _GPT2, "[0-9][0-9][0-9]"))
+DEFAULT = PreType((r"[\p{P}$+<=>^~|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"))  # llama.cpp's, no model's own
 LLAMA3 = PreType((_words(r"\p{N}{1,3}"),), ignore_merges=True, add_bos=True)
 GLM4 = PreType(LLAMA3.splits, ignore_merges=True)
 DBRX = PreType(LLAMA3.splits)
@@ -104,7 +105,7 @@ _TABLE: tuple[tuple[PreType, dict[str, str]], ...] = (
            "minimax-m2": "MiniMax M2"}),
   (KIMI, {"kimi-k2": "Kimi K2, Moonlight"}),
   (YOUTU, {"youtu": "Youtu-LLM"}),
-  (GEMMA4, {"gemma4": "Gemma 4"}))
+  (GEMMA4, {"gemma4": "Gemma 4"}), (DEFAULT, {"default": "files that do not say"}))
 
 PRE_TYPES: dict[str, PreType] = {name: kind for kind, names in _TABLE for name in names}
 PRE_MODELS: dict[str, str] = {name: models for _, names in _TABLE for name, models in names.items()}

@@ -6,13 +6,15 @@ bound time and memory (`{{ 'a' * 10**10 }}`, `{{ 9**9**9 }}`, nested loops, a pa
 timer whose signal ends this process wherever it is, also inside a C function, and a limit on its address space.
 
 Protocol, one line of JSON each: first {"templates": {name: source}, "variables": {..}}, answered by {}; then any number
-of {"name": .., "variables": {..}}, each answered by {"text": ..} or {"error": ..}. The end of the input ends it.
+of {"name": .., "variables": {..}}, each answered by {"text": ..} or {"error": ..}. The end of the input ends it. With
+an error comes what "failed": "messages" where the template refuses them by raise_exception, "source" where it cannot do
+with any, "" where that is open. Without "variables" the text is the names of those that the template reads.
 Only the standard library and jinja2 are imported, so that it starts in 0.1 s.
 """
 import contextlib, datetime, functools, json, resource, signal, sys
 from collections.abc import Callable
 from typing import Any
-import jinja2, jinja2.ext, jinja2.nodes, jinja2.parser, jinja2.sandbox
+import jinja2, jinja2.ext, jinja2.meta, jinja2.nodes, jinja2.parser, jinja2.sandbox
 
 SECONDS, MEMORY, CHARACTERS = 1.5, 512 << 20, 16 << 20   # of one rendering; bytes of address space; of its result
 
@@ -24,7 +26,9 @@ class Generation(jinja2.ext.Extension):
     next(parser.stream)
     return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
-def raise_exception(message: str) -> None: raise jinja2.TemplateError(message)
+class Refused(jinja2.TemplateError): pass
+
+def raise_exception(message: str) -> None: raise Refused(message)
 
 def strftime_now(form: str) -> str: return datetime.datetime.now().strftime(form)
 
@@ -42,20 +46,23 @@ def environment() -> jinja2.Environment:
   return env
 
 def answer(render: Callable[[dict[str, Any]], str], request: dict[str, Any]) -> dict[str, str]:
-  """{"text": ..} or {"error": ..}, whatever a template does."""
+  """{"text": ..} or {"error": .., "failed": ..}, whatever a template does."""
+  def error(text: str, failed: str = "source") -> dict[str, str]: return {"error": text[:1000], "failed": failed}
   try:
     if len(text := render(request)) <= CHARACTERS: return {"text": text}
-    return {"error": f"it made {len(text)} characters, more than {CHARACTERS}"}
+    return error(f"it made {len(text)} characters, more than {CHARACTERS}")
   except MemoryError:
-    return {"error": f"it needs more than {MEMORY >> 20} MiB"}
+    return error(f"it needs more than {MEMORY >> 20} MiB")
   except RecursionError:
-    return {"error": "it recurses too deeply"}
+    return error("it recurses too deeply")
   except jinja2.TemplateSyntaxError as e:
-    return {"error": f"line {e.lineno}: {e.message}"[:1000]}
+    return error(f"line {e.lineno}: {e.message}")
+  except Refused as e:
+    return error(str(e), "messages")
   except jinja2.TemplateError as e:
-    return {"error": str(e)[:1000]}
+    return error(str(e), "")
   except Exception as e:
-    return {"error": f"{type(e).__name__}: {e}"[:1000]}
+    return error(f"{type(e).__name__}: {e}", "")
 
 def main() -> None:
   signal.signal(signal.SIGINT, signal.SIG_IGN)   # Ctrl-C is for the program that started this one
@@ -66,6 +73,8 @@ def main() -> None:
   env, setup = environment(), json.loads(sys.stdin.readline())
   compiled = functools.cache(lambda name: env.from_string(setup["templates"][name]))
   def render(request: dict[str, Any]) -> str:
+    if "variables" not in request:
+      return " ".join(jinja2.meta.find_undeclared_variables(env.parse(setup["templates"][request["name"]])))
     return compiled(request["name"]).render(setup["variables"] | request["variables"])
   print("{}", flush=True)
   for line in sys.stdin:

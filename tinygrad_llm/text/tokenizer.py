@@ -12,9 +12,10 @@ import codecs, math, re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, TypeVar
-from tinygrad_llm.text.bpe import BPE
 from tinygrad_llm.errors import InputError, warn
-from tinygrad_llm.text.pretokenizers import GEMMA4, PRE_TYPES, PreType
+from tinygrad_llm.text.bpe import BPE
+from tinygrad_llm.text.builtin_templates import BUILTIN
+from tinygrad_llm.text.pretokenizers import DEFAULT, GEMMA4, PRE_TYPES, PreType
 from tinygrad_llm.text.sentencepiece import SentencePiece
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)   # tokenizer.ggml.token_type
@@ -22,10 +23,36 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)   # tokenizer
 # texts that end a turn in well-known vocabularies, whatever the file's eos_token_id says
 END_TEXTS = frozenset((
   "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "</s>", "<|eom_id|>", "<eos>",
-  "<end_of_turn>", "<turn|>", "<|tool_response>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<EOT>", "[EOT]",
-  "[EOS]", "[e~[", "<end_of_utterance>", "<｜end▁of▁sentence｜>"))
+  "<end_of_turn>", "<turn|>", "<|tool_response>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<EOT>",
+  "_<EOT>", "▁<EOT>", "[EOT]", "[EOS]", "[e~[", "<end_of_utterance>", "<｜end▁of▁sentence｜>"))
+# those of code models, where what was to be filled in is over; and what begins its parts
+FILL_ENDS = frozenset((
+  "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>",
+  "<reponame>", "<|file_sep|>"))
+FILL_MARKS = frozenset((
+  "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>", "<|code_prefix|>",
+  "<|prefix|>", "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>",
+  "<|code_suffix|>", "<|suffix|>", "<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>",
+  "▁<MID>", "<|code_middle|>", "<|middle|>"))
+# what begins a text, a turn or its parts
+TURN_MARKS = frozenset((
+  "<|im_start|>", "<|im_sep|>", "<start_of_turn>", "<|turn>", "<|start_header_id|>", "<|end_header_id|>",
+  "<|begin_of_text|>", "<|startoftext|>", "<|user|>", "<|assistant|>", "<|system|>", "<|tool|>",
+  "<|observation|>", "<｜begin▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>", "<|start|>", "<|message|>",
+  "<|channel|>", "<|constrain|>", "<|start_of_role|>", "<|end_of_role|>", "<|START_OF_TURN_TOKEN|>",
+  "<|END_OF_TURN_TOKEN|>", "<|USER_TOKEN|>", "<|CHATBOT_TOKEN|>", "<|SYSTEM_TOKEN|>", "<|header_start|>",
+  "<|header_end|>", "<|eot|>", "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>",
+  "<|end_of_turn|>", "<|eos|>", "<|bos|>"))
+KNOWN_MARKS = END_TEXTS | FILL_ENDS | FILL_MARKS | TURN_MARKS
 # where a token ends the answer and another asks for a tool, <|end|> only ends one of the answer's messages
-ANSWER_ENDS = ({"<|return|>", "<|call|>"}, {"<|flush|>", "<|call|>"}, {"<|flush|>", "<|calls|>"})
+ANSWER_ENDS = ({"<|return|>", "<|call|>"}, {"<|return|>", "<|calls|>"}, {"<|flush|>", "<|call|>"},
+               {"<|flush|>", "<|calls|>"})
+# how a mark may look; how one that is not a word of HTML or code looks; and the words in those that are control tokens,
+# where others, such as <think> and <tool_call>, are text of an answer
+MARK = re.compile(r"<[^\s<>]{1,60}>|\[\|[^\s\[\]]{1,60}\|\]|\[/?[A-Z][A-Z_]+\]|\[gMASK\]")
+_SURE = re.compile(r"<[|｜].*|.*[|｜]>|\[.*|<(?:start|end|begin)_of_\w+>")
+_ROLES = {*"start end begin s bos eos eot sop eop turn user human assistant bot ai system sys role 用户".split()}
+_PADDING = frozenset(("<PAD>", "[PAD]"))   # an end if the file says control, else mostly a filler
 
 # a noncharacter that breaks up control tokens in untrusted text, see Tokenizer.quote
 QUOTE = "\ufdd0"
@@ -64,14 +91,78 @@ def pre_type(kv: Mapping[str, Any]) -> PreType | None:
     raise InputError(f"tokenizer.ggml.model: {_shown(model)} is not supported; {supported}")
   if model == "llama": return None
   if model == "gemma4": return GEMMA4
-  # llama.cpp has a default for files without it, with which the text of most of them is cut as no model has learned it
+  if pre is None or pre == "default":
+    warn(f"tokenizer.ggml.pre: {pre or 'missing'}; words are cut by llama.cpp's default, perhaps not as the model has "
+         "learned them; convert the model again")
+    return DEFAULT
   if not isinstance(pre, str) or pre not in PRE_TYPES:
     raise InputError(f"tokenizer.ggml.pre: {_shown(pre)} is not supported; {supported}")
   return PRE_TYPES[pre]
 
+def special_id(kv: Mapping[str, Any], name: str, tokens: list[str]) -> int | None:
+  """
+  The id of the token that a file's metadata names for a purpose ("bos", "eos", "eot", "unknown", ..), or llama.cpp's
+  default for it. A default of BPE, which is Falcon's, counts only where that token is a mark.
+  """
+  key, model = f"tokenizer.ggml.{name}_token_id", kv.get("tokenizer.ggml.model")
+  default = {"llama": {"bos": 1, "eos": 2, "unknown": 0}, "gpt2": {"bos": 11, "eos": 11}}.get(str(model), {}).get(name)
+  if default is not None and (default >= len(tokens) or model == "gpt2" and not MARK.fullmatch(tokens[default])):
+    default = None
+  if (value := kv.get(key)) is None: return default
+  if isinstance(value, bool) or not isinstance(value, int):
+    raise InputError(f"{key}: {_shown(value)} is not a token's id; correct the file's metadata")
+  if 0 <= value < len(tokens): return value
+  instead = "there is none" if default is None else f"{default} is taken"
+  warn(f"{key}: {_shown(value)} is not one of the {len(tokens)} tokens; {instead}")
+  return default
+
 def _ids(tokens: list[str], types: list[int], kinds: Set[int]) -> dict[str, int]:
   """The ids of the tokens of some types, by text; the first of tokens with the same text counts."""
   return {text: i for i, text in reversed([*enumerate(tokens)]) if text and types[i] in kinds}
+
+def _literals(kv: Mapping[str, Any]) -> set[str]:
+  """What looks like a mark in the sources of a file's chat templates."""
+  sources = [BUILTIN.get(source.strip(), source) for key, source in kv.items()
+             if key.startswith("tokenizer.chat_template") and isinstance(source, str)]
+  return {found for source in sources for found in MARK.findall(source)}
+
+def _is_ordinary(text: str, vocab: Mapping[str, int], merges: Any) -> bool:
+  """Whether a token is a word of its vocabulary, which merges make, such as </s> in one that knows HTML: no mark."""
+  if _SURE.fullmatch(text): return False
+  halves = [(text[:i], text[i:]) for i in range(1, len(text))]
+  if isinstance(merges, list): return not {" ".join(pair) for pair in halves}.isdisjoint(merges)
+  return any(a in vocab and b in vocab for a, b in halves)
+
+def _mended(kv: Mapping[str, Any], types: list[int], vocab: Mapping[str, int], named: Set[str]) -> dict[str, int]:
+  """
+  Of the texts in `vocab`, the tokens that are not control, those to which the file gives a wrong type: the right one.
+
+  CONTROL, as in llama.cpp, for marks of turns that are known by their text; also for those that are `named`, as bos and
+  eos are, that the file's template writes out, and for all that look like one where the file has no types. What a
+  template writes out and an answer may hold, <think>, is USER_DEFINED: one token, and text.
+  """
+  literal = _literals(kv) & vocab.keys()
+  found = (KNOWN_MARKS - _PADDING) & vocab.keys() | literal | {x for x in named if x in vocab and MARK.fullmatch(x)}
+  if "tokenizer.ggml.token_type" not in kv: found |= {x for x in vocab if x[0] in "<[" and MARK.fullmatch(x)}
+  ret, merges = dict[str, int](), kv.get("tokenizer.ggml.merges")
+  for text in found:
+    kind, role = types[vocab[text]], not _ROLES.isdisjoint(re.findall(r"[^\W_]+", text.lower()))
+    if kind in (USER_DEFINED, BYTE) and text not in KNOWN_MARKS or _BYTE_TOKEN.fullmatch(text): continue
+    if kind != USER_DEFINED and text not in named and _is_ordinary(text, vocab, merges): continue
+    if text in KNOWN_MARKS or _SURE.fullmatch(text) or role: ret[text] = CONTROL
+    elif text in literal: ret[text] = USER_DEFINED
+  told = sorted(text for text in ret if types[vocab[text]] != USER_DEFINED)  # converters' word for added tokens
+  if told:
+    lacking = "missing" if "tokenizer.ggml.token_type" not in kv else "wrong"
+    warn(f"tokenizer.ggml.token_type: {lacking} for {len(told)} marks of turns, such as {ascii(told[0])}; they are "
+         "taken as such all the same")
+  return ret
+
+def _types_by_text(tokens: list[str], unknown: int | None, spelt: bool) -> list[int]:
+  """The types in a file without: bytes where the vocabulary spells them, the unknown token, else normal."""
+  types = [BYTE if spelt and _BYTE_TOKEN.fullmatch(text) else NORMAL for text in tokens]
+  if unknown is not None and MARK.fullmatch(tokens[unknown]): types[unknown] = UNKNOWN
+  return types
 
 def _pattern(texts: list[str], depth: int = 0) -> str:
   """Matches any of the texts, the longest first; many are told apart by one character after the other."""
@@ -108,7 +199,8 @@ class Tokenizer:
 
   bos: id of the token that begins a text, or None.
   add_bos: whether the file asks for it at the beginning of a prompt.
-  stop_ids: ids that end a generation: eos, eot and eom of the file, and well-known end-of-turn tokens (`END_TEXTS`).
+  stop_ids: ids that end a generation: eos, eot and eom of the file, well-known end-of-turn tokens (`END_TEXTS`,
+  `FILL_ENDS`), and the mark that the chat template puts after an answer once it has been used (`end_with`).
   vocab_size: number of tokens.
   """
   def __init__(self, tokens: list[str], types: list[int], model: BPE | SentencePiece, bos: int | None = None,
@@ -120,8 +212,18 @@ class Tokenizer:
     self._special = control | user
     self._find_user, self._find_all, self._find_control = map(_alternatives, (user, self._special, control))
     self._control = [*sorted(control), ""]
-    ends = END_TEXTS - ({"<|end|>"} if any(texts <= control.keys() for texts in ANSWER_ENDS) else set())
-    self.stop_ids = frozenset(stop_ids) | {i for text, i in control.items() if text in ends}
+    # as in llama.cpp also where the file names it: the end of one message; a word of HTML (Gemma 4, PaddleOCR)
+    no_ends = {"<|end|>": any(texts <= control.keys() for texts in ANSWER_ENDS), "</s>": "<|tool_response>" in control}
+    self._no_ends = {control.get(text) for text, holds in no_ends.items() if holds}
+    ends = {i for text, i in control.items() if text in END_TEXTS | FILL_ENDS}
+    self.stop_ids = (frozenset(stop_ids) | ends) - self._no_ends
+
+  def end_with(self, text: str) -> None:
+    """Lets a generation end with the mark that a template puts after an answer, if the text begins with one."""
+    text = text.lstrip()
+    if (found := self._find_all.match(text) if self._find_all else None) is None: return
+    i = self._special[found[0]]
+    if self._types[i] == CONTROL or _SURE.fullmatch(found[0]): self.stop_ids |= {i} - self._no_ends
 
   @classmethod
   def from_gguf(cls, kv: Mapping[str, Any]) -> Tokenizer:
@@ -130,28 +232,20 @@ class Tokenizer:
     tokens = _strings(kv, "tokenizer.ggml.tokens")
     if not tokens: raise InputError("tokenizer.ggml.tokens: empty; convert the model again")
     types = _numbers(kv, "tokenizer.ggml.token_type", int, NORMAL, len(tokens))
-    # an end of turn that a converter took for an ordinary added token is a control token all the same
-    types = [CONTROL if t == USER_DEFINED and x in END_TEXTS else t for x, t in zip(tokens, types)]
-
-    def special(name: str, default: int | None = None) -> int | None:   # llama.cpp's default for SentencePiece
-      key = f"tokenizer.ggml.{name}_token_id"
-      default = default if pre is None and default is not None and default < len(tokens) else None
-      if (value := kv.get(key)) is None: return default
-      if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{key}: {_shown(value)} is not a token's id; correct the file's metadata")
-      if 0 <= value < len(tokens): return value
-      instead = "there is none" if default is None else f"{default} is taken"
-      warn(f"{key}: {_shown(value)} is not one of the {len(tokens)} tokens; {instead}")
-      return default
-
-    bos, eos, unknown = special("bos", 1), special("eos", 2), special("unknown", 0) or 0
+    bos, eos, unknown = (special_id(kv, name, tokens) for name in ("bos", "eos", "unknown"))
     asked = _flag(kv, "tokenizer.ggml.add_bos_token", None)
     if asked and bos is None:
       raise InputError("tokenizer.ggml.add_bos_token: there is no bos_token_id; correct the file's metadata")
     if pre is GEMMA4: asked = bos is not None   # early files say no, by mistake
     add_bos = bool(asked) if asked is not None else bos is not None and (pre is None or pre.add_bos)
-    stop_ids = [i for i in (eos, special("eot"), special("eom")) if i is not None]
+    stop_ids = [i for i in (eos, *(special_id(kv, name, tokens) for name in ("eot", "eom"))) if i is not None]
+    if "tokenizer.ggml.token_type" not in kv: types = _types_by_text(tokens, unknown, pre is None or not pre.byte_level)
     vocab = _ids(tokens, types, {*types} - {CONTROL, UNKNOWN})
+    mended = _mended(kv, types, vocab, {tokens[i] for i in (bos, *stop_ids) if i is not None})
+    for text, kind in mended.items():
+      types[vocab[text]] = kind
+      if kind == CONTROL: del vocab[text]
+    stop_ids += [i for i in (special_id(kv, f"fim_{name}", tokens) for name in ("pad", "rep", "sep")) if i is not None]
     if pre is not None:
       merges = _strings(kv, "tokenizer.ggml.merges")
       return cls(tokens, types, BPE(vocab, {*tokens}, merges, pre), bos, add_bos, stop_ids)
@@ -160,7 +254,8 @@ class Tokenizer:
     byte_ids = {b: vocab[text] for b in range(256) if (text := f"<0x{b:02X}>") in vocab}
     words = {text: i for text, i in vocab.items() if types[i] != BYTE}
     space_prefix = bool(_flag(kv, "tokenizer.ggml.add_space_prefix", True))
-    return cls(tokens, types, SentencePiece(words, scores, byte_ids, unknown, space_prefix), bos, add_bos, stop_ids)
+    model = SentencePiece(words, scores, byte_ids, unknown or 0, space_prefix)
+    return cls(tokens, types, model, bos, add_bos, stop_ids)
 
   def encode(self, text: str, add_bos: bool = False, parse_special: bool = False) -> list[int]:
     """

@@ -10,11 +10,13 @@ import numpy as np
 from tinygrad import dtypes
 from tinygrad_llm.errors import InputError, warn
 from tinygrad_llm.files.gguf import GGUF, TensorInfo
-from tinygrad_llm.files.quant import QUANT_TYPES, quant_type
+from tinygrad_llm.files.quant import QUANT_TYPES, quant_type, reference
 from tinygrad_llm.nn.weights.linear import ExpertLinear, Linear
 from tinygrad_llm.nn.weights.memory import WeightMemory
 from tinygrad_llm.nn.weights.rows import RowReader
 from tinygrad_llm.nn.weights.weight import FusedExperts, Weight
+
+FLOATS = ("F32", "F16", "BF16", "F64")
 
 class Loader:
   """
@@ -62,13 +64,14 @@ class Loader:
   def matrix(self, name: str, rows: int, n: int) -> Weight: return self.tensor(name, rows, n)
 
   def array(self, name: str, n: int) -> np.ndarray | None:
-    """A small optional F32 tensor (n,) on the host; None where the file has none."""
+    """A small optional tensor of floats (n,) on the host, float32; None where the file has none."""
     if not self.has(name): return None
-    if (qt := quant_type(info := self.info(name, (n,)))).name != "F32":
+    if (qt := quant_type(info := self.info(name, (n,)))).name not in FLOATS:
       raise InputError(f"{self.file.path}: {name}: type {qt.name} should be F32; convert the model again")
     self.file.read_into(info, memoryview(raw := bytearray(info.nbytes)))
-    if not (values := np.frombuffer(raw, np.float32)).all():
-      raise InputError(f"{self.file.path}: {name}: it holds a zero; the file is damaged")
+    values = reference(qt, raw, n)[0]
+    if not values.all() or np.isnan(values).any():
+      raise InputError(f"{self.file.path}: {name}: it holds a zero or no number; the file is damaged")
     return values
 
   def linear(self, outputs: Sequence[tuple[str, int]], n: int, bias: bool = False) -> Linear:

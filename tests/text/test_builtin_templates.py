@@ -1,0 +1,28 @@
+"""Templates by name make what llama.cpp's of the same names do."""
+import json
+import pathlib
+
+import pytest
+from tinygrad_llm.text.builtin_templates import BUILTIN, CHATML, OTHERS, PLAIN
+from tinygrad_llm.text.chat_template import ChatTemplate
+
+# llama_chat_apply_template of llama.cpp b9130 (llama-cpp-python 0.3.36): TALK, it without the system's message with the
+# answer's beginning each, and the first exchange alone
+RECORDED = json.loads((pathlib.Path(__file__).parents[1] / "data" / "llama_cpp_templates.json").read_text())
+TALK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi there"},
+        {"role": "assistant", "content": "Hello."}, {"role": "user", "content": "Why?"}]
+
+def test_all_are_recorded(): assert RECORDED.keys() == BUILTIN.keys() and not OTHERS & BUILTIN.keys()
+
+@pytest.mark.parametrize("name", BUILTIN)
+def test_as_llama_cpp(name, capfd):
+  t = ChatTemplate({"default": name})
+  got = [t.render(TALK), t.render(TALK[1:]), t.render(TALK[1:3], add_generation_prompt=False)]
+  assert got == RECORDED[name]
+  assert capfd.readouterr().err == ""
+
+@pytest.mark.parametrize("source", ["", " \n", "openchat"])
+def test_names_that_there_are_not(source, capfd):
+  assert ChatTemplate({"default": source}, fallback=CHATML).render(TALK[1:2]).startswith("<|im_start|>user\nHi there")
+  assert ChatTemplate({"default": source}).stop == ("\nUser:",) and PLAIN
+  assert capfd.readouterr().err.startswith("warning: tokenizer.chat_template: ")

@@ -1,0 +1,107 @@
+"""No word of a conversation is lost on its way through a template: it is put in other words, or refused by name."""
+import html
+import itertools
+import random
+import re
+
+import pytest
+from scripted_gguf import build
+import tinygrad_llm
+from tinygrad_llm.errors import InputError
+from tinygrad_llm.text.chat_template import ChatTemplate, checked
+from tinygrad_llm.text.thinking import TAGS
+
+LOOP, END = "{% for m in messages %}", "{% endfor %}"
+PARTS = "{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}{% endif %}{% endfor %}"
+SHOWN = "{{ m.role }}: {{ m.content }}\n"
+ALTERNATE = ("{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+             "{{ raise_exception('roles must alternate') }}{% endif %}")
+# what a template does with words: each is met in files that people have
+TEMPLATES = {
+  "plain": LOOP + SHOWN + END,
+  "content as parts": LOOP + "{{ m.role }}: " + PARTS + "\n" + END,
+  "content as parts for the user": LOOP + "{% if m.role == 'user' %}" + PARTS +
+                                   "{% else %}{{ m.content }}{% endif %}" + END,
+  "no place for a system message": LOOP + "{% if m.role != 'system' %}" + SHOWN + "{% endif %}" + END,
+  "refuses a system message": LOOP + "{% if m.role == 'system' %}{{ raise_exception('System role not supported') }}"
+                              "{% endif %}" + SHOWN + END,
+  "turns alternate": LOOP + ALTERNATE + SHOWN + END,
+  "no system message, turns alternate": LOOP + "{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}" +
+                                        ALTERNATE + SHOWN + END,
+  "leaves out the first": "{% for m in messages[1:] %}" + SHOWN + END,
+  "upper case, trimmed": LOOP + "{{ m.content | trim | upper }}" + END,
+  "as JSON": LOOP + "{{ m | tojson }}" + END,
+  "escaped": LOOP + "{{ m.content | e }}" + END,
+  "no system message, content as parts": LOOP + "{% if m.role != 'system' %}" + PARTS + "{% endif %}" + END,
+}
+WORDS = ["Hello", "Be brief, please.", " <b>1 & 2</b> 'so'? ", "{{ 7 * 7 }} {% x %}", "日本 é", "A\nB", '"quoted"', "0"]
+
+def squeezed(text: str) -> str:
+  text = html.unescape(text).replace("\\n", "\n").replace('\\"', '"')
+  return re.sub(r"\s+", "", text.lower())
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_every_word_is_there(name):
+  """Conversations of all orders of roles that people have, with and without a system message, as texts and as parts."""
+  t, rng = ChatTemplate({"default": TEMPLATES[name]}, "<s>", "</s>"), random.Random(name)
+  shapes = [("user",), ("system", "user"), ("system", "user", "assistant", "user"), ("user", "assistant", "user"),
+            ("user", "user"), ("system", "user", "assistant", "user", "user"),
+            ("user", "assistant", "user", "assistant")]
+  for roles, parts in itertools.product(shapes, (False, True)):
+    said = [rng.choice(WORDS) for _ in roles]
+    texts: list = [[{"type": "text", "text": x}] if parts else x for x in said]
+    try: text = t.render([{"role": r, "content": c} for r, c in zip(roles, texts)])
+    except InputError as e:  # what cannot be said at all is refused by the role's name
+      assert name == "leaves out the first" and "role 'user'" in str(e)
+      continue
+    for x in said: assert squeezed(x) in squeezed(text), (name, roles, x, text)
+
+@pytest.mark.parametrize("source, role", [
+  (LOOP + "{% if m.role == 'user' %}{{ m.content }}{% endif %}" + END, "assistant"),
+  ("{{ messages[-1].content }}", "user"), (LOOP + "{{ m.role }}" + END, "user"),
+  (LOOP + "{% if m.role == 'assistant' %}{{ raise_exception('one turn only') }}{% endif %}{{ m.content }}" + END,
+   "assistant")])
+def test_refused_by_name(source, role):
+  talk = [{"role": r, "content": x} for r, x in (("user", "one"), ("assistant", "two"), ("user", "three"))]
+  with pytest.raises(InputError, match=f"messages.*role '{role}'"): ChatTemplate({"default": source}).render(talk)
+
+def test_what_is_said_of_it(capfd):
+  t = ChatTemplate({"default": TEMPLATES["refuses a system message"]})
+  talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+  assert t.render(talk) == t.render(talk) == "user: Be brief.\n\nHi\n"
+  said = capfd.readouterr().err
+  assert said.count("\n") == 1 and "no system message" in said
+  assert ChatTemplate({"default": TEMPLATES["content as parts"]}).render(talk[1:]) == "user: Hi"
+  assert capfd.readouterr().err == ""  # the same words at the same place
+
+def test_thinking_that_a_template_takes_out_is_no_loss():
+  source = (LOOP + "{% if m.role == 'assistant' %}{{ m.content.split('</think>')[-1] }}"
+            "{% else %}{{ m.content }}{% endif %}" + END)
+  talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "<think>b</think>c"}]
+  assert ChatTemplate({"default": source}).render(talk) == "ac"
+
+def test_a_content_that_is_nothing():
+  for content in ("", None, []):
+    talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": content}]
+    for name in ("plain", "content as parts", "turns alternate"):
+      if content != "" and name == "content as parts": continue
+      assert "hi" in ChatTemplate({"default": TEMPLATES[name]}).render(talk)
+
+def test_switches_for_thinking():
+  def of(source): return ChatTemplate({"default": LOOP + "{{ m.content }}" + END + source})
+  assert of("{% if enable_thinking %}x{% endif %}").thinking(False) == {"enable_thinking": False}
+  assert of("{% if enable_thinking %}x{% endif %}").thinking(True) == {"enable_thinking": True}
+  assert of("{{ reasoning_effort }}").thinking(False) == {"reasoning_effort": "low"}
+  assert of("").thinking(False) == of("").thinking(True) == {}
+  for tag, close in TAGS.items():
+    t = of(tag + "\n")
+    assert t.thinking(False) == {"enable_thinking": False}
+    assert t.render([{"role": "user", "content": "hi"}], enable_thinking=False) == f"hi{tag}\n\n{close}\n\n"
+  assert of("{{ tools }}{{ style }}").variables() >= {"messages", "tools", "style"}
+
+def test_variables_of_a_caller(tmp_path):
+  build(tmp_path / "m.gguf", ["x"], template=LOOP + "{{ m.content }}" + END + "{{ mood }}")
+  llm, say = tinygrad_llm.load(str(tmp_path / "m.gguf")), [{"role": "user", "content": "hi"}]
+  assert llm.tokenizer.decode(llm.prompt(say, template={"mood": "glad"})) == "higlad"
+  for wrong in ({"messages": []}, {"a b": 1}, {1: 2}, "x"):
+    with pytest.raises(InputError, match="template"): checked(wrong)
