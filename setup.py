@@ -49,5 +49,6 @@ setup(
     "tinygrad-llm-kernels=tinygrad_llm.kernels:main",
     "tinygrad-llm-bench=tinygrad_llm.bench:main",
     "tinygrad-llm-quantize=tinygrad_llm.quantize:main",
+    "tinygrad-llm-perplexity=tinygrad_llm.perplexity:main",
   ]},
 )

@@ -81,10 +81,16 @@ class LLM:
 
   def logits(self, ids: Sequence[int]) -> np.ndarray:
     """float32 (len(ids), vocab_size): the logits after each token, from an empty context. InputError for bad ids."""
+    return np.concatenate(list(self.iter_logits(ids)))
+
+  def iter_logits(self, ids: Sequence[int], first: int = 0) -> Iterator[np.ndarray]:
+    """
+    The same less the first `first` rows, a few rows at a time: an iterator of (n, vocab_size) arrays.
+
+    InputError for bad ids comes from the call.
+    """
     ids = self._check(ids)
-    with self.lock:
-      self._context.take(_alone(), [])
-      return np.concatenate([self.steps.logits(size).copy() for size in self._chunks(ids, 0)])
+    return self._rows(ids, whole("first", first, 0, len(ids) - 1))
 
   @property
   def generation(self) -> int:
@@ -218,6 +224,19 @@ class LLM:
   def is_fed_by(self, feed: Feed) -> bool:
     """Whether nobody else has fed since `feed` did."""
     return self._context.owner is feed
+
+  def _rows(self, ids: list[int], first: int) -> Iterator[np.ndarray]:
+    """iter_logits(). Between two of its chunks somebody else may feed."""
+    feed = _alone()
+    for position in range(0, len(ids), self.chunk):
+      with self.lock:
+        if position: self.feed_again(feed)
+        else: self._context.take(feed, [])
+        feed.tokens = ids[:position + self.chunk]
+        deque(self._chunks(feed.tokens, position), maxlen=0)
+        n = len(feed.tokens) - position
+        rows = self.steps.logits(n)[max(0, first - position):].copy() if first < len(feed.tokens) else None
+      if rows is not None: yield rows
 
   def feed_prompt(self, feed: Feed) -> tuple[np.ndarray, int]:
     """The logits after the last of a feed's tokens, (vocab_size,), and how many of them were in the cache."""
