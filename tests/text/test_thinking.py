@@ -1,6 +1,7 @@
 """Thinking told apart from the answer, wherever the text is cut."""
 import itertools
 import random
+import re
 import types
 
 import pytest
@@ -73,14 +74,15 @@ def test_control_tokens_as_tags():
   assert split([("<pad>",), "a"]) == [("answer", "a")]
 
 # letters, <think> as user-defined tokens, and control tokens
-TOKENS = [*"abcdefghijklmnopqrstuvwxyz<>/", "<think>", "</think>", "<|channel|>", "<|message|>", "<|end|>", "<|start|>"]
+TOKENS = [*"abcdefghijklmnopqrstuvwxyz<>/", "<think>", "</think>", "<|channel|>", "<|message|>", "<|end|>", "<|start|>",
+          "<pad>", "<unk>", "<unused>"]
 ID = {text: i for i, text in enumerate(TOKENS)}
 
 @pytest.fixture(scope="module")
 def tokenizer():
   return Tokenizer.from_gguf({
     "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "qwen2", "tokenizer.ggml.tokens": TOKENS,
-    "tokenizer.ggml.merges": [], "tokenizer.ggml.token_type": [1] * 29 + [4] * 2 + [3] * 4})
+    "tokenizer.ggml.merges": [], "tokenizer.ggml.token_type": [1] * 29 + [4] * 2 + [3] * 5 + [2] + [5]})
 
 def parts(tokenizer, text, stop=(), prompt=""):
   """LLM.parts of the tokens of a text."""
@@ -92,11 +94,38 @@ def test_parts_of_tokens(tokenizer):
   assert parts(tokenizer, "abc</think>de", prompt="xy<think>") == [("thinking", "abc"), ("answer", "de")]
   assert parts(tokenizer, "abc</think>de", prompt="<think></think>") == [("answer", "abc</think>de")]
   assert parts(tokenizer, "<think>abc</think>def", stop=["ef"]) == [("thinking", "abc"), ("answer", "d")]
-  assert parts(tokenizer, "<think>abc</think>def", stop=["b"]) == [("thinking", "a")]
+  for stop in ("b", "<think>", "think", "</think>", "c<"):
+    assert parts(tokenizer, "<think>abc</think>def", stop=[stop]) == [("thinking", "abc"), ("answer", "def")]
+  assert parts(tokenizer, "<think>abc</think>xbcd", stop=["bc"]) == [("thinking", "abc"), ("answer", "x")]
+  assert parts(tokenizer, "abc</think>xbcd", stop=["bc"], prompt="<think>") == [("thinking", "abc"), ("answer", "x")]
   harmony = "<|channel|>analysis<|message|>abc<|end|><|start|>assistant<|channel|>final<|message|>"
   assert parts(tokenizer, harmony + "de") == [("thinking", "abc"), ("answer", "de")]
   assert parts(tokenizer, harmony + "def", stop=["ef"]) == [("thinking", "abc"), ("answer", "d")]
-  assert parts(tokenizer, harmony + "de", stop=["cx", "ey"]) == [("thinking", "abc"), ("answer", "de")]
+  assert parts(tokenizer, harmony + "de", stop=["cx", "ey", "b", "<|channel|>"]) == [
+    ("thinking", "abc"), ("answer", "de")]
+  again = "<|end|><|start|>assistant<|channel|>final<|message|>fg"
+  assert parts(tokenizer, harmony + "de" + again, stop=["ef"]) == [("thinking", "abc"), ("answer", "de\n\nfg")]
+  assert parts(tokenizer, harmony + "de" + again, stop=["<|end|>"]) == [("thinking", "abc"), ("answer", "de")]
+  assert parts(tokenizer, harmony + "de<|end|><|start|>user<|message|>fg") == [("thinking", "abc"), ("answer", "de")]
+
+@pytest.mark.parametrize(("text", "stop", "wanted"), [
+  ("<think>abc</think>xbcd", "bc", "<think>abc</think>x"), ("<think>abc</think>def", "b", "<think>abc</think>def"),
+  ("<think>abc", "ab", "<think>abc"), ("abcd", "cd", "ab"), ("abcd", "cx", "abcd"), ("<thin", "<t", ""),
+  ("ab<|end|>cd", "b<|end|>", "a"), ("ab<|end|>cd", "bc", "a"), ("ab<unused>cd", "<unused>", "ab"),
+  ("ab<unk>cd", "b<unk>c", "a"), ("ab<pad>cd", "bc", "a"), ("<|end|>ab", "<|end|>", ""), ("ab<unk>", "<unk>c", "ab"),
+  ("<think>a<unk>b</think>c<unk>d", "<unk>", "<think>ab</think>c"),
+  ("<|channel|>analysis<|message|>abc<|end|><|start|>assistant<|channel|>final<|message|>abc", "bc",
+   "analysisabcassistantfinala"),
+  ("<|channel|>final<|message|>abc<|end|><|start|>user<|message|>def", "x", "finalabc")])
+def test_raw_text_is_cut_where_the_answer_is(tokenizer, text, stop, wanted):
+  """Stop strings count in the answer only; the names of tokens without text are part of them, and never shown."""
+  ids = [ID[t] for t in re.findall(r"<\|?\w+\|?>|</think>|.", text)] if text != "<thin" else [ID[c] for c in text]
+  llm = types.SimpleNamespace(tokenizer=tokenizer)
+  assert "".join(LLM.text(llm, iter(ids), [stop])) == wanted
+  assert "".join(LLM.text(llm, ids)) == tokenizer.decode(ids) or "user" in text
+  until = [*LLM._until(llm, ids, [stop])]
+  assert until == ids[:len(until)]
+  assert "".join(LLM.text(llm, until[:-1])).startswith(wanted[:-1]) and "".join(LLM.text(llm, until, [stop])) == wanted
 
 def test_written_out_marks_of_channels_are_text(tokenizer):
   """Only control tokens count there: a model may write about them."""
@@ -112,3 +141,21 @@ def test_random_streams_lose_nothing():
     opened = text.lstrip().startswith(("<think>", "[THINK]"))
     assert opened or found == [("answer", text)]
     assert all(kind == "answer" or opened for kind, _ in found)
+
+def test_random_cuts_and_stops():
+  """Against the whole text, split and cut at once; what was shown is never taken back."""
+  rng = random.Random(1)
+  class Stream:
+    def push(self, text): return text
+    def flush(self): return ""
+  llm = types.SimpleNamespace(tokenizer=types.SimpleNamespace(control_text=lambda t: "", stream=Stream))
+  for _ in range(400):
+    text = "".join(rng.choices(["<think>", "</think>", "a", "b", " ", "<", "th", "\n"], k=9))
+    stops = ["".join(rng.choices("ab <", k=rng.randint(1, 3))) for _ in range(2)]
+    cuts = sorted(rng.choices(range(len(text) + 1), k=4))
+    tokens = [text[i:j] for i, j in itertools.pairwise([0, *cuts, len(text)])]
+    answer = "".join(piece for kind, piece in split([text]) if kind == "answer")
+    ends = [(at + len(s), at) for s in stops if (at := answer.find(s)) >= 0]
+    left = len(answer) - min(ends)[1] if ends else 0
+    assert "".join(LLM.text(llm, tokens, stops)) == text[:len(text) - left]
+    assert "".join(p for k, p in LLM.parts(llm, tokens, stops) if k == "answer") == answer[:len(answer) - left]

@@ -14,6 +14,7 @@ from tinygrad_llm.engine.context import Context, Feed
 from tinygrad_llm.engine.lookahead import Draws, Lookahead
 from tinygrad_llm.engine.sampling import Sampler, greedy_token
 from tinygrad_llm.engine.steps import Steps
+from tinygrad_llm.engine.stopping import UntilStop, answer_text, stopped_by_text
 from tinygrad_llm.engine.timing import Timing
 from tinygrad_llm.errors import InputError, naming
 from tinygrad_llm.files.gguf import open_gguf
@@ -26,9 +27,9 @@ from tinygrad_llm.target.async_read import reader
 from tinygrad_llm.target.buffers import read
 from tinygrad_llm.target.cost import cost
 from tinygrad_llm.text.chat_template import ChatTemplate, checked
-from tinygrad_llm.text.stop_strings import StopStrings
-from tinygrad_llm.text.thinking import Part, Thinking
+from tinygrad_llm.text.thinking import Part
 from tinygrad_llm.text.tokenizer import Tokenizer, pre_type
+from tinygrad_llm.text.turn_marks import TurnMarks, turn_marks
 
 def check_metadata(kv: Mapping[str, Any]) -> None:
   """InputError if some of a file's metadata is enough to know that it cannot be run."""
@@ -37,6 +38,8 @@ def check_metadata(kv: Mapping[str, Any]) -> None:
 
 class LLM:
   """A model in memory with one KV cache. Its answers may be read in turns, by several threads, too."""
+  turns: TurnMarks | None = None  # once there was a prompt() of messages
+
   def __init__(self, model: str | None, max_context: int, chunk: int, dequantize: bool, progress: bool,
                ahead: bool = False):
     start = time.perf_counter()
@@ -155,12 +158,12 @@ class LLM:
     """
     An iterator of the pieces of text that answer `messages` ({"role": .., "content": ..} each).
 
-    It ends before a stop string. template: variables for the chat template, such as {"enable_thinking": False}. The
+    It ends before a stop string, and before another turn. template: variables for the chat template, such as {"enable_thinking": False}. The
     other arguments are those of generate().
     """
     ids = self.prompt(messages, template)
     tokens = self.generate(ids, max_tokens, temperature, top_k, top_p, min_p, repeat_penalty, seed)
-    return self.text(tokens, (*stop, *self.template.stop))
+    return self.text(tokens, (*stop, *self.template.stop), ids)
 
   def prompt(self, messages: Sequence[dict[str, str]], template: Mapping[str, Any] | None = None) -> list[int]:
     """
@@ -168,7 +171,9 @@ class LLM:
 
     template: variables for it. InputError for messages of which it would leave out words.
     """
-    return self.template.encode(self.tokenizer, messages, **checked(template or {}))
+    ids = self.template.encode(self.tokenizer, messages, **checked(template or {}))
+    if self.turns is None: self.turns = turn_marks(self.template, self.tokenizer)
+    return ids
 
   def fit(self, messages: Sequence[dict[str, str]]) -> list[dict[str, str]]:
     """`messages` less the oldest turns (a system message stays): a quarter of the context is left for the answer."""
@@ -176,35 +181,35 @@ class LLM:
     while len(kept) > first + 1 and len(self.prompt(kept)) > self.max_context * 3 // 4: del kept[first:first + 2]
     return kept
 
-  def text(self, tokens: Iterable[int], stop: Sequence[str] = ()) -> Iterator[str]:
-    """Pieces of text made of complete characters, up to a stop string."""
-    stream, stops = self.tokenizer.stream(), StopStrings(stop)
+  def text(self, tokens: Iterable[int], stop: Sequence[str] = (), prompt: Sequence[int] = ()) -> Iterator[str]:
+    """
+    Pieces of text made of complete characters: all that was generated, up to a stop string in the answer or up to
+    another turn, see parts().
+    """
+    answer = answer_text(self, tokens, stop, prompt)
     for token in tokens:
-      piece, stopped = stops.push(stream.push(token))
-      if piece: yield piece
-      if stopped: return
-    piece, stopped = stops.push(stream.flush())
-    if rest := piece if stopped else piece + stops.flush(): yield rest
+      answer.push(token)
+      if piece := answer.raw(): yield piece
+      if answer.stopped: return stopped_by_text(self, tokens)
+    answer.finish()
+    if piece := answer.raw(): yield piece
+    if answer.stopped: stopped_by_text(self, tokens)
 
   def parts(self, tokens: Iterable[int], stop: Sequence[str] = (), prompt: Sequence[int] = ()) -> Iterator[Part]:
     """
     The pieces of text() as ("thinking" or "answer", piece), without the marks around thinking.
 
-    prompt: the token ids that `tokens` continue, where thinking may have begun.
+    stop: texts that end the answer. In what the model thinks they do not count. A token that has no text, such as
+    <|im_end|>, is given as the vocabulary writes it.
+    prompt: the token ids that `tokens` continue, where thinking may have begun (default: those of generate(), if
+    `tokens` are its). If there are turns in it, a model that begins another one is stopped, too.
     """
-    control, stream, stops = self.tokenizer.control_text, self.tokenizer.stream(), StopStrings(stop)
-    tail = [control(i) or self.tokenizer.token_bytes(i).decode("utf-8", "replace") for i in prompt[-16:]]
-    thinking, stopped = Thinking("".join(tail)), False
+    answer = answer_text(self, tokens, stop, prompt)
     for token in tokens:
-      if mark := control(token): yield from thinking.push(stops.flush()) + thinking.control(mark)
-      else:
-        piece, stopped = stops.push(stream.push(token))
-        yield from thinking.push(piece)
-      if stopped: break
-    else:
-      piece, stopped = stops.push(stream.flush())
-      yield from thinking.push(piece if stopped else piece + stops.flush())
-    yield from thinking.flush()
+      yield from answer.push(token)
+      if answer.stopped: return stopped_by_text(self, tokens)
+    yield from answer.finish()
+    if answer.stopped: stopped_by_text(self, tokens)
 
   def decode_cost(self) -> tuple[int, int] | None:
     """
@@ -330,10 +335,7 @@ class LLM:
     return ids
 
   def _until(self, tokens: Iterable[int], stop: Sequence[str]) -> Iterator[int]:
-    stream, stops = self.tokenizer.stream(), StopStrings(stop)
-    for token in tokens:
-      yield token
-      if stops.push(stream.push(token))[1]: return
+    return UntilStop(self, tokens, stop)
 
 _loaded: weakref.WeakSet[LLM] = weakref.WeakSet()
 

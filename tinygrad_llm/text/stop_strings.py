@@ -8,27 +8,42 @@ class StopStrings:
   Cuts a stream of text at the first stop string, and holds back text that may turn out to be the beginning of one.
   The outcome does not depend on how the text is cut into pieces: the stop string that is complete first counts, of
   several that end there the longest.
+
+  left: how many characters of what was pushed are held back, or cut off.
   """
   def __init__(self, stops: Sequence[str]):
     if isinstance(stops, str) or not all(isinstance(s, str) and s for s in stops):
       raise InputError(f"stop: {stops!r} is not a list of texts; leave out what is empty")
-    self._stops, self._held = tuple(stops), ""
-    self._longest = max(map(len, self._stops), default=0)
+    self._stops, self._held, self._names = tuple(stops), "", ""  # _names: "n" for each character of a name in _held
+    self._longest, self.left = max(map(len, self._stops), default=0), 0
 
-  def push(self, text: str) -> tuple[str, bool]:
-    """The text that can be shown now, and whether a stop string came: then nothing more will be shown."""
-    self._held += text
+  def push(self, text: str, name: bool = False) -> tuple[str, bool]:
+    """
+    The text that can be shown now, and whether a stop string came: then nothing more will be shown.
+
+    name: the text is how the vocabulary writes a token that has no text. It may be part of a stop string; it is never
+    shown.
+    """
+    self._held, self._names = self._held + text, self._names + (" n"[name] * len(text))
     if ends := [(at + len(s), at) for s in self._stops if (at := self._held.find(s)) >= 0]:
-      shown, self._held = self._held[:min(ends)[1]], ""
+      shown = self._take(min(ends)[1])
+      self._held = self._names = ""
       return shown, True
     for n in range(min(self._longest - 1, len(self._held)), 0, -1):
       if any(s.startswith(self._held[-n:]) for s in self._stops): break
     else: n = 0
-    cut = len(self._held) - n
-    shown, self._held = self._held[:cut], self._held[cut:]
-    return shown, False
+    return self._take(len(self._held) - n), False
 
   def flush(self) -> str:
     """What was held back, once there is no more text."""
-    held, self._held = self._held, ""
-    return held
+    return self._take(len(self._held))
+
+  def mentions(self, name: str) -> bool:
+    """Whether a token that the vocabulary writes so may be part of a stop string."""
+    return any(name in s for s in self._stops)
+
+  def _take(self, length: int) -> str:
+    text, names = self._held[:length], self._names[:length]
+    self._held, self._names = self._held[length:], self._names[length:]
+    self.left = self._names.count(" ")
+    return text if "n" not in names else "".join(c for c, kind in zip(text, names) if kind == " ")

@@ -26,51 +26,64 @@ class Thinking:
   prompt: the end of the prompt's text, control tokens written out: thinking may have begun there. Otherwise it begins
   with the answer's first word, or not at all: a tag further on is text. The marks and the space around them are left
   out.
+
+  mode: what the next text is: START until that is known, THINKING, ANSWER, or HEADER, the name of a channel.
+  other_turn: the header that has just ended names somebody else than the assistant.
   """
   def __init__(self, prompt: str = ""):
     prompt = prompt.rstrip()
     self._close = next((close for tag, close in TAGS.items() if prompt.endswith(tag)), "")
     self._trim = bool(self._close) or prompt.endswith(f"{CHANNEL}analysis{MESSAGE}")  # drop space until there is text
-    self._mode, self._held, self._last = THINKING if self._trim else START, "", ""
-    self._channels = False
+    self.mode, self._held, self._last = THINKING if self._trim else START, "", ""
+    self._channels, self._role, self.other_turn = False, False, False
+
+  @property
+  def undecided(self) -> int:
+    """How many characters of the text at the end may yet be of the answer, or of a header."""
+    return len(self._held) if self.mode in (START, HEADER) else 0
+
+  def marks(self, token: str) -> bool:
+    """Whether a control token is, or begins, one of the marks that begin or end what is thought."""
+    return token == CHANNEL or any(mark.startswith(token) for pair in TAGS.items() for mark in pair)
 
   def push(self, text: str) -> list[Part]:
     """The parts that are certain after this text."""
     self._held += text
-    if self._mode == START: self._begin()
-    found = self._think() if self._mode == THINKING else []
-    return found + self._take(len(self._held)) if self._mode == ANSWER else found
+    if self.mode == START: self._begin()
+    found = self._think() if self.mode == THINKING else []
+    return found + self._take(len(self._held)) if self.mode == ANSWER else found
 
   def control(self, token: str) -> list[Part]:
     """The same for a control token, given as the vocabulary writes it."""
+    if self.mode == HEADER and self._role and token in (CHANNEL, MESSAGE):
+      self.other_turn = self._held.split()[:1] not in ([], ["assistant"])
     if token == CHANNEL or self._channels and token in ENDS:
-      found = [] if self._mode == START else self.flush()
-      self._mode, self._held, self._channels = HEADER, "", True
+      found = [] if self.mode == START else self.flush()
+      self.mode, self._held, self._channels, self._role = HEADER, "", True, token == "<|start|>"
       return found
-    if token == MESSAGE and self._mode == HEADER:
-      self._mode = THINKING if self._held.split()[:1] == ["analysis"] else ANSWER
+    if token == MESSAGE and self.mode == HEADER:
+      self.mode = THINKING if self._held.split()[:1] == ["analysis"] else ANSWER
       self._held, self._close, self._trim = "", "", True
-      return [(self._mode, "\n\n")] if self._mode == self._last else []
-    tag = any(mark.startswith(token) for pair in TAGS.items() for mark in pair)
-    return self.push(token) if tag and self._mode in (START, THINKING) else []
+      return [(self.mode, "\n\n")] if self.mode == self._last else []
+    return self.push(token) if self.marks(token) and self.mode in (START, THINKING) else []
 
   def flush(self) -> list[Part]:
     """What was held back, once there is no more text."""
-    if self._mode == START: self._mode = ANSWER
-    if self._mode == THINKING: self._held = self._held.rstrip()
-    return [] if self._mode == HEADER else self._take(len(self._held))
+    if self.mode == START: self.mode = ANSWER
+    if self.mode == THINKING: self._held = self._held.rstrip()
+    return [] if self.mode == HEADER else self._take(len(self._held))
 
   def _begin(self) -> None:
     text = self._held.lstrip()
     if tag := next((tag for tag in TAGS if text.startswith(tag)), ""):
-      self._mode, self._close, self._held, self._trim = THINKING, TAGS[tag], text[len(tag):], True
-    elif not any(tag.startswith(text) for tag in TAGS): self._mode = ANSWER
+      self.mode, self._close, self._held, self._trim = THINKING, TAGS[tag], text[len(tag):], True
+    elif not any(tag.startswith(text) for tag in TAGS): self.mode = ANSWER
 
   def _think(self) -> list[Part]:
     if self._close and (end := self._held.find(self._close)) >= 0:
       rest = self._held[end + len(self._close):]
       found = self._take(len(self._held[:end].rstrip()))
-      self._mode, self._held, self._trim = ANSWER, rest, True
+      self.mode, self._held, self._trim = ANSWER, rest, True
       return found
     return self._take(len(self._held[:len(self._held) - _begun(self._held, self._close)].rstrip()))
 
@@ -78,5 +91,5 @@ class Thinking:
     text, self._held = self._held[:length], self._held[length:]
     if self._trim: text = text.lstrip()
     if not text: return []
-    self._trim, self._last = False, self._mode
-    return [(self._mode, text)]
+    self._trim, self._last = False, self.mode
+    return [(self.mode, text)]

@@ -19,6 +19,7 @@ from tinygrad_llm.text.pretokenizers import DEFAULT, GEMMA4, PRE_TYPES, PreType
 from tinygrad_llm.text.sentencepiece import SentencePiece
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)   # tokenizer.ggml.token_type
+NO_TEXT = {UNKNOWN, CONTROL, UNUSED}
 
 # texts that end a turn in well-known vocabularies, whatever the file's eos_token_id says
 END_TEXTS = frozenset((
@@ -302,8 +303,18 @@ class Tokenizer:
     return value
 
   def control_text(self, token: int) -> str:
-    """How the vocabulary writes a control token; "" for any other."""
-    return self._tokens[token] if token < self.vocab_size and self._types[token] == CONTROL else ""
+    """How the vocabulary writes a token that has no text (control, unknown, unused); "" for any other."""
+    return self._tokens[token] if token < self.vocab_size and self._types[token] in NO_TEXT else ""
+
+  def pieces(self, text: str) -> list[tuple[str, bool]]:
+    """A text cut at the special tokens that are written out in it, and whether a piece is one that has no text."""
+    found = self._find_all.split(text) if self._find_all else [text]
+    return [(part, i % 2 == 1 and self.control_text(self._special[part]) != "") for i, part in enumerate(found) if part]
+
+  @property
+  def end_texts(self) -> frozenset[str]:
+    """How the vocabulary writes the tokens of stop_ids."""
+    return frozenset(self.control_text(i) for i in self.stop_ids)
 
   def decode(self, ids: Iterable[int]) -> str:
     """

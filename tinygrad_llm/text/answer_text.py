@@ -1,0 +1,81 @@
+"""The text of an answer, told apart from what the model thinks, up to a stop string."""
+from __future__ import annotations
+from collections.abc import Sequence
+from tinygrad_llm.text.stop_strings import StopStrings
+from tinygrad_llm.text.thinking import ANSWER, HEADER, START, Part, Thinking
+from tinygrad_llm.text.tokenizer import Tokenizer
+from tinygrad_llm.text.turn_marks import TurnMarks
+
+class AnswerText:
+  """
+  Reads the tokens of an answer one by one.
+
+  Stop strings count in the answer's text, not in what the model thinks; so does the name of a token that has no text,
+  such as <|im_end|>. A token that begins another turn ends it wherever it comes.
+  prompt: the token ids that the answer continues: thinking may have begun there, and there are turns only if it has
+  some.
+  stopped: whether a stop string or another turn came. Nothing is to be pushed then.
+  """
+  def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = (), prompt: Sequence[int] = (),
+               turns: TurnMarks | None = None):
+    self._name, self._stream = tokenizer.control_text, tokenizer.stream()
+    tail = [self._name(i) or tokenizer.token_bytes(i).decode("utf-8", "replace") for i in prompt[-16:]]
+    self._turns = turns if turns is not None and turns.opened(prompt, tokenizer) else TurnMarks()
+    self._thinking, self._stops = Thinking("".join(tail)), StopStrings((*stop, *self._turns.texts))
+    self._raw, self._over, self.stopped = "", False, False
+
+  def push(self, token: int) -> list[Part]:
+    """The parts that are certain after this token, see text.thinking."""
+    if name := self._name(token): return self._control(name)
+    self._raw += (piece := self._stream.push(token))
+    return self._until_stop(self._thinking.push(piece))
+
+  def finish(self) -> list[Part]:
+    """What was held back, once there are no more tokens."""
+    self._raw += (piece := self._stream.flush())
+    parts = self._until_stop(self._thinking.push(piece))
+    if not self.stopped: parts += self._until_stop(self._thinking.flush())
+    return parts if self.stopped else parts + self._end()
+
+  def raw(self) -> str:
+    """What is new of all the text, thinking and its marks included, that is certain."""
+    left = self._stops.left + (0 if self._over else self._thinking.undecided)
+    cut = max(0, len(self._raw) - left)
+    text, self._raw = self._raw[:cut], self._raw[cut:]
+    return text
+
+  def _control(self, name: str) -> list[Part]:
+    thinking, parts = self._thinking, list[Part]()
+    if name in self._turns.names: return self._turn()
+    if thinking.mode in (START, ANSWER) and self._stops.mentions(name):
+      if thinking.mode == START and not thinking.marks(name): parts = self._until_stop(thinking.flush())
+      if thinking.mode == ANSWER and not self.stopped:
+        shown, self.stopped = self._stops.push(name, name=True)
+        parts += [(ANSWER, shown)] if shown else []
+      if self.stopped: return parts
+    before, header = thinking.mode, thinking.undecided
+    found = thinking.control(name)
+    if thinking.other_turn:
+      self._raw = self._raw[:max(0, len(self._raw) - header)] if before == HEADER else self._raw
+      return parts + self._turn()
+    if before == ANSWER != thinking.mode: parts += self._held()  # a stop string is in one message
+    return parts + (found if thinking.mode != before else self._until_stop(found))
+
+  def _until_stop(self, parts: list[Part]) -> list[Part]:
+    shown = list[Part]()
+    for kind, text in parts:
+      if kind == ANSWER and not self.stopped: text, self.stopped = self._stops.push(text)
+      if text: shown.append((kind, text))
+      if self.stopped: break
+    return shown
+
+  def _turn(self) -> list[Part]:
+    parts = self.finish()
+    self.stopped = True
+    return parts
+
+  def _held(self) -> list[Part]: return [(ANSWER, text)] if (text := self._stops.flush()) else []
+
+  def _end(self) -> list[Part]:
+    self._over = True
+    return self._held()
