@@ -26,9 +26,11 @@ NAMES = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|
          "[INST]", "[/INST]", "<start_of_turn>", "<end_of_turn>", "<|user|>", "<|assistant|>", "<|end|>",
          "<|endoftext|>", "<|start|>", "<|message|>", "<｜User｜>", "<｜Assistant｜>", "<think>"]
 
-def tokenizer(kind: int) -> Tokenizer:
-  tokens = [*map(chr, range(33, 127)), *NAMES]
-  kinds = [NORMAL] * 94 + [CONTROL] * 2 + [kind] * (len(NAMES) - 3) + [NORMAL]
+def tokenizer(kind: int | None) -> Tokenizer:
+  """None: the marks are no tokens."""
+  names = NAMES if kind is not None else NAMES[:2]
+  tokens = [*map(chr, range(33, 127)), *names]
+  kinds = [NORMAL] * 94 + [CONTROL] * 2 + ([kind] * (len(NAMES) - 3) + [NORMAL] if kind is not None else [])
   return Tokenizer.from_gguf({
     "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "qwen2", "tokenizer.ggml.tokens": tokens,
     "tokenizer.ggml.merges": [], "tokenizer.ggml.token_type": kinds, "tokenizer.ggml.bos_token_id": 94,
@@ -44,13 +46,13 @@ CASES = [  # template, names of tokens without text, the same as text
   (DEEPSEEK_TEMPLATE, {"<｜User｜>", "<｜Assistant｜>"}, {"<｜User｜>", "<｜Assistant｜>"}),
   (MISTRAL, {"[INST]"}, {"[INST]"}), (LLAMA2, {"[INST]"}, {"[INST]"}),
   (PLAIN, None, {"\nUser:"}), (ALPACA, None, {"\n### User:"}), (SEED, {"<s>"}, set()),
-  (GPT_OSS_TEMPLATE, None, set()), (REFUSES, None, set()), ("", None, set())]
+  (GPT_OSS_TEMPLATE, None, set()), (REFUSES, None, set()), ("", None, {"\nUser:"})]
 
 @pytest.mark.parametrize(("template", "names", "texts"), CASES)
 def test_marks(template, names, texts):
   found = turn_marks(ChatTemplate({"default": template}, "<s>", "</s>"), tokenizer(CONTROL))
   assert found.names == (names or set()) and set(found.texts) == (texts if names is None else set())
-  found = turn_marks(ChatTemplate({"default": template}, "<s>", "</s>"), tokenizer(USER_DEFINED))
+  found = turn_marks(ChatTemplate({"default": template}, "<s>", "</s>"), tokenizer(None))
   assert set(found.texts) == texts and found.names == ({"<s>"} if template == SEED else set())
 
 @pytest.mark.parametrize("kind", [CONTROL, USER_DEFINED, UNUSED, NORMAL])

@@ -158,8 +158,8 @@ class LLM:
     """
     An iterator of the pieces of text that answer `messages` ({"role": .., "content": ..} each).
 
-    It ends before a stop string, and before another turn. template: variables for the chat template, such as {"enable_thinking": False}. The
-    other arguments are those of generate().
+    It ends before a stop string, and before another turn. template: variables for the chat template, such as
+    {"enable_thinking": False}. The other arguments are those of generate().
     """
     ids = self.prompt(messages, template)
     tokens = self.generate(ids, max_tokens, temperature, top_k, top_p, min_p, repeat_penalty, seed)
