@@ -50,4 +50,6 @@ def main() -> int:
   print(f"\npatch set {patch_set()}")
   return min(wrong, 1)
 
-if __name__ == "__main__": sys.exit(main())
+if __name__ == "__main__":
+  from tinygrad_llm.command import guarded
+  guarded(main)

@@ -4,6 +4,8 @@ import pathlib
 from typing import TYPE_CHECKING
 _checkout = pathlib.Path(__file__).resolve().parent.parent
 if (_checkout / "patches" / "__init__.py").exists(): __path__.append(str(_checkout))  # an install has them as a package
+from tinygrad_llm import standard_streams
+standard_streams.reserve()
 from tinygrad_llm import patches
 from tinygrad_llm.collector import without_collector
 from tinygrad_llm.errors import InputError
@@ -32,7 +34,7 @@ def load(model: str | None = None, max_context: int = 4096, chunk: int = 256, de
   Raises InputError for a file, device or compiler that cannot be used.
   """
   with without_collector():
-    from tinygrad_llm.target.device import check_device
-    check_device()
+    from tinygrad_llm.target.device import check_computes
+    check_computes()
     from tinygrad_llm.engine.llm import LLM
     return LLM(model, max_context=max_context, chunk=chunk, dequantize=dequantize, progress=progress, ahead=ahead)

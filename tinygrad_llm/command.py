@@ -3,6 +3,7 @@ from __future__ import annotations
 import argparse, os, pathlib, subprocess, sys
 from collections.abc import Callable
 from typing import NoReturn
+from tinygrad_llm import standard_streams
 from tinygrad_llm.errors import InputError
 
 class Parser(argparse.ArgumentParser):
@@ -24,12 +25,15 @@ def _line(e: Exception) -> str:
     return f"{name}: {e.strerror or e}; check the disk and the permissions"
   return str(e)
 
-def guarded(main: Callable[[], None]) -> None:
-  """Runs a command. InputError: one line on stderr and exit code 2 (DEBUG=1 shows the traceback). Ctrl-C: 130,
-  or the signal's own end, which a shell shows as 130, too."""
+def guarded(main: Callable[[], int | None]) -> None:
+  """Runs a command; its exit code is what `main` returns. InputError: one line on stderr and exit code 2 (DEBUG=1 shows
+  the traceback). Ctrl-C: 130, or the signal's own end, which a shell shows as 130, too. A stderr that takes nothing
+  changes none of this."""
+  standard_streams.forgive()
   try:
-    main()
+    code = main()
     if sys.stdout is not None: sys.stdout.flush()
+    if code: sys.exit(code)
   except KeyboardInterrupt: sys.exit(130)
   except BrokenPipeError:
     _discard_output()
@@ -42,4 +46,4 @@ def guarded(main: Callable[[], None]) -> None:
 
 def _discard_output() -> None:
   """Keeps the interpreter's last flush quiet."""
-  os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+  if sys.stdout is not None: os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

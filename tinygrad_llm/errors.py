@@ -2,7 +2,7 @@
 from __future__ import annotations
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
 from os import PathLike
@@ -31,4 +31,5 @@ def warn(line: str) -> None:
   _print(" ".join(f"{_subject.get()}{line}".split()))
 
 @cache
-def _print(line: str) -> None: tqdm.write(f"warning: {line}", file=sys.stderr)  # not into a bar that is shown
+def _print(line: str) -> None:
+  with suppress(OSError): tqdm.write(f"warning: {line}", file=sys.stderr)  # not into a bar that is shown
