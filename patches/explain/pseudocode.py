@@ -99,7 +99,8 @@ class Pseudocode:
   def _place(self, u: UOp) -> str:
     """A place in memory, by the loops that it depends on."""
     ranges = sorted({r for i in u.src[1:] for r in i.ranges}, key=lambda r: r.arg[:-1])
-    loops = " ".join(sorted(map(self.names.loop, ranges), key=list(self.names.loops.values()).index))
+    used = {self.names.loop(r) for r in ranges}  # that names those of them that are new
+    loops = " ".join(name for name in self.names.loops.values() if name in used)
     return f"{self._buffer(u.src[0])}[{loops}]" if loops else self._buffer(u.src[0])
 
   def _buffer(self, u: UOp) -> str:

@@ -8,6 +8,7 @@ from tinygrad_llm import patches
 from tinygrad_llm.patches.explain import pseudocode
 from tinygrad_llm.patches.explain.pipeline import SCHEDULER
 from tinygrad_llm.patches.explain.recording import PASS, RULE, Recorder, Step
+from tinygrad_llm.patches.opts import ScheduleOps
 
 SHOWN = 8   # lines of each side of a change
 BRIEF = 72  # characters of an answer
@@ -23,6 +24,11 @@ def sentence(patch: str) -> str:
   return (patches.load(patch).__doc__ or "").strip().split("\n")[0]
 
 def opts(chosen: Sequence[Opt]) -> str: return " ".join(f"{o.op.name}:{o.axis}:{o.arg}" for o in chosen) or "none"
+
+def meaning(o: Opt) -> str:
+  """What an action does. Those of patches/opts.py say themselves what their amount is of."""
+  if isinstance(o.op, ScheduleOps): return o.op.value.split(" (")[0]
+  return MEANING[o.op] + (f", {o.arg} steps" if o.arg else ", all its steps" if o.arg == 0 else "")
 
 def title(patch: str) -> str: return f"{patches.module_of(patch)}: {sentence(patch)}"
 
@@ -91,9 +97,7 @@ def _moved(before: UOp, after: UOp) -> list[str]:
 
 def _chosen(step: Step) -> list[str]:
   meanings: dict[str, list[str]] = {}
-  for o in step.opts or ():
-    steps = f", {o.arg} steps" if o.arg else ", all its steps" if o.arg == 0 else ""
-    meanings.setdefault(MEANING[o.op] + steps, []).append(opts([o]))
+  for o in step.opts or (): meanings.setdefault(meaning(o), []).append(opts([o]))
   width = max((len(" ".join(names)) for names in meanings.values()), default=0)
   lines = [f"   {' '.join(names):{width}}  {meaning}" for meaning, names in meanings.items()]
   return [*lines, f"   without the patch: {opts(step.instead or ())}"] if step.patch else lines

@@ -3,18 +3,22 @@ One kernel's way through the patches, and the order in which the patches are lis
 installed, and here compared with what a lowering does.
 """
 import functools
+import re
 import subprocess
 import sys
 
 import child
 import pytest
+from extended import sample
 from kernel_cases import has_cuda_wheels
 from tinygrad import Device, Tensor, dtypes
+from tinygrad.codegen.opt import Opt, OptOps
 from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm import kernels, patches
 from tinygrad_llm.files.quant import QUANT_TYPES, dequantize, layout
 from tinygrad_llm.nn.weights import activations
 from tinygrad_llm.patches.explain import pipeline, pseudocode, recording, transcript
+from tinygrad_llm.patches.opts import ScheduleOps
 from tinygrad_llm.target import programs
 from tinygrad_llm.target.device import open_target
 
@@ -50,6 +54,10 @@ def explained(target: str) -> dict:
           "reached": [(name, order[name]) for name in found.reached],
           "left": [n for (n, a), (m, b) in zip(before, after, strict=True) if n != m or a is not b and a != b],
           "graphs": [s.before is not s.after for s in found.steps if s.kind is recording.PASS]}
+
+def explain_prompt(path: str, target: str) -> str:
+  open_target(target)
+  return kernels.explain(path, ROLE, 96, 0, 64)
 
 @functools.cache
 def run(target: str, *off: str) -> dict:
@@ -111,6 +119,27 @@ def test_a_role_of_a_model(path):
   assert "the kernel as the scheduler made it" in text
   assert "data0" in text
   assert text.endswith(f"--source '{ROLE}'")
+
+@pytest.mark.parametrize("op", [*OptOps, *ScheduleOps], ids=lambda op: op.name)
+def test_every_action_is_told(op):
+  """tinygrad's, and those that patches add: in the transcript of a kernel, with what it does."""
+  amount = (32, 64, 32, 16, 32) if op is ScheduleOps.BLOCK else 2
+  axis = 0 if isinstance(op, OptOps) else None
+  step = recording.Step(recording.PASS, pipeline.OPTS, "", "matvec", "", None, None, opts=(Opt(op, axis, amount),))
+  line = transcript._chosen(step)[0]
+  assert line.startswith(f"   {op.name}:{axis}:{amount}  ")
+  assert len(line.split("  ")[-1]) > 3
+  if isinstance(op, ScheduleOps): assert (child.ROOT / "patches" / re.findall(r"\((\w+/\w+\.py)", op.value)[0]).exists()
+
+TILED = [("METAL:Apple9", "BLOCK"), ("CPU:sapphirerapids", "AMX"), ("CPU:x86-64-v4", "TILES")]
+
+@pytest.mark.parametrize(("target", "action"), sample(TILED, TILED[:1]))
+def test_a_prompt_of_tiles(model_file, target, action):
+  """A kernel of an action of our own, whose loops come up in the middle of its way."""
+  path = str(model_file(types="Q8_0", vocab=384, dim=256, ffn=256, heads=4, layers=1, context=96, header=True))
+  text = child.call(explain_prompt, path, target).value
+  assert f" {action}:None:" in text
+  assert "the source code: " in text
 
 def test_command(path):
   """Through the patches' own command; a role that there is not is one line and exit code 2."""
