@@ -2,6 +2,8 @@
 import datetime
 import json
 import re
+import resource
+import signal
 import threading
 import time
 
@@ -10,6 +12,7 @@ import pytest
 from fetch_vectors import VECTORS
 from test_tokenizer import ID, TOKENS, make
 
+from tinygrad_llm.text import chat_template
 from tinygrad_llm.text.chat_template import CHATML, LLAMA3, PLAIN, ChatTemplate
 from tinygrad_llm.errors import InputError
 
@@ -99,15 +102,16 @@ HOSTILE = {
 
 @pytest.mark.parametrize("source", HOSTILE)
 def test_hostile(source):
-  """Stopped within 2 s of a quiet machine, in any thread."""
-  t, start, found = ChatTemplate({"default": source, "tool_use": "fine"}), time.monotonic(), []
+  """Stopped within 2 s of a core, in any thread."""
+  def ended() -> float: return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+  t, before, found = ChatTemplate({"default": source, "tool_use": "fine"}), ended(), []
   def ask() -> None:
     try: t.render(HI)
     except InputError as e: found.append(str(e))
   thread = threading.Thread(target=ask)
   thread.start()
   thread.join()
-  assert time.monotonic() - start < 4
+  assert ended() - before < 4
   assert re.match(f"tokenizer.chat_template: .*({HOSTILE[source]})", *found)
   assert t.render(HI, tools=TOOLS) == "fine"   # in a new process if need be
 
@@ -168,3 +172,28 @@ def test_templates_of_real_models():
         same += 1
   print(f"{same} of {3 * len(paths)} rendered, the others are rejected by both")
   assert same >= 120
+
+def test_a_rendering_is_bounded_by_the_time_that_it_computes(monkeypatch):
+  """A process that gets little time, as on a busy machine, is waited for; one that never goes on is not."""
+  long = "{% for i in range(50) %}{% for j in range(99999) %}{% endfor %}{% endfor %}done"
+  t = ChatTemplate({"default": long, "tool_use": "fine"})
+  t.render(HI, tools=TOOLS)
+  assert (process := t._process) is not None
+  answered = threading.Event()
+  def starve() -> None:
+    while not answered.wait(0.005):
+      process.send_signal(signal.SIGSTOP)
+      time.sleep(0.095)
+      process.send_signal(signal.SIGCONT)
+  thread, start = threading.Thread(target=starve), time.monotonic()
+  thread.start()
+  try: assert t.render(HI) == "done"
+  finally:
+    answered.set()
+    thread.join()
+  assert time.monotonic() - start > 1.6  # the limit: it was starved indeed
+  monkeypatch.setattr(chat_template, "SECONDS", 0.2)
+  process.send_signal(signal.SIGSTOP)
+  with pytest.raises(InputError, match=r"^tokenizer.chat_template: rendering it takes longer than 0.2 s"): t.render(HI)
+  monkeypatch.undo()
+  assert t.render(HI, tools=TOOLS) == "fine"

@@ -21,14 +21,15 @@ from tinygrad_llm.text.tokenizer import Tokenizer, special_id
 
 WORKER = pathlib.Path(__file__).with_name("template_worker.py")
 KEY = "tokenizer.chat_template"
-HOSTILE = "the template of this file is broken or hostile"
-PROBE_SECONDS = 2.0   # for all ways of writing a conversation that a template loses words of
+PROBE_SECONDS = 20  # for all ways of writing a conversation that a template loses words of
 # variables that switch thinking: what they are when it is off, and when it is on (None: as the template has it)
 SWITCHES: dict[str, tuple[Any, Any]] = {"enable_thinking": (False, True), "thinking": (False, True),
                                         "thinking_budget": (0, None), "reasoning_effort": ("low", None)}
 OFF = tuple(name for name, values in SWITCHES.items() if values[0] is False)
 EXCHANGE: list[Message] = [{"role": "user", "content": "wqxuzkv"}, {"role": "assistant", "content": "wqxazkv"},
                            {"role": "user", "content": "wqxvzkv"}]
+SECONDS = 60  # until an answer, of a process that may be stopped or starved: it counts its processor time itself
+HOSTILE = "the template of this file is broken or hostile"
 
 OWN = ("messages", "tools", "add_generation_prompt", "self")  # variables that are arguments already
 PLAIN_STOP = ("\nUser:",)
@@ -251,7 +252,7 @@ class ChatTemplate:
       self._end()
       raise
     self._end()
-    reason = "takes too long" if process.returncode == -signal.SIGALRM else f"ends with code {process.returncode}"
+    reason = "takes too long" if process.returncode == -signal.SIGPROF else f"ends with code {process.returncode}"
     raise InputError(f"{KEY}: rendering it {reason}; {HOSTILE}")
 
   def _start(self) -> subprocess.Popen[str]:
@@ -271,10 +272,19 @@ class ChatTemplate:
 
   @staticmethod
   def _exchange(process: subprocess.Popen[str], request: str) -> str:
-    """The answer, or "" when the process has ended."""
+    """The answer, or "" when the process has ended. InputError if none comes."""
     assert process.stdin and process.stdout
+    late = threading.Event()
+    def stop() -> None:
+      late.set()
+      process.kill()
+    timer = threading.Timer(SECONDS, stop)
+    timer.daemon = True
+    timer.start()
     try:
       print(request, file=process.stdin, flush=True)
-      return process.stdout.readline()
-    except OSError:
-      return ""
+      if answer := process.stdout.readline(): return answer
+    except OSError: pass
+    finally: timer.cancel()
+    if late.is_set(): raise InputError(f"{KEY}: rendering it takes longer than {SECONDS} s; {HOSTILE}")
+    return ""

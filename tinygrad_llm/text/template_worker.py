@@ -3,7 +3,8 @@ Renders the chat templates of one model, in a process of its own that chat_templ
 
 A template comes out of a file from anywhere. jinja2's sandbox keeps it from reaching Python's internals; it does not
 bound time and memory (`{{ 'a' * 10**10 }}`, `{{ 9**9**9 }}`, nested loops, a parser stack overflow). The system does: a
-timer whose signal ends this process wherever it is, also inside a C function, and a limit on its address space.
+timer whose signal ends this process wherever it is, also inside a C function, and a limit on its address space. The
+timer counts processor time: on a busy machine an honest template takes long, too.
 
 Protocol, one line of JSON each: first {"templates": {name: source}, "variables": {..}}, answered by {}; then any number
 of {"name": .., "variables": {..}}, each answered by {"text": ..} or {"error": ..}. The end of the input ends it. With
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 import jinja2, jinja2.ext, jinja2.meta, jinja2.nodes, jinja2.parser, jinja2.sandbox
 
-SECONDS, MEMORY, CHARACTERS = 1.5, 512 << 20, 16 << 20   # of one rendering; bytes of address space; of its result
+SECONDS, MEMORY, CHARACTERS = 1.5, 512 << 20, 16 << 20   # of a core for a rendering; address space; its result
 
 class Generation(jinja2.ext.Extension):
   """`{% generation %}..{% endgeneration %}` marks what an assistant wrote, for training. Here it is the text inside."""
@@ -66,8 +67,8 @@ def answer(render: Callable[[dict[str, Any]], str], request: dict[str, Any]) -> 
 
 def main() -> None:
   signal.signal(signal.SIGINT, signal.SIG_IGN)   # Ctrl-C is for the program that started this one
-  signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which may have passed on other ideas
-  signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+  signal.signal(signal.SIGPROF, signal.SIG_DFL)  # which may have passed on other ideas
+  signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
   for limit, value in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CORE, 0)):
     with contextlib.suppress(ValueError, OSError): resource.setrlimit(limit, (value, value))
   env, setup = environment(), json.loads(sys.stdin.readline())
@@ -78,9 +79,9 @@ def main() -> None:
     return compiled(request["name"]).render(setup["variables"] | request["variables"])
   print("{}", flush=True)
   for line in sys.stdin:
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)   # SIGALRM has no handler: it ends the process
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)   # SIGPROF has no handler: it ends the process
     reply = json.dumps(answer(render, json.loads(line)))
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.setitimer(signal.ITIMER_PROF, 0)
     print(reply, flush=True)
 
 if __name__ == "__main__": main()
