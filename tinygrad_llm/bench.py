@@ -393,8 +393,8 @@ def _main() -> None:
   if args.html is not None and not args.profile:
     raise InputError(f"--html {args.html}: a page is made of a profile; give --profile, too")
   if args.html is not None: check_writable("--html", args.html)
-  from tinygrad_llm.target.device import check_device
-  device, models = check_device(), []
+  from tinygrad_llm.target.device import check_computes
+  device, models = check_computes(), []
   if args.profile:
     from tinygrad_llm.engine import profile
     profile.check_device(device)

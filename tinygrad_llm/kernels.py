@@ -225,7 +225,8 @@ def _main() -> None:
   try:
     if args.explain is not None: return print(explain(args.model, args.explain, *of_step))
     step = programs_of(scheduled := decode_step(args.model, *of_step))
-  except CompileError as e:
+  except (CompileError, RuntimeError) as e:
+    if not isinstance(e, CompileError) and "error:" not in str(e): raise  # LLVM's are RuntimeErrors
     said = [line.strip() for line in str(e).splitlines() if line.strip()] or [type(e).__name__]
     reason = next((line for line in said if "error " in line or "error:" in line), said[0])
     raise InputError(f"--target {target}: its compiler fails ({reason[:200]}); use another target") from e

@@ -12,6 +12,7 @@ from tinygrad_llm.target.cuda import check_cuda, check_ptx, find_cuda
 # whole numbers that tinygrad reads in the middle of its work: {name: the least}
 NUMBERS = {"DEBUG": 0, "BEAM": 0, "JIT": 0, "JITBEAM": 0, "PARALLEL": 0, "NUM_CPU_THREADS": 1, "MV": 0,
            "MV_BLOCKSIZE": 1, "MV_THREADS_PER_ROW": 1, "MV_ROWS_PER_THREAD": 1}
+STORES = ("DISK", "NPY", "TINYFS")  # devices of tinygrad's that hold data and compute nothing
 OLD_NAMES = {"CLANG": "CPU", "LLVM": "CPU:LLVM", "GPU": "CL", "HIP": "AMD", "NULL": "NULL", "PYTHON": "PYTHON"}
 
 def check_device() -> str:
@@ -41,6 +42,8 @@ def check_device() -> str:
       except InputError as e: no_compiler = e
     if Device.DEFAULT.split(":")[0] == "CPU": use_c_compiler()
     if CCACHE and CACHELEVEL >= 1: _check_cache(pathlib.Path(CACHEDB))
+    if Device.DEFAULT.split(":")[0] in STORES:
+      raise InputError(f"DEV={asked}: it holds data and computes nothing; use one of {', '.join(ALL_DEVICES)}")
     Device[Device.DEFAULT]
     return Device.DEFAULT
   except InputError: raise
@@ -51,6 +54,22 @@ def check_device() -> str:
     if no_compiler is not None: raise no_compiler from e
     at = name if (name := _culprit(e)) != "environment" else f"DEV={asked}"
     raise InputError(f"{at}: it does not open ({_reason(e)}); use one of {', '.join(ALL_DEVICES)}") from e
+
+def check_computes() -> str:
+  """check_device() for one that is to answer: InputError if it only compiles, or if what it compiles does not run."""
+  device = check_device()
+  from tinygrad import Tensor
+  from tinygrad.device import ALL_DEVICES
+  from tinygrad.helpers import DEV, NULL_ALLOW_COPYOUT
+  use = f"use one of {', '.join(ALL_DEVICES)}"
+  if device.split(":")[0] == "NULL" and not NULL_ALLOW_COPYOUT:
+    raise InputError(f"DEV={os.environ.get('DEV', device)}: it compiles and computes nothing; {use}")
+  if DEV.renderer in ("", "CLANG"): return device
+  try: total = Tensor([1.0, 2.0, 4.0]).sum().item()  # a choice of renderer is tried; the devices' own are tinygrad's
+  except (MemoryError, KeyboardInterrupt): raise
+  except Exception as e: raise InputError(f"DEV={os.environ['DEV']}: it does not compute ({_reason(e)}); {use}") from e
+  if total != 7: raise InputError(f"DEV={os.environ['DEV']}: it computes 1 + 2 + 4 as {total}; {use}")
+  return device
 
 # what a target may be called, and what it is to tinygrad; on its device NULL nothing can run
 TARGETS = tuple((re.compile(asked), known) for asked, known in (
