@@ -12,8 +12,9 @@ Conversions that keep a number are left out, but those from an integer to a floa
 from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
-import difflib, textwrap
-from tinygrad.dtype import AddrSpace, dtypes
+import difflib, math, textwrap
+from typing import Any
+from tinygrad.dtype import AddrSpace, Invalid, dtypes
 from tinygrad.helpers import prod
 from tinygrad.uop.ops import AxisType, GroupOp, Ops, UOp
 
@@ -43,7 +44,9 @@ def _type(u: UOp) -> str:
   if not _is_int(u): return str(u.dtype).removeprefix("dtypes.")
   return f"{'u' * dtypes.is_unsigned(u.dtype)}int{8 * u.dtype.itemsize}"
 
-def _number(x: float|int|bool) -> str: return f"{x:.6g}" if isinstance(x, float) and x % 1 else str(int(x))
+def _number(x: Any) -> str:
+  if not isinstance(x, (float, int)): return "nothing"  # a place that is never read, tinygrad's Invalid
+  return f"{x:.6g}" if isinstance(x, float) and (x % 1 or not math.isfinite(x)) else str(int(x))
 
 def _is_zero(u: UOp) -> bool:
   while u.op is Ops.CAST: u = u.src[0]
@@ -138,7 +141,8 @@ class Pseudocode:
   def _infix(self, u: UOp) -> str:
     a, b = u.src
     if u.op is Ops.ADD and (_is_zero(a) or _is_zero(b)): return self.text(b if _is_zero(a) else a)
-    if u.op is Ops.ADD and b.op is Ops.CONST and b.val < 0: return f"{self._inside(u, a)} - {_number(-b.val)}"
+    if u.op is Ops.ADD and b.op is Ops.CONST and b.val != Invalid and b.val < 0:
+      return f"{self._inside(u, a)} - {_number(-b.val)}"
     return f"{self._inside(u, a)} {SIGNS[u.op]} {self._inside(u, b)}"
 
   def _inside(self, u: UOp, part: UOp) -> str:

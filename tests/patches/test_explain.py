@@ -3,6 +3,7 @@ One kernel's way through the patches, and the order in which the patches are lis
 installed, and here compared with what a lowering does.
 """
 import functools
+import math
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from extended import sample
 from kernel_cases import has_cuda_wheels
 from tinygrad import Device, Tensor, dtypes
 from tinygrad.codegen.opt import Opt, OptOps
+from tinygrad.dtype import Invalid
 from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm import kernels, patches
 from tinygrad_llm.files.quant import QUANT_TYPES, dequantize, layout
@@ -140,6 +142,11 @@ def test_a_prompt_of_tiles(model_file, target, action):
   text = child.call(explain_prompt, path, target).value
   assert f" {action}:None:" in text
   assert "the source code: " in text
+
+def test_numbers():
+  """Constants as they are in graphs: tinygrad's Invalid is one, and so is what is no number."""
+  found = [pseudocode._number(x) for x in (True, 2, 2.0, 0.25, math.inf, -math.inf, math.nan, Invalid)]
+  assert found == ["1", "2", "2", "0.25", "inf", "-inf", "nan", "nothing"]
 
 def test_command(path):
   """Through the patches' own command; a role that there is not is one line and exit code 2."""
