@@ -26,7 +26,7 @@ from tinygrad_llm.progress import compiling
 from tinygrad_llm.target.async_read import reader
 from tinygrad_llm.target.buffers import read
 from tinygrad_llm.target.cost import cost
-from tinygrad_llm.text.chat_template import ChatTemplate, checked
+from tinygrad_llm.text.chat_template import ChatTemplate, checked, last_text
 from tinygrad_llm.text.thinking import Part
 from tinygrad_llm.text.tokenizer import Tokenizer, pre_type
 from tinygrad_llm.text.turn_marks import TurnMarks, turn_marks
@@ -169,8 +169,12 @@ class LLM:
     """
     The token ids of a conversation through the model's chat template, ready for the assistant's answer.
 
-    template: variables for it. InputError for messages of which it would leave out words.
+    template: variables for it. InputError for messages of which it would leave out words and, without tokenizing it,
+    for a last message that is sure not to fit.
     """
+    text = last_text(messages)
+    if len(text) > self.max_context and (least := self.tokenizer.least_tokens(text)) > self.max_context:
+      raise InputError(self._too_long(f"at least {least}"))
     ids = self.template.encode(self.tokenizer, messages, **checked(template or {}))
     if self.turns is None: self.turns = turn_marks(self.template, self.tokenizer)
     return ids
@@ -329,10 +333,12 @@ class LLM:
   def _check(self, ids: Sequence[int]) -> list[int]:
     ids = token_ids("prompt", ids, self.config.vocab_size)
     if not ids: raise InputError("prompt: it has no tokens; give at least one")
-    if len(ids) > self.max_context:
-      raise InputError(f"prompt: {len(ids)} tokens do not fit the context of {self.max_context}; shorten it or raise "
-                       f"max_context (the model allows {self.config.context_length})")
+    if len(ids) > self.max_context: raise InputError(self._too_long(str(len(ids))))
     return ids
+
+  def _too_long(self, count: str) -> str:
+    return (f"prompt: {count} tokens do not fit the context of {self.max_context}; shorten it or raise max_context "
+            f"(the model allows {self.config.context_length})")
 
   def _until(self, tokens: Iterable[int], stop: Sequence[str]) -> Iterator[int]:
     return UntilStop(self, tokens, stop)

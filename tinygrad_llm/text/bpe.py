@@ -19,6 +19,7 @@ def _byte_characters() -> dict[str, int]:
   return {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(rest)}
 
 _BYTE_OF = _byte_characters()
+_NEVER = {0xc0, 0xc1, *range(0xf5, 0x100)}  # no byte of UTF-8
 
 def _pairs(vocab: dict[str, int], tokens: Set[str], merges: list[str]) -> tuple[list[tuple[str, str]], dict[str, int]]:
   """Merges as pairs, and ids of the texts beyond the vocabulary that they need. Those that are none are told of."""
@@ -82,6 +83,12 @@ class BPE:
     spelling = text if self._byte_level else [f"<0x{b:02X}>" for b in text.encode()]
     for part in [text] if text in self._vocab else spelling:
       if (i := self._vocab.get(part)) is not None: yield i
+
+  @property
+  def writes_all(self) -> bool:
+    """Whether no text is left out: every byte has a token."""
+    names = _BYTE_OF if self._byte_level else {f"<0x{b:02X}>": b for b in range(256)}
+    return all(name in self._vocab for name, b in names.items() if b not in _NEVER)
 
   def text_bytes(self, text: str) -> bytes:
     """The bytes that a normal token's text stands for."""

@@ -68,6 +68,13 @@ def checked(variables: Any) -> dict[str, Any]:
       raise InputError(f"template: {name!r:.60} cannot be set; give other names, that the template reads")
   return dict(variables)
 
+def last_text(messages: Sequence[Any]) -> str:
+  """What the last message says, without the space around it: a template trims it, but it writes it; "" if unknown."""
+  content = messages[-1].get("content") if messages and isinstance(messages[-1], Mapping) else None
+  if isinstance(content, (list, tuple)) and len(content) == 1 and isinstance(content[0], Mapping):
+    content = content[0].get("text")
+  return content.strip() if isinstance(content, str) and messages[-1].get("role") == "user" else ""
+
 class ChatTemplate:
   """
   The chat templates of a model. Make one with `ChatTemplate.from_gguf(kv)`. Threads may share it.

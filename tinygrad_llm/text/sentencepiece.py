@@ -41,6 +41,11 @@ class SentencePiece:
       ids += (self._cached_word if len(word) <= CACHED_LENGTH else self._word)(word)
     return ids
 
+  @property
+  def writes_all(self) -> bool:
+    """Whether no text is left out: it is not, as there is an unknown token."""
+    return True
+
   def text_bytes(self, text: str) -> bytes:
     """The bytes that a normal token's text stands for."""
     return text.replace(SPACE, " ").encode("utf-8", "surrogatepass")

@@ -11,12 +11,13 @@ from __future__ import annotations
 import codecs, math, re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Set
+from functools import cached_property
 from typing import Any, TypeVar
 from tinygrad_llm.errors import InputError, warn
 from tinygrad_llm.text.bpe import BPE
 from tinygrad_llm.text.builtin_templates import BUILTIN
 from tinygrad_llm.text.pretokenizers import DEFAULT, GEMMA4, PRE_TYPES, PreType
-from tinygrad_llm.text.sentencepiece import SentencePiece
+from tinygrad_llm.text.sentencepiece import SPACE, SentencePiece
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)   # tokenizer.ggml.token_type
 NO_TEXT = {UNKNOWN, CONTROL, UNUSED}
@@ -276,6 +277,23 @@ class Tokenizer:
     for i, part in enumerate(find.split(text) if find else [text]):   # text and special tokens in turn
       ids += [self._special[part]] if i % 2 else self._model.encode(part.replace(QUOTE, "") if parse_special else part)
     return ids
+
+  def least_tokens(self, text: str) -> int:
+    """
+    At least so many token ids are in `encode` of a text, and of any text that it is part of: by its bytes and those of
+    the longest token, without looking for tokens.
+    """
+    if not self._longest: return 0
+    return -(-len(text.replace(QUOTE, "").replace(SPACE, " ").encode("utf-8", "ignore")) // self._longest)
+
+  @cached_property
+  def _longest(self) -> int:
+    """Bytes of text that a token stands for at most; 0 if text may become no token at all."""
+    if not self._model.writes_all: return 0
+    most = max(map(len, self._tokens))  # a character has 4 bytes at most, and an unknown one is a token
+    return max(4, *(max(len(self._model.text_bytes(text)), len(text.encode("utf-8", "surrogatepass")) * special)
+                    for text, kind in zip(self._tokens, self._types) if 4 * len(text) >= most
+                    for special in (kind in (CONTROL, UNKNOWN, USER_DEFINED),)))
 
   def quote(self, text: str) -> str:
     """
