@@ -1,8 +1,13 @@
 """generate() and chat(): what they yield, when they end, what they refuse."""
+import pathlib
+
+import child
 import numpy as np
 import pytest
 import tinygrad_llm
 from tinygrad_llm import InputError
+from tinygrad_llm.engine import steps
+from tinygrad_llm.engine.steps import positions_for
 from tinygrad_llm.target import buffers
 
 PROMPT = [5, 17, 300, 44]
@@ -17,6 +22,37 @@ def greedy(llm, ids, count):
   return ids[-count:]
 
 def test_context_is_capped_by_the_model(llm): assert llm.max_context == 96
+
+def test_positions_of_a_bucket(monkeypatch):
+  """512 * 2^n at most twice what was asked for; where memory is not lazy, 511 more; never more than the model's own."""
+  contexts = (1, 511, 512, 513, 1025, 1537, 5000)
+  assert [positions_for(n, 1 << 20) for n in contexts] == [512, 512, 512, 1024, 2048, 2048, 8192]
+  assert [positions_for(n, 1000) for n in (300, 513, 1000)] == [512, 1000, 1000] and positions_for(96, 96) == 96
+  monkeypatch.setattr(steps, "is_lazy", lambda: False)
+  assert [positions_for(n, 1 << 20) for n in contexts] == [512, 512, 512, 1024, 1536, 2048, 5120]
+
+def test_the_context_is_what_was_asked_for(model_file):
+  """Whatever the cache has room for."""
+  llm = tinygrad_llm.load(str(model_file(types="Q8_0", vocab=384, context=96)), max_context=40, chunk=16)
+  assert llm.max_context == 40 and len(list(llm.generate(PROMPT, max_tokens=None, ignore_eos=True))) == 40 - 4 + 1
+  with pytest.raises(InputError, match="context of 40"): llm.logits(list(range(41)))
+  for position in (40, 41, -1):
+    with pytest.raises(InputError, match="context of 40"): llm.steps.decode(1, position)
+  with pytest.raises(InputError, match="context of 40"): llm.steps.prefill([1] * 5, 36)
+
+def test_unused_positions_take_no_memory(model_file):
+  """2^18 + 1 positions were asked for, the cache has 2^19."""
+  path = model_file(types="Q8_0", vocab=384, context=1 << 20)
+  code = f"""import tinygrad_llm
+def resident(): return int(next(line for line in open("/proc/self/status") if line.startswith("VmRSS")).split()[1])
+tinygrad_llm.load({str(path)!r}, max_context=8)
+before = resident()
+llm = tinygrad_llm.load({str(path)!r}, max_context=(1 << 18) + 1)
+caches = sum(block.attn.cache.nbytes for block in llm.model.blocks)
+print(resident() - before << 10, caches, llm.model.ropes[0].nbytes())"""
+  if not pathlib.Path("/proc/self/status").exists(): pytest.skip("no /proc here")
+  grown, caches, rope = map(int, child.run(code, DEV="CPU").stdout.split())
+  assert caches > 2 ** 19 * 64 and grown < 0.75 * rope + 2 ** 24 < caches
 
 def test_greedy_follows_the_logits(llm):
   assert list(llm.generate(PROMPT, max_tokens=8, ignore_eos=True)) == greedy(llm, PROMPT, 8)

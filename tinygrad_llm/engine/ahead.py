@@ -31,17 +31,17 @@ class Ahead:
 
   A file whose prompt's steps it has been through is known by its size and time: there is no fork then.
   """
-  def __init__(self, file: GGUF, config: ModelConfig, max_context: int, chunk: int):
+  def __init__(self, file: GGUF, config: ModelConfig, positions: int, chunk: int):
     stat = os.stat(file.path)
     self._key = repr((disk_cache.surroundings_of_step(), "ahead", os.path.realpath(file.path), stat.st_size,
-                      stat.st_mtime_ns, max_context, chunk, Device.DEFAULT, Device[Device.DEFAULT].renderer.target))
+                      stat.st_mtime_ns, positions, chunk, Device.DEFAULT, Device[Device.DEFAULT].renderer.target))
     self._told: set[int] = set()
     self._heard: int | None = None
     if captures.STORE.get(self._key) is not None: return
     self._heard, told = os.pipe()
     def steps() -> Steps:
-      with without_memory(), Loader(file, progress=False) as loader: model = Model(config, loader, max_context)
-      return Steps(model, max_context, chunk)
+      with without_memory(), Loader(file, progress=False) as loader: model = Model(config, loader, positions)
+      return Steps(model, positions, chunk)
     pid = forked_lowering.fork(lambda: self._work(steps, told))
     os.close(told)
     self._stop = weakref.finalize(self, _stop, pid, self._heard)

@@ -13,7 +13,7 @@ from tinygrad_llm.engine.arguments import token_ids, whole
 from tinygrad_llm.engine.context import Context, Feed
 from tinygrad_llm.engine.lookahead import Draws, Lookahead
 from tinygrad_llm.engine.sampling import Sampler, greedy_token
-from tinygrad_llm.engine.steps import Steps
+from tinygrad_llm.engine.steps import Steps, positions_for
 from tinygrad_llm.engine.stopping import UntilStop, answer_text, stopped_by_text
 from tinygrad_llm.engine.timing import Timing
 from tinygrad_llm.errors import InputError, naming
@@ -49,15 +49,16 @@ class LLM:
     file = open_gguf(self.path)
     self.config = ModelConfig.from_gguf(file)
     self.max_context = min(max_context, self.config.context_length)
-    self.chunk = min(chunk, self.max_context)
+    positions = positions_for(self.max_context, self.config.context_length)
+    self.chunk = min(chunk, positions)
     self._ahead = None
-    if ahead and not dequantize and is_possible(): self._ahead = Ahead(file, self.config, self.max_context, self.chunk)
+    if ahead and not dequantize and is_possible(): self._ahead = Ahead(file, self.config, positions, self.chunk)
     try:
       with ThreadPoolExecutor(1) as meanwhile:
         text = meanwhile.submit(self._text, file.kv)
         try:
           with Loader(file, dequantize, progress, text) as loader:
-            self.model = Model(self.config, loader, self.max_context)
+            self.model = Model(self.config, loader, positions, self.max_context)
         except InputError:
           text.result()  # of two errors it is always this one that is told
           raise
@@ -69,9 +70,9 @@ class LLM:
     self.weights, self.timing, self._progress = loader.weights, Timing(), progress
     self.lock = threading.RLock()  # one feeds at a time
     self._context, self._by_hand = Context([block.attn.cache for block in self.model.blocks]), _alone()
-    self.steps = Steps(self.model, self.max_context, self.chunk)
+    self.steps = Steps(self.model, positions, self.chunk, self.max_context)
     # the CPU computes while it launches: it would only compute one step too many
-    self._lookahead = None if reader(self.device) is None else Lookahead(self.model, self.max_context)
+    self._lookahead = None if reader(self.device) is None else Lookahead(self.model, positions)
     self.load_s = time.perf_counter() - start
     _loaded.add(self)
 

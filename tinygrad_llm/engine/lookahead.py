@@ -43,8 +43,8 @@ class Lookahead:
   Two captures take turns, and so do the buffers of their choices: a graph of NV's or Metal's is not launched again
   before it has ended.
   """
-  def __init__(self, model: Model, max_context: int):
-    self.max_context, self._vocab_size = max_context, model.config.vocab_size
+  def __init__(self, model: Model, positions: int):
+    self.positions, self._vocab_size = positions, model.config.vocab_size
     self._keys = [empty((1, 1), dtypes.uint64) for _ in range(2)]
     for key in self._keys: _fill(key, [[MAX]])  # of token 0: compile() runs steps, and theirs must be one
     self._recent, self._words = empty((PENALTY_TOKENS,), dtypes.int32), empty((SETTINGS,), dtypes.uint32)
@@ -83,7 +83,7 @@ class Lookahead:
     return next((s.captured.linear for s in (*self._greedy, *self._sampled) if s.captured is not None), None)
 
   def _steps(self, sampler: Sampler) -> list[_TinyJit[Tensor]]: return self._greedy if sampler.greedy else self._sampled
-  def _position(self, position: int) -> UOp: return UOp.variable("start", 0, self.max_context - 1).bind(position)
+  def _position(self, position: int) -> UOp: return UOp.variable("start", 0, self.positions - 1).bind(position)
 
 def _fill(tensor: Tensor, values: Sequence | np.ndarray) -> None:
   def write(memory: np.ndarray) -> None: memory[:] = values

@@ -5,20 +5,36 @@ from typing import Any
 import numpy as np
 from tinygrad import Tensor, UOp, dtypes
 from tinygrad_llm.engine.sampling import greedy_key
+from tinygrad_llm.errors import InputError
 from tinygrad_llm.nn.model import Model
 from tinygrad_llm.patches.cache.captures import restore
-from tinygrad_llm.target.buffers import empty, fill, read
+from tinygrad_llm.target.buffers import empty, fill, is_lazy, read
 from tinygrad_llm.target.captured import captured
 from tinygrad_llm.target.programs import scheduled
+
+BUCKET = 512  # positions
+
+def positions_for(max_context: int, most: int) -> int:
+  """
+  Positions of the KV cache for a context of `max_context`, of the `most` that the model knows: 512 * 2^n.
+
+  Kernels hold this size, so contexts of one bucket share programs and captures. The positions beyond `max_context` cost
+  address space only; on a device that takes all of a buffer's memory at once it is 512 * n, to bound the waste.
+  """
+  buckets = -(-max_context // BUCKET)
+  if is_lazy(): buckets = 1 << (buckets - 1).bit_length()
+  return min(BUCKET * buckets, most)
 
 class Steps:
   """
   A step's output lies in a buffer of its own until the step runs again: copy what is needed for longer.
 
-  chunk: most tokens of a prefill; max_context: positions of the model's KV cache.
+  chunk: most tokens of a prefill; positions: of the model's KV cache; max_context: those of them that may be fed, after
+  which it is an InputError (None: all).
   """
-  def __init__(self, model: Model, max_context: int, chunk: int):
-    self.max_context, self.chunk, self.vocab_size = max_context, chunk, model.config.vocab_size
+  def __init__(self, model: Model, positions: int, chunk: int, max_context: int | None = None):
+    self.positions, self.chunk, self.vocab_size = positions, chunk, model.config.vocab_size
+    self.max_context = max_context or positions
     self._tokens, self._token = (empty((1, n), dtypes.int32) for n in (chunk, 1))
     self._x = empty((1, chunk, model.config.dim), dtypes.float32)  # the last layer's output
     self._prefill = captured(_prefill, model, self._x)
@@ -28,7 +44,7 @@ class Steps:
   def prefill(self, tokens: Sequence[int], position: int) -> None:
     """Feeds 1 to `chunk` tokens from `position` on; logits() and row_logits() are theirs then."""
     _write(self._tokens, tokens)
-    self._prefill(self._tokens[:, :self._length(len(tokens))], self._position(position))
+    self._prefill(self._tokens[:, :self._length(len(tokens))], self._position(position, len(tokens)))
 
   def logits(self, length: int) -> np.ndarray:
     """float32 (length, vocab_size): the logits after each of the `length` tokens of the last prefill."""
@@ -81,7 +97,11 @@ class Steps:
     row, row_variables = scheduled(self._row_logits.fxn, self._x, self._row(self.chunk - 1))
     return chunk.replace(src=chunk.src + row.src), chunk_variables | row_variables
 
-  def _position(self, position: int) -> UOp: return UOp.variable("start", 0, self.max_context - 1).bind(position)
+  def _position(self, position: int, count: int = 1) -> UOp:
+    if not 0 <= position <= self.max_context - count:
+      raise InputError(f"position {position}: {count} tokens do not fit there in a context of {self.max_context}; feed "
+                       "fewer or raise max_context")
+    return UOp.variable("start", 0, self.positions - 1).bind(position)
   def _length(self, length: int) -> UOp: return UOp.variable("length", 1, self.chunk).bind(length)
   def _row(self, row: int) -> UOp: return UOp.variable("row", 0, self.chunk - 1).bind(row)
 

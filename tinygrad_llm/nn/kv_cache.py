@@ -12,9 +12,9 @@ class KVCache:
   Grouped heads: two parts, keys and values. MLA: one part and head, the latent (key and value) and the rotated key.
   Its memory is not cleared: no position is read before it was written.
   """
-  def __init__(self, config: ModelConfig, max_context: int):
+  def __init__(self, config: ModelConfig, positions: int):
     parts, D = (1, config.mla.kv_rank + config.rope.dim) if config.mla else (2, config.head_dim)
-    self.kv = empty((parts, 1, config.n_kv_heads, max_context, D), dtypes.half)
+    self.kv = empty((parts, 1, config.n_kv_heads, positions, D), dtypes.half)
 
   @property
   def nbytes(self) -> int: return self.kv.nbytes()

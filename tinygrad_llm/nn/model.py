@@ -38,23 +38,27 @@ class Block:
     return y if self.scale == 1 else y * self.scale
 
 class Model:
-  """A decoder-only transformer over one slot of KV cache."""
-  def __init__(self, config: ModelConfig, load: Loader, max_context: int):
+  """
+  A decoder-only transformer over one slot of KV cache.
+
+  positions: of that cache; max_context: those of them that will be used (None: all).
+  """
+  def __init__(self, config: ModelConfig, load: Loader, positions: int, max_context: int | None = None):
     self.config, self.embd = config, load.matrix("token_embd.weight", config.vocab_size, config.dim)
-    self.blocks = [Block(config, load, layer, KVCache(config, max_context)) for layer in range(config.n_layers)]
+    self.blocks = [Block(config, load, layer, KVCache(config, positions)) for layer in range(config.n_layers)]
     self.norm = RMSNorm(load.vector("output_norm.weight", config.dim), config.norm_eps)
     self.head = (Linear([self.embd], [[config.vocab_size]], [None], [None]) if config.tied else
                  load.linear([("output", config.vocab_size)], config.dim))
     factors = load.array("rope_freqs.weight", config.rope.dim // 2)
-    self.ropes = [self._table(config.rope, max_context, factors)]
+    shape = positions, max_context or positions
+    self.ropes = [self._table(config.rope, *shape, factors)]
     self.ropes.append(self.ropes[0] if config.window_rope is config.rope else
-                      self._table(config.window_rope, max_context, None))
+                      self._table(config.window_rope, *shape, None))
 
   @staticmethod
-  def _table(rope: Rope, positions: int, factors: np.ndarray | None) -> Tensor:
-    values = rope_table(rope, positions, factors)
-    table = empty(values.shape, dtypes.float32)
-    fill(table, lambda memory: np.copyto(memory, values))
+  def _table(rope: Rope, positions: int, used: int, factors: np.ndarray | None) -> Tensor:
+    table = empty((positions, 2, rope.dim // 2), dtypes.float32)
+    fill(table, lambda memory: np.copyto(memory[:used], rope_table(rope, used, factors)))
     return table
 
   def hidden(self, tokens: Tensor, start: UOp) -> Tensor:

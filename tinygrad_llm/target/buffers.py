@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 import numpy as np
-from tinygrad import Tensor
+from tinygrad import Device, Tensor
 from tinygrad.device import Buffer
 from tinygrad.dtype import DType, _to_np_dtype
 from tinygrad.helpers import prod
@@ -21,6 +21,10 @@ def without_memory() -> Iterator[None]:
   finally: _memory.reset(token)
 
 def has_memory() -> bool: return _memory.get()
+
+def is_lazy() -> bool:
+  """Whether what is never written of a buffer takes no memory: on the CPU, whose system gives pages on demand."""
+  return Device.DEFAULT.split(":")[0] == "CPU"
 
 def empty(shape: tuple[int, ...], dtype: DType, full: bool = False) -> Tensor:
   """An allocated, uninitialised tensor on the default device; `full`: all of it will be written."""
