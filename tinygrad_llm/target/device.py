@@ -3,9 +3,10 @@ The device: one that is here, or the compiler of one that is not (tinygrad's NUL
 environment can get wrong is looked at here, before a model is.
 """
 from __future__ import annotations
-import os, pathlib, re, subprocess
+import contextlib, os, pathlib, re, subprocess
 from tinygrad_llm import patches
 from tinygrad_llm.errors import InputError
+from tinygrad_llm.target.absent import is_absent
 from tinygrad_llm.target.compiler import compiler_failed, use_c_compiler
 from tinygrad_llm.target.cuda import check_cuda, check_ptx, find_cuda
 
@@ -40,6 +41,7 @@ def check_device() -> str:
     if not asked:
       try: use_c_compiler()  # tinygrad's choice takes the CPU only if it finds one
       except InputError as e: no_compiler = e
+      _select()
     if Device.DEFAULT.split(":")[0] == "CPU": use_c_compiler()
     if CCACHE and CACHELEVEL >= 1: _check_cache(pathlib.Path(CACHEDB))
     if Device.DEFAULT.split(":")[0] in STORES:
@@ -70,6 +72,18 @@ def check_computes() -> str:
   except Exception as e: raise InputError(f"DEV={os.environ['DEV']}: it does not compute ({_reason(e)}); {use}") from e
   if total != 7: raise InputError(f"DEV={os.environ['DEV']}: it computes 1 + 2 + 4 as {total}; {use}")
   return device
+
+def _select() -> None:
+  """Makes tinygrad's choice, the first device that opens, for it: those that cannot be here are not tried."""
+  from tinygrad import Device
+  from tinygrad.device import ALL_DEVICES
+  from tinygrad.helpers import DEV
+  if DEV.device or "_select_device" in vars(Device): return
+  for name in ALL_DEVICES:
+    if is_absent(name): continue
+    with contextlib.suppress(Exception):
+      os.environ["DEV"] = Device._select_device = Device[name].device  # for spawned children, and for this process
+      return
 
 # what a target may be called, and what it is to tinygrad; on its device NULL nothing can run
 TARGETS = tuple((re.compile(asked), known) for asked, known in (
