@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import NoReturn
 from tinygrad_llm import standard_streams
 from tinygrad_llm.errors import InputError
+from tinygrad_llm.leave import leave
 
 class Parser(argparse.ArgumentParser):
   """Bad arguments end in one line and exit code 2."""
@@ -43,6 +44,7 @@ def guarded(main: Callable[[], int | None]) -> None:
     if isinstance(e, OSError): _discard_output()
     print(f"error: {' '.join(_line(e).split())}", file=sys.stderr)
     sys.exit(2)
+  leave()
 
 def _discard_output() -> None:
   """Keeps the interpreter's last flush quiet."""

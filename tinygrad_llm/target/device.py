@@ -42,7 +42,7 @@ def check_device() -> str:
       try: use_c_compiler()  # tinygrad's choice takes the CPU only if it finds one
       except InputError as e: no_compiler = e
       _select()
-    if Device.DEFAULT.split(":")[0] == "CPU": use_c_compiler()
+    if Device.DEFAULT.split(":")[0] == "CPU" and (asked or no_compiler is not None): use_c_compiler()
     if CCACHE and CACHELEVEL >= 1: _check_cache(pathlib.Path(CACHEDB))
     if Device.DEFAULT.split(":")[0] in STORES:
       raise InputError(f"DEV={asked}: it holds data and computes nothing; use one of {', '.join(ALL_DEVICES)}")
