@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Set
 from functools import cached_property
 from typing import Any, TypeVar
+import numpy as np
 from tinygrad_llm.errors import InputError, warn
 from tinygrad_llm.text.bpe import BPE
 from tinygrad_llm.text.builtin_templates import BUILTIN
@@ -69,7 +70,7 @@ def _flag(kv: Mapping[str, Any], key: str, default: bool | None) -> bool | None:
 
 def _strings(kv: Mapping[str, Any], key: str) -> list[str]:
   value = kv.get(key)
-  if not isinstance(value, list) or not all(isinstance(x, str) for x in value):
+  if not isinstance(value, list) or not {*map(type, value)} <= {str}:
     raise InputError(f"{key}: {'missing' if value is None else 'not an array of strings'}; convert the model again")
   return value
 
@@ -77,8 +78,10 @@ Number = TypeVar("Number", int, float)
 
 def _numbers(kv: Mapping[str, Any], key: str, kind: Callable[[Any], Number], default: Number,
              count: int) -> list[Number]:
+  found = kv.get(key, [default] * count)
   try:
-    values = [kind(x) for x in kv.get(key, [default] * count)]
+    if isinstance(found, np.ndarray) and found.dtype.kind in ("iu" if kind is int else "f"): values = found.tolist()
+    else: values = [kind(x) for x in found]
   except (TypeError, ValueError, OverflowError) as e:
     raise InputError(f"{key}: not an array of numbers; convert the model again") from e
   if len(values) < count: raise InputError(f"{key}: {len(values)} for {count} tokens; convert the model again")
@@ -120,7 +123,10 @@ def special_id(kv: Mapping[str, Any], name: str, tokens: list[str]) -> int | Non
 
 def _ids(tokens: list[str], types: list[int], kinds: Set[int]) -> dict[str, int]:
   """The ids of the tokens of some types, by text; the first of tokens with the same text counts."""
-  return {text: i for i, text in reversed([*enumerate(tokens)]) if text and types[i] in kinds}
+  ids = np.flatnonzero(np.isin(types, [*kinds]))[::-1].tolist()
+  found = dict(zip(map(tokens.__getitem__, ids), ids))
+  found.pop("", None)
+  return found
 
 def _literals(kv: Mapping[str, Any]) -> set[str]:
   """What looks like a mark in the sources of a file's chat templates."""
@@ -212,8 +218,7 @@ class Tokenizer:
     self._bytes: dict[int, bytes] = {}
     user, control = _ids(tokens, types, {USER_DEFINED}), _ids(tokens, types, {CONTROL, UNKNOWN})
     self._special = control | user
-    self._find_user, self._find_all, self._find_control = map(_alternatives, (user, self._special, control))
-    self._control = [*sorted(control), ""]
+    self._user, self._control = user, [*sorted(control), ""]
     # as in llama.cpp also where the file names it: the end of one message; a word of HTML (Gemma 4, PaddleOCR)
     no_ends = {"<|end|>": any(texts <= control.keys() for texts in ANSWER_ENDS), "</s>": "<|tool_response>" in control}
     self._no_ends = {control.get(text) for text, holds in no_ends.items() if holds}
@@ -226,6 +231,14 @@ class Tokenizer:
     if (found := self._find_all.match(text) if self._find_all else None) is None: return
     i = self._special[found[0]]
     if self._types[i] == CONTROL or _SURE.fullmatch(found[0]): self.stop_ids |= {i} - self._no_ends
+
+  # compiled when they are needed: a vocabulary may have thousands of such tokens
+  @cached_property
+  def _find_user(self) -> re.Pattern[str] | None: return _alternatives(self._user)
+  @cached_property
+  def _find_all(self) -> re.Pattern[str] | None: return _alternatives(self._special)
+  @cached_property
+  def _find_control(self) -> re.Pattern[str] | None: return _alternatives(self._control[:-1])
 
   @classmethod
   def from_gguf(cls, kv: Mapping[str, Any]) -> Tokenizer:
@@ -254,7 +267,9 @@ class Tokenizer:
     scores = _numbers(kv, "tokenizer.ggml.scores", float, 0.0, len(tokens))
     if any(map(math.isnan, scores)): raise InputError("tokenizer.ggml.scores: not numbers; convert the model again")
     byte_ids = {b: vocab[text] for b in range(256) if (text := f"<0x{b:02X}>") in vocab}
-    words = {text: i for text, i in vocab.items() if types[i] != BYTE}
+    words = vocab.copy()
+    for text, i in _ids(tokens, types, {BYTE}).items():
+      if words[text] == i: del words[text]
     space_prefix = bool(_flag(kv, "tokenizer.ggml.add_space_prefix", True))
     model = SentencePiece(words, scores, byte_ids, unknown or 0, space_prefix)
     return cls(tokens, types, model, bos, add_bos, stop_ids)
