@@ -1,5 +1,6 @@
 """Tokenizers: a small vocabulary made here, and llama.cpp's test vectors where `make vectors` has fetched them."""
 import random
+import re
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from tokenizers import Regex, pre_tokenizers
 
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.gguf import open_gguf
+from tinygrad_llm.text.literals import Literals
 from tinygrad_llm.text.pretokenizers import PRE_MODELS, PRE_TYPES, PreType
 from tinygrad_llm.text.tokenizer import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, Tokenizer
 
@@ -362,3 +364,27 @@ def test_vectors(name):
   wanted = [[int(x) for x in line.split()] for line in lines]
   assert len(given) == len(wanted) > 40
   for text, found in zip(given, wanted, strict=True): assert t.encode(text) == found and t.decode(found) == text
+
+def test_literals_find_what_a_regex_finds():
+  """The longest at each place, of texts that begin and overlap each other."""
+  rng = random.Random(3)
+  for _ in range(200):
+    texts = {"".join(rng.choices("ab<", k=rng.randrange(1, 5))) for _ in range(rng.randrange(1, 9))}
+    regex = re.compile("(" + "|".join(map(re.escape, sorted(texts, key=len, reverse=True))) + ")")
+    text = "".join(rng.choices("ab<-]^\\ ", k=rng.randrange(60)))
+    assert Literals(texts).split(text) == regex.split(text), (texts, text)
+    assert Literals(texts).sub(lambda m: m[0].upper(), text) == regex.sub(lambda m: m[0].upper(), text)
+    match = regex.match(text)
+    assert Literals(texts).match(text) == (None if match is None else (match[0],))
+  assert Literals([]).split("ab") == ["ab"]
+
+def test_thousands_of_special_tokens():
+  """More than a regex is made of: texts become the same tokens, and quoted ones none."""
+  special = [f"<unused{i}>" for i in range(1000)]
+  tokens = ["<unk>", "<s>", "</s>", *special, *"<unsed>0123456789▁"]
+  kv = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [2, 3, 3, *[3] * 1000, *[1] * (len(tokens) - 1003)]}
+  tokenizer = Tokenizer.from_gguf(kv)
+  text = "<unused7><unused77><unused777><unused7777>"
+  assert tokenizer.encode(text, parse_special=True)[:3] == [10, 80, 780]
+  assert not {*tokenizer.encode(tokenizer.quote(text), parse_special=True)} & {*range(1003)} - {0}

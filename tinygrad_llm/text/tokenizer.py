@@ -17,6 +17,7 @@ import numpy as np
 from tinygrad_llm.errors import InputError, warn
 from tinygrad_llm.text.bpe import BPE
 from tinygrad_llm.text.builtin_templates import BUILTIN
+from tinygrad_llm.text.literals import Literals
 from tinygrad_llm.text.pretokenizers import DEFAULT, GEMMA4, PRE_TYPES, PreType
 from tinygrad_llm.text.sentencepiece import SPACE, SentencePiece
 
@@ -56,6 +57,8 @@ MARK = re.compile(r"<[^\s<>]{1,60}>|\[\|[^\s\[\]]{1,60}\|\]|\[/?[A-Z][A-Z_]+\]|\
 _SURE = re.compile(r"<[|｜].*|.*[|｜]>|\[.*|<(?:start|end|begin)_of_\w+>")
 _ROLES = {*"start end begin s bos eos eot sop eop turn user human assistant bot ai system sys role 用户".split()}
 _PADDING = frozenset(("<PAD>", "[PAD]"))   # an end if the file says control, else mostly a filler
+
+MOST_COMPILED = 500   # texts of a regex: to compile it takes 30 us for each, at every start
 
 # a noncharacter that breaks up control tokens in untrusted text, see Tokenizer.quote
 QUOTE = "\ufdd0"
@@ -180,9 +183,10 @@ def _pattern(texts: list[str], depth: int = 0) -> str:
   ends = "|" if rests.pop("", None) else ""
   return "|".join(f"{re.escape(c)}(?:{_pattern(rest, depth + 1)})" for c, rest in rests.items()) + ends
 
-def _alternatives(texts: Iterable[str]) -> re.Pattern[str] | None:
-  """A regex with one group that finds any of the texts, the longest first; None for none."""
+def _alternatives(texts: Iterable[str]) -> re.Pattern[str] | Literals | None:
+  """What finds any of the texts, the longest first; None for none. A regex has one group."""
   found = sorted(texts)
+  if len(found) > MOST_COMPILED: return Literals(found)
   return re.compile(f"({_pattern(found)})") if found else None
 
 class TextStream:
@@ -232,13 +236,12 @@ class Tokenizer:
     i = self._special[found[0]]
     if self._types[i] == CONTROL or _SURE.fullmatch(found[0]): self.stop_ids |= {i} - self._no_ends
 
-  # compiled when they are needed: a vocabulary may have thousands of such tokens
   @cached_property
-  def _find_user(self) -> re.Pattern[str] | None: return _alternatives(self._user)
+  def _find_user(self) -> re.Pattern[str] | Literals | None: return _alternatives(self._user)
   @cached_property
-  def _find_all(self) -> re.Pattern[str] | None: return _alternatives(self._special)
+  def _find_all(self) -> re.Pattern[str] | Literals | None: return _alternatives(self._special)
   @cached_property
-  def _find_control(self) -> re.Pattern[str] | None: return _alternatives(self._control[:-1])
+  def _find_control(self) -> re.Pattern[str] | Literals | None: return _alternatives(self._control[:-1])
 
   @classmethod
   def from_gguf(cls, kv: Mapping[str, Any]) -> Tokenizer:

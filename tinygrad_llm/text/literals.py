@@ -1,0 +1,47 @@
+"""A search for any of many texts, as for the special tokens of a vocabulary."""
+from __future__ import annotations
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+Found = tuple[str]  # what is found, at [0] as in a match
+
+class Literals:
+  """
+  Finds what a regex of all texts as alternatives, the longest first, would find. That takes 0.15 s to compile for the
+  6,000 of Gemma 3; this is a look at where one may begin, by its first two characters, and at its possible lengths.
+  """
+  def __init__(self, texts: Iterable[str]):
+    self._texts = frozenset(texts) - {""}
+    lengths: dict[str, set[int]] = {}
+    for text in self._texts: lengths.setdefault(text[:2], set()).add(len(text))
+    self._lengths = {begin: sorted(found, reverse=True) for begin, found in lengths.items()}
+    self._begin = re.compile("[" + "".join(map(re.escape, sorted({begin[0] for begin in lengths}))) + "]" if lengths
+                             else "(?!)")
+
+  def match(self, text: str, at: int = 0) -> Found | None:
+    """The longest that is at a place of a text."""
+    for n in self._lengths.get(text[at:at + 2], ()):
+      if (part := text[at:at + n]) in self._texts: return part,
+    return (part,) if (part := text[at:at + 1]) in self._texts else None
+
+  def split(self, text: str) -> list[str]:
+    """What is between those that are found, and these, in turn."""
+    parts, end = [], 0
+    for at, part in self._found(text):
+      parts += [text[end:at], part]
+      end = at + len(part)
+    return [*parts, text[end:]]
+
+  def sub(self, put: Callable[[Found], str], text: str) -> str:
+    """The text with something else for each that is found."""
+    parts = self.split(text)
+    parts[1::2] = [put((part,)) for part in parts[1::2]]
+    return "".join(parts)
+
+  def _found(self, text: str) -> Iterator[tuple[int, str]]:
+    end = 0
+    while (begin := self._begin.search(text, end)) is not None:
+      if (found := self.match(text, at := begin.start())) is not None:
+        yield at, found[0]
+        end = at + len(found[0])
+      else: end = at + 1
