@@ -197,3 +197,15 @@ def test_a_rendering_is_bounded_by_the_time_that_it_computes(monkeypatch):
   with pytest.raises(InputError, match=r"^tokenizer.chat_template: rendering it takes longer than 0.2 s"): t.render(HI)
   monkeypatch.undo()
   assert t.render(HI, tools=TOOLS) == "fine"
+
+def test_its_process_is_started_ahead():
+  """Once, and what is wrong with it is told by a rendering."""
+  template = ChatTemplate({"default": "{{ messages[0].content }}"})
+  for _ in range(2): template.prepare()
+  assert template.render([{"role": "user", "content": "hi"}]) == "hi"
+  process = template._process
+  template.prepare()
+  assert template.render([{"role": "user", "content": "you"}]) == "you" and template._process is process
+  broken = ChatTemplate({"default": "{{"})
+  broken.prepare()
+  with pytest.raises(InputError, match="chat_template"): broken.render([{"role": "user", "content": "hi"}])

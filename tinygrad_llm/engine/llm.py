@@ -55,7 +55,7 @@ class LLM:
     if ahead and not dequantize and is_possible(): self._ahead = Ahead(file, self.config, positions, self.chunk)
     try:
       with ThreadPoolExecutor(1) as meanwhile:
-        text = meanwhile.submit(self._text, file.kv)
+        text = meanwhile.submit(self._text, file.kv, ahead)
         try:
           with Loader(file, dequantize, progress, text) as loader:
             self.model = Model(self.config, loader, positions, self.max_context)
@@ -76,8 +76,11 @@ class LLM:
     self.load_s = time.perf_counter() - start
     _loaded.add(self)
 
-  def _text(self, kv: Mapping[str, Any]) -> tuple[Tokenizer, ChatTemplate]:
-    with naming(self.path): tokenizer, template = Tokenizer.from_gguf(kv), ChatTemplate.from_gguf(kv)
+  def _text(self, kv: Mapping[str, Any], soon: bool) -> tuple[Tokenizer, ChatTemplate]:
+    with naming(self.path):
+      template = ChatTemplate.from_gguf(kv)
+      if soon: template.prepare()
+      tokenizer = Tokenizer.from_gguf(kv)
     if tokenizer.vocab_size > self.config.vocab_size:
       raise InputError(f"{self.path}: tokenizer.ggml.tokens: {tokenizer.vocab_size} tokens for "
                        f"{self.config.vocab_size} rows of token_embd.weight; the file is damaged")

@@ -9,7 +9,7 @@ with the ChatTemplate. Variables, filters and settings are those of transformers
 (https://huggingface.co/docs/transformers/chat_templating).
 """
 from __future__ import annotations
-import json, pathlib, re, signal, subprocess, sys, threading, time, weakref
+import contextlib, json, pathlib, re, signal, subprocess, sys, threading, time, weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 from tinygrad_llm.errors import InputError, warn
@@ -113,6 +113,13 @@ class ChatTemplate:
     bos, eos = (special_id(kv, name, tokens) for name in ("bos", "eos"))
     return cls(found or {"default": fallback}, "" if bos is None else tokens[bos], "" if eos is None else tokens[eos],
                fallback=fallback)
+
+  def prepare(self) -> None:
+    """Has the process started meanwhile, as a rendering will ask for soon; what is wrong with it that one tells."""
+    def start() -> None:
+      with contextlib.suppress(InputError), self._lock:
+        if self._process is None: self._start()
+    threading.Thread(target=start, daemon=True).start()
 
   def render(self, messages: Sequence[Message], add_generation_prompt: bool = True,
              tools: Sequence[Any] | None = None, **variables: Any) -> str:
