@@ -10,6 +10,7 @@ from test_tokenizer import make, make_spm
 from tinygrad_llm.engine.llm import LLM
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.gguf import open_gguf
+from tinygrad_llm.text.turn_marks import TurnMarks
 from tinygrad_llm.files.hub import DEFAULT_MODEL
 from tinygrad_llm.text.tokenizer import QUOTE, Tokenizer
 
@@ -48,7 +49,7 @@ def test_no_claim_where_text_is_left_out():
 
 def llm(context: int, template: Any) -> LLM:
   made = LLM.__new__(LLM)
-  made.tokenizer, made.template, made.max_context = bundled(), template, context
+  made.tokenizer, made.template, made.max_context, made.turns = bundled(), template, context, TurnMarks()
   made.config = SimpleNamespace(context_length=512)  # type: ignore[assignment]
   return made
 

@@ -1,7 +1,7 @@
 """The text of an answer, told apart from what the model thinks, up to a stop string."""
 from __future__ import annotations
 from collections.abc import Sequence
-from tinygrad_llm.text.stop_strings import StopStrings
+from tinygrad_llm.text.stop_strings import StopStrings, checked
 from tinygrad_llm.text.thinking import ANSWER, HEADER, START, Part, Thinking
 from tinygrad_llm.text.tokenizer import Tokenizer
 from tinygrad_llm.text.turn_marks import TurnMarks
@@ -21,7 +21,7 @@ class AnswerText:
     self._name, self._stream = tokenizer.control_text, tokenizer.stream()
     tail = [self._name(i) or tokenizer.token_bytes(i).decode("utf-8", "replace") for i in prompt[-16:]]
     self._turns = turns if turns is not None and turns.opened(prompt, tokenizer) else TurnMarks()
-    self._thinking, self._stops = Thinking("".join(tail)), StopStrings((*stop, *self._turns.texts))
+    self._thinking, self._stops = Thinking("".join(tail)), StopStrings(checked(stop) + self._turns.texts)
     self._raw, self._over, self.stopped = "", False, False
 
   def push(self, token: int) -> list[Part]:
@@ -46,13 +46,13 @@ class AnswerText:
 
   def _control(self, name: str) -> list[Part]:
     thinking, parts = self._thinking, list[Part]()
-    if name in self._turns.names: return self._turn()
     if thinking.mode in (START, ANSWER) and self._stops.mentions(name):
       if thinking.mode == START and not thinking.marks(name): parts = self._until_stop(thinking.flush())
       if thinking.mode == ANSWER and not self.stopped:
         shown, self.stopped = self._stops.push(name, name=True)
         parts += [(ANSWER, shown)] if shown else []
       if self.stopped: return parts
+    if name in self._turns.names: return parts + self._turn()
     before, header = thinking.mode, thinking.undecided
     found = thinking.control(name)
     if thinking.other_turn:

@@ -1,7 +1,13 @@
 """Stop strings in text that arrives in pieces."""
 from __future__ import annotations
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from tinygrad_llm.errors import InputError
+
+def checked(stops: Sequence[str]) -> tuple[str, ...]:
+  """The stop strings. InputError for what is no list of texts, or has an empty one."""
+  found = tuple(stops) if isinstance(stops, Iterable) and not isinstance(stops, (str, bytes)) else (None,)
+  if all(isinstance(s, str) and s for s in found): return found
+  raise InputError(f"stop: {stops!r:.60} is not a list of texts; leave out what is empty")
 
 class StopStrings:
   """
@@ -12,9 +18,7 @@ class StopStrings:
   left: how many characters of what was pushed are held back, or cut off.
   """
   def __init__(self, stops: Sequence[str]):
-    if isinstance(stops, str) or not all(isinstance(s, str) and s for s in stops):
-      raise InputError(f"stop: {stops!r} is not a list of texts; leave out what is empty")
-    self._stops, self._held, self._names = tuple(stops), "", ""  # _names: "n" for each character of a name in _held
+    self._stops, self._held, self._names = checked(stops), "", ""  # _names: "n" for each character of a name in _held
     self._longest, self.left = max(map(len, self._stops), default=0), 0
 
   def push(self, text: str, name: bool = False) -> tuple[str, bool]:
