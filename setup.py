@@ -49,6 +49,7 @@ setup(
     "tinygrad-llm-kernels=tinygrad_llm.kernels:main",
     "tinygrad-llm-bench=tinygrad_llm.bench:main",
     "tinygrad-llm-quantize=tinygrad_llm.quantize:main",
+    "tinygrad-llm-tune=tinygrad_llm.tune:main",
     "tinygrad-llm-perplexity=tinygrad_llm.perplexity:main",
   ]},
 )

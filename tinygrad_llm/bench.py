@@ -28,6 +28,7 @@ from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.gguf import GGML_TYPES, GGUF, TensorInfo, open_gguf
 from tinygrad_llm.files.hub import resolve
 from tinygrad_llm.target.memory import device_memory_bytes, peak_memory_bytes
+from tinygrad_llm.target.threads import use_threads
 if TYPE_CHECKING:
   from tinygrad_llm.engine.llm import LLM
   from tinygrad_llm.engine.profile import Profile
@@ -356,12 +357,12 @@ def asked_tests(args: argparse.Namespace, n_prompt: int, n_gen: int) -> list[Tes
 def _parser() -> argparse.ArgumentParser:
   parser = Parser(prog="python -m tinygrad_llm.bench", description="Time a GGUF model as llama-bench does.",
                   epilog="-m may be given several times; -p, -n and -d too, and take lists (16,32) and ranges "
-                         "(64-512*2, 1-9+2): all combinations are run. On the CPU, NUM_CPU_THREADS is the number of "
-                         "threads.")
+                         "(64-512*2, 1-9+2): all combinations are run.")
   parser.add_argument("-m", "--model", action="append", metavar="M",
                       help="a .gguf file, an alias, or hf:owner/repo[:file or quant type] (default: the bundled model)")
   add_tests(parser.add_argument, 512, 128)
   parser.add_argument("-o", "--output", choices=FORMATS, default="md", help="format on stdout (default md)")
+  parser.add_argument("-t", "--threads", type=int, metavar="N", help="threads of the CPU device (default: all cores)")
   parser.add_argument("--profile", action="store_true", help="show where the time of the tests' steps goes")
   parser.add_argument("--html", type=pathlib.Path, metavar="FILE",
                       help="with --profile: write a step of each test as a timeline, with each kernel's code; that "
@@ -390,6 +391,7 @@ def report_profiles(found: Iterator[tuple[LLM, Result, Profile]], kind: str, htm
 def _main() -> None:
   args = _parser().parse_args()
   tests, reps = asked_tests(args, 512, 128), args.repetitions
+  use_threads(args.threads)
   if args.html is not None and not args.profile:
     raise InputError(f"--html {args.html}: a page is made of a profile; give --profile, too")
   if args.html is not None: check_writable("--html", args.html)

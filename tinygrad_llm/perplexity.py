@@ -1,6 +1,6 @@
 """python -m tinygrad_llm.perplexity: how well a model predicts a text, and how far it is from another one."""
 from __future__ import annotations
-import argparse, json, os, pathlib, sys
+import argparse, json, pathlib, sys
 from contextlib import nullcontext
 from typing import Any
 from tqdm import tqdm
@@ -9,6 +9,7 @@ from tinygrad_llm.engine.arguments import whole
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.gguf import open_gguf
 from tinygrad_llm.files.hub import locate
+from tinygrad_llm.target.threads import use_threads
 
 def _parser() -> argparse.ArgumentParser:
   parser = Parser(prog="python -m tinygrad_llm.perplexity", description=(
@@ -52,9 +53,9 @@ def _lines(row: dict[str, Any]) -> str:
 
 def _main() -> None:
   args = _parser().parse_args()
-  for name, value, least in (("-c", args.ctx_size, 4), ("--chunks", args.chunks, 1), ("--threads", args.threads, 1)):
+  for name, value, least in (("-c", args.ctx_size, 4), ("--chunks", args.chunks, 1)):
     if value is not None: whole(name, value, least)
-  if args.threads: os.environ["NUM_CPU_THREADS"] = str(args.threads)
+  use_threads(args.threads)
   path = pathlib.Path(args.kl_base) if args.kl_base else None
   if args.kl_divergence and path is None: raise InputError("--kl-divergence: it needs --kl-base FILE")
   if not args.kl_divergence and not args.file: raise InputError("-f: it is missing; give a file of text")

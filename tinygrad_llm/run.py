@@ -3,14 +3,16 @@ from __future__ import annotations
 import argparse, json, sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
+from tinygrad_llm import __version__
 from tinygrad_llm.command import Parser, guarded
-from tinygrad_llm.errors import InputError
+from tinygrad_llm.errors import InputError, warn
 from tinygrad_llm.files.hub import in_bytes, listing, locate
 from tinygrad_llm.target.memory import device_memory_bytes, peak_memory_bytes
-from tinygrad_llm.terminal.repl import Chat
+from tinygrad_llm.target.threads import use_threads
+from tinygrad_llm.terminal.repl import Chat, template_of
 from tinygrad_llm.terminal.screen import Screen, summary
-from tinygrad_llm.terminal.session import Session, Settings
-from tinygrad_llm.terminal.stdin import read_prompt
+from tinygrad_llm.terminal.session import RANDOM, THINK, Session, Settings
+from tinygrad_llm.terminal.stdin import read_prompt, unix_lines
 from tinygrad_llm.text.thinking import ANSWER
 if TYPE_CHECKING: from tinygrad_llm.engine.llm import LLM
 
@@ -19,33 +21,58 @@ def _parser() -> argparse.ArgumentParser:
     "Text that is piped in is the prompt; with --prompt it follows that after an empty line. With neither, in a "
     "terminal, it is a chat: /help lists its commands. On a pipe, what the model thinks stands in <think>..</think>."))
   add = parser.add_argument
-  add("--model", help="path of a .gguf file, a name of --list, or hf:owner/repo[:file or quant type] "
+  add("-m", "--model", help="path of a .gguf file, a name of --list, or hf:owner/repo[:file or quant type] "
                       "(default: the bundled model)")
   add("--list", action="store_true", help="print the models that have a name, and what of them is in the cache")
   ask = parser.add_mutually_exclusive_group()
-  ask.add_argument("--prompt", help="a message to answer; - reads it from standard input")
+  ask.add_argument("-p", "--prompt", help="a message to answer; - reads it from standard input")
   ask.add_argument("--tokens", help="token ids to continue, as 1,2,3 (no chat template)")
   add("--system", help="the system message")
-  add("--count", type=int, help="tokens to generate at most (default: to the end of the answer)")
-  add("--max-context", type=int, default=4096, help="positions of the KV cache (default 4096, at most the model's own)")
-  add("--temperature", type=float, default=0.0, help="0 is greedy (default)")
-  add("--top-k", type=int, default=0, help="0 is off (default)")
-  add("--top-p", type=float, default=1.0)
-  add("--min-p", type=float, default=0.0)
-  add("--repeat-penalty", type=float, default=1.0)
-  add("--seed", type=int, default=0)
+  add("-n", "--count", type=int, help="tokens to generate at most (default, and -1: to the end of the answer)")
+  add("-c", "--max-context", type=int, default=4096,
+      help="positions of the KV cache (default 4096, at most the model's own)")
+  add("-t", "--threads", type=int, help="threads of the CPU device (default: all cores)")
+  add("--temperature", type=float, help="0 is greedy (default: what the file suggests, else 0; so are those below)")
+  add("--top-k", type=int, help="0 is off (default)")
+  add("--top-p", type=float, help="1 is off (default)")
+  add("--min-p", type=float, help="0 is off (default)")
+  add("--repeat-penalty", type=float, help="1 is off (default)")
+  add("-s", "--seed", type=int, default=RANDOM, help="-1 is a new one for each answer (default)")
   add("--stop", action="append", default=[], metavar="TEXT", help="stop before this text; may be given several times")
-  add("--hide-thinking", action="store_true", help="show only the answer, not what the model thinks before it")
+  add("--think", choices=THINK, help="off: the model answers at once, if its template can say so; hide: show only the "
+                                     "answer, not what it thinks before it")
+  add("--hide-thinking", dest="think", action="store_const", const="hide", help="--think hide")
+  add("--template", action="append", default=[], metavar="NAME=VALUE",
+      help="a variable for the chat template, as JSON or as text; may be given several times")
   add("--benchmark", type=int, metavar="N", help="time a decode of N tokens, end-of-turn tokens or not")
   add("--dequantize", action="store_true", help="expand the weights to fp16: more memory, other speed")
   add("--json", action="store_true", help="print one JSON object instead of text")
+  add("--version", action="version", version=f"tinygrad_llm {__version__}")
   return parser
 
-def _sampling(args: argparse.Namespace) -> dict[str, Any]:
-  return {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "seed")}
+def _settings(llm: LLM, args: argparse.Namespace) -> Settings:
+  """The flags, below them what the file suggests, below that the defaults. InputError for what is out of range."""
+  given = {name: value for name in ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "seed")
+           if (value := getattr(args, name)) is not None}
+  settings = Settings(**llm.suggested, count=args.count, think=args.think or "")
+  for name, value in given.items(): settings = settings.changed(name, value)
+  return settings
+
+def _variables(llm: LLM, texts: Iterable[str]) -> dict[str, Any]:
+  """--template's variables; a warning for those that the template never reads."""
+  found: dict[str, Any] = {}
+  for text in texts:
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier(): raise InputError(f"--template {text!r:.60}: write NAME=VALUE")
+    try: found[name] = json.loads(value)
+    except ValueError: found[name] = value
+    if name not in llm.template.variables():
+      warn(f"--template {name}: the model's template does not read it; it reads "
+           f"{', '.join(sorted(llm.template.variables())) or 'none'}")
+  return found
 
 def _system(args: argparse.Namespace) -> list[dict[str, str]]:
-  return [{"role": "system", "content": args.system}] if args.system else []
+  return [{"role": "system", "content": unix_lines(args.system)}] if args.system else []
 
 def _ids(text: str) -> list[int]:
   try: return [int(piece) for piece in text.split(",")]
@@ -56,37 +83,42 @@ def _recorded(tokens: Iterable[int], ids: list[int]) -> Iterator[int]:
     ids.append(token)
     yield token
 
-def _report(llm: LLM, text: str, ids: list[int]) -> dict[str, Any]:
+def _report(llm: LLM, text: str, ids: list[int], seed: int) -> dict[str, Any]:
   t, (kernels, moved) = llm.timing, llm.decode_cost() or (None, None)
   return {"model": str(llm.path), "device": llm.device, "prompt_tokens": t.prompt_tokens, "tokens": t.tokens,
           "text": text, "load_s": llm.load_s, "ttft_s": t.first_token, "prefill_tok_s": t.prefill_tok_s,
           "decode_tok_s": t.decode_tok_s, "kernels_per_token": kernels, "bytes_per_token": moved, "token_ids": ids,
+          "finish": t.finish, "seed": seed,
           "peak_memory_bytes": peak_memory_bytes(), "device_memory_bytes": device_memory_bytes(llm.device)}
 
 def _answer(llm: LLM, args: argparse.Namespace) -> None:
+  settings = _settings(llm, args)
   if args.tokens is not None: ids = _ids(args.tokens)
-  else: ids = llm.prompt([*_system(args), {"role": "user", "content": args.prompt}])
-  count, out = args.benchmark or args.count, list[int]()
-  tokens = llm.generate(ids, count, **_sampling(args), ignore_eos=args.benchmark is not None)
+  else:
+    variables = template_of(llm, settings, _variables(llm, args.template))
+    ids = llm.prompt([*_system(args), {"role": "user", "content": args.prompt}], variables)
+  count, out, sampling = args.benchmark or args.count, list[int](), settings.sampling()
+  tokens = llm.generate(ids, count, **sampling, ignore_eos=args.benchmark is not None)
   recorded, stop = _recorded(tokens, out), [*args.stop, *(llm.template.stop if args.prompt else ())]
-  raw = args.json or args.prompt is None
-  parts = ((ANSWER, piece) for piece in llm.text(recorded, stop)) if raw else llm.parts(recorded, stop, ids)
-  pieces, screen = list[str](), Screen(None if args.json else sys.stdout, args.hide_thinking)
+  raw, turns = args.json or args.prompt is None, ids if args.prompt else ()
+  parts = ((ANSWER, piece) for piece in llm.text(recorded, stop, turns)) if raw else llm.parts(recorded, stop, ids)
+  pieces, screen = list[str](), Screen(None if args.json else sys.stdout, settings.think in ("hide", "off"))
   try:
     for kind, piece in parts:
       pieces.append(piece)
       screen.write(kind, piece)
   except KeyboardInterrupt:
     if not out: raise
-  if args.json: return print(json.dumps(_report(llm, "".join(pieces), out)))
+  if args.json: return print(json.dumps(_report(llm, "".join(pieces), out, sampling["seed"])))
   screen.end()
-  print(summary(llm.timing), file=sys.stderr)
+  drawn = settings.seed == RANDOM and settings.samples
+  print(summary(llm.timing, sampling["seed"] if drawn else None), file=sys.stderr)
   if args.benchmark and (speed := llm.timing.decode_tok_s) and (cost := llm.decode_cost()):
     print(f"[{cost[0]} kernels and {cost[1] / 1e6:.1f} MB a token, {speed * cost[1] / 1e9:.2f} GB/s]", file=sys.stderr)
 
 def _chat(llm: LLM, args: argparse.Namespace) -> None:
-  settings = Settings(**_sampling(args), count=args.count, think=not args.hide_thinking)
-  Chat(llm, Session(args.system or "", settings=settings), args.stop).run()
+  session = Session(unix_lines(args.system or ""), settings=_settings(llm, args))
+  Chat(llm, session, args.stop, _variables(llm, args.template)).run()
 
 def _list() -> None:
   rows = [(name, repo, file, in_bytes(size) if size else "-") for name, repo, file, size in listing()]
@@ -97,8 +129,11 @@ def _list() -> None:
 def _main() -> None:
   args = _parser().parse_args()
   if args.list: return _list()
+  if args.count == -1: args.count = None
   for name, value, least in (("--benchmark", args.benchmark, 2), ("--count", args.count, 1)):
     if value is not None and value < least: raise InputError(f"{name} {value}: give {least} or more tokens")
+  Settings().changed("seed", args.seed)
+  use_threads(args.threads)
   locate(args.model)  # a wrong name is known at once
   if args.tokens is None and (args.prompt is not None or args.benchmark is None): args.prompt = read_prompt(args.prompt)
   from tinygrad_llm import load

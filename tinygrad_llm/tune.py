@@ -6,6 +6,7 @@ from tqdm import tqdm
 from tinygrad_llm.command import Parser, check_writable, guarded
 from tinygrad_llm.errors import InputError, warn
 from tinygrad_llm.files.hub import locate
+from tinygrad_llm.target.threads import use_threads
 if TYPE_CHECKING: from tinygrad_llm.engine.tuning import Row, Tuning
 
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
@@ -22,6 +23,7 @@ def _parser() -> argparse.ArgumentParser:
   add("-d", "--depth", type=int, help="tokens in the KV cache while attention is timed (default 512, at most half of "
                                       "the context)")
   add("--max-context", type=int, default=4096, help="positions of the KV cache, as `run` has them (default 4096)")
+  add("-t", "--threads", type=int, metavar="N", help="threads of the CPU device (default: all cores)")
   add("--again", action="store_true", help="search also what was searched before")
   add("--plot", type=pathlib.Path, metavar="FILE", help="draw the kernels before and after, as PNG or SVG")
   files = parser.add_mutually_exclusive_group()
@@ -116,6 +118,7 @@ def _tune(args: argparse.Namespace, seconds: float) -> None:
 def _main() -> None:
   args = _parser().parse_args()
   seconds = seconds_of(args.budget)
+  use_threads(args.threads)
   if args.max_context < 1: raise InputError(f"--max-context {args.max_context}: give at least 1 position")
   for option, path in (("--plot", args.plot), ("--export", args.export)):
     if path is not None: check_writable(option, path)

@@ -14,12 +14,13 @@ from tinygrad_llm.terminal.session import Session, Settings
 class Model:
   """Gives the parts of `answer`; an exception among them is raised."""
   path, device, timing = pathlib.Path("fake.gguf"), "CPU", Timing(tokens=2, first_token=0.5)
-  template = types.SimpleNamespace(stop=("User:",))
+  template = types.SimpleNamespace(stop=("User:",), thinking=lambda on: {"enable_thinking": on})
   def __init__(self):
     self.answer = [("thinking", "hm"), ("answer", "It "), ("answer", "is.")]
     self.asked, self.given, self.stop = [], {}, ()
-  def fit(self, messages): return messages[:1] + messages[1:][-3:]
-  def prompt(self, messages):
+  def fit(self, messages, template=None): return messages[:1] + messages[1:][-3:]
+  def prompt(self, messages, template=None):
+    self.template_given = template
     if messages[-1]["content"] == "bad": raise InputError("tokenizer.chat_template: no")
     self.asked.append(messages)
     return [1, 2]
@@ -49,7 +50,10 @@ def test_turns(chat, capsys):
     system, message("user", "hi"), message("assistant", "It is."), message("user", "and?\nwhy?")]]  # no thinking in it
   assert chat.llm.stop == ("STOP", "User:")
   chat.handle("more")
-  assert chat.session.turns[0]["content"] == "and?\nwhy?"  # the oldest turns did not fit
+  assert chat.llm.asked[-1] == [system, message("user", "and?\nwhy?"), message("assistant", "It is."),
+                                message("user", "more")]  # the oldest turns do not fit
+  assert [m["content"] for m in chat.session.turns[::2]] == ["hi", "and?\nwhy?", "more"]  # they are kept
+  assert "[the first 2 messages no longer fit the context and are not sent; they are kept]" in capsys.readouterr().err
   chat.handle(" \n ")
   assert len(chat.llm.asked) == 3
 
@@ -84,8 +88,8 @@ def test_system_and_clear(chat, capsys):
   assert chat.session.messages() == []
 
 def test_set(chat, capsys):
-  for line in ("/set temperature 0.5", "/set top-k 3", "/set  think  off ", "/set count 7"): chat.handle(line)
-  assert chat.session.settings == Settings(temperature=0.5, top_k=3, think=False, count=7)
+  for line in ("temperature 0.5", "top-k 3", " think  off ", "count 7", "seed 5"): chat.handle(f"/set {line}")
+  assert chat.session.settings == Settings(temperature=0.5, top_k=3, think="off", count=7, seed=5)
   capsys.readouterr()
   chat.handle("hi")
   assert capsys.readouterr().out == "It is.\n"
@@ -139,7 +143,7 @@ def test_several_lines(lines, wanted):
 def test_completion(tmp_path, monkeypatch):
   assert completions("/s", "/s") == ["/system ", "/set ", "/save "]
   assert completions("/set t", "t") == ["temperature ", "top_k ", "top_p ", "think "]
-  assert completions("/set think o", "o") == ["on", "off"]
+  assert completions("/set think o", "o") == ["on", "off"]  # and hide by another letter
   monkeypatch.chdir(tmp_path)
   (tmp_path / "a.json").touch()
   (tmp_path / "ab").mkdir()

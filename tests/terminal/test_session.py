@@ -15,7 +15,7 @@ def test_settings():
       ("temperature", "0.7", 0.7), ("temperature", "1", 1), ("top_k", "40", 40), ("top_p", "0.9", 0.9),
       ("min_p", ".1", 0.1), ("repeat_penalty", "1.1", 1.1), ("seed", str(seed), seed),
       ("count", "5", 5), ("count", "off", None),
-      ("think", "off", False)):
+      ("think", "off", "off")):
     settings = settings.parsed(name, text)
     assert getattr(settings, name) == value
   values = {"temperature": 1, "top_k": 40, "top_p": 0.9, "min_p": 0.1, "repeat_penalty": 1.1, "seed": seed}
@@ -24,7 +24,7 @@ def test_settings():
 
 @pytest.mark.parametrize(("name", "text"), [
   ("temperature", "-1"), ("temperature", "hot"), ("temperature", "nan"), ("temperature", "1e999"), ("top_k", "1.5"),
-  ("top_p", "2"), ("repeat_penalty", "0"), ("seed", "-1"), ("count", "0"), ("count", "1.5"), ("count", "many"),
+  ("top_p", "2"), ("repeat_penalty", "0"), ("seed", "-2"), ("count", "0"), ("count", "1.5"), ("count", "many"),
   ("think", "1"), ("think", "maybe"), ("nonsense", "1"), ("system", "x")])
 def test_bad_settings(name, text):
   before = Settings()
@@ -33,7 +33,7 @@ def test_bad_settings(name, text):
 
 def test_save_and_load(tmp_path):
   path = tmp_path / "a chat.json"
-  session = Session("Be brief.", TURNS, Settings(temperature=0.5, count=3, think=False))
+  session = Session("Be brief.", TURNS, Settings(temperature=0.5, count=3, think="hide"))
   save(session, path)
   assert load(path) == session
   save(Session(), path)  # in place of what it wrote

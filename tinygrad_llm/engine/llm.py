@@ -15,6 +15,7 @@ from tinygrad_llm.engine.lookahead import Draws, Lookahead
 from tinygrad_llm.engine.sampling import Sampler, greedy_token
 from tinygrad_llm.engine.steps import Steps, positions_for
 from tinygrad_llm.engine.stopping import UntilStop, answer_text, stopped_by_text
+from tinygrad_llm.engine.suggested import suggested
 from tinygrad_llm.engine.timing import Timing
 from tinygrad_llm.errors import InputError, naming
 from tinygrad_llm.files.gguf import open_gguf
@@ -47,7 +48,7 @@ class LLM:
                           for name, value in (("max_context", max_context), ("chunk", chunk)))
     self.path, self.device = resolve(model, check_metadata), Device.DEFAULT
     file = open_gguf(self.path)
-    self.config = ModelConfig.from_gguf(file)
+    self.config, self.suggested = ModelConfig.from_gguf(file), suggested(file.kv)
     self.max_context = min(max_context, self.config.context_length)
     positions = positions_for(self.max_context, self.config.context_length)
     self.chunk = min(chunk, positions)
@@ -183,10 +184,15 @@ class LLM:
     if self.turns is None: self.turns = turn_marks(self.template, self.tokenizer)
     return ids
 
-  def fit(self, messages: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """`messages` less the oldest turns (a system message stays): a quarter of the context is left for the answer."""
+  def fit(self, messages: Sequence[dict[str, str]], template: Mapping[str, Any] | None = None) -> list[dict[str, str]]:
+    """
+    `messages` less the oldest turns (a system message stays): a quarter of the context is left for the answer.
+
+    template: as for prompt().
+    """
     kept, first = list(messages), 1 if messages and messages[0]["role"] == "system" else 0
-    while len(kept) > first + 1 and len(self.prompt(kept)) > self.max_context * 3 // 4: del kept[first:first + 2]
+    most = self.max_context * 3 // 4
+    while len(kept) > first + 1 and len(self.prompt(kept, template)) > most: del kept[first:first + 2]
     return kept
 
   def text(self, tokens: Iterable[int], stop: Sequence[str] = (), prompt: Sequence[int] = ()) -> Iterator[str]:

@@ -1,13 +1,14 @@
 """The chat: messages, commands that begin with a slash, answers."""
 from __future__ import annotations
 import difflib, glob, os, pathlib, sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING
-from tinygrad_llm.errors import InputError
+from typing import TYPE_CHECKING, Any
+from tinygrad_llm.errors import InputError, warn
 from tinygrad_llm.terminal.history import Editor
 from tinygrad_llm.terminal.screen import Screen, summary
-from tinygrad_llm.terminal.session import Session, Settings, load, save
+from tinygrad_llm.terminal.session import RANDOM, THINK, Session, Settings, load, save
+from tinygrad_llm.terminal.stdin import unix_lines
 from tinygrad_llm.text.thinking import ANSWER
 if TYPE_CHECKING: from tinygrad_llm.engine.llm import LLM
 
@@ -37,7 +38,7 @@ def completions(line: str, word: str) -> list[str]:
   before = line[:len(line) - len(word)].split()
   if not before: return [f"{name} " for name in (*COMMANDS, "/exit") if word and name.startswith(word)]
   if before == ["/set"]: return [f"{f.name} " for f in fields(Settings) if f.name.startswith(word)]
-  if before == ["/set", "think"]: return [x for x in ("on", "off") if x.startswith(word)]
+  if before == ["/set", "think"]: return [x for x in THINK if x.startswith(word)]
   if before not in (["/save"], ["/load"]): return []
   paths = sorted(glob.glob(glob.escape(os.path.expanduser(word)) + "*"))
   return [path + os.sep if os.path.isdir(path) else path for path in paths]
@@ -46,10 +47,11 @@ class Chat:
   """
   A conversation in a terminal. Answers go to stdout, all else to stderr.
 
-  stop: texts that end an answer.
+  stop: texts that end an answer. template: variables for the chat template.
   """
-  def __init__(self, llm: LLM, session: Session, stop: Sequence[str] = ()):
+  def __init__(self, llm: LLM, session: Session, stop: Sequence[str] = (), template: Mapping[str, Any] | None = None):
     self.llm, self.session, self._stop = llm, session, (*stop, *llm.template.stop)
+    self._template, self._unsent = template or {}, 0  # messages that no longer fit the context
     self._commands: dict[str, Callable[[str], None]] = {
       "/help": lambda _: say(HELP), "/?": lambda _: say(HELP), "/clear": self._clear, "/system": self._system,
       "/set": self._set, "/save": self._save, "/load": self._load}
@@ -81,20 +83,31 @@ class Chat:
     return True
 
   def _answer(self, text: str) -> None:
-    session, llm, said = self.session, self.llm, list[str]()
-    messages = llm.fit([*session.messages(), {"role": "user", "content": text}])
-    ids = llm.prompt(messages)
-    tokens = llm.generate(ids, session.settings.count, **session.settings.sampling())
-    screen = Screen(sys.stdout, not session.settings.think)
+    session, llm, said, sampling = self.session, self.llm, list[str](), self.session.settings.sampling()
+    asked, variables = {"role": "user", "content": unix_lines(text)}, template_of(llm, session.settings, self._template)
+    messages = [*session.messages(), asked]
+    sent = llm.fit(messages, variables) if variables else llm.fit(messages)
+    ids = llm.prompt(sent, variables) if variables else llm.prompt(sent)
+    self._tell(len(messages) - len(sent))
+    tokens = llm.generate(ids, session.settings.count, **sampling)
+    screen = Screen(sys.stdout, session.settings.think in ("hide", "off"))
     try:
       for kind, piece in llm.parts(tokens, self._stop, ids):
         if kind == ANSWER: said.append(piece)
         screen.write(kind, piece)
     except KeyboardInterrupt: pass
     finally: screen.end()
-    say(summary(llm.timing))
+    drawn = session.settings.seed == RANDOM and session.settings.samples
+    say(summary(llm.timing, sampling["seed"] if drawn else None))
     if not said: return say("[there is no answer: what you asked is not kept]")
-    session.turns = [m for m in messages if m["role"] != "system"] + [{"role": "assistant", "content": "".join(said)}]
+    session.turns = [*session.turns, asked, {"role": "assistant", "content": "".join(said)}]
+
+  def _tell(self, unsent: int) -> None:
+    """What the model does not see, each time that it is more or less. All turns are kept and saved."""
+    if unsent != self._unsent and unsent: say(
+      f"[the first {unsent} messages no longer fit the context and are not sent; they are kept]")
+    if not unsent and self._unsent: say("[all messages are sent again]")
+    self._unsent = unsent
 
   def _clear(self, _: str) -> None:
     self.session.turns = []
@@ -109,7 +122,9 @@ class Chat:
     if not text: return say("\n".join(f"{name:<15} {value}" for name, value in settings.shown().items()))
     name, _, value = text.partition(" ")
     name = name.replace("-", "_")
-    if value.strip(): self.session.settings = settings = settings.parsed(name, value.strip())
+    if value.strip():
+      self.session.settings = settings = settings.parsed(name, value.strip())
+      if name == "think": template_of(self.llm, settings, self._template)  # it says what the model cannot
     elif name not in settings.shown(): settings.changed(name, None)
     say(f"[{name} {settings.shown()[name]}]")
 
@@ -121,14 +136,26 @@ class Chat:
     self.session = load(path := _path("/load", name))
     say(f"[{path}: {_messages(self.session)}]")
 
+def template_of(llm: LLM, settings: Settings, given: Mapping[str, Any]) -> dict[str, Any]:
+  """
+  The variables for a model's chat template: those that were given, and its switch for thinking. A line on stderr, once,
+  where it has none.
+  """
+  if not settings.think: return dict(given)
+  switch = llm.template.thinking(settings.think != "off")
+  if settings.think == "off" and not switch:
+    warn("think off: the model's template has no switch for it; what the model thinks is hidden")
+  return {**switch, **given}
+
 def read_message(ask: Callable[[str], str]) -> tuple[str, bool]:
   '''
   A message or command, and whether it is a message in any case: one that began with """. It goes on to the next """ at
   the end of a line; `/system """` takes several lines, too.
   '''
-  head, quotes, text = ask(PROMPT).partition(QUOTES)
+  def line(prompt: str) -> str: return ask(prompt).removesuffix("\r")
+  head, quotes, text = line(PROMPT).partition(QUOTES)
   if not quotes or head.strip() not in ("", "/system"): return head + quotes + text, False
-  while not text.rstrip().endswith(QUOTES): text += "\n" + ask(MORE)
+  while not text.rstrip().endswith(QUOTES): text += "\n" + line(MORE)
   text = text.rstrip().removesuffix(QUOTES).strip("\n")
   return (f"/system {text or QUOTES * 2}", False) if head.strip() else (text, True)
 

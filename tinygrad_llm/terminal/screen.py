@@ -59,8 +59,10 @@ class Screen:
     self._out.write(text.encode(encoding, "replace").decode(encoding))
     self._out.flush()
 
-def summary(timing: Timing) -> str:
-  """How long the answer was and took."""
+def summary(timing: Timing, seed: int | None = None) -> str:
+  """How long the answer was and took, why it ended if not by itself, and the seed that was drawn for it."""
   speed = f", {timing.decode_tok_s:.1f} tok/s" if timing.decode_tok_s else ""
   tokens = f"{timing.tokens} token{'' if timing.tokens == 1 else 's'}"
-  return f"[{tokens}{speed}, first token after {timing.first_token:.2f} s]"
+  more = [f"finish: {timing.finish}"] * (timing.finish != "stop") + [f"seed: {seed}"] * (seed is not None)
+  before = f"[{', '.join(more)}] " if more else ""
+  return f"{before}[{tokens}{speed}, first token after {timing.first_token:.2f} s]"

@@ -1,45 +1,59 @@
 """What a chat holds, and the files it is saved to: the conversation, the system message, the settings."""
 from __future__ import annotations
-import contextlib, json, os, pathlib, stat
+import contextlib, json, os, pathlib, secrets, stat
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 from tinygrad_llm.errors import InputError
 
 BYTES = 64 << 20  # of a file that is loaded
-SWITCH = {"on": True, "off": False}
+THINK = ("on", "off", "hide")
+SHOWN = {True: "on", False: "hide"}  # what "think" meant in files of before
+RANDOM = -1  # a seed of its own for each answer
 ROLES = ("user", "assistant")
 
 @dataclass
 class Settings:
-  """What `/set` changes; the values mean what the command's flags of the same names do."""
+  """What `/set` changes; the values mean what the command's flags of the same names do. think: "" is not set yet."""
   temperature: float = 0.0
   top_k: int = 0
   top_p: float = 1.0
   min_p: float = 0.0
   repeat_penalty: float = 1.0
-  seed: int = 0
+  seed: int = RANDOM
   count: int | None = None
-  think: bool = True
+  think: str = ""
 
-  def sampling(self) -> dict[str, Any]: return {k: v for k, v in asdict(self).items() if k not in ("count", "think")}
+  def sampling(self) -> dict[str, Any]:
+    """The arguments of generate(); a random seed is drawn where one is needed."""
+    found = {k: v for k, v in asdict(self).items() if k not in ("count", "think")}
+    if self.seed == RANDOM: found["seed"] = secrets.randbits(32) if self.samples else 0
+    return found
+
+  @property
+  def samples(self) -> bool:
+    """Whether a seed matters."""
+    return isinstance(self.temperature, (int, float)) and self.temperature > 0 and self.top_k != 1
 
   def changed(self, name: str, value: Any) -> Settings:
     """These settings with another value for one. InputError for a name or value that there is not."""
     if name not in (names := [f.name for f in fields(self)]):
       raise InputError(f"{name:.60}: no such setting; there are {', '.join(names)}")
-    if name == "think" and not isinstance(value, bool): raise InputError(f"think: {value!r:.60} is not on or off")
+    if name == "think":
+      if isinstance(value, bool): value = SHOWN[value]
+      if value not in ("", *THINK): raise InputError(f"think: {value!r:.60} is not on, off or hide")
     if name == "count" and value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
       raise InputError(f"count: {value!r:.60} is not a number of tokens from 1, or off")
     new = Settings(**{**asdict(self), name: value})
     from tinygrad_llm.engine.sampling import Sampler
-    Sampler(**new.sampling())
+    Sampler(**new.sampling())  # it says what is wrong
     return new
 
   def parsed(self, name: str, text: str) -> Settings:
     """The same for a value that was typed."""
     value: Any = text
-    if name == "think": value = SWITCH.get(text, text)
-    elif name == "count" and text == "off": value = None
+    if name == "think": pass
+    elif (name, text) in (("count", "off"), ("count", "-1")): value = None
+    elif (name, text) == ("seed", "random"): value = RANDOM
     else:
       for kind in (float, int):
         with contextlib.suppress(ValueError): value = kind(text)
@@ -47,8 +61,8 @@ class Settings:
 
   def shown(self) -> dict[str, str]:
     """The values as they are typed."""
-    words = {None: "off", True: "on", False: "off"}
-    return {k: words[v] if v is None or isinstance(v, bool) else f"{v:g}" if isinstance(v, float) else str(v)
+    words: dict[str, dict[Any, str]] = {"seed": {RANDOM: "random"}, "count": {None: "off"}, "think": {"": "on"}}
+    return {k: words.get(k, {}).get(v) or (f"{v:g}" if isinstance(v, float) else str(v))
             for k, v in asdict(self).items()}
 
 @dataclass

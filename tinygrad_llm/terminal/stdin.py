@@ -7,6 +7,10 @@ from tinygrad_llm.terminal.screen import is_terminal
 BYTES = 16 << 20  # more than any context holds
 PATIENCE, LIMIT = 2, 60  # seconds to wait in silence, and at all, for text that may not come
 
+def unix_lines(text: str) -> str:
+  """The text with line ends of Unix, whatever system it comes from."""
+  return text.replace("\r\n", "\n")
+
 def read_prompt(prompt: str | None) -> str | None:
   """
   The prompt with what standard input holds: all of it for None or "-", else after the prompt and an empty line.
@@ -17,6 +21,7 @@ def read_prompt(prompt: str | None) -> str | None:
   """
   if prompt not in (None, "-") and not (prompt or "").strip():
     raise InputError("--prompt: it is empty; write a message, or leave it out to chat")
+  if prompt is not None: prompt = unix_lines(prompt)
   if is_terminal(sys.stdin) and prompt != "-": return prompt
   own = None if prompt == "-" else prompt
   text = _text() if sys.stdin is not None and (own is None or _ready()) else ""
@@ -38,4 +43,4 @@ def _text() -> str:
   try: text = data.decode("utf-8-sig")
   except UnicodeDecodeError as e:
     raise InputError(f"standard input: byte {e.start} is not UTF-8; convert it, for example with iconv") from None
-  return text.removesuffix("\n").removesuffix("\r")
+  return unix_lines(text).removesuffix("\n")

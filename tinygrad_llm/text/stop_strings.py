@@ -5,7 +5,7 @@ from tinygrad_llm.errors import InputError
 
 def checked(stops: Sequence[str]) -> tuple[str, ...]:
   """The stop strings. InputError for what is no list of texts, or has an empty one."""
-  found = tuple(stops) if isinstance(stops, Iterable) and not isinstance(stops, (str, bytes)) else (None,)
+  found = tuple(stops) if isinstance(stops, Iterable) and not isinstance(stops, (str, bytes)) else ("",)
   if all(isinstance(s, str) and s for s in found): return found
   raise InputError(f"stop: {stops!r:.60} is not a list of texts; leave out what is empty")
 

@@ -1,0 +1,116 @@
+"""run's flags, and what a file suggests below them."""
+import json
+import os
+import sys
+
+import pytest
+from scripted_gguf import CHATML, CONTROL, build
+from tinygrad.helpers import NUM_CPU_THREADS
+import tinygrad_llm
+from tinygrad_llm import InputError, __version__, bench, perplexity, run, tune
+from tinygrad_llm.engine.suggested import suggested
+
+MARKS = [("<|im_start|>", CONTROL), ("<|im_end|>", CONTROL)]
+TEMPLATE = CHATML + "{{ '<think>\n\n</think>\n\n' if enable_thinking is defined and not enable_thinking }}{{ style }}"
+
+def sampling(w, _):
+  for key, value in (("temp", 0.6), ("top_p", 0.95)): w.add_float32(f"general.sampling.{key}", value)
+  w.add_int32("general.sampling.top_k", 20)
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+  made = tmp_path_factory.mktemp("scripted") / "m.gguf"
+  build(made, ["one ", "two ", "three ", ("id", "<|im_end|>")], MARKS, TEMPLATE, kv=sampling)
+  return made
+
+def ask(monkeypatch, capfd, path, *args) -> tuple[int, str, str]:
+  monkeypatch.setattr(sys, "argv", ["run", "-m", str(path), *map(str, args)])
+  monkeypatch.setattr(sys, "stdin", open(os.devnull))  # noqa: SIM115
+  code = 0
+  try: run.main()
+  except SystemExit as e: code = int(e.code or 0)
+  return code, *capfd.readouterr()
+
+def answer(*args) -> dict:
+  code, out, err = ask(*args, "--json")
+  assert code == 0, err
+  return json.loads(out)
+
+def test_short_names(monkeypatch, capfd, path):
+  code, out, err = ask(monkeypatch, capfd, path, "-p", "hi", "-n", 2, "-c", 64, "--temperature", 0)
+  assert (code, out) == (0, "one two \n") and err.endswith("]\n") and "[finish: length] [2 tokens" in err
+  code, out, err = ask(monkeypatch, capfd, path, "-p", "hi", "-n", -1, "--temperature", 0)
+  assert (code, out) == (0, "one two three \n") and "finish" not in err
+
+def test_version(monkeypatch, capfd, path):
+  assert ask(monkeypatch, capfd, path, "--version")[:2] == (0, f"tinygrad_llm {__version__}\n")
+
+def test_finish_and_seed(monkeypatch, capfd, path):
+  greedy = answer(monkeypatch, capfd, path, "-p", "hi", "--temperature", 0)
+  assert (greedy["finish"], greedy["seed"], greedy["text"]) == ("stop", 0, "one two three ")
+  assert answer(monkeypatch, capfd, path, "-p", "hi", "--stop", "two", "-s", 7)["finish"] == "stop_string"
+  assert answer(monkeypatch, capfd, path, "-p", "hi", "-n", 1, "--seed", 7)["seed"] == 7
+  drawn = {answer(monkeypatch, capfd, path, "-p", "hi", *seed)["seed"] for seed in ((), ("--seed", -1), ())}
+  assert len(drawn) == 3  # the file's temperature is above 0
+  _, _, err = ask(monkeypatch, capfd, path, "-p", "hi")
+  assert "[seed: " in err
+  assert "seed" not in ask(monkeypatch, capfd, path, "-p", "hi", "--seed", 3)[2]
+
+def test_what_a_file_suggests(path, capfd):
+  from tinygrad_llm.files.gguf import open_gguf
+  assert suggested(open_gguf(path).kv) == {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
+  odd = {"temp": "hot", "top_p": 2.0, "top_k": -1, "min_p": True, "penalty_repeat": float("nan"), "mirostat": 1}
+  assert suggested({f"general.sampling.{k}": v for k, v in odd.items()}) == {"top_k": 0}
+  assert capfd.readouterr().err.count("warning: general.sampling.") == 4
+
+def test_flags_are_above_it(monkeypatch, capfd, path):
+  given = {}
+  generate = run.Settings.sampling
+  monkeypatch.setattr(run.Settings, "sampling", lambda self: given.update(generate(self)) or generate(self))
+  answer(monkeypatch, capfd, path, "-p", "hi", "--top-k", 0, "--temperature", "0.1", "-s", 1)
+  assert given == {"temperature": 0.1, "top_k": 0, "top_p": 0.95, "min_p": 0.0, "repeat_penalty": 1.0, "seed": 1}
+
+def prompts(monkeypatch) -> list[str]:
+  from tinygrad_llm.engine.llm import LLM
+  found, prompt = [], LLM.prompt
+  def spy(self, *args):
+    ids = prompt(self, *args)
+    found.append("".join(self.tokenizer.control_text(i) or self.tokenizer.token_bytes(i).decode() for i in ids))
+    return ids
+  monkeypatch.setattr(LLM, "prompt", spy)
+  return found
+
+def test_thinking_and_the_template(monkeypatch, capfd, path):
+  found = prompts(monkeypatch)
+  for args in (["--think", "off"], ["--hide-thinking"], ["--template", "style=brief"], ["--template", "style=[1, 2]"]):
+    answer(monkeypatch, capfd, path, "-p", "hi", "-n", 1, *args)
+  assert found[0].endswith("</think>\n\n") and "think" not in found[1]
+  assert found[2].endswith("brief") and found[3].endswith("[1, 2]")
+  _, _, err = ask(monkeypatch, capfd, path, "-p", "hi", "-n", 1, "--template", "mood=x")
+  assert "warning: --template mood: the model's template does not read it" in err
+  for wrong in ("mood", "=x", "a b=1"): assert ask(monkeypatch, capfd, path, "-p", "hi", "--template", wrong)[0] == 2
+
+def test_line_ends(monkeypatch, capfd, path):
+  found = prompts(monkeypatch)
+  answer(monkeypatch, capfd, path, "-p", "a\r\nb", "--system", "c\r\nd", "-n", 1)
+  assert "a\nb" in found[0] and "c\nd" in found[0] and "\r" not in found[0]
+
+@pytest.mark.parametrize("args", [("-n", "1e3"), ("-n", "0"), ("-n", "-2"), ("-t", "0"), ("-t", "two"), ("-s", "-2"),
+                                  ("--think", "maybe"), ("--temperature", "-1"), ("--top-k", "1.5")])
+def test_wrong_numbers(monkeypatch, capfd, path, args):
+  code, out, err = ask(monkeypatch, capfd, path, "-p", "hi", *args)
+  assert (code, out, err.count("\n")) == (2, "", 1)
+
+def test_threads(monkeypatch, capfd, path):
+  before = NUM_CPU_THREADS.value
+  monkeypatch.setenv("NUM_CPU_THREADS", "2")
+  def load(*args, **kwargs): raise InputError("not loaded")
+  monkeypatch.setattr(tinygrad_llm, "load", load)
+  try:
+    assert ask(monkeypatch, capfd, path, "-p", "hi", "-t", 1)[0] == 2
+    assert (NUM_CPU_THREADS.value, os.environ["NUM_CPU_THREADS"]) == (1, "1")
+  finally: NUM_CPU_THREADS.value = before
+  for command in (bench, tune, perplexity):
+    monkeypatch.setattr(sys, "argv", ["x", "-f", "none", "-t", "0"] if command is perplexity else ["x", "-t", "0"])
+    with pytest.raises(SystemExit) as e: command.main()
+    assert e.value.code == 2 and "--threads 0" in capfd.readouterr().err
