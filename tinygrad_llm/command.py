@@ -1,10 +1,11 @@
 """What all commands share: one-line errors and exit codes."""
 from __future__ import annotations
-import argparse, os, pathlib, subprocess, sys
+import argparse, errno, os, pathlib, subprocess, sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NoReturn
 from tinygrad_llm import standard_streams
-from tinygrad_llm.errors import InputError
+from tinygrad_llm.errors import InputError, is_shortage
 from tinygrad_llm.leave import leave
 
 class Parser(argparse.ArgumentParser):
@@ -16,12 +17,19 @@ def check_writable(option: str, path: pathlib.Path) -> None:
   if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
     raise InputError(f"{option} {path}: it cannot be written; give a file in a folder that exists")
 
+LIMITS = {  # errors of the system that are of a limit: of what, and how a shell raises it
+  errno.EAGAIN: ("processes and threads", "ulimit -u"), errno.EMFILE: ("open files", "ulimit -n"),
+  errno.ENFILE: ("open files", "the system's limit, fs.file-max"), errno.EFBIG: ("size of a file", "ulimit -f")}
+
 def _line(e: Exception) -> str:
   """What to say about an exception that is nobody's mistake in the code."""
   from tinygrad_llm.target.compiler import compiler_failed
   if isinstance(e, subprocess.CalledProcessError): return compiler_failed(e)
-  if isinstance(e, MemoryError): return f"memory: there is not enough ({e}); use a smaller --max-context or model"
+  if is_shortage(e):
+    return f"memory: there is not enough ({e}); use a smaller --max-context or model, or raise ulimit -v and -u"
   if isinstance(e, OSError):
+    written = hasattr(e, "characters_written")  # a stream that does not block is no limit
+    if (limit := LIMITS.get(e.errno or 0)) is not None and not written: return f"{limit[0]}: {e.strerror}; raise {limit[1]}"
     name = next((str(x) for x in (e.filename, e.filename2) if x is not None), "standard input or output")
     return f"{name}: {e.strerror or e}; check the disk and the permissions"
   return str(e)
@@ -39,7 +47,8 @@ def guarded(main: Callable[[], int | None]) -> None:
   except BrokenPipeError:
     _discard_output()
     sys.exit(141)
-  except (InputError, OSError, MemoryError, subprocess.CalledProcessError) as e:
+  except (InputError, OSError, MemoryError, RuntimeError, subprocess.CalledProcessError) as e:
+    if isinstance(e, RuntimeError) and not is_shortage(e): raise
     if os.environ.get("DEBUG", "0") not in ("", "0"): raise
     if isinstance(e, OSError): _discard_output()
     print(f"error: {' '.join(_line(e).split())}", file=sys.stderr)
@@ -48,4 +57,5 @@ def guarded(main: Callable[[], int | None]) -> None:
 
 def _discard_output() -> None:
   """Keeps the interpreter's last flush quiet."""
-  if sys.stdout is not None: os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+  if sys.stdout is None: return
+  with suppress(OSError): os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

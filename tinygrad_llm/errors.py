@@ -1,6 +1,6 @@
 """What is said about bad input: errors that end a command, and warnings that do not."""
 from __future__ import annotations
-import sys
+import errno, sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -15,6 +15,11 @@ class InputError(Exception):
   The message is one line that names the input, the field and the fix. The commands print it to stderr and exit with
   code 2.
   """
+
+def is_shortage(e: BaseException) -> bool:
+  """Whether the system has no more memory for this process: a thread's stack and a fork are memory, too."""
+  return (isinstance(e, MemoryError) or isinstance(e, OSError) and e.errno == errno.ENOMEM or
+          isinstance(e, RuntimeError) and str(e) == "can't start new thread")
 
 _subject: ContextVar[str] = ContextVar("subject", default="")
 

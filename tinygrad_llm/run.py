@@ -88,8 +88,8 @@ def _report(llm: LLM, text: str, ids: list[int], seed: int) -> dict[str, Any]:
   return {"model": str(llm.path), "device": llm.device, "prompt_tokens": t.prompt_tokens, "tokens": t.tokens,
           "text": text, "load_s": llm.load_s, "ttft_s": t.first_token, "prefill_tok_s": t.prefill_tok_s,
           "decode_tok_s": t.decode_tok_s, "kernels_per_token": kernels, "bytes_per_token": moved, "token_ids": ids,
-          "finish": t.finish, "seed": seed,
-          "peak_memory_bytes": peak_memory_bytes(), "device_memory_bytes": device_memory_bytes(llm.device)}
+          "peak_memory_bytes": peak_memory_bytes(), "device_memory_bytes": device_memory_bytes(llm.device),
+          "finish": t.finish, "seed": seed}
 
 def _answer(llm: LLM, args: argparse.Namespace) -> None:
   settings = _settings(llm, args)
@@ -132,7 +132,7 @@ def _main() -> None:
   if args.count == -1: args.count = None
   for name, value, least in (("--benchmark", args.benchmark, 2), ("--count", args.count, 1)):
     if value is not None and value < least: raise InputError(f"{name} {value}: give {least} or more tokens")
-  Settings().changed("seed", args.seed)
+  if args.seed < -1: raise InputError(f"--seed {args.seed}: give a whole number from 0, or -1 for a random one")
   use_threads(args.threads)
   locate(args.model)  # a wrong name is known at once
   if args.tokens is None and (args.prompt is not None or args.benchmark is None): args.prompt = read_prompt(args.prompt)

@@ -60,6 +60,8 @@ def test_what_cannot_fit_is_not_tokenized(text):
   for content in (text, [{"type": "text", "text": text}]):
     with pytest.raises(InputError, match=r"^prompt: at least \d{7} tokens do not fit the context of 512; shorten it"):
       llm(512, None).prompt([{"role": "user", "content": content}])
+    with pytest.raises(InputError, match=r"^prompt: at least \d{7} tokens do not fit the context of 512; shorten it"):
+      llm(512, None).chat([{"role": "user", "content": content}, {"role": "user", "content": "hi"}])
   assert time.process_time() - before < 2
 
 def test_what_may_fit_is_tokenized():

@@ -1,6 +1,6 @@
 """A loaded model: logits, generate, chat."""
 from __future__ import annotations
-import errno, os, threading, time, weakref
+import os, threading, time, weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +17,7 @@ from tinygrad_llm.engine.steps import Steps, positions_for
 from tinygrad_llm.engine.stopping import UntilStop, answer_text, stopped_by_text
 from tinygrad_llm.engine.suggested import suggested
 from tinygrad_llm.engine.timing import Timing
-from tinygrad_llm.errors import InputError, naming
+from tinygrad_llm.errors import InputError, is_shortage, naming
 from tinygrad_llm.files.gguf import open_gguf
 from tinygrad_llm.files.hub import resolve
 from tinygrad_llm.nn.config import ModelConfig, check_architecture
@@ -27,7 +27,8 @@ from tinygrad_llm.progress import compiling
 from tinygrad_llm.target.async_read import reader
 from tinygrad_llm.target.buffers import read
 from tinygrad_llm.target.cost import cost
-from tinygrad_llm.text.chat_template import ChatTemplate, checked, last_text
+from tinygrad_llm.target.memory import check_address_space
+from tinygrad_llm.text.chat_template import ChatTemplate, checked, user_texts
 from tinygrad_llm.text.thinking import Part
 from tinygrad_llm.text.tokenizer import Tokenizer, pre_type
 from tinygrad_llm.text.turn_marks import TurnMarks, turn_marks
@@ -52,11 +53,14 @@ class LLM:
     self.max_context = min(max_context, self.config.context_length)
     positions = positions_for(self.max_context, self.config.context_length)
     self.chunk = min(chunk, positions)
+    limited = check_address_space(sum(info.nbytes for info in file.tensors.values()), self.config.vocab_size)
     self._ahead = None
-    if ahead and not dequantize and is_possible(): self._ahead = Ahead(file, self.config, positions, self.chunk)
+    if ahead and not (limited or dequantize) and is_possible():
+      self._ahead = Ahead(file, self.config, positions, self.chunk)
     try:
       with ThreadPoolExecutor(1) as meanwhile:
         text = meanwhile.submit(self._text, file.kv, ahead)
+        if limited: text.result()  # the tokenizer's library ends the process where the weights leave it no memory
         try:
           with Loader(file, dequantize, progress, text) as loader:
             self.model = Model(self.config, loader, positions, self.max_context)
@@ -64,8 +68,8 @@ class LLM:
           text.result()  # of two errors it is always this one that is told
           raise
         self.tokenizer, self.template = text.result()
-    except (MemoryError, OSError) as e:
-      if isinstance(e, OSError) and e.errno != errno.ENOMEM: raise
+    except (MemoryError, OSError, RuntimeError) as e:
+      if not is_shortage(e): raise
       raise InputError(f"{self.path}: no memory on {self.device} for it and {self.max_context} positions; use a "
                        f"smaller max_context, quant type or model ({e})") from e
     self.weights, self.timing, self._progress = loader.weights, Timing(), progress
@@ -166,6 +170,7 @@ class LLM:
     It ends before a stop string, and before another turn. template: variables for the chat template, such as
     {"enable_thinking": False}. The other arguments are those of generate().
     """
+    self._check_size(user_texts(messages))
     ids = self.prompt(messages, template)
     tokens = self.generate(ids, max_tokens, temperature, top_k, top_p, min_p, repeat_penalty, seed)
     return self.text(tokens, (*stop, *self.template.stop), ids)
@@ -177,9 +182,7 @@ class LLM:
     template: variables for it. InputError for messages of which it would leave out words and, without tokenizing it,
     for a last message that is sure not to fit.
     """
-    text = last_text(messages)
-    if len(text) > self.max_context and (least := self.tokenizer.least_tokens(text)) > self.max_context:
-      raise InputError(self._too_long(f"at least {least}"))
+    self._check_size(user_texts(messages[-1:]))
     ids = self.template.encode(self.tokenizer, messages, **checked(template or {}))
     if self.turns is None: self.turns = turn_marks(self.template, self.tokenizer)
     return ids
@@ -239,6 +242,11 @@ class LLM:
 
   @property
   def _held(self) -> list[int]: return self._context.tokens  # whose keys and values are in the cache
+
+  def _check_size(self, texts: Sequence[str]) -> None:
+    text = "".join(texts)
+    if len(text) > self.max_context and (least := self.tokenizer.least_tokens(text)) > self.max_context:
+      raise InputError(self._too_long(f"at least {least}"))
 
   def is_fed_by(self, feed: Feed) -> bool:
     """Whether nobody else has fed since `feed` did."""

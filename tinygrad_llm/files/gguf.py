@@ -14,7 +14,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 import numpy as np
-from tinygrad_llm.errors import InputError
+from tinygrad_llm.errors import InputError, is_shortage
 
 # every tensor type that a file may hold: {id: (name, weights a block, bytes a block)}
 GGML_TYPES: dict[int, tuple[str, int, int]] = {
@@ -262,7 +262,10 @@ def _open_file(path: Path) -> GGUF:
       if f.seek(0, 2) < 24: raise _bad(path, "header", f"the file is shorter than a header; {CUT}")
       with mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as buf: return _Header(path, buf).parse()
   except FileNotFoundError as e: raise _bad(path, "path", "no such file; give the path of a GGUF file") from e
-  except OSError as e: raise _bad(path, "path", f"cannot be opened ({e.strerror}); check its permissions") from e
+  except OSError as e:
+    if is_shortage(e): raise _bad(path, "path", "there is no memory to map it; use a smaller model or raise ulimit -v"
+                                  ) from e
+    raise _bad(path, "path", f"cannot be opened ({e.strerror}); check its permissions") from e
 
 def first_metadata(raw: bytes) -> dict[str, Any]:
   """The metadata pairs that are whole in the first bytes of a file; none, if they do not begin one."""

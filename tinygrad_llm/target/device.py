@@ -5,7 +5,7 @@ environment can get wrong is looked at here, before a model is.
 from __future__ import annotations
 import contextlib, os, pathlib, re, subprocess
 from tinygrad_llm import patches
-from tinygrad_llm.errors import InputError
+from tinygrad_llm.errors import InputError, is_shortage
 from tinygrad_llm.target.absent import is_absent
 from tinygrad_llm.target.compiler import compiler_failed, use_c_compiler
 from tinygrad_llm.target.cuda import check_cuda, check_ptx, find_cuda
@@ -53,6 +53,7 @@ def check_device() -> str:
     raise InputError(f"DEV={asked}: no such device; use one of {', '.join(ALL_DEVICES)}") from e
   except subprocess.CalledProcessError as e: raise InputError(compiler_failed(e)) from e
   except Exception as e:
+    if is_shortage(e): raise
     if no_compiler is not None: raise no_compiler from e
     at = name if (name := _culprit(e)) != "environment" else f"DEV={asked}"
     raise InputError(f"{at}: it does not open ({_reason(e)}); use one of {', '.join(ALL_DEVICES)}") from e
@@ -68,8 +69,9 @@ def check_computes() -> str:
     raise InputError(f"DEV={os.environ.get('DEV', device)}: it compiles and computes nothing; {use}")
   if DEV.renderer in ("", "CLANG"): return device
   try: total = Tensor([1.0, 2.0, 4.0]).sum().item()  # a choice of renderer is tried; the devices' own are tinygrad's
-  except (MemoryError, KeyboardInterrupt): raise
-  except Exception as e: raise InputError(f"DEV={os.environ['DEV']}: it does not compute ({_reason(e)}); {use}") from e
+  except Exception as e:
+    if is_shortage(e): raise
+    raise InputError(f"DEV={os.environ['DEV']}: it does not compute ({_reason(e)}); {use}") from e
   if total != 7: raise InputError(f"DEV={os.environ['DEV']}: it computes 1 + 2 + 4 as {total}; {use}")
   return device
 

@@ -1,6 +1,35 @@
 """What a run takes of memory: the host's by the operating system, a device's by tinygrad's count of its buffers."""
 from __future__ import annotations
-import re, sys
+import ctypes, re, sys
+from tqdm import tqdm
+from tinygrad_llm.errors import InputError
+
+LEAST = 96 << 20  # bytes of address space for code, threads and activations of the smallest model
+PER_TOKEN = 512   # of a tokenizer
+_M_ARENA_MAX = -8  # glibc's malloc.h
+
+def address_space() -> tuple[int, int] | None:
+  """The limit of this process's address space (ulimit -v) and what is left of it, in bytes; None without one."""
+  try:
+    import resource
+    if (limit := resource.getrlimit(resource.RLIMIT_AS)[0]) == resource.RLIM_INFINITY: return None
+    with open("/proc/self/statm") as f: return limit, max(0, limit - int(f.read().split()[0]) * resource.getpagesize())
+  except (ImportError, OSError): return None
+
+def check_address_space(weights: int, vocabulary: int) -> bool:
+  """
+  Whether there is a limit of the address space. InputError if a model of so many bytes and tokens is sure not to fit:
+  libraries that are out of memory end the process. A thread's malloc then reserves no 64 MiB of its own.
+  """
+  if (found := address_space()) is None: return False
+  limit, left = found
+  if (needed := LEAST + weights + PER_TOKEN * vocabulary) > left:
+    raise InputError(f"memory: the address space is limited to {limit >> 20} MiB (ulimit -v), {left >> 20} MiB of them "
+                     f"are left, and the model needs {needed >> 20} MiB; raise the limit or use a smaller model")
+  tqdm.monitor_interval = 0  # a thread that is not needed
+  try: ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+  except (AttributeError, OSError): pass  # another libc
+  return True
 
 def peak_memory_bytes() -> int | None:
   """

@@ -9,10 +9,10 @@ with the ChatTemplate. Variables, filters and settings are those of transformers
 (https://huggingface.co/docs/transformers/chat_templating).
 """
 from __future__ import annotations
-import contextlib, json, pathlib, re, signal, subprocess, sys, threading, time, weakref
+import contextlib, errno, json, pathlib, re, signal, subprocess, sys, threading, time, weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
-from tinygrad_llm.errors import InputError, warn
+from tinygrad_llm.errors import InputError, is_shortage, warn
 from tinygrad_llm.text.builtin_templates import BUILTIN, CHATML, LLAMA3, OTHERS, PLAIN
 from tinygrad_llm.text.template_probe import (STEPS, Message, Way, find_way, lost, shape, text_of, tools_with_needles,
                                               with_needles)
@@ -68,12 +68,16 @@ def checked(variables: Any) -> dict[str, Any]:
       raise InputError(f"template: {name!r:.60} cannot be set; give other names, that the template reads")
   return dict(variables)
 
-def last_text(messages: Sequence[Any]) -> str:
-  """What the last message says, without the space around it: a template trims it, but it writes it; "" if unknown."""
-  content = messages[-1].get("content") if messages and isinstance(messages[-1], Mapping) else None
-  if isinstance(content, (list, tuple)) and len(content) == 1 and isinstance(content[0], Mapping):
-    content = content[0].get("text")
-  return content.strip() if isinstance(content, str) and messages[-1].get("role") == "user" else ""
+def user_texts(messages: Sequence[Any]) -> list[str]:
+  """
+  What the user's messages say, one text each, without the space around it: a template trims that, but it writes the
+  rest. Contents that are no text, or several, are "".
+  """
+  def text(content: Any) -> str:
+    if isinstance(content, (list, tuple)) and len(content) == 1 and isinstance(content[0], Mapping):
+      content = content[0].get("text")
+    return content.strip() if isinstance(content, str) else ""
+  return [text(m.get("content")) for m in messages if isinstance(m, Mapping) and m.get("role") == "user"]
 
 class ChatTemplate:
   """
@@ -274,6 +278,7 @@ class ChatTemplate:
       process = subprocess.Popen([sys.executable, "-P", str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                  stderr=subprocess.DEVNULL, encoding="ascii")
     except OSError as e:
+      if is_shortage(e) or e.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN): raise  # it is not the program's fault
       raise InputError(f"{KEY}: {sys.executable!r} does not start ({e.strerror}); run with a Python that does") from e
     self._process, self._finalizer = process, weakref.finalize(self, _stop, process)
     if not self._exchange(process, json.dumps(self._setup)):
