@@ -21,7 +21,8 @@ TINYGRAD = "0.14.0"
 MODULES: tuple[str, ...] = (
   "lowering.graph_rewrite", "lowering.implicit_inputs", "lowering.type_inference", "lowering.scalarize",
   "lowering.tuple_order", "runtime.workers", "runtime.estimates", "cache.programs", "lowering.forked_lowering",
-  "runtime.threads", "runtime.dispatch", "runtime.graph_batches", "runtime.huge_pages", "passes", "rewrite.reshapes",
+  "runtime.threads", "runtime.dispatch", "runtime.graph_batches", "runtime.contiguous_views",
+  "runtime.huge_pages", "passes", "rewrite.reshapes",
   "rewrite.gathers", "rewrite.bounds", "rewrite.flat_reduce", "rewrite.separate_products", "rewrite.joint_products",
   "rewrite.norm_fusion", "attention.split_kv", "rewrite.stored_factors", "gpu.bitfield_extract", "gpu.tensor_cores",
   "vector.amx",
