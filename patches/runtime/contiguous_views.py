@@ -5,8 +5,8 @@ Why: to find the memory of a kernel's argument, tinygrad rewrites an index of th
   each: of the time that a captured step of 304 kernels takes to be ready, a third.
 How: a view that is a chain of reshapes, casts of bits and pieces of one axis begins where those say. Anything else is
   tinygrad's to find.
-Numbers: SmolLM2-135M with captures on disk, s (two runs each, Zen 4, 2 cores): the first prefill of 35 tokens 0.23, 0.24
-  -> 0.10, 0.10; the first decode step 0.16, 0.10 -> 0.04, 0.04; both 0.03 and 0.005 from then on
+Numbers: SmolLM2-135M with captures on disk, s (two runs each, Zen 4, 2 cores): the first prefill of 35 tokens 0.23,
+  0.24 -> 0.10, 0.10; the first decode step 0.16, 0.10 -> 0.04, 0.04; both 0.03 and 0.005 from then on
 Upstream: not sent; a rule before the rewrite there.
 """
 from __future__ import annotations
