@@ -19,7 +19,8 @@ setup(
   packages=[*find_packages(include=["tinygrad_llm", "tinygrad_llm.*"]),
             "tinygrad_llm.patches", *(f"tinygrad_llm.patches.{room}" for room in find_packages("patches"))],
   package_dir={"tinygrad_llm.patches": "patches"},
-  package_data={"tinygrad_llm": ["models/*.gguf", "web/*.html"], "tinygrad_llm.patches.search": ["tuned/*.json"]},
+  package_data={"tinygrad_llm": ["models/*.gguf", "web/*.html"], "tinygrad_llm.patches.search": ["tuned/*.json"],
+                "tinygrad_llm.patches.runtime": ["*.c"]},
   install_requires=[
     "tinygrad==0.14.0",      # the compiler; its internals are this project's subject, so exactly this version
     "numpy>=1.26,<3",        # header and byte handling, sampling

@@ -1,0 +1,213 @@
+/*
+The native code of thread_pool.py: one function, for the caller of a table (number 0) and for its workers.
+
+Freestanding C: what it needs of the system are addresses in `pool`. Compiled by the compiler of the CPU device, with
+ABI, ARGS and the words' names (HEAD, FUNCTION, ..) defined in front; the function must come first in the file.
+*/
+typedef unsigned long long word;
+
+typedef struct {                     /* one for each thread, 128 bytes: as long as the longest cache line there is */
+  word order;                        /* address of a command whose slot nobody has begun; 0 if there is none */
+  word asleep;                       /* 1: it waits in read(), or is about to; whoever makes it 0 wakes it */
+  word read_fd, write_fd, read_to;
+  word rest[11];
+} line;
+
+typedef struct {
+  word size;                         /* threads, the caller's included: a command has as many slots at most */
+  word limit;                        /* how many may work now: there are no more cores */
+  word active;                       /* how many do */
+  word since, time, lost;            /* ticks: of the table's begin; of tables since then; of these in vain, see judge() */
+  word until, pause;                 /* no more threads are tried before this tick; and how long that was */
+  word clock, ticks_then, ns_then;   /* clockid_t; the time of the pool's first table, in both units */
+  word us;                           /* ticks of a microsecond, about */
+  int (*yield)(void);
+  long (*read)(int, void *, unsigned long);
+  long (*write)(int, const void *, unsigned long);
+  int (*gettime)(int, void *);
+  word left, others[15];             /* slots of the current command that are not done, but for the caller's; a line */
+  line lines[];
+} pool_t;
+
+#define LOOKS 1024      /* before a thread yields between two: some tens of microseconds */
+#define IDLE 2000       /* microseconds until a worker without an order sleeps */
+#define PATIENCE 200    /* microseconds that the caller waits awake; that a thread is off its core before it sleeps */
+#define LEAST 2000      /* microseconds: the length of a time slice, below which nothing is judged */
+#define WINDOW 50000    /* microseconds of tables after which what was before counts half */
+#define PAUSE_MIN 8000  /* microseconds until more threads are tried again, at first and at most */
+#define PAUSE_MAX 1000000
+
+#define LOAD(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
+#define STORE(p, x) __atomic_store_n(p, x, __ATOMIC_RELEASE)
+#define SWAP(p, x) __atomic_exchange_n(p, x, __ATOMIC_SEQ_CST)
+#define FENCE() __atomic_thread_fence(__ATOMIC_SEQ_CST)
+
+static void work(pool_t *pool, word number);
+static void walk(pool_t *pool, const word *table, word *stamps);
+
+ABI void thread_pool(pool_t *pool, word number, word *table, word *stamps) {
+  if (number) work(pool, number);
+  else walk(pool, table, stamps);
+}
+
+static word nanoseconds(pool_t *pool) {
+  long long at[2];
+  pool->gettime((int)pool->clock, at);
+  return (word)at[0] * 1000000000 + (word)at[1];
+}
+
+#if defined(__x86_64__)
+static void rest(void) { __builtin_ia32_pause(); }
+static word ticks(pool_t *pool) { return __builtin_ia32_rdtsc(); }
+#elif defined(__aarch64__)
+static void rest(void) { __asm__ volatile("isb"); }
+static word ticks(pool_t *pool) {
+  word now;
+  __asm__ volatile("mrs %0, cntvct_el0" : "=r"(now));
+  return now;
+}
+#else
+static void rest(void) {}
+static word ticks(pool_t *pool) { return nanoseconds(pool); }
+#endif
+
+/* *** shares */
+
+/* The shares of a slot: its number, then on in steps of the pool's size. */
+static void run(pool_t *pool, const word *command, word slot) {
+  word a[ARGS + 1], n = command[WORDS] - HEAD, passed = n <= 8 ? 8 : n <= 16 ? 16 : ARGS;
+  for (word i = 0; i < passed; i++) a[i] = command[HEAD + i];
+  a[ARGS] = 0;
+  for (word share = slot; share < command[THREADS]; share += pool->size) {
+    a[command[SLOT]] = share;
+#define A8(i) a[i], a[i + 1], a[i + 2], a[i + 3], a[i + 4], a[i + 5], a[i + 6], a[i + 7]
+#define W8 word, word, word, word, word, word, word, word
+    if (passed == 8) ((ABI void (*)(W8))command[FUNCTION])(A8(0));
+    else if (passed == 16) ((ABI void (*)(W8, W8))command[FUNCTION])(A8(0), A8(8));
+    else ((ABI void (*)(W8, W8, W8, W8, W8, W8, W8, W8))command[FUNCTION])(
+      A8(0), A8(8), A8(16), A8(24), A8(32), A8(40), A8(48), A8(56));
+  }
+}
+
+static void wake(pool_t *pool, line *of) {
+  word one = 1;
+  if (__atomic_load_n(&of->asleep, __ATOMIC_SEQ_CST) && SWAP(&of->asleep, 0)) pool->write((int)of->write_fd, &one, 8);
+}
+
+/* Runs a slot that nobody has begun. What is in `order` is the current command: it does not end before. */
+static void take(pool_t *pool, word slot) {
+  word *order = &pool->lines[slot].order, command;
+  if (!LOAD(order) || !(command = SWAP(order, 0))) return;
+  run(pool, (const word *)command, slot);
+  if (__atomic_fetch_sub(&pool->left, 1, __ATOMIC_SEQ_CST) == 1) wake(pool, pool->lines);
+}
+
+static void sleep(pool_t *pool, line *mine, word *on, word value) {
+  SWAP(&mine->asleep, 1);
+  if (__atomic_load_n(on, __ATOMIC_SEQ_CST) == value) pool->read((int)mine->read_fd, &mine->read_to, 8);
+  SWAP(&mine->asleep, 0);
+}
+
+/* *** a worker: looks for an order, for some time at full speed, then in turns with other threads, then it sleeps */
+
+static void await(pool_t *pool, line *mine) {
+  for (word looks = 0; looks < LOOKS; looks++) {
+    if (LOAD(&mine->order)) return;
+    rest();
+  }
+  for (word start = ticks(pool), then = start, now; !LOAD(&mine->order); then = now) {
+    pool->yield();
+    now = ticks(pool);
+    if (now - start > IDLE * pool->us || now - then > PATIENCE * pool->us) return sleep(pool, mine, &mine->order, 0);
+  }
+}
+
+static void work(pool_t *pool, word number) {
+  line *mine = &pool->lines[number];
+  for (;;) {
+    await(pool, mine);
+    word command = LOAD(&mine->order);
+    if (!command) continue;
+    take(pool, number);
+    for (word slot = LOAD(&pool->active); slot < pool->size && LOAD(&pool->left); slot++) take(pool, slot);
+  }
+}
+
+/* *** the caller */
+
+/*
+Fewer threads, if they would be faster: who has begun a share and loses its core to another process makes all others
+wait, and `lost` is that time, as far as it is more than the caller took for its own share.
+*/
+static void judge(pool_t *pool, word own, word waited) {
+  word us = pool->us, active = pool->active, now = ticks(pool);
+  if (waited > own + PATIENCE * us) pool->lost += waited - own;
+  word time = pool->time + now - pool->since, good = time > pool->lost ? time - pool->lost : 0;
+  if (good < LEAST * us) good = LEAST * us;
+  if (pool->lost * (active < 5 ? active - 1 : 4) <= good) return;
+  pool->active = active * 3 / 4;
+  pool->pause = pool->pause * 2 < PAUSE_MIN * us ? PAUSE_MIN * us : pool->pause * 2;
+  if (pool->pause > PAUSE_MAX * us) pool->pause = PAUSE_MAX * us;
+  pool->until = now + pool->pause;
+  pool->since = now, pool->time = pool->lost = 0;
+}
+
+/* Before a table: no more than there are cores for, and from time to time one more than worked well. */
+static void choose(pool_t *pool) {
+  word active = pool->active, limit = pool->limit, ns = nanoseconds(pool), now = pool->since = ticks(pool);
+  if (!pool->ns_then) pool->ticks_then = now, pool->ns_then = ns;
+  if (ns - pool->ns_then > 100000) pool->us = (now - pool->ticks_then) / ((ns - pool->ns_then) / 1000);
+  if (!pool->us) pool->us = 1000;
+  if (active < limit && now > pool->until && pool->time > LEAST * pool->us) {
+    active += active < 8 ? 1 : active / 4;
+    pool->time = pool->lost = 0;
+  }
+  STORE(&pool->active, active < limit ? active : limit);
+  if (pool->time > WINDOW * pool->us) {
+    pool->time /= 2, pool->lost /= 2;
+    if (active >= limit) pool->pause /= 2;
+  }
+}
+
+static void await_others(pool_t *pool, word own) {
+  word start = ticks(pool), patience = PATIENCE * pool->us + own / 4;
+  for (word looks = 0; looks < LOOKS; looks++) {
+    if (!LOAD(&pool->left)) return;
+    rest();
+  }
+  for (word left; (left = LOAD(&pool->left));) {
+    if (ticks(pool) - start < patience) pool->yield();
+    else sleep(pool, pool->lines, &pool->left, left);
+  }
+  judge(pool, own, ticks(pool) - start);
+}
+
+static void launch(pool_t *pool, const word *command) {
+  word slots = command[THREADS] < pool->size ? command[THREADS] : pool->size;
+  word active = pool->active < slots ? pool->active : slots;
+  if (active <= 1) {
+    for (word slot = 0; slot < slots; slot++) run(pool, command, slot);
+    return;
+  }
+  word begun = ticks(pool);
+  pool->left = slots - 1;
+  for (word slot = 1; slot < slots; slot++) STORE(&pool->lines[slot].order, (word)command);
+  FENCE();
+  for (word slot = 1; slot < active; slot++) wake(pool, &pool->lines[slot]);
+  run(pool, command, 0);
+  for (word slot = active; slot < slots; slot++) take(pool, slot);  /* those that are no thread's own */
+  for (word slot = 1; slot < active; slot++) take(pool, slot);
+  if (LOAD(&pool->left)) await_others(pool, ticks(pool) - begun);
+}
+
+static void walk(pool_t *pool, const word *table, word *stamps) {
+  const word *command = table + TABLE_HEAD;
+  if (pool->size > 1) choose(pool);
+  for (word slot = 1; slot < pool->active && slot < table[WAKE]; slot++) wake(pool, &pool->lines[slot]);
+  if (stamps) pool->gettime((int)pool->clock, stamps), stamps += STAMP;
+  for (word i = 0; i < table[COUNT]; i++, command += command[WORDS]) {
+    launch(pool, command);
+    if (stamps) pool->gettime((int)pool->clock, stamps), stamps += STAMP;
+  }
+  if (pool->size > 1) pool->time += ticks(pool) - pool->since;
+}
