@@ -20,7 +20,7 @@ which doubles from 8 ms to a second as long as they do not pay.
 """
 from __future__ import annotations
 import ctypes, functools, itertools, os, pathlib, sys, threading, time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 from tinygrad import Device

@@ -11,9 +11,12 @@ How: a launch with more than one share is a table of one command for the pool of
 Numbers: Q4_K matvec 8192 x 2048 with 2 threads: 9.0 -> 16.7 GB/s (Zen 4, medians)
 Upstream: not sent.
 """
+import os
 from typing import Any
+from tinygrad.helpers import NUM_CPU_THREADS
 from tinygrad.runtime.ops_cpu import CPUProgram
 from tinygrad_llm.patches.runtime import thread_pool
+from tinygrad_llm.patches.runtime.cores import available
 
 SEAMS = thread_pool.SEAMS
 
@@ -28,4 +31,6 @@ def call(self: CPUProgram, *bufs: Any, global_size: tuple[int, int, int] = (1, 1
   seconds = thread_pool.pool().run(thread_pool.Table([thread_pool.command(self, global_size[0], args)]))
   return seconds if wait else None
 
-def install() -> None: CPUProgram.__call__ = call  # type: ignore[method-assign]
+def install() -> None:
+  CPUProgram.__call__ = call  # type: ignore[method-assign]
+  if not os.environ.get("NUM_CPU_THREADS"): NUM_CPU_THREADS.value = available()

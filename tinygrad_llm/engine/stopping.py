@@ -1,24 +1,23 @@
 """Where an answer is stopped by its text."""
 from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 from tinygrad_llm.engine.timing import Timing
 from tinygrad_llm.text.answer_text import AnswerText
-if TYPE_CHECKING: from tinygrad_llm.engine.llm import LLM
 
-def answer_text(llm: LLM, tokens: Iterable[int], stop: Sequence[str], prompt: Sequence[int] = ()) -> AnswerText:
+def answer_text(llm: Any, tokens: Iterable[int], stop: Sequence[str], prompt: Sequence[int] = ()) -> AnswerText:
   """What reads `tokens`. Those of generate() know the prompt that they continue."""
   before = prompt or getattr(tokens, "tokens", ())
   return AnswerText(llm.tokenizer, stop, [*before], getattr(llm, "turns", None))
 
-def stopped_by_text(llm: LLM, tokens: Iterable[int]) -> None:
+def stopped_by_text(llm: Any, tokens: Iterable[int]) -> None:
   """Notes why an answer ended in its own timing; the model's is that of its last answer."""
   timing: Timing | None = getattr(tokens, "timing", getattr(llm, "timing", None))
   if timing is not None: timing.finish = "stop_string"
 
 class UntilStop(Iterator[int]):
   """The tokens of an answer, up to and with the one that completes a stop string or begins another turn."""
-  def __init__(self, llm: LLM, tokens: Iterable[int], stop: Sequence[str]):
+  def __init__(self, llm: Any, tokens: Iterable[int], stop: Sequence[str]):
     self.answer, self._llm, self._text = tokens, llm, answer_text(llm, tokens, stop)
     self._run = iter(tokens)
 

@@ -10,11 +10,11 @@ those with the smallest error.
 Inside, a sub-block is a column, (weights of a sub-block, sub-blocks): its sum is then a sum of rows, fast in numpy.
 """
 from __future__ import annotations
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 import gguf
 import numpy as np
+from tinygrad_llm.patches.runtime.cores import available
 
 CHUNK = 1 << 16          # weights a thread works on at a time: its arrays stay in the cache
 NEGLIGIBLE = 1e-30       # smaller weights are zero in every type, and the reciprocals of their scales would overflow
@@ -54,7 +54,7 @@ def quantize_array(x: np.ndarray, name: str) -> np.ndarray:
     chunk = blocks[start:start + step]
     if block > 1: chunk = np.where(np.abs(chunk) < NEGLIGIBLE, np.float32(0), chunk)
     out[start:start + step] = quantize(chunk)
-  with ThreadPoolExecutor(os.cpu_count()) as pool: list(pool.map(run, range(0, len(blocks), step)))
+  with ThreadPoolExecutor(available()) as pool: list(pool.map(run, range(0, len(blocks), step)))
   return out.reshape(rows, n // block * nbytes)
 
 def _columns(blocks: np.ndarray, size: int) -> np.ndarray: return np.ascontiguousarray(blocks.reshape(-1, size).T)

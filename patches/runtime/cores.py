@@ -1,0 +1,62 @@
+"""
+How many cores this process may use: those of its affinity, and no more than a container's quota pays for.
+
+Why: tinygrad reads the quota of the root group only (/sys/fs/cgroup/cpu.max), and on Python 3.13 none. In a container
+  of 2 of 64 cores a kernel would have 64 threads, which wait for each other while the system holds them back.
+How: the quota of the process's own group and of those above it, of version 1 and 2 of Linux's control groups
+  (https://docs.kernel.org/admin-guide/cgroup-v2.html), found by /proc/self/cgroup and /proc/self/mountinfo. A part of
+  a core counts as one: all threads are held back together, and together they get what the quota is.
+"""
+from __future__ import annotations
+import math, os, pathlib, re
+from collections.abc import Iterator
+
+def available(root: pathlib.Path = pathlib.Path("/")) -> int:
+  """The cores, at least 1. PYTHON_CPU_COUNT is obeyed, as Python 3.13 does. root: where /proc and /sys are."""
+  counted = os.environ.get("PYTHON_CPU_COUNT", "")
+  if counted.isdecimal() and int(counted) > 0: return int(counted)
+  cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+  return max(1, min(cores, *(math.ceil(x) for x in quotas(root)), cores))
+
+def quotas(root: pathlib.Path) -> Iterator[float]:
+  """The cores that each group around this process may use on average, where there is such a limit."""
+  for folder, version in _groups(root):
+    try:
+      if version == 2: quota, period = (folder / "cpu.max").read_text().split()
+      else: quota, period = ((folder / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+      if quota.isdecimal() and int(quota) > 0 and int(period) > 0: yield int(quota) / int(period)
+    except (OSError, ValueError): continue  # no such file, or of an unknown kind
+
+def _groups(root: pathlib.Path) -> Iterator[tuple[pathlib.Path, int]]:
+  """The folders of this process's group and of those above it, and the version of the hierarchy that each is in."""
+  paths = dict(_paths(root))
+  for version, within, mount in _mounts(root):
+    path = paths.get(version, "/")
+    inside = path[len(within.rstrip("/")):] if path == within or path.startswith(within.rstrip("/") + "/") else ""
+    parts = [part for part in inside.split("/") if part]
+    if ".." in parts: parts = []  # a group that this namespace does not show
+    for count in range(len(parts), -1, -1): yield root / mount.lstrip("/") / "/".join(parts[:count]), version
+
+def _paths(root: pathlib.Path) -> Iterator[tuple[int, str]]:
+  """The group of this process, by version: lines "hierarchy:controllers:path"."""
+  for line in _lines(root / "proc/self/cgroup"):
+    number, _, rest = line.partition(":")
+    controllers, _, path = rest.partition(":")
+    if number == "0" and not controllers: yield 2, path
+    elif "cpu" in controllers.split(","): yield 1, path
+
+def _mounts(root: pathlib.Path) -> list[tuple[int, str, str]]:
+  """Of each mounted hierarchy that limits processors: its version, the group that is its top, and where it is."""
+  found = list[tuple[int, str, str]]()
+  for line in _lines(root / "proc/self/mountinfo"):
+    before, _, after = line.partition(" - ")
+    fields, kind = before.split(), after.split()
+    if len(fields) < 5 or len(kind) < 1: continue
+    top, mount = (re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), x) for x in fields[3:5])
+    if kind[0] == "cgroup2": found.append((2, top, mount))
+    elif kind[0] == "cgroup" and "cpu" in kind[-1].split(","): found.append((1, top, mount))
+  return found or [(2, "/", "/sys/fs/cgroup"), (1, "/", "/sys/fs/cgroup/cpu")]
+
+def _lines(path: pathlib.Path) -> list[str]:
+  try: return path.read_text(errors="replace").splitlines()
+  except OSError: return []
