@@ -34,7 +34,12 @@ def _stream(fd: int, encoding: str = "utf-8", errors: str | None = "backslashrep
   return io.TextIOWrapper(io.BufferedWriter(_Forgiving(fd, "w", closefd=False)), encoding, errors, line_buffering=True)
 
 def forgive() -> None:
-  """Makes sys.stderr, if it is the process's own, a stream that never raises OSError."""
+  """
+  Makes sys.stderr, if it is the process's own, a stream that never raises OSError; on its stdout a character that its
+  encoding lacks is a question mark.
+  """
+  if isinstance(out := sys.stdout, io.TextIOWrapper) and out is sys.__stdout__ and out.errors == "strict":
+    out.reconfigure(errors="replace")
   own = sys.stderr
   if own is not sys.__stderr__ or own is None: return
   try: fd = own.fileno()

@@ -10,10 +10,10 @@ import pytest
 
 DEAD = ["2>&-", "2>/dev/full", "2> >(exec true)", "2</dev/null"]  # closed, full, without a reader, not for writing
 
-def shell(code: str, streams: str, **options) -> subprocess.CompletedProcess[str]:
+def shell(code: str, streams: str, io: str = "utf-8", **options) -> subprocess.CompletedProcess[str]:
   """`code` in Python with the streams as a shell makes them."""
   return subprocess.run(["bash", "-c", f'exec "$0" -c "$1" {streams}', sys.executable, code], capture_output=True,
-                        text=True, cwd=child.ROOT, timeout=120, env=child.environment(), **options)
+                        text=True, cwd=child.ROOT, timeout=120, env=child.environment(PYTHONIOENCODING=io), **options)
 
 def command(main: str) -> str: return f"from tinygrad_llm.command import guarded\n{main}\nguarded(main)"
 
@@ -63,6 +63,12 @@ def test_stdout_decides():
   closed = shell(command("def main(): open('/none/x')"), ">&-")
   assert (closed.returncode, closed.stderr) == (2, "error: /none/x: No such file or directory; check the disk and the "
                                                 "permissions\n")
+
+def test_a_stdout_that_lacks_characters():
+  """As with LANG=C, or names of files that are not Unicode."""
+  for encoding, wanted in (("ascii", "1.0 ? 0.1 ?\n"), ("utf-8", "1.0 ± 0.1 ?\n")):
+    done = shell(command("def main(): print('1.0 ± 0.1 \\udcff')"), "", encoding="utf-8", io=encoding)
+    assert (done.returncode, done.stdout) == (0, wanted)
 
 def test_exit_codes():
   assert shell(command("def main(): return 3"), "").returncode == 3
