@@ -351,7 +351,7 @@ def _main() -> None:
   device = os.environ["DEV"].split(":")[0]
   from tinygrad_llm.command import Parser
   from tinygrad_llm.target.compiler import use_c_compiler
-  parser = Parser(prog="bench/gpu_check.py", description=__doc__.strip().split("\n")[0])
+  parser = Parser(prog="bench/gpu_check.py", description=(__doc__ or "").strip().split("\n")[0])
   parser.add_argument("--model", type=pathlib.Path, metavar="M", help="a GGUF to time (default: random, of 1B shape)")
   parser.add_argument("--small", action=argparse.BooleanOptionalAction, default=device in ("CPU", "CL"),
                       help="small shapes (default on CPU and CL)")

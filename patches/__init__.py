@@ -86,6 +86,12 @@ def load(name: str) -> types.ModuleType:
   """A patch's module."""
   return importlib.import_module(f"{__name__}.{module_of(name)}")
 
+def sentence(name: str) -> str:
+  """The first line of a patch's docstring, from its source if there are no docstrings, as with python -OO."""
+  module = load(name)
+  text = module.__doc__ or ast.get_docstring(ast.parse(_source(module.__name__))) or ""
+  return text.strip().split("\n")[0]
+
 @functools.cache
 def patch_set() -> str:
   """A short key of the enabled patches and of all rooms' code, for whatever is cached outside of this process."""

@@ -8,7 +8,7 @@ Where that is so nothing can be imported with the patches on: NO_PATCHES=1 pytho
 patch imports this command, which is all that knows of the app in here.
 """
 import importlib.metadata, runpy, sys
-from tinygrad_llm.patches import PATCHES, TINYGRAD, enabled, fingerprint, load, module_of, patch_set
+from tinygrad_llm.patches import PATCHES, TINYGRAD, enabled, fingerprint, load, module_of, patch_set, sentence
 
 EXPLAIN = "tinygrad_llm.kernels"
 
@@ -22,7 +22,7 @@ def _seams(name: str, all_of_them: bool) -> int:
   return wrong
 
 def _line(name: str, state: str) -> str:
-  return f"{state:4}{module_of(name):26} {(load(name).__doc__ or '').strip().splitlines()[0]}"
+  return f"{state:4}{module_of(name):26} {sentence(name)}"
 
 def main() -> int:
   if any(arg.split("=")[0] == "--explain" for arg in sys.argv[1:]):

@@ -89,7 +89,8 @@ class Part:
     return next((r for r in self.group if r.src[0].op is not Ops.CONST), None)
   def some_tokens(self, at: UOp, some: UOp) -> Part:
     """The part of some of the tokens: `at` is a token of them, `some` the loop over these."""
-    assert (tokens := self.tokens) is not None
+    tokens = self.tokens
+    assert tokens is not None
     store, top, weighted = (u.substitute({tokens: at}, walk=True) for u in (self.store, self.top, self.weighted))
     return Part(store, tuple(some if r is tokens else r for r in self.ends), self.column, self.width, top, weighted)
   def bounds(self, first: dict[UOp, UOp], last: dict[UOp, UOp]) -> tuple[UOp|None, UOp|None]:

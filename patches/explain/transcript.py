@@ -5,6 +5,7 @@ from typing import Any
 from tinygrad.codegen.opt import Opt, OptOps
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm import patches
+from tinygrad_llm.patches import sentence
 from tinygrad_llm.patches.explain import pseudocode
 from tinygrad_llm.patches.explain.pipeline import SCHEDULER
 from tinygrad_llm.patches.explain.recording import PASS, RULE, Recorder, Step
@@ -18,10 +19,6 @@ MEANING = {
   OptOps.LOCAL: "threads of a group, a row each", OptOps.GROUP: "threads of a group share a sum",
   OptOps.GROUPTOP: "threads of a group share a sum, far apart", OptOps.NOLOCALS: "no groups", OptOps.TC: "tensor cores",
   OptOps.PADTO: "pad", OptOps.SWAP: "swap loops"}
-
-def sentence(patch: str) -> str:
-  """The first of a patch's docstring."""
-  return (patches.load(patch).__doc__ or "").strip().split("\n")[0]
 
 def opts(chosen: Sequence[Opt]) -> str: return " ".join(f"{o.op.name}:{o.axis}:{o.arg}" for o in chosen) or "none"
 

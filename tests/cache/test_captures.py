@@ -73,7 +73,8 @@ def test_its_switches(folder, model_file, off):
   """Nothing that is there is used, and nothing is put there."""
   path = model_file(types="F16", vocab=384, context=96)
   process(path, folder)
-  assert len(kept := entries(folder)) == STEPS
+  kept = entries(folder)
+  assert len(kept) == STEPS
   changed = [file.stat().st_mtime_ns for file in kept]
   scheduled, lowered, _ = process(path, folder, **off)
   assert scheduled == STEPS and entries(folder) == kept and (lowered > 20 or "NO_CAPTURES" in off)

@@ -96,7 +96,8 @@ def forbidden(program: UOp, ren: Renderer, weights: int) -> list[str]:
   threads = math.prod(sizes[0]) * math.prod(sizes[1] or (1,))
   found += [f"{name} {n * threads / weights:.3f} a weight" for name, n in few.items() if n * threads * 32 >= weights]
   if binary and binary[0].arg[:4] == b"\x7fELF" and cuda.cuobjdump() is not None:
-    assert (sass := cuda.sass(binary[0].arg)) is not None, "nvdisasm is missing"
+    sass = cuda.sass(binary[0].arg)
+    assert sass is not None, "nvdisasm is missing"
     wrong = ["DADD", "DMUL", "DFMA", r"F2F\.F64", "I2F", "LDL", "STL", "RET"]  # RET: of a function; EXIT: of a kernel
     if not few["RECIPROCAL"]: wrong.append(r"MUFU\.RCP")
     found += [name for name in wrong if re.search(rf"\b{name}\b", sass)]

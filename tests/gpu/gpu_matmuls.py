@@ -171,8 +171,8 @@ def codes(target: str, cases: list[tuple[str, int, int]]) -> list[Code]:
     uops, sizes = program.src[1].src, program.arg.launch_dims(variables)
     warps = math.prod(sizes[0]) * ceildiv(math.prod(sizes[1] or (1,)), WARP)
     loads = [a for a in accesses(uops, variables, warps=32) if not a.store and a.slot == slot]
-    registers, stack = resources(program.src[3].arg)
-    assert registers is not None and stack is not None and (text := sass(program.src[3].arg)) is not None
+    (registers, stack), text = resources(program.src[3].arg), sass(program.src[3].arg)
+    assert registers is not None and stack is not None and text is not None
     read = warps * sum(a.wanted * a.trips for a in loads) / packed.nbytes()
     hmma, opts = len(re.findall(r"\bHMMA\b", text)), program.src[0].arg.applied_opts
     found.append(Code(_block(opts), hmma, registers, stack, read))

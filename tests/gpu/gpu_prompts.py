@@ -90,8 +90,8 @@ def codes(target: str, cases: list[dict]) -> list[Code]:
     linear, _ = Problem(Case(**case)).tensor().linear_with_vars()
     call = next(call for call in linear.src if Part.of(call.src[0]) is not None)
     program = compiled(linear.replace(src=(call,))).src[0].src[0]
-    registers, stack = resources(program.src[3].arg)
-    assert registers is not None and stack is not None and (text := sass(program.src[3].arg)) is not None
+    (registers, stack), text = resources(program.src[3].arg), sass(program.src[3].arg)
+    assert registers is not None and stack is not None and text is not None
     found.append(Code(len(re.findall(r"\bHMMA\b", text)), registers, stack))
   return found
 

@@ -216,7 +216,8 @@ def test_search():
   """It starts at what a heuristic chose, looks at what is a step from it, and keeps it as text."""
   space = gpu_matmuls.loops("CUDA", SEVERAL)
   chosen = tuple(heuristic.hand_coded_optimizations(space.start()).applied_opts)
-  assert [opt.op for opt in chosen] == [ScheduleOps.BLOCK] and chosen == space.opts(steps := space.steps(chosen))
+  steps = space.steps(chosen)
+  assert [opt.op for opt in chosen] == [ScheduleOps.BLOCK] and chosen == space.opts(steps)
   found = {space.opts(neighbour) for neighbour in space.neighbours(steps)} - {(), None}
   assert len(found) > 4 and all(opts is not None and opts[0].op is ScheduleOps.BLOCK for opts in found)
   assert schedules.from_json(schedules.to_json(chosen)) == chosen

@@ -33,7 +33,8 @@ cuda = pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC w
 def matvec(rows: int = 256, n: int = 512) -> tuple[UOp, dict[str, int], Tensor]:
   """A product with a matrix of Q4_K as it lies in memory, on the CPU of numbers of 8 bits; and the matrix."""
   qt = next(qt for qt in QUANT_TYPES.values() if qt.name == "Q4_K")
-  assert (found := layout(qt, Device[Device.DEFAULT].renderer, rows, n)) is not None
+  found = layout(qt, Device[Device.DEFAULT].renderer, rows, n)
+  assert found is not None
   stored = Tensor.empty(rows // found.tile, found.row_words(n // qt.block), found.tile, dtype=dtypes.uint32)
   w = dequantize(qt, found.rows(stored), n, found)
   packed = Tensor.empty(1, n // 16, 6, dtype=dtypes.uint32)

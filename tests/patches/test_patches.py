@@ -57,8 +57,8 @@ def stamped(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
   for name in ("setup.py", "pyproject.toml"): shutil.copy(ROOT / name, folder)
   registry = folder / "patches" / "__init__.py"
-  text = registry.read_text()
-  assert (was := "MODULES: tuple[str, ...] = (") in text
+  text, was = registry.read_text(), "MODULES: tuple[str, ...] = ("
+  assert was in text
   registry.write_text(text.replace(was, was + '"stamp", '))
   seam = "tinygrad.renderer.cstyle:ClangRenderer.render_kernel"
   (folder / "patches" / "stamp.py").write_text(STAMP.replace("FINGERPRINT", patches.fingerprint(seam)))
@@ -138,7 +138,8 @@ def test_listing_of_a_wrong_seam(stamped: pathlib.Path, tmp_path: pathlib.Path):
   path.write_text(path.read_text().replace(patches.fingerprint("tinygrad.renderer.cstyle:ClangRenderer.render_kernel"),
                                            "0123456789ab"))
   registry = path.with_name("__init__.py")
-  assert (known := '"renderer.cstyle": "') in (text := registry.read_text())
+  text, known = registry.read_text(), '"renderer.cstyle": "'
+  assert known in text
   registry.write_text(text.replace(known, known + "another "))  # as of a file that is not known
   command = [sys.executable, "-m", "tinygrad_llm.patches"]
   done = subprocess.run(command, cwd=path.parent.parent, env=os.environ | {"NO_PATCHES": "1"}, capture_output=True,

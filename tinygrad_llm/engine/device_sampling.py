@@ -51,7 +51,8 @@ def sampled_key(logits: Tensor, recent: Tensor, words: Tensor, random: Tensor) -
   keep, all are kept.
   """
   x = logits.reshape(-1)
-  assert isinstance(size := x.shape[0], int)
+  size = x.shape[0]
+  assert isinstance(size, int)
   floats = words.bitcast(dtypes.float32)
   ids = Tensor.arange(size, dtype=dtypes.int32)
   seen = (ids.reshape(-1, 1) == recent).any(-1)

@@ -78,7 +78,8 @@ def programs(linear: UOp, variables: dict[str, int], weights: Mapping[UOp, Rows]
 
 def lowered(call: UOp) -> UOp:
   """A call of a schedule with its kernel lowered and compiled, in this process and anew."""
-  assert (found := realize._get_call_to_compile(call)) is not None
+  found = realize._get_call_to_compile(call)
+  assert found is not None
   with from_scratch(known_here=False): return call.replace(src=(codegen.to_program(*found), *call.src[1:]))
 
 class Rows(NamedTuple):
