@@ -31,10 +31,19 @@ def load(model: str | None = None, max_context: int = 4096, chunk: int = 256, de
   dequantize: expand quantised matrices to fp16: more memory, other speed.
   progress: show bars on stderr if that is a terminal, while loading and while compiling.
   ahead: on Linux's CPUs, compile what generate() needs in a fork of this process while the weights are read.
+  Memory goes back to the system with LLM.close(), at the end of `with tinygrad_llm.load(..) as llm:`, or when nothing
+  refers to the model and its answers any more.
   Raises InputError for a file, device or compiler that cannot be used.
   """
   with without_collector():
     from tinygrad_llm.target.device import check_computes
     check_computes()
+    from tinygrad_llm.engine.closed import forget
     from tinygrad_llm.engine.llm import LLM
-    return LLM(model, max_context=max_context, chunk=chunk, dequantize=dequantize, progress=progress, ahead=ahead)
+    from tinygrad_llm.target.release import forget_programs
+    forget_programs()  # of models before this one
+    try:
+      return LLM(model, max_context=max_context, chunk=chunk, dequantize=dequantize, progress=progress, ahead=ahead)
+    except BaseException as e:
+      forget(e)
+      raise

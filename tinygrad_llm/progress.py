@@ -1,13 +1,22 @@
 """How far the compiling of kernels is, on stderr."""
 from __future__ import annotations
-import sys
+import os, sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import RLock
 from tqdm import tqdm
 from tinygrad_llm.patches.cache import programs
 
 # of VT100 and all that came after it. Down and up again makes room below; then save the place and go there
 BELOW, BACK = "\x1bD\x1b[A\x1b7\x1b[B\r", "\r\x1b[K\x1b8"
+
+def _free_lock() -> None:
+  """In a fork: a bar that another thread drew at that moment holds tqdm's lock for ever."""
+  for lock in getattr(vars(tqdm).get("_lock"), "locks", ()):
+    if not lock.acquire(False): return tqdm.set_lock(RLock())
+    lock.release()
+
+if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_free_lock)
 
 @contextmanager
 def compiling(show: bool, midline: bool = False) -> Iterator[None]:

@@ -12,7 +12,6 @@ Upstream: not sent; function would have to ask its user what else a trace depend
 """
 from __future__ import annotations
 import importlib
-from collections import OrderedDict
 from typing import Any
 from tinygrad import Device, Tensor
 from tinygrad.helpers import dedup
@@ -30,7 +29,7 @@ SEAMS = {
 KEPT = 16
 _function = importlib.import_module("tinygrad.function")._function  # tinygrad.function is the class in it
 _call = _function.__call__
-_traces: OrderedDict[tuple, UOp] = OrderedDict()  # the result of the first call
+traces: dict[tuple|None, UOp] = {}  # the result of the first call, which holds its tensors; any thread may clear it
 
 class Arguments(Description):
   """Arguments as text, in which their tensors are places. others: what is no tensor of a device, as variables are."""
@@ -56,14 +55,15 @@ def call(self: Any, *args: Any, **kwargs: Any) -> Any:
   found = get_state_dict((args, kwargs), tensor_type=(Tensor, UOp)).values()
   uops = dedup([u for t in found if (u := t._uop).device is not None])
   if (key := _key(self, args, kwargs, uops)) is None: return _call(self, *args, **kwargs)
-  if (known := _traces.get(key)) is not None:
-    _traces.move_to_end(key)
+  if (known := traces.get(key)) is not None:
+    traces.pop(key, None)
+    traces[key] = known  # the last to go
     body, *bound = known.src[0].src[:1] + known.src[0].src[1 + len(uops):]
     return Tensor(known.replace(src=(known.src[0].replace(src=(body, *uops, *bound)),)))
   ret = _call(self, *args, **kwargs)
   if isinstance(ret, Tensor) and all(u.is_bound_var for u in ret.uop.src[0].src[1 + len(uops):]):
-    _traces[key] = ret.uop
-    if len(_traces) > KEPT: _traces.popitem(last=False)
+    traces[key] = ret.uop
+    if len(traces) > KEPT: traces.pop(next(iter(traces), None), None)
   return ret
 
 def install() -> None: _function.__call__ = call

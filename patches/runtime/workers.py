@@ -11,6 +11,7 @@ How: the pool's initialiser is pickled by reference, so ours is imported by each
 Numbers: kernels compiled at PARALLEL=2 that were patched, 0 of 12 -> 12 of 12.
 Upstream: not sent; tinygrad has no notion of patches. The flat list would do there as it is.
 """
+import os
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 from tinygrad.dtype import AddrSpace
@@ -42,6 +43,11 @@ def reduce(u: UOp) -> tuple[Any, ...]:
   try: return graph, (serialize.dump([u]),)
   except ValueError: return u.__reduce__()
 
+def _after_fork() -> None:
+  """The pool is the parent's, and its threads are not here: the child starts its own."""
+  worker.worker_pool = None
+
 def install() -> None:
   worker._init_worker = init_worker
+  if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_after_fork)
   ForkingPickler.register(UOp, reduce)

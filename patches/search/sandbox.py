@@ -2,7 +2,7 @@
 Processes for candidates (child.py), from outside: what one does not answer in time, or dies of, is a reason, no more.
 """
 from __future__ import annotations
-import importlib, os, pathlib, pickle, select, signal, subprocess, sys, time
+import importlib, os, pathlib, pickle, select, signal, subprocess, sys, time, weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -24,6 +24,7 @@ class Process:
   def __init__(self, command: Sequence[str] = COMMAND):
     self.command, self.setup = command, list[tuple[str, tuple[Any, ...]]]()
     self._process: subprocess.Popen[bytes]|None = None
+    _all.add(self)
 
   def ask(self, name: str, *args: Any, seconds: float) -> Any:
     """Failed: it says no, or nothing in time, or is dead."""
@@ -83,6 +84,14 @@ class Process:
     process.wait()
     for stream in (process.stdin, process.stdout):
       if stream is not None: stream.close()
+
+_all: weakref.WeakSet[Process] = weakref.WeakSet()
+
+def _after_fork() -> None:
+  """The processes answer to the parent, and are its to stop; this one starts its own."""
+  for process in list(_all): process._process = None
+
+if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_after_fork)
 
 def _death(process: subprocess.Popen[bytes]) -> str:
   try: code = process.wait(5)

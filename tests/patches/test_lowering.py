@@ -214,14 +214,14 @@ def test_layers_that_are_alike_are_traced_once():
   """The first one's input is made in another way; weights are not looked at, all else is."""
   a, b, c = (Scaled(8, 0.5) for _ in range(3))
   b.w.assign(b.w * 2).realize()
-  load("trace_cache")._traces.clear()
+  load("trace_cache").traces.clear()
   count, values = traced(a, b, c)
   first = (8 * 1 * 0.5 + 1) * 0.5
   second = (8 * first * 1.0 + 1) * 0.5
   assert count == 2 and values == [[(8 * second * 0.5 + 1) * 0.5] * 8] * 2
 
 def test_layers_that_differ_are_traced():
-  load("trace_cache")._traces.clear()
+  load("trace_cache").traces.clear()
   same, other = [Scaled(8, 0.5) for _ in range(2)], Scaled(8, 0.25)
   assert traced(*same, other, x=Tensor.ones(2, 8).contiguous().realize())[0] == 3
   assert traced(*same)[0] == 0
@@ -236,16 +236,16 @@ def test_a_trace_that_found_other_tensors_is_not_kept():
   hidden = Tensor.full((2, 8), 3.0).contiguous().realize()
   @function(allow_implicit=True)
   def add(x: Tensor) -> Tensor: return x + hidden
-  load("trace_cache")._traces.clear()
+  load("trace_cache").traces.clear()
   assert add(Tensor.ones(2, 8).contiguous().realize()).tolist() == [[4.0] * 8] * 2
   hidden = Tensor.full((2, 8), 5.0).contiguous().realize()
   assert add(Tensor.ones(2, 8).contiguous().realize()).tolist() == [[6.0] * 8] * 2
-  assert not load("trace_cache")._traces
+  assert not load("trace_cache").traces
 
-def test_only_so_many_traces_are_kept():
+def test_only_so_manytraces_are_kept():
   cache = load("trace_cache")
   for n in range(1, cache.KEPT + 4): traced(Scaled(8, 0.5), x=Tensor.ones(n, 8).contiguous().realize())
-  assert len(cache._traces) == cache.KEPT
+  assert len(cache.traces) == cache.KEPT
 
 # *** vectors
 

@@ -19,7 +19,7 @@ def python(*args: str, **env: str) -> str:
 
 @pytest.mark.parametrize("flag", sample(["-O", "-OO"], ["-OO"]))
 def test_an_answer_from_an_empty_cache(flag, model_file, tmp_path: pathlib.Path):
-  """A prompt of several tokens and a decode step are traced, scheduled, lowered and captured; numpy answers the same."""
+  """A prompt of several tokens and a decode step are captured. numpy answers the same."""
   path, asked = model_file(layers=1, dim=32, ffn=32, heads=2, vocab=384, context=96), ",".join(map(str, IDS))
   printed = python(flag, "-m", "tinygrad_llm.run", "--model", str(path), "--tokens", asked, "--count", str(COUNT),
                    "--json", CACHEDB=str(tmp_path / "cache.db"))

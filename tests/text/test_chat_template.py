@@ -178,7 +178,8 @@ def test_a_rendering_is_bounded_by_the_time_that_it_computes(monkeypatch):
   long = "{% for i in range(50) %}{% for j in range(99999) %}{% endfor %}{% endfor %}done"
   t = ChatTemplate({"default": long, "tool_use": "fine"})
   t.render(HI, tools=TOOLS)
-  assert (process := t._process) is not None
+  process = t._process
+  assert process is not None
   answered = threading.Event()
   def starve() -> None:
     while not answered.wait(0.005):

@@ -8,6 +8,7 @@ from tinygrad.engine.jit import CapturedJit
 from tinygrad.helpers import BEAM, JIT, getenv
 from tinygrad_llm.engine.steps import Steps
 from tinygrad_llm.files.gguf import GGUF
+from tinygrad_llm.forks import in_children
 from tinygrad_llm.nn.config import ModelConfig
 from tinygrad_llm.nn.model import Model
 from tinygrad_llm.nn.weights.loader import Loader
@@ -45,6 +46,7 @@ class Ahead:
     pid = forked_lowering.fork(lambda: self._work(steps, told))
     os.close(told)
     self._stop = weakref.finalize(self, _stop, pid, self._heard)
+    in_children(self, Ahead._leave)
 
   def wait(self, step: int) -> None:
     """Returns when PROMPT or DECODE is captured, or never will be; tells programs.progress of kernels until then."""
@@ -57,6 +59,13 @@ class Ahead:
   def stop(self) -> None:
     """Ends it, if it has not ended."""
     if self._heard is not None: self._stop()
+    self._heard = None
+
+  close = stop
+
+  def _leave(self) -> None:
+    """In another fork: it works for this one's parent, and tells that one."""
+    if self._heard is not None and self._stop.detach() is not None: os.close(self._heard)
     self._heard = None
 
   def _work(self, make: Callable[[], Steps], told: int) -> None:

@@ -1,15 +1,17 @@
 """A loaded model: logits, generate, chat."""
 from __future__ import annotations
-import os, threading, time, weakref
+import sys, threading, time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 import numpy as np
 from tinygrad import Device, Tensor
 from tinygrad_llm.engine.ahead import DECODE, PROMPT, Ahead, is_possible
 from tinygrad_llm.engine.answer import Answer
 from tinygrad_llm.engine.arguments import token_ids, whole
+from tinygrad_llm.engine.closed import CLOSED, close
 from tinygrad_llm.engine.context import Context, Feed
 from tinygrad_llm.engine.lookahead import Draws, Lookahead
 from tinygrad_llm.engine.sampling import Sampler, greedy_token
@@ -19,6 +21,7 @@ from tinygrad_llm.engine.suggested import suggested
 from tinygrad_llm.engine.timing import Timing
 from tinygrad_llm.errors import InputError, is_shortage, naming
 from tinygrad_llm.files.gguf import open_gguf
+from tinygrad_llm.forks import in_children
 from tinygrad_llm.files.hub import resolve
 from tinygrad_llm.nn.config import ModelConfig, check_architecture
 from tinygrad_llm.nn.model import Model
@@ -79,7 +82,7 @@ class LLM:
     # the CPU computes while it launches: it would only compute one step too many
     self._lookahead = None if reader(self.device) is None else Lookahead(self.model, positions)
     self.load_s = time.perf_counter() - start
-    _loaded.add(self)
+    in_children(self, LLM._forked)
 
   def _text(self, kv: Mapping[str, Any], soon: bool) -> tuple[Tokenizer, ChatTemplate]:
     with naming(self.path):
@@ -90,6 +93,26 @@ class LLM:
       raise InputError(f"{self.path}: tokenizer.ggml.tokens: {tokenizer.vocab_size} tokens for "
                        f"{self.config.vocab_size} rows of token_embd.weight; the file is damaged")
     return tokenizer, template
+
+  def close(self) -> None:
+    """
+    Gives the model's memory back at once, as the end of a `with` block does, and the last reference. What needs the
+    model is an InputError then, also the next token of an answer that is being read. A second call does nothing.
+    """
+    close(self)
+
+  def __enter__(self) -> LLM:
+    self._check_open()
+    return self
+
+  def __exit__(self, *_: object) -> None: self.close()
+
+  def __del__(self) -> None:
+    if sys.is_finalizing(): return
+    with suppress(Exception): self.close()
+
+  def _check_open(self) -> None:
+    if vars(self).get("model") is CLOSED: self.model.config  # noqa: B018
 
   def logits(self, ids: Sequence[int]) -> np.ndarray:
     """float32 (len(ids), vocab_size): the logits after each token, from an empty context. InputError for bad ids."""
@@ -238,6 +261,12 @@ class LLM:
     if linear is None and self._lookahead is not None: linear = self._lookahead.linear
     return None if linear is None else cost(linear, {"start": len(self._held)})
 
+  def _forked(self) -> None:
+    """A thread that fed when another one forked is not in the child: its lock is free there, what it wrote unknown."""
+    if self.lock.acquire(blocking=False): return self.lock.release()
+    self.lock = threading.RLock()
+    if self.model is not CLOSED: self._context.forget()
+
   # *** the cache: all below with the lock held
 
   @property
@@ -349,6 +378,7 @@ class LLM:
       f"{name}: generation {generation!r:.60} is over, another answer was fed since; call prefill(ids) first")
 
   def _check(self, ids: Sequence[int]) -> list[int]:
+    self._check_open()
     ids = token_ids("prompt", ids, self.config.vocab_size)
     if not ids: raise InputError("prompt: it has no tokens; give at least one")
     if len(ids) > self.max_context: raise InputError(self._too_long(str(len(ids))))
@@ -361,20 +391,8 @@ class LLM:
   def _until(self, tokens: Iterable[int], stop: Sequence[str]) -> Iterator[int]:
     return UntilStop(self, tokens, stop)
 
-_loaded: weakref.WeakSet[LLM] = weakref.WeakSet()
-
 def _alone(tokens: Sequence[int] = ()) -> Feed:
   """A feed of whose cache nothing is saved."""
   feed = Feed()
   feed.tokens, feed.ended = list(tokens), True
   return feed
-
-def _after_fork() -> None:
-  """A thread that fed when another one forked is not in the child: its lock is free there, what it wrote is unknown."""
-  for llm in list(_loaded):
-    if llm.lock.acquire(blocking=False): llm.lock.release()
-    else:
-      llm.lock = threading.RLock()
-      llm._context.forget()
-
-if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_after_fork)

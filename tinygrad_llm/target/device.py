@@ -30,6 +30,8 @@ def check_device() -> str:
     from tinygrad.device import ALL_DEVICES
     from tinygrad.helpers import CACHEDB, CACHELEVEL, CCACHE
     patches.apply()
+    from tinygrad_llm.target import private_memory
+    private_memory.install()
   except Exception as e:
     raise InputError(f"{_culprit(e)}: tinygrad does not start ({_reason(e)}); correct the variable") from e
   current = dict.fromkeys(ALL_DEVICES)

@@ -9,10 +9,11 @@ with the ChatTemplate. Variables, filters and settings are those of transformers
 (https://huggingface.co/docs/transformers/chat_templating).
 """
 from __future__ import annotations
-import contextlib, errno, json, pathlib, re, signal, subprocess, sys, threading, time, weakref
+import contextlib, ctypes, errno, json, os, pathlib, re, signal, subprocess, sys, threading, time, weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 from tinygrad_llm.errors import InputError, is_shortage, warn
+from tinygrad_llm.forks import in_children
 from tinygrad_llm.text.builtin_templates import BUILTIN, CHATML, LLAMA3, OTHERS, PLAIN
 from tinygrad_llm.text.template_probe import (STEPS, Message, Way, find_way, lost, shape, text_of, tools_with_needles,
                                               with_needles)
@@ -99,6 +100,7 @@ class ChatTemplate:
     self._ways: dict[tuple[str, ...], Way] = {}
     self._reads: dict[str, frozenset[str]] = {}
     self._after: str | None = None
+    in_children(self, ChatTemplate._leave)
 
   @classmethod
   def from_gguf(cls, kv: Mapping[str, Any]) -> ChatTemplate:
@@ -284,6 +286,24 @@ class ChatTemplate:
     if not self._exchange(process, json.dumps(self._setup)):
       raise InputError(f"{KEY}: the process that renders it ends at once; `{sys.executable} {WORKER}` says why")
     return process
+
+  def close(self) -> None:
+    """Ends the process, until something is rendered again."""
+    with self._lock: self._end()
+
+  def _leave(self) -> None:
+    """
+    In a fork: the process renders for the parent. What is in a pipe, or in a buffer before it, is not this process's,
+    and who held the locks is not here.
+    """
+    self._lock = threading.Lock()
+    process, self._process = self._process, None
+    if process is None: return
+    if self._finalizer: self._finalizer.detach()
+    self._finalizer, process.returncode = None, 0  # of a child of the parent's nothing will be heard
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(process))  # to close its streams would wait for their locks
+    with open(os.devnull, "r+b", buffering=0) as nowhere, contextlib.suppress(OSError, ValueError):
+      for stream in filter(None, (process.stdin, process.stdout)): os.dup2(nowhere.fileno(), stream.fileno(), False)
 
   def _end(self) -> None:
     if self._finalizer: self._finalizer()

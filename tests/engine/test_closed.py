@@ -1,0 +1,97 @@
+"""A model's memory: given back when it is closed or dropped, and an InputError for whoever goes on with it."""
+import gc
+import pathlib
+import random
+import sys
+import child
+import pytest
+import tinygrad_llm
+from extended import extended
+from tinygrad import Device
+from tinygrad_llm import InputError
+from tinygrad_llm.engine.steps import Steps
+from tinygrad_llm.target.memory import device_memory_bytes
+from tinygrad_llm.target.release import release
+
+HELLO = [{"role": "user", "content": "hi"}]
+
+@pytest.fixture
+def model(model_file) -> pathlib.Path: return model_file(types="Q8_0", vocab=384, context=96)
+
+def resident() -> int: return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+def loads(paths: list[str], answers: bool) -> list[int]:
+  """Resident memory after each load and what ended it, without the help of Python's collector."""
+  gc.disable()
+  found, kept, steps = [], [], Steps.__init__
+  def broken(self: Steps, *args) -> None:
+    raise InputError("an error when all else is loaded")
+  for i, path in enumerate(paths):
+    context = 4096 if i % 2 else 64
+    if i % 4 == 0:
+      with tinygrad_llm.load(path, max_context=context) as llm:
+        if answers: kept.append(llm.generate([1, 2, 3], max_tokens=8))  # half read, and not forgotten
+        for answer in kept[-1:]: next(answer)
+    elif i % 4 == 1:
+      Steps.__init__ = broken  # type: ignore[method-assign]
+      try: tinygrad_llm.load(path, max_context=context)
+      except InputError as e: kept.append(iter([e]))
+      finally: Steps.__init__ = steps  # type: ignore[method-assign]
+    else:
+      llm = tinygrad_llm.load(path, max_context=context)
+      if answers: assert len(list(llm.generate([1, 2, 3], max_tokens=4, ignore_eos=True))) == 4
+      if i % 4 == 2: llm.close()
+      del llm
+    found.append(resident())
+  return found
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_loads_one_after_another(model_file):
+  """Each is another size, 15 MB and more: closed, in error, closed, dropped, .."""
+  paths = [str(model_file(types="F16", dim=512, ffn=2048 + 128 * i, layers=3, blocks=True, vocab=512))
+           for i in range(4)]
+  found = child.call(loads, paths * 2, False).value
+  assert max(found[3:]) <= 1.1 * found[2]
+
+@extended
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+@pytest.mark.parametrize("order", ["sizes", "random"])
+def test_twenty_loads_with_answers(model_file, order):
+  paths = [str(model_file(types="Q4_K_M", dim=256 + 64 * i, ffn=1024, heads=4 + i, kv_heads=1, layers=2, blocks=True))
+           for i in range(5)] * 4
+  if order == "random": random.Random(1).shuffle(paths)
+  found = child.call(loads, paths, True).value
+  assert found[19] <= 1.1 * found[2]
+
+def test_what_a_closed_model_says(model):
+  llm = tinygrad_llm.load(str(model), max_context=96)
+  ids = llm.generate([5, 17, 300], max_tokens=20, ignore_eos=True)
+  pieces = llm.chat(HELLO, max_tokens=20)
+  next(ids), next(pieces, None)
+  process = llm.template._process
+  llm.close()
+  llm.close()
+  assert process is not None and process.poll() is not None
+  for needs in (lambda: next(ids), lambda: llm.logits([1]), lambda: llm.prefill([1]), lambda: llm.step(1, 0),
+                lambda: llm.generate([1]), lambda: llm.chat(HELLO), lambda: llm.prompt(HELLO), llm.decode_cost,
+                llm.__enter__, lambda: list(llm.text([1])), lambda: llm.tokenizer.encode("a"),
+                lambda: llm.weights[("a",)], lambda: llm.steps.chunk):
+    with pytest.raises(InputError, match="^LLM: closed; load the model again$"): needs()
+  assert (llm.path, llm.max_context) == (model, 96)
+
+def test_memory_of_the_device(model):
+  """None is held after a block, nor after an error in one; the model beside it goes on."""
+  device = Device.DEFAULT
+  beside = tinygrad_llm.load(str(model), max_context=96)
+  answer = beside.generate([5, 17, 300], max_tokens=8, ignore_eos=True)
+  first = [next(answer), next(answer)]
+  gc.collect()
+  release(device)
+  before = device_memory_bytes(device)
+  with pytest.raises(ValueError), tinygrad_llm.load(str(model), max_context=96) as llm:  # noqa: PT012
+    expected = list(llm.generate([5, 17, 300], max_tokens=8, ignore_eos=True))
+    assert device_memory_bytes(device) > before
+    raise ValueError
+  assert device_memory_bytes(device) == before
+  assert not any(getattr(Device[device].allocator, "cache", {}).values())
+  assert first + list(answer) == expected

@@ -1,0 +1,17 @@
+"""What a fork of this process must not share with it: pipes to a process that works for one, locks of other threads."""
+from __future__ import annotations
+import os, weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_owners: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
+
+def in_children(owner: T, forget: Callable[[T], None]) -> None:
+  """Each fork calls forget(owner) before all else, in the child, as long as `owner` lives."""
+  _owners[owner] = forget
+
+def _forget() -> None:
+  for owner, forget in list(_owners.items()): forget(owner)
+
+if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_forget)
