@@ -20,9 +20,9 @@ TINYGRAD = "0.14.0"
 # in the order of installation, as room.name
 MODULES: tuple[str, ...] = (
   "lowering.graph_rewrite", "lowering.implicit_inputs", "lowering.type_inference", "lowering.scalarize",
-  "lowering.tuple_order", "runtime.workers", "runtime.estimates", "cache.programs", "lowering.forked_lowering",
-  "runtime.threads", "runtime.dispatch", "runtime.graph_batches", "runtime.contiguous_views",
-  "runtime.huge_pages", "passes", "rewrite.reshapes",
+  "lowering.tuple_order", "runtime.workers", "runtime.estimates", "cache.sqlite_cache", "cache.programs",
+  "lowering.forked_lowering", "runtime.threads", "runtime.dispatch", "runtime.graph_batches",
+  "runtime.contiguous_views", "runtime.huge_pages", "passes", "rewrite.reshapes",
   "rewrite.gathers", "rewrite.bounds", "rewrite.flat_reduce", "rewrite.separate_products", "rewrite.joint_products",
   "rewrite.norm_fusion", "attention.split_kv", "rewrite.stored_factors", "gpu.bitfield_extract", "gpu.tensor_cores",
   "vector.amx",
@@ -34,7 +34,8 @@ MODULES: tuple[str, ...] = (
   "schedule.horizontal_fusion", "attention.online_softmax", "search.stored_schedules", "search.beam_search",
   "schedule.register_blocking", "vector.epilogues", "schedule.skipped_steps", "vector.ordered_loads",
   "vector.vector_combine", "vector.vector_width", "gpu.warp_reduce", "gpu.half8_loads", "gpu.reciprocal", "gpu.ptx",
-  "gpu.launch_bounds", "cache.captures", "lowering.trace_cache", "lowering.gc_pause")
+  "gpu.launch_bounds", "cache.captures", "lowering.trace_cache", "lowering.gc_pause",
+  "runtime.thread_safety")
 PATCHES: tuple[str, ...] = tuple(module.rsplit(".", 1)[-1] for module in MODULES)
 # what some were called before: NO_<OLD NAME>=1 still works
 OLD_NAMES = {
@@ -50,7 +51,8 @@ SOURCES = {
   "codegen.late.linearizer": "f1454e9caa7c", "codegen.opt.heuristic": "423b2247207a",
   "codegen.opt.postrange": "8c5eaafbea3b", "codegen.opt.search": "188bb27ba6d6", "codegen.simplify": "d49c84f54255",
   "device": "2f062c9ae776", "engine.jit": "7f098c3f107e", "engine.realize": "7886ebe44219",
-  "engine.worker": "78e2646f9317", "function": "79ac8d746482", "nn.state": "39982f9e297e", "renderer": "4b3792a0d2c8",
+  "engine.worker": "78e2646f9317", "function": "79ac8d746482", "helpers": "7bf5f4d4326f",
+  "nn.state": "39982f9e297e", "renderer": "4b3792a0d2c8",
   "renderer.cstyle": "280382aa501d", "renderer.ptx": "eaf37f0995f0", "runtime.ops_cpu": "7749618e303b",
   "runtime.support.compiler_cpu": "7980be156006", "tensor": "edd156414428", "runtime.support.hcq": "056d71e00887",
   "schedule": "1d75345bfd19", "schedule.indexing": "d596506ee7f3", "schedule.rangeify": "50f7df12a629",

@@ -9,6 +9,7 @@ standard_streams.reserve()
 from tinygrad_llm import patches
 from tinygrad_llm.collector import without_collector
 from tinygrad_llm.errors import InputError
+from tinygrad_llm.patches.process_lock import lock
 if TYPE_CHECKING: from tinygrad_llm.engine.llm import LLM
 
 __version__ = "0.1.0"
@@ -35,7 +36,7 @@ def load(model: str | None = None, max_context: int = 4096, chunk: int = 256, de
   refers to the model and its answers any more.
   Raises InputError for a file, device or compiler that cannot be used.
   """
-  with without_collector():
+  with lock, without_collector():
     from tinygrad_llm.target.device import check_computes
     check_computes()
     from tinygrad_llm.engine.closed import forget

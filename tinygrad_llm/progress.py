@@ -40,10 +40,10 @@ def compiling(show: bool, midline: bool = False) -> Iterator[None]:
     bar.total, bar.n = before + total or None, before + done
     bar.set_description("compiling" if total else "scheduling")
     if done == total: before += total
-  programs.progress = update
+  token = programs.progress.set(update)
   try: yield
   finally:
-    programs.progress = None
+    programs.progress.reset(token)
     if bar is not None:
       bar.close()
       if midline: sys.stderr.write(BACK)

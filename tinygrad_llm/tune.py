@@ -87,6 +87,14 @@ def context(args: argparse.Namespace) -> int:
   from tinygrad_llm.nn.config import ModelConfig
   return min(args.max_context, ModelConfig.from_gguf(open_gguf(resolve(args.model))).context_length)
 
+def check_store() -> None:
+  """InputError now if what a search finds could not be kept."""
+  from tinygrad_llm.patches.cache import schedules
+  try: schedules.STORE.check_writable()
+  except OSError as e:
+    raise InputError(f"{schedules.STORE.folder}: what is found could not be kept ({e.strerror}); set CACHEDB to a file "
+                     "in a folder that can be written") from e
+
 def warn_if_busy() -> None:
   """Says on stderr that other programs disturb what is timed."""
   if hasattr(os, "getloadavg") and (load := os.getloadavg()[0]) > (cores := os.cpu_count() or 1) / 2:
@@ -129,6 +137,7 @@ def _main() -> None:
   from tinygrad_llm.target.device import open_target
   open_target(None)
   from tinygrad_llm.engine import tuning
+  if args.export is None: check_store()
   if args.export is not None: return print(f"written: {args.export}, {tuning.export(args.export)} schedules")
   if args.take is not None:
     count, here = tuning.take(args.take)

@@ -25,7 +25,9 @@ from tinygrad.engine.jit import CapturedJit, _TinyJit
 from tinygrad.engine.realize import get_runtime
 from tinygrad.helpers import BEAM, IGNORE_BEAM_CACHE, JIT, JIT_BATCH_SIZE, VALIDATE_WITH_CPU, getenv, to_tuple
 from tinygrad.uop.ops import Ops, UOp, buffers
+from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.cache import disk_cache, programs, serialize
+from tinygrad_llm.patches.process_lock import lock
 
 SEAMS = {
   "tinygrad.engine.jit:_TinyJit": "87ce13451fb5",
@@ -176,7 +178,7 @@ def call(self: _TinyJit, *args: Any, **kwargs: Any) -> Any:
   captures = self.captured is None and self.cnt == 1
   found = key(self, args, kwargs) if captures else None
   if found is not None and _restored(self, found): return _call(self, *args, **kwargs)
-  if captures and programs.progress is not None: programs.progress(0, 0)
+  if captures and (tell := programs.progress.get()) is not None: tell(0, 0)
   if found is None: return _call(self, *args, **kwargs)
   _lowered.clear()
   ret = _call(self, *args, **kwargs)
@@ -198,12 +200,12 @@ def _restored(self: _TinyJit, key: Key) -> bool:
 def restore(self: _TinyJit, *args: Any, **kwargs: Any) -> bool:
   """Whether a jit has captured, or its capture is found on disk for these arguments; it is then ready to replay."""
   if self.captured is not None: return True
-  if _TinyJit.__call__ is not call or (found := key(self, args, kwargs)) is None: return False
-  if not _restored(self, found): return False
-  assert self.captured is not None
-  for u in self.captured.linear.toposort():
-    if u.op is Ops.CALL and u.src[0].op is Ops.PROGRAM: get_runtime(u.src[1].device, u.src[0])
-  return True
+  with lock:
+    if not is_on("captures") or (found := key(self, args, kwargs)) is None or not _restored(self, found): return False
+    assert self.captured is not None
+    for u in self.captured.linear.toposort():
+      if u.op is Ops.CALL and u.src[0].op is Ops.PROGRAM: get_runtime(u.src[1].device, u.src[0])
+    return True
 
 def install() -> None:
   _TinyJit.__call__ = call  # type: ignore[method-assign]

@@ -4,14 +4,15 @@ What patches keep on disk between processes: entries of bytes under a key, in a 
 
 An entry is one file: it appears by a rename, so a reader sees all of it or none, and carries the SHA-256 of its
 contents, so a damaged or truncated one is dropped and made again. Entries that were not used for longest go first when
-a folder passes its bound. No error of the disk reaches the caller: what cannot be kept is made again next time.
+a folder passes its bound. No error of the disk reaches the caller: the first one that keeps an entry from being written
+is told in one line, and nothing more is written by this process.
 
 The folder holds machine code that will be run, and belongs to the user (mode 0700): whoever may write to it may run
 code as that user, as with tinygrad's own cache. There is nothing beyond that in an entry: reading one makes no
 Python objects but the few classes that serialize.py allows.
 """
 from __future__ import annotations
-import contextlib, functools, hashlib, itertools, os, pathlib, platform, shutil, sys, time
+import contextlib, errno, functools, hashlib, itertools, os, pathlib, platform, shutil, sqlite3, sys, time
 from collections.abc import Callable, Iterator
 from typing import Any
 from tinygrad import helpers
@@ -19,6 +20,76 @@ from tinygrad.helpers import CACHELEVEL, CCACHE, DEBUG, VIZ, ContextVar
 from tinygrad_llm.patches import TINYGRAD, patch_set
 
 _DAY = 86400
+NOWHERE = os.path.join(os.devnull, "cache.db")  # a place where nothing can be kept
+
+def place() -> str:
+  """
+  The absolute path of tinygrad's cache: CACHEDB, or a file in the user's cache folder. A relative XDG_CACHE_HOME is
+  none, says its specification. NOWHERE if there is no home folder, or CACHEDB is in that of nobody.
+  """
+  if asked := os.environ.get("CACHEDB"):
+    if (path := os.path.expanduser(asked)).startswith("~"): return NOWHERE
+    if path != asked or not os.path.isabs(path): os.environ["CACHEDB"] = path = os.path.abspath(path)  # for workers
+    return path
+  folder = os.environ.get("XDG_CACHE_HOME", "")
+  if not os.path.isabs(folder): folder = os.path.expanduser("~/Library/Caches" if helpers.OSX else "~/.cache")
+  return os.path.abspath(os.path.join(folder, "tinygrad", "cache.db")) if os.path.isabs(folder) else NOWHERE
+
+_given_up: set[str] = set()  # places, by CACHEDB, where nothing more is written
+_told: list[str] = []
+
+def give_up(path: str | os.PathLike[str], e: Exception) -> None:
+  """Tells, once a process, that something of the caches at CACHEDB cannot be used, and why."""
+  if _told: return
+  _told.append(line := trouble(path, e))
+  with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is closed, or none
+    print(f"warning: {line}; this run goes on without it", file=sys.stderr, flush=True)
+
+def say_nothing() -> None:
+  """This process is a helper: the one that started it meets the same error, and tells of it."""
+  _told.append("")
+
+# codes of SQLite and of the system: what is wrong, and what to do
+_TROUBLES: tuple[tuple[set[int], set[int], str, str], ...] = (
+  ({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}, set(), "is held by another process", "end that process"),
+  ({sqlite3.SQLITE_FULL}, {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}, "has no room on its disk", "make room"),
+  ({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}, set(), "is damaged", "delete it"),
+  ({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM}, {errno.EACCES, errno.EPERM, errno.EROFS}, "cannot be written",
+   "make it writable"),
+  (set(), {errno.ENOENT, errno.ENOTDIR}, "has no folder", "make one"),
+  (set(), {errno.EISDIR}, "is no file", "remove what is there"))
+
+def code(e: BaseException) -> int:
+  """SQLite's of an error of its, without what it adds; 0 for others."""
+  return (getattr(e, "sqlite_errorcode", None) or 0) & 0xff
+
+def trouble(path: str | os.PathLike[str], e: Exception) -> str:
+  """One line: the file, what is wrong with it, and the fix."""
+  if helpers.CACHEDB == NOWHERE:
+    name = f"CACHEDB={asked}" if (asked := os.environ.get("CACHEDB")) else f"HOME={os.environ.get('HOME', '')}"
+    return f"{name}: there is no such home folder for the kernel cache; set CACHEDB to the absolute path of a file"
+  number = e.errno or 0 if isinstance(e, OSError) else 0
+  why = " ".join(str((e.strerror if isinstance(e, OSError) else None) or e).split()) or type(e).__name__
+  found = (row[2:] for row in _TROUBLES if code(e) in row[0] or number in row[1])
+  what, fix = next(found, ("cannot be used", "check its disk and its permissions"))
+  return f"{path}: the kernel cache {what} ({why}); {fix}, or set CACHEDB to another file"
+
+def writable() -> bool:
+  """Whether entries can be kept at CACHEDB; if not, says so. Processes that compile for each other need it."""
+  if helpers.CACHEDB in _given_up: return False
+  try: return _try(helpers.CACHEDB)
+  except OSError as e:
+    _given_up.add(helpers.CACHEDB)
+    give_up(f"{helpers.CACHEDB}.d", e)
+    return False
+
+@functools.lru_cache(1)
+def _try(cache: str) -> bool:
+  """True. OSError: nothing can be written beside `cache`."""
+  (folder := pathlib.Path(f"{cache}.d")).mkdir(mode=0o700, parents=True, exist_ok=True)
+  (fresh := folder / f"{os.getpid()}.new").write_bytes(bytes(4096))
+  fresh.unlink()
+  return True
 
 class Store:
   """
@@ -39,23 +110,31 @@ class Store:
     path = self.path(key)
     try: data = path.read_bytes()
     except OSError: return None
-    if (entry := _whole(data)) is None:
+    if (entry := whole(data)) is None:
       self.drop(key)
       return None
     with contextlib.suppress(OSError):
       if time.time() - path.stat().st_mtime > _DAY: os.utime(path)
     return entry
 
+  def check_writable(self) -> None:
+    """OSError if entries cannot be kept."""
+    _try.__wrapped__(helpers.CACHEDB)
+    self.folder.mkdir(mode=0o700, exist_ok=True)
+    if not os.access(self.folder, os.W_OK): raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
   def put(self, key: str, entry: bytes) -> None:
+    if helpers.CACHEDB in _given_up: return
     path = self.path(key)
     fresh = path.with_name(f"{path.name}.{os.getpid()}.{next(self.count)}.new")
     try:
       for folder in (self.folder.parent, self.folder): folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-      fresh.write_bytes(hashlib.sha256(entry).digest() + entry)
+      fresh.write_bytes(sealed(entry))
       fresh.replace(path)
-    except OSError:
+    except OSError as e:
       with contextlib.suppress(OSError): fresh.unlink()
-      return
+      _given_up.add(helpers.CACHEDB)
+      return give_up(self.folder.parent, e)
     self.unscanned += len(entry)
     if self.unscanned >= self.slack: self._cut()
 
@@ -65,7 +144,7 @@ class Store:
     except OSError: return
     for path in paths:
       with contextlib.suppress(OSError):
-        if (entry := _whole(path.read_bytes())) is not None: yield entry
+        if (entry := whole(path.read_bytes())) is not None: yield entry
 
   def stamp(self) -> int:
     """What changes when an entry is put or dropped."""
@@ -89,8 +168,12 @@ class Store:
       with contextlib.suppress(OSError): os.unlink(path)
       if (size := size - nbytes) <= self.bound * 3 // 4: return
 
-def _whole(data: bytes) -> bytes | None:
-  """The entry of a file's bytes; None if they are damaged."""
+def sealed(entry: bytes) -> bytes:
+  """An entry's bytes on disk: its SHA-256, and itself."""
+  return hashlib.sha256(entry).digest() + entry
+
+def whole(data: bytes) -> bytes | None:
+  """The entry of sealed() bytes; None if they are damaged."""
   digest, entry = data[:32], data[32:]
   return entry if hashlib.sha256(entry).digest() == digest else None
 

@@ -10,14 +10,15 @@ How: a PROGRAM is kept under to_program_key, with all that it depends on beside 
   PROGRAM, lower with Context(CACHELEVEL=0). CCACHE=0 and CACHELEVEL=0 switch it off, IGNORE_BEAM_CACHE=1 for what BEAM
   found. Compile workers put their programs there themselves. Few or small kernels are lowered in this process: a worker
   costs a second to start. The keys of tinygrad's own cache of machine code carry the processor, too.
-  `progress`, if set, is called with (kernels made, kernels to make) of each batch, and with (0, 0) before captures.py
-  makes a schedule.
+  `progress`, if set in this thread, is called with (kernels made, kernels to make) of each batch, and with (0, 0)
+  before captures.py makes a schedule.
 Numbers: see README.
 Upstream: not sent; the key would have to be complete there first (DEV=CPU compiles for "native").
 """
 from __future__ import annotations
 import functools, sys, time
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 from tinygrad import codegen
 from tinygrad.codegen import to_program_cache, to_program_key
@@ -47,7 +48,7 @@ SEAMS = {
 searched_opts: list[Callable[[UOp, Renderer], Any]] = []  # each says how a kernel will be scheduled that was searched
 Missing = dict[tuple, tuple[UOp, Renderer]]  # what is neither here nor on disk, by to_program_key
 
-progress: Callable[[int, int], None] | None = None
+progress: ContextVar[Callable[[int, int], None] | None] = ContextVar("progress", default=None)
 STORE = disk_cache.Store("programs")
 _COMPILED = (Ops.SINK, Ops.LINEAR, Ops.SOURCE, Ops.BINARY)
 start = 1.3  # seconds until a compile worker has started and lowers at full speed
@@ -129,7 +130,7 @@ class Progress(tqdm):
   """tinygrad's bar, which it shows with DEBUG=1 only; otherwise tells `progress`."""
   def update(self, n: int = 0, close: bool = False) -> None:
     super().update(n, close)
-    if self.disable and progress is not None and n: progress(self.n, self.t)
+    if self.disable and n and (tell := progress.get()) is not None: tell(self.n, self.t)
 
 def init_compiler(self: Compiler, cachekey: str | None = None) -> None:
   _init(self, None if cachekey is None else f"{cachekey}_{disk_cache.machine()}")

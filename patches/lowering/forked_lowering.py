@@ -4,9 +4,10 @@ Kernels are lowered in forks of this process, one for each core, where the syste
 Why: a compile worker of tinygrad's is a new Python: it takes 1.3 s until it lowers at full speed, and graphs are
   pickled on the way there and back. On 2 cores two of them cost more than they bring to all but the largest models.
 How: a fork has all that it needs. Each, and this process, takes the next kernel from a pipe, the largest first;
-  what a fork has made is read from the cache of programs, with CCACHE=0 from a file. A fork opens no device, collects
-  no garbage (buffers may be in it), is deaf to Ctrl-C, which this process hears, and ends with its parent. Linux only,
-  and not where a device is open whose driver may not survive a fork; for BEAM tinygrad's workers do it, as ever.
+  what a fork has made is read from the cache of programs; with CCACHE=0, or where that cannot be written, from a file.
+  A fork opens no device, collects no garbage (buffers may be in it), is deaf to Ctrl-C, which this process hears, and
+  ends with its parent. Linux only, and not where a device is open whose driver may not survive a fork; for BEAM
+  tinygrad's workers do it, as ever.
 Numbers: seconds to the first token of the bundled model, caches empty, all steps lowered first: 14.8 -> 12.2 (2-core
   AMD EPYC), where PARALLEL=0 takes 17.6. The 18 decode steps of the kernel suite, without a cache: 73 -> 57.
 Upstream: not sent; tinygrad spawns because drivers do not like forks.
@@ -46,12 +47,12 @@ class Jobs:
     taken = os.read(self.end, 2)
     return int.from_bytes(taken, "little") if taken else None
 
-def _work(jobs: Jobs, tasks: list, told: int, folder: pathlib.Path) -> None:
-  """What a fork does."""
+def _work(jobs: Jobs, tasks: list, told: int, folder: pathlib.Path, kept: bool) -> None:
+  """What a fork does. kept: what it makes is found in the cache of programs."""
   with Context(ALLOW_DEVICE_USAGE=0):
     while (i := jobs.take()) is not None:
       program = codegen.to_program(*tasks[i])
-      if not disk_cache.caching(): (folder / str(i)).write_bytes(pickle.dumps(program))
+      if not kept: (folder / str(i)).write_bytes(pickle.dumps(program))
       os.write(told, b".")
 
 def _made(i: int, task: tuple, folder: pathlib.Path) -> UOp:
@@ -70,6 +71,7 @@ def fork(work: Callable[[], None]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     gc.disable()
+    disk_cache.say_nothing()
     if os.getppid() == parent: work()  # else it died before
   except BaseException: pass  # this process meets the same error, and tells of it
   finally: os._exit(0)
@@ -77,12 +79,13 @@ def fork(work: Callable[[], None]) -> int:
 def lower(missing: programs.Missing, tell: Callable[[], None]) -> None:
   """Fills to_program_cache with the programs of `missing`, in its order. tell() is called for each."""
   names, tasks, jobs = list(missing), list(missing.values()), Jobs(len(missing))
+  kept = disk_cache.caching() and disk_cache.writable()
   heard, told = os.pipe()
   forks: list[int] = []
   with tempfile.TemporaryDirectory() as folder:
     at = pathlib.Path(folder)
     try:
-      for _ in range(min(PARALLEL.value, len(tasks)) - 1): forks += [fork(lambda: _work(jobs, tasks, told, at))]
+      for _ in range(min(PARALLEL.value, len(tasks)) - 1): forks += [fork(lambda: _work(jobs, tasks, told, at, kept))]
       os.close(told)
       while (i := jobs.take()) is not None:
         to_program_cache[names[i]] = codegen.to_program(*tasks[i])

@@ -18,7 +18,7 @@ from tinygrad.dtype import AddrSpace
 from tinygrad.engine import worker
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm import patches
-from tinygrad_llm.patches.cache import serialize
+from tinygrad_llm.patches.cache import disk_cache, serialize
 
 SEAMS = {
   "tinygrad.engine.worker:_init_worker": "d11bc983921b",
@@ -31,6 +31,7 @@ _stock = worker._init_worker
 def init_worker() -> None:
   """tinygrad's own. That this function was found has applied the patches; if not, the worker must not go on."""
   patches.apply()
+  disk_cache.say_nothing()
   _stock()
 
 def graph(data: bytes) -> UOp:

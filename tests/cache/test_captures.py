@@ -9,11 +9,12 @@ from tinygrad.engine.jit import _TinyJit
 from tinygrad.helpers import Context
 import tinygrad_llm
 from tinygrad_llm.nn.config import ARCHS
+from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.cache import captures, disk_cache
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS, MATRICES = 4, 5  # jits of a model; shapes of its matrices, each laid out by two kernels (Q8_0)
-pytestmark = pytest.mark.skipif(_TinyJit.__call__ is not captures.call, reason="it is off")
+pytestmark = pytest.mark.skipif(not is_on("captures"), reason="it is off")
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch) -> pathlib.Path:

@@ -30,7 +30,8 @@ class Ahead:
   """
   The fork. It has all of a model but memory, and puts what generate() captures on disk, the prompt's steps first.
 
-  A file whose prompt's steps it has been through is known by its size and time: there is no fork then.
+  A file whose prompt's steps it has been through is known by its size and time: there is no fork then, nor where
+  nothing can be put on disk.
   """
   def __init__(self, file: GGUF, config: ModelConfig, positions: int, chunk: int):
     stat = os.stat(file.path)
@@ -38,7 +39,7 @@ class Ahead:
                       stat.st_mtime_ns, positions, chunk, Device.DEFAULT, Device[Device.DEFAULT].renderer.target))
     self._told: set[int] = set()
     self._heard: int | None = None
-    if captures.STORE.get(self._key) is not None: return
+    if captures.STORE.get(self._key) is not None or not disk_cache.writable(): return
     self._heard, told = os.pipe()
     def steps() -> Steps:
       with without_memory(), Loader(file, progress=False) as loader: model = Model(config, loader, positions)
@@ -50,11 +51,12 @@ class Ahead:
 
   def wait(self, step: int) -> None:
     """Returns when PROMPT or DECODE is captured, or never will be; tells programs.progress of kernels until then."""
+    if os.getpid() != self._process: self._heard = None  # a fork of the user's; what is told is told to its parent
     while self._heard is not None and step not in self._told:
       if len(data := os.read(self._heard, _TOLD.size)) < _TOLD.size: return self.stop()
       kind, done, total = _TOLD.unpack(data)
       if kind != MADE: self._told.add(kind)
-      elif programs.progress is not None: programs.progress(done, total)
+      elif (tell := programs.progress.get()) is not None: tell(done, total)
 
   def stop(self) -> None:
     """Ends it, if it has not ended."""
@@ -72,7 +74,7 @@ class Ahead:
     def tell(kind: int, done: int = 0, total: int = 0) -> None: os.write(told, _TOLD.pack(kind, done, total))
     os.dup2(os.open(os.devnull, os.O_RDWR), 2)  # what is to be said of the file is said by the one that reads it
     CapturedJit.__call__ = _not_run  # type: ignore[method-assign,assignment]
-    programs.progress = lambda done, total: tell(MADE, done, total)
+    programs.progress.set(lambda done, total: tell(MADE, done, total))
     steps = make()
     steps.capture_prompt()
     captures.STORE.put(self._key, b"done")

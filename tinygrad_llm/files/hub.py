@@ -102,6 +102,7 @@ def resolve(model: str | os.PathLike[str] | None,
   if isinstance(found := locate(model), pathlib.Path): return found
   try: from huggingface_hub import HfApi, constants, hf_hub_download
   except ImportError: raise InputError(f"{found.name}: it needs a package; pip install huggingface_hub") from None
+  if not _has_cache(): raise InputError(f"{found.name}: there is no home folder to keep it in; set HF_HOME to a folder")
   have = cached(found)
   if found.wanted.lower().endswith(".gguf"):
     with contextlib.suppress(InputError): return have[choose(have, found.wanted)[0]]
@@ -145,10 +146,16 @@ def _first_metadata(model: Reference, file: str) -> dict[str, Any]:
       if "general.architecture" in (kv := first_metadata(raw)) or len(raw) >= FIRST_BYTES: break
   return kv
 
+def _has_cache() -> bool:
+  """Whether the library knows where to keep models: without a home folder it would make one named `~`."""
+  from huggingface_hub import constants
+  return not constants.HF_HUB_CACHE.startswith("~")
+
 def cached(model: Reference) -> dict[str, pathlib.Path]:
   """The GGUF files of the model's repository and revision that are in the cache: name in the repository -> path."""
   from huggingface_hub import constants
-  repo = pathlib.Path(constants.HF_HUB_CACHE).expanduser() / f"models--{model.repo.replace('/', '--')}"
+  if not _has_cache(): return {}
+  repo = pathlib.Path(constants.HF_HUB_CACHE) / f"models--{model.repo.replace('/', '--')}"
   try:
     commit = model.revision
     if not _COMMIT.fullmatch(commit): commit = (repo / "refs" / commit).read_text().strip()
@@ -217,7 +224,7 @@ def in_bytes(size: float) -> str:
 
 def _check_space(model: Reference, size: int) -> None:
   from huggingface_hub import constants
-  cache = pathlib.Path(constants.HF_HUB_CACHE).expanduser().absolute()
+  cache = pathlib.Path(constants.HF_HUB_CACHE).absolute()
   try: free = shutil.disk_usage(next(folder for folder in (cache, *cache.parents) if folder.exists())).free
   except OSError: return
   if size > free:

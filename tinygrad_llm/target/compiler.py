@@ -1,6 +1,7 @@
 """The C compiler of tinygrad's CPU device: `CC`, `clang` from PATH, or the ziglang wheel behind a wrapper of ours."""
 from __future__ import annotations
-import hashlib, importlib.util, os, pathlib, shlex, shutil, subprocess
+import contextlib, errno, hashlib, importlib.util, os, pathlib, shlex, shutil, subprocess, tempfile, threading
+from collections.abc import Iterator
 from tinygrad_llm.errors import InputError
 
 def use_c_compiler() -> None:
@@ -24,18 +25,37 @@ def _version(cc: str) -> str:
   except (OSError, subprocess.TimeoutExpired): return ""
 
 def _wrapper(zig: pathlib.Path) -> pathlib.Path:
-  """An executable that runs `zig clang`, for tinygrad calls CC as one word; one for each zig: the cache is shared."""
-  cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "tinygrad_llm"
+  """
+  An executable that runs `zig clang`, for tinygrad calls CC as one word; one for each zig: the cache is shared. Where
+  there is no home folder, or none that can be written, it is in a private one for temporary files.
+  """
+  troubles = dict[str, str]()
+  for folder in _folders():
+    try: return _written(zig, folder)
+    except OSError as e: troubles[str(folder)] = e.strerror or str(e)
+  told = "; ".join(f"{folder}: cannot be written ({why})" for folder, why in troubles.items())
+  raise InputError(f"{told}; set XDG_CACHE_HOME to a folder that can, or CC to the path of clang")
+
+def _folders() -> Iterator[pathlib.Path]:
+  """The user's cache folder, if there is one; a relative XDG_CACHE_HOME is none, says its specification."""
+  cache = os.environ.get("XDG_CACHE_HOME", "")
+  if not os.path.isabs(cache): cache = os.path.expanduser("~/.cache")
+  if os.path.isabs(cache): yield pathlib.Path(cache, "tinygrad_llm")
+  user = os.getuid() if hasattr(os, "getuid") else "user"
+  with contextlib.suppress(OSError): yield pathlib.Path(tempfile.gettempdir(), f"tinygrad_llm-{user}")
+
+def _written(zig: pathlib.Path, cache: pathlib.Path) -> pathlib.Path:
+  """The wrapper in a folder. OSError if it cannot be there, cannot be run, or others may write to the folder."""
   path = cache / f"zig-clang-{hashlib.sha256(bytes(zig)).hexdigest()[:8]}"
   text = f'#!/bin/sh\nexec {shlex.quote(str(zig))} clang "$@"\n'
-  try:
-    if not path.exists() or path.read_text() != text:
-      cache.mkdir(parents=True, exist_ok=True)
-      (fresh := path.with_name(f"{path.name}.{os.getpid()}")).write_text(text)
-      fresh.chmod(0o755)
-      fresh.replace(path)
-  except OSError as e:
-    raise InputError(f"{cache}: cannot be written ({e.strerror}); set XDG_CACHE_HOME to a folder that can") from e
+  cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+  if hasattr(os, "getuid") and ((stat := cache.lstat()).st_uid not in (0, os.getuid()) or stat.st_mode & 0o022):
+    raise PermissionError(errno.EPERM, "others may write there")
+  if not path.exists() or path.read_text() != text:
+    (fresh := path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")).write_text(text)
+    fresh.chmod(0o755)
+    fresh.replace(path)
+  if not os.access(path, os.X_OK): raise PermissionError(errno.EACCES, "programs there cannot be run")
   return path
 
 def compiler_failed(e: subprocess.CalledProcessError) -> str:

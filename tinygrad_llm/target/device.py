@@ -3,7 +3,7 @@ The device: one that is here, or the compiler of one that is not (tinygrad's NUL
 environment can get wrong is looked at here, before a model is.
 """
 from __future__ import annotations
-import contextlib, os, pathlib, re, subprocess
+import contextlib, os, pathlib, re, sqlite3, subprocess
 from tinygrad_llm import patches
 from tinygrad_llm.errors import InputError, is_shortage
 from tinygrad_llm.target.absent import is_absent
@@ -45,7 +45,7 @@ def check_device() -> str:
       except InputError as e: no_compiler = e
       _select()
     if Device.DEFAULT.split(":")[0] == "CPU" and (asked or no_compiler is not None): use_c_compiler()
-    if CCACHE and CACHELEVEL >= 1: _check_cache(pathlib.Path(CACHEDB))
+    if CCACHE and CACHELEVEL >= 1 and not patches.is_on("sqlite_cache"): _check_cache(pathlib.Path(CACHEDB))
     if Device.DEFAULT.split(":")[0] in STORES:
       raise InputError(f"DEV={asked}: it holds data and computes nothing; use one of {', '.join(ALL_DEVICES)}")
     Device[Device.DEFAULT]
@@ -54,6 +54,9 @@ def check_device() -> str:
   except ModuleNotFoundError as e:
     raise InputError(f"DEV={asked}: no such device; use one of {', '.join(ALL_DEVICES)}") from e
   except subprocess.CalledProcessError as e: raise InputError(compiler_failed(e)) from e
+  except sqlite3.Error as e:  # without the patch that does without it
+    raise InputError(f"{CACHEDB}: the kernel cache cannot be used ({e}); delete it, or set CACHEDB to another file, or "
+                     "CCACHE=0") from e
   except Exception as e:
     if is_shortage(e): raise
     if no_compiler is not None: raise no_compiler from e
@@ -133,8 +136,9 @@ def open_target(asked: str | None) -> str:
 
 def _check_cache(path: pathlib.Path) -> None:
   """
-  tinygrad keeps what it compiles in a database at `path`, and stops where it cannot. A database that exists is not
-  opened: closing it would drop the locks that SQLite holds on it in this process, and another one could damage it.
+  Without patches, tinygrad stops where it cannot keep what it compiles in a database at `path`. A database that exists
+  is not opened: closing it would drop the locks that SQLite holds on it in this process, and another one could damage
+  it.
   """
   try:
     if path.is_file() and os.access(path, os.W_OK): return
