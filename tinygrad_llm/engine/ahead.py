@@ -51,7 +51,6 @@ class Ahead:
 
   def wait(self, step: int) -> None:
     """Returns when PROMPT or DECODE is captured, or never will be; tells programs.progress of kernels until then."""
-    if os.getpid() != self._process: self._heard = None  # a fork of the user's; what is told is told to its parent
     while self._heard is not None and step not in self._told:
       if len(data := os.read(self._heard, _TOLD.size)) < _TOLD.size: return self.stop()
       kind, done, total = _TOLD.unpack(data)
