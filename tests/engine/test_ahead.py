@@ -41,6 +41,14 @@ def is_alive(pid):
 print(json.dumps([len(forks), captured, any(map(is_alive, forks)), answer]))
 '''
 
+# another fork, which loses the model: the one that works for this process goes on
+CHILD = '''
+if (pid := os.fork()) == 0:
+  llm.close()
+  os._exit(0)
+os.waitpid(pid, 0)
+'''
+
 Answer = tuple[int, list[str], bool, list[int]]
 
 def answer(model: pathlib.Path, cache: pathlib.Path, then: str = "", **env: str) -> Answer:
@@ -57,7 +65,7 @@ def model(model_file) -> pathlib.Path: return model_file(types="F32", layers=1, 
 def test_a_fork_captures_and_this_process_reads(model, tmp_path):
   alone = answer(model, tmp_path / "a.db", PARALLEL="0")
   assert alone[:3] == (0, ["capture_prompt", "decode"], False)
-  first = answer(model, tmp_path / "b.db")
+  first = answer(model, tmp_path / "b.db", CHILD)
   assert first == (1, [], False, alone[3])
   assert answer(model, tmp_path / "b.db") == (0, [], False, alone[3])  # all is there already
 
