@@ -2,17 +2,19 @@
 The lock of this process around loading, capturing and compiling: tinygrad does these with state of the whole process.
 
 It is here, and not in a patch or in the app, because both hold it: runtime/thread_safety.py at the seams of tinygrad,
-the app while it loads a model, which goes through many of them. It imports nothing, so that it may be held before
-tinygrad is imported.
+the app while it loads a model, which goes through many of them. It imports nothing of tinygrad, so that it may be held
+before that is imported.
 
-A fork waits up to PATIENCE seconds for whoever holds the lock, so that the child finds tinygrad's state whole,
-not in the middle of a kernel. The child never finds it locked by a thread that it does not have.
+A fork waits up to PATIENCE seconds for whoever holds the lock, so that the child finds tinygrad's state whole, not in
+the middle of a kernel. The child never finds it locked by a thread that it does not have. What is registered last waits
+first, with no other lock in hand: the modules that take locks of their own before a fork, which whoever loads a model
+needs (it starts threads), are imported before.
 """
 from __future__ import annotations
-import _thread, os, threading
+import _thread, concurrent.futures.thread, logging, os, threading  # noqa: F401
 from typing import Any
 
-PATIENCE = 60.0
+PATIENCE = 30.0
 
 _RLock: Any = _thread.RLock  # its release cannot be interrupted, as that of a Python class could
 

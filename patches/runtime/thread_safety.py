@@ -11,7 +11,8 @@ How: process_lock.lock is held in all that makes schedules and kernels, while a 
   that exist without stumbling over new ones. UOps are looked up and added under a lock of their own from the second
   thread on that comes here; until then it would cost a process of one thread for nothing.
 Numbers: two threads that load and answer, each its own model, caches empty: an error -> both answer, as each alone.
-  A kernel's UOps with their lock, when there is a second thread: lowering takes 1.05 of the time.
+  UOps under their lock, from the second thread on: lowering takes 1.08 of the time (median of 5 pairs in turns, six
+  kernels of the bundled model's decode step; 1.00 to 1.18).
 Upstream: not sent; there, a process compiles in one thread.
 """
 from __future__ import annotations

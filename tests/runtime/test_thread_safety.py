@@ -20,7 +20,7 @@ from tinygrad.engine import realize
 from tinygrad.helpers import Context
 from tinygrad.uop.ops import Ops, UOpMetaClass
 from tinygrad_llm.engine.llm import LLM
-from tinygrad_llm.patches import is_on
+from tinygrad_llm.patches import is_on, process_lock
 from tinygrad_llm.patches.process_lock import ProcessLock
 from tinygrad_llm.patches.runtime import thread_safety
 
@@ -114,6 +114,25 @@ def test_a_child_never_finds_it_locked(monkeypatch, patience: float):
   thread.join()
   assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
   assert lock.acquire(timeout=5)
+
+def threads_while_waiting() -> float:
+  """The seconds of a fork while whoever holds the lock starts threads, for which Python has a lock of its own."""
+  def hold() -> None:
+    with process_lock.lock:
+      held.set()
+      time.sleep(0.3)
+      with ThreadPoolExecutor(1) as pool: pool.submit(int).result()
+  held, started = threading.Event(), time.monotonic()
+  (thread := threading.Thread(target=hold)).start()
+  held.wait()
+  if (pid := os.fork()) == 0: os._exit(0)
+  os.waitpid(pid, 0)
+  thread.join()
+  return time.monotonic() - started
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks")
+def test_a_fork_holds_no_lock_that_it_waits_for():
+  assert child.call(threads_while_waiting).value < process_lock.PATIENCE / 2
 
 # *** what threads share
 
