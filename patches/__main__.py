@@ -11,6 +11,7 @@ import importlib.metadata, runpy, sys
 from tinygrad_llm.patches import PATCHES, TINYGRAD, enabled, fingerprint, load, module_of, patch_set, sentence
 
 EXPLAIN = "tinygrad_llm.kernels"
+COMMAND = "tinygrad_llm.command"  # how the app's commands end
 
 def _seams(name: str, all_of_them: bool) -> int:
   """Prints the seams of a patch, or those that differ; returns how many do."""
@@ -50,6 +51,4 @@ def main() -> int:
   print(f"\npatch set {patch_set()}")
   return min(wrong, 1)
 
-if __name__ == "__main__":
-  from tinygrad_llm.command import guarded
-  guarded(main)
+if __name__ == "__main__": importlib.import_module(COMMAND).guarded(main)
