@@ -7,7 +7,7 @@ import pytest
 from tinygrad_llm import patches
 
 ROOT = pathlib.Path(patches.__file__).parents[1]
-SHARED = ("errors", "standard_streams", "progress", "command", "leave")  # of the app: whoever needs them
+SHARED = ("errors", "standard_streams", "progress", "command", "leave", "forks")  # of the app: whoever needs them
 # a room of the app, and those that it may use beside itself; "" are the commands
 APP = {"": {"web", "terminal", "engine", "nn", "text", "files", "target"},
        "web": {"engine", "nn", "text", "files", "target"}, "terminal": {"engine", "nn", "text", "files", "target"},
