@@ -1,7 +1,7 @@
 """llama.cpp's logits by llama-cpp-python, for what records or compares: development only."""
 import ctypes
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import llama_cpp as lc
 import numpy as np
@@ -27,20 +27,35 @@ class Peer:
     count = lc.llama_tokenize(self.vocab, data, len(data), out, len(out), add_special, parse_special)
     return list(out[:count])
 
+  def decode(self, ids: list[int]) -> str:
+    pieces, piece = b"", ctypes.create_string_buffer(256)
+    for i in ids:
+      size = lc.llama_token_to_piece(self.vocab, i, piece, len(piece), 0, False)
+      pieces += piece.raw[:size]
+    return pieces.decode("utf-8", "replace")
+
   def logits(self, ids: list[int], first: int = 0) -> np.ndarray:
     """float32 (len(ids) - first, vocab_size): the logits after each of ids[first:], from an empty context."""
     lc.llama_memory_clear(lc.llama_get_memory(self.context), True)
     return np.stack(list(self._decode(ids, 0, first)))
 
-  def greedy(self, ids: list[int], count: int) -> list[int]:
-    """The likeliest tokens, one after another."""
+  def greedy(self, ids: list[int], count: int, ends: Container[int] = ()) -> list[tuple[int, int, float]]:
+    """
+    The likeliest tokens, one after another, up to one of `ends`: each with the second and by how much its logit is less.
+    """
     lc.llama_memory_clear(lc.llama_get_memory(self.context), True)
-    out, fed = list[int](), list(ids)
+    out, fed = list[tuple[int, int, float]](), list(ids)
     for position in range(len(ids), len(ids) + count):
       *_, row = self._decode(fed, position - len(fed), len(fed) - 1)
-      out.append(int(row.argmax()))
-      fed = out[-1:]
+      second, best = sorted(np.argpartition(row, -2)[-2:].tolist(), key=lambda i: row[i])
+      out.append((best, second, float(row[best] - row[second])))
+      if best in ends: break
+      fed = [best]
     return out
+
+  def close(self) -> None:
+    lc.llama_free(self.context)
+    lc.llama_model_free(self.model)
 
   def _decode(self, ids: list[int], position: int, first: int) -> Iterator[np.ndarray]:
     batch = lc.llama_batch_init(len(ids), 0, 1)
