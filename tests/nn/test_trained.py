@@ -20,7 +20,8 @@ def path():
 @pytest.fixture(scope="module")
 def golden():
   found = np.load(GOLDEN)
-  assert (str(found["sha256"]), str(found["texts"])) == (MODELS["SmolLM2-135M"].sha256, texts_hash()), "run `make golden`"
+  asked = MODELS["SmolLM2-135M"].sha256, texts_hash()
+  assert (str(found["sha256"]), str(found["texts"])) == asked, "run `make golden`"
   return found
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ class Peer:
 
   def greedy(self, ids: list[int], count: int, ends: Container[int] = ()) -> list[tuple[int, int, float]]:
     """
-    The likeliest tokens, one after another, up to one of `ends`: each with the second and by how much its logit is less.
+    The likeliest tokens, one after another, up to one of `ends`: each with the second and how much less its logit is.
     """
     lc.llama_memory_clear(lc.llama_get_memory(self.context), True)
     out, fed = list[tuple[int, int, float]](), list(ids)

