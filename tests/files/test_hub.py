@@ -484,3 +484,10 @@ def test_list(server: Hub):
   assert head.split() == ["name", "repository", "file", "cached"]
   assert [row.split()[0] for row in rows] == list(ALIASES)
   assert rows[0].split()[1:] == ["bartowski/Llama-3.2-1B-Instruct-GGUF", "Llama-3.2-1B-Instruct-Q6_K.gguf", "-"]
+
+def test_without_a_home_folder(monkeypatch):
+  """The library would keep it in a folder named `~`."""
+  from huggingface_hub import constants
+  monkeypatch.setattr(constants, "HF_HUB_CACHE", "~/.cache/huggingface/hub")
+  with pytest.raises(InputError, match="no home folder to keep it in; set HF_HOME"): resolve("qwen3:0.6b")
+  assert all(size == 0 for *_, size in listing())

@@ -2,7 +2,11 @@
 import os
 import pathlib
 import stat
+import subprocess
+import sys
 
+import pytest
+from child import ROOT
 from tinygrad_llm.terminal import history
 from tinygrad_llm.terminal.history import History, history_file
 
@@ -33,7 +37,20 @@ def test_bounded(tmp_path, monkeypatch):
 def test_damaged(tmp_path):
   path = tmp_path / "history"
   path.write_bytes(b'"a"\nplain\n3\n\xff\n[[[["b"\n"c"\n"cut')
-  assert History(path).load() == ["a", "c"]
+  (h := History(path)).load()
+  for line in ("d", "e"): h.add(line)  # not behind what was cut
+  assert History(path).load() == ["a", "c", "d", "e"]
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux's limits")
+def test_a_full_disk(tmp_path):
+  """A file that cannot be cut stays, and nothing beside it; a line that was cut costs itself alone."""
+  (path := tmp_path / "history").write_text('"a b"\n' * 2000)
+  code = ("import pathlib, resource, sys; from tinygrad_llm.terminal.history import History; "
+          "path = pathlib.Path(sys.argv[1]); h = History(path); limit = lambda n: "
+          "resource.setrlimit(resource.RLIMIT_FSIZE, (n, resource.RLIM_INFINITY)); limit(100); h.load(); "
+          "limit(12003); h.add('lost'); limit(1 << 20); h.add('kept'); print(h.load()[-1])")
+  done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, cwd=ROOT)
+  assert (done.stdout, done.stderr) == ("kept\n", "") and os.listdir(tmp_path) == ["history"]
 
 def test_never_an_error(tmp_path):
   os.mkfifo(tmp_path / "fifo")

@@ -20,6 +20,7 @@ class History:
   """
   def __init__(self, path: pathlib.Path | None):
     self._path, self._last = path, ""
+    self._start = ""  # of the next line: an end for one that was cut, as by a full disk
 
   def load(self) -> list[str]:
     """The lines of the file, the oldest first. A file that has grown is cut to its last LINES."""
@@ -29,7 +30,8 @@ class History:
       with self._path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - BYTES))
-        rows = file.read(BYTES).splitlines()[1 if size > BYTES else 0:]
+        rows = (data := file.read(BYTES)).splitlines()[1 if size > BYTES else 0:]
+        self._start = "" if data.endswith(b"\n") or not data else "\n"
       for row in rows:
         with contextlib.suppress(ValueError, RecursionError):
           if isinstance(line := json.loads(row), str): found.append(line)
@@ -43,7 +45,9 @@ class History:
     self._last = line
     with contextlib.suppress(OSError):
       self._path.parent.mkdir(0o700, parents=True, exist_ok=True)
-      with open(self._open(self._path, os.O_APPEND), "a", encoding="ascii") as file: file.write(json.dumps(line) + "\n")
+      text, self._start = f"{self._start}{json.dumps(line)}\n", "\n"
+      with open(self._open(self._path, os.O_APPEND), "a", encoding="ascii") as file: file.write(text)
+      self._start = ""
 
   @staticmethod
   def _open(path: pathlib.Path, flag: int) -> int:
@@ -52,9 +56,12 @@ class History:
   def _rewrite(self, lines: list[str]) -> None:
     assert self._path
     new = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-    with open(self._open(new, os.O_EXCL), "w", encoding="ascii") as file:
-      file.writelines(json.dumps(line) + "\n" for line in lines)
-    os.replace(new, self._path)
+    try:
+      with open(self._open(new, os.O_EXCL), "w", encoding="ascii") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+      os.replace(new, self._path)
+    except OSError:
+      with contextlib.suppress(OSError): new.unlink()
 
 class Editor:
   """
