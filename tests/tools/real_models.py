@@ -59,7 +59,7 @@ def tokens(path: pathlib.Path, chat: bool) -> dict[str, Any]:
   """How many of the hostile texts have llama.cpp's tokens, with control tokens parsed and not."""
   peer, tokenizer, texts = Peer(path, 64), tinygrad_llm.load(str(path), max_context=64).tokenizer, hostile_texts()
   return {"texts": len(texts), "same": [sum(
-    tokenizer.encode(text, add_bos=tokenizer.add_bos, parse_special=special) == peer.encode(text, True, special)
+    tokenizer.encode(text, parse_special=special) == peer.encode(text, False, special)
     for text in texts) for special in (False, True)]}
 
 def answers(path: pathlib.Path, chat: bool) -> dict[str, Any]:
