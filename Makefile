@@ -41,6 +41,7 @@ random-models: $(VENV)/dev ## 300 models of random shape against the float64 ref
 
 golden: $(VENV)/bench ## record llama.cpp's logits again (builds llama-cpp-python: some minutes)
 	$(BIN)/python tests/tools/record_golden.py
+	$(BIN)/python tests/tools/record_trained.py
 	$(BIN)/python tests/tools/record_quantize_errors.py
 
 accept: $(VENV)/dev ## record today's kernels as right (ARGS: cases, targets, decode or prompt); prints what moved

@@ -38,7 +38,7 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., pathli
 LONGEST = ("nn/test_golden", "patches/test_codegen", "commands/test_bench", "commands/test_kernels",
            "patches/test_attention", "commands/test_kernel_suite", "patches/test_operand_packing",
            "gpu/test_gpu_schedules", "commands/test_readme_commands", "commands/test_tune", "commands/test_bad_input",
-           "commands/test_profile", "nn/test_logits", "cache/test_captures", "search/test_space",
+           "nn/test_trained", "commands/test_profile", "nn/test_logits", "cache/test_captures", "search/test_space",
            "search/test_cost_model", "cache/test_programs", "search/test_stored_schedules",
            "patches/test_stock_schedules", "nn/test_random_dense", "nn/test_random_experts", "runtime/test_threads",
            "nn/test_scales", "files/test_quant", "commands/test_run", "patches/test_patches",
@@ -66,6 +66,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 START = pytest.StashKey[float]()
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+  skipped = {str(r.longrepr[2]) for r in terminalreporter.stats.get("skipped", ()) if isinstance(r.longrepr, tuple)}
+  for reason in sorted(r for r in skipped if "no trained model" in r): terminalreporter.line(reason)
   if not terminalreporter.config.getoption("--cpu-times"): return
   reports = [r for found in terminalreporter.stats.values() for r in found if isinstance(r, pytest.TestReport)]
   tests = collections.Counter({r.nodeid: dict(r.user_properties)["seconds"] for r in reports if r.when == "teardown"})

