@@ -9,7 +9,7 @@ from tinygrad_llm.errors import InputError, warn
 from tinygrad_llm.files.hub import in_bytes, listing, locate
 from tinygrad_llm.target.memory import device_memory_bytes, peak_memory_bytes
 from tinygrad_llm.target.threads import use_threads
-from tinygrad_llm.terminal.repl import Chat, template_of
+from tinygrad_llm.terminal.repl import Chat, say, template_of
 from tinygrad_llm.terminal.screen import Screen, summary
 from tinygrad_llm.terminal.session import RANDOM, THINK, Session, Settings
 from tinygrad_llm.terminal.stdin import read_prompt, unix_lines
@@ -93,15 +93,20 @@ def _report(llm: LLM, text: str, ids: list[int], seed: int) -> dict[str, Any]:
 
 def _answer(llm: LLM, args: argparse.Namespace) -> None:
   settings = _settings(llm, args)
-  if args.tokens is not None: ids = _ids(args.tokens)
+  if args.tokens is not None:
+    ids = _ids(args.tokens)
+    for name, given in (("--system", args.system), ("--template", args.template), ("--think", args.think)):
+      if given: warn(f"{name}: --tokens go through no chat template; it is left out")
   else:
     variables = template_of(llm, settings, _variables(llm, args.template))
     ids = llm.prompt([*_system(args), {"role": "user", "content": args.prompt}], variables)
   count, out, sampling = args.benchmark or args.count, list[int](), settings.sampling()
   tokens = llm.generate(ids, count, **sampling, ignore_eos=args.benchmark is not None)
   recorded, stop = _recorded(tokens, out), [*args.stop, *(llm.template.stop if args.prompt else ())]
-  raw, turns = args.json or args.prompt is None, ids if args.prompt else ()
-  parts = ((ANSWER, piece) for piece in llm.text(recorded, stop, turns)) if raw else llm.parts(recorded, stop, ids)
+  if args.benchmark is not None: stop, before = args.stop, list[int]()  # another turn does not end it
+  else: before = ids
+  raw = args.json or args.prompt is None
+  parts = ((ANSWER, piece) for piece in llm.text(recorded, stop, before)) if raw else llm.parts(recorded, stop, before)
   pieces, screen = list[str](), Screen(None if args.json else sys.stdout, settings.think in ("hide", "off"))
   try:
     for kind, piece in parts:
@@ -118,6 +123,8 @@ def _answer(llm: LLM, args: argparse.Namespace) -> None:
 
 def _chat(llm: LLM, args: argparse.Namespace) -> None:
   session = Session(unix_lines(args.system or ""), settings=_settings(llm, args))
+  if found := ", ".join(f"{name} {value:g}" for name, value in llm.suggested.items()):
+    say(f"The file suggests {found}; /set shows what is used.")
   Chat(llm, session, args.stop, _variables(llm, args.template)).run()
 
 def _list() -> None:

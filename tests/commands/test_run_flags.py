@@ -61,7 +61,20 @@ def test_what_a_file_suggests(path, capfd):
   assert suggested(open_gguf(path).kv) == {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
   odd = {"temp": "hot", "top_p": 2.0, "top_k": -1, "min_p": True, "penalty_repeat": float("nan"), "mirostat": 1}
   assert suggested({f"general.sampling.{k}": v for k, v in odd.items()}) == {"top_k": 0}
-  assert capfd.readouterr().err.count("warning: general.sampling.") == 4
+  assert capfd.readouterr().err.count("warning: general.sampling.") == 5
+  none = {"mirostat": 0, "xtc_probability": 0.0, "penalty_last_n": 7, "xtc_threshold": 0.1}
+  assert suggested({f"general.sampling.{k}": v for k, v in none.items()}) == {}
+  assert capfd.readouterr().err == ""
+  assert suggested({"general.sampling.penalty_repeat": 1.5, "general.sampling.penalty_last_n": -1}) == {
+    "repeat_penalty": 1.5}
+  assert "penalty_last_n: -1 is not known here" in capfd.readouterr().err
+
+def test_the_python_api_does_not_follow_it(path, capfd):
+  llm = tinygrad_llm.load(str(path))
+  assert [llm.tokenizer.token_bytes(i) for i in llm.generate(llm.prompt([{"role": "user", "content": "hi"}]), 3)] == [
+    b"one ", b"two ", b"three "]
+  assert capfd.readouterr().err == ""
+  assert llm.suggested["temperature"] == 0.6
 
 def test_flags_are_above_it(monkeypatch, capfd, path):
   given = {}
@@ -89,6 +102,31 @@ def test_thinking_and_the_template(monkeypatch, capfd, path):
   _, _, err = ask(monkeypatch, capfd, path, "-p", "hi", "-n", 1, "--template", "mood=x")
   assert "warning: --template mood: the model's template does not read it" in err
   for wrong in ("mood", "=x", "a b=1"): assert ask(monkeypatch, capfd, path, "-p", "hi", "--template", wrong)[0] == 2
+
+def test_tokens_go_through_no_template(monkeypatch, capfd, path):
+  code, _, err = ask(monkeypatch, capfd, path, "--tokens", "1,2", "-n", 1, "--system", "x", "--think", "off",
+                     "--template", "style=y")
+  assert code == 0 and all(f"warning: {name}: --tokens" in err for name in ("--system", "--think", "--template"))
+
+def test_a_benchmark_is_of_all_its_tokens(monkeypatch, capfd, tmp_path):
+  """Also of those with which another turn begins."""
+  build(tmp_path / "m.gguf", ["one ", ("id", "<|im_start|>"), "user"], MARKS, CHATML)
+  said = answer(monkeypatch, capfd, tmp_path / "m.gguf", "-p", "hi", "--benchmark", 9)
+  assert (said["tokens"], said["finish"]) == (9, "length")
+  said = answer(monkeypatch, capfd, tmp_path / "m.gguf", "-p", "hi")
+  assert (said["tokens"], said["finish"], said["text"]) == (2, "stop_string", "one ")
+
+def test_stop_strings_after_thinking(monkeypatch, capfd, tmp_path):
+  """That are in the thinking, too; with --tokens that end with its mark as well."""
+  build(tmp_path / "m.gguf", ["<think>", "a: b", "</think>", "42 ", "a: c", ("id", "<|im_end|>")], MARKS, CHATML)
+  path = tmp_path / "m.gguf"
+  for flags, text in (((), "<think>\na: b\n</think>\n\n42 \n"), (("--think", "hide"), "42 \n")):
+    code, out, err = ask(monkeypatch, capfd, path, "-p", "hi", "--stop", "a:", *flags)
+    assert (code, out) == (0, text) and "[finish: stop_string]" in err
+  said = answer(monkeypatch, capfd, path, "-p", "hi", "--stop", "a:")
+  assert (said["text"], said["finish"]) == ("<think>a: b</think>42 ", "stop_string")
+  said = answer(monkeypatch, capfd, path, "--tokens", said["token_ids"][0], "--stop", "a:")
+  assert said["text"] == "a: b</think>42 "
 
 def test_line_ends(monkeypatch, capfd, path):
   found = prompts(monkeypatch)

@@ -144,6 +144,16 @@ def test_fit_drops_the_oldest_turns(llm):
   assert kept[1]["role"] == "user"
   assert kept == [messages[0], *messages[-(len(kept) - 1):]]
   assert llm.fit(messages[:2]) == messages[:2]
+  assert llm.fit([]) == []
+  one_more = [messages[0], *messages[-(len(kept) + 1):]]  # what is left out is no more than needed
+  assert len(llm.prompt(one_more)) > 96 * 3 // 4
+
+@pytest.mark.parametrize(("system", "asked", "words"), [
+  (9, 100, "the message: "), (200, 9, "the system message with this one: "), (200, 200, "the message: ")])
+def test_fit_names_what_is_too_long(llm, system, asked, words):
+  turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+  messages = [{"role": "system", "content": "s" * system}, *turns, {"role": "user", "content": "u" * asked}]
+  with pytest.raises(InputError, match=f"{words}[0-9]+ tokens do not fit the context of 96"): llm.fit(messages)
 
 def test_decode_cost(llm):
   list(llm.generate(PROMPT, max_tokens=1, ignore_eos=True))

@@ -57,6 +57,32 @@ def test_turns(chat, capsys):
   chat.handle(" \n ")
   assert len(chat.llm.asked) == 3
 
+def test_what_is_not_sent_is_said_when_it_changes(chat, capsys):
+  def said(line):
+    chat.handle(line)
+    err = capsys.readouterr().err
+    return err.count("not sent"), err.count("sent again")
+  assert [said(str(i)) for i in range(4)] == [(0, 0), (0, 0), (1, 0), (1, 0)]
+  chat.llm.fit = lambda messages: messages
+  assert [said("4"), said("5")] == [(0, 1), (0, 0)]
+  chat.llm.fit = lambda messages: [messages[0], messages[-1]]
+  chat.llm.generate, generate = lambda *args, **kwargs: (_ for _ in ()).throw(InputError("too long")), chat.llm.generate
+  with pytest.raises(InputError): chat.handle("6")
+  assert len(chat.session.turns) == 12 and "not sent" not in capsys.readouterr().err
+  chat.llm.generate = generate
+  assert said("6") == (1, 0)
+  chat.handle("/clear")
+  assert said("7") == (0, 0)
+
+def test_line_ends(chat, tmp_path):
+  chat.handle("a\r\nb")
+  chat.handle("/system c\r\nd")
+  assert chat.session.turns[0]["content"] == "a\nb" and chat.session.system == "c\nd"
+  rows = {"system": "c\r\nd", "messages": [message("user", "a\r\nb"), message("assistant", "x\ry")]}
+  (tmp_path / "x.json").write_text(json.dumps(rows))
+  chat.handle(f"/load {tmp_path}/x.json")
+  assert chat.session == Session("c\nd", [message("user", "a\nb"), message("assistant", "x\ry")])
+
 def test_ctrl_c_keeps_what_was_said(chat, capsys):
   chat.llm.answer[2] = KeyboardInterrupt()
   assert chat.handle("hi")

@@ -1,10 +1,12 @@
 """A loaded model: logits, generate, chat."""
 from __future__ import annotations
 import sys, threading, time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 import numpy as np
 from tinygrad import Device, Tensor
@@ -17,7 +19,7 @@ from tinygrad_llm.engine.lookahead import Draws, Lookahead
 from tinygrad_llm.engine.sampling import Sampler, greedy_token
 from tinygrad_llm.engine.steps import Steps, positions_for
 from tinygrad_llm.engine.stopping import UntilStop, answer_text, stopped_by_text
-from tinygrad_llm.engine.suggested import suggested
+from tinygrad_llm.engine.suggested import of_sampling, suggested
 from tinygrad_llm.engine.timing import Timing
 from tinygrad_llm.errors import InputError, is_shortage, naming
 from tinygrad_llm.files.gguf import open_gguf
@@ -52,7 +54,7 @@ class LLM:
                           for name, value in (("max_context", max_context), ("chunk", chunk)))
     self.path, self.device = resolve(model, check_metadata), Device.DEFAULT
     file = open_gguf(self.path)
-    self.config, self.suggested = ModelConfig.from_gguf(file), suggested(file.kv)
+    self.config, self._sampling = ModelConfig.from_gguf(file), of_sampling(file.kv)
     self.max_context = min(max_context, self.config.context_length)
     positions = positions_for(self.max_context, self.config.context_length)
     self.chunk = min(chunk, positions)
@@ -83,6 +85,11 @@ class LLM:
     self._lookahead = None if reader(self.device) is None else Lookahead(self.model, positions)
     self.load_s = time.perf_counter() - start
     in_children(self, LLM._forked)
+
+  @cached_property
+  def suggested(self) -> dict[str, Any]:
+    """What the file suggests as arguments of generate(), whose defaults stay what they are; warnings of what is odd."""
+    with naming(self.path): return suggested(self._sampling)
 
   def _text(self, kv: Mapping[str, Any], soon: bool) -> tuple[Tokenizer, ChatTemplate]:
     with naming(self.path):
@@ -212,14 +219,22 @@ class LLM:
 
   def fit(self, messages: Sequence[dict[str, str]], template: Mapping[str, Any] | None = None) -> list[dict[str, str]]:
     """
-    `messages` less the oldest turns (a system message stays): a quarter of the context is left for the answer.
+    `messages` less the oldest turns (a system message stays): a quarter of the context is left for the answer, unless
+    the last message takes it. InputError, which names it, if the system message or the last one is too long by itself.
 
     template: as for prompt().
     """
-    kept, first = list(messages), 1 if messages and messages[0]["role"] == "system" else 0
-    most = self.max_context * 3 // 4
-    while len(kept) > first + 1 and len(self.prompt(kept, template)) > most: del kept[first:first + 2]
-    return kept
+    first, most = 1 if messages and messages[0]["role"] == "system" else 0, self.max_context * 3 // 4
+    cuts = range(first, len(messages), 2)
+    def kept(cut: int) -> list[dict[str, str]]: return [*messages[:first], *messages[cut:]]
+    def length(cut: int) -> int: return len(self.prompt(kept(cut), template))
+    if not cuts or length(first) <= most: return [*messages]
+    last = len(cuts) - 1  # bisected: some hundred turns take one second, one by one half a minute
+    cut = cuts[bisect_left(cuts, True, min(1, last), last, key=lambda cut: length(cut) <= most)]
+    if (count := length(cut)) <= self.max_context: return kept(cut)
+    alone = len(self.prompt(messages[cut:], template)) if first else count
+    name = "the message" if alone > self.max_context else "the system message with this one"
+    raise InputError(self._too_long(str(count), name))
 
   def text(self, tokens: Iterable[int], stop: Sequence[str] = (), prompt: Sequence[int] = ()) -> Iterator[str]:
     """
@@ -384,8 +399,8 @@ class LLM:
     if len(ids) > self.max_context: raise InputError(self._too_long(str(len(ids))))
     return ids
 
-  def _too_long(self, count: str) -> str:
-    return (f"prompt: {count} tokens do not fit the context of {self.max_context}; shorten it or raise max_context "
+  def _too_long(self, count: str, name: str = "prompt") -> str:
+    return (f"{name}: {count} tokens do not fit the context of {self.max_context}; shorten it or raise max_context "
             f"(the model allows {self.config.context_length})")
 
   def _until(self, tokens: Iterable[int], stop: Sequence[str]) -> Iterator[int]:

@@ -70,6 +70,7 @@ class Chat:
 
   def handle(self, text: str, quoted: bool = False) -> bool:
     """Obeys a command or answers a message; False to leave. quoted: never a command. InputError for what is wrong."""
+    text = unix_lines(text)
     name, _, argument = text.strip().partition(" ")
     if quoted or not name.startswith("/"):
       if text.strip(): self._answer(text)
@@ -84,12 +85,12 @@ class Chat:
 
   def _answer(self, text: str) -> None:
     session, llm, said, sampling = self.session, self.llm, list[str](), self.session.settings.sampling()
-    asked, variables = {"role": "user", "content": unix_lines(text)}, template_of(llm, session.settings, self._template)
+    asked, variables = {"role": "user", "content": text}, template_of(llm, session.settings, self._template)
     messages = [*session.messages(), asked]
     sent = llm.fit(messages, variables) if variables else llm.fit(messages)
     ids = llm.prompt(sent, variables) if variables else llm.prompt(sent)
-    self._tell(len(messages) - len(sent))
     tokens = llm.generate(ids, session.settings.count, **sampling)
+    self._tell(len(messages) - len(sent))
     screen = Screen(sys.stdout, session.settings.think in ("hide", "off"))
     try:
       for kind, piece in llm.parts(tokens, self._stop, ids):
@@ -110,7 +111,7 @@ class Chat:
     self._unsent = unsent
 
   def _clear(self, _: str) -> None:
-    self.session.turns = []
+    self.session.turns, self._unsent = [], 0
     say("[forgotten]")
 
   def _system(self, text: str) -> None:
@@ -133,7 +134,7 @@ class Chat:
     say(f"[{path}: {_messages(self.session)}]")
 
   def _load(self, name: str) -> None:
-    self.session = load(path := _path("/load", name))
+    self.session, self._unsent = load(path := _path("/load", name)), 0
     say(f"[{path}: {_messages(self.session)}]")
 
 def template_of(llm: LLM, settings: Settings, given: Mapping[str, Any]) -> dict[str, Any]:

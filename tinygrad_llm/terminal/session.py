@@ -4,6 +4,7 @@ import contextlib, json, os, pathlib, secrets, stat
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 from tinygrad_llm.errors import InputError
+from tinygrad_llm.terminal.stdin import unix_lines
 
 BYTES = 64 << 20  # of a file that is loaded
 THINK = ("on", "off", "hide")
@@ -109,7 +110,7 @@ def _reason(e: Exception) -> str: return (isinstance(e, OSError) and e.strerror)
 
 def _expect(value: Any, kind: type, where: str, what: str) -> Any:
   if not isinstance(value, kind): raise InputError(f"{where}: {value!r:.60} is not {what}")
-  return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+  return unix_lines(value.encode("utf-8", "replace").decode()) if isinstance(value, str) else value
 
 def _session(file: Any) -> Session:
   _expect(file, dict, "the file", "an object")
