@@ -63,8 +63,9 @@ def _is_for_kernels(value: Any) -> bool:
   return any(_is_ours(code) and not only_makes_it_sooner(code) for code in _codes(value))
 
 def only_makes_it_sooner(code: Any) -> bool:
-  """Whether a function is of the room that changes no kernel."""
-  return code.__module__.startswith(f"{patches.__name__}.lowering.")
+  """Whether a function is of the room that changes no kernel, or of the modules that change none in others."""
+  return code.__module__.removeprefix(f"{patches.__name__}.").startswith(
+    ("lowering.", "cache.sqlite_cache", "runtime.thread_safety"))
 
 def _codes(value: Any) -> list[Any]:
   """The functions and classes that something installed is made of, in the order of their calls."""

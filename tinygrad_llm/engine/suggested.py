@@ -31,7 +31,8 @@ def suggested(kv: Mapping[str, Any]) -> dict[str, Any]:
     # a float32 of the file, as it is written
     found[name] = float(f"{value:.6g}") if isinstance(value, float) else value
   for key, nothing in OTHERS.items():
-    if (value := kv.get(field := PREFIX + key)) is None or value in nothing: continue
+    if (value := kv.get(field := PREFIX + key)) is None: continue
+    if isinstance(value, (int, float, str)) and value in nothing: continue
     if key == "penalty_last_n" and found.get("repeat_penalty", 1) == 1: continue
     warn(f"{field}: {value!r:.60} is not known here; it is left out")
   return found

@@ -99,7 +99,7 @@ def pre_type(kv: Mapping[str, Any]) -> PreType | None:
     raise InputError(f"tokenizer.ggml.model: {_shown(model)} is not supported; {supported}")
   if model == "llama": return None
   if model == "gemma4": return GEMMA4
-  if pre is None or pre == "default":
+  if pre is None or isinstance(pre, str) and pre == "default":
     warn(f"tokenizer.ggml.pre: {pre or 'missing'}; words are cut by llama.cpp's default, perhaps not as the model has "
          "learned them; convert the model again")
     return DEFAULT
