@@ -70,20 +70,25 @@ def measure(path: str, case: str, threads: list[int], checkouts: list[pathlib.Pa
   """Decode tok/s of each answer, by number of threads and checkout."""
   ids = random_tokens(ModelInfo.from_gguf(open_gguf(path)).vocab_size, tokens + 1)
   found: dict[tuple[int, int], list[float]] = {(t, i): [] for t in threads for i in range(len(checkouts))}
-  copies = 2 if case == "pair" else 1
+  # of equal processes the one that started first is slower by some percent: the order changes
+  for keys in ([list(found), list(found)[::-1]] if len(checkouts) > 1 else [list(found)]):
+    _sitting(path, ids, case, keys, checkouts, -(-answers // len(checkouts)), found)
+  return found
+
+def _sitting(path: str, ids: list[int], case: str, keys: list[tuple[int, int]], checkouts: list[pathlib.Path],
+             answers: int, found: dict[tuple[int, int], list[float]]) -> None:
+  copies, tokens = 2 if case == "pair" else 1, len(ids) - 1
   with contextlib.ExitStack() as stack:
     peers = {}
-    for t, i in found:
+    for t, i in keys:
       peers[t, i] = [start(checkouts[i], path, ids, t, case) for _ in range(copies)]
       for peer in peers[t, i]: stack.callback(peer.close)
     pool = stack.enter_context(ThreadPoolExecutor(copies))
     stack.enter_context(busy_loops(case))
     for turn in range(answers):
-      for key in list(peers)[::-1 if turn % 2 else 1]:  # A B B A: neither always comes after the other
-        several = peers[key]
-        times = list(pool.map(lambda peer: peer.time(0, tokens, 0), several))
+      for key in keys[::-1 if turn % 2 else 1]:  # A B B A: neither always comes after the other
+        times = list(pool.map(lambda peer: peer.time(0, tokens, 0), peers[key]))
         found[key].append(tokens * 1e9 / statistics.mean(times))
-  return found
 
 def interval(ratios: Sequence[float]) -> tuple[float, float]:
   """The 95% interval of a median, by order statistics."""

@@ -3,12 +3,13 @@ from __future__ import annotations
 import importlib.metadata, os, pathlib, platform, time
 from typing import Any
 from tinygrad_llm.bench import build, cpu_info
+from tinygrad_llm.patches.runtime.cores import available
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 
 def cores() -> int:
   """Those that this process may use."""
-  return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+  return available()
 
 def machine() -> dict[str, Any]:
   """The processor, its cores, and bytes of memory."""

@@ -6,17 +6,25 @@ Why: tinygrad reads the quota of the root group only (/sys/fs/cgroup/cpu.max), a
 How: the quota of the process's own group and of those above it, of version 1 and 2 of Linux's control groups
   (https://docs.kernel.org/admin-guide/cgroup-v2.html), found by /proc/self/cgroup and /proc/self/mountinfo. A part of
   a core counts as one: all threads are held back together, and together they get what the quota is.
+  What the user says goes: NUM_CPU_THREADS, then Python 3.13's PYTHON_CPU_COUNT and -X cpu_count.
 """
 from __future__ import annotations
-import math, os, pathlib, re
+import math, os, pathlib, re, sys
 from collections.abc import Iterator
 
+def threads() -> int:
+  """How many threads this process's work is for, at least 1: NUM_CPU_THREADS, or as many as there are cores."""
+  return _number(os.environ.get("NUM_CPU_THREADS")) or available()
+
 def available(root: pathlib.Path = pathlib.Path("/")) -> int:
-  """The cores, at least 1. PYTHON_CPU_COUNT is obeyed, as Python 3.13 does. root: where /proc and /sys are."""
-  counted = os.environ.get("PYTHON_CPU_COUNT", "")
-  if counted.isdecimal() and int(counted) > 0: return int(counted)
+  """The cores, at least 1. root: where /proc and /sys are."""
+  if counted := _number(sys._xoptions.get("cpu_count", os.environ.get("PYTHON_CPU_COUNT"))): return counted
   cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-  return max(1, min(cores, *(math.ceil(x) for x in quotas(root)), cores))
+  return max(1, min([cores, *map(math.ceil, quotas(root))]))
+
+def _number(text: str | bool | None) -> int:
+  """0 where it is none."""
+  return int(text) if isinstance(text, str) and text.isdecimal() else 0
 
 def quotas(root: pathlib.Path) -> Iterator[float]:
   """The cores that each group around this process may use on average, where there is such a limit."""

@@ -17,7 +17,8 @@ typedef struct {
   word size;                         /* threads, the caller's included: a command has as many slots at most */
   word limit;                        /* how many may work now: there are no more cores */
   word active;                       /* how many do */
-  word since, time, lost;            /* ticks: of the table's begin; of tables since then; of these in vain, see judge() */
+  word since;                        /* when the table began, in ticks */
+  word time, lost;                   /* ticks of tables since `active` was changed; of these in vain, see judge() */
   word until, pause;                 /* no more threads are tried before this tick; and how long that was */
   word clock, ticks_then, ns_then;   /* clockid_t; the time of the pool's first table, in both units */
   word us;                           /* ticks of a microsecond, about */
@@ -32,7 +33,7 @@ typedef struct {
 #define LOOKS 1024      /* before a thread yields between two: some tens of microseconds */
 #define IDLE 2000       /* microseconds until a worker without an order sleeps */
 #define PATIENCE 200    /* microseconds that the caller waits awake; that a thread is off its core before it sleeps */
-#define LEAST 2000      /* microseconds: the length of a time slice, below which nothing is judged */
+#define LEAST 2000      /* microseconds of tables before a number of threads is judged */
 #define WINDOW 50000    /* microseconds of tables after which what was before counts half */
 #define PAUSE_MIN 8000  /* microseconds until more threads are tried again, at first and at most */
 #define PAUSE_MAX 1000000
@@ -155,10 +156,11 @@ static void judge(pool_t *pool, word own, word waited) {
 /* Before a table: no more than there are cores for, and from time to time one more than worked well. */
 static void choose(pool_t *pool) {
   word active = pool->active, limit = pool->limit, ns = nanoseconds(pool), now = pool->since = ticks(pool);
-  if (!pool->ns_then) pool->ticks_then = now, pool->ns_then = ns;
+  if (!pool->ns_then || now < pool->ticks_then) pool->ticks_then = now, pool->ns_then = ns;  /* it restarts on resume */
   if (ns - pool->ns_then > 100000) pool->us = (now - pool->ticks_then) / ((ns - pool->ns_then) / 1000);
   if (!pool->us) pool->us = 1000;
-  if (active < limit && now > pool->until && pool->time > LEAST * pool->us) {
+  int due = pool->until - now - 1 >= PAUSE_MAX * pool->us;  /* it has passed, or is of before the ticks restarted */
+  if (active < limit && due && pool->time > LEAST * pool->us) {
     active += active < 8 ? 1 : active / 4;
     pool->time = pool->lost = 0;
   }
@@ -169,6 +171,7 @@ static void choose(pool_t *pool) {
   }
 }
 
+/* Until all slots are done that others have begun; `own` ticks after the launch. */
 static void await_others(pool_t *pool, word own) {
   word start = ticks(pool), patience = PATIENCE * pool->us + own / 4;
   for (word looks = 0; looks < LOOKS; looks++) {

@@ -6,14 +6,15 @@ Why: the CPU device runs the shares of a kernel (its THREAD axis) one after anot
 How: a launch with more than one share is a table of one command for the pool of thread_pool.py: workers that wait
   in native code, the caller takes the first share. So it is under BEAM, too, which thereby times what will run. A pool
   is the process's, whatever the number of CPU devices, and starts with the first such launch; after a fork the child
-  makes its own. There is one thread only on Windows, and for the renderer LVP, whose kernels take no arguments.
+  makes its own. There are as many threads as cores.py counts, and no more compile workers; NUM_CPU_THREADS and PARALLEL
+  say otherwise. There is one thread only on Windows, and for the renderer LVP, whose kernels take no arguments.
   HCQ2=1 launches by its own queue and stays as it is.
 Numbers: Q4_K matvec 8192 x 2048 with 2 threads: 9.0 -> 16.7 GB/s (Zen 4, medians)
 Upstream: not sent.
 """
 import os
 from typing import Any
-from tinygrad.helpers import NUM_CPU_THREADS
+from tinygrad.helpers import NUM_CPU_THREADS, PARALLEL
 from tinygrad.runtime.ops_cpu import CPUProgram
 from tinygrad_llm.patches.runtime import thread_pool
 from tinygrad_llm.patches.runtime.cores import available
@@ -33,4 +34,6 @@ def call(self: CPUProgram, *bufs: Any, global_size: tuple[int, int, int] = (1, 1
 
 def install() -> None:
   CPUProgram.__call__ = call  # type: ignore[method-assign]
-  if not os.environ.get("NUM_CPU_THREADS"): NUM_CPU_THREADS.value = available()
+  if os.environ.get("NUM_CPU_THREADS"): return
+  NUM_CPU_THREADS.value = available()
+  if not os.environ.get("PARALLEL"): PARALLEL.value = min(PARALLEL.value, NUM_CPU_THREADS.value)

@@ -1,10 +1,17 @@
 """threads.py and thread_pool.py of patches/runtime: who works, when, and that the numbers are right."""
+import ctypes
 import os
+import statistics
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable
 
+import child
 import numpy as np
 import pytest
+from bench import busy
 from child import run
 from extended import extended
 from tinygrad import Context, Device, Tensor, dtypes
@@ -12,6 +19,7 @@ from tinygrad.codegen import to_program
 from tinygrad.helpers import WIN
 from tinygrad.runtime.ops_cpu import CPUProgram
 from tinygrad.uop.ops import KernelInfo, UOp
+from tinygrad_llm.files.hub import resolve
 from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.runtime import thread_pool
 
@@ -209,3 +217,161 @@ for i in range(5):
   assert ((w @ x).numpy() == 1024).all()
 ''', NUM_CPU_THREADS="2", DEV="CPU")
   assert done.stdout == "stopped\n" * 5
+
+# *** whoever is free takes a share
+
+def without_workers(monkeypatch: pytest.MonkeyPatch, size: int) -> thread_pool.Pool:
+  """A pool whose workers have started but never get a core."""
+  monkeypatch.setattr(threading.Thread, "start", lambda self: None)
+  return thread_pool.Pool(size)
+
+@pytest.mark.parametrize("size", [2, 5])
+def test_the_caller_takes_what_no_worker_begins(monkeypatch: pytest.MonkeyPatch, size: int):
+  pool, counts = without_workers(monkeypatch, size), Counts([1, 2, 7, 1, 8, 3, 64, 5])
+  for i in range(1, 4):
+    pool.run(counts.table)
+    np.testing.assert_array_equal(counts.counts, counts.wanted * i)
+
+@pytest.mark.parametrize("active", [1, 2, 3])
+def test_fewer_threads_than_shares(active: int):
+  """Those that work share the slots of those that do not."""
+  pool, counts = thread_pool.Pool(8), Counts([8, 2, 64, 1, 7])
+  pool.run(counts.table)
+  for i in range(2, 200):
+    pool.head.limit = pool.head.active = active
+    pool._looked = time.perf_counter()
+    pool.run(counts.table)
+    np.testing.assert_array_equal(counts.counts, counts.wanted * i)
+  assert pool.head.active <= active
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux only")
+def test_no_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch):
+  """Those that its threads may use now: an affinity, and its end, is noticed while it runs."""
+  monkeypatch.setattr(thread_pool, "CORES_EVERY", 0)
+  pool, counts, mine = thread_pool.Pool(8), Counts([8, 8]), os.sched_getaffinity(0)
+  pool.run(counts.table)
+  threads = [0, *(t.native_id or 0 for t in pool.workers)]
+  try:
+    for cores in ({min(mine)}, mine):
+      for thread in threads: os.sched_setaffinity(thread, cores)
+      pool.run(counts.table)
+      assert pool.head.limit == min(8, len(cores)) >= pool.head.active
+  finally: os.sched_setaffinity(0, mine)
+  np.testing.assert_array_equal(counts.counts, counts.wanted * 3)
+
+class Calls:
+  """A table of one launch of a Python function of the share, `seen`: (share, thread) of all that have begun."""
+  def __init__(self, shares: int, function: Callable[[int], object]):
+    self.seen: list[tuple[int, int]] = []
+    def kernel(share: int) -> None:
+      self.seen.append((share, threading.get_ident()))
+      function(share)
+    self.kernel = ctypes.CFUNCTYPE(None, ctypes.c_uint64)(kernel)
+    address = ctypes.cast(self.kernel, ctypes.c_void_p).value or 0
+    self.table = thread_pool.Table([[address, shares, 0, thread_pool.HEAD + 1, 0]])
+
+def test_threads_that_cost_more_than_they_save_rest():
+  """A worker that takes long with what it has begun works no more, but for a trial now and then."""
+  begun, pool, even = threading.Event(), thread_pool.Pool(2), Counts([2] * 50)
+  late = Calls(2, lambda share: (begun.set(), time.sleep(0.05)) if share else begun.wait(30))
+  pool._looked = time.perf_counter() + 3600  # on one core, too
+  pool.run(late.table)
+  assert sorted(share for share, _ in late.seen) == [0, 1] and len({thread for _, thread in late.seen}) == 2
+  assert pool.head.active == 1
+  pool.run((two := Calls(2, lambda share: None)).table)
+  assert {thread for _, thread in two.seen} == {threading.get_ident()}
+  end = time.monotonic() + 60
+  while pool.head.active == 1 and time.monotonic() < end: pool.run(even.table)
+  assert pool.head.active == 2
+
+def test_a_worker_that_is_free_takes_more():
+  """While the caller is busy with its own share, one worker runs all others."""
+  done, pool, first = threading.Semaphore(0), thread_pool.Pool(6), Counts([6])
+  calls = Calls(6, lambda share: done.release() if share else [done.acquire(timeout=30) for _ in range(5)])
+  pool.run(first.table)  # starts them
+  pool._looked, pool.head.limit, pool.head.active = time.perf_counter() + 3600, 2, 2
+  pool.run(calls.table)
+  workers = {thread for share, thread in calls.seen if share}
+  assert sorted(share for share, _ in calls.seen) == list(range(6)) and threading.get_ident() not in workers
+
+STRESS = '''
+import faulthandler, os, random, sys, threading, time
+faulthandler.dump_traceback_later(120, exit=True)
+import numpy as np, tinygrad_llm
+sys.path += {paths!r}
+from test_threads import Counts
+from tinygrad_llm.patches.runtime import thread_pool
+rng, cores = random.Random({seed}), sorted(os.sched_getaffinity(0))
+tables = [Counts([rng.choice((1, 2, 3, 4, 7, 8, 64)) for _ in range(rng.randint(1, 30))]) for _ in range(6)]
+pools = [thread_pool.Pool(size) for size in (2, 3, 5, 8)]
+thread_pool.CORES_EVERY = 0.001
+def answer(mine, runs):
+  for i in range(1, runs + 1):
+    pool = rng.choice(pools)
+    pool.run(mine.table)
+    np.testing.assert_array_equal(mine.counts, mine.wanted * i)
+    if i % 16 == 0: time.sleep(rng.random() * .004)  # some fall asleep
+    if i % 50 == 0:                                  # others move, or share a core with all
+      for thread in pool.workers: os.sched_setaffinity(thread.native_id, rng.choice((cores, cores[:1], cores[-1:])))
+  done.append(mine)
+done = []
+stop = threading.Event()
+def forks():
+  while not stop.wait(.01):
+    if (child := os.fork()) == 0:
+      fresh = Counts([2, 8, 1])
+      thread_pool.pool().run(fresh.table)
+      os._exit(0 if (fresh.counts == fresh.wanted).all() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    forked.append(child)
+forked = []
+threads = [threading.Thread(target=answer, args=(t, 400)) for t in tables]
+forker = threading.Thread(target=forks)
+for t in (forker, *threads): t.start()
+for t in threads: t.join()
+stop.set()
+forker.join()
+print(len(done), len(forked) > 0)
+'''
+
+@pytest.mark.skipif(not hasattr(os, "fork") or not hasattr(os, "sched_setaffinity"), reason="Linux only")
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=extended) for seed in range(1, 20))])
+def test_stress(seed: int):
+  """Threads that launch at once, forks in between, workers that move and share a core with a busy loop."""
+  loop = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+  try: done = run(STRESS.format(seed=seed, paths=[str(child.TESTS / "runtime"), str(child.TESTS / "support")]),
+                  DEV="CPU", NUM_CPU_THREADS="4")
+  finally:
+    loop.kill()
+    loop.wait()
+  assert done.stdout == "6 True\n"
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_fork_while_another_thread_launches():
+  """The child has a pool of its own, whoever held the parent's."""
+  done = run('''
+import os, signal, threading
+import tinygrad_llm
+from tinygrad import Tensor
+from tinygrad_llm.patches.runtime import thread_pool
+w = Tensor.ones(2048, 1024).contiguous().realize()
+def total(): return float((w @ Tensor.ones(1024).contiguous()).realize().sum().item())
+first = total()
+for held in (thread_pool.pool()._lock, thread_pool._making):
+  with held:
+    if (child := os.fork()) == 0:
+      signal.alarm(60)
+      os._exit(0 if total() == first else 1)
+  print(os.waitpid(child, 0)[1])
+''', NUM_CPU_THREADS="2", DEV="CPU")
+  assert done.stdout == "0\n0\n"
+
+@extended
+@pytest.mark.skipif(len(getattr(os, "sched_getaffinity", lambda _: [0])(0)) < 2, reason="one core")
+@pytest.mark.parametrize("case", ["affinity", "moved", "pinned"])
+def test_speed_with_fewer_cores_than_threads(case: str):
+  """At least 0.8 of the speed of as many threads as there are free cores (see bench/busy.py)."""
+  found = busy.measure(str(resolve(None)), case, [1, 2, 8], [child.ROOT], 64, 20)
+  median = {threads: statistics.median(speeds) for (threads, _), speeds in found.items()}
+  few = busy.free_cores(case)
+  for threads in (2, 8): assert median[threads] >= 0.8 * median[min(threads, few)], median

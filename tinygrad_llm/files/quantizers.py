@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 import gguf
 import numpy as np
-from tinygrad_llm.patches.runtime.cores import available
+from tinygrad_llm.patches.runtime.cores import threads
 
 CHUNK = 1 << 16          # weights a thread works on at a time: its arrays stay in the cache
 NEGLIGIBLE = 1e-30       # smaller weights are zero in every type, and the reciprocals of their scales would overflow
@@ -54,7 +54,7 @@ def quantize_array(x: np.ndarray, name: str) -> np.ndarray:
     chunk = blocks[start:start + step]
     if block > 1: chunk = np.where(np.abs(chunk) < NEGLIGIBLE, np.float32(0), chunk)
     out[start:start + step] = quantize(chunk)
-  with ThreadPoolExecutor(available()) as pool: list(pool.map(run, range(0, len(blocks), step)))
+  with ThreadPoolExecutor(threads()) as pool: list(pool.map(run, range(0, len(blocks), step)))
   return out.reshape(rows, n // block * nbytes)
 
 def _columns(blocks: np.ndarray, size: int) -> np.ndarray: return np.ascontiguousarray(blocks.reshape(-1, size).T)

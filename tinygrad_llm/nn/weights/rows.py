@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 import numpy as np
 from tqdm import tqdm
-from tinygrad_llm.patches.runtime.cores import available
+from tinygrad_llm.patches.runtime.cores import threads
 from tinygrad_llm.files.gguf import GGUF, TensorInfo
 from tinygrad_llm.files.quant import pack, quant_type
 
@@ -20,7 +20,7 @@ class RowReader:
     total = sum(info.nbytes for info in file.tensors.values())
     self.bar = tqdm(total=total, unit="B", unit_scale=True, desc="loading", file=sys.stderr, leave=False,
                     disable=None if progress else True)
-    self.pool = ThreadPoolExecutor(min(4, available()))  # page faults of fresh memory cost more than the reads
+    self.pool = ThreadPoolExecutor(min(4, threads()))  # page faults of fresh memory cost more than the reads
     self.local = threading.local()
 
   def close(self) -> None:
