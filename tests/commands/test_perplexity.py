@@ -66,6 +66,11 @@ def test_a_base_by_the_format(tmp_path):
   np.testing.assert_allclose(base.log_probabilities(0, 0, 1), [[-sums[0], -1 - sums[0], -16 - sums[0]]], atol=2e-4)
   np.testing.assert_allclose(base.log_probabilities(1, 0, 1), [[math.log(1 / 3)] * 3], atol=1e-6)
 
+def test_another_file_is_not_overwritten(tmp_path):
+  (tmp_path / "model.gguf").write_bytes(b"GGUF" * 9)
+  with pytest.raises(InputError, match="choose another name"): Writer(tmp_path / "model.gguf", np.zeros((1, 4), int), 3)
+  assert (tmp_path / "model.gguf").read_bytes() == b"GGUF" * 9
+
 def test_a_writer_that_fails_leaves_nothing(tmp_path):
   with pytest.raises(KeyError), Writer(tmp_path / "base", np.zeros((1, 4), int), 3): raise KeyError
   assert not (tmp_path / "base").exists()

@@ -23,12 +23,17 @@ def counted(context: int) -> int:
 
 def _codes(vocab_size: int) -> int: return 4 + (vocab_size + 1) // 2 * 2  # uint16 of a record
 
+def _begins(path: Path) -> bool:
+  with path.open("rb") as file: return file.read(len(MAGIC)) == MAGIC
+
 class Writer:
   """Writes a file; a context manager. InputError if the disk refuses it. Without an end it is removed."""
   def __init__(self, path: Path, tokens: np.ndarray, vocab_size: int):
     """tokens: (chunks, context) token ids."""
     self.path, self.vocab_size = path, vocab_size
     try:
+      if path.is_file() and path.stat().st_size and not _begins(path):
+        raise InputError(f"{path}: it is there and no KL base file; choose another name")
       self._file = path.open("wb")
       self._file.write(HEAD.pack(MAGIC, tokens.shape[1], vocab_size, tokens.shape[0]))
       self._file.write(tokens.astype("<i4").tobytes())
