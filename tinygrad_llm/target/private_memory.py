@@ -3,8 +3,8 @@ The CPU's buffers are memory of this process alone: after a fork, parent and chi
 
 tinygrad maps them MAP_SHARED on POSIX systems, so that what one writes (activations, keys and values) the other reads.
 Windows has no fork. Nothing here or in tinygrad shares a buffer with another process: kernels are compiled elsewhere
-from graphs, and searches and forks that compile have data of their own. It is the app's and not one of its patches,
-which may be off: a wrong answer is no matter of speed, and kernels stay as they are.
+from graphs, and searches and forks that compile have data of their own. The patch huge_pages does the same, for the
+sake of speed; this is for when it is off, as with NO_PATCHES=1: kernels stay tinygrad's, and answers right.
 """
 from __future__ import annotations
 import mmap
@@ -13,12 +13,14 @@ from tinygrad.helpers import WIN, mv_address
 from tinygrad.runtime.ops_cpu import CPUAllocator
 from tinygrad.runtime.support.hcq import HCQBuffer, MMIOInterface
 
-_before = CPUAllocator._alloc
+_stock = CPUAllocator._alloc
 
 def alloc(self: CPUAllocator, size: int, options: BufferSpec) -> HCQBuffer:
-  if options.external_ptr is not None or WIN: return _before(self, size, options)
+  if options.external_ptr is not None or WIN: return _stock(self, size, options)
   memory = mmap.mmap(-1, size, mmap.MAP_ANON | mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
   address = mv_address(memory)
   return HCQBuffer(address, size, meta=memory, view=MMIOInterface(address, size, fmt="B"), owner=self.dev)
 
-def install() -> None: CPUAllocator._alloc = alloc  # type: ignore[method-assign]
+def install() -> None:
+  """In place of tinygrad's own; the patch huge_pages, where it is on, gives private memory, too."""
+  if CPUAllocator._alloc.__module__ == CPUAllocator.__module__: CPUAllocator._alloc = alloc  # type: ignore[method-assign]
