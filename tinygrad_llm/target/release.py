@@ -23,7 +23,8 @@ def release(device: str) -> None:
   """Gives back what is kept of `device`'s freed buffers, and of graphs. Any thread may call it, at any time."""
   for known in (trace_cache.traces, schedule.schedule_cache, realize.runtime_cache): known.clear()
   for function in _REMEMBERING: function.cache_clear()
-  free_buffers(Device[device].allocator)
+  opened = Device._Device__get_canonicalized_item  # type: ignore[attr-defined]  # Device[..] refuses while one compiles
+  free_buffers(opened(Device.canonicalize(device)).allocator)
   _trim()
 
 def forget_programs() -> None:
