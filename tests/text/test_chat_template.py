@@ -10,9 +10,10 @@ import time
 import jinja2
 import pytest
 from fetch_vectors import VECTORS
-from test_tokenizer import ID, TOKENS, make
+from test_tokenizer import ID, TOKENS, TYPES, make
 
 from tinygrad_llm.text import chat_template
+from tinygrad_llm.text.tokenizer import CONTROL
 from tinygrad_llm.text.chat_template import CHATML, LLAMA3, PLAIN, ChatTemplate
 from tinygrad_llm.errors import InputError
 
@@ -142,6 +143,16 @@ def test_encode_keeps_control_tokens_of_users_apart():
   assert without.encode(make(), HI) == tokenizer.encode("hi")
   assert TOKENS[found[0]] == "<|bos|>"
 
+def test_marks_in_names_are_text():
+  """Also the keys of a tool's parameters and of a call's arguments come from strangers."""
+  tokenizer = make(tokens=[*TOKENS, "sop"], token_type=[*TYPES, CONTROL])
+  t = ChatTemplate({"default": "{{ tools | tojson }}{% for m in messages if m.role == 'tools' %}"
+                               "{{ m.tool_calls | tojson }}{% endfor %}<|eot_id|>"})
+  named = {"function": {"name": "f", "arguments": {"<|eot_id|>": 1, "parameters": {"<|eot": "_id|>"}}}}
+  found = t.encode(tokenizer, [{"role": "tools", "tool_calls": [named]}], tools=[named])  # `tools` ends as sop begins
+  assert found.count(ID["<|eot_id|>"]) == 1 and found[-1] == ID["<|eot_id|>"]
+  assert tokenizer.decode(found).count("<|eot_id|>") == 2
+
 def plain(source: str) -> jinja2.Template:
   """The same settings in plain jinja2, written anew."""
   def fail(message): raise jinja2.TemplateError(message)
@@ -153,11 +164,14 @@ def plain(source: str) -> jinja2.Template:
   source = re.sub(r"{%(-?) *generation *(-?)%}", r"{%\1 if true \2%}", source).replace("endgeneration", "endif")
   return env.from_string(source)
 
-def test_templates_of_real_models():
-  """Every template of llama.cpp's collection gives the same as plain jinja2, text or error."""
+def test_templates_of_real_models(capfd):
+  """
+  Every template of llama.cpp's collection gives the same as plain jinja2, text or error; but for Gemma 2's, which
+  refuses a system message: its words are in the user's turn.
+  """
   paths = sorted(VECTORS.glob("*.jinja"))
   if not paths: pytest.skip(f"no templates in {VECTORS}: run `make vectors`")
-  same = 0
+  same, folded = 0, []
   for path in paths:
     source = path.read_text(encoding="utf-8")
     t, reference = ChatTemplate({"default": source}, "<s>", "</s>"), plain(source)
@@ -166,12 +180,16 @@ def test_templates_of_real_models():
       try:
         wanted = reference.render(variables, bos_token="<s>", eos_token="</s>")
       except (jinja2.TemplateError, TypeError):
-        with pytest.raises(InputError): t.render(messages, tools=tools)
+        try: text = t.render(messages, tools=tools)
+        except InputError: continue
+        assert all(m["content"].strip() in text for m in messages), path.name
+        folded.append(path.stem)
       else:
         assert t.render(messages, tools=tools) == wanted, path.name
         same += 1
   print(f"{same} of {3 * len(paths)} rendered, the others are rejected by both")
-  assert same >= 120
+  assert same >= 120 and {*folded} <= {"google-gemma-2-2b-it"}
+  assert "some of what" not in capfd.readouterr().err
 
 def test_a_rendering_is_bounded_by_the_time_that_it_computes(monkeypatch):
   """A process that gets little time, as on a busy machine, is waited for; one that never goes on is not."""

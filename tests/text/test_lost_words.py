@@ -74,6 +74,52 @@ def test_what_is_said_of_it(capfd):
   assert ChatTemplate({"default": TEMPLATES["content as parts"]}).render(talk[1:]) == "user: Hi"
   assert capfd.readouterr().err == ""  # the same words at the same place
 
+def test_contents_of_odd_kinds():
+  say = {name: ChatTemplate({"default": TEMPLATES[name]}).render for name in ("plain", "content as parts")}
+  for content in (["one", "two"], [{"type": "text", "text": "one"}, "two"]):  # texts among parts
+    talk = [{"role": "user", "content": content}]
+    assert say["plain"](talk) == "user: one\ntwo\n" and say["content as parts"](talk) == "user: onetwo"
+  stripped = ChatTemplate({"default": LOOP + "{{ m.content.strip() }}|" + END})
+  for nothing in ({"role": "assistant"}, {"role": "assistant", "content": None}):  # as beside tool calls
+    assert stripped.render([{"role": "user", "content": "a"}, nothing, {"role": "user", "content": "b"}]) == "a||b|"
+  assert say["plain"]([{"role": "user", "content": 5}]) == "user: 5\n"
+
+CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 1}}}]}
+
+def test_tools_and_calls_that_a_template_leaves_out_are_told(capfd):
+  talk, tools = [{"role": "user", "content": "hi"}, CALL], [{"type": "function", "function": {"name": "add"}}]
+  shown = "{{ tools | tojson }}" + LOOP + "{{ m | tojson }}" + END
+  ChatTemplate({"default": shown}).render(talk, tools=tools)
+  assert capfd.readouterr().err == ""
+  ChatTemplate({"default": TEMPLATES["plain"]}).render(talk, tools=tools)
+  said = capfd.readouterr().err
+  assert "1 of 1 tools;" in said and "1 of 1 tool calls;" in said and said.count("\n") == 2
+
+@pytest.mark.parametrize("cut", ["[:12]", ".splitlines()[0]", ".split()[0]", " | truncate(20)", "[-12:]"])
+def test_a_text_that_is_cut_short_is_told(capfd, cut):
+  t, long = ChatTemplate({"default": LOOP + "{{ m.content" + cut + " }}" + END}), "one two three four\nfive six seven"
+  t.render([{"role": "user", "content": "hi"}])
+  assert capfd.readouterr().err == ""
+  t.render([{"role": "user", "content": long}])
+  assert "some of what messages[0], role 'user', says" in capfd.readouterr().err
+
+@pytest.mark.parametrize("shown", [" | upper", " | trim", " | e", " | tojson", " | tojson(ensure_ascii=true)",
+                                   " | title", ".split('</think>')[-1]", " | replace('/no_think', '')"])
+def test_a_text_in_another_spelling_is_not(capfd, shown):
+  """Nor is a flag that switches thinking, or what an assistant thought."""
+  text = ' \u00c9 "Str\u00e4\u00dfe" <b>1 & 2</b>\n\u65e5\u672c\t{{ x }} \\ it\'s /no_think '
+  talk = [{"role": "user", "content": text}, {"role": "assistant", "content": "<think>long thoughts</think>Yes."}]
+  ChatTemplate({"default": LOOP + "{{ m.content" + shown + " }}" + END}).render(talk)
+  assert capfd.readouterr().err == ""
+
+def test_a_mark_between_thinking_and_answer_ends_none():
+  """Kimi K3 closes all parts of an answer by one mark."""
+  turn = ("{% if m.reasoning_content %}<|open|>think{{ m.reasoning_content }}<|close|>{% endif %}"
+          "<|open|>say{{ m.content }}<|close|>")
+  assert ChatTemplate({"default": LOOP + turn + END}).after_answer() == ""
+  assert ChatTemplate({"default": LOOP + "{{ m.content }}<|close|>" + END}).after_answer() == "<|close|>"
+  assert ChatTemplate({"default": LOOP + "{{ m.content | upper }} </s>" + END}).after_answer() == " </s>"
+
 def test_thinking_that_a_template_takes_out_is_no_loss():
   source = (LOOP + "{% if m.role == 'assistant' %}{{ m.content.split('</think>')[-1] }}"
             "{% else %}{{ m.content }}{% endif %}" + END)
@@ -97,6 +143,7 @@ def test_switches_for_thinking():
     t = of(tag + "\n")
     assert t.thinking(False) == {"enable_thinking": False}
     assert t.render([{"role": "user", "content": "hi"}], enable_thinking=False) == f"hi{tag}\n\n{close}\n\n"
+  assert of("{{ tools[0] + 1 }}").thinking(False) == {}  # that it renders nothing is told by what it is to render
   assert of("{{ tools }}{{ style }}").variables() >= {"messages", "tools", "style"}
 
 def test_variables_of_a_caller(tmp_path):

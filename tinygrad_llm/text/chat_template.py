@@ -15,10 +15,10 @@ from typing import Any
 from tinygrad_llm.errors import InputError, is_shortage, warn
 from tinygrad_llm.forks import in_children
 from tinygrad_llm.text.builtin_templates import BUILTIN, CHATML, LLAMA3, OTHERS, PLAIN
-from tinygrad_llm.text.template_probe import (STEPS, Message, Way, find_way, lost, shape, text_of, tools_with_needles,
-                                              with_needles)
+from tinygrad_llm.text.template_probe import (STEPS, Message, Way, calls_with_needles, cut_short, find_way, lost, shape,
+                                              text_of, tools_with_needles, typed, with_needles)
 from tinygrad_llm.text.thinking import TAGS
-from tinygrad_llm.text.tokenizer import Tokenizer, special_id
+from tinygrad_llm.text.tokenizer import MARK, QUOTE, Tokenizer, special_id
 
 WORKER = pathlib.Path(__file__).with_name("template_worker.py")
 KEY = "tokenizer.chat_template"
@@ -27,8 +27,10 @@ PROBE_SECONDS = 20  # for all ways of writing a conversation that a template los
 SWITCHES: dict[str, tuple[Any, Any]] = {"enable_thinking": (False, True), "thinking": (False, True),
                                         "thinking_budget": (0, None), "reasoning_effort": ("low", None)}
 OFF = tuple(name for name, values in SWITCHES.items() if values[0] is False)
-EXCHANGE: list[Message] = [{"role": "user", "content": "wqxuzkv"}, {"role": "assistant", "content": "wqxazkv"},
-                           {"role": "user", "content": "wqxvzkv"}]
+NEEDLES = {"user": "wqxuzkv", "assistant": "wqxazkv", "next": "wqxvzkv", "thought": "wqxtzkv"}
+EXCHANGE: list[dict[str, Any]] = [{"role": "user", "content": NEEDLES["user"]},
+                                  {"role": "assistant", "content": NEEDLES["assistant"]},
+                                  {"role": "user", "content": NEEDLES["next"]}]
 SECONDS = 60  # until an answer, of a process that may be stopped or starved: it counts its processor time itself
 HOSTILE = "the template of this file is broken or hostile"
 
@@ -143,15 +145,19 @@ class ChatTemplate:
     for i, message in enumerate(messages):
       if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise InputError(f'messages[{i}]: has no role; write {{"role": "user", "content": ".."}}')
+    messages = typed(messages)
     name = "tool_use" if tools and "tool_use" in self.templates else "default"
     options = {"tools": tools, "add_generation_prompt": add_generation_prompt}
     request = _request(name, messages, variables, options)
-    way = Way() if "messages" not in self._read(name) else self._way(name, messages, variables, options)
+    reads = "messages" in self._read(name)
+    way = self._way(name, messages, variables, options) if reads else Way()
     if way is None: text = self._as_given(name, messages, variables, options)
     else:
       reply = self._reply(_request(name, way.of(messages), variables, options) if way.steps or way.flips else request)
       if "error" in reply: raise InputError(f"{KEY}: {_one_line(reply['error'])}")
       text = reply["text"]
+      if reads and (cut := cut_short(text, messages)) is not None:
+        warn(f"{KEY}: it leaves out some of what messages[{cut}], role {messages[cut]['role']!r:.40}, says")
     off = add_generation_prompt and any(variables.get(name) is False for name in OFF)
     close = next((close for tag, close in TAGS.items() if off and text.rstrip().endswith(tag)), "")
     return f"{text.rstrip()}\n\n{close}\n\n" if close else text
@@ -170,11 +176,13 @@ class ChatTemplate:
       if time.monotonic() > end: raise InputError(f"{KEY}: rendering it takes too long; {HOSTILE}")
       text = reply.get("text", "")
       return reply.get("text")
-    if (way := find_way(messages, render)) is None: return None
+    marked, calls = calls_with_needles(messages)
+    if (way := find_way(marked, render)) is None: return None
     for step in way.steps:
       if STEPS[step]: warn(f"{KEY}: {STEPS[step]}")
-    if gone := [x for x in needles if x not in text.lower()]:
-      warn(f"{KEY}: it leaves out {len(gone)} of {len(needles)} tools; the model does not see them")
+    for what, of in (("tools", needles), ("tool calls", calls)):
+      if gone := [x for x in of if x not in text.lower()]:
+        warn(f"{KEY}: it leaves out {len(gone)} of {len(of)} {what}; the model does not see them")
     if len(self._ways) > 1000: self._ways.clear()
     self._ways[key] = way
     return way
@@ -224,22 +232,29 @@ class ChatTemplate:
     if found.get("reasoning_effort") and any(re.search("""['"]none['"]""", x) for x in self.templates.values()):
       found["reasoning_effort"] = "none"
     if found or on: return found
-    return {"enable_thinking": False} if self.render(EXCHANGE[:1]).rstrip().endswith((*TAGS,)) else {}
+    try: prompt = self.render(EXCHANGE[:1])
+    except InputError: return {}   # the conversation's own rendering will tell
+    return {"enable_thinking": False} if prompt.rstrip().endswith((*TAGS,)) else {}
 
   def after_answer(self) -> str:
-    """What the template puts after an assistant's words and before what follows them; "" where it does not show."""
+    """
+    What the template puts after an assistant's words and before what follows them. "" where that does not show, or
+    begins with a mark that also stands between what the assistant thinks and what it answers, which ends no answer.
+    """
     if self._after is None:
-      self._after = ""
-      for messages in (EXCHANGE, EXCHANGE[:2]):
-        try: text = self.render(messages, add_generation_prompt=False)
-        except InputError: continue
-        answer = text.lower().find(str(EXCHANGE[1]["content"]))
-        if answer < 0: continue
-        after = text[answer + len(str(EXCHANGE[1]["content"])):]
-        end = after.lower().find(str(EXCHANGE[2]["content"]))
-        self._after = after[:end] if end >= 0 else after
-        break
+      self._after = self._between("assistant", EXCHANGE) or self._between("assistant", EXCHANGE[:2])
+      mark = MARK.match(self._after.lstrip())
+      thought = EXCHANGE[1] | dict.fromkeys(("reasoning_content", "reasoning", "thinking"), NEEDLES["thought"])
+      if mark and mark[0] in self._between("thought", [EXCHANGE[0], thought]): self._after = ""
     return self._after
+
+  def _between(self, needle: str, messages: Sequence[Message]) -> str:
+    """What is rendered from a needle on to the next one; "" where it is not there."""
+    try: text = self.render(messages, add_generation_prompt=False)
+    except InputError: return ""
+    at = text.lower().find(NEEDLES[needle])
+    if at < 0: return ""
+    return re.split("|".join(NEEDLES.values()), text[at + len(NEEDLES[needle]):], flags=re.IGNORECASE)[0]
 
   def encode(self, tokenizer: Tokenizer, messages: Sequence[Message], add_generation_prompt: bool = True,
              tools: Sequence[Any] | None = None, **variables: Any) -> list[int]:
@@ -247,9 +262,11 @@ class ChatTemplate:
     `render`, then token ids. The template's control tokens count; what looks like one in a message is mere text.
     One bos token begins the prompt if the model wants it, whether the template writes one or not.
     """
-    def quoted(x: Any) -> Any:
-      if isinstance(x, str): return tokenizer.quote(x)
-      if isinstance(x, Mapping): return {k: quoted(v) for k, v in x.items()}
+    def quoted(x: Any, name: bool = False) -> Any:
+      if isinstance(x, str):   # a name that only ends as a mark begins stays what a template looks for
+        text = tokenizer.quote(x)
+        return x if name and x.isidentifier() and text == x + QUOTE else text
+      if isinstance(x, Mapping): return {quoted(k, True): quoted(v, k in ("role", "type")) for k, v in x.items()}
       return [quoted(v) for v in x] if isinstance(x, (list, tuple)) else x
 
     try:

@@ -8,13 +8,16 @@ same conversation is tried in other words: as parts, with the system's words bef
 of one role made one. What is found holds for every conversation of the same shape (`shape`).
 """
 from __future__ import annotations
-import json
+import json, re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
+from tinygrad_llm.text.thinking import CHANNEL, TAGS
 
 Message = Mapping[str, Any]
 SYSTEM = ("system", "developer")
+THOUGHTS = (*TAGS, *TAGS.values(), CHANNEL)
+FLAGS = {"think", "no_think"}   # in a message they switch thinking: some templates take them out
 
 def _needle(number: int) -> str: return f"wqx{number}zkv"
 
@@ -29,6 +32,11 @@ def _is_text(content: Any) -> bool:
   return isinstance(content, str) or isinstance(content, (list, tuple)) and all(
     isinstance(part, Mapping) and part.get("type", "text") == "text" and isinstance(part.get("text"), str)
     for part in content)
+
+def typed(messages: Sequence[Message]) -> list[Message]:
+  """The messages with contents that are lists of texts as parts of type text."""
+  return [{**m, "content": [{"type": "text", "text": x} if isinstance(x, str) else x for x in m["content"]]}
+          if isinstance(m.get("content"), (list, tuple)) else m for m in messages]
 
 def shape(messages: Sequence[Message]) -> str:
   """What a template sees of messages when it does not look at their texts."""
@@ -57,16 +65,24 @@ def with_needles(messages: Sequence[Message]) -> tuple[list[Message], list[list[
     ret.append({**message, "content": content_of(message["content"])} if "content" in message else message)
   return ret, found
 
+def _renamed(tool: Any, found: list[str], what: str) -> Any:
+  """A tool, or a call of one, with a needle for its name, which is added to those found."""
+  if not isinstance(tool, Mapping): return tool
+  if isinstance(tool.get("function"), Mapping): return {**tool, "function": _renamed(tool["function"], found, what)}
+  if not isinstance(tool.get("name"), str): return tool
+  found.append(_needle(len(found)) + what)
+  return {**tool, "name": found[-1]}
+
 def tools_with_needles(tools: Sequence[Any] | None) -> tuple[Sequence[Any] | None, list[str]]:
   """The tools with a needle for each one's name, and the needles."""
   found: list[str] = []
-  def renamed(tool: Any) -> Any:
-    if not isinstance(tool, Mapping): return tool
-    if isinstance(tool.get("function"), Mapping): return {**tool, "function": renamed(tool["function"])}
-    if not isinstance(tool.get("name"), str): return tool
-    found.append(_needle(len(found)) + "tool")
-    return {**tool, "name": found[-1]}
-  return (None if tools is None else [renamed(tool) for tool in tools]), found
+  return (None if tools is None else [_renamed(tool, found, "tool") for tool in tools]), found
+
+def calls_with_needles(messages: Sequence[Message]) -> tuple[list[Message], list[str]]:
+  """The messages with a needle for the name in each of their tool calls, and the needles."""
+  found: list[str] = []
+  return [{**m, "tool_calls": [_renamed(call, found, "call") for call in m["tool_calls"]]}
+          if isinstance(m.get("tool_calls"), (list, tuple)) else m for m in messages], found
 
 def lost(text: str, needles: Sequence[Sequence[str]]) -> list[int]:
   """Which messages have a needle that is not in the text, or only as a list of parts that was written out as code."""
@@ -74,6 +90,25 @@ def lost(text: str, needles: Sequence[Sequence[str]]) -> list[int]:
   def there(needle: str) -> bool:
     return needle in text and not any(f"{q}text{q}: {q}{needle}" in text for q in "'\"")
   return [i for i, of in enumerate(needles) if not all(map(there, of))]
+
+def cut_short(text: str, messages: Sequence[Message]) -> int | None:
+  """
+  Which message is the first that a rendered prompt has its needle of, but not all of its own words; None for none. A
+  template may cut a text to a length, or to its first line. Looked for are the first and last words; what an assistant
+  thought is left out by many templates, and is not looked for.
+  """
+  folded = ""
+  def gone(said: str) -> bool:
+    nonlocal folded
+    if said.strip() in text: return False
+    folded, words = folded or text.casefold(), re.findall(r"\w+", said)
+    return any(word.casefold() not in folded and json.dumps(word)[1:-1].casefold() not in folded
+               for word in {*words[:50], *words[-50:]} - FLAGS)
+  for i, message in enumerate(messages):
+    content = message.get("content")
+    if message["role"] == "assistant" and any(mark in text_of(content) for mark in THOUGHTS): continue
+    if any(map(gone, [text_of([x]) for x in content] if isinstance(content, list) else [text_of(content)])): return i
+  return None
 
 # *** the same conversation in other words; none of these loses one
 
@@ -107,6 +142,10 @@ def fold_later(messages: Sequence[Message]) -> list[Message]:
   """The same, but for one that begins the conversation."""
   return _fold(messages, 1)
 
+def fill(messages: Sequence[Message]) -> list[Message]:
+  """A content that is nothing, as beside tool calls, is an empty text."""
+  return [{**m, "content": ""} if m.get("content") is None else m for m in messages]
+
 def rename(messages: Sequence[Message]) -> list[Message]:
   """A developer's message is a system message."""
   return [{**m, "role": "system"} if m["role"] == "developer" else m for m in messages]
@@ -128,7 +167,7 @@ def lead(messages: Sequence[Message]) -> list[Message]:
 Step = Callable[[Sequence[Message]], list[Message]]
 # in this order they are applied, and the fewest that help are taken; what is said of each that changes the roles
 STEPS: dict[Step, str] = {
-  rename: "", fold_later: "it has no system message but the first; others go before the user's words",
+  fill: "", rename: "", fold_later: "it has no system message but the first; others go before the user's words",
   fold: "it has no system message; its words go before the user's", lead: "",
   merge: "it wants user and assistant in turns; neighbouring turns of one role are joined"}
 
