@@ -22,7 +22,7 @@ from tinygrad import Device, Tensor
 from tinygrad.dtype import AddrSpace, DType
 from tinygrad.engine import jit
 from tinygrad.engine.jit import CapturedJit, _TinyJit
-from tinygrad.engine.realize import get_runtime
+from tinygrad.engine.realize import get_graph_runtime, get_runtime
 from tinygrad.helpers import BEAM, IGNORE_BEAM_CACHE, JIT, JIT_BATCH_SIZE, VALIDATE_WITH_CPU, getenv, to_tuple
 from tinygrad.uop.ops import Ops, UOp, buffers
 from tinygrad_llm.patches import is_on
@@ -33,6 +33,7 @@ SEAMS = {
   "tinygrad.engine.jit:_TinyJit": "87ce13451fb5",
   "tinygrad.engine.jit:CapturedJit": "1aff72163bdb",
   "tinygrad.engine.jit:jit_lower": "3206ddd1ed56",
+  "tinygrad.engine.realize:get_graph_runtime": "876e20ebc5d3",
   "tinygrad.engine.jit:_prepare_jit_inputs": "cb52af817f46",
   "tinygrad.uop.ops:UOp.new_buffer": "ab23e7926921",
 }
@@ -115,11 +116,15 @@ def _source(package: str) -> str:
 
 @dataclasses.dataclass
 class Key:
-  """text: what an entry is kept under. buffers: those of the bound arguments. The rest is for CapturedJit."""
+  """
+  text: what an entry is kept under. buffers: those of the bound arguments; bases: those of the inputs. The rest is for
+  CapturedJit.
+  """
   text: str
   buffers: dict[UOp, int]
   names: list[int | str]
   inputs: list[tuple]
+  bases: list[UOp]
 
 def key(self: _TinyJit, args: tuple, kwargs: dict[str, Any]) -> Key | None:
   """The key of a jit that is about to capture; None if the capture is not to be kept."""
@@ -142,7 +147,7 @@ def key(self: _TinyJit, args: tuple, kwargs: dict[str, Any]) -> Key | None:
   how = JIT.value, JIT_BATCH_SIZE.value, beam and (beam, disk_cache.search_settings())
   text = repr((disk_cache.surroundings_of_step(), how, renderers, sources, bound, given, names, views,
                [*map(_layout, bases)]))
-  return Key(text, held, names, inputs)
+  return Key(text, held, names, inputs, bases)
 
 def _unbound(args: tuple, kwargs: dict[str, Any]) -> Iterator[Any]:
   """The inputs that are no tensors; of a variable, not the value."""
@@ -203,9 +208,16 @@ def restore(self: _TinyJit, *args: Any, **kwargs: Any) -> bool:
   with lock:
     if not is_on("captures") or (found := key(self, args, kwargs)) is None or not _restored(self, found): return False
     assert self.captured is not None
-    for u in self.captured.linear.toposort():
-      if u.op is Ops.CALL and u.src[0].op is Ops.PROGRAM: get_runtime(u.src[1].device, u.src[0])
+    _make_ready(self.captured, tuple(found.bases))
     return True
+
+def _make_ready(captured: CapturedJit, inputs: tuple[UOp, ...]) -> None:
+  """Does what its first call would do before it runs: loads its programs, makes its graphs."""
+  for u in captured.linear.toposort():
+    if u.op is Ops.CALL and u.src[0].op is Ops.PROGRAM: get_runtime(u.src[1].device, u.src[0])
+  if captured._written_uops.intersection(inputs): return  # it is called with copies
+  for ast in (call.src[0] for call in captured.linear.src):
+    if ast.op is Ops.CUSTOM_FUNCTION and ast.arg == "graph": get_graph_runtime(ast, inputs)
 
 def install() -> None:
   _TinyJit.__call__ = call  # type: ignore[method-assign]

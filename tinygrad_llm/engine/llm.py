@@ -356,7 +356,9 @@ class LLM:
     """
     with compiling(self._progress):
       if self._ahead is not None: self._ahead.wait(PROMPT)
-      if self.steps.restore_prompt(): return
+      if self.steps.restore_prompt():
+        if self._lookahead is None: self.steps.restore_decode()  # what is on disk is no wait after the first token
+        return
       self._context.forget()
       self.steps.capture_prompt()
 
