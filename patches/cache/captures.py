@@ -23,7 +23,7 @@ from tinygrad.dtype import AddrSpace, DType
 from tinygrad.engine import jit
 from tinygrad.engine.jit import CapturedJit, _TinyJit
 from tinygrad.engine.realize import get_graph_runtime, get_runtime
-from tinygrad.helpers import BEAM, IGNORE_BEAM_CACHE, JIT, JIT_BATCH_SIZE, VALIDATE_WITH_CPU, getenv, to_tuple
+from tinygrad.helpers import BEAM, IGNORE_BEAM_CACHE, JIT, JIT_BATCH_SIZE, VALIDATE_WITH_CPU, all_int, getenv, to_tuple
 from tinygrad.uop.ops import Ops, UOp, buffers
 from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.cache import disk_cache, programs, serialize
@@ -78,6 +78,8 @@ class Description:
     return f"{self.name(type(x))}({self.text(fields)})"
 
   def uop(self, u: UOp) -> str:
+    if (place := self._place(u)) is not None: return f"buffer {place}"
+    if u.op is Ops.RESHAPE and u.tag is None and all_int(shape := u.shape): return f"{shape} of {self.uop(u.src[0])}"
     return hashlib.sha256(serialize.dump([u], self._place)).hexdigest()
 
   def code(self, x: types.FunctionType | type) -> str:
