@@ -1,6 +1,6 @@
 """Local LLM inference on tinygrad: `load` a GGUF file, then `logits`, `generate`, `chat`."""
 from __future__ import annotations
-import pathlib
+import pathlib, time
 from typing import TYPE_CHECKING
 _checkout = pathlib.Path(__file__).resolve().parent.parent
 if (_checkout / "patches" / "__init__.py").exists(): __path__.append(str(_checkout))  # an install has them as a package
@@ -38,13 +38,17 @@ def load(model: str | None = None, max_context: int = 4096, chunk: int = 256, de
   """
   with lock, without_collector():
     from tinygrad_llm.target.device import check_computes
+    start = time.perf_counter()
     check_computes()
+    opened = time.perf_counter() - start
     from tinygrad_llm.engine.closed import forget
     from tinygrad_llm.engine.llm import LLM
     from tinygrad_llm.target.release import forget_programs
     forget_programs()  # of models before this one
     try:
-      return LLM(model, max_context=max_context, chunk=chunk, dequantize=dequantize, progress=progress, ahead=ahead)
+      llm = LLM(model, max_context=max_context, chunk=chunk, dequantize=dequantize, progress=progress, ahead=ahead)
+      llm.load_s += opened  # the device is opened for it
+      return llm
     except BaseException as e:
       forget(e)
       raise
