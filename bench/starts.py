@@ -24,6 +24,7 @@ def run(model: str | None, tokens: int, cache: pathlib.Path) -> dict[str, Any]:
   """One process: its wall time and what it says of itself."""
   path = os.pathsep.join(p for p in os.environ["PATH"].split(os.pathsep) if shutil.which("clang", path=p) is None)
   env = {**os.environ, "PATH": path, "CACHEDB": str(cache), "DEV": "CPU", "PYTHONPATH": str(ROOT)}
+  env.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its byte code
   named = [] if model is None else ["--model", model]
   command = [sys.executable, "-m", "tinygrad_llm.run", *named, "--prompt", PROMPT, "--count", str(tokens), "--json"]
   start = time.perf_counter()

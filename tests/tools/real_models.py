@@ -1,104 +1,177 @@
 """
-Trained models beside llama.cpp: perplexity, KL divergence, the tokenizer, greedy answers, speed.
+Trained models beside llama.cpp: perplexity, KL divergence, the tokenizer, greedy answers, a chat, speed.
 
-  python tests/tools/real_models.py [--only perplexity,tokens,answers,speed] [MODEL ..]
+  python tests/tools/real_models.py [--only perplexity,tokens,answers,chat,speed] [MODEL ..]     make real-models
 
-The models are Python packages (tests/support/trained_models.py). Float is this project with float activations, the
-base of both divergences. All goes to bench/results/real-models-DATE.json; it needs the extra `bench`.
+The models are Python packages (tests/support/trained_models.py). Float is this project with float activations: the
+base of both divergences, and whose answers both should give. Where one leaves them, it says how much better the float
+model finds its own token, in nats: little, where two tokens are nearly equal. All goes to --out, by default to
+bench/results/real-models-DATE.json. It needs the extra `bench`.
 """
-import argparse
+from __future__ import annotations
 import json
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
+os.environ.setdefault("DEV", "CPU")  # tinygrad reads it when it is imported
 import llama_cpp as lc
+import numpy as np
 import tinygrad_llm
-from bench.machine import machine, now, result_file, versions
-from hostile_texts import hostile_texts
+from bench.machine import cores, machine, now, result_file, versions
+from hostile_texts import as_unicode, hostile_texts
 from llama_cpp_logits import Peer
+from tinygrad_llm import InputError
+from tinygrad_llm.command import Parser, guarded
+from tinygrad_llm.engine.llm import LLM
 from tinygrad_llm.engine.perplexity import measure
 from tinygrad_llm.files.kl_base import Reader
-from trained_cases import BEGINNINGS, CONTEXT, PROMPTS, TEXT
+from trained_cases import BEGINNINGS, CONTEXT, PROMPTS, TEXT, TURNS
 from trained_models import MODELS, NotThere, fetch
 
-PARTS, CHUNKS, ANSWER = ("perplexity", "tokens", "answers", "speed"), 3, 32
+CHUNKS, ANSWER, TURN = 4, 32, 48
+Row = dict[str, Any]
 
-def command(module: str, *args: Any, **env: str) -> Any:
+def command(*args: Any, **env: str) -> Any:
   """What a command prints as JSON."""
   paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-  done = subprocess.run([sys.executable, *module.split(), *map(str, args)], stdout=subprocess.PIPE, text=True,
-                        check=True, cwd=ROOT, env={**os.environ, "DEV": "CPU", "PYTHONPATH": paths, **env})
+  done = subprocess.run([sys.executable, *map(str, args)], stdout=subprocess.PIPE, text=True, cwd=ROOT,
+                        env={**os.environ, "DEV": "CPU", "PYTHONPATH": paths, **env})
+  if done.returncode: raise InputError(f"{' '.join(map(str, args))}: it ended with exit code {done.returncode}")
   return json.loads(done.stdout)
 
-def perplexity(path: pathlib.Path, chat: bool) -> dict[str, Any]:
+def load(path: pathlib.Path, context: int, floats: bool = False) -> LLM:
+  """A model, with float activations if `floats`: the switch counts while it is loaded."""
+  before = os.environ.pop(switch := "NO_Q8_ACTIVATIONS", None)
+  try:
+    if floats: os.environ[switch] = "1"
+    return tinygrad_llm.load(str(path), max_context=context)
+  finally:
+    os.environ.pop(switch, None)
+    if before is not None: os.environ[switch] = before
+
+def perplexity(path: pathlib.Path, chat: bool) -> Row:
   """Perplexities of a text, and divergences from the float model: [ours, llama.cpp's]."""
   with tempfile.TemporaryDirectory() as folder:
-    base, module = pathlib.Path(folder) / "base", "-m tinygrad_llm.perplexity"
+    base, module = pathlib.Path(folder) / "base", ("-m", "tinygrad_llm.perplexity")
     asked = ("-m", path, "--kl-base", base, "--json")
-    exact = command(module, *asked, "-f", TEXT, "-c", CONTEXT, "--chunks", CHUNKS, NO_Q8_ACTIVATIONS="1")
-    ours = command(module, *asked, "--kl-divergence")
-    peer, read = Peer(path, CONTEXT), Reader(base)
+    exact = command(*module, *asked, "-f", TEXT, "-c", CONTEXT, "--chunks", CHUNKS, NO_Q8_ACTIVATIONS="1")
+    ours = command(*module, *asked, "--kl-divergence", NO_Q8_ACTIVATIONS="0")
+    peer, read = Peer(path, CONTEXT, cores()), Reader(base)
     stand_in = SimpleNamespace(path=path, iter_logits=lambda ids, first: [peer.logits(ids, first)],
                                tokenizer=SimpleNamespace(add_bos=lc.llama_vocab_get_add_bos(peer.vocab),
                                                          bos=lc.llama_vocab_bos(peer.vocab),
                                                          vocab_size=peer.vocab_size))
     found, against = measure(stand_in, read.tokens, lambda _: None, base=read)  # type: ignore[arg-type]
+    peer.close()
     assert against is not None
     theirs = against.report()
-  return {"float": exact["perplexity"], "here": ours["perplexity"], "llama.cpp": found.value, "tokens": ours["tokens"],
-          "kl": [ours["kl"], theirs["kl"]], "same_top": [ours["same_top"], theirs["same_top"]]}
+  return {"tokens": ours["tokens"], "float": exact["perplexity"], "here": ours["perplexity"], "llama.cpp": found.value,
+          **{name: [ours[name], theirs[name]] for name in ("kl", "kl_error", "kl_max", "rms_dp", "same_top")}}
 
-def tokens(path: pathlib.Path, chat: bool) -> dict[str, Any]:
-  """How many of the hostile texts have llama.cpp's tokens, with control tokens parsed and not."""
-  peer, tokenizer, texts = Peer(path, 64), tinygrad_llm.load(str(path), max_context=64).tokenizer, hostile_texts()
-  return {"texts": len(texts), "same": [sum(
-    tokenizer.encode(text, parse_special=special) == peer.encode(text, False, special)
-    for text in texts) for special in (False, True)]}
+def tokens(path: pathlib.Path, chat: bool) -> Row:
+  """How many of the hostile texts have llama.cpp's tokens, with control tokens parsed and not; which have others."""
+  peer, tokenizer, texts, same = Peer(path, 64), load(path, 64).tokenizer, hostile_texts(), dict[str, int]()
+  others: list[str] = []
+  for name, special in (("plain", False), ("special", True)):
+    wrong = [text for text in texts if tokenizer.encode(text, add_bos=tokenizer.add_bos, parse_special=special)
+             != peer.encode(as_unicode(text), True, special)]
+    same[name], others = len(texts) - len(wrong), others + [ascii(text) for text in wrong]
+  peer.close()
+  return {"texts": len(texts), "same": same, "others": others}
 
-def answers(path: pathlib.Path, chat: bool) -> dict[str, Any]:
-  """Greedy answers to ten prompts: how many tokens are llama.cpp's until the first that is not."""
-  llm, peer, same = tinygrad_llm.load(str(path), max_context=CONTEXT), Peer(path, CONTEXT), []
+def judged(exact: LLM, prompt: list[int], answer: list[int], other: list[int]) -> Row | None:
+  """Where `other` leaves the float model's answer, and how much better that finds its own token; None: nowhere."""
+  at = next((i for i, (a, b) in enumerate(zip(answer, other)) if a != b), None)
+  if at is None: return None
+  logits = exact.prefill(prompt + answer[:at]).astype(np.float64)
+  return {"at": at, "nats": float(logits[answer[at]] - logits[other[at]])}
+
+def told(cases: list[Row]) -> Row:
+  """Of answers, those that are the float model's, and the largest of the differences where others leave it."""
+  return {who: {"same": sum(case[who] is None for case in cases),
+                "largest_gap": max((case[who]["nats"] for case in cases if case[who]), default=0.0)}
+          for who in ("here", "llama.cpp")} | {"answers": len(cases), "cases": cases}
+
+def answers(path: pathlib.Path, chat: bool) -> Row:
+  """Greedy answers to ten prompts; of a model without turns, what follows ten beginnings."""
+  llm, exact, peer = load(path, CONTEXT), load(path, CONTEXT, floats=True), Peer(path, CONTEXT, cores())
+  cases = []
   for text in PROMPTS if chat else BEGINNINGS:
     ids = (llm.prompt([{"role": "user", "content": text}]) if chat else
            llm.tokenizer.encode(text, add_bos=llm.tokenizer.add_bos))
-    theirs = [int(x[0]) for x in peer.greedy(ids, ANSWER, ())]
-    ours = list(llm.generate(ids, max_tokens=ANSWER, ignore_eos=True))
-    same.append(next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), ANSWER))
-  return {"tokens": ANSWER, "same": same}
+    answer, ours = (list(model.generate(ids, max_tokens=ANSWER, ignore_eos=True)) for model in (exact, llm))
+    theirs = [token for token, _, _ in peer.greedy(ids, ANSWER)]
+    cases.append({"prompt": text, "here": judged(exact, ids, answer, ours),
+                  "llama.cpp": judged(exact, ids, answer, theirs)})
+  peer.close()
+  return told(cases) | {"tokens": ANSWER}
 
-def speed(path: pathlib.Path, chat: bool) -> dict[str, Any]:
-  """bench/peers.py: decode and a prompt of 256 tokens, in turns with llama.cpp."""
-  report = command(f"{ROOT / 'bench' / 'peers.py'}", "-m", path, "--peers", "llama.cpp", "-p", 256, "-n", 128, "--json",
-                   "--out", os.devnull)
-  rows = report["models"][0]["rows"]
-  return {row["test"]: {"here": row["median_ts"], "ratio": row["vs"]["llama.cpp"]} for row in rows
-          if row["peer"] == "tinygrad_llm"} | {"bandwidth_gbs": report["models"][0]["bandwidth_gbs"]}
+def chat(path: pathlib.Path, chat: bool) -> Row:
+  """A conversation of three turns, each after the float model's replies; cached: tokens of each prompt that were."""
+  if not chat: return {"left_out": "a base model has no turns"}
+  llm, exact, peer = load(path, 2 * CONTEXT), load(path, 2 * CONTEXT, floats=True), Peer(path, 2 * CONTEXT, cores())
+  messages, cases = list[dict[str, str]](), []
+  for text in TURNS:
+    messages.append({"role": "user", "content": text})
+    ids = llm.prompt(messages)
+    answer = list(exact.generate(ids, max_tokens=TURN))
+    ours, timing = list(llm.generate(ids, max_tokens=TURN)), llm.timing
+    theirs = [token for token, _, _ in peer.greedy(ids, TURN, llm.tokenizer.stop_ids)]
+    said = "".join(exact.text(iter(answer)))
+    cases.append({"prompt": text, "reply": said, "prompt_tokens": len(ids), "cached": timing.cached_tokens,
+                  "here": judged(exact, ids, answer, ours), "llama.cpp": judged(exact, ids, answer, theirs)})
+    messages.append({"role": "assistant", "content": said})
+  peer.close()
+  return told(cases)
 
-def main() -> None:
-  parser = argparse.ArgumentParser(description="Trained models beside llama.cpp.")
-  parser.add_argument("models", nargs="*", default=[*MODELS], help=", ".join(MODELS))
-  parser.add_argument("--only", default=",".join(PARTS), help="of these, separated by commas")
+def speed(path: pathlib.Path, chat: bool) -> Row:
+  """bench/peers.py: decode and a prompt of 256 tokens, in turns with llama.cpp at its best settings."""
+  found = command(ROOT / "bench" / "peers.py", "-m", path, "--peers", "llama.cpp", "-p", 256, "-n", 128, "--json",
+                  "--out", os.devnull)
+  (model,) = found["models"]
+  medians = {(row["test"], row["peer"]): row["median_ts"] for row in model["rows"]}
+  return {row["test"]: {"here": row["median_ts"], "llama.cpp": medians[row["test"], "llama.cpp"],
+                        "ratio": row["vs"]["llama.cpp"]} for row in model["rows"] if row["peer"] == "tinygrad_llm"
+          } | {"threads": found["threads"], "bandwidth_gbs": model["bandwidth_gbs"]}
+
+PARTS: dict[str, Callable[[pathlib.Path, bool], Row]] = {
+  "perplexity": perplexity, "tokens": tokens, "answers": answers, "chat": chat, "speed": speed}
+
+def _main() -> None:
+  parser = Parser(prog="python tests/tools/real_models.py", description="Trained models beside llama.cpp.")
+  parser.add_argument("models", nargs="*", metavar="MODEL", help=f"{', '.join(MODELS)} (default: all)")
+  parser.add_argument("--only", default=",".join(PARTS), metavar="PARTS", help=f"of {', '.join(PARTS)} (default: all)")
+  parser.add_argument("--out", type=pathlib.Path, metavar="FILE",
+                      help="where the JSON goes (default: bench/results/real-models-DATE.json); other parts in it stay")
   args = parser.parse_args()
-  os.environ.setdefault("DEV", "CPU")
-  rows: dict[str, Any] = {}
-  for name in args.models:
+  for what, names, known in (("MODEL", args.models, MODELS), ("--only", args.only.split(","), PARTS)):
+    if wrong := [name for name in names if name not in known]:
+      raise InputError(f"{what} {wrong[0]!r:.40}: not known; give {', '.join(known)}")
+  date = now()
+  file, rows = args.out or result_file("real-models", date), dict[str, Row]()
+  if file.exists(): rows = json.loads(file.read_text())["models"]
+  for name in args.models or MODELS:
     try: path = fetch(name)
     except NotThere as e:
-      print(e, file=sys.stderr)
+      print(f"left out: {e}", file=sys.stderr)
       continue
-    rows[name] = {part: globals()[part](path, MODELS[name].chat) for part in args.only.split(",")}
-    print(name, json.dumps(rows[name], indent=1))
+    rows.setdefault(name, {"file": path.name})
+    for part in args.only.split(","):
+      print(f"{name}: {part}", file=sys.stderr, flush=True)
+      rows[name][part] = PARTS[part](path, MODELS[name].chat)
+      print(json.dumps({name: {part: rows[name][part]}}), flush=True)
   if not rows: return
-  file = result_file("real-models", date := now())
-  report = {"date": date, "machine": machine(), "versions": versions(), "models": rows}
+  report = {"date": date, "machine": machine(), "versions": versions() | {"llama-cpp-python": lc.__version__},
+            "models": rows}
   file.write_text(json.dumps(report, indent=1) + "\n")
   print(f"written: {file}")
 
-if __name__ == "__main__": main()
+if __name__ == "__main__": guarded(_main)
