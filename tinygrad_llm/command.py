@@ -31,7 +31,8 @@ def _line(e: Exception) -> str:
     written = hasattr(e, "characters_written")  # a stream that does not block is no limit
     if (limit := LIMITS.get(e.errno or 0)) is not None and not written:
       return f"{limit[0]}: {e.strerror}; raise {limit[1]}"
-    name = next((str(x) for x in (e.filename, e.filename2) if x is not None), "standard input or output")
+    nameless = "TMPDIR" if e.errno == errno.ENOENT else "standard input or output"
+    name = next((str(x) for x in (e.filename, e.filename2) if x is not None), nameless)
     return f"{name}: {e.strerror or e}; check the disk and the permissions"
   return str(e)
 

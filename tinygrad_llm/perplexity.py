@@ -1,12 +1,12 @@
 """python -m tinygrad_llm.perplexity: how well a model predicts a text, and how far it is from another one."""
 from __future__ import annotations
-import argparse, json, pathlib, sys
+import argparse, json, math, pathlib, sys
 from contextlib import nullcontext
 from typing import Any
 from tqdm import tqdm
 from tinygrad_llm.command import Parser, check_writable, guarded
 from tinygrad_llm.engine.arguments import whole
-from tinygrad_llm.errors import InputError
+from tinygrad_llm.errors import InputError, warn
 from tinygrad_llm.files.gguf import open_gguf
 from tinygrad_llm.files.hub import locate
 from tinygrad_llm.target.threads import use_threads
@@ -16,13 +16,13 @@ def _parser() -> argparse.ArgumentParser:
     "The perplexity of a text, by llama.cpp's method; its KL divergence from another model."), epilog=(
     "--kl-base FILE writes the model's log-probabilities, as llama-perplexity does: 2 bytes for each token of the "
     "vocabulary and each counted position. With --kl-divergence it reads such a file, ours or llama.cpp's, and the "
-    "text in it."))
+    "text in it: no -f is read then."))
   add = parser.add_argument
   add("-m", "--model", help="as for run (default: the bundled model)")
   add("-f", "--file", metavar="TEXT", help="a text, UTF-8")
   add("-c", "--ctx-size", type=int, metavar="N", help="tokens of a chunk (default: 512, or the base file's)")
   add("--chunks", type=int, metavar="N", help="no more than so many chunks (default: all)")
-  add("--kl-base", "--kl-divergence-base", metavar="FILE",
+  add("--kl-base", "--kl-divergence-base", "--save-all-logits", metavar="FILE",
       help="the file to write; with --kl-divergence, to compare with")
   add("--kl-divergence", action="store_true", help="compare with the file of --kl-base")
   add("-t", "--threads", type=int, metavar="N", help="threads of the CPU device (default: all cores)")
@@ -58,12 +58,15 @@ def _main() -> None:
   use_threads(args.threads)
   path = pathlib.Path(args.kl_base) if args.kl_base else None
   if args.kl_divergence and path is None: raise InputError("--kl-divergence: it needs --kl-base FILE")
+  if args.kl_divergence and args.file:
+    warn(f"-f {args.file}: it is not read; the text is that in {path}")
+    args.file = None
   if not args.kl_divergence and not args.file: raise InputError("-f: it is missing; give a file of text")
   if path is not None and not args.kl_divergence: check_writable("--kl-base", path)
   locate(args.model)
   from tinygrad_llm.files.kl_base import Reader, Writer
   base = Reader(path) if args.kl_divergence and path is not None else None
-  text = None if args.file is None or base is not None else _text(args.file)
+  text = _text(args.file) if args.file else ""
   context = args.ctx_size or (base.context if base else 512)
   if base is not None and context != base.context: raise InputError(
     f"-c {context}: {base.path} has chunks of {base.context} tokens; leave -c out")
@@ -78,7 +81,7 @@ def _main() -> None:
   if base is not None:
     perplexity.check_base(base, llm)
     chunks = base.tokens[:args.chunks]
-  else: chunks = perplexity.chunks_of(llm, text or "", context, args.chunks)
+  else: chunks = perplexity.chunks_of(llm, text, context, args.chunks)
   writer = Writer(path, chunks, llm.tokenizer.vocab_size) if path is not None and base is None else None
   with writer or nullcontext(), tqdm(total=len(chunks), unit="chunk", disable=None, file=sys.stderr) as bar:
     def told(found: perplexity.Perplexity) -> None:
@@ -87,6 +90,8 @@ def _main() -> None:
     found, against = perplexity.measure(llm, chunks, told, writer, base)
   row = {"model": str(llm.path), "device": llm.device, "perplexity": found.value, "error": found.error,
          "tokens": len(found.nll), "chunks": len(chunks), "context": context, **(against.report() if against else {})}
+  if args.json:  # which knows no infinity
+    row = {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in row.items()}
   print(json.dumps(row) if args.json else _lines(row))
 
 def main() -> None: guarded(_main)

@@ -1,4 +1,5 @@
 """Files and environments that lie: one line that names the culprit and the fix, in no time and with little memory."""
+import errno
 import os
 import pathlib
 import struct
@@ -11,6 +12,7 @@ import fuzz
 from fuzz import ARRAY, F32, I32, STRING, U8, U32, Pair, Sample, edited, pack
 from tinygrad_llm.text.chat_template import ChatTemplate
 from tinygrad_llm.nn.config import ARCHS, ModelConfig
+from tinygrad_llm.command import _line
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.gguf import GGUF, MAX_STRINGS, open_gguf
 from tinygrad_llm.nn.weights.loader import Loader
@@ -348,3 +350,7 @@ def test_full_disk():
     done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, cwd=fuzz.ROOT)
   assert done.returncode == 2
   assert done.stderr == "error: standard input or output: No space left on device; check the disk and the permissions\n"
+
+def test_no_temporary_folder():
+  said = _line(FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']"))
+  assert said.startswith("TMPDIR: No usable temporary directory")

@@ -85,6 +85,8 @@ def test_divergence(path, text, tmp_path, monkeypatch, capfd):
   first = json.loads(out)
   code, out, _ = run(monkeypatch, capfd, "-m", path, "--kl-base", base, "--kl-divergence", "--json")
   row = json.loads(out)
+  code, out, err = run(monkeypatch, capfd, "-m", path, "--save-all-logits", base, "--kl-divergence", "--json", "-f", text)
+  assert json.loads(out) == row and f"-f {text}: it is not read" in err
   assert code == 0 and row["perplexity"] == first["perplexity"] and row["same_top"] == 1 and abs(row["kl"]) < 1e-6
   llm, read = tinygrad_llm.load(str(path), max_context=96), Reader(base)
   with Writer(other, read.tokens, read.vocab_size) as writer:  # log-probabilities of another model, made up
@@ -111,6 +113,7 @@ def test_divergence(path, text, tmp_path, monkeypatch, capfd):
 def test_formulas():
   assert Perplexity([math.log(2), math.log(8)]).value == pytest.approx(4)
   assert Perplexity([math.log(2), math.log(8)]).error == pytest.approx(4 * math.log(2))
+  assert Perplexity([800.0]).value == math.inf
   same = Divergence([1.0, 2.0], [1.0, 2.0], [0.0, 0.0], [True, False]).report()
   assert same["correlation"] == pytest.approx(1) and same["ln_ratio_error"] == pytest.approx(0, abs=1e-6)
   assert (same["same_top"], same["same_top_error"]) == (0.5, 0.5)
@@ -130,13 +133,17 @@ def damaged(base, how) -> bytes:
   if how == "magic": return b"_Logits_" + data[8:]
   if how == "tokens": return data[:HEAD.size] + b"\xff" * 4 + data[HEAD.size + 4:]
   if how == "empty": return b""
+  if how in ("scale", "not a number"):  # of the second chunk's last record
+    at = len(data) - 2 * 384 - 8
+    return data[:at] + struct.pack("<f", math.nan if how == "not a number" else 1e-3) + data[at + 4:]
   return HEAD.pack(b"_logits_", *struct.unpack("<3i", data[8:20])[:2], 0) + data[HEAD.size:]
 
-@pytest.mark.parametrize("how", ["cut", "magic", "tokens", "empty", "no chunks"])
+@pytest.mark.parametrize("how", ["cut", "magic", "tokens", "empty", "no chunks", "scale", "not a number"])
 def test_damaged_bases(path, tmp_path, monkeypatch, capfd, how):
   base = tmp_path / "base"
   with Writer(base, np.zeros((2, 8), int), 384) as writer:
-    for _ in range(2): writer.write(np.zeros((3, 384), np.float32), np.ones(3, np.float32))
+    logits = np.random.default_rng(1).normal(0, 3, (3, 384)).astype(np.float32)
+    for _ in range(2): writer.write(logits, np.log(np.exp(logits).sum(1)))
   base.write_bytes(damaged(base, how))
   code, out, err = run(monkeypatch, capfd, "-m", path, "--kl-base", base, "--kl-divergence")
   assert (code, out, err.count("\n")) == (2, "", 1) and str(base) in err

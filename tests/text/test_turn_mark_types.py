@@ -14,7 +14,7 @@ def opened(path, marks, spm, **given) -> tuple[Tokenizer, ChatTemplate]:
   kv = open_gguf(path).kv
   return Tokenizer.from_gguf(kv), ChatTemplate.from_gguf(kv)
 
-@pytest.mark.parametrize("mark, kind, spm", itertools.product(ENDS, (1, 3, 4, 5), (False, True)))
+@pytest.mark.parametrize("mark, kind, spm", [*itertools.product(ENDS, (1, 3, 4, 5), (False, True))])
 def test_ends(tmp_path, capfd, mark, kind, spm):
   t, _ = opened(tmp_path / "m.gguf", [(mark, kind)], spm)
   i = t._tokens.index(mark)

@@ -20,11 +20,14 @@ PHI = ("{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endf
 ALPACA = "{% for m in messages %}### {{ m.role | capitalize }}:\n{{ m.content }}\n\n{% endfor %}### Assistant:\n"
 SEED = ("{% for m in messages %}{{ bos_token }}{{ m.role }}\n{{ m.content }}</s>{% endfor %}"
         "{% if add_generation_prompt %}{{ bos_token }}assistant\n{% endif %}")
+MINIMAX = ("{{ ']~!b[' }}{% for m in messages %}{{ ']~b]' }}{{ 'ai' if m.role == 'assistant' else m.role }}\n"
+           "{{ m.content }}[e~[\n{% endfor %}{% if add_generation_prompt %}{{ ']~b]ai\n<think>\n' }}{% endif %}")
 THINKS = CHATML_TEMPLATE.replace("assistant\n", "assistant\n<think>\n")
 REFUSES = "{{ raise_exception('one turn only') if messages | length > 1 }}{{ messages[0].content }}"
 NAMES = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
          "[INST]", "[/INST]", "<start_of_turn>", "<end_of_turn>", "<|user|>", "<|assistant|>", "<|end|>",
-         "<|endoftext|>", "<|start|>", "<|message|>", "<｜User｜>", "<｜Assistant｜>", "<think>"]
+         "<|endoftext|>", "<|start|>", "<|message|>", "<｜User｜>", "<｜Assistant｜>", "]~!b[", "]~b]", "[e~[",
+         "<think>"]
 
 def tokenizer(kind: int | None) -> Tokenizer:
   """None: the marks are no tokens."""
@@ -44,6 +47,7 @@ CASES = [  # template, names of tokens without text, the same as text
   (TURNS_TEMPLATE, {"<|user|>", "<|assistant|>"}, {"<|user|>", "<|assistant|>"}),
   (PHI, {"<|user|>", "<|assistant|>"}, {"<|user|>", "<|assistant|>"}),
   (DEEPSEEK_TEMPLATE, {"<｜User｜>", "<｜Assistant｜>"}, {"<｜User｜>", "<｜Assistant｜>"}),
+  (MINIMAX, {"]~b]"}, {"]~b]user", "]~b]ai"}),
   (MISTRAL, {"[INST]"}, {"[INST]"}), (LLAMA2, {"[INST]"}, {"[INST]"}),
   (PLAIN, None, {"\nUser:"}), (ALPACA, None, {"\n### User:"}), (SEED, {"<s>"}, set()),
   (GPT_OSS_TEMPLATE, None, set()), (REFUSES, None, set()), ("", None, {"\nUser:"})]

@@ -21,6 +21,7 @@ EARLIER, STOCK = "peers-2026-11-21-2.json", "peers-2026-11-21-1.json"
 EXPERTS, EXPERTS_WITHOUT = "moe-2026-11-22.json", "moe-without-2026-11-22.json"
 REPORT, REPORT_BEFORE = "report-2026-11-23.json", "report-2026-11-22.json"
 ESTIMATES = "report-2026-11-24.json"  # newer than those beside what was measured
+TRAINED, STARTS = "real-models-2026-11-25-1402.json", "starts-2026-11-25-1401.json"
 Row = dict[str, Any]
 
 def load(file: str) -> dict[str, Any]: return json.loads((RESULTS / file).read_text())
@@ -126,6 +127,35 @@ def experts_without() -> str:
   ours = next(row for row in model["rows"] if row["peer"] == OURS)
   shares = {switch(row["peer"]): statistics.median(of_rounds(row, ours)) for row in model["rows"] if row is not ours}
   return ", ".join(f"{name} {share:.2f}" for name, share in sorted(shares.items(), key=lambda item: item[1]))
+
+def trained() -> str:
+  """Trained models: speed and numbers beside llama.cpp's, and whole processes."""
+  found, starts = load(TRAINED), load(STARTS)
+  models = found["models"].values()
+  out = "| trained models | " + " | ".join(f"{name}, here | llama.cpp" for name in found["models"]) + " |\n"
+  out += "|---|" + "---:|---:|" * len(models) + "\n"
+  def row(label: str, cells: Iterator[tuple[str, str]]) -> str:
+    return f"| {label} | {' | '.join(f'{here} | {there}' for here, there in cells)} |\n"
+  for label, test in (("decode, tokens a second", "tg128"), ("prompt of 256 tokens, tokens a second", "pp256")):
+    speeds = [m["speed"][test] for m in models]
+    out += row(label, ((f"{s['here']:.1f} ({s['ratio']:.2f}x)", f"{s[LLAMA]:.1f}") for s in speeds))
+  numbers = [m["perplexity"] for m in models]
+  out += row("perplexity", ((f"{n['here']:.3f}", f"{n[LLAMA]:.3f}") for n in numbers))
+  out += row("KL divergence from float activations", (tuple(f"{kl:.4f}" for kl in n["kl"]) for n in numbers))
+  same = [m["answers"] for m in models]
+  out += row("greedy answers of ten that are those of float activations",
+             ((str(a["here"]["same"]), str(a[LLAMA]["same"])) for a in same))
+  for kind, label in (("warm", "again"), ("cold", "with empty caches")):
+    walls = {model["model"]: model[kind]["wall"] for model in starts["models"]}
+    out += row(f"`run` of {starts['tokens']} tokens {label}, s", ((f"{walls[m['file']]:.2f}", "") for m in models))
+  bandwidths = " and ".join(f"{m['speed']['bandwidth_gbs'][1]:.0f}" for m in models)
+  machine = found["machine"]
+  return out + "\n" + paragraph(
+    f"SmolLM2-135M-Instruct in Q4_1 and Gemma 3 270M in Q4_K_M, {numbers[0]['tokens']:,} tokens counted, answers of "
+    f"{same[0]['tokens']} tokens; float activations have a perplexity of "
+    f"{' and '.join(format(n['float'], '.3f') for n in numbers)}. {machine['cores']} cores ({machine['cpu']}), "
+    f"{found['date'][:10]}, read bandwidth {bandwidths} GB/s: {link(TRAINED)}, {link(STARTS)}, by `make real-models` "
+    f"and `make start`.")
 
 def report() -> str:
   found, targets = load(REPORT), load(ESTIMATES)["targets"]

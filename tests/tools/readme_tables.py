@@ -23,8 +23,8 @@ def supported() -> str:
 
 # {its name between the markers: its text}
 SECTIONS = {"summary": readme_figures.summary, "supported": supported, "figures": readme_figures.figures,
-            "prompts": readme_figures.prompts, "experts": readme_figures.experts, "report": readme_figures.report,
-            "ablation": readme_figures.ablation}
+            "prompts": readme_figures.prompts, "trained": readme_figures.trained,
+            "experts": readme_figures.experts, "report": readme_figures.report, "ablation": readme_figures.ablation}
 
 def filled(readme: str) -> str:
   """The README's text with its sections current. ValueError if the markers of one are not there once."""

@@ -22,13 +22,15 @@ def mean_and_error(values: np.ndarray) -> tuple[float, float]:
   if values.size < 2: return float(values.mean()), 0.0
   return float(values.mean()), math.sqrt(max(0.0, float(values.var())) / (values.size - 1))
 
+def _exp(x: float) -> float: return math.exp(x) if x < 709 else math.inf
+
 @dataclass
 class Perplexity:
   """nll: -ln p of each counted token so far."""
   nll: list[float] = field(default_factory=list)
 
   @property
-  def value(self) -> float: return math.exp(math.fsum(self.nll) / len(self.nll))
+  def value(self) -> float: return _exp(math.fsum(self.nll) / len(self.nll))
   @property
   def error(self) -> float: return self.value * mean_and_error(np.array(self.nll))[1]
 
@@ -51,7 +53,7 @@ class Divergence:
     change = np.exp(-nll) - np.exp(-base)
     squares, squares_error = mean_and_error(change ** 2)
     rms, same = math.sqrt(squares), float(np.mean(self.same))
-    return {"base_perplexity": math.exp(theirs), "ln_ratio": mine - theirs,
+    return {"base_perplexity": _exp(theirs), "ln_ratio": mine - theirs,
             "ln_ratio_error": math.sqrt(max(0.0, own ** 2 + other ** 2 - 2 * covariance)),
             "correlation": covariance / (own * other) if own and other else 1.0,
             "kl": float(kl.mean()), "kl_error": mean_and_error(kl)[1], "kl_max": float(kl.max()),

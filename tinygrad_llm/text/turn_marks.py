@@ -13,9 +13,9 @@ from tinygrad_llm.text.tokenizer import Tokenizer
 
 ASKED, SAID, AGAIN = "Qzxq", "Qzxw", "Qzxv"
 MESSAGES = ("<|start|>", "<|end|>", "<|begin|>", "<|open|>")  # begin and end the several messages of one answer, too
-MARK = re.compile(r"[<\[][^\s<>\[\]]*[>\]]\w*")  # <|user|>, [INST], <start_of_turn>user
+MARK = re.compile(r"(?:[<\[][^\s<>\[\]]*[>\]]|\]~\w+\])\w*")  # <|user|>, [INST], <start_of_turn>user, ]~b]user
 WORDS = re.compile(r"\w+:|#.+")  # User:, ### Instruction: at the beginning of a line
-HALF = re.compile(r"(?:[<\[][^\s<>\[\]]*|#.*)\Z")  # one of them that is not complete
+HALF = re.compile(r"(?:[<\[][^\s<>\[\]]*|\]~\w+\]\w*|\](?:~\w*)?|#.*)\Z")  # one of them that is not complete
 
 class TurnMarks(NamedTuple):
   """
