@@ -3,9 +3,10 @@ How long a start takes: whole processes of `run`, with empty caches and again, f
 
   python bench/starts.py [-m MODEL ..] [-n TOKENS] [-r N]
 
-imports: a process that only imports what `run` does. left: what load_s + ttft_s + (n - 1) / decode_tok_s leave of the
-wall time after these. Warm figures are medians of N, cold ones are of one process. No clang is on the PATH: the one of
-the ziglang wheel is used. All goes to bench/results/starts-DATE.json.
+imports: a process that only imports what `run` does. compile: of the step that decodes, after the first token. left:
+what load_s + ttft_s + compile_s + (n - 1) / decode_tok_s leave of the wall time after imports. Warm figures are medians
+of N, cold ones are of one process. No clang is on the PATH: the one of the ziglang wheel is used. All goes to
+bench/results/starts-DATE.json.
 """
 from __future__ import annotations
 import pathlib
@@ -36,9 +37,10 @@ def run(model: str | None, tokens: int, cache: pathlib.Path) -> dict[str, Any]:
   subprocess.run([sys.executable, "-c", only], env=env, check=True)
   imports = time.perf_counter() - start
   decode = (report["tokens"] - 1) / report["decode_tok_s"] if report["decode_tok_s"] else 0.0
-  told = report["load_s"] + report["ttft_s"] + decode
-  return {"wall": wall, "imports": imports, "load": report["load_s"], "ttft": report["ttft_s"], "decode": decode,
-          "left": wall - imports - told, "told": told / (wall - imports)}
+  told = report["load_s"] + report["ttft_s"] + report["compile_s"] + decode
+  return {"wall": wall, "imports": imports, "load": report["load_s"], "ttft": report["ttft_s"],
+          "compile": report["compile_s"], "decode": decode, "left": wall - imports - told,
+          "told": told / (wall - imports)}
 
 def measure(model: str | None, tokens: int, count: int) -> dict[str, Any]:
   with tempfile.TemporaryDirectory() as folder:
@@ -54,7 +56,7 @@ def _main() -> None:
   parser.add_argument("-r", "--repetitions", type=int, default=5, help="warm processes (default 5)")
   args = parser.parse_args()
   rows = [measure(model, args.tokens, args.repetitions) for model in args.model or [None]]
-  columns = ("wall", "imports", "load", "ttft", "decode", "left")
+  columns = ("wall", "imports", "load", "ttft", "compile", "decode", "left")
   print(f"{'model':34} {'caches':7}" + "".join(f"{c:>9}" for c in columns) + "     told")
   for row in rows:
     for kind in ("cold", "warm"):

@@ -85,7 +85,8 @@ def test_divergence(path, text, tmp_path, monkeypatch, capfd):
   first = json.loads(out)
   code, out, _ = run(monkeypatch, capfd, "-m", path, "--kl-base", base, "--kl-divergence", "--json")
   row = json.loads(out)
-  code, out, err = run(monkeypatch, capfd, "-m", path, "--save-all-logits", base, "--kl-divergence", "--json", "-f", text)
+  code, out, err = run(monkeypatch, capfd, "-m", path, "--save-all-logits", base, "--kl-divergence", "--json", "-f",
+                       text)
   assert json.loads(out) == row and f"-f {text}: it is not read" in err
   assert code == 0 and row["perplexity"] == first["perplexity"] and row["same_top"] == 1 and abs(row["kl"]) < 1e-6
   llm, read = tinygrad_llm.load(str(path), max_context=96), Reader(base)
