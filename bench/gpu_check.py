@@ -8,6 +8,7 @@ CPU: clang or the ziglang wheel; METAL: macOS has all), and no network. DEV choo
 default. Types with a grid are checked where gguf-py is.
 Each part runs in a process of its own, with a limit of time: a fault or a hang of one does not end the others.
 Exit code 0 if all numbers are right. Speed does not count; all goes to bench/results/gpu-NAME-DATE.json.
+docs/gpu-check.md says how to read it.
 """
 from __future__ import annotations
 import pathlib
@@ -25,7 +26,7 @@ EXPECTED = HERE.with_name("gpu_check.npz")  # {type: (ROWS,) float64 products; "
 ROWS, N = 48, 768
 PROMPT, STEPS = 24, 8
 USED = 8  # experts of a token
-TOTAL_S = 1200  # of all parts
+TOTAL_S = 600  # of all parts; what comes last is left out then
 SLOW = {"CPU": 4, "CL": 4}  # times as long, where a few cores compile and run everything
 Row = tuple[str, bool | None, str]  # what, whether it is right (None: no such question), and the figure
 
@@ -131,7 +132,8 @@ def part_speed(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Ro
     info, tests = ModelInfo.from_gguf(open_gguf(path)), [Test(0, 128), Test(128 if args.small else 512, 0)]
     start = time.perf_counter()
     llm = load(str(path), max_context=512)
-  figures.update(model=info.name, load_s=time.perf_counter() - start, bytes_per_token=info.bytes_per_token)
+  figures.update(model=info.name, load_s=time.perf_counter() - start, bytes_per_token=info.bytes_per_token,
+                 n_params=info.n_params)
   runner = Runner(llm, random_tokens(info.vocab_size, 512))
   for test in tests:
     start = time.perf_counter()
@@ -140,6 +142,24 @@ def part_speed(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Ro
     figures[test.name] = {"ts": speed, "warm_up_s": first, "samples_ns": samples}
     gbs = f", {speed * info.bytes_per_token / 1e9:.1f} GB/s" if test.n_gen else ""
     yield f"{test.name} {info.name}{with_bytes()}", None, f"{speed:.1f} tok/s{gbs}; warm-up {first:.1f} s"
+
+def part_estimates(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
+  """What the cost model expects of the steps that `speed` times, on this card or the first of its architecture."""
+  from tinygrad_llm.kernels import card_of, decode_programs, report
+  from tinygrad_llm.patches.search.hardware import named
+  words = args.gpu.removeprefix("NVIDIA").removeprefix(" GeForce").split()
+  names = [" ".join(words[:n]) for n in range(len(words), 0, -1)]
+  if (card := next((found[0] for name in names if (found := named(name))), None) or card_of(None)) is None:
+    yield "estimates", None, "the cost model does not know this card"
+    return
+  figures["card"] = card.name
+  with model_path(args) as path:
+    for name, depth, prompt in (("tg128", 64, 0), ("pp128" if args.small else "pp512", 0, 128 if args.small else 256)):
+      step = report(card.arch, decode_programs(str(path), max_context=512, depth=depth, prompt=prompt), card)
+      tokens = prompt or 1
+      figures[name] = {"us": step["estimate_us"] / tokens, "kernels": step["kernels"], "bytes": step["bytes"]}
+      yield (f"{name}, estimated for {card.name}", None,
+             f"{tokens * 1e6 / step['estimate_us']:.1f} tok/s, {step['kernels']} kernels a step")
 
 def part_beam(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
   """Runs with BEAM=2: the schedule that a search finds, ours or tinygrad's, to hold the default one against."""
@@ -168,12 +188,13 @@ def part_tuned(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Ro
 PARTS: dict[str, tuple[Callable[[argparse.Namespace, dict[str, Any]], Iterator[Row]], int, dict[str, str]]] = {
   "device": (part_device, 60, {}), "nv": (part_nv, 45, {"DEV": "NV"}), "weights": (part_weights, 150, {}),
   "model": (part_model, 90, {}), "copy": (part_copy, 60, {}), "matvec": (part_matvec, 150, {}),
-  "speed": (part_speed, 240, {}), "weights8": (part_weights, 150, {"Q8_ACTIVATIONS": "1"}),
+  "speed": (part_speed, 240, {}), "estimates": (part_estimates, 90, {}),
+  "weights8": (part_weights, 150, {"Q8_ACTIVATIONS": "1"}),
   "matvec8": (part_matvec, 150, {"Q8_ACTIVATIONS": "1"}), "speed8": (part_speed, 240, {"Q8_ACTIVATIONS": "1"}),
-  "beam": (part_beam, 120, {"BEAM": "2"}), "stockbeam": (part_beam, 120, {"BEAM": "2", "NO_BEAM_SEARCH": "1"}),
-  "tuned": (part_tuned, 240, {}), "speed_tuned": (part_speed, 240, {})}
+  "tuned": (part_tuned, 200, {}), "speed_tuned": (part_speed, 240, {}),
+  "beam": (part_beam, 120, {"BEAM": "2"}), "stockbeam": (part_beam, 120, {"BEAM": "2", "NO_BEAM_SEARCH": "1"})}
 
-SEARCHES = ("beam", "stockbeam", "tuned", "speed_tuned")
+SEARCHES = ("estimates", "tuned", "speed_tuned", "beam", "stockbeam")  # that fail without making numbers wrong
 
 # *** what they share
 
@@ -265,7 +286,7 @@ def record() -> None:
 def run_part(name: str, args: argparse.Namespace, limit: float, copy_gbs: float) -> tuple[list[Row], dict[str, Any]]:
   """Its rows, printed as they come, and its figures. A part that fails ends with a row that says how."""
   command = [sys.executable, str(HERE), "--part", name, "--copy-gbs", str(copy_gbs)]
-  command.append("--small" if args.small else "--no-small")
+  command += ["--small" if args.small else "--no-small", "--gpu", args.gpu]
   if args.model: command += ["--model", str(args.model)]
   rows, figures, done, start = list[Row](), dict[str, Any](), False, time.perf_counter()
   with tempfile.TemporaryFile("w+", errors="replace") as errors, subprocess.Popen(
@@ -315,9 +336,26 @@ def gpu_name(arch: str) -> tuple[str, str]:
     except (OSError, subprocess.TimeoutExpired): pass
   return f"{device} {arch.split(',')[0]}".strip(), ""
 
+def beside(parts: dict[str, dict[str, Any]], card: str) -> list[Row]:
+  """The measured speed beside its estimate, and beside what is published of llama.cpp on this card."""
+  from bench.published import MODEL, published
+  speed, expected = (parts.get(name, {}).get("figures", {}) for name in ("speed", "estimates"))
+  rows = list[Row]()
+  for test in ("tg128", "pp128", "pp512"):
+    if test in speed and test in expected: rows.append((
+      f"{test}, of its estimate", None, f"{speed[test]['ts'] * expected[test]['us'] / 1e6:.0%} of the tokens a second"))
+  if (known := published(card)) is None: return rows
+  rows.append((f"llama.cpp, {MODEL}", None, f"published: tg128 {known.tg128:,.0f} tok/s, {known.gbs:,.0f} GB/s; pp512 "
+               f"{known.pp512:,.0f} tok/s, {known.tflops:,.0f} TFLOPS"))
+  if "tg128" in speed: rows.append(("tg128, of llama.cpp's GB/s", None,
+    f"{speed['tg128']['ts'] * speed['bytes_per_token'] / 1e9 / known.gbs:.0%}"))
+  if "pp512" in speed: rows.append(("pp512, of llama.cpp's TFLOPS", None,
+    f"{speed['pp512']['ts'] * 2 * speed['n_params'] / 1e12 / known.tflops:.0%}"))
+  return rows
+
 def parent(args: argparse.Namespace) -> int:
   from bench.machine import machine, now, result_file, versions
-  date, start, parts, right = now(), time.perf_counter(), dict[str, Any](), True
+  date, start, parts, right, driver = now(), time.perf_counter(), dict[str, Any](), True, ""
   device = os.environ["DEV"].split(":")[0]
   names = [name for name in PARTS if device == "CUDA" or name != "nv" and (device == "NV" or not name.endswith("8"))]
   names = [name for name in names if args.parts is None or name in ("device", *args.parts)]
@@ -330,11 +368,14 @@ def parent(args: argparse.Namespace) -> int:
     rows, figures = run_part(name, args, limit, parts.get("copy", {}).get("figures", {}).get("gbs", 0))
     parts[name] = {"rows": rows, "figures": figures}
     right &= all(row[1] is not False for row in rows)
-    if name == "device" and not right: break
-  card, driver = gpu_name(str(parts["device"]["figures"].get("arch", "")))
-  report = {"date": date, "right": right, "gpu": card, "driver": driver, "device": os.environ["DEV"],
-            "seconds": time.perf_counter() - start, "machine": machine(), "versions": versions(), "parts": parts}
-  out = args.out or result_file("gpu-" + re.sub(r"[^A-Za-z0-9]+", "-", card).strip("-").lower(), date)
+    if name == "device":
+      args.gpu, driver = gpu_name(str(figures.get("arch", "")))
+      if not right: break
+  for row in (compared := beside(parts, args.gpu)): show(row)
+  report = {"date": date, "right": right, "gpu": args.gpu, "driver": driver, "device": os.environ["DEV"],
+            "seconds": time.perf_counter() - start, "machine": machine(), "versions": versions(), "parts": parts,
+            "beside": compared}
+  out = args.out or result_file("gpu-" + re.sub(r"[^A-Za-z0-9]+", "-", args.gpu).strip("-").lower(), date)
   out.parent.mkdir(parents=True, exist_ok=True)
   out.write_text(json.dumps(report, indent=1) + "\n")
   print(f"\n{'all numbers are right' if right else 'SOMETHING IS WRONG'}; {report['seconds']:.0f} s; written: {out}")
@@ -360,6 +401,7 @@ def _main() -> None:
   parser.add_argument("--record", action="store_true", help="write the numbers to expect (DEV=CPU NO_PATCHES=1)")
   parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
   parser.add_argument("--copy-gbs", type=float, default=0.0, help=argparse.SUPPRESS)
+  parser.add_argument("--gpu", default="", help=argparse.SUPPRESS)
   args = parser.parse_args()
   if device == "CPU": use_c_compiler()  # CC, for this process and the parts
   if args.record: return record()

@@ -22,6 +22,7 @@ from gguf import GGUFReader
 from synthetic import write_model
 import tinygrad_llm
 from bench import gpu_check, lowering, models, peers, plot
+from bench.published import published
 from bench.peer import CachedPositions, Peer, PeerFailed
 from bench.random_model import TINY, quant_named, random_rows, write_random
 from tinygrad_llm import InputError
@@ -475,7 +476,7 @@ def test_wrong_numbers_are_seen(monkeypatch, tmp_path):
   assert next(gpu_check.part_model(argparse.Namespace(), {}))[1] is False
 
 def test_parts_that_fail_or_hang(monkeypatch, capsys):
-  args = argparse.Namespace(small=True, model=None, copy_gbs=0.0)
+  args = argparse.Namespace(small=True, model=None, copy_gbs=0.0, gpu="")
   monkeypatch.setenv("DEV", "CUDA:NONSENSE")
   (row,), _ = gpu_check.run_part("device", args, 60, 0)
   assert row[1] is False and row[2].startswith("failed: ")
@@ -483,6 +484,24 @@ def test_parts_that_fail_or_hang(monkeypatch, capsys):
   (row,), _ = gpu_check.run_part("speed", args, 0.3, 0)
   assert row[1] is None and row[2].startswith("stopped after 0 s")
   assert "WRONG" in capsys.readouterr().out
+
+def test_published_figures_are_of_that_card():
+  geforce = "NVIDIA GeForce RTX "
+  for name, card in {f"{geforce}4090": "RTX 4090", "NVIDIA H100 80GB HBM3": "H100", "METAL Apple M4 Max": "M4 Max",
+                     "NVIDIA A100-SXM4-80GB": "A100", f"{geforce}3090 Ti": None, f"{geforce}4090 D": None,
+                     f"{geforce}4090 Laptop GPU": None, "NVIDIA A1000": None, "CPU x86_64": None}.items():
+    assert getattr(published(name), "card", None) == card, name
+
+def test_speed_stands_beside_estimates_and_published_figures():
+  parts = {"speed": {"figures": {"tg128": {"ts": 500.0}, "pp512": {"ts": 20000.0}, "bytes_per_token": 8e8,
+                                 "n_params": 1.2e9}},
+           "estimates": {"figures": {"tg128": {"us": 1000.0}, "pp512": {"us": 25.0}}}}
+  rows = {name: (right, detail) for name, right, detail in gpu_check.beside(parts, "NVIDIA GeForce RTX 4090")}
+  assert rows["tg128, of its estimate"] == (None, "50% of the tokens a second")
+  assert rows["pp512, of its estimate"] == (None, "50% of the tokens a second")
+  assert rows["tg128, of llama.cpp's GB/s"] == (None, f"{400 / (189 * 3.83):.0%}")
+  assert rows["pp512, of llama.cpp's TFLOPS"] == (None, f"{48 / (14771 * 6.74e9 * 2 / 1e12):.0%}")
+  assert gpu_check.beside({"speed": {"figures": {}}}, "NVIDIA A1000") == []
 
 def gpu_check_without_clang(tmp_path: pathlib.Path, *args: str, before: str = "", **env: str
                             ) -> subprocess.CompletedProcess:

@@ -1,0 +1,40 @@
+"""
+What others published of llama.cpp on a card, to hold a run of bench/gpu_check.py against. Nothing here was measured by
+this project.
+
+Sources: https://github.com/ggml-org/llama.cpp/discussions/15013 (NVIDIA) and /4167 (Apple), read in 2026-11: Llama 2 7B
+in Q4_0, llama-bench's pp512 and tg128 in tokens a second. Another model is compared by what a token costs: the bytes of
+its weights in decode, two operations a parameter in a prompt.
+"""
+from __future__ import annotations
+import re
+from typing import NamedTuple
+
+MODEL, BYTES, PARAMETERS = "llama 7B Q4_0", 3.83e9, 6.74e9
+
+class Published(NamedTuple):
+  """pp512, tg128: tokens a second of MODEL."""
+  card: str
+  pp512: float
+  tg128: float
+
+  @property
+  def gbs(self) -> float:
+    """GB/s of weights while it decodes."""
+    return self.tg128 * BYTES / 1e9
+  @property
+  def tflops(self) -> float:
+    """10^12 operations a second in a prompt."""
+    return self.pp512 * 2 * PARAMETERS / 1e12
+
+FIGURES = (
+  Published("RTX 3090", 5560, 162), Published("RTX 4090", 14771, 189), Published("A100", 5286, 201),
+  Published("H100", 11263, 281), Published("M1 Max", 530, 61), Published("M2 Ultra", 1238, 94),
+  Published("M4 Max", 885, 83))
+
+def published(card: str) -> Published | None:
+  """The figures for a card by the name that its driver gives it (NVIDIA GeForce RTX 4090); None if there are none."""
+  words = re.split(r"[\s/-]+", card.lower())
+  def is_in(name: list[str]) -> bool: return any(words[i:i + len(name)] == name for i in range(len(words)))
+  known = [figures for figures in FIGURES if is_in(figures.card.lower().split())]
+  return known[0] if known and not {"ti", "super", "laptop", "d"} & set(words) else None
