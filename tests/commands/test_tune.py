@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -129,7 +130,10 @@ def known(path: pathlib.Path) -> list:
 INTERRUPTED = (130, -signal.SIGINT)
 
 @pytest.mark.skipif(os.name != "posix", reason="Ctrl-C is a signal")
-def test_ctrl_c_keeps_what_was_found(tmp_path, model):
+def test_ctrl_c_keeps_what_was_found(tuned, cache, tmp_path, model):
+  """Its kernels are compiled, nothing is known of their schedules."""
+  shutil.copytree(cache, tmp_path := tmp_path / "cache")
+  for path in (*entries(tmp_path), *journals(tmp_path)): path.unlink()
   running = start(tmp_path, model)
   wait_for(lambda: entries(tmp_path))
   running.send_signal(signal.SIGINT)
