@@ -91,7 +91,18 @@ def device_of(name: str, ren: Renderer) -> dict[str, Any]:
                            "driver": "", "threads": 0}
   if kind == "CPU": found |= {"model": processor(), "driver": _compiler(), "threads": NUM_CPU_THREADS.value}
   else:
-    with contextlib.suppress(Exception): found |= _card(kind, name)
+    with contextlib.suppress(Exception): found |= CARDS.get(name) or _card(kind, name)
+  return found
+
+CARDS: dict[str, dict[str, str]] = {}  # by their devices, where those cannot be asked: in compile workers
+
+def cards() -> dict[str, dict[str, str]]:
+  """Of the devices that are open, what a compile worker has to know."""
+  from tinygrad import Device
+  found = dict[str, dict[str, str]]()
+  for name in sorted(Device._opened_devices):
+    with contextlib.suppress(Exception):
+      if card := _card(name.split(":")[0], name): found[name] = card
   return found
 
 def processor() -> str:
@@ -123,7 +134,8 @@ def _card(kind: str, name: str) -> dict[str, str]:
     return {"model": text.value.decode(), "driver": str(version.value)}
   if kind == "NV":
     version_file = pathlib.Path("/proc/driver/nvidia/version")
-    return {"driver": version_file.read_text().splitlines()[0][:120] if version_file.exists() else ""}
+    return {"model": nv_model(Device[name]),
+            "driver": version_file.read_text().splitlines()[0][:120] if version_file.exists() else ""}
   if kind == "METAL":
     import platform
     return {"model": str(Device[name].sysdevice.name), "driver": platform.mac_ver()[0]}  # type: ignore[attr-defined]
@@ -131,6 +143,16 @@ def _card(kind: str, name: str) -> dict[str, str]:
     device: Any = Device[name]
     return {"model": device.device_name, "driver": getattr(device, "driver_version", "")}
   return {}
+
+def nv_model(device: Any) -> str:
+  """The name of a card of tinygrad's NV, as its driver has it, else how many processors it has."""
+  from tinygrad.runtime import ops_nv
+  nv = ops_nv.nv_gpu
+  with contextlib.suppress(RuntimeError, ValueError, AttributeError):
+    found = device.iface.rm_control(device.subdevice, nv.NV2080_CTRL_CMD_GPU_GET_NAME_STRING,
+                                    nv.NV2080_CTRL_GPU_GET_NAME_STRING_PARAMS())
+    if text := bytes(found.gpuNameString.ascii).split(b"\0")[0].decode("ascii", "replace"): return text
+  return f"{device.num_gpcs} x {device.num_tpc_per_gpc} x {device.num_sm_per_tpc} processors"
 
 @functools.cache
 def _code(module: Any) -> str:

@@ -73,7 +73,8 @@ def _codes(value: Any) -> list[Any]:
   if isinstance(value, PatternMatcher): return [function for _, function in value.patterns]
   if isinstance(value, list): return [x for x in value if isinstance(x, types.FunctionType)]
   if isinstance(value, types.FunctionType): return [link for link, _ in chain(value)]
-  return [value] if isinstance(value, type) else []
+  if not isinstance(value, type): value = type(value)  # an object of a patch
+  return [value] if _is_ours(value) else []
 
 def chain(function: Callable, put: Callable[[Callable], None] = lambda _: None) -> list[Link]:
   """A function of a patch, that which it wraps, and so on, to tinygrad's own."""

@@ -55,6 +55,7 @@ class Candidates:
     self.place = {u.arg.slot: i for i, u in enumerate(self.params)}  # of a slot: stages of one launch leave some out
     self.outputs = sorted({u.src[0].buf_uop.arg.slot for u in self.ast.toposort() if u.op is Ops.STORE})
     self.turn = itertools.count()
+    self.at_work: Opts|None|str = ""  # the candidate that ran last
 
   # *** before it is compiled
 
@@ -126,16 +127,20 @@ class Candidates:
 
   def run(self, opts: Opts|None, copy: int) -> float:
     """Seconds of one launch."""
-    program, buffers = self.programs[opts], self.copies[copy % len(self.copies)]
+    program, buffers = self._next(opts), self.copies[copy % len(self.copies)]
     info = program.arg
     sizes, local = info.launch_dims(self.variables)
     args = [buffers[self.place[i]].get_buf(self.device) for i in info.globals]
     return get_runtime(self.device, program)(*args, global_size=sizes, local_size=local,
                                              vals=info.vals(self.variables), wait=True) or 0.0
 
+  def _next(self, opts: Opts|None) -> UOp:
+    self.at_work = opts
+    return self.programs[opts]
+
   def _table(self, opts: Opts|None, count: int) -> thread_pool.Table:
     """So many launches on a CPU, each on the next copy."""
-    program = self.programs[opts]
+    program = self._next(opts)
     sizes, runtime, commands = program.arg.launch_dims(self.variables)[0], get_runtime(self.device, program), []
     for _ in range(count):
       buffers = self.copies[next(self.turn) % len(self.copies)]

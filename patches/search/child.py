@@ -36,6 +36,8 @@ def end_with(parent: int) -> None:
     os._exit(1)
   threading.Thread(target=watch, daemon=True).start()
 
+ON_DEVICE = ("prepare", "time", "survey", "reference", "check")  # requests that use the device
+
 class Child:
   """What is asked of it, by its name: the methods of the kernel's Candidates, and `kernel`, which sets that."""
   def __init__(self) -> None: self.candidates: Any = None
@@ -51,14 +53,24 @@ class Child:
     method: Callable[..., Any] = self.kernel if name == "kernel" else getattr(self.candidates, name)
     return method(*args)
 
+  def failed(self, name: str, error: Exception) -> tuple[str, Any]:
+    """An answer that says why. After an error of the device it does nothing right in this process any more."""
+    from tinygrad_llm.patches.search.candidates import Refused
+    line = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    if name not in ON_DEVICE or isinstance(error, Refused): return "failed", line
+    return "broken", (line, self.candidates.at_work)
+
 def serve(child: Child, requests: BinaryIO, answers: BinaryIO) -> None:
-  """("done", result) or ("failed", a line that says why)."""
+  """
+  ("done", result); ("failed", a line that says why); or ("broken", (that line, what ran last)), if this process is to
+  be another one from then on.
+  """
   send(answers, ("ready", os.getpid()))
   while True:
     try: name, args = receive(requests)
     except EOFError: return
     try: answer = "done", child.answer(name, args)
-    except Exception as e: answer = "failed", f"{type(e).__name__}: {' '.join(str(e).split())[:200]}"
+    except Exception as e: answer = child.failed(name, e)
     send(answers, answer)
 
 def main(child: Callable[[], Child] = Child) -> None:

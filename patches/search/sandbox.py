@@ -16,10 +16,19 @@ COMMAND = (sys.executable, "-m", "tinygrad_llm.patches.search.child")
 class Failed(Exception):
   """A candidate came to nothing; the process that tried it may be another one by now."""
 
+class Unready(Failed):
+  """No candidate is to blame: a process does not start, or has no data."""
+
+class Broken(Failed):
+  """The device failed, and its process with it. at_work: the candidate that ran then."""
+  def __init__(self, why: str, at_work: Any):
+    super().__init__(why)
+    self.at_work = at_work
+
 class Process:
   """
-  A child, started when it is asked first, and again after each that died. setup: what a new one is asked before all
-  else.
+  A child, started when it is asked first, and again after each that died or whose device failed. setup: what a new one
+  is asked before all else.
   """
   def __init__(self, command: Sequence[str] = COMMAND):
     self.command, self.setup = command, list[tuple[str, tuple[Any, ...]]]()
@@ -27,8 +36,12 @@ class Process:
     _all.add(self)
 
   def ask(self, name: str, *args: Any, seconds: float) -> Any:
-    """Failed: it says no, or nothing in time, or is dead."""
-    if self._process is None: self._start()
+    """Failed: it says no, or nothing in time, or is dead; Unready: a new one cannot be asked at all."""
+    if self._process is None:
+      try: self._start()
+      except Failed as e:
+        self.stop()
+        raise Unready(str(e)) from e
     return self._ask(name, args, seconds)
 
   def _start(self) -> None:
@@ -50,6 +63,9 @@ class Process:
     except OSError: self._failed("its process died")
     kind, answer = self._read(seconds)
     if kind == "failed": raise Failed(answer)
+    if kind == "broken":
+      self.stop()
+      raise Broken(*answer)
     return answer
 
   def _read(self, seconds: float) -> Any:

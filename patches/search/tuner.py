@@ -58,6 +58,11 @@ class Journal:
     self._running = opts
     self._write()
 
+  def idle(self) -> None:
+    """Nothing runs, and nothing is to blame if the process dies now."""
+    self._running = ""
+    self._write()
+
   def done(self, opts: Opts|None, what: float|str) -> None:
     self.known[opts], self._running = what, ""
     self._write()
@@ -103,7 +108,7 @@ def search(kernel: Kernel, sandbox: Sandbox, seconds: float, enough: float = 0.0
     journal.done(opts, what)
     told(f"{len(journal.known)} candidates")
   measure = OnDevice(sandbox, time.monotonic() + seconds, journal.known, journal.running, done,
-                     seed=time.time_ns() % (1 << 30))
+                     seed=time.time_ns() % (1 << 30), idle=journal.idle)
   starts = [*schedules.nearest(kernel.ast, device), *of_others(kernel, found)]
   result = Search(found, present(found), starts, measure, enough, width).run()
   if math.isnan(result.before): raise Failed(result.refused.get(None, "it does not run"))

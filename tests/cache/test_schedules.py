@@ -33,6 +33,23 @@ def entry(kernel, **changed) -> Entry:
 
 def found(kernel): return schedules.lookup(kernel.key, kernel.device, Device[kernel.device].renderer)
 
+class Card:
+  """A device of tinygrad's NV with so many processors, whose driver may know its name."""
+  num_gpcs, num_tpc_per_gpc, num_sm_per_tpc, subdevice = 8, 9, 2, 77
+  def __init__(self, name: bytes | None): self.iface, self.name = self, name
+  def rm_control(self, of, command, answer):
+    assert of == 77 and command == 0x20800110
+    if self.name is None: raise RuntimeError("rm_control returned 86: NV_ERR_NOT_SUPPORTED")
+    for i, letter in enumerate(self.name): answer.gpuNameString.ascii[i] = letter
+    return answer
+
+def test_cards_of_nv_have_names():
+  """Two of one architecture are two devices, also where the driver does not say which they are."""
+  assert schedules.nv_model(Card(b"NVIDIA H100 80GB HBM3")) == "NVIDIA H100 80GB HBM3"
+  small, large = Card(None), Card(b"")
+  large.num_gpcs = 9
+  assert schedules.nv_model(small) == "8 x 9 x 2 processors" != schedules.nv_model(large)
+
 def test_opts_are_json_and_back():
   rows = json.loads(json.dumps(schedules.to_json(OPTS)))
   assert schedules.from_json(rows) == OPTS

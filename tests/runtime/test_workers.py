@@ -2,14 +2,18 @@
 import pickle
 from multiprocessing.reduction import ForkingPickler
 import pytest
+import search_kernel
 from child import call, run
-from tinygrad import Context, Tensor, UOp, dtypes
+from gpu_numbers import opencl
+from tinygrad import Context, Device, Tensor, UOp, codegen, dtypes
 from tinygrad.codegen import to_program
-from tinygrad.engine import realize
+from tinygrad.engine import realize, worker
 from tinygrad.uop.ops import Ops, sym_infer
 from tinygrad_llm.patches import is_on
+from tinygrad_llm.patches.cache import schedules, serialize
 from tinygrad_llm.patches.runtime import estimates
-from tinygrad_llm.patches.search import memory_access
+from tinygrad_llm.patches.search import memory_access, tuner
+from tinygrad_llm.patches.search.space import space
 
 pytestmark = pytest.mark.skipif(not (is_on("workers") and is_on("estimates")), reason="they are off")
 
@@ -79,3 +83,25 @@ print(UOp in ForkingPickler._extra_reducers, Estimates.from_uops.__module__)
 """
   on, off = (run(code, **env).stdout for env in ({}, {"NO_WORKERS": "1", "NO_ESTIMATES": "1"}))
   assert (on, off) == ("True tinygrad_llm.patches.runtime.estimates\n", "False tinygrad.renderer\n")
+
+def with_a_schedule() -> list[bool]:
+  """Whether a compile worker knows this process's device by the same name, and uses what was found for it."""
+  kernel = search_kernel.product()
+  ren = Device[kernel.device].renderer
+  found = space(kernel.ast, ren)
+  near = (found.opts(steps) for steps in found.neighbours(found.steps(tuner.present(found))))
+  other = next(opts for opts in near if opts is not None and opts != tuner.present(found))
+  device = schedules.device_of(kernel.device, ren)
+  schedules.put(schedules.Entry(kernel.key, "", [], "w x", device, {}, other, 0.9, 12.5, "2026-11-25"))
+  (known, made), = worker.get_worker_pool().map(_in_worker, [(serialize.dump([kernel.ast]), kernel.device, ren)])
+  return [device["model"] != "", known == device, made == [repr(opt) for opt in other]]
+
+def _in_worker(task) -> tuple:
+  data, device, ren = task
+  sink = codegen.full_rewrite_to_sink(serialize.load(data)[0], ren)
+  return schedules.device_of(device, ren), [repr(opt) for opt in sink.arg.applied_opts]
+
+@pytest.mark.skipif(opencl() is None, reason="no OpenCL runtime")
+def test_a_worker_uses_what_was_found_for_a_gpu(tmp_path):
+  """It may not ask the device, by whose name that is kept."""
+  assert call(with_a_schedule, PARALLEL="1", CACHEDB=str(tmp_path / "cache.db"), **opencl()).value == [True] * 3

@@ -2,7 +2,8 @@
 A child of a sandbox some of whose candidates go wrong: `python planted_child.py FAULT PARENT`.
 
 Of four candidates one does, by its Opts. What is planted is in the code that is compiled and run (hang, segfault,
-wrong), or happens while it is compiled (memory, killed, slow).
+wrong), happens while it is compiled (memory, killed, slow), or is what a driver says when it runs, and from then on of
+all that this process asks of the device (device).
 """
 from __future__ import annotations
 import hashlib
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-FAULTS = ("hang", "segfault", "wrong", "memory", "killed", "slow")
+FAULTS = ("hang", "segfault", "wrong", "memory", "killed", "slow", "device")
 PLANTED = {
   "hang": {"CPU": "for (volatile int hang_ = 0;;) hang_++;", "CL": "for (volatile int hang_ = 0;;) hang_++;"},
   "segfault": {"CPU": "*(volatile int*)8 = 1;", "CL": "*(volatile __global int*)8 = 1;"},
@@ -31,9 +32,15 @@ def with_fault(source: str, text: str) -> str:
 def main() -> None:
   fault = sys.argv.pop(1)
   from tinygrad_llm.patches.search import candidates, child
+  lost = []
   class Planted(candidates.Candidates):
+    def _next(self, opts: Any) -> Any:
+      found = super()._next(opts)
+      if lost or fault == "device" and opts is not candidates.UNOPTIMISED and is_planted(opts): lost.append(opts)
+      if lost: raise RuntimeError("CUDA Error 700, an illegal memory access was encountered")
+      return found
     def compile(self, opts: Any) -> bytes:
-      if not is_planted(opts): return super().compile(opts)
+      if fault == "device" or not is_planted(opts): return super().compile(opts)
       held = []
       if fault == "memory":
         while True: held.append(np.empty(1 << 28, np.uint8))

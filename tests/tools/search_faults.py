@@ -18,11 +18,11 @@ import child
 import planted_child
 
 FAULTS = planted_child.FAULTS
-ON_OPENCL = ("hang", "segfault", "wrong", "memory", "killed")
+ON_OPENCL = ("hang", "segfault", "wrong", "memory", "killed", "device")
 SECONDS, SECONDS_OF_HANGS = 8, 12
 LONGER = (1, 2, 4)  # times that, until a fault was met: a busy machine times few candidates
 REASONS = {"hang": "too slow", "segfault": "died of SIGSEGV", "wrong": "wrong numbers", "memory": "MemoryError",
-           "killed": "died of SIGKILL", "slow": "too slow"}
+           "killed": "died of SIGKILL", "slow": "too slow", "device": "CUDA Error 700"}
 count = itertools.count()
 
 def search(fault: str, folder: str, longer: int) -> dict[str, Any]:
@@ -39,7 +39,9 @@ def search(fault: str, folder: str, longer: int) -> dict[str, Any]:
     result = tuner.search(kernel, sandbox, seconds, cold=1 << 18)
     processes = [process._process.pid for process in sandbox.processes if process._process is not None]
   planted = [opts for opts in result.refused if planted_child.is_planted(opts)]
+  said = [REASONS[fault] in why for opts, why in result.refused.items() if not planted_child.is_planted(opts)]
   return {"timed": result.timed, "planted": len(planted), "reasons": sorted({result.refused[o] for o in planted}),
+          "blamed": sum(said) if fault == "device" else 0,
           "winner planted": planted_child.is_planted(result.opts), "before": result.before,
           "left": [pid for pid in processes if pathlib.Path(f"/proc/{pid}").exists()]}
 
@@ -52,6 +54,7 @@ def survives(fault: str, **env: str) -> str:
   if not found["before"] > 0: return f"{found['timed']} candidates were timed"
   if found["winner planted"]: return "what was planted has won"
   if found["left"]: return "processes are left"
+  if found["blamed"]: return f"{found['blamed']} candidates were blamed for what others did"
   unknown = [why for why in found["reasons"] if REASONS[fault] not in why and "no time is left" not in why]
   return f"refused: {unknown}" if unknown else ""
 

@@ -1,0 +1,116 @@
+"""After an error of the device its process is another one, and what did not cause it is not blamed for it."""
+import math
+import random
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import planted_child
+import pytest
+import search_kernel
+from tinygrad import Device
+from tinygrad.codegen.opt import Opt, OptOps
+from tinygrad_llm.patches.search import tuner
+from tinygrad_llm.patches.search.measure import OnDevice
+from tinygrad_llm.patches.search.sandbox import Broken, Sandbox, Unready
+from tinygrad_llm.patches.search.space import space
+
+WHY = "RuntimeError: CUDA Error 700, an illegal memory access was encountered"
+MANY = [None, *((Opt(OptOps.UPCAST, 0, n),) for n in range(1, 20))]
+
+class Runner:
+  """
+  A sandbox and its process, without one. faults: candidates that the device fails with; times: how often it fails to
+  make data.
+  """
+  def __init__(self, faults: Sequence[Any] = (), times: int = 0, fails_beside: bool = False):
+    self.faults, self.times, self.fails_beside = faults, times, fails_beside
+    self._process: object = None
+    self.prepared, self.started = False, 0
+
+  @property
+  def runner(self) -> "Runner": return self
+  def each(self, tasks: Sequence[Any], do: Any) -> list[Any]: return [do(self, task) for task in tasks]
+  def stop(self) -> None: self._process, self.prepared = None, False
+
+  def ask(self, name: str, *args: Any, seconds: float) -> Any:
+    if self._process is None:
+      self._process = object()
+      self.started += 1
+    if name == "prepare":
+      self.times -= 1
+      if self.times >= 0: self.fail("")
+      self.prepared = True
+    if name in ("time", "check"):
+      assert self.prepared, "it has no data"
+      if name == "check": return self.fail("unoptimised") if self.fails_beside else 0.5
+      for opts in args[0]:
+        if opts in self.faults: self.fail(opts)
+        if opts is None and len(args[0]) > 1 and self.fails_beside:
+          self.fails_beside = False
+          self.fail(None)
+      return [[1.0] * args[1] for _ in args[0]]
+    return b""
+
+  def fail(self, at_work: Any) -> None:
+    self.stop()
+    raise Broken(WHY, at_work)
+
+def measure(runner: Runner) -> OnDevice:
+  return OnDevice(runner, math.inf, {}, lambda opts: None, lambda opts, what: None)  # type: ignore[arg-type]
+
+@pytest.mark.parametrize("seed", range(5))
+def test_who_failed_is_known_to_have(seed):
+  faults = random.Random(seed).sample(MANY[1:], 5)
+  found = measure(runner := Runner(faults))
+  assert found.time(MANY, math.inf) == [WHY if opts in faults else 1.0 for opts in MANY]
+  assert found.known == {opts: WHY if opts in faults else 1.0 for opts in MANY}
+  assert runner.started == 1 + len(faults) - (MANY[-1] in faults)
+
+def test_what_fails_beside_a_candidate_is_not_its_fault():
+  """Neither the present schedule, nor the unoptimised kernel that it is compared with."""
+  found = measure(runner := Runner(fails_beside=True))
+  assert found.time(MANY[:3], math.inf) == [1.0] * 3
+  assert runner.started == 2
+  runner.fails_beside = True
+  with pytest.raises(Unready, match="700"): found.check(MANY[1])
+  assert found.known == dict.fromkeys(MANY[:3], 1.0)
+
+def test_a_device_without_memory_for_the_data():
+  """For a moment, then for ever: no candidate is to blame."""
+  assert measure(Runner(times=1)).time(MANY[:3], math.inf) == [1.0] * 3
+  found = measure(Runner(times=9))
+  with pytest.raises(Unready, match="700"): found.time(MANY[:3], math.inf)
+  assert found.known == {}
+
+def test_only_a_death_is_journalled(monkeypatch, tmp_path):
+  """Of what was interrupted, or had no device to run on, nothing is known."""
+  monkeypatch.setattr(tuner.JOURNALS, "name", f"searches-{tmp_path.name}")
+  kernel = search_kernel.product()
+  for error in (KeyboardInterrupt, Unready):
+    journal = tuner.Journal(kernel, {})
+    found = OnDevice(Runner(), math.inf, journal.known, journal.running, journal.done, idle=journal.idle)
+    found.time([None], math.inf)
+    def ask(*args: Any, error: Any = error, **kwargs: Any) -> Any: raise error
+    monkeypatch.setattr(found, "_ask", ask)
+    with pytest.raises(error): found.time([MANY[1]], math.inf)
+    assert tuner.Journal(kernel, {}).known == {None: 1.0}
+  journal.running(MANY[1])
+  assert tuner.Journal(kernel, {}).known == {None: 1.0, MANY[1]: "the search died while it ran"}
+
+def test_the_next_kernels_have_a_device():
+  """A driver fails a process for good after one fault: a search goes on, and so do those after it."""
+  kernel = search_kernel.product(96, 256)
+  found = space(kernel.ast, Device[kernel.device].renderer)
+  near = [opts for steps in found.neighbours(found.steps(tuner.present(found))) if (opts := found.opts(steps))]
+  bad = next(opts for opts in near if planted_child.is_planted(opts))
+  good = next(opts for opts in near if not planted_child.is_planted(opts))
+  with Sandbox(1, (sys.executable, planted_child.__file__, "device")) as sandbox:
+    tuner.begin(kernel, sandbox, 1 << 18)
+    ask = OnDevice(sandbox, math.inf, {}, lambda opts: None, lambda opts, what: None)
+    before, failed, after = ask.time([None, bad, good], math.inf)
+    assert isinstance(before, float) and isinstance(after, float) and "CUDA Error 700" in failed
+    ask.time([other := next(opts for opts in near if planted_child.is_planted(opts) and opts != bad)], math.inf)
+    assert "CUDA Error 700" in ask.known[other]
+    tuner.begin(search_kernel.product(64, 128), sandbox, 1 << 18)
+    assert sandbox.runner.ask("survey", 1, seconds=60)[0] > 0
