@@ -189,8 +189,8 @@ def kernels(path: str, target: str) -> list[int]:
 
 @pytest.mark.parametrize("target", sample(["CUDA:sm_90", "METAL:Apple9"], ["METAL:Apple9"]))
 def test_kernels_for_gpus(model_file, target):
-  """To find the token on the device takes none of its own."""
+  """To find the token on the device takes none of its own, to sample one of a few thousand at most six."""
   if why := missing(target): pytest.skip(why)
   path = str(model_file(types="Q8_0", vocab=384, context=96))
   decode, greedy, sampled = call(kernels, path, target).value
-  assert 10 < greedy <= decode < sampled < decode + 60
+  assert 10 < greedy <= decode < sampled <= greedy + 6

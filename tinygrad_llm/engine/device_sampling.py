@@ -17,8 +17,11 @@ from tinygrad import Tensor, UOp, dtypes
 from tinygrad_llm.engine.sampling import PENALTY_TOKENS, Sampler, greedy_key
 
 # The blocks of the vocabulary, each with sums of its own, and the bits of a digit, a sum for each value. Of 128,256
-# tokens the cost model says 148 us on an H100 and 867 on an M3; 2,048 blocks 156 and 1,008; 5 bits 165 and 724
+# tokens the cost model says 137 us on an H100 and 742 on an M3, in 48 kernels; 512 blocks and 4 bits 206 and 598, in 60
 BLOCKS, DIGIT = 1024, 6
+# So many are few: a digit's sums are a small kernel then, which may read 64 KB, and a stage of a launch of such
+# (patches/schedule/small_kernels.py). With 4,096 tokens it says 131 us and 166, in 6 kernels; before 246 and 510, in 41
+FEW, DIGIT_OF_FEW = 8000, 4
 ONE = 31  # bits of the likeliest token's weight
 MAX = 2**32 - 1
 TOP_K, TOP_P, MIN_P, TEMPERATURE, REPEAT_PENALTY, SETTINGS = range(6)  # words of the settings
@@ -57,7 +60,7 @@ def sampled_key(logits: Tensor, recent: Tensor, words: Tensor, random: Tensor) -
   ids = Tensor.arange(size, dtype=dtypes.int32)
   seen = (ids.reshape(-1, 1) == recent).any(-1)
   x = seen.where((x > 0).where(x / floats[REPEAT_PENALTY], x * floats[REPEAT_PENALTY]), x).contiguous()
-  best = greedy_key(x) // 2**32
+  best = (greedy_key(x) // 2**32).contiguous()
   below = (_value(best) - x).contiguous()
   key = below.bitcast(dtypes.uint32)
   def weight(inverse: Tensor | int) -> Tensor: return ((-below * inverse).exp() * 2**ONE + 0.5).cast(dtypes.uint32)
@@ -71,8 +74,7 @@ def sampled_key(logits: Tensor, recent: Tensor, words: Tensor, random: Tensor) -
   kept = (key <= first.minimum(last).minimum(words[MIN_P]))
   weights = blocks(kept.where(weight(floats[TEMPERATURE]), 0)).contiguous()
   drawn = _share(weights.cast(dtypes.uint64).sum(), random).contiguous() + 1
-  place = Tensor.arange(places, dtype=dtypes.uint32).reshape(-1, BLOCKS)
-  token = search(place, weights, drawn, (places - 1).bit_length()).minimum(size - 1)
+  token = place(weights, drawn).minimum(size - 1)
   return (best * 2**32 + (MAX - token).cast(dtypes.uint64)).reshape(1, 1)
 
 def search(keys: Tensor, weights: Tensor, target: Tensor, bits: int) -> Tensor:
@@ -81,13 +83,33 @@ def search(keys: Tensor, weights: Tensor, target: Tensor, bits: int) -> Tensor:
 
   keys: (n, blocks) uint32, of so many bits; weights: uint32, the same; target: () uint64, at least 1 -> () uint32.
   """
-  found = Tensor.zeros((), dtype=dtypes.uint32)
-  for shift in reversed(range(0, bits, DIGIT)):
-    ends = found + Tensor.arange(1, 2**min(DIGIT, bits - shift) + 1, dtype=dtypes.uint32) * 2**shift - 1
-    kept = (keys.unsqueeze(-1) <= ends).where(weights.unsqueeze(-1), 0)
-    sums = kept.cast(dtypes.uint64).sum(0).contiguous().sum(0).contiguous()  # in two: a kernel of 64 sums fills no GPU
+  found, few = Tensor.zeros((), dtype=dtypes.uint32), keys.numel() <= FEW
+  digit = DIGIT_OF_FEW if few else DIGIT
+  for shift in reversed(range(0, bits, digit)):
+    ends = found + Tensor.arange(1, 2**min(digit, bits - shift) + 1, dtype=dtypes.uint32) * 2**shift - 1
+    kept = (keys.unsqueeze(-1) <= ends).where(weights.unsqueeze(-1), 0).cast(dtypes.uint64)
+    # in two: a kernel of 64 sums fills no GPU
+    sums = (kept.sum((0, 1)) if few else kept.sum(0).contiguous().sum(0)).contiguous()
     found = (found + (sums < target).sum(dtype=dtypes.uint32) * 2**shift).contiguous()
   return found
+
+def place(weights: Tensor, target: Tensor) -> Tensor:
+  """
+  The first place up to which weights sum up to `target`, which all together do: its row, then where it is in that.
+
+  weights: (n, blocks) uint32, in the order of places; target: () uint64, at least 1 -> () uint32.
+  """
+  n, blocks = map(int, weights.shape)
+  def numbers(count: int) -> Tensor: return Tensor.arange(count, dtype=dtypes.uint32)
+  def first(weights: Tensor, target: Tensor) -> Tensor:
+    bits = (int(weights.shape[0]) - 1).bit_length()
+    return search(numbers(int(weights.shape[0])).unsqueeze(-1), weights.unsqueeze(-1), target, bits)
+  if n * blocks <= FEW: return first(weights.flatten(), target)
+  sums = weights.cast(dtypes.uint64).sum(1).contiguous()
+  row = first(sums, target).minimum(n - 1)
+  before = (numbers(n) < row).where(sums, 0).sum()
+  inside = (numbers(n).unsqueeze(-1) == row).where(weights, 0).sum(0).contiguous()
+  return row * blocks + first(inside, (target - before).contiguous())
 
 def _value(order: Tensor) -> Tensor:
   """The float32 that greedy_key's order, () uint64, is of."""
