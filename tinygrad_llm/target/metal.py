@@ -23,7 +23,7 @@ typedef half bfloat;
 #define VECTOR(T, n) typedef T T##n __attribute__((ext_vector_type(n)));
 #define VECTORS(T) VECTOR(T, 2) VECTOR(T, 3) VECTOR(T, 4)
 VECTORS(float) VECTORS(half) VECTORS(int) VECTORS(uint) VECTORS(short) VECTORS(ushort) VECTORS(char) VECTORS(uchar)
-VECTORS(long) VECTORS(ulong)
+VECTORS(long) VECTORS(ulong) VECTORS(bfloat)
 #define float2(...) ((float2)(__VA_ARGS__))
 #define float4(...) ((float4)(__VA_ARGS__))
 #define half2(...) ((half2)(__VA_ARGS__))
@@ -41,6 +41,7 @@ namespace metal {
   enum class mem_flags { mem_device = 1, mem_threadgroup = 2 };
   constexpr mem_flags operator|(mem_flags a, mem_flags b) { return mem_flags(int(a) | int(b)); }
   void threadgroup_barrier(mem_flags);
+  template <class T> T simd_shuffle(T, ushort);
   template <class T> T simd_shuffle_xor(T, ushort);
   float exp2(float); float log2(float); float sqrt(float); float trunc(float);
   half exp2(half); half log2(half); half sqrt(half); half trunc(half);
@@ -53,6 +54,10 @@ namespace metal {
   typedef simdgroup_matrix<half, 8, 8> simdgroup_half8x8;
   typedef simdgroup_matrix<bfloat, 8, 8> simdgroup_bfloat8x8;
   template <class R, class A, class B, class C> void simdgroup_multiply_accumulate(R&, A&, B&, C&);
+  template <class T> void simdgroup_load(simdgroup_matrix<T, 8, 8>&, const device T*, ulong = 8);
+  template <class T> void simdgroup_load(simdgroup_matrix<T, 8, 8>&, const threadgroup T*, ulong = 8);
+  template <class T> void simdgroup_store(simdgroup_matrix<T, 8, 8>, device T*, ulong = 8);
+  template <class T> void simdgroup_store(simdgroup_matrix<T, 8, 8>, threadgroup T*, ulong = 8);
 }
 """
 

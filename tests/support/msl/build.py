@@ -1,0 +1,47 @@
+"""The executor and kernels as shared libraries, by the clang that the project finds."""
+import functools
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import tempfile
+
+from msl.source import as_cpp, refused
+from tinygrad_llm.target import metal
+from tinygrad_llm.target.compiler import use_c_compiler
+
+FOLDER = pathlib.Path(__file__).parent
+C = ("-x", "c++", "-std=c++20", "-fPIC", "-shared", "-nostdlib", "-nostdinc", "-ffreestanding", "-fno-exceptions",
+     "-fno-rtti", "-fno-math-errno", "-ffp-contract=off",
+     *(("-undefined", "dynamic_lookup") if sys.platform == "darwin" else ()))
+X86 = platform.machine().lower() in ("x86_64", "amd64")
+HALVES = ("-mf16c", "-Xclang", "-ffloat16-excess-precision=none") if X86 else ()
+# every access is asked about, and none are joined to wider ones than Metal has
+OF_KERNELS = ("-O1", "-I", str(FOLDER), *HALVES, "-fsanitize=thread", "-fno-sanitize-link-runtime", "-fno-vectorize",
+              "-fno-slp-vectorize", *(part for name in ("func-entry-exit=0", "read-before-write=1")
+                                      for part in ("-mllvm", f"-tsan-instrument-{name}")),
+              "-Wall", "-Wno-unknown-attributes", "-Wno-ignored-attributes", "-Wno-unused", "-Wno-parentheses-equality",
+              "-Werror")
+
+class Refused(Exception):
+  """What the checks, or clang, have against a kernel's source."""
+
+def shared(text: str, *options: str) -> bytes:
+  """A library, of C++. Refused: clang finds errors."""
+  use_c_compiler()
+  with tempfile.TemporaryDirectory() as folder:
+    command = [os.environ.get("CC", "clang"), *C, *options, "-", "-o", path := f"{folder}/library"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True)
+    if done.returncode: raise Refused(done.stderr[-4000:])
+    return pathlib.Path(path).read_bytes()
+
+@functools.cache
+def executor() -> bytes: return shared((FOLDER / "executor.cpp").read_text(), "-O2", "-march=native")
+
+def kernel(source: str) -> bytes:
+  """A kernel's library, of its Metal source. Refused: Apple's compiler would not take it, or clang does not."""
+  if found := refused(source): raise Refused("; ".join(found))
+  use_c_compiler()
+  if errors := metal.errors(source): raise Refused(errors)
+  return shared(as_cpp(source), *OF_KERNELS)
