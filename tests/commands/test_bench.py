@@ -536,9 +536,9 @@ def test_exit_code_says_whether_numbers_are_right(monkeypatch, tmp_path, capsys)
   monkeypatch.setenv("DEV", "CPU")
   monkeypatch.setattr(gpu_check, "PARTS", {"device": gpu_check.PARTS["device"]})
   out = tmp_path / "gpu.json"
-  assert gpu_check.parent(argparse.Namespace(small=True, model=None, out=out, parts=None)) == 0
+  assert gpu_check.parent(argparse.Namespace(small=True, model=None, out=out, parts=None, gpu="")) == 0
   written = json.loads(out.read_text())
   assert written["right"] is True and written["device"] == "CPU" and set(written["parts"]) == {"device"}
   monkeypatch.setenv("DEV", "FOO")
-  assert gpu_check.parent(argparse.Namespace(small=True, model=None, out=out, parts=None)) == 1
+  assert gpu_check.parent(argparse.Namespace(small=True, model=None, out=out, parts=None, gpu="")) == 1
   assert json.loads(out.read_text())["right"] is False and "SOMETHING IS WRONG" in capsys.readouterr().out
