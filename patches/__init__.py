@@ -22,7 +22,8 @@ MODULES: tuple[str, ...] = (
   "lowering.graph_rewrite", "lowering.implicit_inputs", "lowering.type_inference", "lowering.scalarize",
   "lowering.tuple_order", "runtime.workers", "runtime.estimates", "cache.sqlite_cache", "cache.programs",
   "lowering.forked_lowering", "runtime.threads", "runtime.dispatch", "runtime.graph_batches",
-  "runtime.contiguous_views", "runtime.graph_dependencies", "runtime.huge_pages", "passes", "rewrite.reshapes",
+  "runtime.launch_sizes", "runtime.contiguous_views", "runtime.graph_dependencies", "runtime.huge_pages", "passes",
+  "rewrite.reshapes",
   "rewrite.gathers", "rewrite.bounds", "rewrite.flat_reduce", "rewrite.separate_products", "rewrite.joint_products",
   "rewrite.norm_fusion", "attention.split_kv", "rewrite.stored_factors", "gpu.bitfield_extract", "gpu.tensor_cores",
   "vector.amx",
@@ -55,7 +56,8 @@ SOURCES = {
   "nn.state": "39982f9e297e", "renderer": "4b3792a0d2c8",
   "renderer.cstyle": "280382aa501d", "renderer.ptx": "eaf37f0995f0", "runtime.graph.cuda": "613edd9b4a89",
   "runtime.ops_cpu": "7749618e303b", "runtime.support.compiler_cpu": "7980be156006",
-  "runtime.support.hcq": "056d71e00887", "tensor": "edd156414428",
+  "runtime.support.hcq": "056d71e00887", "tensor": "edd156414428", "runtime.graph.metal": "0ef2a17d5fbd",
+  "runtime.ops_cuda": "e3d22944295b",
   "schedule": "1d75345bfd19", "schedule.indexing": "d596506ee7f3", "schedule.rangeify": "50f7df12a629",
   "uop.ops": "af8d1b7e9218"}
 

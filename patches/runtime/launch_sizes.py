@@ -1,0 +1,28 @@
+"""
+A graph's kernels are added with launch sizes that a card takes: those of the variables' least values.
+
+Why: CUDA's and Metal's graphs are made before the values of variables are known, with 0 for each. A prompt's length is
+  1 at least; at 0 its kernels have a grid of 0 blocks, and a driver refuses to add such a node (CUDA: invalid
+  argument). The first prompt ends there.
+How: a value below what its variable can be is taken as the least that it can be. Values in range are taken as they are,
+  and each launch of a graph has its own. The queues of NV and AMD keep sizes as expressions until they are launched.
+Numbers: graphs of a prompt on CUDA: refused -> launched, on a driver of the tests (tests/support/cuda_stub.py)
+Upstream: not sent.
+"""
+from __future__ import annotations
+from tinygrad.uop.ops import ProgramInfo, UOp
+
+SEAMS = {
+  "tinygrad.uop.ops:ProgramInfo.launch_dims": "76631a8123ea",
+  "tinygrad.runtime.graph.cuda:CUDAGraph.__init__": "da250ee020e8",
+  "tinygrad.runtime.graph.metal:MetalGraph.__init__": "e6c934d44499",
+}
+
+_stock = ProgramInfo.launch_dims
+
+def launch_dims(self: ProgramInfo, var_vals: dict[str, int]) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+  sizes: tuple[object, ...] = (*self.global_size, *(self.local_size or ()))
+  least = {v.expr: int(v.vmin) for size in sizes if isinstance(size, UOp) for v in size.variables()}
+  return _stock(self, var_vals | {name: max(var_vals[name], n) for name, n in least.items() if name in var_vals})
+
+def install() -> None: ProgramInfo.launch_dims = launch_dims  # type: ignore[method-assign]

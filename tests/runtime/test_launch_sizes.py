@@ -1,0 +1,90 @@
+"""patches/runtime/launch_sizes.py: no kernel of a graph has a grid of 0, whatever it is made with."""
+import itertools
+import math
+
+import child
+import pytest
+from extended import extended, sample
+from kernel_cases import has_cuda_wheels, missing
+from tinygrad import UOp
+from tinygrad.uop.ops import ProgramInfo
+from tinygrad_llm.patches import load
+
+launch_sizes = load("launch_sizes")
+
+def test_values_out_of_range_are_the_least():
+  a, b = UOp.variable("a", 1, 8), UOp.variable("b", 3, 5)
+  info = ProgramInfo(global_size=(a, (a + b) // 2, 7), local_size=(b, 1, 1))
+  for values in itertools.product(range(1, 9), range(3, 6)):
+    named = dict(zip("ab", values))
+    assert launch_sizes.launch_dims(info, named) == launch_sizes._stock(info, named)
+  assert launch_sizes._stock(info, {"a": 0, "b": 0}) == ((0, 0, 7), (0, 1, 1))
+  assert launch_sizes.launch_dims(info, {"a": 0, "b": 0, "c": 0}) == ((1, 2, 7), (3, 1, 1))
+  assert launch_sizes.launch_dims(ProgramInfo(global_size=(2, 3, 4)), {"a": 0}) == ((2, 3, 4), None)
+
+def made_graphs(model: str) -> dict:
+  """On a driver that refuses a grid of 0: an answer, in prompts of several chunks; the sizes of its graphs' nodes."""
+  import cuda_stub
+  driver = cuda_stub.install()
+  import tinygrad_llm
+  llm = tinygrad_llm.load(model, max_context=64, chunk=16)
+  tokens = [*llm.generate([5] * 21, max_tokens=4, ignore_eos=True)]
+  nodes = [node.work for graph in driver.graphs for node in graph]
+  return {"tokens": len(tokens), "nodes": len(nodes), "graphs": len(driver.graphs), "without": without_the_patch(),
+          "least": min(math.prod((*node.grid, *node.block)) for node in nodes), "device": llm.device}
+
+def without_the_patch() -> str:
+  from tinygrad import Tensor, TinyJit
+  step = TinyJit(lambda x: ((x + 1).contiguous() * 2).contiguous().realize())
+  x, n = Tensor.empty(8, 512).contiguous().realize(), UOp.variable("n", 1, 8).bind(2)
+  ProgramInfo.launch_dims = load("launch_sizes")._stock
+  try:
+    for _ in range(2): step(x[:n])
+  except RuntimeError as e: return str(e)
+  return ""
+
+@pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
+def test_prompts_on_cuda(model_file):
+  model = str(model_file(types="Q8_0", vocab=384, context=96))
+  found = child.call(made_graphs, model, DEV="CUDA").value
+  assert found["device"] == "CUDA" and found["tokens"] == 4 and found["graphs"] >= 4 and found["nodes"] > 50
+  assert found["least"] >= 1
+  assert found["without"] == "CUDA Error 1, invalid argument"
+
+def sizes(model: str, target: str) -> list:
+  """
+  The kernels of a prompt's steps and of a decode step for a device whose graphs have symbolic sizes: with 0 for each
+  variable, as graphs are made, and the least that the sizes can be at all, as queues have them.
+  """
+  from tinygrad_llm.target.device import open_target
+  open_target(target)
+  from tinygrad_llm.engine.steps import Steps
+  from tinygrad_llm.files.gguf import open_gguf
+  from tinygrad_llm.nn.config import ModelConfig
+  from tinygrad_llm.nn.model import Model
+  from tinygrad_llm.nn.weights.loader import Loader
+  from tinygrad_llm.target import programs
+  from tinygrad_llm.target.buffers import without_memory
+  file = open_gguf(model)
+  with without_memory(), Loader(file, progress=False) as loader:
+    steps = Steps(Model(config := ModelConfig.from_gguf(file), loader, 64, 64), 64, 16)
+  assert config
+  found = []
+  for linear, _ in (steps.prompt_schedule(), steps.decode_schedule(5)):
+    for call in programs.compiled(linear).src:
+      info = call.src[0].arg
+      grid, block = info.launch_dims({v.expr: 0 for v in info.vars})
+      each = (*info.global_size, *(info.local_size or ()))
+      least = min(size.vmin if isinstance(size, UOp) else size for size in each)
+      found.append([min(*grid, *(block or ())), int(least), any(isinstance(size, UOp) for size in each)])
+  return found
+
+@extended
+@pytest.mark.parametrize("target", sample(["CUDA:sm_89", "NV:PTX:sm_90", "METAL:Apple9"], ["METAL:Apple9"]))
+@pytest.mark.parametrize("arch", sample(["llama", "qwen3moe", "deepseek2"], ["llama"]))
+def test_every_program_of_every_backend(model_file, target, arch):
+  if why := missing(target): pytest.skip(why)
+  found = child.call(sizes, str(model_file(arch=arch, types="Q8_0", vocab=384, context=96)), target).value
+  assert len(found) > 20 and any(symbolic for *_, symbolic in found)
+  assert min(made for made, *_ in found) >= 1
+  assert min(least for _, least, _ in found) >= 1

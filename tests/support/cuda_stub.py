@@ -1,0 +1,431 @@
+"""
+A driver for CUDA without a card: tinygrad's CUDA device opens, loads, copies and launches by it, and computes nothing.
+
+  driver = cuda_stub.install(memory=1 << 30)      in place of the functions of tinygrad.runtime.autogen.cuda
+  driver.lose_at = driver.launches + 3            the third launch from now on loses the device
+  python cuda_stub.py lose_at=7 MODULE ARGS..     the same for `python -m MODULE ARGS..`
+
+It is as hostile as the interface allows. Copies and launches happen when something waits for them, not before: pinned
+memory that is written again too early arrives wrong, and a lost device is noticed then, by each call from then on.
+Launches that a driver refuses are refused, also as nodes of a graph. Memory begins as zeros and keeps what was copied
+to it; what kernels write are the buffers of 8 bytes among their arguments, which then hold `word`: a step's choice.
+Kernels must be PTX: whoever renders needs NVRTC, or tinygrad's own PTX.
+"""
+from __future__ import annotations
+import bisect
+import ctypes
+import functools
+import itertools
+import mmap
+import re
+import runpy
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+# codes of CUresult
+OK, INVALID_VALUE, NO_MEMORY, NO_CARD, INVALID_DEVICE = 0, 1, 2, 100, 101
+NO_BINARY, INVALID_PTX, NEW_PTX, INVALID_HANDLE, NOT_FOUND = 209, 218, 222, 400, 500
+NOT_READY, ILLEGAL_ADDRESS, NO_RESOURCES, LOST = 600, 700, 701, 719
+TEXTS = {OK: "no error", INVALID_VALUE: "invalid argument", NO_MEMORY: "out of memory", 46: "device unavailable",
+         NO_CARD: "no CUDA-capable device is detected", INVALID_DEVICE: "invalid device ordinal",
+         NO_BINARY: "no kernel image is available for execution on the device", 214: "uncorrectable ECC error",
+         INVALID_PTX: "a PTX JIT compilation failed", NEW_PTX: "the provided PTX was compiled with an unsupported "
+         "toolchain.", INVALID_HANDLE: "invalid resource handle", NOT_FOUND: "named symbol not found",
+         NOT_READY: "device not ready", ILLEGAL_ADDRESS: "an illegal memory access was encountered",
+         NO_RESOURCES: "too many resources requested for launch", LOST: "unspecified launch failure"}
+
+GRID, BLOCK, THREADS, SHARED = (2**31 - 1, 2**16 - 1, 2**16 - 1), (1024, 1024, 64), 1024, 48 << 10  # the most of each
+PAGE = 4096
+SIZES = {"8": 1, "16": 2, "32": 4, "64": 8}
+WORD = (0x80000000 << 32) + 0xFFFFFFFF - 5  # of engine/sampling.greedy_key: token 5, whose logit is 0
+
+class Kernel(NamedTuple):
+  """An entry of a module: bytes of its arguments (offset and size of each), most threads, bytes of shared memory."""
+  name: str
+  arguments: tuple[tuple[int, int], ...]
+  threads: int
+  shared: int
+
+  @property
+  def nbytes(self) -> int: return sum(self.arguments[-1]) if self.arguments else 0
+
+class Launch(NamedTuple):
+  """A kernel with its sizes and a copy of its arguments."""
+  kernel: Kernel
+  grid: tuple[int, int, int]
+  block: tuple[int, int, int]
+  arguments: bytes
+
+  def words(self) -> list[int]:
+    """The arguments of 8 bytes: pointers, for the most part."""
+    return [int.from_bytes(self.arguments[at:at + 8], "little") for at, size in self.kernel.arguments if size == 8]
+
+class Copy(NamedTuple):
+  """Bytes from one address of the host to another, when it happens."""
+  to: int
+  source: int
+  nbytes: int
+  kept: Any = None  # the memory that `source` is in, where it is a copy of its own
+
+class Node(NamedTuple):
+  """Of a graph: what it does, and the nodes before it."""
+  work: Launch | Copy
+  after: tuple[int, ...]
+
+class Refused(Exception):
+  """A call fails with a code."""
+  def __init__(self, code: int): self.code = code
+
+def kernels(ptx: str) -> dict[str, Kernel]:
+  """The entries of a module by name."""
+  found = {}
+  for entry in re.finditer(r"\.entry\s+(\w+)\s*\(([^)]*)\)((?:[^{]|\n)*)\{(.*?)^\}", ptx, re.DOTALL | re.MULTILINE):
+    name, listed, directives, body = entry.groups()
+    arguments, at = [], 0
+    for kind, count in re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.[a-z]*(\d+)[^,\[]*(?:\[(\d+)\])?", listed):
+      size = SIZES[kind] * int(count or 1)
+      at = -(-at // SIZES[kind]) * SIZES[kind]
+      arguments.append((at, size))
+      at += size
+    bounds = re.search(r"\.maxntid\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?", directives)
+    threads = functools.reduce(lambda n, x: n * int(x or 1), bounds.groups(), 1) if bounds else THREADS
+    shared = sum(SIZES[kind] * int(n) for kind, n in re.findall(r"\.shared[^;\n]*?\.[a-z]+(\d+)\s+\w+\[(\d+)\]", body))
+    found[name] = Kernel(name, tuple(arguments), threads, shared)
+  return found
+
+class Driver:
+  """
+  A card and its driver. Every option may be changed at any time; 0: no such limit or event.
+
+  memory, pinned: bytes of the card, and of the host's pinned memory, at most. arch, ptx: the card's architecture and
+  the newest PTX that the driver knows, as 89 and 85 (8.5). cards: how many there are. lose_at: the launch (counted from
+  1, a graph is one) at which the device is lost with the code lose_as. no_memory_at: the allocation of the card's
+  memory (counted from 1) from which on there is none. fail: {function: code} of calls that fail.
+  What is counted: launches, allocations, used and pinned_now bytes and the most of each, calls by function; graphs: the
+  nodes of each.
+  """
+  def __init__(self, memory: int = 80 << 30, pinned: int = 0, arch: int = 89, ptx: int = 0, cards: int = 1,
+               lose_at: int = 0, lose_as: int = LOST, no_memory_at: int = 0, word: int = WORD):
+    self.memory, self.pinned, self.arch, self.ptx, self.cards = memory, pinned, arch, ptx, cards
+    self.lose_at, self.lose_as, self.no_memory_at, self.word = lose_at, lose_as, no_memory_at, word
+    self.fail = dict[str, int]()
+    self.launches = self.allocations = self.used = self.most_used = self.pinned_now = self.most_pinned = 0
+    self.calls, self.graphs = Counter[str](), list[list[Node]]()
+    self.lost = OK  # what each call answers once the device is lost
+    self.lock = threading.RLock()
+    self._new = itertools.count(1)
+    self._handles = dict[int, Any]()                     # modules, functions, events, graphs
+    self._memory = dict[int, tuple[mmap.mmap, int]]()    # of the card, by address
+    self._starts = list[int]()                           # their addresses in order
+    self._host = dict[int, tuple[mmap.mmap, int]]()      # pinned
+    self._queue = list[tuple[int, Any]]()                # (number, what is to happen)
+    self._pushed = itertools.count(1)
+    self._names = dict[int, ctypes.Array]()
+
+  def revive(self) -> None:
+    """The device is there again, with its memory: for the next case of a test."""
+    with self.lock: self.lost, self.lose_at, self.no_memory_at = OK, 0, 0
+
+  # *** what happens late
+
+  def _push(self, work: Any) -> int:
+    self._queue.append((number := next(self._pushed), work))
+    return number
+
+  def _wait(self, number: int | None = None) -> None:
+    """Until the work of that number is done, or all."""
+    while self._queue and (number is None or self._queue[0][0] <= number):
+      work = self._queue.pop(0)[1]
+      if self.lost == OK: self._do(work)
+    self._check_lost()
+
+  def _check_lost(self) -> None:
+    if self.lost != OK: raise Refused(self.lost)
+
+  def _do(self, work: Any) -> None:
+    if isinstance(work, Copy): ctypes.memmove(work.to, work.source, work.nbytes)
+    elif isinstance(work, Launch): self._run(work)
+    elif callable(work): work()
+    else:
+      for node in work: self._do(node)
+
+  def _run(self, launch: Launch) -> None:
+    """What a kernel does: it writes buffers of 8 bytes. To be replaced by whoever wants more."""
+    for address in launch.words():
+      if (found := self._memory.get(address)) is not None and found[1] == 8:
+        found[0][:8] = self.word.to_bytes(8, "little")
+
+  def _lose(self) -> None: self.lost = self.lose_as
+
+  # *** memory: an address on the card is that of the host with its top bit set, so that the host cannot use it
+
+  FAR = 1 << 62
+
+  def _allocated(self, nbytes: int) -> tuple[mmap.mmap, int]:
+    memory = mmap.mmap(-1, -(-nbytes // PAGE) * PAGE)
+    return memory, ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+  def _on_host(self, address: int, nbytes: int) -> int:
+    """Where bytes of the card are; refused if they are not of one allocation."""
+    at = bisect.bisect_right(self._starts, address) - 1
+    if at < 0 or address + nbytes > (start := self._starts[at]) + self._memory[start][1]: raise Refused(INVALID_VALUE)
+    return address - self.FAR
+
+  def _is_pinned(self, address: int, nbytes: int) -> bool:
+    return any(start <= address and address + nbytes <= start + size for start, (_, size) in self._host.items())
+
+  # *** launches
+
+  def _launch(self, handle: Any, sizes: tuple[int, ...], shared: int, extra: Any) -> Launch:
+    """Refused if no card can launch it."""
+    kernel, grid, block = self._of(handle, Kernel), sizes[:3], sizes[3:]
+    threads = block[0] * block[1] * block[2]
+    fits = all(1 <= n <= most for n, most in zip((*grid, *block), (*GRID, *BLOCK))) and threads <= THREADS
+    if not fits or kernel.shared + shared > SHARED: raise Refused(INVALID_VALUE)
+    if threads > kernel.threads: raise Refused(NO_RESOURCES)
+    if extra[0] != 1 or extra[2] != 2 or extra[4]: raise Refused(INVALID_VALUE)
+    nbytes = ctypes.c_size_t.from_address(extra[3]).value
+    if nbytes < kernel.nbytes: raise Refused(INVALID_VALUE)
+    return Launch(kernel, grid, block, ctypes.string_at(extra[1], nbytes))
+
+  def _node(self, params: Any) -> Launch:
+    p = params._obj
+    sizes = (p.gridDimX, p.gridDimY, p.gridDimZ, p.blockDimX, p.blockDimY, p.blockDimZ)
+    return self._launch(p.func, sizes, p.sharedMemBytes, p.extra)
+
+  def _copied(self, params: Any) -> Copy:
+    p = params._obj
+    nbytes = p.WidthInBytes * p.Height * p.Depth
+    return Copy(self._on_host(p.dstDevice, nbytes), self._on_host(p.srcDevice, nbytes), nbytes)
+
+  def _add(self, out: Any, graph: Any, after: Any, count: int, work: Launch | Copy) -> None:
+    nodes = self._of(graph, list)
+    before = tuple(_handle(after[i]) - 1 for i in range(count))
+    if any(not 0 <= i < len(nodes) for i in before) or len(set(before)) != len(before): raise Refused(INVALID_VALUE)
+    nodes.append(Node(work, before))
+    _set(out, len(nodes))
+
+  def _count_launch(self, work: Any) -> None:
+    self.launches += 1
+    self._push(self._lose if self.launches == self.lose_at else work)
+
+  # *** handles
+
+  def _put(self, thing: Any) -> int:
+    self._handles[handle := 16 * next(self._new)] = thing
+    return handle
+
+  def _of(self, handle: Any, kind: type) -> Any:
+    if not isinstance(thing := self._handles.get(_handle(handle)), kind): raise Refused(INVALID_HANDLE)
+    return thing
+
+  # *** the functions, as tinygrad calls them
+
+  def cuInit(self, flags: int) -> None:
+    if not self.cards: raise Refused(NO_CARD)
+
+  def cuDriverGetVersion(self, out: Any) -> None: out._obj.value = 13000
+  def cuDeviceGetCount(self, out: Any) -> None: out._obj.value = self.cards
+
+  def cuDeviceGet(self, out: Any, index: int) -> None:
+    if not 0 <= index < self.cards: raise Refused(INVALID_DEVICE)
+    out._obj.value = index
+
+  def cuDeviceGetName(self, out: Any, room: int, device: Any) -> None: out.value = b"NVIDIA Stub"[:room - 1]
+
+  def cuDeviceComputeCapability(self, major: Any, minor: Any, device: Any) -> None:
+    major._obj.value, minor._obj.value = divmod(self.arch, 10)
+
+  def cuDeviceCanAccessPeer(self, out: Any, one: Any, other: Any) -> None: out._obj.value = 0
+  def cuCtxCreate_v2(self, out: Any, flags: int, device: Any) -> None: _set(out, self._put("context"))
+  def cuCtxSetCurrent(self, context: Any) -> None: self._of(context, str)
+  def cuCtxSynchronize(self) -> None: self._wait()
+
+  def cuMemGetInfo_v2(self, free: Any, total: Any) -> None:
+    free._obj.value, total._obj.value = self.memory - self.used, self.memory
+
+  def cuMemAlloc_v2(self, out: Any, nbytes: int) -> None:
+    self._check_lost()
+    self.allocations += 1
+    if not nbytes: raise Refused(INVALID_VALUE)
+    if self.used + nbytes > self.memory or 0 < self.no_memory_at <= self.allocations: raise Refused(NO_MEMORY)
+    memory, address = self._allocated(nbytes)
+    out._obj.value = address = address + self.FAR
+    self._memory[address] = memory, nbytes
+    bisect.insort(self._starts, address)
+    self.used += nbytes
+    self.most_used = max(self.most_used, self.used)
+
+  def cuMemFree_v2(self, address: Any) -> None:
+    self._wait()
+    if (found := self._memory.pop(start := _handle(address), None)) is None: raise Refused(INVALID_VALUE)
+    self._starts.remove(start)
+    self.used -= found[1]
+
+  def cuMemHostAlloc(self, out: Any, nbytes: int, flags: int) -> None:
+    self._check_lost()
+    if not nbytes: raise Refused(INVALID_VALUE)
+    if self.pinned and self.pinned_now + nbytes > self.pinned: raise Refused(NO_MEMORY)
+    memory, out._obj.value = self._allocated(nbytes)
+    self._host[out._obj.value] = memory, nbytes
+    self.pinned_now += nbytes
+    self.most_pinned = max(self.most_pinned, self.pinned_now)
+
+  def cuMemFreeHost(self, address: Any) -> None:
+    self._wait()
+    if (found := self._host.pop(_handle(address), None)) is None: raise Refused(INVALID_VALUE)
+    self.pinned_now -= found[1]
+
+  def cuMemcpyHtoDAsync_v2(self, to: Any, source: Any, nbytes: int, stream: Any) -> None:
+    """From pinned memory it is read late; any other has been read when the call returns."""
+    self._check_lost()
+    target, source, kept = self._on_host(_handle(to), nbytes), _handle(source), None
+    if not self._is_pinned(source, nbytes):
+      kept = ctypes.create_string_buffer(ctypes.string_at(source, nbytes), nbytes)
+      source = ctypes.addressof(kept)
+    self._push(Copy(target, source, nbytes, kept))
+
+  def cuMemcpyHtoD_v2(self, to: Any, source: Any, nbytes: int) -> None:
+    self.cuMemcpyHtoDAsync_v2(to, source, nbytes, None)
+    self._wait()
+
+  def cuMemcpyDtoHAsync_v2(self, to: Any, source: Any, nbytes: int, stream: Any) -> None:
+    self._check_lost()
+    self._push(Copy(to := _handle(to), self._on_host(_handle(source), nbytes), nbytes))
+    if not self._is_pinned(to, nbytes): self._wait()
+
+  def cuMemcpyDtoH_v2(self, to: Any, source: Any, nbytes: int) -> None:
+    self.cuMemcpyDtoHAsync_v2(to, source, nbytes, None)
+    self._wait()
+
+  def cuMemcpyDtoDAsync_v2(self, to: Any, source: Any, nbytes: int, stream: Any) -> None:
+    self._check_lost()
+    self._push(Copy(self._on_host(_handle(to), nbytes), self._on_host(_handle(source), nbytes), nbytes))
+
+  def cuEventCreate(self, out: Any, flags: int) -> None:
+    self._check_lost()
+    _set(out, self._put([0]))
+
+  def cuEventDestroy_v2(self, event: Any) -> None: self._of(event, list), self._handles.pop(_handle(event))
+
+  def cuEventRecord(self, event: Any, stream: Any) -> None:
+    self._check_lost()
+    self._of(event, list)[0] = self._push(lambda: None)
+
+  def cuEventSynchronize(self, event: Any) -> None: self._wait(self._of(event, list)[0])
+
+  def cuEventElapsedTime(self, out: Any, first: Any, last: Any) -> None:
+    """A hundredth of a millisecond for each thing that was done in between."""
+    one, other = self._of(first, list)[0], self._of(last, list)[0]
+    if not one or not other or any(number <= max(one, other) for number, _ in self._queue): raise Refused(NOT_READY)
+    out._obj.value = (other - one) * 0.01
+
+  def cuStreamWaitEvent(self, stream: Any, event: Any, flags: int) -> None: self._of(event, list)
+
+  def cuModuleLoadData(self, out: Any, image: bytes) -> None:
+    self._check_lost()
+    text = image.rstrip(b"\0").decode(errors="replace")
+    version, target = re.search(r"\.version\s+(\d+)\.(\d+)", text), re.search(r"\.target\s+sm_(\d+)", text)
+    if image[:4] == b"\x7fELF" or target is not None and int(target[1]) > self.arch: raise Refused(NO_BINARY)
+    if version is None or target is None: raise Refused(INVALID_PTX)
+    if self.ptx and int(version[1]) * 10 + int(version[2]) > self.ptx: raise Refused(NEW_PTX)
+    _set(out, self._put(kernels(text)))
+
+  def cuModuleGetFunction(self, out: Any, module: Any, name: bytes) -> None:
+    if (found := self._of(module, dict).get(name.decode())) is None: raise Refused(NOT_FOUND)
+    _set(out, self._put(found))
+
+  def cuModuleUnload(self, module: Any) -> None:
+    self._wait()
+    self._of(module, dict)
+
+  def cuFuncSetAttribute(self, function: Any, attribute: int, value: int) -> None: self._of(function, Kernel)
+
+  def cuLaunchKernel(self, function: Any, *args: Any) -> None:
+    self._check_lost()
+    *sizes, shared, _stream, _params, extra = args
+    self._count_launch(self._launch(function, tuple(sizes), shared, extra))
+
+  def cuGraphCreate(self, out: Any, flags: int) -> None:
+    self.graphs.append(nodes := [])
+    _set(out, self._put(nodes))
+
+  def cuGraphAddKernelNode(self, out: Any, graph: Any, after: Any, count: int, params: Any) -> None:
+    self._add(out, graph, after, count, self._node(params))
+
+  def cuGraphAddMemcpyNode(self, out: Any, graph: Any, after: Any, count: int, params: Any, context: Any) -> None:
+    self._add(out, graph, after, count, self._copied(params))
+
+  def cuGraphInstantiate_v2(self, out: Any, graph: Any, *_: Any) -> None:
+    self._check_lost()
+    _set(out, self._put([node.work for node in self._of(graph, list)]))
+
+  def cuGraphExecKernelNodeSetParams(self, instance: Any, node: Any, params: Any) -> None:
+    self._check_lost()
+    self._of(instance, list)[_handle(node) - 1] = self._node(params)
+
+  def cuGraphExecMemcpyNodeSetParams(self, instance: Any, node: Any, params: Any, context: Any) -> None:
+    self._check_lost()
+    self._of(instance, list)[_handle(node) - 1] = self._copied(params)
+
+  def cuGraphLaunch(self, instance: Any, stream: Any) -> None:
+    self._check_lost()
+    self._count_launch(list(self._of(instance, list)))
+
+  def cuGraphDestroy(self, graph: Any) -> None: self._of(graph, list)
+  def cuGraphExecDestroy(self, instance: Any) -> None:
+    self._wait()
+    self._of(instance, list)
+
+  def cuGetErrorString(self, code: int, out: Any) -> None:
+    text = self._names.setdefault(code, ctypes.create_string_buffer(TEXTS.get(code, "unknown error").encode()))
+    _set(out, ctypes.addressof(text))
+
+def _handle(thing: Any) -> int:
+  """The number that a handle, an address or a pointer of ctypes is."""
+  if isinstance(thing, int): return thing
+  if isinstance(thing, ctypes._Pointer): return ctypes.c_void_p.from_buffer(thing).value or 0
+  return thing.value or 0
+
+def _set(out: Any, value: int) -> None:
+  """Writes a handle to where byref() points."""
+  ctypes.c_void_p.from_buffer(out._obj).value = value
+
+def _function(driver: Driver, name: str) -> Callable[..., int]:
+  """One of the driver's functions as tinygrad calls it: it returns a code."""
+  function = getattr(driver, name)
+  def call(*args: Any) -> int:
+    with driver.lock:
+      driver.calls[name] += 1
+      try:
+        if name in driver.fail: raise Refused(driver.fail[name])
+        function(*args)
+      except Refused as e: return e.code
+    return OK
+  return call
+
+def functions(driver: Driver) -> dict[str, Callable[..., int]]:
+  """The driver's functions by name; each returns a code."""
+  return {name: _function(driver, name) for name in vars(Driver) if name.startswith("cu")}
+
+def install(**options: Any) -> Driver:
+  """A new driver, with Driver's options, in place of libcuda in this process; before the device CUDA is opened."""
+  from tinygrad.runtime.autogen import cuda
+  for name, function in functions(driver := Driver(**options)).items(): setattr(cuda, name, function)
+  return driver
+
+def main() -> None:
+  """Runs a module with the stub: its options come first, as name=number."""
+  options, args = {}, sys.argv[1:]
+  while "=" in args[0]:
+    name, _, value = args.pop(0).partition("=")
+    options[name] = int(value)
+  import tinygrad_llm  # noqa: F401  # before tinygrad: it applies the patches
+  install(**options)
+  sys.argv = args
+  runpy.run_module(args[0], run_name="__main__", alter_sys=True)
+
+if __name__ == "__main__": main()
