@@ -43,17 +43,23 @@ def _cuda(dev: Any) -> Callable[[Buffer], Read]:
   from tinygrad.runtime.ops_cuda import check
   from tinygrad.runtime.support.c import init_c_var
   check(cuda.cuCtxSetCurrent(dev.context))
-  slots = [(dev.allocator._alloc(SIZE, BufferSpec(host=True)),
-            init_c_var(cuda.CUevent, lambda x: check(cuda.cuEventCreate(ctypes.byref(x), 0)))) for _ in range(SLOTS)]
+  def memory() -> Any:
+    try: return dev.allocator._alloc(SIZE, BufferSpec(host=True))
+    except RuntimeError:  # nothing more can be pinned: the driver waits for each copy itself
+      pageable.append(ctypes.create_string_buffer(SIZE))
+      return ctypes.c_void_p(ctypes.addressof(pageable[-1]))
+  pageable = list[Any]()
+  slots = [(memory(), init_c_var(cuda.CUevent, lambda x: check(cuda.cuEventCreate(ctypes.byref(x), 0))))
+           for _ in range(SLOTS)]
   def enqueue(buffer: Buffer) -> Read:
     slots.append(slot := slots.pop(0))
-    memory, event = slot
+    to, event = slot
     check(cuda.cuCtxSetCurrent(dev.context))
-    check(cuda.cuMemcpyDtoHAsync_v2(memory, buffer._buf, SIZE, None))
+    check(cuda.cuMemcpyDtoHAsync_v2(to, buffer._buf, SIZE, None))
     check(cuda.cuEventRecord(event, None))
     def wait() -> bytes:
       check(cuda.cuEventSynchronize(event))
-      return ctypes.string_at(memory, SIZE)
+      return ctypes.string_at(to, SIZE)
     return wait
   return enqueue
 

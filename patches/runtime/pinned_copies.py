@@ -1,0 +1,74 @@
+"""
+What is copied to a CUDA card goes through a little pinned memory, which is used again and again.
+
+Why: tinygrad pins memory for each copy and keeps it until something waits for the device, then for the next copy of
+  just that size. Nothing waits while a model is loaded: all of it is pinned beside itself, for good. Systems and
+  containers let little be pinned, and where that ended, the card was said to have no memory.
+How: two blocks take turns. A copy goes into them piece by piece; a block that is full has an event after its copies,
+  which is waited for before the block is written again. Where nothing can be pinned, copies are from pageable memory:
+  the driver has read it when its call returns.
+Numbers: pinned after a model of 129.7 MB was loaded, on a driver of the tests: 129.8 -> 33.6 MB (two blocks)
+Upstream: not sent.
+"""
+from __future__ import annotations
+import ctypes, threading
+from typing import Any
+from tinygrad.device import BufferSpec, Compiled
+from tinygrad.helpers import mv_address, round_up
+
+SEAMS = {
+  "tinygrad.device:Compiled.__init__": "80dcaf3af241",
+  "tinygrad.runtime.ops_cuda:CUDAAllocator": "d5815ee2d2b4",
+  "tinygrad.runtime.ops_cuda:CUDADevice": "0608eb580ee6",
+}
+
+BLOCK, BLOCKS = 16 << 20, 2
+ALIGN = 256  # bytes, of where a copy begins in a block
+
+class PinnedCopies:
+  """The blocks of a device, as (address, event after its copies); the last is written. used: bytes of that one."""
+  def __init__(self, dev: Any):
+    self.dev, self.lock = dev, threading.Lock()
+    self.blocks, self.most, self.used = list[tuple[int, Any]](), BLOCKS, BLOCK
+
+  def copyin(self, dest: Any, src: memoryview) -> None:
+    """CUDAAllocator._copyin: the device has the bytes before anything that is launched later; `src` has been read."""
+    from tinygrad.runtime.autogen import cuda
+    from tinygrad.runtime.ops_cuda import check
+    check(cuda.cuCtxSetCurrent(self.dev.context))
+    to, source, left = dest.value, mv_address(src), len(src)
+    with self.lock:
+      while left:
+        if self.used == BLOCK and not self._turn(): return check(cuda.cuMemcpyHtoD_v2(to, source, left))
+        piece, place = min(left, BLOCK - self.used), self.blocks[-1][0] + self.used
+        ctypes.memmove(place, source, piece)
+        check(cuda.cuMemcpyHtoDAsync_v2(to, place, piece, None))
+        to, source, left, self.used = to + piece, source + piece, left - piece, round_up(self.used + piece, ALIGN)
+
+  def _turn(self) -> bool:
+    """Goes on to a block that nothing reads any more; False if there is no pinned memory at all."""
+    from tinygrad.runtime.autogen import cuda
+    from tinygrad.runtime.ops_cuda import check
+    from tinygrad.runtime.support.c import init_c_var
+    if self.blocks: check(cuda.cuEventRecord(self.blocks[-1][1], None))
+    if len(self.blocks) < self.most:
+      try: memory = self.dev.allocator._alloc(BLOCK, BufferSpec(host=True))
+      except RuntimeError: self.most = len(self.blocks)  # if the device is lost, the copy says so
+      else:
+        event = init_c_var(cuda.CUevent, lambda x: check(cuda.cuEventCreate(ctypes.byref(x), 0)))
+        self.blocks.append((memory.value, event))
+        self.used = 0
+        return True
+    if not self.blocks: return False
+    self.blocks.append(self.blocks.pop(0))
+    check(cuda.cuEventSynchronize(self.blocks[-1][1]))
+    self.used = 0
+    return True
+
+_init = Compiled.__init__
+
+def init(self: Compiled, device: str, allocator: Any, *args: Any, **kwargs: Any) -> None:
+  _init(self, device, allocator, *args, **kwargs)
+  if type(allocator).__name__ == "CUDAAllocator": allocator._copyin = PinnedCopies(self).copyin
+
+def install() -> None: Compiled.__init__ = init  # type: ignore[method-assign]
