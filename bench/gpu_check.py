@@ -392,6 +392,7 @@ def _main() -> None:
   device = os.environ["DEV"].split(":")[0]
   from tinygrad_llm.command import Parser
   from tinygrad_llm.target.compiler import use_c_compiler
+  from tinygrad_llm.target.cuda import find_cuda
   parser = Parser(prog="bench/gpu_check.py", description=(__doc__ or "").strip().split("\n")[0])
   parser.add_argument("--model", type=pathlib.Path, metavar="M", help="a GGUF to time (default: random, of 1B shape)")
   parser.add_argument("--small", action=argparse.BooleanOptionalAction, default=device in ("CPU", "CL"),
@@ -404,6 +405,7 @@ def _main() -> None:
   parser.add_argument("--gpu", default="", help=argparse.SUPPRESS)
   args = parser.parse_args()
   if device == "CPU": use_c_compiler()  # CC, for this process and the parts
+  else: find_cuda()  # the same of NVRTC
   if args.record: return record()
   if args.part is None: sys.exit(parent(args))
   def send(*message: Any) -> None: print("@" + json.dumps(message), flush=True)

@@ -7,6 +7,7 @@ from tinygrad_llm import __version__
 from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.errors import InputError, warn
 from tinygrad_llm.files.hub import in_bytes, listing, locate
+from tinygrad_llm.target.device import renderer_of
 from tinygrad_llm.target.memory import device_memory_bytes, peak_memory_bytes
 from tinygrad_llm.target.threads import use_threads
 from tinygrad_llm.terminal.repl import Chat, say, template_of
@@ -89,7 +90,7 @@ def _report(llm: LLM, text: str, ids: list[int], seed: int) -> dict[str, Any]:
           "text": text, "load_s": llm.load_s, "ttft_s": t.first_token, "prefill_tok_s": t.prefill_tok_s,
           "decode_tok_s": t.decode_tok_s, "kernels_per_token": kernels, "bytes_per_token": moved, "token_ids": ids,
           "peak_memory_bytes": peak_memory_bytes(), "device_memory_bytes": device_memory_bytes(llm.device),
-          "compile_s": t.compile, "finish": t.finish, "seed": seed}
+          "compile_s": t.compile, "renderer": renderer_of(llm.device), "finish": t.finish, "seed": seed}
 
 def _answer(llm: LLM, args: argparse.Namespace) -> None:
   settings = _settings(llm, args)

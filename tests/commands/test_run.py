@@ -34,8 +34,9 @@ def test_json(model):
   assert (report["model"], report["device"], report["prompt_tokens"], report["tokens"]) == (model, "CPU", 3, 8)
   assert len(report["token_ids"]) == 8
   assert all(report[key] > 0 for key in ("load_s", "ttft_s", "prefill_tok_s", "decode_tok_s", "bytes_per_token"))
-  assert list(report)[11:] == ["token_ids", "peak_memory_bytes", "device_memory_bytes", "compile_s", "finish",
-                               "seed"]
+  assert list(report)[11:] == ["token_ids", "peak_memory_bytes", "device_memory_bytes", "compile_s", "renderer",
+                               "finish", "seed"]
+  assert report["renderer"] == "CLANG"
   assert os.path.getsize(model) < 2 * report["device_memory_bytes"] < 2 * report["peak_memory_bytes"] < 8 << 30
 
 def test_prompt(model):

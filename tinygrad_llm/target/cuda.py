@@ -1,7 +1,7 @@
 """NVIDIA's tools without a card: the compiler NVRTC and cuobjdump, from wheels or an installed toolkit."""
 from __future__ import annotations
 import ctypes, functools, importlib.util, os, pathlib, re, shutil, subprocess, tempfile
-from tinygrad_llm.errors import InputError
+from tinygrad_llm.errors import InputError, warn
 
 WHEELS = "nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-cuobjdump"
 EM_CUDA = 190  # e_machine of a cubin, which is an ELF file
@@ -34,11 +34,30 @@ def _wheels() -> pathlib.Path | None:
   found = [path for folder in folders or () for path in pathlib.Path(folder).glob("cu[0-9]*/lib/libnvrtc.so.[0-9]*")]
   return max(found).parent.parent if found else None
 
+def _libraries(root: pathlib.Path, name: str) -> list[pathlib.Path]:
+  """A library's files in a toolkit or in the wheels' folder; the last is the newest."""
+  return sorted(path for folder in ("lib", "lib64") for path in (root / folder).glob(f"lib{name}.so.[0-9]*"))
+
 def find_cuda() -> None:
-  """Points tinygrad to NVIDIA's wheels, unless the environment points elsewhere; before its first use of NVRTC."""
-  if (root := _wheels()) is None or "NVRTC_PATH" in os.environ or "CUDA_PATH" in os.environ: return
-  os.environ["NVRTC_PATH"], os.environ["CUDA_PATH"] = str(max((root / "lib").glob("libnvrtc.so.*"))), str(root)
-  if linkers := list((root / "lib").glob("libnvJitLink.so.*")): os.environ["NVJITLINK_PATH"] = str(max(linkers))
+  """
+  Points tinygrad to NVRTC and nvJitLink, before its first use of them: those that the environment names, those of the
+  toolkit in CUDA_PATH, those of NVIDIA's wheels. Compile workers and other children have them by the environment.
+  """
+  if os.environ.get("NVRTC_PATH"): return
+  roots = [pathlib.Path(path)] if (path := os.environ.get("CUDA_PATH")) else []
+  if (wheels := _wheels()) is not None: roots.append(wheels)
+  for root in roots:
+    if not (found := _libraries(root, "nvrtc")): continue
+    os.environ["NVRTC_PATH"], os.environ["CUDA_PATH"] = str(found[-1]), str(root)  # its headers are there
+    if linkers := _libraries(root, "nvJitLink"): os.environ.setdefault("NVJITLINK_PATH", str(linkers[-1]))
+    return
+
+def check_compiler(name: str, renderer: str) -> None:
+  """What is said where tinygrad chose another renderer than that of NVRTC. InputError if that one cannot compile."""
+  install = f"NVRTC, NVIDIA's compiler, is not installed; run: pip install {WHEELS}"
+  if renderer == "NVCC" and shutil.which("nvcc") is None: raise InputError(f"{name}: {install}")
+  if renderer == "PTX":
+    warn(f"{name}: {install}. Kernels are tinygrad's own PTX until then, and what was tuned for NVRTC is not used")
 
 def cuobjdump() -> str | None:
   """The path of the program that reads cubins."""

@@ -8,11 +8,12 @@ from tinygrad_llm import patches
 from tinygrad_llm.errors import InputError, is_shortage
 from tinygrad_llm.target.absent import is_absent
 from tinygrad_llm.target.compiler import compiler_failed, use_c_compiler
-from tinygrad_llm.target.cuda import check_cuda, check_ptx, find_cuda
+from tinygrad_llm.target.cuda import check_compiler, check_cuda, check_ptx, find_cuda
 
 # whole numbers that tinygrad reads in the middle of its work: {name: the least}
 NUMBERS = {"DEBUG": 0, "BEAM": 0, "JIT": 0, "JITBEAM": 0, "PARALLEL": 0, "NUM_CPU_THREADS": 1, "MV": 0,
            "MV_BLOCKSIZE": 1, "MV_THREADS_PER_ROW": 1, "MV_ROWS_PER_THREAD": 1}
+NVIDIA = ("CUDA", "NV")  # devices whose kernels NVRTC compiles
 STORES = ("DISK", "NPY", "TINYFS")  # devices of tinygrad's that hold data and compute nothing
 OLD_NAMES = {"CLANG": "CPU", "LLVM": "CPU:LLVM", "GPU": "CL", "HIP": "AMD", "NULL": "NULL", "PYTHON": "PYTHON"}
 
@@ -25,10 +26,11 @@ def check_device() -> str:
   for name, least in NUMBERS.items():
     if (value := os.environ.get(name)) is not None and not _is_number(value, least):
       raise InputError(f"{name}={value}: it is not a whole number from {least}; correct it or unset it")
+  if not asked.startswith("CPU"): find_cuda()
   try:
     from tinygrad import Device
     from tinygrad.device import ALL_DEVICES
-    from tinygrad.helpers import CACHEDB, CACHELEVEL, CCACHE
+    from tinygrad.helpers import CACHEDB, CACHELEVEL, CCACHE, DEV
     patches.apply()
     from tinygrad_llm.target import private_memory
     private_memory.install()
@@ -49,6 +51,8 @@ def check_device() -> str:
     if Device.DEFAULT.split(":")[0] in STORES:
       raise InputError(f"DEV={asked}: it holds data and computes nothing; use one of {', '.join(ALL_DEVICES)}")
     Device[Device.DEFAULT]
+    if Device.DEFAULT.split(":")[0] in NVIDIA and not DEV.renderer:
+      check_compiler(f"DEV={Device.DEFAULT}", renderer_of(Device.DEFAULT))
     return Device.DEFAULT
   except InputError: raise
   except ModuleNotFoundError as e:
@@ -62,6 +66,17 @@ def check_device() -> str:
     if no_compiler is not None: raise no_compiler from e
     at = name if (name := _culprit(e)) != "environment" else f"DEV={asked}"
     raise InputError(f"{at}: it does not open ({_reason(e)}); use one of {', '.join(ALL_DEVICES)}") from e
+
+def renderer_of(device: str) -> str:
+  """What writes a device's kernels, as DEV has it after the device: CUDA (for NVRTC), PTX, CLANG, METAL, .."""
+  from tinygrad import Device
+  return Device[device]._renderer_name(type(Device[device].renderer))
+
+def with_renderer(device: str) -> str:
+  """A device's name, and its renderer where that is not the device's first choice: CUDA, CUDA:PTX."""
+  from tinygrad import Device
+  first = Device[device]._renderer_name(Device[device].renderers[0])
+  return device if (found := renderer_of(device)) == first else f"{device}:{found}"
 
 def check_computes() -> str:
   """check_device() for one that is to answer: InputError if it only compiles, or if what it compiles does not run."""
@@ -108,7 +123,6 @@ def open_target(asked: str | None) -> str:
   """
   from tinygrad import Device
   from tinygrad.helpers import DEV
-  find_cuda()
   if asked is not None:
     target = next((m.expand(known) for pattern, known in TARGETS if (m := pattern.fullmatch(asked))), asked)
     os.environ["DEV"] = target

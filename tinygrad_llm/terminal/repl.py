@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 from tinygrad_llm.errors import InputError, warn
+from tinygrad_llm.target.device import with_renderer
 from tinygrad_llm.terminal.history import Editor
 from tinygrad_llm.terminal.screen import Screen, summary
 from tinygrad_llm.terminal.session import RANDOM, THINK, Session, Settings, load, save
@@ -59,7 +60,8 @@ class Chat:
   def run(self) -> None:
     """Reads and answers until the user leaves."""
     editor = Editor(completions)
-    say(f"{self.llm.path.stem} on {self.llm.device}. /help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves.")
+    say(f"{self.llm.path.stem} on {with_renderer(self.llm.device)}. /help lists the commands, Ctrl-C stops an answer, "
+        "Ctrl-D leaves.")
     while True:
       try:
         if not self.handle(*read_message(editor.ask)): return
