@@ -72,6 +72,17 @@ def test_positions():
   loaded(source)([y], (3, 2, 2), (4, 5, 3))
   assert (held(y, np.int32, 2, 360) == [[0], [1]]).all()
 
+def test_small_floats_are_none():
+  """Those that are too small to be normal are 0 for Apple's GPUs; halves are not, and nothing stays so afterwards."""
+  source = kernel("device float* data0_64, device half* data1_64, device float* data2_64",
+                  "*(data0_64+lidx0) = ((*(data2_64+lidx0))*2.0f);",
+                  "*(data1_64+lidx0) = ((half)(((float)(*(data1_64+lidx0)))*2.0f));")
+  x = np.float32(2.0) ** -np.arange(100, 164).astype(np.float32)
+  h = (2.0 ** -np.arange(64)).astype(np.float16)
+  loaded(source)([y := view(256), z := given(h), given(x)], (1, 1, 1), (64, 1, 1))
+  assert (held(y, np.float32) == np.where(np.arange(64) <= 26, x * 2, 0)).all()
+  assert (held(z, np.float16) == h * 2).all() and np.float32(1e-40) * np.float32(0.5) > 0
+
 def test_order_is_any():
   """Of threads: where they race, who is last differs. The same seed is the same order."""
   source, found = kernel("device int* data0_64", "*(data0_64+lidx0) = (*(data0_64+((lidx0+1)&63)));"), set()
@@ -205,6 +216,7 @@ REFUSED = {
   "an array of a helper's in threadgroup memory": ("kernel void", "void f() { threadgroup float x[2]; }\nkernel void"),
   "an array of the threadgroup in a block": (
     "if (((lidx0&31)==0)) {", "if (((lidx0&31)==0)) {\n    threadgroup __attribute__((aligned(16))) float z[2];"),
+  "an array of another form": ("float buf0[2];", "float buf0[1+1];"),
   "as_type of another size": ("float val1 = (", "float val1 = as_type<ushort>(sum0)*0+("),
   "no namespace": ("using namespace metal;", ""),
 }

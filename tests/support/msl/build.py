@@ -1,5 +1,4 @@
 """The executor and kernels as shared libraries, by the clang that the project finds."""
-import functools
 import os
 import pathlib
 import platform
@@ -8,8 +7,9 @@ import sys
 import tempfile
 
 from msl.source import as_cpp, refused
-from tinygrad_llm.target import metal
+from tinygrad_llm.target import metal  # before tinygrad: it applies the patches
 from tinygrad_llm.target.compiler import use_c_compiler
+from tinygrad.helpers import diskcache_get, diskcache_put
 
 FOLDER = pathlib.Path(__file__).parent
 C = ("-x", "c++", "-std=c++20", "-fPIC", "-shared", "-nostdlib", "-nostdinc", "-ffreestanding", "-fno-exceptions",
@@ -36,8 +36,11 @@ def shared(text: str, *options: str) -> bytes:
     if done.returncode: raise Refused(done.stderr[-4000:])
     return pathlib.Path(path).read_bytes()
 
-@functools.cache
-def executor() -> bytes: return shared((FOLDER / "executor.cpp").read_text(), "-O2", "-march=native")
+def executor() -> bytes:
+  """Kept where tinygrad keeps kernels: processes that follow each other build it once."""
+  text = (FOLDER / "executor.cpp").read_text()
+  if (known := diskcache_get("msl_executor", text)) is not None: return known
+  return diskcache_put("msl_executor", text, shared(text, "-O2", "-march=native"))
 
 def kernel(source: str) -> bytes:
   """A kernel's library, of its Metal source. Refused: Apple's compiler would not take it, or clang does not."""

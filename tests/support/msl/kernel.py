@@ -58,7 +58,7 @@ class Kernel:
   what is there.
   """
   def __init__(self, source: str, library: bytes | None = None, strict: bool = True):
-    self.signature, self._executor = signature(source), _executor()
+    self.source, self.signature, self._executor = source, signature(source), _executor()
     self._library = _loaded(build.kernel(source) if library is None else library, ctypes.RTLD_LOCAL)
     self._entry = ctypes.cast(self._library.msl_entry, ctypes.c_void_p).value
     self._stored = [] if strict or not has_arrays(source) else stored(source)
@@ -99,7 +99,8 @@ class Kernel:
     of = self._executor
     launch = _Launch(self._entry, ctypes.addressof(pointers), ctypes.addressof(buffers), len(regions), of.stacks,
                      of.memory, of.cells, STACK, seed, tuple(grid), tuple(block), fill)
-    if kind := of.launch(ctypes.byref(launch)): raise Fault(FAULTS[kind], self._told(launch.fault, arguments))
+    if (kind := of.launch(ctypes.byref(launch))) < 0: raise RuntimeError("2^31 barriers: go on in another process")
+    if kind: raise Fault(FAULTS[kind], self._told(launch.fault, arguments))
 
   def _told(self, f: _Fault, arguments: Sequence[View | int]) -> str:
     where = f"{self.signature.name}: {FAULTS[f.kind]}: thread {f.thread} of threadgroup {tuple(f.group)}"

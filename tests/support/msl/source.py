@@ -53,6 +53,8 @@ def refused(source: str) -> list[str]:
   """What Apple's compiler would not take, as far as its text tells."""
   code = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
   found = [f"{m[0].strip()!r}: {why}" for text, why in REFUSED.items() for m in re.finditer(text, code, re.MULTILINE)]
+  found += [f"{m[0]!r}: no array of threadgroup memory as it is known here"
+            for m in re.finditer(r"^\s*threadgroup\b[^;*]*;", ARRAY.sub("", code), re.MULTILINE)]
   found += [f"{m[0]!r}: a pointer has no address space" for m in POINTER.finditer(code) if m[1] is None]
   try: of = signature(source)
   except ValueError as e: return [*found, str(e)]

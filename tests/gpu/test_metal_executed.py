@@ -1,0 +1,128 @@
+"""Metal's kernels executed by the processor (tests/support/msl), against float64."""
+import attention
+import child
+import gpu_metal
+import gpu_numbers
+import pytest
+from extended import extended
+from gpu_matmuls import Case
+from gpu_metal import ENVIRONMENT, Errors, Planted
+from gpu_schedules import TYPES
+from kernel_cases import CASES, STEPS
+from kernel_golden import golden
+from model_cases import MODELS
+from tinygrad.helpers import to_function_name
+
+HALVES, FLOATS = 0.03, 2e-3  # error of logits, in standard deviations: where halves are multiplied, and where none are
+# of products, of a gate or of attention with halves, and of attention with floats: fractions of their size
+PRODUCT, MORE, ATTENTION = 2e-3, 6e-3, 1e-5
+PROMPT, AFTER = 40, 3  # tokens of a prompt, and steps
+OF_SIZES = {"head", "sampling", "embedding", "routing"}  # parts whose kernels' names have the words and the experts
+
+# *** whole models: every role of a decode step's kernels, and of a prompt's
+
+@extended
+@pytest.mark.parametrize("case", CASES)
+def test_cases(case):
+  """Of the kernel suite, with all widths: its kernels, but for the numbers of words and of experts in their names."""
+  found = Errors(*child.call(gpu_metal.of_case, case, PROMPT, AFTER, **ENVIRONMENT).value)
+  assert max(found.prompt, *found.steps) < HALVES
+  for kind, launched in zip(("prompt", "decode"), found.launched):
+    rows = next(iter(golden(case, kind)["METAL:Apple9"].values()))["roles"]
+    wanted = {to_function_name(row["name"]): row["role"] for row in rows
+              if row["part"] not in OF_SIZES and "exps" not in row["role"] + row["part"]}
+    assert {name: role for name, role in wanted.items() if name not in launched} == {}
+  assert [*STEPS] == ["decode", "prompt"] and len(wanted) > 5
+
+@extended
+@pytest.mark.parametrize("name", MODELS)
+def test_architectures(name):
+  """All of the app's, of floats: nothing is rounded to halves but the cache."""
+  found = Errors(*child.call(gpu_metal.of_architecture, name, **ENVIRONMENT).value)
+  assert max(found.prompt, *found.steps) < FLOATS
+
+@extended
+def test_answers():
+  """The bundled model's, chosen on the device and looked ahead for, are those of a CPU that rounds nothing to bytes."""
+  cpu = child.call(gpu_metal.answers, 20, 24, NO_Q8_ACTIVATIONS="1").value
+  assert child.call(gpu_metal.answers, 20, 24, **ENVIRONMENT).value == cpu
+
+# *** single kernels
+
+SHAPES = {"Q4_0": (24, 576), "Q4_K": (12, 768), "Q6_K": (16, 512), "F16": (20, 96)}
+FEW_TYPES = ("Q4_K", "F16")
+
+@pytest.mark.parametrize("types", [FEW_TYPES, pytest.param(tuple(TYPES), marks=extended)], ids=["few", "all"])
+def test_products(types):
+  """A decode step's: in the layout for GPUs, x in memory that threads share."""
+  shapes = [(name, *shape) for name in types for shape in
+            ([SHAPES[name]] if types is FEW_TYPES else [SHAPES.get(name, (16, 1024)), *gpu_numbers.SHAPES])]
+  found = child.call(gpu_metal.products, shapes, **ENVIRONMENT).value
+  assert {shape: error for shape, error in zip(shapes, found) if not error < PRODUCT} == {}
+
+@extended
+def test_products_of_experts():
+  cases = [[name, *role] for name in ("Q4_K", "Q8_0", "MXFP4") for role in gpu_numbers.MOE]
+  found = child.call(gpu_metal.products_of_experts, cases, NO_Q8_ACTIVATIONS="1", **ENVIRONMENT).value
+  assert [(case, error) for case, error in zip(cases, found) if not error < PRODUCT] == []
+
+# of tokens: with what is made of a product, with many tokens and rows, some that are none
+FEW_PROMPTS = [Case("Q4_K", 40, 40, 512, 60)]
+MADE = ("half", "large", "gate", "bias residual", "heads", "several half")
+PROMPTS = [*(Case(name, 33 + 5 * i, 50 + 7 * i, 512, 120) for i, name in enumerate(TYPES)),
+           *(Case("Q8_0", 40, 36, 96, 60, options) for options in MADE), Case("Q6_K", 70, 130, 1280, 0),
+           Case("MXFP4", 200, 96, 480, 256, "several joined half"), Case("F32", 40, 40, 96, 60)]
+
+@pytest.mark.parametrize("cases", [FEW_PROMPTS, pytest.param(PROMPTS, marks=extended)], ids=["few", "all"])
+def test_products_of_prompts(cases):
+  """Matrices of simdgroups, fragments in memory that threads share."""
+  found = child.call(gpu_metal.of_prompts, cases, **ENVIRONMENT).value
+  assert [(case, error) for case, error in zip(cases, found)
+          if not error < (MORE if "gate" in case.options else PRODUCT)] == []
+
+DECODE = [attention.Case(2, 4, 64, 90), attention.Case(2, 8, 64, 130, sink=True, window=64),
+          attention.Case(4, 2, 256, 70, window=50, softcap=50), attention.Case(1, 16, 576, 40, W=512, latent=True),
+          attention.Case(3, 3, 64, 65), attention.Case(2, 4, 64, 200, packed=8), attention.Case(1, 71, 64, 70)]
+OF_PROMPTS = [attention.Case(2, 4, 64, 80, T=21, prompt=32), attention.Case(2, 8, 64, 150, T=17, prompt=32, sink=True,
+                                                                         window=64),
+              attention.Case(4, 2, 256, 130, T=40, prompt=64, window=100, softcap=50),
+              attention.Case(1, 16, 576, 60, W=512, T=33, prompt=64, latent=True),
+              attention.Case(2, 4, 32, 129, T=1, prompt=80), attention.Case(3, 3, 64, 100, T=20, prompt=32)]
+
+@pytest.mark.parametrize(("cases", "most"), [
+  (DECODE[:1], ATTENTION), pytest.param(DECODE[1:], ATTENTION, marks=extended), (OF_PROMPTS[:1], MORE),
+  pytest.param(OF_PROMPTS[1:], MORE, marks=extended)], ids=["decode", "more", "prompts", "more prompts"])
+def test_attention(cases, most):
+  found = child.call(gpu_metal.attentions, [case.__dict__ for case in cases], **ENVIRONMENT).value
+  assert [(case, error) for case, error in zip(cases, found) if not error < most] == []
+
+# *** faults planted in a product's kernel: a pattern, its place among the matches, and what stands there instead
+
+BARRIER = r"threadgroup_barrier\(mem_flags::mem_threadgroup\);"
+STORE = r"\*\(\(threadgroup __attribute__\(\(aligned\(16\)\)\) half4\*\)\(\((buf\d)\+(alu\d+)\)\)\) = "
+FAULTS = {
+  "no barrier before tiles are read": (BARRIER, 0, "", {"race", "uninitialised"}),
+  "no barriers before tiles are written again": (rf"{BARRIER}(\s*\}}\s*){BARRIER}", 0, r"\1", {"race"}),
+  "a barrier for some threads": (BARRIER, 0, r"if ((lidx0<96)) { \g<0> }",
+                                 {"divergent barrier", "race", "uninitialised"}),
+  "a part of a tile that nobody writes": (STORE, 0, r"if ((lidx0!=77)) \g<0>", {"uninitialised"}),
+  "a tile in another's place": (STORE, -1, r"*((threadgroup half4*)((\1+(\2^8)))) = ", None),
+  "an array that is too small": (r"half (buf2)\[(\d+)\d\]", 0, r"half \1[\2]", {"out of bounds"}),
+  "a load of fragments at an odd place": (r"(half4 val\d+ = .*\(buf1\+\(alu\d+\+)4\)", 0, r"\g<1>3)", {"misaligned"}),
+  "a product among some of a simdgroup": ("simdgroup_multiply_accumulate", 0, r"if ((a[0]>0)) \g<0>",
+                                          {"divergent simdgroup"}),
+  "rows beyond the last one": (r"if \(\(alu\d+&alu\d+\)\)", 0, "if (true)", {"race", "out of bounds"}),
+  "a row of results after the last": (r"float2\*\)\(\((data0_\d+)\+", 0, r"float2*)((\1+4000+", {"out of bounds"}),
+  "the elements of a fragment": (r"= b\[0\]", 0, "= b[1]", None),
+  "another fragment": (r"__WMMA_8_8_8_half_float\(cast(\d+), cast(\d+)", 5,
+                       r"__WMMA_8_8_8_half_float(cast\2, cast\1", None),
+  "the first threadgroup's tokens for all": (r"gid\.x", 0, "0", None),
+}
+
+def test_planted():
+  """All are found: by what the executor reports, or in the numbers."""
+  changes = [(pattern, place, text) for pattern, place, text, _ in FAULTS.values()]
+  right, *found = (Planted(*row) for row in child.call(gpu_metal.planted, FEW_PROMPTS[0], changes, **ENVIRONMENT).value)
+  assert right.fault == "" and right.error < PRODUCT
+  for (name, (*_, wanted)), (fault, error) in zip(FAULTS.items(), found):
+    assert fault in wanted if wanted else fault or not error < 10 * PRODUCT, (name, fault, error)
