@@ -47,9 +47,16 @@ def model_of(case: str) -> dict[str, Any]:
   if (moe := of.get("moe")) is None: return of
   return of | {"moe": dataclasses.replace(moe, experts=EXPERTS * moe.used)}
 
-def of_case(case: str, prompt: int, steps: int) -> Errors:
+def narrow(case: str) -> dict[str, Any]:
+  """The other way round: all words and experts, but small widths."""
+  of = {"dim": 256, "ffn": 512, "heads": 4, "head_dim": 64}
+  of = CASES[case] | ({"dim": 256, "ffn": 512, "heads": 4} if CASES[case].get("mla") else of)
+  if "kv_heads" in of: of["kv_heads"] = 2
+  return of | ({"moe": dataclasses.replace(of["moe"], ffn=256)} if "moe" in of else {})
+
+def of_case(case: str, prompt: int, steps: int, wide: bool = True) -> Errors:
   """Of a case's model: a prompt of so many tokens, and decode steps."""
-  return of_model(model_of(case) | {"blocks": True}, prompt, steps, MAX_CONTEXT, CHUNK)
+  return of_model((model_of if wide else narrow)(case) | {"blocks": True}, prompt, steps, MAX_CONTEXT, CHUNK)
 
 def of_architecture(name: str) -> Errors:
   """Of a small model of float32 weights: model_cases.MODELS."""

@@ -1,4 +1,7 @@
 """Metal's kernels executed by the processor (tests/support/msl), against float64."""
+import re
+from collections.abc import Callable
+
 import attention
 import child
 import gpu_metal
@@ -8,7 +11,7 @@ from extended import extended
 from gpu_matmuls import Case
 from gpu_metal import ENVIRONMENT, Errors, Planted
 from gpu_schedules import TYPES
-from kernel_cases import CASES, STEPS
+from kernel_cases import CASES
 from kernel_golden import golden
 from model_cases import MODELS
 from tinygrad.helpers import to_function_name
@@ -17,22 +20,35 @@ HALVES, FLOATS = 0.03, 2e-3  # error of logits, in standard deviations: where ha
 # of products, of a gate or of attention with halves, and of attention with floats: fractions of their size
 PRODUCT, MORE, ATTENTION = 2e-3, 6e-3, 1e-5
 PROMPT, AFTER = 40, 3  # tokens of a prompt, and steps
-OF_SIZES = {"head", "sampling", "embedding", "routing"}  # parts whose kernels' names have the words and the experts
+CHOICES = {"sampling", "routing"}  # parts whose kernels' names have only the numbers of words and of experts
 
 # *** whole models: every role of a decode step's kernels, and of a prompt's
+
+def has_widths(row: dict) -> bool:
+  """Whether a kernel's name has neither the number of words nor that of experts."""
+  return row["part"] not in CHOICES | {"head", "embedding"} and not re.search("exp|gate_inp", row["role"] + row["part"])
+
+def not_launched(case: str, found: Errors, wanted: Callable[[dict], bool]) -> dict[str, str]:
+  """Of the suite's kernels that are wanted, those that were not executed: {name: role}."""
+  return {row["name"]: row["role"] for kind, launched in zip(("prompt", "decode"), found.launched)
+          for row in next(iter(golden(case, kind)["METAL:Apple9"].values()))["roles"]
+          if wanted(row) and to_function_name(row["name"]) not in launched}
 
 @extended
 @pytest.mark.parametrize("case", CASES)
 def test_cases(case):
-  """Of the kernel suite, with all widths: its kernels, but for the numbers of words and of experts in their names."""
+  """Of the kernel suite: its kernels themselves, but for the numbers of words and of experts."""
   found = Errors(*child.call(gpu_metal.of_case, case, PROMPT, AFTER, **ENVIRONMENT).value)
   assert max(found.prompt, *found.steps) < HALVES
-  for kind, launched in zip(("prompt", "decode"), found.launched):
-    rows = next(iter(golden(case, kind)["METAL:Apple9"].values()))["roles"]
-    wanted = {to_function_name(row["name"]): row["role"] for row in rows
-              if row["part"] not in OF_SIZES and "exps" not in row["role"] + row["part"]}
-    assert {name: role for name, role in wanted.items() if name not in launched} == {}
-  assert [*STEPS] == ["decode", "prompt"] and len(wanted) > 5
+  assert not_launched(case, found, has_widths) == {}
+
+@extended
+@pytest.mark.parametrize("case", ["llama-1b-Q8_0", *(case for case in CASES if "moe" in CASES[case])])
+def test_choices(case):
+  """Among as many words, and experts, as there are; the widths are small."""
+  found = Errors(*child.call(gpu_metal.of_case, case, PROMPT, AFTER, False, **ENVIRONMENT).value)
+  assert max(found.prompt, *found.steps) < HALVES
+  assert not_launched(case, found, lambda row: row["part"] in CHOICES) == {}
 
 @extended
 @pytest.mark.parametrize("name", MODELS)
