@@ -23,7 +23,7 @@ MODULES: tuple[str, ...] = (
   "lowering.tuple_order", "runtime.workers", "runtime.estimates", "cache.sqlite_cache", "cache.programs",
   "lowering.forked_lowering", "runtime.threads", "runtime.dispatch", "runtime.graph_batches",
   "runtime.launch_sizes", "runtime.contiguous_views", "runtime.graph_dependencies", "runtime.huge_pages",
-  "runtime.pinned_copies", "passes", "rewrite.reshapes",
+  "runtime.pinned_copies", "runtime.lost_devices", "passes", "rewrite.reshapes",
   "rewrite.gathers", "rewrite.bounds", "rewrite.flat_reduce", "rewrite.separate_products", "rewrite.joint_products",
   "rewrite.norm_fusion", "attention.split_kv", "rewrite.stored_factors", "gpu.bitfield_extract", "gpu.tensor_cores",
   "vector.amx",

@@ -50,6 +50,8 @@ def guarded(main: Callable[[], int | None]) -> None:
     _discard_output()
     sys.exit(141)
   except (InputError, OSError, MemoryError, RuntimeError, subprocess.CalledProcessError) as e:
+    from tinygrad_llm.target.device_errors import device_error
+    e = device_error(e) or e
     if isinstance(e, RuntimeError) and not is_shortage(e): raise
     if os.environ.get("DEBUG", "0") not in ("", "0"): raise
     if isinstance(e, OSError): _discard_output()

@@ -16,6 +16,12 @@ class InputError(Exception):
   code 2.
   """
 
+class DeviceError(InputError):
+  """
+  A device fails: it has no memory left, it is lost, or its driver does not take what was compiled for it. What it held,
+  a model's weights and its KV cache, may be gone; the message says what to do.
+  """
+
 def is_shortage(e: BaseException) -> bool:
   """Whether the system has no more memory for this process: a thread's stack and a fork are memory, too."""
   return (isinstance(e, MemoryError) or isinstance(e, OSError) and e.errno == errno.ENOMEM or

@@ -488,7 +488,7 @@ def test_all_patches_are_tested_somewhere():
   """Those not named here have tests of their own."""
   own = {"workers", "estimates", "stored_schedules", "beam_search", "programs", "threads", "dispatch", "captures",
          "graph_batches", "graph_dependencies", "huge_pages", "contiguous_views", "thread_safety", "sqlite_cache",
-         "launch_sizes", "pinned_copies"}
+         "launch_sizes", "pinned_copies", "lost_devices"}
   own |= {"graph_rewrite", "implicit_inputs", "type_inference", "tuple_order"}  # test_lowering.py
   own |= {"scalarize", "trace_cache", "gc_pause"}                               # the same
   own |= {"forked_lowering", "vector_combine", "vector_width"}

@@ -309,7 +309,9 @@ class Driver:
     self._check_lost()
     _set(out, self._put([0]))
 
-  def cuEventDestroy_v2(self, event: Any) -> None: self._of(event, list), self._handles.pop(_handle(event))
+  def cuEventDestroy_v2(self, event: Any) -> None:
+    self._of(event, list)
+    self._handles.pop(_handle(event))
 
   def cuEventRecord(self, event: Any, stream: Any) -> None:
     self._check_lost()
@@ -375,7 +377,10 @@ class Driver:
     self._check_lost()
     self._count_launch(list(self._of(instance, list)))
 
-  def cuGraphDestroy(self, graph: Any) -> None: self._of(graph, list)
+  def cuGraphDestroy(self, graph: Any) -> None:
+    self._check_lost()
+    self._of(graph, list)
+
   def cuGraphExecDestroy(self, instance: Any) -> None:
     self._wait()
     self._of(instance, list)

@@ -7,6 +7,7 @@ from tinygrad_llm.engine.context import Feed
 from tinygrad_llm.engine.lookahead import Draws
 from tinygrad_llm.engine.sampling import Sampler
 from tinygrad_llm.engine.timing import Timing
+from tinygrad_llm.target.device_errors import raise_device_error
 
 class Engine(Protocol):
   """What an answer needs of its model, see llm.LLM."""
@@ -45,8 +46,9 @@ class Answer(Feed, Iterator[int]):
   def __next__(self) -> int:
     with self._llm.lock:
       try: return next(self._run)
-      except BaseException:
+      except BaseException as e:
         self.ended = True
+        raise_device_error(e)
         raise
 
   def close(self) -> None:

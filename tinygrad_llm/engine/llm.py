@@ -21,7 +21,7 @@ from tinygrad_llm.engine.steps import Steps, positions_for
 from tinygrad_llm.engine.stopping import UntilStop, answer_text, stopped_by_text
 from tinygrad_llm.engine.suggested import of_sampling, suggested
 from tinygrad_llm.engine.timing import Timing
-from tinygrad_llm.errors import InputError, is_shortage, naming
+from tinygrad_llm.errors import DeviceError, InputError, is_shortage, naming
 from tinygrad_llm.files.gguf import open_gguf
 from tinygrad_llm.forks import in_children
 from tinygrad_llm.files.hub import resolve
@@ -32,6 +32,7 @@ from tinygrad_llm.progress import compiling
 from tinygrad_llm.target.async_read import reader
 from tinygrad_llm.target.buffers import read
 from tinygrad_llm.target.cost import cost
+from tinygrad_llm.target.device_errors import device_error, telling_device_errors
 from tinygrad_llm.target.memory import check_address_space
 from tinygrad_llm.text.chat_template import ChatTemplate, checked, user_texts
 from tinygrad_llm.text.thinking import Part
@@ -73,16 +74,17 @@ class LLM:
           text.result()  # of two errors it is always this one that is told
           raise
         self.tokenizer, self.template = text.result()
+      self.steps = Steps(self.model, positions, self.chunk, self.max_context)
+      # the CPU computes while it launches: it would only compute one step too many
+      self._lookahead = None if reader(self.device) is None else Lookahead(self.model, positions)
     except (MemoryError, OSError, RuntimeError) as e:
+      if (error := device_error(e)) is not None: raise DeviceError(f"{self.path}: {error}") from e
       if not is_shortage(e): raise
       raise InputError(f"{self.path}: no memory on {self.device} for it and {self.max_context} positions; use a "
                        f"smaller max_context, quant type or model ({e})") from e
     self.weights, self.timing, self._progress = loader.weights, Timing(), progress
     self.lock = threading.RLock()  # one feeds at a time
     self._context, self._by_hand = Context([block.attn.cache for block in self.model.blocks]), _alone()
-    self.steps = Steps(self.model, positions, self.chunk, self.max_context)
-    # the CPU computes while it launches: it would only compute one step too many
-    self._lookahead = None if reader(self.device) is None else Lookahead(self.model, positions)
     self.load_s = time.perf_counter() - start
     in_children(self, LLM._forked)
 
@@ -148,7 +150,7 @@ class LLM:
     """
     ids = self._check(ids)
     first = whole("first", first, 0, len(ids) - 1)
-    with self.lock:
+    with self.lock, telling_device_errors():
       self._check_generation("prefill", generation)
       if self._context.common(ids[:first]) < first: raise InputError(
         f"prefill: the {first} tokens before first={first} are not what was fed last; call prefill(ids) without first")
@@ -167,7 +169,7 @@ class LLM:
     """
     (token,), position = token_ids("token", [token], self.config.vocab_size), whole("position", position, 0,
                                                                                     self.max_context - 1)
-    with self.lock:
+    with self.lock, telling_device_errors():
       self._check_generation("step", generation)
       self._follow(position)
       logits, _ = self.feed(token, position)
@@ -300,7 +302,7 @@ class LLM:
     """iter_logits(). Between two of its chunks somebody else may feed."""
     feed = _alone()
     for position in range(0, len(ids), self.chunk):
-      with self.lock:
+      with self.lock, telling_device_errors():
         if position: self.feed_again(feed)
         else: self._context.take(feed, [])
         feed.tokens = ids[:position + self.chunk]

@@ -40,7 +40,8 @@ def free_buffers(allocator: Any) -> None:
     while kept:
       try: buffer = kept.pop()
       except IndexError: break
-      Allocator.free(allocator, buffer, size, options)
+      try: Allocator.free(allocator, buffer, size, options)
+      except RuntimeError: pass  # the device is lost, and its memory with it
 
 @functools.cache
 def _malloc_trim() -> Callable[[int], int] | None:

@@ -4,7 +4,7 @@ import difflib, glob, os, pathlib, sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
-from tinygrad_llm.errors import InputError, warn
+from tinygrad_llm.errors import DeviceError, InputError, warn
 from tinygrad_llm.target.device import with_renderer
 from tinygrad_llm.terminal.history import Editor
 from tinygrad_llm.terminal.screen import Screen, summary
@@ -93,17 +93,19 @@ class Chat:
     ids = llm.prompt(sent, variables) if variables else llm.prompt(sent)
     tokens = llm.generate(ids, session.settings.count, **sampling)
     self._tell(len(messages) - len(sent))
-    screen = Screen(sys.stdout, session.settings.think in ("hide", "off"))
+    screen, failed = Screen(sys.stdout, session.settings.think in ("hide", "off")), None
     try:
       for kind, piece in llm.parts(tokens, self._stop, ids):
         if kind == ANSWER: said.append(piece)
         screen.write(kind, piece)
     except KeyboardInterrupt: pass
+    except DeviceError as e: failed = e  # it ends the answer, and not the chat
     finally: screen.end()
     drawn = session.settings.seed == RANDOM and session.settings.samples
-    say(summary(llm.timing, sampling["seed"] if drawn else None))
-    if not said: return say("[there is no answer: what you asked is not kept]")
-    session.turns = [*session.turns, asked, {"role": "assistant", "content": "".join(said)}]
+    if failed is None: say(summary(llm.timing, sampling["seed"] if drawn else None))
+    if said: session.turns = [*session.turns, asked, {"role": "assistant", "content": "".join(said)}]
+    else: say("[there is no answer: what you asked is not kept]")
+    if failed is not None: raise InputError(f"{failed}; /save FILE keeps the conversation") from failed
 
   def _tell(self, unsent: int) -> None:
     """What the model does not see, each time that it is more or less. All turns are kept and saved."""

@@ -1,0 +1,42 @@
+"""
+What is deleted of a device that is lost, or of a kernel that it refused, says nothing.
+
+Why: a driver answers every call with the first error once a device is lost, also those that free something. tinygrad's
+  kernels and graphs check that answer where they are deleted: each prints a traceback of its own, which nothing can
+  catch, and the line that says what happened is somewhere among them.
+How: a device's class of kernels and that of graphs drop errors of the driver in __del__, where there is nobody to be
+  told, and of what was never made, as a module that the driver refused.
+Numbers: lines on stderr of an answer whose device is lost, on a driver of the tests: 151 -> 1
+Upstream: not sent; suppress_finalizing does this at the interpreter's end.
+"""
+from __future__ import annotations
+import functools
+from typing import Any
+from tinygrad.device import Compiled
+
+SEAMS = {
+  "tinygrad.device:Compiled.__init__": "80dcaf3af241",
+  "tinygrad.helpers:suppress_finalizing": "0acddc3b3e95",
+  "tinygrad.runtime.graph.cuda:CUDAGraph.__del__": "38202734e239",
+  "tinygrad.runtime.ops_cuda:CUDAProgram.__del__": "1bc23d80c3b9",
+}
+
+_init = Compiled.__init__
+
+def init(self: Compiled, device: str, allocator: Any, renderers: Any, runtime: Any, graph: Any = None, arch: Any = None
+         ) -> None:
+  _init(self, device, allocator, renderers, runtime, graph, arch)
+  for kind in (runtime, graph): _quieten(getattr(kind, "func", kind))
+
+def _quieten(kind: Any) -> None:
+  """A class whose objects are deleted without errors; nothing for one without __del__, or that is so already."""
+  stock = getattr(kind, "__del__", None)
+  if stock is None or hasattr(stock, "quiet"): return
+  @functools.wraps(stock)
+  def delete(thing: Any) -> None:
+    try: stock(thing)
+    except (RuntimeError, AttributeError): pass
+  delete.quiet = True  # type: ignore[attr-defined]
+  kind.__del__ = delete
+
+def install() -> None: Compiled.__init__ = init  # type: ignore[method-assign]
