@@ -21,13 +21,6 @@ SEAMS = {
   "tinygrad.runtime.ops_cuda:CUDAProgram.__del__": "1bc23d80c3b9",
 }
 
-_init = Compiled.__init__
-
-def init(self: Compiled, device: str, allocator: Any, renderers: Any, runtime: Any, graph: Any = None, arch: Any = None
-         ) -> None:
-  _init(self, device, allocator, renderers, runtime, graph, arch)
-  for kind in (runtime, graph): _quieten(getattr(kind, "func", kind))
-
 def _quieten(kind: Any) -> None:
   """A class whose objects are deleted without errors; nothing for one without __del__, or that is so already."""
   stock = getattr(kind, "__del__", None)
@@ -39,4 +32,10 @@ def _quieten(kind: Any) -> None:
   delete.quiet = True  # type: ignore[attr-defined]
   kind.__del__ = delete
 
-def install() -> None: Compiled.__init__ = init  # type: ignore[method-assign]
+def install() -> None:
+  stock = Compiled.__init__  # as it is now: pinned_copies wraps it, too
+  def init(self: Compiled, device: str, allocator: Any, renderers: Any, runtime: Any, graph: Any = None,
+           arch: Any = None) -> None:
+    stock(self, device, allocator, renderers, runtime, graph, arch)
+    for kind in (runtime, graph): _quieten(getattr(kind, "func", kind))
+  Compiled.__init__ = init  # type: ignore[method-assign]

@@ -65,10 +65,9 @@ class PinnedCopies:
     self.used = 0
     return True
 
-_init = Compiled.__init__
-
-def init(self: Compiled, device: str, allocator: Any, *args: Any, **kwargs: Any) -> None:
-  _init(self, device, allocator, *args, **kwargs)
-  if type(allocator).__name__ == "CUDAAllocator": allocator._copyin = PinnedCopies(self).copyin
-
-def install() -> None: Compiled.__init__ = init  # type: ignore[method-assign]
+def install() -> None:
+  stock = Compiled.__init__  # as it is now: lost_devices wraps it, too
+  def init(self: Compiled, device: str, allocator: Any, *args: Any, **kwargs: Any) -> None:
+    stock(self, device, allocator, *args, **kwargs)
+    if type(allocator).__name__ == "CUDAAllocator": allocator._copyin = PinnedCopies(self).copyin
+  Compiled.__init__ = init  # type: ignore[method-assign]

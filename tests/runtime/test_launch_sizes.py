@@ -45,9 +45,9 @@ def without_the_patch() -> str:
 
 @pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
 def test_prompts_on_cuda(model_file):
-  model = str(model_file(types="Q8_0", vocab=384, context=96))
+  model = str(model_file(types="F32", layers=1, vocab=384, context=96))
   found = child.call(made_graphs, model, DEV="CUDA").value
-  assert found["device"] == "CUDA" and found["tokens"] == 4 and found["graphs"] >= 4 and found["nodes"] > 50
+  assert found["device"] == "CUDA" and found["tokens"] == 4 and found["graphs"] >= 4 and found["nodes"] > 30
   assert found["least"] >= 1
   assert found["without"] == "CUDA Error 1, invalid argument"
 
