@@ -37,13 +37,13 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., pathli
 # these files take longest (make test ARGS=--cpu-times) and come first: no core waits at the end for the other
 LONGEST = ("nn/test_golden", "patches/test_codegen", "commands/test_bench", "commands/test_kernels",
            "patches/test_attention", "commands/test_kernel_suite", "patches/test_operand_packing",
-           "gpu/test_gpu_schedules", "commands/test_readme_commands", "commands/test_tune", "commands/test_bad_input",
-           "nn/test_trained", "commands/test_profile", "nn/test_logits", "cache/test_captures", "search/test_space",
-           "search/test_cost_model", "cache/test_programs", "search/test_stored_schedules",
-           "patches/test_stock_schedules", "nn/test_random_dense", "nn/test_random_experts", "runtime/test_threads",
-           "nn/test_scales", "files/test_quant", "commands/test_run", "patches/test_patches",
-           "engine/test_default_model", "terminal/test_chat", "files/test_layout", "runtime/test_dispatch",
-           "nn/test_loader")
+           "gpu/test_gpu_schedules", "gpu/test_card", "commands/test_readme_commands", "commands/test_tune",
+           "commands/test_bad_input", "nn/test_trained", "commands/test_profile", "nn/test_logits",
+           "cache/test_captures", "search/test_space", "search/test_cost_model", "cache/test_programs",
+           "search/test_stored_schedules", "patches/test_stock_schedules", "nn/test_random_dense",
+           "nn/test_random_experts", "runtime/test_threads", "nn/test_scales", "files/test_quant", "commands/test_run",
+           "patches/test_patches", "engine/test_default_model", "terminal/test_chat", "files/test_layout",
+           "runtime/test_dispatch", "nn/test_loader")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
   order = {f"tests/{name}.py": i for i, name in enumerate(LONGEST)}

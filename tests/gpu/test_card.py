@@ -1,5 +1,6 @@
 """
-The stand-in for a card: kernels whose threads meet, the stream and its graphs, products by tensor cores, and models.
+The stand-in for a card: kernels whose threads meet, the stream and its graphs, products by tensor cores, and models,
+on CUDA and on NV's queues.
 
 What `make test` leaves to `make extended`: whole answers of several families (prompts in chunks, sampling, turns, a
 full context) on all compilers and capabilities, against float64 and token for token against the CPU.
@@ -28,8 +29,8 @@ NARROW = 0.06             # of two best logits that are nearer than this, either
 
 def on_card(dev: str = "CUDA", **settings: object) -> dict[str, str]:
   """The environment of a child process with a card; its settings are those of the module `card`."""
-  extra = {} if PATCHED else {"CARD_ZERO_GRID": "1"}
-  return build.settings() | extra | {f"CARD_{k.upper()}": str(v) for k, v in settings.items()} | {"DEV": dev}
+  extra = {f"CARD_{k.upper()}": str(v) for k, v in settings.items()} | ({} if PATCHED else {"CARD_ZERO_GRID": "1"})
+  return build.nv_settings() | extra if dev == "NV" else build.settings() | extra | {"DEV": dev}
 
 def kernel(body: str, threads: int = 64) -> str:
   """CUDA C of a kernel k(float* out, const float* in, int n)."""
@@ -123,10 +124,12 @@ def test_tensor_cores(dev: str, types: list[str], sm: int) -> None:
   errors = child.call(answers.products, [(64, 64, 64)], types, **env).value
   for t, e in zip(types, errors): assert 1e-5 < e < 1e-2 if t == "float" else e < 1e-5, (t, e)
 
-def test_bundled_model() -> None:
+@pytest.mark.parametrize("dev", ["CUDA", pytest.param("NV", marks=extended)])
+def test_bundled_model(dev: str) -> None:
   """An answer by decode steps, in graphs: float64's logits and ids."""
   prompt, count = [4092, 4093, 554, 358, 257, 337, 343, 257, 1651, 13, 4095, 4094, 507, 284, 257], 6
-  logits = np.array(child.call(answers.by_steps, "", prompt, count, **on_card()).value)
+  call = (answers.by_steps,) if dev == "CUDA" else (answers.by_queues, "by_steps")
+  logits = np.array(child.call(*call, "", prompt, count, **on_card(dev)).value)
   ids = [int(x) for x in logits.argmax(-1)]
   want = Reference(BUNDLED).logits(prompt + ids[:-1])[len(prompt) - 1:]
   assert ids == list(want.argmax(-1))
@@ -150,7 +153,8 @@ def compare(model: Model, tmp_path: pathlib.Path, env: dict[str, str]) -> None:
   """All that a user does on the stand-in: float64's logits, and where forms are of floats the CPU's ids."""
   path, ids, want, limit = model
   out = tmp_path / "logits.npy"
-  found = child.call(answers.everything, path, ids, 32, str(out), **env).value
+  call = (answers.by_queues, "everything") if "NV" in env["DEV"] else (answers.everything,)
+  found = child.call(*call, path, ids, 32, str(out), **env).value
   logits = np.load(out)
   assert np.abs(logits - want).max() <= limit * want.std()
   best = np.sort(want, -1)
@@ -169,6 +173,7 @@ def test_families(model: Model, tmp_path: pathlib.Path) -> None:
 WAYS: list[tuple[str, dict[str, Any], dict[str, str]]] = [
   ("CUDA", {"sm": 75, "order": 1}, {}), ("CUDA", {"sm": 90, "graph": 0}, {}),
   ("CUDA", {"sm": 86, "order": 2}, {"NO_TENSOR_CORES": "1"}),
+  ("NV", {"sm": 80}, {}), ("NV", {"sm": 90, "order": 1}, {}),
   ("CUDA:PTX", {"sm": 80, "close": 1}, {}), ("CUDA:PTX", {"sm": 89, "order": 2, "close": 1}, {})]
 
 @extended

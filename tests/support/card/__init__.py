@@ -30,6 +30,8 @@ Settings are variables of the environment:
   CARD_ABSENT=1     no card; CARD_QUIET=1: nothing on stderr; CARD_LOG: a file for what is found, and more
   CARD_KEEP=1       the PTX stays beside CARD_CACHE's libraries
 
+NV's device runs on it, too: nv.py, which also says what of NV is not reached.
+
 Not here: speed, the roundings of a card's own exp2, log2, sin, rsqrt and matrix instructions, ptxas, atomics, cp.async,
 streams beside the first, several cards. Blocks run one after the other, so a race between them is seen by the stamps,
 not by what it does. In words of memory that several threads write in part, accesses to parts are not judged.

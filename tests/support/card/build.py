@@ -55,3 +55,9 @@ def settings() -> dict[str, str]:
   found = {k: os.environ[k] for k in ("NVRTC_PATH", "CUDA_PATH", "NVJITLINK_PATH", "CC") if k in os.environ}
   return found | {"DEV": "CUDA", "LD_LIBRARY_PATH": path, "CARD_CACHE": str(folder() / "kernels"),
                   "CARD_TRANSLATE": shlex.join([sys.executable, "-S", "-E", "-c", PROGRAM, *compile_])}
+
+def nv_settings() -> dict[str, str]:
+  """The same for NV, whose processes call nv.install() first; tinygrad imports a module of its own mock by name."""
+  import child
+  path = os.pathsep.join((str(HERE / "mock"), child.environment()["PYTHONPATH"]))
+  return settings() | {"DEV": "MOCK+NV", "PYTHONPATH": path}

@@ -23,7 +23,7 @@ typedef short s16;
 typedef int s32;
 typedef long long s64;
 
-#define DEVICE 0x800000000000ull   /* where the arena begins for kernels */
+#define DEVICE 0x8000000000ull     /* where the arena begins for kernels: NV wants 40 bits */
 #define ARENA (1ull << 36)         /* its size, of which pages come into being when they are touched */
 #define SHARED_ROOM (256ull << 10) /* shared memory of the block that runs: the first bytes of the arena */
 #define LOCAL 0x400000000000ull    /* generic addresses of a thread's own memory */

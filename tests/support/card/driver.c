@@ -205,6 +205,36 @@ API int cuLaunchKernel(Kernel *kernel, u32 gx, u32 gy, u32 gz, u32 bx, u32 by, u
   return status;
 }
 
+/* *** for nv.py, whose queues are its own: memory, and a launch at once, of arguments that are 8 bytes each */
+API u64 card_allocate(u64 bytes) { CALL; return error ? 0 : allocate(bytes); }
+API int card_release(u64 address) { CALL; return release(address) ? error : INVALID_VALUE; }
+API void *card_host(u64 address) { return on_host(address); }
+API void *card_reserve(u64 bytes) { return reserve(bytes); }
+API int card_copy(u64 to, u64 from, u64 bytes) {  /* either may be an address of the host */
+  CALL;
+  int in = to - DEVICE < ARENA, out = from - DEVICE < ARENA;
+  if (error) return error;
+  if ((in && outside(to, bytes)) || (out && outside(from, bytes))) return ILLEGAL_ADDRESS;
+  memcpy(in ? on_host(to) : (u8 *)to, out ? on_host(from) : (u8 *)from, bytes);
+  if (in) written_by_host(to, bytes);
+  return OK;
+}
+API int card_launch(Kernel *kernel, u32 *grid, u32 *block, u64 *values, u32 count) {
+  CALL;
+  const Entry *e = kernel->entry;
+  u8 *arguments = calloc(1, e->argument_bytes + 16);
+  size_t size = e->argument_bytes;
+  Launch l;
+  if (error) return error;
+  if (count != e->arguments) REFUSE(INVALID_VALUE, "%s: %u arguments, the kernel has %u", e->name, count, e->arguments);
+  for (u32 i = 0; i < count; i++) memcpy(arguments + e->places[2 * i], values + i, e->places[2 * i + 1]);
+  error = prepare(&l, kernel, grid, block, 0, (void *[]){(void *)1, arguments, (void *)2, &size, NULL}, 0);
+  free(arguments);
+  if (error || (error = run_launch(&l))) return failed = error;
+  free(l.arguments);
+  return OK;
+}
+
 /* *** graphs: handles of nodes are their numbers from 1 */
 typedef struct { Kernel *kernel; u32 grid[3], block[3], dynamic; void **each, **extra; } KernelNode;
 typedef struct {
