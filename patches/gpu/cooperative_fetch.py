@@ -188,10 +188,14 @@ class Tile:
     return self.lines(number) >= GAIN * (fetched + self.chosen(number)[0])
 
 def _tile(value: UOp, loops: set[UOp]) -> Tile|None:
-  """A value's part of some loops; None if its loads do not follow them alike, each by a constant step."""
+  """
+  A value's part of some loops; None if its loads do not follow them alike, each by a constant step, or if what is made
+  of them depends on the number of a step, too: others than these may be a thread's.
+  """
   loads = tuple(u for u in value.toposort() if u.op is Ops.INDEX and loops.intersection(u.ranges))
   if not loads or value.dtype not in KINDS or any(u.src[0].op is not Ops.PARAM for u in loads): return None
   if any(u.src[1].get_valid().op is not Ops.CONST for u in loads): return None
+  if loops.intersection(value.toposort(lambda u: u not in loads)): return None
   found = [{r: n for r, n in strides(u.src[1]).items() if r in loops} for u in loads]
   if any(of != found[0] for of in found) or loops.intersection(value.ranges) != found[0].keys(): return None
   terms = [t for u in loads for t in u.src[1].split_uop(Ops.ADD)]

@@ -164,3 +164,18 @@ def test_two_sums_over_the_same_loops(opencl):
   assert max(error for error, *_ in found) < 1e-5
   # x, what threads that share no warp exchange, and parts of the sum where x is fetched whole, before the loop
   assert [arrays for _, arrays, _ in found] == [2, 1, 3]
+
+def ranked(target: str) -> tuple[float, bool]:
+  """Of 64 numbers in each row how many are larger, or as large and earlier: the error, and whether threads share it."""
+  x = np.random.default_rng(1).integers(0, 40, (3, 64)).astype(np.float32)
+  t, i = Tensor(x).realize(), Tensor.arange(64)
+  one, other = t.unsqueeze(2), t.unsqueeze(1)
+  y = ((other > one) | (other == one) & (i < i.unsqueeze(-1))).sum(-1, dtype=dtypes.int32)
+  order = np.argsort(np.argsort(-x, kind="stable"), kind="stable")
+  error, opts, *_ = gpu_numbers._lockstep(target, y, order.ravel().astype(np.float64))
+  return error, "GROUP" in opts
+
+@pytest.mark.parametrize("target", ["CUDA", "Metal"])
+def test_a_steps_number_is_that_of_its_load(target):
+  """Threads keep their own steps where the value depends on their numbers, as a rank among equals does."""
+  assert child.call(ranked, target).value == [0, True]
