@@ -8,12 +8,12 @@ from tinygrad_llm import standard_streams
 standard_streams.reserve()
 from tinygrad_llm import patches
 from tinygrad_llm.collector import without_collector
-from tinygrad_llm.errors import InputError
+from tinygrad_llm.errors import DeviceError, InputError
 from tinygrad_llm.patches.process_lock import lock
 if TYPE_CHECKING: from tinygrad_llm.engine.llm import LLM
 
 __version__ = "0.1.0"
-__all__ = ["InputError", "load"]
+__all__ = ["DeviceError", "InputError", "load"]
 
 if patches.enabled():
   with without_collector():
@@ -34,7 +34,7 @@ def load(model: str | None = None, max_context: int = 4096, chunk: int = 256, de
   ahead: on Linux's CPUs, compile what generate() needs in a fork of this process while the weights are read.
   Memory goes back to the system with LLM.close(), at the end of `with tinygrad_llm.load(..) as llm:`, or when nothing
   refers to the model and its answers any more.
-  Raises InputError for a file, device or compiler that cannot be used.
+  Raises InputError for a file, device or compiler that cannot be used; DeviceError, which is one, if the device fails.
   """
   with lock, without_collector():
     from tinygrad_llm.target.device import check_computes

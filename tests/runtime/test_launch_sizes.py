@@ -1,6 +1,7 @@
 """patches/runtime/launch_sizes.py: no kernel of a graph has a grid of 0, whatever it is made with."""
 import itertools
 import math
+import random
 
 import child
 import pytest
@@ -53,8 +54,8 @@ def test_prompts_on_cuda(model_file):
 
 def sizes(model: str, target: str) -> list:
   """
-  The kernels of a prompt's steps and of a decode step for a device whose graphs have symbolic sizes: with 0 for each
-  variable, as graphs are made, and the least that the sizes can be at all, as queues have them.
+  Of each kernel of a prompt's steps and of a decode step: its least size with 0 for each variable, as graphs are made,
+  and with values of theirs, as graphs and queues are launched; and whether its sizes are expressions.
   """
   from tinygrad_llm.target.device import open_target
   open_target(target)
@@ -69,14 +70,18 @@ def sizes(model: str, target: str) -> list:
   with without_memory(), Loader(file, progress=False) as loader:
     steps = Steps(Model(config := ModelConfig.from_gguf(file), loader, 64, 64), 64, 16)
   assert config
-  found = []
+  found, rng = [], random.Random(1)
   for linear, _ in (steps.prompt_schedule(), steps.decode_schedule(5)):
     for call in programs.compiled(linear).src:
       info = call.src[0].arg
-      grid, block = info.launch_dims({v.expr: 0 for v in info.vars})
       each = (*info.global_size, *(info.local_size or ()))
-      least = min(size.vmin if isinstance(size, UOp) else size for size in each)
-      found.append([min(*grid, *(block or ())), int(least), any(isinstance(size, UOp) for size in each)])
+      named = {v.expr: v for size in each if isinstance(size, UOp) for v in size.variables()}
+      values = [{name: int(at(v)) for name, v in named.items()}
+                for at in (lambda v: v.vmin, lambda v: v.vmax, *[lambda v: rng.randint(v.vmin, v.vmax)] * 20)]
+      def least(at: dict[str, int], info=info) -> int:
+        grid, block = info.launch_dims(at)
+        return min(*grid, *(block or ()))
+      found.append([least(dict.fromkeys(named, 0)), min(map(least, values)), bool(named)])
   return found
 
 @extended
