@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tinygrad_llm
 from card import answers, build
-from card.driver import Card, nvrtc
+from card.driver import Card, CardError, nvrtc
 from extended import extended
 from model_cases import MODELS, VOCAB
 from reference import Reference, clear_choices
@@ -113,6 +113,17 @@ def test_graphs(mode: int) -> None:
   assert (got == 2 * (2 * 1 + 1) + (2 * 1 + 10)).all()
   stand_in.launch_graph(graph)
   assert (stand_in.read(d, got) == 6 + 102).all()
+
+@extended
+def test_many_launches() -> None:
+  """A stamp has 14 bits for a launch's number: after 16,383 launches they begin again, and races are still found."""
+  stand_in = Card()
+  step = stand_in.kernel(kernel("out[blockIdx.x * n + t] += in[t];"))
+  out, ones = stand_in.buffer(np.zeros(64, np.float32)), stand_in.buffer(np.ones(32, np.float32))
+  for _ in range(16400): stand_in.launch(step, out, ones, 32, grid=(2, 1, 1))
+  assert (stand_in.read(out, np.zeros(64, np.float32)) == 16400).all() and not stand_in.found
+  stand_in.launch(step, out, ones, 0, grid=(2, 1, 1))
+  with pytest.raises(CardError, match="a race between blocks"): stand_in.synchronize()
 
 @pytest.mark.parametrize("dev,types,sm", [
   ("CUDA", ["half", "float"], 80), ("CUDA", ["half"], 75), ("CUDA", ["half", "bfloat16", "float"], 90),

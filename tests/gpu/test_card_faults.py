@@ -285,6 +285,12 @@ def launch_limits(stand_in: Card) -> str:
     return refused(lambda: stand_in.launch(k, out, out, 1, grid=grid, block=block))
   assert "too many threads" in shaped((1, 1, 1), (1, 1, 65)) and "too many blocks" in shaped((1, 65536, 1), (1, 1, 1))
   assert "a launch of nothing" in shaped((0, 1, 1), (1, 1, 1))
+  nothing = stand_in.node(k, out, out, 1, grid=(0, 1, 1))
+  assert "a launch of nothing" in refused(lambda: stand_in.graph((nothing, ())))
+  lenient = Card(zero_grid=1)
+  assert "a launch of nothing" in refused(lambda: lenient.set_node(lenient.graph((nothing, ())), 1, nothing))
+  stand_in = Card()
+  out = stand_in.buffer(IN)
   return shaped((1, 1, 1), (128, 1, 1))
 
 def wrong_arguments(stand_in: Card) -> str:

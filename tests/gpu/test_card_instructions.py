@@ -15,7 +15,7 @@ from card.translate import to_c
 from exact import FORMATS, nearest, random_bits, value
 
 pytestmark = pytest.mark.skipif(bool(build.missing()), reason=build.missing())
-THREADS = 64
+THREADS = 32
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
 PAIRS = {"f16x2": "f16", "bf16x2": "bf16"}
 

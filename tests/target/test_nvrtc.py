@@ -59,7 +59,7 @@ def test_all_commands_look(monkeypatch, tmp_path, command):
   monkeypatch.setattr(device, "find_cuda", look)
   monkeypatch.setenv("DEV", "CUDA")
   (text := tmp_path / "text").write_text("some words")
-  args = {"run": ["--tokens", "1,2"], "perplexity": ["-f", str(text)], "kernels": ["--target", "CUDA:sm_90"]}
+  args = {"run": ["--tokens", "1,2"], "perplexity": ["-f", str(text)]}
   monkeypatch.setattr(sys, "argv", [command, *args.get(command, [])])
   module = importlib.import_module(f"tinygrad_llm.{command}")
   with pytest.raises(InputError, match="looked"): module._main()

@@ -58,7 +58,7 @@ struct Thread {
   u32 shared_size, close;          /* close: floats that differ little are the same, for races */
   u8 *(*touch)(Thread *, u64 address, u32 bytes, u32 site, const u8 *value);  /* value 0: a read */
   void (*meet)(Thread *, u32 meeting, u32 site);                          /* returns when the others are there */
-  void (*fault)(Thread *, u32 kind, u64 address, u32 bytes, u32 site);    /* returns if the launch goes on */
+  void (*fault)(Thread *, u32 kind, u64 address, u32 bytes, u32 site);    /* returns for UNWRITTEN alone, if at all */
   u32 meeting, site;
   u32 in[16], out[8], mask;        /* what a thread brings to a meeting, and takes; the lanes that must be there */
   int state;

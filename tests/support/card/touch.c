@@ -10,42 +10,48 @@ static inline int changes(Thread *t, const u8 *old, const u8 *new_, u32 n) {
   return !(__builtin_fabsf(a - b) <= 0x1p-20f * __builtin_fabsf(a));
 }
 
-/*
-Where n bytes are, once it is known that this thread may touch them now: read them, or write `value` there.
-*/
+/* Whether the access of a stamp and mine have no order: of other blocks, or of other threads and no barrier since. */
+enum { ORDERED, OTHER_THREAD, OTHER_BLOCK };
+static int apart(u64 stamp, u64 me) {
+  if (LAUNCH(stamp) != LAUNCH(me)) return ORDERED;
+  if (BLOCK(stamp) != BLOCK(me)) return OTHER_BLOCK;
+  return PHASE(stamp) == PHASE(me) && THREAD(stamp) != THREAD(me) ? OTHER_THREAD : ORDERED;
+}
+/* Whether they touch the same bytes; not known for a part of a word that has several owners. */
+static int meets(u64 stamp, u64 me) {
+  int several = BLOCK(stamp) == BLOCK(SEVERAL_BLOCKS) || THREAD(stamp) == THREAD(SEVERAL_THREADS);
+  return BYTES(stamp) & BYTES(me) && (BYTES(me) == 15 || !several);
+}
+/* The stamp of both. */
+static u64 joined(u64 stamp, u64 me, int how) {
+  if (LAUNCH(stamp) != LAUNCH(me)) return me;
+  return me | BYTES(stamp) | (how == OTHER_BLOCK ? SEVERAL_BLOCKS : how == OTHER_THREAD ? SEVERAL_THREADS : 0);
+}
+static u64 of_this_block(u64 stamp, u64 me) {
+  return LAUNCH(stamp) == LAUNCH(me) && BLOCK(stamp) == BLOCK(me) ? stamp : FRESH;
+}
+
 u8 *touch(Thread *t, u64 address, u32 n, u32 site, const u8 *value) {
+  static const int race[] = {[OTHER_THREAD] = RACE_THREADS, [OTHER_BLOCK] = RACE_BLOCKS};
   u64 at = address - DEVICE;
   if (address & (n - 1)) t->fault(t, MISALIGNED, address, n, site);
-  if (at > ARENA - n) { t->fault(t, OUTSIDE, address, n, site); return t->arena; }
+  if (at > ARENA - n) t->fault(t, OUTSIDE, address, n, site);
   int shared = at < SHARED_ROOM;
   if (shared && at + n > t->shared_size) t->fault(t, SHARED_OVERRUN, at, n, site);
   u32 bytes = n < 4 ? ((1u << n) - 1) << (at & 3) : 15;
   u64 me = t->stamp | bytes;
   Shadow *s = t->shadow + at / 4;
   for (u32 i = 0; i < n; i += 4, s++) {
-    u64 w = s->written, r = s->read;
-    int now = LAUNCH(w) == LAUNCH(me), other_block = BLOCK(w) != BLOCK(me);
-    if (shared ? !now || other_block : w <= FRESH) {   /* nothing of this block, or of anybody, is here */
-      if (!shared && w == NONE) t->fault(t, OUTSIDE, address, n, site);
-      else if (!value) t->fault(t, UNWRITTEN, address, n, site);
-      now = 0;
-    }
-    int other_thread = PHASE(w) == PHASE(me) && THREAD(w) != THREAD(me);
-    int several = n < 4 && (BLOCK(w) == 1048575 || THREAD(w) == 2047);
+    u64 written = s->written, read = s->read;
+    if (shared) written = of_this_block(written, me), read = of_this_block(read, me);
+    if (written == NONE) t->fault(t, OUTSIDE, address, n, site);
+    if (written == FRESH && !value) t->fault(t, UNWRITTEN, address, n, site);
+    int writer = apart(written, me), reader = apart(read, me);
     int changed = !value || changes(t, t->arena + at + i, value + i, n < 4 ? n : 4);
-    if (now && (other_block || other_thread) && BYTES(w) & bytes && !several && changed)
-      t->fault(t, other_block ? RACE_BLOCKS : RACE_THREADS, address, n, site);
-    int read = LAUNCH(r) == LAUNCH(me) && (!shared || BLOCK(r) == BLOCK(me)), read_block = BLOCK(r) != BLOCK(me);
-    int read_thread = PHASE(r) == PHASE(me) && THREAD(r) != THREAD(me);
-    if (value) {
-      several = n < 4 && (BLOCK(r) == 1048575 || THREAD(r) == 2047);
-      if (read && (read_block || read_thread) && BYTES(r) & bytes && !several && changed)
-        t->fault(t, read_block ? RACE_BLOCKS : RACE_THREADS, address, n, site);
-      int part = now && n < 4;
-      s->written = me | (part ? BYTES(w) | (other_block ? SEVERAL_BLOCKS : other_thread ? SEVERAL_THREADS : 0) : 0);
-    } else {
-      s->read = !read ? me : me | BYTES(r) | (read_block ? SEVERAL_BLOCKS : read_thread ? SEVERAL_THREADS : 0);
-    }
+    if (writer && changed && meets(written, me)) t->fault(t, race[writer], address, n, site);
+    if (reader && changed && meets(read, me) && value) t->fault(t, race[reader], address, n, site);
+    if (value) s->written = n < 4 ? joined(written, me, writer) : me;
+    else s->read = joined(read, me, reader);
   }
   return t->arena + at;
 }
