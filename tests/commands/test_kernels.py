@@ -14,7 +14,7 @@ from tinygrad.uop.ops import Ops
 from tinygrad_llm import InputError, kernels
 from tinygrad_llm.files import gguf
 from tinygrad_llm.target import programs
-from tinygrad_llm.target.cuda import resources
+from tinygrad_llm.target.cuda import find_cuda, resources
 from tinygrad_llm.target.device import open_target
 
 cuda = pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
@@ -211,6 +211,7 @@ def test_a_prompt_is_what_runs(small):
 
 @cuda
 def test_without_nvrtc(monkeypatch):
+  find_cuda()  # else this process never finds it
   from tinygrad.runtime.autogen import nvrtc
   def missing(*_): raise AttributeError("failed to load library nvrtc")
   from tinygrad_llm.target import cuda
