@@ -327,6 +327,7 @@ def kernel_hash(model: str) -> str:
   assert worker.time(0, 2, 0, 1) > 0
   return worker.kernels()
 
+@extended
 def test_kernels_of_a_step_are_told_apart(model_file):
   """A patch that a decode step has nothing of, and one that it is full of."""
   model = str(model_file(types="F16", layers=1, context=96))

@@ -34,6 +34,7 @@ def programs_of(linear) -> list[tuple[str, str]]:
 @pytest.fixture(scope="module")
 def path(model_file) -> str: return str(model_file(types="Q4_K_M", dim=256, ffn=512, heads=4, context=96))
 
+@extended
 def test_it_is_the_step_that_runs(path):
   """Kernel for kernel; and its cost is that of run --json."""
   llm = tinygrad_llm.load(path)

@@ -10,6 +10,7 @@ import time
 
 import child
 import pytest
+from extended import extended
 from tinygrad_llm import tune
 from tinygrad_llm.errors import InputError
 
@@ -129,6 +130,7 @@ def known(path: pathlib.Path) -> list:
 # a shell shows both as 130. An interrupt within exec() of a string, caught or not, ends Python by the signal at last
 INTERRUPTED = (130, -signal.SIGINT)
 
+@extended
 @pytest.mark.skipif(os.name != "posix", reason="Ctrl-C is a signal")
 def test_ctrl_c_keeps_what_was_found(tuned, cache, tmp_path, model):
   """Its kernels are compiled, nothing is known of their schedules."""

@@ -18,7 +18,7 @@ MODELS = {
 IDS = np.random.default_rng(3).integers(0, 320, 40).tolist()
 
 @pytest.mark.parametrize(("name", "bytes_"), sample(
-  [(name, bytes_) for name in MODELS for bytes_ in (False, True)], [("experts", True)]))
+  [(name, bytes_) for name in MODELS for bytes_ in (False, True)], [("dense", True)]))
 def test_scales(model_file, monkeypatch, capfd, name, bytes_):
   """Attention, feed-forward, experts and head; a prompt and a step. With activations of 8 bits, to their precision."""
   if not bytes_: monkeypatch.setattr(activations, "multiplies_bytes", lambda: False)

@@ -233,8 +233,7 @@ def test_numbers_of_other_types():
   assert {name: row["error"] for name, row in others().items() if row["error"] > MOST} == {}
 
 # patches without which `make test` compiles; `make extended`: without each
-OFF = ("reshapes", "invariant_sums", "vectorizer", "lanes", "nested_reduce", "int8_dots", "matvec", "bounds",
-       "elementwise")
+OFF = ("invariant_sums", "vectorizer", "lanes", "nested_reduce", "int8_dots", "matvec")
 
 @pytest.mark.parametrize("off", sample([*PATCHES, "patches"], OFF))
 def test_numbers_without(off):

@@ -60,7 +60,8 @@ def test_a_step_is_one_launch():
   assert batches(CHAIN, JIT_BATCH_SIZE="32") == [32, 64, 4]  # what is asked for, were it the default
   assert batches(CHAIN, JIT_BATCH_SIZE="40") == [40, 60]
 
-@pytest.mark.parametrize("types", sample(["Q8_0", "Q4_K_M"], ["Q8_0"]))
+@extended
+@pytest.mark.parametrize("types", ["Q8_0", "Q4_K_M"])
 def test_the_steps_of_a_model(model_file, types):
   """Nothing of them is outside of the graph, as a copy would be."""
   model = str(model_file(arch="llama", types=types, vocab=384, context=96))

@@ -5,6 +5,7 @@ import pathlib
 import child
 import numpy as np
 import pytest
+from extended import extended
 import search_kernel
 from tinygrad import Device, Tensor
 from tinygrad.codegen.opt import Opt, OptOps
@@ -130,6 +131,7 @@ assert np.allclose(y, w.numpy() @ x.numpy(), rtol=1e-4)
 print(len(searches), len([*schedules.entries()]))
 """
 
+@extended
 def test_beam_searches_once_and_keeps_it(tmp_path):
   """And without this patch tinygrad does it."""
   def beam(**env: str) -> list[str]:
