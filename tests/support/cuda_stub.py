@@ -14,7 +14,6 @@ Kernels must be PTX: whoever renders needs NVRTC, or tinygrad's own PTX.
 from __future__ import annotations
 import bisect
 import ctypes
-import functools
 import itertools
 import mmap
 import re
@@ -24,6 +23,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+from card.parse import PTXError, parse, variable
 
 # codes of CUresult
 OK, INVALID_VALUE, NO_MEMORY, NO_CARD, INVALID_DEVICE = 0, 1, 2, 100, 101
@@ -39,18 +40,15 @@ TEXTS = {OK: "no error", INVALID_VALUE: "invalid argument", NO_MEMORY: "out of m
 
 GRID, BLOCK, THREADS, SHARED = (2**31 - 1, 2**16 - 1, 2**16 - 1), (1024, 1024, 64), 1024, 48 << 10  # the most of each
 PAGE = 4096
-SIZES = {"8": 1, "16": 2, "32": 4, "64": 8}
 WORD = (0x80000000 << 32) + 0xFFFFFFFF - 5  # of engine/sampling.greedy_key: token 5, whose logit is 0
 
 class Kernel(NamedTuple):
-  """An entry of a module: bytes of its arguments (offset and size of each), most threads, bytes of shared memory."""
+  """An entry of a module: offset and size of each argument, bytes of all, most threads, bytes of shared memory."""
   name: str
   arguments: tuple[tuple[int, int], ...]
+  nbytes: int
   threads: int
   shared: int
-
-  @property
-  def nbytes(self) -> int: return sum(self.arguments[-1]) if self.arguments else 0
 
 class Launch(NamedTuple):
   """A kernel with its sizes and a copy of its arguments."""
@@ -80,21 +78,12 @@ class Refused(Exception):
   def __init__(self, code: int): self.code = code
 
 def kernels(ptx: str) -> dict[str, Kernel]:
-  """The entries of a module by name."""
-  found = {}
-  for entry in re.finditer(r"\.entry\s+(\w+)\s*\(([^)]*)\)((?:[^{]|\n)*)\{(.*?)^\}", ptx, re.DOTALL | re.MULTILINE):
-    name, listed, directives, body = entry.groups()
-    arguments, at = [], 0
-    for kind, count in re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.[a-z]*(\d+)[^,\[]*(?:\[(\d+)\])?", listed):
-      size = SIZES[kind] * int(count or 1)
-      at = -(-at // SIZES[kind]) * SIZES[kind]
-      arguments.append((at, size))
-      at += size
-    bounds = re.search(r"\.maxntid\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?", directives)
-    threads = functools.reduce(lambda n, x: n * int(x or 1), bounds.groups(), 1) if bounds else THREADS
-    shared = sum(SIZES[kind] * int(n) for kind, n in re.findall(r"\.shared[^;\n]*?\.[a-z]+(\d+)\s+\w+\[(\d+)\]", body))
-    found[name] = Kernel(name, tuple(arguments), threads, shared)
-  return found
+  """The entries of a module by name; refused if it is no PTX that the tests' other stand-in could run."""
+  try: entries, _ = parse(ptx)
+  except PTXError as e: raise Refused(INVALID_PTX) from e
+  return {e.name: Kernel(e.name, tuple(e.places), e.argument_bytes, e.threads, sum(
+    v.nbytes for s in e.body if s.kind == "directive" and (v := variable(s.text)) is not None and v.space == "shared"))
+    for e in entries}
 
 class Driver:
   """

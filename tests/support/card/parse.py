@@ -20,11 +20,34 @@ class Statement(NamedTuple):
   mods: tuple[str, ...] = ()     # ("rn", "f32")
   operands: tuple[str, ...] = ()
 
+class Variable(NamedTuple):
+  """An array that an entry declares, of "shared" or "local" memory."""
+  space: str
+  name: str
+  align: int     # bytes
+  nbytes: int
+
 class Entry(NamedTuple):
   name: str
   parameters: list[Parameter]
   body: list[Statement]
   threads: int                   # that a block may have
+
+  @property
+  def places(self) -> list[tuple[int, int]]:
+    """The offset and the bytes of each parameter among the arguments."""
+    found, at = list[tuple[int, int]](), 0
+    for p in self.parameters:
+      found.append((at := aligned(at, p.align), BITS[p.type] // 8 * p.length))
+      at += found[-1][1]
+    return found
+
+  @property
+  def argument_bytes(self) -> int: return sum(self.places[-1]) if self.parameters else 0
+
+def aligned(at: int, align: int) -> int:
+  """The first multiple of `align` from a place on."""
+  return -(-at // align) * align
 
 class Constant(NamedTuple):
   """An array outside of the entries, with its numbers."""
@@ -35,6 +58,13 @@ class Constant(NamedTuple):
 BITS = {"b8": 8, "u8": 8, "s8": 8, "b16": 16, "u16": 16, "s16": 16, "f16": 16, "bf16": 16, "b32": 32, "u32": 32,
         "s32": 32, "f32": 32, "tf32": 32, "f16x2": 32, "bf16x2": 32, "b64": 64, "u64": 64, "s64": 64, "f64": 64,
         "pred": 1}
+
+def variable(text: str) -> Variable | None:
+  """What a directive declares; None if it is another one."""
+  m = re.match(r"\.(shared|local)\s*(?:\.align\s+(\d+))?\s*\.(\w+)\s+([%\w$]+)\s*(?:\[(\d+)\])?$", text)
+  if m is None: return None
+  size = BITS[m[3]] // 8
+  return Variable(m[1], m[4], int(m[2] or size), size * int(m[5] or 1))
 
 def operands(text: str) -> tuple[str, ...]:
   """The operands, parted at commas outside of brackets."""

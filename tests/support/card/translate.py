@@ -10,9 +10,10 @@ their scopes, addresses, loads and stores, conversions, meetings of threads.
 import os
 import re
 import sys
+from collections import Counter
 
 from card.instructions import (BARRIERS, COMPARE_FLOAT, COMPARE_UNSIGNED, EXCHANGE, NOTHING, ROUNDING, SPECIAL, TABLE)
-from card.parse import BITS, Constant, Entry, PTXError, Statement, parse
+from card.parse import BITS, Constant, Entry, PTXError, Statement, aligned, parse, variable
 
 FLOATS = ("f16", "bf16", "f32", "f64")
 PAIRS = {"f16x2": "f16", "bf16x2": "bf16"}
@@ -40,14 +41,9 @@ class Function:
   """An entry on its way to C. PTXError, with the instruction, for what has no translation."""
   def __init__(self, entry: Entry, constants: dict[str, Constant]):
     self.entry, self.constants = entry, constants
-    self.parameters, self.places = dict[str, int](), list[tuple[int, int]]()
-    at = 0
-    for p in entry.parameters:
-      at = -(-at // p.align) * p.align
-      self.parameters[p.name], size = at, BITS[p.type] // 8 * p.length
-      self.places.append((at, size))
-      at += size
-    self.argument_bytes, self.frame, self.shared_bytes, self.meets = at, 0, 0, False
+    self.places = entry.places
+    self.parameters = {p.name: at for p, (at, _) in zip(entry.parameters, self.places)}
+    self.declared, self.meets = Counter[str](), False  # bytes of each space
     self.scopes = [dict[str, tuple[str, str]]()]  # name -> C's name and type, innermost last
     self.ranges = dict[str, str]()                # "%r" of %r<5> -> type
     self.used = dict[str, str]()                  # C's name -> type
@@ -75,13 +71,9 @@ class Function:
         else: self.scopes[-1][name] = f"v{len(self.used)}_{c_name(name)}", m[1]
         if not r: self.used[self.scopes[-1][name][0]] = m[1]
       return ""
-    if m := re.match(r"\.(shared|local)\s*(?:\.align\s+(\d+))?\s*\.(\w+)\s+([%\w$]+)\s*(?:\[(\d+)\])?$", text):
-      size = BITS[m[3]] // 8
-      align, total = int(m[2] or size), size * int(m[5] or 1)
-      at = -(-(self.shared_bytes if m[1] == "shared" else self.frame) // align) * align
-      self.symbols[m[4]] = m[1], at
-      if m[1] == "shared": self.shared_bytes = at + total
-      else: self.frame = at + total
+    if (v := variable(text)) is not None:
+      self.symbols[v.name] = v.space, (at := aligned(self.declared[v.space], v.align))
+      self.declared[v.space] = at + v.nbytes
       return ""
     if text.startswith((".pragma", ".loc", ".file")): return ""
     raise PTXError("a directive that the stand-in does not know")
@@ -320,14 +312,15 @@ class Function:
     sites = ", ".join('"' + re.sub(r'[\\"]', "", x) + '"' for x in self.sites) or '""'
     places = ", ".join(str(x) for place in self.places for x in place) or "0"
     return f"static void code_{name}(Thread *t, const u8 *arguments) {{\n{registers}" \
-           f"  u8 frame[{self.frame or 1}] __attribute__((aligned(16)));\n" + \
+           f"  u8 frame[{self.declared['local'] or 1}] __attribute__((aligned(16)));\n" + \
            "\n".join(f"  {x}" for x in self.lines if x) + "\n}\n" \
            f"static const u32 places_{name}[] = {{{places}}};\nstatic const char *const sites_{name}[] = {{{sites}}};\n"
 
   def row(self) -> str:
     name = c_name(self.entry.name)
-    return f'{{"{self.entry.name}", code_{name}, {self.argument_bytes}, {int(self.meets)}, {self.shared_bytes}, ' \
-           f"{self.entry.threads}, {len(self.places)}, places_{name}, sites_{name}}}"
+    e = self.entry
+    return f'{{"{e.name}", code_{name}, {e.argument_bytes}, {int(self.meets)}, {self.declared["shared"]}, ' \
+           f"{e.threads}, {len(self.places)}, places_{name}, sites_{name}}}"
 
 def to_c(ptx: str) -> str:
   """PTX to C. PTXError for what the stand-in does not know."""
