@@ -5,7 +5,6 @@ on CUDA and on NV's queues.
 What `make test` leaves to `make extended`: whole answers of several families (prompts in chunks, sampling, turns, a
 full context) on all compilers and capabilities, against float64 and token for token against the CPU.
 """
-import importlib.util
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -21,15 +20,13 @@ from model_cases import MODELS, VOCAB
 from reference import Reference, clear_choices
 
 pytestmark = pytest.mark.skipif(bool(build.missing()), reason=build.missing())
-# what adds a graph's nodes with a grid of at least 1 may not be there yet
-PATCHED = importlib.util.find_spec("tinygrad_llm.patches.runtime.launch_sizes") is not None
 BUNDLED = pathlib.Path(tinygrad_llm.__file__).parent / "models/stories.gguf"
 EXACT, HALF = 2e-3, 0.03  # of the logits' standard deviation: forms of floats, forms with halves
 NARROW = 0.06             # of two best logits that are nearer than this, either is right for halves
 
 def on_card(dev: str = "CUDA", **settings: object) -> dict[str, str]:
   """The environment of a child process with a card; its settings are those of the module `card`."""
-  extra = {f"CARD_{k.upper()}": str(v) for k, v in settings.items()} | ({} if PATCHED else {"CARD_ZERO_GRID": "1"})
+  extra = {f"CARD_{k.upper()}": str(v) for k, v in settings.items()}
   return build.nv_settings() | extra if dev == "NV" else build.settings() | extra | {"DEV": dev}
 
 def kernel(body: str, threads: int = 64) -> str:
