@@ -101,17 +101,18 @@ def measure(llm: LLM, chunks: np.ndarray, told: Callable[[Perplexity], None], wr
       found.nll += nll.tolist()
       if writer is not None: writer.write(rows, log_sum)
       if base is not None and against is not None:
-        _compare(against, rows, log_sum, base.log_probabilities(number, first, first + len(rows)), wanted, nll)
+        logs = base.log_probabilities(number, first, first + len(rows))
+        _compare(against, rows, log_sum, logs, base.probabilities(number, logs), wanted, nll)
     told(found)
   return found, against
 
-def _compare(found: Divergence, rows: np.ndarray, log_sum: np.ndarray, theirs: np.ndarray, wanted: np.ndarray,
-             nll: np.ndarray) -> None:
+def _compare(found: Divergence, rows: np.ndarray, log_sum: np.ndarray, theirs: np.ndarray, probabilities: np.ndarray,
+             wanted: np.ndarray, nll: np.ndarray) -> None:
   found.nll += nll.tolist()
   found.base_nll += (-np.take_along_axis(theirs, wanted, 1)[:, 0]).tolist()
   found.same += (rows.argmax(1) == theirs.argmax(1)).tolist()
   difference = theirs - (rows - log_sum[:, None])
-  found.kl += np.where(theirs > -16, np.exp(theirs) * difference, 0).sum(1, dtype=np.float64).tolist()
+  found.kl += np.where(theirs > -16, probabilities * difference, 0).sum(1, dtype=np.float64).tolist()
 
 def check_base(base: Reader, llm: LLM) -> None:
   """InputError if a base is of another vocabulary."""
