@@ -145,11 +145,10 @@ def part_speed(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Ro
 
 def part_estimates(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
   """What the cost model expects of the steps that `speed` times, on this card or the first of its architecture."""
+  from bench.published import named_in
   from tinygrad_llm.kernels import card_of, decode_programs, report
-  from tinygrad_llm.patches.search.hardware import named
-  words = args.gpu.removeprefix("NVIDIA").removeprefix(" GeForce").split()
-  names = [" ".join(words[:n]) for n in range(len(words), 0, -1)]
-  if (card := next((found[0] for name in names if (found := named(name))), None) or card_of(None)) is None:
+  from tinygrad_llm.patches.search.hardware import GPUS
+  if (card := card_of(named_in(args.gpu, (known.name for known in GPUS)))) is None:
     yield "estimates", None, "the cost model does not know this card"
     return
   figures["card"] = card.name

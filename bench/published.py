@@ -8,6 +8,7 @@ its weights in decode, two operations a parameter in a prompt.
 """
 from __future__ import annotations
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 MODEL, BYTES, PARAMETERS = "llama 7B Q4_0", 3.83e9, 6.74e9
@@ -32,9 +33,15 @@ FIGURES = (
   Published("H100", 11263, 281), Published("M1 Max", 530, 61), Published("M2 Ultra", 1238, 94),
   Published("M4 Max", 885, 83))
 
-def published(card: str) -> Published | None:
-  """The figures for a card by the name that its driver gives it (NVIDIA GeForce RTX 4090); None if there are none."""
-  words = re.split(r"[\s/-]+", card.lower())
+def _words(text: str) -> list[str]: return re.split(r"[\s/-]+", text.lower())
+
+def named_in(card: str, names: Iterable[str]) -> str | None:
+  """The longest of some names that stand in what a driver calls a card (NVIDIA GeForce RTX 4090); None without one."""
+  words = _words(card)
   def is_in(name: list[str]) -> bool: return any(words[i:i + len(name)] == name for i in range(len(words)))
-  known = [figures for figures in FIGURES if is_in(figures.card.lower().split())]
-  return known[0] if known and not {"ti", "super", "laptop", "d"} & set(words) else None
+  return max((name for name in names if is_in(_words(name))), key=len, default=None)
+
+def published(card: str) -> Published | None:
+  """The figures for a card by the name that its driver gives it; None if there are none."""
+  name = None if {"ti", "super", "laptop", "d"} & {*_words(card)} else named_in(card, (x.card for x in FIGURES))
+  return next((x for x in FIGURES if x.card == name), None)
