@@ -94,10 +94,14 @@ def test_a_chat(terminal, tmp_path):
   terminal.resize(30)
   terminal.type('/set temperature 9\r')  # it does not find an end
   terminal.until(r"\[temperature 9\]\n> ")
-  terminal.type('"""Tell me\rmore."""\r')
-  terminal.until(r'\.\.\. more\."""\n(.*\n){3}')
-  terminal.type("\x03")
-  rest = terminal.until(summary)
+  for _ in range(20):
+    terminal.type('"""Tell me\rmore."""\r')
+    terminal.until(r'\.\.\. more\."""\n(.*\n){3}')
+    terminal.type("\x03")
+    rest = terminal.until(r"\^C(.|\n)*\n> ")
+    if re.search(summary, rest) and "cancelled" in rest: break
+    terminal.type("/clear\r")  # on a busy machine it was done before the key, which takes away what is not read yet
+    terminal.until(r"forgotten\]\n> ")
   assert int(re.search(r"\[(\d+)\s+tokens", rest)[1]) > 3
   asked, said = messages()
   assert asked == "Tell me\nmore."

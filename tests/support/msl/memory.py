@@ -1,9 +1,13 @@
-"""Memory of the executor: between pages that nobody may touch, and 0xff at first, which is no number."""
+"""
+Memory of the executor, 0xff at first, which is no number. Nobody may touch what is around it, which is wide: an access
+that misses its buffer must not find another one.
+"""
 import ctypes
 import mmap
 from typing import NamedTuple
 
 PAGE = mmap.PAGESIZE
+APART = 1 << 20  # bytes on either side of a memory that are addresses alone
 CELL = 12  # bytes of executor.cpp's Cell
 ALIGNED = 16
 NOBODY = 0  # PROT_NONE
@@ -24,10 +28,10 @@ class Memory:
   """`size` bytes that end at a page that is protected, or up to 15 bytes before it; cells: the address of theirs."""
   def __init__(self, size: int):
     self.size, inside = size, -(-size // PAGE) * PAGE
-    self._held, first = pages(inside + 2 * PAGE)
+    self._held, first = pages(inside + 2 * APART)
     self._cells, self.cells = pages(size * CELL)
-    self.address = (first + PAGE + inside - size) // ALIGNED * ALIGNED
-    for at in (first, first + PAGE + inside): protect(at, PAGE)
+    self.address = (first + APART + inside - size) // ALIGNED * ALIGNED
+    for at in (first, first + APART + inside): protect(at, APART)
     ctypes.memset(self.address, 0xff, size)
 
 class View(NamedTuple):
