@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # setuptools says of an editable install that it is one, in 20 lines that look like an error
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q
 
-.PHONY: help run chat bench batches peers report beam search-faults cost-model plot real-models start busy lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models golden accept kernel-suite vectors default-model extended clean
+.PHONY: kernel-hashes help run chat bench batches peers report beam search-faults cost-model plot real-models start busy lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models golden accept kernel-suite vectors default-model extended clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -50,6 +50,9 @@ accept: $(VENV)/dev ## record today's kernels as right (ARGS: cases, targets, de
 kernel-suite: $(VENV)/dev ## all kernels of all cases, steps and targets are the accepted ones, and each patch moves its own
 	$(BIN)/python tests/tools/kernel_suite.py $(ARGS)
 	$(BIN)/python -m pytest -n $(JOBS) -m kernel_suite tests/commands
+
+kernel-hashes: $(VENV)/dev ## hashes of all kernels' sources, ARGS="--write FILE" before a change, ARGS="--against FILE" after
+	$(BIN)/python tests/tools/kernel_hashes.py $(ARGS)
 
 bench: $(VENV)/run ## tokens a second of MODEL=path.gguf (default: the bundled model), as llama-bench gives them
 	@$(BIN)/python -m tinygrad_llm.bench $(if $(MODEL),-m "$(MODEL)") $(ARGS)

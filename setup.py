@@ -16,9 +16,7 @@ setup(
     "Programming Language :: Python :: 3.11", "Programming Language :: Python :: 3.12",
     "Topic :: Scientific/Engineering :: Artificial Intelligence", "Topic :: Software Development :: Compilers"],
   python_requires=">=3.11",
-  packages=[*find_packages(include=["tinygrad_llm", "tinygrad_llm.*"]),
-            "tinygrad_llm.patches", *(f"tinygrad_llm.patches.{room}" for room in find_packages("patches"))],
-  package_dir={"tinygrad_llm.patches": "patches"},
+  packages=find_packages(include=["tinygrad_llm", "tinygrad_llm.*"]),  # patches, too, through the link
   package_data={"tinygrad_llm": ["models/*.gguf", "web/*.html"], "tinygrad_llm.patches.search": ["tuned/*.json"],
                 "tinygrad_llm.patches.runtime": ["*.c"]},
   install_requires=[

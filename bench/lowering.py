@@ -93,7 +93,8 @@ def child(target: str, model: str | None, step: str) -> dict[str, Any]:
     done = subprocess.run([sys.executable, __file__, "--measure", target, model or "", step], text=True,
                           env=environment() | {"CACHEDB": f"{folder}/cache.db"}, capture_output=True)
   if done.returncode: raise RuntimeError(done.stderr[-2000:])
-  return json.loads(done.stdout)
+  found: dict[str, Any] = json.loads(done.stdout)
+  return found
 
 def _rows(names: list[str], targets: list[str]) -> Iterator[dict[str, Any]]:
   with tempfile.TemporaryDirectory() as folder:

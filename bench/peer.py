@@ -94,12 +94,12 @@ class Peer:
     return self._ask(op="load", model=model, ids=list(ids), threads=threads, settings=settings)
 
   def time(self, n_prompt: int, n_gen: int, n_depth: int, passes: int = 1) -> int:
-    return self._ask(op="time", n_prompt=n_prompt, n_gen=n_gen, n_depth=n_depth, passes=passes)["ns"]
+    return int(self._ask(op="time", n_prompt=n_prompt, n_gen=n_gen, n_depth=n_depth, passes=passes)["ns"])
 
   def logits(self, n: int) -> np.ndarray:
     return np.frombuffer(base64.b64decode(self._ask(op="logits", n=n)["logits"]), np.float32)
 
-  def kernels(self) -> str: return self._ask(op="kernels")["kernels"]
+  def kernels(self) -> str: return str(self._ask(op="kernels")["kernels"])
 
   def _ask(self, **request: Any) -> dict[str, Any]:
     assert self.process.stdin is not None and self.process.stdout is not None
@@ -110,7 +110,8 @@ class Peer:
     except BrokenPipeError: line = ""
     if not line: raise PeerFailed(self._last_words())
     self._signal("SIGSTOP")
-    if "error" in (reply := json.loads(line)): raise PeerFailed(" ".join(reply["error"].split())[:300])
+    reply: dict[str, Any] = json.loads(line)
+    if "error" in reply: raise PeerFailed(" ".join(reply["error"].split())[:300])
     return reply
 
   def _signal(self, name: str) -> None:

@@ -275,7 +275,8 @@ def compare(contestants: Sequence[Contestant]) -> None:
   """Sets each contestant's kl to the first one's; a failure where its logits are no numbers or another model's."""
   def log_softmax(x: np.ndarray) -> np.ndarray:
     x = x.astype(np.float64) - x.max()
-    return x - np.log(np.exp(x).sum())
+    found: np.ndarray = x - np.log(np.exp(x).sum())
+    return found
   reference = next((c.logits for c in contestants if c.logits is not None), None)
   for c in contestants:
     if c.logits is None or reference is None: continue

@@ -57,7 +57,7 @@ def compiled(path: str, target: str, depth: int, prompt: int) -> Row:
 
 def least_us(row: Row, card: Row) -> float:
   """What the bytes of a kernel, or of a step, take at a card's bandwidth."""
-  return row["bytes"] / card["gbs"] * 1e-3
+  return float(row["bytes"] / card["gbs"] * 1e-3)
 
 def worst(step: Row) -> list[Row]:
   """The kernels of a step that lose most against their bytes, as estimated; those of a row together."""

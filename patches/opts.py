@@ -3,6 +3,7 @@ Actions on a kernel that tinygrad's OptOps have no name for. An Opt holds either
 """
 from __future__ import annotations
 from enum import Enum
+from typing import cast
 from tinygrad.codegen.opt import Opt, OptOps, check
 from tinygrad.codegen.opt.postrange import Scheduler
 
@@ -36,6 +37,10 @@ class ScheduleOps(Enum):
         "TILE_N of ggml_backend_amx"
 
   def __lt__(self, other: ScheduleOps|OptOps) -> bool: return self.name < other.name
+
+def action(op: ScheduleOps, amount: int|tuple[int, ...]) -> Opt:
+  """An action with its amount, as tinygrad's list of Opts holds it."""
+  return Opt(cast(OptOps, op), None, amount)
 
 def chosen(opts: Opts|None, op: ScheduleOps, default: int) -> int:
   """The amount of an action of a schedule."""

@@ -2,8 +2,9 @@
 from __future__ import annotations
 import pathlib, time
 from typing import TYPE_CHECKING
-_checkout = pathlib.Path(__file__).resolve().parent.parent
-if (_checkout / "patches" / "__init__.py").exists(): __path__.append(str(_checkout))  # an install has them as a package
+if not (_patches := pathlib.Path(__file__).with_name("patches")).is_dir(): raise ImportError(
+  f"{_patches}: not a folder; it is a link to ../patches, and git or an archive made a file of it. Windows: turn the "
+  "developer mode on, then git config core.symlinks true && git checkout -- tinygrad_llm/patches")
 from tinygrad_llm import standard_streams
 standard_streams.reserve()
 from tinygrad_llm import patches

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TYPE_CHECKING, TypeVar
 import numpy as np
 from tinygrad_llm import __version__, patches
 from tinygrad_llm.command import Parser, check_writable, guarded
@@ -79,7 +79,8 @@ def numbers(option: str, texts: Sequence[str]) -> list[int]:
 
 def random_tokens(vocab_size: int, n: int) -> list[int]:
   """n tokens, always the same. Random ones, because text would favour some experts and rows."""
-  return np.random.default_rng(0).integers(0, vocab_size, n).tolist()
+  ids: list[int] = np.random.default_rng(0).integers(0, vocab_size, n).tolist()
+  return ids
 
 def make_tests(n_prompt: Sequence[int], n_gen: Sequence[int], n_depth: Sequence[int]) -> list[Test]:
   """All combinations; zeros ask for no test of that kind."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tinygrad_llm.command import Parser, check_writable, guarded
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.hub import locate
-from tinygrad_llm.patches.search.hardware import CPU, CPUS, GPU, GPUS, cards, named
+from tinygrad_llm.patches.search.hardware import CPU, GPU, KNOWN, cards, named
 from tinygrad_llm.target.device import open_target
 if TYPE_CHECKING:
   from tinygrad import Tensor, UOp
@@ -206,7 +206,7 @@ def card_of(name: str | None) -> GPU | CPU | None:
   from tinygrad import Device
   if name is None: return next(iter(cards(Device[Device.DEFAULT].renderer.target)), None)
   if not (found := named(name)):
-    raise InputError(f"--card {name!r:.40}: not known; use one of {', '.join(card.name for card in (*GPUS, *CPUS))}")
+    raise InputError(f"--card {name!r:.40}: not known; use one of {', '.join(card.name for card in KNOWN)}")
   if isinstance(found[0], CPU) != (Device.DEFAULT == "CPU"):
     kind, wanted = ("processor", "card") if isinstance(found[0], CPU) else ("card", "processor")
     raise InputError(f"--card {name!r:.40}: it is a {kind}, the kernels are for a {wanted}; see --card list")
@@ -217,7 +217,7 @@ def _main() -> None:
   if args.max_context < 1: raise InputError(f"--max-context {args.max_context}: give at least 1 position")
   if args.html is not None: check_writable("--html", args.html)
   locate(args.model)  # a wrong name is known at once
-  if args.card == "list": return print("\n".join(f"{card.name:16s} {card.arch}" for card in (*GPUS, *CPUS)))
+  if args.card == "list": return print("\n".join(f"{card.name:16s} {card.arch}" for card in KNOWN))
   target = open_target(args.target)
   card = card_of(args.card)
   of_step = args.max_context, args.depth, args.prompt

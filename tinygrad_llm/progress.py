@@ -13,7 +13,9 @@ BELOW, BACK = "\x1bD\x1b[A\x1b7\x1b[B\r", "\r\x1b[K\x1b8"
 def _free_lock() -> None:
   """In a fork: a bar that another thread drew at that moment holds tqdm's lock for ever."""
   for lock in getattr(vars(tqdm).get("_lock"), "locks", ()):
-    if not lock.acquire(False): return tqdm.set_lock(RLock())
+    if not lock.acquire(False):
+      tqdm.set_lock(RLock())
+      return
     lock.release()
 
 if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_free_lock)

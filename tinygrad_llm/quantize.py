@@ -76,11 +76,11 @@ def _metadata(path: Path) -> dict[str, bytes]:
   """The metadata of a file that open_gguf accepts; each pair as it stands there: key, type and value."""
   with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as buf:
     def end_of(kind: int, pos: int) -> int:
-      if kind == STRING: return pos + 8 + struct.unpack_from("<Q", buf, pos)[0]
+      if kind == STRING: return int(pos + 8 + struct.unpack_from("<Q", buf, pos)[0])
       if kind != ARRAY: return pos + NUMBERS[kind].itemsize
       item, count = struct.unpack_from("<IQ", buf, pos)
       pos += 12
-      if item in NUMBERS: return pos + count * NUMBERS[item].itemsize
+      if item in NUMBERS: return int(pos + count * NUMBERS[item].itemsize)
       for _ in range(count): pos = end_of(item, pos)
       return pos
     pairs, pos = {}, 24

@@ -85,7 +85,7 @@ def context(args: argparse.Namespace) -> int:
   from tinygrad_llm.files.gguf import open_gguf
   from tinygrad_llm.files.hub import resolve
   from tinygrad_llm.nn.config import ModelConfig
-  return min(args.max_context, ModelConfig.from_gguf(open_gguf(resolve(args.model))).context_length)
+  return int(min(args.max_context, ModelConfig.from_gguf(open_gguf(resolve(args.model))).context_length))
 
 def check_store() -> None:
   """InputError now if what a search finds could not be kept."""

@@ -55,7 +55,7 @@ class Part:
   def exponential(self) -> UOp:
     return next(f for f in self._factors if f.op is Ops.EXP2 and self.top in f.backward_slice)
   @property
-  def slope(self) -> float: return self.exponential.src[0].src[1].val
+  def slope(self) -> float: return float(self.exponential.src[0].src[1].val)
   @cached_property
   def score(self) -> UOp: return self.exponential.src[0].src[0].src[0]
   @property

@@ -209,7 +209,8 @@ def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   ps, vs = ps.after(stored), vs.after(*of_all, stored)
   def number_of(column_tile: UOp) -> UOp:
     """Of a sum, among those of a thread."""
-    return held * n_sums + column_tile * (1 << len(own_columns)) + number(own_columns)
+    found: UOp = held * n_sums + column_tile * (1 << len(own_columns)) + number(own_columns)
+    return found
   summed = list[UOp]()
   for first_tile in range(0, column_tiles, size(some_tiles)):
     # after those before: else all values would be loaded first

@@ -194,7 +194,7 @@ def call(self: _TinyJit, *args: Any, **kwargs: Any) -> Any:
   return ret
 
 def jit_lower(linear: UOp, held_bufs: set[UOp], input_uops: list[UOp]) -> UOp:
-  lowered = _jit_lower(linear, held_bufs, input_uops)
+  lowered: UOp = _jit_lower(linear, held_bufs, input_uops)
   fresh = {u for u in lowered.toposort() if _is_buffer(u) and ((b := buffers.get(u)) is None or not b.is_allocated())}
   _lowered.append((lowered, fresh))
   return lowered

@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools, sys, time
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
 from tinygrad import codegen
 from tinygrad.codegen import to_program_cache, to_program_key
 from tinygrad.codegen.opt import search
@@ -84,7 +84,7 @@ def get(ast: UOp, renderer: Renderer) -> UOp | None:
 def do_to_program(ast: UOp, renderer: Renderer) -> UOp:
   if (found := get(ast, renderer)) is not None: return found
   program = _do_to_program(ast, renderer)
-  if (name := key(ast, renderer)) is None or tuple(s.op for s in program.src) != _COMPILED: return program
+  if (name := key(ast, renderer)) is None or tuple(s.op for s in program.src) != _COMPILED: return cast(UOp, program)
   program = slim(program)
   try: STORE.put(name, serialize.dump([program]))
   except ValueError: pass  # an argument of a class that is not written

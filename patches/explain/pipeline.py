@@ -64,8 +64,8 @@ def _is_for_kernels(value: Any) -> bool:
 
 def only_makes_it_sooner(code: Any) -> bool:
   """Whether a function is of the room that changes no kernel, or of the modules that change none in others."""
-  return code.__module__.removeprefix(f"{patches.__name__}.").startswith(
-    ("lowering.", "cache.sqlite_cache", "runtime.thread_safety"))
+  name = str(code.__module__).removeprefix(f"{patches.__name__}.")
+  return name.startswith(("lowering.", "cache.sqlite_cache", "runtime.thread_safety"))
 
 def _codes(value: Any) -> list[Any]:
   """The functions and classes that something installed is made of, in the order of their calls."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 import functools, inspect, itertools, types
-from typing import Any
+from typing import Any, cast
 from tinygrad import codegen
 from tinygrad.codegen.opt import Opt
 from tinygrad.codegen.opt.postrange import Scheduler
@@ -207,8 +207,8 @@ def _named(recorder: Recorder) -> Callable:
   stock, place = codegen.graph_rewrite, Place("tinygrad.codegen:graph_rewrite", "", 0, codegen, "graph_rewrite")
   @functools.wraps(stock)
   def graph_rewrite(sink: UOp, *args: Any, name: str|None = None, **kwargs: Any) -> UOp:
-    if recorder.asking or sink.op is not Ops.SINK: return stock(sink, *args, name=name, **kwargs)
+    if recorder.asking or sink.op is not Ops.SINK: return cast(UOp, stock(sink, *args, name=name, **kwargs))
     at = recorder.begun(place, sink)
     recorder.passed(at, place, "", name or "", ret := stock(sink, *args, name=name, **kwargs))
-    return ret
+    return cast(UOp, ret)
   return graph_rewrite

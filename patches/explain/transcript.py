@@ -24,7 +24,7 @@ def opts(chosen: Sequence[Opt]) -> str: return " ".join(f"{o.op.name}:{o.axis}:{
 
 def meaning(o: Opt) -> str:
   """What an action does. Those of patches/opts.py say themselves what their amount is of."""
-  if isinstance(o.op, ScheduleOps): return o.op.value.split(" (")[0]
+  if isinstance(o.op, ScheduleOps): return str(o.op.value).split(" (")[0]
   return MEANING[o.op] + (f", {o.arg} steps" if o.arg else ", all its steps" if o.arg == 0 else "")
 
 def title(patch: str) -> str: return f"{patches.module_of(patch)}: {sentence(patch)}"

@@ -30,7 +30,8 @@ BITS = 32
 def _unmask(x: UOp, wide: UOp, by: UOp, narrow: UOp) -> UOp|None:
   if wide.val + 1 & wide.val or narrow.val < 0 or by.vmin < 0: return None
   if int(narrow.val).bit_length() + int(by.vmax) > int(wide.val).bit_length(): return None
-  return (x >> by) & narrow.val
+  found: UOp = (x >> by) & narrow.val
+  return found
 
 def _add_shifts(x: UOp, a: UOp, b: UOp) -> UOp|None:
   if min(a.vmin, b.vmin) < 0 or a.vmax + b.vmax >= BITS or not _is_fixed(a) and _is_fixed(b): return None

@@ -185,7 +185,7 @@ class Tile:
     """Whether a warp's requests for it take a part of the cycles then that they take now."""
     of_a_load = ceildiv(WARP * self.fetched * self.value.dtype.itemsize, LINE)
     fetched = self.requests(prod(map(_size, number))) * len(self.loads) * of_a_load
-    return self.lines(number) >= GAIN * (fetched + self.chosen(number)[0])
+    return bool(self.lines(number) >= GAIN * (fetched + self.chosen(number)[0]))
 
 def _tile(value: UOp, loops: set[UOp]) -> Tile|None:
   """

@@ -182,7 +182,8 @@ pm_dot = PatternMatcher([(UPat(Ops.REDUCE, dtypes.float, arg=(Ops.ADD, 0), name=
 
 def run(sink: UOp, ren: Renderer) -> UOp:
   if (name := spelling(ren)) is None or not any(u.dtype is dtypes.int8 for u in sink.toposort()): return sink
-  return graph_rewrite(sink, pm_dot, ctx=name, name="word dots")
+  made: UOp = graph_rewrite(sink, pm_dot, ctx=name, name="word dots")
+  return made
 
 # *** each adds to the one before
 

@@ -58,7 +58,9 @@ def _work(jobs: Jobs, tasks: list, told: int, folder: pathlib.Path, kept: bool) 
 def _made(i: int, task: tuple, folder: pathlib.Path) -> UOp:
   """What a fork made of a task; made here if it did not come so far."""
   if (path := folder / str(i)).exists():
-    try: return pickle.loads(path.read_bytes())
+    try:
+      program: UOp = pickle.loads(path.read_bytes())
+      return program
     except (EOFError, pickle.UnpicklingError): pass  # it was killed
   made = programs.get(*task)
   return codegen.to_program(*task) if made is None else made

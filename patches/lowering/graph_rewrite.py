@@ -38,7 +38,7 @@ def rewrite(self: Any, uop: UOp, ctx: Any = None) -> UOp|None:
   except KeyError: rules = None
   if rules is None: rules = self.by_ops[uop.op, below] = [rule for rule in self.pdict[uop.op] if rule[2] <= below]
   for _, match, _ in rules:
-    if (made := match(uop, ctx)) is not None and made is not uop: return made
+    if (made := match(uop, ctx)) is not None and made is not uop: return made  # type: ignore[no-any-return]
   return None
 
 def _dtype(n: UOp, src: list[UOp]) -> DType:
@@ -51,7 +51,7 @@ def _mark(context: RewriteContext) -> str|None:
   rules = context.pm
   if context.bpm is not None or context.ctx is not None or type(rules) is not PatternMatcher: return None
   if (name := vars(rules).get("mark")) is None: vars(rules)["mark"] = name = f"_no_match_{next(_serial)}"
-  return name + "_calls" * context.enter_calls
+  return f"{name}_calls" if context.enter_calls else str(name)
 
 def _before(context: RewriteContext, n: UOp) -> tuple[UOp, bool]:
   """What the rules of bpm make of a node, and whether they say that its sources are none of theirs."""

@@ -11,6 +11,7 @@ Numbers: CPU seconds to the first token of the bundled model, caches empty, PARA
 Upstream: not sent; two tables by operation would do there.
 """
 from __future__ import annotations
+from collections.abc import Callable
 from typing import Any
 from tinygrad.dtype import DType, dtypes
 from tinygrad.uop import ops, weak
@@ -30,7 +31,8 @@ OF_FIRST = frozenset(GroupOp.Movement | {
 CASTS = frozenset({Ops.CAST, Ops.BITCAST})
 NO_VALUE = frozenset({Ops.STORE, Ops.END, Ops.SINK, Ops.GROUP})
 
-_stock_dtype, _stock_shape = ops.dtype_from_uop, UOp.__dict__["_shape"].fxn
+_stock_dtype = ops.dtype_from_uop
+_stock_shape: Callable[[UOp], tuple[sint, ...]|None] = UOp.__dict__["_shape"].fxn
 
 def dtype_from_uop(op: Ops, src: tuple[UOp, ...], arg: Any) -> DType|None:
   """The dtype of an operation; None if its maker has to say it."""
@@ -55,9 +57,9 @@ def _shape(node: UOp) -> tuple[sint, ...]|None:
     if (first := node.src[0]._shape) is None: return _stock_shape(node)
     for x in node.src:
       if (shape := x._shape) is not first and shape != first: return _stock_shape(node)
-    return first
+    return first  # type: ignore[no-any-return]
   if op in SCALARS: return ()
-  return node.src[0]._shape if op in SHAPE_OF_FIRST else _stock_shape(node)
+  return node.src[0]._shape if op in SHAPE_OF_FIRST else _stock_shape(node)  # type: ignore[no-any-return]
 
 _stock_get = recursive_property.__get__
 

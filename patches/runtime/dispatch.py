@@ -18,7 +18,7 @@ from tinygrad.device import Buffer, Compiled
 from tinygrad.engine.jit import GraphRunner
 from tinygrad.engine.realize import _resolve, get_call_arg_uops
 from tinygrad.helpers import all_int
-from tinygrad.runtime.ops_cpu import CPUDevice
+from tinygrad.runtime.ops_cpu import CPUDevice, CPUProgram
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.patches.runtime import thread_pool
 
@@ -40,7 +40,7 @@ class CPUGraph(GraphRunner):
     for (_, ast, bufs, device_vars), program in zip(self.calls, self.runtimes):
       addresses = [bufs[i].get_buf(self.name).va_addr for i in ast.arg.globals]
       values = [device_vars.get(v.expr, 0) for v in ast.arg.vars]
-      launches.append(thread_pool.command(program, ast.arg.global_size[0], [*addresses, *values]))
+      launches.append(thread_pool.command(cast(CPUProgram, program), ast.arg.global_size[0], [*addresses, *values]))
     self.table = thread_pool.Table(launches)
     self.inputs: dict[int, list[tuple[int, int]]] = defaultdict(list)  # slot -> (word, bytes into the input)
     for at, call in zip(self.table.at, self.linear.src):
@@ -73,7 +73,9 @@ class CPUGraph(GraphRunner):
       value = var_vals[name]
       for word in at: words[word] = value
 
-  def _address(self, u: UOp) -> int: return cast(Buffer, u.buffer).ensure_allocated().get_buf(self.name).va_addr
+  def _address(self, u: UOp) -> int:
+    address: int = cast(Buffer, u.buffer).ensure_allocated().get_buf(self.name).va_addr
+    return address
 
   @staticmethod
   def supports_uop(batch_devs: list[Compiled], new_call: UOp) -> bool:

@@ -63,7 +63,8 @@ def _simplified(self: Estimates) -> Estimates:
 
 def _total(counts: Counter[sint]) -> sint:
   """The sum of trip counts times what is counted in each."""
-  return ssimplify(sum((trips * n for trips, n in counts.items()), 0))
+  found: sint = ssimplify(sum((trips * n for trips, n in counts.items()), 0))
+  return found
 
 def _buffer(u: UOp) -> UOp:
   while u.src and u.op is not Ops.PARAM: u = u.src[0]
@@ -72,7 +73,8 @@ def _buffer(u: UOp) -> UOp:
 def _inner(trips: sint, loop: UOp) -> sint:
   """The trip count inside of a loop."""
   if loop.dtype is dtypes.void: return trips  # nobody knows its length
-  return ssimplify(trips * ssimplify(usual_length(loop)))
+  found: sint = ssimplify(trips * ssimplify(usual_length(loop)))
+  return found
 
 def from_uops(uops: tuple[UOp, ...], ignore_indexing: bool = False) -> Estimates:
   """Of a linear program: operations on numbers, bytes of loads and stores, and those without what is read again."""

@@ -35,7 +35,8 @@ def used(graph: GraphRunner, j: int) -> list[Buffer]:
 
 def access_resources(self: GraphRunner, bufs: list[Buffer], write: list[int], new_dependency: Any) -> list[Any]:
   nodes = getattr(self, "nodes", None)  # a CUDAGraph has them: one for each call so far
-  if nodes is None or len(self.calls) != len(self.linear.src): return _stock(self, bufs, write, new_dependency)
+  if nodes is None or len(self.calls) != len(self.linear.src):
+    return list(_stock(self, bufs, write, new_dependency))
   found = _stock(self, used(self, len(nodes)), write, new_dependency)
   before: dict[int, set[int]] = self.__dict__.setdefault("nodes_before", {})  # all that is done when a node begins
   before[id(new_dependency)] = {id(node) for node in found}.union(*(before[id(node)] for node in found))

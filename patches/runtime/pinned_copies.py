@@ -39,7 +39,9 @@ class PinnedCopies:
     to, source, left = dest.value, mv_address(src), len(src)
     with self.lock:
       while left:
-        if self.used == BLOCK and not self._turn(): return check(cuda.cuMemcpyHtoD_v2(to, source, left))
+        if self.used == BLOCK and not self._turn():
+          check(cuda.cuMemcpyHtoD_v2(to, source, left))
+          return
         piece, place = min(left, BLOCK - self.used), self.blocks[-1][0] + self.used
         ctypes.memmove(place, source, piece)
         check(cuda.cuMemcpyHtoDAsync_v2(to, place, piece, None))

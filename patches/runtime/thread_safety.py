@@ -81,9 +81,10 @@ def call(self: _TinyJit, *args: Any, **kwargs: Any) -> Any:
     return ret
 
 def run_linear(*args: Any, **kwargs: Any) -> None:
-  if kwargs.get("jit"): return _run_linear(*args, **kwargs)
-  _note_thread()
-  with lock: return _run_linear(*args, **kwargs)
+  if kwargs.get("jit"): _run_linear(*args, **kwargs)
+  else:
+    _note_thread()
+    with lock: _run_linear(*args, **kwargs)
 
 # *** devices
 
@@ -109,7 +110,7 @@ def _note_thread() -> None:
   elif _first_thread[0] != threading.get_ident() and UOpMetaClass.__call__ is _make: _guard_uops()
 
 def make(cls: UOpMetaClass, *args: Any, **kwargs: Any) -> UOp:
-  with _uops: return _make(cls, *args, **kwargs)
+  with _uops: return _make(cls, *args, **kwargs)  # type: ignore[no-any-return]
 
 def _guard_uops() -> None: UOpMetaClass.__call__ = make  # type: ignore[method-assign]
 

@@ -48,9 +48,10 @@ def graph(data: bytes) -> UOp:
 
 def reduce(u: UOp) -> tuple[Any, ...]:
   """How multiprocessing sends a graph."""
-  if any(s.op is Ops.BUFFER and s.addrspace is AddrSpace.GLOBAL for s in u.toposort()): return u.__reduce__()
+  stock: tuple = u.__reduce__()
+  if any(s.op is Ops.BUFFER and s.addrspace is AddrSpace.GLOBAL for s in u.toposort()): return stock
   try: return graph, (serialize.dump([u]),)
-  except ValueError: return u.__reduce__()
+  except ValueError: return stock
 
 def _after_fork() -> None:
   """The pool is the parent's, and its threads are not here: the child starts its own."""

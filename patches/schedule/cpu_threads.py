@@ -33,4 +33,5 @@ def share(k: Scheduler, first: UOp|None = None) -> None:
   for threads in range(most, 1, -1):
     for axis in axes:
       if k.rngs[axis].src[0].divides(threads) is not None and resolve(work >= threads * WORK, True):
-        return k.apply_opt(Opt(OptOps.THREAD, axis, threads))
+        k.apply_opt(Opt(OptOps.THREAD, axis, threads))
+        return

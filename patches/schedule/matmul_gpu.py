@@ -2,13 +2,12 @@
 GEMM on a GPU: the block of threads that a matmul's tiles have. A part of matvec.py, as gpu/tensor_cores.py is of it.
 """
 from __future__ import annotations
-from tinygrad.codegen.opt import Opt
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.helpers import ceildiv
 from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.gpu.tensor_cores import Block, core_of, fits
 from tinygrad_llm.patches.matmul import divided, find, loaded_after
-from tinygrad_llm.patches.opts import ScheduleOps
+from tinygrad_llm.patches.opts import ScheduleOps, action
 from tinygrad_llm.patches.passes import scheduled_by
 
 LEAST = 16  # tokens, of as many as there can be, and rows: below, a product is a few matrix-vector products
@@ -35,7 +34,7 @@ def on_blocks(k: Scheduler) -> Scheduler|None:
   for t, r, wt, wr in [*wide, *fitting[::-1]]:
     for weights in WEIGHTS:
       if not fits(m, block := Block(t, r, weights, wt, wr), core, k.ren): continue
-      (made := k.copy()).apply_opt(Opt(ScheduleOps.BLOCK, None, block.arg))
+      (made := k.copy()).apply_opt(action(ScheduleOps.BLOCK, block.arg))
       scheduled_by("matmul_gpu")
       return made
   return None

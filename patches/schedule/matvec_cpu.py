@@ -10,7 +10,7 @@ from tinygrad.helpers import getenv
 from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.expressions import choosing, divisor, size, steps
-from tinygrad_llm.patches.opts import ScheduleOps
+from tinygrad_llm.patches.opts import ScheduleOps, action
 from tinygrad_llm.patches.passes import most_threads
 from tinygrad_llm.patches.schedule.cpu_threads import share
 from tinygrad_llm.patches.schedule.dot_product import Sum
@@ -37,7 +37,7 @@ def _unroll(k: Scheduler, r: UOp, amount: int) -> UOp|None:
 def _fits(size: int, most: int) -> int:
   """The largest power of two that divides size, or size itself, up to `most`."""
   if size <= most: return size
-  return max(n for n in (2 ** i for i in range(most.bit_length())) if size % n == 0 and n <= most)
+  return max(n for n in (1 << i for i in range(most.bit_length())) if size % n == 0 and n <= most)
 
 def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
   """
@@ -59,8 +59,8 @@ def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
     if rest is not None: break
   if unrolled % LANES: return "fewer neighbours than lanes"
   if loop is not None:  # what few tokens and rows share is loaded often, and from a cache
-    k.apply_opt(Opt(ScheduleOps.PREFETCH, None, 0))
-    k.apply_opt(Opt(ScheduleOps.TOKENS, None, min(size(loop), tile_shape(k.ren)[0])))
+    k.apply_opt(action(ScheduleOps.PREFETCH, 0))
+    k.apply_opt(action(ScheduleOps.TOKENS, min(size(loop), tile_shape(k.ren)[0])))
   row = s.rows if loop is None else next(iter(matrix_rows(k)), None)
   most = 1 if loop is None else max(1, tile_shape(k.ren)[1] // len(s.reds))
   rows = getenv("MV_ROWS_PER_THREAD", 1 if row is None else _fits(size(row), most))
@@ -107,10 +107,10 @@ def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
     count = steps(r for r in outside if r not in chosen)
     if count * steps([tile, *s.loops]) >= LEAST:
       of_step, few = min(size(loop), TOKENS), not chosen and size(loop) <= TOKENS
-      if is_on("register_blocking"): k.apply_opt(Opt(ScheduleOps.TOKENS, None, of_step))
+      if is_on("register_blocking"): k.apply_opt(action(ScheduleOps.TOKENS, of_step))
       fits = few and of_step * unrolled <= SHARING * registers(k.ren) ** 2
       if is_on("operand_packing") and not fits:
-        k.apply_opt(Opt(ScheduleOps.TILES, None, 1 if few else _tiles(k, s, count)))
+        k.apply_opt(action(ScheduleOps.TILES, 1 if few else _tiles(k, s, count)))
   k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(tile), 0))
   for r in blocks: _unroll(k, r, size(r))
   share(k)

@@ -70,7 +70,8 @@ def split(reduce: UOp, x: UOp) -> UOp|None:
   each = THREADS * ceildiv(n, blocks * THREADS)
   parts = _padded(x.reshape((n, *reduce.shape)), blocks * each, op).reshape((blocks, each, *reduce.shape))
   parts = parts.permute((1, 0, *range(2, len(reduce.shape) + 2)))
-  return parts._rop(op, (0,)).contiguous()._rop(op, (0,)).reshape(reduce.shape)
+  found: UOp = parts._rop(op, (0,)).contiguous()._rop(op, (0,)).reshape(reduce.shape)
+  return found
 
 pm_split = PatternMatcher([(UPat(Ops.REDUCE, name="reduce", src=(UPat.var("x"),)), split)])
 

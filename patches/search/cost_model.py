@@ -68,7 +68,7 @@ def estimate(w: Work, card: GPU | CPU) -> Estimate:
 
 def _together(times: Iterable[float], overlap: float) -> float:
   """The time of resources that are used together: their sum where `overlap` is 1, the longest where it is large."""
-  return sum(t ** overlap for t in times) ** (1 / overlap)
+  return float(sum(t ** overlap for t in times) ** (1 / overlap))
 
 def _on_gpu(w: Work, card: GPU) -> dict[str, float]:
   warps, cycle = math.ceil(w.threads / WARP), 1e-3 / card.clock

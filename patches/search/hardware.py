@@ -84,6 +84,7 @@ CPUS = (
   CPU("AVX2, 4 cores", "x86-64-v3", 4, 3.5, 32, 4.0, 2.0, 2.0, 15, 35, _X86),
   CPU("M1 P-cores", "arm64", 4, 3.2, 16, 6.0, 4.0, 3.0, 40, 60, _X86 | {"float": 3.0}),
 )
+KNOWN: tuple[GPU | CPU, ...] = (*GPUS, *CPUS)
 
 def cards(target: Target) -> list[GPU | CPU]:
   """Those of an architecture, the first of which stands for it; none for one that is not known."""
@@ -97,6 +98,5 @@ def cards(target: Target) -> list[GPU | CPU]:
 def named(name: str) -> list[GPU | CPU]:
   """Those whose name it is, in any case, with or without blanks; else those whose name begins so."""
   def plain(text: str) -> str: return text.lower().replace(" ", "").replace("-", "")
-  known: list[GPU | CPU] = [*GPUS, *CPUS]
-  return [card for card in known if plain(card.name) == plain(name)] or \
-         [card for card in known if plain(card.name).startswith(plain(name))]
+  return [card for card in KNOWN if plain(card.name) == plain(name)] or \
+         [card for card in KNOWN if plain(card.name).startswith(plain(name))]

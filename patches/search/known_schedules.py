@@ -14,7 +14,7 @@ from tinygrad.uop.ops import AxisType, UOp
 from tinygrad_llm.patches.attention import gpu
 from tinygrad_llm.patches.attention.part import Part
 from tinygrad_llm.patches.expressions import steps
-from tinygrad_llm.patches.opts import Opts, ScheduleOps
+from tinygrad_llm.patches.opts import Opts, ScheduleOps, action
 from tinygrad_llm.patches.passes import has_vectors
 from tinygrad_llm.patches.schedule.dot_product import Sum, find_sum
 from tinygrad_llm.patches.schedule.matvec_cpu import on_cpu
@@ -93,7 +93,7 @@ def _alone(k: Scheduler, op: ScheduleOps, listed: Mapping[str, int|tuple[int, ..
   made = dict[str, Opts]()
   for name, amounts in listed.items():
     state = k.copy()
-    try: state.apply_opt(Opt(op, None, amounts))
+    try: state.apply_opt(action(op, amounts))
     except KernelOptError: continue
     made[name] = tuple(state.applied_opts)
   return made
@@ -104,7 +104,7 @@ def _of_prompts(k: Scheduler, found: Sum) -> dict[str, Opts]:
   except KernelOptError: return {}
   if isinstance(state, str) or ScheduleOps.TILES not in {opt.op for opt in state.applied_opts}: return {}
   def chosen(opt: Opt, amounts: dict[ScheduleOps, int]) -> Opt:
-    return Opt(opt.op, opt.axis, amounts[opt.op]) if isinstance(opt.op, ScheduleOps) and opt.op in amounts else opt
+    return action(opt.op, amounts[opt.op]) if isinstance(opt.op, ScheduleOps) and opt.op in amounts else opt
   return {name: tuple(chosen(opt, amounts) for opt in state.applied_opts)
           for name, amounts in PROMPTS.items()}
 
@@ -118,5 +118,5 @@ def _is(k: Scheduler, tile: Tile) -> bool:
 def known_attention(ast: UOp, ren: Renderer) -> dict[str, Opts]:
   """By name, those of a part of attention on a GPU. {} for any other kernel."""
   if not ren.has_local or (part := Part.of(ast)) is None or part.tokens is not None: return {}
-  made = {name: tuple(Opt(op, None, n) for op, n in amounts.items()) for name, amounts in ATTENTION.items()}  # type: ignore[arg-type]
+  made = {name: tuple(action(op, n) for op, n in amounts.items()) for name, amounts in ATTENTION.items()}
   return {name: opts for name, opts in made.items() if gpu.on_gpu(part, opts) is not None}

@@ -104,7 +104,8 @@ def _threads(uops: Sequence[UOp], variables: Mapping[str, int]) -> Values:
 def _distinct(places: np.ndarray) -> np.ndarray:
   """Of each column of (threads, steps): how many different numbers it has."""
   places = np.sort(places, axis=0)
-  return 1 + np.count_nonzero(np.diff(places, axis=0), axis=0)
+  found: np.ndarray = 1 + np.count_nonzero(np.diff(places, axis=0), axis=0)
+  return found
 
 def _spans(at: np.ndarray, width: int, unit: int) -> float:
   """Units of memory that a request touches, on average: of threads that each want `width` bytes from `at` on."""

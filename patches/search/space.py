@@ -112,7 +112,7 @@ class Loops:
     at, kind = places[step.loop], axes(k, step.op)
     if at not in kind: raise KernelOptError(f"loop {step.loop} is not for {step.op.name}")
     if step.op is OptOps.SWAP: return Opt(step.op, at, places[step.amount])  # type: ignore[index]
-    return Opt(step.op, kind.index(at) if len(kind) != k.shape_len else at, step.amount)
+    return Opt(step.op, kind.index(at) if len(kind) != k.shape_len else at, step.amount)  # type: ignore[arg-type]
 
   def actions(self, k: Scheduler) -> Iterator[Step]:
     """What may follow; some of it is refused by apply_opt."""
@@ -165,7 +165,7 @@ class Loops:
   def _other_amounts(self, step: Step) -> list[int]:
     """Of the loop that a step is on, as long as it was before any."""
     size = self.sizes.get(step.loop, 1)
-    return [d for d in divisors(size, MOST.get(step.op, size)) if d != step.amount]  # type: ignore[call-overload]
+    return [d for d in divisors(size, MOST.get(step.op, size)) if d != step.amount]  # type: ignore[call-overload,arg-type]
 
 # of which one thread's is another's: the product stays
 SHARED: set[OptOps|ScheduleOps] = {OptOps.GROUP, OptOps.LOCAL, OptOps.UPCAST, OptOps.UNROLL, OptOps.GROUPTOP}

@@ -273,7 +273,7 @@ static inline float amx_stop(float* sums) {
 def render_call(ctx: ClangRenderer, u: UOp) -> str|None:
   """With the addresses of what is loaded for it: that load itself counts, and the compiler drops it."""
   if not _is_call(u): return None
-  return u.arg.format(*[ctx[s.src[0] if s.op is Ops.LOAD else s] for s in u.src])
+  return str(u.arg.format(*[ctx[s.src[0] if s.op is Ops.LOAD else s] for s in u.src]))
 
 pm_render_calls = PatternMatcher([(UPat(Ops.CUSTOM, name="u"), render_call)])
 

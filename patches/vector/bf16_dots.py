@@ -127,7 +127,7 @@ static inline bf16_sums add_bf16_dots(bf16_sums r, bf16_pairs a, bf16_pairs b) {
 def render_dot(ctx: ClangRenderer, u: UOp) -> str|None:
   """With the addresses of what is loaded for it: that load itself is dropped by the compiler."""
   if not u.arg.startswith(NAME): return None
-  return u.arg.format(ctx[u.src[0]], *[ctx[load.src[0]] for load in u.src[1:]])
+  return str(u.arg.format(ctx[u.src[0]], *[ctx[load.src[0]] for load in u.src[1:]]))
 
 pm_render_dots = PatternMatcher([(UPat(Ops.CUSTOMI, name="u"), render_dot)])
 

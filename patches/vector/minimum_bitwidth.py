@@ -21,7 +21,7 @@ BITS = 8
 
 def bits(v: Vectorizer, u: UOp) -> int|None:
   """How many bits hold the value in all lanes, if it and all it is made of have at most 8; else None."""
-  memo = v.notes.setdefault("minimum_bitwidth", {})
+  memo: dict[UOp, int|None] = v.notes.setdefault("minimum_bitwidth", {})
   if u not in memo: memo[u] = _bits(v, u)
   return memo[u]
 

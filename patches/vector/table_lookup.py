@@ -32,7 +32,7 @@ def codes(v: Vectorizer, u: UOp) -> frozenset[UOp]|None:
   return None if None in found else frozenset().union(*found)  # type: ignore[arg-type]
 
 def seen(v: Vectorizer, u: UOp) -> frozenset[UOp]|None:
-  memo = v.notes.setdefault("table_lookup", {})
+  memo: dict[UOp, frozenset[UOp]|None] = v.notes.setdefault("table_lookup", {})
   if u not in memo: memo[u] = codes(v, u)
   return memo[u]
 

@@ -28,7 +28,7 @@ TILE_DATA, REQUEST, ARCH_PRCTL = 18, 0x1023, 158  # the state of tile registers,
 @functools.cache
 def _may_use_tiles() -> bool:
   """Asks Linux for the tile registers, for all threads of this process: without that they raise SIGILL."""
-  try: return sys.platform == "linux" and ctypes.CDLL(None).syscall(ARCH_PRCTL, REQUEST, TILE_DATA) == 0
+  try: return bool(sys.platform == "linux" and ctypes.CDLL(None).syscall(ARCH_PRCTL, REQUEST, TILE_DATA) == 0)
   except (OSError, AttributeError): return False
 
 # what is asked for by a processor's name has these among others

@@ -54,7 +54,7 @@ print(json.dumps({"stamps": [[int(x) for x in re.findall(r"// stamp (\\d+)", sou
 def stamped(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
   folder = tmp_path_factory.mktemp("stamped") / "project"
   for name in ("tinygrad_llm", "patches"):
-    shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
   for name in ("setup.py", "pyproject.toml"): shutil.copy(ROOT / name, folder)
   registry = folder / "patches" / "__init__.py"
   text, was = registry.read_text(), "MODULES: tuple[str, ...] = ("
@@ -85,7 +85,7 @@ def test_module(name: str):
   assert module.__doc__.strip().splitlines()[0].endswith(".")
   assert module.SEAMS
   assert callable(module.install)
-  assert pathlib.Path(module.__file__) == ROOT / "patches" / f"{patches.module_of(name).replace('.', '/')}.py"
+  assert pathlib.Path(module.__file__).resolve() == ROOT / "patches" / f"{patches.module_of(name).replace('.', '/')}.py"
 
 def test_nothing_of_the_app_is_used():
   for path in (ROOT / "patches").rglob("*.py"):
@@ -133,7 +133,7 @@ def test_listing_of_what_is_off():
   assert {line.split()[1] for line in lines if line.startswith("on ")} == set(patches.MODULES) - {"schedule.matvec"}
 
 def test_listing_of_a_wrong_seam(stamped: pathlib.Path, tmp_path: pathlib.Path):
-  shutil.copytree(stamped, tmp_path / "wrong")
+  shutil.copytree(stamped, tmp_path / "wrong", symlinks=True)
   path = tmp_path / "wrong" / "patches" / "stamp.py"
   path.write_text(path.read_text().replace(patches.fingerprint("tinygrad.renderer.cstyle:ClangRenderer.render_kernel"),
                                            "0123456789ab"))
@@ -242,6 +242,16 @@ def test_an_installed_wheel(installed, tmp_path):
   assert (installed / "tinygrad_llm" / "web" / "timeline.html").exists()
   assert [len(x) for x in found["stamps"]] == [1] * 4
   assert found["pid"] not in {x[0] for x in found["stamps"]}
+
+def test_a_checkout_without_links(stamped, tmp_path):
+  """Where git cannot make them it writes a file, whose text is where the link would lead."""
+  assert str((ROOT / "tinygrad_llm" / "patches").readlink()) == "../patches"
+  shutil.copytree(stamped, tmp_path / "project", symlinks=True)
+  (link := tmp_path / "project" / "tinygrad_llm" / "patches").unlink()
+  link.write_text("../patches")
+  done = run("import tinygrad_llm", tmp_path / "project", check=False)
+  assert done.returncode == 1
+  assert f"ImportError: {link}: not a folder; it is a link to ../patches" in done.stderr
 
 def test_a_worker_without_patches_does_not_go_on():
   """Whatever keeps them from being installed there, kernels must not come out unpatched."""

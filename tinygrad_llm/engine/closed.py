@@ -17,7 +17,7 @@ class Closed:
   def __call__(self, *_: Any) -> Any: return self.used
   def __getitem__(self, _: Any) -> Any: return self.used
   def __iter__(self) -> Any: return self.used
-  def __len__(self) -> int: return self.used
+  def __len__(self) -> int: return int(self.used)
 
 CLOSED = Closed()
 

@@ -63,7 +63,9 @@ def sampled_key(logits: Tensor, recent: Tensor, words: Tensor, random: Tensor) -
   best = (greedy_key(x) // 2**32).contiguous()
   below = (_value(best) - x).contiguous()
   key = below.bitcast(dtypes.uint32)
-  def weight(inverse: Tensor | int) -> Tensor: return ((-below * inverse).exp() * 2**ONE + 0.5).cast(dtypes.uint32)
+  def weight(inverse: Tensor | int) -> Tensor:
+    found: Tensor = ((-below * inverse).exp() * 2**ONE + 0.5).cast(dtypes.uint32)
+    return found
   places = -(-size // BLOCKS) * BLOCKS
   def blocks(x: Tensor) -> Tensor: return x.pad((0, places - size)).reshape(-1, BLOCKS)
   keys, every = blocks(key).contiguous(), blocks(ids < size).cast(dtypes.uint32)

@@ -81,7 +81,8 @@ def _rows(llm: LLM, tokens: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
 def _log_sum(rows: np.ndarray) -> np.ndarray:
   """ln of the sum of exp of each row, (n,) float32."""
   top = rows.max(1, keepdims=True)
-  return (top + np.log(np.exp(rows - top).sum(1, keepdims=True, dtype=np.float64)))[:, 0].astype(np.float32)
+  found: np.ndarray = top + np.log(np.exp(rows - top).sum(1, keepdims=True, dtype=np.float64))
+  return found[:, 0].astype(np.float32)
 
 def measure(llm: LLM, chunks: np.ndarray, told: Callable[[Perplexity], None], writer: Writer | None = None,
             base: Reader | None = None) -> tuple[Perplexity, Divergence | None]:

@@ -10,7 +10,7 @@ they add up, as medians would not, and what another program takes of a core now 
 from __future__ import annotations
 import statistics, time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -48,7 +48,7 @@ class Kernel:
   def opts(self) -> list[str]:
     return [f"{o.op.name}:{o.axis}:{o.arg}" for o in self.call.src[0].src[0].arg.applied_opts]
   @property
-  def source(self) -> str: return self.call.src[0].src[2].arg
+  def source(self) -> str: return str(self.call.src[0].src[2].arg)
 
 @dataclass(frozen=True)
 class Row:
@@ -111,7 +111,8 @@ class _Step:
 
   @classmethod
   def run(cls, step: Callable[[], Any], timed: bool) -> _Step:
-    with timed_replays() if timed else nullcontext([]) as replays:
+    replaying: AbstractContextManager[list[Replay]] = timed_replays() if timed else nullcontext([])
+    with replaying as replays:
       begin = time.monotonic_ns()
       step()
       return cls(begin, time.monotonic_ns(), replays)

@@ -29,7 +29,7 @@ class UntilStop(Iterator[int]):
       stopped_by_text(self._llm, self.answer)
     return token
 
-  def __getattr__(self, name: str):
+  def __getattr__(self, name: str) -> Any:
     """All else is the answer's: its timing, tokens, close()."""
     if name == "answer": raise AttributeError(name)  # not yet there
     return getattr(self.answer, name)

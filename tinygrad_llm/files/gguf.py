@@ -139,12 +139,12 @@ class _Header:
   def u32(self) -> int:
     self.need(4)
     self.pos += 4
-    return U32.unpack_from(self.buf, self.pos - 4)[0]
+    return int(U32.unpack_from(self.buf, self.pos - 4)[0])
 
   def u64(self) -> int:
     self.need(8)
     self.pos += 8
-    return U64.unpack_from(self.buf, self.pos - 8)[0]
+    return int(U64.unpack_from(self.buf, self.pos - 8)[0])
 
   def string(self, errors: str = "strict") -> str: return self.strings(1, errors)[0]
 

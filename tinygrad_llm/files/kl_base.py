@@ -96,7 +96,7 @@ class Reader:
 
   def probabilities(self, chunk: int, logs: np.ndarray) -> np.ndarray:
     """exp of what log_probabilities() found in a chunk; InputError if a position's do not add up to 1."""
-    with np.errstate(over="ignore", invalid="ignore"): found = np.exp(logs)
+    with np.errstate(over="ignore", invalid="ignore"): found: np.ndarray = np.exp(logs)
     # at most 0.03 of them are tokens that are less likely than their code 0 says, of a vocabulary of 262,144
     if not (np.abs(found.sum(1) - 1) < 0.1).all(): raise InputError(
       f"{self.path}: chunk {chunk + 1}: its probabilities do not add up to 1; the file is damaged, write it again")

@@ -63,11 +63,14 @@ def _bytes(x: np.ndarray) -> np.ndarray: return np.ascontiguousarray(x).view(np.
 
 def _ratio(a: np.ndarray | float, b: np.ndarray) -> np.ndarray:
   # a / b, and 0 where b is 0
-  return np.divide(a, b, out=np.zeros(np.broadcast_shapes(np.shape(a), b.shape), np.float32), where=b != 0)
+  quotient: np.ndarray = np.zeros(np.broadcast_shapes(np.shape(a), b.shape), np.float32)
+  np.divide(a, b, out=quotient, where=b != 0)
+  return quotient
 
 def _farthest(x: np.ndarray, axis: int) -> np.ndarray:
   low, high = x.min(axis), x.max(axis)
-  return np.where(-low > high, low, high)
+  found: np.ndarray = np.where(-low > high, low, high)
+  return found
 
 def _fit_affine(x: np.ndarray, levels: int) -> Pair:
   # x: (n, B). Scale and minimum, (B,) each: x ~ scale * q + minimum, q in 0..levels, minimum <= 0 <= scale
@@ -102,7 +105,8 @@ def _fit_symmetric(x: np.ndarray, levels: int) -> np.ndarray:
     a = _ratio(sum_qy, sum_qq)
     better = a * sum_qy > gain * BETTER
     for best, new in ((scale, a), (gain, a * sum_qy)): np.copyto(best, new, where=better)
-  return -scale * extreme
+  found: np.ndarray = -scale * extreme
+  return found
 
 def _factor(largest: np.ndarray, steps: int) -> np.ndarray:
   # (S,) -> (S, 1). The fp16 factor that puts the largest scale at `steps`, or the smallest fp16 there is:

@@ -174,12 +174,12 @@ class _Reader:
 
   def size(self, key: str, default: int | None = None, low: int = 1, high: int = 1 << 24) -> int:
     if not low <= (value := self.value(key, int, default)) <= high: self.fail(key, f"{value} is not in {low}..{high}")
-    return value
+    return int(value)
 
   def number(self, key: str, default: float | None = None, low: float = 0.0, high: float = 1e12) -> float:
     if not low <= (value := self.value(key, float, default)) <= high:  # NaN fails both
       self.fail(key, f"{value} is not a number from {low} to {high:g}")
-    return value
+    return float(value)
 
   def rope(self, dim: int, context: int) -> Rope:
     theta, kind = self.number("rope.freq_base", 10000.0, low=1e-6), self.value("rope.scaling.type", str, "linear")

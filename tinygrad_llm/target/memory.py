@@ -54,4 +54,4 @@ def device_memory_bytes(device: str) -> int:
   """
   from tinygrad import Device
   from tinygrad.helpers import GlobalCounters
-  return GlobalCounters.mem_used_per_device[Device.canonicalize(device)]
+  return int(GlobalCounters.mem_used_per_device[Device.canonicalize(device)])

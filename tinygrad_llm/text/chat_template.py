@@ -279,7 +279,8 @@ class ChatTemplate:
     return [bos, *ids] if tokenizer.add_bos and bos is not None and ids[:1] != [bos] else ids
 
   def _reply(self, request: str) -> dict[str, str]:
-    with self._lock: return json.loads(self._ask(request))
+    with self._lock: reply: dict[str, str] = json.loads(self._ask(request))
+    return reply
 
   def _ask(self, request: str) -> str:
     try:

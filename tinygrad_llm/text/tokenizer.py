@@ -82,6 +82,7 @@ Number = TypeVar("Number", int, float)
 def _numbers(kv: Mapping[str, Any], key: str, kind: Callable[[Any], Number], default: Number,
              count: int) -> list[Number]:
   found = kv.get(key, [default] * count)
+  values: list[Number]
   try:
     if isinstance(found, np.ndarray) and found.dtype.kind in ("iu" if kind is int else "f"): values = found.tolist()
     else: values = [kind(x) for x in found]

@@ -23,7 +23,7 @@ def _table(name: str, device: str) -> Tensor:
 def _width(name: str) -> int:
   """Weights a code."""
   from gguf import quants
-  return getattr(quants, name).grid_shape[1]
+  return int(getattr(quants, name).grid_shape[1])
 
 def look_up(name: str, code: Tensor) -> Tensor:
   """

@@ -35,7 +35,7 @@ class Linear:
     return all(self.q8) or self._as_bf16(x) or self.halves and self._has_tokens(x)
 
   @staticmethod
-  def _has_tokens(x: Tensor) -> bool: return resolve(x.shape[1] != 1)
+  def _has_tokens(x: Tensor) -> bool: return bool(resolve(x.shape[1] != 1))
 
   def _as_bf16(self, x: Tensor) -> bool:
     return self.bf16 and self._has_tokens(x) or self.tiles and _most(x.shape[1]) >= amx.TOKENS

@@ -69,7 +69,7 @@ class Loader:
     if (qt := quant_type(info := self.info(name, (n,)))).name not in FLOATS:
       raise InputError(f"{self.file.path}: {name}: type {qt.name} should be F32; convert the model again")
     self.file.read_into(info, memoryview(raw := bytearray(info.nbytes)))
-    values = reference(qt, raw, n)[0]
+    values: np.ndarray = reference(qt, raw, n)[0]
     if not values.all() or np.isnan(values).any():
       raise InputError(f"{self.file.path}: {name}: it holds a zero or no number; the file is damaged")
     return values
