@@ -14,37 +14,12 @@ and is switched off by NO_<ITS NAME>=1 in the environment; NO_PATCHES=1 leaves t
   python -m tinygrad_llm.patches --explain ROLE    shows one kernel's way through them
 """
 from __future__ import annotations
-import ast, functools, hashlib, importlib, importlib.metadata, importlib.util, os, pathlib, re, sys, types
+import ast, functools, hashlib, importlib, importlib.metadata, importlib.util, pathlib, re, types
+from tinygrad_llm.patches.pipeline import PASSES, check, why_off
 
 TINYGRAD = "0.14.0"
-# in the order of installation, as room.name
-MODULES: tuple[str, ...] = (
-  "lowering.graph_rewrite", "lowering.implicit_inputs", "lowering.type_inference", "lowering.scalarize",
-  "lowering.tuple_order", "runtime.workers", "runtime.estimates", "cache.sqlite_cache", "cache.programs",
-  "lowering.forked_lowering", "runtime.threads", "runtime.dispatch", "runtime.graph_batches",
-  "runtime.launch_sizes", "runtime.contiguous_views", "runtime.graph_dependencies", "runtime.huge_pages",
-  "runtime.pinned_copies", "runtime.lost_devices", "passes", "rewrite.reshapes",
-  "rewrite.gathers", "rewrite.bounds", "rewrite.flat_reduce", "rewrite.separate_products", "rewrite.joint_products",
-  "rewrite.norm_fusion", "attention.split_kv", "rewrite.stored_factors", "gpu.bitfield_extract", "gpu.tensor_cores",
-  "vector.amx",
-  "rewrite.invariant_sums", "rewrite.invariant_factors", "vector.vectorizer", "vector.table_lookup",
-  "vector.minimum_bitwidth", "vector.lanes", "vector.operand_packing", "gpu.cooperative_fetch",
-  "rewrite.nested_reduce", "gpu.dp4a", "gpu.int_to_float", "vector.int8_dots", "vector.bf16_dots",
-  "vector.group_scales",
-  "schedule.matvec", "schedule.elementwise", "schedule.reduction", "schedule.block_reduce", "schedule.small_kernels",
-  "schedule.horizontal_fusion", "attention.online_softmax", "search.stored_schedules", "search.beam_search",
-  "schedule.register_blocking", "vector.epilogues", "schedule.skipped_steps", "vector.ordered_loads",
-  "vector.vector_combine", "vector.vector_width", "gpu.warp_reduce", "gpu.half8_loads", "gpu.reciprocal", "gpu.ptx",
-  "gpu.launch_bounds", "cache.captures", "lowering.trace_cache", "lowering.gc_pause",
-  "runtime.thread_safety")
-PATCHES: tuple[str, ...] = tuple(module.rsplit(".", 1)[-1] for module in MODULES)
-# what some were called before: NO_<OLD NAME>=1 still works
-OLD_NAMES = {
-  "beam_cache": "beam_search",
-  "fields": "bitfield_extract", "shared_sums": "invariant_sums", "shared_factors": "invariant_factors",
-  "vectors": "vectorizer", "tables": "table_lookup", "narrow": "minimum_bitwidth", "word_dots": "dp4a",
-  "splice": "int_to_float", "int_dots": "int8_dots", "group_factors": "group_scales", "streams": "ordered_loads",
-  "warp_sums": "warp_reduce", "wide_halves": "half8_loads"}
+MODULES: tuple[str, ...] = tuple(p.module for p in PASSES)  # in the order of installation, as room.name
+PATCHES: tuple[str, ...] = tuple(p.name for p in PASSES)
 # 12 hexadecimal digits of the SHA-256 of files of tinygrad's: to look for each seam in them costs a third of a start,
 # and in these they are as SEAMS says (test_patches.py)
 SOURCES = {
@@ -64,20 +39,9 @@ SOURCES = {
 class SeamError(ImportError):
   """The installed tinygrad is not the one that the patches were made for."""
 
-def _is_set(switch: str) -> bool: return os.environ.get(switch, "0") not in ("", "0")
-
-@functools.cache
-def _warn(old: str, name: str) -> None:
-  print(f"NO_{old.upper()}: this patch is called {name} now; write NO_{name.upper()}=1", file=sys.stderr)
-
 def is_on(name: str) -> bool:
-  """Whether the environment leaves a patch on."""
-  off = _is_set("NO_PATCHES") or _is_set(f"NO_{name.upper()}")
-  for old, new in OLD_NAMES.items():
-    if new == name and _is_set(f"NO_{old.upper()}"):
-      _warn(old, name)
-      off = True
-  return not off
+  """Whether a pass or another switch is on: the environment leaves it, and what it needs. KeyError for other names."""
+  return not why_off(name)
 
 def enabled() -> tuple[str, ...]:
   """The patches that the environment leaves on, in the order of installation."""
@@ -110,6 +74,7 @@ def apply() -> tuple[str, ...]:
 
   SeamError if tinygrad is another version, or lacks a seam or has another source of it: then nothing is installed.
   """
+  if wrong := check(): raise SeamError(f"patches/pipeline.py: {'; '.join(wrong)}")
   names = enabled()
   if not names: return ()
   if (version := importlib.metadata.version("tinygrad")) != TINYGRAD:

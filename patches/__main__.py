@@ -9,6 +9,7 @@ patch imports this command, which is all that knows of the app in here.
 """
 import importlib.metadata, runpy, sys
 from tinygrad_llm.patches import PATCHES, TINYGRAD, enabled, fingerprint, load, module_of, patch_set, sentence
+from tinygrad_llm.patches.pipeline import PASSES, Pass, Status, why_off
 
 EXPLAIN = "tinygrad_llm.kernels"
 COMMAND = "tinygrad_llm.command"  # how the app's commands end
@@ -25,6 +26,11 @@ def _seams(name: str, all_of_them: bool) -> int:
 def _line(name: str, state: str) -> str:
   return f"{state:4}{module_of(name):26} {sentence(name)}"
 
+def _needs(p: Pass) -> str:
+  """What the pipeline says of a pass: needs -> provides, targets, and whether it was timed."""
+  edges = " ".join([*p.needs, *(("->", *p.provides) if p.provides else ())])
+  return ", ".join(part for part in (edges, p.targets, p.status.value * (p.status is Status.UNMEASURED)) if part)
+
 def main() -> int:
   if any(arg.split("=")[0] == "--explain" for arg in sys.argv[1:]):
     runpy.run_module(EXPLAIN, run_name="__main__")
@@ -34,19 +40,20 @@ def main() -> int:
     return 2
   seams, wrong = "--seams" in sys.argv, int((version := importlib.metadata.version("tinygrad")) != TINYGRAD)
   print(f"tinygrad {version}" + (f", made for {TINYGRAD}" if wrong else ""))
-  shown: set[str] = set()
+  shown, of = set[str](), {p.name: p for p in PASSES}
   if on := enabled():
     from tinygrad_llm.patches.explain import pipeline
     for stage, met in pipeline.order().items():
       print(f"\n{stage}")
       for name, places in met:
-        print(_line(name, "on") if name not in shown else f"    {module_of(name):26} again: {', '.join(places)}")
+        print(f"    {module_of(name):26} again: {', '.join(places)}" if name in shown else
+              f"{_line(name, 'on')} [{_needs(of[name])}]")
         if name not in shown: wrong += _seams(name, seams)
         shown.add(name)
   if off := [name for name in PATCHES if name not in on]:
     print("\nswitched off")
     for name in off:
-      print(_line(name, "off"))
+      print(f"{_line(name, 'off')} [{why_off(name)}]")
       wrong += _seams(name, seams)
   print(f"\npatch set {patch_set()}")
   return min(wrong, 1)

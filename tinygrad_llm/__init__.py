@@ -38,7 +38,9 @@ def load(model: str | None = None, max_context: int = 4096, chunk: int = 256, de
   Raises InputError for a file, device or compiler that cannot be used; DeviceError, which is one, if the device fails.
   """
   with lock, without_collector():
+    from tinygrad_llm.command import check_switches
     from tinygrad_llm.target.device import check_computes
+    check_switches()
     start = time.perf_counter()
     check_computes()
     opened = time.perf_counter() - start

@@ -7,6 +7,7 @@ from typing import NoReturn
 from tinygrad_llm import standard_streams
 from tinygrad_llm.errors import InputError, is_shortage
 from tinygrad_llm.leave import leave
+from tinygrad_llm.patches.pipeline import wrong_switch
 
 class Parser(argparse.ArgumentParser):
   """Bad arguments end in one line and exit code 2."""
@@ -36,12 +37,17 @@ def _line(e: Exception) -> str:
     return f"{name}: {e.strerror or e}; check the disk and the permissions"
   return str(e)
 
+def check_switches() -> None:
+  """InputError for a variable NO_<NAME> of the environment whose name is nearly that of a pass."""
+  if wrong := wrong_switch(): raise InputError(wrong)
+
 def guarded(main: Callable[[], int | None]) -> None:
   """Runs a command; its exit code is what `main` returns. InputError: one line on stderr and exit code 2 (DEBUG=1 shows
   the traceback). Ctrl-C: 130, or the signal's own end, which a shell shows as 130, too. A stderr that takes nothing
   changes none of this."""
   standard_streams.forgive()
   try:
+    check_switches()
     code = main()
     if sys.stdout is not None: sys.stdout.flush()
     if code: sys.exit(code)

@@ -43,7 +43,7 @@ def sandbox(device: str) -> Sandbox:
   atexit.register(made.__exit__)
   return made
 
-def is_possible() -> bool: return os.name == "posix" and is_on("stored_schedules")
+def is_possible() -> bool: return os.name == "posix" and is_on("beam_search")
 
 def find(ast: UOp, ren: Renderer, width: int) -> None:
   """Searches a kernel if that was not done before; what is found is kept."""

@@ -31,8 +31,8 @@ from tinygrad_llm.patches import is_on, passes
 from tinygrad_llm.patches.expressions import apart, divisor, ended, size, steps, strides
 from tinygrad_llm.patches.matmul import Matmul, Product, divided, find
 from tinygrad_llm.patches.opts import ScheduleOps
-from tinygrad_llm.patches.passes import most_threads
-from tinygrad_llm.patches.vector import lanes, vector_width
+from tinygrad_llm.patches.passes import has_vectors, most_threads
+from tinygrad_llm.patches.vector import vector_width
 from tinygrad_llm.patches.vector.lanes import LANES
 from tinygrad_llm.patches.vector.loops import Loops
 from tinygrad_llm.patches.vector.vectorizer import c_functions
@@ -52,8 +52,8 @@ MOST = 64          # tiles of rows that are decoded together
 HELD = 1 << 20     # bytes of decoded weights: a core's second cache has twice that
 
 def available(ren: Renderer) -> bool:
-  """Whether a target has tile registers, and this patch and those that it relies on are on."""
-  return lanes.available(ren) and is_on("amx") and vector_width.multiplies_tiles(ren)
+  """Whether a target has tile registers, and this pass is on."""
+  return has_vectors(ren) and is_on("amx") and vector_width.multiplies_tiles(ren)
 
 # *** what is multiplied
 

@@ -17,7 +17,7 @@ from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import ClangRenderer
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
 from tinygrad_llm.patches import is_on
-from tinygrad_llm.patches.vector import lanes
+from tinygrad_llm.patches.passes import has_vectors
 from tinygrad_llm.patches.vector.lanes import LANES
 from tinygrad_llm.patches.vector.vector_width import multiplies_bf16
 from tinygrad_llm.patches.vector.vectorizer import Vectorizer, c_functions, vector_rules
@@ -31,8 +31,8 @@ BITS = 16
 AT_ONCE = 2 * LANES  # neighbours of a sum
 
 def available(ren: Renderer) -> bool:
-  """Whether a target has the instruction, and this patch and those that it relies on are on."""
-  return lanes.available(ren) and is_on("bf16_dots") and multiplies_bf16(ren)
+  """Whether a target has the instruction, and this pass is on."""
+  return has_vectors(ren) and is_on("bf16_dots") and multiplies_bf16(ren)
 
 @dataclass(frozen=True)
 class Neighbours:

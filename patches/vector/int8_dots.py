@@ -23,7 +23,7 @@ from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import is_on, passes
 from tinygrad_llm.patches.expressions import stripped
 from tinygrad_llm.patches.passes import has_vectors
-from tinygrad_llm.patches.vector import lanes, table_lookup
+from tinygrad_llm.patches.vector import table_lookup
 from tinygrad_llm.patches.vector.lanes import LANES
 from tinygrad_llm.patches.vector.ordered_loads import offset
 from tinygrad_llm.patches.vector.vectorizer import Vectorizer, c_functions, uniform_rules, vector_rules
@@ -68,8 +68,8 @@ def run(sink: UOp, ren: Renderer) -> UOp:
   return graph_rewrite(sink, pm_add_integers, name="int dots") if has_vectors(ren) else sink
 
 def available(ren: Renderer) -> bool:
-  """Whether this patch makes dot products for a target, and those that it relies on are on."""
-  return lanes.available(ren) and is_on("int8_dots") and is_on("nested_reduce")
+  """Whether this pass makes dot products for a target."""
+  return has_vectors(ren) and is_on("int8_dots")
 
 # *** vectors
 

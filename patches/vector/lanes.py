@@ -29,8 +29,8 @@ SEAMS = {
 LANES = 16  # 512 bits of float32: one register or several
 
 def available(ren: Renderer) -> bool:
-  """Whether rows side by side become vectors for a target: this patch, and those that it relies on, are on."""
-  return has_vectors(ren) and all(map(is_on, ("lanes", "passes", "vectorizer", "matvec")))
+  """Whether rows side by side become vectors for a target."""
+  return has_vectors(ren) and is_on("lanes")
 
 def side_by_side(loads: Iterable[UOp]) -> dict[UOp, UOp]:
   """The ranges of LANES steps that one of the loads follows with stride 1, and that load."""

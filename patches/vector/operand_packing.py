@@ -27,7 +27,7 @@ from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.helpers import ceildiv
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, UOp
-from tinygrad_llm.patches import is_on, passes, stored_sums
+from tinygrad_llm.patches import passes, stored_sums
 from tinygrad_llm.patches.expressions import (
   apart, choosing, divisor, evaluate, flat, size, steps, strides, sum_of_products, while_true)
 from tinygrad_llm.patches.opts import ScheduleOps, check_amount, chosen
@@ -249,7 +249,7 @@ def _changed(choices: dict[UOp, list[UOp]], stored: UOp) -> UOp|None:
   return functools.reduce(operator.or_, [*others, stored.substitute(before, walk=True).logical_not()], r.eq(0))
 
 def run(sink: UOp, ren: Renderer) -> UOp:
-  if not (has_vectors(ren) and is_on("int8_dots")): return sink
+  if not has_vectors(ren): return sink
   if not (count := chosen(sink.arg.applied_opts, ScheduleOps.TILES, 0)): return sink
   ops = sink.toposort()
   ranges = [u for u in ops if u.op is Ops.RANGE]

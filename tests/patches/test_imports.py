@@ -4,9 +4,8 @@ TYPE_CHECKING included.
 """
 import ast, pathlib
 import pytest
-from tinygrad_llm import patches
 
-ROOT = pathlib.Path(patches.__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 SHARED = ("errors", "standard_streams", "progress", "command", "leave", "forks")  # of the app: whoever needs them
 # a room of the app, and those that it may use beside itself; "" are the commands
 APP = {"": {"web", "terminal", "engine", "nn", "text", "files", "target"},

@@ -56,10 +56,10 @@ def stamped(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
   for name in ("tinygrad_llm", "patches"):
     shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
   for name in ("setup.py", "pyproject.toml"): shutil.copy(ROOT / name, folder)
-  registry = folder / "patches" / "__init__.py"
-  text, was = registry.read_text(), "MODULES: tuple[str, ...] = ("
+  registry = folder / "patches" / "pipeline.py"
+  text, was = registry.read_text(), "PASSES: tuple[Pass, ...] = ("
   assert was in text
-  registry.write_text(text.replace(was, was + '"stamp", '))
+  registry.write_text(text.replace(was, was + '_pass("stamp", RENDER), '))
   seam = "tinygrad.renderer.cstyle:ClangRenderer.render_kernel"
   (folder / "patches" / "stamp.py").write_text(STAMP.replace("FINGERPRINT", patches.fingerprint(seam)))
   return folder
@@ -128,9 +128,9 @@ def test_listing():
 def test_listing_of_what_is_off():
   lines = listing(NO_MATVEC="1")
   at = lines.index("switched off")
-  assert [line.split()[:2] for line in lines[at + 1:-2]] == [["off", "schedule.matvec"]]
-  assert not any("schedule.matvec" in line for line in lines[:at])
-  assert {line.split()[1] for line in lines if line.startswith("on ")} == set(patches.MODULES) - {"schedule.matvec"}
+  off = {line.split()[1]: line.rpartition("[")[2] for line in lines[at + 1:-2]}
+  assert (off["schedule.matvec"], off["vector.lanes"]) == ("NO_MATVEC=1]", "needs matvec]")
+  assert {line.split()[1] for line in lines[:at] if line.startswith("on ")} == set(patches.MODULES) - off.keys()
 
 def test_listing_of_a_wrong_seam(stamped: pathlib.Path, tmp_path: pathlib.Path):
   shutil.copytree(stamped, tmp_path / "wrong", symlinks=True)
@@ -295,15 +295,6 @@ def test_patch_set_sees_every_room(stamped, as_it_is, path):
     edited.write_text(text + "\n# edited\n")
     assert patch_set(stamped) != as_it_is
   finally: edited.write_text(text)
-
-@pytest.mark.parametrize(("old", "new"), patches.OLD_NAMES.items())
-def test_old_names(old, new, monkeypatch, capsys):
-  """A switch of before still works, and says what it is called now."""
-  assert patches.is_on(new)
-  patches._warn.cache_clear()
-  monkeypatch.setenv(f"NO_{old.upper()}", "1")
-  assert new not in patches.enabled()
-  assert capsys.readouterr().err.count(f"write NO_{new.upper()}=1") == 1
 
 # *** fingerprints ***
 

@@ -1,17 +1,20 @@
 """
 What in the README is not written by hand: what is supported, from the code's own tables, and all figures of speed, from
-bench/results/.
+bench/results/. Also docs/compiler/passes.md, from the pipeline's table.
 
-  python tests/tools/readme_tables.py      writes them into the README; test_readme.py checks that they are current
+  python tests/tools/readme_tables.py      writes them; test_readme.py and test_pipeline.py check that they are current
 """
 import pathlib
 import readme_figures
+from tinygrad_llm import patches
 from tinygrad_llm.nn.config import ARCHS
 from tinygrad_llm.files.hub import ALIASES
 from tinygrad_llm.text.pretokenizers import PRE_MODELS
 from tinygrad_llm.files.quant import QUANT_TYPES
+from tinygrad_llm.patches import pipeline
 
-README = pathlib.Path(__file__).parents[2] / "README.md"
+ROOT = pathlib.Path(__file__).parents[2]
+README, PASSES = ROOT / "README.md", ROOT / "docs" / "compiler" / "passes.md"
 
 def _codes(names) -> str: return ", ".join(f"`{name}`" for name in names)
 
@@ -35,4 +38,26 @@ def filled(readme: str) -> str:
     assert rest.endswith(end + after), f"{name}: its markers are in the wrong order"
   return readme
 
-if __name__ == "__main__": README.write_text(filled(README.read_text()))
+def passes() -> str:
+  """docs/compiler/passes.md: a table for each phase."""
+  text = """# Passes
+
+Written by `make readme` from the table in [patches/pipeline.py](../../patches/pipeline.py), which also installs,
+switches (`NO_<NAME>=1`) and checks them. A pass is off if nothing that is on provides what it needs. Passes of one
+phase are in the order in which they are installed.
+"""
+  for phase in pipeline.Phase:
+    text += f"\n## {phase.name.capitalize()}: {phase.value}\n\n" \
+            "| pass | what | needs | provides | after | targets |\n|---|---|---|---|---|---|\n"
+    for p in pipeline.PASSES:
+      if p.phase is not phase: continue
+      what = patches.sentence(p.name) + ("" if p.status is pipeline.Status.MEASURED else f" ({p.status.value})")
+      link = f"[{p.name}](../../patches/{p.module.replace('.', '/')}.py)"
+      text += f"| {link} | {what} | {_codes(p.needs)} | {_codes(p.provides)} | {_codes(p.after)} | {p.targets} |\n"
+  return text
+
+def main() -> None:
+  README.write_text(filled(README.read_text()))
+  PASSES.write_text(passes())
+
+if __name__ == "__main__": main()

@@ -1,0 +1,185 @@
+"""
+The pipeline: every pass in the order in which it is installed, what it needs and provides, what it must come after.
+
+A pass is a module of this package (see __init__.py). It is on if the environment does not switch it off and all that it
+needs is on. check() proves the table; `python -m tinygrad_llm.patches` prints it.
+"""
+from __future__ import annotations
+import difflib, os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+class Phase(Enum):
+  """When a pass works, in the order in which a kernel gets there; the last four change no kernel's code."""
+  GRAPH = "tensors become kernels"
+  LAUNCH = "small kernels are joined"
+  CHOOSE = "a kernel's loops are chosen"
+  LOOPS = "a scheduled kernel's loops and sums are rewritten"
+  VECTORS = "loops become vectors, loads are ordered"
+  RENDER = "source code is written and compiled"
+  SEARCH = "schedules are searched, and known again"
+  LOWERING = "compiling takes less time"
+  CACHE = "what was compiled is kept"
+  RUNTIME = "kernels are launched, memory is held"
+
+class Status(Enum):
+  """UNMEASURED: no such hardware was at hand to time it."""
+  MEASURED = "measured"
+  UNMEASURED = "not timed on its hardware"
+
+@dataclass(frozen=True)
+class Pass:
+  """
+  needs: passes, or what they provide, without which it does nothing and is off. after: passes that come earlier where
+  both are on. targets: "all", or the devices whose kernels it may change.
+  """
+  name: str
+  room: str
+  phase: Phase
+  targets: str = "all"
+  needs: tuple[str, ...] = ()
+  provides: tuple[str, ...] = ()
+  after: tuple[str, ...] = ()
+  status: Status = Status.MEASURED
+
+  @property
+  def module(self) -> str: return f"{self.room}.{self.name}" if self.room else self.name
+
+def _pass(module: str, phase: Phase, targets: str = "all", needs: str = "", provides: str = "", after: str = "",
+          status: Status = Status.MEASURED) -> Pass:
+  room, _, name = module.rpartition(".")
+  return Pass(name, room, phase, targets, tuple(needs.split()), tuple(provides.split()), tuple(after.split()), status)
+
+GRAPH, LAUNCH, CHOOSE, LOOPS, VECTORS, RENDER, SEARCH, LOWERING, CACHE, RUNTIME = Phase
+CPU, GPU, NVIDIA, NEW = "cpu", "gpu", "cuda nv", Status.UNMEASURED
+
+PASSES: tuple[Pass, ...] = (
+  _pass("lowering.graph_rewrite", LOWERING),
+  _pass("lowering.implicit_inputs", LOWERING),
+  _pass("lowering.type_inference", LOWERING),
+  _pass("lowering.scalarize", LOWERING),
+  _pass("lowering.tuple_order", LOWERING),
+  _pass("runtime.workers", RUNTIME),
+  _pass("runtime.estimates", RUNTIME),
+  _pass("cache.sqlite_cache", CACHE),
+  _pass("cache.programs", CACHE, provides="programs_elsewhere"),
+  _pass("lowering.forked_lowering", LOWERING, needs="programs_elsewhere", after="programs"),
+  _pass("runtime.threads", RUNTIME, CPU),
+  _pass("runtime.dispatch", RUNTIME, CPU, provides="cpu_graphs"),
+  _pass("runtime.graph_batches", RUNTIME),
+  _pass("runtime.launch_sizes", RUNTIME, GPU, status=NEW),
+  _pass("runtime.contiguous_views", RUNTIME),
+  _pass("runtime.graph_dependencies", RUNTIME, "cuda", status=NEW),
+  _pass("runtime.huge_pages", RUNTIME, CPU),
+  _pass("runtime.pinned_copies", RUNTIME, "cuda", status=NEW),
+  _pass("runtime.lost_devices", RUNTIME, GPU, status=NEW),
+  _pass("passes", LOOPS, provides="hooks"),
+  _pass("rewrite.reshapes", GRAPH),
+  _pass("rewrite.gathers", GRAPH, provides="indirect_loads"),
+  _pass("rewrite.bounds", GRAPH, after="gathers"),
+  _pass("rewrite.flat_reduce", GRAPH, after="gathers bounds"),
+  _pass("rewrite.separate_products", GRAPH, after="flat_reduce"),
+  _pass("rewrite.joint_products", GRAPH, after="separate_products"),
+  _pass("rewrite.norm_fusion", GRAPH, GPU, needs="hooks", status=NEW),
+  _pass("attention.split_kv", GRAPH, needs="kv_kernels", provides="kv_parts", after="norm_fusion"),
+  _pass("rewrite.stored_factors", GRAPH, after="split_kv"),
+  _pass("gpu.bitfield_extract", LOOPS, GPU, needs="hooks", provides="merged_fields", status=NEW),
+  _pass("gpu.tensor_cores", LOOPS, GPU, needs="hooks gemv", after="bitfield_extract", status=NEW),
+  _pass("vector.amx", LOOPS, "cpu with AMX", needs="vector_rows", status=NEW),
+  _pass("rewrite.invariant_sums", LOOPS, needs="hooks", after="tensor_cores amx"),
+  _pass("rewrite.invariant_factors", LOOPS, needs="hooks", after="invariant_sums"),
+  _pass("vector.vectorizer", VECTORS, CPU, needs="hooks", provides="vector_rules"),
+  _pass("vector.table_lookup", VECTORS, CPU, needs="vector_rules", after="vectorizer"),
+  _pass("vector.minimum_bitwidth", VECTORS, CPU, needs="vector_rules", after="vectorizer table_lookup"),
+  _pass("vector.lanes", LOOPS, CPU, needs="hooks vector_rules gemv", provides="vector_rows", after="invariant_factors"),
+  _pass("vector.operand_packing", LOOPS, CPU, needs="dots_of_bytes", after="lanes"),
+  _pass("gpu.cooperative_fetch", LOOPS, GPU, needs="hooks", after="bitfield_extract", status=NEW),
+  _pass("rewrite.nested_reduce", LOOPS, needs="hooks", provides="nested_sums",
+        after="lanes operand_packing cooperative_fetch"),
+  _pass("gpu.dp4a", LOOPS, NVIDIA, needs="nested_sums merged_fields gemv", after="nested_reduce", status=NEW),
+  _pass("gpu.int_to_float", LOOPS, GPU, needs="hooks", after="nested_reduce dp4a", status=NEW),
+  _pass("vector.int8_dots", LOOPS, CPU, needs="nested_sums vector_rows", provides="dots_of_bytes",
+        after="nested_reduce minimum_bitwidth"),
+  _pass("vector.bf16_dots", VECTORS, CPU, needs="vector_rows", after="int8_dots"),
+  _pass("vector.group_scales", LOOPS, CPU, needs="hooks", after="int8_dots"),
+  _pass("schedule.matvec", CHOOSE, provides="gemv"),
+  _pass("schedule.elementwise", CHOOSE, needs="hooks", after="matvec group_scales"),
+  _pass("schedule.reduction", CHOOSE, GPU, after="elementwise", status=NEW),
+  _pass("schedule.block_reduce", CHOOSE, GPU, after="reduction", status=NEW),
+  _pass("schedule.small_kernels", LAUNCH, provides="stages", after="block_reduce"),
+  _pass("schedule.horizontal_fusion", LAUNCH, CPU, after="small_kernels"),
+  _pass("attention.online_softmax", CHOOSE, needs="kv_parts", provides="kv_kernels",
+        after="horizontal_fusion split_kv"),
+  _pass("search.stored_schedules", SEARCH, provides="known_schedules", after="online_softmax"),
+  _pass("search.beam_search", SEARCH, needs="known_schedules", after="stored_schedules"),
+  _pass("schedule.register_blocking", CHOOSE, CPU),
+  _pass("vector.epilogues", LOOPS, CPU, needs="hooks", after="elementwise group_scales"),
+  _pass("schedule.skipped_steps", LOOPS, needs="hooks", after="epilogues"),
+  _pass("vector.ordered_loads", VECTORS, CPU, needs="hooks", after="vectorizer dp4a"),
+  _pass("vector.vector_combine", RENDER, CPU),
+  _pass("vector.vector_width", RENDER, CPU),
+  _pass("gpu.warp_reduce", LOOPS, GPU, needs="hooks", after="skipped_steps", status=NEW),
+  _pass("gpu.half8_loads", RENDER, "metal cuda nv", needs="hooks", status=NEW),
+  _pass("gpu.reciprocal", RENDER, NVIDIA, status=NEW),
+  _pass("gpu.ptx", RENDER, NVIDIA, status=NEW),
+  _pass("gpu.launch_bounds", RENDER, NVIDIA, status=NEW),
+  _pass("cache.captures", CACHE, after="programs"),
+  _pass("lowering.trace_cache", LOWERING),
+  _pass("lowering.gc_pause", LOWERING, after="trace_cache beam_search"),
+  _pass("runtime.thread_safety", RUNTIME, after="gc_pause captures"),
+)
+# other switches of this kind: what NO_<NAME>=1 switches off beside a pass
+SWITCHES = {"patches": "all of them", "q8_activations": "activations of 8 bits, in the app"}
+CLOSE = 0.75  # of difflib: more alike is a typo of a name, less some other program's variable
+
+_by_name = {p.name: p for p in PASSES}
+
+def is_set(switch: str, environment: Mapping[str, str] = os.environ) -> bool:
+  return environment.get(switch, "0") not in ("", "0")
+
+_providers = {need: [p for p in PASSES if p.name == need or need in p.provides] for q in PASSES for need in q.needs}
+
+def why_off(name: str, environment: Mapping[str, str] = os.environ) -> str:
+  """
+  What switches a pass off: a variable of the environment, or "needs X" for what is off; "" if it is on. KeyError for a
+  name that is no pass and no switch.
+  """
+  return _why_off(name, environment, ())
+
+def _why_off(name: str, environment: Mapping[str, str], asked: tuple[str, ...]) -> str:
+  if name not in _by_name and name not in SWITCHES:
+    raise KeyError(f"{name}: no such pass; close: {', '.join(_close(name)) or 'none'}")
+  for switch in ("NO_PATCHES", f"NO_{name.upper()}"):
+    if is_set(switch, environment): return f"{switch}={environment[switch]}"
+  for need in _by_name[name].needs if name in _by_name else ():
+    if not any(p.name in asked or not _why_off(p.name, environment, (*asked, name)) for p in _providers[need]):
+      return f"needs {' or '.join(p.name for p in _providers[need])}"
+  return ""
+
+def _close(name: str) -> list[str]: return difflib.get_close_matches(name, [*_by_name, *SWITCHES], n=3, cutoff=CLOSE)
+
+def wrong_switch(environment: Mapping[str, str] = os.environ) -> str:
+  """What to say of a variable NO_<NAME> whose name is nearly that of a pass; "" if there is none."""
+  for variable in sorted(v for v in environment if v.startswith("NO_") and is_set(v, environment)):
+    name = variable.removeprefix("NO_").lower()
+    if name not in _by_name and name not in SWITCHES and (close := _close(name)):
+      return f"{variable}: no such switch; did you mean {' or '.join(f'NO_{x.upper()}' for x in close)}?"
+  return ""
+
+def check(passes: tuple[Pass, ...] = PASSES) -> list[str]:
+  """What is wrong with a table, in lines: names that are there twice, needs that nobody provides, broken orders."""
+  return list(_wrong(passes))
+
+def _wrong(passes: tuple[Pass, ...]) -> Iterator[str]:
+  at = {p.name: i for i, p in enumerate(passes)}
+  provided = {x for p in passes for x in p.provides}
+  if len(at) != len(passes): yield "a name is there twice"
+  for clash in sorted(provided & at.keys()): yield f"{clash}: a pass, and what one provides"
+  for i, p in enumerate(passes):
+    for need in p.needs:
+      if need not in at and need not in provided: yield f"{p.name}: needs {need}, which nobody provides"
+      if need in p.provides: yield f"{p.name}: needs what it provides"
+    for other in p.after:
+      if other not in at: yield f"{p.name}: comes after {other}, which there is not"
+      elif at[other] >= i: yield f"{p.name}: comes before {other}"

@@ -1,0 +1,82 @@
+"""patches/pipeline.py: the table is sound, and what is switched off takes with it what needs it."""
+import dataclasses
+import os
+import random
+import subprocess
+import sys
+
+import child
+import pytest
+import readme_tables
+from tinygrad_llm import patches
+from tinygrad_llm.patches import pipeline
+from tinygrad_llm.patches.pipeline import PASSES, Pass, Phase
+
+def test_the_table(): assert pipeline.check() == []
+
+def test_the_document(): assert readme_tables.PASSES.read_text() == readme_tables.passes()
+
+def row(name: str, **fields: tuple[str, ...]) -> Pass: return Pass(name, "", Phase.LOOPS, **fields)
+
+@pytest.mark.parametrize(("passes", "wrong"), [
+  ((row("a"), row("b", needs=("a",), after=("a",))), []),
+  ((row("a"), row("a")), ["a name is there twice"]),
+  ((row("b", after=("a",)), row("a")), ["b: comes before a"]),
+  ((row("a", after=("c",)),), ["a: comes after c, which there is not"]),
+  ((row("a", needs=("x",)),), ["a: needs x, which nobody provides"]),
+  ((row("a", needs=("x",)), row("b", provides=("x",))), []),
+  ((row("a", provides=("b",)), row("b")), ["b: a pass, and what one provides"]),
+  ((row("a", needs=("x",), provides=("x",)),), ["a: needs what it provides"])])
+def test_check(passes, wrong): assert pipeline.check(passes) == wrong
+
+def test_nothing_is_installed_with_a_wrong_table():
+  code = """
+import os
+os.environ["NO_PATCHES"] = "1"
+from tinygrad_llm import patches
+del os.environ["NO_PATCHES"]
+patches.check = lambda: ["a: comes before b"]
+try: patches.apply()
+except patches.SeamError as e: print(e)
+"""
+  assert child.run(code).stdout == "patches/pipeline.py: a: comes before b\n"
+
+def test_all_is_on_without_switches(): assert not any(pipeline.why_off(p.name, {}) for p in PASSES)
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_needs_others(seed):
+  """With a few switched off at random: who is on has all that it needs, who is off for a need lacks one."""
+  off = {p.name for p in random.Random(seed).sample(PASSES, 3)}
+  environment = {f"NO_{name.upper()}": "1" for name in off}
+  on = {p.name for p in PASSES if not pipeline.why_off(p.name, environment)}
+  provided = on | {x for p in PASSES if p.name in on for x in p.provides}
+  for p in PASSES: assert (p.name in on) == (p.name not in off and provided.issuperset(p.needs)), p.name
+
+def test_they_are_off_together():
+  """Attention over parts of the positions, and its kernels."""
+  for one, other in (("split_kv", "online_softmax"), ("online_softmax", "split_kv")):
+    assert pipeline.why_off(other, {f"NO_{one.upper()}": "1"}) == f"needs {one}"
+
+def test_a_name_that_there_is_not():
+  with pytest.raises(KeyError, match="no such pass; close: q8_activations"): patches.is_on("q8_activation")
+
+@pytest.mark.parametrize(("variable", "close"), [
+  ("NO_MATVECS", "NO_MATVEC"), ("NO_PATCH", "NO_PATCHES"), ("NO_WARP_REDUCTION", "NO_WARP_REDUCE"),
+  ("NO_THREAD", "NO_THREADS")])
+def test_a_switch_that_there_is_not(variable, close):
+  assert f"{variable}: no such switch; did you mean {close}" in pipeline.wrong_switch({variable: "1"})
+  assert pipeline.wrong_switch({variable: "0", "NO_COLOR": "1", "NO_PROXY": "x", "NO_AT_BRIDGE": "1"}) == ""
+
+@pytest.mark.parametrize("command", [["tinygrad_llm.run", "--prompt", "Hi"], ["tinygrad_llm.patches"],
+                                     ["tinygrad_llm.kernels", "--target", "CPU"]], ids=lambda c: c[0])
+def test_commands_say_so(command):
+  done = subprocess.run([sys.executable, "-m", *command], env=os.environ | {"NO_MATVECS": "1"}, capture_output=True,
+                        text=True, stdin=subprocess.DEVNULL, cwd=child.ROOT)
+  assert (done.returncode, done.stdout) == (2, "")
+  assert done.stderr == "error: NO_MATVECS: no such switch; did you mean NO_MATVEC?\n"
+
+def test_rows_are_whole():
+  """Each names a room and a module that is there, and is a value that nobody changes."""
+  for p in PASSES:
+    assert (child.ROOT / "patches" / f"{p.module.replace('.', '/')}.py").exists()
+    with pytest.raises(dataclasses.FrozenInstanceError): p.name = ""  # type: ignore[misc]
