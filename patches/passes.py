@@ -3,9 +3,9 @@ Pass pipeline: places for passes before and after the optimiser, and before the 
 
 Why: tinygrad has no hook where a kernel's schedule is fixed (loops are split, unrolled, threaded) and its arithmetic is
   still a graph over loops. BEAM's candidates and kernels with given opts pass there, too.
-How: the optimiser and the pass before it are looked up in tinygrad.codegen at call time. Other patches append to
-  `before_opts`, `after_opts` and `before_linearize`. A kernel's SINK has a tag: who chose its loops, and how large its
-  graph was before these were expanded, and after.
+How: the optimiser and the pass before it are looked up in tinygrad.codegen at call time. Other passes append to
+  `before_opts`, `after_opts` and `before_linearize`; what applies an action of a schedule is in `actions`. A kernel's
+  SINK has a tag: who chose its loops, and how large its graph was before these were expanded, and after.
 Numbers: none, it does nothing by itself.
 Upstream: not sent; there, a pass is a line in full_rewrite_to_sink.
 """
@@ -13,18 +13,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 from tinygrad import codegen
+from tinygrad.codegen.opt import Opt, OptOps, check
+from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.codegen.simplify import pm_flatten_range
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import ClangRenderer
 from tinygrad.renderer.isa import ISARenderer
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad.uop.symbolic import sym
+from tinygrad_llm.patches.opts import ScheduleOps
 
 SEAMS = {
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
   "tinygrad.codegen:pm_implicit_barriers": "3ed2b0d8660e",
   "tinygrad.codegen.opt.postrange:apply_opts": "1b0c406434ce",
+  "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb",
 }
 
 def has_vectors(ren: Renderer) -> bool:
@@ -42,7 +47,12 @@ before_opts: list[Pass] = []       # the loops are split where an index divides 
 after_opts: list[Pass] = []        # the loops are those that will run, their bodies are not expanded yet
 before_linearize: list[Pass] = []  # everything is lowered
 
+Action = Callable[[Scheduler, Opt], bool]
+actions: dict[OptOps|ScheduleOps, Action] = {}  # True: it is applied; False: it is for tinygrad's own; KernelOptError
+ALONE = (ScheduleOps.BLOCK, ScheduleOps.AMX)    # each is all of a schedule
+
 _apply_opts, _full_rewrite_to_sink = codegen.apply_opts, codegen.full_rewrite_to_sink
+_apply_opt = Scheduler.apply_opt
 
 @dataclass
 class _Kernel:
@@ -95,6 +105,12 @@ def apply_opts(ast: UOp, ren: Renderer, beam: int = 0) -> UOp:
     scheduled_by("beam" if beam else "stock")
   return _run_after_opts(sink, ren)
 
+def apply_opt(self: Scheduler, opt: Opt, append_opt: bool = True) -> Any:
+  """One action of a schedule: that of a pass, or tinygrad's."""
+  for known in self.applied_opts: check(known.op not in ALONE, f"{known.op.name} is all of a schedule")
+  if (apply := actions.get(opt.op)) is None or not apply(self, opt): return _apply_opt(self, opt, append_opt)
+  if append_opt: self.applied_opts.append(opt)
+
 def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
   _lowering.append(kernel := _Kernel(ren))
   try:
@@ -121,4 +137,5 @@ pm_index_arrays = PatternMatcher([
 
 def install() -> None:
   codegen.apply_opts, codegen.full_rewrite_to_sink = apply_opts, full_rewrite_to_sink
+  Scheduler.apply_opt = apply_opt  # type: ignore[method-assign]
   codegen.pm_implicit_barriers = pm_before_linearize + codegen.pm_implicit_barriers

@@ -71,6 +71,7 @@ def _codes(value: Any) -> list[Any]:
   """The functions and classes that something installed is made of, in the order of their calls."""
   if isinstance(value, staticmethod): value = value.__func__
   if isinstance(value, PatternMatcher): return [function for _, function in value.patterns]
+  if isinstance(value, dict): value = list(value.values())
   if isinstance(value, list): return [x for x in value if isinstance(x, types.FunctionType)]
   if isinstance(value, types.FunctionType): return [link for link, _ in chain(value)]
   if not isinstance(value, type): value = type(value)  # an object of a patch
@@ -98,7 +99,8 @@ def places() -> list[Place]:
   ours = _modules(patches.__name__)
   lists = {id(value): Place(f"{module.__name__}:{name}", *_stage_of_list(value, module), value, "")
            for module in ours for name, value in vars(module).items()
-           if isinstance(value, list) and any(map(_is_ours, value)) and not name.startswith("_")}
+           if (isinstance(value, list) or value is passes.actions) and any(map(_is_ours, _codes(value)))
+           and not name.startswith("_")}
   return sorted([*found, *lists.values()], key=lambda p: (STAGES.index(p.stage), p.order))
 
 def _modules(package: str) -> list[types.ModuleType]:
@@ -133,10 +135,12 @@ def _stage(module: str, name: str) -> tuple[str, int]:
   if (at := _position(driver, module, name)) is None: return AROUND, 0
   return BEFORE_OPTS if at < opts else OPTS if at == opts else EXPANDER if at < end else BEFORE_LINEARIZE, at
 
-def _stage_of_list(hooks: list, module: types.ModuleType) -> tuple[str, int]:
+def _stage_of_list(hooks: list|dict, module: types.ModuleType) -> tuple[str, int]:
   """Those of passes.py are at the places that they are for, others are run by the pass of the patch that keeps them."""
   if not _is_for_kernels(hooks): return AROUND, 0
-  if hooks is passes.before_opts: return OPTS, _names(codegen.full_rewrite_to_sink).index("apply_opts")
+  opts = _names(codegen.full_rewrite_to_sink).index("apply_opts")
+  if hooks is passes.before_opts: return OPTS, opts
+  if hooks is passes.actions: return OPTS, opts + 1
   if hooks is passes.after_opts: return AFTER_OPTS, 0
   last = len(_names(codegen.full_rewrite_to_sink))
   if hooks is passes.before_linearize: return BEFORE_LINEARIZE, last

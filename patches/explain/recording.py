@@ -170,7 +170,8 @@ def recording() -> Iterator[Recorder]:
       functions = [function for function, _ in links]
       return [recorder.link(place, f, below) for f, below in itertools.zip_longest(functions, functions[1:])]
     for place in {p.name: p for p in (optimiser, *places())}.values():
-      if place.stage == AROUND or place.key == "apply_opt": continue  # that changes what it is given, and is asked once
+      # what applies an action changes what it is given, and is asked once
+      if place.stage == AROUND or place.key == "apply_opt" or isinstance(place.value, dict): continue
       value, put = place.value, functools.partial(setattr, place.holder, place.key)
       if isinstance(value, list):
         of_rule = place.name.split(":")[1] not in ("after_opts", "before_linearize")

@@ -17,9 +17,8 @@ Upstream: not sent.
 """
 from __future__ import annotations
 import functools, itertools, operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 from tinygrad.codegen.opt import Opt, check
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.dtype import AddrSpace, dtypes
@@ -42,8 +41,6 @@ SEAMS = {
 
 SLOT = 1 << 9  # of the first array
 MOST = 65504.  # a half
-
-_apply_opt: Callable[..., Any]  # what it was before this patch
 
 @dataclass(frozen=True)
 class Block:
@@ -70,19 +67,17 @@ def core_of(m: Matmul, ren: Renderer) -> Core|None:
   floats = any(p.loads[0].dtype is dtypes.float32 for p in m.products)
   return fragments.without() if core is not None and floats else core
 
-def apply_opt(self: Scheduler, opt: Opt, append_opt: bool = True) -> Any:
-  check(all(known.op is not ScheduleOps.BLOCK for known in self.applied_opts), "BLOCK is all of a schedule")
-  if opt.op is not ScheduleOps.BLOCK: return _apply_opt(self, opt, append_opt)
+def apply(k: Scheduler, opt: Opt) -> bool:
   check(isinstance(opt.arg, tuple) and len(opt.arg) == 5, "BLOCK is of five numbers")
   assert isinstance(opt.arg, tuple)
-  made = find(ast := divided(self.ast))
+  made = find(ast := divided(k.ast))
   check(not isinstance(made, str), str(made))
   assert isinstance(made, Matmul)
-  check((core := core_of(made, self.ren)) is not None, "no shared memory")
+  check((core := core_of(made, k.ren)) is not None, "no shared memory")
   assert core is not None
-  check(fits(made, Block(*opt.arg), core, self.ren), "no block of that size")
-  self.ast = ast
-  if append_opt: self.applied_opts.append(opt)
+  check(fits(made, Block(*opt.arg), core, k.ren), "no block of that size")
+  k.ast = ast
+  return True
 
 # *** what a thread unpacks together, and a block in a step
 
@@ -291,7 +286,6 @@ def wait(sink: UOp, ren: Renderer) -> UOp:
   return sink.substitute({at: at.replace(src=(at.src[0].after(*last), *at.src[1:])) for at in late}, walk=True)
 
 def install() -> None:
-  global _apply_opt
-  _apply_opt, Scheduler.apply_opt = Scheduler.apply_opt, apply_opt  # type: ignore[method-assign]
+  passes.actions[ScheduleOps.BLOCK] = apply
   passes.after_opts.append(run)
   passes.before_linearize.append(wait)

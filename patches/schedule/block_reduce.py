@@ -11,13 +11,13 @@ Numbers: combining 65 parts of 32 heads of 64 columns on sm_90: steps of a threa
 Upstream: not sent; there, GROUP of a symbolic range.
 """
 from __future__ import annotations
-from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 from tinygrad.codegen.opt import Opt, OptOps, check, heuristic
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.dtype import AddrSpace
 from tinygrad.helpers import prod
 from tinygrad.uop.ops import AxisType, Ops, UOp, identity_element
+from tinygrad_llm.patches import passes
 from tinygrad_llm.patches.expressions import strides
 from tinygrad_llm.patches.passes import scheduled_by
 
@@ -77,25 +77,21 @@ def _shared(ast: UOp, length: UOp, threads: int) -> UOp:
     first += 4
   return made[ast]
 
-_apply_opt: Callable[..., Any]  # what it was before this patch
-
-def apply_opt(self: Scheduler, opt: Opt, append_opt: bool = True) -> Any:
+def apply(k: Scheduler, opt: Opt) -> bool:
   """
   With GROUP of a loop of unknown length: the threads of a block share the parts of a split-KV attention, as in
   llama.cpp's kernel_flash_attn_ext_vec_reduce for Metal.
   """
-  if opt.op is not OptOps.GROUP: return _apply_opt(self, opt, append_opt)
-  if self.rngs[self.real_axis(opt.op, opt.axis)].src[0].op is Ops.CONST: return _apply_opt(self, opt, append_opt)
-  check(self.ren.has_local and self.ren.has_shared, "threads of a block need memory that they share")
+  if k.rngs[k.real_axis(opt.op, opt.axis)].src[0].op is Ops.CONST: return False
+  check(k.ren.has_local and k.ren.has_shared, "threads of a block need memory that they share")
   check(isinstance(opt.arg, int) and 1 <= opt.arg <= THREADS, f"1 to {THREADS} threads share a loop of unknown length")
-  check((length := _length(self)) is not None, "one loop of unknown length is shared")
-  check(not self.group_for_reduces, "a group is for one loop then")
-  self.ast = _shared(self.ast, cast(UOp, length), cast(int, opt.arg))
-  if append_opt: self.applied_opts.append(opt)
+  check((length := _length(k)) is not None, "one loop of unknown length is shared")
+  check(not k.group_for_reduces, "a group is for one loop then")
+  k.ast = _shared(k.ast, cast(UOp, length), cast(int, opt.arg))
+  return True
 
 def install() -> None:
-  global _apply_opt
-  _apply_opt, Scheduler.apply_opt = Scheduler.apply_opt, apply_opt  # type: ignore[method-assign]
+  passes.actions[OptOps.GROUP] = apply
   before = heuristic.hand_coded_optimizations
   def hand_coded_optimizations(k: Scheduler) -> Scheduler:
     if not k.ren.has_local or (shared := share(k)) is None: return before(k)

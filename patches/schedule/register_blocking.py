@@ -14,13 +14,12 @@ Upstream: not sent.
 """
 from __future__ import annotations
 import math
-from collections.abc import Callable
-from typing import Any
 from tinygrad.codegen.opt import Opt, check
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.helpers import count
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, UOp
+from tinygrad_llm.patches import passes
 from tinygrad_llm.patches.expressions import divisor, size, steps
 from tinygrad_llm.patches.opts import ScheduleOps, check_amount
 from tinygrad_llm.patches.vector.lanes import LANES, side_by_side
@@ -60,19 +59,16 @@ def tokens(k: Scheduler) -> UOp|None:
     outside = [r for r in outputs if r.src[0].op is not Ops.CONST and any(r not in u.ranges for u in factors)]
   return outside[0] if len(outside) == 1 else None
 
-_apply_opt: Callable[..., Any]  # what it was before this patch
-
-def apply_opt(self: Scheduler, opt: Opt, append_opt: bool = True) -> Any:
-  if opt.op is not ScheduleOps.TOKENS: return _apply_opt(self, opt, append_opt)
-  check_amount(self, opt, 1, MOST)
-  check((loop := tokens(self)) is not None, "there is no loop over tokens")
+def apply(k: Scheduler, opt: Opt) -> bool:
+  check_amount(k, opt, 1, MOST)
+  check((loop := tokens(k)) is not None, "there is no loop over tokens")
   assert loop is not None and isinstance(opt.arg, int)
   check(opt.arg <= loop.vmax + 1, "there are fewer tokens")
   if opt.arg > 1:
-    of_rows = _tile(self) is not None
-    made = {loop: blocked(loop, opt.arg, self.opt_range)} if of_rows else swept(self, loop, opt.arg)
-    self.ast = self.ast.substitute(made)
-  if append_opt: self.applied_opts.append(opt)
+    of_rows = _tile(k) is not None
+    made = {loop: blocked(loop, opt.arg, k.opt_range)} if of_rows else swept(k, loop, opt.arg)
+    k.ast = k.ast.substitute(made)
+  return True
 
 def blocked(loop: UOp, n: int, ids: count) -> UOp:
   """A loop as one over blocks of n, and an unrolled one inside of them."""
@@ -99,5 +95,4 @@ def swept(k: Scheduler, loop: UOp, n: int) -> dict[UOp, UOp]:
   return made
 
 def install() -> None:
-  global _apply_opt
-  _apply_opt, Scheduler.apply_opt = Scheduler.apply_opt, apply_opt  # type: ignore[method-assign]
+  passes.actions[ScheduleOps.TOKENS] = apply

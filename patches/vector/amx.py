@@ -17,9 +17,7 @@ Upstream: not sent; tinygrad had AMX for Apple's M1 and dropped it.
 """
 from __future__ import annotations
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 from tinygrad.codegen.opt import Opt, check
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.dtype import dtypes
@@ -100,20 +98,16 @@ def tiles(m: Matmul, threads: int) -> int:
   most = max(2, min(MOST, HELD // (LANES * steps(m.loops) * 2 * len(m.products))) // 2 * 2)
   return min(most, ceildiv(ceildiv(all_, ceildiv(all_, most)), 2) * 2)  # as many each time
 
-_apply_opt: Callable[..., Any]  # what it was before this patch
-
-def apply_opt(self: Scheduler, opt: Opt, append_opt: bool = True) -> Any:
-  check(all(known.op is not ScheduleOps.AMX for known in self.applied_opts), "AMX is all of a schedule")
-  if opt.op is not ScheduleOps.AMX: return _apply_opt(self, opt, append_opt)
-  check(available(self.ren), "no tile registers")
+def apply(k: Scheduler, opt: Opt) -> bool:
+  check(available(k.ren), "no tile registers")
   check(isinstance(opt.arg, int) and opt.arg % PAIRS == 0 and 0 < opt.arg <= MOST, f"AMX is of 2, 4, .. {MOST} tiles")
-  check(not self.applied_opts, "AMX is all of a schedule")
-  made = find(ast := divided(self.ast))
+  check(not k.applied_opts, "AMX is all of a schedule")
+  made = find(ast := divided(k.ast))
   check(not isinstance(made, str), str(made))
   assert isinstance(made, Matmul)
   check(not (reason := why_not(made)), reason)
-  self.ast = ast
-  if append_opt: self.applied_opts.append(opt)
+  k.ast = ast
+  return True
 
 # *** the kernel
 
@@ -278,8 +272,7 @@ def render_call(ctx: ClangRenderer, u: UOp) -> str|None:
 pm_render_calls = PatternMatcher([(UPat(Ops.CUSTOM, name="u"), render_call)])
 
 def install() -> None:
-  global _apply_opt
-  _apply_opt, Scheduler.apply_opt = Scheduler.apply_opt, apply_opt  # type: ignore[method-assign]
+  passes.actions[ScheduleOps.AMX] = apply
   c_functions.append(((PREFIX,), FUNCTIONS))
   passes.after_opts.append(run)
   vector_width.here()  # asks for the registers: this process may run what another one has compiled

@@ -19,8 +19,7 @@ Upstream: not sent.
 """
 from __future__ import annotations
 import functools, itertools, operator
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 from tinygrad.codegen.opt import Opt, check
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.dtype import AddrSpace, dtypes
@@ -48,13 +47,10 @@ AT_ONCE = 256   # weights of a row that are unpacked together, where few tokens 
 MOST = 64       # tiles
 SLOT = 1 << 13  # of the first array; those of other patches come before
 
-_apply_opt: Callable[..., Any]  # what it was before this patch
-
-def apply_opt(self: Scheduler, opt: Opt, append_opt: bool = True) -> Any:
-  if opt.op is not ScheduleOps.TILES: return _apply_opt(self, opt, append_opt)
-  check(has_vectors(self.ren), "only rows that are lanes are unpacked together")
-  check_amount(self, opt, 1, MOST)
-  if append_opt: self.applied_opts.append(opt)
+def apply(k: Scheduler, opt: Opt) -> bool:
+  check(has_vectors(k.ren), "only rows that are lanes are unpacked together")
+  check_amount(k, opt, 1, MOST)
+  return True
 
 def _add(terms: Iterable[UOp]) -> UOp: return functools.reduce(operator.add, terms)
 def _mul(factors: Iterable[UOp]) -> UOp: return functools.reduce(operator.mul, factors)
@@ -290,7 +286,6 @@ def word_of_bytes(v: Vectorizer, u: UOp) -> UOp|None:
   return None if (found := words(v, [four[8 * i] for i in range(BYTES)])) is None else found[0]
 
 def install() -> None:
-  global _apply_opt
-  _apply_opt, Scheduler.apply_opt = Scheduler.apply_opt, apply_opt  # type: ignore[method-assign]
+  passes.actions[ScheduleOps.TILES] = apply
   passes.after_opts.append(run)
   vector_rules.append(word_of_bytes)

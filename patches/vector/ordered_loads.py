@@ -20,8 +20,6 @@ Numbers: matvec 151936 x 2048 in Q6_K, 258 MB, 2 threads, GB/s: as clang orders 
 Upstream: not sent.
 """
 from __future__ import annotations
-from collections.abc import Callable
-from typing import Any
 from tinygrad.codegen.opt import Opt, check
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.renderer import Renderer
@@ -85,17 +83,13 @@ def render(ctx: ClangRenderer, load: UOp) -> str|None:
 
 pm_render_in_order = PatternMatcher([(UPat(Ops.LOAD, name="load"), render)])
 
-_apply_opt: Callable[..., Any]  # what it was before this patch
-
-def apply_opt(self: Scheduler, opt: Opt, append_opt: bool = True) -> Any:
+def apply(k: Scheduler, opt: Opt) -> bool:
   """With PREFETCH: software prefetches of a stream, as hand-written kernels have them, at a distance of its own."""
-  if opt.op is not ScheduleOps.PREFETCH: return _apply_opt(self, opt, append_opt)
-  check(has_vectors(self.ren), "only vectors are loaded in order")
-  check_amount(self, opt, 0, FARTHEST)
-  if append_opt: self.applied_opts.append(opt)
+  check(has_vectors(k.ren), "only vectors are loaded in order")
+  check_amount(k, opt, 0, FARTHEST)
+  return True
 
 def install() -> None:
-  global _apply_opt
-  _apply_opt, Scheduler.apply_opt = Scheduler.apply_opt, apply_opt  # type: ignore[method-assign]
+  passes.actions[ScheduleOps.PREFETCH] = apply
   ClangRenderer.string_rewrite = pm_render_in_order + ClangRenderer.string_rewrite
   passes.before_linearize.append(order)

@@ -203,11 +203,11 @@ import tinygrad_llm
 print(worker._init_worker.__module__, Scheduler.apply_opt.__module__)
 """
 @pytest.mark.parametrize(("env", "modules"), [
-  ({}, "tinygrad_llm.patches.runtime.workers tinygrad_llm.patches.vector.ordered_loads"),
+  ({}, "tinygrad_llm.patches.runtime.workers tinygrad_llm.patches.passes"),
   ({"NO_PATCHES": "0", "NO_WORKERS": ""},
-   "tinygrad_llm.patches.runtime.workers tinygrad_llm.patches.vector.ordered_loads"),
-  ({"NO_WORKERS": "1"}, "tinygrad.engine.worker tinygrad_llm.patches.vector.ordered_loads"),
-  ({"NO_ORDERED_LOADS": "1"}, "tinygrad_llm.patches.runtime.workers tinygrad_llm.patches.schedule.register_blocking"),
+   "tinygrad_llm.patches.runtime.workers tinygrad_llm.patches.passes"),
+  ({"NO_WORKERS": "1"}, "tinygrad.engine.worker tinygrad_llm.patches.passes"),
+  ({"NO_PASSES": "1"}, "tinygrad_llm.patches.runtime.workers tinygrad.codegen.opt.postrange"),
   ({"NO_PATCHES": "1"}, "tinygrad.engine.worker tinygrad.codegen.opt.postrange")])
 def test_switches(env, modules): assert run(INSTALLED, **env).stdout.strip() == modules
 
