@@ -11,9 +11,10 @@ Upstream: not sent; there, a pass is a line in full_rewrite_to_sink.
 """
 from __future__ import annotations
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from tinygrad import codegen
 from tinygrad.codegen.opt import Opt, OptOps, check
 from tinygrad.codegen.opt.postrange import Scheduler
@@ -54,6 +55,8 @@ ALONE = (ScheduleOps.BLOCK, ScheduleOps.AMX)    # each is all of a schedule
 _apply_opts, _full_rewrite_to_sink = codegen.apply_opts, codegen.full_rewrite_to_sink
 _apply_opt = Scheduler.apply_opt
 
+T = TypeVar("T")
+
 @dataclass
 class _Kernel:
   """
@@ -64,28 +67,41 @@ class _Kernel:
   nodes: tuple[int, ...] = ()
   schedule: str = "none"
 
-_lowering: list[_Kernel] = []
+_kernel: ContextVar[_Kernel|None] = ContextVar("the kernel that is being lowered", default=None)
+_stages: ContextVar[bool] = ContextVar("whether it is a stage of one", default=False)
+_recorded: ContextVar[set[str]|None] = ContextVar("the modules whose passes changed kernels", default=None)
 
 def lowering() -> Renderer|None:
-  """Whom the kernel that is being lowered is for; None where there is none."""
-  return _lowering[-1].ren if _lowering else None
+  """The renderer of the kernel that is being lowered; None if there is none."""
+  return None if (kernel := _kernel.get()) is None else kernel.ren
 
 def scheduled_by(module: str) -> None:
   """Says who chose the loops of the kernel that is being lowered."""
-  if _lowering: _lowering[-1].schedule = module
+  if (kernel := _kernel.get()) is not None: kernel.schedule = module
 
-_recording: list[set[str]] = []
+@contextmanager
+def _set(variable: ContextVar[T], value: T) -> Iterator[T]:
+  token = variable.set(value)
+  try: yield value
+  finally: variable.reset(token)
+
+def stages() -> AbstractContextManager[bool]:
+  """Kernels that are lowered in here are stages of one kernel."""
+  return _set(_stages, True)
+
+def is_stage() -> bool:
+  """Whether the kernel that is being lowered is a stage of one."""
+  return _stages.get()
 
 @contextmanager
 def recording() -> Iterator[set[str]]:
   """The modules whose passes change the kernels that are lowered in here."""
-  _recording.append(found := set[str]())
-  try: yield found
-  finally: _recording.pop()
+  found = set[str]()
+  with _set(_recorded, found): yield found
 
 def _run(passes: list[Pass], sink: UOp, ren: Renderer) -> UOp:
   for run in passes:
-    if (made := run(sink, ren)) is not sink and _recording: _recording[-1].add(run.__module__)
+    if (made := run(sink, ren)) is not sink and (found := _recorded.get()) is not None: found.add(run.__module__)
     sink = made
   return sink
 
@@ -95,13 +111,13 @@ def _run_after_opts(sink: UOp, ren: Renderer) -> UOp:
   if after_opts and any(u.op is Ops.REDUCE or _is_unrolled(u) for u in sink.toposort()):
     sink = graph_rewrite(sink, sym + pm_flatten_range, name="symbolic after opts")  # drops loops of one step
     sink = _run(after_opts, sink, ren)
-  if _lowering: _lowering[-1].nodes = (len(sink.toposort()),)
+  if (kernel := _kernel.get()) is not None: kernel.nodes = (len(sink.toposort()),)
   return sink
 
 def apply_opts(ast: UOp, ren: Renderer, beam: int = 0) -> UOp:
   ast = _run(before_opts, ast, ren)
   sink = _apply_opts(ast, ren, beam=beam)
-  if sink.arg.applied_opts and (beam or _lowering and _lowering[-1].schedule == "none"):
+  if sink.arg.applied_opts and (beam or (kernel := _kernel.get()) is not None and kernel.schedule == "none"):
     scheduled_by("beam" if beam else "stock")
   return _run_after_opts(sink, ren)
 
@@ -112,15 +128,13 @@ def apply_opt(self: Scheduler, opt: Opt, append_opt: bool = True) -> Any:
   if append_opt: self.applied_opts.append(opt)
 
 def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
-  _lowering.append(kernel := _Kernel(ren))
-  try:
+  with _set(_kernel, kernel := _Kernel(ren)):
     sink = _full_rewrite_to_sink(ast if optimize else _run_after_opts(ast, ren), ren, optimize)
     if isinstance(ren, ISARenderer): return sink  # there tags are registers
     return sink.replace(tag=(kernel.schedule, *kernel.nodes))
-  finally: _lowering.pop()
 
 def _run_before_linearize(sink: UOp) -> UOp|None:
-  if (ren := (kernel := _lowering[-1]).ren) is None: return None
+  if (kernel := _kernel.get()) is None or (ren := kernel.ren) is None: return None
   kernel.ren = None  # what it returns is matched again
   kernel.nodes += (len(sink.toposort()),)
   return _run(before_linearize, sink, ren)

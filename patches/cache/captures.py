@@ -16,6 +16,7 @@ Upstream: not sent; tinygrad pickles a captured jit with the contents of its buf
 from __future__ import annotations
 import dataclasses, enum, functools, hashlib, importlib, pathlib, sys, types
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 import numpy as np
 from tinygrad import Device, Tensor
@@ -40,7 +41,8 @@ SEAMS = {
 
 STORE = disk_cache.Store("captures")
 _call, _jit_lower = _TinyJit.__call__, jit.jit_lower
-_lowered: list[tuple[UOp, set[UOp]]] = []  # what was captured and not run yet: the linear, its buffers without contents
+# what the capture that runs has lowered, and not run yet: the linear, its buffers without contents
+_lowered: ContextVar[list[tuple[UOp, set[UOp]]]|None] = ContextVar("what a capture lowered", default=None)
 
 class Unknown(Exception):
   """Something that a key cannot be made of."""
@@ -187,16 +189,18 @@ def call(self: _TinyJit, *args: Any, **kwargs: Any) -> Any:
   if found is not None and _restored(self, found): return _call(self, *args, **kwargs)
   if captures and (tell := programs.progress.get()) is not None: tell(0, 0)
   if found is None: return _call(self, *args, **kwargs)
-  _lowered.clear()
-  ret = _call(self, *args, **kwargs)
-  if len(_lowered) == 1: put(found, ret, *_lowered[0])
-  _lowered.clear()
+  lowered: list[tuple[UOp, set[UOp]]] = []
+  token = _lowered.set(lowered)
+  try: ret = _call(self, *args, **kwargs)
+  finally: _lowered.reset(token)
+  if len(lowered) == 1: put(found, ret, *lowered[0])
   return ret
 
 def jit_lower(linear: UOp, held_bufs: set[UOp], input_uops: list[UOp]) -> UOp:
   lowered: UOp = _jit_lower(linear, held_bufs, input_uops)
+  if (found := _lowered.get()) is None: return lowered
   fresh = {u for u in lowered.toposort() if _is_buffer(u) and ((b := buffers.get(u)) is None or not b.is_allocated())}
-  _lowered.append((lowered, fresh))
+  found.append((lowered, fresh))
   return lowered
 
 def _restored(self: _TinyJit, key: Key) -> bool:

@@ -21,9 +21,10 @@ from tinygrad.helpers import NOOPT, dedup, prod
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import MetalRenderer, OpenCLRenderer
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, PatternMatcher, UOp, UPat
+from tinygrad_llm.patches import passes
 from tinygrad_llm.patches.gpu.warp_reduce import exchanges
-from tinygrad_llm.patches.passes import has_vectors, scheduled_by
-from tinygrad_llm.patches.schedule.cpu_threads import WORK, one_thread
+from tinygrad_llm.patches.passes import has_vectors
+from tinygrad_llm.patches.schedule.cpu_threads import WORK
 
 SEAMS = {
   "tinygrad.schedule:create_schedule": "6d62571e1f8d",
@@ -123,12 +124,6 @@ def create_schedule(sink: UOp) -> UOp:
 
 # *** how
 
-_lowering: list[Renderer] = []  # whose stages are being lowered
-
-def lowering_stages() -> bool:
-  """Whether the kernel that is lowered is a stage of one."""
-  return bool(_lowering)
-
 def in_one_group(k: Scheduler) -> Scheduler:
   """Threads of one group share the outputs, or a sum; the rest are loops."""
   k, left = k.copy(), THREADS
@@ -184,9 +179,7 @@ def _after(stage: UOp, before: UOp) -> UOp:
 
 def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
   if not ast.src or any(s.op is not Ops.SINK for s in ast.src): return _full_rewrite_to_sink(ast, ren, optimize)
-  _lowering.append(ren)
-  try: stages = [_full_rewrite_to_sink(stage, ren, optimize) for stage in ast.src]
-  finally: _lowering.pop()
+  with passes.stages(): stages = [_full_rewrite_to_sink(stage, ren, optimize) for stage in ast.src]
   infos = [stage.arg for stage in stages]
   threads = max(prod(_threads(stage).values()) for stage in stages)
   row = UOp(Ops.SPECIAL, dtypes.int, (UOp.cconst(threads, dtypes.int),), "lidx0")
@@ -219,11 +212,9 @@ def install() -> None:
   codegen.full_rewrite_to_sink = full_rewrite_to_sink
   before = heuristic.hand_coded_optimizations
   def hand_coded_optimizations(k: Scheduler) -> Scheduler:
-    if not _lowering: return before(k)
-    if k.ren.has_local:
-      scheduled_by("small_kernels")
-      return in_one_group(k)
-    with one_thread(): return before(k)
+    if not (passes.is_stage() and k.ren.has_local): return before(k)
+    passes.scheduled_by("small_kernels")
+    return in_one_group(k)
   heuristic.hand_coded_optimizations = hand_coded_optimizations
   for renderer, text in BARRIERS.items():
     rule = PatternMatcher([(UPat(Ops.BARRIER, name="u"), lambda u, text=text: text if u.tag == SHARED else None)])

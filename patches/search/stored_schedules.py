@@ -18,8 +18,8 @@ from tinygrad.codegen.opt import KernelOptError
 from tinygrad.helpers import NOOPT
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import KernelInfo, Ops, UOp
+from tinygrad_llm.patches import passes
 from tinygrad_llm.patches.cache import disk_cache, programs, schedules
-from tinygrad_llm.patches.schedule import small_kernels
 from tinygrad_llm.patches.schedule.horizontal_fusion import kernels_of
 from tinygrad_llm.patches.schedule.matvec_gpu import MV_NAMES
 from tinygrad_llm.patches.opts import Opts
@@ -42,7 +42,7 @@ def is_free(ast: UOp) -> bool:
 def in_use(ren: Renderer) -> bool:
   """Whether schedules are looked up at all."""
   return (disk_cache.caching() and not NOOPT and ren.target.device not in COMPILE_ONLY and
-          not any(os.environ.get(name) for name in MV_NAMES) and not small_kernels.lowering_stages())
+          not any(os.environ.get(name) for name in MV_NAMES) and not passes.is_stage())
 
 def opts_of(ast: UOp, ren: Renderer) -> list[Opts|None]:
   """What was found for a kernel, or for those of a launch."""

@@ -1,0 +1,64 @@
+"""What is being lowered travels in a context: targets in turns, one kernel inside of another, several threads."""
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import gpu_renderers
+import pytest
+from kernel_hashes import hash_of
+from tinygrad import Tensor, dtypes
+from tinygrad.renderer import Renderer
+from tinygrad.uop.ops import UOp
+from tinygrad_llm.patches import is_on, passes
+
+pytestmark = pytest.mark.skipif(not is_on("passes"), reason="there are no passes")
+TARGETS = ("CUDA", "Metal", "OpenCL")
+
+def kernels() -> list[UOp]:
+  """A product with a matrix of halves, an elementwise kernel, a norm's sum."""
+  w, x = Tensor.empty(640, 512, dtype=dtypes.half), Tensor.empty(1, 512)
+  made = [(x * w).sum(-1), x.exp() * 2, (x * x).mean(-1)]
+  return [y.contiguous().linear_with_vars()[0].src[-1].src[0] for y in made]
+
+def lower(ast: UOp, target: str) -> tuple[str, tuple]:
+  """The hash of a kernel's source, and its SINK's tag: who chose its loops, and how large it was."""
+  renderer = gpu_renderers.named(target)
+  uops = gpu_renderers.lowered(ast, target)
+  return hash_of(renderer.render(uops)), next(u.tag for u in uops if u.tag is not None and len(u.tag) == 3)
+
+@pytest.fixture(scope="module")
+def wanted() -> dict[tuple[UOp, str], tuple[str, tuple]]:
+  return {(ast, target): lower(ast, target) for ast in kernels() for target in TARGETS}
+
+def test_targets_differ(wanted): assert len({source for source, _ in wanted.values()}) == len(wanted)
+
+def test_in_turns(wanted):
+  turns = random.Random(1).sample([*wanted] * 2, 2 * len(wanted))
+  for ast, target in turns: assert lower(ast, target) == wanted[ast, target]
+
+@pytest.mark.parametrize("hooks", ["before_opts", "after_opts", "before_linearize"])
+def test_one_inside_of_another(wanted, hooks):
+  """A pass lowers another kernel for another target; the first goes on as if nothing had been."""
+  found, (inner, *rest) = [], [*wanted]
+  def nested(sink: UOp, ren: Renderer) -> UOp:
+    if not found:
+      found.append(None)  # not again inside
+      found[0] = lower(*inner)
+    return sink
+  getattr(passes, hooks).insert(0, nested)
+  try:
+    for ast, target in rest:
+      found.clear()
+      assert lower(ast, target) == wanted[ast, target]
+      assert found == [wanted[inner]]
+  finally: getattr(passes, hooks).remove(nested)
+
+def test_threads(wanted):
+  with ThreadPoolExecutor(4) as pool:
+    found = pool.map(lambda unit: (unit, lower(*unit)), [*wanted] * 3)
+    assert all(wanted[unit] == made for unit, made in found)
+
+def test_contexts_end():
+  assert passes.lowering() is None
+  assert not passes.is_stage()
+  with passes.stages(): assert passes.is_stage()
+  assert not passes.is_stage()
