@@ -15,6 +15,7 @@ from tinygrad.schedule import rangeify
 from tinygrad.uop.ops import PatternMatcher
 from tinygrad_llm import patches
 from tinygrad_llm.patches import passes
+from tinygrad_llm.patches.schedule import choose
 
 SCHEDULER, BEFORE_OPTS, OPTS, AFTER_OPTS, EXPANDER, BEFORE_LINEARIZE, RENDERER, AROUND = STAGES = (
   "the scheduler: a step's tensors become kernels",
@@ -99,7 +100,7 @@ def places() -> list[Place]:
   ours = _modules(patches.__name__)
   lists = {id(value): Place(f"{module.__name__}:{name}", *_stage_of_list(value, module), value, "")
            for module in ours for name, value in vars(module).items()
-           if (isinstance(value, list) or value is passes.actions) and any(map(_is_ours, _codes(value)))
+           if (isinstance(value, list) or _is_of_opts(value)) and any(map(_is_ours, _codes(value)))
            and not name.startswith("_")}
   return sorted([*found, *lists.values()], key=lambda p: (STAGES.index(p.stage), p.order))
 
@@ -135,12 +136,14 @@ def _stage(module: str, name: str) -> tuple[str, int]:
   if (at := _position(driver, module, name)) is None: return AROUND, 0
   return BEFORE_OPTS if at < opts else OPTS if at == opts else EXPANDER if at < end else BEFORE_LINEARIZE, at
 
+def _is_of_opts(value: Any) -> bool: return value is passes.actions or value is choose.choosers
+
 def _stage_of_list(hooks: list|dict, module: types.ModuleType) -> tuple[str, int]:
   """Those of passes.py are at the places that they are for, others are run by the pass of the patch that keeps them."""
   if not _is_for_kernels(hooks): return AROUND, 0
   opts = _names(codegen.full_rewrite_to_sink).index("apply_opts")
   if hooks is passes.before_opts: return OPTS, opts
-  if hooks is passes.actions: return OPTS, opts + 1
+  if _is_of_opts(hooks): return OPTS, opts + 1
   if hooks is passes.after_opts: return AFTER_OPTS, 0
   last = len(_names(codegen.full_rewrite_to_sink))
   if hooks is passes.before_linearize: return BEFORE_LINEARIZE, last

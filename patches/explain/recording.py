@@ -13,6 +13,7 @@ from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp
 from tinygrad_llm.patches.explain.pipeline import (
   AROUND, OPTS, SCHEDULER, Link, Place, chain, only_makes_it_sooner, owners, places)
+from tinygrad_llm.patches.schedule import choose
 
 PASS, RULE, ANSWER = "pass", "rule", "answer"
 
@@ -58,6 +59,7 @@ class Recorder:
     self.frames: list[_Frame] = []
     self.asking = False          # what is only asked for comparison is not recorded
     self.answers: dict[tuple[str, str, str], Step] = {}
+    self.chooser = ""            # whose answer choose.choose() takes
     self.decided: tuple[str, tuple[Opt, ...]] = ("", ())  # who chose the opts, and what would have been chosen instead
 
   def begun(self, place: Place, graph: UOp) -> int:
@@ -117,12 +119,21 @@ class Recorder:
         if wrapped: self.frames[-1].called = True
       if not frame.called and patch and below is not None: frame.below = self._ask(below, *args, **kwargs)
       if isinstance(ret, UOp) and ret.op is Ops.SINK and place.stage != SCHEDULER: self._lowered(frame, args[0], ret)
-      elif isinstance(ret, Scheduler) and patch and ret is not frame.below:
-        self.decided = patch, tuple(frame.below.applied_opts)
+      elif isinstance(ret, Scheduler) and self.chooser:
+        self.decided = self.chooser, tuple(self._ask(choose.choose, *args, without=self.chooser).applied_opts)
       elif patch and not _same(ret, frame.below): self.answered(ANSWER, place, patch, _name(function), frame.below, ret)
       if wrapped: self.frames[-1].below = ret
       return ret
     return self._reaching(place, linked)
+
+  def answering(self, name: str, chooser: choose.Chooser) -> choose.Chooser:
+    """A pass that is asked for a schedule, recorded."""
+    @functools.wraps(chooser)
+    def answer(k: Scheduler) -> Scheduler|None:
+      made = chooser(k)
+      if not self.asking: self.chooser = name if made is not None else ""
+      return made
+    return answer
 
   def _reaching(self, place: Place, function: Callable) -> Callable:
     @functools.wraps(function)
@@ -170,7 +181,7 @@ def recording() -> Iterator[Recorder]:
       functions = [function for function, _ in links]
       return [recorder.link(place, f, below) for f, below in itertools.zip_longest(functions, functions[1:])]
     for place in {p.name: p for p in (optimiser, *places())}.values():
-      # what applies an action changes what it is given, and is asked once
+      # what applies an action changes what it is given, and is asked once; choosers are below
       if place.stage == AROUND or place.key == "apply_opt" or isinstance(place.value, dict): continue
       value, put = place.value, functools.partial(setattr, place.holder, place.key)
       if isinstance(value, list):
@@ -191,6 +202,8 @@ def recording() -> Iterator[Recorder]:
       else:
         links = chain(value, put)
         for (function, put_link), new in zip(links, linked(place, links)): replace(put_link, function, new)
+    for name, chooser in choose.choosers.items():
+      replace(functools.partial(choose.choosers.__setitem__, name), chooser, recorder.answering(name, chooser))
     replace(functools.partial(setattr, codegen, "graph_rewrite"), codegen.graph_rewrite, _named(recorder))
     yield recorder
 

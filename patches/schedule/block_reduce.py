@@ -12,7 +12,7 @@ Upstream: not sent; there, GROUP of a symbolic range.
 """
 from __future__ import annotations
 from typing import cast
-from tinygrad.codegen.opt import Opt, OptOps, check, heuristic
+from tinygrad.codegen.opt import Opt, OptOps, check
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.dtype import AddrSpace
 from tinygrad.helpers import prod
@@ -20,9 +20,9 @@ from tinygrad.uop.ops import AxisType, Ops, UOp, identity_element
 from tinygrad_llm.patches import passes
 from tinygrad_llm.patches.expressions import strides
 from tinygrad_llm.patches.passes import scheduled_by
+from tinygrad_llm.patches.schedule.choose import choosers
 
 SEAMS = {
-  "tinygrad.codegen.opt.heuristic:hand_coded_optimizations": "0fe425ff3d3b",
   "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb",
 }
 
@@ -90,11 +90,11 @@ def apply(k: Scheduler, opt: Opt) -> bool:
   k.ast = _shared(k.ast, cast(UOp, length), cast(int, opt.arg))
   return True
 
+def choose(k: Scheduler) -> Scheduler|None:
+  made = share(k) if k.ren.has_local else None
+  if made is not None: scheduled_by("block_reduce")
+  return made
+
 def install() -> None:
   passes.actions[OptOps.GROUP] = apply
-  before = heuristic.hand_coded_optimizations
-  def hand_coded_optimizations(k: Scheduler) -> Scheduler:
-    if not k.ren.has_local or (shared := share(k)) is None: return before(k)
-    scheduled_by("block_reduce")
-    return shared
-  heuristic.hand_coded_optimizations = hand_coded_optimizations
+  choosers["block_reduce"] = choose

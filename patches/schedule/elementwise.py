@@ -11,7 +11,7 @@ Numbers: activations to 8 bits, one core, us: of 2,048 products with a norm 7.4 
 Upstream: not sent.
 """
 from __future__ import annotations
-from tinygrad.codegen.opt import Opt, OptOps, heuristic
+from tinygrad.codegen.opt import Opt, OptOps
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.dtype import dtypes
 from tinygrad.renderer import Renderer
@@ -19,12 +19,12 @@ from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches import passes
 from tinygrad_llm.patches.expressions import strides
 from tinygrad_llm.patches.passes import has_vectors, scheduled_by
+from tinygrad_llm.patches.schedule.choose import choosers
 from tinygrad_llm.patches.schedule.cpu_threads import share
 from tinygrad_llm.patches.vector.lanes import LANES
 from tinygrad_llm.patches.vector.vectorizer import Vectorizer, lanes, vector_rules
 
 SEAMS = {
-  "tinygrad.codegen.opt.heuristic:hand_coded_optimizations": "0fe425ff3d3b",
   "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb",
 }
 
@@ -106,15 +106,12 @@ def largest(v: Vectorizer, u: UOp) -> UOp|None:
 def divide(v: Vectorizer, u: UOp) -> UOp|None:
   return UOp(u.op, u.dtype, tuple(map(v.vector, u.src))) if u.op is Ops.FDIV else None
 
+def choose_loops(k: Scheduler) -> Scheduler|None:
+  made = schedule(k) if has_vectors(k.ren) else on_gpu(k) if k.ren.has_local else None
+  if made is not None: scheduled_by("elementwise")
+  return made
+
 def install() -> None:
-  before = heuristic.hand_coded_optimizations
-  def hand_coded_optimizations(k: Scheduler) -> Scheduler:
-    if not has_vectors(k.ren):
-      found = before(k)
-      if not k.ren.has_local or (made := on_gpu(found)) is None: return found
-    elif (made := schedule(k)) is None: return before(k)
-    scheduled_by("elementwise")
-    return made
-  heuristic.hand_coded_optimizations = hand_coded_optimizations
+  choosers["elementwise"] = choose_loops
   passes.after_opts.append(run)
   vector_rules.extend((compare, choose, count, largest, divide))

@@ -12,10 +12,11 @@ Numbers: 8192 x 2048, one core, GB/s: Q4_K 1.1 -> 8.9, Q6_K 0.7 -> 8.2, Q8_0 1.9
 Upstream: not sent.
 """
 from __future__ import annotations
-from tinygrad.codegen.opt import KernelOptError, heuristic
+from tinygrad.codegen.opt import KernelOptError
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.helpers import DEBUG, getenv
 from tinygrad_llm.patches.passes import scheduled_by
+from tinygrad_llm.patches.schedule.choose import choosers
 from tinygrad_llm.patches.schedule.cpu_threads import share
 from tinygrad_llm.patches.schedule.dot_product import find_sum
 from tinygrad_llm.patches.schedule.matmul_amx import on_tile_registers
@@ -26,15 +27,13 @@ from tinygrad_llm.patches.schedule.matvec_transposed import on_columns
 from tinygrad_llm.patches.vector import lanes
 
 SEAMS = {
-  "tinygrad.codegen.opt.heuristic:hand_coded_optimizations": "0fe425ff3d3b",
   "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb",
 }
 
-_stock = heuristic.hand_coded_optimizations
-
-def hand_coded_optimizations(k: Scheduler) -> Scheduler:
+def choose(k: Scheduler) -> Scheduler|None:
+  """A kernel's loops chosen for a product with a matrix; None if it is none, or none that can be."""
   vectors = lanes.available(k.ren)
-  if getenv("MV", 1) == 0 or not (vectors or k.ren.has_local and k.ren.has_shared): return _stock(k)
+  if getenv("MV", 1) == 0 or not (vectors or k.ren.has_local and k.ren.has_shared): return None
   if (blocks := (on_tile_registers if vectors else on_blocks)(k)) is not None: return blocks
   found, by = find_sum(k), "matvec_cpu" if vectors else "matvec_gpu"
   try: made = found if isinstance(found, str) else (on_cpu if vectors else on_gpu)(k, found)
@@ -43,8 +42,8 @@ def hand_coded_optimizations(k: Scheduler) -> Scheduler:
     share(made := columns)
     by = "matvec_transposed"
   if DEBUG >= 3: print(f"MATVEC: {k.colored_shape()}: {made if isinstance(made, str) else made.applied_opts}")
-  if isinstance(made, str): return _stock(k)
+  if isinstance(made, str): return None
   scheduled_by(by)
   return made
 
-def install() -> None: heuristic.hand_coded_optimizations = hand_coded_optimizations
+def install() -> None: choosers["matvec"] = choose

@@ -16,7 +16,7 @@ Upstream: not sent; the split is a choice of split_reduceop's there, the rest of
 """
 from __future__ import annotations
 from tinygrad import Device
-from tinygrad.codegen.opt import KernelOptError, Opt, OptOps, heuristic
+from tinygrad.codegen.opt import KernelOptError, Opt, OptOps
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import all_int, ceildiv, prod
@@ -27,9 +27,9 @@ from tinygrad_llm.patches.expressions import size, strides
 from tinygrad_llm.patches.gpu import warp_reduce
 from tinygrad_llm.patches.passes import scheduled_by
 from tinygrad_llm.patches.rewrite.gathers import is_gather
+from tinygrad_llm.patches.schedule.choose import choosers
 
 SEAMS = {
-  "tinygrad.codegen.opt.heuristic:hand_coded_optimizations": "0fe425ff3d3b",
   "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb",
   "tinygrad.schedule.rangeify:earliest_rewrites": "e1dba6cfa6c6",
   "tinygrad.schedule.rangeify:split_reduceop": "b45e468d2f20",
@@ -105,13 +105,12 @@ def in_blocks(k: Scheduler) -> Scheduler|None:
   if n > 1: k.apply_opt(Opt(OptOps.UNROLL, k.unrollable_dims.index(k.rngs.index(r)), 0 if n == size(r) else n))
   return k if k.applied_opts else None
 
+def choose(k: Scheduler) -> Scheduler|None:
+  try: made = in_blocks(k) if _shares(k.ren) else None
+  except KernelOptError: return None
+  if made is not None: scheduled_by("reduction")
+  return made
+
 def install() -> None:
   rangeify.earliest_rewrites = pm_split + rangeify.earliest_rewrites
-  before = heuristic.hand_coded_optimizations
-  def hand_coded_optimizations(k: Scheduler) -> Scheduler:
-    try: made = in_blocks(k) if _shares(k.ren) else None
-    except KernelOptError: made = None
-    if made is None: return before(k)
-    scheduled_by("reduction")
-    return made
-  heuristic.hand_coded_optimizations = hand_coded_optimizations
+  choosers["reduction"] = choose

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from tinygrad import Device, codegen, schedule
-from tinygrad.codegen.opt import KernelOptError, Opt, OptOps, heuristic
+from tinygrad.codegen.opt import KernelOptError, Opt, OptOps
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.helpers import NOOPT, dedup, prod
@@ -24,12 +24,12 @@ from tinygrad.uop.ops import AxisType, KernelInfo, Ops, PatternMatcher, UOp, UPa
 from tinygrad_llm.patches import passes
 from tinygrad_llm.patches.gpu.warp_reduce import exchanges
 from tinygrad_llm.patches.passes import has_vectors
+from tinygrad_llm.patches.schedule.choose import choosers
 from tinygrad_llm.patches.schedule.cpu_threads import WORK
 
 SEAMS = {
   "tinygrad.schedule:create_schedule": "6d62571e1f8d",
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
-  "tinygrad.codegen.opt.heuristic:hand_coded_optimizations": "0fe425ff3d3b",
 }
 
 THREADS, GROUP = 256, 32  # of the group; of those, for one sum, if they share memory: else all
@@ -205,17 +205,18 @@ BARRIERS = {
   OpenCLRenderer: "barrier(CLK_GLOBAL_MEM_FENCE | CLK_LOCAL_MEM_FENCE);",
 }
 
+def choose(k: Scheduler) -> Scheduler|None:
+  """A stage's loops on a GPU."""
+  if not (passes.is_stage() and k.ren.has_local): return None
+  passes.scheduled_by("small_kernels")
+  return in_one_group(k)
+
 def install() -> None:
   global _create_schedule, _full_rewrite_to_sink
   _create_schedule, _full_rewrite_to_sink = schedule.create_schedule, codegen.full_rewrite_to_sink
   schedule.create_schedule = create_schedule  # type: ignore[assignment]
   codegen.full_rewrite_to_sink = full_rewrite_to_sink
-  before = heuristic.hand_coded_optimizations
-  def hand_coded_optimizations(k: Scheduler) -> Scheduler:
-    if not (passes.is_stage() and k.ren.has_local): return before(k)
-    passes.scheduled_by("small_kernels")
-    return in_one_group(k)
-  heuristic.hand_coded_optimizations = hand_coded_optimizations
+  choosers["small_kernels"] = choose
   for renderer, text in BARRIERS.items():
     rule = PatternMatcher([(UPat(Ops.BARRIER, name="u"), lambda u, text=text: text if u.tag == SHARED else None)])
     renderer.string_rewrite = rule + renderer.string_rewrite

@@ -48,6 +48,7 @@ SWITCHES = {
   "nested_reduce": Moves(CUDA, MIX, PRODUCT, "ops nodes"),
   "int_to_float": Moves(CUDA, MIX, PRODUCT, "ops nodes"),
   "int8_dots": Moves(CPU, BYTES, PRODUCT, "bytes ops name opts"),
+  "choose": Moves(CUDA, HALF, PRODUCT, "schedule opts global_size local_size load_bytes"),
   "matvec": Moves(CUDA, HALF, PRODUCT, "schedule opts global_size local_size load_bytes"),
   "reduction": Moves(CUDA, MIX, "act", "schedule opts global_size local_size"),
   "elementwise": Moves(CPU, HALF, "token_embd", "schedule opts load_bytes"),

@@ -203,7 +203,8 @@ PATCHES = {
   "int8_dots": ["int8 Q4_K", "int8 NVFP4"], "group_scales": ["Q4_K", "MXFP4"], "matvec": ["Q6_K", "norm", "rows Q8_0"],
   "bounds": ["experts Q4_K"], "flat_reduce": ["weighted Q4_K"], "separate_products": ["added"],
   "joint_products": ["gated Q4_K"], "small_kernels": ["chain"],
-  "elementwise": ["packed"], "ordered_loads": ["large"], "passes": ["Q4_K", "F16", "rows Q4_K"]}
+  "elementwise": ["packed"], "ordered_loads": ["large"], "passes": ["Q4_K", "F16", "rows Q4_K"],
+  "choose": ["Q6_K", "norm"]}
 
 FEW = ("Q4_K", "Q6_K", "Q8_0", "MXFP4", "NVFP4")  # types that `make test` multiplies by bytes; `make extended`: all
 OTHERS = [f"{kind} {name}" for kind in ("int8", "tokens") for name in STREAMS if name not in FEW]

@@ -16,7 +16,7 @@ APP = {"": {"web", "terminal", "engine", "nn", "text", "files", "target"},
 PATCHES = {"lowering": {"cache"}, "schedule": {"rewrite", "vector", "gpu"}, "attention": {"rewrite", "vector", "gpu"},
            "runtime": {"cache"}, "rewrite": set(), "vector": set(), "gpu": set(), "cache": set(),
            "search": {"attention", "schedule", "vector", "gpu", "runtime", "cache"},
-           "explain": set()}
+           "explain": {"schedule"}}
 
 def modules() -> dict[str, pathlib.Path]:
   """Every module of the project, by the name it is imported under."""

@@ -10,7 +10,7 @@ from synthetic_layers import MLA, MoE
 from tinygrad import Device, codegen
 from tinygrad.uop.ops import Ops
 from tinygrad_llm.kernels import decode_step
-from tinygrad_llm.patches.schedule import matvec
+from tinygrad_llm.patches.schedule import choose
 from tinygrad_llm.target.device import open_target
 
 TARGETS = {"CPU": "CPU:CLANG:x86_64,x86-64-v3", "CUDA": "CUDA:sm_90"}
@@ -22,14 +22,14 @@ def stock(path: str, target: str) -> list[str]:
   """The matrices that are in kernels with a sum and tinygrad's schedule."""
   open_target(target)
   found: list[bool] = []
-  choose, before = matvec._stock, codegen.apply_opts
+  stock, before = choose._stock, codegen.apply_opts
   def recorded(k):
     found.append(True)
-    return choose(k)
+    return stock(k)
   def stopped(*args, **kwargs):
     before(*args, **kwargs)
     raise Chosen
-  matvec._stock, codegen.apply_opts = recorded, stopped
+  choose._stock, codegen.apply_opts = recorded, stopped
   step, names = decode_step(path), set[str]()
   for call in step.linear.src:
     if call.op is not Ops.CALL or call.src[0].op is not Ops.SINK: continue
