@@ -29,7 +29,7 @@ from tinygrad import Device, Tensor, dtypes
 from tinygrad.codegen.opt import Opt, OptOps
 from tinygrad.engine.realize import compile_linear, run_linear
 from tinygrad.uop.ops import Ops, UOp
-from tinygrad_llm.nn.weights.activations import quantize
+from tinygrad_llm.nn.weights.activations import fine
 from tinygrad_llm.files.layout import Layout
 from tinygrad_llm.files.quant import QuantType, dequantize, layout, pack, reference
 
@@ -95,7 +95,7 @@ def matvec(name: str, rows: int, n: int, q8: bool = False) -> tuple[Tensor, np.n
   qt = quant_named(name)
   packed, lay = held(qt, raw := file_rows(qt, rows, n), n)
   x = Tensor(np.random.default_rng(8).standard_normal(n).astype(np.float32).reshape(1, 1, n)).realize()
-  if q8: x = quantize(x)
+  if q8: x = fine(x)
   wanted = reference(qt, raw.reshape(-1), n).reshape(rows, n).astype(np.float64) @ x.numpy().astype(np.float64).ravel()
   return x @ dequantize(qt, packed if lay is None else lay.rows(packed), n, lay).transpose(-1, -2), wanted
 

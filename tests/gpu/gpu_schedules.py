@@ -94,7 +94,7 @@ def product(name: str, rows: int, n: int) -> Any:
   lay = layout(qt, Device[Device.DEFAULT].renderer, rows, n)
   items, dtype = (qt.row_items(n), qt.dtype) if lay is None else (lay.row_words(n // qt.block), dtypes.uint32)
   packed, x = Tensor.empty(rows, items, dtype=dtype), Tensor.empty(1, 1, n)
-  if lay is not None and activations.multiplies_bytes(): x = activations.quantize(x)
+  if lay is not None and activations.multiplies_bytes(): x = activations.fine(x)
   return x @ dequantize(qt, packed, n, lay).transpose(-1, -2), packed, rows * qt.row_nbytes(n)
 
 def of_experts(qt: Any, lay: Any, packed: Any, role: Experts, x: Any, ids: Any, share: Any) -> Any:

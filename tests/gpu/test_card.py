@@ -26,7 +26,7 @@ NARROW = 0.06             # of two best logits that are nearer than this, either
 
 def on_card(dev: str = "CUDA", **settings: object) -> dict[str, str]:
   """The environment of a child process with a card; its settings are those of the module `card`."""
-  extra = {f"CARD_{k.upper()}": str(v) for k, v in settings.items()}
+  extra = {f"CARD_{k.upper()}": str(int(v)) if isinstance(v, bool) else str(v) for k, v in settings.items()}
   return build.nv_settings() | extra if dev == "NV" else build.settings() | extra | {"DEV": dev}
 
 def kernel(body: str, threads: int = 64) -> str:
@@ -132,12 +132,15 @@ def test_tensor_cores(dev: str, types: list[str], sm: int) -> None:
   errors = child.call(answers.products, [(64, 64, 64)], types, **env).value
   for t, e in zip(types, errors): assert 1e-5 < e < 1e-2 if t == "float" else e < 1e-5, (t, e)
 
-@pytest.mark.parametrize("dev", ["CUDA", pytest.param("NV", marks=extended)])
-def test_bundled_model(dev: str) -> None:
-  """An answer by decode steps, in graphs: float64's logits and ids."""
+@pytest.mark.parametrize(("dev", "in_bytes"), [
+  ("CUDA", "0"), pytest.param("CUDA", "1", marks=extended), pytest.param("CUDA:PTX", "1", marks=extended),
+  pytest.param("NV", "0", marks=extended)])
+def test_bundled_model(dev: str, in_bytes: str) -> None:
+  """An answer by decode steps, in graphs: float64's logits and ids, also with x in two bytes."""
   prompt, count = [4092, 4093, 554, 358, 257, 337, 343, 257, 1651, 13, 4095, 4094, 507, 284, 257], 6
-  call = (answers.by_steps,) if dev == "CUDA" else (answers.by_queues, "by_steps")
-  logits = np.array(child.call(*call, "", prompt, count, **on_card(dev)).value)
+  call = (answers.by_queues, "by_steps") if dev == "NV" else (answers.by_steps,)
+  env = on_card(dev, close=dev == "CUDA:PTX") | {"Q8_ACTIVATIONS": in_bytes}
+  logits = np.array(child.call(*call, "", prompt, count, **env).value)
   ids = [int(x) for x in logits.argmax(-1)]
   want = Reference(BUNDLED).logits(prompt + ids[:-1])[len(prompt) - 1:]
   assert ids == list(want.argmax(-1))
@@ -180,6 +183,7 @@ def test_families(model: Model, tmp_path: pathlib.Path) -> None:
 # the lanes of a warp that store one sum differ in its last bit: PTX contracts the first product into it (CLOSE)
 WAYS: list[tuple[str, dict[str, Any], dict[str, str]]] = [
   ("CUDA", {"sm": 75, "order": 1}, {}), ("CUDA", {"sm": 90, "graph": 0}, {}),
+  ("CUDA", {"sm": 100, "order": 1}, {}), ("CUDA", {"sm": 120, "order": 2}, {"Q8_ACTIVATIONS": "1"}),
   ("CUDA", {"sm": 86, "order": 2}, {"NO_TENSOR_CORES": "1"}),
   ("NV", {"sm": 80}, {}), ("NV", {"sm": 90, "order": 1}, {}),
   ("CUDA:PTX", {"sm": 80, "close": 1}, {}), ("CUDA:PTX", {"sm": 89, "order": 2, "close": 1}, {})]

@@ -90,10 +90,10 @@ def test_off():
   assert (found["lines"], found["arrays"], found["barriers"]) == (32.0, 0, 0)
   assert child.call(touched, [("F16", 64, 2048)], "CUDA").value[0]["barriers"] == 0
 
-def test_8_bits():
-  """Words of bytes and scales are arrays of their own, behind one barrier."""
+def test_two_bytes():
+  """Words of high bytes, of low bytes, and scales are arrays of their own, behind one barrier."""
   found = child.call(touched, [("Q4_K", 64, 2048), ("Q8_0", 64, 2048)], "CUDA", True).value
-  assert [(f["arrays"], f["barriers"]) for f in found] == [(2, 1), (2, 1)] and max(f["lines"] for f in found) <= LINES
+  assert [(f["arrays"], f["barriers"]) for f in found] == [(3, 1), (3, 1)] and max(f["lines"] for f in found) <= LINES
 
 @pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
 @pytest.mark.parametrize("role", sample(["1b.out", "8b.down", "qwen3moe.gate_up", "qwen3moe.down"], ["1b.out"]))

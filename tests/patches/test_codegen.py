@@ -429,7 +429,7 @@ def test_streams():
 
 def test_splice():
   """Numbers of a few bits become floats without a conversion, which GPUs do at a quarter of the speed or less."""
-  here, off = child.call(on_gpu).value, child.call(on_gpu, NO_SPLICE="1").value
+  here, off = child.call(on_gpu).value, child.call(on_gpu, NO_INT_TO_FLOAT="1").value
   assert here.count("(float)(") < off.count("(float)(") and "as_float" in here
 
 def test_compile_workers_make_the_same_kernels():

@@ -13,6 +13,12 @@ def _multiplies_bytes(weight: Weight) -> bool: return weight.layout is not None 
 def _multiplies_tiles(weight: Weight) -> bool:
   return (weight.layout is not None or weight.qtype.name == "BF16") and activations.multiplies_tiles()
 
+def _has_tokens(x: Tensor) -> bool: return bool(resolve(x.shape[1] != 1))
+
+def _in_bytes(x: Tensor, of: Linear | ExpertLinear) -> Tensor:
+  """x to 8 bits, or to two bytes where only decode steps are of bytes."""
+  return activations.quantize(x, of.group) if of.q8_of_prompts else activations.fine(x)
+
 def _most(n: int | UOp) -> int: return int(n.vmax) if isinstance(n, UOp) else n
 
 class Linear:
@@ -24,29 +30,29 @@ class Linear:
   def __init__(self, weights: Sequence[Weight], splits: Sequence[Sequence[int]], biases: Sequence[Weight | None],
                scales: Sequence[Weight | None]):
     self.weights, self.splits, self.biases, self.scales = weights, splits, biases, scales
-    self.q8 = [_multiplies_bytes(w) for w in weights]
-    self.halves = activations.multiplies_halves() and not all(self.q8) and any(w.qtype.name != "F32" for w in weights)
+    self.q8, self.q8_of_prompts = [*map(_multiplies_bytes, weights)], activations.multiplies_bytes_of_prompts()
+    self.halves = activations.multiplies_halves() and any(w.qtype.name != "F32" for w in weights)
     self.bf16 = all(w.qtype.name == "BF16" and activations.multiplies_bf16(w.shape[-1]) for w in weights)
     self.tiles = all(map(_multiplies_tiles, weights))
     self.group = activations.group_of_prompts(w.qtype for w, q8 in zip(weights, self.q8) if q8)
 
   def stores(self, x: Tensor) -> bool:
     """Whether x (B, T, D) is stored as it is multiplied, whatever it is computed from."""
-    return all(self.q8) or self._as_bf16(x) or self.halves and self._has_tokens(x)
+    return all(self._as_bytes(x)) or self._as_bf16(x) or self.halves and _has_tokens(x)
 
-  @staticmethod
-  def _has_tokens(x: Tensor) -> bool: return bool(resolve(x.shape[1] != 1))
+  def _as_bytes(self, x: Tensor) -> list[bool]:
+    return self.q8 if self.q8_of_prompts or not _has_tokens(x) else [False] * len(self.q8)
 
   def _as_bf16(self, x: Tensor) -> bool:
-    return self.bf16 and self._has_tokens(x) or self.tiles and _most(x.shape[1]) >= amx.TOKENS
+    return self.bf16 and _has_tokens(x) or self.tiles and _most(x.shape[1]) >= amx.TOKENS
 
   def __call__(self, x: Tensor) -> list[Tensor]:
     """x (B, T, D) -> (B, T, rows) for each matrix."""
     ys: list[Tensor] = []
     if as_bf16 := self._as_bf16(x): x = activations.bf16(x).float()
-    x8 = activations.quantize(x, self.group) if any(self.q8) and not as_bf16 else x
-    if self.halves and self._has_tokens(x): x = activations.halves(x)
-    for weight, rows, q8 in zip(self.weights, self.splits, self.q8):
+    x8 = _in_bytes(x, self) if any(as_bytes := self._as_bytes(x)) and not as_bf16 else x
+    if self.halves and _has_tokens(x): x = activations.halves(x)
+    for weight, rows, q8 in zip(self.weights, self.splits, as_bytes):
       y = weight.matmul(x8 if q8 else x)
       # contiguous: else a matrix of another type than its siblings' is multiplied inside of what takes all of them, for
       # values the kernel that stacks them with keys: of a 1B shape, Q6_K, on 2 cores 416 -> 58 us.
@@ -63,15 +69,15 @@ class ExpertLinear:
   (experts, rows) and (experts, 1), or None.
   """
   def __init__(self, weights: Sequence[Weight], biases: Sequence[Weight | None], scales: Sequence[Weight | None]):
-    self.weights, self.biases, self.scales, self.q8 = weights, biases, scales, [_multiplies_bytes(w) for w in weights]
-    self.halves = activations.multiplies_halves() and not any(self.q8)
+    self.weights, self.biases, self.scales, self.q8 = weights, biases, scales, [*map(_multiplies_bytes, weights)]
+    self.q8_of_prompts, self.halves = activations.multiplies_bytes_of_prompts(), activations.multiplies_halves()
     self.tiles = all(map(_multiplies_tiles, weights))
     self.group = activations.group_of_prompts(w.qtype for w in weights)
 
   @property
   def shares_blocks(self) -> bool:
     """Whether slots of a block share what is unpacked of an expert."""
-    return self.halves or self.tiles or all(self.q8)
+    return self.halves or self.tiles or self.q8_of_prompts and all(self.q8)
 
   def multiplied(self, x: Tensor) -> Tensor:
     """x as of_blocks() multiplies it, unless that is bytes."""
@@ -84,8 +90,9 @@ class ExpertLinear:
     # number of tokens moves then nests deeper than Python recurses (MXFP4, 4 of 32 experts: 309 loads, 957 levels)
     chosen = ids.flatten()  # (B * T * K,)
     def flat(x: Tensor) -> Tensor: return x.expand(*ids.shape, x.shape[-1]).reshape(chosen.shape[0], 1, -1)
-    x, x8 = flat(x), flat(activations.quantize(x, self.group) if any(self.q8) else x)
-    for weight, q8 in zip(self.weights, self.q8):
+    as_bytes = self.q8 if self.q8_of_prompts or not _has_tokens(x) else [False] * len(self.q8)
+    x, x8 = flat(x), flat(_in_bytes(x, self) if any(as_bytes) else x)
+    for weight, q8 in zip(self.weights, as_bytes):
       y = ((x8 if q8 else x) * weight.experts(chosen)).sum(-1).reshape(weight.shape[0], *ids.shape, -1)
       ys += [y[i] for i in range(weight.shape[0])]  # (B, T, K, rows) each
     return self._scaled(ys, ids)

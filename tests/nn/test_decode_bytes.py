@@ -1,0 +1,51 @@
+"""Activations of two bytes in decode steps alone, as Q8_ACTIVATIONS=1 has them on GPUs (nn/weights/linear.py)."""
+import pathlib
+
+import numpy as np
+import pytest
+from child import call
+from extended import sample
+from kernel_cases import missing
+from tinygrad import Tensor
+from tinygrad_llm.engine.steps import Steps
+from tinygrad_llm.files.gguf import open_gguf
+from tinygrad_llm.nn.config import ModelConfig
+from tinygrad_llm.nn.model import Model
+from tinygrad_llm.nn.weights import activations
+from tinygrad_llm.nn.weights.loader import Loader
+from tinygrad_llm.patches.cache import schedules
+from tinygrad_llm.target.buffers import without_memory
+from tinygrad_llm.target.device import open_target
+from tinygrad_llm.target.programs import scheduled
+
+TARGET = "CUDA:sm_90"
+
+def kernels(path: str) -> list[list[str]]:
+  """What the kernels of a prompt's chunk, and of a decode step, compute."""
+  open_target(TARGET)
+  file = open_gguf(pathlib.Path(path))
+  with without_memory(), Loader(file, progress=False) as loader:
+    steps = Steps(Model(ModelConfig.from_gguf(file), loader, 64), 64, 16)
+  chunk = scheduled(steps._prefill.fxn, steps._tokens[:, :steps._length(16)], steps._position(0))
+  return [[schedules.key_of(call.src[0]) for call in linear.src] for linear, _ in (chunk, steps.decode_schedule(5))]
+
+@pytest.mark.parametrize("arch", sample(["llama", "qwen3moe"], ["llama"]))
+def test_a_prompt_is_the_same(model_file, arch):
+  if why := missing(TARGET): pytest.skip(why)
+  path = str(model_file(arch=arch, types="Q4_K_M", vocab=384, context=96))
+  (prompt, step), (prompt8, step8) = (call(kernels, path, Q8_ACTIVATIONS=asked).value for asked in ("", "1"))
+  assert prompt == prompt8 and len(prompt) > 10
+  assert len({*step8} - {*step}) >= 4  # products, and what rounds their x
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_bytes_are_near(seed):
+  """Half a step of 32,639 at most, whatever the size of a group; a group of zeros is zeros."""
+  rng = np.random.default_rng(seed)
+  x = rng.standard_normal((2, 5, 160)).astype(np.float32) * 10.0 ** rng.integers(-20, 20, (2, 5, 10)).repeat(16, -1)
+  x[0, 0, :16], x[0, 1, 16], x[1, 2, 40] = 0, 3e38, -3e38
+  x = x.astype(np.float32)
+  found, groups = activations.fine(Tensor(x)).numpy(), x.reshape(2, 5, 10, 16)
+  top = np.abs(groups.astype(np.float64)).max(-1, keepdims=True)
+  off = np.abs(found.reshape(groups.shape) - groups.astype(np.float64))
+  assert np.isfinite(found).all() and (off <= top * (0.51 / activations.FINEST)).all()
+  assert (found[0, 0, :16] == 0).all()
