@@ -7,6 +7,7 @@ full context) on all compilers and capabilities, against float64 and token for t
 """
 import pathlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import child
@@ -18,6 +19,7 @@ from card.driver import Card, CardError, nvrtc
 from extended import extended
 from model_cases import MODELS, VOCAB
 from reference import Reference, clear_choices
+from synthetic import MoE
 
 pytestmark = pytest.mark.skipif(bool(build.missing()), reason=build.missing())
 BUNDLED = pathlib.Path(tinygrad_llm.__file__).parent / "models/stories.gguf"
@@ -147,15 +149,26 @@ def test_bundled_model(dev: str, in_bytes: str) -> None:
   assert np.abs(logits - want).max() <= EXACT * want.std()
   assert len(set(ids)) > 2
 
+@extended
+@pytest.mark.parametrize(("processes", "count"), [(1, 300), (2, 24)])
+def test_sampled(processes: int, count: int) -> None:
+  """An answer that is drawn on the card is the CPU's, also by several processes at once."""
+  prompt = [4092, 4093, 554, 358, 257, 337, 343, 257, 1651, 13, 4095, 4094, 507, 284, 257]
+  env = on_card(sm=90, order=2)
+  with ThreadPoolExecutor(processes) as pool:
+    found = [*pool.map(lambda _: child.call(answers.sampled, prompt, count, **env).value, range(processes))]
+  assert found == [child.call(answers.sampled, prompt, count, DEV="CPU", NO_Q8_ACTIVATIONS="1").value] * processes
+
 # *** models
 
+FAMILIES = MODELS | {"many-experts": MODELS["qwen3moe"] | {"moe": MoE(experts=64, used=4)}}
 Model = tuple[str, list[int], np.ndarray, float]  # a file, ids whose experts are clear, float64's logits, a limit
 
 @pytest.fixture(scope="module")
 def model(request: pytest.FixtureRequest, model_file: Callable[..., pathlib.Path]) -> Model:
   """A small model of a family, with weights of floats, or of halves ("llama F16")."""
   name, _, types = request.param.partition(" ")
-  path = model_file(vocab=VOCAB, types=types or "F32", **MODELS[name])
+  path = model_file(vocab=VOCAB, types=types or "F32", **FAMILIES[name])
   reference = Reference(path)
   ids = clear_choices(reference, np.random.default_rng(5).integers(0, VOCAB, 90).tolist(), 0.01)
   return str(path), ids, reference.logits(ids), HALF if types else EXACT
@@ -176,7 +189,8 @@ def compare(model: Model, tmp_path: pathlib.Path, env: dict[str, str]) -> None:
     assert found == cpu
 
 @extended
-@pytest.mark.parametrize("model", ("qwen3moe", "deepseek2", "llama", "gemma3", "gpt-oss"), indirect=True)
+@pytest.mark.parametrize("model", ("qwen3moe", "many-experts", "deepseek2",
+                                   "llama", "gemma3", "gpt-oss"), indirect=True)
 def test_families(model: Model, tmp_path: pathlib.Path) -> None:
   compare(model, tmp_path, on_card(order=2, graph=2, seed=11))
 

@@ -42,6 +42,13 @@ def everything(path: str, ids: list[int], chunk: int, out: str) -> dict[str, lis
   found["next"] = answer(ids[:12], 5)
   return found
 
+def sampled(prompt: list[int], count: int) -> list[int]:
+  """An answer of the bundled model, drawn."""
+  import tinygrad_llm
+  with tinygrad_llm.load() as llm:
+    return [int(x) for x in llm.generate(prompt, max_tokens=count, ignore_eos=True, temperature=0.8, top_k=40, seed=11,
+                                         repeat_penalty=1.1)]
+
 def products(shapes: list[tuple[int, int, int]], names: list[str]) -> list[float]:
   """Errors of tinygrad's own products with tensor cores, in standard deviations of float64's: each shape, each type."""
   import tinygrad_llm  # noqa: F401
