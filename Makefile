@@ -51,7 +51,7 @@ kernel-suite: $(VENV)/dev ## all kernels of all cases, steps and targets are the
 	$(BIN)/python tests/tools/kernel_suite.py $(ARGS)
 	$(BIN)/python -m pytest -n $(JOBS) -m kernel_suite tests/commands
 
-kernel-hashes: $(VENV)/dev ## hashes of all kernels' sources, ARGS="--write FILE" before a change, ARGS="--against FILE" after
+kernel-hashes: $(VENV)/dev ## hashes of all kernels' sources, ARGS="--save FILE" before a change, ARGS="--against FILE" after
 	$(BIN)/python tests/tools/kernel_hashes.py $(ARGS)
 
 bench: $(VENV)/run ## tokens a second of MODEL=path.gguf (default: the bundled model), as llama-bench gives them

@@ -50,7 +50,7 @@ before_linearize: list[Pass] = []  # everything is lowered
 
 Action = Callable[[Scheduler, Opt], bool]
 actions: dict[OptOps|ScheduleOps, Action] = {}  # True: it is applied; False: it is for tinygrad's own; KernelOptError
-ALONE = (ScheduleOps.BLOCK, ScheduleOps.AMX)    # each is all of a schedule
+ALONE = (ScheduleOps.BLOCK, ScheduleOps.AMX)    # each is all of a schedule, but for what changes no loops
 
 _apply_opts, _full_rewrite_to_sink = codegen.apply_opts, codegen.full_rewrite_to_sink
 _apply_opt = Scheduler.apply_opt
@@ -123,7 +123,8 @@ def apply_opts(ast: UOp, ren: Renderer, beam: int = 0) -> UOp:
 
 def apply_opt(self: Scheduler, opt: Opt, append_opt: bool = True) -> Any:
   """One action of a schedule: that of a pass, or tinygrad's."""
-  for known in self.applied_opts: check(known.op not in ALONE, f"{known.op.name} is all of a schedule")
+  if opt.op in ALONE or opt.op not in actions:
+    for known in self.applied_opts: check(known.op not in ALONE, f"{known.op.name} is all of a schedule")
   if (apply := actions.get(opt.op)) is None or not apply(self, opt): return _apply_opt(self, opt, append_opt)
   if append_opt: self.applied_opts.append(opt)
 

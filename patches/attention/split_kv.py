@@ -11,7 +11,7 @@ How: the scores are read by a maximum, and by sums of exp(score - maximum) times
   exp(m - maximum) * l and exp(m - maximum) * sums, and the maximum is that of all m, to the bit. Sinks, softcaps,
   windows, masks, latents, tables of blocks and packed values are in the scores and values, which the rule does not
   look into; a batch, or a few queries at a time, are outputs like the heads. The kernel of a part computes scores once
-  for all columns by online_softmax.py; without it, it is right and slow, so both are switched off together.
+  for all columns by online_softmax.py; without it, it is right and slow, so that each needs the other (pipeline.py).
 Cost: PART positions are read where fewer are there (the last is read again, with weight 0); m, l and the sums of a part
   are written and read: 4 * (columns + 4) bytes a query head, 3% of the keys and values of 4 heads that share them.
 Numbers: see online_softmax.py.

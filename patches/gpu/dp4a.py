@@ -1,5 +1,5 @@
 """
-dp4a: int8 dot products of packed words, four multiply-adds an instruction of a GPU.
+dp4a: int8 dot products of packed words, four multiply-adds an instruction of a GPU; activations are two bytes each.
 
 Why: a weight of 4 bits is unpacked, made a float and multiplied in four operations; at the bandwidth of the largest
   cards that is what their arithmetic does in the time, and more. dp4a multiplies four bytes of a word by four of
@@ -11,10 +11,10 @@ How: in the nested sums, where a value of x is 256 times one signed byte and ano
   the same for all rows of a thread. A sum begins at the bits of 1.5 * 2**23 and so ends as those of a float (see
   int_to_float.py). What codes of at most 4 bits stand for is chosen from the bytes of words. The operations are spelled
   for each renderer; OpenCL has them in plain C, to execute the same schedule.
-Numbers: instructions of machine code a weight, sm_90, 2048 x 2048: Q4_0 6.1 -> 1.0, Q4_K 6.9 -> 1.6, Q6_K 10.4 -> 2.5,
-  Q8_0 6.9 -> 0.8, MXFP4 14.3 -> 2.4, NVFP4 15.1 -> 3.2, IQ4_XS 15.3 -> 2.5; registers at most 107, no stack. Logits of
-  the bundled model, executed: 0.0011 standard deviations from float64's at most, as without it (12 steps). No card was
-  at hand to time it.
+Numbers: instructions of machine code a weight, sm_90, 2048 x 2048: Q4_0 4.7 -> 2.0, Q4_K 6.0 -> 2.5, Q6_K 8.7 -> 3.6,
+  Q8_0 4.7 -> 1.4, MXFP4 10.7 -> 4.6, NVFP4 11.4 -> 5.4, IQ4_XS 10.6 -> 4.7; registers at most 107, no stack. Logits of
+  the bundled model, executed by tests/support/card: 0.0011 standard deviations from float64's at most in 12 steps, as
+  without it. No card was at hand to time it.
 Upstream: not sent.
 """
 from __future__ import annotations

@@ -91,7 +91,7 @@ def arguments(uops: list[UOp], call: UOp, variables: dict[str, int], known: dict
   return found
 
 def matvec(name: str, rows: int, n: int, q8: bool = False) -> tuple[Tensor, np.ndarray]:
-  """The lazy product of a matrix, in the layout for GPUs, with a vector, to 8 bits or not; and what it should be."""
+  """The lazy product of a matrix, in the layout for GPUs, with a vector, in two bytes or not; and what it should be."""
   qt = quant_named(name)
   packed, lay = held(qt, raw := file_rows(qt, rows, n), n)
   x = Tensor(np.random.default_rng(8).standard_normal(n).astype(np.float32).reshape(1, 1, n)).realize()
@@ -124,7 +124,7 @@ def _error(found: np.ndarray, wanted: np.ndarray) -> float:
 
 def errors(cases: list[tuple]) -> list[float]:
   """
-  Of kernels run by the default device, (type, rows, n, opts) each, and whether x has 8 bits: the largest, of the
+  Of kernels run by the default device, (type, rows, n, opts) each, and whether x is two bytes: the largest, of the
   results' root mean square.
   """
   found = []
@@ -143,7 +143,7 @@ def errors_of_experts(cases: list[tuple]) -> list[float]:
 
 def lockstep(cases: list[tuple]) -> list[tuple[float, str, int, int, str]]:
   """
-  Of kernels run by numpy, (renderer, type, rows, n, opts) each, and whether x has 8 bits: the error, the opts, threads
+  Of kernels run by numpy, (renderer, type, rows, n, opts) each, whether x is two bytes: the error, the opts, threads
   of a group, exchanges, and the source.
   """
   return [_lockstep(target, *matvec(name, rows, n, *q8), opts) for target, name, rows, n, opts, *q8 in cases]

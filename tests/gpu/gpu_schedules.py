@@ -85,7 +85,7 @@ def product(name: str, rows: int, n: int) -> Any:
   """
   (its lazy result, its packed weight, bytes of the weight in a file): x (1, 1, n) times a matrix (rows, n).
 
-  x has 8 bits where the environment asks for it.
+  x is two bytes where the environment asks for it.
   """
   from tinygrad import Device, Tensor, dtypes
   from tinygrad_llm.nn.weights import activations
@@ -163,7 +163,7 @@ def _measure(target: str, roles: list[str], names: list[str]) -> None:
 
 @functools.cache
 def measure(target: str, roles: tuple[str, ...], names: tuple[str, ...], q8: bool = False) -> list[Figures]:
-  """From a process of its own. q8: x has 8 bits."""
+  """From a process of its own. q8: x is two bytes."""
   keep = ("PATH", "HOME", "PYTHONPATH", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME", "CACHEDB", "NVRTC_PATH",
           "CUDA_PATH", "NVJITLINK_PATH", "OPENCL_PATH", "OCL_ICD_FILENAMES")
   env = {name: os.environ[name] for name in keep if name in os.environ}
@@ -187,7 +187,7 @@ def main() -> None:
   parser.add_argument("--targets", nargs="+", default=list(TARGETS))
   parser.add_argument("--roles", nargs="+", default=[*ROLES, *EXPERTS], choices=[*ROLES, *EXPERTS])
   parser.add_argument("--opts", action="store_true", help="print the schedules, too")
-  parser.add_argument("--q8", action="store_true", help="activations of 8 bits")
+  parser.add_argument("--q8", action="store_true", help="activations of two bytes")
   parser.add_argument("--measure", nargs=3, metavar=("TARGET", "ROLES", "TYPES"), help=argparse.SUPPRESS)
   args = parser.parse_args(["--measure", *sys.argv[2:]] if sys.argv[1:2] == ["--measure"] else None)
   if args.measure: return _measure(args.measure[0], args.measure[1].split(","), args.measure[2].split(","))

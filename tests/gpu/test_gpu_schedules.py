@@ -38,8 +38,7 @@ def test_schedules(target, role, name):
 
 @cuda
 def test_schedules_with_bytes():
-  """The same loads; three quarters of the arithmetic is gone: eight products of bytes in two operations, four weights a
-  mask."""
+  """The same loads; by tinygrad's count three quarters of the operations are gone: a dot of four bytes is one."""
   found = gpu_schedules.measure("CUDA:sm_90", ("1b.out",), ("Q4_K", "Q8_0"), True)
   assert [row.wrong() for row in found] == [[], []], gpu_schedules.table(found)
   assert [row.ops < most for row, most in zip(found, (1.75, 1))] == [True, True]
@@ -135,7 +134,7 @@ def test_launch_bounds(off):
 BYTES = {"Q4_0": (8, 288), "Q5_0": (4, 128), "Q8_0": (7, 416), "Q4_K": (4, 512), "Q6_K": (8, 512), "MXFP4": (4, 256)}
 
 def test_dp4a():
-  """With activations of 8 bits; those are what it is compared with, too. All bytes of x are parts of dot products."""
+  """Activations are two bytes, also where it is compared with them. All bytes of x are parts of dot products."""
   cases = [["CUDA", name, *shape, None, True] for name, shape in BYTES.items()]
   found = dict(zip(BYTES, child.call(gpu_numbers.lockstep, cases).value))
   assert {name: row[0] for name, row in found.items() if not row[0] < 1e-5} == {}
@@ -274,7 +273,7 @@ def test_ptx():
 @cuda
 @pytest.mark.parametrize("off", ["", "1"])
 def test_ptx_compiles(off):
-  """Also with activations of 8 bits; and without the patch's instructions."""
+  """Also with activations of two bytes; and without the patch's instructions."""
   found = child.call(assembled, Q8_ACTIVATIONS="1", NO_PTX=off).value
   for source, stack in found:
     assert stack == 0

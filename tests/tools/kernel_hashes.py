@@ -2,7 +2,7 @@
 Hashes of the kernels' sources, to prove that a change of our code changes no kernel: every case, step and target of the
 kernel suite (kernel_cases.py). Nothing is compiled, so that this takes minutes where the suite takes half an hour.
 
-  python tests/tools/kernel_hashes.py --write FILE [NAME ..]      before a change (make kernel-hashes ARGS=..)
+  python tests/tools/kernel_hashes.py --save FILE [NAME ..]      before a change (make kernel-hashes ARGS=..)
   python tests/tools/kernel_hashes.py --against FILE [NAME ..]    after it; exit code 1 if a source differs
 
 NAME: cases, targets, decode, prompt; default: all. The name of a kernel's function does not count.
@@ -71,7 +71,7 @@ def main() -> None:
   parser = argparse.ArgumentParser(description="Hash what steps compile to, or compare it with a file.")
   parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join((*CASES, *STEPS, *TARGETS))}")
   how = parser.add_mutually_exclusive_group(required=True)
-  how.add_argument("--write", type=pathlib.Path, metavar="FILE")
+  how.add_argument("--save", type=pathlib.Path, metavar="FILE")
   how.add_argument("--against", type=pathlib.Path, metavar="FILE")
   how.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
   args = parser.parse_args()
@@ -82,8 +82,8 @@ def main() -> None:
   cases, kinds, targets = ([n for n in names if n in asked] or list(names) for names in (CASES, STEPS, TARGETS))
   found = hashes(targets, [f"{case}={kind}" for case in cases for kind in kinds])
   count = sum(len(kernels) for steps in found.values() for kernels in steps.values())
-  if args.write:
-    args.write.write_text(json.dumps(found, indent=0))
+  if args.save:
+    args.save.write_text(json.dumps(found, indent=0))
     return print(f"{count} kernels, hash of all {hash_of(json.dumps(found))}")
   lines = moved(json.loads(args.against.read_text()), found)
   print(*lines, sep="\n", end="\n" if lines else "")

@@ -17,7 +17,7 @@ from tinygrad import Tensor, UOp, dtypes
 from tinygrad_llm.engine.sampling import PENALTY_TOKENS, Sampler, greedy_key
 
 # The blocks of the vocabulary, each with sums of its own, and the bits of a digit, a sum for each value. Of 128,256
-# tokens the cost model says 137 us on an H100 and 742 on an M3, in 48 kernels; 512 blocks and 4 bits 206 and 598, in 60
+# tokens the cost model says 127 us on an H100 and 800 on an M3, in 43 kernels; 512 blocks and 4 bits 206 and 598, in 60
 BLOCKS, DIGIT = 1024, 6
 # So many are few: a digit's sums are a small kernel then, which may read 64 KB, and a stage of a launch of such
 # (patches/schedule/small_kernels.py). With 4,096 tokens it says 131 us and 166, in 6 kernels; before 246 and 510, in 41
@@ -79,6 +79,11 @@ def sampled_key(logits: Tensor, recent: Tensor, words: Tensor, random: Tensor) -
   token = place(weights, drawn).minimum(size - 1)
   return (best * 2**32 + (MAX - token).cast(dtypes.uint64)).reshape(1, 1)
 
+def digits(bits: int, size: int) -> list[int]:
+  """The bits of each digit of a number, about `size`: a rest of less than half a digit is shared among the others."""
+  count = max(int(bits > 0), (2 * bits + size) // (2 * size))
+  return [bits // count + (i < bits % count) for i in range(count)]
+
 def search(keys: Tensor, weights: Tensor, target: Tensor, bits: int) -> Tensor:
   """
   The smallest number such that the weights of all keys up to it sum up to `target`, which all together do.
@@ -87,8 +92,10 @@ def search(keys: Tensor, weights: Tensor, target: Tensor, bits: int) -> Tensor:
   """
   found, few = Tensor.zeros((), dtype=dtypes.uint32), keys.numel() <= FEW
   digit = DIGIT_OF_FEW if few else DIGIT
-  for shift in reversed(range(0, bits, digit)):
-    ends = found + Tensor.arange(1, 2**min(digit, bits - shift) + 1, dtype=dtypes.uint32) * 2**shift - 1
+  shift = bits
+  for size in digits(bits, digit):
+    shift -= size
+    ends = found + Tensor.arange(1, 2**size + 1, dtype=dtypes.uint32) * 2**shift - 1
     kept = (keys.unsqueeze(-1) <= ends).where(weights.unsqueeze(-1), 0).cast(dtypes.uint64)
     # in two: a kernel of 64 sums fills no GPU
     sums = (kept.sum((0, 1)) if few else kept.sum(0).contiguous().sum(0)).contiguous()

@@ -1,5 +1,5 @@
 """
-Activations of 8 bits, for products with weights of a few bits: groups of 16 share a scale.
+Activations of 8 bits, on GPUs of two bytes, for products with weights of a few bits: groups of 16 share a scale.
 
 Only where the target multiplies bytes and a matrix is laid out for it (files/layout.py). On a CPU
 (patches/vector/int8_dots.py) a step of decoding waits for memory then, and a prompt is multiplied three times as fast.
