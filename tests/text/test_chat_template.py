@@ -1,9 +1,12 @@
 """Chat templates: rendering, hostile templates, and real models' templates where `make vectors` has fetched them."""
 import datetime
 import json
+import pathlib
 import re
 import resource
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -130,6 +133,27 @@ def test_process_ends_with_the_template():
   process = t._process
   del t
   assert process.returncode is not None
+
+def test_a_prepared_process_leaves_nothing_behind():
+  """At once, at the end of the interpreter, and where it was killed meanwhile."""
+  code = "from tinygrad_llm.text.chat_template import ChatTemplate\n" \
+    "import threading\nt = ChatTemplate({'default': 'x'})\nt.prepare()\n" \
+    "print(t._process.pid, threading.active_count())"
+  for _ in range(5):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    pid, threads = done.stdout.split()
+    assert threads == "1" and not pathlib.Path(f"/proc/{pid}").exists()
+  t = ChatTemplate({"default": "x"})
+  t.prepare()
+  process = t._process
+  assert process is not None
+  t.prepare()
+  assert t._process is process
+  process.kill()
+  process.wait()
+  assert t.render(HI) == "x" == t.render(HI)
+  assert t._process is not process
 
 def test_encode_keeps_control_tokens_of_users_apart():
   tokenizer = make(add_bos_token=True)

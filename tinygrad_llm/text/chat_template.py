@@ -98,6 +98,7 @@ class ChatTemplate:
     self._setup = {"templates": self.templates, "variables": {"bos_token": bos_token, "eos_token": eos_token}}
     self._lock = threading.Lock()
     self._process: subprocess.Popen[str] | None = None
+    self._has_templates = False  # whether the process has them
     self._finalizer: weakref.finalize[..., ChatTemplate] | None = None
     self._ways: dict[tuple[str, ...], Way] = {}
     self._reads: dict[str, frozenset[str]] = {}
@@ -123,11 +124,9 @@ class ChatTemplate:
                fallback=fallback)
 
   def prepare(self) -> None:
-    """Has the process started meanwhile, as a rendering will ask for soon; what is wrong with it that one tells."""
-    def start() -> None:
-      with contextlib.suppress(InputError), self._lock:
-        if self._process is None: self._start()
-    threading.Thread(target=start, daemon=True).start()
+    """Starts the process, some 2 ms, for a rendering that follows soon; what is wrong with it that one tells."""
+    with contextlib.suppress(InputError, OSError), self._lock:
+      if self._process is None: self._start()
 
   def render(self, messages: Sequence[Message], add_generation_prompt: bool = True,
              tools: Sequence[Any] | None = None, **variables: Any) -> str:
@@ -285,6 +284,7 @@ class ChatTemplate:
   def _ask(self, request: str) -> str:
     try:
       process = self._process if self._process and self._process.poll() is None else self._start()
+      if not self._has_templates: self._send_templates(process)
       if reply := self._exchange(process, request): return reply
     except BaseException:   # Ctrl-C too: what is left in the pipe would be the answer to the next request
       self._end()
@@ -300,10 +300,13 @@ class ChatTemplate:
     except OSError as e:
       if is_shortage(e) or e.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN): raise  # it is not the program's fault
       raise InputError(f"{KEY}: {sys.executable!r} does not start ({e.strerror}); run with a Python that does") from e
-    self._process, self._finalizer = process, weakref.finalize(self, _stop, process)
+    self._process, self._finalizer, self._has_templates = process, weakref.finalize(self, _stop, process), False
+    return process
+
+  def _send_templates(self, process: subprocess.Popen[str]) -> None:
     if not self._exchange(process, json.dumps(self._setup)):
       raise InputError(f"{KEY}: the process that renders it ends at once; `{sys.executable} {WORKER}` says why")
-    return process
+    self._has_templates = True
 
   def close(self) -> None:
     """Ends the process, until something is rendered again."""
