@@ -17,8 +17,8 @@ setup(
     "Topic :: Scientific/Engineering :: Artificial Intelligence", "Topic :: Software Development :: Compilers"],
   python_requires=">=3.11",
   packages=find_packages(include=["tinygrad_llm", "tinygrad_llm.*"]),  # patches, too, through the link
-  package_data={"tinygrad_llm": ["models/*.gguf", "web/*.html"], "tinygrad_llm.patches.search": ["tuned/*.json"],
-                "tinygrad_llm.patches.runtime": ["*.c"]},
+  package_data={"tinygrad_llm": ["models/*.gguf", "analysis/pages/*.html"],
+                "tinygrad_llm.patches.search": ["tuned/*.json"], "tinygrad_llm.patches.host": ["*.c"]},
   install_requires=[
     "tinygrad==0.14.0",      # the compiler; its internals are this project's subject, so exactly this version
     "numpy>=1.26,<3",        # header and byte handling, sampling

@@ -27,8 +27,8 @@ def measure(path: str, rows: list[int], depth: int, repetitions: int) -> dict[in
   """Milliseconds of each step, by its rows."""
   from tinygrad import Device, UOp, dtypes
   from tinygrad_llm import load
-  from tinygrad_llm.target.buffers import empty, fill
-  from tinygrad_llm.target.captured import captured
+  from tinygrad_llm.device.buffers import empty, fill
+  from tinygrad_llm.device.captured import captured
   llm = load(path, max_context=CONTEXT)
   start = UOp.variable("start_pos", 0, CONTEXT - max(rows)).bind(depth)
   steps = {}

@@ -130,9 +130,9 @@ def _main() -> None:
   add("--out", type=pathlib.Path, help="JSON (default: bench/results/beam-DATE.json)")
   args: argparse.Namespace = parser.parse_args()
   if args.kernels < 1: raise InputError(f"--kernels {args.kernels}: give at least 1")
-  from tinygrad_llm.target.device import open_target
+  from tinygrad_llm.device.device import open_target
   open_target(None)
-  from tinygrad_llm.engine.tuning import Tuning
+  from tinygrad_llm.analysis.tuning import Tuning
   from tinygrad_llm.kernels import decode_step
   from tinygrad import Device
   from tinygrad_llm.patches.search.sandbox import Sandbox, processes

@@ -47,7 +47,7 @@ class _Nothing:
 def part_device(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
   from tinygrad import Device, Tensor
   from tinygrad_llm import patches
-  from tinygrad_llm.target.device import check_device
+  from tinygrad_llm.device.device import check_device
   device = Device[check_device()]
   figures["arch"] = str(getattr(device, "arch", "")) or type(device.renderer).__name__
   yield "device opens", True, f"{Device.DEFAULT} {figures['arch'].split(',')[0]}"
@@ -66,7 +66,7 @@ def part_nv(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
 def part_weights(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
   """Fused dequant-matvec of every type against the products of gguf-py's weights."""
   from tinygrad import Device, Tensor
-  from tinygrad_llm.files.quant import QUANT_TYPES
+  from tinygrad_llm.quants.table import QUANT_TYPES
   with np.load(EXPECTED) as file: expected = {name: file[name] for name in file.files}
   has_gguf = importlib.util.find_spec("gguf") is not None
   checked = [qt for qt in QUANT_TYPES.values() if has_gguf or not qt.grid]
@@ -98,7 +98,7 @@ def part_model(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Ro
 
 def part_copy(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
   from bench.machine import machine
-  from tinygrad_llm.target.bandwidth import copy_bandwidth
+  from tinygrad_llm.device.bandwidth import copy_bandwidth
   # a GPU may share the host's memory: a quarter of it is taken at most
   figures["gbs"] = copy_bandwidth((256 << 20) if args.small else min(2 << 30, machine()["memory"] // 8))
   yield "device copy", None, f"{figures['gbs']:.0f} GB/s, read and written"
@@ -148,7 +148,7 @@ def part_estimates(args: argparse.Namespace, figures: dict[str, Any]) -> Iterato
   """What the cost model expects of the steps that `speed` times, on this card or the first of its architecture."""
   from bench.published import named_in
   from tinygrad_llm.kernels import card_of, decode_programs, report
-  from tinygrad_llm.patches.search.hardware import GPUS
+  from tinygrad_llm.patches.search.cost.hardware import GPUS
   if (card := card_of(named_in(args.gpu, (known.name for known in GPUS)))) is None:
     yield "estimates", None, "the cost model does not know this card"
     return
@@ -173,7 +173,7 @@ def part_beam(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row
 
 def part_tuned(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
   """A search over a decode step's kernels, and what it makes of them; what it finds is kept for this user."""
-  from tinygrad_llm.engine.tuning import Tuning, step_us
+  from tinygrad_llm.analysis.tuning import Tuning, step_us
   from tinygrad_llm.kernels import decode_step
   with model_path(args) as path:
     tuning = Tuning(*decode_step(str(path), max_context=512, depth=128), 20 if args.small else 150)
@@ -208,11 +208,12 @@ def linear(kind: Any, rows: int, n: int, copies: int) -> list[Any]:
   """Linear layers on random weights of a QuantType, as the loader makes them; all copies have the same."""
   from bench.random_model import random_rows
   from tinygrad import Device, dtypes
-  from tinygrad_llm.target.buffers import empty, fill
-  from tinygrad_llm.files.layout import store
-  from tinygrad_llm.files.quant import layout, pack
-  from tinygrad_llm.nn.weights.linear import Linear
-  from tinygrad_llm.nn.weights.weight import Weight
+  from tinygrad_llm.device.buffers import empty, fill
+  from tinygrad_llm.quants.table import pack
+  from tinygrad_llm.weights.decode import layout
+  from tinygrad_llm.weights.layout import store
+  from tinygrad_llm.weights.linear import Linear
+  from tinygrad_llm.weights.weight import Weight
   raw, layers, blocks = random_rows(kind, rows, n, 0), [], n // kind.block
   lay = layout(kind, Device[Device.DEFAULT].renderer, rows, n)
   def write(memory: np.ndarray) -> None:
@@ -232,7 +233,7 @@ def matvec_speed(name: str, rows: int, n: int, nbytes: int) -> tuple[float, floa
   """(GB/s of packed weights, us a kernel): as many layers of equal weights as take `nbytes`, one after another."""
   from bench.random_model import quant_named
   from tinygrad import Tensor, TinyJit
-  from tinygrad_llm.target.bandwidth import timed
+  from tinygrad_llm.device.bandwidth import timed
   kind = quant_named(name)
   size = rows * kind.row_nbytes(n)
   layers = linear(kind, rows, n, max(2, -(-nbytes // size)))
@@ -245,8 +246,8 @@ def expert_speed(name: str, experts: int, rows: int, n: int) -> tuple[float, flo
   """The same of matrices that tokens choose: USED of so many, as many times as is all of them."""
   from bench.random_model import quant_named
   from tinygrad import Tensor, TinyJit, dtypes
-  from tinygrad_llm.nn.weights.weight import Weight
-  from tinygrad_llm.target.bandwidth import timed
+  from tinygrad_llm.device.bandwidth import timed
+  from tinygrad_llm.weights.weight import Weight
   kind, rng = quant_named(name), np.random.default_rng(0)
   (layer,) = linear(kind, experts * rows, n, 1)
   (held,) = layer.weights
@@ -275,7 +276,7 @@ def tiny_logits() -> np.ndarray:
 def record() -> None:
   """Writes EXPECTED: needs gguf-py, and is to be run with DEV=CPU NO_PATCHES=1."""
   from bench.random_model import random_rows
-  from tinygrad_llm.files.quant import QUANT_TYPES, reference
+  from tinygrad_llm.quants.table import QUANT_TYPES, reference
   x = check_input().astype(np.float64)
   weights = {qt.name: reference(qt, random_rows(qt, ROWS, N, 0), N) for qt in QUANT_TYPES.values()}
   products = {name: w.astype(np.float64) @ x for name, w in weights.items()}
@@ -391,8 +392,8 @@ def _main() -> None:
   os.environ.setdefault("DEV", "CUDA")
   device = os.environ["DEV"].split(":")[0]
   from tinygrad_llm.command import Parser
-  from tinygrad_llm.target.compiler import use_c_compiler
-  from tinygrad_llm.target.cuda import find_cuda
+  from tinygrad_llm.device.compiler import use_c_compiler
+  from tinygrad_llm.device.cuda import find_cuda
   parser = Parser(prog="bench/gpu_check.py", description=(__doc__ or "").strip().split("\n")[0])
   parser.add_argument("--model", type=pathlib.Path, metavar="M", help="a GGUF to time (default: random, of 1B shape)")
   parser.add_argument("--small", action=argparse.BooleanOptionalAction, default=device in ("CPU", "CL"),

@@ -11,13 +11,13 @@ from __future__ import annotations
 import pathlib
 import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests" / "tools")]
+sys.path.insert(0, str(ROOT))
 import argparse, json, subprocess, tempfile, time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from cpu_time import cpu_seconds
-from kernel_cases import CASES, TARGETS, environment, missing, write
+from tests.support.cpu_time import cpu_seconds
+from tests.tools.kernel_cases import CASES, TARGETS, environment, missing, write
 from bench.machine import machine, now, result_file, versions
 from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.errors import InputError
@@ -68,9 +68,9 @@ def measure(target: str, model: str | None, step: str) -> dict[str, Any]:
   from tinygrad import codegen
   from tinygrad.engine import realize
   from tinygrad.helpers import Context
+  from tinygrad_llm.device.buffers import without_memory
+  from tinygrad_llm.device.device import open_target
   from tinygrad_llm.engine.llm import LLM
-  from tinygrad_llm.target.buffers import without_memory
-  from tinygrad_llm.target.device import open_target
   open_target(target)
   _watched(clock := Clock())
   with without_memory():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import importlib.metadata, os, pathlib, platform, time
 from typing import Any
 from tinygrad_llm.bench import build, cpu_info
-from tinygrad_llm.patches.runtime.cores import available
+from tinygrad_llm.patches.host.cores import available
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from tinygrad_llm.bench import share
 from tinygrad_llm.command import Parser, guarded
-from tinygrad_llm.nn.config import ARCHS, ModelConfig, Rope
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.gguf import GGML_TYPES, GGUF, TensorInfo, open_gguf
-from tinygrad_llm.files.quant import quant_type, reference
+from tinygrad_llm.nn.config import ARCHS, ModelConfig, Rope
+from tinygrad_llm.quants.table import quant_type, reference
 
 # {architecture of a GGUF: model_type of mlx-lm}
 MODEL_TYPES = {"llama": "llama", "olmoe": "olmoe", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3moe": "qwen3_moe"}

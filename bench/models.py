@@ -10,8 +10,8 @@ import os
 import pathlib
 import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
-from synthetic import SHAPES, write_model
+sys.path.insert(0, str(ROOT))
+from tests.support.synthetic import SHAPES, write_model
 from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.errors import InputError
 

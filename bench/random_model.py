@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 import numpy as np
 from tinygrad_llm.files.gguf import _NOT_FINITE
-from tinygrad_llm.files.quant import QUANT_TYPES, QuantType
+from tinygrad_llm.quants.table import QUANT_TYPES, QuantType
 
 # {bits that are ones in NaN and infinity: the exponent to set}, about 2**-7: half, bfloat16, float, double, e8m0, IQ1_M
 _EXPONENTS = {0x7c00: 0x2000, 0x7f80: 0x3c00, 0x7f800000: 0x3c000000, 0x7ff << 52: 0x3f8 << 52, 0xff: 120,

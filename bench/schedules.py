@@ -13,8 +13,8 @@ import pathlib
 import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-# before tinygrad is imported, which reads them once. With split_kv, softmax V is not a kernel for itself
-if __name__ == "__main__": os.environ |= {"DEV": "CPU", "NO_SPLIT_KV": "1"}
+# before tinygrad is imported, which reads them once. With flash_decoding, softmax V is not a kernel for itself
+if __name__ == "__main__": os.environ |= {"DEV": "CPU", "NO_FLASH_DECODING": "1"}
 import json, random, statistics
 from typing import Any, NamedTuple
 import numpy as np
@@ -38,8 +38,8 @@ KERNELS = {"Q4_K x": Kernel("Q4_K", "blk.*.attn_output", 0), "F16 x": Kernel("F1
 def call_of(kernel: Kernel) -> tuple[Any, dict[str, int]]:
   """The scheduled call of a kernel, and the values of its variables."""
   from tinygrad.uop.ops import Ops
+  from tinygrad_llm.analysis.programs import Reads
   from tinygrad_llm.kernels import decode_step
-  from tinygrad_llm.target.programs import Reads
   step = decode_step(str(model("llama-1b", kernel.types, 1)), depth=kernel.depth)
   kv = {c.uop.base for c in step.caches}
   found = [call for call in step.linear.src if call.src[0].op is Ops.SINK
@@ -50,14 +50,14 @@ def call_of(kernel: Kernel) -> tuple[Any, dict[str, int]]:
 def lowered(call: Any, opts: tuple) -> Any:
   """The call's kernel with these opts, compiled."""
   from tinygrad import Device, codegen
+  from tinygrad_llm.analysis.programs import from_scratch
   from tinygrad_llm.patches.search.space import with_opts
-  from tinygrad_llm.target.programs import from_scratch
   with from_scratch(): return codegen.to_program(with_opts(call.src[0], opts), Device["CPU"].renderer)
 
 def estimate(program: Any, variables: dict[str, int], card: Any) -> Any:
   """What the cost model says of a compiled kernel."""
   from tinygrad.uop.ops import sym_infer
-  from tinygrad_llm.patches.search import cost_model
+  from tinygrad_llm.patches.search.cost import cost_model
   sink, linear = program.src[:2]
   return cost_model.estimate(cost_model.work(linear.src, int(sym_infer(sink.arg.estimates.mem, variables)), variables),
                              card)
@@ -99,7 +99,7 @@ def measure(name: str, count: int, seed: int) -> list[dict[str, Any]]:
   from tinygrad import Device
   from tinygrad.codegen.opt import search
   from tinygrad_llm.patches.search import space
-  from tinygrad_llm.patches.search.hardware import cards
+  from tinygrad_llm.patches.search.cost.hardware import cards
   call, variables = call_of(KERNELS[name])
   ast = space.before_opts(call.src[0], Device["CPU"].renderer)
   rng, copies = random.Random(seed), arguments(call)
@@ -143,7 +143,7 @@ def _main() -> None:
   args = parser.parse_args()
   if args.count < 3: raise InputError(f"--count {args.count}: give at least 3 schedules")
   os.environ.setdefault("PARALLEL", "0")
-  from tinygrad_llm.target.device import open_target
+  from tinygrad_llm.device.device import open_target
   open_target(None)
   date, rows = now(), [row for name in KERNELS for row in measure(name, args.count, args.seed)]
   found = {"date": date, "machine": machine(), "versions": versions(), "seed": args.seed, "schedules": rows}

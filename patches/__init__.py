@@ -1,9 +1,11 @@
 """
-What stock tinygrad lacks, one module a patch, installed at seams that tinygrad looks up at call time. The rooms:
-lowering (the compiler's own pace), schedule, rewrite, attention, vector (CPUs), gpu, search, runtime, cache; passes.py
-is what several of them hook into, opts.py what schedules say beyond tinygrad's Opts, explain shows them at work.
+The compiler passes that stock tinygrad lacks, a module each, installed at seams that tinygrad looks up at call time.
 
-A patch module has
+pipeline.py lists them in order; hooks.py has the places that several of them hook into. The rooms, as a kernel meets
+them: graph, schedule, attention, loops, tiles, isa, vector (CPUs); ir is what these share. Around them: search, cache,
+runtime, host, compile_time. explain shows them at work.
+
+A pass is a module with
   a docstring        Why, How, Numbers (before -> after, on what), Upstream
   SEAMS              {"module:name" or "module:Class.method": fingerprint of its source}, what it replaces or relies on
   install()          puts it in place; called once, before anything was compiled

@@ -1,15 +1,15 @@
 """Fixtures that tests share, and what each of the tests costs. The device is the CPU unless DEV says otherwise."""
-import session  # noqa: F401  # before tinygrad: it sets the environment
+from tests.support import session  # noqa: F401  # before tinygrad: it sets the environment
 import collections
 import pathlib
 from collections.abc import Callable, Iterator
 
 import pytest
-from cpu_time import cpu_seconds
-from synthetic import write_model
+from tests.support.cpu_time import cpu_seconds
+from tests.support.synthetic import write_model
 from tinygrad_llm import errors
+from tinygrad_llm.device.compiler import use_c_compiler
 from tinygrad_llm.patches.cache import schedules
-from tinygrad_llm.target.compiler import use_c_compiler
 
 use_c_compiler()  # before tinygrad looks for it, and remembers
 schedules.FILES = pathlib.Path("none")  # what the package brings for some machines is not for tests
@@ -36,14 +36,14 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., pathli
 
 # these files take longest (make test ARGS=--cpu-times) and come first: no core waits at the end for the other
 LONGEST = ("nn/test_golden", "patches/test_codegen", "commands/test_bench", "commands/test_kernels",
-           "patches/test_attention", "commands/test_kernel_suite", "patches/test_operand_packing",
+           "attention/test_flash_decoding", "commands/test_kernel_suite", "tiles/test_pack_operands",
            "gpu/test_gpu_schedules", "gpu/test_card", "commands/test_readme_commands", "commands/test_tune",
            "commands/test_bad_input", "nn/test_trained", "commands/test_profile", "nn/test_logits",
            "cache/test_captures", "search/test_space", "search/test_cost_model", "cache/test_programs",
-           "search/test_stored_schedules", "patches/test_stock_schedules", "nn/test_random_dense",
-           "nn/test_random_experts", "runtime/test_threads", "nn/test_scales", "files/test_quant", "commands/test_run",
-           "patches/test_patches", "engine/test_default_model", "terminal/test_chat", "files/test_layout",
-           "runtime/test_dispatch", "nn/test_loader")
+           "search/test_stored_schedules", "schedule/test_stock_schedules", "nn/test_random_dense",
+           "nn/test_random_experts", "host/test_threads", "nn/test_scales", "quants/test_table", "commands/test_run",
+           "patches/test_patches", "engine/test_default_model", "terminal/test_chat", "weights/test_layout",
+           "runtime/test_dispatch", "weights/test_loader")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
   order = {f"tests/{name}.py": i for i, name in enumerate(LONGEST)}

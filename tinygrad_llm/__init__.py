@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 if not (_patches := pathlib.Path(__file__).with_name("patches")).is_dir(): raise ImportError(
   f"{_patches}: not a folder; it is a link to ../patches, and git or an archive made a file of it. Windows: turn the "
   "developer mode on, then git config core.symlinks true && git checkout -- tinygrad_llm/patches")
-from tinygrad_llm import standard_streams
+from tinygrad_llm.process import standard_streams
 standard_streams.reserve()
 from tinygrad_llm import patches
-from tinygrad_llm.collector import without_collector
 from tinygrad_llm.errors import DeviceError, InputError
-from tinygrad_llm.patches.process_lock import lock
+from tinygrad_llm.patches.host.process_lock import lock
+from tinygrad_llm.process.collector import without_collector
 if TYPE_CHECKING: from tinygrad_llm.engine.llm import LLM
 
 __version__ = "0.1.0"
@@ -39,14 +39,14 @@ def load(model: str | None = None, max_context: int = 4096, chunk: int = 256, de
   """
   with lock, without_collector():
     from tinygrad_llm.command import check_switches
-    from tinygrad_llm.target.device import check_computes
+    from tinygrad_llm.device.device import check_computes
     check_switches()
     start = time.perf_counter()
     check_computes()
     opened = time.perf_counter() - start
+    from tinygrad_llm.device.release import forget_programs
     from tinygrad_llm.engine.closed import forget
     from tinygrad_llm.engine.llm import LLM
-    from tinygrad_llm.target.release import forget_programs
     forget_programs()  # of models before this one
     try:
       llm = LLM(model, max_context=max_context, chunk=chunk, dequantize=dequantize, progress=progress, ahead=ahead)

@@ -7,9 +7,9 @@ the KV cache already. One warm-up, then every repetition is timed alone, from an
 the mean and the sample standard deviation of the repetitions. Tokens are random, and no tokenising, sampling or
 detokenising is timed. All compiling falls into the warm-up.
 GB/s is the generated tokens a second times the packed bytes of the weights that a token needs: the least to be read.
---profile shows where the time of a test's steps goes instead (engine/profile.py), in a table a test. -o json is one
-object then, {"profiles": [..]}: of each test the fields as ever and those of engine/profile_table.py. jsonl has a line
-a test, csv a line a row. --html writes one step of each test as a page.
+--profile shows where the time of a test's steps goes instead (analysis/profile.py), in a table a test. -o json is one
+object then, {"profiles": [..]}: of each test the fields as ever and those of analysis/profile_table.py. jsonl has
+a line a test, csv a line a row. --html writes one step of each test as a page.
 peak mem (peak_memory_bytes) is the most host memory that this process had resident up to the end of a test, so it only
 grows from test to test and model to model; device_memory_bytes are tinygrad's buffers on the device. See memory.py.
 """
@@ -23,15 +23,15 @@ from typing import Any, TYPE_CHECKING, TypeVar
 import numpy as np
 from tinygrad_llm import __version__, patches
 from tinygrad_llm.command import Parser, check_writable, guarded
-from tinygrad_llm.nn.config import ModelConfig
+from tinygrad_llm.device.memory import device_memory_bytes, peak_memory_bytes
+from tinygrad_llm.device.threads import use_threads
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.gguf import GGML_TYPES, GGUF, TensorInfo, open_gguf
 from tinygrad_llm.files.hub import resolve
-from tinygrad_llm.target.memory import device_memory_bytes, peak_memory_bytes
-from tinygrad_llm.target.threads import use_threads
+from tinygrad_llm.nn.config import ModelConfig
 if TYPE_CHECKING:
+  from tinygrad_llm.analysis.profile import Profile
   from tinygrad_llm.engine.llm import LLM
-  from tinygrad_llm.engine.profile import Profile
 
 T = TypeVar("T")
 FORMATS = ("md", "json", "jsonl", "csv")
@@ -169,7 +169,7 @@ class Runner:
   def profile(self, test: Test, repetitions: int) -> Profile:
     """The same with a time for each kernel. A step is the prompt, or one of the generated tokens."""
     from tqdm import tqdm
-    from tinygrad_llm.engine.profile import profile
+    from tinygrad_llm.analysis.profile import profile
     self.warm_up(test)
     steps = [lambda: self.prompt(test.n_prompt, test.n_depth)] if test.n_prompt else \
       [functools.partial(self.step, test.n_depth + i) for i in range(test.n_gen)]
@@ -219,7 +219,7 @@ def _threads(device: str) -> int:
 class Result:
   """
   One test of one model. path: as it was asked for; samples: wall time in ns of each repetition; peak_memory,
-  device_memory: bytes after the last one, see target/memory.py.
+  device_memory: bytes after the last one, see device/memory.py.
   """
   path: str
   model: ModelInfo
@@ -378,8 +378,8 @@ def _of_each(models: Sequence[tuple[str | None, ModelInfo]], run: Callable[[str 
 
 def report_profiles(found: Iterator[tuple[LLM, Result, Profile]], kind: str, html: pathlib.Path | None) -> None:
   """Prints each as it comes, in one of FORMATS; json is one object at the end. html: where a page goes, too."""
-  from tinygrad_llm.engine import profile_table
-  from tinygrad_llm.web.profiled import Page
+  from tinygrad_llm.analysis import profile_table
+  from tinygrad_llm.analysis.pages.profiled import Page
   page, printed = Page(), profile_table.Printer(kind)
   for llm, result, profile in found:
     test, threads = result.test, f", {_threads(result.device)} threads" if profile.in_step else ""
@@ -396,10 +396,10 @@ def _main() -> None:
   if args.html is not None and not args.profile:
     raise InputError(f"--html {args.html}: a page is made of a profile; give --profile, too")
   if args.html is not None: check_writable("--html", args.html)
-  from tinygrad_llm.target.device import check_computes
+  from tinygrad_llm.device.device import check_computes
   device, models = check_computes(), []
   if args.profile:
-    from tinygrad_llm.engine import profile
+    from tinygrad_llm.analysis import profile
     profile.check_device(device)
   from tinygrad_llm.engine.llm import check_metadata
   for model in args.model or [None]:

@@ -4,10 +4,10 @@ import argparse, errno, os, pathlib, subprocess, sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
-from tinygrad_llm import standard_streams
 from tinygrad_llm.errors import InputError, is_shortage
-from tinygrad_llm.leave import leave
 from tinygrad_llm.patches.pipeline import wrong_switch
+from tinygrad_llm.process import standard_streams
+from tinygrad_llm.process.leave import leave
 
 class Parser(argparse.ArgumentParser):
   """Bad arguments end in one line and exit code 2."""
@@ -24,7 +24,7 @@ LIMITS = {  # errors of the system that are of a limit: of what, and how a shell
 
 def _line(e: Exception) -> str:
   """What to say about an exception that is nobody's mistake in the code."""
-  from tinygrad_llm.target.compiler import compiler_failed
+  from tinygrad_llm.device.compiler import compiler_failed
   if isinstance(e, subprocess.CalledProcessError): return compiler_failed(e)
   if is_shortage(e):
     return f"memory: there is not enough ({e}); use a smaller --max-context or model, or raise ulimit -v and -u"
@@ -56,7 +56,7 @@ def guarded(main: Callable[[], int | None]) -> None:
     _discard_output()
     sys.exit(141)
   except (InputError, OSError, MemoryError, RuntimeError, subprocess.CalledProcessError) as e:
-    from tinygrad_llm.target.device_errors import device_error
+    from tinygrad_llm.device.device_errors import device_error
     e = device_error(e) or e
     if isinstance(e, RuntimeError) and not is_shortage(e): raise
     if os.environ.get("DEBUG", "0") not in ("", "0"): raise

@@ -4,13 +4,13 @@ import argparse, fnmatch, json, pathlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 from tinygrad_llm.command import Parser, check_writable, guarded
+from tinygrad_llm.device.device import open_target
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.hub import locate
-from tinygrad_llm.patches.search.hardware import CPU, GPU, KNOWN, cards, named
-from tinygrad_llm.target.device import open_target
+from tinygrad_llm.patches.search.cost.hardware import CPU, GPU, KNOWN, cards, named
 if TYPE_CHECKING:
   from tinygrad import Tensor, UOp
-  from tinygrad_llm.target.programs import Program, Reads, Rows
+  from tinygrad_llm.analysis.programs import Program, Reads, Rows
 
 SOURCE_LINES = 12  # that --explain shows
 
@@ -52,9 +52,9 @@ def decode_step(model: str | None, max_context: int = 4096, depth: int = 0, prom
   It is the step that LLM captures, built over tensors without memory: of a prompt, a chunk and the logits after its
   last token. InputError as LLM.
   """
-  from tinygrad_llm.target.buffers import without_memory
+  from tinygrad_llm.analysis.programs import Rows
+  from tinygrad_llm.device.buffers import without_memory
   from tinygrad_llm.engine.llm import LLM
-  from tinygrad_llm.target.programs import Rows
   with without_memory():
     llm = LLM(model, max_context=max_context, chunk=max(prompt, 1), dequantize=False, progress=False)
     if not 0 <= depth < llm.max_context:
@@ -69,8 +69,8 @@ def decode_step(model: str | None, max_context: int = 4096, depth: int = 0, prom
 
 def programs_of(step: Step) -> list[Program]:
   """The kernels of a step, compiled, in order."""
-  from tinygrad_llm.target.groups import groups
-  from tinygrad_llm.target.programs import compiled, programs
+  from tinygrad_llm.analysis.programs import compiled, programs
+  from tinygrad_llm.analysis.roles import groups
   found = programs(compiled(step.linear), step.variables, step.weights, step.caches)
   parts = groups([program.call for program in found], step.weights, {cache.uop.base for cache in step.caches})
   for program, part in zip(found, parts): program.part = part
@@ -151,8 +151,8 @@ def explain(model: str | None, role: str, max_context: int = 4096, depth: int = 
   """
   from tinygrad.engine.realize import get_call_arg_uops
   from tinygrad.uop.ops import Ops
+  from tinygrad_llm.analysis.programs import Program, Reads, lowered
   from tinygrad_llm.patches.explain import recording, transcript
-  from tinygrad_llm.target.programs import Program, Reads, lowered
   with recording.recording() as of_step: step = decode_step(model, max_context, depth, prompt)
   caches = {cache.uop.base for cache in step.caches}
   calls = [(call, Reads.of(call, step.weights, caches)) for call in step.linear.src if call.src[0].op is Ops.SINK]
@@ -194,7 +194,7 @@ def _of_role(calls: list[tuple[UOp, Reads]], asked: str) -> list[tuple[UOp, Read
 
 def _write_page(args: argparse.Namespace, target: str, step: list[Program], scheduled: Step, card: GPU | CPU | None
                 ) -> None:
-  from tinygrad_llm.web.estimated import estimated_page
+  from tinygrad_llm.analysis.pages.estimated import estimated_page
   if card is None: raise InputError(f"--html: no times are known for {target}; name a --card")
   title = (f"prompt of {args.prompt}" if args.prompt else "decode step") + f" @ d{args.depth}" * bool(args.depth)
   model = pathlib.Path(args.model).name if args.model else "the bundled model"

@@ -5,11 +5,11 @@ from contextlib import nullcontext
 from typing import Any
 from tqdm import tqdm
 from tinygrad_llm.command import Parser, check_writable, guarded
+from tinygrad_llm.device.threads import use_threads
 from tinygrad_llm.engine.arguments import whole
 from tinygrad_llm.errors import InputError, warn
 from tinygrad_llm.files.gguf import open_gguf
 from tinygrad_llm.files.hub import locate
-from tinygrad_llm.target.threads import use_threads
 
 def _parser() -> argparse.ArgumentParser:
   parser = Parser(prog="python -m tinygrad_llm.perplexity", description=(

@@ -10,7 +10,7 @@ from tqdm import tqdm
 from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.gguf import ARRAY, GGUF, NUMBERS, STRING, TensorInfo, open_gguf
-from tinygrad_llm.files.quantizers import quantize_array
+from tinygrad_llm.quants.quantizers import quantize_array
 
 __all__ = ["FILE_TYPES", "quantize_array", "quantize_file", "tensor_types"]
 

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 from tinygrad_llm import __version__
 from tinygrad_llm.command import Parser, guarded
+from tinygrad_llm.device.device import renderer_of
+from tinygrad_llm.device.memory import device_memory_bytes, peak_memory_bytes
+from tinygrad_llm.device.threads import use_threads
 from tinygrad_llm.errors import InputError, warn
 from tinygrad_llm.files.hub import in_bytes, listing, locate
-from tinygrad_llm.target.device import renderer_of
-from tinygrad_llm.target.memory import device_memory_bytes, peak_memory_bytes
-from tinygrad_llm.target.threads import use_threads
 from tinygrad_llm.terminal.repl import Chat, say, template_of
 from tinygrad_llm.terminal.screen import Screen, summary
 from tinygrad_llm.terminal.session import RANDOM, THINK, Session, Settings

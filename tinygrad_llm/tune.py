@@ -4,10 +4,10 @@ import argparse, os, pathlib, re, sys, time
 from typing import TYPE_CHECKING
 from tqdm import tqdm
 from tinygrad_llm.command import Parser, check_writable, guarded
+from tinygrad_llm.device.threads import use_threads
 from tinygrad_llm.errors import InputError, warn
 from tinygrad_llm.files.hub import locate
-from tinygrad_llm.target.threads import use_threads
-if TYPE_CHECKING: from tinygrad_llm.engine.tuning import Row, Tuning
+if TYPE_CHECKING: from tinygrad_llm.analysis.tuning import Row, Tuning
 
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
@@ -46,7 +46,7 @@ class Bar:
     self.told = set[int]()
 
   def __call__(self, rows: list[Row], at: int | None, line: str) -> None:
-    from tinygrad_llm.engine.tuning import step_us
+    from tinygrad_llm.analysis.tuning import step_us
     before, after = step_us(rows)
     if at is None: self.bar.set_description_str(line)
     else:
@@ -65,7 +65,7 @@ class Bar:
 
 def table(tuning: Tuning) -> str:
   """The kernels of a step, before and after, beside what their bytes take at the machine's bandwidth."""
-  from tinygrad_llm.engine.tuning import step_us
+  from tinygrad_llm.analysis.tuning import step_us
   def share(row: Row, us: float) -> str: return f"{row.nbytes / us / 1e3 / tuning.bandwidth:.0%}" if us else "-"
   lines = [("kernel", "types", "n", "us", "tuned", "gain", "of peak", "tuned", "")]
   lines += [(row.kernel.name, row.types or "-", str(row.count), f"{row.before:.1f}", f"{row.after:.1f}",
@@ -102,7 +102,7 @@ def warn_if_busy() -> None:
 
 def _tune(args: argparse.Namespace, seconds: float) -> None:
   from tinygrad import Device
-  from tinygrad_llm.engine.tuning import Tuning
+  from tinygrad_llm.analysis.tuning import Tuning
   from tinygrad_llm.kernels import decode_step
   from tinygrad_llm.patches import is_on
   if Device.DEFAULT.split(":")[0] in ("NULL", "PYTHON"):
@@ -118,7 +118,7 @@ def _tune(args: argparse.Namespace, seconds: float) -> None:
   finally: bar.close()
   print(table(tuning))
   if args.plot is not None:
-    from tinygrad_llm.web.tuned import draw
+    from tinygrad_llm.analysis.pages.tuned import draw
     draw(tuning, args.plot)
     print(f"written: {args.plot}")
   if interrupted: raise KeyboardInterrupt
@@ -131,12 +131,12 @@ def _main() -> None:
   for option, path in (("--plot", args.plot), ("--export", args.export)):
     if path is not None: check_writable(option, path)
   if args.plot is not None:
-    from tinygrad_llm.web.tuned import check
+    from tinygrad_llm.analysis.pages.tuned import check
     check(args.plot)
   if args.export is None and args.take is None: locate(args.model)  # a wrong name is known at once
-  from tinygrad_llm.target.device import open_target
+  from tinygrad_llm.device.device import open_target
   open_target(None)
-  from tinygrad_llm.engine import tuning
+  from tinygrad_llm.analysis import tuning
   if args.export is None: check_store()
   if args.export is not None: return print(f"written: {args.export}, {tuning.export(args.export)} schedules")
   if args.take is not None:

@@ -1,8 +1,8 @@
 """
 Attention of few queries: scores, softmax and values of a part of the positions in one kernel.
 
-Why: what split_kv.py leaves of a part is one value for each column, and each of these would compute all scores again.
-How: see gpu.py and cpu.py, which know the loops; here is what both ask of the kernel.
+Why: what flash_decoding.py leaves of a part is one value for each column; each would compute all scores again.
+How: see decode_gpu.py and decode_cpu.py, which know the loops; here is what both ask of the kernel.
 Numbers: 1B shape at depth 4,096 (16 layers, 8 heads of keys of 64 elements that 4 queries share), for sm_90, a layer,
   by the cost model: five kernels of 565 us -> 6 us, and 2 to combine 63 parts; threads 8 to 1,024 -> 64,512, longest
   loop of one 4,097 steps -> 2; 80 registers. No card was at hand to time it.
@@ -15,11 +15,11 @@ from tinygrad.codegen.opt import Opt
 from tinygrad.helpers import NOOPT
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import UOp
-from tinygrad_llm.patches.passes import has_vectors
-from tinygrad_llm.patches.attention import prompt_cpu, prompt_gpu
-from tinygrad_llm.patches.attention.cpu import on_cpu
-from tinygrad_llm.patches.attention.gpu import on_gpu
+from tinygrad_llm.patches.attention import prefill_cpu, prefill_gpu
+from tinygrad_llm.patches.attention.decode_cpu import on_cpu
+from tinygrad_llm.patches.attention.decode_gpu import on_gpu
 from tinygrad_llm.patches.attention.part import Part
+from tinygrad_llm.patches.ir.targets import has_vectors
 
 SEAMS = {
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
@@ -29,8 +29,8 @@ _full_rewrite_to_sink: Callable[..., UOp]
 
 def schedule(part: Part, ren: Renderer, opts: tuple[Opt, ...]) -> UOp|None:
   """The kernel of a part, None if it or its opts do not fit."""
-  if ren.has_local: return on_gpu(part, opts) if part.tokens is None else prompt_gpu.on_gpu(part, ren, opts)
-  return None if not has_vectors(ren) else (on_cpu if part.tokens is None else prompt_cpu.on_cpu)(part, ren, opts)
+  if ren.has_local: return on_gpu(part, opts) if part.tokens is None else prefill_gpu.on_gpu(part, ren, opts)
+  return None if not has_vectors(ren) else (on_cpu if part.tokens is None else prefill_cpu.on_cpu)(part, ren, opts)
 
 def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
   if optimize and not NOOPT and (part := Part.of(ast)) is not None:

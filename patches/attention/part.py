@@ -1,6 +1,6 @@
 """
-The kernel of a part of the positions, as split_kv.py makes it: its loops, and its values where these loops are others.
-A part of online_softmax.py.
+The kernel of a part of the positions, as flash_decoding.py makes it: its loops, and its values for other loops. A
+helper of online_softmax.py.
 """
 from __future__ import annotations
 import functools, math, operator
@@ -9,7 +9,7 @@ from functools import cached_property
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import partition
 from tinygrad.uop.ops import Ops, UOp
-from tinygrad_llm.patches.expressions import apart, size, steps
+from tinygrad_llm.patches.ir.indices import apart, size, steps
 
 def _product(factors: list[UOp]) -> UOp: return functools.reduce(operator.mul, factors)
 

@@ -1,3 +1,3 @@
 """
-What is kept on disk between processes: programs, captures, results of BEAM, and the store under them.
+What is kept on disk between processes: programs, captures, schedules, and the store under them.
 """

@@ -28,7 +28,7 @@ from tinygrad.helpers import BEAM, IGNORE_BEAM_CACHE, JIT, JIT_BATCH_SIZE, VALID
 from tinygrad.uop.ops import Ops, UOp, buffers
 from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.cache import disk_cache, programs, serialize
-from tinygrad_llm.patches.process_lock import lock
+from tinygrad_llm.patches.host.process_lock import lock
 
 SEAMS = {
   "tinygrad.engine.jit:_TinyJit": "87ce13451fb5",

@@ -221,9 +221,9 @@ def machine() -> str:
   return _machine(os.environ.get("CC", "clang"))  # not by getenv: it holds on to what it saw first
 
 @functools.cache
-def _machine(cc: str) -> str: return hashlib.sha256(repr((_processor(), _program(cc))).encode()).hexdigest()[:16]
+def _machine(cc: str) -> str: return hashlib.sha256(repr((processor(), program(cc))).encode()).hexdigest()[:16]
 
-def _processor() -> tuple[str, ...]:
+def processor() -> tuple[str, ...]:
   """Architecture, model and features; where the system does not say, the machine's name."""
   names = ("vendor_id", "cpu family", "model", "model name", "flags", "Features", "CPU implementer", "CPU part",
            "CPU variant", "isa", "cpu")
@@ -234,7 +234,7 @@ def _processor() -> tuple[str, ...]:
   found = [line for line in lines if line.split(":")[0].strip() in names]
   return platform.machine(), *(found or (platform.processor(), platform.node()))
 
-def _program(name: str) -> tuple:
+def program(name: str) -> tuple:
   """Path, size and time of a program; of a script, its text and the same of the programs that it names."""
   try:
     path = os.path.realpath(shutil.which(name) or name)

@@ -8,7 +8,7 @@ comments and docstrings. Of these all must be as they were, but for the driver o
 """
 from __future__ import annotations
 import ast as syntax
-import contextlib, dataclasses, functools, hashlib, importlib, inspect, json, math, os, pathlib, subprocess
+import contextlib, dataclasses, functools, hashlib, importlib, inspect, json, math, os, pathlib, subprocess, types
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,12 +19,13 @@ from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm import patches
 from tinygrad_llm.patches import TINYGRAD
 from tinygrad_llm.patches.cache import disk_cache
-from tinygrad_llm.patches.opts import Opts, ScheduleOps
+from tinygrad_llm.patches.ir.actions import Opts, ScheduleOps
 
 VERSION = 1
 STORE = disk_cache.Store(f"schedules-{VERSION}", 64 << 20)
 VERSIONS = disk_cache.Store("versions", 1 << 20)  # of compilers and patches, which take long to ask
-FILES = pathlib.Path(__file__).resolve().parent.parent / "search" / "tuned"
+ROOMS = pathlib.Path(__file__).resolve().parent.parent
+FILES = ROOMS / "search" / "tuned"
 
 # *** the grammar of a schedule
 
@@ -107,15 +108,15 @@ def cards() -> dict[str, dict[str, str]]:
 
 def processor() -> str:
   """The name of the processor, as the system has it; on x86 with the numbers that tell generations apart."""
-  known = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in disk_cache._processor())}
-  name = next((known[key] for key in ("model name", "CPU part", "cpu") if key in known), disk_cache._processor()[-1])
+  known = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in disk_cache.processor())}
+  name = next((known[key] for key in ("model name", "CPU part", "cpu") if key in known), disk_cache.processor()[-1])
   numbers = [f"{key.removeprefix('cpu ')} {known[key]}" for key in ("cpu family", "model") if key in known]
   return f"{name} ({', '.join(numbers)})" if numbers else name
 
 def _compiler() -> str:
   """The C compiler's version, asked once and kept."""
   cc = os.environ.get("CC", "clang")
-  key = repr(("compiler", disk_cache._program(cc)))
+  key = repr(("compiler", disk_cache.program(cc)))
   if (known := VERSIONS.get(key)) is not None: return known.decode()
   try: line = subprocess.run([cc, "--version"], capture_output=True, text=True).stdout.splitlines()[0]
   except (OSError, IndexError): return ""
@@ -166,13 +167,24 @@ def _code(module: Any) -> str:
 
 @functools.cache
 def version_of(patch: str) -> str:
-  """Of the code of a patch, and of the modules of its room that are none."""
-  room = patches.module_of(patch).split(".")[0]
-  folder = pathlib.Path(patches.__file__).parent / room
-  helpers = [f"{room}.{f.stem}" for f in sorted(folder.glob("*.py")) if f.stem != "__init__"] if folder.is_dir() else []
-  names = [patches.module_of(patch), *(name for name in helpers if name not in patches.MODULES)]
-  code = [_code(importlib.import_module(f"{patches.__name__}.{name}")) for name in names]
+  """Of the code of a patch, and of all modules that it imports, directly or not, and that are no patches themselves."""
+  module = importlib.import_module(f"{patches.__name__}.{patches.module_of(patch)}")
+  code = [_code(module), *(_code(helper) for _, helper in sorted(_helpers(module).items()))]
   return hashlib.sha256("\0".join(code).encode()).hexdigest()[:12]
+
+@functools.cache
+def _helpers(module: types.ModuleType) -> dict[str, types.ModuleType]:
+  """By name, the modules of rooms that a module imports, and that these import; what is a patch itself is left out."""
+  found, room = dict[str, types.ModuleType](), f"{patches.__name__}."
+  for node in syntax.walk(syntax.parse(inspect.getsource(module))):
+    if not isinstance(node, syntax.ImportFrom) or node.module is None: continue
+    for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
+      inner = name.removeprefix(room)
+      if name == inner or "." not in inner or inner in patches.MODULES: continue
+      if not (ROOMS / inner.replace(".", "/")).with_suffix(".py").is_file(): continue  # what a module holds
+      helper = importlib.import_module(name)
+      found |= {name: helper} | _helpers(helper)
+  return found
 
 def versions(touched: Iterable[str]) -> dict[str, str]:
   return {name: _versions()[name] for name in sorted(set(touched) & set(patches.enabled()))}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from tinygrad.dtype import ConstFloat, DType, InvalidType
 from tinygrad.uop.ops import Ops, UOp
-from tinygrad_llm.patches.opts import ScheduleOps
+from tinygrad_llm.patches.ir.actions import ScheduleOps
 
 _LEAF = "leaf"
 

@@ -14,7 +14,7 @@ from tinygrad import codegen
 from tinygrad.schedule import rangeify
 from tinygrad.uop.ops import PatternMatcher
 from tinygrad_llm import patches
-from tinygrad_llm.patches import passes
+from tinygrad_llm.patches import hooks
 from tinygrad_llm.patches.schedule import choose
 
 SCHEDULER, BEFORE_OPTS, OPTS, AFTER_OPTS, EXPANDER, BEFORE_LINEARIZE, RENDERER, AROUND = STAGES = (
@@ -66,7 +66,7 @@ def _is_for_kernels(value: Any) -> bool:
 def only_makes_it_sooner(code: Any) -> bool:
   """Whether a function is of the room that changes no kernel, or of the modules that change none in others."""
   name = str(code.__module__).removeprefix(f"{patches.__name__}.")
-  return name.startswith(("lowering.", "cache.sqlite_cache", "runtime.thread_safety"))
+  return name.startswith(("compile_time.", "cache.sqlite_cache", "host.thread_safety"))
 
 def _codes(value: Any) -> list[Any]:
   """The functions and classes that something installed is made of, in the order of their calls."""
@@ -136,18 +136,18 @@ def _stage(module: str, name: str) -> tuple[str, int]:
   if (at := _position(driver, module, name)) is None: return AROUND, 0
   return BEFORE_OPTS if at < opts else OPTS if at == opts else EXPANDER if at < end else BEFORE_LINEARIZE, at
 
-def _is_of_opts(value: Any) -> bool: return value is passes.actions or value is choose.choosers
+def _is_of_opts(value: Any) -> bool: return value is hooks.actions or value is choose.choosers
 
-def _stage_of_list(hooks: list|dict, module: types.ModuleType) -> tuple[str, int]:
-  """Those of passes.py are at the places that they are for, others are run by the pass of the patch that keeps them."""
-  if not _is_for_kernels(hooks): return AROUND, 0
+def _stage_of_list(kept: list|dict, module: types.ModuleType) -> tuple[str, int]:
+  """Those of hooks.py are at the places that they are for, others are run by the pass of the patch that keeps them."""
+  if not _is_for_kernels(kept): return AROUND, 0
   opts = _names(codegen.full_rewrite_to_sink).index("apply_opts")
-  if hooks is passes.before_opts: return OPTS, opts
-  if _is_of_opts(hooks): return OPTS, opts + 1
-  if hooks is passes.after_opts: return AFTER_OPTS, 0
+  if kept is hooks.before_opts: return OPTS, opts
+  if _is_of_opts(kept): return OPTS, opts + 1
+  if kept is hooks.after_opts: return AFTER_OPTS, 0
   last = len(_names(codegen.full_rewrite_to_sink))
-  if hooks is passes.before_linearize: return BEFORE_LINEARIZE, last
-  mine = [function.__module__ for function in passes.before_linearize]
+  if kept is hooks.before_linearize: return BEFORE_LINEARIZE, last
+  mine = [function.__module__ for function in hooks.before_linearize]
   return (BEFORE_LINEARIZE, last + 1) if module.__name__ in mine else (AFTER_OPTS, 1)
 
 def order() -> dict[str, list[tuple[str, list[str]]]]:

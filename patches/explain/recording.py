@@ -95,7 +95,7 @@ class Recorder:
       given = [x for x in (*args, *kwargs.values()) if isinstance(x, UOp)]
       if of_rule:
         ret = function(*args, **kwargs)
-        # a sink: passes.py runs the passes of others
+        # a sink: hooks.py runs the passes of others
         if ret is None or any(ret is u for u in given) or given[0].op is Ops.SINK: return ret
         self.answered(RULE, place, patch, name, given, ret)
       else:

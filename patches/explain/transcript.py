@@ -9,7 +9,7 @@ from tinygrad_llm.patches import sentence
 from tinygrad_llm.patches.explain import pseudocode
 from tinygrad_llm.patches.explain.pipeline import SCHEDULER
 from tinygrad_llm.patches.explain.recording import PASS, RULE, Recorder, Step
-from tinygrad_llm.patches.opts import ScheduleOps
+from tinygrad_llm.patches.ir.actions import ScheduleOps
 
 SHOWN = 8   # lines of each side of a change
 BRIEF = 72  # characters of an answer
@@ -23,7 +23,7 @@ MEANING = {
 def opts(chosen: Sequence[Opt]) -> str: return " ".join(f"{o.op.name}:{o.axis}:{o.arg}" for o in chosen) or "none"
 
 def meaning(o: Opt) -> str:
-  """What an action does. Those of patches/opts.py say themselves what their amount is of."""
+  """What an action does. Those of patches/ir/actions.py say themselves what their amount is of."""
   if isinstance(o.op, ScheduleOps): return str(o.op.value).split(" (")[0]
   return MEANING[o.op] + (f", {o.arg} steps" if o.arg else ", all its steps" if o.arg == 0 else "")
 

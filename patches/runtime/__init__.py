@@ -1,3 +1,4 @@
 """
-What runs kernels: threads, launches, memory pages, compile workers. Nothing here changes a kernel.
+What launches kernels: graphs, their dependencies and sizes, views of buffers, lost devices. Nothing here changes a
+kernel.
 """

@@ -20,7 +20,7 @@ from tinygrad.engine.realize import _resolve, get_call_arg_uops
 from tinygrad.helpers import all_int
 from tinygrad.runtime.ops_cpu import CPUDevice, CPUProgram
 from tinygrad.uop.ops import Ops, UOp
-from tinygrad_llm.patches.runtime import thread_pool
+from tinygrad_llm.patches.host import thread_pool
 
 SEAMS = thread_pool.SEAMS | {
   "tinygrad.engine.jit:GraphRunner": "22848ebda068",

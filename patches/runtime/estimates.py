@@ -18,7 +18,7 @@ from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.helpers import prod
 from tinygrad.renderer import Estimates
 from tinygrad.uop.ops import GroupOp, Ops, UOp, sint, smin, ssimplify
-from tinygrad_llm.patches.expressions import usual_length
+from tinygrad_llm.patches.ir.indices import usual_length
 
 SEAMS = {
   "tinygrad.renderer:Estimates": "da5a9e4893db",

@@ -14,7 +14,7 @@ from tinygrad.engine import jit
 from tinygrad.engine.realize import (
   ExecContext, get_graph_runtime, perf_counter_us, pm_exec, track_stats)
 from tinygrad.uop.ops import Ops, UOp
-from tinygrad_llm.patches.runtime import thread_pool
+from tinygrad_llm.patches.host import thread_pool
 from tinygrad_llm.patches.runtime.dispatch import CPUGraph
 
 @dataclass

@@ -1,3 +1,4 @@
 """
-Schedules: which loops of a kernel are split, unrolled, shared among threads. They choose opts, other rooms rewrite.
+Which loops of a kernel are split, unrolled and shared among threads. A chooser answers with a schedule (a list of
+Opts); other rooms rewrite the kernel.
 """

@@ -18,7 +18,7 @@ SEAMS = {
   "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb",
 }
 
-ORDER = ("small_kernels", "block_reduce", "reduction", "elementwise", "matvec")
+ORDER = ("kernel_chains", "block_reductions", "reductions", "elementwise", "gemv")
 Chooser = Callable[[Scheduler], Scheduler|None]
 choosers: dict[str, Chooser] = {}
 

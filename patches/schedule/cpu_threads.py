@@ -9,8 +9,9 @@ from tinygrad.codegen.opt import Opt, OptOps
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.helpers import prod
 from tinygrad.uop.ops import AxisType, Ops, UOp, resolve
-from tinygrad_llm.patches.expressions import size
-from tinygrad_llm.patches.passes import is_stage, most_threads
+from tinygrad_llm.patches.hooks import is_stage
+from tinygrad_llm.patches.ir.indices import size
+from tinygrad_llm.patches.ir.targets import most_threads
 
 WORK = 1 << 15  # products a thread should have at least
 

@@ -16,13 +16,14 @@ from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.dtype import dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, UOp
-from tinygrad_llm.patches import passes
-from tinygrad_llm.patches.expressions import strides
-from tinygrad_llm.patches.passes import has_vectors, scheduled_by
+from tinygrad_llm.patches import hooks
+from tinygrad_llm.patches.hooks import scheduled_by
+from tinygrad_llm.patches.ir.builder import lanes
+from tinygrad_llm.patches.ir.indices import strides
+from tinygrad_llm.patches.ir.targets import LANES, has_vectors
 from tinygrad_llm.patches.schedule.choose import choosers
 from tinygrad_llm.patches.schedule.cpu_threads import share
-from tinygrad_llm.patches.vector.lanes import LANES
-from tinygrad_llm.patches.vector.vectorizer import Vectorizer, lanes, vector_rules
+from tinygrad_llm.patches.vector.vectorizer import Vectorizer, vector_rules
 
 SEAMS = {
   "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb",
@@ -113,5 +114,5 @@ def choose_loops(k: Scheduler) -> Scheduler|None:
 
 def install() -> None:
   choosers["elementwise"] = choose_loops
-  passes.after_opts.append(run)
+  hooks.after_opts.append(run)
   vector_rules.extend((compare, choose, count, largest, divide))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 from tinygrad.codegen.opt import KernelOptError
-from tinygrad_llm.patches.opts import Opts
+from tinygrad_llm.patches.ir.actions import Opts
 from tinygrad_llm.patches.search.space import Attention, Loops
 
 WIDTH = 2        # schedules that are gone on from

@@ -13,15 +13,18 @@ from tinygrad.engine.realize import get_runtime
 from tinygrad.helpers import Context
 from tinygrad.uop.ops import GroupOp, Ops, ProgramInfo, UOp, graph_rewrite, sym_infer
 from tinygrad_llm import patches
-from tinygrad_llm.patches import passes
+from tinygrad_llm.patches import hooks
 from tinygrad_llm.patches.cache import serialize
 from tinygrad_llm.patches.cache.programs import slim
-from tinygrad_llm.patches.opts import Opts
-from tinygrad_llm.patches.passes import has_vectors
-from tinygrad_llm.patches.runtime import thread_pool
-from tinygrad_llm.patches.search import cost_model
-from tinygrad_llm.patches.search.hardware import cards
+from tinygrad_llm.patches.host import thread_pool
+from tinygrad_llm.patches.ir.actions import Opts
+from tinygrad_llm.patches.ir.targets import has_vectors
+from tinygrad_llm.patches.pipeline import PASSES, Pass, Phase
+from tinygrad_llm.patches.search.cost import cost_model
+from tinygrad_llm.patches.search.cost.hardware import cards
 from tinygrad_llm.patches.search.space import with_opts
+
+UNSEEN = (Phase.LOOPS, Phase.VECTORS, Phase.RENDER)
 
 def _last_cache() -> int:
   """Bytes of this processor's last cache, as Linux says; 0 where nothing does: those of Macs are smaller than COLD."""
@@ -82,12 +85,12 @@ class Candidates:
   def add(self, opts: Opts|None, program: bytes) -> None: self.programs[opts], = serialize.load(program)
 
   def touched(self, opts: Opts|None) -> list[str]:
-    """The patches that change the kernel on its way."""
-    with passes.recording() as found, Context(ALLOW_DEVICE_USAGE=0):
+    """The patches that change the kernel on its way; what works by rules for the kind of target may do so unseen."""
+    with hooks.recording() as found, Context(ALLOW_DEVICE_USAGE=0):
       codegen.full_rewrite_to_sink(with_opts(self.ast, opts), self.ren)
-    rooms = {"vector"} if has_vectors(self.ren) else {"gpu"}
-    return [name for name, module in zip(patches.PATCHES, patches.MODULES)
-            if module.split(".")[0] in rooms or f"{patches.__name__}.{module}" in found]
+    def may(p: Pass) -> bool:
+      return p.phase in UNSEEN and p.targets != "all" and p.targets.startswith("cpu") == has_vectors(self.ren)
+    return [p.name for p in PASSES if may(p) or f"{patches.__name__}.{p.module}" in found]
 
   # *** data
 

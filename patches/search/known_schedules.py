@@ -11,14 +11,14 @@ from tinygrad.codegen.opt import KernelOptError, Opt
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, UOp
-from tinygrad_llm.patches.attention import gpu
+from tinygrad_llm.patches.attention import decode_gpu
 from tinygrad_llm.patches.attention.part import Part
-from tinygrad_llm.patches.expressions import steps
-from tinygrad_llm.patches.opts import Opts, ScheduleOps, action
-from tinygrad_llm.patches.passes import has_vectors
-from tinygrad_llm.patches.schedule.dot_product import Sum, find_sum
-from tinygrad_llm.patches.schedule.matvec_cpu import on_cpu
-from tinygrad_llm.patches.schedule.matvec_gpu import Tile, on_gpu
+from tinygrad_llm.patches.ir.actions import Opts, ScheduleOps, action
+from tinygrad_llm.patches.ir.indices import steps
+from tinygrad_llm.patches.ir.products import Sum, find_sum
+from tinygrad_llm.patches.ir.targets import has_vectors
+from tinygrad_llm.patches.schedule.gemv_cpu import on_cpu
+from tinygrad_llm.patches.schedule.gemv_gpu import Tile, on_gpu
 from tinygrad_llm.patches.search.space import fits
 
 TILES = {
@@ -119,4 +119,4 @@ def known_attention(ast: UOp, ren: Renderer) -> dict[str, Opts]:
   """By name, those of a part of attention on a GPU. {} for any other kernel."""
   if not ren.has_local or (part := Part.of(ast)) is None or part.tokens is not None: return {}
   made = {name: tuple(action(op, n) for op, n in amounts.items()) for name, amounts in ATTENTION.items()}
-  return {name: opts for name, opts in made.items() if gpu.on_gpu(part, opts) is not None}
+  return {name: opts for name, opts in made.items() if decode_gpu.on_gpu(part, opts) is not None}

@@ -4,7 +4,7 @@ import math, time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 from tinygrad.uop.ops import Ops, UOp
-from tinygrad_llm.patches.opts import Opts
+from tinygrad_llm.patches.ir.actions import Opts
 from tinygrad_llm.patches.search.sandbox import Broken, Failed, Process, Sandbox, Unready
 
 T = TypeVar("T")

@@ -14,15 +14,16 @@ from tinygrad.codegen.opt import KernelOptError, Opt, OptOps
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, UOp
-from tinygrad_llm.patches import expressions, passes
-from tinygrad_llm.patches.attention import cpu, gpu, online_softmax, prompt_gpu
+from tinygrad_llm.patches import hooks
+from tinygrad_llm.patches.attention import decode_cpu, decode_gpu, online_softmax, prefill_gpu
 from tinygrad_llm.patches.attention.part import Part
-from tinygrad_llm.patches.matmul import divided, find
-from tinygrad_llm.patches.opts import Opts, ScheduleOps, chosen
-from tinygrad_llm.patches.passes import has_vectors, most_threads
-from tinygrad_llm.patches.schedule.block_reduce import THREADS
-from tinygrad_llm.patches.schedule.register_blocking import tokens
-from tinygrad_llm.patches.vector import amx
+from tinygrad_llm.patches.ir import indices
+from tinygrad_llm.patches.ir.actions import Opts, ScheduleOps, chosen
+from tinygrad_llm.patches.ir.matmuls import divided, find
+from tinygrad_llm.patches.ir.targets import has_vectors, most_threads
+from tinygrad_llm.patches.schedule.block_reductions import THREADS
+from tinygrad_llm.patches.schedule.register_tiles import tokens
+from tinygrad_llm.patches.tiles import amx_tiles
 
 # the largest amount of an action; tinygrad refuses larger ones of the first two
 MOST = {OptOps.UPCAST: 16, OptOps.UNROLL: 32, OptOps.LOCAL: 1024, OptOps.GROUP: 1024, OptOps.GROUPTOP: 1024}
@@ -58,7 +59,7 @@ def before_opts(ast: UOp, ren: Renderer) -> UOp:
   except _Reached as found: ast = found.ast
   else: raise NotScheduled(ast.arg.name)
   finally: codegen.apply_opts = apply
-  for run in passes.before_opts: ast = run(ast, ren)
+  for run in hooks.before_opts: ast = run(ast, ren)
   return ast
 
 def with_opts(ast: UOp, opts: Opts|None) -> UOp:
@@ -123,7 +124,7 @@ class Loops:
     if not k.applied_opts and locals_ and ren.has_shared and not isinstance(find(divided(k.ast)), str):
       yield from (Step(ScheduleOps.BLOCK, None, amounts) for amounts in BLOCKS)
     of_tiles = chosen(tuple(k.applied_opts), ScheduleOps.AMX, 0)
-    if not k.applied_opts and amx.available(ren) and not isinstance(find(divided(k.ast)), str):
+    if not k.applied_opts and amx_tiles.available(ren) and not isinstance(find(divided(k.ast)), str):
       yield from (Step(ScheduleOps.AMX, None, n) for n in AMOUNTS[ScheduleOps.AMX])
     for r, kind in kinds.items():
       name, n = r.arg[:-1], int(r.vmax) + 1
@@ -196,7 +197,7 @@ def replaced(steps: tuple[Step, ...], amounts: Mapping[int, int|tuple[int, ...]]
 def fits(k: Scheduler) -> bool:
   """Whether a block has no more threads, and a thread no more code, than any device takes."""
   def steps(loops: Iterable[UOp], *kinds: AxisType) -> int:
-    return expressions.steps(r for r in loops if r.arg[-1] in kinds)
+    return indices.steps(r for r in loops if r.arg[-1] in kinds)
   sums: list[Iterable[UOp]] = [{r for loop in red.src[1:] for r in loop.ranges} for red in k.reduceops] or [()]
   threads = max(steps(loops, AxisType.GROUP_REDUCE) for loops in sums) * steps(k.rngs, AxisType.WARP, AxisType.LOCAL)
   unrolled = max(steps(loops, AxisType.UNROLL) for loops in sums) * steps(k.rngs, AxisType.UPCAST)
@@ -205,11 +206,11 @@ def fits(k: Scheduler) -> bool:
   return threads <= BLOCK and unrolled <= UNROLLED * (16 if has_vectors(k.ren) else 1)
 
 class Attention:
-  """The space of a part of attention: what its kernel is made with (attention/cpu.py, gpu.py)."""
+  """The space of a part of attention: what its kernel is made with (attention/decode_*.py)."""
   def __init__(self, ast: UOp, ren: Renderer):
     self.part, self.ren = Part.of(ast), ren
     many = self.part is not None and self.part.tokens is not None
-    self.defaults = {**((prompt_gpu if many else gpu).ACTIONS if ren.has_local else cpu.ACTIONS)}
+    self.defaults = {**((prefill_gpu if many else decode_gpu).ACTIONS if ren.has_local else decode_cpu.ACTIONS)}
 
   def opts(self, steps: Iterable[Step]) -> Opts|None:
     opts = tuple(Opt(step.op, None, step.amount) for step in steps)  # type: ignore[arg-type]

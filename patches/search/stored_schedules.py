@@ -4,7 +4,7 @@ Tuned schedules: kernels for which a search found something faster are lowered s
 Why: a search costs minutes; what it found is to hold for every start after it, and for other users of the same device.
 How: before a kernel is lowered, its entry is looked up (cache/schedules.py): the user's own, or one that the package
   brings for devices that were measured. Its Opts take the place of the heuristic's; if they do not apply, the kernel is
-  lowered as ever. Kernels of a launch beside each other (schedule/horizontal_fusion.py) have an entry each. Where the
+  lowered as ever. Kernels of a launch beside each other (graph/horizontal_fusion.py) have an entry each. Where the
   user has set MV_THREADS_PER_ROW, MV_BLOCKSIZE or MV_ROWS_PER_THREAD, with NOOPT, and without caches (CCACHE=0),
   nothing is looked up; nor for devices that only compile.
 Numbers: see README, Tuning.
@@ -18,11 +18,11 @@ from tinygrad.codegen.opt import KernelOptError
 from tinygrad.helpers import NOOPT
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import KernelInfo, Ops, UOp
-from tinygrad_llm.patches import passes
+from tinygrad_llm.patches import hooks
 from tinygrad_llm.patches.cache import disk_cache, programs, schedules
-from tinygrad_llm.patches.schedule.horizontal_fusion import kernels_of
-from tinygrad_llm.patches.schedule.matvec_gpu import MV_NAMES
-from tinygrad_llm.patches.opts import Opts
+from tinygrad_llm.patches.graph.horizontal_fusion import kernels_of
+from tinygrad_llm.patches.ir.actions import Opts
+from tinygrad_llm.patches.schedule.gemv_gpu import MV_NAMES
 from tinygrad_llm.patches.search.space import with_opts
 
 SEAMS = {
@@ -42,7 +42,7 @@ def is_free(ast: UOp) -> bool:
 def in_use(ren: Renderer) -> bool:
   """Whether schedules are looked up at all."""
   return (disk_cache.caching() and not NOOPT and ren.target.device not in COMPILE_ONLY and
-          not any(os.environ.get(name) for name in MV_NAMES) and not passes.is_stage())
+          not any(os.environ.get(name) for name in MV_NAMES) and not hooks.is_stage())
 
 def opts_of(ast: UOp, ren: Renderer) -> list[Opts|None]:
   """What was found for a kernel, or for those of a launch."""

@@ -11,7 +11,7 @@ from tinygrad import Device
 from tinygrad.codegen.opt import heuristic
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.patches.cache import disk_cache, schedules, serialize
-from tinygrad_llm.patches.opts import Opts
+from tinygrad_llm.patches.ir.actions import Opts
 from tinygrad_llm.patches.search import known_schedules
 from tinygrad_llm.patches.search.beam import WIDTH, Result, Search
 from tinygrad_llm.patches.search.candidates import COLD

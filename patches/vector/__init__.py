@@ -1,3 +1,3 @@
 """
-SIMD code of CPUs: lanes, table look-ups, dot products of bytes, the order of loads. Nothing here is for a GPU.
+SIMD code of CPUs: scalar loops become vectors, loads are ordered for the compiler. Nothing here is for a GPU.
 """

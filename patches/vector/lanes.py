@@ -8,7 +8,7 @@ How: where 16 rows lie side by side in memory, word by word, and the schedule un
   16 elements with stride 1 are split off the unrolled part of a sum and become its outermost loop, so that everything
   inside of it is summed lane by lane, and added up once at the end. vectorizer.py makes vector arithmetic of both.
 Numbers: matvec 8192 x 2048, one core, GB/s, without and with: elements of a sum: F16 1.9 -> 20, Q8_0 1.9 -> 17, Q4_K
-  1.0 -> 8.9; rows, with int8_dots.py: Q4_K 13 -> 43, Q6_K 16 -> 36, Q8_0 17 -> 60 (Zen 4, AVX-512, medians, in the
+  1.0 -> 8.9; rows, with dot_int8_cpu.py: Q4_K 13 -> 43, Q6_K 16 -> 36, Q8_0 17 -> 60 (Zen 4, AVX-512, medians, in the
   cache). Decoding of a 1B model in Q4_K_M 30 -> 45 tok/s; a prompt of it 20 -> 48 tok/s
 Upstream: not sent.
 """
@@ -17,16 +17,14 @@ from collections.abc import Iterable
 import functools, operator
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat, graph_rewrite
-from tinygrad_llm.patches import is_on, passes
-from tinygrad_llm.patches.expressions import strides
-from tinygrad_llm.patches.passes import has_vectors
-from tinygrad_llm.patches.vector.vectorizer import lanes
+from tinygrad_llm.patches import is_on, hooks
+from tinygrad_llm.patches.ir.builder import lanes, next_loop
+from tinygrad_llm.patches.ir.indices import strides
+from tinygrad_llm.patches.ir.targets import LANES, has_vectors
 
 SEAMS = {
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
 }
-
-LANES = 16  # 512 bits of float32: one register or several
 
 def available(ren: Renderer) -> bool:
   """Whether rows side by side become vectors for a target."""
@@ -53,7 +51,7 @@ def _neighbours(red: UOp) -> list[tuple[UOp, int]]:
 
 def pull_lanes(red: UOp) -> UOp|None:
   if not all(r.op is Ops.RANGE for r in red.src[1:]) or not (ranges := _neighbours(red)): return None
-  lane = lanes(LANES, max(r.arg[0] for r in red.src[0].toposort() if r.op is Ops.RANGE) + 1)
+  lane = lanes(LANES, next_loop(red.src[0]))
   subs, rest = dict[UOp, UOp](), [r for r in red.src[1:] if r not in [f for f, _ in ranges]]
   for r, stride in ranges:  # a range is a part of the lane, and of what remains
     end = stride * (int(r.vmax) + 1)
@@ -86,4 +84,4 @@ def run(sink: UOp, ren: Renderer) -> UOp:
   if not has_vectors(ren): return sink
   return made if (made := rows(sink)) is not sink else graph_rewrite(sink, pm_pull_lanes, name="lanes")
 
-def install() -> None: passes.after_opts.append(run)
+def install() -> None: hooks.after_opts.append(run)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from tinygrad.dtype import dtypes
 from tinygrad.uop.ops import Ops, UOp, axis_to_pos
-from tinygrad_llm.patches.expressions import users_of
+from tinygrad_llm.patches.ir.indices import users_of
 
 EFFECTS = (Ops.STORE, Ops.AFTER, Ops.END, Ops.GROUP, Ops.SINK, Ops.RANGE)
 SUMS = (dtypes.int, dtypes.float)

@@ -25,11 +25,10 @@ from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import ClangRenderer
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
-from tinygrad_llm.patches import passes
-from tinygrad_llm.patches.opts import ScheduleOps, check_amount, chosen
-from tinygrad_llm.patches.passes import has_vectors
+from tinygrad_llm.patches import hooks
+from tinygrad_llm.patches.ir.actions import ScheduleOps, check_amount, chosen
+from tinygrad_llm.patches.ir.targets import has_vectors, registers
 from tinygrad_llm.patches.vector.live_ranges import innermost, shortened
-from tinygrad_llm.patches.vector.vector_width import registers
 
 SEAMS = {
   "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb",
@@ -90,6 +89,6 @@ def apply(k: Scheduler, opt: Opt) -> bool:
   return True
 
 def install() -> None:
-  passes.actions[ScheduleOps.PREFETCH] = apply
+  hooks.actions[ScheduleOps.PREFETCH] = apply
   ClangRenderer.string_rewrite = pm_render_in_order + ClangRenderer.string_rewrite
-  passes.before_linearize.append(order)
+  hooks.before_linearize.append(order)

@@ -20,8 +20,9 @@ from tinygrad.dtype import AddrSpace, DType, dtypes, truncate
 from tinygrad.helpers import DEBUG, prod
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import ClangRenderer
-from tinygrad.uop.ops import AxisType, GroupOp, Ops, PatternMatcher, UOp, UPat, graph_rewrite
-from tinygrad_llm.patches import passes
+from tinygrad.uop.ops import GroupOp, Ops, PatternMatcher, UOp, UPat, graph_rewrite
+from tinygrad_llm.patches import hooks
+from tinygrad_llm.patches.ir.builder import is_lanes
 
 SEAMS = {
   "tinygrad.renderer.cstyle:ClangRenderer": "9763a2d76a66",
@@ -32,13 +33,6 @@ SEAMS = {
 }
 
 WIDTHS = (4, 8)  # numbers side by side, fewer than lanes, that are one load
-MARK = -1  # the second part of the id of a loop over lanes
-
-def lanes(count: int, id: int, axis_type: AxisType = AxisType.REDUCE) -> UOp:
-  """A loop over `count` lanes: the last loop of a sum, or one that fills an array."""
-  return UOp.range(count, id, MARK, axis_type)
-
-def is_lanes(u: UOp) -> bool: return u.op is Ops.RANGE and len(u.arg) > 2 and u.arg[1] == MARK
 
 class Unsupported(Exception): pass
 
@@ -385,4 +379,4 @@ def install() -> None:
   ClangRenderer._render_defines = render_defines  # type: ignore[method-assign]
   ClangRenderer.render_vector_prefix = render_vector_prefix  # type: ignore[method-assign]
   ClangRenderer.string_rewrite = pm_render_vectors + ClangRenderer.string_rewrite
-  passes.before_linearize.append(vectorize)
+  hooks.before_linearize.append(vectorize)

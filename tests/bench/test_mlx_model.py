@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from gguf import GGUFReader
-from reference import Reference, kl
-from synthetic import llama3_factors, write_model
+from tests.support.reference import Reference, kl
+from tests.support.synthetic import llama3_factors, write_model
 import tinygrad_llm
 from bench import mlx_model, peers
 from tinygrad_llm.bench import ModelInfo, Test, random_tokens

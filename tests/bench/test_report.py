@@ -5,9 +5,9 @@ import subprocess
 import sys
 
 import pytest
-from extended import extended
+from tests.support.extended import extended
 from bench import report
-from synthetic import write_model
+from tests.support.synthetic import write_model
 
 def row(name: str, us: float, nbytes: int, **more) -> dict:
   return {"role": name, "part": name, "count": 1, "bytes": nbytes, "ops": 1, "name": "r", "types": [],

@@ -2,8 +2,8 @@
 import dataclasses, functools, math, os, pathlib, subprocess, sys
 import numpy as np
 import pytest
-from extended import sample
-from model_cases import MODELS, VOCAB, sizes
+from tests.support.extended import sample
+from tests.support.model_cases import MODELS, VOCAB, sizes
 from tinygrad import Tensor, TinyJit, UOp, dtypes, helpers
 from tinygrad.engine.jit import _TinyJit
 from tinygrad.helpers import Context
@@ -33,7 +33,7 @@ def entries(folder: pathlib.Path) -> list[pathlib.Path]:
 
 CODE = """
 import sys, tinygrad_llm
-from tinygrad_llm.target.device import check_device
+from tinygrad_llm.device.device import check_device
 check_device()
 from tinygrad import codegen, tensor
 from tinygrad.engine import realize

@@ -99,17 +99,17 @@ def test_machine(monkeypatch, tmp_path):
   other.chmod(0o755)
   monkeypatch.setenv("CC", str(other))
   assert disk_cache.machine() != here
-  first = disk_cache._program(str(other))
+  first = disk_cache.program(str(other))
   assert any("/bin/true" in part for part in first[2:] for part in part if isinstance(part, str))
   other.write_text("#!/bin/sh\nexec /bin/false\n")
-  assert disk_cache._program(str(other)) != first  # a wrapper is known by what it runs
-  monkeypatch.setattr(disk_cache, "_processor", lambda: ("x86_64", "another"))
+  assert disk_cache.program(str(other)) != first  # a wrapper is known by what it runs
+  monkeypatch.setattr(disk_cache, "processor", lambda: ("x86_64", "another"))
   disk_cache._machine.cache_clear()
   assert disk_cache.machine() != here
   disk_cache._machine.cache_clear()
 
 def test_processor():
-  assert len(found := disk_cache._processor()) > 1
+  assert len(found := disk_cache.processor()) > 1
   assert all(isinstance(x, str) for x in found)
 
 @pytest.mark.parametrize("name", ["MV_BLOCKSIZE", "OCCUPANCY_FLOOR", "EXPAND_SSA"])

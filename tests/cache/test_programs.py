@@ -40,7 +40,7 @@ def process(folder: pathlib.Path, before: str = "", **env: str) -> tuple[int, st
   (file := folder / "code.py").write_text(CODE % before)
   done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, cwd=ROOT, timeout=300, env={
     **os.environ, "PYTHONPATH": str(ROOT), "CACHEDB": str(folder / "cache.db"), "DEV": "CPU",
-    "NO_SMALL_KERNELS": "1", **env})
+    "NO_KERNEL_CHAINS": "1", **env})
   assert done.returncode == 0, done.stderr
   count, result = done.stdout.splitlines()[-1].split()
   return int(count), result

@@ -4,13 +4,13 @@ import json
 import pathlib
 
 import pytest
-import search_kernel
+from tests.support import search_kernel
 from tinygrad import Device
 from tinygrad.codegen.opt import Opt, OptOps
 from tinygrad_llm import patches
 from tinygrad_llm.patches.cache import disk_cache, schedules
 from tinygrad_llm.patches.cache.schedules import Entry
-from tinygrad_llm.patches.opts import ScheduleOps
+from tinygrad_llm.patches.ir.actions import ScheduleOps
 
 OPTS = (Opt(OptOps.UPCAST, 0, 4), Opt(OptOps.TC, 0, (-1, 2, 1)), Opt(OptOps.NOLOCALS),
         Opt(ScheduleOps.PREFETCH, None, 0), Opt(ScheduleOps.BLOCK, None, (64, 64, 32, 32, 32)))

@@ -8,9 +8,9 @@ import sqlite3
 import subprocess
 import sys
 
-import child
+from tests.support import child
 import pytest
-from child import ROOT
+from tests.support.child import ROOT
 from tinygrad import helpers
 from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.cache import disk_cache, sqlite_cache
@@ -165,7 +165,7 @@ def test_place(tmp_path, monkeypatch, env, wanted):
 def test_no_home_folder(tmp_path, capfd):
   """There is an answer, a warning, and no folder named `~`; the wrapper of the compiler is among temporary files."""
   env = {"HOME": "~", "TMPDIR": str(tmp_path), "DEV": "CPU", "PYTHONPATH": str(ROOT), "CC": ""}
-  code = ("from tinygrad_llm.target.device import check_device; check_device(); from tinygrad import Tensor; "
+  code = ("from tinygrad_llm.device.device import check_device; check_device(); from tinygrad import Tensor; "
           "print((Tensor([1, 2]) + 1).tolist())")
   (here := tmp_path / "here").mkdir()
   kept = {k: v for k, v in os.environ.items() if k not in ("CACHEDB", "XDG_CACHE_HOME")}
@@ -179,7 +179,7 @@ def test_no_home_folder(tmp_path, capfd):
 def test_a_full_disk(tmp_path):
   """Files may not grow beyond 16 KB: the answer comes, with one warning."""
   code = ("import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (16 << 10, 16 << 10))\n"
-          "import tinygrad_llm\nfrom tinygrad_llm.target.device import check_device; check_device()\n"
+          "import tinygrad_llm\nfrom tinygrad_llm.device.device import check_device; check_device()\n"
           "from tinygrad import Tensor\n"
           "for n in range(20, 40): assert (Tensor.arange(n) * n + 1).tolist()[-1] == (n - 1) * n + 1")
   done = child.run(code, CACHEDB=str(tmp_path / "cache.db"), DEV="CPU", PARALLEL="0")

@@ -7,17 +7,17 @@ import subprocess
 import sys
 from dataclasses import replace
 import pytest
-import extended
-import fuzz
-from fuzz import ARRAY, F32, I32, STRING, U8, U32, Pair, Sample, edited, pack
-from tinygrad_llm.text.chat_template import ChatTemplate
-from tinygrad_llm.nn.config import ARCHS, ModelConfig
+from tests.support import child, extended
+from tests.tools import fuzz
+from tests.tools.fuzz import ARRAY, F32, I32, STRING, U8, U32, Pair, Sample, edited, pack
 from tinygrad_llm.command import _line
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.gguf import GGUF, MAX_STRINGS, open_gguf
-from tinygrad_llm.nn.weights.loader import Loader
+from tinygrad_llm.nn.config import ARCHS, ModelConfig
 from tinygrad_llm.nn.model import Model
+from tinygrad_llm.text.chat_template import ChatTemplate
 from tinygrad_llm.text.tokenizer import Tokenizer
+from tinygrad_llm.weights.loader import Loader
 
 HUGE = 1 << 60
 
@@ -55,7 +55,7 @@ def test_the_judge_stops_a_hang(monkeypatch):
 def test_a_crash_is_a_finding_and_the_next_cases_go_on(monkeypatch, tmp_path):
   """A worker that dies in case 1 of 4; the file of that case is kept."""
   (worker := tmp_path / "worker.py").write_text(
-    f"import sys, os; sys.path.insert(0, {str(pathlib.Path(fuzz.__file__).parent)!r}); import fuzz\n"
+    f"import sys, os; sys.path.insert(0, {str(child.ROOT)!r}); from tests.tools import fuzz\n"
     "judge = fuzz.judge\n"
     "def dying(load, path):\n"
     "  if open(os.path.join(os.path.dirname(path), 'number')).read() == '1': os.abort()\n"

@@ -14,12 +14,12 @@ import sys
 import textwrap
 import time
 
-import child
+from tests.support import child
 import numpy as np
 import pytest
-from extended import extended, sample
+from tests.support.extended import extended, sample
 from gguf import GGUFReader
-from synthetic import write_model
+from tests.support.synthetic import write_model
 import tinygrad_llm
 from bench import gpu_check, lowering, models, peers, plot
 from bench.published import published
@@ -27,10 +27,10 @@ from bench.peer import CachedPositions, Peer, PeerFailed
 from bench.random_model import TINY, quant_named, random_rows, write_random
 from tinygrad_llm import InputError
 from tinygrad_llm.bench import ModelInfo, Result, Runner, Test, deviation, make_tests, numbers, random_tokens, report
+from tinygrad_llm.device.bandwidth import ReadBandwidth
 from tinygrad_llm.files.gguf import open_gguf
 from tinygrad_llm.patches import PATCHES
-from tinygrad_llm.files.quant import QUANT_TYPES, reference
-from tinygrad_llm.target.bandwidth import ReadBandwidth
+from tinygrad_llm.quants.table import QUANT_TYPES, reference
 
 ROOT = pathlib.Path(__file__).parents[2]
 Test.__test__ = False  # type: ignore[attr-defined]  # pytest takes it for a class of tests
@@ -189,7 +189,7 @@ class Fake:
   def logits(self, n):
     x = np.arange(n, dtype=np.float32)
     return {{"nan": x * np.nan, "other": x[::-1].copy(), "short": x[1:]}}.get(os.environ["FAKE"], x)
-  def kernels(self): return "others" if os.environ["FAKE"] == "NO_MATVEC=1" else "these"
+  def kernels(self): return "others" if os.environ["FAKE"] == "NO_GEMV=1" else "these"
 serve(Fake())
 """
 
@@ -260,19 +260,19 @@ def test_more_peers_than_memory(fake, monkeypatch):
 
 def test_patches_that_cannot_be_seen_are_not_timed(fake):
   """Where the kernels are the same without one, unless it is about how they run; and those for another device."""
-  test, names = Test(0, 128), ["tinygrad_llm", "NO_LANES=1", "NO_MATVEC=1", "NO_THREADS=1", "stock"]
+  test, names = Test(0, 128), ["tinygrad_llm", "NO_LANES=1", "NO_GEMV=1", "NO_THREADS=1", "stock"]
   run, contestants = race(names, [test])
   assert [len(c.samples[test].ns) for c in contestants] == [3, 0, 3, 3, 3]
   assert "NO_LANES=1: -, the same kernels in tg128" in peers.table(peers.model_report(run, contestants), 2)
   def timed(device: str) -> set[str]: return {name for name in PATCHES if not peers.nothing_to_time(name, device)}
-  assert {"matvec", "threads", "lanes", "passes"} <= timed("CPU") and not {"dp4a", "captures"} & timed("CPU")
-  assert {"matvec", "dp4a", "passes"} <= timed("CUDA:0") and not {"lanes", "captures"} & timed("CUDA")
+  assert {"gemv", "threads", "lanes", "hooks"} <= timed("CPU") and not {"dot_int8_gpu", "captures"} & timed("CPU")
+  assert {"gemv", "dot_int8_gpu", "hooks"} <= timed("CUDA:0") and not {"lanes", "captures"} & timed("CUDA")
   fake.unlink()
-  idle = FakeContestant("NO_DP4A=1")
+  idle = FakeContestant("NO_DOT_INT8_GPU=1")
   idle.idle = "for GPUs"
   run.measure([FakeContestant("tinygrad_llm"), idle])
-  assert "NO_DP4A=1" not in fake.read_text()
-  assert "NO_DP4A=1: -, for GPUs\n" in peers.table(peers.model_report(run, [idle]), 2)
+  assert "NO_DOT_INT8_GPU=1" not in fake.read_text()
+  assert "NO_DOT_INT8_GPU=1: -, for GPUs\n" in peers.table(peers.model_report(run, [idle]), 2)
 
 def test_ratio_is_of_neighbours_in_time():
   """The machine is half as fast in the last two rounds: the ratio stays, where that of the medians does not."""
@@ -332,8 +332,8 @@ def test_kernels_of_a_step_are_told_apart(model_file):
   """A patch that a decode step has nothing of, and one that it is full of."""
   model = str(model_file(types="F16", layers=1, context=96))
   found = {env: child.call(kernel_hash, model, **({env: "1"} if env else {})).value
-           for env in ("", "NO_TABLE_LOOKUP", "NO_MATVEC")}
-  assert found[""] == found["NO_TABLE_LOOKUP"] != found["NO_MATVEC"]
+           for env in ("", "NO_TABLE_LOOKUP", "NO_GEMV")}
+  assert found[""] == found["NO_TABLE_LOOKUP"] != found["NO_GEMV"]
 
 def test_environments_of_the_peers(monkeypatch):
   for switch in ("NO_PATCHES", f"NO_{PATCHES[0].upper()}"): monkeypatch.setenv(switch, "1")
@@ -468,7 +468,7 @@ def test_wrong_numbers_are_seen(monkeypatch, tmp_path):
   values["Q5_K"] = values["Q5_K"] + 0.01 * np.abs(values["Q5_K"]).max()
   np.savez(tmp_path / "x.npz", **values)
   monkeypatch.setattr(gpu_check, "EXPECTED", tmp_path / "x.npz")
-  monkeypatch.setattr("tinygrad_llm.files.quant.QUANT_TYPES", {1: quant_named("F16"), 13: quant_named("Q5_K")})
+  monkeypatch.setattr("tinygrad_llm.quants.table.QUANT_TYPES", {1: quant_named("F16"), 13: quant_named("Q5_K")})
   (_, right, detail), = gpu_check.part_weights(argparse.Namespace(), {})
   assert right is False and detail.startswith("wrong: Q5_K 0.01")
   monkeypatch.undo()

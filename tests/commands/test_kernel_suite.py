@@ -4,27 +4,14 @@ import os
 import subprocess
 import sys
 
-import kernel_golden
-import kernel_suite
+from tests.tools import kernel_golden
+from tests.tools import kernel_suite
 import pytest
-from extended import extended, sample
-from kernel_cases import CASES, STEPS, TARGETS, missing, write
-from kernel_golden import (
-  FOLDER,
-  PINNED,
-  STACK,
-  golden,
-  moved,
-  moved_rows,
-  PROMPT_STACK,
-  out_of_bounds,
-  path,
-  pinned,
-  stock,
-  table,
-  text,
-)
-from kernel_suite import UNITS, measure
+from tests.support.extended import extended, sample
+from tests.tools.kernel_cases import CASES, STEPS, TARGETS, missing, write
+from tests.tools.kernel_golden import (FOLDER, PINNED, STACK, golden, moved, moved_rows, PROMPT_STACK, out_of_bounds,
+  path, pinned, stock, table, text)
+from tests.tools.kernel_suite import UNITS, measure
 from tinygrad_llm.files import gguf
 
 MOST_NODES = {"decode": 4400, "prompt": 4700}  # of a matrix, a block of Q6_K unrolled
@@ -160,7 +147,7 @@ def test_moved_is_two_sided():
 
 def test_tables():
   """Totals with their share, then a row that changed, one that is gone, one that is new."""
-  old = pinned(report(row(role="blk.*.ffn_up", types=["Q8_0"], name="r_4", schedule="matvec_gpu"), row(), kernels=4))
+  old = pinned(report(row(role="blk.*.ffn_up", types=["Q8_0"], name="r_4", schedule="gemv_gpu"), row(), kernels=4))
   new = pinned(report(row(role="blk.*.ffn_up", types=["Q8_0"], name="r_4", opts=["UPCAST:0:4"], count=2),
                       row(role="kv"), kernels=3))
   assert "\n".join(moved(old, new)).splitlines() == [
@@ -168,7 +155,7 @@ def test_tables():
     "  stock     - -> blk.*.ffn_up",
     "~   2 x blk.*.ffn_up (Q8_0) r_4",
     "        count         1 -> 2",
-    "        schedule      matvec_gpu -> stock",
+    "        schedule      gemv_gpu -> stock",
     "        opts          - -> UPCAST:0:4",
     "-   1 x act E_4",
     "        schedule      stock",
@@ -229,8 +216,8 @@ def test_accept_writes_what_moved(tmp_path, monkeypatch, capsys):
 
 def test_stock():
   """Sums over matrices of weights: not look-ups, norms or biases; chains of several, too."""
-  for changed, found in (({}, 1), ({"name": "E_4"}, 0), ({"name": "s2_r_4"}, 1), ({"schedule": "matvec_gpu"}, 0),
-                         ({"schedule": "matvec_cpu+none"}, 1), ({"schedule": None}, 1), ({"role": "kv"}, 0),
+  for changed, found in (({}, 1), ({"name": "E_4"}, 0), ({"name": "s2_r_4"}, 1), ({"schedule": "gemv_gpu"}, 0),
+                         ({"schedule": "gemv_cpu+none"}, 1), ({"schedule": None}, 1), ({"role": "kv"}, 0),
                          ({"role": "output_norm"}, 0), ({"role": "blk.*.attn_norm+attn_q.bias"}, 0),
                          ({"role": "output_norm+output"}, 1)):
     given = row(**({"role": "blk.*.attn_norm+attn_q", "name": "r_4"} | changed))

@@ -8,10 +8,11 @@ import os
 from typing import NamedTuple
 
 import pytest
-from kernel_cases import STEPS, missing
-from kernel_golden import Report, fields, is_product, moved_rows, pinned
-from kernel_suite import measure
+from tests.tools.kernel_cases import STEPS, missing
+from tests.tools.kernel_golden import Report, fields, is_product, moved_rows, pinned
+from tests.tools.kernel_suite import measure
 from tinygrad_llm import patches
+from tinygrad_llm.patches.pipeline import PASSES, Phase
 
 class Moves(NamedTuple):
   """
@@ -29,60 +30,59 @@ MIX, HALF, BYTES = "llama-1b-Q4_K_M", "llama-1b-F16", "llama-1b-Q8_0"
 OLMOE, DEEPSEEK = "olmoe-1b-7b-Q4_K_M", "deepseek-v2-lite-Q4_K_M"
 PRODUCT, GATED = "blk.*.attn_output", "blk.*.ffn_norm+ffn_gate+ffn_up"
 SWITCHES = {
-  "passes": Moves(CPU, HALF, "*", "schedule load_bytes nodes"),
+  "hooks": Moves(CPU, HALF, "*", "schedule load_bytes nodes"),
   "gathers": Moves(CUDA, HALF, "token_embd", "bytes ops name global_size"),
-  "bounds": Moves(CUDA, OLMOE, "blk.*.ffn_down_exps", "schedule opts load_bytes"),
-  "flat_reduce": Moves(CUDA, OLMOE, "blk.*.ffn_down_exps", "schedule opts load_bytes"),
-  "separate_products": Moves(CUDA, DEEPSEEK, "blk.*.ffn_down_exps+ffn_down_shexp", "role count name"),
-  "joint_products": Moves(CUDA, HALF, GATED, "bytes ops name"),
+  "clamps": Moves(CUDA, OLMOE, "blk.*.ffn_down_exps", "schedule opts load_bytes"),
+  "merge_sums": Moves(CUDA, OLMOE, "blk.*.ffn_down_exps", "schedule opts load_bytes"),
+  "split_products": Moves(CUDA, DEEPSEEK, "blk.*.ffn_down_exps+ffn_down_shexp", "role count name"),
+  "join_products": Moves(CUDA, HALF, GATED, "bytes ops name"),
   "norm_fusion": Moves(CUDA, MIX, "act", "count role"),
-  "split_kv": Moves(CUDA, MIX, "kv", "count name schedule"),
+  "flash_decoding": Moves(CUDA, MIX, "kv", "count name schedule"),
   "online_softmax": Moves(CUDA, MIX, "kv", "schedule global_size local_size"),
-  "block_reduce": Moves(CUDA, MIX, "act", "schedule global_size local_size"),
+  "block_reductions": Moves(CUDA, MIX, "act", "schedule global_size local_size"),
   "horizontal_fusion": Moves(CPU, MIX, "blk.*.attn_q+attn_k", "role count name"),
-  "bitfield_extract": Moves(CUDA, MIX, PRODUCT, "ops nodes"),
-  "invariant_sums": Moves(CPU, MIX, PRODUCT, "ops nodes"),
-  "invariant_factors": Moves(CPU, HALF, "blk.*.attn_norm+attn_q+attn_k+attn_v", "ops load_bytes nodes"),
+  "merge_fields": Moves(CUDA, MIX, PRODUCT, "ops nodes"),
+  "hoist_sums": Moves(CPU, MIX, PRODUCT, "ops nodes"),
+  "hoist_factors": Moves(CPU, HALF, "blk.*.attn_norm+attn_q+attn_k+attn_v", "ops load_bytes nodes"),
   "vectorizer": Moves(CPU, HALF, "token_embd", "load_bytes nodes"),
   "lanes": Moves(CPU, HALF, "blk.*.attn_norm+attn_q+attn_k+attn_v", "schedule opts load_bytes"),
-  "nested_reduce": Moves(CUDA, MIX, PRODUCT, "ops nodes"),
+  "factor_sums": Moves(CUDA, MIX, PRODUCT, "ops nodes"),
   "int_to_float": Moves(CUDA, MIX, PRODUCT, "ops nodes"),
-  "int8_dots": Moves(CPU, BYTES, PRODUCT, "bytes ops name opts"),
+  "dot_int8_cpu": Moves(CPU, BYTES, PRODUCT, "bytes ops name opts"),
   "choose": Moves(CUDA, HALF, PRODUCT, "schedule opts global_size local_size load_bytes"),
-  "matvec": Moves(CUDA, HALF, PRODUCT, "schedule opts global_size local_size load_bytes"),
-  "reduction": Moves(CUDA, MIX, "act", "schedule opts global_size local_size"),
+  "gemv": Moves(CUDA, HALF, PRODUCT, "schedule opts global_size local_size load_bytes"),
+  "reductions": Moves(CUDA, MIX, "act", "schedule opts global_size local_size"),
   "elementwise": Moves(CPU, HALF, "token_embd", "schedule opts load_bytes"),
-  "small_kernels": Moves(CUDA, OLMOE, "act", "count name schedule"),
+  "kernel_chains": Moves(CUDA, OLMOE, "act", "count name schedule"),
   "ordered_loads": Moves(CPU, HALF, "kv", "nodes"),
-  "warp_reduce": Moves(CUDA, HALF, PRODUCT, "ops nodes"),
+  "shuffle_reduce": Moves(CUDA, HALF, PRODUCT, "ops nodes"),
   "half8_loads": Moves(CUDA, HALF, PRODUCT, "load_bytes nodes"),
-  "cooperative_fetch": Moves(CUDA, MIX, PRODUCT, "lines nodes"),
+  "shared_operands": Moves(CUDA, MIX, PRODUCT, "lines nodes"),
   "ptx": Moves(PTX, HALF, PRODUCT, "ops nodes"),
-  "dp4a": Moves(CUDA, BYTES, PRODUCT, "ops nodes", "Q8_ACTIVATIONS"),
+  "dot_int8_gpu": Moves(CUDA, BYTES, PRODUCT, "ops nodes", "Q8_ACTIVATIONS"),
 }
 # kernels are the same without these: they are of the compiler's pace, of caches and of running
-KEEP = {name for name, module in zip(patches.PATCHES, patches.MODULES)
-        if module.split(".")[0] in ("lowering", "runtime", "cache", "search")}
+KEEP = {p.name for p in PASSES if p.phase in (Phase.SEARCH, Phase.LOWERING, Phase.CACHE, Phase.RUNTIME)}
 # that the suite does not see; whether they work is for tests/patches and tests/gpu
 UNSEEN = {
   "reciprocal": "another spelling of the same operation",
   "launch_bounds": "registers are up to the version of a compiler; test_nothing_spills has their bound",
   "table_lookup": "no figure of MXFP4's kernels moves",
-  "vector_combine": "an option of clang's, after 20 seconds",
+  "clang_combine": "an option of clang's, after 20 seconds",
   "reshapes": "no case has such a reshape",
-  "stored_factors": "decode steps have no such factor, prompts do",
-  "group_scales": "no case has such a product",
-  "minimum_bitwidth": "no case has such a product",
-  "register_blocking": "a decode step has one token",
+  "store_factors": "decode steps have no such factor, prompts do",
+  "hoist_scales": "no case has such a product",
+  "narrow": "no case has such a product",
+  "register_tiles": "a decode step has one token",
   "epilogues": "the same",
-  "operand_packing": "a decode step has one token",
-  "tensor_cores": "the same",
-  "skipped_steps": "the same",
-  "vector_width": "an option of clang's",
-  "bf16_dots": "a decode step has one token",
-  "amx": "the same",
+  "pack_operands": "a decode step has one token",
+  "mma_tiles": "the same",
+  "skip_steps": "the same",
+  "clang_width": "an option of clang's",
+  "dot_bf16": "a decode step has one token",
+  "amx_tiles": "the same",
 }
-CHEAP = {"lanes", "warp_reduce"}  # that make test looks at
+CHEAP = {"lanes", "shuffle_reduce"}  # that make test looks at
 
 all_of_it = pytest.mark.kernel_suite
 

@@ -5,17 +5,17 @@ import os
 import subprocess
 import sys
 
-import html_page
+from tests.support import html_page
 import pytest
-from extended import extended
+from tests.support.extended import extended
 import tinygrad_llm
-from kernel_cases import has_cuda_wheels
+from tests.tools.kernel_cases import has_cuda_wheels
 from tinygrad.uop.ops import Ops
 from tinygrad_llm import InputError, kernels
+from tinygrad_llm.analysis import programs
+from tinygrad_llm.device.cuda import find_cuda, resources
+from tinygrad_llm.device.device import open_target
 from tinygrad_llm.files import gguf
-from tinygrad_llm.target import programs
-from tinygrad_llm.target.cuda import find_cuda, resources
-from tinygrad_llm.target.device import open_target
 
 cuda = pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
 
@@ -55,7 +55,7 @@ def test_no_memory_is_used(model_file):
   big = model_file(dim=4096, ffn=14336, heads=32, kv_heads=8, layers=20, types="F16", header=True)
   assert big.stat().st_size > 8e9
   code = """import resource, sys
-from tinygrad_llm.target.buffers import without_memory
+from tinygrad_llm.device.buffers import without_memory
 from tinygrad_llm.engine.llm import LLM
 with without_memory(): LLM(sys.argv[1], max_context=1 << 20, chunk=1, dequantize=False, progress=False)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"""
@@ -98,7 +98,7 @@ def test_load_width():
   """Of the matrix, not of the vector: stock tinygrad loads 4 numbers at once, but bytes one by one."""
   code = """
 from tinygrad import Tensor, dtypes
-from tinygrad_llm.target import programs
+from tinygrad_llm.analysis import programs
 for dtype in (dtypes.uint32, dtypes.half, dtypes.uint8):
   m, x = Tensor.empty(64, 256, dtype=dtype), Tensor.empty(256)
   linear, _ = programs.capture(lambda m, x: (m.cast(dtypes.float) * x).sum(1), m, x)
@@ -191,10 +191,10 @@ def test_targets(small, target):
   assert {"kv", "token_embd"} <= {name for row in found["roles"] for name in row["role"].split("+")}
   for row in found["roles"]: assert (row["stack"] == 0) == target.startswith("NV"), row["role"]
 
-SCHEDULES = {"matvec_cpu", "online_softmax", "elementwise", "stock", "none"}
+SCHEDULES = {"gemv_cpu", "online_softmax", "elementwise", "stock", "none"}
 
 @pytest.mark.parametrize(("switch", "schedules"), [
-  pytest.param("", SCHEDULES, marks=extended), ("NO_MATVEC", SCHEDULES - {"matvec_cpu"}),
+  pytest.param("", SCHEDULES, marks=extended), ("NO_GEMV", SCHEDULES - {"gemv_cpu"}),
   pytest.param("NO_PATCHES", {None}, marks=extended)])
 def test_schedules(small, switch, schedules):
   """Who chose the loops; also of kernels that were lowered in another process, or without patches."""
@@ -215,7 +215,7 @@ def test_without_nvrtc(monkeypatch):
   find_cuda()  # else this process never finds it
   from tinygrad.runtime.autogen import nvrtc
   def missing(*_): raise AttributeError("failed to load library nvrtc")
-  from tinygrad_llm.target import cuda
+  from tinygrad_llm.device import cuda
   monkeypatch.setattr(nvrtc, "nvrtcGetNumSupportedArchs", missing)
   with pytest.raises(InputError, match="NVRTC is not installed; run: pip install nvidia-cuda-nvrtc"):
     cuda.check_cuda("--target CUDA:sm_90", "sm_90")
@@ -223,8 +223,8 @@ def test_without_nvrtc(monkeypatch):
 @cuda
 def test_spills_are_seen():
   """An array that is indexed by what is not known lies on the stack."""
-  code = """import sys; from tinygrad_llm.target.cuda import resources
-from tinygrad_llm.target.device import open_target; open_target("CUDA:sm_90")
+  code = """import sys; from tinygrad_llm.device.cuda import resources
+from tinygrad_llm.device.device import open_target; open_target("CUDA:sm_90")
 from tinygrad import Device
 for body in ("int x[64]; for (int i = 0; i < n; i++) x[p[i] & 63] = i; p[0] = x[p[n] & 63];", "p[n] = 1;"):
   source = 'extern "C" __global__ void k(int* p, int n) {' + body + '}'

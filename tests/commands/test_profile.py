@@ -11,23 +11,23 @@ import time
 from collections import Counter
 from types import SimpleNamespace
 
-import child
+from tests.support import child
 import numpy as np
 import pytest
-from extended import extended
+from tests.support.extended import extended
 import tinygrad_llm
-from html_page import data_of
+from tests.support.html_page import data_of
 from tinygrad import Device
 from tinygrad.engine.realize import get_call_arg_uops
 from tinygrad.uop.ops import Ops
+from tinygrad_llm.analysis.pages.profiled import _scheduled
+from tinygrad_llm.analysis.profile import HOST, Kernel, Profile, Row, _Step
+from tinygrad_llm.analysis.profile_table import Printer
+from tinygrad_llm.analysis.roles import order
 from tinygrad_llm.bench import Runner, Test, random_tokens
-from tinygrad_llm.engine.profile import HOST, Kernel, Profile, Row, _Step
-from tinygrad_llm.engine.profile_table import Printer
+from tinygrad_llm.device.bandwidth import ReadBandwidth
 from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.runtime.timed_replay import Launch, timed_replays
-from tinygrad_llm.target.bandwidth import ReadBandwidth
-from tinygrad_llm.target.groups import order
-from tinygrad_llm.web.profiled import _scheduled
 
 ROOT = pathlib.Path(__file__).parents[2]
 Test.__test__ = False  # type: ignore[attr-defined]  # pytest takes it for a class of tests
@@ -36,7 +36,7 @@ on_cpu = pytest.mark.skipif(Device.DEFAULT != "CPU" or not is_on("dispatch"), re
 @pytest.fixture(autouse=True)
 def small_bandwidth(monkeypatch):
   """Of the peak only the unit matters here."""
-  monkeypatch.setattr("tinygrad_llm.engine.profile.ReadBandwidth", lambda threads: ReadBandwidth(threads, 1 << 20))
+  monkeypatch.setattr("tinygrad_llm.analysis.profile.ReadBandwidth", lambda threads: ReadBandwidth(threads, 1 << 20))
 
 @pytest.fixture(scope="module")
 def model(model_file): return str(model_file(types="Q8_0", vocab=384, context=96))
@@ -132,9 +132,9 @@ def test_a_kernel_with_more_to_do_takes_longer():
 
 def groups_of(path: str) -> tuple[list[str], int]:
   """The groups of a decode step's kernels, and the layers. Nothing runs."""
+  from tinygrad_llm.analysis.programs import compiled
+  from tinygrad_llm.analysis.roles import groups
   from tinygrad_llm.kernels import decode_step
-  from tinygrad_llm.target.groups import groups
-  from tinygrad_llm.target.programs import compiled
   step = decode_step(path, 64)
   calls = [call for call in compiled(step.linear).src if call.src[0].op is Ops.PROGRAM]
   found = groups(calls, step.weights, kv := {cache.uop.base for cache in step.caches})
@@ -148,7 +148,7 @@ def groups_of(path: str) -> tuple[list[str], int]:
 def test_groups_of_other_architectures(model_file, arch, wanted):
   """Each kernel for itself: in models this small most would be one with others."""
   path = str(model_file(arch=arch, types="F16", vocab=384, context=96))
-  found, layers = child.call(groups_of, path, NO_SMALL_KERNELS="1").value
+  found, layers = child.call(groups_of, path, NO_KERNEL_CHAINS="1").value
   count = Counter(found)
   assert wanted | {"attn_norm", "attention: KV cache"} <= set(count) and "other" not in count
   assert count["attention"] == layers

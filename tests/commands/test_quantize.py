@@ -10,13 +10,13 @@ import gguf
 import numpy as np
 import pytest
 
-from record_quantize_errors import MODELS, RECORD, TYPES, by_role, rms_error, tensors
-from synthetic import write_model
+from tests.tools.record_quantize_errors import MODELS, RECORD, TYPES, by_role, rms_error, tensors
+from tests.support.synthetic import write_model
 from tinygrad_llm import quantize
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.gguf import open_gguf
 from tinygrad_llm.quantize import FILE_TYPES, quantize_array, quantize_file, tensor_types
-from tinygrad_llm.files.quantizers import KNOWN
+from tinygrad_llm.quants.quantizers import KNOWN
 
 RECORDED = json.loads(RECORD.read_text())
 TENSORS = tensors()
@@ -64,7 +64,7 @@ def test_weights_beyond_the_scales_saturate(type_name: str) -> None:
 def test_chunks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
   x = TENSORS["student_t"]
   expected = {type_name: quantize_array(x, type_name) for type_name in KNOWN}
-  monkeypatch.setattr("tinygrad_llm.files.quantizers.CHUNK", 768)
+  monkeypatch.setattr("tinygrad_llm.quants.quantizers.CHUNK", 768)
   for type_name in KNOWN: assert np.array_equal(quantize_array(x, type_name), expected[type_name]), type_name
 
 def test_arrays_that_do_not_fit() -> None:

@@ -1,8 +1,8 @@
 """The README: what it says of the code and of speed is what the code and the measurements say."""
 import json
 import re
-import readme_figures
-from readme_tables import README, SECTIONS, filled
+from tests.tools import readme_figures
+from tests.tools.readme_tables import README, SECTIONS, filled
 
 def test_sections_are_current():
   text = README.read_text()

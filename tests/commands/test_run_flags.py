@@ -4,7 +4,7 @@ import os
 import sys
 
 import pytest
-from scripted_gguf import CHATML, CONTROL, build
+from tests.support.scripted_gguf import CHATML, CONTROL, build
 from tinygrad.helpers import NUM_CPU_THREADS
 import tinygrad_llm
 from tinygrad_llm import InputError, __version__, bench, perplexity, run, tune

@@ -8,9 +8,9 @@ import subprocess
 import sys
 import time
 
-import child
+from tests.support import child
 import pytest
-from extended import extended
+from tests.support.extended import extended
 from tinygrad_llm import tune
 from tinygrad_llm.errors import InputError
 

@@ -3,15 +3,15 @@ import gc
 import pathlib
 import random
 import sys
-import child
+from tests.support import child
 import pytest
 import tinygrad_llm
-from extended import extended
+from tests.support.extended import extended
 from tinygrad import Device
 from tinygrad_llm import InputError
+from tinygrad_llm.device.memory import device_memory_bytes
+from tinygrad_llm.device.release import release
 from tinygrad_llm.engine.steps import Steps
-from tinygrad_llm.target.memory import device_memory_bytes
-from tinygrad_llm.target.release import release
 
 HELLO = [{"role": "user", "content": "hi"}]
 

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from extended import extended
-from child import call
-from gpu_numbers import opencl
+from tests.support.extended import extended
+from tests.support.child import call
+from tests.gpu.gpu_numbers import opencl
 from tinygrad import Tensor, dtypes
+from tinygrad_llm.device.captured import captured
 from tinygrad_llm.engine.device_sampling import recent_tokens, sampled_key, search, settings
 from tinygrad_llm.engine.sampling import Sampler, greedy_token
 from tinygrad_llm.errors import InputError
-from tinygrad_llm.target.captured import captured
 
 SIZES = (1, 515, 32003, 128256)
 EDGES = (

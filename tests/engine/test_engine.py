@@ -1,14 +1,14 @@
 """generate() and chat(): what they yield, when they end, what they refuse."""
 import pathlib
 
-import child
+from tests.support import child
 import numpy as np
 import pytest
 import tinygrad_llm
 from tinygrad_llm import InputError
+from tinygrad_llm.device import buffers
 from tinygrad_llm.engine import steps
 from tinygrad_llm.engine.steps import positions_for
-from tinygrad_llm.target import buffers
 
 PROMPT = [5, 17, 300, 44]
 

@@ -4,13 +4,18 @@ import time
 
 import numpy as np
 import pytest
-from extended import sample
+from tests.support.extended import sample
 import tinygrad_llm
-from child import call
-from gpu_numbers import opencl
-from kernel_cases import missing
+from tests.support.child import call
+from tests.gpu.gpu_numbers import opencl
+from tests.tools.kernel_cases import missing
 from tinygrad import Device
 from tinygrad.uop.ops import Ops, UOp
+from tinygrad_llm.analysis.programs import compiled
+from tinygrad_llm.device.async_read import reader
+from tinygrad_llm.device.buffers import without_memory
+from tinygrad_llm.device.captured import scheduled
+from tinygrad_llm.device.device import open_target
 from tinygrad_llm.engine import lookahead
 from tinygrad_llm.engine.llm import LLM
 from tinygrad_llm.engine.lookahead import Lookahead
@@ -20,11 +25,7 @@ from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.gguf import open_gguf
 from tinygrad_llm.nn.config import ModelConfig
 from tinygrad_llm.nn.model import Model
-from tinygrad_llm.nn.weights.loader import Loader
-from tinygrad_llm.target.async_read import reader
-from tinygrad_llm.target.buffers import without_memory
-from tinygrad_llm.target.device import open_target
-from tinygrad_llm.target.programs import compiled, scheduled
+from tinygrad_llm.weights.loader import Loader
 
 PROMPT = [5, 17, 300, 44]
 SETTINGS = ({}, {"temperature": 1.5, "seed": 3}, {"temperature": 0.9, "top_k": 40, "top_p": 0.9, "seed": 2**40},

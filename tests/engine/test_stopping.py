@@ -1,6 +1,6 @@
 """Why answers end: a stop string, another turn, an end-of-turn token, tokens or the context at their end."""
 import pytest
-from scripted_gguf import CHATML, CONTROL, build
+from tests.support.scripted_gguf import CHATML, CONTROL, build
 
 import tinygrad_llm
 

@@ -13,9 +13,9 @@ from tinygrad.dtype import dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import GroupOp, Ops, UOp, graph_rewrite
 from tinygrad.uop.symbolic import sym
-from tinygrad_llm.target import cuda
-from tinygrad_llm.patches import passes
-from tinygrad_llm.patches.search.memory_access import BINARY, Access, values
+from tinygrad_llm.device import cuda
+from tinygrad_llm.patches import hooks
+from tinygrad_llm.patches.search.cost.memory_access import BINARY, Access, values
 
 def useful(found: Iterable[Access]) -> float:
   """Of several loads together: bytes wanted of bytes in the sectors touched."""
@@ -62,9 +62,9 @@ def needed_ops(ast: UOp, ren: Renderer, weights: int) -> float:
   def look(sink: UOp, ren: Renderer) -> UOp:
     seen.append(sink)
     return sink
-  passes.after_opts.append(look)
-  try: passes.full_rewrite_to_sink(ast.replace(arg=dataclasses.replace(ast.arg, opts_to_apply=())), ren)
-  finally: passes.after_opts.remove(look)
+  hooks.after_opts.append(look)
+  try: hooks.full_rewrite_to_sink(ast.replace(arg=dataclasses.replace(ast.arg, opts_to_apply=())), ren)
+  finally: hooks.after_opts.remove(look)
   total = 0.0
   for u in _without_addresses(graph_rewrite(seen[0], sym)):
     if u.dtype is dtypes.void: continue

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 from tinygrad.dtype import AddrSpace, DType, _to_np_dtype
 from tinygrad.uop.ops import GroupOp, Ops, UOp, sym_infer
-from tinygrad_llm.patches.gpu.dp4a import CUDA
-from tinygrad_llm.patches.search.memory_access import BINARY
+from tinygrad_llm.patches.isa.dot_int8_gpu import CUDA
+from tinygrad_llm.patches.search.cost.memory_access import BINARY
 
 UNARY = {Ops.NEG: np.negative, Ops.SQRT: np.sqrt, Ops.EXP2: np.exp2, Ops.LOG2: np.log2, Ops.RECIPROCAL: np.reciprocal}
 

@@ -7,12 +7,12 @@ import re
 from typing import Any, NamedTuple
 from unittest import mock
 
-import gpu_lockstep
-import gpu_renderers
+from tests.gpu import gpu_lockstep
+from tests.gpu import gpu_renderers
 import numpy as np
 import tinygrad_llm  # noqa: F401  (before tinygrad: it applies the patches)
-from gpu_numbers import arguments, file_rows, held
-from gpu_schedules import quant_named
+from tests.gpu.gpu_numbers import arguments, file_rows, held
+from tests.gpu.gpu_schedules import quant_named
 from tinygrad import Device, Tensor, Variable, dtypes
 from tinygrad.codegen import to_program
 from tinygrad.codegen.opt import KernelOptError, Opt
@@ -22,13 +22,14 @@ from tinygrad.engine import realize, worker
 from tinygrad.engine.realize import compile_linear, run_linear
 from tinygrad.helpers import ceildiv
 from tinygrad.uop.ops import Ops, UOp
-from tinygrad_llm.files.quant import dequantize, layout, reference
-from tinygrad_llm.nn.weights import activations
-from tinygrad_llm.patches.gpu.warp_reduce import WARP
-from tinygrad_llm.patches import matmul
-from tinygrad_llm.patches.opts import ScheduleOps
+from tinygrad_llm.patches.ir import matmuls
+from tinygrad_llm.patches.ir.actions import ScheduleOps
+from tinygrad_llm.patches.ir.targets import WARP
 from tinygrad_llm.patches.search import space
-from tinygrad_llm.patches.search.memory_access import accesses
+from tinygrad_llm.patches.search.cost.memory_access import accesses
+from tinygrad_llm.quants.table import reference
+from tinygrad_llm.weights import numerics
+from tinygrad_llm.weights.decode import dequantize, layout
 
 class Case(NamedTuple):
   """
@@ -60,8 +61,8 @@ def product(case: Case, floats: bool = False) -> tuple[Tensor, np.ndarray]:
   if "several" in case.options:
     w, aw = w.reshape(2, case.rows // 2, case.n), aw.reshape(2, case.rows // 2, case.n)
     lazy, ax = lazy.cat(lazy * 2), np.stack([ax, ax * 2])
-  if not floats or "half" in case.options: ax = ax.clip(-activations.MOST, activations.MOST)
-  if "half" in case.options: lazy, ax = activations.halves(lazy), ax.astype(np.float16).astype(np.float64)
+  if not floats or "half" in case.options: ax = ax.clip(-numerics.MOST, numerics.MOST)
+  if "half" in case.options: lazy, ax = numerics.halves(lazy), ax.astype(np.float16).astype(np.float64)
   y, ay = lazy @ w.transpose(-1, -2), ax @ aw.swapaxes(-1, -2)
   if "bias" in case.options:
     bias = rng.standard_normal(case.rows)
@@ -110,11 +111,11 @@ def all_computed(target: str, cases: list[list]) -> list[Found]: return [compute
 
 def multiplies_halves(target: str) -> bool:
   with mock.patch.object(type(Device[Device.DEFAULT]), "renderer", gpu_renderers.named(target)):
-    return activations.multiplies_halves()
+    return numerics.multiplies_halves()
 
 def slots_of_blocks(target: str) -> int:
   with mock.patch.object(type(Device[Device.DEFAULT]), "renderer", gpu_renderers.named(target)):
-    return activations.slots_of_blocks()
+    return numerics.slots_of_blocks()
 
 def _ast(case: Case) -> UOp: return product(case)[0].linear_with_vars()[0].src[-1].src[0]
 
@@ -125,7 +126,7 @@ def after(options: list[str]) -> list[tuple[int, int, int]]:
   """Of products of 512 tokens: output loops, those of `divided`, and loads that are none of the sums'."""
   asts = [_ast(Case("Q8_0", 512, 96, 256, 600, o)) for o in options]
   def outputs(ast: UOp) -> int: return len(ast.src[0].src[1:])
-  return [(outputs(ast), outputs(matmul.divided(ast)), matmul.loaded_after(ast)) for ast in asts]
+  return [(outputs(ast), outputs(matmuls.divided(ast)), matmuls.loaded_after(ast)) for ast in asts]
 
 def is_refused(k: Scheduler, block: Any) -> bool:
   try: k.copy().apply_opt(Opt(ScheduleOps.BLOCK, None, block))
@@ -157,9 +158,9 @@ def packed_product(name: str, rows: int, n: int) -> tuple[Tensor, Tensor]:
 
 def codes(target: str, cases: list[tuple[str, int, int]]) -> list[Code]:
   """Of products, (type, rows, n) each, for a target of NVIDIA's."""
-  from tinygrad_llm.target.cuda import resources, sass
-  from tinygrad_llm.target.device import open_target
-  from tinygrad_llm.target.programs import compiled
+  from tinygrad_llm.analysis.programs import compiled
+  from tinygrad_llm.device.cuda import resources, sass
+  from tinygrad_llm.device.device import open_target
   open_target(target)
   found = []
   for case in cases:
@@ -180,7 +181,7 @@ def codes(target: str, cases: list[tuple[str, int, int]]) -> list[Code]:
 
 def by_worker() -> list[str]:
   """The source of a product, made in this process and in a compile worker."""
-  from tinygrad_llm.target.device import open_target
+  from tinygrad_llm.device.device import open_target
   open_target("CUDA:sm_80")
   task = realize._get_call_to_compile(packed_product("Q8_0", 64, 1024)[0].linear_with_vars()[0].src[-1])
   context = {v.key: v.value for v in realize.to_program_context}

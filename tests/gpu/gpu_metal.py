@@ -10,20 +10,20 @@ import tempfile
 from typing import Any, NamedTuple
 
 import tinygrad_llm  # before tinygrad: it applies the patches
-from msl import ops_metal
+from tests.support.msl import ops_metal
 
 ops_metal.install()
 
-import attention
-import gpu_matmuls
-import gpu_numbers
+from tests.support import attention
+from tests.gpu import gpu_matmuls
+from tests.gpu import gpu_numbers
 import numpy as np
-from gpu_matmuls import Case
-from kernel_cases import CASES, CHUNK, MAX_CONTEXT
-from model_cases import MODELS, VOCAB as MODEL_VOCAB, sizes
-from msl.kernel import Fault, Kernel
-from reference import Reference, clear_choices
-from synthetic import write_model
+from tests.gpu.gpu_matmuls import Case
+from tests.tools.kernel_cases import CASES, CHUNK, MAX_CONTEXT
+from tests.support.model_cases import MODELS, VOCAB as MODEL_VOCAB, sizes
+from tests.support.msl.kernel import Fault, Kernel
+from tests.support.reference import Reference, clear_choices
+from tests.support.synthetic import write_model
 from tinygrad import Device, Tensor
 
 ENVIRONMENT = {"DEV": "METAL"}

@@ -14,24 +14,25 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-import child
-import gpu_lockstep
-import gpu_renderers
+from tests.support import child
+from tests.gpu import gpu_lockstep
+from tests.gpu import gpu_renderers
 import numpy as np
 import tinygrad_llm  # noqa: F401  (before tinygrad: it applies the patches)
 from gguf import GGMLQuantizationType, quants
-from gpu_renderers import RENDERERS
-from gpu_schedules import TYPES, Experts, of_experts, quant_named
-from synthetic import random_blocks
+from tests.gpu.gpu_renderers import RENDERERS
+from tests.gpu.gpu_schedules import TYPES, Experts, of_experts, quant_named
+from tests.support.synthetic import random_blocks
 from tinygrad import Device, Tensor, dtypes
 from tinygrad.codegen.opt import Opt, OptOps
 from tinygrad.engine.realize import compile_linear, run_linear
 from tinygrad.uop.ops import Ops, UOp
-from tinygrad_llm.nn.weights.activations import fine
-from tinygrad_llm.files.layout import Layout
-from tinygrad_llm.files.quant import QuantType, dequantize, layout, pack, reference
+from tinygrad_llm.quants.table import QuantType, pack, reference
+from tinygrad_llm.weights.decode import dequantize, layout
+from tinygrad_llm.weights.layout import Layout
+from tinygrad_llm.weights.numerics import fine
 
 NUMPY = {dtypes.uint32: np.uint32, dtypes.int32: np.int32, dtypes.float32: np.float32, dtypes.float16: np.float16,
          dtypes.int8: np.int8, dtypes.uint8: np.uint8}
@@ -188,5 +189,5 @@ def say(what: str, cases: list[list], found: list[float]) -> None:
   if any(not value < MOST for value in found): sys.exit(1)
 
 if __name__ == "__main__":
-  import gpu_numbers
+  from tests.gpu import gpu_numbers
   gpu_numbers.main()  # its functions are found by their module's name in a child

@@ -3,27 +3,27 @@ import re
 from typing import NamedTuple
 from unittest import mock
 
-import attention
-import gpu_lockstep
-import gpu_renderers
+from tests.support import attention
+from tests.gpu import gpu_lockstep
+from tests.gpu import gpu_renderers
 import numpy as np
 import tinygrad_llm  # noqa: F401  (before tinygrad: it applies the patches)
-from attention import Case, Problem
-from gpu_numbers import arguments, file_rows, held
-from gpu_schedules import quant_named
+from tests.support.attention import Case, Problem
+from tests.gpu.gpu_numbers import arguments, file_rows, held
+from tests.gpu.gpu_schedules import quant_named
 from tinygrad import Tensor, Variable
 from tinygrad.engine.realize import compile_linear, run_linear
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import Ops, UOp
-from tinygrad_llm.files.quant import reference
-from tinygrad_llm.nn.expert_blocks import expert_blocks
-from tinygrad_llm.nn.weights import activations
-from tinygrad_llm.nn.weights.linear import ExpertLinear
-from tinygrad_llm.nn.weights.weight import Weight
-from tinygrad_llm.patches.attention import split_kv
+from tinygrad_llm.patches.attention import flash_decoding
 from tinygrad_llm.patches.attention.part import Part
-from tinygrad_llm.patches.opts import ScheduleOps
-from tinygrad_llm.patches.search.memory_access import number
+from tinygrad_llm.patches.ir.actions import ScheduleOps
+from tinygrad_llm.patches.search.cost.memory_access import number
+from tinygrad_llm.quants.table import reference
+from tinygrad_llm.weights import numerics
+from tinygrad_llm.weights.expert_blocks import expert_blocks
+from tinygrad_llm.weights.linear import ExpertLinear
+from tinygrad_llm.weights.weight import Weight
 
 # *** attention
 
@@ -36,10 +36,10 @@ class Asked(NamedTuple):
 
 def kernels(case: Case, target: str) -> tuple[list[UOp], dict[str, int]]:
   """The calls of its kernels, as for a target; and variables."""
-  before = split_kv.fits
+  before = flash_decoding.fits
   def fits(ren: Renderer, depth: int, width: int, many: bool) -> bool:
     return before(gpu_renderers.named(target), depth, width, many)
-  with mock.patch.multiple(split_kv, has_vectors=lambda ren: False, fits=fits):
+  with mock.patch.multiple(flash_decoding, has_vectors=lambda ren: False, fits=fits):
     linear, variables = Problem(case).tensor().linear_with_vars()
   return list(linear.src), variables
 
@@ -81,9 +81,9 @@ class Code(NamedTuple):
 
 def codes(target: str, cases: list[dict]) -> list[Code]:
   """Of attention of prompts, for a target of NVIDIA's."""
-  from tinygrad_llm.target.cuda import resources, sass
-  from tinygrad_llm.target.device import open_target
-  from tinygrad_llm.target.programs import compiled
+  from tinygrad_llm.analysis.programs import compiled
+  from tinygrad_llm.device.cuda import resources, sass
+  from tinygrad_llm.device.device import open_target
   open_target(target)
   found = []
   for case in cases:
@@ -141,7 +141,7 @@ def experts(name: str, target: str, tokens: int, used: int = 2) -> Experts:
   ids = np.stack([rng.permutation(count)[:used] for _ in range(most)]).astype(np.int32)
   shares, of = rng.random((most, used)).astype(np.float32), Variable("tokens", 1, most).bind(tokens)
   lazy_x, lazy_ids, lazy_shares = (Tensor(a).realize()[:of] for a in (x, ids, shares))
-  blocks = expert_blocks(lazy_ids, count, activations.GPU_SLOTS)
+  blocks = expert_blocks(lazy_ids, count, numerics.GPU_SLOTS)
   Tensor.realize(blocks.experts, blocks.tokens, blocks.slots)
   gate, up = gate_up.of_blocks(lazy_x, blocks)
   h = blocks.filled(down.multiplied(gate.silu() * up))

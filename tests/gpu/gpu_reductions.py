@@ -7,19 +7,20 @@ import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-import gpu_lockstep
-import gpu_renderers
+from tests.gpu import gpu_lockstep
+from tests.gpu import gpu_renderers
 import numpy as np
 import tinygrad_llm  # noqa: F401  (before tinygrad: it applies the patches)
-from gpu_numbers import _error, file_rows, held
-from gpu_schedules import quant_named
+from tests.gpu.gpu_numbers import _error, file_rows, held
+from tests.gpu.gpu_schedules import quant_named
 from tinygrad import Tensor, dtypes
 from tinygrad.codegen import to_program
 from tinygrad.engine import realize, worker
 from tinygrad.helpers import PARALLEL, Context
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.engine.sampling import greedy_key, greedy_token
-from tinygrad_llm.files.quant import dequantize, reference
+from tinygrad_llm.quants.table import reference
+from tinygrad_llm.weights.decode import dequantize
 
 Case = Callable[[], tuple[Tensor, np.ndarray]]
 MOST = 2e-5  # error, as a fraction of the root mean square of the results

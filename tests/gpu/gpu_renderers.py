@@ -9,7 +9,7 @@ from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import CUDARenderer, HIPRenderer, OpenCLRenderer
 from tinygrad.renderer.ptx import PTXRenderer
 from tinygrad.uop.ops import Ops, UOp
-from tinygrad_llm.target.metal import MetalRenderer
+from tinygrad_llm.device.metal import MetalRenderer
 
 class CUDA(CUDARenderer):
   """CUDARenderer without NVRTC."""

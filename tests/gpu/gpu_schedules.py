@@ -16,9 +16,11 @@ import functools
 import json
 import math
 import os
+import pathlib
 import subprocess
 import sys
 from typing import Any, NamedTuple
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 ROLES = {  # rows, n: what a decode step multiplies; q, k, v and gate, up are one matrix each
   "1b.qkv": (3072, 2048), "1b.out": (2048, 2048), "1b.gate_up": (16384, 2048), "1b.down": (2048, 8192),
@@ -78,7 +80,7 @@ class Figures:
     return [name for name, right in ok.items() if not right]
 
 def quant_named(name: str) -> Any:
-  from tinygrad_llm.files.quant import QUANT_TYPES
+  from tinygrad_llm.quants.table import QUANT_TYPES
   return next(qt for qt in QUANT_TYPES.values() if qt.name == name)
 
 def product(name: str, rows: int, n: int) -> Any:
@@ -88,20 +90,20 @@ def product(name: str, rows: int, n: int) -> Any:
   x is two bytes where the environment asks for it.
   """
   from tinygrad import Device, Tensor, dtypes
-  from tinygrad_llm.nn.weights import activations
-  from tinygrad_llm.files.quant import dequantize, layout
+  from tinygrad_llm.weights import numerics
+  from tinygrad_llm.weights.decode import dequantize, layout
   qt = quant_named(name)
   lay = layout(qt, Device[Device.DEFAULT].renderer, rows, n)
   items, dtype = (qt.row_items(n), qt.dtype) if lay is None else (lay.row_words(n // qt.block), dtypes.uint32)
   packed, x = Tensor.empty(rows, items, dtype=dtype), Tensor.empty(1, 1, n)
-  if lay is not None and activations.multiplies_bytes(): x = activations.fine(x)
+  if lay is not None and numerics.multiplies_bytes(): x = numerics.fine(x)
   return x @ dequantize(qt, packed, n, lay).transpose(-1, -2), packed, rows * qt.row_nbytes(n)
 
 def of_experts(qt: Any, lay: Any, packed: Any, role: Experts, x: Any, ids: Any, share: Any) -> Any:
   """What nn/moe.py computes: x (1, 1, 1 or used, n), ids (1, 1, used), share (1, 1, used, 1) -> (1, 1, .., rows)."""
   from tinygrad_llm.nn.ffn import ACTIVATIONS
-  from tinygrad_llm.nn.weights.linear import ExpertLinear
-  from tinygrad_llm.nn.weights.weight import Weight
+  from tinygrad_llm.weights.linear import ExpertLinear
+  from tinygrad_llm.weights.weight import Weight
   m, rows, n, experts, _ = role
   ys = ExpertLinear([Weight(qt, packed, (m, experts, rows, n), lay)], [None] * m, [None] * m)(x, ids)
   return ACTIVATIONS["silu"](*ys) if m == 2 else (ys[0] * share).sum(2)
@@ -109,7 +111,7 @@ def of_experts(qt: Any, lay: Any, packed: Any, role: Experts, x: Any, ids: Any, 
 def chosen(name: str, role: Experts) -> Any:
   """As product(), of the matrices that a token chose."""
   from tinygrad import Device, Tensor, dtypes
-  from tinygrad_llm.files.quant import layout
+  from tinygrad_llm.weights.decode import layout
   m, rows, n, experts, used = role
   qt = quant_named(name)
   lay = layout(qt, Device[Device.DEFAULT].renderer, rows, n)
@@ -121,11 +123,11 @@ def chosen(name: str, role: Experts) -> Any:
 
 def figures(target: str, role: str, name: str) -> Figures:
   """Of one product, for the default device, which is `target`."""
-  import gpu_checks as checks
+  from tests.gpu import gpu_checks as checks
   from tinygrad import Device
-  from tinygrad_llm.patches.search.memory_access import WARP, accesses
-  from tinygrad_llm.target.programs import compiled, load_width
-  from tinygrad_llm.target.cuda import resources
+  from tinygrad_llm.analysis.programs import compiled, load_width
+  from tinygrad_llm.device.cuda import resources
+  from tinygrad_llm.patches.search.cost.memory_access import WARP, accesses
   ren, experts = Device[Device.DEFAULT].renderer, EXPERTS.get(role)
   y, packed, nbytes = chosen(name, experts) if experts else product(name, *ROLES[role])
   weights = math.prod(ROLES[role]) if experts is None else math.prod(experts[:3]) * experts.used
@@ -156,7 +158,7 @@ def has_blocks(name: str, role: str) -> bool:
   return n % quant_named(name).block == 0
 
 def _measure(target: str, roles: list[str], names: list[str]) -> None:
-  from tinygrad_llm.target.device import open_target
+  from tinygrad_llm.device.device import open_target
   open_target(target)
   for role in roles:
     for name in names: print(json.dumps(dataclasses.asdict(figures(target, role, name))), flush=True)

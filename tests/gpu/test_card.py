@@ -10,16 +10,16 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import child
+from tests.support import child
 import numpy as np
 import pytest
 import tinygrad_llm
-from card import answers, build
-from card.driver import Card, CardError, nvrtc
-from extended import extended
-from model_cases import MODELS, VOCAB
-from reference import Reference, clear_choices
-from synthetic import MoE
+from tests.support.card import answers, build
+from tests.support.card.driver import Card, CardError, nvrtc
+from tests.support.extended import extended
+from tests.support.model_cases import MODELS, VOCAB
+from tests.support.reference import Reference, clear_choices
+from tests.support.synthetic import MoE
 
 pytestmark = pytest.mark.skipif(bool(build.missing()), reason=build.missing())
 BUNDLED = pathlib.Path(tinygrad_llm.__file__).parent / "models/stories.gguf"
@@ -198,7 +198,7 @@ def test_families(model: Model, tmp_path: pathlib.Path) -> None:
 WAYS: list[tuple[str, dict[str, Any], dict[str, str]]] = [
   ("CUDA", {"sm": 75, "order": 1}, {}), ("CUDA", {"sm": 90, "graph": 0}, {}),
   ("CUDA", {"sm": 100, "order": 1}, {}), ("CUDA", {"sm": 120, "order": 2}, {"Q8_ACTIVATIONS": "1"}),
-  ("CUDA", {"sm": 86, "order": 2}, {"NO_TENSOR_CORES": "1"}),
+  ("CUDA", {"sm": 86, "order": 2}, {"NO_MMA_TILES": "1"}),
   ("NV", {"sm": 80}, {}), ("NV", {"sm": 90, "order": 1}, {}),
   ("CUDA:PTX", {"sm": 80, "close": 1}, {}), ("CUDA:PTX", {"sm": 89, "order": 2, "close": 1}, {})]
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from card import build
-from card.driver import Card, CardError, KernelNode, nvrtc
+from tests.support.card import build
+from tests.support.card.driver import Card, CardError, KernelNode, nvrtc
 
 pytestmark = pytest.mark.skipif(bool(build.missing()), reason=build.missing())
 N, BLOCKS = 64, 2  # threads of a block; a kernel has out, in and n = 128 numbers

@@ -7,12 +7,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from card import build
-from card.driver import Card
-from card.instructions import TABLE
-from card.parse import BITS, PTXError
-from card.translate import to_c
-from exact import FORMATS, nearest, random_bits, value
+from tests.support.card import build
+from tests.support.card.driver import Card
+from tests.support.card.instructions import TABLE
+from tests.support.card.parse import BITS, PTXError
+from tests.support.card.translate import to_c
+from tests.support.exact import FORMATS, nearest, random_bits, value
 
 pytestmark = pytest.mark.skipif(bool(build.missing()), reason=build.missing())
 THREADS = 32

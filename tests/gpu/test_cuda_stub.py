@@ -3,8 +3,8 @@ import ctypes
 import random
 
 import pytest
-from cuda_stub import (INVALID_HANDLE, INVALID_PTX, INVALID_VALUE, LOST, NEW_PTX, NO_BINARY, NO_CARD, NO_MEMORY,
-                       NO_RESOURCES, NOT_FOUND, NOT_READY, Driver, functions, kernels)
+from tests.support.cuda_stub import (INVALID_HANDLE, INVALID_PTX, INVALID_VALUE, LOST, NEW_PTX, NO_BINARY, NO_CARD,
+  NO_MEMORY, NO_RESOURCES, NOT_FOUND, NOT_READY, Driver, functions, kernels)
 from tinygrad.runtime.autogen import cuda
 
 PTX = """.version 8.5

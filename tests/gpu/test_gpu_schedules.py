@@ -5,21 +5,21 @@ import os
 import re
 from unittest import mock
 
-import child
-import gpu_numbers
-import gpu_prompts
-import gpu_renderers
-import gpu_schedules
+from tests.support import child
+from tests.gpu import gpu_numbers
+from tests.gpu import gpu_prompts
+from tests.gpu import gpu_renderers
+from tests.gpu import gpu_schedules
 import pytest
-from extended import extended, sample
-from gpu_checks import useful
-from gpu_peers import N, PEERS, ROWS, THREADS
-from gpu_schedules import Figures
-from kernel_cases import has_cuda_wheels
-from tinygrad_llm.nn.weights import activations
-from tinygrad_llm.patches.gpu import launch_bounds
-from tinygrad_llm.patches.search.memory_access import Access
-from tinygrad_llm.target import metal
+from tests.support.extended import extended, sample
+from tests.gpu.gpu_checks import useful
+from tests.gpu.gpu_peers import N, PEERS, ROWS, THREADS
+from tests.gpu.gpu_schedules import Figures
+from tests.tools.kernel_cases import has_cuda_wheels
+from tinygrad_llm.device import metal
+from tinygrad_llm.patches.isa import launch_bounds
+from tinygrad_llm.patches.search.cost.memory_access import Access
+from tinygrad_llm.weights import numerics
 
 cuda = pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
 
@@ -46,11 +46,11 @@ def test_schedules_with_bytes():
 @cuda
 def test_stock_is_found_wrong():
   """tinygrad's own schedule: lanes far apart."""
-  found = child.call(stock, NO_MATVEC="1").value
+  found = child.call(stock, NO_GEMV="1").value
   assert {"useful", "width", "threads"} <= set(found)
 
 def stock() -> list[str]:
-  from tinygrad_llm.target.device import open_target
+  from tinygrad_llm.device.device import open_target
   open_target("CUDA:sm_90")
   row = gpu_schedules.figures("CUDA:sm_90", "1b.out", "Q4_K")
   return row.wrong()
@@ -83,8 +83,8 @@ def wrong(found: dict[str, tuple]) -> dict[str, float]:
 
 def test_numbers_on_cuda(): assert wrong(run()) == {}
 
-OFF = [("bitfield_extract", "Q5_K"), ("int_to_float", "NVFP4"), ("warp_reduce", "Q6_K"), ("half8_loads", "F16"),
-       ("cooperative_fetch", "Q6_K")]
+OFF = [("merge_fields", "Q5_K"), ("int_to_float", "NVFP4"), ("shuffle_reduce", "Q6_K"), ("half8_loads", "F16"),
+       ("shared_operands", "Q6_K")]
 
 @pytest.mark.parametrize(("off", "name"), sample(OFF, OFF[::2]))
 def test_numbers_without(off, name):
@@ -142,12 +142,12 @@ def test_dp4a():
 
 def test_dp4a_off():
   """Sums of integers that became floats are right, too: a minimum multiplies the sum of x."""
-  found, = child.call(gpu_numbers.lockstep, [["CUDA", "Q4_1", 4, 256, None, True]], NO_DP4A="1").value
+  found, = child.call(gpu_numbers.lockstep, [["CUDA", "Q4_1", 4, 256, None, True]], NO_DOT_INT8_GPU="1").value
   assert found[0] < 1e-5 and "__dp4a(" not in found[4]
 
 def test_who_multiplies_bytes():
   asked = {"Q8_ACTIVATIONS": "1"}
-  envs = [{}, asked, asked | {"NO_DP4A": "1"}, asked | {"NO_Q8_ACTIVATIONS": "1"}]
+  envs = [{}, asked, asked | {"NO_DOT_INT8_GPU": "1"}, asked | {"NO_Q8_ACTIVATIONS": "1"}]
   assert child.call(multiply_bytes, envs, ["sm_60", "sm_90"]).value == [[False] * 4, [False, True, False, False]]
 
 def multiply_bytes(envs: list[dict[str, str]], archs: list[str]) -> list[list[bool]]:
@@ -158,7 +158,7 @@ def multiply_bytes(envs: list[dict[str, str]], archs: list[str]) -> list[list[bo
     ren = gpu_renderers.CUDA(Target("CUDA", arch=arch))
     with mock.patch.object(type(Device[Device.DEFAULT]), "renderer", ren):
       for env in envs:
-        with mock.patch.dict(os.environ, env): found.append(activations.multiplies_bytes())
+        with mock.patch.dict(os.environ, env): found.append(numerics.multiplies_bytes())
   return [found[i:i + len(envs)] for i in range(0, len(found), len(envs))]
 
 @cuda
@@ -170,7 +170,7 @@ def by_worker() -> list[str]:
   """The source of a product, made in this process and in a compile worker."""
   from tinygrad.codegen import to_program
   from tinygrad.engine import realize, worker
-  from tinygrad_llm.target.device import open_target
+  from tinygrad_llm.device.device import open_target
   open_target("CUDA:sm_90")
   task = realize._get_call_to_compile(gpu_schedules.product("Q8_0", 16, 2048)[0].linear_with_vars()[0].src[-1])
   context = {v.key: v.value for v in realize.to_program_context}
@@ -224,8 +224,8 @@ def test_peers_compile():
 def stacks(sources: list[str]) -> list[int | None]:
   """Bytes of stack of kernels for CUDA."""
   from tinygrad import Device
-  from tinygrad_llm.target.cuda import resources
-  from tinygrad_llm.target.device import open_target
+  from tinygrad_llm.device.cuda import resources
+  from tinygrad_llm.device.device import open_target
   open_target("CUDA:sm_90")
   return [resources(Device.default.renderer.compiler.compile(source))[1] for source in sources]
 
@@ -282,9 +282,9 @@ def test_ptx_compiles(off):
 
 def assembled() -> list[tuple[str, int | None]]:
   """Sources and bytes of stack of products, for NV's other renderer."""
-  from tinygrad_llm.target.cuda import resources
-  from tinygrad_llm.target.device import open_target
-  from tinygrad_llm.target.programs import capture
+  from tinygrad_llm.analysis.programs import capture
+  from tinygrad_llm.device.cuda import resources
+  from tinygrad_llm.device.device import open_target
   open_target("NV:PTX:sm_90")
   programs = [capture(functools.partial(lambda y: y, gpu_schedules.product(name, 64, 2048)[0]))[0].src[-1].src[0]
               for name in ("Q4_K", "MXFP4", "F16")]

@@ -2,18 +2,18 @@
 import re
 from collections.abc import Callable
 
-import attention
-import child
-import gpu_metal
-import gpu_numbers
+from tests.support import attention
+from tests.support import child
+from tests.gpu import gpu_metal
+from tests.gpu import gpu_numbers
 import pytest
-from extended import extended
-from gpu_matmuls import Case
-from gpu_metal import ENVIRONMENT, Errors, Planted
-from gpu_schedules import TYPES
-from kernel_cases import CASES
-from kernel_golden import golden
-from model_cases import MODELS
+from tests.support.extended import extended
+from tests.gpu.gpu_matmuls import Case
+from tests.gpu.gpu_metal import ENVIRONMENT, Errors, Planted
+from tests.gpu.gpu_schedules import TYPES
+from tests.tools.kernel_cases import CASES
+from tests.tools.kernel_golden import golden
+from tests.support.model_cases import MODELS
 from tinygrad.helpers import to_function_name
 
 HALVES, FLOATS = 0.03, 2e-3  # error of logits, in standard deviations: where halves are multiplied, and where none are

@@ -3,11 +3,11 @@ import functools
 
 import numpy as np
 import pytest
-from msl import build
-from msl.kernel import FAULTS, Fault, Kernel
-from msl.memory import View, view
-from msl.source import refused
-from msl_kernels import ELEMENTS, HEAD, K, N, POSITIONS, PRODUCT, ROWS, SUMS, kernel
+from tests.support.msl import build
+from tests.support.msl.kernel import FAULTS, Fault, Kernel
+from tests.support.msl.memory import View, view
+from tests.support.msl.source import refused
+from tests.gpu.msl_kernels import ELEMENTS, HEAD, K, N, POSITIONS, PRODUCT, ROWS, SUMS, kernel
 
 loaded = functools.cache(Kernel)
 

@@ -1,12 +1,12 @@
 """Long reductions on GPUs, alone and beside the products that they scale: kernels and numbers, without a GPU."""
 import functools
 
-import child
-import gpu_numbers
-import gpu_reductions
+from tests.support import child
+from tests.gpu import gpu_numbers
+from tests.gpu import gpu_reductions
 import pytest
-from gpu_reductions import MOST
-from tinygrad_llm.target import metal
+from tests.gpu.gpu_reductions import MOST
+from tinygrad_llm.device import metal
 
 VOCABULARIES = [32003, 49152, 128256, 151936, 201088]
 # an odd number of threads, a gate and a bias, halves, several loops of weights; what is normed after the product
@@ -20,7 +20,7 @@ def opencl() -> dict[str, str]:
   return env
 
 def kernels(names: list[list], env: dict[str, str], *off: str) -> list[int]:
-  return child.call(gpu_reductions.counts, names, **env, **without("small_kernels", *off)).value
+  return child.call(gpu_reductions.counts, names, **env, **without("kernel_chains", *off)).value
 
 # *** norms beside products
 
@@ -36,7 +36,7 @@ def cases(*off: str) -> list[list]: return [*NORMS[:4], *ROWS[:3]] if off else N
 def without(*off: str) -> dict[str, str]: return {f"NO_{name.upper()}": "1" for name in off}
 
 @pytest.mark.parametrize("off", [(), *[(name,) for name in (
-  "norm_fusion", "reduction", "warp_reduce", "nested_reduce", "matvec", "small_kernels")]], ids=str)
+  "norm_fusion", "reductions", "shuffle_reduce", "factor_sums", "gemv", "kernel_chains")]], ids=str)
 def test_numbers_on_cuda(opencl, off):
   assert [case for case, (error, _) in zip(cases(*off), run(*off), strict=True) if not error < MOST] == []
 
@@ -48,13 +48,13 @@ def test_norm_and_product_are_one_kernel(opencl):
 
 def test_product_is_scheduled_as_without(opencl):
   """The same loops unrolled and shared; its sums and the norm's are exchanged in a warp, 2 rows and one."""
-  fused, alone = (found[3][1][-1] for found in (run("small_kernels"), run("norm_fusion", "small_kernels")))
+  fused, alone = (found[3][1][-1] for found in (run("kernel_chains"), run("norm_fusion", "kernel_chains")))
   assert fused[:3] == alone[:3] and (alone[3], fused[3]) == (20, 25)
   assert "__shared__" not in fused[5]
 
 def test_loads_of_x_are_shared(opencl):
   """The norm's sum reads what the product has read: one loop, no load more than the product's, without the norm's."""
-  fused, alone = (found[1][1][-1] for found in (run("small_kernels"), run("norm_fusion", "small_kernels")))
+  fused, alone = (found[1][1][-1] for found in (run("kernel_chains"), run("norm_fusion", "kernel_chains")))
   assert fused[5].count("float4*)((data1") == alone[5].count("float4*)((data1") > 0
   assert fused[5].count("for (") <= alone[5].count("for (") + 1
 
@@ -85,13 +85,13 @@ def test_argmax(opencl, target):
 
 def test_argmax_without(opencl):
   """tinygrad's: long loops, of one thread where no number divides the vocabulary."""
-  assert [max(steps for *_, steps, _ in found) > 64 for found in keys("CUDA", "reduction").values()].count(True) >= 2
+  assert [max(steps for *_, steps, _ in found) > 64 for found in keys("CUDA", "reductions").values()].count(True) >= 2
 
 def test_argmax_has_no_errors_on_metal(opencl):
   for size, found in keys("Metal").items():
     assert [metal.errors(source) for *_, source in found] == ["", ""], size
 
-@pytest.mark.parametrize("off", [(), ("reduction",)], ids=str)
+@pytest.mark.parametrize("off", [(), ("reductions",)], ids=str)
 def test_argmax_numbers(opencl, off):
   sizes = [*VOCABULARIES, 7, 1000, 1111, 16385]
   assert all(child.call(gpu_reductions.argmaxima, sizes, **opencl, **without(*off)).value)

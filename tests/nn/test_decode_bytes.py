@@ -1,22 +1,22 @@
-"""Activations of two bytes in decode steps alone, as Q8_ACTIVATIONS=1 has them on GPUs (nn/weights/linear.py)."""
+"""Activations of two bytes in decode steps alone, as Q8_ACTIVATIONS=1 has them on GPUs (weights/linear.py)."""
 import pathlib
 
 import numpy as np
 import pytest
-from child import call
-from extended import sample
-from kernel_cases import missing
+from tests.support.child import call
+from tests.support.extended import sample
+from tests.tools.kernel_cases import missing
 from tinygrad import Tensor
+from tinygrad_llm.device.buffers import without_memory
+from tinygrad_llm.device.captured import scheduled
+from tinygrad_llm.device.device import open_target
 from tinygrad_llm.engine.steps import Steps
 from tinygrad_llm.files.gguf import open_gguf
 from tinygrad_llm.nn.config import ModelConfig
 from tinygrad_llm.nn.model import Model
-from tinygrad_llm.nn.weights import activations
-from tinygrad_llm.nn.weights.loader import Loader
 from tinygrad_llm.patches.cache import schedules
-from tinygrad_llm.target.buffers import without_memory
-from tinygrad_llm.target.device import open_target
-from tinygrad_llm.target.programs import scheduled
+from tinygrad_llm.weights import numerics
+from tinygrad_llm.weights.loader import Loader
 
 TARGET = "CUDA:sm_90"
 
@@ -44,8 +44,8 @@ def test_two_bytes_are_near(seed):
   x = rng.standard_normal((2, 5, 160)).astype(np.float32) * 10.0 ** rng.integers(-20, 20, (2, 5, 10)).repeat(16, -1)
   x[0, 0, :16], x[0, 1, 16], x[1, 2, 40] = 0, 3e38, -3e38
   x = x.astype(np.float32)
-  found, groups = activations.fine(Tensor(x)).numpy(), x.reshape(2, 5, 10, 16)
+  found, groups = numerics.fine(Tensor(x)).numpy(), x.reshape(2, 5, 10, 16)
   top = np.abs(groups.astype(np.float64)).max(-1, keepdims=True)
   off = np.abs(found.reshape(groups.shape) - groups.astype(np.float64))
-  assert np.isfinite(found).all() and (off <= top * (0.51 / activations.FINEST)).all()
+  assert np.isfinite(found).all() and (off <= top * (0.51 / numerics.FINEST)).all()
   assert (found[0, 0, :16] == 0).all()

@@ -5,9 +5,9 @@ import pathlib
 import numpy as np
 import pytest
 import tinygrad_llm
-from extended import extended, sample
-from golden_cases import CASES, DEFAULT_MODEL, GOLDEN, MARGIN, write_case
-from reference import Reference, kl
+from tests.support.extended import extended, sample
+from tests.support.golden_cases import CASES, DEFAULT_MODEL, GOLDEN, MARGIN, write_case
+from tests.support.reference import Reference, kl
 
 
 TIE = 0.1  # standard deviations of the logits: llama.cpp's differences have twice as much where it has 8 bits

@@ -2,9 +2,9 @@
 import numpy as np
 import pytest
 import tinygrad_llm
-from extended import sample
-from model_cases import IDS, MODELS, VOCAB, sizes
-from reference import Reference, clear_choices
+from tests.support.extended import sample
+from tests.support.model_cases import IDS, MODELS, VOCAB, sizes
+from tests.support.reference import Reference, clear_choices
 
 # The cache is half precision, which alone moves a logit by 1.3e-3 of the standard deviation at most in these models. A
 # reference that rounds its keys and values too shows what else differs: the order of float32 sums, and keys and values

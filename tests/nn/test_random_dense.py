@@ -1,6 +1,6 @@
 """Random shapes, types and architectures without experts, against the float64 reference; see random_models.py."""
 import pytest
-from random_models import _step, draw, process, seeds_of_today
+from tests.tools.random_models import _step, draw, process, seeds_of_today
 
 def test_rows_are_whole_blocks():
   """Of every seed, or a day's tests could not be written."""

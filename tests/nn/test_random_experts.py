@@ -1,7 +1,7 @@
 """Random shapes, types and architectures with experts, against the float64 reference; see random_models.py."""
 import pytest
-from extended import extended
-from random_models import draw, process, seeds_of_today
+from tests.support.extended import extended
+from tests.tools.random_models import draw, process, seeds_of_today
 
 ONCE_WRONG = [pytest.param(14209, marks=extended)]  # a window whose positions are one block of a prompt's attention
 

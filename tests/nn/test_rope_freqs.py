@@ -4,7 +4,7 @@ import pytest
 from gguf import GGMLQuantizationType, GGUFWriter
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.gguf import open_gguf
-from tinygrad_llm.nn.weights.loader import Loader
+from tinygrad_llm.weights.loader import Loader
 
 VALUES = np.array([1, 1.5, 8, 32], np.float32)
 

@@ -1,17 +1,17 @@
 """The routing of tokens to experts against numpy in float64: numbers of experts, gatings, groups, ties; its kernels."""
-import child
-import gpu_numbers
-import gpu_renderers
+from tests.support import child
+from tests.gpu import gpu_numbers
+from tests.gpu import gpu_renderers
 import numpy as np
 import pytest
-from kernel_cases import has_cuda_wheels
-from reference_moe import softmax
+from tests.tools.kernel_cases import has_cuda_wheels
+from tests.support.reference_moe import softmax
 from tinygrad import Tensor
+from tinygrad_llm.analysis.programs import capture
+from tinygrad_llm.device import metal
+from tinygrad_llm.device.device import open_target
 from tinygrad_llm.nn.config import MoEConfig
 from tinygrad_llm.nn.moe import MoE
-from tinygrad_llm.target import metal
-from tinygrad_llm.target.device import open_target
-from tinygrad_llm.target.programs import capture
 
 class Bias:
   """As much of a Weight as MoE asks of its bias."""
@@ -128,4 +128,4 @@ def test_on_opencl(experts):
   assert ids == of[0].tolist()
   np.testing.assert_allclose(weights, shares[0], 1e-5)
 
-def test_off(): assert child.call(kernels, 128, "softmax", 1, NO_SMALL_KERNELS="1").value > 4
+def test_off(): assert child.call(kernels, 128, "softmax", 1, NO_KERNEL_CHAINS="1").value > 4

@@ -1,15 +1,15 @@
 """Scales beside matrices, as files of NVFP4 have them, and other tensors that a file may have and nothing reads."""
 import dataclasses
 
-import fuzz
+from tests.tools import fuzz
 import numpy as np
 import pytest
 import tinygrad_llm
-from extended import sample
+from tests.support.extended import sample
 from gguf import GGUFReader
-from reference import Reference, clear_choices
+from tests.support.reference import Reference, clear_choices
 from tinygrad_llm import InputError
-from tinygrad_llm.nn.weights import activations
+from tinygrad_llm.weights import numerics
 
 MODELS = {
   "dense": {"arch": "qwen2", "tied": False},  # its biases are added to the scaled products
@@ -21,8 +21,8 @@ IDS = np.random.default_rng(3).integers(0, 320, 40).tolist()
   [(name, bytes_) for name in MODELS for bytes_ in (False, True)], [("dense", True)]))
 def test_scales(model_file, monkeypatch, capfd, name, bytes_):
   """Attention, feed-forward, experts and head; a prompt and a step. With activations of 8 bits, to their precision."""
-  if not bytes_: monkeypatch.setattr(activations, "multiplies_bytes", lambda: False)
-  elif not activations.multiplies_bytes(): pytest.skip("no products of bytes on this device")
+  if not bytes_: monkeypatch.setattr(numerics, "multiplies_bytes", lambda: False)
+  elif not numerics.multiplies_bytes(): pytest.skip("no products of bytes on this device")
   path = model_file(types="NVFP4", vocab=320, scaled=True, **MODELS[name])
   names = {t.name for t in GGUFReader(path).tensors}
   wanted = ("attn_q", "attn_output", "ffn_down_exps" if name == "experts" else "ffn_down")

@@ -7,10 +7,10 @@ import re
 import numpy as np
 import pytest
 import tinygrad_llm
-from hostile_texts import hostile_texts
+from tests.support.hostile_texts import hostile_texts
 from tinygrad_llm.engine.perplexity import chunks_of, measure
-from trained_cases import CHUNKS, CONTEXT, GOLDEN, PROMPTS, TEXT, TURNS, coarse_kl, texts_hash
-from trained_models import MODELS, NotThere, fetch, sha256
+from tests.support.trained_cases import CHUNKS, CONTEXT, GOLDEN, PROMPTS, TEXT, TURNS, coarse_kl, texts_hash
+from tests.support.trained_models import MODELS, NotThere, fetch, sha256
 
 TIE = 0.25  # nats: llama.cpp with 8-bit activations leaves its own float answers where its two best tokens are so near
 

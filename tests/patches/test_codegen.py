@@ -9,12 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-import child
+from tests.support import child
 import numpy as np
 import pytest
-import random_graphs
-from extended import extended, sample
-from synthetic import random_blocks
+from tests.support import random_graphs
+from tests.support.extended import extended, sample
+from tests.support.synthetic import random_blocks
 from tinygrad import Device, Tensor, dtypes
 from tinygrad.codegen import to_program
 from tinygrad.engine import realize, worker
@@ -22,10 +22,11 @@ from tinygrad.helpers import Context
 from tinygrad.runtime.support import compiler_cpu
 from tinygrad.uop.ops import UOp, sym_infer
 from tinygrad_llm import patches
-from tinygrad_llm.nn.weights import activations
-from tinygrad_llm.nn.weights.weight import Weight
-from tinygrad_llm.files.layout import Layout, store
-from tinygrad_llm.files.quant import QUANT_TYPES, QuantType, dequantize, layout, pack, reference
+from tinygrad_llm.quants.table import QUANT_TYPES, QuantType, pack, reference
+from tinygrad_llm.weights import numerics
+from tinygrad_llm.weights.decode import dequantize, layout
+from tinygrad_llm.weights.layout import Layout, store
+from tinygrad_llm.weights.weight import Weight
 
 MOST = 1e-5  # error of a float32 sum, whatever its order: one after the other, too
 STREAMS = [qt.name for qt in QUANT_TYPES.values() if qt.fields and qt.name != "TQ2_0"]
@@ -106,19 +107,19 @@ def sums(q: np.ndarray) -> np.ndarray:
   return (q.sum(-1, keepdims=True, dtype=np.int32) * np.int32(-128)).view(np.uint32)
 
 def with_int8(name: str, rows: int, n: int, tokens: int = 1) -> tuple[Tensor, np.ndarray]:
-  """x @ w.T for an x of int8, a scale and a sum for each 16 of them, as activations.py packs them."""
+  """x @ w.T for an x of int8, a scale and a sum for each 16 of them, as numerics.py packs them."""
   lazy_w, w = weight(name, rows, n, True)
   q = np.random.default_rng(3).integers(-127, 128, (tokens, n // 16, 16)).astype(np.int8)
   scale = vector(tokens, n // 16, 1)
   packed = Tensor(np.concatenate((q.view(np.uint32), scale.view(np.uint32), sums(q)), -1)).realize()
   wanted = (q * scale.astype(np.float64)).reshape(tokens, n) @ w.T
-  return activations.unpacked(packed) @ lazy_w().transpose(-1, -2), wanted
+  return numerics.unpacked(packed) @ lazy_w().transpose(-1, -2), wanted
 
 def packed() -> tuple[Tensor, np.ndarray]:
   """A gate to 8 bits: one kernel, of vectors."""
   gate, up = vector(2048), vector(2048, seed=2)
   gate[32:48] = 0
-  lazy = activations.pack(Tensor(gate).realize().relu() * Tensor(up).realize())
+  lazy = numerics.pack(Tensor(gate).realize().relu() * Tensor(up).realize())
   x = (np.maximum(gate, 0) * up).reshape(-1, 16)
   top = np.abs(x).max(-1, keepdims=True)
   scaled = x * np.divide(np.float32(127), top, out=np.zeros_like(top), where=top > 0)
@@ -196,14 +197,14 @@ def on_gpu() -> str:
 
 # those that change a kernel, and the cases that they are in: to compile all without each takes too long
 PATCHES = {
-  "reshapes": ["values"], "gathers": ["embedding"], "invariant_sums": ["Q4_K", "rows Q4_K", "int8 Q6_K"],
-  "invariant_factors": ["norm"],
-  "vectorizer": ["Q4_K", "F16"], "table_lookup": ["MXFP4", "IQ4_XS", "int8 MXFP4"], "minimum_bitwidth": ["Q6_K"],
-  "lanes": ["Q4_K", "F16", "rows Q4_K"], "nested_reduce": ["Q4_K", "MXFP4", "rows Q4_K", "int8 Q8_0"],
-  "int8_dots": ["int8 Q4_K", "int8 NVFP4"], "group_scales": ["Q4_K", "MXFP4"], "matvec": ["Q6_K", "norm", "rows Q8_0"],
-  "bounds": ["experts Q4_K"], "flat_reduce": ["weighted Q4_K"], "separate_products": ["added"],
-  "joint_products": ["gated Q4_K"], "small_kernels": ["chain"],
-  "elementwise": ["packed"], "ordered_loads": ["large"], "passes": ["Q4_K", "F16", "rows Q4_K"],
+  "reshapes": ["values"], "gathers": ["embedding"], "hoist_sums": ["Q4_K", "rows Q4_K", "int8 Q6_K"],
+  "hoist_factors": ["norm"],
+  "vectorizer": ["Q4_K", "F16"], "table_lookup": ["MXFP4", "IQ4_XS", "int8 MXFP4"], "narrow": ["Q6_K"],
+  "lanes": ["Q4_K", "F16", "rows Q4_K"], "factor_sums": ["Q4_K", "MXFP4", "rows Q4_K", "int8 Q8_0"],
+  "dot_int8_cpu": ["int8 Q4_K", "int8 NVFP4"], "hoist_scales": ["Q4_K", "MXFP4"], "gemv": ["Q6_K", "norm", "rows Q8_0"],
+  "clamps": ["experts Q4_K"], "merge_sums": ["weighted Q4_K"], "split_products": ["added"],
+  "join_products": ["gated Q4_K"], "kernel_chains": ["chain"],
+  "elementwise": ["packed"], "ordered_loads": ["large"], "hooks": ["Q4_K", "F16", "rows Q4_K"],
   "choose": ["Q6_K", "norm"]}
 
 FEW = ("Q4_K", "Q6_K", "Q8_0", "MXFP4", "NVFP4")  # types that `make test` multiplies by bytes; `make extended`: all
@@ -234,7 +235,7 @@ def test_numbers_of_other_types():
   assert {name: row["error"] for name, row in others().items() if row["error"] > MOST} == {}
 
 # patches without which `make test` compiles; `make extended`: without each
-OFF = ("invariant_sums", "vectorizer", "lanes", "nested_reduce", "int8_dots", "matvec")
+OFF = ("hoist_sums", "vectorizer", "lanes", "factor_sums", "dot_int8_cpu", "gemv")
 
 @pytest.mark.parametrize("off", sample([*PATCHES, "patches"], OFF))
 def test_numbers_without(off):
@@ -248,8 +249,8 @@ def test_it_changes_kernels(off):
 def test_one_kernel_each():
   assert {name: row["kernels"] for name, row in seen().items()} == dict.fromkeys(seen(), 1) | {"added": 2}
 
-@pytest.mark.parametrize("patch, name, kernels", [("joint_products", "gated Q4_K", 2), ("small_kernels", "chain", 3),
-                                                  ("separate_products", "added", 1)])
+@pytest.mark.parametrize("patch, name, kernels", [("join_products", "gated Q4_K", 2), ("kernel_chains", "chain", 3),
+                                                  ("split_products", "added", 1)])
 def test_kernels_without(patch, name, kernels): assert seen(patch)[name]["kernels"] == kernels
 
 @pytest.mark.parametrize("name", ["experts Q4_K", "gated MXFP4", "weighted Q4_K", "weighted MXFP4"])
@@ -259,12 +260,12 @@ def test_an_expert_is_a_matrix(name):
 
 def test_bounds():
   """No condition is left of what chooses an expert; without the bounds each load has one."""
-  here, off = (source[source.index("void r_"):] for source in sources("experts Q4_K", "bounds"))
+  here, off = (source[source.index("void r_"):] for source in sources("experts Q4_K", "clamps"))
   assert "?" in off and here.count("?") <= 2 < off.count("?")  # of the two bounds of the number itself
 
 def test_flat_reduce():
   """The sum over experts is one of the product's loops: without it, rows are no lanes."""
-  here, off = sources("weighted Q4_K", "flat_reduce")
+  here, off = sources("weighted Q4_K", "merge_sums")
   assert "unsigned_int16" in here and "unsigned_int16" not in off
 
 def test_reshapes():
@@ -284,13 +285,13 @@ def test_gathers():
 
 def test_invariant_sums():
   """The sum of x of a group of 32 is one element of an array, filled before the loop over rows."""
-  here, off = sources("Q4_K", "invariant_sums")
+  here, off = sources("Q4_K", "hoist_sums")
   assert re.search(r"float \w+\[32\];", here) and not re.search(r"float \w+\[32\];", off)
   first = [re.search(r"  for \(int (\w+) = 0; \w+ < (\d+)", text) for text in (here, off)]
   assert [int(loop[2]) for loop in first if loop is not None] == [4, 32]  # 4 blocks of 8 groups; 32 rows a thread
 
 def test_invariant_factors():
-  here, off = sources("norm", "invariant_factors")
+  here, off = sources("norm", "hoist_factors")
   assert re.search(r"float \w+\[1024\];", here) and not re.search(r"float \w+\[1024\];", off)
 
 def test_vectors():
@@ -311,7 +312,7 @@ def test_tables_are_for_codes_only():
 
 def test_narrow():
   """A quant of 6 bits is put together in bytes."""
-  here, off = (len(re.findall(r"unsigned_int16 \w+ = ", text)) for text in sources("Q6_K", "minimum_bitwidth"))
+  here, off = (len(re.findall(r"unsigned_int16 \w+ = ", text)) for text in sources("Q6_K", "narrow"))
   assert here < off
 
 def test_lanes():
@@ -321,7 +322,7 @@ def test_lanes():
 @pytest.mark.parametrize("name", ["Q4_K", "MXFP4"])
 def test_nested_reduce(name):
   """A scale is multiplied once for all weights of its group."""
-  assert seen()[name]["ops"] < 0.9 * seen("nested_reduce")[name]["ops"]
+  assert seen()[name]["ops"] < 0.9 * seen("factor_sums")[name]["ops"]
 
 def test_rows_are_lanes():
   """16 rows side by side are a vector: no sum of its elements, and one store of them all."""
@@ -330,7 +331,7 @@ def test_rows_are_lanes():
   assert stores == ["((float16*)((data0"] and "float16" not in off
 
 def test_tokens():
-  """The loop over tokens is inside of that over tiles of rows; of larger matrices, see test_operand_packing.py."""
+  """The loop over tokens is inside of that over tiles of rows; of larger matrices, see test_pack_operands.py."""
   loops = re.findall(r"for \(int \w+ = 0; \w+ < (\d+)", seen()["tokens Q4_K"]["source"])
   assert loops[-4:] == ["5", "2", "2", "2"]  # tokens, blocks, parts of a block
 
@@ -349,7 +350,7 @@ def test_int8_dots_of_tokens(name):
   assert body.count("add_dots_of_") >= 8 and "signed char" not in body[body.rindex("for (int"):]
 
 def test_int8_dots_off():
-  assert all("add_dots_of_" not in row["source"] for row in seen("int8_dots").values())
+  assert all("add_dots_of_" not in row["source"] for row in seen("dot_int8_cpu").values())
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="for x86")
 @pytest.mark.parametrize("arch", sample(["x86-64-v3", "x86-64-v2", "x86-64"], ["x86-64-v3"]))
@@ -362,12 +363,12 @@ def test_int8_dots_of_other_processors(arch):
 def test_group_scales(name):
   """Scales are unpacked by vectors: fewer scalar shifts."""
   here, off = (len(re.findall(r"^  +(?:unsigned int|float) \w+ = .*(?:>>|<<)", text, re.M))
-               for text in sources(name, "group_scales"))
+               for text in sources(name, "hoist_scales"))
   assert here < off
 
 def test_matvec():
   assert "THREAD" in seen()["Q6_K"]["opts"] or seen()["Q6_K"]["opts"].count("UNROLL") > 3
-  assert seen("matvec")["Q6_K"]["opts"].count("UNROLL") < seen()["Q6_K"]["opts"].count("UNROLL")
+  assert seen("gemv")["Q6_K"]["opts"].count("UNROLL") < seen()["Q6_K"]["opts"].count("UNROLL")
 
 def test_elementwise():
   """16 groups at once: their quants are vectors, and what is chosen is."""
@@ -467,8 +468,8 @@ import tinygrad_llm
 from tinygrad import Tensor, UOp, dtypes
 from tinygrad.codegen import to_program
 from tinygrad.engine import realize
-from tinygrad_llm.patches.vector import vector_combine
-vector_combine.SECONDS = 6
+from tinygrad_llm.patches.vector import clang_combine
+clang_combine.SECONDS = 6
 n = UOp.variable("n", 1, 64).bind(5)
 i, x = Tensor.arange(16, dtype=dtypes.int), Tensor.empty(64, 16)[:n]
 other, own = x.unsqueeze(1), x.unsqueeze(2)
@@ -489,17 +490,18 @@ def test_all_patches_are_tested_somewhere():
   own = {"workers", "estimates", "stored_schedules", "beam_search", "programs", "threads", "dispatch", "captures",
          "graph_batches", "graph_dependencies", "huge_pages", "contiguous_views", "thread_safety", "sqlite_cache",
          "launch_sizes", "pinned_copies", "lost_devices"}
-  own |= {"graph_rewrite", "implicit_inputs", "type_inference", "tuple_order"}  # test_lowering.py
+  own |= {"graph_rewrite", "implicit_inputs", "type_inference", "tuple_order"}  # test_compile_time.py
   own |= {"scalarize", "trace_cache", "gc_pause"}                               # the same
-  own |= {"forked_lowering", "vector_combine", "vector_width"}
-  own |= {"operand_packing", "register_blocking"}                               # test_operand_packing.py
-  own |= {"epilogues"}                                                          # test_register_blocking.py
-  own |= {"skipped_steps"}                                                      # test_expert_blocks.py
-  own |= {"bf16_dots"}                                                          # test_bf16_dots.py
-  own |= {"amx"}                                                                # test_amx.py
-  gpu = {"bitfield_extract", "int_to_float", "dp4a", "warp_reduce", "half8_loads", "reciprocal", "ptx", "launch_bounds",
-         "norm_fusion", "reduction", "cooperative_fetch", "tensor_cores"}  # tests/gpu
-  own |= {"split_kv", "stored_factors", "block_reduce", "online_softmax", "horizontal_fusion"}  # test_attention.py
+  own |= {"forked_lowering", "clang_combine", "clang_width"}
+  own |= {"pack_operands", "register_tiles"}                               # test_pack_operands.py
+  own |= {"epilogues"}                                                          # test_register_tiles.py
+  own |= {"skip_steps"}                                                      # test_expert_blocks.py
+  own |= {"dot_bf16"}                                                          # test_dot_bf16.py
+  own |= {"amx_tiles"}                                                                # test_amx_tiles.py
+  gpu = {"merge_fields", "int_to_float", "dot_int8_gpu", "shuffle_reduce", "half8_loads", "reciprocal", "ptx",
+         "launch_bounds", "norm_fusion", "reductions", "shared_operands", "mma_tiles"}  # tests/gpu
+  own |= {"flash_decoding", "store_factors", "block_reductions", "online_softmax"}  # test_flash_decoding.py
+  own |= {"horizontal_fusion"}
   assert set(patches.PATCHES) == own | set(PATCHES) | gpu
 
 ADDED = "typedef float wide __attribute__((ext_vector_type(16))); void f(wide* a, wide* b) { *a += *b; }"
@@ -508,7 +510,7 @@ def object_code(cpu: str) -> str: return compiler_cpu.ClangCompiler(["x86_64", c
 
 def test_vector_width():
   """A sum of 16 floats is one instruction of an Intel with AVX-512; clang alone makes it two."""
-  code = {off: child.call(object_code, "sapphirerapids", NO_VECTOR_WIDTH=off).value for off in ("0", "1")}
+  code = {off: child.call(object_code, "sapphirerapids", NO_CLANG_WIDTH=off).value for off in ("0", "1")}
   vaddps_zmm0 = "62f17c4858"
   assert vaddps_zmm0 in code["0"] and vaddps_zmm0 not in code["1"]
-  assert child.call(object_code, "x86-64-v3", NO_VECTOR_WIDTH="0").value
+  assert child.call(object_code, "x86-64-v3", NO_CLANG_WIDTH="0").value

@@ -2,15 +2,15 @@
 import random
 from concurrent.futures import ThreadPoolExecutor
 
-import gpu_renderers
+from tests.gpu import gpu_renderers
 import pytest
-from kernel_hashes import hash_of
+from tests.tools.kernel_hashes import hash_of
 from tinygrad import Tensor, dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import UOp
-from tinygrad_llm.patches import is_on, passes
+from tinygrad_llm.patches import is_on, hooks
 
-pytestmark = pytest.mark.skipif(not is_on("passes"), reason="there are no passes")
+pytestmark = pytest.mark.skipif(not is_on("hooks"), reason="there are no passes")
 TARGETS = ("CUDA", "Metal", "OpenCL")
 
 def kernels() -> list[UOp]:
@@ -35,8 +35,8 @@ def test_in_turns(wanted):
   turns = random.Random(1).sample([*wanted] * 2, 2 * len(wanted))
   for ast, target in turns: assert lower(ast, target) == wanted[ast, target]
 
-@pytest.mark.parametrize("hooks", ["before_opts", "after_opts", "before_linearize"])
-def test_one_inside_of_another(wanted, hooks):
+@pytest.mark.parametrize("place", ["before_opts", "after_opts", "before_linearize"])
+def test_one_inside_of_another(wanted, place):
   """A pass lowers another kernel for another target; the first goes on as if nothing had been."""
   found, (inner, *rest) = [], [*wanted]
   def nested(sink: UOp, ren: Renderer) -> UOp:
@@ -44,13 +44,13 @@ def test_one_inside_of_another(wanted, hooks):
       found.append(None)  # not again inside
       found[0] = lower(*inner)
     return sink
-  getattr(passes, hooks).insert(0, nested)
+  getattr(hooks, place).insert(0, nested)
   try:
     for ast, target in rest:
       found.clear()
       assert lower(ast, target) == wanted[ast, target]
       assert found == [wanted[inner]]
-  finally: getattr(passes, hooks).remove(nested)
+  finally: getattr(hooks, place).remove(nested)
 
 def test_threads(wanted):
   with ThreadPoolExecutor(4) as pool:
@@ -58,7 +58,7 @@ def test_threads(wanted):
     assert all(wanted[unit] == made for unit, made in found)
 
 def test_contexts_end():
-  assert passes.lowering() is None
-  assert not passes.is_stage()
-  with passes.stages(): assert passes.is_stage()
-  assert not passes.is_stage()
+  assert hooks.lowering() is None
+  assert not hooks.is_stage()
+  with hooks.stages(): assert hooks.is_stage()
+  assert not hooks.is_stage()

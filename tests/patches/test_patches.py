@@ -18,7 +18,7 @@ import textwrap
 
 import pytest
 import tinygrad
-from child import ROOT, run
+from tests.support.child import ROOT, run
 from tinygrad_llm import patches
 
 STAMP = '''"""
@@ -117,19 +117,19 @@ def test_listing():
   on = [line.split()[1] for line in lines if line.startswith("on ")]
   assert sorted(on) == sorted(patches.MODULES)
   assert on != list(patches.MODULES)
-  stages = [on.index(name) for name in ("schedule.matvec", "vector.lanes", "vector.vectorizer", "cache.programs")]
+  stages = [on.index(name) for name in ("schedule.gemv", "vector.lanes", "vector.vectorizer", "cache.programs")]
   assert stages == sorted(stages)
   again = [line.split()[0] for line in lines if " again: " in line]
-  assert again.count("rewrite.nested_reduce") == 2
+  assert again.count("loops.factor_sums") == 2
   seams = {seam for name in patches.PATCHES for seam in patches.load(name).SEAMS}
   assert {f"{patches.fingerprint(seam)} {seam}" for seam in seams} <= {line.strip() for line in lines}
   assert lines[-1] == f"patch set {patches.patch_set()}"
 
 def test_listing_of_what_is_off():
-  lines = listing(NO_MATVEC="1")
+  lines = listing(NO_GEMV="1")
   at = lines.index("switched off")
   off = {line.split()[1]: line.rpartition("[")[2] for line in lines[at + 1:-2]}
-  assert (off["schedule.matvec"], off["vector.lanes"]) == ("NO_MATVEC=1]", "needs matvec]")
+  assert (off["schedule.gemv"], off["vector.lanes"]) == ("NO_GEMV=1]", "needs gemv]")
   assert {line.split()[1] for line in lines[:at] if line.startswith("on ")} == set(patches.MODULES) - off.keys()
 
 def test_listing_of_a_wrong_seam(stamped: pathlib.Path, tmp_path: pathlib.Path):
@@ -176,19 +176,20 @@ def test_another_version_of_tinygrad(monkeypatch, not_installed):
   assert not_installed == []
 
 def test_another_source_of_a_seam(monkeypatch, not_installed):
-  seam, module = "tinygrad.engine.worker:_init_worker", importlib.import_module("tinygrad_llm.patches.runtime.workers")
+  seam = "tinygrad.engine.worker:_init_worker"
+  module = importlib.import_module("tinygrad_llm.patches.compile_time.workers")
   monkeypatch.setitem(module.SEAMS, seam, "0123456789ab")
   monkeypatch.setattr(patches, "is_known", lambda module: False)
   with pytest.raises(patches.SeamError, match=f"{seam} of tinygrad 0.14.0 has fingerprint {patches.fingerprint(seam)}, "
-                                              "tinygrad_llm.patches.runtime.workers is made for 0123456789ab of "):
+                                              "tinygrad_llm.patches.compile_time.workers is made for 0123456789ab of "):
     patches.apply.__wrapped__()
   assert not_installed == []
 
 def test_a_seam_that_is_gone(monkeypatch, not_installed):
   """A patch that does not even import, where what it patches has another name, is no reason to go on without it."""
-  name = "tinygrad_llm.patches.runtime.workers"
+  name = "tinygrad_llm.patches.compile_time.workers"
   monkeypatch.delitem(sys.modules, name)
-  monkeypatch.delattr(patches.runtime, "workers")
+  monkeypatch.delattr(patches.compile_time, "workers")
   monkeypatch.delattr(tinygrad.engine.worker, "_init_worker")
   with pytest.raises(patches.SeamError, match=f"{name} is made for tinygrad 0.14.0 and does not find its seams"):
     patches.apply.__wrapped__()
@@ -203,11 +204,11 @@ import tinygrad_llm
 print(worker._init_worker.__module__, Scheduler.apply_opt.__module__)
 """
 @pytest.mark.parametrize(("env", "modules"), [
-  ({}, "tinygrad_llm.patches.runtime.workers tinygrad_llm.patches.passes"),
+  ({}, "tinygrad_llm.patches.compile_time.workers tinygrad_llm.patches.hooks"),
   ({"NO_PATCHES": "0", "NO_WORKERS": ""},
-   "tinygrad_llm.patches.runtime.workers tinygrad_llm.patches.passes"),
-  ({"NO_WORKERS": "1"}, "tinygrad.engine.worker tinygrad_llm.patches.passes"),
-  ({"NO_PASSES": "1"}, "tinygrad_llm.patches.runtime.workers tinygrad.codegen.opt.postrange"),
+   "tinygrad_llm.patches.compile_time.workers tinygrad_llm.patches.hooks"),
+  ({"NO_WORKERS": "1"}, "tinygrad.engine.worker tinygrad_llm.patches.hooks"),
+  ({"NO_HOOKS": "1"}, "tinygrad_llm.patches.compile_time.workers tinygrad.codegen.opt.postrange"),
   ({"NO_PATCHES": "1"}, "tinygrad.engine.worker tinygrad.codegen.opt.postrange")])
 def test_switches(env, modules): assert run(INSTALLED, **env).stdout.strip() == modules
 
@@ -239,7 +240,7 @@ def test_an_installed_wheel(installed, tmp_path):
   assert found["from"].startswith(str(installed))
   assert not (installed / "patches").exists()
   assert (installed / "tinygrad_llm" / "patches" / "stamp.py").exists()
-  assert (installed / "tinygrad_llm" / "web" / "timeline.html").exists()
+  assert (installed / "tinygrad_llm" / "analysis" / "pages" / "timeline.html").exists()
   assert [len(x) for x in found["stamps"]] == [1] * 4
   assert found["pid"] not in {x[0] for x in found["stamps"]}
 
@@ -257,7 +258,7 @@ def test_a_worker_without_patches_does_not_go_on():
   """Whatever keeps them from being installed there, kernels must not come out unpatched."""
   code = """
 from tinygrad_llm import patches
-from tinygrad_llm.patches.runtime.workers import init_worker
+from tinygrad_llm.patches.compile_time.workers import init_worker
 patches.TINYGRAD = "0.15.1"
 patches.apply.cache_clear()
 try: init_worker()

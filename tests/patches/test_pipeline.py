@@ -5,9 +5,9 @@ import random
 import subprocess
 import sys
 
-import child
+from tests.support import child
 import pytest
-import readme_tables
+from tests.tools import readme_tables
 from tinygrad_llm import patches
 from tinygrad_llm.patches import pipeline
 from tinygrad_llm.patches.pipeline import PASSES, Pass, Phase
@@ -54,14 +54,14 @@ def test_what_needs_others(seed):
 
 def test_they_are_off_together():
   """Attention over parts of the positions, and its kernels."""
-  for one, other in (("split_kv", "online_softmax"), ("online_softmax", "split_kv")):
+  for one, other in (("flash_decoding", "online_softmax"), ("online_softmax", "flash_decoding")):
     assert pipeline.why_off(other, {f"NO_{one.upper()}": "1"}) == f"needs {one}"
 
 def test_a_name_that_there_is_not():
   with pytest.raises(KeyError, match="no such pass; close: q8_activations"): patches.is_on("q8_activation")
 
 @pytest.mark.parametrize(("variable", "close"), [
-  ("NO_MATVECS", "NO_MATVEC"), ("NO_PATCH", "NO_PATCHES"), ("NO_WARP_REDUCTION", "NO_WARP_REDUCE"),
+  ("NO_GEMVS", "NO_GEMV"), ("NO_PATCH", "NO_PATCHES"), ("NO_SHUFFLE_REDUCTION", "NO_SHUFFLE_REDUCE"),
   ("NO_THREAD", "NO_THREADS")])
 def test_a_switch_that_there_is_not(variable, close):
   assert f"{variable}: no such switch; did you mean {close}" in pipeline.wrong_switch({variable: "1"})
@@ -70,10 +70,10 @@ def test_a_switch_that_there_is_not(variable, close):
 @pytest.mark.parametrize("command", [["tinygrad_llm.run", "--prompt", "Hi"], ["tinygrad_llm.patches"],
                                      ["tinygrad_llm.kernels", "--target", "CPU"]], ids=lambda c: c[0])
 def test_commands_say_so(command):
-  done = subprocess.run([sys.executable, "-m", *command], env=os.environ | {"NO_MATVECS": "1"}, capture_output=True,
+  done = subprocess.run([sys.executable, "-m", *command], env=os.environ | {"NO_GEMVS": "1"}, capture_output=True,
                         text=True, stdin=subprocess.DEVNULL, cwd=child.ROOT)
   assert (done.returncode, done.stdout) == (2, "")
-  assert done.stderr == "error: NO_MATVECS: no such switch; did you mean NO_MATVEC?\n"
+  assert done.stderr == "error: NO_GEMVS: no such switch; did you mean NO_GEMV?\n"
 
 def test_rows_are_whole():
   """Each names a room and a module that is there, and is a value that nobody changes."""

@@ -3,10 +3,10 @@ import json
 import pathlib
 import subprocess
 import sys
-import child
+from tests.support import child
 import pytest
-from extended import sample
-from reference import Reference
+from tests.support.extended import sample
+from tests.support.reference import Reference
 
 IDS, COUNT = [1, 2, 3, 4, 5], 4
 

@@ -15,9 +15,9 @@ def check(text: str, path: pathlib.Path) -> str:
   return done.stdout
 
 @pytest.mark.parametrize(("call", "wrong"), [
-  ("from tinygrad_llm.patches.expressions import divisor\ndivisor(12, 5)", ""),
-  ("from tinygrad_llm.patches.expressions import divisor\ndivisor('x', [])", "[arg-type]"),
-  ("from tinygrad_llm.patches.expressions import divide", "[attr-defined]"),
+  ("from tinygrad_llm.patches.ir.indices import divisor\ndivisor(12, 5)", ""),
+  ("from tinygrad_llm.patches.ir.indices import divisor\ndivisor('x', [])", "[arg-type]"),
+  ("from tinygrad_llm.patches.ir.indices import divide", "[attr-defined]"),
   ("from tinygrad import UOp, dtypes\nUOp.const(1, dtypes.int).substitute({}).ranged", "[attr-defined]"),
   ("def f(x): return x", "[no-untyped-def]")])
 def test_a_wrong_call_is_found(call, wrong, tmp_path):

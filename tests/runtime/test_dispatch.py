@@ -3,8 +3,8 @@ import time
 
 import numpy as np
 import pytest
-from extended import extended
-from child import run
+from tests.support.extended import extended
+from tests.support.child import run
 from tinygrad import Context, Device, Tensor, TinyJit, UOp
 from tinygrad.engine.realize import graph_cache
 from tinygrad.uop.ops import Ops

@@ -2,9 +2,9 @@
 import json
 
 import pytest
-from child import run
-from extended import extended, sample
-from kernel_cases import missing
+from tests.support.child import run
+from tests.support.extended import extended, sample
+from tests.tools.kernel_cases import missing
 from tinygrad_llm.patches import is_on
 
 CHAIN = '''
@@ -29,7 +29,7 @@ print(json.dumps([[call.src[0].op is Ops.CUSTOM_FUNCTION for call in calls] for 
 # NULL runs nothing and has no graphs: it gets the base class of all that have
 COMPILED = '''
 import json, tinygrad_llm
-from tinygrad_llm.target.device import open_target
+from tinygrad_llm.device.device import open_target
 open_target({target!r})
 from tinygrad import Device
 from tinygrad.engine import jit
@@ -38,9 +38,9 @@ from tinygrad_llm.engine.steps import Steps
 from tinygrad_llm.files.gguf import open_gguf
 from tinygrad_llm.nn.config import ModelConfig
 from tinygrad_llm.nn.model import Model
-from tinygrad_llm.nn.weights.loader import Loader
-from tinygrad_llm.target import programs
-from tinygrad_llm.target.buffers import without_memory
+from tinygrad_llm.weights.loader import Loader
+from tinygrad_llm.analysis import programs
+from tinygrad_llm.device.buffers import without_memory
 file = open_gguf({model!r})
 with without_memory(), Loader(file, progress=False) as loader:
   steps = Steps(Model(config := ModelConfig.from_gguf(file), loader, 64), 64, 16)

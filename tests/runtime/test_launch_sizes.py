@@ -3,10 +3,10 @@ import itertools
 import math
 import random
 
-import child
+from tests.support import child
 import pytest
-from extended import extended, sample
-from kernel_cases import has_cuda_wheels, missing
+from tests.support.extended import extended, sample
+from tests.tools.kernel_cases import has_cuda_wheels, missing
 from tinygrad import UOp
 from tinygrad.uop.ops import ProgramInfo
 from tinygrad_llm.patches import load
@@ -25,7 +25,7 @@ def test_values_out_of_range_are_the_least():
 
 def made_graphs(model: str) -> dict:
   """On a driver that refuses a grid of 0: an answer, in prompts of several chunks; the sizes of its graphs' nodes."""
-  import cuda_stub
+  from tests.support import cuda_stub
   driver = cuda_stub.install()
   import tinygrad_llm
   llm = tinygrad_llm.load(model, max_context=64, chunk=16)
@@ -57,15 +57,15 @@ def sizes(model: str, target: str) -> list:
   Of each kernel of a prompt's steps and of a decode step: its least size with 0 for each variable, as graphs are made,
   and with values of theirs, as graphs and queues are launched; and whether its sizes are expressions.
   """
-  from tinygrad_llm.target.device import open_target
+  from tinygrad_llm.device.device import open_target
   open_target(target)
+  from tinygrad_llm.analysis import programs
+  from tinygrad_llm.device.buffers import without_memory
   from tinygrad_llm.engine.steps import Steps
   from tinygrad_llm.files.gguf import open_gguf
   from tinygrad_llm.nn.config import ModelConfig
   from tinygrad_llm.nn.model import Model
-  from tinygrad_llm.nn.weights.loader import Loader
-  from tinygrad_llm.target import programs
-  from tinygrad_llm.target.buffers import without_memory
+  from tinygrad_llm.weights.loader import Loader
   file = open_gguf(model)
   with without_memory(), Loader(file, progress=False) as loader:
     steps = Steps(Model(config := ModelConfig.from_gguf(file), loader, 64, 64), 64, 16)

@@ -4,10 +4,11 @@ import pytest
 import tinygrad_llm  # noqa: F401  # before tinygrad: it applies the patches
 from tinygrad import Tensor
 from tinygrad.uop.ops import Ops
-from tinygrad_llm.files.quant import QUANT_TYPES, QuantType, dequantize
+from tinygrad_llm.device.captured import scheduled
 from tinygrad_llm.patches.cache import serialize
 from tinygrad_llm.patches.search.candidates import Candidates
-from tinygrad_llm.target.programs import scheduled
+from tinygrad_llm.quants.table import QUANT_TYPES, QuantType
+from tinygrad_llm.weights.decode import dequantize
 
 PACKED = [qt for qt in QUANT_TYPES.values() if qt.block > 1]
 

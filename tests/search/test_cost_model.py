@@ -5,26 +5,26 @@ import json
 import math
 import pathlib
 
-import child
-import gpu_renderers
-import gpu_schedules
+from tests.support import child
+from tests.gpu import gpu_renderers
+from tests.gpu import gpu_schedules
 import pytest
-from extended import extended, sample
+from tests.support.extended import extended, sample
 from bench import schedules
-from kernel_cases import has_cuda_wheels
-from synthetic import SHAPES, write_model
+from tests.tools.kernel_cases import has_cuda_wheels
+from tests.support.synthetic import SHAPES, write_model
 from tinygrad import Tensor, UOp, Variable, dtypes
 from tinygrad.codegen.opt import Opt, OptOps
 from tinygrad.helpers import Target
+from tinygrad_llm.analysis.programs import compiled, programs
+from tinygrad_llm.device import cuda
+from tinygrad_llm.device.device import open_target
 from tinygrad_llm.kernels import decode_programs
-from tinygrad_llm.patches.search import cost_model, hardware
-from tinygrad_llm.patches.search.dependency_chain import chain
-from tinygrad_llm.patches.search.instructions import instructions, serial_steps
-from tinygrad_llm.patches.search.memory_access import accesses
-from tinygrad_llm.patches.search.sass import executed
-from tinygrad_llm.target import cuda
-from tinygrad_llm.target.device import open_target
-from tinygrad_llm.target.programs import compiled, programs
+from tinygrad_llm.patches.search.cost import cost_model, hardware
+from tinygrad_llm.patches.search.cost.dependency_chain import chain
+from tinygrad_llm.patches.search.cost.instructions import instructions, serial_steps
+from tinygrad_llm.patches.search.cost.memory_access import accesses
+from tinygrad_llm.patches.search.cost.sass import executed
 
 CARD = hardware.named("A100")[0]
 
@@ -219,7 +219,7 @@ def step(tmp_path_factory) -> str:
 @pytest.fixture(scope="module")
 def guesses() -> dict[str, float]:
   if not has_cuda_wheels(): pytest.skip("NVIDIA makes no NVRTC wheel for this machine")
-  off = ("SPLIT_KV", "STORED_FACTORS", "BLOCK_REDUCE", "REDUCTION", "NORM_FUSION", "COOPERATIVE_FETCH")
+  off = ("FLASH_DECODING", "STORE_FACTORS", "BLOCK_REDUCTIONS", "REDUCTIONS", "NORM_FUSION", "SHARED_OPERANDS")
   as_simulated = {f"NO_{name}": "1" for name in off}
   kernels = child.call(of_attention, **as_simulated).value
   def of(start: str, n: int = 0) -> float: return [us for name, us in kernels if name.startswith(start)][n]
@@ -262,7 +262,7 @@ RECORDED = max(pathlib.Path(schedules.ROOT / "bench" / "results").glob("schedule
 def test_ranks_of_timed_schedules(name):
   rows = [row for row in json.loads(RECORDED.read_text())["schedules"] if row["kernel"] == name]
   assert len(rows) >= 30
-  found = child.call(estimates_of, name, [row["opts"] for row in rows], NO_SPLIT_KV="1").value  # as bench/schedules.py
+  found = child.call(estimates_of, name, [row["opts"] for row in rows], NO_FLASH_DECODING="1").value  # as in bench/
   assert schedules.rank_correlation([row["us"] for row in rows], found) >= 0.8
 
 def estimates_of(name: str, schedules_opts: list) -> list[float]:

@@ -5,9 +5,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import planted_child
+from tests.support import planted_child
 import pytest
-import search_kernel
+from tests.support import search_kernel
 from tinygrad import Device
 from tinygrad.codegen.opt import Opt, OptOps
 from tinygrad_llm.patches.search import tuner

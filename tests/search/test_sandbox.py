@@ -6,12 +6,12 @@ import subprocess
 import sys
 import time
 
-import child
-import gpu_numbers
+from tests.support import child
+from tests.gpu import gpu_numbers
 import pytest
-from extended import sample
-import search_faults
-import search_kernel
+from tests.support.extended import sample
+from tests.tools import search_faults
+from tests.support import search_kernel
 from tinygrad_llm.patches.search.sandbox import Failed, Process
 
 

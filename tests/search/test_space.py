@@ -4,34 +4,34 @@ import random
 import re
 from unittest import mock
 
-import attention
-import child
-import gpu_matmuls
-import gpu_numbers
-import gpu_renderers
-import gpu_schedules
+from tests.support import attention
+from tests.support import child
+from tests.gpu import gpu_matmuls
+from tests.gpu import gpu_numbers
+from tests.gpu import gpu_renderers
+from tests.gpu import gpu_schedules
 import numpy as np
 import pytest
-from attention import Case, Problem
-from extended import sample
-from gpu_peers import PEERS
-from kernel_cases import has_cuda_wheels
-from search_kernel import computed
+from tests.support.attention import Case, Problem
+from tests.support.extended import sample
+from tests.gpu.gpu_peers import PEERS
+from tests.tools.kernel_cases import has_cuda_wheels
+from tests.support.search_kernel import computed
 from tinygrad import Device, Tensor, Variable, dtypes
 from tinygrad.codegen.opt import Opt, OptOps
 from tinygrad.codegen import to_program
 from tinygrad.helpers import getenv
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import UOp
-from tinygrad_llm.patches.attention import split_kv
+from tinygrad_llm.device import metal
+from tinygrad_llm.patches.attention import flash_decoding
 from tinygrad_llm.patches.attention.part import Part
-from tinygrad_llm.patches.opts import ScheduleOps
-from tinygrad_llm.patches.schedule.dot_product import find_sum
-from tinygrad_llm.patches.schedule.matvec_gpu import MV_NAMES, Tile, on_gpu
+from tinygrad_llm.patches.ir.actions import ScheduleOps
+from tinygrad_llm.patches.ir.products import find_sum
+from tinygrad_llm.patches.schedule.gemv_gpu import MV_NAMES, Tile, on_gpu
 from tinygrad_llm.patches.search import space
 from tinygrad_llm.patches.search.known_schedules import ATTENTION, MATMULS, TILES, known, known_attention
 from tinygrad_llm.patches.search.space import AMOUNTS, Attention, Loops, Opts, Step, with_opts
-from tinygrad_llm.target import metal
 
 # rows x n, or Experts: odd numbers of superblocks and of blocks, rows no power of two, few columns
 PRODUCTS = (("Q4_K", 64, 2048), ("Q4_K", 2048, 512), ("Q6_K", 36, 768), ("Q8_0", 42, 576), ("MXFP4", 40, 576),
@@ -124,8 +124,8 @@ def test_known_schedules_are_compiled():
 
 def stacks(names: list[tuple[int, str]]) -> dict[str, int | None]:
   """By name, bytes of stack for CUDA."""
-  from tinygrad_llm.target.cuda import resources
-  from tinygrad_llm.target.device import open_target
+  from tinygrad_llm.device.cuda import resources
+  from tinygrad_llm.device.device import open_target
   asts = {name: with_opts(kernel(PRODUCTS[i]), states(PRODUCTS[i])[name]) for i, name in names}
   sources = {name: gpu_renderers.render(ast, "CUDA") for name, ast in asts.items()}
   open_target("CUDA:sm_90")
@@ -265,7 +265,7 @@ def test_attention_on_opencl(opencl):
 
 def test_known_attention():
   """Each is reached by steps to a neighbour, and rendered in each language. Too few threads have none."""
-  with mock.patch.multiple(split_kv, has_vectors=lambda ren: False, fits=lambda *_: True):
+  with mock.patch.multiple(flash_decoding, has_vectors=lambda ren: False, fits=lambda *_: True):
     ast = part(Problem(Case(1, 16, 64, 100)).tensor().linear_with_vars()[0])
   for language in LANGUAGES:
     ren = gpu_renderers.RENDERERS[language]

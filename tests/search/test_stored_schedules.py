@@ -2,11 +2,11 @@
 import dataclasses
 import pathlib
 
-import child
+from tests.support import child
 import numpy as np
 import pytest
-from extended import extended
-import search_kernel
+from tests.support.extended import extended
+from tests.support import search_kernel
 from tinygrad import Device, Tensor
 from tinygrad.codegen.opt import Opt, OptOps
 from tinygrad.helpers import Context

@@ -3,7 +3,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import symbolic
+from tests.support import symbolic
 from tinygrad import Tensor, UOp
 
 BLOCK = 16  # positions of a block, where a table says which is where

@@ -19,8 +19,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-TESTS = pathlib.Path(__file__).resolve().parents[1]
-ROOT = TESTS.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 class Result(NamedTuple):
   """What the function returned, and what the child wrote to stdout."""
@@ -30,16 +29,14 @@ class Result(NamedTuple):
 def environment(**env: str) -> dict[str, str]:
   """This process's, without the switches that move kernels. Kernels are kept for the run of the tests."""
   moves = ("NO_", "MV", "DEBUG", "BEAM", "JIT", "NOOPT", "PARALLEL", "PYTHONPATH")
-  path = os.pathsep.join(map(str, (*(TESTS / room for room in ("support", "tools", "gpu")), ROOT)))
-  plain = {"PYTHONPATH": path, "DEV": "CPU", "PARALLEL": "0", "NUM_CPU_THREADS": "2"}
+  plain = {"PYTHONPATH": str(ROOT), "DEV": "CPU", "PARALLEL": "0", "NUM_CPU_THREADS": "2"}
   return {k: v for k, v in os.environ.items() if not k.startswith(moves)} | plain | env
 
 def call(function: Callable, *args: Any, **env: str) -> Result:
   """function(*args) in a process with `env`. AssertionError with the end of its stderr if it fails."""
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / "value.json"
-    where = str(pathlib.Path(sys.modules[function.__module__].__file__ or "").resolve().parent)
-    command = [sys.executable, "-c", "import child; child.main()", str(path), where, function.__module__]
+    command = [sys.executable, "-c", "from tests.support import child; child.main()", str(path), function.__module__]
     done = subprocess.run([*command, function.__name__, json.dumps(args)], env=environment(**env), capture_output=True,
                           text=True)
     assert done.returncode == 0, f"{function.__name__}{args} {env}\n{done.stderr[-3000:]}"
@@ -54,9 +51,8 @@ def run(code: str, cwd: pathlib.Path = ROOT, check: bool = True, **env: str) -> 
   return done
 
 def main() -> None:
-  path, where, module, name, args = sys.argv[1:]
+  path, module, name, args = sys.argv[1:]
   gc.set_threshold(100_000, 20, 100)  # as in session.py
-  sys.path.append(where)
   importlib.import_module("tinygrad_llm")  # before tinygrad: it applies the patches
   importlib.import_module("tinygrad_llm.patches.cache.schedules").FILES = pathlib.Path("none")  # as in conftest.py
   value = getattr(importlib.import_module(module), name)(*json.loads(args))

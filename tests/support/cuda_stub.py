@@ -24,7 +24,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from card.parse import PTXError, parse, variable
+import pathlib
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from tests.support.card.parse import PTXError, parse, variable
 
 # codes of CUresult
 OK, INVALID_VALUE, NO_MEMORY, NO_CARD, INVALID_DEVICE = 0, 1, 2, 100, 101

@@ -4,9 +4,9 @@ import pathlib
 from typing import Any
 
 import numpy as np
-from reference import Reference, clear_choices
-from synthetic import write_model
-from synthetic_layers import MLA, MoE
+from tests.support.reference import Reference, clear_choices
+from tests.support.synthetic import write_model
+from tests.support.synthetic_layers import MLA, MoE
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 DEFAULT_MODEL = pathlib.Path(__file__).parents[2] / "tinygrad_llm" / "models" / "stories.gguf"

@@ -1,4 +1,4 @@
-"""A page of tinygrad_llm/web as a browser takes it apart."""
+"""A page of tinygrad_llm/analysis/pages as a browser takes it apart."""
 import json
 from html.parser import HTMLParser
 from typing import Any

@@ -5,8 +5,8 @@ lowered once for all of them (session.py).
 from typing import Any
 
 import numpy as np
-from golden_cases import yarn
-from synthetic_layers import MLA, MoE
+from tests.support.golden_cases import yarn
+from tests.support.synthetic_layers import MLA, MoE
 
 EPS = 0.01  # large enough to matter
 SIGMOID = {"gating": "sigmoid", "norm": True, "bias": True, "dense": 1}

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 from gguf import GGUFReader, quants
-from reference_attention import attention
-from reference_moe import experts
+from tests.support.reference_attention import attention
+from tests.support.reference_moe import experts
 
 
 class Reference:

@@ -5,9 +5,9 @@ over all earlier positions or a window, with or without sinks (https://arxiv.org
 from typing import TYPE_CHECKING
 
 import numpy as np
-from reference_rope import rotate
+from tests.support.reference_rope import rotate
 
-if TYPE_CHECKING: from reference import Reference
+if TYPE_CHECKING: from tests.support.reference import Reference
 
 
 def half(x: np.ndarray) -> np.ndarray: return x.astype(np.float16).astype(np.float64)

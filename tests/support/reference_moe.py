@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING: from reference import Reference
+if TYPE_CHECKING: from tests.support.reference import Reference
 
 SOFTMAX, SIGMOID = 1, 2  # <arch>.expert_gating_func
 

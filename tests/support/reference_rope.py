@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING: from reference import Reference
+if TYPE_CHECKING: from tests.support.reference import Reference
 
 
 def frequencies(ref: "Reference", n: int, sliding: bool) -> tuple[np.ndarray, float]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from gguf import GGUFWriter
-from synthetic_vocab import byte_chars
+from tests.support.synthetic_vocab import byte_chars
 
 DIM = VOCAB = 512
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)

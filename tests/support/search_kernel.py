@@ -5,10 +5,10 @@ import numpy as np
 from tinygrad import Device, Tensor, dtypes
 from tinygrad.engine.realize import compile_linear, run_linear
 from tinygrad.uop.ops import Ops, UOp
-from tinygrad_llm.patches.opts import Opts
+from tinygrad_llm.device.captured import scheduled
+from tinygrad_llm.patches.ir.actions import Opts
 from tinygrad_llm.patches.search.space import with_opts
 from tinygrad_llm.patches.search.tuner import Kernel, kernel_of
-from tinygrad_llm.target.programs import scheduled
 
 def product(rows: int = 256, columns: int = 512, dtype: str = "half") -> Kernel:
   """A matrix times a vector on the default device."""

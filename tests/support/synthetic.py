@@ -21,8 +21,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter, LlamaFileType, quants
-from synthetic_layers import DEEPSEEK_V2_LITE, FAMILIES, MLA, MoE, Shape, Spec, add_metadata, fill, scales, tensors
-from synthetic_vocab import add_vocab
+import sys
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from tests.support.synthetic_layers import (DEEPSEEK_V2_LITE, FAMILIES, MLA, MoE, Shape, Spec, add_metadata, fill,
+  scales, tensors)
+from tests.support.synthetic_vocab import add_vocab
 
 SHAPES: dict[str, dict[str, Any]] = {
   "tiny": {"arch": "llama", "dim": 256, "ffn": 512, "layers": 2, "heads": 8, "kv_heads": 2, "vocab": 512},

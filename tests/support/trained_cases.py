@@ -4,7 +4,7 @@ import json
 import pathlib
 
 import numpy as np
-from hostile_texts import hostile_texts
+from tests.support.hostile_texts import hostile_texts
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "smollm2-135m.npz"
 TEXT = pathlib.Path(__file__).parents[1] / "data" / "prose_and_code.txt"

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from child import ROOT
+from tests.support.child import ROOT
 from tinygrad_llm.terminal import history
 from tinygrad_llm.terminal.history import History, history_file
 

@@ -12,8 +12,8 @@ import time
 
 import jinja2
 import pytest
-from fetch_vectors import VECTORS
-from test_tokenizer import ID, TOKENS, TYPES, make
+from tests.tools.fetch_vectors import VECTORS
+from tests.text.test_tokenizer import ID, TOKENS, TYPES, make
 
 from tinygrad_llm.text import chat_template
 from tinygrad_llm.text.tokenizer import CONTROL

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_tokenizer import make, make_spm
+from tests.text.test_tokenizer import make, make_spm
 
 from tinygrad_llm.engine.llm import LLM
 from tinygrad_llm.errors import InputError

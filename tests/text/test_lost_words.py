@@ -5,7 +5,7 @@ import random
 import re
 
 import pytest
-from scripted_gguf import build
+from tests.support.scripted_gguf import build
 import tinygrad_llm
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.text.chat_template import ChatTemplate, checked

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from fetch_vectors import VECTORS, VOCABULARIES
+from tests.tools.fetch_vectors import VECTORS, VOCABULARIES
 from tokenizers import Regex, pre_tokenizers
 
 from tinygrad_llm.errors import InputError

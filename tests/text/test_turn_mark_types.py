@@ -2,7 +2,7 @@
 import itertools
 
 import pytest
-from scripted_gguf import CHATML, GEMMA, build
+from tests.support.scripted_gguf import CHATML, GEMMA, build
 from tinygrad_llm.files.gguf import open_gguf
 from tinygrad_llm.text.chat_template import ChatTemplate
 from tinygrad_llm.text.tokenizer import Tokenizer

@@ -3,8 +3,8 @@ import itertools
 import types
 
 import pytest
-from synthetic_vocab import CHATML_TEMPLATE, DEEPSEEK_TEMPLATE, GEMMA_TEMPLATE, GPT_OSS_TEMPLATE, LLAMA3_TEMPLATE, \
-  TURNS_TEMPLATE
+from tests.support.synthetic_vocab import (CHATML_TEMPLATE, DEEPSEEK_TEMPLATE, GEMMA_TEMPLATE, GPT_OSS_TEMPLATE,
+  LLAMA3_TEMPLATE, TURNS_TEMPLATE)
 
 from tinygrad_llm.engine.llm import LLM
 from tinygrad_llm.text.chat_template import PLAIN, ChatTemplate

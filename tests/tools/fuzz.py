@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 os.environ.setdefault("DEV", "CPU")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -132,7 +132,7 @@ def take_apart(raw: bytes) -> Sample:
 
 def samples(folder: pathlib.Path) -> list[Sample]:
   """A small file of each architecture that the project knows."""
-  from synthetic import write_model
+  from tests.support.synthetic import write_model
   from tinygrad_llm.nn.config import ARCHS
   return [take_apart(write_model(folder / f"{arch}.gguf", arch, types="Q8_0").read_bytes()) for arch in ARCHS]
 
@@ -435,9 +435,9 @@ def complaint(message: str, path: str) -> tuple[str, str]:
 
 def load_model(path: pathlib.Path) -> None:
   """All that comes before the first kernel."""
+  from tinygrad_llm.device.device import check_device
   from tinygrad_llm.engine.llm import LLM
   from tinygrad_llm.files.gguf import open_gguf
-  from tinygrad_llm.target.device import check_device
   check_device()
   for info in open_gguf(path).tensors.values():
     assert 0 <= info.offset <= info.offset + info.nbytes <= path.stat().st_size, f"{info} is outside of the file"

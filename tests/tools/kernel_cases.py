@@ -11,9 +11,9 @@ import platform
 import sys
 from typing import Any, NamedTuple
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-from synthetic import SHAPES, write_model
+from tests.support.synthetic import SHAPES, write_model
 
 THREADS = 4  # of a CPU: the figures must not depend on the machine, nor may its instruction set
 TARGETS = ("CPU:x86-64-v3", "CPU:x86-64-v4", "CPU:sapphirerapids", "CPU:arm64",

@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-from kernel_cases import MAX_CONTEXT, STEPS, TARGETS
+from tests.tools.kernel_cases import MAX_CONTEXT, STEPS, TARGETS
 
 FOLDER = pathlib.Path(__file__).parents[1] / "kernels"
 TOTALS = ("kernels", "bytes", "ops")
@@ -94,8 +94,8 @@ STACK = {("gpt-oss-20b-MXFP4_MOE", target, "output_norm+output"): 8 for target i
 
 # the same of a prompt's kernels for tensor cores, at most, by who chose their loops: sums and fragments are in 100
 # registers, and what no step changes is on the stack
-PROMPT_STACK = {"matmul_gpu": 64, "online_softmax": 56}
-PROMPT_STACK_OF_PTX = {"matmul_gpu": 288, "online_softmax": 320}  # of tinygrad's own, whose loads stand far ahead
+PROMPT_STACK = {"gemm_gpu": 64, "online_softmax": 56}
+PROMPT_STACK_OF_PTX = {"gemm_gpu": 288, "online_softmax": 320}  # of tinygrad's own, whose loads stand far ahead
 
 def out_of_bounds(case: str, target: str, found: Report, kind: str = "decode") -> list[str]:
   """What no version of a compiler may do: spilled registers, more or fewer than there are, on NVIDIA's targets."""

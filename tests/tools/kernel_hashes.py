@@ -18,7 +18,8 @@ import subprocess
 import sys
 import tempfile
 
-from kernel_cases import CASES, MAX_CONTEXT, STEPS, TARGETS, environment, write
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from tests.tools.kernel_cases import CASES, MAX_CONTEXT, STEPS, TARGETS, environment, write
 
 Hashes = dict[str, list[str]]  # by "CASE STEP": "ROLE HASH" of each kernel, in order
 NAMED = re.compile(r"\b(?:void|entry) +(\w+)\(")
@@ -33,8 +34,8 @@ def _child(target: str, folder: str, units: list[str]) -> None:
   """Prints the Hashes of a target. Sources are not compiled."""
   import tinygrad_llm  # noqa: F401  before tinygrad: it applies the patches
   from tinygrad.device import Compiler
+  from tinygrad_llm.device.device import open_target
   from tinygrad_llm.kernels import decode_programs
-  from tinygrad_llm.target.device import open_target
   open_target(target)  # it compiles to see that it can
   Compiler.compile_cached = lambda self, source: b""
   found: Hashes = {}

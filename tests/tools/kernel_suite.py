@@ -21,8 +21,9 @@ import tempfile
 import textwrap
 import time
 
-from kernel_cases import CASES, MAX_CONTEXT, STEPS, TARGETS, environment, missing, write
-from kernel_golden import FOLDER, Report, golden, out_of_bounds, path, pinned, table, text
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from tests.tools.kernel_cases import CASES, MAX_CONTEXT, STEPS, TARGETS, environment, missing, write
+from tests.tools.kernel_golden import FOLDER, Report, golden, out_of_bounds, path, pinned, table, text
 
 Unit = tuple[str, str]     # a case and a kind of step
 Found = dict[str, Report]  # by step
@@ -40,8 +41,8 @@ def measure(target: str, units: tuple[Unit, ...], processes: int = 1, **env: str
 
 def _measure(target: str, folder: str, units: list[str]) -> None:
   """In the child. The steps of a kind are the same kernels, which are lowered once."""
+  from tinygrad_llm.device.device import open_target
   from tinygrad_llm.kernels import decode_programs, report
-  from tinygrad_llm.target.device import open_target
   open_target(target)
   print(json.dumps([{step: report(target, decode_programs(f"{folder}/{case}.gguf", MAX_CONTEXT, depth, prompt))
                      for step, (prompt, depth) in STEPS[kind].items()}

@@ -21,13 +21,13 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-from reference import Reference, clear_choices, kl
-from synthetic import write_model
-from synthetic_layers import FAMILIES, MLA, MoE
+from tests.support.reference import Reference, clear_choices, kl
+from tests.support.synthetic import write_model
+from tests.support.synthetic_layers import FAMILIES, MLA, MoE
 
 FLOATS = ("F32", "F16", "BF16")
 TYPES = (*FLOATS, "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS",

@@ -5,13 +5,15 @@ bench/results/. Also docs/compiler/passes.md, from the pipeline's table.
   python tests/tools/readme_tables.py      writes them; test_readme.py and test_pipeline.py check that they are current
 """
 import pathlib
-import readme_figures
+import sys
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from tests.tools import readme_figures
 from tinygrad_llm import patches
-from tinygrad_llm.nn.config import ARCHS
 from tinygrad_llm.files.hub import ALIASES
-from tinygrad_llm.text.pretokenizers import PRE_MODELS
-from tinygrad_llm.files.quant import QUANT_TYPES
+from tinygrad_llm.nn.config import ARCHS
 from tinygrad_llm.patches import pipeline
+from tinygrad_llm.quants.table import QUANT_TYPES
+from tinygrad_llm.text.pretokenizers import PRE_MODELS
 
 ROOT = pathlib.Path(__file__).parents[2]
 README, PASSES = ROOT / "README.md", ROOT / "docs" / "compiler" / "passes.md"

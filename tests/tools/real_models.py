@@ -20,21 +20,21 @@ from types import SimpleNamespace
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
+sys.path.insert(0, str(ROOT))
 os.environ.setdefault("DEV", "CPU")  # tinygrad reads it when it is imported
 import llama_cpp as lc
 import numpy as np
 import tinygrad_llm
 from bench.machine import cores, machine, now, result_file, versions
-from hostile_texts import as_unicode, hostile_texts
-from llama_cpp_logits import Peer
+from tests.support.hostile_texts import as_unicode, hostile_texts
+from tests.support.llama_cpp_logits import Peer
 from tinygrad_llm import InputError
 from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.engine.llm import LLM
 from tinygrad_llm.engine.perplexity import measure
 from tinygrad_llm.files.kl_base import Reader
-from trained_cases import BEGINNINGS, CONTEXT, PROMPTS, TEXT, TURNS
-from trained_models import MODELS, NotThere, fetch
+from tests.support.trained_cases import BEGINNINGS, CONTEXT, PROMPTS, TEXT, TURNS
+from tests.support.trained_models import MODELS, NotThere, fetch
 
 CHUNKS, ANSWER, TURN = 4, 32, 48
 Row = dict[str, Any]

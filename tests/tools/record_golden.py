@@ -17,14 +17,14 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 import jinja2
 import llama_cpp as lc
 import numpy as np
 from gguf import GGUFReader
-from golden_cases import CASES, DEFAULT_MODEL, GOLDEN, case_ids, write_case
-from reference import Reference, kl
+from tests.support.golden_cases import CASES, DEFAULT_MODEL, GOLDEN, case_ids, write_case
+from tests.support.reference import Reference, kl
 
 TEXT = ("Once upon a time there was a little fox who lived at the edge of the forest. Every morning she walked to the "
         "river to see if the ice had gone. One day she found a small boat between the stones. \"Whose boat is this?\" "

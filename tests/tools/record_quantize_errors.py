@@ -12,12 +12,12 @@ import sys
 import tempfile
 from typing import Any
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 import gguf
 import numpy as np
 
-import synthetic
+from tests.support import synthetic
 
 RECORD = pathlib.Path(__file__).parents[1] / "data" / "quantize_errors.json"
 SHAPE = (32, 1024)

@@ -10,12 +10,12 @@ import sys
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
-os.environ |= {"DEV": "CPU", "NO_MATVEC": "1"}  # with it there is little to find
-from tinygrad_llm.target.compiler import use_c_compiler
+sys.path.insert(0, str(ROOT))
+os.environ |= {"DEV": "CPU", "NO_GEMV": "1"}  # with it there is little to find
+from tinygrad_llm.device.compiler import use_c_compiler
 
 use_c_compiler()
-import search_kernel
+from tests.support import search_kernel
 from tinygrad import Device
 from tinygrad_llm.patches.cache import schedules
 from tinygrad_llm.patches.search import measure, tuner

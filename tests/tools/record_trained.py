@@ -15,16 +15,17 @@ import sys
 import tempfile
 from typing import Any
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 import jinja2
 import numpy as np
 from gguf import GGUFReader
-from hostile_texts import as_unicode, hostile_texts
-from llama_cpp_logits import Peer
-from record_golden import expand
-from trained_cases import ANSWER, BEST, CHUNKS, CONTEXT, GOLDEN, PROMPTS, TEXT, TURN, TURNS, coarse_kl, texts_hash
-from trained_models import MODELS, fetch
+from tests.support.hostile_texts import as_unicode, hostile_texts
+from tests.support.llama_cpp_logits import Peer
+from tests.tools.record_golden import expand
+from tests.support.trained_cases import (ANSWER, BEST, CHUNKS, CONTEXT, GOLDEN, PROMPTS, TEXT, TURN, TURNS, coarse_kl,
+  texts_hash)
+from tests.support.trained_models import MODELS, fetch
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
   x = logits.astype(np.float64) - logits.max(-1, keepdims=True)

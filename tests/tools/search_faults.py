@@ -13,9 +13,9 @@ import sys
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests" / "gpu")]
-import child
-import planted_child
+sys.path.insert(0, str(ROOT))
+from tests.support import child
+from tests.support import planted_child
 
 FAULTS = planted_child.FAULTS
 ON_OPENCL = ("hang", "segfault", "wrong", "memory", "killed", "device")
@@ -27,7 +27,7 @@ count = itertools.count()
 
 def search(fault: str, folder: str, longer: int) -> dict[str, Any]:
   """What came of a search."""
-  import search_kernel
+  from tests.support import search_kernel
   from tinygrad_llm.patches.cache import schedules
   from tinygrad_llm.patches.search import measure, tuner
   from tinygrad_llm.patches.search.sandbox import Sandbox
@@ -59,8 +59,8 @@ def survives(fault: str, **env: str) -> str:
   return f"refused: {unknown}" if unknown else ""
 
 def main() -> None:
-  import gpu_numbers
-  from tinygrad_llm.target.compiler import use_c_compiler
+  from tests.gpu import gpu_numbers
+  from tinygrad_llm.device.compiler import use_c_compiler
   use_c_compiler()
   parser = argparse.ArgumentParser(description="Searches among planted faults.")
   parser.add_argument("--runs", type=int, default=20, help="of each fault (default 20)")
@@ -77,5 +77,5 @@ def main() -> None:
   sys.exit(failed > 0)
 
 if __name__ == "__main__":
-  import search_faults  # a child finds functions by the name of their module
+  from tests.tools import search_faults  # a child finds functions by the name of their module
   search_faults.main()

@@ -3,11 +3,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Protocol
+from tinygrad_llm.device.device_errors import raise_device_error
 from tinygrad_llm.engine.context import Feed
 from tinygrad_llm.engine.lookahead import Draws
 from tinygrad_llm.engine.sampling import Sampler
 from tinygrad_llm.engine.timing import Timing
-from tinygrad_llm.target.device_errors import raise_device_error
 
 class Engine(Protocol):
   """What an answer needs of its model, see llm.LLM."""

@@ -4,8 +4,8 @@ import traceback
 from contextlib import nullcontext
 from typing import Any
 from tinygrad import Device
+from tinygrad_llm.device.release import release
 from tinygrad_llm.errors import InputError
-from tinygrad_llm.target.release import release
 
 KEPT = frozenset(("path", "device", "config", "max_context", "chunk", "timing", "load_s", "lock", "_progress"))
 

@@ -20,7 +20,7 @@ from tinygrad_llm.engine.sampling import PENALTY_TOKENS, Sampler, greedy_key
 # tokens the cost model says 127 us on an H100 and 800 on an M3, in 43 kernels; 512 blocks and 4 bits 206 and 598, in 60
 BLOCKS, DIGIT = 1024, 6
 # So many are few: a digit's sums are a small kernel then, which may read 64 KB, and a stage of a launch of such
-# (patches/schedule/small_kernels.py). With 4,096 tokens it says 131 us and 166, in 6 kernels; before 246 and 510, in 41
+# (patches/graph/kernel_chains.py). With 4,096 tokens it says 131 us and 166, in 6 kernels; before 246 and 510, in 41
 FEW, DIGIT_OF_FEW = 8000, 4
 ONE = 31  # bits of the likeliest token's weight
 MAX = 2**32 - 1

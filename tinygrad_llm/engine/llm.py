@@ -10,12 +10,17 @@ from functools import cached_property
 from typing import Any
 import numpy as np
 from tinygrad import Device, Tensor
-from tinygrad_llm.engine.ahead import DECODE, PROMPT, Ahead, is_possible
+from tinygrad_llm.device.async_read import reader
+from tinygrad_llm.device.buffers import read
+from tinygrad_llm.device.cost import cost
+from tinygrad_llm.device.device_errors import device_error, telling_device_errors
+from tinygrad_llm.device.memory import check_address_space
 from tinygrad_llm.engine.answer import Answer
 from tinygrad_llm.engine.arguments import token_ids, whole
 from tinygrad_llm.engine.closed import CLOSED, close
 from tinygrad_llm.engine.context import Context, Feed
 from tinygrad_llm.engine.lookahead import Draws, Lookahead
+from tinygrad_llm.engine.precompile import DECODE, PROMPT, Ahead, is_possible
 from tinygrad_llm.engine.sampling import Sampler, greedy_token
 from tinygrad_llm.engine.steps import Steps, positions_for
 from tinygrad_llm.engine.stopping import UntilStop, answer_text, stopped_by_text
@@ -23,21 +28,16 @@ from tinygrad_llm.engine.suggested import of_sampling, suggested
 from tinygrad_llm.engine.timing import Timing
 from tinygrad_llm.errors import DeviceError, InputError, is_shortage, naming
 from tinygrad_llm.files.gguf import open_gguf
-from tinygrad_llm.forks import in_children
 from tinygrad_llm.files.hub import resolve
 from tinygrad_llm.nn.config import ModelConfig, check_architecture
 from tinygrad_llm.nn.model import Model
-from tinygrad_llm.nn.weights.loader import Loader
+from tinygrad_llm.process.forks import in_children
 from tinygrad_llm.progress import compiling
-from tinygrad_llm.target.async_read import reader
-from tinygrad_llm.target.buffers import read
-from tinygrad_llm.target.cost import cost
-from tinygrad_llm.target.device_errors import device_error, telling_device_errors
-from tinygrad_llm.target.memory import check_address_space
 from tinygrad_llm.text.chat_template import ChatTemplate, checked, user_texts
 from tinygrad_llm.text.thinking import Part
 from tinygrad_llm.text.tokenizer import Tokenizer, pre_type
 from tinygrad_llm.text.turn_marks import TurnMarks, turn_marks
+from tinygrad_llm.weights.loader import Loader
 
 def check_metadata(kv: Mapping[str, Any]) -> None:
   """InputError if some of a file's metadata is enough to know that it cannot be run."""

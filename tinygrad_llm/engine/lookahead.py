@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from tinygrad import Tensor, UOp, dtypes
 from tinygrad.engine.jit import _TinyJit
+from tinygrad_llm.device.async_read import reader
+from tinygrad_llm.device.buffers import buffer_of, empty, fill
+from tinygrad_llm.device.captured import captured
 from tinygrad_llm.engine.device_sampling import MAX, SETTINGS, recent_tokens, remember, sampled_key, settings
 from tinygrad_llm.engine.sampling import PENALTY_TOKENS, Sampler, greedy_key, greedy_token
 from tinygrad_llm.nn.model import Model
 from tinygrad_llm.patches.cache.captures import restore
-from tinygrad_llm.target.async_read import reader
-from tinygrad_llm.target.buffers import buffer_of, empty, fill
-from tinygrad_llm.target.captured import captured
 
 RANDOMS = 256  # random numbers that are on the device ahead of their steps
 

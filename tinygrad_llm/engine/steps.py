@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 import numpy as np
 from tinygrad import Tensor, UOp, dtypes
+from tinygrad_llm.device.buffers import empty, fill, is_lazy, read
+from tinygrad_llm.device.captured import captured, scheduled
 from tinygrad_llm.engine.sampling import greedy_key
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.nn.model import Model
 from tinygrad_llm.patches.cache.captures import restore
-from tinygrad_llm.target.buffers import empty, fill, is_lazy, read
-from tinygrad_llm.target.captured import captured
-from tinygrad_llm.target.programs import scheduled
 
 BUCKET = 512  # positions
 
@@ -85,7 +84,7 @@ class Steps:
     return None if self._decode.captured is None else self._decode.captured.linear
 
   def decode_schedule(self, position: int) -> tuple[UOp, dict[str, int]]:
-    """What decode() at `position` would capture, as target.programs.scheduled gives it. Nothing is compiled."""
+    """What decode() at `position` would capture, as device.captured.scheduled gives it. Nothing is compiled."""
     assert self._decode.fxn is not None
     return scheduled(self._decode.fxn, self._token, self._position(position))
 

@@ -1,4 +1,4 @@
 """
-From a name to packed rows: models on a hub and on disk, the bytes of GGUF files, the quantised types.
-The only place that knows a byte layout. Nothing here knows an architecture, or computes a product.
+From a name to bytes: models on a hub and on disk, GGUF files, KL base files.
+The only place that knows a file's structure. Nothing here decodes a weight.
 """

@@ -1,11 +1,11 @@
 """Causal self-attention over the KV cache."""
 from __future__ import annotations
 from tinygrad import Tensor, UOp
-from tinygrad_llm.nn.kv_cache import KVCache, seen
 from tinygrad_llm.nn.config import ModelConfig
+from tinygrad_llm.nn.kv_cache import KVCache, seen
 from tinygrad_llm.nn.mixers.gqa import GQA
-from tinygrad_llm.nn.weights.loader import Loader
 from tinygrad_llm.nn.mixers.mla import MLA
+from tinygrad_llm.weights.loader import Loader
 
 class Attention:
   """GQA or MLA say what is asked and kept; a layer may see a window of positions only, and have sinks."""

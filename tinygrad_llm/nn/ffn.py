@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from tinygrad import Tensor
 from tinygrad_llm.nn.config import ModelConfig
-from tinygrad_llm.nn.weights.loader import Loader
+from tinygrad_llm.weights.loader import Loader
 
 def swiglu_oai(gate: Tensor, up: Tensor) -> Tensor:
   """gpt-oss's (https://github.com/openai/gpt-oss): clamped, a steeper sigmoid, and `up` is around 1."""

@@ -2,8 +2,8 @@
 from __future__ import annotations
 import numpy as np
 from tinygrad import Tensor, UOp, dtypes
+from tinygrad_llm.device.buffers import empty, host_view
 from tinygrad_llm.nn.config import ModelConfig
-from tinygrad_llm.target.buffers import empty, host_view
 
 class KVCache:
   """

@@ -2,16 +2,16 @@
 from __future__ import annotations
 import numpy as np
 from tinygrad import Tensor, UOp, dtypes, function
+from tinygrad_llm.device.buffers import empty, fill
 from tinygrad_llm.nn.attention import Attention
-from tinygrad_llm.nn.kv_cache import KVCache
 from tinygrad_llm.nn.config import ModelConfig, Rope
-from tinygrad_llm.target.buffers import empty, fill
 from tinygrad_llm.nn.ffn import FeedForward
-from tinygrad_llm.nn.weights.loader import Loader
+from tinygrad_llm.nn.kv_cache import KVCache
 from tinygrad_llm.nn.moe import MoE
 from tinygrad_llm.nn.norm import RMSNorm
 from tinygrad_llm.nn.rope import rope_table
-from tinygrad_llm.nn.weights.linear import Linear
+from tinygrad_llm.weights.linear import Linear
+from tinygrad_llm.weights.loader import Loader
 
 class Block:
   def __init__(self, config: ModelConfig, load: Loader, layer: int, cache: KVCache):

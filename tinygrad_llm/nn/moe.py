@@ -3,9 +3,9 @@ from __future__ import annotations
 from tinygrad import Tensor, UOp, dtypes
 from tinygrad_llm.nn.config import ModelConfig, MoEConfig
 from tinygrad_llm.nn.ffn import ACTIVATIONS, FeedForward
-from tinygrad_llm.nn.expert_blocks import expert_blocks
-from tinygrad_llm.nn.weights import activations
-from tinygrad_llm.nn.weights.loader import Loader
+from tinygrad_llm.weights import numerics
+from tinygrad_llm.weights.expert_blocks import expert_blocks
+from tinygrad_llm.weights.loader import Loader
 
 def ranks(x: Tensor) -> Tensor:
   """(.., n) -> int32 (.., n): how many elements of the last axis are larger than each, or equal and before it."""
@@ -27,7 +27,7 @@ class MoE:
       self.gate_up = load.fused_experts(fused, 2, E, moe.hidden_dim, config.dim)
     else: self.gate_up = load.experts([name + "gate_exps", name + "up_exps"], E, moe.hidden_dim, config.dim, bias)
     self.down = load.experts([name + "down_exps"], E, config.dim, moe.hidden_dim, bias)
-    self.slots = activations.slots_of_blocks() if self.gate_up.shares_blocks and self.down.shares_blocks else 0
+    self.slots = numerics.slots_of_blocks() if self.gate_up.shares_blocks and self.down.shares_blocks else 0
     self.shared = FeedForward(config, load, layer, "_shexp", moe.shared_dim) if moe.shared_dim else None
 
   def __call__(self, x: Tensor) -> Tensor:

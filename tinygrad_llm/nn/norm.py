@@ -1,7 +1,7 @@
 """Root mean square layer normalisation (https://arxiv.org/abs/1910.07467)."""
 from __future__ import annotations
 from tinygrad import Tensor
-from tinygrad_llm.nn.weights.weight import Weight
+from tinygrad_llm.weights.weight import Weight
 
 class RMSNorm:
   def __init__(self, weight: Weight, eps: float): self.weight, self.eps = weight, eps

@@ -4,8 +4,8 @@ import difflib, glob, os, pathlib, sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
+from tinygrad_llm.device.device import with_renderer
 from tinygrad_llm.errors import DeviceError, InputError, warn
-from tinygrad_llm.target.device import with_renderer
 from tinygrad_llm.terminal.history import Editor
 from tinygrad_llm.terminal.screen import Screen, summary
 from tinygrad_llm.terminal.session import RANDOM, THINK, Session, Settings, load, save

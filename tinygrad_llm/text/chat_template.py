@@ -13,10 +13,11 @@ import contextlib, ctypes, errno, json, os, pathlib, re, signal, subprocess, sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 from tinygrad_llm.errors import InputError, is_shortage, warn
-from tinygrad_llm.forks import in_children
+from tinygrad_llm.process.forks import in_children
 from tinygrad_llm.text.builtin_templates import BUILTIN, CHATML, LLAMA3, OTHERS, PLAIN
-from tinygrad_llm.text.template_probe import (STEPS, Message, Way, calls_with_needles, cut_short, find_way, lost, shape,
-                                              text_of, tools_with_needles, typed, with_needles)
+from tinygrad_llm.text.template_probe import (
+  STEPS, Message, Way, calls_with_needles, cut_short, find_way, lost, shape, text_of, tools_with_needles, typed,
+  with_needles)
 from tinygrad_llm.text.thinking import TAGS
 from tinygrad_llm.text.tokenizer import MARK, QUOTE, Tokenizer, special_id
 

@@ -63,6 +63,6 @@ def products(shapes: list[tuple[int, int, int]], names: list[str]) -> list[float
 
 def by_queues(name: str, *args: Any) -> Any:
   """One of the functions above on NV's queues: the stand-in's interface instead of the kernel driver's."""
-  from card import nv
+  from tests.support.card import nv
   nv.install()
   return globals()[name](*args)

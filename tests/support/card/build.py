@@ -14,7 +14,8 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 NAME = "libcuda.so.77"  # found as "cuda" by tinygrad; NVRTC itself loads what is called libcuda.so.1
 
-PROGRAM = f"import sys; sys.path.insert(0, {str(HERE.parent)!r}); from card.translate import main; main()"
+PROGRAM = f"import sys; sys.path.insert(0, {str(HERE.parents[2])!r}); from tests.support.card import translate; " \
+  "translate.main()"
 
 def missing() -> str:
   """Why the stand-in cannot be built here; "" if it can."""
@@ -23,7 +24,7 @@ def missing() -> str:
 
 def compiler() -> list[str]:
   """clang, as the CPU device has it; zig's finds its own headers only if it is told where they are."""
-  from tinygrad_llm.target.compiler import use_c_compiler
+  from tinygrad_llm.device.compiler import use_c_compiler
   use_c_compiler()
   program = os.environ.get("CC") or shutil.which("clang") or "clang"
   spec = importlib.util.find_spec("ziglang") if "zig-clang" in program else None
@@ -48,7 +49,7 @@ def folder() -> pathlib.Path:
 
 def settings() -> dict[str, str]:
   """What a process needs to have the card: variables of its environment."""
-  from tinygrad_llm.target.cuda import find_cuda
+  from tinygrad_llm.device.cuda import find_cuda
   find_cuda()
   compile_ = [*compiler(), "-O1", "-w", f"-I{HERE}"]
   path = os.pathsep.join(x for x in (str(folder()), os.environ.get("LD_LIBRARY_PATH", "")) if x)
@@ -58,6 +59,6 @@ def settings() -> dict[str, str]:
 
 def nv_settings() -> dict[str, str]:
   """The same for NV, whose processes call nv.install() first; tinygrad imports a module of its own mock by name."""
-  import child
+  from tests.support import child
   path = os.pathsep.join((str(HERE / "mock"), child.environment()["PYTHONPATH"]))
   return settings() | {"DEV": "MOCK+NV", "PYTHONPATH": path}

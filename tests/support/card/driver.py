@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from card import build
+from tests.support.card import build
 
 class CardError(Exception):
   """A call that the driver refused or a launch that failed: its number, and what the stand-in found."""
@@ -103,7 +103,7 @@ class Card:
 
 def nvrtc(source: str, arch: str = "sm_80") -> str:
   """CUDA C as PTX."""
-  from tinygrad_llm.target.cuda import find_cuda
+  from tinygrad_llm.device.cuda import find_cuda
   find_cuda()
   from tinygrad.runtime.support.compiler_cuda import NVRTCCompiler
   return NVRTCCompiler(arch).compile(source).decode().rstrip("\0")

@@ -21,7 +21,7 @@ from tinygrad.runtime import ops_nv
 from tinygrad.runtime.ops_nv import QMD, nv_gpu
 from tinygrad.runtime.support.hcq import HCQBuffer, MMIOInterface
 
-from card.build import NAME
+from tests.support.card.build import NAME
 
 class Channel:
   """A ring of pushed commands, and how far they are done."""

@@ -12,8 +12,9 @@ import re
 import sys
 from collections import Counter
 
-from card.instructions import (BARRIERS, COMPARE_FLOAT, COMPARE_UNSIGNED, EXCHANGE, NOTHING, ROUNDING, SPECIAL, TABLE)
-from card.parse import BITS, Constant, Entry, PTXError, Statement, aligned, parse, variable
+from tests.support.card.instructions import (BARRIERS, COMPARE_FLOAT, COMPARE_UNSIGNED, EXCHANGE, NOTHING, ROUNDING,
+  SPECIAL, TABLE)
+from tests.support.card.parse import BITS, Constant, Entry, PTXError, Statement, aligned, parse, variable
 
 FLOATS = ("f16", "bf16", "f32", "f64")
 PAIRS = {"f16x2": "f16", "bf16x2": "bf16"}

@@ -6,9 +6,9 @@ import subprocess
 import sys
 import tempfile
 
-from msl.source import as_cpp, refused
-from tinygrad_llm.target import metal  # before tinygrad: it applies the patches
-from tinygrad_llm.target.compiler import use_c_compiler
+from tests.support.msl.source import as_cpp, refused
+from tinygrad_llm.device import metal  # before tinygrad: it applies the patches
+from tinygrad_llm.device.compiler import use_c_compiler
 from tinygrad.helpers import diskcache_get, diskcache_put
 
 FOLDER = pathlib.Path(__file__).parent

@@ -5,9 +5,9 @@ import math
 import tempfile
 from collections.abc import Sequence
 
-from msl import build
-from msl.memory import CELL, PAGE, View, pages, protect
-from msl.source import has_arrays, signature, stored
+from tests.support.msl import build
+from tests.support.msl.memory import CELL, PAGE, View, pages, protect
+from tests.support.msl.source import has_arrays, signature, stored
 
 THREADS, LIMIT, GAP, ARRAYS = 1024, 32768, 256, 16  # as in executor.cpp
 STACK = 1 << 16  # bytes of a thread's

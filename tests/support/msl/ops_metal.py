@@ -11,9 +11,9 @@ import sys
 import time
 from typing import Any
 
-from msl import build
-from msl.kernel import THREADS, Kernel
-from msl.memory import View, view
+from tests.support.msl import build
+from tests.support.msl.kernel import THREADS, Kernel
+from tests.support.msl.memory import View, view
 from tinygrad.device import Allocator, CompileError, Compiled, Compiler, Program, TinyELF
 from tinygrad.renderer.cstyle import MetalRenderer
 

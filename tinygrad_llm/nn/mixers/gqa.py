@@ -2,9 +2,9 @@
 from __future__ import annotations
 from tinygrad import Tensor
 from tinygrad_llm.nn.config import ModelConfig
-from tinygrad_llm.nn.weights.loader import Loader
 from tinygrad_llm.nn.norm import RMSNorm
 from tinygrad_llm.nn.rope import rotate
+from tinygrad_llm.weights.loader import Loader
 
 class GQA:
   """n_heads queries share n_kv_heads keys and values of head_dim elements."""

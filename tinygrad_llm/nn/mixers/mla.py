@@ -7,9 +7,9 @@ query goes through the key matrix and the answer through the value matrix: all h
 from __future__ import annotations
 from tinygrad import Tensor
 from tinygrad_llm.nn.config import MLAConfig, ModelConfig
-from tinygrad_llm.nn.weights.loader import Loader
 from tinygrad_llm.nn.norm import RMSNorm
 from tinygrad_llm.nn.rope import rotate
+from tinygrad_llm.weights.loader import Loader
 
 class MLA:
   """A position keeps kv_rank elements, which are its value and a part of its key, and a rotated part of its key."""

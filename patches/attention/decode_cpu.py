@@ -1,0 +1,121 @@
+"""
+Attention of few queries on a CPU: online softmax, a block of positions after the other. A part of online_softmax.py.
+
+Why: keys and values are read once, whatever the number of queries that share them, and nothing of them is stored: what
+  lies between fits a core's first cache.
+How: threads share the heads, and the queries of a head where there are fewer heads. Of BLOCK positions, each product
+  with a key is a sum in vectors, of several queries and positions at a time, whose lanes are added up together; then
+  maxima and exponentials, 16 positions at a time; then sums of 16 columns a vector, as many as there are registers.
+  What was summed before is scaled by exp(maximum before - maximum now) (https://arxiv.org/abs/1805.02867). Positions
+  beyond the last count nothing.
+"""
+from __future__ import annotations
+from tinygrad.codegen.opt import Opt
+from tinygrad.renderer import Renderer
+from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
+from tinygrad_llm.patches.attention.part import Part
+from tinygrad_llm.patches.ir.actions import ScheduleOps, chosen
+from tinygrad_llm.patches.ir.builder import Loops
+from tinygrad_llm.patches.ir.indices import apart, divisor, ended, size, steps
+from tinygrad_llm.patches.ir.targets import LANES, most_threads
+
+# unless the schedule's POSITIONS, QUERIES and VECTORS say otherwise
+BLOCK = 64    # positions
+QUERIES = 8   # at a time
+VECTORS = 16  # of sums at a time
+UNROLLED = 64 # elements of a product
+ACTIONS = {ScheduleOps.POSITIONS: BLOCK, ScheduleOps.QUERIES: QUERIES, ScheduleOps.VECTORS: VECTORS}
+
+def _tiles(heads: int, queries: int, threads: int) -> int:
+  """Queries of a head that a thread takes at a time, so that no thread has much more to do than another."""
+  def longest(tile: int) -> int: return -(-heads * (queries // tile) // threads) * (tile + 1)  # 1: to read the keys
+  return min((t for t in range(1, queries + 1) if queries % t == 0), key=lambda t: (longest(t), -t))
+
+def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
+  """The kernel, or None where it, or what `opts` want of it, does not fit."""
+  D, W, G, n = part.depth, part.width, steps(part.group), part.position.src[0]
+  if W % LANES or D % LANES or any(r.src[0].op is not Ops.CONST for r in part.heads): return None
+  positions, queries, vectors = (chosen(opts, op, default) for op, default in ACTIONS.items())
+  if positions % LANES or not positions or not queries or not vectors: return None
+  loops = Loops(part.store)
+  loop, array = loops.loop, loops.array
+
+  # who computes what
+  threads = most_threads(ren)
+  mine = _tiles(steps(part.heads), G, threads)
+  units = steps(part.heads) * (G // mine)
+  threads = min(threads, units)
+  thread = loop(threads, AxisType.THREAD)
+  turn = loop(-(-units // threads))
+  unit = thread * -(-units // threads) + turn
+  if units % threads: unit = (unit < units).where(unit, UOp.const(units - 1))
+  heads, first = apart(unit // (G // mine), part.heads), unit % (G // mine) * mine
+
+  # queries
+  asked, i = array(mine * D), loop(mine * D)
+  asked = asked.after(ended(asked.index(i).store(part.query(first + i // D, i % D)), i))
+
+  # what is known of the positions before: the maximum, the sum of exponentials, those of columns
+  inside = [r for r in (turn, thread) if r.op is Ops.RANGE]
+  tops, totals, sums = (array(k).after(*inside) for k in (mine, mine, mine * W))
+  g, g2, i = loop(mine), loop(mine), loop(mine * W)
+  started = UOp.group(ended(tops.index(g).store(part.top.src[1]), g),
+                      ended(totals.index(g2).store(UOp.const(0.0)), g2), ended(sums.index(i).store(UOp.const(0.0)), i))
+  block = loop((n + (positions - 1)) // positions)
+  tops, totals, sums = (x.after(started, block) for x in (tops, totals, sums))
+  def position(j: UOp) -> UOp: return (block * positions + j < n).where(block * positions + j, n - 1)
+  def score(dot: UOp, g: UOp, j: UOp) -> UOp:
+    value = part.masked(dot, first + g, position(j))
+    return (block * positions + j < n).where(value, value.const_like(-float("inf")))
+
+  # products with keys
+  tile = divisor(mine, queries)
+  many = divisor(positions, max(1, LANES // tile))
+  t, b, i, g = loop(mine // tile), loop(positions // many), loop(many, AxisType.UPCAST), loop(tile, AxisType.UPCAST)
+  j = b * many + i
+  e = loop(min(UNROLLED, D & -D), AxisType.UNROLL)
+  over = [e] if size(e) == D else [loop(D // size(e), AxisType.REDUCE), e]
+  d = over[0] * size(e) + e if len(over) > 1 else e
+  dot = (asked.index((t * tile + g) * D + d) * part.key(position(j), d)).reduce(*over, arg=Ops.ADD)
+  dots = array(mine * positions)
+  dots = dots.after(ended(dots.index((t * tile + g) * positions + j).store(dot), g, i, b, t))
+
+  # maxima, and what they do to what was summed
+  g, k, u = loop(mine), loop(positions // LANES, AxisType.UNROLL), loop(LANES, AxisType.UNROLL)
+  j = k * LANES + u
+  top = score(dots.index(g * positions + j), g, j).reduce(k, u, arg=Ops.MAX)
+  now, scales = array(mine), array(mine)
+  now = now.after(ended(now.index(g).store(tops.index(g).maximum(top)), g))
+  g = loop(mine)
+  scale = ((tops.index(g) + now.index(g) * -1) * part.slope).exp2()
+  scales = scales.after(ended(scales.index(g).store(scale), g))
+
+  # exponentials
+  g, k, u = loop(mine), loop(positions // LANES), loop(LANES, AxisType.UPCAST)
+  j = k * LANES + u
+  weights = array(mine * positions)
+  weight = ((score(dots.index(g * positions + j), g, j) + now.index(g) * -1) * part.slope).exp2()
+  weights = weights.after(ended(weights.index(g * positions + j).store(weight), u, k, g))
+  g, j = loop(mine), loop(positions, AxisType.UNROLL)
+  total = totals.index(g) * scales.index(g) + weights.index(g * positions + j).reduce(j, arg=Ops.ADD)
+  g2 = loop(mine)
+  known = [ended(totals.index(g).store(total), g), ended(tops.after(scales).index(g2).store(now.index(g2)), g2)]
+
+  # products with values
+  wide = divisor(W // LANES, max(1, vectors // tile))
+  t, c, lane = loop(mine // tile), loop(W // LANES // wide), loops.lane()
+  g, v, j = loop(tile, AxisType.UPCAST), loop(wide, AxisType.UPCAST), loop(positions, AxisType.REDUCE)
+  q, column = t * tile + g, (c * wide + v) * LANES + lane
+  more = (weights.index(q * positions + j) * part.value(position(j), column)).reduce(j, arg=Ops.ADD)
+  at = sums.index(q * W + column)
+  known.append(ended(at.store(at * scales.index(q) + more), g, v, lane, c, t))
+  tops, totals, sums = (x.buf_uop.after(ended(UOp.group(*known), block)) for x in (tops, totals, sums))
+
+  g, g2, g3, c, lane = loop(mine), loop(mine), loop(mine), loop(W // LANES), loops.lane()
+  column = c * LANES + lane
+  ends = [ended(part.out(first + g, UOp.const(W)).store(tops.index(g)), g),
+          ended(part.out(first + g2, UOp.const(W + 1)).store(totals.index(g2)), g2),
+          ended(part.out(first + g3, column).store(sums.index(g3 * W + column)), lane, c, g3)]
+  name = f"attention_{'_'.join(str(size(r)) for r in part.heads)}_{G}_{D}_{W}_{int(n.vmax)}"
+  sink = ended(UOp.group(*ends), turn, thread).sink(arg=KernelInfo(name, applied_opts=opts))
+  return sink.substitute(heads, walk=True)

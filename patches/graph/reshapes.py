@@ -1,0 +1,62 @@
+"""
+Index simplification of reshapes with symbolic shapes: an axis of unknown length is not divided by.
+
+Why: tinygrad flattens all indices of a reshape and divides them again, and takes that back only for sizes it knows: of
+  keys (heads, start + 1, D) that get an axis of one element, each load divides by start + 1, twice.
+How: in and out shape are cut into pairs of groups of axes of one size, from both ends; tinygrad's arithmetic is for
+  each pair.
+Numbers: attention of a decode step to 1,000 positions, 32 heads that share 8 of 64 elements, a layer, 2 threads, ms:
+  scores 1.22 -> 0.22, values 1.96 -> 0.61 (Zen 4, medians, all other patches of then on)
+Upstream: not sent.
+"""
+from __future__ import annotations
+from collections.abc import Sequence
+from tinygrad.helpers import prod
+from tinygrad.schedule import indexing
+from tinygrad.uop.ops import UOp, sint
+
+SEAMS = {
+  "tinygrad.schedule.indexing:_apply_reshape": "18341b43cf2f",
+  "tinygrad.schedule.indexing:apply_movement_op": "8bb2b783c12e",
+}
+
+Axes = tuple[int, ...]
+
+stock = indexing._apply_reshape
+
+def _same(a: Sequence[sint], b: Sequence[sint]) -> bool:
+  if all(isinstance(n, int) for n in (*a, *b)): return prod(a) == prod(b)
+  return len(a) == len(b) == 1 and a[0] is b[0]
+
+def _first(a: Sequence[sint], b: Sequence[sint]) -> tuple[int, int]|None:
+  """How many axes at the front are of one size in both."""
+  i = j = 1
+  while not _same(a[:i], b[:j]):
+    if not all(isinstance(n, int) for n in (*a[:i], *b[:j])): return None
+    if prod(a[:i]) < prod(b[:j]): i += 1
+    else: j += 1
+    if i > len(a) or j > len(b): return None
+  return i, j
+
+def pairs(a: Sequence[sint], b: Sequence[sint]) -> list[tuple[Axes, Axes]]:
+  """The axes of two shapes in groups that are of one size; those of one element are in none."""
+  left, right = (tuple(i for i, n in enumerate(shape) if not isinstance(n, int) or n != 1) for shape in (a, b))
+  made: list[tuple[Axes, Axes]] = []
+  while left and right and (n := _first([a[i] for i in left], [b[i] for i in right])) is not None:
+    made.append((left[:n[0]], right[:n[1]]))
+    left, right = left[n[0]:], right[n[1]:]
+  while left and right and (n := _first([a[i] for i in left[::-1]], [b[i] for i in right[::-1]])) is not None:
+    made.append((left[-n[0]:], right[-n[1]:]))
+    left, right = left[:-n[0]], right[:-n[1]]
+  return made + [(left, right)] * bool(left or right)
+
+def apply_reshape(in_shape: tuple[sint, ...], out_shape: tuple[sint, ...], indices: UOp) -> UOp:
+  if all(isinstance(n, int) for n in (*in_shape, *out_shape)): return stock(in_shape, out_shape, indices)
+  found = [UOp.const(0)] * len(in_shape)
+  for inside, outside in pairs(in_shape, out_shape):
+    part = stock(tuple(in_shape[i] for i in inside), tuple(out_shape[i] for i in outside),
+                  UOp.sink(*[indices.src[i] for i in outside]))
+    for i, index in zip(inside, part.src): found[i] = index
+  return UOp.sink(*found)
+
+def install() -> None: indexing._apply_reshape = apply_reshape  # type: ignore[assignment]

@@ -1,0 +1,59 @@
+"""
+A factor that costs much and is the same for many of a sum's terms is stored, not computed again for each.
+
+Why: tinygrad fuses what is elementwise into the kernel that reads it, however often that is: a rotated query would be
+  rotated again for each position that it is compared with.
+How: in a product that is summed, the number of terms that share a factor times the factor's operations is what fusing
+  costs; if it is more than OPERATIONS for an element, which a store and a load take, the factor becomes a kernel of its
+  own. What is read as integers is a packed weight, which is never stored.
+Numbers: scores of 512 tokens of a 1B model, operations a product 9 -> 2; a decode step has none
+  (flash_decoding.py has it in shared memory).
+Upstream: not sent; there, a part of remove_bufferize.
+"""
+from __future__ import annotations
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import prod
+from tinygrad.schedule import rangeify
+from tinygrad.schedule.indexing import BufferizeOpts
+from tinygrad.uop.ops import AxisType, GroupOp, Ops, PatternMatcher, UOp, UPat
+from tinygrad_llm.patches.hooks import PARTS
+from tinygrad_llm.patches.ir.builder import next_loop
+
+SEAMS = {
+  "tinygrad.schedule.rangeify:get_kernel_graph": "410b0e3486ef",
+  "tinygrad.schedule.rangeify:pm_limit_bufs": "46f09b443c11",
+  "tinygrad.schedule.indexing:BufferizeOpts": "e931bd7ff25e",
+}
+
+OPERATIONS = 4
+REPEATS = 16  # terms that share a factor at least
+
+def _inside(u: UOp) -> bool: return u.op not in (Ops.STAGE, Ops.AFTER)
+
+def _operations(factor: UOp) -> int:
+  """Of floats, for one element; 0 for what must not be stored."""
+  ops = factor.toposort(_inside)
+  if any(u.op is Ops.REDUCE or u.op is Ops.INDEX and dtypes.is_int(u.dtype) for u in ops): return 0
+  return sum(u.op in GroupOp.ALU and dtypes.is_float(u.dtype) for u in ops)
+
+def _repeats(total: UOp, factor: UOp) -> int:
+  return prod(int(r.vmax) + 1 for r in total.src[0].ranges if r not in factor.ranges)
+
+def store(sink: UOp) -> UOp|None:
+  subs, first = dict[UOp, UOp](), next_loop(sink)
+  for total in sink.toposort(lambda u: u.op is not Ops.STAGE or u.tag != PARTS):
+    if total.op is not Ops.REDUCE or total.arg != (Ops.ADD, 0) or not dtypes.is_float(total.dtype): continue
+    for factor in total.src[0].split_uop(Ops.MUL):
+      if factor.op in (Ops.INDEX, Ops.CONST) or not factor.ranges or factor in subs: continue
+      if _operations(factor) <= OPERATIONS or _repeats(total, factor) < REPEATS: continue
+      loops = sorted(factor.ranges, key=lambda r: r.arg)
+      own = [r.replace(arg=(first + i, AxisType.WEAK)) for i, r in enumerate(loops)]  # some are those of the sum
+      first += len(own)
+      stored = UOp(Ops.STAGE, src=(factor.substitute(dict(zip(loops, own)), walk=True), *own),
+                   arg=BufferizeOpts(factor.device, removable=False))
+      subs[factor] = stored.index(*loops)
+  return sink.substitute(subs, walk=True) if subs else None
+
+pm_store = PatternMatcher([(UPat(Ops.SINK, name="sink"), store)])
+
+def install() -> None: rangeify.pm_limit_bufs = rangeify.pm_limit_bufs + pm_store

@@ -1,0 +1,93 @@
+"""
+Groups of activations of 8 bits whose sums are stored beside them: what is subtracted from all weights multiplies sums
+of x alone. For tiles/pack_operands.py and loops/hoist_sums.py.
+"""
+from __future__ import annotations
+import functools, itertools, operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from tinygrad.dtype import dtypes
+from tinygrad.uop.ops import Ops, UOp
+from tinygrad_llm.patches.ir.indices import evaluate, size, steps
+
+BYTES = 4  # of a word
+HALF = 16  # bytes that have a sum of their own
+SIGN = 128  # times an int8 is what the same bits as an unsigned number are too much
+
+@dataclass(frozen=True)
+class Layout:
+  """
+  How a group of activations lies in memory (weights/numerics.py): words of `bytes`, the scale, minus the sum of
+  each HALF, SIGN times, and of several halves that of all.
+  """
+  bytes: int
+  @property
+  def scale(self) -> int: return self.bytes // BYTES
+  @property
+  def words(self) -> int: return self.scale + 1 + (halves := self.bytes // HALF) + (halves > 1)
+
+LAYOUTS = (Layout(HALF), Layout(2 * HALF))
+
+@dataclass(frozen=True)
+class Group:
+  """
+  A product of an int8 of x, its group's scale, and others. loops: over all bytes of a group, or of a half of it; total:
+  the stored int32 of these.
+  """
+  byte: UOp
+  scale: UOp
+  others: tuple[UOp, ...]
+  loops: tuple[UOp, ...]
+  total: UOp
+
+  def scaled(self) -> UOp:
+    """All but the byte."""
+    return functools.reduce(operator.mul, self.others, self.scale)
+
+  def summed(self) -> UOp:
+    """The product's sum over the loops."""
+    return self.scaled() * (self.total.cast(dtypes.float) * (-1 / SIGN))
+
+def _place(load: UOp) -> UOp: return load.src[1].get_idx()
+
+def find(factors: Sequence[UOp], over: Iterable[UOp]) -> Group|None:
+  """What some factors are, the loops of a group, or of a half, being among `over`."""
+  for byte, scale in itertools.permutations(factors, 2):
+    words = [u for u in byte.toposort() if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM]
+    if byte.op is not Ops.CAST or byte.src[0].dtype is not dtypes.int8 or len(words) != 1: continue
+    if scale.op is not Ops.BITCAST or scale.dtype is not dtypes.float or scale.src[0].op is not Ops.INDEX: continue
+    word, load = words[0], scale.src[0]
+    if load.src[0] is not word.src[0] or (valid := load.src[1].get_valid()) is not word.src[1].get_valid(): continue
+    of_group = tuple(r for r in byte.ranges if r not in load.ranges)
+    others = tuple(f for f in factors if f not in (byte, scale))
+    loops = tuple(r for r in of_group if r in set(over))
+    if any(r in f.ranges for r in of_group for f in others): continue
+    for layout in LAYOUTS:
+      if (at := _total(layout, byte, word, load, of_group, loops)) is None: continue
+      place = (_place(load) + at).valid(valid)
+      return Group(byte.src[0], scale, others, loops, load.replace(src=(load.src[0], place)).bitcast(dtypes.int))
+  return None
+
+def _total(layout: Layout, byte: UOp, word: UOp, scale: UOp, of_group: Sequence[UOp], loops: Sequence[UOp]) -> UOp|None:
+  """How far behind the scale the sum of some loops' bytes is; None if these are no group, and no half of one."""
+  amount = next((u.src[1] for u in byte.toposort() if u.op is Ops.SHR), None)
+  if steps(of_group) != layout.bytes or steps(loops) not in (HALF, layout.bytes) or amount is None: return None
+  group, words = ({t for t in u.simplify().split_uop(Ops.ADD) if t.op is not Ops.CONST or t.val}
+                  for u in (_place(scale) - layout.scale, _place(word)))
+  if not group <= words or any(term.divides(layout.words) is None for term in group): return None
+  inside, half = words - group, [r for r in of_group if r not in loops]
+  if not _counts(inside, amount, of_group, layout.bytes): return None
+  if not half: return UOp.const(layout.words - 1 - layout.scale)
+  of_half = {t for t in inside if set(half).intersection(t.ranges)}
+  if not of_half or not _counts(inside - of_half, amount, loops, HALF): return None
+  number = functools.reduce(operator.add, of_half).divides(HALF // BYTES)
+  return None if number is None else number + 1
+
+def _counts(places: Iterable[UOp], amount: UOp, loops: Sequence[UOp], n: int) -> bool:
+  """Whether loops are over n bytes in a row, each once: those of the words at a place, which are shifted by so much."""
+  places, found = list(places), set()
+  for at in itertools.product(*[range(size(r)) for r in loops]):
+    values: dict[UOp, int|float] = dict(zip(loops, at))
+    if not values.keys() >= {r for u in (*places, amount) for r in u.ranges}: return False
+    found.add((sum(evaluate(u, values) for u in places), evaluate(amount, values)))
+  return found == set(itertools.product(range(n // BYTES), range(0, 8 * BYTES, 8)))

@@ -1,0 +1,68 @@
+"""
+What a kernel's sum is a sum of: the dot product of a row of a matrix and x, by what its loads depend on.
+
+`x` is a load that every step of the sum reads, `w` one that also depends on an output axis; the loads below casts, sums
+and products are looked at. A number that only says where a matrix begins, as an expert's, is neither.
+"""
+from __future__ import annotations
+from dataclasses import dataclass
+from tinygrad.codegen.opt.postrange import Scheduler
+from tinygrad.dtype import dtypes
+from tinygrad.uop.ops import Ops, UOp
+from tinygrad_llm.patches.ir.indices import steps, strides
+
+SHORTER = 16  # times, at least: a sum that is left as it is, as of the biases of the experts of a token
+
+@dataclass(frozen=True)
+class Sum:
+  """
+  A sum of products, or several over the same loops. xs: the loads that depend on no output axis of `rows`; ws: those
+  that do. A sum of x alone over these loops, as a norm's, is none of them: it goes along.
+  """
+  reds: tuple[UOp, ...]
+  loops: tuple[UOp, ...]
+  xs: tuple[UOp, ...]
+  ws: tuple[UOp, ...]
+  rows: UOp|None  # an output axis of ws alone
+
+  @property
+  def packed(self) -> bool:
+    """Whether a load serves several steps of the sum."""
+    return any(not set(self.loops) <= set(u.ranges) for u in self.ws)
+
+  def strides(self, of: tuple[UOp, ...]) -> dict[UOp, int]:
+    """The loops with a constant stride in the load that has most of them, ascending."""
+    best: dict[UOp, int] = {}
+    for u in of:
+      found = {r: s for r, s in strides(u.src[1].get_idx()).items() if r in self.loops}
+      if len(found) > len(best): best = found
+    return dict(sorted(best.items(), key=lambda item: item[1]))
+
+def _steps(red: UOp) -> int: return steps(red.src[1:])
+
+def _main(reds: list[UOp]) -> list[UOp]|str:
+  """The longest sum of a kernel, and those over the same loops: several matrices by one x. Others are much shorter."""
+  if not reds or any(red.arg[0] is not Ops.ADD for red in reds): return "not one sum"
+  if not all(r.op is Ops.RANGE and r.src[0].op is Ops.CONST for red in reds for r in red.src[1:]):
+    return "a loop of no constant length"
+  main = [red for red in reds if red.src[1:] == max(reds, key=_steps).src[1:]]
+  rest = [red for red in reds if red not in main]
+  if any(_steps(red) * SHORTER > _steps(main[0]) for red in rest): return "not one sum"
+  if any(set(reds) & red.backward_slice.keys() for red in reds): return "a sum inside of another"
+  return main
+
+def find_sum(k: Scheduler) -> Sum|str:
+  """The kernel's sum, or why there is none to schedule."""
+  if isinstance(reds := _main(k.reduceops), str): return reds
+  if not all(dtypes.is_float(red.dtype) for red in reds): return "not a sum of floats"
+  loops = reds[0].src[1:]
+  ops = dict.fromkeys(u for red in reds for u in red.src[0].toposort())
+  loads = [u for u in ops if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM]
+  places = {v for u in loads for v in u.src[1].backward_slice}
+  for row in sorted({r for red in reds for r in red.ranges}, key=lambda r: -r.vmax):
+    ws = tuple(u for u in loads if row in u.ranges)
+    xs = tuple(u for u in loads if row not in u.ranges and u not in places)
+    of_x, of_w = ({r for u in loads for r in u.ranges} for loads in (xs, ws))
+    if ws and set(loops) & (of_x | of_w) <= of_x and of_x < of_w | set(loops):  # of no load: over fields of a word
+      return Sum(tuple(red for red in reds if row in red.ranges), loops, xs, ws, row)
+  return Sum(tuple(reds), loops, tuple(loads), (), None)

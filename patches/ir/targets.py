@@ -1,0 +1,69 @@
+"""
+Targets: how many threads and registers a processor has, and which products its instructions add up.
+"""
+from __future__ import annotations
+import ctypes, functools, pathlib, sys
+from tinygrad.renderer import Renderer
+from tinygrad.renderer.cstyle import ClangRenderer
+from tinygrad.uop.ops import AxisType
+
+# *** GPUs
+
+WARP = 32  # threads
+THREADS = (AxisType.LOCAL, AxisType.WARP, AxisType.GROUP_REDUCE)  # ranges that are threads of a block
+
+# *** CPUs
+
+LANES = 16  # 512 bits of float32: one vector register or several
+
+def has_vectors(ren: Renderer) -> bool:
+  """Whether a renderer writes C for clang on a CPU, which has vector types."""
+  return isinstance(ren, ClangRenderer) and ren.target.device == "CPU"
+
+def most_threads(ren: Renderer) -> int:
+  """Threads of a CPU that may share a kernel."""
+  return ren.global_max[0] if ren.has_threads and ren.global_max else 1
+
+@functools.cache
+def here() -> frozenset[str]:
+  """What this machine's processor says that it has, in the words of compilers."""
+  try: said = pathlib.Path("/proc/cpuinfo").read_text()
+  except OSError: return frozenset()
+  return frozenset(word.replace("_", "-" if word.startswith("amx") else "") for word in said.split()
+                   if not word.startswith("amx") or _may_use_tiles())
+
+TILE_DATA, REQUEST, ARCH_PRCTL = 18, 0x1023, 158  # the state of tile registers, as Linux calls it for x86-64
+
+@functools.cache
+def _may_use_tiles() -> bool:
+  """Asks Linux for the tile registers, for all threads of this process: without that they raise SIGILL."""
+  try: return bool(sys.platform == "linux" and ctypes.CDLL(None).syscall(ARCH_PRCTL, REQUEST, TILE_DATA) == 0)
+  except (OSError, AttributeError): return False
+
+# what is asked for by a processor's name has these among others
+PROCESSORS = {"x86-64-v4": ("avx512f",),
+              "sapphirerapids": ("avx512f", "avx512vnni", "avx512bf16", "amx-tile", "amx-bf16")}
+
+def _features(ren: Renderer) -> frozenset[str]:
+  """Of a target of x86-64."""
+  family, _, features = ren.target.arch.partition(",")
+  if family != "x86_64": return frozenset()
+  if features == "native": return here()
+  words = features.split(",")
+  return frozenset(words).union(*(PROCESSORS.get(word, ()) for word in words))
+
+def registers(ren: Renderer) -> int:
+  """Vectors of 16 floats that a processor's registers hold: 32 with AVX-512, 8 with AVX2 or NEON."""
+  return 32 if "avx512f" in _features(ren) else 8
+
+def multiplies_bytes(ren: Renderer) -> bool:
+  """Whether four products of an unsigned and a signed byte are added to a number at once: VNNI."""
+  return not _features(ren).isdisjoint(("avx512vnni", "avxvnni"))
+
+def multiplies_bf16(ren: Renderer) -> bool:
+  """Whether two products of bfloat16 are added to each of 16 floats at once: AVX512_BF16."""
+  return "avx512bf16" in _features(ren)
+
+def multiplies_tiles(ren: Renderer) -> bool:
+  """Whether there are tile registers for products of bfloat16: AMX-BF16, which this process may use."""
+  return {"amx-tile", "amx-bf16"} <= _features(ren)

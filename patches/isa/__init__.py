@@ -1,0 +1,3 @@
+"""
+Instructions of targets and how each renderer spells them: dot products, table look-ups, shuffles, conversions.
+"""

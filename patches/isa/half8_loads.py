@@ -1,0 +1,29 @@
+"""
+Vectorised loads of 16 bytes: eight halves at once, where a renderer has a vector of them.
+
+Why: 16 bytes a thread is what a GPU loads best. tinygrad loads four numbers at once, of halves 8 bytes.
+How: memory_coalescing has lengths of 8 for halves behind a variable of the environment; it is told that it is set.
+Numbers: bytes of a load of an F16 matvec on CUDA: 8 -> 16; no card was at hand to time it.
+Upstream: not sent; there it is a property of the renderer.
+"""
+from __future__ import annotations
+from typing import Any
+from tinygrad.codegen.late import coalesce
+from tinygrad.renderer import Renderer
+from tinygrad.renderer.cstyle import CUDARenderer, OpenCLRenderer
+from tinygrad_llm.patches import hooks
+
+SEAMS = {
+  "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
+  "tinygrad.codegen.late.coalesce:memory_coalescing": "a31fb374cc17",
+}
+
+VECTORS: tuple[type[Renderer], ...] = (CUDARenderer, OpenCLRenderer)  # with a type of 8 halves
+
+_getenv = coalesce.getenv
+
+def getenv(key: str, default: Any = 0) -> Any:
+  if key == "ALLOW_HALF8" and isinstance(hooks.lowering(), VECTORS): return 1
+  return _getenv(key, default)
+
+def install() -> None: coalesce.getenv = getenv  # type: ignore[assignment]

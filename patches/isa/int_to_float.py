@@ -1,0 +1,90 @@
+"""
+Integer-to-float conversion by magic numbers: an OR into the mantissa and a subtraction, both exact.
+
+Why: GPUs convert integers at a fraction of the rate of other arithmetic (16 a clock and multiprocessor of 128 on sm_80
+  and later: CUDA C++ Programming Guide, throughput of native arithmetic instructions), and a packed weight converts
+  each.
+How: q in [0, 2**23) put into the mantissa of 2**23 is the float 2**23 + q; q in [-2**22, 2**22) added to the bits of
+  1.5 * 2**23 is 1.5 * 2**23 + q. A constant that is subtracted from the weight anyway folds into either. How large an
+  integer may be is found from its masks and shifts: those that depend on loops alone and fields of at most 8 bits are
+  tried with all their values. What is added up as it is stays a conversion: there the large numbers would be added up,
+  beyond the precision of a float. The CPU converts vectors at full rate and keeps its conversion.
+Numbers: conversions of integers a weight in a matvec, 2048 x 2048: by the limits that tinygrad knows Q4_K 0.125,
+  Q6_K 0.06, Q8_0 and MXFP4 1 are left, with these none; no card was at hand to time it.
+Upstream: not sent.
+"""
+from __future__ import annotations
+import itertools
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import prod
+from tinygrad.renderer import Renderer
+from tinygrad.uop.ops import GroupOp, Ops, PatternMatcher, UOp, UPat, graph_rewrite
+from tinygrad_llm.patches import hooks
+from tinygrad_llm.patches.ir.indices import evaluate
+
+SEAMS = {
+  "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
+  "tinygrad.uop.ops:exec_alu": "8e39e85b4a5a",
+}
+
+BITS = 23     # of a float's mantissa
+TRIED = 1024  # values at most
+
+def _leaves(u: UOp, found: dict[UOp, range]) -> bool:
+  """Whether a value is computed from loops and fields of few bits alone; they go into `found` with all their values."""
+  if u in found or u.op is Ops.CONST: return True
+  if u.op is Ops.RANGE: found[u] = range(int(u.vmax) + 1)
+  elif u.op is Ops.AND and u.src[1].op is Ops.CONST and 0 <= u.src[1].val < 256 and u.op_in_backward_slice_with_self(
+      Ops.INDEX): found[u] = range(u.src[1].val + 1)
+  else: return u.op in GroupOp.ALU | {Ops.CAST} and all(_leaves(s, found) for s in u.src)
+  return prod(map(len, found.values())) <= TRIED
+
+def _limits(u: UOp, memo: dict[UOp, tuple[int, int]]) -> tuple[int, int]:
+  """The least and the largest that an integer may be."""
+  if u not in memo: memo[u] = _find_limits(u, memo)
+  return memo[u]
+
+def _find_limits(u: UOp, memo: dict[UOp, tuple[int, int]]) -> tuple[int, int]:
+  least, most = int(u.dtype.min), int(u.dtype.max)
+  found: dict[UOp, range] = {}
+  if _leaves(u, found) and found:
+    tried = [evaluate(u, dict(zip(found, values))) for values in itertools.product(*found.values())]
+    return int(min(tried)), int(max(tried))
+  least, most = max(least, int(u.vmin)), min(most, int(u.vmax))
+  known = [s for s in u.src if dtypes.is_int(s.dtype) and s.dtype is not dtypes.weakint or s.op is Ops.CONST]
+  of = [_limits(s, memo) for s in known]
+  if u.op not in GroupOp.ALU | {Ops.CAST} or len(of) != len(u.src) or min(low for low, _ in of) < 0: return least, most
+  highs = [high for _, high in of]
+  if u.op is Ops.AND: return 0, min(most, *highs)
+  if u.op is Ops.CAST: end = highs[0]
+  elif u.op is Ops.ADD: end = sum(highs)
+  elif u.op is Ops.MUL: end = prod(highs)
+  elif u.op in (Ops.OR, Ops.XOR): end = (1 << max(highs).bit_length()) - 1
+  elif u.op is Ops.SHL and highs[1] < 64: end = highs[0] << highs[1]
+  elif u.op is Ops.SHR: end = highs[0]
+  else: return least, most
+  return (0, min(most, end)) if end <= most else (least, most)
+
+def int_to_float(ctx: dict[UOp, tuple[int, int]], q: UOp) -> UOp|None:
+  if not q.op_in_backward_slice_with_self(Ops.INDEX): return None
+  least, most = _limits(q, ctx)
+  if least >= 0 and most < 1 << BITS:
+    return (q.cast(dtypes.uint32) | (127 + BITS << BITS)).bitcast(dtypes.float32) - float(1 << BITS)
+  if not -(1 << BITS - 1) <= least <= most < 1 << BITS - 1: return None
+  return (q.cast(dtypes.int32) + (2 * (127 + BITS) + 1 << BITS - 1)).bitcast(dtypes.float32) - float(3 << BITS - 1)
+
+pm_int_to_float = PatternMatcher([
+  (UPat(Ops.CAST, dtypes.float32, src=(UPat.var("q", dtypes.ints),)), int_to_float),
+])
+
+def run(sink: UOp, ren: Renderer) -> UOp:
+  if not ren.has_local: return sink
+  sums = [u for u in sink.toposort() if u.op is Ops.REDUCE]
+  terms = [t.src[0] for u in sums for t in u.src[0].split_uop(Ops.ADD) if t.op is Ops.CAST]
+  def limits() -> dict[UOp, tuple[int, int]]: return dict.fromkeys(terms, (-(1 << BITS), 1 << BITS))
+  # what fills an array that others read, too, is the same for all of them
+  fills = {u for red in sums for u in red.toposort() if u.op is Ops.AFTER}
+  new = {u: graph_rewrite(u, pm_int_to_float, ctx=limits(), name="int to float") for u in (*sums, *fills)}
+  return sink.substitute(new) if new else sink
+
+def install() -> None: hooks.after_opts.append(run)

@@ -1,0 +1,78 @@
+"""
+Table look-ups by byte shuffles (pshufb, tbl): a function of four bits is a look-up in a table of 16 bytes.
+
+Why: a format whose codes are no numbers (4-bit floats, levels of a codebook) costs up to ten operations a weight; every
+  CPU has an instruction that looks 16 bytes up in a table of 16.
+How: when a loop over lanes becomes vectors, a value whose lanes depend on one and the same field of at most 4 bits of
+  neighbouring bytes is evaluated for all codes. If the results are whole numbers of 8 bits, it becomes a table.
+Numbers: matvec 8192 x 2048, one core, GB/s: IQ4_NL 4.1 -> 8.3, IQ4_XS 3.7 -> 6.6, MXFP4 2.3 -> 3.8 (Zen 4,
+  medians of 20)
+Upstream: not sent.
+"""
+from __future__ import annotations
+import functools
+from tinygrad.dtype import dtypes
+from tinygrad.uop.ops import GroupOp, Ops, UOp
+from tinygrad_llm.patches.ir.indices import evaluate
+from tinygrad_llm.patches.vector.vectorizer import Vectorizer, vector_rules
+
+SEAMS = {
+  "tinygrad.uop.ops:exec_alu": "8e39e85b4a5a",
+}
+
+CODES = 16
+LEAST = 3  # operations that a look-up replaces
+
+def codes(v: Vectorizer, u: UOp) -> frozenset[UOp]|None:
+  """The fields of words that a value is a function of; None if it depends on anything else."""
+  if u.op is Ops.CONST: return frozenset()
+  if v.field(u) is not None: return frozenset((u,))
+  if u.op not in GroupOp.ALU and u.op not in (Ops.CAST, Ops.BITCAST): return None
+  found = [seen(v, s) for s in u.src]
+  return None if None in found else frozenset().union(*found)  # type: ignore[arg-type]
+
+def seen(v: Vectorizer, u: UOp) -> frozenset[UOp]|None:
+  memo: dict[UOp, frozenset[UOp]|None] = v.notes.setdefault("table_lookup", {})
+  if u not in memo: memo[u] = codes(v, u)
+  return memo[u]
+
+@functools.cache
+def _permutation(arch: str) -> str:
+  if arch.split(",")[0] != "arm64": return "__builtin_shufflevector({0},{1})"  # pshufb, from SSSE3 on
+  return "({{unsigned_char16 r;__asm__(\"tbl %0.16b,{{%1.16b}},%2.16b\":\"=w\"(r):\"w\"({0}),\"w\"({1}));r;}})"
+
+def lookup(v: Vectorizer, u: UOp) -> tuple[tuple[UOp, UOp|None, list[int], list[int]], list[int]]|None:
+  """A value as a function of a field of at most 4 bits: the field, and the whole numbers that its codes stand for."""
+  if u.dtype.itemsize != 4 or not (leaves := seen(v, u)): return None
+  if len(u.toposort(lambda x: x not in leaves)) - len(leaves) < LEAST: return None
+  fields = {leaf: field for leaf in leaves if (field := v.field(leaf)) is not None}
+  load, same, low, _ = min(fields.values(), key=lambda field: field[2][0])
+  span = max(field[2][0] + field[3][0] - low[0] for field in fields.values())
+  if len({field[0] for field in fields.values()}) != 1 or span > 4: return None
+  starts = {}
+  for leaf, (_, _, at, length) in fields.items():
+    starts[leaf] = at[0] - low[0], (1 << length[0]) - 1
+    if [a - b for a, b in zip(at, low)] != [starts[leaf][0]] * v.n or set(length) != {length[0]}: return None
+  tables = v.notes.setdefault("tables", {})
+  if (alike := _structure(u, starts)) not in tables:
+    tables[alike] = [evaluate(u, {leaf: (code >> start) & mask for leaf, (start, mask) in starts.items()})
+                     for code in range(1 << span)] * (CODES >> span)
+  values = tables[alike]
+  return ((load, same, low, [span] * v.n), [int(x) for x in values]) if all(x == int(x) for x in values) else None
+
+def _structure(u: UOp, leaves: dict[UOp, tuple[int, int]]) -> tuple:
+  """What other weights of a block have in common with a value: the same table."""
+  return leaves.get(u) or (u.op, u.dtype, u.arg, *[_structure(s, leaves) for s in u.src])
+
+def table(v: Vectorizer, u: UOp) -> UOp|None:
+  """The value in all lanes as a look-up, if it can be one."""
+  if v.n != 16 or (found := lookup(v, u)) is None: return None
+  (load, same, low, (span, *_)), values = found
+  if len(load.src) > 1 or low[0] % 8 + span > 8 or low != [low[0] + 8 * i for i in range(v.n)]: return None
+  if min(values) < -128 or max(values) > 127: return None
+  index = v.bits_of_octets(load, same, low[0], span)
+  entries = UOp(Ops.STACK, src=tuple(UOp.cconst(x & 255, dtypes.uint8) for x in values))
+  octets = UOp(Ops.CUSTOMI, dtypes.uint8, (entries, index), _permutation(v.ren.target.arch))
+  return octets.bitcast(dtypes.int8).cast(u.dtype)
+
+def install() -> None: vector_rules.append(table)

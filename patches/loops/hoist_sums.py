@@ -1,0 +1,101 @@
+"""
+Loop-invariant code motion of sums: partial sums that are the same for all rows of a matrix are added up once.
+
+Why: a weight d * q - m makes sum(x * d * q) - sum(x * m), and the m of a group of weights multiplies the sum of the
+  group's x, which is the same for all rows.
+How: of a product in a sum, the factors that no output axis changes are summed over the loops that only they depend on,
+  in a loop before that over the rows, into an array of this kernel; so are those of a few tokens that are unrolled.
+  Sums that are stored beside activations (ir/byte_groups.py) are loaded.
+Numbers: Q4_K 8192 x 8192, one core: 6.5 -> 7.1 GB/s; Q4_1 7.7 -> 8.3 (Zen 4, medians of 15, interleaved). 2 rows by
+  8192 x 2048 in Q4_K, in the cache, 2 threads, with sums of each row's own: 0.27 -> 0.20 ms (Zen 4, medians)
+Upstream: not sent.
+"""
+from __future__ import annotations
+import functools, operator
+from collections.abc import Iterable
+from tinygrad import codegen
+from tinygrad.dtype import AddrSpace, dtypes
+from tinygrad.renderer import Renderer
+from tinygrad.uop.ops import AxisType, Ops, UOp
+from tinygrad_llm.patches import hooks
+from tinygrad_llm.patches.ir.actions import ScheduleOps, chosen
+from tinygrad_llm.patches.ir.builder import Slot, next_loop
+from tinygrad_llm.patches.ir.byte_groups import Group, find
+from tinygrad_llm.patches.ir.indices import flat, size, steps
+from tinygrad_llm.patches.ir.targets import has_vectors
+
+SEAMS = {
+  "tinygrad.codegen:devectorizer2": "566768760ee6",
+  "tinygrad.codegen:reduce_ranges_to_acc": "bd8572676d59",
+}
+
+ROWS = 16       # fewer do not pay for the array
+LARGEST = 8192  # sums
+
+Product = tuple[UOp, ...]
+
+def _products(u: UOp, loops: frozenset[UOp], consts: bool) -> list[Product]:
+  """The products that u is a sum of; a sum is multiplied out if some of its terms miss loops that others have."""
+  if u.op is Ops.ADD: return [p for s in u.src for p in _products(s, loops, consts)]
+  if u.op is not Ops.MUL: return [(u,)]
+  return [a + b for a in _split(u.src[0], loops, consts) for b in _split(u.src[1], loops, consts)]
+
+def _split(u: UOp, loops: frozenset[UOp], consts: bool) -> list[Product]:
+  terms = _products(u, loops, consts)
+  # to add a constant costs less than an array, unless it is between integers and their sum as such
+  if not consts and any(all(f.op is Ops.CONST for f in p) for p in terms): return [(u,)]
+  inside = [loops.intersection(r for f in p for r in f.ranges) for p in terms]
+  return terms if len(terms) == 1 or len(set(inside)) > 1 and loops in inside else [(u,)]
+
+def repeats(red: UOp, apart: Iterable[UOp] = ()) -> int:
+  """How often a kernel computes a sum, threads and some loops apart."""
+  return steps(r for r in red.ranges if r.arg[-1] in (AxisType.WEAK, AxisType.UPCAST) and r not in apart)
+
+def _unrolled_apart(p: Product, loops: frozenset[UOp]) -> frozenset[UOp]:
+  """The unrolled output loops, as those over a few tokens, that none of the factors has which have others."""
+  def outside(f: UOp) -> set[UOp]: return set(f.ranges) - loops
+  others = {r for f in p if any(r.arg[-1] is not AxisType.UPCAST for r in outside(f)) for r in f.ranges}
+  return frozenset(r for f in p for r in outside(f) - others) if others else frozenset()
+
+def _array(value: UOp, group: Group|None, over: list[UOp], keep: list[UOp], ids: int, slot: int) -> UOp:
+  """An array of the sums of value over some loops, for each step of others. group: whose stored sums are loaded."""
+  fresh = {r: UOp.range(size(r), ids + i, AxisType.REDUCE if r in over else AxisType.WEAK)
+           for i, r in enumerate([*keep, *over])}
+  if group is not None: value, over = group.summed(), [r for r in over if r not in group.loops]
+  array = UOp.placeholder((steps(keep),), value.dtype, Slot.HOIST_SUMS + slot, AddrSpace.REG)
+  total = value.substitute(fresh)
+  if over: total = total.reduce(*[fresh[r] for r in over], arg=Ops.ADD)
+  stored = array.index(flat(keep, [fresh[r] for r in keep])).store(total)
+  return array.after(stored.end(*[fresh[r] for r in keep]) if keep else stored).index(flat(keep))
+
+def share(sink: UOp, ren: Renderer) -> UOp:
+  # tiles that are unpacked together have arrays of their own
+  if not has_vectors(ren) or chosen(sink.arg.applied_opts, ScheduleOps.TILES, 0): return sink
+  subs: dict[UOp, UOp] = {}
+  made: dict[tuple[UOp, ...], UOp] = {}
+  for red in (u for u in sink.toposort() if u.op is Ops.REDUCE and u.arg == (Ops.ADD, 0) and dtypes.is_float(u.dtype)):
+    loops, ids = frozenset(red.src[1:]), next_loop(sink)
+    if not all(r.op is Ops.RANGE and r.src[0].op is Ops.CONST for r in loops): continue
+    if repeats(red) < ROWS: continue
+    products = _products(red.src[0], loops, any(u.dtype is dtypes.int8 for u in red.src[0].toposort()))
+    for i, p in enumerate(products):
+      apart = _unrolled_apart(p, loops)
+      rows = [f for f in p if not (loops | apart).issuperset(f.ranges)]
+      free = loops - {r for f in rows for r in f.ranges}
+      same = [f for f in p if f not in rows and free.intersection(f.ranges)]
+      count = steps(free)
+      if not rows or not same or count & (count - 1) or repeats(red, apart) < ROWS: continue
+      value = functools.reduce(operator.mul, same)
+      own = (loops | apart).intersection(value.ranges) - free
+      over, keep = (sorted(rs, key=lambda r: r.arg) for rs in (free, own))
+      if steps(keep) > LARGEST: continue
+      key = (value, *over)
+      if key not in made: made[key] = _array(value, find(same, over), over, keep, ids + 16 * len(made), len(made))
+      products[i] = (*[f for f in p if f not in same], made[key], value.const_like(1 / count))
+    total = functools.reduce(operator.add, [functools.reduce(operator.mul, p) for p in products])
+    if made: subs[red] = red.replace(src=(total, *red.src[1:]))
+  return sink.substitute(subs) if made else sink
+
+def install() -> None:
+  codegen.devectorizer2 = codegen.devectorizer2 + hooks.pm_index_arrays
+  hooks.after_opts.append(share)

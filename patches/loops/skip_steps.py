@@ -1,0 +1,35 @@
+"""
+Skipped steps: of a loop, those whose results are not stored are not computed.
+
+Why: a store under a condition is one of tinygrad's IFs around the store alone; what it would store is computed before.
+  Blocks of (token, expert) pairs are as many as there can be, of which a prompt fills some.
+How: where all stores of a kernel are under one condition that depends on a single output loop, a step of that loop
+  goes on with the next where it is false. On CPUs, whose loops are C's.
+Numbers: see weights/expert_blocks.py
+Upstream: not sent.
+"""
+from __future__ import annotations
+from tinygrad.renderer import Renderer
+from tinygrad.uop.ops import AxisType, Ops, UOp
+from tinygrad_llm.patches import hooks
+from tinygrad_llm.patches.ir.indices import while_true
+from tinygrad_llm.patches.ir.targets import has_vectors
+
+SEAMS = {
+  "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
+}
+
+def run(sink: UOp, ren: Renderer) -> UOp:
+  ops = sink.toposort()
+  stores = [u for u in ops if u.op is Ops.STORE and u.src[0].op is Ops.INDEX and u.src[0].src[0].op is Ops.PARAM]
+  if not has_vectors(ren) or len(stores) != 1: return sink
+  store, (memory, place) = stores[0], stores[0].src[0].src
+  if len((condition := place.get_valid()).ranges) != 1: return sink
+  loop = next(iter(condition.ranges))
+  end = next((u for u in ops if u.op is Ops.END and loop in u.src and store in u.backward_slice), None)
+  if end is None or loop.arg[-1] is not AxisType.WEAK: return sink
+  plain = store.replace(src=(store.src[0].replace(src=(memory, place.get_idx())), *store.src[1:]))
+  body = end.src[0].substitute({store: plain}).substitute({loop: while_true(condition, loop, "continue")}, walk=True)
+  return sink.substitute({end: end.replace(src=(body, *end.src[1:]))})
+
+def install() -> None: hooks.after_opts.append(run)

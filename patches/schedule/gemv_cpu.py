@@ -1,0 +1,123 @@
+"""
+GEMV on a CPU: a block of weights is unrolled, SIMD lanes are 16 interleaved rows or 16 neighbouring weights, threads
+share the rows. A helper of gemv.py.
+"""
+from __future__ import annotations
+from collections.abc import Sequence
+from tinygrad.codegen.opt import Opt, OptOps
+from tinygrad.codegen.opt.postrange import Scheduler
+from tinygrad.helpers import getenv
+from tinygrad.uop.ops import AxisType, Ops, UOp
+from tinygrad_llm.patches import is_on
+from tinygrad_llm.patches.ir.actions import ScheduleOps, action
+from tinygrad_llm.patches.ir.indices import choosing, divisor, size, steps
+from tinygrad_llm.patches.ir.products import Sum
+from tinygrad_llm.patches.ir.targets import LANES, most_threads, registers
+from tinygrad_llm.patches.schedule.cpu_threads import share
+from tinygrad_llm.patches.schedule.register_tiles import matrix_rows, tile_shape, tokens
+from tinygrad_llm.patches.tiles.pack_operands import MOST
+from tinygrad_llm.patches.vector.lanes import side_by_side
+
+PERIOD = 256    # weights unrolled at most, a block of the largest formats
+SHARED = 8      # steps of an output axis at once, at most, where they share loads
+STEPS = 64      # unrolled at least, where rows are lanes
+SWEPT = 32      # the same where many tokens share them
+TOKENS = 8      # whose sums are in registers together
+SHARING = 4     # times the square of registers: products of a step of tokens that share what is unpacked in them
+LEAST = 1 << 18  # weights of a matrix that is unpacked for many tokens: its kernel takes seconds to lower
+UNPACKED = 1 << 19  # bytes of weights that are unpacked together: a core's cache holds them
+
+def _unroll(k: Scheduler, r: UOp, amount: int) -> UOp|None:
+  """Unrolls `amount` steps of a loop; the rest of it, if there is one."""
+  size = r.vmax + 1
+  k.apply_opt(Opt(OptOps.UNROLL, k.unrollable_dims.index(k.rngs.index(r)), 0 if amount == size else amount))
+  return None if amount == size else r.replace(src=(r.src[0].const_like(size // amount),))
+
+def _fits(size: int, most: int) -> int:
+  """The largest power of two that divides size, or size itself, up to `most`."""
+  if size <= most: return size
+  return max(n for n in (1 << i for i in range(most.bit_length())) if size % n == 0 and n <= most)
+
+def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
+  """
+  Unrolls a block of weights in the order of x; threads share the rows. The lanes are rows if memory interleaves them,
+  else lanes.py finds them in the block.
+  """
+  if (tile := _tile(s)) is not None: return on_tiles(k.copy(), s, tile)
+  loop = tokens(k) if is_on("register_tiles") else None
+  loads, unrolled, most = s.xs or s.ws, 1, PERIOD if s.packed else (2 if loop is not None else 4) * LANES
+  in_order = s.strides(loads)
+  if len(in_order) < len(s.loops) or next(iter(in_order.values())) != 1: return "no load with stride 1"
+  k = k.copy()
+  for r, stride in in_order.items():
+    if unrolled < LANES and (stride != unrolled or LANES % unrolled): return "fewer neighbours than lanes"
+    rest: UOp|None = r
+    while rest is not None and unrolled < most and (n := _fits(size(rest), min(most // unrolled, 32))) > 1:
+      rest = _unroll(k, rest, n)
+      unrolled *= n
+    if rest is not None: break
+  if unrolled % LANES: return "fewer neighbours than lanes"
+  if loop is not None:  # what few tokens and rows share is loaded often, and from a cache
+    k.apply_opt(action(ScheduleOps.PREFETCH, 0))
+    k.apply_opt(action(ScheduleOps.TOKENS, min(size(loop), tile_shape(k.ren)[0])))
+  row = s.rows if loop is None else next(iter(matrix_rows(k)), None)
+  most = 1 if loop is None else max(1, tile_shape(k.ren)[1] // len(s.reds))
+  rows = getenv("MV_ROWS_PER_THREAD", 1 if row is None else _fits(size(row), most))
+  if row is not None and rows > 1 and row.src[0].divides(rows) is not None:
+    k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(row), rows))
+  if loop is None and s.rows is None and (shared := sharing(k, s.xs)) is not None:
+    k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(shared), 0))
+  share(k, None if loop is None else next(reversed(matrix_rows(k)), None))
+  return k
+
+def sharing(k: Scheduler, loads: Sequence[UOp]) -> UOp|None:
+  """An output axis of known length that some of the loads do not have: its steps share what those load."""
+  axes = [r for r in k.ranges_of(AxisType.WEAK) if r.src[0].op is Ops.CONST and size(r) <= SHARED]
+  return next((r for r in axes if 0 < sum(r in u.ranges for u in loads) < len(loads)), None)
+
+def _tile(s: Sum) -> UOp|None:
+  """The output axis of as many rows as there are lanes, whose words lie side by side."""
+  return next((r for r in side_by_side((*s.ws, *s.xs)) if r not in s.loops), None)
+
+def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
+  """
+  Unrolls the loops of a block, or of a few, at least up to STEPS: those over the weights of a word in any case, and all
+  where a weight's bits come from several places, for these to be read in order, but not of what many tokens share:
+  steps of 2, 4 and 8 rows by 128256 x 2048 in Q6_K took 15.8, 16.7 and 20.3 ms without that order, 10.4, 10.9 and 17.6
+  with it (Zen 4, 2 threads, medians). What a few tokens use once is unpacked in registers: 4 and 8 rows by 8192 x 2048
+  in Q4_K, read from memory, 0.41 -> 0.36 and 0.65 -> 0.60 ms, in Q6_K 0.81 -> 0.71 and 0.94 -> 0.63. With AVX2 8 rows
+  in Q4_K took 1.24 times as long, 4 in Q2_K 1.19.
+  """
+  in_order = s.strides(tuple(u for u in (*s.ws, *s.xs) if tile not in u.ranges))
+  loops = sorted(s.loops, key=lambda r: in_order.get(r, 0))
+  words = [u for u in (*s.ws, *s.xs) if tile in u.ranges and u in s.reds[0].backward_slice]
+  first = next((r for r in loops if any(r in u.ranges for u in words)), None)
+  words = [u for u in words if first in u.ranges]
+  in_turn = ((loop := tokens(k)) is None or size(loop) <= TOKENS) and len(words) > 1
+  inside = set(loops) if in_turn else {r for r in loops if any(r not in u.ranges for u in words)}
+  unrolled, enough, blocks = 1, STEPS if loop is None or in_turn else SWEPT, list[UOp]()
+  for i, r in enumerate(loops):
+    if unrolled * size(r) > PERIOD or unrolled >= enough and not inside.intersection(loops[i:]): break
+    blocks.append(r)
+    unrolled *= size(r)
+  if loop is not None:
+    outside = [r for r in k.ranges_of(AxisType.WEAK) if r in k._output_rngs() and r not in (tile, loop)]
+    chosen = choosing(side_by_side((*s.ws, *s.xs))[tile].src[1].get_idx())
+    count = steps(r for r in outside if r not in chosen)
+    if count * steps([tile, *s.loops]) >= LEAST:
+      of_step, few = min(size(loop), TOKENS), not chosen and size(loop) <= TOKENS
+      if is_on("register_tiles"): k.apply_opt(action(ScheduleOps.TOKENS, of_step))
+      fits = few and of_step * unrolled <= SHARING * registers(k.ren) ** 2
+      if is_on("pack_operands") and not fits:
+        k.apply_opt(action(ScheduleOps.TILES, 1 if few else _tiles(k, s, count)))
+  k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(tile), 0))
+  for r in blocks: _unroll(k, r, size(r))
+  share(k)
+  return k
+
+def _tiles(k: Scheduler, s: Sum, count: int) -> int:
+  """How many of `count` tiles are unpacked together: as many as a cache holds; a thread's are a multiple, if near."""
+  most = max(1, min(MOST, UNPACKED // (LANES * steps(s.loops) * len(s.reds))))
+  of_thread = count // divisor(count, most_threads(k.ren))
+  even = divisor(of_thread, most)
+  return even if 2 * even > most else most

@@ -1,0 +1,116 @@
+"""
+Row reductions on GPUs: a long axis whose neighbours in memory are added up, or the largest of which is wanted.
+
+Why: tinygrad gives an axis to 16 threads, or to one where 16 does not divide it; of more than 32,768 elements it makes
+  256 parts, of which a thread has one: neighbouring threads read addresses that lie apart, one after the other. The
+  arg-max of 128,256 logits is two blocks of 32 threads, of 501 steps each; of 32,003 logits, one thread.
+How: neighbouring threads get neighbouring elements: a warp of them, then as many warps as a block has, the rest is
+  unrolled; isa/shuffle_reduce.py exchanges within a warp. An axis that is long, of few outputs, is cut into parts for a
+  block each, and these are reduced by a second kernel; it is padded with what changes nothing, so that any length can
+  be cut. Where threads cannot exchange, a block has fewer: each of them goes through what all have.
+  Not on CPUs, which have vectors and few threads.
+Numbers: arg-max of 128,256 logits for sm_90, 2 kernels before and after: threads of the first 64 -> 32,768, steps of
+  the longest loop 501 -> 8, cache lines that a warp's load touches 32 -> 1; by the cost model of patches/search 82 ->
+  3 us. The sum of a norm over 512 elements: 16 threads -> 256, 16 lines -> 1. No card was at hand to time it.
+Upstream: not sent; the split is a choice of split_reduceop's there, the rest of hand_coded_optimizations.
+"""
+from __future__ import annotations
+from tinygrad import Device
+from tinygrad.codegen.opt import KernelOptError, Opt, OptOps
+from tinygrad.codegen.opt.postrange import Scheduler
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import all_int, ceildiv, prod
+from tinygrad.renderer import Renderer
+from tinygrad.schedule import rangeify
+from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat, identity_element, resolve
+from tinygrad_llm.patches.hooks import scheduled_by
+from tinygrad_llm.patches.ir import targets
+from tinygrad_llm.patches.ir.indices import is_gather, size, strides
+from tinygrad_llm.patches.isa import shuffle_reduce
+from tinygrad_llm.patches.schedule.choose import choosers
+
+SEAMS = {
+  "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb",
+  "tinygrad.schedule.rangeify:earliest_rewrites": "e1dba6cfa6c6",
+  "tinygrad.schedule.rangeify:split_reduceop": "b45e468d2f20",
+}
+
+THREADS, UNSHARED = 256, 64   # of a block; where they cannot exchange what they have
+SHORT = 32                    # elements that are left to tinygrad's schedule
+LONG, ODD = 1 << 14, 1 << 10  # above which several blocks share them; where no warp of threads can share them evenly
+STEPS, BLOCKS = 4, (8, 128)   # of a thread then, if that makes so many blocks
+FEW = 16                      # outputs that are reduced so
+OUTPUTS = 1 << 11             # of a kernel, as tinygrad has it: threads of one each are enough above
+
+def _shares(ren: Renderer) -> bool: return ren.has_local and ren.has_shared
+
+def _threads(r: UOp, ren: Renderer) -> int:
+  return UNSHARED if not shuffle_reduce.exchanges(ren) or size(r) % targets.WARP else THREADS
+
+# *** several blocks
+
+def _padded(x: UOp, n: int, op: Ops) -> UOp:
+  """The first axis with so many elements."""
+  if n == x.shape[0]: return x
+  widths = ((0, n - x.shape[0]), *[(0, 0)] * (len(x.shape) - 1))
+  if (unit := identity_element(op, x.dtype)) == 0: return x.pad(widths)
+  inside = UOp.const(True, dtypes.bool).reshape((1,) * len(x.shape)).expand(x.shape).pad(widths)
+  return inside.where(x.pad(widths), x.const_like(unit).base)
+
+def split(reduce: UOp, x: UOp) -> UOp|None:
+  """A reduction by blocks, then of what they have."""
+  op, axes = reduce.arg
+  if op not in (Ops.ADD, Ops.MAX) or not axes or not all_int(x.shape) or not isinstance(x.device, str): return None
+  n, outputs = prod(x.shape[:axes]), prod(reduce.shape)
+  if n <= (ODD if n % targets.WARP else LONG) or not 0 < outputs <= FEW or is_gather(x): return None
+  if not _shares(Device[x.device].renderer): return None
+  if not x.op_in_backward_slice_with_self(Ops.BUFFER, Ops.PARAM, Ops.AFTER): return None  # what is counted
+  least, most = BLOCKS
+  blocks = max(least, min(most, 1 << (ceildiv(n, THREADS * STEPS) - 1).bit_length()))
+  each = THREADS * ceildiv(n, blocks * THREADS)
+  parts = _padded(x.reshape((n, *reduce.shape)), blocks * each, op).reshape((blocks, each, *reduce.shape))
+  parts = parts.permute((1, 0, *range(2, len(reduce.shape) + 2)))
+  found: UOp = parts._rop(op, (0,)).contiguous()._rop(op, (0,)).reshape(reduce.shape)
+  return found
+
+pm_split = PatternMatcher([(UPat(Ops.REDUCE, name="reduce", src=(UPat.var("x"),)), split)])
+
+# *** one block
+
+def _loop(k: Scheduler) -> UOp|None:
+  """The loop of a kernel's reductions over neighbours in memory."""
+  reds = k.reduceops
+  if not reds or any(red.src[1:] != reds[0].src[1:] for red in reds): return None
+  if not all(r.op is Ops.RANGE and r.src[0].op is Ops.CONST for r in reds[0].src[1:]): return None
+  if any(set(reds) & red.backward_slice.keys() for red in reds): return None
+  loads = [u for red in reds for u in red.src[0].toposort() if u.op is Ops.INDEX]
+  loads = [u for u in loads if not set(reds[0].src[1:]).isdisjoint(u.ranges)]
+  outputs = {r for red in reds for r in red.ranges}
+  if not loads or any(not outputs <= set(u.ranges) for u in loads): return None  # of a matrix: a product's schedule
+  main = max(loads, key=lambda u: len(u.ranges))
+  return next((r for r, n in strides(main.src[1].get_idx()).items() if n == 1 and r in reds[0].src[1:]), None)
+
+def in_blocks(k: Scheduler) -> Scheduler|None:
+  """Threads of a block read neighbours; None: it has no such loop, or a short one."""
+  if (r := _loop(k)) is None or size(r) < SHORT: return None
+  if resolve(prod(k.output_shape[i] for i in k.upcastable_dims) > OUTPUTS, False): return None
+  k, threads = k.copy(), _threads(r, k.ren)
+  for most in (targets.WARP, threads // targets.WARP):  # lanes of a warp, then warps
+    n = next(d for d in range(min(most, size(r)), 0, -1) if size(r) % d == 0)
+    if n == 1: continue
+    k.apply_opt(Opt(OptOps.GROUP, k.ranges_of(AxisType.REDUCE).index(r), n))
+    if n == size(r): return k
+    r = r.replace(src=(r.src[0].const_like(size(r) // n),))
+  n = next(d for d in range(min(8, size(r)), 0, -1) if size(r) % d == 0)
+  if n > 1: k.apply_opt(Opt(OptOps.UNROLL, k.unrollable_dims.index(k.rngs.index(r)), 0 if n == size(r) else n))
+  return k if k.applied_opts else None
+
+def choose(k: Scheduler) -> Scheduler|None:
+  try: made = in_blocks(k) if _shares(k.ren) else None
+  except KernelOptError: return None
+  if made is not None: scheduled_by("reductions")
+  return made
+
+def install() -> None:
+  rangeify.earliest_rewrites = pm_split + rangeify.earliest_rewrites
+  choosers["reductions"] = choose

@@ -1,0 +1,3 @@
+"""
+Blocked matrix products: operands that are packed or shared, tile registers, tensor cores, epilogues.
+"""

@@ -1,0 +1,278 @@
+"""
+AMX: a prompt's products with packed matrices in the tile registers of a CPU, as bfloat16.
+
+Why: a core of an Intel from Sapphire Rapids on multiplies and adds 16 x 16 x 32 numbers of bfloat16 in 16 cycles: eight
+  times what its vectors of bytes do, and sixteen times those of floats.
+How: an action is all of a schedule (AMX of ir/actions.py); ir/matmuls.py finds what the kernel multiplies. The weights
+  of some tiles of 16 rows are decoded once for all tokens, whatever they are made of, into an array of bfloat16
+  that a core's second cache holds: two neighbours of each row are a word, as the instruction reads them. x is stored as
+  bfloat16 (weights/numerics.py), and read where it lies. 32 tokens by 32 rows have their sums in four tile
+  registers over all of K, two more hold x, two hold weights. Sub-blocks need no int32 sums of their own, with a scale
+  for each: these take more time than the products. The last 32 tokens are computed again where their number is no
+  multiple.
+Numbers: none yet, no such CPU was at hand: its instructions are in the code, and were executed by an emulator. One
+  core's limit is 1,530 * 10^9 products a second (3 GHz); that of bytes with vectors 387, of which a quarter is reached.
+  The error of a product is 0.2% of its terms' root mean square, that of activations of 8 bits 0.4%.
+Upstream: not sent; tinygrad had AMX for Apple's M1 and dropped it.
+"""
+from __future__ import annotations
+import functools
+from dataclasses import dataclass
+from tinygrad.codegen.opt import Opt, check
+from tinygrad.codegen.opt.postrange import Scheduler
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import ceildiv
+from tinygrad.renderer import Renderer
+from tinygrad.renderer.cstyle import ClangRenderer
+from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat
+from tinygrad_llm.patches import is_on, hooks
+from tinygrad_llm.patches.ir import targets
+from tinygrad_llm.patches.ir.actions import ScheduleOps
+from tinygrad_llm.patches.ir.builder import Loops
+from tinygrad_llm.patches.ir.indices import apart, divisor, ended, size, steps, strides
+from tinygrad_llm.patches.ir.matmuls import Matmul, Product, divided, find
+from tinygrad_llm.patches.ir.targets import LANES, has_vectors, most_threads
+from tinygrad_llm.patches.vector.vectorizer import c_functions
+
+SEAMS = {
+  "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb",
+  "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
+  "tinygrad.renderer.cstyle:ClangRenderer": "9763a2d76a66",
+  "tinygrad.renderer.cstyle:base_rewrite": "ef3d9dfef266",
+}
+
+TOKENS = 32        # of a step of tile registers, and rows: two registers each
+DEPTH = 32         # weights of a row in a register
+PAIRS = TOKENS // LANES
+UNROLLED = 32      # weights of a row that are decoded together, at most
+MOST = 64          # tiles of rows that are decoded together
+HELD = 1 << 20     # bytes of decoded weights: a core's second cache has twice that
+
+def available(ren: Renderer) -> bool:
+  """Whether a target has tile registers, and this pass is on."""
+  return has_vectors(ren) and is_on("amx_tiles") and targets.multiplies_tiles(ren)
+
+# *** what is multiplied
+
+@dataclass(frozen=True)
+class Rows:
+  """Of x, as it lies in memory. load: of an element; loops: those of a sum, ascending; stride: from token to token."""
+  load: UOp
+  loops: tuple[UOp, ...]
+  stride: int
+
+def _counts(steps_of: dict[UOp, int], loops: list[UOp], first: int) -> bool:
+  """Whether loops, ascending, count through what lies `first` apart, one after the other."""
+  for r in loops:
+    if steps_of.get(r) != first: return False
+    first *= size(r)
+  return True
+
+def _rows_of_x(p: Product, m: Matmul) -> Rows|None:
+  """None if x is no matrix of bfloat16 in memory, whose rows lie equally far apart."""
+  x = p.x
+  if x.op is not Ops.CAST or (load := x.src[0]).op is not Ops.INDEX or load.dtype is not dtypes.bfloat16: return None
+  if load.src[0].op is not Ops.PARAM or {*m.tokens, *m.loops}.intersection(load.src[1].get_valid().ranges): return None
+  of = strides(load.src[1].get_idx())
+  loops = sorted(m.loops, key=lambda r: of.get(r, 0))
+  tokens = list(reversed(m.tokens))
+  if not tokens or (stride := of.get(tokens[0], 0)) <= 0 or not _counts(of, loops, 1): return None
+  known = all(r.src[0].op is Ops.CONST for r in tokens[:-1])
+  return Rows(load, tuple(loops), stride) if known and _counts(of, tokens, stride) else None
+
+def why_not(m: Matmul) -> str:
+  """Why a matmul is none of tile registers; "" if it is."""
+  if m.n_tokens.vmax < TOKENS: return "few tokens"
+  if m.n_rows % LANES or size(m.rows[-1]) % LANES: return "rows that are no whole tiles"
+  if steps(m.loops) % DEPTH: return "rows that no whole registers hold"
+  of = [_rows_of_x(p, m) for p in m.products]
+  if any(rows is None for rows in of): return "x is not stored as bfloat16"
+  if any(rows.loops != of[0].loops or size(rows.loops[0]) % 2 for rows in of):  # type: ignore[union-attr]
+    return "weights that are no pairs"
+  return ""
+
+def tiles(m: Matmul, threads: int) -> int:
+  """Tiles of rows that are decoded together: an even number that the second cache holds, of each product."""
+  all_ = ceildiv(m.n_rows // LANES, threads)
+  most = max(2, min(MOST, HELD // (LANES * steps(m.loops) * 2 * len(m.products))) // 2 * 2)
+  return min(most, ceildiv(ceildiv(all_, ceildiv(all_, most)), 2) * 2)  # as many each time
+
+def apply(k: Scheduler, opt: Opt) -> bool:
+  check(available(k.ren), "no tile registers")
+  check(isinstance(opt.arg, int) and opt.arg % PAIRS == 0 and 0 < opt.arg <= MOST, f"AMX is of 2, 4, .. {MOST} tiles")
+  check(not k.applied_opts, "AMX is all of a schedule")
+  made = find(ast := divided(k.ast))
+  check(not isinstance(made, str), str(made))
+  assert isinstance(made, Matmul)
+  check(not (reason := why_not(made)), reason)
+  k.ast = ast
+  return True
+
+# *** the kernel
+
+def _call(name: str, sums: UOp, *others: UOp) -> UOp:
+  """A call with addresses. The first sum becomes what it returns: to tinygrad what is no store has no effect."""
+  src = (first := sums.index(0), *others)
+  text = f"{PREFIX}{name}({','.join(f'{{{i}}}' for i in range(len(src)))})"
+  return first.store(UOp(Ops.CUSTOM, dtypes.float, src, text))
+
+def _is_call(u: UOp) -> bool: return u.op is Ops.CUSTOM and u.arg.startswith(PREFIX)
+
+def is_step(u: UOp) -> bool:
+  """Whether 32 tokens by 32 rows are multiplied, 32 weights of each row."""
+  return _is_call(u) and u.arg.startswith(f"{PREFIX}step(")
+
+class Kernel:
+  """
+  One of tile registers: its loops, the outermost first, and its arrays. held: tiles that are decoded together; threads:
+  at most.
+  """
+  def __init__(self, sink: UOp, m: Matmul, held: int, threads: int):
+    self.sink, self.m, self.held = sink, m, held
+    loops = Loops(sink)
+    self.range, self.loop, self.lane, self.array = loops.range, loops.loop, loops.lane, loops.array
+    self.x = {p: rows for p in m.products if (rows := _rows_of_x(p, m)) is not None}
+    self.n_tiles = m.n_rows // LANES
+    self.matrices = {r: self.range(r.src[0]) for r in m.matrices}
+    parts = ceildiv(self.n_tiles, held)
+    threads = min(threads, parts)
+    each = ceildiv(parts, threads)
+    self.thread, self.part = self.loop(threads, AxisType.THREAD), self.loop(each)
+    self.first_tile = (self.thread * each + self.part) * held
+    n = m.n_tokens
+    self.block, self.pair = self.loop((n + (TOKENS - 1)) // TOKENS), self.loop(held // PAIRS)
+    self.first_token = (self.block * TOKENS).minimum(n - TOKENS).maximum(0)
+
+  def _row(self, tile: UOp, lane: UOp) -> dict[UOp, UOp]:
+    """The loops over rows; the last tile stands for those beyond it."""
+    tile, last = (self.first_tile + tile).minimum(self.n_tiles - 1), self.m.rows[-1]
+    if size(last) == LANES: return {last: lane, **apart(tile, self.m.rows[:-1])}
+    return apart(tile * LANES + lane, self.m.rows)
+
+  def weights(self, p: Product) -> UOp:
+    """The array of decoded weights: of a tile after the other, pairs of neighbours in the order of x, of 16 rows."""
+    loops = self.x[p].loops
+    pairs = {r: size(r) // (2 if r is loops[0] else 1) for r in loops}
+    unrolled, left = dict[UOp, int](), UNROLLED // 2
+    for r, n in pairs.items():
+      unrolled[r] = divisor(n, left)
+      left //= unrolled[r]
+    tile = self.loop(self.held)
+    outer = {r: self.loop(pairs[r] // unrolled[r]) for r in reversed(loops)}
+    inner = {r: self.loop(unrolled[r], AxisType.UPCAST) for r in reversed(loops)}
+    lane, at = self.lane(), {r: outer[r] * unrolled[r] + inner[r] for r in loops}
+    place = functools.reduce(lambda n, r: n * pairs[r] + at[r], outer, tile)
+    def bits(odd: int) -> UOp:
+      """Of a weight, which are rounded as they are cut off."""
+      of = {**self._row(tile, lane), **at, loops[0]: at[loops[0]] * 2 + odd, **self.matrices}
+      return p.w.substitute(of, walk=True).cast(dtypes.float).bitcast(dtypes.uint32) + (1 << 15)
+    array = self.array(self.held * steps(loops) // 2 * LANES, dtypes.uint32)
+    filled = array.index(place * LANES + lane).store(bits(0) >> 16 | bits(1) & 0xffff0000)
+    return array.after(ended(filled, lane, *inner.values(), *outer.values(), tile))
+
+  def product(self, p: Product, weights: UOp, before: UOp) -> UOp:
+    """What stores the sums of 32 tokens by 32 rows in an array. before: what had the registers."""
+    rows = self.x[p]
+    inside = [r for r in (*self.matrices.values(), self.thread, self.part, self.block, self.pair) if r.op is Ops.RANGE]
+    sums = self.array(TOKENS * TOKENS, dtypes.float)
+    step, K = self.loop(steps(rows.loops) // DEPTH), steps(rows.loops)
+    started = _call("start", sums.after(before, *inside))
+    at = rows.load.src[1].get_idx().substitute({
+      **{r: r.const_like(0) for r in (*rows.loops, *self.m.tokens)}, **self.matrices}, walk=True)
+    x = rows.load.src[0].index(at + self.first_token * rows.stride + step * DEPTH)
+    of_rows = [weights.index(((self.pair * PAIRS + i) * (K // 2) + step * (DEPTH // 2)) * LANES) for i in range(PAIRS)]
+    done = _call("step", sums.after(started), x, UOp.cconst(2 * rows.stride, dtypes.int), *of_rows)
+    return _call("stop", sums.after(ended(done, step)))
+
+  def kernel(self) -> UOp:
+    m, stored = self.m, [_call("configure", self.array(1, dtypes.float))]
+    arrays = {w: self.weights(p) for w, p in {p.w: p for p in m.products}.items()}
+    for p in m.products: stored.append(self.product(p, arrays[p.w], stored[-1]))
+    sums = [u.src[0].buf_uop.after(u) for u in stored[1:]]
+    t, j, lane = self.loop(m.n_tokens.minimum(TOKENS)), self.loop(PAIRS), self.lane()
+    new = {p.red: of.index((t * PAIRS + j) * LANES + lane).cast(p.red.dtype) for p, of in zip(m.products, sums)}
+    at = {**apart(self.first_token + t, m.tokens), **self._row(self.pair * PAIRS + j, lane), **self.matrices}
+    ends = list[UOp]()
+    for end in self.sink.src:
+      store = end.src[0].substitute(new).substitute(at, walk=True)
+      ends.append(ended(store, lane, j, t))
+    body = UOp.group(*ends) if len(ends) > 1 else ends[0]
+    around = (self.pair, self.block, self.part, self.thread, *self.matrices.values())
+    return ended(body, *around).sink(arg=self.sink.arg)
+
+def run(sink: UOp, ren: Renderer) -> UOp:
+  opt = next((opt for opt in sink.arg.applied_opts if opt.op is ScheduleOps.AMX), None)
+  if opt is None or isinstance(m := find(sink), str) or why_not(m): return sink
+  return Kernel(sink, m, opt.arg, most_threads(ren)).kernel()
+
+# *** in C
+
+PREFIX = "amx_"
+FUNCTIONS = """
+typedef unsigned int amx_words __attribute__((aligned(4),ext_vector_type(16)));
+typedef float amx_floats __attribute__((aligned(4),ext_vector_type(16)));
+static inline float amx_configure(float* none) {
+#if defined(__AMX_BF16__)
+  unsigned long long of[8] = {1, 0, 0x0040004000400040, 0x0040004000400040, 0, 0, 0x1010101010101010, 0};
+  __builtin_ia32_tile_loadconfig(of);
+#endif
+  return *none;
+}
+static inline float amx_start(float* sums) {
+#if defined(__AMX_BF16__)
+  __builtin_ia32_tilezero(0);
+  __builtin_ia32_tilezero(1);
+  __builtin_ia32_tilezero(2);
+  __builtin_ia32_tilezero(3);
+#else
+  for (int i = 0; i < 32 * 32; i++) sums[i] = 0;
+#endif
+  return 0;
+}
+static inline float amx_step(float* sums, const __bf16* x, long stride, const unsigned int* a, const unsigned int* b) {
+#if defined(__AMX_BF16__)
+  __builtin_ia32_tileloadd64(6, a, 64);
+  __builtin_ia32_tileloadd64(4, x, stride);
+  __builtin_ia32_tileloadd64(7, b, 64);
+  __builtin_ia32_tileloadd64(5, (const char*)x + 16 * stride, stride);
+  __builtin_ia32_tdpbf16ps(0, 4, 6);
+  __builtin_ia32_tdpbf16ps(1, 4, 7);
+  __builtin_ia32_tdpbf16ps(2, 5, 6);
+  __builtin_ia32_tdpbf16ps(3, 5, 7);
+#else
+  for (int t = 0; t < 32; t++) for (int j = 0; j < 2; j++) {
+    const unsigned int* of_x = (const unsigned int*)((const char*)x + t * stride);
+    amx_floats* sum = (amx_floats*)(sums + 32 * t + 16 * j);
+    for (int k = 0; k < 16; k++) {
+      amx_words w = *(const amx_words*)((j ? b : a) + 16 * k);
+      *sum += __builtin_bit_cast(amx_floats, w << 16) * __builtin_bit_cast(float, of_x[k] << 16);
+      *sum += __builtin_bit_cast(amx_floats, w & 0xffff0000u) * __builtin_bit_cast(float, of_x[k] & 0xffff0000u);
+    }
+  }
+#endif
+  return *sums;
+}
+static inline float amx_stop(float* sums) {
+#if defined(__AMX_BF16__)
+  __builtin_ia32_tilestored64(0, sums, 128);
+  __builtin_ia32_tilestored64(1, sums + 16, 128);
+  __builtin_ia32_tilestored64(2, sums + 32 * 16, 128);
+  __builtin_ia32_tilestored64(3, sums + 32 * 16 + 16, 128);
+#endif
+  return *sums;
+}
+"""
+
+def render_call(ctx: ClangRenderer, u: UOp) -> str|None:
+  """With the addresses of what is loaded for it: that load itself counts, and the compiler drops it."""
+  if not _is_call(u): return None
+  return str(u.arg.format(*[ctx[s.src[0] if s.op is Ops.LOAD else s] for s in u.src]))
+
+pm_render_calls = PatternMatcher([(UPat(Ops.CUSTOM, name="u"), render_call)])
+
+def install() -> None:
+  hooks.actions[ScheduleOps.AMX] = apply
+  c_functions.append(((PREFIX,), FUNCTIONS))
+  hooks.after_opts.append(run)
+  targets.here()  # asks for the registers: this process may run what another one has compiled
+  ClangRenderer.string_rewrite = pm_render_calls + ClangRenderer.string_rewrite

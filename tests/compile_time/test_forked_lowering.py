@@ -1,0 +1,114 @@
+"""patches/compile_time/forked_lowering.py: forks lower the same kernels, and end with their work, or their parent."""
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from tests.support.child import ROOT
+from tinygrad_llm.patches import is_on
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux" or not is_on("forked_lowering"), reason="nothing is forked")
+
+# how many kernels this process lowered itself, and how many processes there were; and a hash of all sources
+LOWER = '''
+import functools, hashlib, os, sys
+import tinygrad_llm
+from tinygrad import Tensor, codegen
+from tinygrad_llm.patches.cache import programs
+from tinygrad_llm.patches.compile_time import forked_lowering
+%s
+here, forks = [], []
+stock, fork = codegen.full_rewrite_to_sink, os.fork
+def counted(ast, *args, **kwargs):
+  here.append(ast)
+  return stock(ast, *args, **kwargs)
+codegen.full_rewrite_to_sink = counted
+def forked():
+  if pid := fork(): forks.append(pid)
+  return pid
+os.fork = forked
+x = Tensor.empty(64, 96)
+lazy = [((x * i).softmax() @ Tensor.empty(96, 32 + i)).sum(0) for i in range(1, 9)]
+linear, _ = Tensor.linear_with_vars(*lazy)
+del here[:]
+made = programs.lower_and_compile(linear)
+text = "".join(c.src[0].src[2].arg for c in made.src)
+print(len(here), len(forks), len(made.src), hashlib.sha256(text.encode()).hexdigest())
+%s
+'''
+
+def lower(tmp_path: pathlib.Path, before: str = "", after: str = "", **env: str) -> tuple[int, int, int, str]:
+  env = {"CACHEDB": str(tmp_path / "cache.db"), "PYTHONPATH": str(ROOT), "DEV": "CPU", "PARALLEL": "3", **env}
+  done = subprocess.run([sys.executable, "-c", LOWER % (before, after)], env=os.environ | env, capture_output=True,
+                        text=True, timeout=300)
+  assert done.returncode == 0, done.stderr[-2000:]
+  here, forks, kernels, sources = done.stdout.split()
+  return int(here), int(forks), int(kernels), sources
+
+NOW = "forked_lowering._START = 0"  # not only where it pays
+
+@pytest.mark.parametrize("env", [{}, {"CCACHE": "0"}], ids=str)
+def test_forks_make_the_same_kernels(tmp_path, env):
+  """Through the cache, or files of their own."""
+  alone = lower(tmp_path / "a", PARALLEL="0", **env)
+  here, forks, kernels, sources = lower(tmp_path / "b", NOW, **env)
+  assert alone[1:] == (0, kernels, sources) and forks == 2
+  assert 0 < here < alone[0]
+
+def test_what_forks_made_is_on_disk(tmp_path):
+  first = lower(tmp_path, NOW)
+  assert lower(tmp_path, NOW) == (0, 0, *first[2:])
+
+@pytest.mark.parametrize("env", [{"NO_FORKED_LOWERING": "1"}, {"PARALLEL": "1"}], ids=str)
+def test_where_nothing_is_forked(tmp_path, env):
+  assert lower(tmp_path, NOW + "\nprograms.start = 100", **env)[1] == 0
+
+def test_no_fork_beside_a_driver(tmp_path):
+  """A device is open that is no processor."""
+  assert lower(tmp_path, NOW + "\nfrom tinygrad import Device\nprograms.start = 100\n"
+               "Device._opened_devices.add('CUDA:1')", "Device._opened_devices.discard('CUDA:1')")[1] == 0
+
+def test_a_fork_that_dies_is_made_good(tmp_path):
+  """What it has not made is lowered here."""
+  die = NOW + "\nwork = forked_lowering._work\ndef _work(*args): os._exit(1)\nforked_lowering._work = _work"
+  alone = lower(tmp_path / "a", PARALLEL="0")
+  assert lower(tmp_path / "b", die) == (alone[0], 2, *alone[2:])
+
+def test_no_fork_is_left_and_none_is_a_zombie(tmp_path):
+  lower(tmp_path, NOW, """for pid in forks:
+  try: os.kill(pid, 0)
+  except ProcessLookupError: continue
+  sys.exit(f"process {pid} is there")""")
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_forks_end_with_their_parent(tmp_path, how):
+  """Even if nobody tells them."""
+  slow = NOW + """
+import time
+work = forked_lowering._work
+def _work(jobs, *args):
+  take = jobs.take
+  def slow():
+    os.write(1, b"%d\\n" % os.getpid())
+    time.sleep(60)
+  jobs.take = slow
+  work(jobs, *args)
+forked_lowering._work = _work
+"""
+  env = {"CACHEDB": str(tmp_path / "cache.db"), "PYTHONPATH": str(ROOT), "DEV": "CPU", "PARALLEL": "3"}
+  child = subprocess.Popen([sys.executable, "-c", LOWER % (slow, "")], env=os.environ | env, stdout=subprocess.PIPE,
+                           stderr=subprocess.DEVNULL, text=True)
+  forks = [int(child.stdout.readline()) for _ in range(2)]
+  deadline = time.monotonic() + 60
+  while child.poll() is None:  # Python drops an interrupt that falls into a __del__
+    assert time.monotonic() < deadline
+    child.send_signal(how)
+    time.sleep(0.5)
+  assert child.wait() != 0
+  while any(pathlib.Path(f"/proc/{pid}").exists() and "State:\tZ" not in pathlib.Path(f"/proc/{pid}/status").read_text()
+            for pid in forks):
+    assert time.monotonic() < deadline
+    time.sleep(0.05)

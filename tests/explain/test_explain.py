@@ -1,0 +1,222 @@
+"""
+One kernel's way through the patches, and the order in which the patches are listed: both are read off what is
+installed, and here compared with what a lowering does.
+"""
+import functools
+import math
+import re
+import subprocess
+import sys
+
+from tests.support import child
+import pytest
+from tests.support.extended import sample
+from tests.tools.kernel_cases import has_cuda_wheels
+from tinygrad import Device, Tensor, dtypes
+from tinygrad.codegen.opt import Opt, OptOps
+from tinygrad.dtype import Invalid
+from tinygrad.uop.ops import AxisType, Ops, UOp
+from tinygrad_llm import kernels, patches
+from tinygrad_llm.analysis import programs
+from tinygrad_llm.device import captured
+from tinygrad_llm.device.device import open_target
+from tinygrad_llm.patches.explain import pipeline, pseudocode, recording, transcript
+from tinygrad_llm.patches.ir.actions import ScheduleOps
+from tinygrad_llm.quants.table import QUANT_TYPES
+from tinygrad_llm.weights import numerics
+from tinygrad_llm.weights.decode import dequantize, layout
+
+ROLE = "blk.*.ffn_down"
+ALL_ON = all(map(patches.is_on, patches.PATCHES))
+cuda = pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
+
+# *** in the child
+
+def matvec(rows: int = 256, n: int = 512) -> tuple[UOp, dict[str, int], Tensor]:
+  """A product with a matrix of Q4_K as it lies in memory, on the CPU of numbers of 8 bits; and the matrix."""
+  qt = next(qt for qt in QUANT_TYPES.values() if qt.name == "Q4_K")
+  found = layout(qt, Device[Device.DEFAULT].renderer, rows, n)
+  assert found is not None
+  stored = Tensor.empty(rows // found.tile, found.row_words(n // qt.block), found.tile, dtype=dtypes.uint32)
+  w = dequantize(qt, found.rows(stored), n, found)
+  packed = Tensor.empty(1, n // 16, 6, dtype=dtypes.uint32)
+  x = numerics.unpacked(packed) if Device.DEFAULT == "CPU" else Tensor.empty(1, n)
+  return *captured.scheduled(lambda: x @ w.transpose(-1, -2)), stored
+
+def explained(target: str) -> dict:
+  """What is recorded of a kernel, and what the same kernel is like when nobody records."""
+  open_target(target)
+  before = [(p.name, p.value) for p in pipeline.places()]
+  with recording.recording() as found:
+    linear, variables, stored = matvec()
+    [call], weights = linear.src, {stored.uop.base: programs.Rows("Q4_K", ("blk.0.ffn_down.weight",))}
+    recorded = programs.lowered(call)
+  plain = programs.programs(programs.compiled(linear), variables, weights, [])
+  order = {p.name: (pipeline.STAGES.index(p.stage), p.order) for p in pipeline.places()}
+  after = [(p.name, p.value) for p in pipeline.places()]
+  return {"steps": [(s.stage, s.patch) for s in found.steps if s.patch], "text": transcript.text(found),
+          "same": recorded.src[0].src[2].arg.strip() == kernels._sources(plain, ROLE),
+          "reached": [(name, order[name]) for name in found.reached],
+          "left": [n for (n, a), (m, b) in zip(before, after, strict=True) if n != m or a is not b and a != b],
+          "graphs": [s.before is not s.after for s in found.steps if s.kind is recording.PASS]}
+
+def explain_prompt(path: str, target: str) -> str:
+  open_target(target)
+  return kernels.explain(path, ROLE, 96, 0, 64)
+
+@functools.cache
+def run(target: str, *off: str) -> dict:
+  return child.call(explained, target, **{f"NO_{name.upper()}": "1" for name in off}).value
+
+def changed(found: dict) -> set[str]: return {patch for _, patch in found["steps"]}
+
+# *** a kernel
+
+ON_CPU = {"gemv", "hooks", "hoist_sums", "lanes", "factor_sums", "dot_int8_cpu", "vectorizer"}
+ON_CUDA = {"gemv", "hooks", "merge_fields", "factor_sums", "int_to_float", "shuffle_reduce", "launch_bounds"}
+BOTH = [("CPU:x86-64-v3", ON_CPU), pytest.param("CUDA:sm_90", ON_CUDA, marks=cuda)]
+
+@pytest.mark.parametrize(("target", "wanted"), BOTH)
+def test_steps(target, wanted):
+  """Those that changed the kernel, no others, each where the listing has it; and recording changes nothing."""
+  found = run(target)
+  assert changed(found) == wanted
+  listed = {stage: [name for name, _ in met] for stage, met in pipeline.order().items()}
+  assert not ALL_ON or all(patch in listed[stage] for stage, patch in found["steps"])
+  assert all(found["graphs"])
+  assert found["same"]
+  assert found["left"] == []
+
+@pytest.mark.parametrize(("target", "wanted"), BOTH)
+def test_order_is_that_of_a_lowering(target, wanted):
+  """A step, and then a kernel, gets to the places in the order of the listing."""
+  found = run(target)
+  order = [tuple(position) for _, position in found["reached"]]
+  assert order == sorted(order), found["reached"]
+  assert len(order) >= 8
+
+def test_a_patch_that_is_off_is_no_step():
+  on, off = run("CPU:x86-64-v3"), run("CPU:x86-64-v3", "factor_sums")
+  assert "factor_sums" in changed(on)
+  assert "factor_sums" not in changed(off)
+  assert "loops.factor_sums" not in off["text"]
+  assert off["same"]
+
+def test_text():
+  """What a reader needs: sentences, opts with and without, figures before and after, the sum before and after."""
+  text = run("CPU:x86-64-v3")["text"]
+  for name in ON_CPU: assert transcript.sentence(name)[:60] in text
+  assert "without the patch: UNROLL" in text
+  assert "   + " in text
+  assert "sum1 = sum" in text
+  assert "operations on floats: " in text
+  assert max(map(len, text.splitlines())) <= 130
+
+@pytest.fixture(scope="module")
+def path(model_file) -> str:
+  return str(model_file(types="F32", dim=256, ffn=256, heads=2, layers=1, context=96, header=True))
+
+@pytest.mark.skipif(Device.DEFAULT != "CPU", reason="it is of the CPU")
+def test_a_role_of_a_model(path):
+  text = kernels.explain(path, ROLE)
+  assert text.startswith(f"{ROLE}: 1 of ")
+  assert "blk.0.ffn_down.weight F32" in text
+  assert "the kernel as the scheduler made it" in text
+  assert "data0" in text
+  assert text.endswith(f"--source '{ROLE}'")
+
+@pytest.mark.parametrize("op", [*OptOps, *ScheduleOps], ids=lambda op: op.name)
+def test_every_action_is_told(op):
+  """tinygrad's, and those that patches add: in the transcript of a kernel, with what it does."""
+  amount = (32, 64, 32, 16, 32) if op is ScheduleOps.BLOCK else 2
+  axis = 0 if isinstance(op, OptOps) else None
+  step = recording.Step(recording.PASS, pipeline.OPTS, "", "gemv", "", None, None, opts=(Opt(op, axis, amount),))
+  line = transcript._chosen(step)[0]
+  assert line.startswith(f"   {op.name}:{axis}:{amount}  ")
+  assert len(line.split("  ")[-1]) > 3
+  if isinstance(op, ScheduleOps): assert (child.ROOT / "patches" / re.findall(r"\((\w+/\w+\.py)", op.value)[0]).exists()
+
+TILED = [("METAL:Apple9", "BLOCK"), ("CPU:sapphirerapids", "AMX"), ("CPU:x86-64-v4", "TILES")]
+
+@pytest.mark.parametrize(("target", "action"), sample(TILED, TILED[:1]))
+def test_a_prompt_of_tiles(model_file, target, action):
+  """A kernel of an action of our own, whose loops come up in the middle of its way."""
+  path = str(model_file(types="Q8_0", vocab=384, dim=256, ffn=256, heads=4, layers=1, context=96, header=True))
+  text = child.call(explain_prompt, path, target).value
+  assert f" {action}:None:" in text
+  assert "the source code: " in text
+
+def test_numbers():
+  """Constants as they are in graphs: tinygrad's Invalid is one, and so is what is no number."""
+  found = [pseudocode._number(x) for x in (True, 2, 2.0, 0.25, math.inf, -math.inf, math.nan, Invalid)]
+  assert found == ["1", "2", "2", "0.25", "inf", "-inf", "nan", "nothing"]
+
+def test_command(path):
+  """Through the patches' own command; a role that there is not is one line and exit code 2."""
+  command = [sys.executable, "-m", "tinygrad_llm.patches", "-m", path, "--explain", "blk.*.nothing"]
+  done = subprocess.run(command, env=child.environment(), capture_output=True, text=True, cwd=child.ROOT)
+  assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+  assert done.stderr.startswith("error: --explain 'blk.*.nothing': no kernel has that role; it has ")
+  assert ROLE in done.stderr
+
+def calls(*roles: tuple[str, str]) -> list:
+  return [(None, programs.Reads({0: programs.Rows(kind, (f"{name}.weight",))}, set())) for name, kind in roles]
+
+def test_roles():
+  known = calls(("blk.0.ffn_down", "Q4_K"), ("blk.1.ffn_down", "Q6_K"), ("blk.0.ffn_up", "Q4_K"))
+  for asked, types in ((ROLE, ["Q4_K", "Q6_K"]), ("*down", ["Q4_K", "Q6_K"]), ("*_down:Q6_K", ["Q6_K"])):
+    assert [reads.types for _, reads in kernels._of_role(known, asked)] == [(t,) for t in types]
+  for asked, words in (("x", "it has blk.*.ffn_down, blk.*.ffn_up"), ("*ffn*", "one of blk.*.ffn_down, blk.*.ffn_up"),
+                       (f"{ROLE}:Q8_0", "its types are Q4_K, Q6_K")):
+    with pytest.raises(kernels.InputError, match=r"--explain ") as e: kernels._of_role(known, asked)
+    assert words in str(e.value)
+
+@pytest.mark.skipif(not patches.is_on("gathers"), reason="it is of gathers")
+def test_a_step_of_the_scheduler():
+  """Rows by index stay in the kernel: tinygrad alone would have split that sum. An ordinary sum is split as ever."""
+  for make, patch in ((lambda: Tensor.empty(40000, 8)[Tensor.empty(2, dtype=dtypes.int)], {"gathers"}),
+                      (lambda: Tensor.empty(40000, 8).sum(0), set())):
+    with recording.recording() as found: captured.scheduled(make)
+    assert {step.patch for step in found.steps if step.stage == pipeline.SCHEDULER} == patch
+    assert patch or not transcript.scheduler(found)
+    assert not patch or transcript.scheduler(found).startswith("graph.gathers: ")
+
+# *** the listing
+
+@pytest.mark.skipif(not ALL_ON, reason="it is of all patches")
+def test_every_patch_is_somewhere():
+  assert {name for met in pipeline.order().values() for name, _ in met} == set(patches.PATCHES)
+
+@pytest.mark.skipif(not ALL_ON, reason="it is of all patches")
+def test_every_hook_list_has_its_users():
+  """The passes of the two lists, as they were appended."""
+  listed = {place.name.split(":")[1]: place for place in pipeline.places()}
+  for name in ("after_opts", "before_linearize"):
+    functions = getattr(patches.hooks, name)
+    assert len(functions) > 1
+    assert listed[name].patches == tuple(pipeline.owners(f)[0] for f in functions)
+
+def test_a_chain_ends_with_tinygrads_own():
+  for place in pipeline.places():
+    if callable(place.value) and not isinstance(place.value, type):
+      functions = [f for f, _ in pipeline.chain(place.value)]
+      assert all(f.__module__.startswith("tinygrad_llm.patches.") for f in functions[:-1])
+
+# *** pseudocode
+
+def test_figures_and_lines():
+  """4 rows of 8: a product, a sum, and an addition a row."""
+  linear, _ = captured.scheduled(lambda a, b: (a * b).sum(1) + 1.5, Tensor.empty(4, 8), Tensor.empty(8))
+  sink = next(c.src[0] for c in linear.src if c.src[0].op is Ops.SINK)
+  found = pseudocode.figures(sink)
+  assert (found["sums"], found["loads"]) == ("1", "2")
+  assert found["operations on floats"] == str(4 * 8 + 4 * 8 + 4)
+  assert found["loops"] == "4, REDUCE 8"
+  assert pseudocode.lines(sink, pseudocode.Names()) == [
+    "for a in 4:", "  p0[a] = sum1 + 1.5", "  sum1 = sum b in 8: p1[a b] * p2[b]"]
+
+def test_what_a_loop_is_called():
+  lane, plain = UOp.range(16, 3, pseudocode.LANES, AxisType.WEAK), UOp.range(16, 3, AxisType.UNROLL)
+  assert [pseudocode.kind(r) for r in (lane, plain)] == ["lanes", "UNROLL"]
+  names = pseudocode.Names()
+  assert [names.loop(r) for r in (lane, plain, lane)] == ["a", "b", "a"]

@@ -1,0 +1,182 @@
+"""x of products in shared memory: what warps touch there and in memory, and the numbers, without a GPU."""
+import functools
+
+from tests.support import child
+from tests.gpu import gpu_numbers
+from tests.gpu import gpu_renderers
+from tests.gpu import gpu_schedules
+import numpy as np
+import pytest
+from tests.support.extended import sample
+from tests.gpu.gpu_checks import useful
+from tests.tools.kernel_cases import has_cuda_wheels
+from tinygrad import Tensor, dtypes
+from tinygrad.dtype import AddrSpace
+from tinygrad.engine.realize import compile_linear, run_linear
+from tinygrad.uop.ops import Ops, UOp
+from tinygrad_llm.patches.ir.banks import wavefronts
+from tinygrad_llm.patches.search.cost.memory_access import WARP, accesses, further_passes
+from tinygrad_llm.quants.table import reference
+from tinygrad_llm.weights.decode import dequantize
+
+SECTORS = 1 / 1.25  # of the bytes in the sectors that a load of x touches, at least that part is wanted
+LINES = 4.5         # that it touches
+TYPES = ("Q4_K", "Q5_K", "Q6_K", "Q8_0", "Q4_0", "IQ4_XS", "MXFP4", "NVFP4")
+CASES = [*((name, 64, 2048) for name in TYPES), ("Q8_0", 64, 576), ("Q4_0", 36, 5120), ("Q4_K", 32, 14336),
+         ("Q6_K", 16, 4096), ("MXFP4", 60, 2880), ("Q8_0", 48, 21 * 32)]
+
+# *** banks
+
+@pytest.mark.parametrize(("places", "width", "found"), [
+  (range(0, 128, 4), 4, 1), (range(0, 512, 16), 16, 4), (range(0, 32 * 256, 256), 16, 32), ([0] * 32, 4, 1),
+  (range(0, 32 * 272, 272), 16, 4), (range(0, 256, 8), 4, 2), (range(0, 64, 2), 2, 1), (range(0, 8192, 128), 4, 64)])
+def test_banks(places, width, found):
+  """Side by side, far apart, with a gap between parts, one word for all, in pairs."""
+  assert wavefronts(list(places), width) == found
+
+# *** what warps touch
+
+def touched(cases: list[tuple], target: str, q8: bool = False) -> list[dict]:
+  """
+  Of products: shares of the sectors and lines a load of all but weights, passes of shared memory beside one a request,
+  and how many of those its bytes need, arrays there, and barriers. For a child.
+  """
+  found = []
+  for name, rows, n in cases:
+    call = gpu_numbers.matvec(name, rows, n, q8)[0].linear_with_vars()[0].src[-1]
+    uops = gpu_renderers.lowered(call.src[0], target)
+    slot = max(range(1, len(call.src)), key=lambda i: call.src[i].nbytes()) - 1
+    x = [a for a in accesses(uops) if not a.store and a.slot != slot]
+    found.append({"useful": useful(x), "lines": sum(a.lines * a.trips for a in x) / sum(a.trips for a in x),
+                  "passes": further_passes(uops), "least": least_passes(uops),
+                  "arrays": sum(u.op is Ops.BUFFER and u.addrspace is AddrSpace.LOCAL for u in uops),
+                  "barriers": sum(u.op is Ops.BARRIER for u in uops)})
+  return found
+
+def least_passes(uops: list[UOp]) -> int:
+  """As further_passes, if threads wait for no bank."""
+  total, trips = 0, [1]
+  for u in uops:
+    if u.op is Ops.RANGE: trips.append(trips[-1] * (int(u.vmax) + 1))
+    elif u.op is Ops.END: trips.pop()
+    elif u.op in (Ops.LOAD, Ops.STORE) and u.src[0].addrspace is AddrSpace.LOCAL:
+      total += trips[-1] * ((u if u.op is Ops.LOAD else u.src[1]).max_numel() * 4 * WARP // 128 - 1)
+  return total
+
+@functools.cache
+def on(target: str) -> dict[tuple, dict]:
+  """{case: what it touches}; all of them for CUDA."""
+  cases = CASES if target == "CUDA" else CASES[::3]
+  return dict(zip(cases, child.call(touched, cases, target).value))
+
+@pytest.mark.parametrize("target", sample(["CUDA", "Metal", "PTX", "OpenCL"], ["CUDA"]))
+def test_x_lies_side_by_side(target):
+  wrong = {case: f for case, f in on(target).items() if f["useful"] < SECTORS or f["lines"] > LINES}
+  assert wrong == {}
+
+def test_no_bank_waits():
+  """Of kernels that have x alone there, in whole warps."""
+  found = {case: (f["passes"], f["least"]) for case, f in on("CUDA").items() if f["arrays"] == 1}
+  assert len(found) >= len(TYPES) and {case: f for case, f in found.items() if f[0] > f[1]} == {}
+
+def test_barriers():
+  """One after the fetch; where each step of a loop has its own, one before the next step, too."""
+  assert {on("CUDA")[name, 64, 2048]["barriers"] for name in TYPES} == {1}
+  assert (on("CUDA")["Q4_0", 36, 5120]["barriers"], on("CUDA")["Q4_K", 32, 14336]["barriers"]) == (2, 2)
+  assert (on("CUDA")["Q6_K", 16, 4096]["barriers"], on("CUDA")["Q6_K", 16, 4096]["arrays"]) == (1, 1)  # 16 KB at once
+
+def test_off():
+  """Without the patch, a cache line a thread; halves do not need it."""
+  found = child.call(touched, [("Q4_K", 64, 2048)], "CUDA", NO_SHARED_OPERANDS="1").value[0]
+  assert (found["lines"], found["arrays"], found["barriers"]) == (32.0, 0, 0)
+  assert child.call(touched, [("F16", 64, 2048)], "CUDA").value[0]["barriers"] == 0
+
+def test_two_bytes():
+  """Words of high bytes, of low bytes, and scales are arrays of their own, behind one barrier."""
+  found = child.call(touched, [("Q4_K", 64, 2048), ("Q8_0", 64, 2048)], "CUDA", True).value
+  assert [(f["arrays"], f["barriers"]) for f in found] == [(3, 1), (3, 1)] and max(f["lines"] for f in found) <= LINES
+
+@pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
+@pytest.mark.parametrize("role", sample(["1b.out", "8b.down", "qwen3moe.gate_up", "qwen3moe.down"], ["1b.out"]))
+def test_registers(role):
+  """Also of a kernel whose loop has barriers."""
+  found, = gpu_schedules.measure("CUDA:sm_90", (role,), ("Q4_K",))
+  assert (found.registers <= 128, found.stack, found.useful_x >= SECTORS) == (True, 0, True), found
+
+# *** numbers
+
+@pytest.fixture(scope="module")
+def opencl() -> dict[str, str]:
+  if (env := gpu_numbers.opencl()) is None: pytest.skip("no OpenCL runtime with halves is here")
+  return env
+
+def test_numbers(opencl):
+  rng = np.random.default_rng(14)
+  shapes = [(name, int(rng.integers(4, 70)), 256 * int(rng.integers(1, 24)), None) for name in TYPES]
+  cases = [*((*case, None) for case in CASES[len(TYPES):]), *shapes]
+  found = dict(zip(cases, child.call(gpu_numbers.errors, cases, **opencl).value))
+  assert {case: error for case, error in found.items() if not error < 1e-5} == {}
+
+def test_numbers_of_8_bits(opencl):
+  cases = [(name, rows, n, None, True) for name, rows, n in (("Q4_K", 36, 5120), ("Q6_K", 32, 8192), ("Q8_0", 64, 768))]
+  assert max(child.call(gpu_numbers.errors, cases, **opencl).value) < 1e-5
+
+def scaled(cases: list[tuple], squares: bool) -> list[tuple[float, int, int]]:
+  """
+  Of (x * g) @ w, and of that over the root of x * x: the error, and arrays of the kernel for CUDA and its barriers. For
+  a child.
+  """
+  found = []
+  for name, rows, n in cases:
+    qt, rng = gpu_numbers.quant_named(name), np.random.default_rng(3)
+    packed, lay = gpu_numbers.held(qt, raw := gpu_numbers.file_rows(qt, rows, n), n)
+    x, g = rng.standard_normal((2, n)).astype(np.float32)
+    w = dequantize(qt, packed if lay is None else lay.rows(packed), n, lay)
+    y = (Tensor(x).realize() * Tensor(g).realize()).reshape(1, 1, n) @ w.transpose(-1, -2)
+    wanted = reference(qt, raw.reshape(-1), n).reshape(rows, n).astype(np.float64) @ (x.astype(np.float64) * g)
+    linear, variables = y.linear_with_vars()
+    call = linear.src[-1]
+    if squares:
+      ast = over_root(call.src[0], n)
+      call, wanted = call.replace(src=(ast, *call.src[1:])), wanted / np.sqrt((x.astype(np.float64) ** 2).mean())
+    run_linear(compile_linear(linear.replace(src=(*linear.src[:-1], call))), variables)
+    got = np.frombuffer(y.uop.base.buffer.as_memoryview(), np.float32)
+    uops = gpu_renderers.lowered(call.src[0], "CUDA")
+    found.append((float(np.abs(got - wanted).max() / np.sqrt((wanted ** 2).mean())),
+                  sum(u.op is Ops.BUFFER and u.addrspace is AddrSpace.LOCAL for u in uops),
+                  sum(u.op is Ops.BARRIER for u in uops)))
+  return found
+
+def over_root(ast: UOp, n: int) -> UOp:
+  """A product whose x is a norm's: a second sum over the same loops, of the square of the first array of x."""
+  red, = (u for u in ast.toposort() if u.op is Ops.REDUCE)
+  x = min((u for u in red.src[0].toposort() if u.op is Ops.INDEX and u.dtype is dtypes.float
+           and set(red.src[1:]).issuperset(u.ranges)), key=lambda u: u.src[0].arg.slot)
+  squares = (x * x).reduce(*red.src[1:], arg=Ops.ADD)
+  return ast.substitute({red: red * (squares * (1 / n)).sqrt().reciprocal()}, walk=True)
+
+def test_x_times_a_norms_weight_is_computed_once(opencl):
+  found = child.call(scaled, [("Q4_K", 64, 2048), ("Q8_0", 48, 5120), ("Q6_K", 36, 768)], False, **opencl).value
+  assert max(error for error, *_ in found) < 1e-5
+  assert [arrays for _, arrays, _ in found] == [1, 1, 1]
+
+def test_two_sums_over_the_same_loops(opencl):
+  found = child.call(scaled, [("Q4_K", 64, 2048), ("Q8_0", 48, 5120), ("MXFP4", 20, 576)], True, **opencl).value
+  assert max(error for error, *_ in found) < 1e-5
+  # x, what threads that share no warp exchange, and parts of the sum where x is fetched whole, before the loop
+  assert [arrays for _, arrays, _ in found] == [2, 1, 3]
+
+def ranked(target: str) -> tuple[float, bool]:
+  """Of 64 numbers in each row how many are larger, or as large and earlier: the error, and whether threads share it."""
+  x = np.random.default_rng(1).integers(0, 40, (3, 64)).astype(np.float32)
+  t, i = Tensor(x).realize(), Tensor.arange(64)
+  one, other = t.unsqueeze(2), t.unsqueeze(1)
+  y = ((other > one) | (other == one) & (i < i.unsqueeze(-1))).sum(-1, dtype=dtypes.int32)
+  order = np.argsort(np.argsort(-x, kind="stable"), kind="stable")
+  error, opts, *_ = gpu_numbers._lockstep(target, y, order.ravel().astype(np.float64))
+  return error, "GROUP" in opts
+
+@pytest.mark.parametrize("target", ["CUDA", "Metal"])
+def test_a_steps_number_is_that_of_its_load(target):
+  """Threads keep their own steps where the value depends on their numbers, as a rank among equals does."""
+  assert child.call(ranked, target).value == [0, True]

@@ -1,0 +1,108 @@
+"""Products of BF16 weights with the tokens of a prompt: two products an instruction, right for any number of them."""
+import platform
+import re
+
+from tests.support import child
+import numpy as np
+import pytest
+from tests.support import symbolic
+from tinygrad import Device, Tensor, Variable, dtypes
+from tinygrad.codegen import to_program
+from tinygrad.engine import realize
+from tinygrad.runtime.support import compiler_cpu
+from tinygrad_llm.patches.isa import dot_bf16
+from tinygrad_llm.quants.table import QUANT_TYPES
+from tinygrad_llm.weights import numerics
+from tinygrad_llm.weights.decode import dequantize
+from tinygrad_llm.weights.linear import Linear
+from tinygrad_llm.weights.weight import Weight
+
+MOST = 1e-5  # error, of the root mean square
+LOOP = 64    # neighbours of a sum that are a step of a loop; a sum of as many has none
+X86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="for x86")
+WITHOUT, WITH = "CPU:CLANG:x86_64,x86-64-v3", "CPU:CLANG:x86_64,x86-64-v4,avx512bf16"
+SIZES = [(96, 256, 5, 300), (33, 64, 32, 64), (512, 320, 64, 64), (7, 16, 3, 3), (40, 48, 2, 2), (1, 2064, 17, 40)]
+
+# *** in the child
+
+def bf16_weight(rows: int, n: int, seed: int = 0) -> tuple[Weight, np.ndarray]:
+  """A matrix as a file has it, and in float64."""
+  bits = np.random.default_rng([rows, n, seed]).standard_normal((rows, n)).astype(np.float32).view(np.uint32) >> 16
+  qt = next(qt for qt in QUANT_TYPES.values() if qt.name == "BF16")
+  stored = Tensor(bits.astype(np.uint16).view(np.uint32).reshape(rows, -1)).realize()
+  return Weight(qt, stored, (rows, n)), (bits << 16).view(np.float32).astype(np.float64)
+
+def source(lazy: Tensor) -> str:
+  return to_program(*realize._get_call_to_compile(lazy.linear_with_vars()[0].src[-1])).src[2].arg
+
+def prompt(rows: int, n: int, tokens: int, most: int) -> tuple[Tensor, np.ndarray]:
+  """x @ w.T for the first tokens of at most so many, of x in bfloat16."""
+  weight, w = bf16_weight(rows, n)
+  x = Tensor(np.random.default_rng(n).standard_normal((most, n)).astype(np.float32)).cast(dtypes.bfloat16).realize()
+  lazy = x[:Variable("tokens", 1, most).bind(tokens)].float() @ dequantize(weight.qtype, weight.packed, n, None).T
+  return lazy, x.float().numpy()[:tokens].astype(np.float64) @ w.T
+
+def computed(sizes: list[tuple[int, int, int, int]]) -> list[dict]:
+  out = []
+  for size in sizes:
+    lazy, wanted = prompt(*size)
+    values = symbolic.values(prompt(*size)[0], wanted.shape)
+    error = np.abs(values - wanted).max() / np.sqrt((wanted ** 2).mean())
+    out.append({"size": size, "source": source(lazy), "error": float(error)})
+  return out
+
+def of_linear(tokens: int) -> dict:
+  """What a layer's product is of, with a second matrix of the same input; and how far off."""
+  made = [bf16_weight(48, 96, seed) for seed in range(2)]
+  linear = Linear([weight for weight, _ in made], [(48,), (48,)], [None] * 2, [None] * 2)
+  x = np.random.default_rng(9).standard_normal((1, tokens, 96)).astype(np.float32)
+  lazy = Tensor(x).realize()
+  ys = [y.numpy()[0] for y in linear(lazy)]
+  of = Tensor(x).cast(dtypes.bfloat16).float().numpy()[0] if linear.bf16 and tokens > 1 else x[0]
+  return {"stores": bool(linear.stores(lazy)), "available": numerics.multiplies_bf16(96),
+          "error": max(float(np.abs(y - of.astype(np.float64) @ w.T).max()) for y, (_, w) in zip(ys, made))}
+
+def chosen(arch: str) -> bool:
+  from dataclasses import replace
+  ren = Device["CPU"].renderer
+  return dot_bf16.available(type(ren)(replace(ren.target, arch=arch)))
+
+CALLED = dot_bf16.FUNCTIONS + """
+void f(bf16_sums* r, bf16_pairs* a, bf16_pairs* b) { *r = add_bf16_dots(*r, *a, *b); }
+"""
+
+def object_code(cpu: str) -> str: return compiler_cpu.ClangCompiler(["x86_64", cpu]).compile(CALLED).hex()
+
+# *** here
+
+@pytest.mark.parametrize("target", ["CPU", *([WITHOUT] if platform.machine() == "x86_64" else [])])
+def test_numbers(target):
+  rng = np.random.default_rng(len(target))
+  drawn = [(int(rng.integers(1, 80)), 16 * int(rng.integers(1, 40)), int(rng.integers(1, 90)), 90) for _ in range(5)]
+  found = child.call(computed, [*SIZES, *drawn], DEV=target).value
+  assert {row["size"]: row["error"] for row in found if row["error"] > MOST} == {}
+  long = [row for row in found if row["size"][1] > LOOP and row["size"][1] % dot_bf16.AT_ONCE == 0]
+  assert len(long) > 2 and [row["size"] for row in long if "add_bf16_dots(" not in row["source"]] == []
+
+def test_off():
+  found = child.call(computed, SIZES[:2], NO_DOT_BF16="1").value
+  assert all("add_bf16_dots" not in row["source"] and row["error"] < MOST for row in found)
+
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_x_of_a_prompt_is_stored_as_bf16_where_that_is_faster(tokens):
+  found, off = child.call(of_linear, tokens).value, child.call(of_linear, tokens, NO_DOT_BF16="1").value
+  assert found["stores"] == (found["available"] and tokens > 1) and not off["stores"] and not off["available"]
+  assert max(found["error"], off["error"]) < 1e-4
+
+@X86
+def test_where():
+  archs = {"x86_64,x86-64-v3": False, "x86_64,x86-64-v4": False, "x86_64,x86-64-v4,avx512bf16": True}
+  assert {arch: child.call(chosen, arch).value for arch in archs} == archs
+  assert not child.call(chosen, "x86_64,x86-64-v4,avx512bf16", NO_LANES="1").value
+
+@X86
+def test_the_instruction():
+  """vdpbf16ps of 512 bits, where a processor has it."""
+  code = {cpu: child.call(object_code, cpu).value for cpu in ("sapphirerapids", "znver4", "x86-64-v4")}
+  assert {cpu: bool(re.search("62f2.[6e]4852", text)) for cpu, text in code.items()} == \
+    {"sapphirerapids": True, "znver4": True, "x86-64-v4": False}

@@ -1,0 +1,98 @@
+"""A fork of a process with a model: parent and child answer at once, and as each alone."""
+import itertools
+import json
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+from tests.support import child
+import numpy as np
+import pytest
+import tinygrad_llm
+from tinygrad import dtypes
+from tinygrad_llm.device import buffers, device
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks")
+
+RENDERED = 40
+PROMPTS = [[5, 17, 300], [7, 8, 9, 10, 11], list(range(20, 60))]
+
+class Fork:
+  """work() in a fork, told through a pipe."""
+  def __init__(self, work: Callable[[], Any]):
+    self.end, told = os.pipe()
+    self.pid = os.fork()
+    if self.pid == 0:
+      signal.alarm(60)
+      try: os.write(told, json.dumps(work()).encode())
+      finally: os._exit(0)
+    os.close(told)
+
+  def value(self) -> Any:
+    with open(self.end, "rb") as file: data = file.read()
+    os.waitpid(self.pid, 0)
+    return json.loads(data) if data else "died"
+
+def answers(llm: Any) -> list[Any]:
+  """What the template makes of many messages, and all prompts' answers, twice."""
+  found = [llm.prompt([{"role": "user", "content": f"{i}"}]) for i in range(RENDERED)]
+  return found + [list(llm.generate(ids, max_tokens=6, ignore_eos=True)) for ids in PROMPTS * 2]
+
+def wrong(path: str) -> list[str]:
+  """Which of the ways to fork gave another answer than this process alone."""
+  llm = tinygrad_llm.load(path, max_context=96)
+  alone, process = answers(llm), llm.template._process
+  found: dict[str, list[Any]] = {}
+
+  def family() -> list[Any]:
+    grandchild = Fork(lambda: answers(llm))
+    return [answers(llm), grandchild.value()]
+  forks, fork = [Fork(lambda: answers(llm)) for _ in range(2)], Fork(family)
+  found["parent"] = [answers(llm)]
+  found["children"] = [f.value() for f in forks]
+  found["child of a child"] = fork.value()
+
+  forks = []
+  thread = threading.Thread(target=lambda: forks.append(Fork(lambda: answers(llm))))
+  thread.start()
+  thread.join()
+  found["beside a fork of a thread"] = [answers(llm)]
+  found["from a thread"] = [forks[0].value()]
+
+  with llm.template._lock: fork = Fork(lambda: answers(llm))
+  found["with a lock held"] = [fork.value()]
+
+  _kept.append(llm)
+  with multiprocessing.get_context("fork").Pool(2) as pool: found["multiprocessing"] = pool.map(_of_model, [0, 1])
+  if process is None or process.poll() is not None or llm.template._process is not process:
+    found["the template's process"] = [None]
+  bad = [name for name, values in found.items() if not values or any(value != alone for value in values)]
+
+  ids = llm.generate(PROMPTS[0], max_tokens=6, ignore_eos=True)
+  begun = list(itertools.islice(ids, 2))
+  fork = Fork(lambda: list(ids))
+  if not begun + list(ids) == begun + fork.value() == alone[RENDERED]: bad.append("in the middle of an answer")
+  return bad
+
+_kept: list[Any] = []
+def _of_model(_: int) -> list[Any]: return answers(_kept[0])
+
+def test_all_answer_at_once(model_file):
+  assert child.call(wrong, str(model_file(types="Q8_0", vocab=384, context=96))).value == []
+
+def shared(sizes: list[int]) -> list[int]:
+  """Of which sizes a buffer of the CPU's shows what a fork writes into it."""
+  device.check_device()
+  tensors = [buffers.empty((size // 4,), dtypes.uint32) for size in sizes]
+  def write(value: int) -> None:
+    for tensor in tensors: buffers.fill(tensor, lambda memory: memory.fill(value))
+  write(1)
+  Fork(lambda: write(2)).value()
+  return [size for size, tensor in zip(sizes, tensors) if np.any(buffers.read(tensor, size // 4) != 1)]
+
+@pytest.mark.parametrize("switch", ["", "NO_HUGE_PAGES", "NO_PATCHES"])
+def test_buffers_are_private(switch):
+  env = {switch: "1"} if switch else {}
+  assert child.call(shared, [64, 1 << 20, 4 << 20], **env).value == []

@@ -1,0 +1,115 @@
+"""
+Who may import whom, in the app and in the patches: read off the source, imports inside of functions and under
+TYPE_CHECKING included.
+"""
+import ast, collections, pathlib
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+SHARED = ("errors", "progress", "command")  # of the app: whoever needs them
+# rooms, the highest floor first: a module imports its own room and lower floors. "" is what lies above all folders
+APP = ("", "analysis.pages terminal", "analysis", "engine", "nn", "weights", "quants", "text files device", "process")
+PATCHES = ("explain search", "attention", "graph", "schedule search.cost", "tiles", "isa", "vector loops",
+           "compile_time runtime", "cache", "host", "", "ir")
+INNER = {"nn.mixers": "nn"}  # a room in a room, on its floor
+
+def modules() -> dict[str, pathlib.Path]:
+  """Every module of the project, by the name it is imported under."""
+  found = {}
+  for folder, package in ((ROOT / "tinygrad_llm", "tinygrad_llm"), (ROOT / "patches", "tinygrad_llm.patches")):
+    for path in folder.rglob("*.py"):
+      found[".".join((package, *path.relative_to(folder).with_suffix("").parts)).removesuffix(".__init__")] = path
+  return found
+
+def imported(name: str, source: str, known: set[str]) -> set[str]:
+  """The modules of the project that a module of it imports anywhere; of a package, the module that is taken from it."""
+  found = set()
+  for node in ast.walk(ast.parse(source)):
+    if isinstance(node, ast.Import): found |= {alias.name for alias in node.names}
+    elif isinstance(node, ast.ImportFrom):
+      assert node.level == 0, f"{name} imports relatively"
+      found |= {m if (m := f"{node.module}.{alias.name}") in known else str(node.module) for alias in node.names}
+  return found & known - {name}
+
+MODULES = modules()
+EDGES = {name: imported(name, path.read_text(), set(MODULES)) for name, path in MODULES.items()}
+
+def circle(edges: dict[str, set[str]]) -> list[str]:
+  """Modules that import each other in turns; [] if there are none."""
+  done: set[str] = set()
+  def visit(name: str, path: list[str]) -> list[str]:
+    if name in path: return [*path[path.index(name):], name]
+    if name in done: return []
+    for other in sorted(edges[name]):
+      if found := visit(other, [*path, name]): return found
+    done.add(name)
+    return []
+  return next((found for name in edges if (found := visit(name, []))), [])
+
+def room(name: str) -> tuple[bool, str]:
+  """Whether a module is a patch, and its folder; "" for what lies above all folders."""
+  parts = name.split(".")[1:] if MODULES[name].name == "__init__.py" else name.split(".")[1:-1]
+  is_patch = name.startswith("tinygrad_llm.patches")
+  folder = ".".join(parts[1:] if is_patch else parts)
+  return is_patch, INNER.get(folder, folder)
+
+def floor(is_patch: bool, folder: str) -> int:
+  return next(i for i, rooms in enumerate(PATCHES if is_patch else APP) if folder in (rooms.split() or [""]))
+
+def test_what_is_read_off():
+  """The checks below see something."""
+  assert len(MODULES) > 70
+  assert "tinygrad_llm.engine.llm" in EDGES["tinygrad_llm"]  # inside of a function
+  known = {"a", "a.b", "a.c", "a.d"}
+  source = "from typing import TYPE_CHECKING\nif TYPE_CHECKING: from a.b import X\ndef f():\n  from a import c, y\n"
+  assert imported("a.d", source, known) == {"a", "a.b", "a.c"}
+  assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+  assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+def test_no_circle(): assert circle(EDGES) == []
+
+def is_shared(name: str) -> bool: return name.removeprefix("tinygrad_llm.") in SHARED
+
+@pytest.mark.parametrize("name", MODULES)
+def test_floors(name):
+  """No circle of rooms can be."""
+  (is_patch, mine), wrong = room(name), []
+  if name == "tinygrad_llm.patches.__main__": return  # a command
+  for other in EDGES[name]:
+    to_patch, its = room(other)
+    if is_patch != to_patch:
+      if is_patch: wrong.append(other)  # no patch knows the app
+    elif is_shared(name) and not is_patch:  # it needs the device's and the process's rooms at most
+      if not is_shared(other) and its not in ("device", "process"): wrong.append(other)
+    elif its != mine and (to_patch or not is_shared(other)) and floor(is_patch, mine) >= floor(is_patch, its):
+      wrong.append(other)
+  assert wrong == []
+
+def test_rooms_are_small():
+  """A person reads a room's names at a glance."""
+  counts = collections.Counter(room(name) for name in MODULES if MODULES[name].name != "__init__.py")
+  assert {where: n for where, n in counts.items() if n > 16 or n < 3} == {}
+
+def is_private(name: str) -> bool: return name.startswith("_") and not name.endswith("__")
+
+def private(source: str, name: str) -> set[str]:
+  """The private names of other modules of the project that a module takes."""
+  tree, ours = ast.parse(source), dict[str, str]()
+  found = set()
+  for node in ast.walk(tree):
+    if not isinstance(node, ast.ImportFrom) or not str(node.module).startswith("tinygrad_llm"): continue
+    for alias in node.names:
+      if is_private(alias.name): found.add(f"{node.module}.{alias.name}")
+      elif (module := f"{node.module}.{alias.name}") in MODULES and module != name:
+        ours[alias.asname or alias.name] = module
+  for node in ast.walk(tree):
+    if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name): continue
+    if node.value.id in ours and is_private(node.attr): found.add(f"{ours[node.value.id]}.{node.attr}")
+  return found
+
+def test_private_is_seen():
+  source = "from tinygrad_llm.patches.cache import disk_cache as d\nfrom tinygrad_llm.errors import _x\nd._y()\nd.z()\n"
+  assert private(source, "") == {"tinygrad_llm.patches.cache.disk_cache._y", "tinygrad_llm.errors._x"}
+
+@pytest.mark.parametrize("name", MODULES)
+def test_private_names_stay_at_home(name): assert private(MODULES[name].read_text(), name) == set()

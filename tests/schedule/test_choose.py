@@ -1,0 +1,44 @@
+"""patches/schedule/choose.py: who is asked for a schedule, and whose answer is taken."""
+from tests.gpu import gpu_renderers
+import pytest
+from tinygrad import Tensor, dtypes
+from tinygrad.codegen.opt import heuristic
+from tinygrad.codegen.opt.postrange import Scheduler
+from tinygrad.uop.ops import UOp
+from tinygrad_llm.patches import is_on
+from tinygrad_llm.patches.schedule import choose
+
+pytestmark = pytest.mark.skipif(not is_on("choose"), reason="it is off")
+
+def ast_of(y: Tensor) -> UOp: return y.contiguous().linear_with_vars()[0].src[-1].src[0]
+
+KERNELS = {"gemv": ast_of((Tensor.empty(1, 512) * Tensor.empty(640, 512, dtype=dtypes.half)).sum(-1)),
+           "reductions": ast_of(Tensor.empty(1, 4096).max(-1)), "stock": ast_of(Tensor.empty(33).exp())}
+
+def started(name: str) -> Scheduler:
+  k = Scheduler(KERNELS[name], gpu_renderers.named("CUDA"))
+  k.convert_loop_to_global()
+  return k
+
+def test_all_that_choose_are_in_order(): assert set(choose.choosers) <= set(choose.ORDER)
+
+def test_tinygrad_asks_the_dispatcher(): assert heuristic.hand_coded_optimizations is choose.hand_coded_optimizations
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_first_answer_is_taken(name, monkeypatch):
+  """Those before it are asked and have none, those after it are not asked."""
+  asked = []
+  def recorded(who, chooser):
+    return lambda k: (asked.append(who), chooser(k))[1]
+  for who, chooser in [*choose.choosers.items()]: monkeypatch.setitem(choose.choosers, who, recorded(who, chooser))
+  made = choose.choose(k := started(name))
+  order = [who for who in choose.ORDER if who in choose.choosers]
+  assert asked == order[:order.index(name) + 1] if name in order else asked == order
+  assert bool(made.applied_opts) or name == "stock"
+  assert not k.applied_opts  # the kernel that was given is as it was
+  if name in order: assert choose.choose(started(name), without=name).applied_opts != made.applied_opts
+
+def test_without_any_it_is_tinygrads(monkeypatch):
+  monkeypatch.setattr(choose, "choosers", {})
+  for name in KERNELS:
+    assert choose.choose(started(name)).applied_opts == choose._stock(started(name)).applied_opts

@@ -1,0 +1,129 @@
+"""
+Products of floats with the tokens of a prompt: several share what is loaded, and what is done with the sums is done in
+vectors. Right for any number of both.
+"""
+import functools
+import platform
+import re
+from dataclasses import replace
+
+from tests.support import child
+import numpy as np
+import pytest
+from tests.support import symbolic
+from tinygrad import Device, Tensor, Variable, dtypes
+from tinygrad.codegen import to_program
+from tinygrad.engine import realize
+from tinygrad_llm.patches.ir import targets
+from tinygrad_llm.patches.schedule import register_tiles
+
+HELD = 1 << 12  # elements: rows of several parts
+X86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="for x86")
+MOST = 1e-5  # error, of the root mean square
+TYPES = ("float32", "half", "bfloat16")
+
+# *** in the child
+
+def prompt(name: str, rows: int, n: int, tokens: int, most: int) -> tuple[Tensor, np.ndarray]:
+  """x @ w.T for the first tokens of at most so many."""
+  register_tiles.HELD = HELD
+  rng = np.random.default_rng([rows, n])
+  w = Tensor(rng.standard_normal((rows, n)).astype(np.float32)).cast(getattr(dtypes, name)).realize()
+  x = rng.standard_normal((most, n)).astype(np.float32)
+  of = Variable("tokens", 1, most).bind(tokens)
+  wanted = x[:tokens].astype(np.float64) @ w.cast(dtypes.float32).numpy().astype(np.float64).T
+  return Tensor(x).realize()[:of] @ w.cast(dtypes.float32).transpose(-1, -2), wanted
+
+def computed(name: str, rows: int, n: int, tokens: int, most: int) -> dict:
+  lazy, wanted = prompt(name, rows, n, tokens, most)
+  program = to_program(*realize._get_call_to_compile(lazy.linear_with_vars()[0].src[-1]))
+  values = symbolic.values(prompt(name, rows, n, tokens, most)[0], wanted.shape)
+  return {"opts": str(program.src[0].arg.applied_opts), "source": program.src[2].arg,
+          "error": float(np.abs(values - wanted).max() / np.sqrt((wanted ** 2).mean()))}
+
+def gated(rows: int, n: int, tokens: int, most: int) -> dict:
+  """What a feed-forward layer does with two products, plus what there is already."""
+  register_tiles.HELD = HELD
+  rng = np.random.default_rng([rows, n, 1])
+  w, x, y = (rng.standard_normal(shape).astype(np.float32) for shape in ((2 * rows, n), (most, n), (most, rows)))
+  w = w.astype(np.float16).astype(np.float32)
+  exact = x[:tokens].astype(np.float64) @ w.T / n ** 0.5
+  wanted = exact[:, :rows] / (1 + np.exp(-exact[:, :rows])) * exact[:, rows:] + y[:tokens]
+  packed, x, y = Tensor(w).cast(dtypes.half).realize(), Tensor(x).realize(), Tensor(y).realize()
+  def lazy() -> Tensor:
+    of = Variable("tokens", 1, most).bind(tokens)
+    gate, up = (x[:of] @ packed.cast(dtypes.float32).transpose(-1, -2) * n ** -0.5).split(rows, dim=-1)
+    return gate.silu() * up + y[:of]
+  program = to_program(*realize._get_call_to_compile(lazy().linear_with_vars()[0].src[-1]))
+  return {"source": program.src[2].arg,
+          "error": float(np.abs(symbolic.values(lazy(), wanted.shape) - wanted).max() / np.sqrt((wanted ** 2).mean()))}
+
+def all_gated(listed: list[tuple]) -> list[dict]: return [gated(*arguments) for arguments in listed]
+
+def all_computed(listed: list[tuple]) -> list[dict]: return [computed(*arguments) for arguments in listed]
+
+def registers(arch: str = "") -> int:
+  ren = Device["CPU"].renderer
+  return targets.registers(type(ren)(replace(ren.target, arch=arch)) if arch else ren)
+
+# *** here
+
+SIZES = [(96, 256, 5, 300), (64, 1024, 33, 40), (33, 64, 32, 64), (512, 320, 64, 64), (7, 128, 3, 3), (40, 192, 2, 2)]
+
+@functools.cache
+def found(name: str, off: str = "") -> list[dict]:
+  rng = np.random.default_rng(TYPES.index(name))
+  drawn = [(int(rng.integers(1, 80)), 16 * int(rng.integers(1, 40)), int(rng.integers(1, 90)), 90) for _ in range(4)]
+  return child.call(all_computed, [(name, *sizes) for sizes in (*SIZES, *drawn)],
+                    **({f"NO_{off.upper()}": "1"} if off else {})).value
+
+@pytest.mark.parametrize("name", TYPES)
+def test_numbers(name): assert max(row["error"] for row in found(name)) < MOST
+
+@pytest.mark.parametrize("off", ["register_tiles", "lanes", "vectorizer"])
+def test_numbers_without(off): assert max(row["error"] for row in found("half", off)) < MOST
+
+def test_a_load_serves_several_sums():
+  """Of the smallest chunk, two tokens; else 6 by 4 rows or 3 by 2, as a processor's registers allow."""
+  assert all("TOKENS" in row["opts"] for row in found("half"))
+  first = found("half")[0]["source"]
+  inner = first[first.rindex("for (int Ridx"):]
+  inner = inner[:inner.index("}")]
+  tokens, rows = (6, 4) if child.call(registers).value == 32 else (3, 2)
+  assert inner.count("__builtin_convertvector") == inner.count("data2_") == rows * 2  # of 32 elements
+  assert inner.count("data1_") == tokens * 2 and inner.count("*cast") == tokens * rows * 2
+  assert "__builtin_prefetch" not in inner and "volatile" not in inner
+
+def test_order_of_loops():
+  """Rows that a cache holds together, all tokens, some of these rows."""
+  loops = re.findall(r"for \(int \w+ = 0; \w+ < (.+?); \w+\+\+\)", found("half")[1]["source"])
+  assert loops[0].isdigit() and re.fullmatch(r"\(\(data\d_\+(5\)/6|2\)/3)\)", loops[1]) and loops[2].isdigit()
+
+@pytest.mark.parametrize("arch, wanted", [
+  ("x86_64,x86-64-v4", 32), ("x86_64,x86-64-v3", 8), ("x86_64,znver4,avx512f", 32), ("arm64,native", 8)])
+def test_registers(arch, wanted): assert child.call(registers, arch).value == wanted
+
+# *** what is done with sums
+
+GATED = [(96, 256, 5, 40), (512, 320, 64, 64), (33, 64, 32, 64), (16, 128, 1, 9), (24, 128, 3, 3)]
+OTHER = "CPU:CLANG:x86_64,x86-64-v3"
+
+@functools.cache
+def found_gated(**env: str) -> list[dict]:
+  rng = np.random.default_rng(7)
+  drawn = [(8 * int(rng.integers(1, 30)), 16 * int(rng.integers(2, 40)), int(rng.integers(1, 90)), 90)
+           for _ in range(4)]
+  return child.call(all_gated, [*GATED, *drawn], **env).value
+
+@pytest.mark.parametrize("env", [{}, pytest.param({"DEV": OTHER}, marks=X86), {"NO_EPILOGUES": "1"}], ids=str)
+def test_numbers_of_epilogues(env): assert max(row["error"] for row in found_gated(**env)) < MOST
+
+def scalars(source: str) -> int:
+  """Numbers that are compared one by one: as those of which an exponential is made."""
+  return len(re.findall(r"_Bool alu\d+ = \(alu\d+!=alu\d+\)", source))
+
+def test_epilogues_are_vectors():
+  """Of whole vectors of rows; else, and without, each number has an exponential of its own."""
+  whole, odd = (found_gated()[i]["source"] for i in (0, 2))
+  assert scalars(whole) == 0 and scalars(odd) > 0 and "float16" in whole.split("for (")[-1]
+  assert scalars(found_gated(NO_EPILOGUES="1")[0]["source"]) > 0

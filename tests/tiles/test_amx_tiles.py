@@ -1,0 +1,189 @@
+"""
+Products of a prompt in a CPU's tile registers: right where they are executed by plain C, and by the right instructions
+where they are compiled for a CPU that has them.
+"""
+import pathlib
+import platform
+import re
+
+from tests.support import child
+import numpy as np
+import pytest
+from tests.support import symbolic
+from tests.isa import test_dot_bf16
+from tests.weights import test_expert_blocks
+from tests.tiles import test_pack_operands
+import tinygrad_llm
+from tests.support.extended import sample
+from tests.support.model_cases import IDS
+from tests.support.reference import Reference, kl
+from tests.support.synthetic import write_model
+from tests.patches.test_codegen import STREAMS, error, vector, weight
+from tests.weights.test_expert_blocks import products
+from tinygrad import Device, Tensor, Variable, dtypes
+from tinygrad_llm.patches.ir import targets
+from tinygrad_llm.patches.search import known_schedules, space
+from tinygrad_llm.patches.tiles import amx_tiles
+from tinygrad_llm.patches.vector import clang_width
+from tinygrad_llm.weights import numerics
+
+MOST = 1.2e-2  # error, of the root mean square: weights and x have 8 bits
+X86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="for x86")
+TYPES = [*STREAMS, "BF16"]
+
+# *** in the child
+
+def use_tiles() -> None:
+  """As if this CPU had them: its compiler knows better, and calls plain C."""
+  targets.multiplies_tiles = lambda ren: True
+
+def prompt(name: str, rows: int, n: int, tokens: int, most: int) -> tuple[Tensor, np.ndarray]:
+  """x @ w.T for the first tokens of at most so many, of x in bfloat16."""
+  if name == "BF16": return test_dot_bf16.prompt(rows, n, tokens, most)
+  lazy_w, w = weight(name, rows, n, True)
+  x = Tensor(vector(most, n)).cast(dtypes.bfloat16).realize()
+  lazy = x[:Variable("tokens", 1, most).bind(tokens)].float() @ lazy_w().transpose(-1, -2)
+  return lazy, x.float().numpy()[:tokens].astype(np.float64) @ w.T
+
+def product(name: str, rows: int, n: int, tokens: int, most: int) -> dict:
+  use_tiles()
+  text, opts = test_pack_operands.source(prompt(name, rows, n, tokens, most)[0])
+  lazy, wanted = prompt(name, rows, n, tokens, most)
+  return {"error": error(Tensor(symbolic.values(lazy, wanted.shape)), wanted), "source": text, "opts": opts}
+
+def drawn(name: str, count: int) -> list[dict]:
+  """Products of random sizes: any number of tokens, of tiles and of words of a row."""
+  rng, found = np.random.default_rng([count, len(name)]), list[dict]()
+  block = test_pack_operands.block(name) if name != "BF16" else 32
+  for _ in range(count):
+    most = int(rng.integers(32, 100))
+    sizes = 16 * int(rng.integers(1, 40)), int(rng.integers(1, 7)) * block, int(rng.integers(1, most + 1)), most
+    found.append({"sizes": sizes, **product(name, *sizes)})
+  return found
+
+def fixed(tokens: int) -> dict:
+  """Of as many tokens as the kernel is for, with what there is already, and one product that gates another."""
+  use_tiles()
+  found, rows, n = list[float](), 80, 512
+  lazy_w, w = weight("Q4_K", 2 * rows, n, True)
+  x, before = Tensor(vector(tokens, n)).cast(dtypes.bfloat16).realize(), vector(tokens, rows, seed=5)
+  both = x.float().numpy().astype(np.float64) @ w.T
+  up, gate = (x.float() @ lazy_w().transpose(-1, -2)).split(rows, dim=-1)
+  kept, sources = Tensor(before).realize(), list[str]()
+  gated = both[:, :rows] * np.maximum(both[:, rows:], 0)
+  for lazy, wanted in ((lambda: kept + up, before + both[:, :rows]), (lambda: up * gate.relu(), gated)):
+    sources.append(test_pack_operands.source(lazy())[0])
+    found.append(error(lazy(), wanted))
+  return {"errors": found, "sources": sources}
+
+def experts(name: str, m: int, fused: bool, lengths: list[int]) -> dict:
+  """Those of prompts of some lengths, in blocks of as many pairs as registers hold."""
+  use_tiles()
+  test_expert_blocks.SLOTS = numerics.slots_of_blocks()
+  return {"slots": test_expert_blocks.SLOTS, **products(name, m, fused, lengths, 0)}
+
+def model(path: str, tiles: bool) -> list[float]:
+  """KL to the reference of the logits of a prompt, and the most of one position."""
+  if tiles: use_tiles()
+  ids = IDS[:75]
+  exact, logits = Reference(path).logits(ids), tinygrad_llm.load(path, max_context=128, chunk=64).logits(ids)
+  each = [kl(a[None], b[None]) for a, b in zip(exact, logits)]
+  return [float(np.mean(each)), max(each)]
+
+def chosen(archs: list[str]) -> list[bool]:
+  from dataclasses import replace
+  ren = Device["CPU"].renderer
+  return [amx_tiles.available(type(ren)(replace(ren.target, arch=arch))) for arch in archs]
+
+def compiled(cpu: str) -> str:
+  """The object code of a product for another CPU, in hexadecimal digits."""
+  from dataclasses import replace
+  use_tiles()
+  from tinygrad.codegen import to_program
+  from tinygrad.engine import realize
+  ast, ren = realize._get_call_to_compile(prompt("Q4_K", 64, 512, 40, 64)[0].linear_with_vars()[0].src[-1])
+  ren = type(ren)(replace(ren.target, arch=f"x86_64,{cpu}"))
+  return ren.compiler.compile(to_program(ast, ren).src[2].arg).hex()
+
+def searched() -> dict:
+  """What a search offers for a product, and the schedules of others that it knows."""
+  use_tiles()
+  ren = Device["CPU"].renderer
+  k = space.Loops(space.before_opts(prompt("Q4_K", 512, 512, 21, 64)[0].linear_with_vars()[0].src[-1].src[0], ren), ren)
+  ours = {name: opts for name, opts in known_schedules.known(k.start()).items() if name in known_schedules.REGISTERS}
+  offered = [step.amount for step in k.actions(k.start()) if step.op.name == "AMX"]
+  steps = k.steps(next(iter(ours.values())))
+  others = {step.op.name for more in k.neighbours(steps) if k.opts(more) is not None for step in more if len(more) > 1}
+  return {"offered": offered, "known": {name: str(opts) for name, opts in ours.items()}, "others": sorted(others),
+          "legal": [k.opts([space.Step(amx_tiles.ScheduleOps.AMX, None, n)]) is not None for n in (0, 1, 2, 3, 64, 66)]}
+
+# *** here
+
+@pytest.mark.parametrize("name", sample(TYPES, ("Q4_K", "MXFP4", "BF16")))
+def test_numbers(name):
+  for found in child.call(drawn, name, 2).value:
+    assert found["error"] < MOST, found["sizes"]
+    assert "amx_step(" in found["source"] and "ScheduleOps.AMX" in found["opts"], found["sizes"]
+
+@pytest.mark.parametrize("sizes", [("Q4_K", 16, 256, 1, 32), ("Q6_K", 4128, 256, 33, 40), ("Q8_0", 48, 8192, 64, 64)])
+def test_extreme_sizes(sizes):
+  """One tile, one step; more tiles than threads share evenly; long rows."""
+  found = child.call(product, *sizes).value
+  assert found["error"] < MOST and "amx_step(" in found["source"]
+
+@pytest.mark.parametrize("tokens", [32, 45])
+def test_what_is_done_with_a_product(tokens):
+  found = child.call(fixed, tokens).value
+  assert found["errors"][0] < MOST and found["errors"][1] < 2 * MOST
+  calls = [re.findall(r"amx_(\w+)\(\(", text) for text in found["sources"]]
+  assert calls == [["configure", *["start", "step", "stop"] * n] for n in (1, 2)]  # one after the other
+
+@pytest.mark.parametrize(("name", "m", "fused"), sample(
+  [("Q4_0", 2, False), ("Q4_0", 2, True), ("MXFP4", 1, False)], [("Q4_0", 2, True)]))
+def test_experts(name, m, fused):
+  """x is of 8 bits in what the products are compared with."""
+  found = child.call(experts, name, m, fused, [7, 40, 1, 33]).value
+  assert found["slots"] == amx_tiles.TOKENS and max(found["errors"]) < MOST and found["traced"] <= 2
+
+@pytest.mark.parametrize("types", sample(["Q4_K_M", "Q8_0", "BF16"], ["Q8_0"]))
+def test_a_model(tmp_path, types):
+  """Of a prompt, nearer to the reference than with activations of 8 bits."""
+  path = str(write_model(tmp_path / "model.gguf", dim=256, layers=1, vocab=320, types=types))
+  tiles, bytes_ = (child.call(model, path, on).value for on in (True, False))
+  assert tiles[0] < 1e-4 and tiles[1] < 1e-3
+  assert types == "BF16" or tiles[0] < bytes_[0] / 2
+
+def test_off():
+  """Few tokens, a number of rows that is no multiple of 16, and the switch."""
+  few = child.call(product, "Q4_K", 64, 256, 7, 31).value
+  odd = child.call(product, "BF16", 33, 64, 40, 64).value
+  off = child.call(product, "Q4_K", 64, 256, 40, 64, NO_AMX_TILES="1").value
+  assert all("amx_" not in found["source"] and found["error"] < MOST for found in (few, odd, off))
+
+@X86
+def test_where():
+  archs = {"x86_64,x86-64-v4": False, "x86_64,sapphirerapids": True, "x86_64,x86-64-v4,amx-tile,amx-bf16": True,
+           "x86_64,native": "amx_bf16" in pathlib.Path("/proc/cpuinfo").read_text() and clang_width._may_use_tiles()}
+  assert dict(zip(archs, child.call(chosen, [*archs]).value)) == archs
+  for off in ("NO_LANES", "NO_AMX_TILES"):
+    assert child.call(chosen, ["x86_64,sapphirerapids"], **{off: "1"}).value == [False]
+
+@X86
+def test_the_instructions():
+  """Registers are cleared and stored once, a step loads four and multiplies four times; none of it without AMX."""
+  counts = {"ldtilecfg": "c4..7849", "tilezero": "c4e27b49", "tileloadd": "c4..7b4b", "tdpbf16ps": "c4e2.[26ae]5c",
+            "tilestored": "c4..7a4b"}
+  def of(cpu: str) -> dict[str, int]:
+    code = child.call(compiled, cpu).value
+    return {name: len(re.findall(digits, code)) for name, digits in counts.items()}
+  found = of("sapphirerapids")  # clang puts several steps side by side
+  assert found["tileloadd"] == found["tdpbf16ps"] > 0 and found["tileloadd"] % 4 == 0
+  assert found["ldtilecfg"] == 1 and found["tilezero"] == found["tilestored"] == 4
+  assert not any(of("x86-64-v4").values())
+
+def test_search():
+  """The number of tiles is searched for, and how far ahead packed weights are asked for; nothing else goes with it."""
+  found = child.call(searched).value
+  assert found["offered"] == [2, 4, 8, 16, 32, 64] and found["legal"] == [False, False, True, False, True, False]
+  assert list(found["known"]) == ["llama.cpp AMX"] and "ScheduleOps.AMX" in found["known"]["llama.cpp AMX"]
+  assert found["others"] == ["AMX", "PREFETCH"]

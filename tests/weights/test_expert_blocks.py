@@ -1,0 +1,112 @@
+"""Pairs in blocks of one expert against numpy; their products, with and without patches, of any length by one step."""
+import itertools
+
+from tests.support import child
+from tests.gpu import gpu_prompts
+import numpy as np
+import pytest
+from tests.support.extended import sample
+from tests.support import symbolic
+from tests.patches.test_codegen import held
+from tinygrad import Tensor, TinyJit, Variable
+from tinygrad_llm.patches.schedule import gemv_cpu
+from tinygrad_llm.weights import numerics
+from tinygrad_llm.weights.expert_blocks import ExpertBlocks, expert_blocks
+from tinygrad_llm.weights.linear import ExpertLinear
+from tinygrad_llm.weights.numerics import GPU_SLOTS, SLOTS
+from tinygrad_llm.weights.weight import FusedExperts, Weight
+
+MOST = 40  # tokens
+OFF = ("skip_steps", "pack_operands", "register_tiles", "gathers", "lanes", "dot_int8_cpu")
+
+def assignment(ids: np.ndarray, experts: int, n_slots: int) -> list[np.ndarray]:
+  """Of all tokens: experts, tokens, slots, each with as many rows as there can be."""
+  T, K = ids.shape
+  padded = np.zeros((MOST, K), np.int32)
+  padded[:T] = ids
+  blocks = expert_blocks(Tensor(padded).realize()[:Variable("tokens", 1, MOST).bind(T)], experts, n_slots)
+  n, found = T * -(-K // n_slots) + experts, (blocks.experts, blocks.tokens, blocks.slots)
+  shapes: list[tuple[int, ...]] = [(n,), (n, n_slots), (T, K)]
+  return [symbolic.values(lazy, shape).view(np.int32) for lazy, shape in zip(found, shapes)]
+
+def check(ids: np.ndarray, experts: int, n_slots: int) -> None:
+  of, tokens, slots = assignment(ids, experts, n_slots)
+  for t, chosen in enumerate(ids):
+    np.testing.assert_array_equal(of[slots[t] // n_slots], chosen)
+    assert (tokens[slots[t] // n_slots, slots[t] % n_slots] == t).all()
+  assert len(np.unique(slots)) == ids.size and tokens.min() >= 0 and tokens.max() < len(ids)
+  assert (np.diff(of) >= 0).all()
+  assert (of < experts).sum() == sum(-(-n // n_slots) for n in np.bincount(ids.flatten()))
+
+of_slots = pytest.mark.parametrize("n_slots", [SLOTS, GPU_SLOTS])
+
+@of_slots
+@pytest.mark.parametrize("seed", range(6))
+def test_random_assignments(seed, n_slots):
+  rng = np.random.default_rng([3, seed])
+  experts = int(rng.integers(2, 70))
+  used = int(rng.integers(1, min(experts, 8) + 1))
+  of = rng.permutation(experts)[:int(rng.integers(used, experts + 1))]  # the others have no token
+  ids = np.stack([rng.permutation(of)[:used] for _ in range(int(rng.integers(1, MOST + 1)))]).astype(np.int32)
+  check(ids, experts, n_slots)
+
+@of_slots
+@pytest.mark.parametrize("expert", [0, 4])
+def test_all_of_one_expert(expert, n_slots): check(np.full((MOST, 1), expert, np.int32), 5, n_slots)
+
+# *** products, in a child
+
+def experts(name: str, m: int, count: int, rows: int, n: int, fused: bool) -> tuple[Weight, np.ndarray]:
+  """Random experts, and what they are (m, count, rows, n)."""
+  qt, stored, how, values = held(name, m * count * rows, n, True)
+  weight = (FusedExperts if fused else Weight)(qt, stored, (m, count, rows, n), how)
+  return weight, values.reshape(count, m, rows, n).swapaxes(0, 1) if fused else values.reshape(m, count, rows, n)
+
+def products(name: str, m: int, fused: bool, lengths: list[int], least: int, used: int = 2) -> dict:
+  """Errors of prompts of some lengths by one captured step, in parts of the largest number; how often it was traced."""
+  gemv_cpu.LEAST = least
+  count, rows, n = 6, 80, 512
+  weight, values = experts(name, m, count, rows, n, fused)
+  linear, rng, traced = ExpertLinear([weight], [None] * m, [None] * m), np.random.default_rng(5), list[bool]()
+  x, ids = rng.standard_normal((MOST, n), np.float32), np.stack([rng.permutation(count)[:used] for _ in range(MOST)])
+  packed = numerics.unpacked(numerics.pack(Tensor(x)).contiguous().realize()).numpy().astype(np.float64)
+  xs, choices = Tensor(x).realize(), Tensor(ids.astype(np.int32)).realize()
+  out, errors = Tensor.zeros(m, MOST, rows).contiguous().realize(), list[float]()
+  @TinyJit
+  def step(x: Tensor, ids: Tensor) -> Tensor:
+    traced.append(True)
+    blocks: ExpertBlocks = expert_blocks(ids, count, SLOTS)
+    weights = Tensor.ones(ids.shape[0], used)
+    ys = [blocks.of_tokens(blocks.filled(y), weights) for y in linear.of_blocks(x, blocks)]
+    return out[:, :ids.shape[0]].assign(Tensor.stack(*ys))
+  for tokens in lengths:
+    of = Variable("tokens", 1, MOST).bind(tokens)
+    step(xs[:of], choices[:of]).realize()
+    wanted = np.einsum("mtkrn,tn->mtr", values[:, ids[:tokens]], packed[:tokens])
+    errors.append(float(np.abs(out.numpy()[:, :tokens] - wanted).max() / np.abs(wanted).max()))
+  return {"errors": errors, "traced": len(traced)}
+
+@pytest.mark.parametrize("name, m, fused, least", [
+  ("Q4_0", 2, False, 0), ("Q4_0", 2, True, 0), ("MXFP4", 1, False, 0), ("IQ4_NL", 1, False, 1 << 18)])
+def test_products(name, m, fused, least):
+  found = child.call(products, name, m, fused, [7, MOST, 1, 13, 4], least).value
+  assert max(found["errors"]) < 1e-5 and found["traced"] <= 2
+
+@pytest.mark.parametrize("used", sample([1, 5, 6], [5]))
+def test_experts_of_a_token(used):
+  assert max(child.call(products, "Q8_0", 1, False, [1, 3, MOST], 1 << 18, used).value["errors"]) < 1e-5
+
+@pytest.mark.parametrize("off", OFF)
+def test_without(off):
+  found = child.call(products, "Q4_0", 2, False, [7, 3, 11], 0, **{f"NO_{off.upper()}": "1"}).value
+  assert max(found["errors"]) < 1e-5
+
+# *** for GPUs, run by numpy
+
+@pytest.mark.parametrize(("target", "name", "tokens"), sample(
+  [*itertools.product(["CUDA", "Metal"], ["Q4_K", "MXFP4", "Q6_K"], [1, 37])], [("CUDA", "Q4_K", 1)]))
+def test_on_a_gpu(target, name, tokens):
+  """Both products of blocks are of tensor cores, and a block of no pair computes nothing: a number ends a loop."""
+  error, products = child.call(gpu_prompts.experts, name, target, tokens).value
+  assert error < 4e-3 and len(products) == 2
+  for block, wmma, ended in products: assert block[0] == numerics.GPU_SLOTS and wmma and ended == 1

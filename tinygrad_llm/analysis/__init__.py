@@ -1,0 +1,4 @@
+"""
+What a step compiled to and where its time goes: programs, the role of each kernel, profiles, tuning.
+Nothing here changes a step.
+"""

@@ -1,0 +1,176 @@
+"""A step as the compiled kernels that it calls, and what can be read off each."""
+from __future__ import annotations
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, NamedTuple
+from tinygrad import Tensor, UOp, codegen
+from tinygrad.codegen import to_program_cache
+from tinygrad.engine import realize
+from tinygrad.engine.realize import estimate_uop, get_call_arg_uops
+from tinygrad.helpers import Context, ansistrip
+from tinygrad.uop.ops import Ops, sym_infer
+from tinygrad_llm.device.captured import scheduled
+from tinygrad_llm.device.cuda import resources, sass
+from tinygrad_llm.patches.search.cost import cost_model
+from tinygrad_llm.patches.search.cost.hardware import CPU, GPU
+from tinygrad_llm.patches.search.cost.instructions import serial_steps
+from tinygrad_llm.patches.search.cost.memory_access import Access, accesses, local_size
+
+def compiled(linear: UOp) -> UOp:
+  """A schedule whose kernels are lowered and compiled; no cache has any."""
+  with from_scratch(): return realize.lower_and_compile(linear)
+
+def capture(function: Callable[..., Any], *inputs: Tensor | UOp) -> tuple[UOp, dict[str, int]]:
+  """The compiled linear schedule of what function(*inputs) returns, and the values of its variables. Nothing runs."""
+  linear, variables = scheduled(function, *inputs)
+  return compiled(linear), variables
+
+_lowered: dict[tuple, UOp] = {}
+
+@contextmanager
+def from_scratch(known_here: bool = True) -> Iterator[None]:
+  """
+  Kernels are lowered in here, unless that was done in here (known_here: False lowers those again): others, known from a
+  cache, may lack instructions.
+  """
+  kept = dict(to_program_cache)
+  def known(programs: dict[tuple, UOp]) -> None:
+    to_program_cache.clear()
+    to_program_cache.update(programs)
+  known(_lowered if known_here else {})
+  try:
+    with Context(CCACHE=0): yield
+  finally:
+    _lowered.update(to_program_cache)
+    known(kept)
+
+def programs(linear: UOp, variables: dict[str, int], weights: Mapping[UOp, Rows], caches: Sequence[Tensor]
+             ) -> list[Program]:
+  """The kernels that a schedule calls, in order. Of its arguments: see Program; caches: tensors."""
+  kv = {cache.uop.base for cache in caches}
+  return [Program(call, variables, weights, kv) for call in linear.src if call.src[0].op is Ops.PROGRAM]
+
+def lowered(call: UOp) -> UOp:
+  """A call of a schedule with its kernel lowered and compiled, in this process and anew."""
+  found = realize._get_call_to_compile(call)
+  assert found is not None
+  with from_scratch(known_here=False): return call.replace(src=(codegen.to_program(*found), *call.src[1:]))
+
+class Rows(NamedTuple):
+  """What a buffer of weights holds: their quantised type, and the tensors of the file, in order."""
+  type: str
+  names: tuple[str, ...]
+
+class Reads(NamedTuple):
+  """What a kernel works on: the weights and the caches among its arguments, by their places."""
+  weights: dict[int, Rows]
+  caches: set[int]
+
+  @classmethod
+  def of(cls, call: UOp, weights: Mapping[UOp, Rows], caches: set[UOp], slots: Iterable[int] | None = None) -> Reads:
+    """slots: of the arguments that it uses (default: all)."""
+    bases = [next((u for u in arg.toposort() if u.op is Ops.BUFFER), arg) for arg in get_call_arg_uops(call)]
+    used = range(len(bases)) if slots is None else slots
+    return cls({i: weights[bases[i]] for i in used if bases[i] in weights}, {i for i in used if bases[i] in caches})
+
+  @property
+  def types(self) -> tuple[str, ...]: return tuple(dict.fromkeys(w.type for w in self.weights.values()))
+
+  @property
+  def role(self) -> str:
+    return role(name for w in self.weights.values() for name in w.names) or ("kv" if self.caches else "act")
+
+class Program:
+  """
+  A call of a compiled kernel.
+
+  part: of the step, where roles.py has said it. variables: what its sizes and estimates depend on. weights: by the
+  buffer that holds them; caches: buffers. schedule: who chose its loops (patches/hooks.py). nodes: how large its graph
+  is then, when they are expanded, and in the end.
+  """
+  def __init__(self, call: UOp, variables: dict[str, int], weights: Mapping[UOp, Rows], caches: set[UOp]):
+    self.call, self.part = call, ""
+    sink, self.linear, source = call.src[0].src[:3]
+    self.program, self.variables, self.source, self.opts = call.src[0], variables, source.arg, sink.arg.applied_opts
+    self.estimates, self.info = estimate_uop(call), call.src[0].arg
+    reads = Reads.of(call, weights, caches, (*self.info.ins, *self.info.outs))
+    read, kv, self.types, self.role = reads.weights, reads.caches, reads.types, reads.role
+    self.load_bytes = load_width(self.linear.src, set(read) or kv)
+    self.schedule, *nodes = sink.tag if isinstance(sink.tag, tuple) else (None,)  # without patches it is 1
+    self.nodes = [*nodes, len(self.linear.src)] if nodes else None
+
+  @property
+  def name(self) -> str:
+    """By the sizes of its loops."""
+    return ansistrip(self.info.name)
+
+  def row(self) -> dict[str, Any]:
+    """What the command prints of it."""
+    sizes = self.info.launch_dims(self.variables)
+    registers, stack = resources(self.program.src[-1].arg)
+    return {
+      "role": self.role, "part": self.part, "bytes": self.nbytes,
+      "ops": int(sym_infer(self.estimates.ops, self.variables)), "name": self.name,
+      "types": self.types, "schedule": self.schedule,
+      "opts": [f"{opt.op.name}:{opt.axis}:{opt.arg}" for opt in self.opts],
+      "global_size": sizes[0], "local_size": sizes[1], "serial": serial_steps(self.linear.src, self.variables),
+      "registers": registers, "stack": stack, "load_bytes": self.load_bytes,
+      "lines": _lines(self.linear, *self.variables.items()), "nodes": self.nodes}
+
+  @property
+  def nbytes(self) -> int:
+    """Bytes that it moves, by tinygrad's estimate."""
+    return int(sym_infer(self.estimates.mem, self.variables))
+
+  def estimate(self, card: GPU | CPU) -> cost_model.Estimate:
+    """What it will take on a card, by the cost model."""
+    binary = self.program.src[-1].arg
+    (registers, _), code = resources(binary), sass(binary)
+    return cost_model.estimate(cost_model.work(self.linear.src, self.nbytes, self.variables, registers, code), card)
+
+@cache
+def _lines(linear: UOp, *variables: tuple[str, int]) -> list[float | None] | None:
+  """
+  Cache lines that a load of a warp touches, on average: of the largest argument that is loaded, and of all others.
+
+  None where there are no warps.
+  """
+  if local_size(linear.src, at := dict(variables)) == 1: return None
+  loads = [a for a in accesses(linear.src, at) if not a.store]
+  sizes = {u.arg.slot: u.max_numel() * u.dtype.itemsize for u in linear.src if u.op is Ops.PARAM}
+  largest = max((a.slot for a in loads), key=lambda slot: (sizes[slot], slot), default=None)
+  return [_mean_lines([a for a in loads if (a.slot == largest) is main]) for main in (True, False)]
+
+def _mean_lines(loads: Sequence[Access]) -> float | None:
+  trips = sum(a.trips for a in loads)
+  return round(sum(a.lines * a.trips for a in loads) / trips, 2) if trips else None
+
+def role(names: Iterable[str]) -> str:
+  """
+  blk.3.attn_q.weight, blk.3.attn_k.weight -> blk.*.attn_q+attn_k
+
+  Those outside of layers come first: token_embd+blk.*.attn_norm.
+  """
+  short = dict.fromkeys(re.sub(r"^blk\.\d+\.", "blk.*.", name).removesuffix(".weight") for name in names)
+  layer = [name.removeprefix("blk.*.") for name in short if name.startswith("blk.*.")]
+  rest = [name for name in short if not name.startswith("blk.*.")]
+  return "+".join([*rest, *(["blk.*." + "+".join(layer)] if layer else [])])
+
+def load_width(uops: Iterable[UOp], slots: set[int]) -> int | None:
+  """In what width, in bytes, a kernel loads most bytes of the arguments `slots`; None if it loads none of them."""
+  moved, trips = Counter[int](), [1]
+  for u in uops:
+    if u.op is Ops.RANGE: trips.append(trips[-1] * (int(u.vmax) + 1))
+    elif u.op is Ops.END: trips.pop()
+    elif u.op is Ops.LOAD and _argument(u) in slots:
+      width = u.max_numel() * u.dtype.itemsize
+      moved[width] += width * trips[-1]
+  return moved.most_common(1)[0][0] if moved else None
+
+def _argument(load: UOp) -> int | None:
+  """The slot of the argument that a load reads, None if it reads memory of the kernel's own."""
+  while load.op is not Ops.PARAM and load.src: load = load.src[0]
+  return load.arg.slot if load.op is Ops.PARAM else None

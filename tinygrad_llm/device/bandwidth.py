@@ -1,0 +1,56 @@
+"""The machine's own bandwidth, measured: what a step that only moves bytes could have."""
+from __future__ import annotations
+import os, statistics, time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+import numpy as np
+
+class ReadBandwidth:
+  """
+  Of the host's memory: numpy adds up an array of `nbytes`, far more than the caches hold, a part in each thread.
+
+  The additions are free (64 bits are read for each, and numpy does four or eight at once): sums, maxima, dot products
+  and libc's memchr agree to 2% where they were compared.
+  """
+  def __init__(self, threads: int, nbytes: int = 1 << 30):
+    array = np.ones(max(1, min(nbytes, free_memory() // 4) // 8), np.int64)  # written: pages of zeros are one page
+    self.nbytes, self.parts, self.pool = array.nbytes, np.array_split(array, threads), ThreadPoolExecutor(threads)
+    self.measure()
+
+  def measure(self) -> float:
+    """GB/s of one read of everything."""
+    start = time.perf_counter()
+    list(self.pool.map(np.add.reduce, self.parts))
+    return self.nbytes / (time.perf_counter() - start) / 1e9
+
+def free_memory() -> int:
+  """Bytes that can be taken without swapping, as far as the system tells."""
+  try:
+    with open("/proc/meminfo") as f:
+      return next(int(line.split()[1]) << 10 for line in f if line.startswith("MemAvailable"))
+  except (OSError, StopIteration): return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+def copy_bandwidth(nbytes: int) -> float:
+  """GB/s that tinygrad's default device reads and writes in the faster of the driver's copy and a kernel's."""
+  from tinygrad import Tensor, TinyJit, dtypes
+  from tinygrad_llm.device.buffers import empty
+  a, b = (empty((nbytes // 4,), dtypes.uint32) for _ in range(2))
+  step = TinyJit(lambda a: Tensor.realize(b.assign(a ^ 1)))
+  jobs: list[Callable[[], Any]] = [lambda: step(a)]
+  source, target = (t.uop.base.buffer for t in (a, b))
+  if hasattr(source.allocator, "_transfer"):  # type: ignore[union-attr]
+    jobs.append(lambda: target.copy_from(source))  # type: ignore[union-attr,arg-type]
+  return max(2 * nbytes / timed(job, 10) / 1e9 for job in jobs)
+
+def timed(job: Callable[[], Any], times: int) -> float:
+  """Median wall seconds of a call, the default device idle before and after. Two calls are not counted."""
+  from tinygrad import Device
+  device, samples = Device[Device.DEFAULT], []
+  for i in range(times + 2):
+    device.synchronize()
+    start = time.perf_counter()
+    job()
+    device.synchronize()
+    if i >= 2: samples.append(time.perf_counter() - start)
+  return statistics.median(samples)

@@ -1,0 +1,78 @@
+"""Buffers on the device: allocate without a kernel, fill from host memory, read back."""
+from __future__ import annotations
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+import numpy as np
+from tinygrad import Device, Tensor
+from tinygrad.device import Buffer
+from tinygrad.dtype import DType, _to_np_dtype
+from tinygrad.helpers import prod
+from tinygrad.uop.ops import Ops
+from tinygrad_llm.patches.host import huge_pages
+
+_memory = ContextVar("_memory", default=True)
+
+@contextmanager
+def without_memory() -> Iterator[None]:
+  """Inside, empty() allocates nothing and fill() writes nothing: what is built there can be compiled, but not run."""
+  token = _memory.set(False)
+  try: yield
+  finally: _memory.reset(token)
+
+def has_memory() -> bool: return _memory.get()
+
+def is_lazy() -> bool:
+  """Whether what is never written of a buffer takes no memory: on the CPU, whose system gives pages on demand."""
+  return Device.DEFAULT.split(":")[0] == "CPU"
+
+def empty(shape: tuple[int, ...], dtype: DType, full: bool = False) -> Tensor:
+  """An allocated, uninitialised tensor on the default device; `full`: all of it will be written."""
+  tensor = Tensor.empty(*shape, dtype=dtype)
+  if _memory.get():
+    buffer_of(tensor).ensure_allocated()
+    if full: huge_pages.advise(buffer_of(tensor))
+  return tensor
+
+def fill(tensor: Tensor, write: Callable[[np.ndarray], None]) -> None:
+  """Calls `write` with an array of the tensor's shape to fill: the device's own memory if the host can reach it."""
+  if not _memory.get(): return
+  buffer = buffer_of(tensor)
+  if hasattr(buffer.allocator, "_as_buffer"):
+    write(_array(tensor, buffer.as_memoryview(force_zero_copy=True)))
+  else:
+    write(_array(tensor, staged := memoryview(bytearray(buffer.nbytes))))
+    buffer.copy_from(Buffer("PYTHON", buffer.size, buffer.dtype, opaque=staged))
+
+def host_view(tensor: Tensor) -> np.ndarray | None:
+  """A realised tensor's own memory as an array to read and write; None where the host cannot reach it."""
+  buffer = buffer_of(tensor)
+  if not _memory.get() or not hasattr(buffer.allocator, "_as_buffer"): return None
+  return _array(tensor, buffer.as_memoryview(force_zero_copy=True))
+
+def read(tensor: Tensor, *shape: int) -> np.ndarray:
+  """
+  The first elements along each axis of a realised tensor, as an array of `shape`; leading axes of size 1 are left out.
+
+  A buffer may have more than its tensor: room for the longest symbolic length, rows of padding. Where nothing lies
+  between, the array is the device's own memory if the host can reach it: copy what is needed after the tensor is
+  written again. ValueError for a tensor that is another view of its buffer.
+  """
+  view, buffer = tensor.uop, buffer_of(tensor)
+  while view.op is Ops.SHRINK and all(first == 0 for first, _ in view.marg): view = view.src[0]
+  if view is not view.base and (view.op is not Ops.RESHAPE or view.src[0] is not view.base):
+    raise ValueError(f"read() does not know this view of a buffer: {view.op}")
+  held, sizes = view.max_shape, (1,) * (len(view.shape) - len(shape)) + shape
+  if len(sizes) != len(held) or any(n > room for n, room in zip(sizes, held)):
+    raise ValueError(f"read() of {shape} from a buffer of {held}")
+  memory = np.frombuffer(buffer.as_memoryview(allow_zero_copy=True), dtype=_to_np_dtype(buffer.dtype))
+  return memory[:prod(held)].reshape(held)[tuple(slice(n) for n in sizes)].reshape(shape)
+
+def buffer_of(tensor: Tensor) -> Buffer:
+  """The buffer of a realised tensor."""
+  buffer = tensor.uop.base.buffer
+  assert isinstance(buffer, Buffer), "tensors over several devices are not supported"
+  return buffer
+
+def _array(tensor: Tensor, memory: memoryview) -> np.ndarray:
+  return np.frombuffer(memory, dtype=_to_np_dtype(tensor.dtype)).reshape(tensor.shape)  # type: ignore[arg-type]

@@ -1,0 +1,46 @@
+"""Functions of tensors that are traced, scheduled and compiled once, and found on disk by a later process."""
+from __future__ import annotations
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+from tinygrad import Tensor, TinyJit, UOp
+from tinygrad.engine.jit import _TinyJit
+from tinygrad.engine.realize import capturing, pm_beam
+from tinygrad.helpers import BEAM, flatten, getenv
+from tinygrad.nn.state import get_parameters
+from tinygrad.uop.ops import Ops, graph_rewrite
+
+T = TypeVar("T")
+
+def captured(function: Callable[..., T], *state: Any) -> _TinyJit[T]:
+  """
+  A TinyJit that captures on its first call: all that it reads is realised, an eager first call would be wasted.
+
+  state: the function's first arguments. It reads nothing else, so that a capture may be found on disk.
+  """
+  jit: _TinyJit[T] = TinyJit(partial(function, *state))
+  jit.cnt = 1
+  return jit
+
+class _Schedules:
+  """Takes the schedules that tinygrad would run."""
+  def __init__(self) -> None:
+    self.linears: list[UOp] = []
+    self.variables: dict[str, int] = {}
+
+  def add_linear(self, linear: UOp, var_vals: dict[str, int]) -> None:
+    self.linears.append(linear)
+    self.variables |= var_vals
+
+def scheduled(function: Callable[..., Any], *inputs: Tensor | UOp) -> tuple[UOp, dict[str, int]]:
+  """
+  The linear schedule of what function(*inputs) returns, and the values of its variables. Nothing is compiled.
+
+  Its kernels are those of a TinyJit of the function; its memory is not planned, its calls are not made into graphs.
+  """
+  capturing.append(schedules := _Schedules())
+  try: Tensor.realize(*get_parameters(function(*inputs)))
+  finally: capturing.clear()
+  linear = UOp(Ops.LINEAR, src=tuple(flatten(x.src for x in schedules.linears)))
+  if beam := getenv("JITBEAM", BEAM.value): linear = graph_rewrite(linear, pm_beam, ctx=beam, walk=True)
+  return linear, schedules.variables

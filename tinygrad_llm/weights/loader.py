@@ -1,0 +1,128 @@
+"""The tensors of a file by name, as weights that layers use; shapes and types are checked first."""
+from __future__ import annotations
+import re
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+import numpy as np
+from tinygrad import dtypes
+from tinygrad_llm.errors import InputError, warn
+from tinygrad_llm.files.gguf import GGUF, TensorInfo
+from tinygrad_llm.quants.table import QUANT_TYPES, quant_type, reference
+from tinygrad_llm.weights.linear import ExpertLinear, Linear
+from tinygrad_llm.weights.memory import WeightMemory
+from tinygrad_llm.weights.rows import RowReader
+from tinygrad_llm.weights.weight import FusedExperts, Weight
+
+FLOATS = ("F32", "F16", "BF16", "F64")
+
+class Loader:
+  """
+  Hands out the tensors of a file, each once. weights: all so far, by the tensors whose rows they hold, in order.
+
+  meanwhile: what else is done for the model in another thread; its error ends the loading.
+  """
+  def __init__(self, file: GGUF, dequantize_weights: bool = False, progress: bool = True,
+               meanwhile: Future[Any] | None = None):
+    self.file, self.dequantize, self.meanwhile = file, dequantize_weights, meanwhile
+    self.rows = RowReader(file, progress)
+    self.memory = WeightMemory(self.rows)
+    self.weights: dict[tuple[str, ...], Weight] = {}
+    self.asked: set[str] = set()
+
+  def __enter__(self) -> Loader: return self
+  def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+    self.rows.close()
+    del self.memory  # and what rows were read to on their way
+    if failed is None: self._check_unused()
+
+  def _check_unused(self) -> None:
+    """Says which tensors nobody asked for, but for those that predict tokens further ahead or quantise activations."""
+    ahead = tuple(name.partition("nextn.")[0] for name in self.file.tensors if re.match(r"blk\.\d+\.nextn\.", name))
+    unused = [name for name in self.file.tensors if name not in self.asked and not name.endswith(".input_scale")
+              and not name.startswith(ahead)]
+    for name in unused:
+      if name.endswith(".scale") and f"{name.removesuffix('scale')}weight" in self.asked:
+        raise InputError(f"{self.file.path}: {name}: a scale of this tensor is not supported; use another quant type")
+    if unused:
+      some = ", ".join(ascii(name)[1:-1][:80] for name in unused[:3]) + (", .." if len(unused) > 3 else "")
+      warn(f"{self.file.path}: {len(unused)} of {len(self.file.tensors)} tensors are not used: {some}")
+
+  def info(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
+    self.asked.add(name)
+    if (info := self.file.tensors.get(name)) is None:
+      raise InputError(f"{self.file.path}: {name}: the tensor is missing; the file is damaged")
+    if info.shape != shape:
+      raise InputError(f"{self.file.path}: {name}: shape {info.shape} should be {shape}; the file is damaged")
+    return info
+
+  def has(self, name: str) -> bool: return name in self.file.tensors
+  def tensor(self, name: str, *shape: int) -> Weight: return self._load([self.info(name, shape)], shape)
+  def vector(self, name: str, n: int) -> Weight: return self.tensor(name, n)
+  def matrix(self, name: str, rows: int, n: int) -> Weight: return self.tensor(name, rows, n)
+
+  def array(self, name: str, n: int) -> np.ndarray | None:
+    """A small optional tensor of floats (n,) on the host, float32; None where the file has none."""
+    if not self.has(name): return None
+    if (qt := quant_type(info := self.info(name, (n,)))).name not in FLOATS:
+      raise InputError(f"{self.file.path}: {name}: type {qt.name} should be F32; convert the model again")
+    self.file.read_into(info, memoryview(raw := bytearray(info.nbytes)))
+    values: np.ndarray = reference(qt, raw, n)[0]
+    if not values.all() or np.isnan(values).any():
+      raise InputError(f"{self.file.path}: {name}: it holds a zero or no number; the file is damaged")
+    return values
+
+  def linear(self, outputs: Sequence[tuple[str, int]], n: int, bias: bool = False) -> Linear:
+    """
+    `outputs`: (name, rows) of matrices on one input of n elements. Neighbours of one type become one Weight.
+
+    A bias that the file has is added; `bias`: it must be there. So is a scale of the product (NVFP4) multiplied.
+    """
+    infos = [self.info(f"{name}.weight", (rows, n)) for name, rows in outputs]
+    groups = [list(group) for _, group in groupby(infos, key=lambda info: info.type)]
+    splits = [[info.shape[0] for info in group] for group in groups]
+    weights = [self._load(group, (sum(rows), n)) for group, rows in zip(groups, splits)]
+    return Linear(weights, splits, [self._bias(name, (rows,), bias) for name, rows in outputs],
+                  [self._scale(name) for name, _ in outputs])
+
+  def experts(self, names: Sequence[str], experts: int, rows: int, n: int, bias: bool = False) -> ExpertLinear:
+    """Tensors (experts, rows, n) on one input of n elements; otherwise as linear()."""
+    infos = [self.info(f"{name}.weight", (experts, rows, n)) for name in names]
+    groups = [list(group) for _, group in groupby(infos, key=lambda info: info.type)]
+    weights = [self._load(group, (len(group), experts, rows, n)) for group in groups]
+    return ExpertLinear(weights, [self._bias(name, (experts, rows), bias) for name in names],
+                        [self._scale(name, experts) for name in names])
+
+  def fused_experts(self, name: str, parts: int, experts: int, rows: int, n: int) -> ExpertLinear:
+    """The same for a tensor (experts, parts * rows, n): each expert's matrices one after another."""
+    info = self.info(f"{name}.weight", (experts, parts * rows, n))
+    fused = self._load([info], info.shape, FusedExperts, (parts, experts, rows, n))
+    return ExpertLinear([fused], [None] * parts, [self._scale(name, experts)] * parts)
+
+  def _bias(self, name: str, shape: tuple[int, ...], needed: bool) -> Weight | None:
+    return self.tensor(f"{name}.bias", *shape) if needed or self.has(f"{name}.bias") else None
+
+  def _scale(self, name: str, experts: int = 1) -> Weight | None:
+    """(experts, 1): what NVFP4 keeps beside its blocks, a factor for all weights of a matrix."""
+    if not self.has(f"{name}.scale"): return None
+    if (qt := quant_type(info := self.info(f"{name}.scale", (experts,)))).name != "F32":
+      raise InputError(f"{self.file.path}: {info.name}: type {qt.name} should be F32; convert the model again")
+    return self._load([replace(info, shape=(experts, 1))], (experts, 1))
+
+  def _load(self, infos: list[TensorInfo], shape: tuple[int, ...], kind: type[Weight] = Weight,
+            seen_as: tuple[int, ...] = ()) -> Weight:
+    """
+    The rows of the tensors, which are of one type and row length, one after another, as one weight of `shape`.
+
+    seen_as: the shape that a `kind` gives them.
+    """
+    if self.meanwhile is not None and self.meanwhile.done(): self.meanwhile.result()
+    qt, names = quant_type(infos[0]), tuple(info.name for info in infos)
+    stored, layout = self.memory.hold(infos, shape)
+    if self.dequantize and len(shape) > 1 and qt.dtype is dtypes.uint32:
+      stored = Weight(qt, stored, shape, layout).float().cast(dtypes.half).realize()
+      qt, layout = QUANT_TYPES[1], None
+    self.weights[names] = weight = kind(qt, stored, seen_as or shape, layout)
+    return weight

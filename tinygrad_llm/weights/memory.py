@@ -1,0 +1,52 @@
+"""From rows of a file to stored tensors: allocates them, chooses how the rows lie, and lays them out by pieces."""
+from __future__ import annotations
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from tinygrad import Device, Tensor, Variable, dtypes
+from tinygrad.helpers import ceildiv, round_up
+from tinygrad_llm.device.buffers import empty, fill, has_memory
+from tinygrad_llm.device.captured import captured
+from tinygrad_llm.files.gguf import TensorInfo
+from tinygrad_llm.quants.table import QuantType, quant_type
+from tinygrad_llm.weights.decode import layout
+from tinygrad_llm.weights.layout import TILE, Layout, store
+from tinygrad_llm.weights.rows import RowReader
+
+LEAST_PADDED = 512  # rows of a matrix: TILE - 1 rows of zeros more are 3% of it at most
+PIECE = 16 << 20  # bytes that are laid out at once, about
+TILES = 16  # of which a piece has a multiple: threads share them
+
+class WeightMemory:
+  """Each tensor is read once, straight into the device's memory where it lies as in the file."""
+  def __init__(self, rows: RowReader):
+    self.rows = rows
+    self.pieces: dict[tuple, Tensor] = {}  # memory that rows are read to before they are laid out
+    self.stores: dict[tuple, Callable[..., None]] = {}
+
+  def hold(self, infos: Sequence[TensorInfo], shape: tuple[int, ...]) -> tuple[Tensor, Layout|None]:
+    """The rows of tensors of one type and row length, one after another, as a tensor of `shape`; and how they lie."""
+    qt, n, rows = quant_type(infos[0]), shape[-1], prod(shape[:-1])
+    if len(shape) > 1:
+      padded = round_up(shape[-2], TILE) if len(shape) == 2 and shape[-2] >= LEAST_PADDED else shape[-2]
+      if (lay := layout(qt, Device[Device.DEFAULT].renderer, padded, n)) is not None:
+        return self._laid_out(qt, lay, infos, rows // shape[-2] * padded, n), lay
+    stored = empty((rows, qt.row_items(n)), qt.dtype, full=True)
+    fill(stored, partial(self.rows.read, infos, 0))
+    return stored, None
+
+  def _laid_out(self, qt: QuantType, lay: Layout, infos: Sequence[TensorInfo], rows: int, n: int) -> Tensor:
+    """The rows as (rows / tile, words, tile), read and laid out by pieces."""
+    tiles, blocks = rows // lay.tile, n // qt.block
+    stored = empty((tiles, lay.row_words(blocks), lay.tile), dtypes.uint32, full=True)
+    pieces = ceildiv(tiles * lay.tile * qt.row_nbytes(n), PIECE)
+    count = min(tiles, round_up(ceildiv(tiles, pieces), TILES))
+    shape = (count * lay.tile, blocks, lay.blocks.units)
+    if (piece := self.pieces.get(key := (shape, lay.blocks.dtype))) is None:
+      piece = self.pieces[key] = empty(shape, lay.blocks.dtype)
+    write = self.stores.setdefault((lay, stored.shape, *key), captured(store, lay))
+    for i in range(0, tiles if has_memory() else 0, count):
+      first = min(i, tiles - count)  # the last piece may lay out some rows again
+      fill(piece, partial(self.rows.read, infos, first * lay.tile))
+      write(stored, piece, Variable("tile", 0, tiles - count).bind(first) if count < tiles else 0)
+    return stored
