@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # setuptools says of an editable install that it is one, in 20 lines that look like an error
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q
 
-.PHONY: kernel-hashes help run chat bench batches peers report beam search-faults cost-model plot real-models start busy lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models golden accept kernel-suite vectors default-model extended clean
+.PHONY: seams kernel-hashes help run chat bench batches peers report beam search-faults cost-model plot real-models start busy lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models golden accept kernel-suite vectors default-model extended clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -53,6 +53,9 @@ kernel-suite: $(VENV)/dev ## all kernels of all cases, steps and targets are the
 
 kernel-hashes: $(VENV)/dev ## hashes of all kernels' sources, ARGS="--save FILE" before a change, ARGS="--against FILE" after
 	$(BIN)/python tests/tools/kernel_hashes.py $(ARGS)
+
+seams: $(VENV)/dev ## what another tinygrad (TINYGRAD=folder of a checkout) would ask of the passes
+	$(BIN)/python tests/tools/moved_seams.py $(or $(TINYGRAD),$(error give TINYGRAD=folder of a checkout of tinygrad))
 
 bench: $(VENV)/run ## tokens a second of MODEL=path.gguf (default: the bundled model), as llama-bench gives them
 	@$(BIN)/python -m tinygrad_llm.bench $(if $(MODEL),-m "$(MODEL)") $(ARGS)

@@ -6,7 +6,7 @@ them: graph, schedule, attention, loops, tiles, isa, vector (CPUs); ir is what t
 runtime, host, compile_time. explain shows them at work.
 
 A pass is a module with
-  a docstring        Why, How, Numbers (before -> after, on what), Upstream
+  a docstring        Why, How, Rewrite (before --> after), Numbers (before -> after, on what), Upstream
   SEAMS              {"module:name" or "module:Class.method": fingerprint of its source}, what it replaces or relies on
   install()          puts it in place; called once, before anything was compiled
 and is switched off by NO_<ITS NAME>=1 in the environment; NO_PATCHES=1 leaves tinygrad as it is.
@@ -57,11 +57,19 @@ def load(name: str) -> types.ModuleType:
   """A patch's module."""
   return importlib.import_module(f"{__name__}.{module_of(name)}")
 
-def sentence(name: str) -> str:
-  """The first line of a patch's docstring, from its source if there are no docstrings, as with python -OO."""
+def docstring(name: str) -> str:
+  """A patch's docstring, from its source if there are no docstrings, as with python -OO."""
   module = load(name)
-  text = module.__doc__ or ast.get_docstring(ast.parse(_source(module.__name__))) or ""
-  return text.strip().split("\n")[0]
+  return (module.__doc__ or ast.get_docstring(ast.parse(_source(module.__name__))) or "").strip()
+
+def sentence(name: str) -> str:
+  """The first line of a patch's docstring."""
+  return docstring(name).split("\n")[0]
+
+def rewrite(name: str) -> list[str]:
+  """What a patch makes of what, before --> after in pseudocode, from its docstring; [] where it rewrites no kernel."""
+  found = re.search(r"^Rewrite:\n((?:  .*\n)+)", docstring(name), re.M)
+  return [line[2:] for line in found[1].splitlines()] if found else []
 
 @functools.cache
 def patch_set() -> str:
@@ -99,7 +107,10 @@ def apply() -> tuple[str, ...]:
 def fingerprint(seam: str) -> str:
   """12 hexadecimal digits of the SHA-256 of the source of "module:name" or "module:Class.method"; "-" if it is none."""
   module, name = seam.split(":")
-  text = _source(module)
+  return fingerprint_in(_source(module), name)
+
+def fingerprint_in(text: str, name: str) -> str:
+  """The fingerprint of a name in the source of its module."""
   for indent, part in enumerate(name.split(".")): text = _statement(text, part, " " * 2 * indent)
   return hashlib.sha256(text.encode()).hexdigest()[:12] if text else "-"
 

@@ -12,6 +12,10 @@ How: the scores are read by a maximum, and by sums of exp(score - maximum) times
   windows, masks, latents, tables of blocks and packed values are in the scores and values, which the rule does not
   look into; a batch, or a few queries at a time, are outputs like the heads. The kernel of a part computes scores once
   for all columns by online_softmax.py; without it, it is right and slow, so that each needs the other (pipeline.py).
+Rewrite:
+  m = max n: s[n]; e[n] = exp(s[n] - m); y = (sum n: e[n] * v[n]) / (sum n: e[n])
+  --> for each part p: m[p] = max of its s; l[p] = sum exp(s - m[p]); o[p] = sum exp(s - m[p]) * v
+      m = max p: m[p]; y = (sum p: exp(m[p] - m) * o[p]) / (sum p: exp(m[p] - m) * l[p])
 Cost: PART positions are read where fewer are there (the last is read again, with weight 0); m, l and the sums of a part
   are written and read: 4 * (columns + 4) bytes a query head, 3% of the keys and values of 4 heads that share them.
 Numbers: see online_softmax.py.

@@ -3,6 +3,9 @@ Attention of few queries: scores, softmax and values of a part of the positions 
 
 Why: what flash_decoding.py leaves of a part is one value for each column; each would compute all scores again.
 How: see decode_gpu.py and decode_cpu.py, which know the loops; here is what both ask of the kernel.
+Rewrite:
+  m[p], l[p], o[p, column], each of which computes all scores of its part
+  --> for blocks of positions: s = q @ k; M = max(m, max s); l = l * exp(m - M) + sum exp(s - M); o likewise; m = M
 Numbers: 1B shape at depth 4,096 (16 layers, 8 heads of keys of 64 elements that 4 queries share), for sm_90, a layer,
   by the cost model: five kernels of 565 us -> 6 us, and 2 to combine 63 parts; threads 8 to 1,024 -> 64,512, longest
   loop of one 4,097 steps -> 2; 80 registers. No card was at hand to time it.

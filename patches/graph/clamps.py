@@ -7,6 +7,9 @@ Why: an index that is read from memory may be anything, so that a look-up by it 
 How: max(x, c) of integers moves from what is stored to who reads it, and a minimum is written as a maximum, of which
   tinygrad knows the largest value. A clamped number of an expert is then within the experts: no condition is left, and
   the address of its matrix is a sum of the loops' strides and one number.
+Rewrite:
+  store min(max(id, 0), n - 1); w[load id] under 0 <= id < n
+  --> store id; w[min(max(load id, 0), n - 1)], whose bounds are known
 Numbers: decode of a qwen3moe shape (128 experts of 768, 8 used, 2 layers, Q4_K_M), tok/s: 53 -> 101
   (AMD EPYC with AVX-512, 2 threads, medians of 4 rounds in turns)
 Upstream: not sent.

@@ -5,6 +5,9 @@ Why: matrices of one type that share an input lie as one in memory; in mixed fil
   and their product is a launch of its own: all threads wait for each other once more.
 How: two calls that follow each other, whose loops are of known lengths, become two stages of a kernel that no thread
   waits between: each thread does its share of the one and then of the other.
+Rewrite:
+  launch y = a @ x; launch z = b @ x
+  --> launch (thread t: its rows of y; its rows of z), no barrier between
 Numbers: kernels of a decode step of a 1B model in Q4_K_M, of which every second layer has another type for v:
   173 -> 165
 Upstream: not sent; a scheduler there that knows which kernels are independent could do it for a GPU's queues, too.

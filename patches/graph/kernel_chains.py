@@ -6,6 +6,9 @@ Why: routing to experts is seven kernels of a few hundred elements, a norm is tw
 How: kernels of little work, and of sizes that are known, become the stages of one, where nothing between them depends
   on it. Each is lowered by itself, then a stage begins where the one before has stored all. On a GPU all is done by one
   group of threads, which waits between stages; on a CPU by one thread.
+Rewrite:
+  launch a; launch b; launch c, each a few hundred elements
+  --> launch (a; barrier; b; barrier; c) with one group of threads
 Numbers: kernels of a decode step, on CPU and for sm_90: qwen3moe, 2 layers, 62 -> 41 and 53 -> 37; its decode on the
   CPU 98 -> 101 tok/s (AMD EPYC with AVX-512, 2 threads, medians of 4 rounds in turns)
 Upstream: not sent; it wants an answer to which kernels are small on a device, which BEAM could time.

@@ -8,6 +8,9 @@ How: a factor of a large sum that none of its loops changes, and that reads one 
   group of rows, no load. If something else reads the number, too, as an element that is stored, it stays a kernel.
   Not on CPUs: each of the rows' loops there would add up x^2 again, and where they multiply bytes, x is written with
   its norm once for all of them. Not for several tokens: a prompt's products are bound by operations, not by launches.
+Rewrite:
+  s = sum k: x[k] ** 2; y = sum k: w[k] * x[k] * f(s), two kernels
+  --> y = f(sum k: x[k] ** 2) * (sum k: w[k] * x[k]), one kernel
 Numbers: kernels of a decode step at depth 4,096, compiled for sm_90: 1B Llama 222 -> 189, qwen3moe of 2 layers 37 ->
   32, gpt-oss of 4 layers 68 -> 59, deepseek2 of 6 layers 116 -> 103. Products keep their schedules and, in Q4_K, their
   100 registers; gate and up in Q6_K have 96 -> 127, gpt-oss's in Q8_0, whose 2,880 columns are shared by 30 threads, 80

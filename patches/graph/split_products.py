@@ -5,6 +5,9 @@ Why: the scheduler puts all that an element of the output needs in one kernel. W
   expert for all tokens are added up, these are two sums over columns of matrices of other sizes and types, and a kernel
   has one schedule: a matrix that it does not fit is read by few threads, or a byte at a time.
 How: of a + b, where both have a large sum in them, b is stored.
+Rewrite:
+  y = (sum k: a[k]) + (sum l: b[l]), one kernel
+  --> t = sum l: b[l]; y = (sum k: a[k]) + t, two kernels
 Numbers: decode of a deepseek2 shape (64 experts of 1408, 6 used, 2 shared, 6 layers), Q4_K_M, tok/s: 34 -> 69
   (AMD EPYC with AVX-512, 2 threads, medians of 4 rounds in turns)
 Upstream: not sent; there, a kernel with two large sums should be split before BEAM sees it.

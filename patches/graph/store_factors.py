@@ -6,6 +6,9 @@ Why: tinygrad fuses what is elementwise into the kernel that reads it, however o
 How: in a product that is summed, the number of terms that share a factor times the factor's operations is what fusing
   costs; if it is more than OPERATIONS for an element, which a store and a load take, the factor becomes a kernel of its
   own. What is read as integers is a packed weight, which is never stored.
+Rewrite:
+  sum k: w[n, k] * f(x[k]) for each of many n, f of many operations
+  --> t[k] = f(x[k]); sum k: w[n, k] * t[k]
 Numbers: scores of 512 tokens of a 1B model, operations a product 9 -> 2; a decode step has none
   (flash_decoding.py has it in shared memory).
 Upstream: not sent; there, a part of remove_bufferize.

@@ -11,6 +11,9 @@ How: in the nested sums, where a value of x is 256 times one signed byte and ano
   the same for all rows of a thread. A sum begins at the bits of 1.5 * 2**23 and so ends as those of a float (see
   int_to_float.py). What codes of at most 4 bits stand for is chosen from the bytes of words. The operations are spelled
   for each renderer; OpenCL has them in plain C, to execute the same schedule.
+Rewrite:
+  sum c in 4: float((w >> 4 * c) & 15) * x[c], x[c] = scale * (256 * high[c] + low[c])
+  --> scale * (256 * float(dp4a(w & 0x0f0f0f0f, high)) + float(dp4a(w & 0x0f0f0f0f, low)))
 Numbers: instructions of machine code a weight, sm_90, 2048 x 2048: Q4_0 4.7 -> 2.0, Q4_K 6.0 -> 2.5, Q6_K 8.7 -> 3.6,
   Q8_0 4.7 -> 1.4, MXFP4 10.7 -> 4.6, NVFP4 11.4 -> 5.4, IQ4_XS 10.6 -> 4.7; registers at most 107, no stack. In 100
   decode steps executed by tests/support/card (the bundled model, a random one of Q4_K_M) logits are at most 0.0017

@@ -9,6 +9,9 @@ How: q in [0, 2**23) put into the mantissa of 2**23 is the float 2**23 + q; q in
   integer may be is found from its masks and shifts: those that depend on loops alone and fields of at most 8 bits are
   tried with all their values. What is added up as it is stays a conversion: there the large numbers would be added up,
   beyond the precision of a float. The CPU converts vectors at full rate and keeps its conversion.
+Rewrite:
+  float(q), 0 <= q < 2**23
+  --> as_float(q | bits(2**23)) - 2**23
 Numbers: conversions of integers a weight in a matvec, 2048 x 2048: by the limits that tinygrad knows Q4_K 0.125,
   Q6_K 0.06, Q8_0 and MXFP4 1 are left, with these none; no card was at hand to time it.
 Upstream: not sent.

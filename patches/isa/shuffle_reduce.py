@@ -8,6 +8,9 @@ How: where the threads that share a sum, or several over the same loops, are the
   group of several warps, each does so, and they share the rest by memory. Other groups, and those without such an
   instruction, keep the shared memory. The group's threads have the same total then; the first one stores it, as before.
   A sum that is the same for all rows of a product is exchanged after theirs: 247 -> 100 registers (norm, gate and up).
+Rewrite:
+  shared[t] = s; barrier; total = sum t: shared[t]
+  --> s += shuffle_xor(s, 1); .. 2; .. 4; .. 8; .. 16
 Numbers: additions of the exchange, a thread with 4 rows: 128 -> 20; operations a weight, 6144 x 4096: Q4_0 6.23 ->
   6.02, F16 2.25 -> 2.04; no card was at hand to time it.
 Upstream: not sent.

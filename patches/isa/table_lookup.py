@@ -5,6 +5,9 @@ Why: a format whose codes are no numbers (4-bit floats, levels of a codebook) co
   CPU has an instruction that looks 16 bytes up in a table of 16.
 How: when a loop over lanes becomes vectors, a value whose lanes depend on one and the same field of at most 4 bits of
   neighbouring bytes is evaluated for all codes. If the results are whole numbers of 8 bits, it becomes a table.
+Rewrite:
+  f((byte >> 4) & 15) for each lane, up to ten operations
+  --> pshufb(table, (byte >> 4) & 15), table[c] = f(c)
 Numbers: matvec 8192 x 2048, one core, GB/s: IQ4_NL 4.1 -> 8.3, IQ4_XS 3.7 -> 6.6, MXFP4 2.3 -> 3.8 (Zen 4,
   medians of 20)
 Upstream: not sent.

@@ -5,6 +5,9 @@ Why: a store under a condition is one of tinygrad's IFs around the store alone; 
   Blocks of (token, expert) pairs are as many as there can be, of which a prompt fills some.
 How: where all stores of a kernel are under one condition that depends on a single output loop, a step of that loop
   goes on with the next where it is false. On CPUs, whose loops are C's.
+Rewrite:
+  for i: y = ..; if c(i): store y
+  --> for i: if not c(i): continue; y = ..; store y
 Numbers: see weights/expert_blocks.py
 Upstream: not sent.
 """

@@ -6,6 +6,9 @@ Why: tinygrad gives the threads of a group a share of a loop by splitting it, fo
 How: of a loop of n steps, thread s of S takes i * S + s, UNROLLED of them at a time, so that their loads are under way
   together; what is beyond n counts nothing. What the threads have is exchanged through shared memory. Neighbours have
   neighbouring outputs, VECTOR each.
+Rewrite:
+  thread: sum i in n, n unknown: x[i]
+  --> thread s of S: sum i in n / S: x[i * S + s]; shared; barrier; sum over S
 Numbers: combining 65 parts of 32 heads of 64 columns on sm_90: steps of a thread 65 -> 5 of 256 threads; no card was at
   hand to time it.
 Upstream: not sent; there, GROUP of a symbolic range.

@@ -6,6 +6,9 @@ Why: what prepares the next product (a norm, a gate, activations of 8 bits) is s
 How: 16 steps of the loop with the smallest stride in what is stored are lanes (vectorizer.py), if there are that many
   and their places are known. Comparisons are vectors of 0 and -1, and choose between vectors; numbers that lie apart
   are loaded and stored one by one.
+Rewrite:
+  for i: y[i] = f(x[i])
+  --> for i in n / 16: y[i, lane] = f(x[i, lane]), lane a vector's
 Numbers: activations to 8 bits, one core, us: of 2,048 products with a norm 7.4 -> 3.7, of silu(gate) * up of 8,192
   elements 47 -> 8.7 (Zen 4, AVX-512, medians)
 Upstream: not sent.

@@ -9,6 +9,9 @@ How: neighbouring threads get neighbouring elements: a warp of them, then as man
   block each, and these are reduced by a second kernel; it is padded with what changes nothing, so that any length can
   be cut. Where threads cannot exchange, a block has fewer: each of them goes through what all have.
   Not on CPUs, which have vectors and few threads.
+Rewrite:
+  thread t: sum of x[t * n : (t + 1) * n]
+  --> block p, thread t: sum i: x[p, i * threads + t]; another kernel adds up the blocks
 Numbers: arg-max of 128,256 logits for sm_90, 2 kernels before and after: threads of the first 64 -> 32,768, steps of
   the longest loop 501 -> 8, cache lines that a warp's load touches 32 -> 1; by the cost model of patches/search 82 ->
   3 us. The sum of a norm over 512 elements: 16 threads -> 256, 16 lines -> 1. No card was at hand to time it.

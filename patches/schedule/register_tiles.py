@@ -7,6 +7,9 @@ How: an action (TOKENS of ir/actions.py) unrolls so many steps of the output loo
   their sums stay in registers. A loop of unknown length computes its last steps twice, and stores them twice: there is
   no other loop for what is left. Where lanes are neighbours of a sum and not rows, as with floats, as many rows as a
   core's cache holds are inside of the loop over tokens, of which a nearer cache has a few; some rows are unrolled, too.
+Rewrite:
+  for token: for k: unpack w[k]; s[token] += w[k] * x[token, k]
+  --> for 4 tokens: for k: unpack w[k]; s0 += w[k] * x0[k]; .. s3 += w[k] * x3[k]
 Numbers: see tiles/pack_operands.py; floats, 256 tokens by 8192 x 2048, 10^9 products a second, 2 threads: F16 14 ->
   112, BF16 13 -> 109 (Intel with AVX-512); with AVX2 alone F16 46 (6 tokens, a row) -> 96 (3 tokens, 2 rows) on a Zen
   4, whose limit is 115

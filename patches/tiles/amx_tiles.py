@@ -10,6 +10,9 @@ How: an action is all of a schedule (AMX of ir/actions.py); ir/matmuls.py finds 
   registers over all of K, two more hold x, two hold weights. Sub-blocks need no int32 sums of their own, with a scale
   for each: these take more time than the products. The last 32 tokens are computed again where their number is no
   multiple.
+Rewrite:
+  for token, row: sum k: q(w[row, k]) * x[token, k]
+  --> b = bf16(q(w)) of some tiles of 16 rows; for 32 tokens, 32 rows: 4 tile registers += tdpbf16ps(x, b)
 Numbers: none yet, no such CPU was at hand: its instructions are in the code, and were executed by an emulator. One
   core's limit is 1,530 * 10^9 products a second (3 GHz); that of bytes with vectors 387, of which a quarter is reached.
   The error of a product is 0.2% of its terms' root mean square, that of activations of 8 bits 0.4%.

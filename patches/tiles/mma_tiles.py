@@ -9,6 +9,10 @@ How: the schedule says how many tokens, rows and weights of a row a block has in
   fragments.py), with sums in registers. The order of k in a tile is any that both operands share: that in which a
   thread's next elements lie side by side. The last tokens and rows of a number that is no multiple are those of the
   last one, computed again and not stored.
+Rewrite:
+  for token, row: sum k: q(w[row, k]) * x[token, k]
+  --> for a block of tokens and rows: for a tile of k: shared = half(q(w)), half(x); barrier;
+      each warp: sums += mma(its part of shared)
 Numbers: products of a layer of a 1B shape in Q4_K with 512 tokens, estimates for an H100 in us: q, k, v 4,425 -> 80,
   output 3,042 -> 52, gate and up 24,419 -> 301, down 50,150 -> 197. sm_80 and sm_90, Q4_K, Q6_K, Q8_0, F16, MXFP4, of
   half x: 96 to 128 registers, 64 tensor instructions in a loop of 142 (F16) to 521 (MXFP4), which is bound by what

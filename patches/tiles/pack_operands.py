@@ -9,6 +9,9 @@ How: the schedule says how many tiles of 16 rows are unpacked together (TILES of
   subtracted from all weights, they are what a group's products begin with. Without VNNI, products are of 7 bits, or of
   signed bytes. What few tokens use, once, and not in registers (schedule/gemv_cpu.py), is unpacked in parts of
   AT_ONCE weights of a row: their products hide what memory takes.
+Rewrite:
+  for token: for k: q(w[row, k]) * x[token, k]
+  --> for k: b[k] = q(w[row, k]); for token: for k: b[k] * x[token, k], b in a core's cache
 Numbers: 512 tokens by 8192 x 2048, 10^9 products a second, 2 threads, before and with register_tiles.py: Q4_K
   82 -> 285, Q6_K 60 -> 240 (Intel with AVX-512, medians). One thread, ms, with sums of x added up again for each block
   of tokens, a loop for each part of a sum, and VNNI as assembler, and without: Q6_K 34.0 -> 25.5, 2048 x 8192 38.8 ->

@@ -12,6 +12,9 @@ How: a value in a group's sum that no row changes (a load, or a product of loads
   less than GAIN times the passes of all this, as with halves, x stays where it is. A sum of what no row changes, as of
   x * x, is added up by the threads that fetch x, or in their order. Loads that the barrier is not for come after it:
   before it they took up to 60 registers more.
+Rewrite:
+  thread t: for k: load x[t * 16 + k], 16 apart from its neighbour's
+  --> thread t: shared[..] = x[k * threads + t]; barrier; for k: shared[t * 16 + k]
 Numbers: x of a product in Q4_K, 2048 x 2048, lines and passes of a warp: 512 -> 96; estimates for an H100 in us,
   2048 x 2048: Q4_K 3.9 -> 3.1, Q6_K 6.0 -> 4.1, Q8_0 4.0 -> 3.4, MXFP4 5.2 -> 4.4; 4096 x 14336: Q4_K 36.9 -> 24.5,
   Q6_K 67.0 -> 47.2, Q8_0 40.3 -> 31.2. Registers of CUDA's kernels at most 128, 1 to 9.5 KB of shared memory. No card

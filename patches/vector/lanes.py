@@ -7,6 +7,10 @@ How: where 16 rows lie side by side in memory, word by word, and the schedule un
   what only the other factor depends on, as the tokens of a prompt, go inside of that over such tiles of rows. Else
   16 elements with stride 1 are split off the unrolled part of a sum and become its outermost loop, so that everything
   inside of it is summed lane by lane, and added up once at the end. vectorizer.py makes vector arithmetic of both.
+Rewrite:
+  for row in 16 UPCAST, w[.., row]: sum k: w[k, row] * x[k]
+  --> row is a loop over lanes: sum k: vector w[k] * x[k]
+  sum k: w[k] * x[k]  -->  sum lane: (sum k / 16: w[k, lane] * x[k, lane])
 Numbers: matvec 8192 x 2048, one core, GB/s, without and with: elements of a sum: F16 1.9 -> 20, Q8_0 1.9 -> 17, Q4_K
   1.0 -> 8.9; rows, with dot_int8_cpu.py: Q4_K 13 -> 43, Q6_K 16 -> 36, Q8_0 17 -> 60 (Zen 4, AVX-512, medians, in the
   cache). Decoding of a 1B model in Q4_K_M 30 -> 45 tok/s; a prompt of it 20 -> 48 tok/s

@@ -5,6 +5,9 @@ Why: a quant of 5 or 6 bits is made of fields of two bytes. In lanes of 32 bits 
   register of 512 bits, or on several; in lanes of 8 bits the same is on 128.
 How: when a loop over lanes becomes vectors, an integer that is made of fields of neighbouring bytes, and is below 256
   like all that it is made of, is computed in vectors of bytes and converted at its end.
+Rewrite:
+  int lane: ((w0 >> 2) & 15) | ((w1 & 3) << 4), vectors of 512 bits
+  --> the same in vectors of 16 bytes, converted at the end
 Numbers: matvec 8192 x 2048, one core, GB/s: Q6_K 8.1 -> 9.3, Q3_K 4.3 -> 4.6, Q5_K 8.3 -> 8.0 (Zen 4, AVX-512, medians)
 Upstream: not sent.
 """

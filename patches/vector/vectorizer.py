@@ -7,6 +7,9 @@ How: a loop that is marked as lanes stays an ordinary loop through all of the lo
   that depends on it becomes one of a vector: loads of what lies side by side, of bytes, of what repeats; constants that
   differ by lane; arithmetic in the vector types of C. What has no vector form is done lane by lane, and where the loop
   as a whole has none, it stays a loop.
+Rewrite:
+  for lane in 16: y[lane] = a[lane] * b + float(q[lane])
+  --> y = a * (b, b, ..) + convertvector(q), vectors of 16
 Numbers: uops of a Q4_K matvec with a block of 256 weights unrolled 5,100 -> 539; see lanes.py for the speed. Sums over
   lanes that share their additions, and four positions at a time: attention of 4,096 positions of a 1B shape, 2 threads,
   346 -> 264 us a layer (AMD EPYC with AVX-512, the fastest of 7 processes in turns). Words that two lanes read, loaded

@@ -18,6 +18,16 @@ def test_the_document(): assert readme_tables.PASSES.read_text() == readme_table
 
 def row(name: str, **fields: tuple[str, ...]) -> Pass: return Pass(name, "", Phase.LOOPS, **fields)
 
+REWRITING = (Phase.GRAPH, Phase.LAUNCH, Phase.LOOPS, Phase.VECTORS)
+
+@pytest.mark.parametrize("name", [p.name for p in PASSES if p.phase in REWRITING and p.name != "hooks"])
+def test_every_rewrite_is_told(name):
+  """Before and after in pseudocode, which docs/compiler/passes.md has."""
+  lines = patches.rewrite(name)
+  assert 1 <= len(lines) <= 4
+  assert any("-->" in line for line in lines)
+  assert "\n".join(lines[:1]) in readme_tables.PASSES.read_text()
+
 @pytest.mark.parametrize(("passes", "wrong"), [
   ((row("a"), row("b", needs=("a",), after=("a",))), []),
   ((row("a"), row("a")), ["a name is there twice"]),

@@ -56,6 +56,9 @@ phase are in the order in which they are installed.
       what = patches.sentence(p.name) + ("" if p.status is pipeline.Status.MEASURED else f" ({p.status.value})")
       link = f"[{p.name}](../../patches/{p.module.replace('.', '/')}.py)"
       text += f"| {link} | {what} | {_codes(p.needs)} | {_codes(p.provides)} | {_codes(p.after)} | {p.targets} |\n"
+    rewrites = {p.name: lines for p in pipeline.PASSES if p.phase is phase and (lines := patches.rewrite(p.name))}
+    told = "\n".join("\n  ".join((name, *lines)) for name, lines in rewrites.items())
+    if told: text += f"\n```\n{told}\n```\n"
   return text
 
 def main() -> None:
