@@ -33,6 +33,7 @@ from tinygrad.renderer.ptx import PTXRenderer
 from tinygrad.uop.ops import GroupOp, Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import is_on, hooks
 from tinygrad_llm.patches.ir.indices import evaluate, stripped, terms
+from tinygrad_llm.patches.ir.intrinsics import DOT, register
 from tinygrad_llm.patches.isa.int_to_float import BITS
 from tinygrad_llm.patches.isa.ptx import renders_custom
 from tinygrad_llm.patches.isa.shuffle_reduce import pm_each
@@ -60,8 +61,8 @@ class Spelling:
   dot: str
   select: str
 
-CUDA = Spelling("__dp4a((int)({0}), (int)({1}), {2})", "__byte_perm({0}, {1}, {2})")
-PTX = Spelling("dp4a.s32.s32 {d}, {0}, {1}, {2};", "prmt.b32 {d}, {0}, {1}, {2};")
+CUDA = Spelling(register("__dp4a((int)({0}), (int)({1}), {2})", DOT), "__byte_perm({0}, {1}, {2})")
+PTX = Spelling(register("dp4a.s32.s32 {d}, {0}, {1}, {2};", DOT), "prmt.b32 {d}, {0}, {1}, {2};")
 PLAIN = Spelling("({2}" + "".join(f"+((int)({{0}}<<{i}u)>>24)*((int)({{1}}<<{i}u)>>24)" for i in (24, 16, 8, 0)) + ")",
                  "(" + "|".join(f"(((({{2}}>>{i}u&4u)?{{1}}:{{0}})>>(({{2}}>>{i}u&3u)*8u)&255u)<<{2 * i}u)"
                                 for i in (0, 4, 8, 12)) + ")")

@@ -27,6 +27,7 @@ from tinygrad.renderer.ptx import PTXRenderer
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat
 from tinygrad_llm.patches import is_on, hooks
 from tinygrad_llm.patches.ir.indices import steps
+from tinygrad_llm.patches.ir.intrinsics import SHUFFLE, register
 from tinygrad_llm.patches.ir.targets import THREADS, WARP
 from tinygrad_llm.patches.isa.ptx import renders_custom
 
@@ -43,6 +44,8 @@ EXCHANGE: dict[type[Renderer], str] = {
   MetalRenderer: "simd_shuffle_xor({{0}}, {0})",
   PTXRenderer: "shfl.sync.bfly.b32 {{d}}, {{0}}, {0}, 31, 0xffffffff;",
 }
+for text in EXCHANGE.values():
+  for bit in (1, 2, 4, 8, 16): register(text.format(bit), SHUFFLE)
 
 def spelling(ren: Renderer) -> str|None:
   return next((s for cls, s in EXCHANGE.items() if isinstance(ren, cls)), None) if renders_custom(ren) else None

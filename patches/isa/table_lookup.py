@@ -17,6 +17,7 @@ import functools
 from tinygrad.dtype import dtypes
 from tinygrad.uop.ops import GroupOp, Ops, UOp
 from tinygrad_llm.patches.ir.indices import evaluate
+from tinygrad_llm.patches.ir.intrinsics import SHUFFLE, register
 from tinygrad_llm.patches.vector.vectorizer import Vectorizer, vector_rules
 
 SEAMS = {
@@ -39,9 +40,11 @@ def seen(v: Vectorizer, u: UOp) -> frozenset[UOp]|None:
   if u not in memo: memo[u] = codes(v, u)
   return memo[u]
 
+PSHUFB = register("__builtin_shufflevector({0},{1})", SHUFFLE)  # from SSSE3 on
+
 @functools.cache
 def _permutation(arch: str) -> str:
-  if arch.split(",")[0] != "arm64": return "__builtin_shufflevector({0},{1})"  # pshufb, from SSSE3 on
+  if arch.split(",")[0] != "arm64": return PSHUFB
   return "({{unsigned_char16 r;__asm__(\"tbl %0.16b,{{%1.16b}},%2.16b\":\"=w\"(r):\"w\"({0}),\"w\"({1}));r;}})"
 
 def lookup(v: Vectorizer, u: UOp) -> tuple[tuple[UOp, UOp|None, list[int], list[int]], list[int]]|None:

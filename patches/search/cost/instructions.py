@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from tinygrad.dtype import AddrSpace, DType, dtypes
 from tinygrad.uop.ops import GroupOp, Ops, UOp
+from tinygrad_llm.patches.ir import intrinsics
 from tinygrad_llm.patches.ir.indices import users_of
 from tinygrad_llm.patches.search.cost.memory_access import argument, length
 from tinygrad_llm.patches.tiles.amx_tiles import DEPTH, TOKENS, is_step
@@ -47,7 +48,7 @@ def pipe(u: UOp) -> str|None:
     case Ops.CAST: return _conversion(u.src[0].dtype, u.dtype)
     case Ops.CUSTOM | Ops.CUSTOMI:
       if is_step(u): return "tensor"
-      return "shuffle" if "sh" in (text := str(u.arg)) and "fl" in text else "dot" if "dp" in text else "int"
+      return intrinsics.pipe(u.arg)
     case Ops.WMMA: return "tensor"
     case Ops.BARRIER: return "barrier"
     case Ops.END: return "branch"
