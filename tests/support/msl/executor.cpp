@@ -262,10 +262,11 @@ u32 msl_lane() { return number() % LANES; }
 
 // *** what clang calls to round a float to a bfloat, ties to even, where the processor does not
 
-extern "C" __bf16 __truncsfbf2(float x) {
+// A bfloat is returned in the low half of a float's register. The type says float: to return a bfloat, clang would call
+// this function.
+extern "C" float __truncsfbf2(float x) {
   u32 bits = __builtin_bit_cast(u32, x);
-  u16 rounded = x != x ? 0x7fff : u16((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-  return __builtin_bit_cast(__bf16, rounded);
+  return __builtin_bit_cast(float, x != x ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 // *** simdgroups
