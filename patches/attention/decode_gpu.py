@@ -38,7 +38,7 @@ SHIFT = 4
 def _power(n: int, most: int) -> int: return min(n & -n, most)
 
 @dataclass
-class Block:
+class DecodeBlock:
   """Threads, and the loops that they run."""
   part: Part
   ids: int = 0
@@ -66,7 +66,7 @@ def on_gpu(part: Part, opts: tuple[Opt, ...] = ()) -> UOp|None:
   while across > threads and columns < 8 and W % (columns * 2) == 0: across, columns = across // 2, columns * 2
   if across > threads: return None
   slices = threads // across            # rows at a time
-  b = Block(part, next_loop(part.store))
+  b = DecodeBlock(part, next_loop(part.store))
   grid = {r: r.replace(arg=(i, AxisType.GLOBAL)) for i, r in enumerate(part.heads)}
   blocks = UOp.range(G // group, len(grid), AxisType.GLOBAL) if group < G else UOp.const(0)
   me = UOp.range(threads, len(grid) + 1, AxisType.LOCAL)

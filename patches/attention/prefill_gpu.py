@@ -67,7 +67,7 @@ def fits(ren: Renderer, depth: int, width: int) -> bool:
   if (core := fragments.core(ren)) is None or depth > DEEPEST or width > WIDEST: return False
   return depth % ROWS == 0 and width % ROWS == 0 and _shape(core, ren, depth, width) is not None
 
-class Block:
+class PrefillBlock:
   """Loops and arrays of a kernel, numbered in the order in which they are made."""
   def __init__(self, part: Part, core: Core, threads: int):
     self.core, self.ids = core, itertools.count(next_loop(part.store))
@@ -97,7 +97,7 @@ class Block:
     if found.op is Ops.CAST and found.src[0].dtype is self.core.dtype: found = found.src[0]
     return array.index(lies.written(line, k)).store(found.cast(self.core.dtype)).end(turn, own, i, self.me)
 
-def _product(core: Core, device: str, operands: Callable[[UOp|int], Sequence[UOp]], n: int, block: Block,
+def _product(core: Core, device: str, operands: Callable[[UOp|int], Sequence[UOp]], n: int, block: PrefillBlock,
              physical: Mapping[str, UOp], fast: int, outer: Sequence[UOp] = ()) -> UOp:
   """A product of fragments over n elements, for each step of outer loops."""
   over = [*outer, *(inner := fragments.loops(core, n, fast, block.loop))]
@@ -120,7 +120,7 @@ def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   rows = min(rows, round_up(queries, ROWS))
   across = ceildiv(W, COLUMNS)
   while W % (across * core.rows): across += 1
-  b = Block(part, core, rows // ROWS * across * WARP)
+  b = PrefillBlock(part, core, rows // ROWS * across * WARP)
   me = b.me
   grid = {r: r.replace(arg=(i, AxisType.GLOBAL)) for i, r in enumerate(part.heads)}
   turn = b.loop((tokens.src[0] + (some - 1)) // some, AxisType.GLOBAL)

@@ -19,14 +19,13 @@ from tinygrad.dtype import dtypes
 from tinygrad.schedule import rangeify
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
 from tinygrad_llm.patches.graph.split_products import sums
+from tinygrad_llm.patches.ir.sums import Factors
 
 SEAMS = {
   "tinygrad.schedule.rangeify:get_kernel_graph": "410b0e3486ef",
 }
 
-Product = tuple[UOp, ...]
-
-def _products(u: UOp) -> list[Product]:
+def _products(u: UOp) -> list[Factors]:
   """The sum of products that u is, multiplied out as far as sums are in it."""
   if u.op is Ops.ADD and sums(u): return [p for s in u.src for p in _products(s)]
   if u.op is not Ops.MUL or not sums(u): return [(u,)]

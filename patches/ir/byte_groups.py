@@ -15,7 +15,7 @@ HALF = 16  # bytes that have a sum of their own
 SIGN = 128  # times an int8 is what the same bits as an unsigned number are too much
 
 @dataclass(frozen=True)
-class Layout:
+class GroupLayout:
   """
   How a group of activations lies in memory (weights/numerics.py): words of `bytes`, the scale, minus the sum of
   each HALF, SIGN times, and of several halves that of all.
@@ -26,7 +26,7 @@ class Layout:
   @property
   def words(self) -> int: return self.scale + 1 + (halves := self.bytes // HALF) + (halves > 1)
 
-LAYOUTS = (Layout(HALF), Layout(2 * HALF))
+LAYOUTS = (GroupLayout(HALF), GroupLayout(2 * HALF))
 
 @dataclass(frozen=True)
 class Group:
@@ -68,7 +68,8 @@ def find(factors: Sequence[UOp], over: Iterable[UOp]) -> Group|None:
       return Group(byte.src[0], scale, others, loops, load.replace(src=(load.src[0], place)).bitcast(dtypes.int))
   return None
 
-def _total(layout: Layout, byte: UOp, word: UOp, scale: UOp, of_group: Sequence[UOp], loops: Sequence[UOp]) -> UOp|None:
+def _total(layout: GroupLayout, byte: UOp, word: UOp, scale: UOp, of_group: Sequence[UOp], loops: Sequence[UOp]
+           ) -> UOp|None:
   """How far behind the scale the sum of some loops' bytes is; None if these are no group, and no half of one."""
   amount = next((u.src[1] for u in byte.toposort() if u.op is Ops.SHR), None)
   if steps(of_group) != layout.bytes or steps(loops) not in (HALF, layout.bytes) or amount is None: return None

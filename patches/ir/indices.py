@@ -3,13 +3,11 @@ Loops and integer expressions: how many steps, what an index adds up, what a val
 that rooms share.
 """
 from __future__ import annotations
-import functools, operator, struct
+import functools, struct
 from collections.abc import Iterable, Sequence
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod
 from tinygrad.uop.ops import GroupOp, Ops, UOp, exec_alu
-
-Product = tuple[UOp, ...]
 
 def size(r: UOp) -> int:
   """Steps of a loop."""
@@ -86,17 +84,6 @@ def terms(u: UOp) -> list[UOp]:
   return [u.replace(src=(t, u.src[1])) for t in terms(u.src[0])]
 
 def inside(u: UOp, ranges: frozenset[UOp]) -> frozenset[UOp]: return ranges.intersection(u.ranges)
-
-def sum_of_products(u: UOp, ranges: frozenset[UOp]) -> list[Product]:
-  """The sum of products that u is. A product with a sum in it is only multiplied out if that frees a factor."""
-  if u.op is Ops.ADD: return [p for s in u.src for p in sum_of_products(s, ranges)]
-  if u.op is not Ops.MUL: return [(u,)]
-  left, right = (sum_of_products(s, ranges) for s in u.src)
-  for side, x in ((left, u.src[0]), (right, u.src[1])):
-    found = [functools.reduce(operator.or_, [inside(f, ranges) for f in p]) for p in side]
-    if len(set(found)) <= 1 or any(all(f.op is Ops.CONST for f in p) for p in side):
-      side[:] = side if len(side) == 1 else [(x,)]
-  return [a + b for a in left for b in right]
 
 def stripped(u: UOp) -> UOp:
   """An integer without the casts that keep all of its bits."""

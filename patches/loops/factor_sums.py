@@ -23,7 +23,8 @@ from tinygrad.helpers import partition, prod
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import hooks
 from tinygrad_llm.patches.ir.builder import next_loop
-from tinygrad_llm.patches.ir.indices import Product, inside, sum_of_products
+from tinygrad_llm.patches.ir.indices import inside
+from tinygrad_llm.patches.ir.sums import Factors, frees_a_factor
 
 SEAMS = {
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
@@ -36,7 +37,7 @@ Ranges = frozenset[UOp]
 
 def _prod(factors: Iterable[UOp]) -> UOp: return functools.reduce(operator.mul, factors)
 
-def _nest(products: list[Product], ranges: Ranges) -> UOp:
+def _nest(products: list[Factors], ranges: Ranges) -> UOp:
   """The sum over `ranges` of the sum of `products`."""
   if not ranges: return functools.reduce(operator.add, map(_prod, products))
   levels: dict[Ranges, list[UOp]] = {}
@@ -58,7 +59,7 @@ def nest(red: UOp) -> UOp|None:
   if not all(r.op is Ops.RANGE and r.src[0].op is Ops.CONST for r in red.src[1:]): return None
   # what the threads of a group add up stays outermost
   group, ranges = partition(red.src[1:], lambda r: r.arg[-1] is AxisType.GROUP_REDUCE)
-  products = sum_of_products(red.src[0], frozenset(ranges))
+  products = frees_a_factor(red.src[0], frozenset(ranges))
   if all(inside(f, frozenset(ranges)) == frozenset(ranges) for p in products for f in p): return None
   ret = _nest(products, frozenset(ranges))
   return ret.reduce(*group, arg=Ops.ADD) if group else ret

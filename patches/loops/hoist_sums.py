@@ -25,6 +25,7 @@ from tinygrad_llm.patches.ir.actions import ScheduleOps, chosen
 from tinygrad_llm.patches.ir.builder import Slot, next_loop
 from tinygrad_llm.patches.ir.byte_groups import Group, find
 from tinygrad_llm.patches.ir.indices import flat, size, steps
+from tinygrad_llm.patches.ir.sums import Factors, has_constant, sum_of_products
 from tinygrad_llm.patches.ir.targets import has_vectors
 
 SEAMS = {
@@ -35,26 +36,20 @@ SEAMS = {
 ROWS = 16       # fewer do not pay for the array
 LARGEST = 8192  # sums
 
-Product = tuple[UOp, ...]
-
-def _products(u: UOp, loops: frozenset[UOp], consts: bool) -> list[Product]:
+def _products(u: UOp, loops: frozenset[UOp], consts: bool) -> list[Factors]:
   """The products that u is a sum of; a sum is multiplied out if some of its terms miss loops that others have."""
-  if u.op is Ops.ADD: return [p for s in u.src for p in _products(s, loops, consts)]
-  if u.op is not Ops.MUL: return [(u,)]
-  return [a + b for a in _split(u.src[0], loops, consts) for b in _split(u.src[1], loops, consts)]
-
-def _split(u: UOp, loops: frozenset[UOp], consts: bool) -> list[Product]:
-  terms = _products(u, loops, consts)
-  # to add a constant costs less than an array, unless it is between integers and their sum as such
-  if not consts and any(all(f.op is Ops.CONST for f in p) for p in terms): return [(u,)]
-  inside = [loops.intersection(r for f in p for r in f.ranges) for p in terms]
-  return terms if len(terms) == 1 or len(set(inside)) > 1 and loops in inside else [(u,)]
+  def is_whole(products: list[Factors]) -> bool:
+    # to add a constant costs less than an array, unless it is between integers and their sum as such
+    if not consts and has_constant(products): return True
+    inside = [loops.intersection(r for f in p for r in f.ranges) for p in products]
+    return len(set(inside)) <= 1 or loops not in inside
+  return sum_of_products(u, is_whole)
 
 def repeats(red: UOp, apart: Iterable[UOp] = ()) -> int:
   """How often a kernel computes a sum, threads and some loops apart."""
   return steps(r for r in red.ranges if r.arg[-1] in (AxisType.WEAK, AxisType.UPCAST) and r not in apart)
 
-def _unrolled_apart(p: Product, loops: frozenset[UOp]) -> frozenset[UOp]:
+def _unrolled_apart(p: Factors, loops: frozenset[UOp]) -> frozenset[UOp]:
   """The unrolled output loops, as those over a few tokens, that none of the factors has which have others."""
   def outside(f: UOp) -> set[UOp]: return set(f.ranges) - loops
   others = {r for f in p if any(r.arg[-1] is not AxisType.UPCAST for r in outside(f)) for r in f.ranges}

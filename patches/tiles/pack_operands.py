@@ -35,7 +35,8 @@ from tinygrad_llm.patches.ir.actions import ScheduleOps, check_amount, chosen
 from tinygrad_llm.patches.ir.builder import Slot, is_lanes, lanes
 from tinygrad_llm.patches.ir.byte_groups import SIGN, Group
 from tinygrad_llm.patches.ir.indices import (
-  apart, choosing, divisor, evaluate, flat, size, steps, strides, sum_of_products, while_true)
+  apart, choosing, divisor, evaluate, flat, size, steps, strides, while_true)
+from tinygrad_llm.patches.ir.sums import frees_a_factor
 from tinygrad_llm.patches.ir.targets import LANES, has_vectors, multiplies_bytes
 from tinygrad_llm.patches.isa.dot_int8_cpu import BYTES, is_int8, with_offset, words
 from tinygrad_llm.patches.vector.vectorizer import Vectorizer, vector_rules
@@ -76,7 +77,7 @@ class Byte:
     self.strides = {r: stride for u in ops if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM
                     for r, stride in strides(u.src[1].get_idx()).items()}
 
-class Product:
+class PackedProduct:
   """
   x times a weight. xs: the factors that rows do not have; whole: the weight's whole number, None where it is 1; offset:
   what is added to it; scale: the other factors; byte: of x. ValueError if it is something else.
@@ -160,7 +161,7 @@ class Packing:
     word = functools.reduce(operator.or_, four)
     return (self._by_row(word, [r for r in loops if r not in byte.amount.ranges]) >> byte.amount) & 255
 
-  def dots(self, p: Product, group: Group, loops: Sequence[UOp]) -> UOp:
+  def dots(self, p: PackedProduct, group: Group, loops: Sequence[UOp]) -> UOp:
     """A group's products as integers. Where something is added to all weights, sums of x make up for it."""
     assert p.whole is not None
     whole, added = p.whole, (group.total >> SIGN.bit_length() - 1) * -p.offset if p.offset else None
@@ -179,8 +180,8 @@ class Packing:
     if own: total = total.reduce(*own.values(), arg=Ops.ADD)
     return self._array(total, [*([] if self.block is None else [self.block]), *reversed(keep)], False)
 
-def _products(red: UOp, loops: Iterable[UOp], lane: UOp) -> list[Product]:
-  return [Product(factors, lane) for factors in sum_of_products(red.src[0], frozenset(loops))]
+def _products(red: UOp, loops: Iterable[UOp], lane: UOp) -> list[PackedProduct]:
+  return [PackedProduct(factors, lane) for factors in frees_a_factor(red.src[0], frozenset(loops))]
 
 def _group(xs: Sequence[UOp], over: Iterable[UOp]) -> Group:
   if (found := byte_groups.find(xs, over)) is None: raise ValueError
