@@ -102,11 +102,11 @@ forked_lowering._work = _work
   child = subprocess.Popen([sys.executable, "-c", LOWER % (slow, "")], env=os.environ | env, stdout=subprocess.PIPE,
                            stderr=subprocess.DEVNULL, text=True)
   forks = [int(child.stdout.readline()) for _ in range(2)]
-  deadline = time.monotonic() + 60
-  while child.poll() is None:  # Python drops an interrupt that falls into a __del__
+  deadline, pause = time.monotonic() + 60, 0.5
+  while child.poll() is None:  # Python drops an interrupt that falls into a __del__; another one stops what ends it
     assert time.monotonic() < deadline
     child.send_signal(how)
-    time.sleep(0.5)
+    time.sleep(pause := 2 * pause)
   assert child.wait() != 0
   while any(pathlib.Path(f"/proc/{pid}").exists() and "State:\tZ" not in pathlib.Path(f"/proc/{pid}/status").read_text()
             for pid in forks):
