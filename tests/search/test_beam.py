@@ -3,6 +3,8 @@ import hashlib
 import json
 import math
 import pathlib
+import subprocess
+import sys
 
 from tests.support import child
 import pytest
@@ -123,3 +125,11 @@ def test_recorded_answers_have_the_same_winner():
   assert child.call(replay, NO_GEMV="1").value == {"winner": record["winner"], "ratio": record["ratio"]}
   assert len(record["answers"]["time"]) > 5
   assert record["ratio"] < 0.9
+
+@pytest.mark.parametrize(("args", "code"), [(["--help"], 0), (["--nothing"], 2)])
+def test_who_asks_how_to_record_does_not_record(args, code):
+  before = RECORDED.stat()
+  script = child.ROOT / "tests" / "tools" / "record_search.py"
+  done = subprocess.run([sys.executable, str(script), *args], env=child.environment(), capture_output=True, timeout=120)
+  assert done.returncode == code
+  assert RECORDED.stat().st_mtime_ns == before.st_mtime_ns

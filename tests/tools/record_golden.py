@@ -9,6 +9,7 @@ ids up to a stop token, and the gap between its two best logits at every step; t
 F32, because with its 8-bit activations it leaves its own float answers too early. llama.cpp runs its plain kernels
 (weights not repacked) with flash attention off, a half KV cache, 2 threads, and the prompt as one batch.
 """
+import argparse
 import ctypes
 import hashlib
 import pathlib
@@ -133,11 +134,13 @@ def record_default(folder: pathlib.Path) -> None:
   np.savez_compressed(GOLDEN / "default.npz", **out)
 
 def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("case", nargs="*", help="default: all")
+  wanted = parser.parse_args().case or [*CASES, "default"]
   @lc.llama_log_callback
   def quiet(*_: Any) -> None: pass
   lc.llama_log_set(quiet, ctypes.c_void_p(0))
   GOLDEN.mkdir(exist_ok=True)
-  wanted = sys.argv[1:] or [*CASES, "default"]
   with tempfile.TemporaryDirectory() as folder:
     for name in wanted:
       if name != "default": record(name, pathlib.Path(folder))

@@ -5,6 +5,7 @@ llama-cpp-python.
 
   python tests/tools/record_quantize_errors.py
 """
+import argparse
 import ctypes
 import json
 import pathlib
@@ -61,6 +62,8 @@ def by_role(types: dict[str, str]) -> dict[str, Any]:
   return {role: next(iter(found)) if len(found) == 1 else found for role, found in sorted(ret.items())}
 
 def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.parse_args()
   import llama_cpp
   quantize = ctypes.CDLL(str(pathlib.Path(llama_cpp.__file__).parent / "lib" / "libggml-base.so")).ggml_quantize_chunk
   quantize.restype = ctypes.c_size_t

@@ -3,6 +3,7 @@ Records what a search of a kernel is answered on this machine, for tests/search/
 
   NUM_CPU_THREADS=2 python tests/tools/record_search.py      writes tests/data/search.json (a minute)
 """
+import argparse
 import json
 import os
 import pathlib
@@ -38,6 +39,8 @@ class Recorder(measure.OnDevice):
   def check(self, opts: Any) -> Any: return self.keep("check", [opts], [super().check(opts)])[0]
 
 def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.parse_args()
   kernel = search_kernel.product(*SHAPE)
   found = space(kernel.ast, Device[kernel.device].renderer)
   with Sandbox(2) as sandbox:

@@ -10,6 +10,7 @@ own divergence from these. `prompt..`, `answer..`: the prompts' ids and the gree
 (tokens, 3): the token, the second best, and how much less its logit is in 1/1000. `turn..`, `reply..`: of a chat.
 Float activations are llama.cpp's with the same weights as F32.
 """
+import argparse
 import pathlib
 import sys
 import tempfile
@@ -85,6 +86,8 @@ def record(path: pathlib.Path, folder: pathlib.Path) -> dict[str, Any]:
   return out
 
 def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.parse_args()
   with tempfile.TemporaryDirectory() as folder:
     np.savez_compressed(GOLDEN, **record(fetch("SmolLM2-135M"), pathlib.Path(folder)))
   print(f"written: {GOLDEN}, {GOLDEN.stat().st_size} bytes")
