@@ -34,7 +34,7 @@ from tinygrad_llm.files.gguf import open_gguf
 from tinygrad_llm.files.hub import resolve
 from tinygrad_llm.nn.config import check_architecture
 from tinygrad_llm.patches import PATCHES
-from tinygrad_llm.patches.pipeline import PASSES, Pass, Phase
+from tinygrad_llm.patches.pipeline import BY_NAME, Phase
 
 HERE, OURS, LLAMA, MLX = pathlib.Path(__file__).resolve().parent, "tinygrad_llm", "llama.cpp", "mlx"
 CHECKED = 16  # tokens before the logits that are compared
@@ -173,14 +173,11 @@ def patch_of(name: str) -> str | None:
   """The one patch that a contestant is without."""
   return next((patch for patch in PATCHES if name == f"NO_{patch.upper()}=1"), None)
 
-def row_of(patch: str) -> Pass: return next(p for p in PASSES if p.name == patch)
-
 def nothing_to_time(patch: str, device: str) -> str:
   """Why a patch cannot be seen in the speed of a step on a device, by its row of the pipeline; "" if it may be."""
-  row, on_cpu = row_of(patch), device.split(":")[0] == "CPU"
+  row, on_cpu = BY_NAME[patch], device.split(":")[0] == "CPU"
   if row.phase is Phase.CACHE: return "of a start, not of a step"
-  if row.targets == "all" or row.targets.startswith("cpu") == on_cpu: return ""
-  return "for GPUs" if on_cpu else "for CPUs"
+  return "" if row.suits(on_cpu) else "for GPUs" if on_cpu else "for CPUs"
 
 def plan(contestant: Contestant, test: Test, seconds: float) -> tuple[int, int]:
   """
@@ -271,7 +268,7 @@ class Run:
   def _same(c: Contestant, ours: Contestant) -> bool:
     """Whether one patch less leaves all kernels as they are, and they run as ever."""
     patch = patch_of(c.name)
-    return patch is not None and row_of(patch).phase is not Phase.RUNTIME and c.peer.kernels() == ours.peer.kernels()
+    return patch is not None and BY_NAME[patch].phase is not Phase.RUNTIME and c.peer.kernels() == ours.peer.kernels()
 
 def compare(contestants: Sequence[Contestant]) -> None:
   """Sets each contestant's kl to the first one's; a failure where its logits are no numbers or another model's."""

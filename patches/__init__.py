@@ -17,7 +17,7 @@ and is switched off by NO_<ITS NAME>=1 in the environment; NO_PATCHES=1 leaves t
 """
 from __future__ import annotations
 import ast, functools, hashlib, importlib, importlib.metadata, importlib.util, pathlib, re, types
-from tinygrad_llm.patches.pipeline import PASSES, check, why_off
+from tinygrad_llm.patches.pipeline import BY_NAME, PASSES, check, why_off
 
 TINYGRAD = "0.14.0"
 MODULES: tuple[str, ...] = tuple(p.module for p in PASSES)  # in the order of installation, as room.name
@@ -51,7 +51,7 @@ def enabled() -> tuple[str, ...]:
 
 def module_of(name: str) -> str:
   """Where a patch is in this package: room.name."""
-  return MODULES[PATCHES.index(name)]
+  return BY_NAME[name].module
 
 def load(name: str) -> types.ModuleType:
   """A patch's module."""

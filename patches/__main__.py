@@ -9,7 +9,7 @@ patch imports this command, which is all that knows of the app in here.
 """
 import importlib.metadata, runpy, sys
 from tinygrad_llm.patches import PATCHES, TINYGRAD, enabled, fingerprint, load, module_of, patch_set, sentence
-from tinygrad_llm.patches.pipeline import PASSES, Pass, Status, why_off
+from tinygrad_llm.patches.pipeline import BY_NAME, Pass, Status, why_off
 
 EXPLAIN = "tinygrad_llm.kernels"
 COMMAND = "tinygrad_llm.command"  # how the app's commands end
@@ -40,14 +40,14 @@ def main() -> int:
     return 2
   seams, wrong = "--seams" in sys.argv, int((version := importlib.metadata.version("tinygrad")) != TINYGRAD)
   print(f"tinygrad {version}" + (f", made for {TINYGRAD}" if wrong else ""))
-  shown, of = set[str](), {p.name: p for p in PASSES}
+  shown = set[str]()
   if on := enabled():
     from tinygrad_llm.patches.explain import pipeline
     for stage, met in pipeline.order().items():
       print(f"\n{stage}")
       for name, places in met:
         print(f"    {module_of(name):26} again: {', '.join(places)}" if name in shown else
-              f"{_line(name, 'on')} [{_needs(of[name])}]")
+              f"{_line(name, 'on')} [{_needs(BY_NAME[name])}]")
         if name not in shown: wrong += _seams(name, seams)
         shown.add(name)
   if off := [name for name in PATCHES if name not in on]:

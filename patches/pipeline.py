@@ -43,6 +43,10 @@ class Pass:
   after: tuple[str, ...] = ()
   status: Status = Status.MEASURED
 
+  def suits(self, on_cpu: bool) -> bool:
+    """Whether it may change kernels of a CPU, or of GPUs."""
+    return self.targets == "all" or self.targets.startswith("cpu") == on_cpu
+
   @property
   def module(self) -> str: return f"{self.room}.{self.name}" if self.room else self.name
 
@@ -134,7 +138,7 @@ PASSES: tuple[Pass, ...] = (
 SWITCHES = {"patches": "all of them", "q8_activations": "activations of 8 bits, in the app"}
 CLOSE = 0.75  # of difflib: more alike is a typo of a name, less some other program's variable
 
-_by_name = {p.name: p for p in PASSES}
+BY_NAME = {p.name: p for p in PASSES}
 
 def is_set(switch: str, environment: Mapping[str, str] = os.environ) -> bool:
   return environment.get(switch, "0") not in ("", "0")
@@ -149,22 +153,22 @@ def why_off(name: str, environment: Mapping[str, str] = os.environ) -> str:
   return _why_off(name, environment, ())
 
 def _why_off(name: str, environment: Mapping[str, str], asked: tuple[str, ...]) -> str:
-  if name not in _by_name and name not in SWITCHES:
+  if name not in BY_NAME and name not in SWITCHES:
     raise KeyError(f"{name}: no such pass; close: {', '.join(_close(name)) or 'none'}")
   for switch in ("NO_PATCHES", f"NO_{name.upper()}"):
     if is_set(switch, environment): return f"{switch}={environment[switch]}"
-  for need in _by_name[name].needs if name in _by_name else ():
+  for need in BY_NAME[name].needs if name in BY_NAME else ():
     if not any(p.name in asked or not _why_off(p.name, environment, (*asked, name)) for p in _providers[need]):
       return f"needs {' or '.join(p.name for p in _providers[need])}"
   return ""
 
-def _close(name: str) -> list[str]: return difflib.get_close_matches(name, [*_by_name, *SWITCHES], n=3, cutoff=CLOSE)
+def _close(name: str) -> list[str]: return difflib.get_close_matches(name, [*BY_NAME, *SWITCHES], n=3, cutoff=CLOSE)
 
 def wrong_switch(environment: Mapping[str, str] = os.environ) -> str:
   """What to say of a variable NO_<NAME> whose name is nearly that of a pass; "" if there is none."""
   for variable in sorted(v for v in environment if v.startswith("NO_") and is_set(v, environment)):
     name = variable.removeprefix("NO_").lower()
-    if name not in _by_name and name not in SWITCHES and (close := _close(name)):
+    if name not in BY_NAME and name not in SWITCHES and (close := _close(name)):
       return f"{variable}: no such switch; did you mean {' or '.join(f'NO_{x.upper()}' for x in close)}?"
   return ""
 

@@ -10,8 +10,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.helpers import partition
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.patches.ir.indices import apart, size, steps
-
-def _product(factors: list[UOp]) -> UOp: return functools.reduce(operator.mul, factors)
+from tinygrad_llm.patches.ir.sums import product
 
 def _index(u: UOp) -> UOp|None:
   """An integer that is a sum, as an index is."""
@@ -116,14 +115,14 @@ class Part:
     if len(rest) == len(list(right.split_uop(Ops.ADD))) or any(self.position in t.ranges for t in rest): return None
     return left - functools.reduce(operator.add, rest) if rest else left
   @cached_property
-  def _values(self) -> UOp: return _product([f for f in self._factors if f is not self.exponential])
+  def _values(self) -> UOp: return product([f for f in self._factors if f is not self.exponential])
 
   def _at(self, u: UOp, at: dict[UOp, UOp]) -> UOp: return u.substitute(at, walk=True)
   def query(self, of: UOp, depth: UOp) -> UOp:
     """Element `depth` of the query of a group."""
-    return self._at(_product(self._sides[1]), apart(of, self.group) | apart(depth, list(self.dot.src[1:])))
+    return self._at(product(self._sides[1]), apart(of, self.group) | apart(depth, list(self.dot.src[1:])))
   def key(self, position: UOp, depth: UOp) -> UOp:
-    return self._at(_product(self._sides[0]), {self.position: position} | apart(depth, list(self.dot.src[1:])))
+    return self._at(product(self._sides[0]), {self.position: position} | apart(depth, list(self.dot.src[1:])))
   def masked(self, dot: UOp, of: UOp, position: UOp) -> UOp:
     """The score of a query and a position whose product is `dot`."""
     return self._at(self.score, {self.dot: dot, self.position: position} | apart(of, self.group))

@@ -3,11 +3,13 @@ Sums of products: an expression multiplied out, as far as that is of use to who 
 """
 from __future__ import annotations
 import functools, operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.patches.ir.indices import inside
 
 Factors = tuple[UOp, ...]  # of one product
+
+def product(factors: Iterable[UOp]) -> UOp: return functools.reduce(operator.mul, factors)
 
 def sum_of_products(u: UOp, is_whole: Callable[[list[Factors]], bool]) -> list[Factors]:
   """

@@ -14,7 +14,6 @@ Numbers: matvec 8192 x 2048, one core, GB/s: Q4_K 4.1 -> 8.9, MXFP4 2.9 -> 8.5, 
 Upstream: not sent; it wants a cost model there, because it moves rounding.
 """
 from __future__ import annotations
-from collections.abc import Iterable
 import functools, operator
 from tinygrad import codegen
 from tinygrad.codegen.simplify import mark_range_mod
@@ -24,7 +23,7 @@ from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat, graph_rew
 from tinygrad_llm.patches import hooks
 from tinygrad_llm.patches.ir.builder import next_loop
 from tinygrad_llm.patches.ir.indices import inside
-from tinygrad_llm.patches.ir.sums import Factors, frees_a_factor
+from tinygrad_llm.patches.ir.sums import Factors, frees_a_factor, product
 
 SEAMS = {
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
@@ -35,11 +34,9 @@ SEAMS = {
 
 Ranges = frozenset[UOp]
 
-def _prod(factors: Iterable[UOp]) -> UOp: return functools.reduce(operator.mul, factors)
-
 def _nest(products: list[Factors], ranges: Ranges) -> UOp:
   """The sum over `ranges` of the sum of `products`."""
-  if not ranges: return functools.reduce(operator.add, map(_prod, products))
+  if not ranges: return functools.reduce(operator.add, map(product, products))
   levels: dict[Ranges, list[UOp]] = {}
   for p in products:
     of = {f: inside(f, ranges) for f in p}
@@ -48,7 +45,7 @@ def _nest(products: list[Factors], ranges: Ranges) -> UOp:
     inner, rest = tuple(f for f in p if not of[f] <= level), ranges - level
     if inner: outer.append(_nest([inner], rest))
     elif rest: outer.append(outer[0].const_like(prod(r.vmax + 1 for r in rest)))  # the same in each step
-    levels.setdefault(level, []).append(_prod(outer))
+    levels.setdefault(level, []).append(product(outer))
   sums = [functools.reduce(operator.add, terms) for terms in levels.values()]
   order = lambda level: sorted(level, key=lambda r: r.arg)
   return functools.reduce(operator.add, [s.reduce(*order(level), arg=Ops.ADD) if level else s

@@ -89,7 +89,7 @@ class Candidates:
     with hooks.recording() as found, Context(ALLOW_DEVICE_USAGE=0):
       codegen.full_rewrite_to_sink(with_opts(self.ast, opts), self.ren)
     def may(p: Pass) -> bool:
-      return p.phase in UNSEEN and p.targets != "all" and p.targets.startswith("cpu") == has_vectors(self.ren)
+      return p.phase in UNSEEN and p.targets != "all" and p.suits(has_vectors(self.ren))
     return [p.name for p in PASSES if may(p) or f"{patches.__name__}.{p.module}" in found]
 
   # *** data

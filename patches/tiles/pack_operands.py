@@ -32,11 +32,11 @@ from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches import hooks
 from tinygrad_llm.patches.ir import byte_groups
 from tinygrad_llm.patches.ir.actions import ScheduleOps, check_amount, chosen
-from tinygrad_llm.patches.ir.builder import Slot, is_lanes, lanes
+from tinygrad_llm.patches.ir.builder import Slot, is_lanes, lanes, next_loop
 from tinygrad_llm.patches.ir.byte_groups import SIGN, Group
 from tinygrad_llm.patches.ir.indices import (
   apart, choosing, divisor, evaluate, flat, size, steps, strides, while_true)
-from tinygrad_llm.patches.ir.sums import frees_a_factor
+from tinygrad_llm.patches.ir.sums import frees_a_factor, product
 from tinygrad_llm.patches.ir.targets import LANES, has_vectors, multiplies_bytes
 from tinygrad_llm.patches.isa.dot_int8_cpu import BYTES, is_int8, with_offset, words
 from tinygrad_llm.patches.vector.vectorizer import Vectorizer, vector_rules
@@ -56,7 +56,6 @@ def apply(k: Scheduler, opt: Opt) -> bool:
   return True
 
 def _add(terms: Iterable[UOp]) -> UOp: return functools.reduce(operator.add, terms)
-def _mul(factors: Iterable[UOp]) -> UOp: return functools.reduce(operator.mul, factors)
 def _in_turn(loops: Iterable[UOp]) -> list[UOp]: return sorted(loops, key=lambda r: r.arg)
 
 # *** the factors of a product of x and a weight
@@ -92,7 +91,7 @@ class PackedProduct:
     scales = [f for f in rest if f not in wholes[:1]]
     if not scales and not wholes or any(set(self.byte.amount.ranges) & set(f.ranges) for f in scales): raise ValueError
     self.dtype = rest[0].dtype
-    self.scale = _mul(scales) if scales else None
+    self.scale = product(scales) if scales else None
 
 # *** the arrays
 
@@ -215,7 +214,7 @@ def _packed(red: UOp, packing: Packing) -> UOp:
     group = _group(p.xs, loops if p.scale is None else [r for r in loops if r not in p.scale.ranges])
     inside.add(frozenset(group.loops))
     of_rows = [] if p.scale is None else [packing.scales(p.scale, loops)]
-    multiplied.append(_mul([*of_rows, group.scaled(), packing.dots(p, group, loops).cast(p.dtype)]))
+    multiplied.append(product([*of_rows, group.scaled(), packing.dots(p, group, loops).cast(p.dtype)]))
   if len(inside) != 1 or steps(group_loops := next(iter(inside))) > UNROLLED: raise ValueError
   rolled = _rolled(loops, products[0].byte, packing, steps(group_loops))
   outer = [r for r in loops if r not in group_loops]
@@ -253,7 +252,7 @@ def run(sink: UOp, ren: Renderer) -> UOp:
   ops = sink.toposort()
   ranges = [u for u in ops if u.op is Ops.RANGE]
   if len(found := [r for r in ranges if is_lanes(r)]) != 1: return sink
-  lane, ids, again = found[0], itertools.count(max(r.arg[0] for r in ranges) + 1), None
+  lane, ids, again = found[0], itertools.count(next_loop(sink)), None
   matrix = {r for red in _sums(sink) for u in red.toposort() if u.op is Ops.INDEX and lane in u.ranges
             for r in u.ranges}
   outputs = [r for u in ops if u.op is Ops.END for r in u.src[1:] if r is not lane]

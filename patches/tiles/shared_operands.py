@@ -36,6 +36,7 @@ from tinygrad_llm.patches import hooks
 from tinygrad_llm.patches.ir.banks import wavefronts
 from tinygrad_llm.patches.ir.builder import Slot
 from tinygrad_llm.patches.ir.indices import strides
+from tinygrad_llm.patches.ir.sums import product
 from tinygrad_llm.patches.ir.targets import THREADS, WARP
 
 SEAMS = {
@@ -212,8 +213,6 @@ def _is_float(value: UOp) -> bool:
   inside = value.toposort(lambda u: u.op is not Ops.INDEX)
   return all(dtypes.is_float(u.dtype) and u.op in GroupOp.ALU | {Ops.INDEX, Ops.CONST, Ops.CAST} for u in inside)
 
-def _product(factors: Sequence[UOp]) -> UOp: return functools.reduce(operator.mul, factors)
-
 def _own(term: UOp, red: UOp) -> tuple[list[UOp], list[UOp]]:
   """Factors of a product in a sum: those that only its loops change, and nothing of a row, and the others."""
   group = set(_group(red))
@@ -237,7 +236,7 @@ def _tiles(reds: list[UOp], number: dict[UOp, int], whole: bool) -> dict[UOp, Ti
   found = dict[UOp, Tile]()
   for red in reds:
     loops = {r for r in red.src[1:] if whole or r.arg[-1] is not AxisType.REDUCE}
-    products = [_product(own) for term in red.src[0].split_uop(Ops.ADD) if (own := _own(term, red)[0])]
+    products = [product(own) for term in red.src[0].split_uop(Ops.ADD) if (own := _own(term, red)[0])]
     tiles = [tile for value in products if (tile := _tile(value, loops)) is not None]
     covered = {u for tile in tiles for u in tile.loads}
     tiles += [tile for u in _loads(red) if u not in covered and (tile := _tile(u, loops)) is not None]
@@ -334,7 +333,7 @@ def _rebuilt(red: UOp, reads: dict[UOp, UOp]) -> UOp:
   """A sum that reads what was fetched."""
   def rebuilt(term: UOp) -> UOp:
     own, others = _own(term, red)
-    return _product([reads[value], *others]) if own and (value := _product(own)) in reads else term
+    return product([reads[value], *others]) if own and (value := product(own)) in reads else term
   total = functools.reduce(operator.add, map(rebuilt, red.src[0].split_uop(Ops.ADD)))
   total = total.substitute({u: read for u, read in reads.items() if u.op is Ops.INDEX}, walk=True)
   return red.replace(src=(total, *red.src[1:]))

@@ -77,7 +77,7 @@ def rows(sink: UOp) -> UOp:
   loads = side_by_side(u for u in ops if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM)
   found = {r: u for r, u in loads.items() if r.arg[-1] is AxisType.UPCAST and r in stores}
   if len(found) != 1: return sink
-  (tile, load), id = next(iter(found.items())), max(r.arg[0] for r in ops if r.op is Ops.RANGE) + 1
+  (tile, load), id = next(iter(found.items())), next_loop(sink)
   inside = [r for r in stores if r.arg[-1] is AxisType.WEAK and r not in load.ranges]
   subs = {r: r.replace(arg=(id + i, *r.arg[1:])) for i, r in enumerate(sorted(inside, key=lambda r: r.arg))}
   return sink.substitute({tile: lanes(LANES, id + len(inside), AxisType.WEAK), **subs})

@@ -30,18 +30,28 @@ def seams() -> dict[str, tuple[str, list[str]]]:
     for seam, wanted in patches.load(name).SEAMS.items(): found.setdefault(seam, (wanted, []))[1].append(name)
   return found
 
-def report(folder: pathlib.Path) -> tuple[list[str], int]:
-  """The lines of a report, one a seam that moved, by module; and the number of seams that are as they were."""
-  moved, same = defaultdict[str, list[str]](list), 0
+def moved(folder: pathlib.Path) -> dict[str, tuple[str, list[str]]]:
+  """{seam that is not as it was: what became of it, the passes that rely on it}."""
+  found = {}
   for seam, (wanted, names) in sorted(seams().items()):
     module, name = seam.split(":")
-    now = patches.fingerprint_in(_text(folder, module), name)
-    if now == wanted: same += 1
-    elif now != "-": moved[module].append(f"  {name}: another source; {', '.join(names)}")
-    else:
-      where = [m for m in elsewhere(folder, name) if m != module]
-      moved[module].append(f"  {name}: gone{f', perhaps to {where[0]}' if where else ''}; {', '.join(names)}")
-  return [line for module, lines in moved.items() for line in (module, *lines)], same
+    if (now := patches.fingerprint_in(_text(folder, module), name)) == wanted: continue
+    where = [] if now != "-" else [m for m in elsewhere(folder, name) if m != module]
+    gone = f"gone{f', perhaps to {where[0]}' if where else ''}"
+    found[seam] = ("another source" if now != "-" else gone), names
+  return found
+
+def told(found: dict[str, tuple[str, list[str]]]) -> list[str]:
+  """The lines of a report, one a seam that moved, by module."""
+  lines = defaultdict[str, list[str]](list)
+  for seam, (what, names) in found.items():
+    module, name = seam.split(":")
+    lines[module].append(f"  {name}: {what}; {', '.join(names)}")
+  return [line for module, below in lines.items() for line in (module, *below)]
+
+def report(folder: pathlib.Path) -> tuple[list[str], int]:
+  """The lines of a report, and the number of seams that are as they were."""
+  return told(found := moved(folder)), len(seams()) - len(found)
 
 def main() -> int:
   parser = argparse.ArgumentParser(description="Seams of the passes in another checkout of tinygrad.")
@@ -50,10 +60,11 @@ def main() -> int:
   if not (args.folder / "tinygrad" / "__init__.py").is_file():
     print(f"error: {args.folder}: no tinygrad in it; give the folder of a checkout", file=sys.stderr)
     return 2
-  lines, same = report(args.folder)
-  print("\n".join(lines))
-  touched = {name for line in lines if line.startswith("  ") for name in line.partition("; ")[2].split(", ")}
-  print(f"{same} of {len(seams())} seams are as they were; {len(touched)} of {len(patches.PATCHES)} passes want a look")
+  found, of = moved(args.folder), len(seams())
+  print("\n".join(told(found)))
+  touched = {name for _, names in found.values() for name in names}
+  print(f"{of - len(found)} of {of} seams are as they were; "
+        f"{len(touched)} of {len(patches.PATCHES)} passes want a look")
   return 0
 
 if __name__ == "__main__": sys.exit(main())

@@ -7,19 +7,14 @@ from graphs, and searches and forks that compile have data of their own. The pat
 sake of speed; this is for when it is off, as with NO_PATCHES=1: kernels stay tinygrad's, and answers right.
 """
 from __future__ import annotations
-import mmap
 from tinygrad.device import BufferSpec
-from tinygrad.helpers import WIN, mv_address
 from tinygrad.runtime.ops_cpu import CPUAllocator
-from tinygrad.runtime.support.hcq import HCQBuffer, MMIOInterface
-
-_stock = CPUAllocator._alloc
+from tinygrad.runtime.support.hcq import HCQBuffer
+from tinygrad_llm.patches.host import huge_pages
 
 def alloc(self: CPUAllocator, size: int, options: BufferSpec) -> HCQBuffer:
-  if options.external_ptr is not None or WIN: return _stock(self, size, options)
-  memory = mmap.mmap(-1, size, mmap.MAP_ANON | mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
-  address = mv_address(memory)
-  return HCQBuffer(address, size, meta=memory, view=MMIOInterface(address, size, fmt="B"), owner=self.dev)
+  """The patch's own, called from here: what is installed is no function of a patch that is off."""
+  return huge_pages.alloc(self, size, options)
 
 def install() -> None:
   """In place of tinygrad's own; the patch huge_pages, where it is on, gives private memory, too."""

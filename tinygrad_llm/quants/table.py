@@ -1,9 +1,9 @@
 """
-Quantised weights: the table of GGML types, how their blocks lie in memory, and the lazy tensor that decodes them.
+Quantised weights: the table of GGML types, and rows of them packed as they are held in memory.
 
 A weight keeps the bits that the file has, seen as uint32 words; only what makes rows, or fields, whole words is padded.
-How the words lie in memory is layout.py's business, for types whose row of the table names the fields of a block; the
-others keep the file's order. A decode expression (quants/) is arithmetic on those words: shifts, masks and products
+How the words lie in memory is weights/layout.py's business, for types whose row of the table names the fields of a
+block; the others keep the file's order. A decode expression is arithmetic on those words: shifts, masks and products
 that are constant along an axis, and no table, select or gather, so that it stays inside the kernel that uses the
 weight. Two exceptions: types with a grid look numbers up, and TQ1_0 has selects until it is compiled, because the parts
 of its blocks differ in shape.

@@ -1,7 +1,7 @@
 """
 Lazy weights: how a type's packed rows lie in memory, and the tensor that decodes them.
 
-A decode expression (quants/) is arithmetic on the words of a row, so it stays inside the kernel that uses the weight.
+What a decode expression may be is said in quants/table.py.
 """
 from __future__ import annotations
 from tinygrad import Tensor, dtypes
