@@ -59,6 +59,7 @@ GRAPH, LAUNCH, CHOOSE, LOOPS, VECTORS, RENDER, SEARCH, LOWERING, CACHE, RUNTIME 
 CPU, GPU, NVIDIA, NEW = "cpu", "gpu", "cuda nv", Status.UNMEASURED
 
 PASSES: tuple[Pass, ...] = (
+  _pass("compile_time.interning", LOWERING),
   _pass("compile_time.graph_rewrite", LOWERING),
   _pass("compile_time.implicit_inputs", LOWERING),
   _pass("compile_time.type_inference", LOWERING),
@@ -132,7 +133,7 @@ PASSES: tuple[Pass, ...] = (
   _pass("cache.captures", CACHE, after="programs"),
   _pass("compile_time.trace_cache", LOWERING),
   _pass("compile_time.gc_pause", LOWERING, after="trace_cache beam_search"),
-  _pass("host.thread_safety", RUNTIME, after="gc_pause captures"),
+  _pass("host.thread_safety", RUNTIME, after="gc_pause captures interning"),
 )
 # other switches of this kind: what NO_<NAME>=1 switches off beside a pass
 SWITCHES = {"patches": "all of them", "q8_activations": "activations of 8 bits, in the app"}

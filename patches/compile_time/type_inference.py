@@ -6,8 +6,11 @@ Why: tinygrad finds them by a match over some sixty operations, one comparison e
   theirs.
 How: arithmetic whose sources agree has their dtype and shape, a load its source's, a constant none; whatever else
   there is, and wherever sources differ, is asked as ever. A property whose sources have theirs is computed at once.
+  A SHRINK has the shape of its size where the bounds of its offset prove that it is inside of its source: tinygrad
+  simplifies the whole offset, which in a kernel is an index with all loops, to prove it.
 Numbers: CPU seconds to the first token of the bundled model, caches empty, PARALLEL=0: 19.7 -> 17.4 (2-core AMD EPYC),
-  with implicit_inputs on.
+  with implicit_inputs on. SHRINK: seconds in _shape, two layers of a 1B Llama in Q4_K_M as below graph_rewrite, 1.9 ->
+  0.3 of 25.
 Upstream: not sent; two tables by operation would do there.
 """
 from __future__ import annotations
@@ -59,7 +62,17 @@ def _shape(node: UOp) -> tuple[sint, ...]|None:
       if (shape := x._shape) is not first and shape != first: return _stock_shape(node)
     return first  # type: ignore[no-any-return]
   if op in SCALARS: return ()
+  if op is Ops.SHRINK: return _shrunk(*node.src) or _stock_shape(node)
   return node.src[0]._shape if op in SHAPE_OF_FIRST else _stock_shape(node)  # type: ignore[no-any-return]
+
+def _shrunk(source: UOp, offset: UOp, size: UOp) -> tuple[sint, ...]|None:
+  """The shape of a SHRINK whose bounds show that it stays inside of its source; None where they do not show it."""
+  starts, sizes = (x.src if x.op is Ops.STACK else (x,) for x in (offset, size))
+  if (whole := source._shape) is None or not len(whole) == len(starts) == len(sizes): return None
+  for n, start, length in zip(whole, starts, sizes):
+    if not isinstance(n, int) or not 0 <= length.vmin == length.vmax: return None
+    if start.vmin < 0 or start.vmax + length.vmax > n: return None
+  return tuple(int(length.vmax) for length in sizes)
 
 _stock_get = recursive_property.__get__
 

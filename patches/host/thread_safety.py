@@ -119,15 +119,17 @@ def _after_fork() -> None:
   _uops._at_fork_reinit()  # type: ignore[attr-defined]
 
 _call: Callable[..., Any]
-_run_linear, _make = realize.run_linear, UOpMetaClass.__call__
+_run_linear = realize.run_linear
+_make: Callable[..., UOp]
 _open: Callable[[_Device, str], Compiled] = _Device._Device__get_canonicalized_item  # type: ignore[attr-defined]
 
 def install() -> None:
-  global _call
+  global _call, _make
   captures = Captures()
   for module in (realize, jit, schedule): module.capturing = captures  # type: ignore[attr-defined]
   for module in (realize, jit, importlib.import_module("tinygrad.tensor")): module.run_linear = run_linear  # type: ignore
   jit.buffers = Buffers()  # type: ignore[assignment]
+  _make = UOpMetaClass.__call__
   _call, _TinyJit.__call__ = _TinyJit.__call__, call  # type: ignore[method-assign]
   function = importlib.import_module("tinygrad.function")._function  # tinygrad.function is the class in it
   for holder, name in ((function, "__call__"), (Tensor, "linear_with_vars"), (realize, "lower_and_compile"),

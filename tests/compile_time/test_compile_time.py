@@ -16,7 +16,8 @@ from tinygrad.uop import ops
 from tinygrad.uop.ops import BottomUpGate, Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import is_on, load
 
-PATCHES = ("graph_rewrite", "implicit_inputs", "type_inference", "tuple_order", "scalarize", "trace_cache", "gc_pause")
+PATCHES = ("interning", "graph_rewrite", "implicit_inputs", "type_inference", "tuple_order", "scalarize", "trace_cache",
+           "gc_pause")
 pytestmark = pytest.mark.skipif(not all(map(is_on, PATCHES)), reason="they are off")
 
 @function
@@ -83,6 +84,56 @@ def test_bottom_up():
   a, b, c = var("a"), var("b"), var("c")
   assert ((a + b) * c).substitute({a + b: b * 2, b: c}) is (c * 2) * c
   assert (a + b).substitute({a: b, b: c}) is c + c
+
+def test_substitutes_in_a_circle():
+  a, b = var("a"), var("b")
+  with pytest.raises(RuntimeError, match="infinite loop in graph_rewrite"): (a + 1).substitute({a: b, b: a})
+  assert (a + b).substitute({a: b, b: a}, walk=True) is b + a
+
+@pytest.mark.parametrize("walk", [False, True])
+@pytest.mark.parametrize("seed", range(10))
+def test_substitutes_are_those_of_the_rules(seed, walk):
+  """Also where a substitute holds what is substituted, and in the body of a call, with enter_calls and without."""
+  rng = random.Random(seed)
+  graph = random_graph(rng)
+  nodes = [u for u in graph.toposort() if u.op is not Ops.SINK]
+  graph = UOp.sink(graph, UOp(Ops.CALL, dtypes.void, (UOp.sink(*nodes[-9:]), *nodes[20:24])))
+  pairs = [rng.sample(range(len(nodes)), 2) for _ in range(80)]
+  subs = {nodes[i]: nodes[j] for i, j in pairs if nodes[i].dtype is nodes[j].dtype and (walk or i > j)}
+  rules = PatternMatcher([(UPat(tuple(Ops), name="x"), lambda ctx, x: ctx.get(x))])
+  for enter in (False, True):
+    made = graph.substitute(subs, walk=walk, enter_calls=enter)
+    assert made is graph_rewrite(graph, rules, subs, bottom_up=True, walk=walk, enter_calls=enter) is not graph
+
+def test_a_walk():
+  """Each node once, after its sources; what a rule makes is left as it is."""
+  a = var("a")
+  rules = PatternMatcher([(UPat.cvar("c"), lambda ctx, c: ctx.append(c.val) or c.const_like(c.val + 1))])
+  seen: list[int] = []
+  assert graph_rewrite((a + 1) * (a + 2) + 1, rules, seen, walk=True) is (a + 2) * (a + 3) + 2
+  assert seen == [1, 2]
+
+# *** nodes
+
+def test_a_node_is_there_once():
+  a, b = var("a"), var("b")
+  assert a + b is UOp(Ops.ADD, a.dtype, (a, b)) is UOp(Ops.ADD, src=(a, b)) is not b + a
+  assert UOp(Ops.NOOP) is UOp(Ops.NOOP, dtypes.void, ()) is not UOp(Ops.NOOP, tag=1)
+  assert UOp.const(1) is not UOp.const(True) and UOp.const(0.0) is not UOp.const(-0.0)
+
+def test_nodes_go_with_their_last_user():
+  before = len(ops.UOpMetaClass.ucache)
+  kept = var("never used before") + 12_345_678
+  assert len(ops.UOpMetaClass.ucache) > before
+  del kept
+  gc.collect()
+  assert len(ops.UOpMetaClass.ucache) <= before
+
+def test_what_is_checked_is_checked():
+  """Under SPEC=2, tinygrad finds a node of a type that it cannot have."""
+  a = var("a")
+  assert UOp(Ops.ADD, dtypes.half, (a, a)).dtype is dtypes.half
+  with Context(SPEC=2), pytest.raises(RuntimeError, match="bad dtype"): UOp(Ops.ADD, dtypes.float, (a, a))
 
 def test_a_gate():
   """BottomUpGate: what is below is none of the rules' business."""
@@ -165,6 +216,23 @@ def test_sources_that_differ():
   assert ops.dtype_from_uop(Ops.ADD, (a, b), None) is dtypes.float
   assert (Tensor.empty(3, 1) + Tensor.empty(1, 4)).shape == (3, 4)
   with pytest.raises(IndexError): UOp(Ops.ADD, dtypes.float, (Tensor.empty(3).uop, Tensor.empty(4).uop)).shape  # noqa: B018
+
+def test_what_is_cut_out():
+  """Of an index with loops, without a look at the index; a part that is not in its source is an error as ever."""
+  inference = load("type_inference")
+  x, i = UOp.placeholder((64,), dtypes.float, 0), UOp.range(16, 0)
+  def cut(offset: UOp | int, size: int) -> UOp:
+    def vector(u: UOp | int) -> UOp: return UOp.stack(u if isinstance(u, UOp) else UOp.const(u))
+    return UOp(Ops.SHRINK, x.dtype, (x, vector(offset), vector(size)))
+  for offset, size in ((i * 4, 4), (i + 40, 9), (3, 61), (0, 0), (i, 49)):
+    assert inference._shrunk(*cut(offset, size).src) == (size,) == cut(offset, size).shape
+  for offset, size in ((i * 4, 5), (i - 1, 4)):  # not proved, not disproved: tinygrad lets it pass
+    assert inference._shrunk(*cut(offset, size).src) is None and cut(offset, size).shape == (size,)
+  for offset, size in ((60, 5), (0, 65), (-1, 3), (i + 64, 1)):
+    with pytest.raises(ValueError, match="invalid shrink"): cut(offset, size).shape  # noqa: B018
+  n = UOp.variable("n", 1, 64)
+  assert Tensor.empty(64)[:n.bind(7)].shape[0].vmax == 64
+  with pytest.raises(ValueError): Tensor.empty(8).shrink(((2, 9),))
 
 def test_outputs_are_looked_for_once(monkeypatch):
   module, found = importlib.import_module("tinygrad.function"), []

@@ -22,6 +22,7 @@ from tinygrad.helpers import Context
 from tinygrad.runtime.support import compiler_cpu
 from tinygrad.uop.ops import UOp, sym_infer
 from tinygrad_llm import patches
+from tinygrad_llm.patches.pipeline import PASSES, Phase
 from tinygrad_llm.quants.table import QUANT_TYPES, QuantType, pack, reference
 from tinygrad_llm.weights import numerics
 from tinygrad_llm.weights.decode import dequantize, layout
@@ -486,23 +487,12 @@ def test_vector_combine():
   assert done.stdout == "r_n_16 True\nr_n_16_16 True\n", done.stderr[-2000:]
 
 def test_all_patches_are_tested_somewhere():
-  """Those not named here have tests of their own."""
-  own = {"workers", "estimates", "stored_schedules", "beam_search", "programs", "threads", "dispatch", "captures",
-         "graph_batches", "graph_dependencies", "huge_pages", "contiguous_views", "thread_safety", "sqlite_cache",
-         "launch_sizes", "pinned_copies", "lost_devices"}
-  own |= {"graph_rewrite", "implicit_inputs", "type_inference", "tuple_order"}  # test_compile_time.py
-  own |= {"scalarize", "trace_cache", "gc_pause"}                               # the same
-  own |= {"forked_lowering", "clang_combine", "clang_width"}
-  own |= {"pack_operands", "register_tiles"}                               # test_pack_operands.py
-  own |= {"epilogues"}                                                          # test_register_tiles.py
-  own |= {"skip_steps"}                                                      # test_expert_blocks.py
-  own |= {"dot_bf16"}                                                          # test_dot_bf16.py
-  own |= {"amx_tiles"}                                                                # test_amx_tiles.py
-  gpu = {"merge_fields", "int_to_float", "dot_int8_gpu", "shuffle_reduce", "half8_loads", "reciprocal", "ptx",
-         "launch_bounds", "norm_fusion", "reductions", "shared_operands", "mma_tiles"}  # tests/gpu
-  own |= {"flash_decoding", "store_factors", "block_reductions", "online_softmax"}  # test_flash_decoding.py
-  own |= {"horizontal_fusion"}
-  assert set(patches.PATCHES) == own | set(PATCHES) | gpu
+  """Here; those of GPUs and those that change no kernel's graph, and these, have tests of their own."""
+  own = {"pack_operands", "register_tiles", "epilogues", "skip_steps", "dot_bf16", "amx_tiles", "flash_decoding",
+         "store_factors", "block_reductions", "online_softmax", "horizontal_fusion"}
+  own |= {p.name for p in PASSES if p.phase in (Phase.RENDER, Phase.SEARCH, Phase.LOWERING, Phase.CACHE, Phase.RUNTIME)}
+  own |= {p.name for p in PASSES if not p.suits(True)}
+  assert own | set(PATCHES) == set(patches.PATCHES) and not own & set(PATCHES)
 
 ADDED = "typedef float wide __attribute__((ext_vector_type(16))); void f(wide* a, wide* b) { *a += *b; }"
 
