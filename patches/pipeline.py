@@ -65,6 +65,7 @@ PASSES: tuple[Pass, ...] = (
   _pass("compile_time.type_inference", LOWERING),
   _pass("compile_time.scalarize", LOWERING),
   _pass("compile_time.tuple_order", LOWERING),
+  _pass("compile_time.clang_passes", LOWERING, CPU),
   _pass("compile_time.workers", RUNTIME),
   _pass("runtime.estimates", RUNTIME),
   _pass("cache.sqlite_cache", CACHE),

@@ -30,12 +30,12 @@ def here() -> frozenset[str]:
   try: said = pathlib.Path("/proc/cpuinfo").read_text()
   except OSError: return frozenset()
   return frozenset(word.replace("_", "-" if word.startswith("amx") else "") for word in said.split()
-                   if not word.startswith("amx") or _may_use_tiles())
+                   if not word.startswith("amx") or may_use_tiles())
 
 TILE_DATA, REQUEST, ARCH_PRCTL = 18, 0x1023, 158  # the state of tile registers, as Linux calls it for x86-64
 
 @functools.cache
-def _may_use_tiles() -> bool:
+def may_use_tiles() -> bool:
   """Asks Linux for the tile registers, for all threads of this process: without that they raise SIGILL."""
   try: return bool(sys.platform == "linux" and ctypes.CDLL(None).syscall(ARCH_PRCTL, REQUEST, TILE_DATA) == 0)
   except (OSError, AttributeError): return False

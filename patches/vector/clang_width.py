@@ -7,17 +7,20 @@ Numbers: attention of 256 tokens of a 1B shape after 2,000, 10^9 products a seco
 Upstream: not sent; stock kernels have few such vectors.
 """
 from __future__ import annotations
+from collections.abc import Callable
 from tinygrad.runtime.support import compiler_cpu
 
 SEAMS = {
   "tinygrad.runtime.support.compiler_cpu:ClangCompiler": "532ea5ae9875",
 }
 
-_init = compiler_cpu.ClangCompiler.__init__
+_init: Callable[..., None]
 
 def init(self: compiler_cpu.ClangCompiler, arch: list[str], cachekey: str = "compile_clang_obj") -> None:
   wide = arch[0] == "x86_64"
   _init(self, arch, f"{cachekey}_512" if wide else cachekey)
   if wide: self.args.append("-mprefer-vector-width=512")
 
-def install() -> None: compiler_cpu.ClangCompiler.__init__ = init  # type: ignore[method-assign]
+def install() -> None:
+  global _init
+  _init, compiler_cpu.ClangCompiler.__init__ = compiler_cpu.ClangCompiler.__init__, init  # type: ignore[method-assign]

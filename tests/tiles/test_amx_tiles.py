@@ -24,7 +24,6 @@ from tinygrad import Device, Tensor, Variable, dtypes
 from tinygrad_llm.patches.ir import targets
 from tinygrad_llm.patches.search import known_schedules, space
 from tinygrad_llm.patches.tiles import amx_tiles
-from tinygrad_llm.patches.vector import clang_width
 from tinygrad_llm.weights import numerics
 
 MOST = 1.2e-2  # error, of the root mean square: weights and x have 8 bits
@@ -163,7 +162,7 @@ def test_off():
 @X86
 def test_where():
   archs = {"x86_64,x86-64-v4": False, "x86_64,sapphirerapids": True, "x86_64,x86-64-v4,amx-tile,amx-bf16": True,
-           "x86_64,native": "amx_bf16" in pathlib.Path("/proc/cpuinfo").read_text() and clang_width._may_use_tiles()}
+           "x86_64,native": "amx_bf16" in pathlib.Path("/proc/cpuinfo").read_text() and targets.may_use_tiles()}
   assert dict(zip(archs, child.call(chosen, [*archs]).value)) == archs
   for off in ("NO_LANES", "NO_AMX_TILES"):
     assert child.call(chosen, ["x86_64,sapphirerapids"], **{off: "1"}).value == [False]
