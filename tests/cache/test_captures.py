@@ -2,7 +2,7 @@
 import dataclasses, functools, math, os, pathlib, subprocess, sys
 import numpy as np
 import pytest
-from tests.support.extended import sample
+from tests.support.extended import extended, sample
 from tests.support.model_cases import MODELS, VOCAB, sizes
 from tinygrad import Tensor, TinyJit, UOp, dtypes, helpers
 from tinygrad.engine.jit import _TinyJit
@@ -61,6 +61,7 @@ def test_a_second_process_schedules_and_lowers_nothing(folder, model_file):
   assert len(entries(folder)) == STEPS + MATRICES and scheduled == STEPS + 2 * MATRICES
   assert process(path, folder) == (0, 0, result)
 
+@extended
 def test_contexts_of_one_bucket_share_captures(folder, model_file):
   """512 * 2^n positions, whatever was asked for, nor do chunks depend on it; the answers are the same."""
   path = model_file(types="F16", vocab=384, context=2048)

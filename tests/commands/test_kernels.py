@@ -45,10 +45,10 @@ def test_it_is_the_step_that_runs(path):
   assert (found["kernels"], found["bytes"]) == llm.decode_cost()
   assert found["kernels"] == sum(row["count"] for row in found["roles"])
 
-def test_only_the_header_is_read(path, monkeypatch):
+def test_only_the_header_is_read(small, monkeypatch):
   def read(*_): pytest.fail("a weight was read")
   monkeypatch.setattr(gguf.GGUF, "read_into", read)
-  assert kernels.decode_programs(path)
+  assert kernels.decode_programs(small)
 
 def test_no_memory_is_used(model_file):
   """A model of 8 GB in a file of which only the header takes room."""
@@ -63,20 +63,21 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"""
   assert int(done.stdout) * (1 if sys.platform == "darwin" else 1024) < 1e9
 
 @cuda
+@extended
 def test_heads_of_their_own(model_file):
   """As many heads of keys as of queries: scores have no rows of a constant number."""
   done = run("-m", str(model_file(kv_heads=4, layers=1, header=True)), "--target", "CUDA:sm_90", "-d", "5", "--json")
   assert done.returncode == 0, done.stderr
   assert "kv" in {row["role"] for row in json.loads(done.stdout)["roles"]}
 
-def test_depth_counts_the_cache(path):
+def test_depth_counts_the_cache(small):
   """
-  A position more is keys and values more: 2 x 2 heads x 64 elements of 2 bytes, in both layers. They are read in blocks
+  A position more is keys and values more: 2 x 2 heads x 32 elements of 2 bytes. They are read in blocks
   of 64, and there are 96.
   """
-  cost = {depth: kernels.report("", kernels.decode_programs(path, depth=depth)) for depth in (0, 64)}
+  cost = {depth: kernels.report("", kernels.decode_programs(small, depth=depth)) for depth in (0, 64)}
   assert cost[0]["kernels"] == cost[64]["kernels"]
-  assert cost[64]["bytes"] - cost[0]["bytes"] >= (96 - 64) * 2 * (2 * 2 * 64 * 2)
+  assert cost[64]["bytes"] - cost[0]["bytes"] >= (96 - 64) * (2 * 2 * 32 * 2)
 
 def test_roles(path):
   roles = kernels.report("", kernels.decode_programs(path))["roles"]

@@ -6,6 +6,7 @@ import itertools
 import random
 
 from tests.support import child
+from tests.support.extended import sample
 import numpy as np
 import pytest
 from tinygrad import Tensor, codegen, dtypes, function
@@ -41,9 +42,10 @@ def sources() -> list[str]:
 @functools.cache
 def usual() -> list[str]: return child.call(sources).value
 
-@pytest.mark.parametrize("name", PATCHES)
-def test_the_same_kernels(name):
-  assert len(usual()) > 6 and child.call(sources, **{f"NO_{name.upper()}": "1"}).value == usual()
+@pytest.mark.parametrize("names", sample([ALL := " ".join(PATCHES), *PATCHES], [ALL]))
+def test_the_same_kernels(names):
+  off = {f"NO_{name.upper()}": "1" for name in names.split()}
+  assert len(usual()) > 6 and child.call(sources, **off).value == usual()
 
 # *** rewriting
 

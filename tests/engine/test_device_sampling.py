@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from tests.support.extended import extended
+from tests.support.extended import extended, sample
 from tests.support.child import call
 from tests.gpu.gpu_numbers import opencl
 from tinygrad import Tensor, dtypes
@@ -53,7 +53,7 @@ def differing(size: int, count: int) -> list:
   return [(asked, seed) for x, history, asked, seed in cases(size, count)
           if on_device(x, history, **asked, seed=seed) != Sampler(**asked, seed=seed)(x, history)]
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", sample(SIZES, (SIZES[0], 32003)))
 def test_the_same_tokens(size): assert differing(size, 60) == []
 
 @pytest.mark.skipif(opencl() is None, reason="no OpenCL runtime")

@@ -4,6 +4,7 @@ from tests.gpu import gpu_numbers
 from tests.gpu import gpu_renderers
 import numpy as np
 import pytest
+from tests.support.extended import sample
 from tests.tools.kernel_cases import has_cuda_wheels
 from tests.support.reference_moe import softmax
 from tinygrad import Tensor
@@ -53,7 +54,7 @@ def drawn(rng: np.random.Generator) -> tuple[MoEConfig, np.ndarray, np.ndarray |
   bias = rng.standard_normal(experts).astype(np.float32) if gating == "sigmoid" and rng.integers(2) else None
   return config, logits, bias
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", sample(range(12), (0, 3, 5, 8)))
 def test_random_routings(seed):
   config, logits, bias = drawn(np.random.default_rng([12, seed]))
   ids, weights = router(config, bias).route(Tensor(logits).realize().unsqueeze(0))

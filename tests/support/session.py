@@ -18,4 +18,6 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # those have this process's environ
   folder = tempfile.mkdtemp(prefix="tinygrad_llm-tests-")
   atexit.register(shutil.rmtree, folder, ignore_errors=True)
   os.environ["CACHEDB"] = os.path.join(folder, "cache.db")
+  if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # each of 600 processes would compile the package
+    os.environ["PYTHONPYCACHEPREFIX"] = os.path.join(folder, "bytecode")
 gc.set_threshold(100_000, 20, 100)  # of a graph's many objects few are garbage: to look for it is an eighth of lowering
