@@ -24,6 +24,7 @@ from tinygrad.renderer.isa import ISARenderer
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad.uop.symbolic import sym
 from tinygrad_llm.patches.ir.actions import ScheduleOps
+from tinygrad_llm.patches.ir.loop_ends import split_loops
 
 SEAMS = {
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
@@ -101,7 +102,7 @@ def _is_unrolled(u: UOp) -> bool: return u.op is Ops.RANGE and u.arg[-1] is Axis
 def _run_after_opts(sink: UOp, ren: Renderer) -> UOp:
   if after_opts and any(u.op is Ops.REDUCE or _is_unrolled(u) for u in sink.toposort()):
     sink = graph_rewrite(sink, sym + pm_flatten_range, name="symbolic after opts")  # drops loops of one step
-    sink = _run(after_opts, sink, ren)
+    sink = split_loops(_run(after_opts, sink, ren))
   if (kernel := _kernel.get()) is not None: kernel.nodes = (len(sink.toposort()),)
   return sink
 

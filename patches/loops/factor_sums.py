@@ -21,8 +21,8 @@ from tinygrad.dtype import dtypes
 from tinygrad.helpers import partition, prod
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import hooks
-from tinygrad_llm.patches.ir.builder import next_loop
 from tinygrad_llm.patches.ir.indices import inside
+from tinygrad_llm.patches.ir.loop_ends import NO_LOOPS, split_loops
 from tinygrad_llm.patches.ir.sums import Factors, frees_a_factor, product
 
 SEAMS = {
@@ -63,28 +63,7 @@ def nest(red: UOp) -> UOp|None:
 
 pm_nest = PatternMatcher([(UPat(Ops.REDUCE, arg=(Ops.ADD, 0), name="red"), nest)])
 
-# *** a loop has one end: sums over a, and over a and b, have an a each; so have sums inside and outside of another
-# loop. What is a thread of a GPU is no loop: sums that differ in that alone share theirs.
-
-NO_LOOPS = (AxisType.UNROLL, AxisType.UPCAST, AxisType.GLOBAL, AxisType.LOCAL, AxisType.WARP, AxisType.GROUP_REDUCE)
-
-def _ends(red: UOp) -> dict[UOp, tuple[UOp, ...]]:
-  """Of a sum's loops: those that end with it, then those that it is inside of. Of a group's threads: all of them."""
-  loops, order = [r for r in red.src[1:] if r.op is Ops.RANGE], lambda r: r.arg
-  threads = tuple(sorted((r for r in loops if r.arg[-1] is AxisType.GROUP_REDUCE), key=order))
-  end = tuple(r for r in (*loops, *sorted(red.ranges, key=order)) if r.arg[-1] not in NO_LOOPS)
-  return dict.fromkeys(threads, threads) | {r: end for r in loops if r in end}
-
-def split_loops(sink: UOp) -> UOp:
-  """Where a loop would end a second time, and not in the same place as the first time, it becomes a new one."""
-  ends: dict[UOp, tuple[UOp, ...]] = {}
-  sums = [u for u in sink.toposort() if u.op is Ops.REDUCE]
-  for red in sums:
-    if not (again := [r for r, end in _ends(red).items() if ends.setdefault(r, end) != end]): continue
-    first = next_loop(sink)
-    new = {r: r.replace(arg=(first + i, *r.arg[1:])) for i, r in enumerate(again)}
-    return split_loops(sink.substitute({u: u.substitute(new) for u in sums if _ends(u) == _ends(red)}))
-  return sink
+# *** sums over the same loops
 
 def join_ends(sink: UOp) -> UOp|None:
   """Sums over the same loops are one loop also where not all of them depend on which thread of a GPU it is."""

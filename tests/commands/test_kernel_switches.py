@@ -82,16 +82,13 @@ UNSEEN = {
   "dot_bf16": "a decode step has one token",
   "amx_tiles": "the same",
 }
-CHEAP = {"lanes", "shuffle_reduce"}  # that make test looks at
-
 all_of_it = pytest.mark.kernel_suite
 
 def of_decode(target: str, case: str, **env: str) -> dict[str, Report]:
   if why := missing(target): pytest.skip(why)
   return measure(target, ((case, "decode"),), os.cpu_count() or 1, **env)[case, "decode"]
 
-def marked(names) -> list:
-  return [pytest.param(name, marks=() if name in CHEAP else all_of_it) for name in sorted(names)]
+def marked(names) -> list: return [pytest.param(name, marks=all_of_it) for name in sorted(names)]
 
 def test_every_patch_is_looked_at(): assert sorted([*SWITCHES, *KEEP, *UNSEEN]) == sorted(patches.PATCHES)
 

@@ -7,6 +7,7 @@ import platform
 import re
 from dataclasses import replace
 
+from tests.support.extended import extended
 from tests.support import child
 import numpy as np
 import pytest
@@ -80,6 +81,7 @@ def found(name: str, off: str = "") -> list[dict]:
 @pytest.mark.parametrize("name", TYPES)
 def test_numbers(name): assert max(row["error"] for row in found(name)) < MOST
 
+@extended
 @pytest.mark.parametrize("off", ["register_tiles", "lanes", "vectorizer"])
 def test_numbers_without(off): assert max(row["error"] for row in found("half", off)) < MOST
 
@@ -115,7 +117,8 @@ def found_gated(**env: str) -> list[dict]:
            for _ in range(4)]
   return child.call(all_gated, [*GATED, *drawn], **env).value
 
-@pytest.mark.parametrize("env", [{}, pytest.param({"DEV": OTHER}, marks=X86), {"NO_EPILOGUES": "1"}], ids=str)
+@pytest.mark.parametrize("env", [{}, pytest.param({"DEV": OTHER}, marks=X86),
+                                 pytest.param({"NO_EPILOGUES": "1"}, marks=extended)], ids=str)
 def test_numbers_of_epilogues(env): assert max(row["error"] for row in found_gated(**env)) < MOST
 
 def scalars(source: str) -> int:

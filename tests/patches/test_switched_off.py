@@ -1,0 +1,86 @@
+"""
+Numbers are right whichever passes are off: of each two passes, both are on, one is, the other is, and none is.
+
+A covering array of rows, each a process that computes one product, sum or attention of each kind. That a pass moves a
+kernel, and what it makes of it, is for the tests of the pass.
+"""
+import itertools
+import random
+
+import pytest
+from tests.attention.test_flash_decoding import MODELS, PROMPTS, errors
+from tests.patches import test_codegen
+from tests.schedule.test_register_tiles import gated
+from tests.support import child
+from tests.support.extended import sample
+from tests.tiles.test_pack_operands import fixed
+from tests.weights.test_expert_blocks import products
+from tinygrad_llm.patches.pipeline import PASSES, Phase, why_off
+
+KERNELS = (Phase.GRAPH, Phase.LAUNCH, Phase.CHOOSE, Phase.LOOPS, Phase.VECTORS)
+NAMES = [p.name for p in PASSES if p.phase in KERNELS and p.suits(True) and "AMX" not in p.targets]
+ONES = ("embedding", "packed", "values", "norm", "added", "chain", "experts Q4_K", "gated Q4_K", "weighted Q4_K",
+        "Q6_K", "rows Q4_K", "int8 Q4_K", "tokens Q8_0")  # of test_codegen's
+MOST = 2e-5  # error of a float32 sum, in whatever order, as a fraction of the root mean square of what is wanted
+
+# *** the rows
+
+State = tuple[str, str, bool, bool]  # two passes, and whether each is off
+
+def switches(names: tuple[str, ...]) -> dict[str, str]: return {f"NO_{name.upper()}": "1" for name in names}
+
+def off(names: tuple[str, ...]) -> frozenset[str]:
+  """Those that are off when `names` are switched off: they, and what needs them."""
+  environment = switches(names)
+  return frozenset(name for name in NAMES if why_off(name, environment))
+
+def states(without: frozenset[str]) -> set[State]:
+  return {(a, b, a in without, b in without) for a, b in itertools.combinations(NAMES, 2)}
+
+def possible() -> set[State]:
+  """All states of all pairs, but for those of a pass that is on without what it needs."""
+  found = states(frozenset())
+  for a, b in itertools.combinations(NAMES, 2):
+    found.add((a, b, True, True))
+    if b not in off((a,)): found.add((a, b, True, False))
+    if a not in off((b,)): found.add((a, b, False, True))
+  return found
+
+def covering() -> list[tuple[str, ...]]:
+  """What to switch off, row by row: always the best of some drawn rows."""
+  rng, left = random.Random(0), possible() - states(frozenset())
+  rows: list[tuple[str, ...]] = []
+  while left:
+    drawn = [tuple(sorted(rng.sample(NAMES, rng.randint(1, 9)))) for _ in range(60)]
+    best = max(drawn, key=lambda names: len(left & states(off(names))))
+    left -= states(off(best))
+    rows.append(best)
+  return rows
+
+ROWS = covering()
+
+# *** in the child
+
+def wrong() -> dict[str, float]:
+  """The errors that are too large, by what was computed."""
+  found = {name: test_codegen.error(*test_codegen.CASES[name]()) for name in ONES}
+  found["tile"] = gated(40, 192, 5, 60)["error"]
+  found["bytes"] = fixed("Q4_K", 5)["error"]
+  found["blocks"] = max(products("Q4_0", 2, False, [7, 3], 0)["errors"])
+  found["attention"] = max(error for error, _ in errors([MODELS[0].__dict__, PROMPTS[0].__dict__]))
+  return {name: error for name, error in found.items() if not error < MOST}
+
+# *** here
+
+def test_the_rows():
+  seen = set().union(*(states(off(names)) for names in ((), *ROWS)))
+  assert seen == possible() and len(ROWS) < 40
+
+# the first rows have most of the states; with none off all of it is computed by other tests
+@pytest.mark.parametrize("names", sample(map(" ".join, ROWS), map(" ".join, ROWS[:5])))
+def test_numbers(names): assert child.call(wrong, **switches(tuple(names.split()))).value == {}
+
+def test_a_wrong_number_is_found(monkeypatch):
+  monkeypatch.setattr(test_codegen, "error", lambda lazy, wanted: 0.5)
+  monkeypatch.setattr(f"{__name__}.errors", lambda cases: [(float("nan"), 1)])
+  assert set(wrong()) == {*ONES, "attention"}
