@@ -200,9 +200,10 @@ def of_attention(linear: UOp) -> UOp:
   return linear.replace(src=tuple(call for call, *of in zip(linear.src, is_part, [False, *is_part]) if any(of)))
 
 @pytest.mark.skipif(not kernel_cases.has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
+@extended
 @pytest.mark.parametrize(("case", "target"), [
-  ("llama-1b-Q4_K_M", "CUDA:sm_80"), pytest.param("deepseek-v2-lite-Q4_K_M", "CUDA:sm_90", marks=extended),
-  pytest.param("gpt-oss-20b-MXFP4_MOE", "CUDA:sm_87", marks=extended)])
+  ("llama-1b-Q4_K_M", "CUDA:sm_80"), ("deepseek-v2-lite-Q4_K_M", "CUDA:sm_90"),
+  ("gpt-oss-20b-MXFP4_MOE", "CUDA:sm_87")])
 def test_compiled(case: str, target: str):
   """Two kernels a layer; threads enough, short loops, no spilled registers, and what a warp loads is wanted."""
   shallow, deep = child.call(attention_rows, case, target, [512, 8192]).value

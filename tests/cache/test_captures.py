@@ -69,8 +69,8 @@ def test_contexts_of_one_bucket_share_captures(folder, model_file):
   assert scheduled == STEPS
   for context in (307, 100): assert process(path, folder, context=context) == (0, 0, result), context
 
-@pytest.mark.parametrize("off", sample([{"CCACHE": "0"}, {"NO_CAPTURES": "1"}, {"NO_PATCHES": "1"}],
-                                       [{"NO_CAPTURES": "1"}]), ids=str)
+@extended
+@pytest.mark.parametrize("off", [{"CCACHE": "0"}, {"NO_CAPTURES": "1"}, {"NO_PATCHES": "1"}], ids=str)
 def test_its_switches(folder, model_file, off):
   """Nothing that is there is used, and nothing is put there."""
   path = model_file(types="F16", vocab=384, context=96)

@@ -28,11 +28,11 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sample]:
 # *** the loading of mutated files
 
 def test_fuzz():
-  report = fuzz.run(seed=2, count=400)
+  report = fuzz.run(seed=2, count=250)
   assert report["findings"] == []
   assert report["memory"] < fuzz.MEMORY and report["longest"] < fuzz.SECONDS
   assert set(report["used"]) == set(fuzz.MUTATORS)
-  assert report["outcomes"]["loaded"] + report["outcomes"]["refused"] == 400
+  assert report["outcomes"]["loaded"] + report["outcomes"]["refused"] == 250
   assert min(report["outcomes"].values()) > 20  # neither all sound nor all broken at the first byte
 
 @pytest.mark.parametrize(("error", "outcome"), [
@@ -96,7 +96,7 @@ def build(file: GGUF, sound: ModelConfig | None, key: str) -> None:
     with Loader(file, False, False) as loader: Model(config, loader, min(32, config.context_length))
   except (MemoryError, OSError): pass  # the engine says that there is no memory
 
-@pytest.mark.parametrize("arch", extended.sample(ARCHS, ("llama", "gpt-oss", "deepseek2")))
+@pytest.mark.parametrize("arch", extended.sample(ARCHS, ("llama", "deepseek2")))
 def test_every_key_with_every_wrong_value(samples, tmp_path, arch):
   kinds = [Pair(f"v{i}".encode(), kind, pack(kind, value)) for i, (kind, value) in enumerate(fuzz.VALUES)]
   (tmp_path / "values.gguf").write_bytes(fuzz.Parts(tuple(kinds), (), b"").raw())

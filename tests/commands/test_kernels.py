@@ -79,14 +79,14 @@ def test_depth_counts_the_cache(small):
   assert cost[0]["kernels"] == cost[64]["kernels"]
   assert cost[64]["bytes"] - cost[0]["bytes"] >= (96 - 64) * (2 * 2 * 32 * 2)
 
-def test_roles(path):
-  roles = kernels.report("", kernels.decode_programs(path))["roles"]
+def test_roles(small):
+  roles = kernels.report("", kernels.decode_programs(small))["roles"]
   named = {name for row in roles for name in row["role"].replace("blk.*.", "").split("+")}
   wanted = "token_embd attn_norm attn_q attn_k attn_v attn_output ffn_norm ffn_gate ffn_up ffn_down output_norm kv act"
   assert named == set(wanted.split())
   head = max((row for row in roles if "token_embd" in row["role"]), key=lambda row: row["bytes"])
   assert head["count"] == 1
-  assert "Q6_K" in head["types"]
+  assert "Q8_0" in head["types"]
 
 @pytest.mark.parametrize(("names", "role"), [
   (["blk.3.attn_q.weight", "blk.3.attn_k.weight"], "blk.*.attn_q+attn_k"),

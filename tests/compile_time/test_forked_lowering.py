@@ -83,6 +83,8 @@ def test_no_fork_is_left_and_none_is_a_zombie(tmp_path):
   except ProcessLookupError: continue
   sys.exit(f"process {pid} is there")""")
 
+def hear_interrupts() -> None: signal.signal(signal.SIGINT, signal.SIG_DFL)  # a job in the background is deaf to them
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_forks_end_with_their_parent(tmp_path, how):
   """Even if nobody tells them."""
@@ -100,7 +102,7 @@ forked_lowering._work = _work
 """
   env = {"CACHEDB": str(tmp_path / "cache.db"), "PYTHONPATH": str(ROOT), "DEV": "CPU", "PARALLEL": "3"}
   child = subprocess.Popen([sys.executable, "-c", LOWER % (slow, "")], env=os.environ | env, stdout=subprocess.PIPE,
-                           stderr=subprocess.DEVNULL, text=True)
+                           stderr=subprocess.DEVNULL, text=True, preexec_fn=hear_interrupts)
   forks = [int(child.stdout.readline()) for _ in range(2)]
   deadline, pause = time.monotonic() + 60, 0.5
   while child.poll() is None:  # Python drops an interrupt that falls into a __del__; another one stops what ends it

@@ -7,7 +7,7 @@ from tests.gpu import gpu_renderers
 from tests.gpu import gpu_schedules
 import numpy as np
 import pytest
-from tests.support.extended import sample
+from tests.support.extended import extended, sample
 from tests.gpu.gpu_checks import useful
 from tests.tools.kernel_cases import has_cuda_wheels
 from tinygrad import Tensor, dtypes
@@ -69,7 +69,8 @@ def on(target: str) -> dict[tuple, dict]:
   cases = CASES if target == "CUDA" else CASES[::3]
   return dict(zip(cases, child.call(touched, cases, target).value))
 
-@pytest.mark.parametrize("target", sample(["CUDA", "Metal", "PTX", "OpenCL"], ["CUDA"]))
+@extended
+@pytest.mark.parametrize("target", ["CUDA", "Metal", "PTX", "OpenCL"])
 def test_x_lies_side_by_side(target):
   wrong = {case: f for case, f in on(target).items() if f["useful"] < SECTORS or f["lines"] > LINES}
   assert wrong == {}

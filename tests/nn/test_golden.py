@@ -84,6 +84,7 @@ def test_default_logits(default):
   check_logits(llm.logits(ids), golden["logits"], Reference(DEFAULT_MODEL).logits(ids))
 
 
+@extended
 def test_default_greedy(default):
   """At least 8 of 10 answers are llama.cpp's; the others leave it where its two best tokens were within 0.05."""
   llm, golden = default

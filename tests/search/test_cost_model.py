@@ -233,6 +233,7 @@ def guesses() -> dict[str, float]:
     "exp": of("E_(start+1)_"), "sum": of("r_8_4_(start+1)", -1), "values": of("r_4_2_4_16_4_(start+1)"),
     "norm": of("r_16_128")}
 
+@extended
 def test_ratios_of_simulated_kernels(guesses):
   """Of any two, within 1.5 of what the simulator says, where that is known so well."""
   wrong = []

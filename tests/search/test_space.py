@@ -13,7 +13,7 @@ from tests.gpu import gpu_schedules
 import numpy as np
 import pytest
 from tests.support.attention import Case, Problem
-from tests.support.extended import sample
+from tests.support.extended import extended, sample
 from tests.gpu.gpu_peers import PEERS
 from tests.tools.kernel_cases import has_cuda_wheels
 from tests.support.search_kernel import computed
@@ -108,6 +108,7 @@ def spread() -> list[tuple[int, str]]:
     found.append((min(having, key=lambda i: [x for x, _ in found].count(i) * having[i]), name))
   return found
 
+@extended
 def test_known_schedules_are_rendered():
   """For Metal; the other languages are compiled and executed below, where that is possible."""
   assert {PRODUCTS[i][0] for i, _ in spread()} == {"Q4_K", "Q6_K", "Q8_0", "MXFP4", "F16"}

@@ -14,7 +14,7 @@ from tests.isa import test_dot_bf16
 from tests.weights import test_expert_blocks
 from tests.tiles import test_pack_operands
 import tinygrad_llm
-from tests.support.extended import sample
+from tests.support.extended import extended, sample
 from tests.support.model_cases import IDS
 from tests.support.reference import Reference, kl
 from tests.support.synthetic import write_model
@@ -144,7 +144,8 @@ def test_experts(name, m, fused):
   found = child.call(experts, name, m, fused, [7, 40, 1, 33]).value
   assert found["slots"] == amx_tiles.TOKENS and max(found["errors"]) < MOST and found["traced"] <= 2
 
-@pytest.mark.parametrize("types", sample(["Q4_K_M", "Q8_0", "BF16"], ["Q8_0"]))
+@extended
+@pytest.mark.parametrize("types", ["Q4_K_M", "Q8_0", "BF16"])
 def test_a_model(tmp_path, types):
   """Of a prompt, nearer to the reference than with activations of 8 bits."""
   path = str(write_model(tmp_path / "model.gguf", dim=256, layers=1, vocab=320, types=types))
