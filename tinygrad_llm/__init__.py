@@ -32,7 +32,7 @@ def load(model: str | None = None, max_context: int = 4096, chunk: int = 256, de
   chunk: tokens of a prompt per forward pass. Any number gives the same logits.
   dequantize: expand quantised matrices to fp16: more memory, other speed.
   progress: show bars on stderr if that is a terminal, while loading and while compiling.
-  ahead: on Linux's CPUs, compile what generate() needs in a fork of this process while the weights are read.
+  ahead: on Linux's CPUs, compile what generate() needs in forks of this process while the weights are read.
   Memory goes back to the system with LLM.close(), at the end of `with tinygrad_llm.load(..) as llm:`, or when nothing
   refers to the model and its answers any more.
   Raises InputError for a file, device or compiler that cannot be used; DeviceError, which is one, if the device fails.
