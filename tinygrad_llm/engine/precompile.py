@@ -1,8 +1,8 @@
 """
 A model's steps are compiled by forks of this process while its weights are read.
 
-Numbers: whole process of a 12-token answer, caches empty, a fork for each step beside one for both: Gemma 3 270M 22.1 ->
-18.6 s, SmolLM2 9.0 -> 8.1, the bundled model 18.5 -> 16.9 (2 threads of one AMD EPYC Zen 4 core, in turns; the first
+Numbers: whole process of a 12-token answer, caches empty, a fork for each step beside one for both: Gemma 3 270M 22.1
+-> 18.6 s, SmolLM2 9.0 -> 8.1, the bundled model 18.5 -> 16.9 (2 threads of one AMD EPYC Zen 4 core, in turns; the first
 token 0.3 to 0.7 s later there, for both threads have one core's units). The second fork and what it forks hold 94 MB.
 """
 from __future__ import annotations
