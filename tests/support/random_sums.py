@@ -1,0 +1,33 @@
+"""Sums of products over loops, drawn at random, as passes find them in a kernel's graph."""
+import random
+
+from tinygrad import dtypes
+from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
+
+OUTPUTS = tuple(UOp.range(n, i, AxisType.WEAK) for i, n in enumerate((4, 8)))  # 32 steps
+LOOPS = tuple(UOp.range(n, 2 + i, AxisType.REDUCE) for i, n in enumerate((2, 4, 3)))
+OUT, SIZE = 9, 1024
+
+def load(slot: int, *loops: UOp) -> UOp:
+  """A float at the place that some loops say, each step its own."""
+  place, step = UOp.const(0), 1
+  for r in loops: place, step = place + r * step, step * (int(r.vmax) + 1)
+  return UOp.param(slot, dtypes.float, (max(step, SIZE),)).index(place)
+
+def term(rng: random.Random, loops: tuple[UOp, ...]) -> UOp:
+  some = rng.sample(loops, rng.randint(0, len(loops)))
+  return load(rng.randrange(4), *some) if some or rng.random() < 0.5 else UOp.const(float(rng.randint(-3, 3)))
+
+def drawn(rng: random.Random, loops: tuple[UOp, ...], inner: tuple[UOp, ...], depth: int = 3) -> UOp:
+  """An expression in which sums over the loops of `inner` may be."""
+  if inner and rng.random() < 0.3:
+    return drawn(rng, (*loops, inner[0]), inner[1:], depth - 1).reduce(inner[0], arg=Ops.ADD)
+  if depth <= 0: return term(rng, loops)
+  a, b = (drawn(rng, loops, inner, rng.randrange(depth)) for _ in range(2))
+  return a + b if rng.random() < 0.45 else a * b
+
+def kernel(value: UOp) -> UOp:
+  """A kernel that stores a value for each step of OUTPUTS."""
+  place = OUTPUTS[0] * (int(OUTPUTS[1].vmax) + 1) + OUTPUTS[1]
+  out = UOp.param(OUT, dtypes.float, (SIZE,))
+  return UOp.sink(out.index(place).store(value).end(*OUTPUTS), arg=KernelInfo())
