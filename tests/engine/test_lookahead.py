@@ -1,4 +1,5 @@
 """engine/lookahead.py: the next step is launched before a token is read, and nothing else is different."""
+import math
 import pathlib
 import time
 
@@ -10,7 +11,7 @@ from tests.support.child import call
 from tests.gpu.gpu_numbers import opencl
 from tests.tools.kernel_cases import missing
 from tinygrad import Device
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop.ops import Ops, UOp, sym_infer
 from tinygrad_llm.analysis.programs import compiled
 from tinygrad_llm.device.async_read import reader
 from tinygrad_llm.device.buffers import without_memory
@@ -176,8 +177,8 @@ def test_opencl(model_file):
   path = str(model_file(types="Q8_0", vocab=384, context=96))
   assert call(both, path, **opencl()).value == [[True, True, True]] * len(SETTINGS)
 
-def kernels(path: str, target: str) -> list[int]:
-  """Of a decode step, one that is launched ahead, and one that samples, too; all of them are kernels."""
+def kernels(path: str, target: str) -> list[list[float]]:
+  """Of a decode step, one that is launched ahead, and one that samples, too: operations of a thread of each kernel."""
   open_target(target)
   file = open_gguf(pathlib.Path(path))
   with without_memory(), Loader(file, progress=False) as loader:
@@ -186,7 +187,12 @@ def kernels(path: str, target: str) -> list[int]:
   jits = (steps._decode, steps._token), (ahead._greedy[0],), (ahead._sampled[0],)
   linears = [compiled(scheduled(jit.fxn, *inputs, position)[0]) for jit, *inputs in jits]
   assert all(call.src[0].op is Ops.PROGRAM for linear in linears for call in linear.src)
-  return [len(linear.src) for linear in linears]
+  return [[serial(call.src[0]) for call in linear.src] for linear in linears]
+
+def serial(program: UOp) -> float:
+  sizes, ops = program.arg.launch_dims({v.expr: 5 for v in program.arg.vars}), program.src[0].arg.estimates.ops
+  total = int(sym_infer(ops, {v.expr: 5 for v in program.arg.vars}))
+  return total / math.prod(math.prod(dims) for dims in sizes)
 
 @pytest.mark.parametrize("target", sample(["CUDA:sm_90", "METAL:Apple9"], ["METAL:Apple9"]))
 def test_kernels_for_gpus(model_file, target):
@@ -194,4 +200,5 @@ def test_kernels_for_gpus(model_file, target):
   if why := missing(target): pytest.skip(why)
   path = str(model_file(types="Q8_0", vocab=384, context=96))
   decode, greedy, sampled = call(kernels, path, target).value
-  assert 10 < greedy <= decode < sampled <= greedy + 6
+  assert 10 < len(greedy) <= len(decode) < len(sampled) <= len(greedy) + 6
+  assert max(*decode, *greedy, *sampled) < 5000  # none is left to one thread

@@ -92,7 +92,8 @@ def _fill(tensor: Tensor, values: Sequence | np.ndarray) -> None:
 def _token(key: Tensor) -> Tensor: return (MAX - key % 2**32).cast(dtypes.int32)
 
 def _greedy(model: Model, key: Tensor, last: Tensor, start: UOp) -> Tensor:
-  return key.assign(greedy_key(model.logits(model.hidden(_token(last), start))))
+  # the logits are stored first: the largest of sums that only it reads would be one kernel, and that one thread
+  return key.assign(greedy_key(model.logits(model.hidden(_token(last), start)).contiguous()))
 
 def _sampled(model: Model, key: Tensor, last: Tensor, recent: Tensor, words: Tensor, randoms: Tensor, start: UOp
              ) -> Tensor:
