@@ -92,11 +92,14 @@ def _fill(tensor: Tensor, values: Sequence | np.ndarray) -> None:
 def _token(key: Tensor) -> Tensor: return (MAX - key % 2**32).cast(dtypes.int32)
 
 def _greedy(model: Model, key: Tensor, last: Tensor, start: UOp) -> Tensor:
-  # the logits are stored first: the largest of sums that only it reads would be one kernel, and that one thread
-  return key.assign(greedy_key(model.logits(model.hidden(_token(last), start)).contiguous()))
+  return key.assign(greedy_key(_logits(model, _token(last), start)))
 
 def _sampled(model: Model, key: Tensor, last: Tensor, recent: Tensor, words: Tensor, randoms: Tensor, start: UOp
              ) -> Tensor:
   recent = remember(recent, token := _token(last), start)
   random = (Tensor.arange(RANDOMS) == start % RANDOMS).where(randoms, 0).sum(dtype=dtypes.uint32)
-  return key.assign(sampled_key(model.logits(model.hidden(token, start)), recent, words, random))
+  return key.assign(sampled_key(_logits(model, token, start), recent, words, random))
+
+def _logits(model: Model, token: Tensor, start: UOp) -> Tensor:
+  # stored: a kernel that reduces what the head sums up is scheduled for the reduction, its products are one thread's
+  return model.logits(model.hidden(token, start)).contiguous()
