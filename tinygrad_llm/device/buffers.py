@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from weakref import WeakKeyDictionary
 import numpy as np
 from tinygrad import Device, Tensor
 from tinygrad.device import Buffer
@@ -11,7 +12,10 @@ from tinygrad.helpers import prod
 from tinygrad.uop.ops import Ops
 from tinygrad_llm.patches.host import huge_pages
 
+KEPT = 16 << 20  # bytes of a buffer whose reads go to the same memory: new pages cost as much as the copy
+
 _memory = ContextVar("_memory", default=True)
+_read = WeakKeyDictionary[Buffer, np.ndarray]()  # where the last read() of a buffer went
 
 @contextmanager
 def without_memory() -> Iterator[None]:
@@ -41,8 +45,9 @@ def fill(tensor: Tensor, write: Callable[[np.ndarray], None]) -> None:
   if hasattr(buffer.allocator, "_as_buffer"):
     write(_array(tensor, buffer.as_memoryview(force_zero_copy=True)))
   else:
+    # by the allocator: Buffer.copy_from schedules a copy, 0.2 ms of Python, and a decode step has two
     write(_array(tensor, staged := memoryview(bytearray(buffer.nbytes))))
-    buffer.copy_from(Buffer("PYTHON", buffer.size, buffer.dtype, opaque=staged))
+    buffer.ensure_allocated().allocator._copyin(buffer._buf, staged)
 
 def host_view(tensor: Tensor) -> np.ndarray | None:
   """A realised tensor's own memory as an array to read and write; None where the host cannot reach it."""
@@ -55,8 +60,8 @@ def read(tensor: Tensor, *shape: int) -> np.ndarray:
   The first elements along each axis of a realised tensor, as an array of `shape`; leading axes of size 1 are left out.
 
   A buffer may have more than its tensor: room for the longest symbolic length, rows of padding. Where nothing lies
-  between, the array is the device's own memory if the host can reach it: copy what is needed after the tensor is
-  written again. ValueError for a tensor that is another view of its buffer.
+  between, the array is the device's own memory if the host can reach it, else memory that the tensor's next read()
+  takes again: copy what is needed after the tensor is written again. ValueError for another view of a buffer.
   """
   view, buffer = tensor.uop, buffer_of(tensor)
   while view.op is Ops.SHRINK and all(first == 0 for first, _ in view.marg): view = view.src[0]
@@ -65,8 +70,16 @@ def read(tensor: Tensor, *shape: int) -> np.ndarray:
   held, sizes = view.max_shape, (1,) * (len(view.shape) - len(shape)) + shape
   if len(sizes) != len(held) or any(n > room for n, room in zip(sizes, held)):
     raise ValueError(f"read() of {shape} from a buffer of {held}")
-  memory = np.frombuffer(buffer.as_memoryview(allow_zero_copy=True), dtype=_to_np_dtype(buffer.dtype))
-  return memory[:prod(held)].reshape(held)[tuple(slice(n) for n in sizes)].reshape(shape)
+  dtype, wanted = _to_np_dtype(buffer.dtype), tuple(slice(n) for n in sizes)
+  if hasattr(buffer.allocator, "_as_buffer"):
+    memory = np.frombuffer(buffer.as_memoryview(force_zero_copy=True), dtype=dtype)
+  else:
+    count = 1 + sum((n - 1) * prod(held[i + 1:]) for i, n in enumerate(sizes)) if min(sizes, default=1) else 0
+    kept = _read.get(buffer)
+    memory = np.empty(buffer.size, dtype) if kept is None else kept
+    if buffer.nbytes <= KEPT: _read[buffer] = memory
+    if count: buffer.allocator._copyout(memory[:count].data.cast("B"), buffer._buf)
+  return memory[:prod(held)].reshape(held)[wanted].reshape(shape)
 
 def buffer_of(tensor: Tensor) -> Buffer:
   """The buffer of a realised tensor."""

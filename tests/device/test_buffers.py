@@ -1,0 +1,35 @@
+"""device/buffers.py where the host cannot reach a device's memory: what is copied, and how often."""
+import numpy as np
+import pytest
+from tests.support import child, cuda_stub
+from tests.tools.kernel_cases import missing
+
+pytestmark = pytest.mark.skipif(bool(missing("CUDA:sm_89")), reason=missing("CUDA:sm_89"))
+
+def copied() -> list:
+  """What is read of what was filled, and the bytes that each call copies, on a CUDA device of the tests."""
+  cuda_stub.install()
+  from tinygrad import Tensor, dtypes
+  from tinygrad.runtime.autogen import cuda
+  from tinygrad_llm.device import buffers
+  counted = list[int]()
+  for name in ("cuMemcpyHtoDAsync_v2", "cuMemcpyDtoH_v2"):
+    stock = getattr(cuda, name)
+    def call(to, source, n, *rest, stock=stock):
+      counted.append(int(n))
+      return stock(to, source, n, *rest)
+    setattr(cuda, name, call)
+  rows, wanted = buffers.empty((6, 5), dtypes.int32), np.arange(30, dtype=np.int32).reshape(6, 5)
+  def write(memory: np.ndarray) -> None: memory[:] = wanted
+  buffers.fill(rows, write)
+  whole, two, none = (buffers.read(rows, n, 5).copy() for n in (6, 2, 0))
+  first = buffers.read(rows, 4, 3)
+  again = buffers.read(rows, 1, 5)
+  return [whole.tolist() == wanted.tolist(), two.tolist() == wanted[:2].tolist(), none.shape == (0, 5),
+          first.tolist() == wanted[:4, :3].tolist(), np.shares_memory(first, again), counted,
+          Tensor(wanted).numpy().tolist() == wanted.tolist()]
+
+def test_only_what_is_wanted_is_copied() -> None:
+  *right, counted, last = child.call(copied, DEV="CUDA").value
+  assert all(right) and last
+  assert counted[:5] == [120, 120, 40, (3 * 5 + 3) * 4, 20]
