@@ -134,7 +134,7 @@ PASSES: tuple[Pass, ...] = (
   _pass("cache.captures", CACHE, after="programs"),
   _pass("compile_time.trace_cache", LOWERING),
   _pass("compile_time.gc_pause", LOWERING, after="trace_cache beam_search"),
-  _pass("host.thread_safety", RUNTIME, after="gc_pause captures interning"),
+  _pass("host.thread_safety", RUNTIME, needs="interning", after="gc_pause captures"),
 )
 # other switches of this kind: what NO_<NAME>=1 switches off beside a pass
 SWITCHES = {"patches": "all of them", "q8_activations": "activations of 8 bits, in the app"}

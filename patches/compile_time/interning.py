@@ -1,16 +1,21 @@
 """
-A node that is already there is found, and a new one is made, in fewer steps of Python.
+A node that is already there is found, and a new one is made, in fewer steps of Python; threads make one and the same.
 
 Why: a node is made, or found in the table of all nodes, 1.5 million times while a model's 23 kernels are scheduled and
   lowered. Each time tinygrad asks a context variable twice, and it makes a node by the initialiser of a dataclass.
-How: the table comes first, and a new node's fields are set one by one. A node with metadata or a buffer, and each one
-  under SPEC=2 and above, is made by tinygrad.
-Numbers: processor seconds to schedule and lower two layers of a 1B Llama in Q4_K_M, a decode step and a prompt at two
-  depths each: 0.97 (3 pairs at once on the two threads of one core, AMD EPYC Zen 4).
+  Equal nodes are one object only while one thread makes them: between looking a node up and adding it another thread
+  may add its own, and a node that is found while its __del__ runs lives on without a place in the table. A captured
+  step then refused its own arguments, once in some dozens of runs of two threads.
+How: the table comes first, and a new node's fields are set one by one. It is added by an operation that no other thread
+  can divide. A dead node's place is freed when nothing can find the node any more, by its weak reference, and only if
+  no new node has taken the place. Under SPEC=2 and above, a node is made by tinygrad.
+Numbers: processor seconds to schedule and lower a 1B Llama in Q4_K_M, a decode step and a prompt at two depths each:
+  0.97 of tinygrad's (3 pairs at once on the two threads of one core, AMD EPYC Zen 4).
 Upstream: not sent; UOpMetaClass could do so.
 """
 from __future__ import annotations
 import weakref
+from _weakref import _remove_dead_weakref as remove_dead  # type: ignore[attr-defined]  # as weakref.WeakValueDictionary does
 from typing import Any
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import SPEC
@@ -22,19 +27,54 @@ SEAMS = {
   "tinygrad.uop.ops:UOp": "e70558d48ab4",
 }
 
+class Place(weakref.ref[UOp]):
+  """A node's place in the table. key: where that is."""
+  __slots__ = ("key",)
+  key: tuple[Any, ...]
+
 _stock, _table, _new, _void = UOpMetaClass.__call__, UOpMetaClass.ucache, object.__new__, dtypes.void
+_buffers = ops.buffers
+
+def _free(place: Place, table: dict[tuple[Any, ...], Any] = _table, remove: Any = remove_dead) -> None:
+  remove(table, place.key)
 
 def make(cls: type[UOp], op: Ops, dtype: DType|None = None, src: tuple[UOp, ...] = (), arg: Any = None, tag: Any = None,
          metadata: Any = None, _buffer: Any = None) -> UOp:
   """The one node of these fields."""
-  if metadata is not None or _buffer is not None or SPEC.value > 1:
-    return _stock(cls, op, dtype, src, arg, tag, metadata, _buffer)  # type: ignore[no-any-return]
   if dtype is None: dtype = ops.dtype_from_uop(op, src, arg) or _void
   known = _table.get(key := (op, dtype, src, arg, tag))
   if known is not None and (found := known()) is not None: return found
+  if SPEC.value > 1: return _checked(cls, key, metadata, _buffer)
   made = _new(cls)
   made.op, made.dtype, made.src, made.arg, made.tag = key
-  _table[key] = weakref.ref(made)
+  if (found := _place(made, key)) is not made: return found
+  if metadata is not None: ops.all_metadata[made] = metadata
+  if _buffer is not None: _buffers[made] = _buffer
   return made
 
-def install() -> None: UOpMetaClass.__call__ = make  # type: ignore[method-assign,assignment]
+def _place(node: UOp, key: tuple[Any, ...]) -> UOp:
+  """The node that has the place: this one, or an equal one that was faster."""
+  place = Place(node, _free)
+  place.key = key
+  while (holder := _table.setdefault(key, place)) is not place:
+    if (found := holder()) is not None: return found
+    remove_dead(_table, key)
+  return node
+
+def _checked(cls: type[UOp], key: tuple[Any, ...], metadata: Any, _buffer: Any) -> UOp:
+  """tinygrad's way, which looks at the node, too."""
+  made: UOp = _stock(cls, *key, metadata, _buffer)  # type: ignore[call-arg]
+  del _table[key]
+  return _place(made, key)
+
+def delete(self: UOp, buffer: Ops = Ops.BUFFER) -> None:
+  """What is left of a node's end: its buffer counts one less."""
+  if self.op is buffer and (found := _buffers.get(self)) is not None: found.ref(-1)
+
+def install() -> None:
+  UOpMetaClass.__call__ = make  # type: ignore[method-assign,assignment]
+  UOp.__del__ = delete  # type: ignore[method-assign]
+  for key, reference in list(_table.items()):
+    if (node := reference()) is not None:
+      del _table[key]
+      _place(node, key)

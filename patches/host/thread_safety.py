@@ -1,18 +1,15 @@
 """
 Threads: tinygrad traces, schedules, captures and compiles in one thread at a time; captured steps replay in parallel.
 
-Why: tinygrad's state is the process's: one list of captures, switches that a `with Context` sets for all threads, a
-  table of UOps with a gap between looking one up and adding it, devices that two threads open twice. Two threads that
-  load and answer with an empty cache ended in "TinyJit inside another TinyJit" or "usage of device CPU disallowed".
+Why: tinygrad's state is the process's: one list of captures, switches that a `with Context` sets for all threads,
+  devices that two threads open twice. Two threads that load and answer with an empty cache ended in "TinyJit inside
+  another TinyJit" or "usage of device CPU disallowed".
 How: process_lock.lock is held in all that makes schedules and kernels, while a device is opened, and while a TinyJit
   runs eagerly, captures, or replays for the first time in a process (it then loads its code and makes its graphs).
   Later replays hold no lock but that of what they run on. What they meet while another thread compiles is its own: the
   list of captures is a thread's, ALLOW_DEVICE_USAGE holds for whoever holds the lock, and a capture lists the buffers
-  that exist without stumbling over new ones. UOps are looked up and added under a lock of their own from the second
-  thread on that comes here; until then it would cost a process of one thread for nothing.
+  that exist without stumbling over new ones. Equal UOps are one object for all threads by compile_time/interning.py.
 Numbers: two threads that load and answer, each its own model, caches empty: an error -> both answer, as each alone.
-  UOps under their lock, from the second thread on: lowering takes 1.08 of the time (median of 5 pairs in turns, six
-  kernels of the bundled model's decode step; 1.00 to 1.18).
 Upstream: not sent; there, a process compiles in one thread.
 """
 from __future__ import annotations
@@ -26,7 +23,7 @@ from tinygrad.engine import jit, realize
 from tinygrad.engine.jit import _TinyJit
 from tinygrad.helpers import ALLOW_DEVICE_USAGE
 from tinygrad.uop import ops
-from tinygrad.uop.ops import UOp, UOpMetaClass
+from tinygrad.uop.ops import UOp
 from tinygrad_llm.patches.host.process_lock import lock
 
 SEAMS = {
@@ -41,13 +38,11 @@ SEAMS = {
   "tinygrad.tensor:Tensor._buffer": "b9da1ab67b94",
   "tinygrad.function:_function": "3aa3fffe128c",
   "tinygrad.device:_Device": "3b9190d47d69",
-  "tinygrad.uop.ops:UOpMetaClass": "64121763bf9f",
 }
 
 def locked(function: Callable[..., Any]) -> Callable[..., Any]:
   """The same function, in one thread at a time."""
   def run(*args: Any, **kwargs: Any) -> Any:
-    _note_thread()
     with lock: return function(*args, **kwargs)
   run.__name__ = function.__name__
   return run
@@ -72,7 +67,6 @@ class Buffers:
 _process = [object()]  # another one in each process
 
 def call(self: _TinyJit, *args: Any, **kwargs: Any) -> Any:
-  _note_thread()
   if (captured := self.captured) is not None and vars(captured).get("replayed_in") is _process[0]:
     return _call(self, *args, **kwargs)
   with lock:
@@ -83,7 +77,6 @@ def call(self: _TinyJit, *args: Any, **kwargs: Any) -> Any:
 def run_linear(*args: Any, **kwargs: Any) -> None:
   if kwargs.get("jit"): _run_linear(*args, **kwargs)
   else:
-    _note_thread()
     with lock: _run_linear(*args, **kwargs)
 
 # *** devices
@@ -99,37 +92,19 @@ def opened(self: _Device, name: str) -> Compiled:
     with lock: _devices[name] = device = _open(self, name)
   return device
 
-# *** UOps
-
-_first_thread: list[int] = []
-_uops = threading.RLock()
-
-def _note_thread() -> None:
-  """The second thread that comes here makes UOps be looked up and added by one thread at a time."""
-  if not _first_thread: _first_thread.append(threading.get_ident())
-  elif _first_thread[0] != threading.get_ident() and UOpMetaClass.__call__ is _make: _guard_uops()
-
-def make(cls: UOpMetaClass, *args: Any, **kwargs: Any) -> UOp:
-  with _uops: return _make(cls, *args, **kwargs)  # type: ignore[no-any-return]
-
-def _guard_uops() -> None: UOpMetaClass.__call__ = make  # type: ignore[method-assign]
-
 def _after_fork() -> None:
   _process[0] = object()
-  _uops._at_fork_reinit()  # type: ignore[attr-defined]
 
 _call: Callable[..., Any]
 _run_linear = realize.run_linear
-_make: Callable[..., UOp]
 _open: Callable[[_Device, str], Compiled] = _Device._Device__get_canonicalized_item  # type: ignore[attr-defined]
 
 def install() -> None:
-  global _call, _make
+  global _call
   captures = Captures()
   for module in (realize, jit, schedule): module.capturing = captures  # type: ignore[attr-defined]
   for module in (realize, jit, importlib.import_module("tinygrad.tensor")): module.run_linear = run_linear  # type: ignore
   jit.buffers = Buffers()  # type: ignore[assignment]
-  _make = UOpMetaClass.__call__
   _call, _TinyJit.__call__ = _TinyJit.__call__, call  # type: ignore[method-assign]
   function = importlib.import_module("tinygrad.function")._function  # tinygrad.function is the class in it
   for holder, name in ((function, "__call__"), (Tensor, "linear_with_vars"), (realize, "lower_and_compile"),

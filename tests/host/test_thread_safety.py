@@ -8,17 +8,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from tests.support import child
 import pytest
 import tinygrad_llm
 from tests.support.extended import extended
-from tinygrad import Device, Tensor, UOp
+from tinygrad import Device, Tensor
 from tinygrad.engine import realize
 from tinygrad.helpers import Context
-from tinygrad.uop.ops import Ops, UOpMetaClass
 from tinygrad_llm.engine.llm import LLM
 from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.host import process_lock, thread_safety
@@ -170,18 +169,3 @@ def test_buffers_may_appear_while_they_are_listed():
     if i < 3: Tensor([i]).realize()
     if u is before.uop.base: break
   else: raise AssertionError("it is not listed")
-
-def test_equal_uops_are_one_object():
-  """However two threads take turns. Without the lock some pairs are two."""
-  assert elsewhere(lambda: Tensor([1]).tolist()) == [1]  # a second thread compiles
-  assert UOpMetaClass.__call__ is thread_safety.make
-  interval = sys.getswitchinterval()
-  sys.setswitchinterval(1e-6)
-  try:
-    numbers, gate = range(700_000, 720_000), threading.Barrier(2)
-    def make() -> list[UOp]:
-      gate.wait()
-      return [UOp(Ops.CONST, arg=i) for i in numbers]
-    with ThreadPoolExecutor(2) as pool: a, b = map(Future.result, [pool.submit(make) for _ in "ab"])
-  finally: sys.setswitchinterval(interval)
-  assert all(x is y for x, y in zip(a, b))

@@ -1,0 +1,102 @@
+"""patches/compile_time/interning.py: equal nodes are one object, whoever makes them and whenever others end."""
+import gc
+import random
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from tinygrad import Tensor, UOp, dtypes
+from tinygrad.helpers import Context
+from tinygrad.uop.ops import Ops, UOpMetaClass
+from tinygrad_llm.patches import is_on
+from tinygrad_llm.patches.compile_time import interning
+
+pytestmark = pytest.mark.skipif(not is_on("interning"), reason="it is off")
+TABLE = UOpMetaClass.ucache
+
+@pytest.fixture
+def restless() -> Iterator[None]:
+  """Threads take turns as often as Python lets them."""
+  interval = sys.getswitchinterval()
+  sys.setswitchinterval(1e-6)
+  yield
+  sys.setswitchinterval(interval)
+
+def together(works: list[Callable[[], None]]) -> None:
+  gate = threading.Barrier(len(works))
+  def begin(work: Callable[[], None]) -> None:
+    gate.wait()
+    work()
+  with ThreadPoolExecutor(len(works)) as pool:
+    for done in [pool.submit(begin, work) for work in works]: done.result()
+
+def test_two_threads_make_one_node(restless: None) -> None:
+  made: list[list[UOp]] = [[], []]
+  def work(mine: list[UOp]) -> Callable[[], None]:
+    return lambda: mine.extend(UOp(Ops.CONST, arg=i) for i in range(700_000, 720_000))
+  together([work(mine) for mine in made])
+  assert all(x is y for x, y in zip(*made))
+
+def number(n: int) -> UOp: return UOp(Ops.CONST, dtypes.int, (), n)
+def named(name: str) -> UOp: return UOp(Ops.BUFFER, dtypes.weakint, (), name)
+
+def test_nodes_that_end_meanwhile(restless: None) -> None:
+  """Threads make and drop the same few nodes; whoever holds one finds it again, and its place is its own."""
+  wrong: list[str] = []
+  def work(seed: int) -> Callable[[], None]:
+    def run() -> None:
+      chance, held = random.Random(seed), dict[str, UOp]()
+      for _ in range(20_000):
+        name = f"interning {chance.randrange(3)}"
+        if name in held:
+          if named(name) is not held.pop(name): wrong.append(name)
+        else: held[name] = named(name)
+    return run
+  together([work(seed) for seed in range(3)])
+  assert not wrong
+
+def test_what_ended_leaves_nothing() -> None:
+  gc.collect()
+  before = len(TABLE)
+  x = number(123457)
+  for i in range(50): x = x + (i + 5_000_017)
+  assert len(TABLE) > before + 50
+  seen = weakref.ref(x)
+  del x
+  gc.collect()
+  assert seen() is None and len(TABLE) <= before + 1
+
+def test_a_place_that_another_took_is_not_freed() -> None:
+  node = number(77_000_001)
+  key = (node.op, node.dtype, node.src, node.arg, node.tag)
+  other = TABLE.pop(key)
+  again = number(77_000_001)
+  assert again is not node
+  del node, other
+  gc.collect()
+  assert number(77_000_001) is again
+
+def test_checked_by_tinygrad() -> None:
+  """With SPEC=2 a node is looked at, and it is the one of its fields all the same."""
+  with Context(SPEC=2): node = number(77_000_003)
+  assert number(77_000_003) is node
+  with Context(SPEC=2), pytest.raises(RuntimeError): UOp(Ops.ADD, dtypes.float, (node, node))
+  key = (node.op, node.dtype, node.src, node.arg, node.tag)
+  del node
+  gc.collect()
+  assert key not in TABLE
+
+def test_a_buffer_counts_its_nodes() -> None:
+  x = Tensor([1.0, 2.0, 3.0]).realize()
+  buffer = x.uop.buffer
+  before = buffer.uop_refcount
+  del x
+  gc.collect()
+  assert buffer.uop_refcount == before - 1
+
+def test_nodes_of_before_are_kept() -> None:
+  """Those that were there when it was installed are found, and their places are freed as all others are."""
+  assert {type(place) for place in list(TABLE.values())} == {interning.Place}
