@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import pathlib
+import statistics
 
 from tests.support import child
 from tests.gpu import gpu_renderers
@@ -11,20 +12,23 @@ from tests.gpu import gpu_schedules
 import pytest
 from tests.support.extended import extended, sample
 from bench import schedules
-from tests.tools.kernel_cases import has_cuda_wheels
+from tests.tools.kernel_cases import has_cuda_wheels, write
 from tests.support.synthetic import SHAPES, write_model
-from tinygrad import Tensor, UOp, Variable, dtypes
+from tinygrad import Device, Tensor, UOp, Variable, codegen, dtypes
 from tinygrad.codegen.opt import Opt, OptOps
 from tinygrad.helpers import Target
-from tinygrad_llm.analysis.programs import compiled, programs
+from tinygrad.uop.ops import Ops, sym_infer
+from tinygrad_llm.analysis import tuning
+from tinygrad_llm.analysis.programs import compiled, from_scratch, programs
 from tinygrad_llm.device import cuda
 from tinygrad_llm.device.device import open_target
-from tinygrad_llm.kernels import decode_programs
+from tinygrad_llm.kernels import decode_programs, decode_step
 from tinygrad_llm.patches.search.cost import cost_model, hardware
 from tinygrad_llm.patches.search.cost.dependency_chain import chain
 from tinygrad_llm.patches.search.cost.instructions import instructions, serial_steps
 from tinygrad_llm.patches.search.cost.memory_access import accesses
 from tinygrad_llm.patches.search.cost.sass import executed
+from tinygrad_llm.patches.search.space import with_opts
 
 CARD = hardware.named("A100")[0]
 
@@ -223,7 +227,9 @@ def guesses() -> dict[str, float]:
   as_simulated = {f"NO_{name}": "1" for name in off}
   kernels = child.call(of_attention, **as_simulated).value
   def of(start: str, n: int = 0) -> float: return [us for name, us in kernels if name.startswith(start)][n]
-  def product(*case, **env: str) -> float: return child.call(matvec, *case, **as_simulated, **env).value
+  def product(*case, **env: str) -> float:
+    rows = {"Q4_K": "4", "Q6_K": "2"}[case[0]]
+    return child.call(matvec, *case, **{"MV_ROWS_PER_THREAD": rows} | as_simulated | env).value
   return {
     "Q4_K": product("Q4_K", 512), "Q4_K, 4096 rows": product("Q4_K", 4096),
     "Q4_K, 2 rows a thread": product("Q4_K", 512, MV_ROWS_PER_THREAD="2"),
@@ -245,7 +251,7 @@ def test_ratios_of_simulated_kernels(guesses):
 
 def test_x_in_shared_memory(guesses):
   """It costs little more than x that lies side by side in memory, as it was simulated."""
-  fetched = child.call(matvec, "Q4_K", 512).value
+  fetched = child.call(matvec, "Q4_K", 512, MV_ROWS_PER_THREAD="4").value
   assert guesses["Q4_K, x side by side"] < fetched < 1.15 * guesses["Q4_K, x side by side"] < guesses["Q4_K"]
 
 def test_ranks_of_simulated_kernels(guesses):
@@ -273,3 +279,41 @@ def estimates_of(name: str, schedules_opts: list) -> list[float]:
   card, = [card for card in hardware.CPUS if card.arch == "x86-64-v4"]
   return [schedules.estimate(schedules.lowered(call, tuple(Opt(OptOps[op], axis, arg) for op, axis, arg in opts)),
                              variables, card).us for opts in schedules_opts]
+
+# *** against a card ***
+
+MEASURED = max(pathlib.Path(schedules.ROOT / "bench" / "results").glob("gpu-schedules-*.json"))
+
+def timed_kernels() -> list[tuple[str, str, str]]:
+  rows = json.loads(MEASURED.read_text())["schedules"]
+  return sorted({(row["case"], row["kernel"], row["types"]) for row in rows if row["kernel"] != "head"})
+
+@extended
+@pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
+@pytest.mark.parametrize(("case", "name", "types"), timed_kernels())
+def test_times_of_a_card(tmp_path, case, name, types):
+  """How long the schedules of a kernel take, which are fast, and that the one it likes best is nearly the best."""
+  rows = [row for row in json.loads(MEASURED.read_text())["schedules"]
+          if (row["case"], row["kernel"], row["types"]) == (case, name, types)]
+  path = str(write(case, tmp_path / "case.gguf"))
+  found = child.call(estimates_on_card, path, name, types, [row["opts"] for row in rows]).value
+  timed = [row["us"] for row in rows]
+  assert 0.7 < statistics.median(a / b for a, b in zip(found, timed)) < 1.4
+  assert min(zip(found, timed))[1] < 1.2 * min(timed)
+  assert schedules.rank_correlation(timed, found) >= 0.6
+
+def estimates_on_card(path: str, name: str, types: str, schedules_opts: list) -> list[float]:
+  """For a child: microseconds on an H100 of a decode step's kernel with each of these opts."""
+  open_target("CUDA:sm_90")
+  card, ren = hardware.named("H100")[0], Device[Device.DEFAULT].renderer
+  rows = tuning.rows_of(*decode_step(path, max_context=512, depth=128), Device.DEFAULT)
+  kernel = next(row.kernel for row in rows if (row.kernel.name, row.types) == (name, types))
+  found = []
+  for opts in schedules_opts:
+    chosen = tuple(Opt(OptOps[op], axis, arg) for op, axis, arg in opts)
+    with from_scratch(): program = codegen.to_program(with_opts(kernel.ast, chosen), ren)
+    moved = int(sym_infer(program.src[0].arg.estimates.mem, kernel.variables))
+    binary = next(u.arg for u in program.src if u.op is Ops.BINARY)
+    work = cost_model.work(program.src[1].src, moved, kernel.variables, cuda.resources(binary)[0], cuda.sass(binary))
+    found.append(cost_model.estimate(work, card).us)
+  return found

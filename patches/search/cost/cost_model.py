@@ -18,6 +18,7 @@ EFFICIENCY = 0.92  # of a memory's bandwidth: what a plain read reaches
 OVERLAP = {GPU: 1.5, CPU: 3.0}  # how well memory, instructions and waiting go on at the same time
 PAGE, STREAMS = 4096, 0.7  # several streams, pages apart, get that part of a CPU's bandwidth
 FULL = 32          # warps of a multiprocessor that hide half of each other's waits
+L1 = 64 << 10      # bytes of an argument that stay beside a multiprocessor
 
 @dataclass(frozen=True)
 class Estimate:
@@ -78,14 +79,23 @@ def _on_gpu(w: Work, card: GPU) -> dict[str, float]:
   busiest = (each + math.ceil(each)) / 2  # blocks of a multiprocessor: one that has fewer warps is no faster for it
   issued = w.issued or by_pipe(w.instructions)
   arithmetic = sum(n / card.rates[kind] for kind, n in issued.items() if kind in card.rates)
+  arithmetic *= max(1.0, card.issue / (warps * min(busiest, held)))
   lines = issued.get("shared", 0) + w.passes + sum(a.trips * max(a.lines, a.wanted / LINE) for a in w.accesses)
   busy = busiest * warps * _together((arithmetic, lines), 1 + warps * min(busiest, held) / FULL)
   waits = chain(w.uops, card.latency, w.variables).in_order * max(1.0, busiest / held)
   waits += card.latency["dram"] - card.latency["load"]  # the first load finds nothing in a cache
   dram = w.nbytes / (EFFICIENCY * card.dram) * 1e-3
-  l2 = warps * w.blocks * sum(a.trips * a.wanted for a in w.accesses) / card.l2 * 1e-3
+  l2 = _from_l2(w, warps, card) / card.l2 * 1e-3
   return {"memory" if dram > l2 else "L2": max(dram, l2), "latency": waits * cycle,
           "arithmetic" if arithmetic > lines else "cache lines": busy * cycle}
+
+def _from_l2(w: Work, warps: int, card: GPU) -> float:
+  """Bytes that multiprocessors ask of it: of small arguments, what each of them keeps is asked for once."""
+  sizes = {u.arg.slot: u.max_numel() * u.dtype.itemsize for u in w.uops if u.op is Ops.PARAM and u.arg.slot >= 0}
+  asked = dict[int, float]()
+  for a in w.accesses: asked[a.slot] = asked.get(a.slot, 0.0) + warps * w.blocks * a.trips * a.wanted
+  return sum(min(n, size * card.multiprocessors) if (size := sizes.get(slot, L1 + 1)) <= L1 else n
+             for slot, n in asked.items())
 
 def by_pipe(found: Iterable[Instruction]) -> Counter[str]:
   """What a thread of a GPU executes: arithmetic takes the numbers of a vector one by one."""

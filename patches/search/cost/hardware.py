@@ -8,7 +8,8 @@ class GPU:
   """
   arch: as tinygrad names it. clock: GHz. dram, l2: GB/s. threads, blocks, registers: that a multiprocessor (a core of
   Apple's) holds. rates: instructions of a warp that it takes a cycle, by pipe. latency: cycles until their result is
-  there. launch: microseconds from kernel to kernel of a graph.
+  there. launch: microseconds from kernel to kernel of a graph. issue: warps of a multiprocessor that keep its pipes
+  busy, as each instruction waits for the one before it; 1 where nobody has timed it.
   """
   name: str
   arch: str
@@ -22,6 +23,7 @@ class GPU:
   latency: dict[str, float]
   registers: int = 65536
   launch: float = 1.0
+  issue: int = 1
 
 @dataclass(frozen=True)
 class CPU:
@@ -59,6 +61,7 @@ def _latency(alu: float, shared: float, l2: float, dram: float) -> dict[str, flo
           "dram": dram}
 
 _VOLTA, _AMPERE, _HOPPER = _latency(4, 22, 193, 400), _latency(4, 27, 200, 400), _latency(4, 27, 210, 480)
+_H100 = _rates(4, 2.5, 1000) | {"half": 3.7, "convert": 2.0}  # measured, see README.md; of integers, additions 3.8
 _APPLE = _latency(3, 34, 180, 400)
 _X86 = {"float": 4.0, "half": 4.0, "int": 1.0, "dot": 4.0, "sfu": 13.0, "convert": 4.0, "load": 5.0}
 
@@ -68,7 +71,7 @@ GPUS = (
   GPU("RTX 3070", "sm_86", 46, 1.725, 448, 1600, 1536, 16, _rates(4, 2, 256), _AMPERE),
   GPU("Orin", "sm_87", 16, 1.3, 205, 700, 1536, 16, _rates(4, 2, 1024), _AMPERE),
   GPU("RTX 4090", "sm_89", 128, 2.52, 1008, 5000, 1536, 24, _rates(4, 2, 256), _AMPERE),
-  GPU("H100", "sm_90", 132, 1.83, 3350, 5500, 2048, 32, _rates(4, 2, 2048), _HOPPER),
+  GPU("H100", "sm_90", 132, 1.98, 3350, 5450, 2048, 32, _H100, _HOPPER, launch=0.9, issue=12),
   GPU("B200", "sm_100", 148, 1.85, 8000, 10000, 2048, 32, _rates(4, 2, 4096), _HOPPER),
   GPU("RTX 5090", "sm_120", 170, 2.41, 1792, 8000, 1536, 24, _rates(4, 4, 256), _HOPPER),
   GPU("QV100", "sm_70", 80, 1.132, 870, 2500, 2048, 32, _rates(2, 2, 512), _VOLTA),
