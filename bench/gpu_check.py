@@ -15,7 +15,7 @@ import pathlib
 import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import argparse, contextlib, importlib.util, json, math, os, re, signal, statistics, subprocess, tempfile, threading
-import time, types
+import time, traceback, types
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -60,7 +60,9 @@ def part_nv(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
   """Runs with DEV=NV. That it does not open is no error: it needs rights on the driver that containers rarely have."""
   from tinygrad import Device, Tensor
   try: Device[Device.DEFAULT]
-  except Exception as e: yield "NV opens", None, f"no: {' '.join(str(e).split())[:80]}"
+  except Exception as e:
+    at = traceback.extract_tb(e.__traceback__)[-1]
+    yield "NV opens", None, f"no: {' '.join(str(e).split())[:80] or f'{type(e).__name__} in {at.name}'}"
   else: yield "NV opens", int(Tensor(np.arange(1000, dtype=np.int32)).sum().item()) == 499500, "yes, and adds up"
 
 def part_weights(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
@@ -143,6 +145,15 @@ def part_speed(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Ro
     figures[test.name] = {"ts": speed, "warm_up_s": first, "samples_ns": samples}
     gbs = f", {speed * info.bytes_per_token / 1e9:.1f} GB/s" if test.n_gen else ""
     yield f"{test.name} {info.name}{with_bytes()}", None, f"{speed:.1f} tok/s{gbs}; warm-up {first:.1f} s"
+  asking: dict[str, dict[str, Any]] = {"greedy": {}, "sampled": {"temperature": 0.8, "seed": 1}}
+  for what, asked in asking.items():
+    for _ in range(2):  # the second one's kernels are all there
+      start, ids = time.perf_counter(), list(map(int, random_tokens(info.vocab_size, 16)))
+      at = [time.perf_counter() for _ in llm.generate(ids, 128, ignore_eos=True, **asked)]
+    speed = (len(at) - 1) / (at[-1] - at[0])
+    figures[f"answer, {what}"] = {"ts": speed, "first_s": at[0] - start}
+    yield (f"answer, {what}{with_bytes()}", None,
+           f"{speed:.1f} tok/s, {speed * info.bytes_per_token / 1e9:.1f} GB/s; first token {1e3 * (at[0] - start):.1f} ms")
 
 def part_estimates(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
   """What the cost model expects of the steps that `speed` times, on this card or the first of its architecture."""

@@ -43,14 +43,18 @@ def copy_bandwidth(nbytes: int) -> float:
     jobs.append(lambda: target.copy_from(source))  # type: ignore[union-attr,arg-type]
   return max(2 * nbytes / timed(job, 10) / 1e9 for job in jobs)
 
+SAMPLE, MOST = 5e-3, 64  # seconds of a sample, at least, if that takes no more calls: one has 0.1 ms of Python
+
 def timed(job: Callable[[], Any], times: int) -> float:
-  """Median wall seconds of a call, the default device idle before and after. Two calls are not counted."""
+  """Median wall seconds of a call, of several at once if they are short, the default device idle before and after."""
   from tinygrad import Device
-  device, samples = Device[Device.DEFAULT], []
-  for i in range(times + 2):
+  device = Device[Device.DEFAULT]
+  def sample(calls: int) -> float:
     device.synchronize()
     start = time.perf_counter()
-    job()
+    for _ in range(calls): job()
     device.synchronize()
-    if i >= 2: samples.append(time.perf_counter() - start)
-  return statistics.median(samples)
+    return (time.perf_counter() - start) / calls
+  for _ in range(2): once = sample(1)
+  calls = max(1, min(MOST, round(SAMPLE / max(once, 1e-6))))
+  return statistics.median(sample(calls) for _ in range(times))
