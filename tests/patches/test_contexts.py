@@ -9,6 +9,7 @@ from tinygrad import Tensor, dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import UOp
 from tinygrad_llm.patches import is_on, hooks
+from tinygrad_llm.patches.host.process_lock import lock
 
 pytestmark = pytest.mark.skipif(not is_on("hooks"), reason="there are no passes")
 TARGETS = ("CUDA", "Metal", "OpenCL")
@@ -23,7 +24,8 @@ def lower(ast: UOp, target: str) -> tuple[str, tuple]:
   """The hash of a kernel's source, and its SINK's tag: who chose its loops, and how large it was."""
   renderer = gpu_renderers.named(target)
   uops = gpu_renderers.lowered(ast, target)
-  return hash_of(renderer.render(uops)), next(u.tag for u in uops if u.tag is not None and len(u.tag) == 3)
+  with lock: source = renderer.render(uops)  # a renderer has what it renders in its own fields
+  return hash_of(source), next(u.tag for u in uops if u.tag is not None and len(u.tag) == 3)
 
 @pytest.fixture(scope="module")
 def wanted() -> dict[tuple[UOp, str], tuple[str, tuple]]:
