@@ -105,6 +105,7 @@ PASSES: tuple[Pass, ...] = (
         after="lanes pack_operands shared_operands"),
   _pass("isa.dot_int8_gpu", LOOPS, NVIDIA, needs="nested_sums merged_fields gemv", after="factor_sums", status=NEW),
   _pass("isa.int_to_float", LOOPS, GPU, needs="hooks", after="factor_sums dot_int8_gpu", status=NEW),
+  _pass("isa.fields_in_place", VECTORS, GPU, needs="int_to_float", status=NEW),
   _pass("isa.dot_int8_cpu", LOOPS, CPU, needs="nested_sums vector_rows", provides="dots_of_bytes",
         after="factor_sums narrow"),
   _pass("isa.dot_bf16", VECTORS, CPU, needs="vector_rows", after="dot_int8_cpu"),

@@ -14,6 +14,7 @@ Upstream: not sent.
 """
 from __future__ import annotations
 import re
+from collections.abc import Callable
 from typing import Any
 from tinygrad.helpers import ceildiv
 from tinygrad.renderer.cstyle import CUDARenderer
@@ -30,11 +31,13 @@ def blocks(threads: int) -> int:
   """That share a multiprocessor at least, of so many threads."""
   return max(1, FILE // (REGISTERS * WARP * ceildiv(threads, WARP)))
 
-_render_kernel = CUDARenderer.render_kernel
+_render_kernel: Callable[..., str]
 
 def render_kernel(self: CUDARenderer, *args: Any, **kwargs: Any) -> str:
   """The source code of a kernel."""
   return re.sub(r"__launch_bounds__\((\d+)\)", lambda m: f"__launch_bounds__({m[1]}, {blocks(int(m[1]))})",
                 _render_kernel(self, *args, **kwargs))
 
-def install() -> None: CUDARenderer.render_kernel = render_kernel  # type: ignore[method-assign]
+def install() -> None:
+  global _render_kernel
+  _render_kernel, CUDARenderer.render_kernel = CUDARenderer.render_kernel, render_kernel  # type: ignore[method-assign]

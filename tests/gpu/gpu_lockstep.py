@@ -12,6 +12,7 @@ import numpy as np
 from tinygrad.dtype import AddrSpace, DType, _to_np_dtype
 from tinygrad.uop.ops import GroupOp, Ops, UOp, sym_infer
 from tinygrad_llm.patches.isa.dot_int8_gpu import CUDA
+from tinygrad_llm.patches.isa.fields_in_place import LOP3
 from tinygrad_llm.patches.search.cost.memory_access import BINARY
 
 UNARY = {Ops.NEG: np.negative, Ops.SQRT: np.sqrt, Ops.EXP2: np.exp2, Ops.LOG2: np.log2, Ops.RECIPROCAL: np.reciprocal}
@@ -79,6 +80,7 @@ class Group:
         if u.arg == CUDA.dot: return ((a * b.astype(np.int32)).sum(-1) + src[2]).astype(np.int32)
         at = np.broadcast_to(src[2], (self.n,))[:, None] >> np.arange(0, 16, 4) & 7
         return np.take_along_axis(np.hstack([a, b]), at.astype(np.int64), 1).view(np.uint32)[:, 0]
+      case Ops.CUSTOMI if u.arg == LOP3: return (src[0].astype(np.uint32) & src[1] ^ src[2]).astype(np.uint32)
       case Ops.CUSTOM:
         spelled = re.fullmatch(r"(?:__shfl_xor_sync\(0xffffffffu, |simd_shuffle_xor\()\{0\}, (\d+)\)", u.arg)
         assert spelled is not None, u.arg

@@ -1,0 +1,72 @@
+"""isa/fields_in_place: weights of any fields become the same floats, with at most as many operations as before."""
+import random
+
+import numpy as np
+import pytest
+from tinygrad.dtype import dtypes
+from tinygrad.uop.ops import Ops, ParamArg, UOp, graph_rewrite
+from tinygrad_llm.patches.isa.fields_in_place import BITS, EXPONENT, LOP3, fields, pm_in_place
+
+WORDS = np.random.default_rng(0).integers(0, 1 << 32, (3, 64), dtype=np.uint32)
+LEAVES = [UOp(Ops.PARAM, dtypes.uint32, (), ParamArg(i, dtypes.uint32)) for i in range(3)]
+ALU = {Ops.AND: np.bitwise_and, Ops.OR: np.bitwise_or, Ops.XOR: np.bitwise_xor, Ops.SHL: np.left_shift,
+       Ops.SHR: np.right_shift, Ops.ADD: np.add}
+
+def number(n: float, dtype=dtypes.uint32) -> UOp:
+  weak = dtypes.weakint if dtype is dtypes.uint32 else dtypes.weakfloat
+  return UOp(Ops.CAST, dtype, (UOp(Ops.CONST, weak, (), n),), dtype)
+
+def value(u: UOp) -> np.ndarray:
+  if u.op is Ops.PARAM: return WORDS[u.arg.slot]
+  if u.op is Ops.CAST: return np.full(64, u.src[0].arg, np.uint32 if u.dtype is dtypes.uint32 else np.float32)
+  src = [value(s) for s in u.src]
+  if u.op is Ops.BITCAST: return src[0].view(np.float32)
+  if u.op is Ops.CUSTOMI and u.arg == LOP3: return src[0] & src[1] ^ src[2]
+  return ALU[u.op](*src)
+
+def weight(chance: random.Random) -> UOp:
+  """A float that one to three fields make, with bits that are flipped and a whole number that is subtracted."""
+  bits, found = 0, None
+  for _ in range(chance.choice((1, 1, 2, 3))):
+    wide = chance.randint(1, min(8, BITS - bits - 1))
+    down = chance.randint(0, 32 - wide)
+    u = chance.choice(LEAVES)
+    if down: u = u.alu(Ops.SHR, number(down))
+    u = u.alu(Ops.AND, number((1 << wide) - 1))
+    if bits: u = u.alu(Ops.SHL, number(bits))
+    found, bits = u if found is None else found.alu(Ops.OR, u), bits + wide
+  if chance.random() < 0.5: found = found.alu(Ops.XOR, number(chance.randrange(1 << bits)))
+  found = found.alu(Ops.OR, number(EXPONENT << BITS)).bitcast(dtypes.float32)
+  return found.alu(Ops.ADD, number(-float(1 << BITS) - chance.randint(0, 200), dtypes.float32))
+
+def operations(u: UOp) -> int:
+  return sum(u.op in (Ops.SHL, Ops.SHR, Ops.AND, Ops.CUSTOMI) for u in u.toposort())
+
+@pytest.mark.parametrize("spelled", [LOP3, None])
+def test_random_fields(spelled) -> None:
+  chance, moved = random.Random(7), 0
+  for _ in range(300):
+    before = weight(chance)
+    after = graph_rewrite(before, pm_in_place, ctx=spelled)
+    assert (value(after) == value(before)).all(), before
+    moved += operations(after) < operations(before)
+    assert operations(after) <= operations(before) + any(s.op is Ops.CUSTOMI for s in after.toposort())
+  assert moved > 100
+
+def test_all_fields_of_a_word_take_one_shift() -> None:
+  word, magic = LEAVES[0], number(EXPONENT << BITS)
+  def one(at: int, wide: int) -> UOp:
+    field = word.alu(Ops.SHR, number(at)) if at else word
+    field = field.alu(Ops.AND, number((1 << wide) - 1)).alu(Ops.OR, magic).bitcast(dtypes.float32)
+    return field.alu(Ops.ADD, number(-float(1 << BITS), dtypes.float32))
+  for wide in (4, 8):
+    found = [graph_rewrite(one(at, wide), pm_in_place, ctx=LOP3) for at in range(0, 32, wide)]
+    assert len({u for f in found for u in f.toposort() if u.op is Ops.SHR}) == 1
+
+def test_what_is_no_field() -> None:
+  """Bits that two of them share, numbers that are added up, a float of another size: as they are."""
+  a, b = (u.alu(Ops.AND, number(15)) for u in LEAVES[:2])
+  assert fields(a.alu(Ops.OR, b)) is None and fields(a.alu(Ops.ADD, b)) is None
+  assert fields(a.alu(Ops.OR, number(1))) is None
+  other = a.alu(Ops.OR, number(EXPONENT + 1 << BITS)).bitcast(dtypes.float32).alu(Ops.ADD, number(-1.0, dtypes.float32))
+  assert graph_rewrite(other, pm_in_place, ctx=LOP3) is other
