@@ -84,6 +84,10 @@ class LiveRanges(Uses):
     # of a number, the load after which it comes
     self.before = {x: at for x, us in self._met().items() if x not in places and
                    innermost(x.src[0].src[1]) is self.loops[at := min(map(where, us))]}
+    # of each value, the last load that comes before it, also in loops that end before: -1 if none does
+    self.after, number = dict[UOp, int](), {u: i for i, u in enumerate(loads)}
+    for u in self.ops:
+      self.after[u] = max(number.get(u, -1), self.before.get(u, -1), *[self.after[s] for s in u.src], -1)
 
   def _met(self) -> dict[UOp, list[UOp]]:
     """Numbers from memory, and what each of them and a load become together."""
@@ -104,6 +108,7 @@ class LiveRanges(Uses):
       sums.add(u)
       if any(by.op is Ops.CUSTOMI for by in self.users[u]): continue  # more is added to it by an instruction
       at = self.last[u]
+      if self.after[u] > at: continue  # it waits for a loop whose loads have later numbers
       if any(self.last.get(by, -1) > at for by in self.users[u]) and innermost(u) is self.loops[at]:
         found.setdefault(at, []).append(u)
     return found

@@ -1,0 +1,21 @@
+"""patches/vector/live_ranges.py: loads in order in kernels of several loops."""
+import pytest
+from tests.support import child
+from bench import schedules
+from tinygrad.codegen.opt import Opt, OptOps
+from tinygrad_llm.device.device import open_target
+
+# a sum of the loop of the first loads begins with what another loop added up, whose loads have later numbers
+AFTER_A_LOOP = [[["UNROLL", 0, 4], ["THREAD", 1, 2], ["UPCAST", 1, 0]],
+                [["UPCAST", 1, 4], ["UNROLL", 0, 4], ["THREAD", 0, 2], ["UNROLL", 0, 0]]]
+
+@pytest.mark.parametrize("opts", AFTER_A_LOOP)
+def test_sums_that_wait_for_another_loop(opts: list) -> None:
+  source = child.call(source_of, opts, NO_FLASH_DECODING="1").value
+  assert source.count("__builtin_prefetch") >= 40
+
+def source_of(opts: list) -> str:
+  open_target("CPU:x86-64-v4")
+  call, _ = schedules.call_of(schedules.KERNELS["Q4_K x"])
+  program = schedules.lowered(call, tuple(Opt(OptOps[op], axis, arg) for op, axis, arg in opts))
+  return program.src[2].arg
