@@ -11,6 +11,11 @@ from tinygrad.uop.ops import AxisType
 
 WARP = 32  # threads
 THREADS = (AxisType.LOCAL, AxisType.WARP, AxisType.GROUP_REDUCE)  # ranges that are threads of a block
+LARGE_CARD, SMALL_CARDS = 128, {"sm_53": 1, "sm_62": 2, "sm_72": 8, "sm_87": 16}  # multiprocessors of NVIDIA's
+
+def multiprocessors(ren: Renderer) -> int:
+  """Of an NVIDIA card that a kernel should keep busy; 0 for other makers' devices, whose kernels were never timed."""
+  return SMALL_CARDS.get(ren.target.arch, LARGE_CARD) if ren.target.arch.startswith("sm_") else 0
 
 # *** CPUs
 

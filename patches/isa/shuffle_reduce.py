@@ -58,14 +58,14 @@ def neighbours(group: list[UOp], others: list[UOp]) -> list[UOp]:
   """
   The ranges of a group whose threads are neighbours in a warp, all warps full; none where threads of one share no sum.
   """
-  # threads are numbered by the ranges in their order; three of them, or neighbours made one from the front
+  # threads are numbered by the ranges in their order; of more than three, the first ones become one, the last fastest
   lanes = sorted(group, key=lambda r: r.arg[:-1])
   while steps(lanes) > WARP: lanes.pop()
   others = [r for r in (*group, *others) if r not in lanes]
   if steps(lanes) not in (2, 4, 8, 16, 32) or steps(lanes) * steps(others) % WARP: return []
   if any(r in group for r in others) and steps(lanes) != WARP: return []
   before = max(r.arg[:-1] for r in lanes) < min((r.arg[:-1] for r in others), default=(1 << 30,))
-  return lanes if before and len(others) <= 1 else []
+  return lanes if before and len(others) <= 2 else []
 
 def run(sink: UOp, ren: Renderer) -> UOp:
   if (name := spelling(ren)) is None: return sink

@@ -56,16 +56,20 @@ def schedule(k: Scheduler) -> Scheduler|None:
 
 def on_gpu(k: Scheduler) -> Scheduler|None:
   """
-  Threads for a kernel without sums whose one loop is of unknown length, but a multiple of something known: tinygrad
-  splits none. None if it is another kernel.
+  Threads for a kernel without sums that has a loop of unknown length, but a multiple of something known: tinygrad
+  splits none, and blocks of few threads are left. None if it is another kernel.
   """
   loops = k.ranges_of(AxisType.GLOBAL)
-  if k.applied_opts or k.reduceops or len(loops) != 1 or loops[0].src[0].op is Ops.CONST: return None
-  k, loop = k.copy(), loops[0]
-  for op, most in ((OptOps.UPCAST, TOGETHER), (OptOps.LOCAL, THREADS)):
-    n = next(n for n in (most >> i for i in range(most.bit_length())) if loop.src[0].divides(n) is not None)
-    if n > 1: k.apply_opt(Opt(op, k.rngs.index(loop), n))
-    loop = loop.replace(src=(loop.src[0].divides(n),))
+  if k.applied_opts or k.reduceops or all(r.src[0].op is Ops.CONST for r in loops): return None
+  stored = [strides(u.src[0].src[1].get_idx()) for u in k.ast.toposort() if u.op is Ops.STORE]
+  loops.sort(key=lambda r: min((steps[r] for steps in stored if r in steps), default=1 << 62))
+  k, threads = k.copy(), 1
+  for i, loop in enumerate(loops):
+    for op, most in ((OptOps.UPCAST, 1 if i else TOGETHER), (OptOps.LOCAL, THREADS // threads)):
+      n = next(n for n in (most >> i for i in range(most.bit_length())) if loop.src[0].divides(n) is not None)
+      if n > 1: k.apply_opt(Opt(op, k.rngs.index(loop), n))
+      loop = loop.replace(src=(loop.src[0].divides(n),))
+      if op is OptOps.LOCAL: threads *= n
   return k if k.applied_opts else None
 
 def run(sink: UOp, ren: Renderer) -> UOp:

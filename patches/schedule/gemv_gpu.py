@@ -10,23 +10,30 @@ How: by the strides of the load that brings most of the weights. Loops that it d
   threads of a row, as many as make a warp, also of matrices that lie apart, as experts do whose products are added up;
   what is left is a loop. A thread has the same place in several rows, as many as its registers allow; a group has as
   many rows as make WARPS warps.
+  Where that leaves a card's multiprocessors fewer than WARPS_EACH warps each, two warps share a row that takes one of
+  them LONG steps, and then a thread has fewer rows.
   MV_THREADS_PER_ROW, MV_BLOCKSIZE (in warps) and MV_ROWS_PER_THREAD override the numbers; a Tile has others, as other
   projects' kernels (search/known_schedules.py).
 Numbers: sm_80, 87 and 90, 16 types, shapes of 1B and 8B models: loads of 16 bytes, all bytes of the sectors that
   warps touch are wanted, at most 128 registers, no stack, operations at most 1.09 times those needed. Experts of
   qwen3moe, olmoe, deepseek2 and gpt-oss: the same, but 83% of the sectors for rows of 768 weights in Q6_K, of which a
-  step of a warp reads 2 of each 32 bytes of factors (tests/gpu/gpu_schedules.py); no card was at hand to time it.
+  step of a warp reads 2 of each 32 bytes of factors (tests/gpu/gpu_schedules.py).
+  H100, us in a graph of launches, weights cold, beside the best of 24 to 56 Tiles: 2048 x 8192 in Q4_K 13.0 -> 8.2
+  (best 8.0), in Q6_K 13.8 -> 11.6 (10.9), in Q8_0 14.1 -> 10.3 (9.9); 2048 x 2048 in Q4_K 3.9 -> 3.4 (3.3), in Q8_0
+  4.3 -> 3.6 (3.5); 4096 x 4096 in Q4_K 7.7 -> 7.4 (7.3); gate and up, 16384 x 2048 in Q4_K, 12.1 as before (11.2).
 Upstream: not sent.
 """
 from __future__ import annotations
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from tinygrad.codegen.opt import KernelOptError, Opt, OptOps
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import getenv, prod
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches.ir.indices import size, steps, strides
 from tinygrad_llm.patches.ir.products import Sum
+from tinygrad_llm.patches.ir.targets import WARP, multiprocessors
 
 MV_NAMES = ("MV_THREADS_PER_ROW", "MV_BLOCKSIZE", "MV_ROWS_PER_THREAD")
 THREADS, WARPS, ROWS = 32, 4, 4  # 32/4/4 was best on sm_87 of what GiveThanksAlways/tinygrad tried
@@ -37,6 +44,7 @@ SHARED = 64    # weights with the same factors that a thread unpacks in a step a
 VALUES = 256   # weights of all rows that a thread unpacks in a step
 NUMBERS = 144  # that a thread holds at the same time: of x, and of each row words, and FACTORS for a group of weights
 FACTORS = 4
+WARPS_EACH, LONG = 12, 4  # of a multiprocessor, at least; steps of a row that are many
 
 @dataclass(frozen=True)
 class Tile:
@@ -92,7 +100,28 @@ def on_gpu(k: Scheduler, s: Sum, tile: Tile|None = None) -> Scheduler|str:
   """Threads of a warp read what follows each other in w, 16 bytes each, and add up a row; or as a tile says."""
   if s.rows is None: return "no axis that only the weight has"
   if s.rows.src[0].op is not Ops.CONST: return "rows of no constant number"
-  tile = tile or _default(s)
+  if tile is not None: return _tiled(k, s, tile)
+  made = _tiled(k, s, tile := _default(s))
+  if isinstance(made, str) or any(name in os.environ for name in MV_NAMES): return made
+  wanted = multiprocessors(k.ren) * WARPS_EACH * WARP
+  if _threads(made) < wanted and steps(made.ranges_of(AxisType.REDUCE)) >= LONG:
+    tile = replace(tile, threads=2 * tile.threads, warps=max(1, tile.warps // 2))
+    made = _better(made, _tiled(k, s, tile))
+  while _threads(made) < wanted and (rows := steps(made.ranges_of(AxisType.UPCAST))) > 1:
+    if (fewer := _better(made, _tiled(k, s, replace(tile, rows=rows // 2)))) is made: break
+    made = fewer
+  return made
+
+def _threads(k: Scheduler) -> int:
+  """Of all blocks together."""
+  return steps(k.ranges_of(AxisType.GLOBAL, AxisType.LOCAL, AxisType.GROUP_REDUCE))
+
+def _better(k: Scheduler, other: Scheduler|str) -> Scheduler:
+  """The other, if it is a schedule of more threads."""
+  return other if not isinstance(other, str) and _threads(other) > _threads(k) else k
+
+def _tiled(k: Scheduler, s: Sum, tile: Tile) -> Scheduler|str:
+  assert s.rows is not None
   main = max(s.ws, key=lambda u: steps(_order(s, u)) * u.dtype.itemsize)  # it brings most bytes
   if not (order := _order(s, main)): return "no constant strides"
   k, unroll = k.copy(), dict[UOp, int]()
@@ -123,7 +152,11 @@ def on_gpu(k: Scheduler, s: Sum, tile: Tile|None = None) -> Scheduler|str:
   warp = prod(size(r) & -size(r) for r in rest.values()) >= tile.threads  # without odd numbers of threads
   for r in rest.values():  # neighbours of those: a warp
     if (n := _divisor(size(r) & -size(r) if warp else size(r), tile.threads // group)) <= 1: continue
-    try: _part(k, OptOps.GROUP, r, n)
+    # those that make a warp full are a range of their own: they exchange what they have
+    inside = n if group * n <= WARP or (full := WARP // group) <= 1 or n % full else full
+    try:
+      left = _part(k, OptOps.GROUP, r, inside)
+      if n > inside and left is not None: _part(k, OptOps.GROUP, left, n // inside)
     except KernelOptError: break
     group *= n
   rows, per_thread = size(s.rows), tile.rows or _rows(s, unroll, piece, changing)

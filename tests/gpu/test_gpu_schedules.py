@@ -39,7 +39,7 @@ def test_schedules(target, role, name):
 @cuda
 def test_schedules_with_bytes():
   """The same loads; by tinygrad's count three quarters of the operations are gone: a dot of four bytes is one."""
-  found = gpu_schedules.measure("CUDA:sm_90", ("1b.out",), ("Q4_K", "Q8_0"), True)
+  found = gpu_schedules.measure("CUDA:sm_90", ("1b.gate_up",), ("Q4_K", "Q8_0"), True)
   assert [row.wrong() for row in found] == [[], []], gpu_schedules.table(found)
   assert [row.ops < most for row, most in zip(found, (1.75, 1))] == [True, True]
 
@@ -56,10 +56,10 @@ def stock() -> list[str]:
   return row.wrong()
 
 def test_wrong_figures():
-  right = Figures("CUDA:sm_90", "1b.out", "Q4_K", 1, "", "", 1 << 14, 16, 1.0, 0.5, 1.0, 1.0, 100, 0, 6.0, 6.0, [])
+  right = Figures("CUDA:sm_90", "1b.out", "Q4_K", 1, "", "", 1 << 14, 16, 1.0, 0.5, 1.0, 1.0, 100, 0, 4.5, 6.0, [])
   assert right.wrong() == []
   for change in ({"kernels": 2}, {"width": 8}, {"useful": 0.84}, {"threads": 2047}, {"stack": 8}, {"registers": 129},
-                 {"ops": 6.7}, {"held": 1.06}, {"read": 1.06}, {"forbidden": ["I2F"]}):
+                 {"ops": 4.9}, {"held": 1.06}, {"read": 1.06}, {"forbidden": ["I2F"]}):
     assert dataclasses.replace(right, **change).wrong() == list(change)
 
 def test_useful_counts_bytes():
@@ -95,8 +95,8 @@ def test_numbers_without(off, name):
   assert found[4] != run()[name][4]
 
 def test_warp_reduce():
-  """A warp's threads exchange: 5 steps, 2 rows a thread. Without that, memory is shared, as where they are fewer."""
-  assert (run()["Q6_K"][3], run()["Q6_K"][4].count("__shared__")) == (10, 1)  # that of x
+  """A warp's threads exchange: 5 steps, a row a thread. Without that, memory is shared, as where they are fewer."""
+  assert (run()["Q6_K"][3], run()["Q6_K"][4].count("__shared__")) == (5, 1)  # that of x
   assert (run()["F16"][3], run()["F16"][4].count("__shared__")) == (0, 1)  # 96 columns are 12 threads
 
 @functools.cache
@@ -109,9 +109,9 @@ def test_numbers_of_experts_on_cuda():
   assert [row[0] for row in experts() if not row[0] < gpu_numbers.MOST] == []
 
 def test_both_sums_of_a_kernel_are_exchanged():
-  """Gate's and up's, of 2 rows a thread, in 5 steps each."""
+  """Gate's and up's, of a row a thread, in 5 steps each."""
   _, opts, threads, exchanges, source = experts()[2]
-  assert (threads, exchanges, source.count("__shared__")) == (64, 20, 1), opts  # that of x
+  assert (threads, exchanges, source.count("__shared__")) == (64, 10, 1), opts  # that of x
 
 def activation() -> str:
   """A kernel of experts in CUDA C, with one division a result."""
@@ -244,9 +244,13 @@ def sources(names: list[str]) -> dict[str, dict[str, str]]:
 @functools.cache
 def rendered() -> dict[str, dict[str, str]]: return child.call(sources, ["Q4_K", "F16"]).value
 
+NVIDIA = {"CUDA", "PTX"}
+
 def test_all_targets_have_the_same_schedule():
+  """But that a large card has more threads for few rows."""
   for row in rendered().values():
-    assert len({row[f"opts {target}"] for target in gpu_renderers.RENDERERS}) == 1
+    for targets in (NVIDIA, gpu_renderers.RENDERERS.keys() - NVIDIA):
+      assert len({row[f"opts {target}"] for target in targets}) == 1
 
 def test_metal_has_no_errors():
   for name, row in rendered().items():
@@ -266,8 +270,8 @@ def test_metal_errors_are_found(right, planted):
 def test_ptx():
   """Sixteen bytes a load, no division, sums by exchange."""
   source = rendered()["Q4_K"]["PTX"]
-  assert source.count("ld.global.v4.u32") >= 4 and not re.search(r"\b(div|rem)\.", source)
-  assert source.count("shfl.sync.bfly.b32") == 20  # 4 rows, 5 steps
+  assert source.count("ld.global.v4.u32") >= 3 and not re.search(r"\b(div|rem)\.", source)
+  assert source.count("shfl.sync.bfly.b32") == 5
   assert source.count(".align 16 .b8 ") == 1       # of x
 
 @cuda

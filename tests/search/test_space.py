@@ -171,10 +171,10 @@ def test_blocks_of_threads(language):
   assert len(legal) >= 6 and (32, 64, 64, 16, 32) in legal and (32, 128, 32, 16, 64) in legal
 
 def test_tiles_are_exact(monkeypatch):
-  """The environment overrides the heuristic's numbers, a tile has its own."""
+  """The environment overrides the heuristic's numbers, a tile has its own; a large card has more threads by itself."""
   k = loops(kernel(PRODUCTS[0]), gpu_renderers.RENDERERS["CUDA"]).start()
   before, tile = [on_gpu(k, find_sum(k), tile).applied_opts for tile in (None, Tile(32, 4))]
-  assert before == tile
+  assert before == tile[:-1]  # a row of a thread, not four
   for name, value in zip(MV_NAMES, ("8", "1", "2")): monkeypatch.setenv(name, value)
   getenv.cache_clear()
   try: assert on_gpu(k, find_sum(k), Tile(32, 4)).applied_opts == tile != on_gpu(k, find_sum(k)).applied_opts
