@@ -33,7 +33,6 @@ class Place(weakref.ref[UOp]):
   key: tuple[Any, ...]
 
 _stock, _table, _new, _void = UOpMetaClass.__call__, UOpMetaClass.ucache, object.__new__, dtypes.void
-_buffers = ops.buffers
 
 def _free(place: Place, table: dict[tuple[Any, ...], Any] = _table, remove: Any = remove_dead) -> None:
   remove(table, place.key)
@@ -49,7 +48,7 @@ def make(cls: type[UOp], op: Ops, dtype: DType|None = None, src: tuple[UOp, ...]
   made.op, made.dtype, made.src, made.arg, made.tag = key
   if (found := _place(made, key)) is not made: return found
   if metadata is not None: ops.all_metadata[made] = metadata
-  if _buffer is not None: _buffers[made] = _buffer
+  if _buffer is not None: ops.buffers[made] = _buffer
   return made
 
 def _place(node: UOp, key: tuple[Any, ...]) -> UOp:
@@ -67,9 +66,9 @@ def _checked(cls: type[UOp], key: tuple[Any, ...], metadata: Any, _buffer: Any) 
   del _table[key]
   return _place(made, key)
 
-def delete(self: UOp, buffer: Ops = Ops.BUFFER) -> None:
-  """What is left of a node's end: its buffer counts one less."""
-  if self.op is buffer and (found := _buffers.get(self)) is not None: found.ref(-1)
+def delete(self: UOp, op: Ops = Ops.BUFFER, buffers: Any = ops.buffers) -> None:
+  """What is left of a node's end: its buffer counts one less. The process may end: modules are empty then."""
+  if self.op is op and (found := buffers.get(self)) is not None: found.ref(-1)
 
 def install() -> None:
   UOpMetaClass.__call__ = make  # type: ignore[method-assign,assignment]

@@ -97,6 +97,11 @@ def test_a_buffer_counts_its_nodes() -> None:
   gc.collect()
   assert buffer.uop_refcount == before - 1
 
+@pytest.mark.parametrize("function", [interning.delete, interning._free])
+def test_what_runs_as_the_process_ends(function: Callable[..., None]) -> None:
+  """Modules are empty then: nodes that are left end all the same, and say nothing."""
+  assert not set(function.__code__.co_names) & set(vars(interning))
+
 def test_nodes_of_before_are_kept() -> None:
   """Those that were there when it was installed are found, and their places are freed as all others are."""
   assert {type(place) for place in list(TABLE.values())} == {interning.Place}
