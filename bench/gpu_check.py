@@ -154,7 +154,7 @@ def part_speed(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Ro
     speed = (len(at) - 1) / (at[-1] - at[0])
     figures[f"answer, {what}"] = {"ts": speed, "first_s": at[0] - start}
     yield (f"answer, {what}{with_bytes()}", None,
-           f"{speed:.1f} tok/s, {speed * info.bytes_per_token / 1e9:.1f} GB/s; first token {1e3 * (at[0] - start):.1f} ms")
+           f"{speed:.1f} tok/s, {speed * info.bytes_per_token / 1e9:.1f} GB/s; first {1e3 * (at[0] - start):.1f} ms")
 
 def part_estimates(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
   """What the cost model expects of the steps that `speed` times, on this card or the first of its architecture."""
@@ -243,8 +243,8 @@ def linear(kind: Any, rows: int, n: int, copies: int) -> list[Any]:
 
 def matvec_speed(name: str, rows: int, n: int, nbytes: int) -> tuple[float, float]:
   """
-  (GB/s of packed weights, us a kernel): as many layers of equal weights as take `nbytes`, one after another, for several
-  x, so that a step has at least KERNELS and its Python does not count.
+  (GB/s of packed weights, us a kernel): as many layers of equal weights as take `nbytes`, one after another, for
+  several x, so that a step has at least KERNELS and its Python does not count.
   """
   from bench.random_model import quant_named
   from tinygrad import Tensor, TinyJit

@@ -150,7 +150,8 @@ def _looked_up(u: UOp, less: int, loops: Sequence[UOp], select: str) -> UOp|None
     return UOp(Ops.CUSTOM, dtypes.uint32, src, select)
   table = [sum((value & 255) << 8 * i for i, value in enumerate(values[at:at + 4])) for at in range(0, CODES, 4)]
   at = chosen(word | (word >> 4), 0, 0x20)
-  return chosen(chosen(table[0], table[1], at), chosen(table[2], table[3], at), (at >> 1) & 0x4444 | 0x3210)
+  low = at & 0x7777  # the highest bit of four asks PTX's prmt for a byte's sign
+  return chosen(chosen(table[0], table[1], low), chosen(table[2], table[3], low), (at >> 1) & 0x4444 | 0x3210)
 
 def _number(w: UOp) -> tuple[UOp, int]|None:
   """A float that is an integer, less a whole number: the integer, and that number."""

@@ -4,10 +4,10 @@ Bit fields in place: packed weights become floats where they lie in their word, 
 Why: a field of a word is shifted down, masked, and joined with the bits of a large float (int_to_float.py): three
   operations on integers a weight, which NVIDIA's cards execute at half the rate of floats. On an H100 they were most of
   the time of a product in Q4_K or Q6_K.
-How: the float 2**(23 - p) has room for a field p bits above the lowest of its mantissa: as_float adds it there as it is.
-  So a field stays where it is, or a word is shifted once for several fields, and the mask and the constants around it
-  are a single operation on three inputs (lop3; CUDA's compiler finds it only for one constant, so it is spelled). A
-  field of several words, as that of six bits in Q6_K, is joined in the place of its first part.
+How: the float 2**(23 - p) has room for a field p bits above the lowest of its mantissa: there as_float adds it as it
+  is. So a field stays where it is, or a word is shifted once for several fields, and mask and constants are a single
+  operation on three inputs (lop3; CUDA's compiler finds it only for one constant, so it is spelled). A field of several
+  words, as that of six bits in Q6_K, is joined in the place of its first part.
 Rewrite:
   as_float(((w >> 8) & 15) | bits(2**23)) - 2**23
   --> as_float(lop3(w, 15 << 8, bits(2**15))) - 2**15, lop3(w, m, k) = (w & m) ^ k
@@ -44,7 +44,7 @@ LOP3_PTX = register("lop3.b32 {d}, {0}, {1}, {2}, 0x6a;", INT)  # 0x6a: (0xf0 & 
 FUNCTION = ('static __device__ __forceinline__ uint lop3(uint a, uint m, uint k) '
             '{ uint d; asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(d) : "r"(a), "r"(m), "r"(k)); return d; }\n')
 
-def _as(n: float, dtype: DType) -> UOp:
+def lowered(n: float, dtype: DType) -> UOp:
   """A constant, as it is where everything is lowered."""
   return UOp(Ops.CAST, dtype, (UOp(Ops.CONST, dtypes.weakfloat if dtype is dtypes.float32 else dtypes.weakint, (), n),),
              dtype)
@@ -60,26 +60,26 @@ class Field:
   @property
   def bits(self) -> int: return self.mask << self.up
 
-def _constant(u: UOp) -> Any:
+def constant(u: UOp) -> Any:
   """The number that it is; None if it is none."""
   while u.op is Ops.CAST: u = u.src[0]
   return u.val if u.op is Ops.CONST else None
 
 def fields(u: UOp) -> tuple[list[Field], int]|None:
   """Of a word that is fields, no two of which share a bit, all joined by XOR with a number: they, and the number."""
-  if (n := _constant(u)) is not None: return [], n
+  if (n := constant(u)) is not None: return [], n
   if u.dtype is not dtypes.uint32: return None
   if u.op in (Ops.OR, Ops.XOR):
     if (left := fields(u.src[0])) is None or (right := fields(u.src[1])) is None: return None
     a, b = (sum(f.bits for f in side[0]) for side in (left, right))
     if a & b or u.op is Ops.OR and (left[1] & (b | right[1]) or right[1] & a): return None
     return left[0] + right[0], left[1] ^ right[1]
-  if u.op is Ops.SHL and (by := _constant(u.src[1])) is not None and (inner := fields(u.src[0])) is not None:
+  if u.op is Ops.SHL and (by := constant(u.src[1])) is not None and (inner := fields(u.src[0])) is not None:
     moved = [Field(f.word, f.down, f.mask, f.up + by) for f in inner[0]]
     return (moved, inner[1] << by) if all(f.bits >> WORD == 0 for f in moved) and inner[1] << by >> WORD == 0 else None
-  if u.op is Ops.AND and (mask := _constant(u.src[1])) is not None:
+  if u.op is Ops.AND and (mask := constant(u.src[1])) is not None:
     word, down = u.src[0], 0
-    if word.op is Ops.SHR and (by := _constant(word.src[1])) is not None: word, down = word.src[0], by
+    if word.op is Ops.SHR and (by := constant(word.src[1])) is not None: word, down = word.src[0], by
     return ([Field(word, down, mask & (1 << WORD - down) - 1, 0)], 0) if word.dtype is dtypes.uint32 else None
   return None
 
@@ -90,7 +90,7 @@ def place(first: Field, bits: int) -> tuple[int, int]:
   return first.down - first.up, 0
 
 def in_place(ctx: str|None, x: UOp, c: UOp) -> UOp|None:
-  if (added := _constant(c)) is None or (found := fields(x)) is None: return None
+  if (added := constant(c)) is None or (found := fields(x)) is None: return None
   if not found[0] or found[1] >> BITS != EXPONENT: return None
   (first, *others), number = found
   low = number & (1 << BITS) - 1
@@ -98,14 +98,14 @@ def in_place(ctx: str|None, x: UOp, c: UOp) -> UOp|None:
   down, at = place(first, bits)
   less = added + 2.0 ** BITS - 2.0 ** (BITS - at)
   if bits > BITS or float(np.float32(less)) != less: return None
-  def word(n: int) -> UOp: return _as(n, dtypes.uint32)
+  def word(n: int) -> UOp: return lowered(n, dtypes.uint32)
   def moved(f: Field, down: int) -> UOp:
     return f.word if not down else f.word.alu(Ops.SHR if down > 0 else Ops.SHL, word(abs(down)))
   src = moved(first, down), word(first.bits << at), word((EXPONENT - at << BITS) | low << at)
   if ctx is None: value = src[0].alu(Ops.AND, src[1]).alu(Ops.XOR, src[2])
   else: value = UOp(Ops.CUSTOMI if ctx == LOP3 else Ops.CUSTOM, dtypes.uint32, src, ctx)
   for f in others: value = value.alu(Ops.XOR, moved(f, f.down - f.up - at).alu(Ops.AND, word(f.bits << at)))
-  return value.bitcast(dtypes.float32).alu(Ops.ADD, _as(less, dtypes.float32))
+  return value.bitcast(dtypes.float32).alu(Ops.ADD, lowered(less, dtypes.float32))
 
 pm_in_place = PatternMatcher([
   (UPat(Ops.BITCAST, dtypes.float32, src=(UPat.var("x", dtypes.uint32),)) + UPat.var("c"), in_place),

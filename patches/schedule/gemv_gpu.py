@@ -60,8 +60,7 @@ class Tile:
   weights: int|None = None
 
 def _default(s: Sum) -> Tile:
-  return Tile(getenv(MV_NAMES[0], THREADS), getenv(MV_NAMES[1], WARPS // min(len(s.reds), WARPS)),
-              getenv(MV_NAMES[2], 0) or None)
+  return Tile(getenv(MV_NAMES[0], THREADS), getenv(MV_NAMES[1], WARPS), getenv(MV_NAMES[2], 0) or None)
 
 def _order(s: Sum, u: UOp) -> dict[UOp, int]:
   """The loops that a load follows with a constant stride, ascending. A look-up in a table follows few."""
@@ -69,10 +68,10 @@ def _order(s: Sum, u: UOp) -> dict[UOp, int]:
   return dict(sorted([(r, n) for r, n in found.items() if r in s.loops], key=lambda item: item[1]))
 
 def _changing(s: Sum, piece: set[UOp]) -> set[UOp]:
-  """The loops that change the weights' factors, which are what is computed from weights alone and not of a piece."""
+  """The loops that change the weights' factors: what is computed from weights alone, and alike for some of a piece."""
   values = [u for red in s.reds for u in red.src[0].toposort() if dtypes.is_float(u.dtype) and s.rows in u.ranges]
-  return {r for u in values if not piece & set(u.ranges) and not set(s.xs) & u.backward_slice_with_self.keys()
-          for r in u.ranges}
+  return {r for u in values if not (piece and piece <= set(u.ranges))
+          and not set(s.xs) & u.backward_slice_with_self.keys() for r in u.ranges}
 
 def _divisor(n: int, most: int) -> int:
   """The largest divisor up to `most`; a power of two if that is not much less: they are exchanged in fewer steps."""
@@ -87,12 +86,12 @@ def _part(k: Scheduler, op: OptOps, r: UOp, amount: int) -> UOp|None:
   k.apply_opt(Opt(op, axes.index(axis), 0 if op is OptOps.UNROLL and amount == size(r) else amount))
   return None if amount == size(r) else r.replace(src=(r.src[0].const_like(size(r) // amount),))
 
-def _rows(s: Sum, unroll: dict[UOp, int], piece: set[UOp], changing: set[UOp]) -> int:
+def _rows(s: Sum, unroll: dict[UOp, int], changing: set[UOp]) -> int:
   """How many rows a thread has registers for."""
-  values, planes = prod(unroll.values()), sum(piece <= _order(s, u).keys() for u in s.ws) if piece else 1
+  values = prod(unroll.values())
   words = sum(prod(n for r, n in unroll.items() if r in u.ranges) for u in s.ws)
   of_row = words + FACTORS * len(s.reds) * prod(n for r, n in unroll.items() if r in changing)
-  rows = max(1, ROWS // max(planes, len(s.reds)))
+  rows = max(1, ROWS // len(s.reds))
   while rows > 1 and (rows * len(s.reds) * values > VALUES or values + rows * of_row > NUMBERS): rows //= 2
   return rows
 
@@ -159,7 +158,7 @@ def _tiled(k: Scheduler, s: Sum, tile: Tile) -> Scheduler|str:
       if n > inside and left is not None: _part(k, OptOps.GROUP, left, n // inside)
     except KernelOptError: break
     group *= n
-  rows, per_thread = size(s.rows), tile.rows or _rows(s, unroll, piece, changing)
+  rows, per_thread = size(s.rows), tile.rows or _rows(s, unroll, changing)
   while rows % per_thread: per_thread -= 1
   block = _divisor(rows // per_thread, max(1, tile.warps * tile.threads // group))
   row = s.rows

@@ -48,6 +48,7 @@ SWITCHES = {
   "lanes": Moves(CPU, HALF, "blk.*.attn_norm+attn_q+attn_k+attn_v", "schedule opts load_bytes"),
   "factor_sums": Moves(CUDA, MIX, PRODUCT, "ops nodes"),
   "int_to_float": Moves(CUDA, MIX, PRODUCT, "ops nodes"),
+  "table_lookup_gpu": Moves(CUDA, "gpt-oss-20b-MXFP4_MOE", "blk.*.ffn_down_exps", "ops nodes"),
   "fields_in_place": Moves(CUDA, MIX, PRODUCT, "ops nodes"),
   "dot_int8_cpu": Moves(CPU, BYTES, PRODUCT, "bytes ops name opts"),
   "choose": Moves(CUDA, HALF, PRODUCT, "schedule opts global_size local_size load_bytes"),

@@ -22,7 +22,7 @@ BYTES_Q8_0 = [("UNROLL", 5, 0), ("UNROLL", 4, 0)]  # of a word: 4 weights
 PEERS: dict[str, Peer] = {
   # 4 warps a row, a row a group; 16 threads a superblock, two words each
   "llama.cpp CUDA Q4_K": ("Q4_K", [*BYTES_Q4_K, ("UNROLL", 4, 2), ("GROUP", 4, 2), ("GROUP", 3, 2), ("GROUP", 2, 2),
-                                   ("GROUP", 1, 2), ("GROUP", 0, 8)]),
+                                   ("GROUP", 1, 2), ("GROUP", 0, 2), ("GROUP", 0, 4)]),
   # few columns: a warp a row, 4 rows a group
   "llama.cpp CUDA Q4_K, small": ("Q4_K", [*BYTES_Q4_K, ("UNROLL", 4, 2), ("GROUP", 4, 2), ("GROUP", 3, 2),
                                           ("GROUP", 2, 2), ("GROUP", 1, 2), ("GROUP", 0, 2), ("LOCAL", 0, 4)]),

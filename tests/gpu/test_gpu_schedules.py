@@ -111,7 +111,7 @@ def test_numbers_of_experts_on_cuda():
 def test_both_sums_of_a_kernel_are_exchanged():
   """Gate's and up's, of a row a thread, in 5 steps each."""
   _, opts, threads, exchanges, source = experts()[2]
-  assert (threads, exchanges, source.count("__shared__")) == (64, 10, 1), opts  # that of x
+  assert (threads, exchanges, source.count("__shared__")) == (128, 10, 1), opts  # that of x
 
 def activation() -> str:
   """A kernel of experts in CUDA C, with one division a result."""

@@ -1,28 +1,11 @@
 """isa/fields_in_place: weights of any fields become the same floats, with at most as many operations as before."""
 import random
 
-import numpy as np
 import pytest
+from tests.isa.words import LEAVES, number, value
 from tinygrad.dtype import dtypes
-from tinygrad.uop.ops import Ops, ParamArg, UOp, graph_rewrite
+from tinygrad.uop.ops import Ops, UOp, graph_rewrite
 from tinygrad_llm.patches.isa.fields_in_place import BITS, EXPONENT, LOP3, fields, pm_in_place
-
-WORDS = np.random.default_rng(0).integers(0, 1 << 32, (3, 64), dtype=np.uint32)
-LEAVES = [UOp(Ops.PARAM, dtypes.uint32, (), ParamArg(i, dtypes.uint32)) for i in range(3)]
-ALU = {Ops.AND: np.bitwise_and, Ops.OR: np.bitwise_or, Ops.XOR: np.bitwise_xor, Ops.SHL: np.left_shift,
-       Ops.SHR: np.right_shift, Ops.ADD: np.add}
-
-def number(n: float, dtype=dtypes.uint32) -> UOp:
-  weak = dtypes.weakint if dtype is dtypes.uint32 else dtypes.weakfloat
-  return UOp(Ops.CAST, dtype, (UOp(Ops.CONST, weak, (), n),), dtype)
-
-def value(u: UOp) -> np.ndarray:
-  if u.op is Ops.PARAM: return WORDS[u.arg.slot]
-  if u.op is Ops.CAST: return np.full(64, u.src[0].arg, np.uint32 if u.dtype is dtypes.uint32 else np.float32)
-  src = [value(s) for s in u.src]
-  if u.op is Ops.BITCAST: return src[0].view(np.float32)
-  if u.op is Ops.CUSTOMI and u.arg == LOP3: return src[0] & src[1] ^ src[2]
-  return ALU[u.op](*src)
 
 def weight(chance: random.Random) -> UOp:
   """A float that one to three fields make, with bits that are flipped and a whole number that is subtracted."""

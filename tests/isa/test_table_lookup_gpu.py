@@ -1,0 +1,62 @@
+"""isa/table_lookup_gpu: what four bits of a word stand for is chosen from a table, the same floats as before."""
+import random
+
+import pytest
+from tests.isa.words import LEAVES, number, value
+from tinygrad.dtype import dtypes
+from tinygrad.uop.ops import Ops, UOp, graph_rewrite
+from tinygrad_llm.patches.isa.dot_int8_gpu import CUDA
+from tinygrad_llm.patches.isa.fields_in_place import EXPONENT, LOP3, pm_in_place
+from tinygrad_llm.patches.isa.int_to_float import BITS
+from tinygrad_llm.patches.isa.table_lookup_gpu import pm_look_up
+
+MIDDLE = 2 * EXPONENT + 1 << BITS - 1  # the bits of 1.5 * 2**23
+
+def field(word: UOp, at: int, bits: int) -> UOp:
+  return (word.alu(Ops.SHR, number(at)) if at else word).alu(Ops.AND, number((1 << bits) - 1))
+
+def a_float(whole: UOp) -> UOp:
+  """Of a signed integer, as int_to_float.py has it."""
+  return whole.alu(Ops.ADD, number(MIDDLE, dtypes.int32)).bitcast(dtypes.float32).alu(
+    Ops.ADD, number(-float(3 << BITS - 1), dtypes.float32))
+
+def polynomial(code: UOp, chance: random.Random) -> UOp:
+  """A whole number in -128 .. 127 by a code, computed with integers."""
+  whole = code.cast(dtypes.int32)
+  for _ in range(2):
+    whole = whole.alu(Ops.MUL, number(chance.randint(-9, 9), dtypes.int32)).alu(
+      Ops.ADD, number(chance.randint(-99, 99), dtypes.int32))
+  return whole.alu(Ops.AND, number(255, dtypes.int32)).alu(Ops.ADD, number(-128, dtypes.int32))
+
+def four_bits(word: UOp, at: int, chance: random.Random) -> UOp:
+  """A sign and three bits that choose from the nibbles of a constant."""
+  by = field(word, at, 3).alu(Ops.SHL, number(2))
+  size = number(chance.getrandbits(32)).alu(Ops.SHR, by).alu(Ops.AND, number(15)).cast(dtypes.int32)
+  sign = field(word, at + 3, 1).cast(dtypes.int32).alu(Ops.MUL, number(-2, dtypes.int32)).alu(
+    Ops.ADD, number(1, dtypes.int32))
+  return size.alu(Ops.MUL, sign)
+
+def test_random_tables() -> None:
+  chance = random.Random(3)
+  for _ in range(60):
+    word, at = chance.choice(LEAVES), 4 * chance.randrange(8)
+    whole = polynomial(field(word, at, 4), chance) if chance.random() < 0.5 else four_bits(word, at, chance)
+    before = a_float(whole)
+    looked = graph_rewrite(before, pm_look_up, ctx=CUDA.select)
+    assert looked is not before and sum(u.arg == CUDA.select for u in looked.toposort()) <= 3
+    after = graph_rewrite(looked, pm_in_place, ctx=LOP3)
+    assert (value(looked) == value(before)).all() and (value(after) == value(before)).all()
+
+def test_four_codes_are_looked_up_together() -> None:
+  values = [a_float(four_bits(LEAVES[0], at, random.Random(1))) for at in range(0, 32, 4)]
+  found = [graph_rewrite(u, pm_look_up, ctx=CUDA.select) for u in values]
+  assert len({u for f in found for u in f.toposort() if u.arg == CUDA.select}) == 2 * 3
+
+@pytest.mark.parametrize("whole", [
+  field(LEAVES[0], 0, 5).cast(dtypes.int32),                                                # five bits
+  field(LEAVES[0], 2, 4).cast(dtypes.int32),                                                # of two codes
+  field(LEAVES[0], 0, 4).alu(Ops.ADD, field(LEAVES[1], 0, 4)).cast(dtypes.int32),           # of two words
+  field(LEAVES[0], 0, 4).alu(Ops.MUL, number(9)).cast(dtypes.int32),                        # 135
+  LEAVES[0].cast(dtypes.int32)])
+def test_what_is_no_table(whole: UOp) -> None:
+  assert graph_rewrite(u := a_float(whole), pm_look_up, ctx=CUDA.select) is u
