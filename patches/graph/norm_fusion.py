@@ -14,7 +14,8 @@ Rewrite:
 Numbers: kernels of a decode step at depth 4,096, compiled for sm_90: 1B Llama 222 -> 189, qwen3moe of 2 layers 37 ->
   32, gpt-oss of 4 layers 68 -> 59, deepseek2 of 6 layers 116 -> 103. Products keep their schedules and, in Q4_K, their
   100 registers; gate and up in Q6_K have 96 -> 127, gpt-oss's in Q8_0, whose 2,880 columns are shared by 30 threads, 80
-  -> 138; in PTX, qkv in Q4_K 154 -> 168. No card was at hand to time it.
+  -> 138; in PTX, qkv in Q4_K 154 -> 168. On an H100 decode of a 1B Llama in Q4_K_M takes 1.055 times as long without
+  it.
 Upstream: not sent; there it is a case of fusing sums over the same loops, which wants a cost model.
 """
 from __future__ import annotations

@@ -4,8 +4,7 @@ Instructions of patches in PTX, which tinygrad's renderer of it has no place for
 Why: tinygrad's renderers of C-like languages put a CUSTOM's operands into its text; that of PTX, the other one of its
   NV device, knows no CUSTOM: exchanges between threads and dot products of bytes had no spelling there.
 How: a text with {d} is an instruction: {d} is a register of its own, declared before it, for the result.
-Numbers: Q4_K matvec, 2048 x 2048, sm_90: shared memory and a barrier -> 5 exchanges a row; no card was at hand to time
-  it.
+Numbers: Q4_K matvec, 2048 x 2048, sm_90: shared memory and a barrier -> 5 exchanges a row. It was not timed.
 Upstream: not sent.
 """
 from __future__ import annotations

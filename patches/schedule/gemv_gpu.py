@@ -15,12 +15,14 @@ How: by the strides of the load that brings most of the weights. Loops that it d
   MV_THREADS_PER_ROW, MV_BLOCKSIZE (in warps) and MV_ROWS_PER_THREAD override the numbers; a Tile has others, as other
   projects' kernels (search/known_schedules.py).
 Numbers: sm_80, 87 and 90, 16 types, shapes of 1B and 8B models: loads of 16 bytes, all bytes of the sectors that
-  warps touch are wanted, at most 128 registers, no stack, operations at most 1.09 times those needed. Experts of
+  warps touch are wanted, at most 128 registers, no stack, operations at most 1.09 times those needed,
+  0.8 with fields_in_place. Experts of
   qwen3moe, olmoe, deepseek2 and gpt-oss: the same, but 83% of the sectors for rows of 768 weights in Q6_K, of which a
   step of a warp reads 2 of each 32 bytes of factors (tests/gpu/gpu_schedules.py).
-  H100, us in a graph of launches, weights cold, beside the best of 24 to 56 Tiles: 2048 x 8192 in Q4_K 13.0 -> 8.2
-  (best 8.0), in Q6_K 13.8 -> 11.6 (10.9), in Q8_0 14.1 -> 10.3 (9.9); 2048 x 2048 in Q4_K 3.9 -> 3.4 (3.3), in Q8_0
-  4.3 -> 3.6 (3.5); 4096 x 4096 in Q4_K 7.7 -> 7.4 (7.3); gate and up, 16384 x 2048 in Q4_K, 12.1 as before (11.2).
+  H100, us in a graph of launches, weights cold, without two warps a row and fields_in_place -> with (the best of 24 to
+  42 Tiles): 2048 x 8192 in Q4_K 13.0 -> 7.5 (7.4), in Q6_K 13.8 -> 9.7 (8.3); 2048 x 2048 in Q4_K 3.9 -> 3.2 (3.1); a
+  head of 128256 x 2048 in Q6_K 103 -> 86 (86); gate and up, 16384 x 2048 in Q4_K, 12.1 -> 10.7 (9.9), 28672 x 4096 35.8
+  -> 30.8 (30.5); 4096 x 4096 in Q4_K 7.7 -> 6.8 (6.0), 4096 x 14336 23.3 -> 20.0 (19.8), in Q6_K 32.1 -> 26.1 (24.4).
 Upstream: not sent.
 """
 from __future__ import annotations
