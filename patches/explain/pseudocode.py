@@ -17,6 +17,7 @@ from typing import Any
 from tinygrad.dtype import AddrSpace, Invalid, dtypes
 from tinygrad.helpers import prod
 from tinygrad.uop.ops import AxisType, GroupOp, Ops, UOp
+from tinygrad_llm.patches.ir.intrinsics import called
 
 WIDTH, MOST, SHORT = 116, 400, 24  # of a line, of an expression, of one that is written out more than once
 LANES = -1  # in the id of a loop over lanes (vectorizer.py)
@@ -134,7 +135,7 @@ class Pseudocode:
     if u.op is Ops.CAST and (not _is_int(u.src[0]) or _is_int(u)) or u.op is Ops.LOAD: return self.text(u.src[0])
     if u.op in (Ops.CAST, Ops.BITCAST): return f"{_type(u)}({self.text(u.src[0])})"
     if u.op is Ops.WHERE: return f"({self.text(u.src[0])} ? {self.text(u.src[1])} : {self.text(u.src[2])})"
-    if u.op in (Ops.CUSTOM, Ops.CUSTOMI): return f"{u.arg.split('(')[0]}({', '.join(map(self.text, u.src))})"
+    if u.op in (Ops.CUSTOM, Ops.CUSTOMI): return f"{called(u.arg)}({', '.join(map(self.text, u.src))})"
     if u.op in SIGNS and len(u.src) == 2: return self._infix(u)
     return f"{u.op.name.lower()}({', '.join(map(self.text, u.src))})"
 

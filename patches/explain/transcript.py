@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from tinygrad.codegen.opt import Opt, OptOps
 from tinygrad.uop.ops import Ops, UOp
+from tinygrad_llm.patches.ir.intrinsics import called
 from tinygrad_llm import patches
 from tinygrad_llm.patches import sentence
 from tinygrad_llm.patches.explain import pseudocode
@@ -113,8 +114,8 @@ def _answer(step: Step) -> list[str]:
 def _brief(x: Any) -> str:
   if isinstance(x, UOp):
     kind = f"{x.op.name} {x.dtype}".replace("dtypes.", "").removesuffix(" void")
-    called = f" {x.arg.split('(')[0]}(..)" if x.op in (Ops.CUSTOM, Ops.CUSTOMI) else ""
-    return f"{kind}{called} of {len(x.toposort())} UOps"
+    call = f" {called(x.arg)}(..)" if x.op in (Ops.CUSTOM, Ops.CUSTOMI) else ""
+    return f"{kind}{call} of {len(x.toposort())} UOps"
   if isinstance(x, list): x = x[0] if x else ""
   text = " ".join(x.split()) if isinstance(x, str) else "nothing" if x is None else str(x)
   return text if len(text) <= BRIEF else f"{text[:BRIEF]} .."

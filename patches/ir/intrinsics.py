@@ -1,20 +1,65 @@
 """
-Intrinsics: the texts by which passes name an instruction (the arg of a CUSTOM), and the pipe that executes each.
+Intrinsics: instructions that no operation of tinygrad's names, each with its spelling in every language that has it.
 
-A pass registers a text where it spells it, for each renderer; the cost model (search/cost/instructions.py) asks for the
-pipe and reads no C. A text that nobody registered is arithmetic on integers.
+A pass makes a CUSTOM of an intrinsic's text for the renderer; who meets that text finds the intrinsic by it: the cost
+model asks for its pipe and reads no C. A text that is no intrinsic's is an expression, arithmetic on integers.
 """
 from __future__ import annotations
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from tinygrad.renderer import Renderer
+from tinygrad.renderer.cstyle import ClangRenderer, CUDARenderer, MetalRenderer, OpenCLRenderer
+from tinygrad.renderer.ptx import PTXRenderer
+from tinygrad_llm.patches import is_on
+
+class Language(Enum):
+  """What a renderer writes, as far as instructions have other names there."""
+  CUDA, PTX, METAL, OPENCL, C, C_ARM = (auto() for _ in range(6))
 
 SHUFFLE, DOT, INT = "shuffle", "dot", "int"  # pipes, as Instruction.pipe has them
 
-_pipes: dict[str, str] = {}
+def language(ren: Renderer) -> Language|None:
+  """That of a renderer; None if it has no place for instructions of passes."""
+  if isinstance(ren, PTXRenderer): return Language.PTX if is_on("ptx") else None
+  if isinstance(ren, ClangRenderer): return Language.C_ARM if ren.target.arch.split(",")[0] == "arm64" else Language.C
+  of = {CUDARenderer: Language.CUDA, MetalRenderer: Language.METAL, OpenCLRenderer: Language.OPENCL}
+  return next((language for cls, language in of.items() if isinstance(ren, cls)), None)
 
-def register(text: str, pipe: str) -> str:
-  """Says which pipe executes what a text names; returns the text. ValueError if it has another one already."""
-  if _pipes.setdefault(text, pipe) != pipe: raise ValueError(f"{text}: {_pipes[text]}, and {pipe}")
-  return text
+_named: dict[str, Intrinsic] = {}  # by text
+
+@dataclass(frozen=True, eq=False)
+class Intrinsic:
+  """
+  texts: {0}, {1}, .. are its operands; in PTX it is a line, and {d} its result. since: the compute capability, times
+  ten, of NVIDIA's first cards that have it. ValueError if a text is another intrinsic's.
+  """
+  name: str
+  pipe: str
+  texts: Mapping[Language, str]
+  since: int = 50
+
+  def __post_init__(self) -> None:
+    for text in self.texts.values():
+      known = _named.setdefault(text, self)
+      if known is not self: raise ValueError(f"{text}: {known.name}, and {self.name}")
+
+  def text(self, ren: Renderer) -> str|None:
+    """As a renderer spells it; None if its language or its card has none."""
+    if (spoken := language(ren)) in (Language.CUDA, Language.PTX):
+      arch = re.match(r"sm_(\d+)", ren.target.arch)
+      if arch is None or int(arch[1]) < self.since: return None
+    return None if spoken is None else self.texts.get(spoken)
+
+def named(text: object) -> Intrinsic|None:
+  """The intrinsic that a text spells."""
+  return _named.get(str(text))
+
+def called(text: str) -> str:
+  """How a reader knows what a text says: an intrinsic's name, or the function that it calls."""
+  return text.split("(")[0] if (found := named(text)) is None else found.name.replace(" ", "_")
 
 def pipe(text: object) -> str:
-  """The pipe of a text."""
-  return _pipes.get(str(text), INT)
+  """The pipe that executes what a text says."""
+  return INT if (found := named(text)) is None else found.pipe

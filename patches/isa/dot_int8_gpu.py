@@ -23,20 +23,17 @@ Upstream: not sent.
 """
 from __future__ import annotations
 from collections.abc import Sequence
-from dataclasses import dataclass
-import itertools, math, re
+import itertools, math
 from tinygrad import codegen
 from tinygrad.codegen import expand_broadcast, maybe_load
 from tinygrad.dtype import dtypes
 from tinygrad.renderer import Renderer
-from tinygrad.renderer.cstyle import CUDARenderer, OpenCLRenderer
-from tinygrad.renderer.ptx import PTXRenderer
 from tinygrad.uop.ops import GroupOp, Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import is_on, hooks
 from tinygrad_llm.patches.ir.indices import evaluate, stripped, terms
-from tinygrad_llm.patches.ir.intrinsics import DOT, register
+from tinygrad_llm.patches.ir.intrinsics import DOT, Intrinsic, Language, language, named
 from tinygrad_llm.patches.isa.int_to_float import BITS
-from tinygrad_llm.patches.isa.ptx import renders_custom
+from tinygrad_llm.patches.isa.table_lookup_gpu import PERMUTE
 from tinygrad_llm.patches.isa.shuffle_reduce import pm_each
 
 SEAMS = {
@@ -53,31 +50,15 @@ ONES, SIGNS = 0x01010101, 0x80808080
 SPREAD = 0x204081  # 1 + 2**7 + 2**14 + 2**21: of four bits, bit i goes to 8 * i, among others
 ZERO = 3 << BITS - 1  # 1.5 * 2**23: the float whose mantissa a signed integer may be added to
 
-@dataclass(frozen=True)
-class Spelling:
-  """
-  dot: the sum of a number {2} and the products of two words' signed bytes; select: the bytes of two words that the low
-  four nibbles of {2}, 0 to 7, choose.
-  """
-  dot: str
-  select: str
-
-CUDA = Spelling(register("__dp4a((int)({0}), (int)({1}), {2})", DOT), "__byte_perm({0}, {1}, {2})")
-PTX = Spelling(register("dp4a.s32.s32 {d}, {0}, {1}, {2};", DOT), "prmt.b32 {d}, {0}, {1}, {2};")
-PLAIN = Spelling("({2}" + "".join(f"+((int)({{0}}<<{i}u)>>24)*((int)({{1}}<<{i}u)>>24)" for i in (24, 16, 8, 0)) + ")",
-                 "(" + "|".join(f"(((({{2}}>>{i}u&4u)?{{1}}:{{0}})>>(({{2}}>>{i}u&3u)*8u)&255u)<<{2 * i}u)"
-                                for i in (0, 4, 8, 12)) + ")")
-
-def spelling(ren: Renderer) -> Spelling|None:
-  if isinstance(ren, (CUDARenderer, PTXRenderer)):
-    known = re.match(r"sm_(\d+)", ren.target.arch)
-    if known is None or int(known[1]) < 61 or not renders_custom(ren): return None
-    return PTX if isinstance(ren, PTXRenderer) else CUDA
-  return PLAIN if isinstance(ren, OpenCLRenderer) else None
+# the sum of a number {2} and the products of two words' signed bytes
+DOT4 = Intrinsic("dot of four bytes", DOT, {
+  Language.CUDA: "__dp4a((int)({0}), (int)({1}), {2})", Language.PTX: "dp4a.s32.s32 {d}, {0}, {1}, {2};",
+  Language.OPENCL: "({2}" + "".join(f"+((int)({{0}}<<{i}u)>>24)*((int)({{1}}<<{i}u)>>24)"
+                                    for i in (24, 16, 8, 0)) + ")"}, since=61)
 
 def available(ren: Renderer) -> bool:
   """Whether a target has an instruction for it, and this pass is on."""
-  return spelling(ren) in (CUDA, PTX) and is_on("dot_int8_gpu")
+  return DOT4.text(ren) is not None and language(ren) is not Language.OPENCL and is_on("dot_int8_gpu")
 
 # *** four steps of a sum as bytes
 
@@ -137,7 +118,7 @@ def _is_code(u: UOp) -> bool:
   while word.op is Ops.SHR: word = word.src[0]
   return word.op is Ops.INDEX
 
-def _looked_up(u: UOp, less: int, loops: Sequence[UOp], select: str) -> UOp|None:
+def _looked_up(u: UOp, less: int, loops: Sequence[UOp], permute: str) -> UOp|None:
   """Signed bytes that fields of at most 4 bits stand for."""
   inside = u.toposort(lambda v: not _is_code(v))
   codes = {v for w in inside for v in w.src if _is_code(v)}
@@ -148,7 +129,7 @@ def _looked_up(u: UOp, less: int, loops: Sequence[UOp], select: str) -> UOp|None
   word = found[0]
   def chosen(a: UOp|int, b: UOp|int, at: UOp|int) -> UOp:
     src = tuple(s if isinstance(s, UOp) else UOp.const(s, dtypes.uint32) for s in (a, b, at))
-    return UOp(Ops.CUSTOM, dtypes.uint32, src, select)
+    return UOp(Ops.CUSTOM, dtypes.uint32, src, permute)
   table = [sum((value & 255) << 8 * i for i, value in enumerate(values[at:at + 4])) for at in range(0, CODES, 4)]
   at = chosen(word | (word >> 4), 0, 0x20)
   low = at & 0x7777  # the highest bit of four asks PTX's prmt for a byte's sign
@@ -170,7 +151,7 @@ def _two_bytes(x: UOp) -> tuple[UOp, UOp, UOp]|None:
   a, b = _byte(high.src[0]), _byte(low)
   return (a[0], b[0], a[1]) if a is not None and b is not None and a[1] is b[1] else None
 
-def dot(ctx: Spelling, red: UOp) -> UOp|None:
+def dot(ctx: Renderer, red: UOp) -> UOp|None:
   """A sum of floats, each a value of x or its product with a weight, as two sums of words' products."""
   factors = tuple(red.src[0].split_uop(Ops.MUL))
   if len(factors) > 2 or not all(r.op is Ops.RANGE and r.src[0].op is Ops.CONST for r in red.src[1:]): return None
@@ -184,13 +165,13 @@ def dot(ctx: Spelling, red: UOp) -> UOp|None:
   if (weights := _word(number, loops)) is not None:
     word = weights[0]
     if weights[1] == 8: word, less = word ^ SIGNS, less - 128
-  elif (looked := _looked_up(number, less, loops, ctx.select)) is not None: word, less = looked, 0
+  elif (looked := _looked_up(number, less, loops, PERMUTE.text(ctx) or "")) is not None: word, less = looked, 0
   else: return None
   others = [r for r in red.src[1:] if r not in loops]
   steps = math.prod(int(r.vmax) + 1 for r in red.src[1:])
   if steps * 128 * (128 + abs(less)) >= 1 << BITS - 1: return None
   def total(word: UOp, x: UOp) -> UOp:
-    of_word = UOp(Ops.CUSTOM, dtypes.int, (word, x, UOp.const(0, dtypes.int)), ctx.dot)
+    of_word = UOp(Ops.CUSTOM, dtypes.int, (word, x, UOp.const(0, dtypes.int)), DOT4.text(ctx))
     return of_word.reduce(*others, arg=Ops.ADD) if others else of_word
   def of_bytes(x: UOp) -> UOp:
     value = total(word, x) + (2 * (127 + BITS) + 1 << BITS - 1)  # the bits of ZERO
@@ -201,13 +182,13 @@ def dot(ctx: Spelling, red: UOp) -> UOp|None:
 pm_dot = PatternMatcher([(UPat(Ops.REDUCE, dtypes.float, arg=(Ops.ADD, 0), name="red"), dot)])
 
 def run(sink: UOp, ren: Renderer) -> UOp:
-  if (name := spelling(ren)) is None or not any(u.dtype is dtypes.int8 for u in sink.toposort()): return sink
-  made: UOp = graph_rewrite(sink, pm_dot, ctx=name, name="word dots")
+  if DOT4.text(ren) is None or not any(u.dtype is dtypes.int8 for u in sink.toposort()): return sink
+  made: UOp = graph_rewrite(sink, pm_dot, ctx=ren, name="word dots")
   return made
 
 # *** each adds to the one before
 
-def _is_dot(u: UOp) -> bool: return u.op is Ops.CUSTOM and u.arg in (CUDA.dot, PTX.dot, PLAIN.dot)
+def _is_dot(u: UOp) -> bool: return u.op is Ops.CUSTOM and named(u.arg) is DOT4
 
 def _append(d: UOp, y: UOp) -> UOp|None:
   if not _is_dot(d): return None

@@ -25,12 +25,10 @@ import numpy as np
 from tinygrad.dtype import DType, dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import CUDARenderer
-from tinygrad.renderer.ptx import PTXRenderer
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import hooks
-from tinygrad_llm.patches.ir.intrinsics import INT, register
+from tinygrad_llm.patches.ir.intrinsics import INT, Intrinsic, Language, named
 from tinygrad_llm.patches.isa.int_to_float import BITS
-from tinygrad_llm.patches.isa.ptx import renders_custom
 
 SEAMS = {
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
@@ -40,8 +38,9 @@ SEAMS = {
 WORD = 32        # bits
 EXPONENT = 127 + BITS  # of 2**23, as a float has it
 SHIFTS = (0, 16, 8, 24)  # of words, the best first: with them all fields of a word of 4 or 8 bits take one shift
-LOP3 = register("lop3({0},{1},{2})", INT)
-LOP3_PTX = register("lop3.b32 {d}, {0}, {1}, {2}, 0x6a;", INT)  # 0x6a: (0xf0 & 0xcc) ^ 0xaa
+# ({0} & {1}) ^ {2}; 0x6a: (0xf0 & 0xcc) ^ 0xaa
+LOP3 = Intrinsic("and xor", INT, {
+  Language.CUDA: "lop3({0},{1},{2})", Language.PTX: "lop3.b32 {d}, {0}, {1}, {2}, 0x6a;"})
 FUNCTION = ('static __device__ __forceinline__ uint lop3(uint a, uint m, uint k) '
             '{ uint d; asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(d) : "r"(a), "r"(m), "r"(k)); return d; }\n')
 
@@ -104,7 +103,7 @@ def in_place(ctx: str|None, x: UOp, c: UOp) -> UOp|None:
     return f.word if not down else f.word.alu(Ops.SHR if down > 0 else Ops.SHL, word(abs(down)))
   src = moved(first, down), word(first.bits << at), word((EXPONENT - at << BITS) | low << at)
   if ctx is None: value = src[0].alu(Ops.AND, src[1]).alu(Ops.XOR, src[2])
-  else: value = UOp(Ops.CUSTOMI if ctx == LOP3 else Ops.CUSTOM, dtypes.uint32, src, ctx)
+  else: value = UOp(Ops.CUSTOM if "{d}" in ctx else Ops.CUSTOMI, dtypes.uint32, src, ctx)  # PTX has a line for each
   for f in others: value = value.alu(Ops.XOR, moved(f, f.down - f.up - at).alu(Ops.AND, word(f.bits << at)))
   return value.bitcast(dtypes.float32).alu(Ops.ADD, lowered(less, dtypes.float32))
 
@@ -112,12 +111,8 @@ pm_in_place = PatternMatcher([
   (UPat(Ops.BITCAST, dtypes.float32, src=(UPat.var("x", dtypes.uint32),)) + UPat.var("c"), in_place),
 ])
 
-def spelling(ren: Renderer) -> str|None:
-  if not renders_custom(ren): return None
-  return LOP3 if isinstance(ren, CUDARenderer) else LOP3_PTX if isinstance(ren, PTXRenderer) else None
-
 def run(sink: UOp, ren: Renderer) -> UOp:
-  return graph_rewrite(sink, pm_in_place, ctx=spelling(ren), name="fields in place") if ren.has_local else sink
+  return graph_rewrite(sink, pm_in_place, ctx=LOP3.text(ren), name="fields in place") if ren.has_local else sink
 
 _render_kernel: Callable[..., str]
 
@@ -125,7 +120,7 @@ def render_kernel(self: CUDARenderer, function_name: str, kernel: list[str], buf
                   prefix: list[str]|None = None) -> str:
   """The source code of a kernel."""
   source = _render_kernel(self, function_name, kernel, bufs, uops, prefix)
-  if not any(u.op is Ops.CUSTOMI and u.arg == LOP3 for u in uops): return source
+  if not any(u.op is Ops.CUSTOMI and named(u.arg) is LOP3 for u in uops): return source
   return source.replace('extern "C"', FUNCTION + 'extern "C"', 1)
 
 def install() -> None:

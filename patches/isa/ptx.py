@@ -8,17 +8,12 @@ Numbers: Q4_K matvec, 2048 x 2048, sm_90: shared memory and a barrier -> 5 excha
 Upstream: not sent.
 """
 from __future__ import annotations
-from tinygrad.renderer import Renderer, ptx
+from tinygrad.renderer import ptx
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
-from tinygrad_llm.patches import is_on
 
 SEAMS = {
   "tinygrad.renderer.ptx:PTXRenderer": "99ed003cf700",
 }
-
-def renders_custom(ren: Renderer) -> bool:
-  """Whether a renderer has a place for instructions of patches."""
-  return not isinstance(ren, ptx.PTXRenderer) or is_on("ptx")
 
 def instruction(ctx: ptx.PTXRenderer, x: UOp) -> list[str]|None:
   """An instruction's lines; its register is known for those that use it."""

@@ -22,14 +22,11 @@ from tinygrad.codegen import maybe_load
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import partition, prod
 from tinygrad.renderer import Renderer
-from tinygrad.renderer.cstyle import CUDARenderer, MetalRenderer
-from tinygrad.renderer.ptx import PTXRenderer
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat
 from tinygrad_llm.patches import is_on, hooks
 from tinygrad_llm.patches.ir.indices import steps
-from tinygrad_llm.patches.ir.intrinsics import SHUFFLE, register
+from tinygrad_llm.patches.ir.intrinsics import SHUFFLE, Intrinsic, Language
 from tinygrad_llm.patches.ir.targets import THREADS, WARP
-from tinygrad_llm.patches.isa.ptx import renders_custom
 
 SEAMS = {
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
@@ -38,21 +35,15 @@ SEAMS = {
   "tinygrad.codegen.gpudims:add_gpudims": "a163fc8d94f8",
 }
 
-# what the thread whose number differs in one bit has
-EXCHANGE: dict[type[Renderer], str] = {
-  CUDARenderer: "__shfl_xor_sync(0xffffffffu, {{0}}, {0})",
-  MetalRenderer: "simd_shuffle_xor({{0}}, {0})",
-  PTXRenderer: "shfl.sync.bfly.b32 {{d}}, {{0}}, {0}, 31, 0xffffffff;",
-}
-for text in EXCHANGE.values():
-  for bit in (1, 2, 4, 8, 16): register(text.format(bit), SHUFFLE)
-
-def spelling(ren: Renderer) -> str|None:
-  return next((s for cls, s in EXCHANGE.items() if isinstance(ren, cls)), None) if renders_custom(ren) else None
+# what the thread whose number differs in one bit has, by that bit
+EXCHANGES = {bit: Intrinsic(f"exchange {bit}", SHUFFLE, {
+  Language.CUDA: f"__shfl_xor_sync(0xffffffffu, {{0}}, {bit})",
+  Language.METAL: f"simd_shuffle_xor({{0}}, {bit})",
+  Language.PTX: f"shfl.sync.bfly.b32 {{d}}, {{0}}, {bit}, 31, 0xffffffff;"}) for bit in (1, 2, 4, 8, 16)}
 
 def exchanges(ren: Renderer) -> bool:
   """Whether the threads of a warp add up what they have without shared memory."""
-  return is_on("shuffle_reduce") and spelling(ren) is not None
+  return is_on("shuffle_reduce") and EXCHANGES[1].text(ren) is not None
 
 def neighbours(group: list[UOp], others: list[UOp]) -> list[UOp]:
   """
@@ -68,7 +59,8 @@ def neighbours(group: list[UOp], others: list[UOp]) -> list[UOp]:
   return lanes if before and len(others) <= 2 else []
 
 def run(sink: UOp, ren: Renderer) -> UOp:
-  if (name := spelling(ren)) is None: return sink
+  texts = {bit: text for bit, exchange in EXCHANGES.items() if (text := exchange.text(ren)) is not None}
+  if not texts: return sink
   ops = sink.toposort()
   threads = [u for u in ops if u.op is Ops.RANGE and u.arg[-1] in THREADS]
   group, others = partition(threads, lambda r: r.arg[-1] is AxisType.GROUP_REDUCE)
@@ -77,7 +69,7 @@ def run(sink: UOp, ren: Renderer) -> UOp:
   if any(s.arg not in ((Ops.ADD, 0), (Ops.MAX, 0)) or not _is_word(s.dtype) or not set(group) <= set(s.src[1:])
          for s in sums): return sink
   parts = {s: _part(s, group) for s in sums}
-  return sink.substitute({s: _exchanged(s, part, group, lanes, name, [parts[t] for t in sums if _is_beside(s, t)])
+  return sink.substitute({s: _exchanged(s, part, group, lanes, texts, [parts[t] for t in sums if _is_beside(s, t)])
                           for s, part in parts.items()})
 
 def _is_word(dtype: DType) -> bool: return dtype is dtypes.float32 or dtypes.is_int(dtype) and dtype.itemsize in (4, 8)
@@ -91,20 +83,20 @@ def _is_beside(s: UOp, other: UOp) -> bool:
   """Whether s is the same for all rows of a product: it is exchanged last, or all of x is held until then."""
   return set(s.ranges) < set(other.ranges) and s not in other.backward_slice
 
-def _other(u: UOp, after: list[UOp], name: str) -> UOp:
+def _other(u: UOp, after: list[UOp], text: str) -> UOp:
   """What another thread has; a register is 32 bits."""
   if u.dtype.itemsize == 8:
-    low, high = (_other(half.cast(dtypes.uint32), after, name) for half in (u, u.alu(Ops.SHR, u.const_like(32))))
+    low, high = (_other(half.cast(dtypes.uint32), after, text) for half in (u, u.alu(Ops.SHR, u.const_like(32))))
     return low.cast(u.dtype).alu(Ops.OR, high.cast(u.dtype).alu(Ops.SHL, u.const_like(32)))
   if dtypes.is_int(u.dtype) and u.dtype is not dtypes.uint32:
-    return _other(u.bitcast(dtypes.uint32), after, name).bitcast(u.dtype)
-  return UOp(Ops.CUSTOM, u.dtype, (u, *after), name)
+    return _other(u.bitcast(dtypes.uint32), after, text).bitcast(u.dtype)
+  return UOp(Ops.CUSTOM, u.dtype, (u, *after), text)
 
-def _exchanged(s: UOp, part: UOp, group: list[UOp], lanes: list[UOp], name: str, after: list[UOp]) -> UOp:
+def _exchanged(s: UOp, part: UOp, group: list[UOp], lanes: list[UOp], texts: dict[int, str], after: list[UOp]) -> UOp:
   """What all threads of a group have, exchanged in a warp after other parts were; warps share memory."""
   bit = steps(lanes) // 2
   while bit:
-    part = part.alu(s.arg[0], _other(part, after, name.format(bit)))
+    part = part.alu(s.arg[0], _other(part, after, texts[bit]))
     bit, after = bit // 2, []
   rest = [r for r in group if r not in lanes]
   return part.reduce(*rest, arg=s.arg[0]) if rest else part

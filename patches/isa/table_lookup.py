@@ -13,11 +13,10 @@ Numbers: matvec 8192 x 2048, one core, GB/s: IQ4_NL 4.1 -> 8.3, IQ4_XS 3.7 -> 6.
 Upstream: not sent.
 """
 from __future__ import annotations
-import functools
 from tinygrad.dtype import dtypes
 from tinygrad.uop.ops import GroupOp, Ops, UOp
 from tinygrad_llm.patches.ir.indices import evaluate
-from tinygrad_llm.patches.ir.intrinsics import SHUFFLE, register
+from tinygrad_llm.patches.ir.intrinsics import SHUFFLE, Intrinsic, Language
 from tinygrad_llm.patches.vector.vectorizer import Vectorizer, vector_rules
 
 SEAMS = {
@@ -40,12 +39,10 @@ def seen(v: Vectorizer, u: UOp) -> frozenset[UOp]|None:
   if u not in memo: memo[u] = codes(v, u)
   return memo[u]
 
-PSHUFB = register("__builtin_shufflevector({0},{1})", SHUFFLE)  # from SSSE3 on
-
-@functools.cache
-def _permutation(arch: str) -> str:
-  if arch.split(",")[0] != "arm64": return PSHUFB
-  return "({{unsigned_char16 r;__asm__(\"tbl %0.16b,{{%1.16b}},%2.16b\":\"=w\"(r):\"w\"({0}),\"w\"({1}));r;}})"
+LOOK_UP = Intrinsic("look up bytes of 16", SHUFFLE, {
+  Language.C: "__builtin_shufflevector({0},{1})",  # pshufb, from SSSE3 on
+  Language.C_ARM: "({{unsigned_char16 r;__asm__(\"tbl %0.16b,{{%1.16b}},%2.16b\""
+                  ":\"=w\"(r):\"w\"({0}),\"w\"({1}));r;}})"})
 
 def lookup(v: Vectorizer, u: UOp) -> tuple[tuple[UOp, UOp|None, list[int], list[int]], list[int]]|None:
   """A value as a function of a field of at most 4 bits: the field, and the whole numbers that its codes stand for."""
@@ -78,7 +75,7 @@ def table(v: Vectorizer, u: UOp) -> UOp|None:
   if min(values) < -128 or max(values) > 127: return None
   index = v.bits_of_octets(load, same, low[0], span)
   entries = UOp(Ops.STACK, src=tuple(UOp.cconst(x & 255, dtypes.uint8) for x in values))
-  octets = UOp(Ops.CUSTOMI, dtypes.uint8, (entries, index), _permutation(v.ren.target.arch))
+  octets = UOp(Ops.CUSTOMI, dtypes.uint8, (entries, index), LOOK_UP.text(v.ren))
   return octets.bitcast(dtypes.int8).cast(u.dtype)
 
 def install() -> None: vector_rules.append(table)

@@ -21,13 +21,19 @@ from tinygrad.dtype import _to_np_dtype, dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import hooks
-from tinygrad_llm.patches.isa import dot_int8_gpu
+from tinygrad_llm.patches.ir.intrinsics import INT, Intrinsic, Language, language
 from tinygrad_llm.patches.isa.fields_in_place import EXPONENT, constant, fields, lowered
 from tinygrad_llm.patches.isa.int_to_float import BITS
 
 SEAMS = {
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
 }
+
+# the bytes of two words that the low four nibbles of {2}, 0 to 7, choose
+PERMUTE = Intrinsic("permute bytes", INT, {
+  Language.CUDA: "__byte_perm({0}, {1}, {2})", Language.PTX: "prmt.b32 {d}, {0}, {1}, {2};",
+  Language.OPENCL: "(" + "|".join(f"(((({{2}}>>{i}u&4u)?{{1}}:{{0}})>>(({{2}}>>{i}u&3u)*8u)&255u)<<{2 * i}u)"
+                                  for i in (0, 4, 8, 12)) + ")"})
 
 CODE, HALF, SIGN = 4, 16, 128  # bits of a code, and of those of a look-up; what makes a signed byte unsigned
 CODES = np.arange(1 << CODE, dtype=np.uint32)
@@ -73,9 +79,9 @@ def _of_codes(u: UOp, leaves: dict[UOp, Field], place: int, memo: dict[UOp, np.n
 
 def _word(n: int) -> UOp: return lowered(n, dtypes.uint32)
 
-def _looked_up(table: list[int], codes: UOp, select: str) -> UOp:
+def _looked_up(table: list[int], codes: UOp, permute: str) -> UOp:
   """The bytes that the low four codes of a word stand for, in their order."""
-  def chosen(a: UOp, b: UOp, at: UOp) -> UOp: return UOp(Ops.CUSTOM, dtypes.uint32, (a, b, at), select)
+  def chosen(a: UOp, b: UOp, at: UOp) -> UOp: return UOp(Ops.CUSTOM, dtypes.uint32, (a, b, at), permute)
   words = [_word(sum(value << 8 * i for i, value in enumerate(table[at:at + 4]))) for at in range(0, len(table), 4)]
   at = codes.alu(Ops.AND, _word(0x7777))  # the highest bit asks for a byte's sign
   halves = codes.alu(Ops.SHR, _word(1)).alu(Ops.AND, _word(0x4444)).alu(Ops.OR, _word(0x3210))
@@ -104,9 +110,8 @@ pm_look_up = PatternMatcher([
 ])
 
 def run(sink: UOp, ren: Renderer) -> UOp:
-  spelling = dot_int8_gpu.spelling(ren)
-  if spelling not in (dot_int8_gpu.CUDA, dot_int8_gpu.PTX): return sink
-  made: UOp = graph_rewrite(sink, pm_look_up, ctx=spelling.select, name="table look-ups")
+  if (permute := PERMUTE.text(ren)) is None or language(ren) is Language.OPENCL: return sink
+  made: UOp = graph_rewrite(sink, pm_look_up, ctx=permute, name="table look-ups")
   return made
 
 def install() -> None: hooks.before_linearize.append(run)

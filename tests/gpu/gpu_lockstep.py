@@ -5,14 +5,16 @@ It runs what no device here does, an exchange between the threads of a warp. For
 """
 import itertools
 import math
-import re
 from collections.abc import Iterator
 
 import numpy as np
 from tinygrad.dtype import AddrSpace, DType, _to_np_dtype
 from tinygrad.uop.ops import GroupOp, Ops, UOp, sym_infer
-from tinygrad_llm.patches.isa.dot_int8_gpu import CUDA
+from tinygrad_llm.patches.ir.intrinsics import named
+from tinygrad_llm.patches.isa.dot_int8_gpu import DOT4
 from tinygrad_llm.patches.isa.fields_in_place import LOP3
+from tinygrad_llm.patches.isa.shuffle_reduce import EXCHANGES
+from tinygrad_llm.patches.isa.table_lookup_gpu import PERMUTE
 from tinygrad_llm.patches.search.cost.memory_access import BINARY
 
 UNARY = {Ops.NEG: np.negative, Ops.SQRT: np.sqrt, Ops.EXP2: np.exp2, Ops.LOG2: np.log2, Ops.RECIPROCAL: np.reciprocal}
@@ -75,16 +77,15 @@ class Group:
       case Ops.WHERE: return np.where(*src)
       case Ops.MULACC: return src[0] * src[1] + src[2]
       case Ops.WMMA: return wmma(u.arg[2], u.arg[0], *src)
-      case Ops.CUSTOM if u.arg in (CUDA.dot, CUDA.select):
+      case Ops.CUSTOM if named(u.arg) in (DOT4, PERMUTE):
         a, b = (np.broadcast_to(s, (self.n,)).astype(np.uint32)[:, None].view(np.int8) for s in src[:2])
-        if u.arg == CUDA.dot: return ((a * b.astype(np.int32)).sum(-1) + src[2]).astype(np.int32)
+        if named(u.arg) is DOT4: return ((a * b.astype(np.int32)).sum(-1) + src[2]).astype(np.int32)
         at = np.broadcast_to(src[2], (self.n,))[:, None] >> np.arange(0, 16, 4) & 7
         return np.take_along_axis(np.hstack([a, b]), at.astype(np.int64), 1).view(np.uint32)[:, 0]
-      case Ops.CUSTOMI if u.arg == LOP3: return (src[0].astype(np.uint32) & src[1] ^ src[2]).astype(np.uint32)
+      case Ops.CUSTOMI if named(u.arg) is LOP3: return (src[0].astype(np.uint32) & src[1] ^ src[2]).astype(np.uint32)
       case Ops.CUSTOM:
-        spelled = re.fullmatch(r"(?:__shfl_xor_sync\(0xffffffffu, |simd_shuffle_xor\()\{0\}, (\d+)\)", u.arg)
-        assert spelled is not None, u.arg
-        return src[0][np.arange(self.n) ^ int(spelled[1])]
+        bit = next(bit for bit, exchange in EXCHANGES.items() if named(u.arg) is exchange)
+        return src[0][np.arange(self.n) ^ bit]
     assert u.op in GroupOp.ALU, u.op
     found = UNARY[u.op](src[0]) if u.op in UNARY else BINARY[u.op](*src)
     return found if u.op in GroupOp.Comparison else found.astype(_kind(u.dtype))

@@ -2,10 +2,10 @@
 import random
 
 import pytest
-from tests.isa.words import LEAVES, number, value
+from tests.isa.words import AND_XOR, LEAVES, number, value
 from tinygrad.dtype import dtypes
 from tinygrad.uop.ops import Ops, UOp, graph_rewrite
-from tinygrad_llm.patches.isa.fields_in_place import BITS, EXPONENT, LOP3, fields, pm_in_place
+from tinygrad_llm.patches.isa.fields_in_place import BITS, EXPONENT, fields, pm_in_place
 
 def weight(chance: random.Random) -> UOp:
   """A float that one to three fields make, with bits that are flipped and a whole number that is subtracted."""
@@ -25,7 +25,7 @@ def weight(chance: random.Random) -> UOp:
 def operations(u: UOp) -> int:
   return sum(u.op in (Ops.SHL, Ops.SHR, Ops.AND, Ops.CUSTOMI) for u in u.toposort())
 
-@pytest.mark.parametrize("spelled", [LOP3, None])
+@pytest.mark.parametrize("spelled", [AND_XOR, None])
 def test_random_fields(spelled) -> None:
   chance, moved = random.Random(7), 0
   for _ in range(300):
@@ -43,7 +43,7 @@ def test_all_fields_of_a_word_take_one_shift() -> None:
     field = field.alu(Ops.AND, number((1 << wide) - 1)).alu(Ops.OR, magic).bitcast(dtypes.float32)
     return field.alu(Ops.ADD, number(-float(1 << BITS), dtypes.float32))
   for wide in (4, 8):
-    found = [graph_rewrite(one(at, wide), pm_in_place, ctx=LOP3) for at in range(0, 32, wide)]
+    found = [graph_rewrite(one(at, wide), pm_in_place, ctx=AND_XOR) for at in range(0, 32, wide)]
     assert len({u for f in found for u in f.toposort() if u.op is Ops.SHR}) == 1
 
 def test_what_is_no_field() -> None:
@@ -52,4 +52,4 @@ def test_what_is_no_field() -> None:
   assert fields(a.alu(Ops.OR, b)) is None and fields(a.alu(Ops.ADD, b)) is None
   assert fields(a.alu(Ops.OR, number(1))) is None
   other = a.alu(Ops.OR, number(EXPONENT + 1 << BITS)).bitcast(dtypes.float32).alu(Ops.ADD, number(-1.0, dtypes.float32))
-  assert graph_rewrite(other, pm_in_place, ctx=LOP3) is other
+  assert graph_rewrite(other, pm_in_place, ctx=AND_XOR) is other

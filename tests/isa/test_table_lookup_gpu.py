@@ -2,11 +2,10 @@
 import random
 
 import pytest
-from tests.isa.words import LEAVES, number, value
+from tests.isa.words import AND_XOR, LEAVES, PERMUTED, number, value
 from tinygrad.dtype import dtypes
 from tinygrad.uop.ops import Ops, UOp, graph_rewrite
-from tinygrad_llm.patches.isa.dot_int8_gpu import CUDA
-from tinygrad_llm.patches.isa.fields_in_place import EXPONENT, LOP3, pm_in_place
+from tinygrad_llm.patches.isa.fields_in_place import EXPONENT, pm_in_place
 from tinygrad_llm.patches.isa.int_to_float import BITS
 from tinygrad_llm.patches.isa.table_lookup_gpu import pm_look_up
 
@@ -42,15 +41,15 @@ def test_random_tables() -> None:
     word, at = chance.choice(LEAVES), 4 * chance.randrange(8)
     whole = polynomial(field(word, at, 4), chance) if chance.random() < 0.5 else four_bits(word, at, chance)
     before = a_float(whole)
-    looked = graph_rewrite(before, pm_look_up, ctx=CUDA.select)
-    assert looked is not before and sum(u.arg == CUDA.select for u in looked.toposort()) <= 3
-    after = graph_rewrite(looked, pm_in_place, ctx=LOP3)
+    looked = graph_rewrite(before, pm_look_up, ctx=PERMUTED)
+    assert looked is not before and sum(u.arg == PERMUTED for u in looked.toposort()) <= 3
+    after = graph_rewrite(looked, pm_in_place, ctx=AND_XOR)
     assert (value(looked) == value(before)).all() and (value(after) == value(before)).all()
 
 def test_four_codes_are_looked_up_together() -> None:
   values = [a_float(four_bits(LEAVES[0], at, random.Random(1))) for at in range(0, 32, 4)]
-  found = [graph_rewrite(u, pm_look_up, ctx=CUDA.select) for u in values]
-  assert len({u for f in found for u in f.toposort() if u.arg == CUDA.select}) == 2 * 3
+  found = [graph_rewrite(u, pm_look_up, ctx=PERMUTED) for u in values]
+  assert len({u for f in found for u in f.toposort() if u.arg == PERMUTED}) == 2 * 3
 
 @pytest.mark.parametrize("whole", [
   field(LEAVES[0], 0, 5).cast(dtypes.int32),                                                # five bits
@@ -59,4 +58,4 @@ def test_four_codes_are_looked_up_together() -> None:
   field(LEAVES[0], 0, 4).alu(Ops.MUL, number(9)).cast(dtypes.int32),                        # 135
   LEAVES[0].cast(dtypes.int32)])
 def test_what_is_no_table(whole: UOp) -> None:
-  assert graph_rewrite(u := a_float(whole), pm_look_up, ctx=CUDA.select) is u
+  assert graph_rewrite(u := a_float(whole), pm_look_up, ctx=PERMUTED) is u

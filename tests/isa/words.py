@@ -2,8 +2,11 @@
 import numpy as np
 from tinygrad.dtype import DType, _to_np_dtype, dtypes
 from tinygrad.uop.ops import Ops, ParamArg, UOp
-from tinygrad_llm.patches.isa.dot_int8_gpu import CUDA
+from tinygrad_llm.patches.ir.intrinsics import Language, named
 from tinygrad_llm.patches.isa.fields_in_place import LOP3
+from tinygrad_llm.patches.isa.table_lookup_gpu import PERMUTE
+
+AND_XOR, PERMUTED = LOP3.texts[Language.CUDA], PERMUTE.texts[Language.CUDA]
 
 WORDS = np.random.default_rng(0).integers(0, 1 << 32, (3, 64), dtype=np.uint32)
 LEAVES = [UOp(Ops.PARAM, dtypes.uint32, (), ParamArg(i, dtypes.uint32)) for i in range(3)]
@@ -22,8 +25,8 @@ def value(u: UOp) -> np.ndarray:
   src = [value(s) for s in u.src]
   if u.op is Ops.CAST: return src[0].astype(kind)
   if u.op is Ops.BITCAST: return src[0].view(kind)
-  if u.arg == LOP3: return src[0] & src[1] ^ src[2]
-  if u.arg == CUDA.select: return permuted(*src)
+  if named(u.arg) is LOP3: return src[0] & src[1] ^ src[2]
+  if named(u.arg) is PERMUTE: return permuted(*src)
   return ALU[u.op](*src).astype(kind)
 
 def permuted(a: np.ndarray, b: np.ndarray, at: np.ndarray) -> np.ndarray:
