@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import ClangRenderer, CUDARenderer, MetalRenderer, OpenCLRenderer
-from tinygrad.renderer.ptx import PTXRenderer
-from tinygrad_llm.patches import is_on
 
 class Language(Enum):
   """What a renderer writes, as far as instructions have other names there."""
@@ -20,12 +18,15 @@ class Language(Enum):
 
 SHUFFLE, DOT, INT = "shuffle", "dot", "int"  # pipes, as Instruction.pipe has them
 
+# of renderers that have a place for instructions of passes; isa/ptx.py makes another one
+languages: dict[type[Renderer], Language] = {
+  CUDARenderer: Language.CUDA, MetalRenderer: Language.METAL, OpenCLRenderer: Language.OPENCL,
+  ClangRenderer: Language.C}
+
 def language(ren: Renderer) -> Language|None:
   """That of a renderer; None if it has no place for instructions of passes."""
-  if isinstance(ren, PTXRenderer): return Language.PTX if is_on("ptx") else None
-  if isinstance(ren, ClangRenderer): return Language.C_ARM if ren.target.arch.split(",")[0] == "arm64" else Language.C
-  of = {CUDARenderer: Language.CUDA, MetalRenderer: Language.METAL, OpenCLRenderer: Language.OPENCL}
-  return next((language for cls, language in of.items() if isinstance(ren, cls)), None)
+  found = next((language for cls, language in languages.items() if isinstance(ren, cls)), None)
+  return Language.C_ARM if found is Language.C and ren.target.arch.split(",")[0] == "arm64" else found
 
 _named: dict[str, Intrinsic] = {}  # by text
 

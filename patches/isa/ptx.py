@@ -10,6 +10,7 @@ Upstream: not sent.
 from __future__ import annotations
 from tinygrad.renderer import ptx
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
+from tinygrad_llm.patches.ir import intrinsics
 
 SEAMS = {
   "tinygrad.renderer.ptx:PTXRenderer": "99ed003cf700",
@@ -23,4 +24,6 @@ def instruction(ctx: ptx.PTXRenderer, x: UOp) -> list[str]|None:
 
 pm_instruction = PatternMatcher([(UPat(Ops.CUSTOM, name="x"), instruction)])
 
-def install() -> None: ptx.string_rewrite = pm_instruction + ptx.string_rewrite
+def install() -> None:
+  ptx.string_rewrite = pm_instruction + ptx.string_rewrite
+  intrinsics.languages[ptx.PTXRenderer] = intrinsics.Language.PTX

@@ -10,6 +10,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from bench.published import published
+
 RESULTS, OURS, LLAMA = pathlib.Path(__file__).parents[2] / "bench" / "results", "tinygrad_llm", "llama.cpp"
 # what the README shows, of all that was measured. Newer figures: write their files here, then `make readme`
 DECODE, DEEP, ABLATION = "peers-2026-11-25.json", "deep-2026-11-23.json", "ablate-2026-11-22.json"
@@ -22,6 +24,7 @@ EXPERTS, EXPERTS_WITHOUT = "moe-2026-11-22.json", "moe-without-2026-11-22.json"
 REPORT, REPORT_BEFORE = "report-2026-11-23.json", "report-2026-11-22.json"
 ESTIMATES = "report-2026-11-24.json"  # newer than those beside what was measured
 TRAINED, STARTS = "real-models-2026-11-25-1402.json", "starts-2026-11-25-1401.json"
+GPU = ("gpu-nvidia-h100-80gb-hbm3-2026-11-26-1804.json", "gpu-nvidia-h100-80gb-hbm3-8b-2026-11-26-1806.json")
 Row = dict[str, Any]
 
 def load(file: str) -> dict[str, Any]: return json.loads((RESULTS / file).read_text())
@@ -108,6 +111,25 @@ def prompts() -> str:
     f"ratio of {then:.2f} elsewhere ({before['machine']['cpu']}, {link(PROMPTS_BEFORE)}).",
     f"Steps of 2, 4 and 8 rows, as of speculation or several sequences, by the time of one ({link(BATCHES)}): {few}. "
     f"On an {load(ELSEWHERE[0])['machine']['cpu']}, before: {', '.join(map(link, ELSEWHERE))}.")))
+
+def gpu() -> str:
+  """What `make gpu-check` measured of models with random weights, beside what llama.cpp publishes for the card."""
+  reports = [load(file) for file in GPU]
+  known = published(reports[0]["gpu"])
+  assert known is not None and len({report["gpu"] for report in reports}) == 1
+  text = (f"| {reports[0]['gpu']}, tokens a second | answer, greedy | sampled | of llama.cpp's GB/s | "
+          "prompt of 512 | of llama.cpp's TFLOPS |\n|---|---:|---:|---:|---:|---:|\n")
+  for report in reports:
+    for part, with_bytes in (("speed", ""), ("speed8", ", `Q8_ACTIVATIONS=1`")):
+      if part not in report["parts"]: continue
+      row = report["parts"][part]["figures"]
+      greedy, sampled, prompt = (row[name]["ts"] for name in ("answer, greedy", "answer, sampled", "pp512"))
+      read, done = greedy * row["bytes_per_token"] / 1e9, prompt * 2 * row["n_params"] / 1e12
+      text += (f"| {row['model']}{with_bytes} | {greedy:,.0f} | {sampled:,.0f} | {read / known.gbs:.0%} | {prompt:,.0f} | "
+               f"{done / known.tflops:.0%} |\n")
+  return text + "\n" + paragraph(
+    f"All numbers were right ({', '.join(map(link, GPU))}). llama.cpp's figures are published ones, of a 7B Llama in "
+    f"Q4_0 on the same card: {known.gbs:,.0f} GB/s of weights, {known.tflops:,.0f} TFLOPS.")
 
 def experts() -> str:
   report = load(EXPERTS)

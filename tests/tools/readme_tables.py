@@ -28,7 +28,7 @@ def supported() -> str:
 
 # {its name between the markers: its text}
 SECTIONS = {"summary": readme_figures.summary, "supported": supported, "figures": readme_figures.figures,
-            "prompts": readme_figures.prompts, "trained": readme_figures.trained,
+            "prompts": readme_figures.prompts, "gpu": readme_figures.gpu, "trained": readme_figures.trained,
             "experts": readme_figures.experts, "report": readme_figures.report, "ablation": readme_figures.ablation}
 
 def filled(readme: str) -> str:
