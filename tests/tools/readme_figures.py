@@ -125,8 +125,8 @@ def gpu() -> str:
       row = report["parts"][part]["figures"]
       greedy, sampled, prompt = (row[name]["ts"] for name in ("answer, greedy", "answer, sampled", "pp512"))
       read, done = greedy * row["bytes_per_token"] / 1e9, prompt * 2 * row["n_params"] / 1e12
-      text += (f"| {row['model']}{with_bytes} | {greedy:,.0f} | {sampled:,.0f} | {read / known.gbs:.0%} | {prompt:,.0f} | "
-               f"{done / known.tflops:.0%} |\n")
+      text += (f"| {row['model']}{with_bytes} | {greedy:,.0f} | {sampled:,.0f} | {read / known.gbs:.0%} | "
+               f"{prompt:,.0f} | {done / known.tflops:.0%} |\n")
   return text + "\n" + paragraph(
     f"All numbers were right ({', '.join(map(link, GPU))}). llama.cpp's figures are published ones, of a 7B Llama in "
     f"Q4_0 on the same card: {known.gbs:,.0f} GB/s of weights, {known.tflops:,.0f} TFLOPS.")
