@@ -22,7 +22,7 @@ Numbers: see online_softmax.py.
 Upstream: not sent; there it is a rule beside split_reduceop, and wants a search for PART.
 """
 from __future__ import annotations
-import functools, math, operator
+import math
 from dataclasses import dataclass
 from tinygrad import Device
 from tinygrad.renderer import Renderer
@@ -35,6 +35,7 @@ from tinygrad_llm.patches.graph.split_products import sums
 from tinygrad_llm.patches.hooks import PARTS
 from tinygrad_llm.patches.ir.builder import next_loop
 from tinygrad_llm.patches.ir.indices import flat, size, steps
+from tinygrad_llm.patches.ir.sums import product
 from tinygrad_llm.patches.ir.targets import LANES, has_vectors
 
 SEAMS = {
@@ -214,7 +215,7 @@ class Parts:
     j, there, position = self._position()
     total = exponentials(there, position).reduce(j, arg=Ops.ADD)
     j, there, position = self._position()
-    values = _fused(functools.reduce(operator.mul, s.values.factors))
+    values = _fused(product(s.values.factors))
     column = self.loop(self.width)
     values = values.substitute(s.outputs_at(self.outer, column), walk=True).simplify()
     column_or_none = (self.column < self.width).where(self.column, UOp.const(0))

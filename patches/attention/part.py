@@ -3,14 +3,14 @@ The kernel of a part of the positions, as flash_decoding.py makes it: its loops,
 helper of online_softmax.py.
 """
 from __future__ import annotations
-import functools, math, operator
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import partition
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.patches.ir.indices import apart, size, steps
-from tinygrad_llm.patches.ir.sums import product
+from tinygrad_llm.patches.ir.sums import added, product
 
 def _index(u: UOp) -> UOp|None:
   """An integer that is a sum, as an index is."""
@@ -113,7 +113,7 @@ class Part:
     if left is None or right is None or self.position in left.ranges: return None
     rest = [t for t in right.split_uop(Ops.ADD) if t is not self.position]
     if len(rest) == len(list(right.split_uop(Ops.ADD))) or any(self.position in t.ranges for t in rest): return None
-    return left - functools.reduce(operator.add, rest) if rest else left
+    return left - added(rest) if rest else left
   @cached_property
   def _values(self) -> UOp: return product([f for f in self._factors if f is not self.exponential])
 

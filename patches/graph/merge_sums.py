@@ -14,12 +14,11 @@ Numbers: decode of a qwen3moe shape (128 experts of 768, 8 used, 2 layers, Q4_K_
 Upstream: not sent.
 """
 from __future__ import annotations
-import functools, operator
 from tinygrad.dtype import dtypes
 from tinygrad.schedule import rangeify
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
 from tinygrad_llm.patches.graph.split_products import sums
-from tinygrad_llm.patches.ir.sums import Factors
+from tinygrad_llm.patches.ir.sums import Factors, added, product
 
 SEAMS = {
   "tinygrad.schedule.rangeify:get_kernel_graph": "410b0e3486ef",
@@ -36,14 +35,14 @@ def flatten(red: UOp) -> UOp|None:
   if not dtypes.is_float(red.dtype) or not all(r.op is Ops.RANGE for r in red.src[1:]): return None
   if red.src[0].op not in (Ops.ADD, Ops.MUL) or not sums(red.src[0]): return None
   terms: list[UOp] = []
-  for product in _products(red.src[0]):
-    inner = [f for f in product if f.op is Ops.REDUCE and f.arg == (Ops.ADD, 0) and f.dtype == red.dtype]
-    rest = [f for f in product if f not in inner]
+  for factors in _products(red.src[0]):
+    inner = [f for f in factors if f.op is Ops.REDUCE and f.arg == (Ops.ADD, 0) and f.dtype == red.dtype]
+    rest = [f for f in factors if f not in inner]
     if len(inner) > 1 or any(map(sums, rest)) or any(map(sums, (s.src[0] for s in inner))): return None
     loops = inner[0].src[1:] if inner else ()
-    value = functools.reduce(operator.mul, [s.src[0] for s in inner] + rest)
+    value = product([s.src[0] for s in inner] + rest)
     terms.append(value.reduce(*loops, *red.src[1:], arg=Ops.ADD))
-  return functools.reduce(operator.add, terms)
+  return added(terms)
 
 pm_flatten = PatternMatcher([(UPat(Ops.REDUCE, arg=(Ops.ADD, 0), name="red"), flatten)])
 

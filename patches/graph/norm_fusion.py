@@ -30,6 +30,7 @@ from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
 from tinygrad_llm.patches import hooks
 from tinygrad_llm.patches.graph.split_products import is_large
 from tinygrad_llm.patches.ir.indices import size, steps, strides
+from tinygrad_llm.patches.ir.sums import added, product
 
 SEAMS = {
   "tinygrad.schedule.rangeify:get_kernel_graph": "410b0e3486ef",
@@ -79,7 +80,7 @@ def leaving(red: UOp) -> dict[UOp, UOp]:
 
 def _without(red: UOp, factors: dict[UOp, UOp]) -> UOp:
   rest, out = partition(red.src[0].split_uop(Ops.MUL), lambda f: f not in factors)
-  total = functools.reduce(operator.mul, rest).reduce(*red.src[1:], arg=Ops.ADD)
+  total = product(rest).reduce(*red.src[1:], arg=Ops.ADD)
   return functools.reduce(operator.mul, [factors[f] for f in out], total)
 
 def _reached(sink: UOp, subs: dict[UOp, UOp]) -> set[UOp]:
@@ -113,7 +114,7 @@ def _flat(index: UOp, loops: tuple[UOp, ...]) -> UOp|None:
     if n != at: return None
     at *= int(r.vmax) + 1
   if len(found) != len(loops): return None
-  return functools.reduce(operator.add, [t for t in index.split_uop(Ops.ADD) if not found.keys().isdisjoint(t.ranges)])
+  return added([t for t in index.split_uop(Ops.ADD) if not found.keys().isdisjoint(t.ranges)])
 
 def _onto(red: UOp, main: UOp) -> UOp|None:
   """A sum over one loop as one over another sum's loops, by a load that both have."""

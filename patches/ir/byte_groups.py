@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tinygrad.dtype import dtypes
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.patches.ir.indices import evaluate, size, steps
+from tinygrad_llm.patches.ir.sums import added
 
 BYTES = 4  # of a word
 HALF = 16  # bytes that have a sum of their own
@@ -81,7 +82,7 @@ def _total(layout: GroupLayout, byte: UOp, word: UOp, scale: UOp, of_group: Sequ
   if not half: return UOp.const(layout.words - 1 - layout.scale)
   of_half = {t for t in inside if set(half).intersection(t.ranges)}
   if not of_half or not _counts(inside - of_half, amount, loops, HALF): return None
-  number = functools.reduce(operator.add, of_half).divides(HALF // BYTES)
+  number = added(of_half).divides(HALF // BYTES)
   return None if number is None else number + 1
 
 def _counts(places: Iterable[UOp], amount: UOp, loops: Sequence[UOp], n: int) -> bool:

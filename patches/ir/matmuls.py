@@ -3,13 +3,13 @@ What a kernel multiplies: x of several tokens by a matrix that may be packed, or
 threads (tiles/mma_tiles.py) and for tile registers (tiles/amx_tiles.py), which compute tiles of the product.
 """
 from __future__ import annotations
-import functools, operator
 from dataclasses import dataclass
 from tinygrad.codegen.simplify import pm_flatten_range
 from tinygrad.dtype import dtypes
 from tinygrad.uop.ops import AxisType, Ops, UOp, graph_rewrite
 from tinygrad.uop.symbolic import sym
 from tinygrad_llm.patches.ir.indices import steps
+from tinygrad_llm.patches.ir.sums import product
 
 @dataclass(frozen=True)
 class Product:
@@ -40,7 +40,7 @@ class Matmul:
     return steps(self.matrices)
 
   @property
-  def n_tokens(self) -> UOp: return functools.reduce(operator.mul, [r.src[0] for r in self.tokens])
+  def n_tokens(self) -> UOp: return product([r.src[0] for r in self.tokens])
 
 def loads(root: UOp) -> list[UOp]:
   """Those of values, not of the numbers that say where these are."""
@@ -64,7 +64,7 @@ def _product(red: UOp, tokens: set[UOp], rows: set[UOp]) -> Product|None:
   loops = set(red.src[1:])
   def moved(u: UOp) -> int: return steps(loops.intersection(u.ranges)) * u.dtype.itemsize
   found = sorted((u for f in ws for u in loads(f)), key=moved, reverse=True)
-  x, w = (functools.reduce(operator.mul, factors) for factors in (xs, ws))
+  x, w = (product(factors) for factors in (xs, ws))
   return Product(red, x, w, tuple(found))
 
 def _outputs(sink: UOp) -> list[UOp]:

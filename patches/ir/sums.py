@@ -11,6 +11,8 @@ Factors = tuple[UOp, ...]  # of one product
 
 def product(factors: Iterable[UOp]) -> UOp: return functools.reduce(operator.mul, factors)
 
+def added(terms: Iterable[UOp]) -> UOp: return functools.reduce(operator.add, terms)
+
 def sum_of_products(u: UOp, is_whole: Callable[[list[Factors]], bool]) -> list[Factors]:
   """
   The products that u is the sum of.

@@ -14,7 +14,6 @@ Numbers: matvec 8192 x 2048, one core, GB/s: Q4_K 4.1 -> 8.9, MXFP4 2.9 -> 8.5, 
 Upstream: not sent; it wants a cost model there, because it moves rounding.
 """
 from __future__ import annotations
-import functools, operator
 from tinygrad import codegen
 from tinygrad.codegen.simplify import mark_range_mod
 from tinygrad.dtype import dtypes
@@ -23,7 +22,7 @@ from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat, graph_rew
 from tinygrad_llm.patches import hooks
 from tinygrad_llm.patches.ir.indices import inside
 from tinygrad_llm.patches.ir.loop_ends import NO_LOOPS, split_loops
-from tinygrad_llm.patches.ir.sums import Factors, frees_a_factor, product
+from tinygrad_llm.patches.ir.sums import Factors, added, frees_a_factor, product
 
 SEAMS = {
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
@@ -36,7 +35,7 @@ Ranges = frozenset[UOp]
 
 def _nest(products: list[Factors], ranges: Ranges) -> UOp:
   """The sum over `ranges` of the sum of `products`."""
-  if not ranges: return functools.reduce(operator.add, map(product, products))
+  if not ranges: return added(map(product, products))
   levels: dict[Ranges, list[UOp]] = {}
   for p in products:
     of = {f: inside(f, ranges) for f in p}
@@ -46,9 +45,9 @@ def _nest(products: list[Factors], ranges: Ranges) -> UOp:
     if inner: outer.append(_nest([inner], rest))
     elif rest: outer.append(outer[0].const_like(prod(r.vmax + 1 for r in rest)))  # the same in each step
     levels.setdefault(level, []).append(product(outer))
-  sums = [functools.reduce(operator.add, terms) for terms in levels.values()]
+  sums = [added(terms) for terms in levels.values()]
   order = lambda level: sorted(level, key=lambda r: r.arg)
-  return functools.reduce(operator.add, [s.reduce(*order(level), arg=Ops.ADD) if level else s
+  return added([s.reduce(*order(level), arg=Ops.ADD) if level else s
                                          for level, s in zip(levels, sums)])
 
 def nest(red: UOp) -> UOp|None:

@@ -12,12 +12,12 @@ Numbers: x * norm @ w.T, 8192 x 2048, one core, GB/s: Q4_K 7.1 -> 8.9, Q6_K 7.8 
 Upstream: not sent.
 """
 from __future__ import annotations
-import functools, operator
 from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches import hooks
 from tinygrad_llm.patches.ir.builder import Slot, next_loop
+from tinygrad_llm.patches.ir.sums import added, product
 from tinygrad_llm.patches.ir.targets import has_vectors
 from tinygrad_llm.patches.loops.hoist_sums import ROWS, repeats
 
@@ -47,7 +47,7 @@ def share(sink: UOp, ren: Renderer) -> UOp:
     for i, factors in enumerate(terms):
       same = [f for f in factors if f.ranges and set(red.src[1:]).issuperset(f.ranges)]
       if len(same) == len(factors) or not same: continue
-      value = functools.reduce(operator.mul, same)
+      value = product(same)
       if (place := _place(value)) is None: continue
       if value not in arrays:
         size = int(place.vmax) + 1
@@ -56,7 +56,7 @@ def share(sink: UOp, ren: Renderer) -> UOp:
         arrays[value] = array.after(array.index(j).store(value.substitute({place: j})).end(j))
       terms[i], found = [arrays[value].index(place), *[f for f in factors if f not in same]], True
     if found:
-      total = functools.reduce(operator.add, [functools.reduce(operator.mul, factors) for factors in terms])
+      total = added([product(factors) for factors in terms])
       subs[red] = red.replace(src=(total, *red.src[1:]))
   return sink.substitute(subs) if subs else sink
 

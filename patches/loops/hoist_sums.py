@@ -14,7 +14,6 @@ Numbers: Q4_K 8192 x 8192, one core: 6.5 -> 7.1 GB/s; Q4_1 7.7 -> 8.3 (Zen 4, me
 Upstream: not sent.
 """
 from __future__ import annotations
-import functools, operator
 from collections.abc import Iterable
 from tinygrad import codegen
 from tinygrad.dtype import AddrSpace, dtypes
@@ -25,7 +24,7 @@ from tinygrad_llm.patches.ir.actions import ScheduleOps, chosen
 from tinygrad_llm.patches.ir.builder import Slot, next_loop
 from tinygrad_llm.patches.ir.byte_groups import Group, find
 from tinygrad_llm.patches.ir.indices import flat, size, steps
-from tinygrad_llm.patches.ir.sums import Factors, has_constant, sum_of_products
+from tinygrad_llm.patches.ir.sums import Factors, added, has_constant, product, sum_of_products
 from tinygrad_llm.patches.ir.targets import has_vectors
 
 SEAMS = {
@@ -83,14 +82,14 @@ def share(sink: UOp, ren: Renderer) -> UOp:
       same = [f for f in p if f not in rows and free.intersection(f.ranges)]
       count = steps(free)
       if not rows or not same or count & (count - 1) or repeats(red, apart) < ROWS: continue
-      value = functools.reduce(operator.mul, same)
+      value = product(same)
       own = (loops | apart).intersection(value.ranges) - free
       over, keep = (sorted(rs, key=lambda r: r.arg) for rs in (free, own))
       if steps(keep) > LARGEST: continue
       key = (value, *over)
       if key not in made: made[key] = _array(value, find(same, over), over, keep, ids + 16 * len(made), len(made))
       products[i] = (*[f for f in p if f not in same], made[key], value.const_like(1 / count))
-    total = functools.reduce(operator.add, [functools.reduce(operator.mul, p) for p in products])
+    total = added([product(p) for p in products])
     if made: subs[red] = red.replace(src=(total, *red.src[1:]))
   return sink.substitute(subs) if made else sink
 

@@ -16,13 +16,13 @@ Numbers: sm_80, 6144 x 4096: registers of Q5_K 164 -> 128; operations a weight o
 Upstream: not sent.
 """
 from __future__ import annotations
-import functools, operator
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import partition
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import hooks
 from tinygrad_llm.patches.ir.indices import terms
+from tinygrad_llm.patches.ir.sums import added
 
 SEAMS = {
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
@@ -46,7 +46,7 @@ def _thread_first(x: UOp, by: UOp) -> UOp|None:
   """What the thread or a loop shifts by comes first: once for all fields of a word."""
   fixed, loose = partition(terms(by), _is_fixed)
   if not loose or not any(u.ranges for u in fixed): return None
-  return (x >> functools.reduce(operator.add, loose)) >> functools.reduce(operator.add, fixed)
+  return (x >> added(loose)) >> added(fixed)
 
 def _join(low: UOp, high: UOp, by: UOp) -> UOp|None:
   return low | (high << by) if low.vmin >= 0 and low.vmax < 1 << by.val else None

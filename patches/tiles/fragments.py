@@ -14,6 +14,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, UOp
 from tinygrad_llm.patches.ir.indices import size
+from tinygrad_llm.patches.ir.sums import added
 from tinygrad_llm.patches.ir.targets import WARP
 
 A, B, C = range(3)
@@ -140,7 +141,7 @@ def product(core: Core, device: str, n: int, over: Sequence[UOp], operands: Call
             physical: Mapping[str, UOp]) -> UOp:
   """Of a thread's elements, over n of k; of each step of the loops, if there are any. operands: by the number of k."""
   if core.tc is None: return functools.reduce(operator.mul, operands(over[0] * size(over[1]) + over[1]))
-  return functools.reduce(operator.add, [_multiplied(core, device, operands(k), physical) for k in range(n // core.k)])
+  return added([_multiplied(core, device, operands(k), physical) for k in range(n // core.k)])
 
 def _multiplied(core: Core, device: str, operands: Sequence[UOp], physical: Mapping[str, UOp]) -> UOp:
   """An instruction's product of a thread's elements."""

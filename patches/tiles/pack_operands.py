@@ -36,7 +36,7 @@ from tinygrad_llm.patches.ir.builder import Slot, is_lanes, lanes, next_loop
 from tinygrad_llm.patches.ir.byte_groups import SIGN, Group
 from tinygrad_llm.patches.ir.indices import (
   apart, choosing, divisor, evaluate, flat, size, steps, strides, while_true)
-from tinygrad_llm.patches.ir.sums import frees_a_factor, product
+from tinygrad_llm.patches.ir.sums import added, frees_a_factor, product
 from tinygrad_llm.patches.ir.targets import LANES, has_vectors, multiplies_bytes
 from tinygrad_llm.patches.isa.dot_int8_cpu import BYTES, is_int8, with_offset, words
 from tinygrad_llm.patches.vector.vectorizer import Vectorizer, vector_rules
@@ -55,7 +55,6 @@ def apply(k: Scheduler, opt: Opt) -> bool:
   check_amount(k, opt, 1, MOST)
   return True
 
-def _add(terms: Iterable[UOp]) -> UOp: return functools.reduce(operator.add, terms)
 def _in_turn(loops: Iterable[UOp]) -> list[UOp]: return sorted(loops, key=lambda r: r.arg)
 
 # *** the factors of a product of x and a weight
@@ -219,16 +218,16 @@ def _packed(red: UOp, packing: Packing) -> UOp:
   rolled = _rolled(loops, products[0].byte, packing, steps(group_loops))
   outer = [r for r in loops if r not in group_loops]
   over = [*dict.fromkeys(new for r in outer for new in (rolled[r].ranges if r in rolled else [r]))]
-  found = [_add(multiplied).substitute(rolled, walk=True).reduce(*over, arg=Ops.ADD)]
+  found = [added(multiplied).substitute(rolled, walk=True).reduce(*over, arg=Ops.ADD)]
   for xs, scales in subtracted.items():
-    scale = _add(scales)
+    scale = added(scales)
     keep = [r for r in loops if r in scale.ranges]
     outside = [r for r in loops if r not in keep]
     of_x = packing.sums(_group(xs, outside), outside, keep if part is None else [*keep, part])
     term = packing.scales(scale, loops) * of_x
     if keep: term = term.substitute(again := packing.one(keep)).reduce(*again[keep[0]].ranges, arg=Ops.ADD)
     found.append(term)
-  return _add(found) if part is None else _add(found).reduce(part, arg=Ops.ADD)
+  return added(found) if part is None else added(found).reduce(part, arg=Ops.ADD)
 
 def _sums(sink: UOp) -> list[UOp]:
   return [u for u in sink.toposort() if u.op is Ops.REDUCE and u.arg == (Ops.ADD, 0) and dtypes.is_float(u.dtype)]

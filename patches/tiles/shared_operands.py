@@ -36,7 +36,7 @@ from tinygrad_llm.patches import hooks
 from tinygrad_llm.patches.ir.banks import wavefronts
 from tinygrad_llm.patches.ir.builder import Slot
 from tinygrad_llm.patches.ir.indices import strides
-from tinygrad_llm.patches.ir.sums import product
+from tinygrad_llm.patches.ir.sums import added, product
 from tinygrad_llm.patches.ir.targets import THREADS, WARP
 
 SEAMS = {
@@ -314,7 +314,7 @@ def _of_parts(red: UOp, array: UOp, number: dict[UOp, int]) -> UOp:
   group, count = _group(red), prod(map(_size, _group(red)))
   at = _at(group, [number[r] for r in group])
   parts = [array.index(at + k * count) for k in range(prod(map(_size, number)) // count)]
-  return functools.reduce(operator.add, parts).reduce(*group, arg=Ops.ADD)
+  return added(parts).reduce(*group, arg=Ops.ADD)
 
 def _at(digits: Sequence[UOp], steps: Sequence[int]) -> UOp:
   return functools.reduce(operator.add, [r * n for r, n in zip(digits, steps)], UOp.const(0))
@@ -334,7 +334,7 @@ def _rebuilt(red: UOp, reads: dict[UOp, UOp]) -> UOp:
   def rebuilt(term: UOp) -> UOp:
     own, others = _own(term, red)
     return product([reads[value], *others]) if own and (value := product(own)) in reads else term
-  total = functools.reduce(operator.add, map(rebuilt, red.src[0].split_uop(Ops.ADD)))
+  total = added(map(rebuilt, red.src[0].split_uop(Ops.ADD)))
   total = total.substitute({u: read for u, read in reads.items() if u.op is Ops.INDEX}, walk=True)
   return red.replace(src=(total, *red.src[1:]))
 

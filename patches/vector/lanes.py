@@ -18,12 +18,12 @@ Upstream: not sent.
 """
 from __future__ import annotations
 from collections.abc import Iterable
-import functools, operator
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import is_on, hooks
 from tinygrad_llm.patches.ir.builder import lanes, next_loop
 from tinygrad_llm.patches.ir.indices import strides
+from tinygrad_llm.patches.ir.sums import added
 from tinygrad_llm.patches.ir.targets import LANES, has_vectors
 
 SEAMS = {
@@ -63,7 +63,7 @@ def pull_lanes(red: UOp) -> UOp|None:
     if end > LANES:
       rest.append(new := r.replace(src=(r.src[0].const_like(end // LANES),)))
       parts.append(new * (LANES // stride))
-    subs[r] = functools.reduce(operator.add, parts)
+    subs[r] = added(parts)
   body = red.src[0].substitute(subs)
   return (body.reduce(*rest, arg=Ops.ADD) if rest else body).reduce(lane, arg=Ops.ADD)
 
