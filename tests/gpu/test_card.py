@@ -149,6 +149,12 @@ def test_bundled_model(dev: str, in_bytes: str) -> None:
   assert np.abs(logits - want).max() <= EXACT * want.std()
   assert len(set(ids)) > 2
 
+@pytest.mark.parametrize("dev", ["CUDA", "NV"])
+def test_many_arguments(dev: str) -> None:
+  """A kernel of more buffers than the constants of tinygrad's mock of NV have room for."""
+  call = (answers.by_queues, "many_arguments") if dev == "NV" else (answers.many_arguments,)
+  assert child.call(*call, 29, **on_card(dev)).value == [812.0 * n for n in range(1, 6)]
+
 @extended
 @pytest.mark.parametrize(("processes", "count"), [(1, 300), (2, 24)])
 def test_sampled(processes: int, count: int) -> None:

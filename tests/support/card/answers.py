@@ -61,6 +61,15 @@ def products(shapes: list[tuple[int, int, int]], names: list[str]) -> list[float
     found.append(float(np.abs(got - want).max() / want.std()))
   return found
 
+def many_arguments(count: int) -> list[float]:
+  """What one kernel of so many buffers and a variable adds up, three times by a captured graph."""
+  import tinygrad_llm  # noqa: F401
+  from tinygrad import Tensor, TinyJit, UOp
+  parts = [Tensor([float(i), 2.0 * i]).realize() for i in range(count)]
+  @TinyJit
+  def step(n: UOp) -> Tensor: return sum((x for x in parts), start=Tensor([0.0, 0.0])).mul(n).contiguous().realize()
+  return [step(UOp.variable("n", 1, 9).bind(n)).tolist()[1] for n in (1, 2, 3, 4, 5)]
+
 def by_queues(name: str, *args: Any) -> Any:
   """One of the functions above on NV's queues: the stand-in's interface instead of the kernel driver's."""
   from tests.support.card import nv

@@ -189,6 +189,13 @@ QUIET = {(0, nv_gpu.NVC56F_NON_STALL_INTERRUPT), (4, nv_gpu.NVC6C0_SET_OBJECT), 
              "SET_OBJECT", "SET_SHADER_LOCAL_MEMORY_WINDOW_B", "SET_SHADER_SHARED_MEMORY_WINDOW_B",
              "SET_SHADER_LOCAL_MEMORY_B", "SET_SHADER_LOCAL_MEMORY_NON_THROTTLED_C"))}
 
+def room_for_arguments(program: ops_nv.NVProgram) -> None:
+  """A launch's constants hold each argument of the program: a mock's have room for 20, and the QMD lies behind them."""
+  entry = re.search(rb"\.entry[^(]*\(([^)]*)\)", program.lib)
+  size = 0x160 + 8 * (entry[1].count(b".param") if entry else 0)
+  program.kernargs_alloc_size += -size % 256 + size - 0x200
+  program.constbufs[0] = 0, size
+
 def install() -> None:
   """DEV=MOCK+NV is this interface; work is done when a signal is waited for."""
   Interface.__name__ = "MOCKIface"
@@ -196,3 +203,8 @@ def install() -> None:
   def run(signal: Any, spent: int) -> None:
     if signal.owner is not None: signal.owner.iface.run()
   ops_nv.NVSignal._sleep = run
+  init = ops_nv.NVProgram.__init__
+  def program(self: ops_nv.NVProgram, *args: Any, **kwargs: Any) -> None:
+    init(self, *args, **kwargs)
+    room_for_arguments(self)
+  ops_nv.NVProgram.__init__ = program
