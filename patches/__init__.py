@@ -1,9 +1,9 @@
 """
 The compiler passes that stock tinygrad lacks, a module each, installed at seams that tinygrad looks up at call time.
 
-pipeline.py lists them in order; hooks.py has the places that several of them hook into. The rooms, as a kernel meets
-them: graph, schedule, attention, loops, tiles, isa, vector (CPUs); ir is what these share. Around them: search, cache,
-runtime, host, compile_time. explain shows them at work.
+pipeline.py lists them in order; hooks.py has the lists that several of them add to; places.py records who is where. The
+rooms, as a kernel meets them: graph, schedule, attention, loops, tiles, isa, vector (CPUs); ir is what these share.
+Around them: search, cache, runtime, host, compile_time. explain shows them at work.
 
 A pass is a module with
   a docstring        Why, How, Rewrite (before --> after), Numbers (before -> after, on what), Upstream
@@ -17,6 +17,7 @@ and is switched off by NO_<ITS NAME>=1 in the environment; NO_PATCHES=1 leaves t
 """
 from __future__ import annotations
 import ast, functools, hashlib, importlib, importlib.metadata, importlib.util, pathlib, re, types
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches.pipeline import BY_NAME, PASSES, check, why_off
 
 TINYGRAD = "0.14.0"
@@ -101,7 +102,8 @@ def apply() -> tuple[str, ...]:
       if not is_known(seam.split(":")[0]) and (found := fingerprint(seam)) != wanted:
         raise SeamError(f"{seam} of tinygrad {version} has fingerprint {found}, {module.__name__} is made for {wanted} "
                         f"of {TINYGRAD}; reinstall tinygrad=={TINYGRAD}, or set NO_PATCHES=1")
-  for module in modules: module.install()
+  for name, module in zip(names, modules):
+    with places.of(name): module.install()
   return names
 
 def fingerprint(seam: str) -> str:

@@ -5,7 +5,8 @@ Why: tinygrad has no hook where a kernel's schedule is fixed (loops are split, u
   still a graph over loops. BEAM's candidates and kernels with given opts pass there, too.
 How: the optimiser and the pass before it are looked up in tinygrad.codegen at call time. Other passes append to
   `before_opts`, `after_opts` and `before_linearize`; what applies an action of a schedule is in `actions`. A kernel's
-  SINK has a tag: who chose its loops, and how large its graph was before these were expanded, and after.
+  SINK has a tag: who chose its loops, and how large its graph was before these were expanded, and after. places.py
+  records who is where.
 Numbers: none, it does nothing by itself.
 Upstream: not sent; there, a pass is a line in full_rewrite_to_sink.
 """
@@ -23,6 +24,7 @@ from tinygrad.renderer import Renderer
 from tinygrad.renderer.isa import ISARenderer
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad.uop.symbolic import sym
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches.ir.actions import ScheduleOps
 from tinygrad_llm.patches.ir.loop_ends import split_loops
 
@@ -36,16 +38,21 @@ SEAMS = {
 PARTS = "parts of positions"  # the tag of what becomes a kernel of attention: no other rule on graphs looks into it
 
 Pass = Callable[[UOp, Renderer], UOp]
-before_opts: list[Pass] = []       # the loops are split where an index divides them, none is unrolled or shared yet
-after_opts: list[Pass] = []        # the loops are those that will run, their bodies are not expanded yet
-before_linearize: list[Pass] = []  # everything is lowered
+# the loops are split where an index divides them, none is unrolled or shared yet
+before_opts: list[Pass] = places.Functions(__name__, "before_opts")
+# the loops are those that will run, their bodies are not expanded yet
+after_opts: list[Pass] = places.Functions(__name__, "after_opts")
+# everything is lowered
+before_linearize: list[Pass] = places.Functions(__name__, "before_linearize")
 
 Action = Callable[[Scheduler, Opt], bool]
-actions: dict[OptOps|ScheduleOps, Action] = {}  # True: it is applied; False: it is for tinygrad's own; KernelOptError
+# True: it is applied; False: it is for tinygrad's own; KernelOptError
+actions: dict[OptOps|ScheduleOps, Action] = places.Named(__name__, "actions")
 ALONE = (ScheduleOps.BLOCK, ScheduleOps.AMX)    # each is all of a schedule, but for what changes no loops
 
-_apply_opts, _full_rewrite_to_sink = codegen.apply_opts, codegen.full_rewrite_to_sink
-_apply_opt = Scheduler.apply_opt
+_apply_opts: Callable[..., UOp]
+_full_rewrite_to_sink: Callable[..., UOp]
+_apply_opt: Callable[..., Any]
 
 T = TypeVar("T")
 
@@ -143,6 +150,8 @@ pm_index_arrays = PatternMatcher([
 ])
 
 def install() -> None:
-  codegen.apply_opts, codegen.full_rewrite_to_sink = apply_opts, full_rewrite_to_sink
-  Scheduler.apply_opt = apply_opt  # type: ignore[method-assign]
-  codegen.pm_implicit_barriers = pm_before_linearize + codegen.pm_implicit_barriers
+  global _apply_opts, _full_rewrite_to_sink, _apply_opt
+  _apply_opts = places.wrap(codegen, "apply_opts", apply_opts)
+  _full_rewrite_to_sink = places.wrap(codegen, "full_rewrite_to_sink", full_rewrite_to_sink)
+  _apply_opt = places.wrap(Scheduler, "apply_opt", apply_opt)
+  places.rules(codegen, "pm_implicit_barriers", pm_before_linearize, first=True)

@@ -29,6 +29,7 @@ from tinygrad.renderer import Renderer
 from tinygrad.schedule import rangeify
 from tinygrad.schedule.indexing import BufferizeOpts
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.attention import prefill_gpu
 from tinygrad_llm.patches.graph.split_products import sums
@@ -294,4 +295,4 @@ def split(sink: UOp) -> UOp|None:
 pm_split = PatternMatcher([(UPat(Ops.SINK, name="sink"), split)])
 
 def install() -> None:
-  rangeify.pm_limit_bufs = rangeify.pm_limit_bufs + pm_split
+  places.rules(rangeify, "pm_limit_bufs", pm_split)

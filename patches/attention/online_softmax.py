@@ -19,6 +19,7 @@ from tinygrad.codegen.opt import Opt
 from tinygrad.helpers import NOOPT
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import UOp
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches.attention import prefill_cpu, prefill_gpu
 from tinygrad_llm.patches.attention.decode_cpu import on_cpu
 from tinygrad_llm.patches.attention.decode_gpu import on_gpu
@@ -46,5 +47,4 @@ def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
 
 def install() -> None:
   global _full_rewrite_to_sink
-  _full_rewrite_to_sink = codegen.full_rewrite_to_sink
-  codegen.full_rewrite_to_sink = full_rewrite_to_sink
+  _full_rewrite_to_sink = places.wrap(codegen, "full_rewrite_to_sink", full_rewrite_to_sink)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from tinygrad import helpers
 from tinygrad.helpers import CACHELEVEL, CCACHE, DEBUG, VIZ, ContextVar
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches import TINYGRAD, patch_set
 
 _DAY = 86400
@@ -204,7 +205,8 @@ def surroundings() -> tuple:
   return (TINYGRAD, sys.version_info[:2], patch_set(), machine(), tuple((v.key, str(v.value)) for v in switches),
           tuple((k, os.environ.get(k)) for k in ENVIRONMENT))
 
-searched: list[Callable[[], Any]] = []  # what else a step depends on, as schedules that were found for its kernels
+# what else a step depends on, as schedules that were found for its kernels
+searched: list[Callable[[], Any]] = places.Functions(__name__, "searched")
 
 def surroundings_of_step() -> tuple:
   """What the key of many kernels carries: what was found by searches changes each of them."""

@@ -28,6 +28,7 @@ from tinygrad.engine import realize
 from tinygrad.helpers import CACHELEVEL, CCACHE, IGNORE_BEAM_CACHE, PARALLEL, tqdm
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import Ops, UOp
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches.cache import disk_cache, serialize
 
 SEAMS = {
@@ -45,7 +46,8 @@ SEAMS = {
   "tinygrad.device:Compiler.__init__": "1630afe6e1cc",
 }
 
-searched_opts: list[Callable[[UOp, Renderer], Any]] = []  # each says how a kernel will be scheduled that was searched
+# each says how a kernel will be scheduled that was searched
+searched_opts: list[Callable[[UOp, Renderer], Any]] = places.Functions(__name__, "searched_opts")
 Missing = dict[tuple, tuple[UOp, Renderer]]  # what is neither here nor on disk, by to_program_key
 
 progress: ContextVar[Callable[[int, int], None] | None] = ContextVar("progress", default=None)
@@ -53,7 +55,8 @@ STORE = disk_cache.Store("programs")
 _COMPILED = (Ops.SINK, Ops.LINEAR, Ops.SOURCE, Ops.BINARY)
 start = 1.3  # seconds until a compile worker has started and lowers at full speed
 # each says, or None, what lowers programs in other processes and tells of each, and the seconds until it does
-elsewhere: list[Callable[[], tuple[Callable[[Missing, Callable[[], None]], None], float] | None]] = []
+elsewhere: list[Callable[[], tuple[Callable[[Missing, Callable[[], None]], None], float] | None]] = places.Functions(
+  __name__, "elsewhere")
 
 _do_to_program, _lower_and_compile, _init = codegen.do_to_program, realize.lower_and_compile, Compiler.__init__
 
@@ -136,9 +139,11 @@ def init_compiler(self: Compiler, cachekey: str | None = None) -> None:
   _init(self, None if cachekey is None else f"{cachekey}_{disk_cache.machine()}")
 
 def install() -> None:
-  codegen.do_to_program, search.to_program = do_to_program, searched
-  if cpu := sys.modules.get("tinygrad.runtime.ops_cpu"): cpu.do_to_program = do_to_program  # type: ignore[attr-defined]
-  realize.lower_and_compile, realize.tqdm = lower_and_compile, Progress  # type: ignore[misc,assignment]
+  places.replace(codegen, "do_to_program", do_to_program)
+  places.replace(search, "to_program", searched)
+  if cpu := sys.modules.get("tinygrad.runtime.ops_cpu"): places.replace(cpu, "do_to_program", do_to_program)
+  places.replace(realize, "lower_and_compile", lower_and_compile)
+  places.replace(realize, "tqdm", Progress)
   switches = (*realize.to_program_context, CACHELEVEL, CCACHE, IGNORE_BEAM_CACHE)  # these go to the compile workers
-  realize.to_program_context = switches  # type: ignore[assignment]
-  Compiler.__init__ = init_compiler  # type: ignore[method-assign]
+  places.replace(realize, "to_program_context", switches)
+  places.replace(Compiler, "__init__", init_compiler)

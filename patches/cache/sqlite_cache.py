@@ -18,6 +18,7 @@ from typing import Any
 import tinygrad.device
 from tinygrad import helpers
 from tinygrad.codegen.opt import search
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches.cache import disk_cache
 
 SEAMS = {
@@ -102,7 +103,8 @@ def _after_fork() -> None:
 
 def install() -> None:
   helpers.CACHEDB = disk_cache.place()
-  helpers.db_connection = db_connection
+  places.replace(helpers, "db_connection", db_connection)
   for module in (helpers, tinygrad.device, search):
-    module.diskcache_get, module.diskcache_put = get, put  # type: ignore[attr-defined]
+    places.replace(module, "diskcache_get", get)
+    places.replace(module, "diskcache_put", put)
   if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_after_fork)

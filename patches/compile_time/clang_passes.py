@@ -10,8 +10,10 @@ Numbers: compiling the 38 kernels of two layers of a 1B Llama in Q4_K_M, decode 
 Upstream: not sent; the cost is to be told to LLVM.
 """
 from __future__ import annotations
+from collections.abc import Callable
 import functools, os, subprocess
 from tinygrad.runtime.support import compiler_cpu
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches.cache import disk_cache, schedules
 
 SEAMS = {
@@ -20,7 +22,7 @@ SEAMS = {
 
 OPTION = ("-mllvm", "-opt-disable=loop-load-elim")
 
-_init = compiler_cpu.ClangCompiler.__init__
+_init: Callable[..., None]
 
 def init(self: compiler_cpu.ClangCompiler, arch: list[str], cachekey: str = "compile_clang_obj") -> None:
   _init(self, arch, cachekey)
@@ -37,4 +39,6 @@ def is_known(cc: str) -> bool:
   schedules.VERSIONS.put(key, known)
   return known == b"1"
 
-def install() -> None: compiler_cpu.ClangCompiler.__init__ = init  # type: ignore[method-assign]
+def install() -> None:
+  global _init
+  _init = places.wrap(compiler_cpu.ClangCompiler, "__init__", init)

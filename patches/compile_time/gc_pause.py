@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 from tinygrad import Tensor, codegen
 from tinygrad.helpers import disable_gc
+from tinygrad_llm.patches import places
 
 SEAMS = {
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
@@ -31,6 +32,5 @@ def paused(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def install() -> None:
   function = importlib.import_module("tinygrad.function")._function  # tinygrad.function is the class in it
-  function.__call__ = paused(function.__call__)
-  codegen.full_rewrite_to_sink = paused(codegen.full_rewrite_to_sink)
-  Tensor.linear_with_vars = paused(Tensor.linear_with_vars)  # type: ignore[method-assign]
+  for holder, name in ((function, "__call__"), (codegen, "full_rewrite_to_sink"), (Tensor, "linear_with_vars")):
+    places.wrapped(holder, name, paused)

@@ -20,6 +20,7 @@ from typing import Any
 from tinygrad.dtype import DType
 from tinygrad.uop import ops
 from tinygrad.uop.ops import BottomUpGate, Ops, PatternMatcher, RewriteContext, UOp
+from tinygrad_llm.patches import places
 
 SEAMS = {
   "tinygrad.uop.ops:RewriteContext": "a7faa5357f17",
@@ -174,6 +175,6 @@ def walk_rewrite(self: RewriteContext, root: UOp) -> UOp:
 _walk_rewrite = RewriteContext.walk_rewrite
 
 def install() -> None:
-  RewriteContext.walk_rewrite = walk_rewrite  # type: ignore[method-assign]
-  PatternMatcher.rewrite = rewrite  # type: ignore[method-assign]
-  RewriteContext.unified_rewrite = unified_rewrite  # type: ignore[method-assign]
+  places.replace(RewriteContext, "walk_rewrite", walk_rewrite)
+  places.replace(PatternMatcher, "rewrite", rewrite)
+  places.replace(RewriteContext, "unified_rewrite", unified_rewrite)

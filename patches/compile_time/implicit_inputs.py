@@ -10,6 +10,7 @@ Upstream: not sent; the call belongs before the loop there.
 from dataclasses import replace
 import importlib
 from tinygrad.uop.ops import UOp
+from tinygrad_llm.patches import places
 
 SEAMS = {
   "tinygrad.function:renumber_invalid_outputs": "cb2c7b1bd563",
@@ -24,4 +25,4 @@ def renumber_invalid_outputs(graph: UOp) -> UOp:
   outputs = [u for u in graph.toposort(enter_calls=False) if u in found]
   return graph.substitute({u: u.replace(arg=replace(u.arg, slot=i)) for i, u in enumerate(outputs)})
 
-def install() -> None: function.renumber_invalid_outputs = renumber_invalid_outputs  # type: ignore[attr-defined]
+def install() -> None: places.replace(function, "renumber_invalid_outputs", renumber_invalid_outputs)

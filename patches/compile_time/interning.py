@@ -21,6 +21,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import SPEC
 from tinygrad.uop import ops
 from tinygrad.uop.ops import Ops, UOp, UOpMetaClass
+from tinygrad_llm.patches import places
 
 SEAMS = {
   "tinygrad.uop.ops:UOpMetaClass": "64121763bf9f",
@@ -71,8 +72,8 @@ def delete(self: UOp, op: Ops = Ops.BUFFER, buffers: Any = ops.buffers) -> None:
   if self.op is op and (found := buffers.get(self)) is not None: found.ref(-1)
 
 def install() -> None:
-  UOpMetaClass.__call__ = make  # type: ignore[method-assign,assignment]
-  UOp.__del__ = delete  # type: ignore[method-assign]
+  places.replace(UOpMetaClass, "__call__", make)
+  places.replace(UOp, "__del__", delete)
   for key, reference in list(_table.items()):
     if (node := reference()) is not None:
       del _table[key]

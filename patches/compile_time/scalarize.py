@@ -16,6 +16,7 @@ from itertools import product
 import numpy as np
 from tinygrad import codegen
 from tinygrad.uop.ops import GroupOp, Ops, PatternMatcher, UOp, UPat
+from tinygrad_llm.patches import places
 
 SEAMS = {
   "tinygrad.codegen:do_devectorize": "c9d8fd7a0fe6",
@@ -52,5 +53,5 @@ pm_elementwise = PatternMatcher([(UPat(GroupOp.Elementwise, name="b"), scalarize
 pm_all = PatternMatcher([(UPat(GroupOp.Elementwise | {Ops.LOAD, Ops.STORE}, name="b"), scalarize)])
 
 def install() -> None:
-  codegen.ew_devectorizer = pm_elementwise + codegen.ew_devectorizer
-  codegen.devectorizer2 = pm_all + codegen.devectorizer2
+  places.rules(codegen, "ew_devectorizer", pm_elementwise, first=True)
+  places.rules(codegen, "devectorizer2", pm_all, first=True)

@@ -12,11 +12,13 @@ Upstream: not sent; function would have to ask its user what else a trace depend
 """
 from __future__ import annotations
 import importlib
+from collections.abc import Callable
 from typing import Any
 from tinygrad import Device, Tensor
 from tinygrad.helpers import dedup
 from tinygrad.nn.state import get_state_dict
 from tinygrad.uop.ops import UOp
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches.cache import disk_cache
 from tinygrad_llm.patches.cache.captures import Description, Unknown
 
@@ -28,7 +30,7 @@ SEAMS = {
 
 KEPT = 16
 _function = importlib.import_module("tinygrad.function")._function  # tinygrad.function is the class in it
-_call = _function.__call__
+_call: Callable[..., Any]
 traces: dict[tuple|None, UOp] = {}  # the result of the first call, which holds its tensors; any thread may clear it
 
 class Arguments(Description):
@@ -66,4 +68,6 @@ def call(self: Any, *args: Any, **kwargs: Any) -> Any:
     if len(traces) > KEPT: traces.pop(next(iter(traces), None), None)
   return ret
 
-def install() -> None: _function.__call__ = call
+def install() -> None:
+  global _call
+  _call = places.wrap(_function, "__call__", call)

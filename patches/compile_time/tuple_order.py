@@ -19,6 +19,7 @@ from tinygrad import codegen
 from tinygrad.codegen.late import linearizer
 from tinygrad.helpers import TUPLE_ORDER
 from tinygrad.uop.ops import UOp
+from tinygrad_llm.patches import places
 
 SEAMS = {
   "tinygrad.codegen.late.linearizer:linearize": "38f0beb2abba",
@@ -27,7 +28,7 @@ SEAMS = {
 
 _linearize = linearizer.linearize
 
-def places(nodes: Iterable[UOp]) -> dict[UOp, int]:
+def ranks_of(nodes: Iterable[UOp]) -> dict[UOp, int]:
   """For nodes in topological order, integers in the order of their UOp.tuplize; TypeError if two of them have none."""
   nodes = list(nodes)
   found: dict[UOp, int] = {}
@@ -46,11 +47,12 @@ def places(nodes: Iterable[UOp]) -> dict[UOp, int]:
 
 def linearize(sink: UOp) -> list[UOp]:
   """The nodes of a kernel in the order of its program."""
-  try: tuples: dict[UOp, int] = places(sink.toposort()) if TUPLE_ORDER else {}
+  try: tuples: dict[UOp, int] = ranks_of(sink.toposort()) if TUPLE_ORDER else {}
   except TypeError: tuples = {}
   for node, place in tuples.items(): node.__dict__["tuplize"] = (place,)
   try: return _linearize(sink)
   finally:
     for node in tuples: del node.__dict__["tuplize"]
 
-def install() -> None: codegen.linearize = linearizer.linearize = linearize
+def install() -> None:
+  for module in (codegen, linearizer): places.replace(module, "linearize", linearize)

@@ -19,6 +19,7 @@ from typing import Any
 from tinygrad.dtype import DType, dtypes
 from tinygrad.uop import ops, weak
 from tinygrad.uop.ops import GroupOp, Ops, UOp, recursive_property, sint
+from tinygrad_llm.patches import places
 
 SEAMS = {
   "tinygrad.uop.ops:dtype_from_uop": "1ee1a4803d30",
@@ -86,6 +87,6 @@ def _get(self: Any, node: UOp|None, owner: Any = None) -> Any:
   return value
 
 def install() -> None:
-  ops.dtype_from_uop = weak.dtype_from_uop = dtype_from_uop
-  UOp._shape = recursive_property(_shape)  # type: ignore[method-assign,assignment]
-  recursive_property.__get__ = _get  # type: ignore[method-assign,assignment]
+  for module in (ops, weak): places.replace(module, "dtype_from_uop", dtype_from_uop)
+  places.replace(UOp, "_shape", recursive_property(_shape))
+  places.replace(recursive_property, "__get__", _get)

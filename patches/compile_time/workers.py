@@ -20,6 +20,7 @@ from tinygrad.dtype import AddrSpace
 from tinygrad.engine import worker
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm import patches
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches.cache import disk_cache, schedules, serialize
 
 SEAMS = {
@@ -58,6 +59,6 @@ def _after_fork() -> None:
   worker.worker_pool = None
 
 def install() -> None:
-  worker._init_worker = Initialiser()
+  places.replace(worker, "_init_worker", Initialiser())
   if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_after_fork)
   ForkingPickler.register(UOp, reduce)

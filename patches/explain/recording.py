@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-import functools, inspect, itertools, types
+import functools, inspect, types
 from typing import Any, cast
 from tinygrad import codegen
 from tinygrad.codegen.opt import Opt
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches.explain.pipeline import (
-  AROUND, OPTS, SCHEDULER, Link, Place, chain, only_makes_it_sooner, owners, places)
+  AROUND, OPTS, SCHEDULER, Place, all_places, only_makes_it_sooner, owner)
 from tinygrad_llm.patches.schedule import choose
 
 PASS, RULE, ANSWER = "pass", "rule", "answer"
@@ -88,7 +89,7 @@ class Recorder:
 
   def spy(self, place: Place, function: Callable, of_rule: bool) -> Callable:
     """A pass or a rule, recorded."""
-    patch, name = next(iter(owners(function)), ""), _name(function)
+    patch, name = owner(function), _name(function)
     @functools.wraps(function)
     def spied(*args: Any, **kwargs: Any) -> Any:
       if self.asking: return function(*args, **kwargs)
@@ -106,7 +107,7 @@ class Recorder:
 
   def link(self, place: Place, function: Callable, below: Callable|None) -> Callable:
     """A function that wraps another, or at last tinygrad's own, recorded."""
-    patch = next(iter(owners(function)), "")
+    patch = owner(function)
     @functools.wraps(function)
     def linked(*args: Any, **kwargs: Any) -> Any:
       if self.asking: return function(*args, **kwargs)
@@ -172,40 +173,36 @@ def _name(function: Callable) -> str:
 def recording() -> Iterator[Recorder]:
   """What is lowered in here is recorded, if it is lowered in this process and no cache has it."""
   recorder = Recorder()
-  optimiser = Place("tinygrad.codegen:apply_opts", OPTS, 0, codegen, "apply_opts")  # also where no patch wraps it
   with ExitStack() as undo:
     def replace(put: Callable[[Any], None], old: Any, new: Any) -> None:
       undo.callback(put, old)
       put(new)
-    def linked(place: Place, links: list[Link]) -> list[Callable]:
-      functions = [function for function, _ in links]
-      return [recorder.link(place, f, below) for f, below in itertools.zip_longest(functions, functions[1:])]
-    for place in {p.name: p for p in (optimiser, *places())}.values():
-      # what applies an action changes what it is given, and is asked once; choosers are below
-      if place.stage == AROUND or place.key == "apply_opt" or isinstance(place.value, dict): continue
-      value, put = place.value, functools.partial(setattr, place.holder, place.key)
-      if isinstance(value, list):
-        of_rule = place.name.split(":")[1] not in ("after_opts", "before_linearize")
-        spies = [recorder.spy(place, f, of_rule) for f in value]
-        replace(functools.partial(value.__setitem__, slice(None)), value[:], spies)
-      elif isinstance(value, PatternMatcher):
-        rules = []
-        for pattern, f in value.patterns:
-          if only_makes_it_sooner(f):
-            rules.append((pattern, f))
-            continue
-          links = chain(f)
-          wraps = linked(place, links) if len(links) > 1 else [recorder.spy(place, f, True)]
-          for (function, put_link), new in zip(links[1:], wraps[1:]): replace(put_link, function, new)
-          rules.append((pattern, _rule(wraps[0]) if owners(f) else f))
-        replace(put, value, PatternMatcher(rules))
+    # what applies an action changes what it is given, and is asked once; choosers are below
+    for place in all_places():
+      if place.stage == AROUND or place.name.endswith(".apply_opt") or isinstance(place.value, dict): continue
+      if (seat := place.seat) is None:
+        of_rule = place.name.split(":")[1] not in ("before_opts", "after_opts", "before_linearize")
+        spies = [recorder.spy(place, f, of_rule) for f in place.value]
+        replace(functools.partial(list.__setitem__, place.value, slice(None)), place.value[:], spies)
+      elif isinstance(place.value, PatternMatcher):
+        matcher = PatternMatcher([(pattern, _watched(recorder, place, f)) for pattern, f in place.value.patterns])
+        replace(functools.partial(setattr, seat.holder, seat.key), place.value, matcher)
       else:
-        links = chain(value, put)
-        for (function, put_link), new in zip(links, linked(place, links)): replace(put_link, function, new)
+        links = seat.links
+        watched = [recorder.link(place, f, below) for f, below in zip(links, (None, *links))]
+        replace(functools.partial(list.__setitem__, links, slice(None)), links[:], watched)
+        replace(functools.partial(setattr, seat.holder, seat.key), place.value, watched[-1])
     for name, chooser in choose.choosers.items():
-      replace(functools.partial(choose.choosers.__setitem__, name), chooser, recorder.answering(name, chooser))
+      put = functools.partial(dict.__setitem__, choose.choosers, name)
+      replace(put, chooser, recorder.answering(name, chooser))
     replace(functools.partial(setattr, codegen, "graph_rewrite"), codegen.graph_rewrite, _named(recorder))
     yield recorder
+
+def _watched(recorder: Recorder, place: Place, function: Callable) -> Callable:
+  """A rule of a matcher, recorded if it is a patch's that may change a kernel."""
+  if not (patch := owner(function)) or only_makes_it_sooner(patch): return function
+  if (own := places.stock.get(function)) is None: return _rule(recorder.spy(place, function, True))
+  return _rule(recorder.link(place, function, own))
 
 def _rule(function: Callable) -> Callable:
   """A function as a rule of a matcher: it closes over nothing, and says whether it wants the context."""
@@ -218,7 +215,7 @@ def _without(**found: Any) -> Any: return function(**found)
 
 def _named(recorder: Recorder) -> Callable:
   """tinygrad's graph_rewrite, recorded by the names that tinygrad gives its passes."""
-  stock, place = codegen.graph_rewrite, Place("tinygrad.codegen:graph_rewrite", "", 0, codegen, "graph_rewrite")
+  stock, place = codegen.graph_rewrite, Place("tinygrad.codegen:graph_rewrite", "", 0, (), codegen.graph_rewrite)
   @functools.wraps(stock)
   def graph_rewrite(sink: UOp, *args: Any, name: str|None = None, **kwargs: Any) -> UOp:
     if recorder.asking or sink.op is not Ops.SINK: return cast(UOp, stock(sink, *args, name=name, **kwargs))

@@ -18,6 +18,7 @@ from __future__ import annotations
 from tinygrad.dtype import dtypes
 from tinygrad.schedule import rangeify
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
+from tinygrad_llm.patches import places
 
 SEAMS = {
   "tinygrad.schedule.rangeify:get_kernel_graph": "410b0e3486ef",
@@ -35,4 +36,4 @@ pm_bounds = PatternMatcher([
    lambda c, x: (x * -1).maximum(-c) * -1),
 ])
 
-def install() -> None: rangeify.pm_reduce_simplify = rangeify.pm_reduce_simplify + pm_bounds
+def install() -> None: places.rules(rangeify, "pm_reduce_simplify", pm_bounds)

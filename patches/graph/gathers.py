@@ -16,6 +16,7 @@ from __future__ import annotations
 from tinygrad.codegen import simplify
 from tinygrad.schedule import rangeify
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches.ir.indices import is_gather
 
 SEAMS = {
@@ -43,5 +44,7 @@ pm_of_any_length = PatternMatcher([(UPat(Ops.REDUCE, arg=(Ops.ADD, 0), src=(UPat
 
 def install() -> None:
   rules = [(p, split_reduceop if f is _split_reduceop else f) for p, f in rangeify.earliest_rewrites.patterns]
-  rangeify.earliest_rewrites = PatternMatcher(rules)
-  rangeify.pm_reduce_simplify = simplify.pm_reduce_simplify + pm_of_any_length + simplify.pm_load_collapse
+  places.replace(rangeify, "earliest_rewrites", PatternMatcher(rules))
+  places.stock[split_reduceop] = _split_reduceop
+  of_loads = simplify.pm_reduce_simplify + pm_of_any_length + simplify.pm_load_collapse
+  places.replace(rangeify, "pm_reduce_simplify", of_loads)

@@ -20,6 +20,7 @@ from tinygrad.dtype import AddrSpace
 from tinygrad.helpers import NOOPT
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches.graph.kernel_chains import Chain, changed, chain_of, fits, joined, renumbered
 from tinygrad_llm.patches.ir.targets import has_vectors
 from tinygrad_llm.patches.schedule.cpu_threads import one_thread
@@ -98,6 +99,5 @@ def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
 
 def install() -> None:
   global _create_schedule, _full_rewrite_to_sink
-  _create_schedule, _full_rewrite_to_sink = schedule.create_schedule, codegen.full_rewrite_to_sink
-  schedule.create_schedule = create_schedule  # type: ignore[assignment]
-  codegen.full_rewrite_to_sink = full_rewrite_to_sink
+  _create_schedule = places.wrap(schedule, "create_schedule", create_schedule)
+  _full_rewrite_to_sink = places.wrap(codegen, "full_rewrite_to_sink", full_rewrite_to_sink)

@@ -17,6 +17,7 @@ Upstream: not sent.
 from __future__ import annotations
 from tinygrad.schedule import rangeify
 from tinygrad.uop.ops import GroupOp, Ops, PatternMatcher, UOp, UPat
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches.graph.split_products import is_large, loops, sums
 from tinygrad_llm.patches.ir.indices import size
 
@@ -61,4 +62,4 @@ def compute_where_read(stored: UOp) -> UOp|None:
 
 pm_join = PatternMatcher([(UPat((Ops.STAGE, Ops.STORE), name="stored"), compute_where_read)])
 
-def install() -> None: rangeify.pm_reduce_simplify = rangeify.pm_reduce_simplify + pm_join
+def install() -> None: places.rules(rangeify, "pm_reduce_simplify", pm_join)

@@ -24,7 +24,7 @@ from tinygrad.helpers import NOOPT, dedup, prod
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import MetalRenderer, OpenCLRenderer
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, PatternMatcher, UOp, UPat
-from tinygrad_llm.patches import hooks
+from tinygrad_llm.patches import hooks, places
 from tinygrad_llm.patches.ir.targets import has_vectors
 from tinygrad_llm.patches.isa.shuffle_reduce import exchanges
 from tinygrad_llm.patches.schedule.choose import choosers
@@ -216,10 +216,9 @@ def choose(k: Scheduler) -> Scheduler|None:
 
 def install() -> None:
   global _create_schedule, _full_rewrite_to_sink
-  _create_schedule, _full_rewrite_to_sink = schedule.create_schedule, codegen.full_rewrite_to_sink
-  schedule.create_schedule = create_schedule  # type: ignore[assignment]
-  codegen.full_rewrite_to_sink = full_rewrite_to_sink
+  _create_schedule = places.wrap(schedule, "create_schedule", create_schedule)
+  _full_rewrite_to_sink = places.wrap(codegen, "full_rewrite_to_sink", full_rewrite_to_sink)
   choosers["kernel_chains"] = choose
   for renderer, text in BARRIERS.items():
     rule = PatternMatcher([(UPat(Ops.BARRIER, name="u"), lambda u, text=text: text if u.tag == SHARED else None)])
-    renderer.string_rewrite = rule + renderer.string_rewrite
+    places.rules(renderer, "string_rewrite", rule, first=True)

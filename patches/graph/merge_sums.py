@@ -17,6 +17,7 @@ from __future__ import annotations
 from tinygrad.dtype import dtypes
 from tinygrad.schedule import rangeify
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches.graph.split_products import sums
 from tinygrad_llm.patches.ir.sums import Factors, added, product
 
@@ -46,4 +47,4 @@ def flatten(red: UOp) -> UOp|None:
 
 pm_flatten = PatternMatcher([(UPat(Ops.REDUCE, arg=(Ops.ADD, 0), name="red"), flatten)])
 
-def install() -> None: rangeify.pm_reduce_simplify = rangeify.pm_reduce_simplify + pm_flatten
+def install() -> None: places.rules(rangeify, "pm_reduce_simplify", pm_flatten)

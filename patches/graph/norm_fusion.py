@@ -27,7 +27,7 @@ from tinygrad.helpers import partition
 from tinygrad.renderer import Renderer
 from tinygrad.schedule import rangeify
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
-from tinygrad_llm.patches import hooks
+from tinygrad_llm.patches import hooks, places
 from tinygrad_llm.patches.graph.split_products import is_large
 from tinygrad_llm.patches.ir.indices import size, steps, strides
 from tinygrad_llm.patches.ir.sums import added, product
@@ -134,5 +134,5 @@ def align(sink: UOp, ren: Renderer) -> UOp:
   return sink.substitute(found, walk=True) if found else sink
 
 def install() -> None:
-  rangeify.pm_limit_bufs = pm_fuse + rangeify.pm_limit_bufs
+  places.rules(rangeify, "pm_limit_bufs", pm_fuse, first=True)
   hooks.before_opts.append(align)

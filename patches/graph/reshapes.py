@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from tinygrad.helpers import prod
 from tinygrad.schedule import indexing
 from tinygrad.uop.ops import UOp, sint
+from tinygrad_llm.patches import places
 
 SEAMS = {
   "tinygrad.schedule.indexing:_apply_reshape": "18341b43cf2f",
@@ -62,4 +63,4 @@ def apply_reshape(in_shape: tuple[sint, ...], out_shape: tuple[sint, ...], indic
     for i, index in zip(inside, part.src): found[i] = index
   return UOp.sink(*found)
 
-def install() -> None: indexing._apply_reshape = apply_reshape  # type: ignore[assignment]
+def install() -> None: places.replace(indexing, "_apply_reshape", apply_reshape)

@@ -17,6 +17,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.schedule import rangeify
 from tinygrad.schedule.indexing import BufferizeOpts
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches.ir.indices import steps
 
 SEAMS = {
@@ -42,4 +43,4 @@ def store_one(u: UOp, a: UOp, b: UOp) -> UOp|None:
 
 pm_separate = PatternMatcher([(UPat(Ops.ADD, dtypes.floats, src=(UPat.var("a"), UPat.var("b")), name="u"), store_one)])
 
-def install() -> None: rangeify.pm_reduce_simplify = rangeify.pm_reduce_simplify + pm_separate
+def install() -> None: places.rules(rangeify, "pm_reduce_simplify", pm_separate)

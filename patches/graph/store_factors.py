@@ -19,6 +19,7 @@ from tinygrad.helpers import prod
 from tinygrad.schedule import rangeify
 from tinygrad.schedule.indexing import BufferizeOpts
 from tinygrad.uop.ops import AxisType, GroupOp, Ops, PatternMatcher, UOp, UPat
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches.hooks import PARTS
 from tinygrad_llm.patches.ir.builder import next_loop
 
@@ -59,4 +60,4 @@ def store(sink: UOp) -> UOp|None:
 
 pm_store = PatternMatcher([(UPat(Ops.SINK, name="sink"), store)])
 
-def install() -> None: rangeify.pm_limit_bufs = rangeify.pm_limit_bufs + pm_store
+def install() -> None: places.rules(rangeify, "pm_limit_bufs", pm_store)

@@ -16,6 +16,7 @@ from tinygrad.device import Buffer, BufferSpec
 from tinygrad.helpers import WIN, mv_address
 from tinygrad.runtime.ops_cpu import CPUAllocator
 from tinygrad.runtime.support.hcq import HCQBuffer, MMIOInterface
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches import is_on
 
 SEAMS = {
@@ -40,4 +41,4 @@ def advise(buffer: Buffer) -> None:
     try: memory.madvise(mmap.MADV_HUGEPAGE)
     except OSError: pass  # a system without them
 
-def install() -> None: CPUAllocator._alloc = alloc  # type: ignore[method-assign]
+def install() -> None: places.replace(CPUAllocator, "_alloc", alloc)

@@ -13,9 +13,11 @@ Upstream: not sent.
 """
 from __future__ import annotations
 import ctypes, threading
+from collections.abc import Callable
 from typing import Any
 from tinygrad.device import BufferSpec, Compiled
 from tinygrad.helpers import mv_address, round_up
+from tinygrad_llm.patches import places
 
 SEAMS = {
   "tinygrad.device:Compiled.__init__": "80dcaf3af241",
@@ -86,11 +88,14 @@ class PinnedCopies:
     self.used = 0
     return True
 
+_init: Callable[..., None]
+
+def init(self: Compiled, device: str, allocator: Any, *args: Any, **kwargs: Any) -> None:
+  _init(self, device, allocator, *args, **kwargs)
+  if type(allocator).__name__ == "CUDAAllocator":
+    copies = PinnedCopies(self)
+    allocator._copyin, allocator._copyout = copies.copyin, copies.copyout
+
 def install() -> None:
-  stock = Compiled.__init__  # as it is now: lost_devices wraps it, too
-  def init(self: Compiled, device: str, allocator: Any, *args: Any, **kwargs: Any) -> None:
-    stock(self, device, allocator, *args, **kwargs)
-    if type(allocator).__name__ == "CUDAAllocator":
-      copies = PinnedCopies(self)
-      allocator._copyin, allocator._copyout = copies.copyin, copies.copyout
-  Compiled.__init__ = init  # type: ignore[method-assign]
+  global _init
+  _init = places.wrap(Compiled, "__init__", init)

@@ -24,6 +24,7 @@ from tinygrad.engine.jit import _TinyJit
 from tinygrad.helpers import ALLOW_DEVICE_USAGE
 from tinygrad.uop import ops
 from tinygrad.uop.ops import UOp
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches.host.process_lock import lock
 
 SEAMS = {
@@ -102,14 +103,15 @@ _open: Callable[[_Device, str], Compiled] = _Device._Device__get_canonicalized_i
 def install() -> None:
   global _call
   captures = Captures()
-  for module in (realize, jit, schedule): module.capturing = captures  # type: ignore[attr-defined]
-  for module in (realize, jit, importlib.import_module("tinygrad.tensor")): module.run_linear = run_linear  # type: ignore
-  jit.buffers = Buffers()  # type: ignore[assignment]
-  _call, _TinyJit.__call__ = _TinyJit.__call__, call  # type: ignore[method-assign]
+  for module in (realize, jit, schedule): places.replace(module, "capturing", captures)
+  for module in (realize, jit, importlib.import_module("tinygrad.tensor")):
+    places.replace(module, "run_linear", run_linear)
+  places.replace(jit, "buffers", Buffers())
+  _call = places.wrap(_TinyJit, "__call__", call)
   function = importlib.import_module("tinygrad.function")._function  # tinygrad.function is the class in it
   for holder, name in ((function, "__call__"), (Tensor, "linear_with_vars"), (realize, "lower_and_compile"),
                        (codegen, "do_to_program"), (codegen, "full_rewrite_to_sink")):
-    setattr(holder, name, locked(getattr(holder, name)))
-  tinygrad.device.ALLOW_DEVICE_USAGE = Usage()  # type: ignore[assignment]
-  _Device._Device__get_canonicalized_item = opened  # type: ignore[attr-defined]
+    places.wrapped(holder, name, locked)
+  places.replace(tinygrad.device, "ALLOW_DEVICE_USAGE", Usage())
+  places.replace(_Device, "_Device__get_canonicalized_item", opened)
   if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_after_fork)

@@ -16,6 +16,7 @@ import os
 from typing import Any
 from tinygrad.helpers import NUM_CPU_THREADS, PARALLEL
 from tinygrad.runtime.ops_cpu import CPUProgram
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches.host import thread_pool
 from tinygrad_llm.patches.host.cores import available
 
@@ -33,7 +34,7 @@ def call(self: CPUProgram, *bufs: Any, global_size: tuple[int, int, int] = (1, 1
   return seconds if wait else None
 
 def install() -> None:
-  CPUProgram.__call__ = call  # type: ignore[method-assign]
+  places.replace(CPUProgram, "__call__", call)
   if os.environ.get("NUM_CPU_THREADS"): return
   NUM_CPU_THREADS.value = available()
   if not os.environ.get("PARALLEL"): PARALLEL.value = min(PARALLEL.value, NUM_CPU_THREADS.value)

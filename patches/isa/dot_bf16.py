@@ -19,6 +19,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import ClangRenderer
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.ir.targets import LANES, has_vectors, multiplies_bf16
 from tinygrad_llm.patches.vector.vectorizer import Vectorizer, c_functions, vector_rules
@@ -134,5 +135,5 @@ pm_render_dots = PatternMatcher([(UPat(Ops.CUSTOMI, name="u"), render_dot)])
 
 def install() -> None:
   c_functions.append(((NAME,), FUNCTIONS))
-  ClangRenderer.string_rewrite = pm_render_dots + ClangRenderer.string_rewrite
+  places.rules(ClangRenderer, "string_rewrite", pm_render_dots, first=True)
   vector_rules.append(dots)

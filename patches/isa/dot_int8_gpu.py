@@ -29,6 +29,7 @@ from tinygrad.codegen import expand_broadcast, maybe_load
 from tinygrad.dtype import dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import GroupOp, Ops, PatternMatcher, UOp, UPat, graph_rewrite
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches import is_on, hooks
 from tinygrad_llm.patches.ir.indices import evaluate, stripped, terms
 from tinygrad_llm.patches.ir.intrinsics import DOT, Intrinsic, Language, language, named
@@ -208,5 +209,5 @@ pm_operands = PatternMatcher([
 def install() -> None:
   hooks.after_opts.append(run)
   hooks.before_linearize.append(append)
-  codegen.pm_add_loads = codegen.pm_add_loads + pm_operands
-  codegen.devectorizer2 = codegen.devectorizer2 + pm_each
+  places.rules(codegen, "pm_add_loads", pm_operands)
+  places.rules(codegen, "devectorizer2", pm_each)

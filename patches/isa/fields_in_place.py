@@ -26,7 +26,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import CUDARenderer
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, graph_rewrite
-from tinygrad_llm.patches import hooks
+from tinygrad_llm.patches import hooks, places
 from tinygrad_llm.patches.ir.intrinsics import INT, Intrinsic, Language, named
 from tinygrad_llm.patches.isa.int_to_float import BITS
 
@@ -126,4 +126,4 @@ def render_kernel(self: CUDARenderer, function_name: str, kernel: list[str], buf
 def install() -> None:
   global _render_kernel
   hooks.before_linearize.append(run)
-  _render_kernel, CUDARenderer.render_kernel = CUDARenderer.render_kernel, render_kernel  # type: ignore[method-assign]
+  _render_kernel = places.wrap(CUDARenderer, "render_kernel", render_kernel)

@@ -15,7 +15,7 @@ from typing import Any
 from tinygrad.codegen.late import coalesce
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import CUDARenderer, OpenCLRenderer
-from tinygrad_llm.patches import hooks
+from tinygrad_llm.patches import hooks, places
 
 SEAMS = {
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
@@ -30,4 +30,4 @@ def getenv(key: str, default: Any = 0) -> Any:
   if key == "ALLOW_HALF8" and isinstance(hooks.lowering(), VECTORS): return 1
   return _getenv(key, default)
 
-def install() -> None: coalesce.getenv = getenv  # type: ignore[assignment]
+def install() -> None: places.replace(coalesce, "getenv", getenv)

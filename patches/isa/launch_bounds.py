@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 from tinygrad.helpers import ceildiv
 from tinygrad.renderer.cstyle import CUDARenderer
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches.ir.targets import WARP
 
 SEAMS = {
@@ -40,4 +41,4 @@ def render_kernel(self: CUDARenderer, *args: Any, **kwargs: Any) -> str:
 
 def install() -> None:
   global _render_kernel
-  _render_kernel, CUDARenderer.render_kernel = CUDARenderer.render_kernel, render_kernel  # type: ignore[method-assign]
+  _render_kernel = places.wrap(CUDARenderer, "render_kernel", render_kernel)

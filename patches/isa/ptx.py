@@ -10,6 +10,7 @@ Upstream: not sent.
 from __future__ import annotations
 from tinygrad.renderer import ptx
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches.ir import intrinsics
 
 SEAMS = {
@@ -25,5 +26,5 @@ def instruction(ctx: ptx.PTXRenderer, x: UOp) -> list[str]|None:
 pm_instruction = PatternMatcher([(UPat(Ops.CUSTOM, name="x"), instruction)])
 
 def install() -> None:
-  ptx.string_rewrite = pm_instruction + ptx.string_rewrite
+  places.rules(ptx, "string_rewrite", pm_instruction, first=True)
   intrinsics.languages[ptx.PTXRenderer] = intrinsics.Language.PTX

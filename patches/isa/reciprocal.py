@@ -17,6 +17,7 @@ from __future__ import annotations
 from tinygrad.dtype import dtypes
 from tinygrad.renderer.cstyle import CUDARenderer
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
+from tinygrad_llm.patches import places
 
 SEAMS = {
   "tinygrad.renderer.cstyle:CUDARenderer": "1d185dc2e925",
@@ -26,4 +27,4 @@ def reciprocal(ctx: CUDARenderer, x: UOp) -> str: return f"__fdividef(1.0f,{ctx[
 
 pm_reciprocal = PatternMatcher([(UPat(Ops.RECIPROCAL, dtypes.float32, name="x"), reciprocal)])
 
-def install() -> None: CUDARenderer.string_rewrite = pm_reciprocal + CUDARenderer.string_rewrite
+def install() -> None: places.rules(CUDARenderer, "string_rewrite", pm_reciprocal, first=True)

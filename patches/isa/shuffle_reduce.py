@@ -23,6 +23,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import partition, prod
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches import is_on, hooks
 from tinygrad_llm.patches.ir.indices import steps
 from tinygrad_llm.patches.ir.intrinsics import SHUFFLE, Intrinsic, Language
@@ -121,5 +122,5 @@ pm_load = PatternMatcher([
 
 def install() -> None:
   hooks.after_opts.append(run)
-  codegen.pm_add_loads = codegen.pm_add_loads + pm_load
-  codegen.devectorizer2 = codegen.devectorizer2 + pm_each
+  places.rules(codegen, "pm_add_loads", pm_load)
+  places.rules(codegen, "devectorizer2", pm_each)

@@ -19,7 +19,7 @@ from tinygrad.codegen.simplify import mark_range_mod
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import partition, prod
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat, graph_rewrite
-from tinygrad_llm.patches import hooks
+from tinygrad_llm.patches import hooks, places
 from tinygrad_llm.patches.ir.indices import inside
 from tinygrad_llm.patches.ir.loop_ends import NO_LOOPS, split_loops
 from tinygrad_llm.patches.ir.sums import Factors, added, frees_a_factor, product
@@ -88,6 +88,6 @@ def _split_at(ctx: dict[UOp, UOp|None], r: UOp, c: UOp) -> None:
 pm_split_div = PatternMatcher([(UPat(Ops.RANGE, name="r") // UPat.cvar("c"), _split_at)])
 
 def install() -> None:
-  codegen.pm_split_ranges = codegen.pm_split_ranges + pm_split_div
-  codegen.pm_reduce_local = pm_join_ends + codegen.pm_reduce_local
+  places.rules(codegen, "pm_split_ranges", pm_split_div)
+  places.rules(codegen, "pm_reduce_local", pm_join_ends, first=True)
   hooks.after_opts.append(lambda sink, ren: split_loops(graph_rewrite(sink, pm_nest, name="nest reduces")))

@@ -19,7 +19,7 @@ from tinygrad import codegen
 from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, UOp
-from tinygrad_llm.patches import hooks
+from tinygrad_llm.patches import hooks, places
 from tinygrad_llm.patches.ir.actions import ScheduleOps, chosen
 from tinygrad_llm.patches.ir.builder import Slot, next_loop
 from tinygrad_llm.patches.ir.byte_groups import Group, find
@@ -94,5 +94,5 @@ def share(sink: UOp, ren: Renderer) -> UOp:
   return sink.substitute(subs) if made else sink
 
 def install() -> None:
-  codegen.devectorizer2 = codegen.devectorizer2 + hooks.pm_index_arrays
+  places.rules(codegen, "devectorizer2", hooks.pm_index_arrays)
   hooks.after_opts.append(share)

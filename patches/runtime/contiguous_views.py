@@ -11,6 +11,7 @@ Upstream: not sent; a rule before the rewrite there.
 """
 from __future__ import annotations
 from tinygrad.uop.ops import Ops, UOp
+from tinygrad_llm.patches import places
 
 SEAMS = {"tinygrad.uop.ops:UOp.contiguous_view": "f1a9071d3e29"}
 
@@ -34,4 +35,4 @@ def _read_off(view: UOp) -> tuple[UOp, int] | None:
     u = u.src[0]
   return (u, first) if isinstance(u.device, str) and not u.device.startswith(("WEBGPU", "CL")) else None
 
-def install() -> None: UOp.contiguous_view = contiguous_view  # type: ignore[method-assign]
+def install() -> None: places.replace(UOp, "contiguous_view", contiguous_view)

@@ -20,6 +20,7 @@ from tinygrad.engine.realize import _resolve, get_call_arg_uops
 from tinygrad.helpers import all_int
 from tinygrad.runtime.ops_cpu import CPUDevice, CPUProgram
 from tinygrad.uop.ops import Ops, UOp
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches.host import thread_pool
 
 SEAMS = thread_pool.SEAMS | {
@@ -66,9 +67,9 @@ class CPUGraph(GraphRunner):
 
   def _write(self, input_uops: tuple[UOp, ...], var_vals: dict[str, int]) -> None:
     words = self.table.words
-    for slot, places in self.inputs.items():
+    for slot, offsets in self.inputs.items():
       address = self._address(input_uops[slot])
-      for word, start in places: words[word] = address + start
+      for word, start in offsets: words[word] = address + start
     for name, at in self.variables.items():
       value = var_vals[name]
       for word in at: words[word] = value
@@ -89,4 +90,4 @@ def init(self: CPUDevice, device: str = "") -> None:
   _init(self, device)
   self.graph = CPUGraph
 
-def install() -> None: CPUDevice.__init__ = init  # type: ignore[method-assign]
+def install() -> None: places.replace(CPUDevice, "__init__", init)

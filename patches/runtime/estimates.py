@@ -18,6 +18,7 @@ from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.helpers import prod
 from tinygrad.renderer import Estimates
 from tinygrad.uop.ops import GroupOp, Ops, UOp, sint, smin, ssimplify
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches.ir.indices import usual_length
 
 SEAMS = {
@@ -104,5 +105,6 @@ def from_uops(uops: tuple[UOp, ...], ignore_indexing: bool = False) -> Estimates
   return Estimates(_total(operations), _total(traffic), ssimplify(sum(sizes)))
 
 def install() -> None:
-  Estimates.from_uops = staticmethod(from_uops)  # type: ignore[method-assign,assignment]
-  Estimates.__add__, Estimates.simplify = added, _simplified  # type: ignore[method-assign]
+  places.replace(Estimates, "from_uops", staticmethod(from_uops))
+  places.replace(Estimates, "__add__", added)
+  places.replace(Estimates, "simplify", _simplified)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 from tinygrad.engine import jit
 from tinygrad.uop.ops import UOp
+from tinygrad_llm.patches import places
 
 SEAMS = {"tinygrad.engine.jit:graph_split_rewrite": "395468932786", "tinygrad.engine.jit:jit_lower": "3206ddd1ed56"}
 
@@ -25,4 +26,4 @@ def graph_split_rewrite(linear: UOp, max_batch_size: int = 0) -> UOp:
   chosen = "JIT_BATCH_SIZE" in os.environ or max_batch_size != STOCK
   return _split(linear, max_batch_size if chosen else LARGEST)
 
-def install() -> None: jit.graph_split_rewrite = graph_split_rewrite
+def install() -> None: places.replace(jit, "graph_split_rewrite", graph_split_rewrite)

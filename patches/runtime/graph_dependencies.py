@@ -17,6 +17,7 @@ from tinygrad.device import Buffer
 from tinygrad.engine.jit import GraphRunner
 from tinygrad.engine.realize import get_call_arg_uops
 from tinygrad.uop.ops import Ops
+from tinygrad_llm.patches import places
 
 SEAMS = {
   "tinygrad.device:DepsTracker": "ec88676efe03",
@@ -43,4 +44,4 @@ def access_resources(self: GraphRunner, bufs: list[Buffer], write: list[int], ne
   implied = set[int]().union(*(before[id(node)] for node in found))
   return [node for node in found if id(node) not in implied]
 
-def install() -> None: GraphRunner._access_resources = access_resources  # type: ignore[method-assign]
+def install() -> None: places.replace(GraphRunner, "_access_resources", access_resources)

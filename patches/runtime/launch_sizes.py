@@ -11,6 +11,7 @@ Upstream: not sent.
 """
 from __future__ import annotations
 from tinygrad.uop.ops import ProgramInfo, UOp
+from tinygrad_llm.patches import places
 
 SEAMS = {
   "tinygrad.uop.ops:ProgramInfo.launch_dims": "76631a8123ea",
@@ -25,4 +26,4 @@ def launch_dims(self: ProgramInfo, var_vals: dict[str, int]) -> tuple[tuple[int,
   least = {v.expr: int(v.vmin) for size in sizes if isinstance(size, UOp) for v in size.variables()}
   return _stock(self, var_vals | {name: max(var_vals[name], n) for name, n in least.items() if name in var_vals})
 
-def install() -> None: ProgramInfo.launch_dims = launch_dims  # type: ignore[method-assign]
+def install() -> None: places.replace(ProgramInfo, "launch_dims", launch_dims)

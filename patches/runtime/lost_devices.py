@@ -11,8 +11,10 @@ Upstream: not sent; suppress_finalizing does this at the interpreter's end.
 """
 from __future__ import annotations
 import functools
+from collections.abc import Callable
 from typing import Any
 from tinygrad.device import Compiled
+from tinygrad_llm.patches import places
 
 SEAMS = {
   "tinygrad.device:Compiled.__init__": "80dcaf3af241",
@@ -32,10 +34,13 @@ def _quieten(kind: Any) -> None:
   delete.quiet = True  # type: ignore[attr-defined]
   kind.__del__ = delete
 
+_init: Callable[..., None]
+
+def init(self: Compiled, device: str, allocator: Any, renderers: Any, runtime: Any, graph: Any = None,
+         arch: Any = None) -> None:
+  _init(self, device, allocator, renderers, runtime, graph, arch)
+  for kind in (runtime, graph): _quieten(getattr(kind, "func", kind))
+
 def install() -> None:
-  stock = Compiled.__init__  # as it is now: pinned_copies wraps it, too
-  def init(self: Compiled, device: str, allocator: Any, renderers: Any, runtime: Any, graph: Any = None,
-           arch: Any = None) -> None:
-    stock(self, device, allocator, renderers, runtime, graph, arch)
-    for kind in (runtime, graph): _quieten(getattr(kind, "func", kind))
-  Compiled.__init__ = init  # type: ignore[method-assign]
+  global _init
+  _init = places.wrap(Compiled, "__init__", init)

@@ -27,6 +27,7 @@ from tinygrad.helpers import all_int, ceildiv, prod
 from tinygrad.renderer import Renderer
 from tinygrad.schedule import rangeify
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat, identity_element, resolve
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches.hooks import scheduled_by
 from tinygrad_llm.patches.ir import targets
 from tinygrad_llm.patches.ir.indices import is_gather, size, strides
@@ -116,5 +117,5 @@ def choose(k: Scheduler) -> Scheduler|None:
   return made
 
 def install() -> None:
-  rangeify.earliest_rewrites = pm_split + rangeify.earliest_rewrites
+  places.rules(rangeify, "earliest_rewrites", pm_split, first=True)
   choosers["reductions"] = choose

@@ -19,6 +19,7 @@ from tinygrad import codegen
 from tinygrad.helpers import DEBUG, IGNORE_BEAM_CACHE, Context
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import KernelInfo, UOp
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.graph.horizontal_fusion import kernels_of
 from tinygrad_llm.patches.search.space import NotScheduled
@@ -76,5 +77,5 @@ def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
 
 def install() -> None:
   global _full_rewrite_to_sink
-  _full_rewrite_to_sink, codegen.full_rewrite_to_sink = codegen.full_rewrite_to_sink, full_rewrite_to_sink
+  _full_rewrite_to_sink = places.wrap(codegen, "full_rewrite_to_sink", full_rewrite_to_sink)
 

@@ -18,7 +18,7 @@ from tinygrad.codegen.opt import KernelOptError
 from tinygrad.helpers import NOOPT
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import KernelInfo, Ops, UOp
-from tinygrad_llm.patches import hooks
+from tinygrad_llm.patches import hooks, places
 from tinygrad_llm.patches.cache import disk_cache, programs, schedules
 from tinygrad_llm.patches.graph.horizontal_fusion import kernels_of
 from tinygrad_llm.patches.ir.actions import Opts
@@ -62,6 +62,6 @@ def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
 
 def install() -> None:
   global _full_rewrite_to_sink
-  _full_rewrite_to_sink, codegen.full_rewrite_to_sink = codegen.full_rewrite_to_sink, full_rewrite_to_sink
+  _full_rewrite_to_sink = places.wrap(codegen, "full_rewrite_to_sink", full_rewrite_to_sink)
   programs.searched_opts.append(opts_of)
   disk_cache.searched.append(schedules.stamp)

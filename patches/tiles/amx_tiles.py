@@ -28,6 +28,7 @@ from tinygrad.helpers import ceildiv
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import ClangRenderer
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches import is_on, hooks
 from tinygrad_llm.patches.ir import targets
 from tinygrad_llm.patches.ir.actions import ScheduleOps
@@ -278,4 +279,4 @@ def install() -> None:
   c_functions.append(((PREFIX,), FUNCTIONS))
   hooks.after_opts.append(run)
   targets.here()  # asks for the registers: this process may run what another one has compiled
-  ClangRenderer.string_rewrite = pm_render_calls + ClangRenderer.string_rewrite
+  places.rules(ClangRenderer, "string_rewrite", pm_render_calls, first=True)

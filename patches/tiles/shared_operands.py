@@ -32,7 +32,7 @@ from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.helpers import ceildiv, partition, prod
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, GroupOp, Ops, UOp
-from tinygrad_llm.patches import hooks
+from tinygrad_llm.patches import hooks, places
 from tinygrad_llm.patches.ir.banks import wavefronts
 from tinygrad_llm.patches.ir.builder import Slot
 from tinygrad_llm.patches.ir.indices import strides
@@ -355,4 +355,4 @@ def wait(sink: UOp, ren: Renderer) -> UOp:
 def install() -> None:
   hooks.after_opts.append(run)
   hooks.before_linearize.append(wait)
-  codegen.devectorizer2 = codegen.devectorizer2 + hooks.pm_index_arrays
+  places.rules(codegen, "devectorizer2", hooks.pm_index_arrays)

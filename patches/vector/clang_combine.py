@@ -10,6 +10,7 @@ Upstream: not sent, and to be told to LLVM.
 from __future__ import annotations
 import subprocess, types
 from tinygrad.runtime.support import compiler_cpu
+from tinygrad_llm.patches import places
 
 SEAMS = {
   "tinygrad.runtime.support.compiler_cpu:ClangCompiler": "532ea5ae9875",
@@ -29,4 +30,4 @@ def compile(self: compiler_cpu.ClangCompiler, src: str) -> bytes:
   compiler_cpu.subprocess = _subprocess  # type: ignore[assignment]
   return _compile(self, src)
 
-def install() -> None: compiler_cpu.ClangCompiler.compile = compile  # type: ignore[method-assign]
+def install() -> None: places.replace(compiler_cpu.ClangCompiler, "compile", compile)

@@ -9,6 +9,7 @@ Upstream: not sent; stock kernels have few such vectors.
 from __future__ import annotations
 from collections.abc import Callable
 from tinygrad.runtime.support import compiler_cpu
+from tinygrad_llm.patches import places
 
 SEAMS = {
   "tinygrad.runtime.support.compiler_cpu:ClangCompiler": "532ea5ae9875",
@@ -23,4 +24,4 @@ def init(self: compiler_cpu.ClangCompiler, arch: list[str], cachekey: str = "com
 
 def install() -> None:
   global _init
-  _init, compiler_cpu.ClangCompiler.__init__ = compiler_cpu.ClangCompiler.__init__, init  # type: ignore[method-assign]
+  _init = places.wrap(compiler_cpu.ClangCompiler, "__init__", init)

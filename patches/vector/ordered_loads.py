@@ -28,7 +28,7 @@ from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import ClangRenderer
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
-from tinygrad_llm.patches import hooks
+from tinygrad_llm.patches import hooks, places
 from tinygrad_llm.patches.ir.actions import ScheduleOps, check_amount, chosen
 from tinygrad_llm.patches.ir.targets import has_vectors, registers
 from tinygrad_llm.patches.vector.live_ranges import innermost, shortened
@@ -93,5 +93,5 @@ def apply(k: Scheduler, opt: Opt) -> bool:
 
 def install() -> None:
   hooks.actions[ScheduleOps.PREFETCH] = apply
-  ClangRenderer.string_rewrite = pm_render_in_order + ClangRenderer.string_rewrite
+  places.rules(ClangRenderer, "string_rewrite", pm_render_in_order, first=True)
   hooks.before_linearize.append(order)

@@ -24,7 +24,7 @@ from tinygrad.helpers import DEBUG, prod
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import ClangRenderer
 from tinygrad.uop.ops import GroupOp, Ops, PatternMatcher, UOp, UPat, graph_rewrite
-from tinygrad_llm.patches import hooks
+from tinygrad_llm.patches import hooks, places
 from tinygrad_llm.patches.ir.builder import is_lanes
 
 SEAMS = {
@@ -317,9 +317,10 @@ class Vectorizer:
     return [self.rewrite(s.src[0]).store(self.rewrite(befores[i]).alu(Ops.ADD, found[i])) for i, s in enumerate(stores)]
 
 # a value inside of the loop over lanes -> the same in all lanes, as a vector
-vector_rules: list[Callable[[Vectorizer, UOp], UOp|None]] = [Vectorizer.bytes, Vectorizer.select]
+vector_rules: list[Callable[[Vectorizer, UOp], UOp|None]] = places.Functions(
+  __name__, "vector_rules", (Vectorizer.bytes, Vectorizer.select))
 # a value that all lanes share -> the same, as one number
-uniform_rules: list[Callable[[Vectorizer, UOp], UOp|None]] = []
+uniform_rules: list[Callable[[Vectorizer, UOp], UOp|None]] = places.Functions(__name__, "uniform_rules")
 
 def one_by_one(store: UOp) -> list[UOp]:
   """A store of a few numbers side by side as stores of one."""
@@ -379,7 +380,7 @@ def render_defines(self: ClangRenderer, uops: list[UOp]) -> list[str]:
   return _render_defines(self, uops) + [text for names, text in c_functions if any(c.startswith(names) for c in calls)]
 
 def install() -> None:
-  ClangRenderer._render_defines = render_defines  # type: ignore[method-assign]
-  ClangRenderer.render_vector_prefix = render_vector_prefix  # type: ignore[method-assign]
-  ClangRenderer.string_rewrite = pm_render_vectors + ClangRenderer.string_rewrite
+  places.replace(ClangRenderer, "_render_defines", render_defines)
+  places.replace(ClangRenderer, "render_vector_prefix", render_vector_prefix)
+  places.rules(ClangRenderer, "string_rewrite", pm_render_vectors, first=True)
   hooks.before_linearize.append(vectorize)

@@ -180,21 +180,21 @@ def random_graph(rng: random.Random) -> UOp:
 @pytest.mark.parametrize("seed", range(20))
 def test_places_are_in_the_order_of_tuplize(seed):
   nodes = list(random_graph(random.Random(seed)).toposort())
-  places = load("tuple_order").places(nodes)
+  places = load("tuple_order").ranks_of(nodes)
   assert sorted(nodes, key=lambda u: places[u]) == sorted(nodes, key=lambda u: u.tuplize)
 
 def test_a_sum_of_many_terms():
   """Each deeper than the one before: the room between two places does not run out."""
   terms = [UOp.const(i, dtypes.int) for i in range(600)]
   sums = list(itertools.accumulate(terms, lambda x, y: UOp(Ops.ADD, dtypes.int, (x, y)), initial=UOp.range(3, 0)))[1:]
-  places = load("tuple_order").places(UOp.sink(*sums).toposort())
+  places = load("tuple_order").ranks_of(UOp.sink(*sums).toposort())
   assert len({places[u] for u in sums}) == len(sums)
 
 @pytest.mark.parametrize("arg", [float("nan"), (1, "x")])
 def test_where_arguments_have_no_order(arg):
   """As tinygrad sorts them; and nothing is left of the places."""
   a, b = UOp(Ops.CUSTOM, dtypes.float, (), arg), UOp(Ops.CUSTOM, dtypes.float, (), ("x", 1))
-  with pytest.raises(TypeError): load("tuple_order").places([a, b])
+  with pytest.raises(TypeError): load("tuple_order").ranks_of([a, b])
   graph = UOp.sink(UOp.range(3, 0) * 2)
   order = load("tuple_order").linearize(graph)
   assert order[-1] is graph and not any("tuplize" in vars(u) for u in order)

@@ -7,6 +7,7 @@ import math
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 from tests.support import child
 import pytest
@@ -20,6 +21,7 @@ from tinygrad_llm import kernels, patches
 from tinygrad_llm.analysis import programs
 from tinygrad_llm.device import captured
 from tinygrad_llm.device.device import open_target
+from tinygrad_llm.patches import places
 from tinygrad_llm.patches.explain import pipeline, pseudocode, recording, transcript
 from tinygrad_llm.patches.ir.actions import ScheduleOps
 from tinygrad_llm.quants.table import QUANT_TYPES
@@ -46,14 +48,14 @@ def matvec(rows: int = 256, n: int = 512) -> tuple[UOp, dict[str, int], Tensor]:
 def explained(target: str) -> dict:
   """What is recorded of a kernel, and what the same kernel is like when nobody records."""
   open_target(target)
-  before = [(p.name, p.value) for p in pipeline.places()]
+  before = [(p.name, p.value) for p in pipeline.all_places()]
   with recording.recording() as found:
     linear, variables, stored = matvec()
     [call], weights = linear.src, {stored.uop.base: programs.Rows("Q4_K", ("blk.0.ffn_down.weight",))}
     recorded = programs.lowered(call)
   plain = programs.programs(programs.compiled(linear), variables, weights, [])
-  order = {p.name: (pipeline.STAGES.index(p.stage), p.order) for p in pipeline.places()}
-  after = [(p.name, p.value) for p in pipeline.places()]
+  order = {p.name: (pipeline.STAGES.index(p.stage), p.order) for p in pipeline.all_places()}
+  after = [(p.name, p.value) for p in pipeline.all_places()]
   return {"steps": [(s.stage, s.patch) for s in found.steps if s.patch], "text": transcript.text(found),
           "same": recorded.src[0].src[2].arg.strip() == kernels._sources(plain, ROLE),
           "reached": [(name, order[name]) for name in found.reached],
@@ -191,17 +193,30 @@ def test_every_patch_is_somewhere():
 @pytest.mark.skipif(not ALL_ON, reason="it is of all patches")
 def test_every_hook_list_has_its_users():
   """The passes of the two lists, as they were appended."""
-  listed = {place.name.split(":")[1]: place for place in pipeline.places()}
+  listed = {place.name.split(":")[1]: place for place in pipeline.all_places()}
   for name in ("after_opts", "before_linearize"):
     functions = getattr(patches.hooks, name)
     assert len(functions) > 1
-    assert listed[name].patches == tuple(pipeline.owners(f)[0] for f in functions)
+    assert listed[name].patches == tuple(dict.fromkeys(map(pipeline.owner, functions)))
 
-def test_a_chain_ends_with_tinygrads_own():
-  for place in pipeline.places():
-    if callable(place.value) and not isinstance(place.value, type):
-      functions = [f for f, _ in pipeline.chain(place.value)]
-      assert all(f.__module__.startswith("tinygrad_llm.patches.") for f in functions[:-1])
+def test_links_begin_with_tinygrads_own():
+  """A function that others replace or wrap is recorded below them, and the one that is called is on top."""
+  seats = [seat for seat in places.seats.values() if seat.links]
+  assert len(seats) > 30
+  for seat in seats:
+    assert seat.links[0].__module__.startswith("tinygrad.") and vars(seat.holder)[seat.key] is seat.links[-1], seat.name
+    assert all(map(pipeline.owner, seat.links[1:])), seat.name
+
+def test_wrapped():
+  """A function that wraps one that wraps another calls both; a place is one pass's, then two passes'."""
+  holder = SimpleNamespace(f=lambda x: x + 1)
+  with places.of("gemv"): below = places.wrap(holder, "f", lambda x: 10 * below(x))
+  with places.of("lanes"): places.wrapped(holder, "f", lambda f: lambda x: f(x) - 1)
+  try:
+    assert holder.f(1) == 19
+    with pytest.raises(AssertionError): places.replace(holder, "f", max)
+    assert [*places.seats[id(holder), "f"].passes] == ["gemv", "lanes"]
+  finally: del places.seats[id(holder), "f"]
 
 # *** pseudocode
 

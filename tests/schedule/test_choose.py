@@ -20,7 +20,11 @@ def started(name: str) -> Scheduler:
   k.convert_loop_to_global()
   return k
 
-def test_all_that_choose_are_in_order(): assert set(choose.choosers) <= set(choose.ORDER)
+ORDER = ("kernel_chains", "block_reductions", "reductions", "elementwise", "gemv")
+
+def test_the_last_of_the_table_is_asked_first():
+  """The kernels that few rules are for come before those that any of them would take."""
+  assert tuple(reversed(choose.choosers)) == tuple(who for who in ORDER if is_on(who))
 
 def test_tinygrad_asks_the_dispatcher(): assert heuristic.hand_coded_optimizations is choose.hand_coded_optimizations
 
@@ -32,7 +36,7 @@ def test_the_first_answer_is_taken(name, monkeypatch):
     return lambda k: (asked.append(who), chooser(k))[1]
   for who, chooser in [*choose.choosers.items()]: monkeypatch.setitem(choose.choosers, who, recorded(who, chooser))
   made = choose.choose(k := started(name))
-  order = [who for who in choose.ORDER if who in choose.choosers]
+  order = [who for who in ORDER if who in choose.choosers]
   assert asked == order[:order.index(name) + 1] if name in order else asked == order
   assert bool(made.applied_opts) or name == "stock"
   assert not k.applied_opts  # the kernel that was given is as it was

@@ -1,0 +1,105 @@
+"""
+Places where passes take part in tinygrad, recorded as each pass is installed.
+
+A pass replaces a function, wraps one, adds rules to a matcher, or adds a function to a collection that another pass
+keeps. Each goes through this module under the name of the pass that is being installed: explain/ lists the places and
+watches what happens there.
+"""
+from __future__ import annotations
+import types
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+if TYPE_CHECKING: from tinygrad.uop.ops import PatternMatcher
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+@dataclass
+class Seat:
+  """
+  A name of a module or a class of tinygrad's. passes: whose code is there, in the order of installation. links: the
+  functions that were there, tinygrad's own first, each of which the next one replaced or wraps.
+  """
+  holder: Any
+  key: str
+  passes: dict[str, None] = field(default_factory=dict)
+  links: list[Callable] = field(default_factory=list)
+
+  @property
+  def name(self) -> str:
+    if isinstance(self.holder, types.ModuleType): return f"{self.holder.__name__}:{self.key}"
+    return f"{self.holder.__module__}:{self.holder.__qualname__}.{self.key}"
+
+seats: dict[tuple[int, str], Seat] = {}
+collections: dict[str, Functions | Named] = {}  # by module:name
+stock: dict[Callable, Callable] = {}            # a rule, and tinygrad's rule that it replaced and calls
+_installing = ""                                # passes are installed once, by one thread
+
+@contextmanager
+def of(name: str) -> Iterator[None]:
+  """What is put in place in here is a pass's."""
+  global _installing
+  _installing, before = name, _installing
+  try: yield
+  finally: _installing = before
+
+def _taken(place: Seat | Functions | Named) -> None:
+  if _installing: place.passes[_installing] = None
+
+def _seat(holder: Any, name: str) -> Seat:
+  _taken(seat := seats.setdefault((id(holder), name), Seat(holder, name)))
+  return seat
+
+def replace(holder: Any, name: str, value: Any) -> None:
+  """Puts a value in the place of tinygrad's own."""
+  links = _seat(holder, name).links
+  assert not links, f"{name} is not tinygrad's own any more"
+  if isinstance(value, types.FunctionType): links += (getattr(holder, name), value)
+  setattr(holder, name, value)
+
+def wrap(holder: Any, name: str, function: Callable) -> Callable[..., Any]:
+  """Puts a function in the place of one that it wraps; returns what it calls for that one."""
+  return _wrap(holder, name, lambda below: (function, below))
+
+def wrapped(holder: Any, name: str, make: Callable[[Callable], Callable]) -> None:
+  """Puts what make(the function that is there) returns in its place."""
+  _wrap(holder, name, lambda below: (make(below), below))
+
+def _wrap(holder: Any, name: str, make: Callable[[Callable], tuple[Callable, Callable]]) -> Callable[..., Any]:
+  links = _seat(holder, name).links
+  if not links: links.append(getattr(holder, name))
+  at = len(links) - 1
+  def below(*args: Any, **kwargs: Any) -> Any: return links[at](*args, **kwargs)
+  function, ret = make(below)
+  links.append(function)
+  setattr(holder, name, function)
+  return ret
+
+def rules(holder: Any, name: str, matcher: PatternMatcher, first: bool = False) -> None:
+  """Adds rules to a matcher: after its own, or before them."""
+  _seat(holder, name)
+  now = getattr(holder, name)
+  setattr(holder, name, matcher + now if first else now + matcher)
+
+class Functions(list[T]):
+  """Functions that passes add to each other's, in the order of their calls."""
+  def __init__(self, module: str, name: str, functions: Iterable[T] = ()):
+    super().__init__(functions)
+    self.passes = dict[str, None]()
+    collections[f"{module}:{name}"] = self
+  def append(self, function: T) -> None: self.extend((function,))
+  def extend(self, functions: Iterable[T]) -> None:
+    super().extend(functions)
+    _taken(self)
+
+class Named(dict[K, T]):
+  """Functions that passes add, by what they are for."""
+  def __init__(self, module: str, name: str):
+    super().__init__()
+    self.passes = dict[str, None]()
+    collections[f"{module}:{name}"] = self
+  def __setitem__(self, key: K, function: T) -> None:
+    super().__setitem__(key, function)
+    _taken(self)
