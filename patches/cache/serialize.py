@@ -74,7 +74,8 @@ class _Pickler(pickle.Pickler):
 
   def reducer_override(self, obj: Any) -> Any:
     if not allowed(obj if isinstance(obj, type) else type(obj)): raise ValueError(f"{type(obj)} is not written")
-    return NotImplemented
+    # Python before 3.11.4 writes getattr and a name
+    return (type(obj), (obj.value,)) if isinstance(obj, enum.Enum) else NotImplemented
 
 class _Unpickler(pickle.Unpickler):
   def __init__(self, stream: io.BytesIO, nodes: list[UOp]):

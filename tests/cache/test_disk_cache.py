@@ -4,8 +4,11 @@ import pytest
 import tinygrad
 from tinygrad import Device, Tensor, dtypes, helpers
 from tinygrad.codegen import do_to_program
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.codegen.opt import Opt, OptOps
+from tinygrad.dtype import AddrSpace
+from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches.cache import disk_cache, serialize
+from tinygrad_llm.patches.ir.actions import ScheduleOps
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -156,6 +159,15 @@ def test_uops_within_arguments():
 def test_constants(value):
   u = UOp.const(value)
   assert serialize.load(serialize.dump([u]))[0] is u
+
+@pytest.mark.parametrize("one", [AxisType.UPCAST, AddrSpace.LOCAL, Ops.ADD, Opt(OptOps.LOCAL, 0, 4),
+                                 Opt(ScheduleOps.TILES, 0, 2)], ids=str)
+def test_enumerations(monkeypatch, one):
+  """They come back with a Python before 3.11.4, too, whose enumerations are written as getattr and a name."""
+  kind = type(one.op if isinstance(one, Opt) else one)
+  monkeypatch.setattr(kind, "__reduce_ex__", lambda self, protocol: (getattr, (type(self), self.name)))
+  found, = serialize.load(serialize.dump([UOp(Ops.NOOP, arg=(one,))]))
+  assert found.arg[0] == one and found is UOp(Ops.NOOP, arg=(one,))
 
 def test_no_recursion():
   u = UOp.variable("x", 1, 9)
