@@ -1,6 +1,8 @@
 """The bundled model: what its file is, and that what it says is about what it was asked."""
+import itertools
 import re
 import pytest
+from tests.support.extended import sample
 import tinygrad_llm
 from tinygrad_llm.files.gguf import GGML_TYPES, open_gguf
 from tinygrad_llm.files.hub import DEFAULT_MODEL
@@ -18,8 +20,9 @@ def llm(): return tinygrad_llm.load()
 def ask(llm, text: str, **sampling) -> str:
   return "".join(llm.chat([{"role": "user", "content": text}], **sampling))
 
-@pytest.mark.parametrize("temperature", [0.0, 0.7])
-@pytest.mark.parametrize("topic", ["fox", "baker", "dragon", "lighthouse", "snail", "king"])
+@pytest.mark.parametrize(("topic", "temperature"), sample(
+  itertools.product(["fox", "baker", "dragon", "lighthouse", "snail", "king"], [0.0, 0.7]),
+  [("fox", 0.0), ("dragon", 0.7), ("snail", 0.0), ("lighthouse", 0.7)]))
 def test_story_is_about_its_topic(llm, topic, temperature):
   story = ask(llm, f"Tell me a story about a {topic}.", temperature=temperature)
   assert 40 < llm.timing.tokens < llm.max_context - llm.timing.prompt_tokens  # it comes to an end

@@ -136,7 +136,7 @@ def cases(target: str) -> list[Case]:
 
 @pytest.mark.parametrize(("target", "part"), sample(
   itertools.product(TARGETS, range(PARTS)),
-  [("CUDA", 10), ("CUDA sm_75", 17), ("Metal", 12), ("OpenCL", 0), ("AMD gfx1100", 13)]))
+  [("CUDA", 10), ("Metal", 12), ("OpenCL", 0)]))
 def test_numbers(target, part):
   drawn = cases(target)[part::PARTS]
   found = [Found(*row) for row in child.call(gpu_matmuls.all_computed, target, drawn).value]

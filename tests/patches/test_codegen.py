@@ -236,7 +236,7 @@ def test_numbers_of_other_types():
   assert {name: row["error"] for name, row in others().items() if row["error"] > MOST} == {}
 
 # patches without which `make test` compiles; `make extended`: without each
-OFF = ("hoist_sums", "vectorizer", "lanes", "factor_sums", "dot_int8_cpu", "gemv")
+OFF = ("hoist_sums", "lanes", "factor_sums", "gemv")
 
 @pytest.mark.parametrize("off", sample([*PATCHES, "patches"], OFF))
 def test_numbers_without(off):
