@@ -13,7 +13,7 @@ typedef unsigned long u64;
 typedef float float2 __attribute__((ext_vector_type(2)));
 typedef float float8 __attribute__((ext_vector_type(8)));
 
-enum { LANES = 32, THREADS = 1024, GAP = 256, ARRAYS = 16, LIMIT = 32768, REGION = LIMIT + GAP * (ARRAYS + 1) };
+enum { LANES = 32, THREADS = 1024, GAP = 256, ARRAYS = 64, LIMIT = 32768, REGION = LIMIT + GAP * (ARRAYS + 1) };
 enum { READY, AT_BARRIER, TOGETHER, SHUFFLE, MULTIPLY, DONE };  // what a thread is doing
 enum { IN_BOUNDS, OUT_OF_BOUNDS, MISALIGNED, UNINITIALISED, RACE, DIVERGENT_BARRIER, DIVERGENT_SIMDGROUP, NO_LANE,
        TOO_MUCH_MEMORY };                                      // kernel.py: FAULTS

@@ -9,7 +9,7 @@ from tests.support.msl import build
 from tests.support.msl.memory import CELL, PAGE, View, pages, protect
 from tests.support.msl.source import has_arrays, signature, stored
 
-THREADS, LIMIT, GAP, ARRAYS = 1024, 32768, 256, 16  # as in executor.cpp
+THREADS, LIMIT, GAP, ARRAYS = 1024, 32768, 256, 64  # as in executor.cpp
 STACK = 1 << 16  # bytes of a thread's
 FAULTS = ("", "out of bounds", "misaligned", "uninitialised", "race", "divergent barrier", "divergent simdgroup",
           "no such thread in the simdgroup", "too much threadgroup memory")
