@@ -6,7 +6,7 @@ keeps. Each goes through this module under the name of the pass that is being in
 watches what happens there.
 """
 from __future__ import annotations
-import types
+import functools, types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -71,10 +71,11 @@ def _wrap(holder: Any, name: str, make: Callable[[Callable], tuple[Callable, Cal
   links = _seat(holder, name).links
   if not links: links.append(getattr(holder, name))
   at = len(links) - 1
+  def top(*args: Any, **kwargs: Any) -> Any: return links[-1](*args, **kwargs)
   def below(*args: Any, **kwargs: Any) -> Any: return links[at](*args, **kwargs)
   function, ret = make(below)
   links.append(function)
-  setattr(holder, name, function)
+  setattr(holder, name, functools.wraps(links[0])(top))  # rules remember it: what is watched is in `links`
   return ret
 
 def rules(holder: Any, name: str, matcher: PatternMatcher, first: bool = False) -> None:

@@ -76,7 +76,7 @@ def _uses(driver: Callable) -> list[str]:
 
 def _own(driver: Callable) -> types.FunctionType:
   """tinygrad's own of a function that patches wrap."""
-  own = next((s.links[0] for s in places.seats.values() if driver in s.links), driver)
+  own = next((s.links[0] for s in places.seats.values() if s.links and vars(s.holder)[s.key] is driver), driver)
   assert isinstance(own, types.FunctionType)
   return own
 

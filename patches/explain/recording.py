@@ -96,8 +96,7 @@ class Recorder:
       given = [x for x in (*args, *kwargs.values()) if isinstance(x, UOp)]
       if of_rule:
         ret = function(*args, **kwargs)
-        # a sink: hooks.py runs the passes of others
-        if ret is None or any(ret is u for u in given) or given[0].op is Ops.SINK: return ret
+        if ret is None or any(ret is u for u in given) or patch == "hooks": return ret  # it runs the passes of others
         self.answered(RULE, place, patch, name, given, ret)
       else:
         at = self.begun(place, given[0])
@@ -190,8 +189,9 @@ def recording() -> Iterator[Recorder]:
       else:
         links = seat.links
         watched = [recorder.link(place, f, below) for f, below in zip(links, (None, *links))]
+        put = functools.partial(setattr, seat.holder, seat.key)
+        if place.value is links[-1]: replace(put, place.value, watched[-1])
         replace(functools.partial(list.__setitem__, links, slice(None)), links[:], watched)
-        replace(functools.partial(setattr, seat.holder, seat.key), place.value, watched[-1])
     for name, chooser in choose.choosers.items():
       put = functools.partial(dict.__setitem__, choose.choosers, name)
       replace(put, chooser, recorder.answering(name, chooser))
