@@ -75,7 +75,7 @@ def _wrap(holder: Any, name: str, make: Callable[[Callable], tuple[Callable, Cal
   def below(*args: Any, **kwargs: Any) -> Any: return links[at](*args, **kwargs)
   function, ret = make(below)
   links.append(function)
-  setattr(holder, name, functools.wraps(links[0])(top))  # rules remember it: what is watched is in `links`
+  setattr(holder, name, functools.wraps(function)(top))  # rules remember it: what is watched is in `links`
   return ret
 
 def rules(holder: Any, name: str, matcher: PatternMatcher, first: bool = False) -> None:

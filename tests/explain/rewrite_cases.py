@@ -100,7 +100,7 @@ def scores() -> Tensor:
 
 CPU, AMX, CUDA, PTX = "CPU:x86-64-v4", "CPU:sapphirerapids", "CUDA:sm_90", "NV:PTX:sm_90"
 CASES: dict[str, tuple[str, Callable[[], Any]]] = {
-  "matvec": (CPU, lambda: product("Q4_K")), "bytes": (CPU, lambda: product_of_bytes("Q4_K")),
+  "matvec": (CPU, lambda: product("Q4_K")), "bytes": (CPU, lambda: product_of_bytes("Q6_K")),
   "gated": (CPU, lambda: gated("Q4_K")), "weighted": (CPU, lambda: weighted("Q4_K")), "added": (CPU, added),
   "softmax": (CPU, lambda: vector(8, 24).softmax(-1)), "normed": (CPU, normed), "beside": (CPU, beside),
   "embedding": (CPU, lambda: vector(40000, 32)[vector(2, dtype=dtypes.int32)]), "values": (CPU, values),

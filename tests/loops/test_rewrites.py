@@ -80,6 +80,11 @@ def test_factors_that_rows_share_are_an_array():
   assert array.shape == ((int(A.vmax) + 1) * (int(B.vmax) + 1),)
   assert shared_factors(kernel((load(0, ROW, COLUMN, A) * load(1, A, B)).reduce(A, B, arg=Ops.ADD))) is not made
 
+def test_factors_at_other_places_stay():
+  """sum a b: w[row a b] * (x[a b] * y[b a]): one array has no place for both"""
+  sink = kernel((load(0, ROW, COLUMN, A, B) * (load(1, A, B) * load(2, B, A))).reduce(A, B, arg=Ops.ADD))
+  assert shared_factors(sink) is sink
+
 @pytest.mark.parametrize("sizes", [(16,), (4, 4), (32,), (2, 8, 2), (2, 16), (64,)])
 def test_elements_of_a_sum_become_lanes(sizes):
   """sum k: w[k] * x[k], unrolled --> sum lane of 16: (sum k / 16: ..)"""
