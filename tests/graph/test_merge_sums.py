@@ -3,7 +3,7 @@ import random
 
 import numpy as np
 import pytest
-from tests.support.interpret import Interpreter, arrays_for, steps
+from tests.support.interpret import Interpreter, same, steps
 from tests.support.random_sums import LOOPS, OUTPUTS, drawn, load
 from tinygrad import dtypes
 from tinygrad.schedule.indexing import BufferizeOpts
@@ -12,10 +12,6 @@ from tinygrad_llm.patches.graph import clamps, merge_sums, split_products
 
 A, B, C = LOOPS
 ROW, COLUMN = OUTPUTS
-
-def same(before: UOp, after: UOp) -> bool:
-  of = Interpreter(arrays_for(before), before, after)
-  return np.array_equal(*np.broadcast_arrays(of.value(before), of.value(after)))
 
 def test_merged_sums():
   """Of expressions with sums inside of sums that are drawn; some change."""
