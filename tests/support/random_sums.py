@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from tests.support.interpret import same
 from tinygrad import dtypes
+from tinygrad.schedule.indexing import BufferizeOpts
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
 
 OUTPUTS = tuple(UOp.range(n, i, AxisType.WEAK) for i, n in enumerate((4, 8)))  # 32 steps
@@ -17,6 +18,10 @@ def load(slot: int, *loops: UOp) -> UOp:
   place, step = UOp.const(0), 1
   for r in loops: place, step = place + r * step, step * (int(r.vmax) + 1)
   return UOp.param(slot, dtypes.float, (max(step, SIZE),)).index(place)
+
+def stage(value: UOp, *loops: UOp, removable: bool = True) -> UOp:
+  """A value that is stored for all steps of some loops, as the scheduler has it before there are kernels."""
+  return UOp(Ops.STAGE, src=(value, *loops), arg=BufferizeOpts("CPU", removable=removable))
 
 def term(rng: random.Random, loops: tuple[UOp, ...]) -> UOp:
   some = rng.sample(loops, rng.randint(0, len(loops)))
