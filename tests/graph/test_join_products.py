@@ -6,7 +6,7 @@ from tinygrad import dtypes
 from tinygrad.uop.ops import Ops, UOp, graph_rewrite
 from tinygrad_llm.patches.graph.join_products import pm_join
 
-K, ROW, OWN, TOKEN, T = (UOp.range(n, i) for i, n in enumerate((128, 8, 4, 3, 3)))
+K, ROW, OWN, TOKEN, T, FEW, MORE = (UOp.range(n, i) for i, n in enumerate((128, 8, 4, 3, 3, 2, 12)))
 
 def product(row: UOp, token: UOp, k: UOp = K) -> UOp:
   return (load(0, k, token) * load(1, k, row)).reduce(k, arg=Ops.ADD)
@@ -38,6 +38,8 @@ def test_a_store_to_a_buffer():
 @pytest.mark.parametrize("before", [
   read(0), read(0, 3), read(0, 5), read(1, 4),                    # one part; parts that overlap, or leave a row out
   read(0, 4, token=UOp.const(0)),                                 # of one token
+  stage(read(0, 4, token=FEW).src[0], OWN, FEW),                  # of two tokens
+  read(0, 4, of=stage(product(MORE, TOKEN), MORE, TOKEN)),        # of 8 of 12 rows
   read(0, 4, loop=UOp.range(4, 9)),                               # in another order: what is stored has other loops
   read(0, 4, of=stage(product(ROW, TOKEN, UOp.range(127, 9)), ROW, TOKEN)),  # a short sum
   read(0, 4, of=stage(load(1, ROW, TOKEN), ROW, TOKEN))])                    # and none

@@ -71,18 +71,18 @@ def stage(name: str, *sizes: int) -> UOp:
   return UOp.sink(*[own.index(UOp.range(4, 2)).store(t) for t in threads], arg=KernelInfo(name))
 
 def test_barriers(monkeypatch):
-  """stages a (8 x 4 threads), b (16) --> 32 threads: a by t & 7, (t >> 3) & 3; barrier; b by t & 15"""
+  """stages a (4 x 4 x 2 threads), b (16) --> 32 threads: a by t & 3, (t >> 2) & 3, t >> 4; barrier; b by t & 15"""
   monkeypatch.setattr(kernel_chains, "_full_rewrite_to_sink", lambda ast, *_: ast, raising=False)
-  of = UOp.sink(stage("a", 8, 4), stage("b", 16))
+  of = UOp.sink(stage("a", 4, 4, 2), stage("b", 16))
   made = kernel_chains.full_rewrite_to_sink(of, gpu_renderers.named("CUDA"))
-  x, y, b = made.src
+  x, y, z, b = made.src
   row, = {u for u in made.toposort() if u.op is Ops.SPECIAL}
   assert row.src[0].vmax == 32 and row.arg == "lidx0" and made.arg.name == "s2_a"
   for thread in (0, 5, 13, 31):
-    places = [u.src[1].substitute({row: UOp.const(thread, dtypes.int)}, walk=True) for u in (x, y, b)]
-    assert [int(at.simplify().vmax) for at in places] == [thread % 8, thread // 8, thread % 16]
+    places = [u.src[1].substitute({row: UOp.const(thread, dtypes.int)}, walk=True) for u in made.src]
+    assert [int(at.simplify().vmax) for at in places] == [thread % 4, thread // 4 % 4, thread // 16, thread % 16]
   barrier, = {u for u in made.toposort() if u.op is Ops.BARRIER}
-  assert barrier.src == (x, y) and barrier.tag == SHARED and barrier in b.src[0].src[0].src
+  assert barrier.src == (x, y, z) and barrier.tag == SHARED and barrier in b.src[0].src[0].src
   first, second = sorted((u for u in made.toposort() if u.op is Ops.RANGE), key=lambda u: u.arg)
   assert (first.arg[0], second.arg[0]) == (2, 2 + APART) and barrier in second.src and barrier not in first.src
 

@@ -19,8 +19,8 @@ def test_of_two_products_one_is_stored():
   assert not staged.arg.removable and same(before, after) and steps(before) == 4 * (128 + 256)
 
 def test_what_is_left():
-  """A short sum; 127 steps; a maximum; one sum that is in both; a product; a single number."""
+  """A short sum; 127 steps; a maximum; a sum that is in both; a product; a single number."""
   large = summed(0, K, ROW)
   for u in (large + summed(1, A, ROW), large + summed(1, SHORT, ROW), large + summed(1, L, ROW, op=Ops.MAX),
-            large + large * 2.0, large * summed(1, L, ROW), large + summed(1, L)):
+            large + large * 2.0, large + large * summed(1, L, ROW), large * summed(1, L, ROW), large + summed(1, L)):
     assert split(u) is u

@@ -16,6 +16,7 @@ from tinygrad_llm.patches.ir.intrinsics import named
 from tinygrad_llm.patches.ir.targets import THREADS
 from tinygrad_llm.patches.isa.dot_int8_gpu import DOT4
 from tinygrad_llm.patches.isa.shuffle_reduce import EXCHANGES
+from tinygrad_llm.patches.isa.table_lookup_gpu import PERMUTE
 
 BINARY: dict[Ops, Callable] = {
   Ops.ADD: operator.add, Ops.MUL: operator.mul, Ops.SUB: operator.sub, Ops.MAX: np.maximum, Ops.AND: operator.and_,
@@ -77,6 +78,12 @@ class Interpreter:
     if named(u.arg) is DOT4:
       a, b = (np.stack([kept(dtypes.int8, s >> 8 * i) for i in range(4)]) for s in np.broadcast_arrays(*src[:2]))
       return kept(dtypes.int, (a * b).sum(0) + src[2])
+    if named(u.arg) is PERMUTE:  # byte i is that of a, b which nibble i numbers
+      a, b, at = (self._full(s).astype(np.uint64) for s in src)
+      both = a | b << np.uint64(32)
+      codes = [at >> np.uint64(4 * i) & np.uint64(7) for i in range(4)]
+      return kept(dtypes.uint32, sum((both >> code * np.uint64(8) & np.uint64(255)) << np.uint64(8 * i)
+                                     for i, code in enumerate(codes)))
     for bit, exchange in EXCHANGES.items():  # the threads of a block are numbered by their loops, the first one first
       if named(u.arg) is not exchange: continue
       step, value = 1, self._full(src[0])
@@ -93,7 +100,7 @@ class Interpreter:
     axes = tuple(self.axes[r] for r in loops)
     steps = math.prod(self.size(r) for r in loops if value.shape[self.axes[r]] == 1)
     value = ADDED_UP[u.arg[0]](value, axis=axes, keepdims=True)
-    return value * steps if u.arg[0] is Ops.ADD else value
+    return kept(u.dtype, value * steps if u.arg[0] is Ops.ADD else value)
 
   def _memory(self, u: UOp) -> tuple[np.ndarray, bool]:
     """The elements of an array, and whether it is the kernel's own: then these have the axes of loops."""
