@@ -3,11 +3,13 @@ import random
 
 import pytest
 from tests.gpu import gpu_renderers
+from tests.isa.words import number
 from tests.support.interpret import same
 from tests.support.random_sums import LOOPS, OUTPUTS, kernel
+from tests.support.vectors import LANE, added, vectorizer
 from tinygrad import Device, dtypes
 from tinygrad.uop.ops import Ops, UOp
-from tinygrad_llm.patches.isa.dot_int8_cpu import run
+from tinygrad_llm.patches.isa.dot_int8_cpu import dot, run
 
 (A, B, _), (ROW, _) = LOOPS, OUTPUTS
 
@@ -60,3 +62,46 @@ def test_what_is_left(sink): assert made_of(sink) is sink
 def test_gpus_keep_their_floats():
   sink = total(floated(weight()) * floated(byte()))
   assert run(sink, gpu_renderers.named("CUDA")) is sink
+
+# *** vectors
+
+X, W = (UOp.param(slot, dtypes.uint32, (64,)) for slot in (2, 3))
+
+def shifted(u: UOp, by: int, mask: int) -> UOp:
+  return (u.alu(Ops.SHR, number(by)) if by else u).alu(Ops.AND, number(mask))
+def of_lane(i: int, mask: int = 15, more: int = 0) -> UOp:
+  return shifted(W.index(LANE + 16).load(), 8 * i + more, mask).cast(dtypes.int)
+def of_all(i: int) -> UOp:
+  word = X.index(UOp.const(3)).load()
+  return shifted(word, 8 * i, 255).cast(dtypes.uint8).bitcast(dtypes.int8).cast(dtypes.int)
+def dots(weights: list[UOp], *others: UOp) -> UOp | None:
+  value = added(*[w.alu(Ops.MUL, of_all(i)) for i, w in enumerate(weights)], *others)
+  return dot(vectorizer(value), value)
+
+@pytest.mark.parametrize(("mask", "name"), [(15, "7_bits"), (127, "7_bits"), (255, "bytes")])
+def test_one_instruction(mask, name):
+  """sum i in 4: ((w[lane] >> 8 * i) & 15) * byte(x, i) --> add_dots(0, w[0..16] & 0x0f0f0f0f, x)"""
+  made = dots([of_lane(i, mask) for i in range(4)])
+  assert made.op is Ops.CUSTOMI and made.arg == f"add_dots_of_{name}({{0}},{{1}},{{2}})"
+  total, words, x = made.src
+  assert {u.val for u in total.toposort() if u.op is Ops.CONST} == {0} and x is X.index(UOp.const(3)).load()
+  load, masks = words.src if mask < 255 else (words, None)
+  assert load.op is Ops.LOAD and load.max_numel() == 16 and W in load.toposort()
+  assert masks is None or {u.val for u in masks.toposort() if u.op is Ops.CONST} == {mask * 0x01010101}
+
+def test_what_is_added_to_all_lanes():
+  """sum i: w * byte(x, i) + t --> add_dots(t, w, x)"""
+  t = UOp.variable("t", 0, 9, dtypes.int)
+  assert set(dots([of_lane(i) for i in range(4)], t).src[0].src) == {t}
+
+def test_weights_that_are_subtracted():
+  """sum i: w * byte(x, i) - 8 * byte(x, i) --> add_dots(0, w, x) - add_dots(0, 0x08080808, x)"""
+  eights = [number(-8, dtypes.int).alu(Ops.MUL, of_all(i)) for i in range(4)]
+  made = dots(of := [of_lane(i) for i in range(4)], *eights)
+  assert made.op is Ops.SUB and made.src[0] is dots(of)
+  assert {u.val for u in made.src[1].src[1].toposort() if u.op is Ops.CONST} == {0x08080808}
+
+@pytest.mark.parametrize("weights", [
+  [of_lane(i) for i in range(3)], [of_lane(3 - i) for i in range(4)],      # three bytes; in another order
+  [of_lane(i, more=5) for i in range(4)], [of_lane(i, 511) for i in range(4)]])  # of two bytes; of 9 bits
+def test_what_is_no_instruction(weights): assert dots(weights) is None

@@ -75,6 +75,7 @@ def test_random_weights():
 @pytest.mark.parametrize("sink", [
   total(field().cast(dtypes.float) * x(high=128)), total(field().cast(dtypes.float) * x(C * 4)),
   total(field(4, at=5).cast(dtypes.float) * x()),                                # its bits are of two bytes
+  total((field(8) + field(2)).cast(dtypes.float) * x()),                         # they are of 9 bits
   total((field().cast(dtypes.float) + -0.5) * x()),                              # no whole number
   total(field(by=THREE * 8).cast(dtypes.float) * x(THREE * 8), A, THREE),        # of three bytes
   kernel((field().cast(dtypes.float) * x()).reduce(A, C, arg=Ops.MAX)), total(byte(word(1, A), C * 8))])

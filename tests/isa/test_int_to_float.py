@@ -34,7 +34,7 @@ def test_all_values_of_a_field_are_tried():
   assert (made := floated(q)) is not None and same(q.cast(dtypes.float), made)
 
 @pytest.mark.parametrize("q", [
-  masked(BITS + 1), masked(BITS) + 1, WORD, WORD >> 8,              # 2**23 and above
+  masked(BITS + 1), masked(BITS) + 1, WORD, WORD >> 8, masked(12) * masked(12),  # 2**23 and above
   signed(masked(22)) - (1 << 22) - 1, signed(masked(23)) - 8,       # beyond the signed ones
   (WORD.bitcast(dtypes.int) >> 9) - 1, (K + 1).cast(dtypes.int)])               # of any sign; no number that is loaded
 def test_what_stays_a_conversion(q): assert floated(q) is None
