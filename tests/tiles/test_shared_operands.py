@@ -62,8 +62,10 @@ def test_squares_beside_it():
   made = shared(sink := kernel(W * x(), x() * x()))
   assert len(arrays(made)) == 2 and same(sink, made)
 
-def test_two_terms():
-  made = shared(sink := kernel(W * x() + W * x(slot=2) * -3.0))
+@pytest.mark.parametrize("value", [W * x() + W * x(slot=2) * -3.0, W * (x() * x(K * 2, slot=2))])
+def test_two_arrays(value):
+  """Of two terms; of a product of what lies in different orders."""
+  made = shared(sink := kernel(value))
   assert len(arrays(made)) == 2 and same(sink, made)
 
 @pytest.mark.parametrize("sink", [
