@@ -96,7 +96,7 @@ class Interpreter:
     return src[1]  # a store asks for the condition
 
   def _reduced(self, u: UOp) -> np.ndarray:
-    value, loops = self._full(self.known[u.src[0]]), u.src[1:]
+    value, loops = self._full(self.known[u.src[0]]), {r for s in u.src[1:] for r in s.ranges}
     axes = tuple(self.axes[r] for r in loops)
     steps = math.prod(self.size(r) for r in loops if value.shape[self.axes[r]] == 1)
     value = ADDED_UP[u.arg[0]](value, axis=axes, keepdims=True)

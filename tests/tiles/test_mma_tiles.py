@@ -18,7 +18,9 @@ WORDS = 8
 A, C = UOp.range(WORDS, 8, AxisType.REDUCE), UOp.range(4, 9, AxisType.REDUCE)
 BLOCK = Block(16, 8, 16, 16, 8)
 
-def load(slot: int, place: UOp, dtype=dtypes.float) -> UOp: return UOp.param(slot, dtype, (2048,)).index(place)
+def load(slot: int, place: UOp, dtype=dtypes.float) -> UOp:
+  """Of an array that ends with the last place."""
+  return UOp.param(slot, dtype, (int(place.vmax) + 1,)).index(place)
 
 def kernel(tokens: int = 16, rows: int = 8, block: Block | None = BLOCK, products: int = 1, op: Ops = Ops.ADD) -> UOp:
   """For tokens and rows: store f(sum a c: float((w[row a] >> 8 * c) & 255) * x[token a c]), of several w."""
@@ -55,7 +57,11 @@ def test_a_block():
   (32, 8, Block(32, 8, 8, 16, 8)),        # two warps of tokens, and four steps
   (8, 24, Block(8, 16, 32, 8, 8)), (5, 3, BLOCK)])
 def test_values(tokens, rows, block):
-  assert same(sink := kernel(tokens, rows, block), made := run(sink, OPENCL)) and made is not sink
+  made = run(sink := kernel(tokens, rows, block), OPENCL)
+  assert made is not sink and same(sink, made)
+  store = made.src[0].src[0]
+  whole = tokens % block.tokens == rows % block.rows == 0
+  assert (store.src[0].src[1].get_valid().op is Ops.CONST) == whole  # what is beyond is not stored
 
 def test_two_matrices():
   """Tiles of both matrices, and one of x."""
@@ -64,13 +70,15 @@ def test_two_matrices():
 
 def test_tensor_cores():
   """With an instruction for it, tiles are of halves, and a warp multiplies them."""
-  made = run(kernel(16, 16, Block(16, 16, 32, 16, 16)), CUDA)
+  made = run(sink := kernel(16, 16, Block(16, 16, 32, 16, 16)), CUDA)
+  for weights, do in ((32, True), (8, False)):  # an instruction has 16
+    assert fits(find(sink), Block(16, 16, weights, 16, 16), fragments.core(CUDA), CUDA) is do
   halves = [u for u in made.toposort() if u.op is Ops.BUFFER and u.addrspace is AddrSpace.LOCAL]
   assert {u.dtype for u in halves} == {dtypes.half} and any(u.op is Ops.WMMA for u in made.toposort())
 
 @pytest.mark.parametrize("block", [
-  Block(16, 8, 16, 12, 8), Block(16, 6, 16, 16, 6), Block(16, 8, 64, 16, 8), Block(16, 8, 12, 16, 8),
-  Block(8, 4, 16, 8, 4), Block(1024, 512, 16, 16, 8), Block(16, 8, 0, 16, 8)])
+  Block(16, 8, 16, 12, 8), Block(24, 8, 16, 16, 8), Block(16, 6, 16, 16, 6), Block(16, 8, 64, 16, 8),
+  Block(16, 8, 12, 16, 8), Block(8, 4, 16, 8, 4), Block(256, 32, 4, 8, 8), Block(16, 8, 0, 16, 8)])
 def test_blocks_that_do_not_fit(block):
   """Parts of warps or of instructions; more weights than there are, or parts of words; one sum; too many threads."""
   core = fragments.core(OPENCL)

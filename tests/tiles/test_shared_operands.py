@@ -62,7 +62,8 @@ def test_squares_beside_it():
   made = shared(sink := kernel(W * x(), x() * x()))
   assert len(arrays(made)) == 2 and same(sink, made)
 
-@pytest.mark.parametrize("value", [W * x() + W * x(slot=2) * -3.0, W * (x() * x(MORE * 1024 + LANE * 32 + U * 2, slot=2))])
+@pytest.mark.parametrize("value", [
+  W * x() + W * x(slot=2) * -3.0, W * (x() * x(MORE * 1024 + LANE * 32 + U * 2, slot=2))])
 def test_two_arrays(value):
   """Of two terms; of a product of what lies in different orders."""
   made = shared(sink := kernel(value))
