@@ -17,7 +17,8 @@ ROW, COLUMN = output(2), output(8, 1)
 def total(k: UOp, op: Ops = Ops.ADD, weighted: bool = False, columns: UOp = COLUMN, rows: UOp = ROW) -> UOp:
   """For rows and columns the sum over k of x, or of x times exponentials that are summed, too."""
   width = int(columns.vmax) + 1
-  value = UOp.param(0, dtypes.float, (4096,)).index((rows * 40 + k) * width + columns)
+  end = (int(rows.vmax) + 1) * 40 * width
+  value = UOp.param(0, dtypes.float, (end,)).index((rows * 40 + k) * width + columns)
   value = value * UOp.param(1, dtypes.float, (4096,)).index(k) if weighted else value
   found = value.reduce(k, arg=op)
   other = reduced(N, 9)
@@ -59,7 +60,8 @@ def test_columns_are_threads():
 @pytest.mark.parametrize("sink", [
   total(reduced(40)), kernel(ROW, UOp.param(0, dtypes.float, (64,)).index(ROW), ROW),  # of a known length; no sum
   total(reduced(N), rows=output(1 << 14)),                                            # many outputs
-  total(reduced(N), rows=output(N))])                                                 # of unknown number
+  total(reduced(N), rows=output(N)),                                                  # of unknown number
+  total(reduced(N * 2), weighted=True)])                                              # loops of two lengths
 def test_what_is_left(sink): assert share(started(sink, "CUDA")) is None
 
 def test_actions_that_do_not_fit():

@@ -9,7 +9,7 @@ from tinygrad_llm.patches.ir.builder import is_lanes
 from tinygrad_llm.patches.schedule import elementwise
 from tinygrad_llm.patches.schedule.elementwise import choose_loops, on_gpu, run, schedule
 
-I, J, SIX = output(64), output(32, 1), output(6, 2)
+I, J, SIX, PARTS = output(64), output(32, 1), output(6, 2), output(16, 3)
 
 def x(place: UOp, slot: int = 0, dtype=dtypes.float) -> UOp: return UOp.param(slot, dtype, (4096,)).index(place)
 def f(value: UOp) -> UOp: return value * 2.0 + 1.0
@@ -25,13 +25,15 @@ def test_sixteen_steps_are_lanes():
   assert [int(u.vmax) + 1 for u in loops if is_lanes(u)] == [16] and same(ONE, vectors)
   assert not any(u.arg[-1] is AxisType.UPCAST for u in loops)
 
-@pytest.mark.parametrize(("sink", "found"), [
-  (kernel(I * 32 + J, f(x(I * 32 + J)), I, J), [("UPCAST", 16)]),             # of two loops, the inner one
-  (kernel(J * 64 + I, f(x(I * 32 + J)), I, J), [("UPCAST", 16)]),             # in the order in which it is stored
-  (kernel(I * 6 + SIX, (SIX < 2).where(x(I), f(x(I))), I, SIX), [("UPCAST", 0), ("UPCAST", 16)])])  # of parts, each
-def test_which_loop(sink, found):
+@pytest.mark.parametrize(("sink", "found", "left"), [
+  (kernel(I * 32 + J, f(x(I * 32 + J)), I, J), [16], [64, 2]),                # of two loops, the inner one
+  (kernel(J * 64 + I, f(x(I * 32 + J)), I, J), [16], [4, 32]),                # in the order in which it is stored
+  (kernel(I * 6 + SIX, (SIX < 2).where(x(I), f(x(I))), I, SIX), [0, 16], [4]),   # of parts, each
+  (kernel(I * 16 + PARTS, (PARTS < 2).where(x(I), f(x(I))), I, PARTS), [0, 16], [4])])
+def test_which_loop(sink, found, left):
   made = schedule(started(sink, "CPU"))
-  assert opts(made) == found and same(sink, made.ast) and same(sink, run(made.ast, made.ren))
+  assert opts(made) == [("UPCAST", n) for n in found] and same(sink, made.ast) and same(sink, run(made.ast, made.ren))
+  assert [int(r.vmax) + 1 for r in made.ranges_of(AxisType.WEAK)] == left
 
 @pytest.mark.parametrize("sink", [
   kernel(I, x(I * 32 + reduced(32)).reduce(reduced(32), arg=Ops.ADD), I), kernel(SIX, f(x(SIX)), SIX),
@@ -47,6 +49,9 @@ def test_a_length_that_is_no_number():
   assert opts(made) == [("UPCAST", 4), ("LOCAL", 2)]
   fixed = {n: UOp.const(5)}
   assert same(kernel(i, f(x(i)), i).substitute(fixed), made.ast.substitute(fixed))
+  i, j = output(n * 64), output(8, 1)  # 64 threads of both loops
+  made = on_gpu(started(kernel(i * 8 + j, f(x(j)), i, j, n=1 << 15), "CUDA"))
+  assert opts(made) == [("UPCAST", 4), ("LOCAL", 2), ("LOCAL", 32)]
   assert on_gpu(started(ONE, "CUDA")) is None is on_gpu(started(kernel(output(n), x(output(n)), output(n)), "CUDA"))
   assert opts(choose_loops(started(ONE, "CPU"))) == [("UPCAST", 16)] and choose_loops(started(ONE, "CUDA")) is None
 
@@ -69,6 +74,10 @@ def text(rule, u: UOp) -> tuple | None:
 def test_vectors(rule, u, made):
   """m = a < b --> (a<b), 0 or -1 in each lane; m ? c : d --> (m?c:d); int(m) --> m & 1; max(a, b) --> ((a<b)?b:a)"""
   assert text(getattr(elementwise, rule), u) == made
+
+def test_one_is_counted():
+  made = elementwise.count(vectorizer(u := (A < B).cast(dtypes.int)), u)
+  assert {c.val for c in made.src[1].toposort() if c.op is Ops.CONST} == {1}
 
 def test_the_larger_is_taken():
   less, larger, other = elementwise.largest(v := vectorizer(A.maximum(B)), A.maximum(B)).src

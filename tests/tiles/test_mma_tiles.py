@@ -53,7 +53,7 @@ def test_a_block():
   assert shifts and all(thread in u.ranges and not set(u.ranges) & set(red.src[2:]) for u in shifts)
 
 @pytest.mark.parametrize(("tokens", "rows", "block"), [
-  (20, 12, BLOCK),                        # the last tokens and rows are no whole block
+  (20, 12, BLOCK), (20, 8, BLOCK),        # the last tokens and rows are no whole block
   (32, 8, Block(32, 8, 8, 16, 8)),        # two warps of tokens, and four steps
   (8, 24, Block(8, 16, 32, 8, 8)), (5, 3, BLOCK)])
 def test_values(tokens, rows, block):

@@ -72,7 +72,7 @@ def test_two_arrays(value):
 @pytest.mark.parametrize("sink", [
   kernel(W * x(MORE * 512 + U * 32 + LANE)),            # neighbours have neighbours already
   kernel(W * x(ROW * 1024 + K)),                        # of each row
-  kernel(W * x(K // 3)), kernel(W * x(), op=Ops.MAX)])
+  kernel(W * x(K // 3)), kernel(W * x(K + LANE // 2)), kernel(W * x(), op=Ops.MAX)])
 def test_what_is_left(sink): assert shared(sink) is sink
 
 def test_no_memory_to_share(): assert run(sink := kernel(W * x()), Device["CPU"].renderer) is sink
