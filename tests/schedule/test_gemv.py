@@ -23,6 +23,12 @@ def product(rows: int, n: int, dtype=dtypes.float, norm: bool = False) -> UOp:
   value = load(1, row * n + k, dtype).cast(dtypes.float) * load(0, k)
   return kernel(row, (value * load(2, k) if norm else value).reduce(k, arg=Ops.ADD), row)
 
+def in_two(rows: int, outer: int, inner: int, step: int) -> UOp:
+  """The same with neighbours in an inner loop, whose steps are `step` apart from the next ones."""
+  row, a, b = output(rows), reduced(outer), reduced(inner, 9)
+  value = load(1, row * (outer * step) + a * step + b) * load(0, a * inner + b)
+  return kernel(row, value.reduce(a, b, arg=Ops.ADD), row)
+
 def packed(rows: int, words: int, interleaved: bool = False) -> UOp:
   """Weights of four bits, eight of a word; those of 16 rows side by side if they are interleaved."""
   tile, lane, w, c = output(rows // 16 if interleaved else rows), output(16, 1), reduced(words), reduced(8, 9)
@@ -57,6 +63,9 @@ def test_on_a_cpu(sink, found):
 @pytest.mark.parametrize(("sink", "found"), [
   (product(16, 256), [("UNROLL", 4), ("GROUP", 32), ("LOCAL", 4)]),   # 16 bytes a thread, then a warp, then rows
   (product(16, 512, dtypes.half), [("UNROLL", 8), ("GROUP", 32), ("LOCAL", 4)]),
+  (in_two(16, 64, 8, 8), [("UNROLL", 4), ("GROUP", 2), ("GROUP", 16), ("GROUP", 2)]),  # two warps of a long row
+  (in_two(16, 32, 2, 4), [("UNROLL", 0), ("GROUP", 32), ("LOCAL", 4)]),  # with gaps: neighbours are two
+  (product(64, 32), [("UNROLL", 4), ("GROUP", 8), ("LOCAL", 16)]),       # of short rows, more
   (packed(16, 128), [("UNROLL", 0), ("UNROLL", 4), ("GROUP", 32), ("LOCAL", 4)])])
 def test_on_a_gpu(sink, found):
   """sum k in 256: w[row k] * x[k] --> row in 4, 4 LOCAL; thread in 32 GROUP, k in 4 UNROLL"""
@@ -66,6 +75,7 @@ def test_rows_of_a_thread(monkeypatch):
   """With enough threads, each has several rows."""
   monkeypatch.setattr(gemv_gpu, "multiprocessors", lambda ren: 0)
   assert checked(product(64, 256), "CUDA")[-1] == ("UPCAST", 4)
+  assert checked(product(6, 256), "CUDA")[-1] == ("UPCAST", 3)
 
 def test_a_tile_says_how_many():
   """threads, warps, rows, weights --> GROUP, LOCAL, UPCAST, UNROLL"""
