@@ -3,7 +3,7 @@ import gc
 
 import pytest
 from tests.compile_time.layers import layer
-from tinygrad import Tensor, codegen, dtypes
+from tinygrad import Tensor, codegen, dtypes, tensor
 from tinygrad.engine import realize
 from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.compile_time import gc_pause
@@ -24,6 +24,12 @@ def test_it_waits():
   try: assert paused() == 0 and not gc.isenabled()
   finally: gc.enable()
   assert seen == [False] * 3
+
+def test_it_waits_for_a_schedule(monkeypatch):
+  seen, stock = [], tensor.create_linear_with_vars
+  monkeypatch.setattr(tensor, "create_linear_with_vars", lambda sink: seen.append(gc.isenabled()) or stock(sink))
+  (Tensor.empty(4) + 1).linear_with_vars()
+  assert seen == [False] and gc.isenabled()
 
 def test_it_waits_for_all_that_makes_graphs(monkeypatch):
   """A trace, a schedule, a kernel."""

@@ -5,8 +5,9 @@ import pytest
 from tests.compile_time.layers import random_graph
 from tinygrad import dtypes
 from tinygrad.helpers import Context
-from tinygrad.uop.ops import BottomUpGate, Ops, PatternMatcher, UOp, UPat, graph_rewrite
+from tinygrad.uop.ops import BottomUpGate, Ops, PatternMatcher, RewriteContext, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import is_on
+from tinygrad_llm.patches.compile_time import graph_rewrite as module
 
 pytestmark = pytest.mark.skipif(not is_on("graph_rewrite"), reason="it is off")
 
@@ -102,3 +103,13 @@ def test_a_deep_graph():
   pattern = UPat(Ops.XOR, src=(UPat.var("x"), UPat.cvar("c")))
   made = graph_rewrite(x, PatternMatcher([(pattern, lambda x, c: x if c.val % 2 else None)]))
   assert len(made.toposort()) == len(x.toposort()) - 20_000
+
+def test_a_walk_as_tinygrads(monkeypatch):
+  """A rule that changes constants and some sums makes the same of random graphs."""
+  rules = PatternMatcher([(UPat.cvar("c"), lambda c: c.const_like(c.val * 2)),
+                          (UPat(Ops.ADD, src=(UPat.var("x"), UPat.var("y"))), lambda x, y: y.alu(Ops.MUL, x))])
+  graphs = [random_graph(random.Random(seed)) for seed in range(5)]
+  made = [graph_rewrite(graph, rules, walk=True) for graph in graphs]
+  assert RewriteContext.walk_rewrite is module.walk_rewrite
+  monkeypatch.setattr(RewriteContext, "walk_rewrite", module._walk_rewrite)
+  assert made == [graph_rewrite(graph, rules, walk=True) for graph in graphs] != graphs

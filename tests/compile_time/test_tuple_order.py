@@ -30,6 +30,8 @@ def test_where_arguments_have_no_order(arg):
   """As tinygrad sorts them; and nothing is left of the places."""
   a, b = UOp(Ops.CUSTOM, dtypes.float, (), arg), UOp(Ops.CUSTOM, dtypes.float, (), ("x", 1))
   with pytest.raises(TypeError): tuple_order.places([a, b])
+  if isinstance(arg, float):
+    with pytest.raises(TypeError): tuple_order.places([a, UOp(Ops.CUSTOM, dtypes.float, (), 1.0)])
   graph = UOp.sink(UOp.range(3, 0) * 2)
   order = tuple_order.linearize(graph)
   assert order[-1] is graph and not any("tuplize" in vars(u) for u in order)

@@ -62,3 +62,6 @@ def test_a_property_from_those_of_the_sources():
   total = x + x * 2.0
   assert name not in vars(total.src[1]) and total._shape == (4, 3)
   assert vars(total.src[1])[name] == vars(total)[name] == (4, 3)
+  more = total * 3.0
+  assert more.src[1]._shape is not None and name not in vars(more)
+  assert more._shape == (4, 3) == vars(more)[name]  # by its sources alone

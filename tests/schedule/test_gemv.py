@@ -64,6 +64,7 @@ def test_on_a_cpu(sink, found):
   (product(16, 256), [("UNROLL", 4), ("GROUP", 32), ("LOCAL", 4)]),   # 16 bytes a thread, then a warp, then rows
   (product(16, 512, dtypes.half), [("UNROLL", 8), ("GROUP", 32), ("LOCAL", 4)]),
   (in_two(16, 64, 8, 8), [("UNROLL", 4), ("GROUP", 2), ("GROUP", 16), ("GROUP", 2)]),  # two warps of a long row
+  (in_two(16, 64, 2, 2), [("UNROLL", 0), ("UNROLL", 2), ("GROUP", 32), ("LOCAL", 4)]),
   (in_two(16, 32, 2, 4), [("UNROLL", 0), ("GROUP", 32), ("LOCAL", 4)]),  # with gaps: neighbours are two
   (product(64, 32), [("UNROLL", 4), ("GROUP", 8), ("LOCAL", 16)]),       # of short rows, more
   (packed(16, 128), [("UNROLL", 0), ("UNROLL", 4), ("GROUP", 32), ("LOCAL", 4)])])
@@ -76,6 +77,8 @@ def test_rows_of_a_thread(monkeypatch):
   monkeypatch.setattr(gemv_gpu, "multiprocessors", lambda ren: 0)
   assert checked(product(64, 256), "CUDA")[-1] == ("UPCAST", 4)
   assert checked(product(6, 256), "CUDA")[-1] == ("UPCAST", 3)
+  warp = [("UNROLL", 4), ("GROUP", 2), ("GROUP", 16)]
+  assert checked(in_two(64, 64, 8, 8), "CUDA") == [*warp, ("LOCAL", 4), ("UPCAST", 4)]
 
 def test_a_tile_says_how_many():
   """threads, warps, rows, weights --> GROUP, LOCAL, UPCAST, UNROLL"""
