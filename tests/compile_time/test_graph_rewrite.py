@@ -107,7 +107,7 @@ def test_a_deep_graph():
 def test_a_walk_as_tinygrads(monkeypatch):
   """A rule that changes constants and some sums makes the same of random graphs."""
   rules = PatternMatcher([(UPat.cvar("c"), lambda c: c.const_like(c.val * 2)),
-                          (UPat(Ops.ADD, src=(UPat.var("x"), UPat.var("y"))), lambda x, y: y.alu(Ops.MUL, x))])
+                          (UPat(Ops.ADD, name="u"), lambda u: UOp(Ops.MUL, u.dtype, u.src[::-1], u.arg, u.tag))])
   graphs = [random_graph(random.Random(seed)) for seed in range(5)]
   made = [graph_rewrite(graph, rules, walk=True) for graph in graphs]
   assert RewriteContext.walk_rewrite is module.walk_rewrite

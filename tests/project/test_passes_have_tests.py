@@ -9,7 +9,7 @@ TESTS = pathlib.Path(__file__).parents[1]
 ROOMS = ("graph", "loops", "tiles", "isa", "schedule", "attention", "compile_time")
 ELSEWHERE = {  # passes whose file of tests has another name, or does not import them, and why
   "table_lookup": ("patches/test_codegen.py", "a rule of the vectoriser, shown in the C of whole kernels"),
-  "workers": ("compile_time/test_workers.py", "pickling is what it changes, which is asked by name"),
+  "workers": ("compile_time/test_workers.py", "it changes how graphs are pickled, which is asked of pickle itself"),
   "forked_lowering": ("compile_time/test_forked_lowering.py", "it works in processes of its own, which import it"),
 }
 
