@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 from tests.support.interpret import Interpreter
-from tests.support.softmax import COLUMN, DEPTH, G, H, HEADS, QUERIES, WIDTH, attention, split
+from tests.support.softmax import COLUMN, DEPTH, G, H, HEADS, QUERIES, WIDTH, attention, numbers, split
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.patches.attention import flash_decoding
 from tinygrad_llm.patches.attention.flash_decoding import EXTRA, PART
@@ -14,12 +14,8 @@ def on_a_gpu(monkeypatch):
   monkeypatch.setattr(flash_decoding, "has_vectors", lambda ren: False)
   monkeypatch.setattr(flash_decoding, "fits", lambda *_: True)
 
-def arrays(n: int) -> dict[int, np.ndarray]:
-  rng = np.random.default_rng(n)
-  return {slot: rng.standard_normal(1 << 13) for slot in range(3)}
-
 def value(sink: UOp, n: int) -> np.ndarray:
-  of = Interpreter(arrays(n), read := sink.src[0].index(H, G, COLUMN))
+  of = Interpreter(numbers(sink, n), read := sink.src[0].index(H, G, COLUMN))
   first = [of.axes[r] for r in (H, G, COLUMN)]
   found = of.value(read).transpose([*first, *(i for i in of.axes.values() if i not in first)])
   return found.reshape(HEADS, QUERIES, WIDTH)
@@ -30,12 +26,11 @@ def parts(sink: UOp) -> UOp:
 
 def wanted(n: int, hidden: int) -> np.ndarray:
   """By numpy alone."""
-  q, k, v = arrays(n).values()
-  q, k = q[:HEADS * QUERIES * DEPTH].reshape(HEADS, QUERIES, DEPTH), k[:HEADS * n * DEPTH].reshape(HEADS, n, DEPTH)
-  s = q @ k.transpose(0, 2, 1)
+  q, k, v = numbers(attention(n), n).values()
+  s = q.reshape(HEADS, QUERIES, DEPTH) @ k.reshape(HEADS, n, DEPTH).transpose(0, 2, 1)
   s[..., :hidden] = -np.inf
   e = np.exp2((s - s.max(-1, keepdims=True)) * 0.5)
-  return (e / e.sum(-1, keepdims=True)) @ v[:HEADS * n * WIDTH].reshape(HEADS, n, WIDTH)
+  return (e / e.sum(-1, keepdims=True)) @ v.reshape(HEADS, n, WIDTH)
 
 @pytest.mark.parametrize(("n", "hidden"), [(1, 0), (PART, 0), (PART + 1, 0), (150, 0), (150, PART + 6)])
 def test_in_parts(on_a_gpu, n, hidden):
@@ -74,7 +69,7 @@ def test_what_is_no_softmax(on_a_gpu, slopes):
 def test_what_has_no_schedule(monkeypatch):
   """Keys of which no vector is made; more queries than a block of threads has."""
   assert split(attention(16)) is not None
-  monkeypatch.setattr(flash_decoding, "LANES", 32)
+  monkeypatch.setattr(flash_decoding, "LANES", 32)  # of keys there are 16
   assert split(attention(16)) is None
   monkeypatch.setattr(flash_decoding, "has_vectors", lambda ren: False)
   monkeypatch.setattr(flash_decoding, "fits", lambda *_: True)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tests.support.interpret import results
 from tests.support.scheduling import renderer
-from tests.support.softmax import COLUMNS, DEPTH, HEADS, QUERIES, WIDTH, part
+from tests.support.softmax import COLUMNS, DEPTH, HEADS, QUERIES, WIDTH, numbers, part
 from tinygrad.dtype import AddrSpace
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
 from tinygrad_llm.patches.attention import flash_decoding, online_softmax
@@ -20,11 +20,9 @@ def on_a_gpu(monkeypatch):
   monkeypatch.setattr(flash_decoding, "has_vectors", lambda ren: False)
   monkeypatch.setattr(flash_decoding, "fits", lambda *_: True)
 
-def numbers(sink: UOp) -> np.ndarray:
+def stored(sink: UOp) -> np.ndarray:
   """m, l and o of each part; other columns keep the rows aligned."""
-  rng = np.random.default_rng(5)
-  arrays = {slot: rng.standard_normal(1 << 13) for slot in (0, 1, 2)} | {9: np.zeros(1 << 13)}
-  return results(sink, arrays)[-1].reshape(-1)[:(1 << 13) // COLUMNS * COLUMNS].reshape(-1, COLUMNS)[:, :WIDTH + 2]
+  return results(sink, numbers(sink, 5))[-1].reshape(-1, COLUMNS)[:, :WIDTH + 2]
 
 def scheduled(sink: UOp, ren, *opts) -> UOp | None: return online_softmax.schedule(Part.of(sink), ren, opts)
 
@@ -39,7 +37,7 @@ def test_what_a_part_is():
 def test_on_a_gpu(on_a_gpu, n):
   """m[p], l[p], o[p] --> partial products; scores and maxima; exponentials; partial sums: four stages of one block"""
   made = scheduled(sink := part(n), CUDA)
-  assert np.allclose(numbers(sink), numbers(made))
+  assert np.allclose(stored(sink), stored(made))
   kinds = [r.arg[-1] for r in made.toposort() if r.op is Ops.RANGE]
   assert kinds.count(AxisType.LOCAL) == 1 and AxisType.GLOBAL in kinds
   assert len({u for u in made.toposort() if u.op is Ops.BUFFER and u.addrspace is AddrSpace.LOCAL}) == 5
@@ -51,25 +49,25 @@ def test_on_a_gpu(on_a_gpu, n):
   (action(ScheduleOps.THREADS, 64), action(ScheduleOps.LANES, 1)), (action(ScheduleOps.QUERIES, 1),)])
 def test_other_blocks(on_a_gpu, opts):
   made = scheduled(sink := part(70), CUDA, *opts)
-  assert np.allclose(numbers(sink), numbers(made)) and made is not scheduled(sink, CUDA)
+  assert np.allclose(stored(sink), stored(made)) and made is not scheduled(sink, CUDA)
 
 @pytest.mark.parametrize("n", [2, 17, PART])
 def test_on_a_cpu(n):
   """m, l, o --> s = q @ k of a block; M = max(m, max s); l = l * exp(m - M) + sum exp(s - M); o likewise; m = M"""
   made = scheduled(sink := part(n), CPU)
-  assert np.allclose(numbers(sink), numbers(made))
+  assert np.allclose(stored(sink), stored(made))
   assert len([u for u in made.toposort() if u.op is Ops.EXP2]) == 2  # of what was before, and of the block
 
 @pytest.mark.parametrize("opts", [(action(ScheduleOps.QUERIES, 1),), (action(ScheduleOps.VECTORS, 1),)])
 def test_other_tiles(opts):
   made = scheduled(sink := part(40), CPU, *opts)
-  assert np.allclose(numbers(sink), numbers(made)) and made is not scheduled(sink, CPU)
+  assert np.allclose(stored(sink), stored(made)) and made is not scheduled(sink, CPU)
 
 def test_hidden_positions(on_a_gpu):
-  """Of a part that is all hidden, sums are 0."""
+  """The sums of a part that is all hidden are 0."""
   made = scheduled(sink := part(100, hidden=70), CUDA)
-  found = numbers(made)
-  assert np.allclose(numbers(sink), found) and np.isfinite(found).all() and (found[0, :WIDTH] == 0).all()
+  found = stored(made)
+  assert np.allclose(stored(sink), found) and np.isfinite(found).all() and (found[0, :WIDTH] == 0).all()
 
 @pytest.mark.parametrize(("ren", "opt"), [
   (CPU, action(ScheduleOps.POSITIONS, 24)), (CPU, action(ScheduleOps.QUERIES, 0)),

@@ -9,7 +9,7 @@ from tinygrad_llm.patches.compile_time import scalarize
 from tinygrad_llm.patches.compile_time.scalarize import elements, pm_all, pm_elementwise
 
 def test_elements():
-  """They are those that numpy finds, however a stack was moved; None where they cannot be seen."""
+  """The elements are what numpy finds, however a stack was moved; None where they cannot be seen."""
   rng = random.Random(0)
   for _ in range(200):
     sizes = [rng.choice((1, 2, 3)) for _ in range(rng.randint(1, 3))]

@@ -10,7 +10,7 @@ from tinygrad_llm.patches.compile_time import type_inference
 pytestmark = pytest.mark.skipif(not is_on("type_inference"), reason="it is off")
 
 def test_dtypes_and_shapes():
-  """Of every node of every kernel, and of the graphs that they come from, as tinygrad itself finds them."""
+  """Every node of every kernel, and of the graphs that they come from, has what tinygrad itself finds."""
   seen = 0
   for lazy in graphs():
     for call in (lazy.uop, *lazy.linear_with_vars()[0].src):
@@ -28,7 +28,7 @@ def test_sources_that_differ():
   with pytest.raises(IndexError): UOp(Ops.ADD, dtypes.float, (Tensor.empty(3).uop, Tensor.empty(4).uop)).shape  # noqa: B018
 
 def test_what_is_cut_out():
-  """Of an index with loops, without a look at the index; a part that is not in its source is an error as ever."""
+  """The bounds of an index are enough, without a look at it; a part that is not in its source is an error as ever."""
   x, i = UOp.placeholder((64,), dtypes.float, 0), UOp.range(16, 0)
   def cut(offset: UOp | int, size: int) -> UOp:
     def vector(u: UOp | int) -> UOp: return UOp.stack(u if isinstance(u, UOp) else UOp.const(u))

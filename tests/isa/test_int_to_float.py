@@ -40,7 +40,7 @@ def test_all_values_of_a_field_are_tried():
 def test_what_stays_a_conversion(q): assert floated(q) is None
 
 def test_the_last_that_fit():
-  """Of 2**22 below zero."""
+  """The least is -2**22."""
   assert same((q := signed(masked(22)) - (1 << 22)).cast(dtypes.float), floated(q))
 
 def test_random_numbers():

@@ -33,7 +33,7 @@ def of_length(n: int, *sinks: UOp) -> list[UOp]:
 @pytest.mark.parametrize("sink", [SINK, total(reduced(N), Ops.MAX), total(reduced(N), weighted=True)])
 @pytest.mark.parametrize("n", [1, 3, 8, 13, 40])
 def test_values(sink, n):
-  """Of lengths below, at and above what the threads do in a step."""
+  """Lengths are below, at and above what the threads do in a step."""
   made = _shared(sink, N, 4)
   assert same(*of_length(n, sink, made)) and made is not sink
 

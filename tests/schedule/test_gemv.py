@@ -110,7 +110,7 @@ def test_sums_of_which_no_row_is_a_matrix():
   assert isinstance(found := find_sum(k), Sum) and on_gpu(k, found) == "no axis that only the weight has"
 
 def test_too_few_neighbours():
-  """Of 24 weights in a row a vector of 16 and a half is left; of every third one none is a neighbour."""
+  """24 weights in a row are one vector and a half; every third one has no neighbour."""
   k = started(product(16, 24), "CPU")
   assert on_cpu(k, find_sum(k)) == "fewer neighbours than lanes"
   row, j = output(8), reduced(32)

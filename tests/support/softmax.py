@@ -1,4 +1,5 @@
 """Attention of few queries as the scheduler has it, before there are kernels, and the kernel of a part of it."""
+import numpy as np
 from tests.support.random_sums import stage
 from tinygrad import dtypes
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
@@ -6,11 +7,18 @@ from tinygrad_llm.patches.attention import flash_decoding
 from tinygrad_llm.patches.attention.flash_decoding import EXTRA
 from tinygrad_llm.patches.hooks import PARTS
 
-HEADS, QUERIES, DEPTH, WIDTH = 2, 2, 16, 16
+HEADS, QUERIES, DEPTH, WIDTH = 2, 2, 16, 32
 SLOPE = 0.5
 H, G, COLUMN = (UOp.range(n, i) for i, n in enumerate((HEADS, QUERIES, WIDTH)))
 
-def load(slot: int, at: UOp, n: int = 1 << 13) -> UOp: return UOp.param(slot, dtypes.float, (n,)).index(at)
+def load(slot: int, at: UOp) -> UOp:
+  """From an array that ends with the last place."""
+  return UOp.param(slot, dtypes.float, (int(at.vmax) + 1,)).index(at)
+
+def numbers(graph: UOp, seed: int) -> dict[int, np.ndarray]:
+  """What the arrays hold, as long as they are."""
+  rng, made = np.random.default_rng(seed), {u.arg.slot: u for u in graph.toposort() if u.op is Ops.PARAM}
+  return {slot: rng.standard_normal(made[slot].max_numel()) for slot in sorted(made)}
 
 def scores(n: int, hidden: int = 0) -> UOp:
   """The products of all queries with all keys; the first ones are hidden."""

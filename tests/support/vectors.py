@@ -9,7 +9,7 @@ from tinygrad_llm.patches.vector.vectorizer import Vectorizer
 LANE = lanes(LANES, 0)
 
 def vectorizer(value: UOp) -> Vectorizer:
-  """Of a kernel that stores a value in each lane of an array."""
+  """A vectoriser for a kernel that stores a value in each lane of an array."""
   array = UOp.placeholder((LANES,), value.dtype, 5, AddrSpace.REG)
   sink = UOp.sink(array.index(LANE).store(value).end(LANE))
   return Vectorizer(sink, LANE, Device["CPU"].renderer)

@@ -19,7 +19,7 @@ A, C = UOp.range(WORDS, 8, AxisType.REDUCE), UOp.range(4, 9, AxisType.REDUCE)
 BLOCK = Block(16, 8, 16, 16, 8)
 
 def load(slot: int, place: UOp, dtype=dtypes.float) -> UOp:
-  """Of an array that ends with the last place."""
+  """A load from an array that ends with the last place."""
   return UOp.param(slot, dtype, (int(place.vmax) + 1,)).index(place)
 
 def kernel(tokens: int = 16, rows: int = 8, block: Block | None = BLOCK, products: int = 1, op: Ops = Ops.ADD) -> UOp:

@@ -65,7 +65,7 @@ def test_squares_beside_it():
 @pytest.mark.parametrize("value", [
   W * x() + W * x(slot=2) * -3.0, W * (x() * x(MORE * 1024 + LANE * 32 + U * 2, slot=2))])
 def test_two_arrays(value):
-  """Of two terms; of a product of what lies in different orders."""
+  """Two terms, or two factors that lie in different orders, have an array each."""
   made = shared(sink := kernel(value))
   assert len(arrays(made)) == 2 and same(sink, made)
 
