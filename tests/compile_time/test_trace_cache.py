@@ -61,6 +61,7 @@ def test_a_trace_that_found_other_tensors_is_not_kept():
   assert add(Tensor.ones(2, 8).contiguous().realize()).tolist() == [[6.0] * 8] * 2
   assert not trace_cache.traces
 
-def test_only_so_many_traces_are_kept():
+def test_only_so_many_traces_are_kept(monkeypatch):
+  monkeypatch.setattr(trace_cache, "KEPT", 3)
   for n in range(1, trace_cache.KEPT + 4): traced(Scaled(8, 0.5), x=Tensor.ones(n, 8).contiguous().realize())
   assert len(trace_cache.traces) == trace_cache.KEPT
