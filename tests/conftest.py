@@ -36,7 +36,7 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., pathli
 
 # these files take longest (make test ARGS=--cpu-times) and come first: no core waits at the end for the other
 LONGEST = ("nn/test_golden", "patches/test_codegen", "commands/test_bench", "commands/test_kernels",
-           "attention/test_flash_decoding", "commands/test_kernel_suite", "tiles/test_pack_operands",
+           "attention/test_attention", "commands/test_kernel_suite", "tiles/test_pack_operands",
            "gpu/test_gpu_schedules", "gpu/test_card", "commands/test_readme_commands", "commands/test_tune",
            "commands/test_bad_input", "nn/test_trained", "commands/test_profile", "nn/test_logits",
            "cache/test_captures", "search/test_space", "search/test_cost_model", "cache/test_programs",

@@ -105,3 +105,27 @@ def test_what_runs_as_the_process_ends(function: Callable[..., None]) -> None:
 def test_nodes_of_before_are_kept() -> None:
   """Those that were there when it was installed are found, and their places are freed as all others are."""
   assert {type(place) for place in list(TABLE.values())} == {interning.Place}
+
+# *** nodes
+
+def var(name: str) -> UOp: return UOp.variable(name, 0, 9)
+
+def test_a_node_is_there_once():
+  a, b = var("a"), var("b")
+  assert a + b is UOp(Ops.ADD, a.dtype, (a, b)) is UOp(Ops.ADD, src=(a, b)) is not b + a
+  assert UOp(Ops.NOOP) is UOp(Ops.NOOP, dtypes.void, ()) is not UOp(Ops.NOOP, tag=1)
+  assert UOp.const(1) is not UOp.const(True) and UOp.const(0.0) is not UOp.const(-0.0)
+
+def test_nodes_go_with_their_last_user():
+  before = len(TABLE)
+  kept = var("never used before") + 12_345_678
+  assert len(TABLE) > before
+  del kept
+  gc.collect()
+  assert len(TABLE) <= before
+
+def test_what_is_checked_is_checked():
+  """Under SPEC=2, tinygrad finds a node of a type that it cannot have."""
+  a = var("a")
+  assert UOp(Ops.ADD, dtypes.half, (a, a)).dtype is dtypes.half
+  with Context(SPEC=2), pytest.raises(RuntimeError, match="bad dtype"): UOp(Ops.ADD, dtypes.float, (a, a))

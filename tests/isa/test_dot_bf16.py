@@ -2,14 +2,17 @@
 import platform
 import re
 
+from tests.isa.words import number
 from tests.support import child
 import numpy as np
 import pytest
 from tests.support import symbolic
+from tests.support.vectors import LANE, added, vectorizer
 from tinygrad import Device, Tensor, Variable, dtypes
 from tinygrad.codegen import to_program
 from tinygrad.engine import realize
 from tinygrad.runtime.support import compiler_cpu
+from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.patches.isa import dot_bf16
 from tinygrad_llm.quants.table import QUANT_TYPES
 from tinygrad_llm.weights import numerics
@@ -106,3 +109,31 @@ def test_the_instruction():
   code = {cpu: child.call(object_code, cpu).value for cpu in ("sapphirerapids", "znver4", "x86-64-v4")}
   assert {cpu: bool(re.search("62f2.[6e]4852", text)) for cpu, text in code.items()} == \
     {"sapphirerapids": True, "znver4": True, "x86-64-v4": False}
+
+# *** vectors
+
+A, B = (UOp.param(slot, dtypes.uint32, (256,)) for slot in (0, 1))
+
+def halves(of: UOp, first: int, by: int = dot_bf16.BITS) -> UOp:
+  """The bfloat16 of 16 lanes in a row, two of a word, as floats."""
+  at = LANE + first
+  place, half = at.alu(Ops.SHR, UOp.const(1)), at.alu(Ops.AND, UOp.const(1)).alu(Ops.MUL, UOp.const(16))
+  word = of.index(place).load().alu(Ops.SHR, half.cast(dtypes.uint32)).alu(Ops.AND, number(0xffff))
+  return word.alu(Ops.SHL, number(by)).bitcast(dtypes.float)
+
+def dots(*firsts: tuple[int, int], by: int = dot_bf16.BITS) -> UOp | None:
+  value = added(*[halves(A, a, by).alu(Ops.MUL, halves(B, b)) for a, b in firsts])
+  return dot_bf16.dots(vectorizer(value), value)
+
+def test_two_vectors_at_a_time():
+  """sum of a[i] * b[i] over 16 lanes, and a[i + 16] * b[i + 16] --> add_bf16_dots(0, a[0..32], b[0..32])"""
+  made = dots((32, 64), (48, 80))
+  assert made.arg.startswith(f"{dot_bf16.NAME}(") and [u.op for u in made.src[1:]] == [Ops.LOAD] * 2
+  assert [int(u.src[0].src[1].vmax) for u in made.src[1:]] == [16, 32] and made.src[1].max_numel() == 16
+  four = dots((0, 0), (16, 16), (32, 32), (48, 48))
+  assert four.src[0].arg == four.arg == made.arg  # the second adds to the first
+
+@pytest.mark.parametrize("firsts", [((32, 64),), ((32, 64), (64, 80)), ((32, 64), (48, 96)), ((33, 64), (49, 80))])
+def test_what_is_no_pair(firsts):
+  """One vector alone; neighbours in one factor only; a vector that begins within a word."""
+  assert dots(*firsts) is None and dots((32, 64), (48, 80), by=8) is None

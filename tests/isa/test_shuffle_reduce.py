@@ -1,8 +1,13 @@
-"""isa/shuffle_reduce: which threads of a block are neighbours in a warp, all of whose threads are there."""
+"""isa/shuffle_reduce: neighbours of a warp exchange what they add up; graphs before and after, values by numpy."""
+import numpy as np
 import pytest
-from tinygrad.uop.ops import AxisType, UOp
+from tests.gpu import gpu_renderers
+from tests.support.interpret import same
+from tinygrad import dtypes
+from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
+from tinygrad_llm.patches.ir.intrinsics import named
 from tinygrad_llm.patches.ir.targets import WARP
-from tinygrad_llm.patches.isa.shuffle_reduce import neighbours
+from tinygrad_llm.patches.isa.shuffle_reduce import EXCHANGES, neighbours, run
 
 def group(*sizes: int) -> list[UOp]: return [UOp.range(n, i, AxisType.GROUP_REDUCE) for i, n in enumerate(sizes)]
 def others(*sizes: int) -> list[UOp]: return [UOp.range(n, 10 + i, AxisType.LOCAL) for i, n in enumerate(sizes)]
@@ -26,3 +31,69 @@ def test_threads_of_rows_before_those_of_sums():
   """Rows are numbered first: neighbours are of other sums."""
   rows, sums = UOp.range(4, 0, AxisType.LOCAL), UOp.range(8, 1, AxisType.GROUP_REDUCE)
   assert neighbours([sums], [rows]) == []
+
+# *** sums
+
+K = UOp.range(2, 20, AxisType.REDUCE)
+CUDA = gpu_renderers.named("CUDA")
+TEXTS = {bit: exchange.text(CUDA) for bit, exchange in EXCHANGES.items()}
+
+def x(loops: list[UOp], dtype=dtypes.float, slot: int = 0) -> UOp:
+  place, step = UOp.const(0), 1
+  for r in loops: place, step = place + r * step, step * (int(r.vmax) + 1)
+  return UOp.param(slot, dtype, (2048,)).index(place)
+
+def kernel(loops: list[UOp], rows: list[UOp], op: Ops = Ops.ADD, dtype=dtypes.float) -> UOp:
+  total = x([*loops, K, *rows], dtype).reduce(*loops, K, arg=op)
+  out = UOp.param(9, dtype, (64,)).index(rows[0] if rows else UOp.const(0))
+  return UOp.sink(out.store(total).end(*rows) if rows else out.store(total), arg=KernelInfo())
+
+def bits(sink: UOp) -> list[int]:
+  """The exchanges, the last one first."""
+  return [next(b for b, e in EXCHANGES.items() if named(u.arg) is e) for u in sink.toposort() if u.op is Ops.CUSTOM]
+
+def test_two_threads_of_a_sum():
+  """sum thread in 2, k: x --> s = sum k: x; s + exchange(s, 1)"""
+  loops, rows = group(2), others(16)
+  part = x([*loops, K, *rows]).reduce(K, arg=Ops.ADD)
+  wanted = part.alu(Ops.ADD, UOp(Ops.CUSTOM, dtypes.float, (part,), TEXTS[1]))
+  made = run(sink := kernel(loops, rows), CUDA)
+  assert made.src[0].src[0].src[1] is wanted and same(sink, made)
+
+@pytest.mark.parametrize("op", [Ops.ADD, Ops.MAX])
+@pytest.mark.parametrize(("sums", "rows", "steps"), [((8,), (4,), 3), ((WARP,), (), 5), ((4, 8), (2,), 5)])
+def test_values(sums, rows, steps, op):
+  made = run(sink := kernel(loops := group(*sums), others(*rows), op), CUDA)
+  assert bits(made) == [1 << i for i in range(steps)][::-1] and same(sink, made)
+  assert not any(r in u.src[1:] for u in made.toposort() if u.op is Ops.REDUCE for r in loops)
+
+def test_warps_share_memory():
+  """sum lane in 32, warp in 4, k: x --> s = (sum k: x) exchanged; sum warp: s"""
+  made = run(sink := kernel(loops := group(WARP, 4), []), CUDA)
+  assert bits(made) == [16, 8, 4, 2, 1] and same(sink, made)
+  assert [u.src[1:] for u in made.toposort() if u.op is Ops.REDUCE] == [(K,), (loops[1],)]
+
+@pytest.mark.parametrize(("dtype", "exchanged"), [(dtypes.int, 3), (dtypes.uint32, 3), (dtypes.int64, 6)])
+def test_integers(dtype, exchanged):
+  """A register is 32 bits: 64 are two exchanges."""
+  made = run(sink := kernel(group(8), others(4), dtype=dtype), CUDA)
+  large = {0: np.arange(2048) * -(1 << 49) - 7 if exchanged == 6 else np.arange(2048), 9: np.zeros(64, int)}
+  assert len(bits(made)) == exchanged and same(sink, made, arrays=large)
+
+def test_a_sum_that_all_rows_share_is_the_last():
+  """(sum: x * row) * (sum: x) --> the second is exchanged after each part of the first is there"""
+  (lane,), (row,) = group(8), others(4)
+  norm = x([lane, K]).reduce(lane, K, arg=Ops.ADD)
+  product = x([lane, K, row], slot=1).reduce(lane, K, arg=Ops.ADD)
+  out = UOp.param(9, dtypes.float, (64,)).index(row)
+  made = run(sink := UOp.sink(out.store(product * norm).end(row), arg=KernelInfo()), CUDA)
+  waiting, = [u for u in made.toposort() if u.op is Ops.CUSTOM and len(u.src) > 1]
+  assert waiting.src == (x([lane, K]).reduce(K, arg=Ops.ADD), x([lane, K, row], slot=1).reduce(K, arg=Ops.ADD))
+  assert same(sink, made)
+
+@pytest.mark.parametrize("sink", [
+  kernel(group(12), others(8)), kernel(group(8), others(3)),                     # no power of two; no full warp
+  kernel(group(8), others(4), dtype=dtypes.half), kernel(group(8), others(4), Ops.MUL)])
+def test_what_keeps_its_memory(sink): assert run(sink, CUDA) is sink
+
+def test_no_exchange_in_opencl(): assert run(sink := kernel(group(8), others(4)), gpu_renderers.named("OpenCL")) is sink

@@ -8,7 +8,7 @@ import itertools
 import random
 
 import pytest
-from tests.attention.test_flash_decoding import MODELS, PROMPTS, errors
+from tests.attention.test_attention import MODELS, PROMPTS, errors
 from tests.patches import test_codegen
 from tests.schedule.test_register_tiles import gated
 from tests.support import child

@@ -11,17 +11,70 @@ from tests.support.extended import extended
 from tests.support import child
 import numpy as np
 import pytest
+from tests.support import interpret
+from tests.support import scheduling
 from tests.support import symbolic
 from tinygrad import Device, Tensor, Variable, dtypes
 from tinygrad.codegen import to_program
+from tinygrad.codegen.opt import KernelOptError
+from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.engine import realize
+from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches.ir import targets
+from tinygrad_llm.patches.ir.actions import ScheduleOps, action
 from tinygrad_llm.patches.schedule import register_tiles
 
 HELD = 1 << 12  # elements: rows of several parts
 X86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="for x86")
 MOST = 1e-5  # error, of the root mean square
 TYPES = ("float32", "half", "bfloat16")
+
+# *** graphs
+
+def tiled(tokens: int | UOp, n: int, interleaved: bool = True) -> tuple[UOp, Scheduler, bool]:
+  """
+  A product of tokens with 32 rows, 16 of which lie side by side if they are interleaved, the kernel with n tokens at
+  once, and whether the action applies.
+  """
+  token, tile, lane = (scheduling.output(size, i) for i, size in enumerate((tokens, 2, 16)))
+  j = scheduling.reduced(8)
+  place = (tile * 8 + j) * 16 + lane if interleaved else (tile * 16 + lane) * 8 + j
+  x, w = (UOp.param(slot, dtypes.float, (4096,)) for slot in (0, 1))
+  total = (w.index(place) * x.index(token * 8 + j)).reduce(j, arg=Ops.ADD)
+  sink = scheduling.kernel(token * 32 + tile * 16 + lane, total, token, tile, lane)
+  k = scheduling.started(sink, "CPU")
+  try: applied = register_tiles.apply(k, action(ScheduleOps.TOKENS, n))
+  except KernelOptError: applied = False
+  return sink, k, applied
+
+@pytest.mark.parametrize(("tokens", "n", "parts"), [(12, 4, 3), (12, 3, 4), (10, 4, 3), (5, 5, 1), (7, 2, 4)])
+def test_tokens_share_a_loop(tokens, n, parts):
+  """for token in 10: .. --> for t in 3, u in 4 UPCAST: token = min(t * 4 + u, 9)"""
+  sink, k, applied = tiled(tokens, n)
+  assert applied and interpret.same(sink, k.ast)
+  sizes = {r.arg[-1]: int(r.vmax) + 1 for r in k.ast.toposort() if r.op is Ops.RANGE and r.arg[0] in (0, 9)}
+  assert sizes.pop(AxisType.UPCAST) == n and sizes == {AxisType.WEAK: parts}
+
+def test_blocks_of_rows_without_lanes(monkeypatch):
+  """for token in n: for row in 32: .. --> for rows in 2: for token in n / 4: for row in 16: for 4 tokens UPCAST: .."""
+  monkeypatch.setattr(register_tiles, "HELD", 16 * 8)
+  n = UOp.variable("n", 1, 9, param=True)
+  token, row, j = scheduling.output(n), scheduling.output(32, 1), scheduling.reduced(8)
+  x, w = (UOp.param(slot, dtypes.float, (4096,)) for slot in (0, 1))
+  total = (w.index(row * 8 + j) * x.index(token * 8 + j)).reduce(j, arg=Ops.ADD)
+  k = scheduling.started(sink := scheduling.kernel(token * 32 + row, total, token, row), "CPU")
+  assert register_tiles.apply(k, action(ScheduleOps.TOKENS, 4))
+  loops = sorted((r for r in k.ast.toposort() if r.op is Ops.RANGE and r.arg[-1] is AxisType.WEAK), key=lambda r: r.arg)
+  assert [int(r.vmax) + 1 for r in loops] == [2, 3, 16] and loops[1].src[0] is not n
+  for length in (1, 4, 6, 9):
+    fixed = {n: UOp.const(length)}
+    assert interpret.same(sink.substitute(fixed, walk=True), k.ast.substitute(fixed, walk=True))
+
+@pytest.mark.parametrize(("tokens", "n", "interleaved"), [(4, 5, True), (32, 17, True), (8, 4, False), (8, 0, True)])
+def test_an_action_that_does_not_fit(tokens, n, interleaved):
+  """More tokens than there are, or than registers; no lanes, and a number of tokens that is known."""
+  sink, k, applied = tiled(tokens, n, interleaved)
+  assert not applied and k.ast is not None and not k.applied_opts
 
 # *** in the child
 

@@ -1,7 +1,12 @@
 """Sums of products over loops, drawn at random, as passes find them in a kernel's graph."""
+import functools
+import operator
 import random
+from collections.abc import Callable, Iterable, Iterator
 
+from tests.support.interpret import same
 from tinygrad import dtypes
+from tinygrad.schedule.indexing import BufferizeOpts
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
 
 OUTPUTS = tuple(UOp.range(n, i, AxisType.WEAK) for i, n in enumerate((4, 8)))  # 32 steps
@@ -13,6 +18,10 @@ def load(slot: int, *loops: UOp) -> UOp:
   place, step = UOp.const(0), 1
   for r in loops: place, step = place + r * step, step * (int(r.vmax) + 1)
   return UOp.param(slot, dtypes.float, (max(step, SIZE),)).index(place)
+
+def stage(value: UOp, *loops: UOp, removable: bool = True) -> UOp:
+  """A value that is stored for all steps of some loops, as the scheduler has it before there are kernels."""
+  return UOp(Ops.STAGE, src=(value, *loops), arg=BufferizeOpts("CPU", removable=removable))
 
 def term(rng: random.Random, loops: tuple[UOp, ...]) -> UOp:
   some = rng.sample(loops, rng.randint(0, len(loops)))
@@ -31,3 +40,25 @@ def kernel(value: UOp) -> UOp:
   place = OUTPUTS[0] * (int(OUTPUTS[1].vmax) + 1) + OUTPUTS[1]
   out = UOp.param(OUT, dtypes.float, (SIZE,))
   return UOp.sink(out.index(place).store(value).end(*OUTPUTS), arg=KernelInfo())
+
+def _product(rng: random.Random, loops: tuple[UOp, ...]) -> UOp:
+  """A factor of each row, and two that rows share, at one place or at several."""
+  own, shared, other = (rng.sample(loops, rng.randint(1, len(loops))) for _ in range(3))
+  return load(0, *own, *OUTPUTS) * (load(1, *shared) * load(2, *rng.choice((shared, other))))
+
+def kernels(count: int) -> Iterator[UOp]:
+  """Kernels of one sum of products; each fourth is a sum of any expression."""
+  for seed in range(count):
+    rng = random.Random(seed)
+    loops = tuple(rng.sample(LOOPS, rng.randint(1, 3)))
+    value = functools.reduce(operator.add, [_product(rng, loops) for _ in range(rng.randint(1, 3))])
+    yield kernel((value if seed % 4 else drawn(rng, (*OUTPUTS, *loops), ())).reduce(*loops, arg=Ops.ADD))
+
+def changed(run: Callable[[UOp], UOp], graphs: Iterable[UOp], error: float = 0) -> int:
+  """How many graphs a pass changes; all must compute what they did before."""
+  found = 0
+  for i, graph in enumerate(graphs):
+    made = run(graph)
+    assert same(graph, made, error), i
+    found += made is not graph
+  return found

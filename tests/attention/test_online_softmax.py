@@ -1,0 +1,88 @@
+"""attention/online_softmax: scores, softmax and values of a part in one kernel; graphs, their values by numpy."""
+import math
+
+import numpy as np
+import pytest
+from tests.support.interpret import results
+from tests.support.scheduling import renderer
+from tests.support.softmax import COLUMNS, DEPTH, HEADS, QUERIES, WIDTH, numbers, part
+from tinygrad.dtype import AddrSpace
+from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
+from tinygrad_llm.patches.attention import flash_decoding, online_softmax
+from tinygrad_llm.patches.attention.flash_decoding import PART
+from tinygrad_llm.patches.attention.part import Part
+from tinygrad_llm.patches.ir.actions import ScheduleOps, action
+
+CPU, CUDA = renderer("CPU"), renderer("CUDA")
+
+@pytest.fixture
+def on_a_gpu(monkeypatch):
+  monkeypatch.setattr(flash_decoding, "has_vectors", lambda ren: False)
+  monkeypatch.setattr(flash_decoding, "fits", lambda *_: True)
+
+def stored(sink: UOp) -> np.ndarray:
+  """m, l and o of each part; other columns keep the rows aligned."""
+  return results(sink, numbers(sink, 5))[-1].reshape(-1, COLUMNS)[:, :WIDTH + 2]
+
+def scheduled(sink: UOp, ren, *opts) -> UOp | None: return online_softmax.schedule(Part.of(sink), ren, opts)
+
+def test_what_a_part_is():
+  """out[h, g, column]: sums of exp2(slope * (score - top)) * values, then top, then the sum of exp2 alone"""
+  found = Part.of(part(40))
+  assert (found.width, found.depth, found.positions, found.slope) == (WIDTH, DEPTH, 40, 0.5)
+  assert [math.prod(int(r.vmax) + 1 for r in of) for of in (found.heads, found.group)] == [HEADS, QUERIES]
+  assert found.tokens is None
+
+@pytest.mark.parametrize("n", [1, 5, PART, 100])
+def test_on_a_gpu(on_a_gpu, n):
+  """m[p], l[p], o[p] --> partial products; scores and maxima; exponentials; partial sums: four stages of one block"""
+  made = scheduled(sink := part(n), CUDA)
+  assert np.allclose(stored(sink), stored(made))
+  kinds = [r.arg[-1] for r in made.toposort() if r.op is Ops.RANGE]
+  assert kinds.count(AxisType.LOCAL) == 1 and AxisType.GLOBAL in kinds
+  assert len({u for u in made.toposort() if u.op is Ops.BUFFER and u.addrspace is AddrSpace.LOCAL}) == 5
+  exponentials = [u for u in made.toposort() if u.op is Ops.EXP2]
+  assert len(exponentials) == 1  # once for all columns
+
+@pytest.mark.parametrize("opts", [
+  (action(ScheduleOps.THREADS, 64),),
+  (action(ScheduleOps.THREADS, 64), action(ScheduleOps.LANES, 1)), (action(ScheduleOps.QUERIES, 1),)])
+def test_other_blocks(on_a_gpu, opts):
+  made = scheduled(sink := part(70), CUDA, *opts)
+  assert np.allclose(stored(sink), stored(made)) and made is not scheduled(sink, CUDA)
+
+@pytest.mark.parametrize("n", [2, 17, PART])
+def test_on_a_cpu(n):
+  """m, l, o --> s = q @ k of a block; M = max(m, max s); l = l * exp(m - M) + sum exp(s - M); o likewise; m = M"""
+  made = scheduled(sink := part(n), CPU)
+  assert np.allclose(stored(sink), stored(made))
+  assert len([u for u in made.toposort() if u.op is Ops.EXP2]) == 2  # of what was before, and of the block
+
+@pytest.mark.parametrize("opts", [(action(ScheduleOps.QUERIES, 1),), (action(ScheduleOps.VECTORS, 1),)])
+def test_other_tiles(opts):
+  made = scheduled(sink := part(40), CPU, *opts)
+  assert np.allclose(stored(sink), stored(made)) and made is not scheduled(sink, CPU)
+
+def test_hidden_positions(on_a_gpu):
+  """The sums of a part that is all hidden are 0."""
+  made = scheduled(sink := part(100, hidden=70), CUDA)
+  found = stored(made)
+  assert np.allclose(stored(sink), found) and np.isfinite(found).all() and (found[0, :WIDTH] == 0).all()
+
+@pytest.mark.parametrize(("ren", "opt"), [
+  (CPU, action(ScheduleOps.POSITIONS, 24)), (CPU, action(ScheduleOps.QUERIES, 0)),
+  (CUDA, action(ScheduleOps.LANES, 0)), (CUDA, action(ScheduleOps.THREADS, 1))])
+def test_opts_that_do_not_fit(ren, opt): assert scheduled(part(40), ren, opt) is None
+
+def test_where_it_is_asked(monkeypatch):
+  """A part's kernel is lowered as it is made here, with no other schedule; any other kernel as ever."""
+  asked = []
+  def lowered(ast: UOp, ren, optimize: bool = True) -> UOp:
+    asked.append(optimize)
+    return ast.replace(tag=("none", 1, 2))
+  monkeypatch.setattr(online_softmax, "_full_rewrite_to_sink", lowered, raising=False)
+  made = online_softmax.full_rewrite_to_sink(part(40), CPU)
+  assert asked == [False] and made.tag == ("online_softmax", 1, 2) and made.arg.name.startswith("attention_")
+  other = UOp.sink(arg=KernelInfo())
+  assert online_softmax.full_rewrite_to_sink(other, CPU).tag == ("none", 1, 2)
+  assert online_softmax.full_rewrite_to_sink(part(40), CPU, False).src == part(40).src and asked == [False, True, False]

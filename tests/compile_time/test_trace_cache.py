@@ -1,0 +1,67 @@
+"""compile_time/trace_cache: a function is traced once for arguments that are alike, and again for others."""
+import pytest
+from tinygrad import Tensor, UOp, function
+from tinygrad_llm.patches import is_on
+from tinygrad_llm.patches.compile_time import trace_cache
+
+pytestmark = pytest.mark.skipif(not is_on("trace_cache"), reason="it is off")
+
+class Scaled:
+  """A layer that notes when it is traced."""
+  traced = 0
+
+  def __init__(self, n: int, factor: float):
+    self.w, self.factor = Tensor.full((n, n), factor).contiguous().realize(), factor
+
+  @function(precompile=True, allow_implicit=True)
+  def __call__(self, x: Tensor, start: UOp) -> Tensor:
+    Scaled.traced += 1
+    return (x @ self.w + start) * self.factor
+
+def traced(*layers: Scaled, x: Tensor | None = None, start: int = 1) -> tuple[int, list]:
+  """How often the layers were traced, one after the other, and what came out."""
+  Scaled.traced, bound = 0, UOp.variable("start", 0, 9).bind(start)
+  x = Tensor.ones(2, 8).contiguous().realize() if x is None else x
+  for scaled in layers: x = scaled(x, bound)
+  return Scaled.traced, x.tolist()
+
+def expected(*factors: float, x: float = 1, start: int = 1, n: int = 8) -> float:
+  for factor in factors: x = (n * x * factor + start) * factor
+  return x
+
+def test_layers_that_are_alike_are_traced_once():
+  """The first one's input is made in another way; weights are not looked at, all else is."""
+  a, b, c = (Scaled(8, 0.5) for _ in range(3))
+  b.w.assign(b.w * 2).realize()
+  trace_cache.traces.clear()
+  count, values = traced(a, b, c)
+  first = (8 * 1 * 0.5 + 1) * 0.5
+  second = (8 * first * 1.0 + 1) * 0.5
+  assert count == 2 and values == [[(8 * second * 0.5 + 1) * 0.5] * 8] * 2
+
+def test_layers_that_differ_are_traced():
+  trace_cache.traces.clear()
+  same, other = [Scaled(8, 0.5) for _ in range(2)], Scaled(8, 0.25)
+  assert traced(*same, other, x=Tensor.ones(2, 8).contiguous().realize())[0] == 3
+  assert traced(*same)[0] == 0
+  count, values = traced(*same, start=3)  # a variable's value is not in the trace of another
+  assert values == [[expected(0.5, 0.5, start=3)] * 8] * 2
+  assert traced(*same, x=Tensor.ones(3, 8).contiguous().realize())[0] == 2
+  wide = Scaled(8, 0.5)
+  wide.w = wide.w.half().realize()
+  assert traced(same[0], wide)[0] == 1
+
+def test_a_trace_that_found_other_tensors_is_not_kept():
+  hidden = Tensor.full((2, 8), 3.0).contiguous().realize()
+  @function(allow_implicit=True)
+  def add(x: Tensor) -> Tensor: return x + hidden
+  trace_cache.traces.clear()
+  assert add(Tensor.ones(2, 8).contiguous().realize()).tolist() == [[4.0] * 8] * 2
+  hidden = Tensor.full((2, 8), 5.0).contiguous().realize()
+  assert add(Tensor.ones(2, 8).contiguous().realize()).tolist() == [[6.0] * 8] * 2
+  assert not trace_cache.traces
+
+def test_only_so_many_traces_are_kept(monkeypatch):
+  monkeypatch.setattr(trace_cache, "KEPT", 3)
+  for n in range(1, trace_cache.KEPT + 4): traced(Scaled(8, 0.5), x=Tensor.ones(n, 8).contiguous().realize())
+  assert len(trace_cache.traces) == trace_cache.KEPT

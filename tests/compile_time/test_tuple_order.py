@@ -1,0 +1,46 @@
+"""compile_time/tuple_order: numbers are in the order of the trees that nodes are."""
+import itertools
+import random
+
+import pytest
+from tests.compile_time.layers import random_graph
+from tinygrad import dtypes
+from tinygrad.codegen.late import linearizer
+from tinygrad.uop.ops import Ops, UOp
+from tinygrad_llm.patches import is_on
+from tinygrad_llm.patches.compile_time import tuple_order
+
+pytestmark = pytest.mark.skipif(not is_on("tuple_order"), reason="it is off")
+
+@pytest.mark.parametrize("seed", range(20))
+def test_places_are_in_the_order_of_tuplize(seed):
+  nodes = list(random_graph(random.Random(seed)).toposort())
+  places = tuple_order.ranks_of(nodes)
+  assert sorted(nodes, key=lambda u: places[u]) == sorted(nodes, key=lambda u: u.tuplize)
+
+def test_a_sum_of_many_terms():
+  """Each deeper than the one before: the room between two places does not run out."""
+  terms = [UOp.const(i, dtypes.int) for i in range(600)]
+  sums = list(itertools.accumulate(terms, lambda x, y: UOp(Ops.ADD, dtypes.int, (x, y)), initial=UOp.range(3, 0)))[1:]
+  places = tuple_order.ranks_of(UOp.sink(*sums).toposort())
+  assert len({places[u] for u in sums}) == len(sums)
+
+@pytest.mark.parametrize("arg", [float("nan"), (1, "x")])
+def test_where_arguments_have_no_order(arg):
+  """As tinygrad sorts them; and nothing is left of the places."""
+  a, b = UOp(Ops.CUSTOM, dtypes.float, (), arg), UOp(Ops.CUSTOM, dtypes.float, (), ("x", 1))
+  with pytest.raises(TypeError): tuple_order.ranks_of([a, b])
+  if isinstance(arg, float):
+    with pytest.raises(TypeError): tuple_order.ranks_of([a, UOp(Ops.CUSTOM, dtypes.float, (), 1.0)])
+  graph = UOp.sink(UOp.range(3, 0) * 2)
+  order = tuple_order.linearize(graph)
+  assert order[-1] is graph and not any("tuplize" in vars(u) for u in order)
+
+def test_the_same_program():
+  """nodes --> the order in which tinygrad puts them by their trees"""
+  loop = UOp.range(8, 0)
+  x, y, out = (UOp.placeholder((8,), dtypes.float, slot) for slot in range(3))
+  terms = [x.index(loop).load(), y.index(loop).load(), UOp.const(2.0, dtypes.float)]
+  value = terms[0] * terms[1] + terms[1] * terms[2] + terms[0]
+  sink = UOp.sink(out.index(loop).store(value).end(loop))
+  assert tuple_order.linearize(sink) == tuple_order._linearize(sink) and linearizer.linearize is tuple_order.linearize

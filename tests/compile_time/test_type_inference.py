@@ -1,0 +1,67 @@
+"""compile_time/type_inference: dtypes and shapes of nodes, as tinygrad itself finds them."""
+import pytest
+from tests.compile_time.layers import graphs
+from tinygrad import Tensor, dtypes
+from tinygrad.uop import ops
+from tinygrad.uop.ops import Ops, UOp
+from tinygrad_llm.patches import is_on
+from tinygrad_llm.patches.compile_time import type_inference
+
+pytestmark = pytest.mark.skipif(not is_on("type_inference"), reason="it is off")
+
+def test_dtypes_and_shapes():
+  """Every node of every kernel, and of the graphs that they come from, has what tinygrad itself finds."""
+  seen = 0
+  for lazy in graphs():
+    for call in (lazy.uop, *lazy.linear_with_vars()[0].src):
+      for node in call.toposort():
+        what = node.op, node.src, node.arg
+        assert type_inference.dtype_from_uop(*what) is type_inference._stock_dtype(*what)
+        assert type_inference._shape(node) == type_inference._stock_shape(node)
+        seen += 1
+  assert seen > 500
+
+def test_sources_that_differ():
+  a, b = UOp.const(1, dtypes.half), UOp.const(2, dtypes.float)
+  assert ops.dtype_from_uop(Ops.ADD, (a, b), None) is dtypes.float
+  assert (Tensor.empty(3, 1) + Tensor.empty(1, 4)).shape == (3, 4)
+  with pytest.raises(IndexError): UOp(Ops.ADD, dtypes.float, (Tensor.empty(3).uop, Tensor.empty(4).uop)).shape  # noqa: B018
+
+def test_what_is_cut_out():
+  """The bounds of an index are enough, without a look at it; a part that is not in its source is an error as ever."""
+  x, i = UOp.placeholder((64,), dtypes.float, 0), UOp.range(16, 0)
+  def cut(offset: UOp | int, size: int) -> UOp:
+    def vector(u: UOp | int) -> UOp: return UOp.stack(u if isinstance(u, UOp) else UOp.const(u))
+    return UOp(Ops.SHRINK, x.dtype, (x, vector(offset), vector(size)))
+  for offset, size in ((i * 4, 4), (i + 40, 9), (3, 61), (0, 0), (i, 49)):
+    assert type_inference._shrunk(*cut(offset, size).src) == (size,) == cut(offset, size).shape
+  for offset, size in ((i * 4, 5), (i - 1, 4)):  # not proved, not disproved: tinygrad lets it pass
+    assert type_inference._shrunk(*cut(offset, size).src) is None and cut(offset, size).shape == (size,)
+  for offset, size in ((60, 5), (0, 65), (-1, 3), (i + 64, 1)):
+    with pytest.raises(ValueError, match="invalid shrink"): cut(offset, size).shape  # noqa: B018
+  n = UOp.variable("n", 1, 64)
+  assert Tensor.empty(64)[:n.bind(7)].shape[0].vmax == 64
+  with pytest.raises(ValueError): Tensor.empty(8).shrink(((2, 9),))
+
+I, F, H, B = (UOp.const(1, dtype) for dtype in (dtypes.int, dtypes.float, dtypes.half, dtypes.bool))
+
+@pytest.mark.parametrize(("op", "src", "arg", "dtype"), [
+  (Ops.ADD, (F, F), None, dtypes.float), (Ops.CMPLT, (F, F), None, dtypes.bool),
+  (Ops.CAST, (F,), dtypes.half, dtypes.half),
+  (Ops.WHERE, (B, F, F), None, dtypes.float), (Ops.STORE, (F, F), None, dtypes.void),
+  (Ops.SHL, (I, UOp.const(1, dtypes.uint32)), None, dtypes.int), (Ops.LOAD, (H,), None, dtypes.half),
+  (Ops.ADD, (H, F), None, dtypes.float), (Ops.MULACC, (F, F, H), None, dtypes.float), (Ops.CUSTOM, (F,), "x", None)])
+def test_dtypes(op, src, arg, dtype):
+  """ADD of floats: that of its sources; a comparison: bool; a CAST: what it says; others: as tinygrad finds it"""
+  assert type_inference.dtype_from_uop(op, src, arg) is dtype is type_inference._stock_dtype(op, src, arg)
+
+def test_a_property_from_those_of_the_sources():
+  """A property is computed for a node whose sources have theirs, else for all of a graph."""
+  name = UOp.__dict__["_shape"].nm
+  x = UOp.placeholder((4, 3), dtypes.float, 0).reshape((4, 3))
+  total = x + x * 2.0
+  assert name not in vars(total.src[1]) and total._shape == (4, 3)
+  assert vars(total.src[1])[name] == vars(total)[name] == (4, 3)
+  more = total * 3.0
+  assert more.src[1]._shape is not None and name not in vars(more)
+  assert more._shape == (4, 3) == vars(more)[name]  # by its sources alone

@@ -1,0 +1,66 @@
+"""graph/reshapes: an axis of unknown length is not divided by; indices before and after, their values by numpy."""
+import math
+import random
+
+import pytest
+from tinygrad.uop.ops import Ops, UOp
+from tinygrad_llm.patches.graph.reshapes import apply_reshape, pairs, stock
+from tinygrad_llm.patches.ir.indices import evaluate
+
+N = UOp.variable("n", 1, 64, param=True)
+DIVISIONS = {Ops.FLOORDIV, Ops.FLOORMOD}
+
+def loops(shape: tuple) -> UOp: return UOp.sink(*[UOp.range(n, i) if n is N or n > 1 else UOp.const(0)
+                                                  for i, n in enumerate(shape)])
+
+def test_an_axis_of_one_element():
+  """flat // n // D, flat // n % D .. of (H, n, D) -> (H, 1, n, D) --> h, n, d"""
+  before, after = (3, N, 8), (3, 1, N, 8)
+  h, _, n, d = (of := loops(after)).src
+  assert apply_reshape(before, after, of).src == (h, n, d)
+
+def test_axes_apart():
+  """(H, n, 4, 8) -> (H, n, 32) --> h, n, d // 8, d % 8"""
+  h, n, d = (of := loops((3, N, 32))).src
+  assert apply_reshape((3, N, 4, 8), (3, N, 32), of).src == (h, n, (d // 8).simplify(), (d % 8).simplify())
+
+@pytest.mark.parametrize(("a", "b", "found"), [
+  ((3, N, 8), (3, 1, N, 8), [((0,), (0,)), ((1,), (2,)), ((2,), (3,))]),
+  ((2, 3, N), (6, N), [((0, 1), (0,)), ((2,), (1,))]),
+  ((N, 4, 6), (N, 8, 3), [((0,), (0,)), ((1, 2), (1, 2))]),
+  ((1, N), (N, 1, 1), [((1,), (0,))]),
+  ((4, N, 6), (2, N, 2, 2, 3), [((0, 1), (0, 1, 2)), ((2,), (3, 4))]),  # from both ends
+  ((2, 3, 4, N), (6, 2, N, 2), [((0, 1), (0,)), ((2, 3), (1, 2, 3))]),
+  ((4, N), (2, N, 2), [((0, 1), (0, 1, 2))])])  # 4 is not 2: all axes are one pair
+def test_pairs(a, b, found): assert sorted(pairs(a, b)) == found
+
+def random_shapes(rng: random.Random) -> tuple[tuple, tuple]:
+  """Two shapes of the same elements with n in both, axes of one element among the others."""
+  made: list[list] = [[], []]
+  for _ in range(rng.randint(1, 3)):
+    small = [rng.choice((1, 2, 3, 4)) for _ in range(rng.randint(1, 3))]
+    for shape in made:
+      at = rng.randint(0, len(small))
+      shape += [n for n in (math.prod(small[:at]), math.prod(small[at:])) if n > 1 or rng.random() < 0.5]
+    if N not in made[0] and rng.random() < 0.7:
+      for shape in made: shape.append(N)
+  return tuple(made[0]) or (1,), tuple(made[1]) or (1,)
+
+def test_values():
+  """Random shapes keep their flat index, for n of 5; most divide by no n."""
+  rng, divided = random.Random(2), 0
+  for _ in range(120):
+    a, b = random_shapes(rng)
+    made = apply_reshape(a, b, of := loops(b)).src
+    steps = {r: rng.randrange(5 if b[i] is N else b[i]) for i, r in enumerate(of.src) if r.op is Ops.RANGE} | {N: 5}
+    def flat(shape: tuple, at: tuple[UOp, ...], steps: dict = steps) -> int:
+      place = 0
+      for n, i in zip(shape, at): place = place * (5 if n is N else n) + int(evaluate(i, dict(steps)))
+      return place
+    assert flat(a, made) == flat(b, of.src), (a, b)
+    divided += any(u.op in DIVISIONS and N in u.src[1].toposort() for i in made for u in i.toposort())
+  assert divided < 10
+
+def test_known_shapes_are_tinygrads():
+  for a, b in (((4, 6), (8, 3)), ((2, 3), (6,)), ((24,), (2, 1, 12))):
+    assert apply_reshape(a, b, of := loops(b)) is stock(a, b, of)

@@ -1,0 +1,26 @@
+"""graph/split_products: of two large sums one is stored; graphs before and after, their values by numpy."""
+from tests.support.interpret import same, steps
+from tests.support.random_sums import LOOPS, OUTPUTS, load
+from tinygrad.uop.ops import Ops, UOp, graph_rewrite
+from tinygrad_llm.patches.graph import split_products
+
+A, ROW = LOOPS[0], OUTPUTS[0]
+K, L, SHORT = UOp.range(128, 5), UOp.range(256, 6), UOp.range(127, 7)
+
+def summed(slot: int, loop: UOp, *loops: UOp, op: Ops = Ops.ADD) -> UOp:
+  return load(slot, loop, *loops).reduce(loop, arg=op)
+def split(u: UOp) -> UOp: return graph_rewrite(u, split_products.pm_separate)
+
+def test_of_two_products_one_is_stored():
+  """y = (sum k: a) + (sum l: b), both large --> t = sum l: b; y = (sum k: a) + t"""
+  after = split(before := summed(0, K, ROW) + summed(1, L, ROW))
+  staged, = [u for u in after.toposort() if u.op is Ops.STAGE]
+  assert after is summed(0, K, ROW) + staged.index(ROW) and staged.src == (summed(1, L, ROW), ROW)
+  assert not staged.arg.removable and same(before, after) and steps(before) == 4 * (128 + 256)
+
+def test_what_is_left():
+  """A short sum; 127 steps; a maximum; a sum that is in both; a product; a single number."""
+  large = summed(0, K, ROW)
+  for u in (large + summed(1, A, ROW), large + summed(1, SHORT, ROW), large + summed(1, L, ROW, op=Ops.MAX),
+            large + large * 2.0, large + large * summed(1, L, ROW), large * summed(1, L, ROW), large + summed(1, L)):
+    assert split(u) is u

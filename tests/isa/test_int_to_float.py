@@ -1,0 +1,64 @@
+"""isa/int_to_float: integers of few bits become floats by magic numbers; graphs before and after, values by numpy."""
+import random
+
+import pytest
+from tests.gpu import gpu_renderers
+from tests.support.interpret import same
+from tests.support.random_sums import OUTPUTS, kernel, load
+from tinygrad import Device, dtypes
+from tinygrad.uop.ops import AxisType, Ops, UOp
+from tinygrad_llm.patches.isa.int_to_float import BITS, int_to_float, run
+
+K = UOp.range(8, 5, AxisType.REDUCE)
+WORD = UOp.param(4, dtypes.uint32, (64,)).index(OUTPUTS[0] * 8 + K)
+CUDA = gpu_renderers.named("CUDA")
+
+def floated(q: UOp) -> UOp | None: return int_to_float({}, q)
+def masked(bits: int) -> UOp: return WORD & ((1 << bits) - 1)
+def signed(q: UOp) -> UOp: return q.cast(dtypes.int)
+
+@pytest.mark.parametrize("bits", [1, 4, 8, BITS])
+def test_a_field(bits):
+  """float(q), 0 <= q < 2**23 --> as_float(q | bits(2**23)) - 2**23"""
+  made = floated(q := masked(bits))
+  assert made is (q | 0x4b000000).bitcast(dtypes.float32) - float(1 << 23) and same(q.cast(dtypes.float), made)
+
+def test_a_signed_number():
+  """float(q), -2**22 <= q < 2**22 --> as_float(q + bits(1.5 * 2**23)) - 1.5 * 2**23"""
+  made = floated(q := signed(masked(4)) - 8)
+  assert made is (q + 0x4b400000).bitcast(dtypes.float32) - 1.5 * (1 << 23) and same(q.cast(dtypes.float), made)
+
+def test_all_values_of_a_field_are_tried():
+  """float(((w & 1) * 2 - 1) * (w & 7)), which is in -7 .. 7"""
+  q = (signed(masked(1)) * 2 - 1) * signed(masked(3))
+  assert (made := floated(q)) is not None and same(q.cast(dtypes.float), made)
+
+@pytest.mark.parametrize("q", [
+  masked(BITS + 1), masked(BITS) + 1, WORD, WORD >> 8, masked(12) * masked(12),  # 2**23 and above
+  signed(masked(22)) - (1 << 22) - 1, signed(masked(23)) - 8,       # beyond the signed ones
+  (WORD.bitcast(dtypes.int) >> 9) - 1, (K + 1).cast(dtypes.int)])               # of any sign; no number that is loaded
+def test_what_stays_a_conversion(q): assert floated(q) is None
+
+def test_the_last_that_fit():
+  """The least is -2**22."""
+  assert same((q := signed(masked(22)) - (1 << 22)).cast(dtypes.float), floated(q))
+
+def test_random_numbers():
+  """Fields that are joined, shifted, multiplied and subtracted keep their values; most are changed."""
+  rng, changed = random.Random(3), 0
+  for seed in range(150):
+    q = (WORD >> rng.randint(0, 20)) & ((1 << rng.randint(1, 12)) - 1)
+    for _ in range(rng.randint(0, 3)):
+      other = masked(rng.randint(1, 9))
+      q = rng.choice((q + other, q | other, q ^ other, (q & 255) * (other & 15), (q & 1023) << rng.randint(0, 9)))
+    if rng.random() < 0.5: q = signed(q) - rng.randint(1, 300)
+    if (made := floated(q)) is not None: assert same(q.cast(dtypes.float), made), seed
+    changed += made is not None
+  assert changed > 70
+
+def test_of_a_sum():
+  """sum k: float(q) * x[k] is changed; sum k: float(q) is a conversion, or the large numbers would be added up."""
+  q = masked(4).cast(dtypes.float)
+  product, alone = (kernel(v.reduce(K, arg=Ops.ADD)) for v in (q * load(0, K), q))
+  assert same(product, made := run(product, CUDA)) and any(u.op is Ops.BITCAST for u in made.toposort())
+  assert run(alone, CUDA) is alone and run(product, Device["CPU"].renderer) is product

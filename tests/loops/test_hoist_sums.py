@@ -1,0 +1,42 @@
+"""loops/hoist_sums: partial sums that rows share go to an array; graphs before and after, their values by numpy."""
+from tests.loops.test_hoist_factors import arrays
+from tests.support.interpret import same, steps
+from tests.support.random_sums import LOOPS, OUTPUTS, changed, kernel, kernels, load
+from tinygrad import Device
+from tinygrad.uop.ops import AxisType, Ops, UOp, graph_rewrite
+from tinygrad_llm.patches.loops import factor_sums, hoist_sums
+
+A, B, C = LOOPS
+ROW, COLUMN = OUTPUTS
+
+def shared_sums(sink: UOp) -> UOp: return hoist_sums.share(sink, Device["CPU"].renderer)
+
+def test_values():
+  """Random sums of products keep their values; some change."""
+  assert changed(shared_sums, kernels(150)) > 10
+
+def test_a_sum_that_rows_share_is_an_array():
+  """sum a b: w[row a] * x[a b] for each row --> s[a] = sum b: x[a b] once; sum a: w[row a] * s[a]"""
+  of = (load(0, ROW, COLUMN, A) * load(1, A, B)).reduce(A, B, arg=Ops.ADD)
+  made = shared_sums(sink := kernel(of))
+  assert same(sink, made) and made is not sink
+  array, = arrays(made)
+  assert array.shape == (int(A.vmax) + 1,)
+  assert steps(graph_rewrite(made, factor_sums.pm_nest)) < steps(sink) / 2
+
+def test_a_term_of_two():
+  """sum a b: w[row a b] * x[a b] - m[row a] * x[a b] --> t[a] = sum b: x[a b]; sum a b: w * x - m[row a] * t[a] / 4"""
+  w, m, x = load(0, ROW, COLUMN, A, B), load(1, ROW, A), load(2, A, B)
+  made = shared_sums(sink := kernel((w * x + m * x * -1.0).reduce(A, B, arg=Ops.ADD)))
+  assert same(sink, made) and [array.shape for array in arrays(made)] == [(2,)]
+  assert any(u.op is Ops.CONST and u.val == 1 / 4 for u in made.toposort())
+
+def test_what_is_left():
+  """A sum of each row's own; 3 steps, whose share is no exact float; 8 rows, too few; 4 rows, for 8 tokens each."""
+  own = (load(0, ROW, COLUMN, A) * load(1, A, B, ROW)).reduce(A, B, arg=Ops.ADD)
+  thirds = (load(0, ROW, COLUMN, A) * load(1, A, C)).reduce(A, C, arg=Ops.ADD)
+  few = (load(0, COLUMN, A) * load(1, A, B)).reduce(A, B, arg=Ops.ADD)
+  token = UOp.range(8, 20, AxisType.UPCAST)
+  of_tokens = (load(0, ROW, A) * load(1, token, A, B)).reduce(A, B, arg=Ops.ADD)
+  for value in (own, thirds, few, of_tokens):
+    assert shared_sums(sink := kernel(value)) is sink

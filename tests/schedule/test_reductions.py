@@ -1,0 +1,77 @@
+"""schedule/reductions: neighbouring threads read neighbours; graphs before and after, their values by numpy."""
+import numpy as np
+import pytest
+from tests.support.interpret import same
+from tests.support.scheduling import kernel, opts, output, reduced, started
+from tinygrad import Tensor, dtypes
+from tinygrad.uop.ops import Ops, UOp
+from tinygrad_llm.patches.schedule import reductions
+from tinygrad_llm.patches.schedule.reductions import choose, in_blocks, split
+
+ROW = output(3)
+
+def total(n: int, op: Ops = Ops.ADD, stride: int = 1, rows: UOp = ROW) -> UOp:
+  """For each row the sum of n numbers."""
+  k = reduced(n)
+  x = UOp.param(0, dtypes.float, (4096,)).index(k * stride + (rows * n * stride if stride == 1 else rows))
+  return kernel(rows, x.reduce(k, arg=op), rows)
+
+@pytest.mark.parametrize(("n", "target", "found"), [
+  (512, "CUDA", [("GROUP", 32), ("GROUP", 8), ("UNROLL", 0)]),
+  (1024, "CUDA", [("GROUP", 32), ("GROUP", 8), ("UNROLL", 0)]), (32, "CUDA", [("GROUP", 32)]),
+  (1024, "OpenCL", [("GROUP", 32), ("GROUP", 2), ("UNROLL", 8)]),
+  (35, "CUDA", [("GROUP", 7), ("UNROLL", 0)])])
+def test_threads_of_a_block(n, target, found):
+  """sum k in 1024: x[k] --> thread in 32, warp in 8, k in 4 UNROLL: x[..]"""
+  made = in_blocks(k := started(sink := total(n, rows=output(1) if n > 600 else ROW), target))
+  assert opts(made) == found and not k.applied_opts and same(sink, made.ast)
+
+def test_neighbours_are_threads():
+  """The loop that counts neighbours is cut, not another one."""
+  far, near = reduced(64), reduced(64, 9)
+  x = UOp.param(0, dtypes.float, (4096,)).index(far * 64 + near)
+  made = in_blocks(started(sink := kernel(UOp.const(0), x.reduce(far, near, arg=Ops.MAX)), "CUDA"))
+  assert opts(made)[0] == ("GROUP", 32) and same(sink, made.ast)
+  first, = [r for r in made.rngs if r.arg[-1].name == "GROUP_REDUCE" and int(r.vmax) == 31]
+  assert made.applied_opts[0].axis == 1 and first.arg[0] != far.arg[0]
+
+@pytest.mark.parametrize("sink", [
+  total(31), total(64, stride=3),                                             # short; no neighbours
+  kernel(ROW, (UOp.param(0, dtypes.float, (4096,)).index(reduced(64)) * UOp.param(1, dtypes.float, (4096,)).index(
+    ROW * 64 + reduced(64))).reduce(reduced(64), arg=Ops.ADD), ROW),          # a product with a matrix
+  kernel(ROW, UOp.param(0, dtypes.float, (4096,)).index(ROW), ROW)])          # no sum
+def test_what_is_left(sink): assert in_blocks(started(sink, "CUDA")) is None
+
+def test_cpus_have_vectors(): assert choose(started(total(512), "CPU")) is None
+
+# *** several blocks
+
+@pytest.fixture
+def on_a_gpu(monkeypatch): monkeypatch.setattr(reductions, "_shares", lambda ren: True)
+
+def halves(x: Tensor, op: str = "sum") -> UOp | None:
+  """What a reduction of the first axis becomes."""
+  u = getattr(x, op)(0).uop
+  red = [v for v in u.toposort() if v.op is Ops.REDUCE][-1]
+  return split(red, red.src[0])
+
+@pytest.mark.parametrize(("n", "blocks", "each"), [(1 << 15, 32, 1024), ((1 << 14) + 32, 32, 768), (2001, 8, 256)])
+@pytest.mark.parametrize("op", ["sum", "max"])
+def test_blocks(on_a_gpu, n, blocks, each, op):
+  """sum i: x[i] --> t[p] = sum i: x[p * each + i], padded; sum p: t[p]"""
+  values = -1 - (np.arange(n) * 7 % 19).astype(np.float32)  # what is padded is no largest
+  made = halves(Tensor(values), op)
+  first, = [u for u in made.toposort() if u.op is Ops.REDUCE and u.src[0].shape[0] == each]
+  assert first.shape == (blocks,) and any(u.op is Ops.CONTIGUOUS for u in made.toposort())
+  assert Tensor(made).item() == getattr(values, op)()
+
+def test_what_is_one_kernel(on_a_gpu, monkeypatch):
+  """Short ones; many outputs; a product; a row that is looked up; what is counted and not loaded; a CPU's."""
+  long = Tensor.empty(1 << 15)
+  assert halves(long) is not None
+  gather = Tensor.arange(1 << 15).eq(Tensor.empty(1, dtype=dtypes.int)).where(long, 0)
+  for x in (Tensor.empty(1 << 14), Tensor.empty(1023), Tensor.empty(1 << 15, 17), gather):
+    assert halves(x) is None
+  assert halves(long, "prod") is None
+  monkeypatch.setattr(reductions, "_shares", lambda ren: ren.has_local and ren.has_shared)
+  assert halves(long) is None
