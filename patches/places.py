@@ -73,6 +73,7 @@ def _wrap(holder: Any, name: str, make: Callable[[Callable], tuple[Callable, Cal
   at = len(links) - 1
   def top(*args: Any, **kwargs: Any) -> Any: return links[-1](*args, **kwargs)
   def below(*args: Any, **kwargs: Any) -> Any: return links[at](*args, **kwargs)
+  below.__name__ = links[at].__name__
   function, ret = make(below)
   links.append(function)
   setattr(holder, name, functools.wraps(function)(top))  # rules remember it: what is watched is in `links`

@@ -29,8 +29,7 @@ from tinygrad.renderer import Renderer
 from tinygrad.schedule import rangeify
 from tinygrad.schedule.indexing import BufferizeOpts
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat
-from tinygrad_llm.patches import places
-from tinygrad_llm.patches import is_on
+from tinygrad_llm.patches import is_on, places
 from tinygrad_llm.patches.attention import prefill_gpu
 from tinygrad_llm.patches.graph.split_products import sums
 from tinygrad_llm.patches.hooks import PARTS

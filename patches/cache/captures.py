@@ -26,8 +26,7 @@ from tinygrad.engine.jit import CapturedJit, _TinyJit
 from tinygrad.engine.realize import get_graph_runtime, get_runtime
 from tinygrad.helpers import BEAM, IGNORE_BEAM_CACHE, JIT, JIT_BATCH_SIZE, VALIDATE_WITH_CPU, all_int, getenv, to_tuple
 from tinygrad.uop.ops import Ops, UOp, buffers
-from tinygrad_llm.patches import places
-from tinygrad_llm.patches import is_on
+from tinygrad_llm.patches import is_on, places
 from tinygrad_llm.patches.cache import disk_cache, programs, serialize
 from tinygrad_llm.patches.host.process_lock import lock
 

@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from tinygrad import helpers
 from tinygrad.helpers import CACHELEVEL, CCACHE, DEBUG, VIZ, ContextVar
-from tinygrad_llm.patches import places
-from tinygrad_llm.patches import TINYGRAD, patch_set
+from tinygrad_llm.patches import TINYGRAD, patch_set, places
 
 _DAY = 86400
 NOWHERE = os.path.join(os.devnull, "cache.db")  # a place where nothing can be kept

@@ -16,8 +16,7 @@ from tinygrad.device import Buffer, BufferSpec
 from tinygrad.helpers import WIN, mv_address
 from tinygrad.runtime.ops_cpu import CPUAllocator
 from tinygrad.runtime.support.hcq import HCQBuffer, MMIOInterface
-from tinygrad_llm.patches import places
-from tinygrad_llm.patches import is_on
+from tinygrad_llm.patches import is_on, places
 
 SEAMS = {
   "tinygrad.runtime.ops_cpu:CPUAllocator._alloc": "79a022b794fc",

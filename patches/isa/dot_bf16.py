@@ -19,8 +19,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import ClangRenderer
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
-from tinygrad_llm.patches import places
-from tinygrad_llm.patches import is_on
+from tinygrad_llm.patches import is_on, places
 from tinygrad_llm.patches.ir.targets import LANES, has_vectors, multiplies_bf16
 from tinygrad_llm.patches.vector.vectorizer import Vectorizer, c_functions, vector_rules
 

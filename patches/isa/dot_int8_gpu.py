@@ -29,8 +29,7 @@ from tinygrad.codegen import expand_broadcast, maybe_load
 from tinygrad.dtype import dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import GroupOp, Ops, PatternMatcher, UOp, UPat, graph_rewrite
-from tinygrad_llm.patches import places
-from tinygrad_llm.patches import is_on, hooks
+from tinygrad_llm.patches import hooks, is_on, places
 from tinygrad_llm.patches.ir.indices import evaluate, stripped, terms
 from tinygrad_llm.patches.ir.intrinsics import DOT, Intrinsic, Language, language, named
 from tinygrad_llm.patches.isa.int_to_float import BITS

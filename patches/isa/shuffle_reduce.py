@@ -23,8 +23,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import partition, prod
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat
-from tinygrad_llm.patches import places
-from tinygrad_llm.patches import is_on, hooks
+from tinygrad_llm.patches import hooks, is_on, places
 from tinygrad_llm.patches.ir.indices import steps
 from tinygrad_llm.patches.ir.intrinsics import SHUFFLE, Intrinsic, Language
 from tinygrad_llm.patches.ir.targets import THREADS, WARP

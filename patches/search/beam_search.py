@@ -19,8 +19,7 @@ from tinygrad import codegen
 from tinygrad.helpers import DEBUG, IGNORE_BEAM_CACHE, Context
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import KernelInfo, UOp
-from tinygrad_llm.patches import places
-from tinygrad_llm.patches import is_on
+from tinygrad_llm.patches import is_on, places
 from tinygrad_llm.patches.graph.horizontal_fusion import kernels_of
 from tinygrad_llm.patches.search.space import NotScheduled
 from tinygrad_llm.patches.search.stored_schedules import COMPILE_ONLY

@@ -28,8 +28,7 @@ from tinygrad.helpers import ceildiv
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import ClangRenderer
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat
-from tinygrad_llm.patches import places
-from tinygrad_llm.patches import is_on, hooks
+from tinygrad_llm.patches import hooks, is_on, places
 from tinygrad_llm.patches.ir import targets
 from tinygrad_llm.patches.ir.actions import ScheduleOps
 from tinygrad_llm.patches.ir.builder import Loops

@@ -8,12 +8,6 @@ from tinygrad_llm.patches.attention import flash_decoding
 from tinygrad_llm.patches.attention.flash_decoding import EXTRA, PART
 from tinygrad_llm.patches.hooks import PARTS
 
-@pytest.fixture
-def on_a_gpu(monkeypatch):
-  """Positions are cut into parts there."""
-  monkeypatch.setattr(flash_decoding, "has_vectors", lambda ren: False)
-  monkeypatch.setattr(flash_decoding, "fits", lambda *_: True)
-
 def value(sink: UOp, n: int) -> np.ndarray:
   of = Interpreter(numbers(sink, n), read := sink.src[0].index(H, G, COLUMN))
   first = [of.axes[r] for r in (H, G, COLUMN)]

@@ -8,17 +8,12 @@ from tests.support.scheduling import renderer
 from tests.support.softmax import COLUMNS, DEPTH, HEADS, QUERIES, WIDTH, numbers, part
 from tinygrad.dtype import AddrSpace
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
-from tinygrad_llm.patches.attention import flash_decoding, online_softmax
+from tinygrad_llm.patches.attention import online_softmax
 from tinygrad_llm.patches.attention.flash_decoding import PART
 from tinygrad_llm.patches.attention.part import Part
 from tinygrad_llm.patches.ir.actions import ScheduleOps, action
 
 CPU, CUDA = renderer("CPU"), renderer("CUDA")
-
-@pytest.fixture
-def on_a_gpu(monkeypatch):
-  monkeypatch.setattr(flash_decoding, "has_vectors", lambda ren: False)
-  monkeypatch.setattr(flash_decoding, "fits", lambda *_: True)
 
 def stored(sink: UOp) -> np.ndarray:
   """m, l and o of each part; other columns keep the rows aligned."""

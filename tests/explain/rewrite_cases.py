@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from bench.random_model import quant_named
 from tinygrad import Device, Tensor, UOp, dtypes
 from tinygrad.uop.ops import Ops
 from tinygrad_llm.analysis import programs
@@ -15,7 +16,6 @@ from tinygrad_llm.device import captured
 from tinygrad_llm.device.device import open_target
 from tinygrad_llm.patches.explain import pseudocode, recording, transcript
 from tinygrad_llm.patches.ir.intrinsics import called
-from tinygrad_llm.quants.table import QUANT_TYPES
 from tinygrad_llm.weights import numerics
 from tinygrad_llm.weights.decode import dequantize, layout
 from tinygrad_llm.weights.weight import Weight
@@ -26,7 +26,7 @@ DEPTH, LINES = 4, 40  # of an expression that a rule matched; of a graph's diffe
 
 def weights(name: str, rows: int, n: int, experts: int = 0) -> Weight:
   """A matrix of a type as it lies in memory on this target, or two of each of some experts."""
-  qt, every = next(qt for qt in QUANT_TYPES.values() if qt.name == name), rows * (2 * experts or 1)
+  qt, every = quant_named(name), rows * (2 * experts or 1)
   found = layout(qt, Device[Device.DEFAULT].renderer, every, n)
   if found is None: stored = Tensor.empty(every, qt.row_items(n), dtype=qt.dtype)
   else: stored = Tensor.empty(every // found.tile, found.row_words(n // qt.block), found.tile, dtype=dtypes.uint32)
@@ -73,7 +73,7 @@ def beside() -> list[Tensor]:
 
 def rows(name: str) -> Tensor:
   """A product with a matrix whose rows lie as in the file."""
-  qt = next(qt for qt in QUANT_TYPES.values() if qt.name == name)
+  qt = quant_named(name)
   return vector(1, 1024) @ dequantize(qt, vector(64, qt.row_items(1024), dtype=qt.dtype), 1024).transpose(-1, -2)
 
 def values() -> Tensor:

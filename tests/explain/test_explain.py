@@ -9,6 +9,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+from tests.explain import rewrite_cases
 from tests.support import child
 import pytest
 from tests.support.extended import sample
@@ -24,9 +25,6 @@ from tinygrad_llm.device.device import open_target
 from tinygrad_llm.patches import places
 from tinygrad_llm.patches.explain import pipeline, pseudocode, recording, transcript
 from tinygrad_llm.patches.ir.actions import ScheduleOps
-from tinygrad_llm.quants.table import QUANT_TYPES
-from tinygrad_llm.weights import numerics
-from tinygrad_llm.weights.decode import dequantize, layout
 
 ROLE = "blk.*.ffn_down"
 ALL_ON = all(map(patches.is_on, patches.PATCHES))
@@ -36,30 +34,28 @@ cuda = pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC w
 
 def matvec(rows: int = 256, n: int = 512) -> tuple[UOp, dict[str, int], Tensor]:
   """A product with a matrix of Q4_K as it lies in memory, on the CPU of numbers of 8 bits; and the matrix."""
-  qt = next(qt for qt in QUANT_TYPES.values() if qt.name == "Q4_K")
-  found = layout(qt, Device[Device.DEFAULT].renderer, rows, n)
-  assert found is not None
-  stored = Tensor.empty(rows // found.tile, found.row_words(n // qt.block), found.tile, dtype=dtypes.uint32)
-  w = dequantize(qt, found.rows(stored), n, found)
-  packed = Tensor.empty(1, n // 16, 6, dtype=dtypes.uint32)
-  x = numerics.unpacked(packed) if Device.DEFAULT == "CPU" else Tensor.empty(1, n)
-  return *captured.scheduled(lambda: x @ w.transpose(-1, -2)), stored
+  w, x = rewrite_cases.weights("Q4_K", rows, n), rewrite_cases.in_bytes(n)
+  assert w.layout is not None
+  if Device.DEFAULT != "CPU": x = Tensor.empty(1, n)
+  return *captured.scheduled(lambda: w.matmul(x)), w.stored
 
 def explained(target: str) -> dict:
   """What is recorded of a kernel, and what the same kernel is like when nobody records."""
   open_target(target)
-  before = [(p.name, p.value) for p in pipeline.all_places()]
+  def placed() -> list[tuple]:
+    return [(p.name, p.value, () if p.seat is None else tuple(p.seat.links)) for p in pipeline.all_places()]
+  before = placed()
   with recording.recording() as found:
     linear, variables, stored = matvec()
     [call], weights = linear.src, {stored.uop.base: programs.Rows("Q4_K", ("blk.0.ffn_down.weight",))}
     recorded = programs.lowered(call)
   plain = programs.programs(programs.compiled(linear), variables, weights, [])
   order = {p.name: (pipeline.STAGES.index(p.stage), p.order) for p in pipeline.all_places()}
-  after = [(p.name, p.value) for p in pipeline.all_places()]
   return {"steps": [(s.stage, s.patch) for s in found.steps if s.patch], "text": transcript.text(found),
           "same": recorded.src[0].src[2].arg.strip() == kernels._sources(plain, ROLE),
           "reached": [(name, order[name]) for name in found.reached],
-          "left": [n for (n, a), (m, b) in zip(before, after, strict=True) if n != m or a is not b and a != b],
+          "left": [n for (n, a, x), (m, b, y) in zip(before, placed(), strict=True)
+                   if n != m or a is not b and a != b or x != y],
           "graphs": [s.before is not s.after for s in found.steps if s.kind is recording.PASS]}
 
 def explain_prompt(path: str, target: str) -> str:

@@ -1,5 +1,5 @@
 """patches/schedule/choose.py: who is asked for a schedule, and whose answer is taken."""
-from tests.gpu import gpu_renderers
+from tests.support import scheduling
 import pytest
 from tinygrad import Tensor, dtypes
 from tinygrad.codegen.opt import heuristic
@@ -15,10 +15,7 @@ def ast_of(y: Tensor) -> UOp: return y.contiguous().linear_with_vars()[0].src[-1
 KERNELS = {"gemv": ast_of((Tensor.empty(1, 512) * Tensor.empty(640, 512, dtype=dtypes.half)).sum(-1)),
            "reductions": ast_of(Tensor.empty(1, 4096).max(-1)), "stock": ast_of(Tensor.empty(33).exp())}
 
-def started(name: str) -> Scheduler:
-  k = Scheduler(KERNELS[name], gpu_renderers.named("CUDA"))
-  k.convert_loop_to_global()
-  return k
+def started(name: str) -> Scheduler: return scheduling.started(KERNELS[name], "CUDA")
 
 ORDER = ("kernel_chains", "block_reductions", "reductions", "elementwise", "gemv")
 

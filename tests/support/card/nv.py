@@ -17,6 +17,7 @@ import re
 import time
 from typing import Any
 
+from tinygrad.helpers import round_up
 from tinygrad.runtime import ops_nv
 from tinygrad.runtime.ops_nv import QMD, nv_gpu
 from tinygrad.runtime.support.hcq import HCQBuffer, MMIOInterface
@@ -193,7 +194,7 @@ def room_for_arguments(program: ops_nv.NVProgram) -> None:
   """A launch's constants hold each argument of the program: a mock's have room for 20, and the QMD lies behind them."""
   entry = re.search(rb"\.entry[^(]*\(([^)]*)\)", program.lib)
   size = 0x160 + 8 * (entry[1].count(b".param") if entry else 0)
-  program.kernargs_alloc_size += -size % 256 + size - 0x200
+  program.kernargs_alloc_size += round_up(size, 256) - round_up(0x160, 256)
   program.constbufs[0] = 0, size
 
 def install() -> None:
