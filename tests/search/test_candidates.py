@@ -2,6 +2,8 @@
 import numpy as np
 import pytest
 import tinygrad_llm  # noqa: F401  # before tinygrad: it applies the patches
+from tests.support import child
+from tests.tools.kernel_cases import has_cuda_wheels
 from tinygrad import Tensor
 from tinygrad.uop.ops import Ops
 from tinygrad_llm.device.captured import scheduled
@@ -23,3 +25,29 @@ def test_weights_are_as_those_of_models(qt: QuantType):
   assert np.isfinite(weights).all()
   assert np.mean((np.abs(weights) < small) & (weights != 0)) == 0
   assert len(np.unique(weights)) > 16
+
+def timed_on_cuda(rows: int, columns: int) -> dict:
+  """On a driver without a card: rounds of timing of a kernel whose input and output are large; its graphs' nodes."""
+  from tests.support import cuda_stub
+  driver = cuda_stub.install()
+  linear, variables = scheduled(lambda x: (x + 1).contiguous(), Tensor.empty(rows, columns, device="CUDA"))
+  ast, = [call.src[0] for call in linear.src if call.src[0].op is Ops.SINK]
+  made = Candidates(serialize.dump([ast]), "CUDA", variables, 1 << 22)
+  made.add(None, made.compile(None))
+  made.prepare()
+  launches = driver.launches
+  times, = made.time([None], 3)
+  slow, = made.time([None], 3, enough=-1.0)
+  graphs = [[(node.after, node.work.words()) for node in graph] for graph in driver.graphs]
+  return {"times": times, "slow": slow, "graphs": graphs, "launches": driver.launches - launches}
+
+@pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
+def test_launches_on_a_card_are_one_graph():
+  """Each is cold and waits for the one before it, as in a step; a slow kernel is launched once, by itself."""
+  found = child.call(timed_on_cuda, 64, 4096, DEV="CUDA").value
+  graph, = found["graphs"]
+  assert len(found["times"]) == 3 and len(found["slow"]) == 1 and 16 <= len(graph) <= 64
+  for i, (after, (out, read)) in enumerate(graph):
+    assert list(after) == ([i - 1] if i else []) and out == graph[0][1][0]
+    assert read != graph[i - 1][1][1]
+  assert found["launches"] == 7  # one alone, five of the graph, one of the slow kernel
