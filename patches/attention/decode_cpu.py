@@ -33,6 +33,7 @@ def _tiles(heads: int, queries: int, threads: int) -> int:
 
 def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   """The kernel, or None where it, or what `opts` want of it, does not fit."""
+  if part.position.op is not Ops.RANGE: return None  # of one position
   D, W, G, n = part.depth, part.width, steps(part.group), part.position.src[0]
   if W % LANES or D % LANES or any(r.src[0].op is not Ops.CONST for r in part.heads): return None
   positions, queries, vectors = (chosen(opts, op, default) for op, default in ACTIONS.items())

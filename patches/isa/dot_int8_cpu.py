@@ -176,7 +176,8 @@ def dot(v: Vectorizer, u: UOp) -> UOp|None:
     name = f"add_dots_of_{'signed' if signed else '7_bits' if unpacked[1] <= 7 else 'bytes'}"
     of = (totals.get(sign, v.splat(zero)), unpacked[0], v.rewrite(word))
     totals[sign] = UOp(Ops.CUSTOMI, dtypes.int, of, f"{name}({{0}},{{1}},{{2}})")
-  return totals[1].alu(Ops.SUB, totals[-1]) if -1 in totals else totals[1]
+  plus = totals.get(1, v.splat(zero))
+  return plus.alu(Ops.SUB, totals[-1]) if -1 in totals else plus
 
 def sums(v: Vectorizer, u: UOp) -> UOp|None:
   """A sum of the bytes of words that all lanes share, of four words at once."""

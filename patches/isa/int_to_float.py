@@ -54,20 +54,30 @@ def _find_limits(u: UOp, memo: dict[UOp, tuple[int, int]]) -> tuple[int, int]:
   if _leaves(u, found) and found:
     tried = [evaluate(u, dict(zip(found, values))) for values in itertools.product(*found.values())]
     return int(min(tried)), int(max(tried))
-  least, most = max(least, int(u.vmin)), min(most, int(u.vmax))
+  if not any(_may_wrap(s) for s in u.backward_slice_with_self):
+    least, most = max(least, int(u.vmin)), min(most, int(u.vmax))
   known = [s for s in u.src if dtypes.is_int(s.dtype) and s.dtype is not dtypes.weakint or s.op is Ops.CONST]
-  of = [_limits(s, memo) for s in known]
-  if u.op not in GroupOp.ALU | {Ops.CAST} or len(of) != len(u.src) or min(low for low, _ in of) < 0: return least, most
-  highs = [high for _, high in of]
-  if u.op is Ops.AND: return 0, min(most, *highs)
-  if u.op is Ops.CAST: end = highs[0]
-  elif u.op is Ops.ADD: end = sum(highs)
-  elif u.op is Ops.MUL: end = prod(highs)
-  elif u.op in (Ops.OR, Ops.XOR): end = (1 << max(highs).bit_length()) - 1
-  elif u.op is Ops.SHL and highs[1] < 64: end = highs[0] << highs[1]
-  elif u.op is Ops.SHR: end = highs[0]
-  else: return least, most
-  return (0, min(most, end)) if end <= most else (least, most)
+  if u.op not in GroupOp.ALU | {Ops.CAST} or len(known) != len(u.src): return least, most
+  low, high = _interval(u, [_limits(s, memo) for s in known]) or (least, most)
+  return (max(least, low), min(most, high)) if u.dtype.min <= low <= high <= u.dtype.max else (least, most)
+
+def _may_wrap(u: UOp) -> bool:
+  """Whether an integer may have become another by a cast; tinygrad's bounds of what is computed from it are wrong."""
+  (source,) = u.src if u.op is Ops.CAST else (u,)
+  return u.op is Ops.CAST and dtypes.is_int(u.dtype) and u.dtype is not dtypes.weakint and dtypes.is_int(
+    source.dtype) and not u.dtype.min <= source.vmin <= source.vmax <= u.dtype.max
+
+def _interval(u: UOp, of: list[tuple[int, int]]) -> tuple[int, int]|None:
+  """The limits of an operation by those of its operands, before it wraps."""
+  (low, high), (low2, high2) = of[0], of[-1]
+  if u.op is Ops.CAST: return low, high
+  if u.op is Ops.ADD: return low + low2, high + high2
+  if u.op is Ops.MUL: return min(ends := [a * b for a in of[0] for b in of[1]]), max(ends)
+  if u.op is Ops.SHR and low2 >= 0: return low >> (low2 if low < 0 else high2), high >> (high2 if high < 0 else low2)
+  if u.op is Ops.SHL and 0 <= low2 <= high2 < 64: return min(low, low << high2), max(high, high << high2)
+  if u.op is Ops.AND and max(low, low2) >= 0: return 0, min(most for least, most in of if least >= 0)
+  if u.op in (Ops.OR, Ops.XOR) and min(low, low2) >= 0: return 0, (1 << max(high, high2).bit_length()) - 1
+  return None
 
 def int_to_float(ctx: dict[UOp, tuple[int, int]], q: UOp) -> UOp|None:
   if not q.op_in_backward_slice_with_self(Ops.INDEX): return None

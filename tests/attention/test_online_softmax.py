@@ -7,11 +7,15 @@ from tests.support.interpret import results
 from tests.support.scheduling import renderer
 from tests.support.softmax import COLUMNS, DEPTH, HEADS, QUERIES, WIDTH, numbers, part
 from tinygrad.dtype import AddrSpace
+from tinygrad.helpers import Context
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
 from tinygrad_llm.patches.attention import online_softmax
 from tinygrad_llm.patches.attention.flash_decoding import PART
 from tinygrad_llm.patches.attention.part import Part
+from tinygrad_llm.patches.cache import serialize
 from tinygrad_llm.patches.ir.actions import ScheduleOps, action
+from tinygrad_llm.patches.search.candidates import Candidates
+from tinygrad_llm.patches.search.tuner import kernel_of
 
 CPU, CUDA = renderer("CPU"), renderer("CUDA")
 
@@ -53,6 +57,14 @@ def test_on_a_cpu(n):
   assert np.allclose(stored(sink), stored(made))
   assert len([u for u in made.toposort() if u.op is Ops.EXP2]) == 2  # of what was before, and of the block
 
+@pytest.mark.parametrize(("n", "threads"), [(PART + 1, 2), (200, 3)])
+def test_blocks_of_a_cpu(n, threads):
+  """A maximum is that of all blocks before; the last thread of three has no queries of its own."""
+  with Context(NUM_CPU_THREADS=threads):
+    kernel = Candidates(serialize.dump([kernel_of(part(n), "CPU", {}).ast]), "CPU", {}, 1 << 20)
+    kernel.add(None, kernel.compile(None))
+    assert kernel.programs[None].src[0].arg.name.startswith("attention_") and kernel.check(None, 1) < 1
+
 @pytest.mark.parametrize("opts", [(action(ScheduleOps.QUERIES, 1),), (action(ScheduleOps.VECTORS, 1),)])
 def test_other_tiles(opts):
   made = scheduled(sink := part(40), CPU, *opts)
@@ -68,6 +80,10 @@ def test_hidden_positions(on_a_gpu):
   (CPU, action(ScheduleOps.POSITIONS, 24)), (CPU, action(ScheduleOps.QUERIES, 0)),
   (CUDA, action(ScheduleOps.LANES, 0)), (CUDA, action(ScheduleOps.THREADS, 1))])
 def test_opts_that_do_not_fit(ren, opt): assert scheduled(part(40), ren, opt) is None
+
+def test_one_position():
+  """There is no loop over positions."""
+  assert scheduled(part(1), CPU) is None
 
 def test_where_it_is_asked(monkeypatch):
   """A part's kernel is lowered as it is made here, with no other schedule; any other kernel as ever."""

@@ -101,6 +101,12 @@ def test_weights_that_are_subtracted():
   assert made.op is Ops.SUB and made.src[0] is dots(of)
   assert {u.val for u in made.src[1].src[1].toposort() if u.op is Ops.CONST} == {0x08080808}
 
+def test_all_are_subtracted():
+  """sum i: -8 * byte(x, i) --> 0 - add_dots(0, 0x08080808, x)"""
+  made = dots([number(-8, dtypes.int)] * 4)
+  assert made.op is Ops.SUB and made.src[1].op is Ops.CUSTOMI
+  assert {u.val for u in made.src[0].toposort() if u.op is Ops.CONST} == {0}
+
 @pytest.mark.parametrize("weights", [
   [of_lane(i) for i in range(3)], [of_lane(i) for i in (0, 2, 1, 3)],      # three bytes; in another order
   [of_lane(i, more=5) for i in range(4)], [of_lane(i, 511) for i in range(4)]])  # of two bytes; of 9 bits

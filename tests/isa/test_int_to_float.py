@@ -43,6 +43,27 @@ def test_the_last_that_fit():
   """The least is -2**22."""
   assert same((q := signed(masked(22)) - (1 << 22)).cast(dtypes.float), floated(q))
 
+@pytest.mark.parametrize(("q", "fits"), [
+  (signed(WORD) >> 9, True), (signed(WORD) >> 8, False), ((signed(WORD) >> 9) + 1, False),
+  (WORD.cast(dtypes.int8).cast(dtypes.int) >> 2, True), (WORD.cast(dtypes.int16).cast(dtypes.int), True)])
+def test_casts_that_wrap(q, fits):
+  """A word cast to int is negative where its first bit is set."""
+  made = floated(q)
+  assert same(q.cast(dtypes.float), made) if fits else made is None
+
+def test_random_casts():
+  """Fields that wrap into fewer bits or another sign, with what is computed of them."""
+  rng, changed = random.Random(11), 0
+  narrow = (dtypes.int8, dtypes.uint8, dtypes.int16, dtypes.uint16, dtypes.int)
+  for seed in range(200):
+    q = WORD >> rng.randint(0, 24)
+    for _ in range(rng.randint(1, 4)):
+      q = rng.choice((q.cast(rng.choice(narrow)), q >> rng.randint(1, 9), q & rng.randint(1, 127), q + rng.randint(1, 50),
+                      q * rng.randint(1, 3)))
+    if (made := floated(q)) is not None: assert same(q.cast(dtypes.float), made), seed
+    changed += made is not None
+  assert changed > 100
+
 def test_random_numbers():
   """Fields that are joined, shifted, multiplied and subtracted keep their values; most are changed."""
   rng, changed = random.Random(3), 0
