@@ -7,9 +7,8 @@ from tests.support.interpret import results
 from tests.support.scheduling import renderer
 from tests.support.softmax import COLUMNS, DEPTH, HEADS, QUERIES, WIDTH, numbers, part
 from tinygrad.dtype import AddrSpace
-from tinygrad.helpers import Context
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
-from tinygrad_llm.patches.attention import online_softmax
+from tinygrad_llm.patches.attention import decode_cpu, online_softmax
 from tinygrad_llm.patches.attention.flash_decoding import PART
 from tinygrad_llm.patches.attention.part import Part
 from tinygrad_llm.patches.cache import serialize
@@ -57,13 +56,12 @@ def test_on_a_cpu(n):
   assert np.allclose(stored(sink), stored(made))
   assert len([u for u in made.toposort() if u.op is Ops.EXP2]) == 2  # of what was before, and of the block
 
-@pytest.mark.parametrize(("n", "threads"), [(PART + 1, 2), (200, 3)])
-def test_blocks_of_a_cpu(n, threads):
-  """A maximum is that of all blocks before; the last thread of three has no queries of its own."""
-  with Context(NUM_CPU_THREADS=threads):
-    kernel = Candidates(serialize.dump([kernel_of(part(n), "CPU", {}).ast]), "CPU", {}, 1 << 20)
-    kernel.add(None, kernel.compile(None))
-    assert kernel.programs[None].src[0].arg.name.startswith("attention_") and kernel.check(None, 1) < 1
+@pytest.mark.parametrize("n", [PART + 1, 200])
+def test_blocks_of_a_cpu(n):
+  """A maximum is that of all blocks before."""
+  kernel = Candidates(serialize.dump([kernel_of(part(n), "CPU", {}).ast]), "CPU", {}, 1 << 20)
+  kernel.add(None, kernel.compile(None))
+  assert kernel.programs[None].src[0].arg.name.startswith("attention_") and kernel.check(None, 1) < 1
 
 @pytest.mark.parametrize("opts", [(action(ScheduleOps.QUERIES, 1),), (action(ScheduleOps.VECTORS, 1),)])
 def test_other_tiles(opts):
@@ -80,6 +78,14 @@ def test_hidden_positions(on_a_gpu):
   (CPU, action(ScheduleOps.POSITIONS, 24)), (CPU, action(ScheduleOps.QUERIES, 0)),
   (CUDA, action(ScheduleOps.LANES, 0)), (CUDA, action(ScheduleOps.THREADS, 1))])
 def test_opts_that_do_not_fit(ren, opt): assert scheduled(part(40), ren, opt) is None
+
+def test_threads_that_the_queries_do_not_divide(monkeypatch):
+  """Three threads have two turns for four queries: what is left over is the last one's again, not what is behind it."""
+  monkeypatch.setattr(decode_cpu, "most_threads", lambda ren: 3)
+  monkeypatch.setattr(decode_cpu, "_tiles", lambda *_: 1)
+  made = scheduled(sink := part(40), CPU)
+  assert {int(u.vmax) for u in made.toposort() if u.op is Ops.RANGE and u.arg[-1] is AxisType.THREAD} == {2}
+  assert np.allclose(stored(sink), stored(made))  # numpy refuses what is beyond an array
 
 def test_one_position():
   """There is no loop over positions."""

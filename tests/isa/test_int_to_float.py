@@ -58,8 +58,8 @@ def test_random_casts():
   for seed in range(200):
     q = WORD >> rng.randint(0, 24)
     for _ in range(rng.randint(1, 4)):
-      q = rng.choice((q.cast(rng.choice(narrow)), q >> rng.randint(1, 9), q & rng.randint(1, 127), q + rng.randint(1, 50),
-                      q * rng.randint(1, 3)))
+      q = rng.choice((q.cast(rng.choice(narrow)), q >> rng.randint(1, 9), q & rng.randint(1, 127),
+                      q + rng.randint(1, 50), q * rng.randint(1, 3)))
     if (made := floated(q)) is not None: assert same(q.cast(dtypes.float), made), seed
     changed += made is not None
   assert changed > 100
