@@ -25,6 +25,7 @@ from tinygrad.renderer.isa import ISARenderer
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad.uop.symbolic import sym
 from tinygrad_llm.patches import places
+from tinygrad_llm.patches.ir import labels
 from tinygrad_llm.patches.ir.actions import ScheduleOps
 from tinygrad_llm.patches.ir.loop_ends import split_loops
 
@@ -131,7 +132,7 @@ def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
   with _set(_kernel, kernel := _Kernel(ren)):
     sink = _full_rewrite_to_sink(ast if optimize else _run_after_opts(ast, ren), ren, optimize)
     if isinstance(ren, ISARenderer): return sink  # there tags are registers
-    return sink.replace(tag=(kernel.schedule, *kernel.nodes))
+    return labels.labelled(sink, kernel.schedule, kernel.nodes)
 
 def _run_before_linearize(sink: UOp) -> UOp|None:
   if (kernel := _kernel.get()) is None or (ren := kernel.ren) is None: return None

@@ -24,6 +24,7 @@ from tinygrad_llm.patches.attention import prefill_cpu, prefill_gpu
 from tinygrad_llm.patches.attention.decode_cpu import on_cpu
 from tinygrad_llm.patches.attention.decode_gpu import on_gpu
 from tinygrad_llm.patches.attention.part import Part
+from tinygrad_llm.patches.ir import labels
 from tinygrad_llm.patches.ir.targets import has_vectors
 
 SEAMS = {
@@ -38,11 +39,9 @@ def schedule(part: Part, ren: Renderer, opts: tuple[Opt, ...]) -> UOp|None:
   return None if not has_vectors(ren) else (on_cpu if part.tokens is None else prefill_cpu.on_cpu)(part, ren, opts)
 
 def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
-  if optimize and not NOOPT and (part := Part.of(ast)) is not None:
-    made = schedule(part, ren, ast.arg.opts_to_apply or ())
-    if made is not None:
-      sink = _full_rewrite_to_sink(made, ren, False)
-      return sink.replace(tag=("online_softmax", *sink.tag[1:])) if isinstance(sink.tag, tuple) else sink
+  if optimize and not NOOPT and (part := Part.of(ast)) is not None and (
+      made := schedule(part, ren, ast.arg.opts_to_apply or ())) is not None:
+    return labels.renamed(_full_rewrite_to_sink(made, ren, False), "online_softmax")
   return _full_rewrite_to_sink(ast, ren, optimize)
 
 def install() -> None:

@@ -22,6 +22,7 @@ from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
 from tinygrad_llm.patches import places
 from tinygrad_llm.patches.graph.kernel_chains import Chain, changed, chain_of, fits, joined, renumbered
+from tinygrad_llm.patches.ir import labels
 from tinygrad_llm.patches.ir.targets import has_vectors
 from tinygrad_llm.patches.schedule.cpu_threads import one_thread
 
@@ -90,12 +91,10 @@ def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
     is_variable = u.op is Ops.PARAM and u.addrspace is AddrSpace.ALU
     return u.replace(arg=replace(u.arg, slot=len(buffers))) if is_variable else u
   stages = [changed(stage, numbered) for stage in stages]
-  infos, tags = [stage.arg for stage in stages], [stage.tag for stage in stages if isinstance(stage.tag, tuple)]
+  infos = [stage.arg for stage in stages]
   info = KernelInfo(f"p{len(stages)}_{max(infos, key=lambda info: len(info.name)).name}",
                     applied_opts=tuple(o for info in infos for o in info.applied_opts))
-  nodes = map(sum, zip(*(nodes for _, *nodes in tags)))
-  tag = ("+".join(dict.fromkeys(name for name, *_ in tags)), *nodes) if len(tags) == len(stages) else None
-  return UOp.sink(*(s for stage in stages for s in stage.src), arg=info).replace(tag=tag)
+  return UOp.sink(*(s for stage in stages for s in stage.src), arg=info).replace(tag=labels.joined(stages))
 
 def install() -> None:
   global _create_schedule, _full_rewrite_to_sink

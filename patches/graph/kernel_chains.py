@@ -25,6 +25,7 @@ from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import MetalRenderer, OpenCLRenderer
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, PatternMatcher, UOp, UPat
 from tinygrad_llm.patches import hooks, places
+from tinygrad_llm.patches.ir import labels
 from tinygrad_llm.patches.ir.targets import has_vectors
 from tinygrad_llm.patches.isa.shuffle_reduce import exchanges
 from tinygrad_llm.patches.schedule.choose import choosers
@@ -194,12 +195,9 @@ def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
     if before is not None: stage = _after(stage, before)
     before = UOp(Ops.BARRIER, src=stage.src, tag=SHARED) if ren.has_local else UOp.group(*stage.src)
     done += stage.src
-  tags = [stage.tag for stage in stages if isinstance(stage.tag, tuple)]
-  schedule = "+".join(dict.fromkeys(name for name, *_ in tags))
   info = KernelInfo(f"s{len(stages)}_{max(infos, key=lambda info: len(info.name)).name}",
                     applied_opts=tuple(o for info in infos for o in info.applied_opts))
-  nodes = map(sum, zip(*(nodes for _, *nodes in tags)))
-  return UOp.sink(*done, arg=info).replace(tag=(schedule, *nodes) if len(tags) == len(stages) else None)
+  return UOp.sink(*done, arg=info).replace(tag=labels.joined(stages))
 
 # what one thread of a group stored in a buffer is there for the others
 SHARED = "buffers"

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from tinygrad.dtype import dtypes
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.patches.ir.indices import evaluate, size, steps
+from tinygrad_llm.patches.ir.packed_bytes import BYTES
 from tinygrad_llm.patches.ir.sums import added
 
-BYTES = 4  # of a word
 HALF = 16  # bytes that have a sum of their own
 SIGN = 128  # times an int8 is what the same bits as an unsigned number are too much
 

@@ -25,6 +25,7 @@ from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import is_on, hooks
 from tinygrad_llm.patches.ir.indices import stripped
+from tinygrad_llm.patches.ir.packed_bytes import BYTES, ONES, Packed, joined, shifted, signed_byte, spread, with_offset
 from tinygrad_llm.patches.ir.targets import LANES, has_vectors
 from tinygrad_llm.patches.isa import table_lookup
 from tinygrad_llm.patches.vector.ordered_loads import offset
@@ -33,17 +34,6 @@ from tinygrad_llm.patches.vector.vectorizer import Vectorizer, c_functions, unif
 SEAMS = {
   "tinygrad.renderer.cstyle:ClangRenderer": "9763a2d76a66",
 }
-
-BYTES = 4   # of a word
-
-def _integer(u: UOp) -> UOp|None: return u.src[0] if u.op is Ops.CAST and dtypes.is_int(u.src[0].dtype) else None
-
-def with_offset(u: UOp) -> tuple[UOp|None, int]:
-  """What a float was converted from, if it was an integer, and the whole number that was added to it."""
-  if u.op is not Ops.ADD: return _integer(u), 0
-  offset = u.src[1].src[0] if u.src[1].op is Ops.CAST else u.src[1]
-  if offset.op is not Ops.CONST or int(offset.val) != offset.val: return None, 0
-  return _integer(u.src[0]), int(offset.val)
 
 def is_int8(u: UOp) -> bool: return u.dtype is dtypes.int8 and any(s.op is Ops.INDEX for s in u.toposort())
 
@@ -56,7 +46,8 @@ def add_integers(red: UOp, x: UOp, y: UOp) -> UOp|None:
   return (a * b + b * c + a * d).reduce(*red.src[1:], arg=Ops.ADD).cast(red.dtype)
 
 def add_activations(red: UOp, x: UOp) -> UOp|None:
-  if (a := _integer(x)) is None or not is_int8(a): return None
+  a, offset = with_offset(x)
+  if a is None or offset or not is_int8(a): return None
   return a.cast(dtypes.int).reduce(*red.src[1:], arg=Ops.ADD).cast(red.dtype)
 
 pm_add_integers = PatternMatcher([
@@ -77,13 +68,13 @@ def available(ren: Renderer) -> bool:
 
 def _word(value: int) -> UOp: return UOp.cconst(value, dtypes.uint)
 
-def words(v: Vectorizer, us: Sequence[UOp]) -> tuple[UOp, int]|None:
+def words(v: Vectorizer, us: Sequence[UOp]) -> Packed|None:
   """Four values of at most 8 bits in all lanes, as the bytes of words; and how many bits they have."""
   us = [stripped(u) for u in us]
   if all((c := v.const(u)) is not None and set(c) == {c[0]} and 0 <= c[0] < 256 for u in us):
     values = [v.const(u)[0] for u in us]  # type: ignore[index]
     if len(set(values)) > 1: return None
-    return v.splat(_word(values[0] * 0x01010101)), values[0].bit_length()
+    return v.splat(_word(values[0] * ONES)), values[0].bit_length()
   fields = [v.field(u) for u in us]
   if all(f is not None for f in fields): return _fields(v, fields) or _spread(v, fields)  # type: ignore[arg-type]
   if len({u.op for u in us}) > 1: return None
@@ -92,15 +83,13 @@ def words(v: Vectorizer, us: Sequence[UOp]) -> tuple[UOp, int]|None:
     for order in ((0, 1), (1, 0)):
       left, right = (words(v, [u.src[i if n == 0 else order[i]] for n, u in enumerate(us)]) for i in (0, 1))
       if left is None or right is None: continue
-      bits = min(left[1], right[1]) if us[0].op is Ops.AND else max(left[1], right[1]) + (us[0].op is Ops.ADD)
-      return (UOp(us[0].op, dtypes.uint, (left[0], right[0])), bits) if bits <= 8 else None
+      return joined(us[0].op, left, right)
   if us[0].op is Ops.SHL and (by := v.const(us[0].src[1])) is not None and len(set(by)) == 1:
     if any(v.const(u.src[1]) != by for u in us) or (left := words(v, [u.src[0] for u in us])) is None: return None
-    if left[1] + by[0] > 8: return None
-    return left[0].alu(Ops.SHL, v.splat(_word(by[0]))), left[1] + by[0]
+    return shifted(left, by[0], lambda n: v.splat(_word(n)))
   return None
 
-def _fields(v: Vectorizer, fields: Sequence[tuple[UOp, UOp|None, list[int], list[int]]]) -> tuple[UOp, int]|None:
+def _fields(v: Vectorizer, fields: Sequence[tuple[UOp, UOp|None, list[int], list[int]]]) -> Packed|None:
   load, same, at, length = fields[0]
   k = length[0]
   for i, field in enumerate(fields):
@@ -111,9 +100,9 @@ def _fields(v: Vectorizer, fields: Sequence[tuple[UOp, UOp|None, list[int], list
   start = v.at(same, word, dtypes.int)
   value = v.read(load, UOp(Ops.SHRINK, src=(v.rewrite(load.src[0].src[0]), start, UOp.cconst(v.n, dtypes.int))))
   if shift: value = value.alu(Ops.SHR, v.splat(_word(shift)))
-  return value.alu(Ops.AND, v.splat(_word(((1 << k) - 1) * 0x01010101))) if k < 8 else value, k
+  return value.alu(Ops.AND, v.splat(_word(((1 << k) - 1) * ONES))) if k < 8 else value, k
 
-def _spread(v: Vectorizer, fields: Sequence[tuple[UOp, UOp|None, list[int], list[int]]]) -> tuple[UOp, int]|None:
+def _spread(v: Vectorizer, fields: Sequence[tuple[UOp, UOp|None, list[int], list[int]]]) -> Packed|None:
   """Four bits in a row of a word, as the low bits of its bytes."""
   load, _, at, length = fields[0]
   for i, field in enumerate(fields):
@@ -122,10 +111,9 @@ def _spread(v: Vectorizer, fields: Sequence[tuple[UOp, UOp|None, list[int], list
   if shift > 28 or set(length) != {1} or any(a % 32 != shift for a in at): return None
   word = v.rewrite(load)
   if shift: word = word.alu(Ops.SHR, v.splat(_word(shift)))
-  four = word.alu(Ops.AND, v.splat(_word(15)))  # times 1 + 2**7 + 2**14 + 2**21: bit i goes to 8 * i, among others
-  return four.alu(Ops.MUL, v.splat(_word(0x204081))).alu(Ops.AND, v.splat(_word(0x01010101))), 1
+  return spread(word, lambda n: v.splat(_word(n)))
 
-def _looked_up(v: Vectorizer, us: Sequence[UOp]) -> tuple[UOp, int]|None:
+def _looked_up(v: Vectorizer, us: Sequence[UOp]) -> Packed|None:
   """Bytes that four fields of at most 4 bits stand for."""
   found = [table_lookup.lookup(v, u) for u in us]
   if any(f is None for f in found) or any(f[1] != found[0][1] for f in found): return None  # type: ignore[index]
@@ -138,12 +126,14 @@ def _looked_up(v: Vectorizer, us: Sequence[UOp]) -> tuple[UOp, int]|None:
 
 def _byte(v: Vectorizer, u: UOp) -> tuple[UOp, int]|None:
   """An int8 that is the same in all lanes: the word that holds it, and which of its bytes it is."""
-  u = stripped(u)
-  if u.op is not Ops.BITCAST or u.dtype is not dtypes.int8 or (u := u.src[0]).op is not Ops.CAST: return None
-  mask, by = 255, 0
-  if (u := u.src[0]).op is Ops.AND and (found := v.const(u.src[1])) is not None: u, mask = u.src[0], found[0]
-  if u.op is Ops.SHR and (found := v.const(u.src[1])) is not None: u, by = u.src[0], found[0]
-  return None if u.dtype is not dtypes.uint32 or v.inside[u] or mask != 255 or by % 8 else (u, by // 8)
+  def value(x: UOp) -> int|None: return found[0] if (found := v.const(x)) is not None else None
+  if (found := signed_byte(u, value)) is None: return None
+  word, amount = found
+  by = 0
+  if amount is not None:
+    if (known := value(amount)) is None: word = word.alu(Ops.SHR, amount)  # a byte of what is shifted
+    else: by = known
+  return None if word.dtype is not dtypes.uint32 or v.inside[word] or by % 8 else (word, by // 8)
 
 def _is_signed(u: UOp) -> bool:
   """Whether an integer is the low byte of another, with its sign."""

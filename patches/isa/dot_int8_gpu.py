@@ -32,6 +32,7 @@ from tinygrad.uop.ops import GroupOp, Ops, PatternMatcher, UOp, UPat, graph_rewr
 from tinygrad_llm.patches import hooks, is_on, places
 from tinygrad_llm.patches.ir.indices import evaluate, stripped, terms
 from tinygrad_llm.patches.ir.intrinsics import DOT, Intrinsic, Language, language, named
+from tinygrad_llm.patches.ir.packed_bytes import BYTES, ONES, Packed, joined, shifted, signed_byte, spread, with_offset
 from tinygrad_llm.patches.isa.int_to_float import BITS
 from tinygrad_llm.patches.isa.table_lookup_gpu import PERMUTE
 from tinygrad_llm.patches.isa.shuffle_reduce import pm_each
@@ -44,10 +45,8 @@ SEAMS = {
   "tinygrad.uop.ops:exec_alu": "8e39e85b4a5a",
 }
 
-BYTES = 4
 CODES = 16  # that are looked up
-ONES, SIGNS = 0x01010101, 0x80808080
-SPREAD = 0x204081  # 1 + 2**7 + 2**14 + 2**21: of four bits, bit i goes to 8 * i, among others
+SIGNS = 0x80808080
 ZERO = 3 << BITS - 1  # 1.5 * 2**23: the float whose mantissa a signed integer may be added to
 
 # the sum of a number {2} and the products of two words' signed bytes
@@ -64,11 +63,10 @@ def available(ren: Renderer) -> bool:
 
 def _byte(x: UOp) -> tuple[UOp, UOp]|None:
   """A signed byte of a word as a float: the word, and what it is shifted by."""
-  for op, dtype in ((Ops.CAST, dtypes.float), (Ops.BITCAST, dtypes.int8), (Ops.CAST, dtypes.uint8)):
-    if x.op is not op or x.dtype is not dtype: return None
-    x = x.src[0]
-  if x.op is Ops.AND and x.src[1].op is Ops.CONST and x.src[1].val == 255: x = x.src[0]
-  return x.src if x.op is Ops.SHR and x.src[0].dtype is dtypes.uint32 else None  # type: ignore[return-value]
+  if x.op is not Ops.CAST or x.dtype is not dtypes.float: return None
+  found = signed_byte(x.src[0], lambda u: u.val if u.op is Ops.CONST else None)
+  if found is None or found[1] is None or found[0].dtype is not dtypes.uint32: return None
+  return found[0], found[1]
 
 def _each(u: UOp, loops: Sequence[UOp]) -> list[int]|None:
   """An integer in the steps of loops, less that in the first one; None if it depends on more at the same time."""
@@ -85,20 +83,21 @@ def _in_order(by: UOp) -> tuple[UOp, ...]|None:
 
 def _first(u: UOp, loops: Sequence[UOp]) -> UOp: return u.substitute({r: r.const_like(0) for r in loops})
 
-def _word(u: UOp, loops: Sequence[UOp]) -> tuple[UOp, int]|None:
+def _constant(n: int) -> UOp: return UOp.const(n, dtypes.uint32)
+
+def _word(u: UOp, loops: Sequence[UOp]) -> Packed|None:
   """Integers of at most 8 bits in four steps, as the bytes of a word; and how many bits they have."""
   u = stripped(u)
-  if u.op is Ops.CONST and 0 <= u.val < 256: return UOp.const(u.val * ONES, dtypes.uint32), u.val.bit_length()
+  if u.op is Ops.CONST and 0 <= u.val < 256: return _constant(u.val * ONES), u.val.bit_length()
   if u.op is Ops.AND and u.src[1].op is Ops.CONST and u.src[0].op is Ops.SHR: return _field(u, loops)
   if u.op in (Ops.ADD, Ops.OR, Ops.XOR):
     if (left := _word(u.src[0], loops)) is None or (right := _word(u.src[1], loops)) is None: return None
-    bits = max(left[1], right[1]) + (u.op is Ops.ADD)
-    return (left[0].alu(u.op, right[0]), bits) if bits <= 8 else None
+    return joined(u.op, left, right)
   if u.op is Ops.SHL and u.src[1].op is Ops.CONST and (found := _word(u.src[0], loops)) is not None:
-    return (found[0] << u.src[1].val, found[1] + u.src[1].val) if found[1] + u.src[1].val <= 8 else None
+    return shifted(found, u.src[1].val, _constant)
   return None
 
-def _field(u: UOp, loops: Sequence[UOp]) -> tuple[UOp, int]|None:
+def _field(u: UOp, loops: Sequence[UOp]) -> Packed|None:
   bits, word, most, each = u.src[1].val.bit_length(), u.src[0], 0, [0] * BYTES
   if u.src[1].val != (1 << bits) - 1: return None
   while word.op is Ops.SHR:
@@ -110,7 +109,7 @@ def _field(u: UOp, loops: Sequence[UOp]) -> tuple[UOp, int]|None:
   if word.dtype is not dtypes.uint32 or set(loops).intersection(word.ranges): return None
   value = _first(u.src[0], loops)
   if each == [0, 8, 16, 24] and most + bits <= 8: return value & u.src[1].val * ONES, bits
-  return ((value & 15) * SPREAD & ONES, bits) if each == [0, 1, 2, 3] and bits == 1 else None
+  return spread(value, _constant) if each == [0, 1, 2, 3] and bits == 1 else None
 
 def _is_code(u: UOp) -> bool:
   if u.op is not Ops.AND or u.src[1].op is not Ops.CONST or not 0 < u.src[1].val < CODES: return False
@@ -128,18 +127,12 @@ def _looked_up(u: UOp, less: int, loops: Sequence[UOp], permute: str) -> UOp|Non
   if min(values) < -128 or max(values) > 127 or (found := _field(fields.pop() & CODES - 1, loops)) is None: return None
   word = found[0]
   def chosen(a: UOp|int, b: UOp|int, at: UOp|int) -> UOp:
-    src = tuple(s if isinstance(s, UOp) else UOp.const(s, dtypes.uint32) for s in (a, b, at))
+    src = tuple(s if isinstance(s, UOp) else _constant(s) for s in (a, b, at))
     return UOp(Ops.CUSTOM, dtypes.uint32, src, permute)
   table = [sum((value & 255) << 8 * i for i, value in enumerate(values[at:at + 4])) for at in range(0, CODES, 4)]
   at = chosen(word | (word >> 4), 0, 0x20)
   low = at & 0x7777  # the highest bit of four asks PTX's prmt for a byte's sign
   return chosen(chosen(table[0], table[1], low), chosen(table[2], table[3], low), (at >> 1) & 0x4444 | 0x3210)
-
-def _number(w: UOp) -> tuple[UOp, int]|None:
-  """A float that is an integer, less a whole number: the integer, and that number."""
-  less = 0.0
-  if w.op is Ops.ADD and w.src[1].op is Ops.CONST: w, less = w.src[0], -w.src[1].val
-  return (w.src[0], int(less)) if less == int(less) and w.op is Ops.CAST and dtypes.is_int(w.src[0].dtype) else None
 
 HIGH = 256  # times the high byte of x is added to the low one
 
@@ -159,9 +152,9 @@ def dot(ctx: Renderer, red: UOp) -> UOp|None:
   if (found := _two_bytes(x)) is None or (loops := _in_order(found[2])) is None: return None
   high, low, _ = found
   if not set(loops) <= set(red.src[1:]) or set(loops).intersection(high.ranges | low.ranges): return None
-  integer: tuple[UOp, int]|None = (UOp.const(1, dtypes.int), 0) if not rest else _number(rest[0])
-  if integer is None: return None
-  number, less = integer
+  number, offset = with_offset(rest[0]) if rest else (UOp.const(1, dtypes.int), 0)
+  if number is None: return None
+  less = -offset
   if (weights := _word(number, loops)) is not None:
     word = weights[0]
     if weights[1] == 8: word, less = word ^ SIGNS, less - 128

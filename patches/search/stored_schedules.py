@@ -21,6 +21,7 @@ from tinygrad.uop.ops import KernelInfo, Ops, UOp
 from tinygrad_llm.patches import hooks, places
 from tinygrad_llm.patches.cache import disk_cache, programs, schedules
 from tinygrad_llm.patches.graph.horizontal_fusion import kernels_of
+from tinygrad_llm.patches.ir import labels
 from tinygrad_llm.patches.ir.actions import Opts
 from tinygrad_llm.patches.schedule.gemv_gpu import MV_NAMES
 from tinygrad_llm.patches.search.space import with_opts
@@ -58,7 +59,7 @@ def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
   new = tuple(k if opts is None else with_opts(k, opts) for k, opts in zip(kernels, found))
   try: sink = _full_rewrite_to_sink(new[0] if kernels == (ast,) else ast.replace(src=new), ren, optimize)
   except KernelOptError: return _full_rewrite_to_sink(ast, ren, optimize)
-  return sink.replace(tag=("tuned", *sink.tag[1:])) if isinstance(sink.tag, tuple) else sink
+  return labels.renamed(sink, "tuned")
 
 def install() -> None:
   global _full_rewrite_to_sink

@@ -36,9 +36,10 @@ from tinygrad_llm.patches.ir.builder import Slot, is_lanes, lanes, next_loop
 from tinygrad_llm.patches.ir.byte_groups import SIGN, Group
 from tinygrad_llm.patches.ir.indices import (
   apart, choosing, divisor, evaluate, flat, size, steps, strides, while_true)
+from tinygrad_llm.patches.ir.packed_bytes import BYTES, with_offset
 from tinygrad_llm.patches.ir.sums import added, frees_a_factor, product
 from tinygrad_llm.patches.ir.targets import LANES, has_vectors, multiplies_bytes
-from tinygrad_llm.patches.isa.dot_int8_cpu import BYTES, is_int8, with_offset, words
+from tinygrad_llm.patches.isa.dot_int8_cpu import is_int8, words
 from tinygrad_llm.patches.vector.vectorizer import Vectorizer, vector_rules
 
 SEAMS = {

@@ -37,8 +37,8 @@ def model(model_file): return str(model_file(layers=1, types="Q8_0"))
 @pytest.fixture(scope="module")
 def tuned(cache, model):
   """A command that found something: on a busy machine it takes more than one, and the next one goes on."""
-  for _ in range(5):
-    done = command("-m", model, "--budget", "5s", cache=cache)
+  for seconds in (5, 10, 20, 40, 80):
+    done = command("-m", model, "--budget", f"{seconds}s", cache=cache)
     assert done.returncode == 0, done.stderr
     if entries(cache): break
   return done

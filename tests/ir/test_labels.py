@@ -1,0 +1,15 @@
+"""ir/labels: who chose a kernel's schedule, and its nodes, in the tag of its SINK."""
+from tinygrad.uop.ops import UOp
+from tinygrad_llm.patches.ir.labels import joined, labelled, renamed
+
+BARE = UOp.sink(UOp.const(1))
+A, B = labelled(BARE, "gemv", (3, 40)), labelled(UOp.sink(UOp.const(2)), "stock", (5, 60))
+
+def test_another_one_chose():
+  assert A.tag == ("gemv", 3, 40) and renamed(A, "tuned").tag == ("tuned", 3, 40) and renamed(BARE, "tuned") is BARE
+  assert renamed(register := BARE.replace(tag=7), "tuned") is register
+
+def test_stages_of_one_kernel():
+  """Each schedule once, in order; the nodes of all; nothing if one says nothing."""
+  assert joined([A, B]) == ("gemv+stock", 8, 100) and joined([A, A, B]) == ("gemv+stock", 11, 140)
+  assert joined([A, BARE]) is None and joined([B]) == B.tag
