@@ -13,7 +13,7 @@ Numbers: 32 heads of 64 elements, 8 of keys, 512 tokens of a prompt, estimates f
   dozens. With decode_gpu.py, an H100 reads a prompt of 480 tokens (1B) 4.9 times as fast.
 """
 from __future__ import annotations
-import functools, itertools, operator
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from tinygrad.codegen.opt import Opt
@@ -25,6 +25,7 @@ from tinygrad_llm.patches.attention.part import Part
 from tinygrad_llm.patches.ir.actions import ScheduleOps, chosen
 from tinygrad_llm.patches.ir.builder import next_loop
 from tinygrad_llm.patches.ir.indices import divisor, size, steps
+from tinygrad_llm.patches.ir.sums import added
 from tinygrad_llm.patches.ir.targets import WARP
 from tinygrad_llm.patches.tiles import fragments
 from tinygrad_llm.patches.tiles.fragments import A, B, C, Core, Layout
@@ -148,14 +149,14 @@ def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   own_columns = [physical[name] for bit, name in core.carriers[C].items() if bit[0] == "n" and name[0] != "l"]
   mates = [physical[name] for bit, name in core.carriers[C].items() if bit[0] == "n" and name[0] == "l"]
   def number(bits: Sequence[UOp]) -> UOp:
-    return functools.reduce(operator.add, [bit * (1 << i) for i, bit in enumerate(bits)], UOp.const(0))
+    return added([bit * (1 << i) for i, bit in enumerate(bits)], UOp.const(0))
   row = q_tile * core.tokens + core.at(C, "m", physical)
   held = row_tile * (1 << len(own_rows)) + number(own_rows)  # number of a row among those of a thread
   n_held, n_mates = ROWS // core.tokens << len(own_rows), 1 << len(mates)
 
   # queries, once, if they find room
   asked, deep = b.tile(of_q), [b.loop(D // shape.depth, AxisType.REDUCE)] if shape.depth < D else []
-  def element(d: UOp) -> UOp: return functools.reduce(operator.add, [r * shape.depth for r in deep], d)
+  def element(d: UOp) -> UOp: return added([r * shape.depth for r in deep], d)
   fill = b.filled(asked, of_q, lambda q, d: part.query(query(q), element(d)), kind=AxisType.WEAK)
   if not deep: asked = asked.after(fill)
 

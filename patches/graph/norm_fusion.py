@@ -19,7 +19,6 @@ Numbers: kernels of a decode step at depth 4,096, compiled for sm_90: 1B Llama 2
 Upstream: not sent; there it is a case of fusing sums over the same loops, which wants a cost model.
 """
 from __future__ import annotations
-import functools, operator
 from collections.abc import Iterable
 from tinygrad import Device
 from tinygrad.dtype import dtypes
@@ -81,7 +80,7 @@ def leaving(red: UOp) -> dict[UOp, UOp]:
 def _without(red: UOp, factors: dict[UOp, UOp]) -> UOp:
   rest, out = partition(red.src[0].split_uop(Ops.MUL), lambda f: f not in factors)
   total = product(rest).reduce(*red.src[1:], arg=Ops.ADD)
-  return functools.reduce(operator.mul, [factors[f] for f in out], total)
+  return product([factors[f] for f in out], total)
 
 def _reached(sink: UOp, subs: dict[UOp, UOp]) -> set[UOp]:
   """The nodes of a graph where something takes the place of some."""

@@ -3,14 +3,14 @@ Groups of activations of 8 bits whose sums are stored beside them: what is subtr
 of x alone. For tiles/pack_operands.py and loops/hoist_sums.py.
 """
 from __future__ import annotations
-import functools, itertools, operator
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from tinygrad.dtype import dtypes
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.patches.ir.indices import evaluate, size, steps
 from tinygrad_llm.patches.ir.packed_bytes import BYTES
-from tinygrad_llm.patches.ir.sums import added
+from tinygrad_llm.patches.ir.sums import added, product
 
 HALF = 16  # bytes that have a sum of their own
 SIGN = 128  # times an int8 is what the same bits as an unsigned number are too much
@@ -43,7 +43,7 @@ class Group:
 
   def scaled(self) -> UOp:
     """All but the byte."""
-    return functools.reduce(operator.mul, self.others, self.scale)
+    return product(self.others, self.scale)
 
   def summed(self) -> UOp:
     """The product's sum over the loops."""

@@ -9,9 +9,14 @@ from tinygrad_llm.patches.ir.indices import inside
 
 Factors = tuple[UOp, ...]  # of one product
 
-def product(factors: Iterable[UOp]) -> UOp: return functools.reduce(operator.mul, factors)
+def product(factors: Iterable[UOp], *first: UOp) -> UOp:
+  """first: what the factors, which may be none then, are multiplied with, in their order."""
+  return functools.reduce(operator.mul, factors, *first)
 
-def added(terms: Iterable[UOp]) -> UOp: return functools.reduce(operator.add, terms)
+def added(terms: Iterable[UOp|int], *first: UOp) -> UOp:
+  """first: what the terms, which may be none then, are added to, in their order."""
+  made: UOp = functools.reduce(operator.add, terms, *first)  # type: ignore[arg-type, assignment]
+  return made
 
 def sum_of_products(u: UOp, is_whole: Callable[[list[Factors]], bool]) -> list[Factors]:
   """

@@ -6,15 +6,15 @@ logical bit ("m0" is the lowest of a token's number, "n0" of a row's, "k0" of a 
 the thread's number in its warp ("l0"), or of an element's of the thread ("u0", "r0").
 """
 from __future__ import annotations
-import functools, itertools, operator
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from tinygrad.codegen.opt.tc import TensorCore
 from tinygrad.dtype import DType, dtypes
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, UOp
+from tinygrad_llm.patches.ir import sums
 from tinygrad_llm.patches.ir.indices import size
-from tinygrad_llm.patches.ir.sums import added
 from tinygrad_llm.patches.ir.targets import WARP
 
 A, B, C = range(3)
@@ -140,8 +140,8 @@ def loops(core: Core, n: int, steps: int, loop: Callable[[int, AxisType], UOp]) 
 def product(core: Core, device: str, n: int, over: Sequence[UOp], operands: Callable[[UOp|int], Sequence[UOp]],
             physical: Mapping[str, UOp]) -> UOp:
   """Of a thread's elements, over n of k; of each step of the loops, if there are any. operands: by the number of k."""
-  if core.tc is None: return functools.reduce(operator.mul, operands(over[0] * size(over[1]) + over[1]))
-  return added([_multiplied(core, device, operands(k), physical) for k in range(n // core.k)])
+  if core.tc is None: return sums.product(operands(over[0] * size(over[1]) + over[1]))
+  return sums.added([_multiplied(core, device, operands(k), physical) for k in range(n // core.k)])
 
 def _multiplied(core: Core, device: str, operands: Sequence[UOp], physical: Mapping[str, UOp]) -> UOp:
   """An instruction's product of a thread's elements."""
@@ -153,7 +153,7 @@ def _multiplied(core: Core, device: str, operands: Sequence[UOp], physical: Mapp
   a, b = operands
   return UOp.wmma(a, b, zero, core.tc.dims, device, core.tc.threads, tc_upcast_axes=full)
 
-def _add(terms: Iterable[UOp|int]) -> UOp: return functools.reduce(operator.add, terms, UOp.const(0))
+def _add(terms: Iterable[UOp|int]) -> UOp: return sums.added(terms, UOp.const(0))
 
 def of_tensor_core(tc: TensorCore) -> Core:
   """A warp's instruction, as tinygrad's table describes it."""

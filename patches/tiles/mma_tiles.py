@@ -32,9 +32,10 @@ from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches import hooks
 from tinygrad_llm.patches.ir.actions import ScheduleOps
-from tinygrad_llm.patches.ir.builder import Slot
+from tinygrad_llm.patches.ir.builder import Slot, next_loop
 from tinygrad_llm.patches.ir.indices import apart, divisor, size, strides
 from tinygrad_llm.patches.ir.matmuls import Matmul, Product, divided, find, loads
+from tinygrad_llm.patches.ir.sums import added
 from tinygrad_llm.patches.ir.targets import WARP
 from tinygrad_llm.patches.tiles import fragments
 from tinygrad_llm.patches.tiles.fragments import A, B, BYTES, C, Core, Layout
@@ -148,7 +149,7 @@ def fits(m: Matmul, block: Block, core: Core, ren: Renderer) -> bool:
 # *** the kernel
 
 def _at(digits: Iterable[tuple[UOp|int, int]]) -> UOp:
-  return functools.reduce(operator.add, [n * step for n, step in digits], UOp.const(0))
+  return added([n * step for n, step in digits], UOp.const(0))
 
 def _parts(flat: UOp, sizes: Sequence[int]) -> list[UOp]:
   """The digits of a number, the first of which changes first."""
@@ -161,7 +162,7 @@ class Tiles:
   """A kernel of blocks: its loops, and the arrays of their tiles."""
   def __init__(self, sink: UOp, m: Matmul, block: Block, core: Core, device: str):
     self.m, self.block, self.core, self.device = m, block, core, device
-    self.ids = itertools.count(max(u.arg[0] for u in sink.toposort() if u.op is Ops.RANGE) + 1)
+    self.ids = itertools.count(next_loop(sink))
     self.slots = itertools.count(Slot.MMA_TILES)
     turn = _turn(m.products[0], m.loops, block.weights)
     assert turn is not None

@@ -34,7 +34,7 @@ from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, GroupOp, Ops, UOp
 from tinygrad_llm.patches import hooks, places
 from tinygrad_llm.patches.ir.banks import wavefronts
-from tinygrad_llm.patches.ir.builder import Slot
+from tinygrad_llm.patches.ir.builder import Slot, next_loop
 from tinygrad_llm.patches.ir.indices import strides
 from tinygrad_llm.patches.ir.sums import added, product
 from tinygrad_llm.patches.ir.targets import THREADS, WARP
@@ -151,7 +151,7 @@ class Tile:
   def moved(self, group: UOp, i: UOp, width: int) -> UOp:
     """The value of the element number group * width + i."""
     place = self.order.place(group, i, width)
-    new = {u: u.replace(src=(u.src[0], functools.reduce(operator.add, self.others(u), place))) for u in self.loads}
+    new = {u: u.replace(src=(u.src[0], added(self.others(u), place))) for u in self.loads}
     return self.value.substitute(new, walk=True)
 
   def requests(self, threads: int) -> int:
@@ -248,7 +248,7 @@ def _fetch(tile: Tile, number: dict[UOp, int], slot: int, first: int) -> tuple[U
   width, threads, order = tile.fetched, prod(map(_size, number)), tile.chosen(number)[1]
   array = UOp.placeholder((order.steps[-1] * order.sizes[-1],), tile.value.dtype, slot, AddrSpace.LOCAL)
   i, step = (UOp.range(n, first + k, AxisType.UPCAST) for k, n in enumerate((width, tile.requests(threads))))
-  group = functools.reduce(operator.add, [r * n for r, n in number.items()], step * threads)
+  group = added([r * n for r, n in number.items()], step * threads)
   if (groups := tile.elements // width) % threads: group = group.minimum(groups - 1)
   stored = array.index(order.place(group, i, width)).store(tile.moved(group, i, width))
   return array, stored.end(*number, i, step), order
@@ -267,7 +267,7 @@ def run(sink: UOp, ren: Renderer) -> UOp:
   if any(tile.requests(prod(map(_size, number))) > LOADS for tile in tiles.values()): tiles = {}
   if sum(tile.nbytes for tile in tiles.values()) * 2 > ren.shared_max: tiles = {}
   if products and not tiles: return sink  # what the products load serves the sums of x alone
-  first = max(u.arg[0] for u in ops if u.op is Ops.RANGE) + 1
+  first = next_loop(sink)
   made = {value: _fetch(tile, number, Slot.SHARED_OPERANDS + i, first + 2 * i)
           for i, (value, tile) in enumerate(tiles.items())}
   sums = {red: found for i, red in enumerate(alone) if (found := _summed(
@@ -317,7 +317,7 @@ def _of_parts(red: UOp, array: UOp, number: dict[UOp, int]) -> UOp:
   return added(parts).reduce(*group, arg=Ops.ADD)
 
 def _at(digits: Sequence[UOp], steps: Sequence[int]) -> UOp:
-  return functools.reduce(operator.add, [r * n for r, n in zip(digits, steps)], UOp.const(0))
+  return added([r * n for r, n in zip(digits, steps)], UOp.const(0))
 
 def _flat(digits: Sequence[UOp]) -> UOp:
   """The number of a step of several loops, the first of which changes first."""
