@@ -8,6 +8,7 @@ from tinygrad import Tensor, dtypes
 from tinygrad.renderer import Renderer
 from tinygrad_llm.quants.bit_fields import split
 from tinygrad_llm.quants.table import QuantType
+from tinygrad_llm.weights.expressions import made_once
 from tinygrad_llm.weights.layout import Blocks, Layout, Units, choose, unpack
 
 def layout(qt: QuantType, ren: Renderer, rows: int, n: int) -> Layout|None:
@@ -21,6 +22,10 @@ def dequantize(qt: QuantType, packed: Tensor, n: int, layout: Layout|None = None
 
   To take some rows or experts, `select` them.
   """
+  return _decoded(packed, qt, n, layout)
+
+@made_once
+def _decoded(packed: Tensor, qt: QuantType, n: int, layout: Layout|None) -> Tensor:
   blocks, size, units = n // qt.block, qt.dtype.itemsize, packed
   if layout is not None: return qt.decode(Units(layout, packed, blocks)).reshape(*packed.shape[:-1], n)
   if qt.dtype == dtypes.uint32 and qt.held % 4:

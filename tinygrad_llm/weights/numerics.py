@@ -3,8 +3,9 @@ Activations of 8 bits, on GPUs of two bytes, for products with weights of a few 
 
 Only where the target multiplies bytes and a matrix is laid out for it (weights/layout.py). On a CPU
 (patches/isa/dot_int8_cpu.py) a step of decoding waits for memory then, and a prompt is multiplied three times as fast.
-On a GPU (patches/isa/dot_int8_gpu.py) no card was at hand to time it: Q8_ACTIVATIONS=1 asks for it there, for decode
-steps alone, and each is two bytes: with one, logits of the bundled model were 0.08 to 0.12 standard deviations off.
+On an H100 (patches/isa/dot_int8_gpu.py) decode has 0.93 of its speed with it: Q8_ACTIVATIONS=1 asks for it on GPUs, for
+decode steps alone, and each is two bytes: with one, logits of the bundled model were 0.08 to 0.12 standard deviations
+off.
 NO_Q8_ACTIVATIONS=1 leaves them as they are, in prompts whose products are of bfloat16, too.
 """
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tinygrad_llm.patches.isa import dot_bf16, dot_int8_cpu, dot_int8_gpu
 from tinygrad_llm.patches.tiles import amx_tiles, mma_tiles
 from tinygrad_llm.patches.tiles.mma_tiles import MOST
 from tinygrad_llm.quants.table import QuantType
+from tinygrad_llm.weights.expressions import made_once
 from tinygrad_llm.weights.layout import WORD, unpack
 
 SLOTS, GPU_SLOTS = 4, 32  # of a block of experts: see weights/expert_blocks.py; two or more fragments of a tensor core
@@ -117,6 +119,7 @@ def unpacked_fine(packed: Tensor) -> Tensor:
                for i in (0, at))
   return ((high * 256 + low) * packed[..., 2 * at:].bitcast(dtypes.float32)).flatten(-2)
 
+@made_once
 def fine(x: Tensor) -> Tensor:
   """x (.., n), n a multiple of 16 -> the same to 16 bits, as an expression of what one kernel stores."""
   return unpacked_fine(pack_fine(x).contiguous())
@@ -133,4 +136,7 @@ def quantize(x: Tensor, of_prompts: int = GROUP) -> Tensor:
   x (B, T, n), n a multiple of the group -> the same to 8 bits, as an expression of what one kernel stores. of_prompts:
   the group where T is symbolic.
   """
-  return unpacked(pack(x, of_prompts if isinstance(x.shape[-2], UOp) else GROUP).contiguous())
+  return _quantized(x, of_prompts if isinstance(x.shape[-2], UOp) else GROUP)
+
+@made_once
+def _quantized(x: Tensor, group: int) -> Tensor: return unpacked(pack(x, group).contiguous())
