@@ -6,7 +6,7 @@ How the words lie in memory is weights/layout.py's business, for types whose row
 block; the others keep the file's order. A decode expression is arithmetic on those words: shifts, masks and products
 that are constant along an axis, and no table, select or gather, so that it stays inside the kernel that uses the
 weight. Two exceptions: types with a grid look numbers up, and TQ1_0 has selects until it is compiled, because the parts
-of its blocks differ in shape.
+of its blocks differ in shape. It depends on the words' shape and nothing else: weights/expressions.py keeps its graph.
 Layouts: ggml-common.h and ggml-quants.c of llama.cpp; OCP Microscaling Formats (MX) 1.0 for e2m1 and e8m0.
 """
 from __future__ import annotations
