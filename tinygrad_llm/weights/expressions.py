@@ -22,5 +22,5 @@ def made_once(make: Callable[Concatenate[Tensor, P], Tensor]) -> Callable[Concat
   def of(x: Tensor, *args: P.args, **options: P.kwargs) -> Tensor:
     assert not options, "by position"
     own, made = graph(x.shape, x.dtype, x.device, args)
-    return Tensor(made.substitute({own: x.uop}))
+    return Tensor(made.substitute({own: x.uop}, walk=True))
   return of
