@@ -91,10 +91,7 @@ def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
     is_variable = u.op is Ops.PARAM and u.addrspace is AddrSpace.ALU
     return u.replace(arg=replace(u.arg, slot=len(buffers))) if is_variable else u
   stages = [changed(stage, numbered) for stage in stages]
-  infos = [stage.arg for stage in stages]
-  info = KernelInfo(f"p{len(stages)}_{max(infos, key=lambda info: len(info.name)).name}",
-                    applied_opts=tuple(o for info in infos for o in info.applied_opts))
-  return UOp.sink(*(s for stage in stages for s in stage.src), arg=info).replace(tag=labels.joined(stages))
+  return labels.of_stages("p", stages, [s for stage in stages for s in stage.src])
 
 def install() -> None:
   global _create_schedule, _full_rewrite_to_sink

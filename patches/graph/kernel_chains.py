@@ -184,7 +184,6 @@ def _after(stage: UOp, before: UOp) -> UOp:
 def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
   if not ast.src or any(s.op is not Ops.SINK for s in ast.src): return _full_rewrite_to_sink(ast, ren, optimize)
   with hooks.stages(): stages = [_full_rewrite_to_sink(stage, ren, optimize) for stage in ast.src]
-  infos = [stage.arg for stage in stages]
   threads = max(prod(_threads(stage).values()) for stage in stages)
   row = UOp(Ops.SPECIAL, dtypes.int, (UOp.cconst(threads, dtypes.int),), "lidx0")
   done: list[UOp] = []
@@ -195,9 +194,7 @@ def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
     if before is not None: stage = _after(stage, before)
     before = UOp(Ops.BARRIER, src=stage.src, tag=SHARED) if ren.has_local else UOp.group(*stage.src)
     done += stage.src
-  info = KernelInfo(f"s{len(stages)}_{max(infos, key=lambda info: len(info.name)).name}",
-                    applied_opts=tuple(o for info in infos for o in info.applied_opts))
-  return UOp.sink(*done, arg=info).replace(tag=labels.joined(stages))
+  return labels.of_stages("s", stages, done)
 
 # what one thread of a group stored in a buffer is there for the others
 SHARED = "buffers"

@@ -46,8 +46,7 @@ def add_integers(red: UOp, x: UOp, y: UOp) -> UOp|None:
   return (a * b + b * c + a * d).reduce(*red.src[1:], arg=Ops.ADD).cast(red.dtype)
 
 def add_activations(red: UOp, x: UOp) -> UOp|None:
-  a, offset = with_offset(x)
-  if a is None or offset or not is_int8(a): return None
+  if (a := with_offset(x)[0]) is None or not is_int8(a): return None
   return a.cast(dtypes.int).reduce(*red.src[1:], arg=Ops.ADD).cast(red.dtype)
 
 pm_add_integers = PatternMatcher([
@@ -66,7 +65,9 @@ def available(ren: Renderer) -> bool:
 
 # *** vectors
 
-def _word(value: int) -> UOp: return UOp.cconst(value, dtypes.uint)
+def _word(v: Vectorizer, value: int) -> UOp:
+  """A constant in all lanes."""
+  return v.splat(UOp.cconst(value, dtypes.uint))
 
 def words(v: Vectorizer, us: Sequence[UOp]) -> Packed|None:
   """Four values of at most 8 bits in all lanes, as the bytes of words; and how many bits they have."""
@@ -74,7 +75,7 @@ def words(v: Vectorizer, us: Sequence[UOp]) -> Packed|None:
   if all((c := v.const(u)) is not None and set(c) == {c[0]} and 0 <= c[0] < 256 for u in us):
     values = [v.const(u)[0] for u in us]  # type: ignore[index]
     if len(set(values)) > 1: return None
-    return v.splat(_word(values[0] * ONES)), values[0].bit_length()
+    return _word(v, values[0] * ONES), values[0].bit_length()
   fields = [v.field(u) for u in us]
   if all(f is not None for f in fields): return _fields(v, fields) or _spread(v, fields)  # type: ignore[arg-type]
   if len({u.op for u in us}) > 1: return None
@@ -86,7 +87,7 @@ def words(v: Vectorizer, us: Sequence[UOp]) -> Packed|None:
       return joined(us[0].op, left, right)
   if us[0].op is Ops.SHL and (by := v.const(us[0].src[1])) is not None and len(set(by)) == 1:
     if any(v.const(u.src[1]) != by for u in us) or (left := words(v, [u.src[0] for u in us])) is None: return None
-    return shifted(left, by[0], lambda n: v.splat(_word(n)))
+    return shifted(left, by[0], functools.partial(_word, v))
   return None
 
 def _fields(v: Vectorizer, fields: Sequence[tuple[UOp, UOp|None, list[int], list[int]]]) -> Packed|None:
@@ -99,8 +100,8 @@ def _fields(v: Vectorizer, fields: Sequence[tuple[UOp, UOp|None, list[int], list
   if at != [at[0] + 32 * i for i in range(v.n)] or shift + k > 8: return None
   start = v.at(same, word, dtypes.int)
   value = v.read(load, UOp(Ops.SHRINK, src=(v.rewrite(load.src[0].src[0]), start, UOp.cconst(v.n, dtypes.int))))
-  if shift: value = value.alu(Ops.SHR, v.splat(_word(shift)))
-  return value.alu(Ops.AND, v.splat(_word(((1 << k) - 1) * ONES))) if k < 8 else value, k
+  if shift: value = value.alu(Ops.SHR, _word(v, shift))
+  return value.alu(Ops.AND, _word(v, ((1 << k) - 1) * ONES)) if k < 8 else value, k
 
 def _spread(v: Vectorizer, fields: Sequence[tuple[UOp, UOp|None, list[int], list[int]]]) -> Packed|None:
   """Four bits in a row of a word, as the low bits of its bytes."""
@@ -110,8 +111,8 @@ def _spread(v: Vectorizer, fields: Sequence[tuple[UOp, UOp|None, list[int], list
   shift = at[0] % 32
   if shift > 28 or set(length) != {1} or any(a % 32 != shift for a in at): return None
   word = v.rewrite(load)
-  if shift: word = word.alu(Ops.SHR, v.splat(_word(shift)))
-  return spread(word, lambda n: v.splat(_word(n)))
+  if shift: word = word.alu(Ops.SHR, _word(v, shift))
+  return spread(word, functools.partial(_word, v))
 
 def _looked_up(v: Vectorizer, us: Sequence[UOp]) -> Packed|None:
   """Bytes that four fields of at most 4 bits stand for."""

@@ -63,9 +63,9 @@ def _find_limits(u: UOp, memo: dict[UOp, tuple[int, int]]) -> tuple[int, int]:
 
 def _may_wrap(u: UOp) -> bool:
   """Whether an integer may have become another by a cast; tinygrad's bounds of what is computed from it are wrong."""
-  (source,) = u.src if u.op is Ops.CAST else (u,)
-  return u.op is Ops.CAST and dtypes.is_int(u.dtype) and u.dtype is not dtypes.weakint and dtypes.is_int(
-    source.dtype) and not u.dtype.min <= source.vmin <= source.vmax <= u.dtype.max
+  if u.op is not Ops.CAST or not dtypes.is_int(u.dtype) or u.dtype is dtypes.weakint: return False
+  source = u.src[0]
+  return dtypes.is_int(source.dtype) and not u.dtype.min <= source.vmin <= source.vmax <= u.dtype.max
 
 def _interval(u: UOp, of: list[tuple[int, int]]) -> tuple[int, int]|None:
   """The limits of an operation by those of its operands, before it wraps."""

@@ -48,6 +48,10 @@ ALONE = 3e-5       # seconds that a launch by itself takes longer, at most
 class Refused(Exception):
   """Why a candidate is none: it is not legal, too large, or wrong."""
 
+def _launches(expected: float, most: int) -> int:
+  """How many launches of so many seconds are timed together."""
+  return max(1, min(most, math.ceil(BATCH / max(expected, 1e-6))))
+
 class Candidates:
   """A kernel and what was made of it. variables: the values of its own; cold: bytes that its copies take together."""
   def __init__(self, data: bytes, device: str, variables: dict[str, int], cold: int = COLD):
@@ -147,6 +151,10 @@ class Candidates:
     self.at_work = opts
     return self.programs[opts]
 
+  def _coldest(self) -> list[Buffer]:
+    """The arguments that were not touched for longest."""
+    return self.copies[next(self.turn) % len(self.copies)]
+
   @functools.cached_property
   def has_graphs(self) -> bool:
     """Whether launches that are timed are those of a graph, as in a step: alone, one has microseconds of its own."""
@@ -155,8 +163,8 @@ class Candidates:
   def _graph(self, opts: Opts|None, expected: float) -> Callable[[], float]:
     """Runs launches in one graph of the device, each on the next copy; the seconds of one. expected: those, roughly."""
     program, calls, device = self._next(opts), list[UOp](), Device[self.device]
-    for _ in range(max(1, min(IN_GRAPH, math.ceil(BATCH / max(expected, 1e-6))))):
-      buffers = self.copies[next(self.turn) % len(self.copies)]
+    for _ in range(_launches(expected, IN_GRAPH)):
+      buffers = self._coldest()
       calls.append(program.call(*(UOp.from_buffer(buffers[self.place[i]]) for i in program.arg.globals)))
     graph = device.graph(create_graph_call(calls).src[0], ())
     def run() -> float:
@@ -170,7 +178,7 @@ class Candidates:
     program = self._next(opts)
     sizes, runtime, commands = program.arg.launch_dims(self.variables)[0], get_runtime(self.device, program), []
     for _ in range(count):
-      buffers = self.copies[next(self.turn) % len(self.copies)]
+      buffers = self._coldest()
       args = [*(buffers[self.place[i]].get_buf(self.device).va_addr for i in program.arg.globals),
               *(v or 0 for v in program.arg.vals(self.variables))]
       commands.append(thread_pool.command(runtime, sizes[0], args))
@@ -179,7 +187,7 @@ class Candidates:
   def _seconds(self, opts: Opts|None, expected: float) -> float:
     """Of a launch, cold: on the copy that was not touched for longest. expected: seconds, roughly."""
     if not has_vectors(self.ren): return self.run(opts, next(self.turn))
-    count = max(1, min(LAUNCHES, math.ceil(BATCH / max(expected, 1e-6))))
+    count = _launches(expected, LAUNCHES)
     return thread_pool.pool().run(self._table(opts, count)) / count
 
   def time(self, many: Sequence[Opts|None], rounds: int, enough: float = math.inf) -> list[list[float]]:

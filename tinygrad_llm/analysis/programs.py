@@ -14,6 +14,7 @@ from tinygrad.helpers import Context, ansistrip
 from tinygrad.uop.ops import Ops, sym_infer
 from tinygrad_llm.device.captured import scheduled
 from tinygrad_llm.device.cuda import resources, sass
+from tinygrad_llm.patches.ir.labels import label
 from tinygrad_llm.patches.search.cost import cost_model
 from tinygrad_llm.patches.search.cost.hardware import CPU, GPU
 from tinygrad_llm.patches.search.cost.instructions import serial_steps
@@ -99,7 +100,7 @@ class Program:
     reads = Reads.of(call, weights, caches, (*self.info.ins, *self.info.outs))
     read, kv, self.types, self.role = reads.weights, reads.caches, reads.types, reads.role
     self.load_bytes = load_width(self.linear.src, set(read) or kv)
-    self.schedule, *nodes = sink.tag if isinstance(sink.tag, tuple) else (None,)  # without patches it is 1
+    self.schedule, *nodes = label(sink) or (None,)
     self.nodes = [*nodes, len(self.linear.src)] if nodes else None
 
   @property
