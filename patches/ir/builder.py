@@ -41,6 +41,6 @@ class Loops:
   def loop(self, n: UOp|int, kind: AxisType = AxisType.WEAK) -> UOp:
     """A loop, or 0 if that is all that it counts."""
     return self.range(n, kind) if not isinstance(n, int) or n > 1 else UOp.const(0)
-  def lane(self) -> UOp: return lanes(LANES, next(self._ids), AxisType.WEAK)
+  def lane(self, n: int = LANES) -> UOp: return lanes(n, next(self._ids), AxisType.WEAK)
   def array(self, n: int, dtype: DType = dtypes.float32) -> UOp:
     return UOp.placeholder((n,), dtype, next(self._ids), AddrSpace.REG)

@@ -26,6 +26,7 @@ from tinygrad_llm.patches.ir.indices import strides
 from tinygrad_llm.patches.ir.targets import LANES, has_vectors
 from tinygrad_llm.patches.schedule.choose import choosers
 from tinygrad_llm.patches.schedule.cpu_threads import share
+from tinygrad_llm.patches.vector import reroll
 from tinygrad_llm.patches.vector.vectorizer import Vectorizer, vector_rules
 
 SEAMS = {
@@ -39,6 +40,11 @@ def schedule(k: Scheduler) -> Scheduler|None:
   """Lanes for a kernel without sums; None if it has no loop for them."""
   ops = k.ast.toposort()
   if any(u.op is Ops.REDUCE for u in ops): return None
+  if reroll.available(k.ren) and (words := reroll.words_of(k.ast)) is not None:
+    k = k.copy()
+    k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(words), 0))
+    share(k)
+    return k
   loads, stores = ([u for u in ops if u.op is op] for op in (Ops.INDEX, Ops.STORE))
   if len(stores) != 1: return None
   chosen = {r for u in ops if u.op is Ops.WHERE and not u.src[0].backward_slice.keys() & set(loads)

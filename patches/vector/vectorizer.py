@@ -39,6 +39,8 @@ WIDTHS = (4, 8)  # numbers side by side, fewer than lanes, that are one load
 
 class Unsupported(Exception): pass
 
+Field = tuple[UOp, UOp|None, list[int], list[int]]
+
 VECTOR_OPS = {Ops.ADD, Ops.SUB, Ops.MUL, Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR, Ops.NEG, Ops.CAST, Ops.BITCAST}
 CONDITIONS = {Ops.CMPLT: "<", Ops.CMPNE: "!=", Ops.AND: "&", Ops.OR: "|", Ops.XOR: "^"}
 OF_32_BITS = (dtypes.float, dtypes.int, dtypes.uint)
@@ -50,6 +52,12 @@ def _const(value: int, dtype: DType) -> UOp: return UOp.cconst(value, dtype)
 def _stack(values: Sequence[UOp]) -> UOp: return UOp(Ops.STACK, src=tuple(values))
 def _lane(v: UOp, i: int) -> UOp: return v.src[i] if v.op is Ops.STACK else v.index(_const(i, dtypes.int))
 def _sum(terms: Sequence[UOp]) -> UOp: return functools.reduce(lambda a, b: a.alu(Ops.ADD, b), terms)
+
+def maxima(u: UOp) -> list[UOp]:
+  """The numbers of which u is the largest, as it is written for C: (a < b) ? b : a."""
+  if u.op is Ops.MAX or u.op is Ops.WHERE and u.src[0].op is Ops.CMPLT and u.src[0].src == (u.src[2], u.src[1]):
+    return [term for s in (u.src if u.op is Ops.MAX else u.src[:0:-1]) for term in maxima(s)]
+  return [u]
 
 BLOCK = 4  # lanes that shuffles of vectors do not cross at no cost
 
@@ -95,6 +103,8 @@ class Vectorizer:
   def __init__(self, sink: UOp, lane: UOp, ren: Renderer):
     self.lane, self.n, self.ren, ops = lane, int(lane.vmax) + 1, ren, sink.toposort()
     self.memo: dict[UOp, UOp] = {}
+    self.consts: dict[UOp, list[int]|None] = {}
+    self.fields: dict[UOp, Field|None] = {}
     self.notes: dict[str, dict] = {}  # of the rules
     self.end = next(u for u in ops if u.op is Ops.END and lane in u.src[1:])
     self.ends = self.end.src[0].src if self.end.src[0].op is Ops.GROUP else (self.end.src[0],)
@@ -111,6 +121,10 @@ class Vectorizer:
 
   def const(self, u: UOp) -> list[int]|None:
     """An integer in all lanes, if it depends on nothing but the lane."""
+    if u not in self.consts: self.consts[u] = self._const(u)
+    return self.consts[u]
+
+  def _const(self, u: UOp) -> list[int]|None:
     if u is self.lane: return list(range(self.n))
     if u.op is Ops.CONST and isinstance(u.val, int): return [u.val] * self.n
     if u.op is Ops.CAST and dtypes.is_int(u.dtype): values = self.const(u.src[0])
@@ -175,8 +189,12 @@ class Vectorizer:
     if place.shape != other.shape and place.shape == (self.n,): other = self.splat(other)
     return place.load(other, self.rewrite(load.src[2]))
 
-  def field(self, u: UOp) -> tuple[UOp, UOp|None, list[int], list[int]]|None:
+  def field(self, u: UOp) -> Field|None:
     """Bits of words in memory: the load, its address but for the lane, in each lane the first bit and the length."""
+    if u not in self.fields: self.fields[u] = self._field(u)
+    return self.fields[u]
+
+  def _field(self, u: UOp) -> Field|None:
     if u.op is Ops.LOAD and u.dtype is dtypes.uint32 and u.src[0].op is Ops.INDEX:
       if len(u.src) > 1 and self.inside[u.src[2]]: return None
       return None if (address := self.address(u.src[0].src[1])) is None else \
@@ -267,7 +285,8 @@ class Vectorizer:
       for rule in uniform_rules:
         if (value := rule(self, u)) is not None: return value
     if not self.inside[u] or u.op in (Ops.AFTER, Ops.STORE):
-      return u.replace(src=tuple(self.rewrite(s) for s in u.src if s is not self.lane))
+      src = tuple([self.rewrite(s) for s in u.src if s is not self.lane])
+      return u if src == u.src else u.replace(src=src)
     if dtypes.is_int(u.dtype) and (values := self.const(u)) is not None:
       return _stack([_const(v, u.dtype) for v in values])
     if u.op is Ops.LOAD: return self.load(u)
@@ -283,7 +302,9 @@ class Vectorizer:
   def last(self, end: UOp) -> UOp:
     """The loop's own stores: sum += value becomes sum += all lanes of a vector, array[lane] = value a store of one."""
     stores = [t for s in self.ends if self.inside[s.src[0].src[1]] for t in self.fill(s)]
-    stores += self.add([s for s in self.ends if not self.inside[s.src[0].src[1]]])
+    reduced = [s for s in self.ends if not self.inside[s.src[0].src[1]]]
+    stores += [self.largest(s) for s in reduced if len(maxima(s.src[1])) > 1]
+    stores += self.add([s for s in reduced if len(maxima(s.src[1])) == 1])
     body = stores[0] if len(stores) == 1 else UOp.group(*stores)
     rest = tuple(self.rewrite(s) for s in end.src[1:] if s is not self.lane)
     return body.end(*rest) if rest else body
@@ -300,6 +321,24 @@ class Vectorizer:
               for i, e in enumerate(each)]
     return [UOp(Ops.SHRINK, src=(self.rewrite(buf), self.at(same, each[0], idx.dtype), _const(self.n, dtypes.int)))
             .store(value, *gates)]
+
+  def maximum(self, a: UOp, b: UOp) -> UOp:
+    """The larger number in each lane; of two numbers, too."""
+    condition = UOp(Ops.CUSTOM, dtypes.int, (a, b), "({0}<{1})")
+    return UOp(Ops.CUSTOM, a.dtype, (condition, b, a), "({0}?{1}:{2})")
+
+  def largest(self, store: UOp) -> UOp:
+    """A store of the largest number so far, for which each lane has one: a vector's halves against each other."""
+    terms = maxima(store.src[1])
+    before = [t for t in terms if t.op is Ops.LOAD and t.src[0].buf_uop is store.src[0].buf_uop]
+    value = [t for t in terms if t not in before]
+    if len(before) != 1 or not value or not all(self.inside[t] for t in value): raise Unsupported("it is no maximum")
+    if store.src[1].dtype.itemsize != 4: raise Unsupported("a maximum of other numbers than 32 bits")
+    found = functools.reduce(self.maximum, map(self.vector, value))
+    while (n := found.max_numel()) > 2:
+      found = self.maximum(*(_stack([_lane(found, i) for i in half]) for half in (range(n // 2), range(n // 2, n))))
+    top = self.maximum(_lane(found, 0), _lane(found, 1))
+    return self.rewrite(store.src[0]).store(self.maximum(self.rewrite(before[0]), top))
 
   def add(self, stores: Sequence[UOp]) -> list[UOp]:
     """Stores of sums, to which all lanes of a vector are added."""

@@ -70,9 +70,9 @@ def changed(found: dict) -> set[str]: return {patch for _, patch in found["steps
 
 # *** a kernel
 
-ON_CPU = {"gemv", "hooks", "hoist_sums", "lanes", "factor_sums", "dot_int8_cpu", "vectorizer"}
-ON_CUDA = {"gemv", "hooks", "merge_fields", "factor_sums", "int_to_float", "fields_in_place", "shuffle_reduce",
-           "launch_bounds"}
+ON_CPU = {"normal_form", "gemv", "hooks", "hoist_sums", "lanes", "factor_sums", "dot_int8_cpu", "vectorizer"}
+ON_CUDA = {"gemv", "hooks", "merge_fields", "factor_sums", "int_to_float", "fields_in_place",
+           "shuffle_reduce", "launch_bounds"}
 BOTH = [("CPU:x86-64-v3", ON_CPU), pytest.param("CUDA:sm_90", ON_CUDA, marks=cuda)]
 
 @pytest.mark.parametrize(("target", "wanted"), BOTH)

@@ -18,6 +18,7 @@ FILE = pathlib.Path(__file__).parents[1] / "data" / "rewrites.txt"
 # passes that change kernels, and whose graphs are compared elsewhere, or that only hold others
 ELSEWHERE = {
   "skip_steps": "loops/test_skip_steps.py", "online_softmax": "attention/test_online_softmax.py",
+  "normal_form": "compile_time/test_normal_form.py",
   "register_tiles": "schedule/test_register_tiles.py", "choose": "schedule/test_choose.py",
   "clang_combine": "vector/test_vectorizer.py", "clang_width": "vector/test_vectorizer.py"}
 

@@ -144,7 +144,11 @@ def embedding() -> tuple[Tensor, np.ndarray]:
   lazy_w, w = weight("Q8_0", 40000, 32)
   return lazy_w()[Tensor([31, 4], dtype=dtypes.int32).realize()], w[[31, 4]]
 
-CASES = {"embedding": embedding, "packed": packed, "values": values, "largest": largest,
+def gate() -> tuple[Tensor, np.ndarray]:
+  gate, up = vector(2048), vector(2048, seed=2)
+  return Tensor(gate).realize().relu() * Tensor(up).realize(), np.maximum(gate, 0) * up
+
+CASES = {"embedding": embedding, "packed": packed, "gate": gate, "values": values, "largest": largest,
          "large": functools.partial(matvec, "Q6_K", 1024, 1024, stream=True),
          "norm": functools.partial(matvec, "Q8_0", 64, 1024, True), "added": functools.partial(added, "Q8_0"),
          "chain": chain} | \
@@ -205,7 +209,7 @@ PATCHES = {
   "dot_int8_cpu": ["int8 Q4_K", "int8 NVFP4"], "hoist_scales": ["Q4_K", "MXFP4"], "gemv": ["Q6_K", "norm", "rows Q8_0"],
   "clamps": ["experts Q4_K"], "merge_sums": ["weighted Q4_K"], "split_products": ["added"],
   "join_products": ["gated Q4_K"], "kernel_chains": ["chain"],
-  "elementwise": ["packed"], "ordered_loads": ["large"], "hooks": ["Q4_K", "F16", "rows Q4_K"],
+  "elementwise": ["gate"], "reroll": ["packed"], "ordered_loads": ["large"], "hooks": ["Q4_K", "F16", "rows Q4_K"],
   "choose": ["Q6_K", "norm"]}
 
 FEW = ("Q4_K", "Q6_K", "Q8_0", "MXFP4", "NVFP4")  # types that `make test` multiplies by bytes; `make extended`: all
@@ -372,9 +376,15 @@ def test_matvec():
   assert seen("gemv")["Q6_K"]["opts"].count("UNROLL") < seen()["Q6_K"]["opts"].count("UNROLL")
 
 def test_elementwise():
-  """16 groups at once: their quants are vectors, and what is chosen is."""
-  here, off = sources("packed", "elementwise")
-  assert here.count("int16 ") > 20 and "?" in here and "int16" not in off
+  """16 elements at once are a vector."""
+  here, off = sources("gate", "elementwise")
+  assert "float16 " in here and "float16 " not in off
+
+def test_reroll():
+  """A group's elements are one vector, and its words another; without it, each is a vector of 16 groups."""
+  here, off = sources("packed", "reroll")
+  assert off.count("int16 ") > 20 > here.count("int16 ") > 0 and "?" in here and "unsigned_int4 " in here
+  assert len(here.splitlines()) < len(off.splitlines()) / 4
 
 def elements(names: list[str]) -> list[str]:
   """Those of ELEMENTS whose numbers are wrong."""
@@ -489,7 +499,7 @@ def test_vector_combine():
 def test_all_patches_are_tested_somewhere():
   """Here; those of GPUs and those that change no kernel's graph, and these, have tests of their own."""
   own = {"pack_operands", "register_tiles", "epilogues", "skip_steps", "dot_bf16", "amx_tiles", "flash_decoding",
-         "store_factors", "block_reductions", "online_softmax", "horizontal_fusion"}
+         "store_factors", "block_reductions", "online_softmax", "horizontal_fusion", "normal_form"}
   own |= {p.name for p in PASSES if p.phase in (Phase.RENDER, Phase.SEARCH, Phase.LOWERING, Phase.CACHE, Phase.RUNTIME)}
   own |= {p.name for p in PASSES if not p.suits(True)}
   assert own | set(PATCHES) == set(patches.PATCHES) and not own & set(PATCHES)

@@ -20,7 +20,7 @@ class GQA:
 
   def __call__(self, x: Tensor, rope: Tensor) -> tuple[Tensor, Tensor]:
     """x (B, T, dim), rope (T, 2, rope_dim / 2) -> queries (B, H, T, D), keys and values (2, B, KVH, T, D)."""
-    q, k, v = self.qkv(x)
+    q, k, v = self.qkv(x, self.head_dim)
     if self.norms: q, k = (norm(y.reshape(*x.shape[:2], -1, norm.size)) for norm, y in zip(self.norms, (q, k)))
     q, k, v = (y.reshape(*x.shape[:2], -1, self.head_dim).transpose(1, 2) for y in (q, k, v))  # (B, heads, T, D)
     q, k = (rotate(y, rope, self.style) for y in (q, k))
