@@ -60,11 +60,13 @@ CPU, GPU, NVIDIA, NEW = "cpu", "gpu", "cuda nv", Status.UNMEASURED
 
 PASSES: tuple[Pass, ...] = (
   _pass("compile_time.interning", LOWERING),
+  _pass("compile_time.toposort", LOWERING),
   _pass("compile_time.graph_rewrite", LOWERING),
   _pass("compile_time.implicit_inputs", LOWERING),
   _pass("compile_time.type_inference", LOWERING),
   _pass("compile_time.scalarize", LOWERING),
   _pass("compile_time.tuple_order", LOWERING),
+  _pass("compile_time.merge_loops", LOWERING),
   _pass("compile_time.clang_passes", LOWERING, CPU),
   _pass("compile_time.workers", RUNTIME),
   _pass("runtime.estimates", RUNTIME),

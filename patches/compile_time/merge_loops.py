@@ -1,0 +1,71 @@
+"""
+Loops are merged where an index lets them be: a merge that is bound to fail is not tried.
+
+Why: tinygrad merges two loops by writing the kernel anew with one, n // s and n % s for the two, and counts divisions
+  then. In 50 of 58 kernels of Gemma 3 270M nothing came of it.
+How: a sum a * r0 + b * r1, of which no other term depends on the two loops, keeps a division unless a = s * b. Where no
+  division has r0 or r1 in it yet, one such index is enough to know the answer.
+Rewrite: none; kernels are the same
+Numbers: CPU seconds of that, a prompt and a decode step of Gemma 3 270M: 1.7 -> 0.2 of 25 (2-core AMD EPYC)
+Upstream: could be sent as it is.
+"""
+from __future__ import annotations
+import itertools
+from collections.abc import Iterable
+from tinygrad import codegen
+from tinygrad.codegen import simplify
+from tinygrad.codegen.simplify import pm_flatten_range
+from tinygrad.uop import ops
+from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, graph_rewrite
+from tinygrad.uop.symbolic import symbolic
+from tinygrad_llm.patches import places
+from tinygrad_llm.patches.ir.indices import strides
+
+SEAMS = {
+  "tinygrad.codegen.simplify:simplify_merge_adjacent": "638925ab3dd7",
+  "tinygrad.codegen.simplify:pm_simplify_ranges": "cf6ab7afe6d6",
+}
+
+DIVISIONS = frozenset({Ops.FLOORDIV, Ops.FLOORMOD})
+pm_merge = ops._substitute + symbolic + pm_flatten_range
+
+def _divisions(nodes: Iterable[UOp]) -> list[UOp]: return [n for n in nodes if n.op in DIVISIONS]
+
+def is_hopeless(r0: UOp, r1: UOp, indices: list[UOp], divisions: list[UOp]) -> bool:
+  """
+  Whether a merged loop is bound to be divided. indices: of memory, in the graph that both loops are in; divisions: all
+  that it has.
+  """
+  if r1.src[0].op is not Ops.CONST or any(r0 in d.ranges or r1 in d.ranges for d in divisions): return False
+  for index in indices:
+    found = strides(index)
+    if (found.get(r0, 0) != found.get(r1, 0) * r1.src[0].val and
+        not any(r in term.ranges for term in index.split_uop(Ops.ADD) if term not in found and
+                not (term.op is Ops.MUL and term.src[0] in found) for r in (r0, r1))): return True
+  return False
+
+def merge_adjacent(u: UOp) -> UOp|None:
+  """
+  What loops end at (END, REDUCE), with fewer loops where no more divisions come of it. END: neighbours are tried;
+  REDUCE: any two, as their order is free.
+  """
+  loops = u.ended_ranges
+  if len(loops) < 2 or not all(r.op is Ops.RANGE for r in loops): return None
+  nodes = u.toposort()
+  sums = [n.ranges for n in nodes if n.op is Ops.REDUCE]
+  indices = [n.src[1] for n in nodes if n.op is Ops.INDEX and len(n.src) == 2]
+  divisions = _divisions(nodes)
+  for r0, r1 in itertools.pairwise(loops) if u.op is Ops.END else itertools.permutations(loops, 2):
+    if r0.arg[-1] != r1.arg[-1] or any((r0 in ranges) != (r1 in ranges) for ranges in sums): continue
+    if is_hopeless(r0, r1, indices, divisions): continue
+    one = r0.replace(src=(r0.src[0] * r1.src[0],))
+    made = graph_rewrite(u, pm_merge, ctx={r0: one // r1.src[0], r1: one % r1.src[0]}, name="merge loops")
+    if len(found := _divisions(made.backward_slice)) > len(divisions): continue
+    if made is not u: indices = [n.src[1] for n in made.toposort() if n.op is Ops.INDEX and len(n.src) == 2]
+    u, divisions = made, found
+  return u
+
+_rest = [rule for rule in simplify.pm_simplify_ranges.patterns if Ops.END not in (rule[0].op or ())]
+pm_simplify_ranges = PatternMatcher([(UPat((Ops.END, Ops.REDUCE), name="u"), merge_adjacent), *_rest])
+
+def install() -> None: places.replace(codegen, "pm_simplify_ranges", pm_simplify_ranges)
