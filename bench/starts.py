@@ -4,9 +4,10 @@ How long a start takes: whole processes of `run`, with empty caches and again, f
   python bench/starts.py [-m MODEL ..] [-n TOKENS] [-r N]
 
 imports: a process that only imports what `run` does. compile: of the step that decodes, after the first token. left:
-what load_s + ttft_s + compile_s + (n - 1) / decode_tok_s leave of the wall time after imports. Warm figures are medians
-of N, cold ones are of one process. No clang is on the PATH: the one of the ziglang wheel is used. All goes to
-bench/results/starts-DATE.json.
+what load_s + ttft_s + compile_s + (n - 1) / decode_tok_s leave of the wall time after imports. cpu: processor seconds
+of a process and its forks. idle: core-seconds that it left, wall * cores - cpu, of all cores that it may use. Warm
+figures are medians of N, cold ones are of one process. No clang is on the PATH: the one of the ziglang wheel is used.
+All goes to bench/results/starts-DATE.json.
 """
 from __future__ import annotations
 import pathlib
@@ -15,6 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 import json, os, shutil, statistics, subprocess, tempfile, time
 from typing import Any
+from tests.support.cpu_time import cpu_seconds
 from bench.machine import machine, now, result_file, versions
 from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.errors import InputError
@@ -28,9 +30,10 @@ def run(model: str | None, tokens: int, cache: pathlib.Path) -> dict[str, Any]:
   env.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its byte code
   named = [] if model is None else ["--model", model]
   command = [sys.executable, "-m", "tinygrad_llm.run", *named, "--prompt", PROMPT, "--count", str(tokens), "--json"]
-  start = time.perf_counter()
+  start, used = time.perf_counter(), cpu_seconds()
   done = subprocess.run(command, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-  wall = time.perf_counter() - start
+  wall, cpu = time.perf_counter() - start, cpu_seconds() - used
+  cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
   if done.returncode: raise InputError(f"{model}: {done.stderr.strip()}")
   report, start = json.loads(done.stdout), time.perf_counter()
   only = "import os, tinygrad_llm.run, tinygrad_llm.engine.llm; os._exit(0)"  # what it takes to end is not theirs
@@ -40,6 +43,7 @@ def run(model: str | None, tokens: int, cache: pathlib.Path) -> dict[str, Any]:
   told = report["load_s"] + report["ttft_s"] + report["compile_s"] + decode
   return {"wall": wall, "imports": imports, "load": report["load_s"], "ttft": report["ttft_s"],
           "compile": report["compile_s"], "decode": decode, "left": wall - imports - told,
+          "cpu": cpu, "idle": wall * cores - cpu,
           "told": told / (wall - imports)}
 
 def measure(model: str | None, tokens: int, count: int) -> dict[str, Any]:
@@ -56,7 +60,7 @@ def _main() -> None:
   parser.add_argument("-r", "--repetitions", type=int, default=5, help="warm processes (default 5)")
   args = parser.parse_args()
   rows = [measure(model, args.tokens, args.repetitions) for model in args.model or [None]]
-  columns = ("wall", "imports", "load", "ttft", "compile", "decode", "left")
+  columns = ("wall", "imports", "load", "ttft", "compile", "decode", "left", "cpu", "idle")
   print(f"{'model':34} {'caches':7}" + "".join(f"{c:>9}" for c in columns) + "     told")
   for row in rows:
     for kind in ("cold", "warm"):
