@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))
 import json, os, shutil, statistics, subprocess, tempfile, time
 from typing import Any
 from tests.support.cpu_time import cpu_seconds
-from bench.machine import machine, now, result_file, versions
+from bench.machine import cores, machine, now, result_file, versions
 from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.errors import InputError
 
@@ -33,7 +33,6 @@ def run(model: str | None, tokens: int, cache: pathlib.Path) -> dict[str, Any]:
   start, used = time.perf_counter(), cpu_seconds()
   done = subprocess.run(command, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
   wall, cpu = time.perf_counter() - start, cpu_seconds() - used
-  cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
   if done.returncode: raise InputError(f"{model}: {done.stderr.strip()}")
   report, start = json.loads(done.stdout), time.perf_counter()
   only = "import os, tinygrad_llm.run, tinygrad_llm.engine.llm; os._exit(0)"  # what it takes to end is not theirs
@@ -43,8 +42,7 @@ def run(model: str | None, tokens: int, cache: pathlib.Path) -> dict[str, Any]:
   told = report["load_s"] + report["ttft_s"] + report["compile_s"] + decode
   return {"wall": wall, "imports": imports, "load": report["load_s"], "ttft": report["ttft_s"],
           "compile": report["compile_s"], "decode": decode, "left": wall - imports - told,
-          "cpu": cpu, "idle": wall * cores - cpu,
-          "told": told / (wall - imports)}
+          "cpu": cpu, "idle": wall * cores() - cpu, "told": told / (wall - imports)}
 
 def measure(model: str | None, tokens: int, count: int) -> dict[str, Any]:
   with tempfile.TemporaryDirectory() as folder:

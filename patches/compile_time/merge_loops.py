@@ -30,6 +30,8 @@ DIVISIONS = frozenset({Ops.FLOORDIV, Ops.FLOORMOD})
 pm_merge = ops._substitute + symbolic + pm_flatten_range
 
 def _divisions(nodes: Iterable[UOp]) -> list[UOp]: return [n for n in nodes if n.op in DIVISIONS]
+def _indices(nodes: Iterable[UOp]) -> list[UOp]:
+  return [n.src[1] for n in nodes if n.op is Ops.INDEX and len(n.src) == 2]
 
 def is_hopeless(r0: UOp, r1: UOp, indices: list[UOp], divisions: list[UOp]) -> bool:
   """
@@ -52,17 +54,14 @@ def merge_adjacent(u: UOp) -> UOp|None:
   loops = u.ended_ranges
   if len(loops) < 2 or not all(r.op is Ops.RANGE for r in loops): return None
   nodes = u.toposort()
-  sums = [n.ranges for n in nodes if n.op is Ops.REDUCE]
-  indices = [n.src[1] for n in nodes if n.op is Ops.INDEX and len(n.src) == 2]
-  divisions = _divisions(nodes)
+  sums, indices, divisions = [n.ranges for n in nodes if n.op is Ops.REDUCE], _indices(nodes), _divisions(nodes)
   for r0, r1 in itertools.pairwise(loops) if u.op is Ops.END else itertools.permutations(loops, 2):
     if r0.arg[-1] != r1.arg[-1] or any((r0 in ranges) != (r1 in ranges) for ranges in sums): continue
     if is_hopeless(r0, r1, indices, divisions): continue
     one = r0.replace(src=(r0.src[0] * r1.src[0],))
     made = graph_rewrite(u, pm_merge, ctx={r0: one // r1.src[0], r1: one % r1.src[0]}, name="merge loops")
-    if len(found := _divisions(made.backward_slice)) > len(divisions): continue
-    if made is not u: indices = [n.src[1] for n in made.toposort() if n.op is Ops.INDEX and len(n.src) == 2]
-    u, divisions = made, found
+    if len(found := _divisions(nodes := made.toposort())) <= len(divisions):
+      u, indices, divisions = made, _indices(nodes), found
   return u
 
 _rest = [rule for rule in simplify.pm_simplify_ranges.patterns if Ops.END not in (rule[0].op or ())]

@@ -9,14 +9,13 @@ Upstream: could be sent as it is.
 """
 from __future__ import annotations
 from collections.abc import Callable
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop.ops import UOp
 from tinygrad_llm.patches import places
+from tinygrad_llm.patches.compile_time.graph_rewrite import CALLS
 
 SEAMS = {
   "tinygrad.uop.ops:UOp.toposort": "3f1bcf4e29e3",
 }
-
-CALLS = frozenset({Ops.CALL, Ops.FUNCTION})
 
 def toposort(self: UOp, gate: Callable[[UOp], bool]|None = None, enter_calls: bool = True) -> dict[UOp, None]:
   """

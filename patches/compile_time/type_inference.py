@@ -73,7 +73,7 @@ def _shrunk(source: UOp, offset: UOp, size: UOp) -> tuple[sint, ...]|None:
   if SPEC.value > 1 or (whole := source._shape) is None or not len(whole) == len(starts) == len(sizes): return None
   for n, start, length in zip(whole, starts, sizes):
     if not isinstance(n, int) or not 0 <= length.vmin == length.vmax: return None
-    if start.vmax < 0 or start.vmin + length.vmax > n or start.op is Ops.CONST and start.vmin < 0: return None
+    if start.vmax < 0 or start.vmin + length.vmax > n: return None
   return tuple(int(length.vmax) for length in sizes)
 
 def _get(self: Any, node: UOp|None, owner: Any = None) -> Any:

@@ -27,7 +27,7 @@ from tinygrad_llm.patches.ir.targets import LANES, has_vectors
 from tinygrad_llm.patches.schedule.choose import choosers
 from tinygrad_llm.patches.schedule.cpu_threads import share
 from tinygrad_llm.patches.vector import reroll
-from tinygrad_llm.patches.vector.vectorizer import Vectorizer, vector_rules
+from tinygrad_llm.patches.vector.vectorizer import Vectorizer, maximum, vector_rules
 
 SEAMS = {
   "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb",
@@ -114,8 +114,7 @@ def count(v: Vectorizer, u: UOp) -> UOp|None:
 
 def largest(v: Vectorizer, u: UOp) -> UOp|None:
   if u.op is not Ops.MAX or u.dtype.itemsize != 4: return None
-  a, b = map(v.vector, u.src)
-  return UOp(Ops.CUSTOM, u.dtype, (UOp(Ops.CUSTOM, dtypes.int, (a, b), "({0}<{1})"), b, a), "({0}?{1}:{2})")
+  return maximum(*map(v.vector, u.src))
 
 def divide(v: Vectorizer, u: UOp) -> UOp|None:
   return UOp(u.op, u.dtype, tuple(map(v.vector, u.src))) if u.op is Ops.FDIV else None

@@ -78,8 +78,8 @@ def alike(us: Group, lane: UOp, known: dict[Group, UOp]) -> UOp:
 @dataclass(frozen=True)
 class Packed:
   """
-  store: of the words of a group, which `part` counts. words: the value of each. elements: 16 or 32 of them, and what
-  is the largest of them, or of what they are without their sign, `top`. bytes: what each four words are made of.
+  store: of the words of a group, which `part` counts. words: the value of each. top: the maximum of `leaves`, which are
+  16 or 32 elements, each followed by its negative. bytes: what each four words are made of.
   """
   store: UOp
   part: UOp
@@ -112,7 +112,7 @@ def packed(sink: UOp) -> Packed:
   """The groups that a kernel packs; Unlike if it is another kernel."""
   stores = [u for u in sink.toposort() if u.op is Ops.STORE]
   if len(stores) != 1 or any(u.op is Ops.REDUCE for u in sink.toposort()): raise Unlike
-  if stores[0].dtype is not dtypes.void or (value := stores[0].src[1]).dtype is not dtypes.uint32: raise Unlike
+  if (value := stores[0].src[1]).dtype is not dtypes.uint32: raise Unlike
   if value.op is not Ops.WHERE or len(chosen := value.src[0].ranges) != 1: raise Unlike
   part = next(iter(chosen))
   if part.src[0].op is not Ops.CONST or size(part) > PARTS: raise Unlike
@@ -123,15 +123,12 @@ def packed(sink: UOp) -> Packed:
   top = max(maxima, key=lambda u: len(list(u.split_uop(Ops.MAX))))
   leaves = list(top.split_uop(Ops.MAX))
   if len(leaves) not in (2 * LANES, 4 * LANES): raise Unlike
-  of = [x for x in map(_bytes, words) if x]
-  if not of or len(of) % BYTES or any(_bytes(word) for word in words[len(of):]): raise Unlike
-  groups = [tuple(x for word in of[i:i + BYTES] for x in word) for i in range(0, len(of), BYTES)]
-  return Packed(stores[0], part, words, top, leaves, groups)
+  bytes = list(map(_bytes, words))
+  of = [x for word in bytes for x in word]  # those of words of bytes, which come first
+  if not of or len(of) % LANES or any(bytes[len(of) // BYTES:]): raise Unlike
+  return Packed(stores[0], part, words, top, leaves, _groups(of))
 
-def words_of(sink: UOp) -> UOp|None:
-  """The loop over the words of a group, of a kernel that can be rolled; None for another."""
-  try: return packed(sink).part
-  except Unlike: return None
+def _groups(values: list[UOp]) -> list[Group]: return [tuple(values[i:i + LANES]) for i in range(0, len(values), LANES)]
 
 # *** loops
 
@@ -139,30 +136,25 @@ class Rolled:
   """The kernel of groups, for a loop over lanes."""
   def __init__(self, p: Packed):
     self.p, self.loops = p, Loops(UOp.sink(p.store))
-    elements, others = p.leaves[::2], p.leaves[1::2]
-    self.elements = [self.filled(tuple(elements[i:i + LANES]), {}) for i in range(0, len(elements), LANES)]
-    self.known = {tuple(elements[i * LANES:(i + 1) * LANES]): a for i, a in enumerate(self.elements)}
+    self.known: dict[Group, UOp] = {}    # the arrays of elements
+    self.uniform: dict[UOp, UOp] = {}    # what all lanes share, and was of the elements that were written out
+    self.known = {group: self.filled(group) for group in _groups(p.leaves[::2])}
     lane = self.loops.lane()
-    def largest(i: int) -> UOp:
-      other = tuple(others[i * LANES:(i + 1) * LANES])
-      return self.elements[i].index(lane).maximum(alike(other, lane, self.at(lane)))
-    value = largest(0) if len(self.elements) == 1 else largest(0).maximum(largest(1))
-    self.uniform = {p.top: value.reduce(lane, arg=Ops.MAX)}
-    self.numbers = [self.filled(group, self.known) for group in p.bytes]
+    pairs = [self.value(group, lane) for of in zip(self.known, _groups(p.leaves[1::2])) for group in of]
+    self.uniform = {p.top: functools.reduce(UOp.maximum, pairs).reduce(lane, arg=Ops.MAX)}
+    self.numbers = [self.filled(group) for group in p.bytes]
 
-  def at(self, lane: UOp) -> dict[Group, UOp]: return {group: array.index(lane) for group, array in self.known.items()}
+  def value(self, group: Group, lane: UOp) -> UOp:
+    """That of a group in a lane."""
+    made = alike(group, lane, {elements: array.index(lane) for elements, array in self.known.items()})
+    return made.substitute(self.uniform, walk=True)
 
-  def filled(self, group: Group, known: dict[Group, UOp]) -> UOp:
-    """An array of a value of 16 elements."""
+  def filled(self, group: Group) -> UOp:
+    """An array of the values of a group."""
     lane = self.loops.lane()
-    value = alike(group, lane, {g: a.index(lane) for g, a in known.items()})
-    value = self.shared(value) if known else value
+    value = self.value(group, lane)
     array = self.loops.array(LANES, value.dtype)
     return array.after(ended(array.index(lane).store(value), lane))
-
-  def shared(self, u: UOp) -> UOp:
-    """With what all lanes share, which was of the elements that were written out."""
-    return u.substitute(self.uniform, walk=True)
 
   def total(self, u: UOp) -> UOp|None:
     """A sum of the numbers of whole arrays, as a reduction."""
@@ -201,6 +193,13 @@ def rerolled(sink: UOp) -> UOp:
   end, = (u for u in sink.toposort() if u.op is Ops.END)
   made: UOp = sink.replace(src=(ended(Rolled(p).stores(), *(r for r in end.src[1:] if r is not p.part)),))
   return made
+
+def words_of(sink: UOp) -> UOp|None:
+  """The loop over the words of a group, of a kernel that can be rolled; None for another."""
+  try:
+    Rolled(p := packed(sink)).stores()
+    return p.part
+  except Unlike: return None
 
 def available(ren: Renderer) -> bool: return has_vectors(ren) and is_on("reroll")
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 import functools, operator
 from tinygrad.dtype import AddrSpace, DType, dtypes, truncate
-from tinygrad.helpers import DEBUG, prod
+from tinygrad.helpers import DEBUG, partition, prod
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import ClangRenderer
 from tinygrad.uop.ops import GroupOp, Ops, PatternMatcher, UOp, UPat, graph_rewrite
@@ -55,9 +55,13 @@ def _sum(terms: Sequence[UOp]) -> UOp: return functools.reduce(lambda a, b: a.al
 
 def maxima(u: UOp) -> list[UOp]:
   """The numbers of which u is the largest, as it is written for C: (a < b) ? b : a."""
-  if u.op is Ops.MAX or u.op is Ops.WHERE and u.src[0].op is Ops.CMPLT and u.src[0].src == (u.src[2], u.src[1]):
-    return [term for s in (u.src if u.op is Ops.MAX else u.src[:0:-1]) for term in maxima(s)]
-  return [u]
+  pair = u.src if u.op is Ops.MAX else ()
+  if u.op is Ops.WHERE and u.src[0].op is Ops.CMPLT and u.src[0].src == (u.src[2], u.src[1]): pair = u.src[0].src
+  return [term for s in pair for term in maxima(s)] or [u]
+
+def maximum(a: UOp, b: UOp) -> UOp:
+  """The larger of two numbers of 32 bits, or the larger in each lane."""
+  return UOp(Ops.CUSTOM, a.dtype, (UOp(Ops.CUSTOM, dtypes.int, (a, b), "({0}<{1})"), b, a), "({0}?{1}:{2})")
 
 BLOCK = 4  # lanes that shuffles of vectors do not cross at no cost
 
@@ -302,9 +306,9 @@ class Vectorizer:
   def last(self, end: UOp) -> UOp:
     """The loop's own stores: sum += value becomes sum += all lanes of a vector, array[lane] = value a store of one."""
     stores = [t for s in self.ends if self.inside[s.src[0].src[1]] for t in self.fill(s)]
-    reduced = [s for s in self.ends if not self.inside[s.src[0].src[1]]]
-    stores += [self.largest(s) for s in reduced if len(maxima(s.src[1])) > 1]
-    stores += self.add([s for s in reduced if len(maxima(s.src[1])) == 1])
+    largest, added = partition((s for s in self.ends if not self.inside[s.src[0].src[1]]),
+                               lambda s: len(maxima(s.src[1])) > 1)
+    stores += [*map(self.largest, largest), *self.add(added)]
     body = stores[0] if len(stores) == 1 else UOp.group(*stores)
     rest = tuple(self.rewrite(s) for s in end.src[1:] if s is not self.lane)
     return body.end(*rest) if rest else body
@@ -322,34 +326,28 @@ class Vectorizer:
     return [UOp(Ops.SHRINK, src=(self.rewrite(buf), self.at(same, each[0], idx.dtype), _const(self.n, dtypes.int)))
             .store(value, *gates)]
 
-  def maximum(self, a: UOp, b: UOp) -> UOp:
-    """The larger number in each lane; of two numbers, too."""
-    condition = UOp(Ops.CUSTOM, dtypes.int, (a, b), "({0}<{1})")
-    return UOp(Ops.CUSTOM, a.dtype, (condition, b, a), "({0}?{1}:{2})")
+  def accumulated(self, store: UOp, terms: Sequence[UOp], what: str) -> tuple[UOp, list[UOp]]:
+    """The load of what is stored to, which is one of the terms of a store, and the vectors of the others."""
+    before, value = partition(terms, lambda t: t.op is Ops.LOAD and t.src[0].buf_uop is store.src[0].buf_uop)
+    if len(before) != 1 or not value or not all(self.inside[t] for t in value): raise Unsupported(f"it is no {what}")
+    return before[0], [*map(self.vector, value)]
 
   def largest(self, store: UOp) -> UOp:
     """A store of the largest number so far, for which each lane has one: a vector's halves against each other."""
-    terms = maxima(store.src[1])
-    before = [t for t in terms if t.op is Ops.LOAD and t.src[0].buf_uop is store.src[0].buf_uop]
-    value = [t for t in terms if t not in before]
-    if len(before) != 1 or not value or not all(self.inside[t] for t in value): raise Unsupported("it is no maximum")
     if store.src[1].dtype.itemsize != 4: raise Unsupported("a maximum of other numbers than 32 bits")
-    found = functools.reduce(self.maximum, map(self.vector, value))
+    before, vectors = self.accumulated(store, maxima(store.src[1]), "maximum")
+    found = functools.reduce(maximum, vectors)
     while (n := found.max_numel()) > 2:
-      found = self.maximum(*(_stack([_lane(found, i) for i in half]) for half in (range(n // 2), range(n // 2, n))))
-    top = self.maximum(_lane(found, 0), _lane(found, 1))
-    return self.rewrite(store.src[0]).store(self.maximum(self.rewrite(before[0]), top))
+      found = maximum(*(_stack([_lane(found, i) for i in half]) for half in (range(n // 2), range(n // 2, n))))
+    return self.rewrite(store.src[0]).store(maximum(self.rewrite(before), maximum(_lane(found, 0), _lane(found, 1))))
 
   def add(self, stores: Sequence[UOp]) -> list[UOp]:
     """Stores of sums, to which all lanes of a vector are added."""
     befores, totals = list[UOp](), list[UOp]()
     for store in stores:
-      target, terms = store.src[0], list(store.src[1].split_uop(Ops.ADD))
-      before = [t for t in terms if t.op is Ops.LOAD and t.src[0].buf_uop is target.buf_uop]
-      value = [t for t in terms if t not in before]
-      if len(before) != 1 or not value or not all(self.inside[t] for t in value): raise Unsupported("it is no sum")
-      befores.append(before[0])
-      totals.append(_sum([self.vector(t) for t in value]))
+      before, vectors = self.accumulated(store, list(store.src[1].split_uop(Ops.ADD)), "sum")
+      befores.append(before)
+      totals.append(_sum(vectors))
     def kind(i: int) -> tuple[DType, int]: return totals[i].dtype, totals[i].max_numel()
     alike = [[i for i in range(len(totals)) if kind(i) == k] for k in dict.fromkeys(map(kind, range(len(totals))))]
     found = {i: total for group in alike for i, total in zip(group, sums([totals[i] for i in group]))}

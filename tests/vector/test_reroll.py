@@ -98,6 +98,7 @@ def test_by_hand():
   hand_made(count=8, summed=range(8))], ids=["order", "15 of 16", "one twice", "groups of 8"])
 def test_what_does_not_fit_stays(sink):
   with pytest.raises(Unlike): reroll.rerolled(sink)
+  assert words_of(sink) is None  # so it gets vectors of groups instead
   assert reroll.run(sink, renderer("CPU")) is sink
 
 def test_other_kernels():

@@ -34,6 +34,7 @@ class Linear:
     self.halves = numerics.multiplies_halves() and any(w.qtype.name != "F32" for w in weights)
     self.bf16 = all(w.qtype.name == "BF16" and numerics.multiplies_bf16(w.shape[-1]) for w in weights)
     self.tiles = all(map(_multiplies_tiles, weights))
+    self.heads_apart = numerics.stores_heads_apart() and not self.tiles
     self.group = numerics.group_of_prompts(w.qtype for w, q8 in zip(weights, self.q8) if q8)
 
   def stores(self, x: Tensor) -> bool:
@@ -53,7 +54,7 @@ class Linear:
     head_dim: on CPUs, a prompt's y is stored as (B, heads, T, head_dim). The kernels that read it are the same then,
     whichever matrices are one Weight. Of a 1B shape, Q4_K_M: the product 1.04x its time, attention's 1.0x.
     """
-    by_heads = head_dim and _has_tokens(x) and not self.halves and not self.tiles
+    by_heads = head_dim and _has_tokens(x) and self.heads_apart
     ys: list[Tensor] = []
     if as_bf16 := self._as_bf16(x): x = numerics.bf16(x).float()
     x8 = _in_bytes(x, self) if any(as_bytes := self._as_bytes(x)) and not as_bf16 else x

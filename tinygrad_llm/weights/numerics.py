@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from tinygrad import Device, Tensor, UOp, dtypes
 from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.ir.byte_groups import HALF, LAYOUTS, SIGN
+from tinygrad_llm.patches.ir.targets import has_vectors
 from tinygrad_llm.patches.isa import dot_bf16, dot_int8_cpu, dot_int8_gpu
 from tinygrad_llm.patches.tiles import amx_tiles, mma_tiles
 from tinygrad_llm.patches.tiles.mma_tiles import MOST
@@ -32,6 +33,10 @@ def multiplies_bytes() -> bool:
 def multiplies_bytes_of_prompts() -> bool:
   """Whether a prompt's are bytes, too: on CPUs."""
   return is_on("q8_activations") and dot_int8_cpu.available(Device[Device.DEFAULT].renderer)
+
+def stores_heads_apart() -> bool:
+  """Whether what a prompt's products make of heads is stored head by head: on CPUs; no GPU has timed it."""
+  return has_vectors(Device[Device.DEFAULT].renderer)
 
 def multiplies_halves() -> bool:
   """Whether tensor cores multiply what several tokens have (patches/tiles/mma_tiles.py)."""
