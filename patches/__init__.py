@@ -37,7 +37,7 @@ SOURCES = {
   "runtime.support.hcq": "056d71e00887", "tensor": "edd156414428", "runtime.graph.metal": "0ef2a17d5fbd",
   "runtime.ops_cuda": "e3d22944295b",
   "schedule": "1d75345bfd19", "schedule.indexing": "d596506ee7f3", "schedule.rangeify": "50f7df12a629",
-  "uop.ops": "af8d1b7e9218"}
+  "uop.ops": "af8d1b7e9218", "uop.upat": "be02a4ed8d2a"}
 
 class SeamError(ImportError):
   """The installed tinygrad is not the one that the patches were made for."""

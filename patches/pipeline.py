@@ -62,6 +62,8 @@ PASSES: tuple[Pass, ...] = (
   _pass("compile_time.interning", LOWERING),
   _pass("compile_time.toposort", LOWERING),
   _pass("compile_time.graph_rewrite", LOWERING),
+  _pass("compile_time.match_code", LOWERING),
+  _pass("compile_time.kernel_calls", LOWERING),
   _pass("compile_time.implicit_inputs", LOWERING),
   _pass("compile_time.type_inference", LOWERING),
   _pass("compile_time.scalarize", LOWERING),

@@ -10,13 +10,14 @@ How: a node whose sources are done is not put on the stack, nor is what a rule m
   which tinygrad does by a rule that matches every node, is a look-up in a dict.
 Numbers: CPU seconds to the first token of the bundled model, caches empty, PARALLEL=0: 17.4 -> 15.9 (2-core AMD EPYC),
   with the other two of this room on. Substitutions as look-ups: processor seconds to schedule and lower two layers of a
-  1B Llama in Q4_K_M, a decode step and a prompt at two depths each: 0.93 (3 pairs, AMD EPYC Zen 4).
+  1B Llama in Q4_K_M, a decode step and a prompt at two depths each: 0.93 (3 pairs, AMD EPYC Zen 4). Depth first, with
+  match_code and kernel_calls: lowering of SmolLM2 135M, a prompt and a decode step, 0.91 (6 pairs, 2-core AMD EPYC).
 Upstream: not sent; its RewriteContext could be this one.
 """
 from __future__ import annotations
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 from tinygrad.dtype import DType
 from tinygrad.uop import ops
 from tinygrad.uop.ops import BottomUpGate, Ops, PatternMatcher, RewriteContext, UOp
@@ -32,7 +33,8 @@ SEAMS = {
 }
 
 CALLS = (Ops.FUNCTION, Ops.CALL)
-CIRCLE = "infinite loop in graph_rewrite: a rule leads back to where it began"
+CIRCLE, GROWS, REWRITTEN = (f"infinite loop in graph_rewrite: {what}" for what in (
+  "a rule leads back to where it began", "the graph grows without end", "a node is rewritten without end"))
 NEW, PLACED, SAME = range(3)  # a node; one whose sources are on the stack or done; one that became another
 _serial = itertools.count()
 
@@ -80,11 +82,73 @@ def _last(substitutes: dict[UOp, UOp], n: UOp) -> UOp:
 
 def unified_rewrite(self: RewriteContext, root: UOp) -> UOp:
   """A graph in which no rule matches any more: bpm's are tried before a node's sources are looked at, pm's after it."""
+  substitutes = self.ctx if self.bpm is ops._substitute else None
+  if self.ctx is not None and substitutes is None: return _counted(self, root)
   mark = _mark(self)
   if mark is not None and mark in root.__dict__: return root
-  done, bpm, enter_calls, ctx, limit = self.replace, self.bpm, self.enter_calls, self.ctx, ops.REWRITE_STACK_LIMIT.value
-  match = None if self.pm is None else self.pm.rewrite
-  substitutes = ctx if bpm is ops._substitute else None
+  done, bpm, limit, match = self.replace, self.bpm, ops.REWRITE_STACK_LIMIT.value, self.pm and self.pm.rewrite
+  moved, same = set[UOp](), dict[UOp, list[UOp]]()  # nodes that became another; for a node below, what becomes as it
+  todo: list[UOp|None] = [root]                     # None: the sources of the node below are done
+  pop, push = todo.pop, todo.append
+  while todo:
+    ready = (top := pop()) is None
+    now: UOp = pop() if top is None else top  # type: ignore[assignment]
+    if now in done: continue
+    chain, result = same.pop(now, None) if same else None, cast(UOp|None, None)
+    while True:
+      if not ready:
+        if mark is not None and mark in now.__dict__:
+          result = now
+          break
+        if bpm is not None:
+          first, gated = now, False
+          if substitutes is None: now, gated = _before(self, now)
+          elif now in substitutes: now = _last(substitutes, now)
+          if gated:
+            result, now = now, first
+            break
+          if now is not first:
+            chain = [*(chain or ()), first]
+            if (result := done.get(now)) is not None: break
+        if now.op in CALLS: _leave_body(self, now)
+        for x in now.src:
+          if x not in done: break
+        else: ready = True
+        if not ready:
+          if chain: same[now] = chain
+          push(now)
+          push(None)
+          todo += now.src[::-1]
+          if len(todo) > limit: raise RuntimeError(GROWS)
+          break
+      if moved and not moved.isdisjoint(now.src):
+        src = tuple([done[x] for x in now.src])
+        made: UOp|None = UOp(now.op, _dtype(now, src), src, now.arg, now.tag)
+      elif not match or (made := match(now, None)) is None:
+        if mark is not None: now.__dict__[mark] = True
+        result = now
+        break
+      assert made is not None
+      if chain is None: chain = [now]
+      else: chain.append(now)
+      if len(chain) > limit: raise RuntimeError(REWRITTEN)
+      if (result := done.get(made)) is not None: break
+      now, ready = made, False
+    if result is None: continue
+    for n in (now, *chain) if chain else (now,):
+      done[n] = result
+      if n is not result: moved.add(n)
+  return done[root]
+
+def _leave_body(self: RewriteContext, call: UOp) -> None:
+  """A body is no part of the graph."""
+  if not self.enter_calls and (call.op is Ops.FUNCTION or call.src[0].op in UOp._OPAQUE_CALL_BODIES):
+    self.replace[call.src[0]] = call.src[0]
+
+def _counted(self: RewriteContext, root: UOp) -> UOp:
+  """The same where rules may count nodes in their context: these come in tinygrad's order."""
+  done, bpm, ctx, match = self.replace, self.bpm, self.ctx, self.pm and self.pm.rewrite
+  limit = ops.REWRITE_STACK_LIMIT.value
   todo: list[tuple[UOp, int, UOp]] = [(root, NEW, root)]
   seen = {root}                                        # were on the stack once
   waiting: dict[UOp, list[tuple[UOp, int, UOp]]] = {}  # for a node that is further down on the stack
@@ -98,18 +162,12 @@ def unified_rewrite(self: RewriteContext, root: UOp) -> UOp:
       continue
     while result is None:
       if state == NEW:
-        if mark is not None and mark in now.__dict__:
-          result = now
-          break
-        if substitutes is not None:
-          if now in substitutes: now = _last(substitutes, now)
-        elif bpm is not None:
+        if bpm is not None:
           now, gated = _before(self, now)
           if gated:
             result = now
             break
-        if not enter_calls and now.op in CALLS and (now.op is Ops.FUNCTION or now.src[0].op in UOp._OPAQUE_CALL_BODIES):
-          done[now.src[0]] = now.src[0]  # a body is no part of the graph
+        if now.op in CALLS: _leave_body(self, now)
       src: list[UOp] = []
       changed = False
       for x in now.src:
@@ -119,16 +177,15 @@ def unified_rewrite(self: RewriteContext, root: UOp) -> UOp:
       else:
         if changed: made: UOp|None = UOp(now.op, _dtype(now, src), tuple(src), now.arg, now.tag)
         else:
-          made = match(now, ctx) if match is not None else None
+          made = match(now, ctx) if match else None
           if made is None:
-            if mark is not None: now.__dict__[mark] = True
             result = now
             break
         assert made is not None
         if (result := done.get(made)) is None:
           chain.append(made)
           now, state = made, NEW
-          if len(chain) > limit: raise RuntimeError("infinite loop in graph_rewrite: a node is rewritten without end")
+          if len(chain) > limit: raise RuntimeError(REWRITTEN)
         continue
       # a source is not done
       todo.extend([(same, SAME, chain[-1]) for same in chain[:-1]])
@@ -138,7 +195,7 @@ def unified_rewrite(self: RewriteContext, root: UOp) -> UOp:
           if x not in seen:
             todo.append((x, NEW, x))
             seen.add(x)
-        if len(todo) > limit: raise RuntimeError("infinite loop in graph_rewrite: the graph grows without end")
+        if len(todo) > limit: raise RuntimeError(GROWS)
       else: waiting.setdefault(x, []).append((chain[-1], PLACED, now))
       break
     if result is not None:
@@ -172,7 +229,7 @@ def walk_rewrite(self: RewriteContext, root: UOp) -> UOp:
     done[n] = made
   return done[root]
 
-_walk_rewrite = RewriteContext.walk_rewrite
+_walk_rewrite, _unified_rewrite = RewriteContext.walk_rewrite, RewriteContext.unified_rewrite
 
 def install() -> None:
   places.replace(RewriteContext, "walk_rewrite", walk_rewrite)

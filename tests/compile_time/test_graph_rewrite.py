@@ -104,6 +104,36 @@ def test_a_deep_graph():
   made = graph_rewrite(x, PatternMatcher([(pattern, lambda x, c: x if c.val % 2 else None)]))
   assert len(made.toposort()) == len(x.toposort()) - 20_000
 
+KINDS = 24
+
+def kind(n: int, *src: UOp) -> UOp: return UOp(Ops.CUSTOM, dtypes.int, src, n)
+
+def one_step(n: UOp, noted: list[UOp] | None) -> UOp | None:
+  """What a rule makes of a node: one of its sources, or others of lower kinds; many become the same."""
+  if noted is not None: noted.append(n)
+  if n.op is not Ops.CUSTOM or n.arg % 4 == 0: return None
+  first, last = n.src[0], n.src[-1]
+  if n.arg % 4 == 1: return last
+  if n.arg % 4 == 2: return kind(n.arg // 2, kind(n.arg // 3, last, first), first)
+  return kind(n.arg // 4 * 4, kind(n.arg // 2, first), kind(n.arg // 2, first), last)
+
+@pytest.mark.parametrize("bottom_up", [False, True])
+@pytest.mark.parametrize("seed", range(40))
+def test_rules_on_random_graphs(seed, bottom_up, monkeypatch):
+  """The same graph as tinygrad's; where a rule counts in its context, nodes come in the same order."""
+  counting = PatternMatcher([(UPat(tuple(Ops), name="n"), lambda ctx, n: one_step(n, ctx))])
+  plain = PatternMatcher([(UPat(tuple(Ops), name="n"), lambda n: one_step(n, None))])
+  rng, nodes = random.Random(seed), [UOp.const(i, dtypes.int) for i in range(3)]
+  for _ in range(60):
+    nodes.append(kind(rng.randrange(KINDS), *rng.choices(nodes[-8:] + nodes[:2], k=rng.randint(1, 3))))
+  graph = UOp.sink(*nodes[-5:], *nodes[20:30])
+  noted: list[UOp] = []
+  made = [graph_rewrite(graph, counting, noted, bottom_up=bottom_up), graph_rewrite(graph, plain, bottom_up=bottom_up)]
+  monkeypatch.setattr(RewriteContext, "unified_rewrite", module._unified_rewrite)
+  expected: list[UOp] = []
+  assert made == [graph_rewrite(graph, counting, expected, bottom_up=bottom_up)] * 2 and made[0] is not graph
+  assert noted == expected
+
 def test_a_walk_as_tinygrads(monkeypatch):
   """A rule that changes constants and some sums makes the same of random graphs."""
   rules = PatternMatcher([(UPat.cvar("c"), lambda c: c.const_like(c.val * 2)),

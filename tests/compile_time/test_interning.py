@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tinygrad import Tensor, UOp, dtypes
 from tinygrad.helpers import Context
+from tinygrad.uop import ops
 from tinygrad.uop.ops import Ops, UOpMetaClass
 from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.compile_time import interning
@@ -58,6 +59,8 @@ def test_nodes_that_end_meanwhile(restless: None) -> None:
   together([work(seed) for seed in range(3)])
   assert not wrong
 
+def test_no_node_calls_python_as_it_ends() -> None: assert not hasattr(UOp, "__del__")
+
 def test_what_ended_leaves_nothing() -> None:
   gc.collect()
   before = len(TABLE)
@@ -97,7 +100,17 @@ def test_a_buffer_counts_its_nodes() -> None:
   gc.collect()
   assert buffer.uop_refcount == before - 1
 
-@pytest.mark.parametrize("function", [interning.delete, interning._free])
+def test_a_buffer_counts_a_node_once() -> None:
+  """Also one whose buffer is said twice, as that of a view is; and nothing is kept of it."""
+  x = Tensor([1.0, 2.0, 3.0]).realize()
+  node, buffer, kept = x.uop.base, x.uop.base.buffer, len(interning.Buffers.counts)
+  ops.buffers[node] = buffer
+  before = buffer.uop_refcount
+  del x, node
+  gc.collect()
+  assert buffer.uop_refcount == before - 1 and len(interning.Buffers.counts) == kept - 1
+
+@pytest.mark.parametrize("function", [interning._uncount, interning._free])
 def test_what_runs_as_the_process_ends(function: Callable[..., None]) -> None:
   """Modules are empty then: nodes that are left end all the same, and say nothing."""
   assert not set(function.__code__.co_names) & set(vars(interning))
