@@ -3,9 +3,10 @@ A node's dtype and shape, without asking what else it might be.
 
 Why: tinygrad finds them by a match over some sixty operations, one comparison each, and arithmetic, the most of a
   graph, comes last; a property of a node is computed over its topologically sorted graph though its sources have
-  theirs.
+  theirs, and a call of Python each time that it is looked up.
 How: arithmetic whose sources agree has their dtype and shape, a load its source's, a constant none; whatever else
-  there is, and wherever sources differ, is asked as ever. A property whose sources have theirs is computed at once.
+  there is, and wherever sources differ, is asked as ever. A property is computed from those of its sources, and then
+  is an attribute.
   A SHRINK has the shape of its size unless the bounds of its offset disprove that it is inside of its source: tinygrad
   simplifies the whole offset, which in a kernel is an index with all loops, for the same answer. SPEC=2 lets it.
 Numbers: CPU seconds to the first token of the bundled model, caches empty, PARALLEL=0: 19.7 -> 17.4 (2-core AMD EPYC),
@@ -76,21 +77,28 @@ def _shrunk(source: UOp, offset: UOp, size: UOp) -> tuple[sint, ...]|None:
     if start.vmax < 0 or start.vmin + length.vmax > n: return None
   return tuple(int(length.vmax) for length in sizes)
 
-def _get(self: Any, node: UOp|None, owner: Any = None) -> Any:
-  """The property of a node, from those of its sources, which get theirs first."""
-  if node is None: return self
-  if (name := self.nm) in (known := node.__dict__): return known[name]
-  of, todo = self.fxn, list[UOp|None]((node,))
-  while todo:
-    if (n := todo.pop()) is None:
-      n = todo.pop()
-      n.__dict__[name] = of(n)  # type: ignore[union-attr]
-    elif name not in n.__dict__:
-      todo += (n, None)
-      todo += n.src
-  return known[name]
+class Known:
+  """
+  A property of a node from those of its sources, which get theirs first. Then it is an attribute of the node: to look it
+  up again calls nothing, as this is no data descriptor.
+  """
+  def __init__(self, find: Callable[[UOp], Any]):
+    self.find, self.name, self.__doc__ = find, find.__name__, find.__doc__
+
+  def __get__(self, node: UOp|None, owner: Any = None) -> Any:
+    if node is None: return self
+    name, find, todo = self.name, self.find, list[UOp|None]((node,))
+    while todo:
+      if (n := todo.pop()) is None:
+        n = todo.pop()
+        n.__dict__[name] = find(n)  # type: ignore[union-attr, arg-type]
+      elif name not in n.__dict__:
+        todo += (n, None)
+        todo += n.src
+    return node.__dict__[name]
 
 def install() -> None:
   for module in (ops, weak): places.replace(module, "dtype_from_uop", dtype_from_uop)
-  places.replace(UOp, "_shape", recursive_property(_shape))
-  places.replace(recursive_property, "__get__", _get)
+  for name, value in list(vars(UOp).items()):
+    if isinstance(value, recursive_property):
+      places.replace(UOp, name, Known(_shape if name == "_shape" else value.fxn))

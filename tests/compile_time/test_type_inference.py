@@ -60,12 +60,16 @@ def test_dtypes(op, src, arg, dtype):
   """ADD of floats: that of its sources; a comparison: bool; a CAST: what it says; others: as tinygrad finds it"""
   assert type_inference.dtype_from_uop(op, src, arg) is dtype is type_inference._stock_dtype(op, src, arg)
 
-def test_a_property_from_those_of_the_sources():
+def test_a_property_from_those_of_the_sources(monkeypatch):
   """A property is computed for a node whose sources have theirs, else for all of a graph."""
-  name = UOp.__dict__["_shape"].nm
+  name = UOp.__dict__["_shape"].name
   x = UOp.placeholder((4, 3), dtypes.float, 0).reshape((4, 3))
   total = x + x * 2.0
   assert name not in vars(total.src[1]) and total._shape == (4, 3)
+  calls: list[UOp] = []
+  monkeypatch.setattr(UOp.__dict__["_shape"], "find", calls.append)
+  assert total._shape == (4, 3) and not calls  # it is an attribute
+  monkeypatch.undo()
   assert vars(total.src[1])[name] == vars(total)[name] == (4, 3)
   more = total * 3.0
   assert more.src[1]._shape is not None and name not in vars(more)
