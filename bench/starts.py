@@ -1,13 +1,14 @@
 """
 How long a start takes: whole processes of `run`, with empty caches and again, for an answer of 12 tokens.
 
-  python bench/starts.py [-m MODEL ..] [-n TOKENS] [-r N]
+  python bench/starts.py [-m MODEL ..] [-n TOKENS] [-r N] [--against FOLDER]
 
 imports: a process that only imports what `run` does. compile: of the step that decodes, after the first token. left:
 what load_s + ttft_s + compile_s + (n - 1) / decode_tok_s leave of the wall time after imports. cpu: processor seconds
 of a process and its forks. idle: core-seconds that it left, wall * cores - cpu, of all cores that it may use. Warm
 figures are medians of N, cold ones are of one process. No clang is on the PATH: the one of the ziglang wheel is used.
-All goes to bench/results/starts-DATE.json.
+--against: N cold starts each of this checkout and of another one in FOLDER, in turns: one machine for both;
+exit code 1 if the median of the ratios of wall time is above 1.2. All goes to bench/results/starts-DATE.json.
 """
 from __future__ import annotations
 import pathlib
@@ -22,21 +23,22 @@ from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.errors import InputError
 
 PROMPT = "Tell me about the sea."
+MOST = 1.2  # of another checkout's wall time
 
-def run(model: str | None, tokens: int, cache: pathlib.Path) -> dict[str, Any]:
-  """One process: its wall time and what it says of itself."""
+def run(model: str | None, tokens: int, cache: pathlib.Path, root: pathlib.Path = ROOT) -> dict[str, Any]:
+  """One process: its wall time and what it says of itself. root: of the checkout that answers."""
   path = os.pathsep.join(p for p in os.environ["PATH"].split(os.pathsep) if shutil.which("clang", path=p) is None)
-  env = {**os.environ, "PATH": path, "CACHEDB": str(cache), "DEV": "CPU", "PYTHONPATH": str(ROOT)}
+  env = {**os.environ, "PATH": path, "CACHEDB": str(cache), "DEV": "CPU", "PYTHONPATH": str(root)}
   env.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its byte code
-  named = [] if model is None else ["--model", model]
+  named = [] if model is None else ["--model", str(pathlib.Path(model).resolve())]
   command = [sys.executable, "-m", "tinygrad_llm.run", *named, "--prompt", PROMPT, "--count", str(tokens), "--json"]
   start, used = time.perf_counter(), cpu_seconds()
-  done = subprocess.run(command, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+  done = subprocess.run(command, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=root)
   wall, cpu = time.perf_counter() - start, cpu_seconds() - used
   if done.returncode: raise InputError(f"{model}: {done.stderr.strip()}")
   report, start = json.loads(done.stdout), time.perf_counter()
   only = "import os, tinygrad_llm.run, tinygrad_llm.engine.llm; os._exit(0)"  # what it takes to end is not theirs
-  subprocess.run([sys.executable, "-c", only], env=env, check=True)
+  subprocess.run([sys.executable, "-c", only], env=env, check=True, cwd=root)
   imports = time.perf_counter() - start
   decode = (report["tokens"] - 1) / report["decode_tok_s"] if report["decode_tok_s"] else 0.0
   told = report["load_s"] + report["ttft_s"] + report["compile_s"] + decode
@@ -51,12 +53,46 @@ def measure(model: str | None, tokens: int, count: int) -> dict[str, Any]:
   return {"model": pathlib.Path(model).name if model else "bundled", "cold": cold,
           "warm": {name: statistics.median(x[name] for x in warm) for name in cold}, "samples": warm}
 
+def compare(model: str | None, tokens: int, count: int, other: pathlib.Path) -> dict[str, Any]:
+  """Cold starts of another checkout and of this one, in turns. ratios: this one's by the other's, medians."""
+  pairs = []
+  for _ in range(count):
+    with tempfile.TemporaryDirectory() as folder:
+      pairs.append([run(model, tokens, pathlib.Path(folder) / f"{i}.db", root) for i, root in enumerate((other, ROOT))])
+  ratios = {name: statistics.median(ours[name] / theirs[name] for theirs, ours in pairs) for name in ("wall", "cpu")}
+  return {"model": pathlib.Path(model).name if model else "bundled", "ratios": ratios, "pairs": pairs}
+
+def _compare(args: Any) -> int:
+  """The exit code."""
+  other = pathlib.Path(args.against).resolve()
+  if not (other / "tinygrad_llm").is_dir():
+    raise InputError(f"--against {args.against}: it is no checkout of tinygrad_llm")
+  rows = []
+  print(f"{'model':34} {'wall':>9} {'ratio':>7} {'cpu':>9} {'ratio':>7}   {args.repetitions} pairs, the last's seconds")
+  for model in args.model or [None]:
+    rows.append(row := compare(model, args.tokens, args.repetitions, other))
+    last = row["pairs"][-1][1]
+    print(f"{row['model'][:34]:34} {last['wall']:9.2f} {row['ratios']['wall']:7.2f} {last['cpu']:9.2f} "
+          f"{row['ratios']['cpu']:7.2f}", flush=True)
+  _kept({"against": args.against, "tokens": args.tokens, "models": rows})
+  slow = [row["model"] for row in rows if row["ratios"]["wall"] > MOST]
+  if slow: print(f"more than {MOST} times as long as in {args.against}: {', '.join(slow)}", file=sys.stderr)
+  return int(bool(slow))
+
+def _kept(found: dict[str, Any]) -> None:
+  path = result_file("starts", date := now())
+  path.write_text(json.dumps({"date": date, "machine": machine(), "versions": versions(), **found}, indent=1) + "\n")
+  print(f"written: {path}")
+
 def _main() -> None:
   parser = Parser(prog="python bench/starts.py", description="Time whole processes, with empty caches and again.")
   parser.add_argument("-m", "--model", action="append", help="a .gguf file (default: the bundled model)")
   parser.add_argument("-n", "--tokens", type=int, default=12, help="of the answer (default 12)")
-  parser.add_argument("-r", "--repetitions", type=int, default=5, help="warm processes (default 5)")
+  parser.add_argument("-r", "--repetitions", type=int, default=5, help="warm processes, or pairs (default 5)")
+  parser.add_argument("--against", metavar="FOLDER", help="another checkout, to compare cold starts with")
   args = parser.parse_args()
+  if args.repetitions < 1: raise InputError(f"--repetitions {args.repetitions}: give a number from 1")
+  if args.against: sys.exit(_compare(args))
   rows = [measure(model, args.tokens, args.repetitions) for model in args.model or [None]]
   columns = ("wall", "imports", "load", "ttft", "compile", "decode", "left", "cpu", "idle")
   print(f"{'model':34} {'caches':7}" + "".join(f"{c:>9}" for c in columns) + "     told")
@@ -64,9 +100,6 @@ def _main() -> None:
     for kind in ("cold", "warm"):
       print(f"{row['model'][:34]:34} {kind:7}" + "".join(f"{row[kind][c]:9.2f}" for c in columns) +
             f"{row[kind]['told']:9.0%}")
-  path = result_file("starts", date := now())
-  path.write_text(json.dumps({"date": date, "machine": machine(), "versions": versions(), "tokens": args.tokens,
-                              "models": rows}, indent=1) + "\n")
-  print(f"written: {path}")
+  _kept({"tokens": args.tokens, "models": rows})
 
 if __name__ == "__main__": guarded(_main)

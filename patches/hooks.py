@@ -69,6 +69,7 @@ class _Kernel:
 
 _kernel: ContextVar[_Kernel|None] = ContextVar("the kernel that is being lowered", default=None)
 _stages: ContextVar[bool] = ContextVar("whether it is a stage of one", default=False)
+_choosing: ContextVar[bool] = ContextVar("whether it is lowered until its loops are chosen", default=False)
 _recorded: ContextVar[set[str]|None] = ContextVar("the modules whose passes changed kernels", default=None)
 
 def lowering() -> Renderer|None:
@@ -92,6 +93,19 @@ def stages() -> AbstractContextManager[bool]:
 def is_stage() -> bool:
   """Whether the kernel that is being lowered is a stage of one."""
   return _stages.get()
+
+class _Chosen(Exception):
+  """Ends a lowering. sink: the kernel with its loops."""
+  def __init__(self, sink: UOp):
+    super().__init__()
+    self.sink = sink
+
+def chosen(lower: Callable[[], UOp]) -> UOp:
+  """What lower() lowers, as it is once its loops are chosen. What comes after that, most of a lowering, is not done."""
+  with _set(_choosing, True):
+    try: lower()
+    except _Chosen as ended: return ended.sink
+  raise AssertionError("no loops were chosen")
 
 @contextmanager
 def recording() -> Iterator[set[str]]:
@@ -117,6 +131,7 @@ def _run_after_opts(sink: UOp, ren: Renderer) -> UOp:
 def apply_opts(ast: UOp, ren: Renderer, beam: int = 0) -> UOp:
   ast = _run(before_opts, ast, ren)
   sink = _apply_opts(ast, ren, beam=beam)
+  if _choosing.get(): raise _Chosen(sink)
   if sink.arg.applied_opts and (beam or (kernel := _kernel.get()) is not None and kernel.schedule == "none"):
     scheduled_by("beam" if beam else "stock")
   return _run_after_opts(sink, ren)

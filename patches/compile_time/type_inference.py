@@ -79,7 +79,7 @@ def _shrunk(source: UOp, offset: UOp, size: UOp) -> tuple[sint, ...]|None:
 
 class Known:
   """
-  A property of a node from those of its sources, which get theirs first. Then it is an attribute of the node: to look it
+  A property of a node from those of its sources, which get theirs first. Then it is the node's attribute: to look it
   up again calls nothing, as this is no data descriptor.
   """
   def __init__(self, find: Callable[[UOp], Any]):

@@ -13,14 +13,16 @@ Numbers: kernels of a decode step of a 1B model in Q4_K_M, of which every second
 Upstream: not sent; a scheduler there that knows which kernels are independent could do it for a GPU's queues, too.
 """
 from __future__ import annotations
+import functools
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 from tinygrad import Device, codegen, schedule
 from tinygrad.dtype import AddrSpace
 from tinygrad.helpers import NOOPT
 from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
-from tinygrad_llm.patches import places
+from tinygrad_llm.patches import hooks, places
 from tinygrad_llm.patches.graph.kernel_chains import Chain, changed, chain_of, fits, joined, renumbered
 from tinygrad_llm.patches.ir import labels
 from tinygrad_llm.patches.ir.targets import has_vectors
@@ -75,15 +77,18 @@ def create_schedule(sink: UOp) -> UOp:
     return call.replace(src=(call.src[0].replace(arg=KernelInfo(BESIDE)), *call.src[1:]))
   return linear.replace(src=tuple(map(one, chains)))
 
-def _threads(stages: list[UOp]) -> set[int]:
-  return {int(u.vmax) for stage in stages for u in stage.toposort() if u.op is Ops.PARAM and u.arg.name == "core_id"}
+def _threads(lower: Callable[[], UOp]) -> int:
+  """How many threads share the kernel that lower() lowers."""
+  loops = [u for u in hooks.chosen(lower).toposort() if u.op is Ops.RANGE and u.arg[-1] is AxisType.THREAD]
+  return prod(int(u.vmax) + 1 for u in loops)
 
 def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
   if not isinstance(ast.arg, KernelInfo) or ast.arg.name != BESIDE: return _full_rewrite_to_sink(ast, ren, optimize)
-  stages = [_full_rewrite_to_sink(stage, ren, optimize) for stage in ast.src]
-  if len(_threads(stages)) > 1:
+  threads = {_threads(functools.partial(_full_rewrite_to_sink, stage, ren, optimize)) for stage in ast.src}
+  if len(threads - {1}) > 1:
     alone = [stage.replace(arg=replace(stage.arg, opts_to_apply=None)) for stage in ast.src]
     with one_thread(): stages = [_full_rewrite_to_sink(stage, ren, optimize) for stage in alone]
+  else: stages = [_full_rewrite_to_sink(stage, ren, optimize) for stage in ast.src]
   stages = [renumbered(stage, i) for i, stage in enumerate(stages)]
   buffers = {u.arg.slot for stage in stages for u in stage.toposort()
              if u.op is Ops.PARAM and u.addrspace is AddrSpace.GLOBAL}

@@ -1,13 +1,17 @@
 """graph/horizontal_fusion: products of one input are one launch; launches before and after, values by numpy."""
+import functools
+
 import numpy as np
 import pytest
 from tests.support.calls import buffer, launched, linear, product
-from tinygrad import Device, dtypes
+from tinygrad import Device, codegen, dtypes
 from tinygrad.codegen.opt import Opt, OptOps
 from tinygrad.dtype import AddrSpace
 from tinygrad.uop.ops import KernelInfo, Ops, UOp
 from tinygrad_llm.patches.graph import horizontal_fusion
 from tinygrad_llm.patches.graph.horizontal_fusion import BESIDE, kernels_of
+from tinygrad_llm.patches.ir.targets import most_threads
+from tinygrad_llm.patches.schedule import cpu_threads
 
 X, Y, Z, OTHER = buffer(512), buffer(256), buffer(128), buffer(512)
 W, WZ = buffer(256 * 512), buffer(128 * 512)
@@ -50,15 +54,33 @@ def lowered(rows: int, threads: int) -> UOp:
 
 def test_no_barrier_between(monkeypatch):
   """stages y, z --> one kernel, whose thread does its share of both; its number comes after all buffers"""
-  stages, alone = {"y": lowered(256, 1), "z": lowered(128, 1)}, []
+  stages, alone, threads = {"y": lowered(256, 1), "z": lowered(128, 1)}, [], {"y": 2, "z": 2}
   def full_rewrite_to_sink(ast: UOp, *_) -> UOp: return alone.append(ast) or stages[ast.arg.name]
   monkeypatch.setattr(horizontal_fusion, "_full_rewrite_to_sink", full_rewrite_to_sink, raising=False)
+  monkeypatch.setattr(horizontal_fusion, "_threads", lambda lower: threads[lower.args[0].arg.name])
   of = UOp.sink(*[UOp.sink(arg=KernelInfo(name)) for name in stages], arg=KernelInfo(BESIDE))
   made = horizontal_fusion.full_rewrite_to_sink(of, Device["CPU"].renderer)
   assert len(alone) == 2 and len(made.src) == 2 and made.arg.name == "p2_r_256" and made.tag == ("gemv_cpu", 384, 768)
   assert not any(u.op is Ops.BARRIER for u in made.toposort())
   assert {u.arg.slot for u in made.toposort() if u.op is Ops.PARAM and u.arg.name == "core_id"} == {2}
   assert len({u.arg[0] for u in made.toposort() if u.op is Ops.RANGE}) == 2
-  stages["z"] = lowered(128, 3)  # threads do not divide both alike: one does it all
-  horizontal_fusion.full_rewrite_to_sink(of, Device["CPU"].renderer)
-  assert len(alone) == 6
+  asked = list[bool]()
+  def told(ast: UOp, *_) -> UOp: return asked.append(cpu_threads._alone.get()) or stages[ast.arg.name]
+  monkeypatch.setattr(horizontal_fusion, "_full_rewrite_to_sink", told)
+  for threads["z"], single in (4, True), (1, False):  # what threads do not divide alike, one does
+    horizontal_fusion.full_rewrite_to_sink(of, Device["CPU"].renderer)
+    assert asked == [single] * 2
+    asked.clear()
+
+@pytest.mark.parametrize("rows", [4096, 8])
+def test_threads_are_known_before_a_kernel_is_expanded(rows, monkeypatch):
+  """By its loops: the rewrites that come after these are not done, and the next kernel is lowered whole."""
+  ast, ren = product(rows, 512, buffer(rows), X, buffer(rows * 512)).src[0], Device["CPU"].renderer
+  names, rewrite = list[str](), codegen.graph_rewrite
+  def graph_rewrite(*args, name, **kwargs): return names.append(name) or rewrite(*args, name=name, **kwargs)
+  monkeypatch.setattr(codegen, "graph_rewrite", graph_rewrite)
+  lower = functools.partial(codegen.full_rewrite_to_sink, ast, ren)
+  found = horizontal_fusion._threads(lower)
+  assert "simplify ranges" in names and "expander" not in names
+  whole = {int(u.vmax) + 1 for u in lower().toposort() if u.op is Ops.PARAM and u.arg.name == "core_id"}
+  assert (whole or {1}) == {found} == {most_threads(ren) if rows > 8 else 1} and "expander" in names
