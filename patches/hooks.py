@@ -60,10 +60,12 @@ T = TypeVar("T")
 @dataclass
 class _Kernel:
   """
-  One that is being lowered. ren: until before_linearize ran; nodes: of its graph, at the places that it passed;
-  schedule: who chose its loops, the name of a patch's module, "stock" for tinygrad, "beam", or "none".
+  One that is being lowered. ren: until before_linearize ran; shares: whether threads may share memory; nodes: of its
+  graph, at the places that it passed; schedule: who chose its loops: a patch's module, "stock" for tinygrad,
+  "beam", or "none".
   """
   ren: Renderer|None
+  shares: bool = True
   nodes: tuple[int, ...] = ()
   schedule: str = "none"
 
@@ -75,6 +77,10 @@ _recorded: ContextVar[set[str]|None] = ContextVar("the modules whose passes chan
 def lowering() -> Renderer|None:
   """The renderer of the kernel that is being lowered; None if there is none."""
   return None if (kernel := _kernel.get()) is None else kernel.ren
+
+def shares_memory() -> bool:
+  """Whether threads of the kernel that is being lowered may share memory."""
+  return (kernel := _kernel.get()) is None or kernel.shares
 
 def scheduled_by(module: str) -> None:
   """Says who chose the loops of the kernel that is being lowered."""
@@ -144,7 +150,7 @@ def apply_opt(self: Scheduler, opt: Opt, append_opt: bool = True) -> Any:
   if append_opt: self.applied_opts.append(opt)
 
 def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
-  with _set(_kernel, kernel := _Kernel(ren)):
+  with _set(_kernel, kernel := _Kernel(ren, ren.has_local)):
     sink = _full_rewrite_to_sink(ast if optimize else _run_after_opts(ast, ren), ren, optimize)
     if isinstance(ren, ISARenderer): return sink  # there tags are registers
     return labels.labelled(sink, kernel.schedule, kernel.nodes)

@@ -1,7 +1,11 @@
 """compile_time/type_inference: dtypes and shapes of nodes, as tinygrad itself finds them."""
+import random
+import weakref
+
 import pytest
 from tests.compile_time.layers import graphs
 from tinygrad import Tensor, dtypes
+from tinygrad.dtype import AddrSpace
 from tinygrad.helpers import Context
 from tinygrad.uop import ops
 from tinygrad.uop.ops import Ops, UOp
@@ -19,8 +23,40 @@ def test_dtypes_and_shapes():
         what = node.op, node.src, node.arg
         assert type_inference.dtype_from_uop(*what) is type_inference._stock_dtype(*what)
         assert type_inference._shape(node) == type_inference._stock_shape(node)
+        assert type_inference._addrspace(node) is type_inference._stock_addrspace(node)
+        assert list(type_inference._ranges(node)) == list(type_inference._stock_ranges(node))
         seen += 1
   assert seen > 500
+
+@pytest.mark.parametrize("seed", range(20))
+def test_loops_and_places_of_random_graphs(seed):
+  """Loops in the order in which tinygrad finds them, also of loops whose lengths depend on others and after ends."""
+  rng = random.Random(seed)
+  loops = [UOp.range(4, 0), UOp.range(8, 1)]
+  loops.append(UOp.range(loops[0] + 3, 2))
+  buffers = [UOp.param(0, dtypes.int, (64,), "CPU"), UOp.placeholder((64,), dtypes.int, 0, addrspace=AddrSpace.REG)]
+  nodes = [UOp.const(i, dtypes.int) for i in range(2)] + [r.cast(dtypes.int) for r in loops]
+  for _ in range(60):
+    a, b = rng.choices(nodes[-8:] + nodes[:5], k=2)
+    buffer, kind = rng.choice(buffers), rng.randrange(5)
+    if kind < 2: nodes.append(a + b)
+    elif kind == 2: nodes.append(buffer.index(a.cast(dtypes.weakint) if a.dtype is not dtypes.weakint else a).load())
+    elif kind == 3: nodes.append(UOp(Ops.REDUCE, dtypes.int, (a, rng.choice(loops)), (Ops.ADD, 0)))
+    else: nodes.append(buffer.after(buffer.index(rng.choice(loops)).store(a).end(*rng.sample(loops, 2))).index(b))
+  for node in UOp.sink(*nodes).toposort():
+    assert list(type_inference._ranges(node)) == list(type_inference._stock_ranges(node))
+    assert list(node.ranges) == ([node] if node.op is Ops.RANGE else []) + list(node._ranges)
+    assert type_inference._addrspace(node) is type_inference._stock_addrspace(node)
+
+def test_what_is_kept_holds_no_node():
+  """A loop's own loops begin with itself; it ends all the same. A shape that is none is asked for again."""
+  loop = UOp.range(12_345, 77)
+  seen = weakref.ref(loop)
+  assert (loop + 1).ranges is (loop + 1).ranges and list(loop.ranges) == [loop]
+  del loop
+  assert seen() is None
+  for _ in range(2):
+    with pytest.raises(RuntimeError, match="shape requested"): UOp(Ops.NOOP).shape  # noqa: B018
 
 def test_sources_that_differ():
   a, b = UOp.const(1, dtypes.half), UOp.const(2, dtypes.float)
