@@ -29,7 +29,7 @@ SOURCES = {
   "codegen": "3d70cf239134", "codegen.gpudims": "b854c24cca47", "codegen.late.coalesce": "bb648f24ee66",
   "codegen.late.linearizer": "f1454e9caa7c", "codegen.opt.heuristic": "423b2247207a",
   "codegen.opt.postrange": "8c5eaafbea3b", "codegen.opt.search": "188bb27ba6d6", "codegen.simplify": "d49c84f54255",
-  "device": "2f062c9ae776", "engine.jit": "7f098c3f107e", "engine.realize": "7886ebe44219",
+  "device": "2f062c9ae776", "dtype": "78e4ddbbaa56", "engine.jit": "7f098c3f107e", "engine.realize": "7886ebe44219",
   "engine.worker": "78e2646f9317", "function": "79ac8d746482", "helpers": "7bf5f4d4326f",
   "nn.state": "39982f9e297e", "renderer": "4b3792a0d2c8",
   "renderer.cstyle": "280382aa501d", "renderer.ptx": "eaf37f0995f0", "runtime.graph.cuda": "613edd9b4a89",

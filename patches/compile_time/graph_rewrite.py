@@ -17,7 +17,7 @@ Upstream: not sent; its RewriteContext could be this one.
 from __future__ import annotations
 import itertools
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 from tinygrad.dtype import DType
 from tinygrad.uop import ops
 from tinygrad.uop.ops import BottomUpGate, Ops, PatternMatcher, RewriteContext, UOp
@@ -94,7 +94,8 @@ def unified_rewrite(self: RewriteContext, root: UOp) -> UOp:
     ready = (top := pop()) is None
     now: UOp = pop() if top is None else top  # type: ignore[assignment]
     if now in done: continue
-    chain, result = same.pop(now, None) if same else None, cast(UOp|None, None)
+    chain = same.pop(now, None) if same else None
+    result: UOp|None = None
     while True:
       if not ready:
         if mark is not None and mark in now.__dict__:

@@ -13,6 +13,7 @@ Numbers: decode of a deepseek2 shape (64 experts of 1408, 6 used, 2 shared, 6 la
 Upstream: not sent; there, a kernel with two large sums should be split before BEAM sees it.
 """
 from __future__ import annotations
+from typing import cast
 from tinygrad.dtype import dtypes
 from tinygrad.schedule import rangeify
 from tinygrad.schedule.indexing import BufferizeOpts
@@ -26,6 +27,7 @@ SEAMS = {
 }
 
 LARGE = 128  # steps of a sum
+NONE = frozenset[UOp]()
 
 def loops(us: tuple[UOp, ...]) -> set[UOp]: return {r for u in us for r in u.ranges}
 
@@ -35,8 +37,27 @@ def sums(u: UOp) -> list[UOp]:
 
 def is_large(red: UOp) -> bool: return red.arg == (Ops.ADD, 0) and steps(loops(red.src[1:])) >= LARGE
 
+def _large_below(u: UOp) -> frozenset[UOp]:
+  """The large sums that are computed in a kernel that computes u, without u. Each node remembers its own."""
+  todo: list[UOp|None] = [u]
+  while todo:
+    if (n := todo.pop()) is None:
+      found, n = NONE, cast(UOp, todo.pop())
+      for s in n.src:
+        if not (more := large_sums(s)) or more is found or more <= found: continue
+        found = found | more if found else more
+      n.__dict__["_large_below"] = found
+    elif "_large_below" not in n.__dict__:
+      if n.op is Ops.STAGE: n.__dict__["_large_below"] = NONE
+      else: todo += (n, None, *n.src)
+  return u.__dict__["_large_below"]  # type: ignore[no-any-return]
+
+def large_sums(u: UOp) -> frozenset[UOp]:
+  """The same with u."""
+  return _large_below(u) | {u} if u.op is Ops.REDUCE and is_large(u) else _large_below(u)
+
 def store_one(u: UOp, a: UOp, b: UOp) -> UOp|None:
-  of_a, of_b = ({red for red in sums(s) if is_large(red)} for s in (a, b))
+  of_a, of_b = large_sums(a), large_sums(b)
   if not of_a - of_b or not of_b - of_a or not (outputs := tuple(b.ranges)): return None
   stored = UOp(Ops.STAGE, src=(b, *outputs), arg=BufferizeOpts(device=u.device, removable=False))
   return u.replace(src=(a, stored.index(*outputs)))

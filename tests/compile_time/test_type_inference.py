@@ -5,7 +5,7 @@ import weakref
 import pytest
 from tests.compile_time.layers import graphs
 from tinygrad import Tensor, dtypes
-from tinygrad.dtype import AddrSpace
+from tinygrad.dtype import AddrSpace, ConstFloat, Invalid
 from tinygrad.helpers import Context
 from tinygrad.uop import ops
 from tinygrad.uop.ops import Ops, UOp
@@ -57,6 +57,17 @@ def test_what_is_kept_holds_no_node():
   assert seen() is None
   for _ in range(2):
     with pytest.raises(RuntimeError, match="shape requested"): UOp(Ops.NOOP).shape  # noqa: B018
+
+@pytest.mark.parametrize("dtype", [*dtypes.all, dtypes.weakint, dtypes.weakfloat])
+def test_constants(dtype):
+  """Numbers as each type holds them, with their signs, twice: the second time they may be remembered."""
+  values = [0, 1, -1, 3, 0.0, -0.0, 1.0, 0.1, -2.7, 1e30, float("nan"), float("inf"), True, False, Invalid]
+  for val in (values + [ConstFloat(x) for x in values if isinstance(x, float)]) * 2:
+    try: want = type_inference._stock_const(dtype, val)
+    except (ValueError, OverflowError) as e:
+      with pytest.raises(type(e)): dtype.const(val)
+      continue
+    assert repr(dtype.const(val)) == repr(want) and type(dtype.const(val)) is type(want)
 
 def test_sources_that_differ():
   a, b = UOp.const(1, dtypes.half), UOp.const(2, dtypes.float)

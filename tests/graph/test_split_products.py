@@ -1,6 +1,10 @@
 """graph/split_products: of two large sums one is stored; graphs before and after, their values by numpy."""
+import random
+
+import pytest
 from tests.support.interpret import same, steps
 from tests.support.random_sums import LOOPS, OUTPUTS, load
+from tinygrad import dtypes
 from tinygrad.uop.ops import Ops, UOp, graph_rewrite
 from tinygrad_llm.patches.graph import split_products
 
@@ -24,3 +28,21 @@ def test_what_is_left():
   for u in (large + summed(1, A, ROW), large + summed(1, SHORT, ROW), large + summed(1, L, ROW, op=Ops.MAX),
             large + large * 2.0, large + large * summed(1, L, ROW), large * summed(1, L, ROW), large + summed(1, L)):
     assert split(u) is u
+
+@pytest.mark.parametrize("seed", range(20))
+def test_large_sums_of_random_graphs(seed):
+  """Those that a walk from each node finds: none behind a kernel's border, no small ones, each once."""
+  rng = random.Random(seed)
+  loops = [UOp.range(n, i) for i, n in enumerate((4, 64, 256, 1024))]
+  nodes = [r.cast(dtypes.float) for r in loops] + [UOp.const(1.0, dtypes.float)]
+  for _ in range(60):
+    a, b = rng.choices(nodes[-7:] + nodes[:5], k=2)
+    kind = rng.randrange(5)
+    if kind < 2: nodes.append(a + b)
+    elif kind == 2: nodes.append(UOp(Ops.STAGE, dtypes.float, (a, loops[0])))
+    else: nodes.append(UOp(Ops.REDUCE, dtypes.float, (a, *rng.sample(loops, 2)), (rng.choice([Ops.ADD, Ops.MAX]), 0)))
+  rng.shuffle(nodes)  # what is asked first differs
+  for u in nodes:
+    expected = {red for red in split_products.sums(u) if split_products.is_large(red)}
+    assert split_products.large_sums(u) == expected
+  assert any(map(split_products.large_sums, nodes))
