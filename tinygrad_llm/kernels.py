@@ -95,12 +95,13 @@ def report(target: str, step: list[Program], card: GPU | CPU | None = None) -> d
   thread, on CUDA; a stack above 0 is spilled registers. serial: steps of the longest loops that a thread goes through.
   lines: cache lines that a load of a warp touches, of the largest argument that is loaded, and of all others; null
   without warps. nodes: of the kernel's graph when its loops are chosen, when they are expanded and all is lowered,
-  which is what compiling takes its time for, and instructions in the end; of the largest.
+  which is what compiling takes its time for, and instructions in the end; of the largest. live: bytes of vectors that
+  are alive at once in the order of a CPU's program, null on GPUs; of the kernel that has most.
   """
   rows: dict[str, list[tuple[Program, list[int] | None]]] = {}  # nodes: a few more or less, by where they come from
   for program in step:
     row = program.row()
-    nodes = row.pop("nodes")
+    nodes, _ = row.pop("nodes"), row.pop("live")
     rows.setdefault(json.dumps(row), []).append((program, nodes))
   roles = []
   for text, alike in rows.items():
@@ -109,6 +110,7 @@ def report(target: str, step: list[Program], card: GPU | CPU | None = None) -> d
     us, bound = (found.us, found.bound) if card and (found := alike[0][0].estimate(card)) else (None, None)
     roles.append({"role": row.pop("role"), "count": count, "bytes": count * row.pop("bytes"),
                   "ops": count * row.pop("ops"), **row, "nodes": most,
+                  "live": max((program.live for program, _ in alike if program.live is not None), default=None),
                   "estimate_us": None if us is None else round(count * us, 2), "bound": bound})
   return {"target": target, "kernels": len(step), "bytes": sum(row["bytes"] for row in roles),
           "ops": sum(row["ops"] for row in roles), "card": {"name": card.name, "gbs": card.dram} if card else None,

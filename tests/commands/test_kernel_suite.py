@@ -125,7 +125,7 @@ def test_any_hash_seed():
 def row(**changed) -> dict:
   return dict.fromkeys(PINNED) | {
     "role": "act", "count": 1, "bytes": 8, "ops": 1, "name": "E_4", "types": [], "schedule": "stock", "opts": [],
-    "global_size": [1], "registers": 9, "stack": 0, "nodes": [9, 20, 12]} | changed
+    "global_size": [1], "registers": 9, "stack": 0, "nodes": [9, 20, 12], "live": 64} | changed
 
 def report(*rows: dict, **totals) -> dict:
   return {"target": "CPU", "kernels": 2, "bytes": 8, "ops": 1, "roles": list(rows or (row(),))} | totals
@@ -134,8 +134,9 @@ def test_moved_is_two_sided():
   old = pinned(report())
   assert moved(old, pinned(report())) == []
   assert moved(old, pinned(report(row(registers=200)))) == []  # they are up to the compiler
-  split = report(row(registers=7), row(registers=9, nodes=[7, 30, 8]))
-  assert [[r[key] for key in ("count", "bytes", "nodes")] for r in pinned(split)["roles"]] == [[2, 16, [9, 30, 12]]]
+  split = report(row(registers=7), row(registers=9, nodes=[7, 30, 8], live=128))
+  assert [[r[key] for key in ("count", "bytes", "nodes", "live")] for r in pinned(split)["roles"]] == [
+    [2, 16, [9, 30, 12], 128]]
   assert len(pinned(report(row(), row(bytes=9)))["roles"]) == 2
   for key in set(PINNED) - {"count", "bytes", "ops"}:
     found = pinned(report(row(**{key: "x" if key != "nodes" else [1, 2, 3]})))

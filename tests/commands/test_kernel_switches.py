@@ -119,7 +119,7 @@ def test_without_others_nothing_moves(patch):
 def rows_of_one(found: Report) -> dict[str, int]:
   """{a row, of one of its kernels: how many of these}."""
   def one(row: dict) -> str:
-    rest = {key: value for key, value in row.items() if key not in ("count", "nodes")}
+    rest = {key: value for key, value in row.items() if key not in ("count", "nodes", "live")}
     return json.dumps(rest | {key: row[key] // row["count"] for key in ("bytes", "ops")})
   return {one(row): row["count"] for row in found["roles"]}
 

@@ -120,7 +120,7 @@ def test_json_and_table(small, as_json):
   assert as_json.count("\n") == 1
   assert {"target", "kernels", "bytes", "roles"} <= found.keys()
   keys = {"role", "part", "count", "bytes", "schedule", "opts", "global_size", "local_size", "serial", "registers",
-          "stack", "load_bytes", "lines", "nodes", "estimate_us", "bound"}
+          "stack", "load_bytes", "lines", "nodes", "live", "estimate_us", "bound"}
   assert all(keys <= row.keys() for row in found["roles"])
   assert found["estimate_us"] == pytest.approx(sum(row["estimate_us"] for row in found["roles"]), abs=0.1)
   assert {row["registers"] for row in found["roles"]} == {None}

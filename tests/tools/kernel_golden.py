@@ -18,7 +18,8 @@ FOLDER = pathlib.Path(__file__).parents[1] / "kernels"
 TOTALS = ("kernels", "bytes", "ops")
 OF_ALL = ("count", "bytes", "ops")  # of a row's kernels together
 PINNED = ("role", "part", *OF_ALL, "name", "types", "schedule", "opts", "global_size", "local_size", "serial",
-          "load_bytes", "lines", "nodes")
+          "load_bytes", "lines", "nodes", "live")
+OF_LARGEST = ("nodes", "live")  # of a row's kernels the largest figures
 OF_TINYGRAD = {"stock", "none"}  # schedules that no patch chose
 
 Report = dict[str, Any]
@@ -26,16 +27,17 @@ Report = dict[str, Any]
 def pinned(found: Report) -> Report:
   """
   What of a report must not move: not the registers, which are up to the version of a compiler. Kernels that differ in
-  these alone are one row; its nodes are those of the largest.
+  these alone are one row; its nodes and live vectors are those of the largest.
   """
   rows: dict[str, dict[str, Any]] = {}
   for given in found["roles"]:
     new = {key: given[key] for key in PINNED}
     each = [new[key] / new["count"] for key in ("bytes", "ops")]
-    key = json.dumps([each, *(value for name, value in new.items() if name not in (*OF_ALL, "nodes"))])
+    key = json.dumps([each, *(value for name, value in new.items() if name not in (*OF_ALL, *OF_LARGEST))])
     if (row := rows.setdefault(key, new)) is new: continue
     row |= {name: row[name] + new[name] for name in OF_ALL}
     if row["nodes"] and new["nodes"]: row["nodes"] = [max(pair) for pair in zip(row["nodes"], new["nodes"])]
+    if row["live"] is not None and new["live"] is not None: row["live"] = max(row["live"], new["live"])
   return {key: found[key] for key in TOTALS} | {"stock": stock(found), "roles": list(rows.values())}
 
 def stock(found: Report) -> list[str]:

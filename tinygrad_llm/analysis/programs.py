@@ -12,6 +12,7 @@ from tinygrad.engine import realize
 from tinygrad.engine.realize import estimate_uop, get_call_arg_uops
 from tinygrad.helpers import Context, ansistrip
 from tinygrad.uop.ops import Ops, sym_infer
+from tinygrad_llm.analysis.live_values import most_alive
 from tinygrad_llm.device.captured import scheduled
 from tinygrad_llm.device.cuda import resources, sass
 from tinygrad_llm.patches.ir.labels import label
@@ -90,7 +91,8 @@ class Program:
 
   part: of the step, where roles.py has said it. variables: what its sizes and estimates depend on. weights: by the
   buffer that holds them; caches: buffers. schedule: who chose its loops (patches/hooks.py). nodes: how large its graph
-  is then, when they are expanded, and in the end.
+  is then, when they are expanded, and in the end. live: bytes of vectors that are alive at once, None on GPUs, whose
+  compilers tell of registers.
   """
   def __init__(self, call: UOp, variables: dict[str, int], weights: Mapping[UOp, Rows], caches: set[UOp]):
     self.call, self.part = call, ""
@@ -102,6 +104,7 @@ class Program:
     self.load_bytes = load_width(self.linear.src, set(read) or kv)
     self.schedule, *nodes = label(sink) or (None,)
     self.nodes = [*nodes, len(self.linear.src)] if nodes else None
+    self.live = most_alive(self.linear.src) if str(call.src[1].device).startswith("CPU") else None
 
   @property
   def name(self) -> str:
@@ -119,7 +122,7 @@ class Program:
       "opts": [f"{opt.op.name}:{opt.axis}:{opt.arg}" for opt in self.opts],
       "global_size": sizes[0], "local_size": sizes[1], "serial": serial_steps(self.linear.src, self.variables),
       "registers": registers, "stack": stack, "load_bytes": self.load_bytes,
-      "lines": _lines(self.linear, *self.variables.items()), "nodes": self.nodes}
+      "lines": _lines(self.linear, *self.variables.items()), "nodes": self.nodes, "live": self.live}
 
   @property
   def nbytes(self) -> int:

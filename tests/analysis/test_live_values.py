@@ -1,0 +1,55 @@
+"""analysis/live_values: bytes of vectors that are alive at once, of programs written by hand and at random."""
+import random
+
+import pytest
+from tinygrad import UOp, dtypes
+from tinygrad.dtype import AddrSpace
+from tinygrad.uop.ops import Ops
+from tinygrad_llm.analysis.live_values import most_alive
+
+IN = UOp.param(0, dtypes.float, (4096,), "CPU")
+
+def vector(i: int, n: int = 16) -> UOp: return IN.shrink(((i * n, i * n + n),)).load()
+
+def test_a_value_lives_to_its_last_use():
+  a, b, c, d = map(vector, range(4))
+  one, two = a + b, c + d
+  total = one + two
+  assert most_alive([a, b, one, c, d, two, total, total.sink()]) == 3 * 64  # one, c, d
+  assert most_alive([a, b, c, d, one, two, total, total.sink()]) == 4 * 64
+  assert most_alive([a, b, one, c, d, two, total]) == 3 * 64 and most_alive([a, b]) == 0  # nothing uses them
+
+def test_what_a_loop_uses_lives_as_long():
+  """Also through loops in it; what is made in a loop does not."""
+  before, outer, inner = vector(0), UOp.range(4, 0), UOp.range(4, 1)
+  x = UOp(Ops.ADD, before.dtype, (before, before))
+  many = [vector(i) for i in range(1, 4)]
+  sums = [v + v for v in many]
+  last = sums[-1] + sums[-2]
+  end = last.sink().end(inner)
+  assert most_alive([before, outer, inner, x, end, *many, *sums, last]) == 3 * 64
+  assert most_alive([before, outer, inner, x, *many, *sums, last, end]) == 4 * 64
+  far = UOp.sink(last).end(outer)
+  assert most_alive([before, outer, inner, x, end, *many, *sums, last, far]) == 4 * 64
+
+def test_what_counts():
+  """Arrays in registers by their size; no scalars, no constants, no addresses; 16 bytes are the least."""
+  scalar = IN.index(UOp.const(3, dtypes.int)).load()
+  constants = UOp(Ops.STACK, dtypes.float, (UOp.const(1.0, dtypes.float),) * 16)
+  assert most_alive([scalar, constants, scalar + scalar, constants + constants]) == 0
+  small, least = vector(0, 3), vector(0, 4)
+  assert most_alive([small, small + small]) == 0 and most_alive([least, least + least]) == 16
+  registers = UOp.placeholder((128,), dtypes.float, 0, addrspace=AddrSpace.REG)
+  store = registers.index(UOp.const(0, dtypes.int)).store(scalar)
+  array = [u for u in registers.toposort() if u.op is Ops.BUFFER]
+  assert most_alive([*array, scalar, store]) == 128 * 4
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_programs(seed):
+  """The same as counting at every operation which values are used later."""
+  rng = random.Random(seed)
+  ops = [vector(i) for i in range(3)]
+  for _ in range(40): ops.append(rng.choice(ops[-9:]) + rng.choice(ops[-9:]))
+  ops = list(dict.fromkeys(ops))
+  def alive(i: int) -> int: return sum(any(u in later.src for later in ops[i + 1:]) for u in ops[:i + 1])
+  assert most_alive(ops) == 64 * max(map(alive, range(len(ops))))
