@@ -65,7 +65,7 @@ PASSES: tuple[Pass, ...] = (
   _pass("compile_time.match_code", LOWERING),
   _pass("compile_time.kernel_calls", LOWERING),
   _pass("compile_time.implicit_inputs", LOWERING),
-  _pass("compile_time.implicit_barriers", LOWERING, CPU),
+  _pass("loops.implicit_barriers", LOWERING, CPU),
   _pass("compile_time.type_inference", LOWERING),
   _pass("compile_time.scalarize", LOWERING),
   _pass("compile_time.tuple_order", LOWERING),

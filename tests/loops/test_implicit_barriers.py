@@ -1,4 +1,4 @@
-"""compile_time/implicit_barriers: no search for barriers in kernels of a CPU; a GPU's have theirs, before and after."""
+"""loops/implicit_barriers: no search for barriers in kernels of a CPU; a GPU's have theirs, before and after."""
 import pytest
 from tests.support.calls import buffer, product
 from tinygrad import codegen, dtypes
@@ -6,7 +6,7 @@ from tinygrad.device import Device
 from tinygrad.dtype import AddrSpace
 from tinygrad.uop.ops import KernelInfo, Ops, UOp, graph_rewrite
 from tinygrad_llm.patches import hooks, is_on
-from tinygrad_llm.patches.compile_time import implicit_barriers
+from tinygrad_llm.patches.loops import implicit_barriers
 
 pytestmark = pytest.mark.skipif(not is_on("implicit_barriers"), reason="it is off")
 
