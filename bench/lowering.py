@@ -64,21 +64,17 @@ def _watched(clock: Clock) -> None:
   from tinygrad.device import Compiler
   first = {name: stage for stage, name in STAGES.items()}
   rewrite, compiler = codegen.graph_rewrite, Compiler.compile_cached
-  compiling = [0.0]
   def graph_rewrite(sink: Any, *args: Any, **kwargs: Any) -> Any:
     if (stage := first.get(name := kwargs.get("name") or "")) is not None: clock.enter(stage)
-    begun, compiled = cpu_seconds(), compiling[0]
+    begun, compiled = cpu_seconds(), clock.seconds["compiler"]
     made = rewrite(sink, *args, **kwargs)
-    seconds = cpu_seconds() - begun - (compiling[0] - compiled)
+    seconds = cpu_seconds() - begun - (clock.seconds["compiler"] - compiled)
     with clock.within(""):
       row = clock.passes.setdefault(name, [0.0, 0, 0, 0])
       for i, more in enumerate((seconds, 1, made is sink, len(made.toposort()))): row[i] += more
     return made
   def compile_cached(self: Compiler, src: str) -> bytes:
-    begun = cpu_seconds()
-    with clock.within("compiler"): lib = compiler(self, src)
-    compiling[0] += cpu_seconds() - begun
-    return lib
+    with clock.within("compiler"): return compiler(self, src)
   codegen.graph_rewrite = graph_rewrite  # type: ignore[assignment]
   Compiler.compile_cached = compile_cached  # type: ignore[method-assign]
 

@@ -46,11 +46,13 @@ def run(model: str | None, tokens: int, cache: pathlib.Path, root: pathlib.Path 
           "compile": report["compile_s"], "decode": decode, "left": wall - imports - told,
           "cpu": cpu, "idle": wall * cores() - cpu, "told": told / (wall - imports)}
 
+def _name(model: str | None) -> str: return pathlib.Path(model).name if model else "bundled"
+
 def measure(model: str | None, tokens: int, count: int) -> dict[str, Any]:
   with tempfile.TemporaryDirectory() as folder:
     cold = run(model, tokens, cache := pathlib.Path(folder) / "cache.db")
     warm = [run(model, tokens, cache) for _ in range(count)]
-  return {"model": pathlib.Path(model).name if model else "bundled", "cold": cold,
+  return {"model": _name(model), "cold": cold,
           "warm": {name: statistics.median(x[name] for x in warm) for name in cold}, "samples": warm}
 
 def compare(model: str | None, tokens: int, count: int, other: pathlib.Path) -> dict[str, Any]:
@@ -60,7 +62,7 @@ def compare(model: str | None, tokens: int, count: int, other: pathlib.Path) -> 
     with tempfile.TemporaryDirectory() as folder:
       pairs.append([run(model, tokens, pathlib.Path(folder) / f"{i}.db", root) for i, root in enumerate((other, ROOT))])
   ratios = {name: statistics.median(ours[name] / theirs[name] for theirs, ours in pairs) for name in ("wall", "cpu")}
-  return {"model": pathlib.Path(model).name if model else "bundled", "ratios": ratios, "pairs": pairs}
+  return {"model": _name(model), "ratios": ratios, "pairs": pairs}
 
 def _compare(args: Any) -> int:
   """The exit code."""

@@ -98,19 +98,19 @@ def report(target: str, step: list[Program], card: GPU | CPU | None = None) -> d
   which is what compiling takes its time for, and instructions in the end; of the largest. live: bytes of vectors that
   are alive at once in the order of a CPU's program, null on GPUs; of the kernel that has most.
   """
-  rows: dict[str, list[tuple[Program, list[int] | None]]] = {}  # nodes: a few more or less, by where they come from
+  rows: dict[str, list[Program]] = {}
   for program in step:
     row = program.row()
-    nodes, _ = row.pop("nodes"), row.pop("live")
-    rows.setdefault(json.dumps(row), []).append((program, nodes))
+    del row["nodes"], row["live"]  # a few more or less, by where they come from
+    rows.setdefault(json.dumps(row), []).append(program)
   roles = []
   for text, alike in rows.items():
-    row, count, graphs = json.loads(text), len(alike), [nodes for _, nodes in alike]
+    row, count, graphs = json.loads(text), len(alike), [program.nodes for program in alike]
     most = None if None in graphs else [max(n) for n in zip(*(nodes for nodes in graphs if nodes))]
-    us, bound = (found.us, found.bound) if card and (found := alike[0][0].estimate(card)) else (None, None)
+    us, bound = (found.us, found.bound) if card and (found := alike[0].estimate(card)) else (None, None)
     roles.append({"role": row.pop("role"), "count": count, "bytes": count * row.pop("bytes"),
                   "ops": count * row.pop("ops"), **row, "nodes": most,
-                  "live": max((program.live for program, _ in alike if program.live is not None), default=None),
+                  "live": max((program.live for program in alike if program.live is not None), default=None),
                   "estimate_us": None if us is None else round(count * us, 2), "bound": bound})
   return {"target": target, "kernels": len(step), "bytes": sum(row["bytes"] for row in roles),
           "ops": sum(row["ops"] for row in roles), "card": {"name": card.name, "gbs": card.dram} if card else None,

@@ -13,17 +13,17 @@ Numbers: decode of a deepseek2 shape (64 experts of 1408, 6 used, 2 shared, 6 la
 Upstream: not sent; there, a kernel with two large sums should be split before BEAM sees it.
 """
 from __future__ import annotations
-from typing import cast
 from tinygrad.dtype import dtypes
 from tinygrad.schedule import rangeify
 from tinygrad.schedule.indexing import BufferizeOpts
-from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
+from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, recursive_property
 from tinygrad_llm.patches import places
 from tinygrad_llm.patches.ir.indices import steps
 
 SEAMS = {
   "tinygrad.schedule.rangeify:get_kernel_graph": "410b0e3486ef",
   "tinygrad.schedule.indexing:BufferizeOpts": "e931bd7ff25e",
+  "tinygrad.uop.ops:recursive_property": "900fc653014f",
 }
 
 LARGE = 128  # steps of a sum
@@ -37,24 +37,18 @@ def sums(u: UOp) -> list[UOp]:
 
 def is_large(red: UOp) -> bool: return red.arg == (Ops.ADD, 0) and steps(loops(red.src[1:])) >= LARGE
 
+@recursive_property
 def _large_below(u: UOp) -> frozenset[UOp]:
   """The large sums that are computed in a kernel that computes u, without u. Each node remembers its own."""
-  todo: list[UOp|None] = [u]
-  while todo:
-    if (n := todo.pop()) is None:
-      found, n = NONE, cast(UOp, todo.pop())
-      for s in n.src:
-        if not (more := large_sums(s)) or more is found or more <= found: continue
-        found = found | more if found else more
-      n.__dict__["_large_below"] = found
-    elif "_large_below" not in n.__dict__:
-      if n.op is Ops.STAGE: n.__dict__["_large_below"] = NONE
-      else: todo += (n, None, *n.src)
-  return u.__dict__["_large_below"]  # type: ignore[no-any-return]
+  found = NONE
+  for s in () if u.op is Ops.STAGE else u.src:
+    if not (more := large_sums(s)) <= found: found = found | more if found else more
+  return found
 
 def large_sums(u: UOp) -> frozenset[UOp]:
   """The same with u."""
-  return _large_below(u) | {u} if u.op is Ops.REDUCE and is_large(u) else _large_below(u)
+  below: frozenset[UOp] = _large_below.__get__(u)
+  return below | {u} if u.op is Ops.REDUCE and is_large(u) else below
 
 def store_one(u: UOp, a: UOp, b: UOp) -> UOp|None:
   of_a, of_b = large_sums(a), large_sums(b)

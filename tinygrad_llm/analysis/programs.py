@@ -104,7 +104,9 @@ class Program:
     self.load_bytes = load_width(self.linear.src, set(read) or kv)
     self.schedule, *nodes = label(sink) or (None,)
     self.nodes = [*nodes, len(self.linear.src)] if nodes else None
-    self.live = most_alive(self.linear.src) if str(call.src[1].device).startswith("CPU") else None
+
+  @property
+  def live(self) -> int | None: return _live(self.linear) if str(self.call.src[1].device).startswith("CPU") else None
 
   @property
   def name(self) -> str:
@@ -134,6 +136,9 @@ class Program:
     binary = self.program.src[-1].arg
     (registers, _), code = resources(binary), sass(binary)
     return cost_model.estimate(cost_model.work(self.linear.src, self.nbytes, self.variables, registers, code), card)
+
+@cache
+def _live(linear: UOp) -> int: return most_alive(linear.src)
 
 @cache
 def _lines(linear: UOp, *variables: tuple[str, int]) -> list[float | None] | None:
