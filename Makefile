@@ -23,9 +23,10 @@ test: $(VENV)/dev ## the tests in JOBS processes; no GPU, no downloads but Pytho
 extended: $(VENV)/opencl ## all cases of the tests of which `make test` tries a few, and GPU-shaped kernels run by OpenCL
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not kernel_suite" $(ARGS)
 
-lint: $(VENV)/dev ## ruff and mypy
+lint: $(VENV)/dev ## ruff, mypy, and a count of sentences that are hard to read
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python tests/tools/prose.py
 
 vectors: $(VENV)/dev ## fetch llama.cpp's tokenizer vectors and chat templates into a cache; `make test` uses them when there
 	$(BIN)/python tests/tools/fetch_vectors.py

@@ -1,0 +1,56 @@
+"""The prose check: which sentences it counts, and that no room has more than it is allowed."""
+import json
+
+import pytest
+
+from tests.tools import prose
+
+FILE = '''"""
+Of all rows, one is read. Rows are read once.
+
+Why: what is read twice costs twice.
+Rewrite:
+  Of this pseudocode --> nothing is counted
+"""
+x = 1  # What is left over is those of the tail
+# A comment
+# of two lines, which is one sentence.
+'''
+
+@pytest.fixture
+def file(tmp_path):
+  path = tmp_path / "module.py"
+  path.write_text(FILE)
+  return path
+
+def test_kinds(file):
+  assert sorted((kind, line) for kind, line, _ in prose.faults(file)) == [
+    ("begins with Of", 2), ("clause as subject", 8), ("those of", 8)]
+
+def test_comments_of_neighbouring_lines_are_one_text(file):
+  assert [text for _, text in prose.texts(file)][-1] == "A comment\nof two lines, which is one sentence."
+
+@pytest.mark.parametrize("words, counted", [(30, 0), (31, 1)])
+def test_long_sentences(tmp_path, words, counted):
+  path = tmp_path / "page.md"
+  path.write_text("Word" + " word" * (words - 1) + ".\n\n| " + "word " * 40 + "|\n\n```\n" + "word " * 40 + "\n```\n")
+  assert sum(kind.startswith("more than") for kind, _, _ in prose.faults(path)) == counted
+
+def test_a_question_is_no_clause_as_subject(tmp_path):
+  path = tmp_path / "page.md"
+  path.write_text("What bounds decode?\n\nWhat bounds decode is memory.\n")
+  assert [line for _, line, _ in prose.faults(path)] == [3]
+
+def test_a_count_that_rises_fails(monkeypatch, tmp_path, capsys):
+  allowed = json.loads(prose.ALLOWED.read_text())
+  room = next(name for name, kinds in allowed.items() if kinds)
+  kind = next(iter(allowed[room]))
+  allowed[room][kind] -= 1
+  monkeypatch.setattr(prose, "ALLOWED", tmp_path / "prose.json")
+  prose.ALLOWED.write_text(json.dumps(allowed))
+  monkeypatch.setattr(prose, "count", lambda: json.loads(FULL))
+  monkeypatch.setattr("sys.argv", ["prose.py"])
+  assert prose.main() == 1
+  assert f"--show {room}" in capsys.readouterr().err
+
+FULL = prose.ALLOWED.read_text()
