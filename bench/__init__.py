@@ -1,1 +1,1 @@
-"""Speed against peers and against the machine's limit. Figures go to results/, dated."""
+"""Benchmarks against peers and against the machine's limit. Dated figures go to results/."""

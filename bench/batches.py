@@ -1,10 +1,10 @@
 """
-Small batches: the time of a step of a few rows beside that of one, which reads the same weights.
+Small batches: times a decode step of a few rows beside a step of one row, which reads the same weights.
 
   python bench/batches.py [-m MODEL ..] [--rows 1,2,4,8] [-d DEPTH] [-r N] [--out FILE]     make batches
 
-What speculation or several sequences cost. The steps of all numbers of rows take turns; rows are positions that follow
-each other. The table has the medians; all goes to bench/results/batches-DATE.json.
+The ratio is the cost of speculative decoding, or of several sequences. Steps of different sizes take turns; their rows
+are consecutive positions. The table has medians; all samples go to bench/results/batches-DATE.json.
 """
 from __future__ import annotations
 import pathlib
@@ -19,12 +19,12 @@ from tinygrad_llm.bench import numbers
 from tinygrad_llm.command import Parser, guarded
 
 TYPES = ("Q4_K_M", "Q6_K", "MXFP4")
-CONTEXT, MOST = 4096, 64  # tokens; rows of a step
+CONTEXT, MOST = 4096, 64  # tokens; most rows of a step
 
 def _logits(llama: Any, ids: Any, start: Any) -> Any: return llama.logits(llama.hidden(ids, start))
 
 def measure(path: str, rows: list[int], depth: int, repetitions: int) -> dict[int, list[float]]:
-  """Milliseconds of each step, by its rows."""
+  """Returns {rows: milliseconds of each repetition of the step}."""
   from tinygrad import Device, UOp, dtypes
   from tinygrad_llm import load
   from tinygrad_llm.device.buffers import empty, fill
@@ -42,7 +42,7 @@ def measure(path: str, rows: list[int], depth: int, repetitions: int) -> dict[in
       begun = time.perf_counter()
       step(ids, start)
       Device[Device.DEFAULT].synchronize()
-      if turn >= 3: found[n].append((time.perf_counter() - begun) * 1e3)  # those before schedule and compile
+      if turn >= 3: found[n].append((time.perf_counter() - begun) * 1e3)  # earlier turns schedule and compile
   return found
 
 def _main() -> None:

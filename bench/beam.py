@@ -1,19 +1,21 @@
 """
-Searches of a decode step's longest kernels: ours beside tinygrad's BEAM=2 and 4, and all that is near the heuristic's.
+Schedule search on a decode step's longest kernels: ours, tinygrad's BEAM=2 and 4, and schedules near the heuristic's.
 
   python bench/beam.py [-m MODEL] [--kernels N] [--seconds S] [--population N] [--out FILE]          make beam
 
-For each kernel: how many candidates each search compiled, how long it took, and what its winner takes, cold and in
-turns with the heuristic's. tinygrad's search has the same rules on graphs and vectors, its own actions, from nothing.
---population times every schedule that is one or two steps from the heuristic's for the first N kernels: what a search
-could have found. The table is on stdout, all of it in bench/results/beam-DATE.json.
+For each kernel, the table has the candidates that each search compiled, its seconds, and its winner's time. Winners are
+timed cold, in turns with the heuristic's schedule. BEAM has the same graph and vector passes as our search, but its own
+actions, and starts without a schedule.
+
+With --population N, up to N schedules that are one or two steps from the heuristic's are timed for each kernel. They
+show what a search could have found. The table goes to stdout, all results to bench/results/beam-DATE.json.
 """
 from __future__ import annotations
 import os
 import pathlib
 import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-# tinygrad reads them once, as it is imported
+# tinygrad reads these variables once, at import
 if __name__ == "__main__": os.environ |= {"DEV": os.environ.get("DEV") or "CPU", "BEAM": "0"}
 import argparse, fnmatch, json, math, time
 from typing import Any
@@ -23,7 +25,7 @@ from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.errors import InputError
 
 def stock(kernel: Any, amount: int) -> tuple[tuple[Any, ...]|None, int, float]:
-  """What tinygrad's beam search finds, how many candidates it compiles, and its seconds."""
+  """Runs tinygrad's beam search. Returns its opts, the number of candidates, and seconds."""
   from tinygrad import Device
   from tinygrad.codegen.opt import search
   from tinygrad.codegen.opt.postrange import args_from_ast
@@ -50,7 +52,7 @@ def ours(kernel: Any, sandbox: Any, seconds: float) -> tuple[Any, int, float]:
   return result, entry.extra["compiled"] if entry else 0, time.perf_counter() - begun
 
 def in_turns(sandbox: Any, kernel: Any, many: list[Any]) -> list[float]:
-  """Seconds of each, cold; NaN: it does not run, or is wrong."""
+  """Returns the cold seconds of each schedule; NaN if it does not run or computes wrong numbers."""
   from tinygrad_llm.patches.search import measure, tuner
   from tinygrad_llm.patches.search.beam import quartile
   tuner.begin(kernel, sandbox)
@@ -61,8 +63,9 @@ def in_turns(sandbox: Any, kernel: Any, many: list[Any]) -> list[float]:
 
 def population(sandbox: Any, kernel: Any, most: int) -> list[tuple[Any, float, float]]:
   """
-  (Opts, the cost model's us, time in parts of the heuristic's) of schedules one and two steps from the heuristic's, of
-  equal code one. The best few are compared in turns.
+  Times up to `most` schedules that are one or two steps from the heuristic's.
+
+  Returns (opts, the cost model's us, time relative to the heuristic's). Schedules with the same code are timed once.
   """
   from tinygrad import Device
   from tinygrad_llm.patches.search import measure, tuner

@@ -1,16 +1,20 @@
 """
-Decode on a busy machine: threads that have fewer cores than they are, beside as many threads as there are free cores.
+Decode on a busy machine: more threads than free cores, beside as many threads as free cores.
 
   python bench/busy.py [-m MODEL ..] [--threads 1,2,4,8] [--cases quiet,pinned,..] [-r N] [-n TOKENS] [--against DIR]
 
-Cases, of the cores that this process may use:
-  quiet     nothing else runs                    affinity  one core is allowed (as by taskset), from before the start on
-  pinned    a busy loop is pinned to one core    moved     one core is allowed, from after the start on
-  each      a busy loop is pinned to each core   load      12 busy loops
-  pair      a second process answers, too, with as many threads
-A process for each number of threads; they take turns, answer by answer (SIGSTOP, as in peers.py). The table has the
-median decode tok/s and its ratio to that of min(threads, free cores) threads in the same case; with --against, the same
-of another checkout, and the median ratio of neighbouring answers to it with its 95% interval. All goes to
+The cases load the cores that this process may use:
+- quiet: nothing else runs
+- affinity: one core is allowed (as by taskset), from before the start on
+- moved: one core is allowed, from after the start on
+- pinned: a busy loop is pinned to one core
+- each: a busy loop is pinned to each core
+- load: 12 busy loops
+- pair: a second process answers, too, with as many threads
+
+Each number of threads has its own process. The processes take turns, answer by answer (SIGSTOP, as in peers.py). The
+table has the median decode tok/s. Its ratio is to min(threads, free cores) threads in the same case. With --against, it
+has another checkout's speed, too, and the median ratio of neighbouring answers with its 95% interval. All results go to
 bench/results/busy-DATE.json.
 """
 from __future__ import annotations
@@ -35,14 +39,14 @@ LOAD = 12  # busy loops of the case `load`
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 def free_cores(case: str) -> int:
-  """How many cores a case leaves a process to itself."""
+  """Returns how many cores a case leaves free for the process."""
   busy = {"affinity": len(CORES) - 1, "moved": len(CORES) - 1, "pinned": 1, "each": len(CORES) - 1, "pair":
           len(CORES) // 2, "load": len(CORES) - 1}
   return max(1, len(CORES) - busy.get(case, 0))
 
 @contextlib.contextmanager
 def busy_loops(case: str) -> Iterator[None]:
-  """What else runs in a case."""
+  """Runs a case's busy loops inside this context."""
   places = {"pinned": [CORES[-1:]], "each": [[core] for core in CORES], "load": [CORES] * LOAD}.get(case, [])
   loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in places]
   try:
@@ -53,7 +57,7 @@ def busy_loops(case: str) -> Iterator[None]:
     for loop in loops: loop.wait()
 
 def allow(peer: Peer, cores: Sequence[int]) -> None:
-  """Lets a process that runs use these cores only, all of its threads."""
+  """Restricts all threads of a running process to these cores."""
   for thread in os.listdir(f"/proc/{peer.process.pid}/task"): os.sched_setaffinity(int(thread), cores)
 
 def start(checkout: pathlib.Path, path: str, ids: list[int], threads: int, case: str) -> Peer:
@@ -61,16 +65,16 @@ def start(checkout: pathlib.Path, path: str, ids: list[int], threads: int, case:
   if case == "affinity": command = ["taskset", "-c", str(CORES[0]), *command]
   peer = Peer(command, {"NUM_CPU_THREADS": str(threads)})
   peer.load(path, ids, threads, {"prompts": False})
-  peer.time(0, len(ids) - 1, 0)  # compiles, and starts the threads
+  peer.time(0, len(ids) - 1, 0)  # compiles and starts the threads
   if case == "moved": allow(peer, CORES[:1])
   return peer
 
 def measure(path: str, case: str, threads: list[int], checkouts: list[pathlib.Path], tokens: int,
             answers: int) -> dict[tuple[int, int], list[float]]:
-  """Decode tok/s of each answer, by number of threads and checkout."""
+  """Returns {(threads, number of the checkout): decode tok/s of each answer}."""
   ids = random_tokens(ModelInfo.from_gguf(open_gguf(path)).vocab_size, tokens + 1)
   found: dict[tuple[int, int], list[float]] = {(t, i): [] for t in threads for i in range(len(checkouts))}
-  # of equal processes the one that started first is slower by some percent: the order changes
+  # of equal processes, the one that started first is some percent slower: the order alternates
   for keys in ([list(found), list(found)[::-1]] if len(checkouts) > 1 else [list(found)]):
     _sitting(path, ids, case, keys, checkouts, -(-answers // len(checkouts)), found)
   return found
@@ -91,7 +95,7 @@ def _sitting(path: str, ids: list[int], case: str, keys: list[tuple[int, int]], 
         found[key].append(tokens * 1e9 / statistics.mean(times))
 
 def interval(ratios: Sequence[float]) -> tuple[float, float]:
-  """The 95% interval of a median, by order statistics."""
+  """Returns the 95% confidence interval of the median, by order statistics."""
   n, ordered = len(ratios), sorted(ratios)
   reach = 0.98 * n ** 0.5
   return ordered[max(0, int(n / 2 - reach))], ordered[min(n - 1, int(n / 2 + reach))]

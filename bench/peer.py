@@ -1,14 +1,14 @@
 """
-A peer in a comparison: a child process that loads a model once and then times one repetition whenever it is asked.
+A peer in a comparison: a child process that loads a model once and times one repetition per request.
 
-Each peer is a process of its own because patches are chosen by the environment and apply to a whole process. While one
-works the others are stopped (SIGSTOP), so that threads that spin for work do not take its cores. Requests and replies
-are lines of JSON on the child's stdin and stdout; what libraries print goes to its log.
+Each peer has its own process because the environment chooses patches for a whole process. While one peer works, the
+others are stopped (SIGSTOP), so that their spinning threads do not take its cores. Requests and replies are lines of
+JSON on the child's stdin and stdout. The libraries' own output goes to the child's log.
 
-  load    model, ids, threads, settings       -> {"load_s": .., "version": ..}
-  time    n_prompt, n_gen, n_depth, passes    -> {"ns": ..}
-  logits  n                                   -> {"logits": float32 in base64}, after the first n ids
-  kernels                                     -> {"kernels": ..}, a hash of those that ran; "" if it is not known
+- load: model, ids, threads, settings -> {"load_s": .., "version": ..}
+- time: n_prompt, n_gen, n_depth, passes -> {"ns": ..}
+- logits: n -> {"logits": float32 in base64}, after the first n ids
+- kernels: -> {"kernels": hash of the kernels that ran, "" if unknown}
 """
 from __future__ import annotations
 import abc, base64, json, os, signal, subprocess, sys, tempfile, time
@@ -17,19 +17,19 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 class PeerFailed(Exception):
-  """The peer said why it cannot go on, or died. The message is one line."""
+  """A peer reported an error or died. The message is one line."""
 
 class Worker(Protocol):
-  """What a child does. `ids` are the tokens to feed, the same for every peer."""
+  """The interface of a child. `ids` are the tokens to feed, the same for every peer."""
   def load(self, model: str, ids: list[int], threads: int, settings: dict[str, Any]) -> str:
-    """Loads the model; returns what is running: names and versions."""
+    """Loads the model. Returns the names and versions of the software that runs it."""
   def time(self, n_prompt: int, n_gen: int, n_depth: int, passes: int) -> int:
-    """ns of `passes` runs; the depth is filled, and one token is fed to wake the threads, before the clock starts."""
+    """Returns the ns of `passes` runs. Filling the depth, and a token that wakes the threads, are not timed."""
   def logits(self, n: int) -> np.ndarray:
-    """(vocab_size,) float32 after ids[:n], from an empty context."""
+    """Returns (vocab_size,) float32 after ids[:n], from an empty context."""
 
 class CachedPositions(abc.ABC):
-  """The clock of a worker that keeps the positions of one sequence, of which it can drop the last."""
+  """The clock of a worker with a KV cache of one sequence, whose last positions it can drop."""
   depth = 0  # positions that are filled before the clock starts
 
   @abc.abstractmethod
@@ -37,7 +37,7 @@ class CachedPositions(abc.ABC):
     """Drops all positions but the first n."""
   @abc.abstractmethod
   def feed(self, first: int, last: int) -> Any:
-    """Computes ids[first:last], one at least, at these positions, and the logits after the last."""
+    """Computes ids[first:last], at least one, at these positions, and the logits after the last."""
 
   def restart(self) -> None:
     self.depth = 0
@@ -60,12 +60,12 @@ class CachedPositions(abc.ABC):
 
 @runtime_checkable
 class Compiles(Protocol):
-  """What a child does, too, if it can say what it runs."""
+  """The interface of a child that knows its kernels."""
   def kernels(self) -> str:
-    """A hash of the source of all kernels so far."""
+    """Returns a hash of the source code of all kernels so far."""
 
 def serve(worker: Worker) -> None:
-  """The child's main loop. Ends with stdin."""
+  """Runs the child's main loop, until stdin ends."""
   replies = os.fdopen(os.dup(1), "w")
   os.dup2(2, 1)
   for line in sys.stdin:
@@ -79,7 +79,7 @@ def serve(worker: Worker) -> None:
       elif op == "time": reply["ns"] = worker.time(**request)
       elif op == "kernels": reply["kernels"] = worker.kernels() if isinstance(worker, Compiles) else ""
       else: reply["logits"] = base64.b64encode(np.asarray(worker.logits(**request), np.float32).tobytes()).decode()
-    except Exception as e:  # the parent says which peer, and goes on without it
+    except Exception as e:  # the parent reports the peer and goes on without it
       reply = {"error": f"{type(e).__name__}: {e}"}
     print(json.dumps(reply), file=replies, flush=True)
 
@@ -125,6 +125,6 @@ class Peer:
     return f"ended with {how}" + (f": {lines[-1].strip()[:300]}" if lines else "")
 
   def close(self) -> None:
-    self.process.kill()  # nothing of it is to be kept; a stopped process ends, too
+    self.process.kill()  # nothing is to be kept, and this ends a stopped process, too
     self.process.communicate()
     self.log.close()

@@ -1,9 +1,9 @@
 """
 llama.cpp as a peer, through llama-cpp-python's C interface. See peer.py.
 
-Settings: extra_bufts, whether weights are repacked (or laid out for AMX, where the build has it); flash, whether
-attention is fused. Where the build has a GPU, all of the model is on it, or with DEV=CPU nothing. Needs
-llama-cpp-python and numpy only: it may run under an interpreter of its own.
+The settings are extra_bufts, whether weights are repacked (for AMX, if the build has it), and flash, whether attention
+is fused. If the build supports a GPU, the whole model runs there, or nothing with DEV=CPU. The peer needs only
+llama-cpp-python and numpy, so it may run under another interpreter.
 """
 import pathlib
 import sys
@@ -26,7 +26,7 @@ class LlamaCpp(CachedPositions):
     on_gpu = os.environ.get("DEV", "CPU").split(":")[0] != "CPU"
     mp.use_extra_bufts, mp.n_gpu_layers = settings["extra_bufts"], 999 if on_gpu else 0
     self.ids, self.model = ids, lc.llama_model_load_from_file(model.encode(), mp)
-    if not self.model:  # DeepSeek-V2-Lite is told by its number of layers; with fewer, the rank of its queries is asked
+    if not self.model:  # llama.cpp knows DeepSeek-V2-Lite by its layers; with fewer, it needs the queries' rank
       self.overrides: Any = (lc.llama_model_kv_override * 2)()  # the second ends them
       self.overrides[0].key, mp.kv_overrides = b"deepseek2.attention.q_lora_rank", self.overrides  # 0
       self.model = lc.llama_model_load_from_file(model.encode(), mp)

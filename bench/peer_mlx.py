@@ -1,9 +1,9 @@
 """
 mlx-lm as a peer, on a directory that mlx_model.py wrote. See peer.py.
 
-It runs on Apple's GPU, or on the processor where DEV says so or where there is no other. On the processor MLX quantised
-products run in one thread: there it is a check of numbers, no rival. A prompt is fed as mlx-lm does: all tokens but the
-last in steps of 2,048, without logits, then the last. Needs mlx-lm and numpy only.
+The peer runs on Apple's GPU, or on the CPU if DEV says so or there is no GPU. On a CPU, MLX computes quantised products
+in one thread; there the peer checks numbers and is no rival. A prompt is fed as in mlx-lm: all tokens but the last in
+steps of 2,048, without logits, then the last. The peer needs only mlx-lm and numpy.
 """
 import pathlib
 import sys
@@ -24,7 +24,7 @@ class MLX(CachedPositions):
   cache: Any
 
   def load(self, model: str, ids: list[int], threads: int, settings: dict[str, Any]) -> str:
-    """threads: the environment has said it already, to the libraries that listen."""
+    """Loads the model; see Worker. threads: not used, as the environment has set it for the libraries that read it."""
     if os.environ.get("DEV", "CPU").split(":")[0] == "CPU": mx.set_default_device(mx.cpu)
     elif mx.metal.is_available(): mx.set_wired_limit(mx.device_info()["max_recommended_working_set_size"])
     self.ids, self.model = ids, load_model(pathlib.Path(model))[0]
@@ -37,7 +37,7 @@ class MLX(CachedPositions):
     trim_prompt_cache(self.cache, self.cache[0].offset - n)
 
   def feed(self, first: int, last: int) -> mx.array:
-    """Computes ids[first:last] at these positions; (vocab_size,) float32 after the last."""
+    """Computes ids[first:last] at these positions. Returns (vocab_size,) float32 logits after the last."""
     for start in range(first, last - 1, STEP):
       self.model(mx.array(self.ids[start:min(last - 1, start + STEP)])[None], cache=self.cache)
       mx.eval([layer.state for layer in self.cache])  # the logits are never computed

@@ -1,4 +1,4 @@
-"""The peers that are this project, with the patches that the environment leaves on. See peer.py."""
+"""This project as a peer, with the patches that the environment leaves on. See peer.py."""
 import pathlib
 import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
@@ -16,7 +16,11 @@ class TinygradLLM:
   depth = 0
 
   def load(self, model: str, ids: list[int], threads: int, settings: dict[str, Any]) -> str:
-    """threads: NUM_CPU_THREADS has said it already. settings: whether there will be `prompts`, which take compiling."""
+    """
+    Loads the model; see Worker.
+
+    threads: not used, as NUM_CPU_THREADS has set it. settings: `prompts` says if prompts follow, which need compiling.
+    """
     llm, self.prompts = load(model, max_context=len(ids)), settings["prompts"]
     self.runner = Runner(llm, ids)
     return f"tinygrad {importlib.metadata.version('tinygrad')}, patches: {', '.join(patches.apply()) or 'none'}"

@@ -1,19 +1,21 @@
 """
-This project against its peers: the same GGUF, the same threads, the same random tokens, one run.
+Compares this project with its peers in one run: the same GGUF, the same threads, the same random tokens.
 
   python bench/peers.py -m model.gguf [other.gguf ..] [--peers stock,llama.cpp,mlx] [--ablate] [--json]
 
-Peers: `stock` is tinygrad without our patches (NO_PATCHES=1); any NAME=VALUE is this project with that in its
-environment (several with +, as in BEAM=2+NO_THREADS=1); --ablate adds one for each patch that is switched off alone;
-`llama.cpp` is llama-cpp-python's, for each test with the setting that was fastest in a short trial before; `mlx` is
-mlx-lm, on the file's weights in its own format (mlx_model.py): the row says in which.
-A patch that has nothing to do on the device, or without which the kernels are the same, is not timed: "-".
-All processes stay loaded and take turns, repetition by repetition (A B C A B C ..), after a warm-up, so that a drift of
-the machine meets all of them; its read bandwidth is measured before each repetition, too. Medians of the repetitions
-are reported, and medians of the rounds' ratios. A repetition lasts about a second: a peer that is slow gets fewer
-tokens (at least one), a fast one goes through the test several times; the column `tokens` says so.
-Every peer's logits after 16 tokens are compared before anything is timed. Exit code 1 if a peer fails or computes
-something else.
+The peers:
+- `stock`: tinygrad without our patches (NO_PATCHES=1)
+- NAME=VALUE: this project with that in its environment; + joins several, as in BEAM=2+NO_THREADS=1
+- `llama.cpp`: llama-cpp-python, for each test with the setting that was fastest in a short trial before
+- `mlx`: mlx-lm, on the file's weights in its own format (mlx_model.py), which the row names
+
+With --ablate, each patch is switched off alone, too. A patch that does not apply to the device, or that changes no
+kernel, is not timed: "-".
+After a warm-up, all processes stay loaded and take turns, repetition by repetition (A B C A B C ..), so that a drift of
+the machine meets all of them. The read bandwidth is measured before each repetition, too. The table has medians of the
+repetitions and of the rounds' ratios. A repetition lasts about a second. A slow peer gets fewer tokens (at least one),
+and a fast one goes through the test several times; the column `tokens` says so.
+All peers' logits after 16 tokens are compared. The exit code is 1 if a peer fails or computes something else.
 """
 from __future__ import annotations
 import pathlib
@@ -38,15 +40,20 @@ from tinygrad_llm.patches.pipeline import BY_NAME, Phase
 
 HERE, OURS, LLAMA, MLX = pathlib.Path(__file__).resolve().parent, "tinygrad_llm", "llama.cpp", "mlx"
 CHECKED = 16  # tokens before the logits that are compared
-# nats, above which a peer computes another model. 4 bits quantised again to 4 bits: 0.1 on 2 layers of random weights
+# nats above which a peer computes another model. Quantising 4 bits to 4 bits again: 0.1 on 2 layers of random weights
 MAX_KL, MAX_KL_QUANTISED_AGAIN = 0.1, 1.0
 SETTINGS = [{"extra_bufts": extra, "flash": flash} for extra in (True, False) for flash in (True, False)]
 
 @dataclass
 class Samples:
   """
-  One test of one contestant. tokens: of a pass; ns: wall time of each repetition; gbs: the machine's before it; rounds:
-  in which it was.
+  One test of one contestant.
+
+  - tokens: tokens per pass
+  - passes: passes per repetition
+  - ns: wall time of each repetition
+  - gbs: the machine's read bandwidth before each repetition, in GB/s
+  - rounds: the round of each repetition
   """
   tokens: int
   passes: int
@@ -61,9 +68,9 @@ class Samples:
 
 class Contestant:
   """
-  A peer by its name; what it measured, and why it had to leave.
+  A peer by its name, with its measurements, and the reason if it failed.
 
-  weights: its name and what they are, where they are not the file's; bytes_per_token: what of those a token needs.
+  weights: the peer's name and the weights' format, if they are not the file's. bytes_per_token: bytes of those weights.
   """
   max_kl = MAX_KL
   weights: str | None = None
@@ -76,10 +83,10 @@ class Contestant:
     self.logits: np.ndarray | None = None
     self.kl: float | None = None
     self.idle = ""              # why there is nothing to time
-    self.same = list[Test]()    # whose kernels are those of this project with all patches
+    self.same = list[Test]()    # tests with the same kernels as this project with all patches
 
   def start(self, run: Run) -> None:
-    """Loads the model, in as many processes as it takes, and computes the logits to compare."""
+    """Loads the model, in one process or several, and computes the logits to compare."""
     self.peer = run.start(self, [sys.executable, str(HERE / "peer_tinygrad.py")], environment(self.name),
                           {"prompts": any(test.n_prompt or test.n_depth for test in run.tests)})
     self.logits = self.peer.logits(CHECKED)
@@ -93,7 +100,7 @@ class Contestant:
     return self.peer_for(test).time(prompt, gen, test.n_depth, passes)
 
 class LlamaCpp(Contestant):
-  """llama.cpp at its best: a process for each setting that won a test."""
+  """llama.cpp at its best: one process for each setting that won a test."""
   def __init__(self, pythons: Sequence[str]):
     super().__init__(LLAMA)
     self.trials = [(python, settings) for python in pythons for settings in SETTINGS]
@@ -109,7 +116,7 @@ class LlamaCpp(Contestant):
     times: dict[Test, dict[int, float]] = {test: {} for test in run.tests}
     reason = ""
     for i, (python, settings) in enumerate(self.trials):
-      which = python.removeprefix(f"{HERE.parent}{os.sep}")  # results are read elsewhere, too
+      which = python.removeprefix(f"{HERE.parent}{os.sep}")  # no absolute path: results are read elsewhere, too
       run.say(f"{self.name}: trying {settings}" + (f" of {python}" if python != sys.executable else ""))
       peer: Peer | None = None
       for test in run.tests:
@@ -139,7 +146,7 @@ class LlamaCpp(Contestant):
     self.peers = {}
 
 class MLXLM(Contestant):
-  """mlx-lm, on a directory that is written once and lasts as long as the contestant."""
+  """mlx-lm, on a model directory that is written once and lasts as long as the contestant."""
   max_kl = MAX_KL_QUANTISED_AGAIN
   folder: tempfile.TemporaryDirectory[str] | None = None
 
@@ -151,7 +158,7 @@ class MLXLM(Contestant):
     self.logits = self.peer.logits(CHECKED)
 
   def _convert(self, run: Run) -> None:
-    """In a process of its own, which returns its memory."""
+    """Converts the model in its own process, which returns its memory."""
     run.say(f"{self.name}: converting")
     folder = tempfile.TemporaryDirectory(prefix="mlx-")
     done = subprocess.run([sys.executable, str(HERE / "mlx_model.py"), run.path, folder.name], capture_output=True,
@@ -163,28 +170,28 @@ class MLXLM(Contestant):
     self.folder = folder
 
 def environment(name: str) -> dict[str, str]:
-  """What a contestant's name sets. No other switch of a patch reaches it."""
+  """Returns the environment that a contestant's name sets. Other switches of patches do not reach it."""
   base = dict.fromkeys(("NO_PATCHES", *(f"NO_{patch.upper()}" for patch in PATCHES)), "0")
   if name == OURS: return base
   pairs = ["NO_PATCHES=1"] if name == "stock" else name.split("+")
   return base | dict(pair.split("=", 1) for pair in pairs)  # type: ignore[arg-type]
 
 def patch_of(name: str) -> str | None:
-  """The one patch that a contestant is without."""
+  """Returns the patch that a contestant switches off, if it is a single one."""
   return next((patch for patch in PATCHES if name == f"NO_{patch.upper()}=1"), None)
 
 def nothing_to_time(patch: str, device: str) -> str:
-  """Why a patch cannot be seen in the speed of a step on a device, by its row of the pipeline; "" if it may be."""
+  """Says why a patch cannot change a step's speed on a device, from its row of the pipeline; "" if it may."""
   row, on_cpu = BY_NAME[patch], device.split(":")[0] == "CPU"
   if row.phase is Phase.CACHE: return "of a start, not of a step"
   return "" if row.suits(on_cpu) else "for GPUs" if on_cpu else "for CPUs"
 
 def plan(contestant: Contestant, test: Test, seconds: float) -> tuple[int, int]:
   """
-  Warms a test up and says how a repetition of at least `seconds` looks: tokens, and passes.
+  Warms a test up. Returns the tokens and passes of a repetition that lasts at least `seconds`.
 
-  Tokens are all, half, a quarter, .. of the test's, so that peers of about the same speed do the same. Prompts are
-  kept whole up to ten times as long: parts of them run at another speed.
+  Tokens are all, half, a quarter, .. of the test's, so that peers of about the same speed have the same number. Prompts
+  stay whole up to ten times as long, because their parts run at another speed.
   """
   sizes = [test.tokens >> i for i in range(test.tokens.bit_length())][::-1]  # 1, .., all
   few = next((n for n in sizes if n >= 8), test.tokens) if test.n_prompt else 1
@@ -208,7 +215,7 @@ class Run:
 
   def start(self, contestant: Contestant, command: Sequence[str], env: dict[str, str],
             settings: dict[str, Any], path: str | None = None) -> Peer:
-    """A process that has loaded the model, from `path` if it is not the file. PeerFailed if it cannot."""
+    """Starts a process and loads the model, from `path` instead of the file if given. PeerFailed if it cannot."""
     peer = Peer(command, {"NUM_CPU_THREADS": str(self.threads), **env})
     try: reply = peer.load(path or self.path, self.ids, self.threads, settings)
     except PeerFailed:
@@ -218,7 +225,7 @@ class Run:
     return peer
 
   def measure(self, contestants: Sequence[Contestant]) -> None:
-    """As many at a time as fit the memory, this project and llama.cpp always among them; adds to their samples."""
+    """Measures as many contestants at a time as fit the memory, always with this project and llama.cpp."""
     anchors = [c for c in contestants if c.name in (OURS, LLAMA)]
     others = [c for c in contestants if c not in anchors and not c.idle]
     room = int(free_memory() * 0.8 / (self.info.size * 1.3 + (1 << 30))) - 1 - len(anchors)  # llama.cpp may be two
@@ -266,12 +273,12 @@ class Run:
 
   @staticmethod
   def _same(c: Contestant, ours: Contestant) -> bool:
-    """Whether one patch less leaves all kernels as they are, and they run as ever."""
+    """Whether c lacks one patch, which changes neither kernels nor how they run."""
     patch = patch_of(c.name)
     return patch is not None and BY_NAME[patch].phase is not Phase.RUNTIME and c.peer.kernels() == ours.peer.kernels()
 
 def compare(contestants: Sequence[Contestant]) -> None:
-  """Sets each contestant's kl to the first one's; a failure where its logits are no numbers or another model's."""
+  """Sets each contestant's KL divergence from the first. It fails if logits are not finite or another model's."""
   def log_softmax(x: np.ndarray) -> np.ndarray:
     x = x.astype(np.float64) - x.max()
     found: np.ndarray = x - np.log(np.exp(x).sum())
@@ -287,7 +294,7 @@ def compare(contestants: Sequence[Contestant]) -> None:
       if not c.kl <= c.max_kl: c.failed = c.failed or f"its logits are others': KL {c.kl:.2g}"
 
 def ratio(a: Samples, b: Samples) -> float:
-  """How many times faster a is than b: the median over the rounds that both were in, or of all if there is none."""
+  """Returns how many times faster a is than b: the median over common rounds, or of all if there are none."""
   of_b = dict(zip(b.rounds, b.speeds))
   both = [x / of_b[i] for i, x in zip(a.rounds, a.speeds) if i in of_b]
   return statistics.median(both) if both else a.median / b.median
@@ -295,7 +302,7 @@ def ratio(a: Samples, b: Samples) -> float:
 # *** the report
 
 def model_report(run: Run, contestants: Sequence[Contestant]) -> dict[str, Any]:
-  """All there is to say of one model, for the JSON file; table() is made from it."""
+  """Returns all results of one model, for the JSON file and for table()."""
   info, by_name = run.info, {c.name: c for c in contestants}
   bandwidths = [gbs for c in contestants for s in c.samples.values() for gbs in s.gbs]
   rows = []
@@ -321,7 +328,7 @@ def model_report(run: Run, contestants: Sequence[Contestant]) -> dict[str, Any]:
           "bandwidth_gbs": [min(bandwidths), statistics.median(bandwidths), max(bandwidths)] if bandwidths else None}
 
 def table(report: dict[str, Any], threads: int) -> str:
-  """The Markdown of one model."""
+  """Returns the Markdown of one model's results."""
   limit, lines = "", []
   if b := report["bandwidth_gbs"]: limit = f"; the machine reads {b[1]:.1f} GB/s ({b[0]:.1f} - {b[2]:.1f})"
   lines.append(f"{report['file']}: {report['model']}, {in_size(report['size'])}, "
@@ -340,7 +347,7 @@ def table(report: dict[str, Any], threads: int) -> str:
     if p["same"]: lines.append(f"{p['name']}: -, the same kernels in {', '.join(p['same'])}")
     if p["idle"] or p["kl"] is None and not p["failed"]: continue
     says = f"failed: {p['failed']}" if p["failed"] else f"KL {p['kl']:.1e}, best token {p['top']}"
-    about = "" if "=" in p["name"] else f"; {p['about']}"  # the names of variants say how they differ from ours
+    about = "" if "=" in p["name"] else f"; {p['about']}"  # a variant's name says how it differs from ours
     lines.append(f"{p['name']}: {says}; loaded in {p['load_s']:.1f} s{about}")
   lines += [f"{r['peer']}, {r['test']}: best of its settings: {r['settings']}" for r in report["rows"] if r["settings"]]
   return "\n".join(lines) + "\n"

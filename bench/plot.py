@@ -1,5 +1,5 @@
 """
-The README's plot, from a JSON file of peers.py: tokens a second of each peer, and what the memory allows.
+The README's plot, from a JSON file of peers.py: tokens a second of each peer, and the limit by read bandwidth.
 
   python bench/plot.py [results/peers-DATE.json] [--out bench/results/decode.png]      (default: the latest)
 """
@@ -16,7 +16,11 @@ from tinygrad_llm.errors import InputError
 COLORS = {"tinygrad_llm": "#1f6feb", "llama.cpp": "#d29922", "mlx": "#8250df", "stock": "#8b949e"}
 
 def bars(report: dict[str, Any]) -> tuple[list[str], list[str], dict[tuple[int, str], tuple[float, float, float]]]:
-  """Models, peers, and by their number and name (median, min, max) tokens a second of the first generation test."""
+  """
+  Returns models, peers, and {(number of the model, peer): (median, min, max)} of the first generation test.
+
+  Speeds are in tokens a second.
+  """
   models, speeds = list[str](), dict[tuple[int, str], tuple[float, float, float]]()
   for model in report["models"]:
     tests = [r["test"] for r in model["rows"] if r["test"].startswith("tg")]
@@ -35,7 +39,7 @@ def draw(report: dict[str, Any], out: pathlib.Path) -> None:
   figure, axes = plt.subplots(figsize=(1.6 + 1.5 * len(models), 3.6), dpi=150, layout="constrained")
   width, labelled = 0.8 / len(peers), set[str]()
   def label(name: str) -> str:
-    """Once; a legend leaves out what begins with an underscore."""
+    """Labels a name once: a legend leaves out labels that begin with an underscore."""
     seen = name in labelled
     labelled.add(name)
     return f"_{name}" if seen else name

@@ -1,7 +1,7 @@
 """
-Random weights and a GGUF file of them, with nothing but numpy: for machines where only the checkout is.
+Random weights, and a GGUF file of them, with nothing but numpy: for machines that have only the checkout.
 
-Every number in a block that could be NaN or infinite gets a sensible exponent; all other bits are random.
+Numbers in a block that could be NaN or infinite get a moderate exponent; all other bits are random.
 """
 from __future__ import annotations
 import math, pathlib, struct
@@ -12,16 +12,20 @@ import numpy as np
 from tinygrad_llm.files.gguf import _NOT_FINITE
 from tinygrad_llm.quants.table import QUANT_TYPES, QuantType
 
-# {bits that are ones in NaN and infinity: the exponent to set}, about 2**-7: half, bfloat16, float, double, e8m0, IQ1_M
+# {exponent bits, all ones in NaN and infinity: bits to set}, about 2**-7: half, bfloat16, float, double, e8m0, IQ1_M
 _EXPONENTS = {0x7c00: 0x2000, 0x7f80: 0x3c00, 0x7f800000: 0x3c000000, 0x7ff << 52: 0x3f8 << 52, 0xff: 120,
               0x7000c000 << 32: 1 << 61}
-# {type: ((offset of a fp16 scale in a block, its value for weights of deviation 1), ..)}, of the types in models
+# {type: ((offset of a fp16 scale in a block, its value for a standard deviation of 1), ..)} for the types in models
 _SCALES = {"Q4_K": ((0, 1 / 235), (2, 7.5 / 235)), "Q6_K": ((208, 1 / 1365),), "Q8_0": ((0, 1 / 73.9),), "F16": ()}
 
 def quant_named(name: str) -> QuantType: return next(qt for qt in QUANT_TYPES.values() if qt.name == name)
 
 def random_rows(qt: QuantType, rows: int, n: int, seed: int, std: float = 0.0) -> np.ndarray:
-  """File bytes (rows, qt.row_nbytes(n)) uint8. std: of the weights, for the types in models; 0: whatever comes."""
+  """
+  Returns bytes as in a file, (rows, qt.row_nbytes(n)) uint8.
+
+  std: the weights' standard deviation, for the types in models; 0 leaves the scales random.
+  """
   rng, nbytes = np.random.default_rng([qt.id, seed]), rows * qt.row_nbytes(n)
   raw = rng.integers(0, 2**64, -(-nbytes // 8), np.uint64).view(np.uint8)[:nbytes]
   blocks = raw.reshape(-1, qt.nbytes)
@@ -38,7 +42,7 @@ def random_rows(qt: QuantType, rows: int, n: int, seed: int, std: float = 0.0) -
 
 @dataclass(frozen=True)
 class Shape:
-  """A llama. Q4_K, with Q6_K for half of ffn_down and for the tied head, as Q4_K_M has them."""
+  """A Llama's shape. Its types are as in Q4_K_M: Q4_K, with Q6_K for half of ffn_down and for the tied head."""
   dim: int
   ffn: int
   layers: int
@@ -51,7 +55,7 @@ TINY = Shape(dim=256, ffn=512, layers=2, heads=8, kv_heads=2, vocab=512, context
 LLAMA_1B = Shape(dim=2048, ffn=8192, layers=16, heads=32, kv_heads=8, vocab=128256, context=4096)
 
 def _tensors(s: Shape) -> Iterator[tuple[str, str, int, int]]:
-  """Names, types, rows and columns; columns 0: a norm."""
+  """Yields name, type, rows and columns of each tensor; a norm has 0 columns."""
   kv, down = s.dim // s.heads * s.kv_heads, ("Q6_K", "Q4_K")
   yield "token_embd", "Q6_K", s.vocab, s.dim
   for i in range(s.layers):
@@ -63,7 +67,7 @@ def _tensors(s: Shape) -> Iterator[tuple[str, str, int, int]]:
   yield "output_norm", "F32", s.dim, 0
 
 def write_random(path: pathlib.Path, s: Shape) -> pathlib.Path:
-  """A file of the shape with random weights; the same for the same shape."""
+  """Writes a file of the shape with random weights. The same shape gives the same file."""
   def text(x: str) -> bytes: return struct.pack("<Q", len(x.encode())) + x.encode()
   def value(x: Any) -> bytes:
     if isinstance(x, str): return struct.pack("<I", 8) + text(x)

@@ -1,12 +1,11 @@
 """
-One page of a model: what its steps compile to for each target, what that is estimated to take, where the time goes on
-this machine, and how fast its peers are.
+One page on a model: kernels and estimates for each target, a profile on this machine, and the speed of its peers.
 
   python bench/report.py -m model.gguf [--targets T ..] [-d 4096] [-p 512] [--peers NAMES] [--out FILE]   make report
 
-It puts together what `kernels`, `bench --profile` and bench/peers.py say, each in a process of its own. The page goes
-to FILE.md and all figures to FILE.json (default: bench/results/report-DATE). The README's performance section is made
-of such a file.
+The page joins the results of `kernels`, `bench --profile` and bench/peers.py, each run in its own process. It goes to
+FILE.md and all figures go to FILE.json (default: bench/results/report-DATE). The README's performance section is made
+from such a file.
 """
 from __future__ import annotations
 import pathlib
@@ -29,11 +28,11 @@ TARGETS = ("CPU:x86-64-v3", "CPU:x86-64-v4", "CPU:arm64", "CUDA:sm_80", "CUDA:sm
            "NV:PTX:sm_90", "METAL:Apple7", "METAL:Apple9")
 WORST = 10
 KEPT = ("role", "part", "count", "bytes", "ops", "name", "types", "global_size", "local_size", "serial", "registers",
-        "stack", "load_bytes", "lines", "estimate_us", "bound")  # of a kernel's row
+        "stack", "load_bytes", "lines", "estimate_us", "bound")  # columns of a kernel's row
 Row = dict[str, Any]
 
 def _run(*args: str, **env: str) -> Any:
-  """The JSON that a command prints; InputError with its last line if it fails."""
+  """Returns the JSON that a command prints. InputError with its last line if it fails."""
   done = subprocess.run([sys.executable, *args], capture_output=True, text=True, cwd=ROOT, env=os.environ | env)
   if done.returncode:
     last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
@@ -41,11 +40,11 @@ def _run(*args: str, **env: str) -> Any:
   return json.loads(done.stdout)
 
 def steps_of(depth: int, prompt: int) -> dict[str, tuple[int, int]]:
-  """{a step's name: its depth, tokens of a prompt's chunk}."""
+  """Returns {name of a step: (depth, tokens of a prompt's chunk)}."""
   return {"decode": (0, 0), f"decode @ d{depth}": (depth, 0), f"prompt of {prompt}": (0, prompt)}
 
 def compiled(path: str, target: str, depth: int, prompt: int) -> Row:
-  """What `kernels` says of a target's steps; {"failed": why} for a target that does not open here."""
+  """Returns the output of `kernels` for a target's steps; {"failed": why} if the target does not open here."""
   context = str(max(depth + 1, prompt))
   found: Row = {}
   for name, (d, p) in steps_of(depth, prompt).items():
@@ -56,15 +55,15 @@ def compiled(path: str, target: str, depth: int, prompt: int) -> Row:
   return found
 
 def least_us(row: Row, card: Row) -> float:
-  """What the bytes of a kernel, or of a step, take at a card's bandwidth."""
+  """Returns the us that a kernel's or a step's bytes take at the card's bandwidth."""
   return float(row["bytes"] / card["gbs"] * 1e-3)
 
 def worst(step: Row) -> list[Row]:
-  """The kernels of a step that lose most against their bytes, as estimated; those of a row together."""
+  """Returns the rows of a step whose kernels together lose most time against their bytes, as estimated."""
   return sorted(step["roles"], key=lambda r: r["estimate_us"] - least_us(r, step["card"]), reverse=True)[:WORST]
 
 def measured(path: str, depth: int, prompt: int, peers: str, repetitions: int) -> Row:
-  """The profile of a step and of a prompt, and the peers on the same file."""
+  """Returns profiles of decode steps and of a prompt, and the peers' speed on the same file."""
   asked = ["-m", path, "-r", str(repetitions)]
   profiles = [_run("-m", "tinygrad_llm.bench", *asked, "--profile", "-o", "json", "-p", p, "-n", n, "-d", d)["profiles"]
               for p, n, d in (("0", "16", f"0,{depth}"), (str(prompt), "0", "0"))]
@@ -78,7 +77,7 @@ def measured(path: str, depth: int, prompt: int, peers: str, repetitions: int) -
 # *** the page ***
 
 def table(head: list[str], rows: list[list[str]], words: int = 1) -> str:
-  """Markdown; the first columns are words, the rest numbers."""
+  """Returns a Markdown table. The first `words` columns are words, the rest numbers."""
   lines = [head, ["---" if i < words else "---:" for i in range(len(head))], *rows]
   return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 

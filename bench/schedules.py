@@ -1,11 +1,11 @@
 """
-The cost model against this CPU: random schedules of three kernels, their times beside what patches/search says of them.
+The cost model against this CPU: times random schedules of three kernels and compares them with the estimates.
 
   python bench/schedules.py [--count N] [--seed S] [--out FILE]     make cost-model
 
-A kernel's schedules are drawn as a search finds them: from the heuristic's or from nothing, up to four of tinygrad's
-actions on. They are timed in turns, cold: each run has the next of copies that are together larger than the caches. The
-table is a line a kernel; all goes to bench/results/schedules-DATE.json, which tests/search reads.
+A kernel's schedules are drawn as in a search: from the heuristic's or from nothing, with up to four more of tinygrad's
+actions. They are timed in turns, cold: each run takes the next of several copies that together exceed the caches. The
+table has a line per kernel. All results go to bench/results/schedules-DATE.json, which tests/search reads.
 """
 from __future__ import annotations
 import os
@@ -13,7 +13,7 @@ import pathlib
 import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-# before tinygrad is imported, which reads them once. With flash_decoding, softmax V is not a kernel for itself
+# tinygrad reads these variables once, at import. With flash_decoding, softmax V would not be a kernel of its own
 if __name__ == "__main__": os.environ |= {"DEV": "CPU", "NO_FLASH_DECODING": "1"}
 import json, random, statistics
 from typing import Any, NamedTuple
@@ -23,11 +23,11 @@ from bench.models import model
 from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.errors import InputError
 
-ROUNDS, SLOW = 7, 0.2  # seconds: a schedule that takes longer is left out
+ROUNDS, SLOW = 7, 0.2  # SLOW: seconds; a slower schedule is left out
 ACTIONS, NODES = 4, 5000
 
 class Kernel(NamedTuple):
-  """A kernel of the 1B shape: the type of the model's weights, its role, and the depth."""
+  """A kernel of the 1B shape: the type of the model's weights, the kernel's role, and the depth of the KV cache."""
   types: str
   role: str
   depth: int
@@ -36,7 +36,7 @@ KERNELS = {"Q4_K x": Kernel("Q4_K", "blk.*.attn_output", 0), "F16 x": Kernel("F1
            "softmax V": Kernel("F16", "kv", 2047)}
 
 def call_of(kernel: Kernel) -> tuple[Any, dict[str, int]]:
-  """The scheduled call of a kernel, and the values of its variables."""
+  """Returns the scheduled call of a kernel, and the values of its variables."""
   from tinygrad.uop.ops import Ops
   from tinygrad_llm.analysis.programs import Reads
   from tinygrad_llm.kernels import decode_step
@@ -48,14 +48,14 @@ def call_of(kernel: Kernel) -> tuple[Any, dict[str, int]]:
   return found[-1], step.variables
 
 def lowered(call: Any, opts: tuple) -> Any:
-  """The call's kernel with these opts, compiled."""
+  """Compiles the call's kernel with these opts."""
   from tinygrad import Device, codegen
   from tinygrad_llm.analysis.programs import from_scratch
   from tinygrad_llm.patches.search.space import with_opts
   with from_scratch(): return codegen.to_program(with_opts(call.src[0], opts), Device["CPU"].renderer)
 
 def estimate(program: Any, variables: dict[str, int], card: Any) -> Any:
-  """What the cost model says of a compiled kernel."""
+  """Returns the cost model's estimate for a compiled kernel."""
   from tinygrad.uop.ops import sym_infer
   from tinygrad_llm.patches.search.cost import cost_model
   sink, linear = program.src[:2]
@@ -63,7 +63,7 @@ def estimate(program: Any, variables: dict[str, int], card: Any) -> Any:
                              card)
 
 def draw(ast: Any, rng: random.Random) -> tuple:
-  """The opts of a random schedule. Of the actions, one kind is as likely as another."""
+  """Draws the opts of a random schedule. All kinds of actions are equally likely."""
   from tinygrad import Device
   from tinygrad.codegen.opt import heuristic, search
   from tinygrad.codegen.opt.postrange import Scheduler
@@ -81,7 +81,7 @@ def draw(ast: Any, rng: random.Random) -> tuple:
   return tuple(k.applied_opts)
 
 def arguments(call: Any) -> list[list[Any]]:
-  """Copies of a kernel's arguments in memory: random numbers, and no two halves or floats that are not finite."""
+  """Allocates copies of a kernel's arguments with random bits that are finite as floats and as pairs of halves."""
   from tinygrad.device import Buffer
   from tinygrad.engine.realize import get_call_arg_uops
   from tinygrad_llm.patches.search.candidates import COLD
@@ -95,7 +95,7 @@ def arguments(call: Any) -> list[list[Any]]:
   return found
 
 def measure(name: str, count: int, seed: int) -> list[dict[str, Any]]:
-  """{kernel, opts, us, estimate_us, bound} of `count` schedules, those with the same code once."""
+  """Returns {kernel, opts, us, estimate_us, bound} of `count` schedules with different code."""
   from tinygrad import Device
   from tinygrad.codegen.opt import search
   from tinygrad_llm.patches.search import space
@@ -122,7 +122,7 @@ def measure(name: str, count: int, seed: int) -> list[dict[str, Any]]:
           for opts, program, seconds in drawn for e in [estimate(program, variables, card)]]
 
 def rank_correlation(a: list[float], b: list[float]) -> float:
-  """Spearman's, of two lists that say of the same things how long they take."""
+  """Returns Spearman's rank correlation of two lists of times."""
   return float(np.corrcoef([np.argsort(np.argsort(x)) for x in (a, b)])[0, 1])
 
 def table(rows: list[dict[str, Any]]) -> str:

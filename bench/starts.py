@@ -1,14 +1,18 @@
 """
-How long a start takes: whole processes of `run`, with empty caches and again, for an answer of 12 tokens.
+Times starts: whole processes of `run`, with empty caches and again, for an answer of 12 tokens.
 
   python bench/starts.py [-m MODEL ..] [-n TOKENS] [-r N] [--against FOLDER]
 
-imports: a process that only imports what `run` does. compile: of the step that decodes, after the first token. left:
-what load_s + ttft_s + compile_s + (n - 1) / decode_tok_s leave of the wall time after imports. cpu: processor seconds
-of a process and its forks. idle: core-seconds that it left, wall * cores - cpu, of all cores that it may use. Warm
-figures are medians of N, cold ones are of one process. No clang is on the PATH: the one of the ziglang wheel is used.
---against: N cold starts each of this checkout and of another one in FOLDER, in turns: one machine for both;
-exit code 1 if the median of the ratios of wall time is above 1.2. All goes to bench/results/starts-DATE.json.
+The columns, in seconds:
+- imports: a process that only makes the imports of `run`
+- compile: compiling the decode step, after the first token
+- left: the wall time after imports, less load_s + ttft_s + compile_s + (n - 1) / decode_tok_s
+- cpu: processor seconds of a process and its forks
+- idle: unused core-seconds, wall * cores - cpu, of all cores that the process may use
+
+Warm figures are medians of N processes, cold figures are of one. No clang is on the PATH, so the ziglang wheel's is
+used. With --against, N cold starts of this checkout and of another one in FOLDER take turns on one machine. The exit
+code is 1 if the median ratio of wall times is above 1.2. All results go to bench/results/starts-DATE.json.
 """
 from __future__ import annotations
 import pathlib
@@ -23,10 +27,10 @@ from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.errors import InputError
 
 PROMPT = "Tell me about the sea."
-MOST = 1.2  # of another checkout's wall time
+MOST = 1.2  # highest ratio to another checkout's wall time
 
 def run(model: str | None, tokens: int, cache: pathlib.Path, root: pathlib.Path = ROOT) -> dict[str, Any]:
-  """One process: its wall time and what it says of itself. root: of the checkout that answers."""
+  """Runs one process. Returns its wall time and its own report. root: folder of the checkout that answers."""
   path = os.pathsep.join(p for p in os.environ["PATH"].split(os.pathsep) if shutil.which("clang", path=p) is None)
   env = {**os.environ, "PATH": path, "CACHEDB": str(cache), "DEV": "CPU", "PYTHONPATH": str(root)}
   env.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its byte code
@@ -37,7 +41,7 @@ def run(model: str | None, tokens: int, cache: pathlib.Path, root: pathlib.Path 
   wall, cpu = time.perf_counter() - start, cpu_seconds() - used
   if done.returncode: raise InputError(f"{model}: {done.stderr.strip()}")
   report, start = json.loads(done.stdout), time.perf_counter()
-  only = "import os, tinygrad_llm.run, tinygrad_llm.engine.llm; os._exit(0)"  # what it takes to end is not theirs
+  only = "import os, tinygrad_llm.run, tinygrad_llm.engine.llm; os._exit(0)"  # without the time to exit
   subprocess.run([sys.executable, "-c", only], env=env, check=True, cwd=root)
   imports = time.perf_counter() - start
   decode = (report["tokens"] - 1) / report["decode_tok_s"] if report["decode_tok_s"] else 0.0
@@ -56,7 +60,7 @@ def measure(model: str | None, tokens: int, count: int) -> dict[str, Any]:
           "warm": {name: statistics.median(x[name] for x in warm) for name in cold}, "samples": warm}
 
 def compare(model: str | None, tokens: int, count: int, other: pathlib.Path) -> dict[str, Any]:
-  """Cold starts of another checkout and of this one, in turns. ratios: this one's by the other's, medians."""
+  """Times cold starts of another checkout and of this one, in turns. ratios: medians of this one's by the other's."""
   pairs = []
   for _ in range(count):
     with tempfile.TemporaryDirectory() as folder:
@@ -65,7 +69,7 @@ def compare(model: str | None, tokens: int, count: int, other: pathlib.Path) -> 
   return {"model": _name(model), "ratios": ratios, "pairs": pairs}
 
 def _compare(args: Any) -> int:
-  """The exit code."""
+  """Compares the checkouts and prints a table. Returns the exit code."""
   other = pathlib.Path(args.against).resolve()
   if not (other / "tinygrad_llm").is_dir():
     raise InputError(f"--against {args.against}: it is no checkout of tinygrad_llm")

@@ -1,19 +1,21 @@
 """
-The compiler passes that stock tinygrad lacks, a module each, installed at seams that tinygrad looks up at call time.
+Compiler passes that stock tinygrad lacks: one module each, installed at seams that tinygrad looks up at call time.
 
-pipeline.py lists them in order; hooks.py has the lists that several of them add to; places.py records who is where. The
-rooms, as a kernel meets them: graph, schedule, attention, loops, tiles, isa, vector (CPUs); ir is what these share.
-Around them: search, cache, runtime, host, compile_time. explain shows them at work.
+pipeline.py lists the passes in order. hooks.py has the lists that several passes append to; places.py records where
+each pass is installed. The rooms (folders), as a kernel meets them: graph, schedule, attention, loops, tiles, isa,
+vector (CPUs). These share the functions of ir. Around them are search, cache, runtime, host and compile_time. explain
+shows the passes at work.
 
 A pass is a module with
-  a docstring        Why, How, Rewrite (before --> after), Numbers (before -> after, on what), Upstream
-  SEAMS              {"module:name" or "module:Class.method": fingerprint of its source}, what it replaces or relies on
-  install()          puts it in place; called once, before anything was compiled
-and is switched off by NO_<ITS NAME>=1 in the environment; NO_PATCHES=1 leaves tinygrad as it is.
+- a docstring: Why, How, Rewrite (before --> after), Numbers (before -> after, on what), Upstream
+- `SEAMS`: {"module:name" or "module:Class.method": fingerprint of its source}, what the pass replaces or relies on
+- `install()`: puts the pass in place; called once, before anything is compiled
 
-  python -m tinygrad_llm.patches                   lists the patches in the order in which a kernel gets to them, and
-                                                   whether they are on, and checks the seams
-  python -m tinygrad_llm.patches --explain ROLE    shows one kernel's way through them
+NO_<ITS NAME>=1 in the environment switches a pass off; NO_PATCHES=1 leaves tinygrad as it is.
+
+  $ python -m tinygrad_llm.patches                   lists the passes in the order in which a kernel meets them, and
+  $                                                  whether they are on, and checks the seams
+  $ python -m tinygrad_llm.patches --explain ROLE    shows one kernel's way through them
 """
 from __future__ import annotations
 import ast, functools, hashlib, importlib, importlib.metadata, importlib.util, pathlib, re, types
@@ -23,8 +25,8 @@ from tinygrad_llm.patches.pipeline import BY_NAME, PASSES, check, why_off
 TINYGRAD = "0.14.0"
 MODULES: tuple[str, ...] = tuple(p.module for p in PASSES)  # in the order of installation, as room.name
 PATCHES: tuple[str, ...] = tuple(p.name for p in PASSES)
-# 12 hexadecimal digits of the SHA-256 of files of tinygrad's: to look for each seam in them costs a third of a start,
-# and in these they are as SEAMS says (test_patches.py)
+# The first 12 hex digits of the SHA-256 of tinygrad's source files. In a file with this hash every seam is as SEAMS
+# says (test_patches.py). Its seams are not looked up one by one, which would cost a third of a start.
 SOURCES = {
   "codegen": "3d70cf239134", "codegen.gpudims": "b854c24cca47", "codegen.late.coalesce": "bb648f24ee66",
   "codegen.late.linearizer": "f1454e9caa7c", "codegen.opt.heuristic": "423b2247207a",
@@ -43,23 +45,25 @@ class SeamError(ImportError):
   """The installed tinygrad is not the one that the patches were made for."""
 
 def is_on(name: str) -> bool:
-  """Whether a pass or another switch is on: the environment leaves it, and what it needs. KeyError for other names."""
+  """
+  Whether a pass or another switch is on: the environment leaves it on, and its needs are met. KeyError for other names.
+  """
   return not why_off(name)
 
 def enabled() -> tuple[str, ...]:
-  """The patches that the environment leaves on, in the order of installation."""
+  """The patches that are on, in the order of installation."""
   return tuple(name for name in PATCHES if is_on(name))
 
 def module_of(name: str) -> str:
-  """Where a patch is in this package: room.name."""
+  """A patch's module within this package: room.name."""
   return BY_NAME[name].module
 
 def load(name: str) -> types.ModuleType:
-  """A patch's module."""
+  """Imports a patch's module."""
   return importlib.import_module(f"{__name__}.{module_of(name)}")
 
 def docstring(name: str) -> str:
-  """A patch's docstring, from its source if there are no docstrings, as with python -OO."""
+  """A patch's docstring; read from its source where Python dropped docstrings, as with python -OO."""
   module = load(name)
   return (module.__doc__ or ast.get_docstring(ast.parse(_source(module.__name__))) or "").strip()
 
@@ -68,22 +72,22 @@ def sentence(name: str) -> str:
   return docstring(name).split("\n")[0]
 
 def rewrite(name: str) -> list[str]:
-  """What a patch makes of what, before --> after in pseudocode, from its docstring; [] where it rewrites no kernel."""
+  """The Rewrite lines of a patch's docstring (pseudocode, before --> after); [] if it rewrites no kernel."""
   found = re.search(r"^Rewrite:\n((?:  .*\n)+)", docstring(name), re.M)
   return [line[2:] for line in found[1].splitlines()] if found else []
 
 @functools.cache
 def patch_set() -> str:
-  """A short key of the enabled patches and of all rooms' code, for whatever is cached outside of this process."""
+  """A short hash of the enabled patches and of this package's code, for the keys of caches outside of this process."""
   code = sorted(pathlib.Path(__file__).parent.rglob("*.py"))
   return hashlib.sha256(b"\0".join([" ".join(enabled()).encode(), *(f.read_bytes() for f in code)])).hexdigest()[:16]
 
 @functools.cache
 def apply() -> tuple[str, ...]:
   """
-  Installs the enabled patches, once a process; returns their names.
+  Installs the enabled patches, once per process; returns their names.
 
-  SeamError if tinygrad is another version, or lacks a seam or has another source of it: then nothing is installed.
+  SeamError if tinygrad has another version, or if a seam is missing or has another source. Nothing is installed then.
   """
   if wrong := check(): raise SeamError(f"patches/pipeline.py: {'; '.join(wrong)}")
   names = enabled()
@@ -107,18 +111,20 @@ def apply() -> tuple[str, ...]:
   return names
 
 def fingerprint(seam: str) -> str:
-  """12 hexadecimal digits of the SHA-256 of the source of "module:name" or "module:Class.method"; "-" if it is none."""
+  """
+  The first 12 hex digits of the SHA-256 of the source of "module:name" or "module:Class.method"; "-" if there is none.
+  """
   module, name = seam.split(":")
   return fingerprint_in(_source(module), name)
 
 def fingerprint_in(text: str, name: str) -> str:
-  """The fingerprint of a name in the source of its module."""
+  """The fingerprint of a name in the source of its module; "-" if it is not there."""
   for indent, part in enumerate(name.split(".")): text = _statement(text, part, " " * 2 * indent)
   return hashlib.sha256(text.encode()).hexdigest()[:12] if text else "-"
 
 @functools.cache
 def is_known(module: str) -> bool:
-  """Whether a module's file is the one of SOURCES, in which every seam is right."""
+  """Whether a module's file has its hash of SOURCES; every seam in it is right then."""
   known = SOURCES.get(module.removeprefix("tinygrad."))
   return known is not None and hashlib.sha256(_source(module).encode()).hexdigest()[:12] == known
 
@@ -136,7 +142,7 @@ def _statement(text: str, name: str, indent: str) -> str:
   found, position = [], 0
   while (start := head.search(text, position)) is not None:
     for position in (*(end.start() for end in ends.finditer(text, start.end())), len(text)):
-      if _is_whole(part := text[start.start():position].rstrip(), indent): break  # else it ends inside of it
+      if _is_whole(part := text[start.start():position].rstrip(), indent): break  # else the cut is inside the statement
     found.append(part)
   return "\n".join(found)
 

@@ -1,21 +1,22 @@
 """
-Lists the patches in the order in which a kernel gets to them: on or off, where tinygrad calls them, and why; --seams
-also what of tinygrad each relies on. Exit code 1 if a seam is not the one that a patch was made for.
+Lists the patches in the order in which a kernel meets them: on or off, what each does, and where tinygrad calls it.
 
-Where that is so nothing can be imported with the patches on: NO_PATCHES=1 python -m tinygrad_llm.patches
+`--seams` also lists the seams of tinygrad that each patch relies on. The exit code is 1 if tinygrad has another version
+or a seam differs from the one that a patch was made for. Nothing can be imported with the patches on then; use
+NO_PATCHES=1 python -m tinygrad_llm.patches
 
---explain ROLE shows one kernel on its way through them. That takes a model, so the app's command `kernels` does it; no
-patch imports this command, which is all that knows of the app in here.
+`--explain ROLE` shows one kernel's way through the patches. This needs a model, so it runs the app's command `kernels`.
+No patch imports this module, the only one here that knows of the app.
 """
 import importlib.metadata, runpy, sys
 from tinygrad_llm.patches import PATCHES, TINYGRAD, enabled, fingerprint, load, module_of, patch_set, sentence
 from tinygrad_llm.patches.pipeline import BY_NAME, Pass, Status, why_off
 
 EXPLAIN = "tinygrad_llm.kernels"
-COMMAND = "tinygrad_llm.command"  # how the app's commands end
+COMMAND = "tinygrad_llm.command"  # its guarded() ends this command like the app's own
 
 def _seams(name: str, all_of_them: bool) -> int:
-  """Prints the seams of a patch, or those that differ; returns how many do."""
+  """Prints the seams of a patch, or only those that differ; returns how many differ."""
   wrong = 0
   for seam, wanted in load(name).SEAMS.items():
     wrong += (differs := (found := fingerprint(seam)) != wanted)
@@ -27,7 +28,7 @@ def _line(name: str, state: str) -> str:
   return f"{state:4}{module_of(name):26} {sentence(name)}"
 
 def _needs(p: Pass) -> str:
-  """What the pipeline says of a pass: needs -> provides, targets, and whether it was timed."""
+  """A pass's row of the pipeline: needs -> provides, targets, and a note if it was not timed."""
   edges = " ".join([*p.needs, *(("->", *p.provides) if p.provides else ())])
   return ", ".join(part for part in (edges, p.targets, p.status.value * (p.status is Status.UNMEASURED)) if part)
 

@@ -1,14 +1,15 @@
 """
-Pass pipeline: places for passes before and after the optimiser, and before the linearizer.
+Pass hooks: lists of passes that run before and after the optimiser, and before the linearizer.
 
-Why: tinygrad has no hook where a kernel's schedule is fixed (loops are split, unrolled, threaded) and its arithmetic is
-  still a graph over loops. BEAM's candidates and kernels with given opts pass there, too.
-How: the optimiser and the pass before it are looked up in tinygrad.codegen at call time. Other passes append to
-  `before_opts`, `after_opts` and `before_linearize`; what applies an action of a schedule is in `actions`. A kernel's
-  SINK has a tag: who chose its loops, and how large its graph was before these were expanded, and after. places.py
-  records who is where.
+Why: tinygrad has no hook at the point where a kernel's schedule is fixed (loops are split, unrolled, threaded) and its
+  arithmetic is still a graph over loops. BEAM's candidates and kernels with given opts pass this point, too.
+How: tinygrad.codegen looks up the optimiser (apply_opts) and the last rules before the linearizer
+  (pm_implicit_barriers) at call time; this module hooks into both. Other passes append to `before_opts`, `after_opts`
+  and `before_linearize`. `actions` holds the functions that apply an action of a schedule. The SINK of a lowered kernel
+  has a tag: who chose its loops, and the size of its graph before and after these were expanded. The lists are
+  collections of places.py, which records their passes.
 Numbers: none, it does nothing by itself.
-Upstream: not sent; there, a pass is a line in full_rewrite_to_sink.
+Upstream: not sent; in tinygrad, a pass is a line in full_rewrite_to_sink.
 """
 from __future__ import annotations
 from collections.abc import Callable, Iterator
@@ -36,20 +37,20 @@ SEAMS = {
   "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb",
 }
 
-PARTS = "parts of positions"  # the tag of what becomes a kernel of attention: no other rule on graphs looks into it
+PARTS = "parts of positions"  # tag of a STAGE that becomes an attention kernel: other graph rules leave it alone
 
 Pass = Callable[[UOp, Renderer], UOp]
-# the loops are split where an index divides them, none is unrolled or shared yet
+# loops are split where an index divides them; none is unrolled or spread over threads yet
 before_opts: list[Pass] = places.Functions(__name__, "before_opts")
-# the loops are those that will run, their bodies are not expanded yet
+# the loops are final; their bodies are not expanded yet
 after_opts: list[Pass] = places.Functions(__name__, "after_opts")
 # everything is lowered
 before_linearize: list[Pass] = places.Functions(__name__, "before_linearize")
 
 Action = Callable[[Scheduler, Opt], bool]
-# True: it is applied; False: it is for tinygrad's own; KernelOptError
+# True: the action was applied; False: tinygrad applies it; KernelOptError: it does not fit the kernel
 actions: dict[OptOps|ScheduleOps, Action] = places.Named(__name__, "actions")
-ALONE = (ScheduleOps.BLOCK, ScheduleOps.AMX)    # each is all of a schedule, but for what changes no loops
+ALONE = (ScheduleOps.BLOCK, ScheduleOps.AMX)    # each is a whole schedule: only actions that change no loops may follow
 
 _apply_opts: Callable[..., UOp]
 _full_rewrite_to_sink: Callable[..., UOp]
@@ -60,9 +61,9 @@ T = TypeVar("T")
 @dataclass
 class _Kernel:
   """
-  One that is being lowered. ren: until before_linearize ran; shares: whether threads may share memory; nodes: of its
-  graph, at the places that it passed; schedule: who chose its loops: a patch's module, "stock" for tinygrad,
-  "beam", or "none".
+  The kernel being lowered. `ren`: its renderer, None once before_linearize has run. `shares`: whether its threads may
+  share memory. `nodes`: the sizes of its graph at the points that it has passed. `schedule`: who chose its loops, as a
+  patch's module, "stock" for tinygrad, "beam", or "none".
   """
   ren: Renderer|None
   shares: bool = True
@@ -75,15 +76,15 @@ _choosing: ContextVar[bool] = ContextVar("whether it is lowered until its loops 
 _recorded: ContextVar[set[str]|None] = ContextVar("the modules whose passes changed kernels", default=None)
 
 def lowering() -> Renderer|None:
-  """The renderer of the kernel that is being lowered; None if there is none."""
+  """The renderer of the kernel being lowered; None if there is none, or once before_linearize has run."""
   return None if (kernel := _kernel.get()) is None else kernel.ren
 
 def shares_memory() -> bool:
-  """Whether threads of the kernel that is being lowered may share memory."""
+  """Whether threads of the kernel being lowered may share memory; True if there is none."""
   return (kernel := _kernel.get()) is None or kernel.shares
 
 def scheduled_by(module: str) -> None:
-  """Says who chose the loops of the kernel that is being lowered."""
+  """Records who chose the loops of the kernel being lowered."""
   if (kernel := _kernel.get()) is not None: kernel.schedule = module
 
 @contextmanager
@@ -93,21 +94,21 @@ def _set(variable: ContextVar[T], value: T) -> Iterator[T]:
   finally: variable.reset(token)
 
 def stages() -> AbstractContextManager[bool]:
-  """Kernels that are lowered in here are stages of one kernel."""
+  """A context: kernels lowered in it are stages of one kernel."""
   return _set(_stages, True)
 
 def is_stage() -> bool:
-  """Whether the kernel that is being lowered is a stage of one."""
+  """Whether the kernel being lowered is a stage of a larger one."""
   return _stages.get()
 
 class _Chosen(Exception):
-  """Ends a lowering. sink: the kernel with its loops."""
+  """Ends a lowering early. sink: the kernel with its loops chosen."""
   def __init__(self, sink: UOp):
     super().__init__()
     self.sink = sink
 
 def chosen(lower: Callable[[], UOp]) -> UOp:
-  """What lower() lowers, as it is once its loops are chosen. What comes after that, most of a lowering, is not done."""
+  """The kernel that lower() lowers, as it is once its loops are chosen. The rest, most of a lowering, is skipped."""
   with _set(_choosing, True):
     try: lower()
     except _Chosen as ended: return ended.sink
@@ -115,7 +116,7 @@ def chosen(lower: Callable[[], UOp]) -> UOp:
 
 @contextmanager
 def recording() -> Iterator[set[str]]:
-  """The modules whose passes change the kernels that are lowered in here."""
+  """A context that gives the set of modules whose passes change the kernels lowered in it."""
   found = set[str]()
   with _set(_recorded, found): yield found
 
@@ -143,7 +144,7 @@ def apply_opts(ast: UOp, ren: Renderer, beam: int = 0) -> UOp:
   return _run_after_opts(sink, ren)
 
 def apply_opt(self: Scheduler, opt: Opt, append_opt: bool = True) -> Any:
-  """One action of a schedule: that of a pass, or tinygrad's."""
+  """Applies one action of a schedule: by its function in `actions`, or by tinygrad's."""
   if opt.op in ALONE or opt.op not in actions:
     for known in self.applied_opts: check(known.op not in ALONE, f"{known.op.name} is all of a schedule")
   if (apply := actions.get(opt.op)) is None or not apply(self, opt): return _apply_opt(self, opt, append_opt)
@@ -152,18 +153,18 @@ def apply_opt(self: Scheduler, opt: Opt, append_opt: bool = True) -> Any:
 def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
   with _set(_kernel, kernel := _Kernel(ren, ren.has_local)):
     sink = _full_rewrite_to_sink(ast if optimize else _run_after_opts(ast, ren), ren, optimize)
-    if isinstance(ren, ISARenderer): return sink  # there tags are registers
+    if isinstance(ren, ISARenderer): return sink  # its kernels' tags are registers
     return labels.labelled(sink, kernel.schedule, kernel.nodes)
 
 def _run_before_linearize(sink: UOp) -> UOp|None:
   if (kernel := _kernel.get()) is None or (ren := kernel.ren) is None: return None
-  kernel.ren = None  # what it returns is matched again
+  kernel.ren = None  # the rule matches its own result again
   kernel.nodes += (len(sink.toposort()),)
   return _run(before_linearize, sink, ren)
 
 pm_before_linearize = PatternMatcher([(UPat(Ops.SINK, name="sink"), _run_before_linearize)])
 
-# of those that fill arrays: one that was filled before, indexed by unrolled loops
+# for passes that fill arrays: unrolled loops that index a filled array become an index for each element
 pm_index_arrays = PatternMatcher([
   (UPat(Ops.INDEX, src=(UPat(Ops.AFTER, name="b"), UPat(Ops.STACK, name="s")), name="x"),
    lambda b, s, x: UOp.stack(*[x.replace(src=(b, u)) for u in s.src])),

@@ -1,8 +1,8 @@
 """
-The pipeline: every pass in the order in which it is installed, what it needs and provides, what it must come after.
+The pipeline: every pass in order of installation, what it needs and provides, and which passes it must come after.
 
 A pass is a module of this package (see __init__.py). It is on if the environment does not switch it off and all that it
-needs is on. check() proves the table; `python -m tinygrad_llm.patches` prints it.
+needs is on. check() validates the table; `python -m tinygrad_llm.patches` prints it.
 """
 from __future__ import annotations
 import difflib, os
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 class Phase(Enum):
-  """When a pass works, in the order in which a kernel gets there; the last four change no kernel's code."""
+  """When a pass works, in the order in which a kernel meets the phases; the last four rewrite no kernel."""
   GRAPH = "tensors become kernels"
   LAUNCH = "small kernels are joined"
   CHOOSE = "a kernel's loops are chosen"
@@ -24,15 +24,15 @@ class Phase(Enum):
   RUNTIME = "kernels are launched, memory is held"
 
 class Status(Enum):
-  """UNMEASURED: no such hardware was at hand to time it."""
+  """UNMEASURED: the hardware to time the pass was not at hand."""
   MEASURED = "measured"
   UNMEASURED = "not timed on its hardware"
 
 @dataclass(frozen=True)
 class Pass:
   """
-  needs: passes, or what they provide, without which it does nothing and is off. after: passes that come earlier where
-  both are on. targets: "all", or the devices whose kernels it may change.
+  A row of the table. needs: passes, or things that they provide, without which the pass does nothing and is off. after:
+  passes that must come earlier. targets: "all", or the devices whose kernels it may change.
   """
   name: str
   room: str
@@ -44,7 +44,7 @@ class Pass:
   status: Status = Status.MEASURED
 
   def suits(self, on_cpu: bool) -> bool:
-    """Whether it may change kernels of a CPU, or of GPUs."""
+    """Whether it may change kernels of CPUs (on_cpu), or of GPUs."""
     return self.targets == "all" or self.targets.startswith("cpu") == on_cpu
 
   @property
@@ -145,9 +145,9 @@ PASSES: tuple[Pass, ...] = (
   _pass("compile_time.gc_pause", LOWERING, after="trace_cache beam_search"),
   _pass("host.thread_safety", RUNTIME, needs="interning", after="gc_pause captures"),
 )
-# other switches of this kind: what NO_<NAME>=1 switches off beside a pass
+# switches that are no passes: NO_<NAME>=1 switches these off, too
 SWITCHES = {"patches": "all of them", "q8_activations": "activations of 8 bits, in the app"}
-CLOSE = 0.75  # of difflib: more alike is a typo of a name, less some other program's variable
+CLOSE = 0.75  # difflib's similarity from which a name counts as a typo; below it, the variable is another program's
 
 BY_NAME = {p.name: p for p in PASSES}
 
@@ -158,8 +158,8 @@ _providers = {need: [p for p in PASSES if p.name == need or need in p.provides] 
 
 def why_off(name: str, environment: Mapping[str, str] = os.environ) -> str:
   """
-  What switches a pass off: a variable of the environment, or "needs X" for what is off; "" if it is on. KeyError for a
-  name that is no pass and no switch.
+  Why a pass is off: "VARIABLE=value" of the environment, or "needs X" if no X is on; "" if the pass is on. KeyError for
+  a name that is neither a pass nor a switch.
   """
   return _why_off(name, environment, ())
 
@@ -176,7 +176,7 @@ def _why_off(name: str, environment: Mapping[str, str], asked: tuple[str, ...]) 
 def _close(name: str) -> list[str]: return difflib.get_close_matches(name, [*BY_NAME, *SWITCHES], n=3, cutoff=CLOSE)
 
 def wrong_switch(environment: Mapping[str, str] = os.environ) -> str:
-  """What to say of a variable NO_<NAME> whose name is nearly that of a pass; "" if there is none."""
+  """A message about a variable NO_<NAME> that looks like a misspelt switch; "" if there is none."""
   for variable in sorted(v for v in environment if v.startswith("NO_") and is_set(v, environment)):
     name = variable.removeprefix("NO_").lower()
     if name not in BY_NAME and name not in SWITCHES and (close := _close(name)):
@@ -184,7 +184,7 @@ def wrong_switch(environment: Mapping[str, str] = os.environ) -> str:
   return ""
 
 def check(passes: tuple[Pass, ...] = PASSES) -> list[str]:
-  """What is wrong with a table, in lines: names that are there twice, needs that nobody provides, broken orders."""
+  """The faults of a table, one a line: names that occur twice, needs that nobody provides, broken orders."""
   return list(_wrong(passes))
 
 def _wrong(passes: tuple[Pass, ...]) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """
-Places where passes take part in tinygrad, recorded as each pass is installed.
+Places: where passes hook into tinygrad, recorded as each pass is installed.
 
 A pass replaces a function, wraps one, adds rules to a matcher, or adds a function to a collection that another pass
-keeps. Each goes through this module under the name of the pass that is being installed: explain/ lists the places and
-watches what happens there.
+keeps. It does so through this module, which records the name of the pass being installed. explain/ lists the places and
+watches the calls there.
 """
 from __future__ import annotations
 import functools, types
@@ -19,8 +19,9 @@ K = TypeVar("K")
 @dataclass
 class Seat:
   """
-  A name of a module or a class of tinygrad's. passes: whose code is there, in the order of installation. links: the
-  functions that were there, tinygrad's own first, each of which the next one replaced or wraps.
+  An attribute of a tinygrad module or class that passes have changed. `passes`: the passes with code there, in the
+  order of installation. `links`: the functions that were there, tinygrad's own first; each replaces or wraps the one
+  before it.
   """
   holder: Any
   key: str
@@ -34,12 +35,12 @@ class Seat:
 
 seats: dict[tuple[int, str], Seat] = {}
 collections: dict[str, Functions | Named] = {}  # by module:name
-stock: dict[Callable, Callable] = {}            # a rule, and tinygrad's rule that it replaced and calls
-_installing = ""                                # passes are installed once, by one thread
+stock: dict[Callable, Callable] = {}            # {a rule: tinygrad's rule that it replaced and calls}
+_installing = ""                                # the pass being installed: once, by one thread
 
 @contextmanager
 def of(name: str) -> Iterator[None]:
-  """What is put in place in here is a pass's."""
+  """A context: everything put in place in it belongs to the pass `name`."""
   global _installing
   _installing, before = name, _installing
   try: yield
@@ -53,18 +54,18 @@ def _seat(holder: Any, name: str) -> Seat:
   return seat
 
 def replace(holder: Any, name: str, value: Any) -> None:
-  """Puts a value in the place of tinygrad's own."""
+  """Replaces tinygrad's own value by another."""
   links = _seat(holder, name).links
   assert not links, f"{name} is not tinygrad's own any more"
   if isinstance(value, types.FunctionType): links += (getattr(holder, name), value)
   setattr(holder, name, value)
 
 def wrap(holder: Any, name: str, function: Callable) -> Callable[..., Any]:
-  """Puts a function in the place of one that it wraps; returns what it calls for that one."""
+  """Puts a function in the place of the one that it wraps; returns a function that calls the wrapped one."""
   return _wrap(holder, name, lambda below: (function, below))
 
 def wrapped(holder: Any, name: str, make: Callable[[Callable], Callable]) -> None:
-  """Puts what make(the function that is there) returns in its place."""
+  """Replaces the function that is there by make(that function)."""
   _wrap(holder, name, lambda below: (make(below), below))
 
 def _wrap(holder: Any, name: str, make: Callable[[Callable], tuple[Callable, Callable]]) -> Callable[..., Any]:
@@ -76,17 +77,17 @@ def _wrap(holder: Any, name: str, make: Callable[[Callable], tuple[Callable, Cal
   below.__name__ = links[at].__name__
   function, ret = make(below)
   links.append(function)
-  setattr(holder, name, functools.wraps(function)(top))  # rules remember it: what is watched is in `links`
+  setattr(holder, name, functools.wraps(function)(top))  # matchers may hold it; explain/ replaces `links`
   return ret
 
 def rules(holder: Any, name: str, matcher: PatternMatcher, first: bool = False) -> None:
-  """Adds rules to a matcher: after its own, or before them."""
+  """Adds rules to a matcher: after its own rules, or before them (first)."""
   _seat(holder, name)
   now = getattr(holder, name)
   setattr(holder, name, matcher + now if first else now + matcher)
 
 class Functions(list[T]):
-  """Functions that passes add to each other's, in the order of their calls."""
+  """A list of functions that passes append to, in the order of their calls."""
   def __init__(self, module: str, name: str, functions: Iterable[T] = ()):
     super().__init__(functions)
     self.passes = dict[str, None]()
@@ -97,7 +98,7 @@ class Functions(list[T]):
     _taken(self)
 
 class Named(dict[K, T]):
-  """Functions that passes add, by what they are for."""
+  """A dict of functions that passes add; the key says what a function is for."""
   def __init__(self, module: str, name: str):
     super().__init__()
     self.passes = dict[str, None]()

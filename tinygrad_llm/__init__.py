@@ -19,7 +19,7 @@ __all__ = ["DeviceError", "InputError", "load"]
 if patches.enabled():
   with without_collector():
     try: import tinygrad  # noqa: F401
-    except Exception: pass  # a variable that it does not start with: check_device() says which
+    except Exception: pass  # an environment variable keeps it from starting: check_device() says which
     else: patches.apply()
 
 def load(model: str | None = None, max_context: int = 4096, chunk: int = 256, dequantize: bool = False,
@@ -27,15 +27,16 @@ def load(model: str | None = None, max_context: int = 4096, chunk: int = 256, de
   """
   Loads a GGUF model.
 
-  model: a path; None is the bundled default model.
-  max_context: positions of KV cache, at most what the model was trained for.
-  chunk: tokens of a prompt per forward pass. Any number gives the same logits.
-  dequantize: expand quantised matrices to fp16: more memory, other speed.
-  progress: show bars on stderr if that is a terminal, while loading and while compiling.
-  ahead: on Linux's CPUs, compile what generate() needs in forks of this process while the weights are read.
-  Memory goes back to the system with LLM.close(), at the end of `with tinygrad_llm.load(..) as llm:`, or when nothing
-  refers to the model and its answers any more.
-  Raises InputError for a file, device or compiler that cannot be used; DeviceError, which is one, if the device fails.
+  `model`: a path; None is the bundled default model.
+  `max_context`: positions of KV cache, at most what the model was trained for.
+  `chunk`: tokens of a prompt per forward pass. The logits are the same for any number.
+  `dequantize`: expand quantised matrices to fp16, which takes more memory and changes the speed.
+  `progress`: show bars on stderr while loading and compiling, if stderr is a terminal.
+  `ahead`: on Linux's CPUs, compile what generate() needs in forks of this process while it reads the weights.
+
+  The memory is freed by LLM.close(), at the end of `with tinygrad_llm.load(..) as llm:`, or when nothing refers to the
+  model and its answers any more.
+  InputError for a file, device or compiler that cannot be used; DeviceError, a kind of InputError, if the device fails.
   """
   with lock, without_collector():
     from tinygrad_llm.command import check_switches
@@ -47,10 +48,10 @@ def load(model: str | None = None, max_context: int = 4096, chunk: int = 256, de
     from tinygrad_llm.device.release import forget_programs
     from tinygrad_llm.engine.closed import forget
     from tinygrad_llm.engine.llm import LLM
-    forget_programs()  # of models before this one
+    forget_programs()  # programs of earlier models
     try:
       llm = LLM(model, max_context=max_context, chunk=chunk, dequantize=dequantize, progress=progress, ahead=ahead)
-      llm.load_s += opened  # the device is opened for it
+      llm.load_s += opened  # opening the device counts as loading
       return llm
     except BaseException as e:
       forget(e)

@@ -3,15 +3,21 @@ python -m tinygrad_llm.bench: tokens a second, in the terms and by the method of
 (https://github.com/ggml-org/llama.cpp/blob/master/tools/llama-bench/README.md).
 
 Tests are named as there: pp512 is a prompt of 512 tokens, tg128 the generation of 128, `@ d512` after 512 that are in
-the KV cache already. One warm-up, then every repetition is timed alone, from an empty context or from the depth; t/s is
-the mean and the sample standard deviation of the repetitions. Tokens are random, and no tokenising, sampling or
-detokenising is timed. All compiling falls into the warm-up.
-GB/s is the generated tokens a second times the packed bytes of the weights that a token needs: the least to be read.
---profile shows where the time of a test's steps goes instead (analysis/profile.py), in a table a test. -o json is one
-object then, {"profiles": [..]}: of each test the fields as ever and those of analysis/profile_table.py. jsonl has
-a line a test, csv a line a row. --html writes one step of each test as a page.
-peak mem (peak_memory_bytes) is the most host memory that this process had resident up to the end of a test, so it only
-grows from test to test and model to model; device_memory_bytes are tinygrad's buffers on the device. See memory.py.
+the KV cache already. After one warm-up, every repetition is timed alone, from an empty context or from the depth. The
+t/s are the mean and the sample standard deviation of the repetitions. Tokens are random. Tokenising, sampling and
+detokenising are not timed, and all compiling happens in the warm-up.
+
+GB/s is the generated tokens a second times the packed bytes of the weights that a token needs, the least that must be
+read.
+
+With --profile, a table for each test shows where the time of its steps goes (analysis/profile.py). The json format is
+then one object, {"profiles": [..]}, where each test has its usual fields and the fields of analysis/profile_table.py.
+The jsonl format has a line for each test, csv a line for each row of a table. The option --html writes one step of each
+test as a page.
+
+Peak mem (peak_memory_bytes) is the most host memory that this process had resident up to the end of a test. It can only
+grow from test to test and from model to model. device_memory_bytes are tinygrad's buffers on the device, see
+device/memory.py.
 """
 from __future__ import annotations
 import argparse, csv, functools, gc, io, json, pathlib, platform, re, statistics, subprocess, time
@@ -42,7 +48,7 @@ MAX_VALUES, MAX_TOKENS = 1000, 1 << 24
 
 @dataclass(frozen=True)
 class Test:
-  """Tokens of a prompt, or to generate, after `n_depth` tokens of context."""
+  """One test: tokens of a prompt, or to generate, after `n_depth` tokens of context."""
   n_prompt: int
   n_gen: int
   n_depth: int = 0
@@ -53,7 +59,7 @@ class Test:
     return f"{kind} @ d{self.n_depth}" if self.n_depth else kind
   @property
   def unit(self) -> str:
-    """What is run as a whole: a profile is of one."""
+    """The unit of a profile's steps: a whole prompt, or one token."""
     return "prompt" if self.n_prompt else "token"
   @property
   def tokens(self) -> int: return self.n_prompt + self.n_gen
@@ -61,7 +67,7 @@ class Test:
   def positions(self) -> int: return self.tokens + self.n_depth
 
 def numbers(option: str, texts: Sequence[str]) -> list[int]:
-  """The values of an option: `a`, `a,b`, and ranges `a-b`, `a-b+step`, `a-b*factor`, in every time it was given."""
+  """The values of a repeatable option: `a`, `a,b`, and ranges `a-b`, `a-b+step`, `a-b*factor`."""
   out: list[int] = []
   for part in ",".join(texts).split(","):
     if (m := _RANGE.fullmatch(part)) is None or len(part) > 30:
@@ -78,22 +84,22 @@ def numbers(option: str, texts: Sequence[str]) -> list[int]:
   return out
 
 def random_tokens(vocab_size: int, n: int) -> list[int]:
-  """n tokens, always the same. Random ones, because text would favour some experts and rows."""
+  """n random tokens, always the same. Text would favour some experts and rows."""
   ids: list[int] = np.random.default_rng(0).integers(0, vocab_size, n).tolist()
   return ids
 
 def make_tests(n_prompt: Sequence[int], n_gen: Sequence[int], n_depth: Sequence[int]) -> list[Test]:
-  """All combinations; zeros ask for no test of that kind."""
+  """All combinations; a zero asks for no test of that kind."""
   return [test for depth in n_depth for test in
           (*(Test(n, 0, depth) for n in n_prompt if n), *(Test(0, n, depth) for n in n_gen if n))]
 
 @dataclass(frozen=True)
 class ModelInfo:
   """
-  A model by its header: size in bytes and parameters, of the tensors that are used.
+  Facts from a model's header: size in bytes and number of parameters, for the tensors that are used.
 
-  bytes_per_token: packed bytes in the file of the weights that generating a token needs: all but the embedding (one
-  row, unless it is the head, too) and the experts that are not chosen.
+  bytes_per_token: packed bytes of the weights that generating a token needs. Experts that are not chosen do not count.
+  The embedding counts one row, unless it is the output head, too.
   """
   name: str
   size: int
@@ -114,26 +120,26 @@ class ModelInfo:
                      config.context_length)
 
 def share(tensor: TensorInfo, config: ModelConfig) -> float:
-  """The part of a tensor that generating a token needs."""
+  """The fraction of a tensor that generating a token reads."""
   if tensor.name == "token_embd.weight" and not config.tied: return 1 / tensor.shape[0]
   return config.moe.n_used / config.moe.n_experts if config.moe and "_exps." in tensor.name else 1.0
 
 def _file_type(file: GGUF) -> str:
-  """As general.file_type says, or the type of most bytes."""
+  """The name of general.file_type, or else the type with the most bytes."""
   try:
     from gguf import LlamaFileType
     return LlamaFileType(file.kv.get("general.file_type", -1)).name.split("_", 1)[1]
-  except (ImportError, ValueError, IndexError): pass  # bench/gpu_check.py does without gguf-py
+  except (ImportError, ValueError, IndexError): pass  # bench/gpu_check.py runs without gguf-py
   types: Counter[int] = Counter()
   for t in file.tensors.values(): types[t.type] += t.nbytes
   return GGML_TYPES[types.most_common(1)[0][0]][0]
 
 class Runner:
-  """Runs tests on a loaded model. ids: the tokens of its positions, the same every time."""
+  """Runs tests on a loaded model. ids: the token at each position, the same every time."""
   def __init__(self, llm: LLM, ids: list[int]): self.llm, self.ids = llm, ids
 
   def fill(self, depth: int) -> None:
-    """Puts the first `depth` tokens into the KV cache, where they stay: tests only write after them."""
+    """Puts the first `depth` tokens into the KV cache. They stay there: tests only write after them."""
     if depth: self.llm.prefill(self.ids[:depth])
 
   def prompt(self, n: int, depth: int = 0) -> np.ndarray:
@@ -141,15 +147,15 @@ class Runner:
     return self.llm.prefill(self.ids[:depth + n], depth)
 
   def step(self, position: int) -> np.ndarray:
-    """Feeds the token of a position, all before it being fed; the logits after it, (vocab_size,)."""
+    """Feeds the token of a position, after all before it were fed; the logits after it, (vocab_size,)."""
     return self.llm.step(self.ids[position], position)
 
   def generate(self, n: int, depth: int = 0) -> None:
-    """Feeds n tokens one by one after `depth` others; each has its logits on the host before the next goes in."""
+    """Feeds n tokens one by one after `depth` others; the host reads each one's logits before it feeds the next."""
     for i in range(depth, depth + n): self.step(i)
 
   def time(self, test: Test, passes: int = 1) -> int:
-    """Wall time in ns of `passes` runs of a test; its depth must be filled."""
+    """Wall time in ns of `passes` runs of a test, whose depth the caller has filled."""
     start = time.perf_counter_ns()
     for _ in range(passes):
       if test.n_prompt: self.prompt(test.n_prompt, test.n_depth)
@@ -157,7 +163,7 @@ class Runner:
     return time.perf_counter_ns() - start
 
   def warm_up(self, test: Test) -> None:
-    """Fills the depth, and runs the prompt, or as many tokens as compile all."""
+    """Fills the depth, and runs the prompt, or as many tokens as it takes to compile everything."""
     self.fill(test.n_depth)
     self.time(test if test.n_prompt else Test(0, min(test.n_gen, 3), test.n_depth))
 
@@ -180,7 +186,7 @@ class Runner:
 
 @functools.cache
 def build() -> tuple[str, int]:
-  """The commit and its number in a checkout, "+" if files differ from it; elsewhere the version and 0."""
+  """In a checkout, the commit (with "+" if tracked files differ) and its number; elsewhere the version and 0."""
   root = pathlib.Path(__file__).resolve().parent.parent
   if not (root / ".git").exists(): return __version__, 0
   def git(*args: str) -> str:
@@ -204,12 +210,12 @@ def cpu_info() -> str:
   return platform.processor() or platform.machine()
 
 def gpu_info(device: str) -> str:
-  """The architecture of tinygrad's device; "" for the CPU."""
+  """The device's name and architecture in tinygrad; "" for the CPU."""
   from tinygrad import Device
   return "" if device.split(":")[0] == "CPU" else f"{device} {getattr(Device[device], 'arch', '')}".strip()
 
 def _threads(device: str) -> int:
-  """How many threads a kernel may use: NUM_CPU_THREADS on the CPU."""
+  """How many threads a kernel may use: NUM_CPU_THREADS on the CPU, else 1."""
   from tinygrad.helpers import NUM_CPU_THREADS
   return NUM_CPU_THREADS.value if device.split(":")[0] == "CPU" else 1
 
@@ -218,8 +224,10 @@ def _threads(device: str) -> int:
 @dataclass(frozen=True)
 class Result:
   """
-  One test of one model. path: as it was asked for; samples: wall time in ns of each repetition; peak_memory,
-  device_memory: bytes after the last one, see device/memory.py.
+  One test of one model.
+
+  path: the model as it was asked for. samples: wall time in ns of each repetition. peak_memory, device_memory: bytes
+  after the last repetition, see device/memory.py.
   """
   path: str
   model: ModelInfo
@@ -235,11 +243,11 @@ class Result:
   def speeds(self) -> list[float]: return [self.test.tokens * 1e9 / ns for ns in self.samples]
   @property
   def gbs(self) -> float | None:
-    """GB/s of packed weights; None for a prompt, whose tokens share what is read."""
+    """GB/s of packed weights; None for a prompt, whose tokens share the weights that are read."""
     return statistics.mean(self.speeds) * self.model.bytes_per_token / 1e9 if self.test.n_gen else None
 
   def fields(self) -> dict[str, Any]:
-    """Those of llama-bench that mean something here, then ours."""
+    """The fields of llama-bench that apply here, then ours."""
     (commit, number), m, test = build(), self.model, self.test
     return {
       "build_commit": commit, "build_number": number, "cpu_info": cpu_info(), "gpu_info": gpu_info(self.device),
@@ -255,14 +263,14 @@ class Result:
   def samples_fields(self) -> dict[str, Any]: return {"samples_ns": self.samples, "samples_ts": self.speeds}
 
 def deviation(samples: Sequence[float]) -> float:
-  """The sample standard deviation; 0 of one sample."""
+  """The sample standard deviation; 0 for one sample."""
   return statistics.stdev(samples) if len(samples) > 1 else 0.0
 
 def in_size(n: int) -> str: return f"{n / 2**30:.2f} GiB" if n >= 2**30 else f"{n / 2**20:.2f} MiB"
 def in_params(n: int) -> str: return f"{n / 1e9:.2f} B" if n >= 1e9 else f"{n / 1e6:.2f} M"
 
 class Markdown:
-  """The table of llama-bench, GB/s and peak memory. Threads are shown where the device is the processor."""
+  """The table of llama-bench, with GB/s and peak memory. Threads are shown where the device is the CPU."""
   WIDTHS = {"model": -30, "size": 10, "params": 10, "backend": -10, "threads": 7, "test": 15, "t/s": 20, "GB/s": 7,
             "peak mem": 10}
   def __init__(self, device: str):
@@ -291,7 +299,7 @@ def _csv(values: Sequence[Any]) -> str:
   return out.getvalue()
 
 def report(results: Iterator[Result], device: str, kind: str) -> None:
-  """Prints the results in one of FORMATS, each as it comes; json is one array at the end."""
+  """Prints each result as it comes, in one of FORMATS; json is one array at the end."""
   table, done = Markdown(device), []
   if kind == "md": print(table.header(), flush=True)
   for i, result in enumerate(results):
@@ -327,12 +335,12 @@ def measure(path: str | None, info: ModelInfo, tests: Sequence[Test], repetition
 
 def profiles(path: str | None, info: ModelInfo, tests: Sequence[Test], repetitions: int
              ) -> Iterator[tuple[LLM, Result, Profile]]:
-  """The same, with a profile of each test; the model is in memory until the next one is asked for."""
+  """The same, with a profile of each test; the model stays in memory until the next item is asked for."""
   runner = _runner(path, info, tests)
   for test in tests:
     when, profile = _now(), runner.profile(test, repetitions)
     result = _result(path, info, test, runner.llm, when, profile.samples)
-    yield runner.llm, replace(result, peak_memory=None), profile  # it would be that of what measures the bandwidth
+    yield runner.llm, replace(result, peak_memory=None), profile  # the peak would include the bandwidth measurement
 
 def check_context(path: str, info: ModelInfo, tests: Sequence[Test]) -> None:
   """InputError if a test does not fit the context that the model was trained for."""
@@ -341,14 +349,14 @@ def check_context(path: str, info: ModelInfo, tests: Sequence[Test]) -> None:
                      f"{info.context_length}; use smaller -p, -n or -d")
 
 def add_tests(add: Any, n_prompt: int, n_gen: int) -> None:
-  """The options that say what to run, with these defaults."""
+  """Adds the options that choose tests, with these defaults."""
   add("-p", "--n-prompt", action="append", metavar="N", help=f"tokens of a prompt; 0: no test (default {n_prompt})")
   add("-n", "--n-gen", action="append", metavar="N", help=f"tokens to generate; 0: no test (default {n_gen})")
   add("-d", "--n-depth", action="append", metavar="N", help="tokens in the KV cache before a test (default 0)")
   add("-r", "--repetitions", type=int, default=5, metavar="N", help="of each test (default 5)")
 
 def asked_tests(args: argparse.Namespace, n_prompt: int, n_gen: int) -> list[Test]:
-  """The tests that the options ask for. InputError if there is none."""
+  """The tests that the options ask for. InputError if there are none."""
   if args.repetitions < 1: raise InputError(f"-r {args.repetitions}: give 1 or more repetitions")
   prompts, gens = numbers("-p", args.n_prompt or [str(n_prompt)]), numbers("-n", args.n_gen or [str(n_gen)])
   if not (tests := make_tests(prompts, gens, numbers("-d", args.n_depth or ["0"]))):
@@ -377,7 +385,7 @@ def _of_each(models: Sequence[tuple[str | None, ModelInfo]], run: Callable[[str 
     gc.collect()  # before the next model is loaded
 
 def report_profiles(found: Iterator[tuple[LLM, Result, Profile]], kind: str, html: pathlib.Path | None) -> None:
-  """Prints each as it comes, in one of FORMATS; json is one object at the end. html: where a page goes, too."""
+  """Prints each profile as it comes, in one of FORMATS; json is one object at the end. html: a page to write, too."""
   from tinygrad_llm.analysis import profile_table
   from tinygrad_llm.analysis.pages.profiled import Page
   page, printed = Page(), profile_table.Printer(kind)

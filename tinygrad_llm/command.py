@@ -1,4 +1,4 @@
-"""What all commands share: one-line errors and exit codes."""
+"""Shared by all commands: one-line errors and exit codes."""
 from __future__ import annotations
 import argparse, errno, os, pathlib, subprocess, sys
 from collections.abc import Callable
@@ -10,26 +10,26 @@ from tinygrad_llm.process import standard_streams
 from tinygrad_llm.process.leave import leave
 
 class Parser(argparse.ArgumentParser):
-  """Bad arguments end in one line and exit code 2."""
+  """Bad arguments end the command with one line and exit code 2."""
   def error(self, message: str) -> NoReturn: raise InputError(f"{self.prog}: {message}; see --help")
 
 def check_writable(option: str, path: pathlib.Path) -> None:
-  """InputError now for what writing a file would fail of after minutes."""
+  """InputError at once if a file could not be written, which would otherwise fail after minutes of work."""
   if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
     raise InputError(f"{option} {path}: it cannot be written; give a file in a folder that exists")
 
-LIMITS = {  # errors of the system that are of a limit: of what, and how a shell raises it
+LIMITS = {  # system errors caused by a limit: what is limited, and how a shell raises it
   errno.EAGAIN: ("processes and threads", "ulimit -u"), errno.EMFILE: ("open files", "ulimit -n"),
   errno.ENFILE: ("open files", "the system's limit, fs.file-max"), errno.EFBIG: ("size of a file", "ulimit -f")}
 
 def _line(e: Exception) -> str:
-  """What to say about an exception that is nobody's mistake in the code."""
+  """The message for an exception that is no bug in the code."""
   from tinygrad_llm.device.compiler import compiler_failed
   if isinstance(e, subprocess.CalledProcessError): return compiler_failed(e)
   if is_shortage(e):
     return f"memory: there is not enough ({e}); use a smaller --max-context or model, or raise ulimit -v and -u"
   if isinstance(e, OSError):
-    written = hasattr(e, "characters_written")  # a stream that does not block is no limit
+    written = hasattr(e, "characters_written")  # EAGAIN from a non-blocking stream is no limit
     if (limit := LIMITS.get(e.errno or 0)) is not None and not written:
       return f"{limit[0]}: {e.strerror}; raise {limit[1]}"
     nameless = "TMPDIR" if e.errno == errno.ENOENT else "standard input or output"
@@ -38,13 +38,16 @@ def _line(e: Exception) -> str:
   return str(e)
 
 def check_switches() -> None:
-  """InputError for a variable NO_<NAME> of the environment whose name is nearly that of a pass."""
+  """InputError for an environment variable NO_<NAME> whose name is nearly a pass's name."""
   if wrong := wrong_switch(): raise InputError(wrong)
 
 def guarded(main: Callable[[], int | None]) -> None:
-  """Runs a command; its exit code is what `main` returns. InputError: one line on stderr and exit code 2 (DEBUG=1 shows
-  the traceback). Ctrl-C: 130, or the signal's own end, which a shell shows as 130, too. A stderr that takes nothing
-  changes none of this."""
+  """
+  Runs a command; its exit code is what `main` returns.
+
+  InputError: one line on stderr and exit code 2 (DEBUG=1 shows the traceback). Ctrl-C: exit code 130, or death by the
+  signal, which a shell shows as 130, too. A stderr that cannot be written to changes none of this.
+  """
   standard_streams.forgive()
   try:
     check_switches()
@@ -66,6 +69,6 @@ def guarded(main: Callable[[], int | None]) -> None:
   leave()
 
 def _discard_output() -> None:
-  """Keeps the interpreter's last flush quiet."""
+  """Sends further output to os.devnull, so that the interpreter's last flush raises no error."""
   if sys.stdout is None: return
   with suppress(OSError): os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""What is said about bad input: errors that end a command, and warnings that do not."""
+"""Errors for bad input, which end a command, and warnings, which do not."""
 from __future__ import annotations
 import errno, sys
 from collections.abc import Iterator
@@ -18,12 +18,13 @@ class InputError(Exception):
 
 class DeviceError(InputError):
   """
-  A device fails: it has no memory left, it is lost, or its driver does not take what was compiled for it. What it held,
-  a model's weights and its KV cache, may be gone; the message says what to do.
+  A device fails: it has no memory left, it is lost, or its driver rejects the compiled code.
+
+  The device may have lost the model's weights and its KV cache; the message says what to do.
   """
 
 def is_shortage(e: BaseException) -> bool:
-  """Whether the system has no more memory for this process: a thread's stack and a fork are memory, too."""
+  """Whether the system is out of memory for this process: a thread's stack and a fork need memory, too."""
   return (isinstance(e, MemoryError) or isinstance(e, OSError) and e.errno == errno.ENOMEM or
           isinstance(e, RuntimeError) and str(e) == "can't start new thread")
 
@@ -31,16 +32,16 @@ _subject: ContextVar[str] = ContextVar("subject", default="")
 
 @contextmanager
 def naming(path: str | PathLike[str]) -> Iterator[None]:
-  """Puts a file's name in front of what this block says: the message of its InputError, and its warnings."""
+  """Puts a file's name in front of this block's messages: its InputError and its warnings."""
   before = _subject.set(f"{path}: ")
   try: yield
   except InputError as e: raise InputError(f"{path}: {e}") from e
   finally: _subject.reset(before)
 
 def warn(line: str) -> None:
-  """Says on stderr, once, what is wrong with an input and what is made of it all the same."""
+  """Says on stderr, once, what is wrong with an input and how it is used all the same."""
   _print(" ".join(f"{_subject.get()}{line}".split()))
 
 @cache
 def _print(line: str) -> None:
-  with suppress(OSError): tqdm.write(f"warning: {line}", file=sys.stderr)  # not into a bar that is shown
+  with suppress(OSError): tqdm.write(f"warning: {line}", file=sys.stderr)  # tqdm keeps it out of a progress bar

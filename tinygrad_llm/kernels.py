@@ -12,7 +12,7 @@ if TYPE_CHECKING:
   from tinygrad import Tensor, UOp
   from tinygrad_llm.analysis.programs import Program, Reads, Rows
 
-SOURCE_LINES = 12  # that --explain shows
+SOURCE_LINES = 12  # lines of source that --explain shows
 
 def _parser() -> argparse.ArgumentParser:
   parser = Parser(prog="python -m tinygrad_llm.kernels",
@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
   return parser
 
 class Step(NamedTuple):
-  """A step that is scheduled, not compiled. weights: by the buffer that holds them."""
+  """A step that is scheduled but not compiled. weights: keyed by the buffer that holds them."""
   linear: UOp
   variables: dict[str, int]
   weights: dict[UOp, Rows]
@@ -47,10 +47,11 @@ class Step(NamedTuple):
 
 def decode_step(model: str | None, max_context: int = 4096, depth: int = 0, prompt: int = 0) -> Step:
   """
-  A decode step at position `depth`, for tinygrad's default device; or what a `prompt` of so many tokens takes there.
+  Schedules a decode step at position `depth`, or the prefill of a prompt there, for tinygrad's default device.
 
-  It is the step that LLM captures, built over tensors without memory: of a prompt, a chunk and the logits after its
-  last token. InputError as LLM.
+  prompt: tokens of the prompt's chunk; 0: a decode step. It is the step that LLM captures, built over tensors without
+  memory. For a prompt, that is a chunk and the logits after its last token. InputError as from LLM, and for a `depth`
+  or `prompt` beyond the context.
   """
   from tinygrad_llm.analysis.programs import Rows
   from tinygrad_llm.device.buffers import without_memory
@@ -68,7 +69,7 @@ def decode_step(model: str | None, max_context: int = 4096, depth: int = 0, prom
               [block.attn.cache.kv for block in llm.model.blocks])
 
 def programs_of(step: Step) -> list[Program]:
-  """The kernels of a step, compiled, in order."""
+  """The compiled kernels of a step, in order."""
   from tinygrad_llm.analysis.programs import compiled, programs
   from tinygrad_llm.analysis.roles import groups
   found = programs(compiled(step.linear), step.variables, step.weights, step.caches)
@@ -77,31 +78,37 @@ def programs_of(step: Step) -> list[Program]:
   return found
 
 def decode_programs(model: str | None, max_context: int = 4096, depth: int = 0, prompt: int = 0) -> list[Program]:
-  """The kernels of a decode step at position `depth`, or of a prompt, in order. InputError as LLM."""
+  """The compiled kernels of a decode step at `depth`, or of a prompt, in order. InputError as from LLM."""
   return programs_of(decode_step(model, max_context, depth, prompt))
 
 def report(target: str, step: list[Program], card: GPU | CPU | None = None) -> dict[str, Any]:
   """
-  What --json prints. `bytes` and `ops` are tinygrad's estimates, of all `count` kernels of a row together.
+  The object that --json prints.
 
-  card: what estimate_us is for, an estimate by patches/search of all `count` kernels, and bound, what bounds it; gbs is
-  its bandwidth.
+  Kernels that look the same share a row; rows are in the order of the step. `bytes` and `ops` are tinygrad's estimates
+  for all `count` kernels of a row together.
 
-  A row is all kernels that look the same; rows are in the order of the step. role: the tensors of the file that they
-  read, * for the layer's number; else kv (the cache) or act (activations). part: what it is for, in words. types: of
-  those tensors. schedule: who chose its loops: a module of patches/schedule or attention (several with + between them
-  for the stages of one kernel), stock for tinygrad's own rules, none where no loop was changed. opts: what was chosen,
-  OP:axis:arg each. load_bytes: how wide most bytes of the weights, or of the cache, are loaded. registers, stack: of a
-  thread, on CUDA; a stack above 0 is spilled registers. serial: steps of the longest loops that a thread goes through.
-  lines: cache lines that a load of a warp touches, of the largest argument that is loaded, and of all others; null
-  without warps. nodes: of the kernel's graph when its loops are chosen, when they are expanded and all is lowered,
-  which is what compiling takes its time for, and instructions in the end; of the largest. live: bytes of vectors that
-  are alive at once in the order of a CPU's program, null on GPUs; of the kernel that has most.
+  - card: the hardware that times are estimated for; None: no estimates. gbs: its memory bandwidth
+  - estimate_us: time of all `count` kernels by the cost model of patches/search. bound: the resource that limits it
+  - role: the tensors of the file that the kernel reads, * for the layer's number; else kv (the cache) or act
+    (activations)
+  - part: the kernel's purpose in words. types: the types of the role's tensors
+  - schedule: the module of patches/schedule or attention that chose its loops. A kernel of several stages may have
+    several, with + between them. Otherwise stock (tinygrad's own rules), or none (no loop was changed)
+  - opts: the optimisations, OP:axis:arg each
+  - load_bytes: the width at which most bytes of the weights, or of the cache, are loaded
+  - registers, stack: per thread, on CUDA. A stack above 0 means spilled registers
+  - serial: the iterations of a thread's longest nest of loops
+  - lines: cache lines that a warp's load touches, for the largest argument that is loaded and for all others; null
+    without warps
+  - nodes: three sizes of the kernel: its graph when its loops are chosen, its graph when they are expanded and all is
+    lowered, and its instructions in the end. Compiling spends its time on these. Each is the largest of the row
+  - live: bytes of vectors that are alive at once in the order of a CPU's program, the largest of the row; null on GPUs
   """
   rows: dict[str, list[Program]] = {}
   for program in step:
     row = program.row()
-    del row["nodes"], row["live"]  # a few more or less, by where they come from
+    del row["nodes"], row["live"]  # they differ a little between kernels that are otherwise alike
     rows.setdefault(json.dumps(row), []).append(program)
   roles = []
   for text, alike in rows.items():
@@ -127,7 +134,7 @@ def _table(found: dict[str, Any], prompt: int, card: GPU | CPU | None) -> str:
             cell(r["load_bytes"]), "/".join("-" if n is None else f"{n:g}" for n in r["lines"] or [None]))
            for r in found["roles"]]
   widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-  left = (3, 4, 5, 6, 7)  # columns of words
+  left = (3, 4, 5, 6, 7)  # columns that are aligned left
   lines = ["  ".join(c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))).rstrip()
            for row in rows]
   unit = f"chunk of {prompt} tokens" if prompt else "token"
@@ -146,10 +153,10 @@ def _sources(step: list[Program], role: str) -> str:
 
 def explain(model: str | None, role: str, max_context: int = 4096, depth: int = 0, prompt: int = 0) -> str:
   """
-  How the first kernel of a role is made, patch by patch, and the beginning of its source.
+  How the first kernel of a role is made, pass by pass, and the beginning of its source.
 
-  role: as report() has it, or a pattern of one; :TYPE behind it chooses among kernels of several types. InputError if
-  no kernel has it, or kernels of several roles.
+  role: as in report(), or a pattern; a :TYPE after it chooses among kernels of several types. InputError if no kernel
+  has the role, or if the pattern matches several roles.
   """
   from tinygrad.engine.realize import get_call_arg_uops
   from tinygrad.uop.ops import Ops
@@ -181,7 +188,7 @@ def _kinds(found: list[tuple[UOp, Reads]]) -> str:
   return ", ".join(f"{count} of {kind}" for kind, count in kinds.items())
 
 def _of_role(calls: list[tuple[UOp, Reads]], asked: str) -> list[tuple[UOp, Reads]]:
-  """The calls of a role, those of the type asked for first."""
+  """The calls of a role that read the type asked for. InputError if there is none, or if several roles match."""
   role, _, kind = asked.partition(":")
   known = dict.fromkeys(reads.role for _, reads in calls)
   matching = [role] if role in known else fnmatch.filter(known, role)
@@ -204,7 +211,7 @@ def _write_page(args: argparse.Namespace, target: str, step: list[Program], sche
   print(f"written: {args.html}")
 
 def card_of(name: str | None) -> GPU | CPU | None:
-  """The card of a name, or the first of the default device's architecture; None if there is none."""
+  """The card of a name; without a name, the first of the default device's architecture, or None."""
   from tinygrad import Device
   if name is None: return next(iter(cards(Device[Device.DEFAULT].renderer.target)), None)
   if not (found := named(name)):
@@ -218,7 +225,7 @@ def _main() -> None:
   args = _parser().parse_args()
   if args.max_context < 1: raise InputError(f"--max-context {args.max_context}: give at least 1 position")
   if args.html is not None: check_writable("--html", args.html)
-  locate(args.model)  # a wrong name is known at once
+  locate(args.model)  # a wrong name fails before anything slow
   if args.card == "list": return print("\n".join(f"{card.name:16s} {card.arch}" for card in KNOWN))
   target = open_target(args.target)
   card = card_of(args.card)
@@ -228,7 +235,7 @@ def _main() -> None:
     if args.explain is not None: return print(explain(args.model, args.explain, *of_step))
     step = programs_of(scheduled := decode_step(args.model, *of_step))
   except (CompileError, RuntimeError) as e:
-    if not isinstance(e, CompileError) and "error:" not in str(e): raise  # LLVM's are RuntimeErrors
+    if not isinstance(e, CompileError) and "error:" not in str(e): raise  # LLVM raises RuntimeError
     said = [line.strip() for line in str(e).splitlines() if line.strip()] or [type(e).__name__]
     reason = next((line for line in said if "error " in line or "error:" in line), said[0])
     raise InputError(f"--target {target}: its compiler fails ({reason[:200]}); use another target") from e

@@ -30,7 +30,7 @@ def _parser() -> argparse.ArgumentParser:
   return parser
 
 def _text(name: str) -> str:
-  """A file's text less one newline at its end. InputError if it cannot be read or is not UTF-8."""
+  """A file's text without one newline at its end. InputError if it cannot be read or is not UTF-8."""
   try: data = pathlib.Path(name).read_bytes()
   except (OSError, ValueError) as e:
     why = (isinstance(e, OSError) and e.strerror) or e
@@ -90,7 +90,7 @@ def _main() -> None:
     found, against = perplexity.measure(llm, chunks, told, writer, base)
   row = {"model": str(llm.path), "device": llm.device, "perplexity": found.value, "error": found.error,
          "tokens": len(found.nll), "chunks": len(chunks), "context": context, **(against.report() if against else {})}
-  if args.json:  # which knows no infinity
+  if args.json:  # JSON has no infinity
     row = {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in row.items()}
   print(json.dumps(row) if args.json else _lines(row))
 

@@ -1,4 +1,4 @@
-"""How far the compiling of kernels is, on stderr."""
+"""Shows on stderr how far the compiling of kernels is."""
 from __future__ import annotations
 import os, sys
 from collections.abc import Iterator
@@ -7,11 +7,11 @@ from threading import RLock
 from tqdm import tqdm
 from tinygrad_llm.patches.cache import programs
 
-# of VT100 and all that came after it. Down and up again makes room below; then save the place and go there
+# VT100 escapes. Going down and up again makes room below the line; then save the cursor and go down
 BELOW, BACK = "\x1bD\x1b[A\x1b7\x1b[B\r", "\r\x1b[K\x1b8"
 
 def _free_lock() -> None:
-  """In a fork: a bar that another thread drew at that moment holds tqdm's lock for ever."""
+  """Called in a fork: tqdm's lock would stay held for ever if another thread drew a bar at that moment."""
   for lock in getattr(vars(tqdm).get("_lock"), "locks", ()):
     if not lock.acquire(False):
       tqdm.set_lock(RLock())
@@ -23,17 +23,17 @@ if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_free_loc
 @contextmanager
 def compiling(show: bool, midline: bool = False) -> Iterator[None]:
   """
-  Shows what is made in this block: "scheduling", then "compiling 37/61" kernels, for how long it has gone on and how
-  long it will; on a terminal only.
+  Shows the progress of compiling in this block, on a terminal only.
 
-  midline: text stands in the line, perhaps; the bar is below, and the cursor back where it was afterwards.
+  It says "scheduling", then "compiling 37/61" kernels, with the time so far and the time left. If `midline` is set, the
+  cursor's line may hold text: the bar is then below that line, and the cursor returns to its place afterwards.
   """
   if not show or not sys.stderr.isatty():
     yield
     return
   if midline: sys.stdout.flush()
   bar: tqdm | None = None
-  before = 0  # kernels of the batches that are done
+  before = 0  # kernels of finished batches
   def update(done: int, total: int) -> None:
     nonlocal bar, before
     if bar is None:

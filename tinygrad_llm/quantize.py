@@ -19,12 +19,12 @@ FILE_TYPES = {
   "Q8_0": LlamaFileType.MOSTLY_Q8_0, "MXFP4": LlamaFileType.MOSTLY_MXFP4_MOE}
 FLOATS = ("F32", "F16", "BF16")
 UNQUANTISED = (*FLOATS, "F64", "I8", "I16", "I32", "I64")
-# matrices too delicate or too small to quantise
+# matrices that are too sensitive or too small to quantise
 KEPT = re.compile(r"_norm\.weight|ffn_gate_inp\.weight|attn_rel_b\.weight|ssm_conv1d|shortconv\.conv\.weight|altup"
                   r"|laurel|per_layer_model_proj|indexer\.[kq]_proj|^position_embd|^token_types")
 FALLBACK = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}    # for rows that are not a multiple of 256
 SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
-SLAB = 1 << 24                                                 # weights in memory at a time
+SLAB = 1 << 24                                                 # weights that are in memory at a time
 F16_MAX = 65504
 
 def _type(info: TensorInfo) -> str: return GGMLQuantizationType(info.type).name
@@ -39,8 +39,8 @@ def tensor_types(model: GGUF, file_type: str) -> dict[str, str]:
   """
   The GGML type ("Q4_K") of every tensor, by name, in a file of a type of FILE_TYPES.
 
-  The mixtures are those of llama.cpp's llama-quantize (llama-quant.cpp), with two exceptions: MXFP4 is for all
-  matrices, not only for those of experts, and vectors are F32 whatever they were.
+  The mixtures of types follow llama.cpp's llama-quantize (llama-quant.cpp), with two exceptions. MXFP4 is used for all
+  matrices, not only for experts. Vectors of F32, F16 or BF16 become F32.
   """
   arch = model.kv.get("general.architecture")
   def number(key: str) -> int: return v if isinstance(v := model.kv.get(f"{arch}.{key}"), int) else 0
@@ -73,7 +73,7 @@ def tensor_types(model: GGUF, file_type: str) -> dict[str, str]:
   return {info.name: fitting(info) for info in model.tensors.values()}
 
 def _metadata(path: Path) -> dict[str, bytes]:
-  """The metadata of a file that open_gguf accepts; each pair as it stands there: key, type and value."""
+  """The metadata of a file that open_gguf accepts: each key with its pair's raw bytes (key, type and value)."""
   with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as buf:
     def end_of(kind: int, pos: int) -> int:
       if kind == STRING: return int(pos + 8 + struct.unpack_from("<Q", buf, pos)[0])
@@ -106,7 +106,7 @@ def _header(model: GGUF, file_type: str, types: dict[str, str], alignment: int) 
   return struct.pack("<4sIQQ", b"GGUF", 3, len(infos), len(pairs)) + b"".join(pairs.values()) + b"".join(infos)
 
 def _converted(model: GGUF, info: TensorInfo, kind: str) -> Iterator[tuple[int, memoryview]]:
-  """The bytes of a tensor as `kind`, a slab of rows at a time; with each the number of bytes it was made from."""
+  """A tensor's bytes as type `kind`, a slab of rows at a time; each slab comes with the size of its source bytes."""
   n, rows, source = info.shape[-1], math.prod(info.shape[:-1]), _type(info)
   step, row = max(1, SLAB // n), _row_nbytes(n, source)
   for start in range(0, rows, step):
@@ -122,11 +122,11 @@ def _converted(model: GGUF, info: TensorInfo, kind: str) -> Iterator[tuple[int, 
 
 def quantize_file(source: str | Path, target: str | Path, file_type: str) -> None:
   """
-  Writes the GGUF file `source` (F32, F16 or BF16; any part of a split one) as `target`, in a type of FILE_TYPES.
+  Quantises the GGUF file `source` (F32, F16 or BF16; any part of a split one) to `target`, in a type of FILE_TYPES.
 
-  Metadata is copied as it is but for general.file_type and general.quantization_version. A progress bar goes to stderr,
-  if that is a terminal. `target` appears when it is complete. InputError: source missing, damaged or already quantised;
-  target the same file or not writable; unknown type.
+  The metadata is copied, except general.file_type and general.quantization_version. A progress bar goes to stderr if
+  that is a terminal. `target` appears only when it is complete. InputError: `source` is missing, damaged or already
+  quantised; `target` is the same file or not writable; the type is unknown; weights are NaN or beyond F16_MAX.
   """
   target = Path(target)
   if file_type not in FILE_TYPES: raise InputError(f"type {file_type}: is not known; use {', '.join(FILE_TYPES)}")

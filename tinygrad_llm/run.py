@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
   return parser
 
 def _settings(llm: LLM, args: argparse.Namespace) -> Settings:
-  """The flags, below them what the file suggests, below that the defaults. InputError for what is out of range."""
+  """Sampling settings: the flags, else the file's suggestions, else the defaults. InputError if out of range."""
   given = {name: value for name in ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "seed")
            if (value := getattr(args, name)) is not None}
   settings = Settings(**llm.suggested, count=args.count, think=args.think or "")
@@ -60,7 +60,7 @@ def _settings(llm: LLM, args: argparse.Namespace) -> Settings:
   return settings
 
 def _variables(llm: LLM, texts: Iterable[str]) -> dict[str, Any]:
-  """--template's variables; a warning for those that the template never reads."""
+  """The variables of --template, with a warning for each that the template never reads."""
   found: dict[str, Any] = {}
   for text in texts:
     name, equals, value = text.partition("=")
@@ -104,7 +104,7 @@ def _answer(llm: LLM, args: argparse.Namespace) -> None:
   count, out, sampling = args.benchmark or args.count, list[int](), settings.sampling()
   tokens = llm.generate(ids, count, **sampling, ignore_eos=args.benchmark is not None)
   recorded, stop = _recorded(tokens, out), [*args.stop, *(llm.template.stop if args.prompt else ())]
-  if args.benchmark is not None: stop, before = args.stop, list[int]()  # another turn does not end it
+  if args.benchmark is not None: stop, before = args.stop, list[int]()  # a benchmark goes on where another turn begins
   else: before = ids
   raw = args.json or args.prompt is None
   parts = ((ANSWER, piece) for piece in llm.text(recorded, stop, before)) if raw else llm.parts(recorded, stop, before)
@@ -142,7 +142,7 @@ def _main() -> None:
     if value is not None and value < least: raise InputError(f"{name} {value}: give {least} or more tokens")
   if args.seed < -1: raise InputError(f"--seed {args.seed}: give a whole number from 0, or -1 for a random one")
   use_threads(args.threads)
-  locate(args.model)  # a wrong name is known at once
+  locate(args.model)  # a wrong name fails before anything slow
   if args.tokens is None and (args.prompt is not None or args.benchmark is None): args.prompt = read_prompt(args.prompt)
   from tinygrad_llm import load
   llm = load(args.model, max_context=args.max_context, dequantize=args.dequantize, progress=True, ahead=True)

@@ -33,13 +33,13 @@ def _parser() -> argparse.ArgumentParser:
   return parser
 
 def seconds_of(text: str) -> float:
-  """90, 90s, 10m, 1.5h -> seconds."""
+  """A time such as 90, 90s, 10m or 1.5h in seconds."""
   if (m := re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())) is None or not float(m[1]):
     raise InputError(f"--budget {text!r:.40}: give a time as 90s, 10m or 1h")
   return float(m[1]) * UNITS[m[2]]
 
 class Bar:
-  """One line on a terminal; elsewhere a line for each kernel that is done."""
+  """A progress line on a terminal; elsewhere one line for each kernel that is done."""
   def __init__(self, seconds: float):
     self.end = time.monotonic() + seconds
     self.bar = tqdm(file=sys.stderr, unit="kernel", leave=False, disable=None, bar_format="|{bar:12}| {desc}{postfix}")
@@ -64,7 +64,7 @@ class Bar:
   def close(self) -> None: self.bar.close()
 
 def table(tuning: Tuning) -> str:
-  """The kernels of a step, before and after, beside what their bytes take at the machine's bandwidth."""
+  """A table of a step's kernels before and after tuning, with their share of the machine's memory bandwidth."""
   from tinygrad_llm.analysis.tuning import step_us
   def share(row: Row, us: float) -> str: return f"{row.nbytes / us / 1e3 / tuning.bandwidth:.0%}" if us else "-"
   lines = [("kernel", "types", "n", "us", "tuned", "gain", "of peak", "tuned", "")]
@@ -81,14 +81,14 @@ def table(tuning: Tuning) -> str:
   return "\n".join(text)
 
 def context(args: argparse.Namespace) -> int:
-  """Positions of the KV cache."""
+  """Positions of the KV cache: --max-context, at most the model's own context."""
   from tinygrad_llm.files.gguf import open_gguf
   from tinygrad_llm.files.hub import resolve
   from tinygrad_llm.nn.config import ModelConfig
   return int(min(args.max_context, ModelConfig.from_gguf(open_gguf(resolve(args.model))).context_length))
 
 def check_store() -> None:
-  """InputError now if what a search finds could not be kept."""
+  """InputError at once if the schedules that a search finds could not be kept."""
   from tinygrad_llm.patches.cache import schedules
   try: schedules.STORE.check_writable()
   except OSError as e:
@@ -96,7 +96,7 @@ def check_store() -> None:
                      "in a folder that can be written") from e
 
 def warn_if_busy() -> None:
-  """Says on stderr that other programs disturb what is timed."""
+  """Warns on stderr if other programs load the machine and so disturb the timing."""
   if hasattr(os, "getloadavg") and (load := os.getloadavg()[0]) > (cores := os.cpu_count() or 1) / 2:
     warn(f"the load of this machine is {load:.1f} of {cores} cores: other programs run, and what they disturb is timed")
 
@@ -133,7 +133,7 @@ def _main() -> None:
   if args.plot is not None:
     from tinygrad_llm.analysis.pages.tuned import check
     check(args.plot)
-  if args.export is None and args.take is None: locate(args.model)  # a wrong name is known at once
+  if args.export is None and args.take is None: locate(args.model)  # a wrong name fails before anything slow
   from tinygrad_llm.device.device import open_target
   open_target(None)
   from tinygrad_llm.analysis import tuning

@@ -110,7 +110,7 @@ def opposite(rng: random.Random) -> tuple[str, str]:
 
 
 def unknown(rng: random.Random) -> tuple[str, str]:
-  """What a tiny model should not pretend to know."""
+  """Questions that a tiny model should not pretend to answer, with a polite refusal."""
   kind = rng.randrange(6)
   if kind == 0:
     country = rng.choice(w.COUNTRIES)

@@ -1,4 +1,4 @@
-"""The llama-shaped network that train.py trains: RMS norms, interleaved rotary positions, grouped heads, SwiGLU."""
+"""The llama network that train.py trains: RMS norms, interleaved rotary embeddings, grouped-query attention, SwiGLU."""
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Shape:
-  """Sizes of the network. Every matrix has an input size that is a multiple of 256, which Q4_K and Q6_K need."""
+  """Sizes of the network. Every matrix has an input size that is a multiple of 256, as Q4_K and Q6_K require."""
   vocab: int = 4096
   dim: int = 256
   ffn: int = 768
@@ -25,20 +25,20 @@ class Shape:
 
 
 def rotary(shape: Shape) -> tuple[Tensor, Tensor]:
-  """cos and sin, each (context, head_dim/2): position times base^(-2i/head_dim) for the pair (2i, 2i+1)."""
+  """cos and sin, each (context, head_dim/2), of the angle position * base^(-2i/head_dim) of the pair (2i, 2i+1)."""
   rate = shape.rope_base ** (-torch.arange(0, shape.head_dim, 2).float() / shape.head_dim)
   angle = torch.arange(shape.context).float()[:, None] * rate
   return angle.cos(), angle.sin()
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-  """x (batch, heads, time, head_dim): turns each pair of neighbours (2i, 2i+1) by its angle."""
+  """Turns each pair of neighbours (2i, 2i+1) of x (batch, heads, time, head_dim) by its angle."""
   even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
   return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2).to(x.dtype)
 
 
 class Block(nn.Module):
-  """One layer: attention and feed-forward, each behind a norm and added to the stream."""
+  """One layer: attention and feed-forward, each with a norm before it and added to the residual stream."""
 
   def __init__(self, shape: Shape) -> None:
     super().__init__()
@@ -92,11 +92,11 @@ class Llama(nn.Module):
   @torch.no_grad()
   def begin_with_copying(self) -> None:
     """
-    Starts with induction heads in rough form (Olsson et al. 2022, https://arxiv.org/abs/2209.11895).
+    Initialises rough induction heads (Olsson et al. 2022, https://arxiv.org/abs/2209.11895).
 
-    Copying a topic or a name from the question is what a network of this size learns last, if at all. So it is given
-    the circuit and learns when to use it: a head of layer 0 writes into each place which token came before; a head of
-    each later group looks for places whose token before is the present one, and copies what stands there.
+    A network of this size learns to copy a topic or a name from the question last, if at all. So it gets the circuit
+    and learns when to use it. A head of layer 0 writes the previous token into each position. In later layers, one
+    head of each group looks for positions whose previous token is the current one, and copies the token there.
     """
     shape, size = self.shape, self.shape.head_dim
     group = shape.heads // shape.kv_heads
@@ -105,7 +105,7 @@ class Llama(nn.Module):
       """Orthonormal rows, (head_dim, dim)."""
       return torch.linalg.qr(torch.randn(shape.dim, size))[0].t()
 
-    self.token_embd.weight[:, 0] = 3.0  # alike in every token: a head that reads only this looks at positions alone
+    self.token_embd.weight[:, 0] = 3.0  # the same in every token: a head that reads only this attends by position
     seen, written = directions(), directions()
     seen[:, 0] = 0
     rate = shape.rope_base ** (-torch.arange(0, size, 2).float() / size)
@@ -116,7 +116,7 @@ class Llama(nn.Module):
     first.attn_k.weight[:size, 0] = torch.stack((fast * rate.cos(), fast * rate.sin()), -1).flatten()  # one step back
     first.attn_v.weight[:size] = seen
     first.attn_output.weight[:, :size] = 1.5 * written.t()
-    slow = 3.5 * (rate < 2e-3).repeat_interleave(2).float()[:, None]  # the dimensions that hardly see the distance
+    slow = 3.5 * (rate < 2e-3).repeat_interleave(2).float()[:, None]  # the pairs that hardly turn with distance
     for block in self.blk[1:]:
       for kv in range(shape.kv_heads):
         query, key = slice(kv * group * size, (kv * group + 1) * size), slice(kv * size, (kv + 1) * size)
@@ -127,7 +127,7 @@ class Llama(nn.Module):
         block.attn_output.weight[:, query] = 2.0 * copied.t()
 
   def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
-    """tokens (batch, time), mask (batch, 1, time, time) true where a token may look -> hidden (batch, time, dim)."""
+    """tokens (batch, time), mask (batch, 1, time, time), true where a token may attend -> hidden (batch, time, dim)."""
     x = self.token_embd(tokens)
     time = tokens.shape[1]
     for block in self.blk:

@@ -1,14 +1,14 @@
-"""Phrases of the story generator: openings, closings, small stories, couplets, requests. plots.py explains the marks."""
+"""Phrases of the story generator: openings, closings, mini stories, couplets, requests. plots.py explains the marks."""
 from words import table
 
 
 def lines(text: str) -> list[str]:
-  """One entry a line; an indented line goes on with the one above."""
+  """Splits a block into entries, one a line; an indented line continues the one above."""
   return text.strip().replace("\n  ", " ").splitlines()
 
 
 def options(text: str) -> list[str]:
-  """Entries split by '|' or line ends."""
+  """Splits a block into entries at '|' and line ends."""
   return [o for line in text.strip().splitlines() for o in line.split("|")]
 
 
@@ -144,7 +144,7 @@ One winter night, a strange light fell from the sky. {n} followed it and found {
   "I wanted to make it less dark for everyone," {fhe} said.
 """)
 
-# last words that rhyme, the two lines split by " / "; {x} is the topic with an article
+# couplets: two rhyming lines split by " / "; {x} is the topic with an article
 COUPLETS = lines("""
 {X} looked up at the sky / and watched the little clouds go by.
 The sun was warm, the wind was mild, / {x} sat down and softly smiled.
@@ -205,7 +205,7 @@ I am glad that you liked it! Would you like another one?|Thank you! Shall I tell
 That makes me happy! I know many more.|Thank you! Just name a topic for the next one.|I am happy to hear that!
 """)
 
-# a request | the plots that answer it; d is the hero with an article
+# request | plots that answer it; {d} is the hero with an article
 PLOT_ASKS = table("""
 {d} who builds {structure}|build
 two friends who build {structure}|build

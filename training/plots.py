@@ -1,10 +1,16 @@
 """Story skeletons. See stories.py for how a plot is filled in.
 
-Format: '# name | needs | themes' opens a plot; '=' a moral; '?' a question about it and, after '|', the answer;
-'-' one way to tell a stage; '--' ends a stage. In a line, [a|b] is a choice and {word} is filled from the story:
-h f hero and friend (name or kind), n fn their names, k fk their kinds, he him his / fhe fhim fhis, a capital for the
-start of a sentence; ao the object, 'a rusty key' at first and 'the key' later; o its noun; food, into, place, hide.
-An indented line goes on with the line above.
+Format, by the first characters of a line; an indented line continues the line above:
+- '# name | needs | themes' opens a plot.
+- '=' is its moral.
+- '?' is a question about it and, after '|', the answer.
+- '-' is one way to tell a stage; '--' separates stages.
+
+In a line, [a|b] is a choice and {word} is a mark, filled in from the story. A capital is for the start of a sentence.
+- h and f: hero and friend, by name or kind; n and fn: their names; k and fk: their kinds.
+- he, him, his and fhe, fhim, fhis: their pronouns.
+- ao: the object, 'a rusty key' at first and 'the key' later; o: its noun.
+- food, into, place, hide: a food, a way into a place, the place, a hiding place.
 """
 
 PLOTS = """

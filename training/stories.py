@@ -1,6 +1,6 @@
 """Seeded generator of the default model's training text: chats with short stories, small poems and simple questions.
 
-Only the standard library and the tables beside this file. The same seed gives the same text on every machine.
+It uses only the standard library and the tables beside this file. The same seed gives the same text on every machine.
 Preview: python training/stories.py --seed 1 --count 5
 """
 import argparse
@@ -47,7 +47,7 @@ a_kite_as_big_as_a_house""")
 
 @dataclass(frozen=True)
 class Plot:
-  """A skeleton: what it needs, the themes it suits, its stages (each a list of ways to tell it), moral and questions."""
+  """A skeleton: what it needs ('o': an object), its themes, stages (each a list of wordings), moral and questions."""
   name: str
   needs: set[str]
   themes: set[str]
@@ -58,7 +58,7 @@ class Plot:
 
 @dataclass
 class Ask:
-  """What a request fixes; everything else is drawn. `text` is how the request names it."""
+  """The parts of a story that a request fixes; the rest is drawn. `text`: the request's words for them."""
   text: str = ""
   hero: str = ""
   adj: str = ""
@@ -158,7 +158,7 @@ def invent_name(rng: random.Random, female: bool) -> str:
 
 
 def invent_noun(rng: random.Random) -> str:
-  """A word that nobody knows, so that the model learns to copy what it was asked for."""
+  """An invented word, so that the model learns to copy a topic from the request."""
   return "".join(rng.choice(part) for part in w.NOUN_PARTS)
 
 
@@ -172,7 +172,7 @@ def pick_hero(rng: random.Random) -> str:
 
 
 def gender(rng: random.Random, kind: str) -> bool:
-  """True for she."""
+  """Draws the gender of a hero of this kind; True: female."""
   last = kind.split()[-1]
   if kind in FEMALE_KINDS or last in FEMALE_KINDS:
     return True
@@ -190,7 +190,7 @@ def pick_name(rng: random.Random, kind: str, female: bool) -> str:
 
 
 def speaker(rng: random.Random, kind: str, name: str) -> Callable[[], str]:
-  """A way to speak of somebody: mostly the name, sometimes 'the fox'."""
+  """Returns a function that names somebody: mostly by the name, sometimes as 'the fox'."""
   return lambda: name if rng.random() < 0.68 else "the " + kind
 
 
@@ -199,7 +199,7 @@ def cap(text: str) -> str:
 
 
 def people(rng: random.Random, ask: Ask) -> dict[str, Value]:
-  """Hero and friend, always of different gender, so that he and she stay clear."""
+  """Marks of hero and friend, who always differ in gender, so that 'he' and 'she' are unambiguous."""
   kind = ask.hero or pick_hero(rng)
   female = gender(rng, kind) if ask.female is None else ask.female
   name = ask.name or pick_name(rng, kind, female)
@@ -229,7 +229,7 @@ def people(rng: random.Random, ask: Ask) -> dict[str, Value]:
 
 
 def world(rng: random.Random, ask: Ask, env: dict[str, Value]) -> None:
-  """Adds the object, the food, the places and what single plots need."""
+  """Adds marks to env: the object, the food, the places, and whatever single plots need."""
   obj = ask.obj or rng.choice(w.OBJECTS)[0]
   adj = ask.obj_adj or ("" if " " in obj or rng.random() < 0.3 else rng.choice(w.ADJ_OBJECT[:-4] + w.MATERIAL))
   described = f"{adj} {obj}".strip()
@@ -270,7 +270,7 @@ def world(rng: random.Random, ask: Ask, env: dict[str, Value]) -> None:
 
 
 def daily(rng: random.Random, kind: str) -> str:
-  """One sentence about how such a hero lives."""
+  """One sentence about how a hero of this kind lives."""
   for name, _, home, food, _, _, _, _ in w.ANIMALS:
     if name == kind:
       return rng.choice([
@@ -290,14 +290,14 @@ def daily(rng: random.Random, kind: str) -> str:
 
 @dataclass
 class Story:
-  """A told story: the text, the questions with answers that it allows, and what it was about."""
+  """A told story: its text, questions about it with answers, and the request that it answers."""
   text: str
   questions: list[tuple[str, str]]
   ask: Ask
 
 
 def usable(ask: Ask) -> list[Plot]:
-  """The plots in which everything that was asked for plays a part."""
+  """The plots in which everything that the request names plays a part."""
   if ask.plots:
     return [ALL_PLOTS[name] for name in ask.plots]
   wanted = {need for need, asked in (("o", ask.obj), ("food", ask.food)) if asked}
@@ -309,7 +309,7 @@ def usable(ask: Ask) -> list[Plot]:
 
 
 def tell(rng: random.Random, ask: Ask) -> Story:
-  """A full story about what was asked."""
+  """A full story for a request."""
   env = people(rng, ask)
   world(rng, ask, env)
   kind = ask.hero or str(env["k"])
@@ -366,7 +366,7 @@ def poem(rng: random.Random, topic: str) -> str:
 
 
 def plot_ask(rng: random.Random, hero: str, adj: str, described: str) -> Ask:
-  """A request that says what happens."""
+  """A request that says what happens in the story."""
   text, plots = rng.choice(p.PLOT_ASKS)
   female, friend = gender(rng, hero), pick_hero(rng)
   while friend == hero or friend in (FEMALE_KINDS if female else MALE_KINDS):
@@ -387,7 +387,7 @@ def plot_ask(rng: random.Random, hero: str, adj: str, described: str) -> Ask:
 
 
 def make_ask(rng: random.Random) -> Ask:
-  """Draws what a user may ask a story about."""
+  """Draws a user's request for a story."""
   hero = pick_hero(rng) if rng.random() < 0.96 else invent_noun(rng)
   adj = rng.choice(w.ADJ_HERO) if rng.random() < 0.25 and hero not in HUMANS else ""
   described = f"a {adj} {hero}" if adj else f"a {hero}"
@@ -463,7 +463,7 @@ def turn(user: str, assistant: str) -> list[Turn]:
 
 
 def story_turns(rng: random.Random) -> list[Turn]:
-  """A request, its story and perhaps talk about it."""
+  """A request, its story and, at times, questions about it or another story."""
   ask = make_ask(rng)
   r = rng.random()
   if r < 0.06:
@@ -510,7 +510,7 @@ def any_word(rng: random.Random) -> str:
 
 
 def copy_turn(rng: random.Random) -> list[Turn]:
-  """Small tasks that can only be done with the words of the request: they teach copying early and densely."""
+  """Small tasks that need words of the request in the answer: they teach copying early and densely."""
   kind = rng.random()
   if kind < 0.4:
     listed = [any_word(rng) for _ in range(rng.randrange(2, 10))]

@@ -51,7 +51,7 @@ def train_tokenizer(vocab: int, seed: int) -> Tokenizer:
 
 
 def encode_chats(tokenizer: Tokenizer, chats: list[list[Turn]], context: int) -> Iterator[Document]:
-  """A chat -> token ids, and whether each is to be learnt (what the assistant says). Exchanges that do not fit are left out."""
+  """Each chat's token ids, and whether each is learnt (the assistant's are). Exchanges that do not fit are left out."""
   encoded = iter(tokenizer.encode_batch([m["content"] for chat in chats for m in chat], add_special_tokens=False))
   begin, user, assistant, end = (tokenizer.token_to_id(t) for t in SPECIAL)
   for chat in chats:
@@ -67,7 +67,7 @@ def encode_chats(tokenizer: Tokenizer, chats: list[list[Turn]], context: int) ->
 
 
 def rows(tokenizer: Tokenizer, seed: int, length: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-  """Endless packed rows: tokens, targets (-100: none) and the number of the document, each (length,)."""
+  """Endless packed rows: tokens, targets (-100: none) and document numbers (-1: padding), each (length,)."""
   stream, pool = conversations(seed), []
   while True:
     pool += list(encode_chats(tokenizer, list(islice(stream, 512)), length))
@@ -86,7 +86,7 @@ def rows(tokenizer: Tokenizer, seed: int, length: int) -> Iterator[tuple[np.ndar
 
 
 def batches(tokenizer: Tokenizer, seed: int, size: int, length: int) -> Iterator[Batch]:
-  """tokens and targets (size, length), mask (size, 1, length, length): a token sees what came before it in its own chat."""
+  """tokens, targets (size, length), mask (size, 1, length, length): a token sees its own chat up to itself."""
   stream = rows(tokenizer, seed, length)
   causal = torch.ones(length, length, dtype=torch.bool).tril()
   while True:
@@ -95,7 +95,7 @@ def batches(tokenizer: Tokenizer, seed: int, size: int, length: int) -> Iterator
 
 
 def export(path: Path, model: Llama, tokenizer: Tokenizer) -> None:
-  """Writes the model with float32 weights. q and k rows are already in the order of interleaved rotary positions."""
+  """Writes a GGUF with float32 weights. q and k rows already have the order of interleaved rotary embeddings."""
   shape = model.shape
   out = gguf.GGUFWriter(path, "llama")
   out.add_name("stories")
@@ -139,7 +139,7 @@ def optimizers(model: Llama) -> list[torch.optim.Optimizer]:
 
 
 def rate(progress: float, step: int) -> float:
-  """Share of the full learning rate: warm-up, a flat part, then down to zero along half a cosine."""
+  """Factor of the full learning rate: linear warm-up over 40 steps, a flat part, then half a cosine down to zero."""
   fall = min(1.0, max(0.0, (progress - 0.3) / 0.7))
   return min(1.0, (step + 1) / 40) * 0.5 * (1 + math.cos(math.pi * fall))
 
@@ -155,7 +155,7 @@ def loss_of(model: Llama, forward: Callable[..., torch.Tensor], batch: Batch) ->
 
 
 def average(model: Llama, *numbers: float) -> list[float]:
-  """Averages the gradients over the workers in place, and the numbers, which it returns."""
+  """Averages the gradients over the workers, in place, and returns the averages of the numbers."""
   grads = [p.grad for p in model.parameters() if p.grad is not None]
   flat = torch.cat([g.flatten() for g in grads] + [torch.tensor(numbers)])
   distributed.all_reduce(flat)
@@ -166,7 +166,7 @@ def average(model: Llama, *numbers: float) -> list[float]:
 
 
 def work(rank: int, args: argparse.Namespace, rendezvous: str) -> None:
-  """One worker, one thread: trains on its own stream of text and averages with the others once a step."""
+  """One worker with one thread: trains on its own stream of text, and averages gradients with the others each step."""
   distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=args.workers)
   torch.manual_seed(args.seed)
   torch.set_num_threads(1)

@@ -1,5 +1,7 @@
-"""Word lists of the story generator. Plain tables: one row a word, fields split by '|'; lists split by spaces ('_'
-  joins words)."""
+"""Word lists of the story generator.
+
+Tables have one row a word and fields split by '|'. Lists are split by spaces; '_' stands for a space in an entry.
+"""
 
 
 def words(text: str) -> list[str]:
@@ -8,7 +10,7 @@ def words(text: str) -> list[str]:
 
 
 def table(text: str) -> list[list[str]]:
-  """Splits a block of rows into fields; an indented line goes on with the row above."""
+  """Splits a block of rows into fields; an indented line continues the row above."""
   text = text.strip().replace("\n  ", " ")
   return [[f.strip() for f in row.split("|")] for row in text.splitlines() if row.strip()]
 
@@ -125,7 +127,7 @@ dragonfly|nymph|pond|flies|hums|1|hard skin|blue
 firefly|grub|meadow|nectar|makes no sound|1|hard skin|golden
 """)
 
-# name | what one does | where one works | a tool | a daily sentence after "Every day {he} "
+# name | work | place of work | a tool | end of a sentence that begins "Every day, {he} "
 PEOPLE = table("""
 baker|bakes bread and cakes|in a bakery|an oven|baked warm bread for the whole street
 farmer|grows food and looks after animals|on a farm|a tractor|fed the hens and walked through the fields
@@ -439,7 +441,7 @@ stool|sitting
 bench|sitting
 """)
 
-# sweet, savoury and so on: name | kind
+# name | kind: sweet, savoury, ...
 FOODS = table("""
 apple|fruit
 pear|fruit
@@ -923,7 +925,7 @@ ODD_PLURAL = {"mouse": "mice", "wolf": "wolves", "goose": "geese", "fox": "foxes
               "loaf of bread": "loaves of bread", "snowman": "snowmen", "milkman": "milkmen", "fisherman": "fishermen",
               "postman": "postmen", "ferryman": "ferrymen", "old man": "old men", "old woman": "old women"}
 
-# parts of invented names and nouns
+# syllables of invented names and nouns
 NAME_STARTS = words("""Ba Be Bi Bo Da De Di Do Fa Fi Fo Ga Go Ha Jo Ka Ke Ki Ko La Le Li Lo Ma Me Mi Mo Na Ne Ni No Pa Pe
 Pi Po Ra Re Ri Ro Sa Se Si So Ta Te Ti To Va Vi Wa Wi Za Zo Bra Cle Dra Flo Gri Pru Tri""")
 NAME_MIDDLES = words("ba bi da di la li lo ma mi na ni no ra ri ro sa so ta ti to va ve vi zo mb nd lf rt lb nk")

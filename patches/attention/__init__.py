@@ -1,4 +1,4 @@
 """
-Attention: positions in parts (flash decoding), and the kernels of a part for decode steps and prefill, on CPUs and
-GPUs. Nothing here knows a model.
+Attention: positions are split into parts (flash decoding), and each part has kernels for decode steps and prefill, on
+CPUs and GPUs. Nothing here knows a model.
 """

@@ -1,13 +1,17 @@
 """
-Attention of few queries on a CPU: online softmax, a block of positions after the other. A part of online_softmax.py.
+Attention of few queries on a CPU: online softmax, one block of positions after the other. Used by online_softmax.py.
 
-Why: keys and values are read once, whatever the number of queries that share them, and nothing of them is stored: what
-  lies between fits a core's first cache.
-How: threads share the heads, and the queries of a head where there are fewer heads. Of BLOCK positions, each product
-  with a key is a sum in vectors, of several queries and positions at a time, whose lanes are added up together; then
-  maxima and exponentials, 16 positions at a time; then sums of 16 columns a vector, as many as there are registers.
-  What was summed before is scaled by exp(maximum before - maximum now) (https://arxiv.org/abs/1805.02867). Positions
-  beyond the last count nothing.
+Why: keys and values are read once, whatever the number of queries that share them. No intermediate result goes to
+  memory: all of them fit a core's first-level cache.
+How: threads share the heads, and the queries of a head where there are fewer heads than threads. For BLOCK positions at
+  a time, a thread computes:
+  - products with keys: vector accumulators for several queries and positions at a time, whose lanes are then added up
+    together
+  - maxima and exponentials, 16 positions at a time
+  - products with values: accumulators of 16 columns a vector, as many as there are registers
+
+  The running sums are rescaled by exp(old maximum - new maximum) (https://arxiv.org/abs/1805.02867). Positions beyond
+  the last have weight 0.
 """
 from __future__ import annotations
 from tinygrad.codegen.opt import Opt
@@ -19,21 +23,21 @@ from tinygrad_llm.patches.ir.builder import Loops
 from tinygrad_llm.patches.ir.indices import apart, divisor, ended, size, steps
 from tinygrad_llm.patches.ir.targets import LANES, most_threads
 
-# unless the schedule's POSITIONS, QUERIES and VECTORS say otherwise
+# defaults of the schedule's POSITIONS, QUERIES and VECTORS
 BLOCK = 64    # positions
-QUERIES = 8   # at a time
-VECTORS = 16  # of sums at a time
-UNROLLED = 64 # elements of a product
+QUERIES = 8   # that share each load of a key or value
+VECTORS = 16  # accumulators at a time, in products with values
+UNROLLED = 64 # elements of a product with a key
 ACTIONS = {ScheduleOps.POSITIONS: BLOCK, ScheduleOps.QUERIES: QUERIES, ScheduleOps.VECTORS: VECTORS}
 
 def _tiles(heads: int, queries: int, threads: int) -> int:
-  """Queries of a head that a thread takes at a time, so that no thread has much more to do than another."""
-  def longest(tile: int) -> int: return -(-heads * (queries // tile) // threads) * (tile + 1)  # 1: to read the keys
+  """The number of a head's queries that a thread takes at a time, chosen to balance the threads' work."""
+  def longest(tile: int) -> int: return -(-heads * (queries // tile) // threads) * (tile + 1)  # + 1: reading the keys
   return min((t for t in range(1, queries + 1) if queries % t == 0), key=lambda t: (longest(t), -t))
 
 def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
-  """The kernel, or None where it, or what `opts` want of it, does not fit."""
-  if part.position.op is not Ops.RANGE: return None  # of one position
+  """The kernel; None if the part does not fit it, or the schedule `opts` does not."""
+  if part.position.op is not Ops.RANGE: return None  # there is only one position
   D, W, G, n = part.depth, part.width, steps(part.group), part.position.src[0]
   if W % LANES or D % LANES or any(r.src[0].op is not Ops.CONST for r in part.heads): return None
   positions, queries, vectors = (chosen(opts, op, default) for op, default in ACTIONS.items())
@@ -41,7 +45,7 @@ def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   loops = Loops(part.store)
   loop, array = loops.loop, loops.array
 
-  # who computes what
+  # work partition: a unit is some queries of a head
   threads = most_threads(ren)
   mine = _tiles(steps(part.heads), G, threads)
   units = steps(part.heads) * (G // mine)
@@ -56,7 +60,7 @@ def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   asked, i = array(mine * D), loop(mine * D)
   asked = asked.after(ended(asked.index(i).store(part.query(first + i // D, i % D)), i))
 
-  # what is known of the positions before: the maximum, the sum of exponentials, those of columns
+  # running state over the previous positions: the maximum, the sum of exponentials, the sums of columns
   inside = [r for r in (turn, thread) if r.op is Ops.RANGE]
   tops, totals, sums = (array(k).after(*inside) for k in (mine, mine, mine * W))
   g, g2, i = loop(mine), loop(mine), loop(mine * W)
@@ -81,7 +85,7 @@ def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   dots = array(mine * positions)
   dots = dots.after(ended(dots.index((t * tile + g) * positions + j).store(dot), g, i, b, t))
 
-  # maxima, and what they do to what was summed
+  # maxima, and the factors that rescale the running sums
   g, k, u = loop(mine), loop(positions // LANES, AxisType.UNROLL), loop(LANES, AxisType.UNROLL)
   j = k * LANES + u
   top = score(dots.index(g * positions + j), g, j).reduce(k, u, arg=Ops.MAX)

@@ -1,16 +1,21 @@
 """
-A part of attention on a GPU: threads of a block share scores in shared memory. A part of online_softmax.py.
+Attention of few queries on a GPU: the threads of a block share scores in shared memory. Used by online_softmax.py.
 
-Why: a product with keys is a sum of 64 elements for each position and query, one with values a sum of as many positions
-  as a part has for each column and query: two matrices, each to be read once for all queries of a group, 16 bytes a
-  thread and side by side, and a softmax between them that few threads have work in.
-How: the threads of a block are, one after the other,
-  elements and positions: partial products of 8 elements with all queries, for several positions in turn
-  queries and positions: of 4 positions each the sums, the scores, their maximum; then exponentials and their sum
-  columns and positions: partial sums of up to 8 columns, for all queries; then those of all positions
-  All that they exchange is in shared memory, of which two stages use the same; five barriers. Rows of partial products
-  are shifted by 4 numbers, so that no two threads of a warp want the same bank. Where the queries of a group and what
-  they exchange do not fit there, as those of latents, several blocks take some of them each, and read the keys again.
+Why: a part multiplies two matrices. A product with keys sums 64 elements for each position and query; a product with
+  values sums the part's positions for each column and query. Each matrix should be read once for all queries of a
+  group, with coalesced loads of 16 bytes a thread. The softmax between the products has work for few threads.
+How: the threads of a block change roles from stage to stage:
+  - elements x positions: a thread computes partial products of 8 elements with all queries, for several positions in
+    turn
+  - queries x positions: a thread adds up the scores of 4 positions and takes their maximum, then computes the
+    exponentials and their sum
+  - columns x positions: a thread computes partial sums of up to 8 columns for all queries; then the partial sums of
+    all positions are added up
+
+  Threads exchange everything through shared memory, with five barriers; two stages reuse the same array. Rows of
+  partial products are padded by 4 numbers to avoid bank conflicts. Where the queries of a group and their
+  intermediate results do not fit in shared memory, as with latents, several blocks take some queries each and read
+  the keys again.
 Numbers: see online_softmax.py.
 """
 from __future__ import annotations
@@ -23,23 +28,23 @@ from tinygrad_llm.patches.ir.actions import ScheduleOps, chosen
 from tinygrad_llm.patches.ir.builder import next_loop
 from tinygrad_llm.patches.ir.indices import divisor, size, steps
 
-# unless the schedule's THREADS, LANES and QUERIES say otherwise
-THREADS = 128   # of a block, twice as many for large groups
-ELEMENTS = 8    # halves of 16 bytes
+# defaults of the schedule's THREADS, LANES and QUERIES
+THREADS = 128   # threads of a block; twice as many for large groups
+ELEMENTS = 8    # fp16 elements of a 16-byte load
 LANES = 8       # threads that share a position: 128 bytes of a key
-GROUP = 16      # queries of a block, if they fit
+GROUP = 16      # most queries of a block; fewer if these do not fit
 ACTIONS = {ScheduleOps.THREADS: THREADS, ScheduleOps.LANES: LANES, ScheduleOps.QUERIES: GROUP}
-SHARED = 32768  # bytes of a block: Apple's; NVIDIA's are 48 KB
+SHARED = 32768  # bytes of shared memory of a block: Apple's limit; NVIDIA's is 48 KB
 EACH = 4        # scores of a thread
-SUMS = 32       # of queries and columns that a thread holds
-VALUES = 32     # that a thread loads at once
-SHIFT = 4
+SUMS = 32       # accumulators of a thread: queries x columns
+VALUES = 32     # values that a thread loads at once
+SHIFT = 4       # numbers by which rows of partial products are padded
 
 def _power(n: int, most: int) -> int: return min(n & -n, most)
 
 @dataclass
 class DecodeBlock:
-  """Threads, and the loops that they run."""
+  """The threads of a block, and the loops that they run."""
   part: Part
   ids: int = 0
 
@@ -50,7 +55,7 @@ class DecodeBlock:
   def shared(self, n: int, slot: int) -> UOp: return UOp.placeholder((n,), dtypes.float32, slot, AddrSpace.LOCAL)
 
 def on_gpu(part: Part, opts: tuple[Opt, ...] = ()) -> UOp|None:
-  """The kernel, or None where it, or what `opts` want of it, does not fit."""
+  """The kernel; None if the part does not fit it, or the schedule `opts` does not."""
   P, D, W, G = part.positions, part.depth, part.width, steps(part.group)
   elements = _power(D, ELEMENTS)
   most, lanes, queries = (chosen(opts, op, default) for op, default in ACTIONS.items())
@@ -62,17 +67,17 @@ def on_gpu(part: Part, opts: tuple[Opt, ...] = ()) -> UOp|None:
   threads = most if group * P // EACH <= most else 2 * most
   if group * P // EACH > threads or threads < lanes or P % (slots := threads // lanes): return None
   columns = next(n for n in (8, 4, 2, 1) if W % n == 0 and (group * n <= SUMS or n == 1))
-  across = W // columns                 # threads of a row of values
+  across = W // columns                 # threads that share a row of values
   while across > threads and columns < 8 and W % (columns * 2) == 0: across, columns = across // 2, columns * 2
   if across > threads: return None
-  slices = threads // across            # rows at a time
+  slices = threads // across            # rows of values at a time
   b = DecodeBlock(part, next_loop(part.store))
   grid = {r: r.replace(arg=(i, AxisType.GLOBAL)) for i, r in enumerate(part.heads)}
   blocks = UOp.range(G // group, len(grid), AxisType.GLOBAL) if group < G else UOp.const(0)
   me = UOp.range(threads, len(grid) + 1, AxisType.LOCAL)
   def query(g: UOp) -> UOp: return blocks * group + g
 
-  # queries, once
+  # queries, loaded once
   asked = b.shared(-(-group * D // threads) * threads, 0)
   i = b.loop(-(-group * D // threads))
   at = i * threads + me
@@ -80,8 +85,8 @@ def on_gpu(part: Part, opts: tuple[Opt, ...] = ()) -> UOp|None:
 
   # products with keys
   row = group * P + SHIFT
-  outputs = -(-group * W // (threads * EACH))  # of a thread, EACH at a time
-  rows = slices + (threads % across > 0)       # threads that are left over have one, too
+  outputs = -(-group * W // (threads * EACH))  # results of a thread, EACH at a time
+  rows = slices + (threads % across > 0)       # left-over threads also write a row
   partial = b.shared(max((lanes - 1) * row + threads * EACH, (rows - 1) * group * W + outputs * threads * EACH), 1)
   lane, slot = me % lanes, me // lanes
   g, turn, e = b.unrolled(group), b.unrolled(P // slots), b.loop(elements, AxisType.UNROLL)
@@ -91,7 +96,7 @@ def on_gpu(part: Part, opts: tuple[Opt, ...] = ()) -> UOp|None:
   dot = (asked.index(g * D + d) * part.key(position, d)).reduce(*over, arg=Ops.ADD)
   stored = partial.index(lane * row + g * P + position).store(dot).end(g, turn, me)
 
-  # scores, four a thread, and their maximum
+  # scores, EACH a thread, and their maximum
   per = P // EACH
   g, first = (me // per).minimum(group - 1) if group * per < threads else me // per, me % per * EACH
   u, n = b.unrolled(EACH), b.loop(lanes, AxisType.UNROLL)

@@ -1,17 +1,20 @@
 """
 Flash-decoding: attention of few queries in one pass over keys and values, in parts, and a kernel that combines them.
 
-Why: a softmax over positions is a maximum, a sum and a product with the values, each over all positions, and tinygrad
-  stores what is used by several sums: scores, their maximum, their exponentials and the sum are kernels of their own.
-  A sum of as many steps as there are positions has no loop to share but heads and columns: on a GPU the maximum was one
-  block of 8 threads, the values 4 blocks.
-How: the scores are read by a maximum, and by sums of exp(score - maximum) times something, of which any number may be
-  added up later. So positions are cut into parts of PART: of each, one kernel stores its maximum m, the sum l of
-  exp(score - m), and the sums of exp(score - m) * values; what was a sum over positions is one over parts then, of
-  exp(m - maximum) * l and exp(m - maximum) * sums, and the maximum is that of all m, to the bit. Sinks, softcaps,
-  windows, masks, latents, tables of blocks and packed values are in the scores and values, which the rule does not
-  look into; a batch, or a few queries at a time, are outputs like the heads. The kernel of a part computes scores once
-  for all columns by online_softmax.py; without it, it is right and slow, so that each needs the other (pipeline.py).
+Why: a softmax over positions is a maximum, a sum and a product with the values, each over all positions. The
+  scheduler stores whatever several sums read. So scores, their maximum, their exponentials and the sum are kernels of
+  their own.
+  A sum over positions offers only heads and columns as parallel axes. On a GPU the maximum was one block of 8 threads,
+  and the product with the values was 4 blocks.
+How: the scores are read by a maximum and by sums of exp(score - maximum) times something. Such sums over parts of the
+  positions can be combined later. So the pass cuts positions into parts of PART. For each part one kernel stores the
+  maximum m, the sum l of exp(score - m), and the sums of exp(score - m) * values. A sum over positions becomes a sum
+  over parts, of exp(m - maximum) * l or exp(m - maximum) * sums. The maximum over all m is exact to the bit.
+  On CPUs, and for a prompt's queries, all positions are one part.
+  The rule does not look into scores and values, so these may contain sinks, softcaps, windows, masks, latents, block
+  tables and packed values. A batch, or a few queries at a time, are outputs like the heads. online_softmax.py computes
+  the scores of a part once for all columns. Without it the kernel of a part is right but slow, so each of the two
+  passes needs the other (pipeline.py).
 Rewrite:
   m = max n: s[n]; e[n] = exp(s[n] - m); y = (sum n: e[n] * v[n]) / (sum n: e[n])
   --> for each part p: m[p] = max of its s; l[p] = sum exp(s - m[p]); o[p] = sum exp(s - m[p]) * v
@@ -19,7 +22,7 @@ Rewrite:
 Cost: PART positions are read where fewer are there (the last is read again, with weight 0); m, l and the sums of a part
   are written and read: 4 * (columns + 4) bytes a query head, 3% of the keys and values of 4 heads that share them.
 Numbers: see online_softmax.py.
-Upstream: not sent; there it is a rule beside split_reduceop, and wants a search for PART.
+Upstream: not sent; there it is a rule beside split_reduceop, and needs a search for PART.
 """
 from __future__ import annotations
 import math
@@ -45,14 +48,14 @@ SEAMS = {
 }
 
 PART = 64       # positions
-QUERIES = 1024  # heads times queries at most, else the scores are a matrix
+QUERIES = 1024  # most heads times queries on a GPU; above, tinygrad's product of matrices computes the scores
 LOWEST = -math.inf
-WIDEST = 1024   # values, of which each thread has 8
-EXTRA = 4       # numbers of a part after its columns: m, l, and two that keep rows 16 bytes aligned
-FLOOR = -3.4e38 # m of a part that is all masked: exp(-inf - m) is 0 then, not NaN
+WIDEST = 1024   # most columns of values on a GPU; each thread has 8
+EXTRA = 4       # numbers of a part after its columns: m, l, and two that keep rows aligned to 16 bytes
+FLOOR = -3.4e38 # m of a fully masked part, so that exp(-inf - m) is 0, not NaN
 
 def _apart(at: UOp, ranges: list[UOp]) -> dict[UOp, UOp]:
-  """What flat adds up."""
+  """{range: its step} of a flat index: the inverse of flat()."""
   ret: dict[UOp, UOp] = {}
   for r in reversed(ranges):
     ret[r] = at % size(r)
@@ -61,7 +64,11 @@ def _apart(at: UOp, ranges: list[UOp]) -> dict[UOp, UOp]:
 
 @dataclass(frozen=True)
 class Exponentials:
-  """A sum over positions of exp2(slope * (score - something)) * factors. score: its load, exponent: in base 2."""
+  """
+  A sum over positions of exp2(exponent) * factors.
+
+  exponent: slope * score + a term without the position; score: the load of the score.
+  """
   total: UOp
   score: UOp
   exponent: UOp
@@ -69,7 +76,7 @@ class Exponentials:
   factors: tuple[UOp, ...]
 
 def _slope(u: UOp, x: UOp) -> float|None:
-  """a of u = a * x + b, where b may be anything that x is not in."""
+  """a of u = a * x + b, where b may be anything without x; None if u is not linear in x."""
   if u is x: return 1.0
   if x not in u.backward_slice: return 0.0
   if u.op is Ops.MUL and u.src[1].op is Ops.CONST:
@@ -90,7 +97,12 @@ def _exponentials(total: UOp, score: UOp) -> Exponentials|None:
 
 @dataclass(frozen=True)
 class Softmax:
-  """scores: the STAGE of them; at: which of its ranges counts positions; top: their maximum; sums of exponentials."""
+  """
+  A softmax over positions, and the sums that read it.
+
+  scores: the STAGE that stores them; at: which of its ranges counts positions; top: the maximum; total: the sum of
+  exponentials; values: the sum of exponentials times values.
+  """
   scores: UOp
   at: int
   top: UOp
@@ -103,20 +115,24 @@ class Softmax:
   def outer(self) -> list[UOp]: return [r for r in self.scores.src[1:] if r.op is Ops.RANGE and r is not self.position]
   @property
   def outputs(self) -> list[UOp]:
-    """The ranges that sums with values are made for."""
+    """The output ranges of the sums with values."""
     return sorted(self.values.total.ranges, key=lambda r: r.arg)
   @property
   def width(self) -> int: return steps(self.outputs) // steps(self.outer)
   @property
   def many(self) -> bool:
-    """Whether it is of a prompt's queries, which are asked some at a time, of all positions."""
+    """
+    Whether the number of queries is symbolic, as in a prompt.
+
+    A tile of these queries then goes over all positions: there are no parts.
+    """
     return any(r.src[0].op is not Ops.CONST for r in (*self.outer, *self.outputs))
 
   def outer_of(self, load: UOp) -> list[UOp]:
-    """Where a load of a score is, but for its position."""
+    """The indices of a load of scores, without the position."""
     return [i for r, i in zip(self.scores.src[1:], load.src[1:]) if r.op is Ops.RANGE and r is not self.position]
   def outputs_at(self, outer: list[UOp], column: UOp) -> dict[UOp, UOp]:
-    """The output of a column of a head."""
+    """{output range: its index} for a column of a head."""
     at = flat(self.outer, outer) * self.width + column
     return {r: i.simplify() for r, i in _apart(at, self.outputs).items()}
 
@@ -140,25 +156,25 @@ def _softmax(top: UOp, ops: dict[UOp, None], readers: dict[UOp, list[UOp]]) -> S
   ren = Device[scores.arg.device].renderer
   if not fits(ren, steps(sums(scores.src[0])[0].src[1:]), ret.width, ret.many): return None
   if not has_vectors(ren) and not ret.many and steps(ret.outer) > QUERIES: return None
-  # outputs are the columns of each head, one head after the other, in whatever ranges
+  # the outputs must be the columns of one head after the other, whatever ranges count them
   head, column = [UOp.range(size(r), -1 - i) for i, r in enumerate(ret.outer)], UOp.range(ret.width, 0)
   outputs = ret.outputs_at(head, column)
   found_at = [i.substitute(outputs, walk=True).simplify() for i in ret.outer_of(ret.values.score)]
   return ret if ret.width > 1 and all(i is h for i, h in zip(found_at, head)) else None
 
 def fits(ren: Renderer, depth: int, width: int, many: bool) -> bool:
-  """Whether online_softmax.py has a schedule for keys of `depth` elements and values of `width`, of many queries."""
+  """Whether online_softmax.py can schedule keys of `depth` elements and values of `width`. many: a prompt's queries."""
   if has_vectors(ren): return depth % LANES == 0 and width % LANES == 0
   if many: return is_on("mma_tiles") and prefill_gpu.fits(ren, depth, width)
   return ren.has_local and ren.has_shared and width <= WIDEST
 
 def _fresh(u: UOp, first: int) -> dict[UOp, UOp]:
-  """The loops of the sums of a value, as new ones."""
+  """{loop of a sum in u: a new loop}, numbered from `first`."""
   loops = [r for red in sums(u) for r in red.src[1:]]
   return {r: r.replace(arg=(first + i, *r.arg[1:])) for i, r in enumerate(loops)}
 
 def _fused(value: UOp) -> UOp:
-  """Without kernels for what is elementwise: decoded keys or values are not stored."""
+  """Inlines elementwise kernels into a value, so that decoded keys or values are not stored."""
   while True:
     loads = [u for u in value.toposort(lambda u: u.op is not Ops.STAGE) if u.op is Ops.INDEX]
     loads = [u for u in loads if u.src[0].op is Ops.STAGE and u.src[0].arg.removable and not sums(u.src[0].src[0])]
@@ -167,7 +183,7 @@ def _fused(value: UOp) -> UOp:
       {r: i for r, i in zip(u.src[0].src[1:], u.src[1:]) if r.op is Ops.RANGE}, walk=True) for u in loads}, walk=True)
 
 class Parts:
-  """The kernel of the parts of a softmax: what it stores, and how that is read."""
+  """The kernel of a softmax's parts: the values that it stores, and loads of them."""
   def __init__(self, softmax: Softmax, first: int):
     self.softmax, self.length, self._next = softmax, softmax.position.src[0], first
     self.device = softmax.scores.arg.device
@@ -181,19 +197,23 @@ class Parts:
                      arg=BufferizeOpts(device=self.device, removable=False), tag=PARTS)
 
   def loop(self, size: UOp|int, kind: AxisType = AxisType.WEAK) -> UOp:
-    """A loop, or 0 if that is all that it counts."""
+    """A loop of `size` steps; the constant 0 if that is 1."""
     if (size if isinstance(size, int) else size.vmax) == 1: return UOp.const(0)
     self._next += 1
     return UOp.range(size, self._next - 1, kind)
 
   def read(self, load: UOp, part: UOp, column: UOp|int) -> UOp:
-    """A number of a part, where a score was loaded."""
+    """The number in `column` of a part, for the same head and query as a load of a score."""
     parts = [part] if part.op is Ops.RANGE else []
     column = column if isinstance(column, UOp) else UOp.const(column)
     return self.stage.index(*self.softmax.outer_of(load), *parts, column)
 
   def _position(self) -> tuple[UOp, UOp|None, UOp]:
-    """A loop over a part, whether its position is there (None: all are), and the position, or the last one."""
+    """
+    A loop over a part, whether its position exists, and the position, clamped to the last one.
+
+    The second is None if all positions exist.
+    """
     if self.whole: return (j := self.loop(self.length, AxisType.REDUCE)), None, j
     j = self.loop(PART, AxisType.REDUCE)
     at = self.part * PART + j
@@ -225,7 +245,7 @@ class Parts:
     return (self.column < self.width).where(weighted, rest)
 
 def _combined(softmax: Softmax, parts: Parts) -> dict[UOp, UOp]:
-  """What the sums over positions, then the maximum, become: over parts."""
+  """{a sum or the maximum over positions: the same over parts}."""
   width, s = parts.width, softmax
   over = parts.loop(parts.count, AxisType.REDUCE)
   ret: dict[UOp, UOp] = {}
@@ -239,7 +259,7 @@ def _combined(softmax: Softmax, parts: Parts) -> dict[UOp, UOp]:
 def _over(value: UOp, part: UOp, op: Ops) -> UOp: return value.reduce(part, arg=op) if part.op is Ops.RANGE else value
 
 def _inlined(sink: UOp, parts: UOp, columns: set[UOp]) -> UOp:
-  """Without the kernels that a maximum or a sum over parts, of a head, would be."""
+  """Inlines the kernels that would store a head's maximum, or sum, over the parts."""
   def stages() -> list[UOp]:
     return [u for u in sink.toposort() if u.op is Ops.STAGE and not any(columns & set(i.ranges) for i in u.src[1:]) and
             parts in u.src[0].toposort(lambda s: s.op is not Ops.STAGE or s is parts) and u is not parts]
@@ -252,14 +272,14 @@ def _inlined(sink: UOp, parts: UOp, columns: set[UOp]) -> UOp:
   return sink
 
 def _is_one(u: UOp) -> bool:
-  """Whether u is exp(m - m), of a maximum that is that of the only part."""
+  """Whether u is exp2((m - m) * slope), which occurs with one part: its maximum is the overall maximum."""
   if u.op is not Ops.EXP2 or u.src[0].op is not Ops.MUL: return False
   if (difference := u.src[0].src[0]).op is not Ops.ADD: return False
   a, b = difference.src
   return b.op is Ops.MUL and b.src[0] is a and b.src[1].op is Ops.CONST and b.src[1].val == -1
 
 def _found(sink: UOp) -> Softmax|None:
-  """One of the softmaxes of a graph."""
+  """A softmax of a graph; None if there is none."""
   ops = sink.toposort()
   tops = [u for u in ops if u.op is Ops.REDUCE and u.arg == (Ops.MAX, 0) and len(u.src) == 2]
   if not tops: return None
@@ -270,7 +290,7 @@ def _found(sink: UOp) -> Softmax|None:
   return next((softmax for top in tops if (softmax := _softmax(top, ops, readers)) is not None), None)
 
 def _unstored(sink: UOp) -> UOp:
-  """Without kernels that store exponentials, for the sums that read them."""
+  """Inlines stored exponentials into the sums that read them."""
   loads = [u for u in sink.toposort() if u.op is Ops.INDEX and u.src[0].op is Ops.STAGE and u.src[0].arg.removable and
            u.src[0].src[0].op is Ops.EXP2 and not sums(u.src[0].src[0])]
   if not loads: return sink

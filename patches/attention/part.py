@@ -1,6 +1,6 @@
 """
-The kernel of a part of the positions, as flash_decoding.py makes it: its loops, and its values for other loops. A
-helper of online_softmax.py.
+The kernel of a part of the positions, as flash_decoding.py makes it: its loops, and its values at other loops' indices.
+Used by online_softmax.py.
 """
 from __future__ import annotations
 import math
@@ -13,7 +13,7 @@ from tinygrad_llm.patches.ir.indices import apart, size, steps
 from tinygrad_llm.patches.ir.sums import added, product
 
 def _index(u: UOp) -> UOp|None:
-  """An integer that is a sum, as an index is."""
+  """An integer sum as an index expression; None if it is neither an index nor a sum."""
   if u.op is Ops.CAST: return _index(u.src[0])
   if u.op is Ops.CONST: return UOp.const(int(u.val))
   if u.dtype is dtypes.weakint: return u
@@ -23,9 +23,12 @@ def _index(u: UOp) -> UOp|None:
 @dataclass(frozen=True)
 class Part:
   """
-  out[.., part, column]: columns 0.. sums of exp2(slope * (score - top)) * values, then top, then the sum of exp2 alone.
+  A part: out[.., part, column] holds `width` sums, then the maximum score, then the sum of exponentials.
 
-  ends: the loops of all outputs; top: the maximum of all scores, or a number where all are masked; weighted: the sum
+  The sums, over positions, are of exp2(slope * (score - top)) * values. The sum of exponentials has no values in it.
+
+  ends: the loops of all outputs; top: the maximum of all scores, or a constant if all are masked; weighted: the sum
+  with values.
   """
   store: UOp
   ends: tuple[UOp, ...]
@@ -36,7 +39,7 @@ class Part:
 
   @classmethod
   def of(cls, ast: UOp) -> Part|None:
-    """None if it is another kernel."""
+    """The part that a kernel computes; None for any other kernel."""
     if len(ast.src) != 1 or (end := ast.src[0]).op is not Ops.END: return None
     if (store := end.src[0]).op is not Ops.STORE: return None
     if (value := store.src[1]).op is not Ops.WHERE or value.src[2].op is not Ops.WHERE: return None
@@ -75,40 +78,40 @@ class Part:
     return list(keys), list(queries)
   @cached_property
   def heads(self) -> list[UOp]:
-    """The loops of outputs that keys differ in, and that of the parts."""
+    """The output loops that keys or values depend on: heads, and the loop over parts."""
     kept = (*self._sides[0], self._values)
     return [r for r in self.ends if r is not self.column and any(r in k.ranges for k in kept)]
   @cached_property
   def group(self) -> list[UOp]:
-    """Those of queries that share keys."""
+    """The output loops of the queries that share keys."""
     return [r for r in self.ends if r is not self.column and r not in self.heads]
   @property
   def tokens(self) -> UOp|None:
-    """The loop of the group that counts a prompt's tokens: any number."""
+    """The loop of the group over a prompt's tokens, of symbolic length; None if there is none."""
     return next((r for r in self.group if r.src[0].op is not Ops.CONST), None)
   def some_tokens(self, at: UOp, some: UOp) -> Part:
-    """The part of some of the tokens: `at` is a token of them, `some` the loop over these."""
+    """The part for some of the tokens. some: the loop over these; at: the number of the token in each of its steps."""
     tokens = self.tokens
     assert tokens is not None
     store, top, weighted = (u.substitute({tokens: at}, walk=True) for u in (self.store, self.top, self.weighted))
     return Part(store, tuple(some if r is tokens else r for r in self.ends), self.column, self.width, top, weighted)
   def bounds(self, first: dict[UOp, UOp], last: dict[UOp, UOp]) -> tuple[UOp|None, UOp|None]:
     """
-    The first and the last position that a causal mask and a window leave to some queries; None: any.
+    The first and the last position that a causal mask and a window leave to some queries; None: no bound.
 
-    first, last: the steps of the group's loops that are the first query and the last one in time.
+    first, last: {loop of the group: its step} of the first and the last query in time.
     """
     ends: list[UOp|None] = [None, None]
     for u in self.score.toposort():
       if u.op is not Ops.WHERE or u.src[1].op is not Ops.CONST or u.src[1].val != -math.inf: continue
       for hidden in u.src[0].split_uop(Ops.OR):
         is_first = hidden.op is Ops.CMPNE and hidden.src[1].op is Ops.CONST and hidden.src[1].val is True
-        if is_first: hidden = hidden.src[0]  # a < position is not true: it is before the first
+        if is_first: hidden = hidden.src[0]  # not (a < position): a is before the first
         if hidden.op is not Ops.CMPLT or (at := self._before(*hidden.src)) is None: continue
         ends[not is_first] = at.substitute(first, walk=True) + 1 if is_first else at.substitute(last, walk=True)
     return ends[0], ends[1]
   def _before(self, a: UOp, b: UOp) -> UOp|None:
-    """Of a < b, what is less than the position; None if it is something else."""
+    """In a < b, the value that is less than the position; None if a < b is no such comparison."""
     left, right = _index(a), _index(b)
     if left is None or right is None or self.position in left.ranges: return None
     rest = [t for t in right.split_uop(Ops.ADD) if t is not self.position]
@@ -119,15 +122,15 @@ class Part:
 
   def _at(self, u: UOp, at: dict[UOp, UOp]) -> UOp: return u.substitute(at, walk=True)
   def query(self, of: UOp, depth: UOp) -> UOp:
-    """Element `depth` of the query of a group."""
+    """Element `depth` of query `of` of a group."""
     return self._at(product(self._sides[1]), apart(of, self.group) | apart(depth, list(self.dot.src[1:])))
   def key(self, position: UOp, depth: UOp) -> UOp:
     return self._at(product(self._sides[0]), {self.position: position} | apart(depth, list(self.dot.src[1:])))
   def masked(self, dot: UOp, of: UOp, position: UOp) -> UOp:
-    """The score of a query and a position whose product is `dot`."""
+    """The score of query `of` and a position whose product is `dot`."""
     return self._at(self.score, {self.dot: dot, self.position: position} | apart(of, self.group))
   def value(self, position: UOp, column: UOp) -> UOp:
     return self._at(self._values, {self.position: position, self.column: column})
   def out(self, of: UOp, column: UOp) -> UOp:
-    """Where a number of the part is stored."""
+    """The place in memory of a number of the part."""
     return self._at(self.store.src[0], {self.column: column} | apart(of, self.group))

@@ -1,11 +1,13 @@
 """
-Attention of a prompt's queries on a CPU: tiled online softmax whose lanes are queries. A part of online_softmax.py.
+Attention of a prompt's queries on a CPU: tiled online softmax whose lanes are queries. Used by online_softmax.py.
 
-Why: with many queries for the same keys, a product is a matrix's: sums stay in registers and no lanes are added up.
-How: threads share the heads, or else tokens. Of TILE queries at a time, a vector has one number of 16 of them. A block
-  of keys and values is made float32 once for all, in an array that a core's cache holds; each score is a sum over
-  the elements of a key, each a number that all lanes share; maxima and sums over positions are of whole vectors. What
-  was summed before is scaled by exp(maximum before - maximum now), as in decode_cpu.py.
+Why: with many queries for the same keys, a product is a GEMM: accumulators stay in registers, and no lanes are added
+  up.
+How: threads share the heads if these divide evenly, else the tokens. A thread takes TILE queries at a time, and the 16
+  lanes of a vector are 16 queries. It converts a block of keys and values to float32 once for all of them, in arrays
+  that fit a core's cache. Each score sums over the elements of a key, and all lanes share each element. Maxima and sums
+  over positions work on whole vectors. The running sums are rescaled by exp(old maximum - new maximum), as in
+  decode_cpu.py.
 """
 from __future__ import annotations
 from collections.abc import Callable
@@ -20,14 +22,14 @@ from tinygrad_llm.patches.ir.indices import apart, divisor, ended, size, steps, 
 from tinygrad_llm.patches.ir.targets import LANES, most_threads
 
 TILE = 32      # queries at a time
-BLOCK = 64     # positions, unless the schedule's POSITIONS says otherwise
-KEYS = 8       # positions whose sums are in registers together
+BLOCK = 64     # positions: the default of the schedule's POSITIONS
+KEYS = 8       # positions whose scores are accumulated in registers together
 UNROLLED = 4   # elements of a key
-QUERIES = 8    # whose sums of values are in registers together
-WIDE = 2       # vectors of values of each
+QUERIES = 8    # queries whose sums of values are accumulated in registers together
+WIDE = 2       # vectors of values for each of these queries
 
 def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
-  """The kernel, or None where it, or what `opts` want of it, does not fit."""
+  """The kernel; None if the part does not fit it, or the schedule `opts` does not."""
   D, W, n, positions = part.depth, part.width, part.position.src[0], chosen(opts, ScheduleOps.POSITIONS, BLOCK)
   if (tokens := part.tokens) is None or W % LANES or D % LANES or positions % KEYS: return None
   if any(r.src[0].op is not Ops.CONST for r in part.heads): return None
@@ -35,7 +37,7 @@ def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   loop, lane, array = loops.loop, loops.lane, loops.array
   vectors = TILE // LANES
 
-  # who computes what: the last tokens are computed more than once if their number is no multiple
+  # work partition; if the number of tokens is not a multiple of `some`, the last ones are computed more than once
   some = max(1, TILE // steps([r for r in part.group if r is not tokens]))
   threads = most_threads(ren)
   heads = steps(part.heads)
@@ -53,21 +55,21 @@ def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   def query(q: UOp) -> UOp: return (tile * TILE + q).minimum(queries - 1) if queries % TILE else tile * TILE + q
   inside = [r for r in (thread, head, turn, tile) if r.op is Ops.RANGE]
 
-  # queries, an element of all of them beside each other
+  # queries, transposed: an element of all queries is contiguous
   asked, d, q = array(D * TILE), loop(D), loop(TILE)
   asked = asked.after(ended(asked.index(d * TILE + q).store(part.query(query(q), d)), q, d))
 
-  # what is known of the positions before: the maximum, the sum of exponentials, those of columns
+  # running state over the previous positions: the maximum, the sum of exponentials, the sums of columns
   tops, totals, sums = (array(k).after(*inside) for k in (TILE, TILE, TILE * W))
   q, q2, i = loop(TILE), loop(TILE), loop(TILE * W)
   started = UOp.group(ended(tops.index(q).store(part.top.src[1]), q),
                       ended(totals.index(q2).store(UOp.const(0.0)), q2), ended(sums.index(i).store(UOp.const(0.0)), i))
-  # blocks that none of the queries sees are left out
+  # blocks of positions that no query sees are skipped
   begin, end = part.bounds({inner: UOp.const(0)}, {inner: UOp.const(some - 1)})
   skipped = UOp.const(0) if begin is None else begin.maximum(0) // positions
   step = loop((n + (positions - 1)) // positions)
   block = step + skipped
-  # where all positions are one block there is no loop to end
+  # a single block of positions has no loop to leave early
   if end is not None and step.vmax > 0: block = until(block, (end + 1).minimum(n), positions)
   tops, totals, sums = (x.after(started, step) for x in (tops, totals, sums))
   def position(j: UOp) -> UOp: return (block * positions + j).minimum(n - 1)
@@ -89,7 +91,7 @@ def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   scores = array(positions * TILE)
   scores = scores.after(ended(scores.index(j * TILE + q).store(score), v, u, i, b))
 
-  # maxima, and what they do to what was summed
+  # maxima, and the factors that rescale the running sums
   v, i, j = loop(vectors, AxisType.UPCAST), lane(), loop(positions, AxisType.REDUCE)
   q = v * LANES + i
   top = tops.index(q).maximum(scores.index(j * TILE + q).reduce(j, arg=Ops.MAX))

@@ -1,13 +1,13 @@
 """
-Attention of a prompt's queries on a GPU: tiled online softmax by tensor cores. A part of online_softmax.py.
+Attention of a prompt's queries on a GPU: tiled online softmax on tensor cores. Used by online_softmax.py.
 
-Why: with many queries for the same keys, both products are a matrix's, and their scores would be queries x positions
-  in memory.
+Why: with many queries for the same keys, both products are GEMMs. Stored scores would take queries x positions numbers
+  of memory.
 How: a block has TILE queries of the heads that share keys. For KEYS positions at a time its threads put keys and values
-  into shared memory as fragments (fragments.py); a warp multiplies its queries by the keys, the threads of a row tell
-  each other their maxima, and what exponentials they have is stored as the other product's fragments. Sums of values
-  stay in registers, scaled by exp(maximum before - maximum now). Blocks of positions that no query of the block sees
-  are left out. Of wide values, warps have some columns each, and all scores.
+  into shared memory as fragments (fragments.py). A warp multiplies its queries by the keys. The threads of a row
+  exchange their maxima, and each stores its exponentials as fragments of the second product. Sums of values stay in
+  registers and are rescaled by exp(old maximum - new maximum). Blocks of positions that no query of the block sees are
+  skipped. If values are wide, warps split the columns between them, and each uses all scores.
 Numbers: 32 heads of 64 elements, 8 of keys, 512 tokens of a prompt, estimates for an H100 in us: five kernels 5,540 ->
   one of 18 and one that divides by the sums. Errors up to 5e-3 of the results' root mean square, with scores of a few
   dozens. With decode_gpu.py, an H100 reads a prompt of 480 tokens (1B) 4.9 times as fast.
@@ -33,23 +33,27 @@ from tinygrad_llm.patches.tiles.fragments import A, B, C, Core, Layout
 TILE = 64      # queries of a block
 KEYS = 64      # positions at a time
 ROWS = 16      # queries of a warp
-COLUMNS = 128  # of values, of a warp at most
-DEEPEST, WIDEST = 576, 512  # elements of a key and a value
-AT_ONCE = 4    # tiles of columns whose values are loaded together
-RUN = 8        # elements that a thread takes together, of one row
+COLUMNS = 128  # most columns of values of a warp
+DEEPEST, WIDEST = 576, 512  # most elements of a key and of a value
+AT_ONCE = 4    # column tiles whose values are loaded together
+RUN = 8        # elements of one row that a thread loads together
 
-# unless the schedule's QUERIES and POSITIONS say otherwise
+# defaults of the schedule's QUERIES and POSITIONS
 ACTIONS = {ScheduleOps.QUERIES: TILE, ScheduleOps.POSITIONS: KEYS}
 
 @dataclass(frozen=True)
 class Shape:
-  """queries, keys: of a block in a step; depth: elements of a key that are in shared memory together."""
+  """
+  The tile of a block in one step.
+
+  queries, keys: their numbers; depth: elements of a key that are in shared memory together.
+  """
   queries: int
   keys: int
   depth: int
 
 def _shape(core: Core, ren: Renderer, depth: int, width: int, opts: tuple[Opt, ...] = ()) -> Shape|None:
-  """What finds room in shared memory, or what `opts` want, if that does."""
+  """The first shape that fits shared memory, of the defaults or of the one that `opts` asks for; None if none does."""
   small = (TILE // 2, KEYS // 2)
   sizes = [(TILE, KEYS), (TILE, KEYS // 2), small, (TILE // 2, ROWS), (ROWS, ROWS)]
   if opts:
@@ -84,7 +88,11 @@ class PrefillBlock:
 
   def filled(self, array: UOp, lies: Layout, value: Callable[[UOp, UOp], UOp], by_line: bool = False,
              kind: AxisType = AxisType.UPCAST) -> UOp:
-    """What fills a tile with value(line, k). by_line: lines are neighbours in memory; kind: of a thread's turns."""
+    """
+    The store that fills a tile with value(line, k).
+
+    by_line: lines, not elements k, are neighbours in memory; kind: axis type of the loop over a thread's turns.
+    """
     lines, ks = (RUN if by_line else lies.together), RUN
     while by_line and lines > 2 and lies.lines // lines * (lies.k // ks) < self.threads: lines //= 2
     n = lies.lines // lines * (lies.k // ks)
@@ -100,13 +108,13 @@ class PrefillBlock:
 
 def _product(core: Core, device: str, operands: Callable[[UOp|int], Sequence[UOp]], n: int, block: PrefillBlock,
              physical: Mapping[str, UOp], fast: int, outer: Sequence[UOp] = ()) -> UOp:
-  """A product of fragments over n elements, for each step of outer loops."""
+  """A product of fragments over n elements, summed over `outer` loops as well."""
   over = [*outer, *(inner := fragments.loops(core, n, fast, block.loop))]
   total = fragments.product(core, device, n, inner, operands, physical)
   return total.reduce(*over, arg=Ops.ADD) if over else total
 
 def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
-  """The kernel, or None where it does not fit."""
+  """The kernel; None if the part does not fit it, or the schedule `opts` does not."""
   D, W, n = part.depth, part.width, part.position.src[0]
   if (core := fragments.core(ren)) is None or (tokens := part.tokens) is None or not fits(ren, D, W): return None
   if any(r.src[0].op is not Ops.CONST for r in part.heads): return None
@@ -114,7 +122,7 @@ def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   rows, keys = shape.queries, shape.keys
   device = ren.target.device
 
-  # who computes what: the last tokens are computed more than once if their number is no multiple
+  # work partition; if the number of tokens is not a multiple of `some`, the last ones are computed more than once
   grouped = steps([r for r in part.group if r is not tokens])
   some = max(1, rows // grouped)
   queries = some * grouped
@@ -136,7 +144,7 @@ def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   of_q, of_k = Layout(core, A, rows, shape.depth), Layout(core, B, keys, shape.depth)
   of_p, of_v = Layout(core, A, rows, keys), Layout(core, B, W, keys)
   row_tile = b.unrolled(ROWS // core.tokens)
-  # warps that have columns of the same rows share their scores; tinygrad wants several instructions of each
+  # warps with columns of the same rows share their scores; tinygrad needs several instructions of each warp
   own_tiles = keys // across // core.rows * (ROWS // core.tokens)
   sharing = across if keys % (across * core.rows) == 0 and own_tiles > 1 else 1
   key_tiles = keys // sharing // core.rows
@@ -151,23 +159,23 @@ def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   def number(bits: Sequence[UOp]) -> UOp:
     return added([bit * (1 << i) for i, bit in enumerate(bits)], UOp.const(0))
   row = q_tile * core.tokens + core.at(C, "m", physical)
-  held = row_tile * (1 << len(own_rows)) + number(own_rows)  # number of a row among those of a thread
+  held = row_tile * (1 << len(own_rows)) + number(own_rows)  # a row's number among the thread's rows
   n_held, n_mates = ROWS // core.tokens << len(own_rows), 1 << len(mates)
 
-  # queries, once, if they find room
+  # queries: loaded once, if they fit
   asked, deep = b.tile(of_q), [b.loop(D // shape.depth, AxisType.REDUCE)] if shape.depth < D else []
   def element(d: UOp) -> UOp: return added([r * shape.depth for r in deep], d)
   fill = b.filled(asked, of_q, lambda q, d: part.query(query(q), element(d)), kind=AxisType.WEAK)
   if not deep: asked = asked.after(fill)
 
-  # what is known of the positions before: maxima, sums of exponentials of a thread's columns, sums of values
+  # running state over the previous positions: maxima, sums of exponentials of a thread's columns, sums of values
   tops, totals = b.array(n_held, AddrSpace.REG), b.array(n_held, AddrSpace.REG)
   n_sums = column_tiles << len(own_columns)
   sums = b.array(n_held * n_sums, AddrSpace.REG)
   i, j, k = b.unrolled(n_held), b.unrolled(n_held), b.unrolled(n_held * n_sums)
   started = UOp.group(tops.index(i).store(part.top.src[1]).end(i), totals.index(j).store(UOp.const(0.0)).end(j),
                       sums.index(k).store(UOp.const(0.0)).end(k))
-  # blocks that none of the queries sees are left out
+  # blocks of positions that no query sees are skipped
   begin, end = part.bounds({inner: UOp.const(0)}, {inner: UOp.const(some - 1)})
   skipped = UOp.const(0) if begin is None else begin.maximum(0) // keys
   last = n if end is None else (end + 1).minimum(n)
@@ -180,7 +188,7 @@ def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   of_keys = [b.filled(ks, of_k, lambda j, d: part.key(position(j), element(d))), *([fill] if deep else [])]
   of_all = [b.filled(vs, of_v, lambda c, j: part.value(position(j), c), by_line=True), *([] if deep else of_keys)]
 
-  # scores; queries are loaded in each step: registers would hold them for all
+  # scores; each step loads the queries again, else registers would hold them throughout
   asked, ks = (x.after(*(of_keys if deep else of_all)) for x in (asked, ks))
   def of_scores(k: UOp|int) -> list[UOp]:
     return [asked.index(of_q.read(q_tile, k, physical)), ks.index(of_k.read(key_tile, k, physical))]
@@ -189,13 +197,13 @@ def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   score = part.masked(dot, query(row), position(p))
   score = (first + p < n).where(score, score.const_like(-float("inf")))
 
-  # maxima: of a thread's columns, then of all threads of a row
+  # maxima: of a thread's columns, then over all threads of a row
   tellers = b.array(rows * across * n_mates, AddrSpace.LOCAL)
   place = (warp_column * rows + row) * n_mates
   told = tellers.index(place + number(mates)).store(score.reduce(own_keys, *own_columns, arg=Ops.MAX)).end(
     row_tile, *own_rows, me)
   def of_row(array: UOp, op: Ops) -> UOp:
-    """Of what all threads of a row have told."""
+    """Reduces the numbers that all threads of a row have written to an array."""
     m = b.loop(n_mates, AxisType.UNROLL)
     if sharing == 1: return array.index(place + m).reduce(m, arg=op)
     c = b.loop(across, AxisType.UNROLL)
@@ -210,12 +218,12 @@ def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
     row_tile, own_keys, *own_rows, *own_columns, me)
   ps, vs = ps.after(stored), vs.after(*of_all, stored)
   def number_of(column_tile: UOp) -> UOp:
-    """Of a sum, among those of a thread."""
+    """The index of a sum in the thread's array."""
     found: UOp = held * n_sums + column_tile * (1 << len(own_columns)) + number(own_columns)
     return found
   summed = list[UOp]()
   for first_tile in range(0, column_tiles, size(some_tiles)):
-    # after those before: else all values would be loaded first
+    # ordered after the previous tiles' sums: otherwise all values would be loaded first
     column_tile, later = first_tile + some_tiles, vs.after(*summed[-1:]) if summed else vs
     def of_values(k: UOp|int, vs: UOp = later, tile: UOp = warp_column * column_tiles + column_tile) -> list[UOp]:
       return [ps.index(of_p.read(q_tile, k, physical)), vs.index(of_v.read(tile, k, physical))]
@@ -228,7 +236,7 @@ def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   done = UOp.group(*summed, counted, topped).end(step)
   tops, totals, sums = (x.buf_uop.after(done) for x in (tops, totals, sums))
 
-  # what all threads of a row have summed
+  # sums of exponentials over all threads of a row
   shared = b.array(rows * across * n_mates, AddrSpace.LOCAL)
   told = shared.index(place + number(mates)).store(totals.index(held)).end(row_tile, *own_rows, me)
   total = of_row(shared.after(told), Ops.ADD)

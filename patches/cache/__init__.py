@@ -1,3 +1,3 @@
 """
-What is kept on disk between processes: programs, captures, schedules, and the store under them.
+Caches on disk that processes share: programs, captures, schedules, and the store under them.
 """

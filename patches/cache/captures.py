@@ -1,15 +1,18 @@
 """
-Captured TinyJits on disk: a start replays what an earlier one traced, scheduled and compiled.
+Captured TinyJits on disk: a start replays what an earlier process traced, scheduled and compiled.
 
 Why: with every program on disk, tracing and scheduling a model of 16 layers in Python still took 13 s of a start.
 How: a TinyJit of a functools.partial of a module's function reads its bound arguments, its inputs and nothing else.
-  Before such a jit captures, its linear is looked up on disk; afterwards it is put there. The key has the code (of
-  the packages of the function and of every object found in the arguments, of the patches, tinygrad's version), what
-  kernels depend on (disk_cache.surroundings_of_step), the views of the inputs, and the bound arguments down to the
-  last number, each tensor by shape, type, device and place, not by contents. In an entry, a buffer of the arguments
-  is its place among them, an intermediate one its size. What cannot be described so (an object of unknown make, a
-  buffer with contents that is not among the arguments) is not kept: the jit then captures as ever. It comes last of
-  the patches, to keep what they made. restore() does the same ahead of a jit's first call, and runs nothing.
+  Before such a jit captures, its linear (the schedule) is looked up on disk; afterwards it is stored there.
+  The key holds a hash of the code: of the packages of the function and of every object found in the arguments, of the
+  patches, and tinygrad's version. It also holds what kernels depend on (disk_cache.surroundings_of_step), the views of
+  the inputs, and the bound arguments down to the last number. A tensor is described by shape, type, device and place,
+  not by contents.
+  In an entry, a buffer of the arguments is its place among them, an intermediate buffer its size. Two things cannot be
+  described so: an object of unknown make, and a buffer with contents that is not among the arguments. A jit with one of
+  them is not kept; it captures as before.
+  The pass comes after those that change kernels, to keep what they made. restore() does the same ahead of a jit's first
+  call, and runs nothing.
 Numbers: see README.
 Upstream: not sent; tinygrad pickles a captured jit with the contents of its buffers, for another purpose.
 """
@@ -41,23 +44,23 @@ SEAMS = {
 
 STORE = disk_cache.Store("captures")
 _call, _jit_lower = _TinyJit.__call__, jit.jit_lower
-# what the capture that runs has lowered, and not run yet: the linear, its buffers without contents
+# what the running capture has lowered and not run yet: (the linear, its buffers without contents)
 _lowered: ContextVar[list[tuple[UOp, set[UOp]]]|None] = ContextVar("what a capture lowered", default=None)
 
 class Unknown(Exception):
-  """Something that a key cannot be made of."""
+  """A value that a key cannot describe."""
 
 class Description:
   """
-  Values as text, the same in each process that has the same ones.
+  Values as text, the same in each process that has the same values.
 
-  buffers: those of the tensors, in the order of their first mention. packages: where the code comes from.
+  buffers: the tensors' buffers, in the order of their first mention. packages: the packages that hold the values' code.
   """
   def __init__(self) -> None:
     self.buffers: dict[UOp, int] = {}
     self.packages: set[str] = {"tinygrad"}
     self._seen: dict[int, int] = {}
-    self._alive: list[Any] = []  # an id is of one object as long as that lives
+    self._alive: list[Any] = []  # an id belongs to one object only as long as the object lives
 
   def text(self, x: Any) -> str:
     if x is None or isinstance(x, (bool, int, float, str, bytes, DType)): return f"{type(x).__name__} {x!r}"
@@ -85,7 +88,10 @@ class Description:
     return hashlib.sha256(serialize.dump([u], self._place)).hexdigest()
 
   def code(self, x: types.FunctionType | type) -> str:
-    """A class or a function of a module; of another function, where it is written and what it closes over."""
+    """
+    A class or a function of a module, by name; another function also by its first line, bytecode and the values it
+    holds.
+    """
     if isinstance(x, type) or _find(x.__module__, x.__qualname__) is x: return self.name(x)
     cells = [cell.cell_contents for cell in x.__closure__ or ()]
     return f"{self.name(x)} {x.__code__.co_firstlineno} {x.__code__.co_code!r} {self.text((cells, x.__defaults__))}"
@@ -99,7 +105,7 @@ class Description:
     return self.buffers.setdefault(u, len(self.buffers)), _layout(u)
 
 def _is_plain(cls: type) -> bool:
-  """Whether objects of a class are no more than their attributes."""
+  """Whether objects of a class consist of their attributes alone."""
   return cls.__new__ is object.__new__ and not any("__slots__" in vars(base) for base in cls.__mro__)
 
 def _is_buffer(u: UOp) -> bool: return u.op is Ops.BUFFER and u.addrspace is AddrSpace.GLOBAL
@@ -111,7 +117,9 @@ def _find(module: str, name: str) -> Any:
 
 @functools.cache
 def _source(package: str) -> str:
-  """A hash of the code of a package. tinygrad is known by its version, Python by its own."""
+  """
+  A hash of a package's code; for tinygrad and the standard library just the name, as the key holds their versions.
+  """
   if package == "tinygrad" or package in sys.stdlib_module_names and package != "__main__": return package
   if (file := getattr(sys.modules.get(package), "__file__", None)) is None: raise Unknown(package)
   path = pathlib.Path(file)
@@ -121,8 +129,8 @@ def _source(package: str) -> str:
 @dataclasses.dataclass
 class Key:
   """
-  text: what an entry is kept under. buffers: those of the bound arguments; bases: those of the inputs. The rest is for
-  CapturedJit.
+  The key of a jit. text: the store's key of the entry. buffers: the bound arguments' buffers. bases: the inputs'
+  buffers. CapturedJit takes the rest.
   """
   text: str
   buffers: dict[UOp, int]
@@ -154,7 +162,7 @@ def key(self: _TinyJit, args: tuple, kwargs: dict[str, Any]) -> Key | None:
   return Key(text, held, names, inputs, bases)
 
 def _unbound(args: tuple, kwargs: dict[str, Any]) -> Iterator[Any]:
-  """The inputs that are no tensors; of a variable, not the value."""
+  """The inputs that are not tensors; a variable without its value."""
   for x in (*args, *sorted(kwargs.items())):
     if isinstance(x, UOp): yield x.unbind()[0]
     elif not isinstance(x, Tensor): yield x
@@ -168,7 +176,7 @@ def get(key: Key) -> CapturedJit | None:
     if linear.op is Ops.LINEAR:
       made = None if not ret else Tensor(ret[0]) if len(ret) == 1 else tuple(map(Tensor, ret))
       return CapturedJit(made, linear, key.names, key.inputs)
-  except Exception: pass  # whatever an entry that is none makes of the reading
+  except Exception: pass  # a damaged or foreign entry may raise anything
   STORE.drop(key.text)
   return None
 
@@ -209,7 +217,7 @@ def _restored(self: _TinyJit, key: Key) -> bool:
   return True
 
 def restore(self: _TinyJit, *args: Any, **kwargs: Any) -> bool:
-  """Whether a jit has captured, or its capture is found on disk for these arguments; it is then ready to replay."""
+  """Whether a jit is ready to replay: it has captured, or its capture for these arguments was found on disk."""
   if self.captured is not None: return True
   with lock:
     if not is_on("captures") or (found := key(self, args, kwargs)) is None or not _restored(self, found): return False
@@ -218,10 +226,10 @@ def restore(self: _TinyJit, *args: Any, **kwargs: Any) -> bool:
     return True
 
 def _make_ready(captured: CapturedJit, inputs: tuple[UOp, ...]) -> None:
-  """Does what its first call would do before it runs: loads its programs, makes its graphs."""
+  """Does what the first call would do before it runs: loads the programs and makes the graphs."""
   for u in captured.linear.toposort():
     if u.op is Ops.CALL and u.src[0].op is Ops.PROGRAM: get_runtime(u.src[1].device, u.src[0])
-  if captured._written_uops.intersection(inputs): return  # it is called with copies
+  if captured._written_uops.intersection(inputs): return  # the jit also writes an input: each call copies it
   for ast in (call.src[0] for call in captured.linear.src):
     if ast.op is Ops.CUSTOM_FUNCTION and ast.arg == "graph": get_graph_runtime(ast, inputs)
 

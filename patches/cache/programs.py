@@ -1,15 +1,16 @@
 """
-A persistent cache of compiled kernels: lowered PROGRAMs on disk.
+Program cache: compiled kernels are kept on disk, as lowered PROGRAMs.
 
-Why: a start lowers every kernel again, in Python: 3.5 s of the 8 s to the first token of a model of 5 layers whose
-  machine code all was in tinygrad's cache, which holds the compiler's output only.
-How: a PROGRAM is kept under to_program_key, with all that it depends on beside (disk_cache.surroundings). What is kept
-  is what is used of one after it was compiled: ProgramInfo, KernelInfo with its options and estimates, the parameters,
-  the source and the binary. SINK and LINEAR hold the parameters alone: the graph that was lowered is 100x the size and
-  serves VIZ and BEAM only, so BEAM's candidates and everything under DEBUG=3 and VIZ are lowered as ever; for a whole
-  PROGRAM, lower with Context(CACHELEVEL=0). CCACHE=0 and CACHELEVEL=0 switch it off, IGNORE_BEAM_CACHE=1 for what BEAM
-  found. Compile workers put their programs there themselves. Few or small kernels are lowered in this process: a worker
-  costs a second to start. The keys of tinygrad's own cache of machine code carry the processor, too.
+Why: a start lowers every kernel again, in Python: tinygrad's cache holds the compiler's output only. With all machine
+  code of a model of 5 layers in that cache, lowering took 3.5 s of the 8 s to the first token.
+How: a PROGRAM is stored under to_program_key and all else that it depends on (disk_cache.surroundings). The entry holds
+  the parts that are used after compilation: ProgramInfo, KernelInfo with its options and estimates, the parameters, the
+  source and the binary. SINK and LINEAR hold the parameters alone: the lowered graph is 100x the size and serves VIZ
+  and BEAM only. So BEAM's candidates and everything under DEBUG=3 and VIZ are lowered as before. For a whole PROGRAM,
+  lower with Context(CACHELEVEL=0).
+  CCACHE=0 and CACHELEVEL=0 switch the cache off, IGNORE_BEAM_CACHE=1 only for BEAM's results. Compile workers store
+  their programs themselves. Few or small kernels are lowered in this process: a worker takes a second to start. The
+  keys of tinygrad's own cache of machine code carry the processor, too.
   `progress`, if set in this thread, is called with (kernels made, kernels to make) of each batch, and with (0, 0)
   before captures.py makes a schedule.
 Numbers: see README.
@@ -46,22 +47,22 @@ SEAMS = {
   "tinygrad.device:Compiler.__init__": "1630afe6e1cc",
 }
 
-# each says how a kernel will be scheduled that was searched
+# functions that return the schedule that a search found for a kernel; it is a part of the key
 searched_opts: list[Callable[[UOp, Renderer], Any]] = places.Functions(__name__, "searched_opts")
-Missing = dict[tuple, tuple[UOp, Renderer]]  # what is neither here nor on disk, by to_program_key
+Missing = dict[tuple, tuple[UOp, Renderer]]  # kernels neither in memory nor on disk, by to_program_key
 
 progress: ContextVar[Callable[[int, int], None] | None] = ContextVar("progress", default=None)
 STORE = disk_cache.Store("programs")
 _COMPILED = (Ops.SINK, Ops.LINEAR, Ops.SOURCE, Ops.BINARY)
 start = 1.3  # seconds until a compile worker has started and lowers at full speed
-# each says, or None, what lowers programs in other processes and tells of each, and the seconds until it does
+# functions that return (a function that lowers programs in other processes, the seconds until these work), or None
 elsewhere: list[Callable[[], tuple[Callable[[Missing, Callable[[], None]], None], float] | None]] = places.Functions(
   __name__, "elsewhere")
 
 _do_to_program, _lower_and_compile, _init = codegen.do_to_program, realize.lower_and_compile, Compiler.__init__
 
 def key(ast: UOp, renderer: Renderer) -> str | None:
-  """What a program is kept under; None if it is not to be kept."""
+  """The store's key of a program; None if the program is not to be kept."""
   if not disk_cache.caching() or disk_cache.shown() or ast.op is not Ops.SINK: return None
   if (beam := getattr(ast.arg, "beam", 0)) and IGNORE_BEAM_CACHE: return None
   return repr((disk_cache.surroundings(), to_program_key(ast, renderer), ast.tag, renderer.suffix,
@@ -80,7 +81,7 @@ def get(ast: UOp, renderer: Renderer) -> UOp | None:
   try:
     program, = serialize.load(data)
     if tuple(s.op for s in program.src) == _COMPILED: return program
-  except Exception: pass  # whatever an entry that is none makes of the reading
+  except Exception: pass  # a damaged or foreign entry may raise anything
   STORE.drop(name)
   return None
 
@@ -90,17 +91,17 @@ def do_to_program(ast: UOp, renderer: Renderer) -> UOp:
   if (name := key(ast, renderer)) is None or tuple(s.op for s in program.src) != _COMPILED: return cast(UOp, program)
   program = slim(program)
   try: STORE.put(name, serialize.dump([program]))
-  except ValueError: pass  # an argument of a class that is not written
+  except ValueError: pass  # an argument of a class that serialize does not write
   return program
 
 def searched(ast: UOp, renderer: Renderer) -> UOp:
-  """to_program for BEAM's candidates: there are hundreds of each kernel, and their LINEAR is looked at."""
+  """to_program for BEAM's candidates. None goes to disk: each kernel has hundreds, and BEAM reads their LINEAR."""
   if (program := to_program_cache.get(name := to_program_key(ast, renderer))) is None:
     to_program_cache[name] = program = _do_to_program(ast, renderer)
   return program
 
 def lower_and_compile(linear: UOp) -> UOp:
-  """Fetches what is on disk and lowers what is soon done here, then goes on with the rest as ever."""
+  """Fetches programs from disk and lowers kernels here where that is soon done; tinygrad does the rest."""
   calls = [a for c in linear.toposort() if c.op is Ops.CALL and (a := realize._get_call_to_compile(c)) is not None]
   missing = {name: a for a in calls if (name := to_program_key(*a)) not in to_program_cache}
   for name, a in list(missing.items()):
@@ -111,13 +112,13 @@ def lower_and_compile(linear: UOp) -> UOp:
 
 def _lower(missing: Missing) -> None:
   """
-  Lowers the smallest kernels first, until what is left would take so long that other processes are worth it. Then those
+  Lowers the smallest kernels first, until the remaining ones would take long enough to pay for other processes. Those
   begin with the largest.
   """
   sizes = {name: len(ast.toposort()) for name, (ast, _) in missing.items()}
   order = sorted(missing, key=lambda name: sizes[name])
   left, done, begun = sum(sizes.values()), 0, time.perf_counter()
-  saved = 1 - 1 / max(PARALLEL.value, 1)  # of the time, by workers
+  saved = 1 - 1 / max(PARALLEL.value, 1)  # share of the time that workers save
   lower, wait = next((offer for ask in elsewhere if (offer := ask()) is not None), (None, start))
   bar = Progress(total=len(missing), disable=True)
   for i, name in enumerate(order):
@@ -130,7 +131,7 @@ def _lower(missing: Missing) -> None:
     bar.update(1)
 
 class Progress(tqdm):
-  """tinygrad's bar, which it shows with DEBUG=1 only; otherwise tells `progress`."""
+  """tinygrad's progress bar, shown with DEBUG=1 only; otherwise it reports to `progress`."""
   def update(self, n: int = 0, close: bool = False) -> None:
     super().update(n, close)
     if self.disable and n and (tell := progress.get()) is not None: tell(self.n, self.t)

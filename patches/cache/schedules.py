@@ -1,10 +1,13 @@
 """
-What searches found, one entry a kernel and device: its Opts as JSON, for this user (a store on disk) and for machines
-that were measured (files in patches/search/tuned).
+Stored schedules: the Opts that searches found, as JSON, one entry for each kernel and device.
 
-A kernel is known by its graph with all sizes; its family by the graph without them. An entry holds what it was found
-with: the device and its driver, tinygrad's version, and the code of the patches that touched the kernel, without their
-comments and docstrings. Of these all must be as they were, but for the driver of what is not from this machine.
+A store on disk holds the entries of this user; files in patches/search/tuned hold those for machines that were
+measured.
+
+A kernel is known by its graph with all sizes, its family by the graph without them. An entry records the conditions of
+its search: the device and its driver, tinygrad's version, and the code of the patches that touched the kernel, without
+comments and docstrings. An entry is used only if all of these are still the same. The driver may differ for an entry
+from another machine.
 """
 from __future__ import annotations
 import ast as syntax
@@ -23,7 +26,7 @@ from tinygrad_llm.patches.ir.actions import Opts, ScheduleOps
 
 VERSION = 1
 STORE = disk_cache.Store(f"schedules-{VERSION}", 64 << 20)
-VERSIONS = disk_cache.Store("versions", 1 << 20)  # of compilers and patches, which take long to ask
+VERSIONS = disk_cache.Store("versions", 1 << 20)  # versions of compilers and patches, slow to find out
 ROOMS = pathlib.Path(__file__).resolve().parent.parent
 FILES = ROOMS / "search" / "tuned"
 
@@ -35,7 +38,7 @@ def to_json(opts: Opts) -> list[list[Any]]:
   return [[opt.op.name, opt.axis, list(opt.arg) if isinstance(opt.arg, tuple) else opt.arg] for opt in opts]
 
 def from_json(rows: Any) -> Opts:
-  """ValueError: that is no list of [name of an action, axis or null, amount]."""
+  """The Opts in a list of [name of an action, axis or null, amount]. ValueError: it is no such list."""
   def fail(row: Any) -> ValueError: return ValueError(f"{str(row)[:80]} is no action on a kernel")
   def number(x: Any) -> bool: return isinstance(x, int) and not isinstance(x, bool) and 0 <= abs(x) <= MOST
   if not isinstance(rows, list) or len(rows) > MOST_OPTS: raise fail(rows)
@@ -55,14 +58,14 @@ def from_json(rows: Any) -> Opts:
 
 def _hash(ast: UOp, sizes: bool) -> str:
   """
-  Of its nodes' contents, so that two sizes that happen to be one number make no other kernel. Arguments are counted in
-  their order: a launch of several kernels has those of all.
+  A hash of a kernel by its nodes' contents: whether two equal sizes are one node makes no difference. Parameters are
+  numbered in their order, since a launch of several kernels has the parameters of all of them.
   """
   known, ops = dict[UOp, bytes](), ast.toposort()
   slots = sorted(u.arg.slot for u in ops if u.op is Ops.PARAM)
   for u in ops:
     arg = u.arg
-    if u.op is Ops.SINK: arg = None  # its name, and what was asked of it
+    if u.op is Ops.SINK: arg = None  # the kernel's name and requested schedule
     elif u.op is Ops.PARAM: arg = (slots.index(arg.slot), arg.name, arg.addrspace, arg.vmin_vmax if sizes else None)
     elif u.op is Ops.CONST and not sizes and isinstance(arg, int) and not isinstance(arg, bool): arg = None
     known[u] = hashlib.sha256(repr((u.op, u.dtype, arg)).encode() + b"".join(known[s] for s in u.src)).digest()
@@ -70,15 +73,15 @@ def _hash(ast: UOp, sizes: bool) -> str:
 
 @functools.lru_cache(1024)
 def key_of(ast: UOp) -> str:
-  """Of a kernel as it is scheduled, wherever its arguments are and however its loops are to run."""
+  """The key of a kernel as it is scheduled, whatever the slots of its parameters and the schedule requested for it."""
   return _hash(ast, True)
 
 def family_of(ast: UOp) -> str:
-  """The same for all sizes."""
+  """The key of a kernel without its sizes."""
   return _hash(ast, False)
 
 def sizes_of(ast: UOp) -> list[int]:
-  """Of its loops and arguments, in order."""
+  """The sizes of a kernel's loops and parameters, in order."""
   ops = ast.toposort()
   return [int(u.vmax) + 1 for u in ops if u.op is Ops.RANGE] + [u.max_numel() for u in ops if u.op is Ops.PARAM]
 
@@ -86,7 +89,7 @@ def sizes_of(ast: UOp) -> list[int]:
 
 @functools.cache
 def device_of(name: str, ren: Renderer) -> dict[str, Any]:
-  """What of a device a schedule depends on: {device, arch, model, driver, threads}."""
+  """The properties of a device that a schedule depends on: {device, renderer, arch, model, driver, threads}."""
   kind = name.split(":")[0]
   found: dict[str, Any] = {"device": kind, "renderer": type(ren).__name__, "arch": ren.target.arch, "model": "",
                            "driver": "", "threads": 0}
@@ -95,10 +98,10 @@ def device_of(name: str, ren: Renderer) -> dict[str, Any]:
     with contextlib.suppress(Exception): found |= CARDS.get(name) or _card(kind, name)
   return found
 
-CARDS: dict[str, dict[str, str]] = {}  # by their devices, where those cannot be asked: in compile workers
+CARDS: dict[str, dict[str, str]] = {}  # by device; for compile workers, which may not ask devices
 
 def cards() -> dict[str, dict[str, str]]:
-  """Of the devices that are open, what a compile worker has to know."""
+  """Models and drivers of the open devices, for compile workers."""
   from tinygrad import Device
   found = dict[str, dict[str, str]]()
   for name in sorted(Device._opened_devices):
@@ -107,7 +110,7 @@ def cards() -> dict[str, dict[str, str]]:
   return found
 
 def processor() -> str:
-  """The name of the processor, as the system has it; on x86 with the numbers that tell generations apart."""
+  """The processor's name, as the system gives it; on x86 with the numbers that tell generations apart."""
   known = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in disk_cache.processor())}
   name = next((known[key] for key in ("model name", "CPU part", "cpu") if key in known), disk_cache.processor()[-1])
   numbers = [f"{key.removeprefix('cpu ')} {known[key]}" for key in ("cpu family", "model") if key in known]
@@ -124,7 +127,7 @@ def _compiler() -> str:
   return line
 
 def _card(kind: str, name: str) -> dict[str, str]:
-  """The model and the driver of a GPU, where tinygrad can say."""
+  """The model and the driver of a GPU, where tinygrad can say; {} elsewhere."""
   from tinygrad import Device
   if kind == "CUDA":
     from tinygrad.runtime.autogen import cuda
@@ -146,7 +149,7 @@ def _card(kind: str, name: str) -> dict[str, str]:
   return {}
 
 def nv_model(device: Any) -> str:
-  """The name of a card of tinygrad's NV, as its driver has it, else how many processors it has."""
+  """The name of a GPU of tinygrad's NV device, as its driver gives it; else how many processors it has."""
   from tinygrad.runtime import ops_nv
   nv = ops_nv.nv_gpu
   with contextlib.suppress(RuntimeError, ValueError, AttributeError):
@@ -167,21 +170,21 @@ def _code(module: Any) -> str:
 
 @functools.cache
 def version_of(patch: str) -> str:
-  """Of the code of a patch, and of all modules that it imports, directly or not, and that are no patches themselves."""
+  """A hash of a patch's code and of all modules that it imports, directly or not, other patches left out."""
   module = importlib.import_module(f"{patches.__name__}.{patches.module_of(patch)}")
   code = [_code(module), *(_code(helper) for _, helper in sorted(_helpers(module).items()))]
   return hashlib.sha256("\0".join(code).encode()).hexdigest()[:12]
 
 @functools.cache
 def _helpers(module: types.ModuleType) -> dict[str, types.ModuleType]:
-  """By name, the modules of rooms that a module imports, and that these import; what is a patch itself is left out."""
+  """By name, the modules of this package that a module imports, directly or not; patches are left out."""
   found, room = dict[str, types.ModuleType](), f"{patches.__name__}."
   for node in syntax.walk(syntax.parse(inspect.getsource(module))):
     if not isinstance(node, syntax.ImportFrom) or node.module is None: continue
     for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
       inner = name.removeprefix(room)
       if name == inner or "." not in inner or inner in patches.MODULES: continue
-      if not (ROOMS / inner.replace(".", "/")).with_suffix(".py").is_file(): continue  # what a module holds
+      if not (ROOMS / inner.replace(".", "/")).with_suffix(".py").is_file(): continue  # a name in a module
       helper = importlib.import_module(name)
       found |= {name: helper} | _helpers(helper)
   return found
@@ -191,7 +194,7 @@ def versions(touched: Iterable[str]) -> dict[str, str]:
 
 @functools.cache
 def _versions() -> dict[str, str]:
-  """Of all patches that are on; to parse them takes longer than to read what came of it."""
+  """The versions of all patches that are on, kept on disk: parsing the patches takes longer than reading the result."""
   key = f"versions {patches.patch_set()}"
   if (known := VERSIONS.get(key)) is not None: return dict(json.loads(known))
   found = {name: version_of(name) for name in patches.enabled()}
@@ -203,8 +206,8 @@ def _versions() -> dict[str, str]:
 @dataclass(frozen=True)
 class Entry:
   """
-  What was found for a kernel. opts: None if what it has without any is best; ratio: of the winner's time to that one's;
-  us: the winner's; sizes: to find the nearest of a family.
+  The schedule found for a kernel. `opts`: None if the default schedule is best. `ratio`: the winner's time over the
+  default's. `us`: the winner's time in microseconds. `sizes`: they tell which kernel of a family is nearest.
   """
   kernel: str
   family: str
@@ -225,7 +228,7 @@ class Entry:
 
   @classmethod
   def of(cls, row: Any) -> Entry:
-    """ValueError: it is none, or of another version."""
+    """The entry in a row of JSON. ValueError: it is no entry, or has another version."""
     kinds = {"kernel": str, "family": str, "sizes": list, "name": str, "device": dict, "patches": dict, "ratio": float,
              "us": float, "date": str, "tinygrad": str, "version": int, "extra": dict}
     if not isinstance(row, dict) or row.keys() != {*kinds, "opts"}: raise ValueError("it is no entry of a schedule")
@@ -240,29 +243,32 @@ class Entry:
     return cls(**{**row, "opts": None if row["opts"] is None else from_json(row["opts"])})
 
   def holds(self, device: dict[str, Any], own: bool = True) -> bool:
-    """Whether it was found with what is here now. own: on this machine, so that the driver counts, too."""
+    """
+    Whether it was found with the device and software that are here now. own: on this machine, so the driver counts,
+    too.
+    """
     ignored = set() if own and not self.extra.get("imported") else {"driver"}
     return (self.tinygrad == TINYGRAD and all(_versions().get(name) == v for name, v in self.patches.items()) and
             all(self.device.get(k) == v for k, v in device.items() if k not in ignored))
 
 def _name(kernel: str, device: dict[str, Any]) -> str:
-  """What an entry is kept under: a new driver's takes the place of the old one's."""
+  """The store's key of an entry. It lacks the driver, so a new driver's entry replaces the old one's."""
   return json.dumps([kernel, {k: v for k, v in device.items() if k != "driver"}], sort_keys=True)
 
 def put(entry: Entry) -> None:
-  """Keeps an entry, in place of an older one."""
+  """Stores an entry, in place of an older one."""
   STORE.put(_name(entry.kernel, entry.device), json.dumps(entry.json()).encode())
   stamp.cache_clear()
   lookup.cache_clear()
 
 def entries() -> Iterator[Entry]:
-  """All of the user's, whatever they were found with."""
+  """All entries of this user, whatever they were found with."""
   for data in STORE.entries():
     with contextlib.suppress(ValueError): yield Entry.of(json.loads(data))
 
 @functools.cache
 def shipped() -> tuple[Entry, ...]:
-  """Those of the package's files."""
+  """All entries of the package's files."""
   found = list[Entry]()
   for path in sorted(FILES.glob("*.json")) if FILES.is_dir() else ():
     with contextlib.suppress(ValueError, OSError):
@@ -271,7 +277,7 @@ def shipped() -> tuple[Entry, ...]:
 
 @functools.cache
 def lookup(kernel: str, name: str, ren: Renderer) -> Entry|None:
-  """The entry of a kernel for a device: the user's own, or one of the package."""
+  """The entry of a kernel for a device: the user's own, or one of the package; None if none holds."""
   device = device_of(name, ren)
   if (data := STORE.get(_name(kernel, device))) is not None:
     with contextlib.suppress(ValueError):
@@ -279,7 +285,7 @@ def lookup(kernel: str, name: str, ren: Renderer) -> Entry|None:
   return next((e for e in shipped() if e.kernel == kernel and e.holds(device, own=False)), None)
 
 def nearest(ast: UOp, device: dict[str, Any], most: int = 3) -> list[Opts]:
-  """Winners of kernels that differ in sizes alone, the most similar first."""
+  """Winners of kernels that differ in sizes alone, the most similar first, at most `most`."""
   family, sizes = family_of(ast), sizes_of(ast)
   def apart(entry: Entry) -> float:
     return sum(abs(math.log2(a / b)) for a, b in zip(entry.sizes, sizes) if a > 0 and b > 0)
@@ -289,5 +295,5 @@ def nearest(ast: UOp, device: dict[str, Any], most: int = 3) -> list[Opts]:
 
 @functools.cache
 def stamp() -> tuple[Any, ...]:
-  """What changes when an entry does: for keys of what many kernels are in."""
+  """A value that changes when an entry does, for keys of steps with many kernels."""
   return STORE.stamp(), tuple((path.name, path.stat().st_mtime_ns) for path in sorted(FILES.glob("*.json")))

@@ -1,6 +1,8 @@
 """
-UOps as bytes, made to be read fast and from a file: a flat list, sources before users, without recursion. Reading makes
-UOps, tinygrad's dataclasses and enumerations, its dtypes and constants, and plain values; no functions, no buffers.
+UOps as bytes that are read fast and from a file: a flat list, sources before users, without recursion.
+
+Reading makes UOps, tinygrad's dataclasses and enumerations, its dtypes and constants, and plain values; no functions,
+no buffers.
 """
 from __future__ import annotations
 import dataclasses, enum, importlib, io, pickle
@@ -14,9 +16,10 @@ _LEAF = "leaf"
 
 def dump(roots: Sequence[UOp], leaf: Callable[[UOp], Any] = lambda u: None) -> bytes:
   """
-  leaf: what stands for a UOp in the bytes instead of itself, plain values; None for most.
+  The bytes of the graphs below `roots`. leaf: returns plain values that stand for a UOp in the bytes; None for most
+  UOps.
 
-  ValueError if there is something in an argument that load() would not make.
+  ValueError if an argument holds something that load() would not make.
   """
   order: dict[UOp, int] = {}
   for root in roots: _collect(root, order)
@@ -29,7 +32,10 @@ def dump(roots: Sequence[UOp], leaf: Callable[[UOp], Any] = lambda u: None) -> b
   return stream.getvalue()
 
 def load(data: bytes, leaf: Callable[[Any], UOp] | None = None) -> list[UOp]:
-  """The roots. leaf: the UOp for what dump's `leaf` put in its place. Any exception: these are no such bytes."""
+  """
+  The roots in dumped bytes. leaf: makes a UOp of the values that dump's `leaf` put in its place. Any exception means
+  that the bytes are damaged or foreign.
+  """
   nodes: list[UOp] = []
   read = _Unpickler(io.BytesIO(data), nodes).load
   count, roots = read()
@@ -52,7 +58,7 @@ def _collect(root: UOp, order: dict[UOp, int]) -> None:
     order[u] = len(order)
 
 def _inner(arg: Any) -> Iterator[UOp]:
-  """The UOps in an argument."""
+  """The UOps inside an argument."""
   if isinstance(arg, UOp): yield arg
   elif isinstance(arg, tuple):
     for x in arg: yield from _inner(x)
@@ -60,7 +66,7 @@ def _inner(arg: Any) -> Iterator[UOp]:
     for field in dataclasses.fields(arg): yield from _inner(getattr(arg, field.name))
 
 def allowed(cls: Any) -> bool:
-  """Whether load() makes objects of a class."""
+  """Whether load() may make objects of a class."""
   if cls is ScheduleOps: return True
   if not isinstance(cls, type) or not cls.__module__.startswith("tinygrad."): return False
   return cls in (ConstFloat, InvalidType) or dataclasses.is_dataclass(cls) or issubclass(cls, enum.Enum)
@@ -74,7 +80,7 @@ class _Pickler(pickle.Pickler):
 
   def reducer_override(self, obj: Any) -> Any:
     if not allowed(obj if isinstance(obj, type) else type(obj)): raise ValueError(f"{type(obj)} is not written")
-    # Python before 3.11.4 writes getattr and a name
+    # Python before 3.11.4 pickles an enum member as getattr and a name
     return (type(obj), (obj.value,)) if isinstance(obj, enum.Enum) else NotImplemented
 
 class _Unpickler(pickle.Unpickler):

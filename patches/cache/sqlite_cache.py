@@ -1,16 +1,16 @@
 """
-tinygrad's SQLite cache: a connection for each thread, and its errors cost the cache, not the run.
+SQLite cache: each thread has its own connection, and an error costs the cache, not the run.
 
-Why: tinygrad has one connection, which belongs to the first thread that compiles: kernels compiled in another end in
-  sqlite3.ProgrammingError, and a fork goes on with its parent's. A file that is damaged, locked, read-only or on a full
-  disk ends the run in the middle of a compilation. A relative CACHEDB becomes a folder, and without a home folder one
-  named `~` appears.
-How: helpers.db_connection opens one for each thread of each process, with a timeout of PATIENCE. The first error is
-  told in one line (disk_cache.give_up); the cache is then only read if it could not be written, and not used at all if
-  it is damaged or another process holds it. An entry carries the SHA-256 of its contents, as those of disk_cache do:
-  SQLite has none, and what comes out of here is run. CACHEDB is absolute from the start (disk_cache.place).
+Why: tinygrad has one connection, which belongs to the first thread that compiles. Kernels compiled in another thread
+  end in sqlite3.ProgrammingError, and a fork goes on with its parent's connection. A file that is damaged, locked,
+  read-only or on a full disk ends the run in the middle of a compilation. A relative CACHEDB becomes a folder, and
+  without a home folder one named `~` appears.
+How: helpers.db_connection opens a connection for each thread of each process, with a timeout of PATIENCE. The first
+  error is reported in one line (disk_cache.give_up). A cache that cannot be written is then only read; a damaged one,
+  or one that another process holds, is not used at all. An entry carries the SHA-256 of its contents, as in disk_cache:
+  SQLite has no checksum, and the contents are run. CACHEDB is absolute from the start (disk_cache.place).
 Numbers: none, nothing is faster.
-Upstream: not sent; the connection for each thread would be welcome there.
+Upstream: not sent; a connection for each thread would be welcome there.
 """
 from __future__ import annotations
 import contextlib, errno, os, pickle, sqlite3, threading, time
@@ -31,17 +31,17 @@ SEAMS = {
 
 PATIENCE = 2.0  # seconds for a lock that another process holds
 HELD = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-READABLE = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL)  # errors after which it may still be read
+READABLE = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL)  # errors after which the file may still be read
 
 _get, _put = helpers.diskcache_get, helpers.diskcache_put
 _connections: dict[threading.Thread, sqlite3.Connection] = {}
-_left_behind: list[Any] = []  # of the process that this is a fork of: to close them could drop its locks
+_left_behind: list[Any] = []  # the parent's, in a fork: to close them could drop the parent's locks
 _usable = {"read": True, "written": True}
 
 class _Cursor(sqlite3.Cursor):
   def execute(self, *args: Any) -> Any:  # type: ignore[override]
     try: return super().execute(*args)
-    except sqlite3.OperationalError as e:  # tinygrad takes each for a table that is not there
+    except sqlite3.OperationalError as e:  # tinygrad takes each for a missing table
       if disk_cache.code(e) in HELD: give_up(e)
       raise
 
@@ -49,7 +49,7 @@ class _Connection(sqlite3.Connection):
   def cursor(self, *args: Any) -> Any: return super().cursor(_Cursor)
 
 def db_connection() -> sqlite3.Connection:
-  """This thread's. sqlite3.Error or OSError if the file cannot be used."""
+  """This thread's connection. sqlite3.Error or OSError if the file cannot be used."""
   if (known := _connections.get(thread := threading.current_thread())) is not None: return known
   for other in list(_connections):
     if not other.is_alive(): _connections.pop(other).close()
@@ -72,7 +72,7 @@ def db_connection() -> sqlite3.Connection:
   return db
 
 def give_up(e: Exception) -> None:
-  """Goes on without what an error says cannot be had."""
+  """Reports an error, and goes on without writing the cache, or without the cache."""
   _usable["written"] = False
   if disk_cache.code(e) not in READABLE: _usable["read"] = False
   disk_cache.give_up(helpers.CACHEDB, e)
@@ -83,7 +83,7 @@ def get(table: str, key: dict | str | int) -> Any:
     if not isinstance(entry := _get(f"{table}_checked", key), bytes): return None
     return pickle.loads(data) if (data := disk_cache.whole(entry)) is not None else None
   except (sqlite3.Error, OSError) as e: give_up(e)
-  except Exception: pass  # whatever a damaged pickle makes of the reading
+  except Exception: pass  # a damaged pickle may raise anything
   return None
 
 def put(table: str, key: dict | str | int, val: Any, prepickled: bool = False) -> Any:

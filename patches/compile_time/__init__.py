@@ -1,3 +1,3 @@
 """
-What makes tinygrad trace, schedule and lower in less time. Kernels are the same with these passes and without.
+Passes that shorten tracing, scheduling and lowering. None but normal_form changes a kernel: it makes equal ones one.
 """

@@ -1,13 +1,14 @@
 """
-A pass of LLVM's that takes most of a long kernel's compile time, and changes none of our kernels, is off.
+Clang passes: LLVM's loop-load elimination is off; it takes most of a long compilation and changes no kernel of ours.
 
-Why: LLVM looks for loads that an earlier iteration of the loop has stored, and to do so compares each pair of accesses
-  to memory. An elementwise kernel of a prompt has hundreds in one loop: 3.7 of its 4.7 seconds in clang.
-How: -mllvm -opt-disable=loop-load-elim. Each compiler is asked once whether it knows the option, which clang 22 does;
+Why: the pass of LLVM looks for loads of values that an earlier iteration of the loop has stored. To find them it
+  compares each pair of memory accesses. An elementwise kernel of a prompt has hundreds in one loop: 3.7 of its 4.7
+  seconds in clang.
+How: -mllvm -opt-disable=loop-load-elim. Each compiler is asked once whether it accepts the option, which clang 22 does;
   the answer is kept on disk.
 Numbers: compiling the 38 kernels of two layers of a 1B Llama in Q4_K_M, decode and prompt, clang 22.1.8, processor
   seconds: 9.2 -> 5.0, machine code the same (2-core AMD EPYC Zen 4).
-Upstream: not sent; the cost is to be told to LLVM.
+Upstream: not sent; LLVM should be told of the cost.
 """
 from __future__ import annotations
 from collections.abc import Callable
@@ -30,7 +31,7 @@ def init(self: compiler_cpu.ClangCompiler, arch: list[str], cachekey: str = "com
 
 @functools.cache
 def is_known(cc: str) -> bool:
-  """Whether a compiler takes the option; False for one that does not run."""
+  """Whether a compiler accepts the option; False for a compiler that does not run."""
   key = repr((OPTION, disk_cache.program(cc)))
   if (known := schedules.VERSIONS.get(key)) is not None: return known == b"1"
   command = [cc, "-c", "-x", "c", *OPTION, "-", "-o", os.devnull]

@@ -1,12 +1,14 @@
 """
-The garbage collector waits until a graph is traced, scheduled or lowered.
+GC pause: Python's garbage collector is off while a graph is traced, scheduled or lowered.
 
-Why: these make graphs of some 100,000 objects, and Python's collector looks through all that live whenever there are a
-  quarter more of them. It finds nothing: graphs have no cycles, their nodes go when nobody refers to them. A TinyJit
-  that captures has it off already; what is made outside of one, as by the kernels command and BEAM, had not.
-How: it is off while a function is traced, a schedule is made or a kernel lowered, and on again after each.
-Numbers: CPU seconds without the C compiler until the bundled model's prompt is compiled, outside of a TinyJit,
-  9.1 -> 7.4, a 1B model's 10.0 -> 8.2, at the same peak of memory (2-core AMD EPYC).
+Why: these steps make graphs of some 100,000 objects, and the collector scans all live objects whenever there are a
+  quarter more of them. It finds nothing: graphs have no cycles, so reference counts free their nodes. A TinyJit that
+  captures has the collector off already. Graphs made outside of one, as by the kernels command and BEAM, do not have it
+  off.
+How: the collector is off while a function is traced, a schedule is made or a kernel is lowered, and on again after
+  each.
+Numbers: CPU seconds without the C compiler until the bundled model's prompt is compiled, outside of a TinyJit, 9.1 ->
+  7.4, a 1B model's 10.0 -> 8.2, at the same peak of memory (2-core AMD EPYC).
 Upstream: not sent; applications may gc.freeze() instead.
 """
 from __future__ import annotations
@@ -24,13 +26,13 @@ SEAMS = {
 }
 
 def paused(function: Callable[..., Any]) -> Callable[..., Any]:
-  """The same function, without a collection in it."""
-  def run(*args: Any, **kwargs: Any) -> Any:  # not disable_gc()(function): that would pass for a function of tinygrad's
+  """The same function, run with the garbage collector off."""
+  def run(*args: Any, **kwargs: Any) -> Any:  # disable_gc()(function) would pass for tinygrad's (owner in explain/)
     with disable_gc(): return function(*args, **kwargs)
   run.__name__ = function.__name__
   return run
 
 def install() -> None:
-  function = importlib.import_module("tinygrad.function")._function  # tinygrad.function is the class in it
+  function = importlib.import_module("tinygrad.function")._function  # plain tinygrad.function is a class in it
   for holder, name in ((function, "__call__"), (codegen, "full_rewrite_to_sink"), (Tensor, "linear_with_vars")):
     places.wrapped(holder, name, paused)

@@ -1,17 +1,18 @@
 """
-A graph is rewritten in fewer steps of Python, and not again where it is known that no rule matches.
+Graph rewrite: fewer steps of Python for each node, and no second pass over a graph in which no rule matches.
 
-Why: most of the time that a kernel takes to be lowered goes into graph_rewrite. It puts each node on its stack two or
-  three times and asks a context variable each time; and it begins anew at a graph that it has just left as it is: three
-  of four visits of UOp.simplify do.
-How: a node whose sources are done is not put on the stack, nor is what a rule made of it; the rules that may match are
-  found by a node's operation and those of its sources, in one look; without a context, what matches depends on the node
-  alone, so a graph in which nothing matched is marked as one for the next rewrite by the same rules. A substitution,
-  which tinygrad does by a rule that matches every node, is a look-up in a dict.
+Why: graph_rewrite takes most of the time of lowering a kernel. It puts each node on its stack two or three times and
+  reads a context variable each time. It also starts anew on a graph that it has just left unchanged: three of four
+  calls of UOp.simplify do.
+How: a node whose sources are done is not put on the stack, nor is the result of a rule. One look-up by a node's
+  operation and its sources' operations finds the rules that may match. Without a context, a match depends on the node
+  alone, so a graph in which nothing matched is marked for the next rewrite by the same rules. A substitution is a
+  look-up in a dict; tinygrad does it by a rule that matches every node.
 Numbers: CPU seconds to the first token of the bundled model, caches empty, PARALLEL=0: 17.4 -> 15.9 (2-core AMD EPYC),
-  with the other two of this room on. Substitutions as look-ups: processor seconds to schedule and lower two layers of a
-  1B Llama in Q4_K_M, a decode step and a prompt at two depths each: 0.93 (3 pairs, AMD EPYC Zen 4). Depth first, with
-  match_code and kernel_calls: lowering of SmolLM2 135M, a prompt and a decode step, 0.91 (6 pairs, 2-core AMD EPYC).
+  with implicit_inputs and type_inference on. Substitutions as look-ups: 0.93 of the processor seconds (3 pairs, AMD
+  EPYC Zen 4) to schedule and lower two layers of a 1B Llama in Q4_K_M. That is a decode step and a prompt, at two
+  depths each. Depth-first order, with match_code and kernel_calls: 0.91 of the time to lower SmolLM2 135M, a prompt and
+  a decode step (6 pairs, 2-core AMD EPYC).
 Upstream: not sent; its RewriteContext could be this one.
 """
 from __future__ import annotations
@@ -35,11 +36,11 @@ SEAMS = {
 CALLS = (Ops.FUNCTION, Ops.CALL)
 CIRCLE, GROWS, REWRITTEN = (f"infinite loop in graph_rewrite: {what}" for what in (
   "a rule leads back to where it began", "the graph grows without end", "a node is rewritten without end"))
-NEW, PLACED, SAME = range(3)  # a node; one whose sources are on the stack or done; one that became another
+NEW, PLACED, SAME = range(3)  # states: a node; its sources are on the stack or done; it became another node
 _serial = itertools.count()
 
 def rewrite(self: Any, uop: UOp, ctx: Any = None) -> UOp|None:
-  """What the first rule makes of a node, None if none makes anything else of it."""
+  """The result of the first rule that changes a node; None if no rule does."""
   if uop.op not in self.pdict: return None
   if (below := uop.__dict__.get("_below")) is None: uop.__dict__["_below"] = below = frozenset([x.op for x in uop.src])
   try: rules = self.by_ops[uop.op, below]
@@ -56,14 +57,14 @@ def _dtype(n: UOp, src: Sequence[UOp]) -> DType:
   return n.dtype
 
 def _mark(context: RewriteContext) -> str|None:
-  """The name of the attribute of graphs in which nothing matches; None if that depends on more than the graph."""
+  """The attribute that marks graphs in which no rule matches; None if a match depends on more than the graph."""
   rules = context.pm
   if context.bpm is not None or context.ctx is not None or type(rules) is not PatternMatcher: return None
   if (name := vars(rules).get("mark")) is None: vars(rules)["mark"] = name = f"_no_match_{next(_serial)}"
   return f"{name}_calls" if context.enter_calls else str(name)
 
 def _before(context: RewriteContext, n: UOp) -> tuple[UOp, bool]:
-  """What the rules of bpm make of a node, and whether they say that its sources are none of theirs."""
+  """A node after the rules of bpm, and whether they gate it: then its sources are not visited."""
   now, seen = n, {n}
   while True:
     try: made = context.cached_bpm_rewrite(now)
@@ -73,7 +74,7 @@ def _before(context: RewriteContext, n: UOp) -> tuple[UOp, bool]:
     seen.add(now := made)
 
 def _last(substitutes: dict[UOp, UOp], n: UOp) -> UOp:
-  """What a node is at last, where one substitute has another."""
+  """The last of a chain of substitutes that starts at a node; RuntimeError if the chain is a circle."""
   seen = {n}
   while (made := substitutes.get(n)) is not None:
     if made in seen: raise RuntimeError(CIRCLE)
@@ -81,14 +82,14 @@ def _last(substitutes: dict[UOp, UOp], n: UOp) -> UOp:
   return n
 
 def unified_rewrite(self: RewriteContext, root: UOp) -> UOp:
-  """A graph in which no rule matches any more: bpm's are tried before a node's sources are looked at, pm's after it."""
+  """Rewrites a graph until no rule matches: bpm's rules before a node's sources are visited, pm's rules after them."""
   substitutes = self.ctx if self.bpm is ops._substitute else None
   if self.ctx is not None and substitutes is None: return _counted(self, root)
   mark = _mark(self)
   if mark is not None and mark in root.__dict__: return root
   done, bpm, limit, match = self.replace, self.bpm, ops.REWRITE_STACK_LIMIT.value, self.pm and self.pm.rewrite
-  moved, same = set[UOp](), dict[UOp, list[UOp]]()  # nodes that became another; for a node below, what becomes as it
-  todo: list[UOp|None] = [root]                     # None: the sources of the node below are done
+  moved, same = set[UOp](), dict[UOp, list[UOp]]()  # nodes that became others; {stacked node: nodes with its result}
+  todo: list[UOp|None] = [root]                     # None: the sources of the node under it are done
   pop, push = todo.pop, todo.append
   while todo:
     ready = (top := pop()) is None
@@ -142,22 +143,22 @@ def unified_rewrite(self: RewriteContext, root: UOp) -> UOp:
   return done[root]
 
 def _leave_body(self: RewriteContext, call: UOp) -> None:
-  """A body is no part of the graph."""
+  """Keeps the body of a call out of the rewrite."""
   if not self.enter_calls and (call.op is Ops.FUNCTION or call.src[0].op in UOp._OPAQUE_CALL_BODIES):
     self.replace[call.src[0]] = call.src[0]
 
 def _counted(self: RewriteContext, root: UOp) -> UOp:
-  """The same where rules may count nodes in their context: these come in tinygrad's order."""
+  """The same where rules may count nodes in their context: nodes come in tinygrad's order."""
   done, bpm, ctx, match = self.replace, self.bpm, self.ctx, self.pm and self.pm.rewrite
   limit = ops.REWRITE_STACK_LIMIT.value
   todo: list[tuple[UOp, int, UOp]] = [(root, NEW, root)]
-  seen = {root}                                        # were on the stack once
-  waiting: dict[UOp, list[tuple[UOp, int, UOp]]] = {}  # for a node that is further down on the stack
+  seen = {root}                                        # nodes that were on the stack
+  waiting: dict[UOp, list[tuple[UOp, int, UOp]]] = {}  # {a node further down the stack: entries that wait for it}
 
   while todo:
     n, state, now = todo.pop()
     if n in done: continue
-    result, chain = None, [n]  # the nodes that become the same: n, what became of it, what became of that
+    result, chain = None, [n]  # nodes with one result: n and the nodes that it became in turn
     if state == SAME and (result := done.get(now)) is None:
       waiting.setdefault(now, []).append((n, SAME, now))
       continue
@@ -207,11 +208,11 @@ def _counted(self: RewriteContext, root: UOp) -> UOp:
   return done[root]
 
 def walk_rewrite(self: RewriteContext, root: UOp) -> UOp:
-  """A graph with what the rules make of each node once: bpm's of the node that was there, pm's of the one made anew."""
-  if self.bpm is ops._substitute: self.replace.update(self.ctx)  # a node's substitute is left as it is
+  """Rewrites each node once: bpm's rules see the original node, pm's rules the node rebuilt from its new sources."""
+  if self.bpm is ops._substitute: self.replace.update(self.ctx)  # a substitute is not rewritten
   elif self.bpm is not None: return _walk_rewrite(self, root)  # type: ignore[no-any-return]
   done, match, ctx, enter_calls = self.replace, None if self.pm is None else self.pm.rewrite, self.ctx, self.enter_calls
-  todo: list[UOp|None] = [root]  # a node, or None and the node above it, whose sources are done
+  todo: list[UOp|None] = [root]  # None: the sources of the node under it are done
   while todo:
     if (n := todo.pop()) is not None:
       if n in done: continue

@@ -1,17 +1,17 @@
 """
-A node that is already there is found, and a new one is made, in fewer steps of Python; threads make one and the same.
+Interning: nodes are found and made in fewer steps of Python, and equal nodes are one object for all threads.
 
 Why: a node is made, or found in the table of all nodes, 1.5 million times while a model's 23 kernels are scheduled and
-  lowered. Each time tinygrad asks a context variable twice, and it makes a node by the initialiser of a dataclass.
-  Equal nodes are one object only while one thread makes them: between looking a node up and adding it another thread
-  may add its own, and a node that is found while its __del__ runs lives on without a place in the table. A captured
-  step then refused its own arguments, once in some dozens of runs of two threads.
-How: the table comes first, and a new node's fields are set one by one. It is added by an operation that no other thread
-  can divide. A dead node's place is freed when nothing can find the node any more, by its weak reference, and only if
-  no new node has taken the place. Only nodes of buffers have something else to end: a weak reference does that, so no
-  other node calls Python for it. Under SPEC=2 and above, a node is made by tinygrad.
-Numbers: processor seconds to schedule and lower a 1B Llama in Q4_K_M, a decode step and a prompt at two depths each:
-  0.97 of tinygrad's (3 pairs at once on the two threads of one core, AMD EPYC Zen 4).
+  lowered. Each time tinygrad reads a context variable twice, and it makes a node by the initialiser of a dataclass.
+  Equal nodes are one object only while a single thread makes them. Between the look-up of a node and its insertion
+  another thread may insert its own. A node that is found while its __del__ runs lives on without a place in the table.
+  A captured step then refused its own arguments, once in some dozens of runs of two threads.
+How: the table comes first, and a new node's fields are set one by one. An atomic operation inserts it. The callback of
+  a dead node's weak reference frees its place. By then nothing can find the node any more, and a place that a new node
+  has taken is left alone. Only nodes of buffers have more to clean up. A weak reference does that, too, so no other
+  node calls Python for it. Under SPEC=2 and above, tinygrad makes the nodes.
+Numbers: processor seconds to schedule and lower a 1B Llama in Q4_K_M (a decode step and a prompt at two depths each)
+  are 0.97 of tinygrad's. This is from 3 pairs at once on the two threads of one core, AMD EPYC Zen 4.
 Upstream: not sent; UOpMetaClass could do so.
 """
 from __future__ import annotations
@@ -30,7 +30,7 @@ SEAMS = {
 }
 
 class Place(weakref.ref[UOp]):
-  """A node's place in the table. key: where that is."""
+  """The table's weak reference to a node. key: the node's key in the table."""
   __slots__ = ("key",)
   key: tuple[Any, ...]
 
@@ -41,7 +41,7 @@ def _free(place: Place, table: dict[tuple[Any, ...], Any] = _table, remove: Any 
 
 def make(cls: type[UOp], op: Ops, dtype: DType|None = None, src: tuple[UOp, ...] = (), arg: Any = None, tag: Any = None,
          metadata: Any = None, _buffer: Any = None) -> UOp:
-  """The one node of these fields."""
+  """The one node with these fields, from the table or new."""
   if dtype is None: dtype = ops.dtype_from_uop(op, src, arg) or _void
   known = _table.get(key := (op, dtype, src, arg, tag))
   if known is not None and (found := known()) is not None: return found
@@ -54,7 +54,9 @@ def make(cls: type[UOp], op: Ops, dtype: DType|None = None, src: tuple[UOp, ...]
   return made
 
 def _place(node: UOp, key: tuple[Any, ...]) -> UOp:
-  """The node that has the place: this one, or an equal one that was faster."""
+  """
+  Inserts a node into the table; returns the node that has the place: this one, or an equal one of a faster thread.
+  """
   place = Place(node, _free)
   place.key = key
   while (holder := _table.setdefault(key, place)) is not place:
@@ -63,13 +65,13 @@ def _place(node: UOp, key: tuple[Any, ...]) -> UOp:
   return node
 
 def _checked(cls: type[UOp], key: tuple[Any, ...], metadata: Any, _buffer: Any) -> UOp:
-  """tinygrad's way, which looks at the node, too."""
+  """Makes a node by tinygrad's own function, which also checks it."""
   made: UOp = _stock(cls, *key, metadata, _buffer)  # type: ignore[call-arg]
   del _table[key]
   return _place(made, key)
 
 class Buffers(weakref.WeakKeyDictionary):
-  """Buffers of nodes. counts: those that have one node less when it ends."""
+  """{node: buffer}. counts: {weak reference to a node: the buffer that loses a reference when the node ends}."""
   counts: dict[weakref.ref[UOp], Any] = {}
   def __setitem__(self, node: UOp, buffer: Any) -> None:
     super().__setitem__(node, buffer)
@@ -80,7 +82,7 @@ def _uncount(ended: weakref.ref[UOp], counts: dict[weakref.ref[UOp], Any] = Buff
 
 def install() -> None:
   places.replace(UOpMetaClass, "__call__", make)
-  ops.buffers.__class__ = Buffers  # jit.py and others hold this very one
+  ops.buffers.__class__ = Buffers  # jit.py and others hold this very object
   for held, buffer in list(ops.buffers.items()): ops.buffers[held] = buffer
   del UOp.__del__
   for key, reference in list(_table.items()):

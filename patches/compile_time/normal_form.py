@@ -1,18 +1,18 @@
 """
-Normal form of kernels: what computes the same is written the same, so it is lowered once.
+Normal form: kernels that compute the same are written the same, so they are lowered once.
 
-Why: layers of a model differ in what lies beside what they read. Where V has another type than Q and K, their product
-  has 1,280 columns instead of 1,536, and all that reads its first 1,024 was another kernel. A view of a buffer that a
-  precompiled layer gets, and the buffer itself, were two kernels as well.
-How: once kernels are known, movement operations on buffers are folded into their indices, and a parameter is as large
+Why: layers of a model differ in the data that lies beside their inputs. Where V has another type than Q and K, their
+  product has 1,280 columns instead of 1,536, and every kernel that reads its first 1,024 was another kernel. A view of
+  a buffer that a precompiled layer gets, and the buffer itself, gave two kernels as well.
+How: once kernels are known, movement operations on buffers are folded into their indices. A parameter becomes as large
   as its largest index, unless it is used otherwise. Kernels of GPUs stay as they are: there a prompt's rows have other
   strides in such layers, too (weights/linear.py).
 Rewrite:
   INDEX(RESHAPE(PARAM of 1536), 0, i), i < 1024
   --> INDEX(PARAM of 1024, i)
-Numbers: programs of a prompt and a decode step: Gemma 3 270M (5 weight types) 56 -> 45, SmolLM2
-  135M 32 -> 28, the bundled model 42 -> 36 (with heads stored apart: weights/linear.py)
-Upstream: could be sent as it is; tinygrad folds the views later, after it asked which kernels it knows.
+Numbers: programs of a prompt and a decode step: Gemma 3 270M (5 weight types) 56 -> 45, SmolLM2 135M 32 -> 28, the
+  bundled model 42 -> 36 (with heads stored apart: weights/linear.py)
+Upstream: could be sent as it is; tinygrad folds the views later, after it has looked for kernels that it knows.
 """
 from __future__ import annotations
 import functools
@@ -28,10 +28,10 @@ SEAMS = {
   "tinygrad.schedule:create_schedule": "6d62571e1f8d",
 }
 
-_create_schedule: Callable[[UOp], UOp]  # what it was before this patch
+_create_schedule: Callable[[UOp], UOp]  # the function before this patch
 
 def _sizes(ast: UOp) -> dict[UOp, int]:
-  """One more than the largest index of each parameter that is only read and written by a flat index."""
+  """{parameter: its largest index + 1}, for parameters that are used by a flat index only."""
   ends, otherwise = dict[UOp, int](), set[UOp]()
   for u in ast.toposort():
     for i, s in enumerate(u.src):
@@ -42,7 +42,7 @@ def _sizes(ast: UOp) -> dict[UOp, int]:
   return {p: end for p, end in ends.items() if p not in otherwise}
 
 def _one_node_a_loop(ast: UOp) -> UOp:
-  """An index's simplification may write a loop's length start + length as length + start, which is another node."""
+  """Makes equal loops one node: simplification may write a length start + length as length + start, another node."""
   loops, same = dict[tuple, UOp](), dict[UOp, UOp]()
   for u in ast.toposort():
     if u.op is Ops.RANGE and (one := loops.setdefault((u.arg, u.src[0].simplify()), u)) is not u: same[u] = one
@@ -50,7 +50,7 @@ def _one_node_a_loop(ast: UOp) -> UOp:
 
 @functools.lru_cache(1024)
 def normal(ast: UOp) -> UOp:
-  """A kernel (SINK) in this form. ast: as the scheduler made it."""
+  """The normal form of a kernel (SINK). ast: the kernel as the scheduler made it."""
   ast = _one_node_a_loop(graph_rewrite(ast, pm_mops, name="views into indices", bottom_up=True))
   sizes, slots = _sizes(ast), dict[int, list[UOp]]()
   for u in ast.toposort():

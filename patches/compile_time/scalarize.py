@@ -1,10 +1,10 @@
 """
-Vectors whose elements are known are taken apart at once.
+Scalarize: vector operations are taken apart at once where the elements of their operands are known.
 
-Why: an unrolled operation becomes one for each element, and each operand of these an INDEX into an operand of the
-  whole, with constants; then rules take that through reshapes, permutations and expansions, one step each, until it is
+Why: an unrolled operation becomes one operation for each element, whose operands are INDEXes with constants into the
+  whole operands. Rules then move each INDEX through reshapes, permutes and expands, one step at a time, until it meets
   an element of a STACK. Most operands are such a STACK already, for operations are taken apart from the leaves on.
-How: what the elements of an operand are is read off it; where it is something else it is indexed, as ever.
+How: the pass reads the elements off such an operand; any other operand is indexed, as before.
 Numbers: CPU seconds in that pass for the bundled model's prompt 2.2 -> 0.8, for all 107 kernels of a model with
   experts, 6 layers, from the tensors to the source 37.7 -> 29.5 (2-core AMD EPYC)
 Upstream: not sent; do_devectorize could do so.
@@ -26,18 +26,18 @@ SEAMS = {
 
 @functools.cache
 def _order(shape: tuple[int, ...], axes: tuple[int, ...]) -> list[int]:
-  """Which element of an array of a shape each element of the transposed array is."""
+  """For each element of the transposed array: its flat index in an array of this shape."""
   return np.arange(np.prod(shape, dtype=int)).reshape(shape).transpose(axes).flatten().tolist()
 
 def elements(x: UOp) -> Sequence[UOp]|None:
-  """The numbers in a value, in the order of its axes; None if they are not to be seen."""
+  """The scalars of a value, in row-major order; None if the graph does not show them."""
   if x.shape == (): return None if x.op in GroupOp.Movement else (x,)
   if x.op is Ops.STACK:
     parts = [elements(s) for s in x.src]
     return None if None in parts else [u for part in parts if part is not None for u in part]
   if x.op not in (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND) or (whole := elements(x.src[0])) is None: return None
   if x.op is Ops.PERMUTE: return [whole[i] for i in _order(x.src[0].shape, x.marg)]
-  return [*whole] * (x.max_numel() // len(whole))  # new axes are the first
+  return [*whole] * (x.max_numel() // len(whole))  # expanded axes come first
 
 def _operand(b: UOp, x: UOp) -> Sequence[UOp]:
   if x.base.is_invalid: return [x.base] * b.max_numel()

@@ -1,9 +1,9 @@
 """
-Depth-first walks of a graph in fewer steps of Python.
+Toposort: depth-first walks of a graph take fewer steps of Python.
 
-Why: a model's first start asks 75,000 times for all nodes of a graph, sources first. tinygrad's walk puts a pair on its
-  stack for each source of each node: a tenth of a lowering.
-How: the stack holds nodes. None on it says that the sources of the node below are done.
+Why: a model's first start asks 75,000 times for all nodes of a graph, sources first. For each source of each node
+  tinygrad's walk puts a pair on its stack: a tenth of the time of a lowering.
+How: the stack holds nodes. None on it says that the sources of the node under it are done.
 Numbers: microseconds a node, 5,000 nodes, the fastest of 15: 0.56, 0.58, 0.55 -> 0.35, 0.44, 0.39 (2-core AMD EPYC)
 Upstream: could be sent as it is.
 """
@@ -19,7 +19,7 @@ SEAMS = {
 
 def toposort(self: UOp, gate: Callable[[UOp], bool]|None = None, enter_calls: bool = True) -> dict[UOp, None]:
   """
-  The nodes of a graph, sources first. gate: whether a node belongs to it; enter_calls: whether the bodies of calls do.
+  The nodes of a graph, sources first. gate: whether a node belongs to the graph; enter_calls: whether calls' bodies do.
   """
   done: dict[UOp, None] = {}
   todo: list[UOp|None] = [self]

@@ -1,19 +1,19 @@
 """
-A node's dtype and shape, without asking what else it might be.
+Type inference: a node's dtype and shape are taken from its sources, without a match over all operations.
 
-Why: tinygrad finds them by a match over some sixty operations, one comparison each, and arithmetic, the most of a
-  graph, comes last; a property of a node is computed over its topologically sorted graph though its sources have
-  theirs, and a call of Python each time that it is looked up.
-How: arithmetic whose sources agree has their dtype and shape, a load its source's, a constant none; whatever else
-  there is, and wherever sources differ, is asked as ever. A property is computed from those of its sources, and then
-  is an attribute; a node's loops are the very ones of a source that is in all of them.
-  A SHRINK has the shape of its size unless the bounds of its offset disprove that it is inside of its source: tinygrad
-  simplifies the whole offset, which in a kernel is an index with all loops, for the same answer. SPEC=2 lets it.
+Why: tinygrad finds them by a match over some sixty operations, one comparison each; arithmetic, which most nodes are,
+  comes last. It computes a property of a node over the topologically sorted graph, although the sources have theirs.
+  Each look-up of a property is a call of Python.
+How: arithmetic whose sources agree has their dtype and shape, a load has its source's, a constant has the shape (). All
+  other operations, and sources that differ, go to tinygrad's functions. A property is computed from the sources'
+  properties and then is an attribute. A node shares the dict of loops of a source that is in all of its loops.
+  A SHRINK has the shape of its size unless the bounds of its offset show that it leaves its source. For the same answer
+  tinygrad simplifies the whole offset, which in a kernel is an index with all loops. Under SPEC=2 tinygrad does it.
   A constant is rounded to its type once.
 Numbers: CPU seconds to the first token of the bundled model, caches empty, PARALLEL=0: 19.7 -> 17.4 (2-core AMD EPYC),
-  with implicit_inputs on. SHRINK: seconds in _shape, two layers of a 1B Llama in Q4_K_M as below graph_rewrite, 1.9 ->
-  0.3 of 25.
-Upstream: not sent; two tables by operation would do there.
+  with implicit_inputs on. SHRINK: seconds in _shape, two layers of a 1B Llama in Q4_K_M as in graph_rewrite's numbers,
+  1.9 -> 0.3 of 25.
+Upstream: not sent; two tables by operation would do in tinygrad.
 """
 from __future__ import annotations
 import functools
@@ -52,7 +52,7 @@ _stock_ranges: Callable[[UOp], dict[UOp, None]] = UOp.__dict__["_ranges"].fxn
 _stock_addrspace: Callable[[UOp], AddrSpace|None] = UOp.__dict__["addrspace"].fxn
 
 def dtype_from_uop(op: Ops, src: tuple[UOp, ...], arg: Any) -> DType|None:
-  """The dtype of an operation; None if its maker has to say it."""
+  """The dtype of an operation; None if its caller has to give it."""
   if op in ARITHMETIC:
     first = src[0].dtype
     for x in src:
@@ -81,7 +81,7 @@ def _shape(node: UOp) -> tuple[sint, ...]|None:
   return node.src[0]._shape if op in SHAPE_OF_FIRST else _stock_shape(node)  # type: ignore[no-any-return]
 
 def _shrunk(source: UOp, offset: UOp, size: UOp) -> tuple[sint, ...]|None:
-  """The shape of a SHRINK of constant size; None where its bounds show that it leaves its source."""
+  """The shape of a SHRINK of constant size; None if it is not known to fit, so that tinygrad has to decide."""
   starts, sizes = (x.src if x.op is Ops.STACK else (x,) for x in (offset, size))
   if SPEC.value > 1 or (whole := source._shape) is None or not len(whole) == len(starts) == len(sizes): return None
   for n, start, length in zip(whole, starts, sizes):
@@ -90,7 +90,9 @@ def _shrunk(source: UOp, offset: UOp, size: UOp) -> tuple[sint, ...]|None:
   return tuple(int(length.vmax) for length in sizes)
 
 def _ranges(node: UOp) -> dict[UOp, None]:
-  """The loops that a node is in: its sources' together; a source that is in all of them shares its own."""
+  """
+  The loops that a node is in: its sources' loops without those that it ends. A source in all of them shares its dict.
+  """
   found: dict[UOp, None] = {}
   for x in node.src:
     if not (loops := x.ranges) or loops is found or loops.keys() <= found.keys(): continue
@@ -102,7 +104,7 @@ def _ranges(node: UOp) -> dict[UOp, None]:
   return left
 
 def _addrspace(node: UOp) -> AddrSpace|None:
-  """Where a node is in memory, if it is anywhere; arithmetic is where its sources are that are somewhere."""
+  """A node's address space; None if it has none. Arithmetic is where its sources are; None if they differ."""
   if node.op not in TOGETHER: return _stock_addrspace(node)
   found = None
   for x in node.src:
@@ -116,15 +118,15 @@ _stock_const = DType.const
 _of_float = functools.lru_cache(4096)(_stock_const)
 
 def const(self: DType, val: Any) -> Any:
-  """A number as a constant of the type. A ConstFloat's hash tells zeros apart, that of another float does not."""
+  """A number as a constant of the type. A ConstFloat's hash tells 0.0 from -0.0; another float's does not."""
   kind = type(val)
   if kind is int and self in INTEGERS: return val
   return _of_float(self, val) if kind is ConstFloat or kind is float and val else _stock_const(self, val)
 
 class Known:
   """
-  A property of a node from those of its sources, which get theirs first. Then it is the node's attribute: to look it
-  up again calls nothing, as this is no data descriptor.
+  A property of a node, computed from its sources' properties, which are computed first. It then is the node's
+  attribute: this is no data descriptor, so a second look-up calls nothing.
   """
   def __init__(self, find: Callable[[UOp], Any], name: str):
     self.find, self.name, self.__doc__ = find, name, find.__doc__
@@ -142,7 +144,7 @@ class Known:
     return node.__dict__[name]
 
 class Kept:
-  """A property that is made of a known one, and kept like it, but for a loop: what holds itself never ends."""
+  """A property made of a known one and kept like it, but not on a RANGE: a node that holds itself is never freed."""
   def __init__(self, find: property):
     assert find.fget is not None
     self.find, self.name, self.__doc__ = find.fget, find.fget.__name__, find.__doc__

@@ -1,14 +1,15 @@
 """
-Compile workers: kernels that are lowered in other processes are patched, too, and return however deep they nest.
+Compile workers: kernels lowered in other processes are patched, too, and return however deep they nest.
 
-Why: kernels are lowered and compiled in spawned processes that do not import the program's main module; a patch that
-  only the parent applied is silently absent there (0 of 6 kernels patched at PARALLEL=3). And a graph is pickled by
-  recursion: a lowered kernel of a mixture of experts in MXFP4 nests deeper than Python recurses, then the worker dies
-  of the error, in telling of it, and the parent waits for ever.
-How: the pool's initialiser is pickled by reference, so ours is imported by each worker, and importing it imports
-  tinygrad_llm, which applies the patches. It brings what the parent's devices are, which a worker may not ask: stored
-  schedules are kept by that. Between processes a graph is the flat list of serialize.py, which
-  multiprocessing is told to make of a UOp; one with contents of buffers, or arguments of other classes, is tinygrad's.
+Why: spawned processes lower and compile kernels, and do not import the program's main module. A patch that only the
+  parent applied is silently absent there (0 of 6 kernels patched at PARALLEL=3).
+  And tinygrad pickles a graph by recursion. A lowered kernel of a mixture of experts in MXFP4 nests deeper than Python
+  recurses. The worker then dies of the error while it reports it, and the parent waits for ever.
+How: the pool's initialiser is pickled by reference, so each worker imports ours, and with it tinygrad_llm, which
+  applies the patches. The initialiser brings a description of the parent's devices, which a worker may not ask: the
+  keys of stored schedules hold it.
+  Between processes a graph is the flat list of serialize.py; multiprocessing is told to pickle a UOp that way. A graph
+  with contents of buffers, or with arguments of other classes, is pickled by tinygrad.
 Numbers: kernels compiled at PARALLEL=2 that were patched, 0 of 12 -> 12 of 12.
 Upstream: not sent; tinygrad has no notion of patches. The flat list would do there as it is.
 """
@@ -32,30 +33,32 @@ SEAMS = {
 _stock = worker._init_worker
 
 class Initialiser:
-  """Of a pool: init_worker with what the parent knows when it starts a worker."""
+  """The initialiser of a pool: init_worker with what the parent knows when it starts a worker."""
   def __call__(self) -> None: raise AssertionError("it is for other processes")
   def __reduce__(self) -> tuple[Any, ...]: return functools.partial, (init_worker, schedules.cards())
 
 def init_worker(cards: dict[str, dict[str, str]]|None = None) -> None:
-  """tinygrad's own. That this function was found has applied the patches; if not, the worker must not go on."""
+  """
+  Runs tinygrad's initialiser in a worker. Importing this module has applied the patches; apply() raises if that failed.
+  """
   patches.apply()
   disk_cache.say_nothing()
   schedules.CARDS.update(cards or {})
   _stock()
 
 def graph(data: bytes) -> UOp:
-  """What reduce() has written."""
+  """The graph in the bytes of reduce()."""
   return serialize.load(data)[0]
 
 def reduce(u: UOp) -> tuple[Any, ...]:
-  """How multiprocessing sends a graph."""
+  """How multiprocessing pickles a graph: a function and its arguments."""
   stock: tuple = u.__reduce__()
   if any(s.op is Ops.BUFFER and s.addrspace is AddrSpace.GLOBAL for s in u.toposort()): return stock
   try: return graph, (serialize.dump([u]),)
   except ValueError: return stock
 
 def _after_fork() -> None:
-  """The pool is the parent's, and its threads are not here: the child starts its own."""
+  """Drops the parent's pool, whose threads are not in this child: the child starts its own."""
   worker.worker_pool = None
 
 def install() -> None:

@@ -1,3 +1,3 @@
 """
-What shows the passes at work: where each is installed, and what it did to one kernel. No pass lives here.
+Tools that show the passes at work: where each is installed, and what it did to one kernel. No pass lives here.
 """

@@ -1,7 +1,7 @@
 """
 Where tinygrad calls the patches, in the order in which a kernel gets there.
 
-What is installed where is recorded in places.py. The order is that of tinygrad's own code: which names
+places.py records which patch is installed where. The order comes from tinygrad's own code: the names that
 full_rewrite_to_sink uses, one after the other.
 """
 from __future__ import annotations
@@ -29,33 +29,36 @@ SCHEDULER, BEFORE_OPTS, OPTS, AFTER_OPTS, EXPANDER, BEFORE_LINEARIZE, RENDERER, 
 
 @dataclass(frozen=True)
 class Place:
-  """Where code of patches is called: a name of a module or class, or a collection of functions. order: in the stage."""
+  """
+  A place where code of patches is called: a name of a module or class, or a collection of functions. order: its
+  position in the stage.
+  """
   name: str
   stage: str
   order: int
-  patches: tuple[str, ...]  # whose code it is, in the order in which it is called
+  patches: tuple[str, ...]  # whose code is called, in the order of the calls
   value: Any
   seat: places.Seat|None = None  # None: a collection
 
 _names = {f"{patches.__name__}.{p.module}": p.name for p in PASSES}
 
 def owner(code: Any) -> str:
-  """The patch in whose module a function is; "" for tinygrad's."""
+  """The patch whose module defines a function; "" for tinygrad's functions."""
   return _names.get(getattr(code, "__module__", ""), "")
 
 def only_makes_it_sooner(name: str) -> bool:
-  """Whether a patch changes no kernel, and when a kernel is made, but not what it is made of."""
+  """Whether a patch changes no kernel, only how soon a kernel is made or how it is run (by its phase)."""
   return BY_NAME[name].phase in (Phase.LOWERING, Phase.CACHE, Phase.RUNTIME)
 
 def all_places() -> list[Place]:
-  """All of them, in order."""
+  """All places, in the order in which a kernel meets them."""
   found = [_of_seat(seat) for seat in places.seats.values() if seat.passes]
   found += [_of_collection(name, kept) for name, kept in places.collections.items() if kept]
   return sorted(found, key=lambda p: (STAGES.index(p.stage), p.order))
 
 def _of_seat(seat: places.Seat) -> Place:
   value, (module, key) = vars(seat.holder)[seat.key], seat.name.split(":")
-  # a matcher's rules are tried in their order, the function that was installed last is called first
+  # a matcher tries its rules in order; of functions, the one installed last is called first
   called = [f for _, f in value.patterns] if isinstance(value, PatternMatcher) else seat.links[::-1]
   around = all(map(only_makes_it_sooner, seat.passes))
   stage = (AROUND, 0) if around else _stage(module, key.split(".")[0])
@@ -67,21 +70,23 @@ def _of_collection(name: str, kept: Any) -> Place:
   return Place(name, *stage, _owners(kept.values() if isinstance(kept, dict) else kept, kept.passes), kept)
 
 def _owners(called: Iterable[Callable], passes: Iterable[str]) -> tuple[str, ...]:
-  """The patches of a place in the order of their calls, those that share another's code last."""
+  """The patches of a place in the order of their calls; last, patches whose function is in another patch's module."""
   return tuple(dict.fromkeys([*filter(None, map(owner, called)), *passes]))
 
 def _uses(driver: Callable) -> list[str]:
-  """The names that tinygrad's own of a function uses, in that order."""
+  """The names that tinygrad's version of a function uses, in that order."""
   return list(_own(driver).__code__.co_names)
 
 def _own(driver: Callable) -> types.FunctionType:
-  """tinygrad's own of a function that patches wrap."""
+  """tinygrad's version of a function that patches wrap."""
   own = next((s.links[0] for s in places.seats.values() if s.links and vars(s.holder)[s.key] is driver), driver)
   assert isinstance(own, types.FunctionType)
   return own
 
 def _position(driver: Callable, module: str, name: str) -> int|None:
-  """When a function of tinygrad's gets to a name of one of its modules; None if it never does."""
+  """
+  The position at which a function of tinygrad uses a name of its module, or anything of another module; None if never.
+  """
   names, known = _uses(driver), _own(driver).__globals__
   if module == known["__name__"]: return names.index(name) if name in names else None
   return next((i for i, n in enumerate(names) if getattr(known.get(n), "__module__", None) == module), None)
@@ -100,7 +105,9 @@ def _stage(module: str, name: str) -> tuple[str, int]:
   return BEFORE_OPTS if at < opts else OPTS if at == opts else EXPANDER if at < end else BEFORE_LINEARIZE, at
 
 def _stage_of(kept: Any, module: str) -> tuple[str, int]:
-  """Those of hooks.py are at the places that they are for, others are run by the pass of the patch that keeps them."""
+  """
+  The stage of a collection. The lists of hooks.py have fixed places; other collections run in the pass that keeps them.
+  """
   uses = _uses(codegen.full_rewrite_to_sink)
   opts, last = uses.index("apply_opts"), len(uses)
   if kept is hooks.before_opts: return OPTS, opts
@@ -111,7 +118,7 @@ def _stage_of(kept: Any, module: str) -> tuple[str, int]:
   return (BEFORE_LINEARIZE, last + 1) if module in mine else (AFTER_OPTS, 1)
 
 def order() -> dict[str, list[tuple[str, list[str]]]]:
-  """{stage: the patches that a kernel meets there, and the names of the places}. A patch may be in several stages."""
+  """{stage: [(a patch that a kernel meets there, the names of its places)]}. A patch may be in several stages."""
   stages: dict[str, dict[str, list[str]]] = {stage: {} for stage in STAGES}
   for place in all_places():
     for name in place.patches: stages[place.stage].setdefault(name, []).append(place.name)

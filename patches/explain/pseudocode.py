@@ -1,13 +1,17 @@
 """
-A kernel's graph in few lines, and its figures.
+A kernel's graph as a few lines of pseudocode, and its figures.
 
   for a in 8, b in 2 THREAD, c in 16 lanes:
     p0[a b c] = p1[a b c] + sum1
     sum1 = sum d in 2, e in 4 UNROLL: bits(p2[d e]) * half(bits(p3[a b c d])) * ..
 
-p0: an argument; p3[a d]: what is loaded from it, at a place that depends on these loops; bits(..): an integer that is
-cut out of such words by shifts and masks; sum1, array1: a sum and an array of the kernel's own, in the lines below.
-Conversions that keep a number are left out, but those from an integer to a float, and so are products with 0.
+- `p0`: an argument of the kernel
+- `p3[a d]`: a value loaded from the argument p3, at a place that depends on the loops a and d
+- `bits(..)`: an integer that shifts and masks cut out of loaded words
+- `sum1`, `array1`: a sum and an array of the kernel's own, defined in the lines below
+
+Conversions that keep a number are left out, except those from an integer to a float. Added products with 0 are left
+out, too.
 """
 from __future__ import annotations
 from collections import Counter
@@ -19,15 +23,15 @@ from tinygrad.helpers import prod
 from tinygrad.uop.ops import AxisType, GroupOp, Ops, UOp
 from tinygrad_llm.patches.ir.intrinsics import called
 
-WIDTH, MOST, SHORT = 116, 400, 24  # of a line, of an expression, of one that is written out more than once
-LANES = -1  # in the id of a loop over lanes (vectorizer.py)
+WIDTH, MOST, SHORT = 116, 400, 24  # characters: a printed line, a statement, a shared term without a name
+LANES = -1  # marks the id of a loop over lanes (vectorizer.py)
 SIGNS = {Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.FDIV: "/", Ops.CMPLT: "<", Ops.CMPNE: "!=", Ops.CMPEQ: "==",
          Ops.AND: "&", Ops.OR: "|", Ops.XOR: "^", Ops.SHL: "<<", Ops.SHR: ">>", Ops.FLOORDIV: "//", Ops.FLOORMOD: "%"}
-BINDS = {Ops.MUL: 3, Ops.FDIV: 3, Ops.ADD: 2, Ops.SUB: 2}  # others: always in brackets
+BINDS = {Ops.MUL: 3, Ops.FDIV: 3, Ops.ADD: 2, Ops.SUB: 2}  # precedence; others are always in brackets
 BITS = {Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR, Ops.ADD, Ops.SUB, Ops.MUL, Ops.CAST, Ops.BITCAST, Ops.NEG}
 
 class Names:
-  """Of loops and arrays, the same in all graphs of a kernel: a, b, .. z, a2, .. and array1, array2, .."""
+  """Names of loops and arrays, the same in all graphs of a kernel: a, b, .. z, a2, .. and array1, array2, .."""
   def __init__(self) -> None: self.loops, self.arrays = dict[tuple, str](), dict[int, str]()
   def loop(self, r: UOp) -> str:
     again, at = divmod(len(self.loops), 26)
@@ -35,7 +39,7 @@ class Names:
   def array(self, u: UOp) -> str: return self.arrays.setdefault(u.arg.slot, f"array{len(self.arrays) + 1}")
 
 def kind(r: UOp) -> str:
-  """How a loop is run; "" if there is nothing to say about it."""
+  """How a loop is run: its axis type, or "lanes"; "" for a plain loop."""
   if len(r.arg) > 2 and r.arg[1] == LANES: return "lanes"
   return "" if r.arg[-1] in (AxisType.WEAK, AxisType.LOOP) else r.arg[-1].name
 
@@ -46,7 +50,7 @@ def _type(u: UOp) -> str:
   return f"{'u' * dtypes.is_unsigned(u.dtype)}int{8 * u.dtype.itemsize}"
 
 def _number(x: Any) -> str:
-  if not isinstance(x, (float, int)): return "nothing"  # a place that is never read, tinygrad's Invalid
+  if not isinstance(x, (float, int)): return "nothing"  # tinygrad's Invalid: a place that is never read
   return f"{x:.6g}" if isinstance(x, float) and (x % 1 or not math.isfinite(x)) else str(int(x))
 
 def _is_zero(u: UOp) -> bool:
@@ -54,7 +58,7 @@ def _is_zero(u: UOp) -> bool:
   return u.op is Ops.CONST and u.val == 0 or u.op is Ops.MUL and any(map(_is_zero, u.src))
 
 class Pseudocode:
-  """lines: of a kernel's graph, before its loops are expanded."""
+  """The pseudocode of a kernel's graph, before its loops are expanded. lines: the result."""
   def __init__(self, sink: UOp, names: Names):
     self.names, self.memo, self.named = names, dict[UOp, str](), dict[UOp, str]()
     self.queue: list[tuple[UOp, str]] = []
@@ -63,7 +67,7 @@ class Pseudocode:
     for u in sink.src: self._statement(u, "")
 
   def _loops(self, ranges: Iterable[UOp], plain: tuple[str, ...] = ()) -> str:
-    """a in 8, b in 4 UNROLL"""
+    """The loops of these ranges as text: a in 8, b in 4 UNROLL"""
     loops = sorted({r for u in ranges for r in u.ranges}, key=lambda r: r.arg[:-1])
     kinds = [k if (k := kind(r)) not in plain else "" for r in loops]
     return ", ".join(f"{self.names.loop(r)} in {r.src[0].render()} {k}".rstrip() for r, k in zip(loops, kinds))
@@ -82,7 +86,7 @@ class Pseudocode:
     else: self._add(indent + self.text(u))
 
   def _definition(self, u: UOp, name: str, indent: str) -> None:
-    if u.op is Ops.AFTER:  # an array, filled before
+    if u.op is Ops.AFTER:  # an array that was filled before
       for s in u.src[1:]: self._statement(s, indent)
     else: self._add(f"{indent}{name} = {self._sum(u) if u.op is Ops.REDUCE else self._text(u)}")
 
@@ -93,7 +97,7 @@ class Pseudocode:
   def _add(self, line: str) -> None: self.lines.append(line if len(line) <= MOST else f"{line[:MOST]} ..")
 
   def _later(self, u: UOp, kind: str) -> str:
-    """A name, whose definition follows."""
+    """The name of a node, whose definition follows."""
     if u not in self.named:
       self.kinds[kind] += 1
       self.named[u] = f"{kind}{self.kinds[kind]}"
@@ -101,9 +105,9 @@ class Pseudocode:
     return self.named[u]
 
   def _place(self, u: UOp) -> str:
-    """A place in memory, by the loops that it depends on."""
+    """A place in memory, written as its buffer and the loops that it depends on."""
     ranges = sorted({r for i in u.src[1:] for r in i.ranges}, key=lambda r: r.arg[:-1])
-    used = {self.names.loop(r) for r in ranges}  # that names those of them that are new
+    used = {self.names.loop(r) for r in ranges}  # this names new loops, too
     loops = " ".join(name for name in self.names.loops.values() if name in used)
     return f"{self._buffer(u.src[0])}[{loops}]" if loops else self._buffer(u.src[0])
 
@@ -147,14 +151,14 @@ class Pseudocode:
     return f"{self._inside(u, a)} {SIGNS[u.op]} {self._inside(u, b)}"
 
   def _inside(self, u: UOp, part: UOp) -> str:
-    """A part of an expression, in brackets where it binds less."""
+    """An operand of an expression, in brackets where it binds less tightly."""
     text = self.text(part)
     while part.op is Ops.CAST and (_is_int(part) or not _is_int(part.src[0])): part = part.src[0]
     written = part.op in SIGNS and part not in self.named and " " in text and not text.startswith("bits(")
     return f"({text})" if written and BINDS.get(part.op, 0) < BINDS.get(u.op, 4) else text
 
   def _words(self, u: UOp) -> str|None:
-    """An integer that is made of words of one buffer; None if it is more than that."""
+    """bits(..) for an integer made of words of one buffer; None if there is more in it."""
     if u.op not in BITS: return None
     inside = u.toposort(lambda v: v.op is not Ops.INDEX)
     loads = dict.fromkeys(s for v in inside for s in v.src if s.op is Ops.INDEX)
@@ -165,20 +169,20 @@ class Pseudocode:
 def lines(sink: UOp, names: Names) -> list[str]: return Pseudocode(sink, names).lines
 
 def wrapped(line: str, first: str = "") -> list[str]:
-  """A line behind a first word, in several of at most WIDTH characters."""
+  """A line behind a first word, wrapped to lines of at most WIDTH characters."""
   text = first + line
   indent = " " * (len(first) + len(line) - len(line.lstrip()))
   return textwrap.wrap(text, WIDTH, subsequent_indent=f"{indent}    ", break_long_words=False)
 
 def changes(before: list[str], after: list[str]) -> list[str]:
-  """The lines that went, then those that came, with - and + in front."""
+  """The removed lines, then the added ones, with - and + in front."""
   found = [line for line in difflib.ndiff(before, after) if line[0] in "-+"]
   return sorted(found, key=lambda line: line[0] == "+")
 
 # *** figures
 
 def _operations(u: UOp) -> int:
-  """How often a kernel does an operation, if each is done in the loops that it depends on and in no others."""
+  """How often a kernel does an operation, if it is done in the loops that it depends on and in no others."""
   ranges = {*u.ranges, *(r for s in u.src[1:] for r in s.ranges)} if u.op is Ops.REDUCE else u.ranges
   return prod(int(r.vmax) + 1 for r in ranges)
 
@@ -187,11 +191,11 @@ def _is_operation(u: UOp) -> bool:
   return (u.op in GroupOp.ALU or u.op is Ops.REDUCE) and u.dtype is not dtypes.weakint
 
 def is_expanded(sink: UOp) -> bool:
-  """Whether loops are expanded: then addresses are computed as other integers are, and there is a lot of it."""
+  """Whether loops are expanded. The graph is large then, and computes addresses as it does other integers."""
   return any(u.op is Ops.LOAD for u in sink.toposort())
 
 def figures(sink: UOp) -> dict[str, str]:
-  """What can be counted in a graph: nodes, loops, sums, loads, and operations in all steps of all loops."""
+  """Counts of a graph: nodes, loops, sums, loads, and operations in all iterations of all loops."""
   ops = sink.toposort()
   loops = sorted((u for u in ops if u.op is Ops.RANGE and u.vmax > 0), key=lambda r: r.arg[:-1])
   kinds = {k: [r.src[0].render() for r in loops if kind(r) == k] for k in dict.fromkeys(map(kind, loops))}

@@ -1,5 +1,5 @@
 """
-What each patch, and tinygrad around it, did while a kernel was made. Nothing is in the way unless someone records.
+Records what each patch, and tinygrad around it, did while a kernel was made. Without a recording nothing is wrapped.
 """
 from __future__ import annotations
 from collections.abc import Callable, Iterator
@@ -21,11 +21,14 @@ PASS, RULE, ANSWER = "pass", "rule", "answer"
 @dataclass
 class Step:
   """
-  Something that made a difference, at its place in the pipeline.
+  A change, at its place in the pipeline.
 
-  kind: PASS: before and after are the kernel's graph; RULE: what it matched first, and made of it; ANSWER: what would
-  have been answered without the patch, and what was, first. count: of matches or answers. patch: "" is tinygrad itself.
-  opts: that were chosen.
+  `before` and `after`, by kind:
+  - PASS: the kernel's graph before and after the pass
+  - RULE: the node of the rule's first match, and the rule's result
+  - ANSWER: the first answer, without the patch and with it
+
+  `count`: the number of matches or answers. `patch`: "" is tinygrad itself. `opts`: the chosen ones.
   """
   kind: str
   stage: str
@@ -36,11 +39,11 @@ class Step:
   after: Any
   count: int = 1
   opts: tuple[Opt, ...]|None = None
-  instead: tuple[Opt, ...]|None = None  # of what would have been chosen without the patch
+  instead: tuple[Opt, ...]|None = None  # opts that would have been chosen without the patch
 
 @dataclass
 class _Frame:
-  """A call of a recorded function, and what the one that it wraps answered."""
+  """A call of a recorded function. below: the answer of the function that it wraps; called: whether it called that."""
   function: Callable
   place: Place
   patch: str
@@ -49,22 +52,22 @@ class _Frame:
 
 class Recorder:
   """
-  steps: in order. reached: the places that were called, in the order of their first call. idle: patches whose passes
-  changed nothing.
+  The results of a recording. steps: in order. reached: the places that were called, in the order of their first call.
+  idle: patches whose passes changed nothing.
   """
   def __init__(self) -> None:
     self.steps: list[Step] = []
     self.reached: dict[str, None] = {}
     self.idle: dict[str, None] = {}
-    self.graph: UOp|None = None  # the kernel's, as it was seen last
+    self.graph: UOp|None = None  # the kernel's graph, as it was seen last
     self.frames: list[_Frame] = []
-    self.asking = False          # what is only asked for comparison is not recorded
+    self.asking = False          # True: a call for comparison, which is not recorded
     self.answers: dict[tuple[str, str, str], Step] = {}
-    self.chooser = ""            # whose answer choose.choose() takes
-    self.decided: tuple[str, tuple[Opt, ...]] = ("", ())  # who chose the opts, and what would have been chosen instead
+    self.chooser = ""            # the pass whose answer choose.choose() takes
+    self.decided: tuple[str, tuple[Opt, ...]] = ("", ())  # who chose the opts, and the opts without it
 
   def begun(self, place: Place, graph: UOp) -> int:
-    """A pass begins. What was done since the last one is the work of the function that is running."""
+    """A pass begins. A change of the graph since the last pass is the work of the function that is running."""
     if self.graph is not None and self.graph is not graph:
       place, patch = (self.frames[-1].place, self.frames[-1].patch) if self.frames else (place, "")
       self.steps.append(Step(PASS, place.stage, place.name, patch, "", self.graph, graph))
@@ -79,16 +82,16 @@ class Recorder:
     elif patch: self.idle[patch] = None
 
   def answered(self, kind: str, place: Place, patch: str, name: str, before: Any, after: Any) -> None:
-    """A rule or a function gave an answer of its own."""
+    """A rule matched, or a function's answer differs by its patch. The first one is a step, later ones are counted."""
     key = (place.name, patch, name)
     if key in self.answers: self.answers[key].count += 1
     else:
-      if kind is RULE: before = max(before, key=lambda u: len(u.toposort()))  # the others are parts of it
+      if kind is RULE: before = max(before, key=lambda u: len(u.toposort()))  # the other nodes are parts of it
       self.answers[key] = Step(kind, place.stage, place.name, patch, name, before, after)
       self.steps.append(self.answers[key])
 
   def spy(self, place: Place, function: Callable, of_rule: bool) -> Callable:
-    """A pass or a rule, recorded."""
+    """A pass or a rule, wrapped so that its calls are recorded."""
     patch, name = owner(function), _name(function)
     @functools.wraps(function)
     def spied(*args: Any, **kwargs: Any) -> Any:
@@ -96,7 +99,7 @@ class Recorder:
       given = [x for x in (*args, *kwargs.values()) if isinstance(x, UOp)]
       if of_rule:
         ret = function(*args, **kwargs)
-        if ret is None or any(ret is u for u in given) or patch == "hooks": return ret  # it runs the passes of others
+        if ret is None or any(ret is u for u in given) or patch == "hooks": return ret  # it runs other patches' passes
         self.answered(RULE, place, patch, name, given, ret)
       else:
         at = self.begun(place, given[0])
@@ -105,7 +108,9 @@ class Recorder:
     return self._reaching(place, spied)
 
   def link(self, place: Place, function: Callable, below: Callable|None) -> Callable:
-    """A function that wraps another, or at last tinygrad's own, recorded."""
+    """
+    A function that wraps another, or tinygrad's own at the end of the chain, wrapped so that its calls are recorded.
+    """
     patch = owner(function)
     @functools.wraps(function)
     def linked(*args: Any, **kwargs: Any) -> Any:
@@ -127,7 +132,7 @@ class Recorder:
     return self._reaching(place, linked)
 
   def answering(self, name: str, chooser: choose.Chooser) -> choose.Chooser:
-    """A pass that is asked for a schedule, recorded."""
+    """A pass that is asked for a schedule, wrapped so that its answer is recorded."""
     @functools.wraps(chooser)
     def answer(k: Scheduler) -> Scheduler|None:
       made = chooser(k)
@@ -143,13 +148,15 @@ class Recorder:
     return reaching
 
   def _ask(self, function: Callable, *args: Any, **kwargs: Any) -> Any:
-    """What a function would have answered."""
+    """A function's answer, without a record of the call."""
     self.asking = True
     try: return function(*args, **kwargs)
     finally: self.asking = False
 
   def _lowered(self, frame: _Frame, before: UOp, after: UOp) -> None:
-    """A function returned a kernel's graph: tinygrad's optimiser that with the opts, a patch around it more."""
+    """
+    A function returned a kernel's graph: tinygrad's optimiser with the opts applied, or a patch around it with more.
+    """
     if (place := frame.place).stage != OPTS: return
     if frame.patch:
       self.frames.append(frame)
@@ -163,20 +170,20 @@ class Recorder:
 def _same(a: Any, b: Any) -> bool: return a is b or not isinstance(a, UOp) and not isinstance(b, UOp) and bool(a == b)
 
 def _name(function: Callable) -> str:
-  """Of a lambda, where it is written."""
+  """The name of a function; for a lambda, the file and line where it is written."""
   if function.__name__ != "<lambda>": return function.__name__.strip("_")
   code = function.__code__
   return f"{code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno}"
 
 @contextmanager
 def recording() -> Iterator[Recorder]:
-  """What is lowered in here is recorded, if it is lowered in this process and no cache has it."""
+  """A context: kernels lowered in it are recorded, if this process lowers them and no cache has them."""
   recorder = Recorder()
   with ExitStack() as undo:
     def replace(put: Callable[[Any], None], old: Any, new: Any) -> None:
       undo.callback(put, old)
       put(new)
-    # what applies an action changes what it is given, and is asked once; choosers are below
+    # an action changes the kernel that it is given, so its function must not be asked twice; choosers are below
     for place in all_places():
       if place.stage == AROUND or place.name.endswith(".apply_opt") or isinstance(place.value, dict): continue
       if (seat := place.seat) is None:
@@ -199,17 +206,20 @@ def recording() -> Iterator[Recorder]:
     yield recorder
 
 def _watched(recorder: Recorder, place: Place, function: Callable) -> Callable:
-  """A rule of a matcher, recorded if it is a patch's that may change a kernel."""
+  """A rule of a matcher, recorded if its patch may change a kernel."""
   if not (patch := owner(function)) or only_makes_it_sooner(patch): return function
   if (own := places.stock.get(function)) is None: return _rule(recorder.spy(place, function, True))
   return _rule(recorder.link(place, function, own))
 
 def _rule(function: Callable) -> Callable:
-  """A function as a rule of a matcher: it closes over nothing, and says whether it wants the context."""
+  """
+  A function in the form of a matcher's rule: it closes over nothing, and its signature says whether it wants the
+  context.
+  """
   like = _with_context if "ctx" in inspect.signature(function).parameters else _without
   return types.FunctionType(like.__code__, {"function": function}, function.__name__)
 
-def function(**found: Any) -> Any: """What _with_context and _without call: each rule has another in its globals."""
+def function(**found: Any) -> Any: """_with_context and _without call this name: each rule has its own there."""
 def _with_context(ctx: Any, **found: Any) -> Any: return function(ctx=ctx, **found)
 def _without(**found: Any) -> Any: return function(**found)
 

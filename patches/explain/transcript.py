@@ -1,4 +1,4 @@
-"""What was recorded, as text: a numbered step for each patch that changed the kernel."""
+"""A recording as text: a numbered step for each patch that changed the kernel."""
 from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -24,18 +24,20 @@ MEANING = {
 def opts(chosen: Sequence[Opt]) -> str: return " ".join(f"{o.op.name}:{o.axis}:{o.arg}" for o in chosen) or "none"
 
 def meaning(o: Opt) -> str:
-  """What an action does. Those of patches/ir/actions.py say themselves what their amount is of."""
+  """
+  The meaning of an action. The values of ScheduleOps (patches/ir/actions.py) say themselves what their amounts count.
+  """
   if isinstance(o.op, ScheduleOps): return str(o.op.value).split(" (")[0]
   return MEANING[o.op] + (f", {o.arg} steps" if o.arg else ", all its steps" if o.arg == 0 else "")
 
 def title(patch: str) -> str: return f"{patches.module_of(patch)}: {sentence(patch)}"
 
 def text(recorder: Recorder) -> str:
-  """All steps; those of tinygrad itself that follow each other are one."""
+  """All steps; consecutive steps of tinygrad itself are told as one."""
   return "\n\n".join("\n".join(block) for block in _blocks(recorder))
 
 def _groups(steps: Sequence[Step]) -> list[list[Step]]:
-  """Neighbours that are told as one: passes of tinygrad, rules of one patch."""
+  """Neighbours that are told as one: passes of tinygrad, or rules of one patch."""
   groups: list[list[Step]] = []
   for step in steps:
     last = groups[-1][-1] if groups else step
@@ -67,7 +69,9 @@ def _blocks(recorder: Recorder) -> Iterator[list[str]]:
     yield pseudocode.wrapped(f"had a look and changed nothing: {', '.join(idle)}")
 
 def _lines(sink: UOp, names: pseudocode.Names) -> list[str]:
-  """Pseudocode; of a graph whose loops are expanded there is none: it is too long, and the source code comes soon."""
+  """
+  The pseudocode of a graph; [] once its loops are expanded: it is too long then, and the source code follows soon.
+  """
   return [] if pseudocode.is_expanded(sink) else pseudocode.lines(sink, names)
 
 def _enumerated(names: list[str]) -> str:
@@ -121,6 +125,6 @@ def _brief(x: Any) -> str:
   return text if len(text) <= BRIEF else f"{text[:BRIEF]} .."
 
 def scheduler(recorder: Recorder) -> str:
-  """What the patches of the scheduler did in a whole step: it knows no kernels yet."""
+  """The work of the scheduler's patches in a whole step of the model, since the scheduler knows no kernels yet."""
   found = [step for step in recorder.steps if step.stage == SCHEDULER and step.patch]
   return "\n".join(f"{title(step.patch)}\n   {step.count} times in the whole step, {step.place}" for step in found)

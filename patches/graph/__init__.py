@@ -1,4 +1,4 @@
 """
-Tensors become kernels: which sums and products a kernel holds, what is stored between kernels, what is launched
-together. These rules work on graphs before any kernel has loops.
+Rules on tensor graphs, before any kernel has loops. They decide which sums and products a kernel holds, what is stored
+between kernels, and which kernels share a launch.
 """

@@ -1,18 +1,18 @@
 """
-Range analysis across buffers: what is clamped is stored without its bounds, and clamped again by those who read it.
+Range analysis across buffers: a clamped index is stored without its bounds and clamped again where it is read.
 
-Why: an index that is read from memory may be anything, so that a look-up by it (an expert's matrix, chosen by its
-  number) is a load under conditions, at an address that no schedule knows the strides of. To clamp it helps only if the
-  bounds are seen where it is used; tinygrad stores what is clamped, or a half of it.
-How: max(x, c) of integers moves from what is stored to who reads it, and a minimum is written as a maximum, of which
-  tinygrad knows the largest value. A clamped number of an expert is then within the experts: no condition is left, and
-  the address of its matrix is a sum of the loops' strides and one number.
+Why: an index loaded from memory may have any value. A look-up by it, such as an expert's matrix by its number, is then
+  a masked load, and no schedule knows the strides of its address. A clamp helps only if its bounds are visible where
+  the index is used. tinygrad stores the clamped value, or the result of one half of the clamp.
+How: max(x, c) of integers moves from the store to the reader. A minimum is written as a maximum, whose largest value
+  tinygrad knows. A clamped expert number is then within the experts: the load has no condition, and its address is a
+  sum of the loops' strides and one number.
 Rewrite:
   store min(max(id, 0), n - 1); w[load id] under 0 <= id < n
   --> store id; w[min(max(load id, 0), n - 1)], whose bounds are known
 Numbers: decode of a qwen3moe shape (128 experts of 768, 8 used, 2 layers, Q4_K_M), tok/s: 53 -> 101
-  (AMD EPYC with AVX-512, 2 threads, medians of 4 rounds in turns)
-Upstream: not sent.
+  (AMD EPYC with AVX-512, 2 threads, medians of 4 interleaved rounds)
+Upstream: not sent; here it is two rules appended to the scheduler's pm_reduce_simplify.
 """
 from __future__ import annotations
 from tinygrad.dtype import dtypes
@@ -25,7 +25,7 @@ SEAMS = {
 }
 
 def where_read(stored: UOp, index: UOp) -> UOp|None:
-  """max(x, c) is stored as x; who reads it knows then that it is no less than c."""
+  """Stores x instead of max(x, c). The reader applies the maximum, so that it knows the lower bound c."""
   value = stored.src[0]
   if value.op is not Ops.MAX or value.src[1].op is not Ops.CONST: return None
   return index.replace(src=(stored.replace(src=(value.src[0], *stored.src[1:])), *index.src[1:])).maximum(value.src[1])

@@ -1,11 +1,12 @@
 """
-Gathers (embeddings, look-ups of rows by index) are fused into the kernel that uses the rows, for any number of rows.
+Gather fusion: an embedding or look-up of rows is fused into the kernel that uses the rows, for any number of rows.
 
-Why: x[ids] is a sum over all rows of (row == id) * x[row], which becomes a load when a kernel is compiled. Two rules of
-  the scheduler come before that: a sum of 32,768 steps or more is split into two kernels, and a sum that is spread out
-  again is stored. So an embedding of a large vocabulary reads 256 rows, and a look-up in a grid (IQ types) writes the
-  float32 of all rows.
-How: the scheduler's rules turn the sum into a load at once, and a sum of (i == id) * .. is not split.
+Why: x[ids] is a sum over all rows of (row == id) * x[row], which tinygrad turns into a load when it compiles a kernel.
+  Two rules of its scheduler come before that. One splits a sum of 32,768 steps or more into two kernels; the other
+  stores a sum that is expanded again. So an embedding with a large vocabulary reads 256 rows, and a look-up in the
+  grid of an IQ type writes all its rows as float32.
+How: the scheduler applies tinygrad's load-collapse rules itself, so the sum becomes a load at once. A sum of
+  (i == id) * .. is not split.
 Rewrite:
   rows = sum i: (i == id) * x[i, ..]; store rows; y = f(load rows)
   --> y = f(x[id, ..])
@@ -32,7 +33,11 @@ def split_reduceop(reduce: UOp, x: UOp) -> UOp|None:
   return None if reduce.arg[0] is Ops.ADD and is_gather(x) else _split_reduceop(reduce, x)
 
 def of_any_length(red: UOp, u: UOp) -> UOp|None:
-  """tinygrad's rule, which forgets the length of a loop over as many rows as an expression says."""
+  """
+  tinygrad's load-collapse rule for a loop whose length is an expression.
+
+  That rule loses the expression, so a variable takes its place until the sum is collapsed.
+  """
   if (loop := red.src[1]).op is not Ops.RANGE or (length := loop.src[0]).op in (Ops.CONST, Ops.PARAM): return None
   known = UOp.variable("rows", length.vmin, length.vmax, length.dtype, param=True)
   value = u.substitute(to := {loop: loop.replace(src=(known,))})

@@ -1,16 +1,16 @@
 """
 Horizontal fusion: products that read the same input, and not each other's output, are one launch on a CPU.
 
-Why: matrices of one type that share an input lie as one in memory; in mixed files, as Q4_K_M, some have another type,
-  and their product is a launch of its own: all threads wait for each other once more.
-How: two calls that follow each other, whose loops are of known lengths, become two stages of a kernel that no thread
-  waits between: each thread does its share of the one and then of the other.
+Why: matrices of one type that share an input lie in memory as one matrix. In mixed files such as Q4_K_M some have
+  another type. The product with such a matrix is a launch of its own, and all threads wait for each other once more.
+How: two consecutive calls whose loops have known lengths become two stages of one kernel without a barrier between
+  them. Each thread does its share of the first stage and then its share of the second.
 Rewrite:
   launch y = a @ x; launch z = b @ x
   --> launch (thread t: its rows of y; its rows of z), no barrier between
-Numbers: kernels of a decode step of a 1B model in Q4_K_M, of which every second layer has another type for v:
+Numbers: kernels of a decode step of a 1B model in Q4_K_M, in which every second layer has another type for v:
   173 -> 165
-Upstream: not sent; a scheduler there that knows which kernels are independent could do it for a GPU's queues, too.
+Upstream: not sent; a scheduler that knows which kernels are independent could also use it for a GPU's queues.
 """
 from __future__ import annotations
 import functools
@@ -33,19 +33,23 @@ SEAMS = {
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
 }
 
-BESIDE = "beside"  # the name of a kernel whose stages do not wait for each other, until it is lowered
+BESIDE = "beside"  # name of a kernel whose stages have no barrier between them, until it is lowered
 
-# what they were before this patch
+# the functions that this patch wraps
 _create_schedule: Callable[[UOp], UOp]
 _full_rewrite_to_sink: Callable[..., UOp]
 
 def kernels_of(ast: UOp) -> tuple[UOp, ...]:
-  """Those of a launch whose loops are chosen for each by itself: the stages beside each other; none of a chain's."""
+  """
+  The kernels of a launch that are scheduled independently: the kernel itself, or stages without barriers between them.
+
+  Empty for a chain (kernel_chains.py).
+  """
   stages = tuple(s for s in ast.src if s.op is Ops.SINK)
   return (ast,) if not stages else stages if ast.arg.name == BESIDE else ()
 
 def _is_product(call: UOp) -> bool:
-  """Whether a call is a kernel of a CPU with a sum, all of whose loops have known lengths."""
+  """Whether a call is a CPU kernel with a sum whose loops all have known lengths."""
   ast = call.src[0]
   if ast.op is not Ops.SINK or not isinstance(ast.arg, KernelInfo) or ast.arg.opts_to_apply is not None: return False
   if ast.tag is not None or any(s.op is Ops.SINK for s in ast.src): return False
@@ -78,7 +82,7 @@ def create_schedule(sink: UOp) -> UOp:
   return linear.replace(src=tuple(map(one, chains)))
 
 def _threads(lower: Callable[[], UOp]) -> int:
-  """How many threads share the kernel that lower() lowers."""
+  """The number of threads of the kernel that lower() lowers."""
   loops = [u for u in hooks.chosen(lower).toposort() if u.op is Ops.RANGE and u.arg[-1] is AxisType.THREAD]
   return prod(int(u.vmax) + 1 for u in loops)
 
@@ -92,7 +96,7 @@ def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
   stages = [renumbered(stage, i) for i, stage in enumerate(stages)]
   buffers = {u.arg.slot for stage in stages for u in stage.toposort()
              if u.op is Ops.PARAM and u.addrspace is AddrSpace.GLOBAL}
-  def numbered(u: UOp) -> UOp:  # the thread's number comes after all buffers
+  def numbered(u: UOp) -> UOp:  # the thread's number takes the slot after all buffers
     is_variable = u.op is Ops.PARAM and u.addrspace is AddrSpace.ALU
     return u.replace(arg=replace(u.arg, slot=len(buffers))) if is_variable else u
   stages = [changed(stage, numbered) for stage in stages]

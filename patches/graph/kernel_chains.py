@@ -1,17 +1,17 @@
 """
-Small kernels that follow each other are one: a launch for a chain of them, stage by stage.
+Kernel chaining: small kernels that follow each other become the stages of one kernel, with one launch.
 
-Why: routing to experts is seven kernels of a few hundred elements, a norm is two: each costs a launch, on a GPU a few
-  microseconds, which is more than it computes for.
-How: kernels of little work, and of sizes that are known, become the stages of one, where nothing between them depends
-  on it. Each is lowered by itself, then a stage begins where the one before has stored all. On a GPU all is done by one
-  group of threads, which waits between stages; on a CPU by one thread.
+Why: expert routing is seven kernels of a few hundred elements, and a norm is two. Each costs a launch, which on a GPU
+  takes a few microseconds: longer than the kernel computes.
+How: kernels with little work and known sizes become the stages of one kernel, where no kernel between them depends on
+  them. Each is lowered by itself; a stage begins when the stage before has stored all its results. On a GPU one thread
+  block (workgroup) runs all stages with barriers between them; on a CPU one thread does.
 Rewrite:
   launch a; launch b; launch c, each a few hundred elements
   --> launch (a; barrier; b; barrier; c) with one group of threads
 Numbers: kernels of a decode step, on CPU and for sm_90: qwen3moe, 2 layers, 62 -> 41 and 53 -> 37; its decode on the
-  CPU 98 -> 101 tok/s (AMD EPYC with AVX-512, 2 threads, medians of 4 rounds in turns)
-Upstream: not sent; it wants an answer to which kernels are small on a device, which BEAM could time.
+  CPU 98 -> 101 tok/s (AMD EPYC with AVX-512, 2 threads, medians of 4 interleaved rounds)
+Upstream: not sent; it has to know which kernels are small on a device, which BEAM could time.
 """
 from __future__ import annotations
 from collections.abc import Callable, Iterable
@@ -36,23 +36,25 @@ SEAMS = {
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
 }
 
-THREADS, GROUP = 256, 32  # of the group; of those, for one sum, if they share memory: else all
-STEPS = 1 << 18           # of a stage at most, where it reads less than this: a GPU, a CPU
+# threads of the workgroup; threads of it that share one sum through shared memory (with warp shuffles: all of them)
+THREADS, GROUP = 256, 32
+# a stage has at most so many steps, and reads at most so many bytes on a GPU or a CPU
+STEPS = 1 << 18
 GPU_BYTES, CPU_BYTES = 1 << 16, 1 << 14
-# their barriers are for buffers, too
+# renderers whose barriers also order accesses to global buffers
 GPUS = {"CUDARenderer", "HIPRenderer", "MetalRenderer", "OpenCLRenderer", "PTXRenderer"}
-BUFFERS = 24              # of a kernel: Metal has 31
-APART = 1 << 16           # between the numbers of the loops and buffers of two stages
+BUFFERS = 24              # most buffers of a kernel: Metal allows 31
+APART = 1 << 16           # distance between the loop and buffer numbers of two stages
 
-# what they were before this patch
+# the functions that this patch wraps
 _create_schedule: Callable[[UOp], UOp]
 _full_rewrite_to_sink: Callable[..., UOp]
 
-# *** which
+# *** which kernels are chained
 
 @dataclass
 class Chain:
-  """Calls that are one kernel, if `small`. uses, writes: their buffers."""
+  """Calls that become one kernel. uses: their buffers; writes: the written ones; small: whether they do little work."""
   calls: list[UOp]
   uses: set[UOp]
   writes: set[UOp]
@@ -67,7 +69,7 @@ class Chain:
     self.writes |= other.writes
 
 def _buffers(args: Iterable[UOp]) -> set[UOp]:
-  """Those of several devices each."""
+  """The buffers behind some arguments; an argument on several devices has several."""
   return {u for b in args for u in b.toposort() if u.op in (Ops.BUFFER, Ops.PARAM)}
 
 def _params(ast: UOp) -> list[UOp]: return [u for u in ast.toposort() if u.op is Ops.PARAM]
@@ -84,7 +86,7 @@ def _is_small(call: UOp) -> bool:
   if not all(r.src[0].op is Ops.CONST and r.arg[-1] in (AxisType.WEAK, AxisType.REDUCE) for r in loops): return False
   work, ren = prod(int(r.vmax) + 1 for r in loops), Device[device].renderer
   vectors = has_vectors(ren)
-  if vectors and work < 2 * WORK: return True  # larger ones are shared by threads
+  if vectors and work < 2 * WORK: return True  # several threads share a larger kernel
   if not vectors and not any(kind.__name__ in GPUS for kind in type(ren).__mro__): return False
   read = sum(_read(u) for u in ops if u.op is Ops.INDEX)
   return work <= STEPS and read <= (CPU_BYTES if vectors else GPU_BYTES)
@@ -99,7 +101,7 @@ def chain_of(call: UOp) -> Chain:
   return Chain([call], _buffers(call.src[1:]), _buffers(writes), _is_small(call))
 
 def fits(a: Chain, b: Chain) -> bool:
-  """Whether two chains can be one: on one device, buffers are of the same type in both."""
+  """Whether two chains can be one kernel: one device, few enough buffers, and one type for each buffer."""
   calls, kinds = a.calls + b.calls, dict[UOp, UOp]()
   for call in calls:
     for p in _params(call.src[0]):
@@ -126,10 +128,10 @@ def create_schedule(sink: UOp) -> UOp:
     else: home.add(new)
   return linear.replace(src=tuple(map(joined, chains)))
 
-# *** how
+# *** lowering a chain
 
 def in_one_group(k: Scheduler) -> Scheduler:
-  """Threads of one group share the outputs, or a sum; the rest are loops."""
+  """Schedules a stage for one workgroup: its threads share the outputs, or one sum; all other axes become loops."""
   k, left = k.copy(), THREADS
   def share(op: OptOps, r: UOp, most: int) -> int:
     n = max(1 << i for i in range(most.bit_length()) if (int(r.vmax) + 1) % (1 << i) == 0)
@@ -143,30 +145,34 @@ def in_one_group(k: Scheduler) -> Scheduler:
       n = share(OptOps.GROUP, r, min(left, GROUP))
       rest = r.replace(src=(r.src[0].const_like((int(r.vmax) + 1) // n),))
       if n == GROUP and exchanges(k.ren): share(OptOps.GROUP, rest, left // n)
-    except KernelOptError: pass  # inside of another
+    except KernelOptError: pass  # the sum is inside of another loop
   k.ast = k.ast.substitute({r: r.replace(arg=(*r.arg[:-1], AxisType.WEAK)) for r in k.ranges_of(AxisType.GLOBAL)})
   return k
 
 def changed(stage: UOp, change: Callable[[UOp], UOp]) -> UOp:
-  """With all nodes changed, from its leaves on."""
+  """Rebuilds a graph from its leaves up, with change() applied to each node."""
   made: dict[UOp, UOp] = {}
   for u in stage.toposort(): made[u] = change(u.replace(src=tuple(made[s] for s in u.src)))
   return made[stage]
 
 def renumbered(stage: UOp, i: int) -> UOp:
-  """With loops and buffers of its own."""
+  """Gives stage i its own numbers of loops and buffers."""
   def change(u: UOp) -> UOp:
     if u.op is Ops.RANGE: return u.replace(arg=(u.arg[0] + i * APART, *u.arg[1:]))
     return u.replace(arg=replace(u.arg, slot=u.arg.slot + i * APART)) if u.op is Ops.BUFFER else u
   return changed(stage, change)
 
 def _threads(stage: UOp) -> dict[str, int]:
-  """How many threads a stage has in each dimension, by its name: the first are neighbours."""
+  """{dimension: number of threads} of a stage; the first dimension's threads are neighbours."""
   return {u.arg: int(u.src[0].vmax) for u in sorted((u for u in stage.toposort() if u.op is Ops.SPECIAL),
                                                     key=lambda u: u.arg)}
 
 def _of_one_row(stage: UOp, thread: UOp) -> UOp:
-  """Its threads are those of a row; where that has more, several do the same."""
+  """
+  Computes a stage's thread indices from the number of a thread in one row.
+
+  Where the row has more threads than the stage, several threads do the same work.
+  """
   below, places = 1, dict[str, UOp]()
   for name, size in _threads(stage).items():
     at = thread.alu(Ops.SHR, UOp.cconst(below.bit_length() - 1, dtypes.int)) if below > 1 else thread
@@ -175,7 +181,7 @@ def _of_one_row(stage: UOp, thread: UOp) -> UOp:
   return changed(stage, lambda u: places[u.arg] if u.op is Ops.SPECIAL else u)
 
 def _after(stage: UOp, before: UOp) -> UOp:
-  """A stage that begins when `before` is done."""
+  """Makes a stage begin when `before` is done."""
   def change(u: UOp) -> UOp:
     if u.op is Ops.PARAM: return u.after(before)
     return u.replace(src=(*u.src, before)) if u.op is Ops.RANGE else u
@@ -196,7 +202,7 @@ def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:
     done += stage.src
   return labels.of_stages("s", stages, done)
 
-# what one thread of a group stored in a buffer is there for the others
+# barriers that make a thread's stores to global buffers visible to its workgroup
 SHARED = "buffers"
 BARRIERS = {
   MetalRenderer: "threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);",
@@ -204,7 +210,7 @@ BARRIERS = {
 }
 
 def choose(k: Scheduler) -> Scheduler|None:
-  """A stage's loops on a GPU."""
+  """Schedules a stage on a GPU; None for kernels that are not stages."""
   if not (hooks.is_stage() and k.ren.has_local): return None
   hooks.scheduled_by("kernel_chains")
   return in_one_group(k)

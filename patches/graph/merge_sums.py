@@ -1,17 +1,17 @@
 """
-Sums of sums become one: sum_k w_k * sum_n a_kn = sum_kn w_k * a_kn.
+Nested sums become one: sum_k w_k * sum_n a_kn = sum_kn w_k * a_kn.
 
-Why: the outputs of the experts that a token chose are added up, each times its weight. That sum and the product's own,
-  over the columns of an expert's matrix, are in one kernel, but two in its graph, and a schedule for a product with a
-  matrix (a row's threads, unrolled blocks) looks for one.
-How: of a sum of products, those in which one factor is a sum are summed over the loops of both at once; a term without
-  one, as an expert's bias, is a sum of its own. factor_sums.py takes w_k out of the inner loops again.
+Why: the outputs of a token's experts are added up, each times its weight. That sum and the product's own sum, over the
+  columns of an expert's matrix, are in one kernel but are two nodes of its graph. A schedule for a matrix product
+  (threads along a row, unrolled blocks) expects one.
+How: each term of the outer sum that has a sum as a factor becomes one sum over the loops of both. A term without an
+  inner sum, such as an expert's bias, stays a sum of its own. factor_sums.py takes w_k out of the inner loops again.
 Rewrite:
   sum k: w[k] * (sum n: a[k, n])
   --> sum k, n: w[k] * a[k, n]
 Numbers: decode of a qwen3moe shape (128 experts of 768, 8 used, 2 layers, Q4_K_M), tok/s: 76 -> 101
-  (AMD EPYC with AVX-512, 2 threads, medians of 4 rounds in turns)
-Upstream: not sent.
+  (AMD EPYC with AVX-512, 2 threads, medians of 4 interleaved rounds)
+Upstream: not sent; here it is one rule appended to the scheduler's pm_reduce_simplify.
 """
 from __future__ import annotations
 from tinygrad.dtype import dtypes
@@ -26,7 +26,7 @@ SEAMS = {
 }
 
 def _products(u: UOp) -> list[Factors]:
-  """The sum of products that u is, multiplied out as far as sums are in it."""
+  """u as a sum of products; a product is multiplied out only where it has sums in it."""
   if u.op is Ops.ADD and sums(u): return [p for s in u.src for p in _products(s)]
   if u.op is not Ops.MUL or not sums(u): return [(u,)]
   left, right = map(_products, u.src)

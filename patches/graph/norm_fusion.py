@@ -1,22 +1,24 @@
 """
 Norm fusion: a norm's sum is computed beside the products that it scales: sum_k w_k x_k f(s) = f(s) sum_k w_k x_k.
 
-Why: an RMS norm in front of a matrix is a kernel that adds up x^2: one group of threads, which the product waits for.
-  The scheduler stores what a sum makes before it is read for each row.
-How: a factor of a large sum that none of its loops changes, and that reads one number which was summed of what this sum
-  loads anyway, leaves the sum; the number is computed beside it, over the same loops: an operation more for each x and
-  group of rows, no load. If something else reads the number, too, as an element that is stored, it stays a kernel.
-  Not on CPUs: each of the rows' loops there would add up x^2 again, and where they multiply bytes, x is written with
-  its norm once for all of them. Not for several tokens: a prompt's products are bound by operations, not by launches.
+Why: an RMS norm in front of a matrix is a kernel that adds up x^2 with one workgroup, and the product waits for it.
+  The scheduler stores the result of a sum before each row reads it.
+How: a large sum may have a factor that is invariant in its loops and reads one stored number. If that number is a sum
+  of values that the large sum loads anyway, the factor leaves the large sum. The number is computed beside it, over the
+  same loops. That costs one more operation for each x and group of rows, and no load.
+  If something else also reads the number, such as an elementwise kernel that stores its result, the number stays a
+  kernel.
+  Not on CPUs: each loop over rows would add up x^2 again there, and where CPUs multiply bytes, x is written with its
+  norm once for all rows. Not for several tokens: a prompt's products are bound by operations, not by launches.
 Rewrite:
   s = sum k: x[k] ** 2; y = sum k: w[k] * x[k] * f(s), two kernels
   --> y = f(sum k: x[k] ** 2) * (sum k: w[k] * x[k]), one kernel
 Numbers: kernels of a decode step at depth 4,096, compiled for sm_90: 1B Llama 222 -> 189, qwen3moe of 2 layers 37 ->
-  32, gpt-oss of 4 layers 68 -> 59, deepseek2 of 6 layers 116 -> 103. Products keep their schedules and, in Q4_K, their
-  100 registers; gate and up in Q6_K have 96 -> 127, gpt-oss's in Q8_0, whose 2,880 columns are shared by 30 threads, 80
-  -> 138; in PTX, qkv in Q4_K 154 -> 168. On an H100 decode of a 1B Llama in Q4_K_M takes 1.055 times as long without
-  it.
-Upstream: not sent; there it is a case of fusing sums over the same loops, which wants a cost model.
+  32, gpt-oss of 4 layers 68 -> 59, deepseek2 of 6 layers 116 -> 103. Products keep their schedules. In Q4_K they keep
+  their 100 registers. Registers of gate and up in Q6_K: 96 -> 127; of gpt-oss's in Q8_0, whose 2,880 columns 30 threads
+  share: 80 -> 138; in PTX, of qkv in Q4_K: 154 -> 168. On an H100 decode of a 1B Llama in Q4_K_M takes 1.055 times as
+  long without it.
+Upstream: not sent; it is a case of fusing sums over the same loops, which needs a cost model there.
 """
 from __future__ import annotations
 from collections.abc import Iterable
@@ -37,7 +39,7 @@ SEAMS = {
 }
 
 def _inside(us: Iterable[UOp]) -> list[UOp]:
-  """What a kernel that computes them computes and reads."""
+  """All nodes that a kernel for `us` computes or reads; the search stops at stored values."""
   return list(UOp.sink(*us).toposort(lambda u: u.op not in (Ops.STAGE, Ops.AFTER)))
 
 def _loads(us: Iterable[UOp]) -> list[UOp]: return [u for u in _inside(us) if u.op is Ops.INDEX]
@@ -45,7 +47,7 @@ def _loads(us: Iterable[UOp]) -> list[UOp]: return [u for u in _inside(us) if u.
 def _sums(u: UOp) -> list[UOp]: return [s for s in _inside([u]) if s.op is Ops.REDUCE]
 
 def _numbers(u: UOp) -> list[UOp]:
-  """Those single ones that u reads and that sums make."""
+  """The stored scalars that u reads and that other kernels compute by sums."""
   stored = [i for i in _loads([u]) if i.src[0].op is Ops.STAGE and i.src[0].arg.removable]
   return [i for i in stored if all(r.op is Ops.CONST for r in i.src[0].src[1:]) and _sums(i.src[0].src[0])]
 
@@ -54,7 +56,11 @@ def _are_known(loops: tuple[UOp, ...]) -> bool:
   return all(r.op is Ops.RANGE and r.src[0].op is Ops.CONST for r in loops)
 
 def _beside(number: UOp, red: UOp, loads: set[UOp]) -> UOp|None:
-  """What a number is, summed over another sum's loops; None: its own are not like these, or it reads something else."""
+  """
+  The value of a stored number, summed over the loops of `red`.
+
+  None if its own loops differ in length from these, or if it loads anything that is not in `loads`.
+  """
   value, inside = number.src[0].src[0], dict[UOp, UOp]()
   for s in _sums(value):
     if (s.arg, s.dtype) != (red.arg, red.dtype) or _sums(s.src[0]): return None
@@ -65,7 +71,7 @@ def _beside(number: UOp, red: UOp, loads: set[UOp]) -> UOp|None:
 def _is_gpus(ren: Renderer) -> bool: return ren.has_local and ren.has_shared
 
 def leaving(red: UOp) -> dict[UOp, UOp]:
-  """The factors of a sum that are computed beside it, and what they are then."""
+  """{factor that leaves a sum: its value, computed beside the sum}; empty if none leaves."""
   if red.arg != (Ops.ADD, 0) or not dtypes.is_float(red.dtype) or not is_large(red): return {}
   if not _are_known(red.src[1:]) or not isinstance(red.device, str): return {}
   factors, found = list(red.src[0].split_uop(Ops.MUL)), dict[UOp, UOp]()
@@ -83,7 +89,7 @@ def _without(red: UOp, factors: dict[UOp, UOp]) -> UOp:
   return product([factors[f] for f in out], total)
 
 def _reached(sink: UOp, subs: dict[UOp, UOp]) -> set[UOp]:
-  """The nodes of a graph where something takes the place of some."""
+  """The nodes of a graph after the substitution `subs`."""
   found, left = set[UOp](), [sink]
   while left:
     u = left.pop()
@@ -104,10 +110,10 @@ def fuse(sink: UOp) -> UOp|None:
 
 pm_fuse = PatternMatcher([(UPat(Ops.SINK, name="sink"), fuse)])
 
-# *** loops of a sum are split where its weights' layout divides them: the sum beside it is over the same loops, then
+# *** the layout of the weights splits the loop of a product's sum; the norm's sum beside it gets the same loops
 
 def _flat(index: UOp, loops: tuple[UOp, ...]) -> UOp|None:
-  """The part of an index that counts through loops, each of their steps once."""
+  """The terms of an index that enumerate the steps of `loops` one by one; None if they do not."""
   found, at = {r: n for r, n in strides(index).items() if r in loops}, 1
   for r, n in sorted(found.items(), key=lambda item: item[1]):
     if n != at: return None
@@ -116,7 +122,7 @@ def _flat(index: UOp, loops: tuple[UOp, ...]) -> UOp|None:
   return added([t for t in index.split_uop(Ops.ADD) if not found.keys().isdisjoint(t.ranges)])
 
 def _onto(red: UOp, main: UOp) -> UOp|None:
-  """A sum over one loop as one over another sum's loops, by a load that both have."""
+  """Rewrites a sum over one loop over the loops of `main`, by a load that both share; None if it does not fit."""
   if len(red.src) != 2 or len(main.src) <= 2 or red in main.backward_slice or main in red.backward_slice: return None
   if not _are_known((*red.src[1:], *main.src[1:])) or size(red.src[1]) != steps(main.src[1:]): return None
   for load in _loads([red.src[0]]):

@@ -1,16 +1,16 @@
 """
-Index simplification of reshapes with symbolic shapes: an axis of unknown length is not divided by.
+Index simplification of reshapes with symbolic shapes: no index is divided by an axis of unknown length.
 
-Why: tinygrad flattens all indices of a reshape and divides them again, and takes that back only for sizes it knows: of
-  keys (heads, start + 1, D) that get an axis of one element, each load divides by start + 1, twice.
-How: in and out shape are cut into pairs of groups of axes of one size, from both ends; tinygrad's arithmetic is for
-  each pair.
+Why: tinygrad flattens all indices of a reshape and divides them again. It simplifies the result only for known sizes.
+  When keys (heads, start + 1, D) get an axis of one element, each load divides by start + 1, twice.
+How: the pass cuts the input shape and the output shape into pairs of axis groups of equal size, from both ends.
+  tinygrad's arithmetic is applied to each pair alone.
 Rewrite:
   index of a reshape (H, n, D) -> (H, 1, n, D), n unknown: flat // n // D, flat // n % D ..
   --> the indices of (H) -> (H, 1), (n) -> (n) and (D) -> (D), apart: no division by n
 Numbers: attention of a decode step to 1,000 positions, 32 heads that share 8 of 64 elements, a layer, 2 threads, ms:
-  scores 1.22 -> 0.22, values 1.96 -> 0.61 (Zen 4, medians, all other patches of then on)
-Upstream: not sent.
+  scores 1.22 -> 0.22, values 1.96 -> 0.61 (Zen 4, medians, with all other patches of that time)
+Upstream: not sent; here it replaces the function _apply_reshape of tinygrad.schedule.indexing.
 """
 from __future__ import annotations
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def _same(a: Sequence[sint], b: Sequence[sint]) -> bool:
   return len(a) == len(b) == 1 and a[0] is b[0]
 
 def _first(a: Sequence[sint], b: Sequence[sint]) -> tuple[int, int]|None:
-  """How many axes at the front are of one size in both."""
+  """How many leading axes of a and of b have the same number of elements; None if unknown."""
   i = j = 1
   while not _same(a[:i], b[:j]):
     if not all(isinstance(n, int) for n in (*a[:i], *b[:j])): return None
@@ -43,7 +43,7 @@ def _first(a: Sequence[sint], b: Sequence[sint]) -> tuple[int, int]|None:
   return i, j
 
 def pairs(a: Sequence[sint], b: Sequence[sint]) -> list[tuple[Axes, Axes]]:
-  """The axes of two shapes in groups that are of one size; those of one element are in none."""
+  """Pairs of groups of axes of two shapes that have the same size. Axes of one element are in no group."""
   left, right = (tuple(i for i, n in enumerate(shape) if not isinstance(n, int) or n != 1) for shape in (a, b))
   made: list[tuple[Axes, Axes]] = []
   while left and right and (n := _first([a[i] for i in left], [b[i] for i in right])) is not None:

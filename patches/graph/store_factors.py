@@ -1,16 +1,16 @@
 """
-A factor that costs much and is the same for many of a sum's terms is stored, not computed again for each.
+Factor materialisation: an expensive factor that many terms of a sum share is stored, not computed again for each.
 
-Why: tinygrad fuses what is elementwise into the kernel that reads it, however often that is: a rotated query would be
+Why: tinygrad fuses elementwise code into every kernel that reads it, however often it is read. A rotated query would be
   rotated again for each position that it is compared with.
-How: in a product that is summed, the number of terms that share a factor times the factor's operations is what fusing
-  costs; if it is more than OPERATIONS for an element, which a store and a load take, the factor becomes a kernel of its
-  own. What is read as integers is a packed weight, which is never stored.
+How: a factor of a summed product becomes a kernel of its own on two conditions. At least REPEATS terms share it, and an
+  element of it takes more than OPERATIONS float operations, which is about what a store and a load cost. Factors with
+  sums in them stay. So do factors that read integers: these are packed weights, which are never stored.
 Rewrite:
   sum k: w[n, k] * f(x[k]) for each of many n, f of many operations
   --> t[k] = f(x[k]); sum k: w[n, k] * t[k]
-Numbers: scores of 512 tokens of a 1B model, operations a product 9 -> 2; a decode step has none
-  (flash_decoding.py has it in shared memory).
+Numbers: scores of 512 tokens of a 1B model, operations a product 9 -> 2; a decode step has no such factor
+  (flash_decoding.py keeps its queries in shared memory).
 Upstream: not sent; there, a part of remove_bufferize.
 """
 from __future__ import annotations
@@ -30,12 +30,12 @@ SEAMS = {
 }
 
 OPERATIONS = 4
-REPEATS = 16  # terms that share a factor at least
+REPEATS = 16  # least number of terms that share a factor
 
 def _inside(u: UOp) -> bool: return u.op not in (Ops.STAGE, Ops.AFTER)
 
 def _operations(factor: UOp) -> int:
-  """Of floats, for one element; 0 for what must not be stored."""
+  """Float operations for one element of a factor; 0 if the factor must not be stored."""
   ops = factor.toposort(_inside)
   if any(u.op is Ops.REDUCE or u.op is Ops.INDEX and dtypes.is_int(u.dtype) for u in ops): return 0
   return sum(u.op in GroupOp.ALU and dtypes.is_float(u.dtype) for u in ops)
@@ -51,7 +51,7 @@ def store(sink: UOp) -> UOp|None:
       if factor.op in (Ops.INDEX, Ops.CONST) or not factor.ranges or factor in subs: continue
       if _operations(factor) <= OPERATIONS or _repeats(total, factor) < REPEATS: continue
       loops = sorted(factor.ranges, key=lambda r: r.arg)
-      own = [r.replace(arg=(first + i, AxisType.WEAK)) for i, r in enumerate(loops)]  # some are those of the sum
+      own = [r.replace(arg=(first + i, AxisType.WEAK)) for i, r in enumerate(loops)]  # the sum may use the same loops
       first += len(own)
       stored = UOp(Ops.STAGE, src=(factor.substitute(dict(zip(loops, own)), walk=True), *own),
                    arg=BufferizeOpts(factor.device, removable=False))

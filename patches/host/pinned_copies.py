@@ -1,13 +1,14 @@
 """
-What is copied to and from a CUDA card goes through a little pinned memory, which is used again and again.
+Pinned copies: copies to and from a CUDA card go through a little pinned memory, which is used again and again.
 
 Why: tinygrad pins memory for each copy and keeps it until something waits for the device, then for the next copy of
-  just that size. Nothing waits while a model is loaded: all of it is pinned beside itself, for good. Systems and
-  containers let little be pinned, and where that ended, the card was said to have no memory. From the card it copies to
-  pageable memory, at 0.8 GB/s where an H100 was tried: a step's logits took as long as its kernels.
-How: two blocks take turns. A copy goes into them piece by piece; a block that is full has an event after its copies,
-  which is waited for before the block is written again. Where nothing can be pinned, copies are from pageable memory:
-  the driver has read it when its call returns. What comes from the card lies in the same blocks for a moment.
+  exactly that size. Nothing waits while a model is loaded, so pinned memory as large as the model stays for good.
+  Systems and containers let little be pinned, and where that ended, the card was said to have no memory.
+  Copies from the card go to pageable memory, at 0.8 GB/s where an H100 was tried: a step's logits took as long as its
+  kernels.
+How: two blocks take turns. A copy goes into them piece by piece. A full block has an event after its copies, which is
+  waited for before the block is written again. Where nothing can be pinned, copies are from pageable memory: the driver
+  has read it when its call returns. Copies from the card pass through the same blocks.
 Numbers: pinned after a model of 129.7 MB was loaded, on a driver of the tests: 129.8 -> 33.6 MB (two blocks)
 Upstream: not sent.
 """
@@ -26,17 +27,19 @@ SEAMS = {
 }
 
 BLOCK, BLOCKS = 16 << 20, 2
-ALIGN = 256  # bytes, of where a copy begins in a block
-PIECE = 1 << 20  # bytes that are copied from the card at once, at least
+ALIGN = 256  # bytes: a copy begins at a multiple of this in its block
+PIECE = 1 << 20  # bytes: the least that is copied from the card at once
 
 class PinnedCopies:
-  """The blocks of a device, as (address, event after its copies); the last is written. used: bytes of that one."""
+  """
+  The blocks of a device, as (address, event after its copies). The last block is being filled; used: its bytes in use.
+  """
   def __init__(self, dev: Any):
     self.dev, self.lock = dev, threading.Lock()
     self.blocks, self.most, self.used = list[tuple[int, Any]](), BLOCKS, BLOCK
 
   def copyin(self, dest: Any, src: memoryview) -> None:
-    """CUDAAllocator._copyin: the device has the bytes before anything that is launched later; `src` has been read."""
+    """CUDAAllocator._copyin: the device has the bytes before any later launch; `src` has been read on return."""
     from tinygrad.runtime.autogen import cuda
     from tinygrad.runtime.ops_cuda import check
     check(cuda.cuCtxSetCurrent(self.dev.context))
@@ -52,7 +55,7 @@ class PinnedCopies:
         to, source, left, self.used = to + piece, source + piece, left - piece, round_up(self.used + piece, ALIGN)
 
   def copyout(self, dest: memoryview, src: Any) -> None:
-    """CUDAAllocator._copyout: `dest` has what all that was launched before leaves in the device's memory."""
+    """CUDAAllocator._copyout: `dest` gets the device's memory as all earlier launches leave it."""
     from tinygrad.runtime.autogen import cuda
     from tinygrad.runtime.ops_cuda import check
     type(self.dev).synchronize_system()
@@ -69,14 +72,14 @@ class PinnedCopies:
         to, source, left = to + piece, source + piece, left - piece
 
   def _turn(self) -> bool:
-    """Goes on to a block that nothing reads any more; False if there is no pinned memory at all."""
+    """Goes on to a block that nothing reads any more; False if no memory can be pinned at all."""
     from tinygrad.runtime.autogen import cuda
     from tinygrad.runtime.ops_cuda import check
     from tinygrad.runtime.support.c import init_c_var
     if self.blocks: check(cuda.cuEventRecord(self.blocks[-1][1], None))
     if len(self.blocks) < self.most:
       try: memory = self.dev.allocator._alloc(BLOCK, BufferSpec(host=True))
-      except RuntimeError: self.most = len(self.blocks)  # if the device is lost, the copy says so
+      except RuntimeError: self.most = len(self.blocks)  # a lost device: the copy reports it
       else:
         event = init_c_var(cuda.CUevent, lambda x: check(cuda.cuEventCreate(ctypes.byref(x), 0)))
         self.blocks.append((memory.value, event))

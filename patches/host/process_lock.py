@@ -1,14 +1,14 @@
 """
-The lock of this process around loading, capturing and compiling: tinygrad does these with state of the whole process.
+The process's lock around loading, capturing and compiling, which tinygrad does with state of the whole process.
 
-It is here, and not in a patch or in the app, because both hold it: host/thread_safety.py at the seams of tinygrad,
-the app while it loads a model, which goes through many of them. It imports nothing of tinygrad, so that it may be held
-before that is imported.
+It has a module of its own because a patch and the app both hold it: host/thread_safety.py at the seams of tinygrad, the
+app while it loads a model. The module imports nothing of tinygrad, so that the lock may be held before tinygrad is
+imported.
 
-A fork waits up to PATIENCE seconds for whoever holds the lock, so that the child finds tinygrad's state whole, not in
-the middle of a kernel. The child never finds it locked by a thread that it does not have. What is registered last waits
-first, with no other lock in hand: the modules that take locks of their own before a fork, which whoever loads a model
-needs (it starts threads), are imported before.
+A fork waits up to PATIENCE seconds for the lock, so that the child finds tinygrad's state whole, not in the middle of a
+kernel. The child never finds it locked by a thread that it does not have. The fork handler that is registered last runs
+first, with no other lock in hand. Therefore the modules that take their own locks before a fork, and that a thread
+needs while it loads a model (it starts threads), are imported here first.
 """
 from __future__ import annotations
 import _thread, concurrent.futures.thread, logging, os, threading  # noqa: F401
@@ -16,12 +16,12 @@ from typing import Any
 
 PATIENCE = 30.0
 
-_RLock: Any = _thread.RLock  # its release cannot be interrupted, as that of a Python class could
+_RLock: Any = _thread.RLock  # its release cannot be interrupted; a Python class's could
 
 class ProcessLock(_RLock):
   """
-  A re-entrant lock that threads get in the order in which they ask: without the gate, one that releases it and asks
-  again at once, as between two steps, would have it again before a waiting thread has woken.
+  A re-entrant lock that threads get in the order in which they ask. Without the gate, a thread that releases it and
+  asks again at once, as between two steps, would get it again before a waiting thread has woken.
   """
   def __init__(self) -> None:
     self._gate, self._forking = threading.Lock(), threading.local()
@@ -30,12 +30,12 @@ class ProcessLock(_RLock):
     if self._is_owned(): return bool(self.acquire())
     try:
       with self._gate: return bool(self.acquire())
-    except BaseException:  # Ctrl-C, after it was got
+    except BaseException:  # Ctrl-C, after it was acquired
       if self._is_owned(): self.release()
       raise
 
   def is_held(self) -> bool:
-    """Whether this thread holds it."""
+    """Whether this thread holds the lock."""
     return bool(self._is_owned())
 
   def before_fork(self) -> None:

@@ -1,22 +1,30 @@
 """
-Tables of commands for the CPU device, and the threads that run them: what `threads` and `dispatch` share.
+Tables of commands for the CPU device, and the threads that run them: the basis of `threads` and `dispatch`.
 
 A command is one launch of a kernel, in 64-bit words:
-  FUNCTION  its address         SLOT   index of the argument that is the share's number (ARGS if there is none)
-  THREADS   its shares          WORDS  the words of this command                           HEAD..  the arguments
-A table is the COUNT of its commands, how many threads to WAKE, and the commands.
+- FUNCTION: the address of its code
+- THREADS: the number of its shares
+- SLOT: the index of the argument that is the share's number (ARGS if there is none)
+- WORDS: the number of words of this command
+- HEAD and on: the arguments
 
-thread_pool.c runs it. A pool has a line of memory a thread, the caller's first. The address of a command in the `order`
-of a line offers the thread a slot: the share of its number. Whoever swaps it for 0 has it: the thread, or the caller,
-which takes what no worker has begun when it is done with its own. A worker without an order spins, then yields, and
-after two milliseconds, or when it does not get its core back, sleeps in read() on an eventfd, or on a pipe where there
-are none: writing to a pipe tells Linux that the writer will wait, and the worker is woken on the caller's own core.
-The caller sleeps, too, if the others take long.
+A table is the number of its commands (COUNT), the number of threads to WAKE, and the commands.
 
-A share that has been begun by a thread that then loses its core costs a time slice of the system's (3 to 4 ms), which
-is more than many a step. So no more threads are `active` than the process has cores (its affinity is looked at every
-CORES_EVERY seconds), and fewer if such waits took longer than the threads save; more are tried again after a pause,
-which doubles from 8 ms to a second as long as they do not pay.
+thread_pool.c runs a table. A pool has a line of memory for each thread, the caller's first. Slot i of a command is its
+shares i, i + the pool's size, and so on. The caller offers a slot by the address of the command in the `order` of the
+slot's line. The thread that swaps this for 0 runs the slot. This is the line's own thread or the caller, which takes
+all slots that no worker has begun when it is done with its own. Workers also take the slots of lines whose threads are
+not active.
+
+A worker without an order spins, then yields. After two milliseconds, or when it does not get its core back, it sleeps
+in read() on an eventfd, or on a pipe where there are none. The eventfd is better: writing to a pipe tells Linux that
+the writer will wait, and Linux wakes the worker on the caller's own core. The caller sleeps, too, if the others take
+long.
+
+A thread that has begun a share and then loses its core costs a time slice of the system (3 to 4 ms), which is more than
+many a step. So no more threads are `active` than the process has cores; its affinity is read every CORES_EVERY seconds.
+Fewer are active if such waits took longer than the threads save. More are tried again after a pause, which doubles from
+8 ms to a second as long as they do not pay.
 """
 from __future__ import annotations
 import ctypes, functools, itertools, os, pathlib, sys, threading, time
@@ -41,26 +49,26 @@ SEAMS = {
 
 COUNT, WAKE, TABLE_HEAD = range(3)
 FUNCTION, THREADS, SLOT, WORDS, HEAD = range(5)
-STAMP = 2  # words of a stamp: seconds and nanoseconds
+STAMP = 2  # words of a time stamp: seconds and nanoseconds
 MONOTONIC = getattr(time, "CLOCK_UPTIME_RAW", getattr(time, "CLOCK_MONOTONIC", 0))  # the clock of time.monotonic_ns()
 CORES_EVERY = 0.1  # seconds
 SYSTEM = ("sched_yield", "read", "write", "clock_gettime")  # in the order of pool_t
-ALIGNED = 128  # bytes of a line
+ALIGNED = 128  # bytes of a line, and its alignment
 SOURCE = pathlib.Path(__file__).with_suffix(".c")
 
 # *** tables and the pool ***
 
 def command(program: CPUProgram, threads: int, args: Sequence[int]) -> list[int]:
-  """The words of a launch; the argument for the thread's number may be anything."""
+  """The words of a launch; the argument for the share's number may be anything."""
   assert len(args) <= ARGS, f"CPU programs support at most {ARGS} arguments, got {len(args)}"
   return [program.addr, threads, program.runtimevars.get("core_id", ARGS), HEAD + len(args), *args]
 
 class Table:
-  """Commands in memory, ready to run. `at`: where each begins in `words`."""
+  """Commands in memory, ready to run. at: the index in `words` at which each begins."""
   def __init__(self, commands: Sequence[list[int]]):
     *self.at, end = itertools.accumulate(map(len, commands), initial=TABLE_HEAD)
     self.threads = max((c[THREADS] for c in commands), default=1)
-    self.words = (ctypes.c_uint64 * (end + ARGS))()  # ARGS words of the last command may be read, as of any
+    self.words = (ctypes.c_uint64 * (end + ARGS))()  # run() may read ARGS argument words of any command
     self.words[:end] = [len(commands), self.threads, *itertools.chain(*commands)]
     self.address = ctypes.addressof(self.words)
 
@@ -69,7 +77,7 @@ class _Line(ctypes.Structure):
              [("rest", ctypes.c_uint64 * 11)]
 
 class _Head(ctypes.Structure):
-  """pool_t of thread_pool.c, but for the lines that follow."""
+  """pool_t of thread_pool.c, without the lines that follow it."""
   _fields_ = [(name, ctypes.c_uint64) for name in (
     "size", "limit", "active", "since", "time", "lost", "until", "pause", "clock", "ticks_then", "ns_then", "us",
     *SYSTEM)] + [("left", ctypes.c_uint64 * 16)]
@@ -78,7 +86,7 @@ class Pool:
   """
   The caller and up to `size` - 1 workers, which start with the first table that needs one.
 
-  A worker does not end: its memory and code stay until the process ends, which ends the thread, too.
+  A worker does not end: its memory and code stay until the process ends, and the worker with it.
   """
   def __init__(self, size: int):
     self.size, self.workers, self._lock, self._looked = size, list[threading.Thread](), threading.Lock(), 0.0
@@ -93,14 +101,17 @@ class Pool:
       for name in SYSTEM: setattr(self.head, name, _address(name))
 
   def run(self, table: Table) -> float:
-    """Runs a table and waits for it; returns how many seconds that took."""
+    """Runs a table and waits for it; returns the seconds that it took."""
     with self._lock:
       self._ready(table, start := time.perf_counter())
       self._run(self._at, 0, table.address, None)
       return time.perf_counter() - start
 
   def run_stamped(self, table: Table) -> ctypes.Array[ctypes.c_uint64]:
-    """The same; returns STAMP words of a clock, MONOTONIC, at the start of the first command and at the end of each."""
+    """
+    The same; returns time stamps of the clock MONOTONIC, STAMP words each: the first command's start, then the end of
+    each.
+    """
     with self._lock:
       self._ready(table, time.perf_counter())
       stamps = (ctypes.c_uint64 * (STAMP * (table.words[COUNT] + 1)))()
@@ -112,7 +123,7 @@ class Pool:
     if self.workers and now - self._looked > CORES_EVERY: self._look(now)
 
   def _look(self, now: float) -> None:
-    """How many cores there are for the threads: they may be fewer, or others, than when these started."""
+    """Limits the threads to the cores there are: these may be fewer, or others, than when the threads started."""
     self._looked = now
     if hasattr(os, "sched_getaffinity"):
       try: cores = os.sched_getaffinity(0).union(*(os.sched_getaffinity(t.native_id or 0) for t in self.workers))
@@ -125,16 +136,16 @@ class Pool:
     try:
       for number, line in enumerate(lines):
         line.read_fd, line.write_fd = _wake_up_call()
-        if number == 0: continue  # the caller's
+        if number == 0: continue  # the caller's line
         thread = threading.Thread(target=self._run, args=(self._at, number, None, None), name=f"tinygrad CPU {number}",
                                   daemon=True)
         thread.start()
         self.workers.append(thread)
-    except (OSError, RuntimeError): pass  # as many as the system allows
+    except (OSError, RuntimeError): pass  # as many threads as the system allows
     self.size = self.head.size = self.head.limit = self.head.active = 1 + len(self.workers)
 
 def _compiled() -> CPUProgram:
-  """Machine code, in memory as long as it is held."""
+  """The machine code of thread_pool.c, which stays in memory as long as this object is held."""
   device = cast(CPUDevice, Device["CPU"])
   clang = ClangRenderer(replace(device.renderer.target, renderer="CLANG"))
   names = ("COUNT", "WAKE", "TABLE_HEAD", "FUNCTION", "THREADS", "SLOT", "WORDS", "HEAD", "ARGS", "STAMP")
@@ -146,7 +157,7 @@ def _compiled() -> CPUProgram:
 def _address(name: str) -> int: return ctypes.cast(getattr(libc.dll, name), ctypes.c_void_p).value or 0
 
 def _wake_up_call() -> tuple[int, int]:
-  """Descriptors to read 8 bytes from, which waits for them, and to write them to."""
+  """Two descriptors: a read of 8 bytes from the first waits until 8 bytes are written to the second."""
   if hasattr(os, "eventfd"): return (fd := os.eventfd(0)), fd
   pipe = os.pipe()
   os.set_blocking(pipe[1], False)
@@ -158,11 +169,11 @@ _making = threading.Lock()
 def _made() -> Pool: return Pool(NUM_CPU_THREADS.value if is_on("threads") and not WIN else 1)
 
 def pool() -> Pool:
-  """The process's pool: as many threads as tinygrad lets a kernel have, one if `threads` is off or on Windows."""
+  """The process's pool: as many threads as tinygrad lets a kernel have; one if `threads` is off, or on Windows."""
   with _making: return _made()
 
 def _forget() -> None:
-  """In the child of a fork: threads, and whoever held a lock, stay behind."""
+  """Drops the pool in the child of a fork: its threads, and a thread that held a lock, stay in the parent."""
   global _making
   _making = threading.Lock()
   _made.cache_clear()

@@ -1,16 +1,17 @@
 """
-Threads: tinygrad traces, schedules, captures and compiles in one thread at a time; captured steps replay in parallel.
+Thread safety: tinygrad traces, schedules, captures and compiles in one thread at a time; replays run in parallel.
 
-Why: tinygrad's state is the process's: one list of captures, switches that a `with Context` sets for all threads,
+Why: tinygrad's state belongs to the process: one list of captures, switches that a `with Context` sets for all threads,
   devices that two threads open twice. Two threads that load and answer with an empty cache ended in "TinyJit inside
   another TinyJit" or "usage of device CPU disallowed".
-How: process_lock.lock is held in all that makes schedules and kernels, while a device is opened, and while a TinyJit
-  runs eagerly, captures, or replays for the first time in a process (it then loads its code and makes its graphs).
-  Later replays hold no lock but that of what they run on. What they meet while another thread compiles is its own: the
-  list of captures is a thread's, ALLOW_DEVICE_USAGE holds for whoever holds the lock, and a capture lists the buffers
-  that exist without stumbling over new ones. Equal UOps are one object for all threads by compile_time/interning.py.
+How: process_lock.lock is held in all functions that make schedules and kernels, while a device is opened, and while a
+  TinyJit runs eagerly or captures. It is also held for a TinyJit's first replay in a process, which loads its code and
+  makes its graphs. Later replays take no lock but their device's.
+  While another thread compiles, a replay meets state of its own. Each thread has its own list of captures.
+  ALLOW_DEVICE_USAGE applies to the thread that holds the lock. A capture lists the existing buffers without stumbling
+  over new ones. Equal UOps are one object for all threads by compile_time/interning.py.
 Numbers: two threads that load and answer, each its own model, caches empty: an error -> both answer, as each alone.
-Upstream: not sent; there, a process compiles in one thread.
+Upstream: not sent; in tinygrad, a process compiles in one thread.
 """
 from __future__ import annotations
 import importlib, os, threading
@@ -42,7 +43,7 @@ SEAMS = {
 }
 
 def locked(function: Callable[..., Any]) -> Callable[..., Any]:
-  """The same function, in one thread at a time."""
+  """The same function, run by one thread at a time."""
   def run(*args: Any, **kwargs: Any) -> Any:
     with lock: return function(*args, **kwargs)
   run.__name__ = function.__name__
@@ -51,7 +52,7 @@ def locked(function: Callable[..., Any]) -> Callable[..., Any]:
 # *** captures
 
 class Captures(threading.local):
-  """realize.capturing, for each thread: the jits that take its schedules."""
+  """realize.capturing, for each thread: the jits that capture its schedules."""
   def __init__(self) -> None: self.jits: list[Any] = []
   def append(self, jit: Any) -> None: self.jits.append(jit)
   def clear(self) -> None: self.jits.clear()
@@ -60,12 +61,12 @@ class Captures(threading.local):
   def __repr__(self) -> str: return repr(self.jits)
 
 class Buffers:
-  """The table of buffers, for jit.py, which goes through it while other threads may add to it."""
+  """The table of buffers for jit.py, which walks through it while other threads may add to it."""
   def __iter__(self) -> Iterator[UOp]:
     return iter([u for ref in list(ops.buffers.data) if (u := ref()) is not None])  # type: ignore[attr-defined]
   def get(self, u: UOp) -> Any: return ops.buffers.get(u)
 
-_process = [object()]  # another one in each process
+_process = [object()]  # another object in each process
 
 def call(self: _TinyJit, *args: Any, **kwargs: Any) -> Any:
   if (captured := self.captured) is not None and vars(captured).get("replayed_in") is _process[0]:
@@ -83,7 +84,7 @@ def run_linear(*args: Any, **kwargs: Any) -> None:
 # *** devices
 
 class Usage:
-  """ALLOW_DEVICE_USAGE for the thread that compiles; another one may use its devices."""
+  """ALLOW_DEVICE_USAGE for the thread that compiles; other threads may use their devices."""
   def __bool__(self) -> bool: return bool(ALLOW_DEVICE_USAGE.value) or not lock.is_held()
 
 _devices: dict[str, Compiled] = {}
@@ -108,7 +109,7 @@ def install() -> None:
     places.replace(module, "run_linear", run_linear)
   places.replace(jit, "buffers", Buffers())
   _call = places.wrap(_TinyJit, "__call__", call)
-  function = importlib.import_module("tinygrad.function")._function  # tinygrad.function is the class in it
+  function = importlib.import_module("tinygrad.function")._function  # plain tinygrad.function is a class in it
   for holder, name in ((function, "__call__"), (Tensor, "linear_with_vars"), (realize, "lower_and_compile"),
                        (codegen, "do_to_program"), (codegen, "full_rewrite_to_sink")):
     places.wrapped(holder, name, locked)

@@ -1,14 +1,15 @@
 """
-Multithreaded kernels on the CPU, by a pool of native threads: each share of a kernel runs on a core of its own.
+CPU threads: a pool of native threads runs each share of a kernel on a core of its own.
 
-Why: the CPU device runs the shares of a kernel (its THREAD axis) one after another in the calling thread, so that a
-  second core does nothing.
-How: a launch with more than one share is a table of one command for the pool of thread_pool.py: workers that wait
-  in native code, the caller takes the first share. So it is under BEAM, too, which thereby times what will run. A pool
-  is the process's, whatever the number of CPU devices, and starts with the first such launch; after a fork the child
-  makes its own. There are as many threads as cores.py counts, and no more compile workers; NUM_CPU_THREADS and PARALLEL
-  say otherwise. There is one thread only on Windows, and for the renderer LVP, whose kernels take no arguments.
-  HCQ2=1 launches by its own queue and stays as it is.
+Why: the CPU device runs the shares of a kernel (its THREAD axis) one after another in the calling thread, so a second
+  core does nothing.
+How: a launch with more than one share is a table of one command for the pool of thread_pool.py. Workers wait in native
+  code; the caller takes the first share. BEAM launches by the pool, too, and thereby times what will run. A process has
+  one pool, whatever the number of its CPU devices. It starts with the first such launch; after a fork the child makes
+  its own.
+  There are as many threads as cores.py counts, and no more compile workers; NUM_CPU_THREADS and PARALLEL say otherwise.
+  There is one thread only on Windows, and for the renderer LVP, whose kernels take no arguments. HCQ2=1 launches by its
+  own queue and stays as it is.
 Numbers: Q4_K matvec 8192 x 2048 with 2 threads: 9.0 -> 16.7 GB/s (Zen 4, medians)
 Upstream: not sent.
 """

@@ -1,4 +1,4 @@
 """
-What passes share: loops, indices, products, actions of a schedule, the target's limits. Pure functions on graphs.
-Nothing here is installed, or changes a kernel by itself.
+Helpers that passes share: loops, indices, products, actions of a schedule, limits of the target. They are pure
+functions on graphs. Nothing here is installed or changes a kernel by itself.
 """

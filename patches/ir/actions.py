@@ -1,5 +1,5 @@
 """
-Actions on a kernel that tinygrad's OptOps have no name for. An Opt holds either, so that a schedule is a list of Opts.
+Schedule actions that tinygrad's OptOps have no name for. An Opt holds either kind, so a schedule is a list of Opts.
 """
 from __future__ import annotations
 from enum import Enum
@@ -11,9 +11,10 @@ Opts = tuple[Opt, ...]
 
 class ScheduleOps(Enum):
   """
-  What each one sets, where, and whose schedule it reaches. An action is applied once, and has no axis.
+  Schedule actions of the passes. Each value says what the action sets, where, and whose schedule it reproduces.
 
-  search/known_schedules.py has those that others have, of tinygrad's actions, too.
+  An action is applied once and has no axis. search/known_schedules.py lists schedules of other projects, which use
+  tinygrad's actions, too.
   """
   PREFETCH = "bytes from a load of a stream to what is asked for with it, 0: nothing (vector/ordered_loads.py): " \
              "software prefetch, as in llama.cpp's ggml_vec_dot_q4_0_q8_0 for SSSE3"
@@ -43,10 +44,10 @@ def action(op: ScheduleOps, amount: int|tuple[int, ...]) -> Opt:
   return Opt(cast(OptOps, op), None, amount)
 
 def chosen(opts: Opts|None, op: ScheduleOps, default: int) -> int:
-  """The amount of an action of a schedule."""
+  """The amount of an action in a schedule; `default` if the schedule does not have it."""
   return next((opt.arg for opt in opts or () if opt.op is op and isinstance(opt.arg, int)), default)
 
 def check_amount(k: Scheduler, opt: Opt, least: int, most: int) -> None:
-  """That an action's amount is in a range, and that there is none before it. KernelOptError if not."""
+  """Checks that an action's amount is in a range and that the action is applied once. KernelOptError if not."""
   check(isinstance(opt.arg, int) and least <= opt.arg <= most, f"{opt.op.name} is of {least} to {most}")
   check(all(known.op is not opt.op for known in k.applied_opts), f"{opt.op.name} is chosen once")

@@ -1,5 +1,5 @@
 """
-The banks of a GPU's shared memory: 32 of 4 bytes, each of which takes one word of a pass. Pure functions.
+Bank conflicts in a GPU's shared memory: 32 banks of 4 bytes, each of which serves one word of a pass. Pure functions.
 """
 from __future__ import annotations
 from collections import Counter
@@ -9,8 +9,11 @@ BANKS, BANK = 32, 4  # bytes
 
 def wavefronts(places: Sequence[int], width: int) -> int:
   """
-  Passes that a warp's request takes: threads that want 128 bytes together go at the same time, and wait for each other
-  where they want different words of one bank. places: of the warp's threads, in bytes; width: bytes of each.
+  The number of passes (wavefronts) that a warp's request takes.
+
+  Threads that together access 128 bytes go at the same time; different words of one bank take a pass each.
+
+  places: the address of each thread of the warp, in bytes; width: bytes that each thread accesses.
   """
   together, passes = max(1, BANKS * BANK // max(width, BANK)), 0
   for i in range(0, len(places), together):

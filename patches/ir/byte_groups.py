@@ -1,6 +1,8 @@
 """
-Groups of activations of 8 bits whose sums are stored beside them: what is subtracted from all weights multiplies sums
-of x alone. For tiles/pack_operands.py and loops/hoist_sums.py.
+Groups of int8 activations whose sums are stored beside them.
+
+A constant that is subtracted from all weights multiplies only sums of x. Used by tiles/pack_operands.py and
+loops/hoist_sums.py.
 """
 from __future__ import annotations
 import itertools
@@ -13,13 +15,15 @@ from tinygrad_llm.patches.ir.packed_bytes import BYTES
 from tinygrad_llm.patches.ir.sums import added, product
 
 HALF = 16  # bytes that have a sum of their own
-SIGN = 128  # times an int8 is what the same bits as an unsigned number are too much
+SIGN = 128  # offset that makes an int8 weight unsigned: a dot product grows by SIGN times the sum of x
 
 @dataclass(frozen=True)
 class GroupLayout:
   """
-  How a group of activations lies in memory (weights/numerics.py): words of `bytes`, the scale, minus the sum of
-  each HALF, SIGN times, and of several halves that of all.
+  Memory layout of a group of activations, in words (weights/numerics.py).
+
+  First the words that hold `bytes` int8, then the float32 scale. Then int32 sums times -SIGN: one of each HALF and, if
+  there are several halves, one of all bytes.
   """
   bytes: int
   @property
@@ -32,8 +36,10 @@ LAYOUTS = (GroupLayout(HALF), GroupLayout(2 * HALF))
 @dataclass(frozen=True)
 class Group:
   """
-  A product of an int8 of x, its group's scale, and others. loops: over all bytes of a group, or of a half of it; total:
-  the stored int32 of these.
+  A product of an int8 of x, its group's scale, and other factors.
+
+  loops: the loops over all bytes of a group, or of a half of it; total: the stored int32 for these bytes, -SIGN times
+  their sum.
   """
   byte: UOp
   scale: UOp
@@ -42,7 +48,7 @@ class Group:
   total: UOp
 
   def scaled(self) -> UOp:
-    """All but the byte."""
+    """The product without the byte."""
     return product(self.others, self.scale)
 
   def summed(self) -> UOp:
@@ -52,7 +58,7 @@ class Group:
 def _place(load: UOp) -> UOp: return load.src[1].get_idx()
 
 def find(factors: Sequence[UOp], over: Iterable[UOp]) -> Group|None:
-  """What some factors are, the loops of a group, or of a half, being among `over`."""
+  """The Group that some factors form, with its loops (over a group or a half) among `over`; None if they form none."""
   for byte, scale in itertools.permutations(factors, 2):
     words = [u for u in byte.toposort() if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM]
     if byte.op is not Ops.CAST or byte.src[0].dtype is not dtypes.int8 or len(words) != 1: continue
@@ -71,7 +77,11 @@ def find(factors: Sequence[UOp], over: Iterable[UOp]) -> Group|None:
 
 def _total(layout: GroupLayout, byte: UOp, word: UOp, scale: UOp, of_group: Sequence[UOp], loops: Sequence[UOp]
            ) -> UOp|None:
-  """How far behind the scale the sum of some loops' bytes is; None if these are no group, and no half of one."""
+  """
+  The offset of the stored sum of the bytes in `loops`, in words after the scale.
+
+  None if these bytes are not a group and not a half of one.
+  """
   amount = next((u.src[1] for u in byte.toposort() if u.op is Ops.SHR), None)
   if steps(of_group) != layout.bytes or steps(loops) not in (HALF, layout.bytes) or amount is None: return None
   group, words = ({t for t in u.simplify().split_uop(Ops.ADD) if t.op is not Ops.CONST or t.val}
@@ -86,7 +96,11 @@ def _total(layout: GroupLayout, byte: UOp, word: UOp, scale: UOp, of_group: Sequ
   return None if number is None else number + 1
 
 def _counts(places: Iterable[UOp], amount: UOp, loops: Sequence[UOp], n: int) -> bool:
-  """Whether loops are over n bytes in a row, each once: those of the words at a place, which are shifted by so much."""
+  """
+  Whether `loops` enumerate n consecutive bytes, each once.
+
+  places: the terms of the word's index; amount: the shift that selects a byte of the word.
+  """
   places, found = list(places), set()
   for at in itertools.product(*[range(size(r)) for r in loops]):
     values: dict[UOp, int|float] = dict(zip(loops, at))

@@ -1,6 +1,8 @@
 """
-A loop has one end: of sums over a, and over a and b, each has an a of its own, and so have sums inside and outside of
-another loop. A GPU's thread is no loop: sums that differ in threads alone share their loops.
+Loop ends: a RANGE may be closed by only one END, so reductions nested differently get their own copy of a shared range.
+
+Examples are a sum over a beside a sum over a and b, and sums inside and outside of another loop. GPU thread axes are
+not loops: reductions that differ only in them share the END.
 """
 from __future__ import annotations
 from tinygrad.uop.ops import AxisType, Ops, UOp
@@ -9,14 +11,19 @@ from tinygrad_llm.patches.ir.builder import next_loop
 NO_LOOPS = (AxisType.UNROLL, AxisType.UPCAST, AxisType.GLOBAL, AxisType.LOCAL, AxisType.WARP, AxisType.GROUP_REDUCE)
 
 def _ends(red: UOp) -> dict[UOp, tuple[UOp, ...]]:
-  """Of a sum's loops: those that end with it, then those that it is inside of. Of a group's threads: all of them."""
+  """
+  {loop of a reduction: the place where it ends}.
+
+  The place is named by the loops that end with the reduction, then the loops around it. For the threads of a group, the
+  place is all threads of the group.
+  """
   loops, order = [r for r in red.src[1:] if r.op is Ops.RANGE], lambda r: r.arg
   threads = tuple(sorted((r for r in loops if r.arg[-1] is AxisType.GROUP_REDUCE), key=order))
   end = tuple(r for r in (*loops, *sorted(red.ranges, key=order)) if r.arg[-1] not in NO_LOOPS)
   return dict.fromkeys(threads, threads) | {r: end for r in loops if r in end}
 
 def split_loops(sink: UOp) -> UOp:
-  """Where a loop would end a second time, and not in the same place as the first time, it becomes a new one."""
+  """Gives a reduction its own copy of each loop that another reduction ends in another place."""
   ends: dict[UOp, tuple[UOp, ...]] = {}
   sums = [u for u in sink.toposort() if u.op is Ops.REDUCE]
   for red in sums:

@@ -1,6 +1,7 @@
 """
-What a kernel multiplies: x of several tokens by a matrix that may be packed, or several by the same x. For blocks of
-threads (tiles/mma_tiles.py) and for tile registers (tiles/amx_tiles.py), which compute tiles of the product.
+The matmul of a kernel: x of several tokens times a matrix that may be packed, or several such matrices by the same x.
+
+Used for thread blocks (tiles/mma_tiles.py) and for tile registers (tiles/amx_tiles.py), which compute tiles of it.
 """
 from __future__ import annotations
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from tinygrad_llm.patches.ir.sums import product
 
 @dataclass(frozen=True)
 class Product:
-  """A sum of x times a weight, both floats. loads: of the weight, that of most bytes first."""
+  """A sum of x times a weight, both floats. loads: the weight's loads, the one of most bytes first."""
   red: UOp
   x: UOp
   w: UOp
@@ -22,8 +23,11 @@ class Product:
 @dataclass(frozen=True)
 class Matmul:
   """
-  Products over the same loops. tokens: the output loops that only x has, the outermost first, which may be of unknown
-  length; rows: those that only the weights have; matrices: those that both have.
+  Products over the same loops.
+
+  tokens: the output loops that only x has, the outermost first; the first may be of unknown length.
+
+  rows: the output loops that only the weights have; matrices: the output loops that both have.
   """
   products: tuple[Product, ...]
   tokens: tuple[UOp, ...]
@@ -36,20 +40,20 @@ class Matmul:
 
   @property
   def n_matrices(self) -> int:
-    """At most."""
+    """The largest number of matrices."""
     return steps(self.matrices)
 
   @property
   def n_tokens(self) -> UOp: return product([r.src[0] for r in self.tokens])
 
 def loads(root: UOp) -> list[UOp]:
-  """Those of values, not of the numbers that say where these are."""
+  """The loads of values, without the loads that only compute an index."""
   found = [u for u in root.toposort() if u.op is Ops.INDEX]
   places = {v for u in found for v in u.src[1].toposort()}
   return [u for u in found if u not in places]
 
 def _factors(red: UOp) -> list[UOp]:
-  """Of what is added up, whatever float it is made."""
+  """The factors of a summed term, below a cast from another float type."""
   value = red.src[0]
   if value.op is Ops.CAST and dtypes.is_float(value.src[0].dtype): value = value.src[0]
   return list(value.split_uop(Ops.MUL))
@@ -68,12 +72,16 @@ def _product(red: UOp, tokens: set[UOp], rows: set[UOp]) -> Product|None:
   return Product(red, x, w, tuple(found))
 
 def _outputs(sink: UOp) -> list[UOp]:
-  """Output loops, the outermost first."""
+  """The output loops, the outermost first."""
   found = {r for end in sink.src if end.op is Ops.END for r in UOp.sink(*end.src[1:]).ranges}
   return sorted(found, key=lambda r: r.arg)
 
 def divided(sink: UOp) -> UOp:
-  """A kernel whose output loops are two where an index divides one, as that of rows of several matrices by theirs."""
+  """
+  Splits an output loop in two where an index divides it by a constant.
+
+  An example is a loop over the rows of several matrices, divided by the rows of one.
+  """
   new = dict[UOp, UOp]()
   divisions = [u for u in sink.toposort() if u.op is Ops.FLOORDIV and u.src[1].op is Ops.CONST]
   for r in _outputs(sink):
@@ -85,7 +93,7 @@ def divided(sink: UOp) -> UOp:
   return graph_rewrite(sink.substitute(new), sym + pm_flatten_range, name="divided loops") if new else sink
 
 def loaded_after(sink: UOp) -> int:
-  """Loads for an element of what is stored, besides those of its sums."""
+  """The number of loads in an epilogue: loads for each output element outside of its sums."""
   inside = sink.toposort(lambda u: u.op is not Ops.REDUCE)
   return sum(u.op is Ops.INDEX and u.src[0].op is Ops.PARAM for u in inside) - len(sink.src)
 
@@ -103,7 +111,7 @@ def find(sink: UOp) -> Matmul|str:
   if any(r not in loops and r not in outputs for r in (u for u in ops if u.op is Ops.RANGE)): return "another loop"
   if any(r.arg[-1] not in (AxisType.GLOBAL, AxisType.WEAK) for r in outputs): return "loops that are shared"
   factors = [f for red in reds for f in _factors(red) if f.ranges]
-  # rows are of what is smaller, packed as it is; of a constant number
+  # the weights are the side with a constant number of rows and fewer bytes, since they are packed
   of = [{r for r in outputs if r in f.ranges} for f in factors]
   both = [r for r in outputs if all(r in found for found in of)]
   alone = list(dict.fromkeys(frozenset(found.difference(both)) for found in of if found.difference(both)))

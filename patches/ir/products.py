@@ -1,8 +1,8 @@
 """
-What a kernel's sum is a sum of: the dot product of a row of a matrix and x, by what its loads depend on.
+The sum of a kernel, as dot products of a matrix's rows and x, told apart by what the loads depend on.
 
-`x` is a load that every step of the sum reads, `w` one that also depends on an output axis; the loads below casts, sums
-and products are looked at. A number that only says where a matrix begins, as an expert's, is neither.
+`x` is a load that every step of the sum reads; `w` is a load that also depends on an output axis. Loads below casts,
+sums and products are included. A load that only gives a matrix's place, such as an expert's number, is neither.
 """
 from __future__ import annotations
 from dataclasses import dataclass
@@ -11,27 +11,29 @@ from tinygrad.dtype import dtypes
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.patches.ir.indices import steps, strides
 
-SHORTER = 16  # times, at least: a sum that is left as it is, as of the biases of the experts of a token
+SHORTER = 16  # a sum this many times shorter than the main one is left as it is: a token's expert biases, for example
 
 @dataclass(frozen=True)
 class Sum:
   """
-  A sum of products, or several over the same loops. xs: the loads that depend on no output axis of `rows`; ws: those
-  that do. A sum of x alone over these loops, as a norm's, is none of them: it goes along.
+  A sum of products, or several sums over the same loops.
+
+  xs: the loads that do not depend on the output axis `rows`; ws: the loads that do. A sum of x alone over these loops,
+  as in a norm, is not listed: it shares the loops.
   """
   reds: tuple[UOp, ...]
   loops: tuple[UOp, ...]
   xs: tuple[UOp, ...]
   ws: tuple[UOp, ...]
-  rows: UOp|None  # an output axis of ws alone
+  rows: UOp|None  # an output axis that only ws depend on
 
   @property
   def packed(self) -> bool:
-    """Whether a load serves several steps of the sum."""
+    """Whether one load of a weight serves several steps of the sum."""
     return any(not set(self.loops) <= set(u.ranges) for u in self.ws)
 
   def strides(self, of: tuple[UOp, ...]) -> dict[UOp, int]:
-    """The loops with a constant stride in the load that has most of them, ascending."""
+    """{loop: its stride}, ascending, in the load of `of` with the most loops of constant stride."""
     best: dict[UOp, int] = {}
     for u in of:
       found = {r: s for r, s in strides(u.src[1].get_idx()).items() if r in self.loops}
@@ -41,7 +43,7 @@ class Sum:
 def _steps(red: UOp) -> int: return steps(red.src[1:])
 
 def _main(reds: list[UOp]) -> list[UOp]|str:
-  """The longest sum of a kernel, and those over the same loops: several matrices by one x. Others are much shorter."""
+  """The longest sum of a kernel, and sums over the same loops (several matrices by one x); or why there is none."""
   if not reds or any(red.arg[0] is not Ops.ADD for red in reds): return "not one sum"
   if not all(r.op is Ops.RANGE and r.src[0].op is Ops.CONST for red in reds for r in red.src[1:]):
     return "a loop of no constant length"
@@ -63,6 +65,6 @@ def find_sum(k: Scheduler) -> Sum|str:
     ws = tuple(u for u in loads if row in u.ranges)
     xs = tuple(u for u in loads if row not in u.ranges and u not in places)
     of_x, of_w = ({r for u in loads for r in u.ranges} for loads in (xs, ws))
-    if ws and set(loops) & (of_x | of_w) <= of_x and of_x < of_w | set(loops):  # of no load: over fields of a word
+    if ws and set(loops) & (of_x | of_w) <= of_x and of_x < of_w | set(loops):  # loops without a load: fields of a word
       return Sum(tuple(red for red in reds if row in red.ranges), loops, xs, ws, row)
   return Sum(tuple(reds), loops, tuple(loads), (), None)

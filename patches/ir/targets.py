@@ -1,5 +1,5 @@
 """
-Targets: how many threads and registers a processor has, and which products its instructions add up.
+Targets: threads, registers and dot-product instructions of a processor.
 """
 from __future__ import annotations
 import ctypes, functools, pathlib, sys
@@ -10,11 +10,11 @@ from tinygrad.uop.ops import AxisType
 # *** GPUs
 
 WARP = 32  # threads
-THREADS = (AxisType.LOCAL, AxisType.WARP, AxisType.GROUP_REDUCE)  # ranges that are threads of a block
-LARGE_CARD, SMALL_CARDS = 128, {"sm_53": 1, "sm_62": 2, "sm_72": 8, "sm_87": 16}  # multiprocessors of NVIDIA's
+THREADS = (AxisType.LOCAL, AxisType.WARP, AxisType.GROUP_REDUCE)  # axis types of a block's threads
+LARGE_CARD, SMALL_CARDS = 128, {"sm_53": 1, "sm_62": 2, "sm_72": 8, "sm_87": 16}  # multiprocessors of NVIDIA cards
 
 def multiprocessors(ren: Renderer) -> int:
-  """Of an NVIDIA card that a kernel should keep busy; 0 for other makers' devices, whose kernels were never timed."""
+  """Multiprocessors of an NVIDIA card, which a kernel should keep busy; 0 for other makers' devices, never timed."""
   return SMALL_CARDS.get(ren.target.arch, LARGE_CARD) if ren.target.arch.startswith("sm_") else 0
 
 # *** CPUs
@@ -26,31 +26,31 @@ def has_vectors(ren: Renderer) -> bool:
   return isinstance(ren, ClangRenderer) and ren.target.device == "CPU"
 
 def most_threads(ren: Renderer) -> int:
-  """Threads of a CPU that may share a kernel."""
+  """The most threads of a CPU that may share a kernel."""
   return ren.global_max[0] if ren.has_threads and ren.global_max else 1
 
 @functools.cache
 def here() -> frozenset[str]:
-  """What this machine's processor says that it has, in the words of compilers."""
+  """The features of this machine's processor, in compilers' names, with AMX only where this process may use it."""
   try: said = pathlib.Path("/proc/cpuinfo").read_text()
   except OSError: return frozenset()
   return frozenset(word.replace("_", "-" if word.startswith("amx") else "") for word in said.split()
                    if not word.startswith("amx") or may_use_tiles())
 
-TILE_DATA, REQUEST, ARCH_PRCTL = 18, 0x1023, 158  # the state of tile registers, as Linux calls it for x86-64
+TILE_DATA, REQUEST, ARCH_PRCTL = 18, 0x1023, 158  # Linux's numbers for the state of tile registers on x86-64
 
 @functools.cache
 def may_use_tiles() -> bool:
-  """Asks Linux for the tile registers, for all threads of this process: without that they raise SIGILL."""
+  """Asks Linux to allow the tile registers, for all threads of this process; without that their use raises SIGILL."""
   try: return bool(sys.platform == "linux" and ctypes.CDLL(None).syscall(ARCH_PRCTL, REQUEST, TILE_DATA) == 0)
   except (OSError, AttributeError): return False
 
-# what is asked for by a processor's name has these among others
+# features, among others, that a processor's name implies
 PROCESSORS = {"x86-64-v4": ("avx512f",),
               "sapphirerapids": ("avx512f", "avx512vnni", "avx512bf16", "amx-tile", "amx-bf16")}
 
 def _features(ren: Renderer) -> frozenset[str]:
-  """Of a target of x86-64."""
+  """The features of an x86-64 target; none for other targets."""
   family, _, features = ren.target.arch.partition(",")
   if family != "x86_64": return frozenset()
   if features == "native": return here()
@@ -58,17 +58,17 @@ def _features(ren: Renderer) -> frozenset[str]:
   return frozenset(words).union(*(PROCESSORS.get(word, ()) for word in words))
 
 def registers(ren: Renderer) -> int:
-  """Vectors of 16 floats that a processor's registers hold: 32 with AVX-512, 8 with AVX2 or NEON."""
+  """The number of 16-float vectors that the processor's registers hold: 32 with AVX-512, 8 with AVX2 or NEON."""
   return 32 if "avx512f" in _features(ren) else 8
 
 def multiplies_bytes(ren: Renderer) -> bool:
-  """Whether four products of an unsigned and a signed byte are added to a number at once: VNNI."""
+  """Whether one instruction adds four products of an unsigned and a signed byte to a number: VNNI."""
   return not _features(ren).isdisjoint(("avx512vnni", "avxvnni"))
 
 def multiplies_bf16(ren: Renderer) -> bool:
-  """Whether two products of bfloat16 are added to each of 16 floats at once: AVX512_BF16."""
+  """Whether one instruction adds two products of bfloat16 to each of 16 floats: AVX512_BF16."""
   return "avx512bf16" in _features(ren)
 
 def multiplies_tiles(ren: Renderer) -> bool:
-  """Whether there are tile registers for products of bfloat16: AMX-BF16, which this process may use."""
+  """Whether there are tile registers for products of bfloat16 (AMX-BF16) that this process may use."""
   return {"amx-tile", "amx-bf16"} <= _features(ren)

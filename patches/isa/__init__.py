@@ -1,3 +1,3 @@
 """
-Instructions of targets and how each renderer spells them: dot products, table look-ups, shuffles, conversions.
+Target instructions and their spelling in each renderer: dot products, table look-ups, shuffles, conversions.
 """

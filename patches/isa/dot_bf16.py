@@ -1,15 +1,16 @@
 """
-BF16 dot products on CPUs (AVX512_BF16): two products of bfloat16 are added to each float32 at once.
+BF16 dot products on CPUs (AVX512_BF16): one instruction adds two bfloat16 products to each float32 lane.
 
-Why: a prompt's product with BF16 weights is bound by multiplications, of 16 float32 an instruction; vdpbf16ps has 32.
-How: in a sum over lanes that are neighbours, two products of 16 numbers that both lie in memory as bfloat16, one behind
-  the other, become one operation on 32 of each: which lane adds up what makes no difference. The weights are such
-  numbers; x is stored as such where a prompt's matrices are BF16 (weights/numerics.py), as in llama.cpp.
+Why: A prefill GEMM with BF16 weights is bound by multiplications. A float32 instruction does 16; vdpbf16ps does 32.
+How: The pass looks at sums over neighbouring lanes whose factors are bfloat16 in memory. Two vectors of 16 products
+  whose operands follow each other in memory become one instruction on 32 pairs. Which lane accumulates which product
+  makes no difference to the total. The weights are bfloat16 already; x is stored as bfloat16 for prompts with BF16
+  matrices (weights/numerics.py), as in llama.cpp.
 Rewrite:
   sum lanes: float(a[2 * i]) * float(b[2 * i]) + float(a[2 * i + 1]) * float(b[2 * i + 1])
   --> vdpbf16ps(0, a, b)
-Numbers: 512 tokens by 8192 x 2048, 10^9 products a second, 2 threads: 99 -> 212; 1B shape of 4 layers in BF16, tokens a
-  second of a prompt of 128 343 -> 656, of 512 359 -> 713 (Zen 4, medians).
+Numbers: 512 tokens by 8192 x 2048, 10^9 products a second, 2 threads: 99 -> 212. A 1B shape of 4 layers in BF16, prompt
+  tokens a second: 343 -> 656 for a prompt of 128, 359 -> 713 for one of 512 (Zen 4, medians).
 Upstream: not sent.
 """
 from __future__ import annotations
@@ -29,17 +30,19 @@ SEAMS = {
 }
 
 BITS = 16
-AT_ONCE = 2 * LANES  # neighbours of a sum
+AT_ONCE = 2 * LANES  # elements of a sum that one instruction takes
 
 def available(ren: Renderer) -> bool:
-  """Whether a target has the instruction, and this pass is on."""
+  """Whether the target has the instruction and this pass is on."""
   return has_vectors(ren) and is_on("dot_bf16") and multiplies_bf16(ren)
 
 @dataclass(frozen=True)
 class Neighbours:
   """
-  Lanes' bfloat16 in a row. load: of the first; same: what their addresses share; first: the rest of its own, in
-  bfloat16; each: of these an element of memory has.
+  LANES bfloat16 values that are contiguous in memory.
+
+  `load`: the load of the first one. `same`: the part of the address that all lanes share (None: there is none).
+  `first`: the first one's offset from there, in bfloat16. `each`: how many bfloat16 a buffer element holds, 1 or 2.
   """
   load: UOp
   same: UOp|None
@@ -51,12 +54,12 @@ class Neighbours:
       self.first == other.first + LANES
 
   def loaded(self, v: Vectorizer) -> UOp:
-    """A vector of what lies there, for its address: of as many elements as there are sums."""
+    """A vector load at this place with one element a sum. Only its address is used: see render_dot()."""
     start = v.at(self.same, self.first // self.each, dtypes.int)
     return UOp(Ops.SHRINK, src=(v.rewrite(self.load.src[0].src[0]), start, UOp.cconst(LANES, dtypes.int))).load()
 
 def _neighbours(v: Vectorizer, u: UOp) -> Neighbours|None:
-  """A float that is a bfloat16 in memory, or half a word."""
+  """The contiguous bfloat16 values, elements of a buffer or halves of words, that a float comes from; else None."""
   if u.op is not Ops.BITCAST or u.dtype is not dtypes.float or (u := u.src[0]).op is not Ops.SHL: return None
   if (by := v.const(u.src[1])) is None or set(by) != {BITS} or u.dtype is not dtypes.uint32: return None
   half = u.src[0].src[0] if u.src[0].op is Ops.CAST else u.src[0]
@@ -76,12 +79,12 @@ def _factors(v: Vectorizer, term: UOp) -> tuple[Neighbours, Neighbours]|None:
   return None if a is None or b is None else (a, b)
 
 def _behind(one: tuple[Neighbours, Neighbours], others: Sequence[tuple[Neighbours, Neighbours]]) -> int|None:
-  """Which of some products is of what lies behind the factors of one, in either order."""
+  """The first of `others` whose factors, in either order, follow the factors of `one` in memory; None: none does."""
   return next((i for i, two in enumerate(others) for a, b in (two, two[::-1])
                if a.follows(one[0]) and b.follows(one[1])), None)
 
 def dots(v: Vectorizer, u: UOp) -> UOp|None:
-  """A sum of products of bfloat16, two vectors of them at a time, and of what else is added."""
+  """A float sum where two adjacent vectors of bfloat16 products are one instruction; other terms come first."""
   if v.n != LANES or u.op is not Ops.ADD or u.dtype is not dtypes.float: return None
   rest, found = list[UOp](), dict[UOp, tuple[Neighbours, Neighbours]]()
   for term in u.split_uop(Ops.ADD):
@@ -126,7 +129,7 @@ static inline bf16_sums add_bf16_dots(bf16_sums r, bf16_pairs a, bf16_pairs b) {
 """
 
 def render_dot(ctx: ClangRenderer, u: UOp) -> str|None:
-  """With the addresses of what is loaded for it: that load itself is dropped by the compiler."""
+  """The call, with the addresses of its two loads: the function loads by itself, and clang drops the unused loads."""
   if not u.arg.startswith(NAME): return None
   return str(u.arg.format(ctx[u.src[0]], *[ctx[load.src[0]] for load in u.src[1:]]))
 

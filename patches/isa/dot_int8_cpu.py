@@ -1,20 +1,22 @@
 """
-int8 dot products on CPUs (VNNI, AVX2, ARM dotprod): products of small integers are added up four at a time.
+int8 dot products on CPUs (VNNI, AVX2, ARM dotprod): one instruction multiplies and adds four small integers a lane.
 
-Why: every CPU of today multiplies and adds four bytes a lane in one instruction (vpdpbusd, udot), and with activations
-  of 8 bits that is what a quantised matrix is multiplied by: an eighth of the work in float32.
-How: a sum of float(a) * float(b) of integers of at most 8 bits, one of them a byte of a word of activations, is a sum
-  of a * b in int32, which is exact; a whole number that is subtracted from all weights is a product of its own. Where
-  the lanes are rows of a matrix, four products of neighbouring bytes become one operation: the words of the weights are
-  unpacked as a whole, a byte beside the other. Codes that stand for other numbers are looked up, 64 at once; bits that
-  are apart from the rest of their numbers are spread over the bytes of a word. Sums of x alone are of 16 bytes at once.
+Why: Every current CPU multiplies and adds four bytes a lane in one instruction (vpdpbusd, udot). With int8 activations
+  such an instruction fits the quantised matmul, at an eighth of the float32 work.
+How: The pass finds reductions of float(a) * float(b) over integers of at most 8 bits, one of them a byte of a packed
+  activation word. They become reductions of a * b in int32, which are exact. An integer offset that a format subtracts
+  from all weights becomes a product of its own. Where the lanes are rows of a matrix, four products of neighbouring
+  bytes become one instruction. The words of weights are unpacked as a whole, all four bytes at once. Codes that stand
+  for other numbers are looked up, 64 at once. Bits stored apart from the rest of their weights are spread over the
+  bytes of a word. Activation sums take 16 bytes at once.
 Rewrite:
   sum c in 4: float(byte(w, c)) * float(byte(x, c))
   --> float(vpdpbusd(0, w, x)): four products in int32
-Numbers: matvec 8192 x 2048 with 2 threads, in the cache, GB/s, float32 against int8: Q4_K 17 -> 74, Q6_K 19 -> 80,
-  Q5_K 16 -> 72, Q8_0 32 -> 114, Q4_0 20 -> 97, MXFP4 15 -> 58, NVFP4 6 -> 51, IQ4_XS 17 -> 66, Q5_0 11 -> 67 (Zen 4,
-  AVX-512 VNNI, medians; float32 without rows as lanes). 32 tokens by 2048 x 2048, 10^9 products a second, without and
-  with subtracted numbers apart: Q8_0 17 -> 70, IQ4_NL 7 -> 57, MXFP4 7 -> 51; with sums of 16 bytes: Q4_K 41 -> 80
+Numbers: Matvec 8192 x 2048 with 2 threads, in the cache, GB/s, float32 against int8: Q4_K 17 -> 74, Q6_K 19 -> 80, Q5_K
+  16 -> 72, Q8_0 32 -> 114, Q4_0 20 -> 97, MXFP4 15 -> 58, NVFP4 6 -> 51, IQ4_XS 17 -> 66, Q5_0 11 -> 67 (Zen 4, AVX-512
+  VNNI, medians; float32 without rows as lanes). A prompt of 32 tokens by 2048 x 2048, 10^9 products a second, without
+  and with the offset as a product of its own: Q8_0 17 -> 70, IQ4_NL 7 -> 57, MXFP4 7 -> 51. With activation sums of 16
+  bytes: Q4_K 41 -> 80.
 Upstream: not sent.
 """
 from __future__ import annotations
@@ -42,7 +44,7 @@ def add_integers(red: UOp, x: UOp, y: UOp) -> UOp|None:
   if a is None or b is None or not (is_int8(a) and c == 0 or is_int8(b) and d == 0): return None
   if not all(r.op is Ops.RANGE for r in red.src[1:]): return None
   a, b = a.cast(dtypes.int), b.cast(dtypes.int)
-  # the offset apart: the integers are of so many bits without it, and bytes
+  # the offsets get products of their own: without them, the integers still fit their few bits
   return (a * b + b * c + a * d).reduce(*red.src[1:], arg=Ops.ADD).cast(red.dtype)
 
 def add_activations(red: UOp, x: UOp) -> UOp|None:
@@ -60,7 +62,7 @@ def run(sink: UOp, ren: Renderer) -> UOp:
   return graph_rewrite(sink, pm_add_integers, name="int dots") if has_vectors(ren) else sink
 
 def available(ren: Renderer) -> bool:
-  """Whether this pass makes dot products for a target."""
+  """Whether this pass makes dot products for the target."""
   return has_vectors(ren) and is_on("dot_int8_cpu")
 
 # *** vectors
@@ -70,7 +72,7 @@ def _word(v: Vectorizer, value: int) -> UOp:
   return v.splat(UOp.cconst(value, dtypes.uint))
 
 def words(v: Vectorizer, us: Sequence[UOp]) -> Packed|None:
-  """Four values of at most 8 bits in all lanes, as the bytes of words; and how many bits they have."""
+  """Packs four values of at most 8 bits, in all lanes, into bytes of one word a lane; also how many bits they have."""
   us = [stripped(u) for u in us]
   if all((c := v.const(u)) is not None and set(c) == {c[0]} and 0 <= c[0] < 256 for u in us):
     values = [v.const(u)[0] for u in us]  # type: ignore[index]
@@ -104,7 +106,7 @@ def _fields(v: Vectorizer, fields: Sequence[tuple[UOp, UOp|None, list[int], list
   return value.alu(Ops.AND, _word(v, ((1 << k) - 1) * ONES)) if k < 8 else value, k
 
 def _spread(v: Vectorizer, fields: Sequence[tuple[UOp, UOp|None, list[int], list[int]]]) -> Packed|None:
-  """Four bits in a row of a word, as the low bits of its bytes."""
+  """Spreads four consecutive bits of a word to the lowest bits of its four bytes."""
   load, _, at, length = fields[0]
   for i, field in enumerate(fields):
     if field[0] is not load or field[2] != [a + i for a in at] or set(field[3]) != {1}: return None
@@ -115,7 +117,7 @@ def _spread(v: Vectorizer, fields: Sequence[tuple[UOp, UOp|None, list[int], list
   return spread(word, functools.partial(_word, v))
 
 def _looked_up(v: Vectorizer, us: Sequence[UOp]) -> Packed|None:
-  """Bytes that four fields of at most 4 bits stand for."""
+  """Looks up the bytes that four fields of at most 4 bits stand for."""
   found = [table_lookup.lookup(v, u) for u in us]
   if any(f is None for f in found) or any(f[1] != found[0][1] for f in found): return None  # type: ignore[index]
   values = found[0][1]  # type: ignore[index]
@@ -126,25 +128,25 @@ def _looked_up(v: Vectorizer, us: Sequence[UOp]) -> Packed|None:
   return made, max(values).bit_length()
 
 def _byte(v: Vectorizer, u: UOp) -> tuple[UOp, int]|None:
-  """An int8 that is the same in all lanes: the word that holds it, and which of its bytes it is."""
+  """An int8 that all lanes share: the word that holds it, and the number of its byte; None if it is no such byte."""
   def value(x: UOp) -> int|None: return found[0] if (found := v.const(x)) is not None else None
   if (found := signed_byte(u, value)) is None: return None
   word, amount = found
   by = 0
   if amount is not None:
-    if (known := value(amount)) is None: word = word.alu(Ops.SHR, amount)  # a byte of what is shifted
+    if (known := value(amount)) is None: word = word.alu(Ops.SHR, amount)  # the low byte after a run-time shift
     else: by = known
   return None if word.dtype is not dtypes.uint32 or v.inside[word] or by % 8 else (word, by // 8)
 
 def _is_signed(u: UOp) -> bool:
-  """Whether an integer is the low byte of another, with its sign."""
+  """Whether an integer is the sign-extended low byte of another."""
   return (u := stripped(u)).op is Ops.BITCAST and u.dtype is dtypes.int8 and u.src[0].op is Ops.CAST
 
 def dot(v: Vectorizer, u: UOp) -> UOp|None:
-  """A sum of products with int8 that are the same in all lanes, as operations on four bytes each."""
+  """A sum of products with int8 values that all lanes share, as one instruction for each four bytes."""
   if v.n != LANES or u.dtype is not dtypes.int or u.op is not Ops.ADD: return None
-  weights: dict[tuple[UOp, bool], dict[int, UOp]] = {}  # of a word, and what is the same for all, its bytes'
-  same = list[UOp]()  # what is added to all lanes
+  weights: dict[tuple[UOp, bool], dict[int, UOp]] = {}  # (x word, weight is constant) -> each byte's
+  same = list[UOp]()  # terms that all lanes share
   for term in u.split_uop(Ops.ADD):
     if term.op is not Ops.MUL:
       if v.inside[term]: return None
@@ -171,7 +173,7 @@ def dot(v: Vectorizer, u: UOp) -> UOp|None:
   return plus.alu(Ops.SUB, totals[-1]) if -1 in totals else plus
 
 def sums(v: Vectorizer, u: UOp) -> UOp|None:
-  """A sum of the bytes of words that all lanes share, of four words at once."""
+  """An activation sum: the bytes of words that all lanes share, added up four words at once."""
   if u.op is not Ops.ADD or u.dtype is not dtypes.int: return None
   found: dict[UOp, set[int]] = {}
   for term in u.split_uop(Ops.ADD):
@@ -184,7 +186,7 @@ def sums(v: Vectorizer, u: UOp) -> UOp|None:
   return functools.reduce(lambda a, b: a.alu(Ops.ADD, b), made)
 
 def _offset(word: UOp) -> int:
-  """The numbers in its address."""
+  """The constant parts of the addresses that a word is loaded from, added up."""
   return sum(offset(u.src[1]) for u in word.toposort() if u.op in (Ops.INDEX, Ops.SHRINK))
 
 # *** in C

@@ -1,20 +1,20 @@
 """
-dp4a: int8 dot products of packed words, four multiply-adds an instruction of a GPU; activations are two bytes each.
+dp4a: int8 dot products of packed words on GPUs, four multiply-adds an instruction; activations are two bytes each.
 
-Why: a weight of 4 bits is unpacked, made a float and multiplied in four operations; at the bandwidth of the largest
-  cards that is what their arithmetic does in the time, and more. dp4a multiplies four bytes of a word by four of
-  another and adds them up, and four weights are unpacked by one mask.
-How: in the nested sums, where a value of x is 256 times one signed byte and another, each of a word, and a weight a
-  number of at most 8 bits whose bits for four steps of the sum are as far apart as bytes, or as bits, the four steps
-  are two operations on words: a sum of high bytes and one of low bytes, which are joined as floats. Numbers of 8 bits
-  are signed by flipping their highest bit. What a format subtracts from its numbers multiplies the sum of x, which is
-  the same for all rows of a thread. A sum begins at the bits of 1.5 * 2**23 and so ends as those of a float (see
-  int_to_float.py). What codes of at most 4 bits stand for is chosen from the bytes of words. The operations are spelled
-  for each renderer; OpenCL has them in plain C, to execute the same schedule.
+Why: Unpacking a 4-bit weight, converting it to float and multiplying take four operations. At the bandwidth of the
+  largest cards that takes all of the arithmetic units' time, and more. A dp4a multiplies four bytes of a word by four
+  bytes of another and adds them up, and one mask unpacks four weights.
+How: The pass looks at the nested sums (loops/factor_sums.py). A value of x is 256 times a signed byte of one word plus
+  a signed byte of another. A weight has at most 8 bits, and its bits for four steps of the sum lie a byte apart or next
+  to each other. The four steps then become two dot products of words, for the high and the low bytes of x, joined as
+  floats. Weights of 8 bits become signed by a flip of the highest bit. The offset that a format subtracts multiplies
+  the sum of x, which all rows of a thread share. An accumulator starts as the bits of 1.5 * 2**23, so its final bits
+  are a float and need no conversion (int_to_float.py). Codes of at most 4 bits are looked up by byte permutations.
+  CUDA, PTX and OpenCL each have a spelling for it; OpenCL's is plain C, which executes the same schedule.
 Rewrite:
   sum c in 4: float((w >> 4 * c) & 15) * x[c], x[c] = scale * (256 * high[c] + low[c])
   --> scale * (256 * float(dp4a(w & 0x0f0f0f0f, high)) + float(dp4a(w & 0x0f0f0f0f, low)))
-Numbers: instructions of machine code a weight, sm_90, 2048 x 2048: Q4_0 4.7 -> 2.0, Q4_K 6.0 -> 2.5, Q6_K 8.7 -> 3.6,
+Numbers: Instructions of machine code a weight, sm_90, 2048 x 2048: Q4_0 4.7 -> 2.0, Q4_K 6.0 -> 2.5, Q6_K 8.7 -> 3.6,
   Q8_0 4.7 -> 1.4, MXFP4 10.7 -> 4.6, NVFP4 11.4 -> 5.4, IQ4_XS 10.6 -> 4.7; registers at most 107, no stack. In 100
   decode steps executed by tests/support/card (the bundled model, a random one of Q4_K_M) logits are at most 0.0017
   standard deviations from float64's; 0.0013 with floats. On an H100 a 1B Llama in Q4_K_M decodes 1,452 tok/s with it,
@@ -45,38 +45,38 @@ SEAMS = {
   "tinygrad.uop.ops:exec_alu": "8e39e85b4a5a",
 }
 
-CODES = 16  # that are looked up
+CODES = 16  # entries of a look-up table
 SIGNS = 0x80808080
 ZERO = 3 << BITS - 1  # 1.5 * 2**23: the float whose mantissa a signed integer may be added to
 
-# the sum of a number {2} and the products of two words' signed bytes
+# {2} plus the dot product of the four signed bytes of words {0} and {1}
 DOT4 = Intrinsic("dot of four bytes", DOT, {
   Language.CUDA: "__dp4a((int)({0}), (int)({1}), {2})", Language.PTX: "dp4a.s32.s32 {d}, {0}, {1}, {2};",
   Language.OPENCL: "({2}" + "".join(f"+((int)({{0}}<<{i}u)>>24)*((int)({{1}}<<{i}u)>>24)"
                                     for i in (24, 16, 8, 0)) + ")"}, since=61)
 
 def available(ren: Renderer) -> bool:
-  """Whether a target has an instruction for it, and this pass is on."""
+  """Whether the target has the instruction and this pass is on."""
   return DOT4.text(ren) is not None and language(ren) is not Language.OPENCL and is_on("dot_int8_gpu")
 
 # *** four steps of a sum as bytes
 
 def _byte(x: UOp) -> tuple[UOp, UOp]|None:
-  """A signed byte of a word as a float: the word, and what it is shifted by."""
+  """The word that a float's signed byte comes from, and the shift that brings it down; None if it is no such float."""
   if x.op is not Ops.CAST or x.dtype is not dtypes.float: return None
   found = signed_byte(x.src[0], lambda u: u.val if u.op is Ops.CONST else None)
   if found is None or found[1] is None or found[0].dtype is not dtypes.uint32: return None
   return found[0], found[1]
 
 def _each(u: UOp, loops: Sequence[UOp]) -> list[int]|None:
-  """An integer in the steps of loops, less that in the first one; None if it depends on more at the same time."""
+  """An integer in each step of the loops, minus its value in the first step; None if it depends on other loops, too."""
   if not set(loops).issuperset(u.ranges): return None
   steps = itertools.product(*[range(int(r.vmax) + 1) for r in loops])
   found = [int(evaluate(u, dict(zip(loops, step)))) for step in steps]
   return [x - found[0] for x in found]
 
 def _in_order(by: UOp) -> tuple[UOp, ...]|None:
-  """The loops over the four bytes of a word, by which its shift depends on them."""
+  """The loops over a word's four bytes, ordered so that the shift counts 0, 8, 16, 24; None if no order does."""
   for loops in itertools.permutations(by.ranges):
     if math.prod(int(r.vmax) + 1 for r in loops) == BYTES and _each(by, loops) == [0, 8, 16, 24]: return loops
   return None
@@ -86,7 +86,7 @@ def _first(u: UOp, loops: Sequence[UOp]) -> UOp: return u.substitute({r: r.const
 def _constant(n: int) -> UOp: return UOp.const(n, dtypes.uint32)
 
 def _word(u: UOp, loops: Sequence[UOp]) -> Packed|None:
-  """Integers of at most 8 bits in four steps, as the bytes of a word; and how many bits they have."""
+  """Packs an integer of at most 8 bits, in four steps of the loops, into a word; also how many bits it has."""
   u = stripped(u)
   if u.op is Ops.CONST and 0 <= u.val < 256: return _constant(u.val * ONES), u.val.bit_length()
   if u.op is Ops.AND and u.src[1].op is Ops.CONST and u.src[0].op is Ops.SHR: return _field(u, loops)
@@ -118,7 +118,7 @@ def _is_code(u: UOp) -> bool:
   return word.op is Ops.INDEX
 
 def _looked_up(u: UOp, less: int, loops: Sequence[UOp], permute: str) -> UOp|None:
-  """Signed bytes that fields of at most 4 bits stand for."""
+  """The signed bytes that four fields of at most 4 bits stand for, looked up at once; None if there is no table."""
   inside = u.toposort(lambda v: not _is_code(v))
   codes = {v for w in inside for v in w.src if _is_code(v)}
   if len(fields := {v.src[0] for v in codes}) != 1: return None
@@ -131,13 +131,13 @@ def _looked_up(u: UOp, less: int, loops: Sequence[UOp], permute: str) -> UOp|Non
     return UOp(Ops.CUSTOM, dtypes.uint32, src, permute)
   table = [sum((value & 255) << 8 * i for i, value in enumerate(values[at:at + 4])) for at in range(0, CODES, 4)]
   at = chosen(word | (word >> 4), 0, 0x20)
-  low = at & 0x7777  # the highest bit of four asks PTX's prmt for a byte's sign
+  low = at & 0x7777  # the highest bit of a nibble makes PTX's prmt replicate the byte's sign
   return chosen(chosen(table[0], table[1], low), chosen(table[2], table[3], low), (at >> 1) & 0x4444 | 0x3210)
 
-HIGH = 256  # times the high byte of x is added to the low one
+HIGH = 256  # factor of the high byte of x
 
 def _two_bytes(x: UOp) -> tuple[UOp, UOp, UOp]|None:
-  """A value of x, HIGH times a signed byte and another one: their words, and what both are shifted by."""
+  """A value of x as HIGH * signed byte + signed byte: both words, and the shift that both share; None if it is none."""
   if x.op is not Ops.ADD: return None
   high, low = x.src if x.src[0].op is Ops.MUL else x.src[::-1]
   if high.op is not Ops.MUL or high.src[1].op is not Ops.CONST or high.src[1].val != HIGH: return None
@@ -145,7 +145,7 @@ def _two_bytes(x: UOp) -> tuple[UOp, UOp, UOp]|None:
   return (a[0], b[0], a[1]) if a is not None and b is not None and a[1] is b[1] else None
 
 def dot(ctx: Renderer, red: UOp) -> UOp|None:
-  """A sum of floats, each a value of x or its product with a weight, as two sums of words' products."""
+  """A reduction over values of x, or over their products with weights, as two reductions of dp4a."""
   factors = tuple(red.src[0].split_uop(Ops.MUL))
   if len(factors) > 2 or not all(r.op is Ops.RANGE and r.src[0].op is Ops.CONST for r in red.src[1:]): return None
   x, *rest = factors if _two_bytes(factors[0]) is not None else factors[::-1]

@@ -1,20 +1,20 @@
 """
-Bit fields in place: packed weights become floats where they lie in their word, by one operation each.
+Bit fields in place: packed weights become floats at their position in the word, by one operation each.
 
-Why: a field of a word is shifted down, masked, and joined with the bits of a large float (int_to_float.py): three
-  operations on integers a weight, which NVIDIA's cards execute at half the rate of floats. On an H100 they were most of
-  the time of a product in Q4_K or Q6_K.
-How: the float 2**(23 - p) has room for a field p bits above the lowest of its mantissa: there as_float adds it as it
-  is. So a field stays where it is, or a word is shifted once for several fields, and mask and constants are a single
-  operation on three inputs (lop3; CUDA's compiler finds it only for one constant, so it is spelled). A field of several
-  words, as that of six bits in Q6_K, is joined in the place of its first part.
+Why: Unpacking shifts a field down, masks it and joins it with the bits of a large float (int_to_float.py). These are
+  three integer operations a weight, which NVIDIA's cards execute at half the rate of floats. On an H100 they were most
+  of the time of a product in Q4_K or Q6_K.
+How: The float 2**(23 - p) has room for a field p bits above the lowest bit of its mantissa: there the field adds its
+  own value to the float. So a field stays in place, or one shift of the word serves several fields. The mask and the
+  constant are a single operation on three inputs (lop3). CUDA's compiler finds lop3 only for one constant, so the pass
+  spells it. A field with parts in several words, such as six bits in Q6_K, is joined at the position of its first part.
 Rewrite:
   as_float(((w >> 8) & 15) | bits(2**23)) - 2**23
   --> as_float(lop3(w, 15 << 8, bits(2**15))) - 2**15, lop3(w, m, k) = (w & m) ^ k
-Numbers: instructions of machine code of a thread, sm_90, 2048 rows: Q4_K 504 -> 416 for 64 weights, Q6_K 792 -> 504 for
-  64 in a loop of two steps (with the exchanges of two warps of a row, shuffle_reduce.py); operations a weight, 16384 x
-  2048: Q4_0 5.98 -> 3.31, Q4_K 6.46 -> 4.15, Q5_K 11.2 -> 7.1, Q6_K 10.3 -> 5.9, Q8_0 6.9 -> 3.4. On an H100
-  decode of a 1B Llama in Q4_K_M takes 1.09 times as long without it, a prompt of 480 tokens 1.16 times.
+Numbers: Instructions of machine code of a thread, sm_90, 2048 rows: Q4_K 504 -> 416 for 64 weights; Q6_K 792 -> 504 for
+  64 in a loop of two steps (with the exchanges of two warps of a row, shuffle_reduce.py). Operations a weight, 16384 x
+  2048: Q4_0 5.98 -> 3.31, Q4_K 6.46 -> 4.15, Q5_K 11.2 -> 7.1, Q6_K 10.3 -> 5.9, Q8_0 6.9 -> 3.4. On an H100 decode of
+  a 1B Llama in Q4_K_M takes 1.09 times as long without it, a prompt of 480 tokens 1.16 times.
 Upstream: not sent.
 """
 from __future__ import annotations
@@ -36,16 +36,16 @@ SEAMS = {
 }
 
 WORD = 32        # bits
-EXPONENT = 127 + BITS  # of 2**23, as a float has it
-SHIFTS = (0, 16, 8, 24)  # of words, the best first: with them all fields of a word of 4 or 8 bits take one shift
-# ({0} & {1}) ^ {2}; 0x6a: (0xf0 & 0xcc) ^ 0xaa
+EXPONENT = 127 + BITS  # biased exponent of 2**23 as a float
+SHIFTS = (0, 16, 8, 24)  # preferred shifts of a word, best first: one of them serves all fields of 4 or 8 bits
+# ({0} & {1}) ^ {2}; its truth table 0x6a is (0xf0 & 0xcc) ^ 0xaa
 LOP3 = Intrinsic("and xor", INT, {
   Language.CUDA: "lop3({0},{1},{2})", Language.PTX: "lop3.b32 {d}, {0}, {1}, {2}, 0x6a;"})
 FUNCTION = ('static __device__ __forceinline__ uint lop3(uint a, uint m, uint k) '
             '{ uint d; asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(d) : "r"(a), "r"(m), "r"(k)); return d; }\n')
 
 def lowered(n: float, dtype: DType) -> UOp:
-  """A constant, as it is where everything is lowered."""
+  """A constant in the form that it has after lowering."""
   return UOp(Ops.CAST, dtype, (UOp(Ops.CONST, dtypes.weakfloat if dtype is dtypes.float32 else dtypes.weakint, (), n),),
              dtype)
 
@@ -61,12 +61,12 @@ class Field:
   def bits(self) -> int: return self.mask << self.up
 
 def constant(u: UOp) -> Any:
-  """The number that it is; None if it is none."""
+  """The value of a constant; None if u is no constant."""
   while u.op is Ops.CAST: u = u.src[0]
   return u.val if u.op is Ops.CONST else None
 
 def fields(u: UOp) -> tuple[list[Field], int]|None:
-  """Of a word that is fields, no two of which share a bit, all joined by XOR with a number: they, and the number."""
+  """Splits a word into disjoint bit fields and a constant, joined by XOR; None if it is anything else."""
   if (n := constant(u)) is not None: return [], n
   if u.dtype is not dtypes.uint32: return None
   if u.op in (Ops.OR, Ops.XOR):
@@ -84,7 +84,7 @@ def fields(u: UOp) -> tuple[list[Field], int]|None:
   return None
 
 def place(first: Field, bits: int) -> tuple[int, int]:
-  """How far the word of the first field is shifted down, and where it lies then, of so many bits in the mantissa."""
+  """The shift of the first field's word, and the field's position then: `bits` from there on fit the mantissa."""
   for down in SHIFTS:
     if 0 <= (at := first.down - first.up - down) <= BITS - bits: return down, at
   return first.down - first.up, 0
@@ -103,7 +103,7 @@ def in_place(ctx: str|None, x: UOp, c: UOp) -> UOp|None:
     return f.word if not down else f.word.alu(Ops.SHR if down > 0 else Ops.SHL, word(abs(down)))
   src = moved(first, down), word(first.bits << at), word((EXPONENT - at << BITS) | low << at)
   if ctx is None: value = src[0].alu(Ops.AND, src[1]).alu(Ops.XOR, src[2])
-  else: value = UOp(Ops.CUSTOM if "{d}" in ctx else Ops.CUSTOMI, dtypes.uint32, src, ctx)  # PTX has a line for each
+  else: value = UOp(Ops.CUSTOM if "{d}" in ctx else Ops.CUSTOMI, dtypes.uint32, src, ctx)  # PTX: a line of its own
   for f in others: value = value.alu(Ops.XOR, moved(f, f.down - f.up - at).alu(Ops.AND, word(f.bits << at)))
   return value.bitcast(dtypes.float32).alu(Ops.ADD, lowered(less, dtypes.float32))
 
@@ -118,7 +118,7 @@ _render_kernel: Callable[..., str]
 
 def render_kernel(self: CUDARenderer, function_name: str, kernel: list[str], bufs: Any, uops: list[UOp],
                   prefix: list[str]|None = None) -> str:
-  """The source code of a kernel."""
+  """The source of a kernel, with the function for LOP3 if it calls it."""
   source = _render_kernel(self, function_name, kernel, bufs, uops, prefix)
   if not any(u.op is Ops.CUSTOMI and named(u.arg) is LOP3 for u in uops): return source
   return source.replace('extern "C"', FUNCTION + 'extern "C"', 1)

@@ -1,14 +1,15 @@
 """
 Vectorised loads of 16 bytes: eight halves at once, where a renderer has a vector of them.
 
-Why: 16 bytes a thread is what a GPU loads best. tinygrad loads four numbers at once, of halves 8 bytes.
-How: memory_coalescing has lengths of 8 for halves behind a variable of the environment; it is told that it is set.
+Why: GPUs load 16 bytes a thread best. tinygrad loads at most four numbers at once, which is 8 bytes of halves.
+How: tinygrad's memory_coalescing allows vectors of 8 halves if an environment variable is set. The pass answers that it
+  is set.
 Rewrite:
   load half4 a; load half4 b, side by side
   --> load half8
-Numbers: bytes of a load of an F16 matvec on CUDA: 8 -> 16. On an H100 a product with 8192 x 28672 halves takes 187 to
+Numbers: Bytes of a load of an F16 matvec on CUDA: 8 -> 16. On an H100 a product with 8192 x 28672 halves takes 187 to
   208 us with it and 190 without: no difference that can be told.
-Upstream: not sent; there it is a property of the renderer.
+Upstream: not sent. There it would be a property of the renderer.
 """
 from __future__ import annotations
 from typing import Any
@@ -22,7 +23,7 @@ SEAMS = {
   "tinygrad.codegen.late.coalesce:memory_coalescing": "a31fb374cc17",
 }
 
-VECTORS: tuple[type[Renderer], ...] = (CUDARenderer, OpenCLRenderer)  # with a type of 8 halves
+VECTORS: tuple[type[Renderer], ...] = (CUDARenderer, OpenCLRenderer)  # they have a vector type of 8 halves
 
 _getenv = coalesce.getenv
 

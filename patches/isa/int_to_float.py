@@ -1,20 +1,21 @@
 """
 Integer-to-float conversion by magic numbers: an OR into the mantissa and a subtraction, both exact.
 
-Why: GPUs convert integers at a fraction of the rate of other arithmetic (16 a clock and multiprocessor of 128 on sm_80
-  and later: CUDA C++ Programming Guide, throughput of native arithmetic instructions), and a packed weight converts
-  each.
-How: q in [0, 2**23) put into the mantissa of 2**23 is the float 2**23 + q; q in [-2**22, 2**22) added to the bits of
-  1.5 * 2**23 is 1.5 * 2**23 + q. A constant that is subtracted from the weight anyway folds into either. How large an
-  integer may be is found from its masks and shifts: those that depend on loops alone and fields of at most 8 bits are
-  tried with all their values. What is added up as it is stays a conversion: there the large numbers would be added up,
-  beyond the precision of a float. The CPU converts vectors at full rate and keeps its conversion.
+Why: GPUs convert integers at a fraction of the rate of other arithmetic. A multiprocessor of sm_80 and later converts
+  16 a clock and does 128 other operations (CUDA C++ Programming Guide, throughput of native arithmetic instructions).
+  Every packed weight needs a conversion.
+How: With q in [0, 2**23) in its mantissa, the float 2**23 becomes 2**23 + q. With q in [-2**22, 2**22) added to its
+  bits, the float 1.5 * 2**23 becomes 1.5 * 2**23 + q. The subtraction merges with a constant that is subtracted from
+  the weight anyway. The pass bounds an integer by its masks and shifts. An integer that depends only on loops and on
+  fields of at most 8 bits is evaluated for all their values. A converted integer that is itself a term of a sum keeps
+  its conversion: otherwise the sum would add up the large numbers, beyond the precision of a float. CPUs convert
+  vectors at full rate and keep their conversion.
 Rewrite:
   float(q), 0 <= q < 2**23
   --> as_float(q | bits(2**23)) - 2**23
-Numbers: conversions of integers a weight in a matvec, 2048 x 2048: by the limits that tinygrad knows Q4_K 0.125, Q6_K
-  0.06, Q8_0 and MXFP4 1 are left, with these none. On an H100 decode of a 1B Llama in Q4_K_M takes 1.07 times as long
-  without it, a prompt of 480 tokens 1.09 times.
+Numbers: Conversions of integers a weight in a matvec, 2048 x 2048: with the bounds that tinygrad knows, Q4_K keeps
+  0.125, Q6_K 0.06, Q8_0 and MXFP4 1; with the pass's bounds none keeps any. On an H100 decode of a 1B Llama in Q4_K_M
+  takes 1.07 times as long without it, a prompt of 480 tokens 1.09 times.
 Upstream: not sent.
 """
 from __future__ import annotations
@@ -31,11 +32,11 @@ SEAMS = {
   "tinygrad.uop.ops:exec_alu": "8e39e85b4a5a",
 }
 
-BITS = 23     # of a float's mantissa
-TRIED = 1024  # values at most
+BITS = 23     # mantissa bits of a float32
+TRIED = 1024  # combinations of values that are tried, at most
 
 def _leaves(u: UOp, found: dict[UOp, range]) -> bool:
-  """Whether a value is computed from loops and fields of few bits alone; they go into `found` with all their values."""
+  """Whether a value depends on loops and fields below 256 alone; puts these into `found` with all their values."""
   if u in found or u.op is Ops.CONST: return True
   if u.op is Ops.RANGE: found[u] = range(int(u.vmax) + 1)
   elif u.op is Ops.AND and u.src[1].op is Ops.CONST and 0 <= u.src[1].val < 256 and u.op_in_backward_slice_with_self(
@@ -44,7 +45,7 @@ def _leaves(u: UOp, found: dict[UOp, range]) -> bool:
   return prod(map(len, found.values())) <= TRIED
 
 def _limits(u: UOp, memo: dict[UOp, tuple[int, int]]) -> tuple[int, int]:
-  """The least and the largest that an integer may be."""
+  """The smallest and the largest value that an integer may have."""
   if u not in memo: memo[u] = _find_limits(u, memo)
   return memo[u]
 
@@ -62,13 +63,13 @@ def _find_limits(u: UOp, memo: dict[UOp, tuple[int, int]]) -> tuple[int, int]:
   return (max(least, low), min(most, high)) if u.dtype.min <= low <= high <= u.dtype.max else (least, most)
 
 def _may_wrap(u: UOp) -> bool:
-  """Whether an integer may have become another by a cast; tinygrad's bounds of what is computed from it are wrong."""
+  """Whether a cast may wrap. tinygrad's bounds ignore that, so they are wrong for everything computed from it."""
   if u.op is not Ops.CAST or not dtypes.is_int(u.dtype) or u.dtype is dtypes.weakint: return False
   source = u.src[0]
   return dtypes.is_int(source.dtype) and not u.dtype.min <= source.vmin <= source.vmax <= u.dtype.max
 
 def _interval(u: UOp, of: list[tuple[int, int]]) -> tuple[int, int]|None:
-  """The limits of an operation by those of its operands, before it wraps."""
+  """The limits of an operation's exact result, from its operands' limits (interval arithmetic); None if unknown."""
   (low, high), (low2, high2) = of[0], of[-1]
   if u.op is Ops.CAST: return low, high
   if u.op is Ops.ADD: return low + low2, high + high2
@@ -96,7 +97,7 @@ def run(sink: UOp, ren: Renderer) -> UOp:
   sums = [u for u in sink.toposort() if u.op is Ops.REDUCE]
   terms = [t.src[0] for u in sums for t in u.src[0].split_uop(Ops.ADD) if t.op is Ops.CAST]
   def limits() -> dict[UOp, tuple[int, int]]: return dict.fromkeys(terms, (-(1 << BITS), 1 << BITS))
-  # what fills an array that others read, too, is the same for all of them
+  # code that fills an array is rewritten alike for all of the array's readers
   fills = {u for red in sums for u in red.toposort() if u.op is Ops.AFTER}
   new = {u: graph_rewrite(u, pm_int_to_float, ctx=limits(), name="int to float") for u in (*sums, *fills)}
   return sink.substitute(new) if new else sink

@@ -1,9 +1,9 @@
 """
-Instructions of patches in PTX, which tinygrad's renderer of it has no place for.
+PTX for the passes' own instructions, which tinygrad's PTX renderer has no place for.
 
-Why: tinygrad's renderers of C-like languages put a CUSTOM's operands into its text; that of PTX, the other one of its
-  NV device, knows no CUSTOM: exchanges between threads and dot products of bytes had no spelling there.
-How: a text with {d} is an instruction: {d} is a register of its own, declared before it, for the result.
+Why: tinygrad's renderers of C-like languages put a CUSTOM's operands into its text. The PTX renderer, the other one of
+  the NV device, knows no CUSTOM, so it could not spell shuffles between threads and dot products of bytes.
+How: A text with {d} is an instruction. {d} is its result register, which is declared in the line before.
 Numbers: Q4_K matvec, 2048 x 2048, sm_90: shared memory and a barrier -> 5 exchanges a row. It was not timed.
 Upstream: not sent.
 """
@@ -18,7 +18,7 @@ SEAMS = {
 }
 
 def instruction(ctx: ptx.PTXRenderer, x: UOp) -> list[str]|None:
-  """An instruction's lines; its register is known for those that use it."""
+  """The lines of an instruction; its result register is recorded for its users. None if it is an expression."""
   if "{d}" not in x.arg: return None
   ctx.r[x] = register = f"%custom{ctx.uops.index(x)}"
   return [f".reg .{ctx.types[x.dtype]} {register};", x.arg.format(*(ctx.r[s] for s in x.src), d=register)]

@@ -1,15 +1,15 @@
 """
 Reciprocals by the instruction for them (rcp.approx), where CUDA C would divide.
 
-Why: `1/x` in CUDA C is rounded exactly: an approximation, two steps towards it, and a call for what is near the ends of
-  the range. The call costs a kernel its registers: what is alive is kept around it. Each activation, norm and softmax
-  has one.
-How: __fdividef(1, x), right to 2 units in the last place (CUDA C++ Programming Guide, intrinsic functions); of a number
-  above 2**126 it is 0. tinygrad's renderer of PTX has the same instruction.
+Why: CUDA C rounds `1/x` exactly: an approximation, two refinement steps, and a call for values near the ends of the
+  range. The call costs registers, because live values are kept around it. Each activation function, norm and softmax
+  has a reciprocal.
+How: __fdividef(1, x) has an error of at most 2 units in the last place (CUDA C++ Programming Guide, intrinsic
+  functions). For x above 2**126 it gives 0. tinygrad's PTX renderer uses the same instruction.
 Rewrite:
   1 / x
   --> __fdividef(1, x)
-Numbers: gate + up + silu of experts on sm_80, F16: 8 bytes of stack -> 0; calls in such kernels 1 -> 0. On an H100
+Numbers: Gate + up + silu of experts on sm_80, F16: 8 bytes of stack -> 0; calls in such kernels 1 -> 0. On an H100
   decode of a 1B Llama takes 1.01 times as long without it.
 Upstream: not sent.
 """

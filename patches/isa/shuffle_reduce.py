@@ -1,17 +1,19 @@
 """
-Warp-level reduction by shuffles: threads of a warp add up what each has, or take the largest, by exchanging registers.
+Warp-level reduction by shuffles: the threads of a warp combine their partial sums or maxima by exchanging registers.
 
-Why: tinygrad's threads of a group write what they have to shared memory, wait, and then each of them adds up all of it:
-  32 loads and additions for every row. In a row of 2048 weights that is an operation in fifteen (Q4_0), and the loads.
-How: where the threads that share a sum, or several over the same loops, are the neighbours of one warp, each adds what
-  the thread 1, 2, 4, 8 and 16 away has, by one instruction that is spelled for each renderer, or two for 64 bits. Of a
-  group of several warps, each does so, and they share the rest by memory. Other groups, and those without such an
-  instruction, keep the shared memory. The group's threads have the same total then; the first one stores it, as before.
-  A sum that is the same for all rows of a product is exchanged after theirs: 247 -> 100 registers (norm, gate and up).
+Why: In tinygrad's group reduction the threads write their partial results to shared memory and wait at a barrier. Then
+  each of them adds up all of it: 32 loads and additions for every row. In a row of 2048 weights the additions are one
+  operation in fifteen (Q4_0), and the loads come on top.
+How: The pass looks for a group of threads, neighbours in one warp, that share a sum or several sums over the same
+  loops. Each thread adds the value of the threads 1, 2, 4, 8 and 16 away. That is one instruction each, spelled for
+  each renderer, or two for 64 bits. If a group has several warps, each warp does so and they share the rest by memory.
+  Other groups, and targets without such an instruction, keep the shared memory. All threads of the group then have the
+  same total; the first one stores it, as before. A sum that is the same for all rows of a product is exchanged after
+  the rows' sums: 247 -> 100 registers (norm, gate and up).
 Rewrite:
   shared[t] = s; barrier; total = sum t: shared[t]
   --> s += shuffle_xor(s, 1); .. 2; .. 4; .. 8; .. 16
-Numbers: additions of the exchange, a thread with 4 rows: 128 -> 20; operations a weight, 6144 x 4096: Q4_0 6.23 ->
+Numbers: Additions of the exchange, a thread with 4 rows: 128 -> 20. Operations a weight, 6144 x 4096: Q4_0 6.23 ->
   6.02, F16 2.25 -> 2.04. On an H100 decode of a 1B Llama in Q4_K_M takes 1.06 times as long without it.
 Upstream: not sent.
 """
@@ -35,21 +37,23 @@ SEAMS = {
   "tinygrad.codegen.gpudims:add_gpudims": "a163fc8d94f8",
 }
 
-# what the thread whose number differs in one bit has, by that bit
+# {bit: the shuffle that reads a value of the thread whose number differs in that bit}
 EXCHANGES = {bit: Intrinsic(f"exchange {bit}", SHUFFLE, {
   Language.CUDA: f"__shfl_xor_sync(0xffffffffu, {{0}}, {bit})",
   Language.METAL: f"simd_shuffle_xor({{0}}, {bit})",
   Language.PTX: f"shfl.sync.bfly.b32 {{d}}, {{0}}, {bit}, 31, 0xffffffff;"}) for bit in (1, 2, 4, 8, 16)}
 
 def exchanges(ren: Renderer) -> bool:
-  """Whether the threads of a warp add up what they have without shared memory."""
+  """Whether the threads of a warp are combined without shared memory."""
   return is_on("shuffle_reduce") and EXCHANGES[1].text(ren) is not None
 
 def neighbours(group: list[UOp], others: list[UOp]) -> list[UOp]:
   """
-  The ranges of a group whose threads are neighbours in a warp, all warps full; none where threads of one share no sum.
+  The group's ranges whose threads are neighbours in a warp.
+
+  Empty if the warps would not be full, or if a warp would hold threads of the group that are not its neighbours.
   """
-  # threads are numbered by the ranges in their order; of more than three, the first ones become one, the last fastest
+  # tinygrad numbers threads by the order of ranges; it merges the first of more than three, their last one fastest
   lanes = sorted(group, key=lambda r: r.arg[:-1])
   while steps(lanes) > WARP: lanes.pop()
   others = [r for r in (*group, *others) if r not in lanes]
@@ -75,16 +79,16 @@ def run(sink: UOp, ren: Renderer) -> UOp:
 def _is_word(dtype: DType) -> bool: return dtype is dtypes.float32 or dtypes.is_int(dtype) and dtype.itemsize in (4, 8)
 
 def _part(total: UOp, group: list[UOp]) -> UOp:
-  """What each thread of a group has of a sum."""
+  """Each thread's partial result of a reduction: its loops without the group's ranges."""
   loops = [r for r in total.src[1:] if r not in group]
   return total.src[0].reduce(*loops, arg=total.arg[0]) if loops else total.src[0]
 
 def _is_beside(s: UOp, other: UOp) -> bool:
-  """Whether s is the same for all rows of a product: it is exchanged last, or all of x is held until then."""
+  """Whether `other` has rows that s does not depend on: s is exchanged after it, else all of x stays live."""
   return set(s.ranges) < set(other.ranges) and s not in other.backward_slice
 
 def _other(u: UOp, after: list[UOp], text: str) -> UOp:
-  """What another thread has; a register is 32 bits."""
+  """The value of u in another thread, as registers of 32 bits. after: ordering alone."""
   if u.dtype.itemsize == 8:
     low, high = (_other(half.cast(dtypes.uint32), after, text) for half in (u, u.alu(Ops.SHR, u.const_like(32))))
     return low.cast(u.dtype).alu(Ops.OR, high.cast(u.dtype).alu(Ops.SHL, u.const_like(32)))
@@ -93,7 +97,7 @@ def _other(u: UOp, after: list[UOp], text: str) -> UOp:
   return UOp(Ops.CUSTOM, u.dtype, (u, *after), text)
 
 def _exchanged(s: UOp, part: UOp, group: list[UOp], lanes: list[UOp], texts: dict[int, str], after: list[UOp]) -> UOp:
-  """What all threads of a group have, exchanged in a warp after other parts were; warps share memory."""
+  """A reduction's total in all threads of a group: shuffles in each warp, after `after`, then shared memory."""
   bit = steps(lanes) // 2
   while bit:
     part = part.alu(s.arg[0], _other(part, after, texts[bit]))
@@ -105,7 +109,7 @@ def _elements(u: UOp) -> list[UOp]:
   return [u.index(*at) for at in itertools.product(*[[UOp.const(i) for i in range(n)] for n in u.shape])]
 
 def _each(x: UOp) -> UOp|None:
-  """An exchange of several numbers as one of each; what it only comes after has a shape of its own."""
+  """Splits a CUSTOM on vectors into one for each element. Operands that only order it may have other shapes."""
   if x.dtype is dtypes.void or all(s.shape == () for s in x.src): return None
   if any(s.shape != x.shape for s in x.src):
     if prod(x.src[0].shape) != 1 or "{1}" in x.arg: return None

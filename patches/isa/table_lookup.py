@@ -1,15 +1,16 @@
 """
 Table look-ups by byte shuffles (pshufb, tbl): a function of four bits is a look-up in a table of 16 bytes.
 
-Why: a format whose codes are no numbers (4-bit floats, levels of a codebook) costs up to ten operations a weight; every
-  CPU has an instruction that looks 16 bytes up in a table of 16.
-How: when a loop over lanes becomes vectors, a value whose lanes depend on one and the same field of at most 4 bits of
-  neighbouring bytes is evaluated for all codes. If the results are whole numbers of 8 bits, it becomes a table.
+Why: Some formats' codes are no numbers (4-bit floats, levels of a codebook) and cost up to ten operations a weight.
+  Every CPU has an instruction that looks up 16 bytes in a table of 16.
+How: The pass works when a loop over lanes becomes vectors. It looks for values that depend on one field of at most 4
+  bits, the same field of neighbouring bytes in neighbouring lanes. Such a value is evaluated for all codes. If the
+  results are whole numbers of 8 bits, it becomes a table.
 Rewrite:
   f((byte >> 4) & 15) for each lane, up to ten operations
   --> pshufb(table, (byte >> 4) & 15), table[c] = f(c)
-Numbers: matvec 8192 x 2048, one core, GB/s: IQ4_NL 4.1 -> 8.3, IQ4_XS 3.7 -> 6.6, MXFP4 2.3 -> 3.8 (Zen 4,
-  medians of 20)
+Numbers: Matvec 8192 x 2048, one core, GB/s: IQ4_NL 4.1 -> 8.3, IQ4_XS 3.7 -> 6.6, MXFP4 2.3 -> 3.8 (Zen 4, medians of
+  20).
 Upstream: not sent.
 """
 from __future__ import annotations
@@ -24,10 +25,10 @@ SEAMS = {
 }
 
 CODES = 16
-LEAST = 3  # operations that a look-up replaces
+LEAST = 3  # a look-up must replace at least so many operations
 
 def codes(v: Vectorizer, u: UOp) -> frozenset[UOp]|None:
-  """The fields of words that a value is a function of; None if it depends on anything else."""
+  """The bit fields that a value is a function of; None if it depends on anything else."""
   if u.op is Ops.CONST: return frozenset()
   if v.field(u) is not None: return frozenset((u,))
   if u.op not in GroupOp.ALU and u.op not in (Ops.CAST, Ops.BITCAST): return None
@@ -45,7 +46,7 @@ LOOK_UP = Intrinsic("look up bytes of 16", SHUFFLE, {
                   ":\"=w\"(r):\"w\"({0}),\"w\"({1}));r;}})"})
 
 def lookup(v: Vectorizer, u: UOp) -> tuple[tuple[UOp, UOp|None, list[int], list[int]], list[int]]|None:
-  """A value as a function of a field of at most 4 bits: the field, and the whole numbers that its codes stand for."""
+  """A value as a table: the field of at most 4 bits it depends on, and each code's integer; None if it is none."""
   if u.dtype.itemsize != 4 or not (leaves := seen(v, u)): return None
   if len(u.toposort(lambda x: x not in leaves)) - len(leaves) < LEAST: return None
   fields = {leaf: field for leaf in leaves if (field := v.field(leaf)) is not None}
@@ -64,11 +65,11 @@ def lookup(v: Vectorizer, u: UOp) -> tuple[tuple[UOp, UOp|None, list[int], list[
   return ((load, same, low, [span] * v.n), [int(x) for x in values]) if all(x == int(x) for x in values) else None
 
 def _structure(u: UOp, leaves: dict[UOp, tuple[int, int]]) -> tuple:
-  """What other weights of a block have in common with a value: the same table."""
+  """A key of u's expression, its leaves as (offset, mask) of their bits: weights with the same key share a table."""
   return leaves.get(u) or (u.op, u.dtype, u.arg, *[_structure(s, leaves) for s in u.src])
 
 def table(v: Vectorizer, u: UOp) -> UOp|None:
-  """The value in all lanes as a look-up, if it can be one."""
+  """The value in all lanes as a look-up; None if it cannot be one."""
   if v.n != 16 or (found := lookup(v, u)) is None: return None
   (load, same, low, (span, *_)), values = found
   if len(load.src) > 1 or low[0] % 8 + span > 8 or low != [low[0] + 8 * i for i in range(v.n)]: return None

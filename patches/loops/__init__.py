@@ -1,4 +1,4 @@
 """
-Rewrites of a scheduled kernel that hold on any target: nested sums, loop-invariant sums and factors, steps that are
-skipped. No instruction of a target is named here.
+Rewrites of a scheduled kernel that hold on any target: nested sums, hoisted loop-invariant sums and factors, skipped
+steps. This folder names no instruction of a target.
 """

@@ -1,17 +1,17 @@
 """
 Factoring of reductions: a flat sum of products becomes nested sums, with loop-invariant factors (scales) outside.
 
-Why: a quantised weight is scale * (quant - min) with a scale for a group of weights and one for a block. In one flat
-  sum over all weights of a row, both are unpacked and multiplied again for every weight.
-How: after the schedule's opts are applied, a sum over ranges S is written as a sum of products; of each product, the
-  factors that depend on the fewest ranges are taken out: sum_S a*b*x = sum_A a * sum_(S-A) b*x. It is about structure
-  alone: no format is named, and a norm's factor leaves a matmul in the same way.
+Why: a quantised weight is scale * (quant - min), with one scale for a group of weights and another for a block. One
+  flat sum over all weights of a row unpacks and multiplies both scales again for every weight.
+How: after the schedule's opts are applied, a sum over ranges S is written as a sum of products. In each product, the
+  factors that depend on the fewest ranges move outside: sum_S a*b*x = sum_A a * sum_(S-A) b*x. The rule looks at
+  structure alone: it names no format, and a norm's factor leaves a matmul in the same way.
 Rewrite:
   sum a, b, c: d[a] * s[a, b] * q[a, b, c] * x[a, b, c]
   --> sum a: d[a] * (sum b: s[a, b] * (sum c: q[a, b, c] * x[a, b, c]))
 Numbers: matvec 8192 x 2048, one core, GB/s: Q4_K 4.1 -> 8.9, MXFP4 2.9 -> 8.5, Q8_0 13.5 -> 17, Q6_K 7.8 -> 8.2
   (Zen 4, AVX-512, medians, all other patches on)
-Upstream: not sent; it wants a cost model there, because it moves rounding.
+Upstream: not sent; it needs a cost model there, because it changes rounding.
 """
 from __future__ import annotations
 from tinygrad import codegen
@@ -34,7 +34,7 @@ SEAMS = {
 Ranges = frozenset[UOp]
 
 def _nest(products: list[Factors], ranges: Ranges) -> UOp:
-  """The sum over `ranges` of the sum of `products`."""
+  """The sum of `products` over `ranges`, as nested sums."""
   if not ranges: return added(map(product, products))
   levels: dict[Ranges, list[UOp]] = {}
   for p in products:
@@ -43,7 +43,7 @@ def _nest(products: list[Factors], ranges: Ranges) -> UOp:
     outer = [f for f in p if of[f] <= level]
     inner, rest = tuple(f for f in p if not of[f] <= level), ranges - level
     if inner: outer.append(_nest([inner], rest))
-    elif rest: outer.append(outer[0].const_like(prod(r.vmax + 1 for r in rest)))  # the same in each step
+    elif rest: outer.append(outer[0].const_like(prod(r.vmax + 1 for r in rest)))  # the term is the same in each step
     levels.setdefault(level, []).append(product(outer))
   sums = [added(terms) for terms in levels.values()]
   order = lambda level: sorted(level, key=lambda r: r.arg)
@@ -53,7 +53,7 @@ def _nest(products: list[Factors], ranges: Ranges) -> UOp:
 def nest(red: UOp) -> UOp|None:
   if not dtypes.is_float(red.dtype): return None
   if not all(r.op is Ops.RANGE and r.src[0].op is Ops.CONST for r in red.src[1:]): return None
-  # what the threads of a group add up stays outermost
+  # the loop that a workgroup's threads share stays outermost
   group, ranges = partition(red.src[1:], lambda r: r.arg[-1] is AxisType.GROUP_REDUCE)
   products = frees_a_factor(red.src[0], frozenset(ranges))
   if all(inside(f, frozenset(ranges)) == frozenset(ranges) for p in products for f in p): return None
@@ -65,7 +65,7 @@ pm_nest = PatternMatcher([(UPat(Ops.REDUCE, arg=(Ops.ADD, 0), name="red"), nest)
 # *** sums over the same loops
 
 def join_ends(sink: UOp) -> UOp|None:
-  """Sums over the same loops are one loop also where not all of them depend on which thread of a GPU it is."""
+  """Merges sums over the same loops into one loop, also where only some of them depend on a GPU thread's number."""
   alike: dict[tuple[tuple[UOp, ...], frozenset[UOp]], list[UOp]] = {}
   for u in sink.toposort():
     if u.op is not Ops.END or u.tag != "mergeable": continue
@@ -80,7 +80,7 @@ def join_ends(sink: UOp) -> UOp|None:
 
 pm_join_ends = PatternMatcher([(UPat(Ops.SINK, name="sink"), join_ends)])
 
-# *** a group of weights may be a part of a loop: r // c is a loop of its own, then
+# *** a loop r may run over several groups of weights: where an index has r // c, that becomes a loop of its own
 
 def _split_at(ctx: dict[UOp, UOp|None], r: UOp, c: UOp) -> None:
   if r.arg[-1] is AxisType.REDUCE: mark_range_mod(ctx, r, c)

@@ -1,9 +1,9 @@
 """
 Loop-invariant code motion of products: factors that are the same for all rows of a matrix are multiplied once.
 
-Why: a norm in front of a matrix is x[i] * w[i] in each of its rows: two loads and a product more for every weight.
-How: the factors of a product in a sum that no output axis changes, if they are of several loads at one index, are
-  multiplied in a loop before that over the rows, into an array of this kernel.
+Why: a norm in front of a matrix is x[i] * w[i] in each of its rows: two loads and one multiplication more per weight.
+How: in a summed product, the pass takes the factors that depend on no output axis and load several arrays at one index.
+  It multiplies them in a loop before the loop over the rows, into a local array of the kernel.
 Rewrite:
   for row: sum k: w[row, k] * x[k] * norm[k]
   --> t[k] = x[k] * norm[k]; for row: sum k: w[row, k] * t[k]
@@ -25,10 +25,14 @@ SEAMS = {
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
 }
 
-LARGEST = 1 << 15  # elements of an array, on the stack of each thread
+LARGEST = 1 << 15  # most elements of an array, which is on each thread's stack
 
 def _place(value: UOp) -> UOp|None:
-  """The index of all loads of a value, if there are several and it depends on nothing else that changes."""
+  """
+  The index that all loads of a value share.
+
+  None if there are fewer than two loads, if the value depends on another loop, or if the array would be too large.
+  """
   loads = [u for u in value.toposort() if u.op is Ops.INDEX]
   if len(loads) < 2 or any(u.src[0].op is not Ops.PARAM for u in loads): return None
   place = loads[0].src[1]

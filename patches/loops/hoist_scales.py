@@ -1,15 +1,15 @@
 """
-SIMD dequantisation of scales: those of a block's groups are unpacked together, as one vector.
+SIMD dequantisation of scales: the scales of a block's groups are unpacked together, as one vector.
 
-Why: with the scales taken out of the inner sums, what is left of unpacking them is 8 or 16 times the same few shifts
-  and masks with other constants, one number at a time: half of the instructions of a K-quant matvec.
-How: the factors of a sum that are computed from integers for each step of the unrolled loops go into a small array
-  first, filled by a loop over lanes; the C compiler keeps the array in a register.
+Why: once the scales are outside of the inner sums, unpacking them repeats the same few shifts and masks 8 or 16 times,
+  with other constants. One number at a time, that is half of the instructions of a K-quant matvec.
+How: the pass looks for factors of a sum that are computed from integers for each step of the unrolled loops. A loop
+  over lanes computes them into a small array first; the C compiler keeps the array in a register.
 Rewrite:
   sum g in 8 UNROLL: scale(bits, g) * s[g]
   --> t[g] = scale(bits, g), g a vector's lane; sum g in 8 UNROLL: t[g] * s[g]
 Numbers: Q4_K matvec 8192 x 2048, one core, busy machine: 6.6 -> 7.3 GB/s; MXFP4 4.0 -> 8.6, where
-  clang had made vectors of scales half full, whose other half became subnormal (Zen 4, medians)
+  clang had made half-full vectors of scales, whose other half became subnormal (Zen 4, medians)
 Upstream: not sent.
 """
 from __future__ import annotations
@@ -27,20 +27,21 @@ SEAMS = {
   "tinygrad.codegen:devectorizer2": "566768760ee6",
 }
 
-STEPS = (4, 8, 16)  # that make a vector
-WORK = 6            # operations on integers a step that are worth an array
+STEPS = (4, 8, 16)  # numbers of steps that make a vector
+WORK = 6            # least integer operations of a step that are worth an array
 
 def _goes(f: UOp, loops: set[UOp]) -> bool:
   """
-  Whether a factor is one for each step, and computed from memory alone. Of the steps of other loops at the same time
-  there is no place in the array.
+  Whether a factor has one value for each step of `loops`, computed from memory alone.
+
+  It must not depend on other unrolled loops: the array has no place for their steps.
   """
   if not dtypes.is_float(f.dtype) or not loops <= set(f.ranges): return False
   if any(r.arg[-1] in (AxisType.UNROLL, AxisType.UPCAST) for r in set(f.ranges) - loops): return False
   return not any(u.op is Ops.REDUCE or is_lanes(u) for u in f.toposort(lambda u: u.op is not Ops.AFTER))
 
 def _work(f: UOp, loops: set[UOp]) -> int:
-  """Operations on integers that each step does anew."""
+  """Integer operations of a factor that differ from step to step."""
   values = [u for u in f.toposort(lambda u: u.op is not Ops.AFTER)
             if u.op in GroupOp.ALU and dtypes.is_int(u.dtype) and u.dtype is not dtypes.weakint]
   return sum(1 for u in values if loops.intersection(u.ranges))
@@ -54,7 +55,7 @@ def stage(ctx: list[int], red: UOp) -> UOp|None:
   others = [f for f in factors if f not in staged]
   lane = lanes(steps, next_loop(red) + 99 + ctx[0], AxisType.WEAK)
   at, step, left = {}, UOp.const(0), steps
-  for r in loops:  # the place of a step in the array, and the steps of a place
+  for r in loops:  # at: each loop's step for a lane of the array; step: the lane for the loops' steps
     left //= int(r.vmax) + 1
     at[r], step = lane // left % (int(r.vmax) + 1), step + r * left
   array = UOp.placeholder((steps,), red.dtype, Slot.HOIST_SCALES + ctx[0], AddrSpace.REG)

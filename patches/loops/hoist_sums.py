@@ -1,16 +1,17 @@
 """
 Loop-invariant code motion of sums: partial sums that are the same for all rows of a matrix are added up once.
 
-Why: a weight d * q - m makes sum(x * d * q) - sum(x * m), and the m of a group of weights multiplies the sum of the
-  group's x, which is the same for all rows.
-How: of a product in a sum, the factors that no output axis changes are summed over the loops that only they depend on,
-  in a loop before that over the rows, into an array of this kernel; so are those of a few tokens that are unrolled.
-  Sums that are stored beside activations (ir/byte_groups.py) are loaded.
+Why: a weight d * q - m makes sum(x * d * q) - sum(x * m). The m of a group of weights multiplies the sum of the group's
+  x, and that sum is the same for all rows.
+How: in a summed product, the pass takes the factors that no output axis changes. It sums them over the loops that only
+  they depend on, into a local array of the kernel, in a loop before the loop over the rows. The output axis of a few
+  unrolled tokens may change them, too: the array then has sums for each token. Sums that are stored beside activations
+  (ir/byte_groups.py) are loaded.
 Rewrite:
   for row: sum a: d[row, a] * (sum c: q[row, a, c] * x[a, c]) - m[row, a] * (sum c: x[a, c])
   --> t[a] = sum c: x[a, c]; for row: sum a: d[row, a] * (sum c: q[row, a, c] * x[a, c]) - m[row, a] * t[a]
 Numbers: Q4_K 8192 x 8192, one core: 6.5 -> 7.1 GB/s; Q4_1 7.7 -> 8.3 (Zen 4, medians of 15, interleaved). 2 rows by
-  8192 x 2048 in Q4_K, in the cache, 2 threads, with sums of each row's own: 0.27 -> 0.20 ms (Zen 4, medians)
+  8192 x 2048 in Q4_K, in the cache, 2 threads, with each row's own sums: 0.27 -> 0.20 ms (Zen 4, medians)
 Upstream: not sent.
 """
 from __future__ import annotations
@@ -32,30 +33,42 @@ SEAMS = {
   "tinygrad.codegen:reduce_ranges_to_acc": "bd8572676d59",
 }
 
-ROWS = 16       # fewer do not pay for the array
-LARGEST = 8192  # sums
+ROWS = 16       # fewer rows do not pay for the array
+LARGEST = 8192  # most sums in an array
 
 def _products(u: UOp, loops: frozenset[UOp], consts: bool) -> list[Factors]:
-  """The products that u is a sum of; a sum is multiplied out if some of its terms miss loops that others have."""
+  """
+  u as a sum of products. A factor that is a sum is multiplied out if some of its terms lack loops that others have.
+
+  consts: multiply out sums with constant terms, too.
+  """
   def is_whole(products: list[Factors]) -> bool:
-    # to add a constant costs less than an array, unless it is between integers and their sum as such
+    # adding a constant is cheaper than an array, unless it keeps int8 products from being summed as integers
     if not consts and has_constant(products): return True
     inside = [loops.intersection(r for f in p for r in f.ranges) for p in products]
     return len(set(inside)) <= 1 or loops not in inside
   return sum_of_products(u, is_whole)
 
 def repeats(red: UOp, apart: Iterable[UOp] = ()) -> int:
-  """How often a kernel computes a sum, threads and some loops apart."""
+  """How often a kernel computes a sum: the steps of its output loops, without threads and the loops `apart`."""
   return steps(r for r in red.ranges if r.arg[-1] in (AxisType.WEAK, AxisType.UPCAST) and r not in apart)
 
 def _unrolled_apart(p: Factors, loops: frozenset[UOp]) -> frozenset[UOp]:
-  """The unrolled output loops, as those over a few tokens, that none of the factors has which have others."""
+  """
+  The unrolled output loops, such as over a few tokens, that can be kept in the array.
+
+  A factor that depends on other output loops does not depend on these.
+  """
   def outside(f: UOp) -> set[UOp]: return set(f.ranges) - loops
   others = {r for f in p if any(r.arg[-1] is not AxisType.UPCAST for r in outside(f)) for r in f.ranges}
   return frozenset(r for f in p for r in outside(f) - others) if others else frozenset()
 
 def _array(value: UOp, group: Group|None, over: list[UOp], keep: list[UOp], ids: int, slot: int) -> UOp:
-  """An array of the sums of value over some loops, for each step of others. group: whose stored sums are loaded."""
+  """
+  An array of the sums of `value` over the loops `over`, for each step of the loops `keep`.
+
+  group: the group of activations whose stored sums are loaded; None: the sums are computed.
+  """
   fresh = {r: UOp.range(size(r), ids + i, AxisType.REDUCE if r in over else AxisType.WEAK)
            for i, r in enumerate([*keep, *over])}
   if group is not None: value, over = group.summed(), [r for r in over if r not in group.loops]
@@ -66,7 +79,7 @@ def _array(value: UOp, group: Group|None, over: list[UOp], keep: list[UOp], ids:
   return array.after(stored.end(*[fresh[r] for r in keep]) if keep else stored).index(flat(keep))
 
 def share(sink: UOp, ren: Renderer) -> UOp:
-  # tiles that are unpacked together have arrays of their own
+  # tiles/pack_operands.py makes its own arrays of sums
   if not has_vectors(ren) or chosen(sink.arg.applied_opts, ScheduleOps.TILES, 0): return sink
   subs: dict[UOp, UOp] = {}
   made: dict[tuple[UOp, ...], UOp] = {}

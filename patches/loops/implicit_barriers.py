@@ -1,9 +1,9 @@
 """
-Barriers are looked for only where threads share memory.
+Barrier search only where threads share memory: kernels of CPUs are lowered without it.
 
-Why: at the end of each loop tinygrad searches the loop's body for what is stored to shared memory and loaded from it: a
-  thirtieth of the lowering of a CPU's kernels, which have no such memory.
-How: its rule is asked only for kernels of devices that have local memory.
+Why: at the end of each loop tinygrad searches the loop's body for stores to shared memory and loads from it. The search
+  is a thirtieth of the lowering of CPU kernels, which have no shared memory.
+How: tinygrad's rule is asked only for kernels of devices that have local memory.
 Rewrite:
   END(body, loop) of a CPU's kernel
   --> itself, without a search

@@ -1,13 +1,13 @@
 """
-Bit-field extraction: a field of a packed word by one shift and one mask.
+Bit-field extraction: a field of a packed word is extracted by one shift and one mask.
 
-Why: a format of bytes or halves held as words is unpacked twice, a byte from its word and the nibbles from the byte.
-  And a field's place that depends on the thread makes the place of each field of a word another number: its shifts are
-  no constants, and the places fill registers.
-How: (((w >> a) & mask) >> b) & m is (w >> (a + b)) & m where no bit of m comes from above the first mask. What the
-  thread shifts by comes first, once for a word; what is left is constant when loops are unrolled. Low and high bits
-  are joined by OR, which is a part of GPUs' operations on three inputs. The CPU keeps the bytes: its vectors are made
-  of them.
+Why: a format of bytes or halves that is held as words is unpacked twice: a byte from its word, then the nibbles from
+  the byte. A field's place may also depend on the thread. Then each field of a word has a computed place: its shifts
+  are not constants, and the places fill registers.
+How: (((w >> a) & mask) >> b) & m is (w >> (a + b)) & m where no bit of m comes from above the first mask. The shift
+  that depends on the thread comes first, once for a word; the remaining shifts are constant when loops are unrolled.
+  OR joins low and high bits, since GPUs have three-input operations that include it. CPUs keep the bytes, because
+  their vectors consist of bytes.
 Rewrite:
   (((w >> a) & 0xff) >> b) & 15
   --> (w >> (a + b)) & 15
@@ -43,7 +43,7 @@ def _add_shifts(x: UOp, a: UOp, b: UOp) -> UOp|None:
 def _is_fixed(u: UOp) -> bool: return all(r.arg[-1] in (AxisType.UNROLL, AxisType.UPCAST) for r in u.ranges)
 
 def _thread_first(x: UOp, by: UOp) -> UOp|None:
-  """What the thread or a loop shifts by comes first: once for all fields of a word."""
+  """Shifts first by the terms that depend on a thread or a loop, so that all fields of a word share that shift."""
   fixed, loose = partition(terms(by), _is_fixed)
   if not loose or not any(u.ranges for u in fixed): return None
   return (x >> added(loose)) >> added(fixed)

@@ -1,10 +1,10 @@
 """
-Skipped steps: of a loop, those whose results are not stored are not computed.
+Skipped steps: a loop does not compute the steps whose results are not stored.
 
-Why: a store under a condition is one of tinygrad's IFs around the store alone; what it would store is computed before.
-  Blocks of (token, expert) pairs are as many as there can be, of which a prompt fills some.
-How: where all stores of a kernel are under one condition that depends on a single output loop, a step of that loop
-  goes on with the next where it is false. On CPUs, whose loops are C's.
+Why: tinygrad makes a conditional store an IF around the store alone; the stored value is computed before it. Blocks of
+  (token, expert) pairs are allocated for the largest possible number, and a prompt fills only some of them.
+How: if the single store of a kernel has a condition that depends on one output loop alone, the loop continues with its
+  next step where the condition is false. Only on CPUs, whose loops are C loops.
 Rewrite:
   for i: y = ..; if c(i): store y
   --> for i: if not c(i): continue; y = ..; store y

@@ -1,4 +1,4 @@
 """
-What launches kernels: graphs, their dependencies and sizes, views of buffers, lost devices. Nothing here changes a
+Launches of kernels: graphs, their dependencies and sizes, views of buffers, lost devices. Nothing here changes a
 kernel.
 """

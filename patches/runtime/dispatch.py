@@ -2,10 +2,10 @@
 CPU graphs: a captured step is launched in batches by native code, not kernel by kernel from Python.
 
 Why: the CPU device has no graphs, so a TinyJit launches its kernels one by one in Python.
-How: CPUGraph is tinygrad's GraphRunner for it. A batch of kernels is a table of commands (thread_pool.py), written
-  once; a replay writes the addresses of its inputs and the values of its variables into it and runs it with one call.
-  All threads of the pool are woken once, at its start. As with other devices' graphs, DEBUG=2 shows a batch as one line
-  and JIT=2 makes none. HCQ2=1 has batches of its own.
+How: CPUGraph is tinygrad's GraphRunner for the CPU. A batch of kernels is a table of commands (thread_pool.py), written
+  once. A replay writes the addresses of its inputs and the values of its variables into the table and runs it with one
+  call. All threads of the pool are woken once, at the start of the table. As with other devices' graphs, DEBUG=2 shows
+  a batch as one line and JIT=2 makes none. HCQ2=1 has batches of its own.
 Numbers: 200 kernels of 16 additions each, for each of them: 16.8 -> 0.33 us, the kernel's own time included (HCQ2=1:
   0.63; Zen 4, medians of 60)
 Upstream: not sent.
@@ -33,7 +33,9 @@ SEAMS = thread_pool.SEAMS | {
 }
 
 class CPUGraph(GraphRunner):
-  """A batch of kernels as a table. inputs, variables: where in its words a replay's addresses and values go."""
+  """
+  A batch of kernels as a table. inputs, variables: the words of the table that take a replay's addresses and values.
+  """
   def __init__(self, linear: UOp, input_uops: tuple[UOp, ...] = ()):
     super().__init__(linear, input_uops)
     self.name = self.calls[0][2][0].device
@@ -43,7 +45,7 @@ class CPUGraph(GraphRunner):
       values = [device_vars.get(v.expr, 0) for v in ast.arg.vars]
       launches.append(thread_pool.command(cast(CPUProgram, program), ast.arg.global_size[0], [*addresses, *values]))
     self.table = thread_pool.Table(launches)
-    self.inputs: dict[int, list[tuple[int, int]]] = defaultdict(list)  # slot -> (word, bytes into the input)
+    self.inputs: dict[int, list[tuple[int, int]]] = defaultdict(list)  # slot -> [(word, bytes into the input)]
     for at, call in zip(self.table.at, self.linear.src):
       args = get_call_arg_uops(call)
       for word, i in enumerate(call.src[0].arg.globals, at + thread_pool.HEAD):
@@ -61,7 +63,7 @@ class CPUGraph(GraphRunner):
     return seconds if wait else None
 
   def run_stamped(self, input_uops: tuple[UOp, ...], var_vals: dict[str, int]) -> ctypes.Array[ctypes.c_uint64]:
-    """The same; when each kernel began and ended, as thread_pool.Pool.run_stamped has it."""
+    """The same; returns when each kernel began and ended, as thread_pool.Pool.run_stamped does."""
     self._write(input_uops, var_vals)
     return thread_pool.pool().run_stamped(self.table)
 

@@ -1,14 +1,15 @@
 """
-A captured step is one launch wherever its device has graphs.
+Graph batches: a captured step is one launch wherever its device has graphs.
 
 Why: tinygrad cuts a step into graphs of 32, 64, 128 .. kernels, so that a GPU begins while Python still prepares the
-  later ones. A decode step of 165 kernels is three launches then, each with what Python does around it; where the next
+  later ones. A decode step of 165 kernels is three launches then, each with Python's work around it. Where the next
   step is launched before the last one is read, there is nothing left to hide.
 How: graph_split_rewrite, which makes the graphs, begins with the largest batch that tinygrad has been tried with
-  (https://github.com/tinygrad/tinygrad/pull/3771), on CUDA, NV, AMD, Metal and the CPU's own graphs (dispatch) alike.
-  What no graph takes, as a copy between devices, still ends a batch. JIT_BATCH_SIZE, if it is set, is obeyed.
-Numbers: launches of a decode step of the 1B, 165 kernels: 3 -> 1. The host's time a token, on
-  2 cores that others used, too: 874 -> 675 us (medians of 3 interleaved profiles; 858 to 934, 651 to 715)
+  (https://github.com/tinygrad/tinygrad/pull/3771). This is so for CUDA, NV, AMD, Metal and the CPU's own graphs
+  (dispatch). A call that no graph takes, such as a copy between devices, still ends a batch. JIT_BATCH_SIZE is obeyed
+  if it is set.
+Numbers: launches of a decode step of the 1B, 165 kernels: 3 -> 1. The host's time a token, on 2 cores that others used,
+  too: 874 -> 675 us (medians of 3 interleaved profiles; 858 to 934, 651 to 715)
 Upstream: not sent.
 """
 from __future__ import annotations

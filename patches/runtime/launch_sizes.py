@@ -1,11 +1,11 @@
 """
-A graph's kernels are added with launch sizes that a card takes: those of the variables' least values.
+Launch sizes: a graph's kernels are added with sizes that a card accepts, from the least values of variables.
 
 Why: CUDA's and Metal's graphs are made before the values of variables are known, with 0 for each. A prompt's length is
-  1 at least; at 0 its kernels have a grid of 0 blocks, and a driver refuses to add such a node (CUDA: invalid
+  at least 1. At 0 its kernels have a grid of 0 blocks, and a driver refuses to add such a node (CUDA: invalid
   argument). The first prompt ends there.
-How: a value below what its variable can be is taken as the least that it can be. Values in range are taken as they are,
-  and each launch of a graph has its own. The queues of NV and AMD keep sizes as expressions until they are launched.
+How: a value below a variable's least value is replaced by that. Values in range are taken as they are, and each launch
+  of a graph has its own. The queues of NV and AMD keep sizes as expressions until they are launched.
 Numbers: graphs of a prompt on CUDA: refused -> launched, on a driver of the tests (tests/support/cuda_stub.py)
 Upstream: not sent.
 """

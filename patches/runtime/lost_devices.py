@@ -1,11 +1,11 @@
 """
-What is deleted of a device that is lost, or of a kernel that it refused, says nothing.
+Lost devices: objects of a device that is lost, or of a kernel that it refused, are deleted without a traceback.
 
-Why: a driver answers every call with the first error once a device is lost, also those that free something. tinygrad's
-  kernels and graphs check that answer where they are deleted: each prints a traceback of its own, which nothing can
-  catch, and the line that says what happened is somewhere among them.
-How: a device's class of kernels and that of graphs drop errors of the driver in __del__, where there is nobody to be
-  told, and of what was never made, as a module that the driver refused.
+Why: once a device is lost, its driver answers every call with the first error, also calls that free something.
+  tinygrad's kernels and graphs check this answer when they are deleted. Each prints a traceback of its own, which
+  nothing can catch, and the line that says what happened is somewhere among them.
+How: the classes of a device's kernels and graphs drop driver errors in __del__, where nobody can handle them. They also
+  drop the errors of an object that was never completed, such as a module that the driver refused.
 Numbers: lines on stderr of an answer whose device is lost, on a driver of the tests: 151 -> 1
 Upstream: not sent; suppress_finalizing does this at the interpreter's end.
 """
@@ -24,7 +24,7 @@ SEAMS = {
 }
 
 def _quieten(kind: Any) -> None:
-  """A class whose objects are deleted without errors; nothing for one without __del__, or that is so already."""
+  """Makes a class delete its objects without errors; nothing for one without __del__, or that does so already."""
   stock = getattr(kind, "__del__", None)
   if stock is None or hasattr(stock, "quiet"): return
   @functools.wraps(stock)

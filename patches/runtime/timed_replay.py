@@ -1,8 +1,8 @@
 """
 Replays of captured steps with a time for each kernel.
 
-On the CPU a batch of dispatch.py runs as ever, with the clock read between its commands: the times are those of the
-step, with caches and threads as they are in it. What is in no batch there, and every kernel of another device, is
+On the CPU a batch of dispatch.py runs as usual, with the clock read between its commands. So the times are the step's
+own, with its caches and threads. A kernel of the CPU outside of a batch, and every kernel of another device, is
 launched alone, in order, and waited for.
 """
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tinygrad_llm.patches.runtime.dispatch import CPUGraph
 
 @dataclass
 class Launch:
-  """A kernel of a replay. start: ns of time.monotonic_ns(); ns: how long it took, None if the device cannot say."""
+  """A kernel of a replay. start: in ns of time.monotonic_ns(); ns: its duration, None if the device cannot say."""
   call: UOp
   start: int
   ns: int | None
@@ -28,7 +28,7 @@ class Replay:
   """A captured schedule that ran, with the values of its variables."""
   def __init__(self, linear: UOp, variables: dict[str, int]):
     self.linear, self.variables = linear, variables
-    self._read: list[Callable[[], list[Launch]]] = []  # what a clock wrote is read when nothing is timed any more
+    self._read: list[Callable[[], list[Launch]]] = []  # read a clock's stamps once nothing is timed any more
 
   @functools.cached_property
   def launches(self) -> list[Launch]: return [launch for read in self._read for launch in read()]
@@ -59,7 +59,7 @@ def _stamped(calls: Sequence[UOp], stamps: ctypes.Array[ctypes.c_uint64]) -> lis
 
 @contextmanager
 def timed_replays() -> Iterator[list[Replay]]:
-  """Every replay of a TinyJit in here is timed, and in the list that this gives."""
+  """A context in which every replay of a TinyJit is timed; gives the list of these replays."""
   replays: list[Replay] = []
   def run_linear(linear: UOp, var_vals: dict[str, int], input_uops: Sequence[UOp] = (), **_: bool) -> None:
     replays.append(Replay(linear, dict(var_vals)))

@@ -1,17 +1,17 @@
 """
 Block reduction over a loop of unknown length: the threads of a block share the steps of a sum or a maximum.
 
-Why: tinygrad gives the threads of a group a share of a loop by splitting it, for which its length must be a constant. A
-  sum over as many parts of the positions as there are is a serial loop of each thread, and few threads have one.
-How: of a loop of n steps, thread s of S takes i * S + s, UNROLLED of them at a time, so that their loads are under way
-  together; what is beyond n counts nothing. What the threads have is exchanged through shared memory. Neighbours have
-  neighbouring outputs, VECTOR each.
+Why: tinygrad's GROUP splits a loop to share it among threads, which needs a constant length. In split-KV attention the
+  number of parts is unknown, so combining them stays a serial loop, in few threads.
+How: thread s of S takes the steps i * S + s of a loop of n steps, UNROLLED of them at a time, so that their loads
+  overlap. Steps beyond n give the identity element. The threads combine their partial results through shared memory.
+  Neighbouring threads have neighbouring outputs, VECTOR each.
 Rewrite:
   thread: sum i in n, n unknown: x[i]
   --> thread s of S: sum i in n / S: x[i * S + s]; shared; barrier; sum over S
-Numbers: combining 65 parts of 32 heads of 64 columns on sm_90: steps of a thread 65 -> 5 of 256 threads. On an H100
+Numbers: combining 65 parts of 32 heads of 64 columns on sm_90: a thread's steps 65 -> 5, with 256 threads. On an H100
   decode of a 1B Llama takes 1.02 times as long without it.
-Upstream: not sent; there, GROUP of a symbolic range.
+Upstream: not sent. It would be GROUP of a symbolic range.
 """
 from __future__ import annotations
 from typing import cast
@@ -31,17 +31,17 @@ SEAMS = {
 }
 
 THREADS, VECTOR, UNROLLED = 256, 4, 2
-OUTPUTS = 1 << 16  # more need no shared loops
+OUTPUTS = 1 << 16  # kernels with more outputs have enough threads
 
 def _length(k: Scheduler) -> UOp|None:
-  """What all loops of all sums count, if they are one each and it is no constant."""
+  """Returns the symbolic length of all reductions, each over one loop. None if they differ or it is a constant."""
   reds = [u for u in k.ast.toposort() if u.op is Ops.REDUCE]
   if not reds or any(len(u.src) != 2 or u.src[1].op is not Ops.RANGE for u in reds): return None
   lengths = {u.src[1].src[0] for u in reds}
   return length if len(lengths) == 1 and (length := lengths.pop()).op is not Ops.CONST else None
 
 def _columns(k: Scheduler) -> UOp|None:
-  """The loop of neighbouring outputs."""
+  """Returns the loop over neighbouring outputs."""
   store = next((u for u in k.ast.toposort() if u.op is Ops.STORE), None)
   if store is None or any(r.src[0].op is not Ops.CONST for r in k.ranges_of(AxisType.GLOBAL)): return None
   return next((r for r, stride in strides(store.src[0].src[1].get_idx()).items() if stride == 1), None)
@@ -83,8 +83,10 @@ def _shared(ast: UOp, length: UOp, threads: int) -> UOp:
 
 def apply(k: Scheduler, opt: Opt) -> bool:
   """
-  With GROUP of a loop of unknown length: the threads of a block share the parts of a split-KV attention, as in
-  llama.cpp's kernel_flash_attn_ext_vec_reduce for Metal.
+  Applies GROUP to a loop of unknown length. Returns False if the length is constant; KernelOptError if it cannot.
+
+  The threads of a block share the parts of a split-KV attention, as in llama.cpp's kernel_flash_attn_ext_vec_reduce
+  for Metal.
   """
   if k.rngs[k.real_axis(opt.op, opt.axis)].src[0].op is Ops.CONST: return False
   check(k.ren.has_local and k.ren.has_shared, "threads of a block need memory that they share")

@@ -1,12 +1,12 @@
 """
-Choice of a schedule: one dispatcher asks the passes that choose loops, in a fixed order, and takes the first answer.
+Choice of a schedule: one dispatcher asks the scheduling passes in a fixed order and takes the first answer.
 
-Why: tinygrad has one function of rules for all kernels and devices. Passes that wrapped it one around the other were
-  asked in the reverse order of their installation, and which of them answered was known to nobody.
-How: each pass puts a function into `choosers`, under its name: a copy of the kernel with its loops chosen, or None.
-  The pass that pipeline.py lists last is asked first, tinygrad's own rules come last.
-Numbers: none, kernels are the same as with nested wrappers.
-Upstream: not sent; there, hand_coded_optimizations is one function.
+Why: tinygrad has one function of heuristics for all kernels and devices. Passes that wrapped it one around another were
+  asked in the reverse order of installation, and nothing recorded which of them had answered.
+How: each pass registers a function in `choosers` under its name. The function returns a copy of the kernel with its
+  loops chosen, or None. The pass that pipeline.py lists last is asked first; tinygrad's own heuristics come last.
+Numbers: none; the kernels are the same as with nested wrappers.
+Upstream: not sent. tinygrad's hand_coded_optimizations is one function; it would become a list of choosers.
 """
 from __future__ import annotations
 from collections.abc import Callable
@@ -25,7 +25,7 @@ choosers: dict[str, Chooser] = places.Named(__name__, "choosers")
 _stock = heuristic.hand_coded_optimizations
 
 def choose(k: Scheduler, without: str = "") -> Scheduler:
-  """A kernel with its loops chosen. without: a pass that is not asked."""
+  """Returns the kernel with its loops chosen. without: the name of a pass that is not asked."""
   for name, chooser in reversed(choosers.items()):
     if name != without and (made := chooser(k)) is not None: return made
   return _stock(k)

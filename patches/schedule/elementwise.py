@@ -1,17 +1,17 @@
 """
-SIMD schedules of elementwise kernels: those without a sum are vectors, too.
+SIMD schedules of elementwise kernels: kernels without a reduction are vectorised, too.
 
-Why: what prepares the next product (a norm, a gate, activations of 8 bits) is scalar code: 4 to 50 us of one thread,
-  while memory could have brought 200 KB of weights.
-How: 16 steps of the loop with the smallest stride in what is stored are lanes (vectorizer.py), if there are that many
-  and their places are known. Comparisons are vectors of 0 and -1, and choose between vectors; numbers that lie apart
-  are loaded and stored one by one.
+Why: the kernels that prepare the next product (a norm, a gate, int8 activations) are scalar code. They take 4 to 50 us
+  of one thread, while memory could have brought 200 KB of weights.
+How: 16 steps of the loop with the smallest stride in the store become SIMD lanes (vectorizer.py), if 16 divides its
+  length and the loads follow it with constant strides. Comparisons are vectors of 0 and -1 and select between vectors.
+  Elements that lie apart are loaded and stored one by one. On GPUs, loops of unknown length are split among threads.
 Rewrite:
   for i: y[i] = f(x[i])
   --> for i in n / 16: y[i, lane] = f(x[i, lane]), lane a vector's
-Numbers: activations to 8 bits, one core, us: of 2,048 products with a norm 7.4 -> 3.7, of silu(gate) * up of 8,192
+Numbers: quantising activations to int8, one core, us: 2,048 products with a norm 7.4 -> 3.7, silu(gate) * up of 8,192
   elements 47 -> 8.7 (Zen 4, AVX-512, medians)
-Upstream: not sent.
+Upstream: not sent. It needs vector types in the C renderer (vector/vectorizer.py).
 """
 from __future__ import annotations
 from tinygrad.codegen.opt import Opt, OptOps
@@ -33,11 +33,11 @@ SEAMS = {
   "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb",
 }
 
-PARTS = 16  # of what is stacked, at most: each is code of its own
-TOGETHER, THREADS = 4, 64  # elements of a thread, threads of a block, on a GPU
+PARTS = 16  # most stacked parts to unroll: each is code of its own
+TOGETHER, THREADS = 4, 64  # on a GPU: elements per thread, threads per block
 
 def schedule(k: Scheduler) -> Scheduler|None:
-  """Lanes for a kernel without sums; None if it has no loop for them."""
+  """Chooses lanes for a kernel without reductions. None if no loop suits."""
   ops = k.ast.toposort()
   if any(u.op is Ops.REDUCE for u in ops): return None
   if reroll.available(k.ren) and (words := reroll.words_of(k.ast)) is not None:
@@ -48,7 +48,7 @@ def schedule(k: Scheduler) -> Scheduler|None:
   loads, stores = ([u for u in ops if u.op is op] for op in (Ops.INDEX, Ops.STORE))
   if len(stores) != 1: return None
   chosen = {r for u in ops if u.op is Ops.WHERE and not u.src[0].backward_slice.keys() & set(loads)
-            for r in u.src[0].ranges}  # parts of the loop differ
+            for r in u.src[0].ranges}  # loops over stacked parts, which are computed differently
   stored = strides(stores[0].src[0].src[1].get_idx())
   fits = [r for r in stored if r not in chosen and r.src[0].divides(LANES) is not None]
   if not fits: return None
@@ -62,8 +62,9 @@ def schedule(k: Scheduler) -> Scheduler|None:
 
 def on_gpu(k: Scheduler) -> Scheduler|None:
   """
-  Threads for a kernel without sums that has a loop of unknown length, but a multiple of something known: tinygrad
-  splits none, and blocks of few threads are left. None if it is another kernel.
+  Splits loops among threads in a kernel without reductions whose loops are of unknown length. None for other kernels.
+
+  A known divisor of the length is enough. tinygrad splits no such loop and leaves blocks of few threads.
   """
   loops = k.ranges_of(AxisType.GLOBAL)
   if k.applied_opts or k.reduceops or all(r.src[0].op is Ops.CONST for r in loops): return None
@@ -90,13 +91,13 @@ COMPARISONS = {Ops.CMPLT: "<", Ops.CMPNE: "!=", Ops.CMPEQ: "=="}
 LOGIC = {Ops.AND: Ops.AND, Ops.OR: Ops.OR, Ops.XOR: Ops.XOR, Ops.CMPNE: Ops.XOR}
 
 def _mask(v: Vectorizer, u: UOp) -> UOp|None:
-  """Of what is true or not: 0 or -1 in each lane. None: it is no comparison of vectors."""
+  """Returns a boolean as 0 or -1 in each lane. None if it is no comparison of vectors."""
   if (const := u.src[0] if u.op is Ops.CAST else u).op is Ops.CONST:
     return v.splat(UOp.cconst(-bool(const.val), dtypes.int))
   return new if (new := v.rewrite(u)).dtype is dtypes.int else None
 
 def compare(v: Vectorizer, u: UOp) -> UOp|None:
-  """0 or -1 in each lane."""
+  """Rewrites a comparison, or logic on comparisons, to 0 or -1 in each lane."""
   if u.op in COMPARISONS and u.src[0].dtype.itemsize == 4:
     return UOp(Ops.CUSTOM, dtypes.int, tuple(map(v.vector, u.src)), f"({{0}}{COMPARISONS[u.op]}{{1}})")
   if u.dtype is not dtypes.bool or u.op not in LOGIC: return None
@@ -108,7 +109,7 @@ def choose(v: Vectorizer, u: UOp) -> UOp|None:
   return UOp(Ops.CUSTOM, u.dtype, (mask, *map(v.vector, u.src[1:])), "({0}?{1}:{2})")
 
 def count(v: Vectorizer, u: UOp) -> UOp|None:
-  """1 in each lane of what is true."""
+  """Rewrites a boolean that is cast to int: 1 in each lane where it is true."""
   if u.op is not Ops.CAST or u.dtype is not dtypes.int or u.src[0].dtype is not dtypes.bool: return None
   return None if (mask := _mask(v, u.src[0])) is None else mask.alu(Ops.AND, v.splat(UOp.cconst(1, dtypes.int)))
 

@@ -1,15 +1,16 @@
 """
-GEMV schedules: matrix-vector products, whatever their weights are made of (quantised, half, scaled).
+GEMV schedules: choose the loops of matrix-vector products whose weights are quantised, half or scaled.
 
-Why: tinygrad's rule wants reduce(a[..] * b[..]). It never fires on a weight that is half, quantised, or multiplied by a
-  norm: reduce(cast(a * b)), a * (b * c), a * (d * q - m).
-How: ir/products.py finds x and w among the loads of the sum. On a GPU threads share a row, see gemv_gpu.py. On the
-  CPU (gemv_cpu.py, gemv_columns.py), the loops of a block of weights are unrolled, and 16 rows if they lie side
-  by side: vector/lanes.py makes vectors of them; without it tinygrad's schedule stays. MV_THREADS_PER_ROW, MV_BLOCKSIZE
-  and MV_ROWS_PER_THREAD override the defaults; the CPU has only the last, for rows that are not interleaved.
+Why: tinygrad's matvec rule matches reduce(a[..] * b[..]). It never fires on a weight that is half, quantised, or
+  multiplied by a norm: reduce(cast(a * b)), a * (b * c), a * (d * q - m).
+How: ir/products.py finds x and w among the loads of the sum. On a GPU, threads share a row (gemv_gpu.py). On a CPU
+  (gemv_cpu.py, gemv_columns.py), the loops of a block of weights are unrolled, and so are 16 rows if memory interleaves
+  them. Without vector/lanes.py, which makes vectors of these, tinygrad's schedule stays. MV_THREADS_PER_ROW,
+  MV_BLOCKSIZE and MV_ROWS_PER_THREAD override the defaults. A CPU reads only the last, for rows that are not
+  interleaved.
 Numbers: 8192 x 2048, one core, GB/s: Q4_K 1.1 -> 8.9, Q6_K 0.7 -> 8.2, Q8_0 1.9 -> 17, MXFP4 1.0 -> 8.5 (Zen 4,
   AVX-512, medians, all other patches on)
-Upstream: not sent.
+Upstream: not sent. It would widen the matvec rule of hand_coded_optimizations; the CPU's part needs vector/lanes.py.
 """
 from __future__ import annotations
 from tinygrad.codegen.opt import KernelOptError
@@ -31,7 +32,7 @@ SEAMS = {
 }
 
 def choose(k: Scheduler) -> Scheduler|None:
-  """A kernel's loops chosen for a product with a matrix; None if it is none, or none that can be."""
+  """Schedules a kernel that multiplies with a matrix. None if it does not, or if no schedule fits it."""
   vectors = lanes.available(k.ren)
   if getenv("MV", 1) == 0 or not (vectors or k.ren.has_local and k.ren.has_shared): return None
   if (blocks := (on_tile_registers if vectors else on_blocks)(k)) is not None: return blocks

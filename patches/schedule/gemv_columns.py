@@ -1,9 +1,11 @@
 """
 Transposed GEMV (x @ w, attention's values) and counts: SIMD lanes are neighbouring columns. A helper of gemv.py.
 
-Why: in x @ w with rows of w side by side (values of attention: positions of D elements) neighbours in memory belong to
-  different sums, and the sum may be of unknown length. In how many others are larger than each of some numbers, too.
-How: 16 columns are lanes (lanes.rows), up to COLUMNS of a row are in registers, and rows of x that share w.
+Why: in x @ w, each row of w is contiguous (attention's values: positions of D elements). Neighbours in memory belong to
+  different sums, and the sums may be of unknown length. Counting how many numbers are larger than each of some numbers
+  (ranks) has the same form.
+How: 16 columns are SIMD lanes (lanes.rows). Sums of up to COLUMNS columns stay in registers, for several rows of x that
+  share w.
 Numbers: routing to experts, with the ranks of 256 scores, 54 -> 8 us, of 128 14 -> 5 (Zen 4, one thread)
 """
 from __future__ import annotations
@@ -17,11 +19,11 @@ from tinygrad_llm.patches.ir.targets import LANES
 COLUMNS, ROWS = 8 * LANES, 4
 
 def _divisor(r: UOp, most: int) -> int:
-  """The largest number up to `most` that divides a loop's length."""
+  """Returns the largest divisor of a loop's length up to `most`."""
   return next(n for n in range(most, 0, -1) if r.src[0].divides(n) is not None)
 
 def on_columns(k: Scheduler) -> Scheduler|None:
-  """Unrolls columns, and rows of x; None if there are none."""
+  """Unrolls columns, and rows of x that share w; None if the kernel has no columns."""
   if len(k.reduceops) != 1: return None
   counts = dtypes.is_int((red := k.reduceops[0]).dtype)
   loads = [u for u in red.src[0].toposort() if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM]

@@ -1,6 +1,6 @@
 """
-GEMV on a CPU: a block of weights is unrolled, SIMD lanes are 16 interleaved rows or 16 neighbouring weights, threads
-share the rows. A helper of gemv.py.
+GEMV on a CPU: unrolls a block of weights. SIMD lanes are 16 interleaved rows or 16 neighbouring weights; threads share
+the rows. A helper of gemv.py.
 """
 from __future__ import annotations
 from collections.abc import Sequence
@@ -18,30 +18,31 @@ from tinygrad_llm.patches.schedule.register_tiles import matrix_rows, tile_shape
 from tinygrad_llm.patches.tiles.pack_operands import MOST
 from tinygrad_llm.patches.vector.lanes import side_by_side
 
-PERIOD = 256    # weights unrolled at most, a block of the largest formats
-SHARED = 8      # steps of an output axis at once, at most, where they share loads
-STEPS = 64      # unrolled at least, where rows are lanes
-SWEPT = 32      # the same where many tokens share them
-TOKENS = 8      # whose sums are in registers together
-SHARING = 4     # times the square of registers: products of a step of tokens that share what is unpacked in them
-LEAST = 1 << 18  # weights of a matrix that is unpacked for many tokens: its kernel takes seconds to lower
-UNPACKED = 1 << 19  # bytes of weights that are unpacked together: a core's cache holds them
+PERIOD = 256    # most weights to unroll: a block of the largest formats
+SHARED = 8      # longest output axis that is unrolled because its steps share loads
+STEPS = 64      # least steps to unroll where lanes are rows
+SWEPT = 32      # the same where many tokens share the weights
+TOKENS = 8      # most tokens whose sums stay in registers together
+SHARING = 4     # times the square of the registers: most products per step of tokens for unpacking weights in registers
+LEAST = 1 << 18  # smallest matrix, in weights, that is blocked over tokens: such a kernel takes seconds to lower
+UNPACKED = 1 << 19  # bytes of weights that are unpacked together: they fit a core's cache
 
 def _unroll(k: Scheduler, r: UOp, amount: int) -> UOp|None:
-  """Unrolls `amount` steps of a loop; the rest of it, if there is one."""
+  """Unrolls `amount` steps of a loop. Returns the rest of the loop, or None if nothing is left."""
   size = r.vmax + 1
   k.apply_opt(Opt(OptOps.UNROLL, k.unrollable_dims.index(k.rngs.index(r)), 0 if amount == size else amount))
   return None if amount == size else r.replace(src=(r.src[0].const_like(size // amount),))
 
 def _fits(size: int, most: int) -> int:
-  """The largest power of two that divides size, or size itself, up to `most`."""
+  """Returns size if it is at most `most`, else the largest power of two up to `most` that divides it."""
   if size <= most: return size
   return max(n for n in (1 << i for i in range(most.bit_length())) if size % n == 0 and n <= most)
 
 def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
   """
-  Unrolls a block of weights in the order of x; threads share the rows. The lanes are rows if memory interleaves them,
-  else lanes.py finds them in the block.
+  Unrolls a block of weights in the order of x and shares the rows among threads. Returns the reason if it cannot.
+
+  The lanes are rows if memory interleaves them; otherwise lanes.py finds the lanes within the block.
   """
   if (tile := _tile(s)) is not None: return on_tiles(k.copy(), s, tile)
   loop = tokens(k) if is_on("register_tiles") else None
@@ -57,7 +58,7 @@ def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
       unrolled *= n
     if rest is not None: break
   if unrolled % LANES: return "fewer neighbours than lanes"
-  if loop is not None:  # what few tokens and rows share is loaded often, and from a cache
+  if loop is not None:  # a few tokens and rows share each load, often from a cache: no software prefetch
     k.apply_opt(action(ScheduleOps.PREFETCH, 0))
     k.apply_opt(action(ScheduleOps.TOKENS, min(size(loop), tile_shape(k.ren)[0])))
   row = s.rows if loop is None else next(iter(matrix_rows(k)), None)
@@ -71,22 +72,25 @@ def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
   return k
 
 def sharing(k: Scheduler, loads: Sequence[UOp]) -> UOp|None:
-  """An output axis of known length that some of the loads do not have: its steps share what those load."""
+  """Returns a short output axis of known length that some of the loads lack: its steps share those loads."""
   axes = [r for r in k.ranges_of(AxisType.WEAK) if r.src[0].op is Ops.CONST and size(r) <= SHARED]
   return next((r for r in axes if 0 < sum(r in u.ranges for u in loads) < len(loads)), None)
 
 def _tile(s: Sum) -> UOp|None:
-  """The output axis of as many rows as there are lanes, whose words lie side by side."""
+  """Returns the output axis of a row tile: LANES rows whose words lie side by side in memory. None if there is none."""
   return next((r for r in side_by_side((*s.ws, *s.xs)) if r not in s.loops), None)
 
 def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
   """
-  Unrolls the loops of a block, or of a few, at least up to STEPS: those over the weights of a word in any case, and all
-  where a weight's bits come from several places, for these to be read in order, but not of what many tokens share:
-  steps of 2, 4 and 8 rows by 128256 x 2048 in Q6_K took 15.8, 16.7 and 20.3 ms without that order, 10.4, 10.9 and 17.6
-  with it (Zen 4, 2 threads, medians). What a few tokens use once is unpacked in registers: 4 and 8 rows by 8192 x 2048
-  in Q4_K, read from memory, 0.41 -> 0.36 and 0.65 -> 0.60 ms, in Q6_K 0.81 -> 0.71 and 0.94 -> 0.63. With AVX2 8 rows
-  in Q4_K took 1.24 times as long, 4 in Q2_K 1.19.
+  Schedules a row tile: unrolls the loops of one block or a few, at least up to STEPS steps.
+
+  Loops over the weights of a word are always unrolled. If a weight's bits come from several loads, all loops of the
+  block are unrolled, so that memory is read in order; not if many tokens share the weights. For Q6_K, steps of 2, 4 and
+  8 rows by 128256 x 2048 took 15.8, 16.7 and 20.3 ms without that order, 10.4, 10.9 and 17.6 with it (Zen 4, 2 threads,
+  medians).
+  Weights that a few tokens use once are unpacked in registers, not into an array. 4 and 8 rows by 8192 x 2048, read
+  from memory: Q4_K 0.41 -> 0.36 and 0.65 -> 0.60 ms, Q6_K 0.81 -> 0.71 and 0.94 -> 0.63. With AVX2 it took 1.24 times
+  as long for 8 rows in Q4_K, and 1.19 times for 4 in Q2_K; SHARING excludes such cases.
   """
   in_order = s.strides(tuple(u for u in (*s.ws, *s.xs) if tile not in u.ranges))
   loops = sorted(s.loops, key=lambda r: in_order.get(r, 0))
@@ -116,7 +120,11 @@ def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
   return k
 
 def _tiles(k: Scheduler, s: Sum, count: int) -> int:
-  """How many of `count` tiles are unpacked together: as many as a cache holds; a thread's are a multiple, if near."""
+  """
+  Returns how many of `count` row tiles are unpacked together: as many as a cache holds.
+
+  A divisor of a thread's share is preferred if it is more than half of that.
+  """
   most = max(1, min(MOST, UNPACKED // (LANES * steps(s.loops) * len(s.reds))))
   of_thread = count // divisor(count, most_threads(k.ren))
   even = divisor(of_thread, most)

@@ -1,22 +1,22 @@
 """
-Row reductions on GPUs: a long axis whose neighbours in memory are added up, or the largest of which is wanted.
+Row reductions on GPUs: neighbouring threads share the sum or maximum of a long axis that is contiguous in memory.
 
-Why: tinygrad gives an axis to 16 threads, or to one where 16 does not divide it; of more than 32,768 elements it makes
-  256 parts, of which a thread has one: neighbouring threads read addresses that lie apart, one after the other. The
-  arg-max of 128,256 logits is two blocks of 32 threads, of 501 steps each; of 32,003 logits, one thread.
-How: neighbouring threads get neighbouring elements: a warp of them, then as many warps as a block has, the rest is
-  unrolled; isa/shuffle_reduce.py exchanges within a warp. An axis that is long, of few outputs, is cut into parts for a
-  block each, and these are reduced by a second kernel; it is padded with what changes nothing, so that any length can
-  be cut. Where threads cannot exchange, a block has fewer: each of them goes through what all have.
-  Not on CPUs, which have vectors and few threads.
+Why: tinygrad gives such an axis to 16 threads, or to one if 16 does not divide it. It cuts more than 32,768 elements
+  into 256 parts, one per thread. Neighbouring threads then read addresses that lie apart, so loads are not coalesced.
+  The arg-max of 128,256 logits is two blocks of 32 threads, of 501 steps each; of 32,003 logits, one thread.
+How: neighbouring threads get neighbouring elements: a warp of threads, then as many warps as a block has. The rest of
+  the axis is unrolled. isa/shuffle_reduce.py reduces within a warp. A long axis with few outputs is cut into parts, one
+  block each, and a second kernel reduces the parts. It is padded with the identity element, so that any length can be
+  cut. If threads cannot exchange values, a block has fewer threads, as each of them goes through all partial results.
+  CPUs are left out: they have vectors and few threads.
 Rewrite:
   thread t: sum of x[t * n : (t + 1) * n]
   --> block p, thread t: sum i: x[p, i * threads + t]; another kernel adds up the blocks
-Numbers: arg-max of 128,256 logits for sm_90, 2 kernels before and after: threads of the first 64 -> 32,768, steps of
-  the longest loop 501 -> 8, cache lines that a warp's load touches 32 -> 1; by the cost model of patches/search 82 -> 3
-  us. The sum of a norm over 512 elements: 16 threads -> 256, 16 lines -> 1. On an H100 decode of a 1B Llama takes 1.22
-  times as long without it.
-Upstream: not sent; the split is a choice of split_reduceop's there, the rest of hand_coded_optimizations.
+Numbers: arg-max of 128,256 logits for sm_90, 2 kernels before and after. Threads of the first kernel 64 -> 32,768,
+  steps of the longest loop 501 -> 8, cache lines per load of a warp 32 -> 1. Estimate of the cost model of
+  patches/search: 82 -> 3 us. The sum of a norm over 512 elements: 16 threads -> 256, 16 lines -> 1. On an H100 decode
+  of a 1B Llama takes 1.22 times as long without it.
+Upstream: not sent. The cut would be a choice of split_reduceop, the rest a rule of hand_coded_optimizations.
 """
 from __future__ import annotations
 from tinygrad import Device
@@ -40,12 +40,12 @@ SEAMS = {
   "tinygrad.schedule.rangeify:split_reduceop": "b45e468d2f20",
 }
 
-THREADS, UNSHARED = 256, 64   # of a block; where they cannot exchange what they have
-SHORT = 32                    # elements that are left to tinygrad's schedule
-LONG, ODD = 1 << 14, 1 << 10  # above which several blocks share them; where no warp of threads can share them evenly
-STEPS, BLOCKS = 4, (8, 128)   # of a thread then, if that makes so many blocks
-FEW = 16                      # outputs that are reduced so
-OUTPUTS = 1 << 11             # of a kernel, as tinygrad has it: threads of one each are enough above
+THREADS, UNSHARED = 256, 64   # threads of a block; the same if they cannot exchange values
+SHORT = 32                    # a shorter axis keeps tinygrad's schedule
+LONG, ODD = 1 << 14, 1 << 10  # several blocks share a longer axis; the same for one that no warp shares evenly
+STEPS, BLOCKS = 4, (8, 128)   # steps of a thread then, within these limits on the blocks
+FEW = 16                      # most outputs of an axis that several blocks share
+OUTPUTS = 1 << 11             # kernels with more outputs, as in tinygrad, have enough threads of one output each
 
 def _shares(ren: Renderer) -> bool: return ren.has_local and ren.has_shared
 
@@ -55,7 +55,7 @@ def _threads(r: UOp, ren: Renderer) -> int:
 # *** several blocks
 
 def _padded(x: UOp, n: int, op: Ops) -> UOp:
-  """The first axis with so many elements."""
+  """Pads the first axis to n elements with the identity element of op."""
   if n == x.shape[0]: return x
   widths = ((0, n - x.shape[0]), *[(0, 0)] * (len(x.shape) - 1))
   if (unit := identity_element(op, x.dtype)) == 0: return x.pad(widths)
@@ -63,13 +63,13 @@ def _padded(x: UOp, n: int, op: Ops) -> UOp:
   return inside.where(x.pad(widths), x.const_like(unit).base)
 
 def split(reduce: UOp, x: UOp) -> UOp|None:
-  """A reduction by blocks, then of what they have."""
+  """Cuts a reduction into blocks and reduces their results in a second kernel. None if it does not suit."""
   op, axes = reduce.arg
   if op not in (Ops.ADD, Ops.MAX) or not axes or not all_int(x.shape) or not isinstance(x.device, str): return None
   n, outputs = prod(x.shape[:axes]), prod(reduce.shape)
   if n <= (ODD if n % targets.WARP else LONG) or not 0 < outputs <= FEW or is_gather(x): return None
   if not _shares(Device[x.device].renderer): return None
-  if not x.op_in_backward_slice_with_self(Ops.BUFFER, Ops.PARAM, Ops.AFTER): return None  # what is counted
+  if not x.op_in_backward_slice_with_self(Ops.BUFFER, Ops.PARAM, Ops.AFTER): return None  # no data: a counter
   least, most = BLOCKS
   blocks = max(least, min(most, 1 << (ceildiv(n, THREADS * STEPS) - 1).bit_length()))
   each = THREADS * ceildiv(n, blocks * THREADS)
@@ -83,7 +83,7 @@ pm_split = PatternMatcher([(UPat(Ops.REDUCE, name="reduce", src=(UPat.var("x"),)
 # *** one block
 
 def _loop(k: Scheduler) -> UOp|None:
-  """The loop of a kernel's reductions over neighbours in memory."""
+  """Returns the loop of a kernel's reductions that is contiguous in memory. None if there is none."""
   reds = k.reduceops
   if not reds or any(red.src[1:] != reds[0].src[1:] for red in reds): return None
   if not all(r.op is Ops.RANGE and r.src[0].op is Ops.CONST for r in reds[0].src[1:]): return None
@@ -91,12 +91,12 @@ def _loop(k: Scheduler) -> UOp|None:
   loads = [u for red in reds for u in red.src[0].toposort() if u.op is Ops.INDEX]
   loads = [u for u in loads if not set(reds[0].src[1:]).isdisjoint(u.ranges)]
   outputs = {r for red in reds for r in red.ranges}
-  if not loads or any(not outputs <= set(u.ranges) for u in loads): return None  # of a matrix: a product's schedule
+  if not loads or any(not outputs <= set(u.ranges) for u in loads): return None  # a product with a matrix
   main = max(loads, key=lambda u: len(u.ranges))
   return next((r for r, n in strides(main.src[1].get_idx()).items() if n == 1 and r in reds[0].src[1:]), None)
 
 def in_blocks(k: Scheduler) -> Scheduler|None:
-  """Threads of a block read neighbours; None: it has no such loop, or a short one."""
+  """Threads of a block read neighbouring elements. None if the kernel has no contiguous loop, or a short one."""
   if (r := _loop(k)) is None or size(r) < SHORT: return None
   if resolve(prod(k.output_shape[i] for i in k.upcastable_dims) > OUTPUTS, False): return None
   k, threads = k.copy(), _threads(r, k.ren)

@@ -1,5 +1,5 @@
 """
-Searching schedules (BEAM): the space, its candidates, their measurement, and what is known of earlier searches.
-cost/ knows what a kernel will cost before it is compiled; README.md explains that model. Nothing here knows a model
-of language.
+Schedule search (BEAM): the search space, its candidates, their measurement, and the results of earlier searches.
+cost/ estimates a kernel's time before it is compiled; README.md explains that cost model. No module here knows a
+language model.
 """

@@ -1,9 +1,11 @@
 """
-Search for a kernel's schedule: beam search over its space (space.py), from the schedule that it has and others known to
-be good. The cost model orders what is one step away, the best of that are compiled and timed, the fastest are where the
-next steps go from. What is faster in turns with the present schedule, and computes the same, wins.
+Beam search for a kernel's schedule over its space (space.py), from the present schedule and others known to be good.
 
-It sees no clock and no device but through a Measure: the same answers lead to the same winner.
+The cost model ranks the neighbours of the fastest schedules. The best-ranked neighbours are compiled and timed, and the
+next generation starts from the fastest. A winner must be faster than the present schedule when both are timed in turns,
+and must compute the same numbers.
+
+The search sees the clock and the device only through a Measure: the same answers lead to the same winner.
 """
 from __future__ import annotations
 import math
@@ -14,35 +16,40 @@ from tinygrad.codegen.opt import KernelOptError
 from tinygrad_llm.patches.ir.actions import Opts
 from tinygrad_llm.patches.search.space import Attention, Loops
 
-WIDTH = 2        # schedules that are gone on from
-LOWERED = 32     # neighbours that are lowered at a time, and looked at before others are
-KEPT = 4         # of those, that are compiled
-BETTER = 0.02    # of the time: so much is gone on from at once
-WORSE = 1.6      # times the estimate of the schedule that it is a step from: not compiled
-GAIN = 0.005     # of the time: less is no reason to go on
-FINALISTS = 4    # that are timed in turns with the present schedule at the end
-CLEAR = 0.99     # of the present schedule's time in turns: what is not below is not kept
+WIDTH = 2        # beam width: schedules from which a generation starts
+LOWERED = 32     # neighbours per batch: a batch is lowered and timed before the next one
+KEPT = 4         # neighbours of a batch that are compiled and timed
+BETTER = 0.02    # gain, as a share of the time, at which the next generation starts without the remaining batches
+WORSE = 1.6      # neighbours whose estimate is above this many times the least of their parents' are not compiled
+GAIN = 0.005     # gain, as a share of the time, below which the search ends
+FINALISTS = 4    # schedules that are timed in turns with the present one at the end
+CLEAR = 0.99     # the winner's time in turns must be below this share of the present schedule's
 Before = None    # the schedule that the kernel has without any search
 
 class Measure(Protocol):
-  """Answers to what a search asks. A reason instead of a number: the candidate is none."""
+  """Answers a search's questions. A string instead of a number says why the candidate is invalid."""
   def estimate(self, many: Sequence[Opts|None]) -> list[tuple[float, str]|str]:
-    """Microseconds by the cost model, 0 if unknown, and what tells equal code."""
+    """Microseconds of each by the cost model, 0 if unknown, and a digest that is the same for equal code."""
   def time(self, many: Sequence[Opts|None], best: float) -> list[float|str]:
-    """Seconds of each, compiled and run cold. best: of what is known; several times that need not be exact."""
+    """Seconds of each, compiled and run cold. best: the best so far; several times that need not be exact."""
   def compare(self, many: Sequence[Opts|None]) -> list[list[float]]:
-    """Seconds of each in turns, the rounds' of one beside the others'."""
+    """Seconds of each in every round, timed in turns. The list of one that does not run is empty."""
   def check(self, opts: Opts|None) -> str|None:
-    """Why its numbers are not those of the unoptimised kernel, on fresh random inputs; None: they are."""
+    """Why its results differ from the unoptimised kernel's on fresh random inputs; None if they agree."""
   def over(self) -> bool:
-    """Whether the budget is spent."""
+    """Whether the time budget is spent."""
 
 @dataclass
 class Result:
   """
-  opts: the winner, None if that is the present schedule; ratio: of its time to that one's, in turns; before, after:
-  seconds; timed, lowered: how many candidates were; refused: why some were none; complete: it did not end for its
-  budget.
+  The outcome of a search.
+
+  - opts: the winner, None if the present schedule stays.
+  - ratio: the winner's time over the present schedule's, timed in turns.
+  - before, after: seconds of the present schedule and of the winner; NaN if the present schedule does not run.
+  - timed, lowered: numbers of candidates.
+  - refused: the invalid candidates, with the reason.
+  - complete: False if the time budget ended the search.
   """
   opts: Opts|None
   ratio: float
@@ -54,11 +61,11 @@ class Result:
   complete: bool = True
 
 def quartile(times: Sequence[float]) -> float:
-  """A quarter of them is below: what else the machine does makes them longer, and it may do so half of the time."""
+  """The lower quartile: other load only makes times longer, and it may do so half of the time."""
   return sorted(times)[len(times) // 4]
 
 class Search:
-  """A kernel's. starts: schedules to begin with beside the present one; enough: seconds that are as good as can be."""
+  """The search for one kernel. starts: schedules to start from beside the present one; enough: seconds that end it."""
   def __init__(self, space: Loops|Attention, present: Opts, starts: Iterable[Opts], measure: Measure,
                enough: float = 0.0, width: int = WIDTH, generations: int = 16):
     self.space, self.measure, self.enough, self.width, self.generations = space, measure, enough, width, generations
@@ -71,7 +78,7 @@ class Search:
     self._present = present
 
   def run(self) -> Result:
-    """Until no step is faster, or the budget is spent."""
+    """Searches until no step is faster, `enough` is reached, or the budget or the generations are spent."""
     self._time(self._new(self.starts))
     complete = self._walk()
     return self._decide(complete)
@@ -98,7 +105,7 @@ class Search:
     return [made for near in self.space.neighbours(steps) if (made := self.space.opts(near)) is not None]
 
   def _new(self, many: Iterable[Opts|None]) -> list[Opts|None]:
-    """Those whose code was not met before, the most promising first."""
+    """Lowers candidates and returns those whose code is new, the most promising first."""
     asked = [opts for opts in many if opts not in self._seen]
     self._seen.update(asked)
     found = list[Opts|None]()
@@ -117,7 +124,7 @@ class Search:
       else: self.seconds[opts] = answer
     while self.seconds and (first := min(self.seconds, key=lambda opts: self.seconds[opts])) is not Before:
       if self.seconds[first] >= best or (why := self.measure.check(first)) is None: return
-      self.refused[first] = why  # no step goes from what is wrong
+      self.refused[first] = why  # a wrong schedule is no parent
       del self.seconds[first]
 
   def _decide(self, complete: bool) -> Result:
@@ -129,7 +136,7 @@ class Search:
       faster = [opts for opts in sorted(self.seconds, key=lambda opts: self.seconds[opts]) if opts is not Before]
       if not (finalists := [opts for opts in faster if opts not in self.refused][:FINALISTS]): break
       turns = self.measure.compare([Before, *finalists])
-      if any(not times for times in turns): # one of them does not run any more
+      if any(not times for times in turns): # one of them no longer runs
         for opts, times in zip(finalists, turns[1:]):
           if not times: self.refused[opts] = "it ran, and then did not"
         if not turns[0]: break

@@ -1,15 +1,16 @@
 """
-BEAM and JITBEAM search the space of these patches, in processes of their own, and keep what they find.
+Sandboxed beam search: BEAM and JITBEAM search our schedule space in processes of their own, and store the winners.
 
-Why: tinygrad's beam search starts from nothing, its actions do not reach the loops of packed weights, candidates run
-  in the user's process on its data, winners are not compared with anything, and what was found is replayed under other
-  patches. Its users report hangs, wrong numbers, and searches of hours that end behind the heuristic.
-How: a kernel with BEAM=n is searched by tuner.py with a beam of n schedules, unless that was done before, by BEAM or by
-  `python -m tinygrad_llm.tune`; then it is lowered as stored_schedules.py does. BEAM_SECONDS bounds the search of a
-  kernel. Kernels that cannot be searched get the heuristic's schedule. Where there are no such processes (Windows), and
-  without this patch or stored_schedules, BEAM is tinygrad's.
+Why: tinygrad's beam search starts from the unscheduled kernel, and its actions do not reach the loops of packed
+  weights. Candidates run in the user's process on its data. Winners are not compared with any other schedule, and
+  stored results are replayed under other patches. Its users report hangs, wrong numbers, and searches of hours that end
+  behind the heuristic.
+How: with BEAM=n, tuner.py searches each kernel with a beam of n schedules, unless BEAM or
+  `python -m tinygrad_llm.tune` has searched it before. The kernel is then lowered as stored_schedules.py does. The
+  search of a kernel may take SECONDS. Kernels that cannot be searched get the heuristic's schedule. On Windows, which
+  lacks the worker processes, and without this patch or stored_schedules, BEAM is tinygrad's.
 Numbers: see README, Tuning.
-Upstream: not sent; of its parts, the start from the heuristic and the check of the winner would do there as they are.
+Upstream: not sent; two parts would work there as they are: the start from the heuristic, and the check of the winner.
 """
 from __future__ import annotations
 import atexit, dataclasses, functools, os, sys
@@ -31,13 +32,13 @@ SEAMS = {
   "tinygrad.codegen.opt.search:beam_search": "eb7e87ae833b",
 }
 
-SECONDS = 60.0  # of the search of a kernel
+SECONDS = 60.0  # budget of one kernel's search
 
 _full_rewrite_to_sink: Callable[..., UOp]
 
 @functools.cache
 def sandbox(device: str) -> Sandbox:
-  """The processes of this one's searches; they end with it."""
+  """The worker processes for this process's searches; they end with it."""
   from tinygrad_llm.patches.search.sandbox import Sandbox, processes
   made = Sandbox(processes(device))
   atexit.register(made.__exit__)
@@ -46,8 +47,8 @@ def sandbox(device: str) -> Sandbox:
 def is_possible() -> bool: return os.name == "posix" and is_on("beam_search")
 
 def find(ast: UOp, ren: Renderer, width: int) -> None:
-  """Searches a kernel if that was not done before; what is found is kept."""
-  from tinygrad_llm.patches.search import tuner  # a start without BEAM needs none of it
+  """Searches a kernel that was not searched before, and stores the result."""
+  from tinygrad_llm.patches.search import tuner  # imported here: a start without BEAM needs none of it
   from tinygrad_llm.patches.search.sandbox import Failed
   device = ren.target.device
   kernel = tuner.kernel_of(ast, device, search_variables(ast))
@@ -61,7 +62,7 @@ def find(ast: UOp, ren: Renderer, width: int) -> None:
           file=sys.stderr)
 
 def search_variables(ast: UOp) -> dict[str, int]:
-  """The values that a search takes for a kernel's variables: in the middle, as tinygrad's does."""
+  """The values of a kernel's variables in a search: the middle of their range, as in tinygrad's search."""
   return {v.expr: int(v.vmax + v.vmin) // 2 for v in ast.variables()}
 
 def full_rewrite_to_sink(ast: UOp, ren: Renderer, optimize: bool = True) -> UOp:

@@ -1,6 +1,6 @@
 """
-What happens to a candidate: it is lowered and estimated, compiled, run on data of the kernel's shape, timed cold, and
-compared with the unoptimised kernel. All of it is done in a process that may die of it (sandbox.py).
+The candidates of a kernel: each is lowered and estimated, compiled, run on data of the kernel's shape, timed cold, and
+compared with the unoptimised kernel. All of this runs in a process that a candidate may break (sandbox.py).
 """
 from __future__ import annotations
 import functools, hashlib, itertools, math, pathlib, re, statistics
@@ -28,32 +28,32 @@ from tinygrad_llm.patches.search.space import with_opts
 UNSEEN = (Phase.LOOPS, Phase.VECTORS, Phase.RENDER)
 
 def _last_cache() -> int:
-  """Bytes of this processor's last cache, as Linux says; 0 where nothing does: those of Macs are smaller than COLD."""
+  """Bytes of the last-level cache as Linux reports it, else 0: the caches of Macs are smaller than COLD."""
   sizes = pathlib.Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
   return max((int(m[1]) << 10 for path in sizes if (m := re.match(r"(\d+)K", path.read_text()))), default=0)
 
-COLD = max(128 << 20, 5 * _last_cache() // 4)  # bytes of the copies of a kernel's arguments, together: not in a cache
+COLD = max(128 << 20, 5 * _last_cache() // 4)  # bytes of all copies of a kernel's arguments: more than a cache holds
 COPIES = 256
-SMALL = 128 << 10  # bytes of an argument that is not cold in a step: activations
-NODES = 20000      # instructions of a candidate that is still compiled
-TOLERANCE = 2e-3   # of the rms of an output in float32, where numbers are added in another order
-ROUNDED = 8e-3     # of outputs of fewer bits
-APART = 5e-3       # the share of whole numbers that may differ: some are rounded from floats
+SMALL = 128 << 10  # bytes of an argument that a step finds in a cache, at most: activations
+NODES = 20000      # instructions of a candidate, at most: a longer one is not compiled
+TOLERANCE = 2e-3   # error allowed in float32 outputs, relative to their rms: terms are added in another order
+ROUNDED = 8e-3     # the same for outputs of fewer bits
+APART = 5e-3       # share of integer outputs that may differ: some are rounded from floats
 REPEATED = 4194301  # words after which large contents repeat: a prime, so that no two rows are alike
-BATCH = 2e-3       # seconds of launches that are timed together, where a launch costs more than a short kernel
+BATCH = 2e-3       # seconds of launches that are timed together: a launch costs more than a short kernel
 LAUNCHES = 1024
-IN_GRAPH = 64      # launches that are one graph at most: its own 7 us (H100) are 0.1 of each then
-ALONE = 3e-5       # seconds that a launch by itself takes longer, at most
+IN_GRAPH = 64      # launches per graph, at most: the graph's own 7 us (H100) are then 0.1 us for each
+ALONE = 3e-5       # seconds that a launch outside of a graph takes longer, at most
 
 class Refused(Exception):
-  """Why a candidate is none: it is not legal, too large, or wrong."""
+  """The candidate is invalid: illegal, too large, or wrong."""
 
 def _launches(expected: float, most: int) -> int:
-  """How many launches of so many seconds are timed together."""
+  """How many launches of `expected` seconds are timed together, at most `most`."""
   return max(1, min(most, math.ceil(BATCH / max(expected, 1e-6))))
 
 class Candidates:
-  """A kernel and what was made of it. variables: the values of its own; cold: bytes that its copies take together."""
+  """A kernel and its candidates. variables: values of the kernel's variables; cold: bytes of all argument copies."""
   def __init__(self, data: bytes, device: str, variables: dict[str, int], cold: int = COLD):
     self.ast, = serialize.load(data)
     self.device, self.variables, self.cold = device, variables, cold
@@ -62,7 +62,7 @@ class Candidates:
     self.programs: dict[Opts|None, UOp] = {}
     self.params = sorted((u for u in self.ast.toposort() if u.op is Ops.PARAM and u.arg.slot >= 0),
                          key=lambda u: u.arg.slot)
-    self.place = {u.arg.slot: i for i, u in enumerate(self.params)}  # of a slot: stages of one launch leave some out
+    self.place = {u.arg.slot: i for i, u in enumerate(self.params)}  # by slot: a fused launch's stage skips some
     self.outputs = sorted({u.src[0].buf_uop.arg.slot for u in self.ast.toposort() if u.op is Ops.STORE})
     self.turn = itertools.count()
     self.at_work: Opts|None|str = ""  # the candidate that ran last
@@ -70,7 +70,7 @@ class Candidates:
   # *** before it is compiled
 
   def lower(self, opts: Opts|None) -> tuple[float, str]:
-    """The cost model's microseconds, 0 where it knows no such device, and what tells equal code from other."""
+    """The cost model's microseconds (0 for a device that it does not know), and a digest of the source."""
     with Context(ALLOW_DEVICE_USAGE=0): sink = codegen.full_rewrite_to_sink(with_opts(self.ast, opts), self.ren)
     program = UOp(Ops.PROGRAM, src=(sink,), arg=ProgramInfo.from_sink(sink, self.ren.target))
     program = codegen.do_linearize(self.ren, program, sink)
@@ -84,7 +84,7 @@ class Candidates:
     return cost_model.estimate(cost_model.work(linear, moved, self.variables), known[0]).us, digest
 
   def compile(self, opts: Opts|None) -> bytes:
-    """The program, as add() takes it."""
+    """The compiled program in the form that add() takes."""
     if opts not in self.lowered: self.lower(opts)
     program = graph_rewrite(self.lowered.pop(opts), codegen.pm_to_program, ctx=self.ren, name="compile")
     return serialize.dump([slim(program)])
@@ -92,7 +92,7 @@ class Candidates:
   def add(self, opts: Opts|None, program: bytes) -> None: self.programs[opts], = serialize.load(program)
 
   def touched(self, opts: Opts|None) -> list[str]:
-    """The patches that change the kernel on its way; what works by rules for the kind of target may do so unseen."""
+    """The patches that change the kernel, and those that might: rewrite rules for its kind of target work unseen."""
     with hooks.recording() as found, Context(ALLOW_DEVICE_USAGE=0):
       codegen.full_rewrite_to_sink(with_opts(self.ast, opts), self.ren)
     def may(p: Pass) -> bool:
@@ -104,9 +104,10 @@ class Candidates:
   @functools.cached_property
   def copies(self) -> list[list[Buffer]]:
     """
-    Arguments, in several places each but for the small ones: in a step, another kernel has just made those, and weights
-    and keys are where they were left a token ago. In a graph there is one place for what a kernel writes, so that no
-    launch begins before the one before it ends.
+    Several copies of the arguments, so that a launch finds them cold, as a step finds weights and keys.
+
+    Small arguments have one place only: in a step, another kernel has just written them. For graphs, outputs have one
+    place too, so that no launch starts before the previous one ends.
     """
     sizes = [u.max_numel() * u.dtype.itemsize for u in self.params]
     large = sum(size for size in sizes if size > SMALL)
@@ -117,29 +118,29 @@ class Candidates:
     for _ in range(count):
       try: made.append([made[0][i] if made and shared[i] else Buffer(self.device, u.max_numel(), u.dtype).allocate()
                         for i, u in enumerate(self.params)])
-      except (MemoryError, RuntimeError):  # fewer are warmer, but better than none
+      except (MemoryError, RuntimeError):  # fewer copies are less cold, but better than none
         if not made: raise
         break
     for buffers in made: write(buffers, filled)
     return made
 
   def data(self, seed: int) -> list[np.ndarray]:
-    """Random contents of the arguments, as bytes: floats and packed words of moderate size, places that exist."""
+    """Random contents of the arguments: floats and packed words of moderate size, indices in range."""
     if self._data[0] != seed:
       rng, narrow = np.random.default_rng(seed), has_exponents(self.ast)
       self._data = seed, [contents(u, place_bound(self.ast, u), rng, narrow) for u in self.params]
     return self._data[1]
 
-  _data: tuple[int, list[np.ndarray]] = -1, []  # the last that were asked for
+  _data: tuple[int, list[np.ndarray]] = -1, []  # the seed and the contents of the last call
 
   def prepare(self) -> None:
-    """Makes the data, and the numbers that are right."""
+    """Makes the data, the reference results, and the masks of the elements that are compared."""
     self.reference(0), self.written, self.copies
 
   # *** running
 
   def run(self, opts: Opts|None, copy: int) -> float:
-    """Seconds of one launch."""
+    """Launches a candidate once, on one of the copies; returns its seconds."""
     program, buffers = self._next(opts), self.copies[copy % len(self.copies)]
     info = program.arg
     sizes, local = info.launch_dims(self.variables)
@@ -152,16 +153,20 @@ class Candidates:
     return self.programs[opts]
 
   def _coldest(self) -> list[Buffer]:
-    """The arguments that were not touched for longest."""
+    """The copy that was not touched for the longest time."""
     return self.copies[next(self.turn) % len(self.copies)]
 
   @functools.cached_property
   def has_graphs(self) -> bool:
-    """Whether launches that are timed are those of a graph, as in a step: alone, one has microseconds of its own."""
+    """Whether launches are timed in a graph, as in a step: a launch outside of one costs microseconds more."""
     return not has_vectors(self.ren) and Device[self.device].graph is not None
 
   def _graph(self, opts: Opts|None, expected: float) -> Callable[[], float]:
-    """Runs launches in one graph of the device, each on the next copy; the seconds of one. expected: those, roughly."""
+    """
+    Puts launches into one graph of the device, each on the next copy. The function returned runs the graph.
+
+    It returns seconds per launch. expected: these seconds, roughly.
+    """
     program, calls, device = self._next(opts), list[UOp](), Device[self.device]
     for _ in range(_launches(expected, IN_GRAPH)):
       buffers = self._coldest()
@@ -170,11 +175,11 @@ class Candidates:
     def run() -> float:
       self.at_work = opts
       return (graph((), self.variables, wait=True) or 0.0) / len(calls)
-    run()  # the first has what the driver prepares
+    run()  # warm-up: the first run includes the driver's preparations
     return run
 
   def _table(self, opts: Opts|None, count: int) -> thread_pool.Table:
-    """So many launches on a CPU, each on the next copy."""
+    """`count` launches on a CPU, each on the next copy."""
     program = self._next(opts)
     sizes, runtime, commands = program.arg.launch_dims(self.variables)[0], get_runtime(self.device, program), []
     for _ in range(count):
@@ -185,14 +190,16 @@ class Candidates:
     return thread_pool.Table(commands)
 
   def _seconds(self, opts: Opts|None, expected: float) -> float:
-    """Of a launch, cold: on the copy that was not touched for longest. expected: seconds, roughly."""
+    """Seconds of a cold launch: each uses the copy not touched for longest. expected: the result, roughly."""
     if not has_vectors(self.ren): return self.run(opts, next(self.turn))
     count = _launches(expected, LAUNCHES)
     return thread_pool.pool().run(self._table(opts, count)) / count
 
   def time(self, many: Sequence[Opts|None], rounds: int, enough: float = math.inf) -> list[list[float]]:
     """
-    Seconds of each, in turns: one list a candidate. enough: seconds beyond which the first round is the last of one.
+    Seconds of each candidate in every round, timed in turns: one list per candidate.
+
+    enough: seconds; a candidate that takes longer in its first launch is not timed again.
     """
     found: list[list[float]] = [[] for _ in many]
     first, graphs = [self.run(opts, next(self.turn)) for opts in many], dict[int, Callable[[], float]]()
@@ -208,7 +215,7 @@ class Candidates:
     return found
 
   def survey(self, rounds: int) -> tuple[float, int]:
-    """Seconds of the kernel as it is scheduled now, and the bytes that it moves, each once."""
+    """Seconds of the kernel with its present schedule, and the bytes that it moves, each counted once."""
     program = self.compile(None)
     self.add(None, program)
     moved = int(sym_infer(self.programs[None].src[0].arg.estimates.mem, self.variables))
@@ -217,7 +224,7 @@ class Candidates:
   # *** numbers
 
   def reference(self, seed: int) -> list[np.ndarray]:
-    """What the unoptimised kernel makes of random arguments."""
+    """The unoptimised kernel's outputs for random arguments."""
     if seed not in self._references:
       if UNOPTIMISED not in self.programs:
         with Context(NOOPT=1): self.programs[UNOPTIMISED] = codegen.to_program(with_opts(self.ast, None), self.ren)
@@ -235,7 +242,7 @@ class Candidates:
 
   @functools.cached_property
   def written(self) -> list[np.ndarray]:
-    """Which elements of the outputs the kernel as it is scheduled now changes: some are there for alignment alone."""
+    """Masks of the output elements that the presently scheduled kernel changes: some elements are only padding."""
     if None not in self.programs: self.add(None, self.compile(None))
     found = [np.zeros(1, bool)] * len(self.outputs)
     for seed in (1, 2):
@@ -246,7 +253,7 @@ class Candidates:
   def dtype(self, slot: int) -> Any: return self.params[self.place[slot]].dtype
 
   def check(self, opts: Opts|None, seed: int) -> float:
-    """The largest error against the unoptimised kernel, in parts of what is allowed. Refused: it is above 1."""
+    """The largest error against the unoptimised kernel, over the allowed error. Refused if it is above 1."""
     wanted, found = self.reference(seed), self._result(opts, seed)
     worst = max(error(a[at], b[at], self.dtype(slot).itemsize < 4)
                 for a, b, at, slot in zip(found, wanted, self.written, self.outputs))
@@ -256,7 +263,7 @@ class Candidates:
 UNOPTIMISED: Any = "unoptimised"
 
 def error(found: np.ndarray, wanted: np.ndarray, coarse: bool) -> float:
-  """In parts of what is allowed. NaN and infinities are to be where they were."""
+  """The largest error over the allowed error. NaN and infinities must be where they were, else it is infinite."""
   if not wanted.size: return 0.0
   if found.dtype.kind != "f": return float(np.mean(found != wanted)) / APART
   known = np.isfinite(wanted)
@@ -275,7 +282,7 @@ def write(buffers: Sequence[Buffer], contents: Sequence[np.ndarray]) -> None:
     else: buffer.copy_from(Buffer("PYTHON", buffer.size, buffer.dtype, opaque=memoryview(bytearray(data.tobytes()))))
 
 def read_array(data: np.ndarray, dtype: Any) -> np.ndarray:
-  """Bytes as numbers, a copy."""
+  """Bytes as an array of numbers, a copy. bfloat16 becomes float32, integers are unsigned."""
   data = np.ascontiguousarray(data).view(np.uint8)
   if dtype is dtypes.bfloat16: return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
   kind = {dtypes.float: np.float32, dtypes.half: np.float16, dtypes.double: np.float64}.get(dtype)
@@ -284,7 +291,7 @@ def read_array(data: np.ndarray, dtype: Any) -> np.ndarray:
 def bits(x: np.ndarray) -> np.ndarray: return x.view(f"u{x.dtype.itemsize}")
 
 def contents(u: UOp, bound: int|None, rng: np.random.Generator, narrow: bool) -> np.ndarray:
-  """Of an argument. bound: of numbers that are places in another, the largest; narrow: of bytes for has_exponents."""
+  """Random contents of an argument. bound: the largest value, for an index; narrow: whether has_exponents() holds."""
   n = u.max_numel()
   if bound is not None: return rng.integers(0, bound + 1, n).astype(f"i{u.dtype.itemsize}")
   if u.dtype is dtypes.float: return rng.standard_normal(n, np.float32)
@@ -293,19 +300,21 @@ def contents(u: UOp, bound: int|None, rng: np.random.Generator, narrow: bool) ->
   size = n * u.dtype.itemsize
   count = -(-size // 4)
   words = rng.integers(0, 1 << 32, min(count, REPEATED), np.uint32)
-  # as halves, neither infinite nor tiny; as floats below 2; narrow: all bytes from 64 to 123, and 127 stands for 2**0
+  # read as halves: neither infinite nor tiny; as floats: below 2; narrow: bytes from 64 to 123, where 127 means 2**0
   words = words & 0x3b3b3b3b | 0x40404040 if narrow else words & 0xbbffbbff | 0x04000400
   return np.resize(words, count).view(np.uint8)[:size]
 
 def has_exponents(ast: UOp) -> bool:
   """
-  Whether it makes floats of computed bits, as of scales that are powers of two: of most bytes those would be infinite,
-  or so small that a processor is a hundred times slower with them, as it is with no real model.
+  Whether the kernel computes the bits of floats, as for scales that are powers of two.
+
+  Most random bytes would make such a float infinite, or so small that a processor is a hundred times slower with it.
+  No real model has such scales.
   """
   return any(u.op is Ops.BITCAST and u.dtype is dtypes.float and u.src[0].op in GroupOp.ALU for u in ast.toposort())
 
 def place_bound(ast: UOp, param: UOp) -> int|None:
-  """The largest number in an argument with which all places computed of it are there; None: any are."""
+  """The largest value of an argument for which all indices computed from it are in range; None if any value is."""
   if not dtypes.is_int(param.dtype): return None
   loads = [u for u in ast.toposort() if u.op is Ops.INDEX and u.src[0] is param]
   used = [u for u in ast.toposort() if u.op is Ops.INDEX and u.src[0] is not param and

@@ -1,8 +1,8 @@
 """
-The process that candidates live and die in: `python -m tinygrad_llm.patches.search.child`, started by sandbox.py.
+The worker process that runs candidates: `python -m tinygrad_llm.patches.search.child`, started by sandbox.py.
 
-It answers one request after another, each a pickle on standard input, with a pickle on what was standard output. It
-ends with whoever started it, and has no more memory than it was given: what a candidate breaks is this process alone.
+It reads pickled requests from standard input and answers each with a pickle on the original standard output. It ends
+with the process that started it, and its memory is limited. A bad candidate therefore breaks only this process.
 """
 from __future__ import annotations
 import contextlib, os, pickle, struct, sys, threading, time
@@ -17,12 +17,12 @@ def send(stream: BinaryIO, message: Any) -> None:
   stream.flush()
 
 def receive(stream: BinaryIO) -> Any:
-  """EOFError if there is no more."""
+  """The next message of a stream. EOFError at its end."""
   if len(head := stream.read(SIZE.size)) < SIZE.size: raise EOFError
   return pickle.loads(stream.read(SIZE.unpack(head)[0]))
 
 def limit_memory(nbytes: int) -> None:
-  """Of this process and those that it starts, where the system can do that; a device's own memory is not in it."""
+  """Limits the data of this process and its children, where the system can. A device's own memory does not count."""
   try: import resource
   except ImportError: return
   _, most = resource.getrlimit(resource.RLIMIT_DATA)
@@ -30,7 +30,7 @@ def limit_memory(nbytes: int) -> None:
   with contextlib.suppress(ValueError, OSError): resource.setrlimit(resource.RLIMIT_DATA, (nbytes, most))
 
 def end_with(parent: int) -> None:
-  """Ends this process when its parent has, also in the middle of a kernel that never will."""
+  """Ends this process when its parent has ended, even in the middle of a kernel that never returns."""
   def watch() -> None:
     while os.getppid() == parent: time.sleep(0.5)
     os._exit(1)
@@ -39,13 +39,13 @@ def end_with(parent: int) -> None:
 ON_DEVICE = ("prepare", "time", "survey", "reference", "check")  # requests that use the device
 
 class Child:
-  """What is asked of it, by its name: the methods of the kernel's Candidates, and `kernel`, which sets that."""
+  """Answers requests by name: a method of the kernel's Candidates, or `kernel`, which sets the kernel."""
   def __init__(self) -> None: self.candidates: Any = None
 
   def kernel(self, memory: int, *args: Any) -> None:
-    """memory: bytes that this process may take for it, and all that it starts."""
+    """Sets the kernel. memory: bytes that this process, and each one that it starts, may take."""
     from tinygrad_llm.patches.search.candidates import Candidates
-    self.candidates = None  # frees the memory of the one before
+    self.candidates = None  # frees the previous kernel's memory
     limit_memory(memory)
     self.candidates = Candidates(*args)
 
@@ -54,7 +54,7 @@ class Child:
     return method(*args)
 
   def failed(self, name: str, error: Exception) -> tuple[str, Any]:
-    """An answer that says why. After an error of the device it does nothing right in this process any more."""
+    """The answer to a request that raised. After a device error ("broken") this process is of no further use."""
     from tinygrad_llm.patches.search.candidates import Refused
     line = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     if name not in ON_DEVICE or isinstance(error, Refused): return "failed", line
@@ -62,8 +62,9 @@ class Child:
 
 def serve(child: Child, requests: BinaryIO, answers: BinaryIO) -> None:
   """
-  ("done", result); ("failed", a line that says why); or ("broken", (that line, what ran last)), if this process is to
-  be another one from then on.
+  Answers requests until they end: ("done", result), ("failed", reason) or ("broken", (reason, last candidate run)).
+
+  After "broken" the parent is to start a new process.
   """
   send(answers, ("ready", os.getpid()))
   while True:
@@ -74,10 +75,10 @@ def serve(child: Child, requests: BinaryIO, answers: BinaryIO) -> None:
     send(answers, answer)
 
 def main(child: Callable[[], Child] = Child) -> None:
-  """The process to end with is the argument."""
+  """Runs the worker. The command's argument is the id of the parent, with which it ends."""
   end_with(int(sys.argv[1]))
   answers = os.fdopen(os.dup(1), "wb")
-  os.dup2(2, 1)  # what anything prints is no answer
+  os.dup2(2, 1)  # prints go to standard error: they are no answers
   from tinygrad_llm import patches
   patches.apply()
   serve(child(), sys.stdin.buffer, answers)

@@ -1,9 +1,9 @@
 """
-Schedules that others wrote by hand, as states of the space: where a search starts beside the heuristic's.
+Hand-written schedules of other projects, as states of our space: a search starts from them and from the heuristic's.
 
-Of llama.cpp (ggml: mmvq.cu, fattn-vec.cuh, ggml-metal.metal), MLX (qmv.cu, quantized.h) and ik_llama.cpp (iqk). A
-schedule is who computes what; what an instruction computes is no part of it: llama.cpp multiplies bytes on CUDA, MLX
-scales x instead of shifting weights. A warp is a simdgroup.
+Sources: llama.cpp (ggml: mmvq.cu, fattn-vec.cuh, ggml-metal.metal), MLX (qmv.cu, quantized.h) and ik_llama.cpp (iqk). A
+schedule says which thread computes which part. It does not say with which instructions: llama.cpp multiplies bytes on
+CUDA, and MLX scales x instead of shifting weights. A warp is a simdgroup on Metal.
 """
 from __future__ import annotations
 from collections.abc import Mapping
@@ -22,61 +22,61 @@ from tinygrad_llm.patches.schedule.gemv_gpu import Tile, on_gpu
 from tinygrad_llm.patches.search.space import fits
 
 TILES = {
-  # mul_mat_vec_q: 4 warps share a row, a row a block; two words of a superblock a thread, 16 threads of Q4_K
+  # mul_mat_vec_q: 4 warps share a row, one row per block; two words of a superblock per thread, 16 threads for Q4_K
   "llama.cpp CUDA": Tile(128, 1, 1, 16),
-  # the same where a thread has one word, as 32 threads a superblock of Q6_K
+  # the same with one word per thread, as for Q6_K, where 32 threads share a superblock
   "llama.cpp CUDA, 8 weights": Tile(128, 1, 1, 8),
-  # the same where rows are short (small K): a warp a row, 4 rows a block
+  # the same for short rows (small K): a warp per row, 4 rows per block
   "llama.cpp CUDA, small K": Tile(32, 4, 1, 16),
-  # qmv: a block of 32 x 8 threads, a warp a row, 16 weights a thread
+  # qmv: a block of 32 x 8 threads, a warp per row, 16 weights per thread
   "MLX CUDA qmv": Tile(32, 8, 1, 16),
-  # kernel_mul_mv_q4_K: 2 simdgroups of 2 rows, 8 lanes a superblock; x is in registers, for both rows
+  # kernel_mul_mv_q4_K: 2 simdgroups of 2 rows, 8 lanes per superblock; x is in registers for both rows
   "llama.cpp Metal, 8 lanes": Tile(32, 2, 2, 32),
-  # kernel_mul_mv_q6_K: the same with 16 lanes a superblock
+  # kernel_mul_mv_q6_K: the same with 16 lanes per superblock
   "llama.cpp Metal, 16 lanes": Tile(32, 2, 2, 16),
-  # kernel_mul_mv_q8_0: 4 simdgroups of 2 rows, 8 weights a thread
+  # kernel_mul_mv_q8_0: 4 simdgroups of 2 rows, 8 weights per thread
   "llama.cpp Metal, 4 simdgroups": Tile(32, 4, 2, 8),
-  # qmv_fast, and llama.cpp's kernel_mul_mv_q4_0: 2 simdgroups of 4 rows, 16 weights a thread
+  # qmv_fast, and llama.cpp's kernel_mul_mv_q4_0: 2 simdgroups of 4 rows, 16 weights per thread
   "MLX Metal qmv_fast": Tile(32, 2, 4, 16),
-  # variants of the GEMVs for Metal: simdgroups of a row each or of several, for which x is read once; 16 bytes a load
+  # variants of the GEMVs for Metal: a simdgroup has one row, or several that read x once; 16 bytes per load
   **{f"{threads} threads, {rows} row{'s' * (rows > 1)}": Tile(32, threads // 32, rows)
      for threads in (64, 128, 256) for rows in (1, 2, 4)},
 }
 
 ATTENTION = {
-  # flash_attn_ext_vec: 4 warps a block, 8 threads a key of 16 bytes each, a query a block
+  # flash_attn_ext_vec: 4 warps and one query per block; 8 threads share a key, 16 bytes each
   "llama.cpp CUDA": {ScheduleOps.THREADS: 128, ScheduleOps.LANES: 8, ScheduleOps.QUERIES: 1},
-  # kernel_flash_attn_ext_vec: a simdgroup, of which half share a key of 128 elements, a query a block
+  # kernel_flash_attn_ext_vec: one simdgroup and one query per block; half a simdgroup shares a key of 128 elements
   "llama.cpp Metal": {ScheduleOps.THREADS: 32, ScheduleOps.LANES: 16, ScheduleOps.QUERIES: 1},
 }
 
 PROMPTS = {
-  # 32 rows, all of their weights, are unpacked and swept by the tokens, 8 at a time
+  # all weights of 32 rows are unpacked, then the tokens sweep over them, 8 at a time
   "ik_llama.cpp": {ScheduleOps.TOKENS: 8, ScheduleOps.TILES: 2},
   # its pull request 27851: a window of 256 rows, 16 tokens at a time
   "llama.cpp #27851": {ScheduleOps.TOKENS: 16, ScheduleOps.TILES: 16},
 }
 
-REGISTERS = {  # tiles of rows that are decoded together for a CPU's tile registers
-  # ggml_backend_amx: 2 x 2 registers of sums, weights of 32 rows
+REGISTERS = {  # row tiles that are unpacked together for a CPU's tile registers (AMX)
+  # ggml_backend_amx: 2 x 2 accumulator tiles, weights of 32 rows
   "llama.cpp AMX": 2,
 }
 
-MATMULS = {  # tokens, rows and weights of a step of a block, tokens and rows of a warp
+MATMULS = {  # tokens, rows and weights of a block's step; tokens and rows of a warp
   # kernel_mul_mm: 64 rows by 32 tokens, 4 simdgroups of 4 x 2 tiles of 8 x 8
   "llama.cpp Metal kernel_mul_mm": (32, 64, 32, 16, 32),
   # qmm_t: 32 x 32, 2 x 2 simdgroups
   "MLX Metal qmm_t": (32, 32, 32, 16, 16),
-  # the example of half by half with sums of floats: 4 warps of 64 x 64
+  # the fp16 example with fp32 accumulators: 4 warps of 64 x 64
   "CUTLASS 128 x 128 x 32": (128, 128, 32, 64, 64),
 }
 
 def known(k: Scheduler) -> dict[str, Opts]:
   """
-  By name, those of a product with a matrix on a GPU, or with a packed one and many tokens on a CPU. {} for any other
-  kernel. k: as Loops.start() has it.
+  Known schedules of a matrix product, by name: any product on a GPU, one of packed weights and many tokens on a CPU.
 
-  Left out is what the sizes do not allow: other rows of a thread, fewer than half of a block's threads or of a row's.
+  Other kernels have none: {}. k: a Scheduler as Loops.start() makes it. Schedules that do not fit the sizes are left
+  out: another number of rows per thread, or fewer than half of the threads of a block or of a row.
   """
   made = dict[str, Opts]() if has_vectors(k.ren) else _alone(k, ScheduleOps.BLOCK, MATMULS)
   if isinstance(found := find_sum(k), str): return made
@@ -89,7 +89,7 @@ def known(k: Scheduler) -> dict[str, Opts]:
   return made
 
 def _alone(k: Scheduler, op: ScheduleOps, listed: Mapping[str, int|tuple[int, ...]]) -> dict[str, Opts]:
-  """Of a product of many tokens, schedules of one action."""
+  """Schedules of a single action, for a product of many tokens; an action that does not apply is left out."""
   made = dict[str, Opts]()
   for name, amounts in listed.items():
     state = k.copy()
@@ -99,7 +99,7 @@ def _alone(k: Scheduler, op: ScheduleOps, listed: Mapping[str, int|tuple[int, ..
   return made
 
 def _of_prompts(k: Scheduler, found: Sum) -> dict[str, Opts]:
-  """The heuristic's loops, with other amounts of what tokens share."""
+  """The heuristic's schedule of a prefill GEMM on a CPU, with other numbers of tokens and tiles (PROMPTS)."""
   try: state = on_cpu(k, found)
   except KernelOptError: return {}
   if isinstance(state, str) or ScheduleOps.TILES not in {opt.op for opt in state.applied_opts}: return {}
@@ -109,14 +109,14 @@ def _of_prompts(k: Scheduler, found: Sum) -> dict[str, Opts]:
           for name, amounts in PROMPTS.items()}
 
 def _is(k: Scheduler, tile: Tile) -> bool:
-  """Whether a schedule is as a tile says."""
+  """Whether the sizes allowed a schedule to be what its tile asks for."""
   threads, block = steps(k.ranges_of(AxisType.GROUP_REDUCE)), tile.warps * tile.threads
   if tile.weights is not None and threads * 2 < tile.threads: return False
   rows, outputs = steps(k.ranges_of(AxisType.UPCAST)), steps(k.ranges_of(AxisType.LOCAL))
   return rows == tile.rows and block <= threads * outputs * 2 <= block * 2
 
 def known_attention(ast: UOp, ren: Renderer) -> dict[str, Opts]:
-  """By name, those of a part of attention on a GPU. {} for any other kernel."""
+  """Known schedules of a part of decode attention on a GPU, by name; {} for any other kernel."""
   if not ren.has_local or (part := Part.of(ast)) is None or part.tokens is not None: return {}
   made = {name: tuple(action(op, n) for op, n in amounts.items()) for name, amounts in ATTENTION.items()}
   return {name: opts for name, opts in made.items() if decode_gpu.on_gpu(part, opts) is not None}

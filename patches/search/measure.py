@@ -1,4 +1,4 @@
-"""Answers to a search from the device, by way of the sandbox; what they cost and refused is kept for the next time."""
+"""A search's measurements on the device, through the sandbox. Times and refusals are kept for a resumed search."""
 from __future__ import annotations
 import math, time
 from collections.abc import Callable, Sequence
@@ -8,21 +8,25 @@ from tinygrad_llm.patches.ir.actions import Opts
 from tinygrad_llm.patches.search.sandbox import Broken, Failed, Process, Sandbox, Unready
 
 T = TypeVar("T")
-LOWER, COMPILE = 60.0, 60.0  # seconds that one may take
-SLOW, FIRST = 3.0, 5.0       # times the best that is timed exactly; seconds of first launches, their data made before
-PREPARE = 120.0              # seconds for data, and for the unoptimised kernel on it
-NO_TIME = "no time is left"  # of a candidate, which another search may look at
-ROUNDS, TURNS = 5, 15        # of timing, of the comparison at the end
+LOWER, COMPILE = 60.0, 60.0  # seconds that lowering, and compiling, a candidate may take
+SLOW, FIRST = 3.0, 5.0       # multiple of the best that is still timed exactly; seconds for first launches on made data
+PREPARE = 120.0              # seconds to make the data, and to run the unoptimised kernel on it
+NO_TIME = "no time is left"  # a candidate that is refused for this may be tried by another search
+ROUNDS, TURNS = 5, 15        # rounds of timing, and of the comparison at the end
 
 def memory_of(ast: UOp, cold: int) -> int:
-  """Bytes that a kernel's copies and references take."""
+  """Bytes of the copies of a kernel's arguments and of its reference results."""
   size = sum(u.max_numel() * u.dtype.itemsize for u in ast.toposort() if u.op is Ops.PARAM and u.arg.slot >= 0)
   return max(cold, 2 * size) + 4 * size
 
 class OnDevice:
   """
-  A Measure of the sandbox's kernel. known: seconds of candidates, or why they are none, from a search that did not end;
-  running, done: told which candidate runs for the first time, and what came of it; idle: that none does any more.
+  A Measure of the sandbox's kernel.
+
+  - known: seconds of candidates, or why they are invalid, from an interrupted search.
+  - running: called with a candidate before its first run.
+  - done: called with a candidate and its seconds, or why it is invalid.
+  - idle: called when a run was interrupted and no candidate runs any more.
 
   Unready: nothing can be measured, and no candidate is to blame.
   """
@@ -32,7 +36,7 @@ class OnDevice:
     self.sandbox, self.deadline, self.known, self.running, self.done = sandbox, deadline, known, running, done
     self.idle = idle
     self.compiled, self.seed, self._programs, self._added = 0, seed, dict[Opts|None, bytes](), set[Opts|None]()
-    self._process: object = None  # the one that has data
+    self._process: object = None  # the runner process that has the data
     self._present = seconds if isinstance(seconds := known.get(None), float) else None
 
   def over(self) -> bool: return time.monotonic() >= self.deadline
@@ -77,13 +81,15 @@ class OnDevice:
     except BaseException:
       self.idle()
       raise
-    if not ours or self._present is None: return min(times)  # what disturbs a round only makes it longer
-    return min(times) / min(ours[0]) * self._present  # the machine is faster and slower by the minute
+    if not ours or self._present is None: return min(times)  # other load only makes a round longer
+    return min(times) / min(ours[0]) * self._present  # the machine's speed changes by the minute
 
   def _blaming(self, opts: Opts|None, ask: Callable[[], T]) -> T:
     """
-    What the runner says of a candidate. Failed: that is none. What was not its doing is asked once more, in a new
-    process: that ended while other kernels ran, or had no memory for its data.
+    The runner's answer about a candidate. Failed: the candidate is invalid.
+
+    A failure that is not the candidate's is retried once in a new process, then it is Unready. Examples: the process
+    broke while another candidate ran, or it had no memory for its data.
     """
     for again in (True, False):
       try: return ask()
@@ -101,7 +107,7 @@ class OnDevice:
     return self.sandbox.runner.ask(name, *args, seconds=seconds)  # type: ignore[no-any-return]
 
   def _prepare(self) -> None:
-    """Makes the runner's data if it is a new process. Unready: it cannot."""
+    """Makes the data if the runner is a new process. Unready: that failed."""
     runner = self.sandbox.runner
     if self._process is not None and runner._process is self._process: return
     self._added.clear()
@@ -110,7 +116,7 @@ class OnDevice:
     self._process = runner._process
 
   def _add(self, opts: Opts|None) -> None:
-    """Gives the runner a program."""
+    """Sends a candidate's program to the runner, unless it has it; compiles it first if needed."""
     self._prepare()
     if opts in self._added: return
     runner = self.sandbox.runner
@@ -124,7 +130,7 @@ class OnDevice:
     try:
       for opts in many: self._add(opts)
       return self._ask("time", list(many), TURNS, seconds=FIRST + 60)
-    except Failed:  # which of them it was shows one by one
+    except Failed:  # timed one by one, the one that fails is found
       return [self._alone(opts) for opts in many]
 
   def _alone(self, opts: Opts|None) -> list[float]:

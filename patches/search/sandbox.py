@@ -1,5 +1,5 @@
 """
-Processes for candidates (child.py), from outside: what one does not answer in time, or dies of, is a reason, no more.
+Worker processes for candidates (child.py), seen from outside: a candidate that kills its process is only refused.
 """
 from __future__ import annotations
 import importlib, os, pathlib, pickle, select, signal, subprocess, sys, time, weakref
@@ -9,26 +9,27 @@ from typing import Any
 from tinygrad.helpers import DEBUG, PARALLEL
 from tinygrad_llm.patches.search.child import SIZE
 
-MEMORY = 4 << 30  # bytes of a process, beside what it is told that its data takes
-START = 120       # seconds until a process answers, at most
+MEMORY = 4 << 30  # bytes that a process may take beside its kernel's data
+START = 120       # seconds until a new process answers, at most
 COMMAND = (sys.executable, "-m", "tinygrad_llm.patches.search.child")
 
 class Failed(Exception):
-  """A candidate came to nothing; the process that tried it may be another one by now."""
+  """A candidate failed. The process that tried it may have been replaced since."""
 
 class Unready(Failed):
-  """No candidate is to blame: a process does not start, or has no data."""
+  """No candidate is to blame: a process does not start, or cannot make its data."""
 
 class Broken(Failed):
-  """The device failed, and its process with it. at_work: the candidate that ran then."""
+  """The device failed, and the process with it. at_work: the candidate that was running."""
   def __init__(self, why: str, at_work: Any):
     super().__init__(why)
     self.at_work = at_work
 
 class Process:
   """
-  A child, started when it is asked first, and again after each that died or whose device failed. setup: what a new one
-  is asked before all else.
+  A worker process: started on its first request, and again after it died or its device failed.
+
+  setup: the requests that a new process answers before any other.
   """
   def __init__(self, command: Sequence[str] = COMMAND):
     self.command, self.setup = command, list[tuple[str, tuple[Any, ...]]]()
@@ -36,7 +37,7 @@ class Process:
     _all.add(self)
 
   def ask(self, name: str, *args: Any, seconds: float) -> Any:
-    """Failed: it says no, or nothing in time, or is dead; Unready: a new one cannot be asked at all."""
+    """The answer to a request. Failed: refused, too slow, or the process died. Unready: a new one does not start."""
     if self._process is None:
       try: self._start()
       except Failed as e:
@@ -88,7 +89,7 @@ class Process:
     raise Failed(why)
 
   def kill(self) -> None:
-    """It, and all that it started."""
+    """Kills the process and all that it started."""
     if (process := self._process) is None: return
     try: os.killpg(process.pid, signal.SIGKILL)
     except OSError: process.kill()
@@ -104,7 +105,7 @@ class Process:
 _all: weakref.WeakSet[Process] = weakref.WeakSet()
 
 def _after_fork() -> None:
-  """The processes answer to the parent, and are its to stop; this one starts its own."""
+  """In a fork's child: forgets the processes, which belong to the parent. The child starts its own."""
   for process in list(_all): process._process = None
 
 if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_after_fork)
@@ -116,15 +117,15 @@ def _death(process: subprocess.Popen[bytes]) -> str:
   names = {-s.value: s.name for s in signal.Signals}
   return f"its process died of {names.get(code, f'signal {-code}')}"
 
-PROCESSES = {"CPU": 16}  # at most; of a GPU each has what its driver takes of the card's memory
+PROCESSES = {"CPU": 16}  # at most; each process on a GPU costs its driver's share of the card's memory
 OF_GPUS = 4
 
 def processes(device: str) -> int:
-  """As many as there may be for a device: a kernel is lowered in one thread."""
+  """How many processes a search uses on a device; each lowers one kernel at a time, in one thread."""
   return max(1, min(PARALLEL.value, PROCESSES.get(device.split(":")[0], OF_GPUS)))
 
 class Sandbox:
-  """Several processes. The first one runs candidates; all lower and compile them, each one at a time."""
+  """Several processes. The first one runs candidates; all of them lower and compile, one candidate at a time each."""
   def __init__(self, count: int, command: Sequence[str] = COMMAND):
     self.processes = [Process(command) for _ in range(count)]
 
@@ -136,7 +137,7 @@ class Sandbox:
   def runner(self) -> Process: return self.processes[0]
 
   def kernel(self, memory: int, *args: Any) -> None:
-    """The kernel that all that follows is about. memory: bytes of its data."""
+    """Sets the kernel for all further requests. memory: bytes of its data."""
     for process in self.processes:
       process.setup = [("kernel", (MEMORY + memory, *args))]
       if process._process is None: continue
@@ -144,7 +145,7 @@ class Sandbox:
       except Failed: process.stop()
 
   def each(self, tasks: Sequence[Any], do: Callable[[Process, Any], Any]) -> list[Any]:
-    """do(process, task) of all, shared among the processes; what it raised as Failed in place of a result."""
+    """do(process, task) for every task, shared among the processes. A Failed that it raises becomes the result."""
     left, results = list(enumerate(tasks))[::-1], list[Any]([None]) * len(tasks)
     def work(process: Process) -> None:
       while left:
@@ -156,6 +157,6 @@ class Sandbox:
         for job in [pool.submit(work, process) for process in self.processes]: job.result()
       except BaseException:
         left.clear()
-        for process in self.processes: process.kill()  # who waits for it fails
+        for process in self.processes: process.kill()  # the threads that wait for it then fail
         raise
     return results

@@ -1,8 +1,8 @@
 """
-The space of a kernel's schedules: which Opts may follow a list of them, and which lists are one step from another.
+The space of a kernel's schedules: which Opts may follow a list of Opts, and which lists are one step apart.
 
-A step names its loop by number, not by place, so that one can be taken out of the middle of a schedule. Amounts are
-divisors of a loop's length, whatever they are: of a packed matrix its loops are superblocks, groups, lanes and fields.
+A step names its loop by number, not by position, so that any step of a schedule can be removed. Amounts are divisors of
+a loop's length, whatever the loop is: the loops of a packed matrix are superblocks, groups, lanes and fields.
 """
 from __future__ import annotations
 import dataclasses
@@ -25,34 +25,34 @@ from tinygrad_llm.patches.schedule.block_reductions import THREADS
 from tinygrad_llm.patches.schedule.register_tiles import tokens
 from tinygrad_llm.patches.tiles import amx_tiles
 
-# the largest amount of an action; tinygrad refuses larger ones of the first two
+# the largest amount of an action; tinygrad refuses larger amounts of the first two
 MOST = {OptOps.UPCAST: 16, OptOps.UNROLL: 32, OptOps.LOCAL: 1024, OptOps.GROUP: 1024, OptOps.GROUPTOP: 1024}
-BLOCK = 1024        # threads of a block at most
-UNROLLED = 1024     # steps of all unrolled loops: more is code that no cache of instructions holds
+BLOCK = 1024        # threads of a block, at most
+UNROLLED = 1024     # steps of all unrolled loops, at most: no instruction cache holds more code
 AMOUNTS: dict[ScheduleOps, tuple[int, ...]] = {
   ScheduleOps.PREFETCH: (0, 1024, 2048, 4096, 8192, 16384, 32768),
   ScheduleOps.POSITIONS: (16, 32, 64, 128, 256), ScheduleOps.QUERIES: (1, 2, 4, 8, 16, 32),
   ScheduleOps.VECTORS: (4, 8, 16, 32), ScheduleOps.THREADS: (32, 64, 128, 256, 512),
   ScheduleOps.LANES: (1, 2, 4, 8, 16), ScheduleOps.TOKENS: (2, 3, 4, 6, 8, 12, 16),
   ScheduleOps.TILES: (1, 2, 4, 8, 16, 32, 64), ScheduleOps.AMX: (2, 4, 8, 16, 32, 64)}
-# where a search of blocks of threads begins: the largest, one for short prompts, and Metal's
+# block tiles that a search starts with: the largest, one for short prompts, and Metal's
 BLOCKS = ((128, 128, 64, 64, 32), (32, 64, 64, 32, 16), (32, 64, 32, 16, 32))
 
 @dataclass(frozen=True, order=True)
 class Step:
-  """An Opt. loop: the number of its range, and of those it was part of; of actions without one, their axis."""
+  """An Opt. loop: the numbers of its range and of the ranges it was split from; an action without one has its axis."""
   op: OptOps|ScheduleOps
   loop: tuple[int, ...]|int|None
   amount: int|tuple[int, ...]
 
 class NotScheduled(Exception):
-  """A kernel whose loops are never chosen."""
+  """The kernel's loops are never scheduled."""
 
 class _Reached(Exception):
   def __init__(self, ast: UOp): self.ast = ast
 
 def before_opts(ast: UOp, ren: Renderer) -> UOp:
-  """A kernel as it is when its schedule is chosen. NotScheduled if that does not happen."""
+  """The kernel as it is when lowering chooses its schedule. NotScheduled if lowering never does."""
   def reached(ast: UOp, *args: object, **kwargs: object) -> UOp: raise _Reached(ast)
   apply, codegen.apply_opts = codegen.apply_opts, reached  # type: ignore[assignment]
   try: codegen.full_rewrite_to_sink(with_opts(ast, None), ren)
@@ -63,13 +63,13 @@ def before_opts(ast: UOp, ren: Renderer) -> UOp:
   return ast
 
 def with_opts(ast: UOp, opts: Opts|None) -> UOp:
-  """A kernel with its schedule given; None: with none."""
+  """The kernel with a given schedule; None: without one."""
   return ast.replace(arg=dataclasses.replace(ast.arg, opts_to_apply=opts, beam=0))
 
 def divisors(n: int, most: int) -> list[int]: return [d for d in range(2, min(n, most) + 1) if n % d == 0]
 
 class Loops:
-  """The space of a kernel whose loops are split, unrolled and shared, and of what goes with them."""
+  """The space of a kernel whose loops are split, unrolled and shared by threads, with the actions that go with it."""
   def __init__(self, ast: UOp, ren: Renderer):
     self.ast, self.ren = ast, ren
     self.sizes: dict[Any, int] = {r.arg[:-1]: int(r.vmax) + 1 for r in self.start().rngs if r.src[0].op is Ops.CONST}
@@ -80,19 +80,19 @@ class Loops:
     return k
 
   def replay(self, steps: Iterable[Step]) -> Scheduler:
-    """KernelOptError if one of them is not legal."""
+    """A Scheduler after these steps. KernelOptError if one of them is illegal."""
     k = self.start()
     for step in steps: k.apply_opt(self.placed(k, step))
     return k
 
   def opts(self, steps: Iterable[Step]) -> Opts|None:
-    """A schedule as tinygrad takes it; None if it is not legal, or too large."""
+    """The steps as tinygrad's Opts; None if they are illegal or too large."""
     try: k = self.replay(steps)
     except (KernelOptError, StopIteration, ValueError): return None
     return tuple(k.applied_opts) if fits(k) else None
 
   def steps(self, opts: Iterable[Opt]) -> tuple[Step, ...]:
-    """The other way round. KernelOptError if one of them is not legal."""
+    """The inverse of opts(). KernelOptError if an Opt is illegal."""
     k, found = self.start(), list[Step]()
     for opt in opts:
       found.append(self.named(k, opt))
@@ -116,7 +116,7 @@ class Loops:
     return Opt(step.op, kind.index(at) if len(kind) != k.shape_len else at, step.amount)  # type: ignore[arg-type]
 
   def actions(self, k: Scheduler) -> Iterator[Step]:
-    """What may follow; some of it is refused by apply_opt."""
+    """Steps that may follow; apply_opt refuses some of them."""
     ren, kinds = k.ren, {r: r.arg[-1] for r in k.rngs}
     locals_ = ren.has_local and not k.dont_use_locals
     if not k.applied_opts and ren.tensor_cores and k.reduceops:
@@ -147,7 +147,7 @@ class Loops:
       yield from (Step(op, None, n) for op in (ScheduleOps.PREFETCH, *of_tokens) for n in AMOUNTS[op])
 
   def neighbours(self, steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
-    """Schedules that are a step from another: one more, one less, another amount, or half of one and twice another."""
+    """Schedules one step away: a step more or less, another amount, or a factor of 2 moved between two amounts."""
     k = self.replay(steps)
     for i, step in enumerate(steps):
       if isinstance(step.amount, int) and has_loop(step.op):
@@ -159,16 +159,16 @@ class Loops:
         yield from (replaced(steps, {i: amounts}) for amounts in _other_blocks(step.amount))
       elif step.op in AMOUNTS: yield from (replaced(steps, {i: n}) for n in AMOUNTS[step.op] if n != step.amount)
       yield steps[:i] + steps[i + 1:]
-    if any(step.op is OptOps.GROUP and step.loop not in self.sizes for step in steps): return  # it made others
+    if any(step.op is OptOps.GROUP and step.loop not in self.sizes for step in steps): return  # it replaced loops
     present = {step.op for step in steps}
     yield from ((*steps, step) for step in self.actions(k) if step.op not in present & AMOUNTS.keys())
 
   def _other_amounts(self, step: Step) -> list[int]:
-    """Of the loop that a step is on, as long as it was before any."""
+    """The other amounts of a step: the divisors of its loop's length before any step."""
     size = self.sizes.get(step.loop, 1)
     return [d for d in divisors(size, MOST.get(step.op, size)) if d != step.amount]  # type: ignore[call-overload,arg-type]
 
-# of which one thread's is another's: the product stays
+# actions between whose amounts a factor can move: their product stays the same
 SHARED: set[OptOps|ScheduleOps] = {OptOps.GROUP, OptOps.LOCAL, OptOps.UPCAST, OptOps.UNROLL, OptOps.GROUPTOP}
 
 def _amounts(op: OptOps, loop: tuple[int, ...], n: int) -> Iterator[Step]:
@@ -178,35 +178,35 @@ def has_loop(op: OptOps|ScheduleOps) -> bool:
   return op not in AMOUNTS and op not in (OptOps.TC, OptOps.NOLOCALS, ScheduleOps.BLOCK)
 
 def axes(k: Scheduler, op: OptOps|ScheduleOps) -> list[int]:
-  """The places that an action counts its axis among."""
+  """The positions of the loops among which an action counts its axis."""
   if op is OptOps.UNROLL: return k.unrollable_dims
   return k.axes_of(AxisType.REDUCE) if op in (OptOps.GROUP, OptOps.GROUPTOP) else list(range(k.shape_len))
 
 def _other_blocks(amounts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-  """Half or twice one of the numbers of a block of threads, or of its tokens or rows and of a warp's."""
+  """Block tiles with one number halved or doubled, or the tokens (rows) of block and warp together."""
   for together in ((0,), (1,), (2,), (3,), (4,), (0, 3), (1, 4)):
     yield tuple(n * 2 if i in together else n for i, n in enumerate(amounts))
     if all(amounts[i] % 2 == 0 for i in together):
       yield tuple(n // 2 if i in together else n for i, n in enumerate(amounts))
 
 def replaced(steps: tuple[Step, ...], amounts: Mapping[int, int|tuple[int, ...]]) -> tuple[Step, ...]:
-  """With other amounts of some, by their places; of a loop, 1 is without the step."""
+  """The steps with other amounts at some positions. A loop's step of amount 1 is dropped."""
   new = [dataclasses.replace(step, amount=amounts.get(i, step.amount)) for i, step in enumerate(steps)]
   return tuple(step for step in new if step.amount != 1 or step.op in AMOUNTS)
 
 def fits(k: Scheduler) -> bool:
-  """Whether a block has no more threads, and a thread no more code, than any device takes."""
+  """Whether a block's threads and a thread's unrolled code are within the limits."""
   def steps(loops: Iterable[UOp], *kinds: AxisType) -> int:
     return indices.steps(r for r in loops if r.arg[-1] in kinds)
   sums: list[Iterable[UOp]] = [{r for loop in red.src[1:] for r in loop.ranges} for red in k.reduceops] or [()]
   threads = max(steps(loops, AxisType.GROUP_REDUCE) for loops in sums) * steps(k.rngs, AxisType.WARP, AxisType.LOCAL)
   unrolled = max(steps(loops, AxisType.UNROLL) for loops in sums) * steps(k.rngs, AxisType.UPCAST)
-  if chosen(tuple(k.applied_opts), ScheduleOps.TILES, 0):  # tokens are not in the loops that unpack
+  if chosen(tuple(k.applied_opts), ScheduleOps.TILES, 0):  # unpacking loops do not run over tokens
     unrolled //= chosen(tuple(k.applied_opts), ScheduleOps.TOKENS, 1)
   return threads <= BLOCK and unrolled <= UNROLLED * (16 if has_vectors(k.ren) else 1)
 
 class Attention:
-  """The space of a part of attention: what its kernel is made with (attention/decode_*.py)."""
+  """The space of a part of attention: the parameters of its kernel (attention/decode_*.py, prefill_gpu.py)."""
   def __init__(self, ast: UOp, ren: Renderer):
     self.part, self.ren = Part.of(ast), ren
     many = self.part is not None and self.part.tokens is not None
@@ -227,7 +227,7 @@ class Attention:
       yield from ((*rest, Step(op, None, n)) for n in AMOUNTS[op] if n != now)
 
 def space(ast: UOp, ren: Renderer) -> Loops|Attention:
-  """Of a kernel as it is scheduled. NotScheduled: it has none."""
+  """The space of a scheduled kernel that is not lowered yet. NotScheduled: it has none."""
   if Part.of(ast) is not None and (ren.has_local or has_vectors(ren)): return Attention(ast, ren)
   if any(s.op is Ops.SINK for s in ast.src): raise NotScheduled(ast.arg.name)
   return Loops(before_opts(ast, ren), ren)

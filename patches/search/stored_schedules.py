@@ -1,14 +1,14 @@
 """
-Tuned schedules: kernels for which a search found something faster are lowered so, with no flag.
+Tuned schedules: a kernel is lowered with the faster schedule that an earlier search found, without any flag.
 
-Why: a search costs minutes; what it found is to hold for every start after it, and for other users of the same device.
+Why: a search costs minutes. Its result should serve every later start, and other users of the same device.
 How: before a kernel is lowered, its entry is looked up (cache/schedules.py): the user's own, or one that the package
-  brings for devices that were measured. Its Opts take the place of the heuristic's; if they do not apply, the kernel is
-  lowered as ever. Kernels of a launch beside each other (graph/horizontal_fusion.py) have an entry each. Where the
-  user has set MV_THREADS_PER_ROW, MV_BLOCKSIZE or MV_ROWS_PER_THREAD, with NOOPT, and without caches (CCACHE=0),
-  nothing is looked up; nor for devices that only compile.
+  ships for measured devices. The entry's Opts replace the heuristic's. If they do not apply, the kernel is lowered as
+  usual. Each stage of a fused launch (graph/horizontal_fusion.py) has its own entry. Nothing is looked up where the
+  user has set MV_THREADS_PER_ROW, MV_BLOCKSIZE or MV_ROWS_PER_THREAD, with NOOPT, or without caches (CCACHE=0), nor for
+  devices that only compile.
 Numbers: see README, Tuning.
-Upstream: not sent; there, BEAM's results are replayed where BEAM is asked for again.
+Upstream: not sent; tinygrad replays BEAM's results only where BEAM is asked for again.
 """
 from __future__ import annotations
 import os
@@ -35,7 +35,7 @@ COMPILE_ONLY = ("NULL", "PYTHON")
 _full_rewrite_to_sink: Callable[..., UOp]
 
 def is_free(ast: UOp) -> bool:
-  """Whether nobody has said how the loops of a kernel run."""
+  """Whether the kernel's schedule is still open: no Opts are given or applied."""
   info = ast.arg
   return (isinstance(info, KernelInfo) and ast.tag is None and info.opts_to_apply is None and
           not info.applied_opts)
@@ -46,7 +46,7 @@ def in_use(ren: Renderer) -> bool:
           not any(os.environ.get(name) for name in MV_NAMES) and not hooks.is_stage())
 
 def opts_of(ast: UOp, ren: Renderer) -> list[Opts|None]:
-  """What was found for a kernel, or for those of a launch."""
+  """The stored Opts of a kernel, or of each stage of a fused launch; None for one without an entry."""
   if not in_use(ren) or ast.op is not Ops.SINK: return []
   entries = [schedules.lookup(schedules.key_of(k), ren.target.device, ren) if is_free(k) else None
              for k in kernels_of(ast)]

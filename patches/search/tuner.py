@@ -1,6 +1,6 @@
 """
-The search for one kernel's schedule from beginning to end: what is known already, the search itself (beam.py), what is
-kept of it. A search that is interrupted, however rudely, goes on where it was.
+The search for one kernel's schedule from beginning to end: earlier results, the search itself (beam.py), storing its
+result. An interrupted search continues where it stopped, even if its process was killed.
 """
 from __future__ import annotations
 import contextlib, datetime, json, math, time
@@ -23,7 +23,7 @@ JOURNALS = disk_cache.Store(f"searches-{schedules.VERSION}", 64 << 20)
 
 @dataclass(frozen=True)
 class Kernel:
-  """What is searched. ast: as it is scheduled; variables: the values of its own; name: what people call it."""
+  """A kernel to search. ast: scheduled, not lowered; variables: values of the kernel's variables; name: for people."""
   ast: UOp
   device: str
   variables: dict[str, int]
@@ -33,15 +33,16 @@ class Kernel:
   def key(self) -> str: return schedules.key_of(self.ast)
 
 def kernel_of(ast: UOp, device: str, variables: dict[str, int], name: str = "") -> Kernel:
-  """A scheduled kernel, or one of a launch, whose arguments then are counted anew."""
+  """The Kernel of a scheduled kernel, or of one stage of a fused launch: its argument slots are numbered anew."""
   params = sorted((u for u in ast.toposort() if u.op is Ops.PARAM and u.arg.slot >= 0), key=lambda u: u.arg.slot)
   new = {u: u.replace(arg=replace(u.arg, slot=i)) for i, u in enumerate(params) if u.arg.slot != i}
   return Kernel(ast.substitute(new, walk=True) if new else ast, device, variables, name)
 
 class Journal:
   """
-  What a search that did not end knows: seconds of candidates, or why they are none. One that was running when the
-  process died is bad.
+  The results of a search so far, on disk until it is complete: seconds of candidates, or why they are invalid.
+
+  A candidate that was running when the process died is invalid.
   """
   def __init__(self, kernel: Kernel, touched: dict[str, str], again: bool = False):
     device = schedules.device_of(kernel.device, Device[kernel.device].renderer)
@@ -59,7 +60,7 @@ class Journal:
     self._write()
 
   def idle(self) -> None:
-    """Nothing runs, and nothing is to blame if the process dies now."""
+    """No candidate runs, so none is to blame if the process dies now."""
     self._running = ""
     self._write()
 
@@ -79,25 +80,29 @@ def _json(opts: Opts|None) -> Any: return None if opts is None else schedules.to
 def _opts(row: Any) -> Opts|None: return None if row is None else schedules.from_json(row)
 
 def present(found: Any) -> Opts:
-  """The Opts that a kernel gets without a search."""
+  """The Opts that a kernel gets without a search: the heuristic's."""
   if not isinstance(found, Loops): return ()
   return tuple(heuristic.hand_coded_optimizations(found.start()).applied_opts)
 
 def known_for(kernel: Kernel) -> schedules.Entry|None:
-  """What an earlier search found, if all is as it was then."""
+  """The result of an earlier search, if patches, device and tinygrad are the same as then."""
   return schedules.lookup(kernel.key, kernel.device, Device[kernel.device].renderer)
 
 def begin(kernel: Kernel, sandbox: Sandbox, cold: int = COLD) -> None:
-  """Makes it the kernel of the sandbox."""
+  """Makes a kernel the sandbox's."""
   sandbox.kernel(memory_of(kernel.ast, cold), serialize.dump([kernel.ast]), kernel.device, kernel.variables, cold)
 
 def search(kernel: Kernel, sandbox: Sandbox, seconds: float, enough: float = 0.0, width: int = WIDTH, cold: int = COLD,
            again: bool = False, told: Callable[[str], None] = lambda line: None) -> Result:
   """
-  Searches, and keeps what was found. seconds: of the search; enough: of the kernel, as fast as can be; again: what is
-  known of an interrupted search is not used; told: of each candidate, a line.
+  Searches a kernel's schedule and stores the result.
 
-  NotScheduled: the kernel has no loops to choose. Failed: it cannot be lowered or run, in any way.
+  - seconds: the budget of the search.
+  - enough: seconds of the kernel at which the search ends.
+  - again: whether the results of an interrupted search are ignored.
+  - told: called with a line after each candidate.
+
+  NotScheduled: the kernel has no loops to schedule. Failed: it cannot be lowered or run at all.
   """
   found = space(kernel.ast, ren := Device[kernel.device].renderer)
   device = schedules.device_of(kernel.device, ren)
@@ -121,7 +126,7 @@ def search(kernel: Kernel, sandbox: Sandbox, seconds: float, enough: float = 0.0
   return result
 
 def of_others(kernel: Kernel, found: Loops|Attention) -> list[Opts]:
-  """The schedules that other projects' kernels have, where they are legal."""
+  """The schedules of other projects' kernels that are legal for this one."""
   known = known_schedules.known_attention(kernel.ast, found.ren) if isinstance(found, Attention) else \
     known_schedules.known(found.start())
   return list(known.values())

@@ -1,3 +1,3 @@
 """
-Blocked matrix products: operands that are packed or shared, tile registers, tensor cores, epilogues.
+Blocked matrix products: packed and shared operands, tile registers, tensor cores and epilogues.
 """

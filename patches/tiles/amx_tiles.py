@@ -1,21 +1,20 @@
 """
-AMX: a prompt's products with packed matrices in the tile registers of a CPU, as bfloat16.
+AMX: prefill GEMMs with quantised weights run in a CPU's tile registers, as bfloat16.
 
-Why: a core of an Intel from Sapphire Rapids on multiplies and adds 16 x 16 x 32 numbers of bfloat16 in 16 cycles: eight
-  times what its vectors of bytes do, and sixteen times those of floats.
-How: an action is all of a schedule (AMX of ir/actions.py); ir/matmuls.py finds what the kernel multiplies. The weights
-  of some tiles of 16 rows are decoded once for all tokens, whatever they are made of, into an array of bfloat16
-  that a core's second cache holds: two neighbours of each row are a word, as the instruction reads them. x is stored as
-  bfloat16 (weights/numerics.py), and read where it lies. 32 tokens by 32 rows have their sums in four tile
-  registers over all of K, two more hold x, two hold weights. Sub-blocks need no int32 sums of their own, with a scale
-  for each: these take more time than the products. The last 32 tokens are computed again where their number is no
-  multiple.
+Why: an Intel core from Sapphire Rapids on multiplies and adds 16 x 16 x 32 bfloat16 numbers in 16 cycles. This is eight
+  times as fast as its int8 vectors and sixteen times as fast as its float vectors.
+How: the action AMX (ir/actions.py) is a whole schedule; ir/matmuls.py finds the product in the kernel. Row tiles of 16
+  rows each, of any weight type, are dequantised once for all tokens. They go into an array of bfloat16 that a core's
+  second-level cache holds; two neighbours of a row make a word, as the instruction reads them. The activations x are
+  stored as bfloat16 (weights/numerics.py) and read in place. Four tile registers hold the sums of 32 tokens by 32 rows
+  over all of K; two more hold x, two hold weights. With int8, sub-blocks would need int32 sums and a scale each, which
+  take more time than the products. If the number of tokens is no multiple of 32, the last 32 overlap those before.
 Rewrite:
   for token, row: sum k: q(w[row, k]) * x[token, k]
   --> b = bf16(q(w)) of some tiles of 16 rows; for 32 tokens, 32 rows: 4 tile registers += tdpbf16ps(x, b)
-Numbers: none yet, no such CPU was at hand: its instructions are in the code, and were executed by an emulator. One
-  core's limit is 1,530 * 10^9 products a second (3 GHz); that of bytes with vectors 387, of which a quarter is reached.
-  The error of a product is 0.2% of its terms' root mean square, that of activations of 8 bits 0.4%.
+Numbers: none yet, no such CPU was at hand. The compiled code has its instructions, and an emulator executed them. One
+  core's limit is 1,530 * 10^9 products a second (3 GHz). With int8 vectors the limit is 387, of which a quarter is
+  reached. A product's error is 0.2% of its terms' root mean square; with int8 activations it is 0.4%.
 Upstream: not sent; tinygrad had AMX for Apple's M1 and dropped it.
 """
 from __future__ import annotations
@@ -44,35 +43,39 @@ SEAMS = {
   "tinygrad.renderer.cstyle:base_rewrite": "ef3d9dfef266",
 }
 
-TOKENS = 32        # of a step of tile registers, and rows: two registers each
-DEPTH = 32         # weights of a row in a register
+TOKENS = 32        # tokens, and rows, per step: two tile registers each
+DEPTH = 32         # weights of a row per tile register
 PAIRS = TOKENS // LANES
-UNROLLED = 32      # weights of a row that are decoded together, at most
-MOST = 64          # tiles of rows that are decoded together
-HELD = 1 << 20     # bytes of decoded weights: a core's second cache has twice that
+UNROLLED = 32      # most weights of a row that are dequantised together
+MOST = 64          # most row tiles that are dequantised together
+HELD = 1 << 20     # bytes of dequantised weights: a core's second-level cache has twice that
 
 def available(ren: Renderer) -> bool:
-  """Whether a target has tile registers, and this pass is on."""
+  """Whether a target has tile registers and this pass is on."""
   return has_vectors(ren) and is_on("amx_tiles") and targets.multiplies_tiles(ren)
 
 # *** what is multiplied
 
 @dataclass(frozen=True)
 class Rows:
-  """Of x, as it lies in memory. load: of an element; loops: those of a sum, ascending; stride: from token to token."""
+  """
+  The rows of x in memory, one per token.
+
+  load: loads an element. loops: the sum's loops, by ascending stride. stride: elements from one token to the next.
+  """
   load: UOp
   loops: tuple[UOp, ...]
   stride: int
 
 def _counts(steps_of: dict[UOp, int], loops: list[UOp], first: int) -> bool:
-  """Whether loops, ascending, count through what lies `first` apart, one after the other."""
+  """Whether the loops, by ascending stride, count through elements `first` apart without gaps."""
   for r in loops:
     if steps_of.get(r) != first: return False
     first *= size(r)
   return True
 
 def _rows_of_x(p: Product, m: Matmul) -> Rows|None:
-  """None if x is no matrix of bfloat16 in memory, whose rows lie equally far apart."""
+  """Returns the rows of x. None if x is no bfloat16 matrix in memory with equally spaced rows."""
   x = p.x
   if x.op is not Ops.CAST or (load := x.src[0]).op is not Ops.INDEX or load.dtype is not dtypes.bfloat16: return None
   if load.src[0].op is not Ops.PARAM or {*m.tokens, *m.loops}.intersection(load.src[1].get_valid().ranges): return None
@@ -84,7 +87,7 @@ def _rows_of_x(p: Product, m: Matmul) -> Rows|None:
   return Rows(load, tuple(loops), stride) if known and _counts(of, tokens, stride) else None
 
 def why_not(m: Matmul) -> str:
-  """Why a matmul is none of tile registers; "" if it is."""
+  """Says why tile registers cannot compute a matmul; "" if they can."""
   if m.n_tokens.vmax < TOKENS: return "few tokens"
   if m.n_rows % LANES or size(m.rows[-1]) % LANES: return "rows that are no whole tiles"
   if steps(m.loops) % DEPTH: return "rows that no whole registers hold"
@@ -95,10 +98,10 @@ def why_not(m: Matmul) -> str:
   return ""
 
 def tiles(m: Matmul, threads: int) -> int:
-  """Tiles of rows that are decoded together: an even number that the second cache holds, of each product."""
+  """Returns how many row tiles of each product are dequantised together: an even number that the cache holds."""
   all_ = ceildiv(m.n_rows // LANES, threads)
   most = max(2, min(MOST, HELD // (LANES * steps(m.loops) * 2 * len(m.products))) // 2 * 2)
-  return min(most, ceildiv(ceildiv(all_, ceildiv(all_, most)), 2) * 2)  # as many each time
+  return min(most, ceildiv(ceildiv(all_, ceildiv(all_, most)), 2) * 2)  # equally many each time
 
 def apply(k: Scheduler, opt: Opt) -> bool:
   check(available(k.ren), "no tile registers")
@@ -114,7 +117,7 @@ def apply(k: Scheduler, opt: Opt) -> bool:
 # *** the kernel
 
 def _call(name: str, sums: UOp, *others: UOp) -> UOp:
-  """A call with addresses. The first sum becomes what it returns: to tinygrad what is no store has no effect."""
+  """A call in C that takes addresses. Its result is stored in the first sum: tinygrad drops calls without a store."""
   src = (first := sums.index(0), *others)
   text = f"{PREFIX}{name}({','.join(f'{{{i}}}' for i in range(len(src)))})"
   return first.store(UOp(Ops.CUSTOM, dtypes.float, src, text))
@@ -122,13 +125,14 @@ def _call(name: str, sums: UOp, *others: UOp) -> UOp:
 def _is_call(u: UOp) -> bool: return u.op is Ops.CUSTOM and u.arg.startswith(PREFIX)
 
 def is_step(u: UOp) -> bool:
-  """Whether 32 tokens by 32 rows are multiplied, 32 weights of each row."""
+  """Whether u multiplies 32 tokens by 32 rows, 32 weights of each row."""
   return _is_call(u) and u.arg.startswith(f"{PREFIX}step(")
 
 class Kernel:
   """
-  One of tile registers: its loops, the outermost first, and its arrays. held: tiles that are decoded together; threads:
-  at most.
+  A kernel that uses tile registers: its loops, the outermost first, and its arrays.
+
+  held: row tiles that are dequantised together. threads: most threads.
   """
   def __init__(self, sink: UOp, m: Matmul, held: int, threads: int):
     self.sink, self.m, self.held = sink, m, held
@@ -147,13 +151,13 @@ class Kernel:
     self.first_token = (self.block * TOKENS).minimum(n - TOKENS).maximum(0)
 
   def _row(self, tile: UOp, lane: UOp) -> dict[UOp, UOp]:
-    """The loops over rows; the last tile stands for those beyond it."""
+    """Returns the steps of the loops over rows. Tiles beyond the last one repeat it."""
     tile, last = (self.first_tile + tile).minimum(self.n_tiles - 1), self.m.rows[-1]
     if size(last) == LANES: return {last: lane, **apart(tile, self.m.rows[:-1])}
     return apart(tile * LANES + lane, self.m.rows)
 
   def weights(self, p: Product) -> UOp:
-    """The array of decoded weights: of a tile after the other, pairs of neighbours in the order of x, of 16 rows."""
+    """Fills an array with dequantised weights: tile after tile, pairs of neighbours in the order of x, of 16 rows."""
     loops = self.x[p].loops
     pairs = {r: size(r) // (2 if r is loops[0] else 1) for r in loops}
     unrolled, left = dict[UOp, int](), UNROLLED // 2
@@ -166,7 +170,7 @@ class Kernel:
     lane, at = self.lane(), {r: outer[r] * unrolled[r] + inner[r] for r in loops}
     place = functools.reduce(lambda n, r: n * pairs[r] + at[r], outer, tile)
     def bits(odd: int) -> UOp:
-      """Of a weight, which are rounded as they are cut off."""
+      """Returns a weight's float32 bits, increased so that cutting off the lower half rounds to bfloat16."""
       of = {**self._row(tile, lane), **at, loops[0]: at[loops[0]] * 2 + odd, **self.matrices}
       return p.w.substitute(of, walk=True).cast(dtypes.float).bitcast(dtypes.uint32) + (1 << 15)
     array = self.array(self.held * steps(loops) // 2 * LANES, dtypes.uint32)
@@ -174,7 +178,7 @@ class Kernel:
     return array.after(ended(filled, lane, *inner.values(), *outer.values(), tile))
 
   def product(self, p: Product, weights: UOp, before: UOp) -> UOp:
-    """What stores the sums of 32 tokens by 32 rows in an array. before: what had the registers."""
+    """Stores the sums of 32 tokens by 32 rows in an array. before: the last call that used the tile registers."""
     rows = self.x[p]
     inside = [r for r in (*self.matrices.values(), self.thread, self.part, self.block, self.pair) if r.op is Ops.RANGE]
     sums = self.array(TOKENS * TOKENS, dtypes.float)
@@ -267,7 +271,7 @@ static inline float amx_stop(float* sums) {
 """
 
 def render_call(ctx: ClangRenderer, u: UOp) -> str|None:
-  """With the addresses of what is loaded for it: that load itself counts, and the compiler drops it."""
+  """Writes a call with its loads' addresses. The loads stay in the graph, where they are counted; clang drops them."""
   if not _is_call(u): return None
   return str(u.arg.format(*[ctx[s.src[0] if s.op is Ops.LOAD else s] for s in u.src]))
 
@@ -277,5 +281,5 @@ def install() -> None:
   hooks.actions[ScheduleOps.AMX] = apply
   c_functions.append(((PREFIX,), FUNCTIONS))
   hooks.after_opts.append(run)
-  targets.here()  # asks for the registers: this process may run what another one has compiled
+  targets.here()  # asks Linux for the registers: this process may run kernels that another one has compiled
   places.rules(ClangRenderer, "string_rewrite", pm_render_calls, first=True)

@@ -1,11 +1,11 @@
 """
-Epilogues in vectors: what is done with the sums of several tokens and rows is done for 16 rows at once.
+Vectorised epilogues: the elementwise work on the sums of several tokens and rows is done for 16 rows at once.
 
-Why: where SIMD lanes are neighbours of a sum and tokens share rows (schedule/register_tiles.py), each sum ends as
-  one number: the gate of a feed-forward layer took 6 x 2 scalar exponentials where its sums took 3,072
-  multiplications of vectors, or half as many of bfloat16.
-How: sums go to an array until there are those of 16 rows that lie side by side in what is stored; a loop over lanes
-  computes and stores them, token by token.
+Why: where SIMD lanes are neighbouring weights and tokens share rows (schedule/register_tiles.py), each sum ends as one
+  scalar. The gate of a feed-forward layer took 6 x 2 scalar exponentials, while its sums took 3,072 multiplications of
+  vectors, or half as many in bfloat16.
+How: sums go to an array until it holds 16 rows that are contiguous in the output. A loop over lanes then computes and
+  stores the results, token by token.
 Rewrite:
   for 16 rows: store f(sum lanes: v[row])
   --> for 16 rows: a[row] = sum lanes: v[row]; store f(a), a vector of 16 rows
@@ -29,7 +29,11 @@ SEAMS = {
 
 @dataclass(frozen=True)
 class Rows:
-  """Side by side in what is stored. loop: over some of them; unrolled: these, None if it is one; tokens: unrolled."""
+  """
+  Rows that are contiguous in the output.
+
+  loop: over groups of rows. unrolled: over the rows of a group, None if a group is one row. tokens: unrolled loops.
+  """
   loop: UOp
   unrolled: UOp|None
   tokens: tuple[UOp, ...]
@@ -38,7 +42,7 @@ class Rows:
   def each(self) -> int: return 1 if self.unrolled is None else size(self.unrolled)
 
 def _rows(end: UOp) -> Rows|None:
-  """None if there are none, or no whole vectors of them, or if rows are lanes anyway."""
+  """Returns the rows of a store. None if they are not contiguous, make no whole vectors, or are lanes already."""
   if any(map(is_lanes, end.src[1:])): return None
   of = strides(end.src[0].src[0].src[1].get_idx())
   unrolled = [r for r in end.src[1:] if r.op is Ops.RANGE and r.arg[-1] is AxisType.UPCAST]
@@ -72,7 +76,7 @@ def _in_vectors(end: UOp, rows: Rows, sums: list[UOp], loops: Loops) -> UOp:
   new = {total: array.after(filled).index(place).cast(total.dtype) for array, total in zip(arrays, sums)}
   at = {**dict(zip(rows.tokens, tokens)), rows.loop: outer * count + lane // each}
   if rows.unrolled is not None: at[rows.unrolled] = lane % each
-  # what stands for sums has loops of its own
+  # variables stand for the sums meanwhile: the loops inside of the sums must stay
   apart = {total: UOp.variable(f"sum{i}", 0, 0, total.dtype) for i, total in enumerate(sums)}
   body = store.substitute(apart, walk=True).substitute(at, walk=True)
   body = body.substitute({apart[total]: value for total, value in new.items()}, walk=True)

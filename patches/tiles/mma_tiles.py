@@ -1,23 +1,22 @@
 """
-Tiled matmul on a GPU: blocks of threads decode a tile of a packed matrix into shared memory, tensor cores multiply it.
+Tiled matmul on a GPU: thread blocks dequantise a tile of weights into shared memory, and tensor cores multiply it.
 
-Why: with a thread a token and a row, the weights of a prompt are unpacked again for each token, and multiplied one by
-  one. tinygrad's own tensor cores want two loads of halves, one loop of a sum, and a constant number of tokens.
-How: the schedule says how many tokens, rows and weights of a row a block has in a step, and a warp of those (BLOCK of
-  ir/actions.py). The threads of the block take what each of them unpacks together of the weights, and x in runs, make
-  halves of them and store these in shared memory; after a barrier each warp multiplies its part, by its fragments (see
-  fragments.py), with sums in registers. The order of k in a tile is any that both operands share: that in which a
-  thread's next elements lie side by side. The last tokens and rows of a number that is no multiple are those of the
-  last one, computed again and not stored.
+Why: with one thread per token and row, a prefill GEMM unpacks the weights again for each token and multiplies them one
+  by one. Stock tinygrad's tensor-core rule needs two loads of halves, one reduction loop and a constant token count.
+How: the action BLOCK (ir/actions.py) sets the tokens, rows and weights of a row for a block's step, and the tokens and
+  rows of each warp. Each thread of the block unpacks some weights, and reads x in runs. It converts both to halves and
+  stores them in shared memory. After a barrier, each warp multiplies its part by fragments (fragments.py) and keeps its
+  sums in registers. The order of k in a tile is free as long as both operands share it: a thread's next elements are
+  contiguous. If tokens or rows are no multiple of the block's, the last one is computed again and not stored.
 Rewrite:
   for token, row: sum k: q(w[row, k]) * x[token, k]
   --> for a block of tokens and rows: for a tile of k: shared = half(q(w)), half(x); barrier;
       each warp: sums += mma(its part of shared)
 Numbers: products of a layer of a 1B shape in Q4_K with 512 tokens, estimates for an H100 in us: q, k, v 4,425 -> 80,
-  output 3,042 -> 52, gate and up 24,419 -> 301, down 50,150 -> 197. sm_80 and sm_90, Q4_K, Q6_K, Q8_0, F16, MXFP4, of
-  half x: 96 to 128 registers, 64 tensor instructions in a loop of 142 (F16) to 521 (MXFP4), which is bound by what
-  decodes. Errors with halves up to 1.4e-3 of the results' root mean square. On an H100 a prompt of 480 tokens (1B,
-  Q4_K_M) takes 14.5 ms, 83 times as long without it.
+  output 3,042 -> 52, gate and up 24,419 -> 301, down 50,150 -> 197. On sm_80 and sm_90, with half x, kernels for Q4_K,
+  Q6_K, Q8_0, F16 and MXFP4 have 96 to 128 registers. Their loops have 64 tensor instructions among 142 (F16) to 521
+  (MXFP4), so unpacking limits them. Errors with halves are up to 1.4e-3 of the results' root mean square. On an H100 a
+  prompt of 480 tokens (1B, Q4_K_M) takes 14.5 ms, 83 times as long without it.
 Upstream: not sent.
 """
 from __future__ import annotations
@@ -46,11 +45,11 @@ SEAMS = {
   "tinygrad.codegen:expander2": "da05356de025",
 }
 
-MOST = 65504.  # a half
+MOST = 65504.  # the largest half
 
 @dataclass(frozen=True)
 class Block:
-  """tokens, rows, weights (of a row, in a step) of a block of threads; warp_tokens, warp_rows: of a warp of it."""
+  """Sizes of a thread block's step: tokens, rows, weights of a row. warp_tokens, warp_rows: the part of each warp."""
   tokens: int
   rows: int
   weights: int
@@ -64,11 +63,11 @@ class Block:
   def arg(self) -> tuple[int, ...]: return self.tokens, self.rows, self.weights, self.warp_tokens, self.warp_rows
 
 def available(ren: Renderer) -> bool:
-  """Whether a device multiplies tiles of halves."""
+  """Whether a device has tensor cores for halves."""
   return (core := fragments.core(ren)) is not None and core.tc is not None
 
 def core_of(m: Matmul, ren: Renderer) -> Core|None:
-  """What multiplies: floats are not made halves, as those of a router, whose choice would be another."""
+  """Returns the core for a matmul. Float32 weights are not converted to halves: a router would choose differently."""
   core = fragments.core(ren)
   floats = any(p.loads[0].dtype is dtypes.float32 for p in m.products)
   return fragments.without() if core is not None and floats else core
@@ -85,29 +84,29 @@ def apply(k: Scheduler, opt: Opt) -> bool:
   k.ast = ast
   return True
 
-# *** what a thread unpacks together, and a block in a step
+# *** the weights that a thread unpacks together, and a block in a step
 
 @dataclass(frozen=True)
 class Digit:
-  """A part of a loop: `size` steps, `step` of the loop's apart."""
+  """A part of a loop: `size` steps that are `step` of the loop's steps apart."""
   loop: UOp
   step: int
   size: int
 
 @dataclass(frozen=True)
 class Turn:
-  """Digits of a step of a block: `unit`, which a thread unpacks together, and `others`; `rest`: of further steps."""
+  """Digits of a block's step: `unit`, which a thread unpacks together, and `others`. rest: digits of further steps."""
   unit: tuple[Digit, ...]
   others: tuple[Digit, ...]
   rest: tuple[Digit, ...]
 
 def _moves(u: UOp, loops: Sequence[UOp]) -> dict[UOp, int]:
-  """The loops of a sum that a load follows with a constant stride, ascending."""
+  """Returns the loops of a sum that a load follows with a constant stride, ascending."""
   found = {r: n for r, n in strides(u.src[1].get_idx()).items() if r in loops}
   return dict(sorted(found.items(), key=lambda item: item[1]))
 
 def _turn(p: Product, loops: Sequence[UOp], weights: int) -> Turn|None:
-  """A step of so many weights of a row; None if there is none."""
+  """Returns a step of `weights` weights of a row. None if the loops cannot be cut so."""
   main = p.loads[0]
   order = _moves(main, loops)
   if set(order) != {r for r in loops if r in main.ranges}: return None
@@ -135,7 +134,7 @@ def _turn(p: Product, loops: Sequence[UOp], weights: int) -> Turn|None:
   return Turn(tuple(unit), tuple(others), tuple(Digit(r, size(r) // n, n) for r, n in left.items() if n > 1))
 
 def fits(m: Matmul, block: Block, core: Core, ren: Renderer) -> bool:
-  """Whether a block is of whole warps and instructions, its steps are those of the sums, and its tiles find room."""
+  """Whether a block consists of whole warps and instructions, all sums have the same steps, and its tiles fit."""
   if any(n < 1 for n in block.arg) or block.tokens % block.warp_tokens or block.rows % block.warp_rows: return False
   if block.warp_tokens % core.tokens or block.warp_rows % core.rows or block.weights % core.k: return False
   if block.threads > prod(ren.local_max or (1024,)) or block.threads > 1024: return False
@@ -143,7 +142,7 @@ def fits(m: Matmul, block: Block, core: Core, ren: Renderer) -> bool:
   if len(turns) != 1 or None in turns: return False
   xs = len({p.x for p in m.products})
   nbytes = (block.tokens * xs + block.rows * len(m.products)) * block.weights * core.dtype.itemsize
-  if block.warp_tokens * block.warp_rows == core.tokens * core.rows: return False  # tinygrad wants several
+  if block.warp_tokens * block.warp_rows == core.tokens * core.rows: return False  # tinygrad needs several
   return nbytes <= ren.shared_max
 
 # *** the kernel
@@ -152,14 +151,14 @@ def _at(digits: Iterable[tuple[UOp|int, int]]) -> UOp:
   return added([n * step for n, step in digits], UOp.const(0))
 
 def _parts(flat: UOp, sizes: Sequence[int]) -> list[UOp]:
-  """The digits of a number, the first of which changes first."""
+  """Returns the digits of a number; the first changes fastest."""
   counts = [*itertools.accumulate(sizes, operator.mul, initial=1)]
   return [flat // count % n for count, n in zip(counts, sizes)]
 
 def _is_half(value: UOp) -> bool: return dtypes.half in (value.dtype, *(s.dtype for s in value.src[:1]))
 
 class Tiles:
-  """A kernel of blocks: its loops, and the arrays of their tiles."""
+  """A kernel of thread blocks: its loops, and the arrays of its tiles in shared memory."""
   def __init__(self, sink: UOp, m: Matmul, block: Block, core: Core, device: str):
     self.m, self.block, self.core, self.device = m, block, core, device
     self.ids = itertools.count(next_loop(sink))
@@ -168,20 +167,20 @@ class Tiles:
     assert turn is not None
     self.turn = turn
     self.lies = [Layout(core, of, lines, block.weights) for of, lines in ((A, block.tokens), (B, block.rows))]
-    # the block's place: those that read the same weights follow each other
+    # the block's place: blocks that read the same weights follow each other
     row_blocks = self.loop(ceildiv(m.n_rows, block.rows), AxisType.GLOBAL)
     blocks = (m.n_tokens + (block.tokens - 1)) // block.tokens
     token_blocks = UOp.range(blocks, next(self.ids), AxisType.GLOBAL)
     self.first_token, self.first_row = token_blocks * block.tokens, row_blocks * block.rows
     self.me = self.loop(block.threads, AxisType.LOCAL)
-    # of what is not stored, nothing is multiplied: the outermost loop has no step
+    # a block that stores nothing multiplies nothing: its outermost loop has no step
     stored = functools.reduce(operator.or_, [end.src[0].src[0].src[1].get_valid() for end in sink.src])
     known = stored.op is Ops.CONST or {*m.tokens, *m.rows}.intersection(stored.ranges)
     sizes = [UOp.const(d.size) if i or known else stored.where(UOp.const(d.size), UOp.const(0))
              for i, d in enumerate(turn.rest)]
     self.steps = {d: UOp.range(n, next(self.ids), AxisType.REDUCE) for d, n in zip(turn.rest, sizes)}
     in_x = _moves(next((u for u in loads(m.products[0].x) if _moves(u, m.loops)), UOp.const(0)), m.loops)
-    # k in a tile: as x lies in memory
+    # k in a tile has the order of x in memory
     digits = sorted((*turn.unit, *turn.others), key=lambda d: in_x.get(d.loop, 0) * d.step)
     self.counts = dict(zip(digits, itertools.accumulate([d.size for d in digits], operator.mul, initial=1)))
     run = 1
@@ -198,7 +197,7 @@ class Tiles:
     return row if self.m.n_rows % self.block.rows == 0 else row.minimum(self.m.n_rows - 1)
 
   def _k(self, at: dict[Digit, UOp]) -> dict[UOp, UOp]:
-    """The steps of a sum's loops."""
+    """Returns the step of each of the sums' loops."""
     digits = {**self.steps, **at}
     return {r: _at((digits[d], d.step) for d in digits if d.loop is r) for r in self.m.loops}
 
@@ -209,8 +208,11 @@ class Tiles:
 
   def _fill(self, lies: Layout, per: int, near: int, kind: AxisType) -> tuple[UOp, UOp, list[UOp]]:
     """
-    Of what a thread writes: its part of a line's k, of `per`; the line; and the loops. Threads have `near` parts of a
-    line, then those of the next. kind: of the loop over a thread's turns.
+    Divides the writes of a tile among the threads. Returns a thread's part of a line's k, the line, and the loops.
+
+    - per: parts of a line
+    - near: parts of one line that neighbouring threads have before they go on to the next line
+    - kind: kind of the loop over a thread's turns
     """
     groups = (lines := lies.lines // lies.together) * per
     turn = self.loop(ceildiv(groups, self.block.threads), kind)
@@ -221,9 +223,9 @@ class Tiles:
     return part, lies.line(group // near % lines, own), [turn, own]
 
   def of_x(self, x: UOp) -> tuple[UOp, UOp]:
-    """The array of a tile of x, and what fills it."""
+    """Returns the array of a tile of x, and the stores that fill it."""
     lies, per = self.lies[A], self.block.weights // self.width
-    # what is more than a load is computed by few at a time
+    # an x that is more than a load is computed in a loop, not unrolled: few values at a time
     loaded = x.op is Ops.INDEX or x.op is Ops.CAST and x.src[0].op is Ops.INDEX
     part, t, loops = self._fill(lies, per, max(1, (1 << len(lies.bits)) // self.width),
                                 AxisType.UPCAST if loaded else AxisType.WEAK)
@@ -231,12 +233,12 @@ class Tiles:
     k = part * self.width + i
     at = dict(zip(self.counts, _parts(k, [d.size for d in self.counts])))
     value = x.substitute({**apart(self.token(t), self.m.tokens), **self._k(at)})
-    # what is larger than a half is its largest, as a product of infinities would be none
+    # values beyond a half's range are clamped to it: infinities could make NaN of a sum
     if self.core.dtype is dtypes.half and not _is_half(value): value = value.maximum(-MOST).minimum(MOST)
     return self._array(value, lies, t, k, [*loops, i])
 
   def of_weights(self, w: UOp) -> tuple[UOp, UOp]:
-    """The array of a tile of weights, and what fills it."""
+    """Returns the array of a tile of weights, and the stores that fill it."""
     lies, per = self.lies[B], prod(d.size for d in self.turn.others)
     part, row, loops = self._fill(lies, per, per, AxisType.UPCAST)
     at = dict(zip(self.turn.others, _parts(part, [d.size for d in self.turn.others])))
@@ -258,7 +260,7 @@ class Tiles:
     def operands(p: Product, k: UOp|int) -> list[UOp]:
       return [array.after(*filled).index(lies.read(tile, k, physical))
               for (array, _), lies, tile in zip((xs[p.x], ws[p.w]), self.lies, tiles)]
-    # all sums are over the same loops: else each has loops of its own that fill the tiles
+    # all sums share their loops: otherwise each sum would fill the tiles in loops of its own
     over, new = fragments.loops(core, block.weights, self.lies[A].steps, self.loop), dict[UOp, UOp]()
     for p in m.products:
       total = fragments.product(core, self.device, block.weights, over, functools.partial(operands, p), physical)
@@ -280,7 +282,7 @@ def run(sink: UOp, ren: Renderer) -> UOp:
   if opt is None or isinstance(m := find(sink), str) or (core := core_of(m, ren)) is None: return sink
   return Tiles(sink, m, Block(*opt.arg), core, ren.target.device).kernel(sink)
 
-# *** what is stored together with the sums is loaded after them: else it would take registers in all of their steps
+# *** the epilogue's loads come after the sums: else they would take registers in all steps of the sums
 
 def wait(sink: UOp, ren: Renderer) -> UOp:
   if all(opt.op is not ScheduleOps.BLOCK for opt in sink.arg.applied_opts): return sink

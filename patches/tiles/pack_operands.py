@@ -1,23 +1,24 @@
 """
-Operand packing of GEMM: tiles of a packed matrix are unpacked once, and all tokens of a prompt are swept over them.
+Operand packing of GEMM: tiles of a quantised matrix are unpacked to bytes once and reused for all tokens of a prompt.
 
-Why: with a loop over tokens around it, the weights of a block are unpacked again for each few of them.
-How: the schedule says how many tiles of 16 rows are unpacked together (TILES of ir/actions.py). The bytes of their
-  weights go into an array that a core's cache holds: of 16 rows four neighbours each, in the order in which they are
-  multiplied, which one loop then counts through. Scales go into arrays of floats; so does what is subtracted from
-  groups of weights, which multiplies sums of x. Those are stored beside x (ir/byte_groups.py): where the same is
-  subtracted from all weights, they are what a group's products begin with. Without VNNI, products are of 7 bits, or of
-  signed bytes. What few tokens use, once, and not in registers (schedule/gemv_cpu.py), is unpacked in parts of
-  AT_ONCE weights of a row: their products hide what memory takes.
+Why: with a token loop around it, a block of weights is unpacked again for every few tokens.
+How: the action TILES (ir/actions.py) says how many tiles of 16 rows are unpacked together. Their weights go, as bytes,
+  into an array that a core's cache holds. It has four neighbours of each of 16 rows, then the next four, in the order
+  of multiplication, so that one loop counts through it. Scales go into arrays of floats. So do the numbers that are
+  subtracted from groups of weights (minimums), which multiply activation sums. Activation sums are stored beside x
+  (ir/byte_groups.py). If the same number is subtracted from all weights, a group's products start from its activation
+  sum. Without VNNI, products are of 7-bit weights, or of signed bytes.
+  Few tokens use each weight once. If it is not unpacked in registers then (schedule/gemv_cpu.py), AT_ONCE weights of a
+  row are unpacked at a time: their products hide the reads from memory.
 Rewrite:
   for token: for k: q(w[row, k]) * x[token, k]
   --> for k: b[k] = q(w[row, k]); for token: for k: b[k] * x[token, k], b in a core's cache
 Numbers: 512 tokens by 8192 x 2048, 10^9 products a second, 2 threads, before and with register_tiles.py: Q4_K
-  82 -> 285, Q6_K 60 -> 240 (Intel with AVX-512, medians). One thread, ms, with sums of x added up again for each block
-  of tokens, a loop for each part of a sum, and VNNI as assembler, and without: Q6_K 34.0 -> 25.5, 2048 x 8192 38.8 ->
-  26.2, Q4_K 31.0 -> 28.0, Q8_0 28.6 -> 24.0; 256 tokens with AVX2, Q4_K 110 -> 37, Q6_K 120 -> 40, Q8_0 109 -> 48 (the
-  same). Groups of x of 16 and of 32, 256 tokens by 8192 x 2048, 10^9 products a second, 2 threads: Q4_K 245 -> 291,
-  Q8_0 268 -> 316, Q6_K 264 -> 281 (Zen 4).
+  82 -> 285, Q6_K 60 -> 240 (Intel with AVX-512, medians). One thread, ms, for three changes together: Q6_K 34.0 ->
+  25.5, 2048 x 8192 38.8 -> 26.2, Q4_K 31.0 -> 28.0, Q8_0 28.6 -> 24.0; 256 tokens with AVX2, Q4_K 110 -> 37, Q6_K 120
+  -> 40, Q8_0 109 -> 48 (the same). Before these changes, activation sums were added up again for each block of tokens,
+  each part of a sum had a loop, and VNNI was assembler. Groups of x of 16 and of 32, 256 tokens by 8192 x 2048, 10^9
+  products a second, 2 threads: Q4_K 245 -> 291, Q8_0 268 -> 316, Q6_K 264 -> 281 (Zen 4).
 Upstream: not sent.
 """
 from __future__ import annotations
@@ -47,9 +48,9 @@ SEAMS = {
   "tinygrad.codegen:full_rewrite_to_sink": "a1124f83af03",
 }
 
-UNROLLED = 32   # steps of the sum over what is unpacked, at most: a group of x
-AT_ONCE = 256   # weights of a row that are unpacked together, where few tokens use them
-MOST = 64       # tiles
+UNROLLED = 32   # most unrolled steps of the sum over unpacked weights: a group of x
+AT_ONCE = 256   # weights of a row that are unpacked together if few tokens use them
+MOST = 64       # most tiles
 
 def apply(k: Scheduler, opt: Opt) -> bool:
   check(has_vectors(k.ren), "only rows that are lanes are unpacked together")
@@ -62,8 +63,10 @@ def _in_turn(loops: Iterable[UOp]) -> list[UOp]: return sorted(loops, key=lambda
 
 class Byte:
   """
-  An int8 of x that is a byte of a word. amount: by how many bits the word is shifted; steps: those of its loops for
-  each of the four; strides: of the loops in what is read of x. ValueError if it is none.
+  An int8 of x that is one byte of a word. ValueError if x is none.
+
+  amount: the word's shift in bits. steps: for each of the four shifts, the steps of its loops. strides: strides of the
+  loops in the loads of x.
   """
   def __init__(self, x: UOp):
     ops = x.toposort()
@@ -78,8 +81,13 @@ class Byte:
 
 class PackedProduct:
   """
-  x times a weight. xs: the factors that rows do not have; whole: the weight's whole number, None where it is 1; offset:
-  what is added to it; scale: the other factors; byte: of x. ValueError if it is something else.
+  A product of x and a weight. ValueError if the factors are something else.
+
+  - xs: the factors that do not depend on the row
+  - whole: the weight's integer, None if it is 1
+  - offset: the constant that is added to `whole`
+  - scale: the product of the other factors, None if there are none
+  - byte: the int8 of x
   """
   def __init__(self, factors: Sequence[UOp], lane: UOp):
     self.xs = tuple(f for f in factors if lane not in f.ranges and f.op is not Ops.CONST)
@@ -97,11 +105,16 @@ class PackedProduct:
 
 class Packing:
   """
-  The arrays of one kernel. lane: its loop over 16 rows; tile: that over tiles which are unpacked together; block: that
-  over tokens whose sums are computed together; None: there is no such loop. again: whether it is another matrix than
-  in the step before, of several that are chosen from; None: there is one. parts: of loops of sums, those over parts,
-  and those within: arrays are of a part, so that memory is read while others are multiplied; None: of whole sums.
-  vnni: whether weights may have all 8 bits.
+  The arrays of one kernel.
+
+  - lane: its loop over 16 rows
+  - tile: its loop over tiles that are unpacked together, None if there is none
+  - block: its loop over tokens whose sums are computed together, None if there is none
+  - ids: numbers for new loops
+  - again: the condition under which the (expert) matrix changed since the step before; None if there is one matrix
+  - parts: for a loop of a sum, the loops over parts and within a part. An array then holds a part, so that memory is
+    read while other parts are multiplied. None: an array holds a whole sum.
+  - vnni: whether weights may have all 8 bits
   """
   def __init__(self, lane: UOp, tile: UOp|None, block: UOp|None, ids: Iterable[int], again: UOp|None = None,
                parts: dict[UOp, tuple[UOp, UOp]]|None = None, vnni: bool = False):
@@ -112,13 +125,14 @@ class Packing:
 
   def _array(self, value: UOp, loops: list[UOp], by_row: bool) -> UOp:
     """
-    A value for each step of some loops, computed before: by row, in lanes, where these are unrolled as they were.
+    Stores a value for each step of some loops in an array beforehand. Returns the load from it.
 
-    ValueError if it differs in what is unrolled around it.
+    by_row: the array is filled in lanes of rows, and unrolled loops stay unrolled. ValueError if the value depends on
+    other unrolled loops.
     """
     if value in self.made: return self.made[value]
     if any(r.arg[-1] is AxisType.UPCAST and r not in loops for r in value.ranges): raise ValueError
-    # of one matrix of several: with each tile, so that memory is read while others are multiplied
+    # with several matrices, an array is filled tile by tile: memory is read while other tiles are multiplied
     here = [self.tile] if by_row and self.again is not None and self.tile in loops else []
     fresh = {r: self._loop(size(r), AxisType.UPCAST if by_row and r.arg[-1] is AxisType.UNROLL else AxisType.WEAK)
              for r in loops if r not in here}
@@ -133,7 +147,7 @@ class Packing:
     return self.made[value]
 
   def in_parts(self, red: UOp, order: list[UOp]) -> tuple[UOp, list[UOp], UOp|None]:
-    """A sum as one within a part, its loops, and the loop over parts. order: its loops, ascending."""
+    """Returns a sum within a part, its loops, and the loop over parts or None. order: its loops, by stride in x."""
     rolled = [r for r in order if r.arg[-1] is AxisType.REDUCE]
     if self.parts is None or not rolled: return red, order, None
     if (r := rolled[-1]) not in self.parts:
@@ -147,33 +161,33 @@ class Packing:
     return self._array(value, [self.tile, *own] if self.tile is not None else own, True)
 
   def one(self, run: Sequence[UOp]) -> dict[UOp, UOp]:
-    """Loops that count on, ascending, as steps of one."""
+    """Merges loops that count on from each other, ascending. Returns the step of each by the merged loop."""
     if len(run) == 1: return {run[0]: run[0].replace(arg=(*run[0].arg[:-1], AxisType.REDUCE))}
     return apart(self._loop(steps(run), AxisType.REDUCE), run[::-1])
 
   def scales(self, scale: UOp, loops: Iterable[UOp]) -> UOp: return self._by_row(scale, loops)
 
   def weights(self, whole: UOp, loops: Iterable[UOp], byte: Byte) -> UOp:
-    """Whole numbers, of which the low 8 bits are kept: those that a word of x is multiplied by are a word, too."""
+    """Stores the weights' integers as bytes (their low 8 bits). The four that meet a word of x are a word, too."""
     four = [(whole.substitute({r: r.const_like(n) for r, n in at.items()}, walk=True) & 255).cast(dtypes.uint32) << by
             for by, at in byte.steps.items()]
     word = functools.reduce(operator.or_, four)
     return (self._by_row(word, [r for r in loops if r not in byte.amount.ranges]) >> byte.amount) & 255
 
   def dots(self, p: PackedProduct, group: Group, loops: Sequence[UOp]) -> UOp:
-    """A group's products as integers. Where something is added to all weights, sums of x make up for it."""
+    """Returns a group's integer dot product. An offset that all weights have is made up for by activation sums."""
     assert p.whole is not None
     whole, added = p.whole, (group.total >> SIGN.bit_length() - 1) * -p.offset if p.offset else None
     if self.vnni and p.offset: whole, added = whole + (p.offset + SIGN), group.total
     if not self.vnni and whole.vmax >= SIGN: whole, added = whole + p.offset, None
     weights = self.weights(whole, loops, p.byte)
     if added is None and p.offset: weights = weights.cast(dtypes.uint8).bitcast(dtypes.int8)
-    elif not self.vnni: weights = weights & (SIGN - 1)  # which says how many bits they have
+    elif not self.vnni: weights = weights & (SIGN - 1)  # tells later passes how many bits they have
     total = (weights.cast(dtypes.int) * group.byte.cast(dtypes.int)).reduce(*group.loops, arg=Ops.ADD)
     return total if added is None else total + added
 
   def sums(self, group: Group, over: Iterable[UOp], keep: list[UOp]) -> UOp:
-    """Sums of groups over some loops for each step of others, ascending, of all tokens of a block."""
+    """Stores sums of groups over the loops `over` for each step of `keep`, ascending, for all tokens of a block."""
     own = {r: r.replace(arg=(next(self.ids), *r.arg[1:])) for r in over if r not in group.loops}
     total = group.summed().substitute(own, walk=True)
     if own: total = total.reduce(*own.values(), arg=Ops.ADD)
@@ -188,8 +202,9 @@ def _group(xs: Sequence[UOp], over: Iterable[UOp]) -> Group:
 
 def _rolled(loops: Sequence[UOp], byte: Byte, packing: Packing, inside: int) -> dict[UOp, UOp]:
   """
-  The loops that need not be unrolled any more, as what was unpacked is in the order of x: those that count on are one.
-  inside: steps that stay.
+  Returns steps for loops that need not stay unrolled, as the unpacked weights are in the order of x.
+
+  Loops that count on from each other become one loop. inside: steps that stay unrolled.
   """
   found, run = dict[UOp, UOp](), list[UOp]()
   for i, r in enumerate(loops):
@@ -201,7 +216,7 @@ def _rolled(loops: Sequence[UOp], byte: Byte, packing: Packing, inside: int) -> 
   return found | packing.one(run) if run else found
 
 def _packed(red: UOp, packing: Packing) -> UOp:
-  """A sum over products, with arrays instead of what is unpacked. ValueError if it is something else."""
+  """Rewrites a sum of products to read unpacked weights from arrays. ValueError if it is something else."""
   products = _products(red, red.src[1:], packing.lane)
   red, loops, part = packing.in_parts(red, sorted(red.src[1:], key=lambda r: products[0].byte.strides.get(r, 0)))
   if part is not None: products = _products(red, loops, packing.lane)
@@ -234,12 +249,16 @@ def _sums(sink: UOp) -> list[UOp]:
   return [u for u in sink.toposort() if u.op is Ops.REDUCE and u.arg == (Ops.ADD, 0) and dtypes.is_float(u.dtype)]
 
 def _choices(sink: UOp, lane: UOp) -> dict[UOp, list[UOp]]:
-  """The output loops that choose one of several matrices, by numbers that are loaded."""
+  """Returns the output loops that choose one of several matrices, such as experts, by numbers that are loaded."""
   return {r: us for u in sink.toposort() if u.op is Ops.INDEX and lane in u.ranges and u.src[0].op is Ops.PARAM
           for r, us in choosing(u.src[1].get_idx()).items()}
 
 def _changed(choices: dict[UOp, list[UOp]], stored: UOp) -> UOp|None:
-  """Whether another one is chosen than in the step before. stored: whether a step is computed at all."""
+  """
+  Returns the condition under which a step chooses another matrix than the step before. None unless one loop chooses.
+
+  stored: whether a step is computed at all.
+  """
   if len(choices) != 1: return None
   (r, us), = choices.items()
   before = {r: (r - 1).maximum(0)}
@@ -260,11 +279,11 @@ def run(sink: UOp, ren: Renderer) -> UOp:
   matrices, tile, split = _choices(sink, lane), None, sink
   outer = [r for r in outputs if r.arg[-1] is AxisType.WEAK and r in matrix and r not in matrices]
   if len(outer) == 1 and (n := ceildiv(all_ := steps(outer), parts := ceildiv(all_, count))) > 1:
-    # inside of the loop over tokens, which is inside of the one over all that is unpacked
+    # the nest of loops, the outermost first: parts of tiles that are unpacked together, tokens, tiles of a part
     turns = {r: r.replace(arg=(next(ids), *r.arg[1:])) for r in matrices}
     tile, inner = UOp.range(n, next(ids), AxisType.WEAK), lanes(LANES, next(ids), AxisType.WEAK)
     at = outer[0].replace(src=(outer[0].src[0].const_like(parts),)) * n + tile
-    # of a number that is no multiple, the last are computed more than once
+    # if the number of tiles is no multiple, the last ones are computed more than once
     part = at if parts * n == all_ else at.minimum(all_ - 1)
     split, lane = sink.substitute({outer[0]: part, lane: inner, **turns}), inner
     stored = next(u.src[0].src[1].get_valid() for u in split.toposort() if u.op is Ops.STORE)
@@ -278,7 +297,7 @@ def run(sink: UOp, ren: Renderer) -> UOp:
 # *** in vectors
 
 def word_of_bytes(v: Vectorizer, u: UOp) -> UOp|None:
-  """Four numbers of 8 bits as the bytes of a word, in all lanes."""
+  """Joins four 8-bit numbers into the bytes of a word, in all lanes."""
   if u.op is not Ops.OR or u.dtype is not dtypes.uint32: return None
   four: dict[int, UOp] = {}
   for term in u.split_uop(Ops.OR):

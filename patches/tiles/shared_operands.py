@@ -1,24 +1,24 @@
 """
-Cooperative fetch into shared memory: the threads of a block load x side by side, once, and read their parts from there.
+Cooperative fetch into shared memory: the threads of a block load x once, coalesced, and read their parts from there.
 
-Why: a thread of a matrix-vector product has 16 bytes of packed weights, and so 16 to 64 numbers of x in a row: those of
-  its neighbour are up to 256 bytes away, and a load of x touches a cache line a thread, 32 cycles of the cache instead
-  of 4. The weights of four rows touch 3 to 4 lines a load.
-How: a value in a group's sum that no row changes (a load, or a product of loads, as x times a norm's weight) and whose
-  places in memory are a sum of loops, is computed by the block's threads in the order of memory, in loads of 16 bytes,
-  put into shared memory and read from there after one barrier: of all steps of the loops before these, where that
-  is at most WHOLE bytes, else of a step in each. Between parts are gaps, so that neither those that write nor those
-  that read wait for each other's bank; which, is tried on the numbers of the threads of a warp. Where today's lines are
-  less than GAIN times the passes of all this, as with halves, x stays where it is. A sum of what no row changes, as of
-  x * x, is added up by the threads that fetch x, or in their order. Loads that the barrier is not for come after it:
-  before it they took up to 60 registers more.
+Why: a thread of a GEMV has 16 bytes of packed weights, and so 16 to 64 consecutive numbers of x. Its neighbour's
+  numbers are up to 256 bytes away, so a load of x touches a cache line per thread: 32 cycles of the cache instead of 4.
+  The weights of four rows touch 3 to 4 lines a load.
+How: a value qualifies if no row changes it and its addresses add up loops. It is a load, or a product of loads such as
+  x times a norm's weight. The block's threads compute it in the order of memory, in loads of 16 bytes. They store it in
+  shared memory and read it after one barrier. Values of all steps of the loops are fetched before the loops if they
+  take at most WHOLE bytes; otherwise each step fetches its own. Padding avoids bank conflicts of writes and of reads;
+  the pass tries paddings on the thread numbers of a warp.
+  Staging in shared memory must cut memory transactions by at least GAIN; for fp16 it does not, and x is read from
+  global memory. A sum that no row changes, such as x * x, is added up by the threads that fetch x, or in the order of
+  memory. Loads that do not fill shared memory come after the barrier: before it they took up to 60 registers more.
 Rewrite:
   thread t: for k: load x[t * 16 + k], 16 apart from its neighbour's
   --> thread t: shared[..] = x[k * threads + t]; barrier; for k: shared[t * 16 + k]
-Numbers: x of a product in Q4_K, 2048 x 2048, lines and passes of a warp: 512 -> 96; estimates for an H100 in us, 2048 x
+Numbers: x of a product in Q4_K, 2048 x 2048, lines and passes of a warp: 512 -> 96. Estimates for an H100 in us, 2048 x
   2048: Q4_K 3.9 -> 3.1, Q6_K 6.0 -> 4.1, Q8_0 4.0 -> 3.4, MXFP4 5.2 -> 4.4; 4096 x 14336: Q4_K 36.9 -> 24.5, Q6_K 67.0
-  -> 47.2, Q8_0 40.3 -> 31.2. Registers of CUDA's kernels at most 128, 1 to 9.5 KB of shared memory. On an H100 decode
-  of a 1B Llama in Q4_K_M takes 1.81 times as long without it.
+  -> 47.2, Q8_0 40.3 -> 31.2. CUDA kernels have at most 128 registers and 1 to 9.5 KB of shared memory. On an H100
+  decode of a 1B Llama in Q4_K_M takes 1.81 times as long without it.
 Upstream: not sent.
 """
 from __future__ import annotations
@@ -47,12 +47,12 @@ SEAMS = {
   "tinygrad.codegen.gpudims:get_grouped_dims": "835f1da3d549",
 }
 
-BYTES = 16       # of a load
+BYTES = 16       # per load
 LINE = 128       # bytes of a cache line
-WHOLE = 1 << 14  # bytes that are fetched before the loops; of more, in each step of them what it reads
-LOADS = 32       # of a thread, at most
-GAIN = 2         # times fewer cache lines, at least
-KINDS = (dtypes.float32, dtypes.float16, dtypes.uint32, dtypes.int32)  # several of which are a load
+WHOLE = 1 << 14  # most bytes that are fetched before the loops; of more, each step fetches its own
+LOADS = 32       # most loads of a thread
+GAIN = 2         # least factor by which memory transactions fall
+KINDS = (dtypes.float32, dtypes.float16, dtypes.uint32, dtypes.int32)  # a load may have several elements of these
 
 Number = TypeVar("Number", int, UOp)
 
@@ -61,7 +61,11 @@ def _size(r: UOp) -> int: return int(r.vmax) + 1
 # *** threads
 
 def numbers(threads: Sequence[UOp], ren: Renderer) -> dict[UOp, int]|None:
-  """What a step of each loop adds to the number that the hardware gives a thread of a block; None if one is split."""
+  """
+  Returns what a step of each loop adds to a thread's hardware number in its block.
+
+  None if a loop is split between dimensions of the hardware.
+  """
   sizes = tuple(map(_size, threads))
   grouped = _group_dims(sizes, tuple(ren.local_max)) if ren.local_max is not None else sizes
   if grouped is None: return None
@@ -73,35 +77,36 @@ def numbers(threads: Sequence[UOp], ren: Renderer) -> dict[UOp, int]|None:
     step *= n
   return found
 
-# *** what is fetched
+# *** the values that are fetched
 
 @dataclass(frozen=True)
 class Order:
   """
-  Where the elements of an array are. sizes: of the digits by which they are numbered, the first changes first; steps:
-  of a place, from one of a digit to the next.
+  The places of an array's elements, numbered by digits; the first digit changes fastest.
+
+  sizes: sizes of the digits. steps: places from one step of a digit to the next.
   """
   sizes: tuple[int, ...]
   steps: tuple[int, ...]
 
   @property
   def counts(self) -> tuple[int, ...]:
-    """Elements from one step of a digit to the next."""
+    """Elements from one step of each digit to the next."""
     return tuple(itertools.accumulate(self.sizes[:-1], operator.mul, initial=1))
 
   @property
   def gaps(self) -> dict[int, int]:
-    """What a place is farther away than its element's number, after each so many elements."""
+    """The padding: {n: places that are skipped after each n elements}."""
     ends = (1, *(step * size for step, size in zip(self.steps, self.sizes)))
     return {count: step - end for count, step, end in zip(self.counts, self.steps, ends) if step != end}
 
   def place(self, group: Number, i: Number|int, width: int) -> Number:
-    """Of the element number group * width + i, where i < width; in between are no gaps."""
+    """Returns the place of element group * width + i, where i < width; a group has no gap inside."""
     return functools.reduce(operator.add, [group // (count // width) * gap for count, gap in self.gaps.items()],
                             group * width + i)
 
   def padded(self, after: Sequence[int], by: int) -> Order:
-    """Without the gaps that there are, and `by` elements farther each time that one of some digits changes."""
+    """Returns an order without today's gaps that skips `by` places each time that a digit of `after` changes."""
     steps = [1]
     for i, size in enumerate(self.sizes[:-1], 1): steps.append(steps[-1] * size + by * (i in after))
     return Order(self.sizes, tuple(steps))
@@ -109,8 +114,12 @@ class Order:
 @dataclass(frozen=True)
 class Tile:
   """
-  What a block reads of a value, in a step of its loops or in all. loads: the value's; digits: the loops that its place
-  in memory adds up, ascending; unrolled: those of them that a thread has all steps of; steps: of that place.
+  The part of a value that a block reads, in one step of its loops or in all of them.
+
+  - loads: the value's loads
+  - digits: the loops that its address adds up, by ascending step
+  - unrolled: the digits that each thread has all steps of
+  - steps: for each digit, elements of the address from one step to the next
   """
   value: UOp
   loads: tuple[UOp, ...]
@@ -131,41 +140,41 @@ class Tile:
   def most(self) -> int: return BYTES // self.value.dtype.itemsize
 
   def others(self, load: UOp) -> list[UOp]:
-    """What a load's place adds up besides the digits."""
+    """Returns the terms of a load's address besides the digits."""
     return [t for t in load.src[1].split_uop(Ops.ADD) if not set(self.digits).intersection(t.ranges)]
 
   @property
   def read(self) -> int:
-    """Elements that follow each other and are one thread's, of a load."""
+    """Consecutive elements of one thread per load from shared memory."""
     own = prod(map(_size, itertools.takewhile(self.unrolled.__contains__, self.digits)))
     return next(n for n in (self.most, 4, 2, 1) if own % n == 0)
 
   @property
   def fetched(self) -> int:
-    """Elements that follow each other in memory, of a load."""
+    """Consecutive elements per load from global memory."""
     def fits(n: int) -> bool:
       if any(count % n or gap % n for count, gap in self.order.gaps.items()) or self.elements % n: return False
       return all(t.divides(n) is not None for u in self.loads for t in self.others(u))
     return next(n for n in (self.most, 4, 2, 1) if fits(n))
 
   def moved(self, group: UOp, i: UOp, width: int) -> UOp:
-    """The value of the element number group * width + i."""
+    """Returns the value of element group * width + i."""
     place = self.order.place(group, i, width)
     new = {u: u.replace(src=(u.src[0], added(self.others(u), place))) for u in self.loads}
     return self.value.substitute(new, walk=True)
 
   def requests(self, threads: int) -> int:
-    """Of a thread, to fetch its part."""
+    """Returns how many times a thread loads to fetch its part."""
     return ceildiv(self.elements // self.fetched, threads)
 
   def lanes(self, order: Order, number: dict[UOp, int]) -> list[int]:
-    """Bytes from the first place to that of each thread of the first warp."""
+    """Returns the byte offset at which each thread of the first warp reads."""
     at = [(step, r) for step, r in zip(order.steps, self.digits) if r in number]
     return [sum(step * (lane // number[r] % _size(r)) for step, r in at) * self.value.dtype.itemsize
             for lane in range(min(WARP, prod(map(_size, number))))]
 
   def chosen(self, number: dict[UOp, int]) -> tuple[int, Order]:
-    """Passes of shared memory that a warp takes, to write and to read, and the order for which these are fewest."""
+    """Returns a warp's fewest passes of shared memory, to write and to read, and the order that has so few."""
     item, threads = self.value.dtype.itemsize, prod(map(_size, number))
     own = prod(_size(r) for r in self.digits if r not in number)
     found = list[tuple[int, int, Order]]()
@@ -180,21 +189,23 @@ class Tile:
     return passes, order
 
   def lines(self, number: dict[UOp, int]) -> int:
-    """Cache lines that a warp touches where each thread loads what it wants."""
+    """Returns the cache lines that a warp touches if each thread loads its own elements from global memory."""
     width = min(self.read, self.fetched)
     touched = {at // LINE for at in self.lanes(self.order, number)}
     return len(self.loads) * len(touched) * prod(_size(r) for r in self.digits if r not in number) // width
 
   def pays(self, number: dict[UOp, int]) -> bool:
-    """Whether a warp's requests for it take a part of the cycles then that they take now."""
+    """Whether staging cuts a warp's memory transactions for the value by at least GAIN."""
     of_a_load = ceildiv(WARP * self.fetched * self.value.dtype.itemsize, LINE)
     fetched = self.requests(prod(map(_size, number))) * len(self.loads) * of_a_load
     return bool(self.lines(number) >= GAIN * (fetched + self.chosen(number)[0]))
 
 def _tile(value: UOp, loops: set[UOp]) -> Tile|None:
   """
-  A value's part of some loops; None if its loads do not follow them alike, each by a constant step, or if what is made
-  of them depends on the number of a step, too: others than these may be a thread's.
+  Returns the tile of a value over some loops.
+
+  None if its loads do not all follow the loops by the same constant steps. None, too, if the value uses a step's number
+  outside of its loads: the thread that fetches an element may be in another step.
   """
   loads = tuple(u for u in value.toposort() if u.op is Ops.INDEX and loops.intersection(u.ranges))
   if not loads or value.dtype not in KINDS or any(u.src[0].op is not Ops.PARAM for u in loads): return None
@@ -214,7 +225,7 @@ def _is_float(value: UOp) -> bool:
   return all(dtypes.is_float(u.dtype) and u.op in GroupOp.ALU | {Ops.INDEX, Ops.CONST, Ops.CAST} for u in inside)
 
 def _own(term: UOp, red: UOp) -> tuple[list[UOp], list[UOp]]:
-  """Factors of a product in a sum: those that only its loops change, and nothing of a row, and the others."""
+  """Splits the factors of a product in a sum: floats that its loops change and no row does, and the others."""
   group = set(_group(red))
   def is_own(f: UOp) -> bool: return bool(group.intersection(f.ranges)) and _is_shared(f, red) and _is_float(f)
   return partition(term.split_uop(Ops.MUL), is_own)
@@ -222,17 +233,17 @@ def _own(term: UOp, red: UOp) -> tuple[list[UOp], list[UOp]]:
 def _group(red: UOp) -> list[UOp]: return [r for r in red.src[1:] if r.arg[-1] is AxisType.GROUP_REDUCE]
 
 def _is_shared(u: UOp, red: UOp) -> bool:
-  """Whether all threads of a block that have the same place in a sum have the same of something."""
+  """Whether u is the same for all threads of a block that are at the same step of a sum."""
   return all(r in red.src[1:] or r.arg[-1] is AxisType.GLOBAL for r in u.ranges)
 
 def _loads(red: UOp) -> list[UOp]:
-  """What a sum reads from memory and is of no row; not the numbers that only say where something is."""
+  """Returns a sum's loads that no row changes, without loads that only compute addresses."""
   found = [u for u in red.src[0].toposort() if u.op is Ops.INDEX]
   places = {v for u in found for v in u.src[1].toposort()}
   return [u for u in found if u not in places and set(_group(red)).intersection(u.ranges) and _is_shared(u, red)]
 
 def _tiles(reds: list[UOp], number: dict[UOp, int], whole: bool) -> dict[UOp, Tile]:
-  """Values to fetch. whole: of all steps of the loops."""
+  """Returns the values to fetch and their tiles. whole: tiles are over all steps of the loops."""
   found = dict[UOp, Tile]()
   for red in reds:
     loops = {r for r in red.src[1:] if whole or r.arg[-1] is not AxisType.REDUCE}
@@ -244,7 +255,7 @@ def _tiles(reds: list[UOp], number: dict[UOp, int], whole: bool) -> dict[UOp, Ti
   return found
 
 def _fetch(tile: Tile, number: dict[UOp, int], slot: int, first: int) -> tuple[UOp, UOp, Order]:
-  """An array in shared memory, what fills it, and its order. first: number of the first loop that may be new."""
+  """Returns an array in shared memory, the stores that fill it, and its order. first: a free number for new loops."""
   width, threads, order = tile.fetched, prod(map(_size, number)), tile.chosen(number)[1]
   array = UOp.placeholder((order.steps[-1] * order.sizes[-1],), tile.value.dtype, slot, AddrSpace.LOCAL)
   i, step = (UOp.range(n, first + k, AxisType.UPCAST) for k, n in enumerate((width, tile.requests(threads))))
@@ -266,7 +277,7 @@ def run(sink: UOp, ren: Renderer) -> UOp:
   if sum(tile.nbytes for tile in tiles.values()) > WHOLE: tiles = _tiles(products, number, False)
   if any(tile.requests(prod(map(_size, number))) > LOADS for tile in tiles.values()): tiles = {}
   if sum(tile.nbytes for tile in tiles.values()) * 2 > ren.shared_max: tiles = {}
-  if products and not tiles: return sink  # what the products load serves the sums of x alone
+  if products and not tiles: return sink  # the sums of x use what the products load
   first = next_loop(sink)
   made = {value: _fetch(tile, number, Slot.SHARED_OPERANDS + i, first + 2 * i)
           for i, (value, tile) in enumerate(tiles.items())}
@@ -281,7 +292,7 @@ def run(sink: UOp, ren: Renderer) -> UOp:
   return _renumbered(sink.substitute(changed)) if changed else sink
 
 def _side_by_side(red: UOp, number: dict[UOp, int]) -> UOp:
-  """A sum of what no row changes: threads that are neighbours add up neighbours, as any order is right."""
+  """Lets neighbouring threads add up neighbouring elements of a sum that no row changes; its order is free."""
   tile = _tile(red.src[0], set(red.src[1:]))
   if tile is None or set(tile.digits) != set(red.src[1:]): return red
   group, width = {r: n for r, n in number.items() if r in tile.digits}, tile.fetched
@@ -296,7 +307,11 @@ def _side_by_side(red: UOp, number: dict[UOp, int]) -> UOp:
   return red.replace(src=(tile.moved(piece, own % width, width), *red.src[1:]))
 
 def _summed(red: UOp, tiles: dict[UOp, Tile], number: dict[UOp, int], slot: int, first: int) -> tuple[UOp, UOp]|None:
-  """An array of the parts of a sum that each thread has of what it fetches anyway, and what fills it."""
+  """
+  Returns an array of the threads' partial sums, each over the elements that the thread fetches anyway, and its stores.
+
+  None if the sum's elements are not fetched, or are not divided evenly.
+  """
   tile, threads = _tile(red.src[0], set(red.src[1:])), prod(map(_size, number))
   if tile is None or set(tile.digits) != set(red.src[1:]): return None
   alike = [t for t in tiles.values() if (t.digits, t.steps) == (tile.digits, tile.steps)]
@@ -310,7 +325,7 @@ def _summed(red: UOp, tiles: dict[UOp, Tile], number: dict[UOp, int], slot: int,
   return array, array.index(thread).store(part).end(*number)
 
 def _of_parts(red: UOp, array: UOp, number: dict[UOp, int]) -> UOp:
-  """A sum of the parts of all threads, which the threads of each group share."""
+  """Returns the sum of all threads' partial sums. The threads of each group share the additions."""
   group, count = _group(red), prod(map(_size, _group(red)))
   at = _at(group, [number[r] for r in group])
   parts = [array.index(at + k * count) for k in range(prod(map(_size, number)) // count)]
@@ -320,17 +335,17 @@ def _at(digits: Sequence[UOp], steps: Sequence[int]) -> UOp:
   return added([r * n for r, n in zip(digits, steps)], UOp.const(0))
 
 def _flat(digits: Sequence[UOp]) -> UOp:
-  """The number of a step of several loops, the first of which changes first."""
+  """Returns the number of a step of several loops; the first changes fastest."""
   return _at(digits, [*itertools.accumulate(map(_size, digits), operator.mul, initial=1)])
 
 def _renumbered(sink: UOp) -> UOp:
-  """Loops with one number each: tinygrad has a barrier at the end of those alone, not of the parts of one."""
+  """Gives each part of a split loop its own number: tinygrad puts a barrier only at the end of such loops."""
   ranges = sorted((u for u in sink.toposort() if u.op is Ops.RANGE), key=lambda r: r.arg[:-1])
   loops, first = [r for r in ranges if r.arg[-1] is AxisType.REDUCE], ranges[-1].arg[0] + 1
   return sink.substitute({r: r.replace(arg=(first + i, r.arg[-1])) for i, r in enumerate(loops) if len(r.arg) > 2})
 
 def _rebuilt(red: UOp, reads: dict[UOp, UOp]) -> UOp:
-  """A sum that reads what was fetched."""
+  """Rewrites a sum to read fetched values."""
   def rebuilt(term: UOp) -> UOp:
     own, others = _own(term, red)
     return product([reads[value], *others]) if own and (value := product(own)) in reads else term
@@ -338,14 +353,14 @@ def _rebuilt(red: UOp, reads: dict[UOp, UOp]) -> UOp:
   total = total.substitute({u: read for u, read in reads.items() if u.op is Ops.INDEX}, walk=True)
   return red.replace(src=(total, *red.src[1:]))
 
-# *** other loads wait: what they bring would take registers while the threads wait for each other
+# *** other loads come after the barrier: before it, their values would take registers while threads wait
 
 def _is_array(u: UOp) -> bool:
   if u.op is not Ops.AFTER or u.src[0].op is not Ops.BUFFER: return False
   return u.addrspace is AddrSpace.LOCAL and u.src[0].arg.slot >= Slot.SHARED_OPERANDS
 
 def wait(sink: UOp, ren: Renderer) -> UOp:
-  """Lets loads that no array is filled with begin after the barrier."""
+  """Moves loads that fill no array behind the barrier."""
   if (array := next(filter(_is_array, ops := sink.toposort()), None)) is None: return sink
   barrier = array.src[1]
   late = {u.src[0] for u in ops if u.op is Ops.LOAD and u.src[0].src[0].op is Ops.PARAM

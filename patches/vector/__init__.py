@@ -1,3 +1,3 @@
 """
-SIMD code of CPUs: scalar loops become vectors, loads are ordered for the compiler. Nothing here is for a GPU.
+SIMD code for CPUs: scalar loops become vectors, and loads are ordered for the compiler. Nothing here is for a GPU.
 """

@@ -1,11 +1,12 @@
 """
-LLVM's VectorCombine pass is off for a kernel that clang does not end on.
+LLVM's VectorCombine pass is off for a kernel that clang does not finish compiling.
 
-Why: clang 22 does not end in it on some sums of choices and comparisons with AVX-512, as of the places and ranks of 16
-  experts: the first run of a model that has one never does. Off for all kernels, generation was at 0.93 of its speed.
-How: after 20 seconds the compiler is started anew with -mllvm -disable-vector-combine, which LLVM has since 10.
-Numbers: compiling the ranks of 16 experts, AVX-512, clang 22.1.8: over 13 minutes -> 20 s.
-Upstream: not sent, and to be told to LLVM.
+Why: With AVX-512, clang 22 does not finish on some sums of choices and comparisons, such as the places and ranks of 16
+  experts. The first run of a model with such a sum never ends. With VectorCombine off for all kernels, generation was
+  at 0.93 of its speed.
+How: After 20 seconds the pass starts the compiler again with -mllvm -disable-vector-combine, which LLVM has since 10.
+Numbers: Compiling the ranks of 16 experts, AVX-512, clang 22.1.8: over 13 minutes -> 20 s.
+Upstream: not sent, and to be reported to LLVM.
 """
 from __future__ import annotations
 import subprocess, types
@@ -19,7 +20,7 @@ SEAMS = {
 SECONDS = 20
 
 def check_output(command: list[str], input: bytes) -> bytes:
-  """The compiler's output, without the pass if it takes longer than SECONDS with it."""
+  """The compiler's output. If it takes longer than SECONDS, the compiler runs again without VectorCombine."""
   try: return subprocess.check_output(command, input=input, timeout=SECONDS)
   except subprocess.TimeoutExpired:
     return subprocess.check_output([command[0], "-mllvm", "-disable-vector-combine", *command[1:]], input=input)

@@ -1,19 +1,20 @@
 """
 SIMD lanes: 16 interleaved rows of a matrix, or 16 neighbouring elements of a sum.
 
-Why: on the CPU a sum is one strictly ordered chain of scalar additions, which no compiler may vectorise.
-How: where 16 rows lie side by side in memory, word by word, and the schedule unrolls them, they become a loop over
-  lanes: each is a sum of its own, what they share is one number for all, and scales are unpacked 16 at once. Loops over
-  what only the other factor depends on, as the tokens of a prompt, go inside of that over such tiles of rows. Else
-  16 elements with stride 1 are split off the unrolled part of a sum and become its outermost loop, so that everything
-  inside of it is summed lane by lane, and added up once at the end. vectorizer.py makes vector arithmetic of both.
+Why: On the CPU a reduction is one strictly ordered chain of scalar additions, which no compiler may vectorise.
+How: Where 16 rows are interleaved in memory, word by word, and the schedule unrolls them, the pass makes them a loop
+  over lanes (a row tile). Each lane has an accumulator of its own, values that rows share stay scalars, and scales are
+  unpacked 16 at once. Loops that only the other factor depends on, such as the tokens of a prompt, go inside the loop
+  over row tiles. Otherwise 16 elements with stride 1 are split off the unrolled part of a reduction. They become its
+  outermost loop, so everything inside is summed lane by lane, and the lanes are added up once at the end. vectorizer.py
+  makes vector arithmetic of both.
 Rewrite:
   for row in 16 UPCAST, w[.., row]: sum k: w[k, row] * x[k]
   --> row is a loop over lanes: sum k: vector w[k] * x[k]
   sum k: w[k] * x[k]  -->  sum lane: (sum k / 16: w[k, lane] * x[k, lane])
-Numbers: matvec 8192 x 2048, one core, GB/s, without and with: elements of a sum: F16 1.9 -> 20, Q8_0 1.9 -> 17, Q4_K
-  1.0 -> 8.9; rows, with dot_int8_cpu.py: Q4_K 13 -> 43, Q6_K 16 -> 36, Q8_0 17 -> 60 (Zen 4, AVX-512, medians, in the
-  cache). Decoding of a 1B model in Q4_K_M 30 -> 45 tok/s; a prompt of it 20 -> 48 tok/s
+Numbers: Matvec 8192 x 2048, one core, GB/s, without and with. Elements of a sum: F16 1.9 -> 20, Q8_0 1.9 -> 17, Q4_K
+  1.0 -> 8.9. Rows, with dot_int8_cpu.py: Q4_K 13 -> 43, Q6_K 16 -> 36, Q8_0 17 -> 60 (Zen 4, AVX-512, medians, in the
+  cache). Decoding of a 1B model in Q4_K_M 30 -> 45 tok/s; a prompt of it 20 -> 48 tok/s.
 Upstream: not sent.
 """
 from __future__ import annotations
@@ -31,16 +32,16 @@ SEAMS = {
 }
 
 def available(ren: Renderer) -> bool:
-  """Whether rows side by side become vectors for a target."""
+  """Whether interleaved rows become vectors for the target."""
   return has_vectors(ren) and is_on("lanes")
 
 def side_by_side(loads: Iterable[UOp]) -> dict[UOp, UOp]:
-  """The ranges of LANES steps that one of the loads follows with stride 1, and that load."""
+  """{range of LANES steps: the load whose index has it with stride 1}."""
   return {r: u for u in loads for r, stride in strides(u.src[1].get_idx()).items()
           if stride == 1 and r.src[0].op is Ops.CONST and r.vmax + 1 == LANES}
 
 def _neighbours(red: UOp) -> list[tuple[UOp, int]]:
-  """Unrolled ranges of a sum with strides 1, its size, .. in one of the indices, of LANES elements or a multiple."""
+  """Unrolled ranges that count LANES contiguous elements of a buffer, or a multiple, and their strides; or []."""
   unrolled = {r for r in red.src[1:] if r.arg[-1] is AxisType.UNROLL}
   for u in red.src[0].toposort():
     if u.op is not Ops.INDEX or u.src[0].op not in (Ops.PARAM, Ops.AFTER): continue
@@ -57,7 +58,7 @@ def pull_lanes(red: UOp) -> UOp|None:
   if not all(r.op is Ops.RANGE for r in red.src[1:]) or not (ranges := _neighbours(red)): return None
   lane = lanes(LANES, next_loop(red.src[0]))
   subs, rest = dict[UOp, UOp](), [r for r in red.src[1:] if r not in [f for f, _ in ranges]]
-  for r, stride in ranges:  # a range is a part of the lane, and of what remains
+  for r, stride in ranges:  # a range is part of the lane number, and part of a loop over the remaining elements
     end = stride * (int(r.vmax) + 1)
     parts = [lane // stride if end >= LANES else lane // stride % (end // stride)]
     if end > LANES:
@@ -69,8 +70,9 @@ def pull_lanes(red: UOp) -> UOp|None:
 
 def rows(sink: UOp) -> UOp:
   """
-  An unrolled output axis of LANES elements that lie side by side in memory becomes a loop over lanes. Loops that only
-  the other factor depends on go inside of those over such tiles, which caches then hold.
+  Makes a loop over lanes of an unrolled output axis whose LANES elements are contiguous in memory.
+
+  Loops that only the other factor depends on go inside the loops over such row tiles, so that caches hold a tile.
   """
   ops = sink.toposort()
   stores = {r for u in ops if u.op is Ops.END for r in u.src[1:]}

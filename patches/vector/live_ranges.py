@@ -1,10 +1,10 @@
 """
-Live ranges of what is loaded in order: it is multiplied and added up before the next is loaded. A part of
-ordered_loads.py.
+Short live ranges: loaded weights are multiplied and added up before the next load. A part of ordered_loads.py.
 
-Such loads divide a block's code, and the C compiler keeps what it finds between them there. Numbers that meet what is
-loaded come after it, sums that it completes before the next load, and terms are added in the order in which they are
-complete: else all products of a block wait, on the stack, for the last.
+Volatile loads are scheduling barriers for clang: what stands between two of them stays there. This module sinks
+activation loads below the weight load that they meet. It finishes the sums that a load completes before the next load,
+and adds terms in the order in which they are complete. Otherwise all partial products of a block stay live until the
+last load, and spill.
 """
 from __future__ import annotations
 import functools
@@ -14,35 +14,37 @@ from tinygrad_llm.patches.ir.indices import users_of
 
 EFFECTS = (Ops.STORE, Ops.AFTER, Ops.END, Ops.GROUP, Ops.SINK, Ops.RANGE)
 SUMS = (dtypes.int, dtypes.float)
-SHORT = 2  # terms, whose sum stays as it is
-LATENCY = 8  # instructions that a core does in the time of an addition
-EACH = 4   # registers for each token at least, where sums are completed before the next load
+SHORT = 2  # a sum whose terms wait for at most so many loads keeps its order
+LATENCY = 8  # instructions that a core executes during the latency of an addition
+EACH = 4   # registers that each token needs at least, for sums to be complete before the next load
 
 def innermost(u: UOp) -> UOp|None:
-  """The loop that a value is computed in."""
+  """The innermost loop that a value is computed in; None: outside of all loops."""
   loops = [r for r in u.ranges if r.op is Ops.RANGE]
   return max(loops, key=lambda r: (axis_to_pos[r.arg[-1]], r.arg[:-1])) if loops else None
 
 def shortened(sink: UOp, chains: list[list[UOp]], tag: tuple[str, int], tokens: int, registers: int) -> UOp:
   """
-  The kernel with the loads of each chain in their order, and with that tag. tokens: that meet what is loaded;
-  registers: vectors of 16 floats.
+  The kernel with the loads of each chain in their order, tagged with `tag`.
+
+  tokens: how many tokens the loaded weights are multiplied by. registers: vectors of 16 floats that the target's
+  registers hold.
   """
   sink = sorted_sums(sink, [u for loads in chains for u in loads])
   return LiveRanges(sink, chains, tokens > 1).placed(tag, EACH * tokens <= registers)
 
 def _is_read(u: UOp) -> bool:
-  """Whether it is a number that is loaded from memory."""
+  """Whether it is a scalar load from memory, such as an activation's."""
   return u.op is Ops.LOAD and len(u.src) == 1 and u.src[0].op is Ops.INDEX and u.src[0].src[0].op is Ops.PARAM
 
 def _is_sum(u: UOp) -> bool:
-  """Whether it is a sum of products, of floats or, as an instruction makes it, of bytes."""
+  """Whether it accumulates products: a float addition, or an instruction for dot products."""
   return _is_add(u) or u.op is Ops.CUSTOMI and u.dtype in SUMS
 
 def _is_add(u: UOp) -> bool: return u.op is Ops.ADD and u.dtype == dtypes.float
 
 class Uses:
-  """users: of each value; last: of what is computed from some of the loads, the number of the last of them."""
+  """`users`: each value's users. `last`: {value that depends on the loads: the number of the last such load}."""
   def __init__(self, sink: UOp, loads: list[UOp]):
     self.ops, self.last = sink.toposort(), {u: i for i, u in enumerate(loads)}
     self.users = users_of(self.ops)
@@ -51,7 +53,7 @@ class Uses:
       if of and u.op not in EFFECTS: self.last[u] = max([self.last.get(u, 0), *of])
 
 def sorted_sums(sink: UOp, loads: list[UOp]) -> UOp:
-  """Sums of floats whose terms are added in the order of the last load of each."""
+  """Reorders float sums: their terms are added in the order of each term's last load."""
   uses, subs = Uses(sink, loads), dict[UOp, UOp]()
   def is_term(u: UOp) -> bool: return not _is_add(u) or len(uses.users[u]) > 1
   for u in uses.last:
@@ -61,7 +63,7 @@ def sorted_sums(sink: UOp, loads: list[UOp]) -> UOp:
       if is_term(t := left.pop()): terms.append(t)
       else: left += t.src[::-1]
     if len({uses.last[t] for t in terms if t in uses.last}) <= SHORT: continue
-    # what was added up before comes first, as instructions add products to it, or last, if it would wait for them
+    # the accumulator's value comes first, because instructions add products to it; last, if they would wait for it
     waits = LATENCY * len(terms) > len(uses.last)
     terms.sort(key=lambda t: uses.last.get(t, len(loads) if waits else -1))
     subs[u] = functools.reduce(lambda a, b: a.alu(Ops.ADD, b), terms)
@@ -69,8 +71,9 @@ def sorted_sums(sink: UOp, loads: list[UOp]) -> UOp:
 
 class LiveRanges(Uses):
   """
-  What is done between loads, in the loop that they are in. together: a number that is loaded meets all that a sum of
-  products of bytes takes.
+  Places computations between ordered loads of the same loop.
+
+  together: a scalar load is placed by the end of its chain of byte dot products, not by the first of them.
   """
   def __init__(self, sink: UOp, chains: list[list[UOp]], together: bool):
     self.loads = loads = [u for loads in chains for u in loads]
@@ -81,17 +84,17 @@ class LiveRanges(Uses):
       while together and u.op is Ops.CUSTOMI and len(by := self.users[u]) == 1 and by[0].op is Ops.CUSTOMI: u = by[0]
       return self.last[u]
     places = {s for u in loads for s in u.src[0].backward_slice}
-    # of a number, the load after which it comes
+    # {scalar load: number of the load that it is placed after}
     self.before = {x: at for x, us in self._met().items() if x not in places and
                    innermost(x.src[0].src[1]) is self.loops[at := min(map(where, us))]}
-    # of each value, the last load that comes before it, also in loops that end before: -1 if none does
+    # {value: number of the last load that precedes it, also in earlier loops; -1: none does}
     self.after, number = dict[UOp, int](), {u: i for i, u in enumerate(loads)}
     for u in self.ops:
       self.after[u] = max(number.get(u, -1), self.before.get(u, -1), *[self.after[s] for s in u.src], -1)
 
   def _met(self) -> dict[UOp, list[UOp]]:
-    """Numbers from memory, and what each of them and a load become together."""
-    numbers, met = dict[UOp, set[UOp]](), dict[UOp, list[UOp]]()  # of a value that no load is in
+    """{scalar load: the values in which it first meets an ordered load}."""
+    numbers, met = dict[UOp, set[UOp]](), dict[UOp, list[UOp]]()  # {value: scalar loads in it}
     for u in self.ops:
       if u.op in EFFECTS: continue
       of = set().union(*[numbers.get(s, set()) for s in u.src])
@@ -101,20 +104,20 @@ class LiveRanges(Uses):
     return met
 
   def completed(self) -> dict[int, list[UOp]]:
-    """Of each load, the sums that it completes, to which those of later ones are added."""
+    """{number of a load: the sums that it completes, to which later loads' products are added}."""
     found, sums = dict[int, list[UOp]](), set[UOp]()
     for u in self.ops:
       if u not in self.last or not _is_sum(u) and sums.isdisjoint(u.src): continue
       sums.add(u)
-      if any(by.op is Ops.CUSTOMI for by in self.users[u]): continue  # more is added to it by an instruction
+      if any(by.op is Ops.CUSTOMI for by in self.users[u]): continue  # an instruction accumulates onto it
       at = self.last[u]
-      if self.after[u] > at: continue  # it waits for a loop whose loads have later numbers
+      if self.after[u] > at: continue  # it depends on a loop whose loads have later numbers
       if any(self.last.get(by, -1) > at for by in self.users[u]) and innermost(u) is self.loops[at]:
         found.setdefault(at, []).append(u)
     return found
 
   def placed(self, tag: tuple[str, int], complete: bool) -> UOp:
-    """The kernel with what belongs between loads there. complete: sums, too."""
+    """The kernel with the computations between its loads. complete: finishes sums before the next load, too."""
     completed = self.completed() if complete else {}
     for i, u in enumerate(self.loads):
       buf, *index = u.src[0].src

@@ -1,25 +1,25 @@
 """
-Loads in memory order, and prefetches: a loop that streams through memory reads it in order and asks for it early.
+Loads in memory order with software prefetch: a streaming loop reads memory in order and requests it early.
 
-Why: a processor's prefetcher follows addresses that ascend. The C compiler moves loads to where their registers are
-  free: of a block with fields apart from each other it reads two places in turns, and the prefetcher loses both. Nor
-  does it look far enough ahead: between two lines a core unpacks and multiplies.
-How: in the innermost loop over a buffer that is larger than a cache, loads of vectors are put in the order of their
-  addresses, and are volatile, which keeps them there; what is done with them comes between them (live_ranges.py). With
-  each, what lies AHEAD of it is asked for, or as far ahead as the action PREFETCH of a schedule says: 0 leaves all to
-  the compiler. Where nearly all time is memory's, it is asked for just before: the processor's prefetcher does the
-  rest.
+Why: A hardware prefetcher follows ascending addresses. The C compiler moves loads to where registers are free: in a
+  block whose fields lie apart it alternates between two places, and the prefetcher loses both. The prefetcher also does
+  not look far enough ahead, because a core unpacks and multiplies between two cache lines.
+How: The pass looks at innermost loops over a buffer that is larger than a cache. It sorts the vector loads by address
+  and makes them volatile, which fixes their order. live_ranges.py places the computations between them. Each load
+  prefetches what lies AHEAD bytes further, or the distance of a schedule's action PREFETCH; 0 leaves everything to the
+  compiler. Where the loop is memory-bound, the distance is NEAR, and the hardware prefetcher does the rest.
 Rewrite:
   loads of a block in the compiler's order
   --> volatile loads in the order of addresses, each with prefetch(address + AHEAD)
-Numbers: matvec 151936 x 2048 in Q6_K, 258 MB, 2 threads, GB/s: as clang orders it 25.9, in order 23.1, in order and
-  0.5, 1, 2, 4, 8 KB ahead 23.8, 25.9, 32.9, 37.2, 38.7, where reading has 48.9; 4 KB ahead but not in order 22.4, where
-  both have 31.0 (AMD EPYC with AVX-512, medians in turns). Without all of this a 1B shape of 2 layers decodes at 0.72
-  of the speed in Q6_K, 0.56 in MXFP4, 0.91 in F16, 0.95 in Q8_0. 8192 x 2048, one core of a Zen 4, times before live
-  ranges were shortened, from memory and from a cache: one row in Q6_K 0.85, 0.68, Q5_K 0.82, 0.86, IQ4_XS 0.89, 0.78,
-  Q4_K 0.94, 0.95, Q8_0 0.90, 0.91, MXFP4 0.92, 1.01; 4 rows in Q6_K 0.47, 0.61, Q5_K 0.61, 0.69, Q4_K 0.87, 0.93; 8
-  rows in Q6_K 0.65, Q5_K 0.57, Q4_K 0.91. 4 rows in Q6_K, 2 cores, ms: nothing asked for 0.50, 8 KB ahead in the first
-  cache 0.48, in the second 0.41, 1 KB ahead 0.68; one row 0.39, 0.44, 0.46, 0.41.
+Numbers: Matvec 151936 x 2048 in Q6_K, 258 MB, 2 threads, AMD EPYC with AVX-512, medians in turns, GB/s. In clang's
+  order 25.9, in memory order 23.1. In memory order with a prefetch 0.5, 1, 2, 4, 8 KB ahead 23.8, 25.9, 32.9, 37.2,
+  38.7; reading alone has 48.9. With 4 KB ahead but not in order 22.4, where both have 31.0. Without all of this a 1B
+  shape of 2 layers decodes at 0.72 of the speed in Q6_K, 0.56 in MXFP4, 0.91 in F16, 0.95 in Q8_0. Shorter live ranges,
+  8192 x 2048, one core of a Zen 4, new / old time from memory and from a cache. One row: Q6_K 0.85, 0.68, Q5_K 0.82,
+  0.86, IQ4_XS 0.89, 0.78, Q4_K 0.94, 0.95, Q8_0 0.90, 0.91, MXFP4 0.92, 1.01. With 4 rows: Q6_K 0.47, 0.61, Q5_K 0.61,
+  0.69, Q4_K 0.87, 0.93. With 8 rows: Q6_K 0.65, Q5_K 0.57, Q4_K 0.91. The prefetch's target, Q6_K, 2 cores, ms: without
+  a prefetch, 8 KB ahead to the first cache, to the second, 1 KB ahead. With 4 rows 0.50, 0.48, 0.41, 0.68; with one row
+  0.39, 0.44, 0.46, 0.41.
 Upstream: not sent.
 """
 from __future__ import annotations
@@ -38,29 +38,29 @@ SEAMS = {
   "tinygrad.renderer.cstyle:base_rewrite": "ef3d9dfef266",
 }
 
-LARGEST = 1 << 19  # bytes of a buffer that caches hold anyway
-WIDTH = 16         # bytes of a load, at least
-AHEAD, NEAR = 8192, 1024  # bytes from a load to what is asked for with it; where there is little else to do
-OWN = 16           # registers for each token with which memory is slower than what is done with what is loaded
-CACHE = 2          # what is asked for comes to a core's second one, in the words of __builtin_prefetch
-STREAM = "stream"  # the tag of such a load, with how far ahead it asks
-FARTHEST = 1 << 16  # bytes
+LARGEST = 1 << 19  # bytes: caches hold a buffer of this size anyway
+WIDTH = 16         # bytes: smaller loads are left alone
+AHEAD, NEAR = 8192, 1024  # prefetch distances in bytes: the usual one, and the one of memory-bound loops
+OWN = 16           # a loop with so many registers for each token is memory-bound
+CACHE = 2          # locality argument of __builtin_prefetch: into the core's second-level cache
+STREAM = "stream"  # first part of such a load's tag; the second is its prefetch distance
+FARTHEST = 1 << 16  # bytes: the largest distance of PREFETCH
 
 def _is_number(u: UOp) -> bool: return u.op is Ops.CAST and u.src[0].op is Ops.CONST
 
 def offset(idx: UOp) -> int:
-  """The numbers in an address."""
+  """The constant part of an index."""
   return sum(t.src[0].val for t in idx.split_uop(Ops.ADD) if _is_number(t))
 
 def _base(idx: UOp) -> frozenset[UOp]:
-  """What else is in it."""
+  """The other terms of an index."""
   return frozenset(t for t in idx.split_uop(Ops.ADD) if not _is_number(t))
 
 def order(sink: UOp, ren: Renderer) -> UOp:
   tokens = chosen(sink.arg.applied_opts, ScheduleOps.TOKENS, 1)
   ahead = chosen(sink.arg.applied_opts, ScheduleOps.PREFETCH, NEAR if OWN * tokens <= registers(ren) else AHEAD)
   if not has_vectors(ren) or not ahead: return sink
-  # loops -> (buffer, base) -> the loads, by their constant offset
+  # {ranges: {(buffer, base): {constant offset: load}}}
   loops: dict[frozenset[UOp], dict[tuple[UOp, frozenset[UOp]], dict[int, UOp]]] = {}
   for u in sink.toposort():
     if u.op is not Ops.LOAD or len(u.src) != 1 or u.src[0].op is not Ops.SHRINK: continue
@@ -73,7 +73,7 @@ def order(sink: UOp, ren: Renderer) -> UOp:
   return shortened(sink, chains, (STREAM, ahead), tokens, registers(ren))
 
 def in_turns(streams: list[dict[int, UOp]]) -> list[UOp]:
-  """Loads of several streams, each in the order of their offsets, beside those that are as far into the others."""
+  """Merges the loads of several streams, sorted by their distance from the start of their own stream."""
   return [u for _, _, u in sorted(((at - min(stream), i, u) for i, stream in enumerate(streams)
                                    for at, u in stream.items()), key=lambda row: row[:2])]
 
@@ -86,7 +86,7 @@ def render(ctx: ClangRenderer, load: UOp) -> str|None:
 pm_render_in_order = PatternMatcher([(UPat(Ops.LOAD, name="load"), render)])
 
 def apply(k: Scheduler, opt: Opt) -> bool:
-  """With PREFETCH: software prefetches of a stream, as hand-written kernels have them, at a distance of its own."""
+  """Accepts PREFETCH, a stream's prefetch distance in bytes, as hand-written kernels have one. Else KernelOptError."""
   check(has_vectors(k.ren), "only vectors are loaded in order")
   check_amount(k, opt, 0, FARTHEST)
   return True

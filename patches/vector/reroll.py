@@ -1,21 +1,21 @@
 """
 Rerolling: what is written out for each of 16 neighbours becomes a loop over lanes again.
 
-Why: activations of 8 bits are groups of 16 or 32 that share a scale, and a group's words, scale and sums are stored
-  side by side. Written out for each element, and 16 groups at a time in vectors, such a kernel has 4,000 to 8,000
-  operations, whose loads lie apart, and clang takes a second for it.
-How: the maximum of a group names its elements. Expressions that differ in indices alone, by the same step from element
+Why: Activations are quantised to int8 in groups of 16 or 32 that share a scale. A group's words, scale and sums are
+  stored side by side. Unrolled for each element, and vectorised over 16 groups, such a kernel has 4,000 to 8,000
+  operations with scattered loads, and clang takes a second for it.
+How: The maximum of a group names its elements. Expressions that differ in indices alone, by the same step from element
   to element, are one expression of the lane (isomorphic statements: Larsen and Amarasinghe, "Exploiting Superword Level
-  Parallelism", PLDI 2000). Each becomes a loop over lanes that fills an array; maxima and sums are reductions over it,
-  and words take its numbers four at a time. What does not fit stays as it was.
+  Parallelism", PLDI 2000). Each becomes a loop over lanes that fills an array. Maxima and sums are reductions over the
+  array, and words pack its numbers four at a time. A kernel that does not fit stays as it was.
 Rewrite:
   top = max(|x[16g]|, .., |x[16g + 15]|); out[6g] = byte(x[16g] * f(top)) | .. << 24; ..; out[6g + 5] = top
   --> for lane in 16: a[lane] = x[16g + lane]; top = max over lanes |a[lane]|
       for lane in 16: b[lane] = int(a[lane] * f(top))
       for lane in 4: out[6g + lane] = byte(b[4 lane]) | .. << 24; out[6g + 5] = top
-Numbers: such kernels of Gemma 3 270M and SmolLM2 135M, for AVX-512, 2-core AMD EPYC, medians of 15 in turns. Nodes of
-  the linear program 8,058 -> 649, 4,064 -> 373, 4,018 -> 348, 3,997 -> 326; lowering and clang of the first 3.5 -> 0.8
-  CPU seconds, of the last 1.4 -> 0.3. Time of the kernel, new / old: 0.61, 0.90, 0.82, 0.93 (4 others 0.74 to 0.90)
+Numbers: Such kernels of Gemma 3 270M and SmolLM2 135M, for AVX-512, 2-core AMD EPYC, medians of 15 in turns. Nodes of
+  the linear program 8,058 -> 649, 4,064 -> 373, 4,018 -> 348, 3,997 -> 326. Lowering and clang of the first 3.5 -> 0.8
+  CPU seconds, of the last 1.4 -> 0.3. Time of the kernel, new / old: 0.61, 0.90, 0.82, 0.93 (4 others 0.74 to 0.90).
 Upstream: not sent; it needs loops over lanes there.
 """
 from __future__ import annotations
@@ -34,9 +34,9 @@ SEAMS = {
   "tinygrad.codegen.opt.postrange:apply_opts": "1b0c406434ce",
 }
 
-PARTS = 16   # words of a group, at most
-BYTES = 4    # of a word
-Group = tuple[UOp, ...]  # the same value of each of LANES elements
+PARTS = 16   # most words of a group
+BYTES = 4    # bytes of a word
+Group = tuple[UOp, ...]  # one value for each of LANES elements
 
 class Unlike(Exception):
   """Expressions that differ in more than their indices, or a group that is not packed in this way."""
@@ -44,7 +44,7 @@ class Unlike(Exception):
 # *** what elements have in common
 
 def _index(us: Group, lane: UOp) -> UOp:
-  """Indices into one buffer whose constant parts rise by a step, as one of the lane."""
+  """One INDEX by the lane, for indices into one buffer whose constants rise by a fixed step; else Unlike."""
   def parts(u: UOp) -> tuple[list[UOp], int]:
     terms = list(u.src[1].split_uop(Ops.ADD))
     consts = [t.val for t in terms if t.op is Ops.CONST]
@@ -58,7 +58,7 @@ def _index(us: Group, lane: UOp) -> UOp:
   return us[0].src[0].index(us[0].src[1] + lane * step)
 
 def alike(us: Group, lane: UOp, known: dict[Group, UOp]) -> UOp:
-  """The expression of which us[i] is the value in lane i. known: groups that have one. Unlike if there is none."""
+  """The expression whose value in lane i is us[i]. known: groups that have one already. Unlike if there is none."""
   made = dict(known)
   def of(us: Group) -> UOp:
     if us not in made: made[us] = new(us)
@@ -78,8 +78,11 @@ def alike(us: Group, lane: UOp, known: dict[Group, UOp]) -> UOp:
 @dataclass(frozen=True)
 class Packed:
   """
-  store: of the words of a group, which `part` counts. words: the value of each. top: the maximum of `leaves`, which are
-  16 or 32 elements, each followed by its negative. bytes: what each four words are made of.
+  A kernel's groups, as it packs them into words.
+
+  `store`: the store of a group's words. `part`: the range over these words. `words`: the value of each word.
+  `top`: the maximum of `leaves`. `leaves`: the group's 16 or 32 elements, each followed by its negative.
+  `bytes`: groups of integers, each of which fills four words.
   """
   store: UOp
   part: UOp
@@ -89,7 +92,7 @@ class Packed:
   bytes: list[Group]
 
 def _value(u: UOp, part: UOp, at: int) -> UOp:
-  """What is chosen by the number of the word."""
+  """The value of word number `at`: the branches of WHERE that it selects."""
   while u.op is Ops.WHERE and part in u.src[0].ranges:
     condition = u.src[0].substitute({part: UOp.const(at)}).simplify()
     if condition.op is not Ops.CONST: raise Unlike
@@ -98,7 +101,7 @@ def _value(u: UOp, part: UOp, at: int) -> UOp:
   return u
 
 def _bytes(word: UOp) -> list[UOp]:
-  """The integers whose low bytes a word is made of; none: it is another."""
+  """The integers whose low bytes a word packs; empty if the word is no such pack."""
   found = dict[int, UOp]()
   for term in word.split_uop(Ops.OR):
     shift = 0
@@ -109,7 +112,7 @@ def _bytes(word: UOp) -> list[UOp]:
   return [found[i] for i in sorted(found)] if sorted(found) == [8 * i for i in range(BYTES)] else []
 
 def packed(sink: UOp) -> Packed:
-  """The groups that a kernel packs; Unlike if it is another kernel."""
+  """The groups that a kernel packs; Unlike if it packs none."""
   stores = [u for u in sink.toposort() if u.op is Ops.STORE]
   if len(stores) != 1 or any(u.op is Ops.REDUCE for u in sink.toposort()): raise Unlike
   if (value := stores[0].src[1]).dtype is not dtypes.uint32: raise Unlike
@@ -124,7 +127,7 @@ def packed(sink: UOp) -> Packed:
   leaves = list(top.split_uop(Ops.MAX))
   if len(leaves) not in (2 * LANES, 4 * LANES): raise Unlike
   bytes = list(map(_bytes, words))
-  of = [x for word in bytes for x in word]  # those of words of bytes, which come first
+  of = [x for word in bytes for x in word]  # the integers in words of bytes; these words come first
   if not of or len(of) % LANES or any(bytes[len(of) // BYTES:]): raise Unlike
   return Packed(stores[0], part, words, top, leaves, _groups(of))
 
@@ -133,11 +136,11 @@ def _groups(values: list[UOp]) -> list[Group]: return [tuple(values[i:i + LANES]
 # *** loops
 
 class Rolled:
-  """The kernel of groups, for a loop over lanes."""
+  """Builds the kernel with loops over lanes in place of the unrolled elements."""
   def __init__(self, p: Packed):
     self.p, self.loops = p, Loops(UOp.sink(p.store))
-    self.known: dict[Group, UOp] = {}    # the arrays of elements
-    self.uniform: dict[UOp, UOp] = {}    # what all lanes share, and was of the elements that were written out
+    self.known: dict[Group, UOp] = {}    # {group of elements: its array}
+    self.uniform: dict[UOp, UOp] = {}    # {unrolled value: its reduction over lanes, a scalar}
     self.known = {group: self.filled(group) for group in _groups(p.leaves[::2])}
     lane = self.loops.lane()
     pairs = [self.value(group, lane) for of in zip(self.known, _groups(p.leaves[1::2])) for group in of]
@@ -145,19 +148,19 @@ class Rolled:
     self.numbers = [self.filled(group) for group in p.bytes]
 
   def value(self, group: Group, lane: UOp) -> UOp:
-    """That of a group in a lane."""
+    """The value of a group in a lane."""
     made = alike(group, lane, {elements: array.index(lane) for elements, array in self.known.items()})
     return made.substitute(self.uniform, walk=True)
 
   def filled(self, group: Group) -> UOp:
-    """An array of the values of a group."""
+    """An array that a loop over lanes fills with a group's values."""
     lane = self.loops.lane()
     value = self.value(group, lane)
     array = self.loops.array(LANES, value.dtype)
     return array.after(ended(array.index(lane).store(value), lane))
 
   def total(self, u: UOp) -> UOp|None:
-    """A sum of the numbers of whole arrays, as a reduction."""
+    """The sum of all integers of whole groups, as a reduction over lanes; None if it is another sum."""
     terms = set(u.split_uop(Ops.ADD))
     found = [i for i, group in enumerate(self.p.bytes) if terms.issuperset(group)]
     if u.op is not Ops.ADD or not found or len(list(u.split_uop(Ops.ADD))) != LANES * len(found): return None
@@ -165,7 +168,7 @@ class Rolled:
     return added([self.numbers[i].index(lane) for i in found]).reduce(lane, arg=Ops.ADD)
 
   def alone(self, word: UOp) -> UOp:
-    """A word that is none of bytes: what all elements share, sums of their numbers."""
+    """A word that packs no bytes, such as the scale or a sum. Unlike if it depends on single elements."""
     made = dict(self.uniform)
     for u in word.toposort(lambda u: u not in made):
       if u.op is Ops.ADD and u.dtype is dtypes.int and (total := self.total(u)) is not None: made[u] = total
@@ -188,14 +191,14 @@ class Rolled:
     return made
 
 def rerolled(sink: UOp) -> UOp:
-  """A kernel that packs groups as loops over lanes; Unlike if it is another."""
+  """The kernel with loops over lanes; Unlike if it packs no groups."""
   p = packed(sink)
   end, = (u for u in sink.toposort() if u.op is Ops.END)
   made: UOp = sink.replace(src=(ended(Rolled(p).stores(), *(r for r in end.src[1:] if r is not p.part)),))
   return made
 
 def words_of(sink: UOp) -> UOp|None:
-  """The loop over the words of a group, of a kernel that can be rolled; None for another."""
+  """The range over a group's words, if the kernel can be rerolled; else None."""
   try:
     Rolled(p := packed(sink)).stores()
     return p.part

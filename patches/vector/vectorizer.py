@@ -1,19 +1,19 @@
 """
 Loop vectoriser: a loop over SIMD lanes becomes vector arithmetic.
 
-Why: tinygrad unrolls a loop into scalar operations and leaves it to the C compiler to find the vectors in them again.
-  It rarely does, and lowering 16 times the operations in Python is what a start waits for.
-How: a loop that is marked as lanes stays an ordinary loop through all of the lowering. At the very end each operation
-  that depends on it becomes one of a vector: loads of what lies side by side, of bytes, of what repeats; constants that
-  differ by lane; arithmetic in the vector types of C. What has no vector form is done lane by lane, and where the loop
-  as a whole has none, it stays a loop.
+Why: tinygrad unrolls a loop into scalar operations and leaves it to the C compiler to find the vectors again. The
+  compiler rarely does. Lowering 16 times the operations in Python also makes the start slow.
+How: A loop that is marked as lanes stays an ordinary loop through all of the lowering. At the very end the pass turns
+  each operation that depends on the loop into one vector operation. It has vector loads of contiguous elements, of
+  bytes and of repeated elements, constants that differ by lane, and arithmetic in C's vector types. An operation
+  without a vector form is done lane by lane. A loop without a vector form stays a loop.
 Rewrite:
   for lane in 16: y[lane] = a[lane] * b + float(q[lane])
   --> y = a * (b, b, ..) + convertvector(q), vectors of 16
-Numbers: uops of a Q4_K matvec with a block of 256 weights unrolled 5,100 -> 539; see lanes.py for the speed. Sums over
-  lanes that share their additions, and four positions at a time: attention of 4,096 positions of a 1B shape, 2 threads,
-  346 -> 264 us a layer (AMD EPYC with AVX-512, the fastest of 7 processes in turns). Words that two lanes read, loaded
-  side by side: matvec 2048 x 8192 in BF16 1.18 of the speed (the same, medians).
+Numbers: Uops of a Q4_K matvec with a block of 256 weights unrolled 5,100 -> 539; see lanes.py for the speed. Horizontal
+  sums with shared additions, and four positions at a time: attention of 4,096 positions of a 1B shape, 2 threads, 346
+  -> 264 us a layer. (AMD EPYC with AVX-512, the fastest of 7 processes in turns.) Words that two lanes read, loaded as
+  one vector: matvec 2048 x 8192 in BF16 1.18 of the speed (the same processor, medians).
 Upstream: not sent.
 """
 from __future__ import annotations
@@ -35,7 +35,7 @@ SEAMS = {
   "tinygrad.codegen:merge_reduce_ends": "ffeb146accf7",
 }
 
-WIDTHS = (4, 8)  # numbers side by side, fewer than lanes, that are one load
+WIDTHS = (4, 8)  # contiguous elements, fewer than the lanes, that one load reads
 
 class Unsupported(Exception): pass
 
@@ -54,35 +54,37 @@ def _lane(v: UOp, i: int) -> UOp: return v.src[i] if v.op is Ops.STACK else v.in
 def _sum(terms: Sequence[UOp]) -> UOp: return functools.reduce(lambda a, b: a.alu(Ops.ADD, b), terms)
 
 def maxima(u: UOp) -> list[UOp]:
-  """The numbers of which u is the largest, as it is written for C: (a < b) ? b : a."""
+  """The numbers of which u is the maximum, which lowering writes as (a < b) ? b : a; [u] if it is no maximum."""
   pair = u.src if u.op is Ops.MAX else ()
   if u.op is Ops.WHERE and u.src[0].op is Ops.CMPLT and u.src[0].src == (u.src[2], u.src[1]): pair = u.src[0].src
   return [term for s in pair for term in maxima(s)] or [u]
 
 def maximum(a: UOp, b: UOp) -> UOp:
-  """The larger of two numbers of 32 bits, or the larger in each lane."""
+  """The maximum of two 32-bit numbers, or of two vectors in each lane."""
   return UOp(Ops.CUSTOM, a.dtype, (UOp(Ops.CUSTOM, dtypes.int, (a, b), "({0}<{1})"), b, a), "({0}?{1}:{2})")
 
-BLOCK = 4  # lanes that shuffles of vectors do not cross at no cost
+BLOCK = 4  # lanes of 128 bits: shuffles across such blocks cost more
 
 def sums(vectors: Sequence[UOp]) -> list[UOp]:
   """
-  The sum of the lanes of each of some vectors, of as many lanes. Two of them are added at a time, their halves side by
-  side, so that n vectors of n lanes take n - 1 additions of vectors and not n * log n.
+  The horizontal sum of each vector, all of which have the same number of lanes.
+
+  Two vectors are added at a time, with their halves side by side. So n vectors of n lanes take n - 1 vector additions,
+  not n * log n.
   """
   n = vectors[0].max_numel()
   if (count := 1 << min(len(vectors), n).bit_length() - 1) < len(vectors):
     return [*sums(vectors[:count]), *sums(vectors[count:])]
   def halves(owners: list[int]) -> tuple[list[int], list[int]]:
-    """The lanes of each vector's first half, and of its second."""
+    """The lanes of each owner's first half, and of its second half."""
     places = {owner: [i for i, o in enumerate(owners) if o == owner] for owner in dict.fromkeys(owners)}
     low = sorted(i for lanes in places.values() for i in lanes[:len(lanes) // 2])
     return low, [i for i in range(len(owners)) if i not in low]
   def together(a: Sequence, b: Sequence) -> list:
-    """Half a block of each in turns, or one after the other: then no lane leaves its block where it need not."""
+    """Interleaves half blocks of a and b, or appends b to a: lanes leave their block only where they must."""
     if n // of > BLOCK or len(a) % (BLOCK // 2): return [*a, *b]
     return [x for i in range(0, len(a), BLOCK // 2) for x in (*a[i:i + BLOCK // 2], *b[i:i + BLOCK // 2])]
-  of, found = 1, [(v, [i] * n) for i, v in enumerate(vectors)]  # and whose sum each lane is a part of
+  of, found = 1, [(v, [i] * n) for i, v in enumerate(vectors)]  # (vector, the sum that each lane is part of)
   while len(found) > 1:
     pairs, found = [*zip(found[::2], found[1::2])], []
     for (a, owners), (b, others) in pairs:
@@ -100,16 +102,17 @@ def sums(vectors: Sequence[UOp]) -> list[UOp]:
 
 class Vectorizer:
   """
-  Rewrites what depends on one loop over lanes.
+  Rewrites everything that depends on one loop over lanes. Unsupported if the loop has no vector form.
 
-  n: lanes; sums: arrays that the loop's end adds to; wide: those that are stored to inside of it, and have lanes now
+  `n`: the number of lanes. `sums`: register arrays that the loop accumulates into. `wide`: register arrays that
+  statements inside the loop store to, which get a vector for each element.
   """
   def __init__(self, sink: UOp, lane: UOp, ren: Renderer):
     self.lane, self.n, self.ren, ops = lane, int(lane.vmax) + 1, ren, sink.toposort()
     self.memo: dict[UOp, UOp] = {}
     self.consts: dict[UOp, list[int]|None] = {}
     self.fields: dict[UOp, Field|None] = {}
-    self.notes: dict[str, dict] = {}  # of the rules
+    self.notes: dict[str, dict] = {}  # tables of the rules
     self.end = next(u for u in ops if u.op is Ops.END and lane in u.src[1:])
     self.ends = self.end.src[0].src if self.end.src[0].op is Ops.GROUP else (self.end.src[0],)
     stores = [u for u in ops if u.op is Ops.STORE and u not in self.ends and lane in u.ranges]
@@ -118,13 +121,13 @@ class Vectorizer:
     arrays = self.wide | self.sums
     if any(b.op is not Ops.BUFFER or b.addrspace is not AddrSpace.REG for b in arrays) or self.wide & self.sums:
       raise Unsupported("it stores to memory")
-    self.inside: dict[UOp, bool] = {}  # whether a value depends on the lane
+    self.inside: dict[UOp, bool] = {}  # {value: whether it depends on the lane}
     for u in ops:
       value = u.src[:1] if u.op is Ops.AFTER else () if u.op in (Ops.END, Ops.GROUP, Ops.STORE, Ops.SINK) else u.src
       self.inside[u] = u is lane or u in self.wide or any(self.inside[s] for s in value)
 
   def const(self, u: UOp) -> list[int]|None:
-    """An integer in all lanes, if it depends on nothing but the lane."""
+    """An integer's value in each lane; None if it depends on anything but the lane."""
     if u not in self.consts: self.consts[u] = self._const(u)
     return self.consts[u]
 
@@ -137,7 +140,7 @@ class Vectorizer:
     return values if values is None or u.dtype not in truncate else [truncate[u.dtype](x) for x in values]
 
   def address(self, idx: UOp) -> tuple[UOp|None, list[int]]|None:
-    """An index as what is the same in all lanes (None: nothing) plus a number in each."""
+    """An index as a part that all lanes share (None: zero) and a constant for each lane; None if it is no such sum."""
     same: list[UOp] = []
     each = [0] * self.n
     for term in idx.split_uop(Ops.ADD):
@@ -159,11 +162,11 @@ class Vectorizer:
     return self.gather(u, index.src[0], index.src[1])
 
   def in_order(self, dtype: DType, each: list[int]) -> bool:
-    """Whether a vector is moved as a whole: it lies side by side, and C has vectors of it in memory."""
+    """Whether one vector load or store does: the lanes are contiguous, and C has vectors of the type in memory."""
     return each == list(range(each[0], each[0] + self.n)) and dtype is not dtypes.bool
 
   def gather(self, load: UOp, buf: UOp, idx: UOp, offset: int = 0) -> UOp:
-    """What lies at an index plus an offset in each lane, as a vector."""
+    """A vector of the elements at idx + offset in each lane: one load if they are contiguous, else several."""
     new = self.rewrite(buf)
     if (address := self.address(idx)) is None:
       places = self.rewrite(idx)
@@ -179,7 +182,7 @@ class Vectorizer:
     return _stack([one[e] for e in each])
 
   def element(self, u: UOp) -> UOp|None:
-    """One number of a wide load: read alone, by what spreads or gathers it."""
+    """One element of a vector load, loaded alone or gathered for the lanes; None if u is anything else."""
     if u.op is not Ops.INDEX or (load := u.src[0]).op is not Ops.LOAD or load.src[0].op is not Ops.SHRINK: return None
     if len(load.src) > 1 or (at := self.const(u.src[1])) is None: return None
     buf, first, _ = load.src[0].src
@@ -187,14 +190,14 @@ class Vectorizer:
     return self.rewrite(buf).index(self.at(self.rewrite(first), at[0], first.dtype)).load()
 
   def read(self, load: UOp, place: UOp) -> UOp:
-    """A load of another place on the same condition, which all lanes share."""
+    """A load from `place` with the gate of `load`, which all lanes share."""
     if len(load.src) == 1: return place.load()
     other = self.rewrite(load.src[1])
     if place.shape != other.shape and place.shape == (self.n,): other = self.splat(other)
     return place.load(other, self.rewrite(load.src[2]))
 
   def field(self, u: UOp) -> Field|None:
-    """Bits of words in memory: the load, its address but for the lane, in each lane the first bit and the length."""
+    """A bit field of words: its load, the shared address, each lane's first bit and length; None: it is none."""
     if u not in self.fields: self.fields[u] = self._field(u)
     return self.fields[u]
 
@@ -211,24 +214,24 @@ class Vectorizer:
     return load, same, at, [min(k, v.bit_length()) for k, v in zip(length, values)]
 
   def octets(self, load: UOp, same: UOp|None, first: int) -> UOp:
-    """16 bytes of the words of a load, from any of them on."""
+    """16 bytes of the words that a load reads, from byte `first` on."""
     buf, word, phase = self.rewrite(load.src[0].src[0]), first // 4, first % 4
     at = self.at(same, word, dtypes.int)
     place, words = (UOp(Ops.SHRINK, src=(buf, at, _const(n, dtypes.int))) for n in (1, 4))
     octets = words.load().bitcast(dtypes.uint8)
     if phase == 0: return octets
-    # where the bytes do not begin with a word, that load only counts: the compiler drops it
+    # bytes that do not begin with a word: the words' load only counts in estimates, and clang drops it
     access = f"*(unsigned_char16*)((unsigned char*)({{0}})+{phase})"
     return UOp(Ops.CUSTOM, dtypes.uint8, (place, octets), access)
 
   def bits_of_octets(self, load: UOp, same: UOp|None, first: int, k: int) -> UOp:
-    """Bits first.. first+k of 16 bytes in a row, k of the same byte each, as bytes."""
+    """The k bits from `first` on, in 16 consecutive bytes, as a vector of bytes; k bits never cross a byte."""
     value, low = self.octets(load, same, first // 8), first % 8
     if low: value = value.alu(Ops.SHR, self.splat(_const(low, dtypes.uint8)))
     return value if low + k == 8 else value.alu(Ops.AND, self.splat(_const((1 << k) - 1, dtypes.uint8)))
 
   def byte_field(self, u: UOp) -> tuple[UOp, UOp|None, int, int]|None:
-    """The same bits of bytes in a row: the load, its address but for the lane, the first bit, how many."""
+    """A field of the same bits in 16 consecutive bytes: load, shared address, first bit, length; None: it is none."""
     if u.op is not Ops.AND or self.n != 16 or (found := self.field(u)) is None: return None
     load, same, at, length = found
     if len(load.src) > 1: return None
@@ -236,7 +239,7 @@ class Vectorizer:
     return (load, same, at[0], length[0]) if at == [at[0] + 8 * i for i in range(self.n)] else None
 
   def bytes(self, u: UOp) -> UOp|None:
-    """Fields of bytes that follow each other."""
+    """A field of consecutive bytes, as a vector of u's type."""
     if (found := self.byte_field(u)) is None: return None
     (load, same, first, k), low = found, found[2] % 8
     value = self.octets(load, same, first // 8).cast(u.dtype)
@@ -244,7 +247,7 @@ class Vectorizer:
     return value if low + k == 8 else value.alu(Ops.AND, self.splat(_const((1 << k) - 1, u.dtype)))
 
   def condition(self, u: UOp) -> UOp|None:
-    """What is true in each lane, as C compares vectors of 32 bits: all bits of an integer, or none."""
+    """A condition in the form of C's vector comparisons of 32 bits: all bits of a lane's integer, or none."""
     if u.op not in CONDITIONS or not self.inside[u]: return None
     if u.op in (Ops.CMPLT, Ops.CMPNE) and u.src[0].dtype is not dtypes.bool:
       if u.src[0].dtype not in OF_32_BITS: return None
@@ -256,7 +259,7 @@ class Vectorizer:
     return UOp(Ops.CUSTOM, dtypes.int, (a, b), f"({{0}}{'^' if u.op is Ops.CMPNE else CONDITIONS[u.op]}{{1}})")
 
   def select(self, u: UOp) -> UOp|None:
-    """One of two numbers of 32 bits in each lane."""
+    """A WHERE on 32-bit numbers as a select of vectors; None if its condition has no vector form."""
     if u.op is not Ops.WHERE or u.dtype not in OF_32_BITS or (of := self.condition(u.src[0])) is None: return None
     return UOp(Ops.CUSTOM, u.dtype, (of, *map(self.vector, u.src[1:])), "({0}?{1}:{2})")
 
@@ -269,7 +272,7 @@ class Vectorizer:
     return UOp(Ops.SHRINK, src=(self.rewrite(buf), at, _const(self.n, dtypes.int)))
 
   def vector(self, u: UOp) -> UOp:
-    """The value in all lanes, as a vector; of what is true, as vectors of C have it, one by one."""
+    """The value in all lanes as a vector. A vector comparison becomes one boolean a lane."""
     new = self.rewrite(u)
     if u.dtype is dtypes.bool and new.dtype is not dtypes.bool:
       return _stack([_lane(new, i).alu(Ops.CMPNE, _const(0, new.dtype)) for i in range(self.n)])
@@ -304,7 +307,7 @@ class Vectorizer:
     return _stack([UOp(u.op, u.dtype, tuple(_lane(s, i) for s in src), u.arg) for i in range(self.n)])
 
   def last(self, end: UOp) -> UOp:
-    """The loop's own stores: sum += value becomes sum += all lanes of a vector, array[lane] = value a store of one."""
+    """The loop's own stores: sum += value adds a vector's lanes, array[lane] = value becomes a vector store."""
     stores = [t for s in self.ends if self.inside[s.src[0].src[1]] for t in self.fill(s)]
     largest, added = partition((s for s in self.ends if not self.inside[s.src[0].src[1]]),
                                lambda s: len(maxima(s.src[1])) > 1)
@@ -314,7 +317,7 @@ class Vectorizer:
     return body.end(*rest) if rest else body
 
   def fill(self, store: UOp) -> list[UOp]:
-    """Stores of a vector, or of each lane's number where they lie apart."""
+    """Stores one vector if the lanes are contiguous, else each lane's number."""
     (buf, idx), value = store.src[0].src, self.vector(store.src[1])
     if (address := self.address(idx)) is None: raise Unsupported("it stores here and there")
     if any(self.inside[gate] for gate in store.src[2:]): raise Unsupported("it stores some lanes alone")
@@ -327,13 +330,13 @@ class Vectorizer:
             .store(value, *gates)]
 
   def accumulated(self, store: UOp, terms: Sequence[UOp], what: str) -> tuple[UOp, list[UOp]]:
-    """The load of what is stored to, which is one of the terms of a store, and the vectors of the others."""
+    """Splits an accumulation into the accumulator's load and the other terms' vectors; `what` names it in an error."""
     before, value = partition(terms, lambda t: t.op is Ops.LOAD and t.src[0].buf_uop is store.src[0].buf_uop)
     if len(before) != 1 or not value or not all(self.inside[t] for t in value): raise Unsupported(f"it is no {what}")
     return before[0], [*map(self.vector, value)]
 
   def largest(self, store: UOp) -> UOp:
-    """A store of the largest number so far, for which each lane has one: a vector's halves against each other."""
+    """Stores a running maximum: the maximum over lanes compares a vector's halves until two lanes are left."""
     if store.src[1].dtype.itemsize != 4: raise Unsupported("a maximum of other numbers than 32 bits")
     before, vectors = self.accumulated(store, maxima(store.src[1]), "maximum")
     found = functools.reduce(maximum, vectors)
@@ -342,7 +345,7 @@ class Vectorizer:
     return self.rewrite(store.src[0]).store(maximum(self.rewrite(before), maximum(_lane(found, 0), _lane(found, 1))))
 
   def add(self, stores: Sequence[UOp]) -> list[UOp]:
-    """Stores of sums, to which all lanes of a vector are added."""
+    """Stores running sums, to which the horizontal sums of vectors are added."""
     befores, totals = list[UOp](), list[UOp]()
     for store in stores:
       before, vectors = self.accumulated(store, list(store.src[1].split_uop(Ops.ADD)), "sum")
@@ -353,21 +356,21 @@ class Vectorizer:
     found = {i: total for group in alike for i, total in zip(group, sums([totals[i] for i in group]))}
     return [self.rewrite(s.src[0]).store(self.rewrite(befores[i]).alu(Ops.ADD, found[i])) for i, s in enumerate(stores)]
 
-# a value inside of the loop over lanes -> the same in all lanes, as a vector
+# each maps a value inside the loop over lanes to a vector of its lanes; None: the rule does not fit
 vector_rules: list[Callable[[Vectorizer, UOp], UOp|None]] = places.Functions(
   __name__, "vector_rules", (Vectorizer.bytes, Vectorizer.select))
-# a value that all lanes share -> the same, as one number
+# each maps a value that all lanes share to a scalar; None: the rule does not fit
 uniform_rules: list[Callable[[Vectorizer, UOp], UOp|None]] = places.Functions(__name__, "uniform_rules")
 
 def one_by_one(store: UOp) -> list[UOp]:
-  """A store of a few numbers side by side as stores of one."""
+  """Splits a store of a few contiguous numbers into scalar stores."""
   (place, value), gates = store.src[:2], store.src[2:]
   if place.op is not Ops.SHRINK or value.op is not Ops.STACK or gates: return [store]
   buf, first, _ = place.src
   return [buf.index(Vectorizer.at(first, i, first.dtype)).store(v) for i, v in enumerate(value.src)]
 
 def _narrow(end: UOp) -> UOp|None:
-  """A loop over lanes, what it stores one by one: it lies apart in each lane."""
+  """Splits the vector stores of a loop over lanes: the lanes make them scattered."""
   if not any(map(is_lanes, end.src[1:])): return None
   stores = end.src[0].src if end.src[0].op is Ops.GROUP else end.src[:1]
   if not all(u.op is Ops.STORE for u in stores): return None
@@ -387,7 +390,7 @@ def vectorize(sink: UOp, ren: Renderer) -> UOp:
 
 # *** in C, for clang
 
-ALIGNED = 64  # bytes: a load of a vector then is of one line of a cache
+ALIGNED = 64  # bytes: each vector load then touches one cache line
 
 def render_array(ctx: ClangRenderer, x: UOp) -> str|None:
   if x.addrspace is not AddrSpace.REG or x.max_numel() * x.dtype.itemsize < ALIGNED: return None
@@ -403,11 +406,11 @@ pm_render_vectors = PatternMatcher([
 ])
 
 def render_vector_prefix(self: ClangRenderer, dt: DType, count: int) -> str:
-  """A vector type that may lie at any multiple of its element's size: blocks of weights are not aligned to vectors."""
+  """A vector type with the alignment of its element, because blocks of weights are not aligned to vectors."""
   name = self._render_dtype(dt, count, AddrSpace.REG)
   return f"typedef {self.render_dtype(dt)} {name} __attribute__((aligned({dt.itemsize}),ext_vector_type({count})));"
 
-# what code calls: how the names begin, and the functions in C
+# functions that generated code calls: prefixes of their names, and their C source
 c_functions: list[tuple[tuple[str, ...], str]] = []
 
 _render_defines = ClangRenderer._render_defines

@@ -1,4 +1,4 @@
-"""Files and environments that lie: one line that names the culprit and the fix, in no time and with little memory."""
+"""Wrong files and environments: one line that names the culprit and the fix, quickly and with little memory."""
 import errno
 import os
 import pathlib
@@ -25,7 +25,7 @@ HUGE = 1 << 60
 def samples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sample]:
   return dict(zip(ARCHS, fuzz.samples(tmp_path_factory.mktemp("samples"))))
 
-# *** the loading of mutated files
+# *** loading mutated files
 
 def test_fuzz():
   report = fuzz.run(seed=2, count=250)
@@ -33,7 +33,7 @@ def test_fuzz():
   assert report["memory"] < fuzz.MEMORY and report["longest"] < fuzz.SECONDS
   assert set(report["used"]) == set(fuzz.MUTATORS)
   assert report["outcomes"]["loaded"] + report["outcomes"]["refused"] == 250
-  assert min(report["outcomes"].values()) > 20  # neither all sound nor all broken at the first byte
+  assert min(report["outcomes"].values()) > 20  # a mix of sound and broken files
 
 @pytest.mark.parametrize(("error", "outcome"), [
   (None, "loaded"), (InputError("m.gguf: field: wrong; mend it"), "refused"),
@@ -53,7 +53,7 @@ def test_the_judge_stops_a_hang(monkeypatch):
   assert fuzz.judge(forever, "m.gguf")[0] == "slow"
 
 def test_a_crash_is_a_finding_and_the_next_cases_go_on(monkeypatch, tmp_path):
-  """A worker that dies in case 1 of 4; the file of that case is kept."""
+  """A worker dies in case 1 of 4: the file of that case is kept, and the other cases run."""
   (worker := tmp_path / "worker.py").write_text(
     f"import sys, os; sys.path.insert(0, {str(child.ROOT)!r}); from tests.tools import fuzz\n"
     "judge = fuzz.judge\n"
@@ -79,14 +79,14 @@ def test_cut_at_every_section(samples, tmp_path):
 # *** every key that is read, with every wrong type
 
 class Recorder(dict):
-  """Metadata that knows which keys were asked for."""
+  """Metadata that records which keys were read."""
   def __init__(self, kv): super().__init__(kv); self.asked = set()
   def get(self, key, default=None): self.asked.add(key); return super().get(key, default)
   def __contains__(self, key): self.asked.add(key); return super().__contains__(key)
   def __getitem__(self, key): self.asked.add(key); return super().__getitem__(key)
 
 def build(file: GGUF, sound: ModelConfig | None, key: str) -> None:
-  """As the engine does, less what does not depend on the key."""
+  """Builds a model as the engine does, without the parts that do not depend on the key."""
   if sound is None or key.startswith("tokenizer."):
     try: Tokenizer.from_gguf(file.kv), ChatTemplate.from_gguf(file.kv)
     except InputError as e: raise InputError(f"{file.path}: {e}") from e
@@ -94,7 +94,7 @@ def build(file: GGUF, sound: ModelConfig | None, key: str) -> None:
   if (config := ModelConfig.from_gguf(file)) == sound: return
   try:
     with Loader(file, False, False) as loader: Model(config, loader, min(32, config.context_length))
-  except (MemoryError, OSError): pass  # the engine says that there is no memory
+  except (MemoryError, OSError): pass  # the engine reports it as lack of memory
 
 @pytest.mark.parametrize("arch", extended.sample(ARCHS, ("llama", "deepseek2")))
 def test_every_key_with_every_wrong_value(samples, tmp_path, arch):
@@ -117,7 +117,7 @@ def test_every_key_with_every_wrong_value(samples, tmp_path, arch):
 # *** limits of the header
 
 def header(pair: Pair, size: int, path: pathlib.Path) -> pathlib.Path:
-  """A file of one pair, as long as `size`: what follows is a hole of zeros, which takes no room on the disk."""
+  """Writes a file of `size` bytes with one pair. The rest is a hole of zeros, which takes no room on the disk."""
   raw = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + pair.raw()
   path.write_bytes(raw)
   os.truncate(path, size)
@@ -158,10 +158,10 @@ def split_files(folder: pathlib.Path, no: Pair, count: int = 2) -> pathlib.Path:
 def test_split_numbers_of_the_wrong_type(tmp_path, pair):
   with pytest.raises(InputError, match=r"metadata 'split\.no'"): open_gguf(split_files(tmp_path, pair))
 
-# *** numbers that are none
+# *** NaN and infinity
 
 def test_weights_that_are_not_finite(samples, tmp_path):
-  """The first and the last block of a matrix, and a norm: NaN and both infinities."""
+  """NaN and both infinities in the first and the last block of a matrix, and in a norm."""
   sample, path = samples["llama"], tmp_path / "nan.gguf"
   tensors = {t.name: t for t in sample.parts.tensors}
   matrix, norm = tensors[b"blk.1.ffn_up.weight"], tensors[b"output_norm.weight"]
@@ -178,13 +178,13 @@ def test_weights_that_are_not_finite(samples, tmp_path):
       fuzz.load_model(path)
 
 def test_where_the_numbers_of_a_block_are():
-  """Setting the bits makes gguf-py's own values not finite, and nothing else of the block does."""
+  """Setting the listed bits makes gguf-py's values non-finite, and no other bits of the block do."""
   import numpy as np
   from gguf import GGMLQuantizationType, quants
   from tinygrad_llm.files.gguf import _NOT_FINITE, GGML_TYPES, _not_finite
   rng = np.random.default_rng(0)
   for kind, (name, _, nbytes) in GGML_TYPES.items():
-    # gguf-py has no decoder for these, and no NaN in MXFP4
+    # gguf-py has no decoder for these types, and no NaN in MXFP4
     if name not in _NOT_FINITE or name in ("Q8_1", "Q8_K", "Q1_0", "F64", "MXFP4"): continue
     for offset, dtype, ones in _NOT_FINITE[name]:
       raw = np.zeros((4, nbytes), np.uint8)
@@ -210,7 +210,7 @@ sys.argv[0] = "run"
 runpy.run_module("tinygrad_llm.run", run_name="__main__", alter_sys=True)"""
 
 def refused(tmp_path: pathlib.Path, *args: str, env: dict[str, str | None] | None = None) -> str:
-  """What `python -m tinygrad_llm.run` says: one line, exit code 2, within 2 s of the processor and 500 MB."""
+  """The error of `python -m tinygrad_llm.run`: one line, exit code 2, within 2 s of processor time and 500 MB."""
   variables = {**os.environ, "DEV": "CPU", **(env or {})}
   done = subprocess.run([sys.executable, "-c", CODE, *args, str(where := tmp_path / "usage")], capture_output=True,
                         text=True, cwd=fuzz.ROOT, timeout=60, stdin=subprocess.DEVNULL,
@@ -238,7 +238,7 @@ def with_data(sample: Sample, i: int, raw: bytes) -> bytes:
 CUT = "a part of it is missing: llama.cpp loads no such file either"
 NEITHER = "llama.cpp loads no such file either"
 
-# what is done to a sound file, what is said, and why it is not loaded with a warning
+# {name: (change to a sound file, part of the message, why the file is not loaded with a warning)}
 FILES = {
   "cut in the metadata": (lambda s: s.raw[:s.header // 2], "cut off or damaged", CUT),
   "cut in the tensors": (lambda s: s.raw[:s.header - 9], "cut off or damaged", CUT),
@@ -284,7 +284,9 @@ def test_file(samples, tmp_path, name):
   assert words in says and ("bad.gguf" in says or name == "template text"), says
 
 def test_a_number_for_each_layer(samples, tmp_path):
-  """Where llama.cpp takes one of each layer too: all alike are one, others another model than this code computes."""
+  """
+  llama.cpp takes a number per layer, too. Equal numbers count as one; different ones are models we do not support.
+  """
   path = tmp_path / "layers.gguf"
   for key, value in (("attention.head_count_kv", 2), ("feed_forward_length", 256)):
     path.write_bytes(with_value(samples["llama"], f"llama.{key}", ARRAY, (I32, [value] * 2)))
@@ -331,14 +333,14 @@ def test_environment(samples, tmp_path, name):
   ("exit 1", "this clang does not run"), ("printf 'cl\\377ng'", "this clang does not run"),
   ('test "$1" = --version && echo clang version 99', "clang: the compiler fails with code 1")])
 def test_broken_compiler(samples, tmp_path, program, words):
-  """A clang that only seems to be one, as macOS has before its developer tools are installed."""
+  """A clang that does not work, as on macOS before its developer tools are installed."""
   script(tmp_path / "bin" / "clang", program)
   (path := tmp_path / "sound.gguf").write_bytes(samples["llama"].raw)
   env = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "CC": None, "CACHEDB": str(tmp_path / "cache.db")}
   assert words in refused(tmp_path, "--model", str(path), "--prompt", "hi", env=env)
 
 def test_cuda_in_the_environment_may_be_a_folder(samples, tmp_path):
-  """As on many clusters: it is no choice of a device."""
+  """On many clusters CUDA is a folder in the environment; that does not choose the device."""
   (path := tmp_path / "cut.gguf").write_bytes(samples["llama"].raw[:100])
   env = {"CUDA": "/usr/local/cuda", "NV": "0"}
   assert "cut.gguf" in refused(tmp_path, "--model", str(path), "--prompt", "hi", env=env)

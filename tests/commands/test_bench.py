@@ -1,4 +1,4 @@
-"""bench: llama-bench's terms and formats; peers that take turns, each a process of its own; the check of a device."""
+"""bench: llama-bench's terms and formats, peers that take turns in processes of their own, and the device check."""
 import argparse
 import csv
 import importlib.util
@@ -66,7 +66,7 @@ def test_tests_are_named_and_ordered_as_in_llama_bench():
   ({"tied": True}, {}), ({"tied": False}, {"token_embd.weight": 1 / 384}),
   ({"arch": "qwen3moe"}, {"token_embd.weight": 1 / 384, "_exps.": 2 / 8})])
 def test_bytes_per_token(model_file, arguments, kept):
-  """By gguf-py's reader: an embedding that is not the head is one row, two of eight experts are read."""
+  """Against gguf-py's reader: an untied embedding counts as one row, and two of eight experts are read."""
   path = model_file(types="Q8_0", vocab=384, context=96, **arguments)
   tensors = GGUFReader(path).tensors
   info = ModelInfo.from_gguf(open_gguf(path))
@@ -82,7 +82,7 @@ def test_layers_that_only_predict_ahead_are_not_counted(tmp_path):
 
 @pytest.fixture(scope="module")
 def runner(model):
-  """With float32 activations in decoding, too, so that its logits are those of a prompt."""
+  """A runner that decodes with float32 activations, so that its logits equal prefill's."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv("NO_Q8_ACTIVATIONS", "1")
     return Runner(tinygrad_llm.load(model, max_context=64, chunk=16), random_tokens(384, 64))
@@ -91,10 +91,10 @@ def runner(model):
 def test_what_is_timed_is_the_model(runner, depth, n):
   want = runner.llm.logits(runner.ids[:depth + n])[-1]
   close = {"rtol": 1e-3, "atol": 1e-3 * want.std()}
-  runner.llm.logits(runner.ids[30:])  # what is in the cache is of another text
+  runner.llm.logits(runner.ids[30:])  # fills the cache with another text
   runner.fill(depth)
   np.testing.assert_allclose(runner.prompt(n, depth), want, **close)
-  runner.generate(n - 1, depth)  # written again, the same
+  runner.generate(n - 1, depth)  # writes the same again
   np.testing.assert_allclose(runner.step(depth + n - 1), want, **close)
 
 def test_a_repetition_is_timed_alone(runner, monkeypatch):
@@ -221,7 +221,7 @@ def test_peers_take_turns_and_slow_ones_get_fewer_tokens(fake):
     timed = [call for call in calls if call[kind] != "0"][-6:]
     assert [call[0] for call in timed] == ["fast", "slow"] * 3
     assert all(call[3] == str(test.n_depth) for call in timed)
-  assert (fast.samples[tests[0]].tokens, fast.samples[tests[0]].passes) == (128, 8)  # 0.128 s each
+  assert (fast.samples[tests[0]].tokens, fast.samples[tests[0]].passes) == (128, 8)  # 0.128 s per pass
   assert (slow.samples[tests[0]].tokens, slow.samples[tests[0]].passes) == (4, 1)  # 1.6 s; two would take 0.8 s
   assert (fast.samples[tests[1]].tokens, fast.samples[tests[1]].passes) == (64, 16)
   assert slow.samples[tests[1]].tokens == 16  # 6.4 s; prompts may take 10 s
@@ -251,7 +251,7 @@ def test_a_peer_that_fails_leaves_and_the_others_go_on(fake):
   assert other.failed.startswith("its logits are others'")
 
 def test_more_peers_than_memory(fake, monkeypatch):
-  """Room for two besides this project, which runs with each group."""
+  """Memory holds two peers besides this project, which runs with each group of peers."""
   monkeypatch.setattr(peers, "free_memory", lambda: int(4.1 * (1 << 30) / 0.8))
   _, contestants = race(["tinygrad_llm", "a", "b", "c"], [test := Test(0, 128)])
   assert [len(c.samples[test].ns) for c in contestants] == [6, 3, 3, 3]
@@ -259,7 +259,9 @@ def test_more_peers_than_memory(fake, monkeypatch):
   assert all(c.peer.process.poll() is not None for c in contestants)
 
 def test_patches_that_cannot_be_seen_are_not_timed(fake):
-  """Where the kernels are the same without one, unless it is about how they run; and those for another device."""
+  """
+  A patch is not timed if the kernels are the same without it, unless it changes how they run, or if its device differs.
+  """
   test, names = Test(0, 128), ["tinygrad_llm", "NO_LANES=1", "NO_GEMV=1", "NO_THREADS=1", "stock"]
   run, contestants = race(names, [test])
   assert [len(c.samples[test].ns) for c in contestants] == [3, 0, 3, 3, 3]
@@ -275,7 +277,7 @@ def test_patches_that_cannot_be_seen_are_not_timed(fake):
   assert "NO_DOT_INT8_GPU=1: -, for GPUs\n" in peers.table(peers.model_report(run, [idle]), 2)
 
 def test_ratio_is_of_neighbours_in_time():
-  """The machine is half as fast in the last two rounds: the ratio stays, where that of the medians does not."""
+  """The machine is half as fast in the last two rounds: our ratio stays, but a ratio of medians would not."""
   a = peers.Samples(1, 1, [10, 10, 10, 20, 20], rounds=[1, 2, 3, 4, 5])
   first, last = (peers.Samples(1, 1, [20, 40, 40], rounds=rounds) for rounds in ([1, 2, 3], [3, 4, 5]))
   assert peers.ratio(a, last) == pytest.approx(2) and peers.ratio(a, first) == pytest.approx(4)
@@ -302,7 +304,7 @@ def test_a_peer_that_does_not_start():
   peer.close()
 
 def test_only_what_is_asked_for_is_timed():
-  """The depth is filled, and one token fed, before the clock starts; each pass begins at the depth."""
+  """The cache is filled up to the depth, and one token fed, before the clock starts; each pass begins at the depth."""
   class Worker(CachedPositions):
     held, fed = 0, list[tuple[int, int]]()
     def keep(self, n: int) -> None:
@@ -329,7 +331,7 @@ def kernel_hash(model: str) -> str:
 
 @extended
 def test_kernels_of_a_step_are_told_apart(model_file):
-  """A patch that a decode step has nothing of, and one that it is full of."""
+  """The hash of a step's kernels ignores a patch that the step does not use, and changes with one that it uses."""
   model = str(model_file(types="F16", layers=1, context=96))
   found = {env: child.call(kernel_hash, model, **({env: "1"} if env else {})).value
            for env in ("", "NO_TABLE_LOOKUP", "NO_GEMV")}
@@ -348,7 +350,7 @@ def test_environments_of_the_peers(monkeypatch):
 
 @extended
 def test_lowering(tmp_path):
-  """Seconds of each stage, which together are the time that it took; a wrong name in one line."""
+  """The stages' seconds add up to about the time that it took; a wrong name gives one line."""
   out = tmp_path / "lowering.json"
   done = command("bench/lowering.py", "smollm-135m-Q8_0", "--targets", "CPU:x86-64-v3", "--out", str(out))
   assert done.returncode == 0, done.stderr
@@ -356,7 +358,7 @@ def test_lowering(tmp_path):
   row, = report["rows"]
   seconds = [row[stage] for stage in lowering.COLUMNS]
   assert row["kernels"] >= row["programs"] > 10 and min(seconds) > 0
-  assert 0.3 * row["wall"] < sum(seconds) < 2 * row["wall"]  # it also imports, and clang is a process beside
+  assert 0.3 * row["wall"] < sum(seconds) < 2 * row["wall"]  # imports are extra, and clang is another process
   assert done.stdout.split("\n")[1].split()[:3] == ["smollm-135m-Q8_0", "CPU:x86-64-v3", "decode"]
   wrong = command("bench/lowering.py", "nonsense")
   assert wrong.returncode == 2 and wrong.stderr.startswith("error: nonsense: no such case; give of bundled, ")
@@ -413,7 +415,7 @@ def test_plot(tmp_path):
   plot.draw(report, tmp_path / "x.png")
   assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
-# *** the check of a device
+# *** the device check
 
 def test_random_rows_are_finite_and_of_sensible_size():
   for qt in QUANT_TYPES.values(): assert np.isfinite(reference(qt, random_rows(qt, 8, 768, 3), 768)).all(), qt.name
@@ -436,7 +438,7 @@ def test_what_is_expected_is_what_gguf_py_computes():
       np.testing.assert_allclose(file[qt.name], weights @ x, rtol=1e-9, atol=1e-9 * np.abs(weights @ x).max())
 
 def check(part: str, env: dict[str, str] | None = None, before: str = "") -> list[list]:
-  """The rows of a part, in a process of its own."""
+  """The rows of a part of gpu_check, run in a process of its own."""
   code = (f"import sys\n{before}\nsys.path.insert(0, {str(ROOT)!r})\nfrom bench import gpu_check\n"
           f"sys.argv = ['gpu_check.py', '--part', {part!r}, '--small']\ngpu_check.main()\n")
   done = command("-c", code, env=env)
@@ -506,7 +508,7 @@ def test_speed_stands_beside_estimates_and_published_figures():
 
 def gpu_check_without_clang(tmp_path: pathlib.Path, *args: str, before: str = "", **env: str
                             ) -> subprocess.CompletedProcess:
-  """The whole command in an environment whose PATH has no clang."""
+  """Runs the whole command in an environment whose PATH has no clang."""
   code = f"import sys\n{before}\nsys.path.insert(0, {str(ROOT)!r})\nfrom bench import gpu_check\ngpu_check.main()\n"
   out = ["--out", str(tmp_path / "gpu.json")]
   plain = {k: v for k, v in os.environ.items() if k != "CC"} | {"PATH": str(tmp_path), "CACHELEVEL": "0"} | env

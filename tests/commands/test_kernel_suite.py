@@ -1,4 +1,4 @@
-"""The kernel regression suite: a part of it that spans all cases, steps and targets, its files and its tables."""
+"""The kernel regression suite: a sample that spans all cases, steps and targets, and its files and tables."""
 import json
 import os
 import subprocess
@@ -14,11 +14,11 @@ from tests.tools.kernel_golden import (FOLDER, PINNED, STACK, golden, moved, mov
 from tests.tools.kernel_suite import UNITS, measure
 from tinygrad_llm.files import gguf
 
-MOST_NODES = {"decode": 4400, "prompt": 4700}  # of a matrix, a block of Q6_K unrolled
-OF_EXPERTS = 4800  # of one chosen by its number, in a sum over several
-OF_ANOTHER = 1000  # more of one that shares a kernel with one of another type (horizontal_fusion)
+MOST_NODES = {"decode": 4400, "prompt": 4700}  # for a matrix: an unrolled block of Q6_K
+OF_EXPERTS = 4800  # for an expert's matrix, in a sum over several experts
+OF_ANOTHER = 1000  # more for a matrix that shares a kernel with one of another type (horizontal_fusion)
 
-# {target: its cases, by kind of step}: the whole is `make kernel-suite`
+# {target: {kind of step: its cases}}; `make kernel-suite` runs all cases
 SPANNING = {
   "CPU:x86-64-v3": {"decode": ("llama-1b-Q4_K_M", "deepseek-v2-lite-Q4_K_M"),
                     "prompt": ("smollm-135m-Q8_0",)},
@@ -38,7 +38,7 @@ SPANNING = {
   "METAL:Apple9": {"decode": ("qwen3-30b-a3b-Q4_K_M",), "prompt": ("gpt-oss-20b-MXFP4_MOE",)},
 }
 CHOSEN = [(case, kind, target) for target, kinds in SPANNING.items() for kind, cases in kinds.items() for case in cases]
-# of these, what `make test` looks at: each way of rendering, dense models and experts, a step and a prompt
+# the sample of `make test`: each way of rendering, dense models and experts, a step and a prompt
 FEW = (("llama-1b-Q4_K_M", "decode", "CPU:x86-64-v3"), ("smollm-135m-Q8_0", "prompt", "CPU:x86-64-v3"),
        ("llama-1b-Q4_K_M", "prompt", "CUDA:sm_90"),
        ("llama-1b-F16", "decode", "NV:PTX:sm_90"), ("smollm-135m-Q8_0", "decode", "METAL:Apple7"))
@@ -53,7 +53,9 @@ def measured(case: str, kind: str, target: str) -> dict:
 
 @pytest.mark.parametrize(("case", "kind", "target"), sample(CHOSEN, FEW))
 def test_kernels_are_the_accepted_ones(case, kind, target):
-  """Exactly: for the worse and for the better. Either way `make accept`, and the commit says why."""
+  """
+  The figures equal the accepted ones exactly. Better or worse, `make accept` changes them, and the commit says why.
+  """
   found = {step: pinned(report) for step, report in measured(case, kind, target).items()}
   assert not (lines := table(case, kind, {target: (golden(case, kind).get(target, {}), found)})), \
     f"\n{lines}\nto accept it: make accept ARGS='{case} {kind} {target}'"
@@ -64,13 +66,13 @@ def test_nothing_spills(case, kind, target):
   for report in measured(case, kind, target).values(): assert out_of_bounds(case, target, report, kind) == []
 
 def test_it_spans_all():
-  """Every case, step and target, and every step on every kind of target."""
+  """The sample has every case, step and target, and every step on every kind of target."""
   assert set(CASES) == {case for case, _, _ in CHOSEN}
   assert set(TARGETS) == {target for _, _, target in CHOSEN}
   kinds = {target.rpartition(":")[0] for target in TARGETS}
   assert {(kind, target.rpartition(":")[0]) for _, kind, target in CHOSEN} == {(k, t) for k in STEPS for t in kinds}
 
-# *** what is accepted
+# *** the accepted figures
 
 def test_golden_files_are_those_of_the_cases():
   assert {*FOLDER.glob("*.json")} == {path(*unit) for unit in UNITS}
@@ -84,7 +86,7 @@ def test_golden_files_are_those_of_the_cases():
 
 @pytest.mark.parametrize(("case", "kind"), UNITS)
 def test_graphs_stay_small(case, kind):
-  """What a pass over an expanded graph costs: the largest is a block of 256 weights in 16 rows."""
+  """Passes run over expanded graphs, so their size is bounded. The largest has a block of 256 weights in 16 rows."""
   for target, steps in golden(case, kind).items():
     for report in steps.values():
       for row in report["roles"]:
@@ -95,7 +97,10 @@ def test_graphs_stay_small(case, kind):
 
 @pytest.mark.parametrize("case", [name for name, case in CASES.items() if "moe" in case])
 def test_experts_that_no_token_chose_are_not_read(case, tmp_path):
-  """Of those that are, what the file has, and padding. On GPUs threads share numbers: test_gpu_schedules.py."""
+  """
+  Kernels read the chosen experts' bytes of the file, and at most 5% padding. On GPUs, threads share loads:
+  test_gpu_schedules.py.
+  """
   file = gguf.open_gguf(write(case, tmp_path / "model.gguf"))
   moe = CASES[case]["moe"]
   chosen = sum(info.nbytes for info in file.tensors.values() if "_exps.weight" in info.name) * moe.used / moe.experts
@@ -106,13 +111,13 @@ def test_experts_that_no_token_chose_are_not_read(case, tmp_path):
 
 @pytest.mark.parametrize("case", CASES)
 def test_no_matrix_has_tinygrads_own_schedule(case):
-  """In a decode step, and in a prompt."""
+  """Every quantised matmul of a decode step and of a prompt has one of our schedules."""
   for kind in STEPS:
     for target, steps in golden(case, kind).items():
       for report in steps.values():
         assert report["stock"] == stock(report) == [], (kind, target)
 
-# *** the same in any process
+# *** figures do not depend on the process
 
 @extended
 def test_any_hash_seed():
@@ -133,7 +138,7 @@ def report(*rows: dict, **totals) -> dict:
 def test_moved_is_two_sided():
   old = pinned(report())
   assert moved(old, pinned(report())) == []
-  assert moved(old, pinned(report(row(registers=200)))) == []  # they are up to the compiler
+  assert moved(old, pinned(report(row(registers=200)))) == []  # registers are up to the compiler
   split = report(row(registers=7), row(registers=9, nodes=[7, 30, 8], live=128))
   assert [[r[key] for key in ("count", "bytes", "nodes", "live")] for r in pinned(split)["roles"]] == [
     [2, 16, [9, 30, 12], 128]]
@@ -147,7 +152,7 @@ def test_moved_is_two_sided():
     for n in (7, 9): assert len(moved_rows(old, pinned(report(row(**{key: n}))))) == 1
 
 def test_tables():
-  """Totals with their share, then a row that changed, one that is gone, one that is new."""
+  """A table has totals with their change, then a row that changed, one that is gone, and one that is new."""
   old = pinned(report(row(role="blk.*.ffn_up", types=["Q8_0"], name="r_4", schedule="gemv_gpu"), row(), kernels=4))
   new = pinned(report(row(role="blk.*.ffn_up", types=["Q8_0"], name="r_4", opts=["UPCAST:0:4"], count=2),
                       row(role="kv"), kernels=3))
@@ -181,7 +186,7 @@ def test_long_fields_are_wrapped():
   assert len(lines) > 3
 
 def test_golden_text():
-  """Targets of the same figures share an entry; what differs between the steps is told apart."""
+  """Targets with the same figures share an entry; figures that differ between depths are kept apart."""
   steps = list(STEPS["decode"])
   of_cpu = dict(zip(steps, (pinned(report()), pinned(report(row(bytes=80), bytes=80)))))
   of_gpu = dict(zip(steps, (pinned(report(row(local_size=[32]))), pinned(report(row(local_size=[32]))))))
@@ -194,7 +199,7 @@ def test_golden_text():
     text({"CPU:arm64": dict(zip(steps, (pinned(report()), pinned(report(row(name="E_5"))))))})
 
 def test_accept_writes_what_moved(tmp_path, monkeypatch, capsys):
-  """Of the targets that were measured; others stay. Without it nothing is written. What spills is never right."""
+  """Accepting writes only measured targets. Comparing writes nothing. A kernel that spills is never accepted."""
   unit, cpu, gpu = ("llama-1b-F16", "decode"), "CPU:arm64", "CUDA:sm_90"
   def measuring(target: str, *rows: dict) -> None:
     found = {step: report(*rows) for step in STEPS["decode"]}
@@ -216,7 +221,9 @@ def test_accept_writes_what_moved(tmp_path, monkeypatch, capsys):
   assert f"!!! llama-1b-F16, decode, {gpu}: act: 8 bytes of stack, 9 registers" in capsys.readouterr().out
 
 def test_stock():
-  """Sums over matrices of weights: not look-ups, norms or biases; chains of several, too."""
+  """
+  Stock kernels are sums over weight matrices with tinygrad's schedule, also in chains; not look-ups, norms, biases.
+  """
   for changed, found in (({}, 1), ({"name": "E_4"}, 0), ({"name": "s2_r_4"}, 1), ({"schedule": "gemv_gpu"}, 0),
                          ({"schedule": "gemv_cpu+none"}, 1), ({"schedule": None}, 1), ({"role": "kv"}, 0),
                          ({"role": "output_norm"}, 0), ({"role": "blk.*.attn_norm+attn_q.bias"}, 0),

@@ -1,6 +1,6 @@
 """
-Each patch switched off makes the kernel suite fail where one would expect, or nowhere if it touches no kernel; and the
-cases stand for deeper and wider models. Most of it takes minutes: make kernel-suite.
+Switching a patch off makes the kernel suite fail in the expected rows, or in no row if the patch touches no kernel. The
+suite's cases also stand for deeper and wider models. Most of these tests take minutes: make kernel-suite.
 """
 import fnmatch
 import json
@@ -16,8 +16,11 @@ from tinygrad_llm.patches.pipeline import PASSES, Phase
 
 class Moves(NamedTuple):
   """
-  In a case's decode step for a target, rows of a role (* for any letters) move in `fields`, at least. setting: NAME=1
-  of the environment, with and without the patch.
+  The expected effect of switching a patch off: which figures move.
+
+  In the decode step of `case` on `target`, rows of `role` (* for any letters) change at least in `fields`.
+
+  setting: the name of a variable that is 1 in the environment, with and without the patch.
   """
   target: str
   case: str
@@ -65,9 +68,9 @@ SWITCHES = {
   "ptx": Moves(PTX, HALF, PRODUCT, "ops nodes"),
   "dot_int8_gpu": Moves(CUDA, BYTES, PRODUCT, "ops nodes", "Q8_ACTIVATIONS"),
 }
-# kernels are the same without these: they are of the compiler's pace, of caches and of running
+# patches without effect on kernels: they concern the compiler's speed, caches and running
 KEEP = {p.name for p in PASSES if p.phase in (Phase.SEARCH, Phase.LOWERING, Phase.CACHE, Phase.RUNTIME)}
-# that the suite does not see; whether they work is for tests/patches and tests/gpu
+# patches that the suite does not see; tests/patches and tests/gpu check that they work
 UNSEEN = {
   "reciprocal": "another spelling of the same operation",
   "launch_bounds": "registers are up to the version of a compiler; test_nothing_spills has their bound",
@@ -117,7 +120,7 @@ def test_without_others_nothing_moves(patch):
 # *** deeper and wider
 
 def rows_of_one(found: Report) -> dict[str, int]:
-  """{a row, of one of its kernels: how many of these}."""
+  """{a row, with the figures of one of its kernels: the number of its kernels}."""
   def one(row: dict) -> str:
     rest = {key: value for key, value in row.items() if key not in ("count", "nodes", "live")}
     return json.dumps(rest | {key: row[key] // row["count"] for key in ("bytes", "ops")})
@@ -127,7 +130,7 @@ def rows_of_one(found: Report) -> dict[str, int]:
 @pytest.mark.parametrize("kind", STEPS)
 @pytest.mark.parametrize("target", [CPU, CUDA])
 def test_two_layers_stand_for_sixteen(target, kind):
-  """The same kernels, more often."""
+  """A model of 16 layers has the same kernels as one of two layers, more often."""
   if why := missing(target): pytest.skip(why)
   units = tuple((case, kind) for case in (MIX, "llama-1b-16L-Q4_K_M"))
   two, sixteen = measure(target, units, os.cpu_count() or 1).values()
@@ -142,8 +145,8 @@ def test_two_layers_stand_for_sixteen(target, kind):
 @pytest.mark.parametrize("target", [CPU, CUDA])
 def test_a_small_model_stands_for_a_wider_one(target, kind):
   """
-  The 8B's products have the roles, types and schedules of the 1B's, in the same order, and where these are not
-  tinygrad's own, which looks at how long loops are, also the load widths and kinds of opts.
+  The 8B model's matmuls have the 1B model's roles, types and schedules, in the same order. Our schedules also have the
+  same load widths and kinds of opts; tinygrad's own depend on the lengths of loops.
   """
   if why := missing(target): pytest.skip(why)
   units = tuple((case, kind) for case in (MIX, "llama-8b-Q4_K_M"))

@@ -1,4 +1,4 @@
-"""The command that lists what a step compiles to. What it has to be: test_kernel_suite.py."""
+"""The command that lists the kernels of a step. test_kernel_suite.py checks the kernels themselves."""
 import itertools
 import json
 import os
@@ -24,7 +24,7 @@ def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
   return subprocess.run([sys.executable, "-c", code, repr(env), *args], capture_output=True, text=True)
 
 def programs_of(linear) -> list[tuple[str, str]]:
-  """(name, source) of the kernels of a captured schedule, in order, those in graphs too."""
+  """(name, source) of the kernels of a captured schedule, in order, also inside graphs."""
   found = []
   for call in linear.src:
     if (function := call.src[0]).op is Ops.PROGRAM: found.append((function.arg.name, function.src[2].arg))
@@ -36,7 +36,7 @@ def path(model_file) -> str: return str(model_file(types="Q4_K_M", dim=256, ffn=
 
 @extended
 def test_it_is_the_step_that_runs(path):
-  """Kernel for kernel; and its cost is that of run --json."""
+  """The listed kernels are the ones that run, and their cost equals run --json's."""
   llm = tinygrad_llm.load(path)
   for position in range(3): llm.step(position + 1, position)
   step = kernels.decode_programs(path, depth=3)
@@ -51,7 +51,7 @@ def test_only_the_header_is_read(small, monkeypatch):
   assert kernels.decode_programs(small)
 
 def test_no_memory_is_used(model_file):
-  """A model of 8 GB in a file of which only the header takes room."""
+  """A model of 8 GB, in a file of which only the header takes room on the disk."""
   big = model_file(dim=4096, ffn=14336, heads=32, kv_heads=8, layers=20, types="F16", header=True)
   assert big.stat().st_size > 8e9
   code = """import resource, sys
@@ -65,15 +65,15 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"""
 @cuda
 @extended
 def test_heads_of_their_own(model_file):
-  """As many heads of keys as of queries: scores have no rows of a constant number."""
+  """With as many key heads as query heads, scores have no axis of constant length."""
   done = run("-m", str(model_file(kv_heads=4, layers=1, header=True)), "--target", "CUDA:sm_90", "-d", "5", "--json")
   assert done.returncode == 0, done.stderr
   assert "kv" in {row["role"] for row in json.loads(done.stdout)["roles"]}
 
 def test_depth_counts_the_cache(small):
   """
-  A position more is keys and values more: 2 x 2 heads x 32 elements of 2 bytes. They are read in blocks
-  of 64, and there are 96.
+  Each position adds keys and values: 2 x 2 heads x 32 elements of 2 bytes. They are read in blocks of 64, and the
+  cache has 96 positions.
   """
   cost = {depth: kernels.report("", kernels.decode_programs(small, depth=depth)) for depth in (0, 64)}
   assert cost[0]["kernels"] == cost[64]["kernels"]
@@ -96,7 +96,7 @@ def test_roles(small):
 def test_role_of_names(names, role): assert programs.role(names) == role
 
 def test_load_width():
-  """Of the matrix, not of the vector: stock tinygrad loads 4 numbers at once, but bytes one by one."""
+  """The width of the matrix's loads, not the vector's: stock tinygrad loads 4 numbers at once, but single bytes."""
   code = """
 from tinygrad import Tensor, dtypes
 from tinygrad_llm.analysis import programs
@@ -133,7 +133,7 @@ def test_json_and_table(small, as_json):
 
 @extended
 def test_a_page_of_estimates(small, tmp_path):
-  """Each kernel once, end to end, for as long as the table says; nothing is called measured."""
+  """The page shows each kernel once, end to end, with the table's time; nothing is called measured."""
   done = run("-m", small, "--target", "CPU:x86-64-v3", "--html", str(tmp_path / "step.html"))
   assert done.stdout == f"written: {tmp_path}/step.html\n", done.stderr
   data = html_page.data_of((tmp_path / "step.html").read_text())
@@ -184,7 +184,7 @@ def test_refused(path, args, words):
 
 @pytest.mark.parametrize("target", ["METAL:apple9", pytest.param("NV:PTX:sm_90", marks=(cuda, extended))])
 def test_targets(small, target):
-  """Without a Mac or a card; of a prompt. More of them: test_kernel_suite.py."""
+  """The kernels of a prompt for other targets, without a Mac or a card. test_kernel_suite.py has more targets."""
   done = run("-m", small, "--target", target, "--json", "-p", "7", "-d", "5")
   assert done.returncode == 0, done.stderr
   found = json.loads(done.stdout)
@@ -198,13 +198,13 @@ SCHEDULES = {"gemv_cpu", "online_softmax", "elementwise", "stock", "none"}
   pytest.param("", SCHEDULES, marks=extended), ("NO_GEMV", SCHEDULES - {"gemv_cpu"}),
   pytest.param("NO_PATCHES", {None}, marks=extended)])
 def test_schedules(small, switch, schedules):
-  """Who chose the loops; also of kernels that were lowered in another process, or without patches."""
+  """The names of the kernels' schedules, also for kernels lowered in another process, or without patches."""
   rows = json.loads(run("-m", small, "--json", **({switch: "1"} if switch else {}), PARALLEL="2").stdout)["roles"]
   found = {name for row in rows for name in (row["schedule"].split("+") if row["schedule"] else [None])}
   assert found == schedules - ({"none"} - found)
 
 def test_a_prompt_is_what_runs(small):
-  """Kernel for kernel, up to the logits after its last token."""
+  """A prompt's listed kernels are the ones that run, up to the logits after its last token."""
   llm = tinygrad_llm.load(small, chunk=6)
   for _ in range(3): llm.logits([1, 2, 3, 4, 5, 6])
   captured = programs_of(llm.steps._prefill.captured.linear)
@@ -213,7 +213,7 @@ def test_a_prompt_is_what_runs(small):
 
 @cuda
 def test_without_nvrtc(monkeypatch):
-  find_cuda()  # else this process never finds it
+  find_cuda()  # must come first, or this process never finds NVRTC
   from tinygrad.runtime.autogen import nvrtc
   def missing(*_): raise AttributeError("failed to load library nvrtc")
   from tinygrad_llm.device import cuda
@@ -223,7 +223,7 @@ def test_without_nvrtc(monkeypatch):
 
 @cuda
 def test_spills_are_seen():
-  """An array that is indexed by what is not known lies on the stack."""
+  """An array that is indexed with a runtime value lies on the stack."""
   code = """import sys; from tinygrad_llm.device.cuda import resources
 from tinygrad_llm.device.device import open_target; open_target("CUDA:sm_90")
 from tinygrad import Device

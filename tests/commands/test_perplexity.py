@@ -1,4 +1,4 @@
-"""perplexity: llama.cpp's method, its files of log-probabilities, and what is refused."""
+"""perplexity: llama.cpp's method, its files of log-probabilities, and refused input."""
 import json
 import math
 import struct
@@ -31,7 +31,7 @@ def run(monkeypatch, capfd, *args) -> tuple[int, str, str]:
   return code, *capfd.readouterr()
 
 def reference(llm, context: int) -> np.ndarray:
-  """-ln p of each counted token, in float64, from logits()."""
+  """-ln p of each counted token, computed from logits() in float64."""
   ids, found = llm.tokenizer.encode(TEXT, add_bos=llm.tokenizer.add_bos), []
   for k in range(len(ids) // context):
     chunk = ids[k * context:(k + 1) * context]
@@ -52,7 +52,7 @@ def test_the_method(path, text, monkeypatch, capfd, context):
   assert code == 0 and out.startswith("perplexity: ") and f"1 chunks of {context}" in out
 
 def test_a_base_by_the_format(tmp_path):
-  """Byte for byte, of a vocabulary of 3 and chunks of 4 tokens, of each of which one position counts."""
+  """The file matches byte for byte, for a vocabulary of 3 and chunks of 4 tokens with one counted position each."""
   tokens, logits = np.array([[0, 1, 2, 0], [2, 2, 1, 1]]), np.array([[[0, -1, -40]], [[5, 5, 5]]], np.float32)
   with Writer(tmp_path / "base", tokens, 3) as writer:
     for rows in logits: writer.write(rows, np.log(np.exp(rows).sum(1)))
@@ -79,7 +79,7 @@ def test_a_writer_that_fails_leaves_nothing(tmp_path):
     for _ in range(9000): writer.write(np.zeros((1, 3), np.float32), np.ones(1, np.float32))
 
 def test_divergence(path, text, tmp_path, monkeypatch, capfd):
-  """From itself, but for the file's rounding, and from another model by a float64 formula."""
+  """KL is 0 to the model itself, except for the file's rounding; to another model it equals a float64 formula."""
   base, other = tmp_path / "base", tmp_path / "other"
   code, out, _ = run(monkeypatch, capfd, "-m", path, "-f", text, "-c", 64, "--kl-base", base, "--json")
   first = json.loads(out)
@@ -90,7 +90,7 @@ def test_divergence(path, text, tmp_path, monkeypatch, capfd):
   assert json.loads(out) == row and f"-f {text}: it is not read" in err
   assert code == 0 and row["perplexity"] == first["perplexity"] and row["same_top"] == 1 and abs(row["kl"]) < 1e-6
   llm, read = tinygrad_llm.load(str(path), max_context=96), Reader(base)
-  with Writer(other, read.tokens, read.vocab_size) as writer:  # log-probabilities of another model, made up
+  with Writer(other, read.tokens, read.vocab_size) as writer:  # made-up log-probabilities of another model
     rng = np.random.default_rng(1)
     made = [rng.normal(0, 2, (31, read.vocab_size)).astype(np.float32) for _ in range(read.chunks)]
     for x in made: writer.write(x, np.log(np.exp(x).sum(1)))
@@ -134,7 +134,7 @@ def damaged(base, how) -> bytes:
   if how == "magic": return b"_Logits_" + data[8:]
   if how == "tokens": return data[:HEAD.size] + b"\xff" * 4 + data[HEAD.size + 4:]
   if how == "empty": return b""
-  if how in ("scale", "not a number"):  # of the second chunk's last record
+  if how in ("scale", "not a number"):  # the scale of the second chunk's last record
     at = len(data) - 2 * 384 - 8
     return data[:at] + struct.pack("<f", math.nan if how == "not a number" else 1e-3) + data[at + 4:]
   return HEAD.pack(b"_logits_", *struct.unpack("<3i", data[8:20])[:2], 0) + data[HEAD.size:]

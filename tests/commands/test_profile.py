@@ -1,4 +1,4 @@
-"""bench --profile: every kernel is in one row, the rows make the step, and what cannot be profiled is one line."""
+"""bench --profile: every kernel is in one row, the rows add up to the step, and refusals take one line."""
 import csv
 import io
 import json
@@ -35,7 +35,7 @@ on_cpu = pytest.mark.skipif(Device.DEFAULT != "CPU" or not is_on("dispatch"), re
 
 @pytest.fixture(autouse=True)
 def small_bandwidth(monkeypatch):
-  """Of the peak only the unit matters here."""
+  """Measures the peak bandwidth with a small buffer: here only its unit matters."""
   monkeypatch.setattr("tinygrad_llm.analysis.profile.ReadBandwidth", lambda threads: ReadBandwidth(threads, 1 << 20))
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def model(model_file): return str(model_file(types="Q8_0", vocab=384, context=96
 @pytest.fixture(scope="module")
 def runner(model): return Runner(tinygrad_llm.load(model, max_context=64, chunk=16), random_tokens(384, 64))
 
-ATTENTION = ["attention: KV cache", "attention"]  # of a token
+ATTENTION = ["attention: KV cache", "attention"]  # of a decode step
 OF_PROMPTS = ["attention: KV cache", "attention"]
 
 def kernels_of(linear) -> int:
@@ -54,14 +54,14 @@ def kernels_of(linear) -> int:
 def test_rows_of_a_token(runner):
   profile = runner.profile(Test(0, 3, 4), 2)
   names = [row.name for row in profile.rows]
-  assert profile.in_step and names[0] == "embedding" and names[-2:] == ["head", HOST]  # so small a head chooses, too
+  assert profile.in_step and names[0] == "embedding" and names[-2:] == ["head", HOST]  # a small head also samples
   assert [name for name in names if name in ATTENTION] == ATTENTION and any("ffn_down" in name for name in names)
   count = kernels_of(runner.llm.steps.decode_linear)
   assert sum(len(row.kernels) for row in profile.rows) == len(profile.kernels) == count
   assert all(len(row.kernels) == runner.llm.config.n_layers for row in profile.rows if row.name in ATTENTION)
   assert len(profile.samples) == 2 and profile.total == sum(row.us for row in profile.rows)
   assert all(kernel.role == "kv" for row in profile.rows if row.name == "attention" for kernel in row.kernels)
-  # the timeline is one step without holes: each kernel once, in order, the host before, between and behind
+  # the timeline is one step without gaps: each kernel once, in order, and the host before, between and after them
   moments = profile.timeline
   assert [m.kernel for m in moments if m.kernel is not None] == [*range(len(profile.kernels))]
   assert (moments[0].kernel, moments[-1].kernel) == (None, None) and moments[0].start == 0
@@ -69,10 +69,10 @@ def test_rows_of_a_token(runner):
 
 @on_cpu
 def test_the_gap_between_steps(runner):
-  """A part of the host's time; of a step that is one launch, nearly all of it."""
+  """The gap is a part of the host's time; for a step that is one launch, it is nearly all of it."""
   profile = runner.profile(Test(0, 3, 4), 3)
   assert 0 < profile.gap <= profile.rows[-1].us * (1 + 1e-9)
-  ends = profile.timeline[0].us + profile.timeline[-1].us  # of the one step that is drawn
+  ends = profile.timeline[0].us + profile.timeline[-1].us  # in the one step that is drawn
   assert 0.1 * ends < profile.gap < 10 * ends
   launches = [Launch(None, 130, 20), Launch(None, 200, 50)]  # type: ignore[arg-type]
   assert _Step(100, 275, [SimpleNamespace(launches=launches)]).gap == 30 + 25  # type: ignore[list-item]
@@ -83,13 +83,16 @@ def test_rows_of_a_prompt_are_those_of_all_its_chunks(runner):
   of_one, of_three = ({row.name: len(row.kernels) for row in p.rows} for p in (one, three))
   assert list(of_one) == list(of_three) and "sampling" not in of_one and list(of_one)[0] == "embedding"
   assert all(of_three[name] == 3 * of_one[name] for name in (*OF_PROMPTS, "embedding"))
-  assert of_one["head"] <= of_three["head"] < 3 * of_one["head"]  # the logits of the last token only
+  assert of_one["head"] <= of_three["head"] < 3 * of_one["head"]  # only the last token has logits
   assert three.rows[0].bytes > one.rows[0].bytes
 
 @extended
 @on_cpu
 def test_the_sum_of_the_rows_is_the_step(model_file):
-  """Within 5% where nothing else runs. Each step runs with and without timed kernels; others come between in some."""
+  """
+  The rows add up to the step's time within 5% if nothing else runs. Each step runs with and without timed kernels;
+  other programs may disturb some of the steps.
+  """
   path = str(model_file(types="Q8_0", vocab=4096, dim=256, layers=4, context=96))
   runner = Runner(tinygrad_llm.load(path, max_context=64, chunk=16), random_tokens(384, 64))
   for test in (Test(0, 32), Test(32, 0)):
@@ -99,9 +102,9 @@ def test_the_sum_of_the_rows_is_the_step(model_file):
       off.append(abs(profile.total / profile.measured - 1))
       if off[-1] < 0.05: break
     assert min(off) < (0.05 if os.getloadavg()[0] < 1 else 0.25), off
-    assert sum(row.us for row in profile.rows[:-1]) > 0.1 * profile.total  # and kernels are a part of it
+    assert sum(row.us for row in profile.rows[:-1]) > 0.1 * profile.total  # kernels take a part of it
     assert ("sampling" in [row.name for row in profile.rows]) == (test.n_gen > 0)
-    assert runner.time(test) > 0  # nothing of it stays behind
+    assert runner.time(test) > 0  # timing still works afterwards
 
 @on_cpu
 def test_a_replay_that_is_timed_computes_the_same(runner):
@@ -131,7 +134,7 @@ def test_a_kernel_with_more_to_do_takes_longer():
   assert much > 100_000 > little
 
 def groups_of(path: str) -> tuple[list[str], int]:
-  """The groups of a decode step's kernels, and the layers. Nothing runs."""
+  """The groups of a decode step's kernels, and the number of layers, without running any kernel."""
   from tinygrad_llm.analysis.programs import compiled
   from tinygrad_llm.analysis.roles import groups
   from tinygrad_llm.kernels import decode_step
@@ -146,7 +149,7 @@ def groups_of(path: str) -> tuple[list[str], int]:
   pytest.param("deepseek2", {"attn_k_b", "attn_v_b", "routing", "ffn_down_shexp"}, marks=extended),
   pytest.param("gpt-oss", {"routing", "attn_output", "post_attention_norm"}, marks=extended)])
 def test_groups_of_other_architectures(model_file, arch, wanted):
-  """Each kernel for itself: in models this small most would be one with others."""
+  """Kernel chaining is off, because in such small models most kernels would be chained."""
   path = str(model_file(arch=arch, types="F16", vocab=384, context=96))
   found, layers = child.call(groups_of, path, NO_KERNEL_CHAINS="1").value
   count = Counter(found)
@@ -157,7 +160,7 @@ def test_groups_of_other_architectures(model_file, arch, wanted):
   assert names[0] == "embedding" and names[-2:] == ["head", "sampling"] and sorted(names) == sorted(count)
 
 def test_order_of_groups():
-  """Where layers differ, and where something is made ahead of them."""
+  """Groups are ordered where layers differ, and where a kernel runs before the layers."""
   rope, one, other = "attention: rope, mask", ["norm", "q+k+v", "input of down", "down"], ["norm", "q+k", "v", "down"]
   assert order([rope, "embedding", *one, *other, rope, *one, "head", "sampling", "head"]) == [
     "embedding", "norm", "q+k", "v", "q+k+v", "input of down", "down", rope, "head", "sampling"]
@@ -172,7 +175,7 @@ def made_up() -> Profile:
                  25.0)
 
 def test_figures(capsys):
-  """20 GB/s in 60 of 100 us, where 40 GB/s can be read."""
+  """The profile shows 20 GB/s in 60 of 100 us, with a peak of 40 GB/s."""
   for kind in ("md", "json", "jsonl", "csv"):
     printer = Printer(kind)
     printer.add("title", "token", {"n_gen": 1, "samples_ns": [1]}, made_up())
@@ -202,7 +205,10 @@ def test_figures(capsys):
 @on_cpu
 @pytest.mark.parametrize(("test", "unknown"), [(Test(0, 1, 3), 0), (Test(16, 0, 2), 0), (Test(40, 0), 2)])
 def test_the_way_of_a_kernel_is_that_of_the_same_kernel(runner, test, unknown):
-  """By its arguments. Of a prompt of three chunks the first two have no schedule of their own; they share the code."""
+  """
+  A kernel and its schedule are matched by their arguments. In a prompt of three chunks, the first two have no schedule
+  of their own; they share the code.
+  """
   calls = [kernel.call for kernel in runner.profile(test, 1).kernels]
   found = _scheduled(runner.llm, calls, test.unit, test.n_depth)
   def arguments(call): return [(u.max_numel(), u.dtype) for u in get_call_arg_uops(call)]
@@ -231,7 +237,7 @@ def test_a_page_and_a_table_of_each_test(model, tmp_path):
   bars = [bar for t in page["timelines"] for bar in t["bars"]]
   codes = [page["codes"][bar["code"]] for bar in bars if bar["code"] is not None]
   assert all(bar["code"] is not None for bar in bars if bar["lane"] == "device")
-  assert 2 * len(page["codes"]) < len(codes)  # layers, and tests, share theirs
+  assert 2 * len(page["codes"]) < len(codes)  # layers, and tests, share code
   assert all("void" in code["source"] and "the kernel as the scheduler made it" in code["way"] for code in codes)
 
 @on_cpu

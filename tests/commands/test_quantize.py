@@ -1,4 +1,4 @@
-"""tinygrad_llm.quantize against gguf.quants (bytes), llama.cpp (recorded errors and mixtures), and odd or bad input."""
+"""tinygrad_llm.quantize against gguf.quants (bytes) and llama.cpp (recorded errors, mixtures); odd or bad input."""
 import json
 import os
 import pathlib
@@ -200,7 +200,7 @@ def test_command(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
   assert command(source).returncode == 2
 
 def test_it_starts_without_tinygrad() -> None:
-  """But for the patches, for which any part of the package imports it."""
+  """Quantising needs no tinygrad; only the patches, which any import of the package loads, import it."""
   code = ("import os, sys; os.environ['NO_PATCHES'] = '1'; import tinygrad_llm.quantize;"
           "sys.exit('tinygrad' in sys.modules)")
   assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -1,4 +1,4 @@
-"""The README: what it says of the code and of speed is what the code and the measurements say."""
+"""The README agrees with the code and with the measurements."""
 import json
 import re
 from tests.tools import readme_figures
@@ -9,7 +9,7 @@ def test_sections_are_current():
   assert filled(text) == text, "run: make readme"
 
 def test_tables_are_those_of_the_files():
-  """Read back from the README, against the medians of the samples."""
+  """The README's tables, read back, equal the medians of the samples."""
   report = json.loads((readme_figures.RESULTS / readme_figures.DECODE).read_text())
   rows = dict(re.findall(r"^\| ([A-Z0-9_]+) \| ([\d.]+) \| \d+% ", README.read_text(), re.M))
   assert len(rows) == len(report["models"])
@@ -19,7 +19,7 @@ def test_tables_are_those_of_the_files():
     assert abs(float(rows[model["model"].split()[-1]]) - ours["tokens"] * ours["passes"] * 1e9 / ns) < 0.051
 
 def test_no_figure_of_speed_is_written_by_hand():
-  """But what a command printed, in a block of code."""
+  """Only a code block with a command's output may hold figures of speed."""
   text = re.sub(r"^```.*?^```", "", README.read_text(), flags=re.M | re.S)
   for name in SECTIONS: text = re.sub(rf"<!-- {name}: begin -->.*<!-- {name}: end -->", "", text, flags=re.S)
   assert not re.search(r"\d\s+(tokens a second|tok/s|GB/s)|\ba second: [\d.]+", text)

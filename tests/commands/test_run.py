@@ -46,7 +46,7 @@ def test_prompt(model):
   assert "first token after" in done.stderr
 
 def test_a_pipe_is_a_prompt(model):
-  """The same tokens for the same message, however it comes."""
+  """A message gives the same tokens, whether it comes through a pipe or with --prompt."""
   alone, after = (run("--model", model, "--count", "4", "--json", *args, input=piped)
                   for args, piped in (((), "one\n\ntwo\n"), (("--prompt", "one"), "two\n")))
   alone, after = (json.loads(done.stdout) for done in (alone, after))
@@ -81,7 +81,7 @@ def test_bad_arguments(model, args, words): assert words in refused("--model", m
 def test_bad_environment(model, env, words): assert words in refused("--model", model, "--prompt", "hi", env=env)
 
 def test_no_compiler(model, tmp_path: pathlib.Path):
-  """Neither clang on PATH nor the wheel."""
+  """The message if there is neither a clang on PATH nor the ziglang wheel."""
   code = ("import sys; sys.modules['ziglang'] = None; sys.argv = ['run', '--model', sys.argv[1], '--prompt', 'hi'];"
           "from tinygrad_llm.run import main; main()")
   env = {**{k: v for k, v in os.environ.items() if k != "CC"}, "PATH": str(tmp_path), "DEV": "CPU"}
@@ -93,7 +93,7 @@ def test_no_compiler(model, tmp_path: pathlib.Path):
 @pytest.mark.skipif(shutil.which("zig") is None and not any(pathlib.Path(p, "ziglang").exists() for p in sys.path),
                     reason="the ziglang wheel is not installed")
 def test_zig_wrapper(model_file, tmp_path: pathlib.Path):
-  """An empty PATH and an empty cache: the wrapper is made and used."""
+  """With an empty PATH and an empty cache, the wrapper is created and used."""
   env = {"PATH": "/usr/bin:/bin" if shutil.which("clang", path="/usr/bin:/bin") is None else str(tmp_path),
          "XDG_CACHE_HOME": str(tmp_path / "cache"), "CACHEDB": str(tmp_path / "cache.db")}
   model = str(model_file(types="F32", layers=1, context=96))

@@ -1,4 +1,4 @@
-"""run's flags, and what a file suggests below them."""
+"""run's flags, and a file's suggested settings, which the flags override."""
 import json
 import os
 import sys
@@ -109,7 +109,7 @@ def test_tokens_go_through_no_template(monkeypatch, capfd, path):
   assert code == 0 and all(f"warning: {name}: --tokens" in err for name in ("--system", "--think", "--template"))
 
 def test_a_benchmark_is_of_all_its_tokens(monkeypatch, capfd, tmp_path):
-  """Also of those with which another turn begins."""
+  """A benchmark counts all tokens, also those that begin another turn."""
   build(tmp_path / "m.gguf", ["one ", ("id", "<|im_start|>"), "user"], MARKS, CHATML)
   said = answer(monkeypatch, capfd, tmp_path / "m.gguf", "-p", "hi", "--benchmark", 9)
   assert (said["tokens"], said["finish"]) == (9, "length")
@@ -117,7 +117,7 @@ def test_a_benchmark_is_of_all_its_tokens(monkeypatch, capfd, tmp_path):
   assert (said["tokens"], said["finish"], said["text"]) == (2, "stop_string", "one ")
 
 def test_stop_strings_after_thinking(monkeypatch, capfd, tmp_path):
-  """That are in the thinking, too; with --tokens that end with its mark as well."""
+  """Stop strings do not match inside the thinking, also for --tokens that end with its opening mark."""
   build(tmp_path / "m.gguf", ["<think>", "a: b", "</think>", "42 ", "a: c", ("id", "<|im_end|>")], MARKS, CHATML)
   path = tmp_path / "m.gguf"
   for flags, text in (((), "<think>\na: b\n</think>\n\n42 \n"), (("--think", "hide"), "42 \n")):

@@ -1,4 +1,4 @@
-"""python -m tinygrad_llm.tune: its table, its files, what it says of bad input, how it is stopped and goes on."""
+"""python -m tinygrad_llm.tune: its table, its files, its messages for bad input, and how it stops and resumes."""
 import json
 import os
 import pathlib
@@ -36,7 +36,9 @@ def model(model_file): return str(model_file(layers=1, types="Q8_0"))
 
 @pytest.fixture(scope="module")
 def tuned(cache, model):
-  """A command that found something: on a busy machine it takes more than one, and the next one goes on."""
+  """
+  A command that found something. On a busy machine it takes more than one, and each resumes the last one's search.
+  """
   for seconds in (5, 10, 20, 40, 80):
     done = command("-m", model, "--budget", f"{seconds}s", cache=cache)
     assert done.returncode == 0, done.stderr
@@ -110,7 +112,7 @@ def wait_for(what) -> None:
 
 @pytest.mark.kernel_suite
 def test_a_search_that_is_killed_goes_on(tmp_path, model):
-  """What was timed before is not timed again; what ran as it was killed is never run again."""
+  """A resumed search does not repeat timings, and never again runs the candidate that ran when it was killed."""
   first = start(tmp_path, model)
   wait_for(lambda: any(len(known(path)) >= 4 for path in journals(tmp_path)))
   first.send_signal(signal.SIGKILL)
@@ -121,19 +123,20 @@ def test_a_search_that_is_killed_goes_on(tmp_path, model):
   after = [json.loads(path.read_bytes()[32:]) for path in entries(tmp_path)]
   left = {tuple(map(str, row)) for path in journals(tmp_path) for row in known(path)}
   assert before
-  assert before <= left or after  # it was searched to the end, and its journal is gone
+  assert before <= left or after  # the search finished and removed its journal
 
 def known(path: pathlib.Path) -> list:
   try: return json.loads(path.read_bytes()[32:]).get("known", [])
   except (OSError, ValueError): return []  # it is being replaced
 
-# a shell shows both as 130. An interrupt within exec() of a string, caught or not, ends Python by the signal at last
+# exit codes of an interrupt; a shell shows both as 130. After an interrupt inside exec() of a string, caught or not,
+# Python finally ends by the signal.
 INTERRUPTED = (130, -signal.SIGINT)
 
 @extended
 @pytest.mark.skipif(os.name != "posix", reason="Ctrl-C is a signal")
 def test_ctrl_c_keeps_what_was_found(tuned, cache, tmp_path, model):
-  """Its kernels are compiled, nothing is known of their schedules."""
+  """The kernels are compiled already, but no schedules are cached."""
   shutil.copytree(cache, tmp_path := tmp_path / "cache")
   for path in (*entries(tmp_path), *journals(tmp_path)): path.unlink()
   running = start(tmp_path, model)

@@ -1,4 +1,4 @@
-"""device/absent.py: what cannot be here is not tried; what may be is."""
+"""device/absent.py: devices that cannot be present are not tried; others are."""
 import pathlib
 import sys
 
@@ -42,6 +42,6 @@ def test_the_choice_is_tinygrads():
   assert "tinygrad.runtime.ops_nv" not in ours and "tinygrad.runtime.ops_amd" not in ours
 
 def test_a_device_that_is_asked_for_is_tried():
-  """Whatever is to be seen of it: the error is the driver's."""
+  """A device named by DEV is tried even if it seems absent: the error is the driver's."""
   done = child.run("from tinygrad_llm.device.device import check_device; check_device()", check=False, DEV="QCOM")
   assert done.returncode and "DEV=QCOM: it does not open" in done.stderr

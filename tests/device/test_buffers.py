@@ -1,4 +1,4 @@
-"""device/buffers.py where the host cannot reach a device's memory: what is copied, and how often."""
+"""device/buffers.py on a device whose memory the host cannot reach: which bytes are copied, and how often."""
 import numpy as np
 import pytest
 from tests.support import child, cuda_stub
@@ -7,7 +7,7 @@ from tests.tools.kernel_cases import missing
 pytestmark = pytest.mark.skipif(bool(missing("CUDA:sm_89")), reason=missing("CUDA:sm_89"))
 
 def copied() -> list:
-  """What is read of what was filled, and the bytes that each call copies, on a CUDA device of the tests."""
+  """Fills and reads buffers on the tests' CUDA stub: whether reads are right, and the bytes that each call copies."""
   cuda_stub.install()
   from tinygrad import Tensor, dtypes
   from tinygrad.runtime.autogen import cuda

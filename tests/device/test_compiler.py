@@ -1,4 +1,4 @@
-"""The C compiler's wrapper: environments that share a cache folder leave each other's alone."""
+"""The C compiler's wrapper: environments that share a cache folder do not touch each other's wrapper."""
 import pathlib
 import subprocess
 

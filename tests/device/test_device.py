@@ -1,4 +1,4 @@
-"""Which of tinygrad's devices answer, and what is said of the others."""
+"""Which of tinygrad's devices can answer, and the messages for the others."""
 from tests.support import child
 import pytest
 from tinygrad_llm.device import device
@@ -19,7 +19,7 @@ def test_a_store_is_no_device(monkeypatch, name, runs):
   assert refusal(name, runs).startswith(f"DEV={name}: it holds data and computes nothing; use one of METAL, ")
 
 def lies() -> str:
-  """What is said where a compiler makes nonsense of a sum, or fails."""
+  """The messages for a compiler that computes a wrong sum, and for one that fails."""
   from tinygrad import Tensor
   Tensor.item = lambda self: 6.0  # type: ignore[method-assign,assignment]
   wrong = refusal("CPU:X86", True)

@@ -1,4 +1,4 @@
-"""A device that is lost, full or too old is one line, wherever it happens; on a driver without a card."""
+"""A lost device, a full one or an old driver gives one line, wherever it happens; tested on a stub driver."""
 import gc
 import json
 import os
@@ -22,31 +22,31 @@ SETTINGS = {"max_context": 64, "chunk": 16}
 
 @pytest.fixture(scope="module")
 def model(model_file) -> str:
-  """Soon compiled."""
+  """A model that compiles fast."""
   return str(model_file(types="F32", layers=1, vocab=384, context=96))
 
 @pytest.fixture(scope="module")
 def packed(model_file) -> str:
-  """Kernels run while it is loaded."""
+  """A model that runs kernels while it is loaded."""
   return str(model_file(types="Q8_0", vocab=384, context=96))
 
 def answer(llm, first: int = 0) -> list[int]:
-  """To a prompt of two chunks, which begins with `first`."""
+  """The answer to a prompt of two chunks that begins with `first`."""
   return list(llm.generate([first, *range(20)], max_tokens=TOKENS, ignore_eos=True))
 
 def said(work) -> str:
-  """The line of the DeviceError that it ends with; "" without one. All else is raised."""
+  """The message of the DeviceError that `work` ends with; "" without one. Other errors are raised."""
   try: work()
   except DeviceError as e: return str(e)
   return ""
 
 def losses(model: str) -> dict:
-  """Answers with the device lost at each of their launches, and what is said by what is asked afterwards."""
+  """Loses the device at each launch of an answer, and collects the messages of that answer and of later calls."""
   from tests.support import cuda_stub
   driver = cuda_stub.install()
   import tinygrad_llm
   llm = tinygrad_llm.load(model, **SETTINGS)
-  from tinygrad.runtime import ops_cuda  # after NVRTC was looked for
+  from tinygrad.runtime import ops_cuda  # imported after the search for NVRTC
   answer(llm)
   before = driver.launches
   tokens = answer(llm, 1)
@@ -60,11 +60,11 @@ def losses(model: str) -> dict:
   same = answer(llm, 1) == tokens and len(tokens) == TOKENS
   driver.lose_at = driver.launches + 1
   lost = [said(partial(answer, llm, 2))]
-  llm.steps.prefill = llm.steps.decode = lambda *_: ops_cuda.check(719)  # not compiled for a test
+  llm.steps.prefill = llm.steps.decode = lambda *_: ops_cuda.check(719)  # spares compiling them
   lost += [said(partial(llm.logits, [1, 2])), said(partial(llm.step, 1, 0))]
   noise: list[str] = []
   sys.unraisablehook = lambda error: noise.append(str(error))
-  llm.close()  # and its memory, which is gone
+  llm.close()  # frees memory that is gone
   del llm
   gc.collect()
   return {"lines": lines, "same": same, "lost": lost, "noise": noise}
@@ -74,14 +74,14 @@ def test_a_device_lost_at_each_launch(model):
   lines = found.value["lines"]
   assert found.value["same"] and len(lines) == 2 + 1 + TOKENS - 1  # chunks, the last row's logits, steps
   assert all(found.value["lost"]) and found.value["noise"] == []
-  assert sum(first for first, *_ in lines) >= len(lines) - 2  # the last launch of an answer is not waited for
+  assert sum(first for first, *_ in lines) >= len(lines) - 2  # an answer does not wait for its last launch
   for _, *others in lines:
     assert len(others) == 1
     assert others[0].startswith("CUDA: the device failed (CUDA Error 719, unspecified launch failure), and what it "
                                 "held is lost; start the program again")
 
 def full_while_loading(model: str, step: int) -> dict:
-  """No memory from every `step`-th allocation on of those that loading makes; what the card holds after each."""
+  """Loads with memory that ends at every `step`-th allocation, and collects messages and the bytes that remain held."""
   from tests.support import cuda_stub
   driver = cuda_stub.install()
   import tinygrad_llm
@@ -109,7 +109,7 @@ def test_no_memory_at_each_allocation_of_a_model(packed, step):
   assert not any(found["held"]), found["held"]  # nothing of a model is left
 
 def full_while_answering(model: str, allocations: int) -> list:
-  """An answer for which there is no memory from one of its allocations on; the next one, when there is."""
+  """An answer that runs out of memory at one of its allocations, and the next answer, with memory again."""
   from tests.support import cuda_stub
   driver = cuda_stub.install()
   import tinygrad_llm
@@ -137,7 +137,7 @@ def test_a_driver_that_is_older_than_the_compiler(packed):
                           "222: CUDA_ERROR_UNSUPPORTED_PTX_VERSION); update the driver, or install an older nvidia-")
 
 def chatted(model: str, path: str) -> dict:
-  """Two messages of a chat; the device is lost at the end of the second answer. Then it is saved."""
+  """A chat of two messages that loses the device near the end of the second answer, and is then saved."""
   from tests.support import cuda_stub
   driver = cuda_stub.install()
   import tinygrad_llm
@@ -162,7 +162,7 @@ def test_a_chat_keeps_its_turns(model, tmp_path):
   turns = json.loads(path.read_text())["messages"]
   assert [turn["content"] for turn in turns[::2]] == ["a", "a"]
   assert [turn["role"] for turn in turns[1::2]] == ["assistant"] * 2
-  assert 0 < len(turns[3]["content"]) < len(turns[1]["content"])  # what there was of it
+  assert 0 < len(turns[3]["content"]) < len(turns[1]["content"])  # the part that was answered
 
 def test_a_command_ends_with_one_line(model):
   command = [sys.executable, STUB, "no_memory_at=9", "tinygrad_llm.run", "-m", model, "--tokens", "5,6,7", "-n", "30"]
@@ -172,11 +172,11 @@ def test_a_command_ends_with_one_line(model):
   assert done.stderr.startswith(f"error: {model}: CUDA: there is no memory left on it (Allocation of ")
 
 def kinds() -> list[bool]:
-  """Which errors are a device's: those of its runtime, and what came of them."""
+  """Which errors count as a device's: errors of its runtime, and their consequences."""
   from tests.support import cuda_stub
   driver = cuda_stub.install()
   from tinygrad import Device, Tensor
-  found = [device_error(RuntimeError("CUDA Error 719")) is not None]  # not raised by anyone
+  found = [device_error(RuntimeError("CUDA Error 719")) is not None]  # never raised
   check_device()
   def of(work) -> bool:
     try:
@@ -196,15 +196,15 @@ def kinds() -> list[bool]:
   except ValueError as e: found += [device_error(e) is not None]
   driver.fail = {"cuMemAlloc_v2": 719}
   try: Tensor([2.0] * 9).realize()
-  except MemoryError as e: found += ["the device failed" in str(device_error(e))]  # which tinygrad takes it for
+  except MemoryError as e: found += ["the device failed" in str(device_error(e))]  # tinygrad's name for it
   return found
 
 def test_which_errors_are_of_a_device():
   assert child.call(kinds, DEV="CUDA").value == [False, False, False, True, True, True]
-  assert device_error(MemoryError("of the host")) is None  # the device is the CPU here
+  assert device_error(MemoryError("of the host")) is None  # here the device is the CPU
 
 def test_the_stub_runs_a_module(tmp_path):
-  """With its arguments, and what is exported as its name."""
+  """The stub runs a module as __main__, with its arguments."""
   (tmp_path / "shown.py").write_text("import sys\nprint(__name__, sys.argv[1:])\n")
   env = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(child.ROOT)])}
   done = subprocess.run([sys.executable, STUB, "memory=5", "shown", "a=1"], env=env, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""Memory of a process and of a device, against buffers whose size is known."""
+"""Memory of a process and of a device, checked with buffers of known sizes."""
 import builtins
 import errno
 import re
@@ -13,7 +13,7 @@ from tinygrad_llm.device import memory
 from tinygrad_llm.device.buffers import empty
 
 def grow(megabytes: int) -> list[int | None]:
-  """The peak before, while and after an array of that size is held."""
+  """The peak memory before, while and after an array of that size is held."""
   before = memory.peak_memory_bytes()
   array = np.ones(megabytes << 17)
   held = memory.peak_memory_bytes()
@@ -28,12 +28,12 @@ def test_the_peak_grows_with_what_is_written_and_stays():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="VmHWM is Linux's")
 def test_a_child_does_not_start_from_its_parents_peak():
-  """As ru_maxrss would."""
+  """A child's peak does not include its parent's, as ru_maxrss would."""
   array = np.ones(400 << 17)
   assert memory.peak_memory_bytes() > array.nbytes > child.call(grow, 1).value[0]
 
 def test_units_of_getrusage(monkeypatch):
-  """Without /proc: KiB, and bytes on macOS."""
+  """Without /proc, getrusage counts KiB, and bytes on macOS."""
   resource = pytest.importorskip("resource")
   real = builtins.open
   def no_proc(path, *args, **options):
@@ -57,7 +57,7 @@ def test_device_memory_is_that_of_the_buffers():
   assert memory.device_memory_bytes(device) == before
 
 def limited(megabytes: int) -> str:
-  """What is said where so much address space is left, once all is imported."""
+  """The message of loading a model with that much address space left after all imports; "loaded" without an error."""
   import tinygrad_llm, tinygrad_llm.engine.llm  # noqa: E401, F401
   from tinygrad_llm.command import _line
   with open("/proc/self/statm") as f: used = int(f.read().split()[0]) * resource.getpagesize()
@@ -71,7 +71,7 @@ def limited(megabytes: int) -> str:
                                                   (60, "memory: the address space is limited to .*ulimit -v"),
                                                   (600, "loaded")])
 def test_a_limit_of_the_address_space(megabytes, words):
-  """It is told as memory; libraries that would end the process are not begun with."""
+  """The limit is reported as lack of memory; libraries that would abort the process are not started."""
   assert re.search(words, child.call(limited, megabytes).value)
 
 @pytest.mark.parametrize(("error", "words"), [

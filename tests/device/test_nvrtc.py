@@ -1,4 +1,4 @@
-"""Where NVIDIA's compilers are found, by all commands alike, and what is said where they are not."""
+"""Where all commands find NVIDIA's compilers, and the messages if they are missing."""
 import importlib
 import os
 import sys
@@ -13,9 +13,9 @@ NAMES = ("NVRTC_PATH", "CUDA_PATH", "NVJITLINK_PATH")
 
 @pytest.fixture
 def place(monkeypatch, tmp_path):
-  """place(folder, *names of files) makes files of libraries; no compiler is known."""
+  """place(folder, *names) creates library files. No compiler is found otherwise."""
   for name in NAMES:
-    monkeypatch.setenv(name, "")  # so that it is as before afterwards, whatever is set
+    monkeypatch.setenv(name, "")  # so that monkeypatch restores it, whatever is set
     monkeypatch.delenv(name)
   monkeypatch.setattr(cuda, "_wheels", lambda: None)
   def make(folder, *names):
@@ -54,7 +54,7 @@ def test_what_the_environment_names(place, monkeypatch):
 
 @pytest.mark.parametrize("command", ["run", "bench", "perplexity", "tune", "kernels"])
 def test_all_commands_look(monkeypatch, tmp_path, command):
-  """In one place, before the device is opened."""
+  """Every command searches in one place, before it opens the device."""
   def look() -> None: raise InputError("looked")
   monkeypatch.setattr(device, "find_cuda", look)
   monkeypatch.setenv("DEV", "CUDA")
@@ -65,7 +65,7 @@ def test_all_commands_look(monkeypatch, tmp_path, command):
   with pytest.raises(InputError, match="looked"): module._main()
 
 def test_gpu_check_looks(monkeypatch):
-  """For all its parts, which are children of it."""
+  """gpu_check searches once for all its parts, which are child processes."""
   sys.path.insert(0, str(child.ROOT / "bench"))
   gpu_check = importlib.import_module("gpu_check")
   def look() -> None: raise InputError("looked")
@@ -97,5 +97,5 @@ def opened() -> list[str]:
   ({"DEV": "CUDA"}, "CUDA", "CUDA"), ({"DEV": "CUDA:PTX"}, "PTX", "CUDA:PTX"),
   ({"DEV": "CUDA", "NVRTC_PATH": "/none"}, "PTX", "CUDA:PTX")])
 def test_the_renderer_of_a_device(env, renderer, shown):
-  kept = {name: "" for name in NAMES if name in os.environ}  # of the tests' process, as one test leaves it
+  kept = {name: "" for name in NAMES if name in os.environ}  # clears variables set in the tests' process
   assert child.call(opened, **{**kept, **env}).value == ["CUDA", renderer, shown]

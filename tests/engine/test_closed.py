@@ -1,4 +1,4 @@
-"""A model's memory: given back when it is closed or dropped, and an InputError for whoever goes on with it."""
+"""A model's memory is freed when it is closed or dropped; using a closed model is an InputError."""
 import gc
 import pathlib
 import random
@@ -21,7 +21,7 @@ def model(model_file) -> pathlib.Path: return model_file(types="Q8_0", vocab=384
 def resident() -> int: return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 def loads(paths: list[str], answers: bool) -> list[int]:
-  """Resident memory after each load and what ended it, without the help of Python's collector."""
+  """Resident memory after each load and its end (closed, error or dropped), without Python's cycle collector."""
   gc.disable()
   found, kept, steps = [], [], Steps.__init__
   def broken(self: Steps, *args) -> None:
@@ -30,7 +30,7 @@ def loads(paths: list[str], answers: bool) -> list[int]:
     context = 4096 if i % 2 else 64
     if i % 4 == 0:
       with tinygrad_llm.load(path, max_context=context) as llm:
-        if answers: kept.append(llm.generate([1, 2, 3], max_tokens=8))  # half read, and not forgotten
+        if answers: kept.append(llm.generate([1, 2, 3], max_tokens=8))  # half read, and kept
         for answer in kept[-1:]: next(answer)
     elif i % 4 == 1:
       Steps.__init__ = broken  # type: ignore[method-assign]
@@ -47,7 +47,7 @@ def loads(paths: list[str], answers: bool) -> list[int]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 def test_loads_one_after_another(model_file):
-  """Each is another size, 15 MB and more: closed, in error, closed, dropped, .."""
+  """Models of different sizes, 15 MB and more, end in turn: closed, in error, closed, dropped, .."""
   sizes = [2048 + 128 * i for i in range(4)]
   paths = [str(model_file(types="F16", dim=512, ffn=size, layers=3, blocks=True, vocab=512)) for size in sizes]
   found = child.call(loads, paths * 2, False).value
@@ -80,7 +80,7 @@ def test_what_a_closed_model_says(model):
   assert (llm.path, llm.max_context) == (model, 96)
 
 def test_memory_of_the_device(model):
-  """None is held after a block, nor after an error in one; the model beside it goes on."""
+  """No device memory is held after a `with` block, also after an error in it; another model goes on."""
   device = Device.DEFAULT
   beside = tinygrad_llm.load(str(model), max_context=96)
   answer = beside.generate([5, 17, 300], max_tokens=8, ignore_eos=True)

@@ -1,4 +1,4 @@
-"""The bundled model: what its file is, and that what it says is about what it was asked."""
+"""The bundled model: its file, and answers that are about the question."""
 import itertools
 import re
 import pytest
@@ -29,7 +29,7 @@ def test_story_is_about_its_topic(llm, topic, temperature):
   assert topic in " ".join(re.split(r"(?<=[.!?])\s", story)[:2]).lower()
   assert story.rstrip()[-1] in '.!?"'
   words = re.findall(r"\w+", story.lower())
-  assert len(set(words)) > 0.3 * len(words)  # no loop
+  assert len(set(words)) > 0.3 * len(words)  # it does not repeat itself
 
 @pytest.mark.parametrize(("question", "answer"), [
   ("What colour is grass?", "green"), ("What is the opposite of hot?", "cold"), ("Hello!", "hello|hi"),
@@ -41,4 +41,4 @@ def test_follow_up(llm):
   messages.append({"role": "assistant", "content": "".join(llm.chat(messages))})
   messages.append({"role": "user", "content": "Tell me another one."})
   assert len("".join(llm.chat(messages)).split()) > 20
-  assert llm.timing.cached_tokens > 30  # the first turn's keys and values were still there
+  assert llm.timing.cached_tokens > 30  # the first turn's keys and values were still cached

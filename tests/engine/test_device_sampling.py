@@ -1,4 +1,4 @@
-"""engine/device_sampling.py: on the device, the tokens that a Sampler takes."""
+"""engine/device_sampling.py: sampling on the device takes the same tokens as a Sampler."""
 import functools
 from collections.abc import Sequence
 
@@ -37,7 +37,7 @@ def on_device(x: np.ndarray, history: Sequence[int] = (), **asked) -> int:
   return choice(x, history, Sampler(**asked))
 
 def cases(size: int, count: int):
-  """Logits, history and settings."""
+  """Random logits, histories and settings."""
   rng = np.random.default_rng(size)
   for i in range(count):
     x = (rng.standard_normal(size) * rng.choice([1, 3, 10])).astype(np.float32)
@@ -60,7 +60,7 @@ def test_the_same_tokens(size): assert differing(size, 60) == []
 def test_the_same_tokens_on_a_gpu(): assert call(differing, 32003, 40, **opencl()).value == []
 
 def test_a_generator_goes_on():
-  """As a Sampler's: each choice takes one number."""
+  """As with a Sampler, each choice takes one random number from the generator."""
   x = np.random.default_rng(0).standard_normal(515).astype(np.float32)
   host, device = (Sampler(temperature=1.0, seed=4) for _ in range(2))
   for _ in range(9): assert choice(x, [], device) == host(x)

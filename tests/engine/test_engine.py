@@ -1,4 +1,4 @@
-"""generate() and chat(): what they yield, when they end, what they refuse."""
+"""generate() and chat(): the tokens and texts they yield, when they end, what they refuse."""
 import pathlib
 
 from tests.support import child
@@ -24,7 +24,10 @@ def greedy(llm, ids, count):
 def test_context_is_capped_by_the_model(llm): assert llm.max_context == 96
 
 def test_positions_of_a_bucket(monkeypatch):
-  """512 * 2^n at most twice what was asked for; where memory is not lazy, 511 more; never more than the model's own."""
+  """
+  A bucket is 512 * 2^n, at most twice the request above 512. If memory is not lazy, it is at most 511 more than the
+  request. It is never more than the model's own context.
+  """
   contexts = (1, 511, 512, 513, 1025, 1537, 5000)
   assert [positions_for(n, 1 << 20) for n in contexts] == [512, 512, 512, 1024, 2048, 2048, 8192]
   assert [positions_for(n, 1000) for n in (300, 513, 1000)] == [512, 1000, 1000] and positions_for(96, 96) == 96
@@ -32,7 +35,7 @@ def test_positions_of_a_bucket(monkeypatch):
   assert [positions_for(n, 1 << 20) for n in contexts] == [512, 512, 512, 1024, 1536, 2048, 5120]
 
 def test_the_context_is_what_was_asked_for(model_file):
-  """Whatever the cache has room for."""
+  """The context is the requested one, although the cache has room for more."""
   llm = tinygrad_llm.load(str(model_file(types="Q8_0", vocab=384, context=96)), max_context=40, chunk=16)
   assert llm.max_context == 40 and len(list(llm.generate(PROMPT, max_tokens=None, ignore_eos=True))) == 40 - 4 + 1
   with pytest.raises(InputError, match="context of 40"): llm.logits(list(range(41)))
@@ -41,7 +44,7 @@ def test_the_context_is_what_was_asked_for(model_file):
   with pytest.raises(InputError, match="context of 40"): llm.steps.prefill([1] * 5, 36)
 
 def test_unused_positions_take_no_memory(model_file):
-  """2^18 + 1 positions were asked for, the cache has 2^19."""
+  """The cache has 2^19 positions for a request of 2^18 + 1; unused ones take no memory."""
   path = model_file(types="Q8_0", vocab=384, context=1 << 20)
   code = f"""import tinygrad_llm
 def resident(): return int(next(line for line in open("/proc/self/status") if line.startswith("VmRSS")).split()[1])
@@ -68,7 +71,7 @@ def test_max_tokens(llm):
   assert llm.timing.tokens == 1
 
 def test_ends_with_the_context(llm):
-  """The token after the last position is still known: 96 positions, 4 in the prompt, 93 tokens."""
+  """The last position still gives a token: 96 positions, 4 of them in the prompt, make 93 tokens."""
   assert len(list(llm.generate(PROMPT, max_tokens=None, ignore_eos=True))) == 96 - 4 + 1
   assert len(list(llm.generate(list(range(96)), max_tokens=None, ignore_eos=True))) == 1
 
@@ -145,7 +148,7 @@ def test_fit_drops_the_oldest_turns(llm):
   assert kept == [messages[0], *messages[-(len(kept) - 1):]]
   assert llm.fit(messages[:2]) == messages[:2]
   assert llm.fit([]) == []
-  one_more = [messages[0], *messages[-(len(kept) + 1):]]  # what is left out is no more than needed
+  one_more = [messages[0], *messages[-(len(kept) + 1):]]  # no more is left out than needed
   assert len(llm.prompt(one_more)) > 96 * 3 // 4
 
 @pytest.mark.parametrize(("system", "asked", "words"), [
@@ -158,8 +161,8 @@ def test_fit_names_what_is_too_long(llm, system, asked, words):
 def test_decode_cost(llm):
   list(llm.generate(PROMPT, max_tokens=1, ignore_eos=True))
   kernels, moved = llm.decode_cost() or (0, 0)
-  weights = sum(w.nbytes for names, w in llm.weights.items() if names != ("token_embd.weight",))  # a row of it is read
-  assert 10 < kernels < 60  # 2 layers, with activations of 8 bits
+  weights = sum(w.nbytes for names, w in llm.weights.items() if names != ("token_embd.weight",))  # one row is read
+  assert 10 < kernels < 60  # 2 layers, with 8-bit activations
   assert weights < moved < 1.5 * weights  # a tiny model: activations and the cache count, too
 
 @pytest.mark.parametrize(("ids", "words"), [([], "no tokens"), ([0, 384], "token 384"), ([-1], "token -1"),

@@ -1,4 +1,4 @@
-"""engine/lookahead.py: the next step is launched before a token is read, and nothing else is different."""
+"""engine/lookahead.py: the next step is launched before a token is read, and nothing else changes."""
 import math
 import pathlib
 import time
@@ -38,7 +38,7 @@ def answer(llm, ids=PROMPT, **asked) -> list[int]:
   return list(llm.generate(ids, **{"max_tokens": 20, "ignore_eos": True, **asked}))
 
 class Forced:
-  """A reader for a device that has none: what it reads, and in what order, is in `events`."""
+  """A reader for a device that has none. `events` records launches and reads in order."""
   def __init__(self): self.events: list[str] = []
   def __call__(self, device: str): return self.enqueue
   def enqueue(self, buffer):
@@ -76,7 +76,7 @@ def test_the_same_tokens(plain, ahead, asked):
   assert ahead._held == plain._held
 
 def test_the_next_step_comes_first(ahead, forced):
-  """And there is none after the last token that is asked for, or that fits the context."""
+  """The next step comes before the read. No step follows the last token that is requested or fits the context."""
   for n, asked in ((6, {"max_tokens": 6}), (96 - 4 + 1, {"max_tokens": None})):
     forced.events.clear()
     assert len(answer(ahead, **asked)) == n
@@ -87,7 +87,7 @@ def test_the_next_step_comes_first(ahead, forced):
   assert len(answer(ahead, ids=list(range(96)), max_tokens=None)) == 1 and forced.events == []
   tokens = ahead.generate(PROMPT, max_tokens=9, ignore_eos=True)
   next(tokens), next(tokens)
-  assert forced.events == ["launch", "launch", "read"]  # when the caller has a token, the next one is under way
+  assert forced.events == ["launch", "launch", "read"]  # when the caller gets a token, the next step is already running
 
 def test_a_step_too_many_leaves_no_trace(plain, ahead, monkeypatch):
   whole = answer(plain)
@@ -95,7 +95,7 @@ def test_a_step_too_many_leaves_no_trace(plain, ahead, monkeypatch):
   for llm in (plain, ahead): monkeypatch.setattr(llm.tokenizer, "stop_ids", frozenset({end}))
   cut = list(ahead.generate(PROMPT, max_tokens=20))
   assert cut == whole[:whole.index(end)]
-  assert ahead._held == [*PROMPT, *cut]  # the end itself was fed, and is not counted on
+  assert ahead._held == [*PROMPT, *cut]  # the end token was fed, but is not counted as held
   turn = [*PROMPT, *cut, 9, 8]
   assert answer(ahead, ids=turn) == answer(plain, ids=turn)
   assert ahead.timing.cached_tokens == len(PROMPT) + len(cut)
@@ -113,7 +113,7 @@ def test_an_answer_that_is_abandoned(plain, ahead, asked):
     assert answer(ahead, ids=follow, **asked) == answer(plain, ids=follow, **asked)
 
 def test_interrupted(plain, ahead, forced, monkeypatch):
-  """Ctrl-C while it waits for a token."""
+  """Ctrl-C while an answer waits for a token."""
   def interrupted(buffer):
     read = Forced.enqueue(forced, buffer)
     def wait():
@@ -139,7 +139,7 @@ def test_random_numbers_are_brought_in_time(plain, forced, monkeypatch):
     assert answer(llm, **asked) == answer(plain, **asked)
 
 def test_a_later_process_finds_the_steps(plain, forced):
-  """The second of two captures, too, and whatever the settings."""
+  """A later process finds both captured steps, whatever the settings."""
   answer(plain)
   again = Lookahead(plain.model, plain.max_context)
   again.compile(Sampler(temperature=1.0), 0)
@@ -154,10 +154,10 @@ def test_decode_cost(plain, ahead):
   assert (kernels := (ahead.decode_cost() or (0, 0))[0]) >= (plain.decode_cost() or (0, 0))[0] > 10
   assert kernels < 60
 
-# *** on a device that goes on while the host does
+# *** on a device that runs asynchronously
 
 def both(path: str) -> list:
-  """Of each setting: whether it is ahead, and the tokens with and without."""
+  """For each setting: whether lookahead is used, and whether two answers are the same with and without it."""
   llm, found = load(path), []
   ahead = llm._lookahead
   for asked in SETTINGS:
@@ -178,7 +178,7 @@ def test_opencl(model_file):
   assert call(both, path, **opencl()).value == [[True, True, True]] * len(SETTINGS)
 
 def kernels(path: str, target: str) -> list[list[float]]:
-  """Of a decode step, one that is launched ahead, and one that samples, too: operations of a thread of each kernel."""
+  """Operations per thread of each kernel in a decode step, in a step launched ahead, and in one that also samples."""
   open_target(target)
   file = open_gguf(pathlib.Path(path))
   with without_memory(), Loader(file, progress=False) as loader:
@@ -196,9 +196,11 @@ def serial(program: UOp) -> float:
 
 @pytest.mark.parametrize("target", sample(["CUDA:sm_90", "METAL:Apple9"], ["METAL:Apple9"]))
 def test_kernels_for_gpus(model_file, target):
-  """To find the token on the device takes none of its own, to sample one of a few thousand at most six."""
+  """
+  The greedy choice on the device needs no kernel of its own; sampling from a few thousand tokens needs at most six.
+  """
   if why := missing(target): pytest.skip(why)
   path = str(model_file(types="Q8_0", vocab=384, context=96))
   decode, greedy, sampled = call(kernels, path, target).value
   assert 10 < len(greedy) <= len(decode) < len(sampled) <= len(greedy) + 6
-  assert max(*decode, *greedy, *sampled) < 5000  # none is left to one thread
+  assert max(*decode, *greedy, *sampled) < 5000  # no kernel leaves all work to one thread

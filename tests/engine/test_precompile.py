@@ -1,4 +1,4 @@
-"""engine/precompile.py: a fork compiles what an answer needs; without it the answer is the same."""
+"""engine/precompile.py: a fork compiles the kernels of an answer in advance; without it the answer is the same."""
 import json
 import os
 import pathlib
@@ -15,7 +15,7 @@ from tinygrad_llm.patches import is_on
 pytestmark = pytest.mark.skipif(sys.platform != "linux" or not all(map(is_on, ("forked_lowering", "captures"))),
                                 reason="nothing is forked")
 
-# whether there was a fork, what the steps captured here, what became of the fork; and an answer
+# prints the number of forks, the steps captured in this process, whether a fork is alive, and the answer's ids
 ANSWER = '''
 import json, os, sys
 import tinygrad_llm
@@ -43,7 +43,7 @@ def is_alive(pid):
 print(json.dumps([len(forks), captured, any(map(is_alive, forks)), answer]))
 '''
 
-# another fork, which loses the model: the one that works for this process goes on
+# another fork closes its model; the fork that works for this process goes on
 CHILD = '''
 if (pid := os.fork()) == 0:
   llm.close()
@@ -69,11 +69,11 @@ def test_a_fork_captures_and_this_process_reads(model, tmp_path):
   assert alone[:3] == (0, ["capture_prompt", "decode"], False)
   first = answer(model, tmp_path / "b.db", CHILD)
   assert first == (2, [], False, alone[3])
-  assert answer(model, tmp_path / "b.db") == (0, [], False, alone[3])  # all is there already
+  assert answer(model, tmp_path / "b.db") == (0, [], False, alone[3])  # everything is cached already
 
 @pytest.mark.parametrize(("which", "here"), sample([("0", ["capture_prompt"]), ("1", ["decode"])], [("1", ["decode"])]))
 def test_a_fork_that_dies(model, tmp_path, which, here):
-  """What it would have done is done here, and again by a fork of the next process."""
+  """This process does the work of a fork that died; a fork of the next process does it again."""
   died = answer(model, tmp_path / "c.db", f"os.kill(forks[{which}], 9)")
   assert died[:3] == (2, here, False)
   assert answer(model, tmp_path / "c.db") == (1, [], False, died[3])
@@ -88,7 +88,7 @@ def test_where_it_cannot_be(env):
   assert subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True).stdout == "False\n"
 
 def test_no_process_outlives_the_command(model, tmp_path):
-  """Not even one that is killed while the fork works."""
+  """The forks end, even if the command is killed while they work."""
   env = os.environ | {"CACHEDB": str(tmp_path / "d.db"), "DEV": "CPU", "PARALLEL": "2", "PYTHONPATH": str(ROOT)}
   code = "import sys, time, tinygrad_llm; llm = tinygrad_llm.load(sys.argv[1], ahead=True); print(1, flush=True); " \
     "time.sleep(60)"
@@ -97,10 +97,10 @@ def test_no_process_outlives_the_command(model, tmp_path):
   children = {pid: pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
               for task in pathlib.Path(f"/proc/{process.pid}/task").iterdir()
               for pid in (task / "children").read_text().split()}
-  assert sum(code.encode() in line for line in children.values()) == 2  # beside the forks, what renders chat templates
+  assert sum(code.encode() in line for line in children.values()) == 2  # two forks; a third child renders templates
   process.send_signal(signal.SIGKILL)
   process.wait()
-  assert process.stdout.read() == b""  # it ends when the last process that holds it has
+  assert process.stdout.read() == b""  # the pipe ends when its last process has ended
   ends = time.monotonic() + 30
   while any(_is_alive(pid) for pid in children) and time.monotonic() < ends: time.sleep(0.01)
   assert not any(_is_alive(pid) for pid in children)

@@ -17,7 +17,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
   return e / e.sum()
 
 def distribution(x, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, repeat_penalty=1.0, history=()) -> np.ndarray:
-  """The probability of each token, by sorting everything."""
+  """The probability of each token, computed by sorting all tokens."""
   x = x.astype(np.float64)
   for i in set(history[-64:]): x[i] = x[i] / repeat_penalty if x[i] > 0 else x[i] * repeat_penalty
   order = np.argsort(-x, kind="stable")
@@ -48,7 +48,7 @@ def test_distribution(settings, seed):
 @pytest.mark.parametrize("p", [0.01, 0.5, 0.95, 0.9999])
 def test_top_p_takes_the_fewest(size, scale, p):
   x = logits(3, size, scale)
-  x[::7] -= 1e9 if size > 50 else 0   # a mask must not spoil the resolution
+  x[::7] -= 1e9 if size > 50 else 0   # masked logits must not cost resolution
   wanted = distribution(x, top_p=p) > 0
   found = _top_p(x.max() - x, p)
   assert found.any() and x[found].min() >= x[~found].max(initial=-np.inf)
@@ -102,8 +102,8 @@ def test_repeat_penalty():
   x = np.array([3.0, 2.5, -1.0, -2.0], np.float32)
   sampler = Sampler(repeat_penalty=2.0)
   assert sampler(x, []) == 0 and sampler(x, [0]) == 1 and sampler(x, [0, 0, 0]) == 1   # once, however often it came
-  assert sampler(x, [0] + [2] * 63) == 1 and sampler(x, [0] + [2] * 64) == 0           # 64 tokens back, no more
-  assert sampler(x[2:], [0]) == 0 and Sampler(repeat_penalty=3.0)(x[2:], [0]) == 1     # negative ones are multiplied
+  assert sampler(x, [0] + [2] * 63) == 1 and sampler(x, [0] + [2] * 64) == 0           # only the last 64 tokens count
+  assert sampler(x[2:], [0]) == 0 and Sampler(repeat_penalty=3.0)(x[2:], [0]) == 1     # negative logits are multiplied
   assert x.tolist() == [3.0, 2.5, -1.0, -2.0]
   for bad in ([4], [-1]):
     with pytest.raises(InputError, match="history"): sampler(x, bad)
@@ -153,7 +153,7 @@ def cut(stops, pieces) -> tuple[str, bool]:
   (["bcd", "cd"], "abcd", "a", True),
   (["\nUser:"], "hi\nUse it\nUser: x", "hi\nUse it", True), (["日本"], "日日本", "日", True)])
 def test_stop_strings(stops, text, wanted, stopped):
-  """Whatever pieces the text comes in."""
+  """The result does not depend on the pieces that the text comes in."""
   splits = range(1, len(text)) if len(text) < 8 else range(3, len(text), 5)
   for n in range(len(splits) + 1):
     for at in itertools.combinations(splits, n):

@@ -1,4 +1,4 @@
-"""Why answers end: a stop string, another turn, an end-of-turn token, tokens or the context at their end."""
+"""Why answers end: a stop string, another turn, an end-of-turn token, the limit of tokens, or a full context."""
 import pytest
 from tests.support.scripted_gguf import CHATML, CONTROL, build
 
@@ -31,7 +31,7 @@ def test_another_turn_ends_it(llm, stop):
   text = f"{THOUGHT}42 Question: {'' if 'no<|im_start|>' in stop else 'no'}"
   assert "".join(llm.chat(MESSAGES, 20, stop=stop)) == text
   assert (llm.timing.finish, llm.timing.tokens) == ("stop_string", 6)
-  assert "nousermore" in "".join(llm.text(llm.generate([1, 2], 20)))  # there are no turns
+  assert "nousermore" in "".join(llm.text(llm.generate([1, 2], 20)))  # a prompt without turns
   assert len(list(llm.generate(ids(llm), 8, stop=stop))) == (6 if stop else 8)
 
 def test_other_ends(llm, monkeypatch):

@@ -1,4 +1,4 @@
-"""Several answers of one model in turns, by one thread or several: each is what it is alone, and so is what follows."""
+"""Interleaved answers of one model, by one thread or several: each answer is the same as alone, and later ones are."""
 import gc
 import itertools
 import os
@@ -39,7 +39,7 @@ def alone(llm, i: int) -> list[int]:
   return list(start(llm, i))
 
 def held_is_written(llm) -> None:
-  """What the model goes on with is what it would have from an empty context."""
+  """Continuing from the held context gives the same as starting from an empty one."""
   ids = [*llm._held[:60], 3, 200]
   got = list(llm.generate(ids, max_tokens=4, ignore_eos=True))
   llm.logits([2])
@@ -47,7 +47,7 @@ def held_is_written(llm) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_any_turns(llm, seed):
-  """Answers that begin, go on, end and are dropped in any order, with logits and prefills between them."""
+  """Answers begin, go on, end and are dropped in any order, with logits and prefills in between."""
   rng, want = random.Random(seed), {i: alone(llm, i) for i in range(5)}
   running, got = dict[int, object](), dict[int, list[int]]()
   for _ in range(160):
@@ -70,7 +70,7 @@ def test_any_turns(llm, seed):
   held_is_written(llm)
 
 def test_a_health_check_feeds_little_again(llm, monkeypatch):
-  """The host reaches the memory of this device: an answer's keys and values are put aside, and back."""
+  """If the host can reach the device's memory, an answer's keys and values are saved and restored, not fed again."""
   want, fed = alone(llm, 2), []
   answer = start(llm, 2)
   first = [next(answer) for _ in range(8)]
@@ -146,12 +146,12 @@ def test_prefill_and_step_are_tied_to_what_was_fed(llm):
     with pytest.raises(InputError, match="prefill: the 3 tokens"): llm.prefill([9, *ids[1:]], 3)
     with pytest.raises(InputError, match="generation"): llm.step(7, 0, generation=before)
     with pytest.raises(InputError, match="generation"): llm.prefill(ids, generation=before)
-  list(llm.generate(ids, max_tokens=1))  # an answer's end is one's own beginning
+  list(llm.generate(ids, max_tokens=1))  # one may continue by hand after an answer
   assert np.abs(llm.step(7, 6) - want[-1]).max() <= 2 * near + 1e-6
   with pytest.raises(InputError, match="step: position 9"): llm.step(7, 9)
 
 def test_two_who_feed_by_hand(llm):
-  """A generation tells them apart."""
+  """The generation number tells two callers apart."""
   llm.prefill([1, 2, 3])
   mine = llm.generation
   llm.step(4, 3, generation=mine)
@@ -200,7 +200,7 @@ def test_a_fork_while_another_thread_feeds(llm):
   assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 def test_context_keeps_what_it_says():
-  """The bookkeeping alone, without a model."""
+  """Context's bookkeeping, without a model."""
   kept = context.Context([])
   a, b = context.Feed(), context.Feed()
   a.prompt = 3

@@ -1,4 +1,4 @@
-"""GGUF headers: what is read, what is refused, and that nothing else can happen."""
+"""GGUF headers: valid files are read, damaged files are refused, and nothing else can happen."""
 import os, random, struct, time, tracemalloc
 from pathlib import Path
 import gguf

@@ -1,4 +1,4 @@
-"""Names of models: aliases, paths and a hub, which is a small HTTP server here."""
+"""Model names: aliases, paths and a hub, which a small HTTP server stands in for."""
 import contextlib
 import errno
 import hashlib
@@ -29,7 +29,7 @@ RESOLVE = ("import sys; from tinygrad_llm.command import guarded; from tinygrad_
 def commit(text: str) -> str: return hashlib.sha1(text.encode()).hexdigest()
 
 class Handler(http.server.BaseHTTPRequestHandler):
-  """The two routes that are asked for: a repository's list of files, and a file, whole or from a byte on."""
+  """Serves the two routes in use: a repository's list of files, and a file, whole or a range of bytes."""
   def log_message(self, *args): pass
   def do_HEAD(self): self.answer()
   def do_GET(self): self.answer()
@@ -42,7 +42,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     if self.command == "HEAD": return
     try:
       for at in range(0, len(body), 1 << 16): self.server.hub.sent += self.wfile.write(body[at:at + (1 << 16)])
-    except OSError: self.close_connection = True  # who asked has gone
+    except OSError: self.close_connection = True  # the client has gone
 
   def answer(self) -> None:
     hub, path = self.server.hub, urllib.parse.unquote(urllib.parse.urlsplit(self.path).path)
@@ -77,7 +77,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
       start, end, status = int(first), min(len(data), int(last or len(data)) + 1), 206
       headers["Content_Range"] = f"bytes {start}-{end - 1}/{len(data)}"
     body = data[start:end]
-    if self.command == "GET" and (cut := hub.cuts.pop(file, None)): body = body[:cut]  # and the connection ends
+    if self.command == "GET" and (cut := hub.cuts.pop(file, None)): body = body[:cut]  # then the connection ends
     self.send(status, body, size=end - start, **headers)
 
 class Hub:
@@ -91,8 +91,10 @@ class Hub:
   def add(self, repo: str, *files: str, revision: str = "main", token: str = "", status: int = 0, data: bytes = b"",
           ranges: bool = True, moved: str = "") -> dict[str, bytes]:
     """
-    A repository of these files, each of some bytes of its own, or of `data`. Without `ranges` a part is answered by the
-    whole; `moved`: the server that the files are on.
+    Adds a repository of these files. Each has different bytes, or `data`.
+
+    ranges: False answers a request for a range with the whole file. moved: the server to which the files are
+    redirected.
     """
     contents = {file: data or f"GGUF {repo} {file}".encode() * 50 for file in files}
     sha = commit(repo + revision)
@@ -101,7 +103,7 @@ class Hub:
     return contents
 
 def forget() -> None:
-  """huggingface_hub reads its environment when it is imported."""
+  """Unloads huggingface_hub, which reads its environment when it is imported."""
   for name in [name for name in sys.modules if name.split(".")[0] == "huggingface_hub"]: del sys.modules[name]
 
 @pytest.fixture(scope="module")
@@ -131,7 +133,7 @@ def refusal(model: str, check: Callable[[Mapping[str, Any]], None] | None = None
   assert str(e.value).startswith(model[:200] or "the model")
   return str(e.value)
 
-# Names, without a network
+# Names, without network access
 
 def test_paths(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
   assert resolve(None) == DEFAULT_MODEL
@@ -168,7 +170,7 @@ def test_names_import_nothing():
   done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=30)
   assert done.stderr.splitlines()[-1].startswith("tinygrad_llm.errors.InputError: quen3:8b: no such file")
 
-# The choice among a repository's files
+# Choosing among a repository's files
 
 QUANTS = ["README.md", "mmproj-F16.gguf", "imatrix.gguf", "M.imatrix.gguf", "imatrix-Q4_K_M.gguf", "imatrix.gguf_file",
           "M-Q8_0.gguf", "M-Q4_K_M.gguf", "M-UD-Q4_K_M.gguf", "M-UD-Q2_K_XL.gguf", "M-Q4_K_S.gguf", "M-IQ4_XS.gguf",
@@ -225,7 +227,7 @@ def test_fetch_and_cache(hub: Hub, capfd):
   assert not any(file in seen.path for seen in hub.seen for file in ("Q8_0", "README", "mmproj"))
   hub.seen.clear()
   assert resolve("hf:o/fetch:M-q4_k_m.gguf").samefile(path)
-  assert hub.seen == []  # asked for by name and there
+  assert hub.seen == []  # asked for by name, and cached
   assert resolve("hf:o/fetch:q8_0").read_bytes() == data["m-Q8_0.gguf"]
   assert resolve("hf:o/fetch:q4_k_m").samefile(path)
   assert [seen.path for seen in hub.seen if seen.method == "GET" and "resolve" in seen.path] == \
@@ -234,7 +236,7 @@ def test_fetch_and_cache(hub: Hub, capfd):
   assert capfd.readouterr() == ("", "")
 
 def test_progress_on_stderr(hub: Hub, capfd, monkeypatch: pytest.MonkeyPatch):
-  monkeypatch.setenv("TQDM_POSITION", "-1")  # a bar where stderr is no terminal
+  monkeypatch.setenv("TQDM_POSITION", "-1")  # shows the bar although stderr is no terminal
   hub.add("o/progress", "progress-Q8_0.gguf")
   resolve("hf:o/progress")
   out, err = capfd.readouterr()
@@ -261,7 +263,7 @@ def test_parts(hub: Hub):
   path = resolve("hf:o/parts:q8_0")
   assert path.name == "m-Q8_0-00001-of-00003.gguf"
   assert [path.with_name(name[5:]).read_bytes() for name in names] == [data[name] for name in names]
-  path.with_name(names[1][5:]).unlink()  # one part is lost: it alone is fetched
+  path.with_name(names[1][5:]).unlink()  # only the lost part is fetched
   hub.seen.clear()
   assert resolve(f"hf:o/parts:{names[0]}").samefile(path)
   assert path.with_name(names[1][5:]).read_bytes() == data[names[1]]
@@ -282,12 +284,12 @@ def test_resume(hub: Hub, monkeypatch: pytest.MonkeyPatch):
   data = hub.add("o/resume", "m.gguf")["m.gguf"]
   monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 100)
   hub.cuts["m.gguf"] = 300
-  with contextlib.suppress(InputError): resolve("hf:o/resume")  # huggingface_hub 1.0 goes on at the next call
+  with contextlib.suppress(InputError): resolve("hf:o/resume")  # huggingface_hub 1.0 resumes at the next call
   assert resolve("hf:o/resume").read_bytes() == data
   assert [seen.range for seen in hub.seen if seen.method == "GET" and "resolve" in seen.path] == [None, "bytes=300-"]
 
 def test_new_revision(hub: Hub):
-  """A quant type is what the repository has now; a file name is what was fetched."""
+  """A quant type gives the repository's current file; a file name gives the cached file."""
   hub.add("o/new", "m-Q8_0.gguf")
   old = resolve("hf:o/new:q8_0")
   sha = commit("new")
@@ -365,12 +367,12 @@ def test_disk(hub: Hub, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch)
   assert not [seen for seen in hub.seen if seen.method == "GET" and "resolve" in seen.path]
   assert resolve("hf:o/disk").read_bytes() == data
   monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
-  assert resolve("hf:o/disk").read_bytes() == data  # it is there already
+  assert resolve("hf:o/disk").read_bytes() == data  # it is cached already
 
-# What a file is, before it is fetched
+# Checking a file before it is fetched
 
 def model(arch: str, size: int, pairs: int = 0) -> bytes:
-  """The beginning of a model's file, and zeros; `pairs` of 64 KiB come before its architecture."""
+  """A model's file of `size` bytes: its header, then zeros. `pairs` pairs of 64 KiB come before its architecture."""
   def text(x: str) -> bytes: return struct.pack("<Q", len(x)) + x.encode()
   def pair(key: str, value: str) -> bytes: return text(key) + struct.pack("<I", 8) + text(value)
   head = b"".join([pair(f"general.note{i}", "x" * (1 << 16)) for i in range(pairs)] +
@@ -398,7 +400,7 @@ def test_a_server_without_ranges_is_cut_off(hub: Hub):
   assert len(files_asked(hub)) == 1 and hub.sent < BIG // 4
 
 def test_no_architecture_in_the_first_bytes(hub: Hub):
-  """The file is fetched: what it is is then seen by opening it."""
+  """The file is fetched, and its architecture is checked when it is opened."""
   for name, data in (("late", model("qwen99", 5 << 20, 70)), ("none", b"<html>" * 10), ("short", b"GGUF")):
     hub.add(f"o/{name}", "m.gguf", data=data)
     assert resolve(f"hf:o/{name}", check_architecture).read_bytes() == data
@@ -421,7 +423,7 @@ def test_files_on_another_host(hub: Hub, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HF_TOKEN", "secret")
     assert "'qwen99' is not supported" in refusal("hf:o/moved", check_architecture)
     there, = files_asked(other)
-    assert there.range == "bytes=0-4194303" and there.token is None  # the token is for the hub alone
+    assert there.range == "bytes=0-4194303" and there.token is None  # the token is only for the hub
     assert files_asked(hub)[0].token == "Bearer secret"
     assert resolve("hf:o/moved").read_bytes() == data["m.gguf"]
   finally:
@@ -437,7 +439,7 @@ def test_what_hinders_the_look_hinders_the_download(hub: Hub):
   hub.gone.clear()
 
 def test_run_refuses_before_the_download(hub: Hub):
-  """In a process of its own; the tokenizer too is among the first bytes."""
+  """The command refuses an architecture, or a tokenizer in the first bytes, before it fetches the file."""
   hub.add("o/run", "m.gguf", data=model("qwen99", BIG))
   kinds = b"".join(struct.pack("<Q", len(x)) + x for x in (b"tokenizer.ggml.pre", b"martian"))
   kinds = kinds.replace(b"pre", b"pre" + struct.pack("<I", 8))
@@ -451,7 +453,7 @@ def test_run_refuses_before_the_download(hub: Hub):
     assert done.stderr.startswith(f"error: hf:o/{name}: o/{name}: {words} is not supported; supported: ")
   assert hub.sent < BIG // 4
 
-# Processes of their own: the environment, the exit code, the command
+# In a process: the environment, the exit code, the command
 
 def process(code: str, *args: str, **env: str) -> subprocess.CompletedProcess:
   return subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, cwd=ROOT, timeout=60,
@@ -459,7 +461,7 @@ def process(code: str, *args: str, **env: str) -> subprocess.CompletedProcess:
 
 def test_no_network(server: Hub, tmp_path: pathlib.Path):
   with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))  # nobody listens there
+    free.bind(("127.0.0.1", 0))  # nothing listens there
     url = f"http://127.0.0.1:{free.getsockname()[1]}"
     done = process(RESOLVE, "olmoe", HF_ENDPOINT=url, HF_HOME=str(tmp_path))
   assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
@@ -486,7 +488,7 @@ def test_list(server: Hub):
   assert rows[0].split()[1:] == ["bartowski/Llama-3.2-1B-Instruct-GGUF", "Llama-3.2-1B-Instruct-Q6_K.gguf", "-"]
 
 def test_without_a_home_folder(monkeypatch):
-  """The library would keep it in a folder named `~`."""
+  """Without a home folder, huggingface_hub would use a folder named `~`."""
   from huggingface_hub import constants
   monkeypatch.setattr(constants, "HF_HUB_CACHE", "~/.cache/huggingface/hub")
   with pytest.raises(InputError, match="no home folder to keep it in; set HF_HOME"): resolve("qwen3:0.6b")

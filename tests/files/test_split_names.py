@@ -1,4 +1,4 @@
-"""Parts of a split model by links of other names, and names with other suffixes."""
+"""Split models: parts that are found through links with other names, and names with other suffixes."""
 import numpy as np
 import pytest
 from gguf import GGUFWriter
@@ -6,7 +6,7 @@ from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.gguf import open_gguf
 
 def write(folder, count=3, suffix=".gguf", stem="m"):
-  """The paths of a split model's parts, each with one tensor."""
+  """Writes a split model, one tensor per part, and returns the paths of its parts."""
   folder.mkdir(parents=True, exist_ok=True)
   paths = [folder / f"{stem}-{i + 1:05}-of-{count:05}{suffix}" for i in range(count)]
   for i, path in enumerate(paths):
@@ -26,11 +26,11 @@ def test_links_of_another_name(tmp_path):
   parts = write(tmp_path / "held")
   (tmp_path / "model").symlink_to(parts[1])
   (tmp_path / "again.gguf").symlink_to("model")  # relative, a link of a link
-  (tmp_path / "lone-00001-of-00003.gguf").symlink_to(parts[0])  # named as a part, none beside it
+  (tmp_path / "lone-00001-of-00003.gguf").symlink_to(parts[0])  # named as a part, with no other parts beside it
   for name in ("model", "again.gguf", "lone-00001-of-00003.gguf"): assert names(tmp_path / name) == ["t0", "t1", "t2"]
 
 def test_links_to_other_names(tmp_path):
-  """As in the hub's cache: the parts' own names are those of their links."""
+  """As in the hub's cache, only the links have the names of parts."""
   parts, shown = write(tmp_path / "parts"), tmp_path / "snapshot"
   shown.mkdir()
   for i, part in enumerate(parts):

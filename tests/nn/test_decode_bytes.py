@@ -1,4 +1,4 @@
-"""Activations of two bytes in decode steps alone, as Q8_ACTIVATIONS=1 has them on GPUs (weights/linear.py)."""
+"""Activations of two bytes, used only in decode steps, as with Q8_ACTIVATIONS=1 on GPUs (weights/linear.py)."""
 import pathlib
 
 import numpy as np
@@ -21,7 +21,7 @@ from tinygrad_llm.weights.loader import Loader
 TARGET = "CUDA:sm_90"
 
 def kernels(path: str) -> list[list[str]]:
-  """What the kernels of a prompt's chunk, and of a decode step, compute."""
+  """The keys of the kernels of a prefill chunk and of a decode step, which say what they compute."""
   open_target(TARGET)
   file = open_gguf(pathlib.Path(path))
   with without_memory(), Loader(file, progress=False) as loader:
@@ -35,11 +35,11 @@ def test_a_prompt_is_the_same(model_file, arch):
   path = str(model_file(arch=arch, types="Q4_K_M", vocab=384, context=96))
   (prompt, step), (prompt8, step8) = (call(kernels, path, Q8_ACTIVATIONS=asked).value for asked in ("", "1"))
   assert prompt == prompt8 and len(prompt) > 10
-  assert len({*step8} - {*step}) >= 4  # products, and what rounds their x
+  assert len({*step8} - {*step}) >= 4  # matvecs, and the kernels that quantise their x
 
 @pytest.mark.parametrize("seed", range(3))
 def test_two_bytes_are_near(seed):
-  """Half a step of 32,639 at most, whatever the size of a group; a group of zeros is zeros."""
+  """The error is at most half a step of 1/32,639 of a group's largest value; a group of zeros stays zero."""
   rng = np.random.default_rng(seed)
   x = rng.standard_normal((2, 5, 160)).astype(np.float32) * 10.0 ** rng.integers(-20, 20, (2, 5, 10)).repeat(16, -1)
   x[0, 0, :16], x[0, 1, 16], x[1, 2, 40] = 0, 3e38, -3e38

@@ -1,4 +1,4 @@
-"""The app against llama.cpp (golden/, recorded by record_golden.py) and against the float64 reference."""
+"""Our logits against llama.cpp's (golden/, recorded by record_golden.py) and against the float64 reference."""
 import hashlib
 import pathlib
 
@@ -10,10 +10,10 @@ from tests.support.golden_cases import CASES, DEFAULT_MODEL, GOLDEN, MARGIN, wri
 from tests.support.reference import Reference, kl
 
 
-TIE = 0.1  # standard deviations of the logits: llama.cpp's differences have twice as much where it has 8 bits
+TIE = 0.1  # in standard deviations of the logits; llama.cpp's own differences are twice as large with 8-bit activations
 
 def check_logits(ours: np.ndarray, golden: np.ndarray, exact: np.ndarray) -> None:
-  """As close to the exact model as llama.cpp is, or closer; all are logits (T, vocab)."""
+  """Checks that our logits are at least as close to the exact ones as llama.cpp's (golden). All are (T, vocab)."""
   us, peer = kl(exact, ours), kl(exact, golden)
   best, places = ours.argmax(-1), np.arange(len(ours))
   like_exact, like_peer = (best == exact.argmax(-1)).mean(), (best == golden.argmax(-1)).mean()
@@ -22,10 +22,10 @@ def check_logits(ours: np.ndarray, golden: np.ndarray, exact: np.ndarray) -> Non
         f"like llama.cpp {like_peer:.0%}, largest error {np.abs(ours - exact).max() / exact.std():.1e} std")
   assert us <= peer
   assert like_exact >= 0.95
-  assert max(gaps) <= TIE  # where the best token is another, it is nearly as good to both
+  assert max(gaps) <= TIE  # where our best token differs, it is nearly as good in both
 
 
-# each kind of attention and of feed-forward once; test_logits.py has every architecture beside float64
+# each kind of attention and of feed-forward once; test_logits.py compares every architecture with float64
 FEW = ("llama-Q4_K_M", "qwen3moe-Q4_K_M", "deepseek2-Q4_K_M", "gemma3-Q4_K_M", "gpt-oss-MXFP4_MOE")
 
 @pytest.mark.parametrize("name", sample(CASES, FEW))
@@ -40,18 +40,18 @@ def test_synthetic(name: str, tmp_path: pathlib.Path):
 
 
 def stepped(path: pathlib.Path, ids: list[int]) -> np.ndarray:
-  """The logits of decoding, a token at a time, (T, vocab)."""
+  """The logits of decoding one token at a time, (T, vocab)."""
   llm = tinygrad_llm.load(str(path), max_context=128)
   return np.stack([llm.step(token, position) for position, token in enumerate(ids)])
 
-WITHOUT = ("llama-Q4_K_M", "deepseek2-Q4_K_M", "gpt-oss-MXFP4_MOE")  # a head of its own, latent attention, biases
+WITHOUT = ("llama-Q4_K_M", "deepseek2-Q4_K_M", "gpt-oss-MXFP4_MOE")  # an untied head, latent attention, biases
 
 STEPPED = ("llama-Q4_K_M", "llama-Q6_K", "llama-Q8_0", "qwen3-Q4_K_M", "deepseek2-Q4_K_M", "olmoe-Q4_K_M",
            "qwen3moe-Q4_K_M", "gpt-oss-MXFP4_MOE")
 
 @pytest.mark.parametrize("name", sample(STEPPED, ("llama-Q8_0",)))
 def test_activations_of_8_bits(name: str, tmp_path: pathlib.Path, monkeypatch):
-  """Decoding is no further from the exact model than llama.cpp, and without them as near to it as ever."""
+  """Decoding is at least as close to the exact model as llama.cpp; without 8-bit activations, KL is below 1e-5."""
   path, golden = tmp_path / "model.gguf", np.load(GOLDEN / f"{name}.npz")
   write_case(name, path)
   ids = golden["ids"].astype(int).tolist()
@@ -66,7 +66,7 @@ def test_activations_of_8_bits(name: str, tmp_path: pathlib.Path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def default():
-  """The default model, with float32 activations, and its golden file."""
+  """The bundled model with float32 activations, and its golden file."""
   if not (GOLDEN / "default.npz").exists(): pytest.skip("no golden file of the default model; run `make golden`")
   golden = np.load(GOLDEN / "default.npz")
   sha = hashlib.sha256(DEFAULT_MODEL.read_bytes()).hexdigest()
@@ -85,7 +85,7 @@ def test_default_logits(default):
 
 @extended
 def test_default_greedy(default):
-  """At least 8 of 10 answers are llama.cpp's; the others leave it where its two best tokens were within 0.05."""
+  """At least 8 of 10 answers equal llama.cpp's; the others differ first where its two best tokens were within 0.05."""
   llm, golden = default
   prompts = [key.removeprefix("prompt") for key in golden.files if key.startswith("prompt")]
   same = 0

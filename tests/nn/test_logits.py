@@ -1,4 +1,4 @@
-"""The app's logits against the float64 reference: every architecture, every way to reach a position. F32 weights."""
+"""Our logits against the float64 reference: every architecture, every way to reach a position. F32 weights."""
 import numpy as np
 import pytest
 import tinygrad_llm
@@ -6,13 +6,13 @@ from tests.support.extended import sample
 from tests.support.model_cases import IDS, MODELS, VOCAB, sizes
 from tests.support.reference import Reference, clear_choices
 
-# The cache is half precision, which alone moves a logit by 1.3e-3 of the standard deviation at most in these models. A
-# reference that rounds its keys and values too shows what else differs: the order of float32 sums, and keys and values
-# so near a rounding boundary that float32 and float64 fall on different sides.
+# EXACT: the KV cache is half precision, which alone moves a logit by at most 1.3e-3 of the standard deviation in these
+# models. HALF: a reference that rounds its keys and values, too, shows the other differences. These are the order of
+# float32 sums, and keys and values so near a rounding boundary that float32 and float64 round differently.
 EXACT, HALF = 2e-3, 1e-3
-# Where two experts are nearly as good, rounding decides: no token is used whose choice is closer (standard deviations).
+# If two experts are nearly as good, rounding decides. Tokens with a closer choice are not used (standard deviations).
 MARGIN = 0.01
-FEW = ("llama", "gemma3", "gpt-oss", "deepseek2")  # that `make test` looks at
+FEW = ("llama", "gemma3", "gpt-oss", "deepseek2")  # checked by `make test`
 
 
 class Case:
@@ -42,7 +42,7 @@ def llama(model_file):
 
 def test_reference_is_sane(case):
   assert 1 <= case.exact.std() <= 3
-  assert len(set(case.exact.argmax(-1))) > case.length ** 0.5  # not one answer for every context
+  assert len(set(case.exact.argmax(-1))) > case.length ** 0.5  # answers depend on the context
 
 
 def test_single_token(case):
@@ -53,12 +53,14 @@ def test_single_token(case):
 
 
 def test_prefill(case):
-  """A short chunk, longer and shorter ones, a full one, many and a ragged one; the llama model to 2,048 positions."""
+  """
+  Prefill in a short chunk, longer and shorter ones, a full one, and many with a ragged end; llama: 2,048 positions.
+  """
   for n in (2, 19, 7, case.chunk, case.length): case.check(case.llm.logits(case.ids[:n]), slice(0, n))
 
 
 def test_decode(case):
-  """Token by token after a prompt: the logits of the decode step, and generate() against the reference's choice."""
+  """After a prompt, the decode step's logits match, and generate() takes the reference's best tokens."""
   start, n = 23, 24
   out = list(case.llm.generate(case.ids[:start], max_tokens=n, ignore_eos=True))
   exact = Reference(case.path).logits(case.ids[:start] + out)[start - 1:-1]
@@ -70,7 +72,7 @@ def test_decode(case):
 
 
 def test_generate_again(case):
-  """A prompt that shares its beginning with the last one gives what it gives from an empty context."""
+  """A prompt that shares a prefix with the last one gives the same as from an empty context."""
   list(case.llm.generate(case.ids[:40], max_tokens=4, ignore_eos=True))
   prompt = case.ids[:30] + case.ids[60:70]
   again = list(case.llm.generate(prompt, max_tokens=4, ignore_eos=True))
@@ -80,7 +82,7 @@ def test_generate_again(case):
 
 @pytest.mark.parametrize("chunk", [1, 7])
 def test_chunks(llama, chunk):
-  """Small chunks, the last one ragged, give the same logits: token by token at chunk 1."""
+  """Small chunks, the last one ragged, give the same logits; chunk 1 goes token by token."""
   n = 60
   llm = tinygrad_llm.load(str(llama.path), max_context=128, chunk=chunk)
   logits = llm.logits(llama.ids[:n])

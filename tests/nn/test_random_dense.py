@@ -3,7 +3,7 @@ import pytest
 from tests.tools.random_models import _step, draw, process, seeds_of_today
 
 def test_rows_are_whole_blocks():
-  """Of every seed, or a day's tests could not be written."""
+  """The rows of every seed's model are whole blocks, or a day's test models could not be written."""
   for model in (draw(seed).model for seed in range(3000)):
     widths = [model["dim"], model["ffn"], *([model["moe"].ffn] if "moe" in model else [])]
     assert [n % _step(model["types"]) for n in widths] == [0] * len(widths)

@@ -3,7 +3,7 @@ import pytest
 from tests.support.extended import extended
 from tests.tools.random_models import draw, process, seeds_of_today
 
-ONCE_WRONG = [pytest.param(14209, marks=extended)]  # a window whose positions are one block of a prompt's attention
+ONCE_WRONG = [pytest.param(14209, marks=extended)]  # an attention window that is one block of prefill attention
 
 @pytest.mark.parametrize("seed", [*seeds_of_today(experts=True), *ONCE_WRONG])
 def test_random_model(seed):

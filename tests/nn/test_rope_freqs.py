@@ -1,4 +1,4 @@
-"""The factors of rope's frequencies, in whatever type of floats a file has them."""
+"""The factors of RoPE's frequencies are read from any float type, and refused if damaged."""
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, GGUFWriter

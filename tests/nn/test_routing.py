@@ -1,4 +1,4 @@
-"""The routing of tokens to experts against numpy in float64: numbers of experts, gatings, groups, ties; its kernels."""
+"""Expert routing against numpy in float64 (numbers of experts, gatings, groups, ties), and its kernels."""
 from tests.support import child
 from tests.gpu import gpu_numbers
 from tests.gpu import gpu_renderers
@@ -15,18 +15,18 @@ from tinygrad_llm.nn.config import MoEConfig
 from tinygrad_llm.nn.moe import MoE
 
 class Bias:
-  """As much of a Weight as MoE asks of its bias."""
+  """The part of Weight's interface that MoE needs from its bias."""
   def __init__(self, values: np.ndarray): self.values = values
   def float(self) -> Tensor: return Tensor(self.values).realize()
 
 def router(config: MoEConfig, bias: np.ndarray | None) -> MoE:
-  """Without matrices: its input are the logits."""
+  """A MoE without matrices, whose input is the router's logits."""
   moe = MoE.__new__(MoE)
   moe.moe, moe.bias, moe.router = config, None if bias is None else Bias(bias), lambda x: [x]  # type: ignore
   return moe
 
 def wanted(config: MoEConfig, logits: np.ndarray, bias: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-  """Logits (T, experts) -> the chosen (T, used), of equal ones the first, and their weights."""
+  """Logits (T, experts) -> the chosen experts (T, used), the first of equal ones, and their weights."""
   x = logits.astype(np.float64)
   probs = {"softmax": softmax(x), "sigmoid": 1 / (1 + np.exp(-x))}.get(config.gating, x)
   scores = (probs + (0 if bias is None else bias)).astype(np.float32)
@@ -64,13 +64,13 @@ def test_random_routings(seed):
   np.testing.assert_allclose(weights.numpy()[0], shares, 1e-5, 1e-7, err_msg=str(config))
 
 def test_of_equal_ones_the_first():
-  logits = np.repeat(np.float32([[0, 2, 1]]), 20, 1)  # 20 of each
+  logits = np.repeat(np.float32([[0, 2, 1]]), 20, 1)  # each value 20 times
   config = MoEConfig(60, 25, 0, 0, 0, "softmax", True, 1.0, 1, 1)
   ids, _ = router(config, None).route(Tensor(logits).realize().unsqueeze(0))
   assert ids.numpy()[0, 0].tolist() == [*range(20, 40), *range(40, 45)]
 
 def kernels(experts: int, gating: str, groups: int, target: str = "CPU") -> int:
-  """Of the routing of a token."""
+  """The number of kernels that route one token."""
   open_target(target)
   config = MoEConfig(experts, min(8, experts), 0, 0, 0, gating, True, 2.5, groups, min(groups, 2))
   bias = np.zeros(experts, np.float32) if groups > 1 else None
@@ -92,12 +92,12 @@ def source(experts: int) -> str:
   return capture(lambda: list(route))[0].src[-1].src[0].src[2].arg
 
 def test_ranks_are_counted_in_vectors():
-  """And by one thread: the stages of a kernel are not shared."""
+  """Ranks are counted in vectors, and by one thread: the stages of a chained kernel are not split over threads."""
   text = child.call(source, 512, NUM_CPU_THREADS="4", CPU_COUNT="4").value
   assert "int16" in text and "core_id" not in text and "const int" not in text
 
 def languages(experts: int) -> dict[str, str]:
-  """The kernel in those of GPUs."""
+  """The routing kernel's source in each language of GPUs."""
   open_target("CUDA:sm_90")
   route = router(MoEConfig(experts, 8, 0, 0, 0, "softmax", True, 1.0, 1, 1), None).route(Tensor.empty(1, 1, experts))
   call, = Tensor.linear_with_vars(*route)[0].src
@@ -105,7 +105,7 @@ def languages(experts: int) -> dict[str, str]:
 
 @pytest.mark.skipif(not has_cuda_wheels(), reason="no CUDA compiler for this machine")
 def test_languages_of_gpus():
-  """The threads of one group wait for what the others stored, in the memory of all."""
+  """A barrier makes each thread of a group see the others' stores to global memory."""
   found = child.call(languages, 64).value
   assert metal.errors(found["Metal"]) == ""
   waits = {"Metal": "mem_flags::mem_device", "CUDA": "__syncthreads()", "PTX": "bar.sync",
@@ -113,7 +113,7 @@ def test_languages_of_gpus():
   assert [name for name, wait in waits.items() if wait not in found[name]] == []
 
 def executed(experts: int) -> tuple[list[int], list[float]]:
-  """By the default device: the chosen, and their weights."""
+  """The chosen experts and their weights, computed on the default device."""
   config = MoEConfig(experts, 8, 0, 0, 0, "softmax", True, 1.0, 1, 1)
   ids, weights = router(config, None).route(Tensor(logits_of(experts)).realize().unsqueeze(0))
   Tensor.realize(ids, weights)

@@ -1,4 +1,4 @@
-"""Scales beside matrices, as files of NVFP4 have them, and other tensors that a file may have and nothing reads."""
+"""Scales beside matrices, as in NVFP4 files, and other tensors that a file may have and nothing reads."""
 import dataclasses
 
 from tests.tools import fuzz
@@ -20,7 +20,10 @@ IDS = np.random.default_rng(3).integers(0, 320, 40).tolist()
 @pytest.mark.parametrize(("name", "bytes_"), sample(
   [(name, bytes_) for name in MODELS for bytes_ in (False, True)], [("dense", True)]))
 def test_scales(model_file, monkeypatch, capfd, name, bytes_):
-  """Attention, feed-forward, experts and head; a prompt and a step. With activations of 8 bits, to their precision."""
+  """
+  Scales apply in attention, feed-forward, experts and head, in a prompt and in a decode step. With 8-bit activations,
+  the logits are right to their precision.
+  """
   if not bytes_: monkeypatch.setattr(numerics, "multiplies_bytes", lambda: False)
   elif not numerics.multiplies_bytes(): pytest.skip("no products of bytes on this device")
   path = model_file(types="NVFP4", vocab=320, scaled=True, **MODELS[name])
@@ -35,13 +38,13 @@ def test_scales(model_file, monkeypatch, capfd, name, bytes_):
   assert np.abs(llm.logits(ids) - exact).max() <= limit * exact.std()
   list(llm.generate(ids[:-1], max_tokens=1))
   assert np.abs(llm.step(ids[-1], len(ids) - 1) - exact[-1]).max() <= limit * exact.std()
-  for x in ("output.scale", f"blk.1.{wanted[1]}.scale", f"blk.1.{wanted[2]}.scale"):  # each of them matters
+  for x in ("output.scale", f"blk.1.{wanted[1]}.scale", f"blk.1.{wanted[2]}.scale"):  # each scale matters
     held, reference.w[x] = reference.w[x], np.ones_like(reference.w[x])
     assert np.abs(reference.logits(ids) - exact).max() > 0.1 * exact.std()
     reference.w[x] = held
 
 def added(path, out, *tensors):
-  """The file with more tensors: (name, elements, bytes of F32)."""
+  """Writes the file with more F32 tensors of ones: (name, elements)."""
   sample = fuzz.take_apart(path.read_bytes())
   entries, data = list(sample.parts.tensors), sample.parts.data
   for name, n in tensors:

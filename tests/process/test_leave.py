@@ -1,4 +1,4 @@
-"""leave.py: a command's process ends at once, and nothing that others rely on is lost."""
+"""leave.py: a command's process ends at once, and loses nothing that others rely on."""
 import os
 import pathlib
 import subprocess
@@ -7,7 +7,7 @@ import sys
 import pytest
 from tests.support.child import ROOT
 
-# what Python runs before a program: an exit handler, a thread, an object that only the interpreter's own end destroys
+# runs before the program: an exit handler, a thread, and an object that only the interpreter's own shutdown destroys
 BEFORE = """
 import atexit, builtins, os, threading, time
 class Last:
@@ -32,13 +32,13 @@ def lines(tmp_path: pathlib.Path, *command: str, **env: str) -> tuple[int, list[
 SCRIPT = "import sys\nfrom tinygrad_llm.run import main\nsys.argv[1:] = ['--list']\n"
 
 def test_it_ends_at_once(tmp_path):
-  """By -m and by an installed command, which prints all, runs its exit handlers, and is not taken apart."""
+  """With -m and as an installed command, it prints everything, runs exit handlers, and skips the shutdown."""
   assert lines(tmp_path, "-m", "tinygrad_llm.run", "--list") == (0, ["exit handler"])
   (tmp_path / "tinygrad-llm").write_text(SCRIPT + "sys.exit(main())")
   assert lines(tmp_path, "tinygrad-llm") == (0, ["exit handler"])
 
 @pytest.mark.parametrize(("command", "more"), [
-  (("-c", SCRIPT + "main(); print('after')"), ["after"]),       # a program goes on after a command
+  (("-c", SCRIPT + "main(); print('after')"), ["after"]),       # a program may go on after a command
   (("-c", SCRIPT + "def f(): main()\nf(); print('after')"), ["after"]),
   (("-m", "cProfile", "-m", "tinygrad_llm.run", "--list"), ["profile"]),
   (("-i", "-m", "tinygrad_llm.run", "--list"), [])], ids=["-c", "function", "cProfile", "-i"])

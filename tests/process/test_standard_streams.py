@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full, or that nobody reads: the answer comes, and no message is taken for it."""
+"""Standard streams that are closed, full or unread: the answer still comes, and no message is mixed into it."""
 import os
 import pathlib
 import pty
@@ -8,10 +8,10 @@ import sys
 from tests.support import child
 import pytest
 
-DEAD = ["2>&-", "2>/dev/full", "2> >(exec true)", "2</dev/null"]  # closed, full, without a reader, not for writing
+DEAD = ["2>&-", "2>/dev/full", "2> >(exec true)", "2</dev/null"]  # closed, full, without a reader, read-only
 
 def shell(code: str, streams: str, io: str = "utf-8", **options) -> subprocess.CompletedProcess[str]:
-  """`code` in Python with the streams as a shell makes them."""
+  """Runs `code` in Python with the standard streams that a shell redirects."""
   return subprocess.run(["bash", "-c", f'exec "$0" -c "$1" {streams}', sys.executable, code], capture_output=True,
                         text=True, cwd=child.ROOT, timeout=120, env=child.environment(PYTHONIOENCODING=io), **options)
 
@@ -47,14 +47,16 @@ def test_no_file_gets_the_number_of_a_closed_stream():
   assert int(done.stdout) > 2
 
 def test_python_without_stderr():
-  """In a program of somebody else's, too, what is said is not on stdout."""
+  """In another program, too, messages never go to stdout."""
   done = shell("import tinygrad_llm; from tinygrad_llm import errors; errors.warn('x'); print('mine')", "2>&-")
   assert (done.returncode, done.stdout) == (0, "mine\n")
   done = shell("from tinygrad_llm import errors; errors.warn('x'); print('mine')", "2>/dev/full")
   assert (done.returncode, done.stdout) == (0, "mine\n")
 
 def test_stdout_decides():
-  """As ever: one line and exit code 2 where an answer cannot be written, 141 where nobody reads it; nothing asks."""
+  """
+  Stdout decides the exit code: 2 and one line if an answer cannot be written, 141 without a line if nobody reads it.
+  """
   prints = command("def main(): print('x' * 100000)")
   assert shell(prints, ">/dev/full").returncode == 2
   assert shell(prints, ">/dev/full 2>&1").returncode == 2
@@ -65,7 +67,7 @@ def test_stdout_decides():
                                                 "permissions\n")
 
 def test_a_stdout_that_lacks_characters():
-  """As with LANG=C, or names of files that are not Unicode."""
+  """Characters that stdout's encoding lacks are replaced, as with LANG=C, or file names that are not Unicode."""
   for encoding, wanted in (("ascii", "1.0 ? 0.1 ?\n"), ("utf-8", "1.0 ± 0.1 ?\n")):
     done = shell(command("def main(): print('1.0 ± 0.1 \\udcff')"), "", encoding="utf-8", io=encoding)
     assert (done.returncode, done.stdout) == (0, wanted)

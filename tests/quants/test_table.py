@@ -1,4 +1,6 @@
-"""Every quantised type: bit for bit the weights of gguf-py, one kernel with its use, few bytes more than the file."""
+"""
+Every quantised type gives gguf-py's weights bit for bit, fuses into one kernel, and takes few bytes more than a file.
+"""
 import gguf
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from tinygrad_llm.weights.decode import dequantize, select
 
 NUMPY = {dtypes.float32: np.float32, dtypes.float16: np.float16, dtypes.uint32: np.uint32,
          dtypes.int8: np.int8, dtypes.int16: np.int16, dtypes.int32: np.int32}
-# bytes at which a block has half-precision numbers
+# {type: byte offsets of the half-precision numbers in a block}
 HALVES = {"F16": (0,), "Q1_0": (0,), "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,),
           "Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,),
           "IQ4_XS": (0,), "TQ1_0": (52,), "TQ2_0": (64,), "IQ1_S": (0,), "IQ2_XXS": (0,), "IQ2_XS": (0,), "IQ2_S": (0,),
@@ -24,7 +26,7 @@ HALVES = {"F16": (0,), "Q1_0": (0,), "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,),
 GRIDS = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
 # zeros, subnormal, largest, one, infinite, NaN
 SPECIAL = np.array([0, 0x8000, 1, 0x8001, 0x3FF, 0x83FF, 0x7BFF, 0xFBFF, 0x3C00, 0x7C00, 0xFC00, 0x7E00], np.uint16)
-# doubles whose float32 is zero, subnormal, rounded to even, the largest, infinite, NaN
+# doubles whose float32 is zero, subnormal, rounded to even, the largest, infinite or NaN
 DOUBLES = np.array([-0.0, 5e-324, -1e-50, 1e-40, -1.4e-45, 2**-149.0, 1 + 2**-24, 1 + 3 * 2**-24, 3.4028235e38, -1e39,
                     np.inf, np.nan])
 INTEGERS = np.array([0, -1, 2**24 + 1, -2**24 - 3, 2**31, 2**62 + 2**38, 2**63 - 1, -2**63])
@@ -36,19 +38,19 @@ def every(*names: str) -> pytest.MarkDecorator:
 def named(name: str) -> QuantType: return next(qt for qt in QUANT_TYPES.values() if qt.name == name)
 
 def halves(rng: np.random.Generator, count: int, special: bool) -> np.ndarray:
-  """Scales: the bits of half-precision numbers, random ones with the special ones first, or of a sensible size."""
+  """The bits of half-precision scales: special ones, then random bits; without `special`, numbers of a usual size."""
   if not special: return rng.standard_normal(count).astype(np.float16).view(np.uint16)
   scale = rng.integers(0, 65536, count, np.uint16)
   scale[:len(SPECIAL)] = rng.permutation(SPECIAL)[:count]
   return scale
 
 def random_rows(qt: QuantType, rows: int, n: int, special: bool = True) -> np.ndarray:
-  """File bytes (rows * blocks, qt.nbytes): random bits; scales of all kinds if `special`, else of a sensible size."""
+  """File bytes (rows * blocks, qt.nbytes): random bits; scales of all kinds if `special`, else of a usual size."""
   rng = np.random.default_rng(qt.id)
   raw = rng.integers(0, 256, (rows * n // qt.block, qt.nbytes), np.uint8)
   for at in HALVES.get(qt.name, ()):
     raw[:, at:at + 2] = halves(rng, len(raw), special).view(np.uint8).reshape(-1, 2)
-  if qt.name == "IQ1_M":  # a nibble of each of its four last halves
+  if qt.name == "IQ1_M":  # d is one nibble in each of the last four halves
     tail, d = raw[:, 48:].copy().view(np.uint16), halves(rng, len(raw), special)
     for i in range(4): tail[:, i] = tail[:, i] & 0xFFF | (d >> 4 * i) << 12
     raw[:, 48:] = tail.view(np.uint8)
@@ -73,7 +75,7 @@ def assert_same_bits(got: np.ndarray, want: np.ndarray) -> None:
 
 def kernels(x: Tensor) -> list[UOp]: return [call for call in x.linear_with_vars()[0].src if call.src[0].op is Ops.SINK]
 
-def few(qt: QuantType) -> int: return 3 * qt.block if qt.block > 1 else 333  # odd: rows may end within a word
+def few(qt: QuantType) -> int: return 3 * qt.block if qt.block > 1 else 333  # odd, so that rows may end within a word
 
 def test_the_table_is_that_of_gguf_py():
   for qt in QUANT_TYPES.values():
@@ -81,7 +83,7 @@ def test_the_table_is_that_of_gguf_py():
     assert (qt.name, qt.block, qt.nbytes) == GGML_TYPES[qt.id] == (theirs.name, *gguf.GGML_QUANT_SIZES[theirs])
     assert qt.grid == (qt.name in GRIDS)
   missing = {known[0] for id, known in GGML_TYPES.items() if id not in QUANT_TYPES}
-  assert missing == {"Q8_1", "Q8_K"}  # no file holds them
+  assert missing == {"Q8_1", "Q8_K"}  # they occur in no file
 
 @every()
 @pytest.mark.parametrize("n", (256, 2048, 4096 + 256))
@@ -93,13 +95,15 @@ def test_memory_is_close_to_the_file(qt, n):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @every()
 def test_weights_equal_gguf_py_bit_for_bit(qt):
-  """Whatever the scale: at most one operation of a weight rounds, so that neither order nor fusing shows."""
+  """
+  At most one operation per weight rounds, so neither order nor fused multiply-adds change a bit, whatever the scale.
+  """
   raw = random_rows(qt, 9, n := few(qt))
   assert_same_bits(dequantize(qt, packed(qt, raw, n, 9), n).numpy(), reference(qt, raw, n))
 
 @every("Q1_0", "Q8_0", "Q4_K")
 def test_the_reference_is_what_tinygrad_decodes(qt):
-  """Of Q1_0, which gguf-py cannot decode; the others show that the comparison is right."""
+  """tinygrad checks our reference for Q1_0, which gguf-py cannot decode; other types show that the comparison works."""
   raw = random_rows(qt, 3, n := few(qt), special=False)
   theirs = ggml_data_to_tensor(Tensor(raw.reshape(-1)).realize(), 3 * n, qt.id)
   np.testing.assert_array_equal(theirs.cast(dtypes.float32).numpy().reshape(3, n), reference(qt, raw, n))
@@ -110,7 +114,7 @@ def test_every_scale_that_exists(name, values):
   qt, n, rng = named(name), 1024, np.random.default_rng(0)
   raw = rng.integers(0, 256, (values, qt.nbytes), np.uint8)
   scales = np.arange(values, dtype=np.uint8 if values == 256 else np.uint16).view(np.uint8).reshape(values, -1)
-  if name == "NVFP4": scales = rng.permuted(np.tile(scales, 4), axis=0)  # it has four
+  if name == "NVFP4": scales = rng.permuted(np.tile(scales, 4), axis=0)  # a block has four scales
   raw[:, :scales.shape[1]] = scales
   rows = values * qt.block // n
   assert_same_bits(dequantize(qt, packed(qt, raw, n, rows), n).numpy(), reference(qt, raw, n))
@@ -156,7 +160,7 @@ def test_a_grid_first_used_in_a_graph_that_is_recorded(qt):
     if turn == 1: grids._table.cache_clear()
     got = step(x).numpy()
   assert np.allclose(got, want.sum(-1), rtol=1e-3, atol=1e-3)
-  assert step.captured is not None and len(step.captured.linear.src) == 1  # the table is not copied again each time
+  assert step.captured is not None and len(step.captured.linear.src) == 1  # a replay does not copy the table again
 
 @every()
 def test_selected_rows_are_one_kernel(qt):
@@ -178,7 +182,7 @@ def test_selected_experts_are_one_kernel(qt):
 
 @every("Q4_K", "IQ2_XS")
 def test_selection_along_another_axis_and_of_more_rows_than_there_are(qt):
-  """As experts of two matrices that lie in one tensor are chosen, each many times."""
+  """Like choosing experts from two matrices in one tensor, each expert many times."""
   raw = random_rows(qt, 12, n := few(qt), special=False)
   w, want = packed(qt, raw, n, 2, 3, 2), reference(qt, raw, n).reshape(2, 3, 2, n)
   for ids in ([[2, 0]], [[0, 1, 2, 1]] * 50):

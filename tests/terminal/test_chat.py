@@ -1,4 +1,4 @@
-"""The chat as people use it: one process in a terminal, with the bundled model."""
+"""The chat from the user's side: one process in a terminal, with the bundled model."""
 import contextlib
 import fcntl
 import json
@@ -19,8 +19,8 @@ import pytest
 from tinygrad_llm.terminal.wrap import width
 
 ROOT = pathlib.Path(__file__).parents[2]
-UNSEEN = re.compile(r"\x1b(\[[0-9;?]*[a-zA-Z]|D)|\r+(?=\n)|[^\n]*\r(?!\n|\Z)")  # escapes, what is written over
-BELOW = re.compile(r"\x1b7.*?\x1b8", re.DOTALL)  # a bar that is written below the text and taken away
+UNSEEN = re.compile(r"\x1b(\[[0-9;?]*[a-zA-Z]|D)|\r+(?=\n)|[^\n]*\r(?!\n|\Z)")  # escapes, and text that is overwritten
+BELOW = re.compile(r"\x1b7.*?\x1b8", re.DOTALL)  # a bar that is drawn below the text and removed
 
 class Terminal:
   """A program in a terminal of its own."""
@@ -28,8 +28,8 @@ class Terminal:
     self.fd, inside = pty.openpty()
     self.resize(columns)
     def adopt() -> None:
-      fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # Ctrl-C is a signal then,
-      signal.signal(signal.SIGINT, signal.SIG_DFL)  # also where a shell started the tests in the background
+      fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # makes Ctrl-C a signal,
+      signal.signal(signal.SIGINT, signal.SIG_DFL)  # also if a shell started the tests in the background
     self.process = subprocess.Popen(command, cwd=ROOT, env=env, stdin=inside, stdout=inside, stderr=inside,
                                     start_new_session=True, preexec_fn=adopt)
     os.close(inside)
@@ -38,7 +38,7 @@ class Terminal:
   def resize(self, columns): fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("4H", 40, columns, 0, 0))
 
   def until(self, pattern, timeout=900):
-    """What it shows up to a match, which is taken away; without what is not text. Compiling may take minutes."""
+    """Waits for a match, and returns and consumes the visible text up to its end. Compiling may take minutes."""
     end = time.monotonic() + timeout
     while not (found := re.search(pattern, self.text)):
       assert "error: " not in self.text, self.text
@@ -92,7 +92,7 @@ def test_a_chat(terminal, tmp_path):
   assert messages() == []
 
   terminal.resize(30)
-  terminal.type('/set temperature 9\r')  # it does not find an end
+  terminal.type('/set temperature 9\r')  # the answer does not end by itself
   terminal.until(r"\[temperature 9\]\n> ")
   for _ in range(20):
     terminal.type('"""Tell me\rmore."""\r')
@@ -100,7 +100,7 @@ def test_a_chat(terminal, tmp_path):
     terminal.type("\x03")
     rest = terminal.until(r"\^C(.|\n)*\n> ")
     if re.search(summary, rest) and "cancelled" in rest: break
-    terminal.type("/clear\r")  # on a busy machine it was done before the key, which takes away what is not read yet
+    terminal.type("/clear\r")  # on a busy machine the answer ended before the key, which discards unread output
     terminal.until(r"forgotten\]\n> ")
   assert int(re.search(r"\[(\d+)\s+tokens", rest)[1]) > 3
   asked, said = messages()
@@ -115,7 +115,7 @@ def test_a_chat(terminal, tmp_path):
     terminal.type("\x1b[200~a\nb\x1b[201~\r")  # pasted
     terminal.until(summary)
     assert messages()[2] == "a\nb"
-    terminal.type("\x1b[A\x1b[A\x05c\r")  # an earlier message, with more at its end
+    terminal.type("\x1b[A\x1b[A\x05c\r")  # recalls an earlier message and appends to it
     terminal.until(summary)
     assert messages()[4] == "a\nbc"
   terminal.until("> ")

@@ -15,7 +15,7 @@ def test_kept(tmp_path):
   first, second = History(path), History(path)
   assert first.load() == []
   for line in ("one", "one", " ", "two\nlines \x1b é"): first.add(line)
-  second.add("three")  # another chat, at the same time
+  second.add("three")  # a concurrent chat
   first.add("one")
   assert History(path).load() == ["one", "two\nlines \x1b é", "three", "one"]
   assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -38,12 +38,12 @@ def test_damaged(tmp_path):
   path = tmp_path / "history"
   path.write_bytes(b'"a"\nplain\n3\n\xff\n[[[["b"\n"c"\n"cut')
   (h := History(path)).load()
-  for line in ("d", "e"): h.add(line)  # not behind what was cut
+  for line in ("d", "e"): h.add(line)  # not appended to the line that was cut
   assert History(path).load() == ["a", "c", "d", "e"]
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux's limits")
 def test_a_full_disk(tmp_path):
-  """A file that cannot be cut stays, and nothing beside it; a line that was cut costs itself alone."""
+  """A file that cannot be shortened stays, and no other file is left. A line that was cut loses only itself."""
   (path := tmp_path / "history").write_text('"a b"\n' * 2000)
   code = ("import pathlib, resource, sys; from tinygrad_llm.terminal.history import History; "
           "path = pathlib.Path(sys.argv[1]); h = History(path); limit = lambda n: "
@@ -63,7 +63,7 @@ def test_never_an_error(tmp_path):
 def test_place(monkeypatch, tmp_path):
   monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
   assert history_file() == tmp_path / "tinygrad_llm" / "history"
-  monkeypatch.setenv("XDG_STATE_HOME", "relative")  # not to be used, says the specification
+  monkeypatch.setenv("XDG_STATE_HOME", "relative")  # the specification says to ignore it
   monkeypatch.setenv("HOME", str(tmp_path))
   assert history_file() == tmp_path / ".local" / "state" / "tinygrad_llm" / "history"
 

@@ -1,4 +1,4 @@
-"""The chat's commands and turns, with a model that says what a test tells it to."""
+"""The chat's commands and turns, with a fake model whose answers the tests set."""
 import json
 import pathlib
 import types
@@ -12,7 +12,7 @@ from tinygrad_llm.terminal.repl import COMMANDS, Chat, completions, read_message
 from tinygrad_llm.terminal.session import Session, Settings
 
 class Model:
-  """Gives the parts of `answer`; an exception among them is raised."""
+  """A fake model that yields the parts of `answer`; an exception among them is raised."""
   path, device, timing = pathlib.Path("fake.gguf"), "CPU", Timing(tokens=2, first_token=0.5)
   template = types.SimpleNamespace(stop=("User:",), thinking=lambda on: {"enable_thinking": on})
   def __init__(self):
@@ -47,7 +47,7 @@ def test_turns(chat, capsys):
   chat.handle("and?\nwhy?")
   system = message("system", "Be brief.")
   assert chat.llm.asked == [[system, message("user", "hi")], [
-    system, message("user", "hi"), message("assistant", "It is."), message("user", "and?\nwhy?")]]  # no thinking in it
+    system, message("user", "hi"), message("assistant", "It is."), message("user", "and?\nwhy?")]]  # no thinking
   assert chat.llm.stop == ("STOP", "User:")
   chat.handle("more")
   assert chat.llm.asked[-1] == [system, message("user", "and?\nwhy?"), message("assistant", "It is."),
@@ -169,7 +169,7 @@ def test_several_lines(lines, wanted):
 def test_completion(tmp_path, monkeypatch):
   assert completions("/s", "/s") == ["/system ", "/set ", "/save "]
   assert completions("/set t", "t") == ["temperature ", "top_k ", "top_p ", "think "]
-  assert completions("/set think o", "o") == ["on", "off"]  # and hide by another letter
+  assert completions("/set think o", "o") == ["on", "off"]  # hide begins with another letter
   monkeypatch.chdir(tmp_path)
   (tmp_path / "a.json").touch()
   (tmp_path / "ab").mkdir()
@@ -178,7 +178,7 @@ def test_completion(tmp_path, monkeypatch):
     assert completions(line, word) == []
 
 def test_the_loop_outlives_errors(monkeypatch, capsys, chat):
-  """Ctrl-C, bytes that are no text, bad input; it ends at the end of input."""
+  """The loop goes on after Ctrl-C, bytes that are no text, and bad input; it ends at the end of input."""
   lines = iter([KeyboardInterrupt(), UnicodeDecodeError("utf-8", b"\xff", 0, 1, ""), "/set x 1", "/load none.json",
                 "bad", "hi", '"""', KeyboardInterrupt(), "/clear", EOFError()])
   class Editor:
@@ -195,7 +195,7 @@ def test_the_loop_outlives_errors(monkeypatch, capsys, chat):
   assert next(lines, None) is None
 
 def test_without_a_terminal(monkeypatch, capsys, tmp_path):
-  """A terminal to type in, output to a file: the prompt is on stderr, and nothing is kept."""
+  """With typed input and output to a file, the prompt goes to stderr and no history is kept."""
   monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
   monkeypatch.setattr("builtins.input", lambda: "a\udcff")
   assert history.Editor(completions).ask("> ") == "a?"

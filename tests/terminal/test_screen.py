@@ -1,4 +1,4 @@
-"""Answers as they are shown: thinking apart, wrapped on a terminal, plain on a pipe."""
+"""Showing answers: thinking set apart, wrapped on a terminal, plain on a pipe."""
 import io
 
 import pytest
@@ -45,7 +45,7 @@ def test_on_a_pipe():
   assert shown(io.StringIO(), []) == "\n"
 
 def test_hidden_on_a_terminal():
-  """A word says that something goes on, until there is an answer."""
+  """Hidden thinking shows `Thinking ..` until there is an answer."""
   assert shown(Terminal(), hide=True) == f"{D}Thinking ..{N}{screen.ERASE}It is forty\ntwo.\n"
   assert shown(Terminal(), PARTS[:1], hide=True) == f"{D}Thinking ..{N}{screen.ERASE}"
 

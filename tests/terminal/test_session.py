@@ -36,7 +36,7 @@ def test_save_and_load(tmp_path):
   session = Session("Be brief.", TURNS, Settings(temperature=0.5, count=3, think="hide"))
   save(session, path)
   assert load(path) == session
-  save(Session(), path)  # in place of what it wrote
+  save(Session(), path)  # replaces its own file
   assert load(path) == Session()
   assert os.listdir(tmp_path) == ["a chat.json"]
   (tmp_path / "notes").write_text("{}")
@@ -46,7 +46,7 @@ def test_save_and_load(tmp_path):
     with pytest.raises(InputError): save(session, bad)
 
 GOOD = {"system": "", "messages": TURNS, "settings": {"temperature": 1}}
-BAD = {  # what is in the file: what the error names
+BAD = {  # content of the file: part of the error message
   "": "not JSON", "{": "not JSON", "[" * 100000: "not JSON", "[]": "the file", "{}": "messages", "null": "the file",
   json.dumps({**GOOD, "model": 1}): "'model'", json.dumps({**GOOD, "messages": {}}): "messages",
   json.dumps({**GOOD, "messages": TURNS[:1]}): r"messages\[0\]: it has no answer",
@@ -74,7 +74,7 @@ def test_what_is_no_file(tmp_path):
     with pytest.raises(InputError): load(tmp_path / name)
 
 def test_halves_of_characters(tmp_path):
-  """JSON can hold them, a terminal and UTF-8 cannot."""
+  """Lone surrogates are replaced: JSON can hold them, a terminal and UTF-8 cannot."""
   path = tmp_path / "x.json"
   path.write_text(json.dumps({"messages": [{"role": "user", "content": "a\ud800"}, TURNS[1]]}))
   session = load(path)

@@ -15,7 +15,7 @@ class Terminal(io.TextIOWrapper):
 
 @pytest.fixture
 def piped(monkeypatch):
-  """piped(data): standard input is a pipe with these bytes, and then at its end; None: it is closed."""
+  """piped(data) makes standard input a pipe that holds these bytes and then ends; None closes standard input."""
   def give(data: bytes | None) -> None:
     if data is None: return monkeypatch.setattr(sys, "stdin", None)
     read, write = os.pipe()
@@ -45,10 +45,10 @@ def test_terminal(monkeypatch):
   monkeypatch.setattr(sys, "stdin", Terminal(io.BytesIO(b"typed\n")))
   assert read_prompt(None) is None
   assert read_prompt("hi") == "hi"
-  assert read_prompt("-") == "typed"  # to Ctrl-D, as cat reads
+  assert read_prompt("-") == "typed"  # reads up to Ctrl-D, as cat does
 
 def test_a_slow_pipe_is_waited_for(monkeypatch, capsys):
-  """And it says so; not for ever, as some programs leave a pipe open that nobody writes to."""
+  """Waiting shows a message. It does not last for ever, because some programs leave an unused pipe open."""
   monkeypatch.setattr(stdin, "PATIENCE", 0.05)
   read, write = os.pipe()
   monkeypatch.setattr(sys, "stdin", os.fdopen(read))

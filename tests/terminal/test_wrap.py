@@ -1,4 +1,4 @@
-"""Lines of a terminal's width: none is wider, words stay whole, no text is lost."""
+"""Wrapping to a terminal's width: no line is wider, words stay whole, no text is lost."""
 import random
 import textwrap
 
@@ -6,7 +6,7 @@ import pytest
 
 from tinygrad_llm.terminal.wrap import Wrap, glyphs, width
 
-# a text as one glyph, and the columns that terminals give it
+# {text that is one glyph: its columns in terminals}
 GLYPHS = {
   "a": 1, "é": 1, "e\u0301": 1, "a\u0300\u0323": 1, "日": 2, "！": 2, "ｱ": 1, "한": 2, "\u1112\u1161\u11ab": 2, "👍": 2,
   "👍🏽": 2, "👩\u200d👩\u200d👧": 2, "❤\ufe0f\u200d🔥": 2, "❤": 1, "❤\ufe0f": 2, "🇩🇪": 2, "1\ufe0f\u20e3": 2,
@@ -24,7 +24,7 @@ def wrapped(pieces, columns):
   return "".join([wrap.push(piece) for piece in pieces] + [wrap.flush()])
 
 def test_words_as_textwrap_does():
-  """The greedy rule, which has one outcome for words that fit."""
+  """Greedy wrapping, which has one outcome for words that fit."""
   rng = random.Random(1)
   for _ in range(300):
     text = " ".join("x" * rng.randint(1, 9) for _ in range(rng.randint(1, 40)))
@@ -34,17 +34,17 @@ def test_words_as_textwrap_does():
 def test_examples():
   assert wrapped(["  if x:\n\tpass  \n\n"], 20) == "  if x:\n\tpass  \n\n"
   assert wrapped(["see https://example.org/a now"], 10) == "see\nhttps://ex\nample.org/\na now"
-  assert wrapped(["日本語（です）。日本語、ok"], 8) == "日本語\n（で\nす）。日\n本語、ok"  # marks stay with their text
+  assert wrapped(["日本語（です）。日本語、ok"], 8) == "日本語\n（で\nす）。日\n本語、ok"  # punctuation stays
   assert wrapped(["こんにちは世界"], 5) == "こん\nにち\nは世\n界"
   assert wrapped(["a👍🏽👍🏽👍🏽"], 5) == "a👍🏽👍🏽\n👍🏽"
-  assert wrapped(["ab\u00a0cd ef"], 6) == "ab\u00a0cd\nef"  # a space that does not break
-  assert wrapped(["\x1b[2J\x07a\x9bb\r\n\x7f"], 20) == "␛[2J␇a\ufffdb\n␡"  # what a terminal would obey
+  assert wrapped(["ab\u00a0cd ef"], 6) == "ab\u00a0cd\nef"  # a no-break space
+  assert wrapped(["\x1b[2J\x07a\x9bb\r\n\x7f"], 20) == "␛[2J␇a\ufffdb\n␡"  # control characters
   assert wrapped(["1234567 \n9"], 7) == "1234567\n9"
 
 ALPHABET = [*GLYPHS, *"abc    ", "\n", "\t", ",", "(", "word ", "longer words "]
 
 def test_random_text():
-  """However it is cut; at any width that a glyph fits in."""
+  """The result does not depend on the pieces, at any width that holds a glyph."""
   rng = random.Random(2)
   for _ in range(400):
     text = "".join(rng.choices(ALPHABET, k=rng.randint(1, 60)))
@@ -55,7 +55,7 @@ def test_random_text():
                for line in found.split("\n"))
     assert "".join(found.split()) == "".join(text.split())
     drawn = [g for g, _ in glyphs("".join(text.split()))]
-    assert [g for line in found.split() for g, _ in glyphs(line)] == drawn or "🇩🇪" in text  # no glyph is torn apart
+    assert [g for line in found.split() for g, _ in glyphs(line)] == drawn or "🇩🇪" in text  # no glyph is split
     assert found.count("\n") >= text.count("\n")
 
 def test_text_that_fits_is_left_alone():
@@ -70,7 +70,7 @@ def test_tiny(columns):
   assert wrapped("日本", columns) == "日\n本"
 
 def test_resized():
-  """The new width counts from the next word on; a line that became too long was folded by the terminal."""
+  """A new width counts from the next word on; the terminal itself rewraps a line that became too long."""
   columns = 40
   wrap = Wrap(lambda: columns)
   out = wrap.push("one two three four five six seven ")

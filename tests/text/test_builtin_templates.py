@@ -1,4 +1,4 @@
-"""Templates by name make what llama.cpp's of the same names do."""
+"""Built-in templates render the same text as llama.cpp's templates of the same names."""
 import json
 import pathlib
 
@@ -6,8 +6,8 @@ import pytest
 from tinygrad_llm.text.builtin_templates import BUILTIN, CHATML, OTHERS, PLAIN
 from tinygrad_llm.text.chat_template import ChatTemplate
 
-# llama_chat_apply_template of llama.cpp b9130 (llama-cpp-python 0.3.36): TALK, it without the system's message with the
-# answer's beginning each, and the first exchange alone
+# results of llama_chat_apply_template in llama.cpp b9130 (llama-cpp-python 0.3.36): for TALK and for TALK without the
+# system message, both with the beginning of an answer, and for the first exchange alone
 RECORDED = json.loads((pathlib.Path(__file__).parents[1] / "data" / "llama_cpp_templates.json").read_text())
 TALK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi there"},
         {"role": "assistant", "content": "Hello."}, {"role": "user", "content": "Why?"}]

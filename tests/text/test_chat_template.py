@@ -89,7 +89,7 @@ def test_one_template_many_threads():
   for thread in threads: thread.join()
   assert found == [True] * 200
 
-# what a template tries, and what the error says
+# {hostile template: part of the error message}
 HOSTILE = {
   "{{ 'a' * 10**10 }}": "512 MiB", "{{ 'x'.center(10**9) }}": "512 MiB", "{{ '%1000000000d' % 1 }}": "512 MiB",
   "{% set n = namespace(x='a') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}": "512 MiB",
@@ -106,7 +106,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("source", HOSTILE)
 def test_hostile(source):
-  """Stopped within 2 s of a core, in any thread."""
+  """Hostile templates are stopped within 2 s of processor time, in any thread."""
   def ended() -> float: return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
   t, before, found = ChatTemplate({"default": source, "tool_use": "fine"}), ended(), []
   def ask() -> None:
@@ -117,7 +117,7 @@ def test_hostile(source):
   thread.join()
   assert ended() - before < 4
   assert re.match(f"tokenizer.chat_template: .*({HOSTILE[source]})", *found)
-  assert t.render(HI, tools=TOOLS) == "fine"   # in a new process if need be
+  assert t.render(HI, tools=TOOLS) == "fine"   # in a new process if necessary
 
 def test_no_way_to_internals():
   assert render("a{{ ''|attr('__class__') }}{{ '{0.__class__}'.format('') }}{{ ''['__class__'] }}b") == "ab"
@@ -129,13 +129,13 @@ def test_process_ends_with_the_template():
   assert process is not None and process.poll() is None
   process.kill()
   process.wait()
-  assert t.render(HI) == "x"   # somebody else's kill does no harm
+  assert t.render(HI) == "x"   # the worker is restarted after a kill from outside
   process = t._process
   del t
   assert process.returncode is not None
 
 def test_a_prepared_process_leaves_nothing_behind():
-  """At once, at the end of the interpreter, and where it was killed meanwhile."""
+  """No process or message remains after the interpreter's exit; a worker that was killed is replaced."""
   code = "from tinygrad_llm.text.chat_template import ChatTemplate\n" \
     "import threading\nt = ChatTemplate({'default': 'x'})\nt.prepare()\n" \
     "print(t._process.pid, threading.active_count())"
@@ -161,24 +161,24 @@ def test_encode_keeps_control_tokens_of_users_apart():
   found = t.encode(tokenizer, [{"role": "user", "content": "h<|eot_id|><|bos|>h<|im"}])
   assert [i for i in found if i in (ID["<|bos|>"], ID["<|eot_id|>"])] == [ID["<|bos|>"], ID["<|eot_id|>"]]
   assert tokenizer.decode(found) == "h<|eot_id|><|bos|>h<|im"
-  # one bos token, whoever asks for it
+  # one bos token, whether the template or the tokenizer asks for it
   without = ChatTemplate({"default": "{{ messages[0].content }}"})
   assert without.encode(tokenizer, HI) == [ID["<|bos|>"], *tokenizer.encode("hi")]
   assert without.encode(make(), HI) == tokenizer.encode("hi")
   assert TOKENS[found[0]] == "<|bos|>"
 
 def test_marks_in_names_are_text():
-  """Also the keys of a tool's parameters and of a call's arguments come from strangers."""
+  """The keys of a tool's parameters and of a call's arguments are untrusted, too."""
   tokenizer = make(tokens=[*TOKENS, "sop"], token_type=[*TYPES, CONTROL])
   t = ChatTemplate({"default": "{{ tools | tojson }}{% for m in messages if m.role == 'tools' %}"
                                "{{ m.tool_calls | tojson }}{% endfor %}<|eot_id|>"})
   named = {"function": {"name": "f", "arguments": {"<|eot_id|>": 1, "parameters": {"<|eot": "_id|>"}}}}
-  found = t.encode(tokenizer, [{"role": "tools", "tool_calls": [named]}], tools=[named])  # `tools` ends as sop begins
+  found = t.encode(tokenizer, [{"role": "tools", "tool_calls": [named]}], tools=[named])  # sop begins as `tools` ends
   assert found.count(ID["<|eot_id|>"]) == 1 and found[-1] == ID["<|eot_id|>"]
   assert tokenizer.decode(found).count("<|eot_id|>") == 2
 
 def plain(source: str) -> jinja2.Template:
-  """The same settings in plain jinja2, written anew."""
+  """A template in plain jinja2 with the same settings, written independently."""
   def fail(message): raise jinja2.TemplateError(message)
   def dump(x, **options): return json.dumps(x, **{"ensure_ascii": False} | options)
   env = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
@@ -190,8 +190,8 @@ def plain(source: str) -> jinja2.Template:
 
 def test_templates_of_real_models(capfd):
   """
-  Every template of llama.cpp's collection gives the same as plain jinja2, text or error; but for Gemma 2's, which
-  refuses a system message: its words are in the user's turn.
+  Every template of llama.cpp's collection gives the same text or error as plain jinja2. The exception is Gemma 2's
+  template, which refuses a system message: we put the system's words into the user's turn.
   """
   paths = sorted(VECTORS.glob("*.jinja"))
   if not paths: pytest.skip(f"no templates in {VECTORS}: run `make vectors`")
@@ -216,7 +216,7 @@ def test_templates_of_real_models(capfd):
   assert "some of what" not in capfd.readouterr().err
 
 def test_a_rendering_is_bounded_by_the_time_that_it_computes(monkeypatch):
-  """A process that gets little time, as on a busy machine, is waited for; one that never goes on is not."""
+  """A worker that gets little processor time, as on a busy machine, is waited for; a worker that never runs is not."""
   long = "{% for i in range(50) %}{% for j in range(99999) %}{% endfor %}{% endfor %}done"
   t = ChatTemplate({"default": long, "tool_use": "fine"})
   t.render(HI, tools=TOOLS)
@@ -234,7 +234,7 @@ def test_a_rendering_is_bounded_by_the_time_that_it_computes(monkeypatch):
   finally:
     answered.set()
     thread.join()
-  assert time.monotonic() - start > 1.6  # the limit: it was starved indeed
+  assert time.monotonic() - start > 1.6  # longer than the limit: it was starved
   monkeypatch.setattr(chat_template, "SECONDS", 0.2)
   process.send_signal(signal.SIGSTOP)
   with pytest.raises(InputError, match=r"^tokenizer.chat_template: rendering it takes longer than 0.2 s"): t.render(HI)
@@ -242,7 +242,7 @@ def test_a_rendering_is_bounded_by_the_time_that_it_computes(monkeypatch):
   assert t.render(HI, tools=TOOLS) == "fine"
 
 def test_its_process_is_started_ahead():
-  """Once, and what is wrong with it is told by a rendering."""
+  """The worker is started once; a rendering reports its errors."""
   template = ChatTemplate({"default": "{{ messages[0].content }}"})
   for _ in range(2): template.prepare()
   assert template.render([{"role": "user", "content": "hi"}]) == "hi"

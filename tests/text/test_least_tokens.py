@@ -1,4 +1,4 @@
-"""A text that cannot fit a context is known by its bytes; never is one refused that fits."""
+"""A text that cannot fit a context is recognised by its bytes; no text that fits is refused."""
 import random
 import time
 from types import SimpleNamespace
@@ -36,13 +36,13 @@ def test_never_more_than_there_are(kind):
       assert least <= len(tokenizer.encode(around, parse_special=special)), text
 
 def test_how_close_it_is():
-  """Bytes by those of the longest token, also where its spaces are written as characters of three bytes."""
+  """Bytes divided by the longest token's bytes, also where the token's spaces are written as 3-byte characters."""
   assert bundled().least_tokens("x" * 1300) == 100
   longest = max(make_spm()._tokens, key=len).replace(SPACE, " ")
   assert make_spm().least_tokens(longest * 100) >= 50
 
 def test_no_claim_where_text_is_left_out():
-  """As by a vocabulary that lacks a byte: no number of characters is sure to be a token then."""
+  """If the vocabulary lacks a byte, no number of characters is certain to give a token."""
   t = make(tokens=["a", "b"], token_type=[1, 1], merges=[], bos_token_id=None, eos_token_id=None, eot_token_id=None)
   assert t.encode("xyz" * 1000) == []
   assert t.least_tokens("xyz" * 1000) == 0
@@ -55,7 +55,7 @@ def llm(context: int, template: Any) -> LLM:
 
 @pytest.mark.parametrize("text", ["x" * (16 << 20), "é \n" * (4 << 20)])
 def test_what_cannot_fit_is_not_tokenized(text):
-  """16 MB, as much as standard input may have, within a second of a core."""
+  """16 MB, the most that standard input may have, are refused within a second of processor time."""
   before = time.process_time()
   for content in (text, [{"type": "text", "text": text}]):
     with pytest.raises(InputError, match=r"^prompt: at least \d{7} tokens do not fit the context of 512; shorten it"):
@@ -65,7 +65,7 @@ def test_what_cannot_fit_is_not_tokenized(text):
   assert time.process_time() - before < 2
 
 def test_what_may_fit_is_tokenized():
-  """What a template trims does not count, nor do messages that it may leave out."""
+  """Space that a template trims does not count, nor do messages that it may leave out."""
   template = SimpleNamespace(encode=lambda tokenizer, messages: [1])
   for content in ("x" * 26 + " " * 1000, " \n" * 500):
     assert llm(2, template).prompt([{"role": "user", "content": content}]) == [1]

@@ -1,4 +1,4 @@
-"""No word of a conversation is lost on its way through a template: it is put in other words, or refused by name."""
+"""A template loses no word of a conversation: the conversation is rearranged, or refused with the role's name."""
 import html
 import itertools
 import random
@@ -16,7 +16,7 @@ PARTS = "{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}{% endif %
 SHOWN = "{{ m.role }}: {{ m.content }}\n"
 ALTERNATE = ("{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
              "{{ raise_exception('roles must alternate') }}{% endif %}")
-# what a template does with words: each is met in files that people have
+# ways in which templates treat words; each occurs in real files
 TEMPLATES = {
   "plain": LOOP + SHOWN + END,
   "content as parts": LOOP + "{{ m.role }}: " + PARTS + "\n" + END,
@@ -42,7 +42,7 @@ def squeezed(text: str) -> str:
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_every_word_is_there(name):
-  """Conversations of all orders of roles that people have, with and without a system message, as texts and as parts."""
+  """All usual orders of roles, with and without a system message, with contents as texts and as parts."""
   t, rng = ChatTemplate({"default": TEMPLATES[name]}, "<s>", "</s>"), random.Random(name)
   shapes = [("user",), ("system", "user"), ("system", "user", "assistant", "user"), ("user", "assistant", "user"),
             ("user", "user"), ("system", "user", "assistant", "user", "user"),
@@ -51,7 +51,7 @@ def test_every_word_is_there(name):
     said = [rng.choice(WORDS) for _ in roles]
     texts: list = [[{"type": "text", "text": x}] if parts else x for x in said]
     try: text = t.render([{"role": r, "content": c} for r, c in zip(roles, texts)])
-    except InputError as e:  # what cannot be said at all is refused by the role's name
+    except InputError as e:  # a conversation that no way fits is refused with the role's name
       assert name == "leaves out the first" and "role 'user'" in str(e)
       continue
     for x in said: assert squeezed(x) in squeezed(text), (name, roles, x, text)
@@ -72,7 +72,7 @@ def test_what_is_said_of_it(capfd):
   said = capfd.readouterr().err
   assert said.count("\n") == 1 and "no system message" in said
   assert ChatTemplate({"default": TEMPLATES["content as parts"]}).render(talk[1:]) == "user: Hi"
-  assert capfd.readouterr().err == ""  # the same words at the same place
+  assert capfd.readouterr().err == ""  # no warning: the same words at the same place
 
 def test_contents_of_odd_kinds():
   say = {name: ChatTemplate({"default": TEMPLATES[name]}).render for name in ("plain", "content as parts")}
@@ -106,14 +106,16 @@ def test_a_text_that_is_cut_short_is_told(capfd, cut):
 @pytest.mark.parametrize("shown", [" | upper", " | trim", " | e", " | tojson", " | tojson(ensure_ascii=true)",
                                    " | title", ".split('</think>')[-1]", " | replace('/no_think', '')"])
 def test_a_text_in_another_spelling_is_not(capfd, shown):
-  """Nor is a flag that switches thinking, or what an assistant thought."""
+  """
+  A text in another spelling is not reported as lost, nor a flag that switches thinking, nor an assistant's thinking.
+  """
   text = ' \u00c9 "Str\u00e4\u00dfe" <b>1 & 2</b>\n\u65e5\u672c\t{{ x }} \\ it\'s /no_think '
   talk = [{"role": "user", "content": text}, {"role": "assistant", "content": "<think>long thoughts</think>Yes."}]
   ChatTemplate({"default": LOOP + "{{ m.content" + shown + " }}" + END}).render(talk)
   assert capfd.readouterr().err == ""
 
 def test_a_mark_between_thinking_and_answer_ends_none():
-  """Kimi K3 closes all parts of an answer by one mark."""
+  """Kimi K3 closes all parts of an answer with the same mark."""
   turn = ("{% if m.reasoning_content %}<|open|>think{{ m.reasoning_content }}<|close|>{% endif %}"
           "<|open|>say{{ m.content }}<|close|>")
   assert ChatTemplate({"default": LOOP + turn + END}).after_answer() == ""
@@ -143,7 +145,7 @@ def test_switches_for_thinking():
     t = of(tag + "\n")
     assert t.thinking(False) == {"enable_thinking": False}
     assert t.render([{"role": "user", "content": "hi"}], enable_thinking=False) == f"hi{tag}\n\n{close}\n\n"
-  assert of("{{ tools[0] + 1 }}").thinking(False) == {}  # that it renders nothing is told by what it is to render
+  assert of("{{ tools[0] + 1 }}").thinking(False) == {}  # rendering will report the error
   assert of("{{ tools }}{{ style }}").variables() >= {"messages", "tools", "style"}
 
 def test_variables_of_a_caller(tmp_path):

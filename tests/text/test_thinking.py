@@ -1,4 +1,4 @@
-"""Thinking told apart from the answer, wherever the text is cut."""
+"""Thinking is split from the answer, wherever the text is cut into pieces."""
 import itertools
 import random
 import re
@@ -11,17 +11,17 @@ from tinygrad_llm.text.thinking import Thinking
 from tinygrad_llm.text.tokenizer import Tokenizer
 
 def joined(parts):
-  """Parts of a kind that follow each other are one."""
+  """Joins adjacent parts of the same kind."""
   return [(kind, "".join(text for _, text in group)) for kind, group in itertools.groupby(parts, lambda p: p[0])]
 
 def split(pieces, prompt=""):
-  """pieces: texts, or control tokens as tuples."""
+  """The joined parts of an answer. pieces: texts, or control tokens as tuples."""
   splitter, found = Thinking(prompt), []
   for piece in pieces: found += splitter.control(*piece) if isinstance(piece, tuple) else splitter.push(piece)
   assert all(text for _, text in found)
   return joined(found + splitter.flush())
 
-# prompt's end, the answer's text, its parts
+# (end of the prompt, text of the answer, its parts)
 TEXTS = [
   ("", "Hello.\n\n  you ", [("answer", "Hello.\n\n  you ")]),
   ("", " \n", [("answer", " \n")]), ("", "", []), ("", "<thin", [("answer", "<thin")]),
@@ -46,7 +46,7 @@ def test_every_cut(prompt, text, parts):
     assert split([text[:i], text[i:j], text[j:]], prompt) == parts
 
 def channels(text: str) -> list:
-  """A gpt-oss answer, as text and control tokens in turn."""
+  """Cuts a gpt-oss answer into texts and control tokens."""
   pieces = text.replace("<|", "\0<|").replace("|>", "|>\0").split("\0")
   return [(p,) if p.startswith("<|") else p for p in pieces if p]
 
@@ -68,12 +68,12 @@ def test_channels(text, parts):
   assert split([x for p in pieces for x in ([p] if isinstance(p, tuple) else p)]) == parts
 
 def test_control_tokens_as_tags():
-  """Magistral's, and Gemma 4's, whose mark is a token and a word."""
+  """Magistral's marks are control tokens; Gemma 4's opening mark is a token and a word."""
   assert split([("[THINK]",), "a", ("[/THINK]",), "b", ("[THINK]",)]) == [("thinking", "a"), ("answer", "b")]
   assert split([("<|channel>",), "tho", "ught\na", ("<channel|>",), "b"]) == [("thinking", "a"), ("answer", "b")]
   assert split([("<pad>",), "a"]) == [("answer", "a")]
 
-# letters, <think> as user-defined tokens, and control tokens
+# letters, <think> and </think> as user-defined tokens, and tokens without text
 TOKENS = [*"abcdefghijklmnopqrstuvwxyz<>/", "<think>", "</think>", "<|channel|>", "<|message|>", "<|end|>", "<|start|>",
           "<pad>", "<unk>", "<unused>"]
 ID = {text: i for i, text in enumerate(TOKENS)}
@@ -85,7 +85,7 @@ def tokenizer():
     "tokenizer.ggml.merges": [], "tokenizer.ggml.token_type": [1] * 29 + [4] * 2 + [3] * 5 + [2] + [5]})
 
 def parts(tokenizer, text, stop=(), prompt=""):
-  """LLM.parts of the tokens of a text."""
+  """The result of LLM.parts for a text's tokens, with adjacent parts joined."""
   encode = lambda text: tokenizer.encode(text, parse_special=True)
   return joined(LLM.parts(types.SimpleNamespace(tokenizer=tokenizer), iter(encode(text)), stop, encode(prompt)))
 
@@ -118,7 +118,7 @@ def test_parts_of_tokens(tokenizer):
    "analysisabcassistantfinala"),
   ("<|channel|>final<|message|>abc<|end|><|start|>user<|message|>def", "x", "finalabc")])
 def test_raw_text_is_cut_where_the_answer_is(tokenizer, text, stop, wanted):
-  """Stop strings count in the answer only; the names of tokens without text are part of them, and never shown."""
+  """Stop strings match in the answer only. They may include the names of tokens without text, which are never shown."""
   ids = [ID[t] for t in re.findall(r"<\|?\w+\|?>|</think>|.", text)] if text != "<thin" else [ID[c] for c in text]
   llm = types.SimpleNamespace(tokenizer=tokenizer)
   assert "".join(LLM.text(llm, iter(ids), [stop])) == wanted
@@ -128,12 +128,12 @@ def test_raw_text_is_cut_where_the_answer_is(tokenizer, text, stop, wanted):
   assert "".join(LLM.text(llm, until[:-1])).startswith(wanted[:-1]) and "".join(LLM.text(llm, until, [stop])) == wanted
 
 def test_written_out_marks_of_channels_are_text(tokenizer):
-  """Only control tokens count there: a model may write about them."""
+  """Channel marks count only as control tokens, because a model may write about them."""
   ids = [ID[c] for c in "<channel>a"]
   assert joined(LLM.parts(types.SimpleNamespace(tokenizer=tokenizer), ids)) == [("answer", "<channel>a")]
 
 def test_random_streams_lose_nothing():
-  """Without a tag at its beginning a text is the answer, whatever is in it."""
+  """A text without a tag at its beginning is all answer, whatever it contains."""
   rng = random.Random(0)
   for _ in range(300):
     text = "".join(rng.choices(["<think>", "</think>", "a", " ", "\n", "<", "[THINK]"], k=8))
@@ -143,7 +143,7 @@ def test_random_streams_lose_nothing():
     assert all(kind == "answer" or opened for kind, _ in found)
 
 def test_random_cuts_and_stops():
-  """Against the whole text, split and cut at once; what was shown is never taken back."""
+  """Streaming gives the same as splitting and cutting the whole text at once; shown text is never taken back."""
   rng = random.Random(1)
   class Stream:
     def push(self, text): return text

@@ -13,7 +13,7 @@ from tinygrad_llm.text.literals import Literals
 from tinygrad_llm.text.pretokenizers import PRE_MODELS, PRE_TYPES, PreType
 from tinygrad_llm.text.tokenizer import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, Tokenizer
 
-# the character of each byte: itself where it prints, else one from U+0100 on
+# each byte's character: itself if it prints, else a character from U+0100 on
 PRINTED = [b for b in range(256) if 0x20 < b < 0x7f or 0xa0 < b < 0xad or b > 0xad]
 ALPHABET = [chr(b) if b in PRINTED else chr(0x100 + b - sum(x < b for x in PRINTED)) for b in range(256)]
 WORDS = ["he", "ll", "llo", "Ġw", "or", "Ġwor", "Ġworld", "Ã©", "12", "123"]
@@ -44,7 +44,7 @@ def test_merges():
 
 def test_ignore_merges():
   assert make(pre="llama-bpe").encode("hello world") == ids("he", "llo", "Ġworld")
-  # a control token is no word: not even one whose text is
+  # a control token is no word, even if its text is one
   tokens = [*TOKENS, "secret", "se", "sec", "secr", "secre"]
   merges = [*MERGES, "s e", "se c", "sec r", "secr e", "secre t"]
   t = make(pre="llama-bpe", tokens=tokens, token_type=[*TYPES, CONTROL, *[NORMAL] * 4], merges=merges)
@@ -142,7 +142,7 @@ def test_refused(field, value, why):
 
 @pytest.mark.parametrize("pre", [None, "default"])
 def test_no_way_of_cutting_words(pre, capfd):
-  """llama.cpp's default, with a warning."""
+  """A missing or default pre-tokenizer becomes llama.cpp's default, with a warning."""
   assert make(pre=pre).decode(make(pre=pre).encode("it's 12345 $x")) == "it's 12345 $x"
   said = capfd.readouterr().err
   assert said.startswith("warning: tokenizer.ggml.pre: ") and said.count("\n") == 1
@@ -155,7 +155,7 @@ def test_no_way_of_cutting_words(pre, capfd):
   ("bos_token_id", -1, f"-1 is not one of the {len(TOKENS)} tokens; there is none"),
   ("eos_token_id", len(TOKENS), "there is none"), ("eot_token_id", 2**32 - 1, "4294967295 is not one of")])
 def test_tolerated(field, value, words, capfd):
-  """As llama.cpp does, with one line of warning, once."""
+  """Faults that llama.cpp tolerates give one line of warning, once."""
   t, sound = make(**{field: value}), make()
   make(**{field: value})
   said = capfd.readouterr().err
@@ -164,7 +164,9 @@ def test_tolerated(field, value, words, capfd):
   assert t.encode(text) == sound.encode(text) and t.decode(t.encode(text)) == text
 
 def by_rank(word: str, merges: list[str], known: set[str], whole: bool) -> list[str]:
-  """The parts of a word: of all pairs the one merged first, leftmost, and so on; what is no token in bytes."""
+  """
+  Reference BPE: merges the leftmost pair of the lowest rank, again and again. Parts that are no token become bytes.
+  """
   parts = [word] if whole and word in known else [*word]
   rank = {tuple(merge.split(" ")): i for i, merge in reversed([*enumerate(merges)])}
   while found := [(rank[pair], i) for i, pair in enumerate(zip(parts, parts[1:])) if pair in rank]:
@@ -190,14 +192,14 @@ def test_merges_through_texts_that_are_no_tokens(pre):
         assert [tokens[i] for i in t.encode(text)] == wanted and t.decode(t.encode(text)) == text
         through += any(len(x) > 1 and not any(m.replace(" ", "") == x and {*m.split(" ")} <= known for m in merges)
                        for x in wanted)
-  assert through > 100   # tokens that are made of a text that is none
+  assert through > 100   # tokens merged from a text that is no token
 
 def test_a_text_that_is_no_token_is_spelt_in_bytes_of_utf8_where_the_vocabulary_is():
   tokens = ["h", "e", *(f"<0x{b:02X}>" for b in range(256) if b != 0x65)]
   t = make(model="gemma4", pre=None, tokens=tokens, token_type=[NORMAL] * 2 + [BYTE] * 255,
            merges=["h e", "h é", "hé e"], bos_token_id=None, eos_token_id=None)
   assert t.token_bytes(2) == b"\0" and b"".join(map(t.token_bytes, t.encode("hé"))) == "hé".encode()
-  assert t.encode("he") == [tokens.index("<0x68>")]   # llama.cpp too leaves out a byte that is no token
+  assert t.encode("he") == [tokens.index("<0x68>")]   # as llama.cpp, it leaves out a byte that is no token
 
 def test_unsupported_kinds_list_the_supported():
   for changes in ({"model": "t5"}, {"pre": "gpt-5"}):
@@ -224,11 +226,11 @@ def test_spm_merges_the_best_score_first():
   t = make_spm()
   assert t.encode("hello") == spm_ids("▁he", "llo")
   assert make_spm(add_space_prefix=False).encode("hello") == spm_ids("he", "llo")
-  # of equals the leftmost
+  # the leftmost of equal pairs is merged
   assert t.encode("lol") == spm_ids("▁", "lo", "l") and t.encode("olol") == spm_ids("▁", "ol", "ol")
   assert t.encode("") == [] and t.encode(" ") == t.encode("▁") == spm_ids("▁▁")
   assert make_spm(scores=None).encode("lel") == spm_ids("▁", "l", "el")
-  # a pair may hold what is no token itself
+  # a part of a pair need not be a token
   t = make_spm(tokens=[*SPM_TOKENS, "xy"], token_type=[*SPM_TYPES, NORMAL], scores=[*SPM_SCORES, 0])
   assert t.encode("hxyx") == [*spm_ids("▁h"), len(SPM_TOKENS), *spm_bytes("x")]
 
@@ -242,7 +244,7 @@ def test_spm_falls_back_to_bytes():
 
 def test_spm_special_tokens():
   t = make_spm()
-  assert t.encode("h[T]h", parse_special=True) == spm_ids("▁h", "[T]", "▁h")   # a space after a special token too
+  assert t.encode("h[T]h", parse_special=True) == spm_ids("▁h", "[T]", "▁h")   # a space follows a special token, too
   assert t.encode("<c><s>he </s>", parse_special=True) == spm_ids("<c>", "<s>", "▁he", "▁", "</s>")
   assert t.encode("<c>") == spm_ids("▁", "<", "c>") and t.encode("<unk>", parse_special=True) == [0]
   assert t.decode(t.encode("</s>")) == "</s>" and t.encode(t.quote("<c>") + "h", parse_special=True) == t.encode("<c>h")
@@ -254,9 +256,9 @@ def test_spm_decodes_a_text_or_what_continues_it():
   found = t.encode(text)
   assert t.decode(found) == t.decode([1, *found]) == text == make_spm(add_space_prefix=False).decode(found)[1:]
   stream = t.stream()
-  assert "".join(map(stream.push, found)) + stream.flush() == " " + text   # an answer keeps the space before it
+  assert "".join(map(stream.push, found)) + stream.flush() == " " + text   # a stream keeps the leading space
   assert [stream.push(i) for i in spm_bytes("é")] == ["", "é"] and stream.push(1) == stream.push(0) == ""
-  assert t.token_bytes(SPM_TOKENS.index("▁[T]")) == "▁[T]".encode()   # user-defined: as it is
+  assert t.token_bytes(SPM_TOKENS.index("▁[T]")) == "▁[T]".encode()   # user-defined text stays as it is
   for text in texts(): assert t.decode(t.encode(text)) == text
 
 def test_spm_is_fast_on_long_words():
@@ -281,7 +283,7 @@ def test_spm_tolerated(field, value, words, capfd):
   assert t.encode(text) == sound.encode(text) and (t.bos, t.stop_ids) == (sound.bos, sound.stop_ids) == (1, {2})
 
 def words(kind: PreType, text: str) -> list[str]:
-  """The words of a text: what a vocabulary in which any two neighbours merge makes of it."""
+  """The words into which a pre-tokenizer splits a text."""
   pairs = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(split), "isolated") for split in kind.splits])
   return [word for word, _ in pairs.pre_tokenize_str(text)]
 
@@ -320,7 +322,7 @@ def gemma(**changes) -> Tokenizer:
                   token_type=[*SPM_TYPES, USER_DEFINED, CONTROL, CONTROL], scores=[*SPM_SCORES, 0, 0, 0], **changes)
 
 def test_gemma():
-  """No space in front, runs of spaces are tokens of their own, end of turn stops."""
+  """Gemma: no space in front; runs of spaces are tokens; the end of a turn is a stop token."""
   t, n = gemma(), len(SPM_TOKENS)
   assert t.encode("hello") == spm_ids("he", "llo") and t.decode(t.encode(" he  he")) == " he  he"
   assert t.encode("he  he") == [*spm_ids("he"), n, *spm_ids("he")]
@@ -328,7 +330,7 @@ def test_gemma():
   assert n + 2 in t.stop_ids and n + 1 not in t.stop_ids
 
 def test_gemma4():
-  """Merges of characters, spaces as U+2581, bytes for what is no token; bos whatever the file says."""
+  """Gemma 4: merges of characters, spaces as U+2581, a byte fallback, and a bos token whatever the file says."""
   tokens = ["<bos>", "<|turn>", "\u2581", "h", "e", "\n", "he", "\u2581he", "\n\n"]
   tokens += [f"<0x{b:02X}>" for b in range(256)]
   kinds = [CONTROL, CONTROL, *[NORMAL] * 7, *[BYTE] * 256]
@@ -338,7 +340,7 @@ def test_gemma4():
   assert t.decode([6, 7, 8, 9 + 0xc3, 9 + 0xa9]) == "he he\n\n\u00e9"
 
 def test_end_of_a_message_is_no_end_of_an_answer():
-  """gpt-oss ends its messages, of which an answer has several, with <|end|>."""
+  """In gpt-oss an answer has several messages, and each ends with <|end|>."""
   def ends(*texts: str) -> set[str]:
     t = make(tokens=[*TOKENS, *texts], token_type=[*TYPES, *[CONTROL] * len(texts)])
     return {text for i, text in enumerate(texts, len(TOKENS)) if i in t.stop_ids}
@@ -354,7 +356,7 @@ def test_many_special_tokens():
 
 @pytest.mark.parametrize("name", VOCABULARIES)
 def test_vectors(name):
-  """llama.cpp's own vectors: texts between separators, and a line of ids for each."""
+  """llama.cpp's test vectors: texts between separators, and a line of ids for each text."""
   path = VECTORS / f"ggml-vocab-{name}.gguf"
   if not path.exists(): pytest.skip(f"no {path}: run `make vectors`")
   t = Tokenizer.from_gguf(open_gguf(path).kv)
@@ -366,7 +368,7 @@ def test_vectors(name):
   for text, found in zip(given, wanted, strict=True): assert t.encode(text) == found and t.decode(found) == text
 
 def test_literals_find_what_a_regex_finds():
-  """The longest at each place, of texts that begin and overlap each other."""
+  """The longest text at each position wins, also among texts that are prefixes of each other or overlap."""
   rng = random.Random(3)
   for _ in range(200):
     texts = {"".join(rng.choices("ab<", k=rng.randrange(1, 5))) for _ in range(rng.randrange(1, 9))}
@@ -379,7 +381,7 @@ def test_literals_find_what_a_regex_finds():
   assert Literals([]).split("ab") == ["ab"]
 
 def test_thousands_of_special_tokens():
-  """More than a regex is made of: texts become the same tokens, and quoted ones none."""
+  """With more special tokens than MOST_COMPILED, they are still found in texts, and not in quoted texts."""
   special = [f"<unused{i}>" for i in range(1000)]
   tokens = ["<unk>", "<s>", "</s>", *special, *"<unsed>0123456789▁"]
   kv = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": tokens,

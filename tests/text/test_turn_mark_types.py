@@ -1,4 +1,4 @@
-"""Marks of turns end an answer, and are one token in a prompt, whatever type the file gives them."""
+"""Turn marks end an answer, and are one token in a prompt, whatever type the file gives them."""
 import itertools
 
 import pytest
@@ -19,7 +19,7 @@ def test_ends(tmp_path, capfd, mark, kind, spm):
   t, _ = opened(tmp_path / "m.gguf", [(mark, kind)], spm)
   i = t._tokens.index(mark)
   assert i in t.stop_ids and t.encode(mark, parse_special=True) == [i] and t.token_bytes(i) == b""
-  assert len(t.encode(mark)) > 1  # a text is no mark
+  assert len(t.encode(mark)) > 1  # in plain text it is no mark
   said = capfd.readouterr().err
   assert ("marks of turns" in said) == (kind in (1, 5)) and said.count("\n") == (kind in (1, 5))
 
@@ -29,7 +29,7 @@ def test_without_types(tmp_path, spm):
   ids = [t._tokens.index(x) for x in ("<|im_start|>", "<|im_end|>")]
   assert ids[1] in t.stop_ids and ids[0] not in t.stop_ids
   assert t.encode("<|im_start|><|im_end|>", parse_special=True) == ids
-  if spm: assert t.encode("é")[-2:] == [3 + b for b in "é".encode()]  # bytes by their spelling
+  if spm: assert t.encode("é")[-2:] == [3 + b for b in "é".encode()]  # byte tokens are recognised by their spelling
 
 @pytest.mark.parametrize("kind", [1, 4, 5])
 def test_marks_that_only_the_template_knows(tmp_path, kind):
@@ -40,13 +40,13 @@ def test_marks_that_only_the_template_knows(tmp_path, kind):
   ids = {mark: t._tokens.index(mark) for mark, _ in marks}
   prompt = c.encode(t, [{"role": "user", "content": "x<|done|>"}])
   assert prompt[0] == ids["<|usr|>"] and prompt[-2:] == [ids["<|done|>"], ids["<|bot|>"]]
-  if kind != 4: assert prompt.count(ids["<|done|>"]) == 1  # the user's is text, but for a type that is always parsed
+  if kind != 4: assert prompt.count(ids["<|done|>"]) == 1  # the user's is text, unless its type is always parsed
   assert ids["<|done|>"] in t.stop_ids and ids["<|bot|>"] not in t.stop_ids
-  if kind != 5: assert t.token_bytes(ids["<think>"]) == b"<think>"  # what an answer may say
+  if kind != 5: assert t.token_bytes(ids["<think>"]) == b"<think>"  # an answer may say it
 
 @pytest.mark.parametrize("template, mark", [(CHATML, "<|im_end|>"), (GEMMA, "<end_of_turn>")])
 def test_words_of_a_vocabulary_are_no_marks(tmp_path, template, mark):
-  """</s> in a vocabulary that knows HTML is made by merges: it is a word."""
+  """In a vocabulary that knows HTML, </s> is made by merges, so it is a word."""
   t, _ = opened(tmp_path / "m.gguf", [("</", 1), ("s>", 1), ("</s>", 1), (mark, 1)], False, template=template,
                 merges=["< /", "s >", "</ s>"])
   assert t._tokens.index("</s>") not in t.stop_ids and t._tokens.index(mark) in t.stop_ids

@@ -1,4 +1,4 @@
-"""What begins a turn in a template, and answers that go on with one."""
+"""The marks that begin a turn in a template, and answers that continue with another turn."""
 import itertools
 import types
 
@@ -30,7 +30,7 @@ NAMES = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|
          "<think>"]
 
 def tokenizer(kind: int | None) -> Tokenizer:
-  """None: the marks are no tokens."""
+  """A tokenizer whose marks are tokens of type `kind`; None: the marks are no tokens."""
   names = NAMES if kind is not None else NAMES[:2]
   tokens = [*map(chr, range(33, 127)), *names]
   kinds = [NORMAL] * 94 + [CONTROL] * 2 + ([kind] * (len(NAMES) - 3) + [NORMAL] if kind is not None else [])
@@ -39,7 +39,7 @@ def tokenizer(kind: int | None) -> Tokenizer:
     "tokenizer.ggml.merges": [], "tokenizer.ggml.token_type": kinds, "tokenizer.ggml.bos_token_id": 94,
     "tokenizer.ggml.eos_token_id": 95})
 
-CASES = [  # template, names of tokens without text, the same as text
+CASES = [  # (template, the marks if they are tokens without text, the marks if they are text)
   (CHATML_TEMPLATE, {"<|im_start|>"}, {"<|im_start|>user", "<|im_start|>assistant"}),
   (THINKS, {"<|im_start|>"}, {"<|im_start|>user", "<|im_start|>assistant"}),
   (LLAMA3_TEMPLATE, {"<|start_header_id|>"}, {"<|start_header_id|>user", "<|start_header_id|>assistant"}),
@@ -79,9 +79,9 @@ def test_an_answer_that_opens_another_turn_ends_there(template, opening, kind):
     return parts
   assert said([*"42", *opening, *"Go"], prompt) == [("answer", "42")]
   assert said([*opening, *"Go"], prompt) == []
-  rest = said([*"42", *opening, *"Go"], [1, 2])  # nobody speaks in turns there
+  rest = said([*"42", *opening, *"Go"], [1, 2])  # the prompt has no turns
   assert rest[0][1].startswith("42") and rest[0][1].endswith("Go")
-  if kind == CONTROL:  # the same written out is talk about it
+  if kind == CONTROL:  # marks that are written out as text do not count
     assert said([*"42", *"".join(opening), *"Go"], prompt) == [("answer", f"42{''.join(opening)}Go")]
     assert said(["<think>", "a", *opening, *"Go"], prompt) == [("thinking", "a")]
 

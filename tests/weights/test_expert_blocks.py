@@ -1,4 +1,4 @@
-"""Pairs in blocks of one expert against numpy; their products, with and without patches, of any length by one step."""
+"""Blocks of (token, expert) pairs with one expert each, and their products for any prompt length, against numpy."""
 import itertools
 
 from tests.support import child
@@ -19,7 +19,9 @@ from tinygrad_llm.weights.weight import FusedExperts, Weight
 MOST = 40  # tokens
 
 def assignment(ids: np.ndarray, experts: int, n_slots: int) -> list[np.ndarray]:
-  """Of all tokens: experts, tokens, slots, each with as many rows as there can be."""
+  """
+  The arrays experts, tokens and slots of the blocks of all tokens, each with the greatest possible number of rows.
+  """
   T, K = ids.shape
   padded = np.zeros((MOST, K), np.int32)
   padded[:T] = ids
@@ -45,7 +47,7 @@ def test_random_assignments(seed, n_slots):
   rng = np.random.default_rng([3, seed])
   experts = int(rng.integers(2, 70))
   used = int(rng.integers(1, min(experts, 8) + 1))
-  of = rng.permutation(experts)[:int(rng.integers(used, experts + 1))]  # the others have no token
+  of = rng.permutation(experts)[:int(rng.integers(used, experts + 1))]  # other experts get no token
   ids = np.stack([rng.permutation(of)[:used] for _ in range(int(rng.integers(1, MOST + 1)))]).astype(np.int32)
   check(ids, experts, n_slots)
 
@@ -53,16 +55,18 @@ def test_random_assignments(seed, n_slots):
 @pytest.mark.parametrize("expert", [0, 4])
 def test_all_of_one_expert(expert, n_slots): check(np.full((MOST, 1), expert, np.int32), 5, n_slots)
 
-# *** products, in a child
+# *** products, in a child process
 
 def experts(name: str, m: int, count: int, rows: int, n: int, fused: bool) -> tuple[Weight, np.ndarray]:
-  """Random experts, and what they are (m, count, rows, n)."""
+  """Random experts, and their dequantised values (m, count, rows, n)."""
   qt, stored, how, values = held(name, m * count * rows, n, True)
   weight = (FusedExperts if fused else Weight)(qt, stored, (m, count, rows, n), how)
   return weight, values.reshape(count, m, rows, n).swapaxes(0, 1) if fused else values.reshape(m, count, rows, n)
 
 def products(name: str, m: int, fused: bool, lengths: list[int], least: int, used: int = 2) -> dict:
-  """Errors of prompts of some lengths by one captured step, in parts of the largest number; how often it was traced."""
+  """
+  Errors of one captured step for prompts of some lengths, relative to the largest result, and its number of traces.
+  """
   gemv_cpu.LEAST = least
   count, rows, n = 6, 80, 512
   weight, values = experts(name, m, count, rows, n, fused)
@@ -95,12 +99,14 @@ def test_products(name, m, fused, least):
 def test_experts_of_a_token(used):
   assert max(child.call(products, "Q8_0", 1, False, [1, 3, MOST], 1 << 18, used).value["errors"]) < 1e-5
 
-# *** for GPUs, run by numpy
+# *** kernels for GPUs, run by numpy
 
 @pytest.mark.parametrize(("target", "name", "tokens"), sample(
   [*itertools.product(["CUDA", "Metal"], ["Q4_K", "MXFP4", "Q6_K"], [1, 37])], [("CUDA", "Q4_K", 1)]))
 def test_on_a_gpu(target, name, tokens):
-  """Both products of blocks are of tensor cores, and a block of no pair computes nothing: a number ends a loop."""
+  """
+  Both block products use tensor cores. An unused block computes nothing, because a loop's end depends on a number.
+  """
   error, products = child.call(gpu_prompts.experts, name, target, tokens).value
   assert error < 4e-3 and len(products) == 2
   for block, wmma, ended in products: assert block[0] == numerics.GPU_SLOTS and wmma and ended == 1

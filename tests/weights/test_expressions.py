@@ -1,4 +1,4 @@
-"""weights/expressions.py: a graph is made once for each shape, and is the one that would be made for each tensor."""
+"""weights/expressions.py: a graph is built once per shape, and equals the graph built for each tensor."""
 import numpy as np
 from tinygrad import Tensor, Variable, dtypes
 from tinygrad_llm.quants.table import QUANT_TYPES
@@ -6,7 +6,7 @@ from tinygrad_llm.weights import decode, numerics
 from tinygrad_llm.weights.expressions import made_once
 
 def counted():
-  """A function of a tensor and a number, and how often its graph was made."""
+  """A function of a tensor and a number, and a list of the calls that built its graph."""
   calls = list[tuple]()
   @made_once
   def f(x: Tensor, n: int) -> Tensor:
@@ -23,7 +23,7 @@ def test_once_for_each_kind():
   assert len(calls) == 5 and calls[-1][1] is dtypes.half
 
 def test_of_its_own_result():
-  """A tensor that is made by the function itself is as good as any other."""
+  """The function accepts its own results like any other tensor."""
   f, calls = counted()
   x = Tensor(np.arange(8, dtype=np.float32))
   assert np.array_equal(f(f(f(x, 3), 3), 3).numpy(), [27 * 28]) and len(calls) == 3
@@ -31,7 +31,7 @@ def test_of_its_own_result():
   assert f(y, 1).shape == (8,) and np.array_equal(f(f(y, 1), 3).numpy(), [3 * (16 * i + 6) for i in range(4)])
 
 def test_the_graph_is_that_of_each_tensor():
-  """So kernels, and what is kept of schedules, are the same."""
+  """The graphs are identical, and so are kernels and cached schedules."""
   n = Variable("n", 1, 9).bind(4)
   for x in (Tensor.empty(1, 1, 256), Tensor.empty(1, 9, 256)[:, :n], Tensor.empty(2, 128).reshape(1, 1, 256) * 2):
     for of, plain in ((numerics._quantized, lambda x: numerics.unpacked(numerics.pack(x, 32).contiguous())),

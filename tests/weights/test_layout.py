@@ -1,4 +1,4 @@
-"""How packed rows lie in memory: the same weights bit for bit, little more memory, rows that can be chosen."""
+"""Layouts of packed rows: the same weights bit for bit, little more memory, rows that can be selected."""
 import itertools
 import types
 
@@ -18,12 +18,12 @@ LAID_OUT = [qt for qt in QUANT_TYPES.values() if qt.fields]
 def blocks_of(qt, rows, n):
   if qt.name == "TQ2_0":
     raw = np.random.default_rng(0).integers(0, 256, (rows * n // qt.block, qt.nbytes), np.uint8)
-    raw[:, -1] = 0x2c  # a half of a sensible size
+    raw[:, -1] = 0x2c  # gives the scale, a half, a usual size
   else: raw = random_blocks(np.random.default_rng(0), qt.name, rows * n // qt.block, 0.02)
   return np.ascontiguousarray(raw, np.uint8).reshape(rows, -1)
 
 def stored(qt, found, raw, n):
-  """The memory of rows that are laid out in two parts."""
+  """The memory of rows, laid out in two parts."""
   rows = len(raw)
   if qt.unit == 4: pack(qt, raw, n, units := np.zeros((rows, qt.row_items(n)), np.uint32))
   else: units = raw.view(f"u{qt.unit}")
@@ -46,11 +46,11 @@ def test_the_same_weights(name, on):
   np.testing.assert_array_equal(got.numpy().view(np.uint32), wanted.view(np.uint32))
   some = select(qt, found.rows(memory), n, Tensor([47, 0, 17], dtype=dtypes.int32), found)
   np.testing.assert_array_equal(some.numpy(), wanted[[47, 0, 17]])
-  assert 0.999 * raw.nbytes <= memory.nbytes() <= 1.09 * raw.nbytes  # 6 blocks are few: see below
+  assert 0.999 * raw.nbytes <= memory.nbytes() <= 1.09 * raw.nbytes  # few blocks need more padding, see test_bytes_held
 
 @pytest.mark.parametrize("qt", LAID_OUT, ids=lambda qt: qt.name)
 def test_bytes_held(qt):
-  """Of rows as models have them, on CPUs and on GPUs."""
+  """Rows of real models' lengths take at most 5% more bytes, on CPUs and on GPUs."""
   for n in (2048, 2560, 2816, 2880, 3584, 4096, 8192, 11008, 14336):
     for ren in (STREAM, PLANES):
       if n % qt.block: continue
@@ -59,13 +59,13 @@ def test_bytes_held(qt):
 
 def test_rows_and_blocks_that_do_not_fit_stay_as_in_the_file():
   named = {qt.name: qt for qt in LAID_OUT}
-  assert layout(named["Q4_K"], STREAM, 40, 2048) is None  # 40 rows are no whole tiles
+  assert layout(named["Q4_K"], STREAM, 40, 2048) is None  # 40 rows are not a multiple of the row tile
   assert layout(named["MXFP4"], STREAM, 64, 5 * 32) is not None and layout(named["MXFP4"], STREAM, 64, 32) is None
   assert all(layout(qt, STREAM, 64, 4096) is None for qt in QUANT_TYPES.values() if not qt.fields)
 
 @pytest.mark.parametrize("off", ["lanes", "hooks", "vectorizer", "gemv", "patches"])
 def test_rows_are_interleaved_where_lanes_are_made_of_them(off, monkeypatch):
-  """Without a patch that it takes, 16 rows side by side would be 16 times as many scalar operations."""
+  """Rows are interleaved only with the patches that vectorise them; else 16 rows would take 16 times the operations."""
   wanted = [qt for qt in LAID_OUT if qt.name in ("Q4_K", "Q8_0")]
   assert all(layout(qt, STREAM, 64, 2048).tile == 16 for qt in wanted)
   monkeypatch.setenv(f"NO_{off.upper()}", "1")
@@ -73,7 +73,7 @@ def test_rows_are_interleaved_where_lanes_are_made_of_them(off, monkeypatch):
   assert all(layout(qt, PLANES, 64, 2048) is not None for qt in wanted)
 
 def test_what_meets_lies_near():
-  """In a stream: fields in another order than in the file, cut in parts that lie together; each word has a place."""
+  """A stream may reorder the file's fields and cut them into parts that lie together; each word has one place."""
   blocks = Blocks(4, (4, 10, 11), ((1, 2), (2, 1, 0)))
   found = Layout(blocks, 1, 1)
   assert [list(range(11))[part] for place in found.places() for part in place.slices()] == [
@@ -85,7 +85,7 @@ def test_what_meets_lies_near():
 
 @pytest.mark.parametrize("qt", [qt for qt in LAID_OUT if qt.stream], ids=lambda qt: qt.name)
 def test_scales_come_before_weights(qt):
-  """And a weight's high bits before its low ones: what is read in order is complete soon."""
+  """Scales come before weights, and high bits before low bits, so that a sequential read can use weights early."""
   words = qt.held // 4
   found = layout(qt, STREAM, 64, 2 * qt.block)
   order = [place.first for place in found.places()]
@@ -94,7 +94,7 @@ def test_scales_come_before_weights(qt):
   assert not layout(qt, PLANES, 64, 2 * qt.block).blocks.order
 
 def test_fields():
-  """A part of a field, but not of two."""
+  """A slice may be part of one field, but not of two."""
   units = Units(Layout(Blocks(4, (1, 5)), 1, 1), Tensor(np.arange(20, dtype=np.uint32).reshape(2, 10)), 2)
   assert units[..., 2:4].tolist() == [[[2, 3], [7, 8]], [[12, 13], [17, 18]]]
   assert units[..., 0].tolist() == [[0, 5], [10, 15]]

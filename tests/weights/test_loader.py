@@ -1,4 +1,4 @@
-"""Loading: bytes held, memory used, split files, what is refused."""
+"""Loading: bytes held, memory used, split files, refused files."""
 import pathlib
 import subprocess
 import sys
@@ -26,7 +26,7 @@ def test_neighbours_of_one_type_are_one_weight(model_file):
 
 @pytest.mark.parametrize("vocab", [384, 528, 1100, 1571])
 def test_pieces(model_file, monkeypatch, vocab):
-  """However many there are, and whether they fit, the same lies in memory; the last may lie over the one before."""
+  """Loading in pieces gives the same memory for any number and size of pieces; the last piece may overlap another."""
   path = str(model_file(types="Q8_0", vocab=vocab, context=96, layers=1))
   whole = [w.stored.numpy() for w in tinygrad_llm.load(path).weights.values()]
   written = []
@@ -102,5 +102,5 @@ print(*pages(full), *pages(part), (full + part).sum().item() == 14 << 24)
 @pytest.mark.parametrize(("env", "wanted"), [({}, "True False False False True"),
                                              ({"NO_HUGE_PAGES": "1"}, "False True False True True")])
 def test_large_pages(env, wanted):
-  """Asked for where all of a buffer is written, and only there; without the patch the memory is shared."""
+  """Huge pages are requested only for buffers that are written completely; without the patch the memory is shared."""
   assert run(HUGE, DEV="CPU", **env).stdout.split("\n")[-2] == wanted

@@ -1,4 +1,4 @@
 """
-What a step compiled to and where its time goes: programs, the role of each kernel, profiles, tuning.
+Analysis of a step: its compiled kernels, the role of each one, profiles of where its time goes, and tuning.
 Nothing here changes a step.
 """

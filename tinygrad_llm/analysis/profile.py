@@ -1,11 +1,13 @@
 """
-Where the time of a step goes: each of its kernels, and the host around them.
+Profile of a step: the time of each kernel, and of the host around them.
 
-On the CPU kernels are timed in the step itself, by a clock that is read between them; what is left of the time of these
-steps is the host's: Python between two steps and batches, threads that wake up, the token in, the logits out. Other
-devices time each kernel alone, in order; the host has what is left of the step as measured, and nothing if the kernels
-alone take longer. All times are means over the middle half of the steps of all repetitions, by how long the steps took:
-they add up, as medians would not, and what another program takes of a core now and then is not in them.
+On the CPU, kernels are timed in the step itself, by a clock that is read between them. The rest of the step's time is
+the host's: Python between steps and batches, threads that wake up, the token in, the logits out. Other devices time
+each kernel alone, in order. The host then has the rest of the step as measured, or nothing if the kernels alone take
+longer.
+
+All times are means over the middle half of the steps, sorted by duration, of all repetitions. Means add up, as medians
+would not, and the middle half leaves out steps that other programs disturbed.
 """
 from __future__ import annotations
 import statistics, time
@@ -31,8 +33,12 @@ HOST = "host"
 @dataclass(frozen=True)
 class Kernel:
   """
-  A launch in a step. group: its row, by analysis/roles.py; role: as in `kernels`; bytes: by tinygrad's estimate, in the
-  middle one of the steps. call: what was launched, its kernel compiled.
+  A launch in a step.
+
+  - group: the name of its row, by analysis/roles.py.
+  - role: as in `kernels`.
+  - bytes: by tinygrad's estimate, in the middle one of the steps.
+  - call: the call of the compiled kernel.
   """
   group: str
   role: str
@@ -52,7 +58,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Row:
-  """A part of a step: its kernels (the host has none), us and bytes of a step."""
+  """A part of a step: its kernels (none for the host), with us and bytes per step."""
   name: str
   kernels: list[Kernel]
   us: float
@@ -64,7 +70,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Moment:
-  """A piece of one step's time: of a kernel, by its place in the step, or of the host (None). us from its beginning."""
+  """A span of one step's time, in us from its start. kernel: its index in the step, or None for the host."""
   start: float
   us: float
   kernel: int | None
@@ -72,9 +78,16 @@ class Moment:
 @dataclass(frozen=True)
 class Profile:
   """
-  in_step: whether kernels were timed in the step itself, not alone. rows: in the order of the model, the host last;
-  kernels: in the order of the step; measured: us of a step without any of this. peak: GB/s. timeline: of the step of
-  median length; samples: ns of each repetition, not profiled.
+  The profile of a step.
+
+  - in_step: whether kernels were timed in the step itself, not alone.
+  - rows: in the order of the model, the host last.
+  - kernels: in the order of the step.
+  - measured: us of a step that is not profiled.
+  - peak: bandwidth in GB/s, of reading in_step, else of copying.
+  - timeline: the spans of the step of median duration; kernels that were timed alone lie end to end.
+  - samples: ns of each repetition, not profiled.
+  - gap: us of a step before its first kernel and after its last one.
   """
   in_step: bool
   rows: list[Row]
@@ -87,12 +100,12 @@ class Profile:
 
   @property
   def total(self) -> float:
-    """The sum of the rows."""
+    """The sum of the rows, in us."""
     return sum(row.us for row in self.rows)
 
 @dataclass(frozen=True)
 class _Step:
-  """A step that ran: when it began and ended, ns of time.monotonic_ns(), and what it replayed if that was timed."""
+  """A step that ran: its begin and end in ns of time.monotonic_ns(), and its replays if kernels were timed."""
   begin: int
   end: int
   replays: list[Replay]
@@ -105,7 +118,7 @@ class _Step:
   def wall(self) -> int: return self.end - self.begin
   @property
   def gap(self) -> int:
-    """ns before its first kernel and after its last one."""
+    """ns before the step's first kernel and after its last one."""
     first, last = self.launches[0], self.launches[-1]
     return first.start - self.begin + self.end - last.start - (last.ns or 0)
 
@@ -120,10 +133,10 @@ class _Step:
 def profile(llm: LLM, test: Sequence[Callable[[], Any]], repetitions: int, each: Callable[[], Any] = lambda: None
             ) -> Profile:
   """
-  The profile of a test, given as its steps, which ran before and so compile nothing.
+  The profile of a test, given as its steps. They have run before, so nothing is compiled.
 
-  Each step runs twice in a row, with and without timed kernels, so that both meet the same machine; its bandwidth is
-  measured after each repetition, then each() is called. InputError for a device that does not time kernels.
+  Each step runs twice in a row, with and without timed kernels, so that both meet the same machine. After each
+  repetition the CPU's read bandwidth is measured, and each() is called. InputError if the device cannot time kernels.
   """
   check_device(llm.device)
   in_step = llm.device.split(":")[0] == "CPU"
@@ -152,11 +165,11 @@ def profile(llm: LLM, test: Sequence[Callable[[], Any]], repetitions: int, each:
                  float(np.mean([step.gap for step in middle])) / 1e3 if in_step else host)
 
 def _middle(steps: Sequence[_Step]) -> list[_Step]:
-  """Without the quickest and the slowest quarter."""
+  """The steps without the fastest and the slowest quarter."""
   return sorted(steps, key=lambda step: step.wall)[len(steps) // 4:len(steps) - len(steps) // 4]
 
 def check_device(device: str) -> None:
-  """InputError for a device, or a setting of tinygrad's, that is known not to time kernels."""
+  """InputError for a device, or a setting of tinygrad, that is known not to time kernels."""
   if not JIT: raise InputError("JIT=0: there is no captured step to profile; unset it")
   if getenv("HCQ2"): raise InputError("HCQ2=1: its queues do not time kernels of a captured step; unset it")
   if device.split(":")[0] in ("NULL", "PYTHON"): raise InputError(f"DEV={device}: it does not time kernels; use CPU")
@@ -166,7 +179,7 @@ def _check_timed(step: _Step, device: str) -> None:
     raise InputError(f"DEV={device}: it does not time kernels; use another device")
 
 def _kernels(llm: LLM, step: _Step, us: Sequence[float]) -> list[Kernel]:
-  """The launches of a step, which take so long."""
+  """The launches of a step. us: the time of each, in order."""
   weights = {w.stored.uop.base: Rows(w.qtype.name, names) for names, w in llm.weights.items()}
   caches = {block.attn.cache.kv.uop.base for block in llm.model.blocks}
   found: list[Kernel] = []
@@ -184,7 +197,7 @@ def _kernel(call: UOp, group: str, us: float, variables: dict[str, int], weights
                 int(sym_infer(estimate_uop(call).mem, variables)), sizes[0], sizes[1], call)
 
 def _moments(steps: Sequence[_Step]) -> list[Moment]:
-  """The step of median length, as it was."""
+  """The spans of the step of median duration, as it ran."""
   step = sorted(steps, key=lambda step: step.wall)[len(steps) // 2]
   at, begin, found = step.begin, step.begin, list[Moment]()
   for k, launch in enumerate(step.launches):
@@ -194,7 +207,7 @@ def _moments(steps: Sequence[_Step]) -> list[Moment]:
   return [*found, Moment((at - begin) / 1e3, (step.end - at) / 1e3, None)]
 
 def _end_to_end(kernels: Sequence[Kernel], host: float) -> list[Moment]:
-  """Kernels that were timed alone, one after another, and the host at last."""
+  """Spans of kernels that were timed alone, laid end to end, and of the host after them."""
   starts = np.cumsum([0.0, *(kernel.us for kernel in kernels)])
   return [*(Moment(start, kernel.us, k) for k, (start, kernel) in enumerate(zip(starts.tolist(), kernels))),
           Moment(float(starts[-1]), host, None)]

@@ -5,11 +5,11 @@ from typing import Any
 from tinygrad_llm.analysis.profile import Kernel, Profile, Row
 
 class Printer:
-  """Prints profiles on stdout as they come, as md, json, jsonl or csv; json is one object at the end."""
+  """Prints profiles on stdout as they come, as md, json, jsonl or csv. For json it prints one object at the end."""
   def __init__(self, kind: str): self.kind, self._done = kind, list[dict[str, Any]]()
 
   def add(self, title: str, unit: str, test: dict[str, Any], profile: Profile) -> None:
-    """unit: see markdown(); test: fields of the test."""
+    """Prints a profile. unit: see markdown(); test: the test's fields, for all formats but md."""
     if self.kind == "md":
       peak = f"{'read' if profile.in_step else 'copy'} bandwidth {profile.peak:.1f} GB/s"
       print(f"{title}, {peak}\n\n{markdown(profile, unit)}\n", flush=True)
@@ -23,7 +23,7 @@ class Printer:
       for row in rows: print(_csv(row), flush=True)
 
   def end(self, line: str) -> None:
-    """line: the last one of md."""
+    """Ends the output. line: the last line of md."""
     if self.kind == "json": print(json.dumps({"profiles": self._done}, indent=2))
     if self.kind == "md": print(line)
 
@@ -35,7 +35,7 @@ def _csv(row: dict[str, Any]) -> str:
 COLUMNS = {"part": -30, "kernels": 7, "us": 10, "share": 6, "MB": 9, "GB/s": 7, "of peak": 7}
 
 def markdown(profile: Profile, unit: str) -> str:
-  """unit: what a step is, token or prompt. MB and GB/s are of what the kernels read and write at least."""
+  """A profile as a Markdown table. unit: a step's unit, token or prompt. MB: the least that kernels read and write."""
   names = {"us": f"us / {unit}"}
   widths = {name: max(abs(width), len(names.get(name, name))) * (1 if width > 0 else -1)
             for name, width in COLUMNS.items()}
@@ -62,13 +62,15 @@ def _speed(gbs: float, peak: float) -> dict[str, str]: return {"GB/s": f"{gbs:.2
 
 def fields(profile: Profile) -> dict[str, Any]:
   """
-  A profile for JSON: us and bytes are of a step.
+  A profile for JSON. us and bytes are per step.
 
-  timed: "in the step" or "alone", see analysis/profile.py; measured_us, sum_us: of the step as it is, and of the rows;
-  gap_us: from its last kernel to the next step's first, a part of the host's row; peak_gbs; rows: [{name, kernels (how
-  many), us, share (of the sum), bytes, gbs, peak_share, launches: [{name, role, count, us, bytes, global_size,
-  local_size, opts}]}], the last of them the host, which has none. Launches that look the
-  same are one of `launches`; us and bytes are those of all `count`.
+  - timed: "in the step" or "alone", see analysis/profile.py.
+  - measured_us, sum_us: of the step without profiling, and of the rows.
+  - gap_us: from the step's last kernel to the next step's first, a part of the host's row.
+  - peak_gbs: Profile.peak.
+  - rows: [{name, kernels (how many), us, share (of the sum), bytes, gbs, peak_share, launches}], the host last.
+  - launches: [{name, role, count, us, bytes, global_size, local_size, opts}]; none for the host. Launches that look
+    the same are one entry, with the us and bytes of all `count`.
   """
   return {"timed": "in the step" if profile.in_step else "alone", "measured_us": profile.measured,
           "sum_us": profile.total, "gap_us": profile.gap, "peak_gbs": profile.peak,

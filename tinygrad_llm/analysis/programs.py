@@ -1,4 +1,4 @@
-"""A step as the compiled kernels that it calls, and what can be read off each."""
+"""A step's compiled kernels, and the properties that can be read off each one."""
 from __future__ import annotations
 import re
 from collections import Counter
@@ -22,11 +22,11 @@ from tinygrad_llm.patches.search.cost.instructions import serial_steps
 from tinygrad_llm.patches.search.cost.memory_access import Access, accesses, local_size
 
 def compiled(linear: UOp) -> UOp:
-  """A schedule whose kernels are lowered and compiled; no cache has any."""
+  """The schedule with its kernels lowered and compiled here, without any cache."""
   with from_scratch(): return realize.lower_and_compile(linear)
 
 def capture(function: Callable[..., Any], *inputs: Tensor | UOp) -> tuple[UOp, dict[str, int]]:
-  """The compiled linear schedule of what function(*inputs) returns, and the values of its variables. Nothing runs."""
+  """The compiled linear schedule of function(*inputs)'s result, and the values of its variables. Nothing runs."""
   linear, variables = scheduled(function, *inputs)
   return compiled(linear), variables
 
@@ -35,8 +35,9 @@ _lowered: dict[tuple, UOp] = {}
 @contextmanager
 def from_scratch(known_here: bool = True) -> Iterator[None]:
   """
-  Kernels are lowered in here, unless that was done in here (known_here: False lowers those again): others, known from a
-  cache, may lack instructions.
+  Inside, kernels are lowered anew: those from a cache may lack instructions.
+
+  A kernel that was lowered inside before is not lowered again, unless known_here is False.
   """
   kept = dict(to_program_cache)
   def known(programs: dict[tuple, UOp]) -> None:
@@ -51,29 +52,29 @@ def from_scratch(known_here: bool = True) -> Iterator[None]:
 
 def programs(linear: UOp, variables: dict[str, int], weights: Mapping[UOp, Rows], caches: Sequence[Tensor]
              ) -> list[Program]:
-  """The kernels that a schedule calls, in order. Of its arguments: see Program; caches: tensors."""
+  """The kernels that a schedule calls, in order. caches: tensors of the KV cache; for the rest see Program."""
   kv = {cache.uop.base for cache in caches}
   return [Program(call, variables, weights, kv) for call in linear.src if call.src[0].op is Ops.PROGRAM]
 
 def lowered(call: UOp) -> UOp:
-  """A call of a schedule with its kernel lowered and compiled, in this process and anew."""
+  """A schedule's call with its kernel lowered and compiled anew in this process."""
   found = realize._get_call_to_compile(call)
   assert found is not None
   with from_scratch(known_here=False): return call.replace(src=(codegen.to_program(*found), *call.src[1:]))
 
 class Rows(NamedTuple):
-  """What a buffer of weights holds: their quantised type, and the tensors of the file, in order."""
+  """The contents of a weight buffer: the quantised type, and the names of the file's tensors, in order."""
   type: str
   names: tuple[str, ...]
 
 class Reads(NamedTuple):
-  """What a kernel works on: the weights and the caches among its arguments, by their places."""
+  """The weights and KV caches among a kernel's arguments, by argument index."""
   weights: dict[int, Rows]
   caches: set[int]
 
   @classmethod
   def of(cls, call: UOp, weights: Mapping[UOp, Rows], caches: set[UOp], slots: Iterable[int] | None = None) -> Reads:
-    """slots: of the arguments that it uses (default: all)."""
+    """The weights and caches of a call. slots: indices of the arguments that its kernel uses (default: all)."""
     bases = [next((u for u in arg.toposort() if u.op is Ops.BUFFER), arg) for arg in get_call_arg_uops(call)]
     used = range(len(bases)) if slots is None else slots
     return cls({i: weights[bases[i]] for i in used if bases[i] in weights}, {i for i in used if bases[i] in caches})
@@ -89,10 +90,12 @@ class Program:
   """
   A call of a compiled kernel.
 
-  part: of the step, where roles.py has said it. variables: what its sizes and estimates depend on. weights: by the
-  buffer that holds them; caches: buffers. schedule: who chose its loops (patches/hooks.py). nodes: how large its graph
-  is then, when they are expanded, and in the end. live: bytes of vectors that are alive at once, None on GPUs, whose
-  compilers tell of registers.
+  - part: its part of the step, once roles.py has set it.
+  - variables: values of the variables in its sizes and estimates.
+  - weights: by the buffer that holds them. caches: buffers of the KV cache.
+  - schedule: name of the pass that chose its schedule (patches/hooks.py).
+  - nodes: size of its graph once scheduled, once the loops are expanded, and in the end.
+  - live: the most bytes of vectors that are live at once; None on GPUs, whose compilers report registers.
   """
   def __init__(self, call: UOp, variables: dict[str, int], weights: Mapping[UOp, Rows], caches: set[UOp]):
     self.call, self.part = call, ""
@@ -110,11 +113,11 @@ class Program:
 
   @property
   def name(self) -> str:
-    """By the sizes of its loops."""
+    """tinygrad's name for the kernel, made of the sizes of its loops."""
     return ansistrip(self.info.name)
 
   def row(self) -> dict[str, Any]:
-    """What the command prints of it."""
+    """The fields that the command `kernels` prints."""
     sizes = self.info.launch_dims(self.variables)
     registers, stack = resources(self.program.src[-1].arg)
     return {
@@ -128,11 +131,11 @@ class Program:
 
   @property
   def nbytes(self) -> int:
-    """Bytes that it moves, by tinygrad's estimate."""
+    """Bytes that the kernel moves, by tinygrad's estimate."""
     return int(sym_infer(self.estimates.mem, self.variables))
 
   def estimate(self, card: GPU | CPU) -> cost_model.Estimate:
-    """What it will take on a card, by the cost model."""
+    """The cost model's estimate of the kernel's time on a card."""
     binary = self.program.src[-1].arg
     (registers, _), code = resources(binary), sass(binary)
     return cost_model.estimate(cost_model.work(self.linear.src, self.nbytes, self.variables, registers, code), card)
@@ -143,7 +146,7 @@ def _live(linear: UOp) -> int: return most_alive(linear.src)
 @cache
 def _lines(linear: UOp, *variables: tuple[str, int]) -> list[float | None] | None:
   """
-  Cache lines that a load of a warp touches, on average: of the largest argument that is loaded, and of all others.
+  Cache lines that a warp's load touches, on average: for the largest loaded argument, and for all others.
 
   None where there are no warps.
   """
@@ -161,7 +164,7 @@ def role(names: Iterable[str]) -> str:
   """
   blk.3.attn_q.weight, blk.3.attn_k.weight -> blk.*.attn_q+attn_k
 
-  Those outside of layers come first: token_embd+blk.*.attn_norm.
+  Tensors outside of layers come first: token_embd+blk.*.attn_norm.
   """
   short = dict.fromkeys(re.sub(r"^blk\.\d+\.", "blk.*.", name).removesuffix(".weight") for name in names)
   layer = [name.removeprefix("blk.*.") for name in short if name.startswith("blk.*.")]
@@ -169,7 +172,7 @@ def role(names: Iterable[str]) -> str:
   return "+".join([*rest, *(["blk.*." + "+".join(layer)] if layer else [])])
 
 def load_width(uops: Iterable[UOp], slots: set[int]) -> int | None:
-  """In what width, in bytes, a kernel loads most bytes of the arguments `slots`; None if it loads none of them."""
+  """The load width, in bytes, that moves most bytes of the arguments `slots`; None if none of them is loaded."""
   moved, trips = Counter[int](), [1]
   for u in uops:
     if u.op is Ops.RANGE: trips.append(trips[-1] * (int(u.vmax) + 1))
@@ -180,6 +183,6 @@ def load_width(uops: Iterable[UOp], slots: set[int]) -> int | None:
   return moved.most_common(1)[0][0] if moved else None
 
 def _argument(load: UOp) -> int | None:
-  """The slot of the argument that a load reads, None if it reads memory of the kernel's own."""
+  """The slot of the argument that a load reads; None if it reads the kernel's own memory."""
   while load.op is not Ops.PARAM and load.src: load = load.src[0]
   return load.arg.slot if load.op is Ops.PARAM else None

@@ -1,8 +1,8 @@
 """
-What each kernel of a step is for, by the tensors that it reads and by who reads what it writes.
+The role of each kernel of a step, from the tensors that it reads and from the kernels that read its result.
 
-The names: embedding, head, sampling; in a layer its weights (attn_norm, ffn_down), what a matrix is fed with (input of
-ffn_down), routing, and the parts of attention, which read the KV cache or work for what does.
+Roles are: embedding, head, sampling; in a layer, its weights (attn_norm, ffn_down), the input of a matrix (input of
+ffn_down), expert routing, and the parts of attention. Those parts read the KV cache, or work for kernels that do.
 """
 from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,13 +14,13 @@ from tinygrad_llm.analysis.programs import Reads, Rows, role
 
 EMBEDDING, ROUTING, HEAD, SAMPLING, OTHER, INPUT = (
   "embedding", "routing", "head", "sampling", "other", "input of ")
-ATTENTION = "attention"  # all of it, of few queries
+ATTENTION = "attention"  # all of attention in one kernel, for few queries
 ROPE, WRITE, SCORES, SOFTMAX, VALUES = (
   f"attention: {part}" for part in ("rope, mask", "KV cache", "scores", "softmax", "values"))
 
 @dataclass(frozen=True)
 class _Kernel:
-  """A call of a compiled kernel: the tensors of the file and the caches that it reads, and its other arguments."""
+  """A kernel's call: the file's tensors and the KV caches that it uses, and all arguments that it reads and writes."""
   tensors: tuple[str, ...]
   caches: frozenset[UOp]
   written_caches: frozenset[UOp]
@@ -40,7 +40,7 @@ class _Kernel:
   def in_layer(self) -> bool: return any(name.startswith("blk.") for name in self.tensors)
 
 def _places(kernel: UOp) -> tuple[Sequence[int], Sequence[int]]:
-  """Which arguments a kernel reads, and which it writes."""
+  """The slots of the arguments that a kernel, compiled or not, reads, and of those that it writes."""
   if kernel.op is Ops.PROGRAM: return kernel.arg.ins, kernel.arg.outs
   ops = kernel.toposort()
   stored = {u.src[0] for u in ops if u.op is Ops.STORE}
@@ -50,13 +50,13 @@ def _places(kernel: UOp) -> tuple[Sequence[int], Sequence[int]]:
   return slots(u for u in ops if u.op is Ops.INDEX and u not in stored), slots(stored)
 
 def groups(calls: Sequence[UOp], weights: Mapping[UOp, Rows], caches: set[UOp]) -> list[str]:
-  """The name of each call of a schedule, compiled or not. weights: by the buffer that holds them; caches: buffers."""
+  """The role of each call of a schedule, compiled or not. weights: by the buffer that holds them; caches: buffers."""
   kernels = [_Kernel.of(call, weights, caches) for call in calls]
   layers = [i for i, kernel in enumerate(kernels) if kernel.in_layer]
   first, last = (layers[0], layers[-1]) if layers else (0, -1)
   readers = [(i, cache) for i, kernel in enumerate(kernels) for cache in kernel.caches - kernel.written_caches]
   routers = {u for kernel in kernels if any("ffn_gate_inp." in name for name in kernel.tensors) for u in kernel.writes}
-  made = {u: i for i, kernel in reversed([*enumerate(kernels)]) for u in kernel.writes}  # when first
+  made = {u: i for i, kernel in reversed([*enumerate(kernels)]) for u in kernel.writes}  # the first writer
   names: dict[int, str] = {}
   for i, kernel in reversed([*enumerate(kernels)]):
     if kernel.written_caches: names[i] = WRITE
@@ -72,18 +72,18 @@ def groups(calls: Sequence[UOp], weights: Mapping[UOp, Rows], caches: set[UOp]) 
   return [names[i] for i in range(len(kernels))]
 
 def _of_caches(i: int, readers: Sequence[Sequence[int]]) -> str:
-  """readers: of each cache that kernel i reads, in order."""
+  """The role of kernel i, which reads caches. readers: for each of these, the kernels that read it, in order."""
   if all(len(of_one) == 1 for of_one in readers): return ATTENTION
   return SCORES if any(of_one[0] == i for of_one in readers) else VALUES
 
 def _of_weights(tensors: Sequence[str]) -> str:
-  """A bias is not named beside its matrix."""
+  """The role of a kernel that reads a layer's tensors: their names, without the biases of matrices among them."""
   if all(name.endswith("attn_sinks.weight") for name in tensors): return SOFTMAX
   named = [name for name in tensors if not name.endswith(".bias") or name.replace(".bias", ".weight") not in tensors]
   return role(named).replace("blk.*.", "")
 
 def _reader(kernels: Sequence[_Kernel], i: int) -> int | None:
-  """The next kernel that reads what a kernel writes, before all of it is written again."""
+  """The next kernel that reads a result of kernel i before all of them are overwritten; None if there is none."""
   left = set(kernels[i].writes)
   for j in range(i + 1, len(kernels)):
     if left & kernels[j].reads: return j
@@ -92,8 +92,11 @@ def _reader(kernels: Sequence[_Kernel], i: int) -> int | None:
 
 def _of_reader(reader: str | None, alone: bool, after: bool, whole: bool) -> str:
   """
-  What works on activations is for the kernel that reads them. alone: it needs nothing of the step, as rows of rope's
-  table and masks; after: all layers; whole: its numbers are, as token ids are.
+  The role of a kernel that works on activations, from the role of the kernel that reads them.
+
+  - alone: it needs no other kernel's result, e.g. for rows of RoPE's table and for masks.
+  - after: it comes after all layers.
+  - whole: it writes integers, such as token ids.
   """
   if after: return SAMPLING if whole and reader in (None, SAMPLING) else HEAD
   if reader is None: return OTHER
@@ -106,8 +109,10 @@ def _of_reader(reader: str | None, alone: bool, after: bool, whole: bool) -> str
 
 def order(names: Sequence[str]) -> list[str]:
   """
-  The names of a step's groups in the order of the model. One that a later layer has and the first has not comes after
-  the one before it there; what is made ahead of all layers, for use in them, has its place in them.
+  The names of a step's groups in the order of the model.
+
+  A name that only a later layer has follows the name that precedes it there. A group that runs before all layers, for
+  use inside them, has its place among the layers' groups.
   """
   first, last = (EMBEDDING, OTHER), (HEAD, SAMPLING)
   inside = [name for name in names if name not in first + last]

@@ -1,4 +1,4 @@
-"""A model's kernels, searched one after another by the time that each takes, within a budget."""
+"""Tuning a model: its kernels are searched within a time budget, the most expensive ones first."""
 from __future__ import annotations
 import json, pathlib, statistics, time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,17 +18,22 @@ from tinygrad_llm.patches.search.measure import PREPARE
 from tinygrad_llm.patches.search.sandbox import Failed, Sandbox, processes
 from tinygrad_llm.patches.search.space import NotScheduled
 
-SMALL = 0.004       # of a step's time: a kernel below is not searched
-SURVEY = 5          # rounds of timing before
-NEAR = 1.02         # times what its bytes take at the machine's bandwidth: no search is for less
-LARGE = 1 << 20     # bytes of a kernel whose speed is that of memory
+SMALL = 0.004       # share of a step's time below which a kernel is not searched
+SURVEY = 5          # rounds of timing before the searches
+NEAR = 1.02         # a search ends within this factor of the time that the kernel's bytes take at full bandwidth
+LARGE = 1 << 20     # bytes above which a kernel counts as memory-bound
 LEAST = 10.0        # seconds that a kernel's search gets, at least
 
 @dataclass(frozen=True)
 class Row:
   """
-  A kernel of the step. count: launches of it; nbytes: that one moves; before, after: us of one, cold; opts: what was
-  found, None if nothing better; state: what became of its search, in words.
+  A kernel of the step.
+
+  - types: the quantised types of the weights that it reads.
+  - count: its launches in a step. nbytes: bytes that one launch moves.
+  - before, after: us of one launch, cold.
+  - opts: the schedule found; None if there is nothing better.
+  - state: the outcome of its search, in words.
   """
   kernel: tuner.Kernel
   types: str
@@ -45,8 +50,9 @@ class Row:
 def rows_of(linear: UOp, variables: Mapping[str, int], weights: Mapping[UOp, Rows], caches: Sequence[Tensor],
             device: str) -> list[Row]:
   """
-  The kernels of a scheduled step, those that are alike once; stages that run beside each other are one each. The first
-  four: as kernels.decode_step has them.
+  The distinct kernels of a scheduled step. Each stage of a fused launch is a kernel of its own.
+
+  linear, variables, weights, caches: as in kernels.decode_step's result.
   """
   kv, found = {cache.uop.base for cache in caches}, dict[str, Row]()
   calls = [call for call in linear.src if call.src[0].op is Ops.SINK]
@@ -61,11 +67,12 @@ def rows_of(linear: UOp, variables: Mapping[str, int], weights: Mapping[UOp, Row
 
 class Tuning:
   """
-  A search over a step, as rows_of has it.
+  The search over a step's kernels. The arguments before `seconds` are those for rows_of().
 
-  seconds: of all of it. again: what is known already is searched, too. told: called with the rows so far, the place of
-  the one at work (None: the survey) and a line about it, whenever there is news. bandwidth: GB/s of the machine, the
-  most that reading, or one of the kernels, was measured to have.
+  - seconds: the budget for all kernels.
+  - again: whether kernels with a known result are searched again.
+  - told: called with the rows so far, the index of the current one (None during the survey) and a line about it.
+  - bandwidth: GB/s of the machine: the most that was measured for a plain read (GPU: a copy), or for a kernel.
   """
   def __init__(self, linear: UOp, variables: Mapping[str, int], weights: Mapping[UOp, Rows], caches: Sequence[Tensor],
                seconds: float, again: bool = False,
@@ -74,7 +81,7 @@ class Tuning:
     self.rows, self.seconds, self.bandwidth = rows_of(linear, variables, weights, caches, Device.DEFAULT), seconds, 0.0
 
   def run(self) -> None:
-    """Ctrl-C ends it; what was found until then is kept, and in `rows`."""
+    """Surveys and searches the kernels. After Ctrl-C, the results so far are stored, and in `rows`."""
     begun = time.monotonic()
     self.bandwidth = _bandwidth(self.device)
     with Sandbox(processes(self.device)) as sandbox:
@@ -92,7 +99,7 @@ class Tuning:
     self.told(self.rows, None, "done")
 
   def survey(self, sandbox: Sandbox) -> None:
-    """Times all kernels as they are scheduled now."""
+    """Times all kernels with their present schedules."""
     for i, row in enumerate(self.rows):
       self.told(self.rows, None, f"timing {row.kernel.name}")
       try:
@@ -100,7 +107,7 @@ class Tuning:
         seconds, nbytes = sandbox.runner.ask("survey", SURVEY, seconds=PREPARE)
         self.rows[i] = replace(row, before=seconds * 1e6, after=seconds * 1e6, nbytes=nbytes)
       except Failed as e: self.rows[i] = replace(row, state=f"cannot be timed: {e}")
-    # a machine's memory is faster and slower by the minute: what one kernel reaches another may
+    # the memory's speed changes by the minute: what one kernel reaches, another may reach too
     self.bandwidth = max(self.bandwidth, *(row.nbytes / row.before / 1e3 for row in self.rows
                                            if row.before and row.nbytes > LARGE), 0.0)
 
@@ -124,7 +131,7 @@ class Tuning:
     self.told(self.rows, i, self.rows[i].state)
 
 def step_us(rows: list[Row]) -> tuple[float, float]:
-  """Microseconds of all kernels of a step, before and after."""
+  """Microseconds of all kernels of a step, before and after tuning."""
   return sum(row.count * row.before for row in rows), sum(row.count * row.after for row in rows)
 
 def _bandwidth(device: str) -> float:
@@ -135,7 +142,7 @@ def _bandwidth(device: str) -> float:
 # *** files
 
 def export(path: pathlib.Path) -> int:
-  """Writes all that searches of this user found, as JSON; how many."""
+  """Writes all schedules that this user's searches found to a JSON file; returns their number."""
   found = sorted((entry.json() for entry in schedules.entries()), key=lambda row: (row["name"], row["kernel"]))
   if not found: raise InputError("--export: no schedule was found yet; run without it first")
   path.write_text(json.dumps({"tinygrad_llm": "schedules", "version": schedules.VERSION, "schedules": found}, indent=1)
@@ -143,7 +150,7 @@ def export(path: pathlib.Path) -> int:
   return len(found)
 
 def take(path: pathlib.Path) -> tuple[int, int]:
-  """Reads what export() wrote, by whoever, into this user's store; how many, and how many are for this device."""
+  """Imports a file of export() into this user's store. Returns how many schedules it has, and how many fit here."""
   def fail(why: str) -> InputError: return InputError(f"--import {path}: {why}; give what tune --export wrote")
   try: data = json.loads(path.read_text(encoding="utf-8"))
   except (ValueError, RecursionError) as e: raise fail(f"it is no JSON ({e})") from e

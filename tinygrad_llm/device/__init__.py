@@ -1,4 +1,4 @@
 """
-What a model runs on: the device, its compilers and drivers, its buffers and memory, captured functions.
+The device that a model runs on: its compilers and drivers, buffers and memory, and captured functions.
 Nothing here knows a model, a file or a quantised type.
 """

@@ -1,15 +1,15 @@
-"""Devices that cannot be here, by what Linux shows of them: to ask their drivers takes a third of a second."""
+"""Devices that cannot be present, by Linux's device files: asking their drivers takes a third of a second."""
 from __future__ import annotations
 import os, pathlib, sys
 
 ATI, NVIDIA = "0x1002", "0x10de"
-# what tinygrad opens of each; NVIDIA's boards have nodes of other names, WSL has /dev/dxg, and there are libraries of
-# CUDA for others' cards
+# device nodes that tinygrad opens. CUDA has more: NVIDIA's boards have nodes of other names, WSL has /dev/dxg, and
+# there are CUDA libraries for other makers' cards
 NODES = {"AMD": ("kfd",), "NV": ("nvidiactl",), "QCOM": ("kgsl-3d0",),
          "CUDA": ("nvidia*", "nvhost*", "nvgpu*", "nvmap", "dxg", "kfd", "dri")}
 
 def is_absent(device: str, root: pathlib.Path = pathlib.Path("/")) -> bool:
-  """Whether a device of tinygrad's cannot open on this system. False for what cannot be told; `root`: of the system."""
+  """Whether a tinygrad device cannot open on this system; False if unknown. root: the system's root folder."""
   if sys.platform != "linux" or os.environ.get("REMOTE"): return False
   if device == "METAL": return True
   if device not in NODES or any(any((root / "dev").glob(node)) for node in NODES[device]): return False
@@ -17,6 +17,6 @@ def is_absent(device: str, root: pathlib.Path = pathlib.Path("/")) -> bool:
   return device != "NV" or NVIDIA not in _vendors(root)
 
 def _vendors(root: pathlib.Path) -> set[str]:
-  """Of all that is on the PCI bus; both where that cannot be told."""
+  """Vendor ids of all devices on the PCI bus; ATI and NVIDIA if they cannot be read."""
   try: return {file.read_text().strip() for file in (root / "sys/bus/pci/devices").glob("*/vendor")}
   except OSError: return {ATI, NVIDIA}

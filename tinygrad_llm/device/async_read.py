@@ -1,6 +1,8 @@
 """
-A few bytes of a device's memory, read while it goes on: Buffer.copyout waits for all that was launched, this only for
-what was launched before. None for devices that run nothing while the host does (the CPU), or that are not known.
+Asynchronous reads of a few bytes of device memory, while the device works on.
+
+Buffer.copyout waits for all launched work. These reads wait only for work that was launched before them. Devices that
+run nothing beside the host (the CPU), and unknown devices, have no reader.
 """
 from __future__ import annotations
 import ctypes, functools
@@ -10,14 +12,16 @@ from tinygrad import Device
 from tinygrad.device import Buffer, BufferSpec
 from tinygrad.helpers import JIT, getenv
 
-SLOTS, SIZE = 2, 8  # reads that may be under way, bytes of each at most
-Read = Callable[[], bytes]  # waits for it
+SLOTS, SIZE = 2, 8  # reads in flight, bytes of each, at most
+Read = Callable[[], bytes]  # waits for the read and returns its bytes
 
 @functools.cache
 def reader(device: str) -> Callable[[Buffer], Read] | None:
   """
-  Of a buffer of SIZE bytes, enqueues a read; None where that cannot be done. Of more than SLOTS at a time the oldest is
-  lost. It lives as long as the process: a read that nobody waits for still has memory to go to.
+  A function that enqueues a read of a buffer of SIZE bytes; None for devices that cannot do that.
+
+  With more than SLOTS reads in flight, the oldest is lost. The reader lives as long as the process, so that a read
+  nobody waits for still has memory to write to.
   """
   kind = _KINDS.get(type(dev := Device[device]).__name__)
   return None if kind is None or not JIT or getenv("HCQ2") else kind(dev)
@@ -45,7 +49,7 @@ def _cuda(dev: Any) -> Callable[[Buffer], Read]:
   check(cuda.cuCtxSetCurrent(dev.context))
   def memory() -> Any:
     try: return dev.allocator._alloc(SIZE, BufferSpec(host=True))
-    except RuntimeError:  # nothing more can be pinned: the driver waits for each copy itself
+    except RuntimeError:  # no more memory can be pinned: the driver then waits for each copy itself
       pageable.append(ctypes.create_string_buffer(SIZE))
       return ctypes.c_void_p(ctypes.addressof(pageable[-1]))
   pageable = list[Any]()
@@ -64,13 +68,13 @@ def _cuda(dev: Any) -> Callable[[Buffer], Read]:
   return enqueue
 
 def _metal(dev: Any) -> Callable[[Buffer], Read]:
-  """The memory is the host's, too: the last command buffer before is waited for. SLOTS buffers are to take turns."""
+  """Unified memory: waits for the last command buffer so far. The caller alternates between SLOTS buffers."""
   from tinygrad.runtime.ops_metal import wait_check
   def enqueue(buffer: Buffer) -> Read:
     last = dev.mtl_buffers_in_flight[-1]
     def wait() -> bytes:
       wait_check(last)
-      flying = dev.mtl_buffers_in_flight  # in order: all up to this one have ended, and tinygrad looks through the list
+      flying = dev.mtl_buffers_in_flight  # in order: all up to this one have ended; tinygrad would search the list
       done = next((i + 1 for i, x in enumerate(flying) if x is last), 0)
       del flying[:done]
       return bytes(dev.allocator._as_buffer(buffer._buf)[:SIZE])
@@ -78,7 +82,7 @@ def _metal(dev: Any) -> Callable[[Buffer], Read]:
   return enqueue
 
 def _queues(dev: Any) -> Callable[[Buffer], Read] | None:
-  """NV and AMD: the copy is one more entry of the timeline."""
+  """NV and AMD: the copy is one more entry of the device's timeline."""
   if dev.hw_copy_queue_t is None: return None
   slots = [dev.allocator.alloc(SIZE, BufferSpec(host=True)) for _ in range(SLOTS)]
   def enqueue(buffer: Buffer) -> Read:

@@ -1,4 +1,4 @@
-"""The machine's own bandwidth, measured: what a step that only moves bytes could have."""
+"""The machine's measured bandwidth: the upper bound for a step that only moves bytes."""
 from __future__ import annotations
 import os, statistics, time
 from collections.abc import Callable
@@ -8,31 +8,31 @@ import numpy as np
 
 class ReadBandwidth:
   """
-  Of the host's memory: numpy adds up an array of `nbytes`, far more than the caches hold, a part in each thread.
+  Read bandwidth of the host's memory: numpy sums an array of `nbytes`, far more than the caches hold, over all threads.
 
-  The additions are free (64 bits are read for each, and numpy does four or eight at once): sums, maxima, dot products
-  and libc's memchr agree to 2% where they were compared.
+  The additions are free: each one reads 64 bits, and numpy does four or eight at once. Sums, maxima, dot products and
+  libc's memchr agree to 2% where they were compared.
   """
   def __init__(self, threads: int, nbytes: int = 1 << 30):
-    array = np.ones(max(1, min(nbytes, free_memory() // 4) // 8), np.int64)  # written: pages of zeros are one page
+    array = np.ones(max(1, min(nbytes, free_memory() // 4) // 8), np.int64)  # ones: pages never written are one page
     self.nbytes, self.parts, self.pool = array.nbytes, np.array_split(array, threads), ThreadPoolExecutor(threads)
     self.measure()
 
   def measure(self) -> float:
-    """GB/s of one read of everything."""
+    """GB/s of reading the whole array once."""
     start = time.perf_counter()
     list(self.pool.map(np.add.reduce, self.parts))
     return self.nbytes / (time.perf_counter() - start) / 1e9
 
 def free_memory() -> int:
-  """Bytes that can be taken without swapping, as far as the system tells."""
+  """Bytes that can be allocated without swapping, as Linux reports them; elsewhere half of the memory."""
   try:
     with open("/proc/meminfo") as f:
       return next(int(line.split()[1]) << 10 for line in f if line.startswith("MemAvailable"))
   except (OSError, StopIteration): return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 def copy_bandwidth(nbytes: int) -> float:
-  """GB/s that tinygrad's default device reads and writes in the faster of the driver's copy and a kernel's."""
+  """GB/s that tinygrad's default device reads and writes in a copy: the driver's or a kernel's, the faster one."""
   from tinygrad import Tensor, TinyJit, dtypes
   from tinygrad_llm.device.buffers import empty
   a, b = (empty((nbytes // 4,), dtypes.uint32) for _ in range(2))
@@ -43,10 +43,14 @@ def copy_bandwidth(nbytes: int) -> float:
     jobs.append(lambda: target.copy_from(source))  # type: ignore[union-attr,arg-type]
   return max(2 * nbytes / timed(job, 10) / 1e9 for job in jobs)
 
-SAMPLE, MOST = 5e-3, 64  # seconds of a sample, at least, if that takes no more calls: one has 0.1 ms of Python
+SAMPLE, MOST = 5e-3, 64  # seconds of a sample, at least; calls in it, at most. A call costs 0.1 ms of Python
 
 def timed(job: Callable[[], Any], times: int) -> float:
-  """Median wall seconds of a call, of several at once if they are short, the default device idle before and after."""
+  """
+  Median wall seconds of a call, over `times` samples. A sample has several calls if they are short.
+
+  The default device is idle before and after each sample.
+  """
   from tinygrad import Device
   device = Device[Device.DEFAULT]
   def sample(calls: int) -> float:

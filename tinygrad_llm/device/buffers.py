@@ -1,4 +1,4 @@
-"""Buffers on the device: allocate without a kernel, fill from host memory, read back."""
+"""Device buffers: allocated without a kernel, filled from host memory, and read back."""
 from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,14 +12,14 @@ from tinygrad.helpers import prod
 from tinygrad.uop.ops import Ops
 from tinygrad_llm.patches.host import huge_pages
 
-KEPT = 16 << 20  # bytes of a buffer whose reads go to the same memory: new pages cost as much as the copy
+KEPT = 16 << 20  # bytes of a buffer, at most, whose reads reuse host memory: new pages cost as much as the copy
 
 _memory = ContextVar("_memory", default=True)
-_read = WeakKeyDictionary[Buffer, np.ndarray]()  # where the last read() of a buffer went
+_read = WeakKeyDictionary[Buffer, np.ndarray]()  # host memory of a buffer's last read()
 
 @contextmanager
 def without_memory() -> Iterator[None]:
-  """Inside, empty() allocates nothing and fill() writes nothing: what is built there can be compiled, but not run."""
+  """Inside, empty() allocates nothing and fill() writes nothing: functions can be compiled, but not run."""
   token = _memory.set(False)
   try: yield
   finally: _memory.reset(token)
@@ -27,11 +27,11 @@ def without_memory() -> Iterator[None]:
 def has_memory() -> bool: return _memory.get()
 
 def is_lazy() -> bool:
-  """Whether what is never written of a buffer takes no memory: on the CPU, whose system gives pages on demand."""
+  """Whether parts of a buffer that are never written take no memory: on the CPU, pages are allocated on demand."""
   return Device.DEFAULT.split(":")[0] == "CPU"
 
 def empty(shape: tuple[int, ...], dtype: DType, full: bool = False) -> Tensor:
-  """An allocated, uninitialised tensor on the default device; `full`: all of it will be written."""
+  """An allocated, uninitialised tensor on the default device. full: whether all of it will be written."""
   tensor = Tensor.empty(*shape, dtype=dtype)
   if _memory.get():
     buffer_of(tensor).ensure_allocated()
@@ -39,18 +39,18 @@ def empty(shape: tuple[int, ...], dtype: DType, full: bool = False) -> Tensor:
   return tensor
 
 def fill(tensor: Tensor, write: Callable[[np.ndarray], None]) -> None:
-  """Calls `write` with an array of the tensor's shape to fill: the device's own memory if the host can reach it."""
+  """Calls `write` with an array of the tensor's shape to fill: device memory if the host can reach it, else a copy."""
   if not _memory.get(): return
   buffer = buffer_of(tensor)
   if hasattr(buffer.allocator, "_as_buffer"):
     write(_array(tensor, buffer.as_memoryview(force_zero_copy=True)))
   else:
-    # by the allocator: Buffer.copy_from schedules a copy, 0.2 ms of Python, and a decode step has two
+    # copied by the allocator: Buffer.copy_from schedules a copy, 0.2 ms of Python, and a decode step has two
     write(_array(tensor, staged := memoryview(bytearray(buffer.nbytes))))
     buffer.ensure_allocated().allocator._copyin(buffer._buf, staged)
 
 def host_view(tensor: Tensor) -> np.ndarray | None:
-  """A realised tensor's own memory as an array to read and write; None where the host cannot reach it."""
+  """A realised tensor's memory as an array to read and write; None if the host cannot reach it."""
   buffer = buffer_of(tensor)
   if not _memory.get() or not hasattr(buffer.allocator, "_as_buffer"): return None
   return _array(tensor, buffer.as_memoryview(force_zero_copy=True))
@@ -59,9 +59,9 @@ def read(tensor: Tensor, *shape: int) -> np.ndarray:
   """
   The first elements along each axis of a realised tensor, as an array of `shape`; leading axes of size 1 are left out.
 
-  A buffer may have more than its tensor: room for the longest symbolic length, rows of padding. Where nothing lies
-  between, the array is the device's own memory if the host can reach it, else memory that the tensor's next read()
-  takes again: copy what is needed after the tensor is written again. ValueError for another view of a buffer.
+  A buffer may be larger than its tensor, for the longest symbolic length or for rows of padding. The array is the
+  device's own memory if the host can reach it. Otherwise the tensor's next read() reuses its memory. Copy the array
+  if it is needed after that, or after the tensor is written again. ValueError for another view of a buffer.
   """
   view, buffer = tensor.uop, buffer_of(tensor)
   while view.op is Ops.SHRINK and all(first == 0 for first, _ in view.marg): view = view.src[0]

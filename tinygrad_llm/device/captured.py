@@ -1,4 +1,4 @@
-"""Functions of tensors that are traced, scheduled and compiled once, and found on disk by a later process."""
+"""Captured functions of tensors: traced, scheduled and compiled once, and loaded from disk by a later process."""
 from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
@@ -14,16 +14,16 @@ T = TypeVar("T")
 
 def captured(function: Callable[..., T], *state: Any) -> _TinyJit[T]:
   """
-  A TinyJit that captures on its first call: all that it reads is realised, an eager first call would be wasted.
+  A TinyJit that captures on its first call. All that it reads is realised, so an eager first call would be wasted.
 
-  state: the function's first arguments. It reads nothing else, so that a capture may be found on disk.
+  state: the function's first arguments. The function reads nothing else, so that its capture may come from disk.
   """
   jit: _TinyJit[T] = TinyJit(partial(function, *state))
   jit.cnt = 1
   return jit
 
 class _Schedules:
-  """Takes the schedules that tinygrad would run."""
+  """Collects the schedules that tinygrad would run."""
   def __init__(self) -> None:
     self.linears: list[UOp] = []
     self.variables: dict[str, int] = {}
@@ -34,9 +34,9 @@ class _Schedules:
 
 def scheduled(function: Callable[..., Any], *inputs: Tensor | UOp) -> tuple[UOp, dict[str, int]]:
   """
-  The linear schedule of what function(*inputs) returns, and the values of its variables. Nothing is compiled.
+  The linear schedule of function(*inputs)'s result, and the values of its variables. Nothing is compiled.
 
-  Its kernels are those of a TinyJit of the function; its memory is not planned, its calls are not made into graphs.
+  A TinyJit of the function has the same kernels. Here memory is not planned, and calls are not joined to graphs.
   """
   capturing.append(schedules := _Schedules())
   try: Tensor.realize(*get_parameters(function(*inputs)))

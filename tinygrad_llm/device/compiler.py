@@ -1,11 +1,11 @@
-"""The C compiler of tinygrad's CPU device: `CC`, `clang` from PATH, or the ziglang wheel behind a wrapper of ours."""
+"""The C compiler for tinygrad's CPU device: `CC`, `clang` from PATH, or the ziglang wheel behind our wrapper."""
 from __future__ import annotations
 import contextlib, errno, hashlib, importlib.util, os, pathlib, shlex, shutil, subprocess, tempfile, threading
 from collections.abc import Iterator
 from tinygrad_llm.errors import InputError
 
 def use_c_compiler() -> None:
-  """Sets `CC` for this process and the compile workers it spawns. Raises InputError where there is no compiler."""
+  """Sets `CC` for this process and the compile workers it spawns. InputError if there is no working compiler."""
   if cc := os.environ.get("CC"):
     fix = "set CC to the path of clang, without arguments, or unset it"
     if shutil.which(cc) is None: raise InputError(f"CC={cc}: no such program; {fix}")
@@ -26,8 +26,10 @@ def _version(cc: str) -> str:
 
 def _wrapper(zig: pathlib.Path) -> pathlib.Path:
   """
-  An executable that runs `zig clang`, for tinygrad calls CC as one word; one for each zig: the cache is shared. Where
-  there is no home folder, or none that can be written, it is in a private one for temporary files.
+  An executable that runs `zig clang`, because tinygrad calls CC as one word.
+
+  The cache folder is shared, so each zig has a wrapper of its own. Without a writable home folder, the wrapper is in a
+  private folder for temporary files. InputError if neither can be written.
   """
   troubles = dict[str, str]()
   for folder in _folders():
@@ -37,7 +39,11 @@ def _wrapper(zig: pathlib.Path) -> pathlib.Path:
   raise InputError(f"{told}; set XDG_CACHE_HOME to a folder that can, or CC to the path of clang")
 
 def _folders() -> Iterator[pathlib.Path]:
-  """The user's cache folder, if there is one; a relative XDG_CACHE_HOME is none, says its specification."""
+  """
+  Folders for the wrapper: the user's cache folder, if there is one, then a folder for temporary files.
+
+  A relative XDG_CACHE_HOME is ignored, as its specification says.
+  """
   cache = os.environ.get("XDG_CACHE_HOME", "")
   if not os.path.isabs(cache): cache = os.path.expanduser("~/.cache")
   if os.path.isabs(cache): yield pathlib.Path(cache, "tinygrad_llm")
@@ -45,7 +51,7 @@ def _folders() -> Iterator[pathlib.Path]:
   with contextlib.suppress(OSError): yield pathlib.Path(tempfile.gettempdir(), f"tinygrad_llm-{user}")
 
 def _written(zig: pathlib.Path, cache: pathlib.Path) -> pathlib.Path:
-  """The wrapper in a folder. OSError if it cannot be there, cannot be run, or others may write to the folder."""
+  """Writes the wrapper to a folder. OSError if that fails, if it cannot be run, or if others may write there."""
   path = cache / f"zig-clang-{hashlib.sha256(bytes(zig)).hexdigest()[:8]}"
   text = f'#!/bin/sh\nexec {shlex.quote(str(zig))} clang "$@"\n'
   cache.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -59,6 +65,6 @@ def _written(zig: pathlib.Path, cache: pathlib.Path) -> pathlib.Path:
   return path
 
 def compiler_failed(e: subprocess.CalledProcessError) -> str:
-  """The message for a compiler that ran and failed on code of tinygrad's."""
+  """The message for a compiler that ran and failed on tinygrad's code."""
   program = e.cmd[0] if isinstance(e.cmd, (list, tuple)) else e.cmd
   return f"{program}: the compiler fails with code {e.returncode}; set CC to the path of a clang that works"

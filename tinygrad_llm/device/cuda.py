@@ -1,4 +1,4 @@
-"""NVIDIA's tools without a card: the compiler NVRTC and cuobjdump, from wheels or an installed toolkit."""
+"""NVIDIA's tools, which need no card: the compiler NVRTC and cuobjdump, from wheels or an installed toolkit."""
 from __future__ import annotations
 import ctypes, functools, importlib.util, os, pathlib, re, shutil, subprocess, tempfile
 from tinygrad_llm.errors import InputError, warn
@@ -7,7 +7,7 @@ WHEELS = "nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-cuobjdump"
 EM_CUDA = 190  # e_machine of a cubin, which is an ELF file
 
 def _dump(binary: bytes, what: str) -> str | None:
-  """What cuobjdump says of a cubin; None if it is none, or the program (or its helper nvdisasm) is missing."""
+  """cuobjdump's output for a cubin; None if `binary` is no cubin, or if cuobjdump or its helper nvdisasm is missing."""
   if binary[:4] != b"\x7fELF" or int.from_bytes(binary[18:20], "little") != EM_CUDA or not (tool := cuobjdump()):
     return None
   with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -17,12 +17,12 @@ def _dump(binary: bytes, what: str) -> str | None:
   return done.stdout if done.returncode == 0 else None
 
 def sass(binary: bytes) -> str | None:
-  """The machine code of a cubin as text; None where nothing can read it."""
+  """The machine code of a cubin as text; None if it cannot be read."""
   return _dump(binary, "--dump-sass")
 
 @functools.cache
 def resources(binary: bytes) -> tuple[int, int] | tuple[None, None]:
-  """Registers of a thread and bytes of its stack, where they hold what registers do not; None if it is no cubin."""
+  """Registers of a thread and bytes of its stack (spills included); (None, None) if the cubin cannot be read."""
   if (text := _dump(binary, "--dump-resource-usage")) is None: return None, None
   found = re.findall(r"REG:(\d+) STACK:(\d+)", text)
   return max(int(r) for r, _ in found), max(int(s) for _, s in found)
@@ -35,37 +35,39 @@ def _wheels() -> pathlib.Path | None:
   return max(found).parent.parent if found else None
 
 def _libraries(root: pathlib.Path, name: str) -> list[pathlib.Path]:
-  """A library's files in a toolkit or in the wheels' folder; the last is the newest."""
+  """A library's files in a toolkit or in the wheels' folder, the newest one last."""
   return sorted(path for folder in ("lib", "lib64") for path in (root / folder).glob(f"lib{name}.so.[0-9]*"))
 
 def find_cuda() -> None:
   """
-  Points tinygrad to NVRTC and nvJitLink, before its first use of them: those that the environment names, those of the
-  toolkit in CUDA_PATH, those of NVIDIA's wheels. Compile workers and other children have them by the environment.
+  Points tinygrad to NVRTC and nvJitLink, before it first uses them.
+
+  They come from the environment's NVRTC_PATH, else from the toolkit in CUDA_PATH, else from NVIDIA's wheels. The paths
+  are set in the environment, so that compile workers and other children find them, too.
   """
   if os.environ.get("NVRTC_PATH"): return
   roots = [pathlib.Path(path)] if (path := os.environ.get("CUDA_PATH")) else []
   if (wheels := _wheels()) is not None: roots.append(wheels)
   for root in roots:
     if not (found := _libraries(root, "nvrtc")): continue
-    os.environ["NVRTC_PATH"], os.environ["CUDA_PATH"] = str(found[-1]), str(root)  # its headers are there
+    os.environ["NVRTC_PATH"], os.environ["CUDA_PATH"] = str(found[-1]), str(root)  # for the headers
     if linkers := _libraries(root, "nvJitLink"): os.environ.setdefault("NVJITLINK_PATH", str(linkers[-1]))
     return
 
 def check_compiler(name: str, renderer: str) -> None:
-  """What is said where tinygrad chose another renderer than that of NVRTC. InputError if that one cannot compile."""
+  """Warns if tinygrad chose its PTX renderer because NVRTC is missing. InputError if it chose nvcc, missing too."""
   install = f"NVRTC, NVIDIA's compiler, is not installed; run: pip install {WHEELS}"
   if renderer == "NVCC" and shutil.which("nvcc") is None: raise InputError(f"{name}: {install}")
   if renderer == "PTX":
     warn(f"{name}: {install}. Kernels are tinygrad's own PTX until then, and what was tuned for NVRTC is not used")
 
 def cuobjdump() -> str | None:
-  """The path of the program that reads cubins."""
+  """The path of cuobjdump, which reads cubins; None if it is missing."""
   folders = [f"{root}/bin" for root in (os.environ.get("CUDA_PATH"), _wheels(), "/usr/local/cuda") if root]
   return shutil.which("cuobjdump", path=os.pathsep.join([*folders, os.environ.get("PATH", "")]))
 
 def check_cuda(name: str, arch: str) -> None:
-  """Whether NVRTC and cuobjdump are here and know an architecture."""
+  """Checks that NVRTC and cuobjdump are installed and that NVRTC knows an architecture. InputError if not."""
   from tinygrad.runtime.autogen import nvrtc
   install = f"run: pip install {WHEELS}"
   count = ctypes.c_int32()
@@ -78,7 +80,7 @@ def check_cuda(name: str, arch: str) -> None:
     raise InputError(f"{name}: NVRTC has no architecture {arch!r}; use one of {', '.join(f'sm_{x}' for x in archs)}")
 
 def check_ptx(name: str) -> None:
-  """Whether nvJitLink is here, which assembles PTX."""
+  """Checks that nvJitLink, which assembles PTX, is installed. InputError if not."""
   from tinygrad.runtime.autogen import nvjitlink
   try: nvjitlink.nvJitLinkVersion(ctypes.byref(ctypes.c_uint()), ctypes.byref(ctypes.c_uint()))
   except AttributeError as e:

@@ -1,6 +1,6 @@
 """
-The device: one that is here, or the compiler of one that is not (tinygrad's NULL device). Everything that the
-environment can get wrong is looked at here, before a model is.
+Choosing the device: one that is present, or only the compiler of one that is not (tinygrad's NULL device). All
+environment variables that can be wrong are checked here, before a model is read.
 """
 from __future__ import annotations
 import contextlib, os, pathlib, re, sqlite3, subprocess
@@ -10,17 +10,19 @@ from tinygrad_llm.device.compiler import compiler_failed, use_c_compiler
 from tinygrad_llm.device.cuda import check_compiler, check_cuda, check_ptx, find_cuda
 from tinygrad_llm.errors import InputError, is_shortage
 
-# whole numbers that tinygrad reads in the middle of its work: {name: the least}
+# integer variables that tinygrad reads in the middle of its work: {name: minimum}
 NUMBERS = {"DEBUG": 0, "BEAM": 0, "JIT": 0, "JITBEAM": 0, "PARALLEL": 0, "NUM_CPU_THREADS": 1, "MV": 0,
            "MV_BLOCKSIZE": 1, "MV_THREADS_PER_ROW": 1, "MV_ROWS_PER_THREAD": 1}
 NVIDIA = ("CUDA", "NV")  # devices whose kernels NVRTC compiles
-STORES = ("DISK", "NPY", "TINYFS")  # devices of tinygrad's that hold data and compute nothing
+STORES = ("DISK", "NPY", "TINYFS")  # tinygrad devices that hold data and compute nothing
 OLD_NAMES = {"CLANG": "CPU", "LLVM": "CPU:LLVM", "GPU": "CL", "HIP": "AMD", "NULL": "NULL", "PYTHON": "PYTHON"}
 
 def check_device() -> str:
   """
-  The name of tinygrad's default device, opened. Without DEV, it is the first that opens, as tinygrad tries them; the
-  CPU with whatever clang there is comes last. InputError names the environment variable at fault and the fix.
+  Opens tinygrad's default device and returns its name.
+
+  Without DEV, it is the first device that opens, in tinygrad's order. The CPU, with whatever clang there is, comes
+  last. InputError names the environment variable at fault and the fix.
   """
   asked = os.environ.get("DEV", "")
   for name, least in NUMBERS.items():
@@ -43,7 +45,7 @@ def check_device() -> str:
   no_compiler: InputError|None = None
   try:
     if not asked:
-      try: use_c_compiler()  # tinygrad's choice takes the CPU only if it finds one
+      try: use_c_compiler()  # without one, tinygrad would not choose the CPU
       except InputError as e: no_compiler = e
       _select()
     if Device.DEFAULT.split(":")[0] == "CPU" and (asked or no_compiler is not None): use_c_compiler()
@@ -58,7 +60,7 @@ def check_device() -> str:
   except ModuleNotFoundError as e:
     raise InputError(f"DEV={asked}: no such device; use one of {', '.join(ALL_DEVICES)}") from e
   except subprocess.CalledProcessError as e: raise InputError(compiler_failed(e)) from e
-  except sqlite3.Error as e:  # without the patch that does without it
+  except sqlite3.Error as e:  # only if the patch sqlite_cache, which does without the database, is off
     raise InputError(f"{CACHEDB}: the kernel cache cannot be used ({e}); delete it, or set CACHEDB to another file, or "
                      "CCACHE=0") from e
   except Exception as e:
@@ -68,18 +70,18 @@ def check_device() -> str:
     raise InputError(f"{at}: it does not open ({_reason(e)}); use one of {', '.join(ALL_DEVICES)}") from e
 
 def renderer_of(device: str) -> str:
-  """What writes a device's kernels, as DEV has it after the device: CUDA (for NVRTC), PTX, CLANG, METAL, .."""
+  """The name of a device's renderer, as DEV has it after the device: CUDA (for NVRTC), PTX, CLANG, METAL, .."""
   from tinygrad import Device
   return Device[device]._renderer_name(type(Device[device].renderer))
 
 def with_renderer(device: str) -> str:
-  """A device's name, and its renderer where that is not the device's first choice: CUDA, CUDA:PTX."""
+  """A device's name, with its renderer if that is not the device's first choice: CUDA, CUDA:PTX."""
   from tinygrad import Device
   first = Device[device]._renderer_name(Device[device].renderers[0])
   return device if (found := renderer_of(device)) == first else f"{device}:{found}"
 
 def check_computes() -> str:
-  """check_device() for one that is to answer: InputError if it only compiles, or if what it compiles does not run."""
+  """check_device() for a device that must compute. InputError if it only compiles, or if its kernels do not run."""
   device = check_device()
   from tinygrad import Tensor
   from tinygrad.device import ALL_DEVICES
@@ -88,7 +90,7 @@ def check_computes() -> str:
   if device.split(":")[0] == "NULL" and not NULL_ALLOW_COPYOUT:
     raise InputError(f"DEV={os.environ.get('DEV', device)}: it compiles and computes nothing; {use}")
   if DEV.renderer in ("", "CLANG"): return device
-  try: total = Tensor([1.0, 2.0, 4.0]).sum().item()  # a choice of renderer is tried; the devices' own are tinygrad's
+  try: total = Tensor([1.0, 2.0, 4.0]).sum().item()  # a chosen renderer is tried out; the devices' defaults are trusted
   except Exception as e:
     if is_shortage(e): raise
     raise InputError(f"DEV={os.environ['DEV']}: it does not compute ({_reason(e)}); {use}") from e
@@ -96,7 +98,7 @@ def check_computes() -> str:
   return device
 
 def _select() -> None:
-  """Makes tinygrad's choice, the first device that opens, for it: those that cannot be here are not tried."""
+  """Makes tinygrad's choice of the first device that opens, without trying devices that cannot be present."""
   from tinygrad import Device
   from tinygrad.device import ALL_DEVICES
   from tinygrad.helpers import DEV
@@ -107,7 +109,7 @@ def _select() -> None:
       os.environ["DEV"] = Device._select_device = Device[name].device  # for spawned children, and for this process
       return
 
-# what a target may be called, and what it is to tinygrad; on its device NULL nothing can run
+# names of targets, and tinygrad's DEV strings for them; its device NULL compiles and runs nothing
 TARGETS = tuple((re.compile(asked), known) for asked, known in (
   (r"CPU:(x86-64-v\d|sapphirerapids)", r"CPU:CLANG:x86_64,\1"), (r"CPU:arm64", "CPU:CLANG:arm64,apple-m1"),
   (r"NV:(sm_\w+)", r"NULL:CUDA:\1"), (r"NV:((?:CUDA|PTX):sm_\w+)", r"NULL:\1"),
@@ -117,9 +119,9 @@ def open_target(asked: str | None) -> str:
   """
   Makes a target tinygrad's default device; returns its name.
 
-  asked: None is the default device. NVIDIA's and AMD's architectures (CUDA:sm_90, NV:sm_90, NV:PTX:sm_90, HIP:gfx1100)
-  and Apple's (METAL:Apple9) only compile and need no such card, CPU:x86-64-v3, CPU:sapphirerapids and CPU:arm64 (an
-  M1's) no such processor; all else are DEV strings of tinygrad. InputError says what is missing.
+  asked: the target; None is the default device. NVIDIA's and AMD's architectures (CUDA:sm_90, NV:sm_90, NV:PTX:sm_90,
+  HIP:gfx1100) and Apple's (METAL:Apple9) only compile, and need no such card. CPU:x86-64-v3, CPU:sapphirerapids and
+  CPU:arm64 (an M1) need no such processor. All other names are tinygrad's DEV strings. InputError says what is missing.
   """
   from tinygrad import Device
   from tinygrad.helpers import DEV
@@ -150,9 +152,10 @@ def open_target(asked: str | None) -> str:
 
 def _check_cache(path: pathlib.Path) -> None:
   """
-  Without patches, tinygrad stops where it cannot keep what it compiles in a database at `path`. A database that exists
-  is not opened: closing it would drop the locks that SQLite holds on it in this process, and another one could damage
-  it.
+  Checks that tinygrad can store compiled kernels in a database at `path`: without patches, it stops if it cannot.
+
+  An existing database is not opened. Closing it would drop the locks that SQLite holds on it in this process, and
+  another process could then damage it. InputError if it cannot be written.
   """
   try:
     if path.is_file() and os.access(path, os.W_OK): return
@@ -167,7 +170,7 @@ def _is_number(text: str, least: int) -> bool:
   except ValueError: return False
 
 def _culprit(e: Exception) -> str:
-  """The variable whose value an error of tinygrad's quotes."""
+  """The environment variable, as NAME=value, whose value a tinygrad error quotes; "environment" if unclear."""
   found = [f"{k}={v}" for k, v in os.environ.items() if k.isupper() and v and repr(v) in str(e)]
   return found[0] if len(found) == 1 else "environment"
 

@@ -1,6 +1,5 @@
 """
-What a device's driver raises, as one line: memory that ran out, a driver that is older than the compiler, a device that
-is lost.
+Errors of a device's driver as one-line messages: memory that ran out, a driver older than the compiler, a lost device.
 """
 from __future__ import annotations
 import re, sys
@@ -8,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from tinygrad_llm.errors import DeviceError
 
-RUNTIME, COMPILERS = "tinygrad.runtime.", "tinygrad.runtime.support.compiler_"  # modules that raise such errors, or not
+RUNTIME, COMPILERS = "tinygrad.runtime.", "tinygrad.runtime.support.compiler_"  # modules that raise them; excluded ones
 CODE = re.compile(r"(?:CUDA Error|status code) (\d+)")
-NO_MEMORY, NEW_PTX = 2, 222  # codes of CUDA's driver
+NO_MEMORY, NEW_PTX = 2, 222  # error codes of CUDA's driver
 
 def device_error(e: BaseException | None) -> DeviceError | None:
-  """The line for an error of a GPU's runtime, or for one that came of it; None for any other, and for the CPU's."""
+  """The DeviceError for an error of a GPU's runtime or one that it caused; None for other errors and on the CPU."""
   device = _device()
   if not device or device.split(":")[0] == "CPU": return None
   seen, memory = set[int](), None
@@ -26,33 +25,33 @@ def device_error(e: BaseException | None) -> DeviceError | None:
   return None if memory is None else DeviceError(_line(device, memory, memory))
 
 def raise_device_error(e: BaseException) -> None:
-  """Raises the DeviceError that an error is; returns if it is none."""
+  """Raises device_error(e), if there is one; else returns."""
   if (error := device_error(e)) is None: return
   try: raise error from e
-  finally: del error  # else it holds its own frames, and what they hold, until the collector comes
+  finally: del error  # else it keeps its own frames and their objects until the garbage collector runs
 
 @contextmanager
 def telling_device_errors() -> Iterator[None]:
-  """What this block raises of a device is a DeviceError."""
+  """Inside, errors of a device are raised as DeviceError."""
   try: yield
   except (RuntimeError, MemoryError) as e:
     raise_device_error(e)
     raise
 
 def _device() -> str:
-  """The device that is in use; "" before there is one."""
+  """The device in use; "" before one is opened."""
   module = sys.modules.get("tinygrad.device")
   return module.Device.DEFAULT if module is not None and module.Device._opened_devices else ""
 
 def _is_of_runtime(e: BaseException) -> bool:
-  """Whether the function that raised it is of a device's runtime, and of no compiler."""
+  """Whether the function that raised the error belongs to a device's runtime, and not to a compiler."""
   if (at := e.__traceback__) is None: return False
   while at.tb_next is not None: at = at.tb_next
   name = at.tb_frame.f_globals.get("__name__", "")
   return name.startswith(RUNTIME) and not name.startswith(COMPILERS)
 
 def _line(device: str, e: BaseException, memory: MemoryError | None) -> str:
-  """memory: the allocation that failed, which says how much it was about."""
+  """The message for an error. memory: the error of the failed allocation, which states its size."""
   text = " ".join(str(e).split())[:200]
   code = int(found[1]) if (found := CODE.search(text)) else None
   if code == NO_MEMORY or isinstance(e, MemoryError):

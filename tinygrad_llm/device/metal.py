@@ -1,8 +1,8 @@
 """
-Metal without a Mac: kernels are rendered, and clang looks for errors in them.
+Metal without a Mac: kernels are rendered, and clang checks them for errors.
 
-Metal is C++ with address spaces; so is clang's C++ for OpenCL, and SHIM makes one of the other: of metal_stdlib what
-tinygrad renders. What only Apple's compiler knows is not checked.
+Metal is C++ with address spaces, and so is clang's C++ for OpenCL. SHIM maps one to the other: it declares the part of
+metal_stdlib that tinygrad's kernels use. Errors that only Apple's compiler finds are not checked.
 """
 from __future__ import annotations
 import os, pathlib, subprocess, tempfile
@@ -62,7 +62,7 @@ namespace metal {
 """
 
 def errors(source: str) -> str:
-  """What clang says of a kernel's source; "" if it finds nothing."""
+  """clang's messages on a kernel's source; "" if it finds no error."""
   with tempfile.TemporaryDirectory() as folder:
     pathlib.Path(folder, "metal_stdlib").write_text(SHIM)
     pathlib.Path(folder, "kernel.clcpp").write_text(source)
@@ -72,7 +72,7 @@ def errors(source: str) -> str:
   return done.stdout + done.stderr if done.returncode else ""
 
 class Checker(Compiler):
-  """Its binaries are the sources in which clang finds no error."""
+  """A compiler that only checks: the binary is the source. CompileError if clang finds an error."""
   def __init__(self) -> None: super().__init__(None)
 
   def compile(self, src: str) -> bytes:
@@ -80,7 +80,7 @@ class Checker(Compiler):
     return src.encode()
 
 class MetalRenderer(cstyle.MetalRenderer):
-  """For an architecture as Apple9, on any machine."""
+  """A Metal renderer for an architecture such as Apple9, on any machine."""
   def __init__(self, target: Target):
     Renderer.__init__(self, target)
     self.compiler, self.tensor_cores = Checker(), tc.metal if int(target.arch.removeprefix("Apple")) >= 7 else []

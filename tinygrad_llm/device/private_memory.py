@@ -1,10 +1,10 @@
 """
-The CPU's buffers are memory of this process alone: after a fork, parent and child each have their own.
+Private CPU buffers: after a fork, parent and child each have their own memory.
 
-tinygrad maps them MAP_SHARED on POSIX systems, so that what one writes (activations, keys and values) the other reads.
-Windows has no fork. Nothing here or in tinygrad shares a buffer with another process: kernels are compiled elsewhere
-from graphs, and searches and forks that compile have data of their own. The patch huge_pages does the same, for the
-sake of speed; this is for when it is off, as with NO_PATCHES=1: kernels stay tinygrad's, and answers right.
+On POSIX systems tinygrad maps buffers MAP_SHARED. After a fork, activations, keys and values that one process writes
+would then be read by the other. Windows has no fork. Nothing here or in tinygrad needs shared buffers: other processes
+compile kernels from graphs, and searches and forks that compile have their own data. The patch huge_pages makes buffers
+private too, for speed. This module is for when it is off, as with NO_PATCHES=1: kernels stay tinygrad's, answers right.
 """
 from __future__ import annotations
 from tinygrad.device import BufferSpec
@@ -13,9 +13,9 @@ from tinygrad.runtime.support.hcq import HCQBuffer
 from tinygrad_llm.patches.host import huge_pages
 
 def alloc(self: CPUAllocator, size: int, options: BufferSpec) -> HCQBuffer:
-  """The patch's own, called from here: what is installed is no function of a patch that is off."""
+  """Calls the patch's allocator. This wrapper is installed, so that no function of a patch that is off is."""
   return huge_pages.alloc(self, size, options)
 
 def install() -> None:
-  """In place of tinygrad's own; the patch huge_pages, where it is on, gives private memory, too."""
+  """Replaces tinygrad's allocator, unless the patch huge_pages, which gives private memory too, has done so."""
   if CPUAllocator._alloc.__module__ == CPUAllocator.__module__: CPUAllocator._alloc = alloc  # type: ignore[method-assign]

@@ -1,7 +1,6 @@
 """
-Memory goes back to the system when nothing uses it: tinygrad keeps freed buffers for the next ones of the same size,
-and what it found out about graphs and kernels for the next ones that are alike. All of it is made again, or read from
-disk, when it is wanted again.
+Returns unused memory to the system. tinygrad keeps freed buffers for later ones of the same size, and caches graphs and
+kernels for later ones that are alike. All of these are made again, or read from disk, when they are needed again.
 """
 from __future__ import annotations
 import ctypes, functools
@@ -16,11 +15,11 @@ from tinygrad_llm.patches.cache import disk_cache, schedules
 from tinygrad_llm.patches.compile_time import trace_cache
 from tinygrad_llm.patches.graph import reshapes
 
-# functions that remember graphs
+# functions whose caches hold graphs
 _REMEMBERING = (indexing.apply_movement_op, reshapes.stock, divandmod.fold_divmod_general, schedules.key_of)
 
 def release(device: str) -> None:
-  """Gives back what is kept of `device`'s freed buffers, and of graphs. Any thread may call it, at any time."""
+  """Frees `device`'s cached buffers and the cached graphs. Any thread may call it, at any time."""
   for known in (trace_cache.traces, schedule.schedule_cache, realize.runtime_cache): known.clear()
   for function in _REMEMBERING: function.cache_clear()
   opened = Device._Device__get_canonicalized_item  # type: ignore[attr-defined]  # Device[..] refuses while one compiles
@@ -29,13 +28,14 @@ def release(device: str) -> None:
 
 def forget_programs() -> None:
   """
-  Compiled kernels that are found on disk again are dropped. Not while one is compiled, as another thread might:
-  tinygrad looks up at the end of a batch what it has put there.
+  Drops compiled kernels from memory if they can be loaded from disk again.
+
+  The caller makes sure that no other thread compiles: tinygrad looks up a batch's kernels at the end of the batch.
   """
   if disk_cache.caching(): codegen.to_program_cache.clear()
 
 def free_buffers(allocator: Any) -> None:
-  """LRUAllocator.free_cache(), which frees what another thread takes out in the middle of it."""
+  """A thread-safe LRUAllocator.free_cache(): tinygrad's could free a buffer that another thread takes meanwhile."""
   for (size, options), kept in list(getattr(allocator, "cache", {}).items()):
     while kept:
       try: buffer = kept.pop()
@@ -45,7 +45,7 @@ def free_buffers(allocator: Any) -> None:
 
 @functools.cache
 def _malloc_trim() -> Callable[[int], int] | None:
-  """glibc's; None where there is none."""
+  """glibc's malloc_trim; None for other C libraries."""
   try: return ctypes.CDLL(None).malloc_trim
   except (OSError, AttributeError, TypeError): return None
 

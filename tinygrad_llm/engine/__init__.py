@@ -1,3 +1,3 @@
 """
-A loaded model at work: prefill, decode, sampling. What layers compute is in nn/, what users type in the commands.
+A loaded model at work: prefill, decode, sampling. The layers' maths is in nn/, the user's input in the commands.
 """

@@ -10,7 +10,7 @@ from tinygrad_llm.engine.sampling import Sampler
 from tinygrad_llm.engine.timing import Timing
 
 class Engine(Protocol):
-  """What an answer needs of its model, see llm.LLM."""
+  """The interface of a model that an answer uses, see llm.LLM."""
   @property
   def lock(self) -> Any: ...
   @property
@@ -31,15 +31,15 @@ class Engine(Protocol):
 class Answer(Feed, Iterator[int]):
   """
   An iterator of token ids. Several answers of one model may be read in turns, also by several threads: each finds the
-  cache as it left it, or feeds its own tokens again.
+  KV cache as it left it, or feeds its own tokens again.
 
-  timing: of this answer alone; timing.finish says why it ended.
+  timing: for this answer alone; timing.finish says why it ended.
   """
   def __init__(self, llm: Engine, ids: list[int], max_tokens: int | None, sampler: Sampler, ends: frozenset[int]):
     super().__init__()
     self.tokens, self.prompt, self.timing = ids, len(ids), Timing(prompt_tokens=len(ids))
     self._llm, self._sampler, self._ends = llm, sampler, ends
-    room = llm.max_context - len(ids) + 1  # the token after the last position is still known
+    room = llm.max_context - len(ids) + 1  # the last position's logits give one token more
     self._last, self._full = (room, "context") if max_tokens is None or max_tokens > room else (max_tokens, "length")
     self._run = self._tokens()
 
@@ -52,7 +52,7 @@ class Answer(Feed, Iterator[int]):
         raise
 
   def close(self) -> None:
-    """Ends it: it gives no more tokens and feeds nothing."""
+    """Ends the answer: it gives no more tokens and feeds nothing."""
     with self._llm.lock:
       self._run.close()
       self.ended, self.saved = True, None
@@ -94,10 +94,10 @@ class Answer(Feed, Iterator[int]):
       yield (token := self._llm.choose(logits, key, self._sampler, self.tokens))
 
   def _next_ahead(self, token: int) -> Iterator[int]:
-    """The same, each step launched before the token of the one before is read."""
+    """The same, but each step is launched before the token of the step before is read."""
     draws, reading, end = Draws(self._sampler), None, len(self.tokens) + self._last - 1
     while True:
-      if reading is None or not self._llm.is_fed_by(self):  # what another answer launched over is not read
+      if reading is None or not self._llm.is_fed_by(self):  # a pending read is dropped if somebody else fed
         self._llm.feed_again(self)
         self._llm.start_ahead(token, self.tokens, self._sampler, draws)
         reading = self._llm.launch(len(self.tokens))

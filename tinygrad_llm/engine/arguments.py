@@ -1,4 +1,4 @@
-"""What callers give as numbers and tokens: checked, and named where it is wrong."""
+"""Checks the numbers and token ids that callers pass; errors name the argument."""
 from __future__ import annotations
 import operator
 from collections.abc import Iterable
@@ -10,10 +10,10 @@ MOST = 2**64 - 1
 
 def whole(name: str, value: Any, least: int = 0, most: int = MOST, what: str = "") -> int:
   """
-  A whole number as an int: an int, numpy's integers, and floats such as 4.0.
+  A whole number as an int: from an int, numpy's integers, and floats such as 4.0.
 
-  InputError, which names the argument, for True, texts, 1.7, NaN and what is not within least..most. what: how the
-  message describes a right value.
+  InputError, which names the argument, for True, texts, 1.7, NaN and numbers outside least..most. what: how the message
+  describes a right value.
   """
   number = _index(value)
   if number is None or not least <= number <= most:
@@ -21,7 +21,7 @@ def whole(name: str, value: Any, least: int = 0, most: int = MOST, what: str = "
   return number
 
 def token_ids(name: str, ids: Any, vocab_size: int) -> list[int]:
-  """Token ids as a list of ints, which may be empty. InputError for a text, and for what is not in 0..vocab_size-1."""
+  """Token ids as a list of ints, which may be empty. InputError for a text, and for ids outside 0..vocab_size-1."""
   if isinstance(ids, (str, bytes, bytearray, dict)) or not isinstance(ids, Iterable):
     raise InputError(f"{name}: {ids!r:.60} is not a list of token ids; tokenizer.encode(text) gives one")
   found = []

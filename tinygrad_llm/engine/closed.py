@@ -1,4 +1,4 @@
-"""What is left of a model that was closed: its name and sizes, and an error for whoever wants more."""
+"""The remains of a closed model: its name and sizes, and an InputError for any other use."""
 from __future__ import annotations
 import traceback
 from contextlib import nullcontext
@@ -10,7 +10,7 @@ from tinygrad_llm.errors import InputError
 KEPT = frozenset(("path", "device", "config", "max_context", "chunk", "timing", "load_s", "lock", "_progress"))
 
 class Closed:
-  """In place of a part of a closed model: InputError, whatever it is asked for."""
+  """Stands in for a part of a closed model: any use of it is an InputError."""
   def __getattr__(self, name: str) -> Any:
     if name.startswith("__"): raise AttributeError(name)
     raise InputError("LLM: closed; load the model again")
@@ -23,9 +23,10 @@ CLOSED = Closed()
 
 def close(llm: Any) -> None:
   """
-  Puts CLOSED in place of all that takes memory, ends the processes that work for the model, and releases what they and
-  it held. llm: an LLM, perhaps one whose loading failed. An answer that is under way in another thread ends first, if
-  the model has a lock, or keeps its memory until it meets CLOSED.
+  Frees a model: replaces all that takes memory by CLOSED, ends its helper processes, and releases the device's memory.
+
+  llm: an LLM, perhaps one whose loading failed. If the model has a lock already, an answer under way in another thread
+  ends first; otherwise the answer keeps its memory until it meets CLOSED.
   """
   parts = vars(llm)
   with parts.get("lock") or nullcontext():
@@ -37,7 +38,11 @@ def close(llm: Any) -> None:
   if "device" in parts: release(parts["device"])
 
 def forget(error: BaseException | None) -> None:
-  """Clears the variables of the calls that an error went through, and releases: who keeps the error keeps no model."""
+  """
+  Releases memory after an error: clears the local variables of all calls that it went through.
+
+  A caller that keeps the error then keeps no model.
+  """
   seen: set[int] = set()
   while error is not None and id(error) not in seen:
     seen.add(id(error))

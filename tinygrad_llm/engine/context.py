@@ -1,4 +1,4 @@
-"""What a model's KV cache holds, and who fed it last."""
+"""The contents of a model's KV cache, and the feed that wrote it last."""
 from __future__ import annotations
 import weakref
 from collections.abc import Sequence
@@ -7,17 +7,19 @@ import numpy as np
 from tinygrad_llm.nn.kv_cache import KVCache
 
 class Feed:
-  """Somebody who feeds tokens: an answer, or the caller of prefill() and step()."""
+  """A source of tokens for the KV cache: an answer, or the caller of prefill() and step()."""
   def __init__(self) -> None:
-    self.tokens: list[int] = []  # all that was fed, from position 0 on
-    self.prompt = 0  # of these, how many came by the chunk
+    self.tokens: list[int] = []  # all tokens fed, from position 0 on
+    self.prompt = 0  # how many of these were fed in chunks (prefill)
     self.saved: Saved | None = None
-    self.ended = False  # it will feed nothing more
+    self.ended = False  # it feeds nothing more
 
 class Saved:
   """
-  A copy of the cache of a feed that another one interrupted: positions `first`.. of every layer, with all that was fed
-  token by token. By the chunk the same tokens have other keys and values in the last bits.
+  A copy of the KV cache of a feed that another one interrupted: positions `first`.. of every layer.
+
+  It has all that was fed token by token. Prefilling the same tokens in chunks would give keys and values that differ in
+  the last bits.
   """
   def __init__(self, tokens: Sequence[int], first: int, layers: list[np.ndarray]):
     self.tokens, self.first, self.layers = list(tokens), first, layers
@@ -27,7 +29,7 @@ class Context:
   One slot of KV cache, which belongs to one feed at a time.
 
   tokens: those whose keys and values are in the cache, never more than were written. generation: counts the changes of
-  owner. The feed before is saved where the host reaches the device's memory; elsewhere its tokens are fed again.
+  owner. An interrupted feed is saved if the host can reach the device's memory; otherwise its tokens are fed again.
   """
   def __init__(self, caches: Sequence[KVCache]):
     self.caches, self.tokens, self.generation = caches, list[int](), 0
@@ -35,11 +37,11 @@ class Context:
 
   @property
   def owner(self) -> Feed | None:
-    """Who fed last, if it is still there."""
+    """The feed that fed last; None if it is gone."""
     return None if self._owner is None else self._owner()
 
   def take(self, feed: Feed, ids: Sequence[int]) -> int:
-    """Makes `feed` the owner; returns how many of `ids`, its tokens, are in the cache then. The rest is its to feed."""
+    """Makes `feed` the owner; returns how many of `ids`, its tokens, are then in the cache. It has to feed the rest."""
     if self.owner is feed: return self.common(ids)
     same = self.common(ids)
     if (before := self.owner) is not None and not before.ended: before.saved = self._save(min(same, before.prompt))
@@ -47,21 +49,21 @@ class Context:
     return same
 
   def restore(self, feed: Feed) -> None:
-    """Puts back what was saved of the owner, whose tokens before that are in the cache."""
+    """Writes the owner's saved positions back; its tokens before them are in the cache."""
     if (saved := feed.saved) is None: return
     for cache, positions in zip(self.caches, saved.layers): cache.restore(saved.first, positions)
     self.tokens, feed.saved = saved.tokens, None
 
   def forget(self) -> None:
-    """Nothing is in the cache, and nobody owns it."""
+    """Empties the cache; nobody owns it then."""
     self.tokens, self._owner, self.generation = [], None, self.generation + 1
 
   def common(self, ids: Sequence[int]) -> int:
-    """How many of `ids` the cache begins with."""
+    """Length of the prefix of `ids` that the cache begins with."""
     return self._common(self.tokens, ids)
 
   def cut(self, position: int) -> None:
-    """The cache holds no more than the first `position` tokens: what comes after is about to be written."""
+    """Truncates the cache to its first `position` tokens: the positions after them are about to be written."""
     del self.tokens[position:]
 
   def _save(self, first: int) -> Saved | None:

@@ -40,13 +40,13 @@ from tinygrad_llm.text.turn_marks import TurnMarks, turn_marks
 from tinygrad_llm.weights.loader import Loader
 
 def check_metadata(kv: Mapping[str, Any]) -> None:
-  """InputError if some of a file's metadata is enough to know that it cannot be run."""
+  """InputError if a part of a file's metadata is enough to know that the model cannot be run."""
   check_architecture(kv)
   if kv.keys() >= {"tokenizer.ggml.model", "tokenizer.ggml.pre"}: pre_type(kv)
 
 class LLM:
-  """A model in memory with one KV cache. Its answers may be read in turns, by several threads, too."""
-  turns: TurnMarks | None = None  # once there was a prompt() of messages
+  """A model in memory with one KV cache. Its answers may be read in turns, also by several threads."""
+  turns: TurnMarks | None = None  # set by the first prompt()
 
   def __init__(self, model: str | None, max_context: int, chunk: int, dequantize: bool, progress: bool,
                ahead: bool = False):
@@ -66,16 +66,16 @@ class LLM:
     try:
       with ThreadPoolExecutor(1) as meanwhile:
         text = meanwhile.submit(self._text, file.kv, ahead)
-        if limited: text.result()  # the tokenizer's library ends the process where the weights leave it no memory
+        if limited: text.result()  # the tokenizer's library ends the process if the weights leave it no memory
         try:
           with Loader(file, dequantize, progress, text) as loader:
             self.model = Model(self.config, loader, positions, self.max_context)
         except InputError:
-          text.result()  # of two errors it is always this one that is told
+          text.result()  # if both fail, this error is always the one raised
           raise
         self.tokenizer, self.template = text.result()
       self.steps = Steps(self.model, positions, self.chunk, self.max_context)
-      # the CPU computes while it launches: it would only compute one step too many
+      # a CPU computes while it launches: lookahead would only compute one step too many
       self._lookahead = None if reader(self.device) is None else Lookahead(self.model, positions)
     except (MemoryError, OSError, RuntimeError) as e:
       if (error := device_error(e)) is not None: raise DeviceError(f"{self.path}: {error}") from e
@@ -83,14 +83,18 @@ class LLM:
       raise InputError(f"{self.path}: no memory on {self.device} for it and {self.max_context} positions; use a "
                        f"smaller max_context, quant type or model ({e})") from e
     self.weights, self.timing, self._progress = loader.weights, Timing(), progress
-    self.lock = threading.RLock()  # one feeds at a time
+    self.lock = threading.RLock()  # one thread feeds at a time
     self._context, self._by_hand = Context([block.attn.cache for block in self.model.blocks]), _alone()
     self.load_s = time.perf_counter() - start
     in_children(self, LLM._forked)
 
   @cached_property
   def suggested(self) -> dict[str, Any]:
-    """What the file suggests as arguments of generate(), whose defaults stay what they are; warnings of what is odd."""
+    """
+    The file's suggestions for arguments of generate(), with a warning for each bad one.
+
+    They do not change the defaults of generate().
+    """
     with naming(self.path): return suggested(self._sampling)
 
   def _text(self, kv: Mapping[str, Any], soon: bool) -> tuple[Tokenizer, ChatTemplate]:
@@ -105,8 +109,10 @@ class LLM:
 
   def close(self) -> None:
     """
-    Gives the model's memory back at once, as the end of a `with` block does, and the last reference. What needs the
-    model is an InputError then, also the next token of an answer that is being read. A second call does nothing.
+    Frees the model's memory at once, as the end of a `with` block and the last reference do.
+
+    Any later use of the model is an InputError, and so is the next token of an answer that is being read. A second call
+    does nothing.
     """
     close(self)
 
@@ -129,24 +135,24 @@ class LLM:
 
   def iter_logits(self, ids: Sequence[int], first: int = 0) -> Iterator[np.ndarray]:
     """
-    The same less the first `first` rows, a few rows at a time: an iterator of (n, vocab_size) arrays.
+    An iterator of arrays (n, vocab_size): a few rows of logits() at a time, without the first `first` rows.
 
-    InputError for bad ids comes from the call.
+    The call itself raises InputError for bad ids.
     """
     ids = self._check(ids)
     return self._rows(ids, whole("first", first, 0, len(ids) - 1))
 
   @property
   def generation(self) -> int:
-    """Changes whenever somebody else begins to feed the KV cache: prefill() and step() may be tied to it."""
+    """Changes whenever another feed takes over the KV cache; prefill() and step() can check it."""
     return self._context.generation
 
   def prefill(self, ids: Sequence[int], first: int = 0, generation: int | None = None) -> np.ndarray:
     """
-    Feeds ids[first:], all before them being fed; float32 (vocab_size,): the logits after the last.
+    Feeds ids[first:] after ids[:first], which must be in the cache; float32 (vocab_size,): the logits after the last.
 
-    InputError if what the cache holds does not begin with ids[:first], as after another answer, or if `generation` is
-    given and another now.
+    InputError if the cache does not begin with ids[:first], for example after another answer, or if `generation` is
+    given and no longer current.
     """
     ids = self._check(ids)
     first = whole("first", first, 0, len(ids) - 1)
@@ -162,10 +168,10 @@ class LLM:
 
   def step(self, token: int, position: int, generation: int | None = None) -> np.ndarray:
     """
-    Feeds one token, all before `position` being fed; float32 (vocab_size,): the logits after it.
+    Feeds one token at `position`, after all before it were fed; float32 (vocab_size,): the logits after it.
 
-    It follows prefill() or step(), or the answer that was last. InputError if something else was fed after these, if
-    not so many tokens were fed, or if `generation` is given and another now.
+    It follows prefill() or step(), or the last answer. InputError if something else was fed since, if fewer than
+    `position` tokens were fed, or if `generation` is given and no longer current.
     """
     (token,), position = token_ids("token", [token], self.config.vocab_size), whole("position", position, 0,
                                                                                     self.max_context - 1)
@@ -182,9 +188,9 @@ class LLM:
     """
     An iterator of the token ids that continue `ids`.
 
-    It ends after max_tokens (None, -1: with the context), before an end-of-turn token (ignore_eos: it does not look for
-    one), or after the token that completes a stop string. Sampling: see sampling.Sampler. Several answers may be read
-    in turns. InputError for bad arguments comes from the call, not from the iterator.
+    It ends after max_tokens (None, -1: at the end of the context), before an end-of-turn token (unless ignore_eos), or
+    after the token that completes a stop string. Sampling: see sampling.Sampler. Several answers may be read in turns.
+    The call itself, not the iterator, raises InputError for bad arguments.
     """
     sampler = Sampler(temperature, top_k, top_p, min_p, repeat_penalty, seed)
     most = -1 if max_tokens is None else whole("max_tokens", max_tokens, -1, what="a number of tokens, or -1 for all")
@@ -200,7 +206,7 @@ class LLM:
     An iterator of the pieces of text that answer `messages` ({"role": .., "content": ..} each).
 
     It ends before a stop string, and before another turn. template: variables for the chat template, such as
-    {"enable_thinking": False}. The other arguments are those of generate().
+    {"enable_thinking": False}. See generate() for the other arguments.
     """
     self._check_size(user_texts(messages))
     ids = self.prompt(messages, template)
@@ -211,8 +217,8 @@ class LLM:
     """
     The token ids of a conversation through the model's chat template, ready for the assistant's answer.
 
-    template: variables for it. InputError for messages of which it would leave out words and, without tokenizing it,
-    for a last message that is sure not to fit.
+    template: variables for the template. InputError if the template would drop words of the messages. A last message
+    that is sure not to fit is an InputError before it is tokenised.
     """
     self._check_size(user_texts(messages[-1:]))
     ids = self.template.encode(self.tokenizer, messages, **checked(template or {}))
@@ -221,17 +227,17 @@ class LLM:
 
   def fit(self, messages: Sequence[dict[str, str]], template: Mapping[str, Any] | None = None) -> list[dict[str, str]]:
     """
-    `messages` less the oldest turns (a system message stays): a quarter of the context is left for the answer, unless
-    the last message takes it. InputError, which names it, if the system message or the last one is too long by itself.
+    `messages` without the oldest turns, so that a quarter of the context is left for the answer.
 
-    template: as for prompt().
+    A system message stays. The last message may take more than that; if it or the system message is too long by itself,
+    an InputError names it. template: as for prompt().
     """
     first, most = 1 if messages and messages[0]["role"] == "system" else 0, self.max_context * 3 // 4
     cuts = range(first, len(messages), 2)
     def kept(cut: int) -> list[dict[str, str]]: return [*messages[:first], *messages[cut:]]
     def length(cut: int) -> int: return len(self.prompt(kept(cut), template))
     if not cuts or length(first) <= most: return [*messages]
-    last = len(cuts) - 1  # bisected: some hundred turns take one second, one by one half a minute
+    last = len(cuts) - 1  # bisection: some hundred turns take a second, one by one half a minute
     cut = cuts[bisect_left(cuts, True, min(1, last), last, key=lambda cut: length(cut) <= most)]
     if (count := length(cut)) <= self.max_context: return kept(cut)
     alone = len(self.prompt(messages[cut:], template)) if first else count
@@ -240,8 +246,7 @@ class LLM:
 
   def text(self, tokens: Iterable[int], stop: Sequence[str] = (), prompt: Sequence[int] = ()) -> Iterator[str]:
     """
-    Pieces of text made of complete characters: all that was generated, up to a stop string in the answer or up to
-    another turn, see parts().
+    Pieces of the generated text, made of complete characters, up to a stop string or another turn, see parts().
     """
     answer = answer_text(self, tokens, stop, prompt)
     for token in tokens:
@@ -256,10 +261,10 @@ class LLM:
     """
     The pieces of text() as ("thinking" or "answer", piece), without the marks around thinking.
 
-    stop: texts that end the answer. In what the model thinks they do not count. A token that has no text, such as
+    `stop`: texts that end the answer. They do not count in what the model thinks. A token that has no text, such as
     <|im_end|>, is given as the vocabulary writes it.
-    prompt: the token ids that `tokens` continue, where thinking may have begun (default: those of generate(), if
-    `tokens` are its). If there are turns in it, a model that begins another one is stopped, too.
+    `prompt`: the token ids that `tokens` continue, where thinking may have begun. By default, it is the prompt of
+    generate() if `tokens` come from there. If the prompt has turns, a model that begins another turn is stopped, too.
     """
     answer = answer_text(self, tokens, stop, prompt)
     for token in tokens:
@@ -270,7 +275,7 @@ class LLM:
 
   def decode_cost(self) -> tuple[int, int] | None:
     """
-    Kernels of a decode step, and the bytes it moves by tinygrad's estimate at the current position.
+    The number of kernels of a decode step, and the bytes it moves at the current position, by tinygrad's estimate.
 
     None before generate() has run, or with JIT=0.
     """
@@ -279,7 +284,11 @@ class LLM:
     return None if linear is None else cost(linear, {"start": len(self._held)})
 
   def _forked(self) -> None:
-    """A thread that fed when another one forked is not in the child: its lock is free there, what it wrote unknown."""
+    """
+    In a forked child: frees a lock that another thread held, and forgets the cache, which that thread was writing.
+
+    The child does not have that thread.
+    """
     if self.lock.acquire(blocking=False): return self.lock.release()
     self.lock = threading.RLock()
     if self.model is not CLOSED: self._context.forget()
@@ -287,7 +296,7 @@ class LLM:
   # *** the cache: all below with the lock held
 
   @property
-  def _held(self) -> list[int]: return self._context.tokens  # whose keys and values are in the cache
+  def _held(self) -> list[int]: return self._context.tokens  # tokens whose keys and values are in the cache
 
   def _check_size(self, texts: Sequence[str]) -> None:
     text = "".join(texts)
@@ -295,11 +304,11 @@ class LLM:
       raise InputError(self._too_long(f"at least {least}"))
 
   def is_fed_by(self, feed: Feed) -> bool:
-    """Whether nobody else has fed since `feed` did."""
+    """Whether `feed` was the last to feed."""
     return self._context.owner is feed
 
   def _rows(self, ids: list[int], first: int) -> Iterator[np.ndarray]:
-    """iter_logits(). Between two of its chunks somebody else may feed."""
+    """The iterator of iter_logits(). Another feed may come between two of its chunks."""
     feed = _alone()
     for position in range(0, len(ids), self.chunk):
       with self.lock, telling_device_errors():
@@ -312,14 +321,14 @@ class LLM:
       if rows is not None: yield rows
 
   def feed_prompt(self, feed: Feed) -> tuple[np.ndarray, int]:
-    """The logits after the last of a feed's tokens, (vocab_size,), and how many of them were in the cache."""
+    """Feeds a feed's tokens; the logits after the last, (vocab_size,), and how many tokens were cached."""
     ids = feed.tokens
     cached = self._context.take(feed, ids[:-1])
     last = deque(self._chunks(ids, cached), maxlen=1)[0] - 1
     return self.steps.row_logits(last).copy(), cached
 
   def feed_again(self, feed: Feed) -> None:
-    """Puts all of a feed's tokens into the cache, if another one fed since."""
+    """Puts all of a feed's tokens back into the cache, if another one fed since."""
     if self.is_fed_by(feed): return
     first = self._context.take(feed, feed.tokens)
     deque(self._chunks(feed.tokens if feed.saved is None else feed.tokens[:feed.saved.first], first), maxlen=0)
@@ -333,39 +342,44 @@ class LLM:
     return logits, key
 
   def choose(self, logits: Tensor, key: Tensor, sampler: Sampler, history: Sequence[int]) -> int:
-    """A sampler's choice of the token that follows `history`, from what feed() gave."""
-    if sampler.greedy: return greedy_token(int(read(key, 1)[0]))  # nothing else crosses to the host
+    """The sampler's choice of the token after `history`, from the results of feed()."""
+    if sampler.greedy: return greedy_token(int(read(key, 1)[0]))  # only the key crosses to the host
     return sampler(read(logits, self.config.vocab_size), history)
 
   def start_ahead(self, token: int, history: Sequence[int], sampler: Sampler, draws: Draws) -> None:
-    """The next launch() feeds `token`, at position len(history)."""
+    """Makes the next launch() feed `token`, at position len(history)."""
     if self._lookahead is not None: self._lookahead.start(token, history, sampler, draws)
 
   def launch(self, position: int) -> Callable[[], int]:
-    """Feeds what the step before chose, at `position`; waits for the choice after it. was_fed() says what it was."""
+    """
+    Launches the step that feeds the choice of the step before at `position`; the result waits for the next choice.
+
+    was_fed() then says which token was fed.
+    """
     if self._lookahead is None: raise RuntimeError("no step is launched ahead on this device")
     self._context.cut(position)
     return self._lookahead.launch(position)
 
   def was_fed(self, token: int) -> None:
-    """The token of the last launch() is known."""
+    """Notes the token of the last launch(), once it is known."""
     self._held.append(token)
 
   def compile_prompt(self) -> None:
     """
-    Captures, once, the steps that the first token needs, at a position that the prompt then overwrites. What another
-    process captured is only read.
+    Captures, once, the steps that the first token needs, at a position that the prompt then overwrites.
+
+    A capture of another process is only read from disk.
     """
     with compiling(self._progress):
       if self._ahead is not None: self._ahead.wait(PROMPT)
       if self.steps.restore_prompt():
-        if self._lookahead is None: self.steps.restore_decode()  # what is on disk is no wait after the first token
+        if self._lookahead is None: self.steps.restore_decode()  # read now, it is no wait after the first token
         return
       self._context.forget()
       self.steps.capture_prompt()
 
   def compile_decode(self, token: int, position: int, sampler: Sampler) -> None:
-    """Captures, once, the step that each further token needs, on the one that is fed next."""
+    """Captures, once, the decode step, with the token that is fed next."""
     with compiling(self._progress, midline=True):
       self._context.cut(position)
       if self._lookahead is not None: return self._lookahead.compile(sampler, position)
@@ -373,7 +387,7 @@ class LLM:
       if not self.steps.restore_decode(): self.steps.decode(token, position)
 
   def _chunks(self, ids: Sequence[int], first: int) -> Iterator[int]:
-    """Feeds ids[first:] chunk by chunk; yields the number of tokens of each, when the steps' logits are theirs."""
+    """Feeds ids[first:] chunk by chunk; yields each chunk's number of tokens while the steps hold its logits."""
     for position in range(first, len(ids), self.chunk):
       part = ids[position:position + self.chunk]
       self._context.cut(position)
@@ -382,7 +396,12 @@ class LLM:
       yield len(part)
 
   def _follow(self, position: int) -> None:
-    """Whether step() at `position` continues its own tokens, or an answer's: then they are its own."""
+    """
+    Makes the feed of prefill() and step() the owner, for step() at `position`.
+
+    The step continues that feed's own tokens, or the last answer's, which then become its own. InputError if it
+    continues neither.
+    """
     mine, held = self._by_hand.tokens, self._held
     same = self._context.common(mine[:position]) == position
     if self.is_fed_by(self._by_hand) or not mine: right = position <= len(held)
@@ -411,7 +430,7 @@ class LLM:
     return UntilStop(self, tokens, stop)
 
 def _alone(tokens: Sequence[int] = ()) -> Feed:
-  """A feed of whose cache nothing is saved."""
+  """A feed whose part of the cache is not saved when another feed takes over."""
   feed = Feed()
   feed.tokens, feed.ended = list(tokens), True
   return feed

@@ -1,9 +1,9 @@
 """
-Decoding with the next step launched before the last token is read.
+Decoding that launches the next step before the host reads the last token.
 
-A step finds its token where the step before left its choice, on the device; its position is known ahead. While the host
-deals with a token, the device is at the next one already. What is launched after an answer's last token is done with
-the place of a position that the next answer writes again.
+A step takes its token from where the step before left its choice, on the device; its position is known in advance.
+While the host deals with a token, the device already computes the next one. The step launched after an answer's last
+token does no harm: the next answer writes its position again.
 """
 from __future__ import annotations
 from collections.abc import Callable, Sequence
@@ -18,15 +18,15 @@ from tinygrad_llm.engine.sampling import PENALTY_TOKENS, Sampler, greedy_key, gr
 from tinygrad_llm.nn.model import Model
 from tinygrad_llm.patches.cache.captures import restore
 
-RANDOMS = 256  # random numbers that are on the device ahead of their steps
+RANDOMS = 256  # random numbers that are uploaded at once, ahead of their steps
 
 class Draws:
-  """The random numbers of one answer by position: the same ones where a position is launched again."""
+  """The random numbers of one answer by position: a position that is launched again gets the same number."""
   def __init__(self, sampler: Sampler):
     self._sampler, self._blocks = sampler, dict[int, list[int]]()
 
   def block(self, position: int) -> list[int]:
-    """RANDOMS of them, those of the block that `position` is in; none before it if it is the first of an answer."""
+    """The RANDOMS numbers of the block that holds `position`. In an answer's first block, earlier ones are 0."""
     number = position // RANDOMS
     if number not in self._blocks:
       drawn = [self._sampler.random32() for _ in range(RANDOMS - position % RANDOMS)]
@@ -37,16 +37,15 @@ class Draws:
 
 class Lookahead:
   """
-  The steps of one answer at a time: start(), then launch() for each position in order. Another answer begins with a
-  start() of its own, and so does the first one when it goes on.
+  The steps of one answer at a time: start(), then launch() for each position in order.
 
-  Two captures take turns, and so do the buffers of their choices: a graph of NV's or Metal's is not launched again
-  before it has ended.
+  Another answer begins with a start() of its own, and so does the first one when it goes on. Two captures and two
+  buffers for their choices alternate, because a graph on NV or Metal is not launched again before it has ended.
   """
   def __init__(self, model: Model, positions: int):
     self.positions, self._vocab_size = positions, model.config.vocab_size
     self._keys = [empty((1, 1), dtypes.uint64) for _ in range(2)]
-    for key in self._keys: _fill(key, [[MAX]])  # of token 0: compile() runs steps, and theirs must be one
+    for key in self._keys: _fill(key, [[MAX]])  # the key of token 0: compile() runs steps, which need a token
     self._recent, self._words = empty((PENALTY_TOKENS,), dtypes.int32), empty((SETTINGS,), dtypes.uint32)
     self._randoms = empty((RANDOMS,), dtypes.uint32)
     self._greedy = [captured(_greedy, model, self._keys[i], self._keys[1 - i]) for i in range(2)]
@@ -55,12 +54,12 @@ class Lookahead:
     self._sampler, self._draws = Sampler(), Draws(Sampler())
 
   def compile(self, sampler: Sampler, position: int) -> None:
-    """Captures, once, the steps for such a sampler: runs them at a position that is fed next."""
+    """Captures, once, the steps for such a sampler, by running them at a position that is fed next."""
     for step in self._steps(sampler):
       if not restore(step, self._position(position)): step(self._position(position))
 
   def start(self, token: int, history: Sequence[int], sampler: Sampler, draws: Draws) -> None:
-    """The first launch() feeds `token`, at position len(history); `sampler` chooses, with numbers of `draws`."""
+    """Makes the first launch() feed `token`, at position len(history). `sampler` chooses with numbers of `draws`."""
     self._sampler, self._draws = sampler, draws
     _fill(self._keys[1 - len(history) % 2], [[MAX - token]])
     if sampler.greedy: return
@@ -69,7 +68,11 @@ class Lookahead:
     _fill(self._randoms, draws.block(len(history)))
 
   def launch(self, position: int) -> Callable[[], int]:
-    """Feeds the token before; the next one's id, for which the caller waits. InputError as from a Sampler."""
+    """
+    Launches the step that feeds the choice of the step before; the result waits for the next token's id.
+
+    InputError as from a Sampler.
+    """
     if position % RANDOMS == 0 and not self._sampler.greedy: _fill(self._randoms, self._draws.block(position))
     self._steps(self._sampler)[position % 2](self._position(position))
     enqueue = reader(self._keys[0].device)
@@ -79,7 +82,7 @@ class Lookahead:
 
   @property
   def linear(self) -> UOp | None:
-    """The captured schedule of a step; None before there is one."""
+    """The captured schedule of a step; None before a capture."""
     return next((s.captured.linear for s in (*self._greedy, *self._sampled) if s.captured is not None), None)
 
   def _steps(self, sampler: Sampler) -> list[_TinyJit[Tensor]]: return self._greedy if sampler.greedy else self._sampled
@@ -101,5 +104,6 @@ def _sampled(model: Model, key: Tensor, last: Tensor, recent: Tensor, words: Ten
   return key.assign(sampled_key(_logits(model, token, start), recent, words, random))
 
 def _logits(model: Model, token: Tensor, start: UOp) -> Tensor:
-  # stored: a kernel that reduces what the head sums up is scheduled for the reduction, its products are one thread's
+  # contiguous: fused with a reduction over the logits, the head's matmul would be scheduled for that reduction, and one
+  # thread would compute its products
   return model.logits(model.hidden(token, start)).contiguous()

@@ -1,9 +1,9 @@
 """
-How well a model predicts a text, by llama.cpp's method (llama-perplexity), and how far it is from another model.
+The perplexity of a text by llama.cpp's method (llama-perplexity), and the KL divergence from another model.
 
-The text's tokens are cut into chunks of one context each, what is left over is dropped. A chunk begins from an empty
-cache, with the BOS token in place of its first one where the model wants it; the tokens of its second half are counted,
-each by -ln of its probability. Perplexity: exp of their mean. KL: of the base's distribution from this model's.
+The text's tokens are cut into chunks of one context each; the remainder is dropped. A chunk begins from an empty cache,
+with the BOS token in place of its first token if the model wants one. The tokens of its second half count, each by -ln
+of its probability. Perplexity: exp of their mean. KL: of the base's distribution from this model's.
 """
 from __future__ import annotations
 import math
@@ -15,7 +15,7 @@ from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.kl_base import Reader, Writer
 if TYPE_CHECKING: from tinygrad_llm.engine.llm import LLM
 
-ROWS = 16  # positions at a time: their logits stay in a processor's cache
+ROWS = 16  # positions at a time: their logits stay in the CPU's cache
 
 def mean_and_error(values: np.ndarray) -> tuple[float, float]:
   """The mean and its standard error."""
@@ -37,8 +37,10 @@ class Perplexity:
 @dataclass
 class Divergence:
   """
-  What a base's tokens got there (base_nll) and here (nll), the KL divergence at each position, and whether both models
-  have the same best token.
+  Results of comparing a model with a base, one for each counted position.
+
+  base_nll, nll: -ln p of the token by the base and by the model; kl: the KL divergence; same: whether both models have
+  the same best token.
   """
   nll: list[float] = field(default_factory=list)
   base_nll: list[float] = field(default_factory=list)
@@ -46,7 +48,7 @@ class Divergence:
   same: list[bool] = field(default_factory=list)
 
   def report(self) -> dict[str, float]:
-    """Means with their standard errors, as llama.cpp prints them; probabilities from 0 to 1."""
+    """Means with their standard errors, as llama.cpp prints them; probabilities are from 0 to 1."""
     nll, base, kl = np.array(self.nll), np.array(self.base_nll), np.array(self.kl)
     (mine, own), (theirs, other) = mean_and_error(nll), mean_and_error(base)
     covariance = float(np.cov(nll, base, ddof=0)[0, 1]) / (nll.size - 1) if nll.size > 1 else 0.0
@@ -61,7 +63,7 @@ class Divergence:
             "same_top": same, "same_top_error": math.sqrt(same * (1 - same) / max(1, len(self.same) - 1))}
 
 def chunks_of(llm: LLM, text: str, context: int, most: int | None = None) -> np.ndarray:
-  """The token ids of a text, (chunks, context). InputError if there are not two contexts of them."""
+  """The token ids of a text, (chunks, context). InputError if they do not fill two contexts."""
   ids = llm.tokenizer.encode(text, add_bos=llm.tokenizer.add_bos)
   if len(ids) < 2 * context: raise InputError(
     f"text: its {len(ids)} tokens are fewer than two contexts of {context}; give more text or a smaller -c")
@@ -69,7 +71,7 @@ def chunks_of(llm: LLM, text: str, context: int, most: int | None = None) -> np.
   return np.array(ids[:count * context], np.int32).reshape(count, context)
 
 def _rows(llm: LLM, tokens: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-  """Of a chunk, a few of its counted positions at a time: the number of the first, and their logits (n, vocab_size)."""
+  """A few of a chunk's counted positions at a time: the number of the first, and their logits (n, vocab_size)."""
   ids, first, done = tokens.tolist(), len(tokens) // 2, 0
   if llm.tokenizer.add_bos and llm.tokenizer.bos is not None: ids[0] = llm.tokenizer.bos
   for part in llm.iter_logits(ids[:-1], first):
@@ -79,7 +81,7 @@ def _rows(llm: LLM, tokens: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
       done += len(rows)
 
 def _log_sum(rows: np.ndarray) -> np.ndarray:
-  """ln of the sum of exp of each row, (n,) float32."""
+  """Log-sum-exp of each row, (n,) float32."""
   top = rows.max(1, keepdims=True)
   found: np.ndarray = top + np.log(np.exp(rows - top).sum(1, keepdims=True, dtype=np.float64))
   return found[:, 0].astype(np.float32)
@@ -87,9 +89,9 @@ def _log_sum(rows: np.ndarray) -> np.ndarray:
 def measure(llm: LLM, chunks: np.ndarray, told: Callable[[Perplexity], None], writer: Writer | None = None,
             base: Reader | None = None) -> tuple[Perplexity, Divergence | None]:
   """
-  The perplexity of chunks (chunks, context) of token ids; against a base, the divergence, too.
+  The perplexity of chunks (chunks, context) of token ids; with a base, the divergence, too.
 
-  told: called after each chunk. writer: gets the log-probabilities. InputError for logits that are no numbers.
+  told: called after each chunk. writer: gets the log-probabilities. InputError for logits that are NaN or infinite.
   """
   found, against = Perplexity(), None if base is None else Divergence()
   for number, tokens in enumerate(chunks):
@@ -116,7 +118,7 @@ def _compare(found: Divergence, rows: np.ndarray, log_sum: np.ndarray, theirs: n
   found.kl += np.where(theirs > -16, probabilities * difference, 0).sum(1, dtype=np.float64).tolist()
 
 def check_base(base: Reader, llm: LLM) -> None:
-  """InputError if a base is of another vocabulary."""
+  """InputError if a base's vocabulary has another size."""
   if base.vocab_size != llm.tokenizer.vocab_size: raise InputError(
     f"{base.path}: it is of a vocabulary of {base.vocab_size}, the model has {llm.tokenizer.vocab_size}; "
     "write the base with a model of the same tokenizer")

@@ -1,9 +1,10 @@
 """
-A model's steps are compiled by forks of this process while its weights are read.
+Forks of this process compile a model's steps while the process reads the weights.
 
-Numbers: whole process of a 12-token answer, caches empty, a fork for each step beside one for both: Gemma 3 270M 22.1
--> 18.6 s, SmolLM2 9.0 -> 8.1, the bundled model 18.5 -> 16.9 (2 threads of one AMD EPYC Zen 4 core, in turns; the first
-token 0.3 to 0.7 s later there, for both threads have one core's units). The second fork and what it forks hold 94 MB.
+Numbers: whole process of a 12-token answer with empty caches, one fork for both steps -> one for each: Gemma 3 270M
+22.1 -> 18.6 s, SmolLM2 9.0 -> 8.1, the bundled model 18.5 -> 16.9 (in turns, on 2 threads of one AMD EPYC Zen 4 core).
+The first token comes 0.3 to 0.7 s later there, because both threads share one core's units. The second fork and what
+it forks hold 94 MB.
 """
 from __future__ import annotations
 import os, signal, struct, weakref
@@ -24,21 +25,25 @@ from tinygrad_llm.process.forks import in_children
 from tinygrad_llm.weights.loader import Loader
 
 PROMPT, DECODE = STEPS = ("prompt", "decode")
-_TOLD = struct.Struct("=II")  # of a batch of kernels, those that are made and all
+_TOLD = struct.Struct("=II")  # of a batch of kernels: how many are compiled, and how many there are
 
 def is_possible() -> bool:
-  """Whether a fork can do it, and this process find it on disk. BEAM measures kernels: nothing may run beside it."""
+  """
+  Whether a fork can compile, and this process find the result on disk.
+
+  BEAM measures kernels: nothing may run beside it.
+  """
   return (all(map(is_on, ("captures", "forked_lowering"))) and has_memory() and forked_lowering.is_possible() and
           disk_cache.caching() and Device.DEFAULT in forked_lowering.FORKABLE and bool(JIT.value) and
           not getenv("JITBEAM", BEAM.value))
 
 class Ahead:
   """
-  Two forks, one for the steps of a prompt and one for that of decoding. Each has all of a model but memory, and puts
-  what generate() captures on disk. The second one takes what processor time the first leaves.
+  Two forks, one for the prompt's steps and one for the decode step.
 
-  A file whose steps a fork has been through is known by its size and time: there is none for them then, nor where
-  nothing can be put on disk.
+  Each builds the model without memory, and puts the captures that generate() needs on disk. The second fork takes the
+  processor time that the first one leaves. A step needs no fork if one compiled it before for this file, known by its
+  path, size and time. Nor are there forks if nothing can be put on disk.
   """
   def __init__(self, file: GGUF, config: ModelConfig, positions: int, chunk: int):
     stat = os.stat(file.path)
@@ -52,17 +57,17 @@ class Ahead:
     self._forks = {step: _Fork(step, keys[step], make) for step in missing if disk_cache.writable()}
 
   def wait(self, step: str) -> None:
-    """Returns when PROMPT or DECODE is captured, or never will be; tells programs.progress of kernels until then."""
+    """Returns when PROMPT or DECODE is captured, or never will be; reports kernels to programs.progress until then."""
     if (fork := self._forks.get(step)) is not None: fork.wait()
 
   def stop(self) -> None:
-    """Ends those that have not ended."""
+    """Ends the forks that still run."""
     for fork in self._forks.values(): fork.stop()
 
   close = stop
 
 class _Fork:
-  """One of the forks, and the pipe in which it tells of its kernels until it ends."""
+  """One of the forks, and the pipe in which it reports its kernels until it ends."""
   def __init__(self, step: str, key: str, make: Callable[[], Steps]):
     heard, told = os.pipe()
     self._heard: int | None = heard
@@ -81,14 +86,14 @@ class _Fork:
     self._heard = None
 
   def _leave(self) -> None:
-    """In another fork: it works for this one's parent, and tells that one."""
+    """Called in another fork: this fork works for that one's parent, and reports to the parent alone."""
     if self._heard is not None and self._stop.detach() is not None: os.close(self._heard)
     self._heard = None
 
 def _work(step: str, key: str, make: Callable[[], Steps], told: int) -> None:
   def tell(done: int, total: int) -> None: os.write(told, _TOLD.pack(done, total))
-  if step == DECODE: os.nice(19)  # weights are read now, then the prompt is compiled and runs
-  os.dup2(os.open(os.devnull, os.O_RDWR), 2)  # what is to be said of the file is said by the one that reads it
+  if step == DECODE: os.nice(19)  # reading weights, then compiling and running the prompt, come first
+  os.dup2(os.open(os.devnull, os.O_RDWR), 2)  # the process that reads the file prints its warnings
   CapturedJit.__call__ = _not_run  # type: ignore[method-assign,assignment]
   programs.progress.set(tell)
   steps = make()

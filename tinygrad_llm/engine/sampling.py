@@ -1,14 +1,17 @@
 """
-The choice of the next token: the likeliest on the device (greedy_key), any other in numpy on the host (Sampler), or on
-devices that go on while the host does by device_sampling.py.
+The choice of the next token.
 
-The chain and its definitions are llama.cpp's (https://github.com/ggml-org/llama.cpp, src/llama-sampler.cpp):
-  repeat penalty   Keskar et al. 2019, CTRL, https://arxiv.org/abs/1909.05858, over the last 64 tokens
-  top-k            Fan et al. 2018, https://arxiv.org/abs/1805.04833
-  top-p            Holtzman et al. 2019, https://arxiv.org/abs/1904.09751
-  min-p            Nguyen et al. 2024, https://arxiv.org/abs/2407.01082
-  temperature      last: what is left is drawn from softmax(logits / temperature)
-Top-p and min-p look at probabilities before the temperature, top-p at those of the tokens that top-k left.
+The likeliest token is chosen on the device (greedy_key), any other in numpy on the host (Sampler). Devices that run
+while the host works do so by device_sampling.py.
+
+The chain and its definitions are from llama.cpp (https://github.com/ggml-org/llama.cpp, src/llama-sampler.cpp):
+- repeat penalty: Keskar et al. 2019, CTRL, https://arxiv.org/abs/1909.05858, over the last 64 tokens
+- top-k: Fan et al. 2018, https://arxiv.org/abs/1805.04833
+- top-p: Holtzman et al. 2019, https://arxiv.org/abs/1904.09751
+- min-p: Nguyen et al. 2024, https://arxiv.org/abs/2407.01082
+- temperature, last: the remaining tokens are drawn from softmax(logits / temperature)
+
+Top-p and min-p use the probabilities before the temperature; top-p renormalises over the tokens that top-k left.
 """
 from __future__ import annotations
 import math
@@ -27,7 +30,7 @@ class Sampler:
   """
   Picks tokens. The same seed and logits give the same tokens.
 
-  temperature: 0 takes the likeliest token always. top_k: 0 is off, as are top_p 1, min_p 0 and repeat_penalty 1.
+  temperature: 0 always takes the likeliest token. top_k 0, top_p 1, min_p 0 and repeat_penalty 1 turn these off.
   InputError for a value out of range.
   """
   def __init__(self, temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0,
@@ -46,7 +49,7 @@ class Sampler:
 
   @property
   def greedy(self) -> bool:
-    """Whether it picks what greedy_token does, whatever came before."""
+    """Whether it picks greedy_token's choice, whatever came before."""
     return (self.temperature == 0 or self.top_k == 1) and self.repeat_penalty == 1
 
   def random(self) -> float:
@@ -54,7 +57,7 @@ class Sampler:
     return float(self._random.random())
 
   def random32(self) -> int:
-    """The same as a whole number of units of 2**-32."""
+    """random() in units of 2**-32, a whole number."""
     return int(self.random() * 2**32)
 
   def __call__(self, logits: np.ndarray, history: Sequence[int] = ()) -> int:
@@ -62,7 +65,7 @@ class Sampler:
     The next token.
 
     logits: (vocab,) float32, not written to; -inf rules a token out. InputError if one is NaN or +inf, or all are -inf.
-    history: the tokens so far, prompt included; the repeat penalty looks at the last 64.
+    history: the tokens so far, the prompt included; the repeat penalty looks at the last 64.
     """
     if logits.ndim != 1 or not logits.size: raise InputError(f"logits: {logits.shape} is not (vocab,); give one row")
     if self.repeat_penalty != 1 and len(history): logits = self._penalise(logits, history)
@@ -76,7 +79,7 @@ class Sampler:
     chosen = np.ones(below.size, bool)
     if self.top_p < 1: chosen &= _top_p(below, self.top_p)
     if self.min_p > 0: chosen &= below <= -math.log(self.min_p)
-    # in place: fresh memory costs more than the arithmetic; 1e-30 is not yet 0 in float32
+    # in place: fresh memory would cost more than the arithmetic. 1e-30 is not yet 0 in float32
     with np.errstate(over="ignore"): below /= -max(self.temperature, 1e-30)
     weights = np.exp(below, out=below)
     weights *= chosen
@@ -99,7 +102,7 @@ def greedy_key(logits: Tensor) -> Tensor:
   """
   The likeliest token of each row and its logit, for greedy_token. (.., vocab) float32 -> (..) uint64.
 
-  One reduction: the largest of the logits' bits, made to sort as the numbers do, above the complement of the id.
+  It is one max reduction. A key has the logit's bits, made to sort as the numbers do, above the complement of the id.
   """
   bits = logits.bitcast(dtypes.uint32)
   order = bits ^ ((bits >> 31) * 0x7FFFFFFF + 0x80000000)
@@ -115,7 +118,7 @@ def greedy_token(key: int) -> int:
   return 0xFFFFFFFF - (key & 0xFFFFFFFF)
 
 def _top_k(logits: np.ndarray, k: int, block: int = 256) -> np.ndarray:
-  """The ids of the k largest, in their order. The k-th largest of the blocks' largest is at most the k-th of all."""
+  """The ids of the k largest, ascending. The k-th largest block maximum bounds the k-th largest of all from below."""
   whole, ids = logits.size // block, np.arange(logits.size)
   if k <= whole:
     largest = logits[:whole * block].reshape(whole, block).max(1)
@@ -124,14 +127,14 @@ def _top_k(logits: np.ndarray, k: int, block: int = 256) -> np.ndarray:
 
 def _top_p(below: np.ndarray, p: float) -> np.ndarray:
   """
-  Mask of the fewest likeliest tokens whose probability together reaches p; at least one. Of equal ones the first count.
+  Mask of the fewest likeliest tokens whose probabilities together reach p; at least one. Ties go to the first tokens.
 
   below: how far each logit is below the largest. Bisection finds the narrow range where the last token to take is; only
   that range is sorted.
   """
   mask, weights = np.zeros(below.size, bool), np.exp(-below)
   target = p * weights.sum(dtype=np.float64)
-  ids: np.ndarray | slice = np.flatnonzero(below <= 8)   # few, and enough for most models
+  ids: np.ndarray | slice = np.flatnonzero(below <= 8)   # few tokens, and enough for most models
   if weights[ids].sum(dtype=np.float64) < target: ids = slice(None)
   below, weights = below[ids], weights[ids]
   low, high = np.float32(0), min(below.max(), np.float32(100))   # exp(-100) adds nothing to the sum
@@ -147,8 +150,8 @@ def _top_p(below: np.ndarray, p: float) -> np.ndarray:
   return mask
 
 def _draw(weights: np.ndarray, u: float, block: int = 512) -> int:
-  """An index, with a probability in proportion to its weight, for u uniform in [0, 1): its block, then where in it."""
-  def find(sums: np.ndarray, x: float) -> int:   # rounding may make x the whole sum: then the last with a weight
+  """An index, drawn in proportion to its weight, for u uniform in [0, 1): first a block, then an index in it."""
+  def find(sums: np.ndarray, x: float) -> int:   # rounding may make x the whole sum: take the last with a weight
     return int(min(np.searchsorted(sums, x, side="right"), np.searchsorted(sums, sums[-1])))
   sums = np.cumsum(np.add.reduceat(weights, np.arange(0, weights.size, block), dtype=np.float64))
   at = find(sums, u * sums[-1])

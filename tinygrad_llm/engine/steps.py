@@ -1,4 +1,4 @@
-"""The steps that a model runs, each captured once: a chunk of a prompt, its logits or those of a row, one token."""
+"""A model's steps, each captured once: prefill of a chunk, logits of all its rows or of one, decoding of a token."""
 from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
@@ -15,10 +15,10 @@ BUCKET = 512  # positions
 
 def positions_for(max_context: int, most: int) -> int:
   """
-  Positions of the KV cache for a context of `max_context`, of the `most` that the model knows: 512 * 2^n.
+  Positions of the KV cache for a context of `max_context`, at most `most`, which the model knows: 512 * 2^n.
 
-  Kernels hold this size, so contexts of one bucket share programs and captures. The positions beyond `max_context` cost
-  address space only; on a device that takes all of a buffer's memory at once it is 512 * n, to bound the waste.
+  Kernels hold this size, so contexts of one bucket share programs and captures. Positions beyond `max_context` cost
+  address space only. A device that allocates all of a buffer's memory at once gets 512 * n, which bounds the waste.
   """
   buckets = -(-max_context // BUCKET)
   if is_lazy(): buckets = 1 << (buckets - 1).bit_length()
@@ -26,10 +26,10 @@ def positions_for(max_context: int, most: int) -> int:
 
 class Steps:
   """
-  A step's output lies in a buffer of its own until the step runs again: copy what is needed for longer.
+  The captured steps of a model. A step's output stays in a buffer of its own until the step runs again.
 
-  chunk: most tokens of a prefill; positions: of the model's KV cache; max_context: those of them that may be fed, after
-  which it is an InputError (None: all).
+  A caller that needs it for longer copies it. `chunk`: most tokens of a prefill. `positions`: size of the model's KV
+  cache. `max_context`: how many positions may be fed (None: all); beyond them it is an InputError.
   """
   def __init__(self, model: Model, positions: int, chunk: int, max_context: int | None = None):
     self.positions, self.chunk, self.vocab_size = positions, chunk, model.config.vocab_size
@@ -41,7 +41,7 @@ class Steps:
     self._decode = captured(_decode, model)
 
   def prefill(self, tokens: Sequence[int], position: int) -> None:
-    """Feeds 1 to `chunk` tokens from `position` on; logits() and row_logits() are theirs then."""
+    """Feeds 1 to `chunk` tokens from `position` on; logits() and row_logits() are for these tokens then."""
     _write(self._tokens, tokens)
     self._prefill(self._tokens[:, :self._length(len(tokens))], self._position(position, len(tokens)))
 
@@ -59,11 +59,11 @@ class Steps:
     return self._decode(self._token, self._position(position))
 
   def restore_prompt(self) -> bool:
-    """Whether prefill() and row_logits() are captured, in this process or an earlier one: they compile nothing then."""
+    """Whether prefill() and row_logits() are captured, in this process or an earlier one, and so compile nothing."""
     return all(restore(*call) for call in self._prompt_calls())
 
   def capture_prompt(self) -> None:
-    """Captures those steps: runs them at position 0, whose keys and values are those of some token then."""
+    """Captures prefill() and row_logits() by running them. They write keys and values at position 0."""
     for step, *args in self._prompt_calls(): step(*args)
 
   def _prompt_calls(self) -> tuple[tuple[Any, ...], ...]:
@@ -71,11 +71,11 @@ class Steps:
             (self._row_logits, self._x, self._row(0)))
 
   def restore_decode(self) -> bool:
-    """Whether decode() is captured, in this process or in an earlier one."""
+    """Whether decode() is captured, in this process or an earlier one."""
     return restore(self._decode, self._token, self._position(0))
 
   def capture_decode(self) -> None:
-    """Captures that step, in the same way."""
+    """Captures decode() in the same way."""
     self._decode(self._token, self._position(0))
 
   @property
@@ -84,12 +84,12 @@ class Steps:
     return None if self._decode.captured is None else self._decode.captured.linear
 
   def decode_schedule(self, position: int) -> tuple[UOp, dict[str, int]]:
-    """What decode() at `position` would capture, as device.captured.scheduled gives it. Nothing is compiled."""
+    """The schedule that decode() at `position` would capture, see device.captured.scheduled. Nothing is compiled."""
     assert self._decode.fxn is not None
     return scheduled(self._decode.fxn, self._token, self._position(position))
 
   def prompt_schedule(self, position: int = 0) -> tuple[UOp, dict[str, int]]:
-    """The same of what the first token of an answer needs before: prefill() of a chunk, then row_logits()."""
+    """The same for an answer's first token: prefill() of a chunk, then row_logits()."""
     assert self._prefill.fxn is not None and self._row_logits.fxn is not None
     tokens = self._tokens[:, :self._length(self.chunk)]
     chunk, chunk_variables = scheduled(self._prefill.fxn, tokens, self._position(position))

@@ -1,4 +1,4 @@
-"""Where an answer is stopped by its text."""
+"""Stops an answer by its text: at a stop string, or where another turn begins."""
 from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -6,12 +6,12 @@ from tinygrad_llm.engine.timing import Timing
 from tinygrad_llm.text.answer_text import AnswerText
 
 def answer_text(llm: Any, tokens: Iterable[int], stop: Sequence[str], prompt: Sequence[int] = ()) -> AnswerText:
-  """What reads `tokens`. Those of generate() know the prompt that they continue."""
+  """The AnswerText that reads `tokens`. The tokens of generate() know the prompt that they continue."""
   before = prompt or getattr(tokens, "tokens", ())
   return AnswerText(llm.tokenizer, stop, [*before], getattr(llm, "turns", None))
 
 def stopped_by_text(llm: Any, tokens: Iterable[int]) -> None:
-  """Notes why an answer ended in its own timing; the model's is that of its last answer."""
+  """Notes in an answer's own timing why it ended; other tokens use the timing of the model's last answer."""
   timing: Timing | None = getattr(tokens, "timing", getattr(llm, "timing", None))
   if timing is not None: timing.finish = "stop_string"
 
@@ -30,6 +30,6 @@ class UntilStop(Iterator[int]):
     return token
 
   def __getattr__(self, name: str) -> Any:
-    """All else is the answer's: its timing, tokens, close()."""
+    """Everything else is the answer's: its timing, tokens, close()."""
     if name == "answer": raise AttributeError(name)  # not yet there
     return getattr(self.answer, name)

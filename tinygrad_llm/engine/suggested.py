@@ -1,5 +1,5 @@
 """
-The sampling settings that a file suggests: `general.sampling.*` of its metadata, as llama.cpp reads them
+The sampling settings that a file suggests: `general.sampling.*` of its metadata, read as llama.cpp does
 (https://github.com/ggml-org/llama.cpp, src/llama-arch.cpp).
 """
 from __future__ import annotations
@@ -10,7 +10,7 @@ from tinygrad_llm.errors import InputError, warn
 
 PREFIX = "general.sampling."
 KEYS = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "penalty_repeat": "repeat_penalty"}
-# what there is not here, and the values with which it makes no difference
+# settings that are not supported, and their values that change nothing
 OTHERS: dict[str, tuple[Any, ...]] = {
   "mirostat": (0,), "xtc_probability": (0,), "penalty_last_n": (PENALTY_TOKENS,), "sequence": ("",)}
 
@@ -19,7 +19,7 @@ def of_sampling(kv: Mapping[str, Any]) -> dict[str, Any]:
   return {key: value for key, value in kv.items() if key.startswith(PREFIX)}
 
 def suggested(kv: Mapping[str, Any]) -> dict[str, Any]:
-  """Settings by their names in Sampler. What is no number, or out of range, is a warning and left out."""
+  """Settings by their names in Sampler. A value that is no number, or out of range, is left out with a warning."""
   found: dict[str, Any] = {}
   for key, name in KEYS.items():
     if (value := kv.get(field := PREFIX + key)) is None: continue
@@ -28,7 +28,7 @@ def suggested(kv: Mapping[str, Any]) -> dict[str, Any]:
     except (InputError, TypeError):
       warn(f"{field}: {value!r:.60} is no {name}; it is left out")
       continue
-    # a float32 of the file, as it is written
+    # a float32 of the file, rounded to the decimal number that was meant
     found[name] = float(f"{value:.6g}") if isinstance(value, float) else value
   for key, nothing in OTHERS.items():
     if (value := kv.get(field := PREFIX + key)) is None: continue

@@ -1,18 +1,19 @@
-"""How long an answer took, and why it ended."""
+"""An answer's wall times, and why it ended."""
 from __future__ import annotations
 from dataclasses import dataclass
 
 @dataclass
 class Timing:
   """
-  An answer's wall times in seconds. What the prompt needs is compiled in `first_token`, what the tokens after
-  it need in `compile`, nothing in `prefill` and `decode`.
+  An answer's wall times in seconds, and why it ended.
 
-  finish: why it ended. "stop": an end-of-turn token; "length": max_tokens; "stop_string"; "context": there is no room
-  for more; "cancelled": it was interrupted, closed, or is not over.
+  Compiling for the prompt counts in `first_token`, compiling for the tokens after it in `compile`. `prefill` and
+  `decode` contain no compiling.
+  finish: why the answer ended. "stop": an end-of-turn token; "length": max_tokens; "stop_string"; "context": there is
+  no room for more; "cancelled": it was interrupted, closed, or is not over.
   """
   prompt_tokens: int = 0
-  cached_tokens: int = 0  # of the prompt, those whose keys and values were still there
+  cached_tokens: int = 0  # prompt tokens whose keys and values were still in the cache
   tokens: int = 0
   prefill: float = 0.0
   first_token: float = 0.0

@@ -1,4 +1,4 @@
 """
-From a name to bytes: models on a hub and on disk, GGUF files, KL base files.
-The only place that knows a file's structure. Nothing here decodes a weight.
+Model files: models on a hub and on disk, GGUF files, KL base files.
+Only this package knows a file's structure. It does not decode weights.
 """

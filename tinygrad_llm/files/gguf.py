@@ -1,8 +1,8 @@
 """
 GGUF files: the header (metadata and tensor descriptions) and the bytes of a tensor.
 
-A header is input from a stranger: every count, length and offset is checked against the file's size before it is used,
-so that a damaged file ends in an InputError and never in a huge allocation.
+A header is untrusted input. Every count, length and offset is checked against the file's size before it is used. A
+damaged file therefore ends in an InputError and never in a huge allocation.
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little-endian.
 """
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from tinygrad_llm.errors import InputError, is_shortage
 
-# every tensor type that a file may hold: {id: (name, weights a block, bytes a block)}
+# every tensor type that a file may hold: {id: (name, weights per block, bytes per block)}
 GGML_TYPES: dict[int, tuple[str, int, int]] = {
   0: ("F32", 1, 4), 1: ("F16", 1, 2), 28: ("F64", 1, 8), 30: ("BF16", 1, 2),
   24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8),
@@ -27,7 +27,7 @@ GGML_TYPES: dict[int, tuple[str, int, int]] = {
   22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136), 29: ("IQ1_M", 256, 56), 34: ("TQ1_0", 256, 54),
   35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36), 41: ("Q1_0", 128, 18)}
 
-# numbers in a block that can be NaN or infinite: {type: ((first byte, integer there, bits that then are ones), ..)}.
+# floats in a block: {type: ((first byte, integer type there, exponent bits: all ones for NaN and infinity), ..)}
 # Layouts: ggml-common.h of llama.cpp. The scale of IQ1_M is the top 4 bits of each of four uint16.
 _NOT_FINITE: dict[str, tuple[tuple[int, str, int], ...]] = {
   "F32": ((0, "<u4", 0x7f800000),), "F64": ((0, "<u8", 0x7ff << 52),), "BF16": ((0, "<u2", 0x7f80),),
@@ -38,11 +38,12 @@ _NOT_FINITE: dict[str, tuple[tuple[int, str, int], ...]] = {
     ((64,), "TQ2_0")) for name in names.split()}}
 
 MAX_DIMS, MAX_DEPTH, MAX_KEY = 4, 4, 65535
-# far more than any model has. The file's size alone does not bound memory: a header in it may claim gigabytes of it.
+# Limits far above any real model. The file's size alone does not bound memory: a header may claim gigabytes of the
+# file.
 MAX_HEADER = 64 << 20     # bytes
 MAX_ENTRIES = 1 << 17     # metadata pairs and tensors
 MAX_STRINGS = 1 << 20     # strings in arrays, and arrays in arrays
-# types of metadata values; numbers: {id: numpy dtype}
+# ids of metadata value types; NUMBERS: {id: numpy dtype}
 BOOL, STRING, ARRAY = 7, 8, 9
 NUMBERS = {i: np.dtype(f"<{code}") for i, code in (
   (0, "u1"), (1, "i1"), (2, "u2"), (3, "i2"), (4, "u4"), (5, "i4"), (6, "f4"), (BOOL, "u1"), (10, "u8"), (11, "i8"),
@@ -56,10 +57,10 @@ CONVERT, SPLIT = "convert the model again", "split the model again"
 @dataclass(frozen=True)
 class TensorInfo:
   """
-  One tensor of a file.
+  The description of one tensor of a file.
 
-  shape: row-major, rows last; type: ggml type id, a key of GGML_TYPES; offset: of its first byte in `path`; nbytes: its
-  bytes there.
+  shape: row-major, the row length last; type: ggml type id, a key of GGML_TYPES; offset: its first byte in `path`;
+  nbytes: its size in bytes there.
   """
   name: str
   shape: tuple[int, ...]
@@ -71,10 +72,14 @@ class TensorInfo:
 @dataclass(frozen=True)
 class GGUF:
   """
-  The header of a model, of one file or of all parts of a split one.
+  The header of a model: of one file, or merged from all parts of a split model.
 
-  path: the file, or the first part. tensors: by name, in file order. kv: metadata; numbers and strings as Python
-  values, arrays of strings as lists, arrays of numbers as numpy arrays, arrays of arrays as lists.
+  path: the file, or the first part.
+
+  kv: metadata. Numbers and strings are Python values, arrays of strings and of arrays are lists, and arrays of numbers
+  are numpy arrays.
+
+  tensors: by name, in file order.
   """
   path: Path
   version: int
@@ -85,8 +90,9 @@ class GGUF:
     """
     Reads the bytes of a tensor, or of whole rows of it, into a contiguous buffer of info.nbytes bytes.
 
-    InputError if the file ends or fails, or if a weight or the scale of a block is NaN or infinite.
-    They are read, not mapped: pages of a mapped file would count a second time in the memory of the process.
+    InputError if the file ends or cannot be read, or if a weight or the scale of a block is NaN or infinite. ValueError
+    if the buffer has another size. The bytes are read, not mapped: pages of a mapped file would count a second time in
+    the memory of the process.
     """
     view, field = memoryview(out).cast("B"), f"tensor {_shown(info.name)}"
     if view.nbytes != info.nbytes: raise ValueError(f"{field} has {info.nbytes} bytes, the buffer {view.nbytes}")
@@ -102,7 +108,9 @@ class GGUF:
       raise _bad(info.path, field, f"the number at byte {info.offset + at} is NaN or infinite; {DAMAGED}")
 
 def _not_finite(kind: int, raw: memoryview) -> int | None:
-  """Where in whole blocks of a type a weight, or a scale, is not finite; None if nowhere. 0.1 s a GB."""
+  """
+  The byte offset of the first non-finite scale or weight found in whole blocks; None if there is none. 0.1 s a GB.
+  """
   name, _, step = GGML_TYPES[kind]
   for offset, dtype, ones in _NOT_FINITE.get(name, ()):
     numbers = np.ndarray(len(raw) // step, dtype, raw, offset, step)
@@ -115,8 +123,8 @@ def _shown(name: str) -> str: return ascii(name if len(name) <= 80 else name[:80
 
 class _Header:
   """
-  A cursor over the mapped file, or over its first bytes: methods read at `pos` and move it. `field` says what is read,
-  for the messages.
+  A cursor over the mapped file, or over its first bytes. Methods read at `pos` and advance it. `field` names the part
+  that is being read, for error messages.
   """
   def __init__(self, path: Path, buf: mmap.mmap | bytes):
     self.path, self.buf, self.size, self.pos, self.field = path, buf, len(buf), 0, "header"
@@ -132,7 +140,7 @@ class _Header:
   def too_long(self) -> InputError: return self.bad(f"the header does not end within {MAX_HEADER >> 20} MiB; {DAMAGED}")
 
   def spend(self, count: int) -> None:
-    """For `count` more Python objects in arrays: each takes several times its bytes in the file."""
+    """Counts `count` more Python objects in arrays; each takes several times its bytes in the file."""
     if (left := self.left - count) < 0: raise self.bad(f"more than {MAX_STRINGS} strings in the header; {DAMAGED}")
     self.left = left
 
@@ -153,7 +161,7 @@ class _Header:
     self.spend(count)
     buf, size, last, pos, unpack, ret = self.buf, self.size, self.end, self.pos, U64.unpack_from, []
     try:
-      for _ in range(count):  # a vocabulary and its merges are 500,000 turns: no calls of our own in here
+      for _ in range(count):  # 500,000 turns for a vocabulary and its merges: no method calls in here
         if pos + 8 > size or (end := pos + 8 + unpack(buf, pos)[0]) > size:
           raise self.bad(f"the string at byte {pos} runs past the end of the file, {size}; {CUT}")
         if end > last: raise self.too_long()
@@ -166,7 +174,7 @@ class _Header:
   def numbers(self, kind: int, count: int) -> np.ndarray:
     dtype = NUMBERS[kind]
     self.need(count, dtype.itemsize)
-    ret = np.frombuffer(self.buf, dtype, count, self.pos).copy()  # a map that is pointed into cannot be closed
+    ret = np.frombuffer(self.buf, dtype, count, self.pos).copy()  # copied: a map with views into it cannot be closed
     self.pos += ret.nbytes
     return ret != 0 if kind == BOOL else ret
 
@@ -176,7 +184,7 @@ class _Header:
     if kind in NUMBERS: return self.numbers(kind, count)
     if kind != ARRAY: raise self.bad(f"value type {kind} does not exist; {DAMAGED}")
     if depth == MAX_DEPTH: raise self.bad(f"arrays nested deeper than {MAX_DEPTH}; {CONVERT}")
-    self.need(count, 12)  # bytes of an empty array
+    self.need(count, 12)  # an empty array takes 12 bytes
     self.spend(count)
     return [self.array(errors, depth + 1) for _ in range(count)]
 
@@ -189,8 +197,8 @@ class _Header:
 
   def metadata(self, count: int, kv: dict[str, Any]) -> None:
     """
-    Puts the pairs into `kv`. The tokenizer's strings must be exact, hence UTF-8. Elsewhere a stray byte is replaced: no
-    reason to stop.
+    Reads `count` pairs into `kv`. The tokenizer's strings must be exact, hence valid UTF-8. In other strings a stray
+    byte is replaced.
     """
     for i in range(count):
       self.field = f"metadata {i}"
@@ -201,7 +209,7 @@ class _Header:
       kv[key] = self.value("strict" if key.startswith("tokenizer.") else "replace")
 
   def tensor(self) -> TensorInfo:
-    """One description; its offset is still relative to the start of the data."""
+    """Reads one tensor description; its offset is still relative to the start of the data."""
     name = self.string()
     self.field = f"tensor {_shown(name)}"
     if not 1 <= (ndim := self.u32()) <= MAX_DIMS: raise self.bad(f"{ndim} dimensions, not 1 to {MAX_DIMS}; {DAMAGED}")
@@ -237,7 +245,7 @@ class _Header:
     return ret
 
   def start(self) -> tuple[int, int, int]:
-    """The version, and how many tensors and pairs there are."""
+    """Reads the version, the number of tensors and the number of metadata pairs."""
     if (magic := self.buf[:4]) != b"GGUF": raise self.bad(f"starts with {magic!r}; give the path of a GGUF file")
     self.pos, self.field = 4, "version"
     version = self.u32()
@@ -248,7 +256,7 @@ class _Header:
 
   def parse(self) -> GGUF:
     version, tensors, pairs = self.start()
-    if max(tensors * 24, pairs * 13) > self.size:  # bytes of the smallest of each
+    if max(tensors * 24, pairs * 13) > self.size:  # the smallest description and pair
       raise self.bad(f"{tensors} tensors and {pairs} pairs do not fit in {self.size} bytes; {CUT}")
     if tensors + pairs > MAX_ENTRIES:
       raise self.bad(f"{tensors} tensors and {pairs} pairs are more than {MAX_ENTRIES}; {DAMAGED}")
@@ -268,29 +276,29 @@ def _open_file(path: Path) -> GGUF:
     raise _bad(path, "path", f"cannot be opened ({e.strerror}); check its permissions") from e
 
 def first_metadata(raw: bytes) -> dict[str, Any]:
-  """The metadata pairs that are whole in the first bytes of a file; none, if they do not begin one."""
+  """The metadata pairs that are complete in the first bytes of a file; none if the bytes do not begin a GGUF file."""
   kv: dict[str, Any] = {}
   header = _Header(Path(), raw)
   with suppress(InputError): header.metadata(header.start()[2], kv)
   return kv
 
 def _links(path: Path) -> Iterator[Path]:
-  """A path, and what it leads to link by link: any of them may have the name of a part."""
+  """A path and each target of its chain of symlinks; any of them may have the name of a part."""
   for _ in range(40):
     yield path
     if not path.is_symlink(): return
     path = path.parent / path.readlink()
 
 def _parts(path: Path, count: int) -> list[Path]:
-  """The paths of all parts beside one of them; [] for a name that is no part's."""
+  """The paths of all parts beside one of them; [] if the name is not a part's."""
   if (name := PART.fullmatch(path.name)) is None or int(name[3]) != count: return []
   return [path.with_name(f"{name[1]}-{i + 1:05}-of-{count:05}{name[4] or ''}") for i in range(count)]
 
 def open_gguf(path: str | Path) -> GGUF:
   """
-  Parses the header of a GGUF file. Of a split model (NAME-00001-of-00003.gguf) any part may be given: all are merged.
+  Parses the header of a GGUF file. For a split model (NAME-00001-of-00003.gguf), any part may be given; all are merged.
 
-  InputError, one line that names the file, the field and the fix, on anything wrong with it.
+  InputError if anything is wrong with the file: one line that names the file, the field and the fix.
   """
   file = _open_file(path := Path(path))
   count, field = file.kv.get("split.count", 1), "metadata 'split.count'"

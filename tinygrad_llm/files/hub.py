@@ -1,6 +1,8 @@
 """
-From a model's name to the path of its file. A model that is not here is fetched into the cache that all programs on
-huggingface_hub share: models--OWNER--REPO/snapshots/COMMIT/FILE, the commit of a branch in models--OWNER--REPO/refs/.
+Turns a model's name into the path of its file, and fetches missing models from a hub.
+
+A model is fetched into the cache that all programs on huggingface_hub share: models--OWNER--REPO/snapshots/COMMIT/FILE.
+models--OWNER--REPO/refs/ holds the commit of a branch.
 
 ALIASES are the models of tinygrad 0.14.0 (tinygrad/llm/cli.py) and two with multi-head latent attention.
 """
@@ -35,13 +37,13 @@ ALIASES = {  # name: owner/repo[@revision]:file
   "youtu-llm:2b": "tencent/Youtu-LLM-2B-GGUF:Youtu-LLM-2B-Q8_0.gguf",
 }
 
-# Of a repository with several models, the first of these that it has.
+# The default for a repository with several models: the first of these quant types that it has.
 PREFERRED = (
   "Q4_K_M", "Q8_0", "Q4_K_XL", "Q5_K_M", "Q6_K", "Q4_K_S", "Q5_K_S", "Q4_K_L", "Q5_K_L", "Q6_K_L", "Q4_0", "Q4_1",
   "Q5_0", "Q5_1", "MXFP4", "MXFP4_MOE", "IQ4_XS", "IQ4_NL", "Q3_K_M", "Q3_K_L", "Q3_K_XL", "Q3_K_S", "IQ3_M", "IQ3_S",
   "IQ3_XS", "IQ3_XXS", "Q2_K", "Q2_K_XL", "BF16", "F16", "F32")
 
-# of a file, to see what it is before all of it is fetched: enough for every pair before the vocabulary; and at most
+# bytes read to check a file's metadata before it is fetched: per read (all pairs before the vocabulary), and in all
 FIRST_PIECE, FIRST_BYTES = 1 << 16, 1 << 22
 
 _REFERENCE = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?(?::(?P<wanted>.+))?", re.ASCII)
@@ -54,8 +56,8 @@ _HOW = "hf:owner/repo[:file or quant type]"
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-  """A model on the hub. wanted is a file's name or a quant type; empty is the repository's usual one."""
-  name: str  # as it was asked for
+  """A model on the hub. wanted: a file's name or a quant type; "" for the repository's default, see PREFERRED."""
+  name: str  # as the user wrote it
   repo: str
   revision: str = "main"
   wanted: str = ""
@@ -66,13 +68,15 @@ def _parse(name: str, text: str) -> Reference:
 
 def _file(model: str) -> pathlib.Path | None:
   try: return path if (path := pathlib.Path(model).expanduser()).exists() else None
-  except (OSError, ValueError, RuntimeError): return None  # too long, a zero byte, the home of nobody
+  except (OSError, ValueError, RuntimeError): return None  # a path too long, a zero byte, an unknown user's home
 
 def locate(model: str | os.PathLike[str] | None) -> pathlib.Path | Reference:
   """
-  What a model's name stands for; asks no network. None is the bundled default model; then come an existing path, a
-  name of ALIASES in any case, and hf:owner/repo[@revision][:file or quant type].
-  InputError for anything else, with the names that are close to it.
+  Looks up a model's name, without network access: a path on disk, or a reference to the hub.
+
+  None is the bundled default model. A name may be an existing path, a name of ALIASES in upper or lower case, or
+  hf:owner/repo[@revision][:file or quant type]; they are tried in this order. InputError for anything else, with the
+  names that are close to it.
   """
   if model is None: return DEFAULT_MODEL
   if not (model := os.fspath(model)): raise InputError("the model's name is empty; leave it out for the bundled model")
@@ -90,14 +94,16 @@ def locate(model: str | os.PathLike[str] | None) -> pathlib.Path | Reference:
 def resolve(model: str | os.PathLike[str] | None,
             check: Callable[[Mapping[str, Any]], None] | None = None) -> pathlib.Path:
   """
-  The path of a model (see locate), of a split one that of its first part, with all parts beside it.
+  The path of a model (see locate). For a split model it is the path of the first part, with all parts beside it.
 
-  A file that was asked for by its name and is in the cache is taken from there without a look at the network; for a
-  quant type the hub is asked what there is, and where it cannot be reached, the cache. HF_TOKEN, HF_HUB_OFFLINE,
-  HF_HOME and the other variables of huggingface_hub apply. Progress goes to stderr, if that is a terminal. A connection
-  that breaks is taken up where it broke; a file whose download was stopped starts again (huggingface_hub from 1.18 on).
-  `check` is given the first metadata of a file before it is fetched, and its InputError ends it there.
-  InputError for what cannot be found or fetched.
+  A cached file that is asked for by name needs no network access. For a quant type, the hub is asked which files there
+  are; if it cannot be reached, the cache decides. HF_TOKEN, HF_HUB_OFFLINE, HF_HOME and the other variables of
+  huggingface_hub apply. Progress goes to stderr if that is a terminal. A broken connection is resumed; a download that
+  was stopped starts again (huggingface_hub from 1.18 on).
+
+  check: called with a file's first metadata before it is fetched; its InputError prevents the download.
+
+  InputError if the model cannot be found or fetched.
   """
   if isinstance(found := locate(model), pathlib.Path): return found
   try: from huggingface_hub import HfApi, constants, hf_hub_download
@@ -109,7 +115,7 @@ def resolve(model: str | os.PathLike[str] | None,
   try:
     info = HfApi().model_info(found.repo, revision=found.revision, files_metadata=True,
                               timeout=constants.HF_HUB_ETAG_TIMEOUT)
-  except Exception as e:  # the library's own errors and those of its transports
+  except Exception as e:  # errors of the library and of its transports
     if not have: raise InputError(f"{found.name}: {_why(e, found)}") from e
     try: return have[choose(have, found.wanted)[0]]
     except InputError as miss:
@@ -129,8 +135,10 @@ def resolve(model: str | os.PathLike[str] | None,
 
 def _first_metadata(model: Reference, file: str) -> dict[str, Any]:
   """
-  What the beginning of a file on the hub says, up to its architecture and what the same bytes hold after that; a server
-  that sends more than the part it is asked for is cut off. Nothing where it cannot be had: then the download says why.
+  The metadata at the beginning of a file on the hub; {} if the request fails, as the download will then say why.
+
+  The file is read in pieces until the metadata includes the architecture. At most FIRST_BYTES bytes are read, even if
+  the server sends more.
   """
   from huggingface_hub import constants, hf_hub_url
   from huggingface_hub.utils import build_hf_headers, get_session
@@ -147,12 +155,12 @@ def _first_metadata(model: Reference, file: str) -> dict[str, Any]:
   return kv
 
 def _has_cache() -> bool:
-  """Whether the library knows where to keep models: without a home folder it would make one named `~`."""
+  """Whether huggingface_hub has a folder for its cache; without a home folder it would create one named `~`."""
   from huggingface_hub import constants
   return not constants.HF_HUB_CACHE.startswith("~")
 
 def cached(model: Reference) -> dict[str, pathlib.Path]:
-  """The GGUF files of the model's repository and revision that are in the cache: name in the repository -> path."""
+  """The cached GGUF files of a model's repository and revision: {name in the repository: path}."""
   from huggingface_hub import constants
   if not _has_cache(): return {}
   repo = pathlib.Path(constants.HF_HUB_CACHE) / f"models--{model.repo.replace('/', '--')}"
@@ -166,7 +174,7 @@ def cached(model: Reference) -> dict[str, pathlib.Path]:
   except (OSError, ValueError): return {}
 
 def listing() -> list[tuple[str, str, str, int]]:
-  """A row for every alias: name, repository, file, bytes of it in the cache (0: it is not there). No network."""
+  """A row for every alias: name, repository, file, bytes in the cache (0: not there). Needs no network."""
   def row(name: str) -> tuple[str, str, str, int]:
     reference = _parse(name, ALIASES[name])
     have = cached(reference)
@@ -176,7 +184,7 @@ def listing() -> list[tuple[str, str, str, int]]:
   return [row(name) for name in ALIASES]
 
 def _models(files: Iterable[str]) -> dict[str, list[str]]:
-  """The models among a repository's files: first part -> all parts that are there."""
+  """The models among a repository's files: {first part: all parts that are there}."""
   models: dict[str, list[str]] = {}
   for file in sorted(files):
     name = file.rpartition("/")[2]
@@ -187,7 +195,7 @@ def _models(files: Iterable[str]) -> dict[str, list[str]]:
 def _stem(file: str) -> str: return _PART.sub("", file)[:-5].lower()
 
 def _quant(file: str) -> str:
-  """The quant type in a file's name, or else in its folder's, in lower case; empty if there is none."""
+  """The quant type in a file's name, or else in its folder's name, in lower case; "" if there is none."""
   folder, _, base = _stem(file).rpartition("/")
   return next((found[-1] for text in (base, folder) if (found := _QUANT.findall(text))), "")
 
@@ -196,15 +204,17 @@ def _some(names: Iterable[str], limit: int = 24) -> str:
   return ", ".join(first[:limit]) + (f" and {len(first) - limit} more" if len(first) > limit else "")
 
 def _matching(models: Iterable[str], wanted: str) -> list[str]:
-  """By path, else by file name, else by quant type, else by quant type but for the prefix UD- (a mixture of types)."""
+  """Models that match by path, else by file name, else by quant type, else by quant type without UD- (a mixture)."""
   wanted = _stem(wanted if wanted.lower().endswith(".gguf") else f"{wanted}.gguf")
   keys = (_stem, lambda file: _stem(file).rpartition("/")[2], _quant, lambda file: _quant(file).removeprefix("ud-"))
   return next((found for key in keys if (found := [file for file in models if key(file) == wanted])), [])
 
 def choose(files: Iterable[str], wanted: str) -> list[str]:
   """
-  Of a repository's files the model that is wanted, as the one file or as all parts in order.
-  InputError lists what there is; its subject is the repository.
+  Chooses the wanted model among a repository's files: its one file, or all of its parts in order.
+
+  InputError if there is none, several fit, or a part is missing. Its message lists the choices, and is worded to follow
+  the repository's name.
   """
   if not (models := _models(files)): raise InputError("has no GGUF model; look for a repository of its GGUF files")
   if wanted: found = _matching(models, wanted)
@@ -219,7 +229,7 @@ def choose(files: Iterable[str], wanted: str) -> list[str]:
   return parts
 
 def in_bytes(size: float) -> str:
-  """In GB, or below 0.1 GB in MB."""
+  """A size as text: in GB, or in MB below 0.1 GB."""
   return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
 
 def _check_space(model: Reference, size: int) -> None:
@@ -232,7 +242,7 @@ def _check_space(model: Reference, size: int) -> None:
                      "choose a smaller quant type, or set HF_HOME to a folder on a larger disk")
 
 def _why(e: BaseException, model: Reference) -> str:
-  """What went wrong between here and the hub, and what to do, as the end of one line."""
+  """The cause of a failed request and the fix, as the end of a one-line message."""
   from huggingface_hub import constants, errors, get_token
   if isinstance(e, errors.LocalEntryNotFoundError) and e.__cause__: e = e.__cause__
   text = " ".join(str(e).split())

@@ -1,11 +1,11 @@
 """
-llama.cpp's files of a model's log-probabilities, which others are compared with (llama-perplexity
+KL base files: llama.cpp's files of a model's log-probabilities, the base for comparing other models (llama-perplexity
 --kl-divergence-base). Format: https://github.com/ggml-org/llama.cpp, tools/perplexity, at 2026-08.
 
-Little-endian: "_logits_", int32 n_ctx, n_vocab, n_chunk; int32 n_ctx * n_chunk token ids; then, of each chunk, a record
-for each position n_ctx / 2 .. n_ctx - 2: float32 scale and least log-probability, and a uint16 code for each token,
-with one of padding where n_vocab is odd. A log-probability is least + scale * code; what is more than 16 below the
-largest has code 0.
+All numbers are little-endian. A file begins with "_logits_", int32 n_ctx, n_vocab, n_chunk, and int32 n_ctx * n_chunk
+token ids. Each chunk then has a record for each of its positions n_ctx / 2 .. n_ctx - 2. A record is a float32 scale,
+the float32 least log-probability, and a uint16 code per token, plus one code of padding if n_vocab is odd. A
+log-probability is least + scale * code. Log-probabilities more than 16 below the largest have code 0.
 """
 from __future__ import annotations
 import os, struct
@@ -15,19 +15,21 @@ import numpy as np
 from tinygrad_llm.errors import InputError
 
 MAGIC, HEAD = b"_logits_", struct.Struct("<8s3i")
-CUT, CODES = np.float32(16), np.float32(65535)  # below the largest logit; the largest code
+CUT, CODES = np.float32(16), np.float32(65535)  # range below the largest logit that is kept; the largest code
 
 def counted(context: int) -> int:
-  """How many positions of a chunk of `context` tokens are looked at."""
+  """How many positions of a chunk of `context` tokens have a record."""
   return context - context // 2 - 1
 
-def _codes(vocab_size: int) -> int: return 4 + (vocab_size + 1) // 2 * 2  # uint16 of a record
+def _codes(vocab_size: int) -> int: return 4 + (vocab_size + 1) // 2 * 2  # uint16 numbers per record
 
 def _begins(path: Path) -> bool:
   with path.open("rb") as file: return file.read(len(MAGIC)) == MAGIC
 
 class Writer:
-  """Writes a file; a context manager. InputError if the disk refuses it. Without an end it is removed."""
+  """
+  Writes a KL base file, as a context manager. InputError if it cannot be written. After an exception it is removed.
+  """
   def __init__(self, path: Path, tokens: np.ndarray, vocab_size: int):
     """tokens: (chunks, context) token ids."""
     self.path, self.vocab_size = path, vocab_size
@@ -40,7 +42,7 @@ class Writer:
     except OSError as e: raise self._error(e) from e
 
   def write(self, logits: np.ndarray, log_sum: np.ndarray) -> None:
-    """logits (n, vocab_size) float32 of the next n positions, log_sum (n,) the logarithms of the sums of their exp."""
+    """Writes the next n positions. logits: (n, vocab_size) float32; log_sum: (n,), the log-sum-exp of each row."""
     top = logits.max(1)
     least = np.maximum(logits.min(1), top - CUT)
     scale = (top - least) / CODES
@@ -65,7 +67,11 @@ class Writer:
     return InputError(f"{self.path}: it cannot be written ({e.strerror or e}); give a file on a disk with room")
 
 class Reader:
-  """Reads a file. context, vocab_size, tokens (chunks, context). InputError for a file that is none, or is cut."""
+  """
+  Reads a KL base file. Attributes: context, vocab_size, chunks, and tokens (chunks, context).
+
+  InputError if it is another kind of file, damaged, or cannot be read.
+  """
   def __init__(self, path: Path):
     self.path = path
     try:
@@ -86,7 +92,7 @@ class Reader:
     except OSError as e: raise InputError(f"{path}: it cannot be read ({e.strerror or e}); check the path") from e
 
   def log_probabilities(self, chunk: int, first: int, last: int) -> np.ndarray:
-    """float32 (last - first, vocab_size) of counted positions of a chunk."""
+    """Log-probabilities, float32 (last - first, vocab_size), of a chunk's counted positions first .. last - 1."""
     records = np.array(self._records[chunk, first:last])
     scale, least = np.ascontiguousarray(records[:, :4]).view("<f4").T
     found = records[:, 4:4 + self.vocab_size].astype(np.float32)
@@ -95,9 +101,9 @@ class Reader:
     return found
 
   def probabilities(self, chunk: int, logs: np.ndarray) -> np.ndarray:
-    """exp of what log_probabilities() found in a chunk; InputError if a position's do not add up to 1."""
+    """exp of the log-probabilities of a chunk. InputError if a position's probabilities do not add up to 1."""
     with np.errstate(over="ignore", invalid="ignore"): found: np.ndarray = np.exp(logs)
-    # at most 0.03 of them are tokens that are less likely than their code 0 says, of a vocabulary of 262,144
+    # 0.1: code 0 overstates unlikely tokens, which adds at most 0.03 for a vocabulary of 262,144
     if not (np.abs(found.sum(1) - 1) < 0.1).all(): raise InputError(
       f"{self.path}: chunk {chunk + 1}: its probabilities do not add up to 1; the file is damaged, write it again")
     return found

@@ -1,4 +1,4 @@
 """
-What is computed: a model's configuration and its layers, in the simplest tensor code that is right.
-The only place that knows an architecture. No kernels, no devices, no files beyond the tensors that it asks for by name.
+The model: its configuration and its layers, in the simplest tensor code that is right.
+This is the only place that knows an architecture. It has no kernels and no devices, and asks for tensors by name.
 """

@@ -8,7 +8,7 @@ from tinygrad_llm.nn.mixers.mla import MLA
 from tinygrad_llm.weights.loader import Loader
 
 class Attention:
-  """GQA or MLA say what is asked and kept; a layer may see a window of positions only, and have sinks."""
+  """Attention with the queries, keys and values of GQA or MLA; a layer may have a sliding window and sinks."""
   def __init__(self, config: ModelConfig, load: Loader, layer: int, cache: KVCache):
     self.config, self.cache, self.window = config, cache, config.windows[layer]
     self.heads = MLA(config, config.mla, load, layer) if config.mla else GQA(config, load, layer)
@@ -24,7 +24,7 @@ class Attention:
     q = q.reshape(B, KVH, H // KVH, T, -1).permute(0, 3, 1, 2, 4)  # (B, T, KVH, G, D)
     kv = self.cache.append(kv, start, T, self.window).float().transpose(2, 3)  # (parts, B, S, KVH, D)
     keys, values = kv[0], kv[-1, ..., :self.heads.value_dim]
-    # positions first: neighbours in memory are the heads, which are independent
+    # positions are an outer axis, so that the heads, which are independent, are neighbours in memory
     scores = (q.unsqueeze(1) * keys.unsqueeze(2).unsqueeze(4)).sum(-1) * self.config.attn_scale  # (B, S, T, KVH, G)
     if cap := self.config.attn_softcap: scores = (scores / cap).tanh() * cap
     shares, total = self._softmax(self._masked(scores, start, T))
@@ -33,7 +33,7 @@ class Attention:
     return self.out(y.reshape(B, T, -1))[0]
 
   def _masked(self, scores: Tensor, start: UOp, T: int | UOp) -> Tensor:
-    """scores (B, S, T, ..), -inf for positions that come after a query, or long before it."""
+    """scores (B, S, T, ..), with -inf for keys after the query or before its window."""
     if isinstance(T, int) and T == 1: return scores
     positions = Tensor.arange(self.cache.positions)
     keys = positions.shrink((seen(start, T, self.window),)).reshape(1, scores.shape[1], 1, 1, 1)
@@ -42,7 +42,11 @@ class Attention:
     return hidden.where(float("-inf"), scores)
 
   def _softmax(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-    """What positions have (B, S, ..), and what they all have (B, ..); a sink is one more score of a head."""
+    """
+    The softmax over positions: numerators (B, S, ..) and their sum, the denominator (B, ..).
+
+    A sink is one more score of a head: it counts in the denominator only.
+    """
     sink = None if self.sinks is None else self.sinks.float().reshape(1, 1, *scores.shape[3:])
     top = scores.max(1) if sink is None else scores.max(1).maximum(sink)
     shares = (scores - top.unsqueeze(1)).exp()

@@ -11,17 +11,18 @@ from tinygrad_llm.files.gguf import GGUF
 @dataclass(frozen=True)
 class Arch:
   """
-  What sets one architecture apart.
+  The differences of one architecture from the others.
 
-  rope: how dimensions pair up, "norm" (2i, 2i + 1) or "neox" (i, i + half). qk_norm: q and k are normalised, each
-  "head" or "all" heads as one. mla: multi-head latent attention. window_pattern: where the file has a sliding window
-  and no pattern, the last of so many layers sees the whole context, the others the window. window_theta: base of the
-  rotation in the layers with a window, unscaled there; 0: as in the others. ffn_norm: the tensor's name. post_norms:
-  what attention and feed-forward return is normalised. scale_embd: embeddings are multiplied by sqrt(dim).
-  scales: the file may scale embeddings, scores and what attention and feed-forward return, and divide logits.
-  activation: see ffn.ACTIVATIONS. gating: how router logits become weights unless the file says, see moe.MoE; "": no
-  experts. may_be_dense: a file without a number of experts has none. norm_weights: those of the chosen experts are made
-  to sum to 1, unless the file says.
+  `rope`: how dimensions pair up, "norm" (2i, 2i + 1) or "neox" (i, i + half). `qk_norm`: q and k are normalised, each
+  "head" or "all" heads as one. `mla`: multi-head latent attention. `window_pattern`: used where the file has a sliding
+  window and no pattern. The last of so many layers then sees the whole context, the others the window.
+  `window_theta`: base of the rotation, without scaling, in layers with a window; 0: as in the other layers.
+  `ffn_norm`: the tensor's name. `post_norms`: the outputs of attention and feed-forward are normalised. `scale_embd`:
+  embeddings are multiplied by sqrt(dim). `scales`: the file may scale embeddings, scores and the outputs of attention
+  and feed-forward, and divide logits. `activation`: see ffn.ACTIVATIONS.
+  `gating`: how router logits become weights unless the file says, see moe.MoE; "": no experts. `may_be_dense`: a file
+  without a number of experts has none. `norm_weights`: the weights of the chosen experts are made to sum to 1, unless
+  the file says.
   """
   rope: str
   qkv_bias: bool = False
@@ -63,9 +64,9 @@ def check_architecture(kv: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class YaRN:
-  """YaRN (https://arxiv.org/abs/2309.00071): slow rotations are scaled, fast ones kept, those between are mixed."""
-  context: int  # positions the model knew before
-  beta_fast: float  # turns in `context` from which a rotation is fast
+  """YaRN (https://arxiv.org/abs/2309.00071): slow rotations are scaled, fast ones kept, those between mixed."""
+  context: int  # positions before the extension
+  beta_fast: float  # a rotation with at least so many turns in `context` is fast
   beta_slow: float
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Rope:
   """
   Rotary position embedding.
 
-  dim: rotated dimensions; scale: positions are multiplied by it (1 / factor); magnitude: so are cosine and sine.
+  dim: rotated dimensions. scale: factor of the positions (1 / the file's factor). magnitude: factor of cosine and sine.
   """
   dim: int
   theta: float
@@ -84,9 +85,9 @@ class Rope:
 @dataclass(frozen=True)
 class MLAConfig:
   """
-  Multi-head latent attention. Ranks and dimensions in elements; rope_dim comes on top of nope_dim.
+  Multi-head latent attention. Ranks and dimensions are in elements; rope_dim comes on top of nope_dim.
 
-  q_rank: of the low-rank query, 0: a full matrix; split: the file has attn_k_b and attn_v_b, not attn_kv_b.
+  q_rank: rank of the low-rank query; 0: its matrix is full. split: the file has attn_k_b and attn_v_b, not attn_kv_b.
   """
   q_rank: int
   kv_rank: int
@@ -96,26 +97,27 @@ class MLAConfig:
 
 @dataclass(frozen=True)
 class MoEConfig:
-  """Mixture of experts: each token goes to `n_used` of `n_experts`, taken from the best `groups_used` of `groups`."""
+  """Mixture of experts: each token goes to `n_used` of `n_experts`, within the best `groups_used` of `groups`."""
   n_experts: int
   n_used: int
   hidden_dim: int
-  shared_dim: int  # hidden elements of the expert that sees every token; 0: none
-  dense_layers: int  # the first layers have no experts
+  shared_dim: int  # hidden elements of the shared expert, which every token passes; 0: none
+  dense_layers: int  # so many first layers have no experts
   gating: str
   norm_weights: bool
-  scale: float  # of the weights
+  scale: float  # factor of the weights
   groups: int
   groups_used: int
 
 @dataclass(frozen=True)
 class ModelConfig:
   """
-  Shapes in elements; `context_length` is what the model was trained for, in tokens.
+  The hyper-parameters of a model. Shapes are in elements.
 
-  windows: of each layer, the positions it sees, itself included; 0: all. window_rope: in the layers with a window.
-  softcaps c limit a number x to c tanh(x / c); 0: no limit. embd_scale multiplies embeddings, branch_scale what
-  attention and feed-forward add to the residual stream; logits are divided by logit_divisor.
+  `context_length`: positions that the model was trained for. `windows`: how many positions each layer sees, the
+  query's included; 0: all. `window_rope`: the rotation in layers with a window. Softcaps c limit a number x to
+  c tanh(x / c); 0: no limit. `embd_scale` multiplies embeddings. `branch_scale` multiplies the outputs of attention and
+  feed-forward before the residual addition. Logits are divided by `logit_divisor`.
   """
   arch: str
   n_layers: int
@@ -162,7 +164,7 @@ class _Reader:
 
   def value(self, key: str, kind: type, default: Any = None) -> Any:
     value = self.file.kv.get(f"{self.prefix}.{key}", default)
-    # a number for each layer, all alike
+    # an array of one number for each layer, where all are equal
     if isinstance(value, np.ndarray) and len(value) and (value == value[0]).all(): value = value[0].item()
     if value is None: self.fail(key, "missing", "convert the model again with a current converter")
     if isinstance(value, bool) and kind is not bool: self.fail(key, f"{value} is not of type {kind.__name__}")
@@ -186,7 +188,7 @@ class _Reader:
     if kind == "none": return Rope(dim, theta)
     if kind not in ("linear", "yarn"):
       self.fail("rope.scaling.type", f"{kind!r:.40} is not supported", "supported: none, linear, yarn")
-    key = "rope.scaling.factor" if self.has("rope.scaling.factor") else "rope.scale_linear"  # the old name
+    key = "rope.scaling.factor" if self.has("rope.scaling.factor") else "rope.scale_linear"  # its old name
     factor = self.number(key, 1.0) or 1.0
     if factor < 1e-6: self.fail(key, f"{factor} is not a number from 1e-6")
     magnitude = self.number("rope.scaling.attn_factor", 1.0, low=1e-6, high=1e6)
@@ -198,7 +200,11 @@ class _Reader:
     return Rope(dim, theta, 1 / factor, magnitude, YaRN(original, *betas))
 
   def yarn_log(self) -> float:
-    """By how many times 0.1 log(factor) MLA attention grows. If it does, the rotation does not. A file has a tenth."""
+    """
+    The multiplier of YaRN's 0.1 log(factor) in MLA's attention scale; 0: the rotation's magnitude grows instead.
+
+    The file's field is a tenth of it.
+    """
     return self.number("rope.scaling.yarn_log_multiplier", 0.0) * 10 if self.features.mla else 0.0
 
   def windows(self, n_layers: int) -> tuple[int, ...]:
@@ -211,7 +217,7 @@ class _Reader:
     return tuple(window if not period or layer % period < period - 1 else 0 for layer in range(n_layers))
 
   def mla(self, n_heads: int, dim: int) -> tuple[MLAConfig, int]:
-    """The configuration, and how many dimensions are rotated."""
+    """The configuration, and the number of rotated dimensions."""
     suffix = "_mla" if self.has("attention.key_length_mla") else ""
     key = f"attention.key_length{suffix}"
     head_dim, rope_dim = self.size(key, dim // n_heads), self.size("rope.dimension_count")
@@ -231,7 +237,7 @@ class _Reader:
     return "sigmoid" if self.features.mla and n_layers in (47, 48) and vocab_size == 154880 else self.features.gating
 
   def scale(self, key: str, default: float = 1.0) -> float:
-    """One that the file gives, or the default: also where the architecture has none, or the file says 0."""
+    """The file's scale; the default where the architecture has no scales, or the file has none or 0."""
     return self.number(key, default) or default if self.features.scales else default
 
   def moe(self, n_layers: int, vocab_size: int) -> MoEConfig | None:
@@ -262,7 +268,7 @@ class _Reader:
     n_kv_heads = self.size("attention.head_count_kv", n_heads, high=1 << 14)
     if n_heads % n_kv_heads: self.fail("attention.head_count_kv", f"{n_kv_heads} does not divide {n_heads} heads")
     blocks, context = self.size("block_count", high=1 << 12), self.size("context_length", 4096, high=1 << 31)
-    # the last blocks may be there to predict tokens further ahead only
+    # the last blocks may serve multi-token prediction only
     if (n_layers := blocks - self.size("nextn_predict_layers", 0, low=0)) < 1:
       self.fail("nextn_predict_layers", f"{blocks - n_layers} of {blocks} blocks")
     if (embd := self.file.tensors.get("token_embd.weight")) is None or len(embd.shape) != 2:

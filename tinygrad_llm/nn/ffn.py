@@ -6,18 +6,18 @@ from tinygrad_llm.nn.config import ModelConfig
 from tinygrad_llm.weights.loader import Loader
 
 def swiglu_oai(gate: Tensor, up: Tensor) -> Tensor:
-  """gpt-oss's (https://github.com/openai/gpt-oss): clamped, a steeper sigmoid, and `up` is around 1."""
+  """The activation of gpt-oss (https://github.com/openai/gpt-oss): clamped, a steeper sigmoid, and `up` plus 1."""
   gate, up = gate.minimum(7.0), up.clamp(-7.0, 7.0)
   return gate * (gate * 1.702).sigmoid() * (up + 1)
 
 ACTIVATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
   "silu": lambda gate, up: gate.silu() * up,
-  "gelu": lambda gate, up: gate.gelu() * up,  # by tanh
+  "gelu": lambda gate, up: gate.gelu() * up,  # tanh approximation
   "swiglu_oai": swiglu_oai,
 }
 
 class FeedForward:
-  """`suffix`: of the tensors' names, as in ffn_gate_shexp; `hidden`: elements between the matrices."""
+  """Gate and up, activation, down. suffix: of the tensors' names, as in ffn_gate_shexp; hidden: the inner dimension."""
   def __init__(self, config: ModelConfig, load: Loader, layer: int, suffix: str, hidden: int):
     gate, up, down = (f"blk.{layer}.ffn_{name}{suffix}" for name in ("gate", "up", "down"))
     self.activation = ACTIVATIONS[config.features.activation]
@@ -28,6 +28,6 @@ class FeedForward:
     """x (B, T, dim) -> (B, T, dim)."""
     gate, up = self.gate_up(x)
     hidden = self.activation(gate, up)
-    # contiguous: else every row of `down` computes all of silu(gate) * up again. Decode of a 1B shape cut to 4 layers,
-    # Q4_K_M, CPU: 785 -> 616 ms a token.
+    # contiguous: otherwise every row of `down` would compute all of silu(gate) * up again. Decode of a 1B model cut to
+    # 4 layers, Q4_K_M, CPU: 785 -> 616 ms a token.
     return self.down(hidden if self.down.stores(hidden) else hidden.contiguous())[0]

@@ -7,10 +7,10 @@ from tinygrad_llm.nn.config import ModelConfig
 
 class KVCache:
   """
-  What a layer keeps of each position, after rope: one half-precision tensor (parts, slot, kv_head, position, D).
+  One layer's keys and values, after rope, in one half-precision tensor (parts, slot, kv_head, position, D).
 
-  Grouped heads: two parts, keys and values. MLA: one part and head, the latent (key and value) and the rotated key.
-  Its memory is not cleared: no position is read before it was written.
+  Grouped heads: two parts, keys and values. MLA: one part and one head, which hold the latent (key and value) and the
+  rotated key. The memory is not cleared: no position is read before it was written.
   """
   def __init__(self, config: ModelConfig, positions: int):
     parts, D = (1, config.mla.kv_rank + config.rope.dim) if config.mla else (2, config.head_dim)
@@ -23,25 +23,25 @@ class KVCache:
   def positions(self) -> int: return int(self.kv.shape[3])
 
   def save(self, first: int, last: int) -> np.ndarray | None:
-    """A copy of positions first..last-1, (parts, 1, kv_head, n, D); None where the host does not reach the memory."""
+    """A copy of positions first..last-1, (parts, 1, kv_head, n, D); None where the host cannot reach the memory."""
     memory = host_view(self.kv)
     return None if memory is None else memory[:, :, :, first:last].copy()
 
   def restore(self, first: int, positions: np.ndarray) -> None:
-    """Puts back what save() gave, from position `first` on."""
+    """Writes back a copy that save() made, from position `first` on."""
     memory = host_view(self.kv)
     assert memory is not None, "save() reached it"
     memory[:, :, :, first:first + positions.shape[3]] = positions
 
   def append(self, kv: Tensor, start: UOp, length: int | UOp, window: int = 0) -> Tensor:
     """
-    Stores kv (parts, B, KVH, T, D) at positions start..; returns (parts, B, KVH, S, D), see seen().
+    Stores kv (parts, B, KVH, T, D) at positions start..; returns the S positions of seen() as (parts, B, KVH, S, D).
     """
     store = self.kv[:, :, :, start:start+length].uop.store(kv.cast(dtypes.half).uop)
     return Tensor(self.kv.uop.after(store)).shrink((None, None, None, seen(start, length, window), None))
 
 def seen(start: UOp, length: int | UOp, window: int) -> tuple[UOp | int, UOp]:
-  """The first position that one of `length` queries from `start` on sees, and the one after the last."""
+  """The positions that `length` queries from `start` on attend to: the first, and the one after the last."""
   if not window: return 0, start + length
   first = (start - (window - 1)).maximum(0)
-  return first, first + (start.minimum(window - 1) + length)  # so that their difference has no more than these
+  return first, first + (start.minimum(window - 1) + length)  # start + length, so that the range has this size

@@ -1,4 +1,4 @@
-"""The transformer: what is computed, nothing about how."""
+"""The transformer: it says what is computed, nothing about how."""
 from __future__ import annotations
 import numpy as np
 from tinygrad import Tensor, UOp, dtypes, function
@@ -25,15 +25,15 @@ class Block:
     self.ffn = (MoE(config, config.moe, load, layer) if config.moe and layer >= config.moe.dense_layers else
                 FeedForward(config, load, layer, "", config.hidden_dim))
 
-  # a function is scheduled once for all layers that are alike: 16 of them in a ninth of the time
+  # tinygrad schedules a @function once for all layers that are alike: 16 layers in a ninth of the time
   @function(precompile=True, allow_implicit=True)
   def __call__(self, x: Tensor, start: UOp, ropes: list[Tensor]) -> Tensor:
-    """x (B, T, dim), the rotations of all positions in layers without and with a window -> (B, T, dim)."""
+    """x (B, T, dim) -> (B, T, dim). ropes: the rotations of all positions, in layers without and with a window."""
     x = x + self._branch(self.attn(self.attn_norm(x), start, ropes[self.rope]), self.attn_post)
     return x + self._branch(self.ffn(self.ffn_norm(x)), self.ffn_post)
 
   def _branch(self, y: Tensor, post: RMSNorm | None) -> Tensor:
-    """What is added to the residual stream."""
+    """The addend to the residual stream: y, normalised and scaled where the architecture does so."""
     y = y if post is None else post(y)
     return y if self.scale == 1 else y * self.scale
 
@@ -41,7 +41,7 @@ class Model:
   """
   A decoder-only transformer over one slot of KV cache.
 
-  positions: of that cache; max_context: those of them that will be used (None: all).
+  positions: size of the cache; max_context: how many of its positions will be used (None: all).
   """
   def __init__(self, config: ModelConfig, load: Loader, positions: int, max_context: int | None = None):
     self.config, self.embd = config, load.matrix("token_embd.weight", config.vocab_size, config.dim)

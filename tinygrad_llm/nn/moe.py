@@ -8,15 +8,17 @@ from tinygrad_llm.weights.expert_blocks import expert_blocks
 from tinygrad_llm.weights.loader import Loader
 
 def ranks(x: Tensor) -> Tensor:
-  """(.., n) -> int32 (.., n): how many elements of the last axis are larger than each, or equal and before it."""
+  """(.., n) -> int32 (.., n): each element's rank in the last axis, 0 for the largest; equal ones in order."""
   place = Tensor.arange(x.shape[-1])
   a, b = x.unsqueeze(-1), x.unsqueeze(-2)
   return ((b > a) | (b == a) & (place < place.unsqueeze(-1))).sum(-1, dtype=dtypes.int32)
 
 class MoE:
   """
-  Gating "softmax" and "sigmoid": the weights of the experts are that of the router's logits, and the highest are
-  chosen. "softmax_chosen": the highest logits are chosen, their softmax are the weights.
+  A router, the experts it chooses from, and perhaps a shared expert.
+
+  Gating "softmax" and "sigmoid" apply that function to the router's logits, and the experts with the highest results
+  are chosen, with these as weights. "softmax_chosen" chooses the highest logits; their softmax are the weights.
   """
   def __init__(self, config: ModelConfig, moe: MoEConfig, load: Loader, layer: int):
     self.moe, self.activation, bias = moe, ACTIVATIONS[config.features.activation], config.features.expert_bias
@@ -39,18 +41,18 @@ class MoE:
 
   def _by_pair(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
     gate, up = self.gate_up(x.unsqueeze(2), ids)  # (B, T, K, hidden)
-    # contiguous: as in FeedForward
+    # contiguous: see FeedForward
     y = self.down(self.activation(gate, up).contiguous(), ids)[0]  # (B, T, K, dim)
     return (y * weights.unsqueeze(-1)).sum(2)
 
   def _in_blocks(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-    """The same of one sequence, B = 1."""
+    """The same as a grouped GEMM, for one sequence, B = 1."""
     blocks = expert_blocks(ids[0].contiguous(), self.moe.n_experts, self.slots)
     hidden = self.activation(*self.gate_up.of_blocks(x[0], blocks))  # (N, S, hidden)
     hidden = blocks.filled(self.down.multiplied(hidden))
     y = blocks.filled(self.down.of_blocks(hidden, blocks)[0])  # (N, S, dim)
     y = blocks.of_tokens(y, weights[0]).unsqueeze(0)
-    # contiguous: else the product of the shared expert gathers the sums of a token's pairs
+    # contiguous: otherwise the gather of a token's pairs is fused into the shared expert's matmul
     return y if self.shared is None else y.contiguous()
 
   def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -58,15 +60,15 @@ class MoE:
     moe, logits = self.moe, self.router(x)[0]  # (B, T, E)
     probs = {"softmax": logits.softmax(-1), "sigmoid": logits.sigmoid()}.get(moe.gating, logits)
     scores = self._limited(probs if self.bias is None else probs + self.bias.float())
-    # contiguous: else each of the E x E comparisons computes its two exponentials
+    # contiguous: otherwise each of the E x E comparisons would compute its two exponentials
     chosen = ranks(scores.contiguous()).unsqueeze(-2) == Tensor.arange(moe.n_used).unsqueeze(-1)  # (B, T, K, E)
     ids, weights = (chosen.where(y, 0).sum(-1) for y in (Tensor.arange(moe.n_experts), probs.unsqueeze(-2)))
     if moe.gating == "softmax_chosen": weights = weights.softmax(-1)
-    if moe.norm_weights: weights = weights / weights.sum(-1, keepdim=True).maximum(2**-14)  # the least normal half
+    if moe.norm_weights: weights = weights / weights.sum(-1, keepdim=True).maximum(2**-14)  # the smallest normal fp16
     return ids, weights * moe.scale
 
   def _limited(self, scores: Tensor) -> Tensor:
-    """Experts outside the groups whose two best have the highest sums get no chance."""
+    """Rules out experts outside the best groups: a group's rank is the sum of its two highest scores."""
     if self.moe.groups_used == self.moe.groups: return scores
     groups = scores.reshape(*scores.shape[:-1], self.moe.groups, -1)  # (B, T, G, E / G)
     best = (ranks(groups) < 2).where(groups, 0).sum(-1)  # (B, T, G)

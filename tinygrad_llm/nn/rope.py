@@ -7,9 +7,9 @@ from tinygrad_llm.nn.config import Rope
 
 def rope_table(rope: Rope, positions: int, factors: np.ndarray | None = None) -> np.ndarray:
   """
-  (positions, 2, rope.dim / 2) float32: the cosine and the sine of each position's angles, computed in float64.
+  Cosine and sine of each position's angles, (positions, 2, rope.dim / 2) float32, computed in float64.
 
-  `factors` (rope.dim / 2,) divides the frequencies (the `rope_freqs.weight` tensor of Llama 3.x files).
+  factors: (rope.dim / 2,) divide the frequencies (the `rope_freqs.weight` tensor of Llama 3.x files).
   """
   freqs = rope.theta ** (-np.arange(0, rope.dim, 2, dtype=np.float64) / rope.dim)
   if factors is not None: freqs = freqs / factors
@@ -19,10 +19,10 @@ def rope_table(rope: Rope, positions: int, factors: np.ndarray | None = None) ->
 
 def yarn_kept(rope: Rope) -> np.ndarray:
   """
-  (rope.dim / 2,): the share of each frequency that is not scaled (YaRN, https://arxiv.org/abs/2309.00071, 3.2).
+  How much of each frequency stays unscaled, (rope.dim / 2,) (YaRN, https://arxiv.org/abs/2309.00071, 3.2).
 
-  It falls from 1 to 0 between the pair that turns beta_fast times in the original context and the one that turns
-  beta_slow times. As in the models' own code, whole pairs bound the ramp.
+  It falls from 1 to 0 between the pair that turns beta_fast times in the original context and the pair that turns
+  beta_slow times. As in the models' own code, the ramp begins and ends at whole pairs.
   """
   if (yarn := rope.yarn) is None: return np.zeros(rope.dim // 2)
   def pair(turns: float) -> float:

@@ -1,3 +1,3 @@
 """
-This process: its standard streams, its forks, Python's garbage collector, its end.
+This process: its standard streams, its forks, Python's garbage collector, its exit.
 """

@@ -1,4 +1,4 @@
-"""Python's garbage collector, where it would look for garbage among what is only being made."""
+"""Pausing Python's garbage collector while many long-lived objects are created."""
 from __future__ import annotations
 import gc
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-  """Inside, nothing is collected: imports and vocabularies are hundreds of thousands of objects, and all are kept."""
+  """Inside, the collector is off: imports and vocabularies create hundreds of thousands of objects that all stay."""
   enabled = gc.isenabled()
   gc.disable()
   try: yield

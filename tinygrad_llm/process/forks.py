@@ -1,4 +1,4 @@
-"""What a fork of this process must not share with it: pipes to a process that works for one, locks of other threads."""
+"""State that a forked child must drop: pipes to the parent's worker processes, and locks held by other threads."""
 from __future__ import annotations
 import os, weakref
 from collections.abc import Callable
@@ -8,7 +8,7 @@ T = TypeVar("T")
 _owners: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
 
 def in_children(owner: T, forget: Callable[[T], None]) -> None:
-  """Each fork calls forget(owner) before all else, in the child, as long as `owner` lives."""
+  """After each fork, the child first calls forget(owner), as long as `owner` lives."""
   _owners[owner] = forget
 
 def _forget() -> None:

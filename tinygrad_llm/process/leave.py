@@ -1,28 +1,28 @@
-"""The end of a command's process."""
+"""Fast exit of a command's process."""
 from __future__ import annotations
 import atexit, os, pathlib, sys, threading
 from types import FrameType
 
-SCRIPTS = "tinygrad-llm"  # what the names of installed commands begin with
+SCRIPTS = "tinygrad-llm"  # prefix of the installed commands' names
 
 def leave() -> None:
   """
-  Ends the process here, with exit code 0, if nothing but the interpreter's own end is to follow.
+  Ends the process with exit code 0, if only the interpreter's shutdown would follow.
 
-  That end takes a model's objects apart one by one, for some 0.3 s. Exit handlers run and streams are flushed as ever.
-  It returns where the command was called by other code (a test, a debugger, a profiler), where threads are waited for,
-  and where a device is open that may want more than its exit handler.
+  That shutdown frees a model's objects one by one, for some 0.3 s. Exit handlers run and streams are flushed as usual.
+  The function returns if other code called the command (a test, a debugger, a profiler), or if non-daemon threads run.
+  It also returns if a device is open that may need more than its exit handler.
   """
   if not _is_command(sys._getframe(1)) or sys.flags.inspect or os.environ.get("PYTHONINSPECT"): return
   if sys.gettrace() is not None or sys.getprofile() is not None or not _is_alone() or not _has_only_cpu(): return
   atexit._run_exitfuncs()
   for stream in (sys.stdout, sys.stderr):
     try: stream.flush()
-    except (AttributeError, OSError, ValueError): return  # a stream that is closed, or takes nothing: not our end
+    except (AttributeError, OSError, ValueError): return  # a closed or full stream: leave it to Python
   os._exit(0)
 
 def _is_command(frame: FrameType | None) -> bool:
-  """Whether all that called a frame's function is `python -m` a module of this package, or the script of a command."""
+  """Whether a frame was called only by `python -m` of this package's module, or by a command's script."""
   first = None
   while frame is not None and _is_ours(frame): first, frame = frame, frame.f_back
   if frame is not None and pathlib.Path(frame.f_code.co_filename).name.startswith(SCRIPTS):

@@ -1,31 +1,32 @@
 """
-Standard streams that are closed, full, or have no reader any more: a message that cannot be shown stops no answer.
+Standard streams that are closed, full, or without a reader: a message that cannot be shown must not stop an answer.
 
-A process that starts with a closed stream gives its number to the next file that is opened: a model, or a socket, to
-which a C library or a compiler then writes its messages. And Python's `print(.., file=None)` writes to stdout.
+If a process starts with a closed stream, the next file that it opens gets the stream's number. That file may be a model
+or a socket, and a C library or a compiler then writes its messages there. Python's `print(.., file=None)` writes to
+stdout.
 """
 from __future__ import annotations
 import errno, io, os, select, sys
 
-LAST = 2  # the number of stderr
+LAST = 2  # stderr's file descriptor
 
 def reserve() -> None:
-  """Opens /dev/null in place of each standard stream that is closed, so that no other file gets its number."""
-  while (fd := os.open(os.devnull, os.O_RDWR)) <= LAST: os.set_inheritable(fd, True)  # for compilers, too
+  """Opens /dev/null in place of each closed standard stream, so that no other file gets its descriptor."""
+  while (fd := os.open(os.devnull, os.O_RDWR)) <= LAST: os.set_inheritable(fd, True)  # compilers inherit it
   os.close(fd)
   if sys.stderr is None: sys.stderr = _stream(LAST)
 
 class _Forgiving(io.FileIO):
-  """A file that takes all that is written, whether it can keep it or not."""
+  """A file that accepts every write, and drops the data if it cannot be written."""
   def write(self, data) -> int:  # type: ignore[no-untyped-def,override]
     view = memoryview(data).cast("B")
-    try: return super().write(view) or len(view)  # None: a pipe that does not block is full
+    try: return super().write(view) or len(view)  # None: a non-blocking pipe is full
     except OSError as e:
       if e.errno == errno.EPIPE: _silence(self.fileno())
       return len(view)
 
 def _silence(fd: int) -> None:
-  """Nobody reads it: a compiler that inherits it must not die of a warning."""
+  """Redirects a stream without a reader to /dev/null: a compiler that inherits it must not die of a warning."""
   null = os.open(os.devnull, os.O_WRONLY)
   os.dup2(null, fd)
   os.close(null)
@@ -35,8 +36,9 @@ def _stream(fd: int, encoding: str = "utf-8", errors: str | None = "backslashrep
 
 def forgive() -> None:
   """
-  Makes sys.stderr, if it is the process's own, a stream that never raises OSError; on its stdout a character that its
-  encoding lacks is a question mark.
+  Makes sys.stderr, if it is the process's own, a stream that never raises OSError.
+
+  On the process's own stdout, a character that the encoding lacks becomes a question mark.
   """
   if isinstance(out := sys.stdout, io.TextIOWrapper) and out is sys.__stdout__ and out.errors == "strict":
     out.reconfigure(errors="replace")
@@ -52,4 +54,4 @@ def _has_no_reader(fd: int) -> bool:
     poll = select.poll()
     poll.register(fd, 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
-  except (AttributeError, OSError): return False  # Windows, and files of a kind that cannot be asked
+  except (AttributeError, OSError): return False  # Windows, and files that cannot be polled

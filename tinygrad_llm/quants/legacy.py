@@ -1,4 +1,4 @@
-"""Blocks of 32 weights (Q1_0: 128) with a scale, of Q4_1 and Q5_1 with a minimum. h: 16-bit halves, w: words."""
+"""Blocks of 32 weights (Q1_0: 128) with a scale; Q4_1 and Q5_1 also have a minimum. h: 16-bit halves, w: words."""
 from __future__ import annotations
 from tinygrad import Tensor
 from tinygrad_llm.quants.bit_fields import bit_plane, fields, half, nibbles, signed_byte, to_float

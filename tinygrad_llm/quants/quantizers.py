@@ -1,13 +1,15 @@
 """
-float32 weights -> GGML quantised blocks, in numpy: K-quants and MXFP4 here, the simpler types by `gguf.quants`.
+Quantisers: float32 weights -> GGML blocks, in numpy. K-quants and MXFP4 are here; `gguf.quants` does the simpler types.
 
 A K-quant super-block is 256 weights in sub-blocks of 16 or 32. A sub-block has an integer scale (Q4_K, Q5_K: and an
-integer minimum), which an fp16 factor of the super-block turns into a float. Two steps: first, without regard to the
-integers, stretch each sub-block by a range of scales, round the weights, fit scale and minimum to them by least squares
-and keep the best fit; then try the integers next to that fit, now with exactly the numbers a reader will see, and keep
-those with the smallest error.
+integer minimum). An fp16 factor of the super-block turns these integers into floats. There are two steps:
 
-Inside, a sub-block is a column, (weights of a sub-block, sub-blocks): its sum is then a sum of rows, fast in numpy.
+1. Fit each sub-block with float scale and minimum. Stretch it by a range of scales, round the weights, fit scale and
+   minimum by least squares, and keep the best fit.
+2. Try the integer scales and minima next to that fit, with exactly the numbers that a reader will see. Keep the ones
+   with the smallest error.
+
+Arrays have sub-blocks as columns, (weights of a sub-block, sub-blocks): summing rows is fast in numpy.
 """
 from __future__ import annotations
 from collections.abc import Callable
@@ -16,14 +18,14 @@ import gguf
 import numpy as np
 from tinygrad_llm.patches.host.cores import threads
 
-CHUNK = 1 << 16          # weights a thread works on at a time: its arrays stay in the cache
-NEGLIGIBLE = 1e-30       # smaller weights are zero in every type, and the reciprocals of their scales would overflow
+CHUNK = 1 << 16          # weights that a thread works on at a time: its arrays stay in the cache
+NEGLIGIBLE = 1e-30       # smaller weights are set to zero: they are zero in every type, and 1 / scale would overflow
 F16_TINY, F16_MAX = np.float32(2 ** -24), np.float32(65504)
-BETTER = np.float32(1 + 2e-6)    # rounding errors do not choose between equal fits: the one tried first stays
-# levels to stretch a sub-block by, beyond all that its type has; the middle first
+BETTER = np.float32(1 + 2e-6)    # margin, so that rounding errors do not choose between equal fits: the first one stays
+# levels added to a type's levels when a sub-block is stretched; the smallest change first
 AFFINE_STRETCH = sorted(np.linspace(-3, 1, 9, dtype=np.float32), key=abs)
 SYMMETRIC_STRETCH = sorted(np.linspace(-4, 4, 9, dtype=np.float32), key=abs)
-# (scale, minimum) to try, relative to the nearest integers
+# (scale, minimum) candidates, relative to the nearest integers
 AFFINE_MOVES = [(s, m) for m in (0, -1, 1) for s in (0, -1, 1)]
 SYMMETRIC_MOVES = [(0, 0), (-1, 0), (1, 0)]
 MXFP4_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12], np.float32)    # twice the e2m1 values
@@ -34,9 +36,9 @@ def quantize_array(x: np.ndarray, name: str) -> np.ndarray:
   """
   Quantises rows of finite float32 weights, (R, n), to the GGML type `name` ("Q4_K"): uint8 (R, bytes of a row).
 
-  Minimises the squared error, all weights being equally important. Uses all CPU cores. Layouts: ggml's block structs
-  (ggml-common.h); MXFP4: OCP Microscaling Formats 1.0. ValueError: a type that is not in KNOWN, or n not a multiple of
-  the type's block, which is 256 weights for K-quants and 32 for the others.
+  Minimises the squared error, with all weights equally important. Uses all CPU cores. Layouts: ggml's block structs
+  (ggml-common.h); MXFP4: OCP Microscaling Formats 1.0. ValueError if the type is not in KNOWN, or if n is not a
+  multiple of the type's block: 256 weights for K-quants, 32 for other quantised types, 1 for floats.
   """
   if name not in KNOWN: raise ValueError(f"cannot quantise to {name}; known: {', '.join(KNOWN)}")
   qtype = gguf.GGMLQuantizationType[name]
@@ -73,11 +75,11 @@ def _farthest(x: np.ndarray, axis: int) -> np.ndarray:
   return found
 
 def _fit_affine(x: np.ndarray, levels: int) -> Pair:
-  # x: (n, B). Scale and minimum, (B,) each: x ~ scale * q + minimum, q in 0..levels, minimum <= 0 <= scale
+  # x: (n, B) -> scale and minimum, (B,) each: x ~ scale * q + minimum, q in 0..levels, minimum <= 0 <= scale
   n, low = len(x), np.minimum(x.min(0), 0)
   span = x.max(0) - low
   y = (x - low) * _ratio(1, span)                  # in 0..1: sums neither cancel nor overflow
-  sum_y, highest = y.sum(0), _ratio(-low, span)    # the file holds no minimum above zero
+  sum_y, highest = y.sum(0), _ratio(-low, span)    # the format has no minimum above zero
   scale, shift, gain = np.zeros_like(span), np.zeros_like(span), np.zeros_like(span)
   q, t = np.empty_like(x), np.empty_like(x)
   for stretch in AFFINE_STRETCH:
@@ -94,8 +96,8 @@ def _fit_affine(x: np.ndarray, levels: int) -> Pair:
   return scale * span, shift * span + low
 
 def _fit_symmetric(x: np.ndarray, levels: int) -> np.ndarray:
-  # x: (n, B). Scale, (B,), of either sign: x ~ scale * q, q in -levels..levels-1
-  extreme = _farthest(x, 0)                        # goes to -levels, the longer side
+  # x: (n, B) -> scale, (B,), of either sign: x ~ scale * q, q in -levels..levels-1
+  extreme = _farthest(x, 0)                        # mapped to -levels, the longer side
   y = x * _ratio(-1, extreme)
   scale, gain = np.zeros_like(extreme), np.zeros_like(extreme)
   q, t = np.empty_like(x), np.empty_like(x)
@@ -109,8 +111,8 @@ def _fit_symmetric(x: np.ndarray, levels: int) -> np.ndarray:
   return found
 
 def _factor(largest: np.ndarray, steps: int) -> np.ndarray:
-  # (S,) -> (S, 1). The fp16 factor that puts the largest scale at `steps`, or the smallest fp16 there is:
-  # a tiny scale is then a step or two instead of lost
+  # (S,) -> (S, 1). The fp16 factor that maps the largest scale to `steps`. It is at least the smallest fp16 number, so
+  # that a tiny scale becomes a step or two instead of 0.
   size = np.clip(np.abs(largest) / steps, F16_TINY, F16_MAX).astype(np.float16).astype(np.float32)
   return np.where(largest != 0, np.copysign(size, largest), np.float32(0))[:, None]
 
@@ -120,7 +122,7 @@ def _round(x: np.ndarray, scale: np.ndarray, low: np.ndarray, levels: tuple[int,
 
 def _search(x: np.ndarray, factors: Pair, wanted: Pair, moves: list[tuple[int, int]], limits: tuple[int, int],
             levels: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  # x: (n, B). Those integer scales and minima, (S, B/S) each, near wanted / factors, with the least error; q, (n, B)
+  # x: (n, B) -> the integer scales and minima near wanted / factors with the least error, (S, B/S) each, and q, (n, B)
   start_s, start_m = (np.rint(_ratio(v, d)) for v, d in zip(wanted, factors))
   best_s, best_m = start_s, start_m
   least, t = np.full(start_s.shape, np.inf, np.float32), np.empty_like(x)
@@ -135,7 +137,7 @@ def _search(x: np.ndarray, factors: Pair, wanted: Pair, moves: list[tuple[int, i
   return best_s, best_m, _round(x, (factors[0] * best_s).ravel(), (factors[1] * best_m).ravel(), levels, t)
 
 def _affine(blocks: np.ndarray, levels: int) -> Pair:
-  # (S, 256) -> what Q4_K and Q5_K share: the 16 bytes of factors, scales and minima, (S, 16), and q, uint8 (S, 8, 32)
+  # (S, 256) -> the common part of Q4_K and Q5_K: 16 bytes of factors, scales, minima, (S, 16), and q, uint8 (S, 8, 32)
   x = _columns(blocks, 32)
   scale, low = (v.reshape(-1, 8) for v in _fit_affine(x, levels))
   d, dm = _factor(scale.max(1), 63), _factor(low.min(1), 63)
@@ -165,16 +167,16 @@ def _q6_k(blocks: np.ndarray) -> np.ndarray:
   return np.concatenate([low, high, _bytes(s.astype(np.int8)), _bytes(d.astype(np.float16))], 1)
 
 def _mxfp4(blocks: np.ndarray) -> np.ndarray:
-  # tries the exponent that puts the largest weight in 4..8, where the largest e2m1 value is 6, and the next one
+  # tries the exponent that puts the largest weight in 4..8 (the largest e2m1 value is 6), and the next exponent
   x = _columns(blocks, 32)
   size = np.abs(x)
-  exponent = np.frexp(size.max(0))[1] + 124        # of half a unit, biased by 128
+  exponent = np.frexp(size.max(0))[1] + 124        # exponent of half a unit, biased by 128
   tried = []
   for move in (0, 1):
     e = np.clip(exponent + move, 1, 254)
     half = np.ldexp(np.float32(1), e - 128)
     r = size * (1 / half)
-    code = np.rint(np.minimum(np.minimum(r, r / 2 + 2), np.minimum(r / 4 + 4, 7))).astype(np.uint8)  # of the nearest
+    code = np.rint(np.minimum(np.minimum(r, r / 2 + 2), np.minimum(r / 4 + 4, 7))).astype(np.uint8)  # nearest value
     t = (MXFP4_VALUES[code] - r) * half
     tried.append((e, code, np.einsum("ij,ij->j", t, t)))
   (e0, code0, error0), (e1, code1, error1) = tried

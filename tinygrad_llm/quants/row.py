@@ -1,4 +1,4 @@
-"""A row of the table of GGML types, as the file of its family gives it."""
+"""The row of one GGML type in the table of types. The family's file defines it."""
 from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,14 +9,26 @@ from tinygrad.dtype import DType
 @dataclass(frozen=True)
 class Row:
   """
-  name: as in GGML_TYPES; held: bytes of a block in memory, at least those in the file but for numbers of 8 bytes;
-  decode: (..., blocks, units) -> float32 (..., blocks, [a block's weights in order]). The units of a block of uint32
-  are words where `held` is a multiple of 4, else 16-bit halves or bytes, one a uint32.
-  fields: the last unit + 1 of each part of a block that may lie apart from the others; none: it stays as in the file;
-  stream: the fields in the order that one thread wants them in, in runs: (parts, field, ..), where each field of a run
-  is cut in so many parts, and the first parts of all lie together, then the second ones; none: as in the file;
-  dtype: its storage in memory; front: how many of the padding's bytes come before a block, not after it; grid: whether
-  decode looks numbers up.
+  One GGML type.
+
+  name: as in GGML_TYPES.
+
+  held: bytes of a block in memory. At least the bytes in the file, except for 8-byte numbers, which become float32.
+
+  decode: (..., blocks, units) -> float32 (..., blocks, [a block's weights in order]). For uint32 storage, units are
+  words if `held` is a multiple of 4, else 16-bit halves or bytes, each in a uint32 of its own.
+
+  fields: the end (last unit + 1) of each part of a block that may be laid out separately. (): the block stays as in the
+  file.
+
+  stream: the order in which one thread wants the fields, as runs (parts, field, ..). Each field of a run is cut into
+  that many parts; the first parts of all fields lie together, then the second parts. (): the order of the file.
+
+  dtype: the storage type in memory.
+
+  front: how many bytes of the padding come before the block; the rest come after it.
+
+  grid: whether decode looks numbers up in a table.
   """
   name: str
   held: int

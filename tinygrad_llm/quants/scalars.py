@@ -1,11 +1,11 @@
-"""Types of one number a weight."""
+"""Types that store one number per weight."""
 from __future__ import annotations
 import numpy as np
 from tinygrad import Tensor, dtypes
 from tinygrad_llm.quants.bit_fields import to_float
 from tinygrad_llm.quants.row import Row
 
-# stored numbers that gguf-py leaves alone. Those of 8 bytes become float32 in memory: not every device has them
+# types that gguf-py does not convert. 8-byte numbers become float32 in memory, because not every device has them
 NUMBERS = {"F64": np.float64, "I8": np.int8, "I16": np.int16, "I32": np.int32, "I64": np.int64}
 
 def _float32(x: Tensor) -> Tensor: return x

@@ -1,12 +1,14 @@
 """
-Quantised weights: the table of GGML types, and rows of them packed as they are held in memory.
+Quantised weights: the table of GGML types, and packing of file rows for memory.
 
-A weight keeps the bits that the file has, seen as uint32 words; only what makes rows, or fields, whole words is padded.
-How the words lie in memory is weights/layout.py's business, for types whose row of the table names the fields of a
-block; the others keep the file's order. A decode expression is arithmetic on those words: shifts, masks and products
-that are constant along an axis, and no table, select or gather, so that it stays inside the kernel that uses the
-weight. Two exceptions: types with a grid look numbers up, and TQ1_0 has selects until it is compiled, because the parts
-of its blocks differ in shape. It depends on the words' shape and nothing else: weights/expressions.py keeps its graph.
+A weight keeps the file's bits, seen as uint32 words. Padding only makes rows, or fields, whole words. Types whose row
+in the table names the fields of a block are laid out by weights/layout.py; the others keep the file's order.
+
+A decode expression is arithmetic on those words: shifts, masks and products that are constant along an axis. It has no
+table, select or gather, so that it fuses into the kernel that uses the weight. There are two exceptions. Types with a
+grid look numbers up. TQ1_0 has selects until it is compiled, because the parts of its blocks differ in shape. An
+expression depends only on the words' shape, so weights/expressions.py caches its graph.
+
 Layouts: ggml-common.h and ggml-quants.c of llama.cpp; OCP Microscaling Formats (MX) 1.0 for e2m1 and e8m0.
 """
 from __future__ import annotations
@@ -23,18 +25,18 @@ Buffer: TypeAlias = bytes | bytearray | memoryview | np.ndarray
 
 @dataclass(frozen=True, kw_only=True)
 class QuantType(Row):
-  """One GGML type. id: its number in a GGUF file; block: weights a block; nbytes: bytes of a block in the file."""
+  """One GGML type. id: its number in a GGUF file; block: weights per block; nbytes: bytes of a block in the file."""
   id: int
   block: int
   nbytes: int
 
   @property
   def unit(self) -> int:
-    """Bytes of a unit of a block of uint32."""
+    """Bytes of a unit of a block, for uint32 storage: 4, 2 or 1."""
     return 1 if self.held % 2 else 2 if self.held % 4 else 4
 
   def row_nbytes(self, n: int) -> int:
-    """Bytes of a row of n weights in the file. ValueError if they are not whole blocks."""
+    """Bytes of a row of n weights in the file. ValueError if n is not a multiple of the block."""
     if n <= 0 or n % self.block: raise ValueError(f"{n} weights are not whole blocks of {self.block} ({self.name})")
     return n // self.block * self.nbytes
 
@@ -43,7 +45,7 @@ class QuantType(Row):
     return ceildiv(self.row_nbytes(n) // self.nbytes * self.held, self.dtype.itemsize)
 
   def verbatim(self, n: int) -> bool:
-    """Whether rows of n weights lie in memory just as in the file, and may be read in place without pack()."""
+    """Whether rows of n weights have the same bytes in memory as in the file, so that pack() is not needed."""
     return self.row_items(n) * self.dtype.itemsize == self.row_nbytes(n)
 
 def _quant_type(row: Row) -> QuantType:
@@ -54,7 +56,7 @@ FAMILIES = (scalars, legacy, k_quants, iq_quants, float4, ternary)
 QUANT_TYPES: dict[int, QuantType] = {qt.id: qt for family in FAMILIES for qt in map(_quant_type, family.ROWS)}
 
 def quant_type(info: TensorInfo) -> QuantType:
-  """The table's row for a tensor of a file. InputError if it has none."""
+  """The table's row for a tensor's type. InputError if the type is not supported."""
   if (qt := QUANT_TYPES.get(info.type)) is not None: return qt
   raise InputError(f"{info.path}: tensor {ascii(info.name)}: type {GGML_TYPES[info.type][0]} is not supported; "
                    f"convert the model to one of {', '.join(qt.name for qt in QUANT_TYPES.values())}")
@@ -63,9 +65,10 @@ def quant_type(info: TensorInfo) -> QuantType:
 
 def pack(qt: QuantType, src: Buffer, n: int, out: np.ndarray) -> None:
   """
-  Rows of n weights, as a GGUF file holds them, into `out`: C-contiguous (..., qt.row_items(n)) of the storage dtype.
+  Copies rows of n weights from a GGUF file's bytes into `out`: C-contiguous (..., qt.row_items(n)) of the storage
+  dtype.
 
-  Padding is zeroed; numbers of 8 bytes are rounded to float32. ValueError if the sizes do not fit.
+  Padding is zeroed, and 8-byte numbers are rounded to float32. ValueError if the sizes do not fit.
   """
   raw, nbytes, items = np.frombuffer(src, dtype=np.uint8), qt.row_nbytes(n), qt.row_items(n)
   fits = out.shape[-1] == items and out.itemsize == qt.dtype.itemsize and out.flags.c_contiguous
@@ -74,15 +77,16 @@ def pack(qt: QuantType, src: Buffer, n: int, out: np.ndarray) -> None:
   if qt.held < qt.nbytes:
     with np.errstate(over="ignore"): out[...] = raw.view(scalars.NUMBERS[qt.name]).reshape(out.shape)
     return
-  # the padded unit is the block where a block is padded, else the row
+  # either each block is padded, or each row
   used, size = (qt.nbytes, qt.held) if qt.held > qt.nbytes else (nbytes, items * out.itemsize)
   to, end = out.view(np.uint8).reshape(-1, size), qt.front + used
   to[:, :qt.front], to[:, qt.front:end], to[:, end:] = 0, raw.reshape(-1, used), 0
 
 def reference(qt: QuantType, src: Buffer, n: int) -> np.ndarray:
   """
-  The same in numpy, by gguf-py but for numbers and Q1_0, which it leaves alone, for tests: file bytes of rows of n
-  weights -> float32 (rows, n).
+  Reference decoder for tests, in numpy: file bytes of rows of n weights -> float32 (rows, n).
+
+  gguf-py decodes the types, except Q1_0 and the types in scalars.NUMBERS, which it does not convert.
   """
   if qt.name in scalars.NUMBERS:
     values = np.frombuffer(src, scalars.NUMBERS[qt.name])

@@ -1,4 +1,5 @@
 """
-What people see and type in a terminal: the chat, its line editing and commands, wrapped text, a prompt from a pipe.
-A model is used through the methods of engine.LLM: no tensors, no templates, and no import of tinygrad at the top.
+The terminal interface: the chat, its line editing and commands, wrapped text, a prompt from a pipe. These modules use a
+model only through the methods of engine.LLM. They use no tensors and no templates, and do not import tinygrad at the
+top.
 """

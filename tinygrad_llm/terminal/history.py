@@ -1,4 +1,4 @@
-"""Line editing: readline where it is there, completion, and a history that is kept."""
+"""Line editing: readline where Python has it, completion, and a history in a file."""
 from __future__ import annotations
 import contextlib, json, os, pathlib, stat, sys
 from collections.abc import Callable
@@ -8,22 +8,24 @@ with contextlib.suppress(ImportError): import readline
 LINES, BYTES = 1000, 1 << 20
 
 def history_file() -> pathlib.Path | None:
-  """Where the history is kept; None where there is no home."""
+  """The path of the history file; None without a home folder."""
   state = os.environ.get("XDG_STATE_HOME", "")
   if not os.path.isabs(state): state = os.path.expanduser("~/.local/state")
   return pathlib.Path(state, "tinygrad_llm", "history") if os.path.isabs(state) else None
 
 class History:
   """
-  The last lines that were typed, in a private file: a JSON text a line, as pasted text has line ends of its own.
-  Several chats may add to it. A file that cannot be read or written is no history, and no error.
+  The last lines that were typed, in a private file. Each line is stored as a JSON string, because pasted text may hold
+  line ends.
+
+  Several chats may append to it. A file that cannot be read or written means no history; it is no error.
   """
   def __init__(self, path: pathlib.Path | None):
     self._path, self._last = path, ""
-    self._start = ""  # of the next line: an end for one that was cut, as by a full disk
+    self._start = ""  # prefix of the next line: "\n" if the last line has no end, as after a full disk
 
   def load(self) -> list[str]:
-    """The lines of the file, the oldest first. A file that has grown is cut to its last LINES."""
+    """The lines of the file, the oldest first. A file that has grown too long is cut to its last LINES lines."""
     found: list[str] = []
     with contextlib.suppress(OSError):
       if self._path is None or not stat.S_ISREG(self._path.stat().st_mode): return []
@@ -40,7 +42,7 @@ class History:
     return found
 
   def add(self, line: str) -> None:
-    """Keeps a line, unless it repeats the one before."""
+    """Appends a line, unless it is blank or repeats the one before."""
     if not line.strip() or line == self._last or self._path is None: return
     self._last = line
     with contextlib.suppress(OSError):
@@ -65,10 +67,12 @@ class History:
 
 class Editor:
   """
-  Asks for lines. In a terminal and where Python has readline (GNU's, or libedit as on macOS), they can be edited and
-  recalled, and Tab completes; pasted lines are one line then, with GNU's.
+  Asks the user for lines.
 
-  complete(line, word): what could stand in place of the word that ends the line.
+  In a terminal, if Python has readline (GNU's, or libedit as on macOS), lines can be edited and recalled, and Tab
+  completes. GNU's readline returns several pasted lines as one.
+
+  complete(line, word): the possible replacements of the word that ends the line.
   """
   def __init__(self, complete: Callable[[str, str], list[str]]):
     self._history, self._complete = History(history_file()), complete
@@ -83,7 +87,10 @@ class Editor:
     for line in self._history.load(): readline.add_history(line)
 
   def ask(self, prompt: str) -> str:
-    """One line, or several that were pasted. EOFError at the end of input, InputError for bytes that are no text."""
+    """
+    One line, or several that were pasted, without the last line end. EOFError at the end of input, UnicodeDecodeError
+    for bytes that are not in the input's encoding.
+    """
     if is_terminal(sys.stdout): line = input(prompt)  # readline knows its width
     else:
       print(prompt, end="", file=sys.stderr, flush=True)  # stdout is for answers

@@ -1,4 +1,4 @@
-"""The chat: messages, commands that begin with a slash, answers."""
+"""The chat loop: messages, commands that begin with a slash, answers."""
 from __future__ import annotations
 import difflib, glob, os, pathlib, sys
 from collections.abc import Callable, Mapping, Sequence
@@ -29,13 +29,13 @@ HELP = "\n".join(f"{f'{name} {args}':<20} {what}" for name, (args, what) in COMM
 Ctrl-C               stop an answer; at the prompt, clear the line"""
 
 def say(text: str = "") -> None:
-  """A line on stderr, for the user."""
+  """Shows the user a line on stderr."""
   screen = Screen(sys.stderr)
   screen.write(ANSWER, text)
   screen.end()
 
 def completions(line: str, word: str) -> list[str]:
-  """What Tab puts in place of the word that ends the line: commands, names of settings, files."""
+  """The completions that Tab offers for the word at the end of a line: commands, names of settings, files."""
   before = line[:len(line) - len(word)].split()
   if not before: return [f"{name} " for name in (*COMMANDS, "/exit") if word and name.startswith(word)]
   if before == ["/set"]: return [f"{f.name} " for f in fields(Settings) if f.name.startswith(word)]
@@ -46,13 +46,13 @@ def completions(line: str, word: str) -> list[str]:
 
 class Chat:
   """
-  A conversation in a terminal. Answers go to stdout, all else to stderr.
+  A conversation in a terminal. Answers go to stdout, everything else to stderr.
 
-  stop: texts that end an answer. template: variables for the chat template.
+  stop: texts that end an answer, besides the template's own. template: variables for the chat template.
   """
   def __init__(self, llm: LLM, session: Session, stop: Sequence[str] = (), template: Mapping[str, Any] | None = None):
     self.llm, self.session, self._stop = llm, session, (*stop, *llm.template.stop)
-    self._template, self._unsent = template or {}, 0  # messages that no longer fit the context
+    self._template, self._unsent = template or {}, 0  # how many messages no longer fit the context
     self._commands: dict[str, Callable[[str], None]] = {
       "/help": lambda _: say(HELP), "/?": lambda _: say(HELP), "/clear": self._clear, "/system": self._system,
       "/set": self._set, "/save": self._save, "/load": self._load}
@@ -71,7 +71,11 @@ class Chat:
       except InputError as e: say(f"error: {e}")
 
   def handle(self, text: str, quoted: bool = False) -> bool:
-    """Obeys a command or answers a message; False to leave. quoted: never a command. InputError for what is wrong."""
+    """
+    Obeys a command or answers a message. False if the user leaves.
+
+    quoted: the text is a message even if it begins with a slash. InputError if a command or the answer fails.
+    """
     text = unix_lines(text)
     name, _, argument = text.strip().partition(" ")
     if quoted or not name.startswith("/"):
@@ -99,7 +103,7 @@ class Chat:
         if kind == ANSWER: said.append(piece)
         screen.write(kind, piece)
     except KeyboardInterrupt: pass
-    except DeviceError as e: failed = e  # it ends the answer, and not the chat
+    except DeviceError as e: failed = e  # ends the answer, not the chat
     finally: screen.end()
     drawn = session.settings.seed == RANDOM and session.settings.samples
     if failed is None: say(summary(llm.timing, sampling["seed"] if drawn else None))
@@ -108,7 +112,7 @@ class Chat:
     if failed is not None: raise InputError(f"{failed}; /save FILE keeps the conversation") from failed
 
   def _tell(self, unsent: int) -> None:
-    """What the model does not see, each time that it is more or less. All turns are kept and saved."""
+    """Tells the user how many messages the model does not see, when that changes. All turns are kept and saved."""
     if unsent != self._unsent and unsent: say(
       f"[the first {unsent} messages no longer fit the context and are not sent; they are kept]")
     if not unsent and self._unsent: say("[all messages are sent again]")
@@ -129,7 +133,7 @@ class Chat:
     name = name.replace("-", "_")
     if value.strip():
       self.session.settings = settings = settings.parsed(name, value.strip())
-      if name == "think": template_of(self.llm, settings, self._template)  # it says what the model cannot
+      if name == "think": template_of(self.llm, settings, self._template)  # warns if the model has no such switch
     elif name not in settings.shown(): settings.changed(name, None)
     say(f"[{name} {settings.shown()[name]}]")
 
@@ -143,8 +147,8 @@ class Chat:
 
 def template_of(llm: LLM, settings: Settings, given: Mapping[str, Any]) -> dict[str, Any]:
   """
-  The variables for a model's chat template: those that were given, and its switch for thinking. A line on stderr, once,
-  where it has none.
+  The variables for a model's chat template: the given ones, and the switch for thinking. Warns once if thinking is to
+  be off and the template has no switch.
   """
   if not settings.think: return dict(given)
   switch = llm.template.thinking(settings.think != "off")
@@ -154,8 +158,10 @@ def template_of(llm: LLM, settings: Settings, given: Mapping[str, Any]) -> dict[
 
 def read_message(ask: Callable[[str], str]) -> tuple[str, bool]:
   '''
-  A message or command, and whether it is a message in any case: one that began with """. It goes on to the next """ at
-  the end of a line; `/system """` takes several lines, too.
+  Reads a message or command: (text, whether it is a message even if it begins with a slash).
+
+  A text that begins with """ is such a message. It goes on to the next """ at the end of a line. `/system """` takes
+  several lines, too.
   '''
   def line(prompt: str) -> str: return ask(prompt).removesuffix("\r")
   head, quotes, text = line(PROMPT).partition(QUOTES)

@@ -1,4 +1,4 @@
-"""An answer as people see it while it comes: thinking set apart, lines of the terminal's width."""
+"""Shows an answer while it streams: thinking set apart, lines wrapped to the terminal's width."""
 from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, TextIO
@@ -16,8 +16,10 @@ def terminal_columns(out: TextIO | None) -> int:
 
 class Screen:
   """
-  Shows one answer. On a terminal lines are wrapped, and thinking is dim under a heading; elsewhere, and on terminals
-  without dim text (NO_COLOR, TERM=dumb), it stands between <think> and </think>, and a pipe gets all text as it is.
+  Shows one answer.
+
+  On a terminal, lines are wrapped, and thinking is dim text under a heading. Elsewhere, and on terminals without dim
+  text (NO_COLOR, TERM=dumb), thinking stands between <think> and </think>. A pipe gets the text unwrapped.
 
   out: None shows nothing.
   """
@@ -27,7 +29,7 @@ class Screen:
     self._wrap, self._kind = self._new_wrap(), ""
 
   def write(self, kind: str, text: str) -> None:
-    """Shows a piece of what a model thinks or answers, see text.thinking."""
+    """Shows a piece of thinking or answer, see text.thinking for the kinds."""
     if kind != self._kind:
       self._leave(last=False)
       self._kind = kind
@@ -36,7 +38,7 @@ class Screen:
     if kind != THINKING or not self._hide: self._show(self._wrap.push(text) if self._terminal else text)
 
   def end(self) -> None:
-    """Shows what was held back, and ends the line."""
+    """Shows the text that was held back, and ends the line."""
     self._leave(last=True)
     self._put("" if self._kind == THINKING and self._hide else "\n")
 
@@ -55,12 +57,14 @@ class Screen:
 
   def _put(self, text: str) -> None:
     if self._out is None: return
-    encoding = self._out.encoding or "utf-8"  # not every terminal knows every character
+    encoding = self._out.encoding or "utf-8"  # not every terminal's encoding has every character
     self._out.write(text.encode(encoding, "replace").decode(encoding))
     self._out.flush()
 
 def summary(timing: Timing, seed: int | None = None) -> str:
-  """How long the answer was and took, why it ended if not by itself, and the seed that was drawn for it."""
+  """
+  One line about an answer: tokens, tok/s, s to the first token, why it was cut short if it was, and its drawn seed.
+  """
   speed = f", {timing.decode_tok_s:.1f} tok/s" if timing.decode_tok_s else ""
   tokens = f"{timing.tokens} token{'' if timing.tokens == 1 else 's'}"
   more = [f"finish: {timing.finish}"] * (timing.finish != "stop") + [f"seed: {seed}"] * (seed is not None)

@@ -1,4 +1,4 @@
-"""What a chat holds, and the files it is saved to: the conversation, the system message, the settings."""
+"""The state of a chat and the files it is saved to: the conversation, the system message, the settings."""
 from __future__ import annotations
 import contextlib, json, os, pathlib, secrets, stat
 from dataclasses import asdict, dataclass, field, fields
@@ -6,15 +6,15 @@ from typing import Any
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.terminal.stdin import unix_lines
 
-BYTES = 64 << 20  # of a file that is loaded
+BYTES = 64 << 20  # most bytes of a file that is loaded
 THINK = ("on", "off", "hide")
-SHOWN = {True: "on", False: "hide"}  # what "think" meant in files of before
-RANDOM = -1  # a seed of its own for each answer
+SHOWN = {True: "on", False: "hide"}  # "think" was a bool in earlier files
+RANDOM = -1  # draws a new seed for each answer
 ROLES = ("user", "assistant")
 
 @dataclass
 class Settings:
-  """What `/set` changes; the values mean what the command's flags of the same names do. think: "" is not set yet."""
+  """The settings of `/set`; values mean the same as for the command line's flags. think: "" is not set yet."""
   temperature: float = 0.0
   top_k: int = 0
   top_p: float = 1.0
@@ -25,18 +25,18 @@ class Settings:
   think: str = ""
 
   def sampling(self) -> dict[str, Any]:
-    """The arguments of generate(); a random seed is drawn where one is needed."""
+    """The sampling arguments of generate(). A random seed is drawn if one is needed."""
     found = {k: v for k, v in asdict(self).items() if k not in ("count", "think")}
     if self.seed == RANDOM: found["seed"] = secrets.randbits(32) if self.samples else 0
     return found
 
   @property
   def samples(self) -> bool:
-    """Whether a seed matters."""
+    """Whether tokens are drawn at random, so that a seed matters."""
     return isinstance(self.temperature, (int, float)) and self.temperature > 0 and self.top_k != 1
 
   def changed(self, name: str, value: Any) -> Settings:
-    """These settings with another value for one. InputError for a name or value that there is not."""
+    """A copy of these settings with one value changed. InputError for an unknown name or a wrong value."""
     if name not in (names := [f.name for f in fields(self)]):
       raise InputError(f"{name:.60}: no such setting; there are {', '.join(names)}")
     if name == "think":
@@ -46,11 +46,11 @@ class Settings:
       raise InputError(f"count: {value!r:.60} is not a number of tokens from 1, or off")
     new = Settings(**{**asdict(self), name: value})
     from tinygrad_llm.engine.sampling import Sampler
-    Sampler(**new.sampling())  # it says what is wrong
+    Sampler(**new.sampling())  # raises InputError for wrong values
     return new
 
   def parsed(self, name: str, text: str) -> Settings:
-    """The same for a value that was typed."""
+    """As `changed`, for a value that was typed."""
     value: Any = text
     if name == "think": pass
     elif (name, text) in (("count", "off"), ("count", "-1")): value = None
@@ -61,14 +61,14 @@ class Settings:
     return self.changed(name, value)
 
   def shown(self) -> dict[str, str]:
-    """The values as they are typed."""
+    """The values, written as the user types them."""
     words: dict[str, dict[Any, str]] = {"seed": {RANDOM: "random"}, "count": {None: "off"}, "think": {"": "on"}}
     return {k: words.get(k, {}).get(v) or (f"{v:g}" if isinstance(v, float) else str(v))
             for k, v in asdict(self).items()}
 
 @dataclass
 class Session:
-  """A conversation: turns of user and assistant, each {"role": .., "content": ..}, without what the model thought."""
+  """A conversation: turns of user and assistant, each {"role": .., "content": ..}, without the model's thinking."""
   system: str = ""
   turns: list[dict[str, str]] = field(default_factory=list)
   settings: Settings = field(default_factory=Settings)
@@ -77,7 +77,9 @@ class Session:
     return [*([{"role": "system", "content": self.system}] if self.system else []), *self.turns]
 
 def save(session: Session, path: pathlib.Path) -> None:
-  """Writes a file that load() reads, in place of an earlier one. InputError for any other file that is there."""
+  """
+  Writes a file for load(), replacing an earlier one. InputError if another kind of file is there, or writing fails.
+  """
   try:
     if path.exists():
       try: load(path)
@@ -93,7 +95,7 @@ def save(session: Session, path: pathlib.Path) -> None:
     raise InputError(f"{path}: cannot be written ({_reason(e)}); choose another name") from e
 
 def load(path: pathlib.Path) -> Session:
-  """Reads a file of save(). InputError for any other."""
+  """Reads a file that save() wrote. InputError for any other file."""
   try:
     if not stat.S_ISREG(path.stat().st_mode): raise InputError(f"{path}: not a file; give one that /save wrote")
     with path.open("rb") as file: data = file.read(BYTES + 1)

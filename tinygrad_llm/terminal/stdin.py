@@ -1,23 +1,27 @@
-"""A prompt that comes through a pipe or from a file."""
+"""Reads a prompt from a pipe or a file on standard input."""
 from __future__ import annotations
 import select, sys
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.terminal.screen import is_terminal
 
 BYTES = 16 << 20  # more than any context holds
-PATIENCE, LIMIT = 2, 60  # seconds to wait in silence, and at all, for text that may not come
+PATIENCE, LIMIT = 2, 60  # seconds to wait for text: before a message is shown, and in all
 
 def unix_lines(text: str) -> str:
-  """The text with line ends of Unix, whatever system it comes from."""
+  """The text with Windows' line ends replaced by Unix ones."""
   return text.replace("\r\n", "\n")
 
 def read_prompt(prompt: str | None) -> str | None:
   """
-  The prompt with what standard input holds: all of it for None or "-", else after the prompt and an empty line.
+  The prompt together with the text on standard input.
 
-  Standard input is read to its end if it is no terminal, or for "-"; one line end at its end does not count. None:
-  there is a terminal and no prompt. InputError where there is no text at all, or not UTF-8. A pipe that stays open and
-  silent, as some programs leave one to those that they start, counts as empty after LIMIT if there is a prompt.
+  prompt: for None or "-", the text on standard input is the whole prompt; else it follows the prompt after an empty
+  line.
+
+  Standard input is read to its end if it is no terminal, or for "-"; one line end at its end is dropped. If there is a
+  prompt, a pipe that stays open and silent counts as empty after LIMIT seconds: some programs leave such a pipe to
+  their children. Returns None if there is a terminal and no prompt. InputError if there is no text at all, or it is not
+  UTF-8.
   """
   if prompt not in (None, "-") and not (prompt or "").strip():
     raise InputError("--prompt: it is empty; write a message, or leave it out to chat")
@@ -30,7 +34,7 @@ def read_prompt(prompt: str | None) -> str | None:
   return "\n\n".join(part for part in (own, text) if part and part.strip())
 
 def _ready() -> bool:
-  """Whether standard input has something to read, its end included."""
+  """Whether standard input has something to read, or has ended, within LIMIT seconds."""
   if select.select([sys.stdin], [], [], PATIENCE)[0]: return True
   print("[waiting for standard input; < /dev/null answers --prompt alone]", file=sys.stderr)
   if select.select([sys.stdin], [], [], LIMIT - PATIENCE)[0]: return True

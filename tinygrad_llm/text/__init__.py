@@ -1,3 +1,3 @@
 """
-Text to token ids and back: tokenizers, chat templates, stop strings, thinking. Nothing here knows a tensor.
+Text to token ids and back: tokenizers, chat templates, stop strings, thinking. No module here uses tensors.
 """

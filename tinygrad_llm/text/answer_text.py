@@ -1,4 +1,4 @@
-"""The text of an answer, told apart from what the model thinks, up to a stop string."""
+"""Splits the tokens of an answer into thinking and answer text, up to a stop string."""
 from __future__ import annotations
 from collections.abc import Sequence
 from tinygrad_llm.text.stop_strings import StopStrings, checked
@@ -10,11 +10,13 @@ class AnswerText:
   """
   Reads the tokens of an answer one by one.
 
-  Stop strings count in the answer's text, not in what the model thinks; so does the name of a token that has no text,
-  such as <|im_end|>. A token that begins another turn ends it wherever it comes.
-  prompt: the token ids that the answer continues: thinking may have begun there, and there are turns only if it has
-  some.
-  stopped: whether a stop string or another turn came. Nothing is to be pushed then.
+  Stop strings are looked for in the answer's text, not in the thinking. They also match the name of a token that has no
+  text, such as <|im_end|>. A token that begins another turn ends the answer wherever it comes.
+
+  prompt: the token ids that the answer continues. Thinking may have begun there. Turn marks end the answer only if the
+  prompt has some.
+
+  stopped: whether a stop string or another turn came. Push nothing after that.
   """
   def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = (), prompt: Sequence[int] = (),
                turns: TurnMarks | None = None):
@@ -25,20 +27,20 @@ class AnswerText:
     self._raw, self._over, self.stopped = "", False, False
 
   def push(self, token: int) -> list[Part]:
-    """The parts that are certain after this token, see text.thinking."""
+    """The parts that can be shown after this token, see text.thinking."""
     if name := self._name(token): return self._control(name)
     self._raw += (piece := self._stream.push(token))
     return self._until_stop(self._thinking.push(piece))
 
   def finish(self) -> list[Part]:
-    """What was held back, once there are no more tokens."""
+    """The parts that were held back. Call it after the last token."""
     self._raw += (piece := self._stream.flush())
     parts = self._until_stop(self._thinking.push(piece))
     if not self.stopped: parts += self._until_stop(self._thinking.flush())
     return parts if self.stopped else parts + self._end()
 
   def raw(self) -> str:
-    """What is new of all the text, thinking and its marks included, that is certain."""
+    """The text that is certain and new since the last call, thinking and its marks included."""
     left = self._stops.left + (0 if self._over else self._thinking.undecided)
     cut = max(0, len(self._raw) - left)
     text, self._raw = self._raw[:cut], self._raw[cut:]
@@ -58,7 +60,7 @@ class AnswerText:
     if thinking.other_turn:
       self._raw = self._raw[:max(0, len(self._raw) - header)] if before == HEADER else self._raw
       return parts + self._turn()
-    if before == ANSWER != thinking.mode: parts += self._held()  # a stop string is in one message
+    if before == ANSWER != thinking.mode: parts += self._held()  # a stop string does not span messages
     return parts + (found if thinking.mode != before else self._until_stop(found))
 
   def _until_stop(self, parts: list[Part]) -> list[Part]:

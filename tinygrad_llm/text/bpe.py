@@ -1,5 +1,5 @@
 """
-Byte pair encoding by a list of merges ("gpt2" and "gemma4" in a GGUF file), in the `tokenizers` library.
+Byte pair encoding with a list of merges ("gpt2" and "gemma4" in a GGUF file), by the `tokenizers` library.
 
 Sources: byte-level BPE as in GPT-2 (https://github.com/openai/gpt-2/blob/master/src/encoder.py), the `tokenizers`
 library (https://huggingface.co/docs/tokenizers). Where a file leaves a choice, llama.cpp is the reference.
@@ -14,24 +14,24 @@ from tinygrad_llm.text.pretokenizers import PreType
 from tinygrad_llm.text.sentencepiece import SPACE
 
 def _byte_characters() -> dict[str, int]:
-  """The byte for each character of a byte-level vocabulary: a byte that prints is itself, the others are U+0100 on."""
+  """{character: byte} of a byte-level vocabulary. Printable bytes stand for themselves, the others are U+0100 on."""
   printable = [*range(0x21, 0x7f), *range(0xa1, 0xad), *range(0xae, 0x100)]
   rest = [b for b in range(256) if b not in printable]
   return {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(rest)}
 
 _BYTE_OF = _byte_characters()
-_NEVER = {0xc0, 0xc1, *range(0xf5, 0x100)}  # no byte of UTF-8
+_NEVER = {0xc0, 0xc1, *range(0xf5, 0x100)}  # bytes that UTF-8 never has
 
 def _pairs(vocab: dict[str, int], tokens: Set[str], merges: list[str]) -> tuple[list[tuple[str, str]], dict[str, int]]:
-  """Merges as pairs, and ids of the texts beyond the vocabulary that they need. Those that are none are told of."""
+  """Merges as pairs, and ids for texts that they need but the vocabulary lacks. Warns of merges that are not pairs."""
   parts = [tuple(merge.split(" ")) for merge in merges]
-  texts = chain(map("".join, parts), chain.from_iterable(parts))  # without a step of Python for each of 300,000
+  texts = chain(map("".join, parts), chain.from_iterable(parts))  # no Python loop over 300,000 merges
   if {*map(len, parts)} <= {2} and len({*merges}) == len(merges) and all(map(vocab.__contains__, texts)):  # most files
     return cast(list[tuple[str, str]], parts), {}
   never = tokens - vocab.keys()
   first, beyond, pairs = max(vocab.values(), default=-1) + 1, dict[str, int](), list[tuple[str, str]]()
   without, broken = list[str](), list[str]()
-  for merge in dict.fromkeys(merges):   # of equal merges the first counts
+  for merge in dict.fromkeys(merges):   # the first of equal merges counts
     cut = merge.find(" ", 1)            # a part may itself begin with a space
     left, right = merge[:cut], merge[cut + 1:]
     if cut < 0 or not right: broken.append(merge)
@@ -47,12 +47,15 @@ def _pairs(vocab: dict[str, int], tokens: Set[str], merges: list[str]) -> tuple[
 
 class BPE:
   """
-  Words of bytes, or of characters with byte tokens for those that are no token, put together by merges.
+  Splits words into bytes, or into characters with a byte fallback, and merges them into tokens.
 
-  vocab: the ids of the tokens that text may become.
-  tokens: the texts of all tokens, with those that text never becomes: nothing is merged into one.
-  merges: pairs of texts, a space between them, in the order in which they are applied. A merge may make a text that is
-  no token, and another may take it further, as in llama.cpp; where none does, it becomes the tokens of its bytes.
+  vocab: {text: id} of the tokens that text may become.
+
+  tokens: the texts of all tokens. Merges with a text that is a token but not in `vocab`, as control tokens, are
+  ignored.
+
+  merges: pairs of texts, a space between them, in the order in which they are applied. As in llama.cpp, a merge may
+  make a text that is no token, and a later merge may use it. Such a text that remains becomes the tokens of its bytes.
   """
   prefix = ""
 
@@ -63,7 +66,7 @@ class BPE:
     ids = vocab | beyond
     try:
       model = models.BPE(vocab=ids, merges=pairs, ignore_merges=pre.ignore_merges, byte_fallback=not pre.byte_level)
-      if beyond:  # a word that is one of these texts is no token: its merges are not ignored
+      if beyond:  # a word that equals one of these texts is no token, so its merges must not be ignored
         plain = models.BPE(vocab=ids, merges=pairs, byte_fallback=not pre.byte_level)
         self._spelt = {i: [j for token in plain.tokenize(text) for j in self._spell(token.value)]
                        for text, i in beyond.items()}
@@ -81,7 +84,7 @@ class BPE:
     return [j for i in ids for j in self._spelt.get(i, (i,))] if self._spelt else ids
 
   def _spell(self, text: str) -> Iterator[int]:
-    """The token of a text, or those of its bytes; a byte without one is left out."""
+    """The id of a text's token, or the ids of its bytes' tokens; bytes without a token are left out."""
     spelling = text if self._byte_level else [f"<0x{b:02X}>" for b in text.encode()]
     for part in [text] if text in self._vocab else spelling:
       if (i := self._vocab.get(part)) is not None: yield i

@@ -1,9 +1,9 @@
 """
-Chat templates for files without one of their own, and for those whose template is only the name of one.
+Chat templates for files without one of their own, and for files whose template is only the name of one.
 
-llama.cpp knows some templates by name, and files carry such a name (`chatml`) where others have jinja2 source. The
-names are llama.cpp's, the formats those that the models' makers publish; PLAIN is ours. A content may be a text or a
-list of parts; tests/text/test_builtin_templates.py has what llama.cpp makes of the same messages.
+llama.cpp knows some templates by name, and some files carry such a name (`chatml`) instead of jinja2 source. The names
+are llama.cpp's; the formats are the ones that the models' makers publish. PLAIN is ours. A message's content may be a
+text or a list of parts. tests/text/test_builtin_templates.py has llama.cpp's output for the same messages.
 """
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CONTENT = ("{% set text = m.content or '' if m.content is not iterable or m.con
             " else m.content | selectattr('text', 'defined') | map(attribute='text') | join %}")
 
 def _turns(turn: str, answer: str, before: str = "", trim: bool = False) -> str:
-  """turn: a jinja2 expression of `m.role`, `text` and `loop`; answer: what begins the assistant's."""
+  """A template's source. turn: a jinja2 expression of `m.role`, `text` and `loop`; answer: begins the assistant's."""
   trimmed = "{% set text = text | trim %}" if trim else ""
   return (f"{before}{{% for m in messages %}}{_CONTENT}{trimmed}{{{{ {turn} }}}}{{% endfor %}}"
           f"{{% if add_generation_prompt %}}{{{{ '{answer}' }}}}{{% endif %}}")
@@ -25,7 +25,7 @@ LLAMA3 = _turns("'<|start_header_id|>' + m.role + '<|end_header_id|>\n\n' + text
 PLAIN = _turns("m.role | capitalize + ': ' + text + '\n'", "Assistant:", trim=True)
 
 def _mistral(space: str, gap: str, trim: bool = False) -> str:
-  """[INST] begins what comes first after an answer, be it the system's words or the user's."""
+  """A Mistral template: [INST] begins the first message after an answer, whether the system's or the user's."""
   begins = f"('{space}[INST]{gap}' if loop.first or loop.previtem.role == 'assistant' else '')"
   said = "(text | trim)" if trim else "text"
   return _turns(_by_role(f"{begins} + text + '\n\n'", f"{begins} + text + '{space}[/INST]'",
@@ -42,7 +42,7 @@ def _llama2(system: str, again: str = "[INST] ", trim: bool = False) -> str:
 
 _SYS = r"'<<SYS>>\n' + text + '\n<</SYS>>\n\n'"
 _COMMAND_R = "'<|START_OF_TURN_TOKEN|><|%s_TOKEN|>' + text + '<|END_OF_TURN_TOKEN|>'"
-# there is no system's turn: its words come before the user's
+# Gemma has no system turn: the system's words go before the user's
 _GEMMA = ("{{ bos_token }}{% set before = namespace(text='') %}{% for m in messages %}" + _CONTENT +
           "{% if m.role == 'system' %}{% set before.text = before.text + text | trim %}{% else %}"
           "{{ '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\n' }}"
@@ -76,7 +76,7 @@ BUILTIN: dict[str, str] = {
                    "<|header_start|>assistant<|header_end|>\n\n", "{{ bos_token }}", trim=True),
   "chatglm4": _turns("'<|' + m.role + '|>\n' + text", "<|assistant|>\n", "[gMASK]<sop>"),
 }
-# what else llama.cpp knows by name
+# templates that llama.cpp knows by name and BUILTIN lacks
 OTHERS = frozenset((
   "bailing", "bailing-think", "bailing2", "chatglm3", "deepseek", "deepseek-ocr", "exaone-moe", "exaone3", "exaone4",
   "gigachat", "glmedge", "gpt-oss", "granite-4.0", "granite-4.1", "grok-2", "hunyuan-dense", "hunyuan-moe",

@@ -2,10 +2,10 @@
 Chat templates: from messages to the text of a prompt.
 
 A GGUF file carries its template as jinja2 source (`tokenizer.chat_template`, more as `tokenizer.chat_template.<name>`,
-see https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). It is not to be trusted, so it runs in a process of its
-own (template_worker.py) that is stopped when it takes too long or too much memory. That holds in every thread and for
-every template, which no check inside this process could promise. The process starts with the first rendering and ends
-with the ChatTemplate. Variables, filters and settings are those of transformers' `apply_chat_template`
+see https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). The template is untrusted. It runs in a worker process
+(template_worker.py) that is stopped when it takes too long or too much memory. That works in every thread and for every
+template; no check inside this process could promise it. The worker starts with the first rendering and ends with the
+ChatTemplate. Templates get the variables, filters and settings of transformers' `apply_chat_template`
 (https://huggingface.co/docs/transformers/chat_templating).
 """
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tinygrad_llm.text.tokenizer import MARK, QUOTE, Tokenizer, special_id
 
 WORKER = pathlib.Path(__file__).with_name("template_worker.py")
 KEY = "tokenizer.chat_template"
-PROBE_SECONDS = 20  # for all ways of writing a conversation that a template loses words of
-# variables that switch thinking: what they are when it is off, and when it is on (None: as the template has it)
+PROBE_SECONDS = 20  # for all attempts at rewriting a conversation that a template loses words of
+# variables that switch thinking: (value for off, value for on); None: the template's own default
 SWITCHES: dict[str, tuple[Any, Any]] = {"enable_thinking": (False, True), "thinking": (False, True),
                                         "thinking_budget": (0, None), "reasoning_effort": ("low", None)}
 OFF = tuple(name for name, values in SWITCHES.items() if values[0] is False)
@@ -32,19 +32,19 @@ NEEDLES = {"user": "wqxuzkv", "assistant": "wqxazkv", "next": "wqxvzkv", "though
 EXCHANGE: list[dict[str, Any]] = [{"role": "user", "content": NEEDLES["user"]},
                                   {"role": "assistant", "content": NEEDLES["assistant"]},
                                   {"role": "user", "content": NEEDLES["next"]}]
-SECONDS = 60  # until an answer, of a process that may be stopped or starved: it counts its processor time itself
+SECONDS = 60  # of wall-clock time for an answer; the worker limits its processor time itself, but may be starved
 HOSTILE = "the template of this file is broken or hostile"
 
-OWN = ("messages", "tools", "add_generation_prompt", "self")  # variables that are arguments already
+OWN = ("messages", "tools", "add_generation_prompt", "self")  # variables that `render` takes as arguments
 PLAIN_STOP = ("\nUser:",)
 
 def _one_line(text: str) -> str:
-  """For a terminal: one line of printable characters of a text from anywhere."""
+  """An untrusted text made safe for a terminal: one line of printable characters."""
   line = "".join(c if c.isprintable() else " " for c in text[:500])
   return " ".join(line.split())
 
 def _source(source: str, fallback: str) -> str:
-  """The template that a file's text stands for: itself, one that it names, or the fallback where it is blank."""
+  """The jinja2 source for a file's template: the text itself, the built-in that it names, or else the fallback."""
   if (name := source.strip()) in BUILTIN: return BUILTIN[name]
   if name and name not in OTHERS: return source
   what = f"the template {name:.40} is not built in ({', '.join(BUILTIN)} are)" if name else "it is blank"
@@ -65,7 +65,7 @@ def _request(name: str, messages: Sequence[Message], variables: Mapping[str, Any
     raise InputError(f"messages: {_one_line(str(e))}; use texts, numbers, lists and dictionaries only") from e
 
 def checked(variables: Any) -> dict[str, Any]:
-  """What a caller wants a template to be given. InputError for what are no variables, or are arguments already."""
+  """A caller's variables for a template. InputError unless they are a dictionary of names that `render` leaves free."""
   if not isinstance(variables, Mapping): raise InputError(f"template: {variables!r:.60} is no dictionary of variables")
   for name in variables:
     if not isinstance(name, str) or not name.isidentifier() or name in OWN:
@@ -74,8 +74,8 @@ def checked(variables: Any) -> dict[str, Any]:
 
 def user_texts(messages: Sequence[Any]) -> list[str]:
   """
-  What the user's messages say, one text each, without the space around it: a template trims that, but it writes the
-  rest. Contents that are no text, or several, are "".
+  The text of each user message, stripped: a template may trim space around a text, but writes the rest. A content that
+  is not one text is "".
   """
   def text(content: Any) -> str:
     if isinstance(content, (list, tuple)) and len(content) == 1 and isinstance(content[0], Mapping):
@@ -87,9 +87,12 @@ class ChatTemplate:
   """
   The chat templates of a model. Make one with `ChatTemplate.from_gguf(kv)`. Threads may share it.
 
-  templates: jinja2 sources by name, or names of templates that are built in (`BUILTIN`). "default" is a must;
-  "tool_use", if there, is for messages with tools. fallback: the source for a blank one.
+  templates: jinja2 sources by name, or names of built-in templates (`BUILTIN`). "default" is required; "tool_use", if
+  present, is used for messages with tools.
+
   stop: texts that end the assistant's turn, for templates whose turns end in plain text.
+
+  fallback: the source that replaces a blank template.
   """
   def __init__(self, templates: Mapping[str, str], bos_token: str = "", eos_token: str = "", stop: Sequence[str] = (),
                fallback: str = PLAIN):
@@ -99,7 +102,7 @@ class ChatTemplate:
     self._setup = {"templates": self.templates, "variables": {"bos_token": bos_token, "eos_token": eos_token}}
     self._lock = threading.Lock()
     self._process: subprocess.Popen[str] | None = None
-    self._has_templates = False  # whether the process has them
+    self._has_templates = False  # whether they were sent to the process
     self._finalizer: weakref.finalize[..., ChatTemplate] | None = None
     self._ways: dict[tuple[str, ...], Way] = {}
     self._reads: dict[str, frozenset[str]] = {}
@@ -125,21 +128,24 @@ class ChatTemplate:
                fallback=fallback)
 
   def prepare(self) -> None:
-    """Starts the process, some 2 ms, for a rendering that follows soon; what is wrong with it that one tells."""
+    """Starts the worker early (about 2 ms) for a rendering that follows soon, which will report any error."""
     with contextlib.suppress(InputError, OSError), self._lock:
       if self._process is None: self._start()
 
   def render(self, messages: Sequence[Message], add_generation_prompt: bool = True,
              tools: Sequence[Any] | None = None, **variables: Any) -> str:
     """
-    The prompt for messages such as {"role": "user", "content": "hi"}. What they hold must fit into JSON.
+    The prompt for messages such as {"role": "user", "content": "hi"}. Messages must be representable in JSON.
 
-    Every text of them is in it. Where the template would leave one out, or refuses a role, they are put to it in other
-    words (template_probe.py), with a warning where that changes the roles.
+    Every text of the messages is in the prompt. If the template leaves one out, or refuses a role, the messages are
+    rearranged (template_probe.py), with a warning if that changes the roles.
+
     add_generation_prompt: end with the beginning of the assistant's turn.
-    variables: more for the template, such as `enable_thinking=False`, which also closes thinking that the template
-    opens at the end of the prompt.
-    InputError when the template rejects the messages (with what it says), loses what a role says on every way, is
+
+    variables: more variables for the template. `enable_thinking=False` also closes thinking that the template opens at
+    the end of the prompt.
+
+    InputError if the template rejects the messages (with its message), loses a text however they are arranged, is
     broken, or takes too much time or memory.
     """
     for i, message in enumerate(messages):
@@ -164,7 +170,7 @@ class ChatTemplate:
 
   def _way(self, name: str, messages: Sequence[Message], variables: Mapping[str, Any],
            options: Mapping[str, Any]) -> Way | None:
-    """How messages of this shape are put to a template so that no word is lost; None for no way."""
+    """How to arrange messages of this shape so that the template loses no word; None if no way works. Cached."""
     key = name, shape(messages), *(json.dumps(x, sort_keys=True, default=str) for x in (variables, options))
     if (way := self._ways.get(key)) is not None: return way
     tools, needles = tools_with_needles(options["tools"])
@@ -189,9 +195,12 @@ class ChatTemplate:
 
   def _as_given(self, name: str, messages: Sequence[Message], variables: Mapping[str, Any],
                 options: Mapping[str, Any]) -> str:
-    """What the template makes of messages that it loses words of: InputError, unless it needs just these texts."""
+    """
+    Renders messages for which no way was found. InputError that names the message that is refused or lost, unless the
+    template works with exactly these texts.
+    """
     reply = self._reply(_request(name, messages, variables, options))
-    if reply.get("failed") == "messages":   # the first that it does not want after those before it
+    if reply.get("failed") == "messages":   # find the first message that it refuses
       refused = (i for i in range(len(messages)) if self._reply(
         _request(name, messages[:i + 1], variables, options)).get("failed") == "messages")
       if len(messages) > (i := next(refused, len(messages))):
@@ -209,7 +218,7 @@ class ChatTemplate:
                      "or use a model whose template has a place for it")
 
   def variables(self) -> frozenset[str]:
-    """The names that the templates read: `messages`, and what else `render` may be given or they do without."""
+    """The names of the variables that the templates read: `messages`, and others that may be given to `render`."""
     return frozenset().union(*map(self._read, self.templates))
 
   def _read(self, template: str) -> frozenset[str]:
@@ -222,10 +231,10 @@ class ChatTemplate:
 
   def thinking(self, on: bool) -> dict[str, Any]:
     """
-    The variables for `render` that switch a model's thinking on or off; empty where its template has no switch.
+    The variables for `render` that switch a model's thinking on or off; empty if its template has no switch.
 
-    Some models cannot be told not to think, only to think little. Where the template has no switch but ends the prompt
-    with the mark that opens thinking, `enable_thinking=False` closes it.
+    Some models can only be told to think little. If the template has no switch but ends the prompt with a mark that
+    opens thinking, `enable_thinking=False` closes it.
     """
     switches = {name: values[on] for name, values in SWITCHES.items() if name in self.variables()}
     found = {name: value for name, value in switches.items() if value is not None}
@@ -233,13 +242,13 @@ class ChatTemplate:
       found["reasoning_effort"] = "none"
     if found or on: return found
     try: prompt = self.render(EXCHANGE[:1])
-    except InputError: return {}   # the conversation's own rendering will tell
+    except InputError: return {}   # rendering the conversation will report it
     return {"enable_thinking": False} if prompt.rstrip().endswith((*TAGS,)) else {}
 
   def after_answer(self) -> str:
     """
-    What the template puts after an assistant's words and before what follows them. "" where that does not show, or
-    begins with a mark that also stands between what the assistant thinks and what it answers, which ends no answer.
+    The text that the template writes after an assistant's words, up to the next message. "" if it cannot be found out,
+    or if it begins with a mark that also stands between thinking and answer: such a mark does not end an answer.
     """
     if self._after is None:
       self._after = self._between("assistant", EXCHANGE) or self._between("assistant", EXCHANGE[:2])
@@ -249,7 +258,7 @@ class ChatTemplate:
     return self._after
 
   def _between(self, needle: str, messages: Sequence[Message]) -> str:
-    """What is rendered from a needle on to the next one; "" where it is not there."""
+    """The rendered text between a needle and the next one; "" if the needle is not there."""
     try: text = self.render(messages, add_generation_prompt=False)
     except InputError: return ""
     at = text.lower().find(NEEDLES[needle])
@@ -259,11 +268,13 @@ class ChatTemplate:
   def encode(self, tokenizer: Tokenizer, messages: Sequence[Message], add_generation_prompt: bool = True,
              tools: Sequence[Any] | None = None, **variables: Any) -> list[int]:
     """
-    `render`, then token ids. The template's control tokens count; what looks like one in a message is mere text.
-    One bos token begins the prompt if the model wants it, whether the template writes one or not.
+    Renders messages (see `render`) and encodes the prompt into token ids.
+
+    The template's control tokens are parsed; in messages they are plain text. One bos token begins the prompt if the
+    model wants it, whether or not the template writes one.
     """
     def quoted(x: Any, name: bool = False) -> Any:
-      if isinstance(x, str):   # a name that only ends as a mark begins stays what a template looks for
+      if isinstance(x, str):   # a role or key that only ends like the beginning of a mark stays as templates expect it
         text = tokenizer.quote(x)
         return x if name and x.isidentifier() and text == x + QUOTE else text
       if isinstance(x, Mapping): return {quoted(k, True): quoted(v, k in ("role", "type")) for k, v in x.items()}
@@ -287,7 +298,7 @@ class ChatTemplate:
       process = self._process if self._process and self._process.poll() is None else self._start()
       if not self._has_templates: self._send_templates(process)
       if reply := self._exchange(process, request): return reply
-    except BaseException:   # Ctrl-C too: what is left in the pipe would be the answer to the next request
+    except BaseException:   # also Ctrl-C: an answer left in the pipe would be taken for the next request's
       self._end()
       raise
     self._end()
@@ -299,7 +310,7 @@ class ChatTemplate:
       process = subprocess.Popen([sys.executable, "-P", str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                  stderr=subprocess.DEVNULL, encoding="ascii")
     except OSError as e:
-      if is_shortage(e) or e.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN): raise  # it is not the program's fault
+      if is_shortage(e) or e.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN): raise  # not Python's fault
       raise InputError(f"{KEY}: {sys.executable!r} does not start ({e.strerror}); run with a Python that does") from e
     self._process, self._finalizer, self._has_templates = process, weakref.finalize(self, _stop, process), False
     return process
@@ -310,20 +321,20 @@ class ChatTemplate:
     self._has_templates = True
 
   def close(self) -> None:
-    """Ends the process, until something is rendered again."""
+    """Ends the worker process; the next rendering starts it again."""
     with self._lock: self._end()
 
   def _leave(self) -> None:
     """
-    In a fork: the process renders for the parent. What is in a pipe, or in a buffer before it, is not this process's,
-    and who held the locks is not here.
+    Forgets the worker in a forked child: it renders for the parent. Bytes in its pipes and their buffers are the
+    parent's, and threads that held the locks do not exist in the child.
     """
     self._lock = threading.Lock()
     process, self._process = self._process, None
     if process is None: return
     if self._finalizer: self._finalizer.detach()
-    self._finalizer, process.returncode = None, 0  # of a child of the parent's nothing will be heard
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(process))  # to close its streams would wait for their locks
+    self._finalizer, process.returncode = None, 0  # only the parent can wait for its child
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(process))  # never freed: closing its streams would wait for locks
     with open(os.devnull, "r+b", buffering=0) as nowhere, contextlib.suppress(OSError, ValueError):
       for stream in filter(None, (process.stdin, process.stdout)): os.dup2(nowhere.fileno(), stream.fileno(), False)
 
@@ -333,7 +344,7 @@ class ChatTemplate:
 
   @staticmethod
   def _exchange(process: subprocess.Popen[str], request: str) -> str:
-    """The answer, or "" when the process has ended. InputError if none comes."""
+    """The worker's answer to a request; "" if it has ended. InputError if no answer comes in SECONDS."""
     assert process.stdin and process.stdout
     late = threading.Event()
     def stop() -> None:

@@ -1,14 +1,14 @@
-"""A search for any of many texts, as for the special tokens of a vocabulary."""
+"""Search for any of many texts at once, such as the special tokens of a vocabulary."""
 from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-Found = tuple[str]  # what is found, at [0] as in a match
+Found = tuple[str]  # the text that was found, at [0] as in a regex match
 
 class Literals:
   """
-  Finds what a regex of all texts as alternatives, the longest first, would find. That takes 0.15 s to compile for the
-  6,000 of Gemma 3; this is a look at where one may begin, by its first two characters, and at its possible lengths.
+  Finds the same as a regex with all texts as alternatives, the longest first. Compiling that regex takes 0.15 s for
+  Gemma 3's 6,000 texts. This class looks at a text's first two characters and then tries the lengths possible for them.
   """
   def __init__(self, texts: Iterable[str]):
     self._texts = frozenset(texts) - {""}
@@ -19,13 +19,13 @@ class Literals:
                              else "(?!)")
 
   def match(self, text: str, at: int = 0) -> Found | None:
-    """The longest that is at a place of a text."""
+    """The longest of the texts that stands at a position of a text; None if none does."""
     for n in self._lengths.get(text[at:at + 2], ()):
       if (part := text[at:at + n]) in self._texts: return part,
     return (part,) if (part := text[at:at + 1]) in self._texts else None
 
   def split(self, text: str) -> list[str]:
-    """What is between those that are found, and these, in turn."""
+    """Cuts a text at what is found: rest, found, rest, .., rest; rests may be empty."""
     parts, end = [], 0
     for at, part in self._found(text):
       parts += [text[end:at], part]
@@ -33,7 +33,7 @@ class Literals:
     return [*parts, text[end:]]
 
   def sub(self, put: Callable[[Found], str], text: str) -> str:
-    """The text with something else for each that is found."""
+    """The text with each found part replaced by `put` of it, as in re.sub."""
     parts = self.split(text)
     parts[1::2] = [put((part,)) for part in parts[1::2]]
     return "".join(parts)

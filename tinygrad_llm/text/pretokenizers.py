@@ -1,11 +1,11 @@
 r"""
-How families of models cut text into words before BPE: the table behind `tokenizer.ggml.pre`.
+Pre-tokenizers: how families of models cut text into words before BPE. The table behind `tokenizer.ggml.pre`.
 
 Each row is the regex of a model's published tokenizer.json, in the form in which llama.cpp's `llama-vocab.cpp` runs it.
-They differ where llama.cpp's engine lacks Unicode classes, and then its form counts, so that a file gives the same ids
-there and here: DeepSeek's ranges of characters hold no spaces; TEKKEN and GPT4O know the case of ASCII letters only and
-count no \p{M} among letters; KIMI knows neither case nor \p{M}, YOUTU no case. Coarser words rarely give other tokens,
-as the merges were learned inside the published words.
+The two differ where llama.cpp's engine lacks Unicode classes. Then llama.cpp's form counts, so that a file gives the
+same ids there and here. DeepSeek's character ranges hold no spaces. TEKKEN and GPT4O know case for ASCII letters only
+and do not count \p{M} as letters. KIMI knows neither case nor \p{M}; YOUTU knows no case. Coarser words rarely give
+other tokens, because the merges were learned inside the published words.
 
 PRE_TYPES maps each name that a file may carry to its PreType, PRE_MODELS to the models whose files carry it.
 """
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PreType:
-  """How a family of models cuts text into words before BPE, and what it does when the file does not say."""
-  splits: tuple[str, ...]       # Oniguruma regexes, each cuts what the ones before it left, matches and rests alike
+  """How a family of models cuts text into words before BPE, and its defaults for what a file leaves open."""
+  splits: tuple[str, ...]       # Oniguruma regexes, applied in turn; each cuts all pieces that the ones before it left
   ignore_merges: bool = False   # a word that is a token as a whole skips the merges
-  add_bos: bool = False         # unless tokenizer.ggml.add_bos_token says otherwise
-  byte_level: bool = True       # tokens are spelt in GPT-2's byte characters; else in UTF-8 with U+2581 for spaces
+  add_bos: bool = False         # default where tokenizer.ggml.add_bos_token is missing
+  byte_level: bool = True       # tokens are written in GPT-2's byte characters; else in UTF-8 with U+2581 for spaces
 
-_ENDINGS = "'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])"   # of English words
+_ENDINGS = "'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])"   # English contractions
 _SPACES = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 def _words(digits: str, letter: str = r"\p{L}", other: str = r"[^\s\p{L}\p{N}]",
@@ -37,7 +37,7 @@ def _uncased(digits: str, letter: str, line_end: str) -> str:
   return (rf"[^\r\n\p{{L}}\p{{N}}]?{letter}+(?:{_ENDINGS})?|{digits}"
           rf"| ?[^\s\p{{L}}\p{{N}}]+{line_end}{_SPACES}")
 
-# cased letters of the Unicode version that DeepSeek's first tokenizers were made with
+# cased letters in the Unicode version of DeepSeek's first tokenizers
 _CASED = (
   "A-Za-z\xb5\xc0-\xd6\xd8-\xf6\xf8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373\u0376\u0377\u037b-\u037d"
   "\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5\u03f7-\u0481\u048a-\u052f\u0531-\u0556\u10a0-\u10c5"
@@ -56,7 +56,7 @@ _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)
 GPT2 = PreType((_GPT2,))
 STARCODER = PreType((r"\p{N}", _GPT2))
 FALCON = PreType((r"[\p{P}$+<=>^~|`]+", _GPT2, "[0-9][0-9][0-9]"))
-DEFAULT = PreType((r"[\p{P}$+<=>^~|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"))  # llama.cpp's, no model's own
+DEFAULT = PreType((r"[\p{P}$+<=>^~|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"))  # llama.cpp's own, of no model
 LLAMA3 = PreType((_words(r"\p{N}{1,3}"),), ignore_merges=True, add_bos=True)
 GLM4 = PreType(LLAMA3.splits, ignore_merges=True)
 DBRX = PreType(LLAMA3.splits)
@@ -72,7 +72,7 @@ YOUTU = PreType((
   rf"|[\u3105-\u312f]+|{_KANA_OR_HAN}", _uncased(r"\p{N}", r"[\p{L}\p{M}]", r"[\r\n/]*")), ignore_merges=True)
 DEEPSEEK_LLM = PreType((
   r"[\r\n]", rf"\s?[{_CASED}]+", "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3001-\u3002]+",
-  r"(?<!\s)\s++$", _EASTERN, r"\p{N}+"))   # a run of spaces is looked at once, not from each of its spaces
+  r"(?<!\s)\s++$", _EASTERN, r"\p{N}+"))   # possessive: a run of spaces is tried once, not from each space
 DEEPSEEK_CODER = PreType((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _EASTERN, r"\p{N}"))
 DEEPSEEK_V3 = PreType((
   r"\p{N}{1,3}", _KANA_OR_HAN,

@@ -1,10 +1,10 @@
 """
-SentencePiece vocabularies ("llama" in a GGUF file): Llama 2, Mistral, TinyLlama.
+SentencePiece tokenizers ("llama" in a GGUF file): Llama 2, Mistral, TinyLlama.
 
-The text is one run of characters, spaces written as U+2581. Of all neighbours that together are a token, the pair whose
-token has the best score is merged, the leftmost of equals, until no pair is left. Files do hold equal scores (the runs
-of spaces of Llama 2, every token of some converters), and a list of merges, as the `tokenizers` library wants it,
-cannot say that two pairs are equal: hence a merge loop of our own.
+The text is one run of characters, with spaces written as U+2581. Neighbours that together are a token are merged, best
+score first and the leftmost of equals, until there are none. Files do hold equal scores: the runs of spaces of Llama 2,
+or every token of some converters. The `tokenizers` library wants a list of merges, which cannot say that two pairs are
+equal. Hence our own merge loop.
 Source: SentencePiece (https://arxiv.org/abs/1808.06226). Where a file leaves a choice, llama.cpp is the reference.
 """
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 SPACE = "\u2581"
 CACHED_WORDS, CACHED_LENGTH = 10_000, 64
-PAIR_BITS = 22   # of a hash of two characters; where others have the same, a text is cut less often than it could be
+PAIR_BITS = 22   # size of a hash of two characters; a collision only means that a text is cut less often
 
 def _pair_hashes(text: str) -> np.ndarray:
   """(len(text) - 1,) uint32 below 2^PAIR_BITS: a hash of each character and the next."""
@@ -26,22 +26,26 @@ class SentencePiece:
   """
   Merges characters into the tokens of a vocabulary.
 
-  vocab: the ids of the tokens that text may become.
-  scores: a score for each id, higher is merged sooner.
-  byte_ids: the ids of the byte tokens, by byte; a character that is no token is written with them.
-  unknown: the id for a character that they cannot write.
-  space_prefix: whether a space is put before each text, so that its first word is the token it is elsewhere.
+  vocab: {text: id} of the tokens that text may become.
+
+  scores: a score for each id; higher scores merge first.
+
+  byte_ids: {byte: id} of the byte tokens, which write a character that is no token.
+
+  unknown: the id for a character that the byte tokens cannot write.
+
+  space_prefix: whether to put a space before each text, so that its first word gets the same token as elsewhere.
   """
   def __init__(self, vocab: Mapping[str, int], scores: list[float], byte_ids: Mapping[int, int], unknown: int,
                space_prefix: bool = True):
     self.prefix = " " if space_prefix else ""
     self._vocab, self._scores, self._byte_ids, self._unknown = vocab, scores, byte_ids, unknown
-    self._joined = np.zeros(1 << PAIR_BITS, np.bool_)   # by the hash of two neighbours: whether they are inside a token
+    self._joined = np.zeros(1 << PAIR_BITS, np.bool_)   # by pair hash: whether the pair occurs inside a token
     self._joined[_pair_hashes("\0".join(vocab))] = True
     self._cached_word = lru_cache(CACHED_WORDS)(self._word)
 
   def encode(self, text: str) -> list[int]:
-    """Token ids of a text that stands at the beginning or after a special token."""
+    """Token ids of a text at the beginning of a prompt or after a special token."""
     if not text: return []
     ids: list[int] = []
     for word in self._words((self.prefix + text).replace(" ", SPACE)):
@@ -50,7 +54,7 @@ class SentencePiece:
 
   @property
   def writes_all(self) -> bool:
-    """Whether no text is left out: it is not, as there is an unknown token."""
+    """Whether no text is left out: always true, as there is an unknown token."""
     return True
 
   def text_bytes(self, text: str) -> bytes:
@@ -58,7 +62,7 @@ class SentencePiece:
     return text.replace(SPACE, " ").encode("utf-8", "surrogatepass")
 
   def _words(self, text: str) -> Iterator[str]:
-    """Cuts where no token reaches across: the same ids, but words recur and are cached (prose: 11 times as fast)."""
+    """Cuts where no token can span. The ids stay the same, but words recur and are cached (prose: 11 times as fast)."""
     start = 0
     for i in (np.flatnonzero(~self._joined[_pair_hashes(text)]) + 1).tolist():
       yield text[start:i]
@@ -75,8 +79,8 @@ class SentencePiece:
     return ids
 
   def _merge(self, word: str) -> Iterator[str]:
-    """The parts of a word when all merges are done. O(n log n) for n characters and tokens of bounded length."""
-    parts, end = list(word), len(word)   # a part is known by its first character; one merged into another has no next
+    """The parts of a word after all merges. O(n log n) for n characters and tokens of bounded length."""
+    parts, end = list(word), len(word)   # indexed by first character; a part that was merged away has after[i] = -1
     before, after = list(range(-1, end - 1)), list(range(1, end + 1))
     heap: list[tuple[float, int, int, int]] = []   # order, left part, right part, length of both
 
@@ -88,7 +92,7 @@ class SentencePiece:
     for i in range(1, end): offer(i - 1, i)
     while heap:
       _, left, right, length = heappop(heap)
-      if after[left] != right or len(parts[left]) + len(parts[right]) != length: continue   # one has changed since
+      if after[left] != right or len(parts[left]) + len(parts[right]) != length: continue   # stale: a part changed
       parts[left] += parts[right]
       after[left], after[right] = after[right], -1
       if after[left] < end: before[after[left]] = left

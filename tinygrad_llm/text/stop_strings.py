@@ -1,21 +1,22 @@
-"""Stop strings in text that arrives in pieces."""
+"""Stop strings in streamed text."""
 from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from tinygrad_llm.errors import InputError
 
 def checked(stops: Sequence[str]) -> tuple[str, ...]:
-  """The stop strings. InputError for what is no list of texts, or has an empty one."""
+  """The stop strings as a tuple. InputError unless they are a list of texts, none of them empty."""
   found = tuple(stops) if isinstance(stops, Iterable) and not isinstance(stops, (str, bytes)) else ("",)
   if all(isinstance(s, str) and s for s in found): return found
   raise InputError(f"stop: {stops!r:.60} is not a list of texts; leave out what is empty")
 
 class StopStrings:
   """
-  Cuts a stream of text at the first stop string, and holds back text that may turn out to be the beginning of one.
-  The outcome does not depend on how the text is cut into pieces: the stop string that is complete first counts, of
-  several that end there the longest.
+  Cuts a stream of text at the first stop string, and holds back text that may be the beginning of one.
 
-  left: how many characters of what was pushed are held back, or cut off.
+  The outcome does not depend on how the text is cut into pieces. The stop string that is complete first counts; if
+  several end there, the longest.
+
+  left: how many of the pushed characters, names aside, are held back or cut off.
   """
   def __init__(self, stops: Sequence[str]):
     self._stops, self._held, self._names = checked(stops), "", ""  # _names: "n" for each character of a name in _held
@@ -23,9 +24,9 @@ class StopStrings:
 
   def push(self, text: str, name: bool = False) -> tuple[str, bool]:
     """
-    The text that can be shown now, and whether a stop string came: then nothing more will be shown.
+    The text that can be shown now, and whether a stop string came. After a stop string nothing more is shown.
 
-    name: the text is how the vocabulary writes a token that has no text. It may be part of a stop string; it is never
+    name: the text is the vocabulary's name of a token that has no text. It may be part of a stop string, but is never
     shown.
     """
     self._held, self._names = self._held + text, self._names + (" n"[name] * len(text))
@@ -39,11 +40,11 @@ class StopStrings:
     return self._take(len(self._held) - n), False
 
   def flush(self) -> str:
-    """What was held back, once there is no more text."""
+    """The text that was held back. Call it after the last text."""
     return self._take(len(self._held))
 
   def mentions(self, name: str) -> bool:
-    """Whether a token that the vocabulary writes so may be part of a stop string."""
+    """Whether a token's name is part of a stop string."""
     return any(name in s for s in self._stops)
 
   def _take(self, length: int) -> str:

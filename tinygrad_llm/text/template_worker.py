@@ -1,26 +1,28 @@
 """
-Renders the chat templates of one model, in a process of its own that chat_template.py starts.
+Worker process that renders the chat templates of one model. chat_template.py starts it.
 
-A template comes out of a file from anywhere. jinja2's sandbox keeps it from reaching Python's internals; it does not
-bound time and memory (`{{ 'a' * 10**10 }}`, `{{ 9**9**9 }}`, nested loops, a parser stack overflow). The system does: a
-timer whose signal ends this process wherever it is, also inside a C function, and a limit on its address space. The
-timer counts processor time: on a busy machine an honest template takes long, too.
+A template comes from an untrusted file. jinja2's sandbox keeps it from reaching Python's internals, but does not bound
+time and memory: `{{ 'a' * 10**10 }}`, `{{ 9**9**9 }}`, nested loops, a parser stack overflow. The operating system
+does: a timer's signal ends this process wherever it is, also inside a C function, and a limit bounds its address space.
+The timer counts processor time, because on a busy machine an honest template takes long, too.
 
-Protocol, one line of JSON each: first {"templates": {name: source}, "variables": {..}}, answered by {}; then any number
-of {"name": .., "variables": {..}}, each answered by {"text": ..} or {"error": ..}. The end of the input ends it. With
-an error comes what "failed": "messages" where the template refuses them by raise_exception, "source" where it cannot do
-with any, "" where that is open. Without "variables" the text is the names of those that the template reads.
-Only the standard library and jinja2 are imported, so that it starts in 0.1 s.
+Protocol, one line of JSON each way. The first request is {"templates": {name: source}, "variables": {..}}; its answer
+is {}. Each further request is {"name": .., "variables": {..}}; its answer is {"text": ..} or {"error": .., "failed":
+..}. "failed" is "messages" if the template refuses the messages by raise_exception, "source" if it can render no
+messages, and "" if that is not known. Without "variables" in the request, the text is the names of the variables that
+the template reads. The worker ends with its input.
+
+Only the standard library and jinja2 are imported, so that the worker starts in 0.1 s.
 """
 import contextlib, datetime, functools, json, resource, signal, sys
 from collections.abc import Callable
 from typing import Any
 import jinja2, jinja2.ext, jinja2.meta, jinja2.nodes, jinja2.parser, jinja2.sandbox
 
-SECONDS, MEMORY, CHARACTERS = 1.5, 512 << 20, 16 << 20   # of a core for a rendering; address space; its result
+SECONDS, MEMORY, CHARACTERS = 1.5, 512 << 20, 16 << 20   # processor time, address space, characters of a result
 
 class Generation(jinja2.ext.Extension):
-  """`{% generation %}..{% endgeneration %}` marks what an assistant wrote, for training. Here it is the text inside."""
+  """`{% generation %}..{% endgeneration %}` marks an assistant's words for training. Here it yields the text inside."""
   tags = {"generation"}
 
   def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
@@ -35,11 +37,11 @@ def strftime_now(form: str) -> str: return datetime.datetime.now().strftime(form
 
 def tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: tuple[str, str] | None = None,
            sort_keys: bool = False) -> str:
-  """As in transformers: unlike jinja2's own filter it leaves `<`, `>`, `&` and `'` as they are."""
+  """JSON as in transformers: unlike jinja2's own filter, it leaves `<`, `>`, `&` and `'` as they are."""
   return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 def environment() -> jinja2.Environment:
-  """What templates expect to find: the names and settings of transformers' `apply_chat_template`."""
+  """The jinja2 environment that templates expect: the names and settings of transformers' `apply_chat_template`."""
   env = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
                                                      extensions=[Generation, jinja2.ext.loopcontrols])
   env.filters["tojson"] = tojson
@@ -47,7 +49,7 @@ def environment() -> jinja2.Environment:
   return env
 
 def answer(render: Callable[[dict[str, Any]], str], request: dict[str, Any]) -> dict[str, str]:
-  """{"text": ..} or {"error": .., "failed": ..}, whatever a template does."""
+  """The answer to a request, whatever the template does: {"text": ..} or {"error": .., "failed": ..}."""
   def error(text: str, failed: str = "source") -> dict[str, str]: return {"error": text[:1000], "failed": failed}
   try:
     if len(text := render(request)) <= CHARACTERS: return {"text": text}
@@ -67,7 +69,7 @@ def answer(render: Callable[[dict[str, Any]], str], request: dict[str, Any]) -> 
 
 def main() -> None:
   signal.signal(signal.SIGINT, signal.SIG_IGN)   # Ctrl-C is for the program that started this one
-  signal.signal(signal.SIGPROF, signal.SIG_DFL)  # which may have passed on other ideas
+  signal.signal(signal.SIGPROF, signal.SIG_DFL)  # the parent may have passed on another handling
   signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
   for limit, value in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CORE, 0)):
     with contextlib.suppress(ValueError, OSError): resource.setrlimit(limit, (value, value))

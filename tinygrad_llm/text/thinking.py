@@ -1,60 +1,62 @@
-"""What a model thinks, told apart from what it answers, in text that arrives in pieces."""
+"""Splits streamed text into a model's thinking and its answer."""
 from __future__ import annotations
 
 START, THINKING, ANSWER, HEADER = "start", "thinking", "answer", "header"
-Part = tuple[str, str]  # THINKING or ANSWER, and some text
+Part = tuple[str, str]  # (THINKING or ANSWER, text)
 
-# The marks around thinking that comes before an answer. A template may end a prompt with the first of a pair.
+# {opening mark: closing mark} of thinking before an answer. A template may end a prompt with the opening mark.
 TAGS = {
   "<think>": "</think>",  # Qwen 3, DeepSeek R1, GLM, MiniMax
   "[THINK]": "[/THINK]",  # Magistral
   "<seed:think>": "</seed:think>",  # Seed-OSS
   "<|channel>thought": "<channel|>",  # Gemma 4
 }
-# gpt-oss, https://github.com/openai/harmony: messages <|channel|>CHANNEL<|message|>TEXT<|end|>, and <|start|>ROLE
-# before all but the first. Its marks are control tokens and nothing else.
+# gpt-oss, https://github.com/openai/harmony: messages are <|channel|>CHANNEL<|message|>TEXT<|end|>, all but the first
+# after <|start|>ROLE. These marks are always control tokens.
 CHANNEL, MESSAGE, ENDS = "<|channel|>", "<|message|>", {"<|start|>", "<|end|>", "<|return|>", "<|call|>"}
 
 def _begun(text: str, mark: str) -> int:
-  """How many characters at the end of a text may be the beginning of a mark."""
+  """How many characters at the end of a text may be the beginning of a mark: the longest such suffix."""
   return next((n for n in range(min(len(mark) - 1, len(text)), 0, -1) if mark.startswith(text[-n:])), 0)
 
 class Thinking:
   """
-  Splits one answer into parts. The outcome, parts of a kind put together, does not depend on how the text is cut.
+  Splits one answer into parts, without the marks and the space around them.
 
-  prompt: the end of the prompt's text, control tokens written out: thinking may have begun there. Otherwise it begins
-  with the answer's first word, or not at all: a tag further on is text. The marks and the space around them are left
-  out.
+  However the text is cut into pieces, the joined parts are the same.
 
-  mode: what the next text is: START until that is known, THINKING, ANSWER, or HEADER, the name of a channel.
-  other_turn: the header that has just ended names somebody else than the assistant.
+  prompt: the end of the prompt's text, with control tokens written out. Thinking may have begun there. Otherwise an
+  answer's thinking can only begin with its first word; a later opening mark is plain text.
+
+  mode: the kind of the next text: START (not known yet), THINKING, ANSWER, or HEADER (a channel's name).
+
+  other_turn: whether the header that has just ended names a role other than the assistant.
   """
   def __init__(self, prompt: str = ""):
     prompt = prompt.rstrip()
     self._close = next((close for tag, close in TAGS.items() if prompt.endswith(tag)), "")
-    self._trim = bool(self._close) or prompt.endswith(f"{CHANNEL}analysis{MESSAGE}")  # drop space until there is text
+    self._trim = bool(self._close) or prompt.endswith(f"{CHANNEL}analysis{MESSAGE}")  # strip space before the next text
     self.mode, self._held, self._last = THINKING if self._trim else START, "", ""
     self._channels, self._role, self.other_turn = False, False, False
 
   @property
   def undecided(self) -> int:
-    """How many characters of the text at the end may yet be of the answer, or of a header."""
+    """How many characters at the end are held back because their kind is open, or because they are a header."""
     return len(self._held) if self.mode in (START, HEADER) else 0
 
   def marks(self, token: str) -> bool:
-    """Whether a control token is, or begins, one of the marks that begin or end what is thought."""
+    """Whether a control token is, or begins, a mark that opens or closes thinking."""
     return token == CHANNEL or any(mark.startswith(token) for pair in TAGS.items() for mark in pair)
 
   def push(self, text: str) -> list[Part]:
-    """The parts that are certain after this text."""
+    """The parts that are certain after this piece of text."""
     self._held += text
     if self.mode == START: self._begin()
     found = self._think() if self.mode == THINKING else []
     return found + self._take(len(self._held)) if self.mode == ANSWER else found
 
   def control(self, token: str) -> list[Part]:
-    """The same for a control token, given as the vocabulary writes it."""
+    """As `push`, for a control token, given as the vocabulary writes it."""
     if self.mode == HEADER and self._role and token in (CHANNEL, MESSAGE):
       self.other_turn = self._held.split()[:1] not in ([], ["assistant"])
     if token == CHANNEL or self._channels and token in ENDS:
@@ -68,7 +70,7 @@ class Thinking:
     return self.push(token) if self.marks(token) and self.mode in (START, THINKING) else []
 
   def flush(self) -> list[Part]:
-    """What was held back, once there is no more text."""
+    """The parts that were held back. Call it after the last text."""
     if self.mode == START: self.mode = ANSWER
     if self.mode == THINKING: self._held = self._held.rstrip()
     return [] if self.mode == HEADER else self._take(len(self._held))

@@ -1,9 +1,9 @@
 """
-Text to token ids and back, from the metadata of a GGUF file.
+The tokenizer of a GGUF file: text to token ids and back.
 
-Byte pair encoding ("gpt2" and "gemma4" in the file) is in `bpe`, SentencePiece ("llama") in `sentencepiece`, the kinds
-of word splitting (`tokenizer.ggml.pre`) are in `pretokenizers`. This module adds what a GGUF file says on top: the
-types of the tokens and the ids with a special meaning.
+Byte pair encoding ("gpt2" and "gemma4" in the file) is in `bpe`, SentencePiece ("llama") in `sentencepiece`. The rules
+that split text into words (`tokenizer.ggml.pre`) are in `pretokenizers`. This module adds the rest of the metadata: the
+types of the tokens and the special token ids.
 Source: the GGUF specification (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Where a file leaves a
 choice, llama.cpp is the reference.
 """
@@ -24,12 +24,12 @@ from tinygrad_llm.text.sentencepiece import SPACE, SentencePiece
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)   # tokenizer.ggml.token_type
 NO_TEXT = {UNKNOWN, CONTROL, UNUSED}
 
-# texts that end a turn in well-known vocabularies, whatever the file's eos_token_id says
+# end-of-turn tokens of well-known vocabularies; they count whatever the file's eos_token_id says
 END_TEXTS = frozenset((
   "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "</s>", "<|eom_id|>", "<eos>",
   "<end_of_turn>", "<turn|>", "<|tool_response>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<EOT>",
   "_<EOT>", "▁<EOT>", "[EOT]", "[EOS]", "[e~[", "<end_of_utterance>", "<｜end▁of▁sentence｜>"))
-# those of code models, where what was to be filled in is over; and what begins its parts
+# fill-in-the-middle tokens of code models: FILL_ENDS end a generation, FILL_MARKS begin the parts of a prompt
 FILL_ENDS = frozenset((
   "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>",
   "<reponame>", "<|file_sep|>"))
@@ -38,7 +38,7 @@ FILL_MARKS = frozenset((
   "<|prefix|>", "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>",
   "<|code_suffix|>", "<|suffix|>", "<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>",
   "▁<MID>", "<|code_middle|>", "<|middle|>"))
-# what begins a text, a turn or its parts
+# tokens that begin a text, a turn or a turn's parts
 TURN_MARKS = frozenset((
   "<|im_start|>", "<|im_sep|>", "<start_of_turn>", "<|turn>", "<|start_header_id|>", "<|end_header_id|>",
   "<|begin_of_text|>", "<|startoftext|>", "<|user|>", "<|assistant|>", "<|system|>", "<|tool|>",
@@ -48,17 +48,17 @@ TURN_MARKS = frozenset((
   "<|header_end|>", "<|eot|>", "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>",
   "<|end_of_turn|>", "<|eos|>", "<|bos|>"))
 KNOWN_MARKS = END_TEXTS | FILL_ENDS | FILL_MARKS | TURN_MARKS
-# where a token ends the answer and another asks for a tool, <|end|> only ends one of the answer's messages
+# vocabularies with one token that ends an answer and one that calls a tool: there <|end|> ends only one message
 ANSWER_ENDS = ({"<|return|>", "<|call|>"}, {"<|return|>", "<|calls|>"}, {"<|flush|>", "<|call|>"},
                {"<|flush|>", "<|calls|>"})
-# how a mark may look; how one that is not a word of HTML or code looks; and the words in those that are control tokens,
-# where others, such as <think> and <tool_call>, are text of an answer
+# MARK: how a mark may look. _SURE: marks that cannot be HTML or code.
+# _ROLES: words that make a mark a control token. Other marks, such as <think> and <tool_call>, are text of an answer.
 MARK = re.compile(r"<[^\s<>]{1,60}>|\[\|[^\s\[\]]{1,60}\|\]|\[/?[A-Z][A-Z_]+\]|\[gMASK\]")
 _SURE = re.compile(r"<[|｜].*|.*[|｜]>|\[.*|<(?:start|end|begin)_of_\w+>")
 _ROLES = {*"start end begin s bos eos eot sop eop turn user human assistant bot ai system sys role 用户".split()}
-_PADDING = frozenset(("<PAD>", "[PAD]"))   # an end if the file says control, else mostly a filler
+_PADDING = frozenset(("<PAD>", "[PAD]"))   # end tokens if the file calls them control; else mostly fillers
 
-MOST_COMPILED = 500   # texts of a regex: to compile it takes 30 us for each, at every start
+MOST_COMPILED = 500   # most texts in one regex: compiling takes 30 us per text, at every start
 
 # a noncharacter that breaks up control tokens in untrusted text, see Tokenizer.quote
 QUOTE = "\ufdd0"
@@ -93,7 +93,7 @@ def _numbers(kv: Mapping[str, Any], key: str, kind: Callable[[Any], Number], def
   return values[:count]
 
 def pre_type(kv: Mapping[str, Any]) -> PreType | None:
-  """How a file's metadata says that words are cut; None: not at all, by SentencePiece. InputError for other ways."""
+  """The pre-tokenizer that a file's metadata names; None for SentencePiece, which has none. InputError for others."""
   supported = f"supported: llama, gemma4, and gpt2 with tokenizer.ggml.pre {', '.join(PRE_TYPES)}"
   model, pre = kv.get("tokenizer.ggml.model"), kv.get("tokenizer.ggml.pre")
   if not isinstance(model, str) or model not in ("llama", "gpt2", "gemma4"):
@@ -110,8 +110,8 @@ def pre_type(kv: Mapping[str, Any]) -> PreType | None:
 
 def special_id(kv: Mapping[str, Any], name: str, tokens: list[str]) -> int | None:
   """
-  The id of the token that a file's metadata names for a purpose ("bos", "eos", "eot", "unknown", ..), or llama.cpp's
-  default for it. A default of BPE, which is Falcon's, counts only where that token is a mark.
+  The id of a special token ("bos", "eos", "eot", "unknown", ..): the file's, or else llama.cpp's default; None for
+  neither. The default for BPE is Falcon's id, and counts only if that token is a mark.
   """
   key, model = f"tokenizer.ggml.{name}_token_id", kv.get("tokenizer.ggml.model")
   default = {"llama": {"bos": 1, "eos": 2, "unknown": 0}, "gpt2": {"bos": 11, "eos": 11}}.get(str(model), {}).get(name)
@@ -126,20 +126,20 @@ def special_id(kv: Mapping[str, Any], name: str, tokens: list[str]) -> int | Non
   return default
 
 def _ids(tokens: list[str], types: list[int], kinds: Set[int]) -> dict[str, int]:
-  """The ids of the tokens of some types, by text; the first of tokens with the same text counts."""
+  """{text: id} of the tokens of some types. The first of several tokens with the same text counts."""
   ids = np.flatnonzero(np.isin(types, [*kinds]))[::-1].tolist()
   found = dict(zip(map(tokens.__getitem__, ids), ids))
   found.pop("", None)
   return found
 
 def _literals(kv: Mapping[str, Any]) -> set[str]:
-  """What looks like a mark in the sources of a file's chat templates."""
+  """All texts that look like a mark in the sources of a file's chat templates."""
   sources = [BUILTIN.get(source.strip(), source) for key, source in kv.items()
              if key.startswith("tokenizer.chat_template") and isinstance(source, str)]
   return {found for source in sources for found in MARK.findall(source)}
 
 def _is_ordinary(text: str, vocab: Mapping[str, int], merges: Any) -> bool:
-  """Whether a token is a word of its vocabulary, which merges make, such as </s> in one that knows HTML: no mark."""
+  """Whether merges produce a token, so that it is a word and no mark, such as </s> in a vocabulary that knows HTML."""
   if _SURE.fullmatch(text): return False
   halves = [(text[:i], text[i:]) for i in range(1, len(text))]
   if isinstance(merges, list): return not {" ".join(pair) for pair in halves}.isdisjoint(merges)
@@ -147,11 +147,13 @@ def _is_ordinary(text: str, vocab: Mapping[str, int], merges: Any) -> bool:
 
 def _mended(kv: Mapping[str, Any], types: list[int], vocab: Mapping[str, int], named: Set[str]) -> dict[str, int]:
   """
-  Of the texts in `vocab`, the tokens that are not control, those to which the file gives a wrong type: the right one.
+  The types to correct: {text: right type} of the tokens whose type in the file is wrong. `vocab` holds the tokens that
+  are not control tokens according to the file.
 
-  CONTROL, as in llama.cpp, for marks of turns that are known by their text; also for those that are `named`, as bos and
-  eos are, that the file's template writes out, and for all that look like one where the file has no types. What a
-  template writes out and an answer may hold, <think>, is USER_DEFINED: one token, and text.
+  CONTROL is right for well-known turn marks, as in llama.cpp. It is also right for others that look like control
+  tokens, where the file names them (`named`: bos, eos, ..), its template writes them out, or it has no types.
+  USER_DEFINED is right for other marks that a template writes out and an answer may hold, such as <think>: one token,
+  but text.
   """
   literal = _literals(kv) & vocab.keys()
   found = (KNOWN_MARKS - _PADDING) & vocab.keys() | literal | {x for x in named if x in vocab and MARK.fullmatch(x)}
@@ -163,7 +165,7 @@ def _mended(kv: Mapping[str, Any], types: list[int], vocab: Mapping[str, int], n
     if kind != USER_DEFINED and text not in named and _is_ordinary(text, vocab, merges): continue
     if text in KNOWN_MARKS or _SURE.fullmatch(text) or role: ret[text] = CONTROL
     elif text in literal: ret[text] = USER_DEFINED
-  told = sorted(text for text in ret if types[vocab[text]] != USER_DEFINED)  # converters' word for added tokens
+  told = sorted(text for text in ret if types[vocab[text]] != USER_DEFINED)  # converters give it to all added tokens
   if told:
     lacking = "missing" if "tokenizer.ggml.token_type" not in kv else "wrong"
     warn(f"tokenizer.ggml.token_type: {lacking} for {len(told)} marks of turns, such as {ascii(told[0])}; they are "
@@ -171,13 +173,13 @@ def _mended(kv: Mapping[str, Any], types: list[int], vocab: Mapping[str, int], n
   return ret
 
 def _types_by_text(tokens: list[str], unknown: int | None, spelt: bool) -> list[int]:
-  """The types in a file without: bytes where the vocabulary spells them, the unknown token, else normal."""
+  """Token types for a file without them: BYTE for bytes that are spelt <0x..>, UNKNOWN for `unknown`, else NORMAL."""
   types = [BYTE if spelt and _BYTE_TOKEN.fullmatch(text) else NORMAL for text in tokens]
   if unknown is not None and MARK.fullmatch(tokens[unknown]): types[unknown] = UNKNOWN
   return types
 
 def _pattern(texts: list[str], depth: int = 0) -> str:
-  """Matches any of the texts, the longest first; many are told apart by one character after the other."""
+  """A regex for any of the texts, the longest first. Many texts are branched by their characters, as in a trie."""
   if len(texts) < 8 or depth == 20: return "|".join(map(re.escape, sorted(texts, key=len, reverse=True)))
   rests: dict[str, list[str]] = {}
   for text in texts: rests.setdefault(text[:1], []).append(text[1:])
@@ -185,13 +187,13 @@ def _pattern(texts: list[str], depth: int = 0) -> str:
   return "|".join(f"{re.escape(c)}(?:{_pattern(rest, depth + 1)})" for c, rest in rests.items()) + ends
 
 def _alternatives(texts: Iterable[str]) -> re.Pattern[str] | Literals | None:
-  """What finds any of the texts, the longest first; None for none. A regex has one group."""
+  """A search for any of the texts, the longest first: Literals if many, else a regex with one group; None for none."""
   found = sorted(texts)
   if len(found) > MOST_COMPILED: return Literals(found)
   return re.compile(f"({_pattern(found)})") if found else None
 
 class TextStream:
-  """Turns token ids into text one at a time, holding back a character until all of its bytes are there."""
+  """Turns token ids into text one at a time. A character is held back until all of its bytes are there."""
   def __init__(self, tokenizer: Tokenizer):
     self._tokenizer = tokenizer
     self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -201,7 +203,7 @@ class TextStream:
     return self._decoder.decode(self._tokenizer.token_bytes(token))
 
   def flush(self) -> str:
-    """What is left at the end: "", or U+FFFD for a character that never came whole. The stream can be used again."""
+    """The rest at the end: "", or U+FFFD for an incomplete character. The stream can be used again."""
     rest = self._decoder.decode(b"", final=True)
     self._decoder.reset()
     return rest
@@ -211,9 +213,13 @@ class Tokenizer:
   A GGUF file's tokenizer. Make one with `Tokenizer.from_gguf(kv)`.
 
   bos: id of the token that begins a text, or None.
-  add_bos: whether the file asks for it at the beginning of a prompt.
-  stop_ids: ids that end a generation: eos, eot and eom of the file, well-known end-of-turn tokens (`END_TEXTS`,
-  `FILL_ENDS`), and the mark that the chat template puts after an answer once it has been used (`end_with`).
+
+  add_bos: whether the file asks for bos at the beginning of a prompt.
+
+  stop_ids: ids that end a generation. They are the file's eos, eot, eom and fill-in-the-middle ends, and well-known
+  end-of-turn tokens (`END_TEXTS`, `FILL_ENDS`). Once a chat template has been used, the mark that it puts after an
+  answer is one, too (`end_with`).
+
   vocab_size: number of tokens.
   """
   def __init__(self, tokens: list[str], types: list[int], model: BPE | SentencePiece, bos: int | None = None,
@@ -224,14 +230,15 @@ class Tokenizer:
     user, control = _ids(tokens, types, {USER_DEFINED}), _ids(tokens, types, {CONTROL, UNKNOWN})
     self._special = control | user
     self._user, self._control = user, [*sorted(control), ""]
-    # as in llama.cpp also where the file names it: the end of one message; a word of HTML (Gemma 4, PaddleOCR)
+    # no ends, even if the file names them, as in llama.cpp: <|end|> may end one message of several; </s> may be HTML
+    # (Gemma 4, PaddleOCR)
     no_ends = {"<|end|>": any(texts <= control.keys() for texts in ANSWER_ENDS), "</s>": "<|tool_response>" in control}
     self._no_ends = {control.get(text) for text, holds in no_ends.items() if holds}
     ends = {i for text, i in control.items() if text in END_TEXTS | FILL_ENDS}
     self.stop_ids = (frozenset(stop_ids) | ends) - self._no_ends
 
   def end_with(self, text: str) -> None:
-    """Lets a generation end with the mark that a template puts after an answer, if the text begins with one."""
+    """Makes the mark at the beginning of a text, which a template puts after an answer, end a generation."""
     text = text.lstrip()
     if (found := self._find_all.match(text) if self._find_all else None) is None: return
     i = self._special[found[0]]
@@ -255,7 +262,7 @@ class Tokenizer:
     asked = _flag(kv, "tokenizer.ggml.add_bos_token", None)
     if asked and bos is None:
       raise InputError("tokenizer.ggml.add_bos_token: there is no bos_token_id; correct the file's metadata")
-    if pre is GEMMA4: asked = bos is not None   # early files say no, by mistake
+    if pre is GEMMA4: asked = bos is not None   # early files say false, by mistake
     add_bos = bool(asked) if asked is not None else bos is not None and (pre is None or pre.add_bos)
     stop_ids = [i for i in (eos, *(special_id(kv, name, tokens) for name in ("eot", "eom"))) if i is not None]
     if "tokenizer.ggml.token_type" not in kv: types = _types_by_text(tokens, unknown, pre is None or not pre.byte_level)
@@ -284,8 +291,10 @@ class Tokenizer:
 
     Control tokens written out in the text are parsed only with `parse_special`; without it no text becomes one. Tokens
     that the file calls user-defined are always parsed. A SentencePiece vocabulary, unless its file says otherwise, puts
-    a space before a text and before text that follows one of these tokens. What the vocabulary cannot write is left out
-    (BPE, as in llama.cpp) or the unknown token (SentencePiece); a lone surrogate is U+FFFD.
+    a space before a text and before text that follows one of these tokens. Characters that the vocabulary cannot write
+    are left out (BPE, as in llama.cpp) or become the unknown token (SentencePiece). A lone surrogate becomes U+FFFD.
+
+    InputError for `add_bos` if the file has no bos token.
     """
     ids: list[int] = []
     if add_bos:
@@ -293,31 +302,33 @@ class Tokenizer:
       ids.append(self.bos)
     text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     find = self._find_all if parse_special else self._find_user
-    for i, part in enumerate(find.split(text) if find else [text]):   # text and special tokens in turn
+    for i, part in enumerate(find.split(text) if find else [text]):   # text and special tokens alternate
       ids += [self._special[part]] if i % 2 else self._model.encode(part.replace(QUOTE, "") if parse_special else part)
     return ids
 
   def least_tokens(self, text: str) -> int:
     """
-    At least so many token ids are in `encode` of a text, and of any text that it is part of: by its bytes and those of
-    the longest token, without looking for tokens.
+    A lower bound for the number of token ids of a text, and of any text that contains it. It is computed without
+    tokenising: the text's bytes divided by the longest token's bytes, rounded up.
     """
     if not self._longest: return 0
     return -(-len(text.replace(QUOTE, "").replace(SPACE, " ").encode("utf-8", "ignore")) // self._longest)
 
   @cached_property
   def _longest(self) -> int:
-    """Bytes of text that a token stands for at most; 0 if text may become no token at all."""
+    """The most bytes of text that one token stands for; 0 if some text becomes no token at all."""
     if not self._model.writes_all: return 0
-    most = max(map(len, self._tokens))  # a character has 4 bytes at most, and an unknown one is a token
+    most = max(map(len, self._tokens))  # a character has at most 4 bytes, and an unknown character is one token
     return max(4, *(max(len(self._model.text_bytes(text)), len(text.encode("utf-8", "surrogatepass")) * special)
                     for text, kind in zip(self._tokens, self._types) if 4 * len(text) >= most
                     for special in (kind in (CONTROL, UNKNOWN, USER_DEFINED),)))
 
   def quote(self, text: str) -> str:
     """
-    Makes a text from a user safe to be part of a prompt that is encoded with `parse_special`: control tokens in it, or
-    begun at its end, are broken up by U+FDD0, which `encode` takes out again after it has looked for control tokens.
+    Makes a user's text safe inside a prompt that is encoded with `parse_special`.
+
+    U+FDD0 is put into control tokens in the text, and after one that its end may begin. `encode` removes U+FDD0 again
+    after it has looked for control tokens.
     """
     text = text.replace(QUOTE, "")
     if self._find_control: text = self._find_control.sub(lambda m: m[0][0] + QUOTE + m[0][1:], text)
@@ -327,7 +338,10 @@ class Tokenizer:
     return text + QUOTE if begun else text
 
   def token_bytes(self, token: int) -> bytes:
-    """The bytes of text that a token stands for. Control, unknown and unused tokens have none, as in llama.cpp."""
+    """
+    The bytes of text that a token stands for. Control, unknown and unused tokens have none, as in llama.cpp. InputError
+    for an id that is not in the vocabulary.
+    """
     if (known := self._bytes.get(token)) is not None: return known
     if not 0 <= token < self.vocab_size:
       raise InputError(f"token id {_shown(token)}: not in the vocabulary; use 0 to {self.vocab_size - 1}")
@@ -340,29 +354,29 @@ class Tokenizer:
     return value
 
   def control_text(self, token: int) -> str:
-    """How the vocabulary writes a token that has no text (control, unknown, unused); "" for any other."""
+    """The vocabulary's name of a token that has no text (control, unknown, unused); "" for any other token."""
     return self._tokens[token] if token < self.vocab_size and self._types[token] in NO_TEXT else ""
 
   def pieces(self, text: str) -> list[tuple[str, bool]]:
-    """A text cut at the special tokens that are written out in it, and whether a piece is one that has no text."""
+    """Cuts a text at the special tokens written out in it: (piece, whether it is a token that has no text)."""
     found = self._find_all.split(text) if self._find_all else [text]
     return [(part, i % 2 == 1 and self.control_text(self._special[part]) != "") for i, part in enumerate(found) if part]
 
   @property
   def end_texts(self) -> frozenset[str]:
-    """How the vocabulary writes the tokens of stop_ids."""
+    """The vocabulary's names of the tokens in stop_ids that have no text; "" stands for the others."""
     return frozenset(self.control_text(i) for i in self.stop_ids)
 
   def decode(self, ids: Iterable[int]) -> str:
     """
-    The text that `encode` made token ids from. Control tokens have no text; broken UTF-8 becomes U+FFFD.
+    The text of token ids, the reverse of `encode`. Control tokens have no text; broken UTF-8 becomes U+FFFD.
 
-    It is what `stream` gives, less the space that a SentencePiece vocabulary puts before a text (the first one, with or
-    without a bos token). For ids that continue a text, where that space is one between words, use `stream`.
+    It is the text that `stream` gives, without the first space if that is the one which a SentencePiece vocabulary puts
+    before a text. For ids that continue a text, where that space separates words, use `stream`.
     """
     text = b"".join(self.token_bytes(int(i)) for i in ids).decode("utf-8", "replace")
     return text.removeprefix(self._model.prefix)
 
   def stream(self) -> TextStream:
-    """A decoder for tokens that continue a text and arrive one by one. It keeps every space, as llama.cpp does."""
+    """An incremental decoder for tokens that continue a text. It keeps every space, as llama.cpp does."""
     return TextStream(self)

@@ -1,4 +1,4 @@
-"""How a model's template begins a turn: a model that writes it has gone on without being asked."""
+"""Turn marks: how a model's template begins a turn. A model that generates one has started a turn of its own accord."""
 from __future__ import annotations
 import re
 from collections.abc import Sequence
@@ -12,21 +12,24 @@ from tinygrad_llm.text.thinking import TAGS
 from tinygrad_llm.text.tokenizer import Tokenizer
 
 ASKED, SAID, AGAIN = "Qzxq", "Qzxw", "Qzxv"
-MESSAGES = ("<|start|>", "<|end|>", "<|begin|>", "<|open|>")  # begin and end the several messages of one answer, too
+MESSAGES = ("<|start|>", "<|end|>", "<|begin|>", "<|open|>")  # may also begin or end messages inside one answer
 MARK = re.compile(r"(?:[<\[][^\s<>\[\]]*[>\]]|\]~\w+\])\w*")  # <|user|>, [INST], <start_of_turn>user, ]~b]user
-WORDS = re.compile(r"\w+:|#.+")  # User:, ### Instruction: at the beginning of a line
-HALF = re.compile(r"(?:[<\[][^\s<>\[\]]*|\]~\w+\]\w*|\](?:~\w*)?|#.*)\Z")  # one of them that is not complete
+WORDS = re.compile(r"\w+:|#.+")  # User: or ### Instruction: at the beginning of a line
+HALF = re.compile(r"(?:[<\[][^\s<>\[\]]*|\]~\w+\]\w*|\](?:~\w*)?|#.*)\Z")  # an incomplete MARK or heading
 
 class TurnMarks(NamedTuple):
   """
-  names: tokens without text that begin a turn, as the vocabulary writes them. texts: the same for what has a text, as
-  stop strings.
+  The texts that begin a turn in a model's template.
+
+  names: names of tokens without text, as the vocabulary writes them.
+
+  texts: beginnings of turns that are plain text, to be used as stop strings.
   """
   names: frozenset[str] = frozenset()
   texts: tuple[str, ...] = ()
 
   def opened(self, prompt: Sequence[int], tokenizer: Tokenizer) -> bool:
-    """Whether there are turns of this kind in a prompt."""
+    """Whether a prompt has one of these marks."""
     if any(tokenizer.control_text(i) in self.names for i in prompt): return True
     if not self.texts: return False
     text = b"".join(tokenizer.token_bytes(i) for i in prompt if i < tokenizer.vocab_size).decode("utf-8", "replace")
@@ -34,8 +37,10 @@ class TurnMarks(NamedTuple):
 
 def turn_marks(template: ChatTemplate, tokenizer: Tokenizer) -> TurnMarks:
   """
-  What a template writes between an answer and the next message, less what it writes after a last answer; and before an
-  answer. None for a template that refuses two turns.
+  The turn marks of a template, found by rendering.
+
+  The user's mark is the text between an answer and the next message, less the text after a last answer. The assistant's
+  mark is the text before an answer. No marks for a template that refuses two turns.
   """
   turns = [{"role": role, "content": text} for role, text in (("user", ASKED), ("assistant", SAID), ("user", AGAIN))]
   try:
@@ -49,11 +54,11 @@ def turn_marks(template: ChatTemplate, tokenizer: Tokenizer) -> TurnMarks:
   return TurnMarks(frozenset(text for text, name in (user, answer) if name and text), tuple(texts))
 
 def _rest(text: str, before: str) -> str:
-  """A text less what it begins with as another one does; a mark stays whole."""
+  """A text without the prefix that it shares with another one; a mark is not cut in two."""
   return text[len(HALF.sub("", commonprefix([text, before]))):]
 
 def _mark(opening: str, tokenizer: Tokenizer) -> tuple[str, bool]:
-  """What is characteristic of a text that begins a turn, and whether that is the name of a token without text."""
+  """The mark in a text that begins a turn, and whether it is the name of a token without text."""
   pieces = [(text, name) for name, run in groupby(tokenizer.pieces(opening), itemgetter(1))
             for text in ([t for t, _ in run] if name else ["".join(t for t, _ in run).strip()]) if text]
   while pieces and pieces[0][1] and pieces[0][0] in tokenizer.end_texts: del pieces[0]

@@ -1,4 +1,4 @@
 """
-Packed rows on a device and products with them: what a layer gets instead of plain tensors.
-What the bits of a type mean is in quants/; which matrix is which is the layers' business.
+Quantised matrices on a device and matmuls with them: layers get these instead of plain tensors.
+The meaning of a type's bits is in quants/. The layers in nn/ know which matrix is which.
 """

@@ -1,7 +1,7 @@
 """
-Lazy weights: how a type's packed rows lie in memory, and the tensor that decodes them.
+Lazy weights: how a type's packed rows lie in memory, and the tensor that dequantises them.
 
-What a decode expression may be is said in quants/table.py.
+quants/table.py says which expressions a type's decode may use.
 """
 from __future__ import annotations
 from tinygrad import Tensor, dtypes
@@ -12,7 +12,7 @@ from tinygrad_llm.weights.expressions import made_once
 from tinygrad_llm.weights.layout import Blocks, Layout, Units, choose, unpack
 
 def layout(qt: QuantType, ren: Renderer, rows: int, n: int) -> Layout|None:
-  """How rows of n weights lie in memory for what runs them; None: as pack() lays them out."""
+  """The layout of `rows` rows of n weights for a renderer's device; None: the rows stay as pack() leaves them."""
   if not qt.fields: return None
   return choose(ren, Blocks(qt.unit, qt.fields, qt.stream), rows, n // qt.block, qt.row_nbytes(n))
 
@@ -20,7 +20,7 @@ def dequantize(qt: QuantType, packed: Tensor, n: int, layout: Layout|None = None
   """
   packed (..., items of a row) -> float32 (..., n), lazy: nothing is computed or stored here.
 
-  To take some rows or experts, `select` them.
+  Use `select` to take some rows or experts.
   """
   return _decoded(packed, qt, n, layout)
 
@@ -36,10 +36,10 @@ def _decoded(packed: Tensor, qt: QuantType, n: int, layout: Layout|None) -> Tens
 def select(qt: QuantType, packed: Tensor, n: int, index: Tensor | tuple[Tensor | slice, ...],
            layout: Layout|None = None) -> Tensor:
   """
-  dequantize(qt, packed, n, layout)[index], lazy; index: chooses rows, or experts, as for a tensor, and leaves the last
-  axis.
+  dequantize(qt, packed, n, layout)[index], lazy.
 
-  Indexing the weights reads the chosen ones alone and stays in the kernel that uses them (patches/graph/gathers.py);
-  indexing `packed` copies them first.
+  index: chooses rows or experts, as for a tensor; it leaves the last axis alone. Indexing the weights reads only the
+  chosen rows and stays fused in the kernel that uses them (patches/graph/gathers.py). Indexing `packed` would copy the
+  rows first.
   """
   return dequantize(qt, packed, n, layout)[index]

@@ -1,4 +1,4 @@
-"""Expressions of a tensor that are made once for each shape, not by hundreds of operations on tensors each time."""
+"""Builds a tensor expression's graph once for each shape, instead of by hundreds of Tensor operations every time."""
 from __future__ import annotations
 import functools
 from collections.abc import Callable
@@ -7,12 +7,14 @@ from tinygrad import Tensor, UOp
 from tinygrad.dtype import DType
 
 P = ParamSpec("P")
-SLOT = 1 << 20  # of the tensor that stands for any: no graph has so many
+SLOT = 1 << 20  # parameter slot of the placeholder tensor: no graph has so many
 
 def made_once(make: Callable[Concatenate[Tensor, P], Tensor]) -> Callable[Concatenate[Tensor, P], Tensor]:
   """
-  A function of a tensor, and of what can be hashed, whose graph is made once for each shape, dtype and device, and put
-  on each tensor then. It may not depend on anything else: not on the environment, nor on what the tensor holds.
+  Decorator: builds the graph of `make` once for each shape, dtype, device and arguments.
+
+  Later calls substitute their tensor into that graph. `make` takes a tensor and hashable positional arguments. It may
+  depend on nothing else: neither on the environment nor on the tensor's contents.
   """
   @functools.lru_cache(256)
   def graph(shape: tuple[Any, ...], dtype: DType, device: Any, args: tuple[Any, ...]) -> tuple[UOp, UOp]:

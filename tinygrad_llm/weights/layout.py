@@ -1,14 +1,16 @@
 """
 How the packed rows of a matrix lie in memory: as one stream, or as planes.
 
-A row is a sequence of blocks, a block a sequence of fields: scales, low bits, high bits. `stream`: a few blocks'
-fields lie together, so that they are whole words, and a tile of rows is interleaved word by word: the words of 16 rows
-follow each other, so that a vector has a lane for each row and one thread reads all of a tile in order. Where a type
-says so, its fields are in another order than in the file, so that little waits for what comes later. `planes`: each
-field of a whole row lies together, so that neighbouring threads read neighbouring words. Planes start at whole loads of
-16 bytes, and rows at whole sectors of memory, where that costs little. A field with an even number of such pieces in a
-block is two planes, of the even pieces and of the odd ones: what shares a scale is 32 bytes in some types, and so a
-thread that wants both halves of it reads next to its neighbours, too.
+A row is a sequence of blocks; a block is a sequence of fields: scales, low bits, high bits.
+
+`stream`, for CPUs: the fields of a few blocks lie together, so that each field is whole words. A tile of 16 rows is
+interleaved word by word, so that a vector has a lane for each row. One thread reads a tile sequentially. A type may
+order its fields differently from the file, so that little of the decoding waits for words that come later.
+
+`planes`, for GPUs: each field of a whole row lies together, so that neighbouring threads read neighbouring words.
+Planes are aligned to loads of 16 bytes and rows to memory sectors, where the padding costs little. A field with an even
+number of 16-byte pieces in a block becomes two planes, one of the even pieces and one of the odd ones. In some types 32
+bytes share a scale: a thread that wants both halves then reads next to its neighbours, too.
 """
 from __future__ import annotations
 from collections.abc import Iterator
@@ -22,17 +24,19 @@ from tinygrad.renderer import Renderer
 from tinygrad_llm.patches.vector import lanes
 
 WORD = 4   # bytes
-TILE = 16  # rows: 512 bits of words
-MOST = 8   # blocks that lie together in a stream: all of their weights are unrolled
-PIECE = 16  # bytes of a GPU's load
-SECTOR = 32  # bytes that its memory moves at least
-LARGER = 1.04  # times what is needed a row with its padding may be
+TILE = 16  # interleaved rows: a 512-bit vector of words
+MOST = 8   # most blocks that lie together in a stream: all of their weights are unrolled
+PIECE = 16  # bytes of one load on a GPU
+SECTOR = 32  # bytes of the smallest transfer from GPU memory
+LARGER = 1.04  # largest size of a row with its padding, relative to the size it needs
 
 @dataclass(frozen=True)
 class Blocks:
   """
-  What a type's blocks are made of: fields of whole units, which are words, halves or bytes. ends: of the fields; order:
-  of the fields in a stream, if it is another one than in the file, as Row has it.
+  The fields of a type's blocks, in units of 1, 2 or 4 bytes (a byte, a half or a word).
+
+  ends: the end of each field in units. order: the fields' order in a stream if it differs from the file's; see
+  quants/row.py, `stream`.
   """
   unit: int  # bytes
   ends: tuple[int, ...]
@@ -45,14 +49,16 @@ class Blocks:
   def dtype(self) -> DType: return {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32}[self.unit]
 
   def fields(self) -> Iterator[tuple[int, int]]:
-    """First and last + 1 unit of each."""
+    """The first and the last + 1 unit of each field."""
     return zip((0, *self.ends), self.ends)
 
 @dataclass(frozen=True)
 class Place:
   """
-  Where a field lies in a group of blocks: `words` words, in as many equal parts, each `skip` words into one of the
-  `step` words that follow each other from word `at` on. first, last: its first and last + 1 unit in a block.
+  Where a field lies in a group of blocks.
+
+  The field's `words` words are split into `parts` equal parts. Part i lies `skip` words into the i-th run of `step`
+  words, counted from word `at` of the group. first, last: the field's first and last + 1 unit in a block.
   """
   first: int
   last: int
@@ -63,7 +69,7 @@ class Place:
   skip: int
 
   def slices(self) -> Iterator[slice]:
-    """The words of each part."""
+    """Where each part lies in the words of a group."""
     for first in range(self.at + self.skip, self.at + self.parts * self.step, self.step):
       yield slice(first, first + self.words // self.parts)
 
@@ -76,9 +82,11 @@ class Place:
 @dataclass(frozen=True)
 class Layout:
   """
-  together: the blocks whose fields lie together; tile: the rows that are interleaved; align: bytes that fields start at
-  multiples of; whole: bytes that what lies together is a multiple of; halves: whether a field's odd pieces come after
-  its even ones, and fields are in the order of their sizes, the largest first.
+  How blocks are grouped, interleaved and aligned.
+
+  `together`: blocks of a group, whose fields lie together. `tile`: rows that are interleaved. `align`: fields start at
+  multiples of so many bytes. `whole`: a group's size is a multiple of so many bytes. `halves`: a field's odd pieces
+  come after its even ones, and fields are sorted by size, the largest first.
   """
   blocks: Blocks
   together: int
@@ -88,7 +96,7 @@ class Layout:
   halves: bool = False
 
   def places(self) -> Iterator[Place]:
-    """Of each field, in memory's order."""
+    """The place of each field, in memory order."""
     fields = list(self.blocks.fields())
     if self.halves: fields.sort(key=lambda field: field[0] - field[1])
     at = 0
@@ -104,7 +112,7 @@ class Layout:
     return round_up(max(place.at + place.parts * place.step for place in self.places()), self.whole // WORD)
 
   def pieces(self, units: int) -> tuple[int, int, int]|None:
-    """A field of so many units of a block as (pairs of pieces, 2, units of a piece), if it lies in halves."""
+    """A field of so many units of a block as (pairs of pieces, 2, units of a piece); None if it has no halves."""
     piece = PIECE // self.blocks.unit
     return (units // piece // 2, 2, piece) if self.halves and units % (2 * piece) == 0 else None
 
@@ -116,8 +124,10 @@ class Layout:
 
   def repack(self, raw: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """
-    raw (rows, blocks, units) of the file's blocks -> for each part of a field its words, lazy (rows / tile, groups,
-    words, tile) uint32, and where they are in the words of a group.
+    Repacks the file's blocks, one part of a field at a time.
+
+    raw: (rows, blocks, units). Yields for each part its place in the words of a group, and its words: lazy, uint32,
+    (rows / tile, groups, words, tile).
     """
     rows, blocks, _ = (int(s) for s in raw.shape)
     per = WORD // self.blocks.unit
@@ -134,7 +144,7 @@ class Layout:
       for i, part in enumerate(place.slices()): yield part, word[:, :, i * size:(i + 1) * size]
 
 def store(layout: Layout, stored: Tensor, raw: Tensor, first: int | UOp) -> None:
-  """Writes raw, as in repack(), to the tiles of stored (rows / tile, words of a row, tile) from `first` on."""
+  """Writes raw, as in repack(), into stored (rows / tile, words of a row, tile), from tile `first` on."""
   tiles, count = int(stored.shape[0]), int(raw.shape[0]) // layout.tile
   grouped = stored.reshape(tiles, -1, layout.group_words, layout.tile)
   for part, words in layout.repack(raw):
@@ -142,9 +152,9 @@ def store(layout: Layout, stored: Tensor, raw: Tensor, first: int | UOp) -> None
 
 def choose(ren: Renderer, blocks: Blocks, rows: int, count: int, nbytes: int) -> Layout|None:
   """
-  The layout of rows of `count` blocks for what runs them. None: as in the file, for shapes that do not fit.
+  The layout of rows of `count` blocks for a renderer's device; None for shapes that do not fit: as in the file.
 
-  nbytes: of a row in the file.
+  nbytes: bytes of a row in the file.
   """
   if ren.has_local:  # neighbouring threads share a row
     blocks = replace(blocks, order=())
@@ -152,23 +162,23 @@ def choose(ren: Renderer, blocks: Blocks, rows: int, count: int, nbytes: int) ->
     pieces, sectors = (Layout(blocks, count, 1, PIECE, whole, True) for whole in (PIECE, SECTOR))
     if sectors.group_words * WORD <= LARGER * nbytes: return sectors
     return pieces if pieces.group_words <= LARGER * packed.group_words else packed
-  if rows % TILE or not lanes.available(ren): return None  # its words would be scattered over scalar operations
+  if rows % TILE or not lanes.available(ren): return None  # interleaved words would be scattered over scalar operations
   if blocks.unit == WORD: return Layout(blocks if blocks.order else Blocks(WORD, (blocks.units,)), 1, TILE)
   layouts = (Layout(blocks, together, TILE) for together in range(1, MOST + 1) if count % together == 0)
   needed = blocks.units * blocks.unit
   return next((it for it in layouts if it.group_words * WORD <= LARGER * it.together * needed), None)
 
 def unpack(words: Tensor, unit: int) -> Tensor:
-  """Words (.., n) uint32 -> the units of so many bytes that they hold (.., n * 4 / unit), uint32."""
+  """Splits words (.., n) uint32 into units of `unit` bytes: (.., n * 4 / unit), uint32."""
   if unit == WORD: return words
   shifts = (Tensor.arange(WORD // unit) * 8 * unit).cast(dtypes.uint32)
   return ((words.unsqueeze(-1) >> shifts) & ((1 << 8 * unit) - 1)).flatten(-2)
 
 class Units:
   """
-  The units of all blocks, indexed as a tensor (.., blocks, units of a block) by [..., i] or [..., i:j] within a field.
+  The units of all blocks, indexed like a tensor (.., blocks, units of a block): [..., i], or [..., i:j] in one field.
 
-  packed: (.., words of a row); units are uint32.
+  packed: (.., words of a row). Units are uint32. IndexError for a slice across fields.
   """
   def __init__(self, layout: Layout, packed: Tensor, blocks: int):
     self.layout, self.blocks = layout, blocks

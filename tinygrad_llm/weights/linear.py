@@ -1,4 +1,4 @@
-"""Products with packed matrices: of one for all tokens, and of those that each token's experts choose."""
+"""Matmuls with packed matrices: Linear has the same ones for all tokens, ExpertLinear each token's experts."""
 from __future__ import annotations
 from collections.abc import Sequence
 from tinygrad import Tensor, UOp, dtypes
@@ -16,16 +16,16 @@ def _multiplies_tiles(weight: Weight) -> bool:
 def _has_tokens(x: Tensor) -> bool: return bool(resolve(x.shape[1] != 1))
 
 def _in_bytes(x: Tensor, of: Linear | ExpertLinear) -> Tensor:
-  """x to 8 bits, or to two bytes where only decode steps are of bytes."""
+  """x rounded to 8 bits, or to 16 bits where only decode steps multiply in bytes."""
   return numerics.quantize(x, of.group) if of.q8_of_prompts else numerics.fine(x)
 
 def _most(n: int | UOp) -> int: return int(n.vmax) if isinstance(n, UOp) else n
 
 class Linear:
   """
-  y = x @ W.T for matrices that share an input; those of one type lie as rows of one Weight and are one matmul.
+  y = x @ W.T for matrices that share an input. Neighbours of one type are the rows of one Weight, and one matmul.
 
-  biases, scales: of each matrix, (rows,) and (1, 1), or None: y * scale + bias.
+  biases, scales: for each matrix (rows,) and (1, 1), or None: y * scale + bias.
   """
   def __init__(self, weights: Sequence[Weight], splits: Sequence[Sequence[int]], biases: Sequence[Weight | None],
                scales: Sequence[Weight | None]):
@@ -38,7 +38,7 @@ class Linear:
     self.group = numerics.group_of_prompts(w.qtype for w, q8 in zip(weights, self.q8) if q8)
 
   def stores(self, x: Tensor) -> bool:
-    """Whether x (B, T, D) is stored as it is multiplied, whatever it is computed from."""
+    """Whether a call materialises x (B, T, D) in the form it multiplies, so that the caller need not store x."""
     return all(self._as_bytes(x)) or self._as_bf16(x) or self.halves and _has_tokens(x)
 
   def _as_bytes(self, x: Tensor) -> list[bool]:
@@ -51,8 +51,9 @@ class Linear:
     """
     x (B, T, D) -> (B, T, rows) for each matrix.
 
-    head_dim: on CPUs, a prompt's y is stored as (B, heads, T, head_dim). The kernels that read it are the same then,
-    whichever matrices are one Weight. Of a 1B shape, Q4_K_M: the product 1.04x its time, attention's 1.0x.
+    head_dim: on CPUs, a prompt's y is stored as (B, heads, T, head_dim). The kernels that read y are then the same,
+    whichever matrices share a Weight. With the shapes of a 1B model in Q4_K_M, the matmul takes 1.04x its time,
+    attention 1.0x.
     """
     by_heads = head_dim and _has_tokens(x) and self.heads_apart
     ys: list[Tensor] = []
@@ -61,8 +62,8 @@ class Linear:
     if self.halves and _has_tokens(x): x = numerics.halves(x)
     for weight, rows, q8 in zip(self.weights, self.splits, as_bytes):
       y = weight.matmul(x8 if q8 else x)
-      # contiguous: else a matrix of another type than its siblings' is multiplied inside of what takes all of them, for
-      # values the kernel that stacks them with keys: of a 1B shape, Q6_K, on 2 cores 416 -> 58 us.
+      # contiguous: otherwise a matrix of another type than its siblings is fused into the kernel that reads them all.
+      # Values are then computed where they are stacked with keys. A 1B model's shapes, Q6_K, 2 cores: 416 -> 58 us.
       if by_heads:
         y = y.reshape(*y.shape[:2], -1, head_dim).transpose(1, 2).contiguous().transpose(1, 2).reshape(y.shape)
       elif len(rows) == 1 < len(self.weights): y = y.contiguous()
@@ -72,9 +73,9 @@ class Linear:
 
 class ExpertLinear:
   """
-  y = x @ W.T with the matrices that each token's experts choose.
+  y = x @ W.T with the matrices of the experts that each token chose.
 
-  weights: (m, experts, rows, n) each; the m matrices of an expert share their input. biases, scales: of each of the m,
+  weights: (m, experts, rows, n) each; the m matrices of an expert share their input. biases, scales: for each matrix
   (experts, rows) and (experts, 1), or None.
   """
   def __init__(self, weights: Sequence[Weight], biases: Sequence[Weight | None], scales: Sequence[Weight | None]):
@@ -85,18 +86,19 @@ class ExpertLinear:
 
   @property
   def shares_blocks(self) -> bool:
-    """Whether slots of a block share what is unpacked of an expert."""
+    """Whether the slots of a block share their expert's dequantised weights."""
     return self.halves or self.tiles or self.q8_of_prompts and all(self.q8)
 
   def multiplied(self, x: Tensor) -> Tensor:
-    """x as of_blocks() multiplies it, unless that is bytes."""
+    """x in the dtype in which of_blocks() multiplies it; unchanged where that is int8."""
     return x.cast(dtypes.bfloat16) if self.tiles else numerics.half(x) if self.halves else x
 
   def __call__(self, x: Tensor, ids: Tensor) -> list[Tensor]:
     """x (B, T, 1 or K, n), ids (B, T, K) -> (B, T, K, rows) for each matrix. Only the chosen experts are read."""
     ys: list[Tensor] = []
-    # tokens and experts are one axis: a constant K is unrolled, and the estimate of the bytes that a kernel for any
-    # number of tokens moves then nests deeper than Python recurses (MXFP4, 4 of 32 experts: 309 loads, 957 levels)
+    # Tokens and experts are one axis, because an axis of constant size K would be unrolled. The estimate of the bytes
+    # moved, for a symbolic number of tokens, then nests deeper than Python's recursion limit (MXFP4, 4 of 32 experts:
+    # 309 loads, 957 levels).
     chosen = ids.flatten()  # (B * T * K,)
     def flat(x: Tensor) -> Tensor: return x.expand(*ids.shape, x.shape[-1]).reshape(chosen.shape[0], 1, -1)
     as_bytes = self.q8 if self.q8_of_prompts or not _has_tokens(x) else [False] * len(self.q8)
@@ -108,7 +110,7 @@ class ExpertLinear:
 
   def of_blocks(self, x: Tensor, blocks: ExpertBlocks) -> list[Tensor]:
     """
-    x (T, n), or that of the slots of blocks (N, S, n) -> (N, S, rows) for each matrix. For what shares blocks.
+    x (T, n) of tokens, or (N, S, n) of the blocks' slots -> (N, S, rows) for each matrix. It needs shares_blocks.
     """
     ys, experts = list[Tensor](), blocks.experts
     if self.tiles:
@@ -124,6 +126,6 @@ class ExpertLinear:
     return self._scaled(ys, experts.unsqueeze(-1))
 
   def _scaled(self, ys: list[Tensor], ids: Tensor) -> list[Tensor]:
-    """With the scales and biases of the experts ids."""
+    """ys with the scales and biases of the experts `ids`."""
     ys = [y if scale is None else y * scale.rows(ids) for y, scale in zip(ys, self.scales)]
     return [y if bias is None else y + bias.rows(ids) for y, bias in zip(ys, self.biases)]

@@ -1,4 +1,4 @@
-"""The tensors of a file by name, as weights that layers use; shapes and types are checked first."""
+"""Loads a file's tensors by name as the weights that layers use; shapes and types are checked first."""
 from __future__ import annotations
 import re
 from collections.abc import Sequence
@@ -20,9 +20,10 @@ FLOATS = ("F32", "F16", "BF16", "F64")
 
 class Loader:
   """
-  Hands out the tensors of a file, each once. weights: all so far, by the tensors whose rows they hold, in order.
+  Hands out the tensors of a file, each once.
 
-  meanwhile: what else is done for the model in another thread; its error ends the loading.
+  `weights`: all loaded so far, in order, by the names of the tensors whose rows they hold. `meanwhile`: other work for
+  the model in another thread; its error ends the loading.
   """
   def __init__(self, file: GGUF, dequantize_weights: bool = False, progress: bool = True,
                meanwhile: Future[Any] | None = None):
@@ -35,11 +36,15 @@ class Loader:
   def __enter__(self) -> Loader: return self
   def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
     self.rows.close()
-    del self.memory  # and what rows were read to on their way
+    del self.memory  # with its staging memory
     if failed is None: self._check_unused()
 
   def _check_unused(self) -> None:
-    """Says which tensors nobody asked for, but for those that predict tokens further ahead or quantise activations."""
+    """
+    Warns of tensors that nobody asked for, except multi-token prediction (nextn) and scales of activations.
+
+    InputError for the scale of a weight that does not support one.
+    """
     ahead = tuple(name.partition("nextn.")[0] for name in self.file.tensors if re.match(r"blk\.\d+\.nextn\.", name))
     unused = [name for name in self.file.tensors if name not in self.asked and not name.endswith(".input_scale")
               and not name.startswith(ahead)]
@@ -64,7 +69,11 @@ class Loader:
   def matrix(self, name: str, rows: int, n: int) -> Weight: return self.tensor(name, rows, n)
 
   def array(self, name: str, n: int) -> np.ndarray | None:
-    """A small optional tensor of floats (n,) on the host, float32; None where the file has none."""
+    """
+    A small optional tensor of floats (n,) on the host, float32; None where the file has none.
+
+    InputError for another type, a zero or NaN.
+    """
     if not self.has(name): return None
     if (qt := quant_type(info := self.info(name, (n,)))).name not in FLOATS:
       raise InputError(f"{self.file.path}: {name}: type {qt.name} should be F32; convert the model again")
@@ -76,9 +85,9 @@ class Loader:
 
   def linear(self, outputs: Sequence[tuple[str, int]], n: int, bias: bool = False) -> Linear:
     """
-    `outputs`: (name, rows) of matrices on one input of n elements. Neighbours of one type become one Weight.
+    `outputs`: (name, rows) of matrices that share an input of n elements. Neighbours of one type become one Weight.
 
-    A bias that the file has is added; `bias`: it must be there. So is a scale of the product (NVFP4) multiplied.
+    A bias in the file is added; `bias`: it must be there. A scale of the product in the file (NVFP4) is multiplied in.
     """
     infos = [self.info(f"{name}.weight", (rows, n)) for name, rows in outputs]
     groups = [list(group) for _, group in groupby(infos, key=lambda info: info.type)]
@@ -88,7 +97,7 @@ class Loader:
                   [self._scale(name) for name, _ in outputs])
 
   def experts(self, names: Sequence[str], experts: int, rows: int, n: int, bias: bool = False) -> ExpertLinear:
-    """Tensors (experts, rows, n) on one input of n elements; otherwise as linear()."""
+    """The same for tensors (experts, rows, n) that share an input of n elements."""
     infos = [self.info(f"{name}.weight", (experts, rows, n)) for name in names]
     groups = [list(group) for _, group in groupby(infos, key=lambda info: info.type)]
     weights = [self._load(group, (len(group), experts, rows, n)) for group in groups]
@@ -96,7 +105,7 @@ class Loader:
                         [self._scale(name, experts) for name in names])
 
   def fused_experts(self, name: str, parts: int, experts: int, rows: int, n: int) -> ExpertLinear:
-    """The same for a tensor (experts, parts * rows, n): each expert's matrices one after another."""
+    """experts() for one tensor (experts, parts * rows, n), where each expert's matrices follow each other."""
     info = self.info(f"{name}.weight", (experts, parts * rows, n))
     fused = self._load([info], info.shape, FusedExperts, (parts, experts, rows, n))
     return ExpertLinear([fused], [None] * parts, [self._scale(name, experts)] * parts)
@@ -105,7 +114,7 @@ class Loader:
     return self.tensor(f"{name}.bias", *shape) if needed or self.has(f"{name}.bias") else None
 
   def _scale(self, name: str, experts: int = 1) -> Weight | None:
-    """(experts, 1): what NVFP4 keeps beside its blocks, a factor for all weights of a matrix."""
+    """NVFP4's factor for all weights of a matrix, (experts, 1), which is a tensor beside its blocks; or None."""
     if not self.has(f"{name}.scale"): return None
     if (qt := quant_type(info := self.info(f"{name}.scale", (experts,)))).name != "F32":
       raise InputError(f"{self.file.path}: {info.name}: type {qt.name} should be F32; convert the model again")
@@ -114,9 +123,9 @@ class Loader:
   def _load(self, infos: list[TensorInfo], shape: tuple[int, ...], kind: type[Weight] = Weight,
             seen_as: tuple[int, ...] = ()) -> Weight:
     """
-    The rows of the tensors, which are of one type and row length, one after another, as one weight of `shape`.
+    One Weight of `shape` with the rows of all tensors in `infos`, which share a type and a row length.
 
-    seen_as: the shape that a `kind` gives them.
+    seen_as: the weight's own shape, if `kind` has another one than `shape`.
     """
     if self.meanwhile is not None and self.meanwhile.done(): self.meanwhile.result()
     qt, names = quant_type(infos[0]), tuple(info.name for info in infos)

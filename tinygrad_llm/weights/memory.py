@@ -1,4 +1,4 @@
-"""From rows of a file to stored tensors: allocates them, chooses how the rows lie, and lays them out by pieces."""
+"""Stores a file's rows as tensors: allocates their memory, chooses a layout, and repacks the rows piece by piece."""
 from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,19 +13,24 @@ from tinygrad_llm.weights.decode import layout
 from tinygrad_llm.weights.layout import TILE, Layout, store
 from tinygrad_llm.weights.rows import RowReader
 
-LEAST_PADDED = 512  # rows of a matrix: TILE - 1 rows of zeros more are 3% of it at most
-PIECE = 16 << 20  # bytes that are laid out at once, about
-TILES = 16  # of which a piece has a multiple: threads share them
+LEAST_PADDED = 512  # rows of a matrix that is padded: TILE - 1 rows of zeros are 3% of it at most
+PIECE = 16 << 20  # bytes that are repacked at once, about
+TILES = 16  # a piece has a multiple of so many tiles, which threads share
 
 class WeightMemory:
-  """Each tensor is read once, straight into the device's memory where it lies as in the file."""
+  """Reads each tensor once; where its layout is the file's, straight into the device's memory."""
   def __init__(self, rows: RowReader):
     self.rows = rows
-    self.pieces: dict[tuple, Tensor] = {}  # memory that rows are read to before they are laid out
+    self.pieces: dict[tuple, Tensor] = {}  # staging memory: rows are read into it, then repacked
     self.stores: dict[tuple, Callable[..., None]] = {}
 
   def hold(self, infos: Sequence[TensorInfo], shape: tuple[int, ...]) -> tuple[Tensor, Layout|None]:
-    """The rows of tensors of one type and row length, one after another, as a tensor of `shape`; and how they lie."""
+    """
+    Stores the rows of tensors that share a type and a row length, one after another; returns them and their layout.
+
+    shape: all rows as one tensor. The stored tensor is (rows / tile, words of a row, tile) if it has a layout, else
+    (rows, items of a row).
+    """
     qt, n, rows = quant_type(infos[0]), shape[-1], prod(shape[:-1])
     if len(shape) > 1:
       padded = round_up(shape[-2], TILE) if len(shape) == 2 and shape[-2] >= LEAST_PADDED else shape[-2]
@@ -36,7 +41,7 @@ class WeightMemory:
     return stored, None
 
   def _laid_out(self, qt: QuantType, lay: Layout, infos: Sequence[TensorInfo], rows: int, n: int) -> Tensor:
-    """The rows as (rows / tile, words, tile), read and laid out by pieces."""
+    """The rows as (rows / tile, words, tile), read and repacked piece by piece."""
     tiles, blocks = rows // lay.tile, n // qt.block
     stored = empty((tiles, lay.row_words(blocks), lay.tile), dtypes.uint32, full=True)
     pieces = ceildiv(tiles * lay.tile * qt.row_nbytes(n), PIECE)
@@ -46,7 +51,7 @@ class WeightMemory:
       piece = self.pieces[key] = empty(shape, lay.blocks.dtype)
     write = self.stores.setdefault((lay, stored.shape, *key), captured(store, lay))
     for i in range(0, tiles if has_memory() else 0, count):
-      first = min(i, tiles - count)  # the last piece may lay out some rows again
+      first = min(i, tiles - count)  # the last piece may repack some rows again
       fill(piece, partial(self.rows.read, infos, first * lay.tile))
       write(stored, piece, Variable("tile", 0, tiles - count).bind(first) if count < tiles else 0)
     return stored

@@ -1,4 +1,4 @@
-"""A GGUF file as a source of rows: reads them into memory, packed as their type is held there."""
+"""Reads the rows of a GGUF file's tensors into memory, packed as their type is held there."""
 from __future__ import annotations
 import sys, threading
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from tinygrad_llm.files.gguf import GGUF, TensorInfo
 from tinygrad_llm.patches.host.cores import threads
 from tinygrad_llm.quants.table import pack, quant_type
 
-READ = 1 << 20  # bytes of a read: what must be repacked stays in the processor's cache
+READ = 1 << 20  # bytes of a read: rows that pack() must convert stay in the CPU's cache
 
 class RowReader:
-  """Reads with some threads, and shows how far it is. To be closed."""
+  """Reads rows with a few threads and shows a progress bar. The caller must close() it."""
   def __init__(self, file: GGUF, progress: bool):
     self.file = file
     total = sum(info.nbytes for info in file.tensors.values())
@@ -28,7 +28,7 @@ class RowReader:
     self.bar.close()
 
   def read(self, infos: Sequence[TensorInfo], first: int, memory: np.ndarray) -> None:
-    """Rows first.. of the tensors, one tensor after another, into memory (rows, ..); zeros after the last."""
+    """Reads rows first.. of the tensors, one tensor after another, into memory (rows, ..); the rest becomes zeros."""
     memory = memory.reshape(len(memory), -1)
     jobs, before, end = [], -first, 0
     step = max(1, READ // memory[0].nbytes)
@@ -41,7 +41,7 @@ class RowReader:
     for nbytes in self.pool.map(lambda job: self._read_part(*job), jobs): self.bar.update(nbytes)
 
   def _read_part(self, info: TensorInfo, row: int, out: np.ndarray) -> int:
-    """Rows row.. of a tensor into out (rows, ..); how many bytes of the file they are."""
+    """Reads rows row.. of a tensor into out (rows, ..); returns how many bytes of the file they are."""
     qt, n = quant_type(info), info.shape[-1]
     size = qt.row_nbytes(n)
     info = replace(info, offset=info.offset + row * size, nbytes=len(out) * size)
@@ -54,6 +54,6 @@ class RowReader:
     return info.nbytes
 
   def _staging(self, nbytes: int) -> memoryview:
-    """The reading thread's own buffer: a fresh one each time would cost its page faults each time."""
+    """The reading thread's own buffer: a fresh one for each read would cost its page faults each time."""
     if len(getattr(self.local, "staging", b"")) < nbytes: self.local.staging = bytearray(nbytes)
     return memoryview(self.local.staging)[:nbytes]

@@ -1,3 +1,3 @@
 """
-What a kernel will cost, from its code alone: instructions, memory access, the longest chain, the hardware's limits.
+A kernel's time, estimated from its code alone: instructions, memory accesses, dependency chain, hardware limits.
 """

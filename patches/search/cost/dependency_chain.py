@@ -1,4 +1,4 @@
-"""The longest chain of instructions of a thread that wait for each other, read off a kernel's linear program."""
+"""The longest dependency chain of a thread's instructions, read off a kernel's linear program."""
 from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,10 @@ from tinygrad_llm.patches.search.cost.memory_access import length
 @dataclass(frozen=True)
 class Chain:
   """
-  Cycles. in_order: of a thread that waits where a number is not there yet; sums: of its sums alone, which is what is
-  left where the loads and the arithmetic of later steps go ahead (CPUs).
+  Cycles of the longest chain.
+
+  - in_order: of a thread that executes in order and waits for each operand.
+  - sums: of the accumulations alone. An out-of-order CPU executes the loads and arithmetic of later steps ahead.
   """
   in_order: float
   sums: float
@@ -21,9 +23,15 @@ class Chain:
 @dataclass
 class _Block:
   """
-  The body of a loop, or the kernel. trips: of the loop, together: of those, side by side; ready: when a value is, after
-  the block's start; carried: after the sum of the step before, where it depends on that; needs: what is made outside;
-  longest: until all is done; sums: of a step, from a sum to the next; inner: of the loops inside.
+  The body of a loop, or the kernel. Times are in cycles.
+
+  - trips: iterations of the loop. together: how many of them the compiler unrolls.
+  - ready: when each value is ready, from the block's start.
+  - carried: the same from the previous iteration's sum, for values that depend on it.
+  - needs: values from outside of the block.
+  - longest: time until all values are ready.
+  - sums: time from one iteration's sum to the next.
+  - inner: `sums` of the loops inside, over all of their iterations.
   """
   loop: UOp|None = None
   trips: int = 1
@@ -36,7 +44,7 @@ class _Block:
   inner: float = 0.0
 
 def chain(uops: Sequence[UOp], latency: Mapping[str, float], variables: Mapping[str, int] | None = None) -> Chain:
-  """latency: cycles of an instruction by its pipe."""
+  """The longest chain of a linear program. latency: cycles of an instruction, by its pipe."""
   blocks, side, terms = [_Block()], side_by_side(uops, variables or {}), _terms(uops)
   for u in uops:
     if u.op is Ops.RANGE: blocks.append(_Block(u, length(u, variables or {}), min(side[u], UNROLLED)))
@@ -45,7 +53,7 @@ def chain(uops: Sequence[UOp], latency: Mapping[str, float], variables: Mapping[
   return Chain(blocks[0].longest, blocks[0].inner)
 
 def _terms(uops: Sequence[UOp]) -> dict[UOp, list[UOp]]:
-  """The terms of each sum of floats, which are added up one after another: renderers write it without parentheses."""
+  """The terms of each sum of floats, in order: renderers print no parentheses, so terms are added one by one."""
   users, found = users_of(uops), dict[UOp, list[UOp]]()
   for u in uops:
     if u.op is Ops.ADD and dtypes.is_float(u.dtype): found[u] = [t for s in u.src for t in found.get(s, [s])]
@@ -66,7 +74,7 @@ def _put(block: _Block, u: UOp, took: float, terms: list[UOp]|None) -> None:
     if register and u.op is Ops.STORE: block.sums = max(block.sums, since)
 
 def _is_sum(place: UOp, loop: UOp|None) -> bool:
-  """Whether a register holds what the step of a loop before this one put there."""
+  """Whether a register holds a value that the loop's previous iteration stored."""
   while place.op in (Ops.INDEX, Ops.SHRINK): place = place.src[0]
   return place.op is Ops.AFTER and loop in place.src
 

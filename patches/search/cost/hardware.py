@@ -1,4 +1,4 @@
-"""The cards and processors that the cost model knows. README.md has the sources of the figures."""
+"""The cards and processors that the cost model knows. patches/search/README.md has the sources of the figures."""
 from __future__ import annotations
 from dataclasses import dataclass
 from tinygrad.helpers import Target
@@ -6,10 +6,15 @@ from tinygrad.helpers import Target
 @dataclass(frozen=True)
 class GPU:
   """
-  arch: as tinygrad names it. clock: GHz. dram, l2: GB/s. threads, blocks, registers: that a multiprocessor (a core of
-  Apple's) holds. rates: instructions of a warp that it takes a cycle, by pipe. latency: cycles until their result is
-  there. launch: microseconds from kernel to kernel of a graph. issue: warps of a multiprocessor that keep its pipes
-  busy, as each instruction waits for the one before it; 1 where nobody has timed it.
+  A card. Apple's cores are its multiprocessors.
+
+  - arch: tinygrad's name of the architecture.
+  - clock: GHz. dram, l2: bandwidths in GB/s.
+  - threads, blocks, registers: the most that are resident on a multiprocessor.
+  - rates: warp instructions that a multiprocessor executes per cycle, by pipe.
+  - latency: cycles until an instruction's result is ready, by pipe.
+  - launch: microseconds from kernel to kernel of a graph.
+  - issue: warps that keep a multiprocessor's pipes busy if each instruction waits for the one before; 1 if not timed.
   """
   name: str
   arch: str
@@ -28,10 +33,15 @@ class GPU:
 @dataclass(frozen=True)
 class CPU:
   """
-  arch: as `kernels --target` names it. clock: GHz. vector: bytes of a register. width: integer instructions a cycle,
-  vectors, loads: of whole vectors. dram_core, dram: GB/s that a core reads, and all. latency: cycles until the result
-  of an instruction is there, by pipe. launch: microseconds from kernel to kernel of a graph. products: of bfloat16 that
-  tile registers add up, a cycle.
+  A processor.
+
+  - arch: its name in `kernels --target`.
+  - clock: GHz. vector: bytes of a vector register.
+  - width, vectors, loads: scalar integer instructions, vector instructions and vector loads per cycle.
+  - dram_core, dram: GB/s that one core reads, and that all cores read together.
+  - latency: cycles until an instruction's result is ready, by pipe.
+  - launch: microseconds from kernel to kernel of a graph.
+  - products: bfloat16 products that the tile registers (AMX) accumulate per cycle.
   """
   name: str
   arch: str
@@ -49,8 +59,9 @@ class CPU:
 
 def _rates(floats: float, ints: float, products: float) -> dict[str, float]:
   """
-  Of multiprocessors whose units for floats and for integers take so many warps a cycle, and whose tensor cores add up
-  so many products of halves as floats.
+  GPU.rates of a multiprocessor. floats, ints: warp instructions of the float and integer units per cycle.
+
+  products: fp16 products that the tensor cores accumulate in fp32 per cycle.
   """
   return {"float": floats, "half": floats, "int": ints, "dot": ints, "divide": ints / 20, "sfu": 0.5, "convert": 0.5,
           "shuffle": 1.0, "branch": 2.0, "barrier": 1.0, "tensor": products}
@@ -61,7 +72,7 @@ def _latency(alu: float, shared: float, l2: float, dram: float) -> dict[str, flo
           "dram": dram}
 
 _VOLTA, _AMPERE, _HOPPER = _latency(4, 22, 193, 400), _latency(4, 27, 200, 400), _latency(4, 27, 210, 480)
-_H100 = _rates(4, 2.5, 1000) | {"half": 3.7, "convert": 2.0}  # measured, see README.md; of integers, additions 3.8
+_H100 = _rates(4, 2.5, 1000) | {"half": 3.7, "convert": 2.0}  # measured, see README.md; integer additions 3.8
 _APPLE = _latency(3, 34, 180, 400)
 _X86 = {"float": 4.0, "half": 4.0, "int": 1.0, "dot": 4.0, "sfu": 13.0, "convert": 4.0, "load": 5.0}
 
@@ -90,7 +101,7 @@ CPUS = (
 KNOWN: tuple[GPU | CPU, ...] = (*GPUS, *CPUS)
 
 def cards(target: Target) -> list[GPU | CPU]:
-  """Those of an architecture, the first of which stands for it; none for one that is not known."""
+  """The cards of a target's architecture; the first one stands for it. Empty if the architecture is unknown."""
   if target.device == "CPU":
     family, _, features = target.arch.partition(",")
     known = [card.arch for card in CPUS if card.arch in features.split(",")]
@@ -99,7 +110,7 @@ def cards(target: Target) -> list[GPU | CPU]:
   return [card for card in GPUS if card.arch == target.arch]
 
 def named(name: str) -> list[GPU | CPU]:
-  """Those whose name it is, in any case, with or without blanks; else those whose name begins so."""
+  """The cards of this name, whatever its case, blanks and hyphens; if there are none, those whose name begins so."""
   def plain(text: str) -> str: return text.lower().replace(" ", "").replace("-", "")
   return [card for card in KNOWN if plain(card.name) == plain(name)] or \
          [card for card in KNOWN if plain(card.name).startswith(plain(name))]

@@ -1,6 +1,5 @@
 """
-What the threads of a kernel execute, read off its linear program: instructions, by the pipe of a processor that takes
-them, and the steps of its loops.
+A thread's instructions, read off a kernel's linear program: the pipe that executes each one, and how often it runs.
 """
 from __future__ import annotations
 import math
@@ -13,9 +12,9 @@ from tinygrad_llm.patches.ir.indices import users_of
 from tinygrad_llm.patches.search.cost.memory_access import argument, length
 from tinygrad_llm.patches.tiles.amx_tiles import DEPTH, TOKENS, is_step
 
-UNROLLED = 8  # steps of a short loop that compilers put side by side
-SHORT = 64    # instructions of such a loop
-MOST = 2048   # of a loop of known length that is unrolled whole
+UNROLLED = 8  # factor by which compilers unroll a short loop
+SHORT = 64    # instructions of a short loop's body, at most
+MOST = 2048   # instructions of all steps, at most, of a constant-length loop that is unrolled completely
 
 SFU = (Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.SQRT, Ops.RECIPROCAL, Ops.FDIV)
 DIVIDE = (Ops.FLOORDIV, Ops.FLOORMOD, Ops.CDIV, Ops.CMOD)
@@ -24,10 +23,14 @@ BITS = (Ops.AND, Ops.OR, Ops.XOR)
 @dataclass(frozen=True)
 class Instruction:
   """
-  pipe: int, float, half (from or to it), convert, divide (integers), sfu, dot (of bytes), tensor, load, store, shared,
-  shuffle, barrier, branch, element (of a vector: taken out, or put in). lanes: numbers of a vector that it takes, or
-  products that a warp's matrix instruction adds up; nbytes: of them. trips: how often a thread does it. address: if it
-  only says where something is. alike: of how many, one for each element of a vector, a compiler makes a single one.
+  An instruction of a thread.
+
+  - pipe: int, float, convert, sfu, tensor, load, store, shared, shuffle, barrier or branch. Further pipes are half
+    (conversion from or to it), divide (integers), dot (of bytes) and element (extracted from or put into a vector).
+  - lanes: elements of the vector, or products that a warp's matrix instruction accumulates. nbytes: their bytes.
+  - trips: how often a thread executes it.
+  - address: whether it only computes an address.
+  - alike: how many such scalar instructions, one per element of a vector, a compiler merges into one.
   """
   pipe: str
   lanes: int
@@ -37,7 +40,7 @@ class Instruction:
   alike: int = 1
 
 def pipe(u: UOp) -> str|None:
-  """The pipe that executes a UOp, None for one that is no instruction."""
+  """The pipe that executes a UOp; None if it is no instruction."""
   if is_const(u): return None
   match u.op:
     case Ops.LOAD | Ops.STORE:
@@ -64,13 +67,13 @@ def _conversion(source: DType, target: DType) -> str|None:
 def is_const(u: UOp) -> bool: return u.op is Ops.CONST or u.op is Ops.CAST and is_const(u.src[0])
 
 def instructions(uops: Sequence[UOp], variables: Mapping[str, int] | None = None) -> list[Instruction]:
-  """Those of a thread, in order. Of steps that are put side by side, addresses and the loop itself count once."""
+  """A thread's instructions in order. Addresses and the branch of an unrolled loop count once per unrolled group."""
   users, side = users_of(uops), side_by_side(uops, variables or {})
   folded, places, alike = set(_folded(uops, users)), _addresses(uops, users), _alike(uops)
   found, loops = list[Instruction](), [(1, 1)]
   for u in uops:
     if u.op is Ops.RANGE: loops.append((loops[-1][0] * length(u, variables or {}), side[u]))
-    # an element that is used where it is, or moves together with others of its vector
+    # an element that needs no extraction: used in place, or moved together with its vector
     stays = u.op is Ops.INDEX and all(x in alike and u in alike or x.op is Ops.STACK for x in users.get(u, []))
     if u not in folded and not stays and (kind := pipe(u)) is not None:
       found.append(_instruction(u, kind, *loops[-1], u in places, alike.get(u, 1)))
@@ -84,20 +87,22 @@ def _instruction(u: UOp, kind: str, trips: int, together: int, address: bool, al
   if is_step(u): lanes = TOKENS * TOKENS * DEPTH
   nbytes = lanes * value.dtype.itemsize
   if address or u.op is Ops.END: trips = math.ceil(trips / together)
-  elif kind == "shared" and u.op is Ops.LOAD and u.src[0].src[1].op is Ops.RANGE:  # neighbours: loads of 16 bytes
+  elif kind == "shared" and u.op is Ops.LOAD and u.src[0].src[1].op is Ops.RANGE:  # adjacent: loads of 16 bytes
     trips = math.ceil(trips / min(together, max(16 // nbytes, 1)))
   return Instruction(kind, lanes, nbytes, trips, address, alike)
 
 def _parts(stack: UOp) -> set[UOp]:
-  """What a vector is put together of: other vectors, of which elements are taken, and scalars."""
+  """The parts that a vector is built from: scalars, and vectors whose elements it takes."""
   return {s.src[0] if s.op is Ops.INDEX and pipe(s) == "element" else s for s in stack.src}
 
 # *** what compilers do ***
 
 def _folded(uops: Sequence[UOp], users: Mapping[UOp, list[UOp]]) -> Iterator[UOp]:
   """
-  What is a part of another instruction: a constant that is added to a place, a product that is added to something,
-  once, the rest of a division that is made anyway, one of two operations on bits.
+  UOps that compilers fold into another instruction.
+
+  These are constant offsets of an address, the product of a fused multiply-add, the remainder of a division that is
+  done anyway, and one of two bit operations (three-operand logic).
   """
   three, divided = set[UOp](), set[tuple[UOp, ...]]()
   for u in uops:
@@ -114,7 +119,7 @@ def _folded(uops: Sequence[UOp], users: Mapping[UOp, list[UOp]]) -> Iterator[UOp
     elif u.op is Ops.ADD and any(map(is_const, u.src)) and all(x.op in (Ops.INDEX, Ops.SHRINK) for x in by): yield u
 
 def _addresses(uops: Sequence[UOp], users: Mapping[UOp, list[UOp]]) -> set[UOp]:
-  """Integers that only say where something is, and those that no memory holds: compilers count them along."""
+  """Integers that only serve as addresses, or that need no load: compilers keep them as induction variables."""
   found, counted = set[UOp](), set[UOp]()
   for u in reversed(uops):
     integer = (u.op in GroupOp.ALU or u.op is Ops.CAST) and dtypes.is_int(u.dtype) and u in users
@@ -127,8 +132,8 @@ def _addresses(uops: Sequence[UOp], users: Mapping[UOp, list[UOp]]) -> set[UOp]:
   return found | counted
 
 def _alike(uops: Sequence[UOp]) -> dict[UOp, int]:
-  """Scalars that are computed of each element of a loaded vector in the same way: how many there are."""
-  found = dict[UOp, tuple[int, int]]()  # elements, and which
+  """Scalars computed in the same way from each element of a loaded vector, with the number of these elements."""
+  found = dict[UOp, tuple[int, int]]()  # the number of elements, and which one
   for u in uops:
     if u.op is Ops.INDEX and pipe(u) == "element" and is_const(u.src[1]):
       found[u] = u.src[0].max_numel(), int(u.src[1].vmin)
@@ -138,8 +143,8 @@ def _alike(uops: Sequence[UOp]) -> dict[UOp, int]:
   return {u: n for u, (n, _) in found.items()}
 
 def side_by_side(uops: Sequence[UOp], variables: Mapping[str, int]) -> dict[UOp, int]:
-  """How many steps of each loop compilers put side by side."""
-  found, loops = dict[UOp, int](), list[tuple[UOp, int, bool]]()  # a loop, the instructions inside, whether no loop is
+  """The factor by which compilers unroll each loop."""
+  found, loops = dict[UOp, int](), list[tuple[UOp, int, bool]]()  # loop, instructions inside, is innermost
   for u in uops:
     if u.op is Ops.RANGE: loops.append((u, 0, True))
     elif u.op is Ops.END:
@@ -150,12 +155,12 @@ def side_by_side(uops: Sequence[UOp], variables: Mapping[str, int]) -> dict[UOp,
   return found
 
 def _together(loop: UOp, trips: int, count: int) -> int:
-  """Of a loop without others inside, by the instructions of its body."""
+  """The unroll factor of an innermost loop. count: instructions of its body."""
   if is_const(loop.src[0]) and trips * count <= MOST: return max(trips, 1)
   return UNROLLED if count <= SHORT else 1
 
 def serial_steps(uops: Sequence[UOp], variables: Mapping[str, int] | None = None) -> int:
-  """Steps of the longest nest of loops that a thread goes through one after another; 1 without any."""
+  """Iterations of the longest loop nest of a thread; 1 without loops."""
   most, trips = 1, [1]
   for u in uops:
     if u.op is Ops.RANGE:

@@ -1,6 +1,6 @@
 """
-How a kernel's loads and stores fall on memory, read off its linear program: how wide they are, how often a thread does
-them, and how many cache lines and sectors the threads of a warp touch together.
+A kernel's memory accesses, read off its linear program. For each load and store: its width, how often a thread executes
+it, and the cache lines and sectors that a warp touches together.
 """
 from __future__ import annotations
 import math, operator
@@ -14,15 +14,18 @@ from tinygrad_llm.patches.ir.banks import wavefronts
 from tinygrad_llm.patches.ir.indices import usual_length
 
 WARP = 32
-LINE, SECTOR = 128, 32  # bytes: of a GPU's caches, and what they move at least
+LINE, SECTOR = 128, 32  # bytes of a GPU's cache line, and of the least that caches move
 
 @dataclass(frozen=True)
 class Access:
   """
-  A load or a store of an argument.
+  A load from an argument or a store to it.
 
-  width: bytes of a thread; trips: how often a thread does it; first: where the first thread does it first, in bytes;
-  lines, sectors: that a request of a warp touches, on average; wanted: distinct bytes of it.
+  - width: bytes per thread.
+  - trips: how often a thread executes it.
+  - first: byte offset of the first thread's first access.
+  - lines, sectors: cache lines and sectors that a warp's request touches, on average.
+  - wanted: distinct bytes that a warp's request needs, on average.
   """
   slot: int
   store: bool
@@ -35,7 +38,7 @@ class Access:
 
   @property
   def useful(self) -> float:
-    """The share of the bytes of the sectors touched which a thread wants."""
+    """The share of the touched sectors' bytes that the warp needs."""
     return self.wanted / (self.sectors * SECTOR)
 
 # *** indices ***
@@ -49,15 +52,15 @@ Values = dict[UOp, Any]
 
 def values(u: UOp, known: Values) -> Any:
   """
-  An index for all threads and steps at once; what it is made of goes into `known`.
+  The value of an index expression for all threads and steps at once, by broadcasting. Its terms are added to `known`.
 
-  A number in memory is taken for where it is, a float in an index for 0, a variable that has no value for its least.
+  A loaded number counts as its own index, a float as 0, and a variable without a value as its minimum.
   """
   if u in known: return known[u]
   if u.op is Ops.CONST: found = np.int64(u.val)
   elif u.op is Ops.LOAD: found = values(u.src[0].src[1], known) if len(u.src[0].src) > 1 else np.int64(0)
   elif u.op in (Ops.PARAM, Ops.RANGE, Ops.SPECIAL): found = np.int64(u.vmin)
-  elif u.op is Ops.INDEX: found = values(u.src[0], known) + values(u.src[1], known)  # of numbers loaded together
+  elif u.op is Ops.INDEX: found = values(u.src[0], known) + values(u.src[1], known)  # an element of a loaded vector
   elif u.op in (Ops.CAST, Ops.AFTER): found = values(u.src[0], known)
   elif u.op is Ops.NEG: found = -values(u.src[0], known)
   elif u.op is Ops.WHERE: found = np.where(*[values(s, known) for s in u.src])
@@ -68,59 +71,59 @@ def values(u: UOp, known: Values) -> Any:
   return found
 
 def number(u: UOp, variables: Mapping[str, int]) -> int:
-  """A size: of a loop, of a grid."""
+  """The value of a size expression, such as a loop's or a grid's."""
   known: Values = {x: np.int64(variables[x.arg.name]) for x in u.toposort()
                    if x.op is Ops.PARAM and getattr(x.arg, "name", None) in variables}
   return int(values(u, known))
 
 def length(loop: UOp, variables: Mapping[str, int]) -> int:
-  """How many steps a loop has, as usual_length() counts them."""
+  """The iterations of a loop, as usual_length() counts them."""
   return max(number(usual_length(loop), variables), 0)
 
 def argument(u: UOp) -> UOp|None:
-  """The argument of the kernel that a load or a store's place is in; None for memory of its own."""
+  """The kernel's argument that a load or store addresses; None for the kernel's own memory."""
   while u.op is not Ops.PARAM and u.src: u = u.src[0]
   return u if u.op is Ops.PARAM and u.addrspace is AddrSpace.GLOBAL else None
 
 # *** threads ***
 
 def local_size(uops: Sequence[UOp], variables: Mapping[str, int]) -> int:
-  """Threads of a group."""
+  """Threads of a block."""
   return math.prod(number(u.src[0], variables) for u in uops if u.op is Ops.SPECIAL and u.arg.startswith("lidx"))
 
 def _threads(uops: Sequence[UOp], variables: Mapping[str, int]) -> Values:
-  """SPECIALs -> their values for each thread of a group, (threads, 1), in the order in which hardware numbers them."""
+  """SPECIALs -> their values for each thread of a block, (threads, 1), in the hardware's order of threads."""
   known, step, group = Values(), 1, local_size(uops, variables)
   for u in sorted((u for u in uops if u.op is Ops.SPECIAL), key=lambda u: u.arg):
     size = number(u.src[0], variables)
     if u.arg.startswith("lidx"):
       known[u] = np.arange(group)[:, None] // step % size
       step *= size
-    else: known[u] = np.int64((size - 1) // 2)  # a group in the middle
+    else: known[u] = np.int64((size - 1) // 2)  # a block in the middle
   for u in uops:
     if u.op is Ops.PARAM and u.addrspace is AddrSpace.ALU: known[u] = np.int64(variables.get(u.arg.name, u.vmin))
   return known
 
 def _distinct(places: np.ndarray) -> np.ndarray:
-  """Of each column of (threads, steps): how many different numbers it has."""
+  """The number of distinct values in each column of (threads, steps)."""
   places = np.sort(places, axis=0)
   found: np.ndarray = 1 + np.count_nonzero(np.diff(places, axis=0), axis=0)
   return found
 
 def _spans(at: np.ndarray, width: int, unit: int) -> float:
-  """Units of memory that a request touches, on average: of threads that each want `width` bytes from `at` on."""
+  """Units of memory that a request touches, on average: each thread reads `width` bytes at offset `at`."""
   first = at // unit
   last = (at + width - 1) // unit
   if (first == last).all(): return float(_distinct(first).mean())
   between = [first + i for i in range(int((last - first).max()) + 1)]
   return float(_distinct(np.concatenate([np.minimum(x, last) for x in between])).mean())
 
-# a load or a store, bytes of a thread, trips, places (threads, steps) in bytes
+# a load or a store, bytes per thread, trips, byte offsets (threads, steps)
 Request = tuple[UOp, int, int, np.ndarray]
 
 def _requests(uops: Sequence[UOp], variables: Mapping[str, int], wanted: Callable[[UOp], bool], samples: int, warps: int
               ) -> Iterator[Request]:
-  """Loads and stores of some kind. samples: steps of the loops around one that are looked at, warps: of a group."""
+  """Loads and stores that are `wanted`. samples: steps of the loops around, warps: warps of a block, that are tried."""
   loops, sizes, threads = list[UOp](), list[int](), _threads(uops, variables)
   group = min(local_size(uops, variables), warps * WARP)
   threads = {u: v[:group] if np.ndim(v) else v for u, v in threads.items()}
@@ -150,7 +153,8 @@ def accesses(uops: Sequence[UOp], variables: Mapping[str, int] | None = None, sa
   """
   All loads from arguments and stores to them.
 
-  variables: values of the kernel's; samples: steps of the loops around one that are looked at, warps: of a group.
+  variables: values of the kernel's variables. Indices are computed at `samples` steps of the loops around an access,
+  for `warps` warps of a block.
   """
   found = list[Access]()
   for u, width, trips, at in _requests(uops, variables or {}, lambda u: argument(u) is not None, samples, warps):
@@ -162,7 +166,7 @@ def accesses(uops: Sequence[UOp], variables: Mapping[str, int] | None = None, sa
   return found
 
 def further_passes(uops: Sequence[UOp], variables: Mapping[str, int] | None = None) -> int:
-  """Of shared memory, that the requests of a group's first warp take beside one each: wide ones, conflicts of banks."""
+  """Passes of shared memory that the first warp's requests take beyond one each: wide accesses, bank conflicts."""
   def is_shared(u: UOp) -> bool: return u.src[0].addrspace is AddrSpace.LOCAL
   return sum(trips * (wavefronts(at[:, 0].tolist(), width) - 1)
              for _, width, trips, at in _requests(uops, variables or {}, is_shared, 1, 1))

@@ -1,8 +1,8 @@
 """
-What a cubin executes: the instructions of its machine code by pipe, as `cuobjdump --dump-sass` writes them.
+The instructions of a cubin's machine code by pipe, read from the output of `cuobjdump --dump-sass`.
 
-Compilers unroll loops. How often one of the machine code runs follows from its loads: those of memory that the linear
-program does, less those outside of loops, are shared out to the loop that has most of them.
+Compilers unroll loops, so the machine code's trip counts are unknown. They follow from the loads: the linear program's
+memory loads, less the loads outside of loops, are attributed to the innermost loop with most loads.
 """
 from __future__ import annotations
 import re
@@ -13,21 +13,21 @@ PIPES = {"float": r"F(FMA|ADD|MUL|MNMX|SETP|SEL|SET|CHK|SWZADD)", "half": r"H(AD
          "sfu": r"MUFU", "convert": r"(I2F|F2I|F2F|I2FP|F2FP)", "dot": r"(IDP|IDP4A)", "shuffle": r"SHFL",
          "tensor": r"[HIB]MMA|[HI]GMMA", "load": r"LDG?", "store": r"STG?", "shared": r"(LDS|STS|LDSM)",
          "barrier": r"BAR", "branch": r"(BRA|EXIT|BSSY|BSYNC|RET|CALL|NOP|WARPSYNC|BREAK)"}
-PRODUCTS = 2048  # that a matrix instruction adds up, 16 x 8 x 16
+PRODUCTS = 2048  # products that a matrix instruction accumulates, 16 x 8 x 16
 _LINE = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9]+)([^;]*);")
 
 def pipe(opcode: str) -> str:
-  """Of an instruction of the machine code; integers and moves are what is left."""
+  """The pipe of a machine instruction; all others, such as integer arithmetic and moves, are "int"."""
   return next((name for name, pattern in PIPES.items() if re.fullmatch(pattern, opcode)), "int")
 
 def executed(text: str, loads: int, outer: int = 1) -> Counter[str]|None:
   """
-  Instructions of a thread by pipe; None if the loops of the code are not understood.
+  A thread's instructions by pipe; None if the loops of the code are not understood.
 
-  loads: of memory, that a thread does; outer: how often it enters its innermost loops.
+  loads: memory loads that a thread executes; outer: how often it enters its innermost loops.
   """
   code = [(int(at, 16), opcode, rest) for at, opcode, rest in _LINE.findall(text)]
-  while code and (code[-1][1] == "NOP" or _jumps_to(code[-1]) == code[-1][0]): code.pop()  # behind the end
+  while code and (code[-1][1] == "NOP" or _jumps_to(code[-1]) == code[-1][0]): code.pop()  # padding after the end
   loops = [(target, at) for at, *rest in code if (target := _jumps_to((at, *rest))) is not None and target < at]
   inner = [loop for loop in loops if not any(other != loop and _inside(other[0], loop) for other in loops)]
   static = {loop: sum(pipe(opcode) == "load" for at, opcode, _ in code if _inside(at, loop)) for loop in inner}
@@ -39,7 +39,7 @@ def executed(text: str, loads: int, outer: int = 1) -> Counter[str]|None:
   for at, opcode, _ in code:
     if not any(_inside(at, loop) for loop in loops): times = 1.0
     elif main is not None and _inside(at, main): times = trips
-    else: times = 0.0 if any(_inside(at, loop) for loop in inner) else outer  # the steps that unrolling leaves: none
+    else: times = 0.0 if any(_inside(at, loop) for loop in inner) else outer  # remainder loops of unrolling: 0 times
     kind = pipe(opcode)
     found[kind] += times * (PRODUCTS if kind == "tensor" else 1)  # type: ignore[assignment]
   return found

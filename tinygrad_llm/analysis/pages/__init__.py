@@ -1,3 +1,3 @@
 """
-Pages for a browser, each one file that needs no network: a step as a timeline. The numbers are made in analysis/.
+HTML pages, each a single file that needs no network: a step as a timeline. The modules in analysis/ make the numbers.
 """

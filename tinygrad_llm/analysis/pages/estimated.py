@@ -1,4 +1,4 @@
-"""The page of a step that did not run: its kernels as long as the cost model says."""
+"""The page of a step that did not run: the cost model's estimate for each kernel."""
 from __future__ import annotations
 from collections.abc import Sequence
 from tinygrad import UOp
@@ -12,7 +12,7 @@ from tinygrad_llm.patches.search.cost.hardware import CPU, GPU
 NOTE = "Nothing ran: the kernels of one step, end to end, each as long as the cost model estimates for {card}."
 
 def estimated_page(heading: str, title: str, step: Sequence[Program], scheduled: UOp, card: GPU | CPU) -> str:
-  """heading: the model, the target; title: of the step; scheduled: its schedule, before it was compiled."""
+  """The page as HTML. heading: model and target; title: of the step; scheduled: its schedule, not compiled."""
   calls = [call for call in scheduled.src if call.src[0].op is Ops.SINK]
   found = codes((program.call, call) for program, call in zip(step, calls, strict=True))
   places = {kernel: i for i, kernel in enumerate(found)}

@@ -1,4 +1,4 @@
-"""The page of profiles: a timeline for each."""
+"""The page of one or more profiles: a timeline for each."""
 from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ ALONE = ("The kernels of one {unit}, each timed alone and laid end to end; the h
          "{unit} as measured.")
 
 class Page:
-  """Takes profiles as they come. A kernel that several of them have is explained once."""
+  """Collects profiles as they come. A kernel that several profiles share has one code."""
   def __init__(self) -> None:
     self.headings: dict[str, None] = {}
     self.timelines: list[tuple[str, Timeline]] = []
@@ -24,7 +24,7 @@ class Page:
     self.places: dict[UOp, int] = {}
 
   def add(self, llm: LLM, profile: Profile, heading: str, name: str, unit: str, depth: int) -> None:
-    """heading: the model, the device; name: of the test; unit: what a step is, token or prompt."""
+    """Adds a profile. heading: model and device; name: of the test; unit: a step's unit, token or prompt."""
     calls = [kernel.call for kernel in profile.kernels]
     new = [pair for pair in zip(calls, _scheduled(llm, calls, unit, depth)) if pair[0].src[0] not in self.places]
     for kernel, code in codes(new).items():
@@ -39,7 +39,7 @@ class Page:
                                            for heading, t in self.timelines], self.codes)
 
 def _scheduled(llm: LLM, calls: list[UOp], unit: str, depth: int) -> list[UOp | None]:
-  """The calls before they were compiled; None where that is not known. A prompt's last chunk and its logits are."""
+  """The calls before compilation; None where unknown. For a prompt, the last chunk and the logits are known."""
   linear, _ = llm.steps.prompt_schedule(depth) if unit == "prompt" else llm.steps.decode_schedule(depth)
   found = [call for call in linear.src if call.src[0].op is Ops.SINK]
   same = len(found) <= len(calls) and all(len(get_call_arg_uops(a)) == len(get_call_arg_uops(b))
@@ -47,7 +47,7 @@ def _scheduled(llm: LLM, calls: list[UOp], unit: str, depth: int) -> list[UOp | 
   return [*[None] * (len(calls) - len(found)), *found] if same else [None] * len(calls)
 
 def timeline(profile: Profile, title: str, unit: str, places: Mapping[UOp, int]) -> Timeline:
-  """unit: what a step is, token or prompt; places: of the kernels' codes in the page."""
+  """A profile's timeline. unit: a step's unit, token or prompt; places: indices of the kernels' codes in the page."""
   def bar(start: float, us: float, k: int | None) -> Bar:
     if k is None: return Bar(HOST, HOST_ROW, "host: Python, waking threads, the token in, the logits out", start, us)
     kernel = profile.kernels[k]

@@ -1,20 +1,20 @@
-"""The plot of a tuning: the share of the machine's bandwidth that each kernel has, before and after."""
+"""The plot of a tuning: the bandwidth that each kernel reaches before and after, beside the machine's."""
 from __future__ import annotations
 import pathlib
 from typing import TYPE_CHECKING
 from tinygrad_llm.errors import InputError
 if TYPE_CHECKING: from tinygrad_llm.analysis.tuning import Tuning
 
-SHOWN = 12  # kernels that take longest
+SHOWN = 12  # kernels, the most expensive ones
 
 def check(path: pathlib.Path) -> None:
-  """InputError now for what drawing would fail of after minutes."""
+  """Checks the file's type and matplotlib before the tuning, not minutes later. InputError if draw() would fail."""
   if path.suffix not in (".png", ".svg"): raise InputError(f"--plot {path}: give a file that ends in .png or .svg")
   try: import matplotlib  # noqa: F401
   except ImportError: raise InputError("--plot: matplotlib is not installed; run: pip install matplotlib") from None
 
 def draw(tuning: Tuning, path: pathlib.Path) -> None:
-  """Writes it to a file, PNG or SVG by its name."""
+  """Writes the plot to a file, PNG or SVG by its suffix."""
   import matplotlib
   matplotlib.use("Agg")
   from matplotlib import pyplot as plt

@@ -1,4 +1,4 @@
-"""Grouped-query attention (https://arxiv.org/abs/2305.13245): what each head asks, and what is kept of a position."""
+"""Grouped-query attention (https://arxiv.org/abs/2305.13245): projections to queries, keys and values."""
 from __future__ import annotations
 from tinygrad import Tensor
 from tinygrad_llm.nn.config import ModelConfig
@@ -7,7 +7,7 @@ from tinygrad_llm.nn.rope import rotate
 from tinygrad_llm.weights.loader import Loader
 
 class GQA:
-  """n_heads queries share n_kv_heads keys and values of head_dim elements."""
+  """n_heads query heads share n_kv_heads heads of keys and values, of head_dim elements each."""
   def __init__(self, config: ModelConfig, load: Loader, layer: int):
     self.style, self.head_dim, self.value_dim = config.features.rope, config.head_dim, config.head_dim
     name, heads = f"blk.{layer}.attn_", {"q": config.n_heads, "k": config.n_kv_heads, "v": config.n_kv_heads}
@@ -27,5 +27,5 @@ class GQA:
     return q, Tensor.stack(k, v)
 
   def values(self, y: Tensor) -> Tensor:
-    """What attention made of the kept values (B, H, T, D): it is the heads' own."""
+    """Attention's sums of values (B, H, T, D), unchanged: they are the heads' output already."""
     return y

@@ -1,8 +1,8 @@
 """
-Multi-head latent attention (DeepSeek-V2, https://arxiv.org/abs/2405.04434, 2.1), absorbed.
+Multi-head latent attention (DeepSeek-V2, https://arxiv.org/abs/2405.04434, 2.1), in its absorbed form.
 
-Keys and values of all heads are matrices times one latent vector a position. Instead of expanding every latent, the
-query goes through the key matrix and the answer through the value matrix: all heads attend to the latents themselves.
+The keys and values of all heads are matrices times one latent vector for each position. The latents are not expanded.
+Instead, the query is multiplied by the key matrix and the output by the value matrix: all heads attend to the latents.
 """
 from __future__ import annotations
 from tinygrad import Tensor
@@ -12,7 +12,7 @@ from tinygrad_llm.nn.rope import rotate
 from tinygrad_llm.weights.loader import Loader
 
 class MLA:
-  """A position keeps kv_rank elements, which are its value and a part of its key, and a rotated part of its key."""
+  """The cache keeps kv_rank elements a position, its value and part of its key, and the rotated part of its key."""
   def __init__(self, config: ModelConfig, mla: MLAConfig, load: Loader, layer: int):
     self.style, self.mla, self.value_dim = config.features.rope, mla, mla.kv_rank
     name, H, q_dim = f"blk.{layer}.attn_", config.n_heads, config.n_heads * config.head_dim
@@ -40,7 +40,7 @@ class MLA:
     return (q[..., :nope] @ self._key_matrix()).cat(q_rope, dim=-1), latent.cat(k_rope, dim=-1).unsqueeze(0)
 
   def values(self, y: Tensor) -> Tensor:
-    """Sums of latents (B, H, T, kv_rank) -> the heads' values (B, H, T, value_dim)."""
+    """Sums of latents (B, H, T, kv_rank) -> the heads' outputs (B, H, T, value_dim)."""
     return y @ self._value_matrix().transpose(-1, -2)
 
   def _key_matrix(self) -> Tensor:  # (H, nope_dim, kv_rank)
