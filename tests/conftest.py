@@ -1,4 +1,4 @@
-"""Fixtures that tests share, and what each of the tests costs. The device is the CPU unless DEV says otherwise."""
+"""Shared fixtures, and the CPU time of each test. The device is the CPU unless DEV says otherwise."""
 from tests.support import session  # noqa: F401  # before tinygrad: it sets the environment
 import collections
 import pathlib
@@ -11,19 +11,19 @@ from tinygrad_llm import errors
 from tinygrad_llm.device.compiler import use_c_compiler
 from tinygrad_llm.patches.cache import schedules
 
-use_c_compiler()  # before tinygrad looks for it, and remembers
-schedules.FILES = pathlib.Path("none")  # what the package brings for some machines is not for tests
+use_c_compiler()  # before tinygrad looks for a compiler and caches the answer
+schedules.FILES = pathlib.Path("none")  # tests do not use the schedules that the package ships for some machines
 
 
 @pytest.fixture(autouse=True)
 def warnings_anew() -> None:
-  """A warning is said once in a process: here, once in a test."""
+  """A warning is printed once a process; this resets it, so that it is printed once a test."""
   errors._print.cache_clear()
 
 
 @pytest.fixture(scope="session")
 def model_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., pathlib.Path]:
-  """model_file(**arguments of synthetic.write_model) -> a file, written once a session."""
+  """model_file(**arguments of synthetic.write_model) -> the model's file, written once a session."""
   folder = tmp_path_factory.mktemp("models")
   made: dict[str, pathlib.Path] = {}
   def make(**arguments) -> pathlib.Path:
@@ -32,9 +32,8 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., pathli
     return made[key]
   return make
 
-# *** what the suite costs
-
-# these files take longest (make test ARGS=--cpu-times) and come first: no core waits at the end for the other
+# *** CPU time of the suite
+# these files take longest (make test ARGS=--cpu-times) and run first, so that no core idles at the end
 LONGEST = ("nn/test_golden", "patches/test_codegen", "commands/test_bench", "commands/test_kernels",
            "attention/test_attention", "commands/test_kernel_suite", "tiles/test_pack_operands",
            "gpu/test_gpu_schedules", "gpu/test_card", "commands/test_readme_commands", "commands/test_tune",

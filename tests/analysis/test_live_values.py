@@ -1,4 +1,4 @@
-"""analysis/live_values: bytes of vectors that are alive at once, of programs written by hand and at random."""
+"""analysis/live_values: bytes of vectors alive at once, in hand-written and random programs."""
 import random
 
 import pytest
@@ -17,10 +17,10 @@ def test_a_value_lives_to_its_last_use():
   total = one + two
   assert most_alive([a, b, one, c, d, two, total, total.sink()]) == 3 * 64  # one, c, d
   assert most_alive([a, b, c, d, one, two, total, total.sink()]) == 4 * 64
-  assert most_alive([a, b, one, c, d, two, total]) == 3 * 64 and most_alive([a, b]) == 0  # nothing uses them
+  assert most_alive([a, b, one, c, d, two, total]) == 3 * 64 and most_alive([a, b]) == 0  # a and b are unused
 
 def test_what_a_loop_uses_lives_as_long():
-  """Also through loops in it; what is made in a loop does not."""
+  """A value used in a loop lives to the loop's end, inner loops included; a value made in the loop does not."""
   before, outer, inner = vector(0), UOp.range(4, 0), UOp.range(4, 1)
   x = UOp(Ops.ADD, before.dtype, (before, before))
   many = [vector(i) for i in range(1, 4)]
@@ -33,7 +33,7 @@ def test_what_a_loop_uses_lives_as_long():
   assert most_alive([before, outer, inner, x, end, *many, *sums, last, far]) == 4 * 64
 
 def test_what_counts():
-  """Arrays in registers by their size; no scalars, no constants, no addresses; 16 bytes are the least."""
+  """Register arrays count by their size. Scalars, constants, addresses and values below 16 bytes do not count."""
   scalar = IN.index(UOp.const(3, dtypes.int)).load()
   constants = UOp(Ops.STACK, dtypes.float, (UOp.const(1.0, dtypes.float),) * 16)
   assert most_alive([scalar, constants, scalar + scalar, constants + constants]) == 0
@@ -46,7 +46,7 @@ def test_what_counts():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_programs(seed):
-  """The same as counting at every operation which values are used later."""
+  """The result equals a direct count, at every operation, of the values that are used later."""
   rng = random.Random(seed)
   ops = [vector(i) for i in range(3)]
   for _ in range(40): ops.append(rng.choice(ops[-9:]) + rng.choice(ops[-9:]))

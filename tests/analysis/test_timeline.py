@@ -1,4 +1,4 @@
-"""analysis/pages/timeline.py: one file, what a file's names cannot break, an estimate that says so."""
+"""analysis/pages/timeline.py: a self-contained page, escaping of names, and estimates labelled as such."""
 import html
 import re
 import shutil
@@ -44,7 +44,7 @@ def test_one_file_without_a_network():
   assert not re.search(r"https?:|//[a-z]+\.|@import|url\(|fetch\(|XMLHttp|import\(", text)
 
 def test_an_estimate_says_so():
-  """In its data; and the page has words for it in the heading, on the chart, in the legend and at each bar."""
+  """The data says that it is an estimate; so do the page's heading, chart, legend and bars."""
   text = page("x", [timeline(measured=False)], [])
   assert data_of(text)["timelines"][0]["measured"] is False
   script = Elements(text).scripts[1]

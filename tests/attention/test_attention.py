@@ -1,4 +1,4 @@
-"""Attention of few queries, and what it brought: flash_decoding, store_factors, block_reductions, horizontal_fusion."""
+"""Decode attention and its passes: flash_decoding, store_factors, block_reductions, horizontal_fusion."""
 import dataclasses
 import math
 import re
@@ -29,16 +29,16 @@ from tinygrad_llm.patches.search.cost.memory_access import accesses
 
 ERROR = 1e-5  # as a fraction of the root mean square
 
-# what models have: llama, qwen3, olmoe, gemma with a window and a softcap, gpt-oss, DeepSeek's latents, one head
+# models' forms: llama, qwen3, olmoe, gemma with a window and a softcap, gpt-oss, DeepSeek's latents, one head
 MODELS = [Case(8, 4, 64, 300), Case(4, 8, 128, 190), Case(16, 1, 128, 70), Case(4, 2, 256, 130, window=100, softcap=50),
           Case(8, 8, 64, 280, sink=True, window=128), Case(1, 16, 576, 100, W=512, latent=True), Case(1, 71, 64, 70)]
-# keys and values as a server may hold them, and lengths around a part's and a block's
+# quantised or paged KV caches, and lengths around the sizes of a part and a block
 OTHERS = [Case(2, 4, 64, 200, packed=8), Case(2, 4, 64, 130, packed=4), Case(2, 2, 64, 100, B=3, lengths=True),
           Case(2, 4, 64, 90, table=True, packed=8), Case(2, 3, 64, 64, T=2), *[Case(2, 2, 32, n) for n in (1, 63, 65)],
           Case(2, 2, 80, 77), Case(3, 3, 20, 50), Case(2, 2, 64, 90, symbolic=False)]
 DRAWN = [random_case(seed) for seed in range(1142, 1148)]
 
-# of a prompt's tokens: models; around a tile of tokens and a block of positions; tokens alone, and after many
+# prefill: models' forms; sizes around a tile of tokens and a block of positions; an empty and a long cache before
 PROMPTS = [Case(8, 4, 64, 300, T=77, prompt=128), Case(4, 8, 128, 190, T=5, prompt=64),
            Case(16, 1, 128, 70, T=70, prompt=128), Case(4, 2, 256, 330, T=40, prompt=64, window=100, softcap=50),
            Case(2, 8, 64, 280, T=17, prompt=32, sink=True, window=128),
@@ -56,7 +56,7 @@ def random_prompt(seed: int) -> Case:
 DRAWN_PROMPTS = [random_prompt(seed) for seed in range(1123, 1135)]
 
 def errors(cases: list[dict]) -> list[tuple[float, int]]:
-  """Of attention on the default device: the error, and how many kernels it is."""
+  """(error, number of kernels) of attention on the default device."""
   found = []
   for case in [Case(**c) for c in cases]:
     linear, _ = Problem(case).tensor().linear_with_vars()
@@ -68,7 +68,7 @@ def check(cases: list[Case], **env: str) -> None:
   found = child.call(errors, [case.__dict__ for case in cases], **env).value
   for case, (error, kernels) in zip(cases, found):
     assert error < ERROR + case.softcap * 2**-22, (case, error)  # a score is rounded to a part of the softcap
-    # of keys that no vector of 16 holds, and of no GPU's, there is no schedule: then it is tinygrad's
+    # on a CPU, keys that 16-lane vectors do not divide have no schedule of ours: tinygrad's kernels remain
     assert kernels == 2 or case.D % 16 and "CL" not in env.get("DEV", ""), (case, kernels)
 
 @pytest.mark.parametrize("cases", [MODELS[3:5], pytest.param(MODELS[:3] + MODELS[5:], marks=extended), OTHERS[:3],
@@ -84,13 +84,13 @@ def test_on_a_cpu(cases: list[Case]): check(cases)
 def test_of_prompts_on_a_cpu(cases: list[Case]): check(cases)
 
 def prompt_source(case: dict) -> str:
-  """Of the kernel that has all of a prompt's attention but what combines it."""
+  """The source of the kernel that computes the parts of prefill attention."""
   linear, _ = Problem(Case(**case)).tensor().linear_with_vars()
   part = next(call.src[0] for call in linear.src if Part.of(call.src[0]) is not None)
   return to_program(part, Device["CPU"].renderer).src[2].arg
 
 def test_queries_of_prompts_are_lanes():
-  """No sum of a vector's elements, masks in vectors, and blocks that come after the last query are left out."""
+  """Queries are lanes: no horizontal sums, vector masks, and blocks after the last query are skipped."""
   source = child.call(prompt_source, Case(2, 4, 64, 300, T=40, prompt=64).__dict__).value
   body = source[source.index("void attention"):]
   loop = body[body.index(") break;"):]
@@ -130,11 +130,11 @@ def test_in_lockstep(case: Case): assert child.call(in_lockstep, case.__dict__).
 
 # *** prompts on GPUs, run by numpy
 
-GPU_ERROR = {"CUDA": 6e-3, "Metal": 6e-3, "OpenCL": 2e-5}  # of halves; without tensor cores, of floats
-# a window and sinks; latents; packed keys and values, whose decoding several sums share; few and many tokens
+GPU_ERROR = {"CUDA": 6e-3, "Metal": 6e-3, "OpenCL": 2e-5}  # with halves; without tensor cores, with floats
+# a window and sinks; latents; a quantised cache, whose unpacking several sums share; few and many tokens
 GPU_SOME = {"CUDA": [PROMPTS[4], PROMPTS[5], OTHER_PROMPTS[0]], "Metal": [OTHER_PROMPTS[3], OTHER_PROMPTS[6]],
             "OpenCL": [OTHER_PROMPTS[3]]}
-# without tensor cores numpy is slow
+# numpy is slow without tensor cores
 GPU_OTHERS = {target: [case for case in (*PROMPTS, *OTHER_PROMPTS, *DRAWN_PROMPTS) if case not in some and
                        (case.T < 40 or target != "OpenCL")] for target, some in GPU_SOME.items()}
 
@@ -150,7 +150,7 @@ def test_of_prompts_on_a_gpu(target: str, cases: list[Case]):
     assert found.threads % 32 == 0 and found.threads <= 256, (case, found)
 
 def test_blocks_that_are_left_out():
-  """Those after a block's last query, or before the window of its first one: 64 positions, 16 tokens of 4 queries."""
+  """Position blocks (64) after a query block's last token (of 16), or before its first token's window, are skipped."""
   plain, long = Case(1, 4, 64, 512, T=512, prompt=512), Case(1, 4, 64, 512, T=64, prompt=128)
   cases = [plain, dataclasses.replace(plain, window=64), long]
   whole, window, last = child.call(gpu_prompts.steps, [case.__dict__ for case in cases], "CUDA").value
@@ -160,7 +160,7 @@ def test_blocks_that_are_left_out():
 def test_prompts_without_tensor_cores(env: dict[str, str], parts: int):
   assert child.call(gpu_prompts.parts, OTHER_PROMPTS[3].__dict__, "CUDA", **env).value == parts
 
-# for sm_80: bytes of a stack that was seen
+# bytes of stack observed on sm_80
 STACKS = [(Case(8, 4, 64, 4608, T=512, prompt=512), 8), (Case(4, 8, 128, 4608, T=512, prompt=512), 24),
           (Case(4, 2, 256, 4608, T=512, prompt=512), 8),
           (Case(1, 16, 576, 4608, W=512, T=512, prompt=512, latent=True), 40)]
@@ -177,14 +177,14 @@ def test_compiled_of_prompts(at: int):
 @pytest.mark.parametrize(("switch", "kernels"), [
   ("NO_FLASH_DECODING", 4), ("NO_ONLINE_SOFTMAX", 4), ("NO_BLOCK_REDUCTIONS", 2)])
 def test_switches(switch: str, kernels: int):
-  """The rule makes two kernels of four, and is off without their schedule; without that of the second all is right."""
+  """flash_decoding turns four kernels into two. It is off without online_softmax; block_reductions is optional."""
   (error, found), = child.call(errors, [Case(2, 2, 32, 40).__dict__], **{switch: "1"}).value
   assert error < ERROR and found == kernels
 
 # *** a decode step's attention for GPUs, compiled
 
 def attention_rows(case: str, target: str, depths: list[int]) -> list[list[dict]]:
-  """What the command `kernels` says of attention's kernels, at each depth; sectors of each kernel's loads, too."""
+  """The `kernels` command's rows for attention at each depth, with the used share of the loads' sectors."""
   open_target(target)
   with tempfile.TemporaryDirectory() as folder:
     path = kernel_cases.write(case, f"{folder}/{case}.gguf")
@@ -194,7 +194,7 @@ def attention_rows(case: str, target: str, depths: list[int]) -> list[list[dict]
            if p.schedule in ("online_softmax", "block_reductions")] for step in steps]
 
 def of_attention(linear: UOp) -> UOp:
-  """The kernels of parts, and what follows each."""
+  """The kernels that compute parts, and the kernel after each."""
   is_part = [call.op is Ops.CALL and call.src[0].op is Ops.SINK and Part.of(call.src[0]) is not None
              for call in linear.src]
   return linear.replace(src=tuple(call for call, *of in zip(linear.src, is_part, [False, *is_part]) if any(of)))
@@ -205,23 +205,23 @@ def of_attention(linear: UOp) -> UOp:
   ("llama-1b-Q4_K_M", "CUDA:sm_80"), ("deepseek-v2-lite-Q4_K_M", "CUDA:sm_90"),
   ("gpt-oss-20b-MXFP4_MOE", "CUDA:sm_87")])
 def test_compiled(case: str, target: str):
-  """Two kernels a layer; threads enough, short loops, no spilled registers, and what a warp loads is wanted."""
+  """Two kernels a layer, with enough threads, short loops, no spills and coalesced loads."""
   shallow, deep = child.call(attention_rows, case, target, [512, 8192]).value
   kernels = [row for row in shallow if row["schedule"] == "online_softmax"]
-  assert len(kernels) == 2 and len(shallow) <= 4  # of two layers; latents are combined in the product that follows
+  assert len(kernels) == 2 and len(shallow) <= 4  # two layers; the next product combines the parts of latents
   for row in kernels:
     blocks, threads = math.prod(row["global_size"]), math.prod(row["local_size"])
     assert blocks * threads >= 2048 or case.startswith("gpt-oss"), row  # a window of 128 positions has two parts
-    # of values 8 where 8 queries share them: a thread has 4 columns then
+    # values have 8-byte loads where 8 queries share them: then a thread has 4 columns
     assert row["load_bytes"] >= 8 or row["role"] != "kv", row
   for row in deep:
     assert row["serial"] <= 256 and row["stack"] == 0 and row["registers"] <= 128, row
     assert row["useful"] > 0.8 or row["schedule"] != "online_softmax", row
 
-# *** products beside each other on a CPU
+# *** products with one input (horizontal_fusion) on a CPU
 
 def beside(shapes: list[list[int]]) -> tuple[float, int]:
-  """Products of one input with matrices of several sizes: the largest error, and how many kernels they are."""
+  """Products of one input with matrices of several sizes: (largest error, number of kernels)."""
   rng = np.random.default_rng(3)
   x = rng.standard_normal(shapes[0][1]).astype(np.float32)
   ws = [rng.standard_normal(shape).astype(np.float16) for shape in shapes]
@@ -240,6 +240,6 @@ def beside(shapes: list[list[int]]) -> tuple[float, int]:
   ([[510, 1024], [96, 1024]], 1, {"NUM_CPU_THREADS": "3"}),
   pytest.param([[512, 1024], [96, 1024]], 1, {"NUM_CPU_THREADS": "1"}, marks=extended)])
 def test_products_beside_each_other(shapes: list[list[int]], kernels: int, env: dict[str, str]):
-  """Also where threads divide the rows of only one of them."""
+  """Products with one input are fused, also where the thread count divides the rows of only one matrix."""
   error, found = child.call(beside, shapes, **env).value
   assert error < ERROR and found == kernels

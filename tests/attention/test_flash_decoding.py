@@ -1,4 +1,4 @@
-"""attention/flash_decoding: a softmax over positions in parts; graphs before and after, their values by numpy."""
+"""attention/flash_decoding: splits a softmax over positions into parts; graphs before and after, evaluated by numpy."""
 import numpy as np
 import pytest
 from tests.support.interpret import Interpreter
@@ -19,7 +19,7 @@ def parts(sink: UOp) -> UOp:
   return found
 
 def wanted(n: int, hidden: int) -> np.ndarray:
-  """By numpy alone."""
+  """The attention computed by numpy directly."""
   q, k, v = numbers(attention(n), n).values()
   s = q.reshape(HEADS, QUERIES, DEPTH) @ k.reshape(HEADS, n, DEPTH).transpose(0, 2, 1)
   s[..., :hidden] = -np.inf
@@ -37,11 +37,11 @@ def test_in_parts(on_a_gpu, n, hidden):
   assert [int(r.vmax) + 1 for r in parts(made).src[1:]] == [HEADS, QUERIES, *[count] * (count > 1), WIDTH + EXTRA]
   assert np.allclose(value(made, n), value(sink, n)) and np.allclose(value(sink, n), wanted(n, hidden))
   stored = [u for u in made.toposort() if u.op is Ops.STAGE]
-  assert len(stored) == 2  # no scores, no maximum, no sum of exponentials is stored
+  assert len(stored) == 2  # scores, maxima and sums of exponentials are not materialised
 
 @pytest.mark.parametrize("n", [16, 150])
 def test_one_part_on_a_cpu(n):
-  """A thread has all positions: exp(m - m) is 1, and left out."""
+  """On a CPU a thread has all positions; the factor exp(m - m) = 1 is left out."""
   made = split(sink := attention(n))
   assert np.allclose(value(made, n), value(sink, n))
   assert len([u for u in made.toposort() if u.op is Ops.REDUCE and u.arg[0] is Ops.MAX]) == 1
@@ -49,7 +49,7 @@ def test_one_part_on_a_cpu(n):
   assert not any(u.op in (Ops.EXP2, Ops.REDUCE) for u in outside)
 
 def test_a_softmax_that_is_used_alone(on_a_gpu):
-  """Two softmaxes of one graph have parts of their own; one whose scores others read has none."""
+  """Two softmaxes of one graph are split separately. A softmax whose scores have other readers is not split."""
   one, two = attention(100).src[0], attention(90).src[0]
   made = split(UOp.sink(one, two))
   assert len({u for u in made.toposort() if u.op is Ops.STAGE and u.tag == PARTS}) == 2
@@ -57,13 +57,13 @@ def test_a_softmax_that_is_used_alone(on_a_gpu):
 
 @pytest.mark.parametrize("slopes", [(0.5, 0.25), (-0.5, -0.5)])
 def test_what_is_no_softmax(on_a_gpu, slopes):
-  """Exponentials of two slopes; of falling ones."""
+  """Exponentials with two different slopes, or with negative slopes, are no softmax."""
   assert split(attention(100, slopes=slopes)) is None
 
 def test_what_has_no_schedule(monkeypatch):
-  """Keys of which no vector is made; more queries than a block of threads has."""
+  """No split for keys that vectors do not divide, or for more queries than a thread block holds."""
   assert split(attention(16)) is not None
-  monkeypatch.setattr(flash_decoding, "LANES", 32)  # of keys there are 16
+  monkeypatch.setattr(flash_decoding, "LANES", 32)  # a key has 16 elements
   assert split(attention(16)) is None
   monkeypatch.setattr(flash_decoding, "has_vectors", lambda ren: False)
   monkeypatch.setattr(flash_decoding, "fits", lambda *_: True)

@@ -1,4 +1,4 @@
-"""attention/online_softmax: scores, softmax and values of a part in one kernel; graphs, their values by numpy."""
+"""attention/online_softmax: scores, softmax and weighted sum of a part in one kernel; graphs evaluated by numpy."""
 import math
 
 import numpy as np
@@ -19,13 +19,13 @@ from tinygrad_llm.patches.search.tuner import kernel_of
 CPU, CUDA = renderer("CPU"), renderer("CUDA")
 
 def stored(sink: UOp) -> np.ndarray:
-  """m, l and o of each part; other columns keep the rows aligned."""
+  """o, m and l of each part, without the columns that only align the rows."""
   return results(sink, numbers(sink, 5))[-1].reshape(-1, COLUMNS)[:, :WIDTH + 2]
 
 def scheduled(sink: UOp, ren, *opts) -> UOp | None: return online_softmax.schedule(Part.of(sink), ren, opts)
 
 def test_what_a_part_is():
-  """out[h, g, column]: sums of exp2(slope * (score - top)) * values, then top, then the sum of exp2 alone"""
+  """out[h, g, column]: sums of exp2(slope * (score - top)) * values, then top, then the sum of exp2."""
   found = Part.of(part(40))
   assert (found.width, found.depth, found.positions, found.slope) == (WIDTH, DEPTH, 40, 0.5)
   assert [math.prod(int(r.vmax) + 1 for r in of) for of in (found.heads, found.group)] == [HEADS, QUERIES]
@@ -40,7 +40,7 @@ def test_on_a_gpu(on_a_gpu, n):
   assert kinds.count(AxisType.LOCAL) == 1 and AxisType.GLOBAL in kinds
   assert len({u for u in made.toposort() if u.op is Ops.BUFFER and u.addrspace is AddrSpace.LOCAL}) == 5
   exponentials = [u for u in made.toposort() if u.op is Ops.EXP2]
-  assert len(exponentials) == 1  # once for all columns
+  assert len(exponentials) == 1  # shared by all columns
 
 @pytest.mark.parametrize("opts", [
   (action(ScheduleOps.THREADS, 64),),
@@ -54,11 +54,11 @@ def test_on_a_cpu(n):
   """m, l, o --> s = q @ k of a block; M = max(m, max s); l = l * exp(m - M) + sum exp(s - M); o likewise; m = M"""
   made = scheduled(sink := part(n), CPU)
   assert np.allclose(stored(sink), stored(made))
-  assert len([u for u in made.toposort() if u.op is Ops.EXP2]) == 2  # of what was before, and of the block
+  assert len([u for u in made.toposort() if u.op is Ops.EXP2]) == 2  # for the rescaled sums, and for the block
 
 @pytest.mark.parametrize("n", [PART + 1, 200])
 def test_blocks_of_a_cpu(n):
-  """A maximum is that of all blocks before."""
+  """The running maximum covers all blocks before."""
   kernel = Candidates(serialize.dump([kernel_of(part(n), "CPU", {}).ast]), "CPU", {}, 1 << 20)
   kernel.add(None, kernel.compile(None))
   assert kernel.programs[None].src[0].arg.name.startswith("attention_") and kernel.check(None, 1) < 1
@@ -69,7 +69,7 @@ def test_other_tiles(opts):
   assert np.allclose(stored(sink), stored(made)) and made is not scheduled(sink, CPU)
 
 def test_hidden_positions(on_a_gpu):
-  """The sums of a part that is all hidden are 0."""
+  """A part whose positions are all masked has sums of 0."""
   made = scheduled(sink := part(100, hidden=70), CUDA)
   found = stored(made)
   assert np.allclose(stored(sink), found) and np.isfinite(found).all() and (found[0, :WIDTH] == 0).all()
@@ -80,19 +80,19 @@ def test_hidden_positions(on_a_gpu):
 def test_opts_that_do_not_fit(ren, opt): assert scheduled(part(40), ren, opt) is None
 
 def test_threads_that_the_queries_do_not_divide(monkeypatch):
-  """Three threads have two turns for four queries: what is left over is the last one's again, not what is behind it."""
+  """Three threads take four queries in two turns. Surplus threads repeat the last query and do not read beyond it."""
   monkeypatch.setattr(decode_cpu, "most_threads", lambda ren: 3)
   monkeypatch.setattr(decode_cpu, "_tiles", lambda *_: 1)
   made = scheduled(sink := part(40), CPU)
   assert {int(u.vmax) for u in made.toposort() if u.op is Ops.RANGE and u.arg[-1] is AxisType.THREAD} == {2}
-  assert np.allclose(stored(sink), stored(made))  # numpy refuses what is beyond an array
+  assert np.allclose(stored(sink), stored(made))  # numpy raises for an index beyond an array
 
 def test_one_position():
-  """There is no loop over positions."""
+  """Without a loop over positions there is no schedule."""
   assert scheduled(part(1), CPU) is None
 
 def test_where_it_is_asked(monkeypatch):
-  """A part's kernel is lowered as it is made here, with no other schedule; any other kernel as ever."""
+  """A part's kernel is lowered with this schedule and no other; all other kernels are lowered as usual."""
   asked = []
   def lowered(ast: UOp, ren, optimize: bool = True) -> UOp:
     asked.append(optimize)

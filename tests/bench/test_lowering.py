@@ -1,4 +1,4 @@
-"""bench/lowering.py: seconds by stage and by pass of a small model, and the table of passes."""
+"""bench/lowering.py: lowering time by stage and by pass of a small model, and the table of passes."""
 import pytest
 from bench import lowering
 from tests.support.synthetic import SHAPES, write_model
@@ -10,7 +10,7 @@ def found(tmp_path_factory) -> dict:
   return lowering.child("CPU:x86-64-v3", str(path), "decode")
 
 def test_passes_and_stages(found):
-  """Each pass is counted for each kernel; together they take what the stages take, but for what is between them."""
+  """Each pass is counted for each kernel. All passes together take about as long as the stages."""
   passes, programs = found["passes"], found["programs"]
   assert {"devectorize2", "early symbolic", "linearize/render"} <= passes.keys() and programs > 5
   assert passes["devectorize2"][1] >= programs

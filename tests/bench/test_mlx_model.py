@@ -1,4 +1,4 @@
-"""A GGUF as a model of mlx-lm: names, rows and config.json by themselves, and logits where mlx-lm is installed."""
+"""Conversion of a GGUF to an mlx-lm model: names, rows and config.json, and logits where mlx-lm is installed."""
 import importlib.util
 import json
 import os
@@ -31,14 +31,14 @@ def llama(model_file): return model_file(types="F16", vocab=VOCAB, heads=4, rope
 # *** without mlx
 
 def rotated(x: np.ndarray, position: int, neox: bool) -> np.ndarray:
-  """x (heads, dim): pairs (i, i + half), or (2i, 2i + 1), turned by position * 100 ** -(i / half)."""
+  """Rotates x (heads, dim): pairs (i, i + half), or (2i, 2i + 1), by position * 100 ** -(i / half)."""
   half = x.shape[1] // 2
   z = x[:, :half] + 1j * x[:, half:] if neox else x[:, ::2] + 1j * x[:, 1::2]
   z = z * np.exp(1j * position * 100.0 ** (-np.arange(half) / half))
   return np.concatenate([z.real, z.imag], 1)  # the order of the dimensions does not matter in a product
 
 def test_rows_of_q_and_k_rotate_alike_in_the_other_order():
-  """The scores of two positions are those of the file's own rotation."""
+  """Scores of two positions with reordered rows equal the scores with the file's own rotation."""
   draw = np.random.default_rng(0).standard_normal
   q, k, x, y = draw((24, 8)), draw((24, 8)), draw(8), draw(8)
   def scores(q: np.ndarray, k: np.ndarray, neox: bool) -> np.ndarray:
@@ -99,7 +99,7 @@ def test_what_mlx_lm_lacks_is_refused(llama, model_file):
 def test_the_nearest_format(kind, n, text): assert str(mlx_model.mlx_format(kind, n)) == text
 
 def test_the_nearest_format_is_not_far():
-  """Every type of GGUF that has blocks: at most 1.5 bits a weight more or less."""
+  """Each block type of GGUF gets an MLX format within 1.5 bits a weight."""
   for name, block, nbytes in GGML_TYPES.values():
     if (found := mlx_model.mlx_format(name, 256)) is not None: assert abs(found.bits + 0.5 - nbytes * 8 / block) <= 1.5
 
@@ -139,7 +139,7 @@ has_mlx = pytest.mark.skipif(importlib.util.find_spec("mlx_lm") is None, reason=
 IDS = random_tokens(VOCAB, 20)
 
 def mlx_logits(path: pathlib.Path, folder: pathlib.Path) -> tuple[dict, np.ndarray]:
-  """What was converted to, and the logits after 5, 10, 15 and 20 tokens."""
+  """The conversion's description, and the logits after 5, 10, 15 and 20 tokens."""
   from bench.peer_mlx import MLX
   about, peer = mlx_model.convert(str(path), folder), MLX()
   peer.load(str(folder), IDS, 1, {})
@@ -179,14 +179,14 @@ def test_mlx_computes_what_this_project_does(llama, tmp_path):
 
 @has_mlx
 def test_rows_in_the_wrong_order_are_seen(llama, tmp_path, monkeypatch):
-  """By the comparison above; a random model's KL is too small for that of peers.py."""
+  """Comparing logits shows rows in the wrong order; peers.py's KL of a random model is too small to show them."""
   monkeypatch.setattr(mlx_model, "unpermuted", lambda rows, heads: rows)
   want = Reference(llama).logits(IDS)[[4, 9, 14, 19]]
   assert np.abs(mlx_logits(llama, tmp_path)[1] - want).max() > 0.5 * want.std()
 
 @has_mlx
 def test_positions_are_kept_and_dropped(llama, tmp_path):
-  """A prompt after a depth is what was fed at once; time() leaves nothing behind."""
+  """A prompt fed in two pieces gives the logits of one fed at once; time() leaves no state behind."""
   from bench.peer_mlx import MLX
   mlx_model.convert(str(llama), tmp_path)
   (peer := MLX()).load(str(tmp_path), IDS, 1, {})

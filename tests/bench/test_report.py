@@ -1,4 +1,4 @@
-"""bench/report.py: one page of what the instruments say."""
+"""bench/report.py: one page with all measurements and estimates."""
 import json
 import re
 import subprocess
@@ -20,7 +20,7 @@ def step(*rows: dict) -> dict:
           "roles": list(rows)}
 
 def test_the_worst_kernels_lose_most_against_their_bytes():
-  """1,000 GB/s are 1,000 bytes a nanosecond: 200 MB take 200 us."""
+  """The worst kernels exceed their bandwidth bound most: at 1,000 GB/s, 200 MB take 200 us."""
   found = report.worst(step(row("fast", 210, 200_000_000), row("slow", 60, 1000), row("worst", 300, 100_000_000)))
   assert [r["role"] for r in found] == ["worst", "slow", "fast"]
   assert len(report.worst(step(*(row(f"k{i}", i, 0) for i in range(30))))) == report.WORST
@@ -45,7 +45,7 @@ def test_the_page():
   assert "| CUDA:sm_80 | decode | 2 | 10 | A100 | 50 | 20% |" in text
   assert "X:y: left out, no such device" in text
   assert "estimates of the cost model" in text
-  # of the step at depth and the prompt, not of the empty one
+  # for the step at depth and for the prompt, not for the step at depth 0
   assert text.count("| attention: softmax | memory | 8x1x1 of 32x1x1 | 1 | 30.0 | 0.0 | 1 | 4/- | 32 |") == 2
   assert "| ffn_down | 2 | 90.0 | 90.0% | 4.00 | 44.4 | 80% |" in text
   assert "## Peers" not in text

@@ -1,4 +1,4 @@
-"""bench/starts.py --against: two checkouts in turns, and an exit code for a start that has grown."""
+"""bench/starts.py --against: measures two checkouts in turns; the exit code says whether starts got slower."""
 import argparse
 import pathlib
 
@@ -7,7 +7,7 @@ from bench import starts
 from tinygrad_llm.errors import InputError
 
 def compared(monkeypatch, tmp_path, walls: list[float], repetitions: int = 3) -> tuple[int, list[pathlib.Path]]:
-  """The exit code where processes take so long, one after the other; and whose they were."""
+  """The exit code for given wall times of successive processes, and the checkouts that were run."""
   roots, left, kept = list[pathlib.Path](), iter(walls), list[dict]()
   def run(model, tokens, cache, root):
     assert not cache.exists()
@@ -23,7 +23,7 @@ def compared(monkeypatch, tmp_path, walls: list[float], repetitions: int = 3) ->
   return code, roots
 
 def test_in_turns(monkeypatch, tmp_path, capsys):
-  """The median of ratios decides, so one slow process does not; what is slow is named."""
+  """The median of the ratios decides, so one slow process does not matter; the slow model is named."""
   code, roots = compared(monkeypatch, tmp_path, [10, 11, 10, 30, 10, 11])
   assert code == 0 and roots == [tmp_path, starts.ROOT] * 3
   code, _ = compared(monkeypatch, tmp_path, [10, 13, 20, 25, 10, 10])

@@ -1,4 +1,4 @@
-"""cache/captures.py: what a jit captured in an earlier process is replayed, and only where it would be the same."""
+"""cache/captures.py: a jit's capture from an earlier process is replayed, and only where it would be the same."""
 import dataclasses, functools, math, os, pathlib, subprocess, sys
 import numpy as np
 import pytest
@@ -13,12 +13,12 @@ from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.cache import captures, disk_cache
 
 ROOT = pathlib.Path(__file__).parents[2]
-STEPS, MATRICES = 4, 5  # jits of a model; shapes of its matrices, each laid out by two kernels (Q8_0)
+STEPS, MATRICES = 4, 5  # jits of a model; shapes of its matrices, each repacked by two kernels (Q8_0)
 pytestmark = pytest.mark.skipif(not is_on("captures"), reason="it is off")
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch) -> pathlib.Path:
-  """A cache without captures; its programs are those of this run of the tests: lowering is not the subject."""
+  """An empty cache of captures. It shares the programs of this test run, because lowering is not tested here."""
   (programs := pathlib.Path(f"{os.environ['CACHEDB']}.d") / "programs").mkdir(parents=True, exist_ok=True)
   (tmp_path / "cache.db.d").mkdir()
   (tmp_path / "cache.db.d" / "programs").symlink_to(programs)
@@ -48,7 +48,7 @@ print(len(scheduled), len(lowered), *llm.decode_cost() or (0, 0), ids, logits)
 """
 
 def process(path: pathlib.Path, folder: pathlib.Path, context: int = 96, **env: str) -> tuple[int, int, str]:
-  """Schedules and kernels that a fresh process makes itself, and all that it prints beside."""
+  """(schedules, kernels) that a fresh process makes itself, and the rest of its output."""
   done = subprocess.run([sys.executable, "-c", CODE, str(path), str(context)], capture_output=True, text=True, cwd=ROOT,
                         timeout=300, env={**os.environ, "CACHEDB": str(folder / "cache.db"), "DEV": "CPU", **env})
   assert done.returncode == 0, done.stderr
@@ -63,7 +63,7 @@ def test_a_second_process_schedules_and_lowers_nothing(folder, model_file):
 
 @extended
 def test_contexts_of_one_bucket_share_captures(folder, model_file):
-  """512 * 2^n positions, whatever was asked for, nor do chunks depend on it; the answers are the same."""
+  """Contexts are rounded up to 512 * 2^n positions and chunks do not depend on them, so captures are shared."""
   path = model_file(types="F16", vocab=384, context=2048)
   scheduled, _, result = process(path, folder, context=300)
   assert scheduled == STEPS
@@ -72,7 +72,7 @@ def test_contexts_of_one_bucket_share_captures(folder, model_file):
 @extended
 @pytest.mark.parametrize("off", [{"CCACHE": "0"}, {"NO_CAPTURES": "1"}, {"NO_PATCHES": "1"}], ids=str)
 def test_its_switches(folder, model_file, off):
-  """Nothing that is there is used, and nothing is put there."""
+  """Switched off, captures are neither read nor written."""
   path = model_file(types="F16", vocab=384, context=96)
   process(path, folder)
   kept = entries(folder)
@@ -83,7 +83,7 @@ def test_its_switches(folder, model_file, off):
   assert [file.stat().st_mtime_ns for file in kept] == changed
 
 def test_it_reaches_no_worker_and_needs_none(folder, model_file):
-  """What compile workers made is in the capture."""
+  """A capture holds the kernels that compile workers made, so a replay needs no worker."""
   path = model_file(types="F16", vocab=384, context=96)
   result = process(path, folder, PARALLEL="2", NO_PROGRAMS="1")
   assert result[0] == STEPS
@@ -101,7 +101,7 @@ def test_a_damaged_capture_is_made_again(folder, model_file):
 
 @pytest.mark.parametrize("arch", sample(ARCHS, ("llama", "qwen3moe", "deepseek2")))
 def test_every_architecture(folder, model_file, arch, monkeypatch):
-  """All that a model is made of can be described, and what is replayed computes the same to the last bit."""
+  """Each architecture's model can be captured, and the replay computes the same to the last bit."""
   _, chunk, context = sizes(arch)
   def run() -> tuple[list[int], bytes]:
     llm = tinygrad_llm.load(str(model_file(vocab=VOCAB, **MODELS[arch])), max_context=context, chunk=chunk)
@@ -109,7 +109,7 @@ def test_every_architecture(folder, model_file, arch, monkeypatch):
     return ids, llm.logits([3, 2, 1, 0]).tobytes()
   first = run()
   assert len(entries(folder)) == STEPS
-  monkeypatch.setattr(captures, "_jit_lower", None)  # nothing is captured
+  monkeypatch.setattr(captures, "_jit_lower", None)  # a new capture would fail
   assert run() == first
 
 # *** a jit
@@ -205,7 +205,7 @@ def test_what_surrounds_it(monkeypatch):
     with Context(**context): assert key(step, Scale(weight())) is None
 
 def test_the_code_is_in_the_key(tmp_path, monkeypatch):
-  """A function's package, or its file if it is in none; and those of the objects."""
+  """The key has the code of the function's package (or file) and of the objects' packages."""
   (package := tmp_path / "some_model").mkdir()
   (package / "__init__.py").write_text("from some_model.part import step, Part")
   (package / "part.py").write_text("class Part: pass\ndef step(scale, x): return x * scale.weight")
@@ -248,7 +248,7 @@ def test_several_results():
   np.testing.assert_array_equal(product.numpy(), inputs().numpy() * 3)
 
 def test_objects_that_know_each_other():
-  """Loops end, and where they lead is in the key."""
+  """Cyclic references terminate, and their structure is in the key."""
   a, b = Scale(weight()), Scale(weight())
   a.other, b.other = b, a
   c, d = Scale(weight()), Scale(weight())
@@ -256,7 +256,7 @@ def test_objects_that_know_each_other():
   assert key(step, a) is not None and key(step, a) != key(step, c)
 
 def test_an_ordinary_jit_is_as_ever(folder):
-  """Two calls before it captures, and its arguments are checked."""
+  """An ordinary TinyJit still captures on its second call and checks its arguments."""
   function = TinyJit(functools.partial(step, Scale(weight())))
   assert [function(inputs()).tolist() for _ in range(4)] == [[36, 44, 52]] * 4
   assert len(entries(folder)) == 1

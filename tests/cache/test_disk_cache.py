@@ -1,4 +1,4 @@
-"""What patches keep on disk: whole entries or none, bounded, and UOps as bytes."""
+"""The passes' disk cache: entries are whole or absent, its size is bounded, and UOps are serialised."""
 import os, pathlib, pickle, re, subprocess, sys, time
 import pytest
 import tinygrad
@@ -26,7 +26,7 @@ def test_an_entry_comes_back(kept):
   assert (kept.get("a"), kept.get("b"), kept.get("c")) == (b"one", b"", None)
   kept.put("a", b"two")
   assert kept.get("a") == b"two"
-  assert [file.name for file in kept.folder.iterdir() if file.suffix] == []  # nothing half-written is left
+  assert [file.name for file in kept.folder.iterdir() if file.suffix] == []  # no temporary file is left
 
 def test_it_lies_beside_tinygrads_cache_and_belongs_to_the_user(kept, tmp_path):
   kept.put("a", b"one")
@@ -53,7 +53,7 @@ def test_the_bound(kept):
   assert kept.get("39") is not None and kept.get("30") is not None and kept.get("0") is None
 
 def test_what_is_used_stays(kept):
-  """An entry that is read counts as new, to the day."""
+  """Reading an entry renews its age, to the day."""
   kept.bound, kept.slack = 16000, 1000
   kept.put("used", bytes(1000))
   os.utime(kept.path("used"), (time.time() - 30 * 86400,) * 2)
@@ -79,7 +79,7 @@ def test_a_disk_that_fails_is_no_error(kept, tmp_path):
   kept.drop("a")
 
 def test_writers_at_once(kept):
-  """Four processes write one entry again and again: each read is one of what they wrote, whole."""
+  """Four processes rewrite one entry: each read returns one of their values, whole."""
   code = ("import sys, time; from tinygrad_llm.patches.cache.disk_cache import Store\n"
           "s = Store('kept'); end = time.time() + 2\n"
           "while time.time() < end: s.put('a', sys.argv[1].encode() * 100000)")
@@ -93,7 +93,7 @@ def test_writers_at_once(kept):
   assert [w.wait() for w in writers] == [0] * 4
   assert len(seen) > 1
 
-# *** what keys share
+# *** parts of all keys
 
 def test_machine(monkeypatch, tmp_path):
   here = disk_cache.machine()
@@ -105,7 +105,7 @@ def test_machine(monkeypatch, tmp_path):
   first = disk_cache.program(str(other))
   assert any("/bin/true" in part for part in first[2:] for part in part if isinstance(part, str))
   other.write_text("#!/bin/sh\nexec /bin/false\n")
-  assert disk_cache.program(str(other)) != first  # a wrapper is known by what it runs
+  assert disk_cache.program(str(other)) != first  # a wrapper is identified by the program that it runs
   monkeypatch.setattr(disk_cache, "processor", lambda: ("x86_64", "another"))
   disk_cache._machine.cache_clear()
   assert disk_cache.machine() != here
@@ -128,14 +128,14 @@ def test_surroundings_have_the_switches():
   assert {v.key for v in vars(helpers).values() if isinstance(v, helpers.ContextVar)} >= disk_cache.OBSERVING
 
 def test_no_variable_of_the_compiler_is_forgotten():
-  """All that tinygrad reads from the environment where it makes kernels and schedules is in a key, or harmless."""
+  """Each environment variable that tinygrad reads for kernels and schedules is in a key, or harmless."""
   base = pathlib.Path(tinygrad.__file__).parent
   files = [*(base / "codegen").rglob("*.py"), *(base / "schedule").rglob("*.py"), base / "engine" / "jit.py",
            *(base / "renderer" / name for name in ("__init__.py", "cstyle.py", "llvmir.py", "ptx.py", "nir.py"))]
   read = {name for file in files for name in re.findall(r'getenv\("(\w+)"', file.read_text())}
   shown = {"DEBUG_LINEARIZE"}
   searched = {name for name in read if name.startswith("BEAM_") or name in ("TC", "TC_OPT", "NOLOCALS")}
-  first_call = {"IGNORE_JIT_FIRST_BEAM"}  # of a jit, which is not kept
+  first_call = {"IGNORE_JIT_FIRST_BEAM"}  # a jit's first call is not cached
   assert read - shown - searched - first_call - set(disk_cache.ENVIRONMENT) == set()
 
 # *** UOps as bytes
@@ -145,7 +145,7 @@ def kernel() -> UOp:
   return call.src[0]
 
 def test_uops_come_back():
-  """UOps that are equal are one object."""
+  """Deserialised UOps are interned: an equal one is the same object."""
   with helpers.Context(CACHELEVEL=0): program = do_to_program(kernel(), Device["CPU"].renderer)
   again, sink = serialize.load(serialize.dump([program, program.src[0]]))
   assert again is program and sink is program.src[0]
@@ -163,7 +163,7 @@ def test_constants(value):
 @pytest.mark.parametrize("one", [AxisType.UPCAST, AddrSpace.LOCAL, Ops.ADD, Opt(OptOps.LOCAL, 0, 4),
                                  Opt(ScheduleOps.TILES, 0, 2)], ids=str)
 def test_enumerations(monkeypatch, one):
-  """They come back with a Python before 3.11.4, too, whose enumerations are written as getattr and a name."""
+  """Enumerations are restored, also before Python 3.11.4, which pickles them as getattr and a name."""
   kind = type(one.op if isinstance(one, Opt) else one)
   monkeypatch.setattr(kind, "__reduce_ex__", lambda self, protocol: (getattr, (type(self), self.name)))
   found, = serialize.load(serialize.dump([UOp(Ops.NOOP, arg=(one,))]))
@@ -198,7 +198,7 @@ class Hostile:
                                   lambda path: (eval, (f"open({path!r}, 'w')",)),
                                   lambda path: (helpers.diskcache_put, ("t", "k", "v"))])
 def test_nothing_runs(tmp_path, what):
-  """A pickle of anything but the few classes is refused before it is called."""
+  """A pickle that calls anything but the allowed classes is refused before the call."""
   path = str(tmp_path / "touched")
   with pytest.raises(Exception, match="not read"): serialize.load(pickle.dumps(Hostile(*what(path))))
   assert not os.path.exists(path)

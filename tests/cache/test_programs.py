@@ -1,4 +1,4 @@
-"""patches/programs.py: kernels that an earlier process lowered and compiled are read from disk, and are the same."""
+"""cache/programs.py: kernels that an earlier process lowered and compiled are read from disk, and are the same."""
 import hashlib, os, pathlib, re, struct, subprocess, sys
 from dataclasses import replace
 import numpy as np
@@ -14,7 +14,7 @@ from tinygrad_llm.progress import BACK, BELOW
 ROOT = pathlib.Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(realize.lower_and_compile is not programs.lower_and_compile, reason="it is off")
 
-# runs some kernels; prints how many were lowered in this process, and the result
+# runs some kernels; prints the number of kernels lowered in this process, and the result
 CODE = """
 import sys, tinygrad_llm, numpy as np
 from tinygrad import Tensor, Device, codegen
@@ -36,7 +36,7 @@ if __name__ == "__main__": main()
 """
 
 def process(folder: pathlib.Path, before: str = "", **env: str) -> tuple[int, str]:
-  """The kernels that a fresh process lowers itself, and what they compute."""
+  """(kernels that a fresh process lowers itself, their results)."""
   (file := folder / "code.py").write_text(CODE % before)
   done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, cwd=ROOT, timeout=300, env={
     **os.environ, "PYTHONPATH": str(ROOT), "CACHEDB": str(folder / "cache.db"), "DEV": "CPU",
@@ -51,7 +51,7 @@ def entries(folder: pathlib.Path) -> list[pathlib.Path]:
 
 def test_a_second_process_lowers_nothing(tmp_path):
   first, result = process(tmp_path)
-  assert first == len(entries(tmp_path)) > 6  # with the four of the CPU device
+  assert first == len(entries(tmp_path)) > 6  # with the CPU device's own four
   assert process(tmp_path) == (0, result)
 
 @pytest.mark.parametrize("switch", ["NO_PROGRAMS", "NO_PATCHES"])
@@ -68,7 +68,7 @@ def test_it_is_off_where_tinygrads_cache_is_and_where_lowering_is_to_be_seen(tmp
   assert entries(tmp_path) == before
 
 def test_damaged_entries_are_made_again(tmp_path):
-  """Three of them: cut off, emptied, and whole but of other bytes."""
+  """A truncated entry, an empty one, and one with a right checksum of wrong bytes are made again."""
   first, result = process(tmp_path)
   files = entries(tmp_path)
   sound = [file.read_bytes() for file in files]
@@ -80,7 +80,7 @@ def test_damaged_entries_are_made_again(tmp_path):
   assert process(tmp_path) == (0, result)
 
 def test_compile_workers_keep_what_they_make(tmp_path):
-  """With no time for this process: all but the first kernel of each batch are lowered at PARALLEL=2, patched."""
+  """At PARALLEL=2, patched workers lower all but the first kernel of each batch, and cache them."""
   workers = "programs.start = 0"
   alone, result = process(tmp_path, PARALLEL="0")
   count = len(entries(tmp_path))
@@ -98,7 +98,7 @@ def test_a_compiler_that_fails_is_told_as_ever(tmp_path):
   assert entries(tmp_path) == []
 
 def test_beam_keeps_what_it_found_and_nothing_else(tmp_path):
-  # these have kernels of their own, for threads; and it is tinygrad's search that lowers candidates here
+  # threads and dispatch have kernels of their own; without beam_search, tinygrad's own search lowers candidates here
   env = {"NO_THREADS": "1", "NO_DISPATCH": "1", "NO_BEAM_SEARCH": "1", "PARALLEL": "0"}
   beam = {**env, "BEAM": "1", "BEAM_UOPS_MAX": "500"}
   first, result = process(tmp_path, **env)
@@ -106,7 +106,7 @@ def test_beam_keeps_what_it_found_and_nothing_else(tmp_path):
   searched, again = process(tmp_path, **beam)
   np.testing.assert_allclose(*(np.frombuffer(bytes.fromhex(x)[:144], np.float32) for x in (result, again)), rtol=1e-5)
   assert searched > 3 * first
-  assert len(entries(tmp_path)) == 2 * plain - 4  # the kernels under other keys; not those of the CPU device
+  assert len(entries(tmp_path)) == 2 * plain - 4  # all kernels under other keys, except the CPU device's own
   assert process(tmp_path, **beam) == (0, again)
   assert process(tmp_path, **beam | {"BEAM_UOPS_MAX": "501"})[0] > 0
   assert process(tmp_path, **env) == (0, result)
@@ -125,7 +125,7 @@ def call(rows: int = 64) -> UOp:
   return linear.src[-1]
 
 def test_what_is_kept_is_all_that_is_used(folder):
-  """Sizes, parameters, estimates, options, source and binary, for values of the variables."""
+  """A cached program keeps sizes, parameters, estimates, opts, source and binary, and little else."""
   sink, renderer = call().src[0], Device["CPU"].renderer
   full, kept = programs._do_to_program(sink, renderer), programs.do_to_program(sink, renderer)
   read = programs.get(sink, renderer)
@@ -143,7 +143,7 @@ def test_what_is_kept_is_all_that_is_used(folder):
       assert sym_infer(x, values) == sym_infer(y, values)
 
 def test_keys(folder, monkeypatch):
-  """What makes another kernel makes another key."""
+  """Everything that changes a kernel changes its key."""
   sink, renderer = call().src[0], Device["CPU"].renderer
   key = programs.key(sink, renderer)
   assert programs.key(call().src[0], renderer) == key
@@ -173,8 +173,8 @@ def test_tinygrads_cache_of_machine_code_knows_the_processor():
   assert Device["CPU"].renderer.compiler.cachekey.endswith(disk_cache.machine())
 
 def test_identical_kernels_are_lowered_once(folder, monkeypatch):
-  """Within a schedule, in later ones and in other jits, whatever their buffers are."""
-  (Tensor.empty(64, 64) @ Tensor.empty(64, 64)).realize()  # the device's own programs are there now
+  """Identical kernels of a schedule, of later schedules and of other jits are lowered once, whatever their buffers."""
+  (Tensor.empty(64, 64) @ Tensor.empty(64, 64)).realize()  # compiles the device's own programs first
   lowered = []
   stock = programs._do_to_program
   monkeypatch.setattr(programs, "_do_to_program", lambda ast, renderer: lowered.append(ast) or stock(ast, renderer))
@@ -190,7 +190,7 @@ def test_identical_kernels_are_lowered_once(folder, monkeypatch):
   assert len(lowered) == 1
 
 def test_progress(folder, monkeypatch):
-  """Each kernel is told, with the number of those to make; here and in compile workers."""
+  """Progress is reported for each kernel as (done, total), here and in compile workers."""
   told = []
   monkeypatch.setattr(programs, "progress", lambda done, total: told.append((done, total)))
   Tensor.realize(*[Tensor.empty(100000 + i) * i for i in range(2, 7)])
@@ -213,7 +213,7 @@ def test_progress(folder, monkeypatch):
   assert told == []
 
 def test_the_app_shows_it(tmp_path, model_file):
-  """On a terminal, and nowhere else."""
+  """The app shows progress on a terminal, and nowhere else."""
   pty, fcntl, termios = (pytest.importorskip(name) for name in ("pty", "fcntl", "termios"))
   code = "import sys, tinygrad_llm; print([*tinygrad_llm.load(sys.argv[1], progress=True).generate([5], max_tokens=2)])"
   command = [sys.executable, "-c", code, str(model_file(types="F32", layers=1, vocab=384, context=96))]
@@ -229,10 +229,10 @@ def test_the_app_shows_it(tmp_path, model_file):
     while piece := os.read(main, 4096): shown += piece
   except OSError: pass  # the other side is closed
   assert child.wait() == 0 and child.stdout.read().decode() == done.stdout
-  assert shown.count(BELOW.encode()) == shown.count(BACK.encode()) == 1  # of the steps after the first token
+  assert shown.count(BELOW.encode()) == shown.count(BACK.encode()) == 1  # for the steps after the first token
   for part in shown.split(BELOW.encode()):
     assert part.index(b"scheduling: ") < part.index(b"compiling: ")
     counts = [tuple(map(int, x)) for x in re.findall(rb"compiling: .*? (\d+)/(\d+) ", part)]
     assert len(counts) > 5 and counts[-1][0] == counts[-1][1]
-    assert re.search(rb"kernel/s|s/kernel", part) and re.search(rb"\d\d<\d\d:\d\d", part)  # the time that it will take
+    assert re.search(rb"kernel/s|s/kernel", part) and re.search(rb"\d\d<\d\d:\d\d", part)  # the remaining time
     assert all(done <= total for done, total in counts) and counts == sorted(counts)

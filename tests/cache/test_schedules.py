@@ -1,4 +1,4 @@
-"""The store of schedules: what an entry says, when it holds, what a file from elsewhere may say."""
+"""The schedule store: contents and validity of entries, and checks of imported files."""
 import dataclasses
 import json
 import pathlib
@@ -34,7 +34,7 @@ def entry(kernel, **changed) -> Entry:
 def found(kernel): return schedules.lookup(kernel.key, kernel.device, Device[kernel.device].renderer)
 
 class Card:
-  """A device of tinygrad's NV with so many processors, whose driver may know its name."""
+  """A stub of tinygrad's NV device with a number of processors, whose driver may know its name."""
   num_gpcs, num_tpc_per_gpc, num_sm_per_tpc, subdevice = 8, 9, 2, 77
   def __init__(self, name: bytes | None): self.iface, self.name = self, name
   def rm_control(self, of, command, answer):
@@ -44,7 +44,7 @@ class Card:
     return answer
 
 def test_cards_of_nv_have_names():
-  """Two of one architecture are two devices, also where the driver does not say which they are."""
+  """Two GPUs of one architecture are different devices, also if the driver does not name them."""
   assert schedules.nv_model(Card(b"NVIDIA H100 80GB HBM3")) == "NVIDIA H100 80GB HBM3"
   small, large = Card(None), Card(b"")
   large.num_gpcs = 9
@@ -120,7 +120,7 @@ def test_an_entry_is_json_and_back():
   assert Entry.of(json.loads(json.dumps(made.json()))) == made
 
 def test_a_docstring_is_no_other_code(tmp_path, monkeypatch):
-  """Nor is a comment; a number is."""
+  """A module's version ignores docstrings and comments, but not code."""
   import importlib.util
   def version(source: str) -> str:
     (path := tmp_path / f"m{len(list(tmp_path.iterdir()))}.py").write_text(source)
@@ -137,7 +137,7 @@ def test_every_patch_has_a_version():
   assert all(len(v) == 12 for v in schedules._versions().values())
 
 def test_a_step_depends_on_what_was_found():
-  """Captures and what is made ahead are others then; programs depend on their own kernels' schedules alone."""
+  """A new schedule changes the keys of captures, but not of programs, which depend only on their kernel's schedule."""
   kernel = search_kernel.product()
   before, step = disk_cache.surroundings(), disk_cache.surroundings_of_step()
   assert step == disk_cache.surroundings_of_step()
@@ -155,7 +155,7 @@ def test_shipped_files_are_valid(monkeypatch):
   for row in rows: Entry.of(row)
 
 def test_a_shipped_one_holds_on_another_driver(monkeypatch, tmp_path):
-  """But not on another device."""
+  """A shipped schedule applies with another driver, but not on another device."""
   kernel = search_kernel.product()
   device = schedules.device_of(kernel.device, Device[kernel.device].renderer)
   rows = [entry(kernel, device={**device, "driver": "another"}), entry(kernel, device={**device, "model": "another"})]

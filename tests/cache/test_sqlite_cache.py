@@ -1,4 +1,4 @@
-"""patches/cache/sqlite_cache.py: threads have connections of their own, and no error of the cache ends a run."""
+"""cache/sqlite_cache.py: each thread has its own connection, and no error of the cache ends a run."""
 import concurrent.futures
 import hashlib
 import os
@@ -31,7 +31,7 @@ def file(tmp_path, monkeypatch) -> pathlib.Path:
   return tmp_path / "cache.db"
 
 def use(n: int = 3) -> list[bytes | None]:
-  """What comes back of what is put."""
+  """Puts n values and returns the values read back."""
   for i in range(n): assert helpers.diskcache_put("t", str(i), b"%d" % i) == b"%d" % i
   return [helpers.diskcache_get("t", str(i)) for i in range(n)]
 
@@ -41,7 +41,7 @@ def test_threads(file):
     assert [x.result() for x in [pool.submit(use) for _ in range(6)]] == [[b"0", b"1", b"2"]] * 6
   use()
   with concurrent.futures.ThreadPoolExecutor(1) as pool: pool.submit(use).result()
-  assert len(sqlite_cache._connections) == 2  # those of threads that ended are closed
+  assert len(sqlite_cache._connections) == 2  # connections of ended threads are closed
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks")
 def test_a_fork_has_its_own(file):
@@ -65,7 +65,7 @@ def half(path: pathlib.Path) -> None:
   data = path.read_bytes()
   path.write_bytes(data[:len(data) // 2])
 def cut_log(path: pathlib.Path) -> None:
-  """What a process wrote before the machine stopped."""
+  """Leaves a truncated write-ahead log, as after a power failure."""
   use()
   data, log = path.read_bytes(), pathlib.Path(f"{path}-wal").read_bytes()
   sqlite_cache._connections.popitem()[1].close()
@@ -77,7 +77,7 @@ def cut_log(path: pathlib.Path) -> None:
   (damaged, "is damaged"), (folder, "is no file"), (half, "is damaged"), (other_program, "cannot be used"),
   (empty, None), (cut_log, None)])
 def test_a_file_that_is_none(file, capfd, make, words):
-  """It costs one line, and every kernel is compiled as if it was the first time."""
+  """An unusable file costs one warning, and nothing is cached; an empty or truncated one is usable."""
   make(file)
   assert use() == ([b"0", b"1", b"2"] if words is None else [None] * 3)
   said = capfd.readouterr().err.splitlines()
@@ -95,7 +95,7 @@ def test_a_place_that_is_none(file, monkeypatch, capfd, path, words):
 @pytest.mark.parametrize("begin", ["BEGIN EXCLUSIVE", "BEGIN IMMEDIATE"])
 @pytest.mark.parametrize("wal", [False, True])
 def test_a_lock_is_waited_for_once(file, capfd, monkeypatch, begin, wal):
-  """It is held by another connection; after one wait in vain nothing asks again."""
+  """Another connection holds the lock. After one timeout the process does not try again."""
   held = sqlite3.connect(file, isolation_level=None)
   if wal: held.execute("PRAGMA journal_mode=WAL")
   held.execute("CREATE TABLE x (a)")
@@ -120,7 +120,7 @@ def test_what_cannot_be_written_is_read(file, capfd, monkeypatch):
   assert f"{file}: the kernel cache cannot be written" in line
 
 def test_a_damaged_entry_is_made_again(file):
-  """SQLite has no checksums."""
+  """A damaged entry counts as missing: our checksum finds it, since SQLite has none."""
   use()
   def put(value: bytes) -> None:
     with sqlite3.connect(file) as db: db.execute(f"UPDATE t_checked_{helpers.VERSION} SET val=?", (value,))
@@ -163,7 +163,7 @@ def test_place(tmp_path, monkeypatch, env, wanted):
   assert disk_cache.place() == wanted.format(*where)
 
 def test_no_home_folder(tmp_path, capfd):
-  """There is an answer, a warning, and no folder named `~`; the wrapper of the compiler is among temporary files."""
+  """Without a home folder a run gives a warning, makes no folder `~`, and puts the compiler's wrapper in TMPDIR."""
   env = {"HOME": "~", "TMPDIR": str(tmp_path), "DEV": "CPU", "PYTHONPATH": str(ROOT), "CC": ""}
   code = ("from tinygrad_llm.device.device import check_device; check_device(); from tinygrad import Tensor; "
           "print((Tensor([1, 2]) + 1).tolist())")
@@ -177,7 +177,7 @@ def test_no_home_folder(tmp_path, capfd):
 
 @linux
 def test_a_full_disk(tmp_path):
-  """Files may not grow beyond 16 KB: the answer comes, with one warning."""
+  """With files limited to 16 KB, a run succeeds with one warning."""
   code = ("import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (16 << 10, 16 << 10))\n"
           "import tinygrad_llm\nfrom tinygrad_llm.device.device import check_device; check_device()\n"
           "from tinygrad import Tensor\n"

@@ -1,4 +1,4 @@
-"""A layer, other tensors as models have them, and random graphs: what the passes of compile_time are given."""
+"""Inputs for the tests of compile_time passes: a layer, other tensors that models use, and random graphs."""
 import random
 
 from tinygrad import Tensor, dtypes, function
@@ -9,7 +9,7 @@ def layer(x: Tensor, w: Tensor) -> Tensor:
   return ((x * (x * x).mean(-1, keepdim=True).rsqrt()) @ w.T.float()).silu() + x
 
 def graphs() -> list[Tensor]:
-  """A layer, a softmax over positions that a variable counts, a look-up, a scan, integers and bits."""
+  """Layers, a softmax over a symbolic length, a gather, a scan, unpacked bits and padding."""
   n = UOp.variable("n", 1, 64).bind(17)
   x, w, ids = Tensor.empty(4, 96), Tensor.empty(96, 96, dtype=dtypes.half), Tensor.empty(7, dtype=dtypes.int)
   words = Tensor.empty(32, 12, dtype=dtypes.uint32)
@@ -18,7 +18,7 @@ def graphs() -> list[Tensor]:
           x.pad(((1, 2), (0, 3))) * 2.5]
 
 def random_graph(rng: random.Random) -> UOp:
-  """Sums, products and constants over each other, with twins that differ in a tag only."""
+  """A random graph of operations and constants, with twin nodes that differ only in a tag."""
   nodes = [UOp.const(i, dtypes.int) for i in range(4)] + [UOp.const(0.5 * i, dtypes.float) for i in range(3)]
   nodes += [UOp.range(n, n) for n in (3, 4)]
   for _ in range(150):

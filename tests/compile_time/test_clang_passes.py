@@ -1,4 +1,4 @@
-"""compile_time/clang_passes: a long kernel is compiled in less time, to the same machine code; any clang will do."""
+"""compile_time/clang_passes: long kernels compile faster to the same machine code; any clang works."""
 import os
 import pathlib
 import subprocess
@@ -17,7 +17,7 @@ LONG = f"""typedef float v __attribute__((aligned(4),ext_vector_type(16)));
 void f(float* restrict b, float* restrict a, int n) {{ for (int i = 0; i < n; i++) {{ {STORES} }} }}"""
 
 def compiler(path: pathlib.Path, lines: str) -> str:
-  """A program that notes each of its runs, and then does what `lines` say."""
+  """A shell script that logs each run, executes `lines`, and then runs the compiler."""
   path.write_text(f'#!/bin/sh\necho "$@" >> "$RUNS"\n{lines}\nexec {os.environ["CC"]} "$@"\n')
   path.chmod(0o755)
   return str(path)
@@ -40,7 +40,7 @@ def test_a_long_kernel():
   assert code == same and 1.5 * short < long
 
 def test_a_compiler_that_does_not_know_it(tmp_path, monkeypatch):
-  """It is asked once, and its answer is kept for other processes."""
+  """A compiler without the option is asked once; the answer is cached for other processes."""
   cc = compiler(tmp_path / "clang", 'case "$*" in *opt-disable*) exit 1;; esac')
   monkeypatch.setenv("RUNS", str(tmp_path / "runs"))
   monkeypatch.setattr(schedules.VERSIONS.__class__, "folder", property(lambda self: tmp_path / self.name))

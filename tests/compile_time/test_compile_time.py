@@ -1,4 +1,4 @@
-"""patches/compile_time: the same kernels as without it."""
+"""patches/compile_time: the passes do not change the kernels."""
 import functools
 
 from tests.support import child

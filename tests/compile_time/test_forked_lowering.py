@@ -1,4 +1,4 @@
-"""patches/compile_time/forked_lowering.py: forks lower the same kernels, and end with their work, or their parent."""
+"""compile_time/forked_lowering.py: forks lower the same kernels, and end with their work or their parent."""
 import os
 import pathlib
 import signal
@@ -12,7 +12,7 @@ from tinygrad_llm.patches import is_on
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux" or not is_on("forked_lowering"), reason="nothing is forked")
 
-# how many kernels this process lowered itself, and how many processes there were; and a hash of all sources
+# prints kernels lowered in this process, forks, kernels in all, and a hash of all sources
 LOWER = '''
 import functools, hashlib, os, sys
 import tinygrad_llm
@@ -48,11 +48,11 @@ def lower(tmp_path: pathlib.Path, before: str = "", after: str = "", **env: str)
   here, forks, kernels, sources = done.stdout.split()
   return int(here), int(forks), int(kernels), sources
 
-NOW = "forked_lowering._START = 0"  # not only where it pays
+NOW = "forked_lowering._START = 0"  # forks even where it does not pay
 
 @pytest.mark.parametrize("env", [{}, {"CCACHE": "0"}], ids=str)
 def test_forks_make_the_same_kernels(tmp_path, env):
-  """Through the cache, or files of their own."""
+  """Forks return their kernels through the disk cache, or through temporary files without one."""
   alone = lower(tmp_path / "a", PARALLEL="0", **env)
   here, forks, kernels, sources = lower(tmp_path / "b", NOW, **env)
   assert alone[1:] == (0, kernels, sources) and forks == 2
@@ -67,12 +67,12 @@ def test_where_nothing_is_forked(tmp_path, env):
   assert lower(tmp_path, NOW + "\nprograms.start = 100", **env)[1] == 0
 
 def test_no_fork_beside_a_driver(tmp_path):
-  """A device is open that is no processor."""
+  """Nothing is forked while a device other than the CPU is open."""
   assert lower(tmp_path, NOW + "\nfrom tinygrad import Device\nprograms.start = 100\n"
                "Device._opened_devices.add('CUDA:1')", "Device._opened_devices.discard('CUDA:1')")[1] == 0
 
 def test_a_fork_that_dies_is_made_good(tmp_path):
-  """What it has not made is lowered here."""
+  """The parent lowers the kernels that a dead fork has not made."""
   die = NOW + "\nwork = forked_lowering._work\ndef _work(*args): os._exit(1)\nforked_lowering._work = _work"
   alone = lower(tmp_path / "a", PARALLEL="0")
   assert lower(tmp_path / "b", die) == (alone[0], 2, *alone[2:])
@@ -83,11 +83,11 @@ def test_no_fork_is_left_and_none_is_a_zombie(tmp_path):
   except ProcessLookupError: continue
   sys.exit(f"process {pid} is there")""")
 
-def hear_interrupts() -> None: signal.signal(signal.SIGINT, signal.SIG_DFL)  # a job in the background is deaf to them
+def hear_interrupts() -> None: signal.signal(signal.SIGINT, signal.SIG_DFL)  # background jobs ignore it
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_forks_end_with_their_parent(tmp_path, how):
-  """Even if nobody tells them."""
+  """Forks end when their parent dies, even if it cannot tell them."""
   slow = NOW + """
 import time
 work = forked_lowering._work
@@ -105,7 +105,7 @@ forked_lowering._work = _work
                            stderr=subprocess.DEVNULL, text=True, preexec_fn=hear_interrupts)
   forks = [int(child.stdout.readline()) for _ in range(2)]
   deadline, pause = time.monotonic() + 60, 0.5
-  while child.poll() is None:  # Python drops an interrupt that falls into a __del__; another one stops what ends it
+  while child.poll() is None:  # Python drops an interrupt during a __del__, so it is sent again with longer pauses
     assert time.monotonic() < deadline
     child.send_signal(how)
     time.sleep(pause := 2 * pause)

@@ -1,4 +1,4 @@
-"""compile_time/gc_pause: no collection while a graph is traced, scheduled or lowered, and again after it."""
+"""compile_time/gc_pause: garbage collection pauses while a graph is traced, scheduled or lowered."""
 import gc
 
 import pytest
@@ -32,7 +32,7 @@ def test_it_waits_for_a_schedule(monkeypatch):
   assert seen == [False] and gc.isenabled()
 
 def test_it_waits_for_all_that_makes_graphs(monkeypatch):
-  """A trace, a schedule, a kernel."""
+  """Tracing, scheduling and lowering trigger few collections, and many if the pause is disabled."""
   collected: list[str] = []
   def note(phase: str, _: dict[str, int]) -> None: collected.append(phase)
   def work() -> None:

@@ -1,4 +1,4 @@
-"""compile_time/graph_rewrite: rules are applied as tinygrad applies them; graphs before and after."""
+"""compile_time/graph_rewrite: rules are applied exactly as tinygrad applies them; graphs before and after."""
 import random
 
 import pytest
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not is_on("graph_rewrite"), reason="it is off")
 def var(name: str, most: int = 9) -> UOp: return UOp.variable(name, 0, most)
 
 def counted(rules: list) -> tuple[PatternMatcher, list[UOp]]:
-  """A matcher whose first rule notes every node that it is asked about."""
+  """A matcher whose first rule records every node that it sees."""
   asked: list[UOp] = []
   NOTES.append(asked)
   return PatternMatcher([(UPat(tuple(Ops), name="x"), NOTE[len(NOTES) - 1])] + rules), asked
@@ -23,7 +23,7 @@ NOTES: list[list[UOp]] = []
 NOTE = [lambda x: NOTES[0].append(x), lambda x: NOTES[1].append(x), lambda x: NOTES[2].append(x)]
 
 def test_rules_until_none_matches():
-  """After a node's sources, and again on what a rule made; a node that is used twice once."""
+  """Rules apply after a node's sources and again to each result; a shared node is rewritten once."""
   a, b = var("a"), var("b")
   rules = PatternMatcher([
     (UPat.var("x") * UPat.cvar("c"), lambda x, c: x + x if c.val == 2 else None),
@@ -33,7 +33,7 @@ def test_rules_until_none_matches():
   assert made is (a.alu(Ops.MAX, a.const_like(1)) + b) * a.alu(Ops.MAX, a.const_like(1))
 
 def test_a_graph_that_is_left_as_it_is_is_not_looked_at_again():
-  """By the same rules without a context; others look, and so do these where there is one."""
+  """A graph at a fixed point is not visited again by the same rules, unless they have a context."""
   rules, asked = counted([(UPat.var("x") + 0, lambda x: x)])
   x = graph_rewrite((var("a") * 3 + 0) * var("b"), rules)
   before = len(asked)
@@ -44,7 +44,7 @@ def test_a_graph_that_is_left_as_it_is_is_not_looked_at_again():
   assert graph_rewrite(x, rules, ctx={}) is x and len(asked) > before + 2
 
 def test_bottom_up():
-  """A rule sees a node before its sources, and what it makes is looked at again."""
+  """Bottom up, a rule sees a node before its sources, and its result is rewritten again."""
   a, b, c = var("a"), var("b"), var("c")
   assert ((a + b) * c).substitute({a + b: b * 2, b: c}) is (c * 2) * c
   assert (a + b).substitute({a: b, b: c}) is c + c
@@ -57,7 +57,7 @@ def test_substitutes_in_a_circle():
 @pytest.mark.parametrize("walk", [False, True])
 @pytest.mark.parametrize("seed", range(10))
 def test_substitutes_are_those_of_the_rules(seed, walk):
-  """Also where a substitute holds what is substituted, and in the body of a call, with enter_calls and without."""
+  """substitute() equals the rules' result, also for substitutes that contain keys, and in the bodies of calls."""
   rng = random.Random(seed)
   graph = random_graph(rng)
   nodes = [u for u in graph.toposort() if u.op is not Ops.SINK]
@@ -70,7 +70,7 @@ def test_substitutes_are_those_of_the_rules(seed, walk):
     assert made is graph_rewrite(graph, rules, subs, bottom_up=True, walk=walk, enter_calls=enter) is not graph
 
 def test_a_walk():
-  """Each node once, after its sources; what a rule makes is left as it is."""
+  """A walk visits each node once, after its sources, and does not rewrite results again."""
   a = var("a")
   rules = PatternMatcher([(UPat.cvar("c"), lambda ctx, c: ctx.append(c.val) or c.const_like(c.val + 1))])
   seen: list[int] = []
@@ -78,7 +78,7 @@ def test_a_walk():
   assert seen == [1, 2]
 
 def test_a_gate():
-  """BottomUpGate: what is below is none of the rules' business."""
+  """BottomUpGate: nodes below a gated node are not rewritten."""
   def gate(x):
     raise BottomUpGate
   rules = PatternMatcher([(UPat(Ops.MUL, name="x"), gate), (UPat(Ops.BUFFER, name="x"), lambda x: x.const_like(3))])
@@ -109,7 +109,7 @@ KINDS = 24
 def kind(n: int, *src: UOp) -> UOp: return UOp(Ops.CUSTOM, dtypes.int, src, n)
 
 def one_step(n: UOp, noted: list[UOp] | None) -> UOp | None:
-  """What a rule makes of a node: one of its sources, or others of lower kinds; many become the same."""
+  """A rule: replaces a node by one of its sources, or by nodes of lower kinds; many results are equal."""
   if noted is not None: noted.append(n)
   if n.op is not Ops.CUSTOM or n.arg % 4 == 0: return None
   first, last = n.src[0], n.src[-1]
@@ -120,7 +120,7 @@ def one_step(n: UOp, noted: list[UOp] | None) -> UOp | None:
 @pytest.mark.parametrize("bottom_up", [False, True])
 @pytest.mark.parametrize("seed", range(40))
 def test_rules_on_random_graphs(seed, bottom_up, monkeypatch):
-  """The same graph as tinygrad's; where a rule counts in its context, nodes come in the same order."""
+  """Random graphs are rewritten as by tinygrad; a rule with a context sees nodes in the same order."""
   counting = PatternMatcher([(UPat(tuple(Ops), name="n"), lambda ctx, n: one_step(n, ctx))])
   plain = PatternMatcher([(UPat(tuple(Ops), name="n"), lambda n: one_step(n, None))])
   rng, nodes = random.Random(seed), [UOp.const(i, dtypes.int) for i in range(3)]
@@ -135,7 +135,7 @@ def test_rules_on_random_graphs(seed, bottom_up, monkeypatch):
   assert noted == expected
 
 def test_a_walk_as_tinygrads(monkeypatch):
-  """A rule that changes constants and some sums makes the same of random graphs."""
+  """A walk over random graphs gives tinygrad's results for rules that change constants and sums."""
   rules = PatternMatcher([(UPat.cvar("c"), lambda c: c.const_like(c.val * 2)),
                           (UPat(Ops.ADD, name="u"), lambda u: UOp(Ops.MUL, u.dtype, u.src[::-1], u.arg, u.tag))])
   graphs = [random_graph(random.Random(seed)) for seed in range(5)]

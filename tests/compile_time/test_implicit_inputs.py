@@ -1,4 +1,4 @@
-"""compile_time/implicit_inputs: the outputs of a function, looked for once; graphs before and after."""
+"""compile_time/implicit_inputs: a function's outputs are searched once; graphs before and after."""
 import importlib
 
 import pytest
@@ -13,11 +13,11 @@ def test_outputs_are_looked_for_once(monkeypatch):
   module, found = importlib.import_module("tinygrad.function"), []
   stock = module.invalid_outputs
   monkeypatch.setattr(module, "invalid_outputs", lambda graph: found.append(graph) or stock(graph))
-  layer(Tensor.empty(5, 96), Tensor.empty(96, 96, dtype=dtypes.half))  # no test calls it with these
-  assert len(found) == 2  # as inputs are found, and here
+  layer(Tensor.empty(5, 96), Tensor.empty(96, 96, dtype=dtypes.half))  # shapes that no other test uses
+  assert len(found) == 2  # in the search for inputs, and here
 
 def test_outputs_are_numbered():
-  """What a graph only writes has slots 0, 1, .. in its order; the rest is left."""
+  """Write-only outputs of a graph get slots 0, 1, .. in order; other nodes stay."""
   module = importlib.import_module("tinygrad.function")
   assert module.renumber_invalid_outputs is implicit_inputs.renumber_invalid_outputs
   x = Tensor.empty(4)

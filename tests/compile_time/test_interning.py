@@ -1,4 +1,4 @@
-"""patches/compile_time/interning.py: equal nodes are one object, whoever makes them and whenever others end."""
+"""compile_time/interning.py: equal nodes are one object, with any threads and any lifetimes."""
 import gc
 import random
 import sys
@@ -20,7 +20,7 @@ TABLE = UOpMetaClass.ucache
 
 @pytest.fixture
 def restless() -> Iterator[None]:
-  """Threads take turns as often as Python lets them."""
+  """Switches threads as often as Python allows."""
   interval = sys.getswitchinterval()
   sys.setswitchinterval(1e-6)
   yield
@@ -45,7 +45,7 @@ def number(n: int) -> UOp: return UOp(Ops.CONST, dtypes.int, (), n)
 def named(name: str) -> UOp: return UOp(Ops.BUFFER, dtypes.weakint, (), name)
 
 def test_nodes_that_end_meanwhile(restless: None) -> None:
-  """Threads make and drop the same few nodes; whoever holds one finds it again, and its place is its own."""
+  """Threads make and drop the same few nodes; a held node is always found again."""
   wrong: list[str] = []
   def work(seed: int) -> Callable[[], None]:
     def run() -> None:
@@ -83,7 +83,7 @@ def test_a_place_that_another_took_is_not_freed() -> None:
   assert number(77_000_001) is again
 
 def test_checked_by_tinygrad() -> None:
-  """With SPEC=2 a node is looked at, and it is the one of its fields all the same."""
+  """With SPEC=2 tinygrad checks nodes, and they are interned all the same; a refused node leaves no entry."""
   with Context(SPEC=2): node = number(77_000_003)
   assert number(77_000_003) is node
   with Context(SPEC=2), pytest.raises(RuntimeError): UOp(Ops.ADD, dtypes.float, (node, node))
@@ -101,7 +101,7 @@ def test_a_buffer_counts_its_nodes() -> None:
   assert buffer.uop_refcount == before - 1
 
 def test_a_buffer_counts_a_node_once() -> None:
-  """Also one whose buffer is said twice, as that of a view is; and nothing is kept of it."""
+  """A buffer counts a node once, also if it is assigned twice, as for a view; the count ends with the node."""
   x = Tensor([1.0, 2.0, 3.0]).realize()
   node, buffer, kept = x.uop.base, x.uop.base.buffer, len(interning.Buffers.counts)
   ops.buffers[node] = buffer
@@ -112,11 +112,11 @@ def test_a_buffer_counts_a_node_once() -> None:
 
 @pytest.mark.parametrize("function", [interning._uncount, interning._free])
 def test_what_runs_as_the_process_ends(function: Callable[..., None]) -> None:
-  """Modules are empty then: nodes that are left end all the same, and say nothing."""
+  """At exit module globals are gone, so these callbacks must not use any."""
   assert not set(function.__code__.co_names) & set(vars(interning))
 
 def test_nodes_of_before_are_kept() -> None:
-  """Those that were there when it was installed are found, and their places are freed as all others are."""
+  """Nodes from before the pass was installed are in its table like all others."""
   assert {type(place) for place in list(TABLE.values())} == {interning.Place}
 
 # *** nodes
@@ -138,7 +138,7 @@ def test_nodes_go_with_their_last_user():
   assert len(TABLE) <= before
 
 def test_what_is_checked_is_checked():
-  """Under SPEC=2, tinygrad finds a node of a type that it cannot have."""
+  """Under SPEC=2, tinygrad refuses a node with an impossible dtype."""
   a = var("a")
   assert UOp(Ops.ADD, dtypes.half, (a, a)).dtype is dtypes.half
   with Context(SPEC=2), pytest.raises(RuntimeError, match="bad dtype"): UOp(Ops.ADD, dtypes.float, (a, a))

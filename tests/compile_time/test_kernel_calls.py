@@ -1,4 +1,4 @@
-"""compile_time/kernel_calls: a schedule is what it is without it, and each kernel is looked through once."""
+"""compile_time/kernel_calls: schedules are the same as without the pass, and each kernel is traversed once."""
 import random
 
 import pytest
@@ -25,7 +25,7 @@ def schedule(layers: int, value: int = 2) -> UOp:
   return linear
 
 def test_a_kernel_is_looked_through_once(monkeypatch):
-  """For all layers and all values of the variable; the calls have buffers of their own."""
+  """A kernel is traversed once for all layers and all values of the variable; its calls have different buffers."""
   kernel_calls._replaced.cache_clear()
   kernel_calls._of_kernel.cache_clear()
   linear = schedule(layers=6)
@@ -33,14 +33,14 @@ def test_a_kernel_is_looked_through_once(monkeypatch):
   assert len(linear.src) == 6 * len(kernels) > 6 and len({call.src[1:] for call in linear.src}) == len(linear.src)
   assert kernel_calls._replaced.cache_info().misses == len(kernels)
   used = {v.expr for kernel in kernels for v in kernel.variables()}
-  assert used == {"start"}  # no parameter of the layer is left
+  assert used == {"start"}  # the layer's parameters are replaced
   before = kernel_calls._replaced.cache_info().misses
   assert {call.src[0] for call in schedule(layers=2, value=7).src} == kernels
   assert kernel_calls._replaced.cache_info().misses == before
 
 @pytest.mark.parametrize("seed", range(10))
 def test_variables_are_tinygrads(seed):
-  """Of graphs, of kernels and of calls of kernels with variables, bound and not, among their arguments."""
+  """variables() of graphs, kernels and calls (with bound and unbound variables as arguments) equals tinygrad's."""
   rng = random.Random(seed)
   a, b, c = (UOp.variable(name, 0, 9) for name in rng.sample("abcdef", 3))
   kernel = UOp.sink(random_graph(rng), a + 1, UOp.param(0, dtypes.int, (4,), "CPU").index(b))
@@ -51,7 +51,7 @@ def test_variables_are_tinygrads(seed):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_substitutes_are_tinygrads(seed):
-  """Also where a buffer is what is replaced, and for other kernels and substitutes at the same time."""
+  """substitute() equals tinygrad's, also for replaced buffers, and for several kernels and substitutes at a time."""
   rng = random.Random(seed)
   a, b, buffer = UOp.variable("a", 0, 9), UOp.variable("b", 0, 9), UOp.new_buffer("CPU", 4, dtypes.int)
   graphs = [UOp.sink(random_graph(rng), a * 2, b + a), UOp.sink(a, b), a + b, buffer, a.bind(2)]

@@ -1,4 +1,4 @@
-"""compile_time/match_code: a pattern's Python finds what tinygrad's own interpreter of patterns finds, in its order."""
+"""compile_time/match_code: patterns compiled to Python give the matches of tinygrad's interpreter, in its order."""
 import functools
 import random
 
@@ -22,7 +22,7 @@ SEEN: list[dict[str, UOp]] = []
 def note(**names) -> None: SEEN.append(names)
 
 def found(pattern: UPat, node: UOp) -> list[dict[str, UOp]]:
-  """What a rule is called with until it makes something, which it never does."""
+  """All matches of a pattern, by a rule that never returns a result."""
   SEEN.clear()
   assert match_code.compiled(pattern, note)(node, None) is None
   return SEEN.copy()
@@ -43,7 +43,7 @@ def nodes() -> list[UOp]:
   return list(UOp.sink(*graphs, *more).toposort())
 
 def test_all_of_tinygrads_rules(nodes):
-  """Each pattern on each node of its operations, whether it matches or not."""
+  """Each of tinygrad's patterns on each node with its operation, matching or not."""
   patterns = {id(p): p for matcher in matchers() for p, _ in matcher.patterns}.values()
   assert len(patterns) > 250
   matched = 0
@@ -59,7 +59,7 @@ def test_all_of_tinygrads_rules(nodes):
   assert matched > 500
 
 def random_pattern(rng: random.Random, depth: int) -> UPat:
-  """A pattern that may ask for anything that a pattern can ask for."""
+  """A random pattern that may use every feature of patterns."""
   name = rng.choice([None, "x", "y", "z"])
   if depth and rng.random() < .15: return UPat.any(*[random_pattern(rng, depth - 1) for _ in range(rng.randint(2, 3))])
   op = rng.choice([None, Ops.ADD, Ops.MUL, (Ops.ADD, Ops.MUL, Ops.CONST), Ops.CONST, {Ops.CAST, Ops.ADD}, Ops.PARAM])
@@ -83,7 +83,7 @@ def test_random_patterns(seed, nodes):
   for node in few: assert found(pattern, node) == list(pattern.match(node, {}))
 
 def test_a_rule_keeps_what_it_used():
-  """A name of its module that is replaced later is still what it was, as with tinygrad's."""
+  """A compiled rule keeps the globals of its creation, as with tinygrad's own compiler of rules."""
   global SEEN
   pattern, before = UPat(Ops.NOOP, name="x"), SEEN
   rule = match_code.compiled(pattern, note)
@@ -94,7 +94,7 @@ def test_a_rule_keeps_what_it_used():
   finally: SEEN = before
 
 def test_what_it_does_not_know_is_tinygrads():
-  """Names below a repeated pattern: tinygrad interprets these, and rules work."""
+  """An unsupported pattern (names below a repeated one) is left to tinygrad's interpreter."""
   pattern = UPat(Ops.SINK, src=UPat(Ops.CONST, name="c"), name="s")
   with pytest.raises(match_code.Unknown): match_code.Writer(pattern)
   rules = PatternMatcher([(pattern, lambda s, c: s.src[0])])

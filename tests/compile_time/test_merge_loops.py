@@ -1,4 +1,4 @@
-"""compile_time/merge_loops: the loops of a kernel are merged as tinygrad merges them; what cannot be is not tried."""
+"""compile_time/merge_loops: merges loops as tinygrad does, without trying pairs that cannot merge."""
 import random
 
 import pytest
@@ -24,12 +24,12 @@ def test_neighbours_in_memory():
   (A, True), (B * 3, True), (UOp.const(3), False), (A * B, False), ((A * 4 + B) % 5, False),
   ((A < 3).where(A * 8 + B, 0), False)])
 def test_hopeless(index, hopeless):
-  """Only what is known without a look is: a stride of the one that is not the other's times its length."""
+  """A pair is hopeless only if strides prove it: the outer stride is not the inner one times the inner length."""
   assert is_hopeless(A, B, [index], []) == hopeless
   assert not is_hopeless(A, B, [index], [A // 2]) and is_hopeless(A, B, [index], [UOp.range(9, 5) // 2]) == hopeless
 
 def random_kernel(rng: random.Random) -> UOp:
-  """Loads at sums of loops times strides, with divisions and conditions among them; summed up, or stored."""
+  """A random reduction or store of loads with affine indices, with some divisions and conditions."""
   loops = [UOp.range(rng.choice((2, 3, 4, 6)), i, rng.choice((AxisType.REDUCE, AxisType.REDUCE, AxisType.UNROLL)))
            for i in range(rng.randint(2, 4))]
   def index() -> UOp:
@@ -46,7 +46,7 @@ def random_kernel(rng: random.Random) -> UOp:
   return buffer(0).index(index()).store(value).end(*loops)
 
 def test_random_kernels(monkeypatch):
-  """As tinygrad does it, in fewer attempts."""
+  """Random kernels are merged as by tinygrad, in fewer attempts."""
   rng, tried, theirs = random.Random(11), 0, 0
   rewrite = merge_loops.graph_rewrite
   def counted(*args, **kwargs):

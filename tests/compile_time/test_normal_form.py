@@ -1,4 +1,4 @@
-"""compile_time/normal_form: kernels that compute the same are the same graph; before and after."""
+"""compile_time/normal_form: equivalent kernels become the same graph; before and after."""
 import random
 
 import numpy as np
@@ -26,13 +26,13 @@ def test_a_view_is_an_index():
   assert params(normal(kernel(flat, i))) == {0: 64, 1: row * 96 + 64}
 
 def test_stores_count():
-  """A parameter that is stored to, too, is as large as the larger of the two indices."""
+  """Stores count for a parameter's size, as loads do."""
   i = UOp.range(8, 0)
   made = normal(kernel(OUT.index(i), i, at=i + 24))
   assert params(made) == {0: 32}
 
 def test_what_is_not_a_flat_index_keeps_its_size():
-  """A buffer that is used by something else than INDEX, or whose index may be negative."""
+  """A buffer keeps its size if it is used other than by INDEX, or if its index may be negative."""
   i = UOp.range(8, 0)
   assert params(normal(kernel(buffer(99).index(i - 4), i)))[1] == 99
   one = buffer(99)
@@ -40,20 +40,20 @@ def test_what_is_not_a_flat_index_keeps_its_size():
   assert params(normal(kernel(one.index(i) + after.index(i + 1), i)))[1] == 99
 
 def test_gates_do_not_count():
-  """x[i] where i < 5, of i < 8: eight elements, as the index says; never more than there are."""
+  """x[i] gated by i < 5, for i < 8, needs eight elements: gates are ignored, but the buffer's size is the limit."""
   i = UOp.range(8, 0)
   gated = (i < 5).where(i, UOp.const(Invalid, i.dtype))
   assert params(normal(kernel(buffer(99).index(gated), i)))[1] == 8
   assert params(normal(kernel(buffer(5).index(gated), i)))[1] == 5
 
 def test_two_stages_keep_a_slot():
-  """Stages that read different parts of one buffer have one parameter still."""
+  """Stages that read different parts of one buffer keep one parameter."""
   i, j = UOp.range(8, 0), UOp.range(4, 0)
   made = normal(UOp.sink(kernel(buffer(99).index(i), i), kernel(buffer(99).index(j), j), arg=KernelInfo()))
   assert params(made)[1] == 8 and len({u for u in made.toposort() if u.op is Ops.PARAM and u.arg.slot == 1}) == 1
 
 def test_a_loop_stays_one():
-  """Folding a view writes start + length anew; the loop that ends and the loop of the index are the same node."""
+  """Folding a view rebuilds start + length; the ended loop and the index's loop stay the same node."""
   b, a = (UOp.variable(name, 1, 8) for name in "ba")
   for n in (b + a, a + b):
     loop = UOp.range(n, 3, AxisType.REDUCE)
@@ -69,7 +69,7 @@ def test_again_is_nothing():
 def value(u: UOp, known: dict[UOp, UOp]) -> int: return int(u.substitute(known, walk=True).simplify().vmax)
 
 def test_random_views():
-  """The elements are those of the view, and what is left of the buffer holds them all."""
+  """The flat index addresses the view's elements, and the shrunk parameter holds them all."""
   rng = random.Random(7)
   for _ in range(60):
     shape = tuple(rng.randint(1, 6) for _ in range(rng.randint(1, 3)))

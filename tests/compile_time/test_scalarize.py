@@ -1,4 +1,4 @@
-"""compile_time/scalarize: vectors whose elements are known are taken apart at once; graphs before and after."""
+"""compile_time/scalarize: splits vectors with known elements in one step; graphs before and after."""
 import random
 
 import numpy as np
@@ -9,7 +9,7 @@ from tinygrad_llm.patches.compile_time import scalarize
 from tinygrad_llm.patches.compile_time.scalarize import elements, pm_all, pm_elementwise
 
 def test_elements():
-  """The elements are what numpy finds, however a stack was moved; None where they cannot be seen."""
+  """The elements of a moved stack match numpy's; None if they are unknown."""
   rng = random.Random(0)
   for _ in range(200):
     sizes = [rng.choice((1, 2, 3)) for _ in range(rng.randint(1, 3))]
@@ -47,7 +47,7 @@ def test_what_is_not_seen_is_indexed():
   assert made is UOp.stack(*[x.index(UOp.const(i)).alu(Ops.ADD, y) for i, y in enumerate((A, B))])
 
 def test_values():
-  """Matrices that are moved and added up: all elements are in their places."""
+  """Products of permuted and reshaped matrices have the right elements."""
   rng, arrays = random.Random(7), {0: np.array([1., 2., 4., 8.])}
   for _ in range(60):
     rows, columns = rng.choice(((2, 2), (1, 3), (3, 2)))
@@ -64,5 +64,5 @@ def test_values():
     assert got == [float(Interpreter(arrays, u * v).value(u * v)) for u, v in zip(xs, ys)]
 
 def test_what_is_left():
-  """Numbers; vectors of different shapes."""
+  """Scalars and vectors of different shapes are not changed."""
   for u in (A + B, UOp(Ops.ADD, dtypes.float, (UOp.stack(A, B), C))): assert graph_rewrite(u, pm_all) is u

@@ -7,7 +7,7 @@ from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.patches.compile_time.toposort import toposort
 
 def naive(root: UOp, gate=lambda node: True, enter_calls: bool = True) -> list[UOp]:
-  """Sources first, from the left, by recursion."""
+  """A recursive topological sort: sources first, from the left."""
   done: dict[UOp, None] = {}
   def visit(node: UOp) -> None:
     if node in done or not gate(node): return
@@ -17,7 +17,7 @@ def naive(root: UOp, gate=lambda node: True, enter_calls: bool = True) -> list[U
   return list(done)
 
 def test_layers():
-  """Graphs of tensors, their schedules, and the kernels of these, whose bodies may be left out."""
+  """Graphs of tensors and their schedules, with and without the bodies of calls."""
   bodies = 0
   for lazy in graphs():
     for root in (lazy.uop, lazy.linear_with_vars()[0]):
@@ -27,7 +27,7 @@ def test_layers():
   assert bodies
 
 def test_random_graphs():
-  """Nodes with several parents, the same source twice, and gates."""
+  """Random graphs with shared nodes, repeated sources, and gates."""
   rng = random.Random(3)
   for _ in range(50):
     nodes = [UOp.variable(f"v{i}", 0, 9) for i in range(rng.randint(1, 4))]
@@ -38,7 +38,7 @@ def test_random_graphs():
     assert list(toposort(nodes[-1], inside)) == naive(nodes[-1], inside)
 
 def test_depth():
-  """A chain that is longer than Python recurses."""
+  """A chain that is longer than Python's recursion limit."""
   node = first = UOp.variable("v", 0, 9)
   for _ in range(5000): node = UOp(Ops.NEG, dtypes.int, (node,))
   assert len(toposort(node)) == 5001 + len(first.src) and list(toposort(node))[-1] is node

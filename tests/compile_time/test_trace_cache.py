@@ -1,4 +1,4 @@
-"""compile_time/trace_cache: a function is traced once for arguments that are alike, and again for others."""
+"""compile_time/trace_cache: a function is traced once for equivalent arguments, and again for others."""
 import pytest
 from tinygrad import Tensor, UOp, function
 from tinygrad_llm.patches import is_on
@@ -7,7 +7,7 @@ from tinygrad_llm.patches.compile_time import trace_cache
 pytestmark = pytest.mark.skipif(not is_on("trace_cache"), reason="it is off")
 
 class Scaled:
-  """A layer that notes when it is traced."""
+  """A layer that counts its traces."""
   traced = 0
 
   def __init__(self, n: int, factor: float):
@@ -19,7 +19,7 @@ class Scaled:
     return (x @ self.w + start) * self.factor
 
 def traced(*layers: Scaled, x: Tensor | None = None, start: int = 1) -> tuple[int, list]:
-  """How often the layers were traced, one after the other, and what came out."""
+  """Applies the layers in turn: (number of traces, result)."""
   Scaled.traced, bound = 0, UOp.variable("start", 0, 9).bind(start)
   x = Tensor.ones(2, 8).contiguous().realize() if x is None else x
   for scaled in layers: x = scaled(x, bound)
@@ -30,7 +30,7 @@ def expected(*factors: float, x: float = 1, start: int = 1, n: int = 8) -> float
   return x
 
 def test_layers_that_are_alike_are_traced_once():
-  """The first one's input is made in another way; weights are not looked at, all else is."""
+  """Equal layers share a trace whatever their weights; the first layer's input is of another form, hence two."""
   a, b, c = (Scaled(8, 0.5) for _ in range(3))
   b.w.assign(b.w * 2).realize()
   trace_cache.traces.clear()
@@ -44,7 +44,7 @@ def test_layers_that_differ_are_traced():
   same, other = [Scaled(8, 0.5) for _ in range(2)], Scaled(8, 0.25)
   assert traced(*same, other, x=Tensor.ones(2, 8).contiguous().realize())[0] == 3
   assert traced(*same)[0] == 0
-  count, values = traced(*same, start=3)  # a variable's value is not in the trace of another
+  count, values = traced(*same, start=3)  # a variable's value is no part of the trace
   assert values == [[expected(0.5, 0.5, start=3)] * 8] * 2
   assert traced(*same, x=Tensor.ones(3, 8).contiguous().realize())[0] == 2
   wide = Scaled(8, 0.5)

@@ -1,4 +1,4 @@
-"""compile_time/tuple_order: numbers are in the order of the trees that nodes are."""
+"""compile_time/tuple_order: ranks of nodes have the order of tinygrad's tuplize trees."""
 import itertools
 import random
 
@@ -19,7 +19,7 @@ def test_places_are_in_the_order_of_tuplize(seed):
   assert sorted(nodes, key=lambda u: places[u]) == sorted(nodes, key=lambda u: u.tuplize)
 
 def test_a_sum_of_many_terms():
-  """Each deeper than the one before: the room between two places does not run out."""
+  """Sums of increasing depth get distinct ranks: the space between two ranks does not run out."""
   terms = [UOp.const(i, dtypes.int) for i in range(600)]
   sums = list(itertools.accumulate(terms, lambda x, y: UOp(Ops.ADD, dtypes.int, (x, y)), initial=UOp.range(3, 0)))[1:]
   places = tuple_order.ranks_of(UOp.sink(*sums).toposort())
@@ -27,7 +27,7 @@ def test_a_sum_of_many_terms():
 
 @pytest.mark.parametrize("arg", [float("nan"), (1, "x")])
 def test_where_arguments_have_no_order(arg):
-  """As tinygrad sorts them; and nothing is left of the places."""
+  """Arguments without an order fall back to tinygrad's sort, and leave no ranks behind."""
   a, b = UOp(Ops.CUSTOM, dtypes.float, (), arg), UOp(Ops.CUSTOM, dtypes.float, (), ("x", 1))
   with pytest.raises(TypeError): tuple_order.ranks_of([a, b])
   if isinstance(arg, float):
@@ -37,7 +37,7 @@ def test_where_arguments_have_no_order(arg):
   assert order[-1] is graph and not any("tuplize" in vars(u) for u in order)
 
 def test_the_same_program():
-  """nodes --> the order in which tinygrad puts them by their trees"""
+  """linearize() gives tinygrad's own order."""
   loop = UOp.range(8, 0)
   x, y, out = (UOp.placeholder((8,), dtypes.float, slot) for slot in range(3))
   terms = [x.index(loop).load(), y.index(loop).load(), UOp.const(2.0, dtypes.float)]

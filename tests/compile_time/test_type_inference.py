@@ -1,4 +1,4 @@
-"""compile_time/type_inference: dtypes and shapes of nodes, as tinygrad itself finds them."""
+"""compile_time/type_inference: dtypes and shapes of nodes equal tinygrad's own."""
 import random
 import weakref
 
@@ -15,7 +15,7 @@ from tinygrad_llm.patches.compile_time import type_inference
 pytestmark = pytest.mark.skipif(not is_on("type_inference"), reason="it is off")
 
 def test_dtypes_and_shapes():
-  """Every node of every kernel, and of the graphs that they come from, has what tinygrad itself finds."""
+  """Every node of kernels and of their source graphs has tinygrad's dtype, shape, address space and ranges."""
   seen = 0
   for lazy in graphs():
     for call in (lazy.uop, *lazy.linear_with_vars()[0].src):
@@ -30,7 +30,7 @@ def test_dtypes_and_shapes():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_loops_and_places_of_random_graphs(seed):
-  """Loops in the order in which tinygrad finds them, also of loops whose lengths depend on others and after ends."""
+  """Ranges come in tinygrad's order, also if a range's length depends on another range, and after ENDs."""
   rng = random.Random(seed)
   loops = [UOp.range(4, 0), UOp.range(8, 1)]
   loops.append(UOp.range(loops[0] + 3, 2))
@@ -49,7 +49,7 @@ def test_loops_and_places_of_random_graphs(seed):
     assert type_inference._addrspace(node) is type_inference._stock_addrspace(node)
 
 def test_what_is_kept_holds_no_node():
-  """A loop's own loops begin with itself; it ends all the same. A shape that is none is asked for again."""
+  """Cached properties keep no node alive: a range's ranges contain it, yet it is freed. Errors are not cached."""
   loop = UOp.range(12_345, 77)
   seen = weakref.ref(loop)
   assert (loop + 1).ranges is (loop + 1).ranges and list(loop.ranges) == [loop]
@@ -60,7 +60,7 @@ def test_what_is_kept_holds_no_node():
 
 @pytest.mark.parametrize("dtype", [*dtypes.all, dtypes.weakint, dtypes.weakfloat])
 def test_constants(dtype):
-  """Numbers as each type holds them, with their signs, twice: the second time they may be remembered."""
+  """Constants are converted as by tinygrad, signs included; the second time they may come from the cache."""
   values = [0, 1, -1, 3, 0.0, -0.0, 1.0, 0.1, -2.7, 1e30, float("nan"), float("inf"), True, False, Invalid]
   for val in (values + [ConstFloat(x) for x in values if isinstance(x, float)]) * 2:
     try: want = type_inference._stock_const(dtype, val)
@@ -77,8 +77,9 @@ def test_sources_that_differ():
 
 def test_what_is_cut_out():
   """
-  The bounds of an index are enough, without a look at it; a part that is not in its source is an error as ever. With
-  SPEC=2 tinygrad looks.
+  A SHRINK's shape follows from its offset's bounds alone. A part outside its source is an error, as in tinygrad.
+
+  With SPEC=2 tinygrad checks it itself.
   """
   x, i = UOp.placeholder((64,), dtypes.float, 0), UOp.range(16, 0)
   def cut(offset: UOp | int, size: int) -> UOp:
@@ -86,7 +87,7 @@ def test_what_is_cut_out():
     return UOp(Ops.SHRINK, x.dtype, (x, vector(offset), vector(size)))
   for offset, size in ((i * 4, 4), (i + 40, 9), (3, 61), (0, 0), (i, 49)):
     assert type_inference._shrunk(*cut(offset, size).src) == (size,) == cut(offset, size).shape
-  for offset, size in ((i * 4, 5), (i - 1, 4)):  # not proved, not disproved: tinygrad lets it pass
+  for offset, size in ((i * 4, 5), (i - 1, 4)):  # undecided: tinygrad accepts it
     assert type_inference._shrunk(*cut(offset, size).src) == cut(offset, size).shape == (size,)
   with Context(SPEC=2): assert type_inference._shrunk(*cut(i * 4, 4).src) is None and cut(i * 4 + 1, 3).shape == (3,)
   for offset, size in ((60, 5), (0, 65), (-1, 3), (i + 64, 1)):
@@ -104,20 +105,20 @@ I, F, H, B = (UOp.const(1, dtype) for dtype in (dtypes.int, dtypes.float, dtypes
   (Ops.SHL, (I, UOp.const(1, dtypes.uint32)), None, dtypes.int), (Ops.LOAD, (H,), None, dtypes.half),
   (Ops.ADD, (H, F), None, dtypes.float), (Ops.MULACC, (F, F, H), None, dtypes.float), (Ops.CUSTOM, (F,), "x", None)])
 def test_dtypes(op, src, arg, dtype):
-  """ADD of floats: that of its sources; a comparison: bool; a CAST: what it says; others: as tinygrad finds it"""
+  """ADD of floats has its sources' dtype, a comparison bool, a CAST its argument; others as tinygrad finds them."""
   assert type_inference.dtype_from_uop(op, src, arg) is dtype is type_inference._stock_dtype(op, src, arg)
 
 def test_a_property_from_those_of_the_sources(monkeypatch):
-  """A property is computed for a node whose sources have theirs, else for all of a graph."""
+  """A property is computed from the sources' properties if they are cached, else for the whole graph."""
   name = UOp.__dict__["_shape"].name
   x = UOp.placeholder((4, 3), dtypes.float, 0).reshape((4, 3))
   total = x + x * 2.0
   assert name not in vars(total.src[1]) and total._shape == (4, 3)
   calls: list[UOp] = []
   monkeypatch.setattr(UOp.__dict__["_shape"], "find", calls.append)
-  assert total._shape == (4, 3) and not calls  # it is an attribute
+  assert total._shape == (4, 3) and not calls  # it is cached as an attribute
   monkeypatch.undo()
   assert vars(total.src[1])[name] == vars(total)[name] == (4, 3)
   more = total * 3.0
   assert more.src[1]._shape is not None and name not in vars(more)
-  assert more._shape == (4, 3) == vars(more)[name]  # by its sources alone
+  assert more._shape == (4, 3) == vars(more)[name]  # from its sources alone

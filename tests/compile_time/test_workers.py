@@ -1,4 +1,4 @@
-"""patches/compile_time/workers.py and estimates.py: kernels of any depth come back from compile workers."""
+"""compile_time/workers.py and runtime/estimates.py: kernels of any depth come back from compile workers."""
 import pickle
 from multiprocessing.reduction import ForkingPickler
 import pytest
@@ -36,7 +36,7 @@ def test_buffers_are_sent_with_their_contents():
   assert Tensor(sent(x)).tolist() == [2., 4., 6.]
 
 def estimated() -> list:
-  """Of windows of n numbers at 80 places of a buffer: the nodes of its bytes, and the numbers for n = 1, 3, 64."""
+  """A sum over 80 windows of n numbers of a buffer: nodes of its bytes' estimate, and estimates for n = 1, 3, 64."""
   n, x = UOp.variable("n", 1, 64).bind(3), Tensor.empty(512)
   total = sum([x[i:i + n] for i in range(2, 160, 2)], x[:n])
   ast, renderer = realize._get_call_to_compile(total.linear_with_vars()[0].src[-1])
@@ -45,12 +45,12 @@ def estimated() -> list:
                                       for field in ("ops", "lds", "mem")]]
 
 def test_estimates_are_simple():
-  """Stock's bytes are min(min(n + n, size) + n, size) + .., and as many."""
+  """Estimates equal tinygrad's, whose bytes are min(min(n + n, size) + n, size) + .., but have few nodes."""
   (nodes, numbers), (stock_nodes, stock) = estimated(), call(estimated, NO_ESTIMATES="1").value
   assert nodes < 20 < 200 < stock_nodes and numbers == stock
 
 def test_estimates_of_loops():
-  """Of a matrix product over rows that a variable counts, one core of several, and an index that is looked up."""
+  """Estimates of a GEMM with symbolic rows, of one core's share, and of a loaded index equal tinygrad's."""
   found = call(estimates_of_loops).value
   assert found == call(estimates_of_loops, NO_ESTIMATES="1").value and all(x > 0 for row in found for x in row)
 
@@ -65,7 +65,7 @@ def estimates_of_loops() -> list:
   return found
 
 def test_loops_whose_length_differs():
-  """Of a loop that is as long as a block's number says the middle counts, of one that a loaded number ends all."""
+  """A loop whose length depends on the block's number counts its middle value; one with a loaded bound its maximum."""
   block, n = UOp.special(9, "gidx0"), UOp.variable("n", 1, 64).replace(op=Ops.PARAM)
   loaded = Tensor.empty(4, dtype="int").uop.base.index(UOp.const(0)).load()
   ended = (loaded < 3).where(UOp.const(8), UOp.const(0))
@@ -86,7 +86,7 @@ print(UOp in ForkingPickler._extra_reducers, Estimates.from_uops.__module__)
   assert (on, off) == ("True tinygrad_llm.patches.runtime.estimates\n", "False tinygrad.renderer\n")
 
 def with_a_schedule() -> list[bool]:
-  """Whether a compile worker knows this process's device by the same name, and uses what was found for it."""
+  """Whether a compile worker identifies the device as this process does, and uses the schedule found for it."""
   kernel = search_kernel.product()
   ren = Device[kernel.device].renderer
   found = space(kernel.ast, ren)
@@ -104,5 +104,5 @@ def _in_worker(task) -> tuple:
 
 @pytest.mark.skipif(opencl() is None, reason="no OpenCL runtime")
 def test_a_worker_uses_what_was_found_for_a_gpu(tmp_path):
-  """It may not ask the device, by whose name that is kept."""
+  """A worker uses the schedule stored under the GPU's name, although it must not open the device."""
   assert call(with_a_schedule, PARALLEL="1", CACHEDB=str(tmp_path / "cache.db"), **opencl()).value == [True] * 3

@@ -1,8 +1,8 @@
 """
-What each pass makes of a small kernel, as text: the graph before and after.
+Rewrites of each pass on a small kernel, as text: the graph before and after.
 
-A case is an expression of tensors without memory; all its kernels are scheduled and lowered for a target while
-explain/recording.py watches. In a child process, for a target is one process's.
+A case is a tensor expression without memory. All its kernels are scheduled and lowered for a target while
+explain/recording.py records. This runs in a child process, because a process can open only one target.
 """
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,12 +20,12 @@ from tinygrad_llm.weights import numerics
 from tinygrad_llm.weights.decode import dequantize, layout
 from tinygrad_llm.weights.weight import Weight
 
-DEPTH, LINES = 4, 40  # of an expression that a rule matched; of a graph's difference
+DEPTH, LINES = 4, 40  # levels of a printed expression; lines of a graph's difference
 
 # *** cases
 
 def weights(name: str, rows: int, n: int, experts: int = 0) -> Weight:
-  """A matrix of a type as it lies in memory on this target, or two of each of some experts."""
+  """A matrix of a type, repacked as this target has it; with `experts`, two matrices for each expert."""
   qt, every = quant_named(name), rows * (2 * experts or 1)
   found = layout(qt, Device[Device.DEFAULT].renderer, every, n)
   if found is None: stored = Tensor.empty(every, qt.row_items(n), dtype=qt.dtype)
@@ -37,7 +37,7 @@ def vector(*shape: int, dtype: Any = dtypes.float32) -> Tensor: return Tensor.em
 def some(most: int) -> UOp: return UOp.variable("tokens", 1, most).bind(most)
 
 def in_bytes(n: int, tokens: int | UOp = 1) -> Tensor:
-  """Activations of 8 bits with a scale for 16 of them."""
+  """int8 activations with a scale for each group of 16."""
   return numerics.unpacked(vector(64 if isinstance(tokens, UOp) else tokens, n // 16, 6, dtype=dtypes.uint32)[:tokens])
 
 def product(name: str, rows: int = 64, n: int = 512) -> Tensor: return weights(name, rows, n).matmul(vector(1, 1, n))
@@ -51,12 +51,12 @@ def prompt(name: str, dtype: Any = dtypes.half) -> Tensor:
   return weights(name, 128, 512).matmul(vector(1, 64, 512, dtype=dtype)[:, :some(64)].float())
 
 def gated(name: str) -> Tensor:
-  """The product of two matrices of each of three chosen experts, one gating the other."""
+  """Gate and up products of three chosen experts, the gate applied."""
   y = (in_bytes(512) * weights(name, 64, 512, experts=6).experts(vector(3, dtype=dtypes.int32))).sum(-1)
   return (y[0].relu() * y[1]).contiguous()
 
 def weighted(name: str) -> Tensor:
-  """The weighted sum of three experts' products, a bias in each."""
+  """The weighted sum of three experts' products with biases."""
   y = (vector(3, 1, 768) * weights(name, 64, 768, experts=6).experts(vector(3, dtype=dtypes.int32))[1]).sum(-1)
   return ((y + vector(3, 64)) * vector(3, 1)).sum(0)
 
@@ -72,18 +72,18 @@ def beside() -> list[Tensor]:
   return [weights("Q4_K", 2048, 512).matmul(x), weights("Q6_K", 1024, 512).matmul(x)]
 
 def rows(name: str) -> Tensor:
-  """A product with a matrix whose rows lie as in the file."""
+  """A product with a matrix in the file's own layout."""
   qt = quant_named(name)
   return vector(1, 1024) @ dequantize(qt, vector(64, qt.row_items(1024), dtype=qt.dtype), 1024).transpose(-1, -2)
 
 def values() -> Tensor:
-  """Sums over a number of positions that a variable says."""
+  """Reductions over a symbolic number of positions."""
   n = UOp.variable("n", 0, 63).bind(32) + 1
   shares, kept = vector(32, 64)[:, :n], vector(8, 64, 64, dtype=dtypes.half)[:, :n]
   return shares.reshape(8, 4, 1, n) @ kept.float().unsqueeze(1)
 
 def attention() -> Tensor:
-  """One token's attention to a number of positions that a variable says: 2 heads of 4 queries."""
+  """One token's attention over a symbolic number of positions: 2 heads of 4 queries."""
   n, kv = UOp.variable("n", 1, 512).bind(300), vector(2, 2, 512, 64, dtype=dtypes.half)
   keys, kept = kv[0][:, :n].float(), kv[1][:, :n].float()
   scores = (vector(2, 4, 1, 64) * keys.unsqueeze(1)).sum(-1) / 8
@@ -96,7 +96,7 @@ def scores() -> Tensor:
   q = vector(512, 32).sin() * angle.cos() * angle.sin() + angle
   return (q.unsqueeze(1) * vector(1024, 32).unsqueeze(0)).sum(-1)
 
-# *** which pass does something to which case, of those that have no test of this kind elsewhere
+# *** the case on which each pass acts; passes with such a test elsewhere are left out
 
 CPU, AMX, CUDA, PTX = "CPU:x86-64-v4", "CPU:sapphirerapids", "CUDA:sm_90", "NV:PTX:sm_90"
 CASES: dict[str, tuple[str, Callable[[], Any]]] = {
@@ -131,25 +131,25 @@ PASSES: dict[str, str] = {
 # *** in the child
 
 def sketch(u: UOp, depth: int = DEPTH) -> str:
-  """An expression down to a few levels: ADD(MUL(INDEX, CONST 2), ..)"""
+  """An expression's text down to a few levels: ADD(MUL(INDEX, CONST 2), ..)"""
   value = f" {u.arg}" if u.op in (Ops.CONST, Ops.RANGE) else f" {called(u.arg)}" if u.op is Ops.CUSTOM else ""
   if not u.src or u.op in (Ops.CONST, Ops.RANGE, Ops.PARAM): return f"{u.op.name}{value}"
   inner = ", ".join(sketch(s, depth - 1) for s in u.src) if depth else ".."
   return f"{u.op.name}{value}({inner})"
 
 def counts(u: UOp) -> list[str]:
-  """How often each operation is there."""
+  """The count of each operation in a graph."""
   names = (x.op.name + (f" {called(x.arg)}" if x.op in (Ops.CUSTOM, Ops.CUSTOMI) else "") for x in u.toposort())
   return [f"{name}: {count}" for name, count in sorted(Counter(names).items())]
 
 def shown(x: Any) -> Iterator[str]:
-  """What a rule matched or made, or a function answered."""
+  """The lines of a value that a rule matched or made, or that a function returned."""
   if isinstance(x, UOp): yield sketch(x)
   elif isinstance(x, list): yield from (line for item in x for line in shown(item))
   else: yield from str(x).split("\n")
 
 def changed(before: Any, after: Any) -> list[str]:
-  """A kernel's graph in pseudocode, or the number of its operations where that does not tell; else the expressions."""
+  """The difference of two kernels as pseudocode, or as operation counts if that shows none; else of expressions."""
   if not all(isinstance(x, UOp) and x.op is Ops.SINK for x in (before, after)):
     return pseudocode.changes([*shown(before)], [*shown(after)])
   names, is_kernel = pseudocode.Names(), before.arg is not None and not pseudocode.is_expanded(before)
@@ -160,11 +160,11 @@ def told(step: recording.Step) -> list[str]:
   lines = changed(step.before, step.after)
   if step.opts is not None: lines = [f"opts {transcript.opts(step.opts)}", *lines]
   more = [f".. {len(lines) - LINES} lines more"] if len(lines) > LINES else []
-  name = step.name.split(":")[0]  # of a lambda, its file and line
+  name = step.name.split(":")[0]  # a lambda's name is its file and line
   return [f"{step.place.split(':')[1]} {name}".strip(), *lines[:LINES], *more]
 
 def rewrites(target: str) -> dict[str, list[str]]:
-  """{pass: its first step in its case, in lines}, of the cases of a target."""
+  """{pass: lines of its first step in its case}, for all cases of a target."""
   open_target(target)
   found: dict[str, list[str]] = {}
   for case, (of, make) in CASES.items():

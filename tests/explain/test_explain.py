@@ -1,6 +1,6 @@
 """
-One kernel's way through the patches, and the order in which the patches are listed: both are read off what is
-installed, and here compared with what a lowering does.
+The transcript of a kernel's lowering, and the listed order of the passes. Both are derived from the installed passes;
+the tests compare them with a real lowering.
 """
 import functools
 import math
@@ -33,14 +33,14 @@ cuda = pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC w
 # *** in the child
 
 def matvec(rows: int = 256, n: int = 512) -> tuple[UOp, dict[str, int], Tensor]:
-  """A product with a matrix of Q4_K as it lies in memory, on the CPU of numbers of 8 bits; and the matrix."""
+  """A matvec with a repacked Q4_K matrix, on the CPU with int8 activations; and the matrix."""
   w, x = rewrite_cases.weights("Q4_K", rows, n), rewrite_cases.in_bytes(n)
   assert w.layout is not None
   if Device.DEFAULT != "CPU": x = Tensor.empty(1, n)
   return *captured.scheduled(lambda: w.matmul(x)), w.stored
 
 def explained(target: str) -> dict:
-  """What is recorded of a kernel, and what the same kernel is like when nobody records."""
+  """The recording of a kernel's lowering, compared with the same lowering without recording."""
   open_target(target)
   def placed() -> list[tuple]:
     return [(p.name, p.value, () if p.seat is None else tuple(p.seat.links)) for p in pipeline.all_places()]
@@ -77,7 +77,7 @@ BOTH = [("CPU:x86-64-v3", ON_CPU), pytest.param("CUDA:sm_90", ON_CUDA, marks=cud
 
 @pytest.mark.parametrize(("target", "wanted"), BOTH)
 def test_steps(target, wanted):
-  """Those that changed the kernel, no others, each where the listing has it; and recording changes nothing."""
+  """Exactly the passes that changed the kernel are recorded, at their listed places; recording changes nothing."""
   found = run(target)
   assert changed(found) == wanted
   listed = {stage: [name for name, _ in met] for stage, met in pipeline.order().items()}
@@ -88,7 +88,7 @@ def test_steps(target, wanted):
 
 @pytest.mark.parametrize(("target", "wanted"), BOTH)
 def test_order_is_that_of_a_lowering(target, wanted):
-  """A step, and then a kernel, gets to the places in the order of the listing."""
+  """A lowering reaches the passes' places in the listed order."""
   found = run(target)
   order = [tuple(position) for _, position in found["reached"]]
   assert order == sorted(order), found["reached"]
@@ -102,7 +102,7 @@ def test_a_patch_that_is_off_is_no_step():
   assert off["same"]
 
 def test_text():
-  """What a reader needs: sentences, opts with and without, figures before and after, the sum before and after."""
+  """The transcript has the passes' sentences, opts with and without a pass, and figures and sums before and after."""
   text = run("CPU:x86-64-v3")["text"]
   for name in ON_CPU: assert transcript.sentence(name)[:60] in text
   assert "without the patch: UNROLL" in text
@@ -126,7 +126,7 @@ def test_a_role_of_a_model(path):
 
 @pytest.mark.parametrize("op", [*OptOps, *ScheduleOps], ids=lambda op: op.name)
 def test_every_action_is_told(op):
-  """tinygrad's, and those that patches add: in the transcript of a kernel, with what it does."""
+  """The transcript explains each schedule action, tinygrad's own and the passes'."""
   amount = (32, 64, 32, 16, 32) if op is ScheduleOps.BLOCK else 2
   axis = 0 if isinstance(op, OptOps) else None
   step = recording.Step(recording.PASS, pipeline.OPTS, "", "gemv", "", None, None, opts=(Opt(op, axis, amount),))
@@ -139,19 +139,19 @@ TILED = [("METAL:Apple9", "BLOCK"), ("CPU:sapphirerapids", "AMX"), ("CPU:x86-64-
 
 @pytest.mark.parametrize(("target", "action"), sample(TILED, TILED[:1]))
 def test_a_prompt_of_tiles(model_file, target, action):
-  """A kernel of an action of our own, whose loops come up in the middle of its way."""
+  """A kernel scheduled by our own action, whose loops appear only in the middle of the lowering."""
   path = str(model_file(types="Q8_0", vocab=384, dim=256, ffn=256, heads=4, layers=1, context=96, header=True))
   text = child.call(explain_prompt, path, target).value
   assert f" {action}:None:" in text
   assert "the source code: " in text
 
 def test_numbers():
-  """Constants as they are in graphs: tinygrad's Invalid is one, and so is what is no number."""
+  """Constants of graphs are printed, tinygrad's Invalid and non-finite numbers included."""
   found = [pseudocode._number(x) for x in (True, 2, 2.0, 0.25, math.inf, -math.inf, math.nan, Invalid)]
   assert found == ["1", "2", "2", "0.25", "inf", "-inf", "nan", "nothing"]
 
 def test_command(path):
-  """Through the patches' own command; a role that there is not is one line and exit code 2."""
+  """The command `tinygrad_llm.patches --explain`: an unknown role gives a one-line error and exit code 2."""
   command = [sys.executable, "-m", "tinygrad_llm.patches", "-m", path, "--explain", "blk.*.nothing"]
   done = subprocess.run(command, env=child.environment(), capture_output=True, text=True, cwd=child.ROOT)
   assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
@@ -172,7 +172,7 @@ def test_roles():
 
 @pytest.mark.skipif(not patches.is_on("gathers"), reason="it is of gathers")
 def test_a_step_of_the_scheduler():
-  """Rows by index stay in the kernel: tinygrad alone would have split that sum. An ordinary sum is split as ever."""
+  """A gather of rows stays in one kernel: tinygrad alone would split its reduction. Ordinary sums are still split."""
   for make, patch in ((lambda: Tensor.empty(40000, 8)[Tensor.empty(2, dtype=dtypes.int)], {"gathers"}),
                       (lambda: Tensor.empty(40000, 8).sum(0), set())):
     with recording.recording() as found: captured.scheduled(make)
@@ -188,7 +188,7 @@ def test_every_patch_is_somewhere():
 
 @pytest.mark.skipif(not ALL_ON, reason="it is of all patches")
 def test_every_hook_list_has_its_users():
-  """The passes of the two lists, as they were appended."""
+  """The listing has the passes of both hook lists, in the order in which they were appended."""
   listed = {place.name.split(":")[1]: place for place in pipeline.all_places()}
   for name in ("after_opts", "before_linearize"):
     functions = getattr(patches.hooks, name)
@@ -196,14 +196,14 @@ def test_every_hook_list_has_its_users():
     assert listed[name].patches == tuple(dict.fromkeys(map(pipeline.owner, functions)))
 
 def test_links_begin_with_tinygrads_own():
-  """A function that others replace or wrap is recorded below them, and the one that is called is on top."""
+  """The recorded links of a replaced or wrapped function begin with tinygrad's own; the called one is last."""
   seats = [seat for seat in places.seats.values() if seat.links]
   assert len(seats) > 30
   for seat in seats:
     assert seat.links[0].__module__.startswith("tinygrad.") and all(map(pipeline.owner, seat.links[1:])), seat.name
 
 def test_wrapped():
-  """A function that wraps one that wraps another calls both; a place is one pass's, then two passes'."""
+  """Wrappers of one function nest, and its place then belongs to two passes."""
   holder = SimpleNamespace(f=lambda x: x + 1)
   with places.of("gemv"): below = places.wrap(holder, "f", lambda x: 10 * below(x))
   with places.of("lanes"): places.wrapped(holder, "f", lambda f: lambda x: f(x) - 1)
@@ -216,7 +216,7 @@ def test_wrapped():
 # *** pseudocode
 
 def test_figures_and_lines():
-  """4 rows of 8: a product, a sum, and an addition a row."""
+  """4 rows of 8: 4 * 8 products, 4 * 8 additions of the reduction, and an addition a row."""
   linear, _ = captured.scheduled(lambda a, b: (a * b).sum(1) + 1.5, Tensor.empty(4, 8), Tensor.empty(8))
   sink = next(c.src[0] for c in linear.src if c.src[0].op is Ops.SINK)
   found = pseudocode.figures(sink)

@@ -1,7 +1,7 @@
 """
-What each pass makes of a small kernel is what tests/data/rewrites.txt says: the graph before and after, for each pass.
+Each pass rewrites a small kernel as tests/data/rewrites.txt says: the graph before and after, for each pass.
 
-Where a change is meant, `python -m tests.explain.test_rewrites` writes the file anew: its diff is the review.
+For an intended change, `python -m tests.explain.test_rewrites` writes the file again; review its diff.
 """
 import functools
 import pathlib
@@ -15,7 +15,7 @@ from tests.tools.kernel_cases import has_cuda_wheels
 from tinygrad_llm.patches.pipeline import PASSES, Phase
 
 FILE = pathlib.Path(__file__).parents[1] / "data" / "rewrites.txt"
-# passes that change kernels, and whose graphs are compared elsewhere, or that only hold others
+# passes that change kernels and are compared elsewhere, or that only contain others
 ELSEWHERE = {
   "skip_steps": "loops/test_skip_steps.py", "online_softmax": "attention/test_online_softmax.py",
   "normal_form": "compile_time/test_normal_form.py",
@@ -35,7 +35,7 @@ def written() -> dict[str, list[str]]:
   return {name: lines.rstrip("\n").split("\n") for name, lines in zip(parts[::2], parts[1::2])}
 
 def test_every_pass_is_shown():
-  """A pass that changes kernels has its rewrite here, or is compared where ELSEWHERE says."""
+  """Each pass that changes kernels has its rewrite here, or is compared in a file of ELSEWHERE."""
   phases = (Phase.GRAPH, Phase.LAUNCH, Phase.CHOOSE, Phase.LOOPS, Phase.VECTORS, Phase.RENDER)
   assert {p.name for p in PASSES if p.phase in phases} == {*rewrite_cases.PASSES, *ELSEWHERE}
   assert all((FILE.parents[1] / path).exists() for path in ELSEWHERE.values())

@@ -1,7 +1,7 @@
 """
-What can be known of a compiled GPU kernel without a GPU: how a warp's loads fall on memory, and what a weight costs.
+Static checks of a compiled GPU kernel, without a GPU: coalescing of a warp's loads, and arithmetic a weight.
 
-Everything is read off the lowered kernel (its list of UOps), the source, and for CUDA the machine code.
+All figures come from the lowered kernel (its list of UOps), the source, and for CUDA the machine code.
 """
 import dataclasses
 import math
@@ -18,16 +18,16 @@ from tinygrad_llm.patches import hooks
 from tinygrad_llm.patches.search.cost.memory_access import BINARY, Access, values
 
 def useful(found: Iterable[Access]) -> float:
-  """Of several loads together: bytes wanted of bytes in the sectors touched."""
+  """Coalescing of several loads together: requested bytes as a fraction of the bytes in the touched sectors."""
   found = list(found)
   return sum(x.wanted * x.trips for x in found) / sum(x.wanted * x.trips / x.useful for x in found)
 
 # *** arithmetic
 
-COUNTED = {*BINARY, Ops.CONST, Ops.RANGE, Ops.CAST, Ops.NEG, Ops.WHERE, Ops.MULACC}  # what an index is made of
+COUNTED = {*BINARY, Ops.CONST, Ops.RANGE, Ops.CAST, Ops.NEG, Ops.WHERE, Ops.MULACC}  # ops of an index expression
 
 def _identity(u: UOp) -> float:
-  """The share of its steps in which an operation is nothing: + 0, << 0, * 1, by a number that no memory holds."""
+  """The share of iterations in which an operation is an identity: + 0, << 0, * 1 by a number not loaded from memory."""
   if u.op not in (Ops.ADD, Ops.SHL, Ops.SHR, Ops.MUL, Ops.OR, Ops.XOR): return 0.0
   none = int(u.op is Ops.MUL)
   for s in u.src[::-1] if u.op in GroupOp.Commutative else u.src[1:]:
@@ -41,7 +41,7 @@ def _identity(u: UOp) -> float:
   return 0.0
 
 def _without_addresses(sink: UOp) -> list[UOp]:
-  """What a kernel is made of but for what is an address alone, as of numbers in memory."""
+  """The ops of a kernel without its index expressions."""
   found, left = dict[UOp, None](), [sink]
   while left:
     if (u := left.pop()) in found: continue
@@ -51,12 +51,11 @@ def _without_addresses(sink: UOp) -> list[UOp]:
 
 def needed_ops(ast: UOp, ren: Renderer, weights: int) -> float:
   """
-  The arithmetic that a kernel needs for each weight, whatever its schedule.
+  The arithmetic operations that a kernel needs for each weight, whatever its schedule.
 
-  Counted in the kernel as it is before its loops are scheduled, with the sums nested: an operation on integers or
-  floats counts once for each combination of steps of the loops that its value depends on, so a scale's unpacking once
-  for its group, a sum over x alone once for all rows; not where it does nothing, as a shift by 0. A sum is one
-  addition a step. Addresses do not count.
+  They are counted before scheduling, with nested reductions. An operation on integers or floats counts once for each
+  iteration of the ranges that its value depends on. So unpacking a scale counts once for its group, an activation sum
+  once for all rows. Identities, as a shift by 0, and addresses do not count. A reduction is one addition an iteration.
   """
   seen = list[UOp]()
   def look(sink: UOp, ren: Renderer) -> UOp:
@@ -77,10 +76,10 @@ def needed_ops(ast: UOp, ren: Renderer, weights: int) -> float:
 
 def forbidden(program: UOp, ren: Renderer, weights: int) -> list[str]:
   """
-  What has no place in a product with a matrix: division, double precision, a conversion of an integer a weight.
+  Operations that a quantised matmul must not have: division, double precision, an integer-to-float conversion a weight.
 
-  In the list of UOps, and for CUDA in the machine code. An activation divides: conversions and reciprocals, less than
-  one in 32 weights.
+  Looks at the list of UOps, and for CUDA at the machine code. Conversions and reciprocals are allowed for less than one
+  in 32 weights, because activation functions divide.
   """
   sink, linear, _, *binary = program.src
   found, trips, few = list[str](), [1], {"I2F": 0, "RECIPROCAL": 0}

@@ -1,7 +1,8 @@
 """
-A kernel for a GPU run by numpy: all threads of a group take each step together, as a warp does.
+Runs a GPU kernel in numpy: all threads of a workgroup execute each op in lockstep, as a warp does.
 
-It runs what no device here does, an exchange between the threads of a warp. For tests of small kernels: it is slow.
+It also runs what no device here can: shuffles between the threads of a warp. It is slow: only for tests of small
+kernels.
 """
 import itertools
 import math
@@ -25,7 +26,7 @@ def _kind(dtype: DType) -> type:
   return kind
 
 class Group:
-  """The threads of one group. args: the arguments' arrays, by slot; they are written to."""
+  """The threads of one workgroup. args: the arguments' arrays by slot; the kernel writes to them."""
   def __init__(self, uops: list[UOp], args: dict[int, np.ndarray], group: tuple[int, ...]):
     self.uops, self.args, self.at = uops, args, group
     local = sorted((u for u in uops if u.op is Ops.SPECIAL and u.arg.startswith("lidx")), key=lambda u: u.arg)
@@ -55,7 +56,7 @@ class Group:
     match u.op:
       case Ops.SPECIAL: return self.values[u] if u.arg.startswith("lidx") else np.full(self.n, self.at[int(u.arg[4:])])
       case Ops.PARAM: return self.args[u.arg.slot]
-      case Ops.BUFFER:  # registers of all threads in one array, each its own part
+      case Ops.BUFFER:  # one array for all threads; of registers, each thread has its own part
         size = math.prod(u.max_shape)
         return self.values.get(u, np.zeros(size * (self.n if u.addrspace is AddrSpace.REG else 1), _kind(u.dtype)))
       case Ops.AFTER: return src[0]
@@ -96,20 +97,20 @@ class Group:
     wanted = np.logical_and.reduce(self.gates) if self.gates else np.ones(self.n, bool)
     array[at[wanted]] = value[wanted]
 
-# *** tensor cores: the elements (.., row or column, k) or (.., row, column) of each of a warp's threads
+# *** tensor cores: fragments: the elements (.., row or column, k) or (.., row, column) of each thread of a warp
 
 def _m16n8(k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """mma.m16n8k8 and k16 of halves: PTX ISA, matrix fragments for mma."""
+  """Fragments of mma.m16n8k8 and k16 for halves. Source: PTX ISA, matrix fragments for mma."""
   lane = np.arange(32)[:, None]
   group, own = lane // 4, lane % 4 * 2
-  # of A: rows g, g + 8, and again 8 of k further; of B: 8 of k further
+  # A: rows g and g + 8, then both again at k + 8; B: again at k + 8
   of_a = [np.stack([group + e // 2 % 2 * 8, own + e % 2 + e // 4 * 8], -1) for e in range(k // 2)]
   of_b = [np.stack([group, own + e % 2 + e // 2 * 8], -1) for e in range(k // 4)]
   of_c = [np.stack([group + e // 2 * 8, own + e % 2], -1) for e in range(4)]
   return tuple(np.concatenate(of, 1) for of in (of_a, of_b, of_c))
 
 def _simdgroup() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """simdgroup_matrix 8 x 8: two neighbours of a row each thread (B is given as (column, k))."""
+  """Fragments of simdgroup_matrix 8 x 8: each thread has two neighbours of a row. B is given as (column, k)."""
   lane = np.arange(32)[:, None]
   row, column = lane // 2 % 4 + lane // 16 * 4, lane % 2 * 2 + lane // 8 % 2 * 4
   of = [np.stack([row, column + e], -1) for e in range(2)]
@@ -118,8 +119,10 @@ def _simdgroup() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _amd(own: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """
-  v_wmma_f32_16x16x16_f16, a wave of 32: of RDNA3 (both halves of a wave have the same 16 of k, rows of C are every
-  second), and of RDNA4 (8 of k, 8 neighbouring rows). https://gpuopen.com/learn/wmma_on_rdna3/ and RDNA4's ISA.
+  Fragments of v_wmma_f32_16x16x16_f16 in a wave of 32; own: elements of A a thread, 16 on RDNA3, 8 on RDNA4.
+
+  RDNA3: both halves of a wave have the same 16 of k, and every second row of C. RDNA4: each half has 8 of k, and 8
+  neighbouring rows. Source: https://gpuopen.com/learn/wmma_on_rdna3/ and RDNA4's ISA.
   """
   lane = np.arange(32)[:, None]
   line, half = lane % 16, lane // 16
@@ -128,7 +131,7 @@ def _amd(own: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   return np.concatenate(of_a, 1), np.concatenate(of_a, 1), np.concatenate(of_c, 1)
 
 def wmma(device: str, dims: tuple[int, int, int], a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-  """What each thread has of A @ B + C. a, b, c: (threads, elements of each)."""
+  """Each thread's fragment of A @ B + C. a, b, c: fragments (threads, elements of a thread)."""
   n, m, k = dims
   of_a, of_b, of_c = _simdgroup() if device == "METAL" else _amd(a.shape[-1]) if device == "AMD" else _m16n8(k)
   found = np.empty((len(a), c.shape[-1] if c.ndim else 1), np.float32)
@@ -142,7 +145,7 @@ def wmma(device: str, dims: tuple[int, int, int], a: np.ndarray, b: np.ndarray, 
   return found
 
 def run(uops: list[UOp], args: dict[int, np.ndarray], variables: dict[str, int] | None = None) -> None:
-  """All groups, one after another."""
+  """Runs all workgroups, one after another."""
   for group in _groups(uops, variables or {}): Group(uops, args, group).run()
 
 def _groups(uops: list[UOp], variables: dict[str, int]) -> Iterator[tuple[int, ...]]:

@@ -1,6 +1,5 @@
 """
-Products of several tokens with packed matrices for GPUs: their numbers, run by numpy, their schedules, and what they
-compile to.
+Prefill GEMMs with quantised matrices for GPUs: numerics (run by numpy), schedules and compiled code.
 """
 import math
 import re
@@ -33,9 +32,11 @@ from tinygrad_llm.weights.decode import dequantize, layout
 
 class Case(NamedTuple):
   """
-  x (tokens, n) times a matrix (rows, n) of a type. most: of the tokens, whose number is symbolic; 0: it is constant;
-  options: x is stored as half, or larger than a half can be; several matrices, each with an x of its own, whose results
-  are joined; what is made of the product.
+  x (tokens, n) times a matrix (rows, n) of a type.
+
+  `most`: maximum of a symbolic number of tokens; 0: the number is constant. `options`: words for variants. x is stored
+  as "half", or has "large" values beyond a half's range; "several" matrices have an x each, and their results may be
+  "joined". The other words name an epilogue: "bias", "residual", "gate", "heads".
   """
   type: str
   tokens: int
@@ -47,7 +48,7 @@ class Case(NamedTuple):
 def _float(a: np.ndarray) -> Tensor: return Tensor(a.astype(np.float32)).realize()
 
 def product(case: Case, floats: bool = False) -> tuple[Tensor, np.ndarray]:
-  """Its lazy result, and what it should be. floats: all of x are right, as on a device without tensor cores."""
+  """The lazy product and its expected value. floats: x is not clipped to halves: a device without tensor cores."""
   qt, rng = quant_named(case.type), np.random.default_rng([case.tokens, case.rows])
   packed, lay = held(qt, raw := file_rows(qt, case.rows, case.n), case.n)
   w = dequantize(qt, packed if lay is None else lay.rows(packed), case.n, lay)
@@ -56,7 +57,7 @@ def product(case: Case, floats: bool = False) -> tuple[Tensor, np.ndarray]:
   of_all, t = case.most or case.tokens, case.tokens
   x = rng.standard_normal((of_all, case.n)).astype(np.float32)
   if "large" in case.options: x *= np.where(rng.random((1, case.n)) < 0.05, 1e5, 1).astype(np.float32)
-  # as in a model, of one sequence
+  # one sequence, as in a model
   lazy, ax = _float(x)[:first].unsqueeze(0), x[:t].astype(np.float64)
   if "several" in case.options:
     w, aw = w.reshape(2, case.rows // 2, case.n), aw.reshape(2, case.rows // 2, case.n)
@@ -76,12 +77,12 @@ def product(case: Case, floats: bool = False) -> tuple[Tensor, np.ndarray]:
     y, ay = (gate.silu() * up).contiguous(), agate / (1 + np.exp(-agate)) * aup
   if "heads" in case.options:  # (heads, tokens, elements of one)
     y, ay = y.reshape(1, first, 3, -1).transpose(1, 2).contiguous(), ay.reshape(t, 3, -1).transpose(1, 0, 2)
-  if "joined" in case.options:  # a token's results of several matrices side by side, as heads of attention
+  if "joined" in case.options:  # a token's results of all matrices are adjacent, as heads of attention are
     y, ay = y.transpose(0, 1).reshape(1, first, case.rows).contiguous(), ay.swapaxes(0, 1).reshape(t, case.rows)
   return y, ay
 
 class Found(NamedTuple):
-  """error: as a fraction of the root mean square; block: the arg of BLOCK, [] without one; sums: of the kernel."""
+  """error: as a fraction of the root mean square; block: BLOCK's arg, or []; kinds: dtypes of shared-memory arrays."""
   error: float
   block: list[int]
   kernels: int
@@ -92,7 +93,7 @@ class Found(NamedTuple):
 def _block(opts: tuple) -> list[int]: return next((list(opt.arg) for opt in opts if opt.op is ScheduleOps.BLOCK), [])
 
 def computed(target: str, case: Case) -> Found:
-  """A product's last kernel, run by numpy as for a target; those before by the default device."""
+  """Runs a product's last kernel in numpy as compiled for a target; the default device runs the kernels before it."""
   y, wanted = product(case, gpu_renderers.named(target).tensor_cores == [])
   linear, variables = y.linear_with_vars()
   *before, call = linear.src
@@ -123,7 +124,7 @@ def loops(target: str, case: Case) -> space.Loops:
   return space.Loops(space.before_opts(_ast(case), ren := gpu_renderers.named(target)), ren)
 
 def after(options: list[str]) -> list[tuple[int, int, int]]:
-  """Of products of 512 tokens: output loops, those of `divided`, and loads that are none of the sums'."""
+  """For GEMMs of 512 tokens: output ranges, output ranges after matmuls.divided, and loads outside the reduction."""
   asts = [_ast(Case("Q8_0", 512, 96, 256, 600, o)) for o in options]
   def outputs(ast: UOp) -> int: return len(ast.src[0].src[1:])
   return [(outputs(ast), outputs(matmuls.divided(ast)), matmuls.loaded_after(ast)) for ast in asts]
@@ -140,7 +141,7 @@ def source(target: str, case: Case) -> str: return gpu_renderers.render(_ast(cas
 TOKENS = 512
 
 class Code(NamedTuple):
-  """hmma: instructions of tensor cores; read: bytes of the matrix that warps ask for, of all its bytes."""
+  """hmma: number of tensor-core instructions; read: bytes of the matrix that warps request, per byte of the matrix."""
   block: list[int]
   hmma: int
   registers: int
@@ -148,7 +149,7 @@ class Code(NamedTuple):
   read: float
 
 def packed_product(name: str, rows: int, n: int) -> tuple[Tensor, Tensor]:
-  """Halves of up to TOKENS tokens times a matrix, lazy, and that."""
+  """The lazy product of up to TOKENS tokens of halves and a matrix, and the packed matrix."""
   qt = quant_named(name)
   lay = layout(qt, Device[Device.DEFAULT].renderer, rows, n)
   items, dtype = (qt.row_items(n), qt.dtype) if lay is None else (lay.row_words(n // qt.block), dtypes.uint32)
@@ -157,7 +158,7 @@ def packed_product(name: str, rows: int, n: int) -> tuple[Tensor, Tensor]:
   return x @ dequantize(qt, packed, n, lay).transpose(-1, -2), packed
 
 def codes(target: str, cases: list[tuple[str, int, int]]) -> list[Code]:
-  """Of products, (type, rows, n) each, for a target of NVIDIA's."""
+  """The compiled code of products, (type, rows, n) each, for an NVIDIA target."""
   from tinygrad_llm.analysis.programs import compiled
   from tinygrad_llm.device.cuda import resources, sass
   from tinygrad_llm.device.device import open_target
@@ -180,7 +181,7 @@ def codes(target: str, cases: list[tuple[str, int, int]]) -> list[Code]:
   return found
 
 def by_worker() -> list[str]:
-  """The source of a product, made in this process and in a compile worker."""
+  """The source of a product, generated in this process and in a compile worker."""
   from tinygrad_llm.device.device import open_target
   open_target("CUDA:sm_80")
   task = realize._get_call_to_compile(packed_product("Q8_0", 64, 1024)[0].linear_with_vars()[0].src[-1])

@@ -1,5 +1,5 @@
 """
-Metal's kernels executed by the processor, in a process of its own whose device METAL is that of tests/support/msl:
+Runs Metal kernels on the CPU, in a child process that uses the METAL device of tests/support/msl:
 
   errors = child.call(gpu_metal.of_case, "llama-1b-Q4_K_M", 70, 3, **gpu_metal.ENVIRONMENT).value
 """
@@ -27,44 +27,45 @@ from tests.support.synthetic import write_model
 from tinygrad import Device, Tensor
 
 ENVIRONMENT = {"DEV": "METAL"}
-AFTER = 4       # steps after a small model's prompt
-VOCAB = 512     # of a case's model, in place of its own
-EXPERTS = 2     # of a layer, for each that a token chooses
-MARGIN = 0.01   # standard deviations by which the choice of experts is clear, so that rounding flips none
+AFTER = 4       # decode steps after a small model's prompt
+VOCAB = 512     # vocabulary that replaces the case's own
+EXPERTS = 2     # experts of a layer for each expert that a token chooses
+MARGIN = 0.01   # clearance of expert routing in standard deviations, so that rounding flips no choice
 
 class Errors(NamedTuple):
   """
-  Of logits, the largest of each token's, in standard deviations of the float64 reference's. prompt: after the last
-  token of a prompt; steps: of each decode step after it; launched: the names of kernels, prompt's and steps'.
+  The largest error of each token's logits, in standard deviations of the float64 reference's logits.
+
+  `prompt`: after a prompt's last token. `steps`: after each decode step. `launched`: kernel names of prompt and steps.
   """
   prompt: float
   steps: list[float]
   launched: list[list[str]]
 
 def model_of(case: str) -> dict[str, Any]:
-  """A case of the kernel suite with all its widths, but fewer words and experts."""
+  """A case of the kernel suite with its full widths, but a smaller vocabulary and fewer experts."""
   of = CASES[case] | {"vocab": VOCAB}
   if (moe := of.get("moe")) is None: return of
   return of | {"moe": dataclasses.replace(moe, experts=EXPERTS * moe.used)}
 
 def narrow(case: str) -> dict[str, Any]:
-  """The other way round: all words and experts, but small widths."""
+  """A case of the kernel suite with its full vocabulary and all experts, but small widths."""
   of = {"dim": 256, "ffn": 512, "heads": 4, "head_dim": 64}
   of = CASES[case] | ({"dim": 256, "ffn": 512, "heads": 4} if CASES[case].get("mla") else of)
   if "kv_heads" in of: of["kv_heads"] = 2
   return of | ({"moe": dataclasses.replace(of["moe"], ffn=256)} if "moe" in of else {})
 
 def of_case(case: str, prompt: int, steps: int, wide: bool = True) -> Errors:
-  """Of a case's model: a prompt of so many tokens, and decode steps."""
+  """The errors of a case's model over a prompt of `prompt` tokens and decode steps."""
   return of_model((model_of if wide else narrow)(case) | {"blocks": True}, prompt, steps, MAX_CONTEXT, CHUNK)
 
 def of_architecture(name: str) -> Errors:
-  """Of a small model of float32 weights: model_cases.MODELS."""
+  """The errors of a small float32 model of model_cases.MODELS."""
   length, chunk, context = sizes(name)
   return of_model(MODELS[name] | {"vocab": MODEL_VOCAB}, min(length, 150) - AFTER, AFTER, context, chunk)
 
 def of_model(model: dict[str, Any], prompt: int, steps: int, context: int, chunk: int) -> Errors:
-  """model: arguments of synthetic.write_model."""
+  """The errors of a synthetic model. model: arguments of synthetic.write_model."""
   with tempfile.TemporaryDirectory() as folder:
     path = write_model(pathlib.Path(folder, "model.gguf"), **model)
     reference = Reference(path)
@@ -83,7 +84,7 @@ def of_model(model: dict[str, Any], prompt: int, steps: int, context: int, chunk
   return Errors(of_prompt, of_steps, [*names, sorted({*launched})])
 
 def answers(prompt: int, tokens: int) -> list[list[int]]:
-  """The bundled model's ids after a prompt of so many: the best ones, then drawn ones; whatever the device is."""
+  """The bundled model's greedy answer and its sampled answer to a random prompt of `prompt` tokens, on any device."""
   ids = np.random.default_rng(2).integers(3, 300, prompt).tolist()
   with tinygrad_llm.load(max_context=256) as llm:
     return [list(llm.generate(ids, max_tokens=tokens, ignore_eos=True, seed=7, **how))
@@ -92,7 +93,7 @@ def answers(prompt: int, tokens: int) -> list[list[int]]:
 # *** single kernels, on this device
 
 def products(cases: list[list]) -> list[float]:
-  """gpu_numbers.errors: (type, rows, n) each."""
+  """gpu_numbers.errors of (type, rows, n) each."""
   return gpu_numbers.errors([(*case, None) for case in cases])
 
 def products_of_experts(cases: list[list]) -> list[float]:
@@ -100,11 +101,11 @@ def products_of_experts(cases: list[list]) -> list[float]:
   return gpu_numbers.errors_of_experts([tuple(case) for case in cases])
 
 def of_prompts(cases: list[list]) -> list[float]:
-  """Errors of products of several tokens, gpu_matmuls.Case each."""
+  """Errors of prefill GEMMs, a gpu_matmuls.Case each."""
   return [_error(*gpu_matmuls.product(case := Case(*row))[:2], case) for row in cases]
 
 def attentions(cases: list[dict]) -> list[float]:
-  """Errors of attention of few queries, attention.Case each."""
+  """Errors of attention, an attention.Case each."""
   given = [attention.Case(**case) for case in cases]
   return [attention.error(attention.values(attention.Problem(case).tensor(), case), case) for case in given]
 
@@ -112,19 +113,19 @@ def _error(y: Tensor, wanted: np.ndarray, case: Case) -> float:
   return _distance(y.realize().uop.base.buffer.numpy(), wanted, case)
 
 def _distance(found: np.ndarray, wanted: np.ndarray, case: Case) -> float:
-  """The largest, as a fraction of the root mean square. found: all that is in memory, tokens that are none, too."""
+  """Largest error as a fraction of the root mean square. found: the whole buffer, with padding tokens."""
   kept = found.reshape(*wanted.shape[:-2], -1, wanted.shape[-1])[..., :case.tokens, :]
   return float(np.abs(kept - wanted).max() / np.sqrt((wanted ** 2).mean()))
 
 # *** faults
 
 class Planted(NamedTuple):
-  """fault: what was found, of msl.kernel.FAULTS; error: of the numbers, if nothing was."""
+  """fault: the reported one of msl.kernel.FAULTS, or ""; error: of the results, if no fault was reported."""
   fault: str
   error: float
 
 def planted(case: list, changes: list[list[str]]) -> list[Planted]:
-  """What is found of a product's kernel with each change of its source: a pattern, which of its matches, and text."""
+  """Runs a product's kernel with each change of its source: (pattern, index of the match, replacement)."""
   y, wanted = gpu_matmuls.product(given := Case(*case))
   y.realize()
   command = Device["METAL"].mtl_buffers_in_flight[-1]

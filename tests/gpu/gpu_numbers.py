@@ -1,10 +1,10 @@
 """
-The schedules for GPUs executed, against float64: by numpy, and by OpenCL on the CPU where its runtime is.
+Compares the GPU schedules' results with float64: run by numpy, and by OpenCL on the CPU if its runtime is installed.
 
   python tests/gpu/gpu_numbers.py [TYPE ..] [--shape ROWS N ..]    errors of all types (make gpu-numbers)
 
-The runtime is that of the wheels intel-opencl-rt and intel-cmplr-lib-rt (270 MB, x86-64), or what OPENCL_PATH and
-OCL_ICD_FILENAMES say.
+The runtime comes from the wheels intel-opencl-rt and intel-cmplr-lib-rt (270 MB, x86-64), or from OPENCL_PATH and
+OCL_ICD_FILENAMES.
 """
 import argparse
 import dataclasses
@@ -42,7 +42,7 @@ MOE = ((2, 48, 768, 5, 2), (1, 40, 768, 6, 4), (2, 40, 2048, 3, 1), (1, 48, 1024
 
 @functools.cache
 def opencl() -> dict[str, str] | None:
-  """The environment of a process in which DEV=CL runs on this machine; None where it does not."""
+  """The environment of a child process in which DEV=CL runs; None if it cannot run here."""
   lib = pathlib.Path(sys.prefix) / "lib"
   env = {"DEV": "CL"}
   if "OPENCL_PATH" not in os.environ and (lib / "libintelocl.so").exists():
@@ -52,11 +52,11 @@ def opencl() -> dict[str, str] | None:
   except AssertionError: return None
 
 def opens() -> bool:
-  """Whether the default device is there and has halves."""
+  """Whether the default device opens and supports halves."""
   return dtypes.half in Device[Device.DEFAULT].renderer.supported_dtypes()
 
 def file_rows(qt: QuantType, rows: int, n: int) -> np.ndarray:
-  """Bytes of a file, (rows, bytes of a row)."""
+  """A random matrix as a file stores it: (rows, bytes of a row) uint8."""
   rng = np.random.default_rng(7)
   if qt.name == "F32": return (rng.standard_normal((rows, n)) * 0.02).astype(np.float32).view(np.uint8)
   if qt.name == "F16": return (rng.standard_normal((rows, n)) * 0.02).astype(np.float16).view(np.uint8)
@@ -64,7 +64,7 @@ def file_rows(qt: QuantType, rows: int, n: int) -> np.ndarray:
   return random_blocks(rng, qt.name, rows * n // qt.block, 0.02).reshape(rows, -1)
 
 def held(qt: QuantType, raw: np.ndarray, n: int) -> tuple[Tensor, Layout | None]:
-  """Rows of a file in the layout for GPUs, and that."""
+  """A file's rows repacked for GPUs, and their layout (None: the type has no GPU layout)."""
   rows = len(raw)
   if (lay := layout(qt, RENDERERS["CUDA"], rows, n)) is None:
     pack(qt, raw, n, items := np.zeros((rows, qt.row_items(n)), NUMPY[qt.dtype]))
@@ -80,7 +80,7 @@ def held(qt: QuantType, raw: np.ndarray, n: int) -> tuple[Tensor, Layout | None]
 
 def arguments(uops: list[UOp], call: UOp, variables: dict[str, int], known: dict[object, np.ndarray]
               ) -> dict[int, np.ndarray]:
-  """Of a kernel, by slot. known: what buffers have, also those that kernels before have written."""
+  """A kernel's arguments by slot. known: contents of buffers, as earlier kernels left them; it is filled in."""
   found = dict[int, np.ndarray]()
   for u in uops:
     if u.op is not Ops.PARAM: continue
@@ -92,7 +92,7 @@ def arguments(uops: list[UOp], call: UOp, variables: dict[str, int], known: dict
   return found
 
 def matvec(name: str, rows: int, n: int, q8: bool = False) -> tuple[Tensor, np.ndarray]:
-  """The lazy product of a matrix, in the layout for GPUs, with a vector, in two bytes or not; and what it should be."""
+  """The lazy matvec with a matrix repacked for GPUs, and its expected value. q8: x is quantised to two bytes."""
   qt = quant_named(name)
   packed, lay = held(qt, raw := file_rows(qt, rows, n), n)
   x = Tensor(np.random.default_rng(8).standard_normal(n).astype(np.float32).reshape(1, 1, n)).realize()
@@ -101,7 +101,7 @@ def matvec(name: str, rows: int, n: int, q8: bool = False) -> tuple[Tensor, np.n
   return x @ dequantize(qt, packed if lay is None else lay.rows(packed), n, lay).transpose(-1, -2), wanted
 
 def moe(name: str, *role: int) -> tuple[Tensor, np.ndarray]:
-  """The same of Experts, which a token chose."""
+  """The lazy output of the experts that a token chose, and its expected value. role: fields of Experts."""
   of = Experts(*role)
   m, rows, n, experts, used = of
   qt, rng = quant_named(name), np.random.default_rng(9)
@@ -116,7 +116,7 @@ def moe(name: str, *role: int) -> tuple[Tensor, np.ndarray]:
   return y, (gate / (1 + np.exp(-gate)) * up).reshape(-1)
 
 def with_opts(ast: UOp, opts: Sequence[Sequence] | None) -> UOp:
-  """A kernel with given opts, (name, axis, arg) each, in place of the heuristic's; None: with the heuristic's."""
+  """A kernel with given opts, (name, axis, arg) each; None: with the heuristic's opts."""
   if opts is None: return ast
   return ast.replace(arg=dataclasses.replace(ast.arg, opts_to_apply=tuple(Opt(OptOps[o], *at) for o, *at in opts)))
 
@@ -125,8 +125,9 @@ def _error(found: np.ndarray, wanted: np.ndarray) -> float:
 
 def errors(cases: list[tuple]) -> list[float]:
   """
-  Of kernels run by the default device, (type, rows, n, opts) each, and whether x is two bytes: the largest, of the
-  results' root mean square.
+  The largest errors of matvecs on the default device, as fractions of the results' root mean square.
+
+  cases: (type, rows, n, opts) each, and optionally whether x is quantised to two bytes.
   """
   found = []
   for name, rows, n, opts, *q8 in cases:
@@ -139,18 +140,19 @@ def errors(cases: list[tuple]) -> list[float]:
   return found
 
 def errors_of_experts(cases: list[tuple]) -> list[float]:
-  """The same of what a token's experts compute, (type, matrices, rows, n, experts, used) each."""
+  """errors() for a token's experts, (type, matrices, rows, n, experts, used) each."""
   return [_error(y.numpy().ravel(), wanted) for y, wanted in (moe(*case) for case in cases)]
 
 def lockstep(cases: list[tuple]) -> list[tuple[float, str, int, int, str]]:
   """
-  Of kernels run by numpy, (renderer, type, rows, n, opts) each, whether x is two bytes: the error, the opts, threads
-  of a group, exchanges, and the source.
+  Runs matvecs in numpy: (error, opts, threads of a workgroup, warp shuffles, source) of each.
+
+  cases: (renderer, type, rows, n, opts) each, and optionally whether x is quantised to two bytes.
   """
   return [_lockstep(target, *matvec(name, rows, n, *q8), opts) for target, name, rows, n, opts, *q8 in cases]
 
 def lockstep_of_experts(cases: list[tuple]) -> list[tuple[float, str, int, int, str]]:
-  """The same of what a token's experts compute, (renderer, type, matrices, rows, n, experts, used) each."""
+  """lockstep() for a token's experts, (renderer, type, matrices, rows, n, experts, used) each."""
   return [_lockstep(target, *moe(*case)) for target, *case in cases]
 
 def _lockstep(target: str, y: Tensor, wanted: np.ndarray, opts: Sequence[Sequence] | None = None
@@ -180,7 +182,7 @@ def main() -> None:
   say("experts by OpenCL", experts, child.call(errors_of_experts, experts, **env).value)
 
 def say(what: str, cases: list[list], found: list[float]) -> None:
-  """Prints errors, ends with 1 if there is a wrong one."""
+  """Prints errors; exits with 1 if one is too large."""
   print(what)
   for name in dict.fromkeys(case[0] for case in cases):
     values = [(f"{'x'.join(str(size) for size in case[1:] if size)} {value:.1e}", value)
@@ -190,4 +192,4 @@ def say(what: str, cases: list[list], found: list[float]) -> None:
 
 if __name__ == "__main__":
   from tests.gpu import gpu_numbers
-  gpu_numbers.main()  # its functions are found by their module's name in a child
+  gpu_numbers.main()  # a child process imports the functions by this module name

@@ -1,4 +1,4 @@
-"""Attention of a prompt's queries and products of its experts for GPUs: kernels run by numpy, and what they are."""
+"""Prefill attention and expert GEMMs for GPUs: kernels run by numpy, and figures of them."""
 import re
 from typing import NamedTuple
 from unittest import mock
@@ -28,14 +28,14 @@ from tinygrad_llm.weights.weight import Weight
 # *** attention
 
 class Asked(NamedTuple):
-  """Attention of a prompt by two kernels: its error, the first one's name, products of tensor cores, threads."""
+  """Prefill attention by two kernels. name, wmma (tensor-core products), threads of a workgroup: the first kernel's."""
   error: float
   name: str
   wmma: int
   threads: int
 
 def kernels(case: Case, target: str) -> tuple[list[UOp], dict[str, int]]:
-  """The calls of its kernels, as for a target; and variables."""
+  """The kernel calls of an attention as compiled for a target, and the variables."""
   before = flash_decoding.fits
   def fits(ren: Renderer, depth: int, width: int, many: bool) -> bool:
     return before(gpu_renderers.named(target), depth, width, many)
@@ -44,7 +44,7 @@ def kernels(case: Case, target: str) -> tuple[list[UOp], dict[str, int]]:
   return list(linear.src), variables
 
 def asked(case: Case, target: str) -> Asked:
-  """Its two kernels run by numpy, those before by the default device."""
+  """Runs the attention's two kernels in numpy; the default device runs the kernels before them."""
   (*before, parts, combined), variables = kernels(case, target)
   if before: run_linear(compile_linear(UOp(Ops.LINEAR, src=tuple(before))), variables)
   stored, lowered = dict[object, np.ndarray](), [gpu_renderers.lowered(c.src[0], target) for c in (parts, combined)]
@@ -58,11 +58,11 @@ def asked(case: Case, target: str) -> Asked:
 def all_asked(target: str, cases: list[dict]) -> list[Asked]: return [asked(Case(**c), target) for c in cases]
 
 def parts(case: dict, target: str) -> int:
-  """How many kernels are those of parts."""
+  """The number of kernels that compute parts of flash decoding."""
   return sum(Part.of(call.src[0]) is not None for call in kernels(Case(**case), target)[0])
 
 def steps(cases: list[dict], target: str) -> list[list[int]]:
-  """How many blocks of positions each block of queries looks at, from the first one on."""
+  """The number of position blocks, from the first one on, that each query block iterates over."""
   found = list[list[int]]()
   for case in cases:
     calls, variables = kernels(Case(**case), target)
@@ -74,13 +74,13 @@ def steps(cases: list[dict], target: str) -> list[list[int]]:
   return found
 
 class Code(NamedTuple):
-  """hmma: instructions of tensor cores; stack: bytes of what is in no register."""
+  """hmma: number of tensor-core instructions; stack: bytes of a thread's stack, as for spills."""
   hmma: int
   registers: int
   stack: int
 
 def codes(target: str, cases: list[dict]) -> list[Code]:
-  """Of attention of prompts, for a target of NVIDIA's."""
+  """The compiled code of prefill attention for an NVIDIA target."""
   from tinygrad_llm.analysis.programs import compiled
   from tinygrad_llm.device.cuda import resources, sass
   from tinygrad_llm.device.device import open_target
@@ -98,18 +98,18 @@ def codes(target: str, cases: list[dict]) -> list[Code]:
 # *** experts
 
 class Product(NamedTuple):
-  """A product of all blocks: the block of threads, products of tensor cores, loops that loaded numbers end."""
+  """An expert GEMM. block: BLOCK's arg; wmma: tensor-core products; ended: loops whose bound is loaded from memory."""
   block: list[int]
   wmma: int
   ended: int
 
 class Experts(NamedTuple):
-  """What a prompt's experts add up for its tokens: the error, and its products."""
+  """A prompt's MoE output: its error and its expert GEMMs."""
   error: float
   products: list[Product]
 
 def _linear(name: str, m: int, count: int, rows: int, n: int) -> tuple[ExpertLinear, np.ndarray]:
-  """Experts in the layout for GPUs, and what they are (m, count, rows, n)."""
+  """Experts repacked for GPUs, and their weights in float64 (m, count, rows, n)."""
   qt, raw = quant_named(name), file_rows(quant_named(name), m * count * rows, n)
   packed, lay = held(qt, raw, n)
   made = ExpertLinear([Weight(qt, packed, (m, count, rows, n), lay)], [None] * m, [None] * m)
@@ -117,7 +117,7 @@ def _linear(name: str, m: int, count: int, rows: int, n: int) -> tuple[ExpertLin
   return made, reference(qt, raw.reshape(-1), n).reshape(m, count, rows, n).astype(np.float64)
 
 def _products(y: Tensor, target: str) -> list[Product]:
-  """Computes y: what is in blocks of threads by numpy, as for a target, all else by the default device."""
+  """Computes y: kernels with a BLOCK in numpy as compiled for a target, all others on the default device."""
   linear, variables = y.linear_with_vars()
   found = list[Product]()
   for call in linear.src:
@@ -134,7 +134,7 @@ def _products(y: Tensor, target: str) -> list[Product]:
   return found
 
 def experts(name: str, target: str, tokens: int, used: int = 2) -> Experts:
-  """Two products, what is made of them, and a third, of the experts that each of a prompt's tokens chose."""
+  """Runs a prompt's MoE layer: gate and up, SiLU, and down, by the experts that each token chose."""
   count, rows, n, hidden, most, rng = 4, 80, 512, 256, 60, np.random.default_rng(5)
   (gate_up, of_gate_up), (down, of_down) = _linear(name, 2, count, hidden, n), _linear(name, 1, count, rows, hidden)
   x = rng.standard_normal((most, n)).astype(np.float32)
@@ -153,16 +153,16 @@ def experts(name: str, target: str, tokens: int, used: int = 2) -> Experts:
   got = np.frombuffer(y.uop.base.buffer.as_memoryview(), np.float32)[:wanted.size].reshape(wanted.shape)
   return Experts(float(np.abs(got - wanted).max() / np.sqrt((wanted ** 2).mean())), found)
 
-# *** elementwise kernels of an unknown number of tokens
+# *** elementwise kernels with a symbolic number of tokens
 
 class Elements(NamedTuple):
-  """error: the largest difference; opts: of the kernel; threads: of a group."""
+  """error: the largest difference; opts: the kernel's; threads: of a workgroup."""
   error: float
   opts: list[str]
   threads: int
 
 def elements(target: str, n: int, tokens: int = 5) -> Elements:
-  """2 * x + 1 of n numbers of each token, which are one loop."""
+  """2 * x + 1 of n numbers of each token: a kernel of one range."""
   most, of = 12, Variable("tokens", 1, 12).bind(tokens)
   x = np.random.default_rng(n).standard_normal((most, n)).astype(np.float32)
   call = (Tensor(x).realize()[:of].reshape(of * n) * 2 + 1).contiguous().linear_with_vars()[0].src[-1]

@@ -1,7 +1,8 @@
 """
-Long reductions on GPUs, alone (the arg-max of logits, sums of rows) and beside the products that they scale (norms):
-what they compile to, and their numbers, run by numpy as for CUDA, or by the default device. All here is for a child
-whose default device is a GPU's, or schedules as one.
+Long reductions on GPUs: alone (argmax of logits, row sums), and fused with the products that they scale (norms).
+
+The functions give the compiled kernels and their results, run by numpy as for CUDA, or by the default device. They run
+in a child process whose default device is a GPU, or is scheduled like one.
 """
 import math
 from collections.abc import Callable, Iterator
@@ -29,9 +30,11 @@ MOST = 2e-5  # error, as a fraction of the root mean square of the results
 
 class Norm(NamedTuple):
   """
-  x (1, tokens, n), normed, times a matrix of a type (rows, n). gate: the first half of the rows is a gate of the
-  second; bias: one is added; residual: x is a sum; post: the result is normed, too; twice: x is
-  divided by its root mean square twice; both: the normed x is added to the result.
+  x (1, tokens, n), RMS-normed, times a matrix of a type (rows, n). `options`: words for variants.
+
+  `gate`: the first half of the rows gates the second. `bias`: a bias is added. `residual`: x is a sum. `post`: the
+  result is normed, too. `twice`: x is divided by its root mean square twice. `both`: the normed x is added to the
+  result.
   """
   type: str
   rows: int
@@ -77,7 +80,7 @@ def random_norms(seed: int, count: int) -> Iterator[Norm]:
 # *** reductions alone
 
 class Row(NamedTuple):
-  """One of `outputs` rows of n elements each: op is sum or max, of float32, int32 or int64."""
+  """A reduction of `outputs` rows of n elements each. op: sum or max, of float32, int32 or int64."""
   op: str
   n: int
   dtype: str = "float32"
@@ -85,12 +88,12 @@ class Row(NamedTuple):
 
   def __call__(self) -> tuple[Tensor, np.ndarray]:
     rng = np.random.default_rng(self.n)
-    x = (rng.standard_normal((self.outputs, self.n)) * 1000 - 8000).astype(self.dtype)  # below 0, which pads
+    x = (rng.standard_normal((self.outputs, self.n)) * 1000 - 8000).astype(self.dtype)  # below 0, the padding value
     lazy = Tensor(x).realize()
     return getattr(lazy, self.op)(1), getattr(x.astype(np.float64 if self.dtype == "float32" else np.int64), self.op)(1)
 
 def weighted(experts: int, rows: int, n: int) -> tuple[Tensor, np.ndarray]:
-  """The sum of products of (rows, n) matrices, with biases, by shares: sums over some of a group's threads, and all."""
+  """Experts' products with biases, summed by shares: reductions over some of a workgroup's threads, and over all."""
   rng = np.random.default_rng(n)
   x, w, bias, share = arrays = [rng.standard_normal(shape).astype(np.float32) for shape in (
     (experts, 1, n), (experts, rows, n), (experts, rows), (experts, 1))]
@@ -102,19 +105,19 @@ def errors_of_weighted(cases: list[list[int]]) -> list[float]:
   return [_error(y.numpy(), wanted) for y, wanted in (weighted(*of) for of in cases)]
 
 def argmax(n: int) -> bool:
-  """Whether the first of several largest logits is found."""
+  """Whether argmax finds the first of several equal largest logits."""
   x = np.random.default_rng(n).standard_normal(n).astype(np.float32)
   x[np.random.default_rng(n + 1).integers(n, size=3)] = 9
   return greedy_token(int(greedy_key(Tensor(x.reshape(1, 1, n)).realize()).item())) == int(x.argmax())
 
-# *** what is found of them
+# *** results and figures
 
 def case(of: list) -> Case:
-  """A Norm or Row, of its fields."""
+  """A Norm or a Row from its fields."""
   return Norm(*of) if of[0] not in ("sum", "max") else Row(*of)
 
 def errors(cases: list[list]) -> list[float]:
-  """Of cases, or (seed, count) of random norms, run by the default device."""
+  """Errors on the default device of cases, or of random norms if `cases` is (seed, count)."""
   if isinstance(cases[0], int): return [_error(y.numpy(), wanted) for y, wanted in (c() for c in random_norms(*cases))]
   return [_error(y.numpy(), wanted) for y, wanted in (case(of)() for of in cases)]
 
@@ -125,7 +128,7 @@ def _kernels(y: Tensor) -> list[UOp]: return list(y.linear_with_vars()[0].src)
 def counts(cases: list[list]) -> list[int]: return [len(_kernels(case(of)()[0])) for of in cases]
 
 class Kernel(NamedTuple):
-  """opts; blocks, threads of one; exchanges in a warp; steps of the longest loop."""
+  """A kernel. blocks: workgroups; threads: of one; exchanges: warp shuffles; steps: iterations of the longest loop."""
   opts: str
   blocks: int
   threads: int
@@ -142,7 +145,7 @@ def _kernel(uops: list[UOp], target: str) -> Kernel:
   return Kernel(applied, size("gidx"), size("lidx"), exchanges, steps, gpu_renderers.RENDERERS[target].render(uops))
 
 def lockstep(target: str, cases: list[list]) -> list[tuple[float, list[Kernel]]]:
-  """The errors of cases whose kernels are all run by numpy, and what these are."""
+  """Runs all kernels of cases in numpy: the error and the kernels of each case."""
   found = []
   for of in cases:
     y, wanted = case(of)()
@@ -163,12 +166,12 @@ def lockstep(target: str, cases: list[list]) -> list[tuple[float, list[Kernel]]]
   return found
 
 def keys(target: str, sizes: list[int]) -> list[list[Kernel]]:
-  """The kernels of the arg-max of so many logits."""
+  """The kernels of the argmax of `sizes` logits."""
   return [[_kernel(gpu_renderers.lowered(call.src[0], target), target)
            for call in _kernels(greedy_key(Tensor.empty(1, 1, n)))] for n in sizes]
 
 def sources(cases: list[list]) -> list[str]:
-  """Of the kernels of cases, for the default device; made by a compile worker, if there are any."""
+  """Sources of the kernels of cases for the default device, from a compile worker if there are any."""
   calls = [call for of in cases for call in _kernels(case(of)()[0])]
   with Context(CACHELEVEL=0): context = {v.key: v.value for v in realize.to_program_context}
   tasks = [(i, realize._get_call_to_compile(call), context) for i, call in enumerate(calls)]

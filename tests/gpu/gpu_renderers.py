@@ -1,4 +1,4 @@
-"""Kernels in the languages of GPUs, rendered without their compilers."""
+"""Renderers for GPU languages that work without the GPU's compiler."""
 import math
 
 from tinygrad.codegen import full_rewrite_to_sink, line_rewrite, pm_linearize_cleanups
@@ -18,7 +18,7 @@ class CUDA(CUDARenderer):
     self.tensor_cores = tc.get_cuda(target.arch)
 
 class PTX(PTXRenderer):
-  """PTXRenderer without a compiler of PTX."""
+  """PTXRenderer without a PTX compiler."""
   def __init__(self, target: Target):
     Renderer.__init__(self, target)
     self.tensor_cores = tc.get_cuda(target.arch)
@@ -33,7 +33,7 @@ RENDERERS: dict[str, Renderer] = {
   "Metal": MetalRenderer(Target("METAL", arch="Apple9")), "CUDA": CUDA(Target("CUDA", arch="sm_90")),
   "PTX": PTX(Target("CUDA", arch="sm_90")), "OpenCL": OpenCLRenderer(Target("CL", "CL", "cl_khr_fp16"))}
 
-# tensor cores of other sizes
+# targets whose tensor cores have other shapes
 OTHERS: dict[str, Renderer] = {
   "CUDA sm_75": CUDA(Target("CUDA", arch="sm_75")), "AMD gfx1100": HIP(Target("AMD", arch="gfx1100")),
   "AMD gfx1201": HIP(Target("AMD", arch="gfx1201"))}
@@ -47,7 +47,7 @@ def opts(uops: list[UOp]) -> tuple:
   return next(u for u in uops if u.op is Ops.SINK).arg.applied_opts
 
 def group(uops: list[UOp]) -> int:
-  """Threads of a group."""
+  """Threads of a workgroup."""
   return math.prod(int(u.src[0].vmax) for u in uops if u.op is Ops.SPECIAL and u.arg.startswith("lidx"))
 
 def render(ast: UOp, name: str) -> str: return named(name).render(lowered(ast, name))

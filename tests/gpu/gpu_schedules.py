@@ -1,13 +1,11 @@
 """
-Products of quantised matrices with a vector as kernels for GPUs: the shapes, types and targets, and what is wanted.
+Quantised matvec kernels for GPUs: the shapes, types and targets, and limits on their figures.
 
-A role with experts is what nn/moe.py does with those that a token chose: gate, up and their activation; or down and the
-sum by weights.
+A role with experts is nn/moe.py's work for the experts that a token chose: gate, up and their activation, or down and
+the weighted sum. Nothing runs and no GPU is needed. test_gpu_schedules.py checks a few; these commands check all:
 
-No GPU is needed, nothing runs. test_gpu_schedules.py looks at a few; all of them:
-
-  python tests/gpu/gpu_schedules.py [TYPE ..] [--targets T ..] [--roles R ..] [--q8]    a table (make gpu-schedules)
-  python tests/gpu/gpu_schedules.py --measure TARGET ROLES TYPES                  JSON, for a child process
+  $ python tests/gpu/gpu_schedules.py [TYPE ..] [--targets T ..] [--roles R ..] [--q8]  # a table (make gpu-schedules)
+  $ python tests/gpu/gpu_schedules.py --measure TARGET ROLES TYPES                      # JSON, for a child process
 """
 import argparse
 import concurrent.futures
@@ -22,13 +20,13 @@ import sys
 from typing import Any, NamedTuple
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-ROLES = {  # rows, n: what a decode step multiplies; q, k, v and gate, up are one matrix each
+ROLES = {  # rows, n of a decode step's matrices; q, k, v are one matrix, and so are gate, up
   "1b.qkv": (3072, 2048), "1b.out": (2048, 2048), "1b.gate_up": (16384, 2048), "1b.down": (2048, 8192),
   "1b.head": (128256, 2048), "8b.qkv": (6144, 4096), "8b.out": (4096, 4096), "8b.gate_up": (28672, 4096),
   "8b.down": (4096, 14336), "8b.head": (128256, 4096)}
 
 class Experts(NamedTuple):
-  """matrices: 2 are gate and up; rows, n of each; used: of the experts, by a token."""
+  """A layer's experts. matrices: 2 for gate and up, 1 for down; rows, n: of each; used: experts a token chooses."""
   matrices: int
   rows: int
   n: int
@@ -45,14 +43,17 @@ TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K",
 TARGETS = ("CUDA:sm_80", "CUDA:sm_87", "CUDA:sm_90")
 
 USEFUL, THREADS, REGISTERS, OPS, WIDTH = 0.85, 2048, 128, 1.1, 16
-IN_PLACE = 0.8  # of the operations needed, where fields are floats in their place (patches/isa/fields_in_place.py)
+IN_PLACE = 0.8  # limit on ops / needed where fields become floats in place (patches/isa/fields_in_place.py)
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
   """
-  Of one product. kernels: without that of x; threads: in flight; width: bytes of a load of most of the weights' bytes;
-  useful, useful_x: shares of the sectors of the weights and of x; held, read: bytes in memory, and those that warps ask
-  for, of those in a file; ops, needed: a weight, without sums of bytes; dots: whether these are.
+  The figures of one product's kernel.
+
+  `kernels`: their number, without x's. `threads`: in flight. `width`: bytes of the load that reads most of the weights.
+  `useful`, `useful_x`: used shares of the touched sectors, of the weights and of x. `held`, `read`: bytes in memory,
+  and bytes that warps request, for each byte of the file. `ops`, `needed`: operations a weight, as they are and as
+  gpu_checks.needed_ops counts them. `dots`: whether activations are bytes, multiplied by integer dot products.
   """
   target: str
   role: str
@@ -74,11 +75,11 @@ class Figures:
   dots: bool = False
 
   def wrong(self) -> list[str]:
-    """What is not as it is wanted."""
+    """The names of the figures that miss their limits."""
     in_place = self.target.startswith("CUDA") and self.type.startswith("Q") and not self.dots
     most = (IN_PLACE if in_place else OPS) * self.needed
     threads = math.prod(int(opt.split(":")[2]) for opt in self.opts.split() if opt.startswith("GROUP"))
-    read = 1.05 if threads <= 32 else 1.12  # two warps of a row read the same sectors of factors, the second from L2
+    read = 1.05 if threads <= 32 else 1.12  # two warps of a row read the same sectors of scales, the second from L2
     ok = {"kernels": self.kernels == 1, "width": self.width == WIDTH, "useful": self.useful >= USEFUL,
           "threads": self.threads >= THREADS, "stack": not self.stack, "registers": (self.registers or 0) <= REGISTERS,
           "ops": self.ops <= most, "held": self.held <= 1.05, "read": self.read <= read,
@@ -91,9 +92,9 @@ def quant_named(name: str) -> Any:
 
 def product(name: str, rows: int, n: int) -> Any:
   """
-  (its lazy result, its packed weight, bytes of the weight in a file): x (1, 1, n) times a matrix (rows, n).
+  x (1, 1, n) times a matrix (rows, n): the lazy result, the packed matrix, and the matrix's bytes in a file.
 
-  x is two bytes where the environment asks for it.
+  x is quantised to two bytes if the environment (Q8_ACTIVATIONS) asks for it.
   """
   from tinygrad import Device, Tensor, dtypes
   from tinygrad_llm.weights import numerics
@@ -106,7 +107,7 @@ def product(name: str, rows: int, n: int) -> Any:
   return x @ dequantize(qt, packed, n, lay).transpose(-1, -2), packed, rows * qt.row_nbytes(n)
 
 def of_experts(qt: Any, lay: Any, packed: Any, role: Experts, x: Any, ids: Any, share: Any) -> Any:
-  """What nn/moe.py computes: x (1, 1, 1 or used, n), ids (1, 1, used), share (1, 1, used, 1) -> (1, 1, .., rows)."""
+  """nn/moe.py's experts: x (1, 1, 1 or used, n), ids (1, 1, used), share (1, 1, used, 1) -> (1, 1, .., rows)."""
   from tinygrad_llm.nn.ffn import ACTIVATIONS
   from tinygrad_llm.weights.linear import ExpertLinear
   from tinygrad_llm.weights.weight import Weight
@@ -115,7 +116,7 @@ def of_experts(qt: Any, lay: Any, packed: Any, role: Experts, x: Any, ids: Any, 
   return ACTIVATIONS["silu"](*ys) if m == 2 else (ys[0] * share).sum(2)
 
 def chosen(name: str, role: Experts) -> Any:
-  """As product(), of the matrices that a token chose."""
+  """product() for the experts' matrices that a token chose."""
   from tinygrad import Device, Tensor, dtypes
   from tinygrad_llm.weights.decode import layout
   m, rows, n, experts, used = role
@@ -128,7 +129,7 @@ def chosen(name: str, role: Experts) -> Any:
   return of_experts(qt, lay, packed, role, x, ids, Tensor.empty(1, 1, used, 1)), packed, held * qt.row_nbytes(n)
 
 def figures(target: str, role: str, name: str) -> Figures:
-  """Of one product, for the default device, which is `target`."""
+  """The figures of one product. The default device must be `target`."""
   from tests.gpu import gpu_checks as checks
   from tinygrad import Device
   from tinygrad_llm.analysis.programs import compiled, load_width
@@ -160,7 +161,7 @@ def figures(target: str, role: str, name: str) -> Figures:
     checks.needed_ops(call.src[0], ren, weights), checks.forbidden(program, ren, weights), numerics.multiplies_bytes())
 
 def has_blocks(name: str, role: str) -> bool:
-  """Whether the rows of a role are whole blocks of a type."""
+  """Whether a role's rows are a whole number of the type's blocks."""
   n = EXPERTS[role].n if role in EXPERTS else ROLES[role][1]
   return n % quant_named(name).block == 0
 
@@ -172,7 +173,7 @@ def _measure(target: str, roles: list[str], names: list[str]) -> None:
 
 @functools.cache
 def measure(target: str, roles: tuple[str, ...], names: tuple[str, ...], q8: bool = False) -> list[Figures]:
-  """From a process of its own. q8: x is two bytes."""
+  """The figures of roles and types, from a child process. q8: x is quantised to two bytes."""
   keep = ("PATH", "HOME", "PYTHONPATH", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME", "CACHEDB", "NVRTC_PATH",
           "CUDA_PATH", "NVJITLINK_PATH", "OPENCL_PATH", "OCL_ICD_FILENAMES")
   env = {name: os.environ[name] for name in keep if name in os.environ}

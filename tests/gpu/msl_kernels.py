@@ -1,14 +1,14 @@
-"""Kernels in Metal's language, written as tinygrad writes them, for tests of what executes them."""
+"""Metal kernels in tinygrad's style, for tests of the executor in tests/support/msl."""
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 POSITIONS = "uint3 gid [[threadgroup_position_in_grid]], uint3 lid [[thread_position_in_threadgroup]]"
 
 def kernel(arguments: str, *lines: str) -> str:
-  """A kernel of the name `test`; gid.x and lid.x are gidx0 and lidx0."""
+  """A kernel named `test`, with gidx0 = gid.x and lidx0 = lid.x."""
   body = "\n".join(("  int gidx0 = gid.x;", "  int lidx0 = lid.x;", *(f"  {line}" for line in lines)))
   return f"{HEAD}kernel void test({arguments}, {POSITIONS}) {{\n{body}\n}}"
 
-ROWS, N = 12, 256  # of SUMS
-# a threadgroup of two simdgroups adds up a row: in registers by exchanges, then in memory that they share
+ROWS, N = 12, 256  # shape of SUMS
+# a threadgroup of two simdgroups sums a row: with shuffles, then through threadgroup memory
 SUMS = kernel(
   "device float* data0_12, device float* data1_3072",
   "threadgroup __attribute__((aligned(16))) float buf0[2];",
@@ -20,8 +20,8 @@ SUMS = kernel(
   "float val1 = ((*(buf0+0))+(*(buf0+1)));",
   "*(data0_12+gidx0) = val1;")
 
-K = 32  # of PRODUCT: 8 x K times K x 8
-# threads share what each has loaded; all steps have the same two arrays, and A's elements are loaded one by one
+K = 32  # PRODUCT multiplies 8 x K by K x 8
+# threads share their loads; all iterations use the same two arrays, and A's elements are loaded one by one
 PRODUCT = kernel(
   "device float* data0_64, device half* data1_256, device half* data2_256, constant int& steps",
   "threadgroup __attribute__((aligned(16))) half buf0[64];",
@@ -44,7 +44,7 @@ PRODUCT = kernel(
   "}",
   "simdgroup_store(mat_c, data0_64, 8);")
 
-# data0: of two float32 a, b; the other results in the order of `elements`
+# data0: functions of two float32 a, b; the other results in the order of `elements`
 ELEMENTS = kernel(
   "device float* data0_640, device half* data1_384, device uint* data2_256, device float* data3_128, constant int& n",
   "float a = (*(data3_128+lidx0)), b = (*(data3_128+(lidx0+64)));",

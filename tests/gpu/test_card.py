@@ -1,9 +1,9 @@
 """
-The stand-in for a card: kernels whose threads meet, the stream and its graphs, products by tensor cores, and models,
-on CUDA and on NV's queues.
+The simulated GPU (tests/support/card): synchronisation of threads, the stream and its graphs, tensor cores, and models,
+on tinygrad's CUDA and NV devices.
 
-What `make test` leaves to `make extended`: whole answers of several families (prompts in chunks, sampling, turns, a
-full context) on all compilers and capabilities, against float64 and token for token against the CPU.
+`make extended` also runs whole answers of several families (prompts in chunks, sampling, turns, a full context) on all
+compilers and compute capabilities. They are compared with float64, and token for token with the CPU.
 """
 import pathlib
 from collections.abc import Callable
@@ -23,22 +23,22 @@ from tests.support.synthetic import MoE
 
 pytestmark = pytest.mark.skipif(bool(build.missing()), reason=build.missing())
 BUNDLED = pathlib.Path(tinygrad_llm.__file__).parent / "models/stories.gguf"
-EXACT, HALF = 2e-3, 0.03  # of the logits' standard deviation: forms of floats, forms with halves
-NARROW = 0.06             # of two best logits that are nearer than this, either is right for halves
+EXACT, HALF = 2e-3, 0.03  # errors in standard deviations of the logits: with float weights, with half weights
+NARROW = 0.06             # with halves, either of two best logits nearer than this is right
 
 def on_card(dev: str = "CUDA", **settings: object) -> dict[str, str]:
-  """The environment of a child process with a card; its settings are those of the module `card`."""
+  """The environment of a child process with the simulated GPU. settings: see the package `card`."""
   extra = {f"CARD_{k.upper()}": str(int(v)) if isinstance(v, bool) else str(v) for k, v in settings.items()}
   return build.nv_settings() | extra if dev == "NV" else build.settings() | extra | {"DEV": dev}
 
 def kernel(body: str, threads: int = 64) -> str:
-  """CUDA C of a kernel k(float* out, const float* in, int n)."""
+  """PTX of a CUDA kernel k(float* out, const float* in, long long n)."""
   return nvrtc(f'extern "C" __global__ void __launch_bounds__({threads}) k(float* out, const float* in, long long n) '
                f"{{ int t = threadIdx.x; {body} }}")
 
 @pytest.mark.parametrize("order", [0, 1, 2])
 def test_threads_of_a_block(order: int) -> None:
-  """Sums of a block by shuffles, then by shared memory; the last block's rest by a vote."""
+  """A block's sum by shuffles, then through shared memory; a vote selects the first warp."""
   stand_in = Card(order=order, seed=order)
   x = np.random.default_rng(order).standard_normal(1000).astype(np.float32)
   out = stand_in.buffer(np.zeros(4, np.float32))
@@ -59,7 +59,7 @@ def test_threads_of_a_block(order: int) -> None:
   assert not stand_in.found
 
 def test_lanes() -> None:
-  """Each kind of shuffle in parts of a warp, votes and reductions, against what the manual says of each lane."""
+  """All shuffles in parts of a warp, votes and reductions, lane by lane as the manual defines them."""
   stand_in = Card()
   out = stand_in.buffer(np.zeros((7, 32), np.float32))
   stand_in.launch(stand_in.kernel(kernel("""
@@ -79,7 +79,7 @@ def test_lanes() -> None:
 
 @pytest.mark.parametrize("count,trans", [(1, ""), (4, ""), (2, ".trans")])
 def test_matrices_of_shared_memory(count: int, trans: str) -> None:
-  """ldmatrix: lane l gets the numbers 2 (l % 4) and the next of row l / 4; of column l / 4 if transposed."""
+  """ldmatrix: lane l gets elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4, or of column l / 4 if transposed."""
   stand_in = Card()
   names = ", ".join(f"%{i}" for i in range(count))
   outs = ", ".join(f'"=r"(r[{i}])' for i in range(count))
@@ -98,7 +98,7 @@ def test_matrices_of_shared_memory(count: int, trans: str) -> None:
 
 @pytest.mark.parametrize("mode", [0, 1, 2])
 def test_graphs(mode: int) -> None:
-  """Nodes in any order that their edges allow; new arguments for the next launch, not for one that waits."""
+  """Nodes run in any order that their edges allow. New arguments apply to the next launch, not to a pending one."""
   stand_in = Card(graph=mode, seed=7)
   step = stand_in.kernel(kernel("out[t] = in[t] * 2 + n;"))
   a, b, c, d = (stand_in.buffer(np.zeros(32, np.float32)) for _ in range(4))
@@ -115,7 +115,7 @@ def test_graphs(mode: int) -> None:
 
 @extended
 def test_many_launches() -> None:
-  """A stamp has 14 bits for a launch's number: after 16,383 launches they begin again, and races are still found."""
+  """A stamp has 14 bits for the launch number: it wraps after 16,383 launches, and races are still found."""
   stand_in = Card()
   step = stand_in.kernel(kernel("out[blockIdx.x * n + t] += in[t];"))
   out, ones = stand_in.buffer(np.zeros(64, np.float32)), stand_in.buffer(np.ones(32, np.float32))
@@ -129,7 +129,7 @@ def test_many_launches() -> None:
   ("CUDA:PTX", ["half", "float"], 89)])
 @extended
 def test_tensor_cores(dev: str, types: list[str], sm: int) -> None:
-  """tinygrad's own products: its fragments' layouts against the stand-in's. tf32 has 10 bits."""
+  """tinygrad's own tensor-core matmuls: its fragment layouts agree with the simulator's. tf32 has 10 bits."""
   env = on_card(dev, sm=sm) | {"NO_PATCHES": "1", "ALLOW_TF32": "1"}
   errors = child.call(answers.products, [(64, 64, 64)], types, **env).value
   for t, e in zip(types, errors): assert 1e-5 < e < 1e-2 if t == "float" else e < 1e-5, (t, e)
@@ -138,7 +138,7 @@ def test_tensor_cores(dev: str, types: list[str], sm: int) -> None:
   ("CUDA", "0"), pytest.param("CUDA", "1", marks=extended), pytest.param("CUDA:PTX", "1", marks=extended),
   pytest.param("NV", "0", marks=extended)])
 def test_bundled_model(dev: str, in_bytes: str) -> None:
-  """An answer by decode steps, in graphs: float64's logits and ids, also with x in two bytes."""
+  """An answer by decode steps in graphs matches float64's logits and ids, also with activations of two bytes."""
   prompt, count = [4092, 4093, 554, 358, 257, 337, 343, 257, 1651, 13, 4095, 4094, 507, 284, 257], 6
   call = (answers.by_queues, "by_steps") if dev == "NV" else (answers.by_steps,)
   env = on_card(dev, close=dev == "CUDA:PTX") | {"Q8_ACTIVATIONS": in_bytes}
@@ -151,14 +151,14 @@ def test_bundled_model(dev: str, in_bytes: str) -> None:
 
 @pytest.mark.parametrize("dev", ["CUDA", "NV"])
 def test_many_arguments(dev: str) -> None:
-  """A kernel of more buffers than the constants of tinygrad's mock of NV have room for."""
+  """A kernel with more buffers than the constant buffer of tinygrad's NV mock holds."""
   call = (answers.by_queues, "many_arguments") if dev == "NV" else (answers.many_arguments,)
   assert child.call(*call, 29, **on_card(dev)).value == [812.0 * n for n in range(1, 6)]
 
 @extended
 @pytest.mark.parametrize(("processes", "count"), [(1, 300), (2, 24)])
 def test_sampled(processes: int, count: int) -> None:
-  """An answer that is drawn on the card is the CPU's, also by several processes at once."""
+  """An answer sampled on the simulated GPU equals the CPU's, also with several processes at once."""
   prompt = [4092, 4093, 554, 358, 257, 337, 343, 257, 1651, 13, 4095, 4094, 507, 284, 257]
   env = on_card(sm=90, order=2)
   with ThreadPoolExecutor(processes) as pool:
@@ -168,11 +168,11 @@ def test_sampled(processes: int, count: int) -> None:
 # *** models
 
 FAMILIES = MODELS | {"many-experts": MODELS["qwen3moe"] | {"moe": MoE(experts=64, used=4)}}
-Model = tuple[str, list[int], np.ndarray, float]  # a file, ids whose experts are clear, float64's logits, a limit
+Model = tuple[str, list[int], np.ndarray, float]  # file, ids with clear expert routing, float64's logits, error limit
 
 @pytest.fixture(scope="module")
 def model(request: pytest.FixtureRequest, model_file: Callable[..., pathlib.Path]) -> Model:
-  """A small model of a family, with weights of floats, or of halves ("llama F16")."""
+  """A small model of a family, with float32 weights, or halves ("llama F16")."""
   name, _, types = request.param.partition(" ")
   path = model_file(vocab=VOCAB, types=types or "F32", **FAMILIES[name])
   reference = Reference(path)
@@ -180,7 +180,7 @@ def model(request: pytest.FixtureRequest, model_file: Callable[..., pathlib.Path
   return str(path), ids, reference.logits(ids), HALF if types else EXACT
 
 def compare(model: Model, tmp_path: pathlib.Path, env: dict[str, str]) -> None:
-  """All that a user does on the stand-in: float64's logits, and where forms are of floats the CPU's ids."""
+  """A user's session on the simulated GPU has float64's logits; with float weights also the CPU's ids."""
   path, ids, want, limit = model
   out = tmp_path / "logits.npy"
   call = (answers.by_queues, "everything") if "NV" in env["DEV"] else (answers.everything,)
@@ -200,7 +200,7 @@ def compare(model: Model, tmp_path: pathlib.Path, env: dict[str, str]) -> None:
 def test_families(model: Model, tmp_path: pathlib.Path) -> None:
   compare(model, tmp_path, on_card(order=2, graph=2, seed=11))
 
-# the lanes of a warp that store one sum differ in its last bit: PTX contracts the first product into it (CLOSE)
+# with PTX, lanes that store one sum differ in its last bit, as the first product is contracted into it (CARD_CLOSE)
 WAYS: list[tuple[str, dict[str, Any], dict[str, str]]] = [
   ("CUDA", {"sm": 75, "order": 1}, {}), ("CUDA", {"sm": 90, "graph": 0}, {}),
   ("CUDA", {"sm": 100, "order": 1}, {}), ("CUDA", {"sm": 120, "order": 2}, {"Q8_ACTIVATIONS": "1"}),

@@ -1,8 +1,8 @@
 """
-Planted faults: each is a small edit of a kernel's PTX or a misuse by the host, and each is found by the stand-in.
+Planted faults: the simulated GPU finds each small edit of a kernel's PTX, and each misuse by the host.
 
-Found how: by a report that names what is wrong, or ("numbers") by an answer that differs, since the stand-in does what
-a card may do at the worst time. Each kernel is also run as it is: nothing is found, and its numbers are right.
+A fault shows in a report that names it, or ("numbers") in a wrong result, since the simulator does everything at the
+worst time that a GPU allows. Each kernel also runs without a fault: no report, and right results.
 """
 import contextlib
 import ctypes
@@ -19,7 +19,7 @@ from tests.support.card import build
 from tests.support.card.driver import Card, CardError, KernelNode, nvrtc
 
 pytestmark = pytest.mark.skipif(bool(build.missing()), reason=build.missing())
-N, BLOCKS = 64, 2  # threads of a block; a kernel has out, in and n = 128 numbers
+N, BLOCKS = 64, 2  # threads of a block, blocks; a kernel gets out, in and n = 128
 rng = np.random.default_rng(9)
 IN = rng.standard_normal(N * BLOCKS).astype(np.float32)
 NUMBERS = "numbers"
@@ -56,7 +56,7 @@ PRODUCT = """
   out[i] = c[0] + 3 * c[1] + 5 * c[2] + 7 * c[3];"""
 
 def product() -> np.ndarray:
-  """What PRODUCT computes, from the manual's layout of fragments."""
+  """The expected result of PRODUCT, from the manual's fragment layout."""
   def halves(words: np.ndarray) -> np.ndarray: return words.astype(np.uint32)[..., None].view(np.float16).astype(float)
   t = np.arange(32)
   a = halves(0x3c003c00 + ((t[:, None] * 4 + np.arange(4)) << 20) // 2 * 2).reshape(32, 4, 2)
@@ -87,11 +87,11 @@ WANT: dict[str, Callable[[], np.ndarray]] = {
 class Fault(NamedTuple):
   name: str
   body: str
-  pattern: str          # of the PTX, what is replaced: the first match
+  pattern: str          # its first match in the PTX is replaced
   by: str
-  found: str            # of the report, or NUMBERS
+  found: str            # part of the report, or NUMBERS
 
-OWN_LOAD = r"ld\.global\.f32(\s+%\w+), \[(%\w+)\](?=[\s\S]*st\.global\.f32\s+\[\2\])"  # of what is stored to
+OWN_LOAD = r"ld\.global\.f32(\s+%\w+), \[(%\w+)\](?=[\s\S]*st\.global\.f32\s+\[\2\])"  # from a stored address
 BARRIER = r"bar(?:rier)?\.sync(?:\.aligned)?\s+0;"
 GLOBAL_LOAD, GLOBAL_STORE = r"ld\.global\.f32(\s+%\w+), \[(%\w+)\]", r"st\.global\.f32(\s+)\[(%\w+)\]"
 FAULTS = (
@@ -138,7 +138,7 @@ FAULTS = (
 
 @functools.cache
 def source(body: str) -> str:
-  """PTX of a kernel k(out, in, n), with a predicate %pt, true for odd threads, at hand for faults."""
+  """PTX of a kernel k(out, in, n), with a predicate %pt (true for odd threads) that faults may use."""
   ptx = nvrtc(f'extern "C" __global__ void __launch_bounds__({N}) k(float* out, const float* in, long long n) '
               f"{{ int t = threadIdx.x, i = blockIdx.x * {N} + t; {body} }}")
   odd = ".reg .pred %pt; .reg .b32 %ra; .reg .b64 %rx; mov.u32 %ra, %tid.x; and.b32 %ra, %ra, 1; " \
@@ -147,7 +147,7 @@ def source(body: str) -> str:
 
 @functools.cache
 def module() -> str:
-  """All kernels without and with their faults, k0, k1, ..; but for what cannot be translated. They compile at once."""
+  """All kernels without and with faults, k0, k1, .., in one module. Faults that cannot be translated are left out."""
   bodies = [source(body) for body in WANT] + [edited(fault) for fault in FAULTS if "`" not in fault.found]
   head = bodies[0][:bodies[0].index(".visible")]
   bodies = [ptx[ptx.index(".visible"):] for ptx in bodies]
@@ -185,10 +185,10 @@ def test_a_fault_in_a_kernel(fault: Fault) -> None:
   with pytest.raises(CardError) as e: run(ptx, name)
   assert fault.found in e.value.found and f"{name}:" in e.value.found, e.value.found
 
-# *** misuse by the host: each plants its fault and says how it was found
+# *** misuse by the host: each function plants its fault and returns how it was found
 
 def twice(stand_in: Card) -> int:
-  """A kernel that doubles."""
+  """A kernel that doubles its input."""
   return stand_in.kernel(source(COPY))
 
 def launch(stand_in: Card, *args: int) -> None:
@@ -205,7 +205,7 @@ def stale_graph_variable(stand_in: Card) -> str:
   graph = stand_in.graph((node(a), ()))
   node(b)  # and not set_node
   stand_in.launch_graph(graph)
-  assert right(COPY, stand_in.read(out, IN))  # that of the old variable
+  assert right(COPY, stand_in.read(out, IN))  # the result with the old variable
   stand_in.set_node(graph, 1, node(b))
   stand_in.launch_graph(graph)
   return NUMBERS if np.allclose(stand_in.read(out, IN), IN * 6) else ""
@@ -221,7 +221,7 @@ def missing_edge(stand_in: Card) -> str:
   return NUMBERS if np.allclose(good, IN * 4) and not np.allclose(stand_in.read(out, IN), IN * 4) else ""
 
 def pinned(stand_in: Card, count: int) -> tuple[int, np.ndarray]:
-  """Memory of the host that the card reads and writes late: its address, and an array of it."""
+  """Pinned host memory, which the device accesses late: its address, and an array view."""
   at = ctypes.c_void_p()
   stand_in.call("cuMemHostAlloc", ctypes.byref(at), ctypes.c_size_t(4 * count), 1)
   return at.value or 0, np.ctypeslib.as_array(ctypes.cast(at, ctypes.POINTER(ctypes.c_float)), (count,))
@@ -245,11 +245,11 @@ def staging_used_again_too_early(stand_in: Card) -> str:
 def lost_error(stand_in: Card) -> str:
   out = stand_in.buffer(np.zeros_like(IN))
   launch(stand_in, out, out + (1 << 40))
-  stand_in.status("cuCtxSynchronize")  # and nobody looks at what it answers
+  stand_in.status("cuCtxSynchronize")  # the result is ignored
   return refused(lambda: stand_in.buffer(IN))
 
 def error_that_nobody_asks_for(stand_in: Card) -> str:
-  """The process ends while work waits; then what waited is done, and its error told."""
+  """The process ends with pending work: the work runs, and its error is reported."""
   out = stand_in.buffer(np.zeros_like(IN))
   launch(stand_in, out, out + (1 << 40))
   stand_in.lib.card_end()
@@ -267,7 +267,7 @@ def free_twice(stand_in: Card) -> str:
   return refused(lambda: stand_in.call("cuMemFree_v2", ctypes.c_uint64(given)))
 
 def uninitialised_memory(stand_in: Card) -> str:
-  """Without the setting the numbers are NaN."""
+  """A kernel reads uninitialised memory: NaN by default, reported with CARD_UNWRITTEN."""
   out, given = stand_in.buffer(np.zeros_like(IN)), stand_in.buffer(IN.nbytes)
   launch(stand_in, out, given)
   assert np.isnan(stand_in.read(out, IN)).all()
@@ -305,7 +305,7 @@ def ptx_of_another_card(stand_in: Card) -> str: return refused(lambda: Card(sm=7
 def no_memory(stand_in: Card) -> str: return refused(lambda: Card(memory=1000).buffer(4000))
 
 def fork(stand_in: Card) -> str:
-  """A child of a process that has opened the card uses it."""
+  """A forked child uses the device that its parent opened."""
   read, write = os.pipe()
   if not (child := os.fork()):
     with contextlib.suppress(BaseException): stand_in.buffer(IN)

@@ -1,4 +1,4 @@
-"""Each instruction of the stand-in's table, on random operands, against integers of Python and exact fractions."""
+"""Each instruction of the simulator's table, on random operands, against Python integers and exact fractions."""
 import math
 import re
 import zlib
@@ -44,7 +44,7 @@ def funnel(a: int, b: int, n: int, left: bool, clamp: bool) -> int:
   both = b << 32 | a
   return (both << n >> 32 if left else both >> n) & 0xffffffff
 
-# integers: numbers of the type, its bits -> the result, of which the low bits count
+# integers: operands, width of the type -> the result; only its low bits count
 INTEGERS: dict[str, Callable[..., int]] = {
   "add": lambda a, b, w: a + b, "sub": lambda a, b, w: a - b,
   "mul.lo": lambda a, b, w: a * b, "mul.hi": lambda a, b, w: a * b >> w, "mul.wide": lambda a, b, w: a * b,
@@ -74,14 +74,14 @@ FRACTIONS: dict[str, Callable[..., Fraction]] = {
   "mad": lambda a, b, c: a * b + c, "div": lambda a, b: a / b, "rcp": lambda a: 1 / a, "min": min, "max": max,
   "neg": lambda a: -a, "abs": abs, "mov": lambda a: a,
 }
-# of these a card has approximations: floats, within a part in a million (of 2 ** -9 for halves)
+# functions that a GPU approximates: within a part in a million (2 ** -10 for f16, 2 ** -8 for bf16)
 CLOSE: dict[str, Callable[[float], float]] = {
   "sqrt": lambda a: math.sqrt(abs(a)), "rsqrt": lambda a: 1 / math.sqrt(abs(a)), "ex2": lambda a: 2 ** a,
   "lg2": lambda a: math.log2(abs(a)), "sin": math.sin, "cos": math.cos, "tanh": math.tanh,
 }
 
 def operand_types(spelling: str) -> list[str]:
-  """The types of a row's operands, the result's first, as they are loaded and stored."""
+  """The types in which a row's operands are loaded and stored, the result's first."""
   t = spelling.rsplit(".", 1)[1]
   wide = t[0] + str(2 * BITS[t]) if t[0] in "su" and BITS[t] < 64 else t
   named = {"T": t, "B": "pred" if t == "pred" else f"b{BITS[t]}", "W": wide}
@@ -93,7 +93,7 @@ def operand_types(spelling: str) -> list[str]:
 def register(t: str) -> str: return "pred" if t == "pred" else f"b{max(16, BITS[t])}"
 
 def entry(number: int, spelling: str, types: list[str]) -> str:
-  """An entry that computes one result a thread: pointers to the result and to the operands, 8 bytes a number."""
+  """An entry that computes one result a thread. Its arguments are pointers to results and operands, 8 bytes each."""
   names = ["d", "a", "b", "c", "e"][:len(types)]
   lines = [f".reg .{register(t)} %{n};" for n, t in zip(names, types)] + [".reg .b64 %at<9>;", ".reg .b32 %t;",
            "mov.u32 %t, %tid.x;", "mul.wide.u32 %at8, %t, 8;"]
@@ -113,7 +113,7 @@ TYPES = {x: operand_types(x) for x in ALL}
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, tuple[list[list[int]], list[int]]]:
-  """Of each row: the operands' bits, one list a thread, and the result's bits."""
+  """{row: (the operands' bits, a list for each thread, and the results' bits)}."""
   stand_in = Card()
   ptx, found = HEAD + "".join(entry(i, x, TYPES[x]) for i, x in enumerate(ALL)), {}
   kernels = stand_in.kernels(ptx, [f"k{i}" for i in range(len(ALL))])
@@ -146,7 +146,7 @@ def random_operand(rng: np.random.Generator, t: str, spelling: str, place: int) 
 def number(bits: int, t: str) -> int: return signed(bits, BITS[t]) if t[0] == "s" else bits
 
 def expected(spelling: str, operands: list[int]) -> int | float:
-  """The result's bits; a float for what a card approximates."""
+  """The result's bits; a float for instructions that a GPU approximates."""
   name, *mods = spelling.split(".")
   t, types = mods[-1], TYPES[spelling]
   if name == "selp": return operands[0] if operands[2] else operands[1]
@@ -175,7 +175,7 @@ def same(spelling: str, operands: list[int], got: int) -> bool:
   if isinstance(want, float):
     return abs(float(value(got, t)) - want) <= max(1, abs(want)) * {"f16": 2 ** -10, "bf16": 2 ** -8}.get(t, 1e-6)
   want &= (1 << BITS[to]) - 1
-  zero = t in FORMATS and not want << 1 & ((1 << BITS[t]) - 1)  # a zero's sign is not judged
+  zero = t in FORMATS and not want << 1 & ((1 << BITS[t]) - 1)  # a zero's sign is not checked
   return got == want or zero and not got << 1 & ((1 << BITS[t]) - 1)
 
 @pytest.mark.parametrize("name", sorted({x.split(".")[0] for x in ALL}))
@@ -190,13 +190,13 @@ def test_rows(results: dict[str, tuple[list[list[int]], list[int]]], name: str) 
 REGISTERS = ".reg .b64 %out, %in, %x<9>;\n.reg .b32 %r<9>;\n.reg .b16 %h<9>;\n.reg .f32 %f<9>;\n.reg .pred %p<9>;\n"
 
 def kernel(name: str, *lines: str) -> str:
-  """An entry in which a thread has 8 bytes at [%in] and 8 at [%out]."""
+  """An entry in which each thread has 8 bytes at [%in] and 8 at [%out]."""
   return f".visible .entry {name}(.param .u64 {name}_0, .param .u64 {name}_1)\n{{\n{REGISTERS}" \
     f"ld.param.u64 %out, [{name}_0];\nld.param.u64 %in, [{name}_1];\nmov.u32 %r0, %tid.x;\n" \
     "mul.wide.u32 %x0, %r0, 8;\nadd.s64 %out, %out, %x0;\nadd.s64 %in, %in, %x0;\n" + "\n".join(lines) + "\nret;\n}\n"
 
 def run(kernels: list[str], data: list[list[int]]) -> list[list[int]]:
-  """What each kernel k0, k1, .. makes of its numbers, one a thread; one module holds them all."""
+  """The results of kernels k0, k1, .. of one module, each on its list of numbers, one a thread."""
   stand_in, found = Card(), []
   for k, given in zip(stand_in.kernels(HEAD + "".join(kernels), [f"k{i}" for i in range(len(kernels))]), data):
     out = np.zeros(len(given), np.uint64)
@@ -239,7 +239,7 @@ PLAIN: dict[str, Callable[[float, float], bool]] = {
   "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
   "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b}
 def test_comparisons() -> None:
-  """Both results of setp, and the one of set; each with numbers and with NaN on either side."""
+  """Both results of setp and the result of set, with numbers and with NaN on either side."""
   pairs = [(1.0, 2.0), (2.0, 1.0), (1.0, 1.0), (0.0, -0.0)]
   data = [int(np.array(p, np.float32).view(np.uint64)[0]) for p in pairs] + [NAN, NAN << 32, NAN << 32 | NAN]
   want = {how: [plain(a, b) for a, b in pairs] + [False] * 3 for how, plain in PLAIN.items()}

@@ -1,4 +1,4 @@
-"""tests/support/cuda_stub.py: a driver without a card is late, and refuses what a driver refuses."""
+"""tests/support/cuda_stub.py: the stub driver defers work, and refuses what a real driver refuses."""
 import ctypes
 import random
 
@@ -29,7 +29,7 @@ PTX = """.version 8.5
 """
 
 class Card:
-  """The functions of a driver, as tinygrad calls them: with arguments of ctypes."""
+  """The stub's functions called as tinygrad calls them, with ctypes arguments."""
   def __init__(self, **options):
     self.driver = Driver(**options)
     self.call = functions(self.driver)
@@ -51,7 +51,7 @@ class Card:
     return self.made("cuModuleGetFunction", cuda.CUfunction, module, name)
 
 def arguments(*words, nbytes=24):
-  """As ops_cuda.encode_args has them, and what keeps them alive."""
+  """Launch arguments as ops_cuda.encode_args makes them, and the objects that keep them alive."""
   data, size = (ctypes.c_uint64 * 3)(*words), ctypes.c_size_t(nbytes)
   at = [ctypes.c_void_p(1), ctypes.cast(data, ctypes.c_void_p), ctypes.c_void_p(2),
         ctypes.cast(ctypes.pointer(size), ctypes.c_void_p), ctypes.c_void_p(0)]
@@ -64,7 +64,7 @@ def test_entries_are_read_off():
   assert (found["none"].nbytes, found["none"].threads, found["none"].shared) == (0, 1024, 0)
 
 def test_a_copy_is_late():
-  """Pinned memory is read when something waits; other memory when the call is made."""
+  """Pinned memory is read at the next wait, pageable memory during the call."""
   card = Card()
   to, source = card.memory(16), card.pinned(16)
   assert source.value < card.driver.FAR < to.value  # the host cannot use it
@@ -98,7 +98,7 @@ def test_an_event_waits_for_what_was_before_it():
   ((1, 1, 1, 0, 1, 1), 0, INVALID_VALUE), ((1, 1, 1, 1, 1, 65), 0, INVALID_VALUE),
   ((1, 1, 1, 1024, 2, 1), 0, INVALID_VALUE), ((1, 1, 1, 129, 1, 1), 0, NO_RESOURCES)])
 def test_launches(sizes, shared, code):
-  """Alone, as a node that is added, and as one that is changed."""
+  """A launch is accepted or refused alike by itself, as a new graph node, and as a changed node."""
   card = Card()
   kernel, (words, kept) = card.kernel(), arguments()
   assert card.call["cuLaunchKernel"](kernel, *sizes, shared, None, None, words) == code
@@ -118,13 +118,13 @@ def test_what_a_kernel_writes():
   key, other = card.memory(8), card.memory(16)
   words, kept = arguments(other.value, key.value)
   assert card.call["cuLaunchKernel"](card.kernel(), 1, 1, 1, 1, 1, 1, 0, None, None, words) == 0
-  kept[0][1] = 0  # the launch has a copy
+  kept[0][1] = 0  # the launch has its own copy of the arguments
   assert card.read(key, 8) == (0, card.driver.word.to_bytes(8, "little")) and card.read(other, 16) == (0, bytes(16))
   short, kept = arguments(nbytes=16)
   assert card.call["cuLaunchKernel"](card.kernel(), 1, 1, 1, 1, 1, 1, 0, None, None, short) == INVALID_VALUE and kept
 
 def test_limits_of_memory():
-  """Whatever is allocated and freed, what is counted is what is held, and no more than there is."""
+  """After any allocations and frees, the driver's count equals the memory held, and never exceeds the limit."""
   rng, card = random.Random(3), Card(memory=4000, pinned=3000)
   for alloc, free, kind, most, used in (
       ("cuMemAlloc_v2", "cuMemFree_v2", cuda.CUdeviceptr, 4000, lambda: card.driver.used),
@@ -150,7 +150,7 @@ def test_errors_on_demand():
   card = Card(lose_at=2)
   kernel, (words, kept) = card.kernel(), arguments()
   launches = [card.call["cuLaunchKernel"](kernel, 1, 1, 1, 1, 1, 1, 0, None, None, words) for _ in range(3)]
-  assert launches == [0, 0, 0] and kept  # it is noticed when something waits
+  assert launches == [0, 0, 0] and kept  # the loss shows at the next wait
   assert card.call["cuCtxSynchronize"]() == card.call["cuCtxSynchronize"]() == LOST
   assert card.call["cuMemAlloc_v2"](ctypes.byref(cuda.CUdeviceptr()), 8) == LOST
   card.driver.revive()

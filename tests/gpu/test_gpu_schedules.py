@@ -1,4 +1,4 @@
-"""Products of quantised matrices for GPUs: what they compile to, and their numbers, without a GPU."""
+"""Quantised matvecs for GPUs: compiled code and numerics, without a GPU."""
 import dataclasses
 import functools
 import os
@@ -23,7 +23,7 @@ from tinygrad_llm.weights import numerics
 
 cuda = pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
 
-# *** what is wanted of each kernel. All types, shapes and architectures: make gpu-schedules
+# *** limits on each kernel's figures. All types, shapes and architectures: make gpu-schedules
 
 SCHEDULES = [
   ("CUDA:sm_87", "1b.out", "Q4_K"), ("CUDA:sm_80", "1b.qkv", "Q5_K"), ("CUDA:sm_90", "8b.down", "Q6_K"),
@@ -38,14 +38,14 @@ def test_schedules(target, role, name):
 
 @cuda
 def test_schedules_with_bytes():
-  """The same loads; by tinygrad's count three quarters of the operations are gone: a dot of four bytes is one."""
+  """With int8 activations the loads stay good. tinygrad counts a dot of four bytes as one operation: 3/4 are gone."""
   found = gpu_schedules.measure("CUDA:sm_90", ("1b.gate_up",), ("Q4_K", "Q8_0"), True)
   assert [row.wrong() for row in found] == [[], []], gpu_schedules.table(found)
   assert [row.ops < most for row, most in zip(found, (1.75, 1))] == [True, True]
 
 @cuda
 def test_stock_is_found_wrong():
-  """tinygrad's own schedule: lanes far apart."""
+  """tinygrad's own schedule misses the limits: its loads are not coalesced."""
   found = child.call(stock, NO_GEMV="1").value
   assert {"useful", "width", "threads"} <= set(found)
 
@@ -63,13 +63,13 @@ def test_wrong_figures():
     assert dataclasses.replace(right, **change).wrong() == list(change)
 
 def test_useful_counts_bytes():
-  """A narrow load in full sectors, and a wide one with half of each."""
+  """A narrow load that uses whole sectors, and a wide one that uses half of each."""
   narrow, wide = Access(1, False, 4, 1, 0, 1.0, 4.0, 128.0), Access(1, False, 16, 1, 0, 8.0, 32.0, 512.0)
   assert useful([narrow, wide]) == pytest.approx(640 / (128 + 1024))
 
 # *** numbers
 
-# what is found of a kernel run by numpy, for CUDA with exchanges between threads
+# kernels for CUDA, with warp shuffles, run by numpy
 SHAPES = {"Q4_0": (24, 576), "Q8_0": (7, 416), "Q4_K": (12, 768), "Q5_K": (16, 2048),
           "Q6_K": (16, 2048), "NVFP4": (16, 2048), "F16": (20, 96)}
 
@@ -88,16 +88,16 @@ OFF = [("merge_fields", "Q5_K"), ("int_to_float", "NVFP4"), ("shuffle_reduce", "
 
 @pytest.mark.parametrize(("off", "name"), sample(OFF, OFF[::2]))
 def test_numbers_without(off, name):
-  """And the patch changes the kernel."""
+  """Without one patch the numbers stay right, and the kernel differs."""
   case = ["CUDA", name, *SHAPES[name], None]
   found, = child.call(gpu_numbers.lockstep, [case], **{f"NO_{off.upper()}": "1"}).value
   assert found[0] < gpu_numbers.MOST
   assert found[4] != run()[name][4]
 
 def test_warp_reduce():
-  """A warp's threads exchange: 5 steps, a row a thread. Without that, memory is shared, as where they are fewer."""
-  assert (run()["Q6_K"][3], run()["Q6_K"][4].count("__shared__")) == (5, 1)  # that of x
-  assert (run()["F16"][3], run()["F16"][4].count("__shared__")) == (0, 1)  # 96 columns are 12 threads
+  """A warp reduces its rows in 5 shuffles. Where fewer threads share a row, they reduce through shared memory."""
+  assert (run()["Q6_K"][3], run()["Q6_K"][4].count("__shared__")) == (5, 1)  # the array is x's
+  assert (run()["F16"][3], run()["F16"][4].count("__shared__")) == (0, 1)  # 96 columns: 12 threads a row
 
 @functools.cache
 def experts() -> list[tuple[float, str, int, int, str]]:
@@ -105,16 +105,16 @@ def experts() -> list[tuple[float, str, int, int, str]]:
   return child.call(gpu_numbers.lockstep_of_experts, cases, NO_Q8_ACTIVATIONS="1").value
 
 def test_numbers_of_experts_on_cuda():
-  """Gate, up and their activation in one kernel; down and the sum over the experts in one."""
+  """Gate, up and activation are one kernel; down and the sum over experts are another."""
   assert [row[0] for row in experts() if not row[0] < gpu_numbers.MOST] == []
 
 def test_both_sums_of_a_kernel_are_exchanged():
-  """Gate's and up's, of a row a thread, in 5 steps each."""
+  """Gate's and up's sums are reduced by warp shuffles in 5 steps each."""
   _, opts, threads, exchanges, source = experts()[2]
-  assert (threads, exchanges, source.count("__shared__")) == (128, 10, 1), opts  # that of x
+  assert (threads, exchanges, source.count("__shared__")) == (128, 10, 1), opts  # the array is x's
 
 def activation() -> str:
-  """A kernel of experts in CUDA C, with one division a result."""
+  """CUDA C of an experts' kernel with one division a result."""
   return gpu_numbers.lockstep_of_experts([["CUDA", "Q8_0", 2, 8, 256, 2, 1]])[0][4]
 
 @pytest.mark.parametrize("off", ["", "1"])
@@ -124,24 +124,24 @@ def test_reciprocal(off):
 
 @pytest.mark.parametrize("off", ["", "1"])
 def test_launch_bounds(off):
-  """With 128 registers a thread, 16 blocks of a warp share 65,536; a block that is larger than these is one."""
+  """At 128 registers a thread, 65,536 registers hold 16 one-warp blocks; very large blocks still get a count of 1."""
   source = child.call(activation, NO_LAUNCH_BOUNDS=off, NO_Q8_ACTIVATIONS="1").value
   (threads, blocks), = re.findall(r"__launch_bounds__\((\d+)(?:, (\d+))?\)", source)
   assert (blocks == "") if off else int(blocks) == 65536 // (128 * -(-int(threads) // 32) * 32)
   assert [launch_bounds.blocks(n) for n in (1, 32, 33, 88, 256, 512, 1024)] == [16, 16, 8, 5, 2, 1, 1]
 
-# constants that are subtracted, bits that lie apart, signed bytes, minimums, two fields a number, a table
+# subtracted constants, separate high bits, signed bytes, minima, two fields a weight, a lookup table
 BYTES = {"Q4_0": (8, 288), "Q5_0": (4, 128), "Q8_0": (7, 416), "Q4_K": (4, 512), "Q6_K": (8, 512), "MXFP4": (4, 256)}
 
 def test_dp4a():
-  """Activations are two bytes, also where it is compared with them. All bytes of x are parts of dot products."""
+  """Activations of two bytes use only __dp4a. The expected values are computed from the same rounded activations."""
   cases = [["CUDA", name, *shape, None, True] for name, shape in BYTES.items()]
   found = dict(zip(BYTES, child.call(gpu_numbers.lockstep, cases).value))
   assert {name: row[0] for name, row in found.items() if not row[0] < 1e-5} == {}
   assert [name for name, row in found.items() if "__dp4a(" not in row[4] or "signed char" in row[4]] == []
 
 def test_dp4a_off():
-  """Sums of integers that became floats are right, too: a minimum multiplies the sum of x."""
+  """Without dot_int8_gpu, integer sums as floats are right, too: a minimum multiplies the activation sum."""
   found, = child.call(gpu_numbers.lockstep, [["CUDA", "Q4_1", 4, 256, None, True]], NO_DOT_INT8_GPU="1").value
   assert found[0] < 1e-5 and "__dp4a(" not in found[4]
 
@@ -167,7 +167,7 @@ def test_compile_workers_make_the_same_kernel():
   assert here == worker and "__shfl_xor_sync" in here and "__dp4a(" in here
 
 def by_worker() -> list[str]:
-  """The source of a product, made in this process and in a compile worker."""
+  """The source of a product, generated in this process and in a compile worker."""
   from tinygrad.codegen import to_program
   from tinygrad.engine import realize, worker
   from tinygrad_llm.device.device import open_target
@@ -187,7 +187,7 @@ def opencl() -> dict[str, str]:
   return env
 
 def test_numbers_on_opencl(opencl):
-  """The same schedules executed by a compiler of another's. All types: make gpu-numbers"""
+  """The same schedules compiled and run by a real OpenCL runtime. All types: make gpu-numbers"""
   found = child.call(gpu_numbers.errors, [[name, 64, 2048, None] for name in ("Q4_K", "Q6_K", "Q8_0")], **opencl)
   assert max(found.value) < gpu_numbers.MOST
   found = child.call(gpu_numbers.errors, [[name, 64, 1024, None, True] for name in ("Q4_K", "IQ4_NL")], **opencl)
@@ -222,7 +222,7 @@ def test_peers_compile():
   assert set(child.call(stacks, [row[4] for row in peers().values()]).value) == {0}
 
 def stacks(sources: list[str]) -> list[int | None]:
-  """Bytes of stack of kernels for CUDA."""
+  """Stack bytes of CUDA kernels."""
   from tinygrad import Device
   from tinygrad_llm.device.cuda import resources
   from tinygrad_llm.device.device import open_target
@@ -247,7 +247,7 @@ def rendered() -> dict[str, dict[str, str]]: return child.call(sources, ["Q4_K",
 NVIDIA = {"CUDA", "PTX"}
 
 def test_all_targets_have_the_same_schedule():
-  """But that a large card has more threads for few rows."""
+  """NVIDIA's targets have one schedule, all others another: a large GPU has more threads for few rows."""
   for row in rendered().values():
     for targets in (NVIDIA, gpu_renderers.RENDERERS.keys() - NVIDIA):
       assert len({row[f"opts {target}"] for target in targets}) == 1
@@ -268,16 +268,16 @@ def test_metal_errors_are_found(right, planted):
   assert "error" in metal.errors(broken)
 
 def test_ptx():
-  """Sixteen bytes a load, no division, sums by exchange."""
+  """PTX has 16-byte loads, no division, and reductions by shuffles."""
   source = rendered()["Q4_K"]["PTX"]
   assert source.count("ld.global.v4.u32") >= 3 and not re.search(r"\b(div|rem)\.", source)
   assert source.count("shfl.sync.bfly.b32") == 5
-  assert source.count(".align 16 .b8 ") == 1       # of x
+  assert source.count(".align 16 .b8 ") == 1       # x's array
 
 @cuda
 @pytest.mark.parametrize("off", ["", "1"])
 def test_ptx_compiles(off):
-  """Also with activations of two bytes; and without the patch's instructions."""
+  """PTX compiles without a stack, with int8 activations, and with the patch's instructions or without them."""
   found = child.call(assembled, Q8_ACTIVATIONS="1", NO_PTX=off).value
   for source, stack in found:
     assert stack == 0
@@ -285,7 +285,7 @@ def test_ptx_compiles(off):
   assert any("dp4a.s32.s32" in source for source, _ in found) == (not off)
 
 def assembled() -> list[tuple[str, int | None]]:
-  """Sources and bytes of stack of products, for NV's other renderer."""
+  """Sources and stack bytes of products, for NV's PTX renderer."""
   from tinygrad_llm.analysis.programs import capture
   from tinygrad_llm.device.cuda import resources
   from tinygrad_llm.device.device import open_target
@@ -295,7 +295,7 @@ def assembled() -> list[tuple[str, int | None]]:
   return [(p.src[2].arg, resources(p.src[3].arg)[1]) for p in programs]
 
 def test_eight_halves_a_load():
-  """Where the language has a vector of them."""
+  """Eight halves are one load where the language has a vector of them."""
   wide = {target: "half8" in rendered()["F16"][target] for target in ("CUDA", "OpenCL", "Metal")}
   assert wide == {"CUDA": True, "OpenCL": True, "Metal": False}
 
@@ -303,7 +303,7 @@ def test_eight_halves_a_load():
 
 @pytest.mark.parametrize("target", sample(["CUDA", "Metal", "OpenCL"], ["CUDA"]))
 def test_elements_of_an_unknown_number_of_tokens(target):
-  """A single loop has threads, and vectors, as far as what is known divides its length."""
+  """A single range gets threads and vectors as far as its known factor divides."""
   rows = child.call(gpu_prompts.all_elements, target, [256, 24, 6, 7]).value
   assert [(opts, threads) for _, opts, threads in rows] == [
     (["UPCAST", "LOCAL"], 64), (["UPCAST", "LOCAL"], 2), (["UPCAST"], 1), ([], 1)]

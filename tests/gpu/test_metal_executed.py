@@ -1,4 +1,4 @@
-"""Metal's kernels executed by the processor (tests/support/msl), against float64."""
+"""Metal kernels executed on the CPU (tests/support/msl), against float64."""
 import re
 from collections.abc import Callable
 
@@ -16,26 +16,26 @@ from tests.tools.kernel_golden import golden
 from tests.support.model_cases import MODELS
 from tinygrad.helpers import to_function_name
 
-HALVES, FLOATS = 0.03, 2e-3  # error of logits, in standard deviations: where halves are multiplied, and where none are
-# of products, of a gate or of attention with halves, and of attention with floats: fractions of their size
+HALVES, FLOATS = 0.03, 2e-3  # error limits of logits in standard deviations: with products of halves, and without
+# error limits as fractions of the results: of products, of gates or attention with halves, of attention with floats
 PRODUCT, MORE, ATTENTION = 2e-3, 6e-3, 1e-5
-PROMPT, AFTER = 40, 3  # tokens of a prompt, and steps
-CHOICES = {"sampling", "routing"}  # parts whose kernels' names have only the numbers of words and of experts
-
-# *** whole models: every role of a decode step's kernels, and of a prompt's
+PROMPT, AFTER = 40, 3  # tokens of a prompt, and decode steps
+CHOICES = {"sampling", "routing"}  # parts whose kernel names depend only on the numbers of tokens and of experts
+# *** whole models: every kernel role of decode and of prefill
 
 def has_widths(row: dict) -> bool:
-  """Whether a kernel's name has neither the number of words nor that of experts."""
+  """Whether a kernel's name depends neither on the vocabulary size nor on the number of experts."""
   return row["part"] not in CHOICES | {"head", "embedding"} and not re.search("exp|gate_inp", row["role"] + row["part"])
 
 def has_widths_beside_experts(row: dict) -> bool:
-  """The same in a model with experts: what adds up their results is of the part that comes next."""
+  """has_widths for a model with experts: the kernel that sums their results belongs to the next part, attn_norm."""
   return has_widths(row) and (row["role"], row["part"]) != ("act", "attn_norm")
 
 def not_launched(case: str, found: Errors, wanted: Callable[[dict], bool]) -> dict[str, str]:
   """
-  The suite's kernels that are wanted and were not executed: {name: role}. A chain of small kernels is known by its
-  longest: with other widths it may have another number of stages.
+  {name: role} of the suite's wanted kernels that were not executed.
+
+  The stage count is ignored in the name of a kernel chain: with other widths a chain may have other stages.
   """
   def known(name: str) -> str: return re.sub(r"^s\d+_", "s_", to_function_name(name))
   return {row["name"]: row["role"] for kind, launched in zip(("prompt", "decode"), found.launched)
@@ -45,7 +45,7 @@ def not_launched(case: str, found: Errors, wanted: Callable[[dict], bool]) -> di
 @extended
 @pytest.mark.parametrize("case", CASES)
 def test_cases(case):
-  """Of the kernel suite: its kernels themselves, but for the numbers of words and of experts."""
+  """The kernel suite's models with full widths: they run the suite's own kernels, and the logits are right."""
   found = Errors(*child.call(gpu_metal.of_case, case, PROMPT, AFTER, **ENVIRONMENT).value)
   assert max(found.prompt, *found.steps) < HALVES
   wanted = has_widths_beside_experts if "moe" in CASES[case] else has_widths
@@ -54,7 +54,7 @@ def test_cases(case):
 @extended
 @pytest.mark.parametrize("case", ["llama-1b-Q8_0", *(case for case in CASES if "moe" in CASES[case])])
 def test_choices(case):
-  """Among as many words, and experts, as there are; the widths are small."""
+  """Sampling and routing with the full vocabulary and all experts; the widths are small."""
   found = Errors(*child.call(gpu_metal.of_case, case, PROMPT, AFTER, False, **ENVIRONMENT).value)
   assert max(found.prompt, *found.steps) < HALVES
   assert not_launched(case, found, lambda row: row["part"] in CHOICES) == {}
@@ -62,13 +62,13 @@ def test_choices(case):
 @extended
 @pytest.mark.parametrize("name", MODELS)
 def test_architectures(name):
-  """All of the app's, of floats: nothing is rounded to halves but the cache."""
+  """All architectures with float32 weights: only the cache is rounded to halves."""
   found = Errors(*child.call(gpu_metal.of_architecture, name, **ENVIRONMENT).value)
   assert max(found.prompt, *found.steps) < FLOATS
 
 @extended
 def test_answers():
-  """The bundled model's, chosen on the device and looked ahead for, are those of a CPU that rounds nothing to bytes."""
+  """The bundled model's answers, sampled on the device with lookahead, equal the CPU's without int8 activations."""
   cpu = child.call(gpu_metal.answers, 20, 24, NO_Q8_ACTIVATIONS="1").value
   assert child.call(gpu_metal.answers, 20, 24, **ENVIRONMENT).value == cpu
 
@@ -79,7 +79,7 @@ FEW_TYPES = ("Q4_K", "F16")
 
 @pytest.mark.parametrize("types", [FEW_TYPES, pytest.param(tuple(TYPES), marks=extended)], ids=["few", "all"])
 def test_products(types):
-  """A decode step's: in the layout for GPUs, x in memory that threads share."""
+  """Decode matvecs: repacked weights, and x in threadgroup memory."""
   shapes = [(name, *shape) for name in types for shape in
             ([SHAPES[name]] if types is FEW_TYPES else [SHAPES.get(name, (16, 1024)), *gpu_numbers.SHAPES])]
   found = child.call(gpu_metal.products, shapes, **ENVIRONMENT).value
@@ -91,7 +91,7 @@ def test_products_of_experts():
   found = child.call(gpu_metal.products_of_experts, cases, NO_Q8_ACTIVATIONS="1", **ENVIRONMENT).value
   assert [(case, error) for case, error in zip(cases, found) if not error < PRODUCT] == []
 
-# of tokens: with what is made of a product, with many tokens and rows, some that are none
+# prefill GEMMs: with epilogues, with many tokens and rows, with padding
 FEW_PROMPTS = [Case("Q4_K", 40, 40, 512, 60)]
 MADE = ("half", "large", "gate", "bias residual", "heads", "several half")
 PROMPTS = [*(Case(name, 33 + 5 * i, 50 + 7 * i, 512, 120) for i, name in enumerate(TYPES)),
@@ -100,7 +100,7 @@ PROMPTS = [*(Case(name, 33 + 5 * i, 50 + 7 * i, 512, 120) for i, name in enumera
 
 @pytest.mark.parametrize("cases", [FEW_PROMPTS, pytest.param(PROMPTS, marks=extended)], ids=["few", "all"])
 def test_products_of_prompts(cases):
-  """Matrices of simdgroups, fragments in memory that threads share."""
+  """Prefill GEMMs: simdgroup matrices, with fragments in threadgroup memory."""
   found = child.call(gpu_metal.of_prompts, cases, **ENVIRONMENT).value
   assert [(case, error) for case, error in zip(cases, found)
           if not error < (MORE if "gate" in case.options else PRODUCT)] == []
@@ -121,7 +121,7 @@ def test_attention(cases, most):
   found = child.call(gpu_metal.attentions, [case.__dict__ for case in cases], **ENVIRONMENT).value
   assert [(case, error) for case, error in zip(cases, found) if not error < most] == []
 
-# *** faults planted in a product's kernel: a pattern, its place among the matches, and what stands there instead
+# *** faults planted in a GEMM kernel: pattern, index of the match, replacement, and the faults to be reported
 
 BARRIER = r"threadgroup_barrier\(mem_flags::mem_threadgroup\);"
 STORE = r"\*\(\(threadgroup __attribute__\(\(aligned\(16\)\)\) half4\*\)\(\((buf\d)\+(alu\d+)\)\)\) = "
@@ -145,7 +145,7 @@ FAULTS = {
 }
 
 def test_planted():
-  """All are found: by what the executor reports, or in the numbers."""
+  """All planted faults are found: reported by the executor, or visible in the results."""
   changes = [(pattern, place, text) for pattern, place, text, _ in FAULTS.values()]
   right, *found = (Planted(*row) for row in child.call(gpu_metal.planted, FEW_PROMPTS[0], changes, **ENVIRONMENT).value)
   assert right.fault == "" and right.error < PRODUCT

@@ -1,4 +1,4 @@
-"""Products of a prompt's tokens in blocks of threads, on tensor cores: layouts, numbers, code, without a GPU."""
+"""Tiled prefill GEMMs on tensor cores: fragment layouts, numerics and code, without a GPU."""
 import itertools
 
 from tests.support import child
@@ -31,10 +31,10 @@ TABLES = {"sm_75": tc.cuda_sm75, "sm_80": tc.cuda_sm80, "sm_89": tc.cuda_sm89, "
 CORES: dict[str, Core] = {"none": fragments.without(), **{
   name: fragments.of_tensor_core(next(t for t in table if (t.dtype_in, t.dtype_out) == (dtypes.half, dtypes.float)))
   for name, table in TABLES.items()}}
-LINES, KS = 32, (16, 64)  # of a block's tile
+LINES, KS = 32, (16, 64)  # shapes of a block's tile
 
 def fragment(core: Core, of: int, lane: int, element: int) -> dict[str, int]:
-  """Each physical bit of an element of a thread."""
+  """{physical bit: value} of an element of a lane's fragment."""
   names = {name for carriers in core.carriers for name in carriers.values()}
   own = {name: element >> i & 1 for i, name in enumerate(core.elements[of])}
   return {name: lane >> int(name[1:]) & 1 if name[0] == "l" else own.get(name, 0) for name in names}
@@ -46,13 +46,13 @@ def layouts(core: Core) -> list[Layout]:
   return [Layout(core, of, LINES, k) for of in (A, B) for k in KS if k % core.k == 0]
 
 def written(lay: Layout) -> dict[tuple[int, int], int]:
-  """{(line, k): place}."""
+  """{(line, k): place} at which the block stores an operand's tile."""
   line, k = UOp.variable("line", 0, lay.lines - 1), UOp.variable("k", 0, lay.k - 1)
   at = lay.written(line, k)
   return {(i, j): int(evaluate(at, {line: i, k: j})) for i in range(lay.lines) for j in range(lay.k)}
 
 def read(lay: Layout) -> dict[tuple[int, int, int, int], int]:
-  """{(tile, number of the instruction, thread, element): place}."""
+  """{(tile, instruction, lane, element): place} from which each lane loads its fragments."""
   core = lay.core
   physical = {name: UOp.variable(name, 0, 1) for carriers in core.carriers for name in carriers.values()}
   counts = lay.lines // lay.tile, lay.k // core.k, WARP, 1 << len(core.elements[lay.operand])
@@ -65,7 +65,7 @@ def read(lay: Layout) -> dict[tuple[int, int, int, int], int]:
 
 @pytest.mark.parametrize("name", CORES)
 def test_what_is_read_was_written(name):
-  """Each place once, and each thread reads the line and the k that its instruction wants; A and B number k alike."""
+  """Each place is written once, and each lane reads its fragment's line and k. A and B order k alike."""
   core = CORES[name]
   assert len({tuple(Layout(core, of, LINES, 64).bits) for of in (A, B)}) == 1
   for lay in layouts(core):
@@ -98,13 +98,13 @@ def test_each_sum_is_one_threads(name):
 
 @pytest.mark.parametrize("name", CORES)
 def test_no_bank_waits(name):
-  """Of a warp that reads what its instruction wants, with what lies beside it for the next, 16 bytes a thread."""
+  """A warp's fragment loads, 16 bytes a lane for an instruction and the next ones, have no bank conflicts."""
   for lay in layouts(core := CORES[name]):
     together = next(i for i, bit in enumerate([*lay.order, "l"]) if bit in core.carriers[lay.operand]
                     and core.carriers[lay.operand][bit][0] == "l" or bit == "l")
     width, found = (item := core.dtype.itemsize) << together, read(lay)
     assert width >= 16 or lay.k < 64
-    assert all(found[key[:3] + (0,)] + key[3] == place for key, place in found.items())  # side by side
+    assert all(found[key[:3] + (0,)] + key[3] == place for key, place in found.items())  # adjacent
     for t, step in {key[:2] for key in found}:
       first = [found[t, step, lane, 0] * item // width * width for lane in range(WARP)]
       assert wavefronts(first, width) <= max(1, width * WARP // (BANKS * BANK))
@@ -118,9 +118,9 @@ X = ("", "half", "large", "half large")
 MADE = ("gate half", "gate", "bias", "residual half", "heads", "several half", "bias residual", "several joined half")
 
 def cases(target: str) -> list[Case]:
-  """Of all types, and of all that is made of a product; tokens whose number is constant, and symbolic."""
+  """Random cases of all types and all epilogues, with a constant and with a symbolic number of tokens."""
   rng, found = np.random.default_rng(list(target.encode())), list[Case]()
-  least = 32 if target.startswith("AMD") else 16  # tokens: a block of fewer is one of its instructions
+  least = 32 if target.startswith("AMD") else 16  # tokens; fewer do not fill a block
   def drawn(name: str, options: str, rows: int, most: bool) -> Case:
     block, tokens = max(gpu_schedules.quant_named(name).block, 16), int(rng.integers(least, 81))
     n = block * (2 * int(rng.integers(0, max(1, 640 // block))) + 1)
@@ -129,7 +129,7 @@ def cases(target: str) -> list[Case]:
     rows = int(rng.integers(17, 150))
     found.append(drawn(name, X[i // 2 % len(X)], rows + (rows % 16 == 0), bool(i % 2)))
   for options in MADE:
-    rows = 6 * int(rng.integers(6, 20))  # halves of them are no multiples of 16, and three heads
+    rows = 6 * int(rng.integers(6, 20))  # for three heads; half of them is no multiple of 16
     found += [drawn(str(rng.choice(["Q4_K", "Q6_K", "Q8_0", "MXFP4"])), options, rows + 6 * (rows % 16 == 0), most)
               for most in (False, True)]
   return found
@@ -144,7 +144,7 @@ def test_numbers(target, part):
   def most(case: Case) -> float: return MOST["gate" if "gate" in case.options and kind == "halves" else kind]
   assert [(*pair,) for pair in zip(drawn, found) if not pair[1].error < most(pair[0])] == []
   assert [(*pair,) for pair in zip(drawn, found) if not pair[1].block or (kind == "halves") != bool(pair[1].wmma)] == []
-  # x is stored before where it is half, and all else is one kernel: with gate and up, too
+  # a half x is materialised before; everything else is one kernel, also with gate and up
   assert [f.kernels - ("half" in c.options or "several" in c.options) for c, f in zip(drawn, found)] == [1] * len(drawn)
   assert [f.arrays for f in found] == [3 if "gate" in c.options else 2 for c in drawn]
   assert {dtype for f in found for dtype in f.kinds} == {f"dtypes.{'float' if target == 'OpenCL' else 'half'}"}
@@ -159,7 +159,7 @@ def test_off(target):
 
 @pytest.mark.parametrize("target", sample(["CUDA", "Metal", "OpenCL"], ["CUDA"]))
 def test_floats_stay_floats(target):
-  """A block multiplies a matrix of float32 without tensor cores."""
+  """A float32 matrix is multiplied in blocks without tensor cores."""
   found = Found(*child.call(gpu_matmuls.all_computed, target, [SEVERAL._replace(type="F32", n=96)]).value[0])
   assert found.error < MOST["floats"] and found.block and (found.wmma, found.kinds) == (0, ["dtypes.float"] * 2)
 
@@ -167,7 +167,7 @@ FEW = [{"tokens": 15, "most": 0}, {"tokens": 9, "most": 15}, {"rows": 15, "token
 
 @pytest.mark.parametrize("few", sample(FEW, FEW[1:2]), ids=str)
 def test_few(few):
-  """Tokens, or rows, that are fewer than a tile's are multiplied one by one."""
+  """Fewer tokens or rows than a tile's get a kernel without blocks and tensor cores."""
   found = Found(*child.call(gpu_matmuls.all_computed, "CUDA", [SEVERAL._replace(n=256, **few)]).value[0])
   assert found.error < MOST["floats"] and (found.block, found.wmma) == ([], 0)
 
@@ -184,7 +184,7 @@ def test_who_multiplies_halves(monkeypatch):
 # *** schedules
 
 def test_what_is_read_off_a_kernel():
-  """Matrices whose results lie side by side are a loop of their own; what else is loaded for each result is counted."""
+  """Several matrices with joined results get a range of their own; the epilogue's loads are counted."""
   options = ["", "bias", "bias residual", "several", "several joined"]
   found = child.call(gpu_matmuls.after, options).value
   assert found == [[2, 2, 0], [2, 2, 1], [2, 2, 2], [3, 3, 0], [2, 3, 0]]
@@ -196,7 +196,7 @@ def test_matrices_whose_results_are_joined(target):
   assert found.error < MOST["floats" if target == "OpenCL" else "halves"] and found.block and found.kernels == 1
 
 def test_opts():
-  """Those of a product that fits, and what else no kernel has."""
+  """A BLOCK that fits the GEMM is accepted; invalid ones are refused."""
   right = (64, 64, 32, 32, 32)
   wrong = [(0, 64, 32, 32, 32), (64, 64, 0, 32, 32), (64, 64, 32, 0, 32), (-64, 64, 32, -32, 32), (64, 64, 32, 32),
            (65, 64, 32, 32, 32), (64, 60, 32, 32, 20), (64, 64, 32, 24, 32), (64, 64, 32, 32, 12), (64, 64, 24, 32, 32),
@@ -213,7 +213,7 @@ def test_nothing_else_is_chosen_with_a_block():
       with pytest.raises(KernelOptError): k.apply_opt(then)
 
 def test_search():
-  """It starts at what a heuristic chose, looks at what is a step from it, and keeps it as text."""
+  """The search space contains the heuristic's BLOCK and its neighbours, and schedules survive JSON."""
   space = gpu_matmuls.loops("CUDA", SEVERAL)
   chosen = tuple(heuristic.hand_coded_optimizations(space.start()).applied_opts)
   steps = space.steps(chosen)
@@ -226,11 +226,10 @@ def test_metal_has_no_errors():
   source = gpu_matmuls.source("Metal", SEVERAL)
   assert metal.errors(source) == "" and "__WMMA_8_8_8_half_float(" in source and "threadgroup_barrier(" in source
 
-# *** compiled. registers and stack are NVRTC's: bytes of a stack that was seen, of what spills in a step of the loop
-
+# *** compiled: registers and stack as NVRTC reports them
 SHAPES = ((16384, 2048), (2048, 8192))  # rows, n
-# bytes of stack; of sm_90 8 and 0 without fields_in_place and table_lookup_gpu, whose constants take registers, and
-# with which an H100 reads a prompt in Q4_K_M 1.16 times as fast
+# bytes of stack, spilled in the loop. On sm_90 they are 8 and 0 without fields_in_place and table_lookup_gpu, whose
+# constants take registers; with these passes an H100 prefills Q4_K_M 1.16 times as fast
 SPILLED = {("CUDA:sm_90", "Q8_0", *SHAPES[0]): 16, ("CUDA:sm_90", "MXFP4", *SHAPES[0]): 16}
 
 @cuda
@@ -238,7 +237,7 @@ SPILLED = {("CUDA:sm_90", "Q8_0", *SHAPES[0]): 16, ("CUDA:sm_90", "MXFP4", *SHAP
   itertools.product(("CUDA:sm_80", "CUDA:sm_90"), ("Q4_K", "Q6_K", "Q8_0", "F16", "MXFP4")),
   [("CUDA:sm_80", "Q4_K")]))
 def test_code(target, name):
-  """All weights once for each 128 tokens; but a scale that warps share, by each of them."""
+  """Weights are read once for each 128 tokens; each warp reads a shared scale itself."""
   for shape, row in zip(SHAPES, child.call(gpu_matmuls.codes, target, [(name, *shape) for shape in SHAPES]).value):
     code = Code(*row)
     assert code.block[0] == 128 and code.hmma >= code.block[2] // 16 * 8, code

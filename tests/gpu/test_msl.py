@@ -1,4 +1,4 @@
-"""The executor of Metal's kernels: its library against numpy, and faults that are planted. tests/support/msl."""
+"""The Metal executor (tests/support/msl): its standard library against numpy, and planted faults."""
 import functools
 
 import numpy as np
@@ -37,7 +37,7 @@ def test_product(seed):
   assert np.abs(held(y, np.float32, 8, 8) - a.astype(np.float64) @ b.astype(np.float64)).max() < 1e-5
 
 def test_matrix_of_bfloats():
-  """Floats of 16 bits are exact where their products are added up."""
+  """Products of bfloats are summed exactly."""
   source = PRODUCT.replace("half", "bfloat")
   rng, y = np.random.default_rng(1), view(64 * 4)
   a, b = (rng.integers(-99, 99, shape).astype(np.float32) for shape in ((8, K), (K, 8)))
@@ -46,7 +46,7 @@ def test_matrix_of_bfloats():
   assert (held(y, np.float32, 8, 8) == a @ b).all()
 
 def test_elements():
-  """What each operation makes of random numbers; a half is rounded after each."""
+  """Each operation on random numbers; halves are rounded after each operation."""
   x = np.random.default_rng(4).standard_normal((2, 64)).astype(np.float32)
   floats, halves, words, n = view(640 * 4), view(384 * 2), view(256 * 4), 3
   loaded(ELEMENTS)([floats, halves, words, given(x), n], (1, 1, 1), (64, 1, 1))
@@ -66,14 +66,14 @@ def test_elements():
   assert (held(words, np.uint32, 4, 64) == wanted).all()
 
 def test_positions():
-  """Of a thread in three dimensions: each writes its own number."""
+  """Positions in three dimensions: each thread stores at its own index."""
   source = kernel("device int* data0_720", "*(data0_720+((gid.x+3*gid.y+6*gid.z)*60+lid.x+4*lid.y+20*lid.z)) = gid.z;")
   y = view(720 * 4)
   loaded(source)([y], (3, 2, 2), (4, 5, 3))
   assert (held(y, np.int32, 2, 360) == [[0], [1]]).all()
 
 def test_small_floats_are_none():
-  """Those that are too small to be normal are 0 for Apple's GPUs; halves are not, and nothing stays so afterwards."""
+  """Subnormal floats are flushed to 0, as on Apple's GPUs, but halves are not; the host's mode is restored."""
   source = kernel("device float* data0_64, device half* data1_64, device float* data2_64",
                   "*(data0_64+lidx0) = ((*(data2_64+lidx0))*2.0f);",
                   "*(data1_64+lidx0) = ((half)(((float)(*(data1_64+lidx0)))*2.0f));")
@@ -84,14 +84,14 @@ def test_small_floats_are_none():
   assert (held(z, np.float16) == h * 2).all() and np.float32(1e-40) * np.float32(0.5) > 0
 
 def test_order_is_any():
-  """Of threads: where they race, who is last differs. The same seed is the same order."""
+  """The seed sets the order of threads: racing threads end differently for other seeds, and alike for the same."""
   source, found = kernel("device int* data0_64", "*(data0_64+lidx0) = (*(data0_64+((lidx0+1)&63)));"), set()
   for seed in (1, 1, *range(2, 12)):
     with pytest.raises(Fault) as e: loaded(source)([given(np.arange(64, dtype=np.int32))], (1, 1, 1), (64, 1, 1), seed)
     found.add(str(e.value))
   assert 5 < len(found) <= 11
 
-# *** planted faults: what is changed in a kernel, and what is found
+# *** planted faults: kernel, text, replacement, and the faults to be reported
 
 BARRIER = "threadgroup_barrier(mem_flags::mem_threadgroup);"
 PLANTED = {
@@ -155,7 +155,7 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_numbers(name):
-  """What no rule forbids is seen in the results, or as a race."""
+  """A wrong kernel that breaks no rule shows in the results, or as a race."""
   right = run(PRODUCT).copy()
   old, new = WRONG[name]
   assert old in PRODUCT
@@ -166,7 +166,7 @@ def test_wrong_numbers(name):
 UNUSED = "float val1 = ((*(buf0+0))+(*(buf0+1)));"
 
 def test_what_nobody_wrote_may_be_read_in_vain():
-  """Where nothing depends on it: what is stored is the same whatever is there."""
+  """Reading uninitialised memory is allowed (strict=False) if no stored result depends on it."""
   in_vain = SUMS.replace("buf0[2]", "buf0[4]").replace(UNUSED, f"{UNUSED}\n  float val2 = (*(buf0+2));").replace(
     "= val1;", "= ((lidx0<70)?val1:val2);")
   used = in_vain.replace("((lidx0<70)?val1:val2)", "((val1<val2)?val1:val2)")

@@ -1,4 +1,4 @@
-"""Long reductions on GPUs, alone and beside the products that they scale: kernels and numbers, without a GPU."""
+"""Long reductions on GPUs, alone and fused with the products that they scale: kernels and numerics, without a GPU."""
 import functools
 
 from tests.support import child
@@ -9,7 +9,7 @@ from tests.gpu.gpu_reductions import MOST
 from tinygrad_llm.device import metal
 
 VOCABULARIES = [32003, 49152, 128256, 151936, 201088]
-# an odd number of threads, a gate and a bias, halves, several loops of weights; what is normed after the product
+# an odd number of threads, gate and bias, halves, several loops over weights, a norm after the product
 NORMS = [["Q4_K", 8, 512], ["Q6_K", 8, 768, 1, "gate bias"], ["Q8_0", 12, 416], ["F16", 12, 512, 1, "gate"],
          ["MXFP4", 8, 512, 1, "bias residual"], ["Q4_K", 512, 256, 1, "post"], ["Q8_0", 8, 256, 1, "twice"]]
 ROWS = [["sum", 32768], ["max", 20000], ["max", 1111], ["sum", 1000], ["sum", 1024, "int64"], ["max", 2880, "int32", 3]]
@@ -22,11 +22,11 @@ def opencl() -> dict[str, str]:
 def kernels(names: list[list], env: dict[str, str], *off: str) -> list[int]:
   return child.call(gpu_reductions.counts, names, **env, **without("kernel_chains", *off)).value
 
-# *** norms beside products
+# *** norms fused with products
 
 @functools.cache
 def run(*off: str) -> list[tuple[float, list[list]]]:
-  """The norms and rows for CUDA, by numpy, without some patches."""
+  """The norms and rows for CUDA, run by numpy, with the patches `off` switched off."""
   env = gpu_numbers.opencl()
   assert env is not None
   return child.call(gpu_reductions.lockstep, "CUDA", cases(*off), **env, **without(*off)).value
@@ -41,19 +41,19 @@ def test_numbers_on_cuda(opencl, off):
   assert [case for case, (error, _) in zip(cases(*off), run(*off), strict=True) if not error < MOST] == []
 
 def test_norm_and_product_are_one_kernel(opencl):
-  """Not of several tokens, nor where what is normed is stored: for others, or because of how many buffers it reads."""
+  """A norm is fused with its product, except for several tokens, or if x is stored (others use it, or many inputs)."""
   norms = [*NORMS[:5], ["Q4_K", 8, 512, 2], ["Q4_K", 8, 512, 1, "both"]]
   assert kernels(norms, opencl) == [1, 1, 1, 1, 3, 2, 3]
   assert kernels(norms, opencl, "norm_fusion") == [2, 2, 2, 2, 3, 2, 3]
 
 def test_product_is_scheduled_as_without(opencl):
-  """The same loops unrolled and shared; its sums and the norm's are exchanged in a warp, 2 rows and one."""
+  """The fused kernel has the product's schedule. Shuffles reduce the product's sums and the norm's (20 + 5)."""
   fused, alone = (found[3][1][-1] for found in (run("kernel_chains"), run("norm_fusion", "kernel_chains")))
   assert fused[:3] == alone[:3] and (alone[3], fused[3]) == (20, 25)
   assert "__shared__" not in fused[5]
 
 def test_loads_of_x_are_shared(opencl):
-  """The norm's sum reads what the product has read: one loop, no load more than the product's, without the norm's."""
+  """The norm's sum shares the product's loads of x and its loop."""
   fused, alone = (found[1][1][-1] for found in (run("kernel_chains"), run("norm_fusion", "kernel_chains")))
   assert fused[5].count("float4*)((data1") == alone[5].count("float4*)((data1") > 0
   assert fused[5].count("for (") <= alone[5].count("for (") + 1
@@ -66,7 +66,7 @@ def test_random_norms(opencl):
 
 @functools.cache
 def keys(target: str, *off: str) -> dict[int, list[list]]:
-  """{vocabulary: its kernels}; of all of them for CUDA."""
+  """{vocabulary size: argmax kernels}; all sizes for CUDA, fewer for other targets."""
   sizes = VOCABULARIES if target == "CUDA" else VOCABULARIES[:1] + VOCABULARIES[2:3]
   env = gpu_numbers.opencl()
   assert env is not None
@@ -74,17 +74,17 @@ def keys(target: str, *off: str) -> dict[int, list[list]]:
 
 @pytest.mark.parametrize("target", ["CUDA", "Metal", "PTX", "OpenCL"])
 def test_argmax(opencl, target):
-  """Two kernels, thousands of threads side by side in the first, short loops."""
+  """Argmax is two kernels with short loops; the first has thousands of threads with coalesced loads."""
   for size, found in keys(target).items():
     assert len(found) == 2, size
     (opts, blocks, threads, *_), _ = found
     assert blocks * threads >= 2048 and threads >= (256 if target != "OpenCL" else 64), size
-    assert opts.startswith("GROUP:0:32 "), size  # a warp reads 32 neighbours
+    assert opts.startswith("GROUP:0:32 "), size  # a warp reads 32 adjacent numbers
     assert max(steps for *_, steps, _ in found) <= 64, size
-    assert min(exchanges for *_, exchanges, _, _ in found) == (0 if target == "OpenCL" else 10), size  # of 64 bits
+    assert min(exchanges for *_, exchanges, _, _ in found) == (0 if target == "OpenCL" else 10), size  # 64-bit shuffles
 
 def test_argmax_without(opencl):
-  """tinygrad's: long loops, of one thread where no number divides the vocabulary."""
+  """tinygrad's own argmax has long loops, with one thread if the vocabulary size has no suitable divisor."""
   assert [max(steps for *_, steps, _ in found) > 64 for found in keys("CUDA", "reductions").values()].count(True) >= 2
 
 def test_argmax_has_no_errors_on_metal(opencl):
@@ -101,7 +101,7 @@ def test_rows_on_opencl(opencl):
   assert [i for i, error in enumerate(errors) if not error < MOST] == []
 
 def test_sums_over_some_of_a_group(opencl):
-  """Biases of experts are added up over a part of the threads that share their products."""
+  """Experts' biases are summed over a part of the threads that share the products."""
   sums = [[2, 32, 128], [4, 32, 256], [2, 48, 64], [8, 16, 512]]
   assert max(child.call(gpu_reductions.errors_of_weighted, sums, **opencl).value) < MOST
 

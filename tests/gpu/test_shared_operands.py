@@ -1,4 +1,4 @@
-"""x of products in shared memory: what warps touch there and in memory, and the numbers, without a GPU."""
+"""Activations staged in shared memory: memory transactions, bank conflicts and numerics, without a GPU."""
 import functools
 
 from tests.support import child
@@ -19,8 +19,8 @@ from tinygrad_llm.patches.search.cost.memory_access import WARP, accesses, furth
 from tinygrad_llm.quants.table import reference
 from tinygrad_llm.weights.decode import dequantize
 
-SECTORS = 1 / 1.25  # of the bytes in the sectors that a load of x touches, at least that part is wanted
-LINES = 4.5         # that it touches
+SECTORS = 1 / 1.25  # least used share of the sectors that a load of x touches
+LINES = 4.5         # cache lines that it touches, at most
 TYPES = ("Q4_K", "Q5_K", "Q6_K", "Q8_0", "Q4_0", "IQ4_XS", "MXFP4", "NVFP4")
 CASES = [*((name, 64, 2048) for name in TYPES), ("Q8_0", 64, 576), ("Q4_0", 36, 5120), ("Q4_K", 32, 14336),
          ("Q6_K", 16, 4096), ("MXFP4", 60, 2880), ("Q8_0", 48, 21 * 32)]
@@ -31,15 +31,17 @@ CASES = [*((name, 64, 2048) for name in TYPES), ("Q8_0", 64, 576), ("Q4_0", 36, 
   (range(0, 128, 4), 4, 1), (range(0, 512, 16), 16, 4), (range(0, 32 * 256, 256), 16, 32), ([0] * 32, 4, 1),
   (range(0, 32 * 272, 272), 16, 4), (range(0, 256, 8), 4, 2), (range(0, 64, 2), 2, 1), (range(0, 8192, 128), 4, 64)])
 def test_banks(places, width, found):
-  """Side by side, far apart, with a gap between parts, one word for all, in pairs."""
+  """Wavefronts of adjacent, strided, padded, broadcast and paired accesses."""
   assert wavefronts(list(places), width) == found
 
-# *** what warps touch
+# *** memory transactions of warps
 
 def touched(cases: list[tuple], target: str, q8: bool = False) -> list[dict]:
   """
-  Of products: shares of the sectors and lines a load of all but weights, passes of shared memory beside one a request,
-  and how many of those its bytes need, arrays there, and barriers. For a child.
+  Memory transactions of matvec kernels; it runs in a child process.
+
+  `useful`, `lines`: used share of sectors, and cache lines a load, of everything but weights. `passes`, `least`:
+  shared-memory passes beyond one a request, as they are and without bank conflicts. `arrays`: in shared memory.
   """
   found = []
   for name, rows, n in cases:
@@ -54,7 +56,7 @@ def touched(cases: list[tuple], target: str, q8: bool = False) -> list[dict]:
   return found
 
 def least_passes(uops: list[UOp]) -> int:
-  """As further_passes, if threads wait for no bank."""
+  """further_passes without bank conflicts."""
   total, trips = 0, [1]
   for u in uops:
     if u.op is Ops.RANGE: trips.append(trips[-1] * (int(u.vmax) + 1))
@@ -65,7 +67,7 @@ def least_passes(uops: list[UOp]) -> int:
 
 @functools.cache
 def on(target: str) -> dict[tuple, dict]:
-  """{case: what it touches}; all of them for CUDA."""
+  """{case: its transactions}; all cases for CUDA, a third for other targets."""
   cases = CASES if target == "CUDA" else CASES[::3]
   return dict(zip(cases, child.call(touched, cases, target).value))
 
@@ -76,32 +78,32 @@ def test_x_lies_side_by_side(target):
   assert wrong == {}
 
 def test_no_bank_waits():
-  """Of kernels that have x alone there, in whole warps."""
+  """Kernels with only x in shared memory have no bank conflicts."""
   found = {case: (f["passes"], f["least"]) for case, f in on("CUDA").items() if f["arrays"] == 1}
   assert len(found) >= len(TYPES) and {case: f for case, f in found.items() if f[0] > f[1]} == {}
 
 def test_barriers():
-  """One after the fetch; where each step of a loop has its own, one before the next step, too."""
+  """One barrier after the fetch; if each iteration fetches a tile, another before the next iteration."""
   assert {on("CUDA")[name, 64, 2048]["barriers"] for name in TYPES} == {1}
   assert (on("CUDA")["Q4_0", 36, 5120]["barriers"], on("CUDA")["Q4_K", 32, 14336]["barriers"]) == (2, 2)
-  # 16 KB at once, and what two warps of a row add up
+  # 16 KB of x at once, and the partial sums of a row's two warps
   assert (on("CUDA")["Q6_K", 16, 4096]["barriers"], on("CUDA")["Q6_K", 16, 4096]["arrays"]) == (2, 2)
 
 def test_off():
-  """Without the patch, a cache line a thread; halves do not need it."""
+  """Without the patch each thread touches its own cache line; halves do not need the patch."""
   found = child.call(touched, [("Q4_K", 64, 2048)], "CUDA", NO_SHARED_OPERANDS="1").value[0]
   assert (found["lines"], found["arrays"], found["barriers"]) == (32.0, 0, 0)
   assert child.call(touched, [("F16", 64, 2048)], "CUDA", MV_ROWS_PER_THREAD="4").value[0]["barriers"] == 0
 
 def test_two_bytes():
-  """Words of high bytes, of low bytes, and scales are arrays of their own, behind one barrier."""
+  """Two-byte activations: words of high bytes, of low bytes, and scales are three arrays behind one barrier."""
   found = child.call(touched, [("Q4_K", 64, 2048), ("Q8_0", 64, 2048)], "CUDA", True).value
   assert [(f["arrays"], f["barriers"]) for f in found] == [(3, 1), (3, 1)] and max(f["lines"] for f in found) <= LINES
 
 @pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
 @pytest.mark.parametrize("role", sample(["1b.out", "8b.down", "qwen3moe.gate_up", "qwen3moe.down"], ["1b.out"]))
 def test_registers(role):
-  """Also of a kernel whose loop has barriers."""
+  """Registers and stack stay within limits, also with barriers in the loop."""
   found, = gpu_schedules.measure("CUDA:sm_90", (role,), ("Q4_K",))
   assert (found.registers <= 128, found.stack, found.useful_x >= SECTORS) == (True, 0, True), found
 
@@ -125,8 +127,9 @@ def test_numbers_of_8_bits(opencl):
 
 def scaled(cases: list[tuple], squares: bool) -> list[tuple[float, int, int]]:
   """
-  Of (x * g) @ w, and of that over the root of x * x: the error, and arrays of the kernel for CUDA and its barriers. For
-  a child.
+  (error, shared-memory arrays, barriers) of (x * g) @ w, divided by the root mean square of x if `squares`.
+
+  It runs in a child process; arrays and barriers are the CUDA kernel's.
   """
   found = []
   for name, rows, n in cases:
@@ -150,7 +153,7 @@ def scaled(cases: list[tuple], squares: bool) -> list[tuple[float, int, int]]:
   return found
 
 def over_root(ast: UOp, n: int) -> UOp:
-  """A product whose x is a norm's: a second sum over the same loops, of the square of the first array of x."""
+  """A product divided by its x's root mean square: a second reduction over the same ranges, of the first array of x."""
   red, = (u for u in ast.toposort() if u.op is Ops.REDUCE)
   x = min((u for u in red.src[0].toposort() if u.op is Ops.INDEX and u.dtype is dtypes.float
            and set(red.src[1:]).issuperset(u.ranges)), key=lambda u: u.src[0].arg.slot)
@@ -165,11 +168,11 @@ def test_x_times_a_norms_weight_is_computed_once(opencl):
 def test_two_sums_over_the_same_loops(opencl):
   found = child.call(scaled, [("Q4_K", 64, 2048), ("Q8_0", 48, 5120), ("MXFP4", 20, 576)], True, **opencl).value
   assert max(error for error, *_ in found) < 1e-5
-  # x, what threads that share no warp exchange, and parts of the sum where x is fetched whole, before the loop
+  # x, the partial sums across warps, and parts of the sum where all of x is fetched before the loop
   assert [arrays for _, arrays, _ in found] == [2, 1, 3]
 
 def ranked(target: str) -> tuple[float, bool]:
-  """Of 64 numbers in each row how many are larger, or as large and earlier: the error, and whether threads share it."""
+  """Ranks 64 numbers in each row, equal ones by position: the error, and whether threads share a reduction."""
   x = np.random.default_rng(1).integers(0, 40, (3, 64)).astype(np.float32)
   t, i = Tensor(x).realize(), Tensor.arange(64)
   one, other = t.unsqueeze(2), t.unsqueeze(1)
@@ -180,5 +183,5 @@ def ranked(target: str) -> tuple[float, bool]:
 
 @pytest.mark.parametrize("target", ["CUDA", "Metal"])
 def test_a_steps_number_is_that_of_its_load(target):
-  """Threads keep their own steps where the value depends on their numbers, as a rank among equals does."""
+  """Threads keep their own iterations if the value depends on the index, as a rank among equals does."""
   assert child.call(ranked, target).value == [0, True]

@@ -1,4 +1,4 @@
-"""graph/clamps: bounds go from what is stored to who reads it; graphs before and after, their values by numpy."""
+"""graph/clamps: moves bounds from a materialised value to its readers; graphs before and after, evaluated by numpy."""
 import numpy as np
 import pytest
 from tests.support.interpret import Interpreter, same
@@ -35,7 +35,7 @@ def test_both_bounds():
   assert after.vmin == 0 and same(before, after, arrays={0: np.arange(-4, 12, 2)})
 
 def test_what_is_left():
-  """A maximum of two values, one of floats, a choice between others, and the larger of two."""
+  """No change: a maximum of two values or of floats, a choice between other values, and the larger of two."""
   y, f = UOp.param(1, dtypes.int, (8,)).index(R), UOp.param(2, dtypes.float, (8,)).index(R)
   c, d = UOp.const(3, dtypes.int), UOp.const(4, dtypes.int)
   choices = (c < X).where(d, X), (X < c).where(c, X)  # noqa: SIM300

@@ -1,4 +1,4 @@
-"""graph/gathers: a sum over all rows that are the wanted one is a load; graphs before and after, values by numpy."""
+"""graph/gathers: a sum that selects one of all rows becomes a load; graphs before and after, evaluated by numpy."""
 import numpy as np
 import pytest
 from tests.support.interpret import same
@@ -24,7 +24,7 @@ def test_rows_of_unknown_number():
   i = UOp.range(n + 1, 9)
   made = gathers.of_any_length((red := gathered(i)), red.src[0])
   assert made is not None and not any(u.op in (Ops.REDUCE, Ops.RANGE) and u.arg == i.arg for u in made.toposort())
-  assert any(u is i.src[0] for u in made.toposort())  # the number of rows is that of the loop
+  assert any(u is i.src[0] for u in made.toposort())  # the range's length is the number of rows
   four = made.substitute({i.src[0]: UOp.const(4)}, walk=True)
   plain = gathered(UOp.range(4, 9))
   for ids in ([0, 3, 2, 1], [-1, 4, 5, 0]):
@@ -32,7 +32,7 @@ def test_rows_of_unknown_number():
     assert same(plain, four, arrays=arrays)
 
 def test_what_is_left():
-  """A known number of rows, which tinygrad's rule has; a sum of all rows; a maximum."""
+  """No change: a known number of rows, which tinygrad's own rule covers; a sum of all rows; a maximum."""
   for loop in (UOp.range(4, 9), UOp.range(UOp.variable("n", 1, 8, param=True), 9)):
     red = gathered(loop)
     assert gathers.of_any_length(red, red.src[0]) is None

@@ -1,4 +1,4 @@
-"""graph/horizontal_fusion: products of one input are one launch; launches before and after, values by numpy."""
+"""graph/horizontal_fusion: products of one input become one launch; before and after, evaluated by numpy."""
 import functools
 
 import numpy as np
@@ -32,12 +32,12 @@ def test_products_of_one_input(fused):
   assert all(np.array_equal(before[b], now[b]) for b in before)
 
 @pytest.mark.parametrize("calls", [
-  (FIRST, product(128, 512, Z, OTHER, WZ)),                 # of another input
+  (FIRST, product(128, 512, Z, OTHER, WZ)),                 # another input
   (product(512, 256, X, Y, W), SECOND),                     # the second reads what the first stores
   (FIRST, product(256, 512, Y, X, W)),                      # both store the same
-  (FIRST, product(8, 512, Z, X, WZ)),                       # a small one, which is one thread's
+  (FIRST, product(8, 512, Z, X, WZ)),                       # a small one, which one thread computes
   (FIRST, SECOND.replace(src=(SECOND.src[0].rtag("x"), *SECOND.src[1:]))),
-  # loops that are chosen already, by who made the kernel
+  # the kernel comes with its schedule
   (FIRST, SECOND.replace(src=(UOp.sink(*SECOND.src[0].src, arg=KernelInfo(opts_to_apply=())), *SECOND.src[1:])))])
 def test_what_is_left(fused, calls): assert fused(*calls) == calls
 
@@ -46,14 +46,14 @@ def test_two_at_most(fused):
   assert [len(c.src[1:]) for c in fused(FIRST, SECOND, product(512, 512, OTHER, X, buffer(512 * 512)))] == [5, 3]
 
 def lowered(rows: int, threads: int) -> UOp:
-  """A stage that a number of threads share, as it is lowered."""
+  """A lowered stage that `threads` threads share."""
   core = UOp.param(2, dtypes.int, (), vmin_vmax=(0, threads), name="core_id", addrspace=AddrSpace.ALU)
   y, x = (UOp.param(slot, dtypes.float, (rows,)) for slot in (0, 1))
   return UOp.sink(y.index(core).store(x.index(UOp.range(rows, 0))), arg=KernelInfo(f"r_{rows}", applied_opts=(
     Opt(OptOps.THREAD, 0, threads),))).replace(tag=("gemv_cpu", rows, 2 * rows))
 
 def test_no_barrier_between(monkeypatch):
-  """stages y, z --> one kernel, whose thread does its share of both; its number comes after all buffers"""
+  """stages y, z --> one kernel whose threads do their share of both; the parameter core_id follows all buffers"""
   stages, alone, threads = {"y": lowered(256, 1), "z": lowered(128, 1)}, [], {"y": 2, "z": 2}
   def full_rewrite_to_sink(ast: UOp, *_) -> UOp: return alone.append(ast) or stages[ast.arg.name]
   monkeypatch.setattr(horizontal_fusion, "_full_rewrite_to_sink", full_rewrite_to_sink, raising=False)
@@ -67,14 +67,14 @@ def test_no_barrier_between(monkeypatch):
   asked = list[bool]()
   def told(ast: UOp, *_) -> UOp: return asked.append(cpu_threads._alone.get()) or stages[ast.arg.name]
   monkeypatch.setattr(horizontal_fusion, "_full_rewrite_to_sink", told)
-  for threads["z"], single in (4, True), (1, False):  # what threads do not divide alike, one does
+  for threads["z"], single in (4, True), (1, False):  # stages with different thread counts run on one thread
     horizontal_fusion.full_rewrite_to_sink(of, Device["CPU"].renderer)
     assert asked == [single] * 2
     asked.clear()
 
 @pytest.mark.parametrize("rows", [4096, 8])
 def test_threads_are_known_before_a_kernel_is_expanded(rows, monkeypatch):
-  """By its loops: the rewrites that come after these are not done, and the next kernel is lowered whole."""
+  """The thread count follows from the loops: lowering stops before expansion, and the next kernel is lowered fully."""
   ast, ren = product(rows, 512, buffer(rows), X, buffer(rows * 512)).src[0], Device["CPU"].renderer
   names, rewrite = list[str](), codegen.graph_rewrite
   def graph_rewrite(*args, name, **kwargs): return names.append(name) or rewrite(*args, name=name, **kwargs)

@@ -1,4 +1,4 @@
-"""graph/join_products: a product is computed where its parts are read; graphs before and after, values by numpy."""
+"""graph/join_products: computes a product where its parts are read; graphs before and after, evaluated by numpy."""
 import pytest
 from tests.support.interpret import same
 from tests.support.random_sums import load, stage
@@ -15,7 +15,7 @@ def joined(u: UOp) -> UOp: return graph_rewrite(u, pm_join)
 STORED = stage(product(ROW, TOKEN), ROW, TOKEN)
 
 def read(*starts: int, loop: UOp = OWN, token: UOp = T, of: UOp = STORED) -> UOp:
-  """The product of parts of the rows, element by element."""
+  """The elementwise product of several parts of the rows."""
   value = UOp.const(1.0)
   for start in starts: value = value * (of.index(loop + start if start else loop, token) + 2.0)
   return stage(value, OWN, T)
@@ -30,17 +30,17 @@ def test_gate_and_up():
   assert same(before.index(OWN, T), after.index(OWN, T))
 
 def test_a_store_to_a_buffer():
-  """A part is read by a store, too."""
+  """A store to a buffer may read the parts, too."""
   place = UOp.param(9, dtypes.float, (12,)).index(OWN, T)
   after = joined(place.store(read(4, 0).src[0]))
   assert after is place.store(joined(read(4, 0)).src[0])
 
 @pytest.mark.parametrize("before", [
   read(0), read(0, 3), read(0, 5), read(1, 4),                    # one part; parts that overlap, or leave a row out
-  read(0, 4, token=UOp.const(0)),                                 # of one token
-  stage(read(0, 4, token=FEW).src[0], OWN, FEW),                  # of two tokens
-  read(0, 4, of=stage(product(MORE, TOKEN), MORE, TOKEN)),        # of 8 of 12 rows
-  read(0, 4, loop=UOp.range(4, 9)),                               # in another order: what is stored has other loops
+  read(0, 4, token=UOp.const(0)),                                 # one token
+  stage(read(0, 4, token=FEW).src[0], OWN, FEW),                  # two tokens
+  read(0, 4, of=stage(product(MORE, TOKEN), MORE, TOKEN)),        # 8 of 12 rows
+  read(0, 4, loop=UOp.range(4, 9)),                               # another order: the stored value has other ranges
   read(0, 4, of=stage(product(ROW, TOKEN, UOp.range(127, 9)), ROW, TOKEN)),  # a short sum
-  read(0, 4, of=stage(load(1, ROW, TOKEN), ROW, TOKEN))])                    # and none
+  read(0, 4, of=stage(load(1, ROW, TOKEN), ROW, TOKEN))])                    # no sum
 def test_what_is_left(before): assert joined(before) is before

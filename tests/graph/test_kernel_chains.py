@@ -1,4 +1,4 @@
-"""graph/kernel_chains: small launches that follow each other are one; launches before and after, values by numpy."""
+"""graph/kernel_chains: chains successive small launches into one; before and after, evaluated by numpy."""
 import numpy as np
 import pytest
 from tests.gpu import gpu_renderers
@@ -38,13 +38,13 @@ def test_over_a_launch_that_has_nothing_to_do_with_it(chained):
 @pytest.mark.parametrize(("between", "launches"), [
   (mapped(LARGE, B), 3), (mapped(LARGE, D, B), 2), (mapped(LARGE, C), 3), (mapped(LARGE, D, C), 3)])
 def test_over_a_launch_that_it_depends_on(chained, between, launches):
-  """A launch does not go ahead of one that writes what it reads or writes, or reads what it writes."""
+  """A launch does not move before one that it conflicts with (read after write, write after read or write)."""
   assert len(chained(mapped(8, A), between, mapped(8, C, B))) == launches
 
 @pytest.mark.parametrize("second", [mapped(LARGE, C, B), mapped(8, OTHER, OTHER), mapped(8, C, B).replace(src=(
   mapped(8, C, B).src[0].replace(arg=KernelInfo(opts_to_apply=())), C, B))])
 def test_what_is_no_stage(chained, second):
-  """Too much to do for one thread; another device; loops that are chosen already."""
+  """Not chained: too much work for one thread; another device; a kernel that comes with its schedule."""
   assert chained(*(calls := [mapped(8, B, A), second])) == tuple(calls)
 
 # *** the threads of a stage
@@ -60,12 +60,12 @@ def scheduled(n: int, steps: int) -> tuple:
   return tuple((o.op.name, o.arg) for o in made.applied_opts)
 
 def test_one_group():
-  """Outputs, or the steps of one sum, are those of at most 256 threads; a warp's exchange what they have."""
+  """Outputs, or one sum's iterations, are spread over at most 256 threads; warps reduce sums by shuffles."""
   assert scheduled(96, 0) == (("LOCAL", 32),) and scheduled(1024, 0) == (("LOCAL", 256),)
   assert scheduled(1, 512) == (("GROUP", 32), ("GROUP", 8)) and scheduled(1, 48) == (("GROUP", 16),)
 
 def stage(name: str, *sizes: int) -> UOp:
-  """Each thread stores its number, once for each dimension; a loop, and an array."""
+  """A stage whose threads store their number in each dimension, with a loop and an array."""
   own = UOp.placeholder((4,), dtypes.int, 3)
   threads = [UOp(Ops.SPECIAL, dtypes.int, (UOp.const(n, dtypes.int),), f"lidx{i}") for i, n in enumerate(sizes)]
   return UOp.sink(*[own.index(UOp.range(4, 2)).store(t) for t in threads], arg=KernelInfo(name))

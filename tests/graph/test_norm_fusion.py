@@ -1,4 +1,4 @@
-"""graph/norm_fusion: a norm's sum is computed beside a product; graphs before and after, their values by numpy."""
+"""graph/norm_fusion: fuses a norm's sum with the product; graphs before and after, evaluated by numpy."""
 import pytest
 from tests.gpu import gpu_renderers
 from tests.support.interpret import same
@@ -31,8 +31,8 @@ def test_a_norm():
 
 def test_what_is_left():
   """
-  A number that others store; one that is read again; a sum of other lengths; of what the product does not load; no
-  norm; a norm of each row.
+  No change: a norm that is stored or read elsewhere, or a norm of each row. No change either for a sum of another
+  length, for a sum of values that the product does not load, and without a norm.
   """
   s, others = number(squares(L)), UOp.range(4, 9)
   again = UOp.sink(*out(product(factor(s))).src, stage(factor(s) + load(3, others), others, removable=False))
@@ -47,23 +47,23 @@ def test_cpus_keep_the_kernel(monkeypatch):
   assert fused(sink := out(product(factor(number(squares(L)))))) is sink
   assert align(sums := beside(OUTER * 8 + INNER), Device["CPU"].renderer) is sums is not align(sums, CUDA)
 
-# *** loops
+# *** ranges
 
 CUDA = gpu_renderers.named("CUDA")
 
 def at(place: UOp, slot: int = 0) -> UOp: return UOp.param(slot, dtypes.float, (1024,)).index(place)
 def beside(place: UOp, k: UOp = K, slot: int = 0) -> UOp:
-  """A product over two loops, and a sum of squares over one."""
+  """A product over two ranges, times a sum of squares over one."""
   main = (load(1, ROW, OUTER, INNER) * at(place)).reduce(OUTER, INNER, arg=Ops.ADD)
   return main * (at(k, slot) * at(k, slot)).reduce(k, arg=Ops.ADD)
 
 def test_loops_of_both_sums():
-  """(sum a b: w[a b] * x[8 * a + b]) * (sum k: x[k] ** 2) --> the second sum over a b, too"""
+  """(sum a b: w[a b] * x[8 * a + b]) * (sum k: x[k] ** 2) --> the second sum is over a b, too"""
   after = align(before := beside(OUTER * 8 + INNER), CUDA)
   assert {u.src[1:] for u in after.toposort() if u.op is Ops.REDUCE} == {(OUTER, INNER)} and same(before, after)
 
 def test_loops_that_do_not_fit():
-  """Another array; another number of steps; gaps between the steps; steps that are there twice."""
+  """No change: another array; another number of iterations; gaps between the indices; repeated indices."""
   for before in (beside(OUTER * 8 + INNER, slot=2), beside(OUTER * 8 + INNER, SHORT), beside(OUTER * 16 + INNER),
                  beside(OUTER * 4 + INNER)):
     assert align(before, CUDA) is before

@@ -1,4 +1,4 @@
-"""graph/reshapes: an axis of unknown length is not divided by; indices before and after, their values by numpy."""
+"""graph/reshapes: indices are not divided by a symbolic length; indices before and after, evaluated by numpy."""
 import math
 import random
 
@@ -35,7 +35,7 @@ def test_axes_apart():
 def test_pairs(a, b, found): assert sorted(pairs(a, b)) == found
 
 def random_shapes(rng: random.Random) -> tuple[tuple, tuple]:
-  """Two shapes of the same elements with n in both, axes of one element among the others."""
+  """Two random shapes with equal element counts, the symbolic n in both, and some axes of length 1."""
   made: list[list] = [[], []]
   for _ in range(rng.randint(1, 3)):
     small = [rng.choice((1, 2, 3, 4)) for _ in range(rng.randint(1, 3))]
@@ -47,7 +47,7 @@ def random_shapes(rng: random.Random) -> tuple[tuple, tuple]:
   return tuple(made[0]) or (1,), tuple(made[1]) or (1,)
 
 def test_values():
-  """Random shapes keep their flat index, for n of 5; most divide by no n."""
+  """Random reshapes keep the flat index for n = 5; few still divide by n."""
   rng, divided = random.Random(2), 0
   for _ in range(120):
     a, b = random_shapes(rng)

@@ -1,4 +1,4 @@
-"""graph/split_products: of two large sums one is stored; graphs before and after, their values by numpy."""
+"""graph/split_products: materialises one of two large sums; graphs before and after, evaluated by numpy."""
 import random
 
 import pytest
@@ -23,7 +23,7 @@ def test_of_two_products_one_is_stored():
   assert not staged.arg.removable and same(before, after) and steps(before) == 4 * (128 + 256)
 
 def test_what_is_left():
-  """A short sum; 127 steps; a maximum; a sum that is in both; a product; a single number."""
+  """No change: a short sum; 127 iterations; a maximum; the same sum in both terms; a product; a scalar."""
   large = summed(0, K, ROW)
   for u in (large + summed(1, A, ROW), large + summed(1, SHORT, ROW), large + summed(1, L, ROW, op=Ops.MAX),
             large + large * 2.0, large + large * summed(1, L, ROW), large * summed(1, L, ROW), large + summed(1, L)):
@@ -31,7 +31,7 @@ def test_what_is_left():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_large_sums_of_random_graphs(seed):
-  """Those that a walk from each node finds: none behind a kernel's border, no small ones, each once."""
+  """large_sums() equals a traversal from each node: only large sums within the kernel, each once."""
   rng = random.Random(seed)
   loops = [UOp.range(n, i) for i, n in enumerate((4, 64, 256, 1024))]
   nodes = [r.cast(dtypes.float) for r in loops] + [UOp.const(1.0, dtypes.float)]
@@ -41,7 +41,7 @@ def test_large_sums_of_random_graphs(seed):
     if kind < 2: nodes.append(a + b)
     elif kind == 2: nodes.append(UOp(Ops.STAGE, dtypes.float, (a, loops[0])))
     else: nodes.append(UOp(Ops.REDUCE, dtypes.float, (a, *rng.sample(loops, 2)), (rng.choice([Ops.ADD, Ops.MAX]), 0)))
-  rng.shuffle(nodes)  # what is asked first differs
+  rng.shuffle(nodes)  # queries come in random order
   for u in nodes:
     expected = {red for red in split_products.sums(u) if split_products.is_large(red)}
     assert split_products.large_sums(u) == expected

@@ -1,4 +1,4 @@
-"""graph/store_factors: a factor that costs much and that many terms share is stored; graphs, their values by numpy."""
+"""graph/store_factors: materialises an expensive factor that many terms share; graphs evaluated by numpy."""
 import pytest
 from tests.support.interpret import same
 from tests.support.random_sums import load
@@ -24,7 +24,7 @@ def test_a_factor_is_stored():
   assert made is product(staged.index(K)) and not staged.arg.removable and same(before, made)
 
 def test_of_several_loops():
-  """Each loop of the stored value is where it was."""
+  """A materialised factor over several ranges keeps its indices."""
   t = UOp.range(3, 5)
   made, = store(UOp.sink(before := product(wide(load(0, K, t))))).src
   assert made is not before and same(before, made)
@@ -32,7 +32,7 @@ def test_of_several_loops():
 @pytest.mark.parametrize("before", [
   product(wide(load(0, K)), FEW),                                      # 15 terms share it
   product(load(0, K).maximum(1.0).maximum(2.0).maximum(3.0).maximum(4.0)),  # 4 operations
-  product(wide(load(0, K)), op=Ops.MAX), product(wide(load(0, K, N))), # no sum; one for each n
+  product(wide(load(0, K)), op=Ops.MAX), product(wide(load(0, K, N))), # no sum; a factor for each n
   product(wide(UOp.param(0, dtypes.int8, (8,)).index(K).cast(dtypes.float))),  # a packed weight
   product(wide(load(0, K, FEW).reduce(FEW, arg=Ops.ADD))), product(load(0, K))])
 def test_what_is_left(before): assert store(UOp.sink(before)) is None

@@ -1,4 +1,4 @@
-"""Cores that a process may use, by files as Linux has them in containers."""
+"""The number of cores that a process may use, from Linux's cgroup files in containers."""
 import os
 import sys
 
@@ -75,7 +75,7 @@ def test_cores(tmp_path, monkeypatch):
   assert available(tmp_path) == 3
 
 def test_what_the_user_says_goes(monkeypatch):
-  """Before quota and affinity; what is no number is not said."""
+  """The user's core count overrides quota and affinity; invalid values are ignored."""
   monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0}, raising=False)
   for value, wanted in (("7", 7), ("default", 1), ("0", 1), ("-3", 1), ("", 1)):
     monkeypatch.setenv("PYTHON_CPU_COUNT", value)
@@ -89,7 +89,7 @@ def test_what_the_user_says_goes(monkeypatch):
   ({"PYTHON_CPU_COUNT": "1"}, "1 1"), ({"PYTHON_CPU_COUNT": "1", "NUM_CPU_THREADS": "3"}, "3 3"),
   ({"PYTHON_CPU_COUNT": "1", "PARALLEL": "2"}, "1 2")], ids=str)
 def test_threads_and_compile_workers(env, wanted):
-  """Kernels and processes that compile are no more than the cores, unless the user says so."""
+  """Kernel threads and compile workers default to the number of cores; the user may set more."""
   gone = {"NUM_CPU_THREADS": "", "PARALLEL": "", "PYTEST_XDIST_WORKER_COUNT": ""} | env
   code = (f"import os\nos.environ.update({gone})\n[os.environ.pop(k) for k, v in {gone}.items() if not v]\n"
           "import tinygrad_llm\nfrom tinygrad.helpers import NUM_CPU_THREADS, PARALLEL\n"

@@ -1,4 +1,4 @@
-"""patches/host/pinned_copies.py: little is pinned, nothing arrives wrong, and without pinned memory it goes on."""
+"""host/pinned_copies.py: copies pin little memory and arrive right; they work without pinned memory, too."""
 import random
 
 from tests.support import child
@@ -11,7 +11,9 @@ MOST = 64 << 20
 
 def copies(total: int, pinned: int, seed: int) -> dict:
   """
-  Bytes of random sizes, `total` and a bit more, on a card that reads as late as it may; what was pinned for them.
+  Copies buffers of random sizes (`total` bytes and a bit more) to a stub GPU that reads as late as it may.
+
+  Returns whether all arrived right, and counts of the driver's memory and calls.
   """
   from tests.support import cuda_stub
   driver = cuda_stub.install(pinned=pinned)
@@ -29,9 +31,9 @@ def copies(total: int, pinned: int, seed: int) -> dict:
     buffer = Buffer("CUDA", size, dtypes.uint8).allocate()
     buffer.copy_from(Buffer("PYTHON", size, dtypes.uint8, opaque=memoryview(data)))
     held.append((buffer, first, size))
-    data[:] = bytes(size)  # it has been read
+    data[:] = bytes(size)  # the copy must have read it
     if rng.random() < 0.1: buffer.allocator.dev.synchronize()
-    if rng.random() < 0.2: right.append(is_right(*rng.choice(held)))  # while others are on their way
+    if rng.random() < 0.2: right.append(is_right(*rng.choice(held)))  # while other copies are pending
     total -= size
   right += [is_right(*row) for row in held]
   return {"right": all(right), "copies": len(held), "most": driver.most_pinned, "used": driver.most_used,
@@ -39,14 +41,14 @@ def copies(total: int, pinned: int, seed: int) -> dict:
 
 @pytest.mark.parametrize("pinned", sample([0, 20 << 20, 1 << 20], [0, 1 << 20]))
 def test_what_is_pinned(pinned):
-  """0: as much as is wanted; else a limit of the system: of one block, of none."""
+  """pinned: 0 means no limit; 20 MB allow one block, 1 MB allows none, and copies are pageable."""
   found = child.call(copies, 100 << 20, pinned, pinned % 7, DEV="CUDA").value
   assert found["right"] and found["copies"] > 10 and found["used"] > 100 << 20
   if pinned == 1 << 20: assert found["most"] == 0 and found["pageable"] == found["copies"]
   else: assert 0 < found["most"] <= (pinned or MOST) and found["waits"] > 3 and not found["pageable"]
 
 def loaded(model: str, pinned: int) -> dict:
-  """A model of some MB, loaded and asked: its bytes on the card, and those that were pinned."""
+  """Loads a model of some MB: bytes on the GPU, pinned bytes, and bytes of the weights."""
   from tests.support import cuda_stub
   driver = cuda_stub.install(pinned=pinned)
   import tinygrad_llm
@@ -54,7 +56,7 @@ def loaded(model: str, pinned: int) -> dict:
   return {"used": driver.used, "pinned": driver.most_pinned, "weights": sum(w.nbytes for w in llm.weights.values())}
 
 def test_a_model_that_is_loaded(model_file):
-  """With a limit that is below the 8 bytes of a reader, too."""
+  """A model loads with no limit of pinned memory, and with less than the 8 bytes of a reader."""
   model = str(model_file(types="F16", vocab=20000, dim=1024, ffn=256, heads=8, kv_heads=2, layers=1, context=96))
   blocks = load("pinned_copies")
   for pinned in (0, 4):

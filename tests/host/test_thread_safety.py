@@ -1,4 +1,4 @@
-"""patches/host/process_lock.py and patches/host/thread_safety.py: threads load, compile and answer at once."""
+"""host/process_lock.py and host/thread_safety.py: threads load, compile and answer at once."""
 import asyncio
 import json
 import os
@@ -25,13 +25,15 @@ from tinygrad_llm.patches.host.process_lock import ProcessLock
 
 pytestmark = pytest.mark.skipif(not is_on("thread_safety"), reason="it is off")
 
-# *** models, with caches that are empty
+# *** models, with empty caches
 
 def in_threads(path: str, seed: int, contexts: list[int]) -> list[bool]:
   """
-  Whether each answer is that of a thread alone: threads load a model for a context each and answer, in the odd ones a
-  fork compiles; one answers with a model that the first thread loaded, one more is an executor of asyncio's. They begin
-  at random times. In the midst of it a fork of the process answers, too.
+  Whether each answer, given concurrently, equals a single thread's answer.
+
+  Each thread loads a model for its context and answers; for odd contexts a fork compiles. One more thread answers with
+  the main thread's model, another runs in asyncio's executor. They start at random times, and meanwhile a fork of the
+  process answers, too.
   """
   sys.setswitchinterval(1e-4)
   chance, here, spare = random.Random(seed), *(tinygrad_llm.load(path, max_context=64, chunk=8) for _ in range(2))
@@ -67,7 +69,7 @@ def test_threads_with_an_empty_cache(model_file, tmp_path, contexts: list[int], 
 # *** the lock
 
 def test_threads_take_turns():
-  """One that asks again at once does not get it before one that waits."""
+  """A thread that asks again at once does not get the lock before a waiting thread."""
   lock, order, end = ProcessLock(), [], threading.Event()
   def work(name: str) -> None:
     for _ in range(20):
@@ -93,7 +95,7 @@ def test_it_is_released_by_an_error():
 
 @pytest.mark.parametrize("patience", [30.0, 0.1])
 def test_a_child_never_finds_it_locked(monkeypatch, patience: float):
-  """Whether the fork waited for the thread that held it, or no longer."""
+  """A forked child finds the lock free, whether the fork waited for the holder or gave up."""
   monkeypatch.setattr("tinygrad_llm.patches.host.process_lock.PATIENCE", patience)
   lock, held, go = ProcessLock(), threading.Event(), threading.Event()
   def hold() -> None:
@@ -115,7 +117,7 @@ def test_a_child_never_finds_it_locked(monkeypatch, patience: float):
   assert lock.acquire(timeout=5)
 
 def threads_while_waiting() -> float:
-  """The seconds of a fork while whoever holds the lock starts threads, for which Python has a lock of its own."""
+  """Seconds of a fork while the lock's holder starts threads, for which Python takes a lock of its own."""
   def hold() -> None:
     with process_lock.lock:
       held.set()
@@ -133,14 +135,14 @@ def threads_while_waiting() -> float:
 def test_a_fork_holds_no_lock_that_it_waits_for():
   assert child.call(threads_while_waiting).value < process_lock.PATIENCE / 2
 
-# *** what threads share
+# *** shared state
 
 def elsewhere(work):
-  """What `work` returns in another thread."""
+  """The result of `work` in another thread."""
   with ThreadPoolExecutor(1) as pool: return pool.submit(work).result()
 
 def test_a_capture_is_a_threads_own():
-  """Another thread reads and computes meanwhile, and nothing of that is captured."""
+  """A capture does not record the work of another thread."""
   realize.capturing.append(taken := [])
   try: assert elsewhere(lambda: (Tensor([1, 2, 3]) + len(realize.capturing)).tolist()) == [1, 2, 3]
   finally: realize.capturing.clear()
@@ -150,7 +152,7 @@ def test_a_device_is_opened_once(monkeypatch):
   monkeypatch.setattr(thread_safety, "_devices", {})
   opened: list[str] = []
   def slowly(self: object, name: str) -> str:
-    if name not in opened:  # as functools.cache has it
+    if name not in opened:  # as functools.cache would
       time.sleep(0.1)
       opened.append(name)
     return name

@@ -1,4 +1,4 @@
-"""threads.py and thread_pool.py of patches/runtime: who works, when, and that the numbers are right."""
+"""host/threads.py and host/thread_pool.py: which threads work, when, and that the results are right."""
 import ctypes
 import os
 import statistics
@@ -25,7 +25,7 @@ from tinygrad_llm.patches.host import thread_pool
 
 pytestmark = pytest.mark.skipif(WIN or Device.DEFAULT != "CPU" or not is_on("threads"), reason="no threads to test")
 
-# matrix by vector and by matrix, sums, and a chain with a variable, eager and replayed, against float64
+# matvec, GEMM, sums, and a chain with a variable, eager and replayed, against float64
 NUMBERS = '''
 import os, numpy as np, tinygrad_llm
 from tinygrad import Tensor, TinyJit, UOp
@@ -58,18 +58,18 @@ SETTINGS: list[dict[str, str]] = [
 def test_numbers(env: dict[str, str]):
   env = {"NUM_CPU_THREADS": "2", "DEV": "CPU", **env}
   found, wanted = run(NUMBERS, **env).stdout.splitlines()[-1], f"workers {int(env['NUM_CPU_THREADS']) - 1}"
-  assert found == wanted or found == "workers 0" and "BEAM" in env  # which may find that one thread is faster
+  assert found == wanted or found == "workers 0" and "BEAM" in env  # the search may find one thread faster
 
 @pytest.mark.parametrize("env", sample([{"NO_THREADS": "1"}, {"HCQ2": "1"}, {"NO_THREADS": "1", "HCQ2": "1"}],
                                        [{"NO_THREADS": "1", "HCQ2": "1"}]), ids=str)
 def test_numbers_without(env: dict[str, str]):
-  """Switched off there are no workers; tinygrad's command queues, which have none, still work."""
+  """Without the pass there are no workers; tinygrad's command queues, which have none, still work."""
   assert run(NUMBERS, NUM_CPU_THREADS="2", DEV="CPU", **env).stdout.splitlines()[-1] == "workers 0"
 
-# *** the pool, on kernels that count how often each share of theirs ran
+# *** the pool, with kernels that count the runs of each share
 
 def counting(shares: int) -> CPUProgram:
-  """kernel(counts, by): counts[share] += by, for each of its shares."""
+  """A kernel(counts, by): each share does counts[share] += by."""
   counts, by = UOp.param(0, dtypes.int, (64,)), UOp.variable("by", 0, 99, dtypes.int, param=True)
   share = UOp.variable("core_id", 0, max(shares - 1, 1), dtypes.int, param=True)
   body = counts[share].store(counts[share].load() + by)
@@ -77,7 +77,7 @@ def counting(shares: int) -> CPUProgram:
   return CPUProgram(Device["CPU"], program.to_elf())
 
 class Counts:
-  """A table of launches, and the array that they should count into."""
+  """A table of launches, the array that they count into, and its expected values."""
   def __init__(self, shares: list[int]):
     self.shares, self.counts = shares, np.zeros(64, np.int32)
     self.programs = {n: counting(n) for n in set(shares)}
@@ -92,7 +92,7 @@ class Counts:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
 def test_every_share_runs_once(size: int):
-  """Whatever the number of shares, workers and cores; a command's own arguments are left alone."""
+  """Each share runs once for any number of shares, workers and cores; a launch's other arguments stay."""
   pool, counts = thread_pool.Pool(size), Counts([1, 2, 7, 1, 8, 3, 64, 5])
   for i in range(1, 50):
     pool.run(counts.table)
@@ -107,7 +107,7 @@ def test_workers_start_when_needed():
   assert len(pool.workers) == 3
 
 def test_no_wake_up_is_lost():
-  """Between two tables the workers spin, go to sleep or sleep."""
+  """Workers wake whether they spin, fall asleep or sleep when the next table comes."""
   pool, counts, runs = thread_pool.Pool(3), Counts([2, 1, 3]), 3000
   rng, worst = np.random.default_rng(0), 0.0
   for i in range(runs):
@@ -132,7 +132,7 @@ def test_too_many_arguments():
   with pytest.raises(AssertionError, match="at most 63"): thread_pool.command(counting(1), 1, [0] * 64)
 
 def test_more_shares_than_the_pool_has_threads():
-  """tinygrad's limit of threads can be raised after the pool has started."""
+  """Kernels with more shares than the pool has threads work: tinygrad's limit may be raised after the pool started."""
   w, x = np.ones((2048, 1024), np.float32), np.arange(1024, dtype=np.float32)
   W, X = Tensor(w).realize(), Tensor(x).realize()
   with Context(NUM_CPU_THREADS=8): y = (W * 2 @ X).realize()
@@ -144,13 +144,13 @@ def test_two_devices():
     y = Tensor(w, device=device).realize() @ Tensor(x, device=device).realize()
     np.testing.assert_allclose(y.numpy(), w @ x, rtol=1e-3, atol=1e-3)
 
-# *** processor time
+# *** CPU time
 
 def matvec(rows: int = 4096) -> tuple[Tensor, Tensor]:
   return Tensor.ones(rows, 4096).contiguous().realize(), Tensor.ones(4096).contiguous().realize()
 
 def processor_times(w: Tensor, x: Tensor) -> tuple[float, float, float]:
-  """Seconds of ten products: on the clock, of the caller's processor time, of the others'."""
+  """Seconds of ten products: wall time, CPU time of the caller, CPU time of the other threads."""
   start = time.perf_counter(), time.thread_time(), time.process_time()
   for _ in range(10): (w @ x).realize()
   wall, caller, both = (b - a for a, b in zip(start, (time.perf_counter(), time.thread_time(), time.process_time())))
@@ -158,7 +158,7 @@ def processor_times(w: Tensor, x: Tensor) -> tuple[float, float, float]:
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core")
 def test_both_cores_work():
-  """The worker computes a good part of each product, and beside the caller where the machine leaves it a core."""
+  """The worker computes a good part of each product, in parallel with the caller if a core is free."""
   w, x = matvec()
   tries = []
   for _ in range(6):
@@ -168,8 +168,8 @@ def test_both_cores_work():
     (w @ x).realize()
     wall, caller, worker = processor_times(w, x)
     assert alone[2] < alone[1] / 4, "a kernel of one thread wakes the worker"
-    # its half of the product; the rest of the caller's time alone is Python's. Where another process has the core, the
-    # caller takes both halves
+    # the worker's half of the product; the rest of the caller's time is Python's. If another process has the core, the
+    # caller computes both halves
     tries.append((caller + worker) / wall)
     if tries[-1] > 1.4 and worker > alone[1] / 8: return
   pytest.skip(f"the machine is busy: {tries}")
@@ -221,7 +221,7 @@ for i in range(5):
 ''', NUM_CPU_THREADS="2", DEV="CPU")
   assert done.stdout == "stopped\n" * 5
 
-# *** whoever is free takes a share
+# *** a free thread takes the next share
 
 def without_workers(monkeypatch: pytest.MonkeyPatch, size: int) -> thread_pool.Pool:
   """A pool whose workers have started but never get a core."""
@@ -237,7 +237,7 @@ def test_the_caller_takes_what_no_worker_begins(monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.parametrize("active", [1, 2, 3])
 def test_fewer_threads_than_shares(active: int):
-  """Those that work share the slots of those that do not."""
+  """Active threads also run the shares of the resting ones."""
   pool, counts = thread_pool.Pool(8), Counts([8, 2, 64, 1, 7])
   pool.run(counts.table)
   for i in range(2, 200):
@@ -249,7 +249,7 @@ def test_fewer_threads_than_shares(active: int):
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux only")
 def test_no_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch):
-  """Those that its threads may use now: an affinity, and its end, is noticed while it runs."""
+  """The pool notices changes of its threads' CPU affinity while it runs, and uses no more threads than cores."""
   monkeypatch.setattr(thread_pool, "CORES_EVERY", 0)
   pool, counts, mine = thread_pool.Pool(8), Counts([8, 8]), os.sched_getaffinity(0)
   pool.run(counts.table)
@@ -263,7 +263,7 @@ def test_no_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch):
   np.testing.assert_array_equal(counts.counts, counts.wanted * 3)
 
 class Calls:
-  """A table of one launch of a Python function of the share, `seen`: (share, thread) of all that have begun."""
+  """A table of one launch of a Python function of the share. seen: (share, thread) of each call."""
   def __init__(self, shares: int, function: Callable[[int], object]):
     self.seen: list[tuple[int, int]] = []
     def kernel(share: int) -> None:
@@ -274,10 +274,10 @@ class Calls:
     self.table = thread_pool.Table([[address, shares, 0, thread_pool.HEAD + 1, 0]])
 
 def test_threads_that_cost_more_than_they_save_rest():
-  """A worker that takes long with what it has begun works no more, but for a trial now and then."""
+  """A worker that delays a launch rests afterwards, except for a trial now and then."""
   begun, pool, even = threading.Event(), thread_pool.Pool(2), Counts([2] * 50)
   late = Calls(2, lambda share: (begun.set(), time.sleep(0.05)) if share else begun.wait(30))
-  pool._looked = time.perf_counter() + 3600  # on one core, too
+  pool._looked = time.perf_counter() + 3600  # skips the check of cores, so that it works on one core, too
   pool.run(late.table)
   assert sorted(share for share, _ in late.seen) == [0, 1] and len({thread for _, thread in late.seen}) == 2
   assert pool.head.active == 1
@@ -288,10 +288,10 @@ def test_threads_that_cost_more_than_they_save_rest():
   assert pool.head.active == 2
 
 def test_a_worker_that_is_free_takes_more():
-  """While the caller is busy with its own share, one worker runs all others."""
+  """While the caller is busy with one share, a worker runs all others."""
   done, pool, first = threading.Semaphore(0), thread_pool.Pool(6), Counts([6])
   calls = Calls(6, lambda share: done.release() if share else [done.acquire(timeout=30) for _ in range(5)])
-  pool.run(first.table)  # starts them
+  pool.run(first.table)  # starts the workers
   pool._looked, pool.head.limit, pool.head.active = time.perf_counter() + 3600, 2, 2
   pool.run(calls.table)
   workers = {thread for share, thread in calls.seen if share}
@@ -340,7 +340,7 @@ print(len(done), len(forked) > 0)
 @pytest.mark.skipif(not hasattr(os, "fork") or not hasattr(os, "sched_setaffinity"), reason="Linux only")
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=extended) for seed in range(1, 20))])
 def test_stress(seed: int):
-  """Threads that launch at once, forks in between, workers that move and share a core with a busy loop."""
+  """Stress: concurrent launches, forks in between, and workers that change cores beside a busy loop."""
   loop = subprocess.Popen([sys.executable, "-c", "while True: pass"])
   try: done = run(STRESS.format(seed=seed, paths=[str(child.ROOT)]),
                   DEV="CPU", NUM_CPU_THREADS="4")
@@ -351,7 +351,7 @@ def test_stress(seed: int):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_fork_while_another_thread_launches():
-  """The child has a pool of its own, whoever held the parent's."""
+  """A forked child makes its own pool, even if another thread held the parent's locks."""
   done = run('''
 import os, signal, threading
 import tinygrad_llm
@@ -373,7 +373,7 @@ for held in (thread_pool.pool()._lock, thread_pool._making):
 @pytest.mark.skipif(len(getattr(os, "sched_getaffinity", lambda _: [0])(0)) < 2, reason="one core")
 @pytest.mark.parametrize("case", ["affinity", "moved", "pinned"])
 def test_speed_with_fewer_cores_than_threads(case: str):
-  """At least 0.8 of the speed of as many threads as there are free cores (see bench/busy.py)."""
+  """With fewer free cores than threads, speed is at least 0.8 of that with one thread a core (see bench/busy.py)."""
   found = busy.measure(str(resolve(None)), case, [1, 2, 8], [child.ROOT], 64, 20)
   median = {threads: statistics.median(speeds) for (threads, _), speeds in found.items()}
   few = busy.free_cores(case)

@@ -1,4 +1,4 @@
-"""ir/builder.py: numbers of loops and slots of arrays that nothing else has."""
+"""ir/builder.py: fresh loop numbers and array slots."""
 from tinygrad.dtype import dtypes
 from tinygrad.uop.ops import AxisType, UOp
 
@@ -19,7 +19,7 @@ def test_loops_are_fresh_and_in_order():
   loops = [made.loop(4), made.range(1), made.lane(), made.loop(UOp.const(5), AxisType.REDUCE)]
   assert [r.arg[0] for r in loops] == [10, 11, 12, 13]
   assert not set(loops) & set(of.toposort())
-  assert made.loop(1).arg == 0  # a loop of one step is none
+  assert made.loop(1).arg == 0  # a loop of one iteration is a constant
   assert made.array(8).shape == (8,)
 
 def test_slots_are_apart():

@@ -1,4 +1,4 @@
-"""ir/intrinsics.py: an instruction has one name, one pipe, and a text for each language that has it."""
+"""ir/intrinsics.py: an intrinsic has one name, one execution pipe, and a text for each language that supports it."""
 import pytest
 from tests.gpu import gpu_renderers
 from tinygrad.dtype import dtypes
@@ -38,7 +38,7 @@ def test_languages() -> None:
     assert DOT4.text(ren) == DOT4.texts.get(spoken[name]) if spoken[name] is not None else DOT4.text(ren) is None
 
 def test_a_card_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
-  """sm_60 has no dot of bytes, sm_53 has a warp's exchanges."""
+  """sm_60 has no byte dot product; sm_53 has warp shuffles."""
   ren = gpu_renderers.RENDERERS["CUDA"]
   for arch, has in (("sm_53", False), ("sm_60", False), ("sm_61", True), ("sm_120", True)):
     monkeypatch.setattr(ren, "target", ren.target.__class__(**(vars(ren.target) | {"arch": arch})))

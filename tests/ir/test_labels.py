@@ -1,4 +1,4 @@
-"""ir/labels: who chose a kernel's schedule, and its nodes, in the tag of its SINK."""
+"""ir/labels: the tag of a kernel's SINK holds the pass that chose its schedule, and its node counts."""
 from tinygrad.uop.ops import UOp
 from tinygrad_llm.patches.ir.labels import joined, labelled, renamed
 
@@ -10,6 +10,6 @@ def test_another_one_chose():
   assert renamed(register := BARE.replace(tag=7), "tuned") is register
 
 def test_stages_of_one_kernel():
-  """Each schedule once, in order; the nodes of all; nothing if one says nothing."""
+  """Joined labels name each schedule once, in order, and add the nodes; None if a stage has no label."""
   assert joined([A, B]) == ("gemv+stock", 8, 100) and joined([A, A, B]) == ("gemv+stock", 11, 140)
   assert joined([A, BARE]) is None and joined([B]) == B.tag

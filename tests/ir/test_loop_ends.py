@@ -1,4 +1,4 @@
-"""ir/loop_ends: a loop has one end; graphs before and after, their values by numpy."""
+"""ir/loop_ends: each range is closed by one END; graphs before and after, evaluated by numpy."""
 from tests.support.interpret import same
 from tests.support.random_sums import LOOPS, OUTPUTS, kernel, load
 from tinygrad.uop.ops import Ops

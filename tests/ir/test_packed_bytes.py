@@ -1,4 +1,4 @@
-"""ir/packed_bytes: four numbers in the bytes of a word; every result beside what the numbers are one by one."""
+"""ir/packed_bytes: arithmetic on four numbers in the bytes of a word, compared with the numbers one by one."""
 import random
 
 import pytest
@@ -29,7 +29,7 @@ def test_joined(op):
     assert made[1] <= (min(bits) if op is Ops.AND else max(bits) + (op is Ops.ADD))
 
 def test_shifted():
-  """Bytes keep apart as long as they have room."""
+  """A shift is allowed as long as no bit leaves its byte."""
   for bits in range(1, 9):
     for by in range(8):
       most = [(1 << bits) - 1] * 4
@@ -38,13 +38,13 @@ def test_shifted():
       if made is not None: assert bytes_of(made[0]) == [x << by for x in most] and made[1] == bits + by
 
 def test_spread():
-  """Bit i goes to byte i; those above the fourth to none."""
+  """Bit i goes to byte i, for the lowest four bits."""
   for n in range(256):
     word, bits = spread(constant(n), constant)
     assert bytes_of(word) == [n >> i & 1 for i in range(4)] and bits == 1
 
 def test_numbers_with_an_offset():
-  """float(q) + c is q and c, if that is whole."""
+  """float(q) + c splits into q and c if c is an integer."""
   q = Q.cast(dtypes.float)
   assert with_offset(q) == (Q, 0) and with_offset(q + -8.0) == (Q, -8)
   assert with_offset(q + UOp.const(3, dtypes.int).cast(dtypes.float))[1] in (0, 3)
@@ -52,7 +52,7 @@ def test_numbers_with_an_offset():
   assert with_offset(UOp.variable("x", 0, 1, dtypes.float) + 1.0) == (None, 0)
 
 def test_signed_bytes():
-  """int8(word >> by), the rest of the word masked or not; nothing else."""
+  """Only int8(word >> by) matches, with the rest of the word masked or not."""
   word = UOp.variable("w", 0, 2**32 - 1, dtypes.uint32)
   def low(u: UOp) -> UOp: return u.cast(dtypes.uint8).bitcast(dtypes.int8)
   by = constant(8)

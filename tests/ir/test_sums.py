@@ -1,4 +1,4 @@
-"""ir/sums.py: however far it is multiplied out, an expression has the value that it had."""
+"""ir/sums.py: multiplying an expression out keeps its value."""
 import functools
 import operator
 import random
@@ -37,6 +37,6 @@ def test_only_what_frees_a_factor_is_multiplied_out():
   a, b, c, _ = RANGES
   def made(u: UOp) -> list[Factors]: return frees_a_factor(u, frozenset((a, b)))
   add, mul = (lambda *src: UOp(Ops.ADD, src=src)), (lambda *src: UOp(Ops.MUL, src=src))
-  assert made(mul(c, add(a, b))) == [(c, a), (c, b)]      # of different ranges
-  assert made(mul(c, add(a, mul(a, a)))) == [(c, add(a, mul(a, a)))]  # of the same
+  assert made(mul(c, add(a, b))) == [(c, a), (c, b)]      # terms of different ranges
+  assert made(mul(c, add(a, mul(a, a)))) == [(c, add(a, mul(a, a)))]  # terms of the same ranges
   assert made(mul(c, add(a, UOp.const(1, dtypes.weakint)))) == [(c, add(a, UOp.const(1, dtypes.weakint)))]

@@ -1,4 +1,4 @@
-"""Products of BF16 weights with the tokens of a prompt: two products an instruction, right for any number of them."""
+"""isa/dot_bf16: prefill GEMMs with BF16 weights; one instruction multiplies pairs, for any number of tokens."""
 import platform
 import re
 
@@ -20,8 +20,8 @@ from tinygrad_llm.weights.decode import dequantize
 from tinygrad_llm.weights.linear import Linear
 from tinygrad_llm.weights.weight import Weight
 
-MOST = 1e-5  # error, of the root mean square
-LOOP = 64    # neighbours of a sum that are a step of a loop; a sum of as many has none
+MOST = 1e-5  # error, as a fraction of the root mean square
+LOOP = 64    # elements of a sum in a loop iteration; a sum of only so many has no loop
 X86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="for x86")
 WITHOUT, WITH = "CPU:CLANG:x86_64,x86-64-v3", "CPU:CLANG:x86_64,x86-64-v4,avx512bf16"
 SIZES = [(96, 256, 5, 300), (33, 64, 32, 64), (512, 320, 64, 64), (7, 16, 3, 3), (40, 48, 2, 2), (1, 2064, 17, 40)]
@@ -29,7 +29,7 @@ SIZES = [(96, 256, 5, 300), (33, 64, 32, 64), (512, 320, 64, 64), (7, 16, 3, 3),
 # *** in the child
 
 def bf16_weight(rows: int, n: int, seed: int = 0) -> tuple[Weight, np.ndarray]:
-  """A matrix as a file has it, and in float64."""
+  """A BF16 matrix as a file has it, and in float64."""
   bits = np.random.default_rng([rows, n, seed]).standard_normal((rows, n)).astype(np.float32).view(np.uint32) >> 16
   qt = next(qt for qt in QUANT_TYPES.values() if qt.name == "BF16")
   stored = Tensor(bits.astype(np.uint16).view(np.uint32).reshape(rows, -1)).realize()
@@ -39,7 +39,7 @@ def source(lazy: Tensor) -> str:
   return to_program(*realize._get_call_to_compile(lazy.linear_with_vars()[0].src[-1])).src[2].arg
 
 def prompt(rows: int, n: int, tokens: int, most: int) -> tuple[Tensor, np.ndarray]:
-  """x @ w.T for the first tokens of at most so many, of x in bfloat16."""
+  """The lazy x @ w.T for `tokens` of at most `most` tokens, x in bfloat16, and the expected result."""
   weight, w = bf16_weight(rows, n)
   x = Tensor(np.random.default_rng(n).standard_normal((most, n)).astype(np.float32)).cast(dtypes.bfloat16).realize()
   lazy = x[:Variable("tokens", 1, most).bind(tokens)].float() @ dequantize(weight.qtype, weight.packed, n, None).T
@@ -55,7 +55,7 @@ def computed(sizes: list[tuple[int, int, int, int]]) -> list[dict]:
   return out
 
 def of_linear(tokens: int) -> dict:
-  """What a layer's product is of, with a second matrix of the same input; and how far off."""
+  """A layer's Linear of two matrices with one input: whether x is stored as bf16, and the largest error."""
   made = [bf16_weight(48, 96, seed) for seed in range(2)]
   linear = Linear([weight for weight, _ in made], [(48,), (48,)], [None] * 2, [None] * 2)
   x = np.random.default_rng(9).standard_normal((1, tokens, 96)).astype(np.float32)
@@ -105,7 +105,7 @@ def test_where():
 
 @X86
 def test_the_instruction():
-  """vdpbf16ps of 512 bits, where a processor has it."""
+  """CPUs that have it use vdpbf16ps of 512 bits."""
   code = {cpu: child.call(object_code, cpu).value for cpu in ("sapphirerapids", "znver4", "x86-64-v4")}
   assert {cpu: bool(re.search("62f2.[6e]4852", text)) for cpu, text in code.items()} == \
     {"sapphirerapids": True, "znver4": True, "x86-64-v4": False}
@@ -115,7 +115,7 @@ def test_the_instruction():
 A, B = (UOp.param(slot, dtypes.uint32, (256,)) for slot in (0, 1))
 
 def halves(of: UOp, first: int, by: int = dot_bf16.BITS) -> UOp:
-  """The bfloat16 of 16 lanes in a row, two of a word, as floats."""
+  """16 consecutive bfloat16 (two a word) as floats, one a lane."""
   at = LANE + first
   place, half = at.alu(Ops.SHR, UOp.const(1)), at.alu(Ops.AND, UOp.const(1)).alu(Ops.MUL, UOp.const(16))
   word = of.index(place).load().alu(Ops.SHR, half.cast(dtypes.uint32)).alu(Ops.AND, number(0xffff))
@@ -131,9 +131,9 @@ def test_two_vectors_at_a_time():
   assert made.arg.startswith(f"{dot_bf16.NAME}(") and [u.op for u in made.src[1:]] == [Ops.LOAD] * 2
   assert [int(u.src[0].src[1].vmax) for u in made.src[1:]] == [16, 32] and made.src[1].max_numel() == 16
   four = dots((0, 0), (16, 16), (32, 32), (48, 48))
-  assert four.src[0].arg == four.arg == made.arg  # the second adds to the first
+  assert four.src[0].arg == four.arg == made.arg  # the second instruction adds to the first
 
 @pytest.mark.parametrize("firsts", [((32, 64),), ((32, 64), (64, 80)), ((32, 64), (48, 96)), ((33, 64), (49, 80))])
 def test_what_is_no_pair(firsts):
-  """One vector alone; neighbours in one factor only; a vector that begins within a word."""
+  """No pair: a single vector; vectors adjacent in only one factor; a vector that begins within a word."""
   assert dots(*firsts) is None and dots((32, 64), (48, 80), by=8) is None

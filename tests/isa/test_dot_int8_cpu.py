@@ -1,4 +1,4 @@
-"""isa/dot_int8_cpu: sums of products of bytes are sums of integers; graphs before and after, their values by numpy."""
+"""isa/dot_int8_cpu: sums of int8 products become integer sums; graphs before and after, evaluated by numpy."""
 import random
 
 import pytest
@@ -36,7 +36,7 @@ def test_what_is_subtracted():
   """sum: (float(w) - 8) * float(x) --> float(sum: int(w) * int(x) + int(x) * -8)"""
   made = made_of(sink := total(floated(weight(), -8.0) * floated(byte())))
   assert same(sink, made) and sums(made) == {dtypes.int} and made is not sink
-  assert whole(weight()) * whole(byte()) in products(made)  # the subtraction is apart: both factors are bytes
+  assert whole(weight()) * whole(byte()) in products(made)  # the subtraction is separate, so both factors are bytes
 
 def test_activations_alone():
   """sum: float(x) --> float(sum: int(x))"""
@@ -52,10 +52,10 @@ def test_random_products():
     assert same(sink, made) and sums(made) == {dtypes.int}, seed
 
 @pytest.mark.parametrize("sink", [
-  total(floated(weight(), 0.5) * floated(byte())),                          # no whole number
-  total(floated(weight()) * floated(byte(), 1.0)),                          # activations have nothing added
+  total(floated(weight(), 0.5) * floated(byte())),                          # a fractional offset
+  total(floated(weight()) * floated(byte(), 1.0)),                          # an offset of the activations
   total(floated(weight()) * floated(byte(dtypes.uint8))), total(floated(byte(dtypes.int16))),  # no int8
-  total(floated(weight()) * byte(dtypes.float)),                            # no integer
+  total(floated(weight()) * byte(dtypes.float)),                            # not an integer
   total(floated(weight()) * floated(byte()), Ops.MAX)])
 def test_what_is_left(sink): assert made_of(sink) is sink
 
@@ -108,6 +108,6 @@ def test_all_are_subtracted():
   assert {u.val for u in made.src[0].toposort() if u.op is Ops.CONST} == {0}
 
 @pytest.mark.parametrize("weights", [
-  [of_lane(i) for i in range(3)], [of_lane(i) for i in (0, 2, 1, 3)],      # three bytes; in another order
-  [of_lane(i, more=5) for i in range(4)], [of_lane(i, 511) for i in range(4)]])  # of two bytes; of 9 bits
+  [of_lane(i) for i in range(3)], [of_lane(i) for i in (0, 2, 1, 3)],      # three bytes; another order
+  [of_lane(i, more=5) for i in range(4)], [of_lane(i, 511) for i in range(4)]])  # across two bytes; 9 bits
 def test_what_is_no_instruction(weights): assert dots(weights) is None

@@ -1,4 +1,4 @@
-"""isa/dot_int8_gpu: four products of bytes are one instruction; graphs before and after, their values by numpy."""
+"""isa/dot_int8_gpu: four byte products become one instruction; graphs before and after, evaluated by numpy."""
 import random
 
 import pytest
@@ -44,8 +44,8 @@ def test_what_is_subtracted_from_weights():
   assert same(sink, made) and {u.src[0].vmax for u in dots(made)} >= {0x01010101} and len(dots(made)) == 4
 
 @pytest.mark.parametrize("weight", [
-  field(8), field(3, at=5), field(4) | (field(2, at=4) << 4),     # all bits of a byte; its last ones; two fields
-  field(1, by=C, at=9) << 3, field(4) ^ 8])                       # four bits in a row; a bit that is flipped
+  field(8), field(3, at=5), field(4) | (field(2, at=4) << 4),     # all bits of a byte; its high bits; two fields
+  field(1, by=C, at=9) << 3, field(4) ^ 8])                       # four consecutive bits; a flipped bit
 def test_weights(weight):
   made = run(sink := total(weight.cast(dtypes.float) * x()), CUDA)
   assert same(sink, made) and len(dots(made)) in (2, 4)
@@ -74,10 +74,10 @@ def test_random_weights():
 
 @pytest.mark.parametrize("sink", [
   total(field().cast(dtypes.float) * x(high=128)), total(field().cast(dtypes.float) * x(C * 4)),
-  total(field(4, at=5).cast(dtypes.float) * x()),                                # its bits are of two bytes
-  total((field(8) + field(2)).cast(dtypes.float) * x()),                         # they are of 9 bits
-  total((field().cast(dtypes.float) + -0.5) * x()),                              # no whole number
-  total(field(by=THREE * 8).cast(dtypes.float) * x(THREE * 8), A, THREE),        # of three bytes
+  total(field(4, at=5).cast(dtypes.float) * x()),                                # bits across two bytes
+  total((field(8) + field(2)).cast(dtypes.float) * x()),                         # 9 bits
+  total((field().cast(dtypes.float) + -0.5) * x()),                              # a fractional offset
+  total(field(by=THREE * 8).cast(dtypes.float) * x(THREE * 8), A, THREE),        # three bytes
   kernel((field().cast(dtypes.float) * x()).reduce(A, C, arg=Ops.MAX)), total(byte(word(1, A), C * 8))])
 def test_what_is_left(sink): assert run(sink, CUDA) is sink
 

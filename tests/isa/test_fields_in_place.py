@@ -1,4 +1,4 @@
-"""isa/fields_in_place: weights of any fields become the same floats, with at most as many operations as before."""
+"""isa/fields_in_place: any bit fields become the same floats as before, with no more operations."""
 import random
 
 import pytest
@@ -8,7 +8,7 @@ from tinygrad.uop.ops import Ops, UOp, graph_rewrite
 from tinygrad_llm.patches.isa.fields_in_place import BITS, EXPONENT, fields, pm_in_place
 
 def weight(chance: random.Random) -> UOp:
-  """A float that one to three fields make, with bits that are flipped and a whole number that is subtracted."""
+  """A float made from one to three fields, with flipped bits and a subtracted integer."""
   bits, found = 0, None
   for _ in range(chance.choice((1, 1, 2, 3))):
     wide = chance.randint(1, min(8, BITS - bits - 1))
@@ -47,7 +47,7 @@ def test_all_fields_of_a_word_take_one_shift() -> None:
     assert len({u for f in found for u in f.toposort() if u.op is Ops.SHR}) == 1
 
 def test_what_is_no_field() -> None:
-  """Bits that two of them share, numbers that are added up, a float of another size: as they are."""
+  """No change: overlapping fields, added fields, a float with another exponent."""
   a, b = (u.alu(Ops.AND, number(15)) for u in LEAVES[:2])
   assert fields(a.alu(Ops.OR, b)) is None and fields(a.alu(Ops.ADD, b)) is None
   assert fields(a.alu(Ops.OR, number(1))) is None

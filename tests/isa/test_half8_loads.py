@@ -1,4 +1,4 @@
-"""isa/half8_loads: how many halves a thread loads at once, before and after."""
+"""isa/half8_loads: halves that a thread loads at once, before and after."""
 import pytest
 from tests.gpu import gpu_renderers
 from tests.support.random_sums import OUT
@@ -12,7 +12,7 @@ from tinygrad_llm.patches.isa import half8_loads
 pytestmark = pytest.mark.skipif(not is_on("hooks"), reason="hooks are off")
 
 def width(target: str, dtype=dtypes.half, unrolled: int = 8) -> int:
-  """Elements of the widest load of a sum, so many steps of which are unrolled."""
+  """Elements of the widest load of a sum with `unrolled` unrolled iterations."""
   row, k = UOp.range(32, 0, AxisType.WEAK), UOp.range(64, 1, AxisType.REDUCE)
   x = UOp.param(0, dtype, (32 * 64,)).index(row * 64 + k).cast(dtypes.float)
   store = UOp.param(OUT, dtypes.float, (32,)).index(row).store(x.reduce(k, arg=Ops.ADD))
@@ -21,7 +21,7 @@ def width(target: str, dtype=dtypes.half, unrolled: int = 8) -> int:
 
 @pytest.mark.parametrize("target", ["CUDA", "OpenCL"])
 def test_eight_halves(monkeypatch, target):
-  """load half4 a; load half4 b, side by side --> load half8"""
+  """load half4 a; load half4 b, adjacent --> load half8"""
   monkeypatch.setattr(coalesce, "getenv", half8_loads._getenv)
   assert width(target) == 4
   monkeypatch.setattr(coalesce, "getenv", half8_loads.getenv)
@@ -33,5 +33,5 @@ def test_no_vector_of_eight(monkeypatch, target):
   assert width(target) <= 4
 
 def test_other_variables():
-  """Those are the environment's, and so is this one where no kernel is lowered."""
+  """getenv() overrides only ALLOW_HALF8, and only while a kernel is lowered."""
   assert half8_loads.getenv("NO_SUCH", 7) == 7 and half8_loads.getenv("ALLOW_HALF8", 0) == 0

@@ -1,4 +1,4 @@
-"""isa/int_to_float: integers of few bits become floats by magic numbers; graphs before and after, values by numpy."""
+"""isa/int_to_float: small integers become floats by magic numbers; graphs before and after, evaluated by numpy."""
 import random
 
 import pytest
@@ -35,12 +35,12 @@ def test_all_values_of_a_field_are_tried():
 
 @pytest.mark.parametrize("q", [
   masked(BITS + 1), masked(BITS) + 1, WORD, WORD >> 8, masked(12) * masked(12),  # 2**23 and above
-  signed(masked(22)) - (1 << 22) - 1, signed(masked(23)) - 8,       # beyond the signed ones
-  (WORD.bitcast(dtypes.int) >> 9) - 1, (K + 1).cast(dtypes.int)])               # of any sign; no number that is loaded
+  signed(masked(22)) - (1 << 22) - 1, signed(masked(23)) - 8,       # beyond the signed range
+  (WORD.bitcast(dtypes.int) >> 9) - 1, (K + 1).cast(dtypes.int)])               # beyond it, too; not loaded
 def test_what_stays_a_conversion(q): assert floated(q) is None
 
 def test_the_last_that_fit():
-  """The least is -2**22."""
+  """The smallest signed number that fits is -2**22."""
   assert same((q := signed(masked(22)) - (1 << 22)).cast(dtypes.float), floated(q))
 
 @pytest.mark.parametrize(("q", "fits"), [
@@ -52,7 +52,7 @@ def test_casts_that_wrap(q, fits):
   assert same(q.cast(dtypes.float), made) if fits else made is None
 
 def test_random_casts():
-  """Fields that wrap into fewer bits or another sign, with what is computed of them."""
+  """Fields that casts wrap to fewer bits or another sign, and arithmetic on them, keep their values."""
   rng, changed = random.Random(11), 0
   narrow = (dtypes.int8, dtypes.uint8, dtypes.int16, dtypes.uint16, dtypes.int)
   for seed in range(200):
@@ -65,7 +65,7 @@ def test_random_casts():
   assert changed > 100
 
 def test_random_numbers():
-  """Fields that are joined, shifted, multiplied and subtracted keep their values; most are changed."""
+  """Joined, shifted, multiplied and subtracted fields keep their values; most are changed."""
   rng, changed = random.Random(3), 0
   for seed in range(150):
     q = (WORD >> rng.randint(0, 20)) & ((1 << rng.randint(1, 12)) - 1)
@@ -78,7 +78,7 @@ def test_random_numbers():
   assert changed > 70
 
 def test_of_a_sum():
-  """sum k: float(q) * x[k] is changed; sum k: float(q) is a conversion, or the large numbers would be added up."""
+  """sum k: float(q) * x[k] is changed; sum k: float(q) is not, or it would add up the large magic numbers."""
   q = masked(4).cast(dtypes.float)
   product, alone = (kernel(v.reduce(K, arg=Ops.ADD)) for v in (q * load(0, K), q))
   assert same(product, made := run(product, CUDA)) and any(u.op is Ops.BITCAST for u in made.toposort())

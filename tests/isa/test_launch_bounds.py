@@ -1,4 +1,4 @@
-"""isa/launch_bounds: the bounds of a kernel in CUDA C, before and after."""
+"""isa/launch_bounds: a kernel's launch bounds in CUDA C, before and after."""
 import pytest
 from tinygrad_llm.patches.isa import launch_bounds
 from tinygrad_llm.patches.isa.launch_bounds import FILE, REGISTERS, blocks
@@ -6,7 +6,7 @@ from tinygrad_llm.patches.isa.launch_bounds import FILE, REGISTERS, blocks
 @pytest.mark.parametrize(("threads", "count"), [
   (32, 16), (33, 8), (64, 8), (96, 5), (128, 4), (129, 3), (256, 2), (512, 1), (1024, 1)])
 def test_blocks(threads, count):
-  """As many as have 128 registers a thread, in whole warps; one at least."""
+  """As many blocks as fit at 128 registers a thread, in whole warps; at least one."""
   warps = -(-threads // 32)
   assert blocks(threads) == count and (count * warps * 32 * REGISTERS <= FILE or count == 1)
   assert (count + 1) * warps * 32 * REGISTERS > FILE

@@ -1,4 +1,4 @@
-"""isa/ptx: an instruction of a pass in PTX, with a register of its own."""
+"""isa/ptx: a pass's instruction in PTX gets a register of its own."""
 from types import SimpleNamespace
 
 import pytest
@@ -23,7 +23,7 @@ def test_an_instruction():
   dot = UOp(Ops.CUSTOM, dtypes.int, (A, B, C), DOT4.texts[Language.PTX])
   ctx = context(dot)
   assert instruction(ctx, dot) == [".reg .s32 %custom3;", "dp4a.s32.s32 %custom3, %a, %b, %c;"]
-  assert ctx.r[dot] == "%custom3"  # who uses it finds it there
+  assert ctx.r[dot] == "%custom3"  # where its users look it up
 
 def test_two_have_two_registers():
   one, two = (UOp(Ops.CUSTOM, dtypes.float, (A,), EXCHANGES[bit].texts[Language.PTX]) for bit in (1, 2))
@@ -31,13 +31,13 @@ def test_two_have_two_registers():
   assert [instruction(ctx, u)[0] for u in (one, two)] == [".reg .f32 %custom3;", ".reg .f32 %custom4;"]
 
 def test_what_is_no_instruction():
-  """A text of C has no place for a result."""
+  """C text is no PTX instruction: it has no placeholder for a result."""
   u = UOp(Ops.CUSTOM, dtypes.int, (A, B, C), DOT4.texts[Language.CUDA])
   assert instruction(ctx := context(u), u) is None and u not in ctx.r
 
 @pytest.mark.skipif(not (is_on("ptx") and is_on("shuffle_reduce")), reason="they are off")
 def test_a_kernel():
-  """A value that another thread has is exchanged, and used by its register."""
+  """A shuffled value is used through its register."""
   i = UOp.range(32, 0, AxisType.LOCAL)
   x, y = (UOp.param(slot, dtypes.float, (32,)).index(i) for slot in (0, OUT))
   other = UOp(Ops.CUSTOM, dtypes.float, (x,), EXCHANGES[4].texts[Language.PTX])

@@ -1,4 +1,4 @@
-"""isa/reciprocal: how CUDA C divides one by a number, before and after."""
+"""isa/reciprocal: a reciprocal in CUDA C, before and after."""
 import pytest
 from tests.gpu import gpu_renderers
 from tests.support.random_sums import kernel, load
@@ -22,7 +22,7 @@ def test_one_instruction():
 
 @pytest.mark.parametrize("dtype", [dtypes.half, dtypes.float64])
 def test_other_floats_are_divided(dtype):
-  """The instruction has 32 bits."""
+  """Other float types are divided as before: the instruction is for 32 bits."""
   u = UOp(Ops.RECIPROCAL, dtype, (X.cast(dtype),))
   assert text(pm_reciprocal + STOCK, u) == text(STOCK, u) and "fdividef" not in text(STOCK, u)
 

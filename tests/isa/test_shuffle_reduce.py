@@ -1,4 +1,4 @@
-"""isa/shuffle_reduce: neighbours of a warp exchange what they add up; graphs before and after, values by numpy."""
+"""isa/shuffle_reduce: lanes of a warp reduce sums by shuffles; graphs before and after, evaluated by numpy."""
 import numpy as np
 import pytest
 from tests.gpu import gpu_renderers
@@ -17,18 +17,18 @@ def others(*sizes: int) -> list[UOp]: return [UOp.range(n, 10 + i, AxisType.LOCA
   ((WARP, 4), (), 1), ((8,), (2, 4), 1), ((4, 8, 2), (4,), 2), ((4, 8), (2, 4), 2),
   ((2, 2, 8, 2), (4,), 3)])
 def test_neighbours(sums, rows, lanes):
-  """Numbered first, in whole warps: a row's threads, or a warp of those that add up one sum."""
+  """The reduction axes numbered first, in whole warps, become lanes: a row's threads, or a warp of them."""
   assert neighbours(of := group(*sums), others(*rows)) == of[:lanes]
 
 @pytest.mark.parametrize(("sums", "rows"), [
-  ((8,), (3,)), ((8,), ()), ((16,), (1,)),   # the last warp is not full: its missing threads would be read
-  ((3,), (32,)), ((12,), (8,)),              # no power of two: an exchange leaves its row
-  ((16, 4), ()), ((8, 8), (1,)),             # several warps, which share a sum with a part of each
-  ((WARP,), (2, 2, 2)), ((2, 16), (2, 2, 2))])  # more axes than a thread's number has, before these
+  ((8,), (3,)), ((8,), ()), ((16,), (1,)),   # the last warp is not full: shuffles would read missing threads
+  ((3,), (32,)), ((12,), (8,)),              # no power of two: a shuffle would leave its row
+  ((16, 4), ()), ((8, 8), (1,)),             # several warps share a sum, with a part of each
+  ((WARP,), (2, 2, 2)), ((2, 16), (2, 2, 2))])  # more axes than a thread index has
 def test_no_neighbours(sums, rows): assert neighbours(group(*sums), others(*rows)) == []
 
 def test_threads_of_rows_before_those_of_sums():
-  """Rows are numbered first: neighbours are of other sums."""
+  """If rows are numbered first, adjacent lanes belong to different sums."""
   rows, sums = UOp.range(4, 0, AxisType.LOCAL), UOp.range(8, 1, AxisType.GROUP_REDUCE)
   assert neighbours([sums], [rows]) == []
 
@@ -49,7 +49,7 @@ def kernel(loops: list[UOp], rows: list[UOp], op: Ops = Ops.ADD, dtype=dtypes.fl
   return UOp.sink(out.store(total).end(*rows) if rows else out.store(total), arg=KernelInfo())
 
 def bits(sink: UOp) -> list[int]:
-  """The exchanges, the last one first."""
+  """The lane bits of the shuffles."""
   return [next(b for b, e in EXCHANGES.items() if named(u.arg) is e) for u in sink.toposort() if u.op is Ops.CUSTOM]
 
 def test_two_threads_of_a_sum():
@@ -75,13 +75,13 @@ def test_warps_share_memory():
 
 @pytest.mark.parametrize(("dtype", "exchanged"), [(dtypes.int, 3), (dtypes.uint32, 3), (dtypes.int64, 6)])
 def test_integers(dtype, exchanged):
-  """A register is 32 bits: 64 are two exchanges."""
+  """Registers have 32 bits, so a 64-bit number takes two shuffles."""
   made = run(sink := kernel(group(8), others(4), dtype=dtype), CUDA)
   large = {0: np.arange(2048) * -(1 << 49) - 7 if exchanged == 6 else np.arange(2048), 9: np.zeros(64, int)}
   assert len(bits(made)) == exchanged and same(sink, made, arrays=large)
 
 def test_a_sum_that_all_rows_share_is_the_last():
-  """(sum: x * row) * (sum: x) --> the second is exchanged after each part of the first is there"""
+  """(sum: x * row) * (sum: x) --> the second sum's shuffles come after all partial sums of the first"""
   (lane,), (row,) = group(8), others(4)
   norm = x([lane, K]).reduce(lane, K, arg=Ops.ADD)
   product = x([lane, K, row], slot=1).reduce(lane, K, arg=Ops.ADD)

@@ -1,4 +1,4 @@
-"""isa/table_lookup_gpu: what four bits of a word stand for is chosen from a table, the same floats as before."""
+"""isa/table_lookup_gpu: functions of a 4-bit code become table lookups with the same floats as before."""
 import random
 
 import pytest
@@ -15,12 +15,12 @@ def field(word: UOp, at: int, bits: int) -> UOp:
   return (word.alu(Ops.SHR, number(at)) if at else word).alu(Ops.AND, number((1 << bits) - 1))
 
 def a_float(whole: UOp) -> UOp:
-  """Of a signed integer, as int_to_float.py has it."""
+  """A signed integer converted to a float as int_to_float.py does it."""
   return whole.alu(Ops.ADD, number(MIDDLE, dtypes.int32)).bitcast(dtypes.float32).alu(
     Ops.ADD, number(-float(3 << BITS - 1), dtypes.float32))
 
 def polynomial(code: UOp, chance: random.Random) -> UOp:
-  """A whole number in -128 .. 127 by a code, computed with integers."""
+  """An integer in -128 .. 127 that is a polynomial of a code."""
   whole = code.cast(dtypes.int32)
   for _ in range(2):
     whole = whole.alu(Ops.MUL, number(chance.randint(-9, 9), dtypes.int32)).alu(
@@ -28,7 +28,7 @@ def polynomial(code: UOp, chance: random.Random) -> UOp:
   return whole.alu(Ops.AND, number(255, dtypes.int32)).alu(Ops.ADD, number(-128, dtypes.int32))
 
 def four_bits(word: UOp, at: int, chance: random.Random) -> UOp:
-  """A sign and three bits that choose from the nibbles of a constant."""
+  """A 4-bit code: a sign, and three bits that select a nibble of a constant."""
   by = field(word, at, 3).alu(Ops.SHL, number(2))
   size = number(chance.getrandbits(32)).alu(Ops.SHR, by).alu(Ops.AND, number(15)).cast(dtypes.int32)
   sign = field(word, at + 3, 1).cast(dtypes.int32).alu(Ops.MUL, number(-2, dtypes.int32)).alu(
@@ -53,9 +53,9 @@ def test_four_codes_are_looked_up_together() -> None:
 
 @pytest.mark.parametrize("whole", [
   field(LEAVES[0], 0, 5).cast(dtypes.int32),                                                # five bits
-  field(LEAVES[0], 2, 4).cast(dtypes.int32),                                                # of two codes
-  field(LEAVES[0], 0, 4).alu(Ops.ADD, field(LEAVES[1], 0, 4)).cast(dtypes.int32),           # of two words
-  field(LEAVES[0], 0, 4).alu(Ops.MUL, number(9)).cast(dtypes.int32),                        # 135
+  field(LEAVES[0], 2, 4).cast(dtypes.int32),                                                # bits of two codes
+  field(LEAVES[0], 0, 4).alu(Ops.ADD, field(LEAVES[1], 0, 4)).cast(dtypes.int32),           # two words
+  field(LEAVES[0], 0, 4).alu(Ops.MUL, number(9)).cast(dtypes.int32),                        # up to 135
   LEAVES[0].cast(dtypes.int32)])
 def test_what_is_no_table(whole: UOp) -> None:
   assert graph_rewrite(u := a_float(whole), pm_look_up, ctx=PERMUTED) is u

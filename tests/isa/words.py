@@ -1,4 +1,4 @@
-"""Words of 32 bits as tests of isa/ have them: arguments of a kernel, constants where everything is lowered, values."""
+"""32-bit words for the tests of isa/: kernel arguments, lowered constants, and their numpy values."""
 import numpy as np
 from tinygrad.dtype import DType, _to_np_dtype, dtypes
 from tinygrad.uop.ops import Ops, ParamArg, UOp
@@ -18,7 +18,7 @@ def number(n: float, dtype: DType = dtypes.uint32) -> UOp:
   return UOp(Ops.CAST, dtype, (UOp(Ops.CONST, weak, (), n),), dtype)
 
 def value(u: UOp) -> np.ndarray:
-  """Of all WORDS."""
+  """An expression's values for all WORDS."""
   if u.op is Ops.PARAM: return WORDS[u.arg.slot]
   kind = _to_np_dtype(u.dtype)
   if u.op is Ops.CAST and u.src[0].op is Ops.CONST: return np.full(WORDS.shape[1], u.src[0].arg).astype(kind)
@@ -30,7 +30,7 @@ def value(u: UOp) -> np.ndarray:
   return ALU[u.op](*src).astype(kind)
 
 def permuted(a: np.ndarray, b: np.ndarray, at: np.ndarray) -> np.ndarray:
-  """PTX ISA, prmt: byte i is that of b, a which nibble i numbers; its highest bit asks for the sign, eight times."""
+  """PTX's prmt: nibble i selects byte i from the bytes of b and a; its top bit replicates the byte's sign instead."""
   known, made = np.stack([a, b], -1).view(np.uint8), np.zeros_like(a)
   for i in range(4):
     code = at >> np.uint32(4 * i) & 15

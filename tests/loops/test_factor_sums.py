@@ -1,4 +1,4 @@
-"""loops/factor_sums: a flat sum of products becomes nested sums; graphs before and after, their values by numpy."""
+"""loops/factor_sums: a flat sum of products becomes nested sums; graphs before and after, evaluated by numpy."""
 import pytest
 from tests.loops.test_hoist_factors import shared_factors
 from tests.loops.test_hoist_sums import shared_sums
@@ -50,7 +50,7 @@ def test_threads_of_a_group_stay_outermost():
   assert nested(left) is left  # not sum a: x[a] * (sum thread: y[a thread])
 
 def test_what_is_left():
-  """All factors depend on all loops; a maximum; a loop of unknown length."""
+  """No change: all factors depend on all loops; a maximum; a loop of symbolic length."""
   n = UOp.variable("n", 1, 4)
   symbolic = UOp.range(n, 9, AxisType.REDUCE)
   for sink in (kernel((load(0, A, B, ROW) * load(1, A, B)).reduce(A, B, arg=Ops.ADD)),
@@ -69,7 +69,7 @@ def test_loops_end_together():
   assert factor_sums.join_ends(UOp.sink(*(e.replace(tag=None) for e in ends))) is None
 
 def test_a_wrong_rewrite_is_seen():
-  """The arrays tell sums apart that differ in one loop, sign or factor."""
+  """The test's arrays distinguish sums that differ in one loop, sign or factor."""
   good = kernel((load(0, A, ROW) * load(1, A, B, COLUMN)).reduce(A, B, arg=Ops.ADD))
   for bad in ((load(0, A, ROW) * load(1, A, B, COLUMN)).reduce(A, arg=Ops.ADD).reduce(C, B, arg=Ops.ADD),
               (load(0, A, ROW) * load(1, A, B, COLUMN) * -1).reduce(A, B, arg=Ops.ADD),

@@ -1,4 +1,4 @@
-"""loops/hoist_factors: factors that rows share go to an array; graphs before and after, their values by numpy."""
+"""loops/hoist_factors: factors that rows share are hoisted to an array; before and after, evaluated by numpy."""
 from tests.support.interpret import same
 from tests.support.random_sums import LOOPS, OUTPUTS, changed, kernel, kernels, load
 from tinygrad import Device
@@ -26,7 +26,7 @@ def test_factors_that_rows_share_are_an_array():
   assert filled.src[1].op is Ops.MUL and not {A, B, ROW, COLUMN} & set(filled.ranges)
 
 def test_what_is_left():
-  """One load; loads at two places; a factor of each row; 8 rows, too few for an array; a maximum."""
+  """No change: a single load; loads at two indices; a factor for each row; only 8 rows; a maximum."""
   w = load(0, ROW, COLUMN, A, B)
   for value in (w * load(1, A, B), w * (load(1, A, B) * load(2, B, A)), w * (load(1, A, ROW) * load(2, A, ROW))):
     assert shared_factors(sink := kernel(value.reduce(A, B, arg=Ops.ADD))) is sink

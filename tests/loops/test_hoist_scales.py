@@ -1,4 +1,4 @@
-"""loops/hoist_scales: scales of a block are unpacked as a vector; graphs before and after, their values by numpy."""
+"""loops/hoist_scales: a block's scales are unpacked as a vector; graphs before and after, evaluated by numpy."""
 import pytest
 from tests.gpu import gpu_renderers
 from tests.support.interpret import arrays_for, same
@@ -15,7 +15,7 @@ def unrolled(*sizes: int, kind: AxisType = AxisType.UNROLL) -> list[UOp]:
   return [UOp.range(n, 10 + i, kind) for i, n in enumerate(sizes)]
 
 def scale(loops: list[UOp], *others: UOp) -> UOp:
-  """Some bits of two words, in six operations on integers."""
+  """A scale from bits of two words, in six integer operations."""
   place = sum((r * 8**i for i, r in enumerate((*loops, *others))), UOp.const(0))
   a, b = (UOp.param(slot, dtypes.uint32, (512,)).index(place) for slot in (4, 5))
   return (((a >> 3) & 15) | ((b & 3) << 4)).cast(dtypes.int).alu(Ops.ADD, UOp.const(-9, dtypes.int)).cast(dtypes.float)
@@ -39,7 +39,7 @@ def test_scales_are_a_vector(sizes):
   assert s in red.src[0].src and not any(u.op is Ops.SHR for u in red.toposort(lambda u: u.op is not Ops.AFTER))
 
 def test_an_array_for_each_row():
-  """The scales of each row fill the array again."""
+  """The array is filled again with each row's scales."""
   loops = unrolled(2, 4)
   made = hoisted(sink := total(scale(loops, COLUMN) * load(1, *loops, ROW), loops))
   assert made is not sink and same(sink, made)
@@ -47,7 +47,7 @@ def test_an_array_for_each_row():
   assert same(sink, made, arrays=wrong)
 
 def test_what_is_left():
-  """3 steps; few operations; another loop unrolled; a loop that is not; a maximum; a factor with a sum in it."""
+  """No change: 3 iterations; few operations; another unrolled loop; a loop not unrolled; a maximum; a nested sum."""
   eight, six = unrolled(8), unrolled(3)
   column = UOp.range(4, 30, AxisType.UPCAST)
   cheap = (UOp.param(4, dtypes.uint32, (64,)).index(eight[0]) & 15).cast(dtypes.float)

@@ -1,4 +1,4 @@
-"""loops/hoist_sums: partial sums that rows share go to an array; graphs before and after, their values by numpy."""
+"""loops/hoist_sums: partial sums that rows share are hoisted to an array; before and after, evaluated by numpy."""
 from tests.loops.test_hoist_factors import arrays
 from tests.support.interpret import same, steps
 from tests.support.random_sums import LOOPS, OUTPUTS, changed, kernel, kernels, load
@@ -32,7 +32,7 @@ def test_a_term_of_two():
   assert any(u.op is Ops.CONST and u.val == 1 / 4 for u in made.toposort())
 
 def test_what_is_left():
-  """A sum of each row's own; 3 steps, whose share is no exact float; 8 rows, too few; 4 rows, for 8 tokens each."""
+  """No change: a sum for each row; 3 iterations, as 1/3 is inexact; only 8 rows; 4 rows for 8 tokens each."""
   own = (load(0, ROW, COLUMN, A) * load(1, A, B, ROW)).reduce(A, B, arg=Ops.ADD)
   thirds = (load(0, ROW, COLUMN, A) * load(1, A, C)).reduce(A, C, arg=Ops.ADD)
   few = (load(0, COLUMN, A) * load(1, A, B)).reduce(A, B, arg=Ops.ADD)

@@ -1,4 +1,4 @@
-"""loops/implicit_barriers: no search for barriers in kernels of a CPU; a GPU's have theirs, before and after."""
+"""loops/implicit_barriers: CPU kernels skip the search for barriers; GPU kernels keep theirs; before and after."""
 import pytest
 from tests.support.calls import buffer, product
 from tinygrad import codegen, dtypes
@@ -21,7 +21,7 @@ def barriers(u: UOp) -> int: return sum(x.op is Ops.BARRIER for x in u.toposort(
 
 @pytest.mark.parametrize(("shares", "before_the_end"), [(True, 1), (False, 0), (None, 1)])
 def test_at_the_end_of_a_loop(shares, before_the_end, monkeypatch):
-  """END(store, i) --> END(BARRIER(store, load), i) where threads share memory, and outside of a lowering."""
+  """END(store, i) --> END(BARRIER(store, load), i) if threads share memory, and outside of lowering."""
   kernel = None if shares is None else hooks._Kernel(None, shares)
   with hooks._set(hooks._kernel, kernel): made = graph_rewrite(loop_over_shared(), codegen.pm_implicit_barriers)
   end, = made.src
@@ -29,7 +29,7 @@ def test_at_the_end_of_a_loop(shares, before_the_end, monkeypatch):
   assert barriers(made) == before_the_end + 1  # between the store and the load, in any case
 
 def test_lowering(monkeypatch):
-  """tinygrad's rule is not asked for a kernel of a CPU; for one of a GPU it is."""
+  """tinygrad's rule runs for a GPU kernel, but not for a CPU kernel."""
   asked = list[UOp]()
   monkeypatch.setattr(implicit_barriers, "_add_war_barrier", lambda end: asked.append(end))
   ast = product(64, 512, buffer(64), buffer(512), buffer(64 * 512)).src[0]

@@ -1,4 +1,4 @@
-"""loops/merge_fields: a field of a packed word is one shift and one mask; graphs before and after, values by numpy."""
+"""loops/merge_fields: a packed word's field takes one shift and one mask; before and after, evaluated by numpy."""
 import random
 
 import pytest
@@ -43,7 +43,7 @@ def test_low_and_high_bits():
   assert merged(low + (high << number(4))) is low | (high << number(4))
 
 def test_random_fields():
-  """Fields of fields keep their values, and lose operations where the inner mask has all bits of the outer one."""
+  """Nested fields keep their values, and lose operations if the inner mask covers all bits of the outer one."""
   rng, fewer = random.Random(1), 0
   for seed in range(150):
     first, second = rng.randint(0, 31), rng.randint(0, 12)
@@ -56,9 +56,9 @@ def test_random_fields():
 
 @pytest.mark.parametrize("before", [
   field(W, 0xff, number(5), 15),             # bit 8 of the outer field is masked off
-  field(W, 0xff, (THREAD * 4).cast(dtypes.uint32), 15),  # so are those of some threads
-  field(W, 0xf0, number(4), 15),             # no mask of the low bits
-  (W >> number(20)) >> number(12),           # 32 together: all bits are gone, and a shift by 32 is none
+  field(W, 0xff, (THREAD * 4).cast(dtypes.uint32), 15),  # for some threads bits are masked off
+  field(W, 0xf0, number(4), 15),             # not a mask of low bits
+  (W >> number(20)) >> number(12),           # 32 bits together; a single shift by 32 would not clear the word
   (W & number(31)) + (word(1) << number(4)), # both have bit 4
   ((W & number(0xff)).cast(dtypes.int) >> 4) & 15])
 def test_what_is_left(before): assert merged(before) is before

@@ -1,4 +1,4 @@
-"""loops/skip_steps: steps whose results are not stored are not computed; graphs before and after, values by numpy."""
+"""loops/skip_steps: skips iterations whose results are not stored; graphs before and after, evaluated by numpy."""
 import pytest
 from tests.gpu import gpu_renderers
 from tests.support.interpret import arrays_for, results, same
@@ -12,7 +12,7 @@ A = LOOPS[0]
 ROW, COLUMN = OUTPUTS
 
 def kernel(row: UOp, condition: UOp | None, value: UOp | None = None) -> UOp:
-  """A row is stored where a condition holds."""
+  """A kernel that stores a row only if a condition holds."""
   value = load(0, A, row, COLUMN).reduce(A, arg=Ops.ADD) if value is None else value
   place = row * 8 + COLUMN
   out = UOp.param(OUT, dtypes.float, (SIZE,))
@@ -36,7 +36,7 @@ def test_a_step_that_stores_nothing(condition):
   assert any((after != before).any() for after, before in zip(results(sink, arrays), arrays.values()))
 
 def test_what_is_left():
-  """No condition; one of two loops; one of no loop; a loop of threads; two stores; a GPU."""
+  """No change: no condition; a condition on two loops or on none; a loop of threads; two stores; a GPU."""
   thread = UOp.range(4, 0, AxisType.THREAD)
   n = UOp.param(5, dtypes.int, (8,)).index(UOp.const(0))
   two = [kernel(ROW, ROW < 3).src[0], kernel(ROW, ROW < 2, load(1, ROW)).src[0]]

@@ -1,5 +1,5 @@
 """
-The patches that change kernels: each does its work, and not when it is off; numbers are right with it and without it;
+The passes that change kernels: each has its effect, and none when it is off. Results are right with and without it, and
 compile workers make the same kernels.
 """
 import functools
@@ -29,20 +29,20 @@ from tinygrad_llm.weights.decode import dequantize, layout
 from tinygrad_llm.weights.layout import Layout, store
 from tinygrad_llm.weights.weight import Weight
 
-MOST = 1e-5  # error of a float32 sum, whatever its order: one after the other, too
+MOST = 1e-5  # error of a float32 sum in any order, a sequential one included
 STREAMS = [qt.name for qt in QUANT_TYPES.values() if qt.fields and qt.name != "TQ2_0"]
 NUMPY = {dtypes.uint32: np.uint32, dtypes.float16: np.float16, dtypes.float32: np.float32}
 
 # *** in the child
 
 def held(name: str, rows: int, n: int, stream: bool) -> tuple[QuantType, Tensor, Layout | None, np.ndarray]:
-  """A matrix of a type: its rows as in the file, or as they lie in memory with their layout; in float64."""
+  """A matrix of a type, as in the file or repacked (stream) with its layout, and its float64 values."""
   qt = next(qt for qt in QUANT_TYPES.values() if qt.name == name)
   if name in ("F16", "F32"):
     raw = np.random.default_rng(0).standard_normal((rows, n)).astype(NUMPY[qt.dtype]).tobytes()
   else: raw = random_blocks(np.random.default_rng(0), name, rows * n // qt.block, 0.02)
   wanted = reference(qt, raw, n).reshape(rows, n).astype(np.float64)
-  found = layout(qt, Device[Device.DEFAULT].renderer, rows, n) if stream else None  # None: no patch makes lanes of rows
+  found = layout(qt, Device[Device.DEFAULT].renderer, rows, n) if stream else None  # None: no pass makes lanes of rows
   if found is not None and qt.unit < 4: packed = Tensor(np.frombuffer(raw, f"u{qt.unit}").reshape(rows, -1)).realize()
   else:
     pack(qt, raw, n, out := np.zeros((rows, qt.row_items(n)), NUMPY[qt.dtype]))
@@ -53,7 +53,7 @@ def held(name: str, rows: int, n: int, stream: bool) -> tuple[QuantType, Tensor,
   return qt, stored, found, wanted
 
 def weight(name: str, rows: int, n: int, stream: bool = False) -> tuple[Callable[[], Tensor], np.ndarray]:
-  """A matrix of a type, as in the file or with its rows interleaved, and what it is in float64."""
+  """A lazy dequantised matrix, from the file's rows or from interleaved rows, and its float64 values."""
   qt, stored, found, wanted = held(name, rows, n, stream)
   packed = stored if found is None else found.rows(stored)
   return lambda: dequantize(qt, packed, n, found), wanted
@@ -70,12 +70,12 @@ def experts(name: str, rows: int = 64, n: int = 768) -> tuple[Tensor, np.ndarray
   return (Tensor(x).realize() * w).sum(-1), wanted @ x[0].astype(np.float64)
 
 def gated(name: str, rows: int = 64, n: int = 768) -> tuple[Tensor, np.ndarray]:
-  """The same, and a gate: of the first matrix, by the second."""
+  """Products of one x with gate and up of the chosen experts, the gate applied."""
   y, wanted = experts(name, rows, n)
   return (y[0].relu() * y[1]).contiguous(), np.maximum(wanted[0], 0) * wanted[1]
 
 def weighted(name: str, rows: int = 64, n: int = 768) -> tuple[Tensor, np.ndarray]:
-  """A sum over the chosen experts, each of an x of its own, with a bias and a weight."""
+  """The weighted sum over the chosen experts, each with its own x and a bias."""
   x, shares, bias = vector(3, 1, n), vector(3, 1, seed=2), vector(3, rows, seed=3)
   w, wanted = chosen(name, rows, n)
   y = (Tensor(x).realize() * w[1]).sum(-1) + Tensor(bias).realize()
@@ -87,7 +87,7 @@ def added(name: str) -> tuple[Tensor, np.ndarray]:
   return a + b, of_a + of_b
 
 def chain() -> tuple[Tensor, np.ndarray]:
-  """A softmax: the largest, the sum, then each."""
+  """A softmax: maximum, sum, then the elements."""
   x = vector(8, 24)
   e = np.exp(x.astype(np.float64) - x.max(-1, keepdims=True))
   return Tensor(x).realize().softmax(-1), e / e.sum(-1, keepdims=True)
@@ -96,7 +96,7 @@ def vector(*shape: int, seed: int = 1) -> np.ndarray:
   return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 def matvec(name: str, rows: int, n: int, norm: bool = False, stream: bool = False) -> tuple[Tensor, np.ndarray]:
-  """x @ w.T, or norm(x) @ w.T, and what it should be."""
+  """The lazy x @ w.T, or norm(x) @ w.T, and its expected value."""
   lazy_w, w = weight(name, rows, n, stream)
   x, by = vector(1, n), vector(n, seed=2) if norm else np.ones(n, np.float32)
   lazy = Tensor(x).realize() * Tensor(by).realize() * 0.5 if norm else Tensor(x).realize()
@@ -104,11 +104,11 @@ def matvec(name: str, rows: int, n: int, norm: bool = False, stream: bool = Fals
   return lazy @ lazy_w().transpose(-1, -2), wanted
 
 def sums(q: np.ndarray) -> np.ndarray:
-  """The word of a group of activations that says what its bytes add up to."""
+  """The word of an activation group that holds the sum of its bytes."""
   return (q.sum(-1, keepdims=True, dtype=np.int32) * np.int32(-128)).view(np.uint32)
 
 def with_int8(name: str, rows: int, n: int, tokens: int = 1) -> tuple[Tensor, np.ndarray]:
-  """x @ w.T for an x of int8, a scale and a sum for each 16 of them, as numerics.py packs them."""
+  """x @ w.T with int8 activations in groups of 16 (scale and sum), as numerics.py packs them."""
   lazy_w, w = weight(name, rows, n, True)
   q = np.random.default_rng(3).integers(-127, 128, (tokens, n // 16, 16)).astype(np.int8)
   scale = vector(tokens, n // 16, 1)
@@ -117,7 +117,7 @@ def with_int8(name: str, rows: int, n: int, tokens: int = 1) -> tuple[Tensor, np
   return numerics.unpacked(packed) @ lazy_w().transpose(-1, -2), wanted
 
 def packed() -> tuple[Tensor, np.ndarray]:
-  """A gate to 8 bits: one kernel, of vectors."""
+  """A gated value quantised to int8 groups: one kernel of vectors."""
   gate, up = vector(2048), vector(2048, seed=2)
   gate[32:48] = 0
   lazy = numerics.pack(Tensor(gate).realize().relu() * Tensor(up).realize())
@@ -129,14 +129,14 @@ def packed() -> tuple[Tensor, np.ndarray]:
   return lazy, words.astype(np.float64)
 
 def values() -> tuple[Tensor, np.ndarray]:
-  """Sums over a number of positions that a variable says: 32 heads, 4 of them share values of 64 elements."""
+  """Sums over a symbolic number of positions: 32 heads, of which groups of 4 share values of 64 elements."""
   shares, kept = vector(32, 64), vector(8, 64, 64, seed=2).astype(np.float16)
   n = UOp.variable("n", 0, 63).bind(32) + 1
   lazy = Tensor(shares).realize()[:, :n].reshape(8, 4, 1, n) @ Tensor(kept).realize()[:, :n].float().unsqueeze(1)
   return lazy, np.einsum("hgn,hnd->hgd", shares[:, :33].reshape(8, 4, 33).astype(np.float64), kept[:, :33])[:, :, None]
 
 def largest() -> tuple[Tensor, np.ndarray]:
-  """Of 48 neighbours each, over positions."""
+  """The maximum over a symbolic number of positions, for 48 adjacent elements."""
   x = vector(64, 48)
   return Tensor(x).realize()[:UOp.variable("n", 1, 64).bind(33)].max(0), x[:33].max(0).astype(np.float64)
 
@@ -160,11 +160,11 @@ CASES = {"embedding": embedding, "packed": packed, "gate": gate, "values": value
         {f"tokens {name}": functools.partial(with_int8, name, 256, 512, 5) for name in STREAMS}
 
 def error(lazy: Tensor, wanted: np.ndarray) -> float:
-  """The largest, as a fraction of the root mean square of what is wanted."""
+  """The largest error, as a fraction of the expected values' root mean square."""
   return float(np.abs(lazy.numpy().astype(np.float64) - wanted).max() / np.sqrt((wanted ** 2).mean()))
 
 def look(names: list[str]) -> dict[str, dict]:
-  """Kernels, the last one's source and operations, and the error over the standard deviation, of cases."""
+  """For each case: number of kernels, error, and the last kernel's source, operations and opts."""
   found = {}
   for name in names:
     calls, (lazy, wanted) = CASES[name]()[0].linear_with_vars()[0].src, CASES[name]()
@@ -176,7 +176,7 @@ def look(names: list[str]) -> dict[str, dict]:
   return found
 
 def by_workers(names: list[str]) -> list[str]:
-  """The sources of the cases' last kernels, all made in a compile worker that finds none of them on disk."""
+  """Sources of the cases' last kernels, made by a compile worker without the disk cache."""
   with Context(CACHELEVEL=0): context = {v.key: v.value for v in realize.to_program_context}
   calls = [CASES[name]()[0].linear_with_vars()[0].src[-1] for name in names]
   tasks = [(i, realize._get_call_to_compile(call), context) for i, call in enumerate(calls)]
@@ -184,7 +184,7 @@ def by_workers(names: list[str]) -> list[str]:
   return [made[i].src[2].arg for i in range(len(names))]
 
 def shapes(name: str, sizes: list[list[int]]) -> list[float]:
-  """The errors of matrices of other sizes."""
+  """Errors of matvecs of other sizes."""
   return [error(*matvec(name, rows, n)) for rows, n in sizes]
 
 def on_gpu() -> str:
@@ -200,7 +200,7 @@ def on_gpu() -> str:
 
 # *** here
 
-# those that change a kernel, and the cases that they are in: to compile all without each takes too long
+# passes that change kernels, and cases that show them: compiling all cases without each pass takes too long
 PATCHES = {
   "reshapes": ["values"], "gathers": ["embedding"], "hoist_sums": ["Q4_K", "rows Q4_K", "int8 Q6_K"],
   "hoist_factors": ["norm"],
@@ -225,11 +225,11 @@ def seen(off: str = "") -> dict[str, dict]:
 def others() -> dict[str, dict]: return child.call(look, OTHERS).value
 
 def with_bytes(kind: str, name: str) -> str:
-  """The source of a product with int8."""
+  """The source of a product with int8 activations."""
   return (seen() if name in FEW else others())[f"{kind} {name}"]["source"]
 
 def sources(name: str, off: str) -> tuple[str, str]:
-  """Of a case, with all patches and without one."""
+  """The source of a case, with all passes and without one."""
   return seen()[name]["source"], seen(off)[name]["source"]
 
 def test_numbers():
@@ -239,12 +239,12 @@ def test_numbers():
 def test_numbers_of_other_types():
   assert {name: row["error"] for name, row in others().items() if row["error"] > MOST} == {}
 
-# patches without which `make test` compiles; `make extended`: without each
+# passes that `make test` switches off; `make extended` switches off each pass
 OFF = ("hoist_sums", "lanes", "factor_sums", "gemv")
 
 @pytest.mark.parametrize("off", sample([*PATCHES, "patches"], OFF))
 def test_numbers_without(off):
-  """What a patch relies on of another may be missing; then it does nothing, and nothing wrong."""
+  """Without any one pass the numbers stay right: a pass that relies on it does nothing, or nothing wrong."""
   assert {name: row["error"] for name, row in seen(off).items() if row["error"] > MOST} == {}
 
 @pytest.mark.parametrize("off", sample(PATCHES, OFF))
@@ -260,36 +260,36 @@ def test_kernels_without(patch, name, kernels): assert seen(patch)[name]["kernel
 
 @pytest.mark.parametrize("name", ["experts Q4_K", "gated MXFP4", "weighted Q4_K", "weighted MXFP4"])
 def test_an_expert_is_a_matrix(name):
-  """A matrix that is chosen by its number has the schedule of one that is not: rows as lanes, a block unrolled."""
+  """An expert's matrix, chosen by its id, is scheduled like a plain matrix: rows as lanes, a block unrolled."""
   assert seen()[name]["opts"].count("UNROLL") > 1 and re.search(r"unsigned_int16 val\d+ = ", seen()[name]["source"])
 
 def test_bounds():
-  """No condition is left of what chooses an expert; without the bounds each load has one."""
+  """Choosing an expert leaves no conditions on loads; without clamps each load has one."""
   here, off = (source[source.index("void r_"):] for source in sources("experts Q4_K", "clamps"))
-  assert "?" in off and here.count("?") <= 2 < off.count("?")  # of the two bounds of the number itself
+  assert "?" in off and here.count("?") <= 2 < off.count("?")  # the two bounds of the id itself
 
 def test_flat_reduce():
-  """The sum over experts is one of the product's loops: without it, rows are no lanes."""
+  """merge_sums merges the sum over experts into the product's sum; without it, rows are not lanes."""
   here, off = sources("weighted Q4_K", "merge_sums")
   assert "unsigned_int16" in here and "unsigned_int16" not in off
 
 def test_reshapes():
-  """The index of a position is its own: nothing is divided."""
+  """A position's index needs no division."""
   here, off = sources("values", "reshapes")
   assert not re.search(r"[%/]", here[here.index("void r_"):]) and re.search(r"\w%\w", off)
 
 @pytest.mark.parametrize("name", ["values", "largest"])
 def test_columns(name):
-  """Neighbours in memory belong to different sums: no sum of a vector's elements."""
+  """Adjacent elements belong to different sums, so there are no horizontal sums."""
   source = seen()[name]["source"]
   assert re.search(r"float16 \w+ = |\(float16\*\)", source) and "[15]" not in source
 
 def test_gathers():
-  """A row of a large table is looked up in the kernel that wants it; without it, a part of all rows is read first."""
+  """A row of a large table is loaded in the kernel that uses it; without gathers, all rows are read first."""
   assert seen()["embedding"]["kernels"] == 1 < seen("gathers")["embedding"]["kernels"]
 
 def test_invariant_sums():
-  """The sum of x of a group of 32 is one element of an array, filled before the loop over rows."""
+  """The activation sum of a group of 32 is an array element, computed before the loop over rows."""
   here, off = sources("Q4_K", "hoist_sums")
   assert re.search(r"float \w+\[32\];", here) and not re.search(r"float \w+\[32\];", off)
   first = [re.search(r"  for \(int (\w+) = 0; \w+ < (\d+)", text) for text in (here, off)]
@@ -300,7 +300,7 @@ def test_invariant_factors():
   assert re.search(r"float \w+\[1024\];", here) and not re.search(r"float \w+\[1024\];", off)
 
 def test_vectors():
-  """Arithmetic on vectors of 16; without it there are loads of vectors at most."""
+  """Arithmetic uses vectors of 16; without vectorizer at most loads do."""
   here, off = sources("Q4_K", "vectorizer")
   assert len(re.findall(r"^  +float16 \w+ = .*[*+]", here, re.M)) > 4
   assert "float16" not in off
@@ -312,11 +312,11 @@ def test_tables(name):
   assert "__builtin_shufflevector" not in off and "tbl" not in off
 
 def test_tables_are_for_codes_only():
-  """A number of 4 bits is not looked up: to convert it is as cheap."""
+  """Plain 4-bit integers use no lookup, because conversion is as cheap."""
   assert all("shufflevector" not in seen()[name]["source"] for name in ("Q4_K", "Q6_K", "Q5_0"))
 
 def test_narrow():
-  """A quant of 6 bits is put together in bytes."""
+  """A 6-bit quant is assembled in byte vectors."""
   here, off = (len(re.findall(r"unsigned_int16 \w+ = ", text)) for text in sources("Q6_K", "narrow"))
   assert here < off
 
@@ -330,27 +330,27 @@ def test_nested_reduce(name):
   assert seen()[name]["ops"] < 0.9 * seen("factor_sums")[name]["ops"]
 
 def test_rows_are_lanes():
-  """16 rows side by side are a vector: no sum of its elements, and one store of them all."""
+  """16 interleaved rows are a vector: no horizontal sum, and one store of all."""
   here, off = sources("rows Q4_K", "lanes")
   stores = re.findall(r"^  +\*(\S*data0)", here, re.M)
   assert stores == ["((float16*)((data0"] and "float16" not in off
 
 def test_tokens():
-  """The loop over tokens is inside of that over tiles of rows; of larger matrices, see test_pack_operands.py."""
+  """The loop over tokens is inside the loop over row tiles; for larger matrices see test_pack_operands.py."""
   loops = re.findall(r"for \(int \w+ = 0; \w+ < (\d+)", seen()["tokens Q4_K"]["source"])
   assert loops[-4:] == ["5", "2", "2", "2"]  # tokens, blocks, parts of a block
 
 @pytest.mark.parametrize("name", sample(STREAMS, FEW))
 def test_int8_dots(name):
-  """The products of int8 with all of the types that the app multiplies by it: four at once, without exception."""
+  """All products of int8 activations, of every repacked type, take four bytes at once."""
   body = (text := with_bytes("int8", name))[text.index("void r_"):]
   assert body.count("add_dots_of_") >= 8
   assert "signed char" not in body[body.rindex("for (int"):]
 
-# not Q1_0: in a prompt its bits are not found as bytes, and it stays float32
+# not Q1_0: in prefill its bits are not recognised as bytes, and it stays float32
 @pytest.mark.parametrize("name", sample([name for name in STREAMS if name != "Q1_0"], FEW))
 def test_int8_dots_of_tokens(name):
-  """What a format subtracts from its numbers, and the sums of x of each token, are products and sums of bytes, too."""
+  """In prefill, a format's offsets and the tokens' activation sums use byte dot products, too."""
   body = (text := with_bytes("tokens", name))[text.index("void r_"):]
   assert body.count("add_dots_of_") >= 8 and "signed char" not in body[body.rindex("for (int"):]
 
@@ -360,13 +360,13 @@ def test_int8_dots_off():
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="for x86")
 @pytest.mark.parametrize("arch", sample(["x86-64-v3", "x86-64-v2", "x86-64"], ["x86-64-v3"]))
 def test_int8_dots_of_other_processors(arch):
-  """With the instructions of AVX2, and with none for that."""
+  """int8 dot products with AVX2 instructions, and without any instruction for them."""
   found = child.call(look, [f"int8 {name}" for name in ("Q4_K", "Q8_0", "MXFP4")], DEV=f"CPU:CLANG:x86_64,{arch}").value
   assert {name: row["error"] for name, row in found.items() if row["error"] > MOST} == {}
 
 @pytest.mark.parametrize("name", ["Q4_K", "MXFP4"])
 def test_group_scales(name):
-  """Scales are unpacked by vectors: fewer scalar shifts."""
+  """Scales are unpacked as vectors, so there are fewer scalar shifts."""
   here, off = (len(re.findall(r"^  +(?:unsigned int|float) \w+ = .*(?:>>|<<)", text, re.M))
                for text in sources(name, "hoist_scales"))
   assert here < off
@@ -376,22 +376,22 @@ def test_matvec():
   assert seen("gemv")["Q6_K"]["opts"].count("UNROLL") < seen()["Q6_K"]["opts"].count("UNROLL")
 
 def test_elementwise():
-  """16 elements at once are a vector."""
+  """Elementwise kernels use vectors of 16."""
   here, off = sources("gate", "elementwise")
   assert "float16 " in here and "float16 " not in off
 
 def test_reroll():
-  """A group's elements are one vector, and its words another; without it, each is a vector of 16 groups."""
+  """A group's elements are one vector and its words another; without reroll, vectors span 16 groups."""
   here, off = sources("packed", "reroll")
   assert off.count("int16 ") > 20 > here.count("int16 ") > 0 and "?" in here and "unsigned_int4 " in here
   assert len(here.splitlines()) < len(off.splitlines()) / 4
 
 def elements(names: list[str]) -> list[str]:
-  """Those of ELEMENTS whose numbers are wrong."""
+  """The names of ELEMENTS with wrong results."""
   return [name for name in names if not np.allclose(*ELEMENTS[name](), rtol=2e-6, atol=2e-6, equal_nan=True)]
 
 def element(make: Callable, *shapes: tuple[int, ...], dtype: type = np.float32) -> Callable[[], tuple]:
-  """An expression of tensors, realized, and the same of arrays in float64, or of whole numbers as they are."""
+  """An expression of random tensors, and the same of numpy arrays: in float64, or unchanged integers."""
   def both() -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(5)
     xs = [(rng.standard_normal(shape) * (3 if dtype is np.float32 else 50)).astype(dtype) for shape in shapes]
@@ -399,7 +399,7 @@ def element(make: Callable, *shapes: tuple[int, ...], dtype: type = np.float32) 
     return make(Tensor, *tensors).numpy(), make(np, *[x.astype(np.float64) if dtype is np.float32 else x for x in xs])
   return both
 
-# what a loop of 16 and more steps may be of; m: Tensor or numpy
+# expressions with loops of 16 or more iterations; m: Tensor or numpy
 ELEMENTS: dict[str, Callable[[], tuple]] = {
   "sum": element(lambda m, a, b: a * 2 + b, (64,), (64,)),
   "threads": element(lambda m, a, b: a * b - 1, (1 << 17,), (1 << 17,)),
@@ -434,13 +434,13 @@ ELEMENTS: dict[str, Callable[[], tuple]] = {
 def test_elements(env): assert child.call(elements, list(ELEMENTS), **env).value == []
 
 def test_streams():
-  """Of a matrix that no cache holds: loads in order."""
+  """A matrix larger than the caches is loaded in order."""
   here, off = sources("large", "ordered_loads")
   at = [int(place) for place in re.findall(r"\(volatile unsigned_int16\*\)\(\(\w+\+\(\w+\+(\d+)\)", here)]
   assert len(at) == 52 and at == sorted(at) and "volatile" not in off
 
 def test_splice():
-  """Numbers of a few bits become floats without a conversion, which GPUs do at a quarter of the speed or less."""
+  """Small integers become floats without a conversion, which GPUs execute at a quarter of the speed or less."""
   here, off = child.call(on_gpu).value, child.call(on_gpu, NO_INT_TO_FLOAT="1").value
   assert here.count("(float)(") < off.count("(float)(") and "as_float" in here
 
@@ -452,7 +452,7 @@ def test_compile_workers_make_the_same_kernels():
 def test_stock_sees_none_of_it():
   assert all("float16" not in row["source"] and "volatile" not in row["source"] for row in seen("patches").values())
 
-# sizes of models: rows of vocabularies and hidden layers that powers of two do not divide, and their widths
+# models' sizes: vocabularies, hidden layers and widths that powers of two do not divide
 @pytest.mark.parametrize(("name", "sizes"), [
   ("Q8_0", [[1, 576], [37, 576], [11008, 64], [50304, 32], [301, 2560], [151936, 32]]),
   ("Q4_K", [[37, 2560], [301, 3584], [11008, 256]]), ("Q6_K", [[37, 2560], [301, 3584], [50304, 256]]),
@@ -461,7 +461,7 @@ def test_sizes(name, sizes):
   assert max(child.call(shapes, name, sizes, NUM_CPU_THREADS="3").value) < MOST
 
 def test_rows_a_thread():
-  """Several rows at once, each with scales of its own."""
+  """Several rows a thread, each with its own scales."""
   found = child.call(look, ["Q4_K", "Q6_K", "MXFP4"], MV_ROWS_PER_THREAD="2").value
   assert {name: row["error"] for name, row in found.items() if row["error"] > MOST} == {}
 
@@ -469,11 +469,11 @@ THREADS = {"NUM_CPU_THREADS": "3"}
 
 @pytest.mark.parametrize("env", sample([THREADS, {"NO_VECTORIZER": "1"}], [THREADS]), ids=str)
 def test_random_expressions(env):
-  """Errors as fractions of what the terms of the results add up to."""
+  """Random expressions have small errors, as fractions of their magnitudes."""
   found = child.call(random_graphs.errors, 100, 24, **env).value
   assert [100 + i for i, error in enumerate(found) if not error < 2e-6] == []
 
-# what clang 22 does not end on: the number of the one that a mask leaves, of 16, and the ranks of 16 numbers
+# clang 22 does not terminate on these: the index of the one of 16 elements that a mask leaves, and ranks of 16 numbers
 CHOICES = """
 import tinygrad_llm
 from tinygrad import Tensor, UOp, dtypes
@@ -497,7 +497,7 @@ def test_vector_combine():
   assert done.stdout == "r_n_16 True\nr_n_16_16 True\n", done.stderr[-2000:]
 
 def test_all_patches_are_tested_somewhere():
-  """Here; those of GPUs and those that change no kernel's graph, and these, have tests of their own."""
+  """Each pass is tested here, except for passes with tests of their own, GPU passes, and passes outside of kernels."""
   own = {"pack_operands", "register_tiles", "epilogues", "skip_steps", "dot_bf16", "amx_tiles", "flash_decoding",
          "store_factors", "block_reductions", "online_softmax", "horizontal_fusion", "normal_form"}
   own |= {p.name for p in PASSES if p.phase in (Phase.RENDER, Phase.SEARCH, Phase.LOWERING, Phase.CACHE, Phase.RUNTIME)}
@@ -509,7 +509,7 @@ ADDED = "typedef float wide __attribute__((ext_vector_type(16))); void f(wide* a
 def object_code(cpu: str) -> str: return compiler_cpu.ClangCompiler(["x86_64", cpu]).compile(ADDED).hex()
 
 def test_vector_width():
-  """A sum of 16 floats is one instruction of an Intel with AVX-512; clang alone makes it two."""
+  """Adding 16 floats is one AVX-512 instruction on Intel; clang alone makes two."""
   code = {off: child.call(object_code, "sapphirerapids", NO_CLANG_WIDTH=off).value for off in ("0", "1")}
   vaddps_zmm0 = "62f17c4858"
   assert vaddps_zmm0 in code["0"] and vaddps_zmm0 not in code["1"]

@@ -1,4 +1,4 @@
-"""What is being lowered travels in a context: targets in turns, one kernel inside of another, several threads."""
+"""The kernel being lowered is held in a context: targets in turns, nested lowering, several threads."""
 import random
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,16 +15,16 @@ pytestmark = pytest.mark.skipif(not is_on("hooks"), reason="there are no passes"
 TARGETS = ("CUDA", "Metal", "OpenCL")
 
 def kernels() -> list[UOp]:
-  """A product with a matrix of halves, an elementwise kernel, a norm's sum."""
+  """A matvec with halves, an elementwise kernel, a norm's sum."""
   w, x = Tensor.empty(640, 512, dtype=dtypes.half), Tensor.empty(1, 512)
   made = [(x * w).sum(-1), x.exp() * 2, (x * x).mean(-1)]
   return [y.contiguous().linear_with_vars()[0].src[-1].src[0] for y in made]
 
 def lower(ast: UOp, target: str) -> tuple[str, tuple]:
-  """The hash of a kernel's source, and its SINK's tag: who chose its loops, and how large it was."""
+  """The hash of a kernel's source, and its SINK's tag: the pass that scheduled it, and its node counts."""
   renderer = gpu_renderers.named(target)
   uops = gpu_renderers.lowered(ast, target)
-  with lock: source = renderer.render(uops)  # a renderer has what it renders in its own fields
+  with lock: source = renderer.render(uops)  # a renderer keeps state while it renders
   return hash_of(source), next(u.tag for u in uops if u.tag is not None and len(u.tag) == 3)
 
 @pytest.fixture(scope="module")
@@ -39,11 +39,11 @@ def test_in_turns(wanted):
 
 @pytest.mark.parametrize("place", ["before_opts", "after_opts", "before_linearize"])
 def test_one_inside_of_another(wanted, place):
-  """A pass lowers another kernel for another target; the first goes on as if nothing had been."""
+  """A pass may lower another kernel for another target; the outer lowering is not affected."""
   found, (inner, *rest) = [], [*wanted]
   def nested(sink: UOp, ren: Renderer) -> UOp:
     if not found:
-      found.append(None)  # not again inside
+      found.append(None)  # no further nesting
       found[0] = lower(*inner)
     return sink
   getattr(hooks, place).insert(0, nested)

@@ -1,4 +1,4 @@
-"""tests/tools/moved_seams.py: what a changed tinygrad would ask of the passes."""
+"""tests/tools/moved_seams.py: reports the seams that changed in another tinygrad."""
 import pathlib
 import re
 import shutil
@@ -15,7 +15,7 @@ HERE = pathlib.Path(tinygrad.__file__).parent
 
 @pytest.fixture
 def other(tmp_path: pathlib.Path) -> pathlib.Path:
-  """The installed tinygrad's Python files."""
+  """A copy of the installed tinygrad's Python files."""
   shutil.copytree(HERE, tmp_path / "tinygrad", ignore=lambda folder, names: {
     n for n in names if n in ("autogen", "__pycache__") or "." in n and not n.endswith(".py")})
   return tmp_path

@@ -1,8 +1,8 @@
 """
-The registry of patches/: what it refuses, what switches it off, and that it gets to wherever kernels are compiled.
+The registry of patches/: its refusals, its switches, and its presence in every process that compiles kernels.
 
-`stamped` is this project in a folder of its own with one patch more, `stamp`: it writes the id of the process that
-renders a kernel into the kernel's source. So a kernel shows whether the patches were there, and in which process.
+`stamped` is a copy of this project with one more patch, `stamp`, which writes the rendering process's id into the
+source of each kernel. So a kernel shows whether the patches were installed, and in which process.
 """
 import ast
 import hashlib
@@ -36,7 +36,7 @@ _stock = ClangRenderer.render_kernel
 def render_kernel(self, *args, **kwargs) -> str: return f"// stamp {os.getpid()}\\n{_stock(self, *args, **kwargs)}"
 def install() -> None: ClangRenderer.render_kernel = render_kernel
 '''
-# the ids of the processes that stamped each of four kernels, which compile workers have made, and of this process
+# prints the ids of the processes that stamped each of four kernels from compile workers, and of this process
 COMPILE = '''
 import json, os, re
 import tinygrad_llm
@@ -66,7 +66,7 @@ def stamped(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def installed(stamped: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-  """The folder into which a wheel of it was installed; offline."""
+  """The folder in which a wheel of `stamped` is installed, offline."""
   folder, pip = tmp_path_factory.mktemp("installed"), [sys.executable, "-m", "pip", "-q", "--no-cache-dir"]
   offline = ["--no-deps", "--no-index"]
   subprocess.run([*pip, "wheel", *offline, "--no-build-isolation", "-w", str(folder), str(stamped)], check=True)
@@ -93,13 +93,13 @@ def test_nothing_of_the_app_is_used():
       names = [x.name for x in node.names] if isinstance(node, ast.Import) else \
               [f"{node.module}.{x.name}" for x in node.names] if isinstance(node, ast.ImportFrom) else []
       assert all(n.startswith("tinygrad_llm.patches") for n in names if n.split(".")[0] == "tinygrad_llm"), path
-      # nor by name at run time: but for the command, which runs the app's command `kernels` and ends as those do
+      # nor by name at run time, except by the command, which runs the app's command `kernels` and exits like it
       if isinstance(node, ast.Constant) and re.fullmatch(r"tinygrad_llm(\.\w+)*", str(node.value)):
         allowed = ("tinygrad_llm.kernels", "tinygrad_llm.command") if path == ROOT / "patches" / "__main__.py" else ()
         assert str(node.value).startswith("tinygrad_llm.patches") or node.value in allowed, path
 
 def test_no_patch_uses_the_command():
-  """Nor what shows the patches at work: nothing of it is there unless someone asks."""
+  """Patches import neither the command nor the modules of explain/."""
   shows = {"tinygrad_llm.patches.__main__", *(f"tinygrad_llm.patches.explain.{path.stem}"
                                              for path in (ROOT / "patches" / "explain").glob("*.py"))}
   code = "import sys, tinygrad_llm; print(*(name for name in sys.modules if name.startswith('tinygrad_llm.patches')))"
@@ -112,7 +112,7 @@ def listing(*args: str, **env: str) -> list[str]:
   return done.stdout.splitlines()
 
 def test_listing():
-  """Each patch once, with its room, under the stage where a kernel first meets it; then the others, again."""
+  """The listing has each patch once, under the stage where a kernel first meets it; further stages say "again"."""
   lines = listing("--seams")
   on = [line.split()[1] for line in lines if line.startswith("on ")]
   assert sorted(on) == sorted(patches.MODULES)
@@ -140,7 +140,7 @@ def test_listing_of_a_wrong_seam(stamped: pathlib.Path, tmp_path: pathlib.Path):
   registry = path.with_name("__init__.py")
   text, known = registry.read_text(), '"renderer.cstyle": "'
   assert known in text
-  registry.write_text(text.replace(known, known + "another "))  # as of a file that is not known
+  registry.write_text(text.replace(known, known + "another "))  # as for an unknown file
   command = [sys.executable, "-m", "tinygrad_llm.patches"]
   done = subprocess.run(command, cwd=path.parent.parent, env=os.environ | {"NO_PATCHES": "1"}, capture_output=True,
                         text=True)
@@ -158,11 +158,11 @@ def test_apply_is_idempotent(monkeypatch):
     monkeypatch.setattr(module, "install", lambda name=name: calls.append(name))
   assert patches.apply() == patches.enabled()
   assert patches.apply() == patches.enabled()
-  assert calls == []  # importing tinygrad_llm has done it
+  assert calls == []  # importing tinygrad_llm has installed them
 
 @pytest.fixture
 def not_installed(monkeypatch):
-  """The names of the patches that are installed from here on."""
+  """Records the names of the patches that would be installed from here on."""
   calls: list[str] = []
   for name in patches.PATCHES:
     module = patches.load(name)
@@ -186,7 +186,7 @@ def test_another_source_of_a_seam(monkeypatch, not_installed):
   assert not_installed == []
 
 def test_a_seam_that_is_gone(monkeypatch, not_installed):
-  """A patch that does not even import, where what it patches has another name, is no reason to go on without it."""
+  """A patch whose import fails because its seam is gone raises SeamError; it is not skipped."""
   name = "tinygrad_llm.patches.compile_time.workers"
   monkeypatch.delitem(sys.modules, name)
   monkeypatch.delattr(patches.compile_time, "workers")
@@ -231,7 +231,7 @@ def test_kernels_of_workers_are_patched(stamped, tmp_path):
 
 @pytest.mark.parametrize("switch", ["NO_STAMP", "NO_PATCHES", "NO_WORKERS"])
 def test_kernels_of_workers_without(stamped, tmp_path, switch):
-  """NO_WORKERS shows what the patch `workers` is for."""
+  """Without the patch, all patches, or `workers` (which patches the workers), workers' kernels have no stamp."""
   found = stamps(stamped, tmp_path, **{switch: "1"})
   assert found["stamps"] == [[]] * 4
 
@@ -245,7 +245,7 @@ def test_an_installed_wheel(installed, tmp_path):
   assert found["pid"] not in {x[0] for x in found["stamps"]}
 
 def test_a_checkout_without_links(stamped, tmp_path):
-  """Where git cannot make them it writes a file, whose text is where the link would lead."""
+  """Where git cannot make symlinks, it writes a file with the link's target; the import says so."""
   assert str((ROOT / "tinygrad_llm" / "patches").readlink()) == "../patches"
   shutil.copytree(stamped, tmp_path / "project", symlinks=True)
   (link := tmp_path / "project" / "tinygrad_llm" / "patches").unlink()
@@ -255,7 +255,7 @@ def test_a_checkout_without_links(stamped, tmp_path):
   assert f"ImportError: {link}: not a folder; it is a link to ../patches" in done.stderr
 
 def test_a_worker_without_patches_does_not_go_on():
-  """Whatever keeps them from being installed there, kernels must not come out unpatched."""
+  """A worker that cannot install the patches stops instead of making unpatched kernels."""
   code = """
 from tinygrad_llm import patches
 from tinygrad_llm.patches.compile_time.workers import init_worker
@@ -289,7 +289,7 @@ def test_patch_set_tells_sets_apart(stamped, as_it_is):
 
 @pytest.mark.parametrize("path", ROOMS, ids=lambda p: p.parent.name)
 def test_patch_set_sees_every_room(stamped, as_it_is, path):
-  """An edit of a rule anywhere makes what was cached stale."""
+  """An edit in any room changes the patch set, so cached kernels become stale."""
   edited = stamped / path.relative_to(ROOT)
   text = edited.read_text()
   try:
@@ -353,7 +353,7 @@ MODULE = textwrap.dedent('''
   ("x", "x, y = 1, 2", "x, y = 1, 2"), ("y", "x, y = 1, 2", "x, y = 1, 2"),
   ("ff", "def ff(): return f", "def ff(): return f")])
 def test_statement(name, first, last):
-  """All of it, and nothing else, but what lies between definitions of the name."""
+  """_statement finds a name's whole definition, from the first one to the last, and nothing else."""
   text = MODULE
   for i, part in enumerate(name.split(".")): text = patches._statement(text, part, "  " * i)
   assert text == MODULE[MODULE.index(first + "\n"):MODULE.index(last + "\n", MODULE.index(first)) + len(last)]
@@ -371,7 +371,7 @@ def defined(node: ast.stmt) -> list[str]:
   return [n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)]
 
 def test_seams_are_whole_statements():
-  """What is fingerprinted has every definition that Python's own parser finds under the seam's name."""
+  """The fingerprinted text contains every definition of the seam's name that Python's parser finds."""
   for name in patches.PATCHES:
     for seam in patches.load(name).SEAMS:
       module, path = seam.split(":")
@@ -385,7 +385,7 @@ def test_seams_are_whole_statements():
       assert patches.fingerprint(seam) != "-"
 
 def test_seams_of_known_files():
-  """A file that is known is not looked through when the patches are installed: all that SEAMS says of it is right."""
+  """Files with a known hash are not searched at installation, so the fingerprints in SEAMS must match them."""
   seams = {seam: wanted for name in patches.PATCHES for seam, wanted in patches.load(name).SEAMS.items()}
   assert {seam: patches.fingerprint(seam) for seam in seams} == seams
   files = {module: hashlib.sha256(patches._source(module).encode()).hexdigest()[:12]
@@ -393,7 +393,7 @@ def test_seams_of_known_files():
   assert {f"tinygrad.{name}": known for name, known in patches.SOURCES.items()} == files, "what SOURCES should be"
 
 def test_a_file_that_is_not_known(monkeypatch):
-  """One byte is enough: then its seams are looked at."""
+  """A single changed byte makes a file unknown, and its seams are checked."""
   source = patches._source("tinygrad.codegen")
   patches.is_known.cache_clear()
   monkeypatch.setattr(patches, "_source", lambda module: source + "#" if module == "tinygrad.codegen" else source)

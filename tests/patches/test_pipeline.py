@@ -1,4 +1,4 @@
-"""patches/pipeline.py: the table is sound, and what is switched off takes with it what needs it."""
+"""patches/pipeline.py: the table is sound, and switching a pass off switches its dependents off."""
 import dataclasses
 import os
 import random
@@ -22,7 +22,7 @@ REWRITING = (Phase.GRAPH, Phase.LAUNCH, Phase.LOOPS, Phase.VECTORS)
 
 @pytest.mark.parametrize("name", [p.name for p in PASSES if p.phase in REWRITING and p.name != "hooks"])
 def test_every_rewrite_is_told(name):
-  """Before and after in pseudocode, which docs/compiler/passes.md has."""
+  """Each rewriting pass has pseudocode of its rewrite, which docs/compiler/passes.md contains."""
   lines = patches.rewrite(name)
   assert 1 <= len(lines) <= 4
   assert any("-->" in line for line in lines)
@@ -55,7 +55,7 @@ def test_all_is_on_without_switches(): assert not any(pipeline.why_off(p.name, {
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_needs_others(seed):
-  """With a few switched off at random: who is on has all that it needs, who is off for a need lacks one."""
+  """With random passes switched off, a pass is on exactly if all that it needs is provided."""
   off = {p.name for p in random.Random(seed).sample(PASSES, 3)}
   environment = {f"NO_{name.upper()}": "1" for name in off}
   on = {p.name for p in PASSES if not pipeline.why_off(p.name, environment)}
@@ -63,7 +63,7 @@ def test_what_needs_others(seed):
   for p in PASSES: assert (p.name in on) == (p.name not in off and provided.issuperset(p.needs)), p.name
 
 def test_they_are_off_together():
-  """Attention over parts of the positions, and its kernels."""
+  """flash_decoding and online_softmax need each other."""
   for one, other in (("flash_decoding", "online_softmax"), ("online_softmax", "flash_decoding")):
     assert pipeline.why_off(other, {f"NO_{one.upper()}": "1"}) == f"needs {one}"
 
@@ -86,7 +86,7 @@ def test_commands_say_so(command):
   assert done.stderr == "error: NO_GEMVS: no such switch; did you mean NO_GEMV?\n"
 
 def test_rows_are_whole():
-  """Each names a room and a module that is there, and is a value that nobody changes."""
+  """Each row names an existing room and module, and is immutable."""
   for p in PASSES:
     assert (child.ROOT / "patches" / f"{p.module.replace('.', '/')}.py").exists()
     with pytest.raises(dataclasses.FrozenInstanceError): p.name = ""  # type: ignore[misc]

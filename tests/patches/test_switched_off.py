@@ -1,8 +1,8 @@
 """
-Numbers are right whichever passes are off: of each two passes, both are on, one is, the other is, and none is.
+Numbers are right whichever passes are off: for each two passes all four combinations of on and off are tested.
 
-A covering array of rows, each a process that computes one product, sum or attention of each kind. That a pass moves a
-kernel, and what it makes of it, is for the tests of the pass.
+The rows are a pairwise covering array; each row is a process that computes a product, sum or attention of each kind.
+The effect of a pass on kernels is checked by the pass's own tests.
 """
 import itertools
 import random
@@ -20,8 +20,8 @@ from tinygrad_llm.patches.pipeline import PASSES, Phase, why_off
 KERNELS = (Phase.GRAPH, Phase.LAUNCH, Phase.CHOOSE, Phase.LOOPS, Phase.VECTORS)
 NAMES = [p.name for p in PASSES if p.phase in KERNELS and p.suits(True) and "AMX" not in p.targets]
 ONES = ("embedding", "packed", "values", "norm", "added", "chain", "experts Q4_K", "gated Q4_K", "weighted Q4_K",
-        "Q6_K", "rows Q4_K", "int8 Q4_K", "tokens Q8_0")  # of test_codegen's
-MOST = 2e-5  # error of a float32 sum, in whatever order, as a fraction of the root mean square of what is wanted
+        "Q6_K", "rows Q4_K", "int8 Q4_K", "tokens Q8_0")  # cases of test_codegen
+MOST = 2e-5  # error of a float32 sum in any order, as a fraction of the expected values' root mean square
 
 # *** the rows
 
@@ -30,7 +30,7 @@ State = tuple[str, str, bool, bool]  # two passes, and whether each is off
 def switches(names: tuple[str, ...]) -> dict[str, str]: return {f"NO_{name.upper()}": "1" for name in names}
 
 def off(names: tuple[str, ...]) -> frozenset[str]:
-  """Those that are off when `names` are switched off: they, and what needs them."""
+  """The passes that are off when `names` are switched off: they and their dependents."""
   environment = switches(names)
   return frozenset(name for name in NAMES if why_off(name, environment))
 
@@ -38,7 +38,7 @@ def states(without: frozenset[str]) -> set[State]:
   return {(a, b, a in without, b in without) for a, b in itertools.combinations(NAMES, 2)}
 
 def possible() -> set[State]:
-  """All states of all pairs, but for those of a pass that is on without what it needs."""
+  """All states of all pairs, except a pass that is on without a pass that it needs."""
   found = states(frozenset())
   for a, b in itertools.combinations(NAMES, 2):
     found.add((a, b, True, True))
@@ -47,7 +47,7 @@ def possible() -> set[State]:
   return found
 
 def covering() -> list[tuple[str, ...]]:
-  """What to switch off, row by row: always the best of some drawn rows."""
+  """Rows of passes to switch off, found greedily: each is the best of some random rows."""
   rng, left = random.Random(0), possible() - states(frozenset())
   rows: list[tuple[str, ...]] = []
   while left:
@@ -62,7 +62,7 @@ ROWS = covering()
 # *** in the child
 
 def wrong() -> dict[str, float]:
-  """The errors that are too large, by what was computed."""
+  """{computation: error} of the errors that are too large."""
   found = {name: test_codegen.error(*test_codegen.CASES[name]()) for name in ONES}
   found["tile"] = gated(40, 192, 5, 60)["error"]
   found["bytes"] = fixed("Q4_K", 5)["error"]
@@ -76,7 +76,7 @@ def test_the_rows():
   seen = set().union(*(states(off(names)) for names in ((), *ROWS)))
   assert seen == possible() and len(ROWS) < 40
 
-# the first rows have most of the states; with none off all of it is computed by other tests
+# the first rows cover most states; other tests run with all passes on
 @pytest.mark.parametrize("names", sample(map(" ".join, ROWS), map(" ".join, ROWS[:3])))
 def test_numbers(names): assert child.call(wrong, **switches(tuple(names.split()))).value == {}
 

@@ -1,20 +1,20 @@
 """
-Who may import whom, in the app and in the patches: read off the source, imports inside of functions and under
-TYPE_CHECKING included.
+The allowed imports between modules of the app and of the patches. They are read from the source, including imports
+inside functions and under TYPE_CHECKING.
 """
 import ast, collections, pathlib
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
-SHARED = ("errors", "progress", "command")  # of the app: whoever needs them
-# rooms, the highest floor first: a module imports its own room and lower floors. "" is what lies above all folders
+SHARED = ("errors", "progress", "command")  # modules that the whole app may import
+# rooms, the highest floor first: a module imports its own room and lower floors. "" stands for top-level modules
 APP = ("", "analysis.pages terminal", "analysis", "engine", "nn", "weights", "quants", "text files device", "process")
 PATCHES = ("explain search", "attention", "graph", "schedule search.cost", "tiles", "isa", "vector loops",
            "compile_time runtime", "cache", "host", "", "ir")
 INNER = {"nn.mixers": "nn"}  # a room in a room, on its floor
 
 def modules() -> dict[str, pathlib.Path]:
-  """Every module of the project, by the name it is imported under."""
+  """Every module of the project, by its import name."""
   found = {}
   for folder, package in ((ROOT / "tinygrad_llm", "tinygrad_llm"), (ROOT / "patches", "tinygrad_llm.patches")):
     for path in folder.rglob("*.py"):
@@ -22,7 +22,7 @@ def modules() -> dict[str, pathlib.Path]:
   return found
 
 def imported(name: str, source: str, known: set[str]) -> set[str]:
-  """The modules of the project that a module of it imports anywhere; of a package, the module that is taken from it."""
+  """The project's modules that a module imports anywhere; `from package import module` counts as the module."""
   found = set()
   for node in ast.walk(ast.parse(source)):
     if isinstance(node, ast.Import): found |= {alias.name for alias in node.names}
@@ -35,7 +35,7 @@ MODULES = modules()
 EDGES = {name: imported(name, path.read_text(), set(MODULES)) for name, path in MODULES.items()}
 
 def circle(edges: dict[str, set[str]]) -> list[str]:
-  """Modules that import each other in turns; [] if there are none."""
+  """A cycle of imports; [] if there is none."""
   done: set[str] = set()
   def visit(name: str, path: list[str]) -> list[str]:
     if name in path: return [*path[path.index(name):], name]
@@ -47,7 +47,7 @@ def circle(edges: dict[str, set[str]]) -> list[str]:
   return next((found for name in edges if (found := visit(name, []))), [])
 
 def room(name: str) -> tuple[bool, str]:
-  """Whether a module is a patch, and its folder; "" for what lies above all folders."""
+  """Whether a module is a patch, and its folder ("" for a top-level module)."""
   parts = name.split(".")[1:] if MODULES[name].name == "__init__.py" else name.split(".")[1:-1]
   is_patch = name.startswith("tinygrad_llm.patches")
   folder = ".".join(parts[1:] if is_patch else parts)
@@ -57,7 +57,7 @@ def floor(is_patch: bool, folder: str) -> int:
   return next(i for i, rooms in enumerate(PATCHES if is_patch else APP) if folder in (rooms.split() or [""]))
 
 def test_what_is_read_off():
-  """The checks below see something."""
+  """The checks below are not vacuous."""
   assert len(MODULES) > 70
   assert "tinygrad_llm.engine.llm" in EDGES["tinygrad_llm"]  # inside of a function
   known = {"a", "a.b", "a.c", "a.d"}
@@ -72,28 +72,28 @@ def is_shared(name: str) -> bool: return name.removeprefix("tinygrad_llm.") in S
 
 @pytest.mark.parametrize("name", MODULES)
 def test_floors(name):
-  """No circle of rooms can be."""
+  """Modules import only lower floors, so rooms cannot form a cycle."""
   (is_patch, mine), wrong = room(name), []
   if name == "tinygrad_llm.patches.__main__": return  # a command
   for other in EDGES[name]:
     to_patch, its = room(other)
     if is_patch != to_patch:
-      if is_patch: wrong.append(other)  # no patch knows the app
-    elif is_shared(name) and not is_patch:  # it needs the device's and the process's rooms at most
+      if is_patch: wrong.append(other)  # no patch imports the app
+    elif is_shared(name) and not is_patch:  # it may import the device's and the process's rooms only
       if not is_shared(other) and its not in ("device", "process"): wrong.append(other)
     elif its != mine and (to_patch or not is_shared(other)) and floor(is_patch, mine) >= floor(is_patch, its):
       wrong.append(other)
   assert wrong == []
 
 def test_rooms_are_small():
-  """A person reads a room's names at a glance."""
+  """A room has 3 to 16 modules, so that a reader takes in their names at a glance."""
   counts = collections.Counter(room(name) for name in MODULES if MODULES[name].name != "__init__.py")
   assert {where: n for where, n in counts.items() if n > 16 or n < 3} == {}
 
 def is_private(name: str) -> bool: return name.startswith("_") and not name.endswith("__")
 
 def private(source: str, name: str) -> set[str]:
-  """The private names of other modules of the project that a module takes."""
+  """The private names of other modules of the project that a module uses."""
   tree, ours = ast.parse(source), dict[str, str]()
   found = set()
   for node in ast.walk(tree):

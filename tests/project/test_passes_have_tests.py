@@ -1,4 +1,4 @@
-"""Each pass of these rooms has a file of tests by the module's name, tests/<room>/test_<module>.py, that imports it."""
+"""Each pass of these rooms has a test file tests/<room>/test_<module>.py that imports its module."""
 import ast
 import pathlib
 
@@ -7,14 +7,14 @@ from tinygrad_llm.patches.pipeline import PASSES, Pass
 
 TESTS = pathlib.Path(__file__).parents[1]
 ROOMS = ("graph", "loops", "tiles", "isa", "schedule", "attention", "compile_time")
-ELSEWHERE = {  # passes whose file of tests has another name, or does not import them, and why
+ELSEWHERE = {  # passes whose test file has another name or does not import them, and the reason
   "table_lookup": ("patches/test_codegen.py", "a rule of the vectoriser, shown in the C of whole kernels"),
   "workers": ("compile_time/test_workers.py", "it changes how graphs are pickled, which is asked of pickle itself"),
   "forked_lowering": ("compile_time/test_forked_lowering.py", "it works in processes of its own, which import it"),
 }
 
 def imports(path: pathlib.Path) -> set[str]:
-  """All modules that a file imports, and what it takes from them."""
+  """All modules that a file imports, and the names imported from them."""
   found = set[str]()
   for node in ast.walk(ast.parse(path.read_text())):
     if isinstance(node, ast.Import): found |= {alias.name for alias in node.names}

@@ -1,11 +1,11 @@
-"""The types of all functions, and of what the app asks of the patches, are checked by `make lint`."""
+"""`make lint` checks the types of all functions, and of the app's calls of the patches."""
 import pathlib
 import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).parents[2]
 
-# what is wrong with each file, as mypy names it
+# {name: (source, mypy's error code)}
 FILES = {
   "right": ("from tinygrad_llm.patches.ir.indices import divisor\ndivisor(12, 5)", ""),
   "argument": ("from tinygrad_llm.patches.ir.indices import divisor\ndivisor('x', [])", "arg-type"),

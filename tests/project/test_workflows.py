@@ -1,4 +1,4 @@
-"""The workflows: valid by GitHub's schema, least rights, and what they call is there."""
+"""The GitHub workflows: valid by the schema, with least rights, and their commands exist."""
 import importlib.util
 import os
 import pathlib
@@ -16,7 +16,7 @@ def test_there_are_workflows(): assert {path.stem for path in WORKFLOWS} >= {"li
 
 @pytest.mark.skipif(importlib.util.find_spec("check_jsonschema") is None, reason="check-jsonschema is not installed")
 def test_they_are_valid_by_githubs_schema(tmp_path):
-  """The schema comes with the package: nothing is fetched."""
+  """The workflows are valid by the schema that ships with the package: nothing is fetched."""
   def check(*paths: pathlib.Path) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows"]
     return subprocess.run([*command, *map(str, paths)], capture_output=True, text=True)
@@ -42,7 +42,7 @@ def test_what_they_call_is_there(path):
   assert all(os.access(ROOT / file, os.X_OK) for file in files if file.startswith(".ci"))
 
 def test_options_that_they_pass_exist():
-  """The parsers of both commands take what macos.yml gives them."""
+  """Both commands accept the options that macos.yml passes."""
   text = (ROOT / ".github" / "workflows" / "macos.yml").read_text()
   given = [set(re.findall(r"(?:^|\s)(--?[a-z]\w*)", arguments)) for arguments in re.findall(r'ARGS="([^"]*)"', text)]
   assert len(given) == 2

@@ -1,4 +1,4 @@
-"""patches/runtime/contiguous_views.py: what is read off is what tinygrad proves."""
+"""runtime/contiguous_views.py: finds the same contiguous views that tinygrad proves by algebra."""
 import random
 
 import pytest
@@ -10,7 +10,7 @@ views = load("contiguous_views")
 TYPES = (dtypes.uint8, dtypes.half, dtypes.float32, dtypes.uint64)
 
 def random_view(rng: random.Random) -> UOp:
-  """A chain of what memory is seen as: bytes of one buffer, pieces of them, as numbers, in some shape."""
+  """A random chain of reshapes, shrinks and bitcasts of one buffer."""
   dtype = rng.choice(TYPES)
   size = 4 * rng.randrange(1, 40) * (1 if dtype.itemsize == 8 else 8)
   u = rng.choice((UOp.new_buffer("CPU", size, dtype), UOp.param(rng.randrange(3), dtype, (size,), "CPU")))

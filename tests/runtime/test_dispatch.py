@@ -1,4 +1,4 @@
-"""patches/runtime/dispatch.py: a replay is one call a batch, with the addresses and values of that replay."""
+"""runtime/dispatch.py: a replay is one call a batch, with that replay's addresses and values."""
 import time
 
 import numpy as np
@@ -42,7 +42,7 @@ def test_switched_off(env: dict[str, str]):
   assert "CPUGraph" in run(code, DEV="CPU").stdout
 
 def test_inputs_and_variables():
-  """Of each replay, in other buffers than the ones it was captured with."""
+  """Each replay uses its own inputs and variables, in other buffers than the captured ones."""
   step, inputs = chain(40), [Tensor(np.arange(16, dtype=np.float32) * i).realize() for i in range(5)]
   for v in (1, -100, 100, 0, -1, 7):
     for x in inputs:
@@ -76,7 +76,7 @@ def test_symbolic_shapes():
   assert graphs(step)
 
 def test_an_input_that_is_written():
-  """As everywhere with TinyJit, a state that the step changes in place."""
+  """A step may change a state in place, as everywhere with TinyJit."""
   state = Tensor.zeros(16).contiguous().realize()
   @TinyJit
   def step(x: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ def test_kernels_of_another_device_in_between():
   assert {g.src[0].src[0].src[1].device for g in graphs(step)} == {"CPU", "CPU:1"}
 
 def test_tensors_over_two_devices():
-  """No graph takes those; they run as ever."""
+  """Tensors sharded over two devices are in no graph and run as usual."""
   devices = ("CPU", "CPU:1")
   @TinyJit
   def step(x: Tensor) -> Tensor: return ((x + 1).contiguous() * 2).contiguous().realize()
@@ -116,7 +116,7 @@ def test_freed_intermediates_come_back():
   assert before != [graph_cache[g] for g in graphs(step)]
 
 def test_timed():
-  """DEBUG=2 waits for each call and shows how long it took."""
+  """DEBUG=2 waits for each call and prints its time."""
   done = run('''
 import tinygrad_llm
 from tinygrad import Tensor, TinyJit
@@ -133,7 +133,7 @@ assert (x.numpy() == 1).all()
 
 @extended
 def test_a_model_is_the_same_either_way(model_file):
-  """Its tokens, and what decode_cost() counts."""
+  """A model's tokens and decode_cost() are the same with and without dispatch."""
   code = f'''
 import tinygrad_llm
 llm = tinygrad_llm.load({str(model_file(types="Q8_0", vocab=384, context=96))!r})
@@ -142,7 +142,7 @@ print(list(llm.generate([5, 17, 300, 44], max_tokens=12, ignore_eos=True)), llm.
   assert run(code, DEV="CPU").stdout == run(code, DEV="CPU", NO_DISPATCH="1", NO_THREADS="1").stdout
 
 def test_host_time_a_kernel():
-  """Far below tinygrad's own loop, in the same process, interleaved."""
+  """Host time a kernel is far below tinygrad's own loop, measured interleaved in one process."""
   n, x, v = 200, Tensor.zeros(16).contiguous().realize(), UOp.variable("v", -100, 100).bind(1)
   steps, best = {jit: chain(n, jit) for jit in (1, 2)}, dict.fromkeys((1, 2), float("inf"))
   assert graphs(steps[1]) and not graphs(steps[2])

@@ -1,4 +1,4 @@
-"""patches/runtime/estimates.py: estimates of many kernels are counted, not added one by one."""
+"""runtime/estimates.py: sums of many estimates count equal ones instead of adding them one by one."""
 import random
 
 import pytest

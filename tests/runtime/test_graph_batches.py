@@ -1,4 +1,4 @@
-"""patches/runtime/graph_batches.py: a captured step is one launch."""
+"""runtime/graph_batches.py: a captured step is one launch."""
 import json
 
 import pytest
@@ -26,7 +26,7 @@ list(llm.generate([5, 17, 300], max_tokens=3, ignore_eos=True))
 graphs = [llm.steps.__dict__[name].captured.linear.src for name in ("_prefill", "_row_logits", "_decode")]
 print(json.dumps([[call.src[0].op is Ops.CUSTOM_FUNCTION for call in calls] for calls in graphs]))
 '''
-# NULL runs nothing and has no graphs: it gets the base class of all that have
+# the NULL device runs nothing and has no graphs, so it gets the base class of all graph runners
 COMPILED = '''
 import json, tinygrad_llm
 from tinygrad_llm.device.device import open_target
@@ -57,13 +57,13 @@ def batches(code: str, **env: str) -> list:
 def test_a_step_is_one_launch():
   assert batches(CHAIN) == [100]
   assert batches(CHAIN, NO_GRAPH_BATCHES="1") == [32, 64, 4]
-  assert batches(CHAIN, JIT_BATCH_SIZE="32") == [32, 64, 4]  # what is asked for, were it the default
+  assert batches(CHAIN, JIT_BATCH_SIZE="32") == [32, 64, 4]  # an explicit size counts, even if it is the default
   assert batches(CHAIN, JIT_BATCH_SIZE="40") == [40, 60]
 
 @extended
 @pytest.mark.parametrize("types", ["Q8_0", "Q4_K_M"])
 def test_the_steps_of_a_model(model_file, types):
-  """Nothing of them is outside of the graph, as a copy would be."""
+  """A model's steps are graphs only: nothing runs outside, as a copy would."""
   model = str(model_file(arch="llama", types=types, vocab=384, context=96))
   assert batches(STEPS.format(model=model)) == [[True]] * 3
 

@@ -1,4 +1,4 @@
-"""patches/runtime/graph_dependencies.py: the nodes of a graph wait for those whose memory they share, and no others."""
+"""runtime/graph_dependencies.py: a graph's node waits exactly for the nodes with which it shares memory."""
 import itertools
 import random
 
@@ -10,12 +10,12 @@ from tinygrad.uop.ops import Ops
 from tinygrad_llm.patches import is_on, load
 
 dependencies = load("graph_dependencies")
-SIZE = 1 << 17  # of what is no small kernel, and not a stage of one
+SIZE = 1 << 17  # elements; too many for a stage of a kernel chain
 
 pytestmark = pytest.mark.skipif(not is_on("graph_dependencies") or not is_on("dispatch"), reason="no graphs to test")
 
 class Recorder(jit.GraphRunner):
-  """A graph that makes its nodes as tinygrad's CUDAGraph does, and can be run in any order that they allow."""
+  """A graph that makes nodes as tinygrad's CUDAGraph does, and can run them in any order that the edges allow."""
   def __init__(self, graph: UOp, input_uops: tuple[UOp, ...]):
     super().__init__(graph, input_uops)
     self.nodes, self.waits = [], list[list[int]]()
@@ -26,7 +26,7 @@ class Recorder(jit.GraphRunner):
 
   @property
   def before(self) -> list[set[int]]:
-    """All that is done when a node begins."""
+    """For each node, all nodes that are done when it starts."""
     found = list[set[int]]()
     for waits in self.waits: found.append(set(waits).union(*(found[i] for i in waits)))
     return found
@@ -52,7 +52,7 @@ def share_memory(a: Buffer, b: Buffer) -> bool:
   return a.base is b.base and a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes
 
 def conflicts(graph: Recorder) -> set[tuple[int, int]]:
-  """The pairs of calls, the earlier first, one of which writes what the other uses."""
+  """Pairs of calls (earlier, later) of which one writes memory that the other uses."""
   found = set[tuple[int, int]]()
   for (i, (_, a, of_a, _)), (j, (_, b, of_b, _)) in itertools.combinations(enumerate(graph.calls), 2):
     if any((m in a.arg.outs or n in b.arg.outs) and share_memory(x, y)
@@ -61,8 +61,7 @@ def conflicts(graph: Recorder) -> set[tuple[int, int]]:
 
 def branches(seed: int) -> tuple[Recorder, list[Buffer]]:
   """
-  A captured step of random sums of what was computed before, on memory that is used again and again; what it reads and
-  what it writes.
+  A captured step of random sums of earlier results, in memory that is reused, and the buffers that it writes.
   """
   rng = random.Random(seed)
   plan = [(rng.randrange(6), rng.randrange(6), rng.random() < 0.3) for _ in range(30)]
@@ -82,7 +81,7 @@ def branches(seed: int) -> tuple[Recorder, list[Buffer]]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_is_missing_and_nothing_too_much(seed):
-  """A node waits for all that it shares memory with, one of them writing, and for no other; some wait for nothing."""
+  """A node waits for all conflicting nodes and for no others; many pairs of nodes are independent."""
   graph, written = branches(seed)
   before, needed = graph.before, conflicts(graph)
   assert {(i, j) for i, j in needed if i not in before[j]} == set()
@@ -98,7 +97,7 @@ def test_nothing_is_missing_and_nothing_too_much(seed):
   assert all(x == found[0] for x in found) and any(found[0][0])
 
 def test_an_input_is_all_of_its_buffer():
-  """At a replay it is another one: a part of it may be where no part was."""
+  """An input's whole buffer counts as used, because a replay has another buffer with other overlaps."""
   x, y = (Tensor.rand(64).realize() for _ in range(2))
   @TinyJit
   def step(x: Tensor) -> tuple[Tensor, Tensor]:

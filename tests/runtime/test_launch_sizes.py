@@ -1,4 +1,4 @@
-"""patches/runtime/launch_sizes.py: no kernel of a graph has a grid of 0, whatever it is made with."""
+"""runtime/launch_sizes.py: no graph node has a grid of 0, whatever values the graph is made with."""
 import itertools
 import math
 import random
@@ -24,7 +24,7 @@ def test_values_out_of_range_are_the_least():
   assert launch_sizes.launch_dims(ProgramInfo(global_size=(2, 3, 4)), {"a": 0}) == ((2, 3, 4), None)
 
 def made_graphs(model: str) -> dict:
-  """On a driver that refuses a grid of 0: an answer, in prompts of several chunks; the sizes of its graphs' nodes."""
+  """An answer to a prompt of several chunks, on a driver that refuses a grid of 0, and figures of the graphs' nodes."""
   from tests.support import cuda_stub
   driver = cuda_stub.install()
   import tinygrad_llm
@@ -54,8 +54,10 @@ def test_prompts_on_cuda(model_file):
 
 def sizes(model: str, target: str) -> list:
   """
-  Of each kernel of a prompt's steps and of a decode step: its least size with 0 for each variable, as graphs are made,
-  and with values of theirs, as graphs and queues are launched; and whether its sizes are expressions.
+  [smallest size with all variables 0, smallest size with valid values, whether sizes are symbolic] of each kernel.
+
+  Variables are 0 when graphs are made, and valid when graphs and queues are launched. The list covers the kernels of a
+  prompt's steps and of a decode step.
   """
   from tinygrad_llm.device.device import open_target
   open_target(target)

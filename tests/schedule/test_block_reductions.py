@@ -1,4 +1,4 @@
-"""schedule/block_reductions: threads share a loop of unknown length; graphs before and after, values by numpy."""
+"""schedule/block_reductions: threads share a loop of symbolic length; graphs before and after, evaluated by numpy."""
 import pytest
 from tests.support.interpret import same
 from tests.support.scheduling import kernel, opts, output, reduced, started
@@ -15,7 +15,7 @@ N = UOp.variable("n", 1, 40, param=True)
 ROW, COLUMN = output(2), output(8, 1)
 
 def total(k: UOp, op: Ops = Ops.ADD, weighted: bool = False, columns: UOp = COLUMN, rows: UOp = ROW) -> UOp:
-  """For rows and columns the sum over k of x, or of x times exponentials that are summed, too."""
+  """For rows and columns: the sum over k of x, or of x times weights with a second reduction over them."""
   width = int(columns.vmax) + 1
   end = (int(rows.vmax) + 1) * 40 * width
   value = UOp.param(0, dtypes.float, (end,)).index((rows * 40 + k) * width + columns)
@@ -33,7 +33,7 @@ def of_length(n: int, *sinks: UOp) -> list[UOp]:
 @pytest.mark.parametrize("sink", [SINK, total(reduced(N), Ops.MAX), total(reduced(N), weighted=True)])
 @pytest.mark.parametrize("n", [1, 3, 8, 13, 40])
 def test_values(sink, n):
-  """Lengths are below, at and above what the threads do in a step."""
+  """Lengths below, at and above the elements that the threads take in an iteration."""
   made = _shared(sink, N, 4)
   assert same(*of_length(n, sink, made)) and made is not sink
 
@@ -47,10 +47,10 @@ def test_a_loop_is_shared():
   assert steps.src[0] is (N + (4 * UNROLLED - 1)) // (4 * UNROLLED) and int(unrolled.vmax) + 1 == UNROLLED
   assert outer.src[1].arg[-1] is AxisType.UNROLL and int(outer.src[1].vmax) == 3
   thread, = [u for u in made.toposort() if u.op is Ops.RANGE and u.arg[-1] is AxisType.LOCAL]
-  assert array in outer.toposort() and thread not in outer.ranges  # all threads have the total
+  assert array in outer.toposort() and thread not in outer.ranges  # all threads get the total
 
 def test_columns_are_threads():
-  """Each thread has 4 columns; 2 threads a row; the others share the loop: an array of 4 for each."""
+  """Each thread has 4 columns, 2 threads have a row, and the others share the loop with an array of 4 each."""
   made = share(k := started(SINK, "CUDA"))
   assert opts(made) == [("UPCAST", 4), ("LOCAL", 2), ("GROUP", THREADS // 2)] and not k.applied_opts
   assert same(*of_length(13, SINK, made.ast))
@@ -58,14 +58,14 @@ def test_columns_are_threads():
   assert array.shape == (THREADS * 4,)
 
 @pytest.mark.parametrize("sink", [
-  total(reduced(40)), kernel(ROW, UOp.param(0, dtypes.float, (64,)).index(ROW), ROW),  # of a known length; no sum
+  total(reduced(40)), kernel(ROW, UOp.param(0, dtypes.float, (64,)).index(ROW), ROW),  # a known length; no sum
   total(reduced(N), rows=output(1 << 14)),                                            # many outputs
-  total(reduced(N), rows=output(N)),                                                  # of unknown number
+  total(reduced(N), rows=output(N)),                                                  # a symbolic number of outputs
   total(reduced(N * 2), weighted=True)])                                              # loops of two lengths
 def test_what_is_left(sink): assert share(started(sink, "CUDA")) is None
 
 def test_actions_that_do_not_fit():
-  """Other loops are tinygrad's; too many threads; a second time; no memory that threads share."""
+  """The action is tinygrad's for other loops, and refused for too many threads and without shared memory."""
   group = Opt(OptOps.GROUP, 0, 8)
   assert not apply(started(total(reduced(40)), "CUDA"), group) and apply(started(SINK, "CUDA"), group)
   for k, opt in ((started(SINK, "CUDA"), Opt(OptOps.GROUP, 0, THREADS + 1)), (started(SINK, "CPU"), group)):

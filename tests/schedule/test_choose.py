@@ -1,4 +1,4 @@
-"""patches/schedule/choose.py: who is asked for a schedule, and whose answer is taken."""
+"""schedule/choose.py: the order in which choosers are asked for a schedule, and the answer that is taken."""
 from tests.support import scheduling
 import pytest
 from tinygrad import Tensor, dtypes
@@ -20,14 +20,14 @@ def started(name: str) -> Scheduler: return scheduling.started(KERNELS[name], "C
 ORDER = ("kernel_chains", "block_reductions", "reductions", "elementwise", "gemv")
 
 def test_the_last_of_the_table_is_asked_first():
-  """The kernels that few rules are for come before those that any of them would take."""
+  """Specific choosers are asked before general ones."""
   assert tuple(reversed(choose.choosers)) == tuple(who for who in ORDER if is_on(who))
 
 def test_tinygrad_asks_the_dispatcher(): assert heuristic.hand_coded_optimizations is choose.hand_coded_optimizations
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_first_answer_is_taken(name, monkeypatch):
-  """Those before it are asked and have none, those after it are not asked."""
+  """Choosers before the first answer are asked and have none; later ones are not asked."""
   asked = []
   def recorded(who, chooser):
     return lambda k: (asked.append(who), chooser(k))[1]
@@ -36,7 +36,7 @@ def test_the_first_answer_is_taken(name, monkeypatch):
   order = [who for who in ORDER if who in choose.choosers]
   assert asked == order[:order.index(name) + 1] if name in order else asked == order
   assert bool(made.applied_opts) or name == "stock"
-  assert not k.applied_opts  # the kernel that was given is as it was
+  assert not k.applied_opts  # the given kernel is unchanged
   if name in order: assert choose.choose(started(name), without=name).applied_opts != made.applied_opts
 
 def test_without_any_it_is_tinygrads(monkeypatch):

@@ -1,4 +1,4 @@
-"""schedule/elementwise: kernels without sums are vectors; graphs before and after, their values by numpy."""
+"""schedule/elementwise: kernels without reductions become vectors; graphs before and after, evaluated by numpy."""
 import pytest
 from tests.support.interpret import same
 from tests.support.scheduling import kernel, opts, output, reduced, started
@@ -26,9 +26,9 @@ def test_sixteen_steps_are_lanes():
   assert not any(u.arg[-1] is AxisType.UPCAST for u in loops)
 
 @pytest.mark.parametrize(("sink", "found", "left"), [
-  (kernel(I * 32 + J, f(x(I * 32 + J)), I, J), [16], [64, 2]),                # of two loops, the inner one
-  (kernel(J * 64 + I, f(x(I * 32 + J)), I, J), [16], [4, 32]),                # in the order in which it is stored
-  (kernel(I * 6 + SIX, (SIX < 2).where(x(I), f(x(I))), I, SIX), [0, 16], [4]),   # of parts, each
+  (kernel(I * 32 + J, f(x(I * 32 + J)), I, J), [16], [64, 2]),                # the inner loop of two
+  (kernel(J * 64 + I, f(x(I * 32 + J)), I, J), [16], [4, 32]),                # in the order of the stores
+  (kernel(I * 6 + SIX, (SIX < 2).where(x(I), f(x(I))), I, SIX), [0, 16], [4]),   # each part
   (kernel(I * 16 + PARTS, (PARTS < 2).where(x(I), f(x(I))), I, PARTS), [0, 16], [4])])
 def test_which_loop(sink, found, left):
   made = schedule(started(sink, "CPU"))
@@ -37,19 +37,19 @@ def test_which_loop(sink, found, left):
 
 @pytest.mark.parametrize("sink", [
   kernel(I, x(I * 32 + reduced(32)).reduce(reduced(32), arg=Ops.ADD), I), kernel(SIX, f(x(SIX)), SIX),
-  kernel(I // 2 * 2, x(I), I),                                   # no stride in what is stored
-  kernel(I, x((I * I).minimum(63)), I)])                         # nor in what is loaded
+  kernel(I // 2 * 2, x(I), I),                                   # stores without a stride
+  kernel(I, x((I * I).minimum(63)), I)])                         # loads without a stride
 def test_what_is_left(sink): assert schedule(started(sink, "CPU")) is None
 
 def test_a_length_that_is_no_number():
-  """On a GPU: for i in 8 * n: f(x[i]) --> for i in 8 * n / 8, thread in 2, 4 UPCAST"""
+  """for i in 8 * n: f(x[i]) --> for i in 8 * n / 8, thread in 2, 4 UPCAST, on a GPU"""
   n = UOp.variable("n", 1, 8, param=True)
   i = output(n * 8)
   made = on_gpu(started(kernel(i, f(x(i)), i), "CUDA"))
   assert opts(made) == [("UPCAST", 4), ("LOCAL", 2)]
   fixed = {n: UOp.const(5)}
   assert same(kernel(i, f(x(i)), i).substitute(fixed), made.ast.substitute(fixed))
-  i, j = output(n * 64), output(8, 1)  # 64 threads of both loops
+  i, j = output(n * 64), output(8, 1)  # 64 threads over both loops
   made = on_gpu(started(kernel(i * 8 + j, f(x(j)), i, j, n=1 << 15), "CUDA"))
   assert opts(made) == [("UPCAST", 4), ("LOCAL", 2), ("LOCAL", 32)]
   assert on_gpu(started(ONE, "CUDA")) is None is on_gpu(started(kernel(output(n), x(output(n)), output(n)), "CUDA"))

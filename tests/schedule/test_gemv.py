@@ -1,4 +1,4 @@
-"""schedule/gemv: the loops of products with a matrix, on a CPU and GPUs; graphs before and after, values by numpy."""
+"""schedule/gemv: schedules of matvecs on a CPU and on GPUs; graphs before and after, evaluated by numpy."""
 import pytest
 from tests.support.interpret import same
 from tests.support.scheduling import kernel, opts, output, reduced, started
@@ -18,19 +18,19 @@ pytestmark = pytest.mark.skipif(not is_on("gemv") or not is_on("lanes"), reason=
 def load(slot: int, place: UOp, dtype=dtypes.float) -> UOp: return UOp.param(slot, dtype, (1 << 15,)).index(place)
 
 def product(rows: int, n: int, dtype=dtypes.float, norm: bool = False) -> UOp:
-  """For each row the sum of x times a row of a matrix, or of x times a norm's weight."""
+  """A matvec: for each row the sum of w * x, or of w * x times a norm's weight."""
   row, k = output(rows), reduced(n)
   value = load(1, row * n + k, dtype).cast(dtypes.float) * load(0, k)
   return kernel(row, (value * load(2, k) if norm else value).reduce(k, arg=Ops.ADD), row)
 
 def in_two(rows: int, outer: int, inner: int, step: int) -> UOp:
-  """The same with neighbours in an inner loop, whose steps are `step` apart from the next ones."""
+  """A matvec whose inner loop has adjacent elements; outer iterations are `step` apart."""
   row, a, b = output(rows), reduced(outer), reduced(inner, 9)
   value = load(1, row * (outer * step) + a * step + b) * load(0, a * inner + b)
   return kernel(row, value.reduce(a, b, arg=Ops.ADD), row)
 
 def packed(rows: int, words: int, interleaved: bool = False) -> UOp:
-  """Weights of four bits, eight of a word; those of 16 rows side by side if they are interleaved."""
+  """A matvec with 4-bit weights, eight a word; words of 16 rows are adjacent if interleaved."""
   tile, lane, w, c = output(rows // 16 if interleaved else rows), output(16, 1), reduced(words), reduced(8, 9)
   place = (tile * words + w) * 16 + lane if interleaved else tile * words + w
   field = (load(1, place, dtypes.uint32) >> (c * 4).cast(dtypes.uint32)) & 15
@@ -38,7 +38,7 @@ def packed(rows: int, words: int, interleaved: bool = False) -> UOp:
   return kernel(tile * 16 + lane if interleaved else tile, total, *((tile, lane) if interleaved else (tile,)))
 
 def columns(n: int, steps: UOp | int = 12, rows: int = 1, dtype=dtypes.float) -> UOp:
-  """x @ w, rows of w side by side."""
+  """x @ w, with adjacent columns of w."""
   row, column, k = output(rows), output(n, 1), reduced(steps)
   value = load(0, row * 32 + k, dtype) * load(1, k * n + column, dtype)
   return kernel(row * n + column, value.reduce(k, arg=Ops.ADD), row, column)
@@ -46,7 +46,7 @@ def columns(n: int, steps: UOp | int = 12, rows: int = 1, dtype=dtypes.float) ->
 def plain(found: list) -> list: return [o for o in found if o[0] not in ("PREFETCH", "THREAD")]
 
 def checked(sink: UOp, target: str) -> list[tuple]:
-  """The opts of a kernel, which computes what it did before."""
+  """The opts of a scheduled kernel, which must compute the same as before."""
   made = choose(k := started(sink, target))
   assert made is not None and not k.applied_opts and same(sink, made.ast)
   return plain(opts(made))
@@ -65,15 +65,15 @@ def test_on_a_cpu(sink, found):
   (product(16, 512, dtypes.half), [("UNROLL", 8), ("GROUP", 32), ("LOCAL", 4)]),
   (in_two(16, 64, 8, 8), [("UNROLL", 4), ("GROUP", 2), ("GROUP", 16), ("GROUP", 2)]),  # two warps of a long row
   (in_two(16, 64, 2, 2), [("UNROLL", 0), ("UNROLL", 2), ("GROUP", 32), ("LOCAL", 4)]),
-  (in_two(16, 32, 2, 4), [("UNROLL", 0), ("GROUP", 32), ("LOCAL", 4)]),  # with gaps: neighbours are two
-  (product(64, 32), [("UNROLL", 4), ("GROUP", 8), ("LOCAL", 16)]),       # of short rows, more
+  (in_two(16, 32, 2, 4), [("UNROLL", 0), ("GROUP", 32), ("LOCAL", 4)]),  # with gaps: only two are adjacent
+  (product(64, 32), [("UNROLL", 4), ("GROUP", 8), ("LOCAL", 16)]),       # more short rows
   (packed(16, 128), [("UNROLL", 0), ("UNROLL", 4), ("GROUP", 32), ("LOCAL", 4)])])
 def test_on_a_gpu(sink, found):
   """sum k in 256: w[row k] * x[k] --> row in 4, 4 LOCAL; thread in 32 GROUP, k in 4 UNROLL"""
   assert checked(sink, "CUDA")[:len(found)] == found
 
 def test_rows_of_a_thread(monkeypatch):
-  """With enough threads, each has several rows."""
+  """If there are enough threads, each takes several rows."""
   monkeypatch.setattr(gemv_gpu, "multiprocessors", lambda ren: 0)
   assert checked(product(64, 256), "CUDA")[-1] == ("UPCAST", 4)
   assert checked(product(6, 256), "CUDA")[-1] == ("UPCAST", 3)
@@ -87,7 +87,7 @@ def test_a_tile_says_how_many():
   assert plain(opts(made)) == [("UNROLL", 2), ("GROUP", 16), ("LOCAL", 2), ("UPCAST", 2)] and same(sink, made.ast)
 
 def test_columns():
-  """x @ w --> 16 columns UPCAST, of these as many as there are registers; rows of x that share w"""
+  """x @ w --> 16 columns UPCAST, as many such vectors as registers allow, and rows of x that share w"""
   n = UOp.variable("n", 1, 12, param=True)
   for sink, found in ((columns(64), [16, 4]), (columns(160), [16, 5]), (columns(48, rows=4), [16, 3, 4])):
     made = on_columns(started(sink, "CPU"))
@@ -99,7 +99,7 @@ def test_columns():
 
 @pytest.mark.parametrize("sink", [
   kernel(output(4), load(0, output(4)), output(4)),                                      # no sum
-  product(16, 128).substitute({reduced(128): reduced(UOp.variable("n", 1, 128, param=True))}),  # of unknown length
+  product(16, 128).substitute({reduced(128): reduced(UOp.variable("n", 1, 128, param=True))}),  # a symbolic length
   kernel(output(16), (load(1, output(16) * 64 + reduced(64)) * load(0, reduced(64))).reduce(reduced(64), arg=Ops.MAX),
          output(16))])
 def test_what_is_left(sink):
@@ -110,7 +110,7 @@ def test_sums_of_which_no_row_is_a_matrix():
   assert isinstance(found := find_sum(k), Sum) and on_gpu(k, found) == "no axis that only the weight has"
 
 def test_too_few_neighbours():
-  """24 weights in a row are one vector and a half; every third one has no neighbour."""
+  """24 weights a row are a vector and a half; weights with a stride of 3 are not adjacent."""
   k = started(product(16, 24), "CPU")
   assert on_cpu(k, find_sum(k)) == "fewer neighbours than lanes"
   row, j = output(8), reduced(32)
@@ -129,7 +129,7 @@ def prompt(tokens: int, rows: int, words: int = 8) -> UOp:
 @pytest.mark.parametrize(("tokens", "rows", "size"), [
   (512, 1024, (64, 64, 64, 32, 32)), (2048, 4096, (128, 128, 64, 64, 32)), (32, 64, (16, 64, 64, 16, 16))])
 def test_blocks_of_a_gpu(tokens, rows, size):
-  """for token, row: sum --> blocks as large as leaves each of 128 multiprocessors one, else the smallest"""
+  """for token, row: sum --> the largest blocks that give each of 128 multiprocessors one, else the smallest"""
   assert opts(choose(started(prompt(tokens, rows), "CUDA"))) == [("BLOCK", size)]
 
 def test_few_tokens_are_no_block():

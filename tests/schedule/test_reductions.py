@@ -1,4 +1,4 @@
-"""schedule/reductions: neighbouring threads read neighbours; graphs before and after, their values by numpy."""
+"""schedule/reductions: adjacent threads read adjacent elements; graphs before and after, evaluated by numpy."""
 import numpy as np
 import pytest
 from tests.support.interpret import same
@@ -11,7 +11,7 @@ from tinygrad_llm.patches.schedule.reductions import choose, in_blocks, split
 ROW = output(3)
 
 def total(n: int, op: Ops = Ops.ADD, stride: int = 1, rows: UOp = ROW) -> UOp:
-  """For each row the sum of n numbers."""
+  """A sum or maximum of n numbers for each row."""
   k = reduced(n)
   x = UOp.param(0, dtypes.float, (4096,)).index(k * stride + (rows * n * stride if stride == 1 else rows))
   return kernel(rows, x.reduce(k, arg=op), rows)
@@ -27,7 +27,7 @@ def test_threads_of_a_block(n, target, found):
   assert opts(made) == found and not k.applied_opts and same(sink, made.ast)
 
 def test_neighbours_are_threads():
-  """The loop that counts neighbours is cut, not another one."""
+  """The loop over adjacent elements is split, not another one."""
   far, near = reduced(64), reduced(64, 9)
   x = UOp.param(0, dtypes.float, (4096,)).index(far * 64 + near)
   made = in_blocks(started(sink := kernel(UOp.const(0), x.reduce(far, near, arg=Ops.MAX)), "CUDA"))
@@ -36,7 +36,7 @@ def test_neighbours_are_threads():
   assert made.applied_opts[0].axis == 1 and first.arg[0] != far.arg[0]
 
 @pytest.mark.parametrize("sink", [
-  total(31), total(64, stride=3),                                             # short; no neighbours
+  total(31), total(64, stride=3),                                             # short; not adjacent
   kernel(ROW, (UOp.param(0, dtypes.float, (4096,)).index(reduced(64)) * UOp.param(1, dtypes.float, (4096,)).index(
     ROW * 64 + reduced(64))).reduce(reduced(64), arg=Ops.ADD), ROW),          # a product with a matrix
   kernel(ROW, UOp.param(0, dtypes.float, (4096,)).index(ROW), ROW)])          # no sum
@@ -50,7 +50,7 @@ def test_cpus_have_vectors(): assert choose(started(total(512), "CPU")) is None
 def on_a_gpu(monkeypatch): monkeypatch.setattr(reductions, "_shares", lambda ren: True)
 
 def halves(x: Tensor, op: str = "sum") -> UOp | None:
-  """What a reduction of the first axis becomes."""
+  """The rewritten reduction of the first axis; None if it stays one kernel."""
   u = getattr(x, op)(0).uop
   red = [v for v in u.toposort() if v.op is Ops.REDUCE][-1]
   return split(red, red.src[0])
@@ -59,14 +59,14 @@ def halves(x: Tensor, op: str = "sum") -> UOp | None:
 @pytest.mark.parametrize("op", ["sum", "max"])
 def test_blocks(on_a_gpu, n, blocks, each, op):
   """sum i: x[i] --> t[p] = sum i: x[p * each + i], padded; sum p: t[p]"""
-  values = -1 - (np.arange(n) * 7 % 19).astype(np.float32)  # what is padded is no largest
+  values = -1 - (np.arange(n) * 7 % 19).astype(np.float32)  # negative, so that padding is not the largest
   made = halves(Tensor(values), op)
   first, = [u for u in made.toposort() if u.op is Ops.REDUCE and u.src[0].shape[0] == each]
   assert first.shape == (blocks,) and any(u.op is Ops.CONTIGUOUS for u in made.toposort())
   assert Tensor(made).item() == getattr(values, op)()
 
 def test_what_is_one_kernel(on_a_gpu, monkeypatch):
-  """Short ones; many outputs; a product; a row that is looked up; what is counted and not loaded; a CPU's."""
+  """Not split: short reductions; many outputs; a product; a gather; reductions on a CPU."""
   long = Tensor.empty(1 << 15)
   assert halves(long) is not None
   gather = Tensor.arange(1 << 15).eq(Tensor.empty(1, dtype=dtypes.int)).where(long, 0)

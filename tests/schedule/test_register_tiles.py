@@ -1,6 +1,6 @@
 """
-Products of floats with the tokens of a prompt: several share what is loaded, and what is done with the sums is done in
-vectors. Right for any number of both.
+schedule/register_tiles and epilogues: prefill GEMMs with float weights. Several tokens share each load, and epilogues
+are vectors, for any numbers of tokens and rows.
 """
 import functools
 import platform
@@ -24,17 +24,17 @@ from tinygrad_llm.patches.ir import targets
 from tinygrad_llm.patches.ir.actions import ScheduleOps, action
 from tinygrad_llm.patches.schedule import register_tiles
 
-HELD = 1 << 12  # elements: rows of several parts
+HELD = 1 << 12  # elements; small, so that the rows are split into several parts
 X86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="for x86")
-MOST = 1e-5  # error, of the root mean square
+MOST = 1e-5  # error, as a fraction of the root mean square
 TYPES = ("float32", "half", "bfloat16")
 
 # *** graphs
 
 def tiled(tokens: int | UOp, n: int, interleaved: bool = True) -> tuple[UOp, Scheduler, bool]:
   """
-  A product of tokens with 32 rows, 16 of which lie side by side if they are interleaved, the kernel with n tokens at
-  once, and whether the action applies.
+  A GEMM of tokens with 32 rows (tiles of 16 interleaved rows or plain rows), its Scheduler with n tokens at once, and
+  whether the action applies.
   """
   token, tile, lane = (scheduling.output(size, i) for i, size in enumerate((tokens, 2, 16)))
   j = scheduling.reduced(8)
@@ -72,14 +72,14 @@ def test_blocks_of_rows_without_lanes(monkeypatch):
 
 @pytest.mark.parametrize(("tokens", "n", "interleaved"), [(4, 5, True), (32, 17, True), (8, 4, False), (8, 0, True)])
 def test_an_action_that_does_not_fit(tokens, n, interleaved):
-  """More tokens than there are, or than registers; no lanes, and a number of tokens that is known."""
+  """Refused: more tokens than there are, or than registers; a known number of tokens without lanes; 0."""
   sink, k, applied = tiled(tokens, n, interleaved)
   assert not applied and k.ast is not None and not k.applied_opts
 
 # *** in the child
 
 def prompt(name: str, rows: int, n: int, tokens: int, most: int) -> tuple[Tensor, np.ndarray]:
-  """x @ w.T for the first tokens of at most so many."""
+  """The lazy x @ w.T for `tokens` of at most `most` tokens, and its expected value."""
   register_tiles.HELD = HELD
   rng = np.random.default_rng([rows, n])
   w = Tensor(rng.standard_normal((rows, n)).astype(np.float32)).cast(getattr(dtypes, name)).realize()
@@ -96,7 +96,7 @@ def computed(name: str, rows: int, n: int, tokens: int, most: int) -> dict:
           "error": float(np.abs(values - wanted).max() / np.sqrt((wanted ** 2).mean()))}
 
 def gated(rows: int, n: int, tokens: int, most: int) -> dict:
-  """What a feed-forward layer does with two products, plus what there is already."""
+  """A feed-forward epilogue: silu(gate) * up plus a residual, from one GEMM."""
   register_tiles.HELD = HELD
   rng = np.random.default_rng([rows, n, 1])
   w, x, y = (rng.standard_normal(shape).astype(np.float32) for shape in ((2 * rows, n), (most, n), (most, rows)))
@@ -139,18 +139,18 @@ def test_numbers(name): assert max(row["error"] for row in found(name)) < MOST
 def test_numbers_without(off): assert max(row["error"] for row in found("half", off)) < MOST
 
 def test_a_load_serves_several_sums():
-  """Of the smallest chunk, two tokens; else 6 by 4 rows or 3 by 2, as a processor's registers allow."""
+  """A load serves several sums: tiles of 6 tokens by 4 rows, or 3 by 2, as the CPU's registers allow."""
   assert all("TOKENS" in row["opts"] for row in found("half"))
   first = found("half")[0]["source"]
   inner = first[first.rindex("for (int Ridx"):]
   inner = inner[:inner.index("}")]
   tokens, rows = (6, 4) if child.call(registers).value == 32 else (3, 2)
-  assert inner.count("__builtin_convertvector") == inner.count("data2_") == rows * 2  # of 32 elements
+  assert inner.count("__builtin_convertvector") == inner.count("data2_") == rows * 2  # vectors of 32 elements
   assert inner.count("data1_") == tokens * 2 and inner.count("*cast") == tokens * rows * 2
   assert "__builtin_prefetch" not in inner and "volatile" not in inner
 
 def test_order_of_loops():
-  """Rows that a cache holds together, all tokens, some of these rows."""
+  """The loops, outermost first: blocks of rows that fit in a cache, all tokens, tiles of these rows."""
   loops = re.findall(r"for \(int \w+ = 0; \w+ < (.+?); \w+\+\+\)", found("half")[1]["source"])
   assert loops[0].isdigit() and re.fullmatch(r"\(\(data\d_\+(5\)/6|2\)/3)\)", loops[1]) and loops[2].isdigit()
 
@@ -158,7 +158,7 @@ def test_order_of_loops():
   ("x86_64,x86-64-v4", 32), ("x86_64,x86-64-v3", 8), ("x86_64,znver4,avx512f", 32), ("arm64,native", 8)])
 def test_registers(arch, wanted): assert child.call(registers, arch).value == wanted
 
-# *** what is done with sums
+# *** epilogues
 
 GATED = [(96, 256, 5, 40), (512, 320, 64, 64), (33, 64, 32, 64), (16, 128, 1, 9), (24, 128, 3, 3)]
 OTHER = "CPU:CLANG:x86_64,x86-64-v3"
@@ -175,11 +175,11 @@ def found_gated(**env: str) -> list[dict]:
 def test_numbers_of_epilogues(env): assert max(row["error"] for row in found_gated(**env)) < MOST
 
 def scalars(source: str) -> int:
-  """Numbers that are compared one by one: as those of which an exponential is made."""
+  """The number of scalar comparisons, such as a scalar exponential needs."""
   return len(re.findall(r"_Bool alu\d+ = \(alu\d+!=alu\d+\)", source))
 
 def test_epilogues_are_vectors():
-  """Of whole vectors of rows; else, and without, each number has an exponential of its own."""
+  """Epilogues are vectors for whole vectors of rows; for others, and without the pass, exponentials are scalar."""
   whole, odd = (found_gated()[i]["source"] for i in (0, 2))
   assert scalars(whole) == 0 and scalars(odd) > 0 and "float16" in whole.split("for (")[-1]
   assert scalars(found_gated(NO_EPILOGUES="1")[0]["source"]) > 0

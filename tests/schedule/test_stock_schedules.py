@@ -1,4 +1,4 @@
-"""No product with a matrix falls to tinygrad's own schedule, in a decode step of any architecture, on CPUs and GPUs."""
+"""No matmul in any architecture's decode step falls back to tinygrad's own schedule, on CPUs and GPUs."""
 import re
 
 from tests.support import child
@@ -16,10 +16,10 @@ from tinygrad_llm.patches.schedule import choose
 TARGETS = {"CPU": "CPU:CLANG:x86_64,x86-64-v3", "CUDA": "CUDA:sm_90"}
 
 class Chosen(Exception):
-  """The opts are: the rest is not needed."""
+  """The opts are chosen; the rest of the lowering is not needed."""
 
 def stock(path: str, target: str) -> list[str]:
-  """The matrices that are in kernels with a sum and tinygrad's schedule."""
+  """Weight matrices read by kernels that have a reduction and tinygrad's own schedule."""
   open_target(target)
   found: list[bool] = []
   stock, before = choose._stock, codegen.apply_opts

@@ -1,4 +1,4 @@
-"""The search itself, on answers that are given to it: what it asks, what wins, and that the same answers win again."""
+"""The search algorithm with given measurements: its requests, its winner, and its determinism."""
 import hashlib
 import json
 import math
@@ -17,7 +17,11 @@ from tinygrad_llm.patches.search.beam import Before, Search
 from tinygrad_llm.patches.search.space import space
 
 class Answers:
-  """A Measure: estimates and times by the Opts alone, less the more outputs a thread has. wrong, dead: of which."""
+  """
+  A fake Measure whose times depend only on the opts, and are shorter the more outputs a thread has.
+
+  wrong, dead: predicates of candidates with wrong results, and of candidates that do not run.
+  """
   def __init__(self, seed: int = 0, budget: int = 10**9, wrong=lambda opts: False, dead=lambda opts: False):
     self.seed, self.budget, self.wrong, self.dead = seed, budget, wrong, dead
     self.asked: list = []
@@ -68,7 +72,7 @@ def test_what_is_no_faster_does_not_win():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_wrong_does_not_win(seed):
-  """However fast, and nothing is searched around it."""
+  """A wrong candidate never wins, however fast, and its neighbours are not searched."""
   answers = Answers(seed, wrong=lambda o: o is not None and answers.number(o) < 0.2)
   result = run(answers)
   assert result.opts is not None
@@ -96,12 +100,12 @@ def test_it_stops_at_what_is_enough():
   answers = Answers()
   result = run(answers, enough=1.0)
   assert result.complete
-  assert len(answers.compiled) <= 2  # the present schedule, and the heuristic's Opts, which are the same code elsewhere
+  assert len(answers.compiled) <= 2  # the present schedule, and the heuristic's opts, which may be the same code
 
 RECORDED = pathlib.Path(__file__).parents[1] / "data" / "search.json"
 
 class Recorded:
-  """Answers that were recorded on a machine (tests/tools/record_search.py)."""
+  """A fake Measure with answers recorded on a machine (tests/tools/record_search.py)."""
   def __init__(self, record):
     self.record = {kind: {json.dumps(opts): answer for opts, answer in rows} for kind, rows in record.items()}
 
@@ -113,7 +117,7 @@ class Recorded:
   def over(self): return False
 
 def replay() -> dict:
-  """A search that is answered as it was on a machine once."""
+  """A search with the recorded answers."""
   record = json.loads(RECORDED.read_text())
   kernel = search_kernel.product(*record["shape"])
   found = space(kernel.ast, Device[kernel.device].renderer)

@@ -1,4 +1,4 @@
-"""What candidates are timed and checked on."""
+"""The data on which candidates are timed and checked."""
 import numpy as np
 import pytest
 import tinygrad_llm  # noqa: F401  # before tinygrad: it applies the patches
@@ -16,7 +16,7 @@ PACKED = [qt for qt in QUANT_TYPES.values() if qt.block > 1]
 
 @pytest.mark.parametrize("qt", PACKED, ids=lambda qt: qt.name)
 def test_weights_are_as_those_of_models(qt: QuantType):
-  """Neither infinite nor so small that a processor is slower with them: Intel's are, by a hundred times."""
+  """Random weights are finite and not subnormal: subnormals slow Intel's CPUs down a hundred times."""
   packed = Tensor.empty(16, qt.row_items(1024), dtype=qt.dtype)
   linear, variables = scheduled(lambda w: dequantize(qt, w, 1024).contiguous(), packed)
   ast, = [call.src[0] for call in linear.src if call.src[0].op is Ops.SINK]
@@ -27,7 +27,7 @@ def test_weights_are_as_those_of_models(qt: QuantType):
   assert len(np.unique(weights)) > 16
 
 def timed_on_cuda(rows: int, columns: int) -> dict:
-  """On a driver without a card: rounds of timing of a kernel whose input and output are large; its graphs' nodes."""
+  """Times a kernel with large input and output on the stub driver: the times, and the nodes of its graphs."""
   from tests.support import cuda_stub
   driver = cuda_stub.install()
   linear, variables = scheduled(lambda x: (x + 1).contiguous(), Tensor.empty(rows, columns, device="CUDA"))
@@ -43,11 +43,11 @@ def timed_on_cuda(rows: int, columns: int) -> dict:
 
 @pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
 def test_launches_on_a_card_are_one_graph():
-  """Each is cold and waits for the one before it, as in a step; a slow kernel is launched once, by itself."""
+  """Timed launches are one graph: each launch is cold and waits for the last. A slow kernel is launched once, alone."""
   found = child.call(timed_on_cuda, 64, 4096, DEV="CUDA").value
   graph, = found["graphs"]
   assert len(found["times"]) == 3 and len(found["slow"]) == 1 and 16 <= len(graph) <= 64
   for i, (after, (out, read)) in enumerate(graph):
     assert list(after) == ([i - 1] if i else []) and out == graph[0][1][0]
     assert read != graph[i - 1][1][1]
-  assert found["launches"] == 7  # one alone, five of the graph, one of the slow kernel
+  assert found["launches"] == 7  # one alone, five times the graph, one of the slow kernel

@@ -1,4 +1,4 @@
-"""What the cost model reads off kernels, and whether it ranks them as hardware and a simulator do."""
+"""The cost model: figures that it reads from kernels, and its ranking compared with hardware and a simulator."""
 import dataclasses
 import itertools
 import json
@@ -41,19 +41,19 @@ def kernel(y: Tensor, *opts: Opt) -> list:
 def estimate(uops: list, nbytes: int, card=CARD, **variables: int) -> cost_model.Estimate:
   return cost_model.estimate(cost_model.work(uops, nbytes, variables), card)
 
-# *** what is read off a kernel ***
+# *** figures of a kernel ***
 
 LOCAL = Opt(OptOps.LOCAL, 0, 32)
 
 @pytest.mark.parametrize(("step", "lines", "sectors"), [(1, 1, 4), (2, 2, 8), (8, 8, 32), (32, 32, 32), (1024, 32, 32)])
 def test_lines_of_a_warp(step, lines, sectors):
-  """Floats that are `step` apart, a thread each."""
+  """Lines and sectors of a warp's loads of floats with a stride of `step`."""
   load, = [a for a in accesses(kernel(Tensor.empty(64, step)[:, 0] + 1, LOCAL)) if not a.store]
   assert (load.width, load.lines, load.sectors, load.wanted) == (4, lines, sectors, 128)
   assert load.useful == 128 / (sectors * 32)
 
 def test_lines_of_wide_loads():
-  """Four floats a thread, side by side, and all threads the same."""
+  """A 16-byte load of adjacent floats a thread, and one of the same floats for all threads."""
   uops = kernel(Tensor.empty(64, 4) + Tensor.empty(4), Opt(OptOps.UPCAST, 1, 4), LOCAL)
   found = sorted((a.width, a.lines, a.wanted) for a in accesses(uops) if not a.store)
   assert found == [(16, 1, 16), (16, 4, 512)]
@@ -73,16 +73,16 @@ def test_instructions_by_pipe():
       if not i.address: found[i.pipe] = found.get(i.pipe, 0) + i.trips * i.lanes
     return found
   a, b = Tensor.empty(64), Tensor.empty(64)
-  assert counted(a * b + 1, LOCAL) == {"load": 2, "float": 1, "store": 1}  # one instruction: a product that is added to
+  assert counted(a * b + 1, LOCAL) == {"load": 2, "float": 1, "store": 1}  # one instruction: a fused multiply-add
   assert counted(a.exp2(), LOCAL) == {"load": 1, "sfu": 1, "store": 1}
-  assert counted(a.maximum(b), LOCAL) == {"load": 2, "float": 2, "store": 1}  # a comparison, and a choice
+  assert counted(a.maximum(b), LOCAL) == {"load": 2, "float": 2, "store": 1}  # a comparison and a select
   assert counted(a.cast("half"), LOCAL) == {"load": 1, "half": 1, "store": 1}
   assert counted(a.cast("int"), LOCAL) == {"load": 1, "convert": 1, "store": 1}
   summed = counted(Tensor.empty(32, 1000).sum(1), LOCAL)
   assert (summed["load"], summed["float"]) == (1000, 1000)
 
 def test_tensor_cores():
-  """A product of matrices as so many products of numbers: 16 x 64 x 64 of them."""
+  """A tensor-core matmul counts as 16 x 64 x 64 scalar products."""
   a, b = Tensor.empty(16, 64, dtype="half"), Tensor.empty(64, 64, dtype="half")
   uops = kernel(a.matmul(b, dtype="float"), Opt(OptOps.TC, 0, (-1, 0, 1)))
   found = [i for i in instructions(uops) if i.pipe == "tensor"]
@@ -90,7 +90,7 @@ def test_tensor_cores():
   assert sum(i.lanes * i.trips for i in found) * blocks == 16 * 64 * 64
 
 def test_the_chain_of_a_sum():
-  """A step waits for the sum before it; eight loads are under way at once."""
+  """An accumulation waits for the one before it; eight loads are in flight at once."""
   latency = {"float": 4.0, "load": 100.0}
   found = [chain(kernel(Tensor.empty(32, n).sum(1), LOCAL), latency) for n in (4096, 8192)]
   assert found[1].sums == 2 * found[0].sums == 4 * 8192
@@ -98,7 +98,7 @@ def test_the_chain_of_a_sum():
   assert found[0].in_order == pytest.approx(4096 / 8 * (100 + 4 + 7 * 4), rel=0.02)
   assert chain(kernel(Tensor.empty(64) + 1, LOCAL), latency).sums == 0
 
-# *** what follows of it ***
+# *** estimates ***
 
 def test_more_of_anything_takes_longer():
   read = kernel(Tensor.empty(1 << 22) + 1, Opt(OptOps.UPCAST, 0, 4), Opt(OptOps.LOCAL, 0, 256))
@@ -131,7 +131,7 @@ def test_cards():
 # *** against machine code ***
 
 def counted(path: str) -> list[tuple[str, float, float]]:
-  """Instructions of each kernel of a step, by its linear program and by its machine code. For a child."""
+  """(name, instructions by the list of UOps, instructions by the machine code) of a step's kernels; runs in a child."""
   open_target("CUDA:sm_80")
   found = []
   for p in decode_programs(path, depth=1023):
@@ -144,19 +144,19 @@ def counted(path: str) -> list[tuple[str, float, float]]:
 
 @extended
 def test_instructions_are_those_of_the_machine_code(step):
-  """Arithmetic within 40%, of kernels that have some; the loops of the code are understood, unrolled or not."""
+  """Counted arithmetic is within 40% of the machine code's; loops of the code are recognised, unrolled or not."""
   for name, guess, real in child.call(counted, step).value:
     if real > 500: assert real / 1.4 <= guess <= 1.4 * real, (name, guess, real)
 
 @pytest.mark.parametrize(("code", "loads", "found"), [
   ("/*0000*/ LDG.E R1, [R2.64] ;\n/*0010*/ FADD R1, R1, 1 ;\n/*0020*/ STG.E [R2.64], R1 ;\n/*0030*/ EXIT ;", 1,
    {"load": 1, "float": 1, "store": 1, "branch": 1}),
-  # four steps a turn and the rest one by one: all are counted in the former
+  # an unrolled loop and a remainder loop: all iterations are counted in the unrolled one
   ("/*0000*/ MOV R1, RZ ;\n/*0010*/ LDG.E R3, [R2.64] ;\n/*0020*/ LDG.E R4, [R2.64] ;\n/*0030*/ FADD R1, R1, R3 ;\n"
    "/*0040*/ FADD R1, R1, R4 ;\n/*0050*/ @P1 BRA 0x10 ;\n/*0060*/ LDG.E R3, [R2.64] ;\n/*0070*/ @!P0 BRA 0x60 ;\n"
    "/*0080*/ EXIT ;\n/*0090*/ BRA 0x90 ;\n/*00a0*/ NOP ;", 1000,
    {"load": 1000, "float": 1000, "branch": 501, "int": 1}),
-  ("/*0000*/ FADD R1, R1, R3 ;\n/*0010*/ @P1 BRA 0x0 ;", 5, None)])  # a loop that nothing counts
+  ("/*0000*/ FADD R1, R1, R3 ;\n/*0010*/ @P1 BRA 0x0 ;", 5, None)])  # a loop without a load to count its iterations by
 def test_machine_code(code, loads, found):
   assert executed(code, loads) == found
 
@@ -166,19 +166,19 @@ def test_machine_code(code, loads, found):
 SIMULATED = {"Q4_K": 10.81, "Q4_K, 4096 rows": 67.58, "Q4_K, 2 rows a thread": 13.9, "Q4_K, 1 row a thread": 19.29,
              "Q4_K, x side by side": 7.81, "Q4_K, 8-bit x": 6.64, "Q6_K": 12.39, "scores": 17.0, "maximum": 34.0,
              "exp": 2.0, "sum": 30.0, "values": 42.0, "norm": 5.0}
-ROUNDED = {"exp": 0.5, "norm": 0.5}  # microseconds: known no better
-NOISE = 1.3  # of the simulator
+ROUNDED = {"exp": 0.5, "norm": 0.5}  # rounding of the simulated microseconds
+NOISE = 1.3  # the simulator's noise, as a factor
 
 def simulated_card(part: int = 1) -> hardware.GPU:
   """
-  A card as it was simulated, or a part of one. The simulator runs PTX: a division of integers is one instruction.
+  The simulated GPU, or a part of it. The simulator runs PTX, where an integer division is one instruction.
   """
   card = hardware.named("QV100")[0]
   return dataclasses.replace(card, rates=card.rates | {"divide": 0.5}, multiprocessors=card.multiprocessors // part,
                              dram=card.dram / part, l2=card.l2 / part)
 
 def matvec(name: str, rows: int, side_by_side: bool = False) -> float:
-  """Microseconds on a quarter of the card. For a child, whose environment says what else is different."""
+  """Estimated microseconds of a matvec on a quarter of the GPU. It runs in a child, whose environment sets variants."""
   open_target("CUDA:sm_80")
   y, packed, _ = gpu_schedules.product(name, rows, 2048)
   linear, _ = y.linear_with_vars()
@@ -192,8 +192,9 @@ def matvec(name: str, rows: int, side_by_side: bool = False) -> float:
 
 def of_attention() -> list[tuple[str, float]]:
   """
-  Microseconds of the kernels that attention was when it was simulated, and of a norm's sum, as tinygrad schedules them:
-  8 heads of 64 elements that 4 queries share, after 1,023 positions.
+  Estimated microseconds of attention's kernels as they were simulated, and of a norm's sum, in tinygrad's schedules.
+
+  The attention has 8 heads of 64 elements, each shared by 4 queries, after 1,023 positions.
   """
   open_target("CUDA:sm_80")
   n = UOp.variable("start", 0, 4095).bind(1023) + 1
@@ -215,7 +216,7 @@ def of_attention() -> list[tuple[str, float]]:
 
 @pytest.fixture(scope="module")
 def step(tmp_path_factory) -> str:
-  """A layer with the heads of the 1B shape, for CUDA."""
+  """A model of one layer with the 1B shape's heads, for CUDA."""
   if not has_cuda_wheels(): pytest.skip("NVIDIA makes no NVRTC wheel for this machine")
   shape = SHAPES["llama-1b"] | {"layers": 1, "vocab": 320, "ffn": 256, "types": "Q8_0", "rope_freqs": False}
   return str(write_model(tmp_path_factory.mktemp("simulated") / "model.gguf", **shape, header=True))
@@ -241,7 +242,7 @@ def guesses() -> dict[str, float]:
 
 @extended
 def test_ratios_of_simulated_kernels(guesses):
-  """Of any two, within 1.5 of what the simulator says, where that is known so well."""
+  """Ratios of any two kernels are within a factor of 1.5 of the simulator's, apart from its rounding."""
   wrong = []
   for a, b in itertools.combinations(SIMULATED, 2):
     ratio = guesses[a] / guesses[b]
@@ -250,17 +251,17 @@ def test_ratios_of_simulated_kernels(guesses):
   assert not wrong
 
 def test_x_in_shared_memory(guesses):
-  """It costs little more than x that lies side by side in memory, as it was simulated."""
+  """Staging x in shared memory costs little more than coalesced loads of x, as simulated."""
   fetched = child.call(matvec, "Q4_K", 512, MV_ROWS_PER_THREAD="4").value
   assert guesses["Q4_K, x side by side"] < fetched < 1.15 * guesses["Q4_K, x side by side"] < guesses["Q4_K"]
 
 def test_ranks_of_simulated_kernels(guesses):
-  """Those whose times differ by more than the simulator's noise are in its order."""
+  """Kernels whose simulated times differ by more than the noise are ranked in that order."""
   for a, b in itertools.permutations(SIMULATED, 2):
     if SIMULATED[a] * NOISE < SIMULATED[b]: assert guesses[a] < guesses[b], (a, b)
   assert schedules.rank_correlation(*([x[name] for name in SIMULATED] for x in (SIMULATED, guesses))) >= 0.95
 
-# *** against a processor ***
+# *** against a CPU ***
 
 RECORDED = max(pathlib.Path(schedules.ROOT / "bench" / "results").glob("schedules-*.json"))
 
@@ -273,14 +274,14 @@ def test_ranks_of_timed_schedules(name):
   assert schedules.rank_correlation([row["us"] for row in rows], found) >= 0.8
 
 def estimates_of(name: str, schedules_opts: list) -> list[float]:
-  """For a child: microseconds of a kernel with each of these opts."""
+  """Estimated microseconds of a kernel with each of these opts; runs in a child."""
   open_target("CPU:x86-64-v4")
   call, variables = schedules.call_of(schedules.KERNELS[name])
   card, = [card for card in hardware.CPUS if card.arch == "x86-64-v4"]
   return [schedules.estimate(schedules.lowered(call, tuple(Opt(OptOps[op], axis, arg) for op, axis, arg in opts)),
                              variables, card).us for opts in schedules_opts]
 
-# *** against a card ***
+# *** against a GPU ***
 
 MEASURED = max(pathlib.Path(schedules.ROOT / "bench" / "results").glob("gpu-schedules-*.json"))
 
@@ -292,7 +293,7 @@ def timed_kernels() -> list[tuple[str, str, str]]:
 @pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
 @pytest.mark.parametrize(("case", "name", "types"), timed_kernels())
 def test_times_of_a_card(tmp_path, case, name, types):
-  """How long the schedules of a kernel take, which are fast, and that the one it likes best is nearly the best."""
+  """Estimates of a kernel's schedules match measured times, rank them, and find a nearly best one."""
   rows = [row for row in json.loads(MEASURED.read_text())["schedules"]
           if (row["case"], row["kernel"], row["types"]) == (case, name, types)]
   path = str(write(case, tmp_path / "case.gguf"))
@@ -303,7 +304,7 @@ def test_times_of_a_card(tmp_path, case, name, types):
   assert schedules.rank_correlation(timed, found) >= 0.6
 
 def estimates_on_card(path: str, name: str, types: str, schedules_opts: list) -> list[float]:
-  """For a child: microseconds on an H100 of a decode step's kernel with each of these opts."""
+  """Estimated microseconds on an H100 of a decode step's kernel with each of these opts; runs in a child."""
   open_target("CUDA:sm_90")
   card, ren = hardware.named("H100")[0], Device[Device.DEFAULT].renderer
   rows = tuning.rows_of(*decode_step(path, max_context=512, depth=128), Device.DEFAULT)

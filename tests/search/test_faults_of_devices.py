@@ -1,4 +1,4 @@
-"""After an error of the device its process is another one, and what did not cause it is not blamed for it."""
+"""A device error ends the process and starts another; candidates that did not cause it are not blamed."""
 import math
 import random
 import sys
@@ -20,8 +20,7 @@ MANY = [None, *((Opt(OptOps.UPCAST, 0, n),) for n in range(1, 20))]
 
 class Runner:
   """
-  A sandbox and its process, without one. faults: candidates that the device fails with; times: how often it fails to
-  make data.
+  A fake sandbox and process. faults: candidates at which the device fails; times: how often making the data fails.
   """
   def __init__(self, faults: Sequence[Any] = (), times: int = 0, fails_beside: bool = False):
     self.faults, self.times, self.fails_beside = faults, times, fails_beside
@@ -68,7 +67,7 @@ def test_who_failed_is_known_to_have(seed):
   assert runner.started == 1 + len(faults) - (MANY[-1] in faults)
 
 def test_what_fails_beside_a_candidate_is_not_its_fault():
-  """Neither the present schedule, nor the unoptimised kernel that it is compared with."""
+  """A failure of the present schedule, or of the unoptimised reference, is not the candidate's fault."""
   found = measure(runner := Runner(fails_beside=True))
   assert found.time(MANY[:3], math.inf) == [1.0] * 3
   assert runner.started == 2
@@ -77,14 +76,14 @@ def test_what_fails_beside_a_candidate_is_not_its_fault():
   assert found.known == dict.fromkeys(MANY[:3], 1.0)
 
 def test_a_device_without_memory_for_the_data():
-  """For a moment, then for ever: no candidate is to blame."""
+  """No candidate is blamed if the data does not fit in memory, be it for a moment or always."""
   assert measure(Runner(times=1)).time(MANY[:3], math.inf) == [1.0] * 3
   found = measure(Runner(times=9))
   with pytest.raises(Unready, match="700"): found.time(MANY[:3], math.inf)
   assert found.known == {}
 
 def test_only_a_death_is_journalled(monkeypatch, tmp_path):
-  """Of what was interrupted, or had no device to run on, nothing is known."""
+  """Nothing is journalled about a candidate that was interrupted or had no device; a death is."""
   monkeypatch.setattr(tuner.JOURNALS, "name", f"searches-{tmp_path.name}")
   kernel = search_kernel.product()
   for error in (KeyboardInterrupt, Unready):
@@ -99,7 +98,7 @@ def test_only_a_death_is_journalled(monkeypatch, tmp_path):
   assert tuner.Journal(kernel, {}).known == {None: 1.0, MANY[1]: "the search died while it ran"}
 
 def test_the_next_kernels_have_a_device():
-  """A driver fails a process for good after one fault: a search goes on, and so do those after it."""
+  """A driver fails a process for good after one fault; the search continues in a new process, and so do later ones."""
   kernel = search_kernel.product(96, 256)
   found = space(kernel.ast, Device[kernel.device].renderer)
   near = [opts for steps in found.neighbours(found.steps(tuner.present(found))) if (opts := found.opts(steps))]

@@ -1,4 +1,4 @@
-"""Candidates that hang, crash, lie, take all memory, or whose process is killed: a search survives each of them."""
+"""A search survives candidates that hang, crash, compute wrong results, take all memory, or are killed."""
 import os
 import pathlib
 import signal
@@ -32,7 +32,7 @@ def test_a_process_answers(process):
   assert us > 0
   assert len(code) == 16
   with pytest.raises(Failed, match="AttributeError"): process.ask("nothing of that name", seconds=60)
-  assert process.ask("lower", None, seconds=60) == (us, code)  # it goes on
+  assert process.ask("lower", None, seconds=60) == (us, code)  # the process still works
 
 def arguments():
   from tinygrad_llm.patches.cache import serialize
@@ -45,7 +45,7 @@ def test_a_process_that_dies_is_another_next_time(process):
   first = process._process
   os.kill(first.pid, signal.SIGKILL)
   with pytest.raises(Failed, match="died"):
-    for _ in range(2): process.ask("lower", None, seconds=60)  # the first may yet be written to a pipe that none reads
+    for _ in range(2): process.ask("lower", None, seconds=60)  # the first request may still be written to the dead pipe
   assert process.ask("lower", None, seconds=60)
   assert process._process is not first
 
@@ -61,7 +61,7 @@ def test_planted_on_the_cpu(fault): assert search_faults.survives(fault) == ""
 
 @pytest.mark.parametrize("fault", ["segfault"])
 def test_planted_in_kernels_of_groups(fault, opencl):
-  """GPU-shaped kernels, on the OpenCL CPU runtime; make search-faults has the others, too."""
+  """Faults in GPU-shaped kernels, on the OpenCL CPU runtime; `make search-faults` runs the other faults, too."""
   assert search_faults.survives(fault, **opencl) == ""
 
 PARENT = """
@@ -72,7 +72,7 @@ time.sleep(3600)
 """
 
 def test_a_child_ends_with_its_parent():
-  """However that ends."""
+  """A child ends with its parent, even if the parent is killed."""
   parent = subprocess.Popen([sys.executable, "-c", PARENT], cwd=child.ROOT)
   try:
     pid = wait_for(lambda: next(iter(children_of(parent.pid)), None))

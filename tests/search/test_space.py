@@ -1,4 +1,4 @@
-"""The space of a kernel's schedules: what is in it, which steps lead there, and that numbers stay right."""
+"""The search space of schedules: known schedules, steps that reach them, and numerics."""
 import functools
 import random
 import re
@@ -33,7 +33,7 @@ from tinygrad_llm.patches.search import space
 from tinygrad_llm.patches.search.known_schedules import ATTENTION, MATMULS, TILES, known, known_attention
 from tinygrad_llm.patches.search.space import AMOUNTS, Attention, Loops, Opts, Step, with_opts
 
-# rows x n, or Experts: odd numbers of superblocks and of blocks, rows no power of two, few columns
+# (type, rows, n), or Experts: odd numbers of superblocks and blocks, rows that are no power of two, few columns
 PRODUCTS = (("Q4_K", 64, 2048), ("Q4_K", 2048, 512), ("Q6_K", 36, 768), ("Q8_0", 42, 576), ("MXFP4", 40, 576),
             ("F16", 36, 576), ("Q4_K", 2, 48, 768, 5, 2), ("MXFP4", 1, 40, 768, 6, 4))
 KINDS = [" ".join(map(str, case)) for case in PRODUCTS]
@@ -43,7 +43,7 @@ cuda = pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC w
 def last(y: Tensor) -> UOp: return y.linear_with_vars()[0].src[-1].src[0]
 
 def product(name: str, *sizes: int) -> tuple[Tensor, np.ndarray]:
-  """A matrix by a vector, or what experts compute, in the layout for GPUs; and what it should be."""
+  """A lazy matvec, or a token's experts, with weights repacked for GPUs, and the expected value."""
   return (gpu_numbers.matvec if len(sizes) == 2 else gpu_numbers.moe)(name, *sizes)
 
 @functools.cache
@@ -55,20 +55,19 @@ def loops(ast: UOp, ren: Renderer) -> Loops: return Loops(space.before_opts(ast,
 def states(case: tuple, language: str = "CUDA") -> dict[str, Opts]:
   return known(loops(kernel(case), gpu_renderers.RENDERERS[language]).start())
 
-# *** schedules of others
-
-LEFT_OUT = {  # what the sizes do not allow
+# *** other projects' schedules
+LEFT_OUT = {  # schedules that the sizes do not allow
   "Q4_K 64 2048": set(), "MXFP4 1 40 768 6 4": set(),
-  # 24 threads have a row; of 9 or 18 rows that are left none are 4
+  # 24 threads have a row; 4 does not divide the remaining 9 or 18 rows
   "F16 36 576": {"llama.cpp Metal, 4 simdgroups", "MLX Metal qmv_fast", "64 threads, 4 rows", "128 threads, 2 rows"},
-  # 576 weights are 36 threads with 16 each, of which no more than 12 are in a warp
+  # 576 weights are 36 threads with 16 each, at most 12 of them in a warp
   "Q8_0 42 576": {"llama.cpp CUDA", "llama.cpp CUDA, small K", "MLX CUDA qmv", "llama.cpp Metal, 16 lanes",
                   "MLX Metal qmv_fast", *(f"{n} threads, 4 rows" for n in (64, 128, 256)), "256 threads, 2 rows"},
   "Q4_K 2048 512": {"llama.cpp CUDA"}}  # 512 weights are 32 threads
 
 @pytest.mark.parametrize("case", PRODUCTS, ids=KINDS)
 def test_what_is_known(case):
-  """All that the sizes allow, on every GPU."""
+  """All known schedules that the sizes allow are found, for every GPU."""
   found = states(case)
   assert len(found) >= len(TILES) // 2
   if (left_out := LEFT_OUT.get(" ".join(map(str, case)))) is not None: assert TILES.keys() - found.keys() == left_out
@@ -76,7 +75,7 @@ def test_what_is_known(case):
 
 @pytest.mark.parametrize("case", PRODUCTS, ids=KINDS)
 def test_known_schedules_are_reached(case):
-  """From the start state, by actions that are offered in each state on the way."""
+  """Each known schedule is reached from the start by actions that each state on the way offers."""
   k = loops(kernel(case), gpu_renderers.RENDERERS["CUDA"])
   for name, opts in states(case).items():
     steps, at = k.steps(opts), k.start()
@@ -86,7 +85,7 @@ def test_known_schedules_are_reached(case):
     assert k.opts(steps) is not None, name
 
 def test_known_schedules_are_those_of_others():
-  """Each of gpu_peers.py, whose opts were written by hand, has its name here; numbers of threads are exact."""
+  """Each schedule of gpu_peers.py, whose opts are hand-written, equals a known schedule by name."""
   names = {"llama.cpp CUDA Q4_K": "llama.cpp CUDA", "llama.cpp CUDA Q4_K, small": "llama.cpp CUDA, small K",
            "llama.cpp CUDA Q6_K": "llama.cpp CUDA, 8 weights", "MLX CUDA qmv": "MLX CUDA qmv",
            "llama.cpp Metal Q4_K": "llama.cpp Metal, 8 lanes", "llama.cpp Metal Q6_K": "llama.cpp Metal, 16 lanes",
@@ -100,7 +99,7 @@ def test_known_schedules_are_those_of_others():
 
 @functools.cache
 def spread() -> list[tuple[int, str]]:
-  """(case, name): each name once, of the small cases that have it; of F16 most, which takes a third of the time."""
+  """(case, name) with each name once, in a small case that has it; mostly F16, which takes a third of the time."""
   found: list[tuple[int, str]] = []
   for name in TILES:
     having = {i: 1 if case[0] == "F16" else 3 for i, case in enumerate(PRODUCTS)
@@ -110,7 +109,7 @@ def spread() -> list[tuple[int, str]]:
 
 @extended
 def test_known_schedules_are_rendered():
-  """For Metal; the other languages are compiled and executed below, where that is possible."""
+  """Known schedules render to valid Metal; other languages are compiled and run below, where possible."""
   assert {PRODUCTS[i][0] for i, _ in spread()} == {"Q4_K", "Q6_K", "Q8_0", "MXFP4", "F16"}
   runs = {"CUDA": has_cuda_wheels(), "OpenCL": gpu_numbers.opencl() is not None}
   for i, name in spread():
@@ -120,11 +119,11 @@ def test_known_schedules_are_rendered():
 
 @cuda
 def test_known_schedules_are_compiled():
-  """No spilled registers."""
+  """Known schedules compile without spills."""
   assert child.call(stacks, spread()).value == dict.fromkeys(TILES, 0)
 
 def stacks(names: list[tuple[int, str]]) -> dict[str, int | None]:
-  """By name, bytes of stack for CUDA."""
+  """{name: stack bytes for CUDA}."""
   from tinygrad_llm.device.cuda import resources
   from tinygrad_llm.device.device import open_target
   asts = {name: with_opts(kernel(PRODUCTS[i]), states(PRODUCTS[i])[name]) for i, name in names}
@@ -138,18 +137,18 @@ def opencl() -> dict[str, str]:
   return env
 
 def test_numbers_of_known_schedules(opencl):
-  """Executed, against float64."""
+  """Known schedules executed, against float64."""
   found = zip(spread(), child.call(errors, spread(), **opencl).value)
   assert {(KINDS[i], name): error for (i, name), error in found if not error < gpu_numbers.MOST} == {}
 
 def errors(names: list[tuple[int, str]]) -> list[float]:
-  """Of schedules run by the default device: the largest error, of the results' root mean square."""
+  """Largest errors of schedules on the default device, as fractions of the results' root mean square."""
   made = {i: (y.linear_with_vars(), wanted) for i in {i for i, _ in names} for y, wanted in [product(*PRODUCTS[i])]}
   return [gpu_numbers._error(computed(*linear, linear[0].src[-1].src[0], states(PRODUCTS[i])[name])[0], wanted)
           for i, name in names for linear, wanted in [made[i]]]
 
 def test_no_schedule_is_known_of_others():
-  """Of kernels that are no product, on a CPU, and where loops have no constant length: nothing, and no error."""
+  """No schedules are known for kernels that are no products, on a CPU, or with symbolic loops; no error either."""
   products = {"product", "product of halves"}
   cpu, gpu = Device["CPU"].renderer, gpu_renderers.RENDERERS["CUDA"]
   for name, ast in others():
@@ -158,7 +157,7 @@ def test_no_schedule_is_known_of_others():
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_blocks_of_threads(language):
-  """Those of others are known of a product of many tokens, and reached from the start; what is next to one is legal."""
+  """Other projects' GEMM blocks are known and reached from the start; many of their neighbours are legal."""
   ast = last(gpu_matmuls.product(gpu_matmuls.Case("Q4_K", 200, 512, 1024, 256))[0])
   k = loops(ast, gpu_renderers.RENDERERS[language])
   found = known(k.start())
@@ -171,10 +170,10 @@ def test_blocks_of_threads(language):
   assert len(legal) >= 6 and (32, 64, 64, 16, 32) in legal and (32, 128, 32, 16, 64) in legal
 
 def test_tiles_are_exact(monkeypatch):
-  """The environment overrides the heuristic's numbers, a tile has its own; a large card has more threads by itself."""
+  """A Tile's numbers override both the heuristic's and the environment's; on a large GPU the heuristic adds threads."""
   k = loops(kernel(PRODUCTS[0]), gpu_renderers.RENDERERS["CUDA"]).start()
   before, tile = [on_gpu(k, find_sum(k), tile).applied_opts for tile in (None, Tile(32, 4))]
-  assert before == tile[:-1]  # a row of a thread, not four
+  assert before == tile[:-1]  # one row a thread, not four
   for name, value in zip(MV_NAMES, ("8", "1", "2")): monkeypatch.setenv(name, value)
   getenv.cache_clear()
   try: assert on_gpu(k, find_sum(k), Tile(32, 4)).applied_opts == tile != on_gpu(k, find_sum(k)).applied_opts
@@ -197,8 +196,9 @@ def others() -> list[tuple[str, UOp]]:
 @pytest.mark.parametrize("device", sample(["CPU", "CUDA", "Metal"], ["CPU", "CUDA"]))
 def test_random_walks(device):
   """
-  Of up to 5 actions: steps and opts are each other's inverse; what is next to a schedule is legal or None. Nothing
-  raises but what a schedule that is not legal does.
+  Random walks of up to 5 actions: steps and opts are inverses, and neighbours are legal or None.
+
+  Nothing raises except an illegal schedule's own error.
   """
   rng, ren, legal = random.Random(device), {**gpu_renderers.RENDERERS, "CPU": Device["CPU"].renderer}[device], 0
   on_cpu = [(name, last(gpu_schedules.product(name, rows, n)[0])) for name, rows, n in PRODUCTS[2:5]]
@@ -219,23 +219,23 @@ def test_random_walks(device):
   assert legal > 50
 
 def test_a_loop_that_is_used_up():
-  """Neither it nor a loop that it is exchanged for is an error."""
+  """Swapping a loop that is used up gives no schedule, and no error."""
   k = loops(others()[1][1], gpu_renderers.RENDERERS["CUDA"])
   a, b = [r.arg[:-1] for r in k.start().rngs]
   swap, used = Step(OptOps.SWAP, a, b), [Step(OptOps.LOCAL, loop, k.sizes[loop]) for loop in (a, b)]
   assert k.opts([swap]) is not None and [k.opts([step, swap]) for step in used] == [None, None]
 
-# *** actions that tinygrad has not
+# *** actions that tinygrad does not have
 
 def test_actions_name_a_schedule():
   for op in ScheduleOps: assert re.search(r"^[a-z].*\(\w+/.*llama\.cpp", op.value), op
 
-GROUPED = Case(1, 8, 32, 100, 8192)  # 8 queries share keys and values that no cache holds
+GROUPED = Case(1, 8, 32, 100, 8192)  # 8 queries share a KV cache larger than the CPU's caches
 
 def part(linear: UOp) -> UOp: return next(call.src[0] for call in linear.src if Part.of(call.src[0]) is not None)
 
 def attention_errors(case: dict, listed: list[list[list]]) -> list[tuple[float, str]|None]:
-  """Of a case with schedules, (action, amount) each, on the default device: the error, and the source."""
+  """(error, source) of an attention with each schedule of (action, amount)s, on the default device."""
   (linear, variables), found = Problem(Case(**case)).tensor().linear_with_vars(), list[tuple[float, str]|None]()
   k = Attention(ast := part(linear), Device[Device.DEFAULT].renderer)
   for steps in listed:
@@ -247,7 +247,7 @@ def attention_errors(case: dict, listed: list[list[list]]) -> list[tuple[float, 
   return found
 
 def test_attention_on_a_cpu():
-  """What each action sets makes another kernel, and its numbers are right."""
+  """Each amount of each action gives another kernel with right numbers."""
   amounts = {"POSITIONS": (16, 32), "QUERIES": (1, 2), "VECTORS": (4, 16), "PREFETCH": (0, 1024)}
   listed = [[[name, n]] for name, row in amounts.items() for n in row]
   found = child.call(attention_errors, GROUPED.__dict__, listed).value
@@ -257,7 +257,7 @@ def test_attention_on_a_cpu():
     assert len({made[1] for ((op, _),), made in zip(listed, found) if op == name}) == len(row), name
 
 def test_attention_on_opencl(opencl):
-  """Blocks of few threads take fewer queries: 32 threads and 16 queries at a time gave infinity."""
+  """Blocks with few threads take fewer queries at a time: 32 threads with 16 queries gave infinity."""
   few = [[[op.name, n] for op, n in sets.items()] for sets in ATTENTION.values()]
   many = [["THREADS", 32], ["QUERIES", 32]]
   found = child.call(attention_errors, Case(1, 16, 64, 100).__dict__, [many, *few], **opencl).value
@@ -265,7 +265,7 @@ def test_attention_on_opencl(opencl):
   assert len({row[1] for row in found}) == len(found)
 
 def test_known_attention():
-  """Each is reached by steps to a neighbour, and rendered in each language. Too few threads have none."""
+  """Known attention schedules are reached by neighbour steps and rendered in each language. Few threads are refused."""
   with mock.patch.multiple(flash_decoding, has_vectors=lambda ren: False, fits=lambda *_: True):
     ast = part(Problem(Case(1, 16, 64, 100)).tensor().linear_with_vars()[0])
   for language in LANGUAGES:
@@ -284,7 +284,7 @@ def test_known_attention():
     assert [k.opts([Step(ScheduleOps.THREADS, None, n)]) for n in (1, 2, 4)] == [None] * 3  # for 64 positions
 
 def prefetched(amounts: list[int]) -> list[tuple[float, str]]:
-  """Of a product with a matrix of 1 MB, with distances beside the heuristic's opts: the error, and the source."""
+  """(error, source) of a matvec with 1 MB of weights, with the heuristic's opts and each prefetch distance."""
   rng = np.random.default_rng(4)
   w, x = rng.standard_normal((256, 2048)).astype(np.float16), rng.standard_normal(2048).astype(np.float32)
   wanted, y = w.astype(np.float64) @ x.astype(np.float64), (Tensor(w).realize().float() * Tensor(x).realize()).sum(-1)
@@ -294,7 +294,7 @@ def prefetched(amounts: list[int]) -> list[tuple[float, str]]:
   return [(gpu_numbers._error(values, wanted), program.src[2].arg) for values, program in made]
 
 def test_prefetch():
-  """What is asked for is as far ahead as the schedule says; 0: nothing is."""
+  """The software prefetch distance is the schedule's; 0 means no prefetch."""
   amounts = AMOUNTS[ScheduleOps.PREFETCH]
   for n, (error, source) in zip(amounts, child.call(prefetched, amounts).value):
     assert error < 1e-5

@@ -1,4 +1,4 @@
-"""Kernels are lowered with what a search found for them, unless someone says otherwise; BEAM finds it."""
+"""Kernels are lowered with the schedules that a search stored, unless the user overrides them; BEAM runs the search."""
 import dataclasses
 import pathlib
 
@@ -83,7 +83,7 @@ def test_a_schedule_that_does_not_apply_is_left():
   assert lowered(kernel).arg.applied_opts == before
 
 def test_programs_are_kept_by_their_schedules():
-  """What was compiled before a search is not taken for what it found, and there again without it."""
+  """A stored schedule changes its kernel's program key; without it the old key is back."""
   kernel, ren = search_kernel.product(), Device["CPU"].renderer
   before, other = programs.key(kernel.ast, ren), programs.key(search_kernel.product(rows=128).ast, ren)
   keep(kernel, others(kernel))
@@ -94,7 +94,7 @@ def test_programs_are_kept_by_their_schedules():
   assert programs.key(kernel.ast, ren) == before
 
 def test_a_journal_goes_on(monkeypatch, tmp_path):
-  """What was timed is known, what was refused is; what ran when the process died is bad."""
+  """A journal keeps times and refusals; the candidate that ran when the process died counts as bad."""
   monkeypatch.setattr(tuner.JOURNALS, "name", f"searches-{tmp_path.name}")
   kernel = search_kernel.product()
   good, bad, last = ((Opt(OptOps.UPCAST, 0, n),) for n in (2, 4, 8))
@@ -133,7 +133,7 @@ print(len(searches), len([*schedules.entries()]))
 
 @extended
 def test_beam_searches_once_and_keeps_it(tmp_path):
-  """And without this patch tinygrad does it."""
+  """BEAM searches once and stores the result; without beam_search, tinygrad's own search runs."""
   def beam(**env: str) -> list[str]:
     cache = str(pathlib.Path(tmp_path) / "cache.db")
     return child.run(BEAM, DEV="CPU", PARALLEL="1", CACHEDB=cache, **env).stdout.split()

@@ -1,4 +1,4 @@
-"""Attention of few queries as a model writes it, in many forms, and by numpy in float64."""
+"""Decode attention (few queries) in the forms that models use: a tinygrad expression, and numpy's float64 result."""
 import math
 from dataclasses import dataclass
 
@@ -6,16 +6,16 @@ import numpy as np
 from tests.support import symbolic
 from tinygrad import Tensor, UOp
 
-BLOCK = 16  # positions of a block, where a table says which is where
+BLOCK = 16  # positions of a block of the paged cache (Case.table)
 
 @dataclass(frozen=True)
 class Case:
   """
-  B sequences; KVH heads that G queries of D elements share, for T tokens; values of W elements; n of S positions.
+  One attention: B sequences, T tokens, KVH key heads of D elements with G queries each, n of S cached positions.
 
-  packed: keys and values of so many bits with a scale for 32 of them; table: blocks of positions in another order;
-  lengths: sequence b sees n - 7 * b positions only. latent: values are a part of the keys. symbolic: n is a variable.
-  prompt: T is one, too, of at most so many.
+  `W`: elements of a value (0: D). `packed`: bits of a quantised cache, with a scale for 32 elements (0: fp16).
+  `table`: the cache is paged and its blocks are shuffled. `lengths`: sequence b sees only n - 7 * b positions.
+  `latent`: the values are a slice of the keys. `symbolic`: n is a variable. `prompt`: T is one, too, of at most prompt.
   """
   KVH: int
   G: int
@@ -42,7 +42,7 @@ class Case:
   def width(self) -> int: return self.W or self.D
 
 def random_case(seed: int) -> Case:
-  """Sizes and forms drawn at random, most like those of models."""
+  """Random sizes and forms, most of them typical of models."""
   rng = np.random.default_rng(seed)
   D = int(rng.choice([32, 64, 64, 80, 96, 128, 128, 192, 256]))
   n = int(rng.integers(1, 400))
@@ -53,7 +53,7 @@ def random_case(seed: int) -> Case:
               lengths=bool(rng.integers(4) == 0), seed=seed)
 
 class Problem:
-  """A case's tensors, and the same numbers in float64."""
+  """The tensors of a case, and the same numbers in float64."""
   def __init__(self, case: Case):
     self.case, rng, c = case, np.random.default_rng(case.seed), case
     self.q = rng.standard_normal((c.B, max(c.T, c.prompt), c.KVH, c.G, c.D)).astype(np.float32) * 2
@@ -78,13 +78,13 @@ class Problem:
     return (codes.reshape(*codes.shape[:-1], -1, 32) * scales.unsqueeze(-1)).reshape(codes.shape)
 
   def _in_order(self, x: Tensor) -> Tensor:
-    """Block i of the sequence is where the table says."""
+    """The blocks of a paged cache in the order of the sequence, gathered by the block table."""
     if not self.case.table: return x
     table = Tensor(np.argsort(self.order).astype(np.int32)).realize()
     return x.reshape(*x.shape[:3], -1, BLOCK, x.shape[-1])[:, :, :, table].reshape(x.shape)
 
   def tensor(self) -> Tensor:
-    """(B, T, KVH, G, W), not computed yet."""
+    """The attention as a lazy tensor (B, T, KVH, G, W)."""
     c, start = self.case, self.case.n - self.case.T
     first: UOp | int = UOp.variable("start", 0, c.positions - c.T).bind(start) if c.symbolic else start
     T: int | UOp = UOp.variable("tokens", 1, c.prompt).bind(c.T) if c.prompt else c.T
@@ -128,12 +128,12 @@ class Problem:
     return np.einsum("btkgs,bksd->btkgd", shares / total, kv[-1, ..., :c.width])
 
 def values(y: Tensor, case: Case) -> np.ndarray:
-  """What is computed, of as many tokens as there are."""
+  """The computed attention (B, T, KVH, G, W); a symbolic T is cut to the tokens of the case."""
   shape = (case.B, case.T, case.KVH, case.G, case.width)
   if not case.prompt: return y.numpy().reshape(shape)
-  return symbolic.values(y, shape)  # of one sequence: its tokens are the outermost
+  return symbolic.values(y, shape)  # B is 1, so the tokens are the outermost axis
 
 def error(found: np.ndarray, case: Case) -> float:
-  """The largest, of the results' root mean square."""
+  """The largest absolute error, as a fraction of the expected values' root mean square."""
   wanted = Problem(case).wanted()
   return float(np.abs(found.reshape(wanted.shape) - wanted).max() / np.sqrt((wanted ** 2).mean()))

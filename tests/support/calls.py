@@ -1,4 +1,4 @@
-"""Launches of kernels as the scheduler has them, made by hand."""
+"""Kernel launches (CALL) as the scheduler emits them, built by hand."""
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -26,7 +26,7 @@ def product(rows: int, n: int, out: UOp, x: UOp, w: UOp, op: Ops = Ops.ADD) -> U
 def linear(calls: Sequence[UOp]) -> UOp: return UOp(Ops.LINEAR, dtypes.void, tuple(calls))
 
 def launched(calls: Iterable[UOp]) -> dict[UOp, np.ndarray]:
-  """What all buffers hold after launches, whose kernels may be of several stages."""
+  """The contents of all buffers after the launches, interpreted; a kernel may be a chain of several stages."""
   held: dict[UOp, np.ndarray] = {}
   for call in calls:
     for b in call.src[1:]: held.setdefault(b, (np.arange(b.max_numel()) % 7).astype(float))

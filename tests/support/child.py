@@ -1,12 +1,10 @@
 """
-Functions, and code, in processes of their own: what the environment switches (patches, devices) is fixed when a process
-starts.
+Runs functions and code in child processes: environment switches (patches, devices) are read once, at process start.
 
   value = child.call(function, *args, NO_LANES="1").value
   stdout = child.run("print(1)", NO_LANES="1").stdout
 
-`function` is one of a module's own level, its arguments and value are JSON. The child imports the function's module, so
-what that imports at its top is there.
+`function` is a module-level function with JSON arguments and a JSON return value. The child imports its module.
 """
 import gc
 import importlib
@@ -22,18 +20,18 @@ from typing import Any, NamedTuple
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 class Result(NamedTuple):
-  """What the function returned, and what the child wrote to stdout."""
+  """The function's return value and the child's stdout."""
   value: Any
   output: str
 
 def environment(**env: str) -> dict[str, str]:
-  """This process's, without the switches that move kernels. Kernels are kept for the run of the tests."""
+  """This process's environment plus `env`, without switches that change kernels; the kernel cache is shared."""
   moves = ("NO_", "MV", "DEBUG", "BEAM", "JIT", "NOOPT", "PARALLEL", "PYTHONPATH")
   plain = {"PYTHONPATH": str(ROOT), "DEV": "CPU", "PARALLEL": "0", "NUM_CPU_THREADS": "2"}
   return {k: v for k, v in os.environ.items() if not k.startswith(moves)} | plain | env
 
 def call(function: Callable, *args: Any, **env: str) -> Result:
-  """function(*args) in a process with `env`. AssertionError with the end of its stderr if it fails."""
+  """Runs function(*args) in a child process with `env`. AssertionError with the end of its stderr if it fails."""
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / "value.json"
     command = [sys.executable, "-c", "from tests.support import child; child.main()", str(path), function.__module__]
@@ -43,7 +41,7 @@ def call(function: Callable, *args: Any, **env: str) -> Result:
     return Result(json.loads(path.read_text()), done.stdout)
 
 def run(code: str, cwd: pathlib.Path = ROOT, check: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
-  """Code in a process that finds the package in `cwd`, with no switches but `env`."""
+  """Runs code in a child process in folder `cwd`, with `env` and without this process's NO_ switches."""
   kept = {k: v for k, v in os.environ.items() if not k.startswith("NO_") and k != "PYTHONPATH"}
   done = subprocess.run([sys.executable, "-c", code], cwd=cwd, env=kept | env, capture_output=True, text=True,
                         timeout=600)

@@ -1,15 +1,17 @@
 """
-A driver for CUDA without a card: tinygrad's CUDA device opens, loads, copies and launches by it, and computes nothing.
+A stub of the CUDA driver for machines without a GPU: tinygrad's CUDA device opens, loads modules, copies and launches.
+Kernels compute nothing.
 
-  driver = cuda_stub.install(memory=1 << 30)      in place of the functions of tinygrad.runtime.autogen.cuda
-  driver.lose_at = driver.launches + 3            the third launch from now on loses the device
-  python cuda_stub.py lose_at=7 MODULE ARGS..     the same for `python -m MODULE ARGS..`
+  >>> driver = cuda_stub.install(memory=1 << 30)  # replaces the functions of tinygrad.runtime.autogen.cuda
+  >>> driver.lose_at = driver.launches + 3        # the third launch from now on loses the device
+  $ python cuda_stub.py lose_at=7 MODULE ARGS..   # the same for `python -m MODULE ARGS..`
 
-It is as hostile as the interface allows. Copies and launches happen when something waits for them, not before: pinned
-memory that is written again too early arrives wrong, and a lost device is noticed then, by each call from then on.
-Launches that a driver refuses are refused, also as nodes of a graph. Memory begins as zeros and keeps what was copied
-to it; what kernels write are the buffers of 8 bytes among their arguments, which then hold `word`: a step's choice.
-Kernels must be PTX: whoever renders needs NVRTC, or tinygrad's own PTX.
+The stub is as hostile as the interface allows. Copies and launches are queued until something waits for them. So pinned
+memory that is overwritten too early arrives wrong. A lost device shows only at a wait, and each later call fails.
+Launches that a real driver would refuse are refused, also as nodes of a graph.
+
+Memory starts as zeros and keeps what is copied to it. A kernel writes only its arguments of 8 bytes, which then hold
+`word`: the token that a decode step chose. Kernels must be PTX, from NVRTC or from tinygrad's PTX renderer.
 """
 from __future__ import annotations
 import bisect
@@ -28,7 +30,7 @@ import pathlib
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from tests.support.card.parse import PTXError, parse, variable
 
-# codes of CUresult
+# CUresult codes
 OK, INVALID_VALUE, NO_MEMORY, NO_CARD, INVALID_DEVICE = 0, 1, 2, 100, 101
 NO_BINARY, INVALID_PTX, NEW_PTX, INVALID_HANDLE, NOT_FOUND = 209, 218, 222, 400, 500
 NOT_READY, ILLEGAL_ADDRESS, NO_RESOURCES, LOST = 600, 700, 701, 719
@@ -40,12 +42,12 @@ TEXTS = {OK: "no error", INVALID_VALUE: "invalid argument", NO_MEMORY: "out of m
          NOT_READY: "device not ready", ILLEGAL_ADDRESS: "an illegal memory access was encountered",
          NO_RESOURCES: "too many resources requested for launch", LOST: "unspecified launch failure"}
 
-GRID, BLOCK, THREADS, SHARED = (2**31 - 1, 2**16 - 1, 2**16 - 1), (1024, 1024, 64), 1024, 48 << 10  # the most of each
+GRID, BLOCK, THREADS, SHARED = (2**31 - 1, 2**16 - 1, 2**16 - 1), (1024, 1024, 64), 1024, 48 << 10  # launch limits
 PAGE = 4096
-WORD = (0x80000000 << 32) + 0xFFFFFFFF - 5  # of engine/sampling.greedy_key: token 5, whose logit is 0
+WORD = (0x80000000 << 32) + 0xFFFFFFFF - 5  # a key of engine/sampling.greedy_key: token 5 with logit 0
 
 class Kernel(NamedTuple):
-  """An entry of a module: offset and size of each argument, bytes of all, most threads, bytes of shared memory."""
+  """A module's entry: (offset, size) of each argument, bytes of all, threads a block at most, shared memory's bytes."""
   name: str
   arguments: tuple[tuple[int, int], ...]
   nbytes: int
@@ -53,34 +55,34 @@ class Kernel(NamedTuple):
   shared: int
 
 class Launch(NamedTuple):
-  """A kernel with its sizes and a copy of its arguments."""
+  """A kernel with its grid, its block and a copy of its arguments."""
   kernel: Kernel
   grid: tuple[int, int, int]
   block: tuple[int, int, int]
   arguments: bytes
 
   def words(self) -> list[int]:
-    """The arguments of 8 bytes: pointers, for the most part."""
+    """The 8-byte arguments: mostly pointers."""
     return [int.from_bytes(self.arguments[at:at + 8], "little") for at, size in self.kernel.arguments if size == 8]
 
 class Copy(NamedTuple):
-  """Bytes from one address of the host to another, when it happens."""
+  """A queued copy from one host address to another."""
   to: int
   source: int
   nbytes: int
-  kept: Any = None  # the memory that `source` is in, where it is a copy of its own
+  kept: Any = None  # keeps the snapshot that `source` points into alive
 
 class Node(NamedTuple):
-  """Of a graph: what it does, and the nodes before it."""
+  """A node of a graph: its work and the indices of the nodes it depends on."""
   work: Launch | Copy
   after: tuple[int, ...]
 
 class Refused(Exception):
-  """A call fails with a code."""
+  """A driver call fails with a CUresult code."""
   def __init__(self, code: int): self.code = code
 
 def kernels(ptx: str) -> dict[str, Kernel]:
-  """The entries of a module by name; refused if it is no PTX that the tests' other stand-in could run."""
+  """The entries of a PTX module by name. Refused if support/card, the tests' PTX interpreter, cannot parse it."""
   try: entries, _ = parse(ptx)
   except PTXError as e: raise Refused(INVALID_PTX) from e
   return {e.name: Kernel(e.name, tuple(e.places), e.argument_bytes, e.threads, sum(
@@ -89,14 +91,16 @@ def kernels(ptx: str) -> dict[str, Kernel]:
 
 class Driver:
   """
-  A card and its driver. Every option may be changed at any time; 0: no such limit or event.
+  A GPU and its driver. Every option may be changed at any time; 0 means no such limit or event.
 
-  memory, pinned: bytes of the card, and of the host's pinned memory, at most. arch, ptx: the card's architecture and
-  the newest PTX that the driver knows, as 89 and 85 (8.5). cards: how many there are. lose_at: the launch (counted from
-  1, a graph is one) at which the device is lost with the code lose_as. no_memory_at: the allocation of the card's
-  memory (counted from 1) from which on there is none. fail: {function: code} of calls that fail.
-  What is counted: launches, allocations, used and pinned_now bytes and the most of each, calls by function; graphs: the
-  nodes of each.
+  `memory`, `pinned`: bytes of device memory and of pinned host memory, at most. `cards`: number of GPUs.
+  `arch`, `ptx`: compute capability and the newest PTX that the driver knows, as 89 and 85 (8.5).
+  `lose_at`: the launch (from 1, a graph counts as one) at which the device is lost with the code lose_as.
+  `no_memory_at`: the allocation of device memory (from 1) from which on every allocation fails.
+  `fail`: {function: code} of calls that fail.
+
+  The driver counts launches, allocations, used and pinned bytes (now and at most), and calls by function. It keeps the
+  nodes of each graph.
   """
   def __init__(self, memory: int = 80 << 30, pinned: int = 0, arch: int = 89, ptx: int = 0, cards: int = 1,
                lose_at: int = 0, lose_as: int = LOST, no_memory_at: int = 0, word: int = WORD):
@@ -105,19 +109,19 @@ class Driver:
     self.fail = dict[str, int]()
     self.launches = self.allocations = self.used = self.most_used = self.pinned_now = self.most_pinned = 0
     self.calls, self.graphs = Counter[str](), list[list[Node]]()
-    self.lost = OK  # what each call answers once the device is lost
+    self.lost = OK  # the code of every call once the device is lost
     self.lock = threading.RLock()
     self._new = itertools.count(1)
     self._handles = dict[int, Any]()                     # modules, functions, events, graphs
-    self._memory = dict[int, tuple[mmap.mmap, int]]()    # of the card, by address
-    self._starts = list[int]()                           # their addresses in order
-    self._host = dict[int, tuple[mmap.mmap, int]]()      # pinned
-    self._queue = list[tuple[int, Any]]()                # (number, what is to happen)
+    self._memory = dict[int, tuple[mmap.mmap, int]]()    # device allocations by address
+    self._starts = list[int]()                           # sorted addresses of the device allocations
+    self._host = dict[int, tuple[mmap.mmap, int]]()      # pinned host allocations
+    self._queue = list[tuple[int, Any]]()                # (number, pending work)
     self._pushed = itertools.count(1)
     self._names = dict[int, ctypes.Array]()
 
   def revive(self) -> None:
-    """The device is there again, with its memory: for the next case of a test."""
+    """Brings the lost device back with its memory, for the next case of a test."""
     with self.lock: self.lost, self.lose_at, self.no_memory_at = OK, 0, 0
 
   # *** what happens late
@@ -127,7 +131,7 @@ class Driver:
     return number
 
   def _wait(self, number: int | None = None) -> None:
-    """Until the work of that number is done, or all."""
+    """Runs the queue up to and including work `number`; None: all of it. Refused if the device is lost."""
     while self._queue and (number is None or self._queue[0][0] <= number):
       work = self._queue.pop(0)[1]
       if self.lost == OK: self._do(work)
@@ -144,7 +148,7 @@ class Driver:
       for node in work: self._do(node)
 
   def _run(self, launch: Launch) -> None:
-    """What a kernel does: it writes buffers of 8 bytes. To be replaced by whoever wants more."""
+    """Runs a kernel: writes `word` to its buffers of 8 bytes. Tests that want more replace this method."""
     for address in launch.words():
       if (found := self._memory.get(address)) is not None and found[1] == 8:
         found[0][:8] = self.word.to_bytes(8, "little")
@@ -160,7 +164,7 @@ class Driver:
     return memory, ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
   def _on_host(self, address: int, nbytes: int) -> int:
-    """Where bytes of the card are; refused if they are not of one allocation."""
+    """The host address of device memory. Refused if the bytes do not lie within one allocation."""
     at = bisect.bisect_right(self._starts, address) - 1
     if at < 0 or address + nbytes > (start := self._starts[at]) + self._memory[start][1]: raise Refused(INVALID_VALUE)
     return address - self.FAR
@@ -171,7 +175,7 @@ class Driver:
   # *** launches
 
   def _launch(self, handle: Any, sizes: tuple[int, ...], shared: int, extra: Any) -> Launch:
-    """Refused if no card can launch it."""
+    """A checked launch. Refused if its sizes or arguments exceed what a GPU can launch."""
     kernel, grid, block = self._of(handle, Kernel), sizes[:3], sizes[3:]
     threads = block[0] * block[1] * block[2]
     fits = all(1 <= n <= most for n, most in zip((*grid, *block), (*GRID, *BLOCK))) and threads <= THREADS
@@ -271,7 +275,7 @@ class Driver:
     self.pinned_now -= found[1]
 
   def cuMemcpyHtoDAsync_v2(self, to: Any, source: Any, nbytes: int, stream: Any) -> None:
-    """From pinned memory it is read late; any other has been read when the call returns."""
+    """Pinned memory is read when the copy runs; pageable memory has been read when the call returns."""
     self._check_lost()
     target, source, kept = self._on_host(_handle(to), nbytes), _handle(source), None
     if not self._is_pinned(source, nbytes):
@@ -311,7 +315,7 @@ class Driver:
   def cuEventSynchronize(self, event: Any) -> None: self._wait(self._of(event, list)[0])
 
   def cuEventElapsedTime(self, out: Any, first: Any, last: Any) -> None:
-    """A hundredth of a millisecond for each thing that was done in between."""
+    """0.01 ms for each item of work between the two events."""
     one, other = self._of(first, list)[0], self._of(last, list)[0]
     if not one or not other or any(number <= max(one, other) for number, _ in self._queue): raise Refused(NOT_READY)
     out._obj.value = (other - one) * 0.01
@@ -381,17 +385,17 @@ class Driver:
     _set(out, ctypes.addressof(text))
 
 def _handle(thing: Any) -> int:
-  """The number that a handle, an address or a pointer of ctypes is."""
+  """The integer value of a handle, an address or a ctypes pointer."""
   if isinstance(thing, int): return thing
   if isinstance(thing, ctypes._Pointer): return ctypes.c_void_p.from_buffer(thing).value or 0
   return thing.value or 0
 
 def _set(out: Any, value: int) -> None:
-  """Writes a handle to where byref() points."""
+  """Writes a handle through a byref() argument."""
   ctypes.c_void_p.from_buffer(out._obj).value = value
 
 def _function(driver: Driver, name: str) -> Callable[..., int]:
-  """One of the driver's functions as tinygrad calls it: it returns a code."""
+  """A driver function as tinygrad calls it: it counts the call and returns a CUresult code."""
   function = getattr(driver, name)
   def call(*args: Any) -> int:
     with driver.lock:
@@ -404,17 +408,17 @@ def _function(driver: Driver, name: str) -> Callable[..., int]:
   return call
 
 def functions(driver: Driver) -> dict[str, Callable[..., int]]:
-  """The driver's functions by name; each returns a code."""
+  """The driver functions by name; each returns a CUresult code."""
   return {name: _function(driver, name) for name in vars(Driver) if name.startswith("cu")}
 
 def install(**options: Any) -> Driver:
-  """A new driver, with Driver's options, in place of libcuda in this process; before the device CUDA is opened."""
+  """Replaces libcuda in this process by a new Driver(**options). Call it before the device CUDA is opened."""
   from tinygrad.runtime.autogen import cuda
   for name, function in functions(driver := Driver(**options)).items(): setattr(cuda, name, function)
   return driver
 
 def main() -> None:
-  """Runs a module with the stub: its options come first, as name=number."""
+  """Runs a module with the stub. Options come first, as name=number."""
   options, args = {}, sys.argv[1:]
   while "=" in args[0]:
     name, _, value = args.pop(0).partition("=")

@@ -1,14 +1,14 @@
-"""Numbers of the formats that GPUs compute with: exact values, and the nearest of a format to one."""
+"""Floating-point formats of GPUs: bits to exact fractions, and fractions to the nearest bits."""
 from fractions import Fraction
 
 import numpy as np
 
-# of each format: bits of its fraction, its least exponent, its greatest
+# {format: (fraction bits, least exponent, greatest exponent)}
 FORMATS = {"f16": (10, -14, 15), "bf16": (7, -126, 127), "f32": (23, -126, 127), "f64": (52, -1022, 1023)}
 WIDTH = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
 
 def value(bits: int, t: str) -> Fraction:
-  """The number that some bits are; they must be finite."""
+  """The exact value of a finite number's bits. AssertionError if they are not finite."""
   fraction, least, most = FORMATS[t]
   exponent, part = bits >> fraction & (2 * most + 1), bits & ((1 << fraction) - 1)
   assert exponent <= 2 * most, "not finite"
@@ -17,7 +17,7 @@ def value(bits: int, t: str) -> Fraction:
   return sign * whole * Fraction(2) ** ((exponent - most) if exponent else least)
 
 def nearest(x: Fraction, t: str) -> int:
-  """The bits of the nearest number, the even one of two; infinity beyond the greatest. 0 is +0."""
+  """Rounds x to nearest, ties to even, and returns the bits; infinity beyond the greatest number. 0 is +0."""
   fraction, least, most = FORMATS[t]
   sign, x = int(x < 0) << (WIDTH[t] - 1), abs(x)
   if not x: return 0
@@ -28,7 +28,7 @@ def nearest(x: Fraction, t: str) -> int:
   return sign | min(bits, (2 * most + 1) << fraction)
 
 def random_bits(rng: np.random.Generator, t: str, count: int, spread: int) -> list[int]:
-  """Bits of random finite numbers, of magnitudes up to 2 ** +-spread; of small integers each fourth one."""
+  """Bits of random finite numbers with magnitudes up to 2 ** +-spread; each fourth number is a small integer."""
   fraction, _, most = FORMATS[t]
   spread = min(spread, most - 1)
   found = []

@@ -1,4 +1,4 @@
-"""What `make test` leaves to `make extended`: of many cases that are alike, all but a few."""
+"""Marks similar cases of a test that only `make extended` runs; `make test` runs a few of them."""
 from collections.abc import Iterable
 from typing import Any
 
@@ -8,7 +8,7 @@ extended = pytest.mark.extended
 
 
 def sample(cases: Iterable[Any], kept: Iterable[Any]) -> list[Any]:
-  """The cases of a parametrized test, each a value or a tuple of values; `make test` runs those that are `kept`."""
+  """Parameters of a parametrized test, each a value or a tuple of values; `make test` runs only the `kept` ones."""
   cases, kept = list(cases), list(kept)
   assert kept and all(case in cases for case in kept), "kept: not among the cases"
   return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=() if case in kept else extended)

@@ -11,14 +11,14 @@ from tests.support.synthetic_layers import MLA, MoE
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 DEFAULT_MODEL = pathlib.Path(__file__).parents[2] / "tinygrad_llm" / "models" / "stories.gguf"
 TOKENS = 80
-MARGIN = 0.1  # of every choice of experts, in standard deviations of the scores: llama.cpp's rounding must not flip one
+MARGIN = 0.1  # of expert routing, in standard deviations of the scores: llama.cpp's rounding must not flip a choice
 
 def yarn(arch: str, factor: float, **more: float) -> dict[str, Any]:
-  """Metadata of YaRN scaling, from a context so short that it matters in tests."""
+  """YaRN metadata with an original context of 64 tokens, so that scaling matters in short tests."""
   keys = {"type": "yarn", "factor": factor, "original_context_length": 64, **more}
   return {f"{arch}.rope.scaling.{key}": value for key, value in keys.items()}
 
-# seeds with which llama.cpp finds at least 97% of the best tokens of the exact model
+# with these seeds, llama.cpp agrees with the exact model on at least 97% of the best tokens
 LATENT = {"kv_lora": 256, "nope": 64, "rope": 32, "value": 64}
 SHAPES: dict[str, dict[str, Any]] = {
   "llama": {"arch": "llama", "heads": 8, "kv_heads": 2, "rope_freqs": True, "seed": 0},
@@ -60,6 +60,6 @@ def write_case(name: str, path: pathlib.Path) -> str:
   return hashlib.sha256(path.read_bytes()).hexdigest()
 
 def case_ids(name: str, path: pathlib.Path) -> np.ndarray:
-  """The tokens of a case: random, but none at which the choice of experts is close. path: the model of write_case."""
+  """Random tokens of a case at which no choice of experts is close. path: the model that write_case wrote."""
   ids = np.random.default_rng(CASES[name]["seed"]).integers(0, CASES[name]["vocab"], TOKENS)
   return np.array(clear_choices(Reference(path), ids, MARGIN), np.int32)

@@ -1,4 +1,4 @@
-"""300 texts that tokenizers get wrong, the same on every machine."""
+"""300 texts that tokenizers tend to get wrong, the same on every machine."""
 import random
 from collections.abc import Sequence
 from typing import TypeVar
@@ -40,5 +40,5 @@ def hostile_texts() -> list[str]:
   return found[:COUNT]
 
 def as_unicode(text: str) -> str:
-  """What can be written as UTF-8: a lone surrogate is U+FFFD."""
+  """The text with each lone surrogate replaced by U+FFFD, so that UTF-8 can encode it."""
   return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,10 +1,10 @@
-"""A page of tinygrad_llm/analysis/pages as a browser takes it apart."""
+"""Parses an HTML page of tinygrad_llm/analysis/pages."""
 import json
 from html.parser import HTMLParser
 from typing import Any
 
 class Elements(HTMLParser):
-  """The elements of a page, and what its scripts are."""
+  """The elements and the script texts of a page."""
   def __init__(self, text: str):
     super().__init__()
     self.tags: list[tuple[str, dict[str, str | None]]] = []
@@ -22,5 +22,5 @@ class Elements(HTMLParser):
     if self._in_script: self.scripts[-1] += data
 
 def data_of(page: str) -> dict[str, Any]:
-  """What a page shows."""
+  """The JSON data that a page embeds in its first script."""
   return json.loads(Elements(page).scripts[0])

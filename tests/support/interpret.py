@@ -1,8 +1,8 @@
 """
-What a kernel's graph computes before its loops are expanded, by numpy: tests of passes need no compiler then.
+Interprets a kernel's graph in numpy before its ranges are expanded, so that tests of passes need no compiler.
 
-Each loop is an axis of its own; a value has as many steps along it as the loop has, or one if it does not depend on it.
-Loops that are threads are axes, too. An array of the kernel's own has an axis for each loop that it is filled in again.
+Each range is an axis of every value, GPU thread ranges included. A value has the range's size along that axis, or 1 if
+it does not depend on the range. A kernel-local array has an extra axis for each range in which it is filled again.
 """
 import functools
 import math
@@ -29,18 +29,18 @@ ADDED_UP = {Ops.ADD: np.sum, Ops.MAX: np.max}
 NO_VALUE = {Ops.AFTER, Ops.END, Ops.SINK, Ops.GROUP, Ops.STACK, Ops.BUFFER, Ops.NOOP, Ops.STAGE, Ops.CALL, Ops.BARRIER}
 
 def kept(dtype: DType, value) -> np.ndarray:
-  """A value as its type keeps it: integers of so many bits, floats of any precision."""
+  """The value wrapped to its integer type's width; floats are float64 whatever their type."""
   if dtypes.is_float(dtype): return np.asarray(value, np.float64)
   if dtype is dtypes.bool or not dtypes.is_int(dtype) or dtype is dtypes.weakint: return np.asarray(value)
   return np.asarray(value).astype(np.int64).astype(_to_np_dtype(dtype)).astype(np.int64)
 
 class Interpreter:
-  """arrays: what each PARAM holds, by slot, flat; a store to one is seen there."""
+  """Evaluates graphs. arrays: flat contents of each PARAM by slot; stores write to them."""
   def __init__(self, arrays: dict[int, np.ndarray], *graphs: UOp):
     ops = dict.fromkeys(u for graph in graphs for u in graph.toposort())
     self.axes = {r: i for i, r in enumerate(u for u in ops if u.op is Ops.RANGE)}
     self.arrays, self.known, self.own = arrays, dict[UOp, np.ndarray](), dict[UOp, np.ndarray]()
-    self.ended = dict[UOp, set[UOp]]()  # the loops that end after a store
+    self.ended = dict[UOp, set[UOp]]()  # {store: ranges that its END closes}
     for end in (u for u in ops if u.op is Ops.END):
       for u in end.toposort(lambda u: u.op in (Ops.END, Ops.GROUP, Ops.STORE)):
         self.ended.setdefault(u, set()).update({r for s in end.src[1:] for r in s.ranges})
@@ -78,13 +78,13 @@ class Interpreter:
     if named(u.arg) is DOT4:
       a, b = (np.stack([kept(dtypes.int8, s >> 8 * i) for i in range(4)]) for s in np.broadcast_arrays(*src[:2]))
       return kept(dtypes.int, (a * b).sum(0) + src[2])
-    if named(u.arg) is PERMUTE:  # byte i is that of a, b which nibble i numbers
+    if named(u.arg) is PERMUTE:  # nibble i selects byte i from the 8 bytes of a and b
       a, b, at = (self._full(s).astype(np.uint64) for s in src)
       both = a | b << np.uint64(32)
       codes = [at >> np.uint64(4 * i) & np.uint64(7) for i in range(4)]
       return kept(dtypes.uint32, sum((both >> code * np.uint64(8) & np.uint64(255)) << np.uint64(8 * i)
                                      for i, code in enumerate(codes)))
-    for bit, exchange in EXCHANGES.items():  # the threads of a block are numbered by their loops, the first one first
+    for bit, exchange in EXCHANGES.items():  # a thread's number counts the thread ranges, the first one fastest
       if named(u.arg) is not exchange: continue
       step, value = 1, self._full(src[0])
       for r in sorted((r for r in self.axes if r.arg[-1] in THREADS), key=lambda r: r.arg[:-1]):
@@ -93,7 +93,7 @@ class Interpreter:
         step *= self.size(r)
       return value
     assert "continue" in u.arg or "break" in u.arg, u.arg
-    return src[1]  # a store asks for the condition
+    return src[1]  # _stored looks the condition up
 
   def _reduced(self, u: UOp) -> np.ndarray:
     value, loops = self._full(self.known[u.src[0]]), {r for s in u.src[1:] for r in s.ranges}
@@ -103,17 +103,17 @@ class Interpreter:
     return kept(u.dtype, value * steps if u.arg[0] is Ops.ADD else value)
 
   def _memory(self, u: UOp) -> tuple[np.ndarray, bool]:
-    """The elements of an array, and whether it is the kernel's own: then these have the axes of loops."""
+    """The elements of an array, and whether it is kernel-local: then they have an axis for each range, too."""
     while u.op is Ops.AFTER: u = u.src[0]
     if u.op is Ops.PARAM: return self.arrays[u.arg.slot], False
     assert u.op is Ops.BUFFER, u.op
-    if u not in self.own:  # what nobody stored is seen
+    if u not in self.own:  # filled so that a read of an element never stored shows
       nothing = np.nan if dtypes.is_float(u.dtype) else 1 << 40
       self.own[u] = np.full((math.prod(u.shape), *[1] * len(self.axes)), nothing)
     return self.own[u], True
 
   def _steps(self, memory: np.ndarray) -> list[np.ndarray]:
-    """The step of each loop that an array is filled in again."""
+    """Indices along the range axes of a kernel-local array."""
     return [np.arange(n).reshape([-1 if i == axis else 1 for i in range(len(self.axes))])
             for axis, n in enumerate(memory.shape[1:])]
 
@@ -128,7 +128,7 @@ class Interpreter:
     return np.where(valid, found, 0)
 
   def _staged(self, stage: UOp, places: tuple[UOp, ...]) -> np.ndarray:
-    """An element of a value that is stored for all steps of its loops, which no other value of the graph has."""
+    """An element of a STAGE, which materialises a value over its own ranges. No other value uses those ranges."""
     value, loops = self._full(self.known[stage.src[0]]), [r for r in stage.src[1:] if r.op is Ops.RANGE]
     value = np.broadcast_to(value, [self.size(r) if r in loops else 1 for r in self.axes])
     at = [self.known[p] for p, r in zip(places, stage.src[1:]) if r.op is Ops.RANGE]
@@ -151,13 +151,13 @@ class Interpreter:
     else: memory[at[wanted]] = number[wanted]
 
 def results(graph: UOp, arrays: dict[int, np.ndarray]) -> list[np.ndarray]:
-  """What a kernel leaves in its arguments, or an expression's value."""
+  """The contents of a kernel's arguments after it ran, or the value of an expression."""
   arrays = {slot: array.copy() for slot, array in arrays.items()}
   value = Interpreter(arrays, graph).value(graph)
   return [*arrays.values()] if graph.op is Ops.SINK else [value]
 
 def same(before: UOp, after: UOp, error: float = 0, arrays: dict[int, np.ndarray] | None = None) -> bool:
-  """Whether two kernels, or two expressions, compute the same of random numbers. error: of what is no whole number."""
+  """Whether two kernels, or two expressions, agree on random inputs. error: relative and absolute tolerance."""
   arrays = arrays_for(before, after) if arrays is None else arrays
   if before.op is Ops.SINK: pairs = zip(results(before, arrays), results(after, arrays))
   else:
@@ -166,13 +166,13 @@ def same(before: UOp, after: UOp, error: float = 0, arrays: dict[int, np.ndarray
   return all(np.allclose(a, b, error, error, equal_nan=True) for a, b in pairs)
 
 def steps(graph: UOp) -> int:
-  """How many terms the sums of a graph have, all steps of their loops counted: what it takes to compute it."""
+  """The work of a graph: the number of terms of its reductions, over all iterations of the enclosing ranges."""
   def of(r: UOp) -> int: return int(r.vmax) + 1
   return sum(functools.reduce(operator.mul, map(of, u.src[1:] + tuple(u.ranges)), 1)
              for u in graph.toposort() if u.op is Ops.REDUCE)
 
 def arrays_for(*graphs: UOp, seed: int = 0) -> dict[int, np.ndarray]:
-  """Small whole numbers for all that graphs load, so that sums are exact in any order; words of random bits."""
+  """Random inputs of the graphs: small integers, whose sums are exact in any order; random bits for unsigned words."""
   rng = np.random.default_rng(seed)
   def filled(dtype: DType, n: int) -> np.ndarray:
     if dtypes.is_unsigned(dtype): return rng.integers(0, 1 << 8 * dtype.itemsize, n)

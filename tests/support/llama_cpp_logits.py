@@ -1,4 +1,4 @@
-"""llama.cpp's logits by llama-cpp-python, for what records or compares: development only."""
+"""llama.cpp's logits through llama-cpp-python, for recording and comparing; development only."""
 import ctypes
 import pathlib
 from collections.abc import Container, Iterator
@@ -9,7 +9,7 @@ import numpy as np
 _quiet = lc.llama_log_callback(lambda level, text, data: None)
 
 class Peer:
-  """A model of llama.cpp on `threads` threads; one sequence of up to `context` tokens."""
+  """A model loaded by llama.cpp on `threads` threads; one sequence of up to `context` tokens."""
   def __init__(self, path: pathlib.Path, context: int, threads: int = 2):
     lc.llama_log_set(_quiet, ctypes.c_void_p())
     lc.llama_backend_init()
@@ -41,7 +41,7 @@ class Peer:
 
   def greedy(self, ids: list[int], count: int, ends: Container[int] = ()) -> list[tuple[int, int, float]]:
     """
-    The likeliest tokens, one after another, up to one of `ends`: each with the second and how much less its logit is.
+    Greedy decoding up to a token of `ends`: (best token, second best, how much less the second's logit is) each step.
     """
     lc.llama_memory_clear(lc.llama_get_memory(self.context), True)
     out, fed = list[tuple[int, int, float]](), list(ids)

@@ -1,6 +1,6 @@
 """
-Small models of every architecture, of float32 weights. Tests that run one load it with sizes(), so that its kernels are
-lowered once for all of them (session.py).
+Small float32 models of every architecture. All tests load a model with sizes(), so its kernels are lowered only once a
+run (session.py).
 """
 from typing import Any
 
@@ -23,25 +23,25 @@ MODELS: dict[str, dict[str, Any]] = {
   "qwen3": {"arch": "qwen3", "eps": EPS, "tied": False, "head_dim": 64},
   "qwen3moe": {"arch": "qwen3moe", "eps": EPS},
   "olmoe": {"arch": "olmoe", "eps": EPS, "ffn": 64, "moe": MoE(experts=6, used=3)},
-  # DeepSeek-V2-Lite: a full matrix of queries, softmax gating, YaRN with its factor in the scores
+  # DeepSeek-V2-Lite: an unfactored query matrix, softmax gating, YaRN with its factor in the scores
   "deepseek2": {"arch": "deepseek2", "eps": EPS, "kv": yarn("deepseek2", 40.0, yarn_log_multiplier=0.0707)},
   # GLM-4.7-Flash, DeepSeek-V3: low-rank queries, sigmoid gating, groups
   "deepseek2-groups": {"arch": "deepseek2", "eps": EPS, "mla": MLA(q_lora=48),
                        "moe": MoE(experts=12, used=3, shared=1, scale=2.5, groups=4, groups_used=2, **SIGMOID)},
-  # files from before the split of attn_kv_b, and before the key of the gating function
+  # older files: attn_kv_b is not split, and the key of the gating function is missing
   "deepseek2-old": {"arch": "deepseek2", "moe": MoE(dense=1, shared=2, scale=16.0), "mla": MLA(absorbed=False)},
   # Youtu-LLM: no experts at all
   "deepseek2-dense": {"arch": "deepseek2", "dense": True, "tied": True, "mla": MLA(q_lora=48)},
   "gemma3": {"arch": "gemma3", "eps": EPS, "head_dim": 48, "pattern": 2, "window": 24,
              "kv": {"gemma3.final_logit_softcapping": 5.0, "gemma3.rope.scaling.type": "linear",
                     "gemma3.rope.scaling.factor": 8.0}},
-  "gemma3-sliding": {"arch": "gemma3", "head_dim": 32},  # two layers of the usual pattern of six
+  "gemma3-sliding": {"arch": "gemma3", "head_dim": 32},  # two layers of the usual pattern of six layers
   "gpt-oss": {"arch": "gpt-oss", "eps": EPS, "head_dim": 48, "kv": yarn("gpt-oss", 32.0)},
 }
 VOCAB, LONG = 320, 2048
 IDS = np.random.default_rng(0).integers(0, VOCAB, LONG).tolist()
 
 def sizes(name: str) -> tuple[int, int, int]:
-  """Tokens that are compared, tokens of a chunk, positions of the cache: the first models have longer ones."""
+  """(compared tokens, tokens of a prefill chunk, cache positions) of a model; the first models get longer ones."""
   length = LONG if name == "llama" else 300 if name in ("llama-untied", "qwen2", "qwen3") else 100
   return length, 64 if length == 100 else 256, length + 16

@@ -1,9 +1,9 @@
 """
-A child of a sandbox some of whose candidates go wrong: `python planted_child.py FAULT PARENT`.
+A search sandbox's child process with planted faults: `python planted_child.py FAULT PARENT`.
 
-Of four candidates one does, by its Opts. What is planted is in the code that is compiled and run (hang, segfault,
-wrong), happens while it is compiled (memory, killed, slow), or is what a driver says when it runs, and from then on of
-all that this process asks of the device (device).
+A hash of its Opts selects about one candidate in four. The fault is in the candidate's code (hang, segfault, wrong) or
+in its compilation (memory, killed, slow). With "device", running the candidate raises a driver error, and so does every
+later use of the device by this process.
 """
 from __future__ import annotations
 import hashlib
@@ -19,13 +19,13 @@ FAULTS = ("hang", "segfault", "wrong", "memory", "killed", "slow", "device")
 PLANTED = {
   "hang": {"CPU": "for (volatile int hang_ = 0;;) hang_++;", "CL": "for (volatile int hang_ = 0;;) hang_++;"},
   "segfault": {"CPU": "*(volatile int*)8 = 1;", "CL": "*(volatile __global int*)8 = 1;"},
-  "wrong": {"CPU": "return;", "CL": "return;"}}  # much faster than what is right
+  "wrong": {"CPU": "return;", "CL": "return;"}}  # much faster than the right kernel
 
 def is_planted(opts: Any) -> bool:
   return bool(opts) and hashlib.sha256(repr([(o.op.name, o.axis, o.arg) for o in opts]).encode()).digest()[0] % 4 == 0
 
 def with_fault(source: str, text: str) -> str:
-  """At the beginning of the last function, which is the kernel."""
+  """The source with `text` inserted at the start of the last function, which is the kernel."""
   at = source.index("{", source.rindex("void "))
   return source[:at + 1] + text + source[at + 1:]
 
@@ -47,7 +47,7 @@ def main() -> None:
       if fault == "killed": os.kill(os.getpid(), signal.SIGKILL)
       if fault == "slow": time.sleep(3600)
       render, device = self.ren.render, self.device.split(":")[0]
-      self.lowered.pop(opts, None)  # it is rendered already
+      self.lowered.pop(opts, None)  # forces a new rendering
       self.ren.render = lambda uops: with_fault(render(uops), PLANTED[fault][device])
       try: return super().compile(opts)
       finally: del self.ren.render

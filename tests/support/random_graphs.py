@@ -1,10 +1,10 @@
 """
-Random tensor expressions with their values in float64, to find kernels that compute something else.
+Random tensor expressions with their float64 values, to find miscompiled kernels.
 
-An expression carries a magnitude: what it would be if nothing cancelled. Its error is a fraction of that, of the size
-of float32's rounding however sums are ordered and factored; a term that is lost or read elsewhere is orders above.
+Each expression carries a magnitude: its value if nothing cancelled. Errors are fractions of this magnitude. Rounding of
+float32 stays small in any order of the sums; a term that is lost or misread gives an error orders larger.
 
-  python tests/support/random_graphs.py --count 1000 --seed 1     compares, prints the worst
+  python tests/support/random_graphs.py --count 1000 --seed 1     compares and prints the worst
 """
 from __future__ import annotations
 import argparse
@@ -18,11 +18,11 @@ from tinygrad import Tensor, UOp, dtypes
 
 SIZES = (1, 2, 3, 4, 5, 7, 8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96)
 LONG = (128, 160, 256, 288, 576, 640)
-LIMIT = 1 << 16  # elements of a value
+LIMIT = 1 << 16  # elements of a value, at most
 
 @dataclass(frozen=True)
 class Value:
-  """A lazy tensor, and what it is: `exact` in float64, `size` its magnitude."""
+  """A lazy tensor with its float64 value `exact` and its magnitude `size`."""
   lazy: Tensor
   exact: np.ndarray
   size: np.ndarray
@@ -40,7 +40,7 @@ def _movement(op: str, *arg):
   return of
 
 class Graph:
-  """One random expression after another, of one stream of random numbers."""
+  """A generator of random expressions from one seeded stream."""
   def __init__(self, seed: int): self.rng = np.random.default_rng(seed)
 
   def pick(self, options): return options[int(self.rng.integers(len(options)))]
@@ -58,7 +58,7 @@ class Graph:
     return Value(half.lazy.float(), half.exact, half.size)
 
   def fields(self, shape: tuple[int, ...]) -> Value:
-    """Floats from bits of packed words: (.., n) from (.., n/k) words of k fields, in some order, with scale and min."""
+    """Floats (.., n) unpacked from (.., n/k) words of k bit fields, in some order, with random scales and minima."""
     n, bits = shape[-1], self.pick((2, 4, 8))
     per = math.gcd(n, 32 // bits)
     words = self.rng.integers(0, 2**32, (*shape[:-1], n // per), np.uint32)
@@ -103,7 +103,7 @@ class Graph:
     return Value(v.lazy.softmax(-1), out, out * (4 + 2 * v.size.max(-1, keepdims=True)))
 
   def squashed(self, v: Value) -> Value:
-    """Within -1 and 1: v / (1 + v * v), twice that."""
+    """2 * v / (1 + v * v), which lies within -1 and 1."""
     out = 2 * v.exact / (1 + v.exact * v.exact)
     return Value(v.lazy * 2 / (1 + v.lazy * v.lazy), out, (1 + v.size) * (1 + v.size * v.size) / (1 + v.exact ** 2))
 
@@ -126,7 +126,7 @@ class Graph:
     return tuple(1 if self.chance(0.3) else s for s in shape)
 
   def dot(self, v: Value) -> Value:
-    """v @ w.T, or w @ v.T of it"""
+    """v @ w.T for a random w; of a vector v, as a sum of products."""
     rows, lead = self.pick(SIZES), v.shape[:-1]
     if math.prod(lead) * rows * v.shape[-1] > 8 * LIMIT: rows = 1
     w = self.leaf((rows, v.shape[-1])) if self.chance(0.8) else self.normed(self.leaf((rows, v.shape[-1])))
@@ -179,14 +179,14 @@ class Graph:
     if v.exact.size > 4096: v = self.sum(v, (len(v.shape) - 1,))
     return v
 
-  # *** lengths that are not known when a kernel is compiled
+  # *** symbolic lengths
 
   def bound(self, most: int) -> tuple[UOp, int]:
     n = int(self.rng.integers(1, most + 1))
     return UOp.variable(f"n{most}", 1, most).bind(n), n
 
   def attention(self) -> Value:
-    """softmax(q @ k) @ v over the first n of a cache's positions; (kv_heads, group, dim) queries; halves"""
+    """softmax(q @ k) @ v over the first n positions of an fp16 cache; queries (kv_heads, group, dim)."""
     heads, group = self.pick((1, 2, 3)), self.pick((1, 2, 4))
     dim, most = self.pick((16, 24, 32, 64)), self.pick((17, 64, 100))
     q, cache = self.floats((heads, group, dim)), self.rng.standard_normal((2, heads, most, dim)).astype(np.float16)
@@ -203,7 +203,7 @@ class Graph:
     return Value((weights @ lazy[1]), p @ v, (p @ np.abs(v)) * size * 4)
 
   def symbolic(self) -> Value:
-    """x[:n] @ w.T summed over n, or a sum over n itself"""
+    """A sum or maximum over the symbolic n of x[:n] @ w.T, or of x[:n] itself."""
     most, dim = self.pick((9, 32, 50)), self.pick((16, 40, 64, 96, 256))
     x = self.floats((most, dim))
     symbol, n = self.bound(most)
@@ -215,7 +215,7 @@ class Graph:
     return self.sum(first, (0,)) if self.chance(0.7) else self.max(first, (0,))
 
   def integers(self) -> Value:
-    """Sums and dot products of integers, which are exact."""
+    """Integer dot products and maxima, which are exact."""
     rows, n = self.pick(SIZES), self.pick(SIZES + LONG)
     a, b = (self.rng.integers(-100, 100, shape).astype(self.pick((np.int32, np.int8))) for shape in ((rows, n), (n,)))
     lazy = (Tensor(a).realize().int() * Tensor(b).realize().int()).sum(-1) * 2 - Tensor(a).realize().int().max(-1)
@@ -226,7 +226,7 @@ class Graph:
     return self.pick((*[self.expression] * 6, self.attention, self.symbolic, self.integers))()
 
 def error(v: Value) -> float:
-  """The largest error as a fraction of the magnitude; what should be 0 and is not is infinite."""
+  """The largest error as a fraction of the magnitude; infinite if the magnitude is 0 and the value is not."""
   got = v.lazy.numpy().astype(np.float64)
   assert got.shape == v.shape, f"{got.shape} instead of {v.shape}"
   off = np.abs(got - v.exact)
@@ -234,7 +234,7 @@ def error(v: Value) -> float:
   return float(np.max(np.divide(off, v.size, out=np.where(off > 0, math.inf, 0.0), where=v.size > 0), initial=0))
 
 def errors(seed: int, count: int) -> list[float]:
-  """Of the expressions seed, seed + 1, .."""
+  """The errors of the expressions with seeds seed, seed + 1, .."""
   return [error(Graph(seed + i).any()) for i in range(count)]
 
 def main() -> None:

@@ -1,16 +1,16 @@
 """
-An independent forward pass in float64 numpy, to check logits against. It shares no code with the app: gguf.GGUFReader
+An independent forward pass in float64 numpy, the reference for logits. It shares no code with the app: gguf.GGUFReader
 reads the file and gguf.quants decodes its weights.
 
-What sets architectures apart is what their files hold (biases, norms, sinks, experts, latent attention) but for:
-  llama, deepseek2,  rotate the pairs (2i, 2i+1) of a head's rotated dimensions; the others (i, i + n/2)
-  granite
-  gemma3             embeddings times sqrt(dim), GELU, a norm after attention and feed-forward, a cap on the logits;
-                     sliding layers have their own frequencies
-  gpt-oss            swiglu with limits, weights of experts from the chosen ones' softmax
-  gpt-oss, seed_oss  the norm before the feed-forward is called post_attention_norm
-  granite            scales of embeddings, scores and what is added to the residual stream; a divisor of the logits
-  llama, qwen3moe    weights of experts that sum to 1
+Most differences of architectures follow from the file (biases, norms, sinks, experts, latent attention). The others:
+- llama, deepseek2, granite: rotate the pairs (2i, 2i+1) of a head's rotated dimensions; the others (i, i + n/2)
+- gemma3: embeddings times sqrt(dim), GELU, a norm after attention and feed-forward, a cap on the logits; sliding
+  layers have their own frequencies
+- gpt-oss: clamped SwiGLU, expert weights from a softmax over the chosen experts
+- gpt-oss, seed_oss: the norm before the feed-forward is called post_attention_norm
+- granite: scales of embeddings, scores and residual branches; a divisor of the logits
+- llama, qwen3moe: expert weights normalised to sum to 1
+
 Attention is in reference_attention.py, rope scaling in reference_rope.py, experts in reference_moe.py.
 """
 import pathlib
@@ -27,8 +27,8 @@ class Reference:
   """
   The model in a GGUF file, every weight in float64 (8 bytes a weight: for small models).
 
-  gap: after logits(), how clear the choice of experts was: per position (T,), the smallest distance over the layers
-  between a chosen and a rejected expert, in standard deviations of the layer's scores; infinite without experts.
+  gap (T,): after logits(), how clear the choice of experts was at each position. It is the smallest distance over the
+  layers between a chosen and a rejected expert, in standard deviations of the layer's scores; infinite without experts.
   """
   def __init__(self, path: str | pathlib.Path):
     reader = GGUFReader(path)
@@ -51,7 +51,7 @@ class Reference:
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + self.eps) * self.w[weight]
 
   def linear(self, x: np.ndarray, name: str, expert: int | None = None) -> np.ndarray:
-    """x (T, n) -> (T, rows), by a matrix or by that of one of the experts."""
+    """x (T, n) -> (T, rows), by a matrix or by one expert's matrix."""
     weight, bias, scale = self.w[name + ".weight"], self.w.get(name + ".bias"), self.w.get(name + ".scale", np.ones(1))
     if expert is not None: weight, bias = weight[expert], None if bias is None else bias[expert]
     y = x @ weight.T * scale[expert if len(scale) > 1 else 0]
@@ -96,8 +96,8 @@ def logits(path: str | pathlib.Path, ids: Sequence[int] | np.ndarray, kv_half=Fa
 
 def clear_choices(reference: Reference, ids: Sequence[int], margin: float, seed=0) -> list[int]:
   """
-  `ids` with tokens replaced until every choice of experts is clear by `margin` (see Reference.gap): what rounding does
-  not flip. The tokens of a model without experts stay.
+  `ids` with tokens replaced until every choice of experts is clear by `margin` (see Reference.gap), so that rounding
+  does not flip it. The tokens of a model without experts stay. ValueError if 100 tries do not suffice.
   """
   rng, out, vocab = np.random.default_rng(seed), np.array(ids), reference.w["token_embd.weight"].shape[0]
   for _ in range(100):

@@ -1,6 +1,6 @@
 """
-Attention in float64: grouped heads (https://arxiv.org/abs/2305.13245) or latent (https://arxiv.org/abs/2405.04434),
-over all earlier positions or a window, with or without sinks (https://arxiv.org/abs/2309.17453).
+Attention in float64: grouped-query (https://arxiv.org/abs/2305.13245) or latent (https://arxiv.org/abs/2405.04434),
+causal or sliding-window, with or without sinks (https://arxiv.org/abs/2309.17453).
 """
 from typing import TYPE_CHECKING
 
@@ -50,7 +50,7 @@ def latent(ref: "Reference", x: np.ndarray, layer: int, kv_half: bool) -> tuple[
   return q, np.concatenate([k, k_rope.repeat(ref.heads, 1)], -1), v
 
 def attention(ref: "Reference", x: np.ndarray, layer: int, kv_half: bool) -> np.ndarray:
-  """x (T, dim), row t at position t -> (T, dim). kv_half rounds what a cache holds to float16."""
+  """x (T, dim), row t at position t -> (T, dim). kv_half rounds the KV cache to float16."""
   q, k, v = (latent if ref.arch == "deepseek2" else grouped)(ref, x, layer, kv_half)
   scale = q.shape[-1] ** -0.5
   if ref.arch == "gemma3" and ref.layers == 62: scale = (ref.dim / ref.heads) ** -0.5
@@ -58,7 +58,7 @@ def attention(ref: "Reference", x: np.ndarray, layer: int, kv_half: bool) -> np.
   if ref.arch == "deepseek2" and ref.param("rope.scaling.type", "none") == "yarn":  # holds 0.1 * mscale_all_dim
     multiplier = float(ref.param("rope.scaling.yarn_log_multiplier"))
     scale *= (1 + multiplier * np.log(float(ref.param("rope.scaling.factor")))) ** 2
-  distance = np.arange(len(x))[:, None] - np.arange(len(x))  # (T, T), of a key from a query
+  distance = np.arange(len(x))[:, None] - np.arange(len(x))  # (T, T): query's position less the key's
   hidden = (distance < 0) | (distance >= (window(ref, layer) or len(x)))
   sinks, heads = ref.w.get(f"blk.{layer}.attn_sinks.weight"), []
   for h in range(ref.heads):

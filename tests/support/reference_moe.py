@@ -1,6 +1,6 @@
 """
-A mixture of experts in float64: one expert and one token at a time. Routing: https://arxiv.org/abs/2401.06066
-(DeepSeekMoE), https://arxiv.org/abs/2412.19437 (sigmoid scores, bias, groups: a group's score is that of its two best).
+A mixture of experts in float64, one expert at a time. Routing: https://arxiv.org/abs/2401.06066 (DeepSeekMoE) and
+https://arxiv.org/abs/2412.19437 (sigmoid scores, bias, groups: a group's score is the sum of its two best scores).
 """
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
   return p / p.sum(-1, keepdims=True)
 
 def best(scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-  """(T, n) -> the `count` best (T, count), and how far they are from the next one (T,)."""
+  """scores (T, n) -> indices of the `count` best (T, count), and the gap from the last of them to the next (T,)."""
   order = np.argsort(-scores, -1, kind="stable")
   ranked = np.take_along_axis(scores, order, -1)
   gap = ranked[:, count - 1] - ranked[:, count] if count < scores.shape[1] else np.full(len(scores), np.inf)

@@ -1,6 +1,6 @@
 """
 Rotary position embedding and its scaling in float64 (https://arxiv.org/abs/2104.09864; YaRN:
-https://arxiv.org/abs/2309.00071), with llama.cpp's reading of the metadata: bounds of the ramp on whole dimensions.
+https://arxiv.org/abs/2309.00071). As in llama.cpp, the bounds of YaRN's ramp are rounded to whole dimensions.
 """
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING: from tests.support.reference import Reference
 
 
 def frequencies(ref: "Reference", n: int, sliding: bool) -> tuple[np.ndarray, float]:
-  """The n/2 frequencies of a layer, and what the rotated dimensions are multiplied by."""
+  """The n/2 frequencies of a layer, and the factor by which the rotated dimensions are multiplied."""
   base = float(ref.param("rope.freq_base", 10000.0))
   if sliding: base = float(ref.param("rope.freq_base_swa", 10000.0 if ref.arch == "gemma3" else base))
   freqs = base ** (-np.arange(0, n, 2) / n)
@@ -26,7 +26,7 @@ def frequencies(ref: "Reference", n: int, sliding: bool) -> tuple[np.ndarray, fl
   low = max(0, np.floor(turns(float(ref.param("rope.scaling.yarn_beta_fast", 32.0)))))
   high = min(n - 1, np.ceil(turns(float(ref.param("rope.scaling.yarn_beta_slow", 1.0)))))
   slow = np.clip((np.arange(n // 2) - low) / max(0.001, high - low), 0, 1)
-  magnitude = 1 if ref.arch == "deepseek2" else 1 + 0.1 * np.log(factor)  # deepseek2's is in its scores
+  magnitude = 1 if ref.arch == "deepseek2" else 1 + 0.1 * np.log(factor)  # deepseek2 scales its scores instead
   return freqs / factor * slow + freqs * (1 - slow), magnitude * float(ref.param("rope.scaling.attn_factor", 1.0))
 
 def rotate(ref: "Reference", x: np.ndarray, n: int, sliding=False) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Kernels whose loops are to be chosen, for one CPU and for the GPUs of gpu_renderers."""
+"""Unscheduled kernels for tests of schedule choosers: on one CPU and on the GPUs of gpu_renderers."""
 from dataclasses import replace
 
 from tests.gpu import gpu_renderers
@@ -8,13 +8,13 @@ from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, KernelInfo, UOp
 
 def renderer(target: str) -> Renderer:
-  """That of a CPU with AVX-512, whatever this machine is, or of a GPU."""
+  """The renderer of a GPU by name, or of a CPU with AVX-512, whatever this machine is."""
   if target != "CPU": return gpu_renderers.named(target)
   ren = Device["CPU"].renderer
   return type(ren)(replace(ren.target, arch="x86_64,x86-64-v4"))
 
 def started(ast: UOp, target: str) -> Scheduler:
-  """A kernel as a chooser of schedules gets it."""
+  """The Scheduler of a kernel as a schedule chooser gets it."""
   k = Scheduler(ast, renderer(target))
   k.convert_loop_to_global()
   return k
@@ -23,7 +23,7 @@ def opts(k: Scheduler | None) -> list[tuple]:
   return [] if k is None else [(o.op.name, o.arg) for o in k.applied_opts]
 
 def kernel(place: UOp, value: UOp, *loops: UOp, name: int = 9, n: int = 4096) -> UOp:
-  """A kernel that stores a value in each step of its output loops."""
+  """A kernel that stores a value in each iteration of its output ranges."""
   out = UOp.param(name, value.dtype, (n,))
   return UOp.sink(out.index(place).store(value).end(*loops), arg=KernelInfo())
 

@@ -1,8 +1,8 @@
 """
-Tiny GGUFs whose answer is written down: after token x comes next[x].
+Tiny GGUFs with a scripted answer: after token x comes next[x].
 
 Embeddings are one-hot, attention and feed-forward add nothing, and the head's row y has a one for each x that y
-follows. So a test of what a command prints when "the model says X" needs no trained model.
+follows. So a test of a command's output for "the model says X" needs no trained model.
 """
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ Tensors = list[tuple[str, np.ndarray]]
 def encoded(text: str) -> str: return "".join(BYTE_CHARS[b] for b in text.encode())
 
 def vocabulary(script: Script, specials: Specials, spm: bool) -> tuple[list[str], list[int], list[int]]:
-  """The tokens, their types, and the ids of the script."""
+  """The tokens, their types, and the script's token ids."""
   bytes_ = [f"<0x{b:02X}>" for b in range(256)] if spm else BYTE_CHARS
   before = [("<unk>", UNKNOWN), ("<s>", CONTROL), ("</s>", CONTROL)] if spm else []
   types = dict([*before, *((t, BYTE if spm else NORMAL) for t in bytes_)]) | ({} if spm else {"ab": NORMAL})
@@ -51,13 +51,14 @@ def build(path: str | pathlib.Path, script: Script, specials: Specials = (), tem
           extra: Callable[[Tensors], Tensors] | None = None, alignment: int | None = None,
           ) -> tuple[list[str], list[int], dict[str, int], list[int]]:
   """
-  Writes the file; returns its tokens, their types, the ids of the specials and those of the script.
+  Writes the file; returns its tokens, their types, the specials' ids and the script's ids.
 
-  script: what it says, token by token: a text (a NORMAL token of its own), bytes (a byte token each) or ("id", the text
-  of a special). After its last token, and after any that is not in it, it begins again.
-  specials: (text, type) of further tokens. types: other types by text. token_type=False: the file has no types;
-  type_array writes them its own way. spm: SentencePiece, else byte-level BPE. bos, eos: a special's text, or an id.
-  skip: keys that are left out. kv(writer, ids of the specials) adds metadata, extra(tensors) changes the tensors.
+  script: the model's answer, part by part: a text (one NORMAL token), bytes (a byte token each) or ("id", the text of a
+  special). The script starts again after its last token, and after any token that is not in it.
+  specials: (text, type) of further tokens. types: overrides types by text. token_type=False: the file has no types;
+  type_array(writer, types) writes them instead. spm: SentencePiece, else byte-level BPE. bos, eos: a special's text or
+  an id. skip: omitted keys. kv(writer, ids of the specials) adds metadata, extra(tensors) changes the tensors.
+  ValueError if the vocabulary is too small.
   """
   tokens, kinds, said = vocabulary(script, specials := [*specials], spm)
   if len(tokens) > vocab: raise ValueError(f"vocab: {vocab} is less than the {len(tokens)} tokens")

@@ -1,4 +1,4 @@
-"""Kernels for the tests of searches: small products, as they are scheduled."""
+"""Small matvec kernels as tinygrad schedules them, for tests of the kernel search."""
 from __future__ import annotations
 import tinygrad_llm  # noqa: F401  # before tinygrad: it applies the patches
 import numpy as np
@@ -11,7 +11,7 @@ from tinygrad_llm.patches.search.space import with_opts
 from tinygrad_llm.patches.search.tuner import Kernel, kernel_of
 
 def product(rows: int = 256, columns: int = 512, dtype: str = "half") -> Kernel:
-  """A matrix times a vector on the default device."""
+  """The kernel of a matrix times a vector on the default device."""
   w = Tensor.empty(rows, columns, dtype=getattr(dtypes, dtype))
   x = Tensor.empty(columns)
   linear, variables = scheduled(lambda w, x: (w.float() * x).sum(1), w, x)
@@ -19,7 +19,7 @@ def product(rows: int = 256, columns: int = 512, dtype: str = "half") -> Kernel:
   return kernel_of(ast, Device.DEFAULT, variables, f"{rows} x {columns} {dtype}")
 
 def computed(linear: UOp, variables: dict[str, int], ast: UOp, opts: Opts) -> tuple[np.ndarray, UOp]:
-  """What the last of some kernels computes, with the schedule of one of them given; and the program of that one."""
+  """Runs kernels with `opts` as the schedule of `ast`: the last kernel's output, and the program of `ast`."""
   out = linear.src[-1].src[1].buffer.ensure_allocated()
   out.copy_from(Tensor(np.full(out.size, np.nan, np.float32)).realize().uop.base.buffer)
   given = tuple(call.replace(src=(with_opts(ast, opts), *call.src[1:])) if call.src[0] is ast else call

@@ -1,10 +1,9 @@
 """
-What the processes of one run of the tests share; conftest.py imports it before tinygrad is.
+Environment shared by all processes of a test run. conftest.py imports it before tinygrad.
 
-Kernels are kept for the run, in a folder of its own: what one test has lowered no other lowers again, and nothing is
-found in the user's cache nor left there. The keys carry patches and switches, so a test that switches something off has
-kernels of its own. Compile workers start only where a test asks for them by PARALLEL: each costs a start of Python, and
-the other processes of the run have the cores.
+The run has a kernel cache of its own, so each kernel is lowered once and the user's cache is neither read nor written.
+Cache keys include patches and switches, so a test that switches a pass off gets its own kernels. Compile workers start
+only where a test sets PARALLEL: each costs a Python start, and the run's other processes already use the cores.
 """
 import atexit
 import gc
@@ -14,10 +13,10 @@ import tempfile
 
 os.environ.setdefault("DEV", "CPU")
 os.environ.setdefault("PARALLEL", "0")
-if "PYTEST_XDIST_WORKER" not in os.environ:  # those have this process's environment
+if "PYTEST_XDIST_WORKER" not in os.environ:  # workers inherit this process's environment
   folder = tempfile.mkdtemp(prefix="tinygrad_llm-tests-")
   atexit.register(shutil.rmtree, folder, ignore_errors=True)
   os.environ["CACHEDB"] = os.path.join(folder, "cache.db")
-  if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # each of 600 processes would compile the package
+  if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # else each of 600 processes compiles the package
     os.environ["PYTHONPYCACHEPREFIX"] = os.path.join(folder, "bytecode")
-gc.set_threshold(100_000, 20, 100)  # of a graph's many objects few are garbage: to look for it is an eighth of lowering
+gc.set_threshold(100_000, 20, 100)  # few of a graph's objects are garbage: default collections are 1/8 of lowering time

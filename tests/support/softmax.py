@@ -1,4 +1,4 @@
-"""Attention of few queries as the scheduler has it, before there are kernels, and the kernel of a part of it."""
+"""Decode attention as the scheduler has it before it splits kernels, and the kernel of flash decoding's parts."""
 import numpy as np
 from tests.support.random_sums import stage
 from tinygrad import dtypes
@@ -12,16 +12,16 @@ SLOPE = 0.5
 H, G, COLUMN = (UOp.range(n, i) for i, n in enumerate((HEADS, QUERIES, WIDTH)))
 
 def load(slot: int, at: UOp) -> UOp:
-  """From an array that ends with the last place."""
+  """A load from an array that ends at the largest value of `at`."""
   return UOp.param(slot, dtypes.float, (int(at.vmax) + 1,)).index(at)
 
 def numbers(graph: UOp, seed: int) -> dict[int, np.ndarray]:
-  """What the arrays hold, as long as they are."""
+  """Random contents of a graph's arrays, by slot."""
   rng, made = np.random.default_rng(seed), {u.arg.slot: u for u in graph.toposort() if u.op is Ops.PARAM}
   return {slot: rng.standard_normal(made[slot].max_numel()) for slot in sorted(made)}
 
 def scores(n: int, hidden: int = 0) -> UOp:
-  """The products of all queries with all keys; the first ones are hidden."""
+  """The scores of all queries and n keys, materialised; the first `hidden` positions are masked."""
   h, g, p, d = UOp.range(HEADS, 10), UOp.range(QUERIES, 11), UOp.range(n, 12), UOp.range(DEPTH, 13, AxisType.REDUCE)
   value = (load(0, (h * QUERIES + g) * DEPTH + d) * load(1, (h * n + p) * DEPTH + d)).reduce(d, arg=Ops.ADD)
   if hidden: value = (p < hidden).where(value.const_like(-float("inf")), value)
@@ -29,7 +29,9 @@ def scores(n: int, hidden: int = 0) -> UOp:
 
 def attention(n: int, *, hidden: int = 0, slopes: tuple[float, float] = (SLOPE, SLOPE), again: bool = False) -> UOp:
   """
-  (sum p: exp2((s - m) * slope) * v) / (sum p: exp2((s - m) * slope)), m = max p: s. again: others read the scores.
+  (sum p: exp2((s - m) * slope) * v) / (sum p: exp2((s - m) * slope)), m = max p: s.
+
+  hidden: masked positions. slopes: of the divisor and of the weighted sum. again: something else reads the scores, too.
   """
   s = scores(n, hidden)
   loops = [UOp.range(n, 20 + i, AxisType.REDUCE) for i in range(4)]
@@ -46,7 +48,7 @@ def attention(n: int, *, hidden: int = 0, slopes: tuple[float, float] = (SLOPE, 
 def split(sink: UOp) -> UOp | None: return flash_decoding.split(sink)
 
 def part(n: int, **options) -> UOp:
-  """The kernel that has the parts of attention of n positions, in the order of its loops."""
+  """The kernel of flash decoding that computes the parts of attention over n positions."""
   stored, = [u for u in split(attention(n, **options)).toposort() if u.op is Ops.STAGE and u.tag == PARTS]
   place = UOp.const(0)
   for r in stored.src[1:]: place = place * (int(r.vmax) + 1) + r

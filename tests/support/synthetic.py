@@ -1,14 +1,14 @@
 """
 Synthetic GGUF files of any shape, for tests and for speed runs.
 
-`write_model` draws every matrix on its own stream of random numbers (seed, tensor name), so a tensor does not depend on
-what else is in the file, and uses integers and exactly rounded float operations only: a file of blocks or floats
-is the same, byte for byte, on every machine. Two ways to fill a quantised matrix:
-  values (default)  gaussian values, quantised (gguf.quants, else tinygrad_llm.quantize); blocks where neither can
-  blocks            random quants with plausible scales: any type, hundreds of MB/s, independent of every quantiser
+`write_model` draws every matrix from its own random stream (seed, tensor name), so a tensor does not depend on the rest
+of the file. It uses only integers and exactly rounded float operations: a file of blocks or floats is the same, byte
+for byte, on every machine. There are two ways to fill a quantised matrix:
+- values (default): gaussian values, quantised (gguf.quants, else tinygrad_llm.quantize); blocks where neither can
+- blocks: random quants with plausible scales: any type, hundreds of MB/s, independent of every quantiser
 
-The models are sane: residual contributions are of the size of the residual stream, attention scores have a standard
-deviation of about 2 and logits of about 2, so a small error stays small.
+The models are well-conditioned, so a small error stays small. Contributions to the residual stream are of the stream's
+size; attention scores and logits have standard deviations of about 2.
 
   python tests/support/synthetic.py OUT.gguf --shape llama-1b --types Q4_K_M
 """
@@ -51,10 +51,10 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 class Layout(NamedTuple):
   """
-  A block format, as far as random blocks need it. Offsets are bytes in a block.
+  The fields of a block format that random blocks need. Offsets are bytes in a block.
 
-  d: offset of the fp16 scale; unit: standard deviation of the weights of random blocks with d = 1;
-  dmin: offset of the fp16 scale of the offsets, -1: none; ratio: the dmin / d that centres the weights on zero
+  `d`: offset of the fp16 scale. `unit`: standard deviation of the weights of random blocks with d = 1.
+  `dmin`: offset of the fp16 scale of the minima (-1: none). `ratio`: the dmin / d that centres the weights on zero.
   """
   d: int
   unit: float
@@ -67,15 +67,15 @@ LAYOUTS = {
   "Q8_0": Layout(0, 73.9), "Q2_K": Layout(80, 9.9, 82, 1.5), "Q3_K": Layout(108, 43.), "Q4_K": Layout(0, 169., 2, 7.5),
   "Q5_K": Layout(0, 338., 2, 15.5), "Q6_K": Layout(208, 1365.), "IQ4_NL": Layout(0, 67.6), "IQ4_XS": Layout(0, 1255.),
 }
-E2M1_STD = 5.85     # of the doubled 4-bit float values of MXFP4 and NVFP4
+E2M1_STD = 5.85     # standard deviation of the doubled 4-bit float values of MXFP4 and NVFP4
 
 def pack_scales(sc: np.ndarray, m: np.ndarray) -> np.ndarray:
-  """The 12 bytes that hold 8 scales and 8 mins of 6 bits in Q4_K and Q5_K. (n, 8), (n, 8) uint8 -> (n, 12) uint8."""
+  """Packs 8 scales and 8 mins of 6 bits into the 12 bytes of Q4_K and Q5_K. (n, 8), (n, 8) uint8 -> (n, 12) uint8."""
   low = sc[:, :4] | (sc[:, 4:] >> 4) << 6, m[:, :4] | (m[:, 4:] >> 4) << 6
   return np.concatenate([*low, sc[:, 4:] & 15 | (m[:, 4:] & 15) << 4], axis=1)
 
 def random_blocks(rng: np.random.Generator, name: str, n: int, std: float) -> np.ndarray:
-  """n blocks of type `name`, (n, bytes) uint8: every quant bit random, weights of about the deviation `std`."""
+  """n blocks of type `name`, (n, bytes) uint8: random quant bits, weights of about the standard deviation `std`."""
   nbytes = GGML_QUANT_SIZES[GGMLQuantizationType[name]][1]
   x = rng.integers(0, 2**64, -(-n * nbytes // 8), dtype=np.uint64).view(np.uint8)[:n * nbytes].reshape(n, nbytes)
   jitter = rng.integers(0, 256, n, dtype=np.uint8)
@@ -99,7 +99,7 @@ def random_blocks(rng: np.random.Generator, name: str, n: int, std: float) -> np
   return x
 
 def gaussian(rng: np.random.Generator, n: int, std: float) -> np.ndarray:
-  """(n,) float32 of zero mean and deviation `std`: sums of four uniform 16-bit integers, exact on every machine."""
+  """(n,) float32, mean 0, standard deviation `std`: sums of four uniform 16-bit integers, exact on every machine."""
   out = np.empty(n, np.float32)
   for i in range(0, n, 2**18):
     quads = rng.integers(0, 2**64, min(2**18, n - i), dtype=np.uint64).view(np.uint16).reshape(-1, 4)
@@ -112,7 +112,7 @@ def uniform(rng: np.random.Generator, n: int, std: float) -> np.ndarray:
   return words * np.float32(std / (32768 / math.sqrt(3)))
 
 def draw(spec: Spec, type_name: str, seed: int, blocks: bool) -> np.ndarray:
-  """The tensor in the bytes of the file: (rows, bytes) uint8, or floats for F32 and F16."""
+  """The tensor's data as the file stores it: (rows, bytes) uint8, or floats for F32 and F16."""
   rng, qtype = np.random.default_rng([seed, binascii.crc32(spec.name.encode())]), GGMLQuantizationType[type_name]
   n = math.prod(spec.shape)
   if not spec.matrix:
@@ -132,7 +132,7 @@ def draw(spec: Spec, type_name: str, seed: int, blocks: bool) -> np.ndarray:
     return np.asarray(quantize_array(x, type_name)).reshape(rows, -1)
 
 def spec_type(spec: Spec, types: str, s: Shape) -> str:
-  """The type of a tensor. `types`: of the matrices, or Q4_K_M, Q5_K_M, MXFP4_MOE: the usual mixes and fallbacks."""
+  """The type of a tensor. `types`: the matrices' type, or a usual mix: Q4_K_M, Q5_K_M (with fallbacks), MXFP4_MOE."""
   if not spec.matrix: return "F32"
   if types == "MXFP4_MOE": return "MXFP4" if "_exps." in spec.name else "Q8_0"
   if types not in ("Q4_K_M", "Q5_K_M"): return types
@@ -145,7 +145,7 @@ def spec_type(spec: Spec, types: str, s: Shape) -> str:
 # *** files ***
 
 def llama3_factors(head_dim: int, base: float, factor=32.0, low=1.0, high=4.0, context=8192) -> np.ndarray:
-  """(head_dim/2,) float32: Llama 3.x's divisors of the rope frequencies: 1 for short waves, `factor` for long ones."""
+  """Llama 3.x's divisors of the RoPE frequencies, (head_dim/2,) float32: 1 for short waves, `factor` for long ones."""
   wave = 2 * math.pi * base ** (np.arange(0, head_dim, 2) / head_dim)
   smooth = np.clip((context / wave - low) / (high - low), 0, 1)
   return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
@@ -157,14 +157,15 @@ def write_model(path: str | pathlib.Path, arch="llama", *, dim=128, ffn=256, lay
                 mla: MLA | None = None, dense=False, window: int | None = None, pattern=0, split=1, scaled=False,
                 kv: dict[str, Any] | None = None, header=False) -> pathlib.Path:
   """
-  Writes a GGUF that this project and llama.cpp load, and returns its path (with split > 1, that of the first file).
+  Writes a GGUF that this project and llama.cpp load, and returns its path (with split > 1, the first file's path).
 
-  arch is one of synthetic_layers.FAMILIES, which says what None stands for (kv_heads: 2, or `heads` where there is no
-  choice); moe and mla are sizes of experts and of latent attention, `dense` leaves the experts out; window, pattern:
-  the sliding window and every how many layers one has none (0: the architecture's default, not written).
-  `types` is a ggml type of the matrices (F32, F16, BF16, Q8_0, Q4_K, ..) or a mix (Q4_K_M, Q5_K_M, MXFP4_MOE); `split`
-  asks for that many files; `scaled` puts scales beside the matrices, as files of NVFP4 have them; `kv` adds or
-  overrides string, bool, int and float metadata; `header` leaves the data a hole of the right size in the file.
+  - `arch`: one of synthetic_layers.FAMILIES, whose defaults replace None (`kv_heads`: 2; olmoe, deepseek2: `heads`)
+  - `moe`, `mla`: sizes of experts and of latent attention; `dense`: no experts
+  - `window`: the sliding window; `pattern`: each pattern-th layer has none (0: the architecture's default, not written)
+  - `types`: a ggml type of the matrices (F32, F16, BF16, Q8_0, Q4_K, ..) or a mix (Q4_K_M, Q5_K_M, MXFP4_MOE)
+  - `split`: number of files; `scaled`: adds scale tensors beside the matrices, as NVFP4 files have them
+  - `kv`: adds or overrides string, bool, int and float metadata; `header`: leaves the data a hole of the right size
+
   ValueError if the shape does not fit.
   """
   path, family = pathlib.Path(path), FAMILIES[arch]

@@ -1,6 +1,8 @@
 """
-The tensors and the metadata of every architecture, named and shaped as converters write them, with the deviations of
-random weights that keep a model sane (see synthetic.py). Source: conversion/*.py and src/models/*.cpp of llama.cpp.
+The tensors and metadata of every architecture, named and shaped as llama.cpp's converters write them. The standard
+deviations of the random weights keep a model well-conditioned (see synthetic.py).
+
+Source: conversion/*.py and src/models/*.cpp of llama.cpp.
 """
 import math
 from collections.abc import Iterator, Sequence
@@ -15,10 +17,10 @@ class MoE:
   """
   The experts of a layer.
 
-  ffn: width of one expert; dense: leading layers without experts; shared: experts that see every token, joined into
-  one; gating: softmax, sigmoid or "", not written, as in the oldest files; norm: the chosen experts' weights are made
-  to sum to 1, scale: then multiplied (0: not written); bias: a bias of the selection; groups, groups_used: experts are
-  chosen from the best groups only (0: not written).
+  `ffn`: width of one expert. `dense`: leading layers without experts. `shared`: experts for every token, joined into
+  one. `gating`: softmax, sigmoid or "" (not written, as in the oldest files). `norm`: the chosen experts' weights are
+  normalised to sum to 1. `scale`: a factor of these weights (0: not written). `bias`: a bias of the selection.
+  `groups`, `groups_used`: experts are chosen from the best groups only (0: not written).
   """
   experts: int = 8
   used: int = 2
@@ -35,8 +37,10 @@ class MoE:
 @dataclass(frozen=True)
 class MLA:
   """
-  Multi-head latent attention (DeepSeek-V2). q_lora: rank of the queries, 0: not factored; kv_lora: of keys and values;
-  nope, rope, value: dimensions of a head; absorbed: attn_k_b (transposed) and attn_v_b instead of the older attn_kv_b.
+  Multi-head latent attention (DeepSeek-V2).
+
+  `q_lora`: rank of the queries (0: not factored). `kv_lora`: rank of keys and values. `nope`, `rope`, `value`:
+  dimensions of a head. `absorbed`: the file has attn_k_b (transposed) and attn_v_b instead of the older attn_kv_b.
   """
   q_lora: int = 0
   kv_lora: int = 64
@@ -47,7 +51,7 @@ class MLA:
 
 @dataclass(frozen=True)
 class Family:
-  """What an architecture implies. vocab: see synthetic_vocab; qk_norm: of each "head", or of "all" heads as one."""
+  """Defaults of an architecture. vocab: see synthetic_vocab. qk_norm: over each "head", or over "all" heads at once."""
   vocab: str
   rope_base: float
   qkv_bias: bool = False
@@ -73,7 +77,7 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class Shape:
-  """The arguments of write_model that decide on tensors, defaults filled in."""
+  """The arguments of write_model that determine the tensors, with defaults filled in."""
   arch: str
   dim: int
   ffn: int
@@ -91,7 +95,7 @@ class Shape:
   mla: MLA | None
 
 class Spec(NamedTuple):
-  """A tensor: a gaussian of `mean` (with random signs) and `std`, a matrix's type being up to the file's types."""
+  """A gaussian tensor of `mean`, `std` and optional random `signs`. The file's types apply only to a `matrix`."""
   name: str
   shape: tuple[int, ...]
   std: float
@@ -112,9 +116,9 @@ def bias(name: str, std: float, *shape: int) -> Spec:
 # *** tensors ***
 
 def tensors(s: Shape) -> Iterator[Spec]:
-  """All of them, in the order of the file."""
+  """All tensors, in the order of the file."""
   emb, back = s.logit_std / math.sqrt(s.dim), min(0.7, 1 / math.sqrt(s.layers))
-  gain = emb * back  # the deviation of what a block adds to the residual stream
+  gain = emb * back  # standard deviation of a block's contribution to the residual stream
   yield matrix("token_embd", 0, emb, s.vocab, s.dim)
   if s.rope_freqs: yield Spec("rope_freqs.weight", (s.head_dim // 2,), 0, matrix=False)
   for i in range(s.layers):
@@ -131,7 +135,7 @@ def tensors(s: Shape) -> Iterator[Spec]:
   if not s.tied: yield matrix("output", 0, emb, s.vocab, s.dim)
 
 def scales(specs: Sequence[Spec]) -> Iterator[Spec]:
-  """Those of NVFP4, of a matrix or of each expert's, and the scales of inputs beside them, for other devices."""
+  """NVFP4's scale of each matrix (or of each expert's), and the input scales, which only other devices use."""
   for spec in specs:
     if not spec.matrix or spec.name.split(".")[-2] in ("token_embd", "attn_k_b", "attn_v_b", "attn_kv_b"): continue
     for kind in ("scale", "input_scale"):
@@ -175,7 +179,7 @@ def experts(s: Shape, m: MoE, i: int, gain: float) -> Iterator[Spec]:
   name = f"blk.{i}.ffn_"
   yield Spec(name + "gate_inp.weight", (m.experts, s.dim), 1.5 / math.sqrt(s.dim), matrix=False, layer=i)
   if m.bias: yield bias(f"blk.{i}.exp_probs_b", 0.1, m.experts)
-  # gpt-oss limits both factors to 7: here one in twelve is beyond it
+  # gpt-oss clamps both factors at 7: here one in twelve exceeds it
   hidden, size = (4, 10) if s.arch == "gpt-oss" else (1, 0.6)
   inner, down = hidden / math.sqrt(s.dim), gain / size / math.sqrt(m.ffn) / (m.scale or 1)
   for part, std, *shape in (("gate", inner, m.ffn, s.dim), ("up", inner, m.ffn, s.dim), ("down", down, s.dim, m.ffn)):
@@ -188,7 +192,7 @@ def experts(s: Shape, m: MoE, i: int, gain: float) -> Iterator[Spec]:
 
 def add_metadata(w: GGUFWriter, s: Shape, *, context: int, base: float, eps: float, window: int, pattern: int,
                  key_length: bool) -> None:
-  """Everything under `<arch>.`. window, pattern: of sliding attention (0: not written)."""
+  """All metadata under `<arch>.`. window, pattern: sliding-window attention (0: not written)."""
   w.add_vocab_size(s.vocab)
   w.add_context_length(context)
   w.add_embedding_length(s.dim)
@@ -239,7 +243,7 @@ def add_experts(w: GGUFWriter, s: Shape, m: MoE) -> None:
     w.add_expert_group_used_count(m.groups_used)
 
 def fill(family: Family, s: Shape) -> Shape:
-  """The shape, with what the others imply. ValueError if sizes do not fit."""
+  """The shape with dependent sizes filled in. ValueError if sizes do not fit."""
   if s.arch in ("llama", "olmoe") and s.moe: s = replace(s, moe=replace(s.moe, ffn=s.ffn))
   if s.heads % s.kv_heads: raise ValueError(f"kv_heads: {s.kv_heads} does not divide {s.heads} heads")
   if family.moe and not (s.moe or s.mla): raise ValueError(f"dense: {s.arch} has experts")

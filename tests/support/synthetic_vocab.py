@@ -1,7 +1,8 @@
 """
 The tokenizers of synthetic models: byte-level BPE, or SentencePiece pieces with byte fallback for gemma.
 
-The tokens of text come first, then the special ones; every token is different and every vocabulary is as long as asked.
+Text tokens come before special tokens in BPE vocabularies, and after them for gemma. All tokens differ, and every
+vocabulary has exactly the requested size.
 """
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -33,7 +34,7 @@ GEMMA_TEMPLATE = """{{ bos_token }}{% for m in messages %}<start_of_turn>\
 {% endif %}"""
 
 class Vocab(NamedTuple):
-  """bos, eos, eot: which of the special tokens; add_bos: encoding puts bos first."""
+  """A tokenizer's parameters. bos, eos, eot: indices into `specials`. add_bos: encoding puts bos first."""
   pre: str
   specials: list[str]
   bos: int
@@ -62,7 +63,7 @@ def byte_chars() -> list[str]:
   return [chr(b if b in keep else next(spare)) for b in range(256)]
 
 def bpe_merges() -> Iterator[tuple[str, str]]:
-  """Pairs of bytes, the common ones first, then triples as filler."""
+  """Merges of byte pairs, common ones first, then of triples as filler."""
   chars, letters = byte_chars(), b" etaoinshrdlu"
   common = [chars[b] for b in letters + bytes(b for b in range(256) if b not in letters)]
   order = ((i, j) for n in range(256) for i, j in [*((k, n) for k in range(n)), *((n, k) for k in range(n + 1))])
@@ -71,7 +72,7 @@ def bpe_merges() -> Iterator[tuple[str, str]]:
   for a, b in pairs: yield from ((a + b, c) for c in common[:32])
 
 def pieces() -> Iterator[str]:
-  """Pieces of SentencePiece: letters, then pairs, triples and fours, with and without the mark of a space."""
+  """SentencePiece pieces: letters, then pairs, triples and quadruples, with and without the space mark."""
   letters = "▁etaoinshrdlucmfwypvbgkjqxz.,ETAOINSHRDLU0123456789"
   yield from letters
   for length in (2, 3, 4):
@@ -80,7 +81,7 @@ def pieces() -> Iterator[str]:
     yield from (a + tail for tail in tails for a in letters)
 
 def add_vocab(w: GGUFWriter, name: str, size: int) -> None:
-  """The vocabulary `name` of VOCABS with `size` tokens. ValueError if it is too small or too large to make."""
+  """Writes the vocabulary `name` of VOCABS with `size` tokens. ValueError if size is too small or too large."""
   v = VOCABS[name]
   if size < 256 + len(v.specials): raise ValueError(f"vocab: {size} is too small; use at least {256 + len(v.specials)}")
   text, first = size - 256 - len(v.specials), size - len(v.specials)

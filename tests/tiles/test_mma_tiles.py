@@ -1,4 +1,4 @@
-"""tiles/mma_tiles: blocks of threads multiply tiles in shared memory; graphs before and after, values by numpy."""
+"""tiles/mma_tiles: thread blocks multiply tiles in shared memory; graphs before and after, evaluated by numpy."""
 import pytest
 from tests.gpu import gpu_renderers
 from tests.support.interpret import same
@@ -19,11 +19,11 @@ A, C = UOp.range(WORDS, 8, AxisType.REDUCE), UOp.range(4, 9, AxisType.REDUCE)
 BLOCK = Block(16, 8, 16, 16, 8)
 
 def load(slot: int, place: UOp, dtype=dtypes.float) -> UOp:
-  """A load from an array that ends with the last place."""
+  """A load from an array that ends at the largest index."""
   return UOp.param(slot, dtype, (int(place.vmax) + 1,)).index(place)
 
 def kernel(tokens: int = 16, rows: int = 8, block: Block | None = BLOCK, products: int = 1, op: Ops = Ops.ADD) -> UOp:
-  """For tokens and rows: store f(sum a c: float((w[row a] >> 8 * c) & 255) * x[token a c]), of several w."""
+  """For tokens and rows: store f(sum a c: float((w[row a] >> 8 * c) & 255) * x[token a c]), for several w."""
   token, row = (UOp.range(n, i, AxisType.GLOBAL) for i, n in enumerate((tokens, rows)))
   value = UOp.const(1.0, dtypes.float)
   for slot in range(1, 1 + products):
@@ -48,12 +48,12 @@ def test_a_block():
   assert int(thread.vmax) + 1 == BLOCK.threads == 32
   red, = [u for u in made.toposort() if u.op is Ops.REDUCE]
   inside = red.src[0].toposort(lambda u: u.op is not Ops.AFTER)
-  assert not any(u.op is Ops.PARAM for u in inside)  # what is multiplied is in shared memory
+  assert not any(u.op is Ops.PARAM for u in inside)  # all factors are in shared memory
   shifts = [u for u in made.toposort() if u.op is Ops.SHR]
   assert shifts and all(thread in u.ranges and not set(u.ranges) & set(red.src[2:]) for u in shifts)
 
 @pytest.mark.parametrize(("tokens", "rows", "block"), [
-  (20, 12, BLOCK), (20, 8, BLOCK),        # the last tokens and rows are no whole block
+  (20, 12, BLOCK), (20, 8, BLOCK),        # the last tokens and rows do not fill a block
   (32, 8, Block(32, 8, 8, 16, 8)),        # two warps of tokens, and four steps
   (8, 24, Block(8, 16, 32, 8, 8)), (5, 3, BLOCK)])
 def test_values(tokens, rows, block):
@@ -61,7 +61,7 @@ def test_values(tokens, rows, block):
   assert made is not sink and same(sink, made)
   store = made.src[0].src[0]
   whole = tokens % block.tokens == rows % block.rows == 0
-  assert (store.src[0].src[1].get_valid().op is Ops.CONST) == whole  # what is beyond is not stored
+  assert (store.src[0].src[1].get_valid().op is Ops.CONST) == whole  # padding is not stored
 
 def test_two_matrices():
   """Tiles of both matrices, and one of x."""
@@ -69,9 +69,9 @@ def test_two_matrices():
   assert len(arrays(made)) == 3 and same(sink, made)
 
 def test_tensor_cores():
-  """With an instruction for it, tiles are of halves, and a warp multiplies them."""
+  """With tensor cores, tiles are halves and a warp multiplies them."""
   made = run(sink := kernel(16, 16, Block(16, 16, 32, 16, 16)), CUDA)
-  for weights, do in ((32, True), (8, False)):  # an instruction has 16
+  for weights, do in ((32, True), (8, False)):  # an instruction takes 16
     assert fits(find(sink), Block(16, 16, weights, 16, 16), fragments.core(CUDA), CUDA) is do
   halves = [u for u in made.toposort() if u.op is Ops.BUFFER and u.addrspace is AddrSpace.LOCAL]
   assert {u.dtype for u in halves} == {dtypes.half} and any(u.op is Ops.WMMA for u in made.toposort())
@@ -80,7 +80,7 @@ def test_tensor_cores():
   Block(16, 8, 16, 12, 8), Block(24, 8, 16, 16, 8), Block(16, 6, 16, 16, 6), Block(16, 8, 64, 16, 8),
   Block(16, 8, 12, 16, 8), Block(8, 4, 16, 8, 4), Block(256, 32, 4, 8, 8), Block(16, 8, 0, 16, 8)])
 def test_blocks_that_do_not_fit(block):
-  """Parts of warps or of instructions; more weights than there are, or parts of words; one sum; too many threads."""
+  """Refused: partial warps or instructions; more weights than there are; partial words; one sum; too many threads."""
   core = fragments.core(OPENCL)
   assert fits(m := find(kernel(block=None)), BLOCK, core, OPENCL) and not fits(m, block, core, OPENCL)
   k = Scheduler(kernel(block=None), OPENCL)
@@ -88,7 +88,7 @@ def test_blocks_that_do_not_fit(block):
   with pytest.raises(KernelOptError, match="no block of that size"): apply(k, action(ScheduleOps.BLOCK, block.arg))
 
 def test_what_is_left():
-  """A kernel without that action; one that has no product of sums."""
+  """No change: a kernel without the action; a kernel without a sum of products."""
   for sink in (kernel(block=None), kernel(op=Ops.MAX)): assert run(sink, OPENCL) is sink
 
 def test_other_loads_wait():

@@ -1,4 +1,4 @@
-"""Products of a packed matrix with the tokens of a prompt: unpacked once, right for any number of tokens and rows."""
+"""tiles/pack_operands: prefill GEMMs unpack a quantised matrix once, for any number of tokens and rows."""
 import functools
 import itertools
 import pathlib
@@ -28,9 +28,9 @@ from tinygrad_llm.weights import numerics
 from tinygrad_llm.weights.numerics import GROUP, PROMPT_GROUP
 
 OF_7_BITS = ("Q1_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
-SCALES_OF_16 = ("Q2_K", "Q3_K", "Q6_K", "NVFP4")  # whose weights have a scale for as many
+SCALES_OF_16 = ("Q2_K", "Q3_K", "Q6_K", "NVFP4")  # types with a scale for 16 weights
 SOME = ("Q4_K", "Q8_0", "MXFP4")  # types that `make test` tries
-MOST = 1e-5  # error, of the root mean square
+MOST = 1e-5  # error, as a fraction of the root mean square
 
 def cpu_features() -> list[str]:
   return info.read_text().split() if (info := pathlib.Path("/proc/cpuinfo")).exists() else []
@@ -39,7 +39,7 @@ def cpu_features() -> list[str]:
 
 def prompt(name: str, rows: int, n: int, tokens: int, most: int, group: int = PROMPT_GROUP
            ) -> tuple[Tensor, np.ndarray]:
-  """x @ w.T for the first tokens of at most so many, in a kernel that is of any number."""
+  """The lazy x @ w.T for `tokens` of at most `most` tokens, in a kernel for any number, and its expected value."""
   gemv_cpu.LEAST = 0
   lazy_w, w = weight(name, rows, n, True)
   x = numerics.pack(Tensor(vector(most, n)), group).contiguous().realize()
@@ -48,19 +48,19 @@ def prompt(name: str, rows: int, n: int, tokens: int, most: int, group: int = PR
   return numerics.unpacked(x[:of]) @ lazy_w().transpose(-1, -2), wanted[:tokens]
 
 def source(lazy: Tensor) -> tuple[str, str]:
-  """Of a kernel, and its opts."""
+  """The source of a kernel, and its opts."""
   program = to_program(*realize._get_call_to_compile(lazy.linear_with_vars()[0].src[-1]))
   return program.src[2].arg, str(program.src[0].arg.applied_opts)
 
 def few(name: str, rows: int, n: int, tokens: int) -> tuple[Tensor, np.ndarray]:
-  """The same of as many tokens as the kernel is for."""
+  """The lazy x @ w.T for a fixed number of tokens, and its expected value."""
   gemv_cpu.LEAST = 0
   lazy_w, w = weight(name, rows, n, True)
   x = numerics.pack(Tensor(vector(tokens, n))).contiguous().realize()
   return numerics.unpacked(x) @ lazy_w().transpose(-1, -2), numerics.unpacked(x).numpy().astype(np.float64) @ w.T
 
 def packed(most: int, n: int, tokens: int, group: int) -> dict:
-  """Activations of the first tokens to 8 bits."""
+  """Quantises the activations of `tokens` of at most `most` tokens to int8."""
   x = vector(most, n)
   def lazy() -> Tensor: return numerics.pack(Tensor(x).realize()[:Variable("tokens", 1, most).bind(tokens)], group)
   text, opts = source(lazy())
@@ -69,11 +69,11 @@ def packed(most: int, n: int, tokens: int, group: int) -> dict:
   return {"source": text, "opts": opts, "same": np.array_equal(found, wanted)}
 
 def block(name: str) -> int:
-  """Weights of which a row has a multiple."""
+  """The number of weights whose multiples are row lengths."""
   return max(64, next(qt.block for qt in QUANT_TYPES.values() if qt.name == name))
 
 def drawn(name: str, seed: int, group: int = PROMPT_GROUP) -> dict:
-  """A product of random sizes."""
+  """A GEMM of random sizes."""
   rng = np.random.default_rng(seed)
   sizes = 16 * int(rng.integers(1, 30)), int(rng.integers(1, 7)) * block(name), int(rng.integers(1, 80)), 80
   text, opts = source(prompt(name, *sizes, group)[0])
@@ -85,19 +85,19 @@ def fixed(name: str, tokens: int) -> dict:
   return {"source": source(few(name, 64, 512, tokens)[0])[0], "error": error(*few(name, 64, 512, tokens))}
 
 def large(name: str, tokens: int) -> dict:
-  """Of a matrix that no cache holds."""
+  """A GEMM with a matrix larger than the caches."""
   text, opts = source(few(name, 1024, 2048, tokens)[0])
   return {"source": text, "opts": opts, "error": error(*few(name, 1024, 2048, tokens)),
           "registers": targets.registers(Device["CPU"].renderer)}
 
 def drawn_few(name: str, seed: int) -> dict:
-  """A product of few tokens, and of rows of any length."""
+  """A GEMM of few tokens and rows of random length."""
   rng = np.random.default_rng(seed)
   sizes = 16 * int(rng.integers(1, 20)), int(rng.integers(1, 24)) * block(name), int(rng.integers(2, 9))
   return {"sizes": sizes, "error": error(*few(name, *sizes))}
 
 def with_amounts(listed: list[list[list]]) -> list[tuple[float, str]]:
-  """Of a product with other (action, amount)s than the heuristic's: the error, and the source."""
+  """(error, source) of a GEMM with each list of (action, amount)s in place of the heuristic's amounts."""
   found, (lazy, wanted) = list[tuple[float, str]](), prompt("Q4_K", 240, 512, 21, 32)
   linear, variables = lazy.linear_with_vars()
   chosen = to_program(ast := linear.src[-1].src[0], Device["CPU"].renderer).src[0].arg.applied_opts
@@ -110,7 +110,7 @@ def with_amounts(listed: list[list[list]]) -> list[tuple[float, str]]:
   return found
 
 def within(name: str, tokens: int) -> list[float]:
-  """The errors of a product that is added to what there is, and of one that gates another."""
+  """Errors of a GEMM with a residual, and of one that gates another."""
   gemv_cpu.LEAST = 0
   found, rows, n = list[float](), 80, 512
   lazy_w, w = weight(name, 2 * rows, n, True)
@@ -125,7 +125,7 @@ def within(name: str, tokens: int) -> list[float]:
   return found
 
 def refusals(name: str, tokens: int, listed: list[list]) -> list[str]:
-  """What is said of amounts of an action, those of a list one after the other; "" if nothing is."""
+  """The error message for each list of an action's amounts, applied one after the other; "" if there is none."""
   found, ren = list[str](), Device["CPU"].renderer
   ast = space.before_opts(prompt("Q4_K", 64, 512, 1, tokens)[0].linear_with_vars()[0].src[-1].src[0], ren)
   for amounts in listed:
@@ -137,7 +137,7 @@ def refusals(name: str, tokens: int, listed: list[list]) -> list[str]:
   return found
 
 def known(name: str) -> dict[str, list[list]]:
-  """The amounts of tokens and tiles of the schedules of others, each reached by actions that are offered on the way."""
+  """Amounts of tokens and tiles of other projects' schedules, each reached by actions that are offered on the way."""
   ren, found = Device["CPU"].renderer, dict[str, list[list]]()
   k = space.Loops(space.before_opts(prompt(name, 512, 512, 21, 64)[0].linear_with_vars()[0].src[-1].src[0], ren), ren)
   for peer, opts in known_schedules.known(k.start()).items():
@@ -175,13 +175,13 @@ def test_numbers_of_other_sizes(name, seed):
 
 @pytest.mark.parametrize("name", sample(STREAMS, ("Q6_K",)))
 def test_groups_of_16(name):
-  """That share a scale, as in a decode step: an x whose length is no multiple of 32."""
+  """Activation groups of 16, as in decode, for an x whose length is no multiple of 32."""
   row = found(name, len(name), group=GROUP)
   assert row["error"] < MOST and "TILES" in row["opts"] and "sum_of_bytes" not in kernel(row["source"])
 
 @pytest.mark.parametrize("name", sample(STREAMS, ("Q4_K",)))
 def test_groups_of_32(name):
-  """One scale for 32 products, where rows have as few."""
+  """Activation groups of 32 give one scale for 32 products, if the weights' scales are as coarse."""
   text = kernel(found(name, len(name))["source"])
   longest = max(map(len, re.findall(r"convertvector\(((?:add_dots_of_\w+\()+)", text)))
   dots = re.match(r"add_dots_of_\w+?\(", text[text.index("add_dots_of_"):])
@@ -189,7 +189,7 @@ def test_groups_of_32(name):
 
 @pytest.mark.parametrize("name", sample(STREAMS, SOME))
 def test_it_is_unpacked_once(name):
-  """In the loop over tokens there are bytes in an array that is filled before; the matrix is not read."""
+  """The loop over tokens reads bytes from an array that is filled before it; it does not read the matrix."""
   text = kernel(found(name, len(name))["source"])
   before, inside = re.split(r"for \(int \w+ = 0; \w+ < \(\(data\d_\+7\)>>3\); \w+\+\+\)", text)
   matrix = re.compile(r"\(unsigned_int16\*\)\(\(data")
@@ -198,16 +198,16 @@ def test_it_is_unpacked_once(name):
 
 @pytest.mark.parametrize("name", sample(STREAMS, ("Q4_K", "Q6_K")))
 def test_sums_of_x_are_read(name):
-  """Not added up again for each block of tokens: they are stored beside the bytes."""
+  """Activation sums are read, as they are stored beside the bytes; they are not recomputed for each block of tokens."""
   text = kernel(found(name, len(name))["source"])
   assert "sum_of_bytes" not in text and len(re.findall(r"convertvector\(add_dots_of_", text)) == 8
 
 @pytest.mark.parametrize("group", [GROUP, PROMPT_GROUP])
 def test_activations_of_a_prompt_are_packed_in_vectors(group):
-  """By all threads, though only a part of their number is known: an even one of groups for each token."""
+  """All threads share the packing of a prompt's activations, although the number of tokens is symbolic."""
   row = child.call(packed, 512, 32 * group, 301, group).value
   assert row["same"] and "THREAD" in row["opts"]
-  assert "(float16){" in row["source"] and "_m2" not in row["source"]  # a loop over lanes that stayed one
+  assert "(float16){" in row["source"] and "_m2" not in row["source"]  # the loop over lanes was kept
 
 AVX2 = "CPU:CLANG:x86_64,x86-64-v3"
 WITH_AVX2 = pytest.mark.skipif("avx2" not in cpu_features(), reason="the processor has no AVX2")
@@ -216,13 +216,13 @@ WITH_AVX2 = pytest.mark.skipif("avx2" not in cpu_features(), reason="the process
 @pytest.mark.parametrize("name, kind", sample([(name, "7_bits" if name in OF_7_BITS else "signed") for name in STREAMS],
                                               [("Q6_K", "7_bits")]))
 def test_numbers_without_vnni(name, kind):
-  """Products of bytes are added up by an instruction that has no room for two of 8 bits without a sign."""
+  """AVX2's byte product instruction saturates for unsigned 8-bit factors, so types beyond 7 bits use signed ones."""
   row, few_ = (child.call(f, name, len(name), DEV=AVX2).value for f in (drawn, drawn_few))
   assert max(row["error"], few_["error"]) < MOST, (row["sizes"], few_["sizes"])
   assert re.findall(r"convertvector\(+add_dots_of_(\w+?)\(", row["source"])[:1] == [kind]
 
 def changed_groups() -> list[str]:
-  """What is found of sums of x of groups that are not as they are stored; and of those that are."""
+  """The cases in which byte_groups recognises activation groups; only the stored layouts should match."""
   buf, loops = UOp.placeholder((64,), dtypes.uint32, 0), [UOp.range(n, i) for i, n in enumerate((4, 4, 4, 2))]
   group, word, byte, half = loops
   def factors(first: int = 0, words: int = 6, by: int = 8, scale: int = 4, halves: int = 0) -> list[UOp]:
@@ -239,7 +239,7 @@ def changed_groups() -> list[str]:
 def test_groups_are_recognised(): assert changed_groups() == ["as stored", "of 32"]
 
 def halves() -> list[list[str]]:
-  """Which stored sum is read of all loops of a group of 32, of one half for each step of a loop, and of no half."""
+  """The index of the stored sum for reductions over a whole group of 32, over one half, and over less."""
   buf, loops = UOp.placeholder((64,), dtypes.uint32, 0), [UOp.range(n, i) for i, n in enumerate((5, 2, 4, 4))]
   group, half, word, byte = loops
   q = (buf.index(group * 12 + half * 4 + word) >> (byte * 8).cast(dtypes.uint32)) & 255
@@ -266,12 +266,12 @@ def test_a_few_tokens_share_what_is_read(tokens):
   one, many = of_few("Q4_K", 1), of_few("Q4_K", tokens)
   assert many["error"] < MOST
   loads = [len(re.findall(r"val\d+ = .*data2_", kernel(row["source"]))) for row in (one, many)]
-  assert loads[1] <= loads[0] + 2  # scales and minimums are unpacked apart, and their block's factors read by both
+  assert loads[1] <= loads[0] + 2  # scales and minima are unpacked separately, and both read their block's factors
 
 @extended
 @pytest.mark.parametrize("dev", ["CPU", AVX2])
 def test_a_few_tokens_share_registers(dev):
-  """What they use once is not stored, unless it is too much; sums of x are read once for all rows."""
+  """For few tokens unpacked weights stay in registers unless they are too many; activation sums are read once."""
   for name, weights, tokens in ("Q4_K", 64, 4), ("Q4_K", 64, 8), ("Q6_K", 256, 4), ("Q6_K", 256, 8):
     row = child.call(large, name, tokens, DEV=dev).value
     stored = weights * tokens > gemv_cpu.SHARING * row["registers"] ** 2
@@ -281,14 +281,14 @@ def test_a_few_tokens_share_registers(dev):
 
 @pytest.mark.parametrize("tokens, words", [(1, 1), (4, 4)])
 def test_numbers_are_loaded_after_weights(tokens, words):
-  """Those of one token after a word of weights that they multiply, those of several after all of a sum."""
+  """One token's activations are loaded after the weight word that they multiply; for several, after a sum's words."""
   text = kernel(child.call(large, "Q4_K", tokens).value["source"])
   inner = next(part for part in text.split("for (")[::-1] if "volatile" in part)
   assert inner[:inner.index("(*(data1_")].count("volatile") == words
-  assert re.search(r"volatile[^;]*;[^;]*$", inner) is None  # nor are all after the last
+  assert re.search(r"volatile[^;]*;[^;]*$", inner) is None  # not all activations come last
 
 def test_sums_are_complete_before_the_next_loads():
-  """Of a block of Q6_K: its products do not wait for its last bits, and are added in the order of these."""
+  """A Q6_K block's products are accumulated as soon as their weight bits are loaded, in the order of the loads."""
   text = kernel(child.call(large, "Q6_K", 1).value["source"])
   inner = next(part for part in text.split("for (")[::-1] if "volatile" in part)
   kinds = [re.search("volatile|add_dots_of_", line) for line in inner.splitlines()]
@@ -310,7 +310,7 @@ def test_numbers_of_a_few_tokens_of_other_sizes(name, seed):
   assert row["error"] < MOST, row["sizes"]
 
 def test_tokens_and_tiles():
-  """As many as the schedule says, or as many parts as that makes: of 15 tiles, 4 at a time are 4, 4, 4 and 3."""
+  """Tokens and tiles are as the schedule says; 15 tiles with 4 at a time are 4, 4, 4 and 3."""
   listed = [[("TOKENS", 3)], [("TOKENS", 16), ("TILES", 1)], [("TILES", 4)], [("TILES", 64)]]
   for amounts, tiles, (off, text) in zip(listed, (15, 1, 4, 15), child.call(with_amounts, listed).value, strict=True):
     assert off < MOST
@@ -325,7 +325,7 @@ def test_schedules_of_others_are_reached(name):
 @pytest.mark.parametrize("name, least, most", [
   ("PREFETCH", 0, ordered_loads.FARTHEST), ("TOKENS", 1, register_tiles.MOST), ("TILES", 1, pack_operands.MOST)])
 def test_what_actions_refuse(name, least, most):
-  """Amounts beside the range, what is no whole number, and a second choice."""
+  """Refused: amounts out of range, non-integers, and a second choice."""
   wrong, twice = f"{name} is of {least} to {most}", f"{name} is chosen once"
   said = {wrong: [[least - 1], [most + 1], [float(most)], [str(most)], [None]], twice: [[least, most], [most, most]],
           "": [[least], [most]]}

@@ -1,4 +1,4 @@
-"""tiles/shared_operands: a block's threads load x once, side by side; graphs before and after, values by numpy."""
+"""tiles/shared_operands: a block's threads load x once, coalesced; graphs before and after, evaluated by numpy."""
 import itertools
 
 import pytest
@@ -14,13 +14,13 @@ CUDA = gpu_renderers.named("CUDA")
 LANE, ROW, MORE, U = (UOp.range(n, i, kind) for i, (n, kind) in enumerate((
   (32, AxisType.GROUP_REDUCE), (4, AxisType.LOCAL), (2, AxisType.REDUCE), (16, AxisType.UNROLL))))
 LOOPS = (LANE, MORE, U)
-K = MORE * 512 + LANE * 16 + U  # 16 numbers of x in a row are a thread's
+K = MORE * 512 + LANE * 16 + U  # a thread has 16 consecutive numbers of x
 
 def x(place: UOp = K, slot: int = 0, dtype=dtypes.float) -> UOp: return UOp.param(slot, dtype, (4096,)).index(place)
 W = UOp.param(1, dtypes.float, (4096,)).index(ROW * 1024 + K)
 
 def kernel(value: UOp, *others: UOp, op: Ops = Ops.ADD) -> UOp:
-  """For each row the sum of a value over the loops, times other sums of x alone."""
+  """For each row: the sum of a value over the loops, times other sums of x alone."""
   total = value.reduce(*LOOPS, arg=op)
   for other in others: total = total * other.reduce(*LOOPS, arg=Ops.ADD)
   return UOp.sink(UOp.param(OUT, dtypes.float, (4,)).index(ROW).store(total).end(ROW), arg=KernelInfo())
@@ -33,7 +33,7 @@ def of_x(sink: UOp) -> UOp:
   return found
 
 def places(index: UOp) -> list[int]:
-  """Where the threads of a warp load, in their order, in the first step of all other loops."""
+  """The indices that a warp's threads load, in lane order, in the first iteration of all other loops."""
   at = index.src[1]
   others = {r: r.const_like(0) for r in at.ranges if r.arg[-1] not in (AxisType.LOCAL, AxisType.GROUP_REDUCE)}
   at = at.substitute(others, walk=True)
@@ -65,13 +65,13 @@ def test_squares_beside_it():
 @pytest.mark.parametrize("value", [
   W * x() + W * x(slot=2) * -3.0, W * (x() * x(MORE * 1024 + LANE * 32 + U * 2, slot=2))])
 def test_two_arrays(value):
-  """Two terms, or two factors that lie in different orders, have an array each."""
+  """Two terms, or two factors with different orders in memory, get an array each."""
   made = shared(sink := kernel(value))
   assert len(arrays(made)) == 2 and same(sink, made)
 
 @pytest.mark.parametrize("sink", [
-  kernel(W * x(MORE * 512 + U * 32 + LANE)),            # neighbours have neighbours already
-  kernel(W * x(ROW * 1024 + K)),                        # of each row
+  kernel(W * x(MORE * 512 + U * 32 + LANE)),            # already coalesced
+  kernel(W * x(ROW * 1024 + K)),                        # a different x for each row
   kernel(W * x(K // 3)), kernel(W * x(K + LANE // 2)), kernel(W * x(), op=Ops.MAX)])
 def test_what_is_left(sink): assert shared(sink) is sink
 
@@ -79,12 +79,12 @@ def test_no_memory_to_share(): assert run(sink := kernel(W * x()), Device["CPU"]
 
 @pytest.mark.parametrize(("sizes", "steps"), [((4, 32), (1, 4)), ((2, 3, 5), (1, 2, 6)), ((2, 3, 4, 5), (3, 1, 6, 24))])
 def test_numbers_of_threads(sizes, steps):
-  """The first loop is the fastest; of more than three, the first ones are one, whose last is the fastest."""
+  """The first axis varies fastest. If there are more than three, the first ones are merged, their last one fastest."""
   threads = [UOp.range(n, i, AxisType.LOCAL) for i, n in enumerate(sizes)]
   assert tuple(numbers(threads, CUDA)[r] for r in threads) == steps
 
 def test_gaps():
-  """An order has a place of its own for each element, and elements of a load lie in a row."""
+  """A padded order gives each element its own place, and a load's elements stay consecutive."""
   order = Order((16, 32, 2), (1, 16, 512)).padded((1, 2), 4)
   assert order.steps == (1, 20, 644)
   found = [order.place(group, i, 4) for group in range(256) for i in range(4)]

@@ -1,6 +1,6 @@
 """
-Fetches what the tokenizer and template tests compare against: vocabularies with test vectors and chat templates of real
-models, from the llama.cpp sources inside the llama-cpp-python source package (77 MB; nothing is compiled).
+Fetches the reference data of the tokenizer and template tests: real models' vocabularies with test vectors, and chat
+templates. They come from the llama.cpp sources in the llama-cpp-python source package (77 MB; nothing is compiled).
 
 python tests/tools/fetch_vectors.py     # into $XDG_CACHE_HOME/tinygrad_llm/vectors, or ~/.cache/tinygrad_llm/vectors
 """
@@ -21,7 +21,7 @@ def download(folder: str) -> pathlib.Path:
   return archive
 
 def wanted(name: str) -> str | None:
-  """Where a member of the archive goes: a name without folders, or None."""
+  """The file name under which a member of the archive is kept; None if it is not."""
   folder, _, file = name.rpartition("/")
   if not folder.startswith(f"{PACKAGE}-{VERSION}/vendor/llama.cpp/models"): return None
   if folder.endswith("/templates") and file.endswith(".jinja"): return file

@@ -1,9 +1,9 @@
 """
-Files that lie: sound models, changed at places that matter, through the whole loading of a model.
+Fuzzes the model loader with malformed GGUFs: sound models, mutated at places that matter.
 
 Every case must end in an InputError of one line or in a loaded model. A traceback, a warning, a hang, a crash, a
-message that does not name the file, 500 MB of memory: each is a finding, and --out keeps its file. A case depends on
-the seed and on its number only.
+message that does not name the file, 500 MB of memory: each is a finding, and --out keeps its file. A case depends only
+on the seed and on its number.
 
   python tests/tools/fuzz.py --count 10000 --seed 1
   python tests/tools/fuzz.py --seed 1 --only 4711 --out /tmp     writes that case's file, with the traceback
@@ -19,7 +19,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 os.environ.setdefault("DEV", "CPU")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SECONDS, MEMORY = 2.0, 500 << 20  # of a case; of memory and of address space, on top of what the program itself takes
+SECONDS, MEMORY = 2.0, 500 << 20  # limits of a case: CPU time; memory and address space beyond the program's own
 
 # *** a model file in pieces ***
 
@@ -52,7 +52,7 @@ class TensorEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class Parts:
-  """A file taken apart. counts, if given, is what the header claims."""
+  """A file in parts. counts: the header's (tensors, pairs), if they are to differ from the real ones."""
   pairs: tuple[Pair, ...]
   tensors: tuple[TensorEntry, ...]
   data: bytes
@@ -69,14 +69,14 @@ class Parts:
     return head + bytes(-len(head) % 32) + self.data
 
 class Spot(NamedTuple):
-  """A number of the header: where, of how many bytes, what."""
+  """A number in the header: its offset, its bytes, its meaning."""
   at: int
   size: int
   what: str
 
 @dataclass(frozen=True)
 class Sample:
-  """A sound file: its bytes, its parts, the numbers of its header, and where things begin and end."""
+  """A sound file: its bytes, its parts, the numbers of its header (spots), and the offsets of its fields (bounds)."""
   raw: bytes
   parts: Parts
   spots: list[Spot] = field(repr=False)
@@ -86,7 +86,7 @@ class Sample:
   def header(self) -> int: return self.bounds[-1]
 
 def take_apart(raw: bytes) -> Sample:
-  """For sound files; of others it can say no more than that they end too early (ValueError, KeyError)."""
+  """Parses a sound file. ValueError or KeyError for others, mostly because they end too early."""
   at, spots, bounds = 0, list[Spot](), [0, 4, 8]
   def skip(size: int) -> None:
     nonlocal at
@@ -131,19 +131,19 @@ def take_apart(raw: bytes) -> Sample:
   return sample
 
 def samples(folder: pathlib.Path) -> list[Sample]:
-  """A small file of each architecture that the project knows."""
+  """A small file of each supported architecture."""
   from tests.support.synthetic import write_model
   from tinygrad_llm.nn.config import ARCHS
   return [take_apart(write_model(folder / f"{arch}.gguf", arch, types="Q8_0").read_bytes()) for arch in ARCHS]
 
-# *** what is changed ***
+# *** mutations ***
 
 NUMBERS = (0, 1, 2, 3, 7, 255, 1 << 15, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 40, 1 << 60, (1 << 63) - 1,
            1 << 63, (1 << 64) - 1)
 TEXTS = (b"", b"\0", b"x", b"none", b"\xff\xfe", b"a\nb\x1b[2J", b"-1", b"{{ 1 / 0 }}", b"{% for", b"\xed\xa0\x80",
          "\U0001f600\u2028".encode(), b"%s" * 50, b"A" * 5000)
 FLOATS = (0.0, -0.0, -1.0, 1e-45, 1e-30, 0.5, 3.4e38, math.inf, -math.inf, math.nan)
-# values of every type for a key that wants something else: (type, value)
+# values (type, value) of every type, for keys that expect another one
 VALUES: tuple[tuple[int, Any], ...] = (
   *((STRING, text) for text in TEXTS if len(text) < 1000), *((F32, x) for x in FLOATS), (F64, 1e308), (F64, -1e308),
   (BOOL, 0), (BOOL, 1), (BOOL, 7), (U8, 0), (U8, 255), (I8, -1), (I16, -32768), (I32, -1), (I32, -2**31), (U32, 2**31),
@@ -165,7 +165,7 @@ def mutator(function: Mutator) -> Mutator:
 def edited(sample: Sample, **changes: Any) -> bytes: return replace(sample.parts, **changes).raw()
 
 def swapped(rng: random.Random, items: tuple[Any, ...], change: Callable[[Any], Any]) -> tuple[Any, ...]:
-  """One of the items changed."""
+  """The items with a random one changed."""
   i = rng.randrange(len(items))
   return (*items[:i], change(items[i]), *items[i + 1:])
 
@@ -198,13 +198,13 @@ def cut_at_boundary(rng: random.Random, sample: Sample) -> bytes:
 
 @mutator
 def moved(rng: random.Random, sample: Sample) -> bytes:
-  """Some bytes too many or too few."""
+  """Inserts or removes some bytes in the header."""
   at, size = rng.randrange(sample.header), rng.randrange(1, 40)
   return sample.raw[:at] + (rng.randbytes(size) + sample.raw[at:] if rng.random() < 0.5 else sample.raw[at + size:])
 
 @mutator
 def number(rng: random.Random, sample: Sample) -> bytes:
-  """A count, length, dimension, offset, type or value of the header; first what of them, for there are many strings."""
+  """Changes a count, length, dimension, offset, type or value. It draws the kind first, as most are string lengths."""
   what = rng.choice(sorted({spot.what for spot in sample.spots}))
   spot = rng.choice([spot for spot in sample.spots if spot.what == what])
   old = int.from_bytes(sample.raw[spot.at:spot.at + spot.size], "little")
@@ -231,7 +231,7 @@ def value_type(rng: random.Random, sample: Sample) -> bytes:
 
 @mutator
 def value_number(rng: random.Random, sample: Sample) -> bytes:
-  """A number or text of the right type."""
+  """Another number or text of the right type."""
   def change(p: Pair) -> Pair:
     if p.kind in (F32, F64): return p._replace(value=pack(p.kind, rng.choice(FLOATS)))
     if p.kind == STRING: return p._replace(value=pack(STRING, rng.choice(TEXTS)))
@@ -261,7 +261,7 @@ def pair_renamed(rng: random.Random, sample: Sample) -> bytes:
 
 @mutator
 def pair_added(rng: random.Random, sample: Sample) -> bytes:
-  """A key that some architecture reads and this file has not."""
+  """Adds a key that some architecture reads and this file lacks."""
   kind, value = rng.choice(VALUES)
   have, prefix = {p.key for p in sample.parts.pairs}, architecture(sample)
   name = rng.choice([key for key in read_keys() if key.replace("*", prefix).encode() not in have] or ["x"])
@@ -275,7 +275,7 @@ def values_swapped(rng: random.Random, sample: Sample) -> bytes:
 
 @mutator
 def other_architecture(rng: random.Random, sample: Sample) -> bytes:
-  """The keys renamed or not: another model's tensors under this name."""
+  """Claims another architecture for the tensors, with the keys renamed or not."""
   old, new = architecture(sample), rng.choice((*known_architectures(), "gpt9", ""))
   def change(p: Pair) -> Pair:
     if p.key == b"general.architecture": return p._replace(value=pack(STRING, new))
@@ -285,7 +285,7 @@ def other_architecture(rng: random.Random, sample: Sample) -> bytes:
 
 @mutator
 def array_items(rng: random.Random, sample: Sample) -> bytes:
-  """Elements of an array: their number, or one of them."""
+  """Changes an element of an array, or their number."""
   def change(p: Pair) -> Pair:
     inner, count = struct.unpack_from("<IQ", p.value)
     if inner == STRING:
@@ -360,7 +360,7 @@ def tensor_offset(rng: random.Random, sample: Sample) -> bytes:
 
 @mutator
 def weights(rng: random.Random, sample: Sample) -> bytes:
-  """Numbers in a tensor that are not finite, huge or zero."""
+  """Overwrites weights with non-finite, huge or zero numbers."""
   t, data = rng.choice(sample.parts.tensors), bytearray(sample.parts.data)
   size = rng.choice((2, 4, 34, 512))
   pattern = rng.choice((b"\xff", b"\0", b"\x7f", b"\0\x7c", b"\0\0\x80\x7f"))
@@ -368,7 +368,7 @@ def weights(rng: random.Random, sample: Sample) -> bytes:
   return edited(sample, data=bytes(data[:len(sample.parts.data)]))
 
 def mutate(rng: random.Random, sample: Sample) -> tuple[str, bytes]:
-  """A case: which mutators, and the bytes. Some files have two changes."""
+  """A case: (names of its mutators, bytes). Some files get two mutations."""
   name = rng.choice(list(MUTATORS))
   raw = MUTATORS[name](rng, sample)
   if rng.random() > 0.15: return name, raw
@@ -389,7 +389,7 @@ def known_architectures() -> list[str]:
 _KEYS: list[str] = []
 
 def read_keys() -> list[str]:
-  """The metadata keys that the code names, `*` for the architecture: from its source, so that new ones are tried."""
+  """Metadata keys found in the loader's source, with `*` for the architecture, so that new keys are tried, too."""
   if not _KEYS:
     import tinygrad_llm
     text = (pathlib.Path(tinygrad_llm.__file__).parent / "nn" / "config.py").read_text()
@@ -401,7 +401,7 @@ def read_keys() -> list[str]:
                   "split.no"))
   return _KEYS
 
-# *** what must come of it ***
+# *** required outcomes ***
 
 class Slow(BaseException): pass
 
@@ -410,7 +410,7 @@ def alarm(*_: object) -> None: raise Slow
 def judge(load: Callable[[], object], path: str) -> tuple[str, str]:
   """(outcome, detail) of a load: "loaded", "refused", or a finding."""
   from tinygrad_llm.errors import InputError
-  signal.signal(signal.SIGPROF, alarm)  # time of the processor: the machine may be busy with something else
+  signal.signal(signal.SIGPROF, alarm)  # CPU time: the machine may be busy with something else
   signal.setitimer(signal.ITIMER_PROF, SECONDS)
   try:
     with warnings.catch_warnings():
@@ -425,7 +425,7 @@ def judge(load: Callable[[], object], path: str) -> tuple[str, str]:
   finally: signal.setitimer(signal.ITIMER_PROF, 0)
 
 def complaint(message: str, path: str) -> tuple[str, str]:
-  """A message is one printable line: "path: field: problem; fix"."""
+  """(outcome, detail) of an error message, which must be one printable line: "path: field: problem; fix"."""
   rest = message.removeprefix(f"{path}: ")
   if rest == message: return "message", f"does not name the file: {message[:300]}"
   if not message.isprintable(): return "message", f"not one printable line: {message[:300]!r}"
@@ -434,7 +434,7 @@ def complaint(message: str, path: str) -> tuple[str, str]:
   return "refused", rest
 
 def load_model(path: pathlib.Path) -> None:
-  """All that comes before the first kernel."""
+  """Runs everything of a model's loading before the first kernel."""
   from tinygrad_llm.device.device import check_device
   from tinygrad_llm.engine.llm import LLM
   from tinygrad_llm.files.gguf import open_gguf
@@ -453,12 +453,12 @@ def address_space() -> int: return int(pathlib.Path("/proc/self/statm").read_tex
 def peak() -> int: return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 def work(seed: int, first: int, count: int, folder: pathlib.Path, out: pathlib.Path | None, show: bool) -> None:
-  """The cases, in a process that may crash: a line of JSON for each finding and one at the end."""
+  """Runs cases in a process that may crash. Prints a line of JSON for each finding, and one at the end."""
   faulthandler.enable()
   sound, path = samples(folder), folder / "case.gguf"
   for sample in sound:
     path.write_bytes(sample.raw)
-    load_model(path)  # each is sound; and everything is imported
+    load_model(path)  # asserts that the sample is sound, and imports everything
   gc.collect()
   gc.freeze()
   before = peak()
@@ -469,7 +469,7 @@ def work(seed: int, first: int, count: int, folder: pathlib.Path, out: pathlib.P
   for i, name, raw in cases(seed, first, count, sound):
     path.write_bytes(raw)
     (folder / "number").write_text(str(i))
-    faulthandler.dump_traceback_later(30 * SECONDS, exit=True)  # where no signal helps
+    faulthandler.dump_traceback_later(30 * SECONDS, exit=True)  # for hangs that no signal ends
     clock = time.process_time()
     outcome, detail = judge(lambda: load_model(path), str(path))
     longest = max(longest, time.process_time() - clock)
@@ -486,9 +486,9 @@ def work(seed: int, first: int, count: int, folder: pathlib.Path, out: pathlib.P
 
 def run(seed: int, count: int, first: int = 0, out: pathlib.Path | None = None, show: bool = False) -> dict[str, Any]:
   """
-  Runs cases in a process of their own, a new one after a crash.
+  Runs cases in a child process, and in a new one after each crash.
 
-  Returns outcomes and mutators used with their numbers, the longest case in seconds, the growth of memory in bytes, and
+  Returns counts of outcomes and of used mutators, the longest case in seconds, the growth of memory in bytes, and
   findings: a list of {case, mutator, outcome, detail}.
   """
   report: dict[str, Any] = {"outcomes": collections.Counter(), "used": collections.Counter(), "longest": 0.0,

@@ -1,8 +1,8 @@
 """
-What the kernel regression suite is made of: models, steps and targets. See kernel_suite.py for the command.
+The cases of the kernel regression suite: models, steps and targets. See kernel_suite.py for the command.
 
-  python tests/tools/kernel_cases.py --write CASE FILE      a case's GGUF for `python -m tinygrad_llm.kernels -m FILE`:
-                                                            its header, and a hole where the weights would be
+  python tests/tools/kernel_cases.py --write CASE FILE      writes a case's GGUF without weights (a hole in the file),
+                                                            for `python -m tinygrad_llm.kernels -m FILE`
 """
 import argparse
 import os
@@ -15,33 +15,34 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from tests.support.synthetic import SHAPES, write_model
 
-THREADS = 4  # of a CPU: the figures must not depend on the machine, nor may its instruction set
+THREADS = 4  # of a CPU, fixed as the instruction sets are: the figures must not depend on the machine
 TARGETS = ("CPU:x86-64-v3", "CPU:x86-64-v4", "CPU:sapphirerapids", "CPU:arm64",
            "CUDA:sm_80", "CUDA:sm_87", "CUDA:sm_89", "CUDA:sm_90", "CUDA:sm_100", "CUDA:sm_120", "NV:sm_90",
            "NV:PTX:sm_90", "METAL:Apple7", "METAL:Apple8", "METAL:Apple9")
 
 class Step(NamedTuple):
-  """prompt: tokens of its chunk, 0 for a decode step; depth: tokens that are in the KV cache before."""
+  """prompt: tokens of a prefill chunk, 0 for a decode step; depth: tokens already in the KV cache."""
   prompt: int
   depth: int
 
 CHUNK, DEPTH, MAX_CONTEXT = 512, 4096, 8192
-# a kind's steps are the same kernels: sizes that depend on the depth are symbolic
+# all steps of a kind have the same kernels, because sizes that depend on the depth are symbolic
 STEPS = {"decode": {"decode": Step(0, 0), "decode-4096": Step(0, DEPTH)},
          "prompt": {"prompt": Step(CHUNK, 0), "prompt-4096": Step(CHUNK, DEPTH)}}
 
 def _case(shape: str, types: str, **changed: Any) -> dict[str, Any]:
   """
-  The widths of a real model in two layers: the types of Q4_K_M's first half, and of its last eighth; one of each kind
-  where leading layers differ, or some have a sliding window.
+  A real model's widths in two layers, which have the types of Q4_K_M's first half and of its last eighth.
+
+  There is a layer of each kind where leading layers differ, or some have a sliding window.
   """
   return {"context": MAX_CONTEXT} | SHAPES[shape] | {"layers": 2, "types": types} | changed
 
 CASES: dict[str, dict[str, Any]] = {
   "llama-1b-Q8_0": _case("llama-1b", "Q8_0", rope_freqs=False),
   "llama-1b-Q4_K_M": _case("llama-1b", "Q4_K_M", rope_freqs=False),
-  "llama-1b-Q6_K": _case("llama-1b", "Q6_K", rope_freqs=False),  # in q+k+v and gate+up; the mix has it elsewhere
-  "llama-1b-F16": _case("llama-1b", "F16", rope_freqs=False),    # floats that are loaded as they are
+  "llama-1b-Q6_K": _case("llama-1b", "Q6_K", rope_freqs=False),  # Q6_K in q+k+v and gate+up, where the mix has none
+  "llama-1b-F16": _case("llama-1b", "F16", rope_freqs=False),    # floats that are not repacked
   "llama-1b-BF16": _case("llama-1b", "BF16", rope_freqs=False),
   "smollm-135m-Q8_0": _case("smollm-135m", "Q8_0"),              # 576 wide, 9 heads: no powers of two
   "gemma-3-4b-Q4_0": _case("gemma-3-4b", "Q4_0", pattern=2),
@@ -51,7 +52,7 @@ CASES: dict[str, dict[str, Any]] = {
   "gpt-oss-20b-MXFP4_MOE": _case("gpt-oss-20b", "MXFP4_MOE"),
 }
 
-# what shows that two layers, and a small model's widths, stand for more; not among the accepted figures
+# larger models, to show that two layers and a small model's widths are representative; no figures of them are accepted
 LARGER = {"llama-1b-16L-Q4_K_M": CASES["llama-1b-Q4_K_M"] | {"layers": 16},
           "llama-8b-Q4_K_M": _case("llama-8b", "Q4_K_M", rope_freqs=False, tied=True)}
 
@@ -60,7 +61,7 @@ def write(case: str, path: str | pathlib.Path) -> pathlib.Path:
   return write_model(path, **(CASES | LARGER)[case], header=True)
 
 def has_cuda_wheels() -> bool:
-  """Whether NVIDIA makes the wheels of the extra `cuda` for this machine."""
+  """Whether NVIDIA publishes the wheels of the extra `cuda` for this machine."""
   return sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
 
 def missing(target: str) -> str:
@@ -69,7 +70,7 @@ def missing(target: str) -> str:
   return "NVIDIA makes no wheels of its compilers for this machine" if needs_cuda and not has_cuda_wheels() else ""
 
 def environment() -> dict[str, str]:
-  """Of a process in which nothing moves kernels: this one's, without switches."""
+  """A child's environment in which nothing changes kernels: this process's, without switches."""
   keep = ("PATH", "HOME", "PYTHONPATH", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME", "CACHEDB", "CC")
   return {name: os.environ[name] for name in keep if name in os.environ} | {"NUM_CPU_THREADS": str(THREADS)}
 

@@ -1,8 +1,8 @@
 """
-The accepted figures of the kernel regression suite, in tests/kernels/CASE.KIND.json, and how they differ from others.
+The accepted figures of the kernel regression suite, tests/kernels/CASE.KIND.json, and their differences from new ones.
 
-A file has an entry for each group of targets that compile to the same, named by all of them; a row is a line. A field
-that differs between the steps of a kind, as the bytes of a cache do, is an object by the names of these steps.
+A file has an entry for each group of targets with the same figures, named by all of them; a row is a line. A field that
+differs between the steps of a kind, as the bytes of a cache do, is an object keyed by the steps.
 """
 import itertools
 import json
@@ -16,18 +16,19 @@ from tests.tools.kernel_cases import MAX_CONTEXT, STEPS, TARGETS
 
 FOLDER = pathlib.Path(__file__).parents[1] / "kernels"
 TOTALS = ("kernels", "bytes", "ops")
-OF_ALL = ("count", "bytes", "ops")  # of a row's kernels together
+OF_ALL = ("count", "bytes", "ops")  # sums over a row's kernels
 PINNED = ("role", "part", *OF_ALL, "name", "types", "schedule", "opts", "global_size", "local_size", "serial",
           "load_bytes", "lines", "nodes", "live")
-OF_LARGEST = ("nodes", "live")  # of a row's kernels the largest figures
-OF_TINYGRAD = {"stock", "none"}  # schedules that no patch chose
+OF_LARGEST = ("nodes", "live")  # maxima over a row's kernels
+OF_TINYGRAD = {"stock", "none"}  # schedules that no pass chose
 
 Report = dict[str, Any]
 
 def pinned(found: Report) -> Report:
   """
-  What of a report must not move: not the registers, which are up to the version of a compiler. Kernels that differ in
-  these alone are one row; its nodes and live vectors are those of the largest.
+  The part of a report that must not move. Registers are left out, because they depend on the compiler's version.
+
+  Kernels that differ in nothing else are one row, with the largest kernel's nodes and live vectors.
   """
   rows: dict[str, dict[str, Any]] = {}
   for given in found["roles"]:
@@ -41,12 +42,12 @@ def pinned(found: Report) -> Report:
   return {key: found[key] for key in TOTALS} | {"stock": stock(found), "roles": list(rows.values())}
 
 def stock(found: Report) -> list[str]:
-  """The roles of sums over a matrix of weights whose loops are tinygrad's own choice."""
+  """The roles of reductions over a weight matrix that have tinygrad's own schedule."""
   return sorted({row["role"] for row in found["roles"] if is_product(row)
                  and OF_TINYGRAD & set((row["schedule"] or "none").split("+"))})
 
 def is_product(row: dict[str, Any]) -> bool:
-  """Whether a row's kernel has a sum, then tinygrad's name of it begins with r, and reads a matrix of weights."""
+  """Whether a row's kernel reads a weight matrix and has a reduction (tinygrad's name for it begins with r)."""
   names = row["role"].replace("blk.*.", "").split("+")
   return names not in (["act"], ["kv"]) and re.match(r"(s\d+_)?r", row["name"]) is not None \
     and any(not re.search(r"norm|sinks|rope_freqs|exp_probs|\.bias$", name) for name in names)
@@ -62,7 +63,7 @@ def golden(case: str, kind: str) -> dict[str, dict[str, Report]]:
           for targets, entry in json.loads(file.read_text()).items() for target in targets.split()}
 
 def text(found: dict[str, dict[str, Report]]) -> str:
-  """A golden file's text, of {target: {step: pinned report}}."""
+  """The text of a golden file from {target: {step: pinned report}}."""
   groups: dict[str, list[str]] = {}
   for target in sorted(found, key=TARGETS.index):
     entry = _joined(found[target])
@@ -72,7 +73,7 @@ def text(found: dict[str, dict[str, Report]]) -> str:
   return "{\n" + ",\n".join(f'"{" ".join(targets)}": {entry}' for entry, targets in groups.items()) + "\n}\n"
 
 def _joined(steps: dict[str, Report]) -> Report:
-  """The reports of a kind's steps as one. AssertionError if their rows are not the same kernels."""
+  """Joins the reports of a kind's steps. AssertionError if their rows are not the same kernels."""
   def join(parts: dict[str, dict[str, Any]], keys: Iterable[str]) -> dict[str, Any]:
     values = {key: {step: part[key] for step, part in parts.items()} for key in keys}
     first = next(iter(parts.values()))
@@ -87,20 +88,19 @@ def _at(entry: Report, step: str) -> Report:
     return {key: value[step] if isinstance(value, dict) else value for key, value in part.items()}
   return at({k: v for k, v in entry.items() if k != "roles"}) | {"roles": [at(row) for row in entry["roles"]]}
 
-# *** what is bounded only
-
-# of a thread: what launch_bounds leaves, and what any of NVIDIA's has
+# *** figures that only have bounds
+# registers of a thread, at most: launch_bounds' limit, and NVIDIA's own
 REGISTERS, OF_PTX = 128, 255
-# bytes of stack of what has one: ptxas wants 134 registers for it
+# bytes of stack where there is one: ptxas would need 134 registers
 STACK = {("gpt-oss-20b-MXFP4_MOE", target, "output_norm+output"): 8 for target in ("CUDA:sm_90", "NV:sm_90")}
 
-# the same of a prompt's kernels for tensor cores, at most, by who chose their loops: sums and fragments are in 100
-# registers, and what no step changes is on the stack
+# bytes of stack of prefill kernels for tensor cores, at most, by their schedule: accumulators and fragments take 100
+# registers, and loop-invariant values spill
 PROMPT_STACK = {"gemm_gpu": 64, "online_softmax": 56}
-PROMPT_STACK_OF_PTX = {"gemm_gpu": 288, "online_softmax": 320}  # of tinygrad's own, whose loads stand far ahead
+PROMPT_STACK_OF_PTX = {"gemm_gpu": 288, "online_softmax": 320}  # tinygrad's PTX renderer places loads far ahead
 
 def out_of_bounds(case: str, target: str, found: Report, kind: str = "decode") -> list[str]:
-  """What no version of a compiler may do: spilled registers, more or fewer than there are, on NVIDIA's targets."""
+  """Registers and stacks on NVIDIA's targets that exceed their bounds, whatever the compiler's version."""
   if not target.startswith(("CUDA", "NV")): return []
   most, of_prompt = (OF_PTX, PROMPT_STACK_OF_PTX) if target.startswith("NV:PTX") else (REGISTERS, PROMPT_STACK)
   def stack(row: dict[str, Any]) -> int:
@@ -109,17 +109,17 @@ def out_of_bounds(case: str, target: str, found: Report, kind: str = "decode") -
   return [f"{row['role']}: {row['stack']} bytes of stack, {row['registers']} registers" for row in found["roles"]
           if not 0 <= row["stack"] <= stack(row) or not 0 < row["registers"] <= most]
 
-# *** what moved
-
-WIDTH = 96   # of a field
-ROLES = 4    # that have a command
+# *** differences
+WIDTH = 96   # columns of a field
+ROLES = 4    # roles for which a command is shown, at most
 
 Rows = tuple[dict[str, Any] | None, dict[str, Any] | None]
 
 def moved_rows(old: Report, new: Report) -> list[Rows]:
   """
-  Rows that are not in both: before and after, None where there is none. Of those of the same role and types, rows of
-  the same name are compared, then those that are left, in order.
+  Rows that differ, as (before, after), with None for a missing row.
+
+  Rows of the same role, types and name are paired first, then the remaining ones of the same role and types, in order.
   """
   gone, came = ([row for row in a["roles"] if row not in b["roles"]] for a, b in ((old, new), (new, old)))
   pairs: list[Rows] = []
@@ -133,13 +133,13 @@ def moved_rows(old: Report, new: Report) -> list[Rows]:
   return [*pairs, *((row, None) for row in gone), *((None, row) for row in came)]
 
 def fields(old: dict[str, Any] | None, new: dict[str, Any] | None) -> list[str]:
-  """Those in which two rows differ; all of a row that went or came."""
+  """The fields in which two rows differ; all fields if one row is missing."""
   keys = dict.fromkeys((*(old or {}), *(new or {})))
   return [key for key in keys if old is None or new is None or old.get(key) != new.get(key)]
 
 def moved(old: Report | None, new: Report) -> list[str]:
   """
-  What differs between two pinned reports, in blocks of lines: the totals; each row that changed (~), went (-) or came
+  The differences of two pinned reports in blocks of lines: the totals, and each row that changed (~), went (-) or came
   (+).
   """
   if old is None: return [f"new: {', '.join(f'{key} {new[key]:,}' for key in TOTALS)}"]
@@ -160,7 +160,7 @@ def _block(old: dict[str, Any] | None, new: dict[str, Any] | None) -> str:
   return "\n".join(lines)
 
 def _change(key: str, old: Any, new: Any) -> list[str]:
-  """In one piece, or in two if that is too long."""
+  """A changed value in one line, or in two if that is too long."""
   percent = f" ({new / old - 1:+.1%})" if key in TOTALS and old else ""
   before, after = _cell(old), f"-> {_cell(new)}{percent}"
   return [f"{before} {after}"] if len(before) + len(after) < WIDTH else [before, after]
@@ -176,8 +176,9 @@ def _field(key: str, parts: list[str]) -> list[str]:
 
 def table(case: str, kind: str, changes: dict[str, tuple[dict[str, Report], dict[str, Report]]]) -> str:
   """
-  What moved in a case's kind of step, {target: ({step: before}, {step: after})}, and the commands that show it; "" if
-  nothing did. Targets in which the same moved are told once, and so is what moved the same at several depths.
+  The differences of a case's kind, {target: ({step: before}, {step: after})}, and commands that show them; "" if none.
+
+  Targets with the same differences are listed once, and so are the same differences at several depths.
   """
   groups: dict[str, list[str]] = {}
   shown: dict[str, list[str]] = {}
@@ -194,11 +195,11 @@ def table(case: str, kind: str, changes: dict[str, tuple[dict[str, Report], dict
                      for body, targets in groups.items())
 
 def _changed_roles(old: Report | None, new: Report) -> list[str]:
-  """Roles of the new report whose rows are not in the old one."""
+  """Roles of the new report's rows that are not in the old one."""
   return [] if old is None else list(dict.fromkeys(after["role"] for _, after in moved_rows(old, new) if after))
 
 def commands(case: str, target: str, step: str, roles: Iterable[str]) -> list[str]:
-  """What shows the kernels of a case in one of its steps, and the code of those of some roles."""
+  """Shell commands that show a case's kernels in a step, and the source of some roles' kernels."""
   prompt, depth = next(steps[step] for steps in STEPS.values() if step in steps)
   options = "".join(f" {option} {n}" for option, n in (("-p", prompt), ("-d", depth)) if n)
   show = f"python -m tinygrad_llm.kernels -m {case}.gguf --target {target} --max-context {MAX_CONTEXT}{options}"

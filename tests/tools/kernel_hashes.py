@@ -1,11 +1,11 @@
 """
-Hashes of the kernels' sources, to prove that a change of our code changes no kernel: every case, step and target of the
-kernel suite (kernel_cases.py). Nothing is compiled, so that this takes minutes where the suite takes half an hour.
+Hashes kernel sources, to prove that a change of our code changes no kernel: every case, step and target of the kernel
+suite (kernel_cases.py). Nothing is compiled, so this takes minutes where the suite takes half an hour.
 
   python tests/tools/kernel_hashes.py --save FILE [NAME ..]      before a change (make kernel-hashes ARGS=..)
   python tests/tools/kernel_hashes.py --against FILE [NAME ..]    after it; exit code 1 if a source differs
 
-NAME: cases, targets, decode, prompt; default: all. The name of a kernel's function does not count.
+NAME: cases, targets, decode, prompt; default: all. Function names are ignored.
 """
 import argparse
 import concurrent.futures
@@ -25,18 +25,18 @@ Hashes = dict[str, list[str]]  # by "CASE STEP": "ROLE HASH" of each kernel, in 
 NAMED = re.compile(r"\b(?:void|entry) +(\w+)\(")
 
 def hash_of(source: str) -> str:
-  """12 hexadecimal digits of a source's SHA-256, its functions called one after the other."""
+  """12 hexadecimal digits of a source's SHA-256, with its functions renamed function0, function1, .."""
   names = dict.fromkeys(NAMED.findall(source))
   for i, name in enumerate(names): source = re.sub(rf"\b{name}\b", f"function{i}", source)
   return hashlib.sha256(source.encode()).hexdigest()[:12]
 
 def _child(target: str, folder: str, units: list[str]) -> None:
-  """Prints the Hashes of a target. Sources are not compiled."""
+  """Prints a target's Hashes as JSON. Sources are not compiled."""
   import tinygrad_llm  # noqa: F401  before tinygrad: it applies the patches
   from tinygrad.device import Compiler
   from tinygrad_llm.device.device import open_target
   from tinygrad_llm.kernels import decode_programs
-  open_target(target)  # it compiles to see that it can
+  open_target(target)  # before compiling is disabled: it compiles a kernel as a check
   Compiler.compile_cached = lambda self, source: b""
   found: Hashes = {}
   for case, kind in (unit.split("=") for unit in units):
@@ -46,7 +46,7 @@ def _child(target: str, folder: str, units: list[str]) -> None:
   print(json.dumps(found))
 
 def hashes(targets: list[str], units: list[str], **env: str) -> dict[str, Hashes]:
-  """The Hashes of each target, each from a process of its own. units: "CASE=KIND"."""
+  """The Hashes of each target, from a child process each. units: "CASE=KIND"."""
   with tempfile.TemporaryDirectory() as folder:
     for case in {unit.split("=")[0] for unit in units}: write(case, pathlib.Path(folder, f"{case}.gguf"))
     def of(target: str) -> Hashes:
@@ -58,7 +58,7 @@ def hashes(targets: list[str], units: list[str], **env: str) -> dict[str, Hashes
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool: return dict(zip(targets, pool.map(of, targets)))
 
 def moved(old: dict[str, Hashes], new: dict[str, Hashes]) -> list[str]:
-  """A line for each target and step whose kernels differ: how many, and the roles of the first."""
+  """A line for each target and step whose kernels differ: how many, and the first roles."""
   lines = []
   for target, steps in new.items():
     for step, kernels in steps.items():

@@ -1,8 +1,8 @@
 """
-The kernel regression suite: what decode steps and prompts compile to, exactly, against tests/kernels/*.json.
+The kernel regression suite: the exact figures of decode and prefill kernels, compared with tests/kernels/*.json.
 
-A win must be recorded, too: what moved, either way, is accepted by `make accept`, and the commit says why. `make test`
-compares a part in which every case, step and target is.
+Improvements must be recorded, too: `make accept` accepts any change, and the commit says why. `make test` compares a
+subset that contains every case, step and target.
 
   python tests/tools/kernel_suite.py [NAME ..]            compares; exit code 1 if something moved (make kernel-suite)
   python tests/tools/kernel_suite.py --accept [NAME ..]   the same, and rewrites what moved (make accept)
@@ -30,7 +30,7 @@ Found = dict[str, Report]  # by step
 
 @functools.cache
 def measure(target: str, units: tuple[Unit, ...], processes: int = 1, **env: str) -> dict[Unit, Found]:
-  """What kernels.report says, from a process with nothing in its environment that moves kernels but `env`."""
+  """kernels.report of units, from a child process whose environment has no switches but `env`."""
   with tempfile.TemporaryDirectory() as folder:
     for case in {case for case, _ in units}: write(case, pathlib.Path(folder) / f"{case}.gguf")
     command = [sys.executable, __file__, "--measure", target, folder, *map("=".join, units)]
@@ -40,7 +40,7 @@ def measure(target: str, units: tuple[Unit, ...], processes: int = 1, **env: str
   return dict(zip(units, json.loads(done.stdout)))
 
 def _measure(target: str, folder: str, units: list[str]) -> None:
-  """In the child. The steps of a kind are the same kernels, which are lowered once."""
+  """Prints reports as JSON, in the child. The steps of a kind have the same kernels, which are lowered once."""
   from tinygrad_llm.device.device import open_target
   from tinygrad_llm.kernels import decode_programs, report
   open_target(target)
@@ -49,7 +49,7 @@ def _measure(target: str, folder: str, units: list[str]) -> None:
                     for case, kind in (unit.split("=") for unit in units)]))
 
 def measure_all(units: list[Unit], targets: list[str]) -> dict[Unit, dict[str, Found]]:
-  """measure() of each target, on all cores; tells of each on stderr."""
+  """measure() of each target, on all cores; reports progress on stderr."""
   begun = time.perf_counter()
   def one(target: str) -> dict[Unit, Found]:
     found = measure(target, tuple(units))
@@ -59,7 +59,7 @@ def measure_all(units: list[Unit], targets: list[str]) -> dict[Unit, dict[str, F
   return {unit: {target: found[target][unit] for target in targets} for unit in units}
 
 def compare(units: list[Unit], targets: list[str], accept: bool) -> bool:
-  """Whether all is as accepted and within bounds; prints what is not, and with `accept` rewrites what moved."""
+  """Whether all figures are as accepted and within bounds. Prints the differences; with `accept` rewrites the files."""
   good = True
   for (case, kind), of_targets in measure_all(units, targets).items():
     old = golden(case, kind)
@@ -76,7 +76,7 @@ def compare(units: list[Unit], targets: list[str], accept: bool) -> bool:
   return good
 
 def stock_products(units: list[Unit]) -> list[str]:
-  """The accepted sums over matrices of weights that have tinygrad's own schedule, in lines."""
+  """Lines that list the accepted reductions over weight matrices with tinygrad's own schedule."""
   lines = []
   for case, kind in units:
     of_roles: dict[str, list[str]] = {}

@@ -1,7 +1,7 @@
 """
-What another tinygrad would ask of the passes: each seam that is as it was, has another source, or is gone.
+Compares the passes' seams with another version of tinygrad: each is unchanged, has another source, or is gone.
 
-  python tests/tools/moved_seams.py FOLDER      of a checkout of tinygrad (make seams TINYGRAD=FOLDER)
+  python tests/tools/moved_seams.py FOLDER      FOLDER: a checkout of tinygrad (make seams TINYGRAD=FOLDER)
 
 Nothing of the other tinygrad is imported. docs/compiler/seams.md says what to do with the report.
 """
@@ -18,7 +18,7 @@ def _text(folder: pathlib.Path, module: str) -> str:
   return next((f.read_text() for f in (path.with_suffix(".py"), path / "__init__.py") if f.is_file()), "")
 
 def elsewhere(folder: pathlib.Path, name: str) -> list[str]:
-  """The modules of a checkout that define a name now."""
+  """The modules of a checkout that define a name."""
   defines = re.compile(rf"^\s*(?:def|class) {name.split('.')[-1]}\b|^{name.split('.')[-1]}\b[^\n=]*=[^=]", re.M)
   found = (f for f in sorted((folder / "tinygrad").rglob("*.py")) if defines.search(f.read_text()))
   return [".".join(f.relative_to(folder).with_suffix("").parts).removesuffix(".__init__") for f in found]
@@ -31,7 +31,7 @@ def seams() -> dict[str, tuple[str, list[str]]]:
   return found
 
 def moved(folder: pathlib.Path) -> dict[str, tuple[str, list[str]]]:
-  """{seam that is not as it was: what became of it, the passes that rely on it}."""
+  """{changed seam: (what became of it, the passes that rely on it)}."""
   found = {}
   for seam, (wanted, names) in sorted(seams().items()):
     module, name = seam.split(":")
@@ -42,7 +42,7 @@ def moved(folder: pathlib.Path) -> dict[str, tuple[str, list[str]]]:
   return found
 
 def told(found: dict[str, tuple[str, list[str]]]) -> list[str]:
-  """The lines of a report, one a seam that moved, by module."""
+  """The lines of a report, one for each changed seam, by module."""
   lines = defaultdict[str, list[str]](list)
   for seam, (what, names) in found.items():
     module, name = seam.split(":")
@@ -50,7 +50,7 @@ def told(found: dict[str, tuple[str, list[str]]]) -> list[str]:
   return [line for module, below in lines.items() for line in (module, *below)]
 
 def report(folder: pathlib.Path) -> tuple[list[str], int]:
-  """The lines of a report, and the number of seams that are as they were."""
+  """The lines of a report, and the number of unchanged seams."""
   return told(found := moved(folder)), len(seams()) - len(found)
 
 def main() -> int:

@@ -1,10 +1,10 @@
 """
-Models of random shape, type and architecture, compared with the float64 reference: what no test named.
+Compares models of random shape, type and architecture with the float64 reference, to find untested combinations.
 
-  python tests/tools/random_models.py --seed 4711              one case, with what was drawn (the replay of a failure)
-  python tests/tools/random_models.py --seed 1 --count 300     so many, from that seed on (make random-models)
+  python tests/tools/random_models.py --seed 4711              one case, with its drawn values (replays a failure)
+  python tests/tools/random_models.py --seed 1 --count 300     300 cases from that seed on (make random-models)
 
-`make test` takes new ones each day: SEED in the environment is another first seed.
+`make test` takes new seeds each day; SEED in the environment overrides the first one.
 """
 import argparse
 import concurrent.futures
@@ -32,15 +32,15 @@ from tests.support.synthetic_layers import FAMILIES, MLA, MoE
 FLOATS = ("F32", "F16", "BF16")
 TYPES = (*FLOATS, "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS",
          "MXFP4", "NVFP4", "Q4_K_M", "Q5_K_M")
-MARGIN = 0.1  # of a choice of experts, in standard deviations: activations of 8 bits do not flip it
-# Mean KL(exact || ours) over the positions, and the largest of one. A defect is orders of magnitude above: a row of the
-# logits in another place is 3 and more. Half-precision keys and values are all that float weights leave; activations
-# of 8 bits move a logit of standard deviation 2 by some hundredths.
+MARGIN = 0.1  # of expert routing, in standard deviations: int8 activations do not flip the choice
+# Limits of KL(exact || ours): mean over the positions, and maximum. A defect is orders of magnitude above: a row of the
+# logits in another place gives 3 or more. With float weights only the half-precision KV cache makes errors; int8
+# activations move a logit of standard deviation 2 by some hundredths.
 FLOAT_KL, Q8_KL = (1e-5, 1e-3), (5e-3, 5e-2)
 
 @dataclass(frozen=True)
 class Case:
-  """What write_model gets; tokens of a chunk, of the context, of the first prompt, of the answer, of a second turn."""
+  """Arguments of write_model, and tokens of a chunk, the context, the first prompt, the answer, the second turn."""
   seed: int
   model: dict[str, Any]
   chunk: int
@@ -55,17 +55,17 @@ class Case:
             f"{self.answer} + {self.turn} tokens")
 
 class Draw:
-  """Random choices in which small and odd numbers are not rare."""
+  """Random choices that favour small and odd numbers."""
   def __init__(self, seed: int): self.rng = np.random.default_rng([seed, 0x5eed])
   def of(self, *choices: Any) -> Any: return choices[int(self.rng.integers(len(choices)))]
   def size(self, low: int, high: int, step: int = 1) -> int:
-    """low..high in steps, the logarithm evenly spread."""
+    """A log-uniform number from low to high in steps."""
     value = math.exp(self.rng.uniform(math.log(low), math.log(high + step)))
     return min(max(low, int(value) // step * step), high // step * step)
   def yes(self, chance: float) -> bool: return bool(self.rng.random() < chance)
 
 def _step(types: str) -> int:
-  """What the lengths of a type's rows are multiples of. The usual mixes take other types for rows that do not fit."""
+  """The step of row lengths that fit a type. The usual mixes fall back to other types for rows that do not fit."""
   return 32 if types.endswith("_M") else max(2, GGML_QUANT_SIZES[GGMLQuantizationType[types]][0])
 
 def _heads(d: Draw, arch: str, step: int) -> dict[str, int]:
@@ -88,7 +88,7 @@ def _moe(d: Draw, arch: str, step: int) -> MoE:
              bias=gating == "sigmoid" and d.yes(0.5), groups=groups, groups_used=groups_used)
 
 def draw(seed: int) -> Case:
-  """The case of a seed, the same on every machine: odd seeds have experts, even ones have none."""
+  """The case of a seed, the same on every machine. Odd seeds have experts, even ones have none."""
   d = Draw(seed)
   arch = d.of(*(name for name, family in FAMILIES.items() if bool(family.moe) == bool(seed % 2)))
   types = d.of(*TYPES)
@@ -101,7 +101,7 @@ def draw(seed: int) -> Case:
     if arch == "deepseek2": model["layers"] = model["moe"].dense + 1
   if arch == "deepseek2":
     heads = d.size(1, 8)
-    value = step // math.gcd(step, heads)  # the products with heads and with the ranks are whole blocks
+    value = step // math.gcd(step, heads)  # so that heads * value and the ranks are whole blocks
     model |= {"head_dim": None, "heads": heads, "kv_heads": heads, "mla": MLA(
       q_lora=d.of(0, 1) * d.size(max(step, 32), max(step, 256), step),
       kv_lora=d.size(max(step, 32), max(step, 256), step),
@@ -115,23 +115,23 @@ def draw(seed: int) -> Case:
   return Case(seed, model, chunk, prompt + answer + turn + 4 + d.size(1, 60), prompt, answer, turn)
 
 def seeds_of_today(experts: bool) -> list[int]:
-  """One for `make test`, alike in all of its processes; from SEED on, if the environment has it."""
+  """Today's seed for `make test`, the same in all its processes; SEED in the environment overrides it."""
   first = int(os.environ.get("SEED") or (datetime.datetime.now(datetime.UTC).date().toordinal() * 100))
   return [first // 2 * 2 + experts]
 
 class Mismatch(AssertionError): pass
 
 def clear_ids(reference: Reference, ids: list[int], types: str) -> list[int]:
-  """clear_choices, from other beginnings if it fails; float weights flip no choice at a smaller margin either."""
+  """clear_choices with other seeds if it fails; for float weights also with smaller margins, which suffice."""
   for seed, part in enumerate((1, 1 / 4, 1 / 20) if types in FLOATS else (1, 1, 1)):
     with contextlib.suppress(ValueError): return clear_choices(reference, ids, part * MARGIN, seed)
   raise ValueError("no tokens found that choose their experts clearly")
 
 def check(case: Case, folder: pathlib.Path) -> dict[str, float]:
   """
-  {what: mean KL} of prompt logits, of decode steps and of a second turn's; Mismatch says what is wrong.
+  {part: mean KL} of the prompt's logits, of decode steps and of a second turn. Mismatch if something is wrong.
 
-  A greedy answer must be of tokens that the reference finds as good as its best, or nearly.
+  The reference must find each token of a greedy answer as good as its best token, or nearly.
   """
   import tinygrad_llm
   path = write_model(folder / "model.gguf", **case.model)
@@ -177,7 +177,7 @@ def run(seed: int) -> dict[str, Any]:
   return row | {"seconds": round(time.perf_counter() - start, 1)}
 
 def process(seed: int) -> dict[str, Any]:
-  """A case in a process of its own, what others leave behind must not help it: {seed, case, seconds, kl or error}."""
+  """run(seed) in a child process, so that no state of earlier cases hides a fault."""
   path = [str(pathlib.Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
   env = {"DEV": "CPU", "PARALLEL": "0"} | os.environ | {"PYTHONPATH": os.pathsep.join(path)}
   done = subprocess.run([sys.executable, __file__, "--run", str(seed)], env=env, capture_output=True, text=True)

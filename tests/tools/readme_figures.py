@@ -1,6 +1,5 @@
 """
-The README's figures, its tables' and its sentences', from files of bench/peers.py in bench/results/. See
-readme_tables.py.
+The figures of the README's tables and sentences, from bench/peers.py's files in bench/results/. See readme_tables.py.
 """
 import json
 import pathlib
@@ -13,7 +12,7 @@ from typing import Any
 from bench.published import published
 
 RESULTS, OURS, LLAMA = pathlib.Path(__file__).parents[2] / "bench" / "results", "tinygrad_llm", "llama.cpp"
-# what the README shows, of all that was measured. Newer figures: write their files here, then `make readme`
+# the measurements that the README shows. For newer figures, write their files here, then run `make readme`
 DECODE, DEEP, ABLATION = "peers-2026-11-25.json", "deep-2026-11-23.json", "ablate-2026-11-22.json"
 PROMPTS = ("prompts-2026-11-25.json", "prompts-types-2026-11-25.json", "prompts-floats-2026-11-25.json",
            "prompts-deep-2026-11-25.json", "prompts-moe-2026-11-25.json", "prompts-deepseek-2026-11-25.json")
@@ -22,7 +21,7 @@ PROMPTS_BEFORE, BATCHES = "depth-2026-11-22.json", "batches-2026-11-25-2.json"
 EARLIER, STOCK = "peers-2026-11-21-2.json", "peers-2026-11-21-1.json"
 EXPERTS, EXPERTS_WITHOUT = "moe-2026-11-22.json", "moe-without-2026-11-22.json"
 REPORT, REPORT_BEFORE = "report-2026-11-23.json", "report-2026-11-22.json"
-ESTIMATES = "report-2026-11-24.json"  # newer than those beside what was measured
+ESTIMATES = "report-2026-11-24.json"  # newer estimates than the ones in REPORT
 TRAINED, STARTS = "real-models-2026-11-25-1402.json", "starts-2026-11-25-1401.json"
 GPU = ("gpu-nvidia-h100-80gb-hbm3-2026-11-26-1804.json", "gpu-nvidia-h100-80gb-hbm3-8b-2026-11-26-1806.json")
 Row = dict[str, Any]
@@ -32,7 +31,7 @@ def load(file: str) -> dict[str, Any]: return json.loads((RESULTS / file).read_t
 def link(file: str) -> str: return f"[{file}](bench/results/{file})"
 
 def pairs(report: dict[str, Any]) -> Iterator[tuple[str, str, Row, Row]]:
-  """(type of the weights, test, our row, llama.cpp's) wherever both were in a test."""
+  """(type of the weights, test, our row, llama.cpp's row) for each test with both."""
   for model in report["models"]:
     rows = {(r["test"], r["peer"]): r for r in model["rows"]}
     for (test, peer), row in rows.items():
@@ -51,12 +50,12 @@ def model_of(report: dict[str, Any], kind: str) -> dict[str, Any]:
   return next(model for model in report["models"] if model["model"].endswith(f" {kind}"))
 
 def median_of(report: dict[str, Any], kind: str, peer: str) -> float:
-  """Tokens a second of generation with a type of weights."""
+  """Median decode speed with a type of weights, in tokens a second."""
   rows = model_of(report, kind)["rows"]
   return next(r["median_ts"] for r in rows if r["peer"] == peer and r["test"].startswith("tg"))
 
 def bandwidths(report: dict[str, Any]) -> str:
-  """The range of the models' medians."""
+  """The range of the models' median bandwidths."""
   medians = [model["bandwidth_gbs"][1] for model in report["models"]]
   return f"{min(medians):.0f} to {max(medians):.0f} GB/s"
 
@@ -87,12 +86,12 @@ def figures() -> str:
     f"({link(STOCK)}).")
 
 def shape_of(file: str) -> str:
-  """A model of bench/models.py as the README calls it."""
+  """The README's name for a model of bench/models.py."""
   shape, layers, kind = re.fullmatch(r"(.*)-(\d+)L-(.*)", pathlib.Path(file).stem).groups()  # type: ignore[union-attr]
   return f"{shape}, {layers} layers, {kind}"
 
 def prompts() -> str:
-  """Prompts, and one of them before weights were unpacked once for all of its tokens."""
+  """Prefill speeds, and one from before weights were dequantised once for all tokens."""
   reports, before = [load(file) for file in PROMPTS], load(PROMPTS_BEFORE)
   out, machine = "| prompt, tokens a second | here | llama.cpp | ratio |\n|---|---:|---:|---:|\n", reports[0]["machine"]
   for model in [model for report in reports for model in report["models"]]:
@@ -113,7 +112,7 @@ def prompts() -> str:
     f"On an {load(ELSEWHERE[0])['machine']['cpu']}, before: {', '.join(map(link, ELSEWHERE))}.")))
 
 def gpu() -> str:
-  """What `make gpu-check` measured of models with random weights, beside what llama.cpp publishes for the card."""
+  """`make gpu-check`'s speeds of models with random weights, beside llama.cpp's published figures for the GPU."""
   reports = [load(file) for file in GPU]
   known = published(reports[0]["gpu"])
   assert known is not None and len({report["gpu"] for report in reports}) == 1
@@ -151,7 +150,7 @@ def experts_without() -> str:
   return ", ".join(f"{name} {share:.2f}" for name, share in sorted(shares.items(), key=lambda item: item[1]))
 
 def trained() -> str:
-  """Trained models: speed and numbers beside llama.cpp's, and whole processes."""
+  """Trained models: speed and accuracy beside llama.cpp's, and wall times of whole processes."""
   found, starts = load(TRAINED), load(STARTS)
   models = found["models"].values()
   out = "| trained models | " + " | ".join(f"{name}, here | llama.cpp" for name in found["models"]) + " |\n"
@@ -213,11 +212,11 @@ def report() -> str:
     f"([{REPORT_BEFORE}](bench/results/{REPORT_BEFORE})).")
 
 def switch(peer: str) -> str:
-  """The patch that a peer is without."""
+  """The pass that a peer is measured without."""
   return f"`{peer.removeprefix('NO_').removesuffix('=1').lower()}`"
 
 def of_rounds(row: Row, ours: Row) -> list[float]:
-  """Its speed, of ours, in each round in which both were; files of before have as many rounds of both."""
+  """A row's speed relative to ours in each round with both. Older files have the same rounds of both."""
   work = row["tokens"] * row["passes"] / (ours["tokens"] * ours["passes"])
   ns = dict(zip(ours.get("rounds", range(len(ours["samples_ns"]))), ours["samples_ns"]))
   rounds = row.get("rounds", range(len(row["samples_ns"])))

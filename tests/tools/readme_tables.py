@@ -1,6 +1,6 @@
 """
-What in the README is not written by hand: what is supported, from the code's own tables, and all figures of speed, from
-bench/results/. Also docs/compiler/passes.md, from the pipeline's table.
+Generates the README's sections of supported features (from the code's tables) and of speed (from bench/results/), and
+docs/compiler/passes.md (from the pipeline's table).
 
   python tests/tools/readme_tables.py      writes them; test_readme.py and test_pipeline.py check that they are current
 """
@@ -26,13 +26,13 @@ def supported() -> str:
           "aliases": _codes(ALIASES)}
   return "| | supported |\n|---|---|\n" + "".join(f"| {name} | {value} |\n" for name, value in rows.items())
 
-# {its name between the markers: its text}
+# {section's name in the markers: function that gives its text}
 SECTIONS = {"summary": readme_figures.summary, "supported": supported, "figures": readme_figures.figures,
             "prompts": readme_figures.prompts, "gpu": readme_figures.gpu, "trained": readme_figures.trained,
             "experts": readme_figures.experts, "report": readme_figures.report, "ablation": readme_figures.ablation}
 
 def filled(readme: str) -> str:
-  """The README's text with its sections current. ValueError if the markers of one are not there once."""
+  """The README's text with current sections. ValueError if a section's markers do not occur exactly once."""
   for name, text in SECTIONS.items():
     begin, end = (f"<!-- {name}: {at} -->\n" for at in ("begin", "end"))
     (before, rest), (_, after) = readme.split(begin), readme.split(end)
@@ -41,7 +41,7 @@ def filled(readme: str) -> str:
   return readme
 
 def passes() -> str:
-  """docs/compiler/passes.md: a table for each phase."""
+  """The text of docs/compiler/passes.md: a table for each phase."""
   text = """# Passes
 
 Written by `make readme` from the table in [patches/pipeline.py](../../patches/pipeline.py), which also installs,

@@ -1,12 +1,13 @@
 """
-Trained models beside llama.cpp: perplexity, KL divergence, the tokenizer, greedy answers, a chat, speed.
+Compares trained models with llama.cpp: perplexity, KL divergence, the tokenizer, greedy answers, a chat, speed.
 
   python tests/tools/real_models.py [--only perplexity,tokens,answers,chat,speed] [MODEL ..]     make real-models
 
-The models are Python packages (tests/support/trained_models.py). Float is this project with float activations: the
-base of both divergences, and whose answers both should give. Where one leaves them, it says how much better the float
-model finds its own token, in nats: little, where two tokens are nearly equal. All goes to --out, by default to
-bench/results/real-models-DATE.json. It needs the extra `bench`.
+The models are Python packages (tests/support/trained_models.py). The reference, "float", is this project with float
+activations: divergences are measured from it, and both programs should give its answers. Where an answer differs, the
+report gives how much likelier the float model finds its own token, in nats; that is little for two nearly equal tokens.
+
+The report goes to --out, by default to bench/results/real-models-DATE.json. It needs the extra `bench`.
 """
 from __future__ import annotations
 import json
@@ -40,7 +41,7 @@ CHUNKS, ANSWER, TURN = 4, 32, 48
 Row = dict[str, Any]
 
 def command(*args: Any, **env: str) -> Any:
-  """What a command prints as JSON."""
+  """The JSON that a command prints. InputError if it fails."""
   paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
   done = subprocess.run([sys.executable, *map(str, args)], stdout=subprocess.PIPE, text=True, cwd=ROOT,
                         env={**os.environ, "DEV": "CPU", "PYTHONPATH": paths, **env})
@@ -48,7 +49,7 @@ def command(*args: Any, **env: str) -> Any:
   return json.loads(done.stdout)
 
 def load(path: pathlib.Path, context: int, floats: bool = False) -> LLM:
-  """A model, with float activations if `floats`: the switch counts while it is loaded."""
+  """Loads a model, with float activations if `floats`: the switch is read during loading."""
   before = os.environ.pop(switch := "NO_Q8_ACTIVATIONS", None)
   try:
     if floats: os.environ[switch] = "1"
@@ -58,7 +59,7 @@ def load(path: pathlib.Path, context: int, floats: bool = False) -> LLM:
     if before is not None: os.environ[switch] = before
 
 def perplexity(path: pathlib.Path, chat: bool) -> Row:
-  """Perplexities of a text, and divergences from the float model: [ours, llama.cpp's]."""
+  """Perplexities of a text, and divergences from the float model as [ours, llama.cpp's]."""
   with tempfile.TemporaryDirectory() as folder:
     base, module = pathlib.Path(folder) / "base", ("-m", "tinygrad_llm.perplexity")
     asked = ("-m", path, "--kl-base", base, "--json")
@@ -77,7 +78,7 @@ def perplexity(path: pathlib.Path, chat: bool) -> Row:
           **{name: [ours[name], theirs[name]] for name in ("kl", "kl_error", "kl_max", "rms_dp", "same_top")}}
 
 def tokens(path: pathlib.Path, chat: bool) -> Row:
-  """How many of the hostile texts have llama.cpp's tokens, with control tokens parsed and not; which have others."""
+  """How many hostile texts get llama.cpp's tokens, with control tokens parsed and not, and which do not."""
   peer, tokenizer, texts, same = Peer(path, 64), load(path, 64).tokenizer, hostile_texts(), dict[str, int]()
   others: list[str] = []
   for name, special in (("plain", False), ("special", True)):
@@ -88,20 +89,20 @@ def tokens(path: pathlib.Path, chat: bool) -> Row:
   return {"texts": len(texts), "same": same, "others": others}
 
 def judged(exact: LLM, prompt: list[int], answer: list[int], other: list[int]) -> Row | None:
-  """Where `other` leaves the float model's answer, and how much better that finds its own token; None: nowhere."""
+  """Where `other` leaves the float model's answer, and by how many nats that prefers its own token; None: nowhere."""
   at = next((i for i, (a, b) in enumerate(zip(answer, other)) if a != b), None)
   if at is None: return None
   logits = exact.prefill(prompt + answer[:at]).astype(np.float64)
   return {"at": at, "nats": float(logits[answer[at]] - logits[other[at]])}
 
 def told(cases: list[Row]) -> Row:
-  """Of answers, those that are the float model's, and the largest of the differences where others leave it."""
+  """How many answers equal the float model's, and the largest difference in nats where others leave it."""
   return {who: {"same": sum(case[who] is None for case in cases),
                 "largest_gap": max((case[who]["nats"] for case in cases if case[who]), default=0.0)}
           for who in ("here", "llama.cpp")} | {"answers": len(cases), "cases": cases}
 
 def answers(path: pathlib.Path, chat: bool) -> Row:
-  """Greedy answers to ten prompts; of a model without turns, what follows ten beginnings."""
+  """Greedy answers to ten prompts; for a base model, continuations of ten beginnings."""
   llm, exact, peer = load(path, CONTEXT), load(path, CONTEXT, floats=True), Peer(path, CONTEXT, cores())
   cases = []
   for text in PROMPTS if chat else BEGINNINGS:
@@ -115,7 +116,7 @@ def answers(path: pathlib.Path, chat: bool) -> Row:
   return told(cases) | {"tokens": ANSWER}
 
 def chat(path: pathlib.Path, chat: bool) -> Row:
-  """A conversation of three turns, each after the float model's replies; cached: tokens of each prompt that were."""
+  """A conversation of three turns with the float model's replies. cached: cached tokens of each prompt."""
   if not chat: return {"left_out": "a base model has no turns"}
   llm, exact, peer = load(path, 2 * CONTEXT), load(path, 2 * CONTEXT, floats=True), Peer(path, 2 * CONTEXT, cores())
   messages, cases = list[dict[str, str]](), []
@@ -133,7 +134,7 @@ def chat(path: pathlib.Path, chat: bool) -> Row:
   return told(cases)
 
 def speed(path: pathlib.Path, chat: bool) -> Row:
-  """bench/peers.py: decode and a prompt of 256 tokens, in turns with llama.cpp at its best settings."""
+  """bench/peers.py's decode speed and prefill speed of 256 tokens, in turns with llama.cpp at its best settings."""
   found = command(ROOT / "bench" / "peers.py", "-m", path, "--peers", "llama.cpp", "-p", 256, "-n", 128, "--json",
                   "--out", os.devnull)
   (model,) = found["models"]

@@ -4,10 +4,12 @@ Records llama.cpp's logits and greedy continuations as the golden files of test_
   python tests/tools/record_golden.py [case ...]      with llama-cpp-python==0.3.36, gguf, numpy and jinja2 installed
 
 A synthetic case holds the token `ids` (T,), their `logits` (T, vocab) float16 and the `sha256` of the model, which the
-test rebuilds. The default model's case holds the same for a text, and of every chat prompt the ids, llama.cpp's greedy
-ids up to a stop token, and the gap between its two best logits at every step; there llama.cpp has the same weights as
-F32, because with its 8-bit activations it leaves its own float answers too early. llama.cpp runs its plain kernels
-(weights not repacked) with flash attention off, a half KV cache, 2 threads, and the prompt as one batch.
+test rebuilds. The default model's case holds the same for a text. For every chat prompt it holds the ids, llama.cpp's
+greedy ids up to a stop token, and the gap between the two best logits at every step. There llama.cpp has the same
+weights as F32, because with its 8-bit activations it leaves its own float answers too early.
+
+llama.cpp runs its plain kernels (weights not repacked) with flash attention off, a half KV cache, 2 threads, and the
+prompt as one batch.
 """
 import argparse
 import ctypes
@@ -38,7 +40,7 @@ PROMPTS = ["Tell me a story about a brave little fox.", "Write a story about a g
            "Write a story about a bear who shares his honey.", "Tell me about a rainy day."]
 
 class LlamaCpp:
-  """A model in llama.cpp, through its C interface. `overrides`: integers of the file's metadata."""
+  """A model in llama.cpp, through its C interface. `overrides`: integers that replace the file's metadata."""
   def __init__(self, path: pathlib.Path, context: int, overrides: dict[str, int] | None = None):
     mp = lc.llama_model_default_params()
     mp.use_extra_bufts, mp.use_mmap = False, False
@@ -96,7 +98,7 @@ def record(name: str, folder: pathlib.Path) -> None:
   path = folder / "model.gguf"
   sha = write_case(name, path)
   ids = case_ids(name, path)
-  # llama.cpp knows a model without low-rank queries by its number of layers
+  # llama.cpp recognises a model without low-rank queries only by its number of layers
   full = (mla := CASES[name].get("mla")) and not mla.q_lora
   peer = LlamaCpp(path, 256, {"deepseek2.attention.q_lora_rank": 0} if full else None)
   logits = peer.eval(ids.tolist(), 0)

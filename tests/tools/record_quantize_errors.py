@@ -1,6 +1,7 @@
 """
-Records what tests/commands/test_quantize.py compares with, in tests/data/quantize_errors.json: llama.cpp's
-quantisation errors on the tensors below, and the type it gives each matrix of the models below. Development only: needs
+Records llama.cpp's quantisation errors on the tensors below, and its types for the matrices of the models below.
+
+tests/commands/test_quantize.py compares with the record, tests/data/quantize_errors.json. Development only: it needs
 llama-cpp-python.
 
   python tests/tools/record_quantize_errors.py
@@ -35,7 +36,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 def tensors() -> dict[str, np.ndarray]:
-  """Weights of many kinds, float32 of SHAPE, the same on every machine."""
+  """Weights of many distributions, float32 of SHAPE, the same on every machine."""
   rng = np.random.default_rng(1)
   size = SHAPE[0] * SHAPE[1]
   z, *others = (synthetic.gaussian(rng, size, 1) for _ in range(4))
@@ -54,7 +55,7 @@ def rms_error(x: np.ndarray, data: np.ndarray, type_name: str) -> float:
   return float(np.sqrt(np.mean((back - x) ** 2)))
 
 def by_role(types: dict[str, str]) -> dict[str, Any]:
-  """Of the matrices: {name without the layer: type, or {type: layers} if it has several}."""
+  """The matrices' types: {name without the layer: type, or {type: layers} if there are several}."""
   ret: dict[str, dict[str, list[int]]] = {}
   for name, type_name in types.items():
     layer, role = name[4:].split(".", 1) if name.startswith("blk.") else ("0", name)

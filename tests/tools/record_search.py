@@ -1,5 +1,5 @@
 """
-Records what a search of a kernel is answered on this machine, for tests/search/test_beam.py, which replays it.
+Records this machine's measurements during a kernel search, for tests/search/test_beam.py, which replays them.
 
   NUM_CPU_THREADS=2 python tests/tools/record_search.py      writes tests/data/search.json (a minute)
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-os.environ |= {"DEV": "CPU", "NO_GEMV": "1"}  # with it there is little to find
+os.environ |= {"DEV": "CPU", "NO_GEMV": "1"}  # with gemv the search would find little
 from tinygrad_llm.device.compiler import use_c_compiler
 
 use_c_compiler()
@@ -27,7 +27,7 @@ from tinygrad_llm.patches.search.space import space
 SHAPE = 1024, 768, "half"
 
 class Recorder(measure.OnDevice):
-  """Answers, and keeps them."""
+  """Measures on the device and records the answers."""
   record: dict[str, list[Any]]
   def keep(self, kind: str, many: Any, answers: Any) -> Any:
     for opts, answer in zip(many, answers):

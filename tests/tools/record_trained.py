@@ -1,14 +1,16 @@
 """
-Records what llama.cpp makes of SmolLM2-135M as the golden file of test_trained.py (development only).
+Records llama.cpp's results for SmolLM2-135M as the golden file of test_trained.py (development only).
 
   python tests/tools/record_trained.py      with llama-cpp-python==0.3.36 installed
 
-`tokens`: the ids of the hostile texts, `special`: with control tokens parsed (both one after another, with their
-`.._lengths`); `text`: the ids of the text. Of its first chunks `nll`: -ln p of each counted token; `best`, `log_p`: the
-likeliest tokens of each counted position, and their log-probabilities, with float activations; `kl_peer`: llama.cpp's
-own divergence from these. `prompt..`, `answer..`: the prompts' ids and the greedy answers with float activations,
-(tokens, 3): the token, the second best, and how much less its logit is in 1/1000. `turn..`, `reply..`: of a chat.
-Float activations are llama.cpp's with the same weights as F32.
+The golden file holds these arrays. Float activations are llama.cpp's with the same weights as F32.
+- `tokens`: the hostile texts' ids; `special`: with control tokens parsed. Both are concatenated, with `.._lengths`
+- `text`: the text's ids. For its first chunks: `nll`: -ln p of each counted token
+- `best`, `log_p`: the likeliest tokens of each counted position and their log-probabilities, with float activations
+- `kl_peer`: llama.cpp's own divergence from these
+- `prompt..`, `answer..`: the prompts' ids and the greedy answers with float activations. An answer is (tokens, 3): the
+  token, the second best, and how much less its logit is in 1/1000
+- `turn..`, `reply..`: the same for a chat
 """
 import argparse
 import pathlib

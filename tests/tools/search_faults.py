@@ -1,6 +1,6 @@
 """
-Searches of a small kernel among candidates that go wrong (tests/support/planted_child.py): each is to end with a winner
-that is none of those, on the CPU and on the OpenCL CPU runtime, whose kernels have groups.
+Searches schedules of a small kernel with faulty candidates (tests/support/planted_child.py). No faulty candidate may
+win, on the CPU or on the OpenCL CPU runtime, whose kernels have workgroups.
 
   python tests/tools/search_faults.py [--runs N]      make search-faults: 20 runs of each fault (about 25 minutes)
 """
@@ -20,13 +20,13 @@ from tests.support import planted_child
 FAULTS = planted_child.FAULTS
 ON_OPENCL = ("hang", "segfault", "wrong", "memory", "killed", "device")
 SECONDS, SECONDS_OF_HANGS = 8, 12
-LONGER = (1, 2, 4)  # times that, until a fault was met: a busy machine times few candidates
+LONGER = (1, 2, 4)  # factors of the time until a fault is met: a busy machine times few candidates
 REASONS = {"hang": "too slow", "segfault": "died of SIGSEGV", "wrong": "wrong numbers", "memory": "MemoryError",
            "killed": "died of SIGKILL", "slow": "too slow", "device": "CUDA Error 700"}
 count = itertools.count()
 
 def search(fault: str, folder: str, longer: int) -> dict[str, Any]:
-  """What came of a search."""
+  """The outcome of a search with a fault. longer: factor of the search's time."""
   from tests.support import search_kernel
   from tinygrad_llm.patches.cache import schedules
   from tinygrad_llm.patches.search import measure, tuner
@@ -46,7 +46,7 @@ def search(fault: str, folder: str, longer: int) -> dict[str, Any]:
           "left": [pid for pid in processes if pathlib.Path(f"/proc/{pid}").exists()]}
 
 def survives(fault: str, **env: str) -> str:
-  """What is wrong with a search among such faults; "" if nothing is."""
+  """The fault of a search with faulty candidates, in words; "" if it has none."""
   for longer in LONGER:
     found = child.call(search, fault, f"{os.getpid()}-{next(count)}", longer, **env).value
     if found["planted"]: break
@@ -77,5 +77,5 @@ def main() -> None:
   sys.exit(failed > 0)
 
 if __name__ == "__main__":
-  from tests.tools import search_faults  # a child finds functions by the name of their module
+  from tests.tools import search_faults  # a child process imports the functions by this module name
   search_faults.main()

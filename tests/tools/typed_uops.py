@@ -1,7 +1,7 @@
 """
-A plugin of mypy: what those functions of tinygrad return that have no annotation there.
+A mypy plugin that gives return types to functions of tinygrad without annotations.
 
-Without it a graph that they made is Any, and nothing that is done with it is checked.
+Without it their graphs are Any, and mypy checks nothing that is done with them.
 """
 from collections.abc import Callable
 

@@ -18,7 +18,7 @@ def chats():
   finally: sys.path.remove(str(TRAINING))
 
 def test_same_seed_same_text():
-  """In processes of their own: the order of a set of strings differs between them."""
+  """Each text comes from its own process, because the order of a set of strings differs between processes."""
   command = [sys.executable, str(TRAINING / "stories.py"), "--count", "20", "--seed"]
   first, again, other = (subprocess.run([*command, seed], capture_output=True, check=True).stdout for seed in "112")
   assert len(first) > 2000

@@ -1,4 +1,4 @@
-"""vector/lanes: neighbours of a sum become lanes; graphs before and after, their values by numpy."""
+"""vector/lanes: adjacent elements of a sum become lanes; graphs before and after, evaluated by numpy."""
 import pytest
 from tests.support.interpret import same
 from tests.support.random_sums import LOOPS, OUTPUTS, kernel, load

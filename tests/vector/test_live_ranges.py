@@ -1,11 +1,11 @@
-"""patches/vector/live_ranges.py: loads in order in kernels of several loops."""
+"""vector/live_ranges.py: the order of loads in kernels with several loops."""
 import pytest
 from tests.support import child
 from bench import schedules
 from tinygrad.codegen.opt import Opt, OptOps
 from tinygrad_llm.device.device import open_target
 
-# a sum of the loop of the first loads begins with what another loop added up, whose loads have later numbers
+# a sum in the first loop starts from another loop's accumulator, whose loads have later numbers
 AFTER_A_LOOP = [[["UNROLL", 0, 4], ["THREAD", 1, 2], ["UPCAST", 1, 0]],
                 [["UPCAST", 1, 4], ["UNROLL", 0, 4], ["THREAD", 0, 2], ["UNROLL", 0, 0]]]
 

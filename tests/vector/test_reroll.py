@@ -1,4 +1,4 @@
-"""vector/reroll: groups that are packed element by element become loops over lanes; their words by numpy."""
+"""vector/reroll: groups packed element by element become loops over lanes; the words are evaluated by numpy."""
 import functools
 
 import pytest
@@ -16,7 +16,7 @@ from tinygrad_llm.patches.vector.reroll import Unlike, alike, words_of
 from tinygrad_llm.weights import numerics
 
 def packed(value, pack) -> UOp:
-  """The kernel that packs a value of two vectors of 4 x 96 elements, its loops not chosen yet."""
+  """The unscheduled kernel that packs a value of two tensors of 4 x 96 elements."""
   tensors = [Tensor.empty(4, 96) for _ in range(2)]
   calls = captured.scheduled(lambda: pack(value(*tensors)))[0].src
   sink, = (call.src[0] for call in calls if call.src[0].op is Ops.SINK)
@@ -32,7 +32,7 @@ PACKS = {"16": numerics.pack, "32": lambda x: numerics.pack(x, 32), "two bytes":
 @pytest.mark.parametrize("pack", PACKS)
 @pytest.mark.parametrize("value", VALUES)
 def test_packs(value, pack):
-  """The words are the same, and what was written out 16 times is there once: a loop over lanes."""
+  """The words are the same, and code that was written out 16 times becomes one loop over lanes."""
   if value == "every second" and pack == "32": pytest.skip("48 elements are no groups of 32")
   sink = packed(VALUES[value], PACKS[pack])
   made = reroll.rerolled(sink)
@@ -43,7 +43,7 @@ def test_packs(value, pack):
   assert transcendental[1] == transcendental[0] / 16
 
 def test_the_schedule():
-  """Its words are unrolled, and nothing else: the pass makes vectors of a group."""
+  """The schedule unrolls only the words; the pass makes vectors of a group."""
   sink = packed(VALUES["silu"], PACKS["32"])
   made = schedule(started(sink, "CPU"))
   chosen = simplified(made.ast)
@@ -57,7 +57,7 @@ I = output(8)
 def elements(of, n: int = 16) -> tuple[UOp, ...]: return tuple(of(i) for i in range(n))
 
 def test_what_elements_have_in_common():
-  """Indices by steps, what all share, and groups that are known by another name."""
+  """alike() finds strided indices, shared values, and groups that already have a name."""
   group = elements(lambda i: X.index(I * 64 + (i * 3 + 5)) * 2.0)
   assert alike(group, LANE, {}) is X.index(I * 64 + 5 + LANE * 3) * 2.0
   shared = X.index(I)
@@ -74,7 +74,7 @@ def test_what_is_unlike(of):
   with pytest.raises(Unlike): alike(elements(of), LANE, {})
 
 def hand_made(order=range(16), summed=range(16), count: int = 16, sign: int = -128) -> UOp:
-  """A kernel of six words, as numerics.pack() writes it, of elements in an order and a sum of some."""
+  """A kernel of six words as numerics.pack() builds it, with a given order of elements and a sum of some."""
   words, groups = output(6, 1), output(8)
   x = [X.index(groups * 64 + i) for i in order][:count]
   top = functools.reduce(UOp.maximum, [e.maximum(e * -1.0) for e in x])
@@ -89,7 +89,7 @@ def hand_made(order=range(16), summed=range(16), count: int = 16, sign: int = -1
   return kernel(groups * 6 + words, value, groups, words)
 
 def test_by_hand():
-  """Elements in reverse are a step of -1; another factor of their sum does no harm."""
+  """Reversed elements have a stride of -1; the sum may have another factor."""
   for sink in (hand_made(), hand_made(order=range(15, -1, -1)), hand_made(sign=7)):
     assert words_of(sink) is not None and same(sink, reroll.rerolled(sink))
 
@@ -98,11 +98,11 @@ def test_by_hand():
   hand_made(count=8, summed=range(8))], ids=["order", "15 of 16", "one twice", "groups of 8"])
 def test_what_does_not_fit_stays(sink):
   with pytest.raises(Unlike): reroll.rerolled(sink)
-  assert words_of(sink) is None  # so it gets vectors of groups instead
+  assert words_of(sink) is None  # so it is vectorised over groups instead
   assert reroll.run(sink, renderer("CPU")) is sink
 
 def test_other_kernels():
-  """Without a maximum, without words, with a sum, with unrolled groups."""
+  """Kernels without words, or with unrolled groups, are not changed."""
   plain = kernel(I, X.index(I) * 2.0, I)
   sink = hand_made()
   unrolled = sink.substitute({u: u.replace(arg=(*u.arg[:-1], AxisType.UPCAST)) for u in sink.toposort()

@@ -1,38 +1,40 @@
 """
-A stand-in for an NVIDIA card: a libcuda of our own, whose kernels run on the CPU and are watched.
+A simulated NVIDIA GPU: a libcuda of our own that runs kernels on the CPU and checks their memory accesses.
 
-  child.call(answer, **build.settings())  # a process with this card, which is tinygrad's CUDA
-  Card(order=1)                           # the same library called in this process, for tests of it: driver.py
+  >>> child.call(answer, **build.settings())  # a process with this card as tinygrad's CUDA device
+  >>> Card(order=1)                           # the same library in this process, for its own tests: driver.py
 
-tinygrad compiles for CUDA as ever (NVRTC, or its own PTX) and calls the driver as ever. The driver translates PTX to C
-(translate.py, instructions.py), compiles that with the CPU device's clang and runs it: each thread is a fiber, warps
-and blocks meet at shuffles, matrix instructions and barriers (warp.c, block.c). It does what a card may do and seldom
-does: each launch and copy waits until something asks for it (stream.c), graphs, blocks, warps and threads run in any
-order, memory begins as NaN, a buffer's address is never used again. It watches what a card does not see (touch.c): each
-access to memory against the bounds of buffers, and against all others of the launch, for races.
+tinygrad compiles for CUDA as usual (NVRTC, or its own PTX) and calls the driver as usual. The driver translates PTX to
+C (translate.py, instructions.py), compiles it with the CPU device's clang and runs it. Each thread is a fiber; warps
+and blocks synchronise at shuffles, matrix instructions and barriers (warp.c, block.c).
 
-What it finds is a line on stderr, `card: ..`, with the kernel, the thread and the instruction, and an error of the
-driver's, which stays. PTX that it does not know is an error that names the instruction.
+The driver does what a GPU may do but seldom does. Each launch and copy is deferred until something waits for it
+(stream.c). Graph nodes, blocks, warps and threads run in any order. Memory starts as NaN, and no address is reused.
+It also checks what a GPU does not (touch.c): each memory access against the buffers' bounds, and against all other
+accesses of the launch, for races.
 
-Settings are variables of the environment:
-  CARD_SM           the compute capability, 80
-  CARD_ORDER        blocks, warps and threads: 0 as they are numbered, 1 backwards, 2 at random
-  CARD_GRAPH        nodes of a graph that are ready: 0 as they were added, 1 the last first, 2 at random
-  CARD_SEED         of what is at random
-  CARD_EAGER=1      each launch and copy at once
-  CARD_MEMORY, CARD_PINNED  how many bytes the card has, and how many of the host may be pinned
-  CARD_PTX          the newest version that loads, 87 for 8.7
-  CARD_LOSE=n, CARD_LOSE_AS  the n-th launch loses the card, with that error (719)
-  CARD_UNWRITTEN=1  a read of memory that nothing has written is found, even where what comes of it is not used
-  CARD_CLOSE=1      threads may write floats to one place that differ in their last bits: lanes of a warp that store
-                    one sum do, where the first product is contracted into it
-  CARD_ZERO_GRID=1  a graph's node may be added with a grid of 0
-  CARD_ABSENT=1     no card; CARD_QUIET=1: nothing on stderr; CARD_LOG: a file for what is found, and more
-  CARD_KEEP=1       the PTX stays beside CARD_CACHE's libraries
+A finding is a line on stderr, `card: ..`, with the kernel, the thread and the instruction, and a sticky driver error.
+Unknown PTX is an error that names the instruction.
 
-NV's device runs on it, too: nv.py, which also says what of NV is not reached.
+Settings are environment variables:
+- CARD_SM: the compute capability (80)
+- CARD_ORDER: order of blocks, warps and threads: 0 as numbered, 1 backwards, 2 random
+- CARD_GRAPH: order of a graph's ready nodes: 0 as added, 1 the last first, 2 random
+- CARD_SEED: the seed of random orders
+- CARD_EAGER=1: each launch and copy runs at once
+- CARD_MEMORY, CARD_PINNED: bytes of device memory, and of host memory that may be pinned
+- CARD_PTX: the newest PTX version that loads, 87 for 8.7
+- CARD_LOSE=n, CARD_LOSE_AS: the n-th launch loses the device with that error (719)
+- CARD_UNWRITTEN=1: reports each read of uninitialised memory, even if its result is not used
+- CARD_CLOSE=1: threads may write floats to one address that differ in their last bits. Lanes of a warp that store one
+  sum do so, where the first product is contracted into it
+- CARD_ZERO_GRID=1: a graph's node may be added with a grid of 0
+- CARD_ABSENT=1: no device; CARD_QUIET=1: nothing on stderr; CARD_LOG: a file for findings, and more
+- CARD_KEEP=1: keeps the PTX beside CARD_CACHE's libraries
 
-Not here: speed, the roundings of a card's own exp2, log2, sin, rsqrt and matrix instructions, ptxas, atomics, cp.async,
-streams beside the first, several cards. Blocks run one after the other, so a race between them is seen by the stamps,
-not by what it does. In words of memory that several threads write in part, accesses to parts are not judged.
+tinygrad's NV device runs on it, too: nv.py, which lists what of NV is not simulated.
+
+Not simulated: speed, a GPU's own rounding of exp2, log2, sin, rsqrt and matrix instructions, ptxas, atomics, cp.async,
+a second stream, several GPUs. Blocks run one after the other, so a race between blocks shows in the access stamps, not
+in the results. Accesses to parts of a word that several threads write in part are not checked.
 """

@@ -1,12 +1,13 @@
-"""What child processes do on the stand-in, and on the CPU to compare: functions of JSON, for child.call."""
+"""Workloads for child.call, run on the simulated GPU and on the CPU to compare. Arguments and values are JSON."""
 from typing import Any
 
 import numpy as np
 
 def by_steps(path: str, prompt: list[int], count: int) -> list[list[float]]:
   """
-  Logits of an answer of decode steps alone, those of the prompt, too: a third of the kernels. `path` "" is the bundled
-  model. The ids of the answer are where the rows are largest.
+  The logits of each token of a greedy answer. The prompt runs as decode steps, too: that needs a third of the kernels.
+
+  `path`: the model ("": the bundled one). The answer's ids are the argmax of the rows.
   """
   import tinygrad_llm
   llm = tinygrad_llm.load(path or None, chunk=32, max_context=64)
@@ -20,8 +21,9 @@ def by_steps(path: str, prompt: list[int], count: int) -> list[list[float]]:
 
 def everything(path: str, ids: list[int], chunk: int, out: str) -> dict[str, list[int]]:
   """
-  What a user does: logits of a prompt in chunks (saved as `out`, with those of 4 steps after it), a greedy answer,
-  sampled ones, a second turn, an answer until the context is full, one that is left, and the next.
+  A user's session: greedy and sampled answers, two turns, a full context, an abandoned answer and the one after it.
+
+  The logits of a prompt in chunks, and of 4 decode steps after it, are saved as `out`.
   """
   import tinygrad_llm
   llm = tinygrad_llm.load(path, max_context=len(ids) + 24, chunk=chunk)
@@ -43,14 +45,14 @@ def everything(path: str, ids: list[int], chunk: int, out: str) -> dict[str, lis
   return found
 
 def sampled(prompt: list[int], count: int) -> list[int]:
-  """An answer of the bundled model, drawn."""
+  """A sampled answer of the bundled model."""
   import tinygrad_llm
   with tinygrad_llm.load() as llm:
     return [int(x) for x in llm.generate(prompt, max_tokens=count, ignore_eos=True, temperature=0.8, top_k=40, seed=11,
                                          repeat_penalty=1.1)]
 
 def products(shapes: list[tuple[int, int, int]], names: list[str]) -> list[float]:
-  """Errors of tinygrad's own products with tensor cores, in standard deviations of float64's: each shape, each type."""
+  """Largest error of tinygrad's tensor-core matmul for each shape and type, in standard deviations of the result."""
   import tinygrad_llm  # noqa: F401
   from tinygrad import Tensor, dtypes
   rng, found = np.random.default_rng(1), []
@@ -62,7 +64,7 @@ def products(shapes: list[tuple[int, int, int]], names: list[str]) -> list[float
   return found
 
 def many_arguments(count: int) -> list[float]:
-  """What one kernel of so many buffers and a variable adds up, three times by a captured graph."""
+  """Sums from one kernel with `count` buffers and a variable; a captured graph runs the last three."""
   import tinygrad_llm  # noqa: F401
   from tinygrad import Tensor, TinyJit, UOp
   parts = [Tensor([float(i), 2.0 * i]).realize() for i in range(count)]
@@ -71,7 +73,7 @@ def many_arguments(count: int) -> list[float]:
   return [step(UOp.variable("n", 1, 9).bind(n)).tolist()[1] for n in (1, 2, 3, 4, 5)]
 
 def by_queues(name: str, *args: Any) -> Any:
-  """One of the functions above on NV's queues: the stand-in's interface instead of the kernel driver's."""
+  """Runs a function of this file on tinygrad's NV device, with the simulator in place of the kernel driver."""
   from tests.support.card import nv
   nv.install()
   return globals()[name](*args)

@@ -1,4 +1,4 @@
-"""Builds the stand-in, and says how a process comes to have it."""
+"""Builds the simulated GPU's library, and gives the environment in which a process uses it."""
 import functools
 import hashlib
 import importlib.util
@@ -12,18 +12,18 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-NAME = "libcuda.so.77"  # found as "cuda" by tinygrad; NVRTC itself loads what is called libcuda.so.1
+NAME = "libcuda.so.77"  # tinygrad finds it as "cuda"; NVRTC itself would load libcuda.so.1
 
 PROGRAM = f"import sys; sys.path.insert(0, {str(HERE.parents[2])!r}); from tests.support.card import translate; " \
   "translate.main()"
 
 def missing() -> str:
-  """Why the stand-in cannot be built here; "" if it can."""
+  """Why the library cannot be built here; "" if it can."""
   if sys.platform != "linux" or platform.machine() != "x86_64": return "its fibers are for x86-64 on Linux"
   return "" if pathlib.Path("/usr/include/stdio.h").exists() else "no headers of the C library"
 
 def compiler() -> list[str]:
-  """clang, as the CPU device has it; zig's finds its own headers only if it is told where they are."""
+  """The CPU device's clang with options. zig's clang needs the folder of its own headers."""
   from tinygrad_llm.device.compiler import use_c_compiler
   use_c_compiler()
   program = os.environ.get("CC") or shutil.which("clang") or "clang"
@@ -34,7 +34,7 @@ def compiler() -> list[str]:
 
 @functools.cache
 def folder() -> pathlib.Path:
-  """A folder with the library, beside the run's other caches (session.py), for all processes of a run of the tests."""
+  """A folder with the library, beside the test run's other caches (session.py) and shared by all its processes."""
   sources = [*sorted(HERE.glob("*.[ch]")), *(HERE / f"{x}.py" for x in ("parse", "instructions", "translate"))]
   key = hashlib.sha256(b"".join(p.read_bytes() for p in sources) + repr(compiler()).encode()).hexdigest()[:16]
   made = pathlib.Path(os.environ.get("CACHEDB") or tempfile.mkdtemp()).parent / f"card-{key}"
@@ -48,7 +48,7 @@ def folder() -> pathlib.Path:
   return made
 
 def settings() -> dict[str, str]:
-  """What a process needs to have the card: variables of its environment."""
+  """The environment variables of a process that uses the simulated GPU."""
   from tinygrad_llm.device.cuda import find_cuda
   find_cuda()
   compile_ = [*compiler(), "-O1", "-w", f"-I{HERE}"]
@@ -58,7 +58,7 @@ def settings() -> dict[str, str]:
                   "CARD_TRANSLATE": shlex.join([sys.executable, "-S", "-E", "-c", PROGRAM, *compile_])}
 
 def nv_settings() -> dict[str, str]:
-  """The same for NV, whose processes call nv.install() first; tinygrad imports a module of its own mock by name."""
+  """settings() for NV. The process must call nv.install() first; tinygrad imports its own mock from the folder mock."""
   from tests.support import child
   path = os.pathsep.join((str(HERE / "mock"), child.environment()["PYTHONPATH"]))
   return settings() | {"DEV": "MOCK+NV", "PYTHONPATH": path}

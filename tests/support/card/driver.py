@@ -1,4 +1,4 @@
-"""The stand-in called in this process, for tests of it: memory, kernels, graphs, and the driver's errors."""
+"""Calls the simulated driver in this process, for its own tests: memory, kernels, graphs, driver errors."""
 import contextlib
 import ctypes
 import os
@@ -9,7 +9,7 @@ import numpy as np
 from tests.support.card import build
 
 class CardError(Exception):
-  """A call that the driver refused or a launch that failed: its number, and what the stand-in found."""
+  """A driver call or launch failed. `status`: its CUresult; `found`: the simulator's findings."""
   def __init__(self, status: int, found: str):
     super().__init__(f"error {status}: {found}")
     self.status, self.found = status, found
@@ -19,9 +19,9 @@ class KernelNode(ctypes.Structure):
               ("dynamic", ctypes.c_uint), ("each", ctypes.c_void_p), ("extra", ctypes.c_void_p)]
 
 class Card:
-  """A card that is new: nothing allocated, nothing failed. Methods raise CardError."""
+  """A fresh simulated GPU: nothing allocated, nothing failed. Methods raise CardError."""
   def __init__(self, **settings: object):
-    """Settings are those of card/__init__.py, without CARD_: Card(sm=75, order=1)."""
+    """Takes the settings of card/__init__.py without CARD_: Card(sm=75, order=1)."""
     self.env = build.settings() | {f"CARD_{k.upper()}": str(v) for k, v in settings.items()} | {"CARD_QUIET": "1"}
     self.lib = ctypes.CDLL(str(build.folder() / build.NAME))
     self.lib.card_findings.restype = ctypes.c_char_p
@@ -33,7 +33,7 @@ class Card:
 
   @contextlib.contextmanager
   def _environment(self) -> Iterator[None]:
-    """The library reads its settings by getenv, which only putenv reaches."""
+    """Sets the CARD_ variables in os.environ, because the library reads them with getenv."""
     before = {k: os.environ.get(k) for k in self.env if k.startswith("CARD_")}
     for k in before: os.environ[k] = self.env[k]
     try: yield
@@ -43,7 +43,7 @@ class Card:
         else: os.environ[k] = v
 
   def status(self, name: str, *args: object) -> int:
-    """What a call of the driver answers."""
+    """The CUresult of a driver call."""
     with self._environment(): return getattr(self.lib, name)(*args)
 
   def call(self, name: str, *args: object) -> None:
@@ -54,7 +54,7 @@ class Card:
     return value.value
 
   def buffer(self, data: np.ndarray | int) -> int:
-    """The address of a buffer with an array, or of a number of bytes that nothing has written."""
+    """The address of a new buffer that holds an array, or of that many uninitialised bytes."""
     at = self._made("cuMemAlloc_v2", ctypes.c_size_t(data if isinstance(data, int) else data.nbytes))
     if not isinstance(data, int): self.upload(at, data)
     return at
@@ -72,11 +72,11 @@ class Card:
     module = ctypes.c_void_p(self._made("cuModuleLoadData", ptx.encode()))
     return [self._made("cuModuleGetFunction", module, name.encode()) for name in names]
   def kernel(self, ptx: str) -> int:
-    """The kernel k of some PTX."""
+    """The kernel named k of a PTX module."""
     return self.kernels(ptx, ["k"])[0]
 
   def _extra(self, args: tuple[int, ...]) -> ctypes.Array:
-    """Arguments, 8 bytes each, as `extra` of a launch."""
+    """Arguments of 8 bytes each as the `extra` array of a launch."""
     self._kept = (ctypes.c_int64 * len(args))(*args), ctypes.c_size_t(8 * len(args))
     return (ctypes.c_void_p * 5)(1, ctypes.addressof(self._kept[0]), 2, ctypes.addressof(self._kept[1]), 0)
   def launch(self, kernel: int, *args: int, grid: tuple[int, ...] = (1, 1, 1), block: tuple[int, ...] = (32, 1, 1),
@@ -91,7 +91,7 @@ class Card:
     node.kept = self._kept, extra  # type: ignore[attr-defined]
     return node
   def graph(self, *nodes: tuple[KernelNode, tuple[int, ...]]) -> int:
-    """An executable graph of nodes, each with the numbers of those before it; the nodes' handles are 1, 2, .."""
+    """An executable graph of (node, indices of the nodes that it depends on); the nodes' handles are 1, 2, .."""
     graph = self._made("cuGraphCreate", 0)
     for node, after in nodes:
       edges = (ctypes.c_uint64 * len(after))(*(i + 1 for i in after))
@@ -102,7 +102,7 @@ class Card:
   def launch_graph(self, graph: int) -> None: self.call("cuGraphLaunch", ctypes.c_void_p(graph), None)
 
 def nvrtc(source: str, arch: str = "sm_80") -> str:
-  """CUDA C as PTX."""
+  """Compiles CUDA C to PTX."""
   from tinygrad_llm.device.cuda import find_cuda
   find_cuda()
   from tinygrad.runtime.support.compiler_cuda import NVRTCCompiler

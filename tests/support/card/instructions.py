@@ -1,13 +1,13 @@
 """
-The table of instructions: how each is written, as in the PTX manual, and what it is in C.
+The instruction table: each PTX instruction's form, as in the PTX manual, and its meaning in C.
 
-In a form, `.{a b}` is one of several and `[.x]` may be left out. In the C, a, b, c and e are the operands after the
-first as numbers of the form's last type T; its value goes to the first. `types` names the types of the first and of the
-operands where they are others: B is T's bits, W an integer of twice its bits, BITS their number.
+In a form, `.{a b}` is a choice and `[.x]` is optional. In the C, a, b, c and e are the operands after the first, as
+numbers of the form's last type T. The value of the C is assigned to the first operand. `types` overrides the types of
+the first operand and of the others: B is T's bits, W an integer of twice its bits, BITS their number.
 
-What every row has without saying so: `.ftz` flushes single-precision operands and results that are subnormal, `.sat`
-clamps the result to 0 .. 1, and T may be a pair (f16x2, bf16x2), of which each half is computed alone. What is not in
-the table is an error.
+All rows share some rules. `.ftz` flushes subnormal single-precision operands and results. `.sat` clamps the result to
+0 .. 1. T may be a pair (f16x2, bf16x2), whose halves are computed separately. An instruction not in the table is an
+error.
 """
 import itertools
 import re
@@ -104,18 +104,18 @@ FORMS: tuple[tuple[str, str, str], ...] = (
   ("testp.notanumber.{f32 f64}", "a != a", "pred T"),
 )
 
-# comparisons of setp and set: those of integers and those of floats, of which the second row is true for NaN
+# comparisons of setp and set, of integers and of floats; a float comparison that ends with u is true for NaN
 COMPARE = {"eq": "a == b", "ne": "a != b", "lt": "a < b", "le": "a <= b", "gt": "a > b", "ge": "a >= b"}
 COMPARE_UNSIGNED = COMPARE | {"lo": "a < b", "ls": "a <= b", "hi": "a > b", "hs": "a >= b"}
 COMPARE_FLOAT = COMPARE | {"ne": "a != b && a == a && b == b", "num": "a == a && b == b", "nan": "a != a || b != b"} | {
   f"{k}u": f"!({v})" for k, v in (("eq", "a < b || a > b"), ("ne", "a == b"), ("lt", "a >= b"), ("le", "a > b"),
                                   ("gt", "a <= b"), ("ge", "a < b"))}
 
-# conversions of floats to integers, or to floats without a fraction
+# rounding of floats to integers, or to integral floats
 ROUNDING = {"rni": "__builtin_rint", "rzi": "__builtin_trunc", "rmi": "__builtin_floor", "rpi": "__builtin_ceil"}
 
-# what the threads of a warp do together -> its name in card.h; operands after the first go to in[0], in[1], .., the
-# last one, the lanes that take part, to the mask
+# warp-level instructions -> their names in card.h. The operands after the first go to in[0], in[1], .. The last one,
+# the member mask, goes to the mask
 EXCHANGE = {"shfl.sync.bfly.b32": "SHFL_BFLY", "shfl.sync.up.b32": "SHFL_UP", "shfl.sync.down.b32": "SHFL_DOWN",
             "shfl.sync.idx.b32": "SHFL_IDX", "vote.sync.any.pred": "VOTE_ANY", "vote.sync.all.pred": "VOTE_ALL",
             "vote.sync.ballot.b32": "VOTE_BALLOT", "redux.sync.add.s32": "REDUX_ADD", "redux.sync.add.u32": "REDUX_ADD",
@@ -125,14 +125,14 @@ EXCHANGE = {"shfl.sync.bfly.b32": "SHFL_BFLY", "shfl.sync.up.b32": "SHFL_UP", "s
 
 BARRIERS = ("bar.sync", "barrier.sync", "barrier.sync.aligned", "bar.cta.sync")  # with the operand 0
 
-# what orders memory, or hints: blocks and threads here see each other's writes at once
+# fences and hints do nothing: threads here see each other's writes at once
 NOTHING = {"membar", "fence", "prefetch", "prefetchu", "nanosleep", "discard"}
 
 SPECIAL = {f"%{name}.{axis}": f"t->{name}[{i}]" for name in ("tid", "ntid", "ctaid", "nctaid")
            for i, axis in enumerate("xyz")} | {"%laneid": "t->lane", "%warpid": "t->warp"}
 
 def _spellings(form: str) -> list[str]:
-  """All ways to write a form."""
+  """All spellings of a form."""
   parts = re.findall(r"\[(.*?)\]|\{(.*?)\}|([^\[\]{}]+)", form)
   return ["".join(x) for x in itertools.product(*[(("", may) if may else one.split() if one else (plain,))
                                                  for may, one, plain in parts])]

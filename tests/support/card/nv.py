@@ -1,14 +1,14 @@
 """
-NV on the stand-in: tinygrad's own HCQ device, queues, packets and graphs, with an interface of ours in place of the
-kernel driver's, which has memory and executes what is pushed.
+tinygrad's NV device on the simulated GPU. The HCQ device, queues, packets and graphs are tinygrad's own. Our interface
+replaces the kernel driver: it provides memory and executes the pushed commands.
 
-A doorbell starts nothing: what is in the rings runs when the host looks at a signal that is not there yet, or when the
-rings are half as full as the copies' staging. Two channels, compute and copies, take turns in an order by CARD_ORDER;
-each stops at a semaphore until it is released. Kernels run as CUDA's do, by block.c.
+A doorbell starts no work. Queued commands run when the host waits for a missing signal, or when the rings hold 16
+entries, half as many as there are staging buffers for copies. Two channels, compute and copy, take turns in an order by
+CARD_ORDER; each stops at a semaphore until it is released. Kernels run by block.c, as for CUDA.
 
-Not reached: the kernel driver's calls (nvidiactl, uvm), cubins and relocations (programs are PTX, as for tinygrad's
-mock), windows and sizes of local memory, cache invalidation, page faults, several cards, video, profiling, the fields
-of QMD that are not read below.
+Not simulated: the kernel driver's calls (nvidiactl, uvm), cubins and relocations (programs are PTX, as for tinygrad's
+mock), windows and sizes of local memory, cache invalidation, page faults. Neither are several GPUs, video, profiling,
+nor the fields of QMD that are not read below.
 """
 import ctypes
 import os
@@ -25,14 +25,14 @@ from tinygrad.runtime.support.hcq import HCQBuffer, MMIOInterface
 from tests.support.card.build import NAME
 
 class Channel:
-  """A ring of pushed commands, and how far they are done."""
+  """A ring of pushed commands and its read position."""
   def __init__(self, ring: MMIOInterface, entries: int, put: MMIOInterface):
     self.ring, self.entries, self.put, self.get = ring, entries, put, 0
     self.words, self.state = list[int](), dict[tuple[int, int], int]()
   def waiting(self) -> int: return (self.put[0] - self.get) % self.entries + bool(self.words)
 
 class Doorbell:
-  """The page of registers that a submission writes to."""
+  """The doorbell registers, which each submission writes to."""
   def __init__(self, interface: "Interface"): self.interface = interface
   def __setitem__(self, register: int, token: int) -> None:
     if sum(c.waiting() for c in self.interface.channels) >= 16: self.interface.run()
@@ -41,7 +41,7 @@ class Meta:
   hMemory = 1
 
 class Interface(ops_nv.MOCKIface):
-  """What NVDevice asks the kernel driver for."""
+  """NVDevice's interface to the kernel driver, simulated."""
   def __init__(self, dev: Any, device_id: int):
     if device_id: raise RuntimeError("the stand-in is one card")
     self.dev, self.root, self.gpu_instance, self.handles = dev, 1, 0, 1
@@ -79,8 +79,9 @@ class Interface(ops_nv.MOCKIface):
   # *** memory
   def alloc(self, size: int, host=False, uncached=False, cpu_access=False, cpu_addr=None, **kwargs: Any) -> HCQBuffer:
     """
-    Staging (host) has the host's addresses, and what only errors would be written to (uncached) is a page of it. All
-    else, with signals (host, cpu_access), is of the card, for a QMD has 40 bits of an address.
+    Allocates staging buffers (host) at host addresses, and one page for uncached memory, where only errors are written.
+
+    Everything else is device memory, signals (host, cpu_access) included, because a QMD holds 40-bit addresses.
     """
     if cpu_addr is not None: at = view = cpu_addr
     elif (host or uncached) and not cpu_access:
@@ -98,7 +99,7 @@ class Interface(ops_nv.MOCKIface):
 
   # *** what is pushed
   def run(self) -> None:
-    """Both channels, until neither can go on."""
+    """Runs both channels until neither can proceed."""
     if self.running: return
     self.running = True
     try:
@@ -110,7 +111,7 @@ class Interface(ops_nv.MOCKIface):
     finally: self.running = False
 
   def advance(self, c: Channel) -> bool:
-    """The channel's next packets, until a semaphore stops it. Whether there were any."""
+    """Executes the packets of a channel's next entry until a semaphore stops it. Returns whether any were executed."""
     if not c.words and c.get != c.put[0]:
       entry = c.ring[c.get]
       c.get, at, count = (c.get + 1) % c.entries, entry & ((1 << 40) - 4), entry >> 42
@@ -125,7 +126,7 @@ class Interface(ops_nv.MOCKIface):
     return moved
 
   def execute(self, c: Channel, sub: int, method: int) -> bool:
-    """What the last method of a packet starts. False if it must wait. RuntimeError for one that is not known."""
+    """Executes the last method of a packet. Returns False if it must wait. RuntimeError if the method is unknown."""
     def wide(low: int, high: int) -> int: return c.state[sub, low] | c.state[sub, high] << 32
     if (sub, method) == (0, nv_gpu.NVC56F_SEM_EXECUTE):
       lo = nv_gpu.NVC56F_SEM_ADDR_LO
@@ -156,7 +157,7 @@ class Interface(ops_nv.MOCKIface):
     memory[0], memory[1] = value, time.perf_counter_ns()
 
   def grid(self, at: int) -> None:
-    """A launch, what it signals, and the launches that depend on it."""
+    """Runs the launch of a QMD, releases its signals, and runs the launches that depend on it."""
     qmd = QMD(self.dev, view=self.view(at, 256))
     def two(name: str, tail: str = "") -> int:
       return qmd.read(f"{name}_upper{tail}") << 32 | qmd.read(f"{name}_lower{tail}")
@@ -172,7 +173,7 @@ class Interface(ops_nv.MOCKIface):
     if qmd.read("dependent_qmd0_enable"): self.grid(qmd.read("dependent_qmd0_pointer") << 8)
 
   def kernel(self, program: int) -> int:
-    """The kernel of the PTX at an address, which no other program ever has."""
+    """The kernel of the PTX at an address. It is cached: addresses are never reused."""
     if program not in self.kernels:
       ptx = ctypes.string_at(self.lib.card_host(ctypes.c_uint64(program)))
       module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
@@ -182,7 +183,7 @@ class Interface(ops_nv.MOCKIface):
       self.kernels[program] = kernel.value or 0
     return self.kernels[program]
 
-# methods that say where things are or make caches forget
+# methods that set addresses or invalidate caches: nothing to execute
 QUIET = {(0, nv_gpu.NVC56F_NON_STALL_INTERRUPT), (4, nv_gpu.NVC6C0_SET_OBJECT), (4, nv_gpu.NVC6B5_LINE_LENGTH_IN),
          (4, nv_gpu.NVC6B5_OFFSET_IN_UPPER + 12), (4, nv_gpu.NVC6B5_SET_SEMAPHORE_A + 8),
          (1, nv_gpu.NVC6C0_SEND_PCAS_A), (1, nv_gpu.NVC6C0_INVALIDATE_SHADER_CACHES_NO_WFI), *(
@@ -191,14 +192,14 @@ QUIET = {(0, nv_gpu.NVC56F_NON_STALL_INTERRUPT), (4, nv_gpu.NVC6C0_SET_OBJECT), 
              "SET_SHADER_LOCAL_MEMORY_B", "SET_SHADER_LOCAL_MEMORY_NON_THROTTLED_C"))}
 
 def room_for_arguments(program: ops_nv.NVProgram) -> None:
-  """A launch's constants hold each argument of the program: a mock's have room for 20, and the QMD lies behind them."""
+  """Sizes the constant buffer for all arguments of a program: tinygrad's mock has room for 20, just before the QMD."""
   entry = re.search(rb"\.entry[^(]*\(([^)]*)\)", program.lib)
   size = 0x160 + 8 * (entry[1].count(b".param") if entry else 0)
   program.kernargs_alloc_size += round_up(size, 256) - round_up(0x160, 256)
   program.constbufs[0] = 0, size
 
 def install() -> None:
-  """DEV=MOCK+NV is this interface; work is done when a signal is waited for."""
+  """Makes this interface the one of DEV=MOCK+NV; queued work runs when the host waits for a signal."""
   Interface.__name__ = "MOCKIface"
   ops_nv.MOCKIface, ops_nv.NVDevice.ifaces = Interface, [Interface]
   def run(signal: Any, spent: int) -> None:

@@ -1,27 +1,27 @@
-"""PTX as text -> entries with their statements. No meaning yet: names, modifiers and operands are strings."""
+"""Parses PTX text into entries with statements. Names, modifiers and operands stay uninterpreted strings."""
 import re
 from typing import NamedTuple
 
 class PTXError(Exception):
-  """PTX that the stand-in does not know. The message names the entry and the instruction."""
+  """Unknown PTX. The message names the entry and the instruction."""
 
 class Parameter(NamedTuple):
   name: str
   type: str      # "u64"
-  length: int    # of such numbers
+  length: int    # number of elements
   align: int     # bytes
 
 class Statement(NamedTuple):
-  """What a body is made of: kind is "{", "}", "label", "directive" or "instruction"."""
+  """A statement of a body. kind: "{", "}", "label", "directive" or "instruction"."""
   kind: str
-  text: str                      # as it was written, in one line
+  text: str                      # the source text in one line
   guard: str = ""                # "%p1", "!%p1" or ""
-  name: str = ""                 # "add"; of a label its name
+  name: str = ""                 # "add", or a label's name
   mods: tuple[str, ...] = ()     # ("rn", "f32")
   operands: tuple[str, ...] = ()
 
 class Variable(NamedTuple):
-  """An array that an entry declares, of "shared" or "local" memory."""
+  """An array in "shared" or "local" memory that an entry declares."""
   space: str
   name: str
   align: int     # bytes
@@ -31,11 +31,11 @@ class Entry(NamedTuple):
   name: str
   parameters: list[Parameter]
   body: list[Statement]
-  threads: int                   # that a block may have
+  threads: int                   # of a block, at most
 
   @property
   def places(self) -> list[tuple[int, int]]:
-    """The offset and the bytes of each parameter among the arguments."""
+    """(offset, bytes) of each parameter in the argument buffer."""
     found, at = list[tuple[int, int]](), 0
     for p in self.parameters:
       found.append((at := aligned(at, p.align), BITS[p.type] // 8 * p.length))
@@ -46,11 +46,11 @@ class Entry(NamedTuple):
   def argument_bytes(self) -> int: return sum(self.places[-1]) if self.parameters else 0
 
 def aligned(at: int, align: int) -> int:
-  """The first multiple of `align` from a place on."""
+  """`at` rounded up to a multiple of `align`."""
   return -(-at // align) * align
 
 class Constant(NamedTuple):
-  """An array outside of the entries, with its numbers."""
+  """A module-level array with its values."""
   name: str
   type: str
   values: list[str]
@@ -60,14 +60,14 @@ BITS = {"b8": 8, "u8": 8, "s8": 8, "b16": 16, "u16": 16, "s16": 16, "f16": 16, "
         "pred": 1}
 
 def variable(text: str) -> Variable | None:
-  """What a directive declares; None if it is another one."""
+  """The variable that a directive declares; None if it declares none."""
   m = re.match(r"\.(shared|local)\s*(?:\.align\s+(\d+))?\s*\.(\w+)\s+([%\w$]+)\s*(?:\[(\d+)\])?$", text)
   if m is None: return None
   size = BITS[m[3]] // 8
   return Variable(m[1], m[4], int(m[2] or size), size * int(m[5] or 1))
 
 def operands(text: str) -> tuple[str, ...]:
-  """The operands, parted at commas outside of brackets."""
+  """The operands, split at commas outside of brackets."""
   found, depth, last = [""], 0, ""
   for last in text:
     depth += (last in "{[(") - (last in "}])")
@@ -105,7 +105,7 @@ CONSTANT = re.compile(r"(?:\.visible\s+)?\.(?:global|const)\s+(?:\.align\s+\d+\s
                       r"\{([^}]*)\}\s*;")
 
 def _launch_bounds(text: str) -> int:
-  """The threads that `.maxntid` allows; other directives between an entry's head and body change no number."""
+  """The threads that `.maxntid` or `.reqntid` allows. PTXError for an unknown directive before an entry's body."""
   left = re.sub(r"\.(maxntid|minnctapersm|reqntid|maxnreg)\s+[\d,\s]+", "", text).strip()
   if left: raise PTXError(f"`{left}`")
   threads = 1
@@ -114,7 +114,7 @@ def _launch_bounds(text: str) -> int:
   return threads
 
 def parse(text: str) -> tuple[list[Entry], list[Constant]]:
-  """A module's entries and constants. PTXError for functions, textures and whatever else is at its top."""
+  """A module's entries and constants. PTXError for functions, textures and anything else at module level."""
   text = re.sub(r"/\*.*?\*/|//[^\n]*", "", text.rstrip("\0"), flags=re.S)
   entries, constants, rest, last = list[Entry](), list[Constant](), "", 0
   while m := ENTRY.search(text, last):

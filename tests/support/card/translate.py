@@ -1,11 +1,11 @@
 """
-A program: PTX to C, and by the C compiler that is named to a library that block.c runs.
+Translates PTX to C and compiles it with the given C compiler to a library that block.c runs.
 
   python -m card.translate clang ..its options kernel.ptx kernel.so
 
-Each entry is a C function of a thread and its arguments, a register an unsigned integer of its bits, an instruction a
-statement. What instructions mean is in instructions.py and kernel.h; here is what all of them share: registers and
-their scopes, addresses, loads and stores, conversions, meetings of threads.
+Each entry becomes a C function of a thread and its arguments, each register an unsigned integer of its width, each
+instruction a statement. instructions.py and kernel.h define the arithmetic. This file handles registers and their
+scopes, addresses, loads and stores, conversions, and instructions at which threads synchronise ("meetings").
 """
 import os
 import re
@@ -21,7 +21,7 @@ PAIRS = {"f16x2": "f16", "bf16x2": "bf16"}
 SPACES = ("param", "global", "const", "shared", "local")
 
 def c_type(t: str) -> str:
-  """The C type of a number: "u32", "float"; halves are computed as floats, predicates are bytes."""
+  """The C type of a PTX type: "u32", "float". Halves are computed as floats; predicates are bytes."""
   return {"pred": "u8", "f16": "float", "bf16": "float", "f32": "float", "f64": "double", "tf32": "u32"}.get(
     t, t.replace("b", "u"))
 
@@ -29,7 +29,7 @@ def bits_type(t: str) -> str:
   return "u8" if t == "pred" else f"u{BITS[t]}"
 
 def number(bits: str, t: str) -> str:
-  """C: the number of type t that some bits are."""
+  """C: bits interpreted as a number of type t."""
   return f"{t}_of({bits})" if t in FLOATS else f"({c_type(t)})({bits})"
 
 def stored(value: str, t: str) -> str:
@@ -39,12 +39,12 @@ def stored(value: str, t: str) -> str:
 def c_name(name: str) -> str: return re.sub(r"\W", "_", name)
 
 class Function:
-  """An entry on its way to C. PTXError, with the instruction, for what has no translation."""
+  """Translates an entry to C. PTXError with the instruction if it has no translation."""
   def __init__(self, entry: Entry, constants: dict[str, Constant]):
     self.entry, self.constants = entry, constants
     self.places = entry.places
     self.parameters = {p.name: at for p, (at, _) in zip(entry.parameters, self.places)}
-    self.declared, self.meets = Counter[str](), False  # bytes of each space
+    self.declared, self.meets = Counter[str](), False  # bytes of each space; whether threads synchronise
     self.scopes = [dict[str, tuple[str, str]]()]  # name -> C's name and type, innermost last
     self.ranges = dict[str, str]()                # "%r" of %r<5> -> type
     self.used = dict[str, str]()                  # C's name -> type
@@ -90,7 +90,7 @@ class Function:
     raise PTXError(f"no register {name}")
 
   def bits(self, operand: str, bits: int = 64) -> str:
-    """C: the bits of an operand, which is a register, a number or a variable's address."""
+    """C: the bits of an operand: a register, a number or a variable's address."""
     if operand in SPECIAL: return SPECIAL[operand]
     if m := re.fullmatch(r"0[fFdD]([0-9a-fA-F]+)", operand): return f"0x{m[1]}ull"
     if re.fullmatch(r"-?(0[xX][0-9a-fA-F]+|\d+)U?", operand):
@@ -104,11 +104,11 @@ class Function:
   def value(self, operand: str, t: str) -> str: return number(self.bits(operand), t)
 
   def assign(self, operand: str, value: str) -> str:
-    """C: a register takes bits, which are zero-extended."""
+    """C: assigns bits, zero-extended, to a register."""
     return f"{self.register(operand)[0]} = {value};" if operand != "_" else ""
 
   def address(self, text: str) -> tuple[str, str]:
-    """C: the address within brackets; and the space that a variable implies, or ""."""
+    """C: the address within brackets, and the state space that its variable implies, or ""."""
     if (m := re.fullmatch(r"([%\w$]+)\s*(?:\+\s*(-?\w+))?", text.strip())) is None: raise PTXError("no address")
     base, offset = m[1], m[2] or "0"
     if base in self.parameters: return f"({self.parameters[base]} + {offset})", "param"
@@ -144,7 +144,7 @@ class Function:
     raise PTXError("an instruction that the stand-in does not know")
 
   def computed(self, s: Statement, c: str, types: tuple[str, ...]) -> str:
-    """A row of the table."""
+    """C: an instruction by its row of the table."""
     last = s.mods[-1]
     if last in PAIRS:
       half = PAIRS[last]
@@ -156,7 +156,7 @@ class Function:
     return f"{code} {self.assign(s.operands[0], 'd_')} }}"
 
   def _expression(self, c: str, t: str, operands: list[str], types: tuple[str, ...], mods: tuple[str, ...]) -> str:
-    """C, an open block: a, b, .. as numbers, then d_, the bits of the result."""
+    """C: an open block that defines a, b, .. as numbers, then d_, the bits of the result."""
     width = BITS[t]
     named = {"T": t, "B": "pred" if t == "pred" else f"b{width}", "W": {"s": "wide_s", "u": "wide_u"}.get(t[0], "") +
              str(2 * width)}
@@ -181,7 +181,7 @@ class Function:
     return [x.strip() for x in operand.strip("{} ").split(",")]
 
   def vector_move(self, s: Statement) -> str:
-    """mov of a register to its parts, or of parts to a register."""
+    """mov that unpacks a register into parts, or packs parts into a register."""
     if s.operands[0][0] == "{":
       parts = self.vector(s.operands[0])
       w = BITS[s.mods[0]] // len(parts)
@@ -214,7 +214,7 @@ class Function:
       self.assign(r, f"{widen}x_[{i}]") for i, r in enumerate(registers)) + " }"
 
   def generic(self, s: Statement) -> str:
-    """cvta: from an address of a space to a generic one, or back (`to`). On the card itself they are the same."""
+    """cvta: converts an address of a state space to a generic one, or back (`to`). On a GPU they are the same."""
     space = next(x for x in s.mods if x in SPACES)
     window = {"shared": "DEVICE", "local": "LOCAL"}.get(space, "0")
     if space == "const": raise PTXError("a generic address of a constant")
@@ -233,7 +233,7 @@ class Function:
       "".join(self.assign(x.strip(), "o_") for x in no) + " }"
 
   def compare_to_number(self, s: Statement) -> str:
-    """set: a comparison whose result is 1.0 or 0.0, or all bits or none."""
+    """set: a comparison with the result 1.0 or 0.0 (f32), or all ones or 0 (integers)."""
     how, *rest, to, t = s.mods
     table = COMPARE_FLOAT if t in FLOATS else COMPARE_UNSIGNED
     if rest not in ([], ["ftz"]) or how not in table or to not in ("f32", "u32", "s32"):
@@ -243,7 +243,7 @@ class Function:
     return f"{code} {self.assign(s.operands[0], f'd_ ? {yes} : 0')} }}"
 
   def convert(self, s: Statement) -> str:
-    """cvt. Narrowing rounds to the nearest, floats to integers as written, both only if the instruction says so."""
+    """cvt. Narrowing a float and converting it to an integer need an explicit rounding modifier, else PTXError."""
     to, t = s.mods[-2:] if len(s.mods) > 1 else ("", "")
     how = s.mods[:-2]
     rounding = next((x for x in how if x in ROUNDING), "")
@@ -273,13 +273,13 @@ class Function:
 
   # *** meetings
   def meeting(self, s: Statement, kind: str, brings: tuple[str, ...], mask: str = "") -> str:
-    """C: what a thread brings, and its wait. Masks count for exchanges of a part of a warp."""
+    """C: stores a thread's inputs, then waits for the others. `mask`: the lanes that take part in an exchange."""
     self.meets = True
     code = "".join(f"t->in[{i}] = {x}; " for i, x in enumerate(brings) if x)
     return f"{code}{f't->mask = {self.bits(mask)}; ' if mask else ''}t->meet(t, {kind}, {self.site(s)});"
 
   def taken(self, registers: list[str]) -> str:
-    """C: what a meeting gives a thread."""
+    """C: copies a meeting's results to registers."""
     return "".join(f" {self.assign(r, f't->out[{i}]')}" for i, r in enumerate(registers))
 
   def exchanged(self, s: Statement, kind: str) -> str:
@@ -287,7 +287,7 @@ class Function:
     return code + self.taken([d.strip() for d in s.operands[0].split("|")])
 
   def multiply(self, s: Statement) -> str:
-    """mma of 16 rows and 8 columns; warp.c says what is in `in`."""
+    """mma m16n8k*; warp.c documents the layout of `in`."""
     m = re.fullmatch(r"sync\.aligned\.m16n8k(\d+)\.row\.col\.(f32|f16)\.(f16|bf16|tf32)\.\3\.\2", ".".join(s.mods))
     if m is None or int(m[1]) not in ((4, 8) if m[3] == "tf32" else (8, 16)):
       raise PTXError("a matrix instruction that the stand-in does not know")
@@ -307,7 +307,7 @@ class Function:
 
   # *** C
   def code(self) -> str:
-    """The function, and its texts."""
+    """C: the function, and the tables of its argument offsets and instruction texts."""
     name = c_name(self.entry.name)
     registers = "".join(f"  {bits_type(t)} {c} = 0;\n" for c, t in self.used.items())
     sites = ", ".join('"' + re.sub(r'[\\"]', "", x) + '"' for x in self.sites) or '""'
@@ -324,7 +324,7 @@ class Function:
            f"{e.threads}, {len(self.places)}, places_{name}, sites_{name}}}"
 
 def to_c(ptx: str) -> str:
-  """PTX to C. PTXError for what the stand-in does not know."""
+  """Translates a PTX module to C. PTXError for unknown PTX."""
   entries, constants = parse(ptx)
   functions = [Function(e, {c.name: c for c in constants}) for e in entries]
   arrays = [f"static const {bits_type(c.type)} {c_name('K' + c.name)}[] __attribute__((aligned(16))) = "

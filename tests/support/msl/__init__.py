@@ -1,13 +1,13 @@
 """
-Metal's kernels executed without a Mac: their own source, compiled by clang as C++ and run by the processor.
+Executes Metal kernels without a Mac: clang compiles their source as C++ and the CPU runs it.
 
-  source.py      what a kernel's source becomes, and what of it Apple's compiler would refuse
-  metal_stdlib   Metal's standard library, as far as tinygrad's kernels use it
-  executor.cpp   threads as fibers, simdgroups and threadgroups that wait for each other; all that is read or written
-                 is looked at: races, uninitialised memory, bounds, alignment, divergence
-  memory.py      buffers between pages that nobody may touch
-  kernel.py      a kernel compiled, loaded and launched; Fault
-  ops_metal.py   tinygrad's device METAL over all this, so that the whole app runs on it
+- source.py: translates a kernel's source to C++, and refuses what Apple's compiler would refuse
+- metal_stdlib: the part of Metal's standard library that tinygrad's kernels use
+- executor.cpp: runs threads as fibers that synchronise in simdgroups and threadgroups. It checks all accesses: races,
+  uninitialised memory, bounds, alignment, divergence
+- memory.py: buffers between guard pages
+- kernel.py: compiles, loads and launches a kernel; Fault
+- ops_metal.py: tinygrad's device METAL on the executor, so that the whole app runs on it
 
-It is no model of speed, nor of Apple's compiler: what that alone knows is told by the macOS workflow.
+The executor models neither speed nor Apple's compiler; the macOS workflow tests with the real compiler.
 """

@@ -1,4 +1,4 @@
-"""The executor and kernels as shared libraries, by the clang that the project finds."""
+"""Builds the executor and kernels as shared libraries with the project's clang."""
 import os
 import pathlib
 import platform
@@ -17,7 +17,7 @@ C = ("-x", "c++", "-std=c++20", "-fPIC", "-shared", "-nostdlib", "-nostdinc", "-
      *(("-undefined", "dynamic_lookup") if sys.platform == "darwin" else ()))
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 HALVES = ("-mf16c", "-Xclang", "-ffloat16-excess-precision=none") if X86 else ()
-# every access is asked about, and none are joined to wider ones than Metal has
+# instruments every access, and does not merge accesses into wider ones than Metal's
 OF_KERNELS = ("-O1", "-I", str(FOLDER), *HALVES, "-fsanitize=thread", "-fno-sanitize-link-runtime", "-fno-vectorize",
               "-fno-slp-vectorize", *(part for name in ("func-entry-exit=0", "read-before-write=1")
                                       for part in ("-mllvm", f"-tsan-instrument-{name}")),
@@ -25,10 +25,10 @@ OF_KERNELS = ("-O1", "-I", str(FOLDER), *HALVES, "-fsanitize=thread", "-fno-sani
               "-Werror")
 
 class Refused(Exception):
-  """What the checks, or clang, have against a kernel's source."""
+  """Our checks, or clang, refuse a kernel's source; the message has their errors."""
 
 def shared(text: str, *options: str) -> bytes:
-  """A library, of C++. Refused: clang finds errors."""
+  """Compiles C++ to a shared library. Refused if clang finds errors."""
   use_c_compiler()
   with tempfile.TemporaryDirectory() as folder:
     command = [os.environ.get("CC", "clang"), *C, *options, "-", "-o", path := f"{folder}/library"]
@@ -37,13 +37,13 @@ def shared(text: str, *options: str) -> bytes:
     return pathlib.Path(path).read_bytes()
 
 def executor() -> bytes:
-  """Kept where tinygrad keeps kernels: processes that follow each other build it once."""
+  """The executor's library, cached in tinygrad's kernel cache so that later processes reuse it."""
   text = (FOLDER / "executor.cpp").read_text()
   if (known := diskcache_get("msl_executor", text)) is not None: return known
   return diskcache_put("msl_executor", text, shared(text, "-O2", "-march=native"))
 
 def kernel(source: str) -> bytes:
-  """A kernel's library, of its Metal source. Refused: Apple's compiler would not take it, or clang does not."""
+  """Compiles Metal source to a kernel's library. Refused if Apple's compiler would reject it, or clang does."""
   if found := refused(source): raise Refused("; ".join(found))
   use_c_compiler()
   if errors := metal.errors(source): raise Refused(errors)

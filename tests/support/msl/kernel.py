@@ -1,4 +1,4 @@
-"""A Metal kernel that the processor executes, and the faults that end a launch."""
+"""A Metal kernel that runs on the CPU, and the faults that end a launch."""
 import ctypes
 import functools
 import math
@@ -10,14 +10,14 @@ from tests.support.msl.memory import CELL, PAGE, View, pages, protect
 from tests.support.msl.source import has_arrays, signature, stored
 
 THREADS, LIMIT, GAP, ARRAYS = 1024, 32768, 256, 64  # as in executor.cpp
-STACK = 1 << 16  # bytes of a thread's
+STACK = 1 << 16  # bytes of a thread's stack
 FAULTS = ("", "out of bounds", "misaligned", "uninitialised", "race", "divergent barrier", "divergent simdgroup",
           "no such thread in the simdgroup", "too much threadgroup memory")
 SEVERAL = 0xffff
-FILLS = (0xff, 0x7b, 0xfb)  # not numbers, large ones, and large negative ones, of any type
+FILLS = (0xff, 0x7b, 0xfb)  # NaNs, large numbers and large negative numbers of any type
 
 class Fault(Exception):
-  """What a kernel did that Metal leaves undefined. kind: of FAULTS."""
+  """A kernel did something that Metal leaves undefined. kind: one of FAULTS."""
   def __init__(self, kind: str, text: str):
     super().__init__(text)
     self.kind = kind
@@ -41,9 +41,9 @@ def _loaded(library: bytes, mode: int) -> ctypes.CDLL:
     return ctypes.CDLL(file.name, mode=mode)
 
 class _Executor:
-  """The executor, the stacks of threads and the memory of a threadgroup."""
+  """The executor's library, the threads' stacks and the threadgroup memory."""
   def __init__(self) -> None:
-    self.launch = _loaded(build.executor(), ctypes.RTLD_GLOBAL).msl_launch  # kernels look for its functions
+    self.launch = _loaded(build.executor(), ctypes.RTLD_GLOBAL).msl_launch  # global: kernels link to its functions
     region = LIMIT + GAP * (ARRAYS + 1)
     self._held = [pages(THREADS * STACK), pages(region), pages(region * CELL)]
     self.stacks, self.memory, self.cells = (address for _, address in self._held)
@@ -53,9 +53,10 @@ _executor = functools.cache(_Executor)
 
 class Kernel:
   """
-  Of a source in Metal's language; library: what build.kernel() made of it, if that is known. build.Refused: its
-  compiler would not take it. strict: it may not read threadgroup memory that nobody wrote, even if nothing depends on
-  what is there.
+  A kernel compiled from Metal source. build.Refused if Apple's compiler would reject it.
+
+  `library`: the result of build.kernel(source), if known. `strict`: reading uninitialised threadgroup memory is a
+  fault, even if no result depends on it.
   """
   def __init__(self, source: str, library: bytes | None = None, strict: bool = True):
     self.source, self.signature, self._executor = source, signature(source), _executor()
@@ -66,8 +67,10 @@ class Kernel:
 
   def __call__(self, arguments: Sequence[View | int], grid: Sequence[int], block: Sequence[int], seed: int = 1) -> None:
     """
-    Runs all threadgroups. arguments: buffers, and numbers for `constant int&`; grid: threadgroups; block: threads of
-    each; seed: of the order in which they run. Fault ends it; ValueError if Metal would not launch it.
+    Runs all threadgroups. Raises Fault if the kernel does something undefined, ValueError if Metal would not launch it.
+
+    `arguments`: buffers, and numbers for `constant int&`. `grid`: number of threadgroups. `block`: threads of each.
+    `seed`: of the order in which threads run.
     """
     if len(arguments) != len(self.signature.arguments): raise ValueError(f"{len(arguments)} arguments")
     if min(*grid, *block) < 1 or math.prod(block) > THREADS: raise ValueError(f"grid {grid} of threadgroups {block}")

@@ -1,8 +1,9 @@
 """
-tinygrad's device METAL, executed by the processor. After install() and with DEV=METAL the whole app runs on it.
+tinygrad's device METAL, executed by the CPU. After install() and with DEV=METAL the whole app runs on it.
 
-It is late, as a GPU may be: a kernel runs once somebody waits for it, or for a later one. MSL_ARCH: the architecture,
-Apple9 if not given; MSL_SEED: of the order in which threads run. There is no graph, as on a virtual machine's GPU.
+Launches are deferred, as a GPU may do: a kernel runs only when something waits for it or for a later one. There is no
+graph, as on a virtual machine's GPU. MSL_ARCH: the architecture (default Apple9). MSL_SEED: the seed of the order in
+which threads run.
 """
 import hashlib
 import math
@@ -18,11 +19,11 @@ from tinygrad.device import Allocator, CompileError, Compiled, Compiler, Program
 from tinygrad.renderer.cstyle import MetalRenderer
 
 def install() -> None:
-  """In place of tinygrad's own, for this process. Before its device is opened."""
+  """Replaces tinygrad's METAL runtime in this process. Call it before the device is opened."""
   sys.modules["tinygrad.runtime.ops_metal"] = sys.modules[__name__]
 
 class Command:
-  """A launch that has not happened yet."""
+  """A pending launch."""
   def __init__(self, kernel: Kernel, arguments: list[View | int], grid: tuple[int, ...], block: tuple[int, ...]):
     self.kernel, self.arguments, self.grid, self.block, self.left = kernel, arguments, grid, block, True
 
@@ -31,7 +32,7 @@ class Command:
     self.kernel(self.arguments, self.grid, self.block, seed)
 
 def wait_check(command: Command) -> None:
-  """Runs a launch, and all before it."""
+  """Runs a launch and all pending launches before it."""
   flying = _device().mtl_buffers_in_flight
   for one in flying[:flying.index(command) + 1] if command in flying else ():
     if one.left: one.run(_device().next_seed())
@@ -41,7 +42,7 @@ def _device() -> "MetalDevice":
   return Device["METAL"]  # type: ignore[return-value]
 
 class MetalDevice(Compiled):
-  """launched: the names of all kernels so far, in order."""
+  """The device. launched: names of all kernels launched so far, in order."""
   def __init__(self, device: str):
     self.mtl_buffers_in_flight: list[Command] = []
     self.launched: list[str] = []
@@ -59,7 +60,7 @@ class MetalDevice(Compiled):
       finally: self.mtl_buffers_in_flight.clear()
 
 class MetalCompiler(Compiler):
-  """Its libraries are a kernel's source, and what is executed."""
+  """Compiles to a library that holds the kernel's source and its executable code."""
   def __init__(self) -> None:
     of = b"".join((build.FOLDER / name).read_bytes() for name in ("metal_stdlib", "source.py", "build.py"))
     super().__init__(f"msl_{hashlib.sha256(of).hexdigest()[:16]}")
@@ -86,7 +87,7 @@ class MetalProgram(Program[MetalDevice]):
     return time.perf_counter() - start
 
 class MetalAllocator(Allocator[MetalDevice]):
-  """Nothing is used twice: what was freed may still be read by what is late."""
+  """Never reuses memory: a pending launch may still read a freed buffer."""
   def __init__(self, dev: MetalDevice): super().__init__(dev, supports_copy_from_disk=False, supports_transfer=False)
   def _alloc(self, size: int, options: Any) -> View: return view(size)
   def _as_buffer(self, src: View) -> memoryview: return src.bytes()

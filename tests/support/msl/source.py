@@ -1,8 +1,8 @@
-"""A Metal kernel's source as C++, and what of it Apple's compiler would refuse though clang does not."""
+"""Translates a Metal kernel's source to C++, and finds what Apple's compiler would refuse though clang accepts it."""
 import re
 from typing import NamedTuple
 
-BUFFERS = 31  # of a kernel: Metal's feature set tables, buffer argument table
+BUFFERS = 31  # of a kernel, at most. Source: Metal's feature set tables, buffer argument table
 POSITIONS = {"threadgroup_position_in_grid": "group", "thread_position_in_threadgroup": "at"}
 KERNEL = re.compile(r"^kernel void (\w+)\(([^{]*)\)\s*\{", re.MULTILINE)
 TYPE = r"(?:(?:un)?signed )?\w+"
@@ -10,7 +10,7 @@ BUFFER = re.compile(rf"device (?:const )?({TYPE})\s*\*\s*(\w+)")
 VARIABLE = re.compile(rf"constant ({TYPE})\s*&\s*(\w+)")
 POSITION = re.compile(r"uint3 (\w+) \[\[(\w+)\]\]")
 ARRAY = re.compile(rf"threadgroup __attribute__\(\(aligned\(16\)\)\) ({TYPE}) (\w+)\[(\d+)\];")
-# what Metal has no types or rules for, and clang's C++ does
+# C++ that clang accepts and Metal does not have
 REFUSED = {
   r"\bdouble\b": "Metal has no double", r"\blong long\b|\b\d\w*(?:ll|LL)\b": "Metal has no long long",
   r"\b(?:new|delete|try|throw|catch|goto|dynamic_cast|typeid|thread_local|virtual)\b": "Metal's C++ has no such word",
@@ -22,13 +22,13 @@ NUMBER = r"(?:(?:un)?signed )?(?:bool|u?char|u?short|u?int|u?long|half|bfloat|fl
 POINTER = re.compile(rf"({SPACES})?\b({NUMBER})\s*\*")
 
 class Signature(NamedTuple):
-  """name: of the kernel. arguments: their names, (type, name) each as Metal numbers them; positions: attributes."""
+  """A kernel's signature. arguments: (type, name) in Metal's order. positions: attributes of the other parameters."""
   name: str
   arguments: list[tuple[str, str]]
   positions: list[str]
 
 def signature(source: str) -> Signature:
-  """Of the only kernel of a source. ValueError if it has none, several, or an argument of a kind that is not known."""
+  """The signature of a source's only kernel. ValueError if it has none, several, or an argument of an unknown kind."""
   found = KERNEL.findall(source)
   if len(found) != 1: raise ValueError(f"{len(found)} kernels, not one")
   (name, text), = found
@@ -41,16 +41,16 @@ def signature(source: str) -> Signature:
   return Signature(name, arguments, positions)
 
 def has_arrays(source: str) -> bool:
-  """Whether its threads share memory."""
+  """Whether the kernel declares threadgroup memory."""
   return ARRAY.search(source) is not None
 
 def stored(source: str) -> list[int]:
-  """The numbers of the arguments that a kernel of tinygrad's writes to."""
+  """The indices of the arguments that a kernel of tinygrad writes to."""
   written = set(re.findall(r"^\s*\*\([^=]*?\b(data\d+_\w*)[^=]* = ", source, re.MULTILINE))
   return [i for i, (_, name) in enumerate(signature(source).arguments) if name in written]
 
 def refused(source: str) -> list[str]:
-  """What Apple's compiler would not take, as far as its text tells."""
+  """Errors that Apple's compiler would report, as far as the source's text shows them."""
   code = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
   found = [f"{m[0].strip()!r}: {why}" for text, why in REFUSED.items() for m in re.finditer(text, code, re.MULTILINE)]
   found += [f"{m[0]!r}: no array of threadgroup memory as it is known here"
@@ -64,8 +64,9 @@ def refused(source: str) -> list[str]:
 
 def as_cpp(source: str) -> str:
   """
-  The same lines for metal_stdlib, but for arrays in threadgroup memory, which the executor has. At the end is
-  msl_entry(arguments, position of the threadgroup, position in it).
+  The source as C++ with metal_stdlib: the same lines, except that the executor allocates threadgroup arrays.
+
+  The function msl_entry(arguments, position of the threadgroup, position in it) is appended.
   """
   of = signature(source)
   given = [f"*static_cast<{type[:-1]}*>(arguments[{i}])" if type.endswith("&") else
