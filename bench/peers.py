@@ -183,7 +183,7 @@ def patch_of(name: str) -> str | None:
 def nothing_to_time(patch: str, device: str) -> str:
   """Says why a patch cannot change a step's speed on a device, from its row of the pipeline; "" if it may."""
   row, on_cpu = BY_NAME[patch], device.split(":")[0] == "CPU"
-  if row.phase is Phase.CACHE: return "of a start, not of a step"
+  if row.phase is Phase.CACHE: return "it affects start-up only"
   return "" if row.suits(on_cpu) else "for GPUs" if on_cpu else "for CPUs"
 
 def plan(contestant: Contestant, test: Test, seconds: float) -> tuple[int, int]:

@@ -45,9 +45,9 @@ def run(model: str | None, tokens: int, cache: pathlib.Path, root: pathlib.Path 
   subprocess.run([sys.executable, "-c", only], env=env, check=True, cwd=root)
   imports = time.perf_counter() - start
   decode = (report["tokens"] - 1) / report["decode_tok_s"] if report["decode_tok_s"] else 0.0
-  told = report["load_s"] + report["ttft_s"] + report["compile_s"] + decode
+  told = report["load_s"] + report["ttft_s"] + report.get("compile_s", 0.0) + decode
   return {"wall": wall, "imports": imports, "load": report["load_s"], "ttft": report["ttft_s"],
-          "compile": report["compile_s"], "decode": decode, "left": wall - imports - told,
+          "compile": report.get("compile_s", 0.0), "decode": decode, "left": wall - imports - told,
           "cpu": cpu, "idle": wall * cores() - cpu, "told": told / (wall - imports)}
 
 def _name(model: str | None) -> str: return pathlib.Path(model).name if model else "bundled"
@@ -68,6 +68,11 @@ def compare(model: str | None, tokens: int, count: int, other: pathlib.Path) -> 
   ratios = {name: statistics.median(ours[name] / theirs[name] for theirs, ours in pairs) for name in ("wall", "cpu")}
   return {"model": _name(model), "ratios": ratios, "pairs": pairs}
 
+def _commit(folder: pathlib.Path) -> str:
+  """A checkout's commit, or the folder's name where git does not know it."""
+  done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True)
+  return done.stdout.strip() if done.returncode == 0 else folder.name
+
 def _compare(args: Any) -> int:
   """Compares the checkouts and prints a table. Returns the exit code."""
   other = pathlib.Path(args.against).resolve()
@@ -80,7 +85,7 @@ def _compare(args: Any) -> int:
     last = row["pairs"][-1][1]
     print(f"{row['model'][:34]:34} {last['wall']:9.2f} {row['ratios']['wall']:7.2f} {last['cpu']:9.2f} "
           f"{row['ratios']['cpu']:7.2f}", flush=True)
-  _kept({"against": args.against, "tokens": args.tokens, "models": rows})
+  _kept({"against": _commit(other), "tokens": args.tokens, "models": rows})
   slow = [row["model"] for row in rows if row["ratios"]["wall"] > MOST]
   if slow: print(f"more than {MOST} times as long as in {args.against}: {', '.join(slow)}", file=sys.stderr)
   return int(bool(slow))

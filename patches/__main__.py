@@ -36,6 +36,9 @@ def main() -> int:
   if any(arg.split("=")[0] == "--explain" for arg in sys.argv[1:]):
     runpy.run_module(EXPLAIN, run_name="__main__")
     return 0
+  if {"-h", "--help"} & set(sys.argv[1:]):
+    print((__doc__ or "").strip())
+    return 0
   if unknown := [arg for arg in sys.argv[1:] if arg != "--seams"]:
     print(f"error: {unknown[0]}: give --seams, --explain ROLE or nothing", file=sys.stderr)
     return 2

@@ -18,7 +18,7 @@ class Phase(Enum):
   LOOPS = "a scheduled kernel's loops and sums are rewritten"
   VECTORS = "loops become vectors, loads are ordered"
   RENDER = "source code is written and compiled"
-  SEARCH = "schedules are searched, and known again"
+  SEARCH = "schedules are searched and reused"
   LOWERING = "compiling takes less time"
   CACHE = "what was compiled is kept"
   RUNTIME = "kernels are launched, memory is held"
@@ -146,7 +146,7 @@ PASSES: tuple[Pass, ...] = (
   _pass("host.thread_safety", RUNTIME, needs="interning", after="gc_pause captures"),
 )
 # switches that are no passes: NO_<NAME>=1 switches these off, too
-SWITCHES = {"patches": "all of them", "q8_activations": "activations of 8 bits, in the app"}
+SWITCHES = {"patches": "all of them", "q8_activations": "int8 activations, in the app"}
 CLOSE = 0.75  # difflib's similarity from which a name counts as a typo; below it, the variable is another program's
 
 BY_NAME = {p.name: p for p in PASSES}

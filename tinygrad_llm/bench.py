@@ -350,10 +350,10 @@ def check_context(path: str, info: ModelInfo, tests: Sequence[Test]) -> None:
 
 def add_tests(add: Any, n_prompt: int, n_gen: int) -> None:
   """Adds the options that choose tests, with these defaults."""
-  add("-p", "--n-prompt", action="append", metavar="N", help=f"tokens of a prompt; 0: no test (default {n_prompt})")
-  add("-n", "--n-gen", action="append", metavar="N", help=f"tokens to generate; 0: no test (default {n_gen})")
+  add("-p", "--n-prompt", action="append", metavar="N", help=f"prompt tokens; 0 skips the test (default {n_prompt})")
+  add("-n", "--n-gen", action="append", metavar="N", help=f"tokens to generate; 0 skips the test (default {n_gen})")
   add("-d", "--n-depth", action="append", metavar="N", help="tokens in the KV cache before a test (default 0)")
-  add("-r", "--repetitions", type=int, default=5, metavar="N", help="of each test (default 5)")
+  add("-r", "--repetitions", type=int, default=5, metavar="N", help="repetitions of each test (default 5)")
 
 def asked_tests(args: argparse.Namespace, n_prompt: int, n_gen: int) -> list[Test]:
   """The tests that the options ask for. InputError if there are none."""
@@ -365,8 +365,8 @@ def asked_tests(args: argparse.Namespace, n_prompt: int, n_gen: int) -> list[Tes
 
 def _parser() -> argparse.ArgumentParser:
   parser = Parser(prog="python -m tinygrad_llm.bench", description="Time a GGUF model as llama-bench does.",
-                  epilog="-m may be given several times; -p, -n and -d too, and take lists (16,32) and ranges "
-                         "(64-512*2, 1-9+2): all combinations are run.")
+                  epilog="-m, -p, -n and -d may be given several times. -p, -n and -d also take lists (16,32) and "
+                         "ranges (64-512*2, 1-9+2). All combinations run.")
   parser.add_argument("-m", "--model", action="append", metavar="M",
                       help="a .gguf file, an alias, or hf:owner/repo[:file or quant type] (default: the bundled model)")
   add_tests(parser.add_argument, 512, 128)
@@ -374,7 +374,7 @@ def _parser() -> argparse.ArgumentParser:
   parser.add_argument("-t", "--threads", type=int, metavar="N", help="threads of the CPU device (default: all cores)")
   parser.add_argument("--profile", action="store_true", help="show where the time of the tests' steps goes")
   parser.add_argument("--html", type=pathlib.Path, metavar="FILE",
-                      help="with --profile: write a step of each test as a timeline, with each kernel's code; that "
+                      help="with --profile: write a timeline of a step of each test, with each kernel's code; this "
                            "lowers the kernels again, about a second each")
   return parser
 

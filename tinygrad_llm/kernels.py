@@ -16,26 +16,25 @@ SOURCE_LINES = 12  # lines of source that --explain shows
 
 def _parser() -> argparse.ArgumentParser:
   parser = Parser(prog="python -m tinygrad_llm.kernels",
-                  description="List the kernels that a decode step or a prompt compiles to. Of the model, only the "
-                              "header is read.")
+                  description="List the kernels of a decode step or a prompt. Only the model's header is read.")
   add = parser.add_argument
   add("-m", "--model", help="path of a .gguf file, a name of `run --list`, or hf:owner/repo[:file or quant type] "
                             "(default: the bundled model)")
-  add("--target", help="CUDA:sm_90, NV:sm_90, NV:PTX:sm_90, METAL:Apple9 compile for a card that need not be here, "
-                       "CPU:x86-64-v3, CPU:x86-64-v4, CPU:sapphirerapids and CPU:arm64 for a processor; or a DEV "
-                       "string of tinygrad, as CPU, CL, METAL (default: DEV, else tinygrad's default device)")
+  add("--target", help="compile for hardware that need not be here: CUDA:sm_90, NV:sm_90, NV:PTX:sm_90, METAL:Apple9, "
+                       "CPU:x86-64-v3, CPU:x86-64-v4, CPU:sapphirerapids, CPU:arm64; or a DEV string of tinygrad, such "
+                       "as CPU, CL, METAL (default: DEV, else tinygrad's default device)")
   add("-d", "--depth", type=int, default=0, help="tokens in the KV cache (default 0)")
-  add("-p", "--prompt", type=int, default=0, metavar="N", help="a prompt's chunk of N tokens instead of a decode step")
-  add("--card", metavar="NAME", help="what times are estimated for, as 'RTX 4090' (default: one of "
-                                     "the target's architecture; list: all that are known)")
+  add("-p", "--prompt", type=int, default=0, metavar="N", help="a prompt chunk of N tokens instead of a decode step")
+  add("--card", metavar="NAME", help="estimate times for this card, such as 'RTX 4090' (default: one of "
+                                     "the target's architecture; list: print the known cards)")
   add("--max-context", type=int, default=4096, help="positions of the KV cache (default 4096, at most the model's own)")
   output = parser.add_mutually_exclusive_group()
-  output.add_argument("--source", metavar="ROLE", help="print the code of the kernels of a role instead")
-  output.add_argument("--explain", metavar="ROLE[:TYPE]", help="show a kernel of a role (* for any letters; TYPE: of "
-                      "its weights) on its way through the compiler, what each patch made of it")
+  output.add_argument("--source", metavar="ROLE", help="print the code of a role's kernels instead")
+  output.add_argument("--explain", metavar="ROLE[:TYPE]", help="show how each pass changes a role's kernel (* matches "
+                      "any letters; TYPE: the type of its weights)")
   output.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-  output.add_argument("--html", type=pathlib.Path, metavar="FILE", help="write the step as a timeline of estimates "
-                      "instead, with each kernel's code; that lowers the kernels again, about a second each")
+  output.add_argument("--html", type=pathlib.Path, metavar="FILE", help="write a timeline of estimates instead, with "
+                      "each kernel's code; this lowers the kernels again, about a second each")
   return parser
 
 class Step(NamedTuple):

@@ -13,15 +13,15 @@ from tinygrad_llm.files.hub import locate
 
 def _parser() -> argparse.ArgumentParser:
   parser = Parser(prog="python -m tinygrad_llm.perplexity", description=(
-    "The perplexity of a text, by llama.cpp's method; its KL divergence from another model."), epilog=(
+    "Measure the perplexity of a text by llama.cpp's method, or its KL divergence from another model."), epilog=(
     "--kl-base FILE writes the model's log-probabilities, as llama-perplexity does: 2 bytes for each token of the "
-    "vocabulary and each counted position. With --kl-divergence it reads such a file, ours or llama.cpp's, and the "
-    "text in it: no -f is read then."))
+    "vocabulary at each counted position. With --kl-divergence it reads such a file, ours or llama.cpp's. The text "
+    "comes from that file then, and -f is not read."))
   add = parser.add_argument
   add("-m", "--model", help="as for run (default: the bundled model)")
   add("-f", "--file", metavar="TEXT", help="a text, UTF-8")
   add("-c", "--ctx-size", type=int, metavar="N", help="tokens of a chunk (default: 512, or the base file's)")
-  add("--chunks", type=int, metavar="N", help="no more than so many chunks (default: all)")
+  add("--chunks", type=int, metavar="N", help="most chunks to measure (default: all)")
   add("--kl-base", "--kl-divergence-base", "--save-all-logits", metavar="FILE",
       help="the file to write; with --kl-divergence, to compare with")
   add("--kl-divergence", action="store_true", help="compare with the file of --kl-base")

@@ -155,12 +155,15 @@ def quantize_file(source: str | Path, target: str | Path, file_type: str) -> Non
     raise InputError(f"{target}: cannot be written ({e.strerror}); check the disk and the folder's permissions") from e
   finally: part.unlink(missing_ok=True)
 
-def _main() -> None:
+def _parser() -> Parser:
   parser = Parser(prog="python -m tinygrad_llm.quantize", description="Quantise a GGUF file.")
   parser.add_argument("source", metavar="IN", help="GGUF file of F32, F16 or BF16 weights")
   parser.add_argument("target", metavar="OUT", help="GGUF file to write")
   parser.add_argument("type", metavar="TYPE", type=str.upper, help=f"one of {', '.join(FILE_TYPES)}")
-  args = parser.parse_args()
+  return parser
+
+def _main() -> None:
+  args = _parser().parse_args()
   quantize_file(args.source, args.target, args.type)
 
 def main() -> None: guarded(_main)

@@ -19,34 +19,35 @@ if TYPE_CHECKING: from tinygrad_llm.engine.llm import LLM
 
 def _parser() -> argparse.ArgumentParser:
   parser = Parser(prog="python -m tinygrad_llm.run", description="Answer with a GGUF model, or chat.", epilog=(
-    "Text that is piped in is the prompt; with --prompt it follows that after an empty line. With neither, in a "
-    "terminal, it is a chat: /help lists its commands. On a pipe, what the model thinks stands in <think>..</think>."))
+    "Piped text is the prompt; with --prompt it follows the prompt after an empty line. With neither, in a terminal, "
+    "it is a chat, and /help lists its commands. On a pipe, thinking is printed between <think> and </think>."))
   add = parser.add_argument
   add("-m", "--model", help="path of a .gguf file, a name of --list, or hf:owner/repo[:file or quant type] "
                       "(default: the bundled model)")
-  add("--list", action="store_true", help="print the models that have a name, and what of them is in the cache")
+  add("--list", action="store_true", help="print the aliases, and which of their files are in the cache")
   ask = parser.add_mutually_exclusive_group()
   ask.add_argument("-p", "--prompt", help="a message to answer; - reads it from standard input")
   ask.add_argument("--tokens", help="token ids to continue, as 1,2,3 (no chat template)")
   add("--system", help="the system message")
-  add("-n", "--count", type=int, help="tokens to generate at most (default, and -1: to the end of the answer)")
+  add("-n", "--count", type=int, help="most tokens to generate (default, and -1: until the answer ends)")
   add("-c", "--max-context", type=int, default=4096,
       help="positions of the KV cache (default 4096, at most the model's own)")
   add("-t", "--threads", type=int, help="threads of the CPU device (default: all cores)")
-  add("--temperature", type=float, help="0 is greedy (default: what the file suggests, else 0; so are those below)")
-  add("--top-k", type=int, help="0 is off (default)")
-  add("--top-p", type=float, help="1 is off (default)")
-  add("--min-p", type=float, help="0 is off (default)")
-  add("--repeat-penalty", type=float, help="1 is off (default)")
-  add("-s", "--seed", type=int, default=RANDOM, help="-1 is a new one for each answer (default)")
-  add("--stop", action="append", default=[], metavar="TEXT", help="stop before this text; may be given several times")
-  add("--think", choices=THINK, help="off: the model answers at once, if its template can say so; hide: show only the "
-                                     "answer, not what it thinks before it")
-  add("--hide-thinking", dest="think", action="store_const", const="hide", help="--think hide")
+  add("--temperature", type=float, help="0 is greedy (default: the file's suggestion, else 0)")
+  add("--top-k", type=int, help="0 is off (default: the file's suggestion, else off)")
+  add("--top-p", type=float, help="1 is off (default: the file's suggestion, else off)")
+  add("--min-p", type=float, help="0 is off (default: the file's suggestion, else off)")
+  add("--repeat-penalty", type=float, help="1 is off (default: the file's suggestion, else off)")
+  add("-s", "--seed", type=int, default=RANDOM, help="of the random numbers; -1: a new one for each answer (default)")
+  add("--stop", action="append", default=[], metavar="TEXT",
+      help="end the answer before this text; may be given several times")
+  add("--think", choices=THINK, help="on, off: tell the template whether the model thinks first, if it can be told; "
+                                     "hide: do not show the thinking")
+  add("--hide-thinking", dest="think", action="store_const", const="hide", help="the same as --think hide")
   add("--template", action="append", default=[], metavar="NAME=VALUE",
       help="a variable for the chat template, as JSON or as text; may be given several times")
-  add("--benchmark", type=int, metavar="N", help="time a decode of N tokens, end-of-turn tokens or not")
-  add("--dequantize", action="store_true", help="expand the weights to fp16: more memory, other speed")
+  add("--benchmark", type=int, metavar="N", help="time a decode of N tokens, also past the end of the turn")
+  add("--dequantize", action="store_true", help="expand the weights to fp16 while they load: takes more memory")
   add("--json", action="store_true", help="print one JSON object instead of text")
   add("--version", action="version", version=f"tinygrad_llm {__version__}")
   return parser

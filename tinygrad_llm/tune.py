@@ -13,23 +13,23 @@ UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 def _parser() -> argparse.ArgumentParser:
   parser = Parser(prog="python -m tinygrad_llm.tune", description=(
-    "Time other schedules of a decode step's kernels on this device, in processes of their own, and keep those that "
-    "are faster and right: all that runs a model uses them from then on. It may be stopped at any time, and goes on "
-    "where it was."))
+    "Time other schedules of a decode step's kernels on this device, and keep the faster ones. Every later run of a "
+    "model uses them. Candidates run in processes of their own, and their results are checked. The search may be "
+    "stopped at any time, and then continues where it was."))
   add = parser.add_argument
   add("-m", "--model", help="path of a .gguf file, a name of `run --list`, or hf:owner/repo[:file or quant type] "
                             "(default: the bundled model)")
-  add("--budget", default="10m", help="time for all of it, as 90s, 10m or 1h (default 10m)")
+  add("--budget", default="10m", help="time for the whole search, such as 90s, 10m or 1h (default 10m)")
   add("-d", "--depth", type=int, help="tokens in the KV cache while attention is timed (default 512, at most half of "
                                       "the context)")
-  add("--max-context", type=int, default=4096, help="positions of the KV cache, as `run` has them (default 4096)")
+  add("--max-context", type=int, default=4096, help="positions of the KV cache, as for `run` (default 4096)")
   add("-t", "--threads", type=int, metavar="N", help="threads of the CPU device (default: all cores)")
-  add("--again", action="store_true", help="search also what was searched before")
+  add("--again", action="store_true", help="search kernels again that were searched before")
   add("--plot", type=pathlib.Path, metavar="FILE", help="draw the kernels before and after, as PNG or SVG")
   files = parser.add_mutually_exclusive_group()
-  files.add_argument("--export", type=pathlib.Path, metavar="FILE", help="write what was found so far as JSON, no more")
+  files.add_argument("--export", type=pathlib.Path, metavar="FILE", help="only write the schedules found, as JSON")
   files.add_argument("--import", dest="take", type=pathlib.Path, metavar="FILE",
-                     help="read what --export wrote, on any machine, no more; nothing of it is run")
+                     help="only read a file of --export, from any machine; none of it is executed")
   return parser
 
 def seconds_of(text: str) -> float:

@@ -13,7 +13,7 @@ How: a TinyJit of a functools.partial of a module's function reads its bound arg
   them is not kept; it captures as before.
   The pass comes after those that change kernels, to keep what they made. restore() does the same ahead of a jit's first
   call, and runs nothing.
-Numbers: see README.
+Numbers: docs/performance.md, First start; `make start`.
 Upstream: not sent; tinygrad pickles a captured jit with the contents of its buffers, for another purpose.
 """
 from __future__ import annotations

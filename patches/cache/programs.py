@@ -13,7 +13,7 @@ How: a PROGRAM is stored under to_program_key and all else that it depends on (d
   keys of tinygrad's own cache of machine code carry the processor, too.
   `progress`, if set in this thread, is called with (kernels made, kernels to make) of each batch, and with (0, 0)
   before captures.py makes a schedule.
-Numbers: see README.
+Numbers: docs/performance.md, First start; `make start`.
 Upstream: not sent; the key would have to be complete there first (DEV=CPU compiles for "native").
 """
 from __future__ import annotations

@@ -231,15 +231,15 @@ class Entry:
     """The entry in a row of JSON. ValueError: it is no entry, or has another version."""
     kinds = {"kernel": str, "family": str, "sizes": list, "name": str, "device": dict, "patches": dict, "ratio": float,
              "us": float, "date": str, "tinygrad": str, "version": int, "extra": dict}
-    if not isinstance(row, dict) or row.keys() != {*kinds, "opts"}: raise ValueError("it is no entry of a schedule")
+    if not isinstance(row, dict) or row.keys() != {*kinds, "opts"}: raise ValueError("not a schedule entry")
     for name, kind in kinds.items():
       if not isinstance(row[name], (int, float) if kind is float else kind):
         raise ValueError(f"{name} is no {kind.__name__}")
     if row["version"] != VERSION: raise ValueError(f"version is {row['version']}, not {VERSION}")
-    if not all(isinstance(n, int) for n in row["sizes"]): raise ValueError("sizes are no numbers")
+    if not all(isinstance(n, int) for n in row["sizes"]): raise ValueError("sizes must be integers")
     if not all(isinstance(x, str) for x in row["patches"].values()): raise ValueError("patches have no versions")
     if not all(math.isfinite(row[name]) and row[name] > 0 for name in ("ratio", "us")):
-      raise ValueError("a time is none")
+      raise ValueError("ratio and us must be positive")
     return cls(**{**row, "opts": None if row["opts"] is None else from_json(row["opts"])})
 
   def holds(self, device: dict[str, Any], own: bool = True) -> bool:

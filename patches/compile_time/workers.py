@@ -34,7 +34,7 @@ _stock = worker._init_worker
 
 class Initialiser:
   """The initialiser of a pool: init_worker with what the parent knows when it starts a worker."""
-  def __call__(self) -> None: raise AssertionError("it is for other processes")
+  def __call__(self) -> None: raise AssertionError("it runs in workers only")
   def __reduce__(self) -> tuple[Any, ...]: return functools.partial, (init_worker, schedules.cards())
 
 def init_worker(cards: dict[str, dict[str, str]]|None = None) -> None:

@@ -1,42 +1,42 @@
 /*
-The native code of thread_pool.py: one function, for the caller of a table (number 0) and for the workers.
+The native code of thread_pool.py. One entry point serves the caller, which runs a table (number 0), and the workers.
 
-This is freestanding C: the addresses of the system's functions that it needs are in `pool`. The CPU device's compiler
-compiles it, with ABI, ARGS and the words' names (HEAD, FUNCTION, ..) defined in front. The function must come first in
-the file.
+The code is freestanding C: `pool` holds the addresses of the system functions that it calls. The CPU device's compiler
+compiles it; thread_pool.py prepends the definitions of ABI, ARGS and the words' indices (HEAD, FUNCTION, ..). The entry
+point must be the first function in the file.
 */
 typedef unsigned long long word;
 
-typedef struct {                     /* one for each thread; 128 bytes, the longest cache line there is */
-  word order;                        /* address of the command whose slot is not begun yet; 0 if there is none */
-  word asleep;                       /* 1: the thread waits in read(), or is about to; a thread that sets 0 wakes it */
+typedef struct {                     /* one per thread; 128 bytes, the longest cache line of any CPU */
+  word order;                        /* address of a command whose slot has not begun; 0 if there is none */
+  word asleep;                       /* 1: the thread waits in read(), or is about to; who sets it to 0 wakes it */
   word read_fd, write_fd, read_to;
   word rest[11];
 } line;
 
 typedef struct {
-  word size;                         /* threads, the caller included; a command has at most as many slots */
-  word limit;                        /* how many threads may work now: the number of cores */
-  word active;                       /* how many threads work */
-  word since;                        /* the tick at which the table began */
-  word time, lost;                   /* ticks of tables since `active` changed; wasted ones among them, see judge() */
-  word until, pause;                 /* no more threads are tried before this tick; the length of this pause in ticks */
-  word clock, ticks_then, ns_then;   /* clockid_t; the time of the pool's first table, in ticks and ns */
-  word us;                           /* ticks in a microsecond, about */
+  word size;                         /* threads, including the caller; a command has at most this many slots */
+  word limit;                        /* most threads that may work now: the process's cores */
+  word active;                       /* number of threads that work */
+  word since;                        /* tick at which the table began */
+  word time, lost;                   /* table ticks since `active` changed; how many were wasted, see judge() */
+  word until, pause;                 /* tick before which no more threads are tried; length of that pause in ticks */
+  word clock, ticks_then, ns_then;   /* clockid_t; time of the pool's first table, in ticks and ns */
+  word us;                           /* ticks per microsecond, estimated */
   int (*yield)(void);
   long (*read)(int, void *, unsigned long);
   long (*write)(int, const void *, unsigned long);
   int (*gettime)(int, void *);
-  word left, others[15];             /* the current command's slots that are not done, without the caller's; a line */
+  word left, others[15];             /* unfinished slots of the command, without the caller's; own cache line */
   line lines[];
 } pool_t;
 
-#define LOOKS 1024      /* looks before a thread yields between two: some tens of microseconds */
-#define IDLE 2000       /* microseconds until a worker without an order sleeps */
-#define PATIENCE 200    /* microseconds that the caller waits awake; that a worker is off its core before it sleeps */
-#define LEAST 2000      /* microseconds of tables before a number of threads is judged */
-#define WINDOW 50000    /* microseconds of tables after which earlier ones count half */
-#define PAUSE_MIN 8000  /* microseconds until more threads are tried again: at first, and at most (PAUSE_MAX) */
+#define LOOKS 1024      /* polls before a thread yields between polls: some tens of microseconds */
+#define IDLE 2000       /* microseconds before a worker without an order sleeps */
+#define PATIENCE 200    /* microseconds: the caller's wait before it sleeps; a worker sleeps if a yield takes longer */
+#define LEAST 2000      /* microseconds of table time before a thread count is judged */
+#define WINDOW 50000    /* microseconds of table time after which the earlier statistics count half */
+#define PAUSE_MIN 8000  /* microseconds before more threads are tried again: first and longest (PAUSE_MAX) pause */
 #define PAUSE_MAX 1000000
 
 #define LOAD(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
@@ -75,7 +75,7 @@ static word ticks(pool_t *pool) { return nanoseconds(pool); }
 
 /* *** shares */
 
-/* Runs the shares of a slot: the slot's number, then on in steps of the pool's size. */
+/* Runs the shares of a slot: slot, slot + pool size, slot + 2 * pool size, .. */
 static void run(pool_t *pool, const word *command, word slot) {
   word a[ARGS + 1], n = command[WORDS] - HEAD, passed = n <= 8 ? 8 : n <= 16 ? 16 : ARGS;
   for (word i = 0; i < passed; i++) a[i] = command[HEAD + i];
@@ -96,7 +96,7 @@ static void wake(pool_t *pool, line *of) {
   if (__atomic_load_n(&of->asleep, __ATOMIC_SEQ_CST) && SWAP(&of->asleep, 0)) pool->write((int)of->write_fd, &one, 8);
 }
 
-/* Runs a slot if no thread has begun it. `order` holds the current command, which does not end before its slots. */
+/* Runs a slot if no thread has begun it. The command in `order` is valid: it ends after all its slots. */
 static void take(pool_t *pool, word slot) {
   word *order = &pool->lines[slot].order, command;
   if (!LOAD(order) || !(command = SWAP(order, 0))) return;
@@ -110,7 +110,7 @@ static void sleep(pool_t *pool, line *mine, word *on, word value) {
   SWAP(&mine->asleep, 0);
 }
 
-/* *** a worker: spins for an order for some time, then yields between looks, then sleeps */
+/* *** a worker: polls for an order, first spinning, then yielding between polls, and then sleeps */
 
 static void await(pool_t *pool, line *mine) {
   for (word looks = 0; looks < LOOKS; looks++) {
@@ -138,8 +138,8 @@ static void work(pool_t *pool, word number) {
 /* *** the caller */
 
 /*
-Makes fewer threads active if these would be faster. A thread that has begun a share and loses its core to another
-process makes all others wait. `lost` counts this time, as far as it exceeds the caller's time for its own share.
+Reduces the active threads if fewer would be faster. If another process takes the core of a thread that has begun a
+share, all other threads wait. `lost` counts this time, as far as it exceeds the caller's time for its own part.
 */
 static void judge(pool_t *pool, word own, word waited) {
   word us = pool->us, active = pool->active, now = ticks(pool);
@@ -154,13 +154,13 @@ static void judge(pool_t *pool, word own, word waited) {
   pool->since = now, pool->time = pool->lost = 0;
 }
 
-/* Before a table: sets `active` to at most the number of cores; from time to time tries more than worked well. */
+/* Before a table: limits `active` to the number of cores. After a pause it tries more threads than before. */
 static void choose(pool_t *pool) {
   word active = pool->active, limit = pool->limit, ns = nanoseconds(pool), now = pool->since = ticks(pool);
-  if (!pool->ns_then || now < pool->ticks_then) pool->ticks_then = now, pool->ns_then = ns;  /* restarted on resume */
+  if (!pool->ns_then || now < pool->ticks_then) pool->ticks_then = now, pool->ns_then = ns;  /* reset on resume */
   if (ns - pool->ns_then > 100000) pool->us = (now - pool->ticks_then) / ((ns - pool->ns_then) / 1000);
   if (!pool->us) pool->us = 1000;
-  int due = pool->until - now - 1 >= PAUSE_MAX * pool->us;  /* it has passed, or is from before a restart */
+  int due = pool->until - now - 1 >= PAUSE_MAX * pool->us;  /* `until` has passed, or dates from before a restart */
   if (active < limit && due && pool->time > LEAST * pool->us) {
     active += active < 8 ? 1 : active / 4;
     pool->time = pool->lost = 0;
@@ -172,7 +172,7 @@ static void choose(pool_t *pool) {
   }
 }
 
-/* Waits until all slots that others have begun are done. own: the ticks that the caller's part took. */
+/* Waits for all slots that other threads have begun. own: ticks that the caller spent on its part. */
 static void await_others(pool_t *pool, word own) {
   word start = ticks(pool), patience = PATIENCE * pool->us + own / 4;
   for (word looks = 0; looks < LOOKS; looks++) {

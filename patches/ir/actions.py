@@ -49,5 +49,5 @@ def chosen(opts: Opts|None, op: ScheduleOps, default: int) -> int:
 
 def check_amount(k: Scheduler, opt: Opt, least: int, most: int) -> None:
   """Checks that an action's amount is in a range and that the action is applied once. KernelOptError if not."""
-  check(isinstance(opt.arg, int) and least <= opt.arg <= most, f"{opt.op.name} is of {least} to {most}")
-  check(all(known.op is not opt.op for known in k.applied_opts), f"{opt.op.name} is chosen once")
+  check(isinstance(opt.arg, int) and least <= opt.arg <= most, f"{opt.op.name} must be {least} to {most}")
+  check(all(known.op is not opt.op for known in k.applied_opts), f"{opt.op.name} may be applied only once")

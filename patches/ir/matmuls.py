@@ -107,7 +107,7 @@ def find(sink: UOp) -> Matmul|str:
   if any(end.src[1:] != sink.src[0].src[1:] for end in sink.src): return "stores of different loops"
   loops, outputs = reds[0].src[1:], _outputs(sink)
   if any(r.op is not Ops.RANGE or r.src[0].op is not Ops.CONST or r.arg[-1] is not AxisType.REDUCE for r in loops):
-    return "a loop of no constant length"
+    return "a loop of symbolic length"
   if any(r not in loops and r not in outputs for r in (u for u in ops if u.op is Ops.RANGE)): return "another loop"
   if any(r.arg[-1] not in (AxisType.GLOBAL, AxisType.WEAK) for r in outputs): return "loops that are shared"
   factors = [f for red in reds for f in _factors(red) if f.ranges]
@@ -121,9 +121,9 @@ def find(sink: UOp) -> Matmul|str:
     nbytes = sum(steps(r for r in loops if r in u.ranges) * u.dtype.itemsize for u in found)
     return all(r.src[0].op is Ops.CONST for r in rs), -nbytes, steps(rs)
   x, w = sorted(alone, key=packed)
-  if any(r.src[0].op is not Ops.CONST for r in w): return "rows of no constant number"
+  if any(r.src[0].op is not Ops.CONST for r in w): return "a symbolic number of rows"
   tokens, rows = ([r for r in outputs if r in rs] for rs in (x, w))
-  if any(r.src[0].op is not Ops.CONST for r in tokens[1:]): return "tokens of no constant number in others"
+  if any(r.src[0].op is not Ops.CONST for r in tokens[1:]): return "symbolic token loops inside other loops"
   products = [_product(red, set(tokens), set(rows)) for red in reds]
   if any(p is None or not p.loads for p in products): return "not a product of x and a weight"
   return Matmul(tuple(p for p in products if p is not None), tuple(tokens), tuple(rows), tuple(loops),

@@ -46,7 +46,7 @@ def _main(reds: list[UOp]) -> list[UOp]|str:
   """The longest sum of a kernel, and sums over the same loops (several matrices by one x); or why there is none."""
   if not reds or any(red.arg[0] is not Ops.ADD for red in reds): return "not one sum"
   if not all(r.op is Ops.RANGE and r.src[0].op is Ops.CONST for red in reds for r in red.src[1:]):
-    return "a loop of no constant length"
+    return "a loop of symbolic length"
   main = [red for red in reds if red.src[1:] == max(reds, key=_steps).src[1:]]
   rest = [red for red in reds if red not in main]
   if any(_steps(red) * SHORTER > _steps(main[0]) for red in rest): return "not one sum"

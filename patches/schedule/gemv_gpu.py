@@ -117,7 +117,7 @@ def on_gpu(k: Scheduler, s: Sum, tile: Tile|None = None) -> Scheduler|str:
   Returns the reason if the kernel cannot be scheduled so.
   """
   if s.rows is None: return "no axis that only the weight has"
-  if s.rows.src[0].op is not Ops.CONST: return "rows of no constant number"
+  if s.rows.src[0].op is not Ops.CONST: return "a symbolic number of rows"
   if tile is not None: return _tiled(k, s, tile)
   made = _tiled(k, s, tile := _default(s))
   if isinstance(made, str) or any(name in os.environ for name in MV_NAMES): return made

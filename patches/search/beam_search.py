@@ -9,7 +9,7 @@ How: with BEAM=n, tuner.py searches each kernel with a beam of n schedules, unle
   `python -m tinygrad_llm.tune` has searched it before. The kernel is then lowered as stored_schedules.py does. The
   search of a kernel may take SECONDS. Kernels that cannot be searched get the heuristic's schedule. On Windows, which
   lacks the worker processes, and without this patch or stored_schedules, BEAM is tinygrad's.
-Numbers: see README, Tuning.
+Numbers: docs/tuning.md; `make beam`.
 Upstream: not sent; two parts would work there as they are: the start from the heuristic, and the check of the winner.
 """
 from __future__ import annotations

@@ -112,7 +112,7 @@ if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_after_fo
 
 def _death(process: subprocess.Popen[bytes]) -> str:
   try: code = process.wait(5)
-  except subprocess.TimeoutExpired: return "its process stopped to answer"
+  except subprocess.TimeoutExpired: return "its process stopped answering"
   if code >= 0: return f"its process ended with {code}"
   names = {-s.value: s.name for s in signal.Signals}
   return f"its process died of {names.get(code, f'signal {-code}')}"

@@ -7,7 +7,7 @@ How: before a kernel is lowered, its entry is looked up (cache/schedules.py): th
   usual. Each stage of a fused launch (graph/horizontal_fusion.py) has its own entry. Nothing is looked up where the
   user has set MV_THREADS_PER_ROW, MV_BLOCKSIZE or MV_ROWS_PER_THREAD, with NOOPT, or without caches (CCACHE=0), nor for
   devices that only compile.
-Numbers: see README, Tuning.
+Numbers: docs/tuning.md; `make beam`.
 Upstream: not sent; tinygrad replays BEAM's results only where BEAM is asked for again.
 """
 from __future__ import annotations

@@ -90,11 +90,11 @@ def why_not(m: Matmul) -> str:
   """Says why tile registers cannot compute a matmul; "" if they can."""
   if m.n_tokens.vmax < TOKENS: return "few tokens"
   if m.n_rows % LANES or size(m.rows[-1]) % LANES: return "rows that are no whole tiles"
-  if steps(m.loops) % DEPTH: return "rows that no whole registers hold"
+  if steps(m.loops) % DEPTH: return "a row length that is no multiple of 32"
   of = [_rows_of_x(p, m) for p in m.products]
   if any(rows is None for rows in of): return "x is not stored as bfloat16"
   if any(rows.loops != of[0].loops or size(rows.loops[0]) % 2 for rows in of):  # type: ignore[union-attr]
-    return "weights that are no pairs"
+    return "an innermost loop of odd length"
   return ""
 
 def tiles(m: Matmul, threads: int) -> int:

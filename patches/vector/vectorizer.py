@@ -319,8 +319,8 @@ class Vectorizer:
   def fill(self, store: UOp) -> list[UOp]:
     """Stores one vector if the lanes are contiguous, else each lane's number."""
     (buf, idx), value = store.src[0].src, self.vector(store.src[1])
-    if (address := self.address(idx)) is None: raise Unsupported("it stores here and there")
-    if any(self.inside[gate] for gate in store.src[2:]): raise Unsupported("it stores some lanes alone")
+    if (address := self.address(idx)) is None: raise Unsupported("a scattered store with a lane-dependent address")
+    if any(self.inside[gate] for gate in store.src[2:]): raise Unsupported("a store of some lanes only")
     gates = [self.rewrite(gate) for gate in store.src[2:]]
     same, each = address
     if not self.in_order(value.dtype, each):
@@ -337,7 +337,7 @@ class Vectorizer:
 
   def largest(self, store: UOp) -> UOp:
     """Stores a running maximum: the maximum over lanes compares a vector's halves until two lanes are left."""
-    if store.src[1].dtype.itemsize != 4: raise Unsupported("a maximum of other numbers than 32 bits")
+    if store.src[1].dtype.itemsize != 4: raise Unsupported("a maximum of a type that is not 32 bits")
     before, vectors = self.accumulated(store, maxima(store.src[1]), "maximum")
     found = functools.reduce(maximum, vectors)
     while (n := found.max_numel()) > 2:

@@ -19,7 +19,7 @@ def test_a_value_lives_to_its_last_use():
   assert most_alive([a, b, c, d, one, two, total, total.sink()]) == 4 * 64
   assert most_alive([a, b, one, c, d, two, total]) == 3 * 64 and most_alive([a, b]) == 0  # a and b are unused
 
-def test_what_a_loop_uses_lives_as_long():
+def test_value_used_in_loop_lives_to_loop_end():
   """A value used in a loop lives to the loop's end, inner loops included; a value made in the loop does not."""
   before, outer, inner = vector(0), UOp.range(4, 0), UOp.range(4, 1)
   x = UOp(Ops.ADD, before.dtype, (before, before))
@@ -32,7 +32,7 @@ def test_what_a_loop_uses_lives_as_long():
   far = UOp.sink(last).end(outer)
   assert most_alive([before, outer, inner, x, end, *many, *sums, last, far]) == 4 * 64
 
-def test_what_counts():
+def test_which_values_count():
   """Register arrays count by their size. Scalars, constants, addresses and values below 16 bytes do not count."""
   scalar = IN.index(UOp.const(3, dtypes.int)).load()
   constants = UOp(Ops.STACK, dtypes.float, (UOp.const(1.0, dtypes.float),) * 16)
@@ -45,7 +45,7 @@ def test_what_counts():
   assert most_alive([*array, scalar, store]) == 128 * 4
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_programs(seed):
+def test_random_programs_match_direct_count(seed):
   """The result equals a direct count, at every operation, of the values that are used later."""
   rng = random.Random(seed)
   ops = [vector(i) for i in range(3)]

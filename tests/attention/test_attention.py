@@ -74,14 +74,14 @@ def check(cases: list[Case], **env: str) -> None:
 @pytest.mark.parametrize("cases", [MODELS[3:5], pytest.param(MODELS[:3] + MODELS[5:], marks=extended), OTHERS[:3],
                                    pytest.param(OTHERS[3:], marks=extended), DRAWN[:2]],
                          ids=["models", "more models", "others", "more others", "drawn"])
-def test_on_a_cpu(cases: list[Case]): check(cases)
+def test_decode_on_cpu(cases: list[Case]): check(cases)
 
 @pytest.mark.parametrize("cases", [PROMPTS[3:5], pytest.param(PROMPTS[:3] + PROMPTS[5:], marks=extended),
                                    OTHER_PROMPTS[1:4],
                                    pytest.param(OTHER_PROMPTS[:1] + OTHER_PROMPTS[4:], marks=extended),
                                    DRAWN_PROMPTS[:2], pytest.param(DRAWN_PROMPTS[2:], marks=extended)],
                          ids=["models", "more models", "others", "more others", "drawn", "more drawn"])
-def test_of_prompts_on_a_cpu(cases: list[Case]): check(cases)
+def test_prefill_on_cpu(cases: list[Case]): check(cases)
 
 def prompt_source(case: dict) -> str:
   """The source of the kernel that computes the parts of prefill attention."""
@@ -89,7 +89,7 @@ def prompt_source(case: dict) -> str:
   part = next(call.src[0] for call in linear.src if Part.of(call.src[0]) is not None)
   return to_program(part, Device["CPU"].renderer).src[2].arg
 
-def test_queries_of_prompts_are_lanes():
+def test_prefill_vectorises_over_queries():
   """Queries are lanes: no horizontal sums, vector masks, and blocks after the last query are skipped."""
   source = child.call(prompt_source, Case(2, 4, 64, 300, T=40, prompt=64).__dict__).value
   body = source[source.index("void attention"):]
@@ -97,16 +97,16 @@ def test_queries_of_prompts_are_lanes():
   assert not re.search(r"\w\[\d+\]", loop[:loop.rindex("data0_")]) and re.search(r"float16 \w+ = .*\?", loop)
 
 @pytest.mark.parametrize("threads", ["1", "3"])
-def test_threads_of_prompts(threads: str):
+def test_prefill_thread_counts(threads: str):
   check([Case(2, 3, 64, 100, T=30, prompt=40), Case(1, 4, 64, 90, T=11, prompt=40)], NUM_CPU_THREADS=threads)
 
-def test_threads_do_not_divide_the_heads(): check([Case(3, 3, 64, 100), Case(1, 4, 64, 200)], NUM_CPU_THREADS="3")
+def test_thread_count_not_dividing_heads(): check([Case(3, 3, 64, 100), Case(1, 4, 64, 200)], NUM_CPU_THREADS="3")
 
-def test_one_thread(): check([Case(3, 2, 64, 100)], NUM_CPU_THREADS="1")
+def test_single_thread(): check([Case(3, 2, 64, 100)], NUM_CPU_THREADS="1")
 
 @pytest.mark.parametrize("cases", [pytest.param(MODELS, marks=extended), pytest.param(OTHERS, marks=extended), DRAWN],
                          ids=["models", "others", "drawn"])
-def test_on_opencl(cases: list[Case]):
+def test_decode_on_opencl(cases: list[Case]):
   if (env := gpu_numbers.opencl()) is None: pytest.skip("no OpenCL runtime with halves")
   check(cases, **env)
 
@@ -126,7 +126,7 @@ def in_lockstep(case: dict) -> float:
 
 @pytest.mark.parametrize("case", [Case(2, 4, 64, 150, symbolic=False), Case(1, 3, 128, 70, symbolic=False, sink=True)],
                          ids=["1b", "odd"])
-def test_in_lockstep(case: Case): assert child.call(in_lockstep, case.__dict__).value < ERROR
+def test_decode_on_simulated_gpu(case: Case): assert child.call(in_lockstep, case.__dict__).value < ERROR
 
 # *** prompts on GPUs, run by numpy
 
@@ -141,7 +141,7 @@ GPU_OTHERS = {target: [case for case in (*PROMPTS, *OTHER_PROMPTS, *DRAWN_PROMPT
 @pytest.mark.parametrize(("target", "cases"), [
   *GPU_SOME.items(), *[pytest.param(target, cases[part::4], marks=extended)
                        for target, cases in GPU_OTHERS.items() for part in range(4)]])
-def test_of_prompts_on_a_gpu(target: str, cases: list[Case]):
+def test_prefill_on_gpu(target: str, cases: list[Case]):
   cases = [case for case in cases if prefill_gpu.fits(gpu_renderers.named(target), case.D, case.width)]
   rows = child.call(gpu_prompts.all_asked, target, [case.__dict__ for case in cases]).value
   for case, found in zip(cases, [gpu_prompts.Asked(*row) for row in rows]):
@@ -149,7 +149,7 @@ def test_of_prompts_on_a_gpu(target: str, cases: list[Case]):
     assert found.name.startswith("attention_") and bool(found.wmma) == (target != "OpenCL"), (case, found)
     assert found.threads % 32 == 0 and found.threads <= 256, (case, found)
 
-def test_blocks_that_are_left_out():
+def test_prefill_skips_masked_blocks():
   """Position blocks (64) after a query block's last token (of 16), or before its first token's window, are skipped."""
   plain, long = Case(1, 4, 64, 512, T=512, prompt=512), Case(1, 4, 64, 512, T=64, prompt=128)
   cases = [plain, dataclasses.replace(plain, window=64), long]
@@ -157,7 +157,7 @@ def test_blocks_that_are_left_out():
   assert whole == [i // 4 + 1 for i in range(32)] and window == [min(n, 2) for n in whole] and last == [8] * 4
 
 @pytest.mark.parametrize(("env", "parts"), [({}, 1), ({"NO_MMA_TILES": "1"}, 0)])
-def test_prompts_without_tensor_cores(env: dict[str, str], parts: int):
+def test_prefill_without_tensor_cores(env: dict[str, str], parts: int):
   assert child.call(gpu_prompts.parts, OTHER_PROMPTS[3].__dict__, "CUDA", **env).value == parts
 
 # bytes of stack observed on sm_80
@@ -167,7 +167,7 @@ STACKS = [(Case(8, 4, 64, 4608, T=512, prompt=512), 8), (Case(4, 8, 128, 4608, T
 
 @pytest.mark.skipif(not kernel_cases.has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
 @pytest.mark.parametrize("at", sample(range(len(STACKS)), [3]))
-def test_compiled_of_prompts(at: int):
+def test_prefill_machine_code(at: int):
   case, stack = STACKS[at]
   found = gpu_prompts.Code(*child.call(gpu_prompts.codes, "CUDA:sm_80", [case.__dict__]).value[0])
   assert found.hmma >= 48 and found.registers <= 128 and found.stack <= stack, found
@@ -176,7 +176,7 @@ def test_compiled_of_prompts(at: int):
 
 @pytest.mark.parametrize(("switch", "kernels"), [
   ("NO_FLASH_DECODING", 4), ("NO_ONLINE_SOFTMAX", 4), ("NO_BLOCK_REDUCTIONS", 2)])
-def test_switches(switch: str, kernels: int):
+def test_pass_switches(switch: str, kernels: int):
   """flash_decoding turns four kernels into two. It is off without online_softmax; block_reductions is optional."""
   (error, found), = child.call(errors, [Case(2, 2, 32, 40).__dict__], **{switch: "1"}).value
   assert error < ERROR and found == kernels
@@ -204,7 +204,7 @@ def of_attention(linear: UOp) -> UOp:
 @pytest.mark.parametrize(("case", "target"), [
   ("llama-1b-Q4_K_M", "CUDA:sm_80"), ("deepseek-v2-lite-Q4_K_M", "CUDA:sm_90"),
   ("gpt-oss-20b-MXFP4_MOE", "CUDA:sm_87")])
-def test_compiled(case: str, target: str):
+def test_decode_machine_code(case: str, target: str):
   """Two kernels a layer, with enough threads, short loops, no spills and coalesced loads."""
   shallow, deep = child.call(attention_rows, case, target, [512, 8192]).value
   kernels = [row for row in shallow if row["schedule"] == "online_softmax"]
@@ -239,7 +239,7 @@ def beside(shapes: list[list[int]]) -> tuple[float, int]:
   ([[512, 1024], [96, 1024]], 2, {"NO_HORIZONTAL_FUSION": "1"}),
   ([[510, 1024], [96, 1024]], 1, {"NUM_CPU_THREADS": "3"}),
   pytest.param([[512, 1024], [96, 1024]], 1, {"NUM_CPU_THREADS": "1"}, marks=extended)])
-def test_products_beside_each_other(shapes: list[list[int]], kernels: int, env: dict[str, str]):
+def test_horizontal_fusion_of_projections(shapes: list[list[int]], kernels: int, env: dict[str, str]):
   """Products with one input are fused, also where the thread count divides the rows of only one matrix."""
   error, found = child.call(beside, shapes, **env).value
   assert error < ERROR and found == kernels

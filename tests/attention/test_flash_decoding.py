@@ -27,7 +27,7 @@ def wanted(n: int, hidden: int) -> np.ndarray:
   return (e / e.sum(-1, keepdims=True)) @ v.reshape(HEADS, n, WIDTH)
 
 @pytest.mark.parametrize(("n", "hidden"), [(1, 0), (PART, 0), (PART + 1, 0), (150, 0), (150, PART + 6)])
-def test_in_parts(on_a_gpu, n, hidden):
+def test_softmax_is_split_into_parts(on_a_gpu, n, hidden):
   """
   m = max n: s; y = (sum n: exp(s - m) * v) / (sum n: exp(s - m))
   --> m[p], l[p], o[p] of each part; m = max p: m[p]; y = (sum p: exp(m[p] - m) * o[p]) / (sum p: exp(m[p] - m) * l[p])
@@ -40,7 +40,7 @@ def test_in_parts(on_a_gpu, n, hidden):
   assert len(stored) == 2  # scores, maxima and sums of exponentials are not materialised
 
 @pytest.mark.parametrize("n", [16, 150])
-def test_one_part_on_a_cpu(n):
+def test_cpu_uses_one_part(n):
   """On a CPU a thread has all positions; the factor exp(m - m) = 1 is left out."""
   made = split(sink := attention(n))
   assert np.allclose(value(made, n), value(sink, n))
@@ -48,7 +48,7 @@ def test_one_part_on_a_cpu(n):
   outside = made.toposort(lambda u: u.tag != PARTS)
   assert not any(u.op in (Ops.EXP2, Ops.REDUCE) for u in outside)
 
-def test_a_softmax_that_is_used_alone(on_a_gpu):
+def test_independent_softmaxes_are_split_separately(on_a_gpu):
   """Two softmaxes of one graph are split separately. A softmax whose scores have other readers is not split."""
   one, two = attention(100).src[0], attention(90).src[0]
   made = split(UOp.sink(one, two))
@@ -56,11 +56,11 @@ def test_a_softmax_that_is_used_alone(on_a_gpu):
   assert split(attention(100, again=True)) is None
 
 @pytest.mark.parametrize("slopes", [(0.5, 0.25), (-0.5, -0.5)])
-def test_what_is_no_softmax(on_a_gpu, slopes):
+def test_rejects_other_exponentials(on_a_gpu, slopes):
   """Exponentials with two different slopes, or with negative slopes, are no softmax."""
   assert split(attention(100, slopes=slopes)) is None
 
-def test_what_has_no_schedule(monkeypatch):
+def test_no_split_for_unsupported_shapes(monkeypatch):
   """No split for keys that vectors do not divide, or for more queries than a thread block holds."""
   assert split(attention(16)) is not None
   monkeypatch.setattr(flash_decoding, "LANES", 32)  # a key has 16 elements

@@ -24,7 +24,7 @@ def stored(sink: UOp) -> np.ndarray:
 
 def scheduled(sink: UOp, ren, *opts) -> UOp | None: return online_softmax.schedule(Part.of(sink), ren, opts)
 
-def test_what_a_part_is():
+def test_output_layout_of_a_part():
   """out[h, g, column]: sums of exp2(slope * (score - top)) * values, then top, then the sum of exp2."""
   found = Part.of(part(40))
   assert (found.width, found.depth, found.positions, found.slope) == (WIDTH, DEPTH, 40, 0.5)
@@ -32,7 +32,7 @@ def test_what_a_part_is():
   assert found.tokens is None
 
 @pytest.mark.parametrize("n", [1, 5, PART, 100])
-def test_on_a_gpu(on_a_gpu, n):
+def test_gpu_stages(on_a_gpu, n):
   """m[p], l[p], o[p] --> partial products; scores and maxima; exponentials; partial sums: four stages of one block"""
   made = scheduled(sink := part(n), CUDA)
   assert np.allclose(stored(sink), stored(made))
@@ -45,30 +45,30 @@ def test_on_a_gpu(on_a_gpu, n):
 @pytest.mark.parametrize("opts", [
   (action(ScheduleOps.THREADS, 64),),
   (action(ScheduleOps.THREADS, 64), action(ScheduleOps.LANES, 1)), (action(ScheduleOps.QUERIES, 1),)])
-def test_other_blocks(on_a_gpu, opts):
+def test_gpu_block_sizes(on_a_gpu, opts):
   made = scheduled(sink := part(70), CUDA, *opts)
   assert np.allclose(stored(sink), stored(made)) and made is not scheduled(sink, CUDA)
 
 @pytest.mark.parametrize("n", [2, 17, PART])
-def test_on_a_cpu(n):
+def test_cpu_running_maximum(n):
   """m, l, o --> s = q @ k of a block; M = max(m, max s); l = l * exp(m - M) + sum exp(s - M); o likewise; m = M"""
   made = scheduled(sink := part(n), CPU)
   assert np.allclose(stored(sink), stored(made))
   assert len([u for u in made.toposort() if u.op is Ops.EXP2]) == 2  # for the rescaled sums, and for the block
 
 @pytest.mark.parametrize("n", [PART + 1, 200])
-def test_blocks_of_a_cpu(n):
+def test_cpu_position_blocks(n):
   """The running maximum covers all blocks before."""
   kernel = Candidates(serialize.dump([kernel_of(part(n), "CPU", {}).ast]), "CPU", {}, 1 << 20)
   kernel.add(None, kernel.compile(None))
   assert kernel.programs[None].src[0].arg.name.startswith("attention_") and kernel.check(None, 1) < 1
 
 @pytest.mark.parametrize("opts", [(action(ScheduleOps.QUERIES, 1),), (action(ScheduleOps.VECTORS, 1),)])
-def test_other_tiles(opts):
+def test_cpu_tile_sizes(opts):
   made = scheduled(sink := part(40), CPU, *opts)
   assert np.allclose(stored(sink), stored(made)) and made is not scheduled(sink, CPU)
 
-def test_hidden_positions(on_a_gpu):
+def test_fully_masked_part(on_a_gpu):
   """A part whose positions are all masked has sums of 0."""
   made = scheduled(sink := part(100, hidden=70), CUDA)
   found = stored(made)
@@ -77,9 +77,9 @@ def test_hidden_positions(on_a_gpu):
 @pytest.mark.parametrize(("ren", "opt"), [
   (CPU, action(ScheduleOps.POSITIONS, 24)), (CPU, action(ScheduleOps.QUERIES, 0)),
   (CUDA, action(ScheduleOps.LANES, 0)), (CUDA, action(ScheduleOps.THREADS, 1))])
-def test_opts_that_do_not_fit(ren, opt): assert scheduled(part(40), ren, opt) is None
+def test_rejects_invalid_opts(ren, opt): assert scheduled(part(40), ren, opt) is None
 
-def test_threads_that_the_queries_do_not_divide(monkeypatch):
+def test_queries_not_divisible_by_threads(monkeypatch):
   """Three threads take four queries in two turns. Surplus threads repeat the last query and do not read beyond it."""
   monkeypatch.setattr(decode_cpu, "most_threads", lambda ren: 3)
   monkeypatch.setattr(decode_cpu, "_tiles", lambda *_: 1)
@@ -87,11 +87,11 @@ def test_threads_that_the_queries_do_not_divide(monkeypatch):
   assert {int(u.vmax) for u in made.toposort() if u.op is Ops.RANGE and u.arg[-1] is AxisType.THREAD} == {2}
   assert np.allclose(stored(sink), stored(made))  # numpy raises for an index beyond an array
 
-def test_one_position():
+def test_single_position_has_no_schedule():
   """Without a loop over positions there is no schedule."""
   assert scheduled(part(1), CPU) is None
 
-def test_where_it_is_asked(monkeypatch):
+def test_only_part_kernels_get_the_schedule(monkeypatch):
   """A part's kernel is lowered with this schedule and no other; all other kernels are lowered as usual."""
   asked = []
   def lowered(ast: UOp, ren, optimize: bool = True) -> UOp:

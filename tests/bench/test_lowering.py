@@ -9,7 +9,7 @@ def found(tmp_path_factory) -> dict:
   write_model(path, **SHAPES["tiny"], types="Q4_K_M", header=True)
   return lowering.child("CPU:x86-64-v3", str(path), "decode")
 
-def test_passes_and_stages(found):
+def test_pass_times_add_up_to_stages(found):
   """Each pass is counted for each kernel. All passes together take about as long as the stages."""
   passes, programs = found["passes"], found["programs"]
   assert {"devectorize2", "early symbolic", "linearize/render"} <= passes.keys() and programs > 5
@@ -18,7 +18,7 @@ def test_passes_and_stages(found):
   stages = sum(found[stage] for stage in lowering.STAGES)
   assert .5 * stages < sum(row[0] for row in passes.values()) < 1.5 * stages + .5
 
-def test_the_table(found, capsys):
+def test_printed_table(found, capsys):
   lowering._print_passes([found, found], 3)
   head, *lines = capsys.readouterr().out.strip().splitlines()
   assert head.split() == ["pass", "seconds", "kernels", "unchanged", "nodes"] and len(lines) == 3

@@ -37,7 +37,7 @@ def rotated(x: np.ndarray, position: int, neox: bool) -> np.ndarray:
   z = z * np.exp(1j * position * 100.0 ** (-np.arange(half) / half))
   return np.concatenate([z.real, z.imag], 1)  # the order of the dimensions does not matter in a product
 
-def test_rows_of_q_and_k_rotate_alike_in_the_other_order():
+def test_reordered_qk_rows_keep_rope_scores():
   """Scores of two positions with reordered rows equal the scores with the file's own rotation."""
   draw = np.random.default_rng(0).standard_normal
   q, k, x, y = draw((24, 8)), draw((24, 8)), draw(8), draw(8)
@@ -48,7 +48,7 @@ def test_rows_of_q_and_k_rotate_alike_in_the_other_order():
   assert not np.allclose(scores(q, k, neox=True), want)
 
 @pytest.mark.parametrize("arch", mlx_model.MODEL_TYPES)
-def test_every_tensor_has_its_place(model_file, arch):
+def test_every_tensor_is_mapped(model_file, arch):
   path = model_file(arch=arch, types="F16", vocab=VOCAB)
   file, config = open_gguf(path), config_of(path)
   found = {name: x for name, _, x in mlx_model.tensors(file, config)}
@@ -68,7 +68,7 @@ def test_every_tensor_has_its_place(model_file, arch):
   assert np.array_equal(q, raw["blk.1.attn_q.weight"].astype(np.float32)) == (arch != "llama")
   if arch == "llama": np.testing.assert_array_equal(q[[0, 1, 16, 17]], raw["blk.1.attn_q.weight"][[0, 2, 1, 3]])
 
-def test_config_json(llama, model_file):
+def test_hf_config(llama, model_file):
   made = mlx_model.hf_config(config_of(llama), llama3_factors(32, 500000.0))
   assert made["rope_scaling"] == {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0,
                                   "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -81,7 +81,7 @@ def test_config_json(llama, model_file):
           moe["norm_topk_prob"], moe["mlp_only_layers"]) == ("qwen3_moe", 8, 2, 64, True, [])
   assert mlx_model.hf_config(config_of(model_file(arch="olmoe", types="F16", vocab=VOCAB)))["intermediate_size"] == 256
 
-def test_what_mlx_lm_lacks_is_refused(llama, model_file):
+def test_rejects_models_mlx_lm_cannot_run(llama, model_file):
   config = config_of(llama)
   def refused(words: str, *args) -> None:
     with pytest.raises(ValueError, match=words): mlx_model.hf_config(*args)
@@ -96,14 +96,14 @@ def test_what_mlx_lm_lacks_is_refused(llama, model_file):
   ("Q4_K", 2048, "4-bit g64"), ("IQ4_XS", 256, "4-bit g64"), ("Q5_0", 96, "5-bit g32"), ("Q6_K", 256, "6-bit g64"),
   ("Q8_0", 64, "8-bit g64"), ("Q2_K", 256, "2-bit g64"), ("Q3_K", 256, "3-bit g64"), ("MXFP4", 32, "mxfp4 g32"),
   ("NVFP4", 64, "nvfp4 g16"), ("F16", 64, "None"), ("F32", 64, "None"), ("BF16", 64, "None")])
-def test_the_nearest_format(kind, n, text): assert str(mlx_model.mlx_format(kind, n)) == text
+def test_nearest_mlx_format(kind, n, text): assert str(mlx_model.mlx_format(kind, n)) == text
 
-def test_the_nearest_format_is_not_far():
+def test_nearest_mlx_format_within_1_5_bits():
   """Each block type of GGUF gets an MLX format within 1.5 bits a weight."""
   for name, block, nbytes in GGML_TYPES.values():
     if (found := mlx_model.mlx_format(name, 256)) is not None: assert abs(found.bits + 0.5 - nbytes * 8 / block) <= 1.5
 
-def test_the_type_of_activations():
+def test_activation_type():
   assert [mlx_model.float_type(set(kinds.split())) for kinds in ("F32", "F32 BF16", "F16", "BF16 Q4_K", "F16 F32")] == [
     "float32", "bfloat16", "float16", "float16", "float16"]
 
@@ -113,7 +113,7 @@ def no_mlx(tmp_path, monkeypatch):
   (tmp_path / "none" / "mlx" / "__init__.py").write_text("raise ImportError('not here')")
   monkeypatch.setenv("PYTHONPATH", str(tmp_path / "none"))
 
-def test_without_mlx_the_others_go_on(llama, no_mlx, tmp_path):
+def test_missing_mlx_does_not_stop_other_peers(llama, no_mlx, tmp_path):
   done = subprocess.run([sys.executable, str(ROOT / "bench" / "mlx_model.py"), str(llama), str(tmp_path / "x")],
                         capture_output=True, text=True, env=os.environ)
   assert done.returncode == 2 and done.stderr == "error: mlx: not installed (not here); run: pip install -e '.[mlx]'\n"
@@ -152,7 +152,7 @@ YARN = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0,
   *((arch, {}) for arch in mlx_model.MODEL_TYPES), ("llama", {"rope_freqs": True}), ("llama", {"kv": YARN}),
   ("llama", {"kv": {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}}),
   ("llama", {"tied": False, "head_dim": 64})])
-def test_mlx_computes_the_same_model(tmp_path, arch, options):
+def test_mlx_float32_matches_reference(tmp_path, arch, options):
   path = write_model(tmp_path / "m.gguf", arch, types="F32", vocab=VOCAB, context=1024, **options)
   about, logits = mlx_logits(path, tmp_path / "mlx")
   want = Reference(path).logits(IDS)[[4, 9, 14, 19]]
@@ -165,27 +165,27 @@ def test_mlx_computes_the_same_model(tmp_path, arch, options):
   ("F16", "mlx float16", 1e-4), ("BF16", "mlx bfloat16", 2e-3), ("Q8_0", "mlx 8-bit g64, float16", 5e-3),
   ("Q6_K", "mlx 6-bit g64, float16", 0.05), ("Q4_K_M", "mlx 4-bit g64, 6-bit g64, float16", 0.5),
   ("MXFP4", "mlx mxfp4 g32, float16", 1e-4), ("NVFP4", "mlx nvfp4 g16, float16", 0.1)])
-def test_mlx_is_near_in_other_types(tmp_path, kind, weights, limit):
+def test_mlx_quantised_is_close_to_reference(tmp_path, kind, weights, limit):
   path = write_model(tmp_path / "m.gguf", types=kind, dim=256, vocab=VOCAB)
   about, logits = mlx_logits(path, tmp_path / "mlx")
   assert about["weights"] == weights
   assert kl(Reference(path).logits(IDS)[[4, 9, 14, 19]], logits) < limit < peers.MAX_KL_QUANTISED_AGAIN
 
 @has_mlx
-def test_mlx_computes_what_this_project_does(llama, tmp_path):
+def test_mlx_matches_this_project(llama, tmp_path):
   want = tinygrad_llm.load(str(llama), max_context=32).logits(IDS)[[4, 9, 14, 19]]
   _, logits = mlx_logits(llama, tmp_path / "mlx")
   assert np.abs(logits - want).max() < 0.02 * want.std() and (logits.argmax(-1) == want.argmax(-1)).all()
 
 @has_mlx
-def test_rows_in_the_wrong_order_are_seen(llama, tmp_path, monkeypatch):
+def test_detects_wrong_row_order(llama, tmp_path, monkeypatch):
   """Comparing logits shows rows in the wrong order; peers.py's KL of a random model is too small to show them."""
   monkeypatch.setattr(mlx_model, "unpermuted", lambda rows, heads: rows)
   want = Reference(llama).logits(IDS)[[4, 9, 14, 19]]
   assert np.abs(mlx_logits(llama, tmp_path)[1] - want).max() > 0.5 * want.std()
 
 @has_mlx
-def test_positions_are_kept_and_dropped(llama, tmp_path):
+def test_cache_state_between_calls(llama, tmp_path):
   """A prompt fed in two pieces gives the logits of one fed at once; time() leaves no state behind."""
   from bench.peer_mlx import MLX
   mlx_model.convert(str(llama), tmp_path)
@@ -197,7 +197,7 @@ def test_positions_are_kept_and_dropped(llama, tmp_path):
   np.testing.assert_array_equal(peer.logits(12), want)
 
 @has_mlx
-def test_mlx_takes_turns_with_this_project(llama, tmp_path):
+def test_mlx_peer_interleaves_with_this_project(llama, tmp_path):
   command = [sys.executable, "bench/peers.py", "-m", str(llama), "--peers", "mlx", "-p", "4", "-n", "2", "-r", "2",
              "--seconds", "0.05", "--out", str(tmp_path / "out.json")]
   done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "DEV": "CPU"})

@@ -19,7 +19,7 @@ def step(*rows: dict) -> dict:
           "card": {"name": "A100", "gbs": 1000}, "estimate_us": sum(r["estimate_us"] for r in rows),
           "roles": list(rows)}
 
-def test_the_worst_kernels_lose_most_against_their_bytes():
+def test_worst_kernels_exceed_bandwidth_bound_most():
   """The worst kernels exceed their bandwidth bound most: at 1,000 GB/s, 200 MB take 200 us."""
   found = report.worst(step(row("fast", 210, 200_000_000), row("slow", 60, 1000), row("worst", 300, 100_000_000)))
   assert [r["role"] for r in found] == ["worst", "slow", "fast"]
@@ -32,7 +32,7 @@ def profile(name: str) -> dict:
   return {"name": name, "timed": "in the step", "measured_us": 101.0, "sum_us": 100.0, "peak_gbs": 55.5,
           "rows": [part, host]}
 
-def test_the_page():
+def test_html_page():
   steps = report.steps_of(4096, 512)
   assert list(steps) == ["decode", "decode @ d4096", "prompt of 512"]
   of_target = {name: step(row("act", 30, 1000, part="attention: softmax"), row("blk.*.ffn_up", 20, 10_000_000))
@@ -55,7 +55,7 @@ def run(*args: str) -> subprocess.CompletedProcess[str]:
   return subprocess.run(command, capture_output=True, text=True)
 
 @extended
-def test_it_puts_together_what_kernels_says(tmp_path):
+def test_report_combines_kernels_output(tmp_path):
   model = write_model(tmp_path / "model.gguf", dim=256, ffn=512, heads=4, layers=1, context=96, types="Q8_0")
   out = tmp_path / "new" / "report"
   done = run("-m", str(model), "--targets", "CPU:x86-64-v3", "NOPE", "-d", "70", "-p", "8", "--estimates-only", "--out",

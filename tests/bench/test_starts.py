@@ -22,7 +22,7 @@ def compared(monkeypatch, tmp_path, walls: list[float], repetitions: int = 3) ->
   assert kept[0]["models"][0]["ratios"].keys() == {"wall", "cpu"}
   return code, roots
 
-def test_in_turns(monkeypatch, tmp_path, capsys):
+def test_interleaved_runs_use_median_ratio(monkeypatch, tmp_path, capsys):
   """The median of the ratios decides, so one slow process does not matter; the slow model is named."""
   code, roots = compared(monkeypatch, tmp_path, [10, 11, 10, 30, 10, 11])
   assert code == 0 and roots == [tmp_path, starts.ROOT] * 3
@@ -30,5 +30,5 @@ def test_in_turns(monkeypatch, tmp_path, capsys):
   assert code == 1 and "bundled" in capsys.readouterr().err
   assert compared(monkeypatch, tmp_path, [10, 11.9], 1)[0] == 0
 
-def test_what_is_no_checkout(tmp_path):
+def test_rejects_folder_that_is_not_a_checkout(tmp_path):
   with pytest.raises(InputError, match="no checkout"): starts._compare(argparse.Namespace(against=str(tmp_path)))

@@ -71,7 +71,7 @@ def test_contexts_of_one_bucket_share_captures(folder, model_file):
 
 @extended
 @pytest.mark.parametrize("off", [{"CCACHE": "0"}, {"NO_CAPTURES": "1"}, {"NO_PATCHES": "1"}], ids=str)
-def test_its_switches(folder, model_file, off):
+def test_disabled_by_switches(folder, model_file, off):
   """Switched off, captures are neither read nor written."""
   path = model_file(types="F16", vocab=384, context=96)
   process(path, folder)
@@ -82,7 +82,7 @@ def test_its_switches(folder, model_file, off):
   assert scheduled == STEPS and entries(folder) == kept and (lowered > 20 or "NO_CAPTURES" in off)
   assert [file.stat().st_mtime_ns for file in kept] == changed
 
-def test_it_reaches_no_worker_and_needs_none(folder, model_file):
+def test_replay_needs_no_compile_worker(folder, model_file):
   """A capture holds the kernels that compile workers made, so a replay needs no worker."""
   path = model_file(types="F16", vocab=384, context=96)
   result = process(path, folder, PARALLEL="2", NO_PROGRAMS="1")
@@ -90,7 +90,7 @@ def test_it_reaches_no_worker_and_needs_none(folder, model_file):
   again = process(path, folder, PARALLEL="2", NO_PROGRAMS="1")
   assert again[0] == 0 and again[2] == result[2]
 
-def test_a_damaged_capture_is_made_again(folder, model_file):
+def test_damaged_capture_is_rebuilt(folder, model_file):
   path = model_file(types="F16", vocab=384, context=96)
   _, _, result = process(path, folder)
   files = entries(folder)
@@ -100,7 +100,7 @@ def test_a_damaged_capture_is_made_again(folder, model_file):
   assert process(path, folder) == (0, 0, result)
 
 @pytest.mark.parametrize("arch", sample(ARCHS, ("llama", "qwen3moe", "deepseek2")))
-def test_every_architecture(folder, model_file, arch, monkeypatch):
+def test_replay_is_bit_exact_for_every_architecture(folder, model_file, arch, monkeypatch):
   """Each architecture's model can be captured, and the replay computes the same to the last bit."""
   _, chunk, context = sizes(arch)
   def run() -> tuple[list[int], bytes]:
@@ -136,7 +136,7 @@ def jit(function, *state) -> _TinyJit:
   made.cnt = 1
   return made
 
-def test_the_weights_are_those_of_the_process():
+def test_restore_uses_current_weights():
   assert jit(step, Scale(weight(value=2.0)))(inputs()).tolist() == [36, 44, 52]
   again = jit(step, Scale(weight(value=3.0)))
   assert captures.restore(again, inputs())
@@ -153,7 +153,7 @@ def test_restore_runs_nothing():
   assert captures.restore(again, x) and captures.restore(again, x)
   assert helpers.GlobalCounters.kernel_count == before
 
-def test_a_variable_is_an_input():
+def test_variables_are_inputs():
   n = UOp.variable("n", 1, 4)
   assert jit(variable, Scale(weight()))(inputs(), n.bind(2)).tolist() == [6, 10, 14]
   again = jit(variable, Scale(weight()))
@@ -170,7 +170,7 @@ class Settings: values: tuple = (1, 2)
 
 def closing_over(y): return lambda x: x * y
 
-def test_what_is_another_capture():
+def test_key_depends_on_function_and_objects():
   same = weight()
   assert key(step, Scale(weight())) == key(step, Scale(weight(value=9.0)))
   keys = [key(step, Scale(weight())), key(other_step, Scale(weight())), key(step, Scale(weight(), 2.0)),
@@ -189,7 +189,7 @@ def test_what_is_another_capture():
           key(step, Scale(weight(), more=dtypes.half)), key(step, Scale(weight(), more=helpers.Target("CPU")))]
   assert None not in keys and len(set(keys)) == len(keys)
 
-def test_what_surrounds_it(monkeypatch):
+def test_key_depends_on_environment(monkeypatch):
   plain, others = key(step, Scale(weight())), []
   for context in ({"JIT": 2}, {"NOOPT": 1}, {"SPLIT_REDUCEOP": 0}, {"JIT_BATCH_SIZE": 1}, {"NO_MEMORY_PLANNER": 1}):
     with Context(**context): others.append(key(step, Scale(weight())))
@@ -204,7 +204,7 @@ def test_what_surrounds_it(monkeypatch):
   for context in ({"CCACHE": 0}, {"CACHELEVEL": 0}, {"JIT": 0}, {"DEBUG": 3}):
     with Context(**context): assert key(step, Scale(weight())) is None
 
-def test_the_code_is_in_the_key(tmp_path, monkeypatch):
+def test_key_contains_the_code(tmp_path, monkeypatch):
   """The key has the code of the function's package (or file) and of the objects' packages."""
   (package := tmp_path / "some_model").mkdir()
   (package / "__init__.py").write_text("from some_model.part import step, Part")
@@ -228,18 +228,18 @@ def in_a_function():
   lambda: jit(in_a_function(), Scale(weight())), lambda: jit(step, Scale(weight(), more=sys.stderr)),
   lambda: jit(step, Scale(weight(), more=object())), lambda: jit(step, Scale(weight(), more=iter([1]))),
   lambda: jit(step, Scale(weight(), more=memoryview(b"1"))), lambda: jit(step, Scale(weight(), more=sys))])
-def test_what_is_not_described_is_not_kept(folder, made):
+def test_undescribable_functions_are_not_cached(folder, made):
   (function := made()).cnt = 1
   for _ in range(2): function(inputs())
   assert entries(folder) == []
 
 @pytest.mark.parametrize("function", [with_constant, in_a_list])
-def test_what_holds_contents_or_returns_no_tensors_is_not_kept(folder, function):
+def test_unsupported_captures_are_not_cached(folder, function):
   function = jit(function, Scale(weight()))
   for _ in range(2): function(inputs())
   assert function.captured is not None and entries(folder) == []
 
-def test_several_results():
+def test_multiple_results():
   jit(two, Scale(weight()))(inputs())
   again = jit(two, Scale(weight(value=3.0)))
   assert captures.restore(again, inputs())
@@ -247,7 +247,7 @@ def test_several_results():
   np.testing.assert_array_equal(total.numpy(), inputs().numpy() + 3)
   np.testing.assert_array_equal(product.numpy(), inputs().numpy() * 3)
 
-def test_objects_that_know_each_other():
+def test_cyclic_references():
   """Cyclic references terminate, and their structure is in the key."""
   a, b = Scale(weight()), Scale(weight())
   a.other, b.other = b, a
@@ -255,7 +255,7 @@ def test_objects_that_know_each_other():
   c.other, d.other = d, d
   assert key(step, a) is not None and key(step, a) != key(step, c)
 
-def test_an_ordinary_jit_is_as_ever(folder):
+def test_plain_tinyjit_is_unchanged(folder):
   """An ordinary TinyJit still captures on its second call and checks its arguments."""
   function = TinyJit(functools.partial(step, Scale(weight())))
   assert [function(inputs()).tolist() for _ in range(4)] == [[36, 44, 52]] * 4

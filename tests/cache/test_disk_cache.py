@@ -19,7 +19,7 @@ def kept(tmp_path, monkeypatch) -> disk_cache.Store:
 
 # *** entries
 
-def test_an_entry_comes_back(kept):
+def test_put_and_get(kept):
   assert kept.get("a") is None
   kept.put("a", b"one")
   kept.put("b", b"")
@@ -28,14 +28,14 @@ def test_an_entry_comes_back(kept):
   assert kept.get("a") == b"two"
   assert [file.name for file in kept.folder.iterdir() if file.suffix] == []  # no temporary file is left
 
-def test_it_lies_beside_tinygrads_cache_and_belongs_to_the_user(kept, tmp_path):
+def test_location_and_permissions(kept, tmp_path):
   kept.put("a", b"one")
   assert kept.path("a").parent == tmp_path / "cache.db.d" / "kept"
   if os.name == "posix": assert kept.folder.stat().st_mode & 0o777 == kept.folder.parent.stat().st_mode & 0o777 == 0o700
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b[:40], lambda b: b"", lambda b: b"\0" * len(b),
                                     lambda b: b[:50] + bytes([b[50] ^ 1]) + b[51:], lambda b: b + b"x"])
-def test_a_damaged_entry_is_none_and_is_replaced(kept, damage):
+def test_damaged_entry_is_a_miss_and_is_replaced(kept, damage):
   kept.put("a", bytes(range(100)))
   (path := kept.path("a")).write_bytes(damage(path.read_bytes()))
   assert kept.get("a") is None
@@ -43,7 +43,7 @@ def test_a_damaged_entry_is_none_and_is_replaced(kept, damage):
   kept.put("a", b"one")
   assert kept.get("a") == b"one"
 
-def test_the_bound(kept):
+def test_size_bound_evicts_oldest(kept):
   kept.bound, kept.slack = 16000, 1000
   for i in range(40):
     kept.put(str(i), bytes(1000 - 32))
@@ -52,7 +52,7 @@ def test_the_bound(kept):
   assert 11000 <= sum(sizes) <= 17000
   assert kept.get("39") is not None and kept.get("30") is not None and kept.get("0") is None
 
-def test_what_is_used_stays(kept):
+def test_reading_renews_age(kept):
   """Reading an entry renews its age, to the day."""
   kept.bound, kept.slack = 16000, 1000
   kept.put("used", bytes(1000))
@@ -63,7 +63,7 @@ def test_what_is_used_stays(kept):
     os.utime(kept.path(str(i)), (time.time() - 86400 * 2,) * 2)
   assert kept.get("used") is not None
 
-def test_what_a_killed_process_left_goes_first(kept):
+def test_stale_temporary_files_are_evicted_first(kept):
   kept.bound, kept.slack = 6000, 1
   kept.put("a", bytes(1000))
   (left := kept.folder / "0.1.2.new").write_bytes(bytes(4000))
@@ -72,13 +72,13 @@ def test_what_a_killed_process_left_goes_first(kept):
   kept.put("b", bytes(2000))
   assert not left.exists() and kept.get("a") is not None and kept.get("b") is not None
 
-def test_a_disk_that_fails_is_no_error(kept, tmp_path):
+def test_disk_failure_raises_nothing(kept, tmp_path):
   (tmp_path / "cache.db.d").write_text("in the way")
   kept.put("a", b"one")
   assert kept.get("a") is None
   kept.drop("a")
 
-def test_writers_at_once(kept):
+def test_concurrent_writers(kept):
   """Four processes rewrite one entry: each read returns one of their values, whole."""
   code = ("import sys, time; from tinygrad_llm.patches.cache.disk_cache import Store\n"
           "s = Store('kept'); end = time.time() + 2\n"
@@ -95,7 +95,7 @@ def test_writers_at_once(kept):
 
 # *** parts of all keys
 
-def test_machine(monkeypatch, tmp_path):
+def test_machine_key_depends_on_compiler(monkeypatch, tmp_path):
   here = disk_cache.machine()
   assert here == disk_cache.machine()
   (other := tmp_path / "clang").write_text("#!/bin/sh\nexec /bin/true\n")
@@ -116,18 +116,18 @@ def test_processor():
   assert all(isinstance(x, str) for x in found)
 
 @pytest.mark.parametrize("name", ["MV_BLOCKSIZE", "OCCUPANCY_FLOOR", "EXPAND_SSA"])
-def test_surroundings_have_the_environment(monkeypatch, name):
+def test_key_contains_environment(monkeypatch, name):
   before = disk_cache.surroundings()
   monkeypatch.setenv(name, "7")
   assert disk_cache.surroundings() != before
 
-def test_surroundings_have_the_switches():
+def test_key_contains_switches():
   before = disk_cache.surroundings()
   with helpers.Context(NOOPT=1): assert disk_cache.surroundings() != before
   with helpers.Context(DEBUG=2, PARALLEL=7, CAPTURING=0): assert disk_cache.surroundings() == before
   assert {v.key for v in vars(helpers).values() if isinstance(v, helpers.ContextVar)} >= disk_cache.OBSERVING
 
-def test_no_variable_of_the_compiler_is_forgotten():
+def test_key_covers_tinygrad_variables():
   """Each environment variable that tinygrad reads for kernels and schedules is in a key, or harmless."""
   base = pathlib.Path(tinygrad.__file__).parent
   files = [*(base / "codegen").rglob("*.py"), *(base / "schedule").rglob("*.py"), base / "engine" / "jit.py",
@@ -144,7 +144,7 @@ def kernel() -> UOp:
   call, = (Tensor.empty(64, 32) @ Tensor.empty(32, 16)).schedule_linear().src
   return call.src[0]
 
-def test_uops_come_back():
+def test_uops_round_trip():
   """Deserialised UOps are interned: an equal one is the same object."""
   with helpers.Context(CACHELEVEL=0): program = do_to_program(kernel(), Device["CPU"].renderer)
   again, sink = serialize.load(serialize.dump([program, program.src[0]]))
@@ -187,7 +187,7 @@ def test_leaves():
 class Strange: pass
 
 @pytest.mark.parametrize("arg", [Strange(), os.system, print, (1, Strange())])
-def test_what_is_not_written(arg):
+def test_refuses_to_serialise(arg):
   with pytest.raises((ValueError, pickle.PicklingError)): serialize.dump([UOp(Ops.NOOP, arg=arg)])
 
 class Hostile:
@@ -197,12 +197,12 @@ class Hostile:
 @pytest.mark.parametrize("what", [lambda path: (os.system, (f"touch {path}",)), lambda path: (open, (path, "w")),
                                   lambda path: (eval, (f"open({path!r}, 'w')",)),
                                   lambda path: (helpers.diskcache_put, ("t", "k", "v"))])
-def test_nothing_runs(tmp_path, what):
+def test_unpickling_runs_no_code(tmp_path, what):
   """A pickle that calls anything but the allowed classes is refused before the call."""
   path = str(tmp_path / "touched")
   with pytest.raises(Exception, match="not read"): serialize.load(pickle.dumps(Hostile(*what(path))))
   assert not os.path.exists(path)
 
 @pytest.mark.parametrize("data", [b"", b"x", pickle.dumps((5, (0,))), pickle.dumps((1, (0,))) + pickle.dumps((1, 2))])
-def test_no_such_bytes(data):
+def test_rejects_invalid_bytes(data):
   with pytest.raises(Exception): serialize.load(data)  # noqa: B017

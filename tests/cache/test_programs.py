@@ -55,19 +55,19 @@ def test_a_second_process_lowers_nothing(tmp_path):
   assert process(tmp_path) == (0, result)
 
 @pytest.mark.parametrize("switch", ["NO_PROGRAMS", "NO_PATCHES"])
-def test_its_switch(tmp_path, switch):
+def test_disabled_by_switch(tmp_path, switch):
   first, result = process(tmp_path, PARALLEL="0", **{switch: "1"})
   assert first > 6 and entries(tmp_path) == []
   assert process(tmp_path, PARALLEL="0", **{switch: "1"}) == (first, result)
 
 @pytest.mark.parametrize("env", [{"CCACHE": "0"}, {"CACHELEVEL": "0"}, {"DEBUG": "3"}])
-def test_it_is_off_where_tinygrads_cache_is_and_where_lowering_is_to_be_seen(tmp_path, env):
+def test_disabled_by_ccache_cachelevel_and_debug(tmp_path, env):
   first, result = process(tmp_path)
   before = entries(tmp_path)
   assert process(tmp_path, **env) == (first, result)
   assert entries(tmp_path) == before
 
-def test_damaged_entries_are_made_again(tmp_path):
+def test_damaged_entries_are_rebuilt(tmp_path):
   """A truncated entry, an empty one, and one with a right checksum of wrong bytes are made again."""
   first, result = process(tmp_path)
   files = entries(tmp_path)
@@ -79,7 +79,7 @@ def test_damaged_entries_are_made_again(tmp_path):
   assert entries(tmp_path) == files
   assert process(tmp_path) == (0, result)
 
-def test_compile_workers_keep_what_they_make(tmp_path):
+def test_compile_workers_cache_their_kernels(tmp_path):
   """At PARALLEL=2, patched workers lower all but the first kernel of each batch, and cache them."""
   workers = "programs.start = 0"
   alone, result = process(tmp_path, PARALLEL="0")
@@ -91,13 +91,13 @@ def test_compile_workers_keep_what_they_make(tmp_path):
   assert [file.name for file in entries(apart)] == [file.name for file in entries(tmp_path)]
   assert process(apart, PARALLEL="0") == (0, result)
 
-def test_a_compiler_that_fails_is_told_as_ever(tmp_path):
+def test_compiler_errors_are_reported_unchanged(tmp_path):
   (bad := tmp_path / "clang").write_text("#!/bin/sh\ncat > /dev/null\nexit 3\n")
   bad.chmod(0o755)
   with pytest.raises(AssertionError, match="CalledProcessError"): process(tmp_path, CC=str(bad))
   assert entries(tmp_path) == []
 
-def test_beam_keeps_what_it_found_and_nothing_else(tmp_path):
+def test_beam_caches_only_the_winner(tmp_path):
   # threads and dispatch have kernels of their own; without beam_search, tinygrad's own search lowers candidates here
   env = {"NO_THREADS": "1", "NO_DISPATCH": "1", "NO_BEAM_SEARCH": "1", "PARALLEL": "0"}
   beam = {**env, "BEAM": "1", "BEAM_UOPS_MAX": "500"}
@@ -124,7 +124,7 @@ def call(rows: int = 64) -> UOp:
   linear, _ = (Tensor.empty(rows, 32)[:n].float() @ Tensor.empty(32)).linear_with_vars()
   return linear.src[-1]
 
-def test_what_is_kept_is_all_that_is_used(folder):
+def test_cached_program_holds_only_used_fields(folder):
   """A cached program keeps sizes, parameters, estimates, opts, source and binary, and little else."""
   sink, renderer = call().src[0], Device["CPU"].renderer
   full, kept = programs._do_to_program(sink, renderer), programs.do_to_program(sink, renderer)
@@ -142,7 +142,7 @@ def test_what_is_kept_is_all_that_is_used(folder):
       x, y = (getattr(p.src[0].arg.estimates, field) for p in (read, full))
       assert sym_infer(x, values) == sym_infer(y, values)
 
-def test_keys(folder, monkeypatch):
+def test_key_depends_on_everything_that_changes_a_kernel(folder, monkeypatch):
   """Everything that changes a kernel changes its key."""
   sink, renderer = call().src[0], Device["CPU"].renderer
   key = programs.key(sink, renderer)
@@ -169,7 +169,7 @@ def test_keys(folder, monkeypatch):
     assert programs.key(sink, renderer) is not None
     assert programs.key(sink.replace(arg=replace(sink.arg, beam=2)), renderer) is None
 
-def test_tinygrads_cache_of_machine_code_knows_the_processor():
+def test_tinygrad_compile_cache_key_contains_machine():
   assert Device["CPU"].renderer.compiler.cachekey.endswith(disk_cache.machine())
 
 def test_identical_kernels_are_lowered_once(folder, monkeypatch):
@@ -189,7 +189,7 @@ def test_identical_kernels_are_lowered_once(folder, monkeypatch):
   step(Tensor.empty(1237)).realize()
   assert len(lowered) == 1
 
-def test_progress(folder, monkeypatch):
+def test_progress_callback(folder, monkeypatch):
   """Progress is reported for each kernel as (done, total), here and in compile workers."""
   told = []
   monkeypatch.setattr(programs, "progress", lambda done, total: told.append((done, total)))
@@ -212,7 +212,7 @@ def test_progress(folder, monkeypatch):
   Tensor.realize(*[Tensor.empty(150000 + i) * i for i in range(2, 7)])
   assert told == []
 
-def test_the_app_shows_it(tmp_path, model_file):
+def test_app_shows_progress_on_terminal_only(tmp_path, model_file):
   """The app shows progress on a terminal, and nowhere else."""
   pty, fcntl, termios = (pytest.importorskip(name) for name in ("pty", "fcntl", "termios"))
   code = "import sys, tinygrad_llm; print([*tinygrad_llm.load(sys.argv[1], progress=True).generate([5], max_tokens=2)])"

@@ -43,14 +43,14 @@ class Card:
     for i, letter in enumerate(self.name): answer.gpuNameString.ascii[i] = letter
     return answer
 
-def test_cards_of_nv_have_names():
+def test_nv_devices_are_distinguished_by_name():
   """Two GPUs of one architecture are different devices, also if the driver does not name them."""
   assert schedules.nv_model(Card(b"NVIDIA H100 80GB HBM3")) == "NVIDIA H100 80GB HBM3"
   small, large = Card(None), Card(b"")
   large.num_gpcs = 9
   assert schedules.nv_model(small) == "8 x 9 x 2 processors" != schedules.nv_model(large)
 
-def test_opts_are_json_and_back():
+def test_opts_json_round_trip():
   rows = json.loads(json.dumps(schedules.to_json(OPTS)))
   assert schedules.from_json(rows) == OPTS
 
@@ -60,10 +60,10 @@ def test_opts_are_json_and_back():
   [["TC", 0, [1, 2, "3"]]], [["UPCAST", 0, 1 << 40]], [["UPCAST", 0, {"a": 1}]], [["BLOCK", None, [64, 64, 32]]],
   [["UPCAST", 0, 2]] * 65,
   [["__class__", 0, 2]], [["UPCAST", -(1 << 30), 2]]])
-def test_what_is_no_schedule(rows):
+def test_rejects_invalid_opts(rows):
   with pytest.raises(ValueError, match="no action"): schedules.from_json(rows)
 
-def test_an_entry_is_found_again():
+def test_put_and_find():
   kernel = search_kernel.product()
   assert found(kernel) is None
   schedules.put(made := entry(kernel))
@@ -72,7 +72,7 @@ def test_an_entry_is_found_again():
   assert found(search_kernel.product(rows=128)) is None
   assert found(search_kernel.product(dtype="float")) is None
 
-def test_a_kernel_is_its_structure_not_its_name():
+def test_key_ignores_kernel_name():
   kernel = search_kernel.product()
   named = dataclasses.replace(kernel.ast.arg, name="another", beam=2)
   assert schedules.key_of(kernel.ast.replace(arg=named)) == kernel.key == search_kernel.product().key
@@ -82,25 +82,25 @@ def test_a_kernel_is_its_structure_not_its_name():
 
 @pytest.mark.parametrize(("field", "value"), [
   ("tinygrad", "0.13.0"), ("patches", {"lanes": "0" * 12}), ("patches", {"no such patch": "0" * 12})])
-def test_what_is_found_with_other_code_does_not_hold(field, value):
+def test_entry_of_other_code_version_is_ignored(field, value):
   kernel = search_kernel.product()
   schedules.put(entry(kernel, **{field: value}))
   assert found(kernel) is None
 
 @pytest.mark.parametrize("field", ["model", "threads", "arch", "driver"])
-def test_what_is_found_on_another_device_does_not_hold(field):
+def test_entry_of_other_device_is_ignored(field):
   kernel = search_kernel.product()
   device = schedules.device_of(kernel.device, Device[kernel.device].renderer)
   schedules.put(entry(kernel, device={**device, field: "another"}))
   assert found(kernel) is None
 
-def test_an_imported_one_holds_with_another_driver():
+def test_imported_entry_applies_with_other_driver():
   kernel = search_kernel.product()
   device = {**schedules.device_of(kernel.device, Device[kernel.device].renderer), "driver": "another"}
   schedules.put(entry(kernel, device=device, extra={"imported": True}))
   assert found(kernel) is not None
 
-def test_the_nearest_of_a_family_come_first():
+def test_nearest_of_family_come_first():
   for rows, amount in ((64, 2), (512, 4), (16, 8)):
     schedules.put(entry(search_kernel.product(rows=rows), opts=(Opt(OptOps.UPCAST, 0, amount),)))
   schedules.put(entry(search_kernel.product(dtype="float"), opts=(Opt(OptOps.UPCAST, 0, 16),)))
@@ -111,15 +111,15 @@ def test_the_nearest_of_a_family_come_first():
 @pytest.mark.parametrize("changed", [
   {"opts": [["EXEC", 0, 1]]}, {"ratio": float("nan")}, {"ratio": "1"}, {"us": -1}, {"version": 2}, {"sizes": ["a"]},
   {"patches": {"lanes": 1}}, {"device": None}, {"unknown": 1}])
-def test_what_is_no_entry(changed):
+def test_rejects_invalid_entry(changed):
   row = {**entry(search_kernel.product()).json(), **changed}
   with pytest.raises(ValueError): Entry.of(row)  # noqa: PT011  # whatever it says
 
-def test_an_entry_is_json_and_back():
+def test_entry_json_round_trip():
   made = entry(search_kernel.product())
   assert Entry.of(json.loads(json.dumps(made.json()))) == made
 
-def test_a_docstring_is_no_other_code(tmp_path, monkeypatch):
+def test_version_ignores_docstrings_and_comments(tmp_path, monkeypatch):
   """A module's version ignores docstrings and comments, but not code."""
   import importlib.util
   def version(source: str) -> str:
@@ -136,7 +136,7 @@ def test_every_patch_has_a_version():
   assert schedules._versions().keys() == set(patches.enabled())
   assert all(len(v) == 12 for v in schedules._versions().values())
 
-def test_a_step_depends_on_what_was_found():
+def test_new_schedule_changes_capture_keys():
   """A new schedule changes the keys of captures, but not of programs, which depend only on their kernel's schedule."""
   kernel = search_kernel.product()
   before, step = disk_cache.surroundings(), disk_cache.surroundings_of_step()
@@ -154,7 +154,7 @@ def test_shipped_files_are_valid(monkeypatch):
   finally: schedules.shipped.cache_clear()
   for row in rows: Entry.of(row)
 
-def test_a_shipped_one_holds_on_another_driver(monkeypatch, tmp_path):
+def test_shipped_schedule_applies_with_other_driver(monkeypatch, tmp_path):
   """A shipped schedule applies with another driver, but not on another device."""
   kernel = search_kernel.product()
   device = schedules.device_of(kernel.device, Device[kernel.device].renderer)

@@ -35,7 +35,7 @@ def use(n: int = 3) -> list[bytes | None]:
   for i in range(n): assert helpers.diskcache_put("t", str(i), b"%d" % i) == b"%d" % i
   return [helpers.diskcache_get("t", str(i)) for i in range(n)]
 
-def test_threads(file):
+def test_threads_share_the_cache(file):
   assert use() == [b"0", b"1", b"2"]
   with concurrent.futures.ThreadPoolExecutor(3) as pool:
     assert [x.result() for x in [pool.submit(use) for _ in range(6)]] == [[b"0", b"1", b"2"]] * 6
@@ -44,7 +44,7 @@ def test_threads(file):
   assert len(sqlite_cache._connections) == 2  # connections of ended threads are closed
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks")
-def test_a_fork_has_its_own(file):
+def test_fork_opens_its_own_connection(file):
   use()
   mine = set(map(id, sqlite_cache._connections.values()))
   if (pid := os.fork()) == 0:
@@ -76,7 +76,7 @@ def cut_log(path: pathlib.Path) -> None:
 @pytest.mark.parametrize(("make", "words"), [
   (damaged, "is damaged"), (folder, "is no file"), (half, "is damaged"), (other_program, "cannot be used"),
   (empty, None), (cut_log, None)])
-def test_a_file_that_is_none(file, capfd, make, words):
+def test_unusable_file_disables_cache_with_one_warning(file, capfd, make, words):
   """An unusable file costs one warning, and nothing is cached; an empty or truncated one is usable."""
   make(file)
   assert use() == ([b"0", b"1", b"2"] if words is None else [None] * 3)
@@ -87,14 +87,14 @@ def test_a_file_that_is_none(file, capfd, make, words):
 @linux
 @pytest.mark.parametrize(("path", "words"), [
   ("/dev/null/x/cache.db", "has no folder"), ("/proc/x/cache.db", "has no folder"), ("/dev/full", "is no file")])
-def test_a_place_that_is_none(file, monkeypatch, capfd, path, words):
+def test_unusable_path_disables_cache_with_one_warning(file, monkeypatch, capfd, path, words):
   monkeypatch.setattr(helpers, "CACHEDB", path)
   assert use() == [None] * 3
   assert [words in line and path in line for line in capfd.readouterr().err.splitlines()] == [True]
 
 @pytest.mark.parametrize("begin", ["BEGIN EXCLUSIVE", "BEGIN IMMEDIATE"])
 @pytest.mark.parametrize("wal", [False, True])
-def test_a_lock_is_waited_for_once(file, capfd, monkeypatch, begin, wal):
+def test_locked_database_times_out_once(file, capfd, monkeypatch, begin, wal):
   """Another connection holds the lock. After one timeout the process does not try again."""
   held = sqlite3.connect(file, isolation_level=None)
   if wal: held.execute("PRAGMA journal_mode=WAL")
@@ -109,7 +109,7 @@ def test_a_lock_is_waited_for_once(file, capfd, monkeypatch, begin, wal):
   assert line.startswith(f"warning: {file}: the kernel cache is held by another process")
   held.close()
 
-def test_what_cannot_be_written_is_read(file, capfd, monkeypatch):
+def test_read_only_database_is_read(file, capfd, monkeypatch):
   use()
   sqlite_cache._connections.popitem()[1].close()
   connect = sqlite3.connect
@@ -119,7 +119,7 @@ def test_what_cannot_be_written_is_read(file, capfd, monkeypatch):
   [line] = capfd.readouterr().err.splitlines()
   assert f"{file}: the kernel cache cannot be written" in line
 
-def test_a_damaged_entry_is_made_again(file):
+def test_damaged_entry_is_rebuilt(file):
   """A damaged entry counts as missing: our checksum finds it, since SQLite has none."""
   use()
   def put(value: bytes) -> None:
@@ -134,7 +134,7 @@ def test_a_damaged_entry_is_made_again(file):
 
 # *** our own store
 
-def test_a_store_that_cannot_be_written(file, capfd):
+def test_unwritable_store_warns_once(file, capfd):
   pathlib.Path(f"{file}.d").write_text("in the way")
   store = disk_cache.Store("kept")
   for name in "abc":
@@ -154,7 +154,7 @@ def test_a_store_that_cannot_be_written(file, capfd):
   ({"XDG_CACHE_HOME": "~/.cache", "HOME": "{0}"}, "{0}/.cache/tinygrad/cache.db"),
   ({"XDG_CACHE_HOME": "", "HOME": "{0}"}, "{0}/.cache/tinygrad/cache.db"), ({"HOME": "a"}, disk_cache.NOWHERE)],
   ids=str)
-def test_place(tmp_path, monkeypatch, env, wanted):
+def test_cache_location(tmp_path, monkeypatch, env, wanted):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(helpers, "OSX", False)
   for name in ("CACHEDB", "XDG_CACHE_HOME"): monkeypatch.delenv(name, raising=False)
@@ -176,7 +176,7 @@ def test_no_home_folder(tmp_path, capfd):
   assert list(here.iterdir()) == []
 
 @linux
-def test_a_full_disk(tmp_path):
+def test_full_disk_gives_one_warning(tmp_path):
   """With files limited to 16 KB, a run succeeds with one warning."""
   code = ("import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (16 << 10, 16 << 10))\n"
           "import tinygrad_llm\nfrom tinygrad_llm.device.device import check_device; check_device()\n"
@@ -186,7 +186,7 @@ def test_a_full_disk(tmp_path):
   assert [str(tmp_path) in line and "the kernel cache" in line for line in done.stderr.splitlines()] == [True]
 
 @linux
-def test_tune_says_so_before_it_searches():
+def test_tune_reports_unwritable_cache_before_search():
   done = subprocess.run([sys.executable, "-m", "tinygrad_llm.tune", "--budget", "5s"], capture_output=True, text=True,
                         cwd=ROOT, env=child.environment(CACHEDB="/dev/null/cache.db"))
   assert done.returncode == 2 and done.stdout == ""

@@ -27,7 +27,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sample]:
 
 # *** loading mutated files
 
-def test_fuzz():
+def test_fuzzed_files_are_loaded_or_refused():
   report = fuzz.run(seed=2, count=250)
   assert report["findings"] == []
   assert report["memory"] < fuzz.MEMORY and report["longest"] < fuzz.SECONDS
@@ -41,18 +41,18 @@ def test_fuzz():
   (InputError("m.gguf: field: wro\nng; mend it"), "message"),
   (ValueError("x"), "exception"), (MemoryError(), "exception"), (RuntimeWarning("x"), "exception"),
   (fuzz.Slow(), "slow")])
-def test_the_judge_sees_it(error, outcome):
+def test_judge_classifies_errors(error, outcome):
   def load() -> None:
     if error is not None: raise error
   assert fuzz.judge(load, "m.gguf")[0] == outcome
 
-def test_the_judge_stops_a_hang(monkeypatch):
+def test_judge_stops_a_hang(monkeypatch):
   monkeypatch.setattr(fuzz, "SECONDS", 0.05)
   def forever() -> None:
     while True: pass
   assert fuzz.judge(forever, "m.gguf")[0] == "slow"
 
-def test_a_crash_is_a_finding_and_the_next_cases_go_on(monkeypatch, tmp_path):
+def test_worker_crash_is_reported_and_fuzzing_continues(monkeypatch, tmp_path):
   """A worker dies in case 1 of 4: the file of that case is kept, and the other cases run."""
   (worker := tmp_path / "worker.py").write_text(
     f"import sys, os; sys.path.insert(0, {str(child.ROOT)!r}); from tests.tools import fuzz\n"
@@ -66,7 +66,7 @@ def test_a_crash_is_a_finding_and_the_next_cases_go_on(monkeypatch, tmp_path):
   assert [(x["case"], x["outcome"]) for x in report["findings"]] == [(1, "crash")]
   assert sum(report["outcomes"].values()) == 2 and (tmp_path / "finding-2-1.gguf").exists()
 
-def test_cut_at_every_section(samples, tmp_path):
+def test_truncated_at_every_section(samples, tmp_path):
   path = tmp_path / "cut.gguf"
   for sample in samples.values():
     data = [len(sample.raw) - len(sample.parts.data) + t.offset for t in sample.parts.tensors]
@@ -132,7 +132,7 @@ SPARSE = {
 }
 
 @pytest.mark.parametrize("name", SPARSE)
-def test_a_large_file_does_not_make_room_for_a_large_header(tmp_path, name):
+def test_large_sparse_file_with_oversized_header_is_refused(tmp_path, name):
   pair, words = SPARSE[name]
   path = header(pair, 9 << 30, tmp_path / "sparse.gguf")
   def load() -> None: open_gguf(path)
@@ -155,12 +155,12 @@ def split_files(folder: pathlib.Path, no: Pair, count: int = 2) -> pathlib.Path:
 @pytest.mark.parametrize("pair", [
   Pair(b"split.no", ARRAY, pack(ARRAY, (I32, [0, 1]))), Pair(b"split.no", STRING, pack(STRING, "0")),
   Pair(b"split.tensors.count", ARRAY, pack(ARRAY, (I32, [0, 1])))])
-def test_split_numbers_of_the_wrong_type(tmp_path, pair):
+def test_wrong_type_of_split_number(tmp_path, pair):
   with pytest.raises(InputError, match=r"metadata 'split\.no'"): open_gguf(split_files(tmp_path, pair))
 
 # *** NaN and infinity
 
-def test_weights_that_are_not_finite(samples, tmp_path):
+def test_non_finite_weights(samples, tmp_path):
   """NaN and both infinities in the first and the last block of a matrix, and in a norm."""
   sample, path = samples["llama"], tmp_path / "nan.gguf"
   tensors = {t.name: t for t in sample.parts.tensors}
@@ -177,7 +177,7 @@ def test_weights_that_are_not_finite(samples, tmp_path):
     with pytest.raises(InputError, match=rf"{tensor.name.decode()}': the number at byte {byte} is NaN or infinite"):
       fuzz.load_model(path)
 
-def test_where_the_numbers_of_a_block_are():
+def test_positions_of_floats_in_a_block():
   """Setting the listed bits makes gguf-py's values non-finite, and no other bits of the block do."""
   import numpy as np
   from gguf import GGMLQuantizationType, quants
@@ -277,13 +277,13 @@ FILES = {
 }
 
 @pytest.mark.parametrize("name", FILES)
-def test_file(samples, tmp_path, name):
+def test_bad_file(samples, tmp_path, name):
   change, words, _ = FILES[name]
   (path := tmp_path / "bad.gguf").write_bytes(change(samples["llama"]))
   says = refused(tmp_path, "--model", str(path), "--prompt", "hi")
   assert words in says and ("bad.gguf" in says or name == "template text"), says
 
-def test_a_number_for_each_layer(samples, tmp_path):
+def test_per_layer_values(samples, tmp_path):
   """
   llama.cpp takes a number per layer, too. Equal numbers count as one; different ones are models we do not support.
   """
@@ -316,15 +316,15 @@ ENVIRONMENTS = {
   "old name": ({"NV": "1"}, "NV=1: it does not choose a device any more; write DEV=NV"),
   "older name": ({"GPU": "1", "DEV": None}, "GPU=1: it does not choose a device any more; write DEV=CL"),
   "several colons": ({"DEV": "CPU:a:b:c"}, "DEV=CPU:a:b:c: tinygrad does not start"),
-  "text": ({"JIT": "yes"}, "JIT=yes: it is not a whole number from 0"),
-  "zero": ({"MV_BLOCKSIZE": "0"}, "MV_BLOCKSIZE=0: it is not a whole number from 1"),
+  "text": ({"JIT": "yes"}, "JIT=yes: it must be an integer of at least 0"),
+  "zero": ({"MV_BLOCKSIZE": "0"}, "MV_BLOCKSIZE=0: it must be an integer of at least 1"),
   "some variable": ({"CACHELEVEL": "lots"}, "CACHELEVEL=lots: tinygrad does not start"),
   "cache": ({"CACHEDB": "/dev/null/cache.db", "NO_SQLITE_CACHE": "1"},
             "/dev/null/cache.db: the kernel cache cannot be written"),
 }
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_environment(samples, tmp_path, name):
+def test_bad_environment(samples, tmp_path, name):
   env, words = ENVIRONMENTS[name]
   (path := tmp_path / "sound.gguf").write_bytes(samples["llama"].raw)
   assert words in refused(tmp_path, "--model", str(path), "--prompt", "hi", env=env)
@@ -339,7 +339,7 @@ def test_broken_compiler(samples, tmp_path, program, words):
   env = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "CC": None, "CACHEDB": str(tmp_path / "cache.db")}
   assert words in refused(tmp_path, "--model", str(path), "--prompt", "hi", env=env)
 
-def test_cuda_in_the_environment_may_be_a_folder(samples, tmp_path):
+def test_cuda_variable_may_be_a_folder(samples, tmp_path):
   """On many clusters CUDA is a folder in the environment; that does not choose the device."""
   (path := tmp_path / "cut.gguf").write_bytes(samples["llama"].raw[:100])
   env = {"CUDA": "/usr/local/cuda", "NV": "0"}

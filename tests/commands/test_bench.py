@@ -21,7 +21,7 @@ from tests.support.extended import extended, sample
 from gguf import GGUFReader
 from tests.support.synthetic import write_model
 import tinygrad_llm
-from bench import gpu_check, lowering, models, peers, plot
+from bench import gpu_check, lowering, models, peers
 from bench.published import published
 from bench.peer import CachedPositions, Peer, PeerFailed
 from bench.random_model import TINY, quant_named, random_rows, write_random
@@ -51,11 +51,11 @@ def bench(*args: str, **options) -> subprocess.CompletedProcess:
   (["512"], [512]), (["16,32"], [16, 32]), (["16", "32,64"], [16, 32, 64]), (["1-4"], [1, 2, 3, 4]),
   (["64-256+64"], [64, 128, 192, 256]), (["1-9+4,0"], [1, 5, 9, 0]), (["64-600*2"], [64, 128, 256, 512]),
   (["7-7*0"], [7]), (["0"], [0])])
-def test_numbers(texts, values): assert numbers("-p", texts) == values
+def test_number_list_argument(texts, values): assert numbers("-p", texts) == values
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1,,2", "1-", "4-2", "1-9*1", "0-9*2", "1-9+0", "1.5", "1-2-3",
                                   "1-100000", "99999999999", "9" * 5000, "\u0663"])
-def test_bad_numbers(text):
+def test_bad_number_list_argument(text):
   with pytest.raises(InputError, match="^-p"): numbers("-p", [text])
 
 def test_tests_are_named_and_ordered_as_in_llama_bench():
@@ -75,7 +75,7 @@ def test_bytes_per_token(model_file, arguments, kept):
   assert (info.size, info.n_params) == (sum(int(t.n_bytes) for t in tensors), sum(int(t.n_elements) for t in tensors))
   assert info.name.startswith(arguments.get("arch", "llama")) and info.name.endswith("Q8_0")
 
-def test_layers_that_only_predict_ahead_are_not_counted(tmp_path):
+def test_mtp_layers_are_not_counted(tmp_path):
   path = write_model(tmp_path / "m.gguf", types="Q8_0", layers=3, kv={"llama.nextn_predict_layers": 1})
   last = sum(int(t.n_bytes) for t in GGUFReader(path).tensors if t.name.startswith("blk.2."))
   assert ModelInfo.from_gguf(open_gguf(path)).size == sum(int(t.n_bytes) for t in GGUFReader(path).tensors) - last
@@ -88,7 +88,7 @@ def runner(model):
     return Runner(tinygrad_llm.load(model, max_context=64, chunk=16), random_tokens(384, 64))
 
 @pytest.mark.parametrize(("depth", "n"), sample([(0, 5), (0, 20), (7, 5), (18, 20)], [(0, 5), (18, 20)]))
-def test_what_is_timed_is_the_model(runner, depth, n):
+def test_timed_runs_compute_the_model(runner, depth, n):
   want = runner.llm.logits(runner.ids[:depth + n])[-1]
   close = {"rtol": 1e-3, "atol": 1e-3 * want.std()}
   runner.llm.logits(runner.ids[30:])  # fills the cache with another text
@@ -97,7 +97,7 @@ def test_what_is_timed_is_the_model(runner, depth, n):
   runner.generate(n - 1, depth)  # writes the same again
   np.testing.assert_allclose(runner.step(depth + n - 1), want, **close)
 
-def test_a_repetition_is_timed_alone(runner, monkeypatch):
+def test_only_the_repetition_is_timed(runner, monkeypatch):
   fed = []
   monkeypatch.setattr(runner, "prompt", lambda n, depth=0: fed.append(("prompt", n, depth)))
   monkeypatch.setattr(runner, "step", lambda i: (time.sleep(0.01), fed.append(i)))
@@ -108,7 +108,7 @@ def test_a_repetition_is_timed_alone(runner, monkeypatch):
   runner.run(Test(6, 0, 2), 2)
   assert fed[-3:] == [("prompt", 6, 2)] * 3
 
-def test_mean_and_deviation_are_those_of_the_samples():
+def test_mean_and_deviation_of_samples():
   info = ModelInfo("llama", 1, 1, 2_000_000, 1, 1)
   result = Result("m", info, Test(0, 10), "CPU", 256, "", [10**9, 2 * 10**9])
   fields = result.fields()
@@ -122,7 +122,7 @@ LLAMA_BENCH = ("build_commit build_number cpu_info gpu_info backends model_filen
                "model_n_params n_batch n_ubatch n_threads type_k type_v n_prompt n_gen n_depth test_time avg_ns "
                "stddev_ns avg_ts stddev_ts").split()
 
-def test_json(model):
+def test_json_output(model):
   done = bench("-m", model, "-p", "8", "-n", "4", "-d", "0,16", "-r", "3", "-o", "json", env={"NUM_CPU_THREADS": "1"})
   assert done.returncode == 0, done.stderr
   reports = json.loads(done.stdout)
@@ -137,7 +137,7 @@ def test_json(model):
     assert r["model_size"] / 2 < r["device_memory_bytes"] < r["peak_memory_bytes"] < 4 << 30
   assert sorted(peaks := [r["peak_memory_bytes"] for r in reports]) == peaks
 
-def test_several_models_as_markdown(model, model_file):
+def test_markdown_with_several_models(model, model_file):
   other = str(model_file(types="F16", vocab=384, context=96))
   done = bench("-m", model, "-m", other, "-p", "0", "-n", "2", "-r", "2")
   rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in done.stdout.splitlines() if "|" in line]
@@ -148,7 +148,7 @@ def test_several_models_as_markdown(model, model_file):
   assert len({len(line) for line in done.stdout.splitlines() if "|" in line}) == 1
   assert "build: " in done.stdout
 
-def test_csv_and_jsonl(capsys):
+def test_csv_and_jsonl_output(capsys):
   info = ModelInfo('a "b", c', 1, 1, 1, 1, 1)
   results = [Result("m", info, test, "CPU", 256, "", [10**9, 10**8], 3 << 20) for test in (Test(4, 0), Test(0, 2))]
   report(iter(results), "CPU", "csv")
@@ -213,7 +213,7 @@ def race(names: list[str], tests: list[Test], repetitions: int = 3, bandwidth=No
   peers.compare(contestants)
   return run, contestants
 
-def test_peers_take_turns_and_slow_ones_get_fewer_tokens(fake):
+def test_peers_interleave_and_slow_peers_get_fewer_tokens(fake):
   tests = [Test(0, 128), Test(64, 0, 32)]
   _, (fast, slow) = race(["fast", "slow"], tests)
   calls = [line.split() for line in fake.read_text().splitlines()]
@@ -227,7 +227,7 @@ def test_peers_take_turns_and_slow_ones_get_fewer_tokens(fake):
   assert slow.samples[tests[1]].tokens == 16  # 6.4 s; prompts may take 10 s
   assert slow.samples[tests[0]].median == pytest.approx(2.5) and fast.samples[tests[0]].median == pytest.approx(1000)
 
-def test_report(fake):
+def test_peer_report(fake):
   class Bandwidth:
     def measure(self): return 10.0
   run, contestants = race(["tinygrad_llm", "slow", "llama.cpp"], [Test(0, 128)], bandwidth=Bandwidth())
@@ -239,10 +239,8 @@ def test_report(fake):
   text = peers.table(report, 2)
   assert "| tg128 | slow | 4 | 2.50 | 2.50 - 2.50 | 0.00 | 0% | 0.00 | 0.00 |" in text
   assert "| tg128 | tinygrad_llm | 128 x 8 | 1000.00 |" in text and "the machine reads 10.0 GB/s" in text
-  assert plot.bars({"models": [report]})[1:] == (["tinygrad_llm", "llama.cpp"], {
-    (0, "tinygrad_llm"): (1000.0, 1000.0, 1000.0), (0, "llama.cpp"): (1000.0, 1000.0, 1000.0)})
 
-def test_a_peer_that_fails_leaves_and_the_others_go_on(fake):
+def test_failing_peer_is_dropped_and_others_continue(fake):
   test = Test(0, 8)
   _, (well, dies, fails, nan, other, short) = race(["well", "dies", "fails", "nan", "other", "short"], [test])
   assert len(well.samples[test].ns) == 3 and not well.failed and well.kl == 0
@@ -250,7 +248,7 @@ def test_a_peer_that_fails_leaves_and_the_others_go_on(fake):
   assert "not finite" in nan.failed and "15 logits" in short.failed
   assert other.failed.startswith("its logits are others'")
 
-def test_more_peers_than_memory(fake, monkeypatch):
+def test_peers_are_grouped_to_fit_memory(fake, monkeypatch):
   """Memory holds two peers besides this project, which runs with each group of peers."""
   monkeypatch.setattr(peers, "free_memory", lambda: int(4.1 * (1 << 30) / 0.8))
   _, contestants = race(["tinygrad_llm", "a", "b", "c"], [test := Test(0, 128)])
@@ -258,7 +256,7 @@ def test_more_peers_than_memory(fake, monkeypatch):
   assert all(peers.ratio(c.samples[test], contestants[0].samples[test]) == pytest.approx(1) for c in contestants)
   assert all(c.peer.process.poll() is not None for c in contestants)
 
-def test_patches_that_cannot_be_seen_are_not_timed(fake):
+def test_patches_without_effect_are_not_timed(fake):
   """
   A patch is not timed if the kernels are the same without it, unless it changes how they run, or if its device differs.
   """
@@ -276,7 +274,7 @@ def test_patches_that_cannot_be_seen_are_not_timed(fake):
   assert "NO_DOT_INT8_GPU=1" not in fake.read_text()
   assert "NO_DOT_INT8_GPU=1: -, for GPUs\n" in peers.table(peers.model_report(run, [idle]), 2)
 
-def test_ratio_is_of_neighbours_in_time():
+def test_ratio_compares_adjacent_samples():
   """The machine is half as fast in the last two rounds: our ratio stays, but a ratio of medians would not."""
   a = peers.Samples(1, 1, [10, 10, 10, 20, 20], rounds=[1, 2, 3, 4, 5])
   first, last = (peers.Samples(1, 1, [20, 40, 40], rounds=rounds) for rounds in ([1, 2, 3], [3, 4, 5]))
@@ -287,7 +285,7 @@ def test_ratio_is_of_neighbours_in_time():
 def state(pid: int) -> str: return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
 @pytest.mark.skipif(not pathlib.Path("/proc/self/stat").exists(), reason="the state of a process is read from /proc")
-def test_a_peer_that_waits_is_stopped(fake):
+def test_idle_peer_is_suspended(fake):
   peer = Peer([sys.executable, FakeContestant.script], {"FAKE": "x"})
   assert peer.load("m.gguf", [1, 2], 2, {})["version"] == "fake m.gguf 2 {}"
   assert peer.time(0, 3, 0, 2) == 6_000_000
@@ -297,13 +295,13 @@ def test_a_peer_that_waits_is_stopped(fake):
   peer.close()
   assert peer.process.returncode == -signal.SIGKILL
 
-def test_a_peer_that_does_not_start():
+def test_peer_that_fails_to_start():
   peer = Peer([sys.executable, "-c", "import nothing_of_that_name"], {})
   with pytest.raises(PeerFailed, match="exit code 1: ModuleNotFoundError: No module named 'nothing_of_that_name'"):
     peer.load("m", [], 1, {})
   peer.close()
 
-def test_only_what_is_asked_for_is_timed():
+def test_prefill_of_depth_is_not_timed():
   """The cache is filled up to the depth, and one token fed, before the clock starts; each pass begins at the depth."""
   class Worker(CachedPositions):
     held, fed = 0, list[tuple[int, int]]()
@@ -330,14 +328,14 @@ def kernel_hash(model: str) -> str:
   return worker.kernels()
 
 @extended
-def test_kernels_of_a_step_are_told_apart(model_file):
+def test_step_hash_changes_with_its_kernels(model_file):
   """The hash of a step's kernels ignores a patch that the step does not use, and changes with one that it uses."""
   model = str(model_file(types="F16", layers=1, context=96))
   found = {env: child.call(kernel_hash, model, **({env: "1"} if env else {})).value
            for env in ("", "NO_TABLE_LOOKUP", "NO_GEMV")}
   assert found[""] == found["NO_TABLE_LOOKUP"] != found["NO_GEMV"]
 
-def test_environments_of_the_peers(monkeypatch):
+def test_peer_environments(monkeypatch):
   for switch in ("NO_PATCHES", f"NO_{PATCHES[0].upper()}"): monkeypatch.setenv(switch, "1")
   ours = {**os.environ, **peers.environment("tinygrad_llm")}
   assert all(ours[f"NO_{name.upper()}"] == "0" for name in PATCHES) and ours["NO_PATCHES"] == "0"
@@ -349,7 +347,7 @@ def test_environments_of_the_peers(monkeypatch):
   assert names == ["tinygrad_llm", "stock", *(f"NO_{name.upper()}=1" for name in PATCHES)]
 
 @extended
-def test_lowering(tmp_path):
+def test_lowering_stage_times_add_up(tmp_path):
   """The stages' seconds add up to about the time that it took; a wrong name gives one line."""
   out = tmp_path / "lowering.json"
   done = command("bench/lowering.py", "smollm-135m-Q8_0", "--targets", "CPU:x86-64-v3", "--out", str(out))
@@ -364,7 +362,7 @@ def test_lowering(tmp_path):
   assert wrong.returncode == 2 and wrong.stderr.startswith("error: nonsense: no such case; give of bundled, ")
 
 @extended
-def test_peers_from_end_to_end(model, tmp_path):
+def test_peers_end_to_end(model, tmp_path):
   has_llama = importlib.util.find_spec("llama_cpp") is not None
   done = command("bench/peers.py", "-m", model, "--peers", "stock,llama.cpp" if has_llama else "stock", "-p", "8",
                  "-n", "4", "-r", "2", "--seconds", "0.01", "-t", "1", "--json", "--out", str(tmp_path / "out.json"))
@@ -385,13 +383,13 @@ def test_peers_from_end_to_end(model, tmp_path):
   (["-t", "0"], "-t 0"), (["--seconds", "0"], "--seconds 0"), (["-p", "500"], "500 positions"),
   (["--llama-python", "/none/python", "-p8", "-n8"], "--llama-python /none/python"),
   (["--llama-python", "/bin/false", "-p8", "-n8"], "llama.cpp is not there")])
-def test_bad_input_of_peers(model, args, words, tmp_path):
+def test_peers_bad_input(model, args, words, tmp_path):
   given = ["-m", model] if args and "-m" not in args else []
   done = command("bench/peers.py", *given, *args, "--out", str(tmp_path / "out.json"))
   assert (done.returncode, done.stdout) == (2, "") and words in done.stderr
   assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
 
-def test_bandwidth_reads_everything(monkeypatch):
+def test_bandwidth_reads_whole_buffer(monkeypatch):
   bandwidth = ReadBandwidth(3, 1 << 20)
   assert sum(part.nbytes for part in bandwidth.parts) == bandwidth.nbytes == 1 << 20 and len(bandwidth.parts) == 3
   read = []
@@ -406,15 +404,6 @@ def test_models_are_written_once(monkeypatch, tmp_path):
   assert path.stat().st_mtime_ns == before
   assert ModelInfo.from_gguf(open_gguf(path)).name.endswith("MXFP4")
 
-def test_plot(tmp_path):
-  pytest.importorskip("matplotlib")
-  def row(peer, ts): return {"test": "tg8", "peer": peer, "median_ts": ts, "min_ts": ts - 1, "max_ts": ts + 1}
-  report = {"date": "2026-11-21T12:00:00Z", "machine": {"cpu": "x"}, "threads": 2, "models": [
-    {"model": f"llama {i}B", "rows": [row("stock", 3.0), row("tinygrad_llm", 9.0)], "bandwidth_gbs": [1.0, 2.0, 3.0],
-     "bytes_per_token": 10**8} for i in range(2)]}
-  plot.draw(report, tmp_path / "x.png")
-  assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
-
 # *** the device check
 
 def test_random_rows_are_finite_and_of_sensible_size():
@@ -423,13 +412,13 @@ def test_random_rows_are_finite_and_of_sensible_size():
     weights = reference(quant_named(name), random_rows(quant_named(name), 64, 1024, 0, 0.5), 1024)
     assert abs(weights.mean()) < 0.05 and 0.4 < weights.std() < 0.6, name
 
-def test_the_file_of_random_weights_is_read_by_gguf_py(tmp_path):
+def test_random_model_file_is_read_by_gguf_py(tmp_path):
   reader = GGUFReader(write_random(tmp_path / "m.gguf", TINY))
   assert {t.name for t in reader.tensors} >= {"token_embd.weight", "blk.1.ffn_down.weight", "output_norm.weight"}
   assert len(reader.fields["tokenizer.ggml.tokens"].data) == TINY.vocab
   assert tinygrad_llm.load(str(tmp_path / "m.gguf"), max_context=16).tokenizer.decode([259]) == "w0"
 
-def test_what_is_expected_is_what_gguf_py_computes():
+def test_gpu_check_expected_values_match_gguf_py():
   x = gpu_check.check_input().astype(np.float64)
   with np.load(gpu_check.EXPECTED) as file:
     assert set(file.files) == {qt.name for qt in QUANT_TYPES.values()} | {"logits"}
@@ -457,7 +446,7 @@ sys.meta_path.insert(0, Absent())
 """
 
 @extended
-def test_numbers_are_right_with_numpy_and_tinygrad_alone():
+def test_gpu_check_needs_only_numpy_and_tinygrad():
   (name, right, detail), = check("model", before=BARE)
   assert right is True, detail
   (name, right, detail), = check("weights", before=BARE)
@@ -465,7 +454,7 @@ def test_numbers_are_right_with_numpy_and_tinygrad_alone():
   assert "not checked without gguf-py: IQ1_S" in detail
 
 @extended
-def test_wrong_numbers_are_seen(monkeypatch, tmp_path):
+def test_gpu_check_detects_wrong_results(monkeypatch, tmp_path):
   with np.load(gpu_check.EXPECTED) as file: values = {name: file[name] for name in file.files}
   values["Q5_K"] = values["Q5_K"] + 0.01 * np.abs(values["Q5_K"]).max()
   np.savez(tmp_path / "x.npz", **values)
@@ -478,7 +467,7 @@ def test_wrong_numbers_are_seen(monkeypatch, tmp_path):
   np.savez(tmp_path / "x.npz", logits=values["logits"] + 1)
   assert next(gpu_check.part_model(argparse.Namespace(), {}))[1] is False
 
-def test_parts_that_fail_or_hang(monkeypatch, capsys):
+def test_gpu_check_reports_failed_and_hanging_parts(monkeypatch, capsys):
   args = argparse.Namespace(small=True, model=None, copy_gbs=0.0, gpu="")
   monkeypatch.setenv("DEV", "CUDA:NONSENSE")
   (row,), _ = gpu_check.run_part("device", args, 60, 0)
@@ -488,14 +477,14 @@ def test_parts_that_fail_or_hang(monkeypatch, capsys):
   assert row[1] is None and row[2].startswith("stopped after 0 s")
   assert "WRONG" in capsys.readouterr().out
 
-def test_published_figures_are_of_that_card():
+def test_published_figures_match_card_exactly():
   geforce = "NVIDIA GeForce RTX "
   for name, card in {f"{geforce}4090": "RTX 4090", "NVIDIA H100 80GB HBM3": "H100", "METAL Apple M4 Max": "M4 Max",
                      "NVIDIA A100-SXM4-80GB": "A100", f"{geforce}3090 Ti": None, f"{geforce}4090 D": None,
                      f"{geforce}4090 Laptop GPU": None, "NVIDIA A1000": None, "CPU x86_64": None}.items():
     assert getattr(published(name), "card", None) == card, name
 
-def test_speed_stands_beside_estimates_and_published_figures():
+def test_gpu_check_shows_estimates_and_published_figures():
   parts = {"speed": {"figures": {"tg128": {"ts": 500.0}, "pp512": {"ts": 20000.0}, "bytes_per_token": 8e8,
                                  "n_params": 1.2e9}},
            "estimates": {"figures": {"tg128": {"us": 1000.0}, "pp512": {"us": 25.0}}}}
@@ -515,7 +504,7 @@ def gpu_check_without_clang(tmp_path: pathlib.Path, *args: str, before: str = ""
   return subprocess.run([sys.executable, "-c", code, *args, *out], capture_output=True, text=True, cwd=ROOT, env=plain)
 
 @pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="the ziglang wheel is not installed")
-def test_the_check_compiles_without_clang_on_path(tmp_path):
+def test_gpu_check_compiles_without_clang_on_path(tmp_path):
   done = gpu_check_without_clang(tmp_path, "--parts", "copy", DEV="CPU")
   assert done.returncode == 0, done.stdout + done.stderr
   assert "| it adds up" in done.stdout and "all numbers are right" in done.stdout
@@ -525,17 +514,17 @@ def test_the_check_compiles_without_clang_on_path(tmp_path):
   ((), {"DEV": "CPU"}, "error: CC: no clang on PATH and no ziglang wheel; install clang"),
   (("--parts", "model,no"), {"DEV": "CPU"}, "error: --parts 'no': no such part"),
   (("--nothing",), {"DEV": "CPU"}, "error: bench/gpu_check.py: unrecognized arguments: --nothing")])
-def test_the_check_says_in_one_line_what_it_needs(tmp_path, args, env, words):
+def test_gpu_check_names_missing_dependency_in_one_line(tmp_path, args, env, words):
   done = gpu_check_without_clang(tmp_path, *args, before="sys.modules['ziglang'] = None", **env)
   assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith(words) and done.stderr.count("\n") == 1
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="Metal is there")
-def test_a_device_that_is_not_here_is_one_row(tmp_path):
+def test_gpu_check_missing_device_is_one_row(tmp_path):
   done = gpu_check_without_clang(tmp_path, DEV="METAL")
   rows = [line for line in done.stdout.splitlines() if line.startswith("| device")]
   assert done.returncode == 1 and len(rows) == 1 and "failed: DEV=METAL: it does not open" in rows[0]
 
-def test_exit_code_says_whether_numbers_are_right(monkeypatch, tmp_path, capsys):
+def test_gpu_check_exit_code(monkeypatch, tmp_path, capsys):
   monkeypatch.setenv("DEV", "CPU")
   monkeypatch.setattr(gpu_check, "PARTS", {"device": gpu_check.PARTS["device"]})
   out = tmp_path / "gpu.json"

@@ -52,7 +52,7 @@ def measured(case: str, kind: str, target: str) -> dict:
 # *** the suite
 
 @pytest.mark.parametrize(("case", "kind", "target"), sample(CHOSEN, FEW))
-def test_kernels_are_the_accepted_ones(case, kind, target):
+def test_kernels_match_golden_files(case, kind, target):
   """
   The figures equal the accepted ones exactly. Better or worse, `make accept` changes them, and the commit says why.
   """
@@ -65,7 +65,7 @@ def test_kernels_are_the_accepted_ones(case, kind, target):
 def test_nothing_spills(case, kind, target):
   for report in measured(case, kind, target).values(): assert out_of_bounds(case, target, report, kind) == []
 
-def test_it_spans_all():
+def test_sample_covers_all_cases_steps_and_targets():
   """The sample has every case, step and target, and every step on every kind of target."""
   assert set(CASES) == {case for case, _, _ in CHOSEN}
   assert set(TARGETS) == {target for _, _, target in CHOSEN}
@@ -74,7 +74,7 @@ def test_it_spans_all():
 
 # *** the accepted figures
 
-def test_golden_files_are_those_of_the_cases():
+def test_golden_files_match_cases():
   assert {*FOLDER.glob("*.json")} == {path(*unit) for unit in UNITS}
   for case, kind in UNITS:
     found = golden(case, kind)
@@ -85,7 +85,7 @@ def test_golden_files_are_those_of_the_cases():
   assert sum(file.stat().st_size for file in FOLDER.glob("*.json")) < 3e6
 
 @pytest.mark.parametrize(("case", "kind"), UNITS)
-def test_graphs_stay_small(case, kind):
+def test_graph_size_is_bounded(case, kind):
   """Passes run over expanded graphs, so their size is bounded. The largest has a block of 256 weights in 16 rows."""
   for target, steps in golden(case, kind).items():
     for report in steps.values():
@@ -96,7 +96,7 @@ def test_graphs_stay_small(case, kind):
         assert expanded <= min(most, 32 * chosen), (target, row["role"])
 
 @pytest.mark.parametrize("case", [name for name, case in CASES.items() if "moe" in case])
-def test_experts_that_no_token_chose_are_not_read(case, tmp_path):
+def test_only_selected_experts_are_read(case, tmp_path):
   """
   Kernels read the chosen experts' bytes of the file, and at most 5% padding. On GPUs, threads share loads:
   test_gpu_schedules.py.
@@ -110,7 +110,7 @@ def test_experts_that_no_token_chose_are_not_read(case, tmp_path):
       assert chosen <= read <= 1.05 * chosen
 
 @pytest.mark.parametrize("case", CASES)
-def test_no_matrix_has_tinygrads_own_schedule(case):
+def test_every_quantised_matmul_has_our_schedule(case):
   """Every quantised matmul of a decode step and of a prompt has one of our schedules."""
   for kind in STEPS:
     for target, steps in golden(case, kind).items():
@@ -120,7 +120,7 @@ def test_no_matrix_has_tinygrads_own_schedule(case):
 # *** figures do not depend on the process
 
 @extended
-def test_any_hash_seed():
+def test_kernels_do_not_depend_on_hash_seed():
   unit = ("llama-1b-F16", "decode")
   one, two = (measure("CPU:x86-64-v3", (unit,), PYTHONHASHSEED=seed)[unit] for seed in ("1", "2"))
   assert one == two
@@ -135,7 +135,7 @@ def row(**changed) -> dict:
 def report(*rows: dict, **totals) -> dict:
   return {"target": "CPU", "kernels": 2, "bytes": 8, "ops": 1, "roles": list(rows or (row(),))} | totals
 
-def test_moved_is_two_sided():
+def test_moved_reports_better_and_worse():
   old = pinned(report())
   assert moved(old, pinned(report())) == []
   assert moved(old, pinned(report(row(registers=200)))) == []  # registers are up to the compiler
@@ -151,7 +151,7 @@ def test_moved_is_two_sided():
   for key in ("count", "bytes", "ops"):
     for n in (7, 9): assert len(moved_rows(old, pinned(report(row(**{key: n}))))) == 1
 
-def test_tables():
+def test_comparison_table():
   """A table has totals with their change, then a row that changed, one that is gone, and one that is new."""
   old = pinned(report(row(role="blk.*.ffn_up", types=["Q8_0"], name="r_4", schedule="gemv_gpu"), row(), kernels=4))
   new = pinned(report(row(role="blk.*.ffn_up", types=["Q8_0"], name="r_4", opts=["UPCAST:0:4"], count=2),
@@ -185,7 +185,7 @@ def test_long_fields_are_wrapped():
   assert sum("->" in line for line in lines) == 1
   assert len(lines) > 3
 
-def test_golden_text():
+def test_golden_file_format():
   """Targets with the same figures share an entry; figures that differ between depths are kept apart."""
   steps = list(STEPS["decode"])
   of_cpu = dict(zip(steps, (pinned(report()), pinned(report(row(bytes=80), bytes=80)))))
@@ -198,7 +198,7 @@ def test_golden_text():
   with pytest.raises(AssertionError, match="depend on the depth"):
     text({"CPU:arm64": dict(zip(steps, (pinned(report()), pinned(report(row(name="E_5"))))))})
 
-def test_accept_writes_what_moved(tmp_path, monkeypatch, capsys):
+def test_accept_writes_only_measured_targets(tmp_path, monkeypatch, capsys):
   """Accepting writes only measured targets. Comparing writes nothing. A kernel that spills is never accepted."""
   unit, cpu, gpu = ("llama-1b-F16", "decode"), "CPU:arm64", "CUDA:sm_90"
   def measuring(target: str, *rows: dict) -> None:
@@ -220,7 +220,7 @@ def test_accept_writes_what_moved(tmp_path, monkeypatch, capsys):
   assert not kernel_suite.compare([unit], [gpu], accept=False)
   assert f"!!! llama-1b-F16, decode, {gpu}: act: 8 bytes of stack, 9 registers" in capsys.readouterr().out
 
-def test_stock():
+def test_stock_kernel_detection():
   """
   Stock kernels are sums over weight matrices with tinygrad's schedule, also in chains; not look-ups, norms, biases.
   """
@@ -231,7 +231,7 @@ def test_stock():
     given = row(**({"role": "blk.*.attn_norm+attn_q", "name": "r_4"} | changed))
     assert len(stock(report(given))) == found, changed
 
-def test_bounds():
+def test_resource_bounds():
   for given, bad in ({"registers": 128}, 0), ({"registers": 0}, 1), ({"registers": 129}, 1), ({"stack": 8}, 1):
     assert len(out_of_bounds("llama-1b-F16", "CUDA:sm_90", report(row(**given)))) == bad
   for registers, bad in ((255, 0), (256, 1)):
@@ -248,7 +248,7 @@ def test_bounds():
 @pytest.mark.parametrize(("tool", "args"), [
   ("kernel_suite", ["llama-1b"]), ("kernel_suite", ["CUDA:sm_91"]), ("kernel_cases", ["--write", "llama-1b", "x.gguf"]),
   ("kernel_cases", [])])
-def test_wrong_names(tool, args):
+def test_rejects_unknown_names(tool, args):
   command = [sys.executable, str(FOLDER.parent / "tools" / f"{tool}.py"), *args]
   done = subprocess.run(command, capture_output=True, text=True)
   assert (done.returncode, done.stdout) == (2, "")

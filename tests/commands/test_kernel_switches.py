@@ -97,10 +97,10 @@ def of_decode(target: str, case: str, **env: str) -> dict[str, Report]:
 
 def marked(names) -> list: return [pytest.param(name, marks=all_of_it) for name in sorted(names)]
 
-def test_every_patch_is_looked_at(): assert sorted([*SWITCHES, *KEEP, *UNSEEN]) == sorted(patches.PATCHES)
+def test_every_patch_is_covered(): assert sorted([*SWITCHES, *KEEP, *UNSEEN]) == sorted(patches.PATCHES)
 
 @pytest.mark.parametrize("patch", marked(SWITCHES))
-def test_without_a_patch_its_kernels_move(patch):
+def test_disabling_a_patch_changes_its_kernels(patch):
   target, case, role, wanted, setting = SWITCHES[patch]
   env = {setting: "1"} if setting else {}
   found, without = of_decode(target, case, **env), of_decode(target, case, **env, **{f"NO_{patch.upper()}": "1"})
@@ -111,7 +111,7 @@ def test_without_a_patch_its_kernels_move(patch):
     assert {*wanted.split()} <= moved, (step, moved)
 
 @pytest.mark.parametrize("patch", marked({*KEEP, *UNSEEN}))
-def test_without_others_nothing_moves(patch):
+def test_other_patches_change_no_kernels(patch):
   for target, case in (CPU, HALF), (CUDA, HALF):
     found, without = of_decode(target, case), of_decode(target, case, **{f"NO_{patch.upper()}": "1"})
     if patch == "launch_bounds": found, without = ({k: pinned(r) for k, r in x.items()} for x in (found, without))
@@ -129,7 +129,7 @@ def rows_of_one(found: Report) -> dict[str, int]:
 @all_of_it
 @pytest.mark.parametrize("kind", STEPS)
 @pytest.mark.parametrize("target", [CPU, CUDA])
-def test_two_layers_stand_for_sixteen(target, kind):
+def test_two_layers_represent_sixteen(target, kind):
   """A model of 16 layers has the same kernels as one of two layers, more often."""
   if why := missing(target): pytest.skip(why)
   units = tuple((case, kind) for case in (MIX, "llama-1b-16L-Q4_K_M"))
@@ -143,7 +143,7 @@ def test_two_layers_stand_for_sixteen(target, kind):
 @all_of_it
 @pytest.mark.parametrize("kind", STEPS)
 @pytest.mark.parametrize("target", [CPU, CUDA])
-def test_a_small_model_stands_for_a_wider_one(target, kind):
+def test_small_model_represents_wider_one(target, kind):
   """
   The 8B model's matmuls have the 1B model's roles, types and schedules, in the same order. Our schedules also have the
   same load widths and kinds of opts; tinygrad's own depend on the lengths of loops.

@@ -35,7 +35,7 @@ def programs_of(linear) -> list[tuple[str, str]]:
 def path(model_file) -> str: return str(model_file(types="Q4_K_M", dim=256, ffn=512, heads=4, context=96))
 
 @extended
-def test_it_is_the_step_that_runs(path):
+def test_listed_kernels_are_those_that_run(path):
   """The listed kernels are the ones that run, and their cost equals run --json's."""
   llm = tinygrad_llm.load(path)
   for position in range(3): llm.step(position + 1, position)
@@ -50,7 +50,7 @@ def test_only_the_header_is_read(small, monkeypatch):
   monkeypatch.setattr(gguf.GGUF, "read_into", read)
   assert kernels.decode_programs(small)
 
-def test_no_memory_is_used(model_file):
+def test_sparse_8_gb_file_is_listed(model_file):
   """A model of 8 GB, in a file of which only the header takes room on the disk."""
   big = model_file(dim=4096, ffn=14336, heads=32, kv_heads=8, layers=20, types="F16", header=True)
   assert big.stat().st_size > 8e9
@@ -64,13 +64,13 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"""
 
 @cuda
 @extended
-def test_heads_of_their_own(model_file):
+def test_multi_head_attention_without_gqa(model_file):
   """With as many key heads as query heads, scores have no axis of constant length."""
   done = run("-m", str(model_file(kv_heads=4, layers=1, header=True)), "--target", "CUDA:sm_90", "-d", "5", "--json")
   assert done.returncode == 0, done.stderr
   assert "kv" in {row["role"] for row in json.loads(done.stdout)["roles"]}
 
-def test_depth_counts_the_cache(small):
+def test_depth_adds_kv_cache_bytes(small):
   """
   Each position adds keys and values: 2 x 2 heads x 32 elements of 2 bytes. They are read in blocks of 64, and the
   cache has 96 positions.
@@ -79,7 +79,7 @@ def test_depth_counts_the_cache(small):
   assert cost[0]["kernels"] == cost[64]["kernels"]
   assert cost[64]["bytes"] - cost[0]["bytes"] >= (96 - 64) * (2 * 2 * 32 * 2)
 
-def test_roles(small):
+def test_kernel_roles(small):
   roles = kernels.report("", kernels.decode_programs(small))["roles"]
   named = {name for row in roles for name in row["role"].replace("blk.*.", "").split("+")}
   wanted = "token_embd attn_norm attn_q attn_k attn_v attn_output ffn_norm ffn_gate ffn_up ffn_down output_norm kv act"
@@ -93,7 +93,7 @@ def test_roles(small):
   (["blk.11.attn_q.bias"], "blk.*.attn_q.bias"), (["blk.1.ffn_up.weight", "blk.2.ffn_up.weight"], "blk.*.ffn_up"),
   (["blk.1.ffn_down.weight", "blk.2.attn_norm.weight", "output_norm.weight"], "output_norm+blk.*.ffn_down+attn_norm"),
   ([], "")])
-def test_role_of_names(names, role): assert programs.role(names) == role
+def test_role_from_tensor_names(names, role): assert programs.role(names) == role
 
 def test_load_width():
   """The width of the matrix's loads, not the vector's: stock tinygrad loads 4 numbers at once, but single bytes."""
@@ -132,7 +132,7 @@ def test_json_and_table(small, as_json):
   assert lines[-1].startswith(f"estimate, not measured, for {found['card']['name']}: ")
 
 @extended
-def test_a_page_of_estimates(small, tmp_path):
+def test_html_page_of_estimates(small, tmp_path):
   """The page shows each kernel once, end to end, with the table's time; nothing is called measured."""
   done = run("-m", small, "--target", "CPU:x86-64-v3", "--html", str(tmp_path / "step.html"))
   assert done.stdout == f"written: {tmp_path}/step.html\n", done.stderr
@@ -147,7 +147,7 @@ def test_a_page_of_estimates(small, tmp_path):
   assert "it cannot be written" in done.stderr
 
 @extended
-def test_cards(small):
+def test_card_option(small):
   done = run("-m", small, "--target", "CPU:arm64", "--card", "m1 p-cores", "--json")
   assert json.loads(done.stdout)["card"]["name"] == "M1 P-cores"
   assert "RTX 4090" in run("--card", "list").stdout
@@ -155,7 +155,7 @@ def test_cards(small):
   assert "--card 'A100': it is a card, the kernels are for a processor" in run("-m", small, "--card", "A100").stderr
 
 @extended
-def test_source(small, as_json):
+def test_source_option(small, as_json):
   row = json.loads(as_json)["roles"][-1]
   source = run("-m", small, "--source", row["role"]).stdout
   assert "data0" in source
@@ -174,7 +174,7 @@ def test_source(small, as_json):
   (["--max-context", "0"], "--max-context 0"), (["-m", "no.gguf"], "no.gguf"),
   pytest.param(["--target", "CUDA:sm_52"], "no architecture 'sm_52'; use one of sm_75", marks=cuda),
   pytest.param(["--target", "CUDA:sm_x"], "no architecture 'sm_x'", marks=cuda)])
-def test_refused(path, args, words):
+def test_rejects_bad_arguments(path, args, words):
   done = run("-m", path, *args)
   assert done.returncode == 2
   assert done.stdout == ""
@@ -183,7 +183,7 @@ def test_refused(path, args, words):
   assert done.stderr.count("\n") == 1
 
 @pytest.mark.parametrize("target", ["METAL:apple9", pytest.param("NV:PTX:sm_90", marks=(cuda, extended))])
-def test_targets(small, target):
+def test_prefill_kernels_for_other_targets(small, target):
   """The kernels of a prompt for other targets, without a Mac or a card. test_kernel_suite.py has more targets."""
   done = run("-m", small, "--target", target, "--json", "-p", "7", "-d", "5")
   assert done.returncode == 0, done.stderr
@@ -197,13 +197,13 @@ SCHEDULES = {"gemv_cpu", "online_softmax", "elementwise", "stock", "none"}
 @pytest.mark.parametrize(("switch", "schedules"), [
   pytest.param("", SCHEDULES, marks=extended), ("NO_GEMV", SCHEDULES - {"gemv_cpu"}),
   pytest.param("NO_PATCHES", {None}, marks=extended)])
-def test_schedules(small, switch, schedules):
+def test_schedule_names(small, switch, schedules):
   """The names of the kernels' schedules, also for kernels lowered in another process, or without patches."""
   rows = json.loads(run("-m", small, "--json", **({switch: "1"} if switch else {}), PARALLEL="2").stdout)["roles"]
   found = {name for row in rows for name in (row["schedule"].split("+") if row["schedule"] else [None])}
   assert found == schedules - ({"none"} - found)
 
-def test_a_prompt_is_what_runs(small):
+def test_listed_prefill_kernels_are_those_that_run(small):
   """A prompt's listed kernels are the ones that run, up to the logits after its last token."""
   llm = tinygrad_llm.load(small, chunk=6)
   for _ in range(3): llm.logits([1, 2, 3, 4, 5, 6])
@@ -222,7 +222,7 @@ def test_without_nvrtc(monkeypatch):
     cuda.check_cuda("--target CUDA:sm_90", "sm_90")
 
 @cuda
-def test_spills_are_seen():
+def test_spills_are_detected():
   """An array that is indexed with a runtime value lies on the stack."""
   code = """import sys; from tinygrad_llm.device.cuda import resources
 from tinygrad_llm.device.device import open_target; open_target("CUDA:sm_90")
@@ -235,6 +235,6 @@ for body in ("int x[64]; for (int i = 0; i < n; i++) x[p[i] & 63] = i; p[0] = x[
   assert spilled >= 256
   assert (stack, registers > 0) == (0, True)
 
-def test_only_a_cubin_has_registers(): assert resources(b"\x7fELF" + bytes(60)) == (None, None)
+def test_registers_are_read_from_cubin_only(): assert resources(b"\x7fELF" + bytes(60)) == (None, None)
 
-def test_the_current_device_is_the_default_target(): assert open_target(None) == "CPU"
+def test_default_target_is_current_device(): assert open_target(None) == "CPU"

@@ -42,7 +42,7 @@ def reference(llm, context: int) -> np.ndarray:
   return np.array(found)
 
 @pytest.mark.parametrize("context", [64, 33])
-def test_the_method(path, text, monkeypatch, capfd, context):
+def test_perplexity_matches_reference(path, text, monkeypatch, capfd, context):
   code, out, err = run(monkeypatch, capfd, "-m", path, "-f", text, "-c", context, "--json")
   row, nll = json.loads(out), reference(tinygrad_llm.load(str(path), max_context=96, chunk=7), context)
   assert code == 0 and row["tokens"] == nll.size == row["chunks"] * (context - context // 2 - 1)
@@ -51,7 +51,7 @@ def test_the_method(path, text, monkeypatch, capfd, context):
   code, out, err = run(monkeypatch, capfd, "-m", path, "-f", text, "-c", context, "--chunks", 1)
   assert code == 0 and out.startswith("perplexity: ") and f"1 chunks of {context}" in out
 
-def test_a_base_by_the_format(tmp_path):
+def test_base_file_matches_format(tmp_path):
   """The file matches byte for byte, for a vocabulary of 3 and chunks of 4 tokens with one counted position each."""
   tokens, logits = np.array([[0, 1, 2, 0], [2, 2, 1, 1]]), np.array([[[0, -1, -40]], [[5, 5, 5]]], np.float32)
   with Writer(tmp_path / "base", tokens, 3) as writer:
@@ -66,19 +66,19 @@ def test_a_base_by_the_format(tmp_path):
   np.testing.assert_allclose(base.log_probabilities(0, 0, 1), [[-sums[0], -1 - sums[0], -16 - sums[0]]], atol=2e-4)
   np.testing.assert_allclose(base.log_probabilities(1, 0, 1), [[math.log(1 / 3)] * 3], atol=1e-6)
 
-def test_another_file_is_not_overwritten(tmp_path):
+def test_other_files_are_not_overwritten(tmp_path):
   (tmp_path / "model.gguf").write_bytes(b"GGUF" * 9)
   with pytest.raises(InputError, match="choose another name"): Writer(tmp_path / "model.gguf", np.zeros((1, 4), int), 3)
   assert (tmp_path / "model.gguf").read_bytes() == b"GGUF" * 9
 
-def test_a_writer_that_fails_leaves_nothing(tmp_path):
+def test_failed_writer_leaves_no_file(tmp_path):
   with pytest.raises(KeyError), Writer(tmp_path / "base", np.zeros((1, 4), int), 3): raise KeyError
   assert not (tmp_path / "base").exists()
   full = type(tmp_path)("/dev/full")
   with pytest.raises(InputError, match="/dev/full"), Writer(full, np.zeros((1, 4), int), 3) as writer:
     for _ in range(9000): writer.write(np.zeros((1, 3), np.float32), np.ones(1, np.float32))
 
-def test_divergence(path, text, tmp_path, monkeypatch, capfd):
+def test_kl_divergence(path, text, tmp_path, monkeypatch, capfd):
   """KL is 0 to the model itself, except for the file's rounding; to another model it equals a float64 formula."""
   base, other = tmp_path / "base", tmp_path / "other"
   code, out, _ = run(monkeypatch, capfd, "-m", path, "-f", text, "-c", 64, "--kl-base", base, "--json")
@@ -111,7 +111,7 @@ def test_divergence(path, text, tmp_path, monkeypatch, capfd):
   covariance = np.cov(nll, base_nll, ddof=0)[0, 1] / np.sqrt(nll.var() * np.var(base_nll))
   assert report["correlation"] == pytest.approx(covariance, abs=5e-3)
 
-def test_formulas():
+def test_statistics_formulas():
   assert Perplexity([math.log(2), math.log(8)]).value == pytest.approx(4)
   assert Perplexity([math.log(2), math.log(8)]).error == pytest.approx(4 * math.log(2))
   assert Perplexity([800.0]).value == math.inf
@@ -119,7 +119,7 @@ def test_formulas():
   assert same["correlation"] == pytest.approx(1) and same["ln_ratio_error"] == pytest.approx(0, abs=1e-6)
   assert (same["same_top"], same["same_top_error"]) == (0.5, 0.5)
 
-def test_chunks_between_which_somebody_feeds(path):
+def test_other_callers_between_chunks(path):
   llm = tinygrad_llm.load(str(path), max_context=96, chunk=16)
   ids = chunks_of(llm, TEXT, 64)[0].tolist()
   want, rows = llm.logits(ids), []
@@ -140,7 +140,7 @@ def damaged(base, how) -> bytes:
   return HEAD.pack(b"_logits_", *struct.unpack("<3i", data[8:20])[:2], 0) + data[HEAD.size:]
 
 @pytest.mark.parametrize("how", ["cut", "magic", "tokens", "empty", "no chunks", "scale", "not a number"])
-def test_damaged_bases(path, tmp_path, monkeypatch, capfd, how):
+def test_damaged_base_files(path, tmp_path, monkeypatch, capfd, how):
   base = tmp_path / "base"
   with Writer(base, np.zeros((2, 8), int), 384) as writer:
     logits = np.random.default_rng(1).normal(0, 3, (3, 384)).astype(np.float32)
@@ -149,7 +149,7 @@ def test_damaged_bases(path, tmp_path, monkeypatch, capfd, how):
   code, out, err = run(monkeypatch, capfd, "-m", path, "--kl-base", base, "--kl-divergence")
   assert (code, out, err.count("\n")) == (2, "", 1) and str(base) in err
 
-def test_refused(path, model_file, text, tmp_path, monkeypatch, capfd):
+def test_rejects_bad_input(path, model_file, text, tmp_path, monkeypatch, capfd):
   base, short, latin, none = (tmp_path / x for x in ("base", "short", "latin", "none"))
   short.write_text("Too short.")
   latin.write_bytes(b"caf\xe9 " * 400)
@@ -166,7 +166,7 @@ def test_refused(path, model_file, text, tmp_path, monkeypatch, capfd):
     assert (code, out, err.count("\n")) == (2, "", 1), (words, err)
     assert words.split(":")[0] in err, (words, err)
 
-def test_a_model_that_adds_eos(path, text, monkeypatch, capfd):
+def test_model_that_adds_eos(path, text, monkeypatch, capfd):
   from tinygrad_llm.files import gguf
   class Ends:
     kv = {"tokenizer.ggml.add_eos_token": True}

@@ -51,7 +51,7 @@ def kernels_of(linear) -> int:
   return sum(len(call.src[0].src[0].src) if call.src[0].op is Ops.CUSTOM_FUNCTION else 1 for call in linear.src)
 
 @on_cpu
-def test_rows_of_a_token(runner):
+def test_rows_of_a_decode_step(runner):
   profile = runner.profile(Test(0, 3, 4), 2)
   names = [row.name for row in profile.rows]
   assert profile.in_step and names[0] == "embedding" and names[-2:] == ["head", HOST]  # a small head also samples
@@ -68,7 +68,7 @@ def test_rows_of_a_token(runner):
   for a, b in zip(moments, moments[1:]): assert b.start == pytest.approx(a.start + a.us, abs=0.01)
 
 @on_cpu
-def test_the_gap_between_steps(runner):
+def test_gap_between_steps(runner):
   """The gap is a part of the host's time; for a step that is one launch, it is nearly all of it."""
   profile = runner.profile(Test(0, 3, 4), 3)
   assert 0 < profile.gap <= profile.rows[-1].us * (1 + 1e-9)
@@ -78,7 +78,7 @@ def test_the_gap_between_steps(runner):
   assert _Step(100, 275, [SimpleNamespace(launches=launches)]).gap == 30 + 25  # type: ignore[list-item]
 
 @on_cpu
-def test_rows_of_a_prompt_are_those_of_all_its_chunks(runner):
+def test_prefill_rows_cover_all_chunks(runner):
   one, three = (runner.profile(Test(n, 0), 1) for n in (16, 40))  # chunks of 16
   of_one, of_three = ({row.name: len(row.kernels) for row in p.rows} for p in (one, three))
   assert list(of_one) == list(of_three) and "sampling" not in of_one and list(of_one)[0] == "embedding"
@@ -88,7 +88,7 @@ def test_rows_of_a_prompt_are_those_of_all_its_chunks(runner):
 
 @extended
 @on_cpu
-def test_the_sum_of_the_rows_is_the_step(model_file):
+def test_rows_add_up_to_step_time(model_file):
   """
   The rows add up to the step's time within 5% if nothing else runs. Each step runs with and without timed kernels;
   other programs may disturb some of the steps.
@@ -107,7 +107,7 @@ def test_the_sum_of_the_rows_is_the_step(model_file):
     assert runner.time(test) > 0  # timing still works afterwards
 
 @on_cpu
-def test_a_replay_that_is_timed_computes_the_same(runner):
+def test_timed_replay_computes_the_same(runner):
   plain = runner.step(0)
   with timed_replays() as replays:
     start = time.monotonic_ns()
@@ -122,7 +122,7 @@ def test_a_replay_that_is_timed_computes_the_same(runner):
   assert len(replays) == before
 
 @on_cpu
-def test_a_kernel_with_more_to_do_takes_longer():
+def test_larger_kernel_takes_longer():
   from tinygrad import Tensor, TinyJit
   @TinyJit
   def step(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -159,7 +159,7 @@ def test_groups_of_other_architectures(model_file, arch, wanted):
   names = order(found)
   assert names[0] == "embedding" and names[-2:] == ["head", "sampling"] and sorted(names) == sorted(count)
 
-def test_order_of_groups():
+def test_group_order():
   """Groups are ordered where layers differ, and where a kernel runs before the layers."""
   rope, one, other = "attention: rope, mask", ["norm", "q+k+v", "input of down", "down"], ["norm", "q+k", "v", "down"]
   assert order([rope, "embedding", *one, *other, rope, *one, "head", "sampling", "head"]) == [
@@ -174,7 +174,7 @@ def made_up() -> Profile:
   return Profile(True, [Row("head", kernels, 60.0), Row(HOST, [], 40.0)], kernels, 98.0, 40.0, [], [98000],
                  25.0)
 
-def test_figures(capsys):
+def test_bandwidth_figures(capsys):
   """The profile shows 20 GB/s in 60 of 100 us, with a peak of 40 GB/s."""
   for kind in ("md", "json", "jsonl", "csv"):
     printer = Printer(kind)
@@ -204,7 +204,7 @@ def test_figures(capsys):
 
 @on_cpu
 @pytest.mark.parametrize(("test", "unknown"), [(Test(0, 1, 3), 0), (Test(16, 0, 2), 0), (Test(40, 0), 2)])
-def test_the_way_of_a_kernel_is_that_of_the_same_kernel(runner, test, unknown):
+def test_schedule_is_matched_to_its_kernel(runner, test, unknown):
   """
   A kernel and its schedule are matched by their arguments. In a prompt of three chunks, the first two have no schedule
   of their own; they share the code.
@@ -225,7 +225,7 @@ def bench(*args: str, **env: str) -> subprocess.CompletedProcess:
 
 @on_cpu
 @extended
-def test_a_page_and_a_table_of_each_test(model, tmp_path):
+def test_one_table_and_page_section_per_test(model, tmp_path):
   tests = ["-p", "0", "-n", "2", "-d", "0,4", "-r", "1"]
   done = bench("-m", model, "--profile", *tests, "--html", str(tmp_path / "x.html"))
   assert done.returncode == 0, done.stderr

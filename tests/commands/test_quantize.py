@@ -44,7 +44,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.mark.parametrize("name", TENSORS)
 @pytest.mark.parametrize("type_name", TYPES)
-def test_error_is_at_most_that_of_llama_cpp(type_name: str, name: str) -> None:
+def test_error_is_at_most_llama_cpp(type_name: str, name: str) -> None:
   x = TENSORS[name]
   with np.errstate(all="raise", under="ignore"): data = quantize_array(x, type_name)
   assert data.dtype == np.uint8
@@ -57,17 +57,17 @@ def test_rows_are_independent(type_name: str) -> None:
   assert np.array_equal(quantize_array(x, type_name)[3:5], quantize_array(x[3:5], type_name))
 
 @pytest.mark.parametrize("type_name", ["Q4_K", "Q5_K", "Q6_K", "MXFP4"])
-def test_weights_beyond_the_scales_saturate(type_name: str) -> None:
+def test_out_of_range_weights_saturate(type_name: str) -> None:
   data = quantize_array(TENSORS["gaussian"] * np.float32(1e12), type_name)
   assert np.isfinite(gguf.quants.dequantize(data, gguf.GGMLQuantizationType[type_name])).all()
 
-def test_chunks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunk_size_does_not_change_result(monkeypatch: pytest.MonkeyPatch) -> None:
   x = TENSORS["student_t"]
   expected = {type_name: quantize_array(x, type_name) for type_name in KNOWN}
   monkeypatch.setattr("tinygrad_llm.quants.quantizers.CHUNK", 768)
   for type_name in KNOWN: assert np.array_equal(quantize_array(x, type_name), expected[type_name]), type_name
 
-def test_arrays_that_do_not_fit() -> None:
+def test_rejects_bad_row_lengths_and_types() -> None:
   assert quantize_array(np.zeros((0, 256), np.float32), "Q4_K").shape == (0, 144)
   for n, type_name, message in ((300, "Q4_K", "rows of 300 weights"), (256, "Q4_K_M", "Q4_K_M; known: .*Q4_K")):
     with pytest.raises(ValueError, match=message): quantize_array(np.zeros((2, n), np.float32), type_name)
@@ -75,19 +75,19 @@ def test_arrays_that_do_not_fit() -> None:
 # *** files ***
 
 @pytest.mark.parametrize("name", MODELS)
-def test_mixture_of_llama_cpp(name: str, tmp_path: pathlib.Path) -> None:
+def test_tensor_types_match_llama_cpp(name: str, tmp_path: pathlib.Path) -> None:
   model = open_gguf(write_model(tmp_path / "in.gguf", **MODELS[name], blocks=True))
   for file_type in ("Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0"):
     assert by_role(tensor_types(model, file_type)) == RECORDED["mixtures"][f"{name} {file_type}"], file_type
 
-def test_mxfp4_is_for_all_matrices_but_the_ends(tmp_path: pathlib.Path) -> None:
+def test_mxfp4_keeps_embedding_and_output_in_q8_0(tmp_path: pathlib.Path) -> None:
   model = open_gguf(write_model(tmp_path / "in.gguf", tied=False, types="F16"))
   types = by_role(tensor_types(model, "MXFP4"))
   assert types.pop("token_embd.weight") == types.pop("output.weight") == "Q8_0"
   assert set(types.values()) == {"MXFP4"}
 
 @pytest.mark.parametrize("file_type", FILE_TYPES)
-def test_file(file_type: str, source: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_quantised_file(file_type: str, source: pathlib.Path, tmp_path: pathlib.Path) -> None:
   target = tmp_path / "out.gguf"
   quantize_file(source, target, file_type)
   before, after = fields(source), fields(target)
@@ -105,7 +105,7 @@ def test_file(file_type: str, source: pathlib.Path, tmp_path: pathlib.Path) -> N
   assert list(tmp_path.iterdir()) == [target]
 
 @pytest.mark.parametrize("kind", ["F32", "BF16"])
-def test_float_input(kind: str, tmp_path: pathlib.Path) -> None:
+def test_float_input_types(kind: str, tmp_path: pathlib.Path) -> None:
   source, target = write_model(tmp_path / "in.gguf", types=kind, vocab=300), tmp_path / "out.gguf"
   quantize_file(source, target, "Q8_0")
   expected, found = weights(source), weights(target)
@@ -113,7 +113,7 @@ def test_float_input(kind: str, tmp_path: pathlib.Path) -> None:
     if x.ndim == 2: x = gguf.quants.dequantize(quantize_array(x, "Q8_0"), gguf.GGMLQuantizationType.Q8_0)
     assert np.array_equal(found[name], x), name
 
-def test_slabs_and_splits_make_no_difference(source: pathlib.Path, tmp_path: pathlib.Path,
+def test_slabs_and_splits_do_not_change_result(source: pathlib.Path, tmp_path: pathlib.Path,
                                              monkeypatch: pytest.MonkeyPatch) -> None:
   whole, slabs, parts = (tmp_path / name for name in ("whole.gguf", "slabs.gguf", "parts.gguf"))
   quantize_file(source, whole, "Q4_K_M")
@@ -126,7 +126,7 @@ def test_slabs_and_splits_make_no_difference(source: pathlib.Path, tmp_path: pat
 
 def string(s: str) -> bytes: return struct.pack("<Q", len(s.encode())) + s.encode()
 
-def test_metadata_of_every_type(tmp_path: pathlib.Path) -> None:
+def test_metadata_types_are_copied(tmp_path: pathlib.Path) -> None:
   numbers = {0: ("B", 200), 1: ("b", -3), 2: ("H", 60000), 3: ("h", -300), 4: ("I", 2**32 - 1), 5: ("i", -5),
              6: ("f", 0.1), 7: ("?", True), 10: ("Q", 2**63), 11: ("q", -2**40), 12: ("d", 0.1)}
   pairs = [string(f"number {kind}") + struct.pack(f"<I{code}", kind, value) for kind, (code, value) in numbers.items()]
@@ -152,7 +152,7 @@ def test_metadata_of_every_type(tmp_path: pathlib.Path) -> None:
 
 # *** what is refused ***
 
-def test_refusals(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_rejects_bad_input(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
   target, folder = tmp_path / "out.gguf", tmp_path
   quantize_file(source, done := folder / "done.gguf", "Q8_0")
   (link := folder / "link.gguf").symlink_to(source)
@@ -178,7 +178,7 @@ def test_full_disk(source: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: py
   assert not list(tmp_path.iterdir())
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e6])
-def test_weights_no_type_can_hold(value: float, tmp_path: pathlib.Path) -> None:
+def test_rejects_non_finite_weights(value: float, tmp_path: pathlib.Path) -> None:
   source, target = write_model(tmp_path / "in.gguf", types="F32", vocab=300), tmp_path / "out.gguf"
   info = open_gguf(source).tensors["blk.1.ffn_up.weight"]
   with open(source, "r+b") as f:
@@ -190,7 +190,7 @@ def test_weights_no_type_can_hold(value: float, tmp_path: pathlib.Path) -> None:
   assert target.read_bytes() == b"precious"
   assert sorted(path.name for path in tmp_path.iterdir()) == ["in.gguf", "out.gguf"]
 
-def test_command(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_command_line(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
   ok = command(source, tmp_path / "out.gguf", "q4_k_m")
   assert (ok.returncode, ok.stdout, ok.stderr) == (0, "", "")
   bad = command(source, source, "Q4_K_M")

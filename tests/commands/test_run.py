@@ -26,7 +26,7 @@ def refused(*args: str, env: dict[str, str] | None = None) -> str:
   assert done.stderr.count("\n") == 1
   return done.stderr
 
-def test_json(model):
+def test_json_output(model):
   done = run("--model", model, "--tokens", "1,2,3", "--count", "5", "--benchmark", "8", "--json")
   report = json.loads(done.stdout)
   assert list(report)[:11] == ["model", "device", "prompt_tokens", "tokens", "text", "load_s", "ttft_s",
@@ -39,13 +39,13 @@ def test_json(model):
   assert report["renderer"] == "CLANG"
   assert os.path.getsize(model) < 2 * report["device_memory_bytes"] < 2 * report["peak_memory_bytes"] < 8 << 30
 
-def test_prompt(model):
+def test_prompt_option(model):
   done = run("--model", model, "--prompt", "hi", "--count", "4", "--system", "be brief")
   assert done.returncode == 0
   assert "tokens, " in done.stderr
   assert "first token after" in done.stderr
 
-def test_a_pipe_is_a_prompt(model):
+def test_piped_input_is_the_prompt(model):
   """A message gives the same tokens, whether it comes through a pipe or with --prompt."""
   alone, after = (run("--model", model, "--count", "4", "--json", *args, input=piped)
                   for args, piped in (((), "one\n\ntwo\n"), (("--prompt", "one"), "two\n")))

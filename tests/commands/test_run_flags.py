@@ -45,7 +45,7 @@ def test_short_names(monkeypatch, capfd, path):
 def test_version(monkeypatch, capfd, path):
   assert ask(monkeypatch, capfd, path, "--version")[:2] == (0, f"tinygrad_llm {__version__}\n")
 
-def test_finish_and_seed(monkeypatch, capfd, path):
+def test_finish_reason_and_seed(monkeypatch, capfd, path):
   greedy = answer(monkeypatch, capfd, path, "-p", "hi", "--temperature", 0)
   assert (greedy["finish"], greedy["seed"], greedy["text"]) == ("stop", 0, "one two three ")
   assert answer(monkeypatch, capfd, path, "-p", "hi", "--stop", "two", "-s", 7)["finish"] == "stop_string"
@@ -56,7 +56,7 @@ def test_finish_and_seed(monkeypatch, capfd, path):
   assert "[seed: " in err
   assert "seed" not in ask(monkeypatch, capfd, path, "-p", "hi", "--seed", 3)[2]
 
-def test_what_a_file_suggests(path, capfd):
+def test_sampling_settings_suggested_by_file(path, capfd):
   from tinygrad_llm.files.gguf import open_gguf
   assert suggested(open_gguf(path).kv) == {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
   odd = {"temp": "hot", "top_p": 2.0, "top_k": -1, "min_p": True, "penalty_repeat": float("nan"), "mirostat": 1}
@@ -69,14 +69,14 @@ def test_what_a_file_suggests(path, capfd):
     "repeat_penalty": 1.5}
   assert "penalty_last_n: -1 is not known here" in capfd.readouterr().err
 
-def test_the_python_api_does_not_follow_it(path, capfd):
+def test_python_api_ignores_suggested_settings(path, capfd):
   llm = tinygrad_llm.load(str(path))
   assert [llm.tokenizer.token_bytes(i) for i in llm.generate(llm.prompt([{"role": "user", "content": "hi"}]), 3)] == [
     b"one ", b"two ", b"three "]
   assert capfd.readouterr().err == ""
   assert llm.suggested["temperature"] == 0.6
 
-def test_flags_are_above_it(monkeypatch, capfd, path):
+def test_flags_override_suggested_settings(monkeypatch, capfd, path):
   given = {}
   generate = run.Settings.sampling
   monkeypatch.setattr(run.Settings, "sampling", lambda self: given.update(generate(self)) or generate(self))
@@ -93,7 +93,7 @@ def prompts(monkeypatch) -> list[str]:
   monkeypatch.setattr(LLM, "prompt", spy)
   return found
 
-def test_thinking_and_the_template(monkeypatch, capfd, path):
+def test_thinking_and_template_flags(monkeypatch, capfd, path):
   found = prompts(monkeypatch)
   for args in (["--think", "off"], ["--hide-thinking"], ["--template", "style=brief"], ["--template", "style=[1, 2]"]):
     answer(monkeypatch, capfd, path, "-p", "hi", "-n", 1, *args)
@@ -103,12 +103,12 @@ def test_thinking_and_the_template(monkeypatch, capfd, path):
   assert "warning: --template mood: the model's template does not read it" in err
   for wrong in ("mood", "=x", "a b=1"): assert ask(monkeypatch, capfd, path, "-p", "hi", "--template", wrong)[0] == 2
 
-def test_tokens_go_through_no_template(monkeypatch, capfd, path):
+def test_tokens_option_bypasses_template(monkeypatch, capfd, path):
   code, _, err = ask(monkeypatch, capfd, path, "--tokens", "1,2", "-n", 1, "--system", "x", "--think", "off",
                      "--template", "style=y")
   assert code == 0 and all(f"warning: {name}: --tokens" in err for name in ("--system", "--think", "--template"))
 
-def test_a_benchmark_is_of_all_its_tokens(monkeypatch, capfd, tmp_path):
+def test_benchmark_counts_all_tokens(monkeypatch, capfd, tmp_path):
   """A benchmark counts all tokens, also those that begin another turn."""
   build(tmp_path / "m.gguf", ["one ", ("id", "<|im_start|>"), "user"], MARKS, CHATML)
   said = answer(monkeypatch, capfd, tmp_path / "m.gguf", "-p", "hi", "--benchmark", 9)
@@ -135,11 +135,11 @@ def test_line_ends(monkeypatch, capfd, path):
 
 @pytest.mark.parametrize("args", [("-n", "1e3"), ("-n", "0"), ("-n", "-2"), ("-t", "0"), ("-t", "two"), ("-s", "-2"),
                                   ("--think", "maybe"), ("--temperature", "-1"), ("--top-k", "1.5")])
-def test_wrong_numbers(monkeypatch, capfd, path, args):
+def test_rejects_wrong_numbers(monkeypatch, capfd, path, args):
   code, out, err = ask(monkeypatch, capfd, path, "-p", "hi", *args)
   assert (code, out, err.count("\n")) == (2, "", 1)
 
-def test_threads(monkeypatch, capfd, path):
+def test_threads_option(monkeypatch, capfd, path):
   before = NUM_CPU_THREADS.value
   monkeypatch.setenv("NUM_CPU_THREADS", "2")
   def load(*args, **kwargs): raise InputError("not loaded")

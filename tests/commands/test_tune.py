@@ -22,10 +22,10 @@ def environment(cache: pathlib.Path, **env: str) -> dict[str, str]:
   return child.environment(CACHEDB=str(cache / "cache.db"), PARALLEL="2", **env)
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400), (" 2m ", 120)])
-def test_budgets(text, seconds): assert tune.seconds_of(text) == seconds
+def test_budget_argument(text, seconds): assert tune.seconds_of(text) == seconds
 
 @pytest.mark.parametrize("text", ["", "0", "0m", "-3m", "ten", "10 m", "1e9d", "nan"])
-def test_what_is_no_budget(text):
+def test_rejects_bad_budget(text):
   with pytest.raises(InputError, match="--budget"): tune.seconds_of(text)
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def tuned(cache, model):
     if entries(cache): break
   return done
 
-def test_it_prints_what_it_found(tuned):
+def test_printed_results(tuned):
   lines = tuned.stdout.splitlines()
   assert lines[0].split()[:4] == ["kernel", "types", "n", "us"]
   assert any(line.startswith("ffn_gate+ffn_up  ") for line in lines)
@@ -53,7 +53,7 @@ def test_it_prints_what_it_found(tuned):
   assert " of " in lines[-1]
   assert "Traceback" not in tuned.stderr
 
-def test_files_go_round(tuned, cache, tmp_path):
+def test_export_and_import_round_trip(tuned, cache, tmp_path):
   file = tmp_path / "schedules.json"
   done = command("--export", str(file), cache=cache)
   assert done.returncode == 0, done.stderr
@@ -70,7 +70,7 @@ def test_files_go_round(tuned, cache, tmp_path):
   ("", "no JSON"), ("{}", "no schedules"), ("[]", "no schedules"), ('{"schedules": 1}', "no schedules"),
   ('{"schedules": [{"kernel": "x"}]}', r"schedules[0]"), ("[" * 100000, "no JSON"),
   (b"\xff\xfe\x00", "no JSON")])
-def test_files_that_are_none(text, said, tmp_path):
+def test_rejects_bad_schedule_files(text, said, tmp_path):
   file = tmp_path / "schedules.json"
   file.write_bytes(text if isinstance(text, bytes) else text.encode())
   done = command("--import", str(file), cache=tmp_path)
@@ -111,7 +111,7 @@ def wait_for(what) -> None:
     time.sleep(0.05)
 
 @pytest.mark.kernel_suite
-def test_a_search_that_is_killed_goes_on(tmp_path, model):
+def test_killed_search_resumes(tmp_path, model):
   """A resumed search does not repeat timings, and never again runs the candidate that ran when it was killed."""
   first = start(tmp_path, model)
   wait_for(lambda: any(len(known(path)) >= 4 for path in journals(tmp_path)))
@@ -135,7 +135,7 @@ INTERRUPTED = (130, -signal.SIGINT)
 
 @extended
 @pytest.mark.skipif(os.name != "posix", reason="Ctrl-C is a signal")
-def test_ctrl_c_keeps_what_was_found(tuned, cache, tmp_path, model):
+def test_ctrl_c_keeps_results(tuned, cache, tmp_path, model):
   """The kernels are compiled already, but no schedules are cached."""
   shutil.copytree(cache, tmp_path := tmp_path / "cache")
   for path in (*entries(tmp_path), *journals(tmp_path)): path.unlink()

@@ -28,7 +28,7 @@ def not_asked():
   yield
   clang_passes.is_known.cache_clear()
 
-def test_a_long_kernel():
+def test_long_kernel_compiles_faster_to_same_code():
   if not clang_passes.is_known(os.environ["CC"]): pytest.skip("this clang does not know the option")
   made = compiler_cpu.ClangCompiler(["x86_64", "x86-64-v3"])
   usual = compiler_cpu.ClangCompiler(["x86_64", "x86-64-v3"])
@@ -39,7 +39,7 @@ def test_a_long_kernel():
   (short, code), (long, same) = seconds(made), seconds(usual)
   assert code == same and 1.5 * short < long
 
-def test_a_compiler_that_does_not_know_it(tmp_path, monkeypatch):
+def test_unsupported_option_is_probed_once(tmp_path, monkeypatch):
   """A compiler without the option is asked once; the answer is cached for other processes."""
   cc = compiler(tmp_path / "clang", 'case "$*" in *opt-disable*) exit 1;; esac')
   monkeypatch.setenv("RUNS", str(tmp_path / "runs"))
@@ -54,7 +54,7 @@ def test_a_compiler_that_does_not_know_it(tmp_path, monkeypatch):
 @pytest.mark.parametrize("cc", ["/none/clang", "/"])
 def test_no_compiler(cc): assert not clang_passes.is_known(cc)
 
-def test_it_is_passed_on(monkeypatch):
+def test_option_is_passed_to_clang(monkeypatch):
   given: list[list[str]] = []
   def note(command: list[str], **_) -> bytes:
     given.append(command)

@@ -23,6 +23,6 @@ def sources() -> list[str]:
 def usual() -> list[str]: return child.call(sources).value
 
 @pytest.mark.parametrize("names", sample([ALL := " ".join(PATCHES), *PATCHES], [ALL]))
-def test_the_same_kernels(names):
+def test_kernels_are_the_same_without_passes(names):
   off = {f"NO_{name.upper()}": "1" for name in names.split()}
   assert len(usual()) > 6 and child.call(sources, **off).value == usual()

@@ -58,26 +58,26 @@ def test_forks_make_the_same_kernels(tmp_path, env):
   assert alone[1:] == (0, kernels, sources) and forks == 2
   assert 0 < here < alone[0]
 
-def test_what_forks_made_is_on_disk(tmp_path):
+def test_kernels_of_forks_are_cached(tmp_path):
   first = lower(tmp_path, NOW)
   assert lower(tmp_path, NOW) == (0, 0, *first[2:])
 
 @pytest.mark.parametrize("env", [{"NO_FORKED_LOWERING": "1"}, {"PARALLEL": "1"}], ids=str)
-def test_where_nothing_is_forked(tmp_path, env):
+def test_conditions_without_forks(tmp_path, env):
   assert lower(tmp_path, NOW + "\nprograms.start = 100", **env)[1] == 0
 
-def test_no_fork_beside_a_driver(tmp_path):
+def test_no_fork_while_gpu_driver_is_open(tmp_path):
   """Nothing is forked while a device other than the CPU is open."""
   assert lower(tmp_path, NOW + "\nfrom tinygrad import Device\nprograms.start = 100\n"
                "Device._opened_devices.add('CUDA:1')", "Device._opened_devices.discard('CUDA:1')")[1] == 0
 
-def test_a_fork_that_dies_is_made_good(tmp_path):
+def test_parent_does_the_work_of_dead_fork(tmp_path):
   """The parent lowers the kernels that a dead fork has not made."""
   die = NOW + "\nwork = forked_lowering._work\ndef _work(*args): os._exit(1)\nforked_lowering._work = _work"
   alone = lower(tmp_path / "a", PARALLEL="0")
   assert lower(tmp_path / "b", die) == (alone[0], 2, *alone[2:])
 
-def test_no_fork_is_left_and_none_is_a_zombie(tmp_path):
+def test_forks_are_reaped(tmp_path):
   lower(tmp_path, NOW, """for pid in forks:
   try: os.kill(pid, 0)
   except ProcessLookupError: continue

@@ -10,7 +10,7 @@ from tinygrad_llm.patches.compile_time import gc_pause
 
 pytestmark = pytest.mark.skipif(not is_on("gc_pause"), reason="it is off")
 
-def test_it_waits():
+def test_gc_is_paused_during_call():
   seen: list[bool] = []
   def noted(*args: int, wrong: bool = False) -> int:
     seen.append(gc.isenabled())
@@ -25,13 +25,13 @@ def test_it_waits():
   finally: gc.enable()
   assert seen == [False] * 3
 
-def test_it_waits_for_a_schedule(monkeypatch):
+def test_gc_is_paused_during_scheduling(monkeypatch):
   seen, stock = [], tensor.create_linear_with_vars
   monkeypatch.setattr(tensor, "create_linear_with_vars", lambda sink: seen.append(gc.isenabled()) or stock(sink))
   (Tensor.empty(4) + 1).linear_with_vars()
   assert seen == [False] and gc.isenabled()
 
-def test_it_waits_for_all_that_makes_graphs(monkeypatch):
+def test_few_collections_while_graphs_are_built(monkeypatch):
   """Tracing, scheduling and lowering trigger few collections, and many if the pause is disabled."""
   collected: list[str] = []
   def note(phase: str, _: dict[str, int]) -> None: collected.append(phase)

@@ -22,7 +22,7 @@ def counted(rules: list) -> tuple[PatternMatcher, list[UOp]]:
 NOTES: list[list[UOp]] = []
 NOTE = [lambda x: NOTES[0].append(x), lambda x: NOTES[1].append(x), lambda x: NOTES[2].append(x)]
 
-def test_rules_until_none_matches():
+def test_rules_apply_to_fixed_point():
   """Rules apply after a node's sources and again to each result; a shared node is rewritten once."""
   a, b = var("a"), var("b")
   rules = PatternMatcher([
@@ -32,7 +32,7 @@ def test_rules_until_none_matches():
   made = graph_rewrite((a * 2 + b) * (a * 2), rules)
   assert made is (a.alu(Ops.MAX, a.const_like(1)) + b) * a.alu(Ops.MAX, a.const_like(1))
 
-def test_a_graph_that_is_left_as_it_is_is_not_looked_at_again():
+def test_fixed_point_graph_is_not_visited_again():
   """A graph at a fixed point is not visited again by the same rules, unless they have a context."""
   rules, asked = counted([(UPat.var("x") + 0, lambda x: x)])
   x = graph_rewrite((var("a") * 3 + 0) * var("b"), rules)
@@ -49,14 +49,14 @@ def test_bottom_up():
   assert ((a + b) * c).substitute({a + b: b * 2, b: c}) is (c * 2) * c
   assert (a + b).substitute({a: b, b: c}) is c + c
 
-def test_substitutes_in_a_circle():
+def test_cyclic_substitution():
   a, b = var("a"), var("b")
   with pytest.raises(RuntimeError, match="infinite loop in graph_rewrite"): (a + 1).substitute({a: b, b: a})
   assert (a + b).substitute({a: b, b: a}, walk=True) is b + a
 
 @pytest.mark.parametrize("walk", [False, True])
 @pytest.mark.parametrize("seed", range(10))
-def test_substitutes_are_those_of_the_rules(seed, walk):
+def test_substitute_matches_rules(seed, walk):
   """substitute() equals the rules' result, also for substitutes that contain keys, and in the bodies of calls."""
   rng = random.Random(seed)
   graph = random_graph(rng)
@@ -69,7 +69,7 @@ def test_substitutes_are_those_of_the_rules(seed, walk):
     made = graph.substitute(subs, walk=walk, enter_calls=enter)
     assert made is graph_rewrite(graph, rules, subs, bottom_up=True, walk=walk, enter_calls=enter) is not graph
 
-def test_a_walk():
+def test_walk_visits_each_node_once():
   """A walk visits each node once, after its sources, and does not rewrite results again."""
   a = var("a")
   rules = PatternMatcher([(UPat.cvar("c"), lambda ctx, c: ctx.append(c.val) or c.const_like(c.val + 1))])
@@ -77,7 +77,7 @@ def test_a_walk():
   assert graph_rewrite((a + 1) * (a + 2) + 1, rules, seen, walk=True) is (a + 2) * (a + 3) + 2
   assert seen == [1, 2]
 
-def test_a_gate():
+def test_bottom_up_gate():
   """BottomUpGate: nodes below a gated node are not rewritten."""
   def gate(x):
     raise BottomUpGate
@@ -86,18 +86,18 @@ def test_a_gate():
   assert graph_rewrite(a * b + a, rules, bottom_up=True) is (a * b) + a.const_like(3)
 
 @pytest.mark.parametrize("bottom_up", [False, True])
-def test_rules_without_end(bottom_up):
+def test_infinite_rules_raise(bottom_up):
   back = PatternMatcher([(UPat.var("x") + UPat.var("y"), lambda x, y: x * y),
                          (UPat.var("x") * UPat.var("y"), lambda x, y: x + y)])
   with pytest.raises(RuntimeError, match="infinite loop in graph_rewrite"):
     graph_rewrite(var("a") + var("b"), back, bottom_up=bottom_up)
 
-def test_a_graph_that_grows_without_end(monkeypatch):
+def test_growing_graph_raises(monkeypatch):
   grow = PatternMatcher([(UPat.cvar("c"), lambda c: c.const_like(c.val + 1) * var("a"))])
   with Context(REWRITE_STACK_LIMIT=500), pytest.raises(RuntimeError, match="infinite loop in graph_rewrite"):
     graph_rewrite(UOp.const(1, dtypes.int) + var("b"), grow)
 
-def test_a_deep_graph():
+def test_deep_graph():
   x = var("a")
   for i in range(20_000): x = UOp(Ops.XOR, dtypes.int, (x, UOp.const(i, dtypes.int)))
   pattern = UPat(Ops.XOR, src=(UPat.var("x"), UPat.cvar("c")))
@@ -119,7 +119,7 @@ def one_step(n: UOp, noted: list[UOp] | None) -> UOp | None:
 
 @pytest.mark.parametrize("bottom_up", [False, True])
 @pytest.mark.parametrize("seed", range(40))
-def test_rules_on_random_graphs(seed, bottom_up, monkeypatch):
+def test_random_graphs_match_tinygrad(seed, bottom_up, monkeypatch):
   """Random graphs are rewritten as by tinygrad; a rule with a context sees nodes in the same order."""
   counting = PatternMatcher([(UPat(tuple(Ops), name="n"), lambda ctx, n: one_step(n, ctx))])
   plain = PatternMatcher([(UPat(tuple(Ops), name="n"), lambda n: one_step(n, None))])
@@ -134,7 +134,7 @@ def test_rules_on_random_graphs(seed, bottom_up, monkeypatch):
   assert made == [graph_rewrite(graph, counting, expected, bottom_up=bottom_up)] * 2 and made[0] is not graph
   assert noted == expected
 
-def test_a_walk_as_tinygrads(monkeypatch):
+def test_walk_matches_tinygrad(monkeypatch):
   """A walk over random graphs gives tinygrad's results for rules that change constants and sums."""
   rules = PatternMatcher([(UPat.cvar("c"), lambda c: c.const_like(c.val * 2)),
                           (UPat(Ops.ADD, name="u"), lambda u: UOp(Ops.MUL, u.dtype, u.src[::-1], u.arg, u.tag))])

@@ -9,14 +9,14 @@ from tinygrad_llm.patches.compile_time import implicit_inputs
 
 pytestmark = pytest.mark.skipif(not is_on("implicit_inputs"), reason="it is off")
 
-def test_outputs_are_looked_for_once(monkeypatch):
+def test_outputs_are_searched_once(monkeypatch):
   module, found = importlib.import_module("tinygrad.function"), []
   stock = module.invalid_outputs
   monkeypatch.setattr(module, "invalid_outputs", lambda graph: found.append(graph) or stock(graph))
   layer(Tensor.empty(5, 96), Tensor.empty(96, 96, dtype=dtypes.half))  # shapes that no other test uses
   assert len(found) == 2  # in the search for inputs, and here
 
-def test_outputs_are_numbered():
+def test_write_only_outputs_get_slots():
   """Write-only outputs of a graph get slots 0, 1, .. in order; other nodes stay."""
   module = importlib.import_module("tinygrad.function")
   assert module.renumber_invalid_outputs is implicit_inputs.renumber_invalid_outputs

@@ -44,7 +44,7 @@ def test_two_threads_make_one_node(restless: None) -> None:
 def number(n: int) -> UOp: return UOp(Ops.CONST, dtypes.int, (), n)
 def named(name: str) -> UOp: return UOp(Ops.BUFFER, dtypes.weakint, (), name)
 
-def test_nodes_that_end_meanwhile(restless: None) -> None:
+def test_nodes_dropped_by_other_threads(restless: None) -> None:
   """Threads make and drop the same few nodes; a held node is always found again."""
   wrong: list[str] = []
   def work(seed: int) -> Callable[[], None]:
@@ -59,9 +59,9 @@ def test_nodes_that_end_meanwhile(restless: None) -> None:
   together([work(seed) for seed in range(3)])
   assert not wrong
 
-def test_no_node_calls_python_as_it_ends() -> None: assert not hasattr(UOp, "__del__")
+def test_node_deletion_calls_no_python() -> None: assert not hasattr(UOp, "__del__")
 
-def test_what_ended_leaves_nothing() -> None:
+def test_dead_nodes_leave_no_entries() -> None:
   gc.collect()
   before = len(TABLE)
   x = number(123457)
@@ -72,7 +72,7 @@ def test_what_ended_leaves_nothing() -> None:
   gc.collect()
   assert seen() is None and len(TABLE) <= before + 1
 
-def test_a_place_that_another_took_is_not_freed() -> None:
+def test_reused_entry_is_not_freed() -> None:
   node = number(77_000_001)
   key = (node.op, node.dtype, node.src, node.arg, node.tag)
   other = TABLE.pop(key)
@@ -82,7 +82,7 @@ def test_a_place_that_another_took_is_not_freed() -> None:
   gc.collect()
   assert number(77_000_001) is again
 
-def test_checked_by_tinygrad() -> None:
+def test_spec_2_checks_interned_nodes() -> None:
   """With SPEC=2 tinygrad checks nodes, and they are interned all the same; a refused node leaves no entry."""
   with Context(SPEC=2): node = number(77_000_003)
   assert number(77_000_003) is node
@@ -92,7 +92,7 @@ def test_checked_by_tinygrad() -> None:
   gc.collect()
   assert key not in TABLE
 
-def test_a_buffer_counts_its_nodes() -> None:
+def test_buffer_refcount() -> None:
   x = Tensor([1.0, 2.0, 3.0]).realize()
   buffer = x.uop.buffer
   before = buffer.uop_refcount
@@ -100,7 +100,7 @@ def test_a_buffer_counts_its_nodes() -> None:
   gc.collect()
   assert buffer.uop_refcount == before - 1
 
-def test_a_buffer_counts_a_node_once() -> None:
+def test_buffer_counts_a_node_once() -> None:
   """A buffer counts a node once, also if it is assigned twice, as for a view; the count ends with the node."""
   x = Tensor([1.0, 2.0, 3.0]).realize()
   node, buffer, kept = x.uop.base, x.uop.base.buffer, len(interning.Buffers.counts)
@@ -111,11 +111,11 @@ def test_a_buffer_counts_a_node_once() -> None:
   assert buffer.uop_refcount == before - 1 and len(interning.Buffers.counts) == kept - 1
 
 @pytest.mark.parametrize("function", [interning._uncount, interning._free])
-def test_what_runs_as_the_process_ends(function: Callable[..., None]) -> None:
+def test_callbacks_at_interpreter_exit(function: Callable[..., None]) -> None:
   """At exit module globals are gone, so these callbacks must not use any."""
   assert not set(function.__code__.co_names) & set(vars(interning))
 
-def test_nodes_of_before_are_kept() -> None:
+def test_nodes_from_before_installation() -> None:
   """Nodes from before the pass was installed are in its table like all others."""
   assert {type(place) for place in list(TABLE.values())} == {interning.Place}
 
@@ -123,13 +123,13 @@ def test_nodes_of_before_are_kept() -> None:
 
 def var(name: str) -> UOp: return UOp.variable(name, 0, 9)
 
-def test_a_node_is_there_once():
+def test_equal_nodes_are_one_object():
   a, b = var("a"), var("b")
   assert a + b is UOp(Ops.ADD, a.dtype, (a, b)) is UOp(Ops.ADD, src=(a, b)) is not b + a
   assert UOp(Ops.NOOP) is UOp(Ops.NOOP, dtypes.void, ()) is not UOp(Ops.NOOP, tag=1)
   assert UOp.const(1) is not UOp.const(True) and UOp.const(0.0) is not UOp.const(-0.0)
 
-def test_nodes_go_with_their_last_user():
+def test_nodes_are_freed_with_last_user():
   before = len(TABLE)
   kept = var("never used before") + 12_345_678
   assert len(TABLE) > before
@@ -137,7 +137,7 @@ def test_nodes_go_with_their_last_user():
   gc.collect()
   assert len(TABLE) <= before
 
-def test_what_is_checked_is_checked():
+def test_spec_2_refuses_impossible_dtype():
   """Under SPEC=2, tinygrad refuses a node with an impossible dtype."""
   a = var("a")
   assert UOp(Ops.ADD, dtypes.half, (a, a)).dtype is dtypes.half

@@ -24,7 +24,7 @@ def schedule(layers: int, value: int = 2) -> UOp:
   assert variables == {"start": value}
   return linear
 
-def test_a_kernel_is_looked_through_once(monkeypatch):
+def test_kernel_is_traversed_once(monkeypatch):
   """A kernel is traversed once for all layers and all values of the variable; its calls have different buffers."""
   kernel_calls._replaced.cache_clear()
   kernel_calls._of_kernel.cache_clear()
@@ -39,7 +39,7 @@ def test_a_kernel_is_looked_through_once(monkeypatch):
   assert kernel_calls._replaced.cache_info().misses == before
 
 @pytest.mark.parametrize("seed", range(10))
-def test_variables_are_tinygrads(seed):
+def test_variables_match_tinygrad(seed):
   """variables() of graphs, kernels and calls (with bound and unbound variables as arguments) equals tinygrad's."""
   rng = random.Random(seed)
   a, b, c = (UOp.variable(name, 0, 9) for name in rng.sample("abcdef", 3))
@@ -50,7 +50,7 @@ def test_variables_are_tinygrads(seed):
   assert [v.expr for v in call.variables()] == sorted(v.expr for v in (a, b, c))
 
 @pytest.mark.parametrize("seed", range(5))
-def test_substitutes_are_tinygrads(seed):
+def test_substitute_matches_tinygrad(seed):
   """substitute() equals tinygrad's, also for replaced buffers, and for several kernels and substitutes at a time."""
   rng = random.Random(seed)
   a, b, buffer = UOp.variable("a", 0, 9), UOp.variable("b", 0, 9), UOp.new_buffer("CPU", 4, dtypes.int)

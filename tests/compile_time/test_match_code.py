@@ -42,7 +42,7 @@ def nodes() -> list[UOp]:
           (load < 0).where(load + 1, load * 0), buffer.index(i).store(load).end(i)]
   return list(UOp.sink(*graphs, *more).toposort())
 
-def test_all_of_tinygrads_rules(nodes):
+def test_all_tinygrad_rules(nodes):
   """Each of tinygrad's patterns on each node with its operation, matching or not."""
   patterns = {id(p): p for matcher in matchers() for p, _ in matcher.patterns}.values()
   assert len(patterns) > 250
@@ -82,7 +82,7 @@ def test_random_patterns(seed, nodes):
   few += [UOp(n.op, n.dtype, tuple(s.replace(tag="t") for s in n.src), n.arg) for n in few[:30]]
   for node in few: assert found(pattern, node) == list(pattern.match(node, {}))
 
-def test_a_rule_keeps_what_it_used():
+def test_compiled_rule_keeps_its_globals():
   """A compiled rule keeps the globals of its creation, as with tinygrad's own compiler of rules."""
   global SEEN
   pattern, before = UPat(Ops.NOOP, name="x"), SEEN
@@ -93,7 +93,7 @@ def test_a_rule_keeps_what_it_used():
     assert not SEEN and before.pop() == {"x": UOp(Ops.NOOP)}
   finally: SEEN = before
 
-def test_what_it_does_not_know_is_tinygrads():
+def test_unsupported_patterns_fall_back_to_tinygrad():
   """An unsupported pattern (names below a repeated one) is left to tinygrad's interpreter."""
   pattern = UPat(Ops.SINK, src=UPat(Ops.CONST, name="c"), name="s")
   with pytest.raises(match_code.Unknown): match_code.Writer(pattern)
@@ -101,7 +101,7 @@ def test_what_it_does_not_know_is_tinygrads():
   one = UOp.const(1, dtypes.int)
   assert rules.rewrite(UOp.sink(one, one)) is one
 
-def test_a_rule_with_a_context():
+def test_rule_with_context():
   rules = PatternMatcher([(UPat(Ops.CONST, name="c"), lambda ctx, c: ctx.append(c) or None)])
   found: list[UOp] = []
   assert rules.rewrite(one := UOp.const(1, dtypes.int), found) is None and found == [one]

@@ -13,7 +13,7 @@ A, B = UOp.range(6, 0), UOp.range(4, 1)
 
 def stored(index: UOp, *loops: UOp) -> UOp: return buffer(0).index(index).store(buffer(1).index(index)).end(*loops)
 
-def test_neighbours_in_memory():
+def test_adjacent_loops_are_merged():
   """for a in 6, b in 4: y[4a + b] = x[4a + b] --> for n in 24: y[n] = x[n]"""
   made = merge_adjacent(stored(A * 4 + B, A, B))
   assert [r.src[0].val for r in made.ended_ranges] == [24]
@@ -23,7 +23,7 @@ def test_neighbours_in_memory():
   (A * 4 + B, False), (A * 4 + B + 7, False), (A * 8 + B * 2, False), (A * 8 + B, True), (A + B * 6, True),
   (A, True), (B * 3, True), (UOp.const(3), False), (A * B, False), ((A * 4 + B) % 5, False),
   ((A < 3).where(A * 8 + B, 0), False)])
-def test_hopeless(index, hopeless):
+def test_pairs_ruled_out_by_strides(index, hopeless):
   """A pair is hopeless only if strides prove it: the outer stride is not the inner one times the inner length."""
   assert is_hopeless(A, B, [index], []) == hopeless
   assert not is_hopeless(A, B, [index], [A // 2]) and is_hopeless(A, B, [index], [UOp.range(9, 5) // 2]) == hopeless

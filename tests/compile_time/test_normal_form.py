@@ -16,7 +16,7 @@ def kernel(value: UOp, loop: UOp, out: UOp = OUT, at: UOp | None = None) -> UOp:
 def params(ast: UOp) -> dict[int, int]:
   return {u.arg.slot: u.max_numel() for u in ast.toposort() if u.op is Ops.PARAM and u.addrspace is AddrSpace.GLOBAL}
 
-def test_a_view_is_an_index():
+def test_view_becomes_index():
   """The first 64 of 4 rows of 96: by a reshape and a shrink, or by an index into a buffer that has 500."""
   i, row = UOp.range(64, 0), 3
   viewed = buffer(384).reshape((4, 96)).shrink(((0, 4), (0, 64))).index(UOp.const(row), i)
@@ -25,13 +25,13 @@ def test_a_view_is_an_index():
   assert normal(kernel(viewed, i)) is normal(kernel(flat, i))
   assert params(normal(kernel(flat, i))) == {0: 64, 1: row * 96 + 64}
 
-def test_stores_count():
+def test_stores_count_for_parameter_size():
   """Stores count for a parameter's size, as loads do."""
   i = UOp.range(8, 0)
   made = normal(kernel(OUT.index(i), i, at=i + 24))
   assert params(made) == {0: 32}
 
-def test_what_is_not_a_flat_index_keeps_its_size():
+def test_buffer_without_flat_index_keeps_its_size():
   """A buffer keeps its size if it is used other than by INDEX, or if its index may be negative."""
   i = UOp.range(8, 0)
   assert params(normal(kernel(buffer(99).index(i - 4), i)))[1] == 99
@@ -39,20 +39,20 @@ def test_what_is_not_a_flat_index_keeps_its_size():
   after = one.after(OUT.index(UOp.const(0)).store(UOp.const(0.0, dtypes.float)))
   assert params(normal(kernel(one.index(i) + after.index(i + 1), i)))[1] == 99
 
-def test_gates_do_not_count():
+def test_gates_are_ignored_for_size():
   """x[i] gated by i < 5, for i < 8, needs eight elements: gates are ignored, but the buffer's size is the limit."""
   i = UOp.range(8, 0)
   gated = (i < 5).where(i, UOp.const(Invalid, i.dtype))
   assert params(normal(kernel(buffer(99).index(gated), i)))[1] == 8
   assert params(normal(kernel(buffer(5).index(gated), i)))[1] == 5
 
-def test_two_stages_keep_a_slot():
+def test_two_stages_share_a_parameter():
   """Stages that read different parts of one buffer keep one parameter."""
   i, j = UOp.range(8, 0), UOp.range(4, 0)
   made = normal(UOp.sink(kernel(buffer(99).index(i), i), kernel(buffer(99).index(j), j), arg=KernelInfo()))
   assert params(made)[1] == 8 and len({u for u in made.toposort() if u.op is Ops.PARAM and u.arg.slot == 1}) == 1
 
-def test_a_loop_stays_one():
+def test_loop_stays_one_node():
   """Folding a view rebuilds start + length; the ended loop and the index's loop stay the same node."""
   b, a = (UOp.variable(name, 1, 8) for name in "ba")
   for n in (b + a, a + b):
@@ -61,7 +61,7 @@ def test_a_loop_stays_one():
     made = normal(kernel(rows.index(loop * 16).reduce(loop, arg=(Ops.ADD, 0)), UOp.range(4, 0)))
     assert len([u for u in made.toposort() if u.op is Ops.RANGE and u.arg[0] == 3]) == 1
 
-def test_again_is_nothing():
+def test_idempotent():
   i = UOp.range(64, 0)
   made = normal(kernel(buffer(384).reshape((4, 96)).shrink(((1, 2), (0, 64))).index(UOp.const(0), i), i))
   assert normal(made) is made

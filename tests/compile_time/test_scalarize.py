@@ -28,19 +28,19 @@ def test_elements():
 
 A, B, C, D = (UOp.param(0, dtypes.float, (4,)).index(UOp.const(i)) for i in range(4))
 
-def test_a_sum_of_two_vectors():
+def test_add_of_two_vectors():
   """(a, b) + (c, d) --> (a + c, b + d)"""
   made = scalarize.scalarize(UOp(Ops.ADD, dtypes.float, (UOp.stack(A, B), UOp.stack(C, D))))
   assert made is UOp.stack(A.alu(Ops.ADD, C), B.alu(Ops.ADD, D)).reshape((2,))
 
-def test_a_store():
+def test_vector_store_is_split():
   """store (a, b) to (x[0], x[1]) --> store a to x[0]; store b to x[1]"""
   x = UOp.placeholder((4,), dtypes.float, 1)
   places = [x.index(UOp.const(i)) for i in range(2)]
   made = scalarize.scalarize(UOp(Ops.STORE, dtypes.void, (UOp.stack(*places), UOp.stack(A, B))))
   assert made is UOp.group(places[0].store(A), places[1].store(B))
 
-def test_what_is_not_seen_is_indexed():
+def test_opaque_vector_is_indexed():
   """vector x + (a, b) --> (x[0] + a, x[1] + b)"""
   x = UOp(Ops.CONTIGUOUS, dtypes.float, (UOp.stack(C, D),))
   made = scalarize.scalarize(UOp(Ops.ADD, dtypes.float, (x, UOp.stack(A, B))))
@@ -63,6 +63,6 @@ def test_values():
     got = [float(Interpreter(arrays, u).value(u)) for u in elements(made)]
     assert got == [float(Interpreter(arrays, u * v).value(u * v)) for u, v in zip(xs, ys)]
 
-def test_what_is_left():
+def test_scalars_and_mismatched_shapes_unchanged():
   """Scalars and vectors of different shapes are not changed."""
   for u in (A + B, UOp(Ops.ADD, dtypes.float, (UOp.stack(A, B), C))): assert graph_rewrite(u, pm_all) is u

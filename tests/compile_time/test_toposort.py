@@ -16,7 +16,7 @@ def naive(root: UOp, gate=lambda node: True, enter_calls: bool = True) -> list[U
   visit(root)
   return list(done)
 
-def test_layers():
+def test_tensor_graphs_and_schedules():
   """Graphs of tensors and their schedules, with and without the bodies of calls."""
   bodies = 0
   for lazy in graphs():
@@ -37,7 +37,7 @@ def test_random_graphs():
     def inside(u: UOp, out: set[UOp] = out) -> bool: return u not in out
     assert list(toposort(nodes[-1], inside)) == naive(nodes[-1], inside)
 
-def test_depth():
+def test_chain_deeper_than_recursion_limit():
   """A chain that is longer than Python's recursion limit."""
   node = first = UOp.variable("v", 0, 9)
   for _ in range(5000): node = UOp(Ops.NEG, dtypes.int, (node,))

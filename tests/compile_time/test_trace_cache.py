@@ -29,7 +29,7 @@ def expected(*factors: float, x: float = 1, start: int = 1, n: int = 8) -> float
   for factor in factors: x = (n * x * factor + start) * factor
   return x
 
-def test_layers_that_are_alike_are_traced_once():
+def test_equal_layers_are_traced_once():
   """Equal layers share a trace whatever their weights; the first layer's input is of another form, hence two."""
   a, b, c = (Scaled(8, 0.5) for _ in range(3))
   b.w.assign(b.w * 2).realize()
@@ -39,7 +39,7 @@ def test_layers_that_are_alike_are_traced_once():
   second = (8 * first * 1.0 + 1) * 0.5
   assert count == 2 and values == [[(8 * second * 0.5 + 1) * 0.5] * 8] * 2
 
-def test_layers_that_differ_are_traced():
+def test_different_layers_are_traced():
   trace_cache.traces.clear()
   same, other = [Scaled(8, 0.5) for _ in range(2)], Scaled(8, 0.25)
   assert traced(*same, other, x=Tensor.ones(2, 8).contiguous().realize())[0] == 3
@@ -51,7 +51,7 @@ def test_layers_that_differ_are_traced():
   wide.w = wide.w.half().realize()
   assert traced(same[0], wide)[0] == 1
 
-def test_a_trace_that_found_other_tensors_is_not_kept():
+def test_trace_with_implicit_tensors_is_not_cached():
   hidden = Tensor.full((2, 8), 3.0).contiguous().realize()
   @function(allow_implicit=True)
   def add(x: Tensor) -> Tensor: return x + hidden
@@ -61,7 +61,7 @@ def test_a_trace_that_found_other_tensors_is_not_kept():
   assert add(Tensor.ones(2, 8).contiguous().realize()).tolist() == [[6.0] * 8] * 2
   assert not trace_cache.traces
 
-def test_only_so_many_traces_are_kept(monkeypatch):
+def test_number_of_cached_traces_is_bounded(monkeypatch):
   monkeypatch.setattr(trace_cache, "KEPT", 3)
   for n in range(1, trace_cache.KEPT + 4): traced(Scaled(8, 0.5), x=Tensor.ones(n, 8).contiguous().realize())
   assert len(trace_cache.traces) == trace_cache.KEPT

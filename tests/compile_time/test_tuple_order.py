@@ -13,12 +13,12 @@ from tinygrad_llm.patches.compile_time import tuple_order
 pytestmark = pytest.mark.skipif(not is_on("tuple_order"), reason="it is off")
 
 @pytest.mark.parametrize("seed", range(20))
-def test_places_are_in_the_order_of_tuplize(seed):
+def test_ranks_match_tuplize_order(seed):
   nodes = list(random_graph(random.Random(seed)).toposort())
   places = tuple_order.ranks_of(nodes)
   assert sorted(nodes, key=lambda u: places[u]) == sorted(nodes, key=lambda u: u.tuplize)
 
-def test_a_sum_of_many_terms():
+def test_deep_sums_get_distinct_ranks():
   """Sums of increasing depth get distinct ranks: the space between two ranks does not run out."""
   terms = [UOp.const(i, dtypes.int) for i in range(600)]
   sums = list(itertools.accumulate(terms, lambda x, y: UOp(Ops.ADD, dtypes.int, (x, y)), initial=UOp.range(3, 0)))[1:]
@@ -26,7 +26,7 @@ def test_a_sum_of_many_terms():
   assert len({places[u] for u in sums}) == len(sums)
 
 @pytest.mark.parametrize("arg", [float("nan"), (1, "x")])
-def test_where_arguments_have_no_order(arg):
+def test_unorderable_arguments_fall_back_to_tinygrad(arg):
   """Arguments without an order fall back to tinygrad's sort, and leave no ranks behind."""
   a, b = UOp(Ops.CUSTOM, dtypes.float, (), arg), UOp(Ops.CUSTOM, dtypes.float, (), ("x", 1))
   with pytest.raises(TypeError): tuple_order.ranks_of([a, b])
@@ -36,7 +36,7 @@ def test_where_arguments_have_no_order(arg):
   order = tuple_order.linearize(graph)
   assert order[-1] is graph and not any("tuplize" in vars(u) for u in order)
 
-def test_the_same_program():
+def test_linearize_matches_tinygrad():
   """linearize() gives tinygrad's own order."""
   loop = UOp.range(8, 0)
   x, y, out = (UOp.placeholder((8,), dtypes.float, slot) for slot in range(3))

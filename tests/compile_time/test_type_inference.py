@@ -14,7 +14,7 @@ from tinygrad_llm.patches.compile_time import type_inference
 
 pytestmark = pytest.mark.skipif(not is_on("type_inference"), reason="it is off")
 
-def test_dtypes_and_shapes():
+def test_inferred_properties_match_tinygrad():
   """Every node of kernels and of their source graphs has tinygrad's dtype, shape, address space and ranges."""
   seen = 0
   for lazy in graphs():
@@ -29,7 +29,7 @@ def test_dtypes_and_shapes():
   assert seen > 500
 
 @pytest.mark.parametrize("seed", range(20))
-def test_loops_and_places_of_random_graphs(seed):
+def test_random_graph_ranges_match_tinygrad(seed):
   """Ranges come in tinygrad's order, also if a range's length depends on another range, and after ENDs."""
   rng = random.Random(seed)
   loops = [UOp.range(4, 0), UOp.range(8, 1)]
@@ -48,7 +48,7 @@ def test_loops_and_places_of_random_graphs(seed):
     assert list(node.ranges) == ([node] if node.op is Ops.RANGE else []) + list(node._ranges)
     assert type_inference._addrspace(node) is type_inference._stock_addrspace(node)
 
-def test_what_is_kept_holds_no_node():
+def test_cached_properties_hold_no_node():
   """Cached properties keep no node alive: a range's ranges contain it, yet it is freed. Errors are not cached."""
   loop = UOp.range(12_345, 77)
   seen = weakref.ref(loop)
@@ -69,13 +69,13 @@ def test_constants(dtype):
       continue
     assert repr(dtype.const(val)) == repr(want) and type(dtype.const(val)) is type(want)
 
-def test_sources_that_differ():
+def test_mixed_sources():
   a, b = UOp.const(1, dtypes.half), UOp.const(2, dtypes.float)
   assert ops.dtype_from_uop(Ops.ADD, (a, b), None) is dtypes.float
   assert (Tensor.empty(3, 1) + Tensor.empty(1, 4)).shape == (3, 4)
   with pytest.raises(IndexError): UOp(Ops.ADD, dtypes.float, (Tensor.empty(3).uop, Tensor.empty(4).uop)).shape  # noqa: B018
 
-def test_what_is_cut_out():
+def test_shrink_shape():
   """
   A SHRINK's shape follows from its offset's bounds alone. A part outside its source is an error, as in tinygrad.
 
@@ -104,11 +104,11 @@ I, F, H, B = (UOp.const(1, dtype) for dtype in (dtypes.int, dtypes.float, dtypes
   (Ops.WHERE, (B, F, F), None, dtypes.float), (Ops.STORE, (F, F), None, dtypes.void),
   (Ops.SHL, (I, UOp.const(1, dtypes.uint32)), None, dtypes.int), (Ops.LOAD, (H,), None, dtypes.half),
   (Ops.ADD, (H, F), None, dtypes.float), (Ops.MULACC, (F, F, H), None, dtypes.float), (Ops.CUSTOM, (F,), "x", None)])
-def test_dtypes(op, src, arg, dtype):
+def test_dtype_rules(op, src, arg, dtype):
   """ADD of floats has its sources' dtype, a comparison bool, a CAST its argument; others as tinygrad finds them."""
   assert type_inference.dtype_from_uop(op, src, arg) is dtype is type_inference._stock_dtype(op, src, arg)
 
-def test_a_property_from_those_of_the_sources(monkeypatch):
+def test_property_derived_from_sources(monkeypatch):
   """A property is computed from the sources' properties if they are cached, else for the whole graph."""
   name = UOp.__dict__["_shape"].name
   x = UOp.placeholder((4, 3), dtypes.float, 0).reshape((4, 3))

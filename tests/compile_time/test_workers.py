@@ -25,13 +25,13 @@ def chain(n: int) -> UOp:
 
 def sent(x): return pickle.loads(bytes(ForkingPickler.dumps(x)))
 
-def test_graphs_of_any_depth_are_sent():
+def test_deep_graphs_are_pickled():
   deep = chain(5000)
   with pytest.raises(RecursionError): pickle.dumps(deep)
   assert sent((3, deep)) == (3, deep)
   assert sent(deep) is deep
 
-def test_buffers_are_sent_with_their_contents():
+def test_buffers_are_pickled_with_contents():
   x = (Tensor([1., 2., 3.]).realize() * 2).uop
   assert Tensor(sent(x)).tolist() == [2., 4., 6.]
 
@@ -64,7 +64,7 @@ def estimates_of_loops() -> list:
       found.append([sym_infer(getattr(estimates, field), {"n": 7}) for field in ("ops", "lds", "mem")])
   return found
 
-def test_loops_whose_length_differs():
+def test_estimates_of_variable_length_loops():
   """A loop whose length depends on the block's number counts its middle value; one with a loaded bound its maximum."""
   block, n = UOp.special(9, "gidx0"), UOp.variable("n", 1, 64).replace(op=Ops.PARAM)
   loaded = Tensor.empty(4, dtype="int").uop.base.index(UOp.const(0)).load()
@@ -103,6 +103,6 @@ def _in_worker(task) -> tuple:
   return schedules.device_of(device, ren), [repr(opt) for opt in sink.arg.applied_opts]
 
 @pytest.mark.skipif(opencl() is None, reason="no OpenCL runtime")
-def test_a_worker_uses_what_was_found_for_a_gpu(tmp_path):
+def test_worker_uses_stored_gpu_schedule(tmp_path):
   """A worker uses the schedule stored under the GPU's name, although it must not open the device."""
   assert call(with_a_schedule, PARALLEL="1", CACHEDB=str(tmp_path / "cache.db"), **opencl()).value == [True] * 3

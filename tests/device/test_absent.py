@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothi
   ("sys/bus/pci/devices/0000:01:00.0/vendor", "0x1002\n", {"AMD"}),
   ("sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n", {"NV"}),
   ("sys/bus/pci/devices/0000:01:00.0/vendor", "0x8086\n", set())])
-def test_what_linux_shows(tmp_path: pathlib.Path, monkeypatch, file, text, here):
+def test_absent_devices_on_linux(tmp_path: pathlib.Path, monkeypatch, file, text, here):
   if file is not None:
     (tmp_path / file).parent.mkdir(parents=True)
     (tmp_path / file).write_text(text)
@@ -35,13 +35,13 @@ tried = sorted(m for m in sys.modules if "runtime.ops_" in m)
 print(chosen == Device.DEFAULT == os.environ["DEV"], Device.DEFAULT, *tried)
 """
 
-def test_the_choice_is_tinygrads():
+def test_default_device_matches_tinygrad():
   stock, ours = (child.run(CODE.format(absent=absent), DEV="").stdout.split() for absent in
                  ("False", "name in ('METAL', 'AMD', 'NV', 'QCOM')"))
   assert stock[:2] == ours[:2] and stock[0] == "True"
   assert "tinygrad.runtime.ops_nv" not in ours and "tinygrad.runtime.ops_amd" not in ours
 
-def test_a_device_that_is_asked_for_is_tried():
+def test_requested_device_is_tried():
   """A device named by DEV is tried even if it seems absent: the error is the driver's."""
   done = child.run("from tinygrad_llm.device.device import check_device; check_device()", check=False, DEV="QCOM")
   assert done.returncode and "DEV=QCOM: it does not open" in done.stderr

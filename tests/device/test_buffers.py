@@ -29,7 +29,7 @@ def copied() -> list:
           first.tolist() == wanted[:4, :3].tolist(), np.shares_memory(first, again), counted,
           Tensor(wanted).numpy().tolist() == wanted.tolist()]
 
-def test_only_what_is_wanted_is_copied() -> None:
+def test_only_requested_part_is_copied() -> None:
   *right, counted, last = child.call(copied, DEV="CUDA").value
   assert all(right) and last
   assert counted[:5] == [120, 120, 40, (3 * 5 + 3) * 4, 20]

@@ -5,7 +5,7 @@ import subprocess
 from tinygrad_llm.device.compiler import _wrapper
 
 
-def test_a_wrapper_for_each_zig(tmp_path: pathlib.Path, monkeypatch):
+def test_each_zig_has_its_own_wrapper(tmp_path: pathlib.Path, monkeypatch):
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
   made = []
   for name in ("one", "it's two"):

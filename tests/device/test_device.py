@@ -12,7 +12,7 @@ def refusal(name: str, runs: bool) -> str:
 STORES = [(name, runs) for name in device.STORES for runs in (True, False)]
 
 @pytest.mark.parametrize(("name", "runs"), STORES)
-def test_a_store_is_no_device(monkeypatch, name, runs):
+def test_rejects_storage_only_devices(monkeypatch, name, runs):
   from tinygrad.helpers import DEV
   monkeypatch.setenv("DEV", name)
   monkeypatch.setattr(DEV, "value", name)
@@ -27,7 +27,7 @@ def lies() -> str:
   Tensor.item = fails  # type: ignore[method-assign]
   return f"{wrong}|{refusal('CPU:X86', True)}"
 
-def test_a_renderer_is_tried():
+def test_renderer_is_checked_by_running():
   wrong, failed = child.call(lies, DEV="CPU:X86").value.split("|")
   assert wrong.startswith("DEV=CPU:X86: it computes 1 + 2 + 4 as 6.0; use one of")
   assert failed.startswith("DEV=CPU:X86: it does not compute (src:14:46: error: expected '<2 x float>*'); use one of")
@@ -37,7 +37,7 @@ def names() -> list[str]:
   return [*out, device.check_computes()]
 
 @pytest.mark.parametrize("name", ["cpu", "CPU:X86"])
-def test_names_of_the_cpu(name): assert child.call(names, DEV=name).value == ["", "CPU"]
+def test_cpu_device_names(name): assert child.call(names, DEV=name).value == ["", "CPU"]
 
 def test_null_only_compiles():
   found = child.call(names, DEV="NULL", NULL_ALLOW_COPYOUT="1").value

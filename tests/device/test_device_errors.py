@@ -69,7 +69,7 @@ def losses(model: str) -> dict:
   gc.collect()
   return {"lines": lines, "same": same, "lost": lost, "noise": noise}
 
-def test_a_device_lost_at_each_launch(model):
+def test_device_lost_at_each_launch(model):
   found = child.call(losses, model, DEV="CUDA")
   lines = found.value["lines"]
   assert found.value["same"] and len(lines) == 2 + 1 + TOKENS - 1  # chunks, the last row's logits, steps
@@ -101,7 +101,7 @@ FULL = "CUDA: there is no memory left on it (Allocation of "
 FIX = "; use a smaller max_context, quant type or model, or end what else uses it"
 
 @pytest.mark.parametrize("step", sample([1, 7], [7]))
-def test_no_memory_at_each_allocation_of_a_model(packed, step):
+def test_out_of_memory_at_each_allocation_of_a_load(packed, step):
   found = child.call(full_while_loading, packed, step, DEV="CUDA").value
   *lines, last = found["lines"]
   assert last == "" and 20 < found["allocations"] <= len(lines) * step < found["allocations"] + step
@@ -120,7 +120,7 @@ def full_while_answering(model: str, allocations: int) -> list:
   return [first, len(answer(llm))]
 
 @pytest.mark.parametrize("allocations", sample([1, 2, 3, 4, 5], [3]))
-def test_no_memory_for_an_answer(model, allocations):
+def test_out_of_memory_while_answering(model, allocations):
   line, tokens = child.call(full_while_answering, model, allocations, DEV="CUDA").value
   assert tokens == TOKENS
   assert line.startswith(FULL) and line.endswith(FIX)
@@ -131,7 +131,7 @@ def too_old(model: str) -> str:
   import tinygrad_llm
   return said(partial(tinygrad_llm.load, model, **SETTINGS))
 
-def test_a_driver_that_is_older_than_the_compiler(packed):
+def test_driver_older_than_compiler(packed):
   found = child.call(too_old, packed, DEV="CUDA").value
   assert found.startswith(f"{packed}: CUDA: its driver is older than the compiler (module load failed with status code "
                           "222: CUDA_ERROR_UNSUPPORTED_PTX_VERSION); update the driver, or install an older nvidia-")
@@ -155,7 +155,7 @@ def chatted(model: str, path: str) -> dict:
     except InputError as e: lines.append(str(e))
   return {"lines": lines}
 
-def test_a_chat_keeps_its_turns(model, tmp_path):
+def test_chat_keeps_its_turns(model, tmp_path):
   found = child.call(chatted, model, str(path := tmp_path / "chat.json"), DEV="CUDA").value
   first, second = found["lines"]
   assert first == second and first.endswith("; /save FILE keeps the conversation")
@@ -164,7 +164,7 @@ def test_a_chat_keeps_its_turns(model, tmp_path):
   assert [turn["role"] for turn in turns[1::2]] == ["assistant"] * 2
   assert 0 < len(turns[3]["content"]) < len(turns[1]["content"])  # the part that was answered
 
-def test_a_command_ends_with_one_line(model):
+def test_command_reports_device_error_in_one_line(model):
   command = [sys.executable, STUB, "no_memory_at=9", "tinygrad_llm.run", "-m", model, "--tokens", "5,6,7", "-n", "30"]
   done = subprocess.run(command, env=child.environment(DEV="CUDA"), capture_output=True, text=True, cwd=child.ROOT)
   assert done.returncode == 2
@@ -199,11 +199,11 @@ def kinds() -> list[bool]:
   except MemoryError as e: found += ["the device failed" in str(device_error(e))]  # tinygrad's name for it
   return found
 
-def test_which_errors_are_of_a_device():
+def test_device_error_classification():
   assert child.call(kinds, DEV="CUDA").value == [False, False, False, True, True, True]
   assert device_error(MemoryError("of the host")) is None  # here the device is the CPU
 
-def test_the_stub_runs_a_module(tmp_path):
+def test_stub_runs_a_module(tmp_path):
   """The stub runs a module as __main__, with its arguments."""
   (tmp_path / "shown.py").write_text("import sys\nprint(__name__, sys.argv[1:])\n")
   env = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(child.ROOT)])}

@@ -21,18 +21,18 @@ def grow(megabytes: int) -> list[int | None]:
   return [before, held, memory.peak_memory_bytes()]
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such count")
-def test_the_peak_grows_with_what_is_written_and_stays():
+def test_peak_memory_grows_and_stays():
   before, held, after = child.call(grow, 300).value
   assert abs(held - before - (300 << 20)) < 16 << 20
   assert abs(after - held) < 16 << 20
 
 @pytest.mark.skipif(sys.platform != "linux", reason="VmHWM is Linux's")
-def test_a_child_does_not_start_from_its_parents_peak():
+def test_child_peak_excludes_parent():
   """A child's peak does not include its parent's, as ru_maxrss would."""
   array = np.ones(400 << 17)
   assert memory.peak_memory_bytes() > array.nbytes > child.call(grow, 1).value[0]
 
-def test_units_of_getrusage(monkeypatch):
+def test_getrusage_units(monkeypatch):
   """Without /proc, getrusage counts KiB, and bytes on macOS."""
   resource = pytest.importorskip("resource")
   real = builtins.open
@@ -48,7 +48,7 @@ def test_units_of_getrusage(monkeypatch):
   monkeypatch.setitem(sys.modules, "resource", None)
   assert memory.peak_memory_bytes() is None
 
-def test_device_memory_is_that_of_the_buffers():
+def test_device_memory_counts_buffers():
   device = Tensor([0]).device
   before = memory.device_memory_bytes(device)
   tensor = empty((1 << 20,), dtypes.uint32)
@@ -70,7 +70,7 @@ def limited(megabytes: int) -> str:
 @pytest.mark.parametrize(("megabytes", "words"), [(1, "memory: .*ulimit -v|no memory to map it"),
                                                   (60, "memory: the address space is limited to .*ulimit -v"),
                                                   (600, "loaded")])
-def test_a_limit_of_the_address_space(megabytes, words):
+def test_address_space_limit(megabytes, words):
   """The limit is reported as lack of memory; libraries that would abort the process are not started."""
   assert re.search(words, child.call(limited, megabytes).value)
 
@@ -79,13 +79,13 @@ def test_a_limit_of_the_address_space(megabytes, words):
   (RuntimeError("can't start new thread"), "memory: "), (OSError(errno.EAGAIN, "x"), "processes and threads: "),
   (OSError(errno.EMFILE, "Too many open files"), "open files: Too many open files; raise ulimit -n"),
   (OSError(errno.EFBIG, "File too large"), "size of a file: File too large; raise ulimit -f")])
-def test_limits_are_one_line(error, words, capsys):
+def test_memory_limits_give_one_line(error, words, capsys):
   def main() -> None: raise error
   with pytest.raises(SystemExit) as e: guarded(main)
   assert e.value.code == 2
   assert (said := capsys.readouterr().err).startswith(f"error: {words}")
   assert said.count("\n") == 1
 
-def test_mistakes_in_the_code_are_none_of_a_limit():
+def test_other_runtime_errors_are_not_caught():
   def main() -> None: raise RuntimeError("a mistake")
   with pytest.raises(RuntimeError, match="a mistake"): guarded(main)

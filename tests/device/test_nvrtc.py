@@ -31,13 +31,13 @@ def found() -> list[str | None]:
 
 def test_no_compiler(place): assert found() == [None, None, None]
 
-def test_wheels(place, monkeypatch):
+def test_nvrtc_from_wheels(place, monkeypatch):
   names = ("nvrtc.so.12", "nvrtc.so.13", "nvrtc-builtins.so.13", "nvJitLink.so.13")
   root = place("cu13", *(f"lib/lib{name}" for name in names))
   monkeypatch.setattr(cuda, "_wheels", lambda: root)
   assert found() == [str(root / "lib/libnvrtc.so.13"), str(root), str(root / "lib/libnvJitLink.so.13")]
 
-def test_a_toolkit_comes_first_if_it_has_one(place, monkeypatch):
+def test_toolkit_nvrtc_comes_first(place, monkeypatch):
   wheels, toolkit = place("cu13", "lib/libnvrtc.so.13"), place("toolkit", "bin/nvcc")
   monkeypatch.setattr(cuda, "_wheels", lambda: wheels)
   monkeypatch.setenv("CUDA_PATH", str(toolkit))
@@ -47,13 +47,13 @@ def test_a_toolkit_comes_first_if_it_has_one(place, monkeypatch):
   monkeypatch.setenv("CUDA_PATH", str(toolkit))
   assert found() == [str(toolkit / "lib64/libnvrtc.so.12"), str(toolkit), None]
 
-def test_what_the_environment_names(place, monkeypatch):
+def test_nvrtc_path_variable(place, monkeypatch):
   monkeypatch.setattr(cuda, "_wheels", lambda: place("cu13", "lib/libnvrtc.so.13"))
   monkeypatch.setenv("NVRTC_PATH", "/mine")
   assert found() == ["/mine", None, None]
 
 @pytest.mark.parametrize("command", ["run", "bench", "perplexity", "tune", "kernels"])
-def test_all_commands_look(monkeypatch, tmp_path, command):
+def test_every_command_searches_nvrtc(monkeypatch, tmp_path, command):
   """Every command searches in one place, before it opens the device."""
   def look() -> None: raise InputError("looked")
   monkeypatch.setattr(device, "find_cuda", look)
@@ -64,7 +64,7 @@ def test_all_commands_look(monkeypatch, tmp_path, command):
   module = importlib.import_module(f"tinygrad_llm.{command}")
   with pytest.raises(InputError, match="looked"): module._main()
 
-def test_gpu_check_looks(monkeypatch):
+def test_gpu_check_searches_nvrtc_once(monkeypatch):
   """gpu_check searches once for all its parts, which are child processes."""
   sys.path.insert(0, str(child.ROOT / "bench"))
   gpu_check = importlib.import_module("gpu_check")
@@ -74,7 +74,7 @@ def test_gpu_check_looks(monkeypatch):
   monkeypatch.setenv("DEV", "NV")
   with pytest.raises(InputError, match="looked"): gpu_check._main()
 
-def test_a_compiler_that_is_not_there(monkeypatch, capfd):
+def test_missing_nvrtc_gives_a_warning(monkeypatch, capfd):
   cuda.check_compiler("DEV=NV", "CUDA")
   assert capfd.readouterr().err == ""
   cuda.check_compiler("DEV=NV", "PTX")
@@ -96,6 +96,6 @@ def opened() -> list[str]:
 @pytest.mark.parametrize("env, renderer, shown", [
   ({"DEV": "CUDA"}, "CUDA", "CUDA"), ({"DEV": "CUDA:PTX"}, "PTX", "CUDA:PTX"),
   ({"DEV": "CUDA", "NVRTC_PATH": "/none"}, "PTX", "CUDA:PTX")])
-def test_the_renderer_of_a_device(env, renderer, shown):
+def test_renderer_selection(env, renderer, shown):
   kept = {name: "" for name in NAMES if name in os.environ}  # clears variables set in the tests' process
   assert child.call(opened, **{**kept, **env}).value == ["CUDA", renderer, shown]

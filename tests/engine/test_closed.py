@@ -46,7 +46,7 @@ def loads(paths: list[str], answers: bool) -> list[int]:
   return found
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
-def test_loads_one_after_another(model_file):
+def test_repeated_loads_free_memory(model_file):
   """Models of different sizes, 15 MB and more, end in turn: closed, in error, closed, dropped, .."""
   sizes = [2048 + 128 * i for i in range(4)]
   paths = [str(model_file(types="F16", dim=512, ffn=size, layers=3, blocks=True, vocab=512)) for size in sizes]
@@ -56,14 +56,14 @@ def test_loads_one_after_another(model_file):
 @extended
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 @pytest.mark.parametrize("order", ["sizes", "random"])
-def test_twenty_loads_with_answers(model_file, order):
+def test_twenty_loads_and_answers_free_memory(model_file, order):
   paths = [str(model_file(types="Q8_0", dim=256 + 64 * i, ffn=1024, heads=4 + i, kv_heads=1, layers=1, blocks=True))
            for i in range(3)] * 7
   if order == "random": random.Random(1).shuffle(paths)
   found = child.call(loads, paths[:20], True).value
   assert found[19] <= 1.1 * found[2]
 
-def test_what_a_closed_model_says(model):
+def test_closed_model_raises(model):
   llm = tinygrad_llm.load(str(model), max_context=96)
   ids = llm.generate([5, 17, 300], max_tokens=20, ignore_eos=True)
   pieces = llm.chat(HELLO, max_tokens=20)
@@ -79,7 +79,7 @@ def test_what_a_closed_model_says(model):
     with pytest.raises(InputError, match="^LLM: closed; load the model again$"): needs()
   assert (llm.path, llm.max_context) == (model, 96)
 
-def test_memory_of_the_device(model):
+def test_device_memory_is_freed(model):
   """No device memory is held after a `with` block, also after an error in it; another model goes on."""
   device = Device.DEFAULT
   beside = tinygrad_llm.load(str(model), max_context=96)

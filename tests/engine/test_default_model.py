@@ -7,7 +7,7 @@ import tinygrad_llm
 from tinygrad_llm.files.gguf import GGML_TYPES, open_gguf
 from tinygrad_llm.files.hub import DEFAULT_MODEL
 
-def test_file():
+def test_model_file():
   file = open_gguf(DEFAULT_MODEL)
   assert DEFAULT_MODEL.stat().st_size <= 4_000_000
   assert file.kv["general.architecture"] == "llama"

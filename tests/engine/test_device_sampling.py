@@ -54,12 +54,12 @@ def differing(size: int, count: int) -> list:
           if on_device(x, history, **asked, seed=seed) != Sampler(**asked, seed=seed)(x, history)]
 
 @pytest.mark.parametrize("size", sample(SIZES, (SIZES[0], 32003)))
-def test_the_same_tokens(size): assert differing(size, 60) == []
+def test_tokens_match_host_sampler(size): assert differing(size, 60) == []
 
 @pytest.mark.skipif(opencl() is None, reason="no OpenCL runtime")
-def test_the_same_tokens_on_a_gpu(): assert call(differing, 32003, 40, **opencl()).value == []
+def test_tokens_match_host_sampler_on_opencl(): assert call(differing, 32003, 40, **opencl()).value == []
 
-def test_a_generator_goes_on():
+def test_one_random_number_per_choice():
   """As with a Sampler, each choice takes one random number from the generator."""
   x = np.random.default_rng(0).standard_normal(515).astype(np.float32)
   host, device = (Sampler(temperature=1.0, seed=4) for _ in range(2))
@@ -85,7 +85,7 @@ def test_recent_tokens():
   assert recent_tokens(range(70)).tolist() == [*range(64, 70), *range(6, 64)]
 
 @pytest.mark.parametrize("bits", [1, 5, 6, 7, 17, 31, 32])
-def test_search(bits):
+def test_weighted_key_search(bits):
   rng = np.random.default_rng(bits)
   keys = rng.integers(0, 2**bits, (8, 25), dtype=np.uint64).astype(np.uint32)
   keys[0, :3] = 0, 2**bits - 1, 2**bits - 1

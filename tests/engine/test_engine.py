@@ -23,7 +23,7 @@ def greedy(llm, ids, count):
 
 def test_context_is_capped_by_the_model(llm): assert llm.max_context == 96
 
-def test_positions_of_a_bucket(monkeypatch):
+def test_cache_bucket_sizes(monkeypatch):
   """
   A bucket is 512 * 2^n, at most twice the request above 512. If memory is not lazy, it is at most 511 more than the
   request. It is never more than the model's own context.
@@ -34,7 +34,7 @@ def test_positions_of_a_bucket(monkeypatch):
   monkeypatch.setattr(steps, "is_lazy", lambda: False)
   assert [positions_for(n, 1 << 20) for n in contexts] == [512, 512, 512, 1024, 1536, 2048, 5120]
 
-def test_the_context_is_what_was_asked_for(model_file):
+def test_context_is_as_requested(model_file):
   """The context is the requested one, although the cache has room for more."""
   llm = tinygrad_llm.load(str(model_file(types="Q8_0", vocab=384, context=96)), max_context=40, chunk=16)
   assert llm.max_context == 40 and len(list(llm.generate(PROMPT, max_tokens=None, ignore_eos=True))) == 40 - 4 + 1
@@ -43,7 +43,7 @@ def test_the_context_is_what_was_asked_for(model_file):
     with pytest.raises(InputError, match="context of 40"): llm.steps.decode(1, position)
   with pytest.raises(InputError, match="context of 40"): llm.steps.prefill([1] * 5, 36)
 
-def test_unused_positions_take_no_memory(model_file):
+def test_unused_cache_positions_take_no_memory(model_file):
   """The cache has 2^19 positions for a request of 2^18 + 1; unused ones take no memory."""
   path = model_file(types="Q8_0", vocab=384, context=1 << 20)
   code = f"""import tinygrad_llm
@@ -70,12 +70,12 @@ def test_max_tokens(llm):
   assert len(list(llm.generate(PROMPT, max_tokens=1, ignore_eos=True))) == 1
   assert llm.timing.tokens == 1
 
-def test_ends_with_the_context(llm):
+def test_generation_ends_at_context_limit(llm):
   """The last position still gives a token: 96 positions, 4 of them in the prompt, make 93 tokens."""
   assert len(list(llm.generate(PROMPT, max_tokens=None, ignore_eos=True))) == 96 - 4 + 1
   assert len(list(llm.generate(list(range(96)), max_tokens=None, ignore_eos=True))) == 1
 
-def test_a_common_prefix_is_not_computed_again(llm):
+def test_common_prefix_is_reused(llm):
   long = [*PROMPT, 1, 2, 3, 4, 5, 6]
   llm.logits([11, 12])
   fresh = list(llm.generate(long, max_tokens=6, ignore_eos=True))
@@ -86,7 +86,7 @@ def test_a_common_prefix_is_not_computed_again(llm):
   assert list(llm.generate(long, max_tokens=6, ignore_eos=True)) == fresh
   assert llm.timing.cached_tokens == len(long) - 1
 
-def test_an_abandoned_answer_leaves_no_trace(llm):
+def test_abandoned_answer_leaves_no_state(llm):
   whole = list(llm.generate(PROMPT, max_tokens=6, ignore_eos=True))
   tokens = llm.generate([3, 2, 1], max_tokens=50, ignore_eos=True)
   for _ in range(4): next(tokens)
@@ -98,7 +98,7 @@ def test_seed(llm):
   assert sample(1) == sample(1)
   assert sample(1) != sample(2)
 
-def test_only_the_token_crosses_to_the_host(llm, monkeypatch):
+def test_only_token_ids_are_copied_to_host(llm, monkeypatch):
   sizes = []
   def read(tensor, *shape):
     sizes.append(int(np.prod(shape)))

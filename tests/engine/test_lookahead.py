@@ -67,15 +67,15 @@ def _ahead(model_file):
 def ahead(_ahead, forced): return _ahead
 
 @pytest.mark.skipif(Device.DEFAULT != "CPU", reason="another device")
-def test_not_on_the_cpu(plain):
+def test_disabled_on_cpu(plain):
   assert reader("CPU") is None and plain._lookahead is None
 
 @pytest.mark.parametrize("asked", SETTINGS, ids=str)
-def test_the_same_tokens(plain, ahead, asked):
+def test_tokens_match_plain_decoding(plain, ahead, asked):
   assert answer(ahead, **asked) == answer(plain, **asked)
   assert ahead._held == plain._held
 
-def test_the_next_step_comes_first(ahead, forced):
+def test_next_step_is_launched_before_read(ahead, forced):
   """The next step comes before the read. No step follows the last token that is requested or fits the context."""
   for n, asked in ((6, {"max_tokens": 6}), (96 - 4 + 1, {"max_tokens": None})):
     forced.events.clear()
@@ -89,7 +89,7 @@ def test_the_next_step_comes_first(ahead, forced):
   next(tokens), next(tokens)
   assert forced.events == ["launch", "launch", "read"]  # when the caller gets a token, the next step is already running
 
-def test_a_step_too_many_leaves_no_trace(plain, ahead, monkeypatch):
+def test_extra_step_leaves_no_state(plain, ahead, monkeypatch):
   whole = answer(plain)
   end = next(t for t in whole if t != whole[0])
   for llm in (plain, ahead): monkeypatch.setattr(llm.tokenizer, "stop_ids", frozenset({end}))
@@ -103,7 +103,7 @@ def test_a_step_too_many_leaves_no_trace(plain, ahead, monkeypatch):
   np.testing.assert_array_equal(ahead.logits(PROMPT), plain.logits(PROMPT))
 
 @pytest.mark.parametrize("asked", SETTINGS[:2], ids=str)
-def test_an_answer_that_is_abandoned(plain, ahead, asked):
+def test_abandoned_answer(plain, ahead, asked):
   for count in (1, 2, 5):
     tokens = ahead.generate([3, 2, 1], max_tokens=50, ignore_eos=True, **asked)
     got = [next(tokens) for _ in range(count)]
@@ -112,7 +112,7 @@ def test_an_answer_that_is_abandoned(plain, ahead, asked):
     follow = [3, 2, 1, *got, 7]
     assert answer(ahead, ids=follow, **asked) == answer(plain, ids=follow, **asked)
 
-def test_interrupted(plain, ahead, forced, monkeypatch):
+def test_ctrl_c_during_answer(plain, ahead, forced, monkeypatch):
   """Ctrl-C while an answer waits for a token."""
   def interrupted(buffer):
     read = Forced.enqueue(forced, buffer)
@@ -130,7 +130,7 @@ def test_damaged_logits(ahead, forced, monkeypatch):
   monkeypatch.setattr(forced, "enqueue", lambda buffer: lambda: b"\xff" * 8)  # NaN
   with pytest.raises(InputError, match="logits: the largest is nan"): answer(ahead)
 
-def test_random_numbers_are_brought_in_time(plain, forced, monkeypatch):
+def test_random_numbers_are_refilled_in_time(plain, forced, monkeypatch):
   monkeypatch.setattr(lookahead, "RANDOMS", 8)
   llm = load(str(plain.path))
   llm._lookahead = Lookahead(llm.model, llm.max_context)
@@ -138,7 +138,7 @@ def test_random_numbers_are_brought_in_time(plain, forced, monkeypatch):
     asked = {"ids": list(range(n)), "max_tokens": 40, "temperature": 2.0, "repeat_penalty": 1.2, "seed": n}
     assert answer(llm, **asked) == answer(plain, **asked)
 
-def test_a_later_process_finds_the_steps(plain, forced):
+def test_later_process_finds_captured_steps(plain, forced):
   """A later process finds both captured steps, whatever the settings."""
   answer(plain)
   again = Lookahead(plain.model, plain.max_context)
@@ -195,7 +195,7 @@ def serial(program: UOp) -> float:
   return total / math.prod(math.prod(dims) for dims in sizes)
 
 @pytest.mark.parametrize("target", sample(["CUDA:sm_90", "METAL:Apple9"], ["METAL:Apple9"]))
-def test_kernels_for_gpus(model_file, target):
+def test_sampling_kernels_on_gpus(model_file, target):
   """
   The greedy choice on the device needs no kernel of its own; sampling from a few thousand tokens needs at most six.
   """

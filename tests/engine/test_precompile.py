@@ -64,7 +64,7 @@ def answer(model: pathlib.Path, cache: pathlib.Path, then: str = "", **env: str)
 @pytest.fixture
 def model(model_file) -> pathlib.Path: return model_file(types="F32", layers=1, vocab=384, context=96)
 
-def test_a_fork_captures_and_this_process_reads(model, tmp_path):
+def test_forks_capture_and_parent_reads(model, tmp_path):
   alone = answer(model, tmp_path / "a.db", PARALLEL="0")
   assert alone[:3] == (0, ["capture_prompt", "decode"], False)
   first = answer(model, tmp_path / "b.db", CHILD)
@@ -72,7 +72,7 @@ def test_a_fork_captures_and_this_process_reads(model, tmp_path):
   assert answer(model, tmp_path / "b.db") == (0, [], False, alone[3])  # everything is cached already
 
 @pytest.mark.parametrize(("which", "here"), sample([("0", ["capture_prompt"]), ("1", ["decode"])], [("1", ["decode"])]))
-def test_a_fork_that_dies(model, tmp_path, which, here):
+def test_dead_fork(model, tmp_path, which, here):
   """This process does the work of a fork that died; a fork of the next process does it again."""
   died = answer(model, tmp_path / "c.db", f"os.kill(forks[{which}], 9)")
   assert died[:3] == (2, here, False)
@@ -81,13 +81,13 @@ def test_a_fork_that_dies(model, tmp_path, which, here):
 
 @pytest.mark.parametrize("env", [{"BEAM": "1"}, {"JIT": "0"}, {"CCACHE": "0"}, {"NO_CAPTURES": "1"},
                                  {"NO_FORKED_LOWERING": "1"}, {"PARALLEL": "1"}], ids=str)
-def test_where_it_cannot_be(env):
+def test_conditions_without_precompile(env):
   code = "import tinygrad_llm; from tinygrad import Device; Device['CPU']; " \
     "from tinygrad_llm.engine import precompile; print(precompile.is_possible())"
   env = {**os.environ, "DEV": "CPU", "PARALLEL": "2", "PYTHONPATH": str(ROOT), **env}
   assert subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True).stdout == "False\n"
 
-def test_no_process_outlives_the_command(model, tmp_path):
+def test_forks_end_with_the_command(model, tmp_path):
   """The forks end, even if the command is killed while they work."""
   env = os.environ | {"CACHEDB": str(tmp_path / "d.db"), "DEV": "CPU", "PARALLEL": "2", "PYTHONPATH": str(ROOT)}
   code = "import sys, time, tinygrad_llm; llm = tinygrad_llm.load(sys.argv[1], ahead=True); print(1, flush=True); " \

@@ -36,7 +36,7 @@ SETTINGS = [
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_distribution(settings, seed):
+def test_sampled_distribution(settings, seed):
   x, draws, history = logits(seed), 5000, [int(i) for i in np.argsort(-logits(seed))[:4]]
   sampler = Sampler(**settings, seed=seed)
   count = np.bincount([sampler(x, history) for _ in range(draws)], minlength=len(x))
@@ -85,7 +85,7 @@ def test_damaged_logits_on_the_device(value):
   with pytest.raises(InputError, match="logits: the largest is"): on_device(x)
   with pytest.raises(InputError, match="logits: the largest is -inf"): on_device(np.full(5, -np.inf, np.float32))
 
-def test_what_is_greedy():
+def test_which_settings_are_greedy():
   for settings in ({}, {"temperature": 2.0, "top_k": 1}, {"top_p": 0.5}): assert Sampler(**settings).greedy
   for settings in ({"temperature": 0.1}, {"repeat_penalty": 1.1}, {"temperature": 1.0, "top_k": 2}):
     assert not Sampler(**settings).greedy
@@ -114,7 +114,7 @@ def test_same_seed_same_tokens():
     return [sampler(logits(i, 1000)) for i in range(50)]
   assert tokens(7) == tokens(7) != tokens(8)
 
-def test_tokens_ruled_out():
+def test_masked_tokens_are_never_sampled():
   x = np.full(100, -np.inf, np.float32)
   x[[3, 5]] = 0
   for settings in SETTINGS: assert Sampler(**settings)(x) in (3, 5)
@@ -128,14 +128,14 @@ def test_damaged_logits(value, settings):
   with pytest.raises(InputError, match="logits"): Sampler(**settings)(np.full(5, -np.inf, np.float32))
 
 @pytest.mark.parametrize("shape", [(0,), (2, 3), ()])
-def test_shape(shape):
+def test_rejects_bad_logits_shape(shape):
   with pytest.raises(InputError, match="logits"): Sampler()(np.zeros(shape, np.float32))
 
 @pytest.mark.parametrize("name, values", [
   ("temperature", [-1, np.nan, np.inf, "1", None, True]), ("top_k", [-1, 1.5, "1", np.inf]),
   ("top_p", [-0.1, 1.1, np.nan]), ("min_p", [-0.1, 1.1, np.nan]), ("repeat_penalty", [0, -1, np.nan, np.inf]),
   ("seed", [-1, 0.5, None, 2**64])])
-def test_arguments(name, values):
+def test_rejects_bad_arguments(name, values):
   for value in values:
     with pytest.raises(InputError, match=f"^{name}: "): Sampler(**{name: value})
 

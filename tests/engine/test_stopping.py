@@ -27,14 +27,14 @@ def test_a_stop_string_in_thinking_does_not_end_the_answer(llm):
   assert llm.timing.finish == "stop_string"
 
 @pytest.mark.parametrize("stop", [[], ["<|im_start|>"], ["no<|im_start|>", "<|im_start|>user"]])
-def test_another_turn_ends_it(llm, stop):
+def test_turn_marker_ends_answer(llm, stop):
   text = f"{THOUGHT}42 Question: {'' if 'no<|im_start|>' in stop else 'no'}"
   assert "".join(llm.chat(MESSAGES, 20, stop=stop)) == text
   assert (llm.timing.finish, llm.timing.tokens) == ("stop_string", 6)
   assert "nousermore" in "".join(llm.text(llm.generate([1, 2], 20)))  # a prompt without turns
   assert len(list(llm.generate(ids(llm), 8, stop=stop))) == (6 if stop else 8)
 
-def test_other_ends(llm, monkeypatch):
+def test_finish_reasons(llm, monkeypatch):
   assert len(list(llm.text(llm.generate(ids(llm), 2)))) == 2
   assert llm.timing.finish == "length"
   assert len(list(llm.text(llm.generate(ids(llm), 6, stop=["42"])))) == 4

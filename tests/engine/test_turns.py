@@ -46,7 +46,7 @@ def held_is_written(llm) -> None:
   assert got == list(llm.generate(ids, max_tokens=4, ignore_eos=True))
 
 @pytest.mark.parametrize("seed", range(4))
-def test_any_turns(llm, seed):
+def test_random_interleaving_of_answers(llm, seed):
   """Answers begin, go on, end and are dropped in any order, with logits and prefills in between."""
   rng, want = random.Random(seed), {i: alone(llm, i) for i in range(5)}
   running, got = dict[int, object](), dict[int, list[int]]()
@@ -69,7 +69,7 @@ def test_any_turns(llm, seed):
         assert got[i] == want[i][:len(got[i])]
   held_is_written(llm)
 
-def test_a_health_check_feeds_little_again(llm, monkeypatch):
+def test_short_interruption_restores_kv_cache(llm, monkeypatch):
   """If the host can reach the device's memory, an answer's keys and values are saved and restored, not fed again."""
   want, fed = alone(llm, 2), []
   answer = start(llm, 2)
@@ -78,13 +78,13 @@ def test_a_health_check_feeds_little_again(llm, monkeypatch):
   monkeypatch.setattr(llm.steps, "prefill", lambda tokens, position: fed.append((tokens, position)))
   assert first + list(answer) == want and fed == []
 
-def test_where_the_host_does_not_reach_the_cache(llm, monkeypatch):
+def test_cache_not_accessible_from_host(llm, monkeypatch):
   monkeypatch.setattr(kv_cache, "host_view", lambda tensor: None)
   want = [alone(llm, i) for i in range(2)]
   assert [list(x) for x in zip(*zip(start(llm, 0), start(llm, 1)))] == want
   held_is_written(llm)
 
-def test_threads(llm):
+def test_answers_in_parallel_threads(llm):
   want, got = [alone(llm, i) for i in range(4)], [list[int]() for _ in range(4)]
   def read(i): got[i].extend(start(llm, i))
   threads = [threading.Thread(target=read, args=[i]) for i in range(4)]
@@ -93,7 +93,7 @@ def test_threads(llm):
   assert got == want
   held_is_written(llm)
 
-def test_one_answer_by_several_threads(llm):
+def test_one_answer_shared_by_threads(llm):
   want, answer, got = alone(llm, 1), start(llm, 1), []
   def read(): got.extend(itertools.islice(answer, 5))
   for _ in range(4):
@@ -102,7 +102,7 @@ def test_one_answer_by_several_threads(llm):
     thread.join()
   assert got == want
 
-def test_what_is_put_aside_goes_with_the_answer(llm):
+def test_saved_cache_is_freed_with_answer(llm):
   answer = start(llm, 0)
   next(answer), next(answer)
   llm.logits([1])
@@ -110,14 +110,14 @@ def test_what_is_put_aside_goes_with_the_answer(llm):
   answer.close()
   assert answer.saved is None and list(answer) == []
 
-def test_each_answer_has_its_own_time(llm):
+def test_each_answer_has_its_own_timing(llm):
   a, b = start(llm, 0, 3), start(llm, 1, 5)
   next(a), next(b)
   assert llm.timing is b.timing and a.timing.finish == b.timing.finish == "cancelled"
   list(b), list(a)
   assert (a.timing.tokens, b.timing.tokens, a.timing.prompt_tokens, b.timing.prompt_tokens) == (3, 5, 4, 3)
 
-def test_why_an_answer_ended(llm, monkeypatch):
+def test_finish_reason(llm, monkeypatch):
   def finish(**asked):
     answer = llm.generate(PROMPTS[0], **asked)
     tokens = list(answer)
@@ -130,7 +130,7 @@ def test_why_an_answer_ended(llm, monkeypatch):
   monkeypatch.setattr(llm.tokenizer, "stop_ids", frozenset({whole[-1]}))
   assert finish(max_tokens=50) == (whole.index(whole[-1]), "stop")
 
-def test_prefill_and_step_are_tied_to_what_was_fed(llm):
+def test_prefill_and_step_check_fed_tokens(llm):
   ids = [1, 2, 3, 4, 5, 6]
   want = llm.logits([*ids, 7])
   llm.prefill(ids[:4])
@@ -150,7 +150,7 @@ def test_prefill_and_step_are_tied_to_what_was_fed(llm):
   assert np.abs(llm.step(7, 6) - want[-1]).max() <= 2 * near + 1e-6
   with pytest.raises(InputError, match="step: position 9"): llm.step(7, 9)
 
-def test_two_who_feed_by_hand(llm):
+def test_generation_detects_other_callers(llm):
   """The generation number tells two callers apart."""
   llm.prefill([1, 2, 3])
   mine = llm.generation
@@ -161,18 +161,18 @@ def test_two_who_feed_by_hand(llm):
 WRONG = ["123", b"12", [1.7], [True], ["1"], [None], [[1, 2]], 5, None, [float("nan")], {1: 2}, [384], [-1], []]
 
 @pytest.mark.parametrize("ids", WRONG, ids=repr)
-def test_wrong_ids(llm, ids):
+def test_rejects_wrong_ids(llm, ids):
   for call in (llm.generate, llm.logits, llm.prefill):
     with pytest.raises(InputError, match="prompt: "): call(ids)
 
-def test_kinds_of_whole_numbers(llm):
+def test_accepts_whole_numbers_of_any_type(llm):
   want = alone(llm, 0)[:4]
   for ids in (np.array(PROMPTS[0]), tuple(map(np.int16, PROMPTS[0])), [float(x) for x in PROMPTS[0]], iter(PROMPTS[0])):
     assert list(llm.generate(ids, max_tokens=np.float32(4.0), top_k=np.uint8(0), ignore_eos=True)) == want
 
 @pytest.mark.parametrize("name", ["max_tokens", "top_k", "seed"])
 @pytest.mark.parametrize("value", [True, "3", 1.7, np.bool_(True), float("inf"), [3], -2], ids=repr)
-def test_wrong_numbers(llm, name, value):
+def test_rejects_wrong_numbers(llm, name, value):
   with pytest.raises(InputError, match=f"^{name}: "): llm.generate(PROMPTS[0], **{name: value})
   for call in (lambda: llm.step(value, 0), lambda: llm.step(1, value), lambda: llm.prefill([1, 2], value)):
     if not np.isscalar(value) or not (isinstance(value, int) and value >= 0) or value is True:
@@ -180,12 +180,12 @@ def test_wrong_numbers(llm, name, value):
 
 @pytest.mark.parametrize("name", ["max_context", "chunk"])
 @pytest.mark.parametrize("value", [True, "3", 1.7, 0, None], ids=repr)
-def test_wrong_sizes(model_file, name, value):
+def test_rejects_wrong_load_sizes(model_file, name, value):
   with pytest.raises(InputError, match=f"^{name}: "):
     tinygrad_llm.load(str(model_file(types="Q8_0", vocab=384, context=96)), **{name: value})
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_fork_while_another_thread_feeds(llm):
+def test_fork_while_another_thread_holds_lock(llm):
   want, held, leave = alone(llm, 0), threading.Event(), threading.Event()
   def hold():
     with llm.lock:
@@ -199,7 +199,7 @@ def test_a_fork_while_another_thread_feeds(llm):
   thread.join()
   assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
-def test_context_keeps_what_it_says():
+def test_context_bookkeeping():
   """Context's bookkeeping, without a model."""
   kept = context.Context([])
   a, b = context.Feed(), context.Feed()

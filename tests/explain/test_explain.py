@@ -76,7 +76,7 @@ ON_CUDA = {"gemv", "hooks", "merge_fields", "factor_sums", "int_to_float", "fiel
 BOTH = [("CPU:x86-64-v3", ON_CPU), pytest.param("CUDA:sm_90", ON_CUDA, marks=cuda)]
 
 @pytest.mark.parametrize(("target", "wanted"), BOTH)
-def test_steps(target, wanted):
+def test_steps_are_passes_that_changed_the_kernel(target, wanted):
   """Exactly the passes that changed the kernel are recorded, at their listed places; recording changes nothing."""
   found = run(target)
   assert changed(found) == wanted
@@ -87,21 +87,21 @@ def test_steps(target, wanted):
   assert found["left"] == []
 
 @pytest.mark.parametrize(("target", "wanted"), BOTH)
-def test_order_is_that_of_a_lowering(target, wanted):
+def test_listed_order_matches_lowering(target, wanted):
   """A lowering reaches the passes' places in the listed order."""
   found = run(target)
   order = [tuple(position) for _, position in found["reached"]]
   assert order == sorted(order), found["reached"]
   assert len(order) >= 8
 
-def test_a_patch_that_is_off_is_no_step():
+def test_disabled_patch_is_no_step():
   on, off = run("CPU:x86-64-v3"), run("CPU:x86-64-v3", "factor_sums")
   assert "factor_sums" in changed(on)
   assert "factor_sums" not in changed(off)
   assert "loops.factor_sums" not in off["text"]
   assert off["same"]
 
-def test_text():
+def test_transcript():
   """The transcript has the passes' sentences, opts with and without a pass, and figures and sums before and after."""
   text = run("CPU:x86-64-v3")["text"]
   for name in ON_CPU: assert transcript.sentence(name)[:60] in text
@@ -116,7 +116,7 @@ def path(model_file) -> str:
   return str(model_file(types="F32", dim=256, ffn=256, heads=2, layers=1, context=96, header=True))
 
 @pytest.mark.skipif(Device.DEFAULT != "CPU", reason="it is of the CPU")
-def test_a_role_of_a_model(path):
+def test_explain_role_of_model(path):
   text = kernels.explain(path, ROLE)
   assert text.startswith(f"{ROLE}: 1 of ")
   assert "blk.0.ffn_down.weight F32" in text
@@ -125,7 +125,7 @@ def test_a_role_of_a_model(path):
   assert text.endswith(f"--source '{ROLE}'")
 
 @pytest.mark.parametrize("op", [*OptOps, *ScheduleOps], ids=lambda op: op.name)
-def test_every_action_is_told(op):
+def test_every_schedule_action_is_explained(op):
   """The transcript explains each schedule action, tinygrad's own and the passes'."""
   amount = (32, 64, 32, 16, 32) if op is ScheduleOps.BLOCK else 2
   axis = 0 if isinstance(op, OptOps) else None
@@ -138,19 +138,19 @@ def test_every_action_is_told(op):
 TILED = [("METAL:Apple9", "BLOCK"), ("CPU:sapphirerapids", "AMX"), ("CPU:x86-64-v4", "TILES")]
 
 @pytest.mark.parametrize(("target", "action"), sample(TILED, TILED[:1]))
-def test_a_prompt_of_tiles(model_file, target, action):
+def test_kernel_with_own_schedule_action(model_file, target, action):
   """A kernel scheduled by our own action, whose loops appear only in the middle of the lowering."""
   path = str(model_file(types="Q8_0", vocab=384, dim=256, ffn=256, heads=4, layers=1, context=96, header=True))
   text = child.call(explain_prompt, path, target).value
   assert f" {action}:None:" in text
   assert "the source code: " in text
 
-def test_numbers():
+def test_constants_are_printed():
   """Constants of graphs are printed, tinygrad's Invalid and non-finite numbers included."""
   found = [pseudocode._number(x) for x in (True, 2, 2.0, 0.25, math.inf, -math.inf, math.nan, Invalid)]
   assert found == ["1", "2", "2", "0.25", "inf", "-inf", "nan", "nothing"]
 
-def test_command(path):
+def test_command_line(path):
   """The command `tinygrad_llm.patches --explain`: an unknown role gives a one-line error and exit code 2."""
   command = [sys.executable, "-m", "tinygrad_llm.patches", "-m", path, "--explain", "blk.*.nothing"]
   done = subprocess.run(command, env=child.environment(), capture_output=True, text=True, cwd=child.ROOT)
@@ -161,7 +161,7 @@ def test_command(path):
 def calls(*roles: tuple[str, str]) -> list:
   return [(None, programs.Reads({0: programs.Rows(kind, (f"{name}.weight",))}, set())) for name, kind in roles]
 
-def test_roles():
+def test_role_patterns():
   known = calls(("blk.0.ffn_down", "Q4_K"), ("blk.1.ffn_down", "Q6_K"), ("blk.0.ffn_up", "Q4_K"))
   for asked, types in ((ROLE, ["Q4_K", "Q6_K"]), ("*down", ["Q4_K", "Q6_K"]), ("*_down:Q6_K", ["Q6_K"])):
     assert [reads.types for _, reads in kernels._of_role(known, asked)] == [(t,) for t in types]
@@ -171,7 +171,7 @@ def test_roles():
     assert words in str(e.value)
 
 @pytest.mark.skipif(not patches.is_on("gathers"), reason="it is of gathers")
-def test_a_step_of_the_scheduler():
+def test_scheduler_step():
   """A gather of rows stays in one kernel: tinygrad alone would split its reduction. Ordinary sums are still split."""
   for make, patch in ((lambda: Tensor.empty(40000, 8)[Tensor.empty(2, dtype=dtypes.int)], {"gathers"}),
                       (lambda: Tensor.empty(40000, 8).sum(0), set())):
@@ -183,11 +183,11 @@ def test_a_step_of_the_scheduler():
 # *** the listing
 
 @pytest.mark.skipif(not ALL_ON, reason="it is of all patches")
-def test_every_patch_is_somewhere():
+def test_every_patch_is_listed():
   assert {name for met in pipeline.order().values() for name, _ in met} == set(patches.PATCHES)
 
 @pytest.mark.skipif(not ALL_ON, reason="it is of all patches")
-def test_every_hook_list_has_its_users():
+def test_hook_lists_show_their_passes():
   """The listing has the passes of both hook lists, in the order in which they were appended."""
   listed = {place.name.split(":")[1]: place for place in pipeline.all_places()}
   for name in ("after_opts", "before_linearize"):
@@ -195,14 +195,14 @@ def test_every_hook_list_has_its_users():
     assert len(functions) > 1
     assert listed[name].patches == tuple(dict.fromkeys(map(pipeline.owner, functions)))
 
-def test_links_begin_with_tinygrads_own():
+def test_recorded_links_start_with_tinygrad():
   """The recorded links of a replaced or wrapped function begin with tinygrad's own; the called one is last."""
   seats = [seat for seat in places.seats.values() if seat.links]
   assert len(seats) > 30
   for seat in seats:
     assert seat.links[0].__module__.startswith("tinygrad.") and all(map(pipeline.owner, seat.links[1:])), seat.name
 
-def test_wrapped():
+def test_nested_wrappers():
   """Wrappers of one function nest, and its place then belongs to two passes."""
   holder = SimpleNamespace(f=lambda x: x + 1)
   with places.of("gemv"): below = places.wrap(holder, "f", lambda x: 10 * below(x))
@@ -215,7 +215,7 @@ def test_wrapped():
 
 # *** pseudocode
 
-def test_figures_and_lines():
+def test_operation_counts():
   """4 rows of 8: 4 * 8 products, 4 * 8 additions of the reduction, and an addition a row."""
   linear, _ = captured.scheduled(lambda a, b: (a * b).sum(1) + 1.5, Tensor.empty(4, 8), Tensor.empty(8))
   sink = next(c.src[0] for c in linear.src if c.src[0].op is Ops.SINK)
@@ -226,7 +226,7 @@ def test_figures_and_lines():
   assert pseudocode.lines(sink, pseudocode.Names()) == [
     "for a in 4:", "  p0[a] = sum1 + 1.5", "  sum1 = sum b in 8: p1[a b] * p2[b]"]
 
-def test_what_a_loop_is_called():
+def test_loop_names():
   lane, plain = UOp.range(16, 3, pseudocode.LANES, AxisType.WEAK), UOp.range(16, 3, AxisType.UNROLL)
   assert [pseudocode.kind(r) for r in (lane, plain)] == ["lanes", "UNROLL"]
   names = pseudocode.Names()

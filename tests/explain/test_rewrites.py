@@ -42,7 +42,7 @@ def test_every_pass_is_shown():
   assert [*written()] == [title(name) for name in rewrite_cases.PASSES]
 
 @pytest.mark.parametrize("name", rewrite_cases.PASSES)
-def test_rewrite(name):
+def test_recorded_rewrite(name):
   target = rewrite_cases.CASES[rewrite_cases.PASSES[name]][0]
   if not target.startswith("CPU") and not has_cuda_wheels(): pytest.skip("NVIDIA makes no NVRTC wheel for this machine")
   lines = found(target)[name]

@@ -75,7 +75,7 @@ def check(file, arrays: dict[str, np.ndarray]) -> None:
   assert content(file, "a.weight") == q8_0(arrays["a.weight"]).tobytes()
   assert content(file, "b.weight") == arrays["b.weight"].tobytes() and content(file, "c") == arrays["c"].tobytes()
 
-def test_types_are_those_of_gguf_py():
+def test_types_match_gguf_py():
   theirs = {int(t): (t.name, *gguf.GGML_QUANT_SIZES[t]) for t in gguf.GGMLQuantizationType}
   assert theirs == GGML_TYPES
 
@@ -98,7 +98,7 @@ def test_any_part_of_a_split_file_opens_all(tmp_path, arrays, given):
   assert file.path.name == "m-00001-of-00003.gguf" and file.kv["u"] == 7
   check(file, arrays)
 
-def test_split_files_that_do_not_fit(tmp_path, arrays):
+def test_missing_or_mismatched_split_files(tmp_path, arrays):
   write(tmp_path / "m.gguf", arrays, split_max_tensors=1)
   first, second, third = (tmp_path / f"m-{i:05}-of-00003.gguf" for i in (1, 2, 3))
   raw = third.read_bytes()
@@ -178,7 +178,7 @@ BAD_FILES: dict[str, tuple[bytes, *tuple[str, ...]]] = {
 }
 
 @pytest.mark.parametrize("name", BAD_FILES)
-def test_refuses(tmp_path, name):
+def test_refuses_bad_files(tmp_path, name):
   raw, *words = BAD_FILES[name]
   path = save(tmp_path, raw)
   tracemalloc.start()
@@ -187,7 +187,7 @@ def test_refuses(tmp_path, name):
     assert tracemalloc.get_traced_memory()[1] < 2 << 20
   finally: tracemalloc.stop()
 
-def test_refuses_what_is_no_file(tmp_path):
+def test_refuses_non_files(tmp_path):
   refused(tmp_path, "path", "not a file")
   refused(tmp_path / "none.gguf", "path", "no such file")
   if hasattr(os, "mkfifo"):

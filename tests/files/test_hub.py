@@ -135,7 +135,7 @@ def refusal(model: str, check: Callable[[Mapping[str, Any]], None] | None = None
 
 # Names, without network access
 
-def test_paths(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_local_paths(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
   assert resolve(None) == DEFAULT_MODEL
   (path := tmp_path / "qwen3:8b").touch()
   assert resolve(str(path)) == resolve(path) == path
@@ -144,7 +144,7 @@ def test_paths(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
   assert resolve("qwen3:8b") == pathlib.Path("qwen3:8b")  # a file comes before an alias
   assert resolve("~/qwen3:8b") == path
 
-def test_aliases():
+def test_alias_targets():
   for name, target in ALIASES.items():
     found = locate(name.upper())
     assert isinstance(found, Reference)
@@ -180,7 +180,7 @@ QUANTS = ["README.md", "mmproj-F16.gguf", "imatrix.gguf", "M.imatrix.gguf", "ima
   ("Q8_0", "M-Q8_0.gguf"), ("q8_0", "M-Q8_0.gguf"), ("Q4_K_M", "M-Q4_K_M.gguf"), ("UD-Q4_K_M", "M-UD-Q4_K_M.gguf"),
   ("q2_k_xl", "M-UD-Q2_K_XL.gguf"), ("iq4_xs", "M-IQ4_XS.gguf"), ("bf16", "M-BF16.gguf"),
   ("M-Q8_0.gguf", "M-Q8_0.gguf"), ("m-q8_0", "M-Q8_0.gguf"), ("m-q4_k_m.GGUF", "M-Q4_K_M.gguf"), ("", "M-Q4_K_M.gguf")])
-def test_choice(wanted: str, file: str): assert choose(QUANTS, wanted) == [file]
+def test_file_choice(wanted: str, file: str): assert choose(QUANTS, wanted) == [file]
 
 @pytest.mark.parametrize(("files", "wanted", "file"), [
   (["m.Q4_K_S.gguf", "m.Q8_0.gguf", "m.f16.gguf"], "", "m.Q8_0.gguf"),
@@ -192,7 +192,7 @@ def test_choice(wanted: str, file: str): assert choose(QUANTS, wanted) == [file]
   (["gpt-mxfp4.gguf", "gpt-F16.gguf"], "", "gpt-mxfp4.gguf"),
   (["F16-to-Q8_0.gguf", "m-F16.gguf"], "F16", "m-F16.gguf"),
   (["m-q4_0-it.gguf", "m-it-q8_0.gguf"], "Q4_0", "m-q4_0-it.gguf")])
-def test_choice_of_other_names(files: list[str], wanted: str, file: str): assert choose(files, wanted) == [file]
+def test_choice_unusual_names(files: list[str], wanted: str, file: str): assert choose(files, wanted) == [file]
 
 @pytest.mark.parametrize(("files", "wanted", "words"), [
   (QUANTS, "Q3_K", "has no Q3_K; it has BF16, IQ4_XS, Q4_K_M, Q4_K_S, Q8_0, UD-Q2_K_XL, UD-Q4_K_M"),
@@ -203,11 +203,11 @@ def test_choice_of_other_names(files: list[str], wanted: str, file: str): assert
   (["x/m.gguf", "y/m.gguf"], "m.gguf", "x/m.gguf, y/m.gguf"), ([f"m{i}.gguf" for i in range(99)], "", "and 75 more"),
   (["model.safetensors", "mmproj.gguf"], "", "no GGUF model"), (["m\x1b[31m.gguf"], "", "no GGUF model"),
   ([], "", "no GGUF model")])
-def test_no_choice(files: list[str], wanted: str, words: str):
+def test_no_matching_file(files: list[str], wanted: str, words: str):
   with pytest.raises(InputError) as e: choose(files, wanted)
   assert words in str(e.value)
 
-def test_choice_of_parts():
+def test_file_choice_of_split_models():
   big, small = ([f"{name}-{i:05d}-of-00003.gguf" for i in (1, 2, 3)] for name in ("Q8_0/m-Q8_0", "m-Q4_K_M"))
   files = ["m-F16.gguf", *big, *small[::-1]]
   assert choose(files, "") == choose(files, "m-q4_k_m") == choose(files, small[0]) == choose(files, small[1]) == small
@@ -243,7 +243,7 @@ def test_progress_on_stderr(hub: Hub, capfd, monkeypatch: pytest.MonkeyPatch):
   assert out == ""
   assert "progress-Q8_0.gguf: 100%" in err
 
-def test_alias(hub: Hub):
+def test_download_by_alias(hub: Hub):
   data = hub.add("Qwen/Qwen3-0.6B-GGUF", "Qwen3-0.6B-Q8_0.gguf", "Qwen3-0.6B-Q4_K_M.gguf")["Qwen3-0.6B-Q8_0.gguf"]
   assert {row[0]: row[3] for row in listing()} == dict.fromkeys(ALIASES, 0)
   assert resolve("Qwen3:0.6b").read_bytes() == data
@@ -257,7 +257,7 @@ def test_alias(hub: Hub):
   assert resolve("qwen3.8:27b").read_bytes() == b"GGUF of that revision"
   assert hub.seen == []
 
-def test_parts(hub: Hub):
+def test_download_split_model(hub: Hub):
   names = [f"Q8_0/m-Q8_0-{i:05d}-of-00003.gguf" for i in (1, 2, 3)]
   data = hub.add("o/parts", *names, "m-F16.gguf")
   path = resolve("hf:o/parts:q8_0")
@@ -270,7 +270,7 @@ def test_parts(hub: Hub):
   assert {seen.path for seen in hub.seen if seen.method == "GET"} <= \
     {"/api/models/o/parts/revision/main", f"/o/parts/resolve/main/{names[1]}"}
 
-def test_parts_change(hub: Hub, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_split_model_changes_during_download(hub: Hub, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
   hub.add("o/changes", "m-00001-of-00002.gguf", "m-00002-of-00002.gguf")
   with monkeypatch.context() as patch:
     patch.setattr("huggingface_hub.hf_hub_download", lambda repo, file, revision: tmp_path / file / file)
@@ -280,7 +280,7 @@ def test_parts_change(hub: Hub, tmp_path: pathlib.Path, monkeypatch: pytest.Monk
   hub.gone.clear()
   assert resolve("hf:o/changes").with_name("m-00002-of-00002.gguf").exists()
 
-def test_resume(hub: Hub, monkeypatch: pytest.MonkeyPatch):
+def test_resumed_download(hub: Hub, monkeypatch: pytest.MonkeyPatch):
   data = hub.add("o/resume", "m.gguf")["m.gguf"]
   monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 100)
   hub.cuts["m.gguf"] = 300
@@ -288,7 +288,7 @@ def test_resume(hub: Hub, monkeypatch: pytest.MonkeyPatch):
   assert resolve("hf:o/resume").read_bytes() == data
   assert [seen.range for seen in hub.seen if seen.method == "GET" and "resolve" in seen.path] == [None, "bytes=300-"]
 
-def test_new_revision(hub: Hub):
+def test_new_revision_of_repository(hub: Hub):
   """A quant type gives the repository's current file; a file name gives the cached file."""
   hub.add("o/new", "m-Q8_0.gguf")
   old = resolve("hf:o/new:q8_0")
@@ -299,7 +299,7 @@ def test_new_revision(hub: Hub):
   hub.repos["o/new"].revisions["v1"] = (commit("v1"), {"m-Q8_0.gguf": b"GGUF one"})
   assert resolve("hf:o/new@v1:q8_0").read_bytes() == b"GGUF one"
 
-def test_gated(hub: Hub, monkeypatch: pytest.MonkeyPatch):
+def test_gated_repository(hub: Hub, monkeypatch: pytest.MonkeyPatch):
   data = hub.add("o/gated", "m.gguf", token="secret")["m.gguf"]
   assert "o/gated is gated; accept its terms on its page, then set HF_TOKEN" in refusal("hf:o/gated")
   monkeypatch.setenv("HF_TOKEN", "other")
@@ -314,7 +314,7 @@ def test_gated(hub: Hub, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(("status", "words"), [
   (401, "refuses the token; set HF_TOKEN"), (403, "refuses access to o/refuses"), (429, "wait some minutes"),
   (500, "an error of its own (500); try again later"), (503, "(503)"), (418, "cannot fetch it from http://127.0.0.1")])
-def test_refusals(hub: Hub, status: int, words: str):
+def test_http_errors(hub: Hub, status: int, words: str):
   hub.add("o/refuses", "m.gguf", status=status)
   assert words in refusal("hf:o/refuses")
 
@@ -328,7 +328,7 @@ def test_unknown_repository(hub: Hub, monkeypatch: pytest.MonkeyPatch):
   hub.add("o/weights", "model.safetensors")
   assert "o/weights has no GGUF model" in refusal("hf:o/weights")
 
-def test_offline(hub: Hub, monkeypatch: pytest.MonkeyPatch):
+def test_offline_mode(hub: Hub, monkeypatch: pytest.MonkeyPatch):
   hub.add("o/offline", "m-Q8_0.gguf", "m-Q4_K_M.gguf")
   hub.add("o/part", "m-00001-of-00002.gguf", "m-00002-of-00002.gguf")
   path, parts = resolve("hf:o/offline:q8_0"), resolve("hf:o/part")
@@ -343,14 +343,14 @@ def test_offline(hub: Hub, monkeypatch: pytest.MonkeyPatch):
   assert refusal("hf:o/never").endswith("not in the cache, and HF_HUB_OFFLINE is set; unset it to fetch the model")
   assert hub.seen == []
 
-def test_hub_out_of_reach_but_cached(hub: Hub):
+def test_unreachable_hub_uses_cache(hub: Hub):
   hub.add("o/reach", "m-Q8_0.gguf", "m-F16.gguf")
   path = resolve("hf:o/reach:q8_0")
   hub.repos["o/reach"].status = 503
   assert resolve("hf:o/reach:q8_0").samefile(path)
   assert "(503); try again later; in the cache, o/reach has no F16; it has Q8_0" in refusal("hf:o/reach:F16")
 
-def test_disk(hub: Hub, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_not_enough_disk_space(hub: Hub, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
   data = hub.add("o/disk", "m.gguf")["m.gguf"]
   with monkeypatch.context() as patch:
     patch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=len(data) - 1))
@@ -385,7 +385,7 @@ def files_asked(hub: Hub) -> list[SimpleNamespace]:
   return [seen for seen in hub.seen if seen.method == "GET" and "/resolve/" in seen.path]
 
 @pytest.mark.parametrize("pairs", [0, 3])
-def test_an_architecture_is_known_from_a_part_of_the_file(hub: Hub, pairs: int):
+def test_architecture_is_checked_from_first_bytes(hub: Hub, pairs: int):
   hub.add("unsloth/Qwen3.5-4B-GGUF", "Qwen3.5-4B-Q4_K_M.gguf", data=model("qwen99", BIG, pairs))
   says = refusal("qwen3.5:4b", check_architecture)
   assert says.startswith("qwen3.5:4b: unsloth/Qwen3.5-4B-GGUF: general.architecture: 'qwen99' is not supported; supp")
@@ -394,18 +394,18 @@ def test_an_architecture_is_known_from_a_part_of_the_file(hub: Hub, pairs: int):
   assert asked.range == "bytes=0-4194303" and hub.sent < 5 << 20
   assert cached(locate("qwen3.5:4b")) == {}
 
-def test_a_server_without_ranges_is_cut_off(hub: Hub):
+def test_server_without_range_support(hub: Hub):
   hub.add("o/whole", "m.gguf", data=model("qwen99", BIG), ranges=False)
   assert "'qwen99' is not supported" in refusal("hf:o/whole", check_architecture)
   assert len(files_asked(hub)) == 1 and hub.sent < BIG // 4
 
-def test_no_architecture_in_the_first_bytes(hub: Hub):
+def test_architecture_not_in_first_bytes(hub: Hub):
   """The file is fetched, and its architecture is checked when it is opened."""
   for name, data in (("late", model("qwen99", 5 << 20, 70)), ("none", b"<html>" * 10), ("short", b"GGUF")):
     hub.add(f"o/{name}", "m.gguf", data=data)
     assert resolve(f"hf:o/{name}", check_architecture).read_bytes() == data
 
-def test_what_is_there_is_not_looked_at(hub: Hub):
+def test_cached_file_is_not_probed(hub: Hub):
   data = hub.add("o/looked", "m-Q8_0.gguf", data=model("llama", 1 << 20))["m-Q8_0.gguf"]
   path = resolve("hf:o/looked", check_architecture)
   assert path.read_bytes() == data and [seen.range for seen in files_asked(hub)] == ["bytes=0-4194303", None]
@@ -415,7 +415,7 @@ def test_what_is_there_is_not_looked_at(hub: Hub):
   hub.repos["o/looked"].status = 503
   assert resolve("hf:o/looked:q8_0", never).samefile(path)
 
-def test_files_on_another_host(hub: Hub, monkeypatch: pytest.MonkeyPatch):
+def test_redirect_to_another_host(hub: Hub, monkeypatch: pytest.MonkeyPatch):
   other = Hub()
   try:
     data = hub.add("o/moved", "m.gguf", data=model("qwen99", 1 << 20), moved=other.url, token="secret")
@@ -430,7 +430,7 @@ def test_files_on_another_host(hub: Hub, monkeypatch: pytest.MonkeyPatch):
     other.server.shutdown()
     other.server.server_close()
 
-def test_what_hinders_the_look_hinders_the_download(hub: Hub):
+def test_probe_errors_are_download_errors(hub: Hub):
   hub.add("o/gate", "m.gguf", data=model("qwen99", 1 << 10), token="secret")
   assert "o/gate is gated; accept its terms" in refusal("hf:o/gate", check_architecture)
   hub.add("o/lost", "m.gguf")
@@ -476,7 +476,7 @@ def test_offline_variable(hub: Hub):
   assert (done.returncode, done.stdout, done.stderr) == (0, f"{path}\n", "")
   assert hub.seen == []
 
-def test_list(server: Hub):
+def test_list_command(server: Hub):
   code = ("import os, sys; os.environ['NO_PATCHES'] = '1'; sys.argv = ['run', '--list'];"
           "from tinygrad_llm.run import main; main();"
           "assert not {'tinygrad', 'numpy'} & {name.split('.')[0] for name in sys.modules}")

@@ -22,14 +22,14 @@ def names(path) -> list[str]: return sorted(open_gguf(path).tensors)
 @pytest.mark.parametrize("part", range(3))
 def test_any_part(tmp_path, suffix, part): assert names(write(tmp_path, suffix=suffix)[part]) == ["t0", "t1", "t2"]
 
-def test_links_of_another_name(tmp_path):
+def test_links_with_other_names(tmp_path):
   parts = write(tmp_path / "held")
   (tmp_path / "model").symlink_to(parts[1])
   (tmp_path / "again.gguf").symlink_to("model")  # relative, a link of a link
   (tmp_path / "lone-00001-of-00003.gguf").symlink_to(parts[0])  # named as a part, with no other parts beside it
   for name in ("model", "again.gguf", "lone-00001-of-00003.gguf"): assert names(tmp_path / name) == ["t0", "t1", "t2"]
 
-def test_links_to_other_names(tmp_path):
+def test_links_named_as_parts(tmp_path):
   """As in the hub's cache, only the links have the names of parts."""
   parts, shown = write(tmp_path / "parts"), tmp_path / "snapshot"
   shown.mkdir()
@@ -40,12 +40,12 @@ def test_links_to_other_names(tmp_path):
   for path in (shown / parts[0].name, tmp_path / "mine.gguf"): assert names(path) == ["t0", "t1", "t2"]
   with pytest.raises(InputError, match="name them NAME-00001-of-00003.gguf"): open_gguf(tmp_path / "blob0")
 
-def test_a_part_that_is_missing(tmp_path):
+def test_missing_part(tmp_path):
   parts = write(tmp_path)
   parts[1].unlink()
   with pytest.raises(InputError, match="m-00002-of-00003.gguf: path: no such file"): open_gguf(parts[0])
 
-def test_a_circle_of_links(tmp_path):
+def test_cyclic_links(tmp_path):
   (tmp_path / "a.gguf").symlink_to(tmp_path / "b.gguf")
   (tmp_path / "b.gguf").symlink_to(tmp_path / "a.gguf")
   with pytest.raises(InputError): open_gguf(tmp_path / "a.gguf")

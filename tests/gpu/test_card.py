@@ -37,7 +37,7 @@ def kernel(body: str, threads: int = 64) -> str:
                f"{{ int t = threadIdx.x; {body} }}")
 
 @pytest.mark.parametrize("order", [0, 1, 2])
-def test_threads_of_a_block(order: int) -> None:
+def test_block_reduction_and_vote(order: int) -> None:
   """A block's sum by shuffles, then through shared memory; a vote selects the first warp."""
   stand_in = Card(order=order, seed=order)
   x = np.random.default_rng(order).standard_normal(1000).astype(np.float32)
@@ -58,7 +58,7 @@ def test_threads_of_a_block(order: int) -> None:
   assert np.abs(stand_in.read(out, np.zeros(4, np.float32)) - want).max() < 1e-4
   assert not stand_in.found
 
-def test_lanes() -> None:
+def test_warp_shuffles_votes_and_reductions() -> None:
   """All shuffles in parts of a warp, votes and reductions, lane by lane as the manual defines them."""
   stand_in = Card()
   out = stand_in.buffer(np.zeros((7, 32), np.float32))
@@ -78,7 +78,7 @@ def test_lanes() -> None:
   assert (stand_in.read(out, np.zeros((7, 32), np.float32)) == np.stack(want)).all()
 
 @pytest.mark.parametrize("count,trans", [(1, ""), (4, ""), (2, ".trans")])
-def test_matrices_of_shared_memory(count: int, trans: str) -> None:
+def test_ldmatrix(count: int, trans: str) -> None:
   """ldmatrix: lane l gets elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4, or of column l / 4 if transposed."""
   stand_in = Card()
   names = ", ".join(f"%{i}" for i in range(count))
@@ -97,7 +97,7 @@ def test_matrices_of_shared_memory(count: int, trans: str) -> None:
   assert (got[:count] == (m.transpose(0, 2, 1) if trans else m)[:count]).all()
 
 @pytest.mark.parametrize("mode", [0, 1, 2])
-def test_graphs(mode: int) -> None:
+def test_graph_launches(mode: int) -> None:
   """Nodes run in any order that their edges allow. New arguments apply to the next launch, not to a pending one."""
   stand_in = Card(graph=mode, seed=7)
   step = stand_in.kernel(kernel("out[t] = in[t] * 2 + n;"))
@@ -114,7 +114,7 @@ def test_graphs(mode: int) -> None:
   assert (stand_in.read(d, got) == 6 + 102).all()
 
 @extended
-def test_many_launches() -> None:
+def test_launch_stamp_wraps() -> None:
   """A stamp has 14 bits for the launch number: it wraps after 16,383 launches, and races are still found."""
   stand_in = Card()
   step = stand_in.kernel(kernel("out[blockIdx.x * n + t] += in[t];"))
@@ -150,14 +150,14 @@ def test_bundled_model(dev: str, in_bytes: str) -> None:
   assert len(set(ids)) > 2
 
 @pytest.mark.parametrize("dev", ["CUDA", "NV"])
-def test_many_arguments(dev: str) -> None:
+def test_kernel_with_many_arguments(dev: str) -> None:
   """A kernel with more buffers than the constant buffer of tinygrad's NV mock holds."""
   call = (answers.by_queues, "many_arguments") if dev == "NV" else (answers.many_arguments,)
   assert child.call(*call, 29, **on_card(dev)).value == [812.0 * n for n in range(1, 6)]
 
 @extended
 @pytest.mark.parametrize(("processes", "count"), [(1, 300), (2, 24)])
-def test_sampled(processes: int, count: int) -> None:
+def test_sampled_answer_matches_cpu(processes: int, count: int) -> None:
   """An answer sampled on the simulated GPU equals the CPU's, also with several processes at once."""
   prompt = [4092, 4093, 554, 358, 257, 337, 343, 257, 1651, 13, 4095, 4094, 507, 284, 257]
   env = on_card(sm=90, order=2)
@@ -197,7 +197,7 @@ def compare(model: Model, tmp_path: pathlib.Path, env: dict[str, str]) -> None:
 @extended
 @pytest.mark.parametrize("model", ("qwen3moe", "many-experts", "deepseek2",
                                    "llama", "gemma3", "gpt-oss"), indirect=True)
-def test_families(model: Model, tmp_path: pathlib.Path) -> None:
+def test_architecture_families(model: Model, tmp_path: pathlib.Path) -> None:
   compare(model, tmp_path, on_card(order=2, graph=2, seed=11))
 
 # with PTX, lanes that store one sum differ in its last bit, as the first product is contracted into it (CARD_CLOSE)

@@ -170,12 +170,12 @@ def right(body: str, got: np.ndarray) -> bool: return bool(np.abs(got - WANT[bod
 
 @pytest.mark.parametrize("order", [0, 1, 2])
 @pytest.mark.parametrize("body", WANT, ids="reversed sum copy in-place tail fours own dots product".split())
-def test_kernels_without_a_fault(body: str, order: int) -> None:
+def test_correct_kernels_report_no_fault(body: str, order: int) -> None:
   got, found = run(module(), f"k{[*WANT].index(body)}", order=order, unwritten=1)
   assert right(body, got) and not found, found
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.name.replace(" ", "-"))
-def test_a_fault_in_a_kernel(fault: Fault) -> None:
+def test_kernel_faults_are_reported(fault: Fault) -> None:
   known = "`" not in fault.found
   ptx, name = (module(), f"k{len(WANT) + FAULTS.index(fault)}") if known else (edited(fault), "k")
   if fault.found == NUMBERS:
@@ -326,5 +326,5 @@ HOST: dict[Callable[[Card], str], str] = {
   fork: "a fork of the process",
 }
 @pytest.mark.parametrize("misuse", HOST, ids=lambda f: f.__name__)
-def test_a_fault_of_the_host(misuse: Callable[[Card], str]) -> None:
+def test_host_faults_are_reported(misuse: Callable[[Card], str]) -> None:
   assert HOST[misuse] in misuse(Card())

@@ -179,7 +179,7 @@ def same(spelling: str, operands: list[int], got: int) -> bool:
   return got == want or zero and not got << 1 & ((1 << BITS[t]) - 1)
 
 @pytest.mark.parametrize("name", sorted({x.split(".")[0] for x in ALL}))
-def test_rows(results: dict[str, tuple[list[list[int]], list[int]]], name: str) -> None:
+def test_instruction_results(results: dict[str, tuple[list[list[int]], list[int]]], name: str) -> None:
   for x in (x for x in ALL if x.split(".")[0] == name):
     for operands, got in zip(*results[x]):
       assert same(x, operands, got), (x, [hex(o) for o in operands], hex(got), expected(x, operands)
@@ -251,7 +251,7 @@ def test_comparisons() -> None:
   for numbers, (how, true) in zip(got, want.items()):
     assert numbers == [1 | 0xffffffff << 32 if x else 2 for x in true], how
 
-def test_subnormals_are_flushed_where_it_is_said() -> None:
+def test_ftz_flushes_subnormals() -> None:
   data = [1, 0x007fffff, 0x00800000]
   got = run([kernel(f"k{i}", "ld.global.f32 %f1, [%in];", f"add{mods}.f32 %f2, %f1, 0f00000000;",
                     "st.global.f32 [%out], %f2;") for i, mods in enumerate((".rn", ".ftz"))], [data, data])
@@ -261,5 +261,5 @@ def test_subnormals_are_flushed_where_it_is_said() -> None:
   "add.rz.f32 %f1, %f1, %f1;", "vadd.s32 %r1, %r1, %r1;", "atom.global.add.u32 %r1, [%in], 1;", "bar.sync 1, 64;",
   "cvt.rz.f32.s32 %f1, %r1;", "add.cc.u32 %r1, %r1, %r1;", "ld.global.b128 %r1, [%in];", "mov.u32 %r1, %clock;",
   "mov.u32 %r1, %nobody;", "call foo;", ".tex .u64 t;"])
-def test_what_is_not_known_is_named(line: str) -> None:
+def test_unknown_instruction_is_named(line: str) -> None:
   with pytest.raises(PTXError, match=re.escape(f"k: `{line.removesuffix(';')}`")): to_c(HEAD + kernel("k", line))

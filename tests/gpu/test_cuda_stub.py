@@ -57,13 +57,13 @@ def arguments(*words, nbytes=24):
         ctypes.cast(ctypes.pointer(size), ctypes.c_void_p), ctypes.c_void_p(0)]
   return (ctypes.c_void_p * 5)(*at), (data, size)
 
-def test_entries_are_read_off():
+def test_kernel_entries_are_parsed():
   found = kernels(PTX)
   assert found["add"].arguments == ((0, 8), (8, 8), (16, 1), (20, 4)) and found["add"].nbytes == 24
   assert (found["add"].threads, found["add"].shared) == (128, 1024 + 64)
   assert (found["none"].nbytes, found["none"].threads, found["none"].shared) == (0, 1024, 0)
 
-def test_a_copy_is_late():
+def test_asynchronous_copy():
   """Pinned memory is read at the next wait, pageable memory during the call."""
   card = Card()
   to, source = card.memory(16), card.pinned(16)
@@ -76,7 +76,7 @@ def test_a_copy_is_late():
   ctypes.memset(ctypes.addressof(pageable), 2, 8)
   assert card.read(to, 16) == (0, b"\2" * 8 + b"\1" * 8)
 
-def test_an_event_waits_for_what_was_before_it():
+def test_event_waits_for_earlier_work():
   card = Card()
   to, source, first, last = card.memory(8), card.pinned(8), *(card.made("cuEventCreate", cuda.CUevent, 0) for _ in "ab")
   milliseconds = ctypes.byref(ctypes.c_float())
@@ -97,7 +97,7 @@ def test_an_event_waits_for_what_was_before_it():
   ((0, 1, 1, 1, 1, 1), 0, INVALID_VALUE), ((1, 65536, 1, 1, 1, 1), 0, INVALID_VALUE),
   ((1, 1, 1, 0, 1, 1), 0, INVALID_VALUE), ((1, 1, 1, 1, 1, 65), 0, INVALID_VALUE),
   ((1, 1, 1, 1024, 2, 1), 0, INVALID_VALUE), ((1, 1, 1, 129, 1, 1), 0, NO_RESOURCES)])
-def test_launches(sizes, shared, code):
+def test_launch_validation(sizes, shared, code):
   """A launch is accepted or refused alike by itself, as a new graph node, and as a changed node."""
   card = Card()
   kernel, (words, kept) = card.kernel(), arguments()
@@ -113,7 +113,7 @@ def test_launches(sizes, shared, code):
   assert card.call["cuGraphLaunch"](instance, None) == 0 and card.call["cuCtxSynchronize"]() == 0
   assert card.driver.launches == (1 if code else 2) and kept
 
-def test_what_a_kernel_writes():
+def test_kernel_arguments_are_copied_at_launch():
   card = Card()
   key, other = card.memory(8), card.memory(16)
   words, kept = arguments(other.value, key.value)
@@ -123,7 +123,7 @@ def test_what_a_kernel_writes():
   short, kept = arguments(nbytes=16)
   assert card.call["cuLaunchKernel"](card.kernel(), 1, 1, 1, 1, 1, 1, 0, None, None, short) == INVALID_VALUE and kept
 
-def test_limits_of_memory():
+def test_memory_limits():
   """After any allocations and frees, the driver's count equals the memory held, and never exceeds the limit."""
   rng, card = random.Random(3), Card(memory=4000, pinned=3000)
   for alloc, free, kind, most, used in (
@@ -146,7 +146,7 @@ def test_limits_of_memory():
   inside = card.memory(10)
   assert [card.read(inside, n)[0] for n in (10, 11)] == [0, INVALID_VALUE]
 
-def test_errors_on_demand():
+def test_injected_errors():
   card = Card(lose_at=2)
   kernel, (words, kept) = card.kernel(), arguments()
   launches = [card.call["cuLaunchKernel"](kernel, 1, 1, 1, 1, 1, 1, 0, None, None, words) for _ in range(3)]
@@ -160,7 +160,7 @@ def test_errors_on_demand():
   card.driver.fail["cuEventCreate"] = 46
   assert card.call["cuEventCreate"](ctypes.byref(cuda.CUevent()), 0) == 46
 
-def test_modules():
+def test_module_loading():
   def load(image, **options): return Card(**options).call["cuModuleLoadData"](ctypes.byref(cuda.CUmodule()), image)
   ptx = PTX.encode()
   assert [load(ptx), load(ptx, ptx=85), load(ptx, ptx=84), load(ptx, arch=75)] == [0, 0, NEW_PTX, NO_BINARY]

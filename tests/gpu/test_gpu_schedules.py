@@ -32,19 +32,19 @@ SCHEDULES = [
 
 @cuda
 @pytest.mark.parametrize(("target", "role", "name"), sample(SCHEDULES, SCHEDULES[:6:2]))
-def test_schedules(target, role, name):
+def test_schedule_figures_within_limits(target, role, name):
   found, = gpu_schedules.measure(target, (role,), (name,))
   assert (found.wrong(), found.forbidden) == ([], []), gpu_schedules.table([found])
 
 @cuda
-def test_schedules_with_bytes():
+def test_int8_schedule_figures_within_limits():
   """With int8 activations the loads stay good. tinygrad counts a dot of four bytes as one operation: 3/4 are gone."""
   found = gpu_schedules.measure("CUDA:sm_90", ("1b.gate_up",), ("Q4_K", "Q8_0"), True)
   assert [row.wrong() for row in found] == [[], []], gpu_schedules.table(found)
   assert [row.ops < most for row, most in zip(found, (1.75, 1))] == [True, True]
 
 @cuda
-def test_stock_is_found_wrong():
+def test_stock_schedule_misses_limits():
   """tinygrad's own schedule misses the limits: its loads are not coalesced."""
   found = child.call(stock, NO_GEMV="1").value
   assert {"useful", "width", "threads"} <= set(found)
@@ -55,14 +55,14 @@ def stock() -> list[str]:
   row = gpu_schedules.figures("CUDA:sm_90", "1b.out", "Q4_K")
   return row.wrong()
 
-def test_wrong_figures():
+def test_figures_outside_limits_are_named():
   right = Figures("CUDA:sm_90", "1b.out", "Q4_K", 1, "", "", 1 << 14, 16, 1.0, 0.5, 1.0, 1.0, 100, 0, 4.5, 6.0, [])
   assert right.wrong() == []
   for change in ({"kernels": 2}, {"width": 8}, {"useful": 0.84}, {"threads": 2047}, {"stack": 8}, {"registers": 129},
                  {"ops": 4.9}, {"held": 1.06}, {"read": 1.06}, {"forbidden": ["I2F"]}):
     assert dataclasses.replace(right, **change).wrong() == list(change)
 
-def test_useful_counts_bytes():
+def test_useful_fraction_counts_bytes():
   """A narrow load that uses whole sectors, and a wide one that uses half of each."""
   narrow, wide = Access(1, False, 4, 1, 0, 1.0, 4.0, 128.0), Access(1, False, 16, 1, 0, 8.0, 32.0, 512.0)
   assert useful([narrow, wide]) == pytest.approx(640 / (128 + 1024))
@@ -81,13 +81,13 @@ def run() -> dict[str, tuple[float, str, int, int, str]]:
 def wrong(found: dict[str, tuple]) -> dict[str, float]:
   return {name: row[0] for name, row in found.items() if not row[0] < gpu_numbers.MOST}
 
-def test_numbers_on_cuda(): assert wrong(run()) == {}
+def test_results_on_cuda(): assert wrong(run()) == {}
 
 OFF = [("merge_fields", "Q5_K"), ("int_to_float", "NVFP4"), ("shuffle_reduce", "Q6_K"), ("half8_loads", "F16"),
        ("shared_operands", "Q6_K")]
 
 @pytest.mark.parametrize(("off", "name"), sample(OFF, OFF[::2]))
-def test_numbers_without(off, name):
+def test_results_without_one_patch(off, name):
   """Without one patch the numbers stay right, and the kernel differs."""
   case = ["CUDA", name, *SHAPES[name], None]
   found, = child.call(gpu_numbers.lockstep, [case], **{f"NO_{off.upper()}": "1"}).value
@@ -104,11 +104,11 @@ def experts() -> list[tuple[float, str, int, int, str]]:
   cases = [["CUDA", name, *role] for name in ("Q4_K", "Q8_0") for role in gpu_numbers.MOE]
   return child.call(gpu_numbers.lockstep_of_experts, cases, NO_Q8_ACTIVATIONS="1").value
 
-def test_numbers_of_experts_on_cuda():
+def test_expert_results_on_cuda():
   """Gate, up and activation are one kernel; down and the sum over experts are another."""
   assert [row[0] for row in experts() if not row[0] < gpu_numbers.MOST] == []
 
-def test_both_sums_of_a_kernel_are_exchanged():
+def test_fused_gate_and_up_use_shuffles():
   """Gate's and up's sums are reduced by warp shuffles in 5 steps each."""
   _, opts, threads, exchanges, source = experts()[2]
   assert (threads, exchanges, source.count("__shared__")) == (128, 10, 1), opts  # the array is x's
@@ -133,19 +133,19 @@ def test_launch_bounds(off):
 # subtracted constants, separate high bits, signed bytes, minima, two fields a weight, a lookup table
 BYTES = {"Q4_0": (8, 288), "Q5_0": (4, 128), "Q8_0": (7, 416), "Q4_K": (4, 512), "Q6_K": (8, 512), "MXFP4": (4, 256)}
 
-def test_dp4a():
+def test_int8_results_use_dp4a_only():
   """Activations of two bytes use only __dp4a. The expected values are computed from the same rounded activations."""
   cases = [["CUDA", name, *shape, None, True] for name, shape in BYTES.items()]
   found = dict(zip(BYTES, child.call(gpu_numbers.lockstep, cases).value))
   assert {name: row[0] for name, row in found.items() if not row[0] < 1e-5} == {}
   assert [name for name, row in found.items() if "__dp4a(" not in row[4] or "signed char" in row[4]] == []
 
-def test_dp4a_off():
+def test_int8_results_without_dp4a():
   """Without dot_int8_gpu, integer sums as floats are right, too: a minimum multiplies the activation sum."""
   found, = child.call(gpu_numbers.lockstep, [["CUDA", "Q4_1", 4, 256, None, True]], NO_DOT_INT8_GPU="1").value
   assert found[0] < 1e-5 and "__dp4a(" not in found[4]
 
-def test_who_multiplies_bytes():
+def test_targets_with_int8_products():
   asked = {"Q8_ACTIVATIONS": "1"}
   envs = [{}, asked, asked | {"NO_DOT_INT8_GPU": "1"}, asked | {"NO_Q8_ACTIVATIONS": "1"}]
   assert child.call(multiply_bytes, envs, ["sm_60", "sm_90"]).value == [[False] * 4, [False, True, False, False]]
@@ -177,7 +177,7 @@ def by_worker() -> list[str]:
   (_, made), = worker.get_worker_pool().map(realize._compile_kernel, [(0, task, context)])
   return [to_program(*task).src[2].arg, made.src[2].arg]
 
-def test_rows_a_thread():
+def test_several_rows_per_thread():
   found, = child.call(gpu_numbers.lockstep, [["CUDA", "Q4_1", 32, 2048, None]], MV_ROWS_PER_THREAD="8").value
   assert found[0] < gpu_numbers.MOST and found[1].endswith("UPCAST:0:8")
 
@@ -186,14 +186,14 @@ def opencl() -> dict[str, str]:
   if (env := gpu_numbers.opencl()) is None: pytest.skip("no OpenCL runtime with halves is here")
   return env
 
-def test_numbers_on_opencl(opencl):
+def test_results_on_opencl(opencl):
   """The same schedules compiled and run by a real OpenCL runtime. All types: make gpu-numbers"""
   found = child.call(gpu_numbers.errors, [[name, 64, 2048, None] for name in ("Q4_K", "Q6_K", "Q8_0")], **opencl)
   assert max(found.value) < gpu_numbers.MOST
   found = child.call(gpu_numbers.errors, [[name, 64, 1024, None, True] for name in ("Q4_K", "IQ4_NL")], **opencl)
   assert max(found.value) < 1e-5
 
-def test_numbers_of_experts_on_opencl(opencl):
+def test_expert_results_on_opencl(opencl):
   cases = [[name, *role] for name in ("Q4_K", "MXFP4") for role in gpu_numbers.MOE]
   assert max(child.call(gpu_numbers.errors_of_experts, cases, **opencl).value) < gpu_numbers.MOST
 
@@ -205,20 +205,20 @@ def peers() -> dict[str, tuple[float, str, int, int, str]]:
   return dict(zip(PEERS, child.call(gpu_numbers.lockstep, cases).value))
 
 @extended
-def test_peers_are_expressible():
+def test_peer_schedules_are_expressible():
   assert wrong(peers()) == {}
   assert {name: row[2] for name, row in peers().items()} == THREADS
   for (name, row), (_, opts) in zip(peers().items(), PEERS.values()):
     assert row[1] == " ".join(f"{op}:{axis}:{arg}" for op, axis, arg in opts), name
 
 @extended
-def test_peers_on_opencl(opencl):
+def test_peer_schedules_on_opencl(opencl):
   found = child.call(gpu_numbers.errors, [[name, ROWS, N, opts] for name, opts in PEERS.values()], **opencl).value
   assert max(found) < gpu_numbers.MOST
 
 @cuda
 @extended
-def test_peers_compile():
+def test_peer_schedules_compile_without_stack():
   assert set(child.call(stacks, [row[4] for row in peers().values()]).value) == {0}
 
 def stacks(sources: list[str]) -> list[int | None]:
@@ -252,7 +252,7 @@ def test_all_targets_have_the_same_schedule():
     for targets in (NVIDIA, gpu_renderers.RENDERERS.keys() - NVIDIA):
       assert len({row[f"opts {target}"] for target in targets}) == 1
 
-def test_metal_has_no_errors():
+def test_metal_source_is_valid():
   for name, row in rendered().items():
     assert metal.errors(row["Metal"]) == "", name
     assert "simd_shuffle_xor(" in row["Metal"]
@@ -261,13 +261,13 @@ def test_metal_has_no_errors():
   (r"device uint4\*", "threadgroup uint4*"), (r"as_type<float>\(\(uint\)", "as_type<float>((ushort)"),
   (r"float4 val", "floot4 val"),
   (r"threadgroup_barrier\(mem_flags::mem_threadgroup\)|simd_shuffle_xor\(", "simd_shuffle_other("), (r"\};?\s*$", "")])
-def test_metal_errors_are_found(right, planted):
+def test_metal_checker_finds_errors(right, planted):
   source = rendered()["Q4_K"]["Metal"]
   broken = re.sub(right, planted, source, count=1)
   assert broken != source
   assert "error" in metal.errors(broken)
 
-def test_ptx():
+def test_ptx_instructions():
   """PTX has 16-byte loads, no division, and reductions by shuffles."""
   source = rendered()["Q4_K"]["PTX"]
   assert source.count("ld.global.v4.u32") >= 3 and not re.search(r"\b(div|rem)\.", source)
@@ -294,7 +294,7 @@ def assembled() -> list[tuple[str, int | None]]:
               for name in ("Q4_K", "MXFP4", "F16")]
   return [(p.src[2].arg, resources(p.src[3].arg)[1]) for p in programs]
 
-def test_eight_halves_a_load():
+def test_half8_loads():
   """Eight halves are one load where the language has a vector of them."""
   wide = {target: "half8" in rendered()["F16"][target] for target in ("CUDA", "OpenCL", "Metal")}
   assert wide == {"CUDA": True, "OpenCL": True, "Metal": False}
@@ -302,7 +302,7 @@ def test_eight_halves_a_load():
 # *** elementwise kernels of a prompt
 
 @pytest.mark.parametrize("target", sample(["CUDA", "Metal", "OpenCL"], ["CUDA"]))
-def test_elements_of_an_unknown_number_of_tokens(target):
+def test_elementwise_with_symbolic_tokens(target):
   """A single range gets threads and vectors as far as its known factor divides."""
   rows = child.call(gpu_prompts.all_elements, target, [256, 24, 6, 7]).value
   assert [(opts, threads) for _, opts, threads in rows] == [

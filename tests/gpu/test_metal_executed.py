@@ -44,7 +44,7 @@ def not_launched(case: str, found: Errors, wanted: Callable[[dict], bool]) -> di
 
 @extended
 @pytest.mark.parametrize("case", CASES)
-def test_cases(case):
+def test_kernel_suite_models(case):
   """The kernel suite's models with full widths: they run the suite's own kernels, and the logits are right."""
   found = Errors(*child.call(gpu_metal.of_case, case, PROMPT, AFTER, **ENVIRONMENT).value)
   assert max(found.prompt, *found.steps) < HALVES
@@ -53,7 +53,7 @@ def test_cases(case):
 
 @extended
 @pytest.mark.parametrize("case", ["llama-1b-Q8_0", *(case for case in CASES if "moe" in CASES[case])])
-def test_choices(case):
+def test_sampling_and_routing(case):
   """Sampling and routing with the full vocabulary and all experts; the widths are small."""
   found = Errors(*child.call(gpu_metal.of_case, case, PROMPT, AFTER, False, **ENVIRONMENT).value)
   assert max(found.prompt, *found.steps) < HALVES
@@ -61,13 +61,13 @@ def test_choices(case):
 
 @extended
 @pytest.mark.parametrize("name", MODELS)
-def test_architectures(name):
+def test_every_architecture(name):
   """All architectures with float32 weights: only the cache is rounded to halves."""
   found = Errors(*child.call(gpu_metal.of_architecture, name, **ENVIRONMENT).value)
   assert max(found.prompt, *found.steps) < FLOATS
 
 @extended
-def test_answers():
+def test_sampled_answers_match_cpu():
   """The bundled model's answers, sampled on the device with lookahead, equal the CPU's without int8 activations."""
   cpu = child.call(gpu_metal.answers, 20, 24, NO_Q8_ACTIVATIONS="1").value
   assert child.call(gpu_metal.answers, 20, 24, **ENVIRONMENT).value == cpu
@@ -78,7 +78,7 @@ SHAPES = {"Q4_0": (24, 576), "Q4_K": (12, 768), "Q6_K": (16, 512), "F16": (20, 9
 FEW_TYPES = ("Q4_K", "F16")
 
 @pytest.mark.parametrize("types", [FEW_TYPES, pytest.param(tuple(TYPES), marks=extended)], ids=["few", "all"])
-def test_products(types):
+def test_decode_matvecs(types):
   """Decode matvecs: repacked weights, and x in threadgroup memory."""
   shapes = [(name, *shape) for name in types for shape in
             ([SHAPES[name]] if types is FEW_TYPES else [SHAPES.get(name, (16, 1024)), *gpu_numbers.SHAPES])]
@@ -86,7 +86,7 @@ def test_products(types):
   assert {shape: error for shape, error in zip(shapes, found) if not error < PRODUCT} == {}
 
 @extended
-def test_products_of_experts():
+def test_expert_matvecs():
   cases = [[name, *role] for name in ("Q4_K", "Q8_0", "MXFP4") for role in gpu_numbers.MOE]
   found = child.call(gpu_metal.products_of_experts, cases, NO_Q8_ACTIVATIONS="1", **ENVIRONMENT).value
   assert [(case, error) for case, error in zip(cases, found) if not error < PRODUCT] == []
@@ -99,7 +99,7 @@ PROMPTS = [*(Case(name, 33 + 5 * i, 50 + 7 * i, 512, 120) for i, name in enumera
            Case("MXFP4", 200, 96, 480, 256, "several joined half"), Case("F32", 40, 40, 96, 60)]
 
 @pytest.mark.parametrize("cases", [FEW_PROMPTS, pytest.param(PROMPTS, marks=extended)], ids=["few", "all"])
-def test_products_of_prompts(cases):
+def test_prefill_gemms(cases):
   """Prefill GEMMs: simdgroup matrices, with fragments in threadgroup memory."""
   found = child.call(gpu_metal.of_prompts, cases, **ENVIRONMENT).value
   assert [(case, error) for case, error in zip(cases, found)
@@ -144,7 +144,7 @@ FAULTS = {
   "the first threadgroup's tokens for all": (r"gid\.x", 0, "0", None),
 }
 
-def test_planted():
+def test_planted_faults_are_found():
   """All planted faults are found: reported by the executor, or visible in the results."""
   changes = [(pattern, place, text) for pattern, place, text, _ in FAULTS.values()]
   right, *found = (Planted(*row) for row in child.call(gpu_metal.planted, FEW_PROMPTS[0], changes, **ENVIRONMENT).value)

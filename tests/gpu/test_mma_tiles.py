@@ -64,7 +64,7 @@ def read(lay: Layout) -> dict[tuple[int, int, int, int], int]:
   return found
 
 @pytest.mark.parametrize("name", CORES)
-def test_what_is_read_was_written(name):
+def test_fragments_read_what_was_written(name):
   """Each place is written once, and each lane reads its fragment's line and k. A and B order k alike."""
   core = CORES[name]
   assert len({tuple(Layout(core, of, LINES, 64).bits) for of in (A, B)}) == 1
@@ -80,7 +80,7 @@ def test_what_is_read_was_written(name):
       assert places[line, k] == place
 
 @pytest.mark.parametrize("name", CORES)
-def test_lines_that_a_thread_writes_together(name):
+def test_vectorised_shared_stores(name):
   for lay in layouts(CORES[name]):
     group, own = UOp.variable("group", 0, lay.lines), UOp.variable("own", 0, lay.together)
     line = lay.line(group, own)
@@ -89,7 +89,7 @@ def test_lines_that_a_thread_writes_together(name):
     assert sorted(found) == list(range(lay.lines))
 
 @pytest.mark.parametrize("name", CORES)
-def test_each_sum_is_one_threads(name):
+def test_each_accumulator_belongs_to_one_thread(name):
   core, numbers = CORES[name], set[tuple[int, int]]()
   for lane, element in itertools.product(range(WARP), range(1 << len(core.elements[C]))):
     bits = fragment(core, C, lane, element)
@@ -97,7 +97,7 @@ def test_each_sum_is_one_threads(name):
   assert numbers == {*itertools.product(range(core.tokens), range(core.rows))}
 
 @pytest.mark.parametrize("name", CORES)
-def test_no_bank_waits(name):
+def test_no_bank_conflicts(name):
   """A warp's fragment loads, 16 bytes a lane for an instruction and the next ones, have no bank conflicts."""
   for lay in layouts(core := CORES[name]):
     together = next(i for i, bit in enumerate([*lay.order, "l"]) if bit in core.carriers[lay.operand]
@@ -137,7 +137,7 @@ def cases(target: str) -> list[Case]:
 @pytest.mark.parametrize(("target", "part"), sample(
   itertools.product(TARGETS, range(PARTS)),
   [("CUDA", 10), ("Metal", 12), ("OpenCL", 0)]))
-def test_numbers(target, part):
+def test_results_match_reference(target, part):
   drawn = cases(target)[part::PARTS]
   found = [Found(*row) for row in child.call(gpu_matmuls.all_computed, target, drawn).value]
   kind = "floats" if target == "OpenCL" else "halves"
@@ -152,13 +152,13 @@ def test_numbers(target, part):
 SEVERAL = Case("Q4_K", 40, 40, 512, 60)
 
 @pytest.mark.parametrize("target", sample(["CUDA", "OpenCL"], ["CUDA"]))
-def test_off(target):
+def test_disabled_by_switch(target):
   found = Found(*child.call(gpu_matmuls.all_computed, target, [SEVERAL._replace(tokens=16, rows=16, n=256)],
                             NO_MMA_TILES="1").value[0])
   assert found.error < MOST["floats"] and (found.block, found.wmma) == ([], 0)
 
 @pytest.mark.parametrize("target", sample(["CUDA", "Metal", "OpenCL"], ["CUDA"]))
-def test_floats_stay_floats(target):
+def test_float32_uses_no_tensor_cores(target):
   """A float32 matrix is multiplied in blocks without tensor cores."""
   found = Found(*child.call(gpu_matmuls.all_computed, target, [SEVERAL._replace(type="F32", n=96)]).value[0])
   assert found.error < MOST["floats"] and found.block and (found.wmma, found.kinds) == (0, ["dtypes.float"] * 2)
@@ -166,16 +166,16 @@ def test_floats_stay_floats(target):
 FEW = [{"tokens": 15, "most": 0}, {"tokens": 9, "most": 15}, {"rows": 15, "tokens": 16, "most": 0}]
 
 @pytest.mark.parametrize("few", sample(FEW, FEW[1:2]), ids=str)
-def test_few(few):
+def test_fewer_tokens_or_rows_than_a_tile(few):
   """Fewer tokens or rows than a tile's get a kernel without blocks and tensor cores."""
   found = Found(*child.call(gpu_matmuls.all_computed, "CUDA", [SEVERAL._replace(n=256, **few)]).value[0])
   assert found.error < MOST["floats"] and (found.block, found.wmma) == ([], 0)
 
-def test_larger_than_a_half():
+def test_values_beyond_fp16_are_clamped():
   x = numerics.halves(Tensor([1e6, -1e6, float("inf"), 65520.0, -3.0]))
   assert x.dtype is dtypes.half and x.tolist() == [65504.0, -65504.0, 65504.0, 65504.0, -3.0]
 
-def test_who_multiplies_halves(monkeypatch):
+def test_targets_with_half_products(monkeypatch):
   assert [gpu_matmuls.multiplies_halves(target) for target in TARGETS] == [True, True, True, False, True, True]
   assert [gpu_matmuls.slots_of_blocks(target) for target in TARGETS] == [32, 32, 32, 0, 32, 32]
   monkeypatch.setenv("NO_MMA_TILES", "1")
@@ -183,19 +183,19 @@ def test_who_multiplies_halves(monkeypatch):
 
 # *** schedules
 
-def test_what_is_read_off_a_kernel():
+def test_kernel_analysis():
   """Several matrices with joined results get a range of their own; the epilogue's loads are counted."""
   options = ["", "bias", "bias residual", "several", "several joined"]
   found = child.call(gpu_matmuls.after, options).value
   assert found == [[2, 2, 0], [2, 2, 1], [2, 2, 2], [3, 3, 0], [2, 3, 0]]
 
 @pytest.mark.parametrize("target", sample(["CUDA", "OpenCL"], ["CUDA"]))
-def test_matrices_whose_results_are_joined(target):
+def test_matrices_with_joined_results(target):
   case = SEVERAL._replace(rows=96, n=256, options="several joined")
   found = Found(*child.call(gpu_matmuls.all_computed, target, [case]).value[0])
   assert found.error < MOST["floats" if target == "OpenCL" else "halves"] and found.block and found.kernels == 1
 
-def test_opts():
+def test_block_opts():
   """A BLOCK that fits the GEMM is accepted; invalid ones are refused."""
   right = (64, 64, 32, 32, 32)
   wrong = [(0, 64, 32, 32, 32), (64, 64, 0, 32, 32), (64, 64, 32, 0, 32), (-64, 64, 32, -32, 32), (64, 64, 32, 32),
@@ -205,14 +205,14 @@ def test_opts():
   k = gpu_matmuls.loops("CUDA", SEVERAL).start()
   assert [arg for arg in (right, *wrong) if not gpu_matmuls.is_refused(k, arg)] == [right]
 
-def test_nothing_else_is_chosen_with_a_block():
+def test_block_excludes_other_opts():
   block, start = Opt(ScheduleOps.BLOCK, None, (64, 64, 32, 32, 32)), gpu_matmuls.loops("CUDA", SEVERAL).start()
   for other in (block, Opt(OptOps.UPCAST, 1, 2), Opt(OptOps.LOCAL, 1, 2), Opt(OptOps.UNROLL, 0, 2)):
     for first, then in ((block, other), (other, block)):
       (k := start.copy()).apply_opt(first)
       with pytest.raises(KernelOptError): k.apply_opt(then)
 
-def test_search():
+def test_search_space():
   """The search space contains the heuristic's BLOCK and its neighbours, and schedules survive JSON."""
   space = gpu_matmuls.loops("CUDA", SEVERAL)
   chosen = tuple(heuristic.hand_coded_optimizations(space.start()).applied_opts)
@@ -222,7 +222,7 @@ def test_search():
   assert len(found) > 4 and all(opts is not None and opts[0].op is ScheduleOps.BLOCK for opts in found)
   assert schedules.from_json(schedules.to_json(chosen)) == chosen
 
-def test_metal_has_no_errors():
+def test_metal_source_is_valid():
   source = gpu_matmuls.source("Metal", SEVERAL)
   assert metal.errors(source) == "" and "__WMMA_8_8_8_half_float(" in source and "threadgroup_barrier(" in source
 
@@ -236,7 +236,7 @@ SPILLED = {("CUDA:sm_90", "Q8_0", *SHAPES[0]): 16, ("CUDA:sm_90", "MXFP4", *SHAP
 @pytest.mark.parametrize(("target", "name"), sample(
   itertools.product(("CUDA:sm_80", "CUDA:sm_90"), ("Q4_K", "Q6_K", "Q8_0", "F16", "MXFP4")),
   [("CUDA:sm_80", "Q4_K")]))
-def test_code(target, name):
+def test_generated_code(target, name):
   """Weights are read once for each 128 tokens; each warp reads a shared scale itself."""
   for shape, row in zip(SHAPES, child.call(gpu_matmuls.codes, target, [(name, *shape) for shape in SHAPES]).value):
     code = Code(*row)

@@ -23,20 +23,20 @@ def held(buffer: View, dtype: type, *shape: int) -> np.ndarray:
 # *** numbers
 
 @pytest.mark.parametrize("seed", range(3))
-def test_sums(seed):
+def test_sum_kernel(seed):
   x, y = np.random.default_rng(seed).standard_normal((ROWS, N)).astype(np.float32), view(ROWS * 4)
   assert np.isnan(held(y, np.float32)).all()  # at first
   loaded(SUMS)([y, given(x)], (ROWS, 1, 1), (N // 4, 1, 1), seed)
   assert np.abs(held(y, np.float32, ROWS) - x.astype(np.float64).sum(-1)).max() < 1e-4
 
 @pytest.mark.parametrize("seed", range(3))
-def test_product(seed):
+def test_matrix_product_kernel(seed):
   rng, y = np.random.default_rng(seed), view(64 * 4)
   a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((8, K), (K, 8)))
   loaded(PRODUCT)([y, given(a), given(b), K // 8], (1, 1, 1), (32, 1, 1), seed)
   assert np.abs(held(y, np.float32, 8, 8) - a.astype(np.float64) @ b.astype(np.float64)).max() < 1e-5
 
-def test_matrix_of_bfloats():
+def test_bfloat_matrix_product():
   """Products of bfloats are summed exactly."""
   source = PRODUCT.replace("half", "bfloat")
   rng, y = np.random.default_rng(1), view(64 * 4)
@@ -45,7 +45,7 @@ def test_matrix_of_bfloats():
   loaded(source)([y, *halves, K // 8], (1, 1, 1), (32, 1, 1))
   assert (held(y, np.float32, 8, 8) == a @ b).all()
 
-def test_elements():
+def test_elementwise_operations():
   """Each operation on random numbers; halves are rounded after each operation."""
   x = np.random.default_rng(4).standard_normal((2, 64)).astype(np.float32)
   floats, halves, words, n = view(640 * 4), view(384 * 2), view(256 * 4), 3
@@ -65,14 +65,14 @@ def test_elements():
             bits[others + (lane * 5 + n) % 32], g.view(np.uint16)[lane ^ 7]]
   assert (held(words, np.uint32, 4, 64) == wanted).all()
 
-def test_positions():
+def test_thread_positions():
   """Positions in three dimensions: each thread stores at its own index."""
   source = kernel("device int* data0_720", "*(data0_720+((gid.x+3*gid.y+6*gid.z)*60+lid.x+4*lid.y+20*lid.z)) = gid.z;")
   y = view(720 * 4)
   loaded(source)([y], (3, 2, 2), (4, 5, 3))
   assert (held(y, np.int32, 2, 360) == [[0], [1]]).all()
 
-def test_small_floats_are_none():
+def test_subnormal_floats_are_flushed():
   """Subnormal floats are flushed to 0, as on Apple's GPUs, but halves are not; the host's mode is restored."""
   source = kernel("device float* data0_64, device half* data1_64, device float* data2_64",
                   "*(data0_64+lidx0) = ((*(data2_64+lidx0))*2.0f);",
@@ -83,7 +83,7 @@ def test_small_floats_are_none():
   assert (held(y, np.float32) == np.where(np.arange(64) <= 26, x * 2, 0)).all()
   assert (held(z, np.float16) == h * 2).all() and np.float32(1e-40) * np.float32(0.5) > 0
 
-def test_order_is_any():
+def test_seed_sets_thread_order():
   """The seed sets the order of threads: racing threads end differently for other seeds, and alike for the same."""
   source, found = kernel("device int* data0_64", "*(data0_64+lidx0) = (*(data0_64+((lidx0+1)&63)));"), set()
   for seed in (1, 1, *range(2, 12)):
@@ -139,7 +139,7 @@ def run(source: str) -> np.ndarray:
   return held(y, np.float32)
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_planted(name):
+def test_planted_faults_are_found(name):
   right, old, new, kinds = PLANTED[name]
   run(right)
   assert old in right
@@ -154,7 +154,7 @@ WRONG = {
   "a matrix that is not cleared": ("mat_c.thread_elements()[1] = 0.0f;", "")}
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_numbers(name):
+def test_wrong_kernels_give_wrong_results(name):
   """A wrong kernel that breaks no rule shows in the results, or as a race."""
   right = run(PRODUCT).copy()
   old, new = WRONG[name]
@@ -165,7 +165,7 @@ def test_wrong_numbers(name):
 
 UNUSED = "float val1 = ((*(buf0+0))+(*(buf0+1)));"
 
-def test_what_nobody_wrote_may_be_read_in_vain():
+def test_unused_uninitialised_reads_are_allowed():
   """Reading uninitialised memory is allowed (strict=False) if no stored result depends on it."""
   in_vain = SUMS.replace("buf0[2]", "buf0[4]").replace(UNUSED, f"{UNUSED}\n  float val2 = (*(buf0+2));").replace(
     "= val1;", "= ((lidx0<70)?val1:val2);")
@@ -180,10 +180,10 @@ def test_what_nobody_wrote_may_be_read_in_vain():
     kernel([y := view(ROWS * 4), given(x)], rows, (64, 1, 1))
     assert np.abs(held(y, np.float32) - x.sum(-1)).max() < 1e-4
 
-def test_all_kinds_are_planted():
+def test_every_fault_kind_is_planted():
   assert {kind for *_, kinds in PLANTED.values() for kind in FAULTS if kind and kind in kinds} == {*FAULTS} - {""}
 
-def test_what_is_told():
+def test_fault_messages():
   with pytest.raises(Fault, match=r"^test: out of bounds: thread \d+ of threadgroup \(11, 0, 0\) reads 16 bytes at "
                                   r"12288 of data1_3072 \(12288 bytes\)$"):
     run(SUMS.replace("(lidx0<<2)", "(lidx0<<2)+4"))
@@ -192,7 +192,7 @@ def test_what_is_told():
   with pytest.raises(Fault, match="of data0_12 .48 bytes., as does another thread, or several, meanwhile$"):
     run(SUMS.replace("(data0_12+gidx0)", "(data0_12+(gidx0>>1))"))
 
-def test_what_metal_does_not_launch():
+def test_rejects_bad_launches():
   y, x = view(48), view(ROWS * N * 4)
   for grid, block in (((0, 1, 1), (64, 1, 1)), ((1, 1, 1), (2048, 1, 1)), ((1, 1, 1), (32, 33, 1))):
     with pytest.raises(ValueError, match="grid"): loaded(SUMS)([y, x], grid, block)
@@ -222,12 +222,12 @@ REFUSED = {
 }
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name):
+def test_rejects_unsupported_source(name):
   old, new = REFUSED[name]
   assert old in SUMS
   with pytest.raises(build.Refused): build.kernel(SUMS.replace(old, new))
 
-def test_refused_arguments():
+def test_rejects_bad_arguments():
   many = ", ".join(f"device float* data{i}" for i in range(32))
   assert refused(kernel(many)) == ["32 arguments: a kernel has at most 31"]
   assert refused(kernel(many.rpartition(",")[0])) == refused(SUMS) == refused(PRODUCT) == refused(ELEMENTS) == []

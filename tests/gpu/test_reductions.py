@@ -37,28 +37,28 @@ def without(*off: str) -> dict[str, str]: return {f"NO_{name.upper()}": "1" for 
 
 @pytest.mark.parametrize("off", [(), *[(name,) for name in (
   "norm_fusion", "reductions", "shuffle_reduce", "factor_sums", "gemv", "kernel_chains")]], ids=str)
-def test_numbers_on_cuda(opencl, off):
+def test_results_on_cuda(opencl, off):
   assert [case for case, (error, _) in zip(cases(*off), run(*off), strict=True) if not error < MOST] == []
 
-def test_norm_and_product_are_one_kernel(opencl):
+def test_norm_is_fused_with_product(opencl):
   """A norm is fused with its product, except for several tokens, or if x is stored (others use it, or many inputs)."""
   norms = [*NORMS[:5], ["Q4_K", 8, 512, 2], ["Q4_K", 8, 512, 1, "both"]]
   assert kernels(norms, opencl) == [1, 1, 1, 1, 3, 2, 3]
   assert kernels(norms, opencl, "norm_fusion") == [2, 2, 2, 2, 3, 2, 3]
 
-def test_product_is_scheduled_as_without(opencl):
+def test_fusion_keeps_product_schedule(opencl):
   """The fused kernel has the product's schedule. Shuffles reduce the product's sums and the norm's (20 + 5)."""
   fused, alone = (found[3][1][-1] for found in (run("kernel_chains"), run("norm_fusion", "kernel_chains")))
   assert fused[:3] == alone[:3] and (alone[3], fused[3]) == (20, 25)
   assert "__shared__" not in fused[5]
 
-def test_loads_of_x_are_shared(opencl):
+def test_norm_shares_loads_of_x(opencl):
   """The norm's sum shares the product's loads of x and its loop."""
   fused, alone = (found[1][1][-1] for found in (run("kernel_chains"), run("norm_fusion", "kernel_chains")))
   assert fused[5].count("float4*)((data1") == alone[5].count("float4*)((data1") > 0
   assert fused[5].count("for (") <= alone[5].count("for (") + 1
 
-def test_random_norms(opencl):
+def test_random_norm_results(opencl):
   errors = child.call(gpu_reductions.errors, [7, 24], **opencl).value
   assert [i for i, error in enumerate(errors) if not error < MOST] == []
 
@@ -73,7 +73,7 @@ def keys(target: str, *off: str) -> dict[int, list[list]]:
   return dict(zip(sizes, child.call(gpu_reductions.keys, target, sizes, **env, **without(*off)).value))
 
 @pytest.mark.parametrize("target", ["CUDA", "Metal", "PTX", "OpenCL"])
-def test_argmax(opencl, target):
+def test_argmax_is_two_short_kernels(opencl, target):
   """Argmax is two kernels with short loops; the first has thousands of threads with coalesced loads."""
   for size, found in keys(target).items():
     assert len(found) == 2, size
@@ -83,24 +83,24 @@ def test_argmax(opencl, target):
     assert max(steps for *_, steps, _ in found) <= 64, size
     assert min(exchanges for *_, exchanges, _, _ in found) == (0 if target == "OpenCL" else 10), size  # 64-bit shuffles
 
-def test_argmax_without(opencl):
+def test_stock_argmax_has_long_loops(opencl):
   """tinygrad's own argmax has long loops, with one thread if the vocabulary size has no suitable divisor."""
   assert [max(steps for *_, steps, _ in found) > 64 for found in keys("CUDA", "reductions").values()].count(True) >= 2
 
-def test_argmax_has_no_errors_on_metal(opencl):
+def test_argmax_metal_source_is_valid(opencl):
   for size, found in keys("Metal").items():
     assert [metal.errors(source) for *_, source in found] == ["", ""], size
 
 @pytest.mark.parametrize("off", [(), ("reductions",)], ids=str)
-def test_argmax_numbers(opencl, off):
+def test_argmax_results(opencl, off):
   sizes = [*VOCABULARIES, 7, 1000, 1111, 16385]
   assert all(child.call(gpu_reductions.argmaxima, sizes, **opencl, **without(*off)).value)
 
-def test_rows_on_opencl(opencl):
+def test_row_reductions_on_opencl(opencl):
   errors = child.call(gpu_reductions.errors, [*ROWS, ["max", 50257], ["sum", 40000, "float32", 3]], **opencl).value
   assert [i for i, error in enumerate(errors) if not error < MOST] == []
 
-def test_sums_over_some_of_a_group(opencl):
+def test_expert_bias_sums_over_part_of_a_group(opencl):
   """Experts' biases are summed over a part of the threads that share the products."""
   sums = [[2, 32, 128], [4, 32, 256], [2, 48, 64], [8, 16, 512]]
   assert max(child.call(gpu_reductions.errors_of_weighted, sums, **opencl).value) < MOST

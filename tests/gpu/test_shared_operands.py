@@ -30,7 +30,7 @@ CASES = [*((name, 64, 2048) for name in TYPES), ("Q8_0", 64, 576), ("Q4_0", 36, 
 @pytest.mark.parametrize(("places", "width", "found"), [
   (range(0, 128, 4), 4, 1), (range(0, 512, 16), 16, 4), (range(0, 32 * 256, 256), 16, 32), ([0] * 32, 4, 1),
   (range(0, 32 * 272, 272), 16, 4), (range(0, 256, 8), 4, 2), (range(0, 64, 2), 2, 1), (range(0, 8192, 128), 4, 64)])
-def test_banks(places, width, found):
+def test_wavefronts_of_access_patterns(places, width, found):
   """Wavefronts of adjacent, strided, padded, broadcast and paired accesses."""
   assert wavefronts(list(places), width) == found
 
@@ -73,36 +73,36 @@ def on(target: str) -> dict[tuple, dict]:
 
 @extended
 @pytest.mark.parametrize("target", ["CUDA", "Metal", "PTX", "OpenCL"])
-def test_x_lies_side_by_side(target):
+def test_x_is_interleaved_in_shared_memory(target):
   wrong = {case: f for case, f in on(target).items() if f["useful"] < SECTORS or f["lines"] > LINES}
   assert wrong == {}
 
-def test_no_bank_waits():
+def test_no_bank_conflicts():
   """Kernels with only x in shared memory have no bank conflicts."""
   found = {case: (f["passes"], f["least"]) for case, f in on("CUDA").items() if f["arrays"] == 1}
   assert len(found) >= len(TYPES) and {case: f for case, f in found.items() if f[0] > f[1]} == {}
 
-def test_barriers():
+def test_number_of_barriers():
   """One barrier after the fetch; if each iteration fetches a tile, another before the next iteration."""
   assert {on("CUDA")[name, 64, 2048]["barriers"] for name in TYPES} == {1}
   assert (on("CUDA")["Q4_0", 36, 5120]["barriers"], on("CUDA")["Q4_K", 32, 14336]["barriers"]) == (2, 2)
   # 16 KB of x at once, and the partial sums of a row's two warps
   assert (on("CUDA")["Q6_K", 16, 4096]["barriers"], on("CUDA")["Q6_K", 16, 4096]["arrays"]) == (2, 2)
 
-def test_off():
+def test_disabled_by_switch():
   """Without the patch each thread touches its own cache line; halves do not need the patch."""
   found = child.call(touched, [("Q4_K", 64, 2048)], "CUDA", NO_SHARED_OPERANDS="1").value[0]
   assert (found["lines"], found["arrays"], found["barriers"]) == (32.0, 0, 0)
   assert child.call(touched, [("F16", 64, 2048)], "CUDA", MV_ROWS_PER_THREAD="4").value[0]["barriers"] == 0
 
-def test_two_bytes():
+def test_two_byte_activations():
   """Two-byte activations: words of high bytes, of low bytes, and scales are three arrays behind one barrier."""
   found = child.call(touched, [("Q4_K", 64, 2048), ("Q8_0", 64, 2048)], "CUDA", True).value
   assert [(f["arrays"], f["barriers"]) for f in found] == [(3, 1), (3, 1)] and max(f["lines"] for f in found) <= LINES
 
 @pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
 @pytest.mark.parametrize("role", sample(["1b.out", "8b.down", "qwen3moe.gate_up", "qwen3moe.down"], ["1b.out"]))
-def test_registers(role):
+def test_registers_within_limits(role):
   """Registers and stack stay within limits, also with barriers in the loop."""
   found, = gpu_schedules.measure("CUDA:sm_90", (role,), ("Q4_K",))
   assert (found.registers <= 128, found.stack, found.useful_x >= SECTORS) == (True, 0, True), found
@@ -114,14 +114,14 @@ def opencl() -> dict[str, str]:
   if (env := gpu_numbers.opencl()) is None: pytest.skip("no OpenCL runtime with halves is here")
   return env
 
-def test_numbers(opencl):
+def test_results_match_reference(opencl):
   rng = np.random.default_rng(14)
   shapes = [(name, int(rng.integers(4, 70)), 256 * int(rng.integers(1, 24)), None) for name in TYPES]
   cases = [*((*case, None) for case in CASES[len(TYPES):]), *shapes]
   found = dict(zip(cases, child.call(gpu_numbers.errors, cases, **opencl).value))
   assert {case: error for case, error in found.items() if not error < 1e-5} == {}
 
-def test_numbers_of_8_bits(opencl):
+def test_int8_results_match_reference(opencl):
   cases = [(name, rows, n, None, True) for name, rows, n in (("Q4_K", 36, 5120), ("Q6_K", 32, 8192), ("Q8_0", 64, 768))]
   assert max(child.call(gpu_numbers.errors, cases, **opencl).value) < 1e-5
 
@@ -160,7 +160,7 @@ def over_root(ast: UOp, n: int) -> UOp:
   squares = (x * x).reduce(*red.src[1:], arg=Ops.ADD)
   return ast.substitute({red: red * (squares * (1 / n)).sqrt().reciprocal()}, walk=True)
 
-def test_x_times_a_norms_weight_is_computed_once(opencl):
+def test_scaled_x_is_computed_once(opencl):
   found = child.call(scaled, [("Q4_K", 64, 2048), ("Q8_0", 48, 5120), ("Q6_K", 36, 768)], False, **opencl).value
   assert max(error for error, *_ in found) < 1e-5
   assert [arrays for _, arrays, _ in found] == [1, 1, 1]
@@ -182,6 +182,6 @@ def ranked(target: str) -> tuple[float, bool]:
   return error, "GROUP" in opts
 
 @pytest.mark.parametrize("target", ["CUDA", "Metal"])
-def test_a_steps_number_is_that_of_its_load(target):
+def test_index_dependent_values_keep_own_iterations(target):
   """Threads keep their own iterations if the value depends on the index, as a rank among equals does."""
   assert child.call(ranked, target).value == [0, True]

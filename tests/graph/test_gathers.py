@@ -18,7 +18,7 @@ def gathered(i: UOp) -> UOp:
   x = UOp.param(0, dtypes.float, (64,)).index(i * 8 + COLUMN)
   return wrong.where(x.const_like(0), x).reduce(i, arg=Ops.ADD)
 
-def test_rows_of_unknown_number():
+def test_gather_from_symbolic_number_of_rows():
   """sum i in n + 1, n unknown: (i == id) * x[i] --> x[id], 0 where id is none of the rows"""
   n = UOp.variable("n", 1, 7)
   i = UOp.range(n + 1, 9)
@@ -31,7 +31,7 @@ def test_rows_of_unknown_number():
     arrays = {0: np.arange(64.), 1: np.array(ids)}
     assert same(plain, four, arrays=arrays)
 
-def test_what_is_left():
+def test_other_sums_unchanged():
   """No change: a known number of rows, which tinygrad's own rule covers; a sum of all rows; a maximum."""
   for loop in (UOp.range(4, 9), UOp.range(UOp.variable("n", 1, 8, param=True), 9)):
     red = gathered(loop)
@@ -40,7 +40,7 @@ def test_what_is_left():
   for u in (load(0, i, COLUMN).reduce(i, arg=Ops.ADD), gathered(i).src[0].reduce(i, arg=Ops.MAX)):
     assert graph_rewrite(u, gathers.pm_of_any_length) is u
 
-def test_a_gather_is_not_split(monkeypatch):
+def test_gather_reduction_is_not_split(monkeypatch):
   """sum of 2**16: x --> two sums; sum of 2**16: (i == id) * x --> itself"""
   asked = []
   monkeypatch.setattr(gathers, "_split_reduceop", lambda reduce, x: asked.append(reduce))
@@ -53,7 +53,7 @@ def test_a_gather_is_not_split(monkeypatch):
   assert len(asked) == 2 and gather not in asked
 
 @pytest.mark.skipif(not is_on("gathers"), reason="it is off")
-def test_a_row_of_many_is_a_load():
+def test_row_lookup_becomes_a_load():
   """store x[ids]; y = f(it) --> y = f(x[ids]), one kernel without a loop over rows"""
   x, ids = Tensor.empty(1 << 16, 8, dtype=dtypes.half), Tensor.empty(5, dtype=dtypes.int)
   call, = (x[ids].float() * 2).linear_with_vars()[0].src

@@ -23,7 +23,7 @@ def fused(monkeypatch):
 
 FIRST, SECOND = product(256, 512, Y, X, W), product(128, 512, Z, X, WZ)
 
-def test_products_of_one_input(fused):
+def test_products_of_one_input_are_fused(fused):
   """launch y = w @ x; launch z = wz @ x --> launch (y = w @ x; z = wz @ x)"""
   made, = after = fused(FIRST, SECOND)
   assert made.src[1:] == (Y, X, W, Z, WZ) and made.src[0].arg.name == BESIDE
@@ -39,9 +39,9 @@ def test_products_of_one_input(fused):
   (FIRST, SECOND.replace(src=(SECOND.src[0].rtag("x"), *SECOND.src[1:]))),
   # the kernel comes with its schedule
   (FIRST, SECOND.replace(src=(UOp.sink(*SECOND.src[0].src, arg=KernelInfo(opts_to_apply=())), *SECOND.src[1:])))])
-def test_what_is_left(fused, calls): assert fused(*calls) == calls
+def test_other_launches_unchanged(fused, calls): assert fused(*calls) == calls
 
-def test_two_at_most(fused):
+def test_at_most_two_products_are_fused(fused):
   """A third product is a launch of its own."""
   assert [len(c.src[1:]) for c in fused(FIRST, SECOND, product(512, 512, OTHER, X, buffer(512 * 512)))] == [5, 3]
 
@@ -52,7 +52,7 @@ def lowered(rows: int, threads: int) -> UOp:
   return UOp.sink(y.index(core).store(x.index(UOp.range(rows, 0))), arg=KernelInfo(f"r_{rows}", applied_opts=(
     Opt(OptOps.THREAD, 0, threads),))).replace(tag=("gemv_cpu", rows, 2 * rows))
 
-def test_no_barrier_between(monkeypatch):
+def test_fused_stages_need_no_barrier(monkeypatch):
   """stages y, z --> one kernel whose threads do their share of both; the parameter core_id follows all buffers"""
   stages, alone, threads = {"y": lowered(256, 1), "z": lowered(128, 1)}, [], {"y": 2, "z": 2}
   def full_rewrite_to_sink(ast: UOp, *_) -> UOp: return alone.append(ast) or stages[ast.arg.name]
@@ -73,7 +73,7 @@ def test_no_barrier_between(monkeypatch):
     asked.clear()
 
 @pytest.mark.parametrize("rows", [4096, 8])
-def test_threads_are_known_before_a_kernel_is_expanded(rows, monkeypatch):
+def test_thread_count_is_known_before_expansion(rows, monkeypatch):
   """The thread count follows from the loops: lowering stops before expansion, and the next kernel is lowered fully."""
   ast, ren = product(rows, 512, buffer(rows), X, buffer(rows * 512)).src[0], Device["CPU"].renderer
   names, rewrite = list[str](), codegen.graph_rewrite

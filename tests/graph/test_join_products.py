@@ -20,7 +20,7 @@ def read(*starts: int, loop: UOp = OWN, token: UOp = T, of: UOp = STORED) -> UOp
   for start in starts: value = value * (of.index(loop + start if start else loop, token) + 2.0)
   return stage(value, OWN, T)
 
-def test_gate_and_up():
+def test_gate_and_up_share_a_loop():
   """t = x @ [gate, up]; y = t[:4] * t[4:] --> y = (x @ gate) * (x @ up), two sums over the same loop"""
   after = joined(before := read(0, 4))
   value = UOp.const(1.0)
@@ -29,7 +29,7 @@ def test_gate_and_up():
   assert {u.src[1:] for u in after.toposort() if u.op is Ops.REDUCE} == {(K,)}
   assert same(before.index(OWN, T), after.index(OWN, T))
 
-def test_a_store_to_a_buffer():
+def test_store_to_buffer_reads_parts():
   """A store to a buffer may read the parts, too."""
   place = UOp.param(9, dtypes.float, (12,)).index(OWN, T)
   after = joined(place.store(read(4, 0).src[0]))
@@ -43,4 +43,4 @@ def test_a_store_to_a_buffer():
   read(0, 4, loop=UOp.range(4, 9)),                               # another order: the stored value has other ranges
   read(0, 4, of=stage(product(ROW, TOKEN, UOp.range(127, 9)), ROW, TOKEN)),  # a short sum
   read(0, 4, of=stage(load(1, ROW, TOKEN), ROW, TOKEN))])                    # no sum
-def test_what_is_left(before): assert joined(before) is before
+def test_other_products_unchanged(before): assert joined(before) is before

@@ -23,27 +23,27 @@ def same(before: list[UOp], after: tuple[UOp, ...]) -> bool:
   a, b = launched(before), launched(after)
   return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
 
-def test_a_chain(chained):
+def test_dependent_launches_are_chained(chained):
   """launch b = f(a); launch c = f(b); launch d = f(a, c) --> launch (b = f(a); c = f(b); d = f(a, c))"""
   made, = after = chained(*(calls := [mapped(64, B, A), mapped(8, C, B), mapped(16, D, A, C)]))
   assert made.src[1:] == (B, A, C, D) and same(calls, after)
   slots = [[u.arg.slot for u in stage.toposort() if u.op is Ops.PARAM] for stage in made.src[0].src]
   assert [sorted(found) for found in slots] == [[0, 1], [0, 2], [1, 2, 3]]
 
-def test_over_a_launch_that_has_nothing_to_do_with_it(chained):
+def test_chains_across_independent_launch(chained):
   """launch b = f(a); launch d = g(d), large; launch c = f(b) --> launch (b = f(a); c = f(b)); launch d = g(d)"""
   after = chained(*(calls := [mapped(8, B, A), mapped(LARGE, D), mapped(8, C, B)]))
   assert [len(c.src[1:]) for c in after] == [3, 1] and after[1] is calls[1]
 
 @pytest.mark.parametrize(("between", "launches"), [
   (mapped(LARGE, B), 3), (mapped(LARGE, D, B), 2), (mapped(LARGE, C), 3), (mapped(LARGE, D, C), 3)])
-def test_over_a_launch_that_it_depends_on(chained, between, launches):
+def test_no_chain_across_conflicting_launch(chained, between, launches):
   """A launch does not move before one that it conflicts with (read after write, write after read or write)."""
   assert len(chained(mapped(8, A), between, mapped(8, C, B))) == launches
 
 @pytest.mark.parametrize("second", [mapped(LARGE, C, B), mapped(8, OTHER, OTHER), mapped(8, C, B).replace(src=(
   mapped(8, C, B).src[0].replace(arg=KernelInfo(opts_to_apply=())), C, B))])
-def test_what_is_no_stage(chained, second):
+def test_kernels_that_are_not_chained(chained, second):
   """Not chained: too much work for one thread; another device; a kernel that comes with its schedule."""
   assert chained(*(calls := [mapped(8, B, A), second])) == tuple(calls)
 
@@ -59,7 +59,7 @@ def scheduled(n: int, steps: int) -> tuple:
   assert not made.ranges_of(AxisType.GLOBAL) and not k.applied_opts
   return tuple((o.op.name, o.arg) for o in made.applied_opts)
 
-def test_one_group():
+def test_stages_use_one_thread_block():
   """Outputs, or one sum's iterations, are spread over at most 256 threads; warps reduce sums by shuffles."""
   assert scheduled(96, 0) == (("LOCAL", 32),) and scheduled(1024, 0) == (("LOCAL", 256),)
   assert scheduled(1, 512) == (("GROUP", 32), ("GROUP", 8)) and scheduled(1, 48) == (("GROUP", 16),)
@@ -70,7 +70,7 @@ def stage(name: str, *sizes: int) -> UOp:
   threads = [UOp(Ops.SPECIAL, dtypes.int, (UOp.const(n, dtypes.int),), f"lidx{i}") for i, n in enumerate(sizes)]
   return UOp.sink(*[own.index(UOp.range(4, 2)).store(t) for t in threads], arg=KernelInfo(name))
 
-def test_barriers(monkeypatch):
+def test_barrier_between_stages(monkeypatch):
   """stages a (4 x 4 x 2 threads), b (16) --> 32 threads: a by t & 3, (t >> 2) & 3, t >> 4; barrier; b by t & 15"""
   monkeypatch.setattr(kernel_chains, "_full_rewrite_to_sink", lambda ast, *_: ast, raising=False)
   of = UOp.sink(stage("a", 4, 4, 2), stage("b", 16))
@@ -88,6 +88,6 @@ def test_barriers(monkeypatch):
 
 @pytest.mark.skipif(not is_on("kernel_chains"), reason="it is off")
 @pytest.mark.parametrize(("name", "text"), [("Metal", "mem_flags::mem_device"), ("OpenCL", "CLK_GLOBAL_MEM_FENCE")])
-def test_barriers_of_buffers(name, text):
+def test_barrier_source_text(name, text):
   rules = gpu_renderers.named(name).string_rewrite
   assert text in rules.rewrite(UOp(Ops.BARRIER, tag=SHARED), ctx=None)

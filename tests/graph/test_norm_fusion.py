@@ -23,13 +23,13 @@ def number(value: UOp, **options: bool) -> UOp: return stage(value, UOp.const(0)
 def out(value: UOp) -> UOp: return UOp.sink(stage(value, ROW, removable=False))
 def fused(sink: UOp) -> UOp: return graph_rewrite(sink, pm_fuse)
 
-def test_a_norm():
+def test_norm_is_fused_into_product():
   """s = sum l: x ** 2; y = sum k: w * x * f(s) --> y = (sum k: w * x) * f(sum k: x ** 2)"""
   after = fused(before := out(product(factor(number(squares(L))))))
   assert after is out(product() * factor(squares(K)))
   assert same(before.src[0].index(ROW), after.src[0].index(ROW))
 
-def test_what_is_left():
+def test_other_norms_unchanged():
   """
   No change: a norm that is stored or read elsewhere, or a norm of each row. No change either for a sum of another
   length, for a sum of values that the product does not load, and without a norm.
@@ -42,7 +42,7 @@ def test_what_is_left():
                out(product(factor(load(2)))), out(product(factor(number(squares(SHORT))), k=SHORT))):
     assert fused(sink) is sink
 
-def test_cpus_keep_the_kernel(monkeypatch):
+def test_not_applied_on_cpu(monkeypatch):
   monkeypatch.setattr(norm_fusion, "_is_gpus", lambda ren: ren.has_local and ren.has_shared)
   assert fused(sink := out(product(factor(number(squares(L)))))) is sink
   assert align(sums := beside(OUTER * 8 + INNER), Device["CPU"].renderer) is sums is not align(sums, CUDA)
@@ -57,12 +57,12 @@ def beside(place: UOp, k: UOp = K, slot: int = 0) -> UOp:
   main = (load(1, ROW, OUTER, INNER) * at(place)).reduce(OUTER, INNER, arg=Ops.ADD)
   return main * (at(k, slot) * at(k, slot)).reduce(k, arg=Ops.ADD)
 
-def test_loops_of_both_sums():
+def test_norm_sum_takes_the_product_loops():
   """(sum a b: w[a b] * x[8 * a + b]) * (sum k: x[k] ** 2) --> the second sum is over a b, too"""
   after = align(before := beside(OUTER * 8 + INNER), CUDA)
   assert {u.src[1:] for u in after.toposort() if u.op is Ops.REDUCE} == {(OUTER, INNER)} and same(before, after)
 
-def test_loops_that_do_not_fit():
+def test_mismatched_loops_unchanged():
   """No change: another array; another number of iterations; gaps between the indices; repeated indices."""
   for before in (beside(OUTER * 8 + INNER, slot=2), beside(OUTER * 8 + INNER, SHORT), beside(OUTER * 16 + INNER),
                  beside(OUTER * 4 + INNER)):

@@ -13,13 +13,13 @@ DIVISIONS = {Ops.FLOORDIV, Ops.FLOORMOD}
 def loops(shape: tuple) -> UOp: return UOp.sink(*[UOp.range(n, i) if n is N or n > 1 else UOp.const(0)
                                                   for i, n in enumerate(shape)])
 
-def test_an_axis_of_one_element():
+def test_reshape_with_axis_of_size_one():
   """flat // n // D, flat // n % D .. of (H, n, D) -> (H, 1, n, D) --> h, n, d"""
   before, after = (3, N, 8), (3, 1, N, 8)
   h, _, n, d = (of := loops(after)).src
   assert apply_reshape(before, after, of).src == (h, n, d)
 
-def test_axes_apart():
+def test_split_axes():
   """(H, n, 4, 8) -> (H, n, 32) --> h, n, d // 8, d % 8"""
   h, n, d = (of := loops((3, N, 32))).src
   assert apply_reshape((3, N, 4, 8), (3, N, 32), of).src == (h, n, (d // 8).simplify(), (d % 8).simplify())
@@ -32,7 +32,7 @@ def test_axes_apart():
   ((4, N, 6), (2, N, 2, 2, 3), [((0, 1), (0, 1, 2)), ((2,), (3, 4))]),  # from both ends
   ((2, 3, 4, N), (6, 2, N, 2), [((0, 1), (0,)), ((2, 3), (1, 2, 3))]),
   ((4, N), (2, N, 2), [((0, 1), (0, 1, 2))])])  # 4 is not 2: all axes are one pair
-def test_pairs(a, b, found): assert sorted(pairs(a, b)) == found
+def test_matching_axis_groups(a, b, found): assert sorted(pairs(a, b)) == found
 
 def random_shapes(rng: random.Random) -> tuple[tuple, tuple]:
   """Two random shapes with equal element counts, the symbolic n in both, and some axes of length 1."""
@@ -46,7 +46,7 @@ def random_shapes(rng: random.Random) -> tuple[tuple, tuple]:
       for shape in made: shape.append(N)
   return tuple(made[0]) or (1,), tuple(made[1]) or (1,)
 
-def test_values():
+def test_random_reshapes_preserve_values():
   """Random reshapes keep the flat index for n = 5; few still divide by n."""
   rng, divided = random.Random(2), 0
   for _ in range(120):
@@ -61,6 +61,6 @@ def test_values():
     divided += any(u.op in DIVISIONS and N in u.src[1].toposort() for i in made for u in i.toposort())
   assert divided < 10
 
-def test_known_shapes_are_tinygrads():
+def test_constant_shapes_fall_back_to_tinygrad():
   for a, b in (((4, 6), (8, 3)), ((2, 3), (6,)), ((24,), (2, 1, 12))):
     assert apply_reshape(a, b, of := loops(b)) is stock(a, b, of)

@@ -15,14 +15,14 @@ def summed(slot: int, loop: UOp, *loops: UOp, op: Ops = Ops.ADD) -> UOp:
   return load(slot, loop, *loops).reduce(loop, arg=op)
 def split(u: UOp) -> UOp: return graph_rewrite(u, split_products.pm_separate)
 
-def test_of_two_products_one_is_stored():
+def test_one_of_two_products_is_stored():
   """y = (sum k: a) + (sum l: b), both large --> t = sum l: b; y = (sum k: a) + t"""
   after = split(before := summed(0, K, ROW) + summed(1, L, ROW))
   staged, = [u for u in after.toposort() if u.op is Ops.STAGE]
   assert after is summed(0, K, ROW) + staged.index(ROW) and staged.src == (summed(1, L, ROW), ROW)
   assert not staged.arg.removable and same(before, after) and steps(before) == 4 * (128 + 256)
 
-def test_what_is_left():
+def test_other_sums_unchanged():
   """No change: a short sum; 127 iterations; a maximum; the same sum in both terms; a product; a scalar."""
   large = summed(0, K, ROW)
   for u in (large + summed(1, A, ROW), large + summed(1, SHORT, ROW), large + summed(1, L, ROW, op=Ops.MAX),

@@ -15,7 +15,7 @@ def wide(x: UOp) -> UOp:
   for i in range(OPERATIONS + 2): x = x + float(i) if i % 2 == 0 else x.maximum(float(i))
   return x
 
-def test_a_factor_is_stored():
+def test_factor_is_materialised():
   """sum k: w[n k] * f(x[k]) for each of 16 n --> t[k] = f(x[k]); sum k: w[n k] * t[k]"""
   made, = store(UOp.sink(before := product(wide(load(0, K))))).src
   staged, = [u for u in made.toposort() if u.op is Ops.STAGE]
@@ -23,7 +23,7 @@ def test_a_factor_is_stored():
   assert staged.src[0] is wide(load(0, own)) and own is not K and int(own.vmax) == int(K.vmax)
   assert made is product(staged.index(K)) and not staged.arg.removable and same(before, made)
 
-def test_of_several_loops():
+def test_factor_over_several_loops():
   """A materialised factor over several ranges keeps its indices."""
   t = UOp.range(3, 5)
   made, = store(UOp.sink(before := product(wide(load(0, K, t))))).src
@@ -35,4 +35,4 @@ def test_of_several_loops():
   product(wide(load(0, K)), op=Ops.MAX), product(wide(load(0, K, N))), # no sum; a factor for each n
   product(wide(UOp.param(0, dtypes.int8, (8,)).index(K).cast(dtypes.float))),  # a packed weight
   product(wide(load(0, K, FEW).reduce(FEW, arg=Ops.ADD))), product(load(0, K))])
-def test_what_is_left(before): assert store(UOp.sink(before)) is None
+def test_other_factors_unchanged(before): assert store(UOp.sink(before)) is None

@@ -55,17 +55,17 @@ CASES = {
   "none": ({}, [])}
 
 @pytest.mark.parametrize("name", CASES)
-def test_quotas(tmp_path, name):
+def test_cgroup_quotas(tmp_path, name):
   files, want = CASES[name]
   assert list(quotas(write(tmp_path, files))) == want
 
-def test_bytes_that_are_no_text(tmp_path):
+def test_undecodable_system_files(tmp_path):
   write(tmp_path, CASES["a namespace"][0])
   for name in ("sys/fs/cgroup/cpu.max", "proc/self/cgroup", "proc/self/mountinfo"):
     (tmp_path / name).write_bytes(b"\xff\0\xfe 1\n")
     assert list(quotas(tmp_path)) == []
 
-def test_cores(tmp_path, monkeypatch):
+def test_available_cores(tmp_path, monkeypatch):
   monkeypatch.delenv("PYTHON_CPU_COUNT", raising=False)
   monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
   assert available(tmp_path) == 8
@@ -74,7 +74,7 @@ def test_cores(tmp_path, monkeypatch):
   monkeypatch.setenv("PYTHON_CPU_COUNT", "3")
   assert available(tmp_path) == 3
 
-def test_what_the_user_says_goes(monkeypatch):
+def test_user_core_count_wins(monkeypatch):
   """The user's core count overrides quota and affinity; invalid values are ignored."""
   monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0}, raising=False)
   for value, wanted in (("7", 7), ("default", 1), ("0", 1), ("-3", 1), ("", 1)):
@@ -88,7 +88,7 @@ def test_what_the_user_says_goes(monkeypatch):
 @pytest.mark.parametrize("env,wanted", [
   ({"PYTHON_CPU_COUNT": "1"}, "1 1"), ({"PYTHON_CPU_COUNT": "1", "NUM_CPU_THREADS": "3"}, "3 3"),
   ({"PYTHON_CPU_COUNT": "1", "PARALLEL": "2"}, "1 2")], ids=str)
-def test_threads_and_compile_workers(env, wanted):
+def test_defaults_of_threads_and_compile_workers(env, wanted):
   """Kernel threads and compile workers default to the number of cores; the user may set more."""
   gone = {"NUM_CPU_THREADS": "", "PARALLEL": "", "PYTEST_XDIST_WORKER_COUNT": ""} | env
   code = (f"import os\nos.environ.update({gone})\n[os.environ.pop(k) for k, v in {gone}.items() if not v]\n"

@@ -40,7 +40,7 @@ def copies(total: int, pinned: int, seed: int) -> dict:
           "waits": driver.calls["cuEventSynchronize"], "pageable": driver.calls["cuMemcpyHtoD_v2"]}
 
 @pytest.mark.parametrize("pinned", sample([0, 20 << 20, 1 << 20], [0, 1 << 20]))
-def test_what_is_pinned(pinned):
+def test_pinned_memory_limit(pinned):
   """pinned: 0 means no limit; 20 MB allow one block, 1 MB allows none, and copies are pageable."""
   found = child.call(copies, 100 << 20, pinned, pinned % 7, DEV="CUDA").value
   assert found["right"] and found["copies"] > 10 and found["used"] > 100 << 20
@@ -55,7 +55,7 @@ def loaded(model: str, pinned: int) -> dict:
   llm = tinygrad_llm.load(model, max_context=64, chunk=16)
   return {"used": driver.used, "pinned": driver.most_pinned, "weights": sum(w.nbytes for w in llm.weights.values())}
 
-def test_a_model_that_is_loaded(model_file):
+def test_model_load_with_pinned_limits(model_file):
   """A model loads with no limit of pinned memory, and with less than the 8 bytes of a reader."""
   model = str(model_file(types="F16", vocab=20000, dim=1024, ffn=256, heads=8, kv_heads=2, layers=1, context=96))
   blocks = load("pinned_copies")

@@ -68,7 +68,7 @@ def test_threads_with_an_empty_cache(model_file, tmp_path, contexts: list[int], 
 
 # *** the lock
 
-def test_threads_take_turns():
+def test_lock_is_fair():
   """A thread that asks again at once does not get the lock before a waiting thread."""
   lock, order, end = ProcessLock(), [], threading.Event()
   def work(name: str) -> None:
@@ -82,7 +82,7 @@ def test_threads_take_turns():
   turns = sum(a != b for a, b in zip(order, order[1:]))
   assert turns > 20
 
-def test_it_is_released_by_an_error():
+def test_lock_is_released_on_error():
   lock = ProcessLock()
   def fail() -> None:
     with lock, lock: raise KeyboardInterrupt
@@ -94,7 +94,7 @@ def test_it_is_released_by_an_error():
   assert taken == [True]
 
 @pytest.mark.parametrize("patience", [30.0, 0.1])
-def test_a_child_never_finds_it_locked(monkeypatch, patience: float):
+def test_forked_child_finds_lock_free(monkeypatch, patience: float):
   """A forked child finds the lock free, whether the fork waited for the holder or gave up."""
   monkeypatch.setattr("tinygrad_llm.patches.host.process_lock.PATIENCE", patience)
   lock, held, go = ProcessLock(), threading.Event(), threading.Event()
@@ -132,7 +132,7 @@ def threads_while_waiting() -> float:
   return time.monotonic() - started
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks")
-def test_a_fork_holds_no_lock_that_it_waits_for():
+def test_fork_waiting_for_lock_blocks_no_thread():
   assert child.call(threads_while_waiting).value < process_lock.PATIENCE / 2
 
 # *** shared state
@@ -141,7 +141,7 @@ def elsewhere(work):
   """The result of `work` in another thread."""
   with ThreadPoolExecutor(1) as pool: return pool.submit(work).result()
 
-def test_a_capture_is_a_threads_own():
+def test_capture_ignores_other_threads():
   """A capture does not record the work of another thread."""
   realize.capturing.append(taken := [])
   try: assert elsewhere(lambda: (Tensor([1, 2, 3]) + len(realize.capturing)).tolist()) == [1, 2, 3]
@@ -165,7 +165,7 @@ def test_a_device_is_used_while_another_thread_compiles():
     with pytest.raises(AssertionError): Device["CPU"]
     assert elsewhere(lambda: Device["CPU"].device) == "CPU"
 
-def test_buffers_may_appear_while_they_are_listed():
+def test_buffers_created_while_listing():
   before = Tensor([1, 2]).realize()
   for i, u in enumerate(thread_safety.Buffers()):
     if i < 3: Tensor([i]).realize()

@@ -55,14 +55,14 @@ SETTINGS: list[dict[str, str]] = [
   {"PROFILE": "1"}, {"BEAM": "1", "PARALLEL": "2", "NO_BEAM_SEARCH": "1"}]
 
 @pytest.mark.parametrize("env", sample(SETTINGS, SETTINGS[:4]), ids=str)
-def test_numbers(env: dict[str, str]):
+def test_results_match_reference(env: dict[str, str]):
   env = {"NUM_CPU_THREADS": "2", "DEV": "CPU", **env}
   found, wanted = run(NUMBERS, **env).stdout.splitlines()[-1], f"workers {int(env['NUM_CPU_THREADS']) - 1}"
   assert found == wanted or found == "workers 0" and "BEAM" in env  # the search may find one thread faster
 
 @pytest.mark.parametrize("env", sample([{"NO_THREADS": "1"}, {"HCQ2": "1"}, {"NO_THREADS": "1", "HCQ2": "1"}],
                                        [{"NO_THREADS": "1", "HCQ2": "1"}]), ids=str)
-def test_numbers_without(env: dict[str, str]):
+def test_results_without_pass(env: dict[str, str]):
   """Without the pass there are no workers; tinygrad's command queues, which have none, still work."""
   assert run(NUMBERS, NUM_CPU_THREADS="2", DEV="CPU", **env).stdout.splitlines()[-1] == "workers 0"
 
@@ -106,7 +106,7 @@ def test_workers_start_when_needed():
   pool.run(two.table)
   assert len(pool.workers) == 3
 
-def test_no_wake_up_is_lost():
+def test_no_wakeup_is_lost():
   """Workers wake whether they spin, fall asleep or sleep when the next table comes."""
   pool, counts, runs = thread_pool.Pool(3), Counts([2, 1, 3]), 3000
   rng, worst = np.random.default_rng(0), 0.0
@@ -118,7 +118,7 @@ def test_no_wake_up_is_lost():
       while time.perf_counter() < end: pass
   np.testing.assert_array_equal(counts.counts, counts.wanted * runs)
 
-def test_two_callers():
+def test_concurrent_callers():
   """One table runs at a time."""
   pool, counts = thread_pool.Pool(2), Counts([2, 3, 1, 2])
   callers = [threading.Thread(target=lambda: [pool.run(counts.table) for _ in range(500)]) for _ in range(3)]
@@ -126,12 +126,12 @@ def test_two_callers():
   for t in callers: t.join()
   np.testing.assert_array_equal(counts.counts, counts.wanted * 1500)
 
-def test_an_empty_table(): assert thread_pool.Pool(2).run(thread_pool.Table([])) < 1
+def test_empty_table(): assert thread_pool.Pool(2).run(thread_pool.Table([])) < 1
 
 def test_too_many_arguments():
   with pytest.raises(AssertionError, match="at most 63"): thread_pool.command(counting(1), 1, [0] * 64)
 
-def test_more_shares_than_the_pool_has_threads():
+def test_more_shares_than_pool_threads():
   """Kernels with more shares than the pool has threads work: tinygrad's limit may be raised after the pool started."""
   w, x = np.ones((2048, 1024), np.float32), np.arange(1024, dtype=np.float32)
   W, X = Tensor(w).realize(), Tensor(x).realize()
@@ -174,7 +174,7 @@ def test_both_cores_work():
     if tries[-1] > 1.4 and worker > alone[1] / 8: return
   pytest.skip(f"the machine is busy: {tries}")
 
-def test_idle_threads_use_no_processor():
+def test_idle_threads_use_no_cpu_time():
   w, x = matvec(1024)
   (w @ x).realize()
   assert thread_pool.pool().workers
@@ -229,7 +229,7 @@ def without_workers(monkeypatch: pytest.MonkeyPatch, size: int) -> thread_pool.P
   return thread_pool.Pool(size)
 
 @pytest.mark.parametrize("size", [2, 5])
-def test_the_caller_takes_what_no_worker_begins(monkeypatch: pytest.MonkeyPatch, size: int):
+def test_caller_runs_unclaimed_shares(monkeypatch: pytest.MonkeyPatch, size: int):
   pool, counts = without_workers(monkeypatch, size), Counts([1, 2, 7, 1, 8, 3, 64, 5])
   for i in range(1, 4):
     pool.run(counts.table)
@@ -273,7 +273,7 @@ class Calls:
     address = ctypes.cast(self.kernel, ctypes.c_void_p).value or 0
     self.table = thread_pool.Table([[address, shares, 0, thread_pool.HEAD + 1, 0]])
 
-def test_threads_that_cost_more_than_they_save_rest():
+def test_slow_workers_are_rested():
   """A worker that delays a launch rests afterwards, except for a trial now and then."""
   begun, pool, even = threading.Event(), thread_pool.Pool(2), Counts([2] * 50)
   late = Calls(2, lambda share: (begun.set(), time.sleep(0.05)) if share else begun.wait(30))
@@ -287,7 +287,7 @@ def test_threads_that_cost_more_than_they_save_rest():
   while pool.head.active == 1 and time.monotonic() < end: pool.run(even.table)
   assert pool.head.active == 2
 
-def test_a_worker_that_is_free_takes_more():
+def test_free_worker_takes_more_shares():
   """While the caller is busy with one share, a worker runs all others."""
   done, pool, first = threading.Semaphore(0), thread_pool.Pool(6), Counts([6])
   calls = Calls(6, lambda share: done.release() if share else [done.acquire(timeout=30) for _ in range(5)])

@@ -14,7 +14,7 @@ def test_next_loop():
   assert next_loop(graph(0)) == 1
   assert next_loop(graph(7, 2, 5)) == 8
 
-def test_loops_are_fresh_and_in_order():
+def test_new_loops_have_fresh_ordered_ids():
   made = Loops(of := graph(3, 9))
   loops = [made.loop(4), made.range(1), made.lane(), made.loop(UOp.const(5), AxisType.REDUCE)]
   assert [r.arg[0] for r in loops] == [10, 11, 12, 13]
@@ -22,7 +22,7 @@ def test_loops_are_fresh_and_in_order():
   assert made.loop(1).arg == 0  # a loop of one iteration is a constant
   assert made.array(8).shape == (8,)
 
-def test_slots_are_apart():
+def test_slot_ranges_do_not_overlap():
   slots = sorted(v for k, v in vars(Slot).items() if k.isupper())
   assert len(slots) == len(set(slots)) == 6
   assert all(b - a >= 256 for a, b in zip([0, *slots], slots, strict=False))

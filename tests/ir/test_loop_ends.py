@@ -7,7 +7,7 @@ from tinygrad_llm.patches.ir.loop_ends import split_loops
 A, B, _ = LOOPS
 ROW, COLUMN = OUTPUTS
 
-def test_a_loop_has_one_end():
+def test_nested_reductions_get_their_own_range():
   """(sum a b: x) + (sum a: y) --> the second sum has an a of its own"""
   sink = kernel(load(0, A, B, ROW).reduce(A, B, arg=Ops.ADD) + load(1, A, COLUMN).reduce(A, arg=Ops.ADD))
   made = split_loops(sink)

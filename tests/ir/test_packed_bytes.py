@@ -15,7 +15,7 @@ def bytes_of(word: UOp) -> list[int]: return list(int(Interpreter({}, word).valu
 def packed(four: list[int]) -> UOp: return constant(int.from_bytes(bytes(four), "little"))
 
 @pytest.mark.parametrize("op", [Ops.ADD, Ops.OR, Ops.XOR, Ops.AND])
-def test_joined(op):
+def test_bytewise_operations(op):
   rng = random.Random(str(op))
   for _ in range(50):
     bits = rng.randint(1, 8), rng.randint(1, 8)
@@ -28,7 +28,7 @@ def test_joined(op):
     assert bytes_of(made[0]) == wanted and max(wanted) < 1 << made[1]
     assert made[1] <= (min(bits) if op is Ops.AND else max(bits) + (op is Ops.ADD))
 
-def test_shifted():
+def test_bytewise_shifts():
   """A shift is allowed as long as no bit leaves its byte."""
   for bits in range(1, 9):
     for by in range(8):
@@ -37,13 +37,13 @@ def test_shifted():
       assert (made is None) == (bits + by > 8)
       if made is not None: assert bytes_of(made[0]) == [x << by for x in most] and made[1] == bits + by
 
-def test_spread():
+def test_bits_spread_to_bytes():
   """Bit i goes to byte i, for the lowest four bits."""
   for n in range(256):
     word, bits = spread(constant(n), constant)
     assert bytes_of(word) == [n >> i & 1 for i in range(4)] and bits == 1
 
-def test_numbers_with_an_offset():
+def test_integer_offset_is_split_off():
   """float(q) + c splits into q and c if c is an integer."""
   q = Q.cast(dtypes.float)
   assert with_offset(q) == (Q, 0) and with_offset(q + -8.0) == (Q, -8)
@@ -51,7 +51,7 @@ def test_numbers_with_an_offset():
   assert with_offset(q + 0.5) == (None, 0) and with_offset(q * 2.0) == (None, 0) and with_offset(q + q) == (None, 0)
   assert with_offset(UOp.variable("x", 0, 1, dtypes.float) + 1.0) == (None, 0)
 
-def test_signed_bytes():
+def test_signed_byte_match():
   """Only int8(word >> by) matches, with the rest of the word masked or not."""
   word = UOp.variable("w", 0, 2**32 - 1, dtypes.uint32)
   def low(u: UOp) -> UOp: return u.cast(dtypes.uint8).bitcast(dtypes.int8)

@@ -23,7 +23,7 @@ def total(products: list[Factors], values: dict[UOp, int]) -> int:
   return sum(functools.reduce(operator.mul, (value(f, values) for f in p)) for p in products)
 
 @pytest.mark.parametrize("seed", range(60))
-def test_values(seed):
+def test_expansion_preserves_values(seed):
   rng = random.Random(seed)
   u, values = expression(rng, 6), {r: rng.randint(0, 9) for r in RANGES}
   wanted = value(u, values)
@@ -33,7 +33,7 @@ def test_values(seed):
   assert total(frees_a_factor(u, frozenset(RANGES[:2])), values) == wanted
   assert all(f.op not in (Ops.ADD, Ops.MUL) for p in sum_of_products(u, ways["all"]) for f in p)
 
-def test_only_what_frees_a_factor_is_multiplied_out():
+def test_only_products_that_free_a_factor_are_expanded():
   a, b, c, _ = RANGES
   def made(u: UOp) -> list[Factors]: return frees_a_factor(u, frozenset((a, b)))
   add, mul = (lambda *src: UOp(Ops.ADD, src=src)), (lambda *src: UOp(Ops.MUL, src=src))

@@ -79,7 +79,7 @@ def object_code(cpu: str) -> str: return compiler_cpu.ClangCompiler(["x86_64", c
 # *** here
 
 @pytest.mark.parametrize("target", ["CPU", *([WITHOUT] if platform.machine() == "x86_64" else [])])
-def test_numbers(target):
+def test_results_match_reference(target):
   rng = np.random.default_rng(len(target))
   drawn = [(int(rng.integers(1, 80)), 16 * int(rng.integers(1, 40)), int(rng.integers(1, 90)), 90) for _ in range(5)]
   found = child.call(computed, [*SIZES, *drawn], DEV=target).value
@@ -87,24 +87,24 @@ def test_numbers(target):
   long = [row for row in found if row["size"][1] > LOOP and row["size"][1] % dot_bf16.AT_ONCE == 0]
   assert len(long) > 2 and [row["size"] for row in long if "add_bf16_dots(" not in row["source"]] == []
 
-def test_off():
+def test_disabled_by_switch():
   found = child.call(computed, SIZES[:2], NO_DOT_BF16="1").value
   assert all("add_bf16_dots" not in row["source"] and row["error"] < MOST for row in found)
 
 @pytest.mark.parametrize("tokens", [1, 5])
-def test_x_of_a_prompt_is_stored_as_bf16_where_that_is_faster(tokens):
+def test_prefill_x_is_stored_as_bf16(tokens):
   found, off = child.call(of_linear, tokens).value, child.call(of_linear, tokens, NO_DOT_BF16="1").value
   assert found["stores"] == (found["available"] and tokens > 1) and not off["stores"] and not off["available"]
   assert max(found["error"], off["error"]) < 1e-4
 
 @X86
-def test_where():
+def test_chosen_by_cpu_features():
   archs = {"x86_64,x86-64-v3": False, "x86_64,x86-64-v4": False, "x86_64,x86-64-v4,avx512bf16": True}
   assert {arch: child.call(chosen, arch).value for arch in archs} == archs
   assert not child.call(chosen, "x86_64,x86-64-v4,avx512bf16", NO_LANES="1").value
 
 @X86
-def test_the_instruction():
+def test_emits_vdpbf16ps():
   """CPUs that have it use vdpbf16ps of 512 bits."""
   code = {cpu: child.call(object_code, cpu).value for cpu in ("sapphirerapids", "znver4", "x86-64-v4")}
   assert {cpu: bool(re.search("62f2.[6e]4852", text)) for cpu, text in code.items()} == \
@@ -125,7 +125,7 @@ def dots(*firsts: tuple[int, int], by: int = dot_bf16.BITS) -> UOp | None:
   value = added(*[halves(A, a, by).alu(Ops.MUL, halves(B, b)) for a, b in firsts])
   return dot_bf16.dots(vectorizer(value), value)
 
-def test_two_vectors_at_a_time():
+def test_pair_of_vectors_becomes_bf16_dot():
   """sum of a[i] * b[i] over 16 lanes, and a[i + 16] * b[i + 16] --> add_bf16_dots(0, a[0..32], b[0..32])"""
   made = dots((32, 64), (48, 80))
   assert made.arg.startswith(f"{dot_bf16.NAME}(") and [u.op for u in made.src[1:]] == [Ops.LOAD] * 2
@@ -134,6 +134,6 @@ def test_two_vectors_at_a_time():
   assert four.src[0].arg == four.arg == made.arg  # the second instruction adds to the first
 
 @pytest.mark.parametrize("firsts", [((32, 64),), ((32, 64), (64, 80)), ((32, 64), (48, 96)), ((33, 64), (49, 80))])
-def test_what_is_no_pair(firsts):
+def test_rejects_other_pairs(firsts):
   """No pair: a single vector; vectors adjacent in only one factor; a vector that begins within a word."""
   assert dots(*firsts) is None and dots((32, 64), (48, 80), by=8) is None

@@ -27,18 +27,18 @@ def products(sink: UOp) -> set[UOp]: return {u for u in sink.toposort() if u.op 
 def sums(sink: UOp) -> set:
   return {u.dtype for u in sink.toposort() if u.op is Ops.REDUCE}
 
-def test_products_of_integers():
+def test_float_sum_becomes_integer_sum():
   """sum: float(w) * float(x) --> float(sum: int(w) * int(x))"""
   made = made_of(sink := total(floated(weight()) * floated(byte())))
   assert same(sink, made) and sums(made) == {dtypes.int} and whole(weight()) * whole(byte()) in products(made)
 
-def test_what_is_subtracted():
+def test_constant_offset_becomes_integer_term():
   """sum: (float(w) - 8) * float(x) --> float(sum: int(w) * int(x) + int(x) * -8)"""
   made = made_of(sink := total(floated(weight(), -8.0) * floated(byte())))
   assert same(sink, made) and sums(made) == {dtypes.int} and made is not sink
   assert whole(weight()) * whole(byte()) in products(made)  # the subtraction is separate, so both factors are bytes
 
-def test_activations_alone():
+def test_activation_sum_becomes_integer_sum():
   """sum: float(x) --> float(sum: int(x))"""
   assert made_of(sink := total(floated(byte()))) is integers(whole(byte())) and same(sink, made_of(sink))
 
@@ -57,9 +57,9 @@ def test_random_products():
   total(floated(weight()) * floated(byte(dtypes.uint8))), total(floated(byte(dtypes.int16))),  # no int8
   total(floated(weight()) * byte(dtypes.float)),                            # not an integer
   total(floated(weight()) * floated(byte()), Ops.MAX)])
-def test_what_is_left(sink): assert made_of(sink) is sink
+def test_other_sums_unchanged(sink): assert made_of(sink) is sink
 
-def test_gpus_keep_their_floats():
+def test_not_applied_on_gpus():
   sink = total(floated(weight()) * floated(byte()))
   assert run(sink, gpu_renderers.named("CUDA")) is sink
 
@@ -79,7 +79,7 @@ def dots(weights: list[UOp], *others: UOp) -> UOp | None:
   return dot(vectorizer(value), value)
 
 @pytest.mark.parametrize(("mask", "name"), [(15, "7_bits"), (127, "7_bits"), (255, "bytes")])
-def test_one_instruction(mask, name):
+def test_four_products_become_one_instruction(mask, name):
   """sum i in 4: ((w[lane] >> 8 * i) & 15) * byte(x, i) --> add_dots(0, w[0..16] & 0x0f0f0f0f, x)"""
   made = dots([of_lane(i, mask) for i in range(4)])
   assert made.op is Ops.CUSTOMI and made.arg == f"add_dots_of_{name}({{0}},{{1}},{{2}})"
@@ -89,19 +89,19 @@ def test_one_instruction(mask, name):
   assert load.op is Ops.LOAD and load.max_numel() == 16 and W in load.toposort()
   assert masks is None or {u.val for u in masks.toposort() if u.op is Ops.CONST} == {mask * 0x01010101}
 
-def test_what_is_added_to_all_lanes():
+def test_addend_becomes_accumulator():
   """sum i: w * byte(x, i) + t --> add_dots(t, w, x)"""
   t = UOp.variable("t", 0, 9, dtypes.int)
   assert set(dots([of_lane(i) for i in range(4)], t).src[0].src) == {t}
 
-def test_weights_that_are_subtracted():
+def test_offset_uses_second_dot():
   """sum i: w * byte(x, i) - 8 * byte(x, i) --> add_dots(0, w, x) - add_dots(0, 0x08080808, x)"""
   eights = [number(-8, dtypes.int).alu(Ops.MUL, of_all(i)) for i in range(4)]
   made = dots(of := [of_lane(i) for i in range(4)], *eights)
   assert made.op is Ops.SUB and made.src[0] is dots(of)
   assert {u.val for u in made.src[1].src[1].toposort() if u.op is Ops.CONST} == {0x08080808}
 
-def test_all_are_subtracted():
+def test_only_offset_becomes_negated_dot():
   """sum i: -8 * byte(x, i) --> 0 - add_dots(0, 0x08080808, x)"""
   made = dots([number(-8, dtypes.int)] * 4)
   assert made.op is Ops.SUB and made.src[1].op is Ops.CUSTOMI
@@ -110,4 +110,4 @@ def test_all_are_subtracted():
 @pytest.mark.parametrize("weights", [
   [of_lane(i) for i in range(3)], [of_lane(i) for i in (0, 2, 1, 3)],      # three bytes; another order
   [of_lane(i, more=5) for i in range(4)], [of_lane(i, 511) for i in range(4)]])  # across two bytes; 9 bits
-def test_what_is_no_instruction(weights): assert dots(weights) is None
+def test_unsupported_sums_unchanged(weights): assert dots(weights) is None

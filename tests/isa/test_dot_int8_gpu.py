@@ -26,7 +26,7 @@ def field(bits: int = 4, by: UOp = C * 8, at: int = 0) -> UOp:
 def total(value: UOp, *loops: UOp) -> UOp: return kernel(value.reduce(*(loops or (A, C)), arg=Ops.ADD))
 def dots(sink: UOp) -> list[UOp]: return [u for u in sink.toposort() if named(u.arg) is DOT4]
 
-def test_four_products():
+def test_four_products_become_dp4a():
   """
   sum c in 4: float((w >> 8 * c) & 15) * (256 * high[c] + low[c])
   --> 256 * float(dp4a(w & 0x0f0f0f0f, high)) + float(dp4a(w & 0x0f0f0f0f, low))
@@ -38,7 +38,7 @@ def test_four_products():
   assert (high.src[1], low.src[1]) == (word(0, A), word(1, A))
   assert [u.src[1:] for u in made.toposort() if u.op is Ops.REDUCE] == [(A,), (A,)]
 
-def test_what_is_subtracted_from_weights():
+def test_weight_offset_becomes_second_dp4a():
   """sum c: (float(q) - 8) * x --> dp4a(q, x) - 8 * dp4a(0x01010101, x)"""
   made = run(sink := total((field().cast(dtypes.float) + -8.0) * x()), CUDA)
   assert same(sink, made) and {u.src[0].vmax for u in dots(made)} >= {0x01010101} and len(dots(made)) == 4
@@ -46,17 +46,17 @@ def test_what_is_subtracted_from_weights():
 @pytest.mark.parametrize("weight", [
   field(8), field(3, at=5), field(4) | (field(2, at=4) << 4),     # all bits of a byte; its high bits; two fields
   field(1, by=C, at=9) << 3, field(4) ^ 8])                       # four consecutive bits; a flipped bit
-def test_weights(weight):
+def test_weight_expressions_become_dp4a(weight):
   made = run(sink := total(weight.cast(dtypes.float) * x()), CUDA)
   assert same(sink, made) and len(dots(made)) in (2, 4)
 
-def test_codes_are_looked_up():
+def test_table_lookup_feeds_dp4a():
   """sum c: float(f(q[c])) * x[c], f of 16 codes --> dp4a(prmt(table, q), x)"""
   code = field().cast(dtypes.int)
   made = run(sink := total((code * code - 100).cast(dtypes.float) * x()), CUDA)
   assert same(sink, made) and any(named(u.arg) is PERMUTE for u in made.toposort())
 
-def test_x_alone():
+def test_activation_sum_becomes_dp4a():
   """sum c: x[c] --> dp4a(0x01010101, x)"""
   assert same(sink := total(x()), made := run(sink, CUDA)) and len(dots(made)) == 2
 
@@ -79,13 +79,13 @@ def test_random_weights():
   total((field().cast(dtypes.float) + -0.5) * x()),                              # a fractional offset
   total(field(by=THREE * 8).cast(dtypes.float) * x(THREE * 8), A, THREE),        # three bytes
   kernel((field().cast(dtypes.float) * x()).reduce(A, C, arg=Ops.MAX)), total(byte(word(1, A), C * 8))])
-def test_what_is_left(sink): assert run(sink, CUDA) is sink
+def test_other_sums_unchanged(sink): assert run(sink, CUDA) is sink
 
-def test_a_card_without_it():
+def test_not_applied_without_dp4a():
   sink = total(field().cast(dtypes.float) * x())
   assert run(sink, gpu_renderers.named("Metal")) is sink
 
-def test_each_adds_to_the_one_before():
+def test_dp4a_accumulates_addend():
   """dp4a(a, b, 0) + y --> dp4a(a, b, y)"""
   a, b = word(0), word(1)
   y = UOp.param(3, dtypes.int, (1,)).index(UOp.const(0))

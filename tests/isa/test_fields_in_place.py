@@ -36,7 +36,7 @@ def test_random_fields(spelled) -> None:
     assert operations(after) <= operations(before) + any(s.op is Ops.CUSTOMI for s in after.toposort())
   assert moved > 100
 
-def test_all_fields_of_a_word_take_one_shift() -> None:
+def test_fields_of_a_word_share_one_shift() -> None:
   word, magic = LEAVES[0], number(EXPONENT << BITS)
   def one(at: int, wide: int) -> UOp:
     field = word.alu(Ops.SHR, number(at)) if at else word
@@ -46,7 +46,7 @@ def test_all_fields_of_a_word_take_one_shift() -> None:
     found = [graph_rewrite(one(at, wide), pm_in_place, ctx=AND_XOR) for at in range(0, 32, wide)]
     assert len({u for f in found for u in f.toposort() if u.op is Ops.SHR}) == 1
 
-def test_what_is_no_field() -> None:
+def test_other_expressions_are_no_fields() -> None:
   """No change: overlapping fields, added fields, a float with another exponent."""
   a, b = (u.alu(Ops.AND, number(15)) for u in LEAVES[:2])
   assert fields(a.alu(Ops.OR, b)) is None and fields(a.alu(Ops.ADD, b)) is None

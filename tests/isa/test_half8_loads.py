@@ -20,7 +20,7 @@ def width(target: str, dtype=dtypes.half, unrolled: int = 8) -> int:
   return max(u.max_numel() for u in gpu_renderers.lowered(ast, target) if u.op is Ops.LOAD and u.dtype is dtype)
 
 @pytest.mark.parametrize("target", ["CUDA", "OpenCL"])
-def test_eight_halves(monkeypatch, target):
+def test_adjacent_half4_loads_are_merged(monkeypatch, target):
   """load half4 a; load half4 b, adjacent --> load half8"""
   monkeypatch.setattr(coalesce, "getenv", half8_loads._getenv)
   assert width(target) == 4
@@ -28,10 +28,10 @@ def test_eight_halves(monkeypatch, target):
   assert (width(target), width(target, unrolled=4), width(target, dtypes.float)) == (8, 4, 4)
 
 @pytest.mark.parametrize("target", ["AMD gfx1100", "PTX"])
-def test_no_vector_of_eight(monkeypatch, target):
+def test_targets_without_half8(monkeypatch, target):
   monkeypatch.setattr(coalesce, "getenv", half8_loads.getenv)
   assert width(target) <= 4
 
-def test_other_variables():
+def test_getenv_overrides_one_variable():
   """getenv() overrides only ALLOW_HALF8, and only while a kernel is lowered."""
   assert half8_loads.getenv("NO_SUCH", 7) == 7 and half8_loads.getenv("ALLOW_HALF8", 0) == 0

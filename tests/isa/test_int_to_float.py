@@ -18,17 +18,17 @@ def masked(bits: int) -> UOp: return WORD & ((1 << bits) - 1)
 def signed(q: UOp) -> UOp: return q.cast(dtypes.int)
 
 @pytest.mark.parametrize("bits", [1, 4, 8, BITS])
-def test_a_field(bits):
+def test_unsigned_field_uses_exponent_trick(bits):
   """float(q), 0 <= q < 2**23 --> as_float(q | bits(2**23)) - 2**23"""
   made = floated(q := masked(bits))
   assert made is (q | 0x4b000000).bitcast(dtypes.float32) - float(1 << 23) and same(q.cast(dtypes.float), made)
 
-def test_a_signed_number():
+def test_signed_number_uses_exponent_trick():
   """float(q), -2**22 <= q < 2**22 --> as_float(q + bits(1.5 * 2**23)) - 1.5 * 2**23"""
   made = floated(q := signed(masked(4)) - 8)
   assert made is (q + 0x4b400000).bitcast(dtypes.float32) - 1.5 * (1 << 23) and same(q.cast(dtypes.float), made)
 
-def test_all_values_of_a_field_are_tried():
+def test_range_from_all_field_values():
   """float(((w & 1) * 2 - 1) * (w & 7)), which is in -7 .. 7"""
   q = (signed(masked(1)) * 2 - 1) * signed(masked(3))
   assert (made := floated(q)) is not None and same(q.cast(dtypes.float), made)
@@ -37,9 +37,9 @@ def test_all_values_of_a_field_are_tried():
   masked(BITS + 1), masked(BITS) + 1, WORD, WORD >> 8, masked(12) * masked(12),  # 2**23 and above
   signed(masked(22)) - (1 << 22) - 1, signed(masked(23)) - 8,       # beyond the signed range
   (WORD.bitcast(dtypes.int) >> 9) - 1, (K + 1).cast(dtypes.int)])               # beyond it, too; not loaded
-def test_what_stays_a_conversion(q): assert floated(q) is None
+def test_other_conversions_unchanged(q): assert floated(q) is None
 
-def test_the_last_that_fit():
+def test_smallest_signed_number_that_fits():
   """The smallest signed number that fits is -2**22."""
   assert same((q := signed(masked(22)) - (1 << 22)).cast(dtypes.float), floated(q))
 
@@ -64,7 +64,7 @@ def test_random_casts():
     changed += made is not None
   assert changed > 100
 
-def test_random_numbers():
+def test_random_fields():
   """Joined, shifted, multiplied and subtracted fields keep their values; most are changed."""
   rng, changed = random.Random(3), 0
   for seed in range(150):
@@ -77,7 +77,7 @@ def test_random_numbers():
     changed += made is not None
   assert changed > 70
 
-def test_of_a_sum():
+def test_conversions_in_sums():
   """sum k: float(q) * x[k] is changed; sum k: float(q) is not, or it would add up the large magic numbers."""
   q = masked(4).cast(dtypes.float)
   product, alone = (kernel(v.reduce(K, arg=Ops.ADD)) for v in (q * load(0, K), q))

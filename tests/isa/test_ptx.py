@@ -18,25 +18,25 @@ def context(*uops: UOp) -> SimpleNamespace:
   return SimpleNamespace(r={A: "%a", B: "%b", C: "%c"}, uops=[A, B, C, *uops],
                          types={dtypes.int: "s32", dtypes.float: "f32"})
 
-def test_an_instruction():
+def test_custom_instruction():
   """CUSTOM dp4a(a, b, c) --> .reg .s32 %custom3; dp4a.s32.s32 %custom3, %a, %b, %c;"""
   dot = UOp(Ops.CUSTOM, dtypes.int, (A, B, C), DOT4.texts[Language.PTX])
   ctx = context(dot)
   assert instruction(ctx, dot) == [".reg .s32 %custom3;", "dp4a.s32.s32 %custom3, %a, %b, %c;"]
   assert ctx.r[dot] == "%custom3"  # where its users look it up
 
-def test_two_have_two_registers():
+def test_instructions_have_distinct_registers():
   one, two = (UOp(Ops.CUSTOM, dtypes.float, (A,), EXCHANGES[bit].texts[Language.PTX]) for bit in (1, 2))
   ctx = context(one, two)
   assert [instruction(ctx, u)[0] for u in (one, two)] == [".reg .f32 %custom3;", ".reg .f32 %custom4;"]
 
-def test_what_is_no_instruction():
+def test_rejects_c_text():
   """C text is no PTX instruction: it has no placeholder for a result."""
   u = UOp(Ops.CUSTOM, dtypes.int, (A, B, C), DOT4.texts[Language.CUDA])
   assert instruction(ctx := context(u), u) is None and u not in ctx.r
 
 @pytest.mark.skipif(not (is_on("ptx") and is_on("shuffle_reduce")), reason="they are off")
-def test_a_kernel():
+def test_shuffle_in_kernel():
   """A shuffled value is used through its register."""
   i = UOp.range(32, 0, AxisType.LOCAL)
   x, y = (UOp.param(slot, dtypes.float, (32,)).index(i) for slot in (0, OUT))

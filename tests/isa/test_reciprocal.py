@@ -15,19 +15,19 @@ def text(rules: PatternMatcher, x: UOp) -> str:
   ren.r = {x.src[0]: "x"}
   return rules.rewrite(x, ctx=ren)
 
-def test_one_instruction():
+def test_division_becomes_fdividef():
   """1 / x --> __fdividef(1, x)"""
   assert text(STOCK, X.reciprocal()) == "(1/x)"
   assert text(pm_reciprocal + STOCK, X.reciprocal()) == "__fdividef(1.0f,x)"
 
 @pytest.mark.parametrize("dtype", [dtypes.half, dtypes.float64])
-def test_other_floats_are_divided(dtype):
+def test_other_float_types_unchanged(dtype):
   """Other float types are divided as before: the instruction is for 32 bits."""
   u = UOp(Ops.RECIPROCAL, dtype, (X.cast(dtype),))
   assert text(pm_reciprocal + STOCK, u) == text(STOCK, u) and "fdividef" not in text(STOCK, u)
 
 @pytest.mark.parametrize("rules", [STOCK, pm_reciprocal + STOCK])
-def test_a_kernel(monkeypatch, rules):
+def test_rendered_kernel(monkeypatch, rules):
   monkeypatch.setattr(CUDARenderer, "string_rewrite", rules)
   source = gpu_renderers.render(kernel(load(0).reciprocal() + load(1)), "CUDA")
   assert ("__fdividef(1.0f,val0)" in source, "(1/val0)" in source) == (rules is not STOCK, rules is STOCK)

@@ -46,7 +46,7 @@ def test_random_tables() -> None:
     after = graph_rewrite(looked, pm_in_place, ctx=AND_XOR)
     assert (value(looked) == value(before)).all() and (value(after) == value(before)).all()
 
-def test_four_codes_are_looked_up_together() -> None:
+def test_four_codes_share_one_lookup() -> None:
   values = [a_float(four_bits(LEAVES[0], at, random.Random(1))) for at in range(0, 32, 4)]
   found = [graph_rewrite(u, pm_look_up, ctx=PERMUTED) for u in values]
   assert len({u for f in found for u in f.toposort() if u.arg == PERMUTED}) == 2 * 3
@@ -57,5 +57,5 @@ def test_four_codes_are_looked_up_together() -> None:
   field(LEAVES[0], 0, 4).alu(Ops.ADD, field(LEAVES[1], 0, 4)).cast(dtypes.int32),           # two words
   field(LEAVES[0], 0, 4).alu(Ops.MUL, number(9)).cast(dtypes.int32),                        # up to 135
   LEAVES[0].cast(dtypes.int32)])
-def test_what_is_no_table(whole: UOp) -> None:
+def test_other_expressions_are_no_tables(whole: UOp) -> None:
   assert graph_rewrite(u := a_float(whole), pm_look_up, ctx=PERMUTED) is u

@@ -15,30 +15,30 @@ def nested(sink: UOp) -> UOp: return split_loops(graph_rewrite(sink, factor_sums
 def all_of_them(sink: UOp) -> UOp: return nested(shared_factors(shared_sums(sink)))
 
 @pytest.mark.parametrize("run", [nested, all_of_them])
-def test_values(run):
+def test_rewrite_preserves_values(run):
   """Random sums of products keep their values; some change."""
   assert changed(run, kernels(80)) > 10
 
-def test_a_factor_goes_out_of_a_sum():
+def test_factor_moves_out_of_sum():
   """sum a b: x[a] * y[a b] --> sum a: x[a] * (sum b: y[a b])"""
   sink = kernel((load(0, A, ROW) * load(1, A, B, COLUMN)).reduce(A, B, arg=Ops.ADD))
   wanted = (load(0, A, ROW) * load(1, A, B, COLUMN).reduce(B, arg=Ops.ADD)).reduce(A, arg=Ops.ADD)
   assert nested(sink) is kernel(wanted)
 
-def test_three_levels():
+def test_factors_at_three_levels():
   """sum a b c: d[a] * s[a b] * q[a b c] --> sum a: d[a] * (sum b: s[a b] * (sum c: q[a b c]))"""
   d, s, q = load(0, A, ROW), load(1, A, B, ROW), load(2, A, B, C, ROW)
   made = nested(sink := kernel((d * s * q).reduce(A, B, C, arg=Ops.ADD)))
   inner = s * q.reduce(C, arg=Ops.ADD)
   assert made is kernel((d * inner.reduce(B, arg=Ops.ADD)).reduce(A, arg=Ops.ADD)) and same(sink, made)
 
-def test_a_term_without_a_loop_is_multiplied():
+def test_loop_independent_term_is_multiplied():
   """sum a b: x[a] + y[a b] --> sum a: x[a] * 4 + (sum b: y[a b])"""
   sink = kernel((load(0, A, ROW) + load(1, A, B, COLUMN)).reduce(A, B, arg=Ops.ADD))
   assert same(sink, made := nested(sink)) and made is not sink
   assert any(u.op is Ops.CONST and u.val == 4 for u in made.toposort())
 
-def test_threads_of_a_group_stay_outermost():
+def test_group_threads_stay_outermost():
   """sum a, thread: x[thread] * y[a thread] --> sum thread: x[thread] * (sum a: y[a thread])"""
   thread = UOp.range(4, 9, AxisType.GROUP_REDUCE)
   x, y = load(0, thread, ROW), load(1, A, thread, COLUMN)
@@ -49,7 +49,7 @@ def test_threads_of_a_group_stay_outermost():
   left = kernel((load(0, A, ROW) * load(1, A, thread, COLUMN)).reduce(A, thread, arg=Ops.ADD))
   assert nested(left) is left  # not sum a: x[a] * (sum thread: y[a thread])
 
-def test_what_is_left():
+def test_other_sums_unchanged():
   """No change: all factors depend on all loops; a maximum; a loop of symbolic length."""
   n = UOp.variable("n", 1, 4)
   symbolic = UOp.range(n, 9, AxisType.REDUCE)
@@ -58,7 +58,7 @@ def test_what_is_left():
                kernel((load(0, A, ROW) * load(1, A, symbolic)).reduce(A, symbolic, arg=Ops.ADD))):
     assert graph_rewrite(sink, factor_sums.pm_nest) is sink
 
-def test_loops_end_together():
+def test_sums_share_a_loop():
   """for a: x; for a, thread: y --> for a: x, y"""
   thread = UOp.range(4, 9, AxisType.LOCAL)
   out = UOp.placeholder((64,), A.dtype, 0)
@@ -68,7 +68,7 @@ def test_loops_end_together():
   assert end.op is Ops.END and end.src[1:] == (A,) and set(end.src[0].src) == {e.src[0] for e in ends}
   assert factor_sums.join_ends(UOp.sink(*(e.replace(tag=None) for e in ends))) is None
 
-def test_a_wrong_rewrite_is_seen():
+def test_data_detects_wrong_rewrites():
   """The test's arrays distinguish sums that differ in one loop, sign or factor."""
   good = kernel((load(0, A, ROW) * load(1, A, B, COLUMN)).reduce(A, B, arg=Ops.ADD))
   for bad in ((load(0, A, ROW) * load(1, A, B, COLUMN)).reduce(A, arg=Ops.ADD).reduce(C, B, arg=Ops.ADD),

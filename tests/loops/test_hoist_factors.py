@@ -11,11 +11,11 @@ ROW, COLUMN = OUTPUTS
 def shared_factors(sink: UOp) -> UOp: return hoist_factors.share(sink, Device["CPU"].renderer)
 def arrays(sink: UOp) -> list[UOp]: return [u for u in sink.toposort() if u.op is Ops.BUFFER]
 
-def test_values():
+def test_rewrite_preserves_values():
   """Random sums of products keep their values; some change."""
   assert changed(shared_factors, kernels(150)) > 10
 
-def test_factors_that_rows_share_are_an_array():
+def test_row_invariant_factors_are_hoisted():
   """sum a b: w[row a b] * (x[a b] * y[a b]) --> p[a b] = x[a b] * y[a b] once; sum a b: w[row a b] * p[a b]"""
   of = (load(0, ROW, COLUMN, A, B) * (load(1, A, B) * load(2, A, B))).reduce(A, B, arg=Ops.ADD)
   made = shared_factors(sink := kernel(of))
@@ -25,7 +25,7 @@ def test_factors_that_rows_share_are_an_array():
   filled, = [u for u in made.toposort() if u.op is Ops.STORE and u.src[0].buf_uop is array]
   assert filled.src[1].op is Ops.MUL and not {A, B, ROW, COLUMN} & set(filled.ranges)
 
-def test_what_is_left():
+def test_other_factors_unchanged():
   """No change: a single load; loads at two indices; a factor for each row; only 8 rows; a maximum."""
   w = load(0, ROW, COLUMN, A, B)
   for value in (w * load(1, A, B), w * (load(1, A, B) * load(2, B, A)), w * (load(1, A, ROW) * load(2, A, ROW))):

@@ -24,7 +24,7 @@ def total(value: UOp, loops: list[UOp], op: Ops = Ops.ADD) -> UOp: return kernel
 def hoisted(sink: UOp) -> UOp: return run(sink, Device["CPU"].renderer)
 
 @pytest.mark.parametrize("sizes", [(8,), (16,), (2, 4), (4, 2, 2), (2, 2)])
-def test_scales_are_a_vector(sizes):
+def test_scales_are_unpacked_as_vector(sizes):
   """sum g: scale(bits, g) * s[g] --> t[g] = scale(bits, g), g a lane; sum g: t[g] * s[g]"""
   loops = unrolled(*sizes)
   s = load(1, *loops, A, ROW, COLUMN).reduce(A, arg=Ops.ADD)
@@ -38,7 +38,7 @@ def test_scales_are_a_vector(sizes):
   red, = [u for u in made.toposort() if u.op is Ops.REDUCE and u is not s]
   assert s in red.src[0].src and not any(u.op is Ops.SHR for u in red.toposort(lambda u: u.op is not Ops.AFTER))
 
-def test_an_array_for_each_row():
+def test_array_is_refilled_per_row():
   """The array is filled again with each row's scales."""
   loops = unrolled(2, 4)
   made = hoisted(sink := total(scale(loops, COLUMN) * load(1, *loops, ROW), loops))
@@ -46,7 +46,7 @@ def test_an_array_for_each_row():
   wrong = arrays_for(sink) | {4: arrays_for(sink)[4] + 8}
   assert same(sink, made, arrays=wrong)
 
-def test_what_is_left():
+def test_other_scales_unchanged():
   """No change: 3 iterations; few operations; another unrolled loop; a loop not unrolled; a maximum; a nested sum."""
   eight, six = unrolled(8), unrolled(3)
   column = UOp.range(4, 30, AxisType.UPCAST)

@@ -11,11 +11,11 @@ ROW, COLUMN = OUTPUTS
 
 def shared_sums(sink: UOp) -> UOp: return hoist_sums.share(sink, Device["CPU"].renderer)
 
-def test_values():
+def test_rewrite_preserves_values():
   """Random sums of products keep their values; some change."""
   assert changed(shared_sums, kernels(150)) > 10
 
-def test_a_sum_that_rows_share_is_an_array():
+def test_row_invariant_sum_is_hoisted():
   """sum a b: w[row a] * x[a b] for each row --> s[a] = sum b: x[a b] once; sum a: w[row a] * s[a]"""
   of = (load(0, ROW, COLUMN, A) * load(1, A, B)).reduce(A, B, arg=Ops.ADD)
   made = shared_sums(sink := kernel(of))
@@ -24,14 +24,14 @@ def test_a_sum_that_rows_share_is_an_array():
   assert array.shape == (int(A.vmax) + 1,)
   assert steps(graph_rewrite(made, factor_sums.pm_nest)) < steps(sink) / 2
 
-def test_a_term_of_two():
+def test_one_of_two_terms_is_hoisted():
   """sum a b: w[row a b] * x[a b] - m[row a] * x[a b] --> t[a] = sum b: x[a b]; sum a b: w * x - m[row a] * t[a] / 4"""
   w, m, x = load(0, ROW, COLUMN, A, B), load(1, ROW, A), load(2, A, B)
   made = shared_sums(sink := kernel((w * x + m * x * -1.0).reduce(A, B, arg=Ops.ADD)))
   assert same(sink, made) and [array.shape for array in arrays(made)] == [(2,)]
   assert any(u.op is Ops.CONST and u.val == 1 / 4 for u in made.toposort())
 
-def test_what_is_left():
+def test_other_sums_unchanged():
   """No change: a sum for each row; 3 iterations, as 1/3 is inexact; only 8 rows; 4 rows for 8 tokens each."""
   own = (load(0, ROW, COLUMN, A) * load(1, A, B, ROW)).reduce(A, B, arg=Ops.ADD)
   thirds = (load(0, ROW, COLUMN, A) * load(1, A, C)).reduce(A, C, arg=Ops.ADD)

@@ -20,7 +20,7 @@ def loop_over_shared() -> UOp:
 def barriers(u: UOp) -> int: return sum(x.op is Ops.BARRIER for x in u.toposort())
 
 @pytest.mark.parametrize(("shares", "before_the_end"), [(True, 1), (False, 0), (None, 1)])
-def test_at_the_end_of_a_loop(shares, before_the_end, monkeypatch):
+def test_barrier_at_loop_end(shares, before_the_end, monkeypatch):
   """END(store, i) --> END(BARRIER(store, load), i) if threads share memory, and outside of lowering."""
   kernel = None if shares is None else hooks._Kernel(None, shares)
   with hooks._set(hooks._kernel, kernel): made = graph_rewrite(loop_over_shared(), codegen.pm_implicit_barriers)
@@ -28,7 +28,7 @@ def test_at_the_end_of_a_loop(shares, before_the_end, monkeypatch):
   assert (end.src[0].op is Ops.BARRIER) is bool(before_the_end)
   assert barriers(made) == before_the_end + 1  # between the store and the load, in any case
 
-def test_lowering(monkeypatch):
+def test_tinygrad_rule_runs_on_gpus_only(monkeypatch):
   """tinygrad's rule runs for a GPU kernel, but not for a CPU kernel."""
   asked = list[UOp]()
   monkeypatch.setattr(implicit_barriers, "_add_war_barrier", lambda end: asked.append(end))

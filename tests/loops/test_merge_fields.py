@@ -21,23 +21,23 @@ def field(x: UOp, wide: int, by: UOp, narrow: int) -> UOp:
 
 def merged(u: UOp) -> UOp: return graph_rewrite(u, pm_fields)
 
-def test_one_mask():
+def test_nested_masks_are_merged():
   """((w & 0xff) >> 4) & 15 --> (w >> 4) & 15"""
   assert merged(field(W, 0xff, number(4), 15)) is (W >> number(4)) & 15
 
-def test_one_shift():
+def test_nested_shifts_are_merged():
   """(((w >> 8) & 0xff) >> 4) & 15 --> (w >> 12) & 15"""
   made = merged(before := field(W >> number(8), 0xff, number(4), 15))
   assert same(before, made) and [u.src[1].vmax for u in made.toposort() if u.op is Ops.SHR] == [12]
 
-def test_the_thread_shifts_first():
+def test_thread_dependent_shift_comes_first():
   """w >> (unrolled + 8 * thread) --> (w >> 8 * thread) >> unrolled"""
   by = (UNROLLED + THREAD * 8).cast(dtypes.uint32)
   made = merged(before := word(0, THREAD) >> by)
   assert made.src[0].op is Ops.SHR and set(made.src[0].src[1].ranges) == {THREAD}
   assert set(made.src[1].ranges) == {UNROLLED} and same(before, made)
 
-def test_low_and_high_bits():
+def test_disjoint_add_becomes_or():
   """(a & 15) + (b << 4) --> (a & 15) | (b << 4)"""
   low, high = W & number(15), word(1) & number(3)
   assert merged(low + (high << number(4))) is low | (high << number(4))
@@ -61,8 +61,8 @@ def test_random_fields():
   (W >> number(20)) >> number(12),           # 32 bits together; a single shift by 32 would not clear the word
   (W & number(31)) + (word(1) << number(4)), # both have bit 4
   ((W & number(0xff)).cast(dtypes.int) >> 4) & 15])
-def test_what_is_left(before): assert merged(before) is before
+def test_other_fields_unchanged(before): assert merged(before) is before
 
-def test_cpus_keep_their_bytes():
+def test_not_applied_on_cpu():
   sink = UOp.sink(field(W, 0xff, number(4), 15))
   assert run(sink, Device["CPU"].renderer) is sink is not run(sink, gpu_renderers.named("CUDA"))

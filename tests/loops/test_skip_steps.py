@@ -22,7 +22,7 @@ def kernel(row: UOp, condition: UOp | None, value: UOp | None = None) -> UOp:
 def skipped(sink: UOp) -> UOp: return run(sink, Device["CPU"].renderer)
 
 @pytest.mark.parametrize("condition", [ROW < 3, UOp.param(5, dtypes.int, (8,)).index(ROW) < 1])
-def test_a_step_that_stores_nothing(condition):
+def test_iteration_without_store_is_skipped(condition):
   """for row: y = ..; if c(row): store y --> for row: if not c(row): continue; y = ..; store y"""
   made = skipped(sink := kernel(ROW, condition))
   custom, = [u for u in made.toposort() if u.op is Ops.CUSTOM]
@@ -35,7 +35,7 @@ def test_a_step_that_stores_nothing(condition):
   arrays = arrays_for(sink)
   assert any((after != before).any() for after, before in zip(results(sink, arrays), arrays.values()))
 
-def test_what_is_left():
+def test_other_loops_unchanged():
   """No change: no condition; a condition on two loops or on none; a loop of threads; two stores; a GPU."""
   thread = UOp.range(4, 0, AxisType.THREAD)
   n = UOp.param(5, dtypes.int, (8,)).index(UOp.const(0))

@@ -30,7 +30,7 @@ def kernels(path: str) -> list[list[str]]:
   return [[schedules.key_of(call.src[0]) for call in linear.src] for linear, _ in (chunk, steps.decode_schedule(5))]
 
 @pytest.mark.parametrize("arch", sample(["llama", "qwen3moe"], ["llama"]))
-def test_a_prompt_is_the_same(model_file, arch):
+def test_prefill_kernels_are_unchanged(model_file, arch):
   if why := missing(TARGET): pytest.skip(why)
   path = str(model_file(arch=arch, types="Q4_K_M", vocab=384, context=96))
   (prompt, step), (prompt8, step8) = (call(kernels, path, Q8_ACTIVATIONS=asked).value for asked in ("", "1"))
@@ -38,7 +38,7 @@ def test_a_prompt_is_the_same(model_file, arch):
   assert len({*step8} - {*step}) >= 4  # matvecs, and the kernels that quantise their x
 
 @pytest.mark.parametrize("seed", range(3))
-def test_two_bytes_are_near(seed):
+def test_two_byte_error_bound(seed):
   """The error is at most half a step of 1/32,639 of a group's largest value; a group of zeros stays zero."""
   rng = np.random.default_rng(seed)
   x = rng.standard_normal((2, 5, 160)).astype(np.float32) * 10.0 ** rng.integers(-20, 20, (2, 5, 10)).repeat(16, -1)

@@ -59,7 +59,7 @@ def test_prefill(case):
   for n in (2, 19, 7, case.chunk, case.length): case.check(case.llm.logits(case.ids[:n]), slice(0, n))
 
 
-def test_decode(case):
+def test_decode_step(case):
   """After a prompt, the decode step's logits match, and generate() takes the reference's best tokens."""
   start, n = 23, 24
   out = list(case.llm.generate(case.ids[:start], max_tokens=n, ignore_eos=True))
@@ -71,7 +71,7 @@ def test_decode(case):
   case.check(np.stack(steps), slice(start, start + n))
 
 
-def test_generate_again(case):
+def test_reused_prefix(case):
   """A prompt that shares a prefix with the last one gives the same as from an empty context."""
   list(case.llm.generate(case.ids[:40], max_tokens=4, ignore_eos=True))
   prompt = case.ids[:30] + case.ids[60:70]
@@ -81,7 +81,7 @@ def test_generate_again(case):
 
 
 @pytest.mark.parametrize("chunk", [1, 7])
-def test_chunks(llama, chunk):
+def test_prefill_chunk_sizes(llama, chunk):
   """Small chunks, the last one ragged, give the same logits; chunk 1 goes token by token."""
   n = 60
   llm = tinygrad_llm.load(str(llama.path), max_context=128, chunk=chunk)

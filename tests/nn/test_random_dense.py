@@ -2,7 +2,7 @@
 import pytest
 from tests.tools.random_models import _step, draw, process, seeds_of_today
 
-def test_rows_are_whole_blocks():
+def test_random_rows_are_whole_blocks():
   """The rows of every seed's model are whole blocks, or a day's test models could not be written."""
   for model in (draw(seed).model for seed in range(3000)):
     widths = [model["dim"], model["ffn"], *([model["moe"].ffn] if "moe" in model else [])]

@@ -15,7 +15,7 @@ def loaded(path, values, kind=None):
   with Loader(open_gguf(path), progress=False) as loader: return loader.array("rope_freqs.weight", 4)
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, "BF16"])
-def test_types(tmp_path, kind):
+def test_float_types(tmp_path, kind):
   if kind == "BF16":
     found = loaded(tmp_path / "m", (VALUES.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8),
                    GGMLQuantizationType.BF16)
@@ -24,8 +24,8 @@ def test_types(tmp_path, kind):
   np.testing.assert_array_equal(found, VALUES)
 
 @pytest.mark.parametrize("values", [[1, 0, 1, 1], [1, np.nan, 1, 1]])
-def test_damaged(tmp_path, values):
+def test_rejects_damaged_values(tmp_path, values):
   with pytest.raises(InputError, match="rope_freqs.weight"): loaded(tmp_path / "m", np.array(values, np.float16))
 
-def test_integers(tmp_path):
+def test_rejects_integers(tmp_path):
   with pytest.raises(InputError, match="should be F32"): loaded(tmp_path / "m", np.array([1, 2, 3, 4], np.int32))

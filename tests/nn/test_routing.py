@@ -63,7 +63,7 @@ def test_random_routings(seed):
   np.testing.assert_array_equal(ids.numpy()[0], of, str(config))
   np.testing.assert_allclose(weights.numpy()[0], shares, 1e-5, 1e-7, err_msg=str(config))
 
-def test_of_equal_ones_the_first():
+def test_ties_select_lowest_index():
   logits = np.repeat(np.float32([[0, 2, 1]]), 20, 1)  # each value 20 times
   config = MoEConfig(60, 25, 0, 0, 0, "softmax", True, 1.0, 1, 1)
   ids, _ = router(config, None).route(Tensor(logits).realize().unsqueeze(0))
@@ -79,11 +79,11 @@ def kernels(experts: int, gating: str, groups: int, target: str = "CPU") -> int:
 
 @pytest.mark.parametrize("experts, gating, groups", [(8, "softmax", 1), (32, "softmax_chosen", 1), (128, "softmax", 1),
                                                      (160, "sigmoid", 8), (500, "softmax", 1), (512, "sigmoid", 8)])
-def test_one_kernel(experts, gating, groups): assert child.call(kernels, experts, gating, groups).value == 1
+def test_routing_is_one_kernel(experts, gating, groups): assert child.call(kernels, experts, gating, groups).value == 1
 
 @pytest.mark.skipif(not has_cuda_wheels(), reason="no CUDA compiler for this machine")
 @pytest.mark.parametrize("experts, groups", [(128, 1), (256, 8), (512, 1)])
-def test_one_kernel_on_gpus(experts, groups):
+def test_routing_is_one_kernel_on_gpus(experts, groups):
   assert child.call(kernels, experts, "sigmoid", groups, "CUDA:sm_90").value == 1
 
 def source(experts: int) -> str:
@@ -91,7 +91,7 @@ def source(experts: int) -> str:
   route = router(MoEConfig(experts, 8, 0, 0, 0, "softmax", True, 1.0, 1, 1), None).route(Tensor.empty(1, 1, experts))
   return capture(lambda: list(route))[0].src[-1].src[0].src[2].arg
 
-def test_ranks_are_counted_in_vectors():
+def test_ranks_are_vectorised():
   """Ranks are counted in vectors, and by one thread: the stages of a chained kernel are not split over threads."""
   text = child.call(source, 512, NUM_CPU_THREADS="4", CPU_COUNT="4").value
   assert "int16" in text and "core_id" not in text and "const int" not in text
@@ -104,7 +104,7 @@ def languages(experts: int) -> dict[str, str]:
   return {name: gpu_renderers.render(call.src[0], name) for name in gpu_renderers.RENDERERS}
 
 @pytest.mark.skipif(not has_cuda_wheels(), reason="no CUDA compiler for this machine")
-def test_languages_of_gpus():
+def test_global_memory_barrier_in_each_language():
   """A barrier makes each thread of a group see the others' stores to global memory."""
   found = child.call(languages, 64).value
   assert metal.errors(found["Metal"]) == ""
@@ -122,11 +122,11 @@ def executed(experts: int) -> tuple[list[int], list[float]]:
 def logits_of(experts: int) -> np.ndarray: return np.random.default_rng(3).standard_normal((1, experts), np.float32)
 
 @pytest.mark.parametrize("experts", [48, 512])
-def test_on_opencl(experts):
+def test_results_on_opencl(experts):
   if (env := gpu_numbers.opencl()) is None: pytest.skip("no OpenCL runtime with halves is here")
   ids, weights = child.call(executed, experts, **env).value
   of, shares = wanted(MoEConfig(experts, 8, 0, 0, 0, "softmax", True, 1.0, 1, 1), logits_of(experts), None)
   assert ids == of[0].tolist()
   np.testing.assert_allclose(weights, shares[0], 1e-5)
 
-def test_off(): assert child.call(kernels, 128, "softmax", 1, NO_KERNEL_CHAINS="1").value > 4
+def test_disabled_by_switch(): assert child.call(kernels, 128, "softmax", 1, NO_KERNEL_CHAINS="1").value > 4

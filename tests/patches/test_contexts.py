@@ -31,14 +31,14 @@ def lower(ast: UOp, target: str) -> tuple[str, tuple]:
 def wanted() -> dict[tuple[UOp, str], tuple[str, tuple]]:
   return {(ast, target): lower(ast, target) for ast in kernels() for target in TARGETS}
 
-def test_targets_differ(wanted): assert len({source for source, _ in wanted.values()}) == len(wanted)
+def test_kernels_of_targets_differ(wanted): assert len({source for source, _ in wanted.values()}) == len(wanted)
 
-def test_in_turns(wanted):
+def test_interleaved_targets(wanted):
   turns = random.Random(1).sample([*wanted] * 2, 2 * len(wanted))
   for ast, target in turns: assert lower(ast, target) == wanted[ast, target]
 
 @pytest.mark.parametrize("place", ["before_opts", "after_opts", "before_linearize"])
-def test_one_inside_of_another(wanted, place):
+def test_nested_lowering(wanted, place):
   """A pass may lower another kernel for another target; the outer lowering is not affected."""
   found, (inner, *rest) = [], [*wanted]
   def nested(sink: UOp, ren: Renderer) -> UOp:
@@ -54,12 +54,12 @@ def test_one_inside_of_another(wanted, place):
       assert found == [wanted[inner]]
   finally: getattr(hooks, place).remove(nested)
 
-def test_threads(wanted):
+def test_lowering_in_threads(wanted):
   with ThreadPoolExecutor(4) as pool:
     found = pool.map(lambda unit: (unit, lower(*unit)), [*wanted] * 3)
     assert all(wanted[unit] == made for unit, made in found)
 
-def test_contexts_end():
+def test_contexts_are_left():
   assert hooks.lowering() is None
   assert not hooks.is_stage()
   with hooks.stages(): assert hooks.is_stage()

@@ -25,11 +25,11 @@ def edit(folder: pathlib.Path, file: str, old: str, new: str) -> None:
   assert old in text
   path.write_text(text.replace(old, new))
 
-def test_the_installed_one_is_as_it_was(other):
+def test_installed_tinygrad_has_no_moved_seams(other):
   lines, same = moved_seams.report(other)
   assert (lines, same) == ([], len(moved_seams.seams()))
 
-def test_what_changed_and_what_is_gone(other):
+def test_reports_changed_and_missing_seams(other):
   edit(other, "codegen/__init__.py", "def full_rewrite_to_sink(", "def full_rewrite_to_sink(later:int=0, *, ")
   edit(other, "schedule/indexing.py", "def _apply_reshape(", "def _apply_reshapes(")
   (other / "tinygrad" / "later.py").write_text("def _apply_reshape(): pass\n")
@@ -39,14 +39,14 @@ def test_what_changed_and_what_is_gone(other):
   assert re.fullmatch("  full_rewrite_to_sink: another source; .*hooks.*", lines[1])
   assert lines[3] == "  _apply_reshape: gone, perhaps to tinygrad.later; reshapes"
 
-def test_a_module_that_is_gone(other):
+def test_reports_missing_module(other):
   (other / "tinygrad" / "schedule" / "indexing.py").unlink()
   lines, _ = moved_seams.report(other)
   assert lines[0] == "tinygrad.schedule.indexing"
   assert all(": gone; " in line for line in lines[1:])
   assert "  _apply_reshape: gone; reshapes" in lines
 
-def test_command(tmp_path):
+def test_command_rejects_folder_without_tinygrad(tmp_path):
   command = [sys.executable, str(ROOT / "tests" / "tools" / "moved_seams.py"), str(tmp_path)]
   done = subprocess.run(command, capture_output=True, text=True)
   assert (done.returncode, done.stderr.count("\n")) == (2, 1)

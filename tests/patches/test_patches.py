@@ -77,7 +77,7 @@ def installed(stamped: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -
 # *** modules ***
 
 @pytest.mark.parametrize("name", patches.PATCHES)
-def test_module(name: str):
+def test_module_docstring_form(name: str):
   module = patches.load(name)
   parts = [module.__doc__.find(f"\n{part}: ") for part in ("Why", "How", "Numbers", "Upstream")]
   assert -1 not in parts
@@ -87,7 +87,7 @@ def test_module(name: str):
   assert callable(module.install)
   assert pathlib.Path(module.__file__).resolve() == ROOT / "patches" / f"{patches.module_of(name).replace('.', '/')}.py"
 
-def test_nothing_of_the_app_is_used():
+def test_patches_do_not_import_the_app():
   for path in (ROOT / "patches").rglob("*.py"):
     for node in ast.walk(ast.parse(path.read_text())):
       names = [x.name for x in node.names] if isinstance(node, ast.Import) else \
@@ -98,7 +98,7 @@ def test_nothing_of_the_app_is_used():
         allowed = ("tinygrad_llm.kernels", "tinygrad_llm.command") if path == ROOT / "patches" / "__main__.py" else ()
         assert str(node.value).startswith("tinygrad_llm.patches") or node.value in allowed, path
 
-def test_no_patch_uses_the_command():
+def test_patches_do_not_import_command_or_explain():
   """Patches import neither the command nor the modules of explain/."""
   shows = {"tinygrad_llm.patches.__main__", *(f"tinygrad_llm.patches.explain.{path.stem}"
                                              for path in (ROOT / "patches" / "explain").glob("*.py"))}
@@ -111,7 +111,7 @@ def listing(*args: str, **env: str) -> list[str]:
   assert done.returncode == 0, done.stderr
   return done.stdout.splitlines()
 
-def test_listing():
+def test_listing_of_patches():
   """The listing has each patch once, under the stage where a kernel first meets it; further stages say "again"."""
   lines = listing("--seams")
   on = [line.split()[1] for line in lines if line.startswith("on ")]
@@ -125,14 +125,14 @@ def test_listing():
   assert {f"{patches.fingerprint(seam)} {seam}" for seam in seams} <= {line.strip() for line in lines}
   assert lines[-1] == f"patch set {patches.patch_set()}"
 
-def test_listing_of_what_is_off():
+def test_listing_of_disabled_patches():
   lines = listing(NO_GEMV="1")
   at = lines.index("switched off")
   off = {line.split()[1]: line.rpartition("[")[2] for line in lines[at + 1:-2]}
   assert (off["schedule.gemv"], off["vector.lanes"]) == ("NO_GEMV=1]", "needs gemv]")
   assert {line.split()[1] for line in lines[:at] if line.startswith("on ")} == set(patches.MODULES) - off.keys()
 
-def test_listing_of_a_wrong_seam(stamped: pathlib.Path, tmp_path: pathlib.Path):
+def test_listing_of_mismatched_seam(stamped: pathlib.Path, tmp_path: pathlib.Path):
   shutil.copytree(stamped, tmp_path / "wrong", symlinks=True)
   path = tmp_path / "wrong" / "patches" / "stamp.py"
   path.write_text(path.read_text().replace(patches.fingerprint("tinygrad.renderer.cstyle:ClangRenderer.render_kernel"),
@@ -169,13 +169,13 @@ def not_installed(monkeypatch):
     monkeypatch.setattr(module, "install", lambda name=name: calls.append(name))
   return calls
 
-def test_another_version_of_tinygrad(monkeypatch, not_installed):
+def test_other_tinygrad_version_is_refused(monkeypatch, not_installed):
   monkeypatch.setattr(patches, "TINYGRAD", "0.15.1")
   with pytest.raises(patches.SeamError, match=r"tinygrad 0\.14\.0 is installed, the patches are made for 0\.15\.1"):
     patches.apply.__wrapped__()
   assert not_installed == []
 
-def test_another_source_of_a_seam(monkeypatch, not_installed):
+def test_changed_seam_source_is_refused(monkeypatch, not_installed):
   seam = "tinygrad.engine.worker:_init_worker"
   module = importlib.import_module("tinygrad_llm.patches.compile_time.workers")
   monkeypatch.setitem(module.SEAMS, seam, "0123456789ab")
@@ -185,7 +185,7 @@ def test_another_source_of_a_seam(monkeypatch, not_installed):
     patches.apply.__wrapped__()
   assert not_installed == []
 
-def test_a_seam_that_is_gone(monkeypatch, not_installed):
+def test_missing_seam_raises_seam_error(monkeypatch, not_installed):
   """A patch whose import fails because its seam is gone raises SeamError; it is not skipped."""
   name = "tinygrad_llm.patches.compile_time.workers"
   monkeypatch.delitem(sys.modules, name)
@@ -210,9 +210,9 @@ print(worker._init_worker.__module__, Scheduler.apply_opt.__module__)
   ({"NO_WORKERS": "1"}, "tinygrad.engine.worker tinygrad_llm.patches.hooks"),
   ({"NO_HOOKS": "1"}, "tinygrad_llm.patches.compile_time.workers tinygrad.codegen.opt.postrange"),
   ({"NO_PATCHES": "1"}, "tinygrad.engine.worker tinygrad.codegen.opt.postrange")])
-def test_switches(env, modules): assert run(INSTALLED, **env).stdout.strip() == modules
+def test_patch_switches(env, modules): assert run(INSTALLED, **env).stdout.strip() == modules
 
-def test_without_patches_nothing_of_tinygrad_is_checked():
+def test_no_patches_skips_seam_checks():
   code = "import importlib.metadata as m; v = m.version; m.version = lambda n: '9.9' if n == 'tinygrad' else v(n)\n"
   assert run(code + INSTALLED, NO_PATCHES="1").returncode == 0
   done = run(code + INSTALLED, check=False)
@@ -223,19 +223,19 @@ def test_without_patches_nothing_of_tinygrad_is_checked():
 def stamps(cwd: pathlib.Path, tmp_path: pathlib.Path, **env: str) -> dict:
   return json.loads(run(COMPILE, cwd, PARALLEL="2", CACHEDB=str(tmp_path / "cache.db"), **env).stdout)
 
-def test_kernels_of_workers_are_patched(stamped, tmp_path):
+def test_worker_kernels_are_patched(stamped, tmp_path):
   found = stamps(stamped, tmp_path)
   assert found["from"].startswith(str(stamped))
   assert [len(x) for x in found["stamps"]] == [1] * 4
   assert found["pid"] not in {x[0] for x in found["stamps"]}
 
 @pytest.mark.parametrize("switch", ["NO_STAMP", "NO_PATCHES", "NO_WORKERS"])
-def test_kernels_of_workers_without(stamped, tmp_path, switch):
+def test_worker_kernels_without_patches(stamped, tmp_path, switch):
   """Without the patch, all patches, or `workers` (which patches the workers), workers' kernels have no stamp."""
   found = stamps(stamped, tmp_path, **{switch: "1"})
   assert found["stamps"] == [[]] * 4
 
-def test_an_installed_wheel(installed, tmp_path):
+def test_installed_wheel(installed, tmp_path):
   found = stamps(installed, tmp_path)
   assert found["from"].startswith(str(installed))
   assert not (installed / "patches").exists()
@@ -244,7 +244,7 @@ def test_an_installed_wheel(installed, tmp_path):
   assert [len(x) for x in found["stamps"]] == [1] * 4
   assert found["pid"] not in {x[0] for x in found["stamps"]}
 
-def test_a_checkout_without_links(stamped, tmp_path):
+def test_checkout_without_symlinks(stamped, tmp_path):
   """Where git cannot make symlinks, it writes a file with the link's target; the import says so."""
   assert str((ROOT / "tinygrad_llm" / "patches").readlink()) == "../patches"
   shutil.copytree(stamped, tmp_path / "project", symlinks=True)
@@ -254,7 +254,7 @@ def test_a_checkout_without_links(stamped, tmp_path):
   assert done.returncode == 1
   assert f"ImportError: {link}: not a folder; it is a link to ../patches" in done.stderr
 
-def test_a_worker_without_patches_does_not_go_on():
+def test_worker_without_patches_stops():
   """A worker that cannot install the patches stops instead of making unpatched kernels."""
   code = """
 from tinygrad_llm import patches
@@ -276,7 +276,7 @@ def patch_set(cwd: pathlib.Path, **env: str) -> str:
 @pytest.fixture(scope="module")
 def as_it_is(stamped) -> str: return patch_set(stamped)
 
-def test_patch_set_tells_sets_apart(stamped, as_it_is):
+def test_patch_set_distinguishes_sets(stamped, as_it_is):
   sets = [as_it_is, *(patch_set(stamped, **{off: "1"}) for off in ("NO_STAMP", "NO_WORKERS", "NO_PATCHES"))]
   assert len(set(sets)) == 4
   assert patch_set(stamped) == as_it_is
@@ -288,7 +288,7 @@ def test_patch_set_tells_sets_apart(stamped, as_it_is):
     finally: path.unlink()
 
 @pytest.mark.parametrize("path", ROOMS, ids=lambda p: p.parent.name)
-def test_patch_set_sees_every_room(stamped, as_it_is, path):
+def test_patch_set_covers_every_room(stamped, as_it_is, path):
   """An edit in any room changes the patch set, so cached kernels become stale."""
   edited = stamped / path.relative_to(ROOT)
   text = edited.read_text()
@@ -352,14 +352,14 @@ MODULE = textwrap.dedent('''
   ("C.last", "  def last(self): return (", "0)"), ("table", "table = {", 'table |= {"g": g}'),
   ("x", "x, y = 1, 2", "x, y = 1, 2"), ("y", "x, y = 1, 2", "x, y = 1, 2"),
   ("ff", "def ff(): return f", "def ff(): return f")])
-def test_statement(name, first, last):
+def test_statement_finds_whole_definition(name, first, last):
   """_statement finds a name's whole definition, from the first one to the last, and nothing else."""
   text = MODULE
   for i, part in enumerate(name.split(".")): text = patches._statement(text, part, "  " * i)
   assert text == MODULE[MODULE.index(first + "\n"):MODULE.index(last + "\n", MODULE.index(first)) + len(last)]
 
 @pytest.mark.parametrize("name", ["hidden", "missing", "missing.f", "C.x", "C.hidden"])
-def test_no_statement(name):
+def test_statement_of_missing_name(name):
   text = MODULE
   for i, part in enumerate(name.split(".")): text = patches._statement(text, part, "  " * i)
   assert text == ""
@@ -392,7 +392,7 @@ def test_seams_of_known_files():
            for module in sorted({seam.split(":")[0] for seam in seams})}
   assert {f"tinygrad.{name}": known for name, known in patches.SOURCES.items()} == files, "what SOURCES should be"
 
-def test_a_file_that_is_not_known(monkeypatch):
+def test_unknown_file_is_checked(monkeypatch):
   """A single changed byte makes a file unknown, and its seams are checked."""
   source = patches._source("tinygrad.codegen")
   patches.is_known.cache_clear()
@@ -402,6 +402,6 @@ def test_a_file_that_is_not_known(monkeypatch):
   patches.is_known.cache_clear()
   assert patches.is_known("tinygrad.codegen") and not patches.is_known("json")
 
-def test_fingerprint_of_nothing():
+def test_fingerprint_of_missing_seam():
   assert patches.fingerprint("tinygrad.engine.worker:nothing") == "-"
   assert patches.fingerprint("tinygrad.engine.nothing:f") == "-"

@@ -72,15 +72,15 @@ def wrong() -> dict[str, float]:
 
 # *** here
 
-def test_the_rows():
+def test_rows_cover_all_switch_states():
   seen = set().union(*(states(off(names)) for names in ((), *ROWS)))
   assert seen == possible() and len(ROWS) < 40
 
 # the first rows cover most states; other tests run with all passes on
-@pytest.mark.parametrize("names", sample(map(" ".join, ROWS), map(" ".join, ROWS[:3])))
-def test_numbers(names): assert child.call(wrong, **switches(tuple(names.split()))).value == {}
+@pytest.mark.parametrize("names", sample(map(" ".join, ROWS), map(" ".join, ROWS[:2])))
+def test_results_with_passes_switched_off(names): assert child.call(wrong, **switches(tuple(names.split()))).value == {}
 
-def test_a_wrong_number_is_found(monkeypatch):
+def test_wrong_results_are_detected(monkeypatch):
   monkeypatch.setattr(test_codegen, "error", lambda lazy, wanted: 0.5)
   monkeypatch.setattr(f"{__name__}.errors", lambda cases: [(float("nan"), 1)])
   assert set(wrong()) == {*ONES, "attention"}

@@ -79,7 +79,7 @@ def wrong(path: str) -> list[str]:
 _kept: list[Any] = []
 def _of_model(_: int) -> list[Any]: return answers(_kept[0])
 
-def test_all_answer_at_once(model_file):
+def test_forked_models_answer_concurrently(model_file):
   assert child.call(wrong, str(model_file(types="Q8_0", vocab=384, context=96))).value == []
 
 def shared(sizes: list[int]) -> list[int]:
@@ -93,6 +93,6 @@ def shared(sizes: list[int]) -> list[int]:
   return [size for size, tensor in zip(sizes, tensors) if np.any(buffers.read(tensor, size // 4) != 1)]
 
 @pytest.mark.parametrize("switch", ["", "NO_HUGE_PAGES", "NO_PATCHES"])
-def test_buffers_are_private(switch):
+def test_buffers_are_private_to_forks(switch):
   env = {switch: "1"} if switch else {}
   assert child.call(shared, [64, 1 << 20, 4 << 20], **env).value == []

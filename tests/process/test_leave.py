@@ -31,7 +31,7 @@ def lines(tmp_path: pathlib.Path, *command: str, **env: str) -> tuple[int, list[
 
 SCRIPT = "import sys\nfrom tinygrad_llm.run import main\nsys.argv[1:] = ['--list']\n"
 
-def test_it_ends_at_once(tmp_path):
+def test_exit_skips_interpreter_shutdown(tmp_path):
   """With -m and as an installed command, it prints everything, runs exit handlers, and skips the shutdown."""
   assert lines(tmp_path, "-m", "tinygrad_llm.run", "--list") == (0, ["exit handler"])
   (tmp_path / "tinygrad-llm").write_text(SCRIPT + "sys.exit(main())")
@@ -42,13 +42,13 @@ def test_it_ends_at_once(tmp_path):
   (("-c", SCRIPT + "def f(): main()\nf(); print('after')"), ["after"]),
   (("-m", "cProfile", "-m", "tinygrad_llm.run", "--list"), ["profile"]),
   (("-i", "-m", "tinygrad_llm.run", "--list"), [])], ids=["-c", "function", "cProfile", "-i"])
-def test_where_more_follows(tmp_path, command, more):
+def test_normal_shutdown_where_needed(tmp_path, command, more):
   code, found = lines(tmp_path, *command)
   assert code == 0 and len(found) == len(more) + 2 and found[-2:] == ["exit handler", "taken apart"]
 
-def test_threads_are_waited_for(tmp_path):
+def test_exit_waits_for_threads(tmp_path):
   found = lines(tmp_path, "-m", "tinygrad_llm.run", "--list", THREAD="1")
   assert found == (0, ["waited", "exit handler", "taken apart"])
 
-def test_errors_keep_their_code(tmp_path):
+def test_exit_code_of_errors(tmp_path):
   assert lines(tmp_path, "-m", "tinygrad_llm.run", "--count", "0")[0] == 2

@@ -32,16 +32,16 @@ def main():
 """)
 
 @pytest.mark.parametrize("dead", DEAD)
-def test_an_answer_needs_no_stderr(dead):
+def test_answer_without_stderr(dead):
   done = shell(TALKS, dead)
   assert (done.returncode, done.stdout) == (0, "the answer False 2\n")
 
 @pytest.mark.parametrize("dead", DEAD[:3])
-def test_an_error_is_never_on_stdout(dead):
+def test_errors_never_go_to_stdout(dead):
   done = shell(command("def main(): raise __import__('tinygrad_llm').InputError('it is wrong')"), dead)
   assert (done.returncode, done.stdout) == (2, "")
 
-def test_no_file_gets_the_number_of_a_closed_stream():
+def test_closed_stream_descriptors_are_not_reused():
   code = "import tinygrad_llm, os; fd = os.open(os.devnull, 0); os.write(9, f'{fd}'.encode() * os.get_inheritable(2))"
   done = shell(code, "<&- 9>&1 >&- 2>&-")
   assert int(done.stdout) > 2
@@ -53,7 +53,7 @@ def test_python_without_stderr():
   done = shell("from tinygrad_llm import errors; errors.warn('x'); print('mine')", "2>/dev/full")
   assert (done.returncode, done.stdout) == (0, "mine\n")
 
-def test_stdout_decides():
+def test_unwritable_stdout_sets_exit_code():
   """
   Stdout decides the exit code: 2 and one line if an answer cannot be written, 141 without a line if nobody reads it.
   """
@@ -66,7 +66,7 @@ def test_stdout_decides():
   assert (closed.returncode, closed.stderr) == (2, "error: /none/x: No such file or directory; check the disk and the "
                                                 "permissions\n")
 
-def test_a_stdout_that_lacks_characters():
+def test_unencodable_characters_are_replaced():
   """Characters that stdout's encoding lacks are replaced, as with LANG=C, or file names that are not Unicode."""
   for encoding, wanted in (("ascii", "1.0 ? 0.1 ?\n"), ("utf-8", "1.0 ± 0.1 ?\n")):
     done = shell(command("def main(): print('1.0 ± 0.1 \\udcff')"), "", encoding="utf-8", io=encoding)
@@ -78,7 +78,7 @@ def test_exit_codes():
                            cwd=child.ROOT, env=child.environment())
   assert (patches.returncode, patches.stdout, patches.stderr.count("\n")) == (2, "", 1)
 
-def test_a_chat_without_stderr(model_file, tmp_path: pathlib.Path):
+def test_chat_without_stderr(model_file, tmp_path: pathlib.Path):
   main, other = pty.openpty()
   path = model_file(types="Q8_0", vocab=384, context=96)
   os.write(main, b"hello\n/set seed 5\n/nonsense\n/bye\n")

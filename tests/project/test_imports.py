@@ -56,7 +56,7 @@ def room(name: str) -> tuple[bool, str]:
 def floor(is_patch: bool, folder: str) -> int:
   return next(i for i, rooms in enumerate(PATCHES if is_patch else APP) if folder in (rooms.split() or [""]))
 
-def test_what_is_read_off():
+def test_imports_are_parsed():
   """The checks below are not vacuous."""
   assert len(MODULES) > 70
   assert "tinygrad_llm.engine.llm" in EDGES["tinygrad_llm"]  # inside of a function
@@ -66,12 +66,12 @@ def test_what_is_read_off():
   assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
   assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
-def test_no_circle(): assert circle(EDGES) == []
+def test_no_import_cycles(): assert circle(EDGES) == []
 
 def is_shared(name: str) -> bool: return name.removeprefix("tinygrad_llm.") in SHARED
 
 @pytest.mark.parametrize("name", MODULES)
-def test_floors(name):
+def test_modules_import_only_lower_floors(name):
   """Modules import only lower floors, so rooms cannot form a cycle."""
   (is_patch, mine), wrong = room(name), []
   if name == "tinygrad_llm.patches.__main__": return  # a command
@@ -107,9 +107,9 @@ def private(source: str, name: str) -> set[str]:
     if node.value.id in ours and is_private(node.attr): found.add(f"{ours[node.value.id]}.{node.attr}")
   return found
 
-def test_private_is_seen():
+def test_private_access_is_detected():
   source = "from tinygrad_llm.patches.cache import disk_cache as d\nfrom tinygrad_llm.errors import _x\nd._y()\nd.z()\n"
   assert private(source, "") == {"tinygrad_llm.patches.cache.disk_cache._y", "tinygrad_llm.errors._x"}
 
 @pytest.mark.parametrize("name", MODULES)
-def test_private_names_stay_at_home(name): assert private(MODULES[name].read_text(), name) == set()
+def test_private_names_are_not_used_elsewhere(name): assert private(MODULES[name].read_text(), name) == set()

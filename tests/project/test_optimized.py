@@ -29,7 +29,7 @@ def test_an_answer_from_an_empty_cache(flag, model_file, tmp_path: pathlib.Path)
   assert len(found) == COUNT
   assert all(row.max() - row[token] < 0.01 * row.std() for row, token in zip(logits, found))
 
-def test_what_is_printed_of_docstrings():
+def test_patch_list_under_OO():
   """The list of patches has each docstring's sentence, also under -OO."""
   listed, without = (python(*flags, "-m", "tinygrad_llm.patches") for flags in ((), ("-OO",)))
   assert listed == without

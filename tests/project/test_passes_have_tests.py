@@ -24,11 +24,11 @@ def imports(path: pathlib.Path) -> set[str]:
 OF_ROOMS = [p for p in PASSES if p.room in ROOMS]
 
 @pytest.mark.parametrize("of", [p for p in OF_ROOMS if p.name not in ELSEWHERE], ids=lambda p: p.module)
-def test_a_pass_has_a_file(of: Pass) -> None:
+def test_every_pass_has_a_test_file(of: Pass) -> None:
   path = TESTS / of.room / f"test_{of.name}.py"
   assert path.exists() and f"tinygrad_llm.patches.{of.module}" in imports(path)
   assert any(line.startswith("def test_") for line in path.read_text().splitlines())
 
-def test_all_rooms_and_exceptions_are_there() -> None:
+def test_rooms_and_exceptions_exist() -> None:
   assert {p.room for p in OF_ROOMS} == set(ROOMS) and ELSEWHERE.keys() <= {p.name for p in OF_ROOMS}
   assert all((TESTS / file).exists() and reason for file, reason in ELSEWHERE.values())

@@ -23,11 +23,11 @@ def file(tmp_path):
   path.write_text(FILE)
   return path
 
-def test_kinds(file):
+def test_kinds_of_faults(file):
   assert sorted((kind, line) for kind, line, _ in prose.faults(file)) == [
     ("begins with Of", 2), ("clause as subject", 8), ("those of", 8)]
 
-def test_comments_of_neighbouring_lines_are_one_text(file):
+def test_adjacent_comment_lines_are_one_text(file):
   assert [text for _, text in prose.texts(file)][-1] == "A comment\nof two lines, which is one sentence."
 
 @pytest.mark.parametrize("words, counted", [(30, 0), (31, 1)])
@@ -36,12 +36,12 @@ def test_long_sentences(tmp_path, words, counted):
   path.write_text("Word" + " word" * (words - 1) + ".\n\n| " + "word " * 40 + "|\n\n```\n" + "word " * 40 + "\n```\n")
   assert sum(kind.startswith("more than") for kind, _, _ in prose.faults(path)) == counted
 
-def test_a_question_is_no_clause_as_subject(tmp_path):
+def test_questions_are_not_counted_as_clause_subjects(tmp_path):
   path = tmp_path / "page.md"
   path.write_text("What bounds decode?\n\nWhat bounds decode is memory.\n")
   assert [line for _, line, _ in prose.faults(path)] == [3]
 
-def test_a_count_that_rises_fails(monkeypatch, tmp_path, capsys):
+def test_rising_count_fails(monkeypatch, tmp_path, capsys):
   allowed = json.loads(prose.ALLOWED.read_text())
   room = next(name for name, kinds in allowed.items() if kinds)
   kind = next(iter(allowed[room]))

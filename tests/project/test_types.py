@@ -13,7 +13,7 @@ FILES = {
   "method": ("from tinygrad import UOp, dtypes\nUOp.const(1, dtypes.int).substitute({}).ranged", "attr-defined"),
   "untyped": ("def f(x): return x", "no-untyped-def")}
 
-def test_wrong_calls_are_found(tmp_path):
+def test_mypy_finds_wrong_calls(tmp_path):
   for name, (text, _) in FILES.items(): (tmp_path / f"{name}.py").write_text(text)
   done = subprocess.run([sys.executable, "-m", "mypy", str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
   assert done.returncode == 1, done.stderr

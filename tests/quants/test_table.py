@@ -77,7 +77,7 @@ def kernels(x: Tensor) -> list[UOp]: return [call for call in x.linear_with_vars
 
 def few(qt: QuantType) -> int: return 3 * qt.block if qt.block > 1 else 333  # odd, so that rows may end within a word
 
-def test_the_table_is_that_of_gguf_py():
+def test_table_matches_gguf_py():
   for qt in QUANT_TYPES.values():
     theirs = gguf.GGMLQuantizationType(qt.id)
     assert (qt.name, qt.block, qt.nbytes) == GGML_TYPES[qt.id] == (theirs.name, *gguf.GGML_QUANT_SIZES[theirs])
@@ -87,7 +87,7 @@ def test_the_table_is_that_of_gguf_py():
 
 @every()
 @pytest.mark.parametrize("n", (256, 2048, 4096 + 256))
-def test_memory_is_close_to_the_file(qt, n):
+def test_memory_is_close_to_file_size(qt, n):
   held, file = qt.row_items(n) * np.dtype(NUMPY[qt.dtype]).itemsize, qt.row_nbytes(n)
   assert held == file // 2 if qt.name in ("F64", "I64") else file <= held <= file * 1.05
   assert qt.verbatim(n) == (held == file)
@@ -102,7 +102,7 @@ def test_weights_equal_gguf_py_bit_for_bit(qt):
   assert_same_bits(dequantize(qt, packed(qt, raw, n, 9), n).numpy(), reference(qt, raw, n))
 
 @every("Q1_0", "Q8_0", "Q4_K")
-def test_the_reference_is_what_tinygrad_decodes(qt):
+def test_reference_matches_tinygrad_decoding(qt):
   """tinygrad checks our reference for Q1_0, which gguf-py cannot decode; other types show that the comparison works."""
   raw = random_rows(qt, 3, n := few(qt), special=False)
   theirs = ggml_data_to_tensor(Tensor(raw.reshape(-1)).realize(), 3 * n, qt.id)
@@ -110,7 +110,7 @@ def test_the_reference_is_what_tinygrad_decodes(qt):
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name, values", (("F16", 65536), ("Q8_0", 65536), ("MXFP4", 256), ("NVFP4", 256)))
-def test_every_scale_that_exists(name, values):
+def test_every_possible_scale(name, values):
   qt, n, rng = named(name), 1024, np.random.default_rng(0)
   raw = rng.integers(0, 256, (values, qt.nbytes), np.uint8)
   scales = np.arange(values, dtype=np.uint8 if values == 256 else np.uint16).view(np.uint8).reshape(values, -1)
@@ -134,7 +134,7 @@ def test_matvec_is_one_kernel_without_selects(qt):
   assert " restrict" in source and "?" not in source, source
 
 @every(*GRIDS)
-def test_a_matmul_stores_a_weight_with_a_grid_once(qt):
+def test_matmul_dequantises_grid_weights_once(qt):
   raw = random_rows(qt, 8, n := few(qt), special=False)
   w, x = packed(qt, raw, n, 8), Tensor(np.random.default_rng(1).standard_normal((5, n), np.float32)).realize()
   assert len(kernels(x @ dequantize(qt, w, n).T)) <= 2
@@ -142,7 +142,7 @@ def test_a_matmul_stores_a_weight_with_a_grid_once(qt):
   assert np.allclose((x @ dequantize(qt, w, n).T).numpy(), want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
 
 @pytest.mark.parametrize("name", GRIDS)
-def test_every_code(name):
+def test_every_grid_code(name):
   getattr(gguf.quants, name).init_grid()
   want = getattr(gguf.quants, name).grid[0, 0]
   code = np.random.default_rng(0).permutation(len(want)).astype(np.uint32)
@@ -150,7 +150,7 @@ def test_every_code(name):
   assert np.array_equal(got.numpy(), want[code] - min(want.min(), 0))
 
 @every("IQ2_S")
-def test_a_grid_first_used_in_a_graph_that_is_recorded(qt):
+def test_grid_first_used_during_capture(qt):
   raw = random_rows(qt, 4, n := few(qt), special=False)
   w, want, x = packed(qt, raw, n, 4), reference(qt, raw, n), Tensor.ones(n).contiguous().realize()
   turn = 0
@@ -181,7 +181,7 @@ def test_selected_experts_are_one_kernel(qt):
   assert np.allclose(y, total, rtol=1e-4, atol=1e-5 * np.abs(want * x.numpy()[:1]).sum(-1).max())
 
 @every("Q4_K", "IQ2_XS")
-def test_selection_along_another_axis_and_of_more_rows_than_there_are(qt):
+def test_selection_along_other_axis_with_repeats(qt):
   """Like choosing experts from two matrices in one tensor, each expert many times."""
   raw = random_rows(qt, 12, n := few(qt), special=False)
   w, want = packed(qt, raw, n, 2, 3, 2), reference(qt, raw, n).reshape(2, 3, 2, n)
@@ -191,7 +191,7 @@ def test_selection_along_another_axis_and_of_more_rows_than_there_are(qt):
     assert_same_bits(select(qt, w, n, index).numpy(), want[:, ids])
 
 @every("Q8_0", "Q6_K", "BF16", "IQ3_S", "TQ1_0")
-def test_a_symbolic_number_of_rows(qt):
+def test_symbolic_number_of_rows(qt):
   raw = random_rows(qt, 6, n := few(qt), special=False)
   w, ids = packed(qt, raw, n, 6), Tensor([5, 1, 2, 3], dtype=dtypes.int32).realize()
   count, want = Variable("count", 1, 4).bind(3), reference(qt, raw, n)
@@ -214,7 +214,7 @@ def test_padding_is_zero_and_sizes_are_checked(qt):
   if qt.block > 1:
     with pytest.raises(ValueError): qt.row_items(n + 1)
 
-def test_a_type_without_a_row(tmp_path):
+def test_unsupported_type_is_refused(tmp_path):
   assert quant_type(TensorInfo("x", (256,), 12, tmp_path, 0, 144)).name == "Q4_K"
   with pytest.raises(InputError, match="tensor 'x': type Q8_K is not supported; convert .* F32, .* IQ3_S"):
     quant_type(TensorInfo("x", (256,), 15, tmp_path, 0, 292))

@@ -25,7 +25,7 @@ def random_view(rng: random.Random) -> UOp:
       if n * u.element_size() % wanted.itemsize == 0: u = u.bitcast(wanted)
   return u
 
-def test_the_same_as_by_algebra():
+def test_random_views_match_tinygrad():
   rng, ops, read_off = random.Random(5), set(), 0
   for _ in range(400):
     u = random_view(rng)
@@ -36,7 +36,7 @@ def test_the_same_as_by_algebra():
       read_off += views._read_off(u) is not None
   assert ops >= {Ops.BITCAST, Ops.SHRINK, Ops.RESHAPE} and read_off > 200
 
-def test_what_it_leaves_to_tinygrad():
+def test_other_views_fall_back_to_tinygrad():
   buffer, n = UOp.new_buffer("CPU", 64, dtypes.float32), UOp.variable("n", 1, 8)
   left = [buffer.reshape((8, 8)).shrink(((2, 4), (0, 8))), buffer.reshape((8, 8)).permute((1, 0)), buffer + 1,
           buffer.shrink(((n, n + 8),)), UOp.new_buffer("WEBGPU", 64, dtypes.float32).reshape((8, 8)),
@@ -46,4 +46,4 @@ def test_what_it_leaves_to_tinygrad():
   assert [views.contiguous_view(u) for u in left] == [views._stock(u) for u in left]
 
 @pytest.mark.skipif(not is_on("contiguous_views"), reason="it is off")
-def test_it_is_installed(): assert UOp.contiguous_view is views.contiguous_view
+def test_pass_is_installed(): assert UOp.contiguous_view is views.contiguous_view

@@ -28,7 +28,7 @@ def chain(n: int, jit: int = 1) -> TinyJit:
     for _ in range(2): step(Tensor.zeros(16).contiguous().realize(), UOp.variable("v", -100, 100).bind(1))
   return step
 
-def test_a_step_is_a_call():
+def test_step_is_one_call():
   step = chain(100)
   assert step.captured is not None
   assert len(step.captured.linear.src) == len(graphs(step)) == (1 if is_on("graph_batches") else 3)
@@ -36,7 +36,7 @@ def test_a_step_is_a_call():
   assert all(isinstance(graph_cache[g], CPUGraph) for g in graphs(step))
 
 @pytest.mark.parametrize("env", [{"NO_DISPATCH": "1"}, {"NO_PATCHES": "1"}], ids=str)
-def test_switched_off(env: dict[str, str]):
+def test_disabled_by_switches(env: dict[str, str]):
   code = "import tinygrad_llm; from tinygrad import Device; print(Device['CPU'].graph)"
   assert run(code, DEV="CPU", **env).stdout == "None\n"
   assert "CPUGraph" in run(code, DEV="CPU").stdout
@@ -75,7 +75,7 @@ def test_symbolic_shapes():
     np.testing.assert_allclose(got.numpy(), (rows[:i + 1] @ w.numpy()).sum(0) + 1, rtol=1e-3, atol=1e-3)
   assert graphs(step)
 
-def test_an_input_that_is_written():
+def test_in_place_update_of_input():
   """A step may change a state in place, as everywhere with TinyJit."""
   state = Tensor.zeros(16).contiguous().realize()
   @TinyJit
@@ -105,7 +105,7 @@ def test_tensors_over_two_devices():
     np.testing.assert_array_equal(step(x).numpy(), (x.numpy() + 1) * 2)
   assert not graphs(step)
 
-def test_freed_intermediates_come_back():
+def test_freed_intermediates_are_reallocated():
   step, x, v = chain(40), Tensor.ones(16).contiguous().realize(), UOp.variable("v", -100, 100)
   assert (step(x, v.bind(2)).numpy() == 81).all()
   before = [graph_cache[g] for g in graphs(step)]
@@ -115,7 +115,7 @@ def test_freed_intermediates_come_back():
   assert (step(x, v.bind(3)).numpy() == 121).all()
   assert before != [graph_cache[g] for g in graphs(step)]
 
-def test_timed():
+def test_debug_2_prints_times():
   """DEBUG=2 waits for each call and prints its time."""
   done = run('''
 import tinygrad_llm
@@ -132,7 +132,7 @@ assert (x.numpy() == 1).all()
   assert " tm " in line and "us/" in line or "ms/" in line
 
 @extended
-def test_a_model_is_the_same_either_way(model_file):
+def test_model_matches_without_dispatch(model_file):
   """A model's tokens and decode_cost() are the same with and without dispatch."""
   code = f'''
 import tinygrad_llm
@@ -141,7 +141,7 @@ print(list(llm.generate([5, 17, 300, 44], max_tokens=12, ignore_eos=True)), llm.
 '''
   assert run(code, DEV="CPU").stdout == run(code, DEV="CPU", NO_DISPATCH="1", NO_THREADS="1").stdout
 
-def test_host_time_a_kernel():
+def test_host_time_per_kernel():
   """Host time a kernel is far below tinygrad's own loop, measured interleaved in one process."""
   n, x, v = 200, Tensor.zeros(16).contiguous().realize(), UOp.variable("v", -100, 100).bind(1)
   steps, best = {jit: chain(n, jit) for jit in (1, 2)}, dict.fromkeys((1, 2), float("inf"))

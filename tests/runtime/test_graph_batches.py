@@ -54,7 +54,7 @@ def batches(code: str, **env: str) -> list:
   return json.loads(run(code, **{"DEV": "CPU", **env}).stdout)
 
 @pytest.mark.skipif(not is_on("graph_batches") or not is_on("dispatch"), reason="no graphs to test")
-def test_a_step_is_one_launch():
+def test_captured_step_is_one_launch():
   assert batches(CHAIN) == [100]
   assert batches(CHAIN, NO_GRAPH_BATCHES="1") == [32, 64, 4]
   assert batches(CHAIN, JIT_BATCH_SIZE="32") == [32, 64, 4]  # an explicit size counts, even if it is the default
@@ -62,14 +62,14 @@ def test_a_step_is_one_launch():
 
 @extended
 @pytest.mark.parametrize("types", ["Q8_0", "Q4_K_M"])
-def test_the_steps_of_a_model(model_file, types):
+def test_model_steps_are_graphs_only(model_file, types):
   """A model's steps are graphs only: nothing runs outside, as a copy would."""
   model = str(model_file(arch="llama", types=types, vocab=384, context=96))
   assert batches(STEPS.format(model=model)) == [[True]] * 3
 
 @extended
 @pytest.mark.parametrize("target", sample(["CUDA:sm_90", "METAL:Apple9"], ["CUDA:sm_90"]))
-def test_a_decode_step_for_gpus(model_file, target):
+def test_gpu_decode_step_is_one_launch(model_file, target):
   if why := missing(target): pytest.skip(why)
   code = COMPILED.format(model=str(model_file(arch="llama", types="Q8_0", vocab=384, context=96)), target=target)
   kernels, *launched = batches(code)

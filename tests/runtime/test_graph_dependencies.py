@@ -80,7 +80,7 @@ def branches(seed: int) -> tuple[Recorder, list[Buffer]]:
   return Recorder(call.src[0], (x.uop.base,)), [t.uop.base.buffer for t in (result, state)]
 
 @pytest.mark.parametrize("seed", range(3))
-def test_nothing_is_missing_and_nothing_too_much(seed):
+def test_dependencies_are_exact(seed):
   """A node waits for all conflicting nodes and for no others; many pairs of nodes are independent."""
   graph, written = branches(seed)
   before, needed = graph.before, conflicts(graph)
@@ -96,7 +96,7 @@ def test_nothing_is_missing_and_nothing_too_much(seed):
     found.append([bytes(buffer.as_memoryview()) for buffer in written])
   assert all(x == found[0] for x in found) and any(found[0][0])
 
-def test_an_input_is_all_of_its_buffer():
+def test_input_uses_its_whole_buffer():
   """An input's whole buffer counts as used, because a replay has another buffer with other overlaps."""
   x, y = (Tensor.rand(64).realize() for _ in range(2))
   @TinyJit

@@ -13,7 +13,7 @@ from tinygrad_llm.patches import load
 
 launch_sizes = load("launch_sizes")
 
-def test_values_out_of_range_are_the_least():
+def test_launch_dims_are_clamped_to_minimum():
   a, b = UOp.variable("a", 1, 8), UOp.variable("b", 3, 5)
   info = ProgramInfo(global_size=(a, (a + b) // 2, 7), local_size=(b, 1, 1))
   for values in itertools.product(range(1, 9), range(3, 6)):
@@ -45,7 +45,7 @@ def without_the_patch() -> str:
   return ""
 
 @pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
-def test_prompts_on_cuda(model_file):
+def test_prefill_on_cuda(model_file):
   model = str(model_file(types="F32", layers=1, vocab=384, context=96))
   found = child.call(made_graphs, model, DEV="CUDA").value
   assert found["device"] == "CUDA" and found["tokens"] == 4 and found["graphs"] >= 4 and found["nodes"] > 30
@@ -89,7 +89,7 @@ def sizes(model: str, target: str) -> list:
 @extended
 @pytest.mark.parametrize("target", sample(["CUDA:sm_89", "NV:PTX:sm_90", "METAL:Apple9"], ["METAL:Apple9"]))
 @pytest.mark.parametrize("arch", sample(["llama", "qwen3moe", "deepseek2"], ["llama"]))
-def test_every_program_of_every_backend(model_file, target, arch):
+def test_every_program_has_positive_launch_sizes(model_file, target, arch):
   if why := missing(target): pytest.skip(why)
   found = child.call(sizes, str(model_file(arch=arch, types="Q8_0", vocab=384, context=96)), target).value
   assert len(found) > 20 and any(symbolic for *_, symbolic in found)

@@ -32,12 +32,12 @@ def of_length(n: int, *sinks: UOp) -> list[UOp]:
 
 @pytest.mark.parametrize("sink", [SINK, total(reduced(N), Ops.MAX), total(reduced(N), weighted=True)])
 @pytest.mark.parametrize("n", [1, 3, 8, 13, 40])
-def test_values(sink, n):
+def test_results_match_reference(sink, n):
   """Lengths below, at and above the elements that the threads take in an iteration."""
   made = _shared(sink, N, 4)
   assert same(*of_length(n, sink, made)) and made is not sink
 
-def test_a_loop_is_shared():
+def test_threads_share_a_loop():
   """sum k in n: x[k] --> thread s of 4: sum i in n / 8, u in 2: x[(i * 2 + u) * 4 + s]; shared; barrier; sum over 4"""
   made = _shared(SINK, N, 4)
   inner, outer = [u for u in made.toposort() if u.op is Ops.REDUCE]
@@ -49,7 +49,7 @@ def test_a_loop_is_shared():
   thread, = [u for u in made.toposort() if u.op is Ops.RANGE and u.arg[-1] is AxisType.LOCAL]
   assert array in outer.toposort() and thread not in outer.ranges  # all threads get the total
 
-def test_columns_are_threads():
+def test_threads_take_columns():
   """Each thread has 4 columns, 2 threads have a row, and the others share the loop with an array of 4 each."""
   made = share(k := started(SINK, "CUDA"))
   assert opts(made) == [("UPCAST", 4), ("LOCAL", 2), ("GROUP", THREADS // 2)] and not k.applied_opts
@@ -62,9 +62,9 @@ def test_columns_are_threads():
   total(reduced(N), rows=output(1 << 14)),                                            # many outputs
   total(reduced(N), rows=output(N)),                                                  # a symbolic number of outputs
   total(reduced(N * 2), weighted=True)])                                              # loops of two lengths
-def test_what_is_left(sink): assert share(started(sink, "CUDA")) is None
+def test_other_kernels_unchanged(sink): assert share(started(sink, "CUDA")) is None
 
-def test_actions_that_do_not_fit():
+def test_rejects_invalid_actions():
   """The action is tinygrad's for other loops, and refused for too many threads and without shared memory."""
   group = Opt(OptOps.GROUP, 0, 8)
   assert not apply(started(total(reduced(40)), "CUDA"), group) and apply(started(SINK, "CUDA"), group)

@@ -19,14 +19,14 @@ def started(name: str) -> Scheduler: return scheduling.started(KERNELS[name], "C
 
 ORDER = ("kernel_chains", "block_reductions", "reductions", "elementwise", "gemv")
 
-def test_the_last_of_the_table_is_asked_first():
+def test_specific_choosers_are_asked_first():
   """Specific choosers are asked before general ones."""
   assert tuple(reversed(choose.choosers)) == tuple(who for who in ORDER if is_on(who))
 
-def test_tinygrad_asks_the_dispatcher(): assert heuristic.hand_coded_optimizations is choose.hand_coded_optimizations
+def test_tinygrad_calls_the_dispatcher(): assert heuristic.hand_coded_optimizations is choose.hand_coded_optimizations
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_the_first_answer_is_taken(name, monkeypatch):
+def test_first_answer_wins(name, monkeypatch):
   """Choosers before the first answer are asked and have none; later ones are not asked."""
   asked = []
   def recorded(who, chooser):
@@ -39,7 +39,7 @@ def test_the_first_answer_is_taken(name, monkeypatch):
   assert not k.applied_opts  # the given kernel is unchanged
   if name in order: assert choose.choose(started(name), without=name).applied_opts != made.applied_opts
 
-def test_without_any_it_is_tinygrads(monkeypatch):
+def test_falls_back_to_tinygrad_heuristic(monkeypatch):
   monkeypatch.setattr(choose, "choosers", {})
   for name in KERNELS:
     assert choose.choose(started(name)).applied_opts == choose._stock(started(name)).applied_opts

@@ -16,7 +16,7 @@ def f(value: UOp) -> UOp: return value * 2.0 + 1.0
 
 ONE = kernel(I, f(x(I)), I)
 
-def test_sixteen_steps_are_lanes():
+def test_sixteen_iterations_become_lanes():
   """for i in 64: y[i] = f(x[i]) --> for i in 4, lane in 16: y[16 * i + lane] = f(x[16 * i + lane])"""
   made = schedule(k := started(ONE, "CPU"))
   assert opts(made) == [("UPCAST", 16)] and not k.applied_opts and same(ONE, made.ast)
@@ -30,7 +30,7 @@ def test_sixteen_steps_are_lanes():
   (kernel(J * 64 + I, f(x(I * 32 + J)), I, J), [16], [4, 32]),                # in the order of the stores
   (kernel(I * 6 + SIX, (SIX < 2).where(x(I), f(x(I))), I, SIX), [0, 16], [4]),   # each part
   (kernel(I * 16 + PARTS, (PARTS < 2).where(x(I), f(x(I))), I, PARTS), [0, 16], [4])])
-def test_which_loop(sink, found, left):
+def test_choice_of_vectorised_loop(sink, found, left):
   made = schedule(started(sink, "CPU"))
   assert opts(made) == [("UPCAST", n) for n in found] and same(sink, made.ast) and same(sink, run(made.ast, made.ren))
   assert [int(r.vmax) + 1 for r in made.ranges_of(AxisType.WEAK)] == left
@@ -39,9 +39,9 @@ def test_which_loop(sink, found, left):
   kernel(I, x(I * 32 + reduced(32)).reduce(reduced(32), arg=Ops.ADD), I), kernel(SIX, f(x(SIX)), SIX),
   kernel(I // 2 * 2, x(I), I),                                   # stores without a stride
   kernel(I, x((I * I).minimum(63)), I)])                         # loads without a stride
-def test_what_is_left(sink): assert schedule(started(sink, "CPU")) is None
+def test_other_kernels_unchanged(sink): assert schedule(started(sink, "CPU")) is None
 
-def test_a_length_that_is_no_number():
+def test_symbolic_length_on_gpu():
   """for i in 8 * n: f(x[i]) --> for i in 8 * n / 8, thread in 2, 4 UPCAST, on a GPU"""
   n = UOp.variable("n", 1, 8, param=True)
   i = output(n * 8)
@@ -71,15 +71,15 @@ def text(rule, u: UOp) -> tuple | None:
   ("count", (A < B).cast(dtypes.int), (Ops.AND, None, 16)),
   ("largest", A.maximum(B), (Ops.CUSTOM, "({0}?{1}:{2})", 16)),
   ("divide", A.alu(Ops.FDIV, B), (Ops.FDIV, None, 16))])
-def test_vectors(rule, u, made):
+def test_vector_compare_select_and_maximum(rule, u, made):
   """m = a < b --> (a<b), 0 or -1 in each lane; m ? c : d --> (m?c:d); int(m) --> m & 1; max(a, b) --> ((a<b)?b:a)"""
   assert text(getattr(elementwise, rule), u) == made
 
-def test_one_is_counted():
+def test_bool_to_int_is_zero_or_one():
   made = elementwise.count(vectorizer(u := (A < B).cast(dtypes.int)), u)
   assert {c.val for c in made.src[1].toposort() if c.op is Ops.CONST} == {1}
 
-def test_the_larger_is_taken():
+def test_maximum_uses_one_comparison():
   less, larger, other = elementwise.largest(v := vectorizer(A.maximum(B)), A.maximum(B)).src
   assert less.arg == "({0}<{1})" and less.src == (v.vector(A), v.vector(B)) == (other, larger)
 
@@ -88,4 +88,4 @@ def test_the_larger_is_taken():
   ("choose", (A < B).where(A.cast(dtypes.half), B.cast(dtypes.half))),
   ("count", (A < B).cast(dtypes.int8)), ("count", A.cast(dtypes.int)), ("largest", A.cast(dtypes.half).maximum(0.0)),
   ("divide", A.alu(Ops.MUL, B)), ("compare", A.alu(Ops.ADD, B))])
-def test_what_is_no_vector(rule, u): assert text(getattr(elementwise, rule), u) is None
+def test_expressions_without_vector_form(rule, u): assert text(getattr(elementwise, rule), u) is None

@@ -56,7 +56,7 @@ def checked(sink: UOp, target: str) -> list[tuple]:
   (product(8, 128, dtypes.half, True), [("UNROLL", 32), ("UNROLL", 2)]),
   (packed(16, 16), [("UNROLL", 0), ("UNROLL", 0)]),
   (packed(32, 32, True), [("UPCAST", 0), ("UNROLL", 0), ("UNROLL", 0)])])
-def test_on_a_cpu(sink, found):
+def test_cpu_schedule(sink, found):
   """sum k in 128: w[row k] * x[k] --> k in 2, 32 UNROLL, 2 UNROLL; of interleaved rows, 16 rows UPCAST, too"""
   assert checked(sink, "CPU") == found
 
@@ -68,11 +68,11 @@ def test_on_a_cpu(sink, found):
   (in_two(16, 32, 2, 4), [("UNROLL", 0), ("GROUP", 32), ("LOCAL", 4)]),  # with gaps: only two are adjacent
   (product(64, 32), [("UNROLL", 4), ("GROUP", 8), ("LOCAL", 16)]),       # more short rows
   (packed(16, 128), [("UNROLL", 0), ("UNROLL", 4), ("GROUP", 32), ("LOCAL", 4)])])
-def test_on_a_gpu(sink, found):
+def test_gpu_schedule(sink, found):
   """sum k in 256: w[row k] * x[k] --> row in 4, 4 LOCAL; thread in 32 GROUP, k in 4 UNROLL"""
   assert checked(sink, "CUDA")[:len(found)] == found
 
-def test_rows_of_a_thread(monkeypatch):
+def test_gpu_rows_per_thread(monkeypatch):
   """If there are enough threads, each takes several rows."""
   monkeypatch.setattr(gemv_gpu, "multiprocessors", lambda ren: 0)
   assert checked(product(64, 256), "CUDA")[-1] == ("UPCAST", 4)
@@ -80,13 +80,13 @@ def test_rows_of_a_thread(monkeypatch):
   warp = [("UNROLL", 4), ("GROUP", 2), ("GROUP", 16)]
   assert checked(in_two(64, 64, 8, 8), "CUDA") == [*warp, ("LOCAL", 4), ("UPCAST", 4)]
 
-def test_a_tile_says_how_many():
+def test_tile_sets_the_amounts():
   """threads, warps, rows, weights --> GROUP, LOCAL, UPCAST, UNROLL"""
   k = started(sink := product(64, 512), "CUDA")
   made = on_gpu(k, find_sum(k), Tile(threads=16, warps=2, rows=2, weights=2))
   assert plain(opts(made)) == [("UNROLL", 2), ("GROUP", 16), ("LOCAL", 2), ("UPCAST", 2)] and same(sink, made.ast)
 
-def test_columns():
+def test_columns_schedule():
   """x @ w --> 16 columns UPCAST, as many such vectors as registers allow, and rows of x that share w"""
   n = UOp.variable("n", 1, 12, param=True)
   for sink, found in ((columns(64), [16, 4]), (columns(160), [16, 5]), (columns(48, rows=4), [16, 3, 4])):
@@ -102,14 +102,14 @@ def test_columns():
   product(16, 128).substitute({reduced(128): reduced(UOp.variable("n", 1, 128, param=True))}),  # a symbolic length
   kernel(output(16), (load(1, output(16) * 64 + reduced(64)) * load(0, reduced(64))).reduce(reduced(64), arg=Ops.MAX),
          output(16))])
-def test_what_is_left(sink):
+def test_other_kernels_unchanged(sink):
   for target in ("CPU", "CUDA"): assert choose(started(sink, target)) is None
 
-def test_sums_of_which_no_row_is_a_matrix():
+def test_sum_without_weight_axis():
   k = started(kernel(UOp.const(0), load(0, reduced(64)).reduce(reduced(64), arg=Ops.ADD)), "CUDA")
   assert isinstance(found := find_sum(k), Sum) and on_gpu(k, found) == "no axis that only the weight has"
 
-def test_too_few_neighbours():
+def test_too_few_adjacent_weights():
   """24 weights a row are a vector and a half; weights with a stride of 3 are not adjacent."""
   k = started(product(16, 24), "CPU")
   assert on_cpu(k, find_sum(k)) == "fewer neighbours than lanes"
@@ -128,10 +128,10 @@ def prompt(tokens: int, rows: int, words: int = 8) -> UOp:
 @pytest.mark.skipif(not is_on("mma_tiles"), reason="it is off")
 @pytest.mark.parametrize(("tokens", "rows", "size"), [
   (512, 1024, (64, 64, 64, 32, 32)), (2048, 4096, (128, 128, 64, 64, 32)), (32, 64, (16, 64, 64, 16, 16))])
-def test_blocks_of_a_gpu(tokens, rows, size):
+def test_gpu_block_sizes(tokens, rows, size):
   """for token, row: sum --> the largest blocks that give each of 128 multiprocessors one, else the smallest"""
   assert opts(choose(started(prompt(tokens, rows), "CUDA"))) == [("BLOCK", size)]
 
-def test_few_tokens_are_no_block():
+def test_no_block_for_few_tokens():
   for sink in (prompt(15, 64), prompt(64, 15)):
     assert all(name != ScheduleOps.BLOCK.name for name, _ in opts(choose(started(sink, "CUDA"))))

@@ -21,12 +21,12 @@ def total(n: int, op: Ops = Ops.ADD, stride: int = 1, rows: UOp = ROW) -> UOp:
   (1024, "CUDA", [("GROUP", 32), ("GROUP", 8), ("UNROLL", 0)]), (32, "CUDA", [("GROUP", 32)]),
   (1024, "OpenCL", [("GROUP", 32), ("GROUP", 2), ("UNROLL", 8)]),
   (35, "CUDA", [("GROUP", 7), ("UNROLL", 0)])])
-def test_threads_of_a_block(n, target, found):
+def test_block_threads_reduce(n, target, found):
   """sum k in 1024: x[k] --> thread in 32, warp in 8, k in 4 UNROLL: x[..]"""
   made = in_blocks(k := started(sink := total(n, rows=output(1) if n > 600 else ROW), target))
   assert opts(made) == found and not k.applied_opts and same(sink, made.ast)
 
-def test_neighbours_are_threads():
+def test_adjacent_elements_are_threads():
   """The loop over adjacent elements is split, not another one."""
   far, near = reduced(64), reduced(64, 9)
   x = UOp.param(0, dtypes.float, (4096,)).index(far * 64 + near)
@@ -40,9 +40,9 @@ def test_neighbours_are_threads():
   kernel(ROW, (UOp.param(0, dtypes.float, (4096,)).index(reduced(64)) * UOp.param(1, dtypes.float, (4096,)).index(
     ROW * 64 + reduced(64))).reduce(reduced(64), arg=Ops.ADD), ROW),          # a product with a matrix
   kernel(ROW, UOp.param(0, dtypes.float, (4096,)).index(ROW), ROW)])          # no sum
-def test_what_is_left(sink): assert in_blocks(started(sink, "CUDA")) is None
+def test_other_kernels_unchanged(sink): assert in_blocks(started(sink, "CUDA")) is None
 
-def test_cpus_have_vectors(): assert choose(started(total(512), "CPU")) is None
+def test_cpu_vectors(): assert choose(started(total(512), "CPU")) is None
 
 # *** several blocks
 
@@ -57,7 +57,7 @@ def halves(x: Tensor, op: str = "sum") -> UOp | None:
 
 @pytest.mark.parametrize(("n", "blocks", "each"), [(1 << 15, 32, 1024), ((1 << 14) + 32, 32, 768), (2001, 8, 256)])
 @pytest.mark.parametrize("op", ["sum", "max"])
-def test_blocks(on_a_gpu, n, blocks, each, op):
+def test_long_reduction_is_split(on_a_gpu, n, blocks, each, op):
   """sum i: x[i] --> t[p] = sum i: x[p * each + i], padded; sum p: t[p]"""
   values = -1 - (np.arange(n) * 7 % 19).astype(np.float32)  # negative, so that padding is not the largest
   made = halves(Tensor(values), op)
@@ -65,7 +65,7 @@ def test_blocks(on_a_gpu, n, blocks, each, op):
   assert first.shape == (blocks,) and any(u.op is Ops.CONTIGUOUS for u in made.toposort())
   assert Tensor(made).item() == getattr(values, op)()
 
-def test_what_is_one_kernel(on_a_gpu, monkeypatch):
+def test_reductions_that_are_not_split(on_a_gpu, monkeypatch):
   """Not split: short reductions; many outputs; a product; a gather; reductions on a CPU."""
   long = Tensor.empty(1 << 15)
   assert halves(long) is not None

@@ -48,14 +48,14 @@ def tiled(tokens: int | UOp, n: int, interleaved: bool = True) -> tuple[UOp, Sch
   return sink, k, applied
 
 @pytest.mark.parametrize(("tokens", "n", "parts"), [(12, 4, 3), (12, 3, 4), (10, 4, 3), (5, 5, 1), (7, 2, 4)])
-def test_tokens_share_a_loop(tokens, n, parts):
+def test_tokens_are_tiled(tokens, n, parts):
   """for token in 10: .. --> for t in 3, u in 4 UPCAST: token = min(t * 4 + u, 9)"""
   sink, k, applied = tiled(tokens, n)
   assert applied and interpret.same(sink, k.ast)
   sizes = {r.arg[-1]: int(r.vmax) + 1 for r in k.ast.toposort() if r.op is Ops.RANGE and r.arg[0] in (0, 9)}
   assert sizes.pop(AxisType.UPCAST) == n and sizes == {AxisType.WEAK: parts}
 
-def test_blocks_of_rows_without_lanes(monkeypatch):
+def test_row_blocks_without_lanes(monkeypatch):
   """for token in n: for row in 32: .. --> for rows in 2: for token in n / 4: for row in 16: for 4 tokens UPCAST: .."""
   monkeypatch.setattr(register_tiles, "HELD", 16 * 8)
   n = UOp.variable("n", 1, 9, param=True)
@@ -71,7 +71,7 @@ def test_blocks_of_rows_without_lanes(monkeypatch):
     assert interpret.same(sink.substitute(fixed, walk=True), k.ast.substitute(fixed, walk=True))
 
 @pytest.mark.parametrize(("tokens", "n", "interleaved"), [(4, 5, True), (32, 17, True), (8, 4, False), (8, 0, True)])
-def test_an_action_that_does_not_fit(tokens, n, interleaved):
+def test_rejects_invalid_actions(tokens, n, interleaved):
   """Refused: more tokens than there are, or than registers; a known number of tokens without lanes; 0."""
   sink, k, applied = tiled(tokens, n, interleaved)
   assert not applied and k.ast is not None and not k.applied_opts
@@ -132,13 +132,13 @@ def found(name: str, off: str = "") -> list[dict]:
                     **({f"NO_{off.upper()}": "1"} if off else {})).value
 
 @pytest.mark.parametrize("name", TYPES)
-def test_numbers(name): assert max(row["error"] for row in found(name)) < MOST
+def test_results_match_reference(name): assert max(row["error"] for row in found(name)) < MOST
 
 @extended
 @pytest.mark.parametrize("off", ["register_tiles", "lanes", "vectorizer"])
-def test_numbers_without(off): assert max(row["error"] for row in found("half", off)) < MOST
+def test_results_without_pass(off): assert max(row["error"] for row in found("half", off)) < MOST
 
-def test_a_load_serves_several_sums():
+def test_tile_sizes_share_loads():
   """A load serves several sums: tiles of 6 tokens by 4 rows, or 3 by 2, as the CPU's registers allow."""
   assert all("TOKENS" in row["opts"] for row in found("half"))
   first = found("half")[0]["source"]
@@ -149,14 +149,14 @@ def test_a_load_serves_several_sums():
   assert inner.count("data1_") == tokens * 2 and inner.count("*cast") == tokens * rows * 2
   assert "__builtin_prefetch" not in inner and "volatile" not in inner
 
-def test_order_of_loops():
+def test_loop_order():
   """The loops, outermost first: blocks of rows that fit in a cache, all tokens, tiles of these rows."""
   loops = re.findall(r"for \(int \w+ = 0; \w+ < (.+?); \w+\+\+\)", found("half")[1]["source"])
   assert loops[0].isdigit() and re.fullmatch(r"\(\(data\d_\+(5\)/6|2\)/3)\)", loops[1]) and loops[2].isdigit()
 
 @pytest.mark.parametrize("arch, wanted", [
   ("x86_64,x86-64-v4", 32), ("x86_64,x86-64-v3", 8), ("x86_64,znver4,avx512f", 32), ("arm64,native", 8)])
-def test_registers(arch, wanted): assert child.call(registers, arch).value == wanted
+def test_tile_fits_registers(arch, wanted): assert child.call(registers, arch).value == wanted
 
 # *** epilogues
 
@@ -172,13 +172,13 @@ def found_gated(**env: str) -> list[dict]:
 
 @pytest.mark.parametrize("env", [{}, pytest.param({"DEV": OTHER}, marks=X86),
                                  pytest.param({"NO_EPILOGUES": "1"}, marks=extended)], ids=str)
-def test_numbers_of_epilogues(env): assert max(row["error"] for row in found_gated(**env)) < MOST
+def test_epilogue_results(env): assert max(row["error"] for row in found_gated(**env)) < MOST
 
 def scalars(source: str) -> int:
   """The number of scalar comparisons, such as a scalar exponential needs."""
   return len(re.findall(r"_Bool alu\d+ = \(alu\d+!=alu\d+\)", source))
 
-def test_epilogues_are_vectors():
+def test_epilogues_are_vectorised():
   """Epilogues are vectors for whole vectors of rows; for others, and without the pass, exponentials are scalar."""
   whole, odd = (found_gated()[i]["source"] for i in (0, 2))
   assert scalars(whole) == 0 and scalars(odd) > 0 and "float16" in whole.split("for (")[-1]

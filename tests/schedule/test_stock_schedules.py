@@ -55,6 +55,6 @@ def test_no_matrix_has_the_stock_schedule(arch, target, tmp_path):
   found = child.call(stock, str(path), TARGETS[target], PARALLEL="0").value
   assert found == []
 
-def test_it_is_seen(tmp_path):
+def test_stock_schedule_is_detected(tmp_path):
   path = write_model(tmp_path / "model.gguf", "qwen3moe", dim=256, moe=MoE(ffn=256), types="Q4_K", header=True)
   assert child.call(stock, str(path), TARGETS["CPU"], PARALLEL="0", NO_CLAMPS="1").value

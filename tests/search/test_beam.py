@@ -53,7 +53,7 @@ def run(measure, **how):
   found = space(kernel.ast, Device[kernel.device].renderer)
   return Search(found, tuner.present(found), [], measure, **how).run()
 
-def test_it_finds_what_is_faster():
+def test_finds_faster_schedule():
   result = run(Answers())
   assert result.complete
   assert result.opts is not None
@@ -62,16 +62,16 @@ def test_it_finds_what_is_faster():
   assert result.timed > 5
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_same_answers_win_again(seed): assert run(Answers(seed)) == run(Answers(seed))
+def test_search_is_deterministic(seed): assert run(Answers(seed)) == run(Answers(seed))
 
-def test_what_is_no_faster_does_not_win():
+def test_no_winner_without_speedup():
   class Same(Answers):
     def seconds(self, opts): return 1e-4 * (1 + 0.005 * self.number(opts))
   result = run(Same())
   assert (result.opts, result.ratio) == (None, 1.0)
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_wrong_does_not_win(seed):
+def test_wrong_results_never_win(seed):
   """A wrong candidate never wins, however fast, and its neighbours are not searched."""
   answers = Answers(seed, wrong=lambda o: o is not None and answers.number(o) < 0.2)
   result = run(answers)
@@ -79,24 +79,24 @@ def test_what_is_wrong_does_not_win(seed):
   assert not answers.wrong(result.opts)
   assert "wrong numbers" in result.refused.values()
 
-def test_what_dies_is_remembered():
+def test_crashing_candidates_are_remembered():
   answers = Answers(dead=lambda o: o is not None and answers.number(o) < 0.5)
   result = run(answers)
   assert not answers.dead(result.opts)
   assert {"it died", "it is too large"} <= set(result.refused.values())
   assert not set(result.refused) & {result.opts, Before}
 
-def test_a_kernel_that_does_not_run_at_all():
+def test_kernel_that_never_runs():
   result = run(Answers(dead=lambda o: True))
   assert math.isnan(result.before)
   assert result.opts is None
 
-def test_it_stops_at_its_budget():
+def test_stops_at_budget():
   answers = Answers(budget=3)
   assert not run(answers).complete
   assert len(answers.compiled) < 20
 
-def test_it_stops_at_what_is_enough():
+def test_stops_when_good_enough():
   answers = Answers()
   result = run(answers, enough=1.0)
   assert result.complete
@@ -131,7 +131,7 @@ def test_recorded_answers_have_the_same_winner():
   assert record["ratio"] < 0.9
 
 @pytest.mark.parametrize(("args", "code"), [(["--help"], 0), (["--nothing"], 2)])
-def test_who_asks_how_to_record_does_not_record(args, code):
+def test_help_and_bad_flags_do_not_record(args, code):
   before = RECORDED.stat()
   script = child.ROOT / "tests" / "tools" / "record_search.py"
   done = subprocess.run([sys.executable, str(script), *args], env=child.environment(), capture_output=True, timeout=120)

@@ -15,7 +15,7 @@ from tinygrad_llm.weights.decode import dequantize
 PACKED = [qt for qt in QUANT_TYPES.values() if qt.block > 1]
 
 @pytest.mark.parametrize("qt", PACKED, ids=lambda qt: qt.name)
-def test_weights_are_as_those_of_models(qt: QuantType):
+def test_random_weights_are_finite_and_normal(qt: QuantType):
   """Random weights are finite and not subnormal: subnormals slow Intel's CPUs down a hundred times."""
   packed = Tensor.empty(16, qt.row_items(1024), dtype=qt.dtype)
   linear, variables = scheduled(lambda w: dequantize(qt, w, 1024).contiguous(), packed)
@@ -42,7 +42,7 @@ def timed_on_cuda(rows: int, columns: int) -> dict:
   return {"times": times, "slow": slow, "graphs": graphs, "launches": driver.launches - launches}
 
 @pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
-def test_launches_on_a_card_are_one_graph():
+def test_timed_gpu_launches_are_one_graph():
   """Timed launches are one graph: each launch is cold and waits for the last. A slow kernel is launched once, alone."""
   found = child.call(timed_on_cuda, 64, 4096, DEV="CUDA").value
   graph, = found["graphs"]

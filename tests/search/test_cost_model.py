@@ -46,19 +46,19 @@ def estimate(uops: list, nbytes: int, card=CARD, **variables: int) -> cost_model
 LOCAL = Opt(OptOps.LOCAL, 0, 32)
 
 @pytest.mark.parametrize(("step", "lines", "sectors"), [(1, 1, 4), (2, 2, 8), (8, 8, 32), (32, 32, 32), (1024, 32, 32)])
-def test_lines_of_a_warp(step, lines, sectors):
+def test_cache_lines_of_strided_warp(step, lines, sectors):
   """Lines and sectors of a warp's loads of floats with a stride of `step`."""
   load, = [a for a in accesses(kernel(Tensor.empty(64, step)[:, 0] + 1, LOCAL)) if not a.store]
   assert (load.width, load.lines, load.sectors, load.wanted) == (4, lines, sectors, 128)
   assert load.useful == 128 / (sectors * 32)
 
-def test_lines_of_wide_loads():
+def test_cache_lines_of_wide_loads():
   """A 16-byte load of adjacent floats a thread, and one of the same floats for all threads."""
   uops = kernel(Tensor.empty(64, 4) + Tensor.empty(4), Opt(OptOps.UPCAST, 1, 4), LOCAL)
   found = sorted((a.width, a.lines, a.wanted) for a in accesses(uops) if not a.store)
   assert found == [(16, 1, 16), (16, 4, 512)]
 
-def test_steps_of_loops():
+def test_serial_steps_of_loops():
   start = Variable("start", 1, 4096)
   uops = kernel(Tensor.empty(4096, 8)[:start.bind(77)].sum(0), Opt(OptOps.LOCAL, 0, 8))
   assert serial_steps(uops, {"start": 1000}) == 1000
@@ -89,7 +89,7 @@ def test_tensor_cores():
   blocks = cost_model.work(uops, 0).blocks * math.ceil(cost_model.work(uops, 0).threads / 32)
   assert sum(i.lanes * i.trips for i in found) * blocks == 16 * 64 * 64
 
-def test_the_chain_of_a_sum():
+def test_accumulation_chain_latency():
   """An accumulation waits for the one before it; eight loads are in flight at once."""
   latency = {"float": 4.0, "load": 100.0}
   found = [chain(kernel(Tensor.empty(32, n).sum(1), LOCAL), latency) for n in (4096, 8192)]
@@ -100,7 +100,7 @@ def test_the_chain_of_a_sum():
 
 # *** estimates ***
 
-def test_more_of_anything_takes_longer():
+def test_more_work_takes_longer():
   read = kernel(Tensor.empty(1 << 22) + 1, Opt(OptOps.UPCAST, 0, 4), Opt(OptOps.LOCAL, 0, 256))
   assert estimate(read, 1 << 25).bound == "memory"
   times = [estimate(read, nbytes).us for nbytes in (1 << 25, 1 << 26, 1 << 28)]
@@ -112,13 +112,13 @@ def test_more_of_anything_takes_longer():
   assert estimate(few, 0, start=60000).bound == "latency"
   assert estimate(few, 0, start=60000).us > 10 * estimate(few, 0, start=1000).us
 
-def test_a_plain_read_reaches_the_bandwidth():
+def test_plain_read_reaches_bandwidth():
   read = kernel(Tensor.empty(1 << 26) + 1, Opt(OptOps.UPCAST, 0, 4), Opt(OptOps.LOCAL, 0, 256))
   for card in hardware.GPUS:
     nbytes = 1 << 29
     assert 0.7 <= nbytes / card.dram * 1e-3 / estimate(read, nbytes, card).us <= 1, card.name
 
-def test_cards():
+def test_card_names():
   assert hardware.named("rtx4090") == hardware.named("RTX 4090") != []
   assert [card.name for card in hardware.named("m1max")] == ["M1 Max"]
   assert hardware.named("nothing") == []
@@ -143,7 +143,7 @@ def counted(path: str) -> list[tuple[str, float, float]]:
   return found
 
 @extended
-def test_instructions_are_those_of_the_machine_code(step):
+def test_instruction_counts_match_machine_code(step):
   """Counted arithmetic is within 40% of the machine code's; loops of the code are recognised, unrolled or not."""
   for name, guess, real in child.call(counted, step).value:
     if real > 500: assert real / 1.4 <= guess <= 1.4 * real, (name, guess, real)
@@ -157,7 +157,7 @@ def test_instructions_are_those_of_the_machine_code(step):
    "/*0080*/ EXIT ;\n/*0090*/ BRA 0x90 ;\n/*00a0*/ NOP ;", 1000,
    {"load": 1000, "float": 1000, "branch": 501, "int": 1}),
   ("/*0000*/ FADD R1, R1, R3 ;\n/*0010*/ @P1 BRA 0x0 ;", 5, None)])  # a loop without a load to count its iterations by
-def test_machine_code(code, loads, found):
+def test_machine_code_loops(code, loads, found):
   assert executed(code, loads) == found
 
 # *** against a simulator ***
@@ -241,7 +241,7 @@ def guesses() -> dict[str, float]:
     "norm": of("r_16_128")}
 
 @extended
-def test_ratios_of_simulated_kernels(guesses):
+def test_ratios_match_simulated_kernels(guesses):
   """Ratios of any two kernels are within a factor of 1.5 of the simulator's, apart from its rounding."""
   wrong = []
   for a, b in itertools.combinations(SIMULATED, 2):
@@ -250,12 +250,12 @@ def test_ratios_of_simulated_kernels(guesses):
     if not low / 1.5 <= ratio <= high * 1.5: wrong.append((a, b, ratio, low, high))
   assert not wrong
 
-def test_x_in_shared_memory(guesses):
+def test_staging_x_costs_little(guesses):
   """Staging x in shared memory costs little more than coalesced loads of x, as simulated."""
   fetched = child.call(matvec, "Q4_K", 512, MV_ROWS_PER_THREAD="4").value
   assert guesses["Q4_K, x side by side"] < fetched < 1.15 * guesses["Q4_K, x side by side"] < guesses["Q4_K"]
 
-def test_ranks_of_simulated_kernels(guesses):
+def test_ranks_match_simulated_kernels(guesses):
   """Kernels whose simulated times differ by more than the noise are ranked in that order."""
   for a, b in itertools.permutations(SIMULATED, 2):
     if SIMULATED[a] * NOISE < SIMULATED[b]: assert guesses[a] < guesses[b], (a, b)
@@ -267,7 +267,7 @@ RECORDED = max(pathlib.Path(schedules.ROOT / "bench" / "results").glob("schedule
 
 @extended
 @pytest.mark.parametrize("name", sample(schedules.KERNELS, ("Q4_K x",)))
-def test_ranks_of_timed_schedules(name):
+def test_ranks_match_timed_schedules(name):
   rows = [row for row in json.loads(RECORDED.read_text())["schedules"] if row["kernel"] == name]
   assert len(rows) >= 30
   found = child.call(estimates_of, name, [row["opts"] for row in rows], NO_FLASH_DECODING="1").value  # as in bench/
@@ -292,7 +292,7 @@ def timed_kernels() -> list[tuple[str, str, str]]:
 @extended
 @pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
 @pytest.mark.parametrize(("case", "name", "types"), timed_kernels())
-def test_times_of_a_card(tmp_path, case, name, types):
+def test_estimates_match_times_of_a_card(tmp_path, case, name, types):
   """Estimates of a kernel's schedules match measured times, rank them, and find a nearly best one."""
   rows = [row for row in json.loads(MEASURED.read_text())["schedules"]
           if (row["case"], row["kernel"], row["types"]) == (case, name, types)]

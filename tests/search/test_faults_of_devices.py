@@ -59,14 +59,14 @@ def measure(runner: Runner) -> OnDevice:
   return OnDevice(runner, math.inf, {}, lambda opts: None, lambda opts, what: None)  # type: ignore[arg-type]
 
 @pytest.mark.parametrize("seed", range(5))
-def test_who_failed_is_known_to_have(seed):
+def test_failing_candidates_are_identified(seed):
   faults = random.Random(seed).sample(MANY[1:], 5)
   found = measure(runner := Runner(faults))
   assert found.time(MANY, math.inf) == [WHY if opts in faults else 1.0 for opts in MANY]
   assert found.known == {opts: WHY if opts in faults else 1.0 for opts in MANY}
   assert runner.started == 1 + len(faults) - (MANY[-1] in faults)
 
-def test_what_fails_beside_a_candidate_is_not_its_fault():
+def test_failure_of_reference_is_not_blamed_on_candidate():
   """A failure of the present schedule, or of the unoptimised reference, is not the candidate's fault."""
   found = measure(runner := Runner(fails_beside=True))
   assert found.time(MANY[:3], math.inf) == [1.0] * 3
@@ -75,14 +75,14 @@ def test_what_fails_beside_a_candidate_is_not_its_fault():
   with pytest.raises(Unready, match="700"): found.check(MANY[1])
   assert found.known == dict.fromkeys(MANY[:3], 1.0)
 
-def test_a_device_without_memory_for_the_data():
+def test_out_of_memory_for_the_data_blames_no_candidate():
   """No candidate is blamed if the data does not fit in memory, be it for a moment or always."""
   assert measure(Runner(times=1)).time(MANY[:3], math.inf) == [1.0] * 3
   found = measure(Runner(times=9))
   with pytest.raises(Unready, match="700"): found.time(MANY[:3], math.inf)
   assert found.known == {}
 
-def test_only_a_death_is_journalled(monkeypatch, tmp_path):
+def test_only_crashes_are_journalled(monkeypatch, tmp_path):
   """Nothing is journalled about a candidate that was interrupted or had no device; a death is."""
   monkeypatch.setattr(tuner.JOURNALS, "name", f"searches-{tmp_path.name}")
   kernel = search_kernel.product()
@@ -97,7 +97,7 @@ def test_only_a_death_is_journalled(monkeypatch, tmp_path):
   journal.running(MANY[1])
   assert tuner.Journal(kernel, {}).known == {None: 1.0, MANY[1]: "the search died while it ran"}
 
-def test_the_next_kernels_have_a_device():
+def test_search_continues_in_new_process_after_fault():
   """A driver fails a process for good after one fault; the search continues in a new process, and so do later ones."""
   kernel = search_kernel.product(96, 256)
   found = space(kernel.ast, Device[kernel.device].renderer)

@@ -26,7 +26,7 @@ def process():
   yield made
   made.stop()
 
-def test_a_process_answers(process):
+def test_process_answers(process):
   process.setup = [("kernel", (8 << 30, *arguments()))]
   us, code = process.ask("lower", None, seconds=60)
   assert us > 0
@@ -39,7 +39,7 @@ def arguments():
   kernel = search_kernel.product()
   return serialize.dump([kernel.ast]), kernel.device, kernel.variables, 1 << 20
 
-def test_a_process_that_dies_is_another_next_time(process):
+def test_dead_process_is_replaced(process):
   process.setup = [("kernel", (8 << 30, *arguments()))]
   process.ask("lower", None, seconds=60)
   first = process._process
@@ -49,7 +49,7 @@ def test_a_process_that_dies_is_another_next_time(process):
   assert process.ask("lower", None, seconds=60)
   assert process._process is not first
 
-def test_a_process_that_is_too_slow_is_killed(process):
+def test_slow_process_is_killed(process):
   process.setup = [("kernel", (8 << 30, *arguments()))]
   process.ask("lower", None, seconds=60)
   pid = process._process.pid
@@ -57,10 +57,10 @@ def test_a_process_that_is_too_slow_is_killed(process):
   with pytest.raises(ProcessLookupError): os.kill(pid, 0)
 
 @pytest.mark.parametrize("fault", sample(["hang", "segfault", "wrong", "memory"], ["segfault", "wrong"]))
-def test_planted_on_the_cpu(fault): assert search_faults.survives(fault) == ""
+def test_planted_faults_on_cpu(fault): assert search_faults.survives(fault) == ""
 
 @pytest.mark.parametrize("fault", ["segfault"])
-def test_planted_in_kernels_of_groups(fault, opencl):
+def test_planted_faults_in_gpu_kernels(fault, opencl):
   """Faults in GPU-shaped kernels, on the OpenCL CPU runtime; `make search-faults` runs the other faults, too."""
   assert search_faults.survives(fault, **opencl) == ""
 
@@ -71,7 +71,7 @@ Process()._start()
 time.sleep(3600)
 """
 
-def test_a_child_ends_with_its_parent():
+def test_child_ends_with_parent():
   """A child ends with its parent, even if the parent is killed."""
   parent = subprocess.Popen([sys.executable, "-c", PARENT], cwd=child.ROOT)
   try:

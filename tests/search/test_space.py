@@ -66,7 +66,7 @@ LEFT_OUT = {  # schedules that the sizes do not allow
   "Q4_K 2048 512": {"llama.cpp CUDA"}}  # 512 weights are 32 threads
 
 @pytest.mark.parametrize("case", PRODUCTS, ids=KINDS)
-def test_what_is_known(case):
+def test_known_schedules_are_found(case):
   """All known schedules that the sizes allow are found, for every GPU."""
   found = states(case)
   assert len(found) >= len(TILES) // 2
@@ -84,7 +84,7 @@ def test_known_schedules_are_reached(case):
       at.apply_opt(k.placed(at, step))
     assert k.opts(steps) is not None, name
 
-def test_known_schedules_are_those_of_others():
+def test_known_schedules_match_peers():
   """Each schedule of gpu_peers.py, whose opts are hand-written, equals a known schedule by name."""
   names = {"llama.cpp CUDA Q4_K": "llama.cpp CUDA", "llama.cpp CUDA Q4_K, small": "llama.cpp CUDA, small K",
            "llama.cpp CUDA Q6_K": "llama.cpp CUDA, 8 weights", "MLX CUDA qmv": "MLX CUDA qmv",
@@ -118,7 +118,7 @@ def test_known_schedules_are_rendered():
     for language in ("CUDA", "OpenCL"): assert runs[language] or gpu_renderers.render(ast, language)
 
 @cuda
-def test_known_schedules_are_compiled():
+def test_known_schedules_compile_without_spills():
   """Known schedules compile without spills."""
   assert child.call(stacks, spread()).value == dict.fromkeys(TILES, 0)
 
@@ -136,7 +136,7 @@ def opencl() -> dict[str, str]:
   if (env := gpu_numbers.opencl()) is None: pytest.skip("no OpenCL runtime with halves is here")
   return env
 
-def test_numbers_of_known_schedules(opencl):
+def test_known_schedules_results(opencl):
   """Known schedules executed, against float64."""
   found = zip(spread(), child.call(errors, spread(), **opencl).value)
   assert {(KINDS[i], name): error for (i, name), error in found if not error < gpu_numbers.MOST} == {}
@@ -147,7 +147,7 @@ def errors(names: list[tuple[int, str]]) -> list[float]:
   return [gpu_numbers._error(computed(*linear, linear[0].src[-1].src[0], states(PRODUCTS[i])[name])[0], wanted)
           for i, name in names for linear, wanted in [made[i]]]
 
-def test_no_schedule_is_known_of_others():
+def test_no_known_schedules_for_other_kernels():
   """No schedules are known for kernels that are no products, on a CPU, or with symbolic loops; no error either."""
   products = {"product", "product of halves"}
   cpu, gpu = Device["CPU"].renderer, gpu_renderers.RENDERERS["CUDA"]
@@ -156,7 +156,7 @@ def test_no_schedule_is_known_of_others():
     assert (known(loops(ast, gpu).start()) == {}) == (name not in products), name
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_blocks_of_threads(language):
+def test_gemm_blocks_of_other_projects(language):
   """Other projects' GEMM blocks are known and reached from the start; many of their neighbours are legal."""
   ast = last(gpu_matmuls.product(gpu_matmuls.Case("Q4_K", 200, 512, 1024, 256))[0])
   k = loops(ast, gpu_renderers.RENDERERS[language])
@@ -169,7 +169,7 @@ def test_blocks_of_threads(language):
     legal.add(steps[0].amount)
   assert len(legal) >= 6 and (32, 64, 64, 16, 32) in legal and (32, 128, 32, 16, 64) in legal
 
-def test_tiles_are_exact(monkeypatch):
+def test_tile_overrides_heuristic(monkeypatch):
   """A Tile's numbers override both the heuristic's and the environment's; on a large GPU the heuristic adds threads."""
   k = loops(kernel(PRODUCTS[0]), gpu_renderers.RENDERERS["CUDA"]).start()
   before, tile = [on_gpu(k, find_sum(k), tile).applied_opts for tile in (None, Tile(32, 4))]
@@ -218,7 +218,7 @@ def test_random_walks(device):
       legal += 1
   assert legal > 50
 
-def test_a_loop_that_is_used_up():
+def test_swap_of_used_up_loop():
   """Swapping a loop that is used up gives no schedule, and no error."""
   k = loops(others()[1][1], gpu_renderers.RENDERERS["CUDA"])
   a, b = [r.arg[:-1] for r in k.start().rngs]
@@ -227,7 +227,7 @@ def test_a_loop_that_is_used_up():
 
 # *** actions that tinygrad does not have
 
-def test_actions_name_a_schedule():
+def test_actions_cite_their_source():
   for op in ScheduleOps: assert re.search(r"^[a-z].*\(\w+/.*llama\.cpp", op.value), op
 
 GROUPED = Case(1, 8, 32, 100, 8192)  # 8 queries share a KV cache larger than the CPU's caches
@@ -246,7 +246,7 @@ def attention_errors(case: dict, listed: list[list[list]]) -> list[tuple[float, 
       found.append((attention.error(values, Case(**case)), program.src[2].arg))
   return found
 
-def test_attention_on_a_cpu():
+def test_attention_actions_on_cpu():
   """Each amount of each action gives another kernel with right numbers."""
   amounts = {"POSITIONS": (16, 32), "QUERIES": (1, 2), "VECTORS": (4, 16), "PREFETCH": (0, 1024)}
   listed = [[[name, n]] for name, row in amounts.items() for n in row]
@@ -264,7 +264,7 @@ def test_attention_on_opencl(opencl):
   assert [row and row[0] for row in found if row is None or not row[0] < 1e-5] == []
   assert len({row[1] for row in found}) == len(found)
 
-def test_known_attention():
+def test_known_attention_schedules():
   """Known attention schedules are reached by neighbour steps and rendered in each language. Few threads are refused."""
   with mock.patch.multiple(flash_decoding, has_vectors=lambda ren: False, fits=lambda *_: True):
     ast = part(Problem(Case(1, 16, 64, 100)).tensor().linear_with_vars()[0])
@@ -293,7 +293,7 @@ def prefetched(amounts: list[int]) -> list[tuple[float, str]]:
   made = [computed(linear, variables, ast, (*chosen, Opt(ScheduleOps.PREFETCH, None, n))) for n in amounts]
   return [(gpu_numbers._error(values, wanted), program.src[2].arg) for values, program in made]
 
-def test_prefetch():
+def test_prefetch_distance():
   """The software prefetch distance is the schedule's; 0 means no prefetch."""
   amounts = AMOUNTS[ScheduleOps.PREFETCH]
   for n, (error, source) in zip(amounts, child.call(prefetched, amounts).value):

@@ -41,7 +41,7 @@ def lowered(kernel: tuner.Kernel):
   from tinygrad import codegen
   return codegen.full_rewrite_to_sink(kernel.ast, Device[kernel.device].renderer)
 
-def test_what_was_found_is_used():
+def test_stored_schedule_is_used():
   kernel = search_kernel.product()
   assert lowered(kernel).arg.applied_opts == (present := tuner.present(space(kernel.ast, Device["CPU"].renderer)))
   keep(kernel, other := others(kernel))
@@ -50,39 +50,39 @@ def test_what_was_found_is_used():
   assert lowered(kernel).tag[0] == "tuned"
   assert lowered(search_kernel.product(rows=128)).arg.applied_opts != other
 
-def test_what_was_found_to_be_best_already_changes_nothing():
+def test_stored_no_change_keeps_schedule():
   kernel = search_kernel.product()
   before = lowered(kernel)
   keep(kernel, None)
   assert lowered(kernel) is before
 
 @pytest.mark.parametrize("name", stored_schedules.MV_NAMES)
-def test_what_the_user_sets_wins(name, monkeypatch):
+def test_user_settings_win(name, monkeypatch):
   kernel = search_kernel.product()
   keep(kernel, other := others(kernel))
   monkeypatch.setenv(name, "2")
   assert lowered(kernel).arg.applied_opts != other
 
 @pytest.mark.parametrize("switch", ["NOOPT", "CCACHE", "CACHELEVEL"])
-def test_tinygrads_switches_win(switch):
+def test_tinygrad_switches_win(switch):
   kernel = search_kernel.product()
   keep(kernel, other := others(kernel))
   with Context(**{switch: int(switch == "NOOPT")}): assert lowered(kernel).arg.applied_opts != other
 
-def test_opts_that_are_given_win():
+def test_explicit_opts_win():
   kernel = search_kernel.product()
   keep(kernel, others(kernel))
   given = (Opt(OptOps.UPCAST, 0, 2),)
   made = lowered(dataclasses.replace(kernel, ast=with_opts(kernel.ast, given)))
   assert made.arg.applied_opts == given
 
-def test_a_schedule_that_does_not_apply_is_left():
+def test_inapplicable_schedule_is_ignored():
   kernel = search_kernel.product()
   before = lowered(kernel).arg.applied_opts
   keep(kernel, (Opt(OptOps.UPCAST, 0, 7),))
   assert lowered(kernel).arg.applied_opts == before
 
-def test_programs_are_kept_by_their_schedules():
+def test_schedule_changes_program_key():
   """A stored schedule changes its kernel's program key; without it the old key is back."""
   kernel, ren = search_kernel.product(), Device["CPU"].renderer
   before, other = programs.key(kernel.ast, ren), programs.key(search_kernel.product(rows=128).ast, ren)
@@ -93,7 +93,7 @@ def test_programs_are_kept_by_their_schedules():
   forget()
   assert programs.key(kernel.ast, ren) == before
 
-def test_a_journal_goes_on(monkeypatch, tmp_path):
+def test_journal_survives_restart(monkeypatch, tmp_path):
   """A journal keeps times and refusals; the candidate that ran when the process died counts as bad."""
   monkeypatch.setattr(tuner.JOURNALS, "name", f"searches-{tmp_path.name}")
   kernel = search_kernel.product()
@@ -110,7 +110,7 @@ def test_a_journal_goes_on(monkeypatch, tmp_path):
   again.close()
   assert tuner.Journal(kernel, {"lanes": "1"}).known == {}
 
-def test_numbers_are_the_same():
+def test_results_are_the_same():
   w, x = np.random.default_rng(0).standard_normal((2, 256, 512)).astype(np.float16)
   def product() -> np.ndarray: return (Tensor(w).float() * Tensor(x[0]).float()).sum(1).numpy()
   wanted = w.astype(np.float64) @ x[0].astype(np.float64)
@@ -132,7 +132,7 @@ print(len(searches), len([*schedules.entries()]))
 """
 
 @extended
-def test_beam_searches_once_and_keeps_it(tmp_path):
+def test_beam_searches_once_and_stores_result(tmp_path):
   """BEAM searches once and stores the result; without beam_search, tinygrad's own search runs."""
   def beam(**env: str) -> list[str]:
     cache = str(pathlib.Path(tmp_path) / "cache.db")

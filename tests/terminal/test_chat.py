@@ -63,7 +63,7 @@ def terminal(tmp_path):
   t.process.wait()
   os.close(t.fd)
 
-def test_a_chat(terminal, tmp_path):
+def test_chat_session(terminal, tmp_path):
   readline = pytest.importorskip("readline")
   gnu = "libedit" not in (readline.__doc__ or "")
   summary, saved = r"first\s+token\s+after\s+[\d.]+\s+s\]\n", tmp_path / "chat.json"

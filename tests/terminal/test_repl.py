@@ -57,7 +57,7 @@ def test_turns(chat, capsys):
   chat.handle(" \n ")
   assert len(chat.llm.asked) == 3
 
-def test_what_is_not_sent_is_said_when_it_changes(chat, capsys):
+def test_reports_turns_that_are_not_sent(chat, capsys):
   def said(line):
     chat.handle(line)
     err = capsys.readouterr().err
@@ -83,7 +83,7 @@ def test_line_ends(chat, tmp_path):
   chat.handle(f"/load {tmp_path}/x.json")
   assert chat.session == Session("c\nd", [message("user", "a\nb"), message("assistant", "x\ry")])
 
-def test_ctrl_c_keeps_what_was_said(chat, capsys):
+def test_ctrl_c_keeps_partial_answer(chat, capsys):
   chat.llm.answer[2] = KeyboardInterrupt()
   assert chat.handle("hi")
   assert chat.session.turns == [message("user", "hi"), message("assistant", "It ")]
@@ -92,7 +92,7 @@ def test_ctrl_c_keeps_what_was_said(chat, capsys):
   assert len(chat.session.turns) == 2
   assert "not kept" in capsys.readouterr().err
 
-def test_errors_change_nothing(chat, capsys):
+def test_errors_leave_session_unchanged(chat, capsys):
   chat.handle("hi")
   before = list(chat.session.turns)
   with pytest.raises(InputError): chat.handle("bad")
@@ -113,7 +113,7 @@ def test_system_and_clear(chat, capsys):
   assert "no system message" in said('/system ""')
   assert chat.session.messages() == []
 
-def test_set(chat, capsys):
+def test_set_command(chat, capsys):
   for line in ("temperature 0.5", "top-k 3", " think  off ", "count 7", "seed 5"): chat.handle(f"/set {line}")
   assert chat.session.settings == Settings(temperature=0.5, top_k=3, think="off", count=7, seed=5)
   capsys.readouterr()
@@ -158,7 +158,7 @@ def test_commands(chat, capsys):
   (['"""', "a", "", "  b", '"""'], ("a\n\n  b", True)), (['"""a', 'b"""  '], ("a\nb", True)), (['""""""'], ("", True)),
   (['"""a\nb', '/bye', '"""'], ("a\nb\n/bye", True)), (['/system """a', 'b"""'], ("/system a\nb", False)),
   (['/system """', '"""'], ('/system """"""', False))])
-def test_several_lines(lines, wanted):
+def test_multi_line_messages(lines, wanted):
   waiting, prompts = list(lines), []
   def ask(prompt):
     prompts.append(prompt)
@@ -177,7 +177,7 @@ def test_completion(tmp_path, monkeypatch):
   for line, word in (("", ""), ("tell", "tell"), ("tell /s", "/s"), ("/clear x", "x")):
     assert completions(line, word) == []
 
-def test_the_loop_outlives_errors(monkeypatch, capsys, chat):
+def test_loop_continues_after_errors(monkeypatch, capsys, chat):
   """The loop goes on after Ctrl-C, bytes that are no text, and bad input; it ends at the end of input."""
   lines = iter([KeyboardInterrupt(), UnicodeDecodeError("utf-8", b"\xff", 0, 1, ""), "/set x 1", "/load none.json",
                 "bad", "hi", '"""', KeyboardInterrupt(), "/clear", EOFError()])

@@ -61,19 +61,19 @@ BAD = {  # content of the file: part of the error message
   json.dumps({**GOOD, "settings": {"sampling": 1}}): "sampling", '{"messages": [], "seed": ' + "9" * 5000 + "}": "JSON"}
 
 @pytest.mark.parametrize("text", BAD, ids=lambda text: text[-40:])
-def test_bad_files(tmp_path, text):
+def test_rejects_bad_files(tmp_path, text):
   path = tmp_path / "x.json"
   path.write_text(text)
   with pytest.raises(InputError, match=f"x.json: not a saved chat: .*{BAD[text]}") as e: load(path)
   assert "\n" not in str(e.value) and len(str(e.value)) < 400
 
-def test_what_is_no_file(tmp_path):
+def test_rejects_non_files(tmp_path):
   os.mkfifo(tmp_path / "fifo")
   (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
   for name in ("none", ".", "fifo", "bytes", "a\0b"):
     with pytest.raises(InputError): load(tmp_path / name)
 
-def test_halves_of_characters(tmp_path):
+def test_lone_surrogates_are_replaced(tmp_path):
   """Lone surrogates are replaced: JSON can hold them, a terminal and UTF-8 cannot."""
   path = tmp_path / "x.json"
   path.write_text(json.dumps({"messages": [{"role": "user", "content": "a\ud800"}, TURNS[1]]}))

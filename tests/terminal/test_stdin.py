@@ -28,7 +28,7 @@ def piped(monkeypatch):
   (None, b"hi\n", "hi"), (None, b" hi\n\nyou \n\n", " hi\n\nyou \n"), (None, b"hi\r\n", "hi"),
   (None, b"\xef\xbb\xbfh\xc3\xa9", "hé"), ("-", b"hi", "hi"), ("Sum up:", b"text\n", "Sum up:\n\ntext"),
   ("Hi ", b"", "Hi "), ("Hi", b" \n", "Hi"), ("Hi", None, "Hi")])
-def test_prompt(piped, prompt, data, wanted):
+def test_piped_prompt(piped, prompt, data, wanted):
   piped(data)
   assert read_prompt(prompt) == wanted
 
@@ -36,18 +36,18 @@ def test_prompt(piped, prompt, data, wanted):
   (None, b"", "it is empty"), (None, b" \n\n", "it is empty"), ("-", b"", "it is empty"), (None, None, "it is empty"),
   (None, b"ab\xff", "byte 2 is not UTF-8"), ("Hi", b"\xff", "byte 0"), (" ", b"text", "--prompt: it is empty"),
   (None, b"x" * 101, "more than")])
-def test_bad(piped, monkeypatch, prompt, data, words):
+def test_rejects_bad_input(piped, monkeypatch, prompt, data, words):
   monkeypatch.setattr(stdin, "BYTES", 100)
   piped(data)
   with pytest.raises(InputError, match=words): read_prompt(prompt)
 
-def test_terminal(monkeypatch):
+def test_terminal_input(monkeypatch):
   monkeypatch.setattr(sys, "stdin", Terminal(io.BytesIO(b"typed\n")))
   assert read_prompt(None) is None
   assert read_prompt("hi") == "hi"
   assert read_prompt("-") == "typed"  # reads up to Ctrl-D, as cat does
 
-def test_a_slow_pipe_is_waited_for(monkeypatch, capsys):
+def test_slow_pipe(monkeypatch, capsys):
   """Waiting shows a message. It does not last for ever, because some programs leave an unused pipe open."""
   monkeypatch.setattr(stdin, "PATIENCE", 0.05)
   read, write = os.pipe()

@@ -13,17 +13,17 @@ GLYPHS = {
   "नि": 2, "…": 1, "か\u3099": 2, "🧑🏿\u200d⚕\ufe0f": 2}
 
 @pytest.mark.parametrize(("text", "wanted"), GLYPHS.items())
-def test_columns(text, wanted):
+def test_glyph_widths(text, wanted):
   assert glyphs(text) == [(text, wanted)]
   assert width(f"{text}x{text}") == 2 * wanted + 1
 
-def test_flags_pair_up(): assert glyphs("🇩🇪🇫🇷🇯") == [("🇩🇪", 2), ("🇫🇷", 2), ("🇯", 1)]
+def test_flag_emoji_pairs(): assert glyphs("🇩🇪🇫🇷🇯") == [("🇩🇪", 2), ("🇫🇷", 2), ("🇯", 1)]
 
 def wrapped(pieces, columns):
   wrap = Wrap(lambda: columns)
   return "".join([wrap.push(piece) for piece in pieces] + [wrap.flush()])
 
-def test_words_as_textwrap_does():
+def test_words_match_textwrap():
   """Greedy wrapping, which has one outcome for words that fit."""
   rng = random.Random(1)
   for _ in range(300):
@@ -58,18 +58,18 @@ def test_random_text():
     assert [g for line in found.split() for g, _ in glyphs(line)] == drawn or "🇩🇪" in text  # no glyph is split
     assert found.count("\n") >= text.count("\n")
 
-def test_text_that_fits_is_left_alone():
+def test_fitting_text_is_unchanged():
   rng = random.Random(3)
   for _ in range(200):
     text = "".join(rng.choices([*"ab   日,(", "👍🏽", "\n"], k=40)).rstrip(" ")
     assert wrapped(text, 80) == text
 
 @pytest.mark.parametrize("columns", [-1, 0, 1])
-def test_tiny(columns):
+def test_one_column_terminal(columns):
   assert wrapped("ab c", columns) == "a\nb\nc"
   assert wrapped("日本", columns) == "日\n本"
 
-def test_resized():
+def test_terminal_resize():
   """A new width counts from the next word on; the terminal itself rewraps a line that became too long."""
   columns = 40
   wrap = Wrap(lambda: columns)
@@ -80,7 +80,7 @@ def test_resized():
   assert out + wrap.push(" eleven twelve ") + wrap.flush() == \
     "one two three four five six seven eight\nnine ten eleven twelve"
 
-def test_a_long_word_is_not_held_back():
+def test_long_word_is_not_held_back():
   wrap = Wrap(lambda: 10)
   shown = wrap.push("x" * 100)
   assert len(shown.replace("\n", "")) > 80

@@ -12,17 +12,17 @@ RECORDED = json.loads((pathlib.Path(__file__).parents[1] / "data" / "llama_cpp_t
 TALK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi there"},
         {"role": "assistant", "content": "Hello."}, {"role": "user", "content": "Why?"}]
 
-def test_all_are_recorded(): assert RECORDED.keys() == BUILTIN.keys() and not OTHERS & BUILTIN.keys()
+def test_every_template_is_recorded(): assert RECORDED.keys() == BUILTIN.keys() and not OTHERS & BUILTIN.keys()
 
 @pytest.mark.parametrize("name", BUILTIN)
-def test_as_llama_cpp(name, capfd):
+def test_matches_llama_cpp(name, capfd):
   t = ChatTemplate({"default": name})
   got = [t.render(TALK), t.render(TALK[1:]), t.render(TALK[1:3], add_generation_prompt=False)]
   assert got == RECORDED[name]
   assert capfd.readouterr().err == ""
 
 @pytest.mark.parametrize("source", ["", " \n", "openchat"])
-def test_names_that_there_are_not(source, capfd):
+def test_unknown_template_names(source, capfd):
   assert ChatTemplate({"default": source}, fallback=CHATML).render(TALK[1:2]).startswith("<|im_start|>user\nHi there")
   assert ChatTemplate({"default": source}).stop == ("\nUser:",) and PLAIN
   assert capfd.readouterr().err.startswith("warning: tokenizer.chat_template: ")

@@ -105,7 +105,7 @@ HOSTILE = {
 }
 
 @pytest.mark.parametrize("source", HOSTILE)
-def test_hostile(source):
+def test_hostile_templates_are_stopped(source):
   """Hostile templates are stopped within 2 s of processor time, in any thread."""
   def ended() -> float: return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
   t, before, found = ChatTemplate({"default": source, "tool_use": "fine"}), ended(), []
@@ -119,7 +119,7 @@ def test_hostile(source):
   assert re.match(f"tokenizer.chat_template: .*({HOSTILE[source]})", *found)
   assert t.render(HI, tools=TOOLS) == "fine"   # in a new process if necessary
 
-def test_no_way_to_internals():
+def test_no_access_to_python_internals():
   assert render("a{{ ''|attr('__class__') }}{{ '{0.__class__}'.format('') }}{{ ''['__class__'] }}b") == "ab"
 
 def test_process_ends_with_the_template():
@@ -134,7 +134,7 @@ def test_process_ends_with_the_template():
   del t
   assert process.returncode is not None
 
-def test_a_prepared_process_leaves_nothing_behind():
+def test_worker_leaves_nothing_behind():
   """No process or message remains after the interpreter's exit; a worker that was killed is replaced."""
   code = "from tinygrad_llm.text.chat_template import ChatTemplate\n" \
     "import threading\nt = ChatTemplate({'default': 'x'})\nt.prepare()\n" \
@@ -155,7 +155,7 @@ def test_a_prepared_process_leaves_nothing_behind():
   assert t.render(HI) == "x" == t.render(HI)
   assert t._process is not process
 
-def test_encode_keeps_control_tokens_of_users_apart():
+def test_encode_escapes_control_tokens_in_user_text():
   tokenizer = make(add_bos_token=True)
   t = ChatTemplate({"default": "{{ bos_token }}{{ messages[0].content }}<|eot_id|>"}, "<|bos|>")
   found = t.encode(tokenizer, [{"role": "user", "content": "h<|eot_id|><|bos|>h<|im"}])
@@ -167,7 +167,7 @@ def test_encode_keeps_control_tokens_of_users_apart():
   assert without.encode(make(), HI) == tokenizer.encode("hi")
   assert TOKENS[found[0]] == "<|bos|>"
 
-def test_marks_in_names_are_text():
+def test_control_tokens_in_tool_keys_are_text():
   """The keys of a tool's parameters and of a call's arguments are untrusted, too."""
   tokenizer = make(tokens=[*TOKENS, "sop"], token_type=[*TYPES, CONTROL])
   t = ChatTemplate({"default": "{{ tools | tojson }}{% for m in messages if m.role == 'tools' %}"
@@ -215,7 +215,7 @@ def test_templates_of_real_models(capfd):
   assert same >= 120 and {*folded} <= {"google-gemma-2-2b-it"}
   assert "some of what" not in capfd.readouterr().err
 
-def test_a_rendering_is_bounded_by_the_time_that_it_computes(monkeypatch):
+def test_rendering_is_bounded_by_cpu_time(monkeypatch):
   """A worker that gets little processor time, as on a busy machine, is waited for; a worker that never runs is not."""
   long = "{% for i in range(50) %}{% for j in range(99999) %}{% endfor %}{% endfor %}done"
   t = ChatTemplate({"default": long, "tool_use": "fine"})
@@ -241,7 +241,7 @@ def test_a_rendering_is_bounded_by_the_time_that_it_computes(monkeypatch):
   monkeypatch.undo()
   assert t.render(HI, tools=TOOLS) == "fine"
 
-def test_its_process_is_started_ahead():
+def test_worker_is_started_ahead():
   """The worker is started once; a rendering reports its errors."""
   template = ChatTemplate({"default": "{{ messages[0].content }}"})
   for _ in range(2): template.prepare()

@@ -24,7 +24,7 @@ TOKENIZERS = {"qwen2": make, "llama-bpe": lambda: make(pre="llama-bpe"), "spm": 
               "spm without a prefix": lambda: make_spm(add_space_prefix=False), "bundled": bundled}
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
-def test_never_more_than_there_are(kind):
+def test_estimate_never_exceeds_token_count(kind):
   draw, tokenizer = random.Random(7), TOKENIZERS[kind]()
   own = [text for text in tokenizer._tokens if text]
   for _ in range(300):
@@ -35,13 +35,13 @@ def test_never_more_than_there_are(kind):
       assert least <= len(tokenizer.encode(text, parse_special=special)), text
       assert least <= len(tokenizer.encode(around, parse_special=special)), text
 
-def test_how_close_it_is():
+def test_tightness_of_the_bound():
   """Bytes divided by the longest token's bytes, also where the token's spaces are written as 3-byte characters."""
   assert bundled().least_tokens("x" * 1300) == 100
   longest = max(make_spm()._tokens, key=len).replace(SPACE, " ")
   assert make_spm().least_tokens(longest * 100) >= 50
 
-def test_no_claim_where_text_is_left_out():
+def test_no_bound_if_vocabulary_lacks_a_byte():
   """If the vocabulary lacks a byte, no number of characters is certain to give a token."""
   t = make(tokens=["a", "b"], token_type=[1, 1], merges=[], bos_token_id=None, eos_token_id=None, eot_token_id=None)
   assert t.encode("xyz" * 1000) == []
@@ -54,7 +54,7 @@ def llm(context: int, template: Any) -> LLM:
   return made
 
 @pytest.mark.parametrize("text", ["x" * (16 << 20), "é \n" * (4 << 20)])
-def test_what_cannot_fit_is_not_tokenized(text):
+def test_oversized_prompt_is_not_tokenized(text):
   """16 MB, the most that standard input may have, are refused within a second of processor time."""
   before = time.process_time()
   for content in (text, [{"type": "text", "text": text}]):
@@ -64,7 +64,7 @@ def test_what_cannot_fit_is_not_tokenized(text):
       llm(512, None).chat([{"role": "user", "content": content}, {"role": "user", "content": "hi"}])
   assert time.process_time() - before < 2
 
-def test_what_may_fit_is_tokenized():
+def test_fitting_prompt_is_tokenized():
   """Space that a template trims does not count, nor do messages that it may leave out."""
   template = SimpleNamespace(encode=lambda tokenizer, messages: [1])
   for content in ("x" * 26 + " " * 1000, " \n" * 500):

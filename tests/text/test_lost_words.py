@@ -41,7 +41,7 @@ def squeezed(text: str) -> str:
   return re.sub(r"\s+", "", text.lower())
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_every_word_is_there(name):
+def test_every_word_is_rendered(name):
   """All usual orders of roles, with and without a system message, with contents as texts and as parts."""
   t, rng = ChatTemplate({"default": TEMPLATES[name]}, "<s>", "</s>"), random.Random(name)
   shapes = [("user",), ("system", "user"), ("system", "user", "assistant", "user"), ("user", "assistant", "user"),
@@ -61,11 +61,11 @@ def test_every_word_is_there(name):
   ("{{ messages[-1].content }}", "user"), (LOOP + "{{ m.role }}" + END, "user"),
   (LOOP + "{% if m.role == 'assistant' %}{{ raise_exception('one turn only') }}{% endif %}{{ m.content }}" + END,
    "assistant")])
-def test_refused_by_name(source, role):
+def test_refusal_names_the_message(source, role):
   talk = [{"role": r, "content": x} for r, x in (("user", "one"), ("assistant", "two"), ("user", "three"))]
   with pytest.raises(InputError, match=f"messages.*role '{role}'"): ChatTemplate({"default": source}).render(talk)
 
-def test_what_is_said_of_it(capfd):
+def test_warning_text(capfd):
   t = ChatTemplate({"default": TEMPLATES["refuses a system message"]})
   talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
   assert t.render(talk) == t.render(talk) == "user: Be brief.\n\nHi\n"
@@ -74,7 +74,7 @@ def test_what_is_said_of_it(capfd):
   assert ChatTemplate({"default": TEMPLATES["content as parts"]}).render(talk[1:]) == "user: Hi"
   assert capfd.readouterr().err == ""  # no warning: the same words at the same place
 
-def test_contents_of_odd_kinds():
+def test_unusual_content_types():
   say = {name: ChatTemplate({"default": TEMPLATES[name]}).render for name in ("plain", "content as parts")}
   for content in (["one", "two"], [{"type": "text", "text": "one"}, "two"]):  # texts among parts
     talk = [{"role": "user", "content": content}]
@@ -86,7 +86,7 @@ def test_contents_of_odd_kinds():
 
 CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 1}}}]}
 
-def test_tools_and_calls_that_a_template_leaves_out_are_told(capfd):
+def test_warns_about_dropped_tools_and_calls(capfd):
   talk, tools = [{"role": "user", "content": "hi"}, CALL], [{"type": "function", "function": {"name": "add"}}]
   shown = "{{ tools | tojson }}" + LOOP + "{{ m | tojson }}" + END
   ChatTemplate({"default": shown}).render(talk, tools=tools)
@@ -96,7 +96,7 @@ def test_tools_and_calls_that_a_template_leaves_out_are_told(capfd):
   assert "1 of 1 tools;" in said and "1 of 1 tool calls;" in said and said.count("\n") == 2
 
 @pytest.mark.parametrize("cut", ["[:12]", ".splitlines()[0]", ".split()[0]", " | truncate(20)", "[-12:]"])
-def test_a_text_that_is_cut_short_is_told(capfd, cut):
+def test_warns_about_truncated_text(capfd, cut):
   t, long = ChatTemplate({"default": LOOP + "{{ m.content" + cut + " }}" + END}), "one two three four\nfive six seven"
   t.render([{"role": "user", "content": "hi"}])
   assert capfd.readouterr().err == ""
@@ -105,7 +105,7 @@ def test_a_text_that_is_cut_short_is_told(capfd, cut):
 
 @pytest.mark.parametrize("shown", [" | upper", " | trim", " | e", " | tojson", " | tojson(ensure_ascii=true)",
                                    " | title", ".split('</think>')[-1]", " | replace('/no_think', '')"])
-def test_a_text_in_another_spelling_is_not(capfd, shown):
+def test_no_warning_for_respelt_text(capfd, shown):
   """
   A text in another spelling is not reported as lost, nor a flag that switches thinking, nor an assistant's thinking.
   """
@@ -114,7 +114,7 @@ def test_a_text_in_another_spelling_is_not(capfd, shown):
   ChatTemplate({"default": LOOP + "{{ m.content" + shown + " }}" + END}).render(talk)
   assert capfd.readouterr().err == ""
 
-def test_a_mark_between_thinking_and_answer_ends_none():
+def test_mark_between_thinking_and_answer():
   """Kimi K3 closes all parts of an answer with the same mark."""
   turn = ("{% if m.reasoning_content %}<|open|>think{{ m.reasoning_content }}<|close|>{% endif %}"
           "<|open|>say{{ m.content }}<|close|>")
@@ -122,20 +122,20 @@ def test_a_mark_between_thinking_and_answer_ends_none():
   assert ChatTemplate({"default": LOOP + "{{ m.content }}<|close|>" + END}).after_answer() == "<|close|>"
   assert ChatTemplate({"default": LOOP + "{{ m.content | upper }} </s>" + END}).after_answer() == " </s>"
 
-def test_thinking_that_a_template_takes_out_is_no_loss():
+def test_no_warning_for_removed_thinking():
   source = (LOOP + "{% if m.role == 'assistant' %}{{ m.content.split('</think>')[-1] }}"
             "{% else %}{{ m.content }}{% endif %}" + END)
   talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "<think>b</think>c"}]
   assert ChatTemplate({"default": source}).render(talk) == "ac"
 
-def test_a_content_that_is_nothing():
+def test_empty_content():
   for content in ("", None, []):
     talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": content}]
     for name in ("plain", "content as parts", "turns alternate"):
       if content != "" and name == "content as parts": continue
       assert "hi" in ChatTemplate({"default": TEMPLATES[name]}).render(talk)
 
-def test_switches_for_thinking():
+def test_thinking_switches():
   def of(source): return ChatTemplate({"default": LOOP + "{{ m.content }}" + END + source})
   assert of("{% if enable_thinking %}x{% endif %}").thinking(False) == {"enable_thinking": False}
   assert of("{% if enable_thinking %}x{% endif %}").thinking(True) == {"enable_thinking": True}
@@ -148,7 +148,7 @@ def test_switches_for_thinking():
   assert of("{{ tools[0] + 1 }}").thinking(False) == {}  # rendering will report the error
   assert of("{{ tools }}{{ style }}").variables() >= {"messages", "tools", "style"}
 
-def test_variables_of_a_caller(tmp_path):
+def test_caller_variables(tmp_path):
   build(tmp_path / "m.gguf", ["x"], template=LOOP + "{{ m.content }}" + END + "{{ mood }}")
   llm, say = tinygrad_llm.load(str(tmp_path / "m.gguf")), [{"role": "user", "content": "hi"}]
   assert llm.tokenizer.decode(llm.prompt(say, template={"mood": "glad"})) == "higlad"

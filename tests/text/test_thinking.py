@@ -40,7 +40,7 @@ TEXTS = [
 ]
 
 @pytest.mark.parametrize(("prompt", "text", "parts"), TEXTS)
-def test_every_cut(prompt, text, parts):
+def test_every_split_of_the_stream(prompt, text, parts):
   assert split([text], prompt) == split(list(text), prompt) == parts
   for i, j in itertools.combinations(range(len(text) + 1), 2):
     assert split([text[:i], text[i:j], text[j:]], prompt) == parts
@@ -62,7 +62,7 @@ CHANNELS = [
 ]
 
 @pytest.mark.parametrize(("text", "parts"), CHANNELS)
-def test_channels(text, parts):
+def test_channel_marks(text, parts):
   pieces = channels(text)
   assert split(pieces) == parts
   assert split([x for p in pieces for x in ([p] if isinstance(p, tuple) else p)]) == parts
@@ -89,7 +89,7 @@ def parts(tokenizer, text, stop=(), prompt=""):
   encode = lambda text: tokenizer.encode(text, parse_special=True)
   return joined(LLM.parts(types.SimpleNamespace(tokenizer=tokenizer), iter(encode(text)), stop, encode(prompt)))
 
-def test_parts_of_tokens(tokenizer):
+def test_parts_from_tokens(tokenizer):
   assert parts(tokenizer, "<think>abc</think>de") == [("thinking", "abc"), ("answer", "de")]
   assert parts(tokenizer, "abc</think>de", prompt="xy<think>") == [("thinking", "abc"), ("answer", "de")]
   assert parts(tokenizer, "abc</think>de", prompt="<think></think>") == [("answer", "abc</think>de")]
@@ -117,7 +117,7 @@ def test_parts_of_tokens(tokenizer):
   ("<|channel|>analysis<|message|>abc<|end|><|start|>assistant<|channel|>final<|message|>abc", "bc",
    "analysisabcassistantfinala"),
   ("<|channel|>final<|message|>abc<|end|><|start|>user<|message|>def", "x", "finalabc")])
-def test_raw_text_is_cut_where_the_answer_is(tokenizer, text, stop, wanted):
+def test_stop_strings_match_in_answer_only(tokenizer, text, stop, wanted):
   """Stop strings match in the answer only. They may include the names of tokens without text, which are never shown."""
   ids = [ID[t] for t in re.findall(r"<\|?\w+\|?>|</think>|.", text)] if text != "<thin" else [ID[c] for c in text]
   llm = types.SimpleNamespace(tokenizer=tokenizer)
@@ -127,7 +127,7 @@ def test_raw_text_is_cut_where_the_answer_is(tokenizer, text, stop, wanted):
   assert until == ids[:len(until)]
   assert "".join(LLM.text(llm, until[:-1])).startswith(wanted[:-1]) and "".join(LLM.text(llm, until, [stop])) == wanted
 
-def test_written_out_marks_of_channels_are_text(tokenizer):
+def test_spelt_out_channel_marks_are_text(tokenizer):
   """Channel marks count only as control tokens, because a model may write about them."""
   ids = [ID[c] for c in "<channel>a"]
   assert joined(LLM.parts(types.SimpleNamespace(tokenizer=tokenizer), ids)) == [("answer", "<channel>a")]

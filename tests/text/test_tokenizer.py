@@ -84,7 +84,7 @@ def test_same_text_twice():
   t = make(tokens=[*TOKENS, "he", ""], token_type=[*TYPES, NORMAL, NORMAL], merges=MERGES + MERGES[:1])
   assert t.encode("he") == ids("he") and t.decode([len(TOKENS), len(TOKENS) + 1]) == "he"
 
-def test_part_of_a_merge_may_begin_with_a_space():
+def test_merge_part_may_begin_with_space():
   t = make(tokens=[*TOKENS, " ", " x"], token_type=[*TYPES, NORMAL, NORMAL], merges=[*MERGES, "  x"])
   assert t.encode("hello") == ids("he", "llo")
 
@@ -100,7 +100,7 @@ def test_round_trip(pre):
     stream, found = t.stream(), t.encode(text)
     assert t.decode(found) == text == "".join(map(stream.push, found)) and stream.flush() == ""
 
-def test_stream_holds_back_parts_of_characters():
+def test_stream_holds_back_partial_characters():
   t = make()
   smile = [ID[ALPHABET[b]] for b in "😀".encode()]
   stream = t.stream()
@@ -135,13 +135,13 @@ NO_SUCH, WRONG_KIND = "llama.cpp loads no such file either", "of another type th
   ("token_type", np.array([1, 2], np.int32), NO_SUCH), ("token_type", 3, WRONG_KIND),
   ("token_type", ["a"] * len(TOKENS), WRONG_KIND), ("eot_token_id", 1.5, WRONG_KIND),
   ("eom_token_id", "x" * 1000, WRONG_KIND), ("bos_token_id", True, WRONG_KIND), ("add_bos_token", 1, WRONG_KIND)])
-def test_refused(field, value, why):
+def test_rejects_bad_metadata(field, value, why):
   with pytest.raises(InputError) as e: make(**{field: value})
   assert str(e.value).startswith(f"tokenizer.ggml.{field}: ") and "\n" not in str(e.value)
   assert len(str(e.value).partition("; supported: ")[0]) < 200
 
 @pytest.mark.parametrize("pre", [None, "default"])
-def test_no_way_of_cutting_words(pre, capfd):
+def test_missing_pre_tokenizer_uses_default(pre, capfd):
   """A missing or default pre-tokenizer becomes llama.cpp's default, with a warning."""
   assert make(pre=pre).decode(make(pre=pre).encode("it's 12345 $x")) == "it's 12345 $x"
   said = capfd.readouterr().err
@@ -154,7 +154,7 @@ def test_no_way_of_cutting_words(pre, capfd):
   ("token_type", np.array([*TYPES, 9], np.int32), f"{len(TYPES) + 1} for {len(TYPES)} tokens; those at the end are"),
   ("bos_token_id", -1, f"-1 is not one of the {len(TOKENS)} tokens; there is none"),
   ("eos_token_id", len(TOKENS), "there is none"), ("eot_token_id", 2**32 - 1, "4294967295 is not one of")])
-def test_tolerated(field, value, words, capfd):
+def test_tolerated_faults_give_one_warning(field, value, words, capfd):
   """Faults that llama.cpp tolerates give one line of warning, once."""
   t, sound = make(**{field: value}), make()
   make(**{field: value})
@@ -175,7 +175,7 @@ def by_rank(word: str, merges: list[str], known: set[str], whole: bool) -> list[
   return [x for part in parts for x in ([part] if part in known else part)]
 
 @pytest.mark.parametrize("pre", ["qwen2", "llama-bpe"])
-def test_merges_through_texts_that_are_no_tokens(pre):
+def test_merges_through_non_tokens(pre):
   rng, through = random.Random(2), 0
   for _ in range(60):
     texts, merges = ["a", "b", "c", "Ġ"], []
@@ -194,14 +194,14 @@ def test_merges_through_texts_that_are_no_tokens(pre):
                        for x in wanted)
   assert through > 100   # tokens merged from a text that is no token
 
-def test_a_text_that_is_no_token_is_spelt_in_bytes_of_utf8_where_the_vocabulary_is():
+def test_byte_fallback_of_utf8_vocabulary():
   tokens = ["h", "e", *(f"<0x{b:02X}>" for b in range(256) if b != 0x65)]
   t = make(model="gemma4", pre=None, tokens=tokens, token_type=[NORMAL] * 2 + [BYTE] * 255,
            merges=["h e", "h é", "hé e"], bos_token_id=None, eos_token_id=None)
   assert t.token_bytes(2) == b"\0" and b"".join(map(t.token_bytes, t.encode("hé"))) == "hé".encode()
   assert t.encode("he") == [tokens.index("<0x68>")]   # as llama.cpp, it leaves out a byte that is no token
 
-def test_unsupported_kinds_list_the_supported():
+def test_unsupported_kind_error_lists_supported_kinds():
   for changes in ({"model": "t5"}, {"pre": "gpt-5"}):
     with pytest.raises(InputError, match="llama, gemma4, and gpt2 with ") as e: make(**changes)
     assert str(e.value).partition("tokenizer.ggml.pre ")[2].split("pre ")[-1].split(", ") == [*PRE_TYPES]
@@ -251,7 +251,7 @@ def test_spm_special_tokens():
   assert t.bos == 1 and t.add_bos and t.stop_ids == {2} and not make_spm(add_bos_token=False).add_bos
   assert make_spm(bos_token_id=2, eos_token_id=1).bos == 2 and make_spm(eos_token_id=1).stop_ids == {1, 2}
 
-def test_spm_decodes_a_text_or_what_continues_it():
+def test_spm_decode_strips_leading_space_and_stream_keeps_it():
   t, text = make_spm(), " he héo\n😀 <c>  lol"
   found = t.encode(text)
   assert t.decode(found) == t.decode([1, *found]) == text == make_spm(add_space_prefix=False).decode(found)[1:]
@@ -269,14 +269,14 @@ def test_spm_is_fast_on_long_words():
   ("scores", np.array([0.0, 1.0]), NO_SUCH), ("scores", "x" * len(SPM_TOKENS), WRONG_KIND),
   ("scores", [float("nan")] * len(SPM_TOKENS), "llama.cpp loads it, and orders merges by what has no order"),
   ("tokens", None, NO_SUCH), ("token_type", [1], NO_SUCH)])
-def test_spm_refused(field, value, why):
+def test_spm_rejects_bad_metadata(field, value, why):
   with pytest.raises(InputError, match=rf"^tokenizer\.ggml\.{field}: "): make_spm(**{field: value})
 
 @pytest.mark.parametrize("field, value, words", [
   ("scores", np.array([*SPM_SCORES, 1], np.float32), "those at the end are left out"),
   ("unknown_token_id", len(SPM_TOKENS), "0 is taken"), ("bos_token_id", -1, "1 is taken"),
   ("eos_token_id", 2**32 - 1, "2 is taken")])
-def test_spm_tolerated(field, value, words, capfd):
+def test_spm_tolerated_faults_give_one_warning(field, value, words, capfd):
   t, sound, text = make_spm(**{field: value}), make_spm(), "hello 😀"
   said = capfd.readouterr().err
   assert said.startswith(f"warning: tokenizer.ggml.{field}: ") and words in said and said.count("\n") == 1
@@ -310,11 +310,11 @@ def words(kind: PreType, text: str) -> list[str]:
 def test_words(pre, text, cut):
   assert words(PRE_TYPES[pre], text) == cut.split("|")
 
-def test_every_name_says_which_models_carry_it():
+def test_every_pre_tokenizer_lists_its_models():
   assert PRE_MODELS.keys() == PRE_TYPES.keys() and all(PRE_MODELS.values())
 
 @pytest.mark.parametrize("pre", PRE_TYPES)
-def test_a_long_run_takes_no_square_time(pre):
+def test_long_runs_take_no_quadratic_time(pre):
   for c in (" ", "A", "1", ".", "\n"): words(PRE_TYPES[pre], "1" + c * 20_000 + "1")
 
 def gemma(**changes) -> Tokenizer:
@@ -339,7 +339,7 @@ def test_gemma4():
   assert t.add_bos and t.encode("he he\n\n\u00e9") == [6, 7, 8, 9 + 0xc3, 9 + 0xa9]
   assert t.decode([6, 7, 8, 9 + 0xc3, 9 + 0xa9]) == "he he\n\n\u00e9"
 
-def test_end_of_a_message_is_no_end_of_an_answer():
+def test_gpt_oss_message_end_does_not_stop_answer():
   """In gpt-oss an answer has several messages, and each ends with <|end|>."""
   def ends(*texts: str) -> set[str]:
     t = make(tokens=[*TOKENS, *texts], token_type=[*TYPES, *[CONTROL] * len(texts)])
@@ -355,7 +355,7 @@ def test_many_special_tokens():
   assert found[:6] == wanted and t.decode(found[6:]) == "[PAD1"
 
 @pytest.mark.parametrize("name", VOCABULARIES)
-def test_vectors(name):
+def test_llama_cpp_test_vectors(name):
   """llama.cpp's test vectors: texts between separators, and a line of ids for each text."""
   path = VECTORS / f"ggml-vocab-{name}.gguf"
   if not path.exists(): pytest.skip(f"no {path}: run `make vectors`")
@@ -367,7 +367,7 @@ def test_vectors(name):
   assert len(given) == len(wanted) > 40
   for text, found in zip(given, wanted, strict=True): assert t.encode(text) == found and t.decode(found) == text
 
-def test_literals_find_what_a_regex_finds():
+def test_literal_search_matches_regex():
   """The longest text at each position wins, also among texts that are prefixes of each other or overlap."""
   rng = random.Random(3)
   for _ in range(200):

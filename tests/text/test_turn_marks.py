@@ -53,7 +53,7 @@ CASES = [  # (template, the marks if they are tokens without text, the marks if 
   (GPT_OSS_TEMPLATE, None, set()), (REFUSES, None, set()), ("", None, {"\nUser:"})]
 
 @pytest.mark.parametrize(("template", "names", "texts"), CASES)
-def test_marks(template, names, texts):
+def test_turn_marks_of_templates(template, names, texts):
   found = turn_marks(ChatTemplate({"default": template}, "<s>", "</s>"), tokenizer(CONTROL))
   assert found.names == (names or set()) and set(found.texts) == (texts if names is None else set())
   found = turn_marks(ChatTemplate({"default": template}, "<s>", "</s>"), tokenizer(None))
@@ -64,7 +64,7 @@ def test_marks(template, names, texts):
   (CHATML_TEMPLATE, ["<|im_start|>", *"user"]), (CHATML_TEMPLATE, ["<|im_start|>", *"assistant"]),
   (LLAMA3_TEMPLATE, ["<|start_header_id|>", *"user", "<|end_header_id|>"]), (TURNS_TEMPLATE, ["<|user|>"]),
   (GEMMA_TEMPLATE, ["<start_of_turn>", *"user"]), (MISTRAL, ["[INST]"])])
-def test_an_answer_that_opens_another_turn_ends_there(template, opening, kind):
+def test_answer_ends_when_it_opens_another_turn(template, opening, kind):
   tok = tokenizer(kind)
   ids = {**{chr(c): c - 33 for c in range(33, 127)}, **{name: 94 + i for i, name in enumerate(NAMES)}}
   chat = ChatTemplate({"default": template}, "<s>", "</s>")

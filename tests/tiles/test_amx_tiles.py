@@ -119,7 +119,7 @@ def searched() -> dict:
 # *** here
 
 @pytest.mark.parametrize("name", sample(TYPES, ("Q4_K", "MXFP4", "BF16")))
-def test_numbers(name):
+def test_results_match_reference(name):
   for found in child.call(drawn, name, 2).value:
     assert found["error"] < MOST, found["sizes"]
     assert "amx_step(" in found["source"] and "ScheduleOps.AMX" in found["opts"], found["sizes"]
@@ -131,7 +131,7 @@ def test_extreme_sizes(sizes):
   assert found["error"] < MOST and "amx_step(" in found["source"]
 
 @pytest.mark.parametrize("tokens", [32, 45])
-def test_what_is_done_with_a_product(tokens):
+def test_residual_and_gate_epilogues(tokens):
   found = child.call(fixed, tokens).value
   assert found["errors"][0] < MOST and found["errors"][1] < 2 * MOST
   calls = [re.findall(r"amx_(\w+)\(\(", text) for text in found["sources"]]
@@ -139,21 +139,21 @@ def test_what_is_done_with_a_product(tokens):
 
 @pytest.mark.parametrize(("name", "m", "fused"), sample(
   [("Q4_0", 2, False), ("Q4_0", 2, True), ("MXFP4", 1, False)], [("Q4_0", 2, True)]))
-def test_experts(name, m, fused):
+def test_expert_gemm_results(name, m, fused):
   """Expert GEMMs are compared with products of 8-bit activations."""
   found = child.call(experts, name, m, fused, [7, 40, 1, 33]).value
   assert found["slots"] == amx_tiles.TOKENS and max(found["errors"]) < MOST and found["traced"] <= 2
 
 @extended
 @pytest.mark.parametrize("types", ["Q4_K_M", "Q8_0", "BF16"])
-def test_a_model(tmp_path, types):
+def test_model_logits(tmp_path, types):
   """A prompt's logits are nearer to the reference than with int8 activations."""
   path = str(write_model(tmp_path / "model.gguf", dim=256, layers=1, vocab=320, types=types))
   tiles, bytes_ = (child.call(model, path, on).value for on in (True, False))
   assert tiles[0] < 1e-4 and tiles[1] < 1e-3
   assert types == "BF16" or tiles[0] < bytes_[0] / 2
 
-def test_off():
+def test_conditions_without_amx():
   """Tiles are off for few tokens, for rows that are no multiple of 16, and by the switch."""
   few = child.call(product, "Q4_K", 64, 256, 7, 31).value
   odd = child.call(product, "BF16", 33, 64, 40, 64).value
@@ -161,7 +161,7 @@ def test_off():
   assert all("amx_" not in found["source"] and found["error"] < MOST for found in (few, odd, off))
 
 @X86
-def test_where():
+def test_chosen_by_cpu_features():
   archs = {"x86_64,x86-64-v4": False, "x86_64,sapphirerapids": True, "x86_64,x86-64-v4,amx-tile,amx-bf16": True,
            "x86_64,native": "amx_bf16" in pathlib.Path("/proc/cpuinfo").read_text() and targets.may_use_tiles()}
   assert dict(zip(archs, child.call(chosen, [*archs]).value)) == archs
@@ -169,7 +169,7 @@ def test_where():
     assert child.call(chosen, ["x86_64,sapphirerapids"], **{off: "1"}).value == [False]
 
 @X86
-def test_the_instructions():
+def test_emitted_instructions():
   """Tiles are cleared and stored once; an iteration loads four and multiplies four times. Without AMX there is none."""
   counts = {"ldtilecfg": "c4..7849", "tilezero": "c4e27b49", "tileloadd": "c4..7b4b", "tdpbf16ps": "c4e2.[26ae]5c",
             "tilestored": "c4..7a4b"}
@@ -181,7 +181,7 @@ def test_the_instructions():
   assert found["ldtilecfg"] == 1 and found["tilezero"] == found["tilestored"] == 4
   assert not any(of("x86-64-v4").values())
 
-def test_search():
+def test_search_space():
   """A search varies only the number of tiles and the prefetch distance of the packed weights."""
   found = child.call(searched).value
   assert found["offered"] == [2, 4, 8, 16, 32, 64] and found["legal"] == [False, False, True, False, True, False]

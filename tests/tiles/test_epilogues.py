@@ -30,7 +30,7 @@ def kernel(n: int, each: int = 1, *, step: int = 1, tokens: int = 3, op: Ops | N
 def made_of(sink: UOp) -> UOp: return run(sink, Device["CPU"].renderer)
 
 @pytest.mark.parametrize(("n", "each"), [(16, 1), (32, 1), (8, 2), (4, 4), (16, 4)])
-def test_rows_become_lanes(n, each):
+def test_epilogue_is_vectorised_over_rows(n, each):
   """for 16 rows: store f(sum k: v[row]) --> for 16 rows: a[row] = sum k: v[row]; store f(a), a vector of 16 rows"""
   made = made_of(sink := kernel(n, each))
   array, = {u for u in made.toposort() if u.op is Ops.BUFFER}
@@ -41,7 +41,7 @@ def test_rows_become_lanes(n, each):
   body = store.src[1].toposort(lambda u: u.op is not Ops.AFTER)
   assert not any(u.op is Ops.REDUCE for u in body) and any(u.op is Ops.MAX for u in body)
 
-def test_two_sums():
+def test_two_sums_have_two_arrays():
   """Each has an array of its own."""
   loop, _ = rows(32)
   a, b = ((load(slot, loop, K) * load(2, TOKEN, K)).reduce(K, arg=Ops.ADD) for slot in (0, 1))
@@ -53,9 +53,9 @@ def test_two_sums():
   kernel(15), kernel(8), kernel(6, 4), kernel(15, 3),    # no whole vectors of rows
   kernel(16, step=2), kernel(16, op=None),               # rows that are not adjacent; no sum
   kernel(16, opts=())])                                  # no tokens that share rows
-def test_what_is_left(sink): assert made_of(sink) is sink
+def test_other_epilogues_unchanged(sink): assert made_of(sink) is sink
 
-def test_rows_that_are_lanes_anyway():
+def test_existing_lanes_unchanged():
   loop = lanes(16, 1, AxisType.WEAK)
   total = (load(0, loop, K) * load(1, TOKEN, K)).reduce(K, arg=Ops.ADD)
   store = UOp.param(OUT, dtypes.float, (4096,)).index(TOKEN * 16 + loop).store(total)

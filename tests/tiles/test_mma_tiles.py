@@ -37,7 +37,7 @@ def kernel(tokens: int = 16, rows: int = 8, block: Block | None = BLOCK, product
 def arrays(sink: UOp) -> list[tuple[int, ...]]:
   return sorted(u.shape for u in sink.toposort() if u.op is Ops.BUFFER and u.addrspace is AddrSpace.LOCAL)
 
-def test_a_block():
+def test_tiles_are_staged_in_shared_memory():
   """
   for token, row: sum k: float(q(w[row k])) * x[token k]
   --> shared = a tile of float(q(w)), of x; barrier; each thread: sum k in 16: shared * shared
@@ -56,7 +56,7 @@ def test_a_block():
   (20, 12, BLOCK), (20, 8, BLOCK),        # the last tokens and rows do not fill a block
   (32, 8, Block(32, 8, 8, 16, 8)),        # two warps of tokens, and four steps
   (8, 24, Block(8, 16, 32, 8, 8)), (5, 3, BLOCK)])
-def test_values(tokens, rows, block):
+def test_rewrite_preserves_values(tokens, rows, block):
   made = run(sink := kernel(tokens, rows, block), OPENCL)
   assert made is not sink and same(sink, made)
   store = made.src[0].src[0]
@@ -79,7 +79,7 @@ def test_tensor_cores():
 @pytest.mark.parametrize("block", [
   Block(16, 8, 16, 12, 8), Block(24, 8, 16, 16, 8), Block(16, 6, 16, 16, 6), Block(16, 8, 64, 16, 8),
   Block(16, 8, 12, 16, 8), Block(8, 4, 16, 8, 4), Block(256, 32, 4, 8, 8), Block(16, 8, 0, 16, 8)])
-def test_blocks_that_do_not_fit(block):
+def test_rejects_invalid_blocks(block):
   """Refused: partial warps or instructions; more weights than there are; partial words; one sum; too many threads."""
   core = fragments.core(OPENCL)
   assert fits(m := find(kernel(block=None)), BLOCK, core, OPENCL) and not fits(m, block, core, OPENCL)
@@ -87,11 +87,11 @@ def test_blocks_that_do_not_fit(block):
   assert apply(k, action(ScheduleOps.BLOCK, BLOCK.arg))
   with pytest.raises(KernelOptError, match="no block of that size"): apply(k, action(ScheduleOps.BLOCK, block.arg))
 
-def test_what_is_left():
+def test_other_kernels_unchanged():
   """No change: a kernel without the action; a kernel without a sum of products."""
   for sink in (kernel(block=None), kernel(op=Ops.MAX)): assert run(sink, OPENCL) is sink
 
-def test_other_loads_wait():
+def test_epilogue_loads_come_after_the_sum():
   """load bias; end of the sum's loop --> end of the sum's loop; load bias"""
   step = UOp.range(4, 7, AxisType.REDUCE)
   total = UOp.placeholder((1,), dtypes.float, 3, AddrSpace.REG)

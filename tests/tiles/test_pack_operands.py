@@ -161,7 +161,7 @@ def of_few(name: str, tokens: int) -> dict: return child.call(fixed, name, token
 def kernel(text: str) -> str: return text[text.index("void r_"):]
 
 @pytest.mark.parametrize("name", sample(STREAMS, SOME))
-def test_numbers(name):
+def test_results_match_reference(name):
   row = found(name, len(name))
   assert row["error"] < MOST, row["sizes"]
   assert "TOKENS" in row["opts"] and "TILES" in row["opts"]
@@ -169,18 +169,18 @@ def test_numbers(name):
 @extended
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("name", FEW)
-def test_numbers_of_other_sizes(name, seed):
+def test_results_of_random_sizes(name, seed):
   row = found(name, seed)
   assert row["error"] < MOST, row["sizes"]
 
 @pytest.mark.parametrize("name", sample(STREAMS, ("Q6_K",)))
-def test_groups_of_16(name):
+def test_activation_groups_of_16(name):
   """Activation groups of 16, as in decode, for an x whose length is no multiple of 32."""
   row = found(name, len(name), group=GROUP)
   assert row["error"] < MOST and "TILES" in row["opts"] and "sum_of_bytes" not in kernel(row["source"])
 
 @pytest.mark.parametrize("name", sample(STREAMS, ("Q4_K",)))
-def test_groups_of_32(name):
+def test_activation_groups_of_32(name):
   """Activation groups of 32 give one scale for 32 products, if the weights' scales are as coarse."""
   text = kernel(found(name, len(name))["source"])
   longest = max(map(len, re.findall(r"convertvector\(((?:add_dots_of_\w+\()+)", text)))
@@ -188,7 +188,7 @@ def test_groups_of_32(name):
   assert dots is not None and longest // len(dots[0]) == (4 if name in SCALES_OF_16 else 8)
 
 @pytest.mark.parametrize("name", sample(STREAMS, SOME))
-def test_it_is_unpacked_once(name):
+def test_weights_are_unpacked_once(name):
   """The loop over tokens reads bytes from an array that is filled before it; it does not read the matrix."""
   text = kernel(found(name, len(name))["source"])
   before, inside = re.split(r"for \(int \w+ = 0; \w+ < \(\(data\d_\+7\)>>3\); \w+\+\+\)", text)
@@ -197,13 +197,13 @@ def test_it_is_unpacked_once(name):
   assert inside.count("add_dots_of_") >= 8 and "signed char" not in inside
 
 @pytest.mark.parametrize("name", sample(STREAMS, ("Q4_K", "Q6_K")))
-def test_sums_of_x_are_read(name):
+def test_activation_sums_are_read(name):
   """Activation sums are read, as they are stored beside the bytes; they are not recomputed for each block of tokens."""
   text = kernel(found(name, len(name))["source"])
   assert "sum_of_bytes" not in text and len(re.findall(r"convertvector\(add_dots_of_", text)) == 8
 
 @pytest.mark.parametrize("group", [GROUP, PROMPT_GROUP])
-def test_activations_of_a_prompt_are_packed_in_vectors(group):
+def test_prefill_activations_are_packed_in_vectors(group):
   """All threads share the packing of a prompt's activations, although the number of tokens is symbolic."""
   row = child.call(packed, 512, 32 * group, 301, group).value
   assert row["same"] and "THREAD" in row["opts"]
@@ -215,7 +215,7 @@ WITH_AVX2 = pytest.mark.skipif("avx2" not in cpu_features(), reason="the process
 @WITH_AVX2
 @pytest.mark.parametrize("name, kind", sample([(name, "7_bits" if name in OF_7_BITS else "signed") for name in STREAMS],
                                               [("Q6_K", "7_bits")]))
-def test_numbers_without_vnni(name, kind):
+def test_results_without_vnni(name, kind):
   """AVX2's byte product instruction saturates for unsigned 8-bit factors, so types beyond 7 bits use signed ones."""
   row, few_ = (child.call(f, name, len(name), DEV=AVX2).value for f in (drawn, drawn_few))
   assert max(row["error"], few_["error"]) < MOST, (row["sizes"], few_["sizes"])
@@ -236,7 +236,7 @@ def changed_groups() -> list[str]:
            "32 of 6 words": factors(scale=8, halves=4)}
   return [name for name, of in cases.items() if byte_groups.find(of, loops) is not None]
 
-def test_groups_are_recognised(): assert changed_groups() == ["as stored", "of 32"]
+def test_weight_groups_are_recognised(): assert changed_groups() == ["as stored", "of 32"]
 
 def halves() -> list[list[str]]:
   """The index of the stored sum for reductions over a whole group of 32, over one half, and over less."""
@@ -253,16 +253,16 @@ def test_sums_of_halves(): assert halves() == [["23", "23"], ["21", "22"], []]
 
 @pytest.mark.parametrize("off, packed", sample(
   [("pack_operands", False), ("register_tiles", True), ("dot_int8_cpu", False)], [("register_tiles", True)]))
-def test_without(off, packed):
+def test_results_without_pass(off, packed):
   row = found("Q4_K", 4, off)
   assert row["error"] < MOST, row["sizes"]
   assert bool(re.search(r"unsigned int \w+\[\d+\];", row["source"])) == packed
 
 @pytest.mark.parametrize("tokens", sample([3, 40], [40]))
-def test_products_within_others(tokens): assert max(child.call(within, "Q4_K", tokens).value) < MOST
+def test_residual_and_gate_epilogues(tokens): assert max(child.call(within, "Q4_K", tokens).value) < MOST
 
 @pytest.mark.parametrize("tokens", sample([2, 3, 8], [3]))
-def test_a_few_tokens_share_what_is_read(tokens):
+def test_few_tokens_share_weight_loads(tokens):
   one, many = of_few("Q4_K", 1), of_few("Q4_K", tokens)
   assert many["error"] < MOST
   loads = [len(re.findall(r"val\d+ = .*data2_", kernel(row["source"]))) for row in (one, many)]
@@ -270,7 +270,7 @@ def test_a_few_tokens_share_what_is_read(tokens):
 
 @extended
 @pytest.mark.parametrize("dev", ["CPU", AVX2])
-def test_a_few_tokens_share_registers(dev):
+def test_few_tokens_keep_weights_in_registers(dev):
   """For few tokens unpacked weights stay in registers unless they are too many; activation sums are read once."""
   for name, weights, tokens in ("Q4_K", 64, 4), ("Q4_K", 64, 8), ("Q6_K", 256, 4), ("Q6_K", 256, 8):
     row = child.call(large, name, tokens, DEV=dev).value
@@ -280,14 +280,14 @@ def test_a_few_tokens_share_registers(dev):
     assert "sum_of_bytes(" not in kernel(row["source"]), (name, tokens)
 
 @pytest.mark.parametrize("tokens, words", [(1, 1), (4, 4)])
-def test_numbers_are_loaded_after_weights(tokens, words):
+def test_activations_are_loaded_after_weights(tokens, words):
   """One token's activations are loaded after the weight word that they multiply; for several, after a sum's words."""
   text = kernel(child.call(large, "Q4_K", tokens).value["source"])
   inner = next(part for part in text.split("for (")[::-1] if "volatile" in part)
   assert inner[:inner.index("(*(data1_")].count("volatile") == words
   assert re.search(r"volatile[^;]*;[^;]*$", inner) is None  # not all activations come last
 
-def test_sums_are_complete_before_the_next_loads():
+def test_products_accumulate_before_the_next_loads():
   """A Q6_K block's products are accumulated as soon as their weight bits are loaded, in the order of the loads."""
   text = kernel(child.call(large, "Q6_K", 1).value["source"])
   inner = next(part for part in text.split("for (")[::-1] if "volatile" in part)
@@ -298,18 +298,18 @@ def test_sums_are_complete_before_the_next_loads():
   assert [run for run in runs if run[0] == "S"] == ["SS"] * 8
 
 @pytest.mark.parametrize("name", sample(STREAMS, SOME))
-def test_numbers_of_a_few_tokens(name):
+def test_results_of_few_tokens(name):
   row = child.call(drawn_few, name, len(name)).value
   assert row["error"] < MOST, row["sizes"]
 
 @extended
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("name", FEW)
-def test_numbers_of_a_few_tokens_of_other_sizes(name, seed):
+def test_results_of_few_tokens_of_random_sizes(name, seed):
   row = child.call(drawn_few, name, seed).value
   assert row["error"] < MOST, row["sizes"]
 
-def test_tokens_and_tiles():
+def test_token_and_tile_amounts():
   """Tokens and tiles are as the schedule says; 15 tiles with 4 at a time are 4, 4, 4 and 3."""
   listed = [[("TOKENS", 3)], [("TOKENS", 16), ("TILES", 1)], [("TILES", 4)], [("TILES", 64)]]
   for amounts, tiles, (off, text) in zip(listed, (15, 1, 4, 15), child.call(with_amounts, listed).value, strict=True):
@@ -318,20 +318,20 @@ def test_tokens_and_tiles():
     assert re.search(rf"\(data\d_\+{dict(amounts).get('TOKENS', 8) - 1}\)", text)
 
 @pytest.mark.parametrize("name", sample(STREAMS, ("Q4_K",)))
-def test_schedules_of_others_are_reached(name):
+def test_peer_schedules_are_reached(name):
   wanted = {peer: sorted([op.name, n] for op, n in of.items()) for peer, of in known_schedules.PROMPTS.items()}
   assert child.call(known, name).value == wanted
 
 @pytest.mark.parametrize("name, least, most", [
   ("PREFETCH", 0, ordered_loads.FARTHEST), ("TOKENS", 1, register_tiles.MOST), ("TILES", 1, pack_operands.MOST)])
-def test_what_actions_refuse(name, least, most):
+def test_actions_reject_bad_amounts(name, least, most):
   """Refused: amounts out of range, non-integers, and a second choice."""
-  wrong, twice = f"{name} is of {least} to {most}", f"{name} is chosen once"
+  wrong, twice = f"{name} must be {least} to {most}", f"{name} may be applied only once"
   said = {wrong: [[least - 1], [most + 1], [float(most)], [str(most)], [None]], twice: [[least, most], [most, most]],
           "": [[least], [most]]}
   listed = [amounts for rows in said.values() for amounts in rows]
   wanted = [text for text, rows in said.items() for _ in rows]
   assert child.call(refusals, name, register_tiles.MOST, listed).value == wanted
 
-def test_no_more_tokens_than_there_are():
+def test_tokens_action_limited_by_token_count():
   assert child.call(refusals, "TOKENS", 5, [[5], [6]]).value == ["", "there are fewer tokens"]

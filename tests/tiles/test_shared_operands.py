@@ -40,7 +40,7 @@ def places(index: UOp) -> list[int]:
   steps = [{ROW: ROW.const_like(0), LANE: LANE.const_like(i)} for i in range(32)]
   return [int(at.substitute(step, walk=True).simplify().vmax) for step in steps]
 
-def test_threads_load_side_by_side():
+def test_threads_load_adjacent_elements():
   """for u in 16: load x[16 * thread + u] --> shared[..] = x[4 * thread + ..]; barrier; load shared[16 * thread + u]"""
   made = shared(sink := kernel(W * x()))
   array, = arrays(made)
@@ -50,14 +50,14 @@ def test_threads_load_side_by_side():
   red, = [u for u in made.toposort() if u.op is Ops.REDUCE]
   assert W in red.src[0].src and array in red.src[0].toposort()
 
-def test_a_product_of_loads():
+def test_product_of_loads_is_computed_once():
   """x[k] * norm[k] is computed once for all rows."""
   made = shared(sink := kernel(W * x() * x(slot=2)))
   array, = arrays(made)
   store, = [u for u in made.toposort() if u.op is Ops.STORE and u.src[0].buf_uop is array]
   assert store.src[1].op is Ops.MUL and same(sink, made)
 
-def test_squares_beside_it():
+def test_squares_are_summed_while_fetching():
   """(sum: w * x) * (sum: x * x) --> each thread adds up the squares that it fetches"""
   made = shared(sink := kernel(W * x(), x() * x()))
   assert len(arrays(made)) == 2 and same(sink, made)
@@ -73,17 +73,17 @@ def test_two_arrays(value):
   kernel(W * x(MORE * 512 + U * 32 + LANE)),            # already coalesced
   kernel(W * x(ROW * 1024 + K)),                        # a different x for each row
   kernel(W * x(K // 3)), kernel(W * x(K + LANE // 2)), kernel(W * x(), op=Ops.MAX)])
-def test_what_is_left(sink): assert shared(sink) is sink
+def test_other_kernels_unchanged(sink): assert shared(sink) is sink
 
-def test_no_memory_to_share(): assert run(sink := kernel(W * x()), Device["CPU"].renderer) is sink
+def test_not_applied_without_shared_memory(): assert run(sink := kernel(W * x()), Device["CPU"].renderer) is sink
 
 @pytest.mark.parametrize(("sizes", "steps"), [((4, 32), (1, 4)), ((2, 3, 5), (1, 2, 6)), ((2, 3, 4, 5), (3, 1, 6, 24))])
-def test_numbers_of_threads(sizes, steps):
+def test_thread_numbering(sizes, steps):
   """The first axis varies fastest. If there are more than three, the first ones are merged, their last one fastest."""
   threads = [UOp.range(n, i, AxisType.LOCAL) for i, n in enumerate(sizes)]
   assert tuple(numbers(threads, CUDA)[r] for r in threads) == steps
 
-def test_gaps():
+def test_padded_order():
   """A padded order gives each element its own place, and a load's elements stay consecutive."""
   order = Order((16, 32, 2), (1, 16, 512)).padded((1, 2), 4)
   assert order.steps == (1, 20, 644)

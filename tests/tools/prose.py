@@ -19,6 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 ALLOWED = ROOT / "tests" / "data" / "prose.json"
 GENERATED = ("docs/compiler/passes.md", "docs/models.md", "docs/cli.md", "docs/env.md", "docs/performance.md")
 WORDS, COLUMNS = 30, 120
+SKIPPED = ("```", "|", "<!--", "$ ", ">>>", "python ", "make ", "pytest ")  # lines that begin so are no prose
 
 # {kind: what matches a sentence of it}
 KINDS = {"begins with Of": re.compile(r"Of "),
@@ -35,7 +36,7 @@ def _docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
       yield first.lineno, first.value.value
 
 def _comments(source: str) -> Iterator[tuple[int, str]]:
-  """Comments; those of lines that follow each other and hold nothing else are one text."""
+  """Comments; neighbouring lines that hold nothing else are one text."""
   start, last, lines = 0, 0, list[str]()
   for token in tokenize.generate_tokens(io.StringIO(source).readline):
     if token.type != tokenize.COMMENT: continue
@@ -56,7 +57,7 @@ def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
     if bare.startswith("```"): fenced = not fenced
     if re.match(r"Rewrite:", bare): pseudocode = True
     elif re.match(r"(Why|How|Numbers|Upstream|Source):", bare) or not bare: pseudocode = False
-    skipped = fenced or pseudocode or bare.startswith(("```", "|", "<!--", "$ ", ">>>")) or "-->" in bare
+    skipped = fenced or pseudocode or bare.startswith(SKIPPED) or "-->" in bare
     begins = re.match(r"([-*] |\d+\. |#|[A-Z]\w+: )", bare)
     if (skipped or not bare or begins) and lines:
       yield start, " ".join(lines)

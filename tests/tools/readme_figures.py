@@ -1,5 +1,7 @@
 """
-The figures of the README's tables and sentences, from bench/peers.py's files in bench/results/. See readme_tables.py.
+The figures of the README and of docs/performance.md: tables and sentences from files in bench/results/.
+
+readme_tables.py writes them.
 """
 import json
 import pathlib
@@ -13,6 +15,7 @@ from bench.published import published
 
 RESULTS, OURS, LLAMA = pathlib.Path(__file__).parents[2] / "bench" / "results", "tinygrad_llm", "llama.cpp"
 # the measurements that the README shows. For newer figures, write their files here, then run `make readme`
+STARTS_PAIRS = "starts-2026-11-27-1746.json"  # of two checkouts
 DECODE, DEEP, ABLATION = "peers-2026-11-25.json", "deep-2026-11-23.json", "ablate-2026-11-22.json"
 PROMPTS = ("prompts-2026-11-25.json", "prompts-types-2026-11-25.json", "prompts-floats-2026-11-25.json",
            "prompts-deep-2026-11-25.json", "prompts-moe-2026-11-25.json", "prompts-deepseek-2026-11-25.json")
@@ -22,13 +25,14 @@ EARLIER, STOCK = "peers-2026-11-21-2.json", "peers-2026-11-21-1.json"
 EXPERTS, EXPERTS_WITHOUT = "moe-2026-11-22.json", "moe-without-2026-11-22.json"
 REPORT, REPORT_BEFORE = "report-2026-11-23.json", "report-2026-11-22.json"
 ESTIMATES = "report-2026-11-24.json"  # newer estimates than the ones in REPORT
-TRAINED, STARTS = "real-models-2026-11-25-1402.json", "starts-2026-11-25-1401.json"
+TRAINED, STARTS = "real-models-2026-11-25-1402.json", "starts-2026-11-27-1748.json"
+BEAM = ("beam-2026-11-23.json", "beam-population-2026-11-23.json")
 GPU = ("gpu-nvidia-h100-80gb-hbm3-2026-11-26-1804.json", "gpu-nvidia-h100-80gb-hbm3-8b-2026-11-26-1806.json")
 Row = dict[str, Any]
 
 def load(file: str) -> dict[str, Any]: return json.loads((RESULTS / file).read_text())
 
-def link(file: str) -> str: return f"[{file}](bench/results/{file})"
+def link(file: str) -> str: return f"[{file}](../bench/results/{file})"
 
 def pairs(report: dict[str, Any]) -> Iterator[tuple[str, str, Row, Row]]:
   """(type of the weights, test, our row, llama.cpp's row) for each test with both."""
@@ -57,14 +61,30 @@ def median_of(report: dict[str, Any], kind: str, peer: str) -> float:
 def bandwidths(report: dict[str, Any]) -> str:
   """The range of the models' median bandwidths."""
   medians = [model["bandwidth_gbs"][1] for model in report["models"]]
-  return f"{min(medians):.0f} to {max(medians):.0f} GB/s"
+  return f"{min(medians):.0f} and {max(medians):.0f} GB/s"
 
-def summary() -> str:
-  report = load(DECODE)
-  ours, llama = (median_of(report, "Q4_K_M", peer) for peer in (OURS, LLAMA))
-  return paragraph(
-    f"On {report['machine']['cores']} cores ({report['machine']['cpu']}) a 1B Llama in Q4_K_M generates {ours:.1f} "
-    f"tokens a second; llama.cpp, taking turns with it, {llama:.1f} ([figures](#benchmarks)).")
+def speed() -> str:
+  """The README's table: six rows of all that docs/performance.md has."""
+  decode, prompts, moe, found = load(DECODE), load(PROMPTS[0]), load(EXPERTS), load(TRAINED)
+  out = "| tokens a second | here | llama.cpp | ratio |\n|---|---:|---:|---:|\n"
+  def row(label: str, here: float, there: float, ratio: float) -> str:
+    return f"| {label} | {here:.1f} | {there:.1f} | {ratio:.2f} |\n"
+  by_kind = {kind: (ours, llama) for kind, test, ours, llama in pairs(decode) if test.startswith("tg")}
+  for kind in ("Q4_K_M", "Q8_0"):
+    ours, llama = by_kind[kind]
+    out += row(f"decode, 1B Llama shape, {kind}", ours["median_ts"], llama["median_ts"], ours["vs"][LLAMA])
+  ours, llama = next((ours, llama) for _, test, ours, llama in pairs(prompts) if test == "pp512")
+  out += row("prompt of 512 tokens, 1B Llama shape, Q4_K_M", ours["median_ts"], llama["median_ts"], ours["vs"][LLAMA])
+  ours, llama = next((ours, llama) for _, _, ours, llama in pairs({"models": moe["models"][:1]}))
+  out += row(f"decode, {shape_of(moe['models'][0]['file'])}", ours["median_ts"], llama["median_ts"], ours["vs"][LLAMA])
+  for name, model in found["models"].items():
+    test = model["speed"]["tg128"]
+    out += row(f"decode, {name} (trained)", test["here"], test[LLAMA], test["ratio"])
+  machine = decode["machine"]
+  return out + "\n" + paragraph(
+    f"{decode['threads']} threads on {machine['cores']} cores ({machine['cpu']}), {decode['date'][:10]}; the row with "
+    f"experts is of {moe['date'][:10]}. Both programs ran the same file in turns. The ratio is the median of "
+    "neighbouring runs.")
 
 def figures() -> str:
   decode, deep, earlier, stock = (load(file) for file in (DECODE, DEEP, EARLIER, STOCK))
@@ -74,15 +94,15 @@ def figures() -> str:
   for kind, test, ours, llama in pairs(deep):
     if m := re.fullmatch(r"tg\d+ @ d(\d+)", test):
       out += decode_row(f"{kind}, after {int(m[1]):,} tokens", ours, llama)
-  machine, speed = decode["machine"], model_of(earlier, "Q4_K_M")["bandwidth_gbs"][1]
+  machine, peak = decode["machine"], model_of(earlier, "Q4_K_M")["bandwidth_gbs"][1]
   then, slow = ([median_of(*what) for what in which] for which in (
     [(earlier, "Q4_K_M", peer) for peer in (OURS, LLAMA)], [(stock, kind, "stock") for kind in ("Q4_K_M", "Q6_K")]))
   return out + "\n" + paragraph(
-    f"Models of Llama 3.2 1B's shape with random weights, {decode['threads']} threads on {machine['cores']} cores "
+    f"Shape of Llama 3.2 1B, random weights, {decode['threads']} threads on {machine['cores']} cores "
     f"({machine['cpu']}, {machine['system']}), {decode['date'][:10]}, commit {decode['versions']['commit']}: "
-    f"{link(DECODE)}, {link(DEEP)}. Rows compare within themselves only: the machine is shared, and its read "
-    f"bandwidth, measured beside, was {bandwidths(decode)}. Earlier, at {speed:.0f} GB/s, Q4_K_M had {then[0]:.1f} and "
-    f"llama.cpp {then[1]:.1f} ({link(EARLIER)}). Stock tinygrad had {slow[0]:.2f}, and {slow[1]:.2f} with Q6_K "
+    f"{link(DECODE)}, {link(DEEP)}. Compare figures of one row only: the machine is shared, and its read bandwidth "
+    f"moved between {bandwidths(decode)}. An earlier run at {peak:.0f} GB/s had {then[0]:.1f} for Q4_K_M and "
+    f"{then[1]:.1f} for llama.cpp ({link(EARLIER)}). Stock tinygrad had {slow[0]:.2f}, and {slow[1]:.2f} with Q6_K "
     f"({link(STOCK)}).")
 
 def shape_of(file: str) -> str:
@@ -106,10 +126,10 @@ def prompts() -> str:
   return out + "\n" + "\n".join(map(paragraph, (
     f"Random weights and random tokens, {reports[0]['threads']} threads on {machine['cores']} cores "
     f"({machine['cpu']}), {reports[0]['date'][:10]}, llama.cpp at the best of its settings: "
-    f"{', '.join(map(link, PROMPTS))}. Before weights were unpacked once for all tokens, 128 tokens of Q4_K_M had a "
-    f"ratio of {then:.2f} elsewhere ({before['machine']['cpu']}, {link(PROMPTS_BEFORE)}).",
-    f"Steps of 2, 4 and 8 rows, as of speculation or several sequences, by the time of one ({link(BATCHES)}): {few}. "
-    f"On an {load(ELSEWHERE[0])['machine']['cpu']}, before: {', '.join(map(link, ELSEWHERE))}.")))
+    f"{', '.join(map(link, PROMPTS))}. Before weights were dequantised once for all tokens, a prompt of 128 tokens in "
+    f"Q4_K_M had a ratio of {then:.2f} on another machine ({before['machine']['cpu']}, {link(PROMPTS_BEFORE)}).",
+    f"Steps of 2, 4 and 8 rows (speculation, several sequences) relative to the time of one row ({link(BATCHES)}): "
+    f"{few}. Earlier figures of an {load(ELSEWHERE[0])['machine']['cpu']}: {', '.join(map(link, ELSEWHERE))}.")))
 
 def gpu() -> str:
   """`make gpu-check`'s speeds of models with random weights, beside llama.cpp's published figures for the GPU."""
@@ -127,8 +147,8 @@ def gpu() -> str:
       text += (f"| {row['model']}{with_bytes} | {greedy:,.0f} | {sampled:,.0f} | {read / known.gbs:.0%} | "
                f"{prompt:,.0f} | {done / known.tflops:.0%} |\n")
   return text + "\n" + paragraph(
-    f"All numbers were right ({', '.join(map(link, GPU))}). llama.cpp's figures are published ones, of a 7B Llama in "
-    f"Q4_0 on the same card: {known.gbs:,.0f} GB/s of weights, {known.tflops:,.0f} TFLOPS.")
+    f"All numbers were right ({', '.join(map(link, GPU))}). llama.cpp did not run here. Its figures are published "
+    f"ones for the same card, a 7B Llama in Q4_0: {known.gbs:,.0f} GB/s of weights, {known.tflops:,.0f} TFLOPS.")
 
 def experts() -> str:
   report = load(EXPERTS)
@@ -138,10 +158,10 @@ def experts() -> str:
     out += decode_row(shape_of(model["file"]), rows[OURS], rows[LLAMA])
   machine = report["machine"]
   return out + "\n" + paragraph(
-    f"The first layers and the head of these shapes with random weights and random tokens, {report['threads']} threads "
+    f"The first layers and the head of each shape, random weights and tokens, {report['threads']} threads "
     f"on {machine['cores']} cores ({machine['cpu']}), {report['date'][:10]}: {link(EXPERTS)}; read bandwidth "
-    f"{bandwidths(report)}. The first of them without one patch, of the speed with all: {experts_without()} "
-    f"({link(EXPERTS_WITHOUT)}).")
+    f"between {bandwidths(report)}. The first model without one pass, relative to the speed with all passes: "
+    f"{experts_without()} ({link(EXPERTS_WITHOUT)}).")
 
 def experts_without() -> str:
   (model,) = load(EXPERTS_WITHOUT)["models"]
@@ -150,7 +170,7 @@ def experts_without() -> str:
   return ", ".join(f"{name} {share:.2f}" for name, share in sorted(shares.items(), key=lambda item: item[1]))
 
 def trained() -> str:
-  """Trained models: speed and accuracy beside llama.cpp's, and wall times of whole processes."""
+  """Trained models: speed beside llama.cpp's, and wall times of whole processes."""
   found, starts = load(TRAINED), load(STARTS)
   models = found["models"].values()
   out = "| trained models | " + " | ".join(f"{name}, here | llama.cpp" for name in found["models"]) + " |\n"
@@ -160,23 +180,52 @@ def trained() -> str:
   for label, test in (("decode, tokens a second", "tg128"), ("prompt of 256 tokens, tokens a second", "pp256")):
     speeds = [m["speed"][test] for m in models]
     out += row(label, ((f"{s['here']:.1f} ({s['ratio']:.2f}x)", f"{s[LLAMA]:.1f}") for s in speeds))
-  numbers = [m["perplexity"] for m in models]
-  out += row("perplexity", ((f"{n['here']:.3f}", f"{n[LLAMA]:.3f}") for n in numbers))
-  out += row("KL divergence from float activations", (tuple(f"{kl:.4f}" for kl in n["kl"]) for n in numbers))
-  same = [m["answers"] for m in models]
-  out += row("greedy answers of ten that are those of float activations",
-             ((str(a["here"]["same"]), str(a[LLAMA]["same"])) for a in same))
   for kind, label in (("warm", "again"), ("cold", "with empty caches")):
     walls = {model["model"]: model[kind]["wall"] for model in starts["models"]}
     out += row(f"`run` of {starts['tokens']} tokens {label}, s", ((f"{walls[m['file']]:.2f}", "") for m in models))
   bandwidths = " and ".join(f"{m['speed']['bandwidth_gbs'][1]:.0f}" for m in models)
   machine = found["machine"]
   return out + "\n" + paragraph(
-    f"SmolLM2-135M-Instruct in Q4_1 and Gemma 3 270M in Q4_K_M, {numbers[0]['tokens']:,} tokens counted, answers of "
-    f"{same[0]['tokens']} tokens; float activations have a perplexity of "
-    f"{' and '.join(format(n['float'], '.3f') for n in numbers)}. {machine['cores']} cores ({machine['cpu']}), "
-    f"{found['date'][:10]}, read bandwidth {bandwidths} GB/s: {link(TRAINED)}, {link(STARTS)}, by `make real-models` "
-    f"and `make start`.")
+    f"SmolLM2-135M-Instruct in Q4_1 and Gemma 3 270M in Q4_K_M, {machine['cores']} cores ({machine['cpu']}), "
+    f"{found['date'][:10]} and {starts['date'][:10]}, read bandwidth {bandwidths} GB/s: {link(TRAINED)}, "
+    f"{link(STARTS)}, by `make real-models` and `make start`. [Accuracy](accuracy.md) has their numbers.")
+
+def numbers() -> str:
+  """Trained models' numbers beside llama.cpp's."""
+  found = load(TRAINED)
+  models = list(found["models"].values())
+  out = "| | " + " | ".join(f"{name}, here | llama.cpp" for name in found["models"]) + " |\n"
+  out += "|---|" + "---:|---:|" * len(models) + "\n"
+  def row(label: str, cells: Iterator[tuple[str, str]]) -> str:
+    return f"| {label} | {' | '.join(f'{here} | {there}' for here, there in cells)} |\n"
+  measured, answers = [m["perplexity"] for m in models], [m["answers"] for m in models]
+  out += row("perplexity", ((f"{n['here']:.3f}", f"{n[LLAMA]:.3f}") for n in measured))
+  out += row("perplexity, float", ((f"{n['float']:.3f}", "") for n in measured))
+  out += row("mean KL divergence from float", (tuple(f"{kl:.4f}" for kl in n["kl"]) for n in measured))
+  out += row("greedy answers that equal float's, of ten",
+             ((str(a["here"]["same"]), str(a[LLAMA]["same"])) for a in answers))
+  machine = found["machine"]
+  return out + "\n" + paragraph(
+    f"SmolLM2-135M-Instruct in Q4_1 and Gemma 3 270M in Q4_K_M, {measured[0]['tokens']:,} tokens counted, answers of "
+    f"{answers[0]['tokens']} tokens, {machine['cores']} cores ({machine['cpu']}), {found['date'][:10]} "
+    f"({link(TRAINED)}).")
+
+def starts() -> str:
+  """First starts of an earlier commit and of a later one, in turns."""
+  found = load(STARTS_PAIRS)
+  names = {"smollm2.gguf": "SmolLM2 135M", "gemma.gguf": "Gemma 3 270M"}
+  out = "| `run`, 12 tokens, empty caches | s | before | ratio | processor s | before | ratio |\n"
+  out += "|---|---:|---:|---:|---:|---:|---:|\n"
+  for model in found["models"]:
+    cells = list[str]()
+    for what in ("wall", "cpu"):
+      before, now = (statistics.median(pair[i][what] for pair in model["pairs"]) for i in range(2))
+      cells += [f"{now:.1f}", f"{before:.1f}", f"{model['ratios'][what]:.2f}"]
+    out += f"| {names.get(model['model'], model['model'])} | {' | '.join(cells)} |\n"
+  machine = found["machine"]
+  return out + "\n" + paragraph(
+    f"Before: commit {found['against']}. {machine['cores']} cores ({machine['cpu']}), {found['date'][:10]}, medians of "
+    f"{len(found['models'][0]['pairs'])} pairs in turns ({link(STARTS_PAIRS)}), by `make start`.")
 
 def report() -> str:
   found, targets = load(REPORT), load(ESTIMATES)["targets"]
@@ -190,9 +239,9 @@ def report() -> str:
     first = step[steps[0]]
     out += f"| {target} | {first['card']['name']} | {first['kernels']} | {ms} |\n"
   out += "\n" + paragraph(
-    f"Estimates of the [cost model](patches/search/README.md), not measurements, for {found['file']}; beside them, "
-    f"what part of that the kernels' bytes take at the card's bandwidth. One page of it all, with the worst kernels of "
-    f"each step: {link(ESTIMATES.replace('.json', '.md'))}, by `make report`.")
+    f"Estimates of the [cost model](cost-model.md), not measurements, for {found['file']}. The percentage says how "
+    f"much of the time the kernels' bytes take at the card's bandwidth. `make report` writes them on one page, with "
+    f"the worst kernels of each step: {link(ESTIMATES.replace('.json', '.md'))}.")
   earlier = load(REPORT_BEFORE)
   profile, before = (next(p for p in x["measured"]["profiles"] if p["n_depth"]) for x in (found, earlier))
   out += (f"\n| a token after {profile['n_depth']:,} others, measured | kernels | us | share | GB/s | of peak | "
@@ -208,8 +257,8 @@ def report() -> str:
   return out + "\n" + paragraph(
     f"The rows' sum is {profile['sum_us'] / profile['measured_us']:.1%} of the step as measured; the machine reads "
     f"{profile['peak_gbs']:.1f} GB/s ({found['machine']['cpu']}, {found['machine']['cores']} cores, "
-    f"{found['date'][:10]}, `bench --profile`); when the figures of before were taken, {before['peak_gbs']:.1f} GB/s "
-    f"([{REPORT_BEFORE}](bench/results/{REPORT_BEFORE})).")
+    f"{found['date'][:10]}, `bench --profile`). It read {before['peak_gbs']:.1f} GB/s when the earlier figures were "
+    f"taken ({link(REPORT_BEFORE)}).")
 
 def switch(peer: str) -> str:
   """The pass that a peer is measured without."""
@@ -238,8 +287,8 @@ def ablation() -> str:
   for peer in model["peers"]:
     if peer["idle"]: idle.setdefault(peer["idle"], []).append(switch(peer["name"]))
   return paragraph(
-    f"One patch off at a time, generation of {pathlib.Path(model['file']).stem} (one layer and the head) on "
+    f"One pass off at a time, decode of {pathlib.Path(model['file']).stem} (one layer and the head) on "
     f"{report['machine']['cores']} cores ({report['machine']['cpu']}), {report['date'][:10]}, "
     f"{report['repetitions']} rounds in turns ({link(ABLATION)}):") + "\n" + table + "\n" + paragraph(
-    f"The same kernels without: {', '.join(same)}. " + " ".join(
-      f"{reason[0].upper()}{reason[1:]}: {', '.join(names)}." for reason, names in idle.items()))
+    f"Kernels stay the same without {', '.join(same)}. " + " ".join(
+      f"Not timed ({reason}): {', '.join(names)}." for reason, names in idle.items()))

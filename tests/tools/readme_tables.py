@@ -1,13 +1,15 @@
 """
-Generates the README's sections of supported features (from the code's tables) and of speed (from bench/results/), and
-docs/compiler/passes.md (from the pipeline's table).
+Generated parts of the README and of docs/: supported models and passes from the code's tables, options from the
+commands, figures from bench/results/.
 
   python tests/tools/readme_tables.py      writes them; test_readme.py and test_pipeline.py check that they are current
 """
 import pathlib
 import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from collections.abc import Callable
 from tests.tools import readme_figures
+from tests.tools.doc_pages import PAGES, codes
 from tinygrad_llm import patches
 from tinygrad_llm.files.hub import ALIASES
 from tinygrad_llm.nn.config import ARCHS
@@ -16,29 +18,31 @@ from tinygrad_llm.quants.table import QUANT_TYPES
 from tinygrad_llm.text.pretokenizers import PRE_MODELS
 
 ROOT = pathlib.Path(__file__).parents[2]
-README, PASSES = ROOT / "README.md", ROOT / "docs" / "compiler" / "passes.md"
-
-def _codes(names) -> str: return ", ".join(f"`{name}`" for name in names)
+README, PERFORMANCE, ACCURACY, PASSES = (ROOT / name for name in (
+  "README.md", "docs/performance.md", "docs/accuracy.md", "docs/compiler/passes.md"))
 
 def supported() -> str:
-  rows = {"architectures": _codes(ARCHS), "weight types": " ".join(t.name for t in QUANT_TYPES.values()),
-          "tokenizers": f"`llama` (SentencePiece), `gemma4`, and `gpt2` (BPE) with pre {_codes(PRE_MODELS)}",
-          "aliases": _codes(ALIASES)}
-  return "| | supported |\n|---|---|\n" + "".join(f"| {name} | {value} |\n" for name, value in rows.items())
+  rows = {"architectures": codes(ARCHS), "weight types": " ".join(t.name for t in QUANT_TYPES.values()),
+          "tokenizers": f"SentencePiece, and byte pair encoding with {len(PRE_MODELS)} pre-tokenizers",
+          "aliases": f"{len(ALIASES)}, such as {codes(list(ALIASES)[:3])}; `run --list` prints them"}
+  return "| | supported ([all](docs/models.md)) |\n|---|---|\n" + "".join(f"| {n} | {v} |\n" for n, v in rows.items())
 
-# {section's name in the markers: function that gives its text}
-SECTIONS = {"summary": readme_figures.summary, "supported": supported, "figures": readme_figures.figures,
-            "prompts": readme_figures.prompts, "gpu": readme_figures.gpu, "trained": readme_figures.trained,
-            "experts": readme_figures.experts, "report": readme_figures.report, "ablation": readme_figures.ablation}
+# {file: {its name between the markers: its text}}
+SECTIONS: dict[pathlib.Path, dict[str, Callable[[], str]]] = {
+  README: {"supported": supported, "speed": readme_figures.speed},
+  ACCURACY: {"numbers": readme_figures.numbers},
+  PERFORMANCE: {name: getattr(readme_figures, name) for name in
+                ("figures", "prompts", "trained", "starts", "experts", "gpu", "report", "ablation")}}
 
-def filled(readme: str) -> str:
-  """The README's text with current sections. ValueError if a section's markers do not occur exactly once."""
-  for name, text in SECTIONS.items():
+def filled(path: pathlib.Path) -> str:
+  """A file's text with its sections current. ValueError if the markers of one are not there once."""
+  whole = path.read_text()
+  for name, text in SECTIONS[path].items():
     begin, end = (f"<!-- {name}: {at} -->\n" for at in ("begin", "end"))
-    (before, rest), (_, after) = readme.split(begin), readme.split(end)
-    readme = before + begin + text() + end + after
+    (before, rest), (_, after) = whole.split(begin), whole.split(end)
+    whole = before + begin + text() + end + after
     assert rest.endswith(end + after), f"{name}: its markers are in the wrong order"
-  return readme
+  return whole
 
 def passes() -> str:
   """The text of docs/compiler/passes.md: a table for each phase."""
@@ -55,14 +59,15 @@ phase are in the order in which they are installed.
       if p.phase is not phase: continue
       what = patches.sentence(p.name) + ("" if p.status is pipeline.Status.MEASURED else f" ({p.status.value})")
       link = f"[{p.name}](../../patches/{p.module.replace('.', '/')}.py)"
-      text += f"| {link} | {what} | {_codes(p.needs)} | {_codes(p.provides)} | {_codes(p.after)} | {p.targets} |\n"
+      text += f"| {link} | {what} | {codes(p.needs)} | {codes(p.provides)} | {codes(p.after)} | {p.targets} |\n"
     rewrites = {p.name: lines for p in pipeline.PASSES if p.phase is phase and (lines := patches.rewrite(p.name))}
     told = "\n".join("\n  ".join((name, *lines)) for name, lines in rewrites.items())
     if told: text += f"\n```\n{told}\n```\n"
   return text
 
 def main() -> None:
-  README.write_text(filled(README.read_text()))
+  for path in SECTIONS: path.write_text(filled(path))
+  for name, text in PAGES.items(): (ROOT / name).write_text(text())
   PASSES.write_text(passes())
 
 if __name__ == "__main__": main()

@@ -50,11 +50,11 @@ def survives(fault: str, **env: str) -> str:
   for longer in LONGER:
     found = child.call(search, fault, f"{os.getpid()}-{next(count)}", longer, **env).value
     if found["planted"]: break
-  if not found["planted"]: return "no fault was met"
+  if not found["planted"]: return "no faulty candidate was tried"
   if not found["before"] > 0: return f"{found['timed']} candidates were timed"
-  if found["winner planted"]: return "what was planted has won"
+  if found["winner planted"]: return "a faulty candidate won"
   if found["left"]: return "processes are left"
-  if found["blamed"]: return f"{found['blamed']} candidates were blamed for what others did"
+  if found["blamed"]: return f"{found['blamed']} candidates were blamed for another candidate's fault"
   unknown = [why for why in found["reasons"] if REASONS[fault] not in why and "no time is left" not in why]
   return f"refused: {unknown}" if unknown else ""
 

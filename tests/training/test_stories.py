@@ -29,7 +29,7 @@ def test_turns_alternate(chats):
     assert [turn["role"] for turn in chat] == ["user", "assistant"] * (len(chat) // 2)
     assert all(turn["content"].strip() for turn in chat)
 
-def test_variety(chats):
+def test_stories_are_varied(chats):
   answers = [turn["content"] for chat in chats for turn in chat[1::2]]
   words = {word for text in answers for word in re.findall(r"[a-z]+", text.lower())}
   names = {word for text in answers for word in re.findall(r"(?<=[a-z,] )[A-Z][a-z]+", text)}
@@ -42,14 +42,14 @@ def test_variety(chats):
   assert len(nouns) > 1500
   assert len(openings) > 0.95 * len(stories)
 
-def test_on_topic(chats):
+def test_stories_are_on_topic(chats):
   asked = [(m[1], chat[i + 1]["content"]) for chat in chats for i in range(0, len(chat), 2)
            if (m := REQUEST.search(chat[i]["content"].lower()))]
   assert len(asked) > 100
   on_topic = [noun for noun, story in asked if noun in " ".join(re.split(r"(?<=[.!?])\s", story)[:4]).lower()]
   assert len(on_topic) > 0.98 * len(asked)
 
-def test_articles(chats):
+def test_indefinite_articles_are_right(chats):
   text = " ".join(turn["content"] for chat in chats for turn in chat[1::2])
   wrong = re.findall(r"\b(?:a [aeio]\w+|an [bcdfgjklmnpqrstvwxyz]\w+)", text)
   assert [x for x in wrong if not re.match(r"a (one|once|ewe|eu)", x)] == []

@@ -9,7 +9,7 @@ from tinygrad_llm.patches.vector import lanes
 A, ROW = LOOPS[0], OUTPUTS[0]
 
 @pytest.mark.parametrize("sizes", [(16,), (4, 4), (32,), (2, 8, 2), (2, 16), (64,)])
-def test_elements_of_a_sum_become_lanes(sizes):
+def test_sum_elements_become_lanes(sizes):
   """sum k: w[k] * x[k], unrolled --> sum lane of 16: (sum k / 16: ..)"""
   unrolled = [UOp.range(n, 10 + i, AxisType.UNROLL) for i, n in enumerate(sizes)]
   value = (load(0, *unrolled, A) * load(1, *unrolled, ROW) + load(2, A)).reduce(A, *unrolled, arg=Ops.ADD)

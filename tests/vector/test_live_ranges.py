@@ -10,7 +10,7 @@ AFTER_A_LOOP = [[["UNROLL", 0, 4], ["THREAD", 1, 2], ["UPCAST", 1, 0]],
                 [["UPCAST", 1, 4], ["UNROLL", 0, 4], ["THREAD", 0, 2], ["UNROLL", 0, 0]]]
 
 @pytest.mark.parametrize("opts", AFTER_A_LOOP)
-def test_sums_that_wait_for_another_loop(opts: list) -> None:
+def test_sums_starting_from_another_loops_accumulator(opts: list) -> None:
   source = child.call(source_of, opts, NO_FLASH_DECODING="1").value
   assert source.count("__builtin_prefetch") >= 40
 

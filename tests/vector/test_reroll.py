@@ -31,7 +31,7 @@ PACKS = {"16": numerics.pack, "32": lambda x: numerics.pack(x, 32), "two bytes":
 
 @pytest.mark.parametrize("pack", PACKS)
 @pytest.mark.parametrize("value", VALUES)
-def test_packs(value, pack):
+def test_unrolled_words_become_a_loop(value, pack):
   """The words are the same, and code that was written out 16 times becomes one loop over lanes."""
   if value == "every second" and pack == "32": pytest.skip("48 elements are no groups of 32")
   sink = packed(VALUES[value], PACKS[pack])
@@ -42,7 +42,7 @@ def test_packs(value, pack):
   transcendental = [sum(u.op is Ops.EXP2 for u in x.toposort()) for x in (sink, made)]
   assert transcendental[1] == transcendental[0] / 16
 
-def test_the_schedule():
+def test_schedule_unrolls_only_the_words():
   """The schedule unrolls only the words; the pass makes vectors of a group."""
   sink = packed(VALUES["silu"], PACKS["32"])
   made = schedule(started(sink, "CPU"))
@@ -56,7 +56,7 @@ I = output(8)
 
 def elements(of, n: int = 16) -> tuple[UOp, ...]: return tuple(of(i) for i in range(n))
 
-def test_what_elements_have_in_common():
+def test_alike_finds_common_structure():
   """alike() finds strided indices, shared values, and groups that already have a name."""
   group = elements(lambda i: X.index(I * 64 + (i * 3 + 5)) * 2.0)
   assert alike(group, LANE, {}) is X.index(I * 64 + 5 + LANE * 3) * 2.0
@@ -70,7 +70,7 @@ def test_what_elements_have_in_common():
   lambda i: UOp.param(1 + i, dtypes.float, (4096,), "CPU").index(I), lambda i: X.index(I + i) * float(i),
   lambda i: X.index(I + i) * 2.0 if i < 15 else X.index(I + i).exp2()],
   ids=["squares", "strides", "turns", "buffers", "constants", "the last"])
-def test_what_is_unlike(of):
+def test_alike_rejects_different_elements(of):
   with pytest.raises(Unlike): alike(elements(of), LANE, {})
 
 def hand_made(order=range(16), summed=range(16), count: int = 16, sign: int = -128) -> UOp:
@@ -88,7 +88,7 @@ def hand_made(order=range(16), summed=range(16), count: int = 16, sign: int = -1
   for i in reversed(range(5)): value = words.ne(i).where(value, of[i % len(of)])
   return kernel(groups * 6 + words, value, groups, words)
 
-def test_by_hand():
+def test_reversed_elements():
   """Reversed elements have a stride of -1; the sum may have another factor."""
   for sink in (hand_made(), hand_made(order=range(15, -1, -1)), hand_made(sign=7)):
     assert words_of(sink) is not None and same(sink, reroll.rerolled(sink))
@@ -96,12 +96,12 @@ def test_by_hand():
 @pytest.mark.parametrize("sink", [
   hand_made(order=[1, 0, *range(2, 16)]), hand_made(summed=range(15)), hand_made(summed=[0, *range(15)]),
   hand_made(count=8, summed=range(8))], ids=["order", "15 of 16", "one twice", "groups of 8"])
-def test_what_does_not_fit_stays(sink):
+def test_unsupported_kernels_unchanged(sink):
   with pytest.raises(Unlike): reroll.rerolled(sink)
   assert words_of(sink) is None  # so it is vectorised over groups instead
   assert reroll.run(sink, renderer("CPU")) is sink
 
-def test_other_kernels():
+def test_kernels_without_words_unchanged():
   """Kernels without words, or with unrolled groups, are not changed."""
   plain = kernel(I, X.index(I) * 2.0, I)
   sink = hand_made()

@@ -30,10 +30,10 @@ def additions(found: list[UOp]) -> int:
 
 @pytest.mark.parametrize("lanes", [2, 4, 8, 16])
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 8, 16, 21])
-def test_sums(count, lanes):
+def test_lane_sums(count, lanes):
   vectors = numbers(count, lanes)
   assert [value(total) for total in sums(made(vectors))] == [sum(v) for v in vectors]
 
-def test_they_share_additions():
+def test_vectors_share_additions():
   """16 vectors of 16 lanes share additions and take 15; a single vector takes 3, down to two lanes."""
   assert [additions(sums(made(numbers(n, 16)))) for n in (1, 2, 4, 16)] == [3, 4, 5, 15]

@@ -53,7 +53,7 @@ def test_random_assignments(seed, n_slots):
 
 @of_slots
 @pytest.mark.parametrize("expert", [0, 4])
-def test_all_of_one_expert(expert, n_slots): check(np.full((MOST, 1), expert, np.int32), 5, n_slots)
+def test_all_tokens_choose_one_expert(expert, n_slots): check(np.full((MOST, 1), expert, np.int32), 5, n_slots)
 
 # *** products, in a child process
 
@@ -91,19 +91,19 @@ def products(name: str, m: int, fused: bool, lengths: list[int], least: int, use
 
 @pytest.mark.parametrize("name, m, fused, least", [
   ("Q4_0", 2, False, 0), ("Q4_0", 2, True, 0), ("MXFP4", 1, False, 0), ("IQ4_NL", 1, False, 1 << 18)])
-def test_products(name, m, fused, least):
+def test_expert_product_results(name, m, fused, least):
   found = child.call(products, name, m, fused, [7, MOST, 1, 13, 4], least).value
   assert max(found["errors"]) < 1e-5 and found["traced"] <= 2
 
 @pytest.mark.parametrize("used", sample([1, 5, 6], [5]))
-def test_experts_of_a_token(used):
+def test_several_experts_per_token(used):
   assert max(child.call(products, "Q8_0", 1, False, [1, 3, MOST], 1 << 18, used).value["errors"]) < 1e-5
 
 # *** kernels for GPUs, run by numpy
 
 @pytest.mark.parametrize(("target", "name", "tokens"), sample(
   [*itertools.product(["CUDA", "Metal"], ["Q4_K", "MXFP4", "Q6_K"], [1, 37])], [("CUDA", "Q4_K", 1)]))
-def test_on_a_gpu(target, name, tokens):
+def test_tensor_cores_on_gpu(target, name, tokens):
   """
   Both block products use tensor cores. An unused block computes nothing, because a loop's end depends on a number.
   """

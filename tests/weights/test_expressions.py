@@ -14,7 +14,7 @@ def counted():
     return (x * n).reshape(-1, 2).sum(-1)
   return f, calls
 
-def test_once_for_each_kind():
+def test_traced_once_per_kind():
   f, calls = counted()
   for rows in (2, 3, 2, 3):
     x = Tensor(np.arange(rows * 4, dtype=np.float32)).reshape(rows, 4).contiguous()
@@ -22,7 +22,7 @@ def test_once_for_each_kind():
   f(Tensor.empty(2, 4, dtype=dtypes.half), 2)
   assert len(calls) == 5 and calls[-1][1] is dtypes.half
 
-def test_of_its_own_result():
+def test_accepts_its_own_results():
   """The function accepts its own results like any other tensor."""
   f, calls = counted()
   x = Tensor(np.arange(8, dtype=np.float32))
@@ -30,7 +30,7 @@ def test_of_its_own_result():
   y = Tensor(np.arange(16, dtype=np.float32))
   assert f(y, 1).shape == (8,) and np.array_equal(f(f(y, 1), 3).numpy(), [3 * (16 * i + 6) for i in range(4)])
 
-def test_the_graph_is_that_of_each_tensor():
+def test_graph_matches_per_tensor_graph():
   """The graphs are identical, and so are kernels and cached schedules."""
   n = Variable("n", 1, 9).bind(4)
   for x in (Tensor.empty(1, 1, 256), Tensor.empty(1, 9, 256)[:, :n], Tensor.empty(2, 128).reshape(1, 1, 256) * 2):

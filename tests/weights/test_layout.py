@@ -37,7 +37,7 @@ def stored(qt, found, raw, n):
 @pytest.mark.parametrize(("name", "on"), sample(
   itertools.product([qt.name for qt in LAID_OUT], PLACES),
   [(qt.name, "stream") for qt in LAID_OUT] + [(name, "planes") for name in ("Q4_K", "Q6_K", "IQ4_XS", "MXFP4")]))
-def test_the_same_weights(name, on):
+def test_repacked_weights_match_reference(name, on):
   qt, ren = next(qt for qt in LAID_OUT if qt.name == name), PLACES[on]
   n = 6 * qt.block
   found, raw = layout(qt, ren, 48, n), blocks_of(qt, 48, n)
@@ -57,14 +57,14 @@ def test_bytes_held(qt):
       found = layout(qt, ren, 4096, n)
       assert found is not None and 4 * found.row_words(n // qt.block) <= 1.05 * qt.row_nbytes(n), (n, ren)
 
-def test_rows_and_blocks_that_do_not_fit_stay_as_in_the_file():
+def test_unsupported_sizes_keep_the_file_layout():
   named = {qt.name: qt for qt in LAID_OUT}
   assert layout(named["Q4_K"], STREAM, 40, 2048) is None  # 40 rows are not a multiple of the row tile
   assert layout(named["MXFP4"], STREAM, 64, 5 * 32) is not None and layout(named["MXFP4"], STREAM, 64, 32) is None
   assert all(layout(qt, STREAM, 64, 4096) is None for qt in QUANT_TYPES.values() if not qt.fields)
 
 @pytest.mark.parametrize("off", ["lanes", "hooks", "vectorizer", "gemv", "patches"])
-def test_rows_are_interleaved_where_lanes_are_made_of_them(off, monkeypatch):
+def test_rows_interleaved_only_if_vectorised(off, monkeypatch):
   """Rows are interleaved only with the patches that vectorise them; else 16 rows would take 16 times the operations."""
   wanted = [qt for qt in LAID_OUT if qt.name in ("Q4_K", "Q8_0")]
   assert all(layout(qt, STREAM, 64, 2048).tile == 16 for qt in wanted)
@@ -72,7 +72,7 @@ def test_rows_are_interleaved_where_lanes_are_made_of_them(off, monkeypatch):
   assert [layout(qt, STREAM, 64, 2048) for qt in wanted] == [None] * 2
   assert all(layout(qt, PLANES, 64, 2048) is not None for qt in wanted)
 
-def test_what_meets_lies_near():
+def test_stream_order():
   """A stream may reorder the file's fields and cut them into parts that lie together; each word has one place."""
   blocks = Blocks(4, (4, 10, 11), ((1, 2), (2, 1, 0)))
   found = Layout(blocks, 1, 1)
@@ -93,7 +93,7 @@ def test_scales_come_before_weights(qt):
   assert taken == list(range(words)) and order != sorted(order)
   assert not layout(qt, PLANES, 64, 2 * qt.block).blocks.order
 
-def test_fields():
+def test_field_slices():
   """A slice may be part of one field, but not of two."""
   units = Units(Layout(Blocks(4, (1, 5)), 1, 1), Tensor(np.arange(20, dtype=np.uint32).reshape(2, 10)), 2)
   assert units[..., 2:4].tolist() == [[[2, 3], [7, 8]], [[12, 13], [17, 18]]]

@@ -18,14 +18,14 @@ def test_bytes_held(model_file, types):
   held = sum(w.nbytes for w in tinygrad_llm.load(str(path)).weights.values())
   assert 0.99 * file <= held <= 1.05 * file
 
-def test_neighbours_of_one_type_are_one_weight(model_file):
+def test_adjacent_tensors_of_one_type_are_joined(model_file):
   path = model_file(types="Q8_0", vocab=384, context=96)
   names = tinygrad_llm.load(str(path)).weights
   assert ("blk.0.attn_q.weight", "blk.0.attn_k.weight", "blk.0.attn_v.weight") in names
   assert ("blk.1.ffn_gate.weight", "blk.1.ffn_up.weight") in names
 
 @pytest.mark.parametrize("vocab", [384, 528, 1100, 1571])
-def test_pieces(model_file, monkeypatch, vocab):
+def test_loading_in_pieces(model_file, monkeypatch, vocab):
   """Loading in pieces gives the same memory for any number and size of pieces; the last piece may overlap another."""
   path = str(model_file(types="Q8_0", vocab=vocab, context=96, layers=1))
   whole = [w.stored.numpy() for w in tinygrad_llm.load(path).weights.values()]
@@ -77,7 +77,7 @@ NEITHER, OTHER = "llama.cpp loads no such file either", "another model than this
   ({"kv": {"llama.attention.layer_norm_rms_epsilon": float("nan")}}, "layer_norm_rms_epsilon", "all logits are NaN"),
   ({"kv": {"tokenizer.ggml.pre": "martian"}}, "tokenizer.ggml.pre", NEITHER),
 ])
-def test_refused(tmp_path: pathlib.Path, change, words, why):
+def test_rejects_bad_files(tmp_path: pathlib.Path, change, words, why):
   path = write_model(tmp_path / "bad.gguf", **change)
   with pytest.raises(InputError, match=words) as e: tinygrad_llm.load(str(path))
   assert str(e.value).startswith(f"{path}: ")
@@ -101,6 +101,6 @@ print(*pages(full), *pages(part), (full + part).sum().item() == 14 << 24)
 @pytest.mark.skipif(not pathlib.Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="no large pages")
 @pytest.mark.parametrize(("env", "wanted"), [({}, "True False False False True"),
                                              ({"NO_HUGE_PAGES": "1"}, "False True False True True")])
-def test_large_pages(env, wanted):
+def test_huge_pages(env, wanted):
   """Huge pages are requested only for buffers that are written completely; without the patch the memory is shared."""
   assert run(HUGE, DEV="CPU", **env).stdout.split("\n")[-2] == wanted

@@ -27,7 +27,7 @@ def check_device() -> str:
   asked = os.environ.get("DEV", "")
   for name, least in NUMBERS.items():
     if (value := os.environ.get(name)) is not None and not _is_number(value, least):
-      raise InputError(f"{name}={value}: it is not a whole number from {least}; correct it or unset it")
+      raise InputError(f"{name}={value}: it must be an integer of at least {least}; correct it or unset it")
   if not asked.startswith("CPU"): find_cuda()
   try:
     from tinygrad import Device

@@ -99,7 +99,7 @@ def measure(llm: LLM, chunks: np.ndarray, told: Callable[[Perplexity], None], wr
     for first, rows in _rows(llm, tokens):
       log_sum, wanted = _log_sum(rows), targets[first:first + len(rows), None]
       if not np.isfinite(log_sum).all(): raise InputError(
-        f"{llm.path}: its logits at chunk {number + 1} are no numbers; the model's weights are damaged")
+        f"{llm.path}: its logits at chunk {number + 1} are NaN or infinite; the model's weights are damaged")
       nll = log_sum - np.take_along_axis(rows, wanted, 1)[:, 0]
       found.nll += nll.tolist()
       if writer is not None: writer.write(rows, log_sum)

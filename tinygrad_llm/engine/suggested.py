@@ -26,7 +26,7 @@ def suggested(kv: Mapping[str, Any]) -> dict[str, Any]:
     if name == "top_k" and isinstance(value, (int, float)) and value < 0: value = 0  # llama.cpp: all
     try: Sampler(**{name: value})
     except (InputError, TypeError):
-      warn(f"{field}: {value!r:.60} is no {name}; it is left out")
+      warn(f"{field}: {value!r:.60} is not a valid {name}; it is ignored")
       continue
     # a float32 of the file, rounded to the decimal number that was meant
     found[name] = float(f"{value:.6g}") if isinstance(value, float) else value
@@ -34,5 +34,5 @@ def suggested(kv: Mapping[str, Any]) -> dict[str, Any]:
     if (value := kv.get(field := PREFIX + key)) is None: continue
     if isinstance(value, (int, float, str)) and value in nothing: continue
     if key == "penalty_last_n" and found.get("repeat_penalty", 1) == 1: continue
-    warn(f"{field}: {value!r:.60} is not known here; it is left out")
+    warn(f"{field}: {value!r:.60} is not known here; it is ignored")
   return found

@@ -108,7 +108,7 @@ class Chat:
     drawn = session.settings.seed == RANDOM and session.settings.samples
     if failed is None: say(summary(llm.timing, sampling["seed"] if drawn else None))
     if said: session.turns = [*session.turns, asked, {"role": "assistant", "content": "".join(said)}]
-    else: say("[there is no answer: what you asked is not kept]")
+    else: say("[no answer: the message is not kept]")
     if failed is not None: raise InputError(f"{failed}; /save FILE keeps the conversation") from failed
 
   def _tell(self, unsent: int) -> None:

@@ -1,6 +1,6 @@
 /*
-A launch: blocks one after the other, in an order by CARD_ORDER (0 as they are numbered, 1 backwards, 2 at random). Each
-thread is a fiber, which runs until it must wait for others; warps and threads follow the same order. x86-64 on Linux.
+Runs a launch block by block. CARD_ORDER sets the order of blocks, warps and threads: 0 as numbered, 1 backwards,
+2 random. Each thread is a fiber that runs until it must wait for others. For x86-64 Linux only.
 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ static void thread_main(void) {
   switch_stack(&t->stack, scheduler);
 }
 static void resume(Thread *t, u32 number) {
-  if (t->state == BEGIN) {  /* threads that never wait take turns on one stack */
+  if (t->state == BEGIN) {  /* threads that never wait share one stack in turn */
     void **top = (void **)(stacks + (u64)STACK * ((running->kernel->entry->meets ? number : 0) + 1)) - 1;
     *top = NULL, *--top = (void *)thread_main;
     for (int i = 0; i < 6; i++) *--top = NULL;
@@ -76,7 +76,7 @@ static void shuffle(u32 *list, u32 n) {
   }
 }
 
-/* Runs a warp until its threads wait for the block or have ended. Whether any of them ran. */
+/* Runs a warp until all its threads wait at a barrier or have ended. Returns whether any thread ran. */
 static int run_warp(u32 first, u32 lanes, const u32 *turns) {
   Thread *warp = threads + first;
   int ran = 0;
@@ -97,7 +97,7 @@ static int run_warp(u32 first, u32 lanes, const u32 *turns) {
     for (u32 l = 0; l < lanes; l++) if (together >> l & 1) warp[l].state = READY;
   }
 }
-/* Lets the threads of a block pass a barrier, where all of them wait at the same one. Whether any does. */
+/* Releases a block's threads if all wait at the same barrier. Returns whether any thread was waiting at one. */
 static int pass_barrier(u32 n) {
   Thread *one = NULL;
   u32 waits = 0;
@@ -145,7 +145,7 @@ int run_launch(const Launch *l) {
   u64 blocks = (u64)l->grid[0] * l->grid[1] * l->grid[2], launch = next_launch();
   order = setting("ORDER", 0), close = setting("CLOSE", 0), running = l, status = OK;
   u64 start = order == 2 ? chance(blocks) : 0, step = 1;
-  if (order == 2) for (step = blocks * 5 / 8 | 1; ; step += 2) {  /* one without a common divisor reaches all */
+  if (order == 2) for (step = blocks * 5 / 8 | 1; ; step += 2) {  /* a step coprime to the count visits all blocks */
     u64 a = step, b = blocks;
     while (b) { u64 rest = a % b; a = b, b = rest; }
     if (a == 1) break;

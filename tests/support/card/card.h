@@ -1,16 +1,16 @@
 /*
-What kernels and the runtime share: a thread, the memory of the card, and the shadow that says who touched it.
+Definitions that kernels and the runtime share: a thread, device memory, and the shadow that records who accessed it.
 
-Freestanding: a translated kernel includes this and kernel.h, nothing of the system.
+The header is freestanding: a translated kernel includes this file and kernel.h, and no system header.
 
-Memory is one arena. An address on the card is DEVICE + offset, which no host address is. Each word of 4 bytes has a
-shadow: who wrote it last, who read it last. Such a stamp has these fields, from the top:
+Device memory is one arena. A device address is DEVICE + offset, which is never a host address. Each 4-byte word has a
+shadow with two stamps: its last write and its last read. A stamp has these bit fields, highest first:
 
-  launch 14 | block 20 | phase 15 (barriers passed) | thread 11 | bytes 4 (of the word, that were touched)
+  launch 14 | block 20 | phase 15 (barriers passed) | thread 11 | bytes 4 (a mask of the word's bytes accessed)
 
-Two accesses to the same bytes, one of them a write, race if they are of one launch and of different blocks, or of one
-phase and of different threads. A field that is all ones says "several": where bytes of a word have several owners, an
-access to part of the word is not judged. The first numbers are no stamps but NONE, FRESH and HOST.
+Two accesses to the same bytes, at least one of them a write, race in two cases. They belong to one launch and different
+blocks; or to one block and phase and different threads. A field of all ones means "several". If several threads or
+blocks accessed a word, accesses to parts of it are not checked. The lowest values are not stamps: NONE, FRESH and HOST.
 */
 #ifndef CARD_H
 #define CARD_H
@@ -23,14 +23,14 @@ typedef short s16;
 typedef int s32;
 typedef long long s64;
 
-#define DEVICE 0x8000000000ull     /* where the arena begins for kernels: NV wants 40 bits */
-#define ARENA (1ull << 36)         /* its size, of which pages come into being when they are touched */
-#define SHARED_ROOM (256ull << 10) /* shared memory of the block that runs: the first bytes of the arena */
-#define LOCAL 0x400000000000ull    /* generic addresses of a thread's own memory */
+#define DEVICE 0x8000000000ull     /* device address of the arena: NV needs 40 bits */
+#define ARENA (1ull << 36)         /* bytes of the arena; pages are allocated when they are first touched */
+#define SHARED_ROOM (256ull << 10) /* the arena's first bytes: shared memory of the running block */
+#define LOCAL 0x400000000000ull    /* generic address of a thread's local memory */
 
-#define NONE 0ull                  /* no memory: not allocated, or freed */
+#define NONE 0ull                  /* not allocated, or freed */
 #define FRESH 1ull                 /* allocated, never written */
-#define HOST 2ull                  /* written by a copy */
+#define HOST 2ull                  /* written by a copy, not by a kernel */
 #define BYTES(x) ((x) & 15)
 #define THREAD(x) ((x) >> 4 & 2047)
 #define PHASE(x) ((x) >> 15 & 32767)
@@ -52,15 +52,15 @@ enum Meeting { BARRIER, WARP_SYNC, SHFL_BFLY, SHFL_UP, SHFL_DOWN, SHFL_IDX, VOTE
 typedef struct Thread Thread;
 struct Thread {
   u32 tid[3], ntid[3], ctaid[3], nctaid[3], lane, warp;
-  u64 stamp;                       /* launch, block, phase and thread; no bytes */
+  u64 stamp;                       /* launch, block, phase and thread; bytes is 0 */
   u8 *arena;
   Shadow *shadow;
-  u32 shared_size, close;          /* close: floats that differ little are the same, for races */
-  u8 *(*touch)(Thread *, u64 address, u32 bytes, u32 site, const u8 *value);  /* value 0: a read */
-  void (*meet)(Thread *, u32 meeting, u32 site);                          /* returns when the others are there */
-  void (*fault)(Thread *, u32 kind, u64 address, u32 bytes, u32 site);    /* returns for UNWRITTEN alone, if at all */
+  u32 shared_size, close;          /* close: CARD_CLOSE, see changes() in touch.c */
+  u8 *(*touch)(Thread *, u64 address, u32 bytes, u32 site, const u8 *value);  /* value NULL: a read */
+  void (*meet)(Thread *, u32 meeting, u32 site);                          /* returns when all others have arrived */
+  void (*fault)(Thread *, u32 kind, u64 address, u32 bytes, u32 site);    /* returns at most for UNWRITTEN */
   u32 meeting, site;
-  u32 in[16], out[8], mask;        /* what a thread brings to a meeting, and takes; the lanes that must be there */
+  u32 in[16], out[8], mask;        /* inputs, results and member mask of a meeting */
   int state;
   void *stack;
 };
@@ -70,7 +70,7 @@ typedef struct {
   void (*code)(Thread *, const u8 *arguments);
   u32 argument_bytes, meets, shared_bytes, most_threads;
   u32 arguments;
-  const u32 *places;               /* offset and size of each argument */
-  const char *const *sites;        /* the instructions, as they were written */
+  const u32 *places;               /* offset and bytes of each argument */
+  const char *const *sites;        /* the PTX text of each instruction, for reports */
 } Entry;
 #endif

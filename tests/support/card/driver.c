@@ -1,6 +1,7 @@
 /*
-The C interface of libcuda, as much of it as tinygrad calls; and card_*, for tests alone. One card, one context, one
-stream. A card that has failed answers each call with the same error until card_reset, as a context does.
+The part of libcuda's C interface that tinygrad calls, and card_* functions: for tests, nv.py and the process's exit.
+There is one device, one context and one stream. As with a real context, errors are sticky: after a failure each call
+returns the same error until card_reset().
 */
 #include <pthread.h>
 #include <stdio.h>
@@ -21,14 +22,14 @@ static int enter(void) {
   }
   return failed ? told = 1, failed : OK;
 }
-/* All work is done; the status after it, which somebody is told now. */
+/* Runs all work up to `number`, and returns the device's error, if any; it counts as told. */
 static int finished(u64 number) {
   finish(number);
   return failed ? told = 1, failed : OK;
 }
 static void leave(int *status) { (void)status; pthread_mutex_unlock(&mutex); }
 #define API __attribute__((visibility("default")))
-/* A call holds the lock until it returns; `error` is why it must not do anything. */
+/* A call holds the lock until it returns. If `error` is not OK, it must do nothing but return it. */
 #define CALL __attribute__((cleanup(leave))) int error = enter()
 #define REFUSE(status, ...) do { say(__VA_ARGS__); return status; } while (0)
 
@@ -57,14 +58,14 @@ static const char *name_of(int status) {
 /* *** for tests */
 API const char *card_findings(void) { return findings(); }
 API void card_reset(void) { forget_work(), forget_memory(), forget_findings(); }
-/* What waits is done when the process ends, for its errors. */
+/* Runs pending work when the process exits, so that its errors are reported. */
 API void card_end(void) {
   if (opened_by != getpid()) return;
   finish(~0ull), note_memory();
   if (failed && !told) say("an error that nobody was told: %d, %s", failed, name_of(failed));
 }
 
-/* *** the card */
+/* *** the device */
 API int cuInit(unsigned flags) {
   if (setting("ABSENT", 0)) return NO_DEVICE;
   if (!opened_by) opened_by = getpid(), atexit(card_end);
@@ -140,7 +141,7 @@ API int cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void *strea
   return outside(to, bytes) || outside(from, bytes) ? INVALID_VALUE : enqueue(ON_CARD, NULL, to, from, bytes);
 }
 
-/* *** events; one that is destroyed stays, for work may still set it */
+/* *** events; a destroyed event is not freed, because pending work may still set it */
 API int cuEventCreate(Event **event, unsigned flags) { CALL; *event = calloc(1, sizeof(Event)); return error; }
 API int cuEventDestroy_v2(Event *event) { return OK; }
 API int cuEventRecord(Event *event, void *stream) {
@@ -170,7 +171,7 @@ API int cuModuleGetFunction(Kernel **kernel, Module *module, const char *name) {
 }
 API int cuFuncSetAttribute(Kernel *kernel, int attribute, int value) { return OK; }
 
-/* Checks a launch as the driver does and takes its arguments: `extra` is 1, their address, 2, that of their size. */
+/* Checks a launch as the driver does and copies its arguments. `extra`: 1, their address, 2, their size's address. */
 static int prepare(Launch *l, Kernel *kernel, const u32 *grid, const u32 *block, u32 dynamic, void **extra,
     int adding) {
   const Entry *e = kernel->entry;
@@ -205,12 +206,12 @@ API int cuLaunchKernel(Kernel *kernel, u32 gx, u32 gy, u32 gz, u32 bx, u32 by, u
   return status;
 }
 
-/* *** for nv.py, whose queues are its own: memory, and a launch at once, of arguments that are 8 bytes each */
+/* *** for nv.py, which has its own queues: memory, copies, and immediate launches with arguments of 8 bytes each */
 API u64 card_allocate(u64 bytes) { CALL; return error ? 0 : allocate(bytes); }
 API int card_release(u64 address) { CALL; return release(address) ? error : INVALID_VALUE; }
 API void *card_host(u64 address) { return on_host(address); }
 API void *card_reserve(u64 bytes) { return reserve(bytes); }
-API int card_copy(u64 to, u64 from, u64 bytes) {  /* either may be an address of the host */
+API int card_copy(u64 to, u64 from, u64 bytes) {  /* either may be a host address */
   CALL;
   int in = to - DEVICE < ARENA, out = from - DEVICE < ARENA;
   if (error) return error;
@@ -235,7 +236,7 @@ API int card_launch(Kernel *kernel, u32 *grid, u32 *block, u64 *values, u32 coun
   return OK;
 }
 
-/* *** graphs: handles of nodes are their numbers from 1 */
+/* *** graphs: a node's handle is its number, counted from 1 */
 typedef struct { Kernel *kernel; u32 grid[3], block[3], dynamic; void **each, **extra; } KernelNode;
 typedef struct {
   size_t from_x, from_y, from_z, from_level;

@@ -1,18 +1,18 @@
 /*
-The instructions of PTX that are more than an operator of C, for translated kernels. Freestanding C for clang.
+PTX instructions that are not a single C operator, for translated kernels. Freestanding C for clang.
 */
 #include "card.h"
 #define NAN_ __builtin_nanf("")
 float exp2f(float), log2f(float), sqrtf(float), sinf(float), cosf(float), tanhf(float);
 double sqrt(double);
 
-/* *** numbers and their bits */
+/* *** conversions between numbers and their bits */
 static inline float f32_of(u32 x) { float f; __builtin_memcpy(&f, &x, 4); return f; }
 static inline u32 bits_f32(float f) { u32 x; __builtin_memcpy(&x, &f, 4); return x; }
 static inline double f64_of(u64 x) { double f; __builtin_memcpy(&f, &x, 8); return f; }
 static inline u64 bits_f64(double f) { u64 x; __builtin_memcpy(&x, &f, 8); return x; }
 static inline float f16_of(u16 x) { _Float16 h; __builtin_memcpy(&h, &x, 2); return (float)h; }
-/* A float next to x that is odd where it is not x, so that a second rounding to half the bits is as if it were one. */
+/* Rounds x to odd: an inexact result has an odd last bit. Rounding it again to 16 bits is then correctly rounded. */
 static inline u32 odd_f32(double x) {
   float f = (float)x;
   u32 b = bits_f32(f);
@@ -96,8 +96,8 @@ static inline u32 reverse(u32 x) { u32 r = 0; for (int i = 0; i < 32; i++) r |= 
 #define DOT(A, B, a, b, c) ((c) + BYTE_PRODUCT(A, B, a, b, 0) + BYTE_PRODUCT(A, B, a, b, 1) + \
   BYTE_PRODUCT(A, B, a, b, 2) + BYTE_PRODUCT(A, B, a, b, 3))
 
-/* *** memory: where n bytes are, once it is known that this thread may touch them now; `touch` is in touch.c */
-/* A thread's own memory, of which addresses count from 0. */
+/* *** memory: checks an access of n bytes and gives their host address; touch() is in touch.c */
+/* Local memory of a thread. Its addresses start at 0. */
 static inline u8 *own(Thread *t, u8 *frame, u32 size, u64 at, u32 n, u32 site) {
   if (at & (n - 1)) t->fault(t, MISALIGNED, at, n, site);
   if (at + n > size || at + n < n) { t->fault(t, LOCAL_OVERRUN, at, n, site); return frame; }

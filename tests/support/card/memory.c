@@ -1,6 +1,6 @@
 /*
-The memory of the card: buffers in one arena, never at an address again, and begun as 0xff; their shadow. Host memory
-that is pinned begins as 0xee.
+Device memory: buffers in one arena, and their shadow. No address is reused. A new buffer is filled with 0xff, new
+pinned host memory with 0xee.
 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@ that is pinned begins as 0xee.
 #include <sys/mman.h>
 #include "runtime.h"
 
-enum { PAGE = 4096, GAP = 1 << 20 };  /* between two buffers, of addresses alone */
+enum { PAGE = 4096, GAP = 1 << 20 };  /* GAP: unused addresses between two buffers */
 typedef struct { u64 at, bytes; } Buffer;
 u8 *arena;
 Shadow *shadow;
@@ -25,7 +25,7 @@ int open_memory(void) {
   if (!shadow) shadow = reserve(ARENA / 4 * sizeof(Shadow));
   return arena && shadow;
 }
-/* Back to zeros; whole pages are given back. */
+/* Zeroes a range; its whole pages are returned to the system. */
 static void clear(u8 *at, u64 bytes) {
   u8 *first = (u8 *)(((u64)at + PAGE - 1) / PAGE * PAGE), *last = (u8 *)(((u64)at + bytes) / PAGE * PAGE);
   if (first >= last) { memset(at, 0, bytes); return; }
@@ -49,7 +49,7 @@ u64 allocate(u64 bytes) {
   next = (next + bytes + GAP + 511) / 512 * 512;
   return DEVICE + at;
 }
-static Buffer *holds(u64 address, u64 bytes) {  /* buffers are in the order of their addresses */
+static Buffer *holds(u64 address, u64 bytes) {  /* binary search: buffers are sorted by address */
   u32 low = 0, high = buffer_count;
   u64 at = address - DEVICE;
   while (low < high) {
@@ -92,12 +92,12 @@ int unpin(void *at) {
   if (!p || p->at != (u64)at) return 0;
   pinned_bytes -= p->bytes;
   munmap(at, (p->bytes + PAGE - 1) / PAGE * PAGE);
-  *p = (Buffer){0, 0};  /* the list stays as long as it is */
+  *p = (Buffer){0, 0};  /* entries are never removed from the list */
   return 1;
 }
 
 u64 next_launch(void) {
-  if (launches == LAST_LAUNCH) {  /* numbers begin again: older stamps are no longer told from new ones */
+  if (launches == LAST_LAUNCH) {  /* numbers start again: old stamps are replaced, else they would look new */
     for (Buffer *b = buffers; b < buffers + buffer_count; b++)
       for (u64 w = b->at / 4; w < (b->at + b->bytes + 3) / 4; w++)
         if (shadow[w].written != FRESH) shadow[w] = (Shadow){HOST, NONE};

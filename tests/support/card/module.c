@@ -1,5 +1,5 @@
 /*
-Modules: PTX becomes a library once, by CARD_TRANSLATE (a program: PTX in, library out), and is kept in CARD_CACHE.
+Modules: the command CARD_TRANSLATE compiles PTX to a shared library, once; the library is cached in CARD_CACHE.
 */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ static int number_after(const char *text, const char *word) {
   const char *at = strstr(text, word);
   return at ? atoi(at + strlen(word)) : 0;
 }
-/* "8.7" is 87. */
+/* The PTX version as a number: 87 for "8.7". */
 static int version(const char *text) {
   const char *at = strstr(text, ".version ");
   int major = 0, minor = 0;

@@ -1,4 +1,4 @@
-/* Settings of the environment, and findings: what a program did that no card promises to do as it wanted. */
+/* Settings from environment variables, and findings: program behaviour that no GPU guarantees to work. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,29 +1,29 @@
-/* The parts of the stand-in's runtime: what each offers the others. */
+/* The simulator's runtime: the functions that each source file exports to the others. */
 #ifndef RUNTIME_H
 #define RUNTIME_H
 #include <stddef.h>
 #include "card.h"
 
-/* CUresult: those that the stand-in answers. */
+/* CUresult: the values that the simulator returns. */
 enum Status { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101,
   NO_BINARY_FOR_GPU = 209, INVALID_PTX = 218, UNSUPPORTED_PTX_VERSION = 222, INVALID_HANDLE = 400, NOT_FOUND = 500,
   NOT_READY = 600, ILLEGAL_ADDRESS = 700, OUT_OF_RESOURCES = 701, MISALIGNED_ADDRESS = 716, LAUNCH_FAILED = 719 };
 
-/* report.c: settings, and what is found */
-long setting(const char *name, long otherwise);          /* CARD_<name> of the environment */
-void say(const char *format, ...) __attribute__((format(printf, 1, 2)));    /* a finding: to stderr, and kept */
-void note(const char *format, ...) __attribute__((format(printf, 1, 2)));   /* for CARD_LOG alone */
+/* report.c: settings and findings */
+long setting(const char *name, long otherwise);          /* the environment variable CARD_<name> */
+void say(const char *format, ...) __attribute__((format(printf, 1, 2)));    /* a finding: kept, and to stderr */
+void note(const char *format, ...) __attribute__((format(printf, 1, 2)));   /* to CARD_LOG only */
 const char *findings(void);
 void forget_findings(void);
-u32 chance(u32 below);                                   /* a random number, by CARD_SEED */
-void *grown(void *list, size_t count, size_t size);      /* realloc that has room for one more */
+u32 chance(u32 below);                                   /* a random number < below; seed: CARD_SEED */
+void *grown(void *list, size_t count, size_t size);      /* realloc with room for one more element */
 
-/* memory.c: the arena and its shadow; host memory that the card may read and write */
+/* memory.c: the arena and its shadow; pinned host memory */
 extern u8 *arena;
 extern Shadow *shadow;
 int open_memory(void);
-void *reserve(u64 bytes);                                /* of the host, zeros; NULL: no memory */
-u64 allocate(u64 bytes);                                 /* 0: no memory */
+void *reserve(u64 bytes);                                /* zeroed host memory; NULL: out of memory */
+u64 allocate(u64 bytes);                                 /* 0: out of memory */
 int release(u64 address);                                /* 0: not allocated */
 int of_one_buffer(u64 address, u64 bytes);
 u8 *on_host(u64 address);
@@ -31,7 +31,7 @@ void written_by_host(u64 address, u64 bytes);
 void *pin(u64 bytes);
 int unpin(void *);
 int pinned(const void *, u64 bytes);
-u64 next_launch(void);                                   /* its number, for stamps */
+u64 next_launch(void);                                   /* the next launch number, for stamps */
 void forget_memory(void);
 void note_memory(void);
 
@@ -44,24 +44,24 @@ Kernel *find_kernel(Module *module, const char *name);
 /* block.c: a launch */
 typedef struct { Kernel *kernel; u32 grid[3], block[3]; u8 *arguments; } Launch;
 Launch copy_launch(const Launch *launch);
-int run_launch(const Launch *launch);                    /* a status */
+int run_launch(const Launch *launch);                    /* a CUresult */
 extern const Launch *running;
 
-/* touch.c: where bytes are that a thread reads, or writes `value` to, if it may */
+/* touch.c: checks a thread's read, or its write of `value`; returns the bytes' host address */
 u8 *touch(Thread *t, u64 address, u32 bytes, u32 site, const u8 *value);
 
-/* warp.c: what the threads of a warp exchange. NULL, or what is wrong with it */
+/* warp.c: the exchanges between threads of a warp. Returns NULL, or an error message */
 const char *exchange(Thread *warp, u32 lanes, u32 together, u32 meeting);
 
-/* stream.c: what waits to be done, and graphs */
+/* stream.c: deferred work, and graphs */
 typedef struct { int copy; Launch launch; u64 to, from, bytes; u32 *after, after_count; } Node;
 typedef struct { Node *nodes; u32 count; } Graph;
 enum Work { RUN, TO_CARD, TO_HOST, ON_CARD, EVENT, GRAPH };
 int enqueue(int kind, const void *what, u64 to, u64 from, u64 bytes);
-void finish(u64 number);                                 /* all work up to this number */
+void finish(u64 number);                                 /* runs all work up to this number */
 u64 enqueued(void);
-extern int failed;                                       /* the status of a card that has failed, which it keeps */
-extern int told;                                         /* somebody was answered with it */
+extern int failed;                                       /* sticky error of a failed device; OK: it works */
+extern int told;                                         /* whether a call has returned that error */
 Graph *copy_graph(const Graph *graph);
 void free_graph(Graph *graph);
 void forget_work(void);

@@ -1,6 +1,7 @@
 /*
-The stream: work waits until the host asks for its result, so what is used too early is not there. A graph's nodes run
-in an order by CARD_GRAPH: 0 as they were added, 1 the latest that may, 2 at random. CARD_EAGER=1: all at once instead.
+The stream: work is deferred until the host waits for its result, so data that is used too early is missing.
+CARD_GRAPH sets the order of a graph's ready nodes: 0 as added, 1 the last first, 2 random. With CARD_EAGER=1 work runs
+immediately.
 */
 #include <stdlib.h>
 #include <string.h>
@@ -8,9 +9,9 @@ in an order by CARD_GRAPH: 0 as they were added, 1 the latest that may, 2 at ran
 #include "runtime.h"
 
 typedef struct { int kind; Launch launch; u64 to, from, bytes; u8 *staged; Graph *graph; Event *event; } Item;
-enum { ROOM = 1024 };  /* then half of what waits is done */
+enum { ROOM = 1024 };  /* queue capacity; when it is full, the older half runs */
 static Item items[ROOM];
-static u64 first, last, losses;  /* numbers of what is done and of what is enqueued; launches until the card is lost */
+static u64 first, last, losses;  /* items done and enqueued; launches counted for CARD_LOSE */
 int failed, told;
 
 static double now(void) {
@@ -28,7 +29,7 @@ static void run(const Launch *launch) {
 static void copy(u8 *to, const u8 *from, u64 bytes) { if (!failed) memcpy(to, from, bytes); }
 static void copy_in(u64 to, const u8 *from, u64 bytes) { copy(on_host(to), from, bytes), written_by_host(to, bytes); }
 static void run_graph(const Graph *g) {
-  u32 *left = calloc(g->count + 1, 4), ran = 0;  /* of each node: those before it that have not run; or ~0: it ran */
+  u32 *left = calloc(g->count + 1, 4), ran = 0;  /* predecessors that have not run, by node; ~0: it ran */
   for (u32 i = 0; i < g->count; i++) left[i] = g->nodes[i].after_count;
   long order = setting("GRAPH", 1);
   for (;;) {
@@ -61,7 +62,7 @@ int enqueue(int kind, const void *what, u64 to, u64 from, u64 bytes) {
   if (last - first == ROOM) finish(last - ROOM / 2);
   Item x = {.kind = kind, .to = to, .from = from, .bytes = bytes};
   if (kind == RUN) x.launch = copy_launch(what);
-  if (kind == TO_CARD && !pinned((void *)from, bytes))  /* read before the call ends */
+  if (kind == TO_CARD && !pinned((void *)from, bytes))  /* pageable memory: copied before the call returns */
     x.staged = memcpy(malloc(bytes), (void *)from, bytes);
   if (kind == GRAPH) x.graph = copy_graph(what);
   if (kind == EVENT) x.event = (Event *)what;

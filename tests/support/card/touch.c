@@ -1,7 +1,7 @@
-/* Each access to the card's memory, judged: bounds, alignment, what was written, races. card.h has the rules. */
+/* Checks each access to device memory: bounds, alignment, uninitialised reads, races. card.h documents the rules. */
 #include "runtime.h"
 
-/* Whether a word that is written changes; with CARD_CLOSE, floats that are 2 ** -20 of them apart are the same. */
+/* Whether a write changes a word. With CARD_CLOSE, floats within a relative difference of 2 ** -20 are equal. */
 static inline int changes(Thread *t, const u8 *old, const u8 *new_, u32 n) {
   float a, b;
   if (!__builtin_memcmp(old, new_, n)) return 0;
@@ -10,19 +10,19 @@ static inline int changes(Thread *t, const u8 *old, const u8 *new_, u32 n) {
   return !(__builtin_fabsf(a - b) <= 0x1p-20f * __builtin_fabsf(a));
 }
 
-/* Whether the access of a stamp and mine have no order: of other blocks, or of other threads and no barrier since. */
+/* Whether an earlier access and mine are unordered: by different blocks, or by threads with no barrier between. */
 enum { ORDERED, OTHER_THREAD, OTHER_BLOCK };
 static int apart(u64 stamp, u64 me) {
   if (LAUNCH(stamp) != LAUNCH(me)) return ORDERED;
   if (BLOCK(stamp) != BLOCK(me)) return OTHER_BLOCK;
   return PHASE(stamp) == PHASE(me) && THREAD(stamp) != THREAD(me) ? OTHER_THREAD : ORDERED;
 }
-/* Whether they touch the same bytes; not known for a part of a word that has several owners. */
+/* Whether both access the same bytes. 0 if I access part of a word that several threads or blocks accessed. */
 static int meets(u64 stamp, u64 me) {
   int several = BLOCK(stamp) == BLOCK(SEVERAL_BLOCKS) || THREAD(stamp) == THREAD(SEVERAL_THREADS);
   return BYTES(stamp) & BYTES(me) && (BYTES(me) == 15 || !several);
 }
-/* The stamp of both. */
+/* A stamp that stands for both accesses. */
 static u64 joined(u64 stamp, u64 me, int how) {
   if (LAUNCH(stamp) != LAUNCH(me)) return me;
   return me | BYTES(stamp) | (how == OTHER_BLOCK ? SEVERAL_BLOCKS : how == OTHER_THREAD ? SEVERAL_THREADS : 0);

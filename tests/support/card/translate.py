@@ -77,7 +77,7 @@ class Function:
       self.declared[v.space] = at + v.nbytes
       return ""
     if text.startswith((".pragma", ".loc", ".file")): return ""
-    raise PTXError("a directive that the stand-in does not know")
+    raise PTXError("a directive that the simulator does not support")
 
   # *** operands
   def register(self, name: str) -> tuple[str, str]:
@@ -141,7 +141,7 @@ class Function:
     if form in EXCHANGE: return self.exchanged(s, EXCHANGE[form])
     if s.name == "mma": return self.multiply(s)
     if s.name == "ldmatrix": return self.matrices(s)
-    raise PTXError("an instruction that the stand-in does not know")
+    raise PTXError("an instruction that the simulator does not support")
 
   def computed(self, s: Statement, c: str, types: tuple[str, ...]) -> str:
     """C: an instruction by its row of the table."""
@@ -224,7 +224,7 @@ class Function:
     t, how = s.mods[-1], s.mods[0]
     others = [x for x in s.mods[1:-1] if x not in ("and", "or", "xor", "ftz")]
     table = COMPARE_FLOAT if t in FLOATS else COMPARE_UNSIGNED
-    if others or how not in table or t in PAIRS: raise PTXError("a comparison that the stand-in does not know")
+    if others or how not in table or t in PAIRS: raise PTXError("a comparison that the simulator does not support")
     code = self._expression(table[how], t, [self.bits(o) for o in s.operands[1:3]], ("pred", "T", "T"), s.mods)
     join = next((f" {c} ({self.bits(s.operands[3])})" for x, c in (("and", "&"), ("or", "|"), ("xor", "^"))
                  if x in s.mods), "")
@@ -237,7 +237,7 @@ class Function:
     how, *rest, to, t = s.mods
     table = COMPARE_FLOAT if t in FLOATS else COMPARE_UNSIGNED
     if rest not in ([], ["ftz"]) or how not in table or to not in ("f32", "u32", "s32"):
-      raise PTXError("a comparison that the stand-in does not know")
+      raise PTXError("a comparison that the simulator does not support")
     code = self._expression(table[how], t, [self.bits(o) for o in s.operands[1:]], ("pred", "T", "T"), s.mods)
     yes = "0x3f800000u" if to == "f32" else "0xffffffffu"
     return f"{code} {self.assign(s.operands[0], f'd_ ? {yes} : 0')} }}"
@@ -248,13 +248,13 @@ class Function:
     how = s.mods[:-2]
     rounding = next((x for x in how if x in ROUNDING), "")
     if to not in BITS or t not in BITS or [x for x in how if x not in (*ROUNDING, "rn", "rna", "ftz", "sat")]:
-      raise PTXError("a conversion that the stand-in does not know")
+      raise PTXError("a conversion that the simulator does not support")
     if to in PAIRS and t == "f32" and how == ("rn",):
       high, low = (stored(self.value(o, "f32"), PAIRS[to]) for o in s.operands[1:])
       return self.assign(s.operands[0], f"(u32){high} << 16 | {low}")
     if to == "tf32" and how == ("rna",):
       return self.assign(s.operands[0], f"({self.bits(s.operands[1])} + 0x1000u) & ~0x1fffu")
-    if to in PAIRS or t in PAIRS or to == "tf32": raise PTXError("a conversion that the stand-in does not know")
+    if to in PAIRS or t in PAIRS or to == "tf32": raise PTXError("a conversion that the simulator does not support")
     x = self.value(s.operands[1], t)
     if t == "f32" and "ftz" in how: x = f"flush({x})"
     if rounding and t in FLOATS: x = f"{ROUNDING[rounding]}({x})"
@@ -290,7 +290,7 @@ class Function:
     """mma m16n8k*; warp.c documents the layout of `in`."""
     m = re.fullmatch(r"sync\.aligned\.m16n8k(\d+)\.row\.col\.(f32|f16)\.(f16|bf16|tf32)\.\3\.\2", ".".join(s.mods))
     if m is None or int(m[1]) not in ((4, 8) if m[3] == "tf32" else (8, 16)):
-      raise PTXError("a matrix instruction that the stand-in does not know")
+      raise PTXError("a matrix instruction that the simulator does not support")
     d, a, b, c = map(self.vector, s.operands)
     brings = [""] * 15
     for at, registers in ((0, a), (4, b), (8, c)): brings[at:at + len(registers)] = map(self.bits, registers)
@@ -299,7 +299,7 @@ class Function:
 
   def matrices(self, s: Statement) -> str:
     if not re.fullmatch(r"sync\.aligned\.m8n8\.x[124](\.trans)?\.shared\.b16", ".".join(s.mods)):
-      raise PTXError("a load of matrices that the stand-in does not know")
+      raise PTXError("a load of matrices that the simulator does not support")
     registers, address = self.vector(s.operands[0]), self.address(s.operands[1].strip("[] "))[0]
     read = f"if (t->lane < {8 * len(registers)}) COPY(t->in + 4, SHARED_AT({address}, 16, {self.site(s)}, 0), 16); "
     return f"{{ {read}" + self.meeting(s, "LDMATRIX", ("0", str(len(registers)), str(int("trans" in s.mods)))) + \
@@ -336,7 +336,7 @@ def main() -> None:
   *compiler, source, library = sys.argv[1:]
   with open(source) as file: ptx = file.read()
   try: c = to_c(ptx)
-  except PTXError as e: sys.exit(f"PTX that the stand-in does not know: {e}")
+  except PTXError as e: sys.exit(f"PTX that the simulator does not support: {e}")
   with open(f"{library}.c", "w") as file: file.write(c)
   os.execvp(compiler[0], [*compiler, "-o", library, f"{library}.c", "-lm"])
 

@@ -1,10 +1,10 @@
 /*
-What the threads of a warp give one another. A thread brings `in`, takes `out`; `together` are the lanes that are there.
+Exchanges between threads of a warp. A thread's inputs are `in`, its results `out`. `together`: mask of arrived lanes.
 */
 #include <string.h>
 #include "runtime.h"
 
-/* Where a lane's shuffle reads, which may be itself; *from_other is its predicate. */
+/* The source lane of a shuffle, which may be the lane itself. *inside: the shuffle's predicate. */
 static int source(u32 meeting, u32 lane, u32 b, u32 c, u32 *inside) {
   u32 segment = c >> 8 & 31, clamp = c & 31, last = (lane & segment) | (clamp & ~segment), first = lane & segment;
   b &= 31;
@@ -27,9 +27,9 @@ static u32 reduced(u32 meeting, u32 a, u32 b) {
 }
 
 /*
-D = A B + C, with A of 16 rows and k columns, B of k rows and 8 columns. Lane l holds of each 8x8 part of A, C and D two
-neighbours in row l / 4, of B in column l / 4 (the PTX manual's figures). in[0..3] is A, in[4..5] B, in[8..11] C;
-in[12] is k, in[13] the kind of A and B ('h' half, 'b' bfloat16, 't' tf32), in[14] that of C and D ('f' float or 'h').
+D = A B + C. A is 16 x k, B is k x 8. For 16-bit A and B, lane l holds two neighbours of each 8x8 part: in row l / 4 of
+A, C and D, in column l / 4 of B (figures in the PTX manual). in[0..3] is A, in[4..5] B, in[8..11] C, in[12] k.
+in[13] is the type of A and B ('h' half, 'b' bfloat16, 't' tf32), in[14] the type of C and D ('f' float or 'h').
 */
 static float number(u32 word, u32 part, u32 kind) {
   u16 half = word >> 16 * part;
@@ -41,7 +41,7 @@ static float number(u32 word, u32 part, u32 kind) {
 }
 static void multiply(Thread *warp) {
   static float A[16][16], B[16][8], C[16][8];
-  u32 k = warp->in[12], kind = warp->in[13], sums = warp->in[14], each = kind == 't' ? 1 : 2;  /* numbers of a word */
+  u32 k = warp->in[12], kind = warp->in[13], sums = warp->in[14], each = kind == 't' ? 1 : 2;  /* numbers in a word */
   for (u32 l = 0; l < 32; l++) {
     u32 row = l / 4, q = l % 4, *in = warp[l].in;
     for (u32 w = 0; w < k / 2 / each; w++) for (u32 i = 0; i < each; i++)
@@ -63,7 +63,7 @@ static void multiply(Thread *warp) {
     else memcpy((u16 *)&warp[l].out[i / 2] + i % 2, &half, 2);
   }
 }
-/* Matrices of 8x8 halves from shared memory: lane 8 m + r brings row r of matrix m in in[4..7]; in[1] of them. */
+/* ldmatrix: in[1] matrices of 8x8 halves. Lane 8 m + r has loaded row r of matrix m to in[4..7]. */
 static void matrices(Thread *warp) {
   u32 count = warp->in[1], transposed = warp->in[2];
   for (u32 m = 0; m < count; m++) for (u32 l = 0; l < 32; l++) {

@@ -1,11 +1,11 @@
-// Executes a kernel: every thread of a threadgroup is a fiber, which runs until it waits for others. See __init__.py.
+// Executes a kernel: each thread of a threadgroup is a fiber that runs until it waits for others. See __init__.py.
 //
-// Order is adversarial: threadgroups, simdgroups and threads run in an order drawn from a seed, each as far as it can.
-// clang calls __tsan_* before each access to memory (-fsanitize=thread, without its runtime): those are here. Each byte
-// of threadgroup memory, and of buffers that are written, has a cell: when it was last written and read, and by whom.
-// Time is a count of barriers. What happens between two of them, by two threads, is a race; so is what two threadgroups
-// do in one launch. Several threads may write the same bytes, as they do where each has what all have: these are looked
-// at again when the thread goes on. The first fault ends a launch.
+// Scheduling is adversarial: threadgroups, simdgroups and threads run in a seeded random order, each as far as it can.
+// clang calls __tsan_* before each memory access (-fsanitize=thread, without its runtime); this file defines them. Each
+// byte of threadgroup memory and of written buffers has a cell: time and thread of its last write and of its last read.
+// Time counts barriers. Conflicting accesses by two threads without a barrier between them are a race. So are
+// conflicting accesses by two threadgroups of one launch. Several threads may write equal values to the same bytes:
+// such a write is checked when the thread goes on. It is a race if it changed the bytes. The first fault ends a launch.
 typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
@@ -14,13 +14,13 @@ typedef float float2 __attribute__((ext_vector_type(2)));
 typedef float float8 __attribute__((ext_vector_type(8)));
 
 enum { LANES = 32, THREADS = 1024, GAP = 256, ARRAYS = 64, LIMIT = 32768, REGION = LIMIT + GAP * (ARRAYS + 1) };
-enum { READY, AT_BARRIER, TOGETHER, SHUFFLE, MULTIPLY, DONE };  // what a thread is doing
+enum { READY, AT_BARRIER, TOGETHER, SHUFFLE, MULTIPLY, DONE };  // states of a thread
 enum { IN_BOUNDS, OUT_OF_BOUNDS, MISALIGNED, UNINITIALISED, RACE, DIVERGENT_BARRIER, DIVERGENT_SIMDGROUP, NO_LANE,
        TOO_MUCH_MEMORY };                                      // kernel.py: FAULTS
 enum { MEM_DEVICE = 1, MEM_THREADGROUP = 2 };
-enum : u16 { SEVERAL = 0xffff };                               // readers
+enum : u16 { SEVERAL = 0xffff };                               // not one known thread
 
-struct Cell { u32 written, read; u16 writer, reader; };        // times; threads
+struct Cell { u32 written, read; u16 writer, reader; };        // times; thread numbers
 struct Buffer { u8 *begin, *end; Cell *cells; u64 stored; };   // stored: whether this launch has written to it
 struct Fault { int kind, line, thread, other, is_write, array; long offset; u32 group[3], bytes; };
 struct Launch {                                                // kernel.py: Launch
@@ -28,11 +28,11 @@ struct Launch {                                                // kernel.py: Lau
   void **arguments;
   Buffer *buffers;
   u64 count;
-  u8 *stacks, *memory;                                         // memory, cells: REGION, of a threadgroup
+  u8 *stacks, *memory;                                         // memory and cells of one threadgroup: REGION of each
   Cell *cells;
-  u64 stack, seed;                                             // stack: bytes of each
+  u64 stack, seed;                                             // stack: bytes of one stack
   u32 grid[3], block[3];
-  int fill;                                                    // what threadgroup memory begins as; -1: no one may read
+  int fill;                                                    // memory's first bytes; -1: reads before writes fault
   Fault fault;
 };
 
@@ -43,15 +43,15 @@ struct Fiber {
   float2 a, b, c;
 };
 struct Array { u8 *begin, *end; };
-struct Written { u8 *at, was[16]; u32 bytes; int array, other; long offset; };  // what another thread wrote meanwhile
+struct Written { u8 *at, was[16]; u32 bytes; int array, other; long offset; };  // bytes that another thread wrote, too
 
 static Launch *launch;
 static Fiber fibers[THREADS], *me;
 static Array arrays[ARRAYS];
-static Buffer *last;                                           // that was found
-static Written again;                                          // by the thread that runs; bytes: 0 if nothing
+static Buffer *last;                                           // the last buffer looked up
+static Written again;                                          // by the running thread; bytes is 0 if there is none
 static void *scheduler;
-static u32 now, launched, begun, since_barrier, since_device_barrier;  // times: the launch's, the threadgroup's, ..
+static u32 now, launched, begun, since_barrier, since_device_barrier;  // times: start of launch, of threadgroup, ..
 static u32 threads, declared, group[3];
 static u64 random_state;
 
@@ -60,7 +60,7 @@ static u32 drawn() {
   return u32(random_state >> 32);
 }
 
-// *** fibers. What a function must preserve is on the stack that is left
+// *** fibers: msl_switch saves the callee-saved registers on the stack that it leaves
 
 extern "C" void msl_switch(void **from, void *to);
 #ifdef __APPLE__
@@ -75,7 +75,7 @@ asm(".text\n.globl " NAME "\n" NAME ":\n"
     "mov %rsp, (%rdi)\nmov %rsi, %rsp\n"
     "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n");
 static void *prepared(u8 *top, void (*body)()) {
-  void **sp = reinterpret_cast<void **>(top) - 1;              // no address to return to, at 8 mod 16
+  void **sp = reinterpret_cast<void **>(top) - 1;              // no return address; at 8 mod 16, as after a call
   *sp = nullptr;
   *--sp = reinterpret_cast<void *>(body);
   return sp - SAVED;
@@ -130,7 +130,7 @@ static void stop(int kind, bool is_write, int array, long offset, u32 bytes, int
   Fault &f = launch->fault;
   f.is_write = is_write, f.array = array, f.offset = offset, f.bytes = bytes, f.other = other;
   again.bytes = 0;
-  leave();                                                     // nobody comes back
+  leave();                                                     // never resumed
 }
 static void look_again() {
   for (u32 i = 0; i < again.bytes; i++) if (again.at[i] != again.was[i])
@@ -142,7 +142,7 @@ static void write_again(u8 *p, u32 n, int array, long offset, int other) {
   for (u32 i = 0; i < n; i++) again.was[i] = p[i];
 }
 
-// *** memory. Arrays of a threadgroup are numbered from -2 down, arguments from 0 up
+// *** memory: a threadgroup's arrays have the numbers -2, -3, .., arguments 0, 1, ..
 
 static bool other_than(u32 time, u16 by, u32 first, u32 since, u16 thread) {
   return time >= first && (time < begun || (time >= since && by != thread));
@@ -152,7 +152,7 @@ static void note(Cell &c, bool is_write, u32 first, u32 since, u16 thread) {
   if (is_write) c.written = now, c.writer = thread;
   else if (c.read < first || (c.read >= begun && (c.read < since || c.reader == thread)))
     c.read = now, c.reader = thread;
-  else if (c.read >= begun) c.reader = SEVERAL;                // what another threadgroup has read stays
+  else if (c.read >= begun) c.reader = SEVERAL;                // a read by another threadgroup is kept
 }
 static void look(Cell *cells, u8 *p, u32 n, bool is_write, int array, long offset, u32 first, u32 since) {
   u16 thread = u16(number());
@@ -173,7 +173,7 @@ static void look(Cell *cells, u8 *p, u32 n, bool is_write, int array, long offse
 static void of_threadgroup(u8 *p, u32 n, bool is_write) {
   u32 i = 0;
   while (i < declared && !(p >= arrays[i].begin && p + n <= arrays[i].end)) i++;
-  if (i == declared) {                                         // told by the array before it
+  if (i == declared) {                                         // reported relative to the array before it
     u32 near = 0;
     while (near + 1 < declared && p >= arrays[near + 1].begin - GAP / 2) near++;
     return stop(OUT_OF_BOUNDS, is_write, -2 - int(near), p - arrays[near].begin, n);
@@ -184,7 +184,7 @@ static void of_threadgroup(u8 *p, u32 n, bool is_write) {
     if (cells[k].written < begun) return stop(UNINITIALISED, false, -2 - int(i), offset + k, n);
   look(cells, p, n, is_write, -2 - int(i), offset, begun, since_barrier);
 }
-static void out_of_bounds(u8 *p, u32 n, bool is_write) {       // told by the nearest buffer
+static void out_of_bounds(u8 *p, u32 n, bool is_write) {       // reported relative to the nearest buffer
   u64 nearest = ~0ul;
   int found = -1;
   long offset = 0;
@@ -228,7 +228,7 @@ void __tsan_init() {}
 ACCESS(1) ACCESS(2) ACCESS(4) ACCESS(8) ACCESS(16)
 }
 
-// *** what a kernel asks for: metal_stdlib
+// *** functions that kernels call, by way of metal_stdlib
 
 extern "C" {
 void *msl_threadgroup(u64 bytes) {
@@ -260,10 +260,10 @@ float2 msl_multiply_accumulate(int line, float2 a, float2 b, float2 c) {
 u32 msl_lane() { return number() % LANES; }
 }
 
-// *** what clang calls to round a float to a bfloat, ties to even, where the processor does not
+// *** rounds a float to a bfloat, ties to even: clang calls it where the processor has no such instruction
 
-// A bfloat is returned in the low half of a float's register. The type says float: to return a bfloat, clang would call
-// this function.
+// A bfloat is returned in the low half of a float register. The return type is float, because clang would call this
+// function to return a bfloat.
 extern "C" float __truncsfbf2(float x) {
   u32 bits = __builtin_bit_cast(u32, x);
   return __builtin_bit_cast(float, x != x ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
@@ -296,7 +296,7 @@ static bool shuffled(Fiber *lanes, u32 count) {
   return true;
 }
 
-// as far as a simdgroup gets alone: all its threads have ended, or are at a barrier. False: there is a fault
+// Runs a simdgroup until each thread has ended or waits at a barrier. False if there is a fault
 static bool advanced(Fiber *lanes, u32 count) {
   for (;;) {
     u32 start = drawn(), step = drawn() | 1, together = 0;
@@ -351,15 +351,15 @@ static bool executed() {
   }
 }
 
-// *** numbers. Apple's GPUs take floats that are too small to be normal for 0
+// *** numbers: Apple's GPUs flush denormal floats to 0
 
 #if defined(__x86_64__)
-static u32 flushing(u32 control) {                             // returns what it was
+static u32 flushing(u32 control) {                             // returns the previous control word
   u32 was = __builtin_ia32_stmxcsr();
   __builtin_ia32_ldmxcsr(control);
   return was;
 }
-enum { FLUSH = 0x9fc0 };                                       // nothing traps, to nearest, 0 for denormals
+enum { FLUSH = 0x9fc0 };                                       // no traps, round to nearest, flush denormals to 0
 #else
 static u64 flushing(u64 control) {
   u64 was;
@@ -374,7 +374,7 @@ static u64 common_divisor(u64 a, u64 b) {
   return a;
 }
 
-// 0, or the kind of the fault that ended the launch; -1: time is over
+// Returns 0, the kind of the fault that ended the launch, or -1 if the clock has reached 2^31
 extern "C" int msl_launch(Launch *of) {
   if (now >> 31) return -1;
   launch = of, last = of->buffers, launched = ++now, of->fault.kind = 0, again.bytes = 0;
