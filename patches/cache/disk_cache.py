@@ -40,7 +40,7 @@ _given_up: set[str] = set()  # the CACHEDBs beside which nothing more is written
 _told: list[str] = []
 
 def give_up(path: str | os.PathLike[str], e: Exception) -> None:
-  """Reports, once per process, that a cache at CACHEDB cannot be used, and why."""
+  """Warns, once per process, that a cache at CACHEDB cannot be used, and why."""
   if _told: return
   _told.append(line := trouble(path, e))
   with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is closed, or None
@@ -209,7 +209,7 @@ def surroundings() -> tuple:
 searched: list[Callable[[], Any]] = places.Functions(__name__, "searched")
 
 def surroundings_of_step() -> tuple:
-  """The part of a key of many kernels: surroundings(), and the results of searches, which change each of them."""
+  """A whole step's part of a key: surroundings(), and found schedules, which may change any of its kernels."""
   return (*surroundings(), *(state() for state in searched))
 
 def search_settings() -> tuple:

@@ -121,7 +121,7 @@ def _names(code: types.CodeType) -> set[str]:
   return set(code.co_names).union(*(_names(x) for x in code.co_consts if isinstance(x, types.CodeType)))
 
 def own(function: Callable) -> Callable:
-  """A copy of a function that holds only the globals it uses, with their values of now."""
+  """A copy of a function that holds only the globals it uses, with their current values."""
   assert isinstance(function, types.FunctionType) and function.__closure__ is None, "a rule has no closure"
   known = function.__globals__
   used = {name: known[name] for name in _names(function.__code__) if name in known}

@@ -35,8 +35,9 @@ def _indices(nodes: Iterable[UOp]) -> list[UOp]:
 
 def is_hopeless(r0: UOp, r1: UOp, indices: list[UOp], divisions: list[UOp]) -> bool:
   """
-  Whether a merge of r0 and r1 must leave a division. indices: the memory indices of the graph that both loops are in;
-  divisions: all divisions in it.
+  Whether merging loops r0 and r1 must leave a division in some memory index, so the merge need not be tried.
+
+  indices, divisions: the memory indices and all divisions of the graph that holds both loops.
   """
   if r1.src[0].op is not Ops.CONST or any(r0 in d.ranges or r1 in d.ranges for d in divisions): return False
   for index in indices:

@@ -155,7 +155,9 @@ class Recorder:
 
   def _lowered(self, frame: _Frame, before: UOp, after: UOp) -> None:
     """
-    A function returned a kernel's graph: tinygrad's optimiser with the opts applied, or a patch around it with more.
+    Called when tinygrad's optimiser, or a pass that wraps it, has returned a kernel's graph.
+
+    Records the schedule and the change.
     """
     if (place := frame.place).stage != OPTS: return
     if frame.patch:

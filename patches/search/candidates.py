@@ -163,9 +163,10 @@ class Candidates:
 
   def _graph(self, opts: Opts|None, expected: float) -> Callable[[], float]:
     """
-    Puts launches into one graph of the device, each on the next copy. The function returned runs the graph.
+    Records launches of one schedule in a device graph, each on the least recently used copy of the buffers: cold data.
 
-    It returns seconds per launch. expected: these seconds, roughly.
+    The function returned runs the graph and gives seconds per launch. expected: a rough guess of these seconds, which
+    sets the number of launches.
     """
     program, calls, device = self._next(opts), list[UOp](), Device[self.device]
     for _ in range(_launches(expected, IN_GRAPH)):

@@ -68,7 +68,7 @@ class Rows:
   stride: int
 
 def _counts(steps_of: dict[UOp, int], loops: list[UOp], first: int) -> bool:
-  """Whether the loops, by ascending stride, count through elements `first` apart without gaps."""
+  """Whether loops, sorted by stride, form one nest without gaps: each stride is the one before times its size."""
   for r in loops:
     if steps_of.get(r) != first: return False
     first *= size(r)

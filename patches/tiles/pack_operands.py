@@ -147,7 +147,12 @@ class Packing:
     return self.made[value]
 
   def in_parts(self, red: UOp, order: list[UOp]) -> tuple[UOp, list[UOp], UOp|None]:
-    """Returns a sum within a part, its loops, and the loop over parts or None. order: its loops, by stride in x."""
+    """
+    Splits the loop of largest stride, so that only a part of the sum is unpacked at once.
+
+    Returns the sum by the split loop, the loops within a part, and the loop over parts (None: not split). order: the
+    sum's loops, by stride in x.
+    """
     rolled = [r for r in order if r.arg[-1] is AxisType.REDUCE]
     if self.parts is None or not rolled: return red, order, None
     if (r := rolled[-1]) not in self.parts:

@@ -101,7 +101,7 @@ class Order:
     return {count: step - end for count, step, end in zip(self.counts, self.steps, ends) if step != end}
 
   def place(self, group: Number, i: Number|int, width: int) -> Number:
-    """Returns the place of element group * width + i, where i < width; a group has no gap inside."""
+    """Returns the index in the padded array of element group * width + i, i < width; no gap falls inside a group."""
     return functools.reduce(operator.add, [group // (count // width) * gap for count, gap in self.gaps.items()],
                             group * width + i)
 
@@ -292,7 +292,11 @@ def run(sink: UOp, ren: Renderer) -> UOp:
   return _renumbered(sink.substitute(changed)) if changed else sink
 
 def _side_by_side(red: UOp, number: dict[UOp, int]) -> UOp:
-  """Lets neighbouring threads add up neighbouring elements of a sum that no row changes; its order is free."""
+  """
+  Reorders a sum that is the same for all rows, such as the sum of x, so that neighbouring threads load neighbours.
+
+  The order of such a sum is free. Returns `red` unchanged if that saves too few cache lines.
+  """
   tile = _tile(red.src[0], set(red.src[1:]))
   if tile is None or set(tile.digits) != set(red.src[1:]): return red
   group, width = {r: n for r, n in number.items() if r in tile.digits}, tile.fetched

@@ -29,6 +29,8 @@ MODELS = {"deepseek2": "DeepSeek V2, V2 Lite, V3, R1; Moonlight; GLM 4.7 Flash; 
           "olmoe": "OLMoE", "qwen2": "Qwen 1.5, Qwen 2, Qwen 2.5", "qwen3": "Qwen 3 (dense)",
           "qwen3moe": "Qwen 3 (experts)", "seed_oss": "Seed-OSS"}
 
+REFUSED = ("qwen3.5", "qwen3.6", "qwen3.8")  # aliases of architectures that are not supported yet
+
 def _parts(name: str) -> str:
   arch = ARCHS[name]
   parts = ["latent attention"] * arch.mla + ["sliding window"] * bool(arch.window_pattern) + ["sinks"] * arch.sinks
@@ -57,7 +59,7 @@ Mixtral files have the architecture `llama`. They run if the experts of a layer 
 "Repacked" types are stored in row tiles for CPUs and in planes for GPUs ([memory layout](memory-layout.md)). The other
 types stay as in the file, and their kernels are slower.
 
-| type | bits a weight | block | repacked | `quantize` writes it |
+| type | bits per weight | block | repacked | `quantize` writes it |
 |---|---:|---:|---|---|
 """
   written = " ".join(FILE_TYPES)
@@ -84,7 +86,9 @@ architectures are not supported yet. Without `--model`, `{DEFAULT_MODEL.name}` o
 | alias | repository: file |
 |---|---|
 """
-  for alias, where in ALIASES.items(): text += f"| `{alias}` | {where.replace(':', ': ', 1)} |\n"
+  for alias, where in ALIASES.items():
+    refused = " (refused)" if alias.startswith(REFUSED) else ""
+    text += f"| `{alias}`{refused} | {where.replace(':', ': ', 1)} |\n"
   return text
 
 # *** docs/cli.md
@@ -114,7 +118,7 @@ def cli() -> str:
   text = """# Commands
 
 `make readme` writes this page from the commands' own options. Each command is `python -m tinygrad_llm.NAME`. The
-package also installs `tinygrad-llm` (for `run`) and `tinygrad-llm-NAME`. Bad input ends with one line on stderr and
+package also installs `tinygrad-llm` (for `run`) and `tinygrad-llm-NAME`, for all but `patches`. Bad input ends with one line on stderr and
 exit code 2.
 """
   for name, (purpose, example) in COMMANDS.items():
@@ -143,8 +147,8 @@ Lists the compiler passes in the order in which a kernel meets them, and shows a
 # {group: {variable: meaning}}. A test compares the names with the code that reads them.
 VARIABLES: dict[str, dict[str, str]] = {
   "Device and compiler": {
-    "DEV": "the device, as everywhere in tinygrad: `CPU`, `METAL`, `CUDA`, `NV`, `CL`, .. Default: the first that "
-           "opens, the CPU last",
+    "DEV": "the device, as everywhere in tinygrad: `CPU`, `METAL`, `CUDA`, `NV`, `AMD`, `CL`, .. Default: the first "
+           "that opens, the CPU last",
     "CC": "the C compiler of the CPU device. Default: `clang` of the PATH, else the clang in the `ziglang` wheel",
     "CUDA_PATH": "folder of NVIDIA's toolkit, for NVRTC and its headers",
     "NVRTC_PATH": "NVRTC's library itself", "NVJITLINK_PATH": "nvJitLink's library, which assembles PTX",
@@ -162,14 +166,16 @@ VARIABLES: dict[str, dict[str, str]] = {
     "IGNORE_BEAM_CACHE": "1: BEAM searches again, and stored schedules are not read",
     "XDG_CACHE_HOME": "folder of caches, in place of `~/.cache`",
     "XDG_STATE_HOME": "folder of the chat's history, in place of `~/.local/state`",
-    "HOME": "the user's folder, for the two above"},
+    "HOME": "the user's folder, for the two above",
+    "HF_HOME": "folder of models that huggingface_hub fetches", "HF_TOKEN": "huggingface_hub's key for private models",
+    "HF_HUB_OFFLINE": "1: huggingface_hub fetches nothing"},
   "Schedules": {
     "BEAM": "N: search schedules with a beam of N while a model loads ([tuning](tuning.md))",
     "JITBEAM": "the same for captured steps only",
     "MV": "0: matrix-vector products get tinygrad's own schedule",
     "MV_THREADS_PER_ROW": "GPU: threads that share a row of a matrix-vector product",
-    "MV_BLOCKSIZE": "GPU: rows, or warps, of a workgroup",
-    "MV_ROWS_PER_THREAD": "rows of a thread; on a CPU, tiles"},
+    "MV_BLOCKSIZE": "GPU: warps of a block",
+    "MV_ROWS_PER_THREAD": "rows of a thread; on a CPU, only for rows that are not interleaved"},
   "Looking inside": {
     "DEBUG": "tinygrad's verbosity. 1 shows the traceback of an error, 2 each kernel's time, 3 the chosen schedules",
     "VIZ": "tinygrad's viewer of graphs",
@@ -181,6 +187,7 @@ VARIABLES: dict[str, dict[str, str]] = {
     "PYTHONINSPECT": "the interpreter stays after a command, as with `python -i`"},
 }
 
+ELSEWHERE = {"HF_HOME", "HF_TOKEN", "HF_HUB_OFFLINE"}  # huggingface_hub reads them, not our code
 # read, but no settings of a user: a shell, Python or tinygrad itself sets them
 INTERNAL = {"PATH", "PYTHONPATH", "PYTHON_CPU_COUNT", "ALLOW_DEVICE_USAGE", "NULL_ALLOW_COPYOUT"}
 

@@ -180,9 +180,8 @@ def trained() -> str:
   for label, test in (("decode, tokens a second", "tg128"), ("prompt of 256 tokens, tokens a second", "pp256")):
     speeds = [m["speed"][test] for m in models]
     out += row(label, ((f"{s['here']:.1f} ({s['ratio']:.2f}x)", f"{s[LLAMA]:.1f}") for s in speeds))
-  for kind, label in (("warm", "again"), ("cold", "with empty caches")):
-    walls = {model["model"]: model[kind]["wall"] for model in starts["models"]}
-    out += row(f"`run` of {starts['tokens']} tokens {label}, s", ((f"{walls[m['file']]:.2f}", "") for m in models))
+  walls = {model["model"]: model["warm"]["wall"] for model in starts["models"]}
+  out += row(f"`run` of {starts['tokens']} tokens, second start, s", ((f"{walls[m['file']]:.2f}", "") for m in models))
   bandwidths = " and ".join(f"{m['speed']['bandwidth_gbs'][1]:.0f}" for m in models)
   machine = found["machine"]
   return out + "\n" + paragraph(
@@ -239,8 +238,10 @@ def report() -> str:
     first = step[steps[0]]
     out += f"| {target} | {first['card']['name']} | {first['kernels']} | {ms} |\n"
   out += "\n" + paragraph(
-    f"Estimates of the [cost model](cost-model.md), not measurements, for {found['file']}. The percentage says how "
-    f"much of the time the kernels' bytes take at the card's bandwidth. `make report` writes them on one page, with "
+    f"Estimates of the [cost model](cost-model.md) of {load(ESTIMATES)['date'][:10]}, not measurements, for "
+    f"{found['file']}; later passes are not in them. The percentage says how "
+    f"much of the time the kernels' bytes take at the card's bandwidth. NV compiles for a Hopper card, but tinygrad "
+    f"0.14.0 does not open one. `make report` writes them on one page, with "
     f"the worst kernels of each step: {link(ESTIMATES.replace('.json', '.md'))}.")
   earlier = load(REPORT_BEFORE)
   profile, before = (next(p for p in x["measured"]["profiles"] if p["n_depth"]) for x in (found, earlier))
@@ -260,9 +261,17 @@ def report() -> str:
     f"{found['date'][:10]}, `bench --profile`). It read {before['peak_gbs']:.1f} GB/s when the earlier figures were "
     f"taken ({link(REPORT_BEFORE)}).")
 
+RENAMED = {  # passes that these files know by an earlier name
+  "matvec": "gemv", "passes": "hooks", "nested_reduce": "factor_sums", "flat_reduce": "merge_sums", "bounds": "clamps",
+  "int8_dots": "dot_int8_cpu", "invariant_sums": "hoist_sums", "invariant_factors": "hoist_factors",
+  "small_kernels": "kernel_chains", "joint_products": "join_products", "minimum_bitwidth": "narrow",
+  "group_scales": "hoist_scales", "bitfield_extract": "merge_fields", "warp_reduce": "shuffle_reduce",
+  "dp4a": "dot_int8_gpu", "beam_cache": "beam_search"}
+
 def switch(peer: str) -> str:
-  """The pass that a peer is measured without."""
-  return f"`{peer.removeprefix('NO_').removesuffix('=1').lower()}`"
+  """The pass that a peer is without, by its present name."""
+  name = peer.removeprefix("NO_").removesuffix("=1").lower()
+  return f"`{RENAMED.get(name, name)}`"
 
 def of_rounds(row: Row, ours: Row) -> list[float]:
   """A row's speed relative to ours in each round with both. Older files have the same rounds of both."""

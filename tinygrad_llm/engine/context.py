@@ -1,4 +1,4 @@
-"""The contents of a model's KV cache, and the feed that wrote it last."""
+"""Which tokens a model's KV cache holds, and which source of tokens (`Feed`, such as an answer) wrote it last."""
 from __future__ import annotations
 import weakref
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ class Context:
     return same
 
   def restore(self, feed: Feed) -> None:
-    """Writes the owner's saved positions back; its tokens before them are in the cache."""
+    """Copies the owner's saved keys and values back, if it has any. The positions before them must be right already."""
     if (saved := feed.saved) is None: return
     for cache, positions in zip(self.caches, saved.layers): cache.restore(saved.first, positions)
     self.tokens, feed.saved = saved.tokens, None

@@ -75,7 +75,7 @@ class Steps:
     return restore(self._decode, self._token, self._position(0))
 
   def capture_decode(self) -> None:
-    """Captures decode() in the same way."""
+    """Captures decode() by running it once, which writes keys and values at position 0."""
     self._decode(self._token, self._position(0))
 
   @property

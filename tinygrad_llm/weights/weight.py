@@ -56,7 +56,7 @@ class Weight:
     return self.packed
 
   def _places(self, ids: Tensor) -> Tensor:
-    """The indices in memory of each matrix's experts `ids`, (m, N)."""
+    """ids (N,) -> (m, N): the position of expert ids[j] of matrix i among all m * experts in memory."""
     return Tensor.arange(self.shape[0]).unsqueeze(-1) * self.shape[1] + ids
 
 class FusedExperts(Weight):
