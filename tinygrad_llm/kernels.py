@@ -20,13 +20,13 @@ def _parser() -> argparse.ArgumentParser:
   add = parser.add_argument
   add("-m", "--model", help="path of a .gguf file, a name of `run --list`, or hf:owner/repo[:file or quant type] "
                             "(default: the bundled model)")
-  add("--target", help="compile for hardware that need not be here: CUDA:sm_90, NV:sm_90, NV:PTX:sm_90, METAL:Apple9, "
-                       "CPU:x86-64-v3, CPU:x86-64-v4, CPU:sapphirerapids, CPU:arm64; or a DEV string of tinygrad, such "
-                       "as CPU, CL, METAL (default: DEV, else tinygrad's default device)")
+  add("--target", help="compile for hardware that need not be here: CUDA:sm_90, NV:sm_90, NV:PTX:sm_90 (these need the "
+                       "extra cuda), METAL:Apple9, CPU:x86-64-v3, CPU:x86-64-v4, CPU:sapphirerapids, CPU:arm64; or a "
+                       "DEV string of tinygrad, such as CPU, CL, METAL (default: DEV, else tinygrad's default device)")
   add("-d", "--depth", type=int, default=0, help="tokens in the KV cache (default 0)")
   add("-p", "--prompt", type=int, default=0, metavar="N", help="a prompt chunk of N tokens instead of a decode step")
   add("--card", metavar="NAME", help="estimate times for this card, such as 'RTX 4090' (default: one of "
-                                     "the target's architecture; list: print the known cards)")
+                                     "the target's architecture; list: print the known cards with theirs)")
   add("--max-context", type=int, default=4096, help="positions of the KV cache (default 4096, at most the model's own)")
   output = parser.add_mutually_exclusive_group()
   output.add_argument("--source", metavar="ROLE", help="print the code of a role's kernels instead")

@@ -41,9 +41,16 @@ def models() -> str:
   text = """# Models
 
 `make readme` writes this page from the code's tables. A model runs if its architecture, its weight types and its
-tokenizer are all listed here. Anything else ends in one line that names the file, the field and the fix.
+tokenizer are all listed here, and if it fits the memory. Anything else ends in one line that names the file, the field
+and the fix.
 
 Files are GGUF v2 or v3, little-endian, whole or split. Rope scaling may be none, linear, YaRN or `rope_freqs`.
+
+## Memory
+
+A model takes its file's size, a few per cent more for repacked weights, and the KV cache: layers * context * KV heads *
+head size * 4 bytes. A 7B Mistral has 32 layers and 8 KV heads of 128 elements, so 4,096 positions take 0.5 GB. A chunk
+of a prompt needs some working memory beside that. `--max-context` bounds the cache.
 
 ## Architectures
 
@@ -52,12 +59,15 @@ Files are GGUF v2 or v3, little-endian, whole or split. Rope scaling may be none
 """
   for name in ARCHS: text += f"| `{name}` | {MODELS[name]} | {_parts(name)} |\n"
   text += """
-Mixtral files have the architecture `llama`. They run if the experts of a layer are one tensor.
+Only the text part of models with images runs, such as Gemma 3 4B; their `mmproj` files are not read. Mixtral files have
+the architecture `llama`. They run if the experts of a layer are one tensor, `blk.0.ffn_gate_exps.weight`, and not one
+tensor for each expert, `blk.0.ffn_gate.0.weight`.
 
 ## Weight types
 
-"Repacked" types are stored in row tiles for CPUs and in planes for GPUs ([memory layout](memory-layout.md)). The other
-types stay as in the file, and their kernels are slower.
+Names of files such as Q4_K_M mean a mixture of types, here mostly Q4_K with some Q6_K; all types of a file must be
+listed. "Repacked" types are stored in row tiles for CPUs and in planes for GPUs ([memory layout](memory-layout.md)).
+The other types stay as in the file, and their kernels are slower.
 
 | type | bits per weight | block | repacked | `quantize` writes it |
 |---|---:|---:|---|---|
@@ -70,7 +80,7 @@ types stay as in the file, and their kernels are slower.
 ## Tokenizers
 
 `tokenizer.ggml.model` may be `llama` (SentencePiece), `gemma4`, or `gpt2` (byte pair encoding) with one of these values
-of `tokenizer.ggml.pre`:
+of `tokenizer.ggml.pre`. A tokenizer in this table does not mean that the architecture runs.
 
 | `pre` | models |
 |---|---|
@@ -118,8 +128,8 @@ def cli() -> str:
   text = """# Commands
 
 `make readme` writes this page from the commands' own options. Each command is `python -m tinygrad_llm.NAME`. The
-package also installs `tinygrad-llm` (for `run`) and `tinygrad-llm-NAME`, for all but `patches`. Bad input ends with one line on stderr and
-exit code 2.
+package also installs `tinygrad-llm` (for `run`) and `tinygrad-llm-NAME`, for all but `patches`. Bad input ends with one
+line on stderr and exit code 2.
 """
   for name, (purpose, example) in COMMANDS.items():
     parser = importlib.import_module(f"tinygrad_llm.{name}")._parser()
@@ -156,13 +166,15 @@ VARIABLES: dict[str, dict[str, str]] = {
     "HCQ2": "tinygrad's second queue implementation; captured steps are not stored then"},
   "Numbers": {
     "NO_Q8_ACTIVATIONS": "1: activations stay float32 on a CPU (default: int8 in groups of 16)",
-    "Q8_ACTIVATIONS": "1: integer products in decode steps on NVIDIA cards, with activations of two bytes"},
+    "Q8_ACTIVATIONS": "1: integer products in decode steps on NVIDIA cards, with activations of two bytes",
+    "NO_MMA_TILES": "1: prefill stays float32 on a GPU ([all roundings](accuracy.md))"},
   "Threads": {
-    "NUM_CPU_THREADS": "threads of a kernel on the CPU; `--threads` sets it. Default: the cores that may be used",
+    "NUM_CPU_THREADS": "threads of a kernel on the CPU; `--threads` sets it. In Python, set it before the import. "
+                       "Default: the cores that may be used, or fewer if a container's CPU quota pays for fewer",
     "PARALLEL": "compile workers; 0: none. Default: as many as threads"},
   "Caches and files": {
     "CACHEDB": "file of tinygrad's kernel cache; captured steps and programs lie beside it",
-    "CCACHE": "0: compiled kernels are not cached", "CACHELEVEL": "0: nothing is cached on disk",
+    "CCACHE": "0: no kernels, captured steps or found schedules are read or written", "CACHELEVEL": "0: likewise",
     "IGNORE_BEAM_CACHE": "1: BEAM searches again, and stored schedules are not read",
     "XDG_CACHE_HOME": "folder of caches, in place of `~/.cache`",
     "XDG_STATE_HOME": "folder of the chat's history, in place of `~/.local/state`",
