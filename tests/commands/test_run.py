@@ -75,7 +75,7 @@ def test_bad_arguments(model, args, words): assert words in refused("--model", m
 @pytest.mark.parametrize(("env", "words"), [
   ({"DEV": "FOO"}, "DEV=FOO: no such device"), ({"DEV": "null"}, "DEV=null: it compiles and computes nothing; use one"),
   ({"DEV": "DISK"}, "DEV=DISK: it holds data and computes nothing; use one of"), ({"DEV": "CPU:FOO"}, "DEV=CPU:FOO"),
-  ({"BEAM": "x"}, "BEAM=x: it is not a whole number"),
+  ({"BEAM": "x"}, "BEAM=x: it must be an integer"),
   ({"CUDA": "1"}, "write DEV=CUDA"), ({"CC": "/none/clang"}, "CC=/none/clang: no such program"),
   ({"CC": "false"}, "CC=false: it is not clang")])
 def test_bad_environment(model, env, words): assert words in refused("--model", model, "--prompt", "hi", env=env)
