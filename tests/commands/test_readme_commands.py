@@ -14,10 +14,16 @@ ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "docs" / "cli.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 def commands(page: pathlib.Path) -> list[str]:
-  """The lines of a page's code blocks that run a module of ours; `..` stands for what a reader chooses."""
+  """
+  The commands in a page's code blocks that run a module of ours, whole: a line may end with a backslash.
+
+  `..` stands for what a reader chooses, a shell's `<(` is more than one command, and some show an error.
+  """
   blocks = re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.M | re.S)
-  lines = [line.removeprefix("$ ") for block in blocks for line in block.splitlines()]
-  return [line for line in lines if ".venv/bin/python -m tinygrad_llm" in line and ".." not in line]
+  lines = "\n".join(blocks).replace("\\\n", "").splitlines()
+  return [line.removeprefix("$ ") for line, then in zip(lines, [*lines[1:], ""])
+          if ".venv/bin/python -m tinygrad_llm" in line and not any(x in line for x in ("..", "<("))
+          and not then.startswith("error: ")]
 
 COMMANDS = list(dict.fromkeys(line for page in PAGES for line in commands(page)))
 FIRST = {line for page in PAGES[:2] for line in commands(page)}  # `make extended` tries the others
@@ -31,6 +37,8 @@ def folder(tmp_path_factory, model_file) -> pathlib.Path:
   folder = tmp_path_factory.mktemp("readme")
   (folder / "empty").mkdir()
   model = model_file(types="F16", layers=1, dim=256, ffn=256, vocab=320)  # lowers its kernels in half the time
+  (folder / "tests" / "data").mkdir(parents=True)
+  (folder / "tests" / "data" / "prose_and_code.txt").write_text("Once upon a time there was a fox. " * 99)
   (folder / "text.txt").write_text("Once upon a time there was a fox. " * 40)
   for name in re.findall(r"(?:--model|-m|quantize) ([\w.-]+\.gguf)", "\n".join(COMMANDS)):
     if not (folder / name).exists(): (folder / name).symlink_to(model)
@@ -50,6 +58,7 @@ def test_command_runs(line: str, folder: pathlib.Path):
   words = shlex.split(command.rpartition(" | ")[2])
   variables = dict(word.split("=", 1) for word in words[:words.index(".venv/bin/python")])
   args = [SMALLER.get(word, word) for word in words[words.index(".venv/bin/python") + 1:]]
+  if "-m" in args[2:]: args = [arg.removesuffix(":Q4_K") for arg in args]  # this model's weights are F16
   if "tinygrad_llm.run" in args and "--benchmark" not in args: args += ["--count", "4"]
   done = subprocess.run([sys.executable, *args], cwd=folder, env=bare(folder) | variables, input=given, text=True,
                         capture_output=True)
