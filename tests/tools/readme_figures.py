@@ -28,6 +28,7 @@ ESTIMATES = "report-2026-11-24.json"  # newer estimates than the ones in REPORT
 TRAINED, STARTS = "real-models-2026-11-25-1402.json", "starts-2026-11-27-1748.json"
 BEAM = ("beam-2026-11-23.json", "beam-population-2026-11-23.json")
 GPU = ("gpu-nvidia-h100-80gb-hbm3-2026-11-26-1804.json", "gpu-nvidia-h100-80gb-hbm3-8b-2026-11-26-1806.json")
+OTHER_GPUS = ("gpu-nvidia-h200-2026-11-27-1832.json",)  # of cards for which nothing is published
 Row = dict[str, Any]
 
 def load(file: str) -> dict[str, Any]: return json.loads((RESULTS / file).read_text())
@@ -146,9 +147,15 @@ def gpu() -> str:
       read, done = greedy * row["bytes_per_token"] / 1e9, prompt * 2 * row["n_params"] / 1e12
       text += (f"| {row['model']}{with_bytes} | {greedy:,.0f} | {sampled:,.0f} | {read / known.gbs:.0%} | "
                f"{prompt:,.0f} | {done / known.tflops:.0%} |\n")
+  others = list[str]()
+  for file in OTHER_GPUS:
+    found = load(file)["parts"]["speed"]["figures"]
+    greedy, sampled, prompt = (found[name]["ts"] for name in ("answer, greedy", "answer, sampled", "pp512"))
+    others.append(f"An {load(file)['gpu']} had {greedy:,.0f}, {sampled:,.0f} and {prompt:,.0f} with {found['model']}, and "
+                  f"all numbers were right ({link(file)}).")
   return text + "\n" + paragraph(
     f"All numbers were right ({', '.join(map(link, GPU))}). llama.cpp did not run here. Its figures are published "
-    f"ones for the same card, a 7B Llama in Q4_0: {known.gbs:,.0f} GB/s of weights, {known.tflops:,.0f} TFLOPS.")
+    f"ones for the same card, a 7B Llama in Q4_0: {known.gbs:,.0f} GB/s of weights, {known.tflops:,.0f} TFLOPS. " + " ".join(others))
 
 def experts() -> str:
   report = load(EXPERTS)
