@@ -151,11 +151,12 @@ def gpu() -> str:
   for file in OTHER_GPUS:
     found = load(file)["parts"]["speed"]["figures"]
     greedy, sampled, prompt = (found[name]["ts"] for name in ("answer, greedy", "answer, sampled", "pp512"))
-    others.append(f"An {load(file)['gpu']} had {greedy:,.0f}, {sampled:,.0f} and {prompt:,.0f} with {found['model']}, and "
-                  f"all numbers were right ({link(file)}).")
+    others.append(f"An {load(file)['gpu']} had {greedy:,.0f}, {sampled:,.0f} and {prompt:,.0f} with {found['model']}, "
+                  f"and all numbers were right ({link(file)}).")
   return text + "\n" + paragraph(
     f"All numbers were right ({', '.join(map(link, GPU))}). llama.cpp did not run here. Its figures are published "
-    f"ones for the same card, a 7B Llama in Q4_0: {known.gbs:,.0f} GB/s of weights, {known.tflops:,.0f} TFLOPS. " + " ".join(others))
+    f"ones for the same card, a 7B Llama in Q4_0: {known.gbs:,.0f} GB/s of weights, {known.tflops:,.0f} TFLOPS. "
+    + " ".join(others))
 
 def experts() -> str:
   report = load(EXPERTS)
