@@ -10,7 +10,7 @@ How: two blocks take turns. A copy goes into them piece by piece. A full block h
   waited for before the block is written again. Where nothing can be pinned, copies are from pageable memory: the driver
   has read it when its call returns. Copies from the card pass through the same blocks.
 Numbers: pinned after a model of 129.7 MB was loaded, on a driver of the tests: 129.8 -> 33.6 MB (two blocks)
-Upstream: not sent.
+Upstream: not sent; there, its CUDA allocator could take turns with such blocks.
 """
 from __future__ import annotations
 import ctypes, threading

@@ -11,7 +11,7 @@ Cost: Kernels that ptxas had kept to 96 registers for a fifth block of 128 threa
 Numbers: A step of DeepSeek-V2-Lite, of gpt-oss and of Llama 1B: stack 8 bytes (sm_100, ffn_down_exps) -> 0. Registers
   of a thread at most 134 -> 128 (sm_90); the head of gpt-oss has 8 bytes of stack for it. On an H100 decode takes as
   long without it.
-Upstream: not sent.
+Upstream: not sent; there, CUDARenderer could write the second number, and a search could choose it.
 """
 from __future__ import annotations
 import re

@@ -9,7 +9,7 @@ Rewrite:
   for i: y = ..; if c(i): store y
   --> for i: if not c(i): continue; y = ..; store y
 Numbers: see weights/expert_blocks.py
-Upstream: not sent.
+Upstream: not sent; there, a rule of its linearizer, for kernels with one store under a condition.
 """
 from __future__ import annotations
 from tinygrad.renderer import Renderer

@@ -7,7 +7,7 @@ Why: CUDA's and Metal's graphs are made before the values of variables are known
 How: a value below a variable's least value is replaced by that. Values in range are taken as they are, and each launch
   of a graph has its own. The queues of NV and AMD keep sizes as expressions until they are launched.
 Numbers: graphs of a prompt on CUDA: refused -> launched, on a driver of the tests (tests/support/cuda_stub.py)
-Upstream: not sent.
+Upstream: not sent; there, its graph runners could take a variable's least value, a line in each.
 """
 from __future__ import annotations
 from tinygrad.uop.ops import ProgramInfo, UOp

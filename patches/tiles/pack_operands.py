@@ -19,7 +19,7 @@ Numbers: 512 tokens by 8192 x 2048, 10^9 products a second, 2 threads, before an
   -> 40, Q8_0 109 -> 48 (the same). Before these changes, activation sums were added up again for each block of tokens,
   each part of a sum had a loop, and VNNI was assembler. Groups of x of 16 and of 32, 256 tokens by 8192 x 2048, 10^9
   products a second, 2 threads: Q4_K 245 -> 291, Q8_0 268 -> 316, Q6_K 264 -> 281 (Zen 4).
-Upstream: not sent.
+Upstream: not sent; it needs local arrays that outlive a loop's step, and loops over lanes.
 """
 from __future__ import annotations
 import functools, itertools, operator

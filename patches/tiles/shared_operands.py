@@ -19,7 +19,7 @@ Numbers: x of a product in Q4_K, 2048 x 2048, lines and passes of a warp: 512 ->
   2048: Q4_K 3.9 -> 3.1, Q6_K 6.0 -> 4.1, Q8_0 4.0 -> 3.4, MXFP4 5.2 -> 4.4; 4096 x 14336: Q4_K 36.9 -> 24.5, Q6_K 67.0
   -> 47.2, Q8_0 40.3 -> 31.2. CUDA kernels have at most 128 registers and 1 to 9.5 KB of shared memory. On an H100
   decode of a 1B Llama in Q4_K_M takes 1.81 times as long without it.
-Upstream: not sent.
+Upstream: not sent; there, an action that stages an operand, as its GROUP actions stage sums.
 """
 from __future__ import annotations
 from collections.abc import Sequence

@@ -15,7 +15,7 @@ Rewrite:
 Numbers: Matvec 8192 x 2048, one core, GB/s, without and with. Elements of a sum: F16 1.9 -> 20, Q8_0 1.9 -> 17, Q4_K
   1.0 -> 8.9. Rows, with dot_int8_cpu.py: Q4_K 13 -> 43, Q6_K 16 -> 36, Q8_0 17 -> 60 (Zen 4, AVX-512, medians, in the
   cache). Decoding of a 1B model in Q4_K_M 30 -> 45 tok/s; a prompt of it 20 -> 48 tok/s.
-Upstream: not sent.
+Upstream: not sent; it needs an axis type for lanes, see vectorizer.
 """
 from __future__ import annotations
 from collections.abc import Iterable

@@ -10,7 +10,7 @@ Rewrite:
   --> the same in vectors of 16 bytes, converted at the end
 Numbers: Matvec 8192 x 2048, one core, GB/s: Q6_K 8.1 -> 9.3, Q3_K 4.3 -> 4.6, Q5_K 8.3 -> 8.0 (Zen 4, AVX-512,
   medians).
-Upstream: not sent.
+Upstream: not sent; it needs loops over lanes first.
 """
 from __future__ import annotations
 from tinygrad.dtype import dtypes

@@ -20,7 +20,7 @@ Numbers: Matvec 151936 x 2048 in Q6_K, 258 MB, 2 threads, AMD EPYC with AVX-512,
   0.69, Q4_K 0.87, 0.93. With 8 rows: Q6_K 0.65, Q5_K 0.57, Q4_K 0.91. The prefetch's target, Q6_K, 2 cores, ms: without
   a prefetch, 8 KB ahead to the first cache, to the second, 1 KB ahead. With 4 rows 0.50, 0.48, 0.41, 0.68; with one row
   0.39, 0.44, 0.46, 0.41.
-Upstream: not sent.
+Upstream: not sent; there, its linearize could order loads by a priority, without volatile.
 """
 from __future__ import annotations
 from tinygrad.codegen.opt import Opt, check
