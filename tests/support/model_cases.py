@@ -17,6 +17,7 @@ MODELS: dict[str, dict[str, Any]] = {
   "llama-yarn": {"arch": "llama", "kv": yarn("llama", 2.0)},
   "mixtral": {"arch": "llama", "eps": EPS, "ffn": 64, "tied": False, "moe": MoE(experts=8, used=2)},
   "granite": {"arch": "granite", "eps": EPS},
+  "granite-unrotated": {"arch": "granite", "kv": {"granite.rope.scaling.finetuned": False}},  # Granite 4.0 H
   "seed_oss": {"arch": "seed_oss", "eps": EPS, "head_dim": 48},
   "qwen2": {"arch": "qwen2"},
   "qwen2-yarn": {"arch": "qwen2", "kv": yarn("qwen2", 4.0, attn_factor=0.9)},

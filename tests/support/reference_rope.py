@@ -31,6 +31,7 @@ def frequencies(ref: "Reference", n: int, sliding: bool) -> tuple[np.ndarray, fl
 
 def rotate(ref: "Reference", x: np.ndarray, n: int, sliding=False) -> np.ndarray:
   """x: (T, heads, dim), row t at position t; the first n dimensions are rotated."""
+  if ref.arch == "granite" and not ref.param("rope.scaling.finetuned", True): return x  # a switch, not a note
   freqs, magnitude = frequencies(ref, n, sliding)
   angle = (np.arange(len(x))[:, None] * freqs)[:, None]  # (T, 1, n/2)
   cos, sin, out = np.cos(angle) * magnitude, np.sin(angle) * magnitude, x.copy()

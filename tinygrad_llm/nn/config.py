@@ -13,7 +13,8 @@ class Arch:
   """
   The differences of one architecture from the others.
 
-  `rope`: how dimensions pair up, "norm" (2i, 2i + 1) or "neox" (i, i + half). `qk_norm`: q and k are normalised, each
+  `rope`: how dimensions pair up, "norm" (2i, 2i + 1) or "neox" (i, i + half). `rope_switch`: a file whose
+  `rope.scaling.finetuned` is false has no rotation at all (Granite 4.0 H). `qk_norm`: q and k are normalised, each
   "head" or "all" heads as one. `mla`: multi-head latent attention. `window_pattern`: used where the file has a sliding
   window and no pattern. The last of so many layers then sees the whole context, the others the window.
   `window_theta`: base of the rotation, without scaling, in layers with a window; 0: as in the other layers.
@@ -25,6 +26,7 @@ class Arch:
   the file says.
   """
   rope: str
+  rope_switch: bool = False
   qkv_bias: bool = False
   qk_norm: str = ""
   out_bias: bool = False
@@ -48,7 +50,7 @@ ARCHS: dict[str, Arch] = {
                  activation="gelu"),
   "gpt-oss": Arch(rope="neox", qkv_bias=True, out_bias=True, sinks=True, window_pattern=2,
                   ffn_norm="post_attention_norm", activation="swiglu_oai", gating="softmax_chosen", expert_bias=True),
-  "granite": Arch(rope="norm", scales=True),
+  "granite": Arch(rope="norm", rope_switch=True, scales=True),
   "llama": Arch(rope="norm", gating="softmax", may_be_dense=True, norm_weights=True),  # with experts: Mixtral
   "olmoe": Arch(rope="neox", qk_norm="all", gating="softmax"),
   "qwen2": Arch(rope="neox", qkv_bias=True),
@@ -74,7 +76,8 @@ class Rope:
   """
   Rotary position embedding.
 
-  dim: rotated dimensions. scale: factor of the positions (1 / the file's factor). magnitude: factor of cosine and sine.
+  dim: rotated dimensions. scale: factor of the positions (1 / the file's factor; 0: no rotation). magnitude: factor of
+  cosine and sine.
   """
   dim: int
   theta: float
@@ -185,6 +188,7 @@ class _Reader:
 
   def rope(self, dim: int, context: int) -> Rope:
     theta, kind = self.number("rope.freq_base", 10000.0, low=1e-6), self.value("rope.scaling.type", str, "linear")
+    if self.features.rope_switch and not self.value("rope.scaling.finetuned", bool, True): return Rope(dim, theta, 0.0)
     if kind == "none": return Rope(dim, theta)
     if kind not in ("linear", "yarn"):
       self.fail("rope.scaling.type", f"{kind!r:.40} is not supported", "supported: none, linear, yarn")
