@@ -42,15 +42,14 @@ def test_questions_are_not_counted_as_clause_subjects(tmp_path):
   assert [line for _, line, _ in prose.faults(path)] == [3]
 
 def test_rising_count_fails(monkeypatch, tmp_path, capsys):
-  allowed = json.loads(prose.ALLOWED.read_text())
-  room = next(name for name, kinds in allowed.items() if kinds)
-  kind = next(iter(allowed[room]))
-  allowed[room][kind] -= 1
   monkeypatch.setattr(prose, "ALLOWED", tmp_path / "prose.json")
-  prose.ALLOWED.write_text(json.dumps(allowed))
-  monkeypatch.setattr(prose, "count", lambda: json.loads(FULL))
-  monkeypatch.setattr("sys.argv", ["prose.py"])
-  assert prose.main() == 1
-  assert f"--show {room}" in capsys.readouterr().err
-
-FULL = prose.ALLOWED.read_text()
+  prose.ALLOWED.write_text(json.dumps({"room": {"those of": 1}}))
+  monkeypatch.setattr("sys.argv", ["prose.py", "--accept"])
+  for today in ({"room": {"those of": 2}}, {"room": {"those of": 1, "begins with Of": 1}},
+                {"another": {"those of": 1}}):
+    monkeypatch.setattr(prose, "count", lambda today=today: today)
+    assert prose.main() == 1
+    assert f"--show {next(iter(today))}" in capsys.readouterr().err
+    assert json.loads(prose.ALLOWED.read_text()) == {"room": {"those of": 1}}
+  monkeypatch.setattr(prose, "count", dict)
+  assert prose.main() == 0 and json.loads(prose.ALLOWED.read_text()) == {}

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ALLOWED = ROOT / "tests" / "data" / "prose.json"
-GENERATED = ("docs/compiler/passes.md", "docs/models.md", "docs/cli.md", "docs/env.md", "docs/performance.md")
+GENERATED = ("docs/compiler/passes.md", "docs/models.md", "docs/cli.md", "docs/env.md")
 WORDS, COLUMNS = 30, 120
 SKIPPED = ("```", "|", "<!--", "$ ", ">>>", "python ", "make ", "pytest ")  # lines that begin so are no prose
 
@@ -30,10 +30,8 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 def _docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
   for node in ast.walk(tree):
-    if not isinstance(node, DOCUMENTED) or not node.body: continue
-    first = node.body[0]
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
-      yield first.lineno, first.value.value
+    if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node, clean=False)) is not None:
+      yield node.body[0].lineno, text
 
 def _comments(source: str) -> Iterator[tuple[int, str]]:
   """Comments; neighbouring lines that hold nothing else are one text."""
