@@ -23,6 +23,7 @@ import json, os, shutil, statistics, subprocess, tempfile, time
 from typing import Any
 from tests.support.cpu_time import cpu_seconds
 from bench.machine import cores, machine, now, result_file, versions
+from tinygrad_llm.bench import build
 from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.errors import InputError
 
@@ -68,11 +69,6 @@ def compare(model: str | None, tokens: int, count: int, other: pathlib.Path) -> 
   ratios = {name: statistics.median(ours[name] / theirs[name] for theirs, ours in pairs) for name in ("wall", "cpu")}
   return {"model": _name(model), "ratios": ratios, "pairs": pairs}
 
-def _commit(folder: pathlib.Path) -> str:
-  """A checkout's commit, or the folder's name where git does not know it."""
-  done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True)
-  return done.stdout.strip() if done.returncode == 0 else folder.name
-
 def _compare(args: Any) -> int:
   """Compares the checkouts and prints a table. Returns the exit code."""
   other = pathlib.Path(args.against).resolve()
@@ -85,7 +81,8 @@ def _compare(args: Any) -> int:
     last = row["pairs"][-1][1]
     print(f"{row['model'][:34]:34} {last['wall']:9.2f} {row['ratios']['wall']:7.2f} {last['cpu']:9.2f} "
           f"{row['ratios']['cpu']:7.2f}", flush=True)
-  _kept({"against": _commit(other), "tokens": args.tokens, "models": rows})
+  commit, number = build(other)
+  _kept({"against": commit if number else other.name, "tokens": args.tokens, "models": rows})
   slow = [row["model"] for row in rows if row["ratios"]["wall"] > MOST]
   if slow: print(f"more than {MOST} times as long as in {args.against}: {', '.join(slow)}", file=sys.stderr)
   return int(bool(slow))

@@ -184,10 +184,13 @@ class Runner:
 
 # *** where it is measured
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
 @functools.cache
-def build() -> tuple[str, int]:
-  """In a checkout, the commit (with "+" if tracked files differ) and its number; elsewhere the version and 0."""
-  root = pathlib.Path(__file__).resolve().parent.parent
+def build(root: pathlib.Path = ROOT) -> tuple[str, int]:
+  """
+  The commit of a checkout at `root` (with "+" if tracked files differ) and its number; elsewhere our version and 0.
+  """
   if not (root / ".git").exists(): return __version__, 0
   def git(*args: str) -> str:
     return subprocess.run(["git", "-C", str(root), *args], capture_output=True, text=True, check=True).stdout.strip()

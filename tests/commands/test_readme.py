@@ -11,6 +11,10 @@ from tinygrad_llm.nn.config import ARCHS
 
 DOCS = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
+def without_code(path: pathlib.Path) -> str:
+  """A page without its code blocks."""
+  return re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S)
+
 @pytest.mark.parametrize("path", SECTIONS, ids=lambda path: path.name)
 def test_sections_are_current(path: pathlib.Path): assert filled(path) == path.read_text(), "run: make readme"
 
@@ -40,7 +44,7 @@ def test_performance_tables_match_samples():
 @pytest.mark.parametrize("path", SECTIONS, ids=lambda path: path.name)
 def test_speed_figures_only_in_command_output(path: pathlib.Path):
   """Only a code block with a command's output may hold figures of speed."""
-  text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S)
+  text = without_code(path)
   for name in SECTIONS[path]: text = re.sub(rf"<!-- {name}: begin -->.*<!-- {name}: end -->", "", text, flags=re.S)
   assert not re.search(r"\d\s+(tokens a second|tok/s|GB/s)|\ba second: [\d.]+", text)
 
@@ -52,7 +56,7 @@ def test_readme_decode_row_matches_performance_page():
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links_resolve(path: pathlib.Path):
   """Links and pictures to files of the repository, and to headings of a page."""
-  text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S)
+  text = without_code(path)
   for target in re.findall(r"\]\(([^)\s]+)\)|(?:src|srcset)=\"([^\"]+)\"", text):
     file, _, heading = "".join(target).partition("#")
     if file.startswith(("http:", "https:", "mailto:")): continue

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.support.extended import extended
+from tests.support.extended import sample
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "docs" / "cli.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -51,7 +51,7 @@ def bare(folder: pathlib.Path) -> dict[str, str]:
 
 def test_commands_are_found(): assert len(COMMANDS) >= 9
 
-@pytest.mark.parametrize("line", [pytest.param(line, marks=() if line in FIRST else extended) for line in COMMANDS])
+@pytest.mark.parametrize("line", sample(COMMANDS, FIRST))
 def test_command_runs(line: str, folder: pathlib.Path):
   command, _, _ = line.partition("  #")
   given = "Once upon a time\n" if " | " in command or "--prompt" not in command else ""

@@ -5,7 +5,7 @@ readme_tables.py writes them; tests/commands/test_readme.py fails when one is st
 """
 from __future__ import annotations
 import argparse, ast, importlib, pathlib, re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from tinygrad import helpers
 from tinygrad_llm.files.hub import ALIASES, DEFAULT_MODEL
 from tinygrad_llm.nn.config import ARCHS
@@ -17,7 +17,7 @@ from tinygrad_llm.text.pretokenizers import PRE_MODELS
 
 ROOT = pathlib.Path(__file__).parents[2]
 
-def codes(names: object) -> str: return ", ".join(f"`{name}`" for name in names)  # type: ignore[attr-defined]
+def codes(names: Iterable[str]) -> str: return ", ".join(f"`{name}`" for name in names)
 
 def cell(text: str) -> str: return " ".join(text.split()).replace("|", "\\|")
 
@@ -72,7 +72,7 @@ The other types stay as in the file, and their kernels are slower.
 | type | bits per weight | block | repacked | `quantize` writes it |
 |---|---:|---:|---|---|
 """
-  written = " ".join(FILE_TYPES)
+  written = {name.removesuffix("_M") for name in FILE_TYPES}
   for qt in QUANT_TYPES.values():
     bits, repacked = qt.nbytes * 8 / qt.block, "yes" if qt.fields else ""
     text += f"| {qt.name} | {bits:.4g} | {qt.block} | {repacked} | {'yes' if qt.name in written else ''} |\n"

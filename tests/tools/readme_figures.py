@@ -132,6 +132,10 @@ def prompts() -> str:
     f"Steps of 2, 4 and 8 rows (speculation, several sequences) relative to the time of one row ({link(BATCHES)}): "
     f"{few}. Earlier figures of an {load(ELSEWHERE[0])['machine']['cpu']}: {', '.join(map(link, ELSEWHERE))}.")))
 
+def gpu_speeds(figures: Row) -> Iterator[float]:
+  """Tokens a second of greedy answers, sampled answers and a prompt of 512."""
+  return (figures[name]["ts"] for name in ("answer, greedy", "answer, sampled", "pp512"))
+
 def gpu() -> str:
   """`make gpu-check`'s speeds of models with random weights, beside llama.cpp's published figures for the GPU."""
   reports = [load(file) for file in GPU]
@@ -143,14 +147,14 @@ def gpu() -> str:
     for part, with_bytes in (("speed", ""), ("speed8", ", `Q8_ACTIVATIONS=1`")):
       if part not in report["parts"]: continue
       row = report["parts"][part]["figures"]
-      greedy, sampled, prompt = (row[name]["ts"] for name in ("answer, greedy", "answer, sampled", "pp512"))
+      greedy, sampled, prompt = gpu_speeds(row)
       read, done = greedy * row["bytes_per_token"] / 1e9, prompt * 2 * row["n_params"] / 1e12
       text += (f"| {row['model']}{with_bytes} | {greedy:,.0f} | {sampled:,.0f} | {read / known.gbs:.0%} | "
                f"{prompt:,.0f} | {done / known.tflops:.0%} |\n")
   others = list[str]()
   for file in OTHER_GPUS:
     found = load(file)["parts"]["speed"]["figures"]
-    greedy, sampled, prompt = (found[name]["ts"] for name in ("answer, greedy", "answer, sampled", "pp512"))
+    greedy, sampled, prompt = gpu_speeds(found)
     others.append(f"An {load(file)['gpu']} had {greedy:,.0f}, {sampled:,.0f} and {prompt:,.0f} with {found['model']}, "
                   f"and all numbers were right ({link(file)}).")
   return text + "\n" + paragraph(
@@ -177,19 +181,27 @@ def experts_without() -> str:
   shares = {switch(row["peer"]): statistics.median(of_rounds(row, ours)) for row in model["rows"] if row is not ours}
   return ", ".join(f"{name} {share:.2f}" for name, share in sorted(shares.items(), key=lambda item: item[1]))
 
+def trained_head(what: str) -> str:
+  """The head of a table with two columns for each trained model, ours and llama.cpp's."""
+  models = load(TRAINED)["models"]
+  return f"| {what} | " + " | ".join(f"{name}, here | llama.cpp" for name in models) + " |\n|---|" \
+    + "---:|---:|" * len(models) + "\n"
+
+def trained_row(label: str, cells: Iterator[tuple[str, str]]) -> str:
+  """A row of such a table."""
+  return f"| {label} | {' | '.join(f'{here} | {there}' for here, there in cells)} |\n"
+
 def trained() -> str:
   """Trained models: speed beside llama.cpp's, and wall times of whole processes."""
   found, starts = load(TRAINED), load(STARTS)
   models = found["models"].values()
-  out = "| trained models | " + " | ".join(f"{name}, here | llama.cpp" for name in found["models"]) + " |\n"
-  out += "|---|" + "---:|---:|" * len(models) + "\n"
-  def row(label: str, cells: Iterator[tuple[str, str]]) -> str:
-    return f"| {label} | {' | '.join(f'{here} | {there}' for here, there in cells)} |\n"
+  out = trained_head("trained models")
   for label, test in (("decode, tokens a second", "tg128"), ("prompt of 256 tokens, tokens a second", "pp256")):
     speeds = [m["speed"][test] for m in models]
-    out += row(label, ((f"{s['here']:.1f} ({s['ratio']:.2f}x)", f"{s[LLAMA]:.1f}") for s in speeds))
+    out += trained_row(label, ((f"{s['here']:.1f} ({s['ratio']:.2f}x)", f"{s[LLAMA]:.1f}") for s in speeds))
   walls = {model["model"]: model["warm"]["wall"] for model in starts["models"]}
-  out += row(f"`run` of {starts['tokens']} tokens, second start, s", ((f"{walls[m['file']]:.2f}", "") for m in models))
+  out += trained_row(f"`run` of {starts['tokens']} tokens, second start, s",
+                     ((f"{walls[m['file']]:.2f}", "") for m in models))
   bandwidths = " and ".join(f"{m['speed']['bandwidth_gbs'][1]:.0f}" for m in models)
   machine = found["machine"]
   return out + "\n" + paragraph(
@@ -201,15 +213,12 @@ def numbers() -> str:
   """Trained models' numbers beside llama.cpp's."""
   found = load(TRAINED)
   models = list(found["models"].values())
-  out = "| | " + " | ".join(f"{name}, here | llama.cpp" for name in found["models"]) + " |\n"
-  out += "|---|" + "---:|---:|" * len(models) + "\n"
-  def row(label: str, cells: Iterator[tuple[str, str]]) -> str:
-    return f"| {label} | {' | '.join(f'{here} | {there}' for here, there in cells)} |\n"
+  out = trained_head("")
   measured, answers = [m["perplexity"] for m in models], [m["answers"] for m in models]
-  out += row("perplexity", ((f"{n['here']:.3f}", f"{n[LLAMA]:.3f}") for n in measured))
-  out += row("perplexity, float", ((f"{n['float']:.3f}", "") for n in measured))
-  out += row("mean KL divergence from float", (tuple(f"{kl:.4f}" for kl in n["kl"]) for n in measured))
-  out += row("greedy answers that equal float's, of ten",
+  out += trained_row("perplexity", ((f"{n['here']:.3f}", f"{n[LLAMA]:.3f}") for n in measured))
+  out += trained_row("perplexity, float", ((f"{n['float']:.3f}", "") for n in measured))
+  out += trained_row("mean KL divergence from float", (tuple(f"{kl:.4f}" for kl in n["kl"]) for n in measured))
+  out += trained_row("greedy answers that equal float's, of ten",
              ((str(a["here"]["same"]), str(a[LLAMA]["same"])) for a in answers))
   machine = found["machine"]
   return out + "\n" + paragraph(
