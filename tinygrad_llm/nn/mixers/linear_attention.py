@@ -16,13 +16,16 @@ def recurrent(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor | None, S
   """
   One token: q, k (.., d_k), v (.., d_v), g (..) or (.., d_k), beta (..), S (.., d_v, d_k) -> o (.., d_v), the new S.
 
-  Both sums over S are of the old S, so that it is read once for them.
+  Both sums over S are of the old S and one product, so that S is read once for them, and once for the new S.
   """
-  a = (g if g.ndim == k.ndim else g.unsqueeze(-1)).exp()  # (.., 1 or d_k)
-  read = (S * (a * q).unsqueeze(-2)).sum(-1)
-  delta = v if beta is None else beta.unsqueeze(-1) * (v - (S * (a * k).unsqueeze(-2)).sum(-1))
-  o = read + (k * q).sum(-1, keepdim=True) * delta
-  return o, S * a.unsqueeze(-2) + delta.unsqueeze(-1) * k.unsqueeze(-2)
+  per_channel = g.ndim == k.ndim
+  a = (g if per_channel else g.unsqueeze(-1)).exp()  # (.., 1 or d_k)
+  pair = Tensor.stack(k, q, dim=-2)
+  # contiguous: the output reads one of the sums, and would compute both anew for it
+  sums = ((pair * a.unsqueeze(-2) if per_channel else pair) @ S.transpose(-1, -2)).contiguous()  # (.., 2, d_v)
+  of_k, of_q = (sums[..., i, :] if per_channel else sums[..., i, :] * a for i in range(2))
+  delta = v if beta is None else beta.unsqueeze(-1) * (v - of_k)
+  return of_q + (k * q).sum(-1, keepdim=True) * delta, S * a.unsqueeze(-2) + delta.unsqueeze(-1) * k.unsqueeze(-2)
 
 def chunked(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor | None, S: Tensor, C: int
             ) -> tuple[Tensor, Tensor]:
