@@ -23,7 +23,10 @@ from tinygrad_llm.bench import share
 from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.gguf import GGML_TYPES, GGUF, TensorInfo, open_gguf
-from tinygrad_llm.nn.config import ARCHS, ModelConfig, Rope
+from tinygrad_llm.nn.archs import ARCHS
+from tinygrad_llm.nn.config import ModelConfig
+from tinygrad_llm.nn.layers import AttentionConfig, FFNConfig, Rope
+from tinygrad_llm.nn.reader import read_config
 from tinygrad_llm.quants.table import quant_type, reference
 
 # {architecture of a GGUF: model_type of mlx-lm}
@@ -73,26 +76,34 @@ def rope_scaling(rope: Rope, factors: np.ndarray | None) -> dict[str, Any] | Non
   if rope.magnitude != 1: raise ValueError("rope.scaling.attn_factor")
   return {"rope_type": "linear", "factor": factor} if factor != 1 else None
 
+def attention(config: ModelConfig) -> AttentionConfig:
+  """Returns the attention of the first layer, which is grouped-query attention in every model that MLX-LM gets."""
+  mixer = config.layers[0].attention
+  if mixer is None or mixer.latent: raise ValueError(f"the attention of {config.arch!r}")
+  return mixer
+
 def hf_config(config: ModelConfig, factors: np.ndarray | None = None) -> dict[str, Any]:
   """Returns a model's config.json without its quantisation. ValueError if mlx-lm lacks a feature of the model."""
   if config.arch not in MODEL_TYPES: raise ValueError(f"architecture {config.arch!r}")
-  if config.rope.dim != config.head_dim: raise ValueError(f"{config.rope.dim} rotated dimensions of {config.head_dim}")
-  if config.arch in ("qwen2", "olmoe") and config.head_dim * config.n_heads != config.dim:
-    raise ValueError(f"heads of {config.head_dim} in {config.arch}")
-  if config.attn_softcap or config.logit_softcap or any(config.windows): raise ValueError("soft caps or windows")
+  if len(set(config.layers)) != 1: raise ValueError("layers that differ, or windows")
+  attn, ffn, rope = attention(config), config.layers[0].ffn, config.ropes[0]
+  if ffn is None: raise ValueError("layers without a feed-forward network")
+  if rope.dim != attn.head_dim: raise ValueError(f"{rope.dim} rotated dimensions of {attn.head_dim}")
+  if config.arch in ("qwen2", "olmoe") and attn.head_dim * attn.heads != config.dim:
+    raise ValueError(f"heads of {attn.head_dim} in {config.arch}")
+  if attn.softcap or config.logit_softcap or attn.window: raise ValueError("soft caps or windows")
   out: dict[str, Any] = {
     "model_type": MODEL_TYPES[config.arch], "hidden_size": config.dim, "num_hidden_layers": config.n_layers,
-    "intermediate_size": config.hidden_dim, "num_attention_heads": config.n_heads, "rms_norm_eps": config.norm_eps,
-    "num_key_value_heads": config.n_kv_heads, "head_dim": config.head_dim, "vocab_size": config.vocab_size,
-    "max_position_embeddings": config.context_length, "rope_theta": config.rope.theta,
-    "rope_scaling": rope_scaling(config.rope, factors), "tie_word_embeddings": config.tied}
-  if (moe := config.moe) is not None:
-    plain = moe.scale == 1 and moe.groups == 1 and moe.gating == "softmax"
-    if config.arch == "llama" or moe.shared_dim or moe.dense_layers or not plain:
-      raise ValueError("its kind of experts")
-    out |= {"num_experts": moe.n_experts, "num_experts_per_tok": moe.n_used, "norm_topk_prob": moe.norm_weights}
-    if config.arch == "olmoe": out["intermediate_size"] = moe.hidden_dim
-    else: out |= {"moe_intermediate_size": moe.hidden_dim, "decoder_sparse_step": 1, "mlp_only_layers": []}
+    "intermediate_size": ffn.hidden_dim, "num_attention_heads": attn.heads, "rms_norm_eps": config.norm_eps,
+    "num_key_value_heads": attn.kv_heads, "head_dim": attn.head_dim, "vocab_size": config.vocab_size,
+    "max_position_embeddings": config.context_length, "rope_theta": rope.theta,
+    "rope_scaling": rope_scaling(rope, factors), "tie_word_embeddings": config.tied}
+  if not isinstance(ffn, FFNConfig):
+    plain = ffn.scale == 1 and ffn.groups == 1 and ffn.gating == "softmax"
+    if config.arch == "llama" or ffn.shared_dim or not plain: raise ValueError("its kind of experts")
+    out |= {"num_experts": ffn.n_experts, "num_experts_per_tok": ffn.n_used, "norm_topk_prob": ffn.norm_weights}
+    if config.arch != "olmoe": out |= {"moe_intermediate_size": ffn.hidden_dim, "decoder_sparse_step": 1,
+                                       "mlp_only_layers": []}
   return out
 
 # *** model.safetensors
@@ -125,6 +136,7 @@ def decoded(file: GGUF, info: TensorInfo) -> np.ndarray:
 
 def tensors(file: GGUF, config: ModelConfig) -> Iterator[tuple[str, TensorInfo, np.ndarray]]:
   """Yields (mlx-lm's name, GGUF's info, float32) of each tensor. ValueError for one that mlx-lm has no place for."""
+  heads = attention(config)
   for info in file.tensors.values():
     if info.name == "rope_freqs.weight" or (m := re.match(r"blk\.(\d+)\.", info.name)) and int(m[1]) >= config.n_layers:
       continue
@@ -132,7 +144,7 @@ def tensors(file: GGUF, config: ModelConfig) -> Iterator[tuple[str, TensorInfo, 
       raise ValueError(f"tensor {info.name}")
     x = decoded(file, info)
     if ARCHS[config.arch].rope == "norm" and (part := re.search(r"\.attn_([qk])\.", info.name)):
-      x = unpermuted(x, config.n_heads if part[1] == "q" else config.n_kv_heads)
+      x = unpermuted(x, heads.heads if part[1] == "q" else heads.kv_heads)
     yield name, info, x
 
 def convert(path: str, folder: pathlib.Path) -> dict[str, Any]:
@@ -145,7 +157,7 @@ def convert(path: str, folder: pathlib.Path) -> dict[str, Any]:
   except ImportError as e:
     raise InputError(f"mlx: not installed ({e}); run: pip install -e '.[mlx]'") from e
   file = open_gguf(path)
-  config = ModelConfig.from_gguf(file)
+  config = read_config(file)
   arrays, formats, sizes, touched = dict[str, Any](), dict[str, Format](), dict[str, int](), 0.0
   matrices = {GGML_TYPES[t.type][0] for t in file.tensors.values() if len(t.shape) > 1 and "gate_inp" not in t.name}
   dtype = float_type(matrices)

@@ -35,6 +35,8 @@ from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.gguf import GGML_TYPES, GGUF, TensorInfo, open_gguf
 from tinygrad_llm.files.hub import resolve
 from tinygrad_llm.nn.config import ModelConfig
+from tinygrad_llm.nn.layers import MoEConfig
+from tinygrad_llm.nn.reader import read_config
 if TYPE_CHECKING:
   from tinygrad_llm.analysis.profile import Profile
   from tinygrad_llm.engine.llm import LLM
@@ -110,7 +112,7 @@ class ModelInfo:
 
   @staticmethod
   def from_gguf(file: GGUF) -> ModelInfo:
-    config = ModelConfig.from_gguf(file)
+    config = read_config(file)
     used = [t for t in file.tensors.values()
             if not (m := re.match(r"blk\.(\d+)\.", t.name)) or int(m[1]) < config.n_layers]
     touched = sum(t.nbytes * share(t, config) for t in used)
@@ -122,7 +124,9 @@ class ModelInfo:
 def share(tensor: TensorInfo, config: ModelConfig) -> float:
   """The fraction of a tensor that generating a token reads."""
   if tensor.name == "token_embd.weight" and not config.tied: return 1 / tensor.shape[0]
-  return config.moe.n_used / config.moe.n_experts if config.moe and "_exps." in tensor.name else 1.0
+  if (m := re.match(r"blk\.(\d+)\.ffn_\w+(_exps|\.\d+)\.", tensor.name)) is None: return 1.0
+  ffn = config.layers[int(m[1])].ffn
+  return ffn.n_used / ffn.n_experts if isinstance(ffn, MoEConfig) else 1.0
 
 def _file_type(file: GGUF) -> str:
   """The name of general.file_type, or else the type with the most bytes."""

@@ -65,7 +65,7 @@ def decode_step(model: str | None, max_context: int = 4096, depth: int = 0, prom
                        f"allows {llm.config.context_length})")
     linear, variables = llm.steps.prompt_schedule(depth) if prompt else llm.steps.decode_schedule(depth)
   return Step(linear, variables, {w.stored.uop.base: Rows(w.qtype.name, names) for names, w in llm.weights.items()},
-              [block.attn.cache.kv for block in llm.model.blocks])
+              [cache.kv for cache in llm.model.caches])
 
 def programs_of(step: Step) -> list[Program]:
   """The compiled kernels of a step, in order."""

@@ -84,8 +84,8 @@ def context(args: argparse.Namespace) -> int:
   """Positions of the KV cache: --max-context, at most the model's own context."""
   from tinygrad_llm.files.gguf import open_gguf
   from tinygrad_llm.files.hub import resolve
-  from tinygrad_llm.nn.config import ModelConfig
-  return int(min(args.max_context, ModelConfig.from_gguf(open_gguf(resolve(args.model))).context_length))
+  from tinygrad_llm.nn.reader import read_config
+  return int(min(args.max_context, read_config(open_gguf(resolve(args.model))).context_length))
 
 def check_store() -> None:
   """InputError at once if the schedules that a search finds could not be kept."""

@@ -16,6 +16,8 @@ import tinygrad_llm
 from bench import mlx_model, peers
 from tinygrad_llm.bench import ModelInfo, Test, random_tokens
 from tinygrad_llm.nn.config import ModelConfig
+from tinygrad_llm.nn.layers import LayerConfig, MoEConfig
+from tinygrad_llm.nn.reader import read_config
 from tinygrad_llm.files.gguf import GGML_TYPES, open_gguf
 
 Test.__test__ = False  # type: ignore[attr-defined]  # pytest takes it for a class of tests
@@ -23,7 +25,7 @@ Test.__test__ = False  # type: ignore[attr-defined]  # pytest takes it for a cla
 ROOT = pathlib.Path(mlx_model.__file__).parent.parent
 VOCAB = 384
 
-def config_of(path: pathlib.Path) -> ModelConfig: return ModelConfig.from_gguf(open_gguf(path))
+def config_of(path: pathlib.Path) -> ModelConfig: return read_config(open_gguf(path))
 
 @pytest.fixture(scope="module")
 def llama(model_file): return model_file(types="F16", vocab=VOCAB, heads=4, rope_freqs=True)
@@ -55,13 +57,14 @@ def test_every_tensor_is_mapped(model_file, arch):
   assert len(found) == len(file.tensors) and all(x.dtype == np.float32 for x in found.values())
   layer = "model.layers.1."
   assert found["model.embed_tokens.weight"].shape == (VOCAB, 128) and found["model.norm.weight"].shape == (128,)
-  assert found[layer + "self_attn.k_proj.weight"].shape == (config.n_kv_heads * 32, 128)
+  assert found[layer + "self_attn.k_proj.weight"].shape == (mlx_model.attention(config).kv_heads * 32, 128)
   assert all(found[f"{layer}{name}_layernorm.weight"].shape == (128,) for name in ("input", "post_attention"))
   assert (layer + "self_attn.q_proj.bias" in found) == (arch == "qwen2")
   assert (layer + "self_attn.q_norm.weight" in found) == arch.startswith(("qwen3", "olmoe"))
   assert ("lm_head.weight" in found) == (not config.tied)
-  down, width = "mlp.switch_mlp.down_proj" if config.moe else "mlp.down_proj", 64 if arch == "qwen3moe" else 256
-  assert found[f"{layer}{down}.weight"].shape == ((8,) if config.moe else ()) + (128, width)
+  moe, width = isinstance(config.layers[1].ffn, MoEConfig), 64 if arch == "qwen3moe" else 256
+  down = found[f"{layer}mlp.{'switch_mlp.' * moe}down_proj.weight"]
+  assert down.shape == ((8,) if moe else ()) + (128, width)
   raw = {t.name: t.data for t in GGUFReader(path).tensors}
   np.testing.assert_array_equal(found[layer + "self_attn.v_proj.weight"], raw["blk.1.attn_v.weight"].astype(np.float32))
   q = found[layer + "self_attn.q_proj.weight"]
@@ -86,10 +89,14 @@ def test_rejects_models_mlx_lm_cannot_run(llama, model_file):
   def refused(words: str, *args) -> None:
     with pytest.raises(ValueError, match=words): mlx_model.hf_config(*args)
   refused("architecture 'deepseek2'", config_of(model_file(arch="deepseek2", types="F16", vocab=VOCAB)))
-  refused("16 rotated dimensions of 32", replace(config, rope=replace(config.rope, dim=16)))
-  refused("heads of 32 in qwen2", replace(config, arch="qwen2", n_heads=8))
-  refused("windows", replace(config, windows=(8, 0)))
-  refused("attn_factor", replace(config, rope=replace(config.rope, magnitude=2.0)))
+  rope, layer = config.ropes[0], config.layers[0]
+  def attention(**changed) -> tuple[LayerConfig, ...]:
+    return (replace(layer, mixers=(replace(mlx_model.attention(config), **changed),)),) * 2
+  refused("16 rotated dimensions of 32", replace(config, ropes=(replace(rope, dim=16),)))
+  refused("heads of 32 in qwen2", replace(config, arch="qwen2", layers=attention(heads=8)))
+  refused("windows", replace(config, layers=attention(window=8)))
+  refused("windows", replace(config, layers=(layer, *attention(window=8)[1:])))
+  refused("attn_factor", replace(config, ropes=(replace(rope, magnitude=2.0),)))
   refused("not Llama 3's", config, np.linspace(1, 8, 16))
 
 @pytest.mark.parametrize(("kind", "n", "text"), [

@@ -8,7 +8,7 @@ from tinygrad import Tensor, TinyJit, UOp, dtypes, helpers
 from tinygrad.engine.jit import _TinyJit
 from tinygrad.helpers import Context
 import tinygrad_llm
-from tinygrad_llm.nn.config import ARCHS
+from tinygrad_llm.nn.archs import ARCHS
 from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.cache import captures, disk_cache
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.tools import doc_pages, readme_figures
 from tests.tools.readme_tables import PERFORMANCE, README, ROOT, SECTIONS, filled
-from tinygrad_llm.nn.config import ARCHS
+from tinygrad_llm.nn.archs import ARCHS
 
 DOCS = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 

@@ -51,7 +51,7 @@ def resident(): return int(next(line for line in open("/proc/self/status") if li
 tinygrad_llm.load({str(path)!r}, max_context=8)
 before = resident()
 llm = tinygrad_llm.load({str(path)!r}, max_context=(1 << 18) + 1)
-caches = sum(block.attn.cache.nbytes for block in llm.model.blocks)
+caches = sum(cache.nbytes for cache in llm.model.caches)
 print(resident() - before << 10, caches, llm.model.ropes[0].nbytes())"""
   if not pathlib.Path("/proc/self/status").exists(): pytest.skip("no /proc here")
   grown, caches, rope = map(int, child.run(code, DEV="CPU").stdout.split())

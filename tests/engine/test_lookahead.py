@@ -24,7 +24,7 @@ from tinygrad_llm.engine.sampling import Sampler
 from tinygrad_llm.engine.steps import Steps
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.gguf import open_gguf
-from tinygrad_llm.nn.config import ModelConfig
+from tinygrad_llm.nn.reader import read_config
 from tinygrad_llm.nn.model import Model
 from tinygrad_llm.weights.loader import Loader
 
@@ -182,9 +182,9 @@ def kernels(path: str, target: str) -> list[list[float]]:
   open_target(target)
   file = open_gguf(pathlib.Path(path))
   with without_memory(), Loader(file, progress=False) as loader:
-    steps = Steps(model := Model(ModelConfig.from_gguf(file), loader, 64), 64, 16)
+    steps = Steps(model := Model(read_config(file), loader, 64), 64, 16)
     ahead, position = Lookahead(model, 64), UOp.variable("start", 0, 63).bind(5)
-  jits = (steps._decode, steps._token), (ahead._greedy[0],), (ahead._sampled[0],)
+  jits = (steps._decodes[0], steps._token), (ahead._greedy[0],), (ahead._sampled[0],)
   linears = [compiled(scheduled(jit.fxn, *inputs, position)[0]) for jit, *inputs in jits]
   assert all(call.src[0].op is Ops.PROGRAM for linear in linears for call in linear.src)
   return [[serial(call.src[0]) for call in linear.src] for linear in linears]

@@ -23,7 +23,7 @@ from tinygrad_llm.engine import precompile, steps
 captured = []
 for name in ("capture_prompt", "capture_decode", "decode"):
   def noted(self, *args, name=name, stock=getattr(steps.Steps, name)):
-    if name != "decode" or self._decode.captured is None: captured.append(name)
+    if name != "decode" or self._decodes[0].captured is None: captured.append(name)
     return stock(self, *args)
   setattr(steps.Steps, name, noted)
 pids, fork = [], precompile.forked_lowering.fork

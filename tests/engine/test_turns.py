@@ -201,7 +201,7 @@ def test_fork_while_another_thread_holds_lock(llm):
 
 def test_context_bookkeeping():
   """Context's bookkeeping, without a model."""
-  kept = context.Context([])
+  kept = context.Context([], context.States([]))
   a, b = context.Feed(), context.Feed()
   a.prompt = 3
   assert kept.take(a, [1, 2]) == 0

@@ -12,7 +12,7 @@ from tinygrad_llm.device.captured import scheduled
 from tinygrad_llm.device.device import open_target
 from tinygrad_llm.engine.steps import Steps
 from tinygrad_llm.files.gguf import open_gguf
-from tinygrad_llm.nn.config import ModelConfig
+from tinygrad_llm.nn.reader import read_config
 from tinygrad_llm.nn.model import Model
 from tinygrad_llm.patches.cache import schedules
 from tinygrad_llm.weights import numerics
@@ -25,7 +25,7 @@ def kernels(path: str) -> list[list[str]]:
   open_target(TARGET)
   file = open_gguf(pathlib.Path(path))
   with without_memory(), Loader(file, progress=False) as loader:
-    steps = Steps(Model(ModelConfig.from_gguf(file), loader, 64), 64, 16)
+    steps = Steps(Model(read_config(file), loader, 64), 64, 16)
   chunk = scheduled(steps._prefill.fxn, steps._tokens[:, :steps._length(16)], steps._position(0))
   return [[schedules.key_of(call.src[0]) for call in linear.src] for linear, _ in (chunk, steps.decode_schedule(5))]
 

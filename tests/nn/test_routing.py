@@ -11,7 +11,7 @@ from tinygrad import Tensor
 from tinygrad_llm.analysis.programs import capture
 from tinygrad_llm.device import metal
 from tinygrad_llm.device.device import open_target
-from tinygrad_llm.nn.config import MoEConfig
+from tinygrad_llm.nn.layers import MoEConfig
 from tinygrad_llm.nn.moe import MoE
 
 class Bias:
@@ -49,7 +49,7 @@ def drawn(rng: np.random.Generator) -> tuple[MoEConfig, np.ndarray, np.ndarray |
   groups_used = int(rng.integers(1, groups + 1))
   used = int(rng.integers(1, min(experts // groups * groups_used, 12) + 1))
   norm, scale = bool(rng.integers(2)), float(rng.choice([1, 2.5]))
-  config = MoEConfig(experts, used, 0, 0, 0, gating, norm, scale, groups, groups_used)
+  config = MoEConfig(experts, used, 0, 0, "silu", gating, norm, scale, groups, groups_used)
   logits = rng.standard_normal((int(rng.integers(1, 6)), experts)).astype(np.float32)
   bias = rng.standard_normal(experts).astype(np.float32) if gating == "sigmoid" and rng.integers(2) else None
   return config, logits, bias
@@ -65,14 +65,14 @@ def test_random_routings(seed):
 
 def test_ties_select_lowest_index():
   logits = np.repeat(np.float32([[0, 2, 1]]), 20, 1)  # each value 20 times
-  config = MoEConfig(60, 25, 0, 0, 0, "softmax", True, 1.0, 1, 1)
+  config = MoEConfig(60, 25, 0, 0, "silu", "softmax", True, 1.0, 1, 1)
   ids, _ = router(config, None).route(Tensor(logits).realize().unsqueeze(0))
   assert ids.numpy()[0, 0].tolist() == [*range(20, 40), *range(40, 45)]
 
 def kernels(experts: int, gating: str, groups: int, target: str = "CPU") -> int:
   """The number of kernels that route one token."""
   open_target(target)
-  config = MoEConfig(experts, min(8, experts), 0, 0, 0, gating, True, 2.5, groups, min(groups, 2))
+  config = MoEConfig(experts, min(8, experts), 0, 0, "silu", gating, True, 2.5, groups, min(groups, 2))
   bias = np.zeros(experts, np.float32) if groups > 1 else None
   route = router(config, bias).route(Tensor.empty(1, 1, experts))
   return len(Tensor.linear_with_vars(*route)[0].src)

@@ -36,14 +36,14 @@ from tinygrad.engine import jit
 from tinygrad.helpers import JIT_BATCH_SIZE
 from tinygrad_llm.engine.steps import Steps
 from tinygrad_llm.files.gguf import open_gguf
-from tinygrad_llm.nn.config import ModelConfig
+from tinygrad_llm.nn.reader import read_config
 from tinygrad_llm.nn.model import Model
 from tinygrad_llm.weights.loader import Loader
 from tinygrad_llm.analysis import programs
 from tinygrad_llm.device.buffers import without_memory
 file = open_gguf({model!r})
 with without_memory(), Loader(file, progress=False) as loader:
-  steps = Steps(Model(config := ModelConfig.from_gguf(file), loader, 64), 64, 16)
+  steps = Steps(Model(config := read_config(file), loader, 64), 64, 16)
 linear = programs.compiled(steps.decode_schedule(5)[0])
 Device["NULL"].graph = jit.GraphRunner
 print(json.dumps([len(linear.src), *(len(call.src[0].src[0].src)

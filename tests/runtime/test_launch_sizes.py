@@ -65,12 +65,12 @@ def sizes(model: str, target: str) -> list:
   from tinygrad_llm.device.buffers import without_memory
   from tinygrad_llm.engine.steps import Steps
   from tinygrad_llm.files.gguf import open_gguf
-  from tinygrad_llm.nn.config import ModelConfig
+  from tinygrad_llm.nn.reader import read_config
   from tinygrad_llm.nn.model import Model
   from tinygrad_llm.weights.loader import Loader
   file = open_gguf(model)
   with without_memory(), Loader(file, progress=False) as loader:
-    steps = Steps(Model(config := ModelConfig.from_gguf(file), loader, 64, 64), 64, 16)
+    steps = Steps(Model(config := read_config(file), loader, 64, 64), 64, 16)
   assert config
   found, rng = [], random.Random(1)
   for linear, _ in (steps.prompt_schedule(), steps.decode_schedule(5)):

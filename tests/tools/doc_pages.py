@@ -8,7 +8,7 @@ import argparse, ast, importlib, pathlib, re
 from collections.abc import Iterable, Iterator
 from tinygrad import helpers
 from tinygrad_llm.files.hub import ALIASES, DEFAULT_MODEL
-from tinygrad_llm.nn.config import ARCHS
+from tinygrad_llm.nn.archs import ARCHS
 from tinygrad_llm.patches import pipeline, sentence
 from tinygrad_llm.patches.schedule.gemv_gpu import MV_NAMES
 from tinygrad_llm.quantize import FILE_TYPES
@@ -33,8 +33,9 @@ REFUSED = ("qwen3.5", "qwen3.6", "qwen3.8")  # aliases of architectures that are
 
 def _parts(name: str) -> str:
   arch = ARCHS[name]
-  parts = ["latent attention"] * arch.mla + ["sliding window"] * bool(arch.window_pattern) + ["sinks"] * arch.sinks
-  parts += ["q and k norms"] * bool(arch.qk_norm) + ["experts"] * bool(arch.gating)
+  parts = ["latent attention"] * arch.mla + ["sliding window"] * bool(arch.window_pattern)
+  parts += ["sinks"] * ("attn_sinks.weight" in arch.needs) + ["q and k norms"] * ("attn_q_norm.weight" in arch.needs)
+  parts += ["experts"] * bool(arch.gating)
   return ", ".join(parts)
 
 def models() -> str:

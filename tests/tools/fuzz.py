@@ -133,7 +133,7 @@ def take_apart(raw: bytes) -> Sample:
 def samples(folder: pathlib.Path) -> list[Sample]:
   """A small file of each supported architecture."""
   from tests.support.synthetic import write_model
-  from tinygrad_llm.nn.config import ARCHS
+  from tinygrad_llm.nn.archs import ARCHS
   return [take_apart(write_model(folder / f"{arch}.gguf", arch, types="Q8_0").read_bytes()) for arch in ARCHS]
 
 # *** mutations ***
@@ -383,7 +383,7 @@ def architecture(sample: Sample) -> str:
   return next(found, b"").decode("utf-8", "replace")
 
 def known_architectures() -> list[str]:
-  from tinygrad_llm.nn.config import ARCHS
+  from tinygrad_llm.nn.archs import ARCHS
   return list(ARCHS)
 
 _KEYS: list[str] = []
@@ -392,7 +392,7 @@ def read_keys() -> list[str]:
   """Metadata keys found in the loader's source, with `*` for the architecture, so that new keys are tried, too."""
   if not _KEYS:
     import tinygrad_llm
-    text = (pathlib.Path(tinygrad_llm.__file__).parent / "nn" / "config.py").read_text()
+    text = (pathlib.Path(tinygrad_llm.__file__).parent / "nn" / "reader.py").read_text()
     _KEYS.extend(sorted({f"*.{key}" for key in re.findall(r'\(f?"([a-z_]+(?:\.[a-z_]+)*)"', text) if "_" in key}))
     _KEYS.extend(f"tokenizer.ggml.{key}" for key in (
       "scores", "add_bos_token", "add_eos_token", "add_space_prefix", "bos_token_id", "eos_token_id", "eot_token_id",

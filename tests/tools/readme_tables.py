@@ -12,7 +12,7 @@ from tests.tools import readme_figures
 from tests.tools.doc_pages import PAGES, REFUSED, codes
 from tinygrad_llm import patches
 from tinygrad_llm.files.hub import ALIASES
-from tinygrad_llm.nn.config import ARCHS
+from tinygrad_llm.nn.archs import ARCHS
 from tinygrad_llm.patches import pipeline
 from tinygrad_llm.quants.table import QUANT_TYPES
 from tinygrad_llm.text.pretokenizers import PRE_MODELS

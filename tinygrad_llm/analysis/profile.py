@@ -181,7 +181,7 @@ def _check_timed(step: _Step, device: str) -> None:
 def _kernels(llm: LLM, step: _Step, us: Sequence[float]) -> list[Kernel]:
   """The launches of a step. us: the time of each, in order."""
   weights = {w.stored.uop.base: Rows(w.qtype.name, names) for names, w in llm.weights.items()}
-  caches = {block.attn.cache.kv.uop.base for block in llm.model.blocks}
+  caches = {cache.kv.uop.base for cache in llm.model.caches}
   found: list[Kernel] = []
   for replay in step.replays:
     calls = [launch.call for launch in replay.launches]

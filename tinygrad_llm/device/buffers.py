@@ -55,6 +55,13 @@ def host_view(tensor: Tensor) -> np.ndarray | None:
   if not _memory.get() or not hasattr(buffer.allocator, "_as_buffer"): return None
   return _array(tensor, buffer.as_memoryview(force_zero_copy=True))
 
+def copy(to: Tensor, of: Tensor) -> None:
+  """Copies a realised tensor's contents to another one of its shape, type and device."""
+  if not _memory.get(): return
+  view, source = host_view(to), host_view(of)
+  if view is not None and source is not None: np.copyto(view, source)
+  else: buffer_of(to).ensure_allocated().copy_from(buffer_of(of))
+
 def read(tensor: Tensor, *shape: int) -> np.ndarray:
   """
   The first elements along each axis of a realised tensor, as an array of `shape`; leading axes of size 1 are left out.

@@ -1,10 +1,14 @@
-"""Which tokens a model's KV cache holds, and which source of tokens (`Feed`, such as an answer) wrote it last."""
+"""
+Which tokens a model's KV cache and recurrent states hold, and which source of tokens (`Feed`, such as an answer) wrote
+them last.
+"""
 from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from itertools import takewhile
 import numpy as np
-from tinygrad_llm.nn.kv_cache import KVCache
+from tinygrad_llm.engine.states import States
+from tinygrad_llm.nn.mixers.kv_cache import KVCache
 
 class Feed:
   """A source of tokens for the KV cache: an answer, or the caller of prefill() and step()."""
@@ -16,23 +20,23 @@ class Feed:
 
 class Saved:
   """
-  A copy of the KV cache of a feed that another one interrupted: positions `first`.. of every layer.
+  A copy of the KV cache of a feed that another one interrupted: positions `first`.. of every layer, and its states.
 
   It has all that was fed token by token. Prefilling the same tokens in chunks would give keys and values that differ in
   the last bits.
   """
-  def __init__(self, tokens: Sequence[int], first: int, layers: list[np.ndarray]):
-    self.tokens, self.first, self.layers = list(tokens), first, layers
+  def __init__(self, tokens: Sequence[int], first: int, layers: list[np.ndarray], states: list[np.ndarray]):
+    self.tokens, self.first, self.layers, self.states = list(tokens), first, layers, states
 
 class Context:
   """
-  One slot of KV cache, which belongs to one feed at a time.
+  One slot of KV cache and recurrent states, which belongs to one feed at a time.
 
   tokens: those whose keys and values are in the cache, never more than were written. generation: counts the changes of
   owner. An interrupted feed is saved if the host can reach the device's memory; otherwise its tokens are fed again.
   """
-  def __init__(self, caches: Sequence[KVCache]):
-    self.caches, self.tokens, self.generation = caches, list[int](), 0
+  def __init__(self, caches: Sequence[KVCache], states: States):
+    self.caches, self.states, self.tokens, self.generation = caches, states, list[int](), 0
     self._owner: weakref.ref[Feed] | None = None
 
   @property
@@ -41,22 +45,28 @@ class Context:
     return None if self._owner is None else self._owner()
 
   def take(self, feed: Feed, ids: Sequence[int]) -> int:
-    """Makes `feed` the owner; returns how many of `ids`, its tokens, are then in the cache. It has to feed the rest."""
-    if self.owner is feed: return self.common(ids)
+    """
+    Makes `feed` the owner; returns how many of `ids`, its tokens, are then in the cache and seen by a state.
+
+    It has to feed the rest.
+    """
     same = self.common(ids)
-    if (before := self.owner) is not None and not before.ended: before.saved = self._save(min(same, before.prompt))
-    self._owner, self.generation = weakref.ref(feed), self.generation + 1
-    return same
+    if (before := self.owner) is not feed:
+      if before is not None and not before.ended: before.saved = self._save(min(same, before.prompt))
+      self._owner, self.generation = weakref.ref(feed), self.generation + 1
+    return self.states.resume(same)
 
   def restore(self, feed: Feed) -> None:
     """Copies the owner's saved keys and values back, if it has any. The positions before them must be right already."""
     if (saved := feed.saved) is None: return
     for cache, positions in zip(self.caches, saved.layers): cache.restore(saved.first, positions)
+    self.states.restore(len(saved.tokens), saved.states)
     self.tokens, feed.saved = saved.tokens, None
 
   def forget(self) -> None:
     """Empties the cache; nobody owns it then."""
     self.tokens, self._owner, self.generation = [], None, self.generation + 1
+    self.states.cut(0)
 
   def common(self, ids: Sequence[int]) -> int:
     """Length of the prefix of `ids` that the cache begins with."""
@@ -65,12 +75,13 @@ class Context:
   def cut(self, position: int) -> None:
     """Truncates the cache to its first `position` tokens: the positions after them are about to be written."""
     del self.tokens[position:]
+    self.states.cut(position)
 
   def _save(self, first: int) -> Saved | None:
     if first >= len(self.tokens): return None
     layers = [cache.save(first, len(self.tokens)) for cache in self.caches]
-    kept = [x for x in layers if x is not None]
-    return Saved(self.tokens, first, kept) if len(kept) == len(layers) else None
+    kept, states = [x for x in layers if x is not None], self.states.save(len(self.tokens))
+    return Saved(self.tokens, first, kept, states) if len(kept) == len(layers) and states is not None else None
 
   @staticmethod
   def _common(a: Sequence[int], b: Sequence[int]) -> int:

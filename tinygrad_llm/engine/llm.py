@@ -22,6 +22,7 @@ from tinygrad_llm.engine.context import Context, Feed
 from tinygrad_llm.engine.lookahead import Draws, Lookahead
 from tinygrad_llm.engine.precompile import DECODE, PROMPT, Ahead, is_possible
 from tinygrad_llm.engine.sampling import Sampler, greedy_token
+from tinygrad_llm.engine.states import States
 from tinygrad_llm.engine.steps import Steps, positions_for
 from tinygrad_llm.engine.stopping import UntilStop, answer_text, stopped_by_text
 from tinygrad_llm.engine.suggested import of_sampling, suggested
@@ -29,7 +30,7 @@ from tinygrad_llm.engine.timing import Timing
 from tinygrad_llm.errors import DeviceError, InputError, is_shortage, naming
 from tinygrad_llm.files.gguf import open_gguf
 from tinygrad_llm.files.hub import resolve
-from tinygrad_llm.nn.config import ModelConfig, check_architecture
+from tinygrad_llm.nn.reader import check_architecture, read_config
 from tinygrad_llm.nn.model import Model
 from tinygrad_llm.process.forks import in_children
 from tinygrad_llm.progress import compiling
@@ -55,7 +56,7 @@ class LLM:
                           for name, value in (("max_context", max_context), ("chunk", chunk)))
     self.path, self.device = resolve(model, check_metadata), Device.DEFAULT
     file = open_gguf(self.path)
-    self.config, self._sampling = ModelConfig.from_gguf(file), of_sampling(file.kv)
+    self.config, self._sampling = read_config(file), of_sampling(file.kv)
     self.max_context = min(max_context, self.config.context_length)
     positions = positions_for(self.max_context, self.config.context_length)
     self.chunk = min(chunk, positions)
@@ -84,7 +85,7 @@ class LLM:
                        f"smaller max_context, quant type or model ({e})") from e
     self.weights, self.timing, self._progress = loader.weights, Timing(), progress
     self.lock = threading.RLock()  # one thread feeds at a time
-    self._context, self._by_hand = Context([block.attn.cache for block in self.model.blocks]), _alone()
+    self._context, self._by_hand = Context(self.model.caches, States(self.model.states)), _alone()
     self.load_s = time.perf_counter() - start
     in_children(self, LLM._forked)
 
@@ -161,8 +162,7 @@ class LLM:
       if self._context.common(ids[:first]) < first: raise InputError(
         f"prefill: the {first} tokens before first={first} are not what was fed last; call prefill(ids) without first")
       if not first: self._by_hand = _alone()
-      self._context.take(self._by_hand, ids[:first])
-      last = deque(self._chunks(ids, first), maxlen=1)[0] - 1
+      last = deque(self._chunks(ids, self._context.take(self._by_hand, ids[:first])), maxlen=1)[0] - 1
       self._by_hand.tokens = ids
       return self.steps.row_logits(last).copy()
 
@@ -336,9 +336,9 @@ class LLM:
 
   def feed(self, token: int, position: int) -> tuple[Tensor, Tensor]:
     """Feeds one token at `position`; the logits after it, (1, 1, vocab_size), and their greedy_key, (1, 1)."""
-    self._context.cut(position)
+    self._before_decode(position)
     logits, key = self.steps.decode(token, position)
-    self._held.append(token)
+    self.was_fed(token)
     return logits, key
 
   def choose(self, logits: Tensor, key: Tensor, sampler: Sampler, history: Sequence[int]) -> int:
@@ -357,11 +357,12 @@ class LLM:
     was_fed() then says which token was fed.
     """
     if self._lookahead is None: raise RuntimeError("no step is launched ahead on this device")
-    self._context.cut(position)
+    self._before_decode(position)
     return self._lookahead.launch(position)
 
   def was_fed(self, token: int) -> None:
-    """Notes the token of the last launch(), once it is known."""
+    """Notes the token of the last decode step, once it is known."""
+    self._context.states.decoded(len(self._held))
     self._held.append(token)
 
   def compile_prompt(self) -> None:
@@ -382,18 +383,30 @@ class LLM:
     """Captures, once, the decode step, with the token that is fed next."""
     with compiling(self._progress, midline=True):
       self._context.cut(position)
+      self._context.states.free_turns()
       if self._lookahead is not None: return self._lookahead.compile(sampler, position)
       if self._ahead is not None: self._ahead.wait(DECODE)
-      if not self.steps.restore_decode(): self.steps.decode(token, position)
+      if not self.steps.restore_decode(): self.steps.capture_decode(token, position)
 
   def _chunks(self, ids: Sequence[int], first: int) -> Iterator[int]:
     """Feeds ids[first:] chunk by chunk; yields each chunk's number of tokens while the steps hold its logits."""
     for position in range(first, len(ids), self.chunk):
       part = ids[position:position + self.chunk]
       self._context.cut(position)
+      self._context.states.keep()
       self.steps.prefill(part, position)
+      self._context.states.fed_prompt(position + len(part))
       self._held.extend(part)
       yield len(part)
+
+  def _before_decode(self, position: int) -> None:
+    """Prepares the decode step at `position`; where no recurrent state is that far, tokens are fed again up to it."""
+    states = self._context.states
+    if not states.is_ready(position):
+      tokens = self._held[:position]
+      deque(self._chunks(tokens, states.resume(position)), maxlen=0)
+    self._context.cut(position)
+    states.before_decode(position)
 
   def _follow(self, position: int) -> None:
     """

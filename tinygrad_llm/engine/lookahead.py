@@ -48,8 +48,8 @@ class Lookahead:
     for key in self._keys: _fill(key, [[MAX]])  # the key of token 0: compile() runs steps, which need a token
     self._recent, self._words = empty((PENALTY_TOKENS,), dtypes.int32), empty((SETTINGS,), dtypes.uint32)
     self._randoms = empty((RANDOMS,), dtypes.uint32)
-    self._greedy = [captured(_greedy, model, self._keys[i], self._keys[1 - i]) for i in range(2)]
-    self._sampled = [captured(_sampled, model, self._keys[i], self._keys[1 - i], self._recent, self._words,
+    self._greedy = [captured(_greedy, model, i, self._keys[i], self._keys[1 - i]) for i in range(2)]
+    self._sampled = [captured(_sampled, model, i, self._keys[i], self._keys[1 - i], self._recent, self._words,
                               self._randoms) for i in range(2)]
     self._sampler, self._draws = Sampler(), Draws(Sampler())
 
@@ -94,16 +94,16 @@ def _fill(tensor: Tensor, values: Sequence | np.ndarray) -> None:
 
 def _token(key: Tensor) -> Tensor: return (MAX - key % 2**32).cast(dtypes.int32)
 
-def _greedy(model: Model, key: Tensor, last: Tensor, start: UOp) -> Tensor:
-  return key.assign(greedy_key(_logits(model, _token(last), start)))
+def _greedy(model: Model, turn: int, key: Tensor, last: Tensor, start: UOp) -> Tensor:
+  return key.assign(greedy_key(_logits(model, turn, _token(last), start)))
 
-def _sampled(model: Model, key: Tensor, last: Tensor, recent: Tensor, words: Tensor, randoms: Tensor, start: UOp
-             ) -> Tensor:
+def _sampled(model: Model, turn: int, key: Tensor, last: Tensor, recent: Tensor, words: Tensor, randoms: Tensor,
+             start: UOp) -> Tensor:
   recent = remember(recent, token := _token(last), start)
   random = (Tensor.arange(RANDOMS) == start % RANDOMS).where(randoms, 0).sum(dtype=dtypes.uint32)
-  return key.assign(sampled_key(_logits(model, token, start), recent, words, random))
+  return key.assign(sampled_key(_logits(model, turn, token, start), recent, words, random))
 
-def _logits(model: Model, token: Tensor, start: UOp) -> Tensor:
+def _logits(model: Model, turn: int, token: Tensor, start: UOp) -> Tensor:
   # contiguous: fused with a reduction over the logits, the head's matmul would be scheduled for that reduction, and one
   # thread would compute its products
-  return model.logits(model.hidden(token, start)).contiguous()
+  return model.logits(model.hidden(token, start, turn)).contiguous()

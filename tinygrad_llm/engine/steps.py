@@ -38,7 +38,8 @@ class Steps:
     self._x = empty((1, chunk, model.config.dim), dtypes.float32)  # the last layer's output
     self._prefill = captured(_prefill, model, self._x)
     self._logits, self._row_logits = captured(_logits, model), captured(_row_logits, model)
-    self._decode = captured(_decode, model)
+    # a model with recurrent layers has a step for each turn of its states, all others have one
+    self._decodes = [captured(_decode, model, turn) for turn in range(2 if model.states else 1)]
 
   def prefill(self, tokens: Sequence[int], position: int) -> None:
     """Feeds 1 to `chunk` tokens from `position` on; logits() and row_logits() are for these tokens then."""
@@ -56,7 +57,7 @@ class Steps:
   def decode(self, token: int, position: int) -> tuple[Tensor, Tensor]:
     """Feeds one token; the logits after it, (1, 1, vocab_size), and their greedy_key, (1, 1)."""
     _write(self._token, [token])
-    return self._decode(self._token, self._position(position))
+    return self._decodes[position % len(self._decodes)](self._token, self._position(position))
 
   def restore_prompt(self) -> bool:
     """Whether prefill() and row_logits() are captured, in this process or an earlier one, and so compile nothing."""
@@ -72,21 +73,25 @@ class Steps:
 
   def restore_decode(self) -> bool:
     """Whether decode() is captured, in this process or an earlier one."""
-    return restore(self._decode, self._token, self._position(0))
+    return all(restore(step, self._token, self._position(0)) for step in self._decodes)
 
-  def capture_decode(self) -> None:
-    """Captures decode() by running it once, which writes keys and values at position 0."""
-    self._decode(self._token, self._position(0))
+  def capture_decode(self, token: int = 0, position: int = 0) -> None:
+    """
+    Captures decode() by running it, which writes keys and values at `position`, and both turns of recurrent states.
+    """
+    _write(self._token, [token])
+    for step in self._decodes: step(self._token, self._position(position))
 
   @property
   def decode_linear(self) -> UOp | None:
     """The captured schedule of decode(); None before it has run, or with JIT=0."""
-    return None if self._decode.captured is None else self._decode.captured.linear
+    return next((step.captured.linear for step in self._decodes if step.captured is not None), None)
 
   def decode_schedule(self, position: int) -> tuple[UOp, dict[str, int]]:
     """The schedule that decode() at `position` would capture, see device.captured.scheduled. Nothing is compiled."""
-    assert self._decode.fxn is not None
-    return scheduled(self._decode.fxn, self._token, self._position(position))
+    step = self._decodes[position % len(self._decodes)]
+    assert step.fxn is not None
+    return scheduled(step.fxn, self._token, self._position(position))
 
   def prompt_schedule(self, position: int = 0) -> tuple[UOp, dict[str, int]]:
     """The same for an answer's first token: prefill() of a chunk, then row_logits()."""
@@ -112,5 +117,5 @@ def _prefill(model: Model, x: Tensor, tokens: Tensor, start: UOp) -> Tensor:
   return x[:, :tokens.shape[1]].assign(model.hidden(tokens, start))
 def _logits(model: Model, x: Tensor, length: UOp) -> Tensor: return model.logits(x[:, :length])
 def _row_logits(model: Model, x: Tensor, row: UOp) -> Tensor: return model.logits(x[:, row:row+1])
-def _decode(model: Model, token: Tensor, start: UOp) -> tuple[Tensor, Tensor]:
-  return (logits := model.logits(model.hidden(token, start))), greedy_key(logits)
+def _decode(model: Model, turn: int, token: Tensor, start: UOp) -> tuple[Tensor, Tensor]:
+  return (logits := model.logits(model.hidden(token, start, turn))), greedy_key(logits)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 from collections.abc import Callable
 from tinygrad import Tensor
-from tinygrad_llm.nn.config import ModelConfig
+from tinygrad_llm.nn.layers import FFNConfig
 from tinygrad_llm.weights.loader import Loader
 
 def swiglu_oai(gate: Tensor, up: Tensor) -> Tensor:
@@ -17,12 +17,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 class FeedForward:
-  """Gate and up, activation, down. suffix: of the tensors' names, as in ffn_gate_shexp; hidden: the inner dimension."""
-  def __init__(self, config: ModelConfig, load: Loader, layer: int, suffix: str, hidden: int):
+  """Gate and up, activation, down. suffix: of the tensors' names, as in ffn_gate_shexp."""
+  def __init__(self, dim: int, config: FFNConfig, load: Loader, layer: int, suffix: str = ""):
     gate, up, down = (f"blk.{layer}.ffn_{name}{suffix}" for name in ("gate", "up", "down"))
-    self.activation = ACTIVATIONS[config.features.activation]
-    self.gate_up = load.linear([(gate, hidden), (up, hidden)], config.dim)
-    self.down = load.linear([(down, config.dim)], hidden)
+    self.activation, hidden = ACTIVATIONS[config.activation], config.hidden_dim
+    self.gate_up = load.linear([(gate, hidden), (up, hidden)], dim, up)
+    self.down = load.linear([(down, dim)], hidden)
 
   def __call__(self, x: Tensor) -> Tensor:
     """x (B, T, dim) -> (B, T, dim)."""

@@ -1,75 +1,94 @@
 """The transformer: it says what is computed, nothing about how."""
 from __future__ import annotations
+from collections.abc import Callable
 import numpy as np
 from tinygrad import Tensor, UOp, dtypes, function
 from tinygrad_llm.device.buffers import empty, fill
-from tinygrad_llm.nn.attention import Attention
-from tinygrad_llm.nn.config import ModelConfig, Rope
+from tinygrad_llm.nn.config import ModelConfig
 from tinygrad_llm.nn.ffn import FeedForward
-from tinygrad_llm.nn.kv_cache import KVCache
+from tinygrad_llm.nn.layers import AttentionConfig, LayerConfig, MixerConfig, MoEConfig, Rope
+from tinygrad_llm.nn.mixers.attention import Attention
+from tinygrad_llm.nn.mixers.kv_cache import KVCache
+from tinygrad_llm.nn.mixers.shortconv import ShortConv
+from tinygrad_llm.nn.mixers.state import State
+from tinygrad_llm.nn.mixers.step import PROMPT, Step
 from tinygrad_llm.nn.moe import MoE
-from tinygrad_llm.nn.norm import RMSNorm
+from tinygrad_llm.nn.norm import RMSNorm, norm
 from tinygrad_llm.nn.rope import rope_table
 from tinygrad_llm.weights.linear import Linear
 from tinygrad_llm.weights.loader import Loader
 
 class Block:
-  def __init__(self, config: ModelConfig, load: Loader, layer: int, cache: KVCache):
-    def norm(name: str) -> RMSNorm:
-      return RMSNorm(load.vector(f"blk.{layer}.{name}.weight", config.dim), config.norm_eps)
-    self.attn_norm, self.ffn_norm = norm("attn_norm"), norm(config.features.ffn_norm)
-    post = config.features.post_norms
-    self.attn_post, self.ffn_post = (norm(f"post_{x}_norm") if post else None for x in ("attention", "ffw"))
-    self.attn, self.rope = Attention(config, load, layer, cache), int(config.windows[layer] > 0)
-    self.scale = config.branch_scale
-    self.ffn = (MoE(config, config.moe, load, layer) if config.moe and layer >= config.moe.dense_layers else
-                FeedForward(config, load, layer, "", config.hidden_dim))
+  """One layer: mixers and a feed-forward network, each with norms and a residual addition."""
+  def __init__(self, config: ModelConfig, layer: LayerConfig, load: Loader, i: int, cache: KVCache | None,
+               state: State | None):
+    name, dim, eps = f"blk.{i}.", config.dim, config.norm_eps
+    for tensor in layer.needs: load.check(name + tensor)
+    (self.before, self.ffn_before), (self.after, self.ffn_after) = (
+      [norm(load, name + x, dim, eps, config.layer_norm) if x else None for x in names]
+      for names in (layer.before, layer.after))
+    self.mixers = [_mixer(dim, eps, mixer, load, i, cache, state) for mixer in layer.mixers]
+    self.scale, self.parallel, ffn = config.branch_scale, layer.parallel, layer.ffn
+    self.ffn = None if ffn is None else (
+      MoE(dim, ffn, load, i) if isinstance(ffn, MoEConfig) else FeedForward(dim, ffn, load, i))
 
   # tinygrad schedules a @function once for all layers that are alike: 16 layers in a ninth of the time
   @function(precompile=True, allow_implicit=True)
-  def __call__(self, x: Tensor, start: UOp, ropes: list[Tensor]) -> Tensor:
-    """x (B, T, dim) -> (B, T, dim). ropes: the rotations of all positions, in layers without and with a window."""
-    x = x + self._branch(self.attn(self.attn_norm(x), start, ropes[self.rope]), self.attn_post)
-    return x + self._branch(self.ffn(self.ffn_norm(x)), self.ffn_post)
+  def __call__(self, x: Tensor, step: Step) -> Tensor:
+    """x (B, T, dim) -> (B, T, dim)."""
+    h = _normed(x, self.before)
+    for mixer in self.mixers: x = x + self._scaled(_normed(mixer(h, step), self.after))
+    if self.ffn is None: return x
+    return x + self._scaled(_normed(self.ffn(h if self.parallel else _normed(x, self.ffn_before)), self.ffn_after))
 
-  def _branch(self, y: Tensor, post: RMSNorm | None) -> Tensor:
-    """The addend to the residual stream: y, normalised and scaled where the architecture does so."""
-    y = y if post is None else post(y)
+  def _scaled(self, y: Tensor) -> Tensor:
+    """The addend to the residual stream."""
     return y if self.scale == 1 else y * self.scale
+
+def _normed(x: Tensor, norm: RMSNorm | None) -> Tensor: return x if norm is None else norm(x)
+
+def _mixer(dim: int, eps: float, config: MixerConfig, load: Loader, i: int, cache: KVCache | None, state: State | None
+           ) -> Callable[[Tensor, Step], Tensor]:
+  """The mixer of layer i, which has the cache or the state that its kind of mixer needs."""
+  if isinstance(config, AttentionConfig):
+    assert cache is not None
+    return Attention(dim, eps, config, load, i, cache)
+  assert state is not None
+  return ShortConv(dim, config, load, i, state)
 
 class Model:
   """
-  A decoder-only transformer over one slot of KV cache.
+  A decoder-only transformer with one slot of KV cache and recurrent states, which it owns.
 
   positions: size of the cache; max_context: how many of its positions will be used (None: all).
   """
   def __init__(self, config: ModelConfig, load: Loader, positions: int, max_context: int | None = None):
     self.config, self.embd = config, load.matrix("token_embd.weight", config.vocab_size, config.dim)
-    self.blocks = [Block(config, load, layer, KVCache(config, positions)) for layer in range(config.n_layers)]
-    self.norm = RMSNorm(load.vector("output_norm.weight", config.dim), config.norm_eps)
+    caches = [None if (c := layer.attention) is None else KVCache(c, positions) for layer in config.layers]
+    states = [None if (r := layer.recurrent) is None else State(r.state) for layer in config.layers]
+    self.caches, self.states = [c for c in caches if c is not None], [s for s in states if s is not None]
+    self.blocks = [Block(config, layer, load, i, caches[i], states[i]) for i, layer in enumerate(config.layers)]
+    self.norm = norm(load, "output_norm", config.dim, config.norm_eps, config.layer_norm)
     self.head = (Linear([self.embd], [[config.vocab_size]], [None], [None]) if config.tied else
                  load.linear([("output", config.vocab_size)], config.dim))
-    factors = load.array("rope_freqs.weight", config.rope.dim // 2)
-    shape = positions, max_context or positions
-    self.ropes = [self._table(config.rope, *shape, factors)]
-    self.ropes.append(self.ropes[0] if config.window_rope is config.rope else
-                      self._table(config.window_rope, *shape, None))
+    self.ropes = [self._table(rope, load, positions, max_context or positions) for rope in config.ropes]
 
   @staticmethod
-  def _table(rope: Rope, positions: int, used: int, factors: np.ndarray | None) -> Tensor:
+  def _table(rope: Rope, load: Loader, positions: int, used: int) -> Tensor:
+    factors = load.array(rope.factors, rope.dim // 2) if rope.factors else None
     table = empty((positions, 2, rope.dim // 2), dtypes.float32)
     fill(table, lambda memory: np.copyto(memory[:used], rope_table(rope, used, factors)))
     return table
 
-  def hidden(self, tokens: Tensor, start: UOp) -> Tensor:
-    """tokens (B, T) at positions start..start+T -> the last layer's output (B, T, dim)."""
-    x = self.embd.rows(tokens)
+  def hidden(self, tokens: Tensor, start: UOp, turn: int = PROMPT) -> Tensor:
+    """tokens (B, T) at positions start..start+T -> the last layer's output (B, T, dim). turn: see Step."""
+    x, step = self.embd.rows(tokens), Step(start, self.ropes, start, turn)
     if (scale := self.config.embd_scale) != 1: x = x * scale
-    for block in self.blocks: x = block(x, start, self.ropes)
+    for block in self.blocks: x = block(x, step)
     return x
 
   def logits(self, x: Tensor) -> Tensor:
     """x (B, T, dim) -> (B, T, vocab_size)."""
     y, = self.head(self.norm(x))
-    if (divisor := self.config.logit_divisor) != 1: y = y / divisor
+    if (scale := self.config.logit_scale) != 1: y = y * scale
     return (y / cap).tanh() * cap if (cap := self.config.logit_softcap) else y

@@ -1,8 +1,8 @@
 """The sparse mixture of experts (https://arxiv.org/abs/1701.06538): a router sends each token to a few of many."""
 from __future__ import annotations
 from tinygrad import Tensor, UOp, dtypes
-from tinygrad_llm.nn.config import ModelConfig, MoEConfig
 from tinygrad_llm.nn.ffn import ACTIVATIONS, FeedForward
+from tinygrad_llm.nn.layers import FFNConfig, MoEConfig
 from tinygrad_llm.weights import numerics
 from tinygrad_llm.weights.expert_blocks import expert_blocks
 from tinygrad_llm.weights.loader import Loader
@@ -20,17 +20,16 @@ class MoE:
   Gating "softmax" and "sigmoid" apply that function to the router's logits, and the experts with the highest results
   are chosen, with these as weights. "softmax_chosen" chooses the highest logits; their softmax are the weights.
   """
-  def __init__(self, config: ModelConfig, moe: MoEConfig, load: Loader, layer: int):
-    self.moe, self.activation, bias = moe, ACTIVATIONS[config.features.activation], config.features.expert_bias
-    name, E = f"blk.{layer}.ffn_", moe.n_experts
-    self.router = load.linear([(name + "gate_inp", E)], config.dim, bias)
-    self.bias = load.vector(f"blk.{layer}.exp_probs_b.bias", E) if load.has(f"blk.{layer}.exp_probs_b.bias") else None
-    if load.has((fused := name + "gate_up_exps") + ".weight"):
-      self.gate_up = load.fused_experts(fused, 2, E, moe.hidden_dim, config.dim)
-    else: self.gate_up = load.experts([name + "gate_exps", name + "up_exps"], E, moe.hidden_dim, config.dim, bias)
-    self.down = load.experts([name + "down_exps"], E, config.dim, moe.hidden_dim, bias)
+  def __init__(self, dim: int, moe: MoEConfig, load: Loader, layer: int):
+    self.moe, self.activation = moe, ACTIVATIONS[moe.activation]
+    name, E, hidden = f"blk.{layer}.ffn_", moe.n_experts, moe.hidden_dim
+    self.router = load.linear([(name + "gate_inp", E)], dim)
+    self.bias = load.optional(f"blk.{layer}.exp_probs_b.bias", E)
+    self.gate_up = load.experts([name + "gate_exps", name + "up_exps"], E, hidden, dim, name + "gate_up_exps")
+    self.down = load.experts([name + "down_exps"], E, dim, hidden)
     self.slots = numerics.slots_of_blocks() if self.gate_up.shares_blocks and self.down.shares_blocks else 0
-    self.shared = FeedForward(config, load, layer, "_shexp", moe.shared_dim) if moe.shared_dim else None
+    shared = FFNConfig(moe.shared_dim, moe.activation)
+    self.shared = FeedForward(dim, shared, load, layer, "_shexp") if moe.shared_dim else None
 
   def __call__(self, x: Tensor) -> Tensor:
     """x (B, T, dim) -> (B, T, dim)."""

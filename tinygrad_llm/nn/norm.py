@@ -1,9 +1,11 @@
-"""Root mean square layer normalisation (https://arxiv.org/abs/1910.07467)."""
+"""Normalisation: RMSNorm (https://arxiv.org/abs/1910.07467) and LayerNorm (https://arxiv.org/abs/1607.06450)."""
 from __future__ import annotations
 from tinygrad import Tensor
+from tinygrad_llm.weights.loader import Loader
 from tinygrad_llm.weights.weight import Weight
 
 class RMSNorm:
+  """Divides by the root mean square."""
   def __init__(self, weight: Weight, eps: float): self.weight, self.eps = weight, eps
 
   @property
@@ -12,3 +14,18 @@ class RMSNorm:
   def __call__(self, x: Tensor) -> Tensor:
     """x (.., D) -> (.., D), over the last axis."""
     return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.weight.float()
+
+class LayerNorm(RMSNorm):
+  """Subtracts the mean, and divides by the standard deviation."""
+  def __init__(self, weight: Weight, bias: Weight | None, eps: float):
+    super().__init__(weight, eps)
+    self.bias = bias
+
+  def __call__(self, x: Tensor) -> Tensor:
+    y = super().__call__(x - x.mean(-1, keepdim=True))
+    return y if self.bias is None else y + self.bias.float()
+
+def norm(load: Loader, name: str, n: int, eps: float, layer_norm: bool = False) -> RMSNorm:
+  """The norm over n elements whose weight is the tensor `name`; a LayerNorm may have a bias."""
+  weight = load.vector(f"{name}.weight", n)
+  return LayerNorm(weight, load.optional(f"{name}.bias", n), eps) if layer_norm else RMSNorm(weight, eps)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 import numpy as np
 from tinygrad import Tensor
-from tinygrad_llm.nn.config import Rope
+from tinygrad_llm.nn.layers import Rope
 
 def rope_table(rope: Rope, positions: int, factors: np.ndarray | None = None) -> np.ndarray:
   """
@@ -31,7 +31,7 @@ def yarn_kept(rope: Rope) -> np.ndarray:
   return 1 - np.clip((np.arange(rope.dim // 2) - low) / max(0.001, high - low), 0, 1)
 
 def rotate(x: Tensor, table: Tensor, style: str) -> Tensor:
-  """Rotates x (B, H, T, D) by table (T, 2, R / 2); dimensions from R on pass through. `style`: see config.Arch."""
+  """Rotates x (B, H, T, D) by table (T, 2, R / 2); dimensions from R on pass through. `style`: see archs.Arch."""
   B, H, T, D = x.shape
   R = table.shape[-1] * 2
   cos, sin = table[:, 0], table[:, 1]  # (T, R / 2)

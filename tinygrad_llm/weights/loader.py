@@ -64,6 +64,20 @@ class Loader:
     return info
 
   def has(self, name: str) -> bool: return name in self.file.tensors
+
+  def check(self, name: str) -> None:
+    """InputError if the file has no tensor of this name."""
+    if not self.has(name): raise InputError(f"{self.file.path}: {name}: the tensor is missing; the file is damaged")
+
+  def length(self, name: str) -> int:
+    """The row length of a tensor. InputError if the file has no such tensor."""
+    self.check(name)
+    return self.file.tensors[name].shape[-1]
+
+  def optional(self, name: str, *shape: int) -> Weight | None:
+    """The tensor of this name; None where the file has none."""
+    return self.tensor(name, *shape) if self.has(name) else None
+
   def tensor(self, name: str, *shape: int) -> Weight: return self._load([self.info(name, shape)], shape)
   def vector(self, name: str, n: int) -> Weight: return self.tensor(name, n)
   def matrix(self, name: str, rows: int, n: int) -> Weight: return self.tensor(name, rows, n)
@@ -83,35 +97,66 @@ class Loader:
       raise InputError(f"{self.file.path}: {name}: it holds a zero or no number; the file is damaged")
     return values
 
-  def linear(self, outputs: Sequence[tuple[str, int]], n: int, bias: bool = False) -> Linear:
+  def linear(self, outputs: Sequence[tuple[str, int]], n: int, fused: str = "") -> Linear:
     """
     `outputs`: (name, rows) of matrices that share an input of n elements. Neighbours of one type become one Weight.
 
-    A bias in the file is added; `bias`: it must be there. A scale of the product in the file (NVFP4) is multiplied in.
+    fused: a tensor with the rows of all, one matrix after another; it is read if the file has it in place of the first.
+    A bias in the file is added. A scale of the product in the file (NVFP4) is multiplied in.
     """
-    infos = [self.info(f"{name}.weight", (rows, n)) for name, rows in outputs]
+    sizes, names = [rows for _, rows in outputs], [name for name, _ in outputs]
+    biases = [self._info(f"{name}.bias", (rows,)) for name, rows in outputs]
+    if fused and not self.has(f"{names[0]}.weight") and self.has(f"{fused}.weight"):
+      infos, names = self._slices(f"{fused}.weight", sizes, n), [fused] * len(outputs)
+      if self.has(f"{fused}.bias"): biases = [*self._slices(f"{fused}.bias", sizes)]
+    else: infos = [self.info(f"{name}.weight", (rows, n)) for name, rows in outputs]
     groups = [list(group) for _, group in groupby(infos, key=lambda info: info.type)]
     splits = [[info.shape[0] for info in group] for group in groups]
     weights = [self._load(group, (sum(rows), n)) for group, rows in zip(groups, splits)]
-    return Linear(weights, splits, [self._bias(name, (rows,), bias) for name, rows in outputs],
-                  [self._scale(name) for name, _ in outputs])
+    return Linear(weights, splits, [None if info is None else self._load([info], info.shape) for info in biases],
+                  [self._scale(name) for name in names])
 
-  def experts(self, names: Sequence[str], experts: int, rows: int, n: int, bias: bool = False) -> ExpertLinear:
-    """The same for tensors (experts, rows, n) that share an input of n elements."""
-    infos = [self.info(f"{name}.weight", (experts, rows, n)) for name in names]
-    groups = [list(group) for _, group in groupby(infos, key=lambda info: info.type)]
-    weights = [self._load(group, (len(group), experts, rows, n)) for group in groups]
-    return ExpertLinear(weights, [self._bias(name, (experts, rows), bias) for name in names],
+  def experts(self, names: Sequence[str], experts: int, rows: int, n: int, fused: str = "") -> ExpertLinear:
+    """
+    The same for tensors (experts, rows, n) that share an input of n elements.
+
+    A tensor may be absent, with a matrix of its own for each expert, such as blk.0.ffn_up.3 of blk.0.ffn_up_exps.
+    `fused`: one tensor (experts, len(names) * rows, n) in place of all; each expert's matrices follow each other.
+    """
+    if fused and self.has(f"{fused}.weight"):
+      info = self.info(f"{fused}.weight", (experts, len(names) * rows, n))
+      weight = self._load([info], info.shape, FusedExperts, (len(names), experts, rows, n))
+      return ExpertLinear([weight], [None] * len(names), [self._scale(fused, experts)] * len(names))
+    infos = [self._expert_infos(name, experts, rows, n) for name in names]
+    groups = [list(group) for _, group in groupby(infos, key=lambda of_name: of_name[0].type)]
+    weights = [self._load([info for of_name in group for info in of_name], (len(group), experts, rows, n))
+               for group in groups]
+    return ExpertLinear(weights, [self.optional(f"{name}.bias", experts, rows) for name in names],
                         [self._scale(name, experts) for name in names])
 
-  def fused_experts(self, name: str, parts: int, experts: int, rows: int, n: int) -> ExpertLinear:
-    """experts() for one tensor (experts, parts * rows, n), where each expert's matrices follow each other."""
-    info = self.info(f"{name}.weight", (experts, parts * rows, n))
-    fused = self._load([info], info.shape, FusedExperts, (parts, experts, rows, n))
-    return ExpertLinear([fused], [None] * parts, [self._scale(name, experts)] * parts)
+  def _expert_infos(self, name: str, experts: int, rows: int, n: int) -> list[TensorInfo]:
+    """The tensor of all experts' matrices, or one tensor for each expert, all of one type."""
+    each = [f"{name.removesuffix('_exps')}.{i}.weight" for i in range(experts)]
+    if self.has(f"{name}.weight") or not self.has(each[0]): return [self.info(f"{name}.weight", (experts, rows, n))]
+    infos = [self.info(of_one, (rows, n)) for of_one in each]
+    for info in infos:
+      if info.type != infos[0].type:
+        raise InputError(f"{self.file.path}: {info.name}: its type differs from expert 0's; convert the model again")
+    return infos
 
-  def _bias(self, name: str, shape: tuple[int, ...], needed: bool) -> Weight | None:
-    return self.tensor(f"{name}.bias", *shape) if needed or self.has(f"{name}.bias") else None
+  def _slices(self, name: str, sizes: Sequence[int], *shape: int) -> list[TensorInfo]:
+    """A tensor (sum(sizes), *shape), cut along its first axis."""
+    info, first, parts = self.info(name, (sum(sizes), *shape)), 0, list[TensorInfo]()
+    if info.nbytes % info.shape[0]:
+      raise InputError(f"{self.file.path}: {name}: type {quant_type(info).name} should be F32; convert the model again")
+    row = info.nbytes // info.shape[0]
+    for size in sizes:
+      parts.append(replace(info, shape=(size, *shape), offset=info.offset + first * row, nbytes=size * row))
+      first += size
+    return parts
+
+  def _info(self, name: str, shape: tuple[int, ...]) -> TensorInfo | None:
+    return self.info(name, shape) if self.has(name) else None
 
   def _scale(self, name: str, experts: int = 1) -> Weight | None:
     """NVFP4's factor for all weights of a matrix, (experts, 1), which is a tensor beside its blocks; or None."""
@@ -128,7 +173,7 @@ class Loader:
     seen_as: the weight's own shape, if `kind` has another one than `shape`.
     """
     if self.meanwhile is not None and self.meanwhile.done(): self.meanwhile.result()
-    qt, names = quant_type(infos[0]), tuple(info.name for info in infos)
+    qt, names = quant_type(infos[0]), tuple(dict.fromkeys(info.name for info in infos))
     stored, layout = self.memory.hold(infos, shape)
     if self.dequantize and len(shape) > 1 and qt.dtype is dtypes.uint32:
       stored = Weight(qt, stored, shape, layout).float().cast(dtypes.half).realize()

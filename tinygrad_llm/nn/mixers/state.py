@@ -3,8 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from tinygrad import Tensor, UOp, dtypes
 from tinygrad_llm.device.buffers import empty
-
-PROMPT = 2  # a turn, beside 0 and 1
+from tinygrad_llm.nn.mixers.step import PROMPT
 
 class State:
   """

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 from tinygrad import Tensor, UOp, dtypes
 from tinygrad_llm.device.buffers import empty, host_view
-from tinygrad_llm.nn.config import ModelConfig
+from tinygrad_llm.nn.layers import AttentionConfig
 
 class KVCache:
   """
@@ -12,9 +12,10 @@ class KVCache:
   Grouped heads: two parts, keys and values. MLA: one part and one head, which hold the latent (key and value) and the
   rotated key. The memory is not cleared: no position is read before it was written.
   """
-  def __init__(self, config: ModelConfig, positions: int):
-    parts, D = (1, config.mla.kv_rank + config.rope.dim) if config.mla else (2, config.head_dim)
-    self.kv = empty((parts, 1, config.n_kv_heads, positions, D), dtypes.half)
+  def __init__(self, config: AttentionConfig, positions: int):
+    latent, D = config.latent, config.head_dim
+    parts, D = (1, latent.kv_rank + D - latent.nope_dim) if latent else (2, D)
+    self.kv = empty((parts, 1, config.kv_heads, positions, D), dtypes.half)
 
   @property
   def nbytes(self) -> int: return self.kv.nbytes()

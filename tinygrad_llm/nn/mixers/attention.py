@@ -1,32 +1,33 @@
 """Causal self-attention over the KV cache."""
 from __future__ import annotations
 from tinygrad import Tensor, UOp
-from tinygrad_llm.nn.config import ModelConfig
-from tinygrad_llm.nn.kv_cache import KVCache, seen
+from tinygrad_llm.nn.layers import AttentionConfig
 from tinygrad_llm.nn.mixers.gqa import GQA
+from tinygrad_llm.nn.mixers.kv_cache import KVCache, seen
 from tinygrad_llm.nn.mixers.mla import MLA
+from tinygrad_llm.nn.mixers.step import Step
 from tinygrad_llm.weights.loader import Loader
 
 class Attention:
   """Attention with the queries, keys and values of GQA or MLA; a layer may have a sliding window and sinks."""
-  def __init__(self, config: ModelConfig, load: Loader, layer: int, cache: KVCache):
-    self.config, self.cache, self.window = config, cache, config.windows[layer]
-    self.heads = MLA(config, config.mla, load, layer) if config.mla else GQA(config, load, layer)
-    name, value_dim = f"blk.{layer}.attn_", config.mla.value_dim if config.mla else config.head_dim
-    self.sinks = load.vector(name + "sinks.weight", config.n_heads) if config.features.sinks else None
-    self.out = load.linear([(name + "output", config.dim)], config.n_heads * value_dim, bias=config.features.out_bias)
+  def __init__(self, dim: int, eps: float, config: AttentionConfig, load: Loader, layer: int, cache: KVCache):
+    self.config, self.cache, latent = config, cache, config.latent
+    self.heads = MLA(dim, eps, config, latent, load, layer) if latent else GQA(dim, eps, config, load, layer)
+    name = f"blk.{layer}.attn_"
+    self.sinks = load.optional(f"{name}sinks.weight", config.heads)
+    self.out = load.linear([(name + "output", dim)], config.heads * config.value_dim)
 
-  def __call__(self, x: Tensor, start: UOp, rope: Tensor) -> Tensor:
-    """x (B, T, dim) at positions start..start+T, rope (positions, 2, rope_dim / 2) -> (B, T, dim)."""
+  def __call__(self, x: Tensor, step: Step) -> Tensor:
+    """x (B, T, dim) -> (B, T, dim)."""
     B, T, _ = x.shape
-    H, KVH = self.config.n_heads, self.config.n_kv_heads
-    q, kv = self.heads(x, rope[start:start+T])
+    H, KVH, start = self.config.heads, self.config.kv_heads, step.positions
+    q, kv = self.heads(x, None if self.config.rope is None else step.ropes[self.config.rope][start:start+T])
     q = q.reshape(B, KVH, H // KVH, T, -1).permute(0, 3, 1, 2, 4)  # (B, T, KVH, G, D)
-    kv = self.cache.append(kv, start, T, self.window).float().transpose(2, 3)  # (parts, B, S, KVH, D)
+    kv = self.cache.append(kv, step.place, T, self.config.window).float().transpose(2, 3)  # (parts, B, S, KVH, D)
     keys, values = kv[0], kv[-1, ..., :self.heads.value_dim]
     # positions are an outer axis, so that the heads, which are independent, are neighbours in memory
-    scores = (q.unsqueeze(1) * keys.unsqueeze(2).unsqueeze(4)).sum(-1) * self.config.attn_scale  # (B, S, T, KVH, G)
-    if cap := self.config.attn_softcap: scores = (scores / cap).tanh() * cap
+    scores = (q.unsqueeze(1) * keys.unsqueeze(2).unsqueeze(4)).sum(-1) * self.config.scale  # (B, S, T, KVH, G)
+    if cap := self.config.softcap: scores = (scores / cap).tanh() * cap
     shares, total = self._softmax(self._masked(scores, start, T))
     y = (shares.unsqueeze(-1) * values.unsqueeze(2).unsqueeze(4)).sum(1) / total.unsqueeze(-1)  # (B, T, KVH, G, Dv)
     y = self.heads.values(y.permute(0, 2, 3, 1, 4).reshape(B, H, T, -1)).transpose(1, 2)  # (B, T, H, Dv)
@@ -36,9 +37,10 @@ class Attention:
     """scores (B, S, T, ..), with -inf for keys after the query or before its window."""
     if isinstance(T, int) and T == 1: return scores
     positions = Tensor.arange(self.cache.positions)
-    keys = positions.shrink((seen(start, T, self.window),)).reshape(1, scores.shape[1], 1, 1, 1)
+    keys = positions.shrink((seen(start, T, self.config.window),)).reshape(1, scores.shape[1], 1, 1, 1)
     queries = positions[start:start+T].reshape(1, 1, T, 1, 1)
-    hidden = (keys > queries) | (keys <= queries - self.window) if self.window else keys > queries
+    window = self.config.window
+    hidden = (keys > queries) | (keys <= queries - window) if window else keys > queries
     return hidden.where(float("-inf"), scores)
 
   def _softmax(self, scores: Tensor) -> tuple[Tensor, Tensor]:

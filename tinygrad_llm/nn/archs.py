@@ -1,0 +1,60 @@
+"""The supported architectures, and what a file of each cannot say about itself."""
+from __future__ import annotations
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class Arch:
+  """
+  The differences of one architecture from the others, as far as a file has neither a key nor a tensor for them.
+
+  `rope`: how dimensions pair up, "norm" (2i, 2i + 1) or "neox" (i, i + half). `rope_switch`: a file whose
+  `rope.scaling.finetuned` is false has no rotation at all (Granite 4.0 H). `mla`: multi-head latent attention.
+  `window_pattern`: used where the file has a sliding window and no pattern. The last of so many layers then sees the
+  whole context, the others the window. `window_theta`: base of the rotation, without scaling, in layers with a window;
+  0: as in the other layers.
+  `before`, `after`, `parallel`: a layer's norms, see layers.LayerConfig. `layer_norm`: all norms are LayerNorm.
+  `scale_embd`: embeddings are multiplied by sqrt(dim). `scales`: the file may scale embeddings, scores and the outputs
+  of attention and feed-forward, and divide logits. `activation`: see ffn.ACTIVATIONS.
+  `gating`: how router logits become weights unless the file says, see moe.MoE; "": no experts. `may_be_dense`: a file
+  without a number of experts has none. `norm_weights`: the weights of the chosen experts are made to sum to 1, unless
+  the file says.
+  `needs`: tensors of a layer that must be there, although others of their kind are optional.
+  """
+  rope: str
+  rope_switch: bool = False
+  mla: bool = False
+  window_pattern: int = 0
+  window_theta: float = 0.0
+  before: tuple[str, str] = ("attn_norm", "ffn_norm")
+  after: tuple[str, str] = ("", "")
+  parallel: bool = False
+  layer_norm: bool = False
+  scale_embd: bool = False
+  scales: bool = False
+  activation: str = "silu"
+  gating: str = ""
+  may_be_dense: bool = False
+  norm_weights: bool = False
+  needs: tuple[str, ...] = ()
+
+POST_NORMS = "post_attention_norm", "post_ffw_norm"
+OTHER_NAME = "attn_norm", "post_attention_norm"  # post_attention_norm is what others call ffn_norm
+QKV_BIAS = "attn_q.bias", "attn_k.bias", "attn_v.bias"
+QK_NORM = "attn_q_norm.weight", "attn_k_norm.weight"
+
+ARCHS: dict[str, Arch] = {
+  "deepseek2": Arch(rope="norm", mla=True, gating="softmax"),
+  "gemma3": Arch(rope="neox", window_pattern=6, window_theta=10000.0, after=POST_NORMS, scale_embd=True,
+                 activation="gelu", needs=QK_NORM),
+  "gpt-oss": Arch(rope="neox", window_pattern=2, before=OTHER_NAME, activation="swiglu_oai",
+                  gating="softmax_chosen",
+                  needs=(*QKV_BIAS, "attn_output.bias", "attn_sinks.weight", "ffn_gate_inp.bias", "ffn_gate_exps.bias",
+                         "ffn_up_exps.bias", "ffn_down_exps.bias")),
+  "granite": Arch(rope="norm", rope_switch=True, scales=True),
+  "llama": Arch(rope="norm", gating="softmax", may_be_dense=True, norm_weights=True),  # with experts: Mixtral
+  "olmoe": Arch(rope="neox", gating="softmax", needs=QK_NORM),
+  "qwen2": Arch(rope="neox", needs=QKV_BIAS),
+  "qwen3": Arch(rope="neox", needs=QK_NORM),
+  "qwen3moe": Arch(rope="neox", gating="softmax", norm_weights=True, needs=QK_NORM),
+  "seed_oss": Arch(rope="neox", before=OTHER_NAME, needs=QKV_BIAS),
+}

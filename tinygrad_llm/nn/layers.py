@@ -1,0 +1,124 @@
+"""The parts of one layer, a dataclass for each kind. Shapes are in elements."""
+from __future__ import annotations
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class YaRN:
+  """YaRN (https://arxiv.org/abs/2309.00071): slow rotations are scaled, fast ones kept, those between mixed."""
+  context: int  # positions before the extension
+  beta_fast: float  # a rotation with at least so many turns in `context` is fast
+  beta_slow: float
+
+@dataclass(frozen=True)
+class Rope:
+  """
+  Rotary position embedding.
+
+  `dim`: rotated dimensions. `scale`: factor of the positions (1 / the file's factor; 0: no rotation). `magnitude`:
+  factor of cosine and sine. `factors`: name of a tensor whose elements divide the frequencies; "": none.
+  """
+  dim: int
+  theta: float
+  scale: float = 1.0
+  magnitude: float = 1.0
+  yarn: YaRN | None = None
+  factors: str = ""
+
+@dataclass(frozen=True)
+class LatentConfig:
+  """
+  Multi-head latent attention. Ranks and dimensions are in elements; a head's rotated dimensions come after nope_dim.
+
+  q_rank: rank of the low-rank query; 0: its matrix is full. split: the file has attn_k_b and attn_v_b, not attn_kv_b.
+  """
+  q_rank: int
+  kv_rank: int
+  nope_dim: int
+  value_dim: int
+  split: bool
+
+@dataclass(frozen=True)
+class AttentionConfig:
+  """
+  Causal attention. `scale` multiplies scores.
+
+  `rope`: index into ModelConfig.ropes; None: nothing is rotated. `style`: of the rotation, see archs.Arch. `window`:
+  how many positions are seen, the query's included; 0: all. A `softcap` c limits a score x to c tanh(x / c); 0: no
+  limit.
+  """
+  heads: int
+  kv_heads: int
+  head_dim: int
+  scale: float
+  rope: int | None
+  style: str
+  window: int = 0
+  softcap: float = 0.0
+  latent: LatentConfig | None = None
+
+  @property
+  def value_dim(self) -> int: return self.latent.value_dim if self.latent else self.head_dim
+
+@dataclass(frozen=True)
+class FFNConfig:
+  """A gated feed-forward network of `hidden_dim` elements inside; activation: see ffn.ACTIVATIONS."""
+  hidden_dim: int
+  activation: str
+
+@dataclass(frozen=True)
+class MoEConfig:
+  """
+  Mixture of experts: each token goes to `n_used` of `n_experts`, within the best `groups_used` of `groups`.
+
+  hidden_dim: of one expert. shared_dim: of the shared expert, which every token passes; 0: none. scale: factor of the
+  weights of the chosen experts.
+  """
+  n_experts: int
+  n_used: int
+  hidden_dim: int
+  shared_dim: int
+  activation: str
+  gating: str
+  norm_weights: bool
+  scale: float
+  groups: int
+  groups_used: int
+
+@dataclass(frozen=True)
+class ShortConvConfig:
+  """A gated short convolution (LFM2, https://arxiv.org/abs/2511.23404) over the last `taps` tokens of each channel."""
+  dim: int
+  taps: int
+
+  @property
+  def state(self) -> tuple[tuple[int, ...], ...]:
+    """The shapes of a slot's state."""
+    return (self.taps - 1, self.dim),
+
+RecurrentConfig = ShortConvConfig
+MixerConfig = AttentionConfig | RecurrentConfig
+
+@dataclass(frozen=True)
+class LayerConfig:
+  """
+  One layer: mixers, whose outputs are added, and a feed-forward network. Layers that are alike have equal ones.
+
+  `before`, `after`: the names of the norms of their inputs and of their outputs, first the mixers'; "": none.
+  `parallel`: the feed-forward network reads the mixers' input. `needs`: optional tensors that must be there.
+  """
+  mixers: tuple[MixerConfig, ...]
+  ffn: FFNConfig | MoEConfig | None
+  before: tuple[str, str]
+  after: tuple[str, str] = ("", "")
+  parallel: bool = False
+  needs: tuple[str, ...] = ()
+
+  @property
+  def attention(self) -> AttentionConfig | None:
+    """The mixer that needs a KV cache."""
+    return next((mixer for mixer in self.mixers if isinstance(mixer, AttentionConfig)), None)
+
+  @property
+  def recurrent(self) -> RecurrentConfig | None:
+    """The mixer that needs a state."""
+    return next((mixer for mixer in self.mixers if not isinstance(mixer, AttentionConfig)), None)

@@ -1,0 +1,227 @@
+"""Reads a model's configuration from the metadata of its file (`<arch>.*`), and checks it."""
+from __future__ import annotations
+import math
+from collections.abc import Mapping
+from typing import Any, NoReturn
+import numpy as np
+from tinygrad_llm.errors import InputError, naming
+from tinygrad_llm.files.gguf import GGUF
+from tinygrad_llm.nn.archs import ARCHS
+from tinygrad_llm.nn.config import ModelConfig
+from tinygrad_llm.nn.layers import AttentionConfig, FFNConfig, LatentConfig, LayerConfig, MoEConfig, Rope, YaRN
+
+GATINGS = {1: "softmax", 2: "sigmoid", 3: "softmax_chosen"}  # of expert_gating_func
+
+def check_architecture(kv: Mapping[str, Any]) -> None:
+  """InputError if a file's metadata names an architecture that is not supported."""
+  if isinstance(arch := kv.get("general.architecture"), str) and arch not in ARCHS:
+    raise InputError(f"general.architecture: {arch!r:.40} is not supported; supported: {', '.join(sorted(ARCHS))}")
+
+def read_config(file: GGUF) -> ModelConfig:
+  """
+  The model of a file (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). InputError names the bad field.
+  """
+  return _Model(file).config()
+
+class _Keys:
+  """The keys of one file. Each method gives a checked value, or raises an InputError that names the key."""
+  def __init__(self, file: GGUF):
+    self.file, self.prefix = file, "general"
+    self.arch = self.value("architecture", str)
+    with naming(file.path): check_architecture(file.kv)
+    self.prefix, self.features = self.arch, ARCHS[self.arch]
+
+  def fail(self, key: str, problem: str, fix: str = "the file is damaged") -> NoReturn:
+    raise InputError(f"{self.file.path}: {self.prefix}.{key}: {problem}; {fix}")
+
+  def has(self, key: str) -> bool: return f"{self.prefix}.{key}" in self.file.kv
+
+  def value(self, key: str, kind: type, default: Any = None) -> Any:
+    """One value for the whole model; an array of equal numbers, one for each layer, counts as one."""
+    value = self.file.kv.get(f"{self.prefix}.{key}", default)
+    if isinstance(value, np.ndarray) and len(value) and (value == value[0]).all(): value = value[0].item()
+    if value is None: self.fail(key, "missing", "convert the model again with a current converter")
+    if isinstance(value, bool) and kind is not bool: self.fail(key, f"{value} is not of type {kind.__name__}")
+    if kind is float and isinstance(value, int): value = float(value)
+    shown = f"{' '.join(repr(value).split()):.40}"
+    if isinstance(value, np.ndarray): self.fail(key, f"{shown} is not one for all layers", "that is not supported")
+    if not isinstance(value, kind): self.fail(key, f"{shown} is not of type {kind.__name__}")
+    return value
+
+  def size(self, key: str, default: int | None = None, low: int = 1, high: int = 1 << 24) -> int:
+    if not low <= (value := self.value(key, int, default)) <= high: self.fail(key, f"{value} is not in {low}..{high}")
+    return int(value)
+
+  def number(self, key: str, default: float | None = None, low: float = 0.0, high: float = 1e12) -> float:
+    if not low <= (value := self.value(key, float, default)) <= high:  # NaN fails both
+      self.fail(key, f"{value} is not a number from {low} to {high:g}")
+    return float(value)
+
+  def sizes(self, key: str, n: int, default: int | None = None, low: int = 1, high: int = 1 << 24) -> tuple[int, ...]:
+    """n numbers, one for each layer: an array of n and more, or one number for all."""
+    value = self.file.kv.get(f"{self.prefix}.{key}")
+    if not isinstance(value, np.ndarray): return (self.size(key, default, low, high),) * n
+    if len(value) < n: self.fail(key, f"it has {len(value)} elements for {n} layers")
+    if value.dtype.kind not in "iu": self.fail(key, f"{' '.join(repr(value).split()):.40} is not of type int")
+    for x in value[:n]:
+      if not low <= x <= high: self.fail(key, f"{x} is not in {low}..{high}")
+    return tuple(map(int, value[:n]))
+
+class _Model(_Keys):
+  """Sizes that many parts need, and then the parts."""
+  def __init__(self, file: GGUF):
+    super().__init__(file)
+    self.dim = self.size("embedding_length")
+    blocks, self.context = self.size("block_count", high=1 << 12), self.size("context_length", 4096, high=1 << 31)
+    # the last blocks may serve multi-token prediction only
+    if (n := blocks - self.size("nextn_predict_layers", 0, low=0)) < 1:
+      self.fail("nextn_predict_layers", f"{blocks - n} of {blocks} blocks")
+    if (embd := file.tensors.get("token_embd.weight")) is None or len(embd.shape) != 2:
+      raise InputError(f"{file.path}: token_embd.weight: no such matrix; the file is not a language model")
+    self.n_layers, self.vocab_size = n, embd.shape[0]
+    self.heads = self.sizes("attention.head_count", n, high=1 << 14)
+    self.kv_heads = self.heads if not self.has("attention.head_count_kv") else self.sizes(
+      "attention.head_count_kv", n, high=1 << 14)
+    for heads, kv_heads in zip(self.heads, self.kv_heads):
+      if heads % kv_heads: self.fail("attention.head_count_kv", f"{kv_heads} does not divide {heads} heads")
+    self.windows = self._windows()
+
+  def config(self) -> ModelConfig:
+    ropes, mixers = self._mixers()
+    layers = tuple(self._layer(i, mixer, ffn) for i, (mixer, ffn) in enumerate(zip(mixers, self._ffns())))
+    return ModelConfig(
+      arch=self.arch, dim=self.dim, vocab_size=self.vocab_size, context_length=self.context, layers=layers,
+      ropes=ropes, layer_norm=self.features.layer_norm,
+      norm_eps=self.number(f"attention.layer_norm_{'' if self.features.layer_norm else 'rms_'}epsilon"),
+      embd_scale=self._scale("embedding_scale", self.dim ** 0.5 if self.features.scale_embd else 1.0),
+      branch_scale=self._scale("residual_scale"), logit_scale=1 / self._scale("logit_scale"),
+      logit_softcap=self.number("final_logit_softcapping", 0.0), tied="output.weight" not in self.file.tensors)
+
+  def _layer(self, i: int, mixer: AttentionConfig, ffn: FFNConfig | MoEConfig) -> LayerConfig:
+    features = self.features
+    return LayerConfig((mixer,), ffn, features.before, features.after, features.parallel, features.needs)
+
+  # *** mixers
+
+  def _mixers(self) -> tuple[tuple[Rope, ...], list[AttentionConfig]]:
+    """The rotations, and each layer's mixer."""
+    return (self._latent if self.features.mla else self._grouped)()
+
+  def _grouped(self) -> tuple[tuple[Rope, ...], list[AttentionConfig]]:
+    head_dim = self.size("attention.key_length", self.dim // self.heads[0])
+    if (value_dim := self.size("attention.value_length", head_dim)) != head_dim:
+      self.fail("attention.value_length", f"{value_dim} differs from key_length {head_dim}", "not supported")
+    rope_dim = self.size("rope.dimension_count", head_dim)
+    if rope_dim % 2 or rope_dim > head_dim:
+      self.fail("rope.dimension_count", f"{rope_dim} is not an even number up to {head_dim}")
+    ropes = [self._rope(rope_dim)]
+    if theta := self.features.window_theta:
+      ropes.append(Rope(rope_dim, self.number("rope.freq_base_swa", theta, low=1e-6)))
+    # Gemma 3 27B, known by its 62 layers, divides by sqrt(dim / heads)
+    special = self.features.scale_embd and self.n_layers == 62
+    scale = self._scale("attention.scale", (self.dim // self.heads[0] if special else head_dim) ** -0.5)
+    softcap, style = self.number("attn_logit_softcapping", 0.0), self.features.rope
+    return tuple(ropes), [
+      AttentionConfig(heads, kv_heads, head_dim, scale, len(ropes) - 1 if window else 0, style, window, softcap)
+      for heads, kv_heads, window in zip(self.heads, self.kv_heads, self.windows)]
+
+  def _latent(self) -> tuple[tuple[Rope, ...], list[AttentionConfig]]:
+    heads = self.heads[0]
+    suffix = "_mla" if self.has("attention.key_length_mla") else ""
+    key = f"attention.key_length{suffix}"
+    head_dim, rope_dim = self.size(key, self.dim // heads), self.size("rope.dimension_count")
+    if rope_dim % 2 or rope_dim >= head_dim:
+      self.fail("rope.dimension_count", f"{rope_dim} is not an even number below {key} {head_dim}")
+    latent = LatentConfig(
+      q_rank=self.size("attention.q_lora_rank", 0, low=0), kv_rank=self.size("attention.kv_lora_rank"),
+      nope_dim=head_dim - rope_dim, value_dim=self.size(f"attention.value_length{suffix}", self.dim // heads),
+      split="blk.0.attn_kv_b.weight" not in self.file.tensors)
+    rope, scale = self._rope(rope_dim), self._scale("attention.scale", head_dim ** -0.5)
+    if rope.yarn: scale *= (rope.magnitude * (1 - 0.1 * self._yarn_log() * math.log(rope.scale))) ** 2
+    softcap, style = self.number("attn_logit_softcapping", 0.0), self.features.rope
+    return (rope,), [AttentionConfig(heads, 1, head_dim, scale, 0, style, window, softcap, latent)
+                     for heads, window in zip(self.heads, self.windows)]
+
+  def _windows(self) -> tuple[int, ...]:
+    """How many positions each layer sees, the query's included; 0: all."""
+    if not (period := self.features.window_pattern): return (0,) * self.n_layers
+    window, key = self.size("attention.sliding_window", 0, low=0, high=1 << 31), "attention.sliding_window_pattern"
+    if isinstance(pattern := self.file.kv.get(f"{self.prefix}.{key}"), np.ndarray):
+      if len(pattern) < self.n_layers: self.fail(key, f"it has {len(pattern)} elements for {self.n_layers} layers")
+      return tuple(window if local else 0 for local in pattern[:self.n_layers])
+    period = self.size(key, period, low=0)
+    return tuple(window if not period or layer % period < period - 1 else 0 for layer in range(self.n_layers))
+
+  def _rope(self, dim: int) -> Rope:
+    theta, kind = self.number("rope.freq_base", 10000.0, low=1e-6), self.value("rope.scaling.type", str, "linear")
+    factors = "rope_freqs.weight" if "rope_freqs.weight" in self.file.tensors else ""
+    if self.features.rope_switch and not self.value("rope.scaling.finetuned", bool, True):
+      return Rope(dim, theta, 0.0, factors=factors)
+    if kind == "none": return Rope(dim, theta, factors=factors)
+    if kind not in ("linear", "yarn"):
+      self.fail("rope.scaling.type", f"{kind!r:.40} is not supported", "supported: none, linear, yarn")
+    key = "rope.scaling.factor" if self.has("rope.scaling.factor") else "rope.scale_linear"  # its old name
+    factor = self.number(key, 1.0) or 1.0
+    if factor < 1e-6: self.fail(key, f"{factor} is not a number from 1e-6")
+    magnitude = self.number("rope.scaling.attn_factor", 1.0, low=1e-6, high=1e6)
+    if kind == "linear": return Rope(dim, theta, 1 / factor, magnitude, factors=factors)
+    if theta <= 1 or factor < 1: self.fail(key, f"{factor} at a rope.freq_base of {theta}: YaRN needs at least 1")
+    if not self._yarn_log(): magnitude *= 1 + 0.1 * math.log(factor)
+    original = self.size("rope.scaling.original_context_length", self.context, high=1 << 31)
+    betas = (self.number(f"rope.scaling.yarn_beta_{x}", beta, low=1e-6) for x, beta in (("fast", 32.0), ("slow", 1.0)))
+    return Rope(dim, theta, 1 / factor, magnitude, YaRN(original, *betas), factors)
+
+  def _yarn_log(self) -> float:
+    """
+    The multiplier of YaRN's 0.1 log(factor) in MLA's attention scale; 0: the rotation's magnitude grows instead.
+
+    The file's field is a tenth of it.
+    """
+    return self.number("rope.scaling.yarn_log_multiplier", 0.0) * 10 if self.features.mla else 0.0
+
+  def _scale(self, key: str, default: float = 1.0) -> float:
+    """The file's scale; the default where the architecture has no scales, or the file has none or 0."""
+    return self.number(key, default) or default if self.features.scales else default
+
+  # *** feed-forward networks
+
+  def _ffns(self) -> list[FFNConfig | MoEConfig]:
+    """Each layer's feed-forward network."""
+    first = self._first_with_experts()
+    dense = self.sizes("feed_forward_length", self.n_layers, None if first else 0, low=int(first > 0))
+    experts = self._experts(first) if first < self.n_layers else [None] * self.n_layers
+    return [FFNConfig(hidden, self.features.activation) if i < first or (moe := experts[i]) is None else moe
+            for i, hidden in enumerate(dense)]
+
+  def _first_with_experts(self) -> int:
+    """The first layer with experts; n_layers: none has any."""
+    if self.features.may_be_dense and not self.size("expert_count", 0, low=0): return self.n_layers
+    if not self.features.gating:
+      if self.size("expert_count", 0, low=0):
+        self.fail("expert_count", f"{self.arch} models with experts are not supported", "use a dense model")
+      return self.n_layers
+    return min(self.size("leading_dense_block_count", 0, low=0), self.n_layers)
+
+  def _experts(self, first: int) -> list[MoEConfig]:
+    n, n_experts = self.n_layers, self.size("expert_count", high=1 << 12)
+    name, groups = f"blk.{first}.ffn_down_exps.weight", self.size("expert_group_count", 0, low=0)
+    if (down := self.file.tensors.get(name)) is None or len(down.shape) != 3:
+      raise InputError(f"{self.file.path}: {name}: no such tensor of 3 dimensions; convert the model again")
+    hidden = self.sizes("expert_feed_forward_length", n, down.shape[-1])
+    groups_used = self.size("expert_group_used_count", high=groups) if groups > 1 else 1
+    if groups > 1 and (n_experts % groups or n_experts < 2 * groups):
+      self.fail("expert_group_count", f"{groups} groups of 2 and more cannot be made of {n_experts} experts")
+    used = self.sizes("expert_used_count", n, high=n_experts // max(groups, 1) * groups_used)
+    shared = self.size("expert_shared_count", 0, low=0, high=1 << 10)
+    scale = self.number("expert_weights_scale", 1.0) or 1.0
+    norm_weights = self.value("expert_weights_norm", bool, self.features.norm_weights)
+    return [MoEConfig(n_experts, used[i], hidden[i], hidden[i] * shared, self.features.activation, self._gating(),
+                      norm_weights, scale, max(groups, 1), groups_used) for i in range(n)]
+
+  def _gating(self) -> str:
+    if kind := self.size("expert_gating_func", 0, low=0):
+      if kind not in GATINGS: self.fail("expert_gating_func", f"{kind} is not supported", "supported: 1, 2, 3")
+      return GATINGS[kind]
+    # GLM-4.7-Flash was converted before there was a key for it
+    old_glm = self.features.mla and self.n_layers in (47, 48) and self.vocab_size == 154880
+    return "sigmoid" if old_glm else self.features.gating
