@@ -2,53 +2,68 @@
 An independent forward pass in float64 numpy, the reference for logits. It shares no code with the app: gguf.GGUFReader
 reads the file and gguf.quants decodes its weights.
 
-Most differences of architectures follow from the file (biases, norms, sinks, experts, latent attention). The others:
-- llama, deepseek2, granite: rotate the pairs (2i, 2i+1) of a head's rotated dimensions; the others (i, i + n/2)
-- gemma3: embeddings times sqrt(dim), GELU, a norm after attention and feed-forward, a cap on the logits; sliding
-  layers have their own frequencies
-- gpt-oss: clamped SwiGLU, expert weights from a softmax over the chosen experts
-- gpt-oss, seed_oss: the norm before the feed-forward is called post_attention_norm
-- granite: scales of embeddings, scores and residual branches; a divisor of the logits
-- llama, qwen3moe: expert weights normalised to sum to 1
-
-Attention is in reference_attention.py, rope scaling in reference_rope.py, experts in reference_moe.py.
+The tensors and keys of a file say most of it; reference_traits.py has the rest, by architecture. Each mixer is one line
+of MIXERS, a function of the model, the normalised input and the layer's number. Attention is in reference_attention.py,
+rope scaling in reference_rope.py, experts in reference_moe.py.
 """
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from gguf import GGUFReader, quants
-from tests.support.reference_attention import attention
+from tests.support.reference_attention import attention, latent_attention
 from tests.support.reference_moe import experts
+from tests.support.reference_traits import TRAITS
 
+Mixer = Callable[["Reference", np.ndarray, int], np.ndarray]  # (model, x (T, dim), layer) -> (T, dim)
+MIXERS: dict[str, Mixer] = {
+  "attention": attention,
+  "latent": latent_attention,
+}
+BLOCKS: dict[str, Mixer] = {}  # layers that Reference.block cannot say, by architecture
 
 class Reference:
   """
   The model in a GGUF file, every weight in float64 (8 bytes a weight: for small models).
 
-  gap (T,): after logits(), how clear the choice of experts was at each position. It is the smallest distance over the
-  layers between a chosen and a rejected expert, in standard deviations of the layer's scores; infinite without experts.
+  kv_half: whether the KV cache is rounded to float16. gap (T,): after logits(), how clear the choice of experts was at
+  each position. It is the smallest distance over the layers between a chosen and a rejected expert, in standard
+  deviations of the layer's scores; infinite without experts.
+
+  ids: the tokens of logits(). left: results that one layer leaves to later ones.
   """
   def __init__(self, path: str | pathlib.Path):
     reader = GGUFReader(path)
     self.kv = {name: field.contents() for name, field in reader.fields.items()}
     self.w = {t.name: quants.dequantize(t.data, t.tensor_type).astype(np.float64) for t in reader.tensors}
     self.arch = str(self.kv["general.architecture"])
+    self.traits = TRAITS[self.arch]
     self.layers, self.dim = int(self.param("block_count")), int(self.param("embedding_length"))
-    self.heads = int(self.param("attention.head_count"))
-    self.kv_heads = int(self.param("attention.head_count_kv", self.heads))
-    self.head_dim = int(self.param("attention.key_length", self.dim // self.heads))
-    self.eps = float(self.param("attention.layer_norm_rms_epsilon"))
-    self.gap = np.zeros(0)
+    self.head_dim = int(self.param("attention.key_length", self.dim // max(1, self.heads(0))))
+    keys = [f"{self.arch}.attention.layer_norm_{kind}epsilon" for kind in ("rms_", "")]
+    self.eps = float(next(self.kv[key] for key in keys[::-1 if self.traits.layer_norm else 1] if key in self.kv))
+    self.kv_half, self.gap = False, np.zeros(0)
+    self.ids, self.left = np.zeros(0, int), dict[str, np.ndarray]()
 
   def param(self, key: str, default: Any = None) -> Any:
     value = self.kv.get(f"{self.arch}.{key}", default)
     if value is None: raise KeyError(f"{self.arch}.{key}")
     return value
 
+  def of_layer(self, key: str, layer: int, default: Any = None) -> Any:
+    """A parameter that is a number, or a list of one a layer."""
+    value = self.param(key, default)
+    return value[layer] if isinstance(value, list) else value
+
+  def heads(self, layer: int) -> int: return int(self.of_layer("attention.head_count", layer))
+  def kv_heads(self, layer: int) -> int: return int(self.of_layer("attention.head_count_kv", layer, self.heads(layer)))
+
   def norm(self, x: np.ndarray, weight: str) -> np.ndarray:
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + self.eps) * self.w[weight]
+    """RMSNorm (https://arxiv.org/abs/1910.07467) or LayerNorm (https://arxiv.org/abs/1607.06450) of the last axis."""
+    if self.traits.layer_norm: x = x - x.mean(-1, keepdims=True)
+    y = x / np.sqrt((x * x).mean(-1, keepdims=True) + self.eps) * self.w[weight]
+    return y + self.w.get(weight.removesuffix("weight") + "bias", 0)
 
   def linear(self, x: np.ndarray, name: str, expert: int | None = None) -> np.ndarray:
     """x (T, n) -> (T, rows), by a matrix or by one expert's matrix."""
@@ -58,35 +73,51 @@ class Reference:
     return y if bias is None else y + bias
 
   def feed_forward(self, x: np.ndarray, name: str, suffix="", expert: int | None = None) -> np.ndarray:
-    """x (T, dim) -> (T, dim)."""
-    gate, up = (self.linear(x, f"{name}_{part}{suffix}", expert) for part in ("gate", "up"))
-    if self.arch == "gpt-oss":
+    """x (T, dim) -> (T, dim). Without a gate's matrix, `up` has its rows first; or there is none (relu2)."""
+    up = self.linear(x, f"{name}_up{suffix}", expert)
+    if f"{name}_gate{suffix}.weight" in self.w: gate = self.linear(x, f"{name}_gate{suffix}", expert)
+    elif self.traits.activation != "relu2": gate, up = np.split(up, 2, -1)
+    if self.traits.activation == "clamped":
       gate, up = np.minimum(gate, 7), np.clip(up, -7, 7) + 1
       y = gate / (1 + np.exp(-1.702 * gate)) * up
-    elif self.arch == "gemma3": y = gate / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (gate + 0.044715 * gate ** 3))) * up
+    elif self.traits.activation == "gelu":
+      y = gate / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (gate + 0.044715 * gate ** 3))) * up
+    elif self.traits.activation == "relu2": y = np.maximum(up, 0) ** 2
     else: y = gate / (1 + np.exp(-gate)) * up
     return self.linear(y, f"{name}_down{suffix}", expert)
 
+  def mix(self, x: np.ndarray, layer: int) -> np.ndarray:
+    """The sum of a layer's mixers: x (T, dim) -> (T, dim)."""
+    return sum((MIXERS[kind](self, x, layer) for kind in self.traits.mixers(self, layer)), np.zeros_like(x))
+
+  def transform(self, x: np.ndarray, layer: int) -> np.ndarray:
+    """The feed-forward of a layer, dense or with experts: x (T, dim) -> (T, dim)."""
+    if f"blk.{layer}.ffn_gate_inp.weight" not in self.w: return self.feed_forward(x, f"blk.{layer}.ffn")
+    y, gap = experts(self, x, f"blk.{layer}")
+    self.gap = np.minimum(self.gap, gap)
+    return y
+
+  def block(self, x: np.ndarray, layer: int) -> np.ndarray:
+    """A layer: the residual stream x (T, dim) -> (T, dim)."""
+    traits, start, branch = self.traits, x, float(self.param("residual_scale")) if self.traits.residual else 1.0
+    for part, before, after in zip((self.mix, self.transform), traits.before, traits.after):
+      h = start if traits.parallel else x
+      y = part(self.norm(h, f"blk.{layer}.{before}.weight") if before else h, layer)
+      x = x + (self.norm(y, f"blk.{layer}.{after}.weight") if after else y) * branch
+    return x
+
   def logits(self, ids: Sequence[int] | np.ndarray, kv_half=False) -> np.ndarray:
     """The logits after each token, from an empty context: (len(ids), vocab). kv_half rounds the cache to float16."""
-    x = self.w["token_embd.weight"][np.asarray(ids)]  # (T, D)
-    if self.arch == "gemma3": x = x * np.sqrt(self.dim)
-    if self.arch == "granite": x = x * float(self.param("embedding_scale"))
-    branch = float(self.param("residual_scale")) if self.arch == "granite" else 1.0
+    traits, self.kv_half, self.ids, self.left = self.traits, kv_half, np.asarray(ids), {}
+    x = self.w["token_embd.weight"][self.ids]  # (T, D)
+    if traits.embedding == "sqrt": x = x * np.sqrt(self.dim)
+    if traits.embedding == "scale": x = x * float(self.param("embedding_scale"))
     self.gap = np.full(len(x), np.inf)
-    for i in range(self.layers):
-      layer = f"blk.{i}"
-      y = attention(self, self.norm(x, f"{layer}.attn_norm.weight"), i, kv_half)
-      x = x + (self.norm(y, f"{layer}.post_attention_norm.weight") if self.arch == "gemma3" else y * branch)
-      before = "post_attention" if self.arch in ("gpt-oss", "seed_oss") else "ffn"
-      h = self.norm(x, f"{layer}.{before}_norm.weight")
-      if f"{layer}.ffn_gate_inp.weight" in self.w:
-        y, gap = experts(self, h, layer)
-        self.gap = np.minimum(self.gap, gap)
-      else: y = self.feed_forward(h, f"{layer}.ffn")
-      x = x + (self.norm(y, f"{layer}.post_ffw_norm.weight") if self.arch == "gemma3" else y * branch)
+    block = BLOCKS.get(self.arch, Reference.block)
+    for i in range(self.layers): x = block(self, x, i)
     y = self.linear(self.norm(x, "output_norm.weight"), "output" if "output.weight" in self.w else "token_embd")
-    if self.arch == "granite": y = y / float(self.param("logit_scale"))
+    if traits.logits == "divide": y = y / float(self.param("logit_scale"))
+    if traits.logits == "multiply": y = y * float(self.param("logit_scale"))
     cap = float(self.param("final_logit_softcapping", 0))
     return np.tanh(y / cap) * cap if cap else y
 

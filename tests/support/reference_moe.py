@@ -5,10 +5,9 @@ https://arxiv.org/abs/2412.19437 (sigmoid scores, bias, groups: a group's score 
 from typing import TYPE_CHECKING
 
 import numpy as np
+from tests.support.reference_traits import SIGMOID
 
 if TYPE_CHECKING: from tests.support.reference import Reference
-
-SOFTMAX, SIGMOID = 1, 2  # <arch>.expert_gating_func
 
 def softmax(x: np.ndarray) -> np.ndarray:
   p = np.exp(x - x.max(-1, keepdims=True))
@@ -24,7 +23,7 @@ def best(scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 def route(ref: "Reference", logits: np.ndarray, bias: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Router logits (T, experts) -> the chosen (T, used), their weights (T, used), Reference.gap of this layer (T,)."""
   used, groups = int(ref.param("expert_used_count")), int(ref.param("expert_group_count", 1))
-  gating = int(ref.param("expert_gating_func", SOFTMAX))
+  gating = int(ref.param("expert_gating_func", ref.traits.gating))
   probs = 1 / (1 + np.exp(-logits)) if gating == SIGMOID else softmax(logits)
   scores = logits if bias is None and groups <= 1 else probs if bias is None else probs + bias
   spread, group_gap = scores.std(), np.full(len(scores), np.inf)
@@ -37,8 +36,7 @@ def route(ref: "Reference", logits: np.ndarray, bias: np.ndarray | None) -> tupl
   chosen, gap = best(scores, used)
   if ref.arch == "gpt-oss": weights = softmax(np.take_along_axis(logits, chosen, -1))
   else: weights = np.take_along_axis(probs, chosen, -1)
-  norm = ref.param("expert_weights_norm", ref.arch in ("qwen3moe", "llama"))
-  if norm: weights = weights / weights.sum(-1, keepdims=True)
+  if ref.param("expert_weights_norm", ref.traits.normalised): weights = weights / weights.sum(-1, keepdims=True)
   return chosen, weights * (float(ref.param("expert_weights_scale", 0)) or 1), np.minimum(gap, group_gap) / spread
 
 def experts(ref: "Reference", x: np.ndarray, layer: str) -> tuple[np.ndarray, np.ndarray]:

@@ -16,7 +16,7 @@ def frequencies(ref: "Reference", n: int, sliding: bool) -> tuple[np.ndarray, fl
   freqs = base ** (-np.arange(0, n, 2) / n)
   if "rope_freqs.weight" in ref.w: freqs = freqs / ref.w["rope_freqs.weight"]
   kind, factor = ref.param("rope.scaling.type", "none"), float(ref.param("rope.scaling.factor", 1.0))
-  if kind == "none" or sliding and ref.arch == "gemma3": return freqs, 1.0
+  if kind == "none" or sliding and not ref.traits.window_scaling: return freqs, 1.0
   if kind == "linear": return freqs / factor, 1.0
   assert kind == "yarn", kind
   original = int(ref.param("rope.scaling.original_context_length", int(ref.param("context_length"))))
@@ -31,12 +31,11 @@ def frequencies(ref: "Reference", n: int, sliding: bool) -> tuple[np.ndarray, fl
 
 def rotate(ref: "Reference", x: np.ndarray, n: int, sliding=False) -> np.ndarray:
   """x: (T, heads, dim), row t at position t; the first n dimensions are rotated."""
-  if ref.arch == "granite" and not ref.param("rope.scaling.finetuned", True): return x  # a switch, not a note
   freqs, magnitude = frequencies(ref, n, sliding)
   angle = (np.arange(len(x))[:, None] * freqs)[:, None]  # (T, 1, n/2)
   cos, sin, out = np.cos(angle) * magnitude, np.sin(angle) * magnitude, x.copy()
   a, b = slice(0, n // 2), slice(n // 2, n)
-  if ref.arch in ("llama", "deepseek2", "granite"): a, b = slice(0, n, 2), slice(1, n, 2)
+  if ref.traits.interleaved: a, b = slice(0, n, 2), slice(1, n, 2)
   out[..., a] = x[..., a] * cos - x[..., b] * sin
   out[..., b] = x[..., a] * sin + x[..., b] * cos
   return out

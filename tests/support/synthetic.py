@@ -150,31 +150,35 @@ def llama3_factors(head_dim: int, base: float, factor=32.0, low=1.0, high=4.0, c
   smooth = np.clip((context / wave - low) / (high - low), 0, 1)
   return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
 
-def write_model(path: str | pathlib.Path, arch="llama", *, dim=128, ffn=256, layers=2, heads=4,
-                kv_heads: int | None = None, head_dim: int | None = None, vocab=512, context=4096, types="F32", seed=0,
+def write_model(path: str | pathlib.Path, arch="llama", *, dim=128,
+                ffn: int | tuple[int, ...] = 256, layers=2, heads=4, kv_heads: int | tuple[int, ...] | None = None,
+                head_dim: int | None = None, vocab=512, context=4096, types="F32", seed=0,
                 blocks=False, tied: bool | None = None, qkv_bias: bool | None = None, qk_norm: bool | None = None,
                 rope_base: float | None = None, rope_freqs=False, eps=1e-5, logit_std=2.0, moe: MoE | None = None,
                 mla: MLA | None = None, dense=False, window: int | None = None, pattern=0, split=1, scaled=False,
+                mixers: tuple[str, ...] | None = None, parts: dict[str, Any] | None = None,
                 kv: dict[str, Any] | None = None, header=False) -> pathlib.Path:
   """
   Writes a GGUF that this project and llama.cpp load, and returns its path (with split > 1, the first file's path).
 
-  - `arch`: one of synthetic_layers.FAMILIES, whose defaults replace None (`kv_heads`: 2; olmoe, deepseek2: `heads`)
+  - `arch`: one of synthetic_families.FAMILIES, whose defaults replace None (`kv_heads`: 2, or `heads`)
+  - `ffn`, `kv_heads`: a number, or one a layer; `mixers`, `parts`: kinds of mixers, repeated, and their sizes
   - `moe`, `mla`: sizes of experts and of latent attention; `dense`: no experts
   - `window`: the sliding window; `pattern`: each pattern-th layer has none (0: the architecture's default, not written)
   - `types`: a ggml type of the matrices (F32, F16, BF16, Q8_0, Q4_K, ..) or a mix (Q4_K_M, Q5_K_M, MXFP4_MOE)
   - `split`: number of files; `scaled`: adds scale tensors beside the matrices, as NVFP4 files have them
-  - `kv`: adds or overrides string, bool, int and float metadata; `header`: leaves the data a hole of the right size
+  - `kv`: adds or overrides strings, bools, ints, floats and lists; `header`: leaves the data a hole of the right size
 
   ValueError if the shape does not fit.
   """
   path, family = pathlib.Path(path), FAMILIES[arch]
+  arch = family.arch or arch
   shape = fill(family, Shape(
-    arch, dim, ffn, layers, heads, kv_heads or (heads if arch in ("olmoe", "deepseek2") else 2),
-    head_dim or dim // heads, vocab, family.tied if tied is None else tied,
-    family.qkv_bias if qkv_bias is None else qkv_bias,
+    family, arch, dim, ffn, layers, heads, kv_heads or (heads if family.mha else 2), head_dim or dim // heads, vocab,
+    family.tied if tied is None else tied, family.qkv_bias if qkv_bias is None else qkv_bias,
     family.qk_norm if qk_norm is None else "head" if qk_norm else "", logit_std, rope_freqs,
-    None if dense else moe or family.moe, mla or family.mla))
+    None if dense else moe or family.moe, mla or family.mla, mixers or family.mixers,
+    {**family.parts, **(parts or {})}))
   base = rope_base or family.rope_base
   layers = [*tensors(shape)]
   specs = [(spec, spec_type(spec, types, shape)) for spec in (*layers, *(scales(layers) if scaled else ()))]
@@ -185,10 +189,11 @@ def write_model(path: str | pathlib.Path, arch="llama", *, dim=128, ffn=256, lay
   ftype = {"F32": "ALL_F32"}.get(types, f"MOSTLY_{types}")
   if ftype in LlamaFileType.__members__: w.add_file_type(LlamaFileType[ftype])
   add_metadata(w, shape, context=context, base=base, eps=eps, window=family.window if window is None else window,
-               pattern=pattern, key_length=head_dim is not None or arch in ("gemma3", "gpt-oss"))
+               pattern=pattern, key_length=head_dim is not None)
   add_vocab(w, family.vocab, vocab)
   for key, value in (kv or {}).items():
     if isinstance(value, str): w.add_string(key, value)
+    elif isinstance(value, list): w.add_array(key, value)
     elif isinstance(value, bool): w.add_bool(key, value)
     elif isinstance(value, int): w.add_uint32(key, value)
     else: w.add_float32(key, value)
