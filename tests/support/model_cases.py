@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from tests.support.golden_cases import yarn
-from tests.support.synthetic_layers import MLA, MoE
+from tests.support.synthetic_layers import MLA, Indexer, MoE
 
 EPS = 0.01  # large enough to matter
 SIGMOID = {"gating": "sigmoid", "norm": True, "bias": True, "dense": 1}
@@ -38,6 +38,33 @@ MODELS: dict[str, dict[str, Any]] = {
                     "gemma3.rope.scaling.factor": 8.0}},
   "gemma3-sliding": {"arch": "gemma3", "head_dim": 32},  # two layers of the usual pattern of six layers
   "gpt-oss": {"arch": "gpt-oss", "eps": EPS, "head_dim": 48, "kv": yarn("gpt-oss", 32.0)},
+  "mixtral-old": {"arch": "mixtral-old", "eps": EPS, "ffn": 64},
+  "phi3": {"arch": "phi3", "eps": EPS, "head_dim": 32},
+  "phi3-long": {"arch": "phi3", "eps": EPS, "kv": {"phi3.rope.scaling.original_context_length": 64}},
+  "qwen2moe": {"arch": "qwen2moe", "eps": EPS},
+  "qwen2vl": {"arch": "qwen2vl", "eps": EPS},
+  "qwen3vl": {"arch": "qwen3vl", "eps": EPS, "head_dim": 48},
+  "qwen3vlmoe": {"arch": "qwen3vlmoe", "eps": EPS},
+  "glm4": {"arch": "glm4", "eps": EPS},
+  "glm4moe": {"arch": "glm4moe", "eps": EPS, "head_dim": 48},
+  "glm4moe-plain": {"arch": "glm4moe", "eps": EPS, "qk_norm": False},  # GLM-4.5-Air
+  "minimax-m2": {"arch": "minimax-m2", "eps": EPS, "ffn": 64, "head_dim": 48},
+  "granitemoe": {"arch": "granitemoe", "eps": EPS, "ffn": 64},
+  "mistral3": {"arch": "mistral3", "eps": EPS, "head_dim": 48, "kv": {
+    **yarn("mistral3", 4.0, yarn_log_multiplier=1.0), "mistral3.rope.scaling.original_context_length": 32,
+    "mistral3.attention.temperature_scale": 0.3}},
+  "smollm3": {"arch": "smollm3", "eps": EPS, "layers": 4},
+  "ernie4_5": {"arch": "ernie4_5", "eps": EPS, "head_dim": 48},
+  "ernie4_5-moe": {"arch": "ernie4_5-moe", "eps": EPS},
+  "exaone4": {"arch": "exaone4", "eps": EPS},
+  "cohere2": {"arch": "cohere2", "eps": EPS, "layers": 4, "window": 24},
+  "command-r": {"arch": "command-r", "eps": EPS},
+  "olmo2": {"arch": "olmo2", "eps": EPS},
+  "olmo3": {"arch": "olmo2", "eps": EPS, "layers": 4, "window": 24, "kv": yarn("olmo2", 8.0)},
+  "llama4": {"arch": "llama4", "eps": EPS, "layers": 4},
+  "hunyuan-dense": {"arch": "hunyuan-dense", "eps": EPS, "head_dim": 48},
+  "deepseek32": {"arch": "deepseek32", "eps": EPS, "kv": yarn("deepseek32", 40.0, yarn_log_multiplier=0.1)},
+  "glm-dsa": {"arch": "glm-dsa", "eps": EPS, "layers": 3, "parts": {"indexer": Indexer(types=(1, 1, 0))}},
 }
 VOCAB, LONG = 320, 2048
 IDS = np.random.default_rng(0).integers(0, VOCAB, LONG).tolist()

@@ -7,12 +7,13 @@ of MIXERS, a function of the model, the normalised input and the layer's number.
 rope scaling in reference_rope.py, experts in reference_moe.py.
 """
 import pathlib
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from gguf import GGUFReader, quants
-from tests.support.reference_attention import attention, latent_attention
+from tests.support.reference_attention import attention, latent_attention, sparse_attention
 from tests.support.reference_moe import experts
 from tests.support.reference_traits import TRAITS
 
@@ -20,8 +21,20 @@ Mixer = Callable[["Reference", np.ndarray, int], np.ndarray]  # (model, x (T, di
 MIXERS: dict[str, Mixer] = {
   "attention": attention,
   "latent": latent_attention,
+  "sparse": sparse_attention,
 }
 BLOCKS: dict[str, Mixer] = {}  # layers that Reference.block cannot say, by architecture
+
+def separate(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """Experts' matrices of all layouts as one array a part: gate, up and down."""
+  out, lone = dict[str, np.ndarray](), dict[str, dict[int, np.ndarray]]()
+  for name, w in weights.items():
+    if match := re.fullmatch(r"(blk\.\d+\.ffn_(?:gate|up|down))\.(\d+)\.weight", name):
+      lone.setdefault(match[1] + "_exps.weight", {})[int(match[2])] = w
+    elif "ffn_gate_up_exps.weight" in name:
+      out |= zip((name.replace("gate_up", part) for part in ("gate", "up")), np.split(w, 2, 1))
+    else: out[name] = w
+  return out | {name: np.stack([experts[i] for i in range(len(experts))]) for name, experts in lone.items()}
 
 class Reference:
   """
@@ -31,12 +44,14 @@ class Reference:
   each position. It is the smallest distance over the layers between a chosen and a rejected expert, in standard
   deviations of the layer's scores; infinite without experts.
 
-  ids: the tokens of logits(). left: results that one layer leaves to later ones.
+  context: the positions that are allocated. ids: the tokens of logits(). left: results that one layer leaves to later
+  ones.
   """
-  def __init__(self, path: str | pathlib.Path):
+  def __init__(self, path: str | pathlib.Path, context=128):
     reader = GGUFReader(path)
     self.kv = {name: field.contents() for name, field in reader.fields.items()}
-    self.w = {t.name: quants.dequantize(t.data, t.tensor_type).astype(np.float64) for t in reader.tensors}
+    self.w = separate({t.name: quants.dequantize(t.data, t.tensor_type).astype(np.float64) for t in reader.tensors})
+    self.context = context
     self.arch = str(self.kv["general.architecture"])
     self.traits = TRAITS[self.arch]
     self.layers, self.dim = int(self.param("block_count")), int(self.param("embedding_length"))

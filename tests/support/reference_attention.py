@@ -5,7 +5,7 @@ causal or sliding-window, with or without sinks (https://arxiv.org/abs/2309.1745
 from typing import TYPE_CHECKING
 
 import numpy as np
-from tests.support.reference_rope import rotate
+from tests.support.reference_rope import frequencies, multiplier, rotate
 
 if TYPE_CHECKING: from tests.support.reference import Reference
 
@@ -19,7 +19,7 @@ def window(ref: "Reference", layer: int) -> int:
 def normed(ref: "Reference", y: np.ndarray, weight: str) -> np.ndarray:
   """y (T, heads, head_dim), normed over each head, or over all at once if the weight is that long; or as it is."""
   if weight not in ref.w: return y
-  if ref.w[weight].size == y.shape[-1]: return ref.norm(y, weight)
+  if ref.w[weight].ndim == 2 or ref.w[weight].size == y.shape[-1]: return ref.norm(y, weight)
   return ref.norm(y.reshape(len(y), -1), weight).reshape(y.shape)
 
 def grouped(ref: "Reference", x: np.ndarray, layer: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -34,9 +34,12 @@ def grouped(ref: "Reference", x: np.ndarray, layer: int) -> tuple[np.ndarray, np
                for part, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)))
   def turn(y: np.ndarray, part: str) -> np.ndarray:
     if not late: y = normed(ref, y, f"{name}{part}_norm.weight")
-    if ref.traits.rotated(ref, layer): y = rotate(ref, y, n, sliding)
+    if ref.traits.rotated(ref, layer):
+      y = rotate(ref, y, n, sliding)
+      if ref.traits.unit_norm: y = y / np.sqrt((y * y).mean(-1, keepdims=True) + ref.eps)
     return normed(ref, y, f"{name}{part}_norm.weight") if late else y
   q, k = turn(q, "q"), turn(k, "k")
+  if ref.traits.temperature: q = q * ref.traits.temperature(ref, layer, np.arange(len(x)))[:, None, None]
   return (q, half(k), half(v)) if ref.kv_half else (q, k, v)
 
 def latent(ref: "Reference", x: np.ndarray, layer: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -67,17 +70,52 @@ def attention(ref: "Reference", x: np.ndarray, layer: int) -> np.ndarray:
 
 def latent_attention(ref: "Reference", x: np.ndarray, layer: int) -> np.ndarray:
   """Multi-head latent attention: x (T, dim), row t at position t -> (T, dim)."""
+  return latent_output(ref, x, layer)
+
+def sparse_attention(ref: "Reference", x: np.ndarray, layer: int) -> np.ndarray:
+  """Latent attention to the positions that an indexer chooses: the layer's, or the last one before it."""
+  if f"blk.{layer}.indexer.proj.weight" in ref.w: ref.left["chosen"] = chosen(ref, x, layer)
+  return latent_output(ref, x, layer, ref.left["chosen"])
+
+def latent_output(ref: "Reference", x: np.ndarray, layer: int, seen: np.ndarray | None = None) -> np.ndarray:
   q, k, v = latent(ref, x, layer)
   scale = q.shape[-1] ** -0.5
-  if ref.param("rope.scaling.type", "none") == "yarn":  # the key holds 0.1 * mscale_all_dim
-    multiplier = float(ref.param("rope.scaling.yarn_log_multiplier"))
-    scale *= (1 + multiplier * np.log(float(ref.param("rope.scaling.factor")))) ** 2
-  return ref.linear(attend(ref, q, k, v, layer, scale), f"blk.{layer}.attn_output")
+  if ref.param("rope.scaling.type", "none") == "yarn":
+    magnitude = frequencies(ref, int(ref.param("rope.dimension_count")), False)[1]
+    scale *= (magnitude * (1 + 0.1 * multiplier(ref) * np.log(float(ref.param("rope.scaling.factor"))))) ** 2
+  return ref.linear(attend(ref, q, k, v, layer, scale, seen), f"blk.{layer}.attn_output")
 
-def attend(ref: "Reference", q: np.ndarray, k: np.ndarray, v: np.ndarray, layer: int, scale: float) -> np.ndarray:
-  """q (T, heads, n), k (T, kv_heads, n), v (T, kv_heads, m) -> (T, heads * m)."""
+def chosen(ref: "Reference", x: np.ndarray, layer: int) -> np.ndarray:
+  """
+  Whether a query attends to a key, (T, T) bool: the best top_k by the indexer's scores (DeepSeek-V3.2's report).
+  """
+  name, rope = f"blk.{layer}.indexer.", int(ref.param("rope.dimension_count"))
+  heads, size = (int(ref.param("attention.indexer." + key)) for key in ("head_count", "key_length"))
+  latent_q = ref.norm(ref.linear(x, f"blk.{layer}.attn_q_a"), f"blk.{layer}.attn_q_a_norm.weight")
+  q = ref.linear(latent_q, name + "attn_q_b").reshape(len(x), heads, size)
+  k = ref.linear(x, name + "attn_k")
+  k = k - k.mean(-1, keepdims=True)
+  k = k / np.sqrt((k * k).mean(-1, keepdims=True) + ref.traits.indexer_eps)
+  k = k * ref.w[name + "k_norm.weight"] + ref.w[name + "k_norm.bias"]
+  q, k = (rotate(ref, y, rope, interleaved=ref.traits.indexer_pairs) for y in (q, k[:, None]))
+  if ref.kv_half: k = half(k)
+  weights = ref.linear(x, name + "proj") / np.sqrt(heads * size)  # (T, heads)
+  scores = np.einsum("qh,qhk->qk", weights, np.maximum(np.einsum("qhd,kd->qhk", q, k[:, 0]), 0))
+  scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)
+  order = np.argsort(-scores, -1, kind="stable")[:, :int(ref.param("attention.indexer.top_k"))]
+  out = np.zeros(scores.shape, bool)
+  np.put_along_axis(out, order, True, -1)
+  return out
+
+def attend(ref: "Reference", q: np.ndarray, k: np.ndarray, v: np.ndarray, layer: int, scale: float,
+           seen: np.ndarray | None = None) -> np.ndarray:
+  """q (T, heads, n), k (T, kv_heads, n), v (T, kv_heads, m) -> (T, heads * m). seen (T, T): others are hidden."""
   distance = np.arange(len(q))[:, None] - np.arange(len(q))  # (T, T): query's position less the key's
   hidden = (distance < 0) | (distance >= (window(ref, layer) or len(q)))
+  if ref.traits.chunk and ref.traits.windowed(ref, layer):
+    chunk = np.arange(len(q)) // ref.traits.chunk
+    hidden |= chunk[:, None] != chunk
+  if seen is not None: hidden |= ~seen
   sinks, heads = ref.w.get(f"blk.{layer}.attn_sinks.weight"), []
   for h in range(q.shape[1]):
     g = h * k.shape[1] // q.shape[1]

@@ -25,7 +25,8 @@ def route(ref: "Reference", logits: np.ndarray, bias: np.ndarray | None) -> tupl
   used, groups = int(ref.param("expert_used_count")), int(ref.param("expert_group_count", 1))
   gating = int(ref.param("expert_gating_func", ref.traits.gating))
   probs = 1 / (1 + np.exp(-logits)) if gating == SIGMOID else softmax(logits)
-  scores = logits if bias is None and groups <= 1 else probs if bias is None else probs + bias
+  scores = logits if bias is None and groups <= 1 or ref.traits.choice == "logits" else \
+    probs if bias is None else probs + bias
   spread, group_gap = scores.std(), np.full(len(scores), np.inf)
   if groups > 1:
     by_group = scores.reshape(len(scores), groups, -1)
@@ -45,6 +46,9 @@ def experts(ref: "Reference", x: np.ndarray, layer: str) -> tuple[np.ndarray, np
   chosen, weights, gap = route(ref, ref.linear(x, f"{layer}.ffn_gate_inp"), ref.w.get(f"{layer}.exp_probs_b.bias"))
   for expert in np.unique(chosen):
     token, place = np.nonzero(chosen == expert)
-    out[token] += ref.feed_forward(x[token], f"{layer}.ffn", "_exps", expert) * weights[token, place][:, None]
-  if f"{layer}.ffn_gate_shexp.weight" in ref.w: out += ref.feed_forward(x, f"{layer}.ffn", "_shexp")
-  return out, gap
+    weight, h = weights[token, place][:, None], x[token]
+    if ref.traits.weigh_input: h, weight = h * weight, np.ones(1)
+    out[token] += ref.feed_forward(h, f"{layer}.ffn", "_exps", expert) * weight
+  if f"{layer}.ffn_up_shexp.weight" not in ref.w: return out, gap
+  shared, gate = ref.feed_forward(x, f"{layer}.ffn", "_shexp"), ref.w.get(f"{layer}.ffn_gate_inp_shexp.weight")
+  return out + (shared if gate is None else shared / (1 + np.exp(-x @ gate))[:, None]), gap

@@ -2,7 +2,7 @@
 import math
 from collections.abc import Iterator
 
-from tests.support.synthetic_shapes import Shape, Spec, bias, matrix, norm
+from tests.support.synthetic_shapes import Indexer, Shape, Spec, bias, matrix, norm
 
 
 def attention(s: Shape, i: int, gain: float) -> Iterator[Spec]:
@@ -16,7 +16,9 @@ def attention(s: Shape, i: int, gain: float) -> Iterator[Spec]:
     if "qkv" not in f.fused:
       yield matrix(name + part, i, std / reads, n * s.head_dim, s.dim)
       if s.qkv_bias: yield bias(name + part, 0.5, n * s.head_dim)
-    if s.qk_norm and part != "v": yield norm(f"{name}{part}_norm", s.head_dim * (n if s.qk_norm == "all" else 1), 1.5)
+    if s.qk_norm == "heads" and part != "v":
+      yield Spec(f"{name}{part}_norm.weight", (n, s.head_dim), 0.15, 1.5, matrix=False)
+    elif s.qk_norm and part != "v": yield norm(f"{name}{part}_norm", s.head_dim * (n if s.qk_norm == "all" else 1), 1.5)
   yield matrix(name + "output", i, gain / math.sqrt(heads * s.head_dim), s.dim, heads * s.head_dim)
   if "out" in f.biases: yield bias(name + "output", gain / 2, s.dim)
   if f.sinks: yield Spec(name + "sinks.weight", (heads,), 1.0, 1.0, matrix=False)
@@ -38,3 +40,16 @@ def latent_attention(s: Shape, i: int, gain: float) -> Iterator[Spec]:
     yield matrix(name + "v_b", i, std, s.heads, m.value, m.kv_lora)
   else: yield matrix(name + "kv_b", i, std, s.heads * (m.nope + m.value), m.kv_lora)
   yield matrix(name + "output", i, gain / math.sqrt(s.heads * m.value), s.dim, s.heads * m.value)
+
+def sparse_attention(s: Shape, i: int, gain: float) -> Iterator[Spec]:
+  """Latent attention and its indexer, in layers that have one of their own."""
+  part = s.parts["indexer"]
+  assert s.mla and isinstance(part, Indexer)
+  yield from latent_attention(s, i, gain)
+  if part.types and not part.types[i]: return
+  name = f"blk.{i}.indexer."
+  yield norm(name + "k_norm", part.size)
+  yield bias(name + "k_norm", 0.1, part.size)
+  yield matrix(name + "proj", i, 1 / math.sqrt(s.dim), part.heads, s.dim)
+  yield matrix(name + "attn_k", i, 1 / math.sqrt(s.dim), part.size, s.dim)
+  yield matrix(name + "attn_q_b", i, 1 / math.sqrt(s.mla.q_lora), part.heads * part.size, s.mla.q_lora)

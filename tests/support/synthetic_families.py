@@ -1,8 +1,10 @@
 """
 The traits of every architecture, as llama.cpp's converters write its files and src/models/*.cpp of llama.cpp read them.
 """
+from collections.abc import Iterator
+
 from gguf import GGUFWriter
-from tests.support.synthetic_shapes import MLA, Family, MoE, Shape
+from tests.support.synthetic_shapes import MLA, Family, Indexer, MoE, Shape, Spec
 
 
 def granite_scales(w: GGUFWriter, s: Shape) -> None:
@@ -10,6 +12,27 @@ def granite_scales(w: GGUFWriter, s: Shape) -> None:
   w.add_residual_scale(0.6)
   w.add_attention_scale(0.12)
   w.add_logit_scale(1.25)
+
+def multiply_logits(w: GGUFWriter, s: Shape) -> None:
+  w.add_logit_scale(0.75)
+
+def sections(w: GGUFWriter, s: Shape) -> None:
+  """Pairs of time, height and width; all of them are rotated by the position in a text."""
+  pairs = s.head_dim // 2
+  w.add_rope_dimension_sections([pairs - 2 * (pairs // 3), pairs // 3, pairs // 3, 0])
+
+def rope_factors(s: Shape, gain: float) -> Iterator[Spec]:
+  """Divisors of the frequencies for contexts up to the original one, and for longer ones."""
+  pairs = int(s.head_dim * (s.family.rotated or 1)) // 2
+  yield Spec("rope_factors_long.weight", (pairs,), 0.8, 4.0, matrix=False)
+  yield Spec("rope_factors_short.weight", (pairs,), 0.05, 1.2, matrix=False)
+
+def indexer(w: GGUFWriter, s: Shape) -> None:
+  part = s.parts["indexer"]
+  w.add_indexer_head_count(part.heads)
+  w.add_indexer_key_length(part.size)
+  w.add_indexer_top_k(part.top_k)
+  if part.types: w.add_array(f"{s.arch}.attention.indexer.types", part.types)
 
 DEEPSEEK_V2_LITE = MoE(dense=1, shared=2, gating="softmax", scale=1.0, groups=1, groups_used=1)
 DEEPSEEK_KEYS = ("ffn", "dense", "shared")
@@ -29,4 +52,37 @@ FAMILIES = {
                     rotated=None, key_length=True),
   "seed_oss": Family("qwen", 10000000.0, qkv_bias=True, tied=False, names=("attn_norm", "post_attention_norm")),
   "granite": Family("llama", 10000.0, keys=granite_scales),
+  "mixtral-old": Family("llama", 1000000.0, arch="llama", moe=MoE(layout="split"), tied=False, expert_keys=()),
+  "phi3": Family("llama", 10000.0, fused=("qkv", "up"), tied=False, rotated=0.75, model_tensors=rope_factors,
+                 keys=lambda w, s: w.add_rope_scaling_attn_factors(1.19)),
+  "qwen2moe": Family("qwen", 1000000.0, qkv_bias=True, tied=False, expert_keys=("ffn", "shared_ffn"),
+                     moe=MoE(shared=1, shared_ffn=96, shared_gate=True)),
+  "qwen2vl": Family("qwen", 1000000.0, qkv_bias=True, keys=sections),
+  "qwen3vl": Family("qwen", 5000000.0, qk_norm="head", keys=sections, key_length=True),
+  "qwen3vlmoe": Family("qwen", 5000000.0, qk_norm="head", moe=MoE(), tied=False, keys=sections, key_length=True),
+  "glm4": Family("qwen", 10000.0, qkv_bias=True, norms="both", fused=("up",), rotated=0.5, tied=False),
+  "glm4moe": Family("qwen", 1000000.0, qkv_bias=True, qk_norm="head", names=("attn_norm", "post_attention_norm"),
+                    rotated=0.5, tied=False, expert_keys=DEEPSEEK_KEYS, key_length=True,
+                    moe=MoE(dense=1, shared=1, gating="sigmoid", norm=True, scale=1.5, bias=True)),
+  "minimax-m2": Family("qwen", 5000000.0, qk_norm="all", rotated=0.5, tied=False, key_length=True,
+                       moe=MoE(gating="sigmoid", bias=True)),
+  "granitemoe": Family("llama", 10000.0, moe=MoE(shared=1, shared_ffn=96), keys=granite_scales,
+                       expert_keys=("shared_ffn",)),
+  "mistral3": Family("llama", 1000000.0, tied=False, key_length=True),
+  "smollm3": Family("llama", 2000000.0),
+  "ernie4_5": Family("llama", 500000.0),
+  "ernie4_5-moe": Family("llama", 500000.0, moe=MoE(dense=1, shared=2, bias=True),
+                         expert_keys=("ffn", "dense", "step", "shared_ffn")),
+  "exaone4": Family("llama", 1000000.0, norms="post", qk_norm="head"),
+  "cohere2": Family("llama", 50000.0, norms="parallel", layer_norm=True, window=32, keys=multiply_logits),
+  "command-r": Family("llama", 8000000.0, norms="parallel", layer_norm=True, keys=multiply_logits),
+  "olmo2": Family("olmo", 500000.0, norms="post", qk_norm="all", tied=False, mha=True),
+  "llama4": Family("llama", 500000.0, tied=False, moe=MoE(shared=1, used=1, step=2), expert_keys=("ffn", "step")),
+  "hunyuan-dense": Family("llama", 10000.0, qk_norm="head", key_length=True),
+  "deepseek32": Family("deepseek", 10000.0, mla=MLA(q_lora=48), tied=False, mha=True, mixers=("sparse",), keys=indexer,
+                       moe=MoE(dense=1, shared=1, gating="sigmoid", norm=True, scale=2.5, bias=True),
+                       expert_keys=DEEPSEEK_KEYS, parts={"indexer": Indexer()}),
+  "glm-dsa": Family("deepseek", 1000000.0, mla=MLA(q_lora=48), tied=False, mha=True, mixers=("sparse",), keys=indexer,
+                    moe=MoE(dense=1, shared=1, gating="sigmoid", norm=True, scale=2.5, bias=True),
+                    expert_keys=DEEPSEEK_KEYS, parts={"indexer": Indexer()}),
 }

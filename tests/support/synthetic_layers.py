@@ -10,19 +10,20 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from tests.support.synthetic_attention import attention, latent_attention
+from tests.support.synthetic_attention import attention, latent_attention, sparse_attention
 from tests.support.synthetic_families import DEEPSEEK_V2_LITE, FAMILIES
 from tests.support.synthetic_ffn import experts, feed_forward
 from tests.support.synthetic_metadata import add_metadata
-from tests.support.synthetic_shapes import MLA, Family, MoE, Shape, Spec, bias, matrix, norm
+from tests.support.synthetic_shapes import MLA, Family, Indexer, MoE, Shape, Spec, bias, matrix, norm
 
-__all__ = ["DEEPSEEK_V2_LITE", "FAMILIES", "MIXERS", "MLA", "Family", "MoE", "Shape", "Spec", "add_metadata", "fill",
-           "scales", "tensors"]
+__all__ = ["DEEPSEEK_V2_LITE", "FAMILIES", "MIXERS", "MLA", "Family", "Indexer", "MoE", "Shape", "Spec",
+           "add_metadata", "fill", "scales", "tensors"]
 
 Mixer = Callable[[Shape, int, float], Iterator[Spec]]  # of layer i, with an output of a given standard deviation
 MIXERS: dict[str, Mixer] = {
   "attention": attention,
   "latent": latent_attention,
+  "sparse": sparse_attention,
 }
 
 def tensors(s: Shape) -> Iterator[Spec]:

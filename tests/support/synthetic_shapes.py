@@ -53,6 +53,18 @@ class MLA:
   value: int = 32
   absorbed: bool = True
 
+@dataclass(frozen=True)
+class Indexer:
+  """
+  The indexer of sparse latent attention (DeepSeek-V3.2): `heads` of `size`, which choose `top_k` positions.
+
+  `types`: per layer, 1: an indexer of its own, 0: the choice of the last layer with one (GLM-5.2; (): not written).
+  """
+  heads: int = 2
+  size: int = 64
+  top_k: int = 2048
+  types: tuple[int, ...] = ()
+
 class Spec(NamedTuple):
   """A gaussian tensor of `mean`, `std` and optional random `signs`. The file's types apply only to a `matrix`."""
   name: str
@@ -84,7 +96,8 @@ class Family:
     of layers without a feed-forward
   - `biases`: parts with a bias, some of "out", "ffn", "experts"; `sinks`: with sinks; `fused`: some of "qkv", "up"
   - `gated`: False for up, activation, down; `hidden`: standard deviations of the experts' hidden factors and product
-  - `qk_norm`: over each "head", or over "all" heads at once; `sharp`: standard deviation of queries and keys
+  - `qk_norm`: over each "head", over "all" heads at once, or over each with weights of its own ("heads")
+  - `sharp`: standard deviation of queries and keys
   - `rotated`: the rotated share of a head (None: not written); `key_length`: the head's size is always written
   - `mha`: as many KV heads as heads unless told; `expert_keys`: some of ffn, dense, step, shared, shared_ffn
   - `stream`: the residual stream is as large as the logits (embeddings times sqrt(dim))
