@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from tests.support.reference import Reference, clear_choices
 from tests.support.synthetic import write_model
-from tests.support.synthetic_layers import MLA, MoE
+from tests.support.synthetic_layers import MLA, Indexer, MoE
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 DEFAULT_MODEL = pathlib.Path(__file__).parents[2] / "tinygrad_llm" / "models" / "stories.gguf"
-TOKENS = 80
+TOKENS, FEWER = 80, 40  # FEWER: of RARER
 MARGIN = 0.1  # of expert routing, in standard deviations of the scores: llama.cpp's rounding must not flip a choice
 
 def yarn(arch: str, factor: float, **more: float) -> dict[str, Any]:
@@ -44,14 +44,46 @@ SHAPES: dict[str, dict[str, Any]] = {
     "gemma3.final_logit_softcapping": 6.0, "gemma3.rope.scaling.type": "linear", "gemma3.rope.scaling.factor": 8.0}},
   "gpt-oss": {"arch": "gpt-oss", "head_dim": 64, "moe": MoE(ffn=256), "kv": yarn("gpt-oss", 32.0), "seed": 0},
 }
+SPARSE = {"moe": MoE(ffn=256, dense=1, shared=1, gating="sigmoid", norm=True, scale=2.5, bias=True),
+          "mla": MLA(q_lora=256, **LATENT)}
+RARER: dict[str, dict[str, Any]] = {
+  "mixtral": {"arch": "llama", "ffn": 256, "tied": False, "moe": MoE(), "seed": 0},
+  "phi3": {"arch": "phi3", "seed": 0},
+  "phi3-long": {"arch": "phi3", "kv": {"phi3.rope.scaling.original_context_length": 64}, "seed": 0},
+  "qwen2moe": {"arch": "qwen2moe", "moe": MoE(ffn=256, shared=1, shared_ffn=512, shared_gate=True), "seed": 0},
+  "qwen2vl": {"arch": "qwen2vl", "seed": 0},
+  "qwen3vl": {"arch": "qwen3vl", "head_dim": 128, "seed": 0},
+  "qwen3vlmoe": {"arch": "qwen3vlmoe", "head_dim": 128, "moe": MoE(ffn=256), "seed": 0},
+  "glm4": {"arch": "glm4", "seed": 0},
+  "glm4moe": {"arch": "glm4moe", "seed": 0, "moe": MoE(ffn=256, dense=1, shared=1, gating="sigmoid", norm=True,
+                                                       scale=1.5, bias=True)},
+  "minimax-m2": {"arch": "minimax-m2", "ffn": 256, "head_dim": 128, "seed": 0,
+                 "moe": MoE(ffn=256, gating="sigmoid", bias=True)},
+  "granitemoe": {"arch": "granitemoe", "ffn": 256, "moe": MoE(shared=1, shared_ffn=512), "seed": 0},
+  "mistral3": {"arch": "mistral3", "head_dim": 128, "seed": 0, "kv": {
+    **yarn("mistral3", 4.0, yarn_log_multiplier=1.0), "mistral3.rope.scaling.original_context_length": 16,
+    "mistral3.attention.temperature_scale": 0.3}},
+  "smollm3": {"arch": "smollm3", "layers": 4, "seed": 0},
+  "ernie4_5": {"arch": "ernie4_5", "seed": 0},
+  "ernie4_5-moe": {"arch": "ernie4_5-moe", "moe": MoE(ffn=256, dense=1, shared=2, bias=True), "seed": 0},
+  "exaone4": {"arch": "exaone4", "seed": 0},
+  "cohere2": {"arch": "cohere2", "layers": 4, "window": 12, "seed": 0},
+  "command-r": {"arch": "command-r", "seed": 0},
+  "olmo2": {"arch": "olmo2", "seed": 0},
+  "olmo3": {"arch": "olmo2", "layers": 4, "window": 12, "kv": yarn("olmo2", 8.0), "seed": 0},
+  "llama4": {"arch": "llama4", "layers": 4, "moe": MoE(ffn=256, shared=1, used=1, step=2), "seed": 0},
+  "hunyuan-dense": {"arch": "hunyuan-dense", "head_dim": 128, "seed": 0},
+  "deepseek32": {"arch": "deepseek32", **SPARSE, "kv": yarn("deepseek32", 40.0, yarn_log_multiplier=0.1), "seed": 0},
+  "glm-dsa": {"arch": "glm-dsa", **SPARSE, "layers": 3, "parts": {"indexer": Indexer(types=(1, 1, 0))}, "seed": 0},
+}
 TYPES = {"llama": "F16 Q4_K_M Q6_K Q8_0", "qwen2": "F16 Q4_K_M Q6_K Q8_0", "qwen3": "F16 Q4_K_M Q6_K Q8_0",
          "llama-yarn": "F16", "qwen3moe": "F16 Q4_K_M Q8_0", "olmoe": "F16 Q4_K_M", "deepseek2": "F16 Q4_K_M",
          "moonlight": "Q8_0", "deepseek3": "F16 Q4_K_M", "deepseek2-old": "F16 Q4_K_M", "youtu": "Q8_0",
          "gemma3": "F16 Q4_K_M", "gpt-oss": "F16 MXFP4_MOE"}
 COMMON = {"dim": 256, "ffn": 512, "layers": 2, "vocab": 512, "blocks": True}
 CASES: dict[str, dict[str, Any]] = {
-  f"{name}-{types}": {**COMMON, **shape, "types": types} for name, shape in SHAPES.items()
-  for types in TYPES[name].split()
+  f"{name}-{types}": {**COMMON, **shape, "types": types} for name, shape in (SHAPES | RARER).items()
+  for types in TYPES.get(name, "F16 Q4_K_M").split()
 }
 
 def write_case(name: str, path: pathlib.Path) -> str:
@@ -61,5 +93,6 @@ def write_case(name: str, path: pathlib.Path) -> str:
 
 def case_ids(name: str, path: pathlib.Path) -> np.ndarray:
   """Random tokens of a case at which no choice of experts is close. path: the model that write_case wrote."""
-  ids = np.random.default_rng(CASES[name]["seed"]).integers(0, CASES[name]["vocab"], TOKENS)
+  count = FEWER if name.rsplit("-", 1)[0] in RARER else TOKENS
+  ids = np.random.default_rng(CASES[name]["seed"]).integers(0, CASES[name]["vocab"], count)
   return np.array(clear_choices(Reference(path), ids, MARGIN), np.int32)
