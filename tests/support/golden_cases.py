@@ -7,6 +7,7 @@ import numpy as np
 from tests.support.reference import Reference, clear_choices
 from tests.support.synthetic import write_model
 from tests.support.synthetic_layers import MLA, Indexer, MoE
+from tests.support.synthetic_recurrent import KDA, Delta, Mamba2
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 DEFAULT_MODEL = pathlib.Path(__file__).parents[2] / "tinygrad_llm" / "models" / "stories.gguf"
@@ -76,13 +77,34 @@ RARER: dict[str, dict[str, Any]] = {
   "deepseek32": {"arch": "deepseek32", **SPARSE, "kv": yarn("deepseek32", 40.0, yarn_log_multiplier=0.1), "seed": 0},
   "glm-dsa": {"arch": "glm-dsa", **SPARSE, "layers": 3, "parts": {"indexer": Indexer(types=(1, 1, 0))}, "seed": 0},
 }
+RECURRENT: dict[str, dict[str, Any]] = {
+  "lfm2": {"arch": "lfm2", "layers": 3, "seed": 5},
+  "lfm2moe": {"arch": "lfm2moe", "layers": 3, "moe": MoE(ffn=256, dense=1, gating="sigmoid", bias=True), "seed": 1},
+  # Qwen 3.5: head size 256, a quarter of it rotated
+  "qwen35": {"arch": "qwen35", "layers": 3, "head_dim": 256, "parts": {"delta": Delta(size=64)}, "seed": 1},
+  "qwen35moe": {"arch": "qwen35moe", "head_dim": 128, "parts": {"delta": Delta(v_heads=8)}, "moe": MoE(
+    ffn=256, shared=1, shared_gate=True), "seed": 1},
+  "qwen3next": {"arch": "qwen3next", "head_dim": 128, "parts": {"delta": Delta(v_heads=8)}, "moe": MoE(
+    ffn=256, shared=1, shared_gate=True), "seed": 3},
+  "kimi-linear": {"arch": "kimi-linear", "layers": 3, "parts": {"kda": KDA(size=64)}, "mla": MLA(**LATENT), "moe": MoE(
+    ffn=256, dense=1, shared=1, gating="sigmoid", bias=True, scale=2.446), "seed": 5},
+  "granitehybrid": {"arch": "granitehybrid", "layers": 3, "parts": {"mamba2": Mamba2(inner=512)}, "seed": 5},
+  "granitehybrid-moe": {"arch": "granitehybrid", "parts": {"mamba2": Mamba2(inner=512)}, "ffn": 256,
+                        "moe": MoE(shared=1), "seed": 1},
+  "nemotron_h": {"arch": "nemotron_h", "layers": 4, "seed": 0},
+  "nemotron_h_moe": {"arch": "nemotron_h_moe", "layers": 4, "moe": MoE(
+    ffn=256, shared=1, shared_ffn=512, norm=True, scale=2.5, bias=True, groups=1, groups_used=1), "seed": 0},
+  "nemotron_h_moe-latent": {"arch": "nemotron_h_moe", "layers": 4, "dim": 512, "moe": MoE(
+    ffn=256, shared=1, shared_ffn=512, norm=True, scale=2.5, bias=True, latent=256), "seed": 0},
+  "falcon-h1": {"arch": "falcon-h1", "seed": 0},
+}
 TYPES = {"llama": "F16 Q4_K_M Q6_K Q8_0", "qwen2": "F16 Q4_K_M Q6_K Q8_0", "qwen3": "F16 Q4_K_M Q6_K Q8_0",
          "llama-yarn": "F16", "qwen3moe": "F16 Q4_K_M Q8_0", "olmoe": "F16 Q4_K_M", "deepseek2": "F16 Q4_K_M",
          "moonlight": "Q8_0", "deepseek3": "F16 Q4_K_M", "deepseek2-old": "F16 Q4_K_M", "youtu": "Q8_0",
          "gemma3": "F16 Q4_K_M", "gpt-oss": "F16 MXFP4_MOE"}
 COMMON = {"dim": 256, "ffn": 512, "layers": 2, "vocab": 512, "blocks": True}
 CASES: dict[str, dict[str, Any]] = {
-  f"{name}-{types}": {**COMMON, **shape, "types": types} for name, shape in (SHAPES | RARER).items()
+  f"{name}-{types}": {**COMMON, **shape, "types": types} for name, shape in (SHAPES | RARER | RECURRENT).items()
   for types in TYPES.get(name, "F16 Q4_K_M").split()
 }
 

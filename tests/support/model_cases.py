@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from tests.support.golden_cases import yarn
 from tests.support.synthetic_layers import MLA, Indexer, MoE
+from tests.support.synthetic_recurrent import KDA, Delta, Mamba2
 
 EPS = 0.01  # large enough to matter
 SIGMOID = {"gating": "sigmoid", "norm": True, "bias": True, "dense": 1}
@@ -65,6 +66,32 @@ MODELS: dict[str, dict[str, Any]] = {
   "hunyuan-dense": {"arch": "hunyuan-dense", "eps": EPS, "head_dim": 48},
   "deepseek32": {"arch": "deepseek32", "eps": EPS, "kv": yarn("deepseek32", 40.0, yarn_log_multiplier=0.1)},
   "glm-dsa": {"arch": "glm-dsa", "eps": EPS, "layers": 3, "parts": {"indexer": Indexer(types=(1, 1, 0))}},
+  # short convolution: KV heads by layer, 0 where a layer convolves
+  "lfm2": {"arch": "lfm2", "eps": EPS, "layers": 3},
+  "lfm2moe": {"arch": "lfm2moe", "eps": EPS, "layers": 3},
+  # gated delta rule; a small state, so that the epsilon of its keys' norm matters
+  "qwen35": {"arch": "qwen35", "eps": EPS, "layers": 3, "parts": {"delta": Delta(size=16)}},
+  # the last layer predicts further tokens, it is not run
+  "qwen35-nextn": {"arch": "qwen35", "layers": 3, "parts": {"delta": Delta(), "nextn": 1}},
+  # the list of recurrent layers contradicts the period
+  "qwen35-listed": {"arch": "qwen35", "eps": EPS, "mixers": ("attention", "delta"),
+                    "parts": {"delta": Delta(v_heads=6, size=16, taps=3, listed=True)}},
+  "qwen35moe": {"arch": "qwen35moe", "eps": EPS, "layers": 3, "parts": {"delta": Delta(v_heads=6, size=16)},
+                "moe": MoE(shared=1, shared_ffn=96, shared_gate=True, layout="fused")},
+  "qwen3next": {"arch": "qwen3next", "eps": EPS, "layers": 3, "parts": {"delta": Delta(v_heads=6, size=16)}},
+  "qwen3next-old": {"arch": "qwen3next", "eps": EPS, "parts": {"delta": Delta(v_heads=6, size=16, joined=True)}},
+  "kimi-linear": {"arch": "kimi-linear", "eps": EPS, "layers": 3, "parts": {"kda": KDA(size=16)}},
+  # Mamba-2
+  "granitehybrid": {"arch": "granitehybrid", "eps": EPS, "layers": 3},
+  "granitehybrid-moe": {"arch": "granitehybrid", "eps": EPS, "ffn": 64, "moe": MoE(shared=1, shared_ffn=96)},
+  "bamba": {"arch": "granitehybrid", "parts": {"mamba2": Mamba2(groups=1, state=32)},  # its attention is rotated
+            "kv": {"granitehybrid.rope.scaling.finetuned": True}},
+  "nemotron_h": {"arch": "nemotron_h", "eps": EPS, "layers": 4, "head_dim": 48},
+  "nemotron_h_moe": {"arch": "nemotron_h_moe", "eps": EPS, "layers": 4},
+  "nemotron_h_moe-latent": {"arch": "nemotron_h_moe", "eps": EPS, "layers": 4, "tied": False, "moe": MoE(
+    shared=1, shared_ffn=96, norm=True, scale=2.5, bias=True, latent=48)},
+  "falcon-h1": {"arch": "falcon-h1", "eps": EPS, "parts": {"mamba2": Mamba2(inner=192, heads=6)}},
+  "falcon-h1-unnormed": {"arch": "falcon-h1", "eps": EPS, "tied": True, "parts": {"mamba2": Mamba2(norm=False)}},
 }
 VOCAB, LONG = 320, 2048
 IDS = np.random.default_rng(0).integers(0, VOCAB, LONG).tolist()

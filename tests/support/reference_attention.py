@@ -38,6 +38,7 @@ def grouped(ref: "Reference", x: np.ndarray, layer: int) -> tuple[np.ndarray, np
       y = rotate(ref, y, n, sliding)
       if ref.traits.unit_norm: y = y / np.sqrt((y * y).mean(-1, keepdims=True) + ref.eps)
     return normed(ref, y, f"{name}{part}_norm.weight") if late else y
+  if ref.traits.query_gate: q = q[..., :ref.head_dim]
   q, k = turn(q, "q"), turn(k, "k")
   if ref.traits.temperature: q = q * ref.traits.temperature(ref, layer, np.arange(len(x)))[:, None, None]
   return (q, half(k), half(v)) if ref.kv_half else (q, k, v)
@@ -48,9 +49,11 @@ def latent(ref: "Reference", x: np.ndarray, layer: int) -> tuple[np.ndarray, np.
   q = ref.linear(x, name + "q") if name + "q.weight" in ref.w else \
     ref.linear(ref.norm(ref.linear(x, name + "q_a"), name + "q_a_norm.weight"), name + "q_b")
   q = q.reshape(T, heads, -1)
-  q = np.concatenate([q[..., :-rope], rotate(ref, q[..., -rope:], rope)], -1)
+  rotated = ref.traits.rotated(ref, layer)
+  if rotated: q = np.concatenate([q[..., :-rope], rotate(ref, q[..., -rope:], rope)], -1)
   c, k_rope = np.split(ref.linear(x, name + "kv_a_mqa"), [int(ref.param("attention.kv_lora_rank"))], -1)
-  c, k_rope = ref.norm(c, name + "kv_a_norm.weight"), rotate(ref, k_rope[:, None], rope)
+  c, k_rope = ref.norm(c, name + "kv_a_norm.weight"), k_rope[:, None]
+  if rotated: k_rope = rotate(ref, k_rope, rope)
   if ref.kv_half: c, k_rope = half(c), half(k_rope)
   if name + "kv_b.weight" in ref.w:
     kv = ref.linear(c, name + "kv_b").reshape(T, heads, -1)
@@ -66,7 +69,11 @@ def attention(ref: "Reference", x: np.ndarray, layer: int) -> np.ndarray:
   scale = q.shape[-1] ** -0.5
   if ref.arch == "gemma3" and ref.layers == 62: scale = (ref.dim / ref.heads(layer)) ** -0.5
   if ref.traits.scores: scale = float(ref.param("attention.scale"))
-  return ref.linear(attend(ref, q, k, v, layer, scale), f"blk.{layer}.attn_output")
+  y = attend(ref, q, k, v, layer, scale)
+  if ref.traits.query_gate:
+    gate = ref.linear(x, f"blk.{layer}.attn_q").reshape(len(x), ref.heads(layer), 2, -1)[:, :, 1]
+    y = y / (1 + np.exp(-gate.reshape(len(x), -1)))
+  return ref.linear(y, f"blk.{layer}.attn_output")
 
 def latent_attention(ref: "Reference", x: np.ndarray, layer: int) -> np.ndarray:
   """Multi-head latent attention: x (T, dim), row t at position t -> (T, dim)."""

@@ -42,13 +42,15 @@ def route(ref: "Reference", logits: np.ndarray, bias: np.ndarray | None) -> tupl
 
 def experts(ref: "Reference", x: np.ndarray, layer: str) -> tuple[np.ndarray, np.ndarray]:
   """x (T, dim) -> (T, dim), and Reference.gap of this layer (T,)."""
-  out = np.zeros_like(x)
+  inner = ref.linear(x, f"{layer}.ffn_latent_down") if f"{layer}.ffn_latent_down.weight" in ref.w else x
+  out = np.zeros_like(inner)
   chosen, weights, gap = route(ref, ref.linear(x, f"{layer}.ffn_gate_inp"), ref.w.get(f"{layer}.exp_probs_b.bias"))
   for expert in np.unique(chosen):
     token, place = np.nonzero(chosen == expert)
-    weight, h = weights[token, place][:, None], x[token]
+    weight, h = weights[token, place][:, None], inner[token]
     if ref.traits.weigh_input: h, weight = h * weight, np.ones(1)
     out[token] += ref.feed_forward(h, f"{layer}.ffn", "_exps", expert) * weight
+  if inner is not x: out = ref.linear(out, f"{layer}.ffn_latent_up")
   if f"{layer}.ffn_up_shexp.weight" not in ref.w: return out, gap
   shared, gate = ref.feed_forward(x, f"{layer}.ffn", "_shexp"), ref.w.get(f"{layer}.ffn_gate_inp_shexp.weight")
   return out + (shared if gate is None else shared / (1 + np.exp(-x @ gate))[:, None]), gap

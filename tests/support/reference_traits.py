@@ -33,6 +33,7 @@ class Traits:
     normed without weights
   - `temperature`: factors (T,) of the queries in a layer
   - `indexer_eps`, `indexer_pairs`: the epsilon of the indexer's norm, and whether it rotates pairs (2i, 2i+1)
+  - `query_gate`: a head of attn_q is [query | gate of this head's output]; `last_norm`: the tensor of the last norm
   """
   interleaved: bool = False
   before: tuple[str, str] = ("attn_norm", "ffn_norm")
@@ -49,6 +50,8 @@ class Traits:
   rotated: "Callable[[Reference, int], bool]" = lambda ref, i: True
   windowed: "Callable[[Reference, int], bool]" = lambda ref, i: False
   window_scaling: bool = True
+  query_gate: bool = False
+  last_norm: str = "output_norm"
   gating: int = SOFTMAX
   normalised: bool = False
   choice: str = "scores"
@@ -88,22 +91,48 @@ def llama4_temperature(ref: "Reference", i: int, positions: np.ndarray) -> np.nd
 
 def granite_rotated(ref: "Reference", i: int) -> bool: return bool(ref.param("rope.scaling.finetuned", True))
 
+def recurrent_if(kind: str, other="attention") -> "Callable[[Reference, int], tuple[str, ...]]":
+  """`kind` in layers without KV heads, else `other`."""
+  return lambda ref, i: (other if ref.kv_heads(i) else kind,)
+
+def delta_mixers(ref: "Reference", i: int) -> tuple[str, ...]:
+  listed, period = ref.param("attention.recurrent_layers", []), int(ref.param("full_attention_interval", 4))
+  return ("delta" if (listed[i] if listed else (i + 1) % period) else "attention",)
+
+def nemotron_mixers(ref: "Reference", i: int) -> tuple[str, ...]:
+  if ref.of_layer("feed_forward_length", i): return ()
+  return ("attention" if ref.kv_heads(i) else "mamba2",)
+
 BOTH = ("post_attention_norm", "post_ffw_norm")
 GRANITE = Traits(interleaved=True, embedding="scale", residual=True, logits="divide", scores=True,
                  rotated=granite_rotated)
 SPARSE = Traits(interleaved=True, mixers=lambda ref, i: ("sparse",), gating=SIGMOID, log_multiplier=10)
 PARALLEL = Traits(interleaved=True, parallel=True, layer_norm=True, before=("attn_norm", "attn_norm"),
                   logits="multiply")
+LFM2 = Traits(mixers=recurrent_if("shortconv"), last_norm="token_embd_norm")
+QWEN35 = Traits(before=("attn_norm", "post_attention_norm"), mixers=delta_mixers, query_gate=True)
+NEMOTRON_H = Traits(before=("attn_norm", "attn_norm"), mixers=nemotron_mixers, rotated=lambda ref, i: False,
+                    activation="relu2", gating=SIGMOID)
 TRAITS = {
   "llama": Traits(interleaved=True, normalised=True),
   "deepseek2": Traits(interleaved=True, mixers=lambda ref, i: ("latent",), log_multiplier=10),
   "gemma3": Traits(after=BOTH, activation="gelu", embedding="sqrt", windowed=period(6), window_scaling=False),
+  "falcon-h1": Traits(mixers=lambda ref, i: ("attention", "mamba2")),
   "gpt-oss": Traits(before=("attn_norm", "post_attention_norm"), activation="clamped", windowed=period(2)),
   "granite": GRANITE,
+  "granitehybrid": replace(GRANITE, mixers=recurrent_if("mamba2"), normalised=True),
+  "kimi-linear": Traits(mixers=recurrent_if("kda", "latent"), rotated=lambda ref, i: False, normalised=True),
+  "lfm2": LFM2,
+  "lfm2moe": replace(LFM2, normalised=True),
+  "nemotron_h": NEMOTRON_H,
+  "nemotron_h_moe": NEMOTRON_H,
   "olmoe": Traits(),
   "qwen2": Traits(),
   "qwen3": Traits(),
+  "qwen35": QWEN35,
+  "qwen35moe": replace(QWEN35, normalised=True),
   "qwen3moe": Traits(normalised=True),
+  "qwen3next": replace(QWEN35, normalised=True),
   "seed_oss": Traits(before=("attn_norm", "post_attention_norm")),
   "phi3": Traits(),
   "qwen2moe": Traits(),

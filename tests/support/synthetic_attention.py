@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from tests.support.synthetic_shapes import Indexer, Shape, Spec, bias, matrix, norm
 
+SIGMOID = 0.54  # root mean square of sigmoid(x), x gaussian of standard deviation 1
 
 def attention(s: Shape, i: int, gain: float) -> Iterator[Spec]:
   """Grouped-query attention of layer i; its output has the standard deviation `gain`."""
@@ -14,12 +15,14 @@ def attention(s: Shape, i: int, gain: float) -> Iterator[Spec]:
     if s.qkv_bias: yield bias(name + "qkv", 0.5, (heads + 2 * kv) * s.head_dim)
   for part, n, std in (("q", heads, sharp), ("k", kv, sharp), ("v", kv, 1)):
     if "qkv" not in f.fused:
-      yield matrix(name + part, i, std / reads, n * s.head_dim, s.dim)
+      rows = n * s.head_dim * (2 if f.query_gate and part == "q" else 1)
+      yield matrix(name + part, i, std / reads, rows, s.dim)
       if s.qkv_bias: yield bias(name + part, 0.5, n * s.head_dim)
     if s.qk_norm == "heads" and part != "v":
       yield Spec(f"{name}{part}_norm.weight", (n, s.head_dim), 0.15, 1.5, matrix=False)
     elif s.qk_norm and part != "v": yield norm(f"{name}{part}_norm", s.head_dim * (n if s.qk_norm == "all" else 1), 1.5)
-  yield matrix(name + "output", i, gain / math.sqrt(heads * s.head_dim), s.dim, heads * s.head_dim)
+  inner = heads * s.head_dim
+  yield matrix(name + "output", i, gain / (SIGMOID if f.query_gate else 1) / math.sqrt(inner), s.dim, inner)
   if "out" in f.biases: yield bias(name + "output", gain / 2, s.dim)
   if f.sinks: yield Spec(name + "sinks.weight", (heads,), 1.0, 1.0, matrix=False)
 

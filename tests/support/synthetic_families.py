@@ -2,8 +2,11 @@
 The traits of every architecture, as llama.cpp's converters write its files and src/models/*.cpp of llama.cpp read them.
 """
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gguf import GGUFWriter
+from tests.support.synthetic_recurrent import (KDA, Delta, Mamba2, ShortConv, add_delta, add_kda, add_mamba2,
+  add_shortconv)
 from tests.support.synthetic_shapes import MLA, Family, Indexer, MoE, Shape, Spec
 
 
@@ -34,8 +37,27 @@ def indexer(w: GGUFWriter, s: Shape) -> None:
   w.add_indexer_top_k(part.top_k)
   if part.types: w.add_array(f"{s.arch}.attention.indexer.types", part.types)
 
+def qwen35_keys(w: GGUFWriter, s: Shape) -> None:
+  add_delta(w, s)
+  pairs = int(s.head_dim * (s.family.rotated or 1)) // 2  # of time, height and width in turn
+  w.add_rope_dimension_sections([-(-pairs // 3), -(-(pairs - 1) // 3), -(-(pairs - 2) // 3), 0])
+
+def granite_hybrid_keys(w: GGUFWriter, s: Shape) -> None:
+  granite_scales(w, s)
+  add_mamba2(w, s)
+  w.add_rope_scaling_finetuned(False)  # not rotated
+
 DEEPSEEK_V2_LITE = MoE(dense=1, shared=2, gating="softmax", scale=1.0, groups=1, groups_used=1)
 DEEPSEEK_KEYS = ("ffn", "dense", "shared")
+LFM2 = Family("qwen", 1000000.0, qk_norm="head", mixers=("shortconv", "attention"), parts={"shortconv": ShortConv()},
+              marked=("kv",), last_norm="token_embd_norm", keys=add_shortconv)
+QWEN35 = Family("qwen", 10000000.0, qk_norm="head", mixers=("delta", "attention"), parts={"delta": Delta()},
+                query_gate=True, names=("attn_norm", "post_attention_norm"), rotated=0.25, key_length=True,
+                keys=qwen35_keys)
+QWEN_MOE, QWEN_MOE_KEYS = MoE(shared=1, shared_gate=True), ("ffn", "shared_ffn")
+NEMOTRON_H = Family("qwen", 10000.0, mixers=("mamba2", "", "attention", ""), parts={"mamba2": Mamba2()}, gated=False,
+                    hidden=(1, 1.2), no_ffn=("mamba2", "attention"), names=("attn_norm", "attn_norm"),
+                    marked=("kv", "ffn"), eps_key="layer", key_length=True, keys=add_mamba2)
 FAMILIES = {
   "llama": Family("llama", 500000.0, expert_keys=()),
   "qwen2": Family("qwen", 1000000.0, qkv_bias=True),
@@ -85,4 +107,19 @@ FAMILIES = {
   "glm-dsa": Family("deepseek", 1000000.0, mla=MLA(q_lora=48), tied=False, mha=True, mixers=("sparse",), keys=indexer,
                     moe=MoE(dense=1, shared=1, gating="sigmoid", norm=True, scale=2.5, bias=True),
                     expert_keys=DEEPSEEK_KEYS, parts={"indexer": Indexer()}),
+  "lfm2": LFM2,
+  "lfm2moe": replace(LFM2, moe=MoE(dense=1, gating="sigmoid", bias=True), expert_keys=("ffn", "dense")),
+  "qwen35": QWEN35,
+  "qwen35moe": replace(QWEN35, moe=QWEN_MOE, expert_keys=QWEN_MOE_KEYS, tied=False),
+  "qwen3next": replace(QWEN35, moe=QWEN_MOE, expert_keys=QWEN_MOE_KEYS, tied=False, keys=add_delta),
+  "granitehybrid": Family("llama", 10000.0, mixers=("mamba2", "attention"), parts={"mamba2": Mamba2()}, marked=("kv",),
+                          expert_keys=("shared_ffn",), keys=granite_hybrid_keys),
+  "nemotron_h": NEMOTRON_H,
+  "nemotron_h_moe": replace(NEMOTRON_H, moe=MoE(shared=1, shared_ffn=96, norm=True, scale=2.5, bias=True, groups=1,
+                                                groups_used=1), expert_keys=("ffn", "shared", "shared_ffn")),
+  "falcon-h1": Family("llama", 100000.0, mixers=("attention+mamba2",), parts={"mamba2": Mamba2()}, bare=("ffn_norm",),
+                      key_length=True, keys=add_mamba2, tied=False),
+  "kimi-linear": Family("deepseek", 10000.0, moe=MoE(dense=1, shared=1, gating="sigmoid", bias=True, scale=2.446),
+                        mla=MLA(), tied=False, mixers=("kda", "latent"), parts={"kda": KDA()}, marked=("kv",),
+                        expert_keys=DEEPSEEK_KEYS, keys=add_kda),
 }

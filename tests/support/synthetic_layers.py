@@ -14,6 +14,7 @@ from tests.support.synthetic_attention import attention, latent_attention, spars
 from tests.support.synthetic_families import DEEPSEEK_V2_LITE, FAMILIES
 from tests.support.synthetic_ffn import experts, feed_forward
 from tests.support.synthetic_metadata import add_metadata
+from tests.support.synthetic_recurrent import delta, kda, mamba2, shortconv
 from tests.support.synthetic_shapes import MLA, Family, Indexer, MoE, Shape, Spec, bias, matrix, norm
 
 __all__ = ["DEEPSEEK_V2_LITE", "FAMILIES", "MIXERS", "MLA", "Family", "Indexer", "MoE", "Shape", "Spec",
@@ -24,6 +25,10 @@ MIXERS: dict[str, Mixer] = {
   "attention": attention,
   "latent": latent_attention,
   "sparse": sparse_attention,
+  "shortconv": shortconv,
+  "delta": delta,
+  "kda": kda,
+  "mamba2": mamba2,
 }
 
 def tensors(s: Shape) -> Iterator[Spec]:
@@ -35,26 +40,30 @@ def tensors(s: Shape) -> Iterator[Spec]:
   if s.family.model_tensors: yield from s.family.model_tensors(s, gain)
   for i in range(s.layers): yield from layer(s, i, gain, s.logit_std * back / 2 if s.family.stream else gain)
   # with a tied head, random signs in the last norm keep a token's own embedding from winning every prediction
-  yield from norms(s, "output_norm", signs=s.tied)
+  yield from norms(s, s.family.last_norm, signs=s.tied)
   if not s.tied: yield matrix("output", 0, s.emb, s.vocab, s.dim)
 
 def norms(s: Shape, name: str, mean=1.0, signs=False) -> Iterator[Spec]:
   """A norm over the residual stream."""
-  yield norm(name, s.dim, mean, signs)
+  spec = norm(name, s.dim, mean, signs)
+  yield spec._replace(name=name) if name.split(".")[-1] in s.family.bare else spec
   if s.family.norm_bias: yield bias(name, 0.1 * mean, s.dim)
 
 def layer(s: Shape, i: int, gain: float, post: float) -> Iterator[Spec]:
   """A layer's tensors. post: the mean weight of the norms after its parts."""
-  f, name, kinds = s.family, f"blk.{i}.", s.kinds(i)
+  f, name = s.family, f"blk.{i}."
   before, after = f.norms != "post", f.norms in ("post", "both")
-  if before: yield from norms(s, name + f.names[0])
-  for kind in kinds: yield from MIXERS[kind](s, i, gain)
-  if after: yield from norms(s, name + f.post_names[0], post)
-  if not any(kind in f.no_ffn for kind in kinds):
+  if before and s.kinds(i): yield from norms(s, name + f.names[0])
+  for kind in s.kinds(i): yield from MIXERS[kind](s, i, gain)
+  if after and s.kinds(i): yield from norms(s, name + f.post_names[0], post)
+  if s.feeds(i):
     if before and f.norms != "parallel": yield from norms(s, name + f.names[1])
     if s.moe and s.sparse(i): yield from experts(s, s.moe, i, gain)
     else: yield from feed_forward(s, i, s.width(i), gain)
     if after: yield from norms(s, name + f.post_names[1], post)
+  if s.predicts(i):
+    for part in ("enorm", "hnorm", "shared_head_norm"): yield norm(f"{name}nextn.{part}", s.dim)
+    yield matrix(name + "nextn.eh_proj", i, 1 / math.sqrt(2 * s.dim), s.dim, 2 * s.dim)
   if f.layer_tensors: yield from f.layer_tensors(s, i, gain)
 
 def scales(specs: Sequence[Spec]) -> Iterator[Spec]:
@@ -68,6 +77,8 @@ def scales(specs: Sequence[Spec]) -> Iterator[Spec]:
 def fill(family: Family, s: Shape) -> Shape:
   """The shape with dependent sizes filled in. ValueError if sizes do not fit."""
   if "ffn" not in family.expert_keys and s.moe: s = replace(s, moe=replace(s.moe, ffn=s.width(0)))
+  if "kv" in family.marked: s = replace(s, kv_heads=tuple(s.kv(i) if s.attends(i) else 0 for i in range(s.layers)))
+  if "ffn" in family.marked: s = replace(s, ffn=tuple(s.width(i) if s.feeds(i) else 0 for i in range(s.layers)))
   for i in range(s.layers):
     if s.kv(i) and s.heads % s.kv(i): raise ValueError(f"kv_heads: {s.kv(i)} does not divide {s.heads} heads")
   if family.moe and not (s.moe or s.mla): raise ValueError(f"dense: {s.arch} has experts")

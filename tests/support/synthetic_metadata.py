@@ -13,7 +13,9 @@ def add_metadata(w: GGUFWriter, s: Shape, *, context: int, base: float, eps: flo
   w.add_feed_forward_length(s.ffn)
   w.add_head_count(s.heads)
   m = s.mla
-  w.add_head_count_kv(1 if m and m.absorbed else s.heads if m else s.kv_heads)
+  kv: int | tuple[int, ...] = 1 if m and m.absorbed else s.heads if m else s.kv_heads
+  if m and "kv" in s.family.marked: kv = tuple(1 if s.attends(i) else 0 for i in range(s.layers))
+  w.add_head_count_kv(kv)
   if m:
     w.add_key_length(m.kv_lora + m.rope if m.absorbed else m.nope + m.rope)
     w.add_value_length(m.kv_lora if m.absorbed else m.value)
@@ -27,9 +29,10 @@ def add_metadata(w: GGUFWriter, s: Shape, *, context: int, base: float, eps: flo
     w.add_value_length(s.head_dim)
   if (share := s.family.rotated) is not None: w.add_rope_dimension_count(m.rope if m else int(s.head_dim * share))
   w.add_rope_freq_base(base)
-  (w.add_layer_norm_eps if s.family.layer_norm else w.add_layer_norm_rms_eps)(eps)
+  (w.add_layer_norm_eps if s.family.layer_norm or s.family.eps_key else w.add_layer_norm_rms_eps)(eps)
   if window: w.add_sliding_window(window)
   if pattern: w.add_sliding_window_pattern(pattern)
+  if nextn := s.parts.get("nextn"): w.add_nextn_predict_layers(nextn)
   if s.family.keys: s.family.keys(w, s)
   if s.moe: add_experts(w, s, s.moe)
   elif m:  # a dense model of this architecture (Youtu-LLM)
@@ -46,6 +49,7 @@ def add_experts(w: GGUFWriter, s: Shape, m: MoE) -> None:
   if "dense" in keys: w.add_leading_dense_block_count(m.dense)
   if "shared" in keys: w.add_expert_shared_count(m.shared)
   if "step" in keys: w.add_interleave_moe_layer_step(m.step)
+  if m.latent: w.add_moe_latent_size(m.latent)
   if m.scale: w.add_expert_weights_scale(m.scale)
   if m.norm: w.add_expert_weights_norm(True)
   if m.gating: w.add_expert_gating_func(ExpertGatingFuncType[m.gating.upper()])

@@ -17,7 +17,8 @@ class MoE:
   is gated. `gating`: softmax, sigmoid or "" (not written, as in the oldest files). `norm`: the chosen experts' weights
   are normalised to sum to 1. `scale`: a factor of these weights (0: not written). `bias`: a bias of the selection.
   `groups`, `groups_used`: experts are chosen from the best groups only (0: not written). `layout`: "joined" tensors of
-  all experts, "fused" gate and up rows in one of these, or one matrix an expert ("split", the oldest files).
+  all experts, "fused" gate and up rows in one of these, or one matrix an expert ("split", the oldest files). `latent`:
+  the experts work in this width, between two matrices (0: in the model's).
   """
   experts: int = 8
   used: int = 2
@@ -34,6 +35,7 @@ class MoE:
   shared_ffn: int = 0
   shared_gate: bool = False
   layout: str = "joined"
+  latent: int = 0
 
   @property
   def shared_width(self) -> int: return self.shared_ffn or self.ffn * self.shared
@@ -95,13 +97,16 @@ class Family:
   - `mixers`: the kind of each layer's mixer, repeated; two kinds joined by "+" are added, "" is none; `no_ffn`: kinds
     of layers without a feed-forward
   - `biases`: parts with a bias, some of "out", "ffn", "experts"; `sinks`: with sinks; `fused`: some of "qkv", "up"
-  - `gated`: False for up, activation, down; `hidden`: standard deviations of the experts' hidden factors and product
   - `qk_norm`: over each "head", over "all" heads at once, or over each with weights of its own ("heads")
   - `sharp`: standard deviation of queries and keys
+  - `gated`: False for up, activation, down; `hidden`: standard deviations of the hidden factors and product
   - `rotated`: the rotated share of a head (None: not written); `key_length`: the head's size is always written
   - `mha`: as many KV heads as heads unless told; `expert_keys`: some of ffn, dense, step, shared, shared_ffn
   - `stream`: the residual stream is as large as the logits (embeddings times sqrt(dim))
-  - `parts`: the default sizes of other mixers, by kind
+  - `parts`: the default sizes of other mixers, by kind; `query_gate`: a head of attn_q has the rows of a gate, too
+  - `marked`: some of "kv", "ffn": sizes that are written by layer, 0 where there is no attention or feed-forward
+  - `last_norm`: the last norm's tensor; `bare`: norms without the suffix .weight; `eps_key`: "layer" if the epsilon of
+    RMS norms has the name of LayerNorm's
   - `keys`: writes more metadata; `layer_tensors`: more tensors of a layer; `model_tensors`: more of the model
   """
   vocab: str
@@ -132,6 +137,11 @@ class Family:
   expert_keys: tuple[str, ...] = ("ffn",)
   stream: bool = False
   parts: Mapping[str, Any] = field(default_factory=dict)
+  query_gate: bool = False
+  marked: tuple[str, ...] = ()
+  last_norm: str = "output_norm"
+  bare: tuple[str, ...] = ()
+  eps_key: str = ""
   keys: "Callable[[GGUFWriter, Shape], None] | None" = None
   layer_tensors: "Callable[[Shape, int, float], Iterator[Spec]] | None" = None
   model_tensors: "Callable[[Shape, float], Iterator[Spec]] | None" = None
@@ -141,7 +151,8 @@ class Shape:
   """
   The arguments of write_model that determine the tensors, with defaults filled in.
 
-  arch: the name in the file. ffn, kv_heads: a number, or one a layer. parts: the sizes of other mixers, by kind.
+  arch: the name in the file. ffn, kv_heads: a number, or one a layer. parts: the sizes of other mixers, by kind. Its
+  entry "nextn" is the number of layers that predict further tokens.
   """
   family: Family
   arch: str
@@ -166,7 +177,15 @@ class Shape:
   def kv(self, i: int) -> int: return self.kv_heads if isinstance(self.kv_heads, int) else self.kv_heads[i]
   def kinds(self, i: int) -> tuple[str, ...]:
     """The kinds of a layer's mixers."""
+    if self.predicts(i): return ("attention",)
     return tuple(kind for kind in self.mixers[i % len(self.mixers)].split("+") if kind)
+  def attends(self, i: int) -> bool: return bool({"attention", "latent"} & {*self.kinds(i)})
+  def predicts(self, i: int) -> bool:
+    """Whether a layer is one of the last, which predict further tokens (https://arxiv.org/abs/2404.19737)."""
+    return i >= self.layers - self.parts.get("nextn", 0)
+  def feeds(self, i: int) -> bool:
+    """Whether a layer has a feed-forward."""
+    return not any(kind in self.family.no_ffn for kind in self.kinds(i))
   def sparse(self, i: int) -> bool:
     """Whether a layer has experts."""
     return bool(self.moe and i >= self.moe.dense and (i + 1) % self.moe.step == 0)

@@ -99,7 +99,7 @@ def record(name: str, folder: pathlib.Path) -> None:
   sha = write_case(name, path)
   ids = case_ids(name, path)
   # llama.cpp recognises a model without low-rank queries only by its number of layers
-  full = (mla := CASES[name].get("mla")) and not mla.q_lora
+  full = CASES[name]["arch"] == "deepseek2" and (mla := CASES[name].get("mla")) and not mla.q_lora
   peer = LlamaCpp(path, 256, {"deepseek2.attention.q_lora_rank": 0} if full else None)
   logits = peer.eval(ids.tolist(), 0)
   peer.close()
