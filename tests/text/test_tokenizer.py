@@ -201,9 +201,19 @@ def test_byte_fallback_of_utf8_vocabulary():
   assert t.token_bytes(2) == b"\0" and b"".join(map(t.token_bytes, t.encode("hé"))) == "hé".encode()
   assert t.encode("he") == [tokens.index("<0x68>")]   # as llama.cpp, it leaves out a byte that is no token
 
+def test_vocabulary_without_spaces():
+  """Words alone count, in lower case where the file says so; a vocabulary of another kind keeps the case."""
+  tokens = ["h", "e", "he", "İ", "i", *(f"<0x{b:02X}>" for b in range(256))]
+  def encode(text: str, lowercase: bool | None) -> list[int]:
+    return make(**{"model": "whitespace", "pre": "whitespace", "tokens": tokens, "merges": ["h e"], "token_type": None,
+                   "normalizer.lowercase": lowercase, "bos_token_id": None, "eos_token_id": None}).encode(text)
+  assert encode(" he\n\u3000h", False) == [2, 0] == encode(" HE\n H", True)
+  assert encode("H", None) == [tokens.index("<0x48>")] and encode("İ", False) == [3] and encode("İ", True) == [4]
+  assert Tokenizer.from_gguf(metadata(model="whitespace", pre=None)).least_tokens(" " * 99) == 0
+
 def test_unsupported_kind_error_lists_supported_kinds():
   for changes in ({"model": "t5"}, {"pre": "gpt-5"}):
-    with pytest.raises(InputError, match="llama, gemma4, and gpt2 with ") as e: make(**changes)
+    with pytest.raises(InputError, match="llama, gemma4, whitespace, and gpt2 with ") as e: make(**changes)
     assert str(e.value).partition("tokenizer.ggml.pre ")[2].split("pre ")[-1].split(", ") == [*PRE_TYPES]
 
 SPM_WORDS = {"▁": -9, "h": -9, "e": -9, "l": -9, "o": -9, "é": -9, "▁h": -3, "el": -2, "he": -1, "lo": -4, "llo": -5,
@@ -284,7 +294,8 @@ def test_spm_tolerated_faults_give_one_warning(field, value, words, capfd):
 
 def words(kind: PreType, text: str) -> list[str]:
   """The words into which a pre-tokenizer splits a text."""
-  pairs = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(split), "isolated") for split in kind.splits])
+  splits = [(r"\s+", "removed")] if kind.drops_spaces else [(split, "isolated") for split in kind.splits]
+  pairs = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(split), how) for split, how in splits])
   return [word for word, _ in pairs.pre_tokenize_str(text)]
 
 @pytest.mark.parametrize("pre, text, cut", [
@@ -306,6 +317,22 @@ def words(kind: PreType, text: str) -> list[str]:
   ("kimi-k2", "aB\u6f22\u5b57c's 1234", "aB|\u6f22\u5b57|c's| |123|4"),
   ("youtu", "aB \uac00\u6f22\u3001 12/", "aB| |\uac00|\u6f22|\u3001| |1|2|/"),
   ("default", "it's 12345 $x, (a+b)  c\nd", "it|'|s| |123|45| |$|x|,| |(|a|+|b|)| | c|\n|d"),
+  ("jais-2", "it'S 1234" + " " * 7 + "x", "it|'S| |123|4|    |  | x"),
+  ("minicpm5", "it'S 1234 ok.\n\n x", "it|'S| |123|4| ok|.\n\n| x"),
+  ("bailingmoe2", "it'S 12 a.\n\n x", "it|'S| |1|2| a|.\n\n| x"),
+  ("ufakzeka", "Ankara'da 12", "Ankara|'da| |1|2"),
+  ("laguna", "a. \n\n b", "a|.| |\n\n| b"),
+  ("exaone-moe", "the cat sat, 12 ok/\n\n\n x", "the cat sat|,| |1|2| ok|/\n|\n\n| x"),
+  ("granite-embed-multi-97m", "heLlo\u0301 it's 1234", "he|Llo\u0301| it's| |123|4"),
+  ("cohere2moe", "helloWorld  1234567 it's //\n/", "helloWorld| | |1|234|567| it's| //\n/"),
+  ("spark2_5", ".md 1234 $%\n\nx", ".md| |1|2|3|4| $%|\n|\n|x"),
+  ("afmoe", ".md 1234567  123 \u0e41\u6f22a $%\n", ".md| |1|234|567| | |123| |\u0e41\u6f22|a| $%\n"),
+  ("chameleon", "<sentinel:12>a IMGIMGABZ  12,b\n", "<|sentinel|:|1|2|>|a| |IMGIMGABZ|  |1|2|,|b|\n"),
+  ("bloom", "Hi there, (you)\u3002  12", "Hi| there|, (|you|)\u3002 | 12"),
+  ("viking", "Hi there, 12", "Hi| there|,| |1|2"),
+  ("superbpe", "a 1234567\u00b2 12\u00b2123456 b", "a |1|234|567\u00b2| |12\u00b2|123|456| b"),
+  ("sarvam-moe", "a b\n\n\nc", "a b|\n\n\n|c"),
+  ("whitespace", " a b,\n\u3000c ", "a|b,|c"),
   ("gemma4", "a b\n\n\nc", "a b|\n\n\n|c")])
 def test_words(pre, text, cut):
   assert words(PRE_TYPES[pre], text) == cut.split("|")
@@ -315,7 +342,7 @@ def test_every_pre_tokenizer_lists_its_models():
 
 @pytest.mark.parametrize("pre", PRE_TYPES)
 def test_long_runs_take_no_quadratic_time(pre):
-  for c in (" ", "A", "1", ".", "\n"): words(PRE_TYPES[pre], "1" + c * 20_000 + "1")
+  for c in (" ", "A", "1", ".", "\n", "\u00b2", "A "): words(PRE_TYPES[pre], "1" + c * 20_000 + "1")
 
 def gemma(**changes) -> Tokenizer:
   return make_spm(tokens=[*SPM_TOKENS, "  ", "<start_of_turn>", "<end_of_turn>"], add_space_prefix=False,

@@ -56,11 +56,13 @@ class BPE:
 
   merges: pairs of texts, a space between them, in the order in which they are applied. As in llama.cpp, a merge may
   make a text that is no token, and a later merge may use it. Such a text that remains becomes the tokens of its bytes.
+
+  lowercase: whether each character is replaced by its lower case before the words are cut.
   """
   prefix = ""
 
-  def __init__(self, vocab: dict[str, int], tokens: Set[str], merges: list[str], pre: PreType):
-    self._byte_level = pre.byte_level
+  def __init__(self, vocab: dict[str, int], tokens: Set[str], merges: list[str], pre: PreType, lowercase: bool = False):
+    self._byte_level, self._drops_spaces, self._lowercase = pre.byte_level, pre.drops_spaces, lowercase
     self._vocab, self._spelt = vocab, dict[int, list[int]]()
     pairs, beyond = _pairs(vocab, tokens, merges)
     ids = vocab | beyond
@@ -73,13 +75,15 @@ class BPE:
     except Exception as e:
       raise InputError("tokenizer.ggml.tokens: texts that are not Unicode; convert the model again") from e
     self._pipeline = Pipeline(model)
-    steps = [pre_tokenizers.Split(Regex(split), "isolated") for split in pre.splits]
+    if pre.drops_spaces: steps = [pre_tokenizers.Split(Regex(r"\s+"), "removed")]
+    else: steps = [pre_tokenizers.Split(Regex(split), "isolated") for split in pre.splits]
     as_bytes = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)] if pre.byte_level else []
     self._pipeline.pre_tokenizer = pre_tokenizers.Sequence([*steps, *as_bytes])  # type: ignore[assignment]
 
   def encode(self, text: str) -> list[int]:
     """Token ids of a text without special tokens."""
-    text = text if self._byte_level else text.replace(" ", SPACE)
+    if self._lowercase: text = "".join(c.lower()[:1] for c in text)
+    if not self._byte_level and not self._drops_spaces: text = text.replace(" ", SPACE)
     ids = self._pipeline.encode(text, add_special_tokens=False).ids
     return [j for i in ids for j in self._spelt.get(i, (i,))] if self._spelt else ids
 
@@ -91,11 +95,13 @@ class BPE:
 
   @property
   def writes_all(self) -> bool:
-    """Whether no text is left out: every byte has a token."""
+    """Whether no text is left out: every byte has a token, white space included."""
+    if self._drops_spaces: return False
     names = _BYTE_OF if self._byte_level else {f"<0x{b:02X}>": b for b in range(256)}
     return all(name in self._vocab for name, b in names.items() if b not in _NEVER)
 
   def text_bytes(self, text: str) -> bytes:
     """The bytes that a normal token's text stands for."""
     if self._byte_level and all(c in _BYTE_OF for c in text): return bytes(_BYTE_OF[c] for c in text)
-    return (text if self._byte_level else text.replace(SPACE, " ")).encode("utf-8", "surrogatepass")
+    marked = not self._byte_level and not self._drops_spaces
+    return (text.replace(SPACE, " ") if marked else text).encode("utf-8", "surrogatepass")

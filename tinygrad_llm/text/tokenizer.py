@@ -1,9 +1,9 @@
 """
 The tokenizer of a GGUF file: text to token ids and back.
 
-Byte pair encoding ("gpt2" and "gemma4" in the file) is in `bpe`, SentencePiece ("llama") in `sentencepiece`. The rules
-that split text into words (`tokenizer.ggml.pre`) are in `pretokenizers`. This module adds the rest of the metadata: the
-types of the tokens and the special token ids.
+Byte pair encoding ("gpt2", "gemma4" and "whitespace" in the file) is in `bpe`, SentencePiece ("llama") in
+`sentencepiece`. The rules that split text into words (`tokenizer.ggml.pre`) are in `pretokenizers`. This module adds
+the rest of the metadata: the types of the tokens and the special token ids.
 Source: the GGUF specification (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Where a file leaves a
 choice, llama.cpp is the reference.
 """
@@ -18,7 +18,7 @@ from tinygrad_llm.errors import InputError, warn
 from tinygrad_llm.text.bpe import BPE
 from tinygrad_llm.text.builtin_templates import BUILTIN
 from tinygrad_llm.text.literals import Literals
-from tinygrad_llm.text.pretokenizers import DEFAULT, GEMMA4, PRE_TYPES, PreType
+from tinygrad_llm.text.pretokenizers import DEFAULT, GEMMA4, PRE_TYPES, WHITESPACE, PreType
 from tinygrad_llm.text.sentencepiece import SPACE, SentencePiece
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)   # tokenizer.ggml.token_type
@@ -94,12 +94,13 @@ def _numbers(kv: Mapping[str, Any], key: str, kind: Callable[[Any], Number], def
 
 def pre_type(kv: Mapping[str, Any]) -> PreType | None:
   """The pre-tokenizer that a file's metadata names; None for SentencePiece, which has none. InputError for others."""
-  supported = f"supported: llama, gemma4, and gpt2 with tokenizer.ggml.pre {', '.join(PRE_TYPES)}"
+  supported = f"supported: llama, gemma4, whitespace, and gpt2 with tokenizer.ggml.pre {', '.join(PRE_TYPES)}"
   model, pre = kv.get("tokenizer.ggml.model"), kv.get("tokenizer.ggml.pre")
-  if not isinstance(model, str) or model not in ("llama", "gpt2", "gemma4"):
+  if not isinstance(model, str) or model not in ("llama", "gpt2", "gemma4", "whitespace"):
     raise InputError(f"tokenizer.ggml.model: {_shown(model)} is not supported; {supported}")
   if model == "llama": return None
   if model == "gemma4": return GEMMA4
+  if model == "whitespace": return WHITESPACE
   if pre is None or isinstance(pre, str) and pre == "default":
     warn(f"tokenizer.ggml.pre: {pre or 'missing'}; words are cut by llama.cpp's default, perhaps not as the model has "
          "learned them; convert the model again")
@@ -274,7 +275,8 @@ class Tokenizer:
     stop_ids += [i for i in (special_id(kv, f"fim_{name}", tokens) for name in ("pad", "rep", "sep")) if i is not None]
     if pre is not None:
       merges = _strings(kv, "tokenizer.ggml.merges")
-      return cls(tokens, types, BPE(vocab, {*tokens}, merges, pre), bos, add_bos, stop_ids)
+      lowercase = pre is WHITESPACE and bool(_flag(kv, "tokenizer.ggml.normalizer.lowercase", False))
+      return cls(tokens, types, BPE(vocab, {*tokens}, merges, pre, lowercase), bos, add_bos, stop_ids)
     scores = _numbers(kv, "tokenizer.ggml.scores", float, 0.0, len(tokens))
     if any(map(math.isnan, scores)): raise InputError("tokenizer.ggml.scores: not numbers; convert the model again")
     byte_ids = {b: vocab[text] for b in range(256) if (text := f"<0x{b:02X}>") in vocab}
