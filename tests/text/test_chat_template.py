@@ -190,8 +190,8 @@ def plain(source: str) -> jinja2.Template:
 
 def test_templates_of_real_models(capfd):
   """
-  Every template of llama.cpp's collection gives the same text or error as plain jinja2. The exception is Gemma 2's
-  template, which refuses a system message: we put the system's words into the user's turn.
+  Every template of llama.cpp's collection gives the same text or error as plain jinja2, with two exceptions. Gemma 2's
+  refuses a system message: we put the system's words into the user's turn. Four that are for tools fail without any.
   """
   paths = sorted(VECTORS.glob("*.jinja"))
   if not paths: pytest.skip(f"no templates in {VECTORS}: run `make vectors`")
@@ -212,7 +212,10 @@ def test_templates_of_real_models(capfd):
         assert t.render(messages, tools=tools) == wanted, path.name
         same += 1
   print(f"{same} of {3 * len(paths)} rendered, the others are rejected by both")
-  assert same >= 120 and {*folded} <= {"google-gemma-2-2b-it"}
+  assert same >= 120 and {*folded} == {"google-gemma-2-2b-it", "fireworks-ai-llama-3-firefunction-v2",
+                                       "CohereForAI-c4ai-command-r-plus-tool_use",
+                                       "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use",
+                                       "NousResearch-Hermes-3-Llama-3.1-8B-tool_use"}
   assert "some of what" not in capfd.readouterr().err
 
 def test_rendering_is_bounded_by_cpu_time(monkeypatch):

@@ -140,6 +140,10 @@ def test_thinking_switches():
   assert of("{% if enable_thinking %}x{% endif %}").thinking(False) == {"enable_thinking": False}
   assert of("{% if enable_thinking %}x{% endif %}").thinking(True) == {"enable_thinking": True}
   assert of("{{ reasoning_effort }}").thinking(False) == {"reasoning_effort": "low"}
+  for none in ("none", "no_think"):
+    source = "{% if reasoning_effort == '" + none + "' %}x{% endif %}"
+    assert of(source).thinking(False) == {"reasoning_effort": none} and of(source).thinking(True) == {}
+  assert [of("{{ thinking_mode }}").thinking(x)["thinking_mode"] for x in (False, True)] == ["disabled", "enabled"]
   assert of("").thinking(False) == of("").thinking(True) == {}
   for tag, close in TAGS.items():
     t = of(tag + "\n")
@@ -147,6 +151,18 @@ def test_thinking_switches():
     assert t.render([{"role": "user", "content": "hi"}], enable_thinking=False) == f"hi{tag}\n\n{close}\n\n"
   assert of("{{ tools[0] + 1 }}").thinking(False) == {}  # rendering will report the error
   assert of("{{ tools }}{{ style }}").variables() >= {"messages", "tools", "style"}
+
+def test_template_that_needs_tools_gets_none():
+  """A template that fails without tools or documents gets empty ones, and keeps what is given."""
+  source = (LOOP + "{{ m.content }}" + END + "{% for t in tools %}[{{ t.name }}]{% endfor %}"
+            "{% for d in documents %}({{ d.text }}){% endfor %}{{ ';' + functions + ';' + datetime }}")
+  say, today = [{"role": "user", "content": "hi"}], r"\d{4}-\d\d-\d\d$"
+  def render(**given) -> str: return ChatTemplate({"default": source}).render(say, **given)
+  assert re.match(r"hi;\[\];" + today, render())
+  assert re.match(r"hi\[f\]\(x\);\[.*f.*\];" + today, render(tools=[{"name": "f"}], documents=[{"text": "x"}]))
+  assert render(datetime="now", functions="") == "hi;;now"
+  with pytest.raises(InputError, match="NoneType"):  # the first error counts
+    ChatTemplate({"default": source + "{{ other + 'a' }}"}).render(say)
 
 def test_caller_variables(tmp_path):
   build(tmp_path / "m.gguf", ["x"], template=LOOP + "{{ m.content }}" + END + "{{ mood }}")

@@ -34,6 +34,10 @@ TEXTS = [
   ("", "[THINK]a[/THINK]b", [("thinking", "a"), ("answer", "b")]),
   ("", "<seed:think>a</seed:think>b", [("thinking", "a"), ("answer", "b")]),
   ("", "<|channel>thought\na\n<channel|>b", [("thinking", "a"), ("answer", "b")]),
+  ("", "<|START_THINKING|>a<|END_THINKING|><|START", [("thinking", "a"), ("answer", "<|START")]),
+  ("", "<mm:think>a</think></mm:think>\nb", [("thinking", "a</think>"), ("answer", "b")]),
+  ("<|CHATBOT_TOKEN|><|START_THINKING|>", "a<|END_THINKING|>b", [("thinking", "a"), ("answer", "b")]),
+  ("<|Bot|><think:opensource>", "a</think:opensource>b", [("thinking", "a"), ("answer", "b")]),
   ("<|im_start|>assistant\n<think>\n", "So \n it\n</think>\n\nis", [("thinking", "So \n it"), ("answer", "is")]),
   ("<|im_start|>assistant\n<think>\n\n</think>\n\n", "Yes.", [("answer", "Yes.")]),
   ("<|channel|>analysis<|message|>", " so", [("thinking", "so")]),
@@ -71,6 +75,8 @@ def test_control_tokens_as_tags():
   """Magistral's marks are control tokens; Gemma 4's opening mark is a token and a word."""
   assert split([("[THINK]",), "a", ("[/THINK]",), "b", ("[THINK]",)]) == [("thinking", "a"), ("answer", "b")]
   assert split([("<|channel>",), "tho", "ught\na", ("<channel|>",), "b"]) == [("thinking", "a"), ("answer", "b")]
+  cohere = [("<|START_THINKING|>",), "a", ("<|END_THINKING|>",), ("<|START_RESPONSE|>",), "b", ("<|END_RESPONSE|>",)]
+  assert split(cohere) == [("thinking", "a"), ("answer", "b")]
   assert split([("<pad>",), "a"]) == [("answer", "a")]
 
 # letters, <think> and </think> as user-defined tokens, and tokens without text

@@ -26,7 +26,9 @@ KEY = "tokenizer.chat_template"
 PROBE_SECONDS = 20  # for all attempts at rewriting a conversation that a template loses words of
 # variables that switch thinking: (value for off, value for on); None: the template's own default
 SWITCHES: dict[str, tuple[Any, Any]] = {"enable_thinking": (False, True), "thinking": (False, True),
-                                        "thinking_budget": (0, None), "reasoning_effort": ("low", None)}
+                                        "thinking_budget": (0, None), "reasoning_effort": ("low", None),
+                                        "thinking_mode": ("disabled", "enabled")}
+NO_EFFORT = ("none", "no_think")  # instead of "low", where a template names one of these
 OFF = tuple(name for name, values in SWITCHES.items() if values[0] is False)
 NEEDLES = {"user": "wqxuzkv", "assistant": "wqxazkv", "next": "wqxvzkv", "thought": "wqxtzkv"}
 EXCHANGE: list[dict[str, Any]] = [{"role": "user", "content": NEEDLES["user"]},
@@ -154,12 +156,12 @@ class ChatTemplate:
     messages = typed(messages)
     name = "tool_use" if tools and "tool_use" in self.templates else "default"
     options = {"tools": tools, "add_generation_prompt": add_generation_prompt}
-    request = _request(name, messages, variables, options)
+    _request(name, messages, variables, options)   # an InputError comes before the worker starts
     reads = "messages" in self._read(name)
     way = self._way(name, messages, variables, options) if reads else Way()
     if way is None: text = self._as_given(name, messages, variables, options)
     else:
-      reply = self._reply(_request(name, way.of(messages), variables, options) if way.steps or way.flips else request)
+      reply = self._rendered(name, way.of(messages) if way.steps or way.flips else messages, variables, options)
       if "error" in reply: raise InputError(f"{KEY}: {_one_line(reply['error'])}")
       text = reply["text"]
       if reads and (cut := cut_short(text, messages)) is not None:
@@ -177,7 +179,7 @@ class ChatTemplate:
     end, text = time.monotonic() + PROBE_SECONDS, ""
     def render(messages: Sequence[Message]) -> str | None:
       nonlocal text
-      reply = self._reply(_request(name, messages, variables, {**options, "tools": tools}))
+      reply = self._rendered(name, messages, variables, {**options, "tools": tools})
       if reply.get("failed") == "source": raise InputError(f"{KEY}: {_one_line(reply['error'])}")
       if time.monotonic() > end: raise InputError(f"{KEY}: rendering it takes too long; {HOSTILE}")
       text = reply.get("text", "")
@@ -199,16 +201,16 @@ class ChatTemplate:
     Renders messages for which no way was found. InputError that names the message that is refused or lost, unless the
     template works with exactly these texts.
     """
-    reply = self._reply(_request(name, messages, variables, options))
+    reply = self._rendered(name, messages, variables, options)
     if reply.get("failed") == "messages":   # find the first message that it refuses
-      refused = (i for i in range(len(messages)) if self._reply(
-        _request(name, messages[:i + 1], variables, options)).get("failed") == "messages")
+      refused = (i for i in range(len(messages)) if self._rendered(
+        name, messages[:i + 1], variables, options).get("failed") == "messages")
       if len(messages) > (i := next(refused, len(messages))):
         raise InputError(f"{KEY}: it refuses messages[{i}], role {messages[i]['role']!r}: {_one_line(reply['error'])}; "
                          "leave it out, or use a model whose template takes it")
     if "error" in reply: raise InputError(f"{KEY}: {_one_line(reply['error'])}")
     given, needles = with_needles(messages)
-    probe = self._reply(_request(name, given, variables, options))
+    probe = self._rendered(name, given, variables, options)
     text = _squeezed(reply["text"])
     gone = lost(probe["text"], needles) if "text" in probe else [
       i for i, m in enumerate(messages) if _squeezed(text_of(m.get("content"))) not in text]
@@ -238,8 +240,10 @@ class ChatTemplate:
     """
     switches = {name: values[on] for name, values in SWITCHES.items() if name in self.variables()}
     found = {name: value for name, value in switches.items() if value is not None}
-    if found.get("reasoning_effort") and any(re.search("""['"]none['"]""", x) for x in self.templates.values()):
-      found["reasoning_effort"] = "none"
+    if found.get("reasoning_effort"):
+      sources = "\n".join(self.templates.values())
+      named = (x for x in NO_EFFORT if re.search(f"""['"]{x}['"]""", sources))
+      found["reasoning_effort"] = next(named, found["reasoning_effort"])
     if found or on: return found
     try: prompt = self.render(EXCHANGE[:1])
     except InputError: return {}   # rendering the conversation will report it
@@ -288,6 +292,23 @@ class ChatTemplate:
     tokenizer.end_with(self.after_answer())
     ids, bos = tokenizer.encode(text, parse_special=True), tokenizer.bos
     return [bos, *ids] if tokenizer.add_bos and bos is not None and ids[:1] != [bos] else ids
+
+  def _rendered(self, name: str, messages: Sequence[Message], variables: Mapping[str, Any],
+                options: Mapping[str, Any]) -> dict[str, str]:
+    """
+    The worker's answer for messages. Some templates need tools, documents, `functions` (tools as JSON) or `datetime`.
+    If one fails, it is tried once more with values for those that it reads and that were not given.
+    """
+    reply = self._reply(_request(name, messages, variables, options))
+    if reply.get("failed") != "": return reply
+    tools, needed = options["tools"], {"tools": [], "documents": [], "functions": json.dumps(options["tools"] or []),
+                                       "datetime": time.strftime("%Y-%m-%d")}
+    lacking: dict[str, Any] = {key: value for key, value in needed.items()
+                               if key in self._read(name) and {**variables, **options}.get(key) is None}
+    if not lacking: return reply
+    tools = lacking.pop("tools", tools)
+    again = self._reply(_request(name, messages, {**variables, **lacking}, {**options, "tools": tools}))
+    return reply if again.get("failed") == "" else again
 
   def _reply(self, request: str) -> dict[str, str]:
     with self._lock: reply: dict[str, str] = json.loads(self._ask(request))

@@ -6,10 +6,13 @@ Part = tuple[str, str]  # (THINKING or ANSWER, text)
 
 # {opening mark: closing mark} of thinking before an answer. A template may end a prompt with the opening mark.
 TAGS = {
-  "<think>": "</think>",  # Qwen 3, DeepSeek R1, GLM, MiniMax
+  "<think>": "</think>",  # Qwen 3, DeepSeek, GLM, Nemotron, MiniMax M2
   "[THINK]": "[/THINK]",  # Magistral
   "<seed:think>": "</seed:think>",  # Seed-OSS
   "<|channel>thought": "<channel|>",  # Gemma 4
+  "<|START_THINKING|>": "<|END_THINKING|>",  # Command R7B, Command A
+  "<mm:think>": "</mm:think>",  # MiniMax M3
+  "<think:opensource>": "</think:opensource>",  # Hunyuan 3
 }
 # gpt-oss, https://github.com/openai/harmony: messages are <|channel|>CHANNEL<|message|>TEXT<|end|>, all but the first
 # after <|start|>ROLE. These marks are always control tokens.
