@@ -46,12 +46,16 @@ def circle(edges: dict[str, set[str]]) -> list[str]:
     return []
   return next((found for name in edges if (found := visit(name, []))), [])
 
-def room(name: str) -> tuple[bool, str]:
+def folder(name: str) -> tuple[bool, str]:
   """Whether a module is a patch, and its folder ("" for a top-level module)."""
   parts = name.split(".")[1:] if MODULES[name].name == "__init__.py" else name.split(".")[1:-1]
   is_patch = name.startswith("tinygrad_llm.patches")
-  folder = ".".join(parts[1:] if is_patch else parts)
-  return is_patch, INNER.get(folder, folder)
+  return is_patch, ".".join(parts[1:] if is_patch else parts)
+
+def room(name: str) -> tuple[bool, str]:
+  """folder(), with the outer room for a room in a room."""
+  is_patch, where = folder(name)
+  return is_patch, INNER.get(where, where)
 
 def floor(is_patch: bool, folder: str) -> int:
   return next(i for i, rooms in enumerate(PATCHES if is_patch else APP) if folder in (rooms.split() or [""]))
@@ -87,7 +91,7 @@ def test_modules_import_only_lower_floors(name):
 
 def test_rooms_are_small():
   """A room has 3 to 16 modules, so that a reader takes in their names at a glance."""
-  counts = collections.Counter(room(name) for name in MODULES if MODULES[name].name != "__init__.py")
+  counts = collections.Counter(folder(name) for name in MODULES if MODULES[name].name != "__init__.py")
   assert {where: n for where, n in counts.items() if n > 16 or n < 3} == {}
 
 def is_private(name: str) -> bool: return name.startswith("_") and not name.endswith("__")
