@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from tests.support.reference import Reference, clear_choices
 from tests.support.synthetic import write_model
-from tests.support.synthetic_layers import MLA, Indexer, MoE
+from tests.support.synthetic_layers import MLA, Gemma4, Indexer, MoE
 from tests.support.synthetic_recurrent import KDA, Delta, Mamba2
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
@@ -43,6 +43,17 @@ SHAPES: dict[str, dict[str, Any]] = {
   "youtu": {"arch": "deepseek2", "dense": True, "tied": True, "mla": MLA(q_lora=256, **LATENT), "seed": 0},
   "gemma3": {"arch": "gemma3", "head_dim": 128, "pattern": 2, "window": 24, "seed": 0, "kv": {
     "gemma3.final_logit_softcapping": 6.0, "gemma3.rope.scaling.type": "linear", "gemma3.rope.scaling.factor": 8.0}},
+  "gemma": {"arch": "gemma", "kv_heads": 1, "head_dim": 128, "seed": 0},
+  "gemma2": {"arch": "gemma2", "head_dim": 128, "window": 24, "seed": 2, "kv": {
+    "gemma2.attn_logit_softcapping": 5.0, "gemma2.final_logit_softcapping": 6.0}},
+  # E2B, E4B; 31B; 26B-A4B
+  "gemma4-e": {"arch": "gemma4", "layers": 6, "head_dim": 128, "kv_heads": 1, "ffn": (512,) * 3 + (1024,) * 3,
+               "parts": {"gemma4": Gemma4(64, shared=3, per_layer=256)},
+               "kv": {"gemma4.final_logit_softcapping": 6.0}, "seed": 0},
+  "gemma4-dense": {"arch": "gemma4", "layers": 3, "head_dim": 128, "kv_heads": (2, 2, 1),
+                   "parts": {"gemma4": Gemma4(64, keys_only=True)}, "seed": 2},
+  "gemma4-moe": {"arch": "gemma4", "layers": 3, "head_dim": 128, "kv_heads": (2, 2, 1), "seed": 2,
+                 "moe": MoE(ffn=256, layout="fused"), "parts": {"gemma4": Gemma4(64, keys_only=True)}},
   "gpt-oss": {"arch": "gpt-oss", "head_dim": 64, "moe": MoE(ffn=256), "kv": yarn("gpt-oss", 32.0), "seed": 0},
 }
 SPARSE = {"moe": MoE(ffn=256, dense=1, shared=1, gating="sigmoid", norm=True, scale=2.5, bias=True),
@@ -101,7 +112,8 @@ RECURRENT: dict[str, dict[str, Any]] = {
 TYPES = {"llama": "F16 Q4_K_M Q6_K Q8_0", "qwen2": "F16 Q4_K_M Q6_K Q8_0", "qwen3": "F16 Q4_K_M Q6_K Q8_0",
          "llama-yarn": "F16", "qwen3moe": "F16 Q4_K_M Q8_0", "olmoe": "F16 Q4_K_M", "deepseek2": "F16 Q4_K_M",
          "moonlight": "Q8_0", "deepseek3": "F16 Q4_K_M", "deepseek2-old": "F16 Q4_K_M", "youtu": "Q8_0",
-         "gemma3": "F16 Q4_K_M", "gpt-oss": "F16 MXFP4_MOE"}
+         "gemma3": "F16 Q4_K_M", "gemma": "F16 Q4_K_M", "gemma2": "F16 Q4_K_M", "gemma4-e": "F16 Q4_K_M",
+         "gemma4-dense": "F16 Q4_K_M", "gemma4-moe": "F16 Q4_K_M", "gpt-oss": "F16 MXFP4_MOE"}
 COMMON = {"dim": 256, "ffn": 512, "layers": 2, "vocab": 512, "blocks": True}
 CASES: dict[str, dict[str, Any]] = {
   f"{name}-{types}": {**COMMON, **shape, "types": types} for name, shape in (SHAPES | RARER | RECURRENT).items()

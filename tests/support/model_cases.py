@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from tests.support.golden_cases import yarn
-from tests.support.synthetic_layers import MLA, Indexer, MoE
+from tests.support.synthetic_layers import MLA, Gemma4, Indexer, MoE
 from tests.support.synthetic_recurrent import KDA, Delta, Mamba2
 
 EPS = 0.01  # large enough to matter
@@ -38,6 +38,26 @@ MODELS: dict[str, dict[str, Any]] = {
              "kv": {"gemma3.final_logit_softcapping": 5.0, "gemma3.rope.scaling.type": "linear",
                     "gemma3.rope.scaling.factor": 8.0}},
   "gemma3-sliding": {"arch": "gemma3", "head_dim": 32},  # two layers of the usual pattern of six layers
+  # as recent converters write it: arrays, and a base of the window layers
+  "gemma3-arrays": {"arch": "gemma3", "eps": EPS, "head_dim": 48, "layers": 3, "window": 24, "kv_heads": (2, 2, 2),
+                    "ffn": (256, 256, 256), "kv": {"gemma3.attention.sliding_window_pattern": [True, False, True],
+                                                   "gemma3.rope.freq_base_swa": 20000.0}},
+  "gemma3-full": {"arch": "gemma3", "head_dim": 32, "window": 0},  # no window, no key
+  "gemma": {"arch": "gemma", "eps": EPS, "head_dim": 48},
+  "gemma2": {"arch": "gemma2", "eps": EPS, "head_dim": 48, "window": 24,
+             "kv": {"gemma2.attn_logit_softcapping": 2.0, "gemma2.final_logit_softcapping": 5.0}},
+  "gemma2-plain": {"arch": "gemma2", "head_dim": 32},  # window and caps are not written
+  # E2B, E4B: per-layer embeddings; the last layers read the keys and values of layer 1 (a window) or 2 (full)
+  "gemma4-e": {"arch": "gemma4", "eps": EPS, "layers": 6, "head_dim": 64, "kv_heads": 1, "ffn": (256,) * 3 + (512,) * 3,
+               "kv": {"gemma4.final_logit_softcapping": 5.0}, "parts": {"gemma4": Gemma4(shared=3, per_layer=32)}},
+  # 12B, 31B: full layers have fewer KV heads, and no matrix of values
+  "gemma4-dense": {"arch": "gemma4", "layers": 3, "head_dim": 64, "kv_heads": (2, 2, 1),
+                   "parts": {"gemma4": Gemma4(keys_only=True, suppress=(7, 300))}},
+  # 26B-A4B
+  "gemma4-moe": {"arch": "gemma4", "layers": 3, "head_dim": 64, "kv_heads": (2, 2, 1), "moe": MoE(layout="fused"),
+                 "parts": {"gemma4": Gemma4(keys_only=True)}},
+  "gemma4-split": {"arch": "gemma4", "eps": EPS, "head_dim": 48, "mixers": ("gemma4-window", "gemma4-full"),
+                   "tied": False, "moe": MoE(experts=6, used=3), "parts": {"gemma4": Gemma4(48, scaled=False)}},
   "gpt-oss": {"arch": "gpt-oss", "eps": EPS, "head_dim": 48, "kv": yarn("gpt-oss", 32.0)},
   "mixtral-old": {"arch": "mixtral-old", "eps": EPS, "ffn": 64},
   "phi3": {"arch": "phi3", "eps": EPS, "head_dim": 32},

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from gguf import GGUFReader, quants
+from tests.support import reference_gemma4
 from tests.support.reference_attention import attention, latent_attention, sparse_attention
 from tests.support.reference_moe import experts
 from tests.support.reference_recurrent import delta, kda, mamba2, shortconv
@@ -28,7 +29,7 @@ MIXERS: dict[str, Mixer] = {
   "kda": kda,
   "mamba2": mamba2,
 }
-BLOCKS: dict[str, Mixer] = {}  # layers that Reference.block cannot say, by architecture
+BLOCKS: dict[str, Mixer] = {"gemma4": reference_gemma4.block}  # layers that Reference.block cannot say, by architecture
 
 def separate(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
   """Experts' matrices of all layouts as one array a part: gate, up and down."""
@@ -143,7 +144,7 @@ class Reference:
     y = self.linear(self.norm(x, f"{traits.last_norm}.weight"), "output" if "output.weight" in self.w else "token_embd")
     if traits.logits == "divide": y = y / float(self.param("logit_scale"))
     if traits.logits == "multiply": y = y * float(self.param("logit_scale"))
-    cap = float(self.param("final_logit_softcapping", 0))
+    cap = float(self.param("final_logit_softcapping", traits.logit_cap))
     return np.tanh(y / cap) * cap if cap else y
 
 def logits(path: str | pathlib.Path, ids: Sequence[int] | np.ndarray, kv_half=False) -> np.ndarray:

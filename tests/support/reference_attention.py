@@ -14,7 +14,7 @@ def half(x: np.ndarray) -> np.ndarray: return x.astype(np.float16).astype(np.flo
 
 def window(ref: "Reference", layer: int) -> int:
   """How many positions a layer sees, its own included; 0: all."""
-  return int(ref.param("attention.sliding_window", 0)) if ref.traits.windowed(ref, layer) else 0
+  return int(ref.param("attention.sliding_window", ref.traits.window)) if ref.traits.windowed(ref, layer) else 0
 
 def normed(ref: "Reference", y: np.ndarray, weight: str) -> np.ndarray:
   """y (T, heads, head_dim), normed over each head, or over all at once if the weight is that long; or as it is."""
@@ -67,7 +67,7 @@ def attention(ref: "Reference", x: np.ndarray, layer: int) -> np.ndarray:
   """Grouped-query attention: x (T, dim), row t at position t -> (T, dim)."""
   q, k, v = grouped(ref, x, layer)
   scale = q.shape[-1] ** -0.5
-  if ref.arch == "gemma3" and ref.layers == 62: scale = (ref.dim / ref.heads(layer)) ** -0.5
+  if (ref.arch, ref.layers) in (("gemma2", 46), ("gemma3", 62)): scale = (ref.dim / ref.heads(layer)) ** -0.5
   if ref.traits.scores: scale = float(ref.param("attention.scale"))
   y = attend(ref, q, k, v, layer, scale)
   if ref.traits.query_gate:
@@ -124,9 +124,12 @@ def attend(ref: "Reference", q: np.ndarray, k: np.ndarray, v: np.ndarray, layer:
     hidden |= chunk[:, None] != chunk
   if seen is not None: hidden |= ~seen
   sinks, heads = ref.w.get(f"blk.{layer}.attn_sinks.weight"), []
+  cap = ref.traits.score_cap and float(ref.param("attn_logit_softcapping", ref.traits.score_cap))
   for h in range(q.shape[1]):
     g = h * k.shape[1] // q.shape[1]
-    s = np.where(hidden, -np.inf, q[:, h] @ k[:, g].T * scale)  # (T, T)
+    s = q[:, h] @ k[:, g].T * scale  # (T, T)
+    if cap: s = np.tanh(s / cap) * cap
+    s = np.where(hidden, -np.inf, s)
     p = np.exp(s - s.max(-1, keepdims=True))
     total = p.sum(-1, keepdims=True)
     if sinks is not None: total += np.exp(sinks[h] - s.max(-1, keepdims=True))

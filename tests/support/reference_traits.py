@@ -24,6 +24,8 @@ class Traits:
   - `scores`: the file has the scores' scale; `late_norm`: queries and keys are normed after rotation
   - `mixers`: the kinds of a layer's mixers, whose outputs are added
   - `rotated`, `windowed`: whether a layer is rotated, and whether it has a sliding window
+  - `window`, `score_cap`, `logit_cap`: the sliding window, the cap of the scores and the cap of the logits in files
+    without these keys; scores are capped only where `score_cap` is not 0
   - `gating`: how expert scores are weighted where the file has no key; `normalised`: the chosen weights sum to 1
   - `choice`: experts are chosen by "scores" (after the gating function) or "logits"; `weigh_input`: the weights are
     factors of the experts' input, not of their output
@@ -49,6 +51,9 @@ class Traits:
   mixers: "Callable[[Reference, int], tuple[str, ...]]" = lambda ref, i: ("attention",)
   rotated: "Callable[[Reference, int], bool]" = lambda ref, i: True
   windowed: "Callable[[Reference, int], bool]" = lambda ref, i: False
+  window: int = 0
+  score_cap: float = 0.0
+  logit_cap: float = 0.0
   window_scaling: bool = True
   query_gate: bool = False
   last_norm: str = "output_norm"
@@ -116,6 +121,10 @@ NEMOTRON_H = Traits(before=("attn_norm", "attn_norm"), mixers=nemotron_mixers, r
 TRAITS = {
   "llama": Traits(interleaved=True, normalised=True),
   "deepseek2": Traits(interleaved=True, mixers=lambda ref, i: ("latent",), log_multiplier=10),
+  "gemma": Traits(activation="gelu", embedding="sqrt"),
+  "gemma2": Traits(after=BOTH, activation="gelu", embedding="sqrt", windowed=period(2), window=4096, score_cap=50.0,
+                   logit_cap=30.0),
+  "gemma4": Traits(activation="gelu", embedding="sqrt", logit_cap=30.0, normalised=True),
   "gemma3": Traits(after=BOTH, activation="gelu", embedding="sqrt", windowed=period(6), window_scaling=False),
   "falcon-h1": Traits(mixers=lambda ref, i: ("attention", "mamba2")),
   "gpt-oss": Traits(before=("attn_norm", "post_attention_norm"), activation="clamped", windowed=period(2)),

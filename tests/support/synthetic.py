@@ -115,6 +115,7 @@ def draw(spec: Spec, type_name: str, seed: int, blocks: bool) -> np.ndarray:
   """The tensor's data as the file stores it: (rows, bytes) uint8, or floats for F32 and F16."""
   rng, qtype = np.random.default_rng([seed, binascii.crc32(spec.name.encode())]), GGMLQuantizationType[type_name]
   n = math.prod(spec.shape)
+  if spec.values: return np.array(spec.values, np.float32)
   if not spec.matrix:
     x = gaussian(rng, n, spec.std) + np.float32(spec.mean)
     if spec.signs: x *= 1 - 2 * rng.integers(0, 2, n).astype(np.float32)
@@ -138,7 +139,9 @@ def spec_type(spec: Spec, types: str, s: Shape) -> str:
   if types not in ("Q4_K_M", "Q5_K_M"): return types
   name, i, n = spec.name.split(".")[-2], spec.layer, s.layers
   more = i < n // 8 or i >= 7 * n // 8 or (i - n // 8) % 3 == 2
-  high = name == "output" or name == "token_embd" and s.tied or more and name in ("attn_v", "ffn_down", "ffn_down_exps")
+  if name == "per_layer_model_proj": return "BF16"  # never quantised
+  high = name == "output" or name in ("token_embd", "per_layer_token_embd") and s.tied or \
+    more and name in ("attn_v", "ffn_down", "ffn_down_exps")
   kind = "Q6_K" if high else types[:-2]
   return kind if spec.shape[-1] % 256 == 0 else {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}[kind]
 
@@ -211,7 +214,7 @@ def write_model(path: str | pathlib.Path, arch="llama", *, dim=128,
     for file, infos in zip(w.fout or (), w.tensors):
       file.truncate(sum(w.ggml_pad(n, w.data_alignment) for n in (file.tell(), *(ti.nbytes for ti in infos.values()))))
   for spec, kind in specs if not header else ():
-    if spec.name == "rope_freqs.weight": w.write_tensor_data(llama3_factors(shape.head_dim, base))
+    if spec.name == "rope_freqs.weight" and not spec.values: w.write_tensor_data(llama3_factors(shape.head_dim, base))
     else: w.write_tensor_data(draw(spec, kind, seed, blocks))
   w.close()
   return files[0]

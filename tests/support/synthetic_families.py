@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gguf import GGUFWriter
+from tests.support import synthetic_gemma4 as gemma4
 from tests.support.synthetic_recurrent import (KDA, Delta, Mamba2, ShortConv, add_delta, add_kda, add_mamba2,
   add_shortconv)
 from tests.support.synthetic_shapes import MLA, Family, Indexer, MoE, Shape, Spec
@@ -74,6 +75,11 @@ FAMILIES = {
                     rotated=None, key_length=True),
   "seed_oss": Family("qwen", 10000000.0, qkv_bias=True, tied=False, names=("attn_norm", "post_attention_norm")),
   "granite": Family("llama", 10000.0, keys=granite_scales),
+  "gemma": Family("gemma", 10000.0, rotated=None, key_length=True, write_base=False, stream=True),
+  "gemma2": Family("gemma", 10000.0, norms="both", rotated=None, key_length=True, write_base=False, stream=True),
+  "gemma4": Family("gemma4", 1000000.0, norms="both", key_length=True, stream=True, window=24,
+                   mixers=(gemma4.WINDOW, gemma4.WINDOW, gemma4.FULL), parts={"gemma4": gemma4.Gemma4()},
+                   keys=gemma4.keys, layer_tensors=gemma4.layer_tensors, model_tensors=gemma4.model_tensors),
   "mixtral-old": Family("llama", 1000000.0, arch="llama", moe=MoE(layout="split"), tied=False, expert_keys=()),
   "phi3": Family("llama", 10000.0, fused=("qkv", "up"), tied=False, rotated=0.75, model_tensors=rope_factors,
                  keys=lambda w, s: w.add_rope_scaling_attn_factors(1.19)),

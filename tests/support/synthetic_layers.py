@@ -13,11 +13,12 @@ from dataclasses import replace
 from tests.support.synthetic_attention import attention, latent_attention, sparse_attention
 from tests.support.synthetic_families import DEEPSEEK_V2_LITE, FAMILIES
 from tests.support.synthetic_ffn import experts, feed_forward
+from tests.support.synthetic_gemma4 import FULL, WINDOW, Gemma4, attention as gemma4_attention
 from tests.support.synthetic_metadata import add_metadata
 from tests.support.synthetic_recurrent import delta, kda, mamba2, shortconv
 from tests.support.synthetic_shapes import MLA, Family, Indexer, MoE, Shape, Spec, bias, matrix, norm
 
-__all__ = ["DEEPSEEK_V2_LITE", "FAMILIES", "MIXERS", "MLA", "Family", "Indexer", "MoE", "Shape", "Spec",
+__all__ = ["DEEPSEEK_V2_LITE", "FAMILIES", "MIXERS", "MLA", "Family", "Gemma4", "Indexer", "MoE", "Shape", "Spec",
            "add_metadata", "fill", "scales", "tensors"]
 
 Mixer = Callable[[Shape, int, float], Iterator[Spec]]  # of layer i, with an output of a given standard deviation
@@ -29,12 +30,16 @@ MIXERS: dict[str, Mixer] = {
   "delta": delta,
   "kda": kda,
   "mamba2": mamba2,
+  WINDOW: gemma4_attention,
+  FULL: gemma4_attention,
 }
 
 def tensors(s: Shape) -> Iterator[Spec]:
   """All tensors, in the order of the file."""
   back = min(0.7, 1 / math.sqrt(s.layers))
-  gain = s.emb * back  # standard deviation of a block's contribution to the residual stream
+  # embeddings times sqrt(dim) need larger contributions, unless norms after the branches provide these
+  size = s.logit_std / 2 if s.family.stream and s.family.norms == "pre" else s.emb
+  gain = size * back  # standard deviation of a block's contribution to the residual stream
   yield matrix("token_embd", 0, s.emb, s.vocab, s.dim)
   if s.rope_freqs: yield Spec("rope_freqs.weight", (s.head_dim // 2,), 0, matrix=False)
   if s.family.model_tensors: yield from s.family.model_tensors(s, gain)

@@ -28,7 +28,7 @@ def add_metadata(w: GGUFWriter, s: Shape, *, context: int, base: float, eps: flo
     w.add_key_length(s.head_dim)
     w.add_value_length(s.head_dim)
   if (share := s.family.rotated) is not None: w.add_rope_dimension_count(m.rope if m else int(s.head_dim * share))
-  w.add_rope_freq_base(base)
+  if s.family.write_base: w.add_rope_freq_base(base)
   (w.add_layer_norm_eps if s.family.layer_norm or s.family.eps_key else w.add_layer_norm_rms_eps)(eps)
   if window: w.add_sliding_window(window)
   if pattern: w.add_sliding_window_pattern(pattern)

@@ -68,7 +68,10 @@ class Indexer:
   types: tuple[int, ...] = ()
 
 class Spec(NamedTuple):
-  """A gaussian tensor of `mean`, `std` and optional random `signs`. The file's types apply only to a `matrix`."""
+  """
+  A gaussian tensor of `mean`, `std` and optional random `signs`, or the `values`. The file's types apply only to a
+  `matrix`.
+  """
   name: str
   shape: tuple[int, ...]
   std: float
@@ -76,6 +79,7 @@ class Spec(NamedTuple):
   signs: bool = False
   matrix: bool = True
   layer: int = 0
+  values: tuple[float, ...] = ()
 
 def matrix(name: str, layer: int, std: float, *shape: int) -> Spec:
   return Spec(name + ".weight", shape, std, layer=layer)
@@ -101,6 +105,7 @@ class Family:
   - `sharp`: standard deviation of queries and keys
   - `gated`: False for up, activation, down; `hidden`: standard deviations of the hidden factors and product
   - `rotated`: the rotated share of a head (None: not written); `key_length`: the head's size is always written
+  - `write_base`: the rotation's base is written
   - `mha`: as many KV heads as heads unless told; `expert_keys`: some of ffn, dense, step, shared, shared_ffn
   - `stream`: the residual stream is as large as the logits (embeddings times sqrt(dim))
   - `parts`: the default sizes of other mixers, by kind; `query_gate`: a head of attn_q has the rows of a gate, too
@@ -133,6 +138,7 @@ class Family:
   sharp: float = 0
   rotated: float | None = 1.0
   key_length: bool = False
+  write_base: bool = True
   mha: bool = False
   expert_keys: tuple[str, ...] = ("ffn",)
   stream: bool = False

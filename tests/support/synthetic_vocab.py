@@ -1,8 +1,9 @@
 """
-The tokenizers of synthetic models: byte-level BPE, or SentencePiece pieces with byte fallback for gemma.
+The tokenizers of synthetic models: byte-level BPE, or SentencePiece pieces with byte fallback for gemma, which
+gemma4 reaches by merges.
 
-Text tokens come before special tokens in BPE vocabularies, and after them for gemma. All tokens differ, and every
-vocabulary has exactly the requested size.
+Text tokens come before special tokens in byte-level vocabularies, and after them for both gemmas. All tokens differ,
+and every vocabulary has exactly the requested size.
 """
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -32,6 +33,11 @@ GEMMA_TEMPLATE = """{{ bos_token }}{% for m in messages %}<start_of_turn>\
 {{ m.content | trim }}<end_of_turn>
 {% endfor %}{% if add_generation_prompt %}<start_of_turn>model
 {% endif %}"""
+GEMMA4_TEMPLATE = """{{ bos_token }}{% for m in messages %}<|turn>\
+{{ 'model' if m.role == 'assistant' else m.role }}
+{{ m.content | trim }}<turn|>
+{% endfor %}{% if add_generation_prompt %}<|turn>model
+{% endif %}"""
 
 class Vocab(NamedTuple):
   """A tokenizer's parameters. bos, eos, eot: indices into `specials`. add_bos: encoding puts bos first."""
@@ -54,6 +60,7 @@ VOCABS = {
                               "<|message|>", "<|call|>"], 0, 2, 5, False, GPT_OSS_TEMPLATE),
   "gemma": Vocab("", ["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>"],
                  2, 1, 5, True, GEMMA_TEMPLATE),
+  "gemma4": Vocab("", ["<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>"], 2, 1, 5, True, GEMMA4_TEMPLATE),
 }
 
 def byte_chars() -> list[str]:
@@ -86,13 +93,14 @@ def add_vocab(w: GGUFWriter, name: str, size: int) -> None:
   if size < 256 + len(v.specials): raise ValueError(f"vocab: {size} is too small; use at least {256 + len(v.specials)}")
   text, first = size - 256 - len(v.specials), size - len(v.specials)
   types = [TokenType.NORMAL] * first + [TokenType.CONTROL] * len(v.specials)
-  if name == "gemma":
+  if name in ("gemma", "gemma4"):
     chosen = [piece for piece, _ in zip(pieces(), range(text))]
     first, types = 0, [TokenType.CONTROL] * 3 + [TokenType.UNKNOWN] + [TokenType.CONTROL] * 2 + \
       [TokenType.BYTE] * 256 + [TokenType.NORMAL] * text
     tokens = v.specials + [f"<0x{b:02X}>" for b in range(256)] + chosen
-    w.add_tokenizer_model("llama")
-    w.add_tokenizer_pre("default")
+    w.add_tokenizer_model("llama" if name == "gemma" else name)
+    if name == "gemma": w.add_tokenizer_pre("default")
+    else: w.add_token_merges([f"{piece[0]} {piece[1:]}" for piece in chosen if len(piece) > 1])
     w.add_token_list(tokens)
     w.add_token_scores([-1000.0] * (size - text) + [-float(i) for i in range(text)])
     w.add_token_types(types)
@@ -108,7 +116,7 @@ def add_vocab(w: GGUFWriter, name: str, size: int) -> None:
   w.add_bos_token_id(first + v.bos)
   w.add_eos_token_id(first + v.eos)
   w.add_eot_token_id(first + v.eot)
-  if name == "gemma":
+  if name in ("gemma", "gemma4"):
     w.add_unk_token_id(3)
     w.add_pad_token_id(0)
     w.add_add_space_prefix(False)
