@@ -52,7 +52,7 @@ SHAPES: dict[str, dict[str, Any]] = {
                "kv": {"gemma4.final_logit_softcapping": 6.0}, "seed": 0},
   "gemma4-dense": {"arch": "gemma4", "layers": 3, "head_dim": 128, "kv_heads": (2, 2, 1),
                    "parts": {"gemma4": Gemma4(64, keys_only=True)}, "seed": 2},
-  "gemma4-moe": {"arch": "gemma4", "layers": 3, "head_dim": 128, "kv_heads": (2, 2, 1), "seed": 2,
+  "gemma4-moe": {"arch": "gemma4", "layers": 3, "head_dim": 128, "kv_heads": (2, 2, 1), "seed": 0,
                  "moe": MoE(ffn=256, layout="fused"), "parts": {"gemma4": Gemma4(64, keys_only=True)}},
   "gpt-oss": {"arch": "gpt-oss", "head_dim": 64, "moe": MoE(ffn=256), "kv": yarn("gpt-oss", 32.0), "seed": 0},
 }

@@ -69,11 +69,11 @@ def experts(ref: "Reference", h: np.ndarray, layer: int) -> np.ndarray:
   router = rms(ref, h) / np.sqrt(ref.dim) * ref.w[name + "gate_inp.scale"]
   chosen, weights, gap = route(ref, router @ ref.w[name + "gate_inp.weight"].T, None)
   ref.gap, out = np.minimum(ref.gap, gap), np.zeros_like(h)
-  for t in range(len(h)):
-    for e, weight in zip(chosen[t], weights[t]):
-      gate, up = (ref.w[f"{name}{part}_exps.weight"][e] @ x[t] for part in ("gate", "up"))
-      y = ref.w[name + "down_exps.weight"][e] @ (gelu(gate) * up)
-      out[t] += weight * ref.w[name + "down_exps.scale"][e] * y
+  for e in np.unique(chosen):
+    token, place = np.nonzero(chosen == e)
+    gate, up = (x[token] @ ref.w[f"{name}{part}_exps.weight"][e].T for part in ("gate", "up"))
+    y = gelu(gate) * up @ ref.w[name + "down_exps.weight"][e].T * ref.w[name + "down_exps.scale"][e]
+    out[token] += y * weights[token, place][:, None]
   return out
 
 def feed_forward(ref: "Reference", h: np.ndarray, layer: int) -> np.ndarray:
