@@ -13,6 +13,8 @@ class Arch:
   whole context, the others the window. `window_theta`: base of the rotation, without scaling, in layers with a window;
   0: as in the other layers.
   `before`, `after`, `parallel`: a layer's norms, see layers.LayerConfig. `layer_norm`: all norms are LayerNorm.
+  `last_norm`: the tensor's name. `recurrent`: the mixer of layers that have no attention, where `recurrent_if` says how
+  a file tells them: "kv_heads": their number of KV heads is 0.
   `scale_embd`: embeddings are multiplied by sqrt(dim). `scales`: the file may scale embeddings, scores and the outputs
   of attention and feed-forward, and divide logits. `activation`: see ffn.ACTIVATIONS.
   `gating`: how router logits become weights unless the file says, see moe.MoE; "": no experts. `may_be_dense`: a file
@@ -29,6 +31,9 @@ class Arch:
   after: tuple[str, str] = ("", "")
   parallel: bool = False
   layer_norm: bool = False
+  last_norm: str = "output_norm"
+  recurrent: str = ""
+  recurrent_if: str = ""
   scale_embd: bool = False
   scales: bool = False
   activation: str = "silu"
@@ -51,6 +56,9 @@ ARCHS: dict[str, Arch] = {
                   needs=(*QKV_BIAS, "attn_output.bias", "attn_sinks.weight", "ffn_gate_inp.bias", "ffn_gate_exps.bias",
                          "ffn_up_exps.bias", "ffn_down_exps.bias")),
   "granite": Arch(rope="norm", rope_switch=True, scales=True),
+  "lfm2": Arch(rope="neox", recurrent="shortconv", recurrent_if="kv_heads", last_norm="token_embd_norm", needs=QK_NORM),
+  "lfm2moe": Arch(rope="neox", recurrent="shortconv", recurrent_if="kv_heads", last_norm="token_embd_norm",
+                  gating="softmax", norm_weights=True, needs=(*QK_NORM, "exp_probs_b.bias")),
   "llama": Arch(rope="norm", gating="softmax", may_be_dense=True, norm_weights=True),  # with experts: Mixtral
   "olmoe": Arch(rope="neox", gating="softmax", needs=QK_NORM),
   "qwen2": Arch(rope="neox", needs=QKV_BIAS),

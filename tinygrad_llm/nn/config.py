@@ -18,6 +18,7 @@ class ModelConfig:
   context_length: int
   layers: tuple[LayerConfig, ...]
   ropes: tuple[Rope, ...]
+  last_norm: str  # the tensor's name
   layer_norm: bool  # all norms are LayerNorm, else RMSNorm
   norm_eps: float
   embd_scale: float

@@ -68,7 +68,7 @@ class Model:
     states = [None if (r := layer.recurrent) is None else State(r.state) for layer in config.layers]
     self.caches, self.states = [c for c in caches if c is not None], [s for s in states if s is not None]
     self.blocks = [Block(config, layer, load, i, caches[i], states[i]) for i, layer in enumerate(config.layers)]
-    self.norm = norm(load, "output_norm", config.dim, config.norm_eps, config.layer_norm)
+    self.norm = norm(load, config.last_norm, config.dim, config.norm_eps, config.layer_norm)
     self.head = (Linear([self.embd], [[config.vocab_size]], [None], [None]) if config.tied else
                  load.linear([("output", config.vocab_size)], config.dim))
     self.ropes = [self._table(rope, load, positions, max_context or positions) for rope in config.ropes]

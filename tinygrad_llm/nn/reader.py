@@ -8,7 +8,8 @@ from tinygrad_llm.errors import InputError, naming
 from tinygrad_llm.files.gguf import GGUF
 from tinygrad_llm.nn.archs import ARCHS
 from tinygrad_llm.nn.config import ModelConfig
-from tinygrad_llm.nn.layers import AttentionConfig, FFNConfig, LatentConfig, LayerConfig, MoEConfig, Rope, YaRN
+from tinygrad_llm.nn.layers import (AttentionConfig, FFNConfig, LatentConfig, LayerConfig, MixerConfig, MoEConfig,
+  RecurrentConfig, Rope, ShortConvConfig, YaRN)
 
 GATINGS = {1: "softmax", 2: "sigmoid", 3: "softmax_chosen"}  # of expert_gating_func
 
@@ -80,32 +81,44 @@ class _Model(_Keys):
       raise InputError(f"{file.path}: token_embd.weight: no such matrix; the file is not a language model")
     self.n_layers, self.vocab_size = n, embd.shape[0]
     self.heads = self.sizes("attention.head_count", n, high=1 << 14)
+    marks_recurrent = self.features.recurrent_if == "kv_heads"
     self.kv_heads = self.heads if not self.has("attention.head_count_kv") else self.sizes(
-      "attention.head_count_kv", n, high=1 << 14)
+      "attention.head_count_kv", n, low=0 if marks_recurrent else 1, high=1 << 14)
     for heads, kv_heads in zip(self.heads, self.kv_heads):
-      if heads % kv_heads: self.fail("attention.head_count_kv", f"{kv_heads} does not divide {heads} heads")
+      if kv_heads and heads % kv_heads:
+        self.fail("attention.head_count_kv", f"{kv_heads} does not divide {heads} heads")
+    self.recurrent = [marks_recurrent and not kv_heads for kv_heads in self.kv_heads]
     self.windows = self._windows()
 
   def config(self) -> ModelConfig:
-    ropes, mixers = self._mixers()
-    layers = tuple(self._layer(i, mixer, ffn) for i, (mixer, ffn) in enumerate(zip(mixers, self._ffns())))
+    ropes, attentions = self._attentions()
+    recurrent = self._recurrent() if any(self.recurrent) else None
+    mixers = [(recurrent,) if recurrent and self.recurrent[i] else (x,) for i, x in enumerate(attentions)]
+    layers = tuple(self._layer(i, *parts) for i, parts in enumerate(zip(mixers, self._ffns())))
     return ModelConfig(
       arch=self.arch, dim=self.dim, vocab_size=self.vocab_size, context_length=self.context, layers=layers,
-      ropes=ropes, layer_norm=self.features.layer_norm,
+      ropes=ropes, last_norm=self.features.last_norm, layer_norm=self.features.layer_norm,
       norm_eps=self.number(f"attention.layer_norm_{'' if self.features.layer_norm else 'rms_'}epsilon"),
       embd_scale=self._scale("embedding_scale", self.dim ** 0.5 if self.features.scale_embd else 1.0),
       branch_scale=self._scale("residual_scale"), logit_scale=1 / self._scale("logit_scale"),
       logit_softcap=self.number("final_logit_softcapping", 0.0), tied="output.weight" not in self.file.tensors)
 
-  def _layer(self, i: int, mixer: AttentionConfig, ffn: FFNConfig | MoEConfig) -> LayerConfig:
-    features = self.features
-    return LayerConfig((mixer,), ffn, features.before, features.after, features.parallel, features.needs)
+  def _layer(self, i: int, mixers: tuple[MixerConfig, ...], ffn: FFNConfig | MoEConfig) -> LayerConfig:
+    features, parts = self.features, []
+    if not self.recurrent[i]: parts.append("attn_")
+    if isinstance(ffn, MoEConfig): parts += ["ffn_", "exp_"]
+    needs = tuple(name for name in features.needs if name.startswith(tuple(parts)))
+    return LayerConfig(mixers, ffn, features.before, features.after, features.parallel, needs)
 
   # *** mixers
 
-  def _mixers(self) -> tuple[tuple[Rope, ...], list[AttentionConfig]]:
-    """The rotations, and each layer's mixer."""
+  def _attentions(self) -> tuple[tuple[Rope, ...], list[AttentionConfig]]:
+    """The rotations, and each layer's attention, which counts in layers that are not recurrent."""
     return (self._latent if self.features.mla else self._grouped)()
+
+  def _recurrent(self) -> RecurrentConfig:
+    """The mixer of recurrent layers."""
+    return ShortConvConfig(self.dim, self.size("shortconv.l_cache", low=2, high=64))
 
   def _grouped(self) -> tuple[tuple[Rope, ...], list[AttentionConfig]]:
     head_dim = self.size("attention.key_length", self.dim // self.heads[0])
