@@ -10,7 +10,10 @@ towards its value v by the share beta, and reads S under its query q:
 - beta=None adds v k^T without a correction (Mamba-2, https://arxiv.org/abs/2405.21060: k is its B, q its C)
 """
 from __future__ import annotations
-from tinygrad import Tensor, dtypes
+import functools
+from tinygrad import Tensor
+
+BLOCK = 16  # rows of a triangular system that are solved by substitution; the kernel has BLOCK^2 / 2 products in a row
 
 def recurrent(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor | None, S: Tensor) -> tuple[Tensor, Tensor]:
   """
@@ -41,20 +44,21 @@ def chunked(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor | None, S: 
   q, k, v, g = (chunks(x) for x in (q, k, v, g if g.ndim == k.ndim else g.unsqueeze(-1)))
   i, j = Tensor.arange(C).reshape(C, 1), Tensor.arange(C).reshape(1, C)
   # the sums of g since the chunk's start, (.., n, C, 1 or d_k)
-  G = (i >= j).where(g.transpose(-1, -2).unsqueeze(-2), 0).sum(-1).transpose(-1, -2)
-  P, qG = _decayed(q, k, G, i >= j), q * G.exp()
+  G = (i >= j).where(g.transpose(-1, -2).unsqueeze(-2), 0).sum(-1).transpose(-1, -2).contiguous()
+  P, qG = _decayed(q, k, G, i >= j).contiguous(), (q * G.exp()).contiguous()
   last = G[..., -1:, :]  # (.., n, 1, 1 or d_k)
-  kG, kept = k * (last - G).exp(), last.exp()
+  kG, kept = (k * (last - G).exp()).contiguous(), last.exp()
   if beta is not None:
     beta = chunks(beta.unsqueeze(-1))
-    X = _inverse(_decayed(k * beta, k, G, i > j).contiguous(), i, j)
-    W, v = X @ (k * beta * G.exp()), X @ (v * beta)
+    A = (_decayed(k, k, G, i > j) * beta).contiguous()
+    X = _inverse(A)
+    W, v = (X @ (k * (beta * G.exp()))).contiguous(), (X @ (v * beta)).contiguous()
   outputs = []
   for c in range(k.shape[-3]):
     new, ST = v[..., c, :, :], S.transpose(-1, -2)
-    if beta is not None: new = new - W[..., c, :, :] @ ST
-    outputs.append(qG[..., c, :, :] @ ST + P[..., c, :, :] @ new)
-    S = kept[..., c, :, :] * S + new.transpose(-1, -2) @ kG[..., c, :, :]
+    if beta is not None: new = (new - W[..., c, :, :] @ ST).contiguous()
+    outputs.append((qG[..., c, :, :] @ ST + P[..., c, :, :] @ new).contiguous())
+    S = (kept[..., c, :, :] * S + new.transpose(-1, -2) @ kG[..., c, :, :]).contiguous()
   return Tensor.cat(*outputs, dim=-2), S
 
 def _decayed(x: Tensor, k: Tensor, G: Tensor, seen: Tensor) -> Tensor:
@@ -68,20 +72,33 @@ def _decayed(x: Tensor, k: Tensor, G: Tensor, seen: Tensor) -> Tensor:
   if G.shape[-1] == 1: return (x @ k.transpose(-1, -2)) * decay.squeeze(-1)
   return (x.unsqueeze(-2) * k.unsqueeze(-3) * decay).sum(-1)
 
-def _inverse(A: Tensor, i: Tensor, j: Tensor) -> Tensor:
+def _inverse(A: Tensor) -> Tensor:
   """
-  (I + A)^-1 for a strictly lower triangular A (.., C, C), C a power of two; i (C, 1) and j (1, C) count rows, columns.
+  (I + A)^-1 for a strictly lower triangular A (.., C, C), C up to BLOCK or BLOCK times a power of two.
 
-  By blocks: from the inverses of a matrix's diagonal blocks to the inverse of blocks of twice the size. The powers of A
-  give the same in as many products, but cancel: with equal keys nothing of float32 is left.
+  Blocks on the diagonal are inverted by substitution. Two of them then give the inverse of a block of twice the size:
+  (L 0; B R)^-1 = (L^-1 0; -R^-1 B L^-1 R^-1). Powers of A would cancel: of equal keys they leave nothing of float32.
   """
-  X = (i == j).cast(dtypes.float32) - _below(A, i, j, 1)
-  b = 2
-  while b < A.shape[-1]:
-    X = (X - X @ _below(A, i, j, b) @ X).contiguous()
+  C = A.shape[-1]
+  X = _substituted(_diagonal(A, b := min(BLOCK, C))).contiguous()  # (.., C / b, b, b)
+  while b < C:
+    left, right = (X.reshape(*A.shape[:-2], C // (2 * b), 2, b, b)[..., i, :, :] for i in range(2))
+    corner = -(right @ _diagonal(A, 2 * b)[..., b:, :b] @ left)
+    X = left.cat(left.zeros_like(), dim=-1).cat(corner.cat(right, dim=-1), dim=-2).contiguous()
     b *= 2
-  return X
+  return X.squeeze(-3)
 
-def _below(A: Tensor, i: Tensor, j: Tensor, b: int) -> Tensor:
-  """The lower left b x b block of each diagonal block of 2b x 2b."""
-  return ((i // b == j // b + 1) & (i // b % 2 == 1)).where(A, 0)
+def _substituted(A: Tensor) -> Tensor:
+  """The inverses of I + A for a few rows, by forward substitution; without a loop, all rows stay in registers."""
+  n, rows = A.shape[-1], list[Tensor]()
+  for i in range(n):
+    unit = (Tensor.arange(n) == i).cast(A.dtype).expand(*A.shape[:-2], n)
+    rows.append(functools.reduce(Tensor.__sub__, [A[..., i, j:j + 1] * row for j, row in enumerate(rows)], unit))
+  return Tensor.stack(*rows, dim=-2)
+
+def _diagonal(A: Tensor, b: int) -> Tensor:
+  """The blocks b x b on the diagonal of A (.., C, C) -> (.., C / b, b, b)."""
+  rest, n = A.shape[:-2], A.shape[-1] // b
+  blocks = A.reshape(*rest, n, b, n, b).transpose(-3, -2).reshape(*rest, n * n, b, b)
+  every = (None,) * len(rest)
+  return blocks.pad_to(*every, n * (n + 1), b, b).reshape(*rest, n, n + 1, b, b)[..., 0, :, :]

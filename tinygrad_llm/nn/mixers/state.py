@@ -23,7 +23,9 @@ class State:
 
   def read(self, turn: int, start: UOp) -> list[Tensor]:
     """The state before a step that begins at position `start`; turn: 0, 1 or PROMPT."""
-    return [(Tensor(start) > 0).where(x, 0) for x in (self.prompt if turn == PROMPT else self.turns[turn])]
+    found = [(Tensor(start) > 0).where(x, 0) for x in (self.prompt if turn == PROMPT else self.turns[turn])]
+    # contiguous: a kernel after the store could otherwise read what is stored, as prompts write in place
+    return [x.contiguous() for x in found] if turn == PROMPT else found
 
   def write(self, turn: int, new: Sequence[Tensor]) -> list[UOp]:
     """Stores the state after such a step, once a tensor that the step computes is after() these stores."""
