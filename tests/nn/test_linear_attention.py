@@ -45,7 +45,7 @@ def all_close(found, wanted):
 @pytest.mark.parametrize("C", [16, 32, 64])
 @pytest.mark.parametrize("kind", KINDS)
 def test_chunks(kind, C, decay):
-  given = inputs(128, kind, decay)
+  given = inputs(64, kind, decay)
   all_close(of_app(chunked, *given, C=C), token_by_token(*given))
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -49,16 +49,17 @@ def chunked(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor | None, S: 
   last = G[..., -1:, :]  # (.., n, 1, 1 or d_k)
   kG, kept = (k * (last - G).exp()).contiguous(), last.exp()
   if beta is not None:
-    beta = chunks(beta.unsqueeze(-1))
+    beta = chunks(beta.unsqueeze(-1)).contiguous()
     A = (_decayed(k, k, G, i > j) * beta).contiguous()
     X = _inverse(A)
-    W, v = (X @ (k * (beta * G.exp()))).contiguous(), (X @ (v * beta)).contiguous()
+    W, v = ((X @ x.contiguous()).contiguous() for x in (k * (beta * G.exp()), v * beta))
   outputs = []
   for c in range(k.shape[-3]):
+    if c: S = S.contiguous()
     new, ST = v[..., c, :, :], S.transpose(-1, -2)
     if beta is not None: new = (new - W[..., c, :, :] @ ST).contiguous()
     outputs.append((qG[..., c, :, :] @ ST + P[..., c, :, :] @ new).contiguous())
-    S = (kept[..., c, :, :] * S + new.transpose(-1, -2) @ kG[..., c, :, :]).contiguous()
+    S = kept[..., c, :, :] * S + new.transpose(-1, -2) @ kG[..., c, :, :]
   return Tensor.cat(*outputs, dim=-2), S
 
 def _decayed(x: Tensor, k: Tensor, G: Tensor, seen: Tensor) -> Tensor:
