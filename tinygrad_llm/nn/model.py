@@ -10,7 +10,7 @@ from tinygrad_llm.nn.layers import AttentionConfig, LayerConfig, MixerConfig, Mo
 from tinygrad_llm.nn.mixers.attention import Attention
 from tinygrad_llm.nn.mixers.kv_cache import KVCache
 from tinygrad_llm.nn.mixers.shortconv import ShortConv
-from tinygrad_llm.nn.mixers.state import State
+from tinygrad_llm.nn.mixers.state import State, after
 from tinygrad_llm.nn.mixers.step import PROMPT, Step
 from tinygrad_llm.nn.moe import MoE
 from tinygrad_llm.nn.norm import RMSNorm, norm
@@ -37,7 +37,9 @@ class Block:
   def __call__(self, x: Tensor, step: Step) -> Tensor:
     """x (B, T, dim) -> (B, T, dim)."""
     h = _normed(x, self.before)
-    for mixer in self.mixers: x = x + self._scaled(_normed(mixer(h, step), self.after))
+    for mixer in self.mixers:
+      y, stores = mixer(h, step)
+      x = after(x, stores) + self._scaled(_normed(y, self.after))
     if self.ffn is None: return x
     return x + self._scaled(_normed(self.ffn(h if self.parallel else _normed(x, self.ffn_before)), self.ffn_after))
 
@@ -48,8 +50,8 @@ class Block:
 def _normed(x: Tensor, norm: RMSNorm | None) -> Tensor: return x if norm is None else norm(x)
 
 def _mixer(dim: int, eps: float, config: MixerConfig, load: Loader, i: int, cache: KVCache | None, state: State | None
-           ) -> Callable[[Tensor, Step], Tensor]:
-  """The mixer of layer i, which has the cache or the state that its kind of mixer needs."""
+           ) -> Callable[[Tensor, Step], tuple[Tensor, list[UOp]]]:
+  """The mixer of layer i, which has the cache or the state that its kind of mixer needs. See Step."""
   if isinstance(config, AttentionConfig):
     assert cache is not None
     return Attention(dim, eps, config, load, i, cache)

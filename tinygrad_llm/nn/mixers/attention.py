@@ -17,8 +17,8 @@ class Attention:
     self.sinks = load.optional(f"{name}sinks.weight", config.heads)
     self.out = load.linear([(name + "output", dim)], config.heads * config.value_dim)
 
-  def __call__(self, x: Tensor, step: Step) -> Tensor:
-    """x (B, T, dim) -> (B, T, dim)."""
+  def __call__(self, x: Tensor, step: Step) -> tuple[Tensor, list[UOp]]:
+    """x (B, T, dim) -> (B, T, dim), which reads what it stores: no store is left to make."""
     B, T, _ = x.shape
     H, KVH, start = self.config.heads, self.config.kv_heads, step.positions
     q, kv = self.heads(x, None if self.config.rope is None else step.ropes[self.config.rope][start:start+T])
@@ -31,7 +31,7 @@ class Attention:
     shares, total = self._softmax(self._masked(scores, start, T))
     y = (shares.unsqueeze(-1) * values.unsqueeze(2).unsqueeze(4)).sum(1) / total.unsqueeze(-1)  # (B, T, KVH, G, Dv)
     y = self.heads.values(y.permute(0, 2, 3, 1, 4).reshape(B, H, T, -1)).transpose(1, 2)  # (B, T, H, Dv)
-    return self.out(y.reshape(B, T, -1))[0]
+    return self.out(y.reshape(B, T, -1))[0], []
 
   def _masked(self, scores: Tensor, start: UOp, T: int | UOp) -> Tensor:
     """scores (B, S, T, ..), with -inf for keys after the query or before its window."""

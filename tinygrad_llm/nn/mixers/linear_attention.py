@@ -80,7 +80,7 @@ def _inverse(A: Tensor) -> Tensor:
   Blocks on the diagonal are inverted by substitution. Two of them then give the inverse of a block of twice the size:
   (L 0; B R)^-1 = (L^-1 0; -R^-1 B L^-1 R^-1). Powers of A would cancel: of equal keys they leave nothing of float32.
   """
-  C = A.shape[-1]
+  C = int(A.shape[-1])
   X = _substituted(_diagonal(A, b := min(BLOCK, C))).contiguous()  # (.., C / b, b, b)
   while b < C:
     left, right = (X.reshape(*A.shape[:-2], C // (2 * b), 2, b, b)[..., i, :, :] for i in range(2))

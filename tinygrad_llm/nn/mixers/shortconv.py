@@ -1,9 +1,9 @@
 """The gated short convolution of LFM2 (https://arxiv.org/abs/2511.23404)."""
 from __future__ import annotations
-from tinygrad import Tensor
+from tinygrad import Tensor, UOp
 from tinygrad_llm.nn.layers import ShortConvConfig
 from tinygrad_llm.nn.mixers.conv import short_conv
-from tinygrad_llm.nn.mixers.state import State, after
+from tinygrad_llm.nn.mixers.state import State
 from tinygrad_llm.nn.mixers.step import Step
 from tinygrad_llm.weights.loader import Loader
 
@@ -15,10 +15,9 @@ class ShortConv:
       name + "conv.weight", n, config.taps)
     self.out = load.linear([(name + "out_proj", dim)], n)
 
-  def __call__(self, x: Tensor, step: Step) -> Tensor:
-    """x (B, T, dim) -> (B, T, dim)."""
+  def __call__(self, x: Tensor, step: Step) -> tuple[Tensor, list[UOp]]:
+    """x (B, T, dim) -> (B, T, dim), and the stores of the new state."""
     b, c, v = self.inputs(x)[0].chunk(3, dim=-1)
     rows, = self.state.read(step.turn, step.positions)
     y, rows = short_conv(b * v, rows, self.weight.float())
-    y = after(y, self.state.write(step.turn, [rows]))
-    return self.out(c * y)[0]
+    return self.out(c * y)[0], self.state.write(step.turn, [rows])

@@ -33,5 +33,5 @@ class State:
     return [x.uop.store(y.uop) for x, y in zip(held, new, strict=True)]
 
 def after(x: Tensor, stores: Sequence[UOp]) -> Tensor:
-  """x, computed after the stores. It costs nothing if x is in memory, as a layer's input is; else it is put there."""
-  return Tensor(x.uop.after(*stores))
+  """x, which is in memory as a layer's input is, read after the stores."""
+  return Tensor(x.uop.after(*stores)) if stores else x

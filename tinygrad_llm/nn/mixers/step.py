@@ -8,8 +8,9 @@ PROMPT = 2  # a turn: the step is a chunk of a prompt
 
 class Step(NamedTuple):
   """
-  A step's tokens, T of them, and where they are.
+  A step's tokens, T of them, and where they are. A mixer maps x (B, T, dim), normalised, and a step to y (B, T, dim).
 
+  It also returns stores of its state, which the step has to make and nothing in y reads.
   `positions`: the first token's position. `ropes`: each of the model's rotations, (all positions, 2, dim / 2).
   `place`: where the KV cache takes the tokens' keys and values. `turn`: of recurrent states, see state.State.
   """
