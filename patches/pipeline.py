@@ -70,6 +70,7 @@ PASSES: tuple[Pass, ...] = (
   _pass("compile_time.scalarize", LOWERING),
   _pass("compile_time.tuple_order", LOWERING),
   _pass("compile_time.merge_loops", LOWERING),
+  _pass("loops.symbolic_bounds", LOWERING, after="merge_loops"),
   _pass("compile_time.clang_passes", LOWERING, CPU),
   _pass("compile_time.workers", RUNTIME),
   _pass("runtime.estimates", RUNTIME),

@@ -21,11 +21,13 @@ class Forced:
   """A reader for a device that has none."""
   def __call__(self, device): return lambda buffer: (data := bytes(buffer.as_memoryview())) and (lambda: data)
 
-@pytest.fixture(scope="module", params=["stepwise", "ahead"])
+@pytest.fixture(scope="module", params=["stepwise", "ahead", "recurrent", "recurrent ahead"])
 def llm(request, model_file):
-  llm = tinygrad_llm.load(str(model_file(types="Q8_0", vocab=384, context=96)), max_context=4096, chunk=16)
+  # F32 where states are fed again: with int8 activations, a prompt and single tokens lead to slightly other states
+  kind = {"arch": "lfm2", "layers": 3, "types": "F32"} if "recurrent" in request.param else {"types": "Q8_0"}
+  llm = tinygrad_llm.load(str(model_file(vocab=384, context=96, **kind)), max_context=4096, chunk=16)
   with pytest.MonkeyPatch.context() as m:
-    if request.param == "ahead":
+    if "ahead" in request.param:
       m.setattr(lookahead, "reader", Forced())
       m.setattr(lookahead, "RANDOMS", 8)
       llm._lookahead = Lookahead(llm.model, llm.max_context)
