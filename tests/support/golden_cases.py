@@ -63,7 +63,7 @@ RARER: dict[str, dict[str, Any]] = {
   "phi3": {"arch": "phi3", "seed": 0},
   "phi3-long": {"arch": "phi3", "kv": {"phi3.rope.scaling.original_context_length": 64}, "seed": 0},
   "qwen2moe": {"arch": "qwen2moe", "moe": MoE(ffn=256, shared=1, shared_ffn=512, shared_gate=True), "seed": 0},
-  "qwen2vl": {"arch": "qwen2vl", "seed": 0},
+  "qwen2vl": {"arch": "qwen2vl", "eps": 1e-12, "seed": 0},  # this llama.cpp does not read its epsilon
   "qwen3vl": {"arch": "qwen3vl", "head_dim": 128, "seed": 0},
   "qwen3vlmoe": {"arch": "qwen3vlmoe", "head_dim": 128, "moe": MoE(ffn=256), "seed": 0},
   "glm4": {"arch": "glm4", "seed": 0},
@@ -72,15 +72,15 @@ RARER: dict[str, dict[str, Any]] = {
   "minimax-m2": {"arch": "minimax-m2", "ffn": 256, "head_dim": 128, "seed": 0,
                  "moe": MoE(ffn=256, gating="sigmoid", bias=True)},
   "granitemoe": {"arch": "granitemoe", "ffn": 256, "moe": MoE(shared=1, shared_ffn=512), "seed": 0},
-  "mistral3": {"arch": "mistral3", "head_dim": 128, "seed": 0, "kv": {
+  "mistral3": {"arch": "mistral3", "head_dim": 128, "seed": 2, "kv": {
     **yarn("mistral3", 4.0, yarn_log_multiplier=1.0), "mistral3.rope.scaling.original_context_length": 16,
     "mistral3.attention.temperature_scale": 0.3}},
-  "smollm3": {"arch": "smollm3", "layers": 4, "seed": 0},
+  "smollm3": {"arch": "smollm3", "layers": 4, "seed": 1},
   "ernie4_5": {"arch": "ernie4_5", "seed": 0},
   "ernie4_5-moe": {"arch": "ernie4_5-moe", "moe": MoE(ffn=256, dense=1, shared=2, bias=True), "seed": 0},
   "exaone4": {"arch": "exaone4", "seed": 0},
-  "cohere2": {"arch": "cohere2", "layers": 4, "window": 12, "seed": 0},
-  "command-r": {"arch": "command-r", "seed": 0},
+  "cohere2": {"arch": "cohere2", "layers": 4, "window": 12, "seed": 1},
+  "command-r": {"arch": "command-r", "seed": 1},
   "olmo2": {"arch": "olmo2", "seed": 0},
   "olmo3": {"arch": "olmo2", "layers": 4, "window": 12, "kv": yarn("olmo2", 8.0), "seed": 0},
   "llama4": {"arch": "llama4", "layers": 4, "moe": MoE(ffn=256, shared=1, used=1, step=2), "seed": 0},

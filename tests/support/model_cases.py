@@ -84,7 +84,7 @@ MODELS: dict[str, dict[str, Any]] = {
   "olmo3": {"arch": "olmo2", "eps": EPS, "layers": 4, "window": 24, "kv": yarn("olmo2", 8.0)},
   "llama4": {"arch": "llama4", "eps": EPS, "layers": 4},
   "hunyuan-dense": {"arch": "hunyuan-dense", "eps": EPS, "head_dim": 48},
-  "deepseek32": {"arch": "deepseek32", "eps": EPS, "kv": yarn("deepseek32", 40.0, yarn_log_multiplier=0.1)},
+  "deepseek32": {"arch": "deepseek32", "eps": EPS, "kv": yarn("deepseek32", 8.0, yarn_log_multiplier=0.1)},
   "glm-dsa": {"arch": "glm-dsa", "eps": EPS, "layers": 3, "parts": {"indexer": Indexer(types=(1, 1, 0))}},
   # short convolution: KV heads by layer, 0 where a layer convolves
   "lfm2": {"arch": "lfm2", "eps": EPS, "layers": 3},

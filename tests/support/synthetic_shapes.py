@@ -62,7 +62,7 @@ class Indexer:
 
   `types`: per layer, 1: an indexer of its own, 0: the choice of the last layer with one (GLM-5.2; (): not written).
   """
-  heads: int = 2
+  heads: int = 16
   size: int = 64
   top_k: int = 2048
   types: tuple[int, ...] = ()
