@@ -84,9 +84,9 @@ RARER: dict[str, dict[str, Any]] = {
   "olmo2": {"arch": "olmo2", "seed": 0},
   "olmo3": {"arch": "olmo2", "layers": 4, "window": 12, "kv": yarn("olmo2", 8.0), "seed": 0},
   "llama4": {"arch": "llama4", "layers": 4, "moe": MoE(ffn=256, shared=1, used=1, step=2), "seed": 0},
-  "hunyuan-dense": {"arch": "hunyuan-dense", "head_dim": 128, "seed": 0},
+  "hunyuan-dense": {"arch": "hunyuan-dense", "head_dim": 128, "seed": 1},
   "deepseek32": {"arch": "deepseek32", **SPARSE, "kv": yarn("deepseek32", 40.0, yarn_log_multiplier=0.1), "seed": 0},
-  "glm-dsa": {"arch": "glm-dsa", **SPARSE, "layers": 3, "parts": {"indexer": Indexer(types=(1, 1, 0))}, "seed": 0},
+  "glm-dsa": {"arch": "glm-dsa", **SPARSE, "layers": 3, "parts": {"indexer": Indexer(types=(1, 1, 0))}, "seed": 2},
 }
 RECURRENT: dict[str, dict[str, Any]] = {
   "lfm2": {"arch": "lfm2", "layers": 3, "seed": 5},
