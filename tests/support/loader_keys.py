@@ -124,7 +124,8 @@ KEYS: dict[str, dict[str, str]] = {
   "granitehybrid": _arch(ROPE, SWITCH, EXPERTS, SCALES, SHARED_WIDTH, MAMBA, FULL),
   "seed_oss": _QWEN2,
   "olmoe": _arch(ROPE, EXPERTS, ONLY_EXPERTS, FULL),
-  "olmo2": _arch(ROPE, DENSE, ONE_SIZE, WINDOW, WINDOW_BASE),
+  "olmo2": _arch(ROPE, DENSE, ONE_SIZE, WINDOW, {
+    "rope.freq_base_swa": "no number: layers with a window have the same base"}),
   "deepseek2": _arch(ROPE, EXPERTS, WIDTH, GATING, WEIGHTS, SHARED, LATENT, YARN_LOG, FULL, {
     TEMPERATURE: "refused: queries grow with their position",
     "attention.temperature_length": "no number: without the scale, which is refused",

@@ -15,6 +15,8 @@ MODELS: dict[str, dict[str, Any]] = {
   "llama": {"arch": "llama", "heads": 4, "kv_heads": 1, "rope_freqs": True},
   "llama-untied": {"arch": "llama", "tied": False, "head_dim": 48,
                    "kv": {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}},
+  "llama-unscaled": {"arch": "llama", "kv": {"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0,
+                                             "llama.rope.scaling.attn_factor": 1.2}},
   "llama-yarn": {"arch": "llama", "kv": yarn("llama", 2.0)},
   "mixtral": {"arch": "llama", "eps": EPS, "ffn": 64, "tied": False, "moe": MoE(experts=8, used=2)},
   "granite": {"arch": "granite", "eps": EPS},
@@ -36,7 +38,7 @@ MODELS: dict[str, dict[str, Any]] = {
   "deepseek2-dense": {"arch": "deepseek2", "dense": True, "tied": True, "mla": MLA(q_lora=48)},
   "gemma3": {"arch": "gemma3", "eps": EPS, "head_dim": 48, "pattern": 2, "window": 24,
              "kv": {"gemma3.final_logit_softcapping": 5.0, "gemma3.rope.scaling.type": "linear",
-                    "gemma3.rope.scaling.factor": 8.0}},
+                    "gemma3.rope.scaling.factor": 8.0, "gemma3.rope.scaling.attn_factor": 1.2}},
   "gemma3-sliding": {"arch": "gemma3", "head_dim": 32},  # two layers of the usual pattern of six layers
   # as recent converters write it: arrays, and a base of the window layers
   "gemma3-arrays": {"arch": "gemma3", "eps": EPS, "head_dim": 48, "layers": 3, "window": 24, "kv_heads": (2, 2, 2),
@@ -59,6 +61,7 @@ MODELS: dict[str, dict[str, Any]] = {
   "gemma4-split": {"arch": "gemma4", "eps": EPS, "head_dim": 48, "mixers": ("gemma4-window", "gemma4-full"),
                    "tied": False, "moe": MoE(experts=6, used=3), "parts": {"gemma4": Gemma4(48, scaled=False)}},
   "gpt-oss": {"arch": "gpt-oss", "eps": EPS, "head_dim": 48, "kv": yarn("gpt-oss", 32.0)},
+  "gpt-oss-bases": {"arch": "gpt-oss", "kv": yarn("gpt-oss", 32.0) | {"gpt-oss.rope.freq_base_swa": 500.0}},
   "mixtral-old": {"arch": "mixtral-old", "eps": EPS, "ffn": 64},
   "phi3": {"arch": "phi3", "eps": EPS, "head_dim": 32},
   "phi3-long": {"arch": "phi3", "eps": EPS, "kv": {"phi3.rope.scaling.original_context_length": 64}},

@@ -16,8 +16,8 @@ def frequencies(ref: "Reference", n: int, sliding: bool) -> tuple[np.ndarray, fl
   freqs = base ** (-np.arange(0, n, 2) / n)
   if factors := next((name for name in factor_names(ref) if name in ref.w), ""): freqs = freqs / ref.w[factors]
   kind, factor = ref.param("rope.scaling.type", "none"), float(ref.param("rope.scaling.factor", 1.0))
-  if sliding and not ref.traits.window_scaling: return freqs, 1.0
   attn_factor = float(ref.param("rope.scaling.attn_factor", 1.0))
+  if sliding and not ref.traits.window_scaling: return freqs, attn_factor if ref.arch == "gemma3" else 1.0
   if kind in ("none", "longrope"): return freqs, attn_factor
   if kind == "linear": return freqs / factor, attn_factor
   assert kind == "yarn", kind
