@@ -7,7 +7,8 @@ from tests.support.extended import sample
 from tests.support.loader_keys import KEYS
 from tinygrad_llm.files.gguf import open_gguf
 from tinygrad_llm.files.hub import ALIASES
-from tinygrad_llm.nn.config import ARCHS, ModelConfig
+from tinygrad_llm.nn.archs import ARCHS
+from tinygrad_llm.nn.reader import read_config
 
 SUPPORTED = [alias for alias in ALIASES if header(alias, layers=1).arch in ARCHS]
 # as the hub counts them; of Qwen 3.5 and Moonlight no number of the text model is published to the last digit
@@ -34,7 +35,7 @@ def test_every_key_has_a_fate(alias):
 def test_is_read(tmp_path, alias):
   """The reader accepts the metadata of the whole model. Only the vocabulary is cut."""
   h = header(alias, vocab=512)
-  config = ModelConfig.from_gguf(open_gguf(write(tmp_path / "model.gguf", h, hole=True)))
+  config = read_config(open_gguf(write(tmp_path / "model.gguf", h, hole=True)))
   assert config.dim == h.metadata[f"{h.arch}.embedding_length"]
   assert config.n_layers == h.metadata[f"{h.arch}.block_count"] - h.metadata.get(f"{h.arch}.nextn_predict_layers", 0)
 

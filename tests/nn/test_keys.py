@@ -9,7 +9,9 @@ from tests.support.loader_keys import BEYOND, KEYS
 from tests.support.synthetic_layers import MoE
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.gguf import GGUF, open_gguf
-from tinygrad_llm.nn.config import ARCHS, ModelConfig
+from tinygrad_llm.nn.archs import ARCHS
+from tinygrad_llm.nn.config import ModelConfig
+from tinygrad_llm.nn.reader import read_config
 
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}
 GROUPS = {"expert_group_count": 4, "expert_group_used_count": 2}
@@ -40,6 +42,7 @@ VALUES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
   "expert_used_count": ((1, 4), {}),
   "expert_weights_norm": ((True, False), {}),
   "expert_weights_scale": ((2.5,), {}),
+  "feed_forward_length": ((96,), {}),
   "leading_dense_block_count": ((0, 2), {}),
   "nextn_predict_layers": ((1,), {}),
   "pooling_type": ((3,), {}),
@@ -58,11 +61,14 @@ VALUES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 }
 DEFAULT: tuple[tuple[Any, ...], dict[str, Any]] = (7, 7.5), {}
 
+# arguments of write_model for the models of an architecture; elsewhere its defaults are enough
+KINDS: dict[str, list[dict[str, Any]]] = {"llama": [{}, {"moe": MoE()}], "deepseek2": [{}, {"dense": True}]}
+
 @pytest.fixture(scope="module")
-def header(tmp_path_factory, model_file):
-  """header(arch) -> the header of a small model; with experts where the architecture may have some."""
-  return functools.cache(lambda arch: open_gguf(model_file(
-    arch=arch, header=True, moe=MoE() if KEYS[arch]["expert_count"] == "read" and arch != "deepseek2" else None)))
+def headers(model_file):
+  """headers(arch) -> the headers of small models."""
+  return functools.cache(lambda arch: [open_gguf(model_file(arch=arch, header=True, **kind))
+                                       for kind in KINDS.get(arch, [{}])])
 
 def changed(file: GGUF, keys: dict[str, Any]) -> GGUF:
   """The file with other metadata under its architecture's prefix; None removes a key."""
@@ -71,7 +77,7 @@ def changed(file: GGUF, keys: dict[str, Any]) -> GGUF:
   return dataclasses.replace(file, kv={key: value for key, value in kv.items() if value is not None})
 
 def outcome(file: GGUF) -> ModelConfig | str:
-  try: return ModelConfig.from_gguf(file)
+  try: return read_config(file)
   except InputError as e: return str(e)
 
 def fate(arch: str, key: str) -> str: return KEYS[arch][key].partition(":")[0]
@@ -83,19 +89,41 @@ def test_all_architectures_have_a_table():
   assert {fate(arch, key) for arch in KEYS for key in KEYS[arch]} == {"read", "refused", "no number"}
 
 @pytest.mark.parametrize(("arch", "key"), CASES)
-def test_fate(header, arch, key):
+def test_fate(headers, arch, key):
   """
   A key that is read changes the configuration, or is found bad. A key that is refused is named. Any other key changes
   nothing.
   """
   values, others = VALUES.get(key, DEFAULT)
-  file = changed(header(arch), others)
-  before, after = outcome(file), [outcome(changed(file, {key: value})) for value in values]
-  if fate(arch, key) == "read": assert any(x != before for x in after)
-  elif fate(arch, key) == "no number": assert after == [before] * len(after)
+  files = [changed(file, others) for file in headers(arch)]
+  pairs = [(outcome(file), outcome(changed(file, {key: value}))) for file in files for value in values]
+  if fate(arch, key) == "read": assert any(before != after for before, after in pairs)
+  elif fate(arch, key) == "no number": assert all(before == after for before, after in pairs)
   else:
-    assert isinstance(before, ModelConfig)
-    assert all(isinstance(x, str) and f"{arch}.{key}: " in x for x in after)
+    assert all(isinstance(before, ModelConfig) for before, _ in pairs)
+    assert all(isinstance(after, str) and f"{arch}.{key}: " in after for _, after in pairs)
+
+@pytest.mark.parametrize("kind", ["none", "linear"])
+def test_magnitude_without_yarn(headers, kind):
+  file = changed(headers("llama")[0], {"rope.scaling.type": kind, "rope.scaling.attn_factor": 1.5})
+  assert [rope.magnitude for rope in read_config(file).ropes] == [1.5]
+
+@pytest.mark.parametrize(("arch", "theta", "scale"), [("gemma3", 10000.0, 1.0), ("gpt-oss", 5000.0, 0.25)])
+def test_rotation_of_layers_with_a_window(headers, arch, theta, scale):
+  """In gemma3 it has a base of its own and is not scaled; in gpt-oss it may have a base of its own, and is scaled."""
+  keys = {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0, "rope.scaling.attn_factor": 1.5}
+  if arch == "gpt-oss": keys["rope.freq_base_swa"] = 5000.0
+  config = read_config(changed(headers(arch)[0], keys))
+  full, local = config.ropes
+  assert full.scale == 0.25
+  assert (local.theta, local.scale, full.magnitude, local.magnitude) == (theta, scale, 1.5, 1.5)
+  assert all(mixer.rope == (mixer.window > 0) for layer in config.layers for mixer in layer.mixers)
+
+@pytest.mark.parametrize("keys", [{"rope.scaling.attn_factor": 1.2}, {"rope.scaling.factor": 4.0}])
+def test_latent_attention_has_yarn_or_no_scaling(headers, keys):
+  """llama.cpp scales the scores by a rule that is YaRN's, whatever the file's scaling is."""
+  with pytest.raises(InputError, match=r"deepseek2\.rope\.scaling\.type: "):
+    read_config(changed(headers("deepseek2")[0], keys))
 
 class Asked(dict):
   """A file's metadata; it notes the keys that somebody looks up."""
@@ -113,10 +141,10 @@ class Asked(dict):
     return super().__getitem__(key)
 
 @pytest.mark.parametrize("arch", sorted(ARCHS))
-def test_no_key_has_a_wrong_name(header, arch):
+def test_no_key_has_a_wrong_name(headers, arch):
   """The reader asks only for keys that llama.cpp's loader knows, too, and for a few that converters write."""
-  file = changed(header(arch), YARN)
+  file = changed(headers(arch)[0], YARN)
   kv = Asked(file.kv)
-  ModelConfig.from_gguf(dataclasses.replace(file, kv=kv))
+  read_config(dataclasses.replace(file, kv=kv))
   asked = {key.removeprefix(f"{arch}.") for key in kv.keys_asked if key.startswith(f"{arch}.")}
   assert asked <= KEYS[arch].keys() | BEYOND.keys()

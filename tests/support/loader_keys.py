@@ -59,6 +59,7 @@ ONE_SIZE = _keys("refused: one head size for all layers", "attention.key_length_
                  "rope.dimension_count_swa")
 WINDOW = {"attention.sliding_window": READ, "attention.sliding_window_pattern": "read: a period or an array"}
 WINDOW_BASE = {"rope.freq_base_swa": READ}
+ONE_BASE = {"rope.freq_base_swa": "no number: layers with a window have the same base"}
 
 # mixers
 SECTIONS = {"rope.dimension_sections": "read: pairs beyond three sections are not rotated"}
@@ -124,8 +125,7 @@ KEYS: dict[str, dict[str, str]] = {
   "granitehybrid": _arch(ROPE, SWITCH, EXPERTS, SCALES, SHARED_WIDTH, MAMBA, FULL),
   "seed_oss": _QWEN2,
   "olmoe": _arch(ROPE, EXPERTS, ONLY_EXPERTS, FULL),
-  "olmo2": _arch(ROPE, DENSE, ONE_SIZE, WINDOW, {
-    "rope.freq_base_swa": "no number: layers with a window have the same base"}),
+  "olmo2": _arch(ROPE, DENSE, ONE_SIZE, WINDOW, ONE_BASE),
   "deepseek2": _arch(ROPE, EXPERTS, WIDTH, GATING, WEIGHTS, SHARED, LATENT, YARN_LOG, FULL, {
     TEMPERATURE: "refused: queries grow with their position",
     "attention.temperature_length": "no number: without the scale, which is refused",
@@ -149,9 +149,9 @@ KEYS: dict[str, dict[str, str]] = {
   "smollm3": _QWEN2,
   "ernie4_5": _ERNIE | dict.fromkeys(_ERNIE_EXPERTS, NO_EXPERTS) | DENSE,
   "ernie4_5-moe": _ERNIE | _ERNIE_EXPERTS,
-  "exaone4": _arch(ROPE, DENSE, ONE_SIZE, WINDOW, WINDOW_BASE, {
+  "exaone4": _arch(ROPE, DENSE, ONE_SIZE, WINDOW, ONE_BASE, {
     "attention.sliding_window": "read: in models of 64 layers"}),
-  "cohere2": _arch(ROPE, DENSE, ONE_SIZE, WINDOW, WINDOW_BASE, LAYER_NORM, {"logit_scale": READ}, without=_RMS),
+  "cohere2": _arch(ROPE, DENSE, ONE_SIZE, WINDOW, ONE_BASE, LAYER_NORM, {"logit_scale": READ}, without=_RMS),
   "command-r": _arch(ROPE, DENSE, LAYER_NORM, FULL, {"logit_scale": READ}, without=_RMS),
   "hunyuan-dense": _QWEN2 | SECTIONS | {"rope.scaling.alpha": "read: it raises rope.freq_base"},
   "lfm2": _arch(ROPE, DENSE, ONE_SIZE, {"shortconv.l_cache": READ, "attention.sliding_window": READ,

@@ -12,6 +12,7 @@ from tinygrad_llm.nn.layers import (AttentionConfig, FFNConfig, LatentConfig, La
   RecurrentConfig, Rope, ShortConvConfig, YaRN)
 
 GATINGS = {1: "softmax", 2: "sigmoid", 3: "softmax_chosen"}  # of expert_gating_func
+SWA = "rope.freq_base_swa"  # of layers with a window
 
 def check_architecture(kv: Mapping[str, Any]) -> None:
   """InputError if a file's metadata names an architecture that is not supported."""
@@ -89,6 +90,8 @@ class _Model(_Keys):
         self.fail("attention.head_count_kv", f"{kv_heads} does not divide {heads} heads")
     self.recurrent = [marks_recurrent and not kv_heads for kv_heads in self.kv_heads]
     self.windows = self._windows()
+    if not self.value("attention.causal", bool, True):
+      self.fail("attention.causal", "each position sees all others", "encoders are not supported")
 
   def config(self) -> ModelConfig:
     ropes, attentions = self._attentions()
@@ -127,9 +130,11 @@ class _Model(_Keys):
     rope_dim = self.size("rope.dimension_count", head_dim)
     if rope_dim % 2 or rope_dim > head_dim:
       self.fail("rope.dimension_count", f"{rope_dim} is not an even number up to {head_dim}")
+    if any(self.windows): self._check_window_sizes(head_dim, rope_dim)
     ropes = [self._rope(rope_dim)]
     if theta := self.features.window_theta:
-      ropes.append(Rope(rope_dim, self.number("rope.freq_base_swa", theta, low=1e-6)))
+      ropes.append(Rope(rope_dim, self.number(SWA, theta, low=1e-6), magnitude=self._magnitude()))
+    elif any(self.windows) and self.has(SWA): ropes.append(self._rope(rope_dim, SWA))
     # Gemma 3 27B, known by its 62 layers, divides by sqrt(dim / heads)
     special = self.features.scale_embd and self.n_layers == 62
     scale = self._scale("attention.scale", (self.dim // self.heads[0] if special else head_dim) ** -0.5)
@@ -138,7 +143,16 @@ class _Model(_Keys):
       AttentionConfig(heads, kv_heads, head_dim, scale, len(ropes) - 1 if window else 0, style, window, softcap)
       for heads, kv_heads, window in zip(self.heads, self.kv_heads, self.windows)]
 
+  def _check_window_sizes(self, head_dim: int, rope_dim: int) -> None:
+    """InputError if layers with a window have other head sizes than layers without."""
+    sizes = {"attention.key_length": head_dim, "attention.value_length": head_dim, "rope.dimension_count": rope_dim}
+    for key, size in sizes.items():
+      if (found := self.size(f"{key}_swa", size)) != size:
+        self.fail(f"{key}_swa", f"{found} differs from {key} {size}", "not supported")
+
   def _latent(self) -> tuple[tuple[Rope, ...], list[AttentionConfig]]:
+    if self.number("attention.temperature_scale", 0.0):
+      self.fail("attention.temperature_scale", "queries that grow with their position", "not supported")
     heads = self.heads[0]
     suffix = "_mla" if self.has("attention.key_length_mla") else ""
     key = f"attention.key_length{suffix}"
@@ -150,6 +164,8 @@ class _Model(_Keys):
       nope_dim=head_dim - rope_dim, value_dim=self.size(f"attention.value_length{suffix}", self.dim // heads),
       split="blk.0.attn_kv_b.weight" not in self.file.tensors)
     rope, scale = self._rope(rope_dim), self._scale("attention.scale", head_dim ** -0.5)
+    if not rope.yarn and (rope.scale, rope.magnitude) != (1.0, 1.0):
+      self.fail("rope.scaling.type", "latent attention with another scaling than YaRN", "not supported")
     if rope.yarn: scale *= (rope.magnitude * (1 - 0.1 * self._yarn_log() * math.log(rope.scale))) ** 2
     softcap, style = self.number("attn_logit_softcapping", 0.0), self.features.rope
     return (rope,), [AttentionConfig(heads, 1, head_dim, scale, 0, style, window, softcap, latent)
@@ -165,24 +181,27 @@ class _Model(_Keys):
     period = self.size(key, period, low=0)
     return tuple(window if not period or layer % period < period - 1 else 0 for layer in range(self.n_layers))
 
-  def _rope(self, dim: int) -> Rope:
-    theta, kind = self.number("rope.freq_base", 10000.0, low=1e-6), self.value("rope.scaling.type", str, "linear")
+  def _rope(self, dim: int, base: str = "rope.freq_base") -> Rope:
+    """The rotation; `base` is the key of its base."""
+    theta, kind = self.number(base, 10000.0, low=1e-6), self.value("rope.scaling.type", str, "linear")
     factors = "rope_freqs.weight" if "rope_freqs.weight" in self.file.tensors else ""
     if self.features.rope_switch and not self.value("rope.scaling.finetuned", bool, True):
       return Rope(dim, theta, 0.0, factors=factors)
-    if kind == "none": return Rope(dim, theta, factors=factors)
+    magnitude = self._magnitude()
+    if kind == "none": return Rope(dim, theta, magnitude=magnitude, factors=factors)
     if kind not in ("linear", "yarn"):
       self.fail("rope.scaling.type", f"{kind!r:.40} is not supported", "supported: none, linear, yarn")
     key = "rope.scaling.factor" if self.has("rope.scaling.factor") else "rope.scale_linear"  # its old name
     factor = self.number(key, 1.0) or 1.0
     if factor < 1e-6: self.fail(key, f"{factor} is not a number from 1e-6")
-    magnitude = self.number("rope.scaling.attn_factor", 1.0, low=1e-6, high=1e6)
     if kind == "linear": return Rope(dim, theta, 1 / factor, magnitude, factors=factors)
-    if theta <= 1 or factor < 1: self.fail(key, f"{factor} at a rope.freq_base of {theta}: YaRN needs at least 1")
+    if theta <= 1 or factor < 1: self.fail(key, f"{factor} at a {base} of {theta}: YaRN needs at least 1")
     if not self._yarn_log(): magnitude *= 1 + 0.1 * math.log(factor)
     original = self.size("rope.scaling.original_context_length", self.context, high=1 << 31)
     betas = (self.number(f"rope.scaling.yarn_beta_{x}", beta, low=1e-6) for x, beta in (("fast", 32.0), ("slow", 1.0)))
     return Rope(dim, theta, 1 / factor, magnitude, YaRN(original, *betas), factors)
+
+  def _magnitude(self) -> float: return self.number("rope.scaling.attn_factor", 1.0, low=1e-6, high=1e6)
 
   def _yarn_log(self) -> float:
     """
