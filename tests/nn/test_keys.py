@@ -14,6 +14,7 @@ from tinygrad_llm.nn.config import ModelConfig
 from tinygrad_llm.nn.reader import read_config
 
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}
+WINDOW = {"attention.sliding_window": 16}
 GROUPS = {"expert_group_count": 4, "expert_group_used_count": 2}
 # other values than the file's: one of them must change something. Then other keys that go with them; None: absent.
 VALUES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
@@ -22,7 +23,7 @@ VALUES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
   "attention.head_count_kv": ((1, 3), {}),
   "attention.key_length": ((48,), {"attention.key_length_mla": None, "attention.value_length_mla": None}),
   "attention.key_length_mla": ((40,), {}),
-  "attention.key_length_swa": ((16,), {}),
+  "attention.key_length_swa": ((16,), WINDOW),
   "attention.layer_norm_rms_epsilon": ((1e-3,), {}),
   "attention.scale": ((0.5,), {}),
   "attention.sliding_window": ((8,), {}),
@@ -30,7 +31,7 @@ VALUES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
   "attention.temperature_scale": ((0.1,), {"attention.temperature_length": 64}),
   "attention.value_length": ((16,), {"attention.key_length_mla": None, "attention.value_length_mla": None}),
   "attention.value_length_mla": ((16,), {}),
-  "attention.value_length_swa": ((16,), {}),
+  "attention.value_length_swa": ((16,), WINDOW),
   "block_count": ((1, 3), {}),
   "classifier.output_labels": ((["yes", "no"],), {}),
   "context_length": ((1024,), YARN),
@@ -47,9 +48,9 @@ VALUES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
   "nextn_predict_layers": ((1,), {}),
   "pooling_type": ((3,), {}),
   "rope.dimension_count": ((8,), {}),
-  "rope.dimension_count_swa": ((8,), {}),
+  "rope.dimension_count_swa": ((8,), WINDOW),
   "rope.freq_base": ((5000.0,), {}),
-  "rope.freq_base_swa": ((5000.0,), {}),
+  "rope.freq_base_swa": ((5000.0,), WINDOW),
   "rope.scale_linear": ((4.0,), {}),
   "rope.scaling.alpha": ((1000.0,), {}),
   "rope.scaling.attn_factor": ((1.5,), {}),

@@ -91,6 +91,7 @@ MODELS: dict[str, dict[str, Any]] = {
   "glm-dsa": {"arch": "glm-dsa", "eps": EPS, "layers": 3, "parts": {"indexer": Indexer(types=(1, 1, 0))}},
   # short convolution: KV heads by layer, 0 where a layer convolves
   "lfm2": {"arch": "lfm2", "eps": EPS, "layers": 3},
+  "lfm2-window": {"arch": "lfm2", "eps": EPS, "layers": 3, "window": 24},
   "lfm2moe": {"arch": "lfm2moe", "eps": EPS, "layers": 3},
   # gated delta rule; a small state, so that the epsilon of its keys' norm matters
   "qwen35": {"arch": "qwen35", "eps": EPS, "layers": 3, "parts": {"delta": Delta(size=16)}},

@@ -131,7 +131,7 @@ TRAITS = {
   "granite": GRANITE,
   "granitehybrid": replace(GRANITE, mixers=recurrent_if("mamba2"), normalised=True),
   "kimi-linear": Traits(mixers=recurrent_if("kda", "latent"), rotated=lambda ref, i: False, normalised=True),
-  "lfm2": LFM2,
+  "lfm2": replace(LFM2, windowed=with_window(lambda ref, i: True)),
   "lfm2moe": replace(LFM2, normalised=True),
   "nemotron_h": NEMOTRON_H,
   "nemotron_h_moe": NEMOTRON_H,

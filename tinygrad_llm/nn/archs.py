@@ -10,8 +10,8 @@ class Arch:
   `rope`: how dimensions pair up, "norm" (2i, 2i + 1) or "neox" (i, i + half). `rope_switch`: a file whose
   `rope.scaling.finetuned` is false has no rotation at all (Granite 4.0 H). `mla`: multi-head latent attention.
   `window_pattern`: used where the file has a sliding window and no pattern. The last of so many layers then sees the
-  whole context, the others the window. `window_theta`: base of the rotation, without scaling, in layers with a window;
-  0: as in the other layers.
+  whole context, the others the window. `all_windows`: all layers have the file's window. `window_theta`: base of the
+  rotation, without scaling, in layers with a window; 0: as in the other layers.
   `before`, `after`, `parallel`: a layer's norms, see layers.LayerConfig. `layer_norm`: all norms are LayerNorm.
   `last_norm`: the tensor's name. `recurrent`: the mixer of layers that have no attention, where `recurrent_if` says how
   a file tells them: "kv_heads": their number of KV heads is 0.
@@ -26,6 +26,7 @@ class Arch:
   rope_switch: bool = False
   mla: bool = False
   window_pattern: int = 0
+  all_windows: bool = False
   window_theta: float = 0.0
   before: tuple[str, str] = ("attn_norm", "ffn_norm")
   after: tuple[str, str] = ("", "")
@@ -56,7 +57,8 @@ ARCHS: dict[str, Arch] = {
                   needs=(*QKV_BIAS, "attn_output.bias", "attn_sinks.weight", "ffn_gate_inp.bias", "ffn_gate_exps.bias",
                          "ffn_up_exps.bias", "ffn_down_exps.bias")),
   "granite": Arch(rope="norm", rope_switch=True, scales=True),
-  "lfm2": Arch(rope="neox", recurrent="shortconv", recurrent_if="kv_heads", last_norm="token_embd_norm", needs=QK_NORM),
+  "lfm2": Arch(rope="neox", all_windows=True, recurrent="shortconv", recurrent_if="kv_heads",
+               last_norm="token_embd_norm", needs=QK_NORM),
   "lfm2moe": Arch(rope="neox", recurrent="shortconv", recurrent_if="kv_heads", last_norm="token_embd_norm",
                   gating="softmax", norm_weights=True, needs=(*QK_NORM, "exp_probs_b.bias")),
   "llama": Arch(rope="norm", gating="softmax", may_be_dense=True, norm_weights=True),  # with experts: Mixtral

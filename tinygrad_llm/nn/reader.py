@@ -173,8 +173,10 @@ class _Model(_Keys):
 
   def _windows(self) -> tuple[int, ...]:
     """How many positions each layer sees, the query's included; 0: all."""
-    if not (period := self.features.window_pattern): return (0,) * self.n_layers
-    window, key = self.size("attention.sliding_window", 0, low=0, high=1 << 31), "attention.sliding_window_pattern"
+    period, key = self.features.window_pattern, "attention.sliding_window_pattern"
+    if not (period or self.features.all_windows): return (0,) * self.n_layers
+    window = self.size("attention.sliding_window", 0, low=0, high=1 << 31)
+    if self.features.all_windows: return (window,) * self.n_layers
     if isinstance(pattern := self.file.kv.get(f"{self.prefix}.{key}"), np.ndarray):
       if len(pattern) < self.n_layers: self.fail(key, f"it has {len(pattern)} elements for {self.n_layers} layers")
       return tuple(window if local else 0 for local in pattern[:self.n_layers])
