@@ -10,7 +10,7 @@ from tests.gpu.gpu_numbers import opencl
 from tinygrad import Tensor, dtypes
 from tinygrad_llm.device.captured import captured
 from tinygrad_llm.engine.device_sampling import recent_tokens, sampled_key, search, settings
-from tinygrad_llm.engine.sampling import Sampler, greedy_token
+from tinygrad_llm.engine.sampling import Sampler, biased, greedy_key, greedy_token, token_bias
 from tinygrad_llm.errors import InputError
 
 SIZES = (1, 515, 32003, 128256)
@@ -58,6 +58,25 @@ def test_tokens_match_host_sampler(size): assert differing(size, 60) == []
 
 @pytest.mark.skipif(opencl() is None, reason="no OpenCL runtime")
 def test_tokens_match_host_sampler_on_opencl(): assert call(differing, 32003, 40, **opencl()).value == []
+
+@pytest.mark.parametrize("count", [1, 30, 514])
+def test_suppressed_tokens(count):
+  """With a token_bias, the device picks what a Sampler with the same suppressed ids picks."""
+  rng = np.random.default_rng(count)
+  bias = token_bias(banned := rng.permutation(515)[:count].tolist(), 515)
+  assert bias is not None
+  for seed in range(6):
+    x = (rng.standard_normal(515) * 3).astype(np.float32)
+    x[banned] += 30
+    asked = {"temperature": 1.5, "top_k": seed * 9, "top_p": 0.9, "repeat_penalty": 1.3, "seed": seed}
+    wanted = Sampler(**asked, suppressed=banned)(before := x.copy(), history := [banned[0], 7])
+    assert on_device(x + bias.numpy(), history, **asked) == wanted and wanted not in banned and (x == before).all()
+    assert Sampler(suppressed=banned)(x) == np.where(np.isin(np.arange(515), banned), -np.inf, x).argmax()
+    assert greedy_token(int(greedy_key(biased(Tensor(x[None]), bias)).numpy()[0])) == Sampler(suppressed=banned)(x)
+
+def test_without_suppressed_tokens_nothing_is_computed():
+  x = Tensor.empty(1, 9)
+  assert token_bias((), 9) is None and biased(x, None) is x
 
 def test_one_random_number_per_choice():
   """As with a Sampler, each choice takes one random number from the generator."""

@@ -21,7 +21,7 @@ from tinygrad_llm.engine.closed import CLOSED, close
 from tinygrad_llm.engine.context import Context, Feed
 from tinygrad_llm.engine.lookahead import Draws, Lookahead
 from tinygrad_llm.engine.precompile import DECODE, PROMPT, Ahead, is_possible
-from tinygrad_llm.engine.sampling import Sampler, greedy_token
+from tinygrad_llm.engine.sampling import Sampler, greedy_token, token_bias
 from tinygrad_llm.engine.states import States
 from tinygrad_llm.engine.steps import Steps, positions_for
 from tinygrad_llm.engine.stopping import UntilStop, answer_text, stopped_by_text
@@ -36,7 +36,7 @@ from tinygrad_llm.process.forks import in_children
 from tinygrad_llm.progress import compiling
 from tinygrad_llm.text.chat_template import ChatTemplate, checked, user_texts
 from tinygrad_llm.text.thinking import Part
-from tinygrad_llm.text.tokenizer import Tokenizer, pre_type
+from tinygrad_llm.text.tokenizer import Tokenizer, pre_type, suppressed_ids
 from tinygrad_llm.text.turn_marks import TurnMarks, turn_marks
 from tinygrad_llm.weights.loader import Loader
 
@@ -57,13 +57,14 @@ class LLM:
     self.path, self.device = resolve(model, check_metadata), Device.DEFAULT
     file = open_gguf(self.path)
     self.config, self._sampling = read_config(file), of_sampling(file.kv)
+    with naming(self.path): self._suppressed = suppressed_ids(file.kv)
     self.max_context = min(max_context, self.config.context_length)
     positions = positions_for(self.max_context, self.config.context_length)
     self.chunk = min(chunk, positions)
     limited = check_address_space(sum(info.nbytes for info in file.tensors.values()), self.config.vocab_size)
     self._ahead = None
     if ahead and not (limited or dequantize) and is_possible():
-      self._ahead = Ahead(file, self.config, positions, self.chunk)
+      self._ahead = Ahead(file, self.config, positions, self.chunk, self._suppressed)
     try:
       with ThreadPoolExecutor(1) as meanwhile:
         text = meanwhile.submit(self._text, file.kv, ahead)
@@ -75,9 +76,10 @@ class LLM:
           text.result()  # if both fail, this error is always the one raised
           raise
         self.tokenizer, self.template = text.result()
-      self.steps = Steps(self.model, positions, self.chunk, self.max_context)
+      bias = token_bias(self._suppressed, self.config.vocab_size)
+      self.steps = Steps(self.model, positions, self.chunk, self.max_context, bias)
       # a CPU computes while it launches: lookahead would only compute one step too many
-      self._lookahead = None if reader(self.device) is None else Lookahead(self.model, positions)
+      self._lookahead = None if reader(self.device) is None else Lookahead(self.model, positions, bias)
     except (MemoryError, OSError, RuntimeError) as e:
       if (error := device_error(e)) is not None: raise DeviceError(f"{self.path}: {error}") from e
       if not is_shortage(e): raise
@@ -192,7 +194,7 @@ class LLM:
     after the token that completes a stop string. Sampling: see sampling.Sampler. Several answers may be read in turns.
     The call itself, not the iterator, raises InputError for bad arguments.
     """
-    sampler = Sampler(temperature, top_k, top_p, min_p, repeat_penalty, seed)
+    sampler = Sampler(temperature, top_k, top_p, min_p, repeat_penalty, seed, self._suppressed)
     most = -1 if max_tokens is None else whole("max_tokens", max_tokens, -1, what="a number of tokens, or -1 for all")
     ends = frozenset[int]() if ignore_eos else self.tokenizer.stop_ids
     tokens = Answer(self, self._check(ids), None if most == -1 else most, sampler, ends)

@@ -14,7 +14,7 @@ from tinygrad_llm.device.async_read import reader
 from tinygrad_llm.device.buffers import buffer_of, empty, fill
 from tinygrad_llm.device.captured import captured
 from tinygrad_llm.engine.device_sampling import MAX, SETTINGS, recent_tokens, remember, sampled_key, settings
-from tinygrad_llm.engine.sampling import PENALTY_TOKENS, Sampler, greedy_key, greedy_token
+from tinygrad_llm.engine.sampling import PENALTY_TOKENS, Sampler, biased, greedy_key, greedy_token
 from tinygrad_llm.nn.model import Model
 from tinygrad_llm.patches.cache.captures import restore
 
@@ -41,15 +41,17 @@ class Lookahead:
 
   Another answer begins with a start() of its own, and so does the first one when it goes on. Two captures and two
   buffers for their choices alternate, because a graph on NV or Metal is not launched again before it has ended.
+
+  bias: a token_bias, which the choices of all samplers heed.
   """
-  def __init__(self, model: Model, positions: int):
+  def __init__(self, model: Model, positions: int, bias: Tensor | None = None):
     self.positions, self._vocab_size = positions, model.config.vocab_size
     self._keys = [empty((1, 1), dtypes.uint64) for _ in range(2)]
     for key in self._keys: _fill(key, [[MAX]])  # the key of token 0: compile() runs steps, which need a token
     self._recent, self._words = empty((PENALTY_TOKENS,), dtypes.int32), empty((SETTINGS,), dtypes.uint32)
     self._randoms = empty((RANDOMS,), dtypes.uint32)
-    self._greedy = [captured(_greedy, model, i, self._keys[i], self._keys[1 - i]) for i in range(2)]
-    self._sampled = [captured(_sampled, model, i, self._keys[i], self._keys[1 - i], self._recent, self._words,
+    self._greedy = [captured(_greedy, model, i, bias, self._keys[i], self._keys[1 - i]) for i in range(2)]
+    self._sampled = [captured(_sampled, model, i, bias, self._keys[i], self._keys[1 - i], self._recent, self._words,
                               self._randoms) for i in range(2)]
     self._sampler, self._draws = Sampler(), Draws(Sampler())
 
@@ -94,14 +96,14 @@ def _fill(tensor: Tensor, values: Sequence | np.ndarray) -> None:
 
 def _token(key: Tensor) -> Tensor: return (MAX - key % 2**32).cast(dtypes.int32)
 
-def _greedy(model: Model, turn: int, key: Tensor, last: Tensor, start: UOp) -> Tensor:
-  return key.assign(greedy_key(_logits(model, turn, _token(last), start)))
+def _greedy(model: Model, turn: int, bias: Tensor | None, key: Tensor, last: Tensor, start: UOp) -> Tensor:
+  return key.assign(greedy_key(biased(_logits(model, turn, _token(last), start), bias)))
 
-def _sampled(model: Model, turn: int, key: Tensor, last: Tensor, recent: Tensor, words: Tensor, randoms: Tensor,
-             start: UOp) -> Tensor:
+def _sampled(model: Model, turn: int, bias: Tensor | None, key: Tensor, last: Tensor, recent: Tensor, words: Tensor,
+             randoms: Tensor, start: UOp) -> Tensor:
   recent = remember(recent, token := _token(last), start)
   random = (Tensor.arange(RANDOMS) == start % RANDOMS).where(randoms, 0).sum(dtype=dtypes.uint32)
-  return key.assign(sampled_key(_logits(model, turn, token, start), recent, words, random))
+  return key.assign(sampled_key(biased(_logits(model, turn, token, start), bias), recent, words, random))
 
 def _logits(model: Model, turn: int, token: Tensor, start: UOp) -> Tensor:
   # contiguous: fused with a reduction over the logits, the head's matmul would be scheduled for that reduction, and one

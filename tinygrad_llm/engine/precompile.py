@@ -8,12 +8,13 @@ it forks hold 94 MB.
 """
 from __future__ import annotations
 import os, signal, struct, weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from tinygrad import Device
 from tinygrad.engine.jit import CapturedJit
 from tinygrad.helpers import BEAM, JIT, getenv
 from tinygrad_llm.device.buffers import has_memory, without_memory
+from tinygrad_llm.engine.sampling import token_bias
 from tinygrad_llm.engine.steps import Steps
 from tinygrad_llm.files.gguf import GGUF
 from tinygrad_llm.nn.config import ModelConfig
@@ -45,13 +46,14 @@ class Ahead:
   processor time that the first one leaves. A step needs no fork if one compiled it before for this file, known by its
   path, size and time. Nor are there forks if nothing can be put on disk.
   """
-  def __init__(self, file: GGUF, config: ModelConfig, positions: int, chunk: int):
+  def __init__(self, file: GGUF, config: ModelConfig, positions: int, chunk: int, suppressed: Sequence[int] = ()):
     stat = os.stat(file.path)
     key = (disk_cache.surroundings_of_step(), "ahead", os.path.realpath(file.path), stat.st_size, stat.st_mtime_ns,
            positions, chunk, Device.DEFAULT, Device[Device.DEFAULT].renderer.target)
     def make() -> Steps:
-      with without_memory(), Loader(file, progress=False) as loader: model = Model(config, loader, positions)
-      return Steps(model, positions, chunk)
+      with without_memory(), Loader(file, progress=False) as loader:
+        model, bias = Model(config, loader, positions), token_bias(suppressed, config.vocab_size)
+      return Steps(model, positions, chunk, bias=bias)
     keys = {step: repr((*key, step)) for step in STEPS}
     missing = [step for step in STEPS if captures.STORE.get(keys[step]) is None]
     self._forks = {step: _Fork(step, keys[step], make) for step in missing if disk_cache.writable()}

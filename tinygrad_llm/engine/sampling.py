@@ -18,6 +18,7 @@ import math
 from collections.abc import Sequence
 import numpy as np
 from tinygrad import Tensor, dtypes
+from tinygrad_llm.device.buffers import empty, fill
 from tinygrad_llm.errors import InputError
 
 PENALTY_TOKENS = 64
@@ -31,10 +32,10 @@ class Sampler:
   Picks tokens. The same seed and logits give the same tokens.
 
   temperature: 0 always takes the likeliest token. top_k 0, top_p 1, min_p 0 and repeat_penalty 1 turn these off.
-  InputError for a value out of range.
+  suppressed: ids that are never picked. InputError for a value out of range.
   """
   def __init__(self, temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0,
-               repeat_penalty: float = 1.0, seed: int = 0):
+               repeat_penalty: float = 1.0, seed: int = 0, suppressed: Sequence[int] = ()):
     finite = float(np.finfo(np.float32).max)
     _check("temperature", temperature, 0, finite, "a number from 0")
     _check("top_p", top_p, 0, 1, "a number from 0 to 1")
@@ -44,7 +45,7 @@ class Sampler:
       _check(name, value, 0, 2**64 - 1, "a whole number from 0")
       if int(value) != value: raise InputError(f"{name}: {value!r} is not a whole number from 0")
     self.temperature, self.top_k, self.top_p, self.min_p = float(temperature), int(top_k), float(top_p), float(min_p)
-    self.repeat_penalty = float(repeat_penalty)
+    self.repeat_penalty, self._suppressed = float(repeat_penalty), np.array(suppressed, np.int64)
     self._random = np.random.Generator(np.random.PCG64(int(seed)))
 
   @property
@@ -68,6 +69,9 @@ class Sampler:
     history: the tokens so far, the prompt included; the repeat penalty looks at the last 64.
     """
     if logits.ndim != 1 or not logits.size: raise InputError(f"logits: {logits.shape} is not (vocab,); give one row")
+    if self._suppressed.size:
+      logits = logits.copy()
+      logits[self._suppressed] = -np.inf
     if self.repeat_penalty != 1 and len(history): logits = self._penalise(logits, history)
     _check_best(best := logits.max())   # NaN if any is
     if self.temperature == 0 or self.top_k == 1: return int(logits.argmax())
@@ -97,6 +101,19 @@ class Sampler:
 def _check_best(best: np.float32) -> None:
   if not np.isfinite(best):
     raise InputError(f"logits: the largest is {best}; the model's weights are damaged or its numbers overflow")
+
+def token_bias(suppressed: Sequence[int], vocab_size: int) -> Tensor | None:
+  """float32 (vocab_size,): -inf for the ids that are never picked, 0 for the others; None without such ids."""
+  if not suppressed: return None
+  def write(memory: np.ndarray) -> None:
+    memory[:] = 0
+    memory[list(suppressed)] = -np.inf
+  fill(bias := empty((vocab_size,), dtypes.float32), write)
+  return bias
+
+def biased(logits: Tensor, bias: Tensor | None) -> Tensor:
+  """Logits plus a token_bias. A model without one computes nothing here."""
+  return logits if bias is None else logits + bias
 
 def greedy_key(logits: Tensor) -> Tensor:
   """

@@ -6,7 +6,7 @@ import numpy as np
 from tinygrad import Tensor, UOp, dtypes
 from tinygrad_llm.device.buffers import empty, fill, is_lazy, read
 from tinygrad_llm.device.captured import captured, scheduled
-from tinygrad_llm.engine.sampling import greedy_key
+from tinygrad_llm.engine.sampling import biased, greedy_key
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.nn.model import Model
 from tinygrad_llm.patches.cache.captures import restore
@@ -29,9 +29,11 @@ class Steps:
   The captured steps of a model. A step's output stays in a buffer of its own until the step runs again.
 
   A caller that needs it for longer copies it. `chunk`: most tokens of a prefill. `positions`: size of the model's KV
-  cache. `max_context`: how many positions may be fed (None: all); beyond them it is an InputError.
+  cache. `max_context`: how many positions may be fed (None: all); beyond them it is an InputError. `bias`: a token_bias
+  for the greedy choice.
   """
-  def __init__(self, model: Model, positions: int, chunk: int, max_context: int | None = None):
+  def __init__(self, model: Model, positions: int, chunk: int, max_context: int | None = None,
+               bias: Tensor | None = None):
     self.positions, self.chunk, self.vocab_size = positions, chunk, model.config.vocab_size
     self.max_context = max_context or positions
     self._tokens, self._token = (empty((1, n), dtypes.int32) for n in (chunk, 1))
@@ -39,7 +41,7 @@ class Steps:
     self._prefill = captured(_prefill, model, self._x)
     self._logits, self._row_logits = captured(_logits, model), captured(_row_logits, model)
     # a model with recurrent layers has a step for each turn of its states, all others have one
-    self._decodes = [captured(_decode, model, turn) for turn in range(2 if model.states else 1)]
+    self._decodes = [captured(_decode, model, turn, bias) for turn in range(2 if model.states else 1)]
 
   def prefill(self, tokens: Sequence[int], position: int) -> None:
     """Feeds 1 to `chunk` tokens from `position` on; logits() and row_logits() are for these tokens then."""
@@ -117,5 +119,5 @@ def _prefill(model: Model, x: Tensor, tokens: Tensor, start: UOp) -> Tensor:
   return x[:, :tokens.shape[1]].assign(model.hidden(tokens, start))
 def _logits(model: Model, x: Tensor, length: UOp) -> Tensor: return model.logits(x[:, :length])
 def _row_logits(model: Model, x: Tensor, row: UOp) -> Tensor: return model.logits(x[:, row:row+1])
-def _decode(model: Model, turn: int, token: Tensor, start: UOp) -> tuple[Tensor, Tensor]:
-  return (logits := model.logits(model.hidden(token, start, turn))), greedy_key(logits)
+def _decode(model: Model, turn: int, bias: Tensor | None, token: Tensor, start: UOp) -> tuple[Tensor, Tensor]:
+  return (logits := model.logits(model.hidden(token, start, turn))), greedy_key(biased(logits, bias))

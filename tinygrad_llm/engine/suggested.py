@@ -24,7 +24,8 @@ def suggested(kv: Mapping[str, Any]) -> dict[str, Any]:
   for key, name in KEYS.items():
     if (value := kv.get(field := PREFIX + key)) is None: continue
     if name == "top_k" and isinstance(value, (int, float)) and value < 0: value = 0  # llama.cpp: all
-    try: Sampler(**{name: value})
+    setting: dict[str, Any] = {name: value}
+    try: Sampler(**setting)
     except (InputError, TypeError):
       warn(f"{field}: {value!r:.60} is not a valid {name}; it is ignored")
       continue

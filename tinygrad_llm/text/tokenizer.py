@@ -126,6 +126,23 @@ def special_id(kv: Mapping[str, Any], name: str, tokens: list[str]) -> int | Non
   warn(f"{key}: {_shown(value)} is not one of the {len(tokens)} tokens; {instead}")
   return default
 
+def suppressed_ids(kv: Mapping[str, Any]) -> tuple[int, ...]:
+  """
+  The ids of tokens that are never chosen (`tokenizer.ggml.suppress_tokens`), ascending; InputError if they are all.
+  """
+  key = "tokenizer.ggml.suppress_tokens"
+  if (value := kv.get(key)) is None: return ()
+  count = len(_strings(kv, "tokenizer.ggml.tokens"))
+  array = np.asarray(value if isinstance(value, (list, np.ndarray)) else [None])
+  if array.size and array.dtype.kind not in "iu":
+    raise InputError(f"{key}: {_shown(value)} is not an array of token ids; correct the file's metadata")
+  ids = sorted({*array.ravel().tolist()})
+  if beyond := [i for i in ids if not 0 <= i < count]:
+    warn(f"{key}: {len(beyond)} of {len(ids)}, such as {beyond[0]}, are none of the {count} tokens; they are left out")
+  found = tuple(i for i in ids if 0 <= i < count)
+  if len(found) == count: raise InputError(f"{key}: all {count} tokens; correct the file's metadata")
+  return found
+
 def _ids(tokens: list[str], types: list[int], kinds: Set[int]) -> dict[str, int]:
   """{text: id} of the tokens of some types. The first of several tokens with the same text counts."""
   ids = np.flatnonzero(np.isin(types, [*kinds]))[::-1].tolist()
