@@ -34,6 +34,8 @@ TEXTS = [
   ("", "[THINK]a[/THINK]b", [("thinking", "a"), ("answer", "b")]),
   ("", "<seed:think>a</seed:think>b", [("thinking", "a"), ("answer", "b")]),
   ("", "<|channel>thought\na\n<channel|>b", [("thinking", "a"), ("answer", "b")]),
+  ("", "<|channel>thought\n<channel|>b <|tool_call>c{<|\"|>d<|\"|>}<tool_call|>",
+   [("answer", 'b <|tool_call>c{<|"|>d<|"|>}<tool_call|>')]),
   ("", "<|START_THINKING|>a<|END_THINKING|><|START", [("thinking", "a"), ("answer", "<|START")]),
   ("", "<mm:think>a</think></mm:think>\nb", [("thinking", "a</think>"), ("answer", "b")]),
   ("<|CHATBOT_TOKEN|><|START_THINKING|>", "a<|END_THINKING|>b", [("thinking", "a"), ("answer", "b")]),

@@ -366,6 +366,14 @@ def test_gemma4():
   assert t.add_bos and t.encode("he he\n\n\u00e9") == [6, 7, 8, 9 + 0xc3, 9 + 0xa9]
   assert t.decode([6, 7, 8, 9 + 0xc3, 9 + 0xa9]) == "he he\n\n\u00e9"
 
+@pytest.mark.parametrize("kind", [NORMAL, CONTROL, USER_DEFINED])
+def test_gemma4_strikes_text_out(kind):
+  """In Gemma 4's vocabulary </s> is an HTML tag, whatever the file says: it is shown, and ends nothing."""
+  tokens = ["<bos>", "<|tool_response>", "</s>", "</", "s", ">", "<", "/", *(f"<0x{b:02X}>" for b in range(256))]
+  kinds = [CONTROL, USER_DEFINED, kind, *[NORMAL] * 5, *[BYTE] * 256]
+  t = make(model="gemma4", pre=None, tokens=tokens, token_type=kinds, merges=["< /"], bos_token_id=0, eos_token_id=1)
+  assert t.encode("</s>", parse_special=True) == [3, 4, 5] and t.decode([2]) == "</s>" and t.stop_ids == {1}
+
 def test_gpt_oss_message_end_does_not_stop_answer():
   """In gpt-oss an answer has several messages, and each ends with <|end|>."""
   def ends(*texts: str) -> set[str]:

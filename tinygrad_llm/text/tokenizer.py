@@ -163,10 +163,11 @@ def _is_ordinary(text: str, vocab: Mapping[str, int], merges: Any) -> bool:
   if isinstance(merges, list): return not {" ".join(pair) for pair in halves}.isdisjoint(merges)
   return any(a in vocab and b in vocab for a, b in halves)
 
-def _mended(kv: Mapping[str, Any], types: list[int], vocab: Mapping[str, int], named: Set[str]) -> dict[str, int]:
+def _mended(kv: Mapping[str, Any], types: list[int], vocab: Mapping[str, int], named: Set[str],
+            words: Set[str] = frozenset()) -> dict[str, int]:
   """
   The types to correct: {text: right type} of the tokens whose type in the file is wrong. `vocab` holds the tokens that
-  are not control tokens according to the file.
+  are not control tokens according to the file. `words` are known to be no marks.
 
   CONTROL is right for well-known turn marks, as in llama.cpp. It is also right for others that look like control
   tokens, where the file names them (`named`: bos, eos, ..), its template writes them out, or it has no types.
@@ -177,7 +178,7 @@ def _mended(kv: Mapping[str, Any], types: list[int], vocab: Mapping[str, int], n
   found = (KNOWN_MARKS - _PADDING) & vocab.keys() | literal | {x for x in named if x in vocab and MARK.fullmatch(x)}
   if "tokenizer.ggml.token_type" not in kv: found |= {x for x in vocab if x[0] in "<[" and MARK.fullmatch(x)}
   ret, merges = dict[str, int](), kv.get("tokenizer.ggml.merges")
-  for text in found:
+  for text in found - words:
     kind, role = types[vocab[text]], not _ROLES.isdisjoint(re.findall(r"[^\W_]+", text.lower()))
     if kind in (USER_DEFINED, BYTE) and text not in KNOWN_MARKS or _BYTE_TOKEN.fullmatch(text): continue
     if kind != USER_DEFINED and text not in named and _is_ordinary(text, vocab, merges): continue
@@ -284,8 +285,11 @@ class Tokenizer:
     add_bos = bool(asked) if asked is not None else bos is not None and (pre is None or pre.add_bos)
     stop_ids = [i for i in (eos, *(special_id(kv, name, tokens) for name in ("eot", "eom"))) if i is not None]
     if "tokenizer.ggml.token_type" not in kv: types = _types_by_text(tokens, unknown, pre is None or not pre.byte_level)
+    known = {*tokens}
+    words = {"</s>"} if pre is GEMMA4 and known >= {"</s>", "<|tool_response>"} else set()  # HTML, as in llama.cpp
+    for text in words: types[tokens.index(text)] = NORMAL
     vocab = _ids(tokens, types, {*types} - {CONTROL, UNKNOWN})
-    mended = _mended(kv, types, vocab, {tokens[i] for i in (bos, *stop_ids) if i is not None})
+    mended = _mended(kv, types, vocab, {tokens[i] for i in (bos, *stop_ids) if i is not None}, words)
     for text, kind in mended.items():
       types[vocab[text]] = kind
       if kind == CONTROL: del vocab[text]
@@ -293,7 +297,7 @@ class Tokenizer:
     if pre is not None:
       merges = _strings(kv, "tokenizer.ggml.merges")
       lowercase = pre is WHITESPACE and bool(_flag(kv, "tokenizer.ggml.normalizer.lowercase", False))
-      return cls(tokens, types, BPE(vocab, {*tokens}, merges, pre, lowercase), bos, add_bos, stop_ids)
+      return cls(tokens, types, BPE(vocab, known, merges, pre, lowercase), bos, add_bos, stop_ids)
     scores = _numbers(kv, "tokenizer.ggml.scores", float, 0.0, len(tokens))
     if any(map(math.isnan, scores)): raise InputError("tokenizer.ggml.scores: not numbers; convert the model again")
     byte_ids = {b: vocab[text] for b in range(256) if (text := f"<0x{b:02X}>") in vocab}
