@@ -261,6 +261,17 @@ def test_spm_special_tokens():
   assert t.bos == 1 and t.add_bos and t.stop_ids == {2} and not make_spm(add_bos_token=False).add_bos
   assert make_spm(bos_token_id=2, eos_token_id=1).bos == 2 and make_spm(eos_token_id=1).stop_ids == {1, 2}
 
+@pytest.mark.parametrize("name, strips", [("Phi3", True), ("phi-3-mini", True), ("Phi 3", False), (None, False)])
+def test_white_space_after_special_tokens(name, strips):
+  """As in llama.cpp, special tokens of files named so take white space along, but <s> and others do not."""
+  kv = {"model": "llama", "tokens": SPM_TOKENS, "scores": SPM_SCORES, "token_type": SPM_TYPES}
+  t = Tokenizer.from_gguf({f"tokenizer.ggml.{k}": v for k, v in kv.items()} | {"general.name": name})
+  def encode(text: str) -> list[int]: return t.encode(text, parse_special=True)
+  assert encode("<c> \t\n\r\v\fhe") == encode("<c>he" if strips else "<c> \t\n\r\v\fhe") != encode("<c>")
+  assert (encode("<c> \n") == encode("<c>")) == (encode("</s>\n<c>") == encode("</s><c>")) == strips
+  assert encode("<s> he") != encode("<s>he") and encode("<c>\u3000he") != encode("<c>he")
+  assert encode("he <c>") != encode("he<c>") and (t.least_tokens(" " * 999) == 0) == strips
+
 def test_spm_decode_strips_leading_space_and_stream_keeps_it():
   t, text = make_spm(), " he héo\n😀 <c>  lol"
   found = t.encode(text)

@@ -58,6 +58,10 @@ _SURE = re.compile(r"<[|｜].*|.*[|｜]>|\[.*|<(?:start|end|begin)_of_\w+>")
 _ROLES = {*"start end begin s bos eos eot sop eop turn user human assistant bot ai system sys role 用户".split()}
 _PADDING = frozenset(("<PAD>", "[PAD]"))   # end tokens if the file calls them control; else mostly fillers
 
+# in the files of models whose names have a text of STRIPPED, special tokens take the white space after them along, as
+# in llama.cpp; C_SPACE is what C calls white space
+STRIPPED, KEEP_SPACE, C_SPACE = ("phi-3", "phi3"), {"<unk>", "<s>", "<|endoftext|>"}, " \t\n\v\f\r"
+
 MOST_COMPILED = 500   # most texts in one regex: compiling takes 30 us per text, at every start
 
 # a noncharacter that breaks up control tokens in untrusted text, see Tokenizer.quote
@@ -240,10 +244,12 @@ class Tokenizer:
   answer is one, too (`end_with`).
 
   vocab_size: number of tokens.
+
+  strips: whether white space after a special token is left out, KEEP_SPACE excepted.
   """
   def __init__(self, tokens: list[str], types: list[int], model: BPE | SentencePiece, bos: int | None = None,
-               add_bos: bool = False, stop_ids: Iterable[int] = ()):
-    self.bos, self.add_bos, self.vocab_size = bos, add_bos, len(tokens)
+               add_bos: bool = False, stop_ids: Iterable[int] = (), strips: bool = False):
+    self.bos, self.add_bos, self.vocab_size, self._strips = bos, add_bos, len(tokens), strips
     self._tokens, self._types, self._model = tokens, types, model
     self._bytes: dict[int, bytes] = {}
     user, control = _ids(tokens, types, {USER_DEFINED}), _ids(tokens, types, {CONTROL, UNKNOWN})
@@ -286,18 +292,19 @@ class Tokenizer:
     stop_ids = [i for i in (eos, *(special_id(kv, name, tokens) for name in ("eot", "eom"))) if i is not None]
     if "tokenizer.ggml.token_type" not in kv: types = _types_by_text(tokens, unknown, pre is None or not pre.byte_level)
     known = {*tokens}
-    words = {"</s>"} if pre is GEMMA4 and known >= {"</s>", "<|tool_response>"} else set()  # HTML, as in llama.cpp
-    for text in words: types[tokens.index(text)] = NORMAL
+    html = {"</s>"} if pre is GEMMA4 and known >= {"</s>", "<|tool_response>"} else set()  # as in llama.cpp
+    for text in html: types[tokens.index(text)] = NORMAL
     vocab = _ids(tokens, types, {*types} - {CONTROL, UNKNOWN})
-    mended = _mended(kv, types, vocab, {tokens[i] for i in (bos, *stop_ids) if i is not None}, words)
+    mended = _mended(kv, types, vocab, {tokens[i] for i in (bos, *stop_ids) if i is not None}, html)
     for text, kind in mended.items():
       types[vocab[text]] = kind
       if kind == CONTROL: del vocab[text]
     stop_ids += [i for i in (special_id(kv, f"fim_{name}", tokens) for name in ("pad", "rep", "sep")) if i is not None]
+    strips = any(name in str(kv.get("general.name")).lower() for name in STRIPPED)
     if pre is not None:
       merges = _strings(kv, "tokenizer.ggml.merges")
       lowercase = pre is WHITESPACE and bool(_flag(kv, "tokenizer.ggml.normalizer.lowercase", False))
-      return cls(tokens, types, BPE(vocab, known, merges, pre, lowercase), bos, add_bos, stop_ids)
+      return cls(tokens, types, BPE(vocab, known, merges, pre, lowercase), bos, add_bos, stop_ids, strips)
     scores = _numbers(kv, "tokenizer.ggml.scores", float, 0.0, len(tokens))
     if any(map(math.isnan, scores)): raise InputError("tokenizer.ggml.scores: not numbers; convert the model again")
     byte_ids = {b: vocab[text] for b in range(256) if (text := f"<0x{b:02X}>") in vocab}
@@ -306,7 +313,7 @@ class Tokenizer:
       if words[text] == i: del words[text]
     space_prefix = bool(_flag(kv, "tokenizer.ggml.add_space_prefix", True))
     model = SentencePiece(words, scores, byte_ids, unknown or 0, space_prefix)
-    return cls(tokens, types, model, bos, add_bos, stop_ids)
+    return cls(tokens, types, model, bos, add_bos, stop_ids, strips)
 
   def encode(self, text: str, add_bos: bool = False, parse_special: bool = False) -> list[int]:
     """
@@ -325,7 +332,9 @@ class Tokenizer:
       ids.append(self.bos)
     text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     find = self._find_all if parse_special else self._find_user
-    for i, part in enumerate(find.split(text) if find else [text]):   # text and special tokens alternate
+    parts = find.split(text) if find else [text]   # text and special tokens alternate
+    for i, part in enumerate(parts):
+      if self._strips and i and i % 2 == 0 and parts[i - 1] not in KEEP_SPACE: part = part.lstrip(C_SPACE)
       ids += [self._special[part]] if i % 2 else self._model.encode(part.replace(QUOTE, "") if parse_special else part)
     return ids
 
@@ -334,7 +343,7 @@ class Tokenizer:
     A lower bound for the number of token ids of a text, and of any text that contains it. It is computed without
     tokenising: the text's bytes divided by the longest token's bytes, rounded up.
     """
-    if not self._longest: return 0
+    if not self._longest or self._strips: return 0
     return -(-len(text.replace(QUOTE, "").replace(SPACE, " ").encode("utf-8", "ignore")) // self._longest)
 
   @cached_property
