@@ -58,8 +58,8 @@ _SURE = re.compile(r"<[|｜].*|.*[|｜]>|\[.*|<(?:start|end|begin)_of_\w+>")
 _ROLES = {*"start end begin s bos eos eot sop eop turn user human assistant bot ai system sys role 用户".split()}
 _PADDING = frozenset(("<PAD>", "[PAD]"))   # end tokens if the file calls them control; else mostly fillers
 
-# in the files of models whose names have a text of STRIPPED, special tokens take the white space after them along, as
-# in llama.cpp; C_SPACE is what C calls white space
+# Special tokens take the white space after them along if the model's name has a text of STRIPPED, as in llama.cpp.
+# C_SPACE is what C calls white space.
 STRIPPED, KEEP_SPACE, C_SPACE = ("phi-3", "phi3"), {"<unk>", "<s>", "<|endoftext|>"}, " \t\n\v\f\r"
 
 MOST_COMPILED = 500   # most texts in one regex: compiling takes 30 us per text, at every start
