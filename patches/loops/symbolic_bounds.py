@@ -27,12 +27,12 @@ ABOVE = 1 << 60  # above every mask
 def _is_symbolic(loop: UOp) -> bool: return loop.src[0].op is not Ops.CONST
 
 def comparable(ctx: dict[UOp, UOp]) -> None:
-  """Before a bound is compared: that of a symbolic loop is a constant."""
+  """Before a bound is compared: a symbolic loop's bound becomes a constant."""
   for loop in ctx:
     if _is_symbolic(loop): ctx[loop] = loop.src[0].const_like(ABOVE)
 
 def restored(ctx: dict[UOp, UOp]) -> None:
-  """Before the bounds are applied: that of a symbolic loop is its length."""
+  """Before the bounds are applied: a symbolic loop's bound becomes its length."""
   for loop in ctx:
     if _is_symbolic(loop): ctx[loop] = loop.src[0]
 

@@ -66,12 +66,13 @@ def model(model_file) -> pathlib.Path: return model_file(types="F32", layers=1, 
 
 def test_forks_capture_and_parent_reads(model, tmp_path):
   alone = answer(model, tmp_path / "a.db", PARALLEL="0")
-  assert alone[:3] == (0, ["capture_prompt", "decode"], False)
+  assert alone[:3] == (0, ["capture_prompt", "capture_decode"], False)
   first = answer(model, tmp_path / "b.db", CHILD)
   assert first == (2, [], False, alone[3])
   assert answer(model, tmp_path / "b.db") == (0, [], False, alone[3])  # everything is cached already
 
-@pytest.mark.parametrize(("which", "here"), sample([("0", ["capture_prompt"]), ("1", ["decode"])], [("1", ["decode"])]))
+@pytest.mark.parametrize(("which", "here"), sample(
+  [("0", ["capture_prompt"]), ("1", ["capture_decode"])], [("1", ["capture_decode"])]))
 def test_dead_fork(model, tmp_path, which, here):
   """This process does the work of a fork that died; a fork of the next process does it again."""
   died = answer(model, tmp_path / "c.db", f"os.kill(forks[{which}], 9)")

@@ -27,7 +27,7 @@ def test_suppressed_token_is_never_chosen(tmp_path, monkeypatch, ahead):
   """The script's second word is the likeliest after its first one, but the file suppresses it."""
   said = written(tmp_path / "plain.gguf", [])
   plain = tinygrad_llm.load(str(tmp_path / "plain.gguf"))
-  assert plain.steps._decode.fxn.args[1:] == (None,)  # type: ignore[union-attr]
+  assert plain.steps._decodes[0].fxn.args[1:] == (0, None)  # type: ignore[union-attr]
   assert list(plain.generate([said[3]], 4)) == said
   written(tmp_path / "model.gguf", [SCRIPT[1]])
   llm = tinygrad_llm.load(str(tmp_path / "model.gguf"))

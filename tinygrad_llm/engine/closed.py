@@ -7,7 +7,8 @@ from tinygrad import Device
 from tinygrad_llm.device.release import release
 from tinygrad_llm.errors import InputError
 
-KEPT = frozenset(("path", "device", "config", "max_context", "chunk", "timing", "load_s", "lock", "_progress"))
+KEPT = frozenset(("path", "device", "config", "max_context", "chunk", "timing", "load_s", "lock", "_progress",
+                  "_suppressed"))
 
 class Closed:
   """Stands in for a part of a closed model: any use of it is an InputError."""
