@@ -1,10 +1,10 @@
 """
 A loop of symbolic length keeps its length: tinygrad would shrink it to a constant, or fail at the comparison.
 
-Why: tinygrad ends a loop early if every access in it is masked: i < c for a constant c. For a loop of symbolic length n,
+Why: tinygrad ends a loop early if every access in it is masked: i < c for a constant c. In a loop of symbolic length n,
   c may be more than n, and the loop would run beyond its data. If another access has no mask, tinygrad compares c with
-  n and stops with an assertion. The short convolution of a prompt has both accesses: rows from before the prompt, i < 2,
-  and the prompt's own rows.
+  n and stops with an assertion. A prompt's short convolution has both accesses: rows from before the prompt, i < 2, and
+  the prompt's own rows.
 How: while tinygrad collects bounds, a symbolic length counts as a constant above all masks. Before it applies the
   bounds, every loop of symbolic length gets its own length back.
 Rewrite:
