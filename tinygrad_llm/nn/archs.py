@@ -10,8 +10,10 @@ class Arch:
   `rope`: how dimensions pair up, "norm" (2i, 2i + 1) or "neox" (i, i + half). `rope_switch`: a file whose
   `rope.scaling.finetuned` is false has no rotation at all (Granite 4.0 H). `mla`: multi-head latent attention.
   `window_pattern`: used where the file has a sliding window and no pattern. The last of so many layers then sees the
-  whole context, the others the window. `all_windows`: all layers have the file's window. `window_theta`: base of the
-  rotation, without scaling, in layers with a window; 0: as in the other layers.
+  whole context, the others the window. `window`: used where the file has no sliding window. `all_windows`: all layers
+  have the file's window. `window_theta`: base of the rotation, without scaling, in layers with a window; 0: as in the
+  other layers. `odd_layers`: a model of so many layers divides scores by sqrt(dim / heads). `score_cap`, `logit_cap`:
+  used where the file has no soft caps.
   `before`, `after`, `parallel`: a layer's norms, see layers.LayerConfig. `layer_norm`: all norms are LayerNorm.
   `last_norm`: the tensor's name. `recurrent`: the mixer of layers that have no attention, where `recurrent_if` says how
   a file tells them: "kv_heads": their number of KV heads is 0.
@@ -26,8 +28,12 @@ class Arch:
   rope_switch: bool = False
   mla: bool = False
   window_pattern: int = 0
+  window: int = 0
   all_windows: bool = False
   window_theta: float = 0.0
+  odd_layers: int = 0
+  score_cap: float = 0.0
+  logit_cap: float = 0.0
   before: tuple[str, str] = ("attn_norm", "ffn_norm")
   after: tuple[str, str] = ("", "")
   parallel: bool = False
@@ -50,7 +56,10 @@ QK_NORM = "attn_q_norm.weight", "attn_k_norm.weight"
 
 ARCHS: dict[str, Arch] = {
   "deepseek2": Arch(rope="norm", mla=True, gating="softmax"),
-  "gemma3": Arch(rope="neox", window_pattern=6, window_theta=10000.0, after=POST_NORMS, scale_embd=True,
+  "gemma": Arch(rope="neox", scale_embd=True, activation="gelu"),
+  "gemma2": Arch(rope="neox", window_pattern=2, window=4096, odd_layers=46, score_cap=50.0, logit_cap=30.0,
+                 after=POST_NORMS, scale_embd=True, activation="gelu"),
+  "gemma3": Arch(rope="neox", window_pattern=6, window_theta=10000.0, odd_layers=62, after=POST_NORMS, scale_embd=True,
                  activation="gelu", needs=QK_NORM),
   "gpt-oss": Arch(rope="neox", window_pattern=2, before=OTHER_NAME, activation="swiglu_oai",
                   gating="softmax_chosen",

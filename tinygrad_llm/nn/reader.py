@@ -104,7 +104,8 @@ class _Model(_Keys):
       norm_eps=self.number(f"attention.layer_norm_{'' if self.features.layer_norm else 'rms_'}epsilon"),
       embd_scale=self._scale("embedding_scale", self.dim ** 0.5 if self.features.scale_embd else 1.0),
       branch_scale=self._scale("residual_scale"), logit_scale=1 / self._scale("logit_scale"),
-      logit_softcap=self.number("final_logit_softcapping", 0.0), tied="output.weight" not in self.file.tensors)
+      logit_softcap=self.number("final_logit_softcapping", self.features.logit_cap),
+      tied="output.weight" not in self.file.tensors)
 
   def _layer(self, i: int, mixers: tuple[MixerConfig, ...], ffn: FFNConfig | MoEConfig) -> LayerConfig:
     features, parts = self.features, []
@@ -135,10 +136,9 @@ class _Model(_Keys):
     if theta := self.features.window_theta:
       ropes.append(Rope(rope_dim, self.number(SWA, theta, low=1e-6), magnitude=self._magnitude()))
     elif any(self.windows) and self.has(SWA): ropes.append(self._rope(rope_dim, SWA))
-    # Gemma 3 27B, known by its 62 layers, divides by sqrt(dim / heads)
-    special = self.features.scale_embd and self.n_layers == 62
+    special = self.n_layers == self.features.odd_layers
     scale = self._scale("attention.scale", (self.dim // self.heads[0] if special else head_dim) ** -0.5)
-    softcap, style = self.number("attn_logit_softcapping", 0.0), self.features.rope
+    softcap, style = self.number("attn_logit_softcapping", self.features.score_cap), self.features.rope
     return tuple(ropes), [
       AttentionConfig(heads, kv_heads, head_dim, scale, len(ropes) - 1 if window else 0, style, window, softcap)
       for heads, kv_heads, window in zip(self.heads, self.kv_heads, self.windows)]
@@ -175,7 +175,7 @@ class _Model(_Keys):
     """How many positions each layer sees, the query's included; 0: all."""
     period, key = self.features.window_pattern, "attention.sliding_window_pattern"
     if not (period or self.features.all_windows): return (0,) * self.n_layers
-    window = self.size("attention.sliding_window", 0, low=0, high=1 << 31)
+    window = self.size("attention.sliding_window", self.features.window, low=0, high=1 << 31)
     if self.features.all_windows: return (window,) * self.n_layers
     if isinstance(pattern := self.file.kv.get(f"{self.prefix}.{key}"), np.ndarray):
       if len(pattern) < self.n_layers: self.fail(key, f"it has {len(pattern)} elements for {self.n_layers} layers")
