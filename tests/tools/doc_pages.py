@@ -24,11 +24,23 @@ def cell(text: str) -> str: return " ".join(text.split()).replace("|", "\\|")
 # *** docs/models.md
 
 # {architecture: models that people know it by}
-MODELS = {"deepseek2": "DeepSeek V2, V2 Lite, V3, R1; Moonlight; GLM 4.7 Flash; Youtu-LLM", "gemma": "Gemma 1",
-          "gemma2": "Gemma 2", "gemma3": "Gemma 3", "gpt-oss": "gpt-oss 20B, 120B", "granite": "Granite 3 (dense)",
-          "lfm2": "LFM2, LFM2.5 (dense)", "lfm2moe": "LFM2 (experts)", "llama": "Llama 1 to 3.x, Mistral, SmolLM2",
-          "olmoe": "OLMoE", "qwen2": "Qwen 1.5, Qwen 2, Qwen 2.5", "qwen3": "Qwen 3 (dense)",
-          "qwen3moe": "Qwen 3 (experts)", "seed_oss": "Seed-OSS"}
+MODELS = {
+  "deepseek2": "DeepSeek V2, V2 Lite, V3, R1; Moonlight; GLM 4.7 Flash; Youtu-LLM",
+  "gemma": "Gemma 1",
+  "gemma2": "Gemma 2",
+  "gemma3": "Gemma 3",
+  "gpt-oss": "gpt-oss 20B, 120B",
+  "granite": "Granite 3 (dense)",
+  "lfm2": "LFM2, LFM2.5 (dense)",
+  "lfm2moe": "LFM2 (experts)",
+  "llama": "Llama 1 to 3.x, Mistral, SmolLM2",
+  "olmoe": "OLMoE",
+  "qwen2": "Qwen 1.5, Qwen 2, Qwen 2.5",
+  "qwen2moe": "Qwen 1.5, Qwen 2 (experts)",
+  "qwen3": "Qwen 3 (dense)",
+  "qwen3moe": "Qwen 3 (experts)",
+  "seed_oss": "Seed-OSS",
+}
 
 REFUSED = ("qwen3.5", "qwen3.6", "qwen3.8")  # aliases of architectures that are not supported yet
 

@@ -21,7 +21,8 @@ class Arch:
   of attention and feed-forward, and divide logits. `activation`: see ffn.ACTIVATIONS.
   `gating`: how router logits become weights unless the file says, see moe.MoE; "": no experts. `may_be_dense`: a file
   without a number of experts has none. `norm_weights`: the weights of the chosen experts are made to sum to 1, unless
-  the file says.
+  the file says. `shared`: how a file says the shared expert's width: "count", so many times an expert's; "key", by a
+  key; or "dense", by a key, and without it as wide as a dense layer.
   `needs`: tensors of a layer that must be there, although others of their kind are optional.
   """
   rope: str
@@ -47,6 +48,7 @@ class Arch:
   gating: str = ""
   may_be_dense: bool = False
   norm_weights: bool = False
+  shared: str = "count"
   needs: tuple[str, ...] = ()
 
 POST_NORMS = "post_attention_norm", "post_ffw_norm"
@@ -73,6 +75,7 @@ ARCHS: dict[str, Arch] = {
   "llama": Arch(rope="norm", gating="softmax", may_be_dense=True, norm_weights=True),  # with experts: Mixtral
   "olmoe": Arch(rope="neox", gating="softmax", needs=QK_NORM),
   "qwen2": Arch(rope="neox", needs=QKV_BIAS),
+  "qwen2moe": Arch(rope="neox", gating="softmax", shared="dense", needs=(*QKV_BIAS, "ffn_gate_inp_shexp.weight")),
   "qwen3": Arch(rope="neox", needs=QK_NORM),
   "qwen3moe": Arch(rope="neox", gating="softmax", norm_weights=True, needs=QK_NORM),
   "seed_oss": Arch(rope="neox", before=OTHER_NAME, needs=QKV_BIAS),

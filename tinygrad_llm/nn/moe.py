@@ -30,13 +30,19 @@ class MoE:
     self.slots = numerics.slots_of_blocks() if self.gate_up.shares_blocks and self.down.shares_blocks else 0
     shared = FFNConfig(moe.shared_dim, moe.activation)
     self.shared = FeedForward(dim, shared, load, layer, "_shexp") if moe.shared_dim else None
+    self.shared_gate = load.optional(name + "gate_inp_shexp.weight", dim) if moe.shared_dim else None
 
   def __call__(self, x: Tensor) -> Tensor:
     """x (B, T, dim) -> (B, T, dim)."""
     ids, weights = self.route(x)
     product = self._in_blocks if self.slots and isinstance(x.shape[1], UOp) else self._by_pair
     y = product(x, ids, weights)
-    return y if self.shared is None else y + self.shared(x)
+    return y if self.shared is None else y + self._gated(self.shared(x), x)
+
+  def _gated(self, y: Tensor, x: Tensor) -> Tensor:
+    """The shared expert's output y (B, T, dim) for the input x: some models multiply it by a factor for each token."""
+    if self.shared_gate is None: return y
+    return y * (x * self.shared_gate.float()).sum(-1, keepdim=True).sigmoid()
 
   def _by_pair(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
     gate, up = self.gate_up(x.unsqueeze(2), ids)  # (B, T, K, hidden)

@@ -246,11 +246,19 @@ class _Model(_Keys):
     if groups > 1 and (n_experts % groups or n_experts < 2 * groups):
       self.fail("expert_group_count", f"{groups} groups of 2 and more cannot be made of {n_experts} experts")
     used = self.sizes("expert_used_count", n, high=n_experts // max(groups, 1) * groups_used)
-    shared = self.size("expert_shared_count", 0, low=0, high=1 << 10)
+    shared = self._shared(hidden)
     scale = self.number("expert_weights_scale", 1.0) or 1.0
     norm_weights = self.value("expert_weights_norm", bool, self.features.norm_weights)
-    return [MoEConfig(n_experts, used[i], hidden[i], hidden[i] * shared, self.features.activation, self._gating(),
+    return [MoEConfig(n_experts, used[i], hidden[i], shared[i], self.features.activation, self._gating(),
                       norm_weights, scale, max(groups, 1), groups_used) for i in range(n)]
+
+  def _shared(self, hidden: tuple[int, ...]) -> tuple[int, ...]:
+    """The width of each layer's shared expert, 0: none; `hidden`: an expert's."""
+    if self.features.shared == "count":
+      count = self.size("expert_shared_count", 0, low=0, high=1 << 10)
+      return tuple(width * count for width in hidden)
+    width = self.size("feed_forward_length") if self.features.shared == "dense" else 0
+    return (self.size("expert_shared_feed_forward_length", width, low=0) or width,) * self.n_layers
 
   def _gating(self) -> str:
     if kind := self.size("expert_gating_func", 0, low=0):
