@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from tinygrad_llm.errors import InputError
-from tinygrad_llm.nn.reader import check_architecture
+from tinygrad_llm.nn.keys import check_architecture
 from tinygrad_llm.files.hub import ALIASES, DEFAULT_MODEL, Reference, cached, choose, listing, locate, resolve
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -30,7 +30,8 @@ from tinygrad_llm.engine.timing import Timing
 from tinygrad_llm.errors import DeviceError, InputError, is_shortage, naming
 from tinygrad_llm.files.gguf import open_gguf
 from tinygrad_llm.files.hub import resolve
-from tinygrad_llm.nn.reader import check_architecture, read_config
+from tinygrad_llm.nn.keys import check_architecture
+from tinygrad_llm.nn.reader import read_config
 from tinygrad_llm.nn.model import Model
 from tinygrad_llm.process.forks import in_children
 from tinygrad_llm.progress import compiling
