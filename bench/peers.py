@@ -34,7 +34,7 @@ from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.device.bandwidth import ReadBandwidth, free_memory
 from tinygrad_llm.files.gguf import open_gguf
 from tinygrad_llm.files.hub import resolve
-from tinygrad_llm.nn.reader import check_architecture
+from tinygrad_llm.nn.keys import check_architecture
 from tinygrad_llm.patches import PATCHES
 from tinygrad_llm.patches.pipeline import BY_NAME, Phase
 

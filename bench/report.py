@@ -22,7 +22,7 @@ from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.gguf import open_gguf
 from tinygrad_llm.files.hub import resolve
-from tinygrad_llm.nn.reader import check_architecture
+from tinygrad_llm.nn.keys import check_architecture
 
 TARGETS = ("CPU:x86-64-v3", "CPU:x86-64-v4", "CPU:arm64", "CUDA:sm_80", "CUDA:sm_86", "CUDA:sm_89", "CUDA:sm_90",
            "NV:PTX:sm_90", "METAL:Apple7", "METAL:Apple9")
