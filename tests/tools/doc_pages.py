@@ -29,6 +29,7 @@ MODELS = {
   "gemma": "Gemma 1",
   "gemma2": "Gemma 2",
   "gemma3": "Gemma 3",
+  "gemma4": "Gemma 4",
   "gpt-oss": "gpt-oss 20B, 120B",
   "granite": "Granite 3 (dense)",
   "lfm2": "LFM2, LFM2.5 (dense)",
@@ -46,7 +47,7 @@ REFUSED = ("qwen3.5", "qwen3.6", "qwen3.8")  # aliases of architectures that are
 
 def _parts(name: str) -> str:
   arch = ARCHS[name]
-  parts = ["latent attention"] * arch.mla + ["sliding window"] * bool(arch.window_pattern)
+  parts = ["latent attention"] * arch.mla + ["sliding window"] * bool(arch.window_pattern or arch.lists_windows)
   parts += ["sinks"] * ("attn_sinks.weight" in arch.needs) + ["q and k norms"] * ("attn_q_norm.weight" in arch.needs)
   parts += ["experts"] * bool(arch.gating)
   return ", ".join(parts)

@@ -44,7 +44,8 @@ class AttentionConfig:
 
   `rope`: index into ModelConfig.ropes; None: nothing is rotated. `style`: of the rotation, see archs.Arch. `window`:
   how many positions are seen, the query's included; 0: all. A `softcap` c limits a score x to c tanh(x / c); 0: no
-  limit.
+  limit. `kv_from`: the layer whose keys and values are read; None: this one's. `value_norm`: values are normed without
+  weights (RMS), and a layer without a matrix for them takes the keys before their norm.
   """
   heads: int
   kv_heads: int
@@ -55,6 +56,8 @@ class AttentionConfig:
   window: int = 0
   softcap: float = 0.0
   latent: LatentConfig | None = None
+  kv_from: int | None = None
+  value_norm: bool = False
 
   @property
   def value_dim(self) -> int: return self.latent.value_dim if self.latent else self.head_dim

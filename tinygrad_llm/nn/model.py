@@ -19,7 +19,11 @@ from tinygrad_llm.weights.linear import Linear
 from tinygrad_llm.weights.loader import Loader
 
 class Block:
-  """One layer: mixers and a feed-forward network, each with norms and a residual addition."""
+  """
+  One layer: mixers and a feed-forward network, each with norms and a residual addition.
+
+  layer_output_scale, a tensor of one element, may multiply the output.
+  """
   def __init__(self, config: ModelConfig, layer: LayerConfig, load: Loader, i: int, cache: KVCache | None,
                state: State | None):
     name, dim, eps = f"blk.{i}.", config.dim, config.norm_eps
@@ -31,6 +35,7 @@ class Block:
     self.scale, self.parallel, ffn = config.branch_scale, layer.parallel, layer.ffn
     self.ffn = None if ffn is None else (
       MoE(dim, ffn, load, i) if isinstance(ffn, MoEConfig) else FeedForward(dim, ffn, load, i))
+    self.output_scale = load.optional(f"{name}layer_output_scale.weight", 1)
 
   # tinygrad schedules a @function once for all layers that are alike: 16 layers in a ninth of the time
   @function(precompile=True, allow_implicit=True)
@@ -40,8 +45,10 @@ class Block:
     for mixer in self.mixers:
       y, stores = mixer(h, step)
       x = after(x, stores) + self._scaled(_normed(y, self.after))
-    if self.ffn is None: return x
-    return x + self._scaled(_normed(self.ffn(h if self.parallel else _normed(x, self.ffn_before)), self.ffn_after))
+    if self.ffn is not None:
+      y = self.ffn(h if self.parallel else _normed(x, self.ffn_before))
+      x = x + self._scaled(_normed(y, self.ffn_after))
+    return x if self.output_scale is None else x * self.output_scale.float()
 
   def _scaled(self, y: Tensor) -> Tensor:
     """The addend to the residual stream."""
@@ -66,9 +73,13 @@ class Model:
   """
   def __init__(self, config: ModelConfig, load: Loader, positions: int, max_context: int | None = None):
     self.config, self.embd = config, load.matrix("token_embd.weight", config.vocab_size, config.dim)
-    caches = [None if (c := layer.attention) is None else KVCache(c, positions) for layer in config.layers]
+    caches = list[KVCache | None]()
+    for layer in config.layers:
+      c = layer.attention
+      caches.append(None if c is None else KVCache(c, positions) if c.kv_from is None else caches[c.kv_from])
     states = [None if (r := layer.recurrent) is None else State(r.state) for layer in config.layers]
-    self.caches, self.states = [c for c in caches if c is not None], [s for s in states if s is not None]
+    self.caches = [*dict.fromkeys(c for c in caches if c is not None)]  # each once: layers may share one
+    self.states = [s for s in states if s is not None]
     self.blocks = [Block(config, layer, load, i, caches[i], states[i]) for i, layer in enumerate(config.layers)]
     self.norm = norm(load, config.last_norm, config.dim, config.norm_eps, config.layer_norm)
     self.head = (Linear([self.embd], [[config.vocab_size]], [None], [None]) if config.tied else

@@ -4,6 +4,10 @@ from tinygrad import Tensor
 from tinygrad_llm.weights.loader import Loader
 from tinygrad_llm.weights.weight import Weight
 
+def rms(x: Tensor, eps: float) -> Tensor:
+  """x (.., D) over its root mean square, without weights."""
+  return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt()
+
 class RMSNorm:
   """Divides by the root mean square."""
   def __init__(self, weight: Weight, eps: float): self.weight, self.eps = weight, eps
@@ -13,7 +17,7 @@ class RMSNorm:
 
   def __call__(self, x: Tensor) -> Tensor:
     """x (.., D) -> (.., D), over the last axis."""
-    return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.weight.float()
+    return rms(x, self.eps) * self.weight.float()
 
 class LayerNorm(RMSNorm):
   """Subtracts the mean, and divides by the standard deviation."""

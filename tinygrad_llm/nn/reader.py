@@ -74,23 +74,22 @@ class _Model(Keys):
     return ShortConvConfig(self.dim, self.size("shortconv.l_cache", low=2, high=64))
 
   def _grouped(self) -> tuple[tuple[Rope, ...], list[AttentionConfig]]:
-    head_dim = self.size("attention.key_length", self.dim // self.heads[0])
-    if (value_dim := self.size("attention.value_length", head_dim)) != head_dim:
-      self.fail("attention.value_length", f"{value_dim} differs from key_length {head_dim}", "not supported")
-    rope_dim = self.size("rope.dimension_count", head_dim)
-    if rope_dim % 2 or rope_dim > head_dim:
-      self.fail("rope.dimension_count", f"{rope_dim} is not an even number up to {head_dim}")
-    if any(self.windows): self._check_window_sizes(head_dim, rope_dim)
-    ropes = [self._rope(rope_dim)]
-    if theta := self.features.window_theta:
-      ropes.append(Rope(rope_dim, self.number(SWA, theta, low=1e-6), magnitude=self._magnitude()))
-    elif any(self.windows) and self.has(SWA): ropes.append(self._rope(rope_dim, SWA))
-    special = self.n_layers == self.features.odd_layers
-    scale = self._scale("attention.scale", (self.dim // self.heads[0] if special else head_dim) ** -0.5)
-    softcap, style = self.number("attn_logit_softcapping", self.features.score_cap), self.features.rope
-    return tuple(ropes), [
-      AttentionConfig(heads, kv_heads, head_dim, scale, len(ropes) - 1 if window else 0, style, window, softcap)
-      for heads, kv_heads, window in zip(self.heads, self.kv_heads, self.windows)]
+    features, swa = self.features, any(self.windows)
+    full = self._head("", self.dim // self.heads[0])
+    if swa and not features.window_sizes: self._check_window_sizes(*full)
+    window_dim, window_rope_dim = self._head("_swa", *full) if features.window_sizes else full
+    ropes = [self._rope(full[1])]
+    if theta := features.window_theta:
+      ropes.append(Rope(window_rope_dim, self.number(SWA, theta, low=1e-6), magnitude=self._magnitude()))
+    elif swa and self.has(SWA): ropes.append(self._rope(full[1], SWA))
+    softcap = self.number("attn_logit_softcapping", features.score_cap)
+    def attention(i: int, window: int, source: int | None) -> AttentionConfig:
+      head_dim = window_dim if window else full[0]
+      divisor = self.dim // self.heads[0] if self.n_layers == features.odd_layers else head_dim
+      scale = self._scale("attention.scale", features.score_scale or divisor ** -0.5)
+      return AttentionConfig(self.heads[i], self.kv_heads[i], head_dim, scale, len(ropes) - 1 if window else 0,
+                             features.rope, window, softcap, kv_from=source, value_norm=features.value_norm)
+    return tuple(ropes), [attention(i, *x) for i, x in enumerate(zip(self.windows, self._sources()))]
 
   def _check_window_sizes(self, head_dim: int, rope_dim: int) -> None:
     """InputError if layers with a window have other head sizes than layers without."""
@@ -98,6 +97,29 @@ class _Model(Keys):
     for key, size in sizes.items():
       if (found := self.size(f"{key}_swa", size)) != size:
         self.fail(f"{key}_swa", f"{found} differs from {key} {size}", "not supported")
+
+  def _head(self, suffix: str, default: int, rope_default: int | None = None) -> tuple[int, int]:
+    """The elements of a head, and how many are rotated. suffix: "_swa": of layers with a window."""
+    head_dim = self.size(f"attention.key_length{suffix}", default)
+    if (value_dim := self.size(f"attention.value_length{suffix}", head_dim)) != head_dim:
+      self.fail(f"attention.value_length{suffix}", f"{value_dim} differs from key_length {head_dim}", "not supported")
+    rope_dim = self.size(key := f"rope.dimension_count{suffix}", rope_default or head_dim)
+    if rope_dim % 2 or rope_dim > head_dim: self.fail(key, f"{rope_dim} is not an even number up to {head_dim}")
+    return head_dim, rope_dim
+
+  def _sources(self) -> list[int | None]:
+    """For each layer, the one whose keys and values it reads: the last of its kind that has some; None: its own."""
+    n, key = self.n_layers, "attention.shared_kv_layers"
+    first = n - (self.size(key, 0, low=0, high=n - 1) if self.features.shares_kv else 0)
+    last = {bool(window): i for i, window in enumerate(self.windows[:first])}
+    sources: list[int | None] = [None] * first
+    for i in range(first, n):
+      if (source := last.get(bool(self.windows[i]))) is None:
+        self.fail(key, f"{n - first} of {n} layers leave none that has keys for layer {i}")
+      if self.kv_heads[source] != self.kv_heads[i]:
+        self.fail("attention.head_count_kv", f"{self.kv_heads[i]} in layer {i}, which reads the keys of layer {source}")
+      sources.append(source)
+    return sources
 
   def _latent(self) -> tuple[tuple[Rope, ...], list[AttentionConfig]]:
     if self.number("attention.temperature_scale", 0.0):
@@ -123,12 +145,14 @@ class _Model(Keys):
   def _windows(self) -> tuple[int, ...]:
     """How many positions each layer sees, the query's included; 0: all."""
     period, key = self.features.window_pattern, "attention.sliding_window_pattern"
-    if not (period or self.features.all_windows): return (0,) * self.n_layers
-    window = self.size("attention.sliding_window", self.features.window, low=0, high=1 << 31)
+    if not (period or self.features.all_windows or self.features.lists_windows): return (0,) * self.n_layers
+    listed = self.features.lists_windows
+    window = self.size("attention.sliding_window", None if listed else self.features.window, int(listed), 1 << 31)
     if self.features.all_windows: return (window,) * self.n_layers
     if isinstance(pattern := self.file.kv.get(f"{self.prefix}.{key}"), np.ndarray):
       if len(pattern) < self.n_layers: self.fail(key, f"it has {len(pattern)} elements for {self.n_layers} layers")
       return tuple(window if local else 0 for local in pattern[:self.n_layers])
+    if listed: self.fail(key, "not a list of layers", "convert the model again with a current converter")
     period = self.size(key, period, low=0)
     return tuple(window if not period or layer % period < period - 1 else 0 for layer in range(self.n_layers))
 

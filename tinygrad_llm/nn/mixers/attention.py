@@ -23,7 +23,9 @@ class Attention:
     H, KVH, start = self.config.heads, self.config.kv_heads, step.positions
     q, kv = self.heads(x, None if self.config.rope is None else step.ropes[self.config.rope][start:start+T])
     q = q.reshape(B, KVH, H // KVH, T, -1).permute(0, 3, 1, 2, 4)  # (B, T, KVH, G, D)
-    kv = self.cache.append(kv, step.place, T, self.config.window).float().transpose(2, 3)  # (parts, B, S, KVH, D)
+    window, cache = self.config.window, self.cache
+    kv = cache.read(step.place, T, window) if kv is None else cache.append(kv, step.place, T, window)
+    kv = kv.float().transpose(2, 3)  # (parts, B, S, KVH, D)
     keys, values = kv[0], kv[-1, ..., :self.heads.value_dim]
     # positions are an outer axis, so that the heads, which are independent, are neighbours in memory
     scores = (q.unsqueeze(1) * keys.unsqueeze(2).unsqueeze(4)).sum(-1) * self.config.scale  # (B, S, T, KVH, G)

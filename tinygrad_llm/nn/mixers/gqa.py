@@ -2,31 +2,41 @@
 from __future__ import annotations
 from tinygrad import Tensor
 from tinygrad_llm.nn.layers import AttentionConfig
-from tinygrad_llm.nn.norm import RMSNorm, norm
+from tinygrad_llm.nn.norm import RMSNorm, norm, rms
 from tinygrad_llm.nn.rope import rotate
 from tinygrad_llm.weights.loader import Loader
 
 class GQA:
-  """`heads` query heads share `kv_heads` heads of keys and values, of head_dim elements each."""
+  """
+  `heads` query heads share `kv_heads` heads of keys and values, of head_dim elements each.
+
+  A layer that reads another one's keys and values projects to queries only.
+  """
   def __init__(self, dim: int, eps: float, config: AttentionConfig, load: Loader, layer: int):
     self.style, self.head_dim, self.value_dim = config.style, config.head_dim, config.head_dim
+    self.eps, self.value_norm = eps, config.value_norm
     name, heads = f"blk.{layer}.attn_", {"q": config.heads, "k": config.kv_heads, "v": config.kv_heads}
+    if config.kv_from is not None: del heads["k"], heads["v"]
+    elif config.value_norm and not load.has(f"{name}v.weight") and load.has(f"{name}k.weight"): del heads["v"]
     self.qkv = load.linear([(name + x, n * self.head_dim) for x, n in heads.items()], dim, f"{name}qkv")
     self.norms: list[RMSNorm] = []
-    for x in ("q", "k") if load.has(f"{name}q_norm.weight") or load.has(f"{name}k_norm.weight") else ():
+    for x in heads if load.has(f"{name}q_norm.weight") or load.has(f"{name}k_norm.weight") else ():
+      if x == "v": continue
       # of each head, or of all heads at once: the tensor's length says it
       all_heads, width = self.head_dim * heads[x], load.length(f"{name}{x}_norm.weight")
       self.norms.append(norm(load, f"{name}{x}_norm", all_heads if width == all_heads else self.head_dim, eps))
 
-  def __call__(self, x: Tensor, rope: Tensor | None) -> tuple[Tensor, Tensor]:
+  def __call__(self, x: Tensor, rope: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """
     x (B, T, dim), rope (T, 2, rope_dim / 2) or none -> queries (B, H, T, D), keys and values (2, B, KVH, T, D).
     """
-    q, k, v = self.qkv(x, self.head_dim)
-    if self.norms: q, k = (norm(y.reshape(*x.shape[:2], -1, norm.size)) for norm, y in zip(self.norms, (q, k)))
-    q, k, v = (y.reshape(*x.shape[:2], -1, self.head_dim).transpose(1, 2) for y in (q, k, v))  # (B, heads, T, D)
-    if rope is not None: q, k = (rotate(y, rope, self.style) for y in (q, k))
-    return q, Tensor.stack(k, v)
+    ys = self.qkv(x, self.head_dim)
+    turned, v = ys[:2], ys[-1]  # queries and keys are normed and rotated
+    if self.norms: turned = [norm(y.reshape(*x.shape[:2], -1, norm.size)) for norm, y in zip(self.norms, turned)]
+    *turned, v = (y.reshape(*x.shape[:2], -1, self.head_dim).transpose(1, 2) for y in (*turned, v))  # (B, heads, T, D)
+    if rope is not None: turned = [rotate(y, rope, self.style) for y in turned]
+    if len(turned) == 1: return turned[0], None
+    return turned[0], Tensor.stack(turned[1], rms(v, self.eps) if self.value_norm else v)
 
   def values(self, y: Tensor) -> Tensor:
     """Attention's sums of values (B, H, T, D), unchanged: they are the heads' output already."""

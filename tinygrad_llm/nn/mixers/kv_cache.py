@@ -39,7 +39,15 @@ class KVCache:
     Stores kv (parts, B, KVH, T, D) at positions start..; returns the S positions of seen() as (parts, B, KVH, S, D).
     """
     store = self.kv[:, :, :, start:start+length].uop.store(kv.cast(dtypes.half).uop)
-    return Tensor(self.kv.uop.after(store)).shrink((None, None, None, seen(start, length, window), None))
+    return self._seen(Tensor(self.kv.uop.after(store)), start, length, window)
+
+  def read(self, start: UOp, length: int | UOp, window: int = 0) -> Tensor:
+    """The same where another layer of the step has stored them."""
+    return self._seen(self.kv, start, length, window)
+
+  @staticmethod
+  def _seen(kv: Tensor, start: UOp, length: int | UOp, window: int) -> Tensor:
+    return kv.shrink((None, None, None, seen(start, length, window), None))
 
 def seen(start: UOp, length: int | UOp, window: int) -> tuple[UOp | int, UOp]:
   """The positions that `length` queries from `start` on attend to: the first, and the one after the last."""

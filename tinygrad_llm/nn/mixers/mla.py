@@ -28,7 +28,7 @@ class MLA:
       self.v_b = load.tensor(name + "v_b.weight", H, mla.value_dim, mla.kv_rank)
     else: self.kv_b = load.matrix(name + "kv_b.weight", H * (mla.nope_dim + mla.value_dim), mla.kv_rank)
 
-  def __call__(self, x: Tensor, rope: Tensor | None) -> tuple[Tensor, Tensor]:
+  def __call__(self, x: Tensor, rope: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """x (B, T, dim), rope (T, 2, R / 2) -> queries (B, H, T, kv_rank + R), latents (1, B, 1, T, kv_rank + R)."""
     nope, rank = self.mla.nope_dim, self.mla.kv_rank
     q, kv = self.down(x)
