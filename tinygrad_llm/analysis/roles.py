@@ -7,6 +7,7 @@ ffn_down), expert routing, and the parts of attention. Those parts read the KV c
 from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from tinygrad import UOp, dtypes
 from tinygrad.engine.realize import get_call_arg_uops
 from tinygrad.uop.ops import Ops
@@ -54,13 +55,16 @@ def groups(calls: Sequence[UOp], weights: Mapping[UOp, Rows], caches: set[UOp]) 
   kernels = [_Kernel.of(call, weights, caches) for call in calls]
   layers = [i for i, kernel in enumerate(kernels) if kernel.in_layer]
   first, last = (layers[0], layers[-1]) if layers else (0, -1)
+  layer = _attention_of(kernels)
   readers = [(i, cache) for i, kernel in enumerate(kernels) for cache in kernel.caches - kernel.written_caches]
   routers = {u for kernel in kernels if any("ffn_gate_inp." in name for name in kernel.tensors) for u in kernel.writes}
   made = {u: i for i, kernel in reversed([*enumerate(kernels)]) for u in kernel.writes}  # the first writer
   names: dict[int, str] = {}
   for i, kernel in reversed([*enumerate(kernels)]):
     if kernel.written_caches: names[i] = WRITE
-    elif kernel.caches: names[i] = _of_caches(i, [[j for j, c in readers if c is cache] for cache in kernel.caches])
+    elif kernel.caches:
+      names[i] = _of_caches(i, [[j for j, c in readers if c is cache and layer[j] == layer[i]]
+                                for cache in kernel.caches])
     elif kernel.in_layer: names[i] = _of_weights(kernel.tensors)
     elif kernel.tensors: names[i] = EMBEDDING if i < first else HEAD
     elif routers & kernel.reads: names[i] = ROUTING
@@ -70,6 +74,11 @@ def groups(calls: Sequence[UOp], weights: Mapping[UOp, Rows], caches: set[UOp]) 
       whole = all(dtypes.is_int(u.dtype) for u in kernel.writes)
       names[i] = _of_reader(reader, alone and i < last, i > last, whole)
   return [names[i] for i in range(len(kernels))]
+
+def _attention_of(kernels: Sequence[_Kernel]) -> list[int]:
+  """How many attentions end before each kernel: layers that share a cache read it for different ones."""
+  ends = [any(".attn_output." in name for name in kernel.tensors) for kernel in kernels]
+  return [*accumulate(ends, initial=0)][:-1]
 
 def _of_caches(i: int, readers: Sequence[Sequence[int]]) -> str:
   """The role of kernel i, which reads caches. readers: for each of these, the kernels that read it, in order."""

@@ -12,11 +12,12 @@ class Arch:
   `window_pattern`: used where the file has a sliding window and no pattern. The last of so many layers then sees the
   whole context, the others the window. `window`: used where the file has no sliding window. `all_windows`: all layers
   have the file's window. `window_theta`: base of the rotation, without scaling, in layers with a window; 0: as in the
-  other layers. `lists_windows`: the file must say which layers have a window. `window_sizes`: these may have a head size
-  of their own.
+  other layers. `lists_windows`: the file must say which layers have a window. `window_sizes`: these may have a head
+  size of their own.
   `odd_layers`: a model of so many layers divides scores by sqrt(dim / heads). `score_scale`: factor of the scores; 0:
   the head size's inverse square root. `score_cap`, `logit_cap`: used where the file has no soft caps. `value_norm`: see
-  layers.AttentionConfig. `shares_kv`: the last layers may read the keys and values of earlier ones.
+  layers.AttentionConfig. `shares_kv`: the last layers may read the keys and values of earlier ones. `per_layer`:
+  there may be per-layer embeddings.
   `before`, `after`, `parallel`: a layer's norms, see layers.LayerConfig. `layer_norm`: all norms are LayerNorm.
   `last_norm`: the tensor's name. `recurrent`: the mixer of layers that have no attention, where `recurrent_if` says how
   a file tells them: "kv_heads": their number of KV heads is 0.
@@ -43,6 +44,7 @@ class Arch:
   logit_cap: float = 0.0
   value_norm: bool = False
   shares_kv: bool = False
+  per_layer: bool = False
   before: tuple[str, str] = ("attn_norm", "ffn_norm")
   after: tuple[str, str] = ("", "")
   parallel: bool = False
@@ -72,8 +74,8 @@ ARCHS: dict[str, Arch] = {
   "gemma3": Arch(rope="neox", window_pattern=6, window_theta=10000.0, odd_layers=62, after=POST_NORMS, scale_embd=True,
                  activation="gelu", needs=QK_NORM),
   "gemma4": Arch(rope="neox", lists_windows=True, window_sizes=True, window_theta=10000.0, score_scale=1.0,
-                 logit_cap=30.0, value_norm=True, shares_kv=True, after=POST_NORMS, scale_embd=True, activation="gelu",
-                 needs=QK_NORM),
+                 logit_cap=30.0, value_norm=True, shares_kv=True, per_layer=True, after=POST_NORMS, scale_embd=True,
+                 activation="gelu", needs=QK_NORM),
   "gpt-oss": Arch(rope="neox", window_pattern=2, before=OTHER_NAME, activation="swiglu_oai",
                   gating="softmax_chosen",
                   needs=(*QKV_BIAS, "attn_output.bias", "attn_sinks.weight", "ffn_gate_inp.bias", "ffn_gate_exps.bias",

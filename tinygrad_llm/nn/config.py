@@ -22,6 +22,7 @@ class ModelConfig:
   layer_norm: bool  # all norms are LayerNorm, else RMSNorm
   norm_eps: float
   embd_scale: float
+  per_layer: int  # width of the per-layer embeddings; 0: none
   branch_scale: float
   logit_scale: float
   logit_softcap: float

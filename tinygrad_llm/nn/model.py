@@ -14,6 +14,7 @@ from tinygrad_llm.nn.mixers.state import State, after
 from tinygrad_llm.nn.mixers.step import PROMPT, Step
 from tinygrad_llm.nn.moe import MoE
 from tinygrad_llm.nn.norm import RMSNorm, norm
+from tinygrad_llm.nn.per_layer import PerLayerEmbedding, PerLayerInput
 from tinygrad_llm.nn.rope import rope_table
 from tinygrad_llm.weights.linear import Linear
 from tinygrad_llm.weights.loader import Loader
@@ -35,12 +36,13 @@ class Block:
     self.scale, self.parallel, ffn = config.branch_scale, layer.parallel, layer.ffn
     self.ffn = None if ffn is None else (
       MoE(dim, ffn, load, i) if isinstance(ffn, MoEConfig) else FeedForward(dim, ffn, load, i))
+    self.per_layer = PerLayerInput(config, load, i) if config.per_layer else None
     self.output_scale = load.optional(f"{name}layer_output_scale.weight", 1)
 
   # tinygrad schedules a @function once for all layers that are alike: 16 layers in a ninth of the time
   @function(precompile=True, allow_implicit=True)
-  def __call__(self, x: Tensor, step: Step) -> Tensor:
-    """x (B, T, dim) -> (B, T, dim)."""
+  def __call__(self, x: Tensor, step: Step, vectors: Tensor | None = None) -> Tensor:
+    """x (B, T, dim), the layer's per-layer embeddings (B, T, width) -> (B, T, dim)."""
     h = _normed(x, self.before)
     for mixer in self.mixers:
       y, stores = mixer(h, step)
@@ -48,6 +50,7 @@ class Block:
     if self.ffn is not None:
       y = self.ffn(h if self.parallel else _normed(x, self.ffn_before))
       x = x + self._scaled(_normed(y, self.ffn_after))
+    if self.per_layer is not None and vectors is not None: x = x + self.per_layer(x, vectors)
     return x if self.output_scale is None else x * self.output_scale.float()
 
   def _scaled(self, y: Tensor) -> Tensor:
@@ -81,6 +84,7 @@ class Model:
     self.caches = [*dict.fromkeys(c for c in caches if c is not None)]  # each once: layers may share one
     self.states = [s for s in states if s is not None]
     self.blocks = [Block(config, layer, load, i, caches[i], states[i]) for i, layer in enumerate(config.layers)]
+    self.per_layer = PerLayerEmbedding(config, load) if config.per_layer else None
     self.norm = norm(load, config.last_norm, config.dim, config.norm_eps, config.layer_norm)
     self.head = (Linear([self.embd], [[config.vocab_size]], [None], [None]) if config.tied else
                  load.linear([("output", config.vocab_size)], config.dim))
@@ -97,7 +101,8 @@ class Model:
     """tokens (B, T) at positions start..start+T -> the last layer's output (B, T, dim). turn: see Step."""
     x, step = self.embd.rows(tokens), Step(start, self.ropes, start, turn)
     if (scale := self.config.embd_scale) != 1: x = x * scale
-    for block in self.blocks: x = block(x, step)
+    vectors = None if self.per_layer is None else self.per_layer(tokens, x)
+    for i, block in enumerate(self.blocks): x = block(x, step) if vectors is None else block(x, step, vectors[i])
     return x
 
   def logits(self, x: Tensor) -> Tensor:

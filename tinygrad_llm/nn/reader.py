@@ -39,6 +39,7 @@ class _Model(Keys):
         self.fail("attention.head_count_kv", f"{kv_heads} does not divide {heads} heads")
     self.recurrent = [marks_recurrent and not kv_heads for kv_heads in self.kv_heads]
     self.windows = self._windows()
+    self.sources = self._sources()
     if not self.value("attention.causal", bool, True):
       self.fail("attention.causal", "each position sees all others", "encoders are not supported")
 
@@ -52,13 +53,14 @@ class _Model(Keys):
       ropes=ropes, last_norm=self.features.last_norm, layer_norm=self.features.layer_norm,
       norm_eps=self.number(f"attention.layer_norm_{'' if self.features.layer_norm else 'rms_'}epsilon"),
       embd_scale=self._scale("embedding_scale", self.dim ** 0.5 if self.features.scale_embd else 1.0),
+      per_layer=self.size("embedding_length_per_layer_input", 0, low=0) if self.features.per_layer else 0,
       branch_scale=self._scale("residual_scale"), logit_scale=1 / self._scale("logit_scale"),
       logit_softcap=self.number("final_logit_softcapping", self.features.logit_cap),
       tied="output.weight" not in self.file.tensors)
 
   def _layer(self, i: int, mixers: tuple[MixerConfig, ...], ffn: FFNConfig | MoEConfig) -> LayerConfig:
     features, parts = self.features, []
-    if not self.recurrent[i]: parts.append("attn_")
+    if not self.recurrent[i]: parts.append("attn_" if self.sources[i] is None else "attn_q")
     if isinstance(ffn, MoEConfig): parts += ["ffn_", "exp_"]
     needs = tuple(name for name in features.needs if name.startswith(tuple(parts)))
     return LayerConfig(mixers, ffn, features.before, features.after, features.parallel, needs)
@@ -89,7 +91,7 @@ class _Model(Keys):
       scale = self._scale("attention.scale", features.score_scale or divisor ** -0.5)
       return AttentionConfig(self.heads[i], self.kv_heads[i], head_dim, scale, len(ropes) - 1 if window else 0,
                              features.rope, window, softcap, kv_from=source, value_norm=features.value_norm)
-    return tuple(ropes), [attention(i, *x) for i, x in enumerate(zip(self.windows, self._sources()))]
+    return tuple(ropes), [attention(i, *x) for i, x in enumerate(zip(self.windows, self.sources))]
 
   def _check_window_sizes(self, head_dim: int, rope_dim: int) -> None:
     """InputError if layers with a window have other head sizes than layers without."""
