@@ -34,8 +34,9 @@ MODELS = {
   "granite": "Granite 3 (dense)",
   "lfm2": "LFM2, LFM2.5 (dense)",
   "lfm2moe": "LFM2 (experts)",
-  "llama": "Llama 1 to 3.x, Mistral, SmolLM2",
+  "llama": "Llama 1 to 3.x, Mistral, Mixtral, SmolLM2",
   "olmoe": "OLMoE",
+  "phi3": "Phi 3, Phi 3.5 mini, Phi 4",
   "qwen2": "Qwen 1.5, Qwen 2, Qwen 2.5",
   "qwen2moe": "Qwen 1.5, Qwen 2 (experts)",
   "qwen3": "Qwen 3 (dense)",
@@ -59,7 +60,8 @@ def models() -> str:
 tokenizer are all listed here, and if it fits the memory. Anything else ends in one line that names the file, the field
 and the fix.
 
-Files are GGUF v2 or v3, little-endian, whole or split. Rope scaling may be none, linear, YaRN or `rope_freqs`.
+Files are GGUF v2 or v3, little-endian, whole or split. Rope scaling may be none, linear, YaRN, LongRoPE or
+`rope_freqs`.
 
 ## Memory
 
@@ -75,8 +77,7 @@ of a prompt needs some working memory beside that. `--max-context` bounds the ca
   for name in ARCHS: text += f"| `{name}` | {MODELS[name]} | {_parts(name)} |\n"
   text += """
 Only the text part of models with images runs, such as Gemma 3 4B; their `mmproj` files are not read. Mixtral files have
-the architecture `llama`. They run if the experts of a layer are one tensor, `blk.0.ffn_gate_exps.weight`, and not one
-tensor for each expert, `blk.0.ffn_gate.0.weight`.
+the architecture `llama`.
 
 ## Weight types
 

@@ -24,9 +24,9 @@ class Arch:
   `scale_embd`: embeddings are multiplied by sqrt(dim). `scales`: the file may scale embeddings, scores and the outputs
   of attention and feed-forward, and divide logits. `activation`: see ffn.ACTIVATIONS.
   `gating`: how router logits become weights unless the file says, see moe.MoE; "": no experts. `may_be_dense`: a file
-  without a number of experts has none. `norm_weights`: the weights of the chosen experts are made to sum to 1, unless
-  the file says. `shared`: how a file says the shared expert's width: "count", so many times an expert's; "key", by a
-  key; or "dense", by a key, and without it as wide as a dense layer.
+  without a number of experts has none. `expert_width`: the key of an expert's width. `norm_weights`: the weights of the
+  chosen experts are made to sum to 1, unless the file says. `shared`: how a file says the shared expert's width:
+  "count", so many times an expert's; "key", by a key; or "dense", by a key, and without it as wide as a dense layer.
   `needs`: tensors of a layer that must be there, although others of their kind are optional.
   """
   rope: str
@@ -55,6 +55,7 @@ class Arch:
   scale_embd: bool = False
   scales: bool = False
   activation: str = "silu"
+  expert_width: str = "expert_feed_forward_length"
   gating: str = ""
   may_be_dense: bool = False
   norm_weights: bool = False
@@ -87,6 +88,7 @@ ARCHS: dict[str, Arch] = {
                   gating="softmax", norm_weights=True, needs=(*QK_NORM, "exp_probs_b.bias")),
   "llama": Arch(rope="norm", gating="softmax", may_be_dense=True, norm_weights=True),  # with experts: Mixtral
   "olmoe": Arch(rope="neox", gating="softmax", needs=QK_NORM),
+  "phi3": Arch(rope="neox"),
   "qwen2": Arch(rope="neox", needs=QKV_BIAS),
   "qwen2moe": Arch(rope="neox", gating="softmax", shared="dense", needs=(*QKV_BIAS, "ffn_gate_inp_shexp.weight")),
   "qwen3": Arch(rope="neox", needs=QK_NORM),

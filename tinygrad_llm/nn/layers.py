@@ -15,7 +15,8 @@ class Rope:
   Rotary position embedding.
 
   `dim`: rotated dimensions. `scale`: factor of the positions (1 / the file's factor; 0: no rotation). `magnitude`:
-  factor of cosine and sine. `factors`: name of a tensor whose elements divide the frequencies; "": none.
+  factor of cosine and sine. `factors`: name of a tensor whose elements divide the frequencies; "": none. Where
+  more than `short_context` positions are allocated, `long_factors` replace them; "": never.
   """
   dim: int
   theta: float
@@ -23,6 +24,8 @@ class Rope:
   magnitude: float = 1.0
   yarn: YaRN | None = None
   factors: str = ""
+  long_factors: str = ""
+  short_context: int = 0
 
 @dataclass(frozen=True)
 class LatentConfig:

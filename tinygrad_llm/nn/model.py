@@ -92,7 +92,8 @@ class Model:
 
   @staticmethod
   def _table(rope: Rope, load: Loader, positions: int, used: int) -> Tensor:
-    factors = load.array(rope.factors, rope.dim // 2) if rope.factors else None
+    short, long = (load.array(name, rope.dim // 2) if name else None for name in (rope.factors, rope.long_factors))
+    factors = long if rope.long_factors and used > rope.short_context else short
     table = empty((positions, 2, rope.dim // 2), dtypes.float32)
     fill(table, lambda memory: np.copyto(memory[:used], rope_table(rope, used, factors)))
     return table

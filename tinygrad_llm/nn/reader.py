@@ -8,6 +8,7 @@ from tinygrad_llm.nn.config import ModelConfig
 from tinygrad_llm.nn.keys import Keys
 from tinygrad_llm.nn.layers import (AttentionConfig, FFNConfig, LatentConfig, LayerConfig, MixerConfig, MoEConfig,
   RecurrentConfig, Rope, ShortConvConfig, YaRN)
+from tinygrad_llm.nn.reader_rope import with_factors
 
 GATINGS = {1: "softmax", 2: "sigmoid", 3: "softmax_chosen"}  # of expert_gating_func
 SWA = "rope.freq_base_swa"  # of layers with a window
@@ -160,23 +161,24 @@ class _Model(Keys):
 
   def _rope(self, dim: int, base: str = "rope.freq_base") -> Rope:
     """The rotation; `base` is the key of its base."""
+    return with_factors(self, self._scaled_rope(dim, base), self.context)
+
+  def _scaled_rope(self, dim: int, base: str) -> Rope:
     theta, kind = self.number(base, 10000.0, low=1e-6), self.value("rope.scaling.type", str, "linear")
-    factors = "rope_freqs.weight" if "rope_freqs.weight" in self.file.tensors else ""
-    if self.features.rope_switch and not self.value("rope.scaling.finetuned", bool, True):
-      return Rope(dim, theta, 0.0, factors=factors)
+    if self.features.rope_switch and not self.value("rope.scaling.finetuned", bool, True): return Rope(dim, theta, 0.0)
     magnitude = self._magnitude()
-    if kind == "none": return Rope(dim, theta, magnitude=magnitude, factors=factors)
+    if kind in ("none", "longrope"): return Rope(dim, theta, magnitude=magnitude)
     if kind not in ("linear", "yarn"):
-      self.fail("rope.scaling.type", f"{kind!r:.40} is not supported", "supported: none, linear, yarn")
+      self.fail("rope.scaling.type", f"{kind!r:.40} is not supported", "supported: none, linear, longrope, yarn")
     key = "rope.scaling.factor" if self.has("rope.scaling.factor") else "rope.scale_linear"  # its old name
     factor = self.number(key, 1.0) or 1.0
     if factor < 1e-6: self.fail(key, f"{factor} is not a number from 1e-6")
-    if kind == "linear": return Rope(dim, theta, 1 / factor, magnitude, factors=factors)
+    if kind == "linear": return Rope(dim, theta, 1 / factor, magnitude)
     if theta <= 1 or factor < 1: self.fail(key, f"{factor} at a {base} of {theta}: YaRN needs at least 1")
     if not self._yarn_log(): magnitude *= 1 + 0.1 * math.log(factor)
     original = self.size("rope.scaling.original_context_length", self.context, high=1 << 31)
     betas = (self.number(f"rope.scaling.yarn_beta_{x}", beta, low=1e-6) for x, beta in (("fast", 32.0), ("slow", 1.0)))
-    return Rope(dim, theta, 1 / factor, magnitude, YaRN(original, *betas), factors)
+    return Rope(dim, theta, 1 / factor, magnitude, YaRN(original, *betas))
 
   def _magnitude(self) -> float: return self.number("rope.scaling.attn_factor", 1.0, low=1e-6, high=1e6)
 
@@ -213,10 +215,8 @@ class _Model(Keys):
 
   def _experts(self, first: int) -> list[MoEConfig]:
     n, n_experts = self.n_layers, self.size("expert_count", high=1 << 12)
-    name, groups = f"blk.{first}.ffn_down_exps.weight", self.size("expert_group_count", 0, low=0)
-    if (down := self.file.tensors.get(name)) is None or len(down.shape) != 3:
-      raise InputError(f"{self.file.path}: {name}: no such tensor of 3 dimensions; convert the model again")
-    hidden = self.sizes("expert_feed_forward_length", n, down.shape[-1])
+    groups = self.size("expert_group_count", 0, low=0)
+    hidden = self.sizes(self.features.expert_width, n, self._width_of_experts(first))
     groups_used = self.size("expert_group_used_count", high=groups) if groups > 1 else 1
     if groups > 1 and (n_experts % groups or n_experts < 2 * groups):
       self.fail("expert_group_count", f"{groups} groups of 2 and more cannot be made of {n_experts} experts")
@@ -226,6 +226,13 @@ class _Model(Keys):
     norm_weights = self.value("expert_weights_norm", bool, self.features.norm_weights)
     return [MoEConfig(n_experts, used[i], hidden[i], shared[i], self.features.activation, self._gating(),
                       norm_weights, scale, max(groups, 1), groups_used) for i in range(n)]
+
+  def _width_of_experts(self, layer: int) -> int:
+    """By the tensors of a layer: all experts' matrices are one tensor, or each is one, in the oldest files."""
+    name = f"blk.{layer}.ffn_down_exps.weight"
+    for found, axes in ((name, 3), (f"blk.{layer}.ffn_down.0.weight", 2)):
+      if (down := self.file.tensors.get(found)) is not None and len(down.shape) == axes: return down.shape[-1]
+    raise InputError(f"{self.file.path}: {name}: no such tensor of 3 dimensions; convert the model again")
 
   def _shared(self, hidden: tuple[int, ...]) -> tuple[int, ...]:
     """The width of each layer's shared expert, 0: none; `hidden`: an expert's."""
