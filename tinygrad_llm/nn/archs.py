@@ -20,7 +20,8 @@ class Arch:
   there may be per-layer embeddings.
   `before`, `after`, `parallel`: a layer's norms, see layers.LayerConfig. `layer_norm`: all norms are LayerNorm.
   `last_norm`: the tensor's name. `recurrent`: the mixer of layers that have no attention, where `recurrent_if` says how
-  a file tells them: "kv_heads": their number of KV heads is 0.
+  a file tells them: "kv_heads": their number of KV heads is 0; "interval": a list, or each n-th layer has attention.
+  `query_gate`: attention's outputs have gates, see layers.AttentionConfig.
   `scale_embd`: embeddings are multiplied by sqrt(dim). `scales`: the file may scale embeddings, scores and the outputs
   of attention and feed-forward, and divide logits. `activation`: see ffn.ACTIVATIONS.
   `gating`: how router logits become weights unless the file says, see moe.MoE; "": no experts. `may_be_dense`: a file
@@ -52,6 +53,7 @@ class Arch:
   last_norm: str = "output_norm"
   recurrent: str = ""
   recurrent_if: str = ""
+  query_gate: bool = False
   scale_embd: bool = False
   scales: bool = False
   activation: str = "silu"
@@ -92,6 +94,8 @@ ARCHS: dict[str, Arch] = {
   "qwen2": Arch(rope="neox", needs=QKV_BIAS),
   "qwen2moe": Arch(rope="neox", gating="softmax", shared="dense", needs=(*QKV_BIAS, "ffn_gate_inp_shexp.weight")),
   "qwen3": Arch(rope="neox", needs=QK_NORM),
+  "qwen35": Arch(rope="neox", before=OTHER_NAME, recurrent="delta", recurrent_if="interval", query_gate=True,
+                 needs=QK_NORM),
   "qwen3moe": Arch(rope="neox", gating="softmax", norm_weights=True, needs=QK_NORM),
   "seed_oss": Arch(rope="neox", before=OTHER_NAME, needs=QKV_BIAS),
 }

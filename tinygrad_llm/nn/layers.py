@@ -48,7 +48,8 @@ class AttentionConfig:
   `rope`: index into ModelConfig.ropes; None: nothing is rotated. `style`: of the rotation, see archs.Arch. `window`:
   how many positions are seen, the query's included; 0: all. A `softcap` c limits a score x to c tanh(x / c); 0: no
   limit. `kv_from`: the layer whose keys and values are read; None: this one's. `value_norm`: values are normed without
-  weights (RMS), and a layer without a matrix for them takes the keys before their norm.
+  weights (RMS), and a layer without a matrix for them takes the keys before their norm. `gated`: a head's query comes
+  with a gate, whose sigmoid multiplies the head's output.
   """
   heads: int
   kv_heads: int
@@ -61,6 +62,7 @@ class AttentionConfig:
   latent: LatentConfig | None = None
   kv_from: int | None = None
   value_norm: bool = False
+  gated: bool = False
 
   @property
   def value_dim(self) -> int: return self.latent.value_dim if self.latent else self.head_dim
@@ -101,7 +103,31 @@ class ShortConvConfig:
     """The shapes of a slot's state."""
     return (self.taps - 1, self.dim),
 
-RecurrentConfig = ShortConvConfig
+@dataclass(frozen=True)
+class DeltaConfig:
+  """
+  Gated DeltaNet (https://arxiv.org/abs/2412.06464). Keys and values of a head have head_dim elements.
+
+  taps: of the short convolution. grouped: value heads that share a key head are neighbours; else value head h has key
+  head h % k_heads.
+  """
+  k_heads: int
+  v_heads: int
+  head_dim: int
+  taps: int
+  grouped: bool
+
+  @property
+  def channels(self) -> int:
+    """How many channels the convolution has: queries, keys and values."""
+    return (2 * self.k_heads + self.v_heads) * self.head_dim
+
+  @property
+  def state(self) -> tuple[tuple[int, ...], ...]:
+    """The shapes of a slot's state."""
+    return (self.taps - 1, self.channels), (self.v_heads, self.head_dim, self.head_dim)
+
+RecurrentConfig = ShortConvConfig | DeltaConfig
 MixerConfig = AttentionConfig | RecurrentConfig
 
 @dataclass(frozen=True)

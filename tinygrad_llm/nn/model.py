@@ -6,8 +6,9 @@ from tinygrad import Tensor, UOp, dtypes, function
 from tinygrad_llm.device.buffers import empty, fill
 from tinygrad_llm.nn.config import ModelConfig
 from tinygrad_llm.nn.ffn import FeedForward
-from tinygrad_llm.nn.layers import AttentionConfig, LayerConfig, MixerConfig, MoEConfig, Rope
+from tinygrad_llm.nn.layers import AttentionConfig, DeltaConfig, LayerConfig, MixerConfig, MoEConfig, Rope
 from tinygrad_llm.nn.mixers.attention import Attention
+from tinygrad_llm.nn.mixers.delta import Delta
 from tinygrad_llm.nn.mixers.kv_cache import KVCache
 from tinygrad_llm.nn.mixers.shortconv import ShortConv
 from tinygrad_llm.nn.mixers.state import State, after
@@ -66,6 +67,7 @@ def _mixer(dim: int, eps: float, config: MixerConfig, load: Loader, i: int, cach
     assert cache is not None
     return Attention(dim, eps, config, load, i, cache)
   assert state is not None
+  if isinstance(config, DeltaConfig): return Delta(dim, eps, config, load, i, state)
   return ShortConv(dim, config, load, i, state)
 
 class Model:

@@ -8,6 +8,7 @@ from tinygrad_llm.nn.config import ModelConfig
 from tinygrad_llm.nn.keys import Keys
 from tinygrad_llm.nn.layers import (AttentionConfig, FFNConfig, LatentConfig, LayerConfig, MixerConfig, MoEConfig,
   RecurrentConfig, Rope, ShortConvConfig, YaRN)
+from tinygrad_llm.nn.reader_recurrent import delta
 from tinygrad_llm.nn.reader_rope import with_factors
 
 GATINGS = {1: "softmax", 2: "sigmoid", 3: "softmax_chosen"}  # of expert_gating_func
@@ -38,7 +39,8 @@ class _Model(Keys):
     for heads, kv_heads in zip(self.heads, self.kv_heads):
       if kv_heads and heads % kv_heads:
         self.fail("attention.head_count_kv", f"{kv_heads} does not divide {heads} heads")
-    self.recurrent = [marks_recurrent and not kv_heads for kv_heads in self.kv_heads]
+    self.recurrent = self._intervals() if self.features.recurrent_if == "interval" else [
+      marks_recurrent and not kv_heads for kv_heads in self.kv_heads]
     self.windows = self._windows()
     self.sources = self._sources()
     if not self.value("attention.causal", bool, True):
@@ -72,8 +74,17 @@ class _Model(Keys):
     """The rotations, and each layer's attention, which counts in layers that are not recurrent."""
     return (self._latent if self.features.mla else self._grouped)()
 
+  def _intervals(self) -> list[bool]:
+    """Which layers are recurrent: the file's list, or all but each n-th."""
+    n, key, period = self.n_layers, "attention.recurrent_layers", self.size("full_attention_interval", 4)
+    if (listed := self.file.kv.get(f"{self.prefix}.{key}")) is None: return [(i + 1) % period != 0 for i in range(n)]
+    if not isinstance(listed, np.ndarray) or listed.dtype.kind not in "biu" or len(listed) < n:
+      self.fail(key, f"it should say of each of {n} layers whether it is recurrent")
+    return [bool(x) for x in listed[:n]]
+
   def _recurrent(self) -> RecurrentConfig:
     """The mixer of recurrent layers."""
+    if self.features.recurrent == "delta": return delta(self.size, self.fail, self.arch == "qwen3next")
     return ShortConvConfig(self.dim, self.size("shortconv.l_cache", low=2, high=64))
 
   def _grouped(self) -> tuple[tuple[Rope, ...], list[AttentionConfig]]:
@@ -91,7 +102,8 @@ class _Model(Keys):
       divisor = self.dim // self.heads[0] if self.n_layers == features.odd_layers else head_dim
       scale = self._scale("attention.scale", features.score_scale or divisor ** -0.5)
       return AttentionConfig(self.heads[i], self.kv_heads[i], head_dim, scale, len(ropes) - 1 if window else 0,
-                             features.rope, window, softcap, kv_from=source, value_norm=features.value_norm)
+                             features.rope, window, softcap, kv_from=source, value_norm=features.value_norm,
+                             gated=features.query_gate)
     return tuple(ropes), [attention(i, *x) for i, x in enumerate(zip(self.windows, self.sources))]
 
   def _check_window_sizes(self, head_dim: int, rope_dim: int) -> None:

@@ -21,7 +21,7 @@ class Attention:
     """x (B, T, dim) -> (B, T, dim), which reads what it stores: no store is left to make."""
     B, T, _ = x.shape
     H, KVH, start = self.config.heads, self.config.kv_heads, step.positions
-    q, kv = self.heads(x, None if self.config.rope is None else step.ropes[self.config.rope][start:start+T])
+    q, kv, gate = self.heads(x, None if self.config.rope is None else step.ropes[self.config.rope][start:start+T])
     q = q.reshape(B, KVH, H // KVH, T, -1).permute(0, 3, 1, 2, 4)  # (B, T, KVH, G, D)
     window, cache = self.config.window, self.cache
     kv = cache.read(step.place, T, window) if kv is None else cache.append(kv, step.place, T, window)
@@ -33,7 +33,8 @@ class Attention:
     shares, total = self._softmax(self._masked(scores, start, T))
     y = (shares.unsqueeze(-1) * values.unsqueeze(2).unsqueeze(4)).sum(1) / total.unsqueeze(-1)  # (B, T, KVH, G, Dv)
     y = self.heads.values(y.permute(0, 2, 3, 1, 4).reshape(B, H, T, -1)).transpose(1, 2)  # (B, T, H, Dv)
-    return self.out(y.reshape(B, T, -1))[0], []
+    y = y.reshape(B, T, -1)
+    return self.out(y if gate is None else y * gate.sigmoid())[0], []
 
   def _masked(self, scores: Tensor, start: UOp, T: int | UOp) -> Tensor:
     """scores (B, S, T, ..), with -inf for keys after the query or before its window."""

@@ -14,11 +14,12 @@ class GQA:
   """
   def __init__(self, dim: int, eps: float, config: AttentionConfig, load: Loader, layer: int):
     self.style, self.head_dim, self.value_dim = config.style, config.head_dim, config.head_dim
-    self.eps, self.value_norm = eps, config.value_norm
+    self.eps, self.value_norm, self.gated = eps, config.value_norm, config.gated
     name, heads = f"blk.{layer}.attn_", {"q": config.heads, "k": config.kv_heads, "v": config.kv_heads}
     if config.kv_from is not None: del heads["k"], heads["v"]
     elif config.value_norm and not load.has(f"{name}v.weight") and load.has(f"{name}k.weight"): del heads["v"]
-    self.qkv = load.linear([(name + x, n * self.head_dim) for x, n in heads.items()], dim, f"{name}qkv")
+    rows = heads | {"q": 2 * config.heads if config.gated else config.heads}
+    self.qkv = load.linear([(name + x, n * self.head_dim) for x, n in rows.items()], dim, f"{name}qkv")
     self.norms: list[RMSNorm] = []
     for x in heads if load.has(f"{name}q_norm.weight") or load.has(f"{name}k_norm.weight") else ():
       if x == "v": continue
@@ -26,17 +27,22 @@ class GQA:
       all_heads, width = self.head_dim * heads[x], load.length(f"{name}{x}_norm.weight")
       self.norms.append(norm(load, f"{name}{x}_norm", all_heads if width == all_heads else self.head_dim, eps))
 
-  def __call__(self, x: Tensor, rope: Tensor | None) -> tuple[Tensor, Tensor | None]:
+  def __call__(self, x: Tensor, rope: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """
     x (B, T, dim), rope (T, 2, rope_dim / 2) or none -> queries (B, H, T, D), keys and values (2, B, KVH, T, D).
+
+    The last result are gates of the heads' outputs (B, T, H * D), or none.
     """
-    ys = self.qkv(x, self.head_dim)
+    ys, gate = self.qkv(x, self.head_dim), None
+    if self.gated:  # a head's query, then its gate
+      both = ys[0].reshape(*x.shape[:2], -1, 2, self.head_dim)
+      ys[0], gate = (y.reshape(*x.shape[:2], -1) for y in both.split(1, dim=3))
     turned, v = ys[:2], ys[-1]  # queries and keys are normed and rotated
     if self.norms: turned = [norm(y.reshape(*x.shape[:2], -1, norm.size)) for norm, y in zip(self.norms, turned)]
     *turned, v = (y.reshape(*x.shape[:2], -1, self.head_dim).transpose(1, 2) for y in (*turned, v))  # (B, heads, T, D)
     if rope is not None: turned = [rotate(y, rope, self.style) for y in turned]
-    if len(turned) == 1: return turned[0], None
-    return turned[0], Tensor.stack(turned[1], rms(v, self.eps) if self.value_norm else v)
+    if len(turned) == 1: return turned[0], None, gate
+    return turned[0], Tensor.stack(turned[1], rms(v, self.eps) if self.value_norm else v), gate
 
   def values(self, y: Tensor) -> Tensor:
     """Attention's sums of values (B, H, T, D), unchanged: they are the heads' output already."""

@@ -28,7 +28,7 @@ class MLA:
       self.v_b = load.tensor(name + "v_b.weight", H, mla.value_dim, mla.kv_rank)
     else: self.kv_b = load.matrix(name + "kv_b.weight", H * (mla.nope_dim + mla.value_dim), mla.kv_rank)
 
-  def __call__(self, x: Tensor, rope: Tensor | None) -> tuple[Tensor, Tensor | None]:
+  def __call__(self, x: Tensor, rope: Tensor | None) -> tuple[Tensor, Tensor, None]:
     """x (B, T, dim), rope (T, 2, R / 2) -> queries (B, H, T, kv_rank + R), latents (1, B, 1, T, kv_rank + R)."""
     nope, rank = self.mla.nope_dim, self.mla.kv_rank
     q, kv = self.down(x)
@@ -36,7 +36,7 @@ class MLA:
     q, kv = q.reshape(*x.shape[:2], self.heads, self.head_dim).transpose(1, 2), kv.unsqueeze(1)  # (B, heads, T, ..)
     q_rope, k_rope = (y if rope is None else rotate(y, rope, self.style) for y in (q[..., nope:], kv[..., rank:]))
     latent = self.kv_norm(kv[..., :rank])  # (B, 1, T, rank)
-    return (q[..., :nope] @ self._key_matrix()).cat(q_rope, dim=-1), latent.cat(k_rope, dim=-1).unsqueeze(0)
+    return (q[..., :nope] @ self._key_matrix()).cat(q_rope, dim=-1), latent.cat(k_rope, dim=-1).unsqueeze(0), None
 
   def values(self, y: Tensor) -> Tensor:
     """Sums of latents (B, H, T, kv_rank) -> the heads' outputs (B, H, T, value_dim)."""
