@@ -27,7 +27,7 @@ class PerLayerEmbedding:
     return vectors.permute(2, 0, 1, 3).contiguous()
 
 class PerLayerInput:
-  """What one layer adds to its stream."""
+  """The addend of one layer to its stream."""
   def __init__(self, config: ModelConfig, load: Loader, layer: int):
     name, dim, width = f"blk.{layer}.", config.dim, config.per_layer
     self.gate, self.proj = load.linear([(f"{name}inp_gate", width)], dim), load.linear([(f"{name}proj", dim)], width)
