@@ -47,7 +47,7 @@ VALUES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
   "leading_dense_block_count": ((0, 2), {}),
   "nextn_predict_layers": ((1,), {}),
   "pooling_type": ((3,), {}),
-  "rope.dimension_count": ((8,), {}),
+  "rope.dimension_count": ((8, 4), {}),
   "rope.dimension_count_swa": ((8,), WINDOW),
   "rope.freq_base": ((5000.0,), {}),
   "rope.freq_base_swa": ((5000.0,), WINDOW),
