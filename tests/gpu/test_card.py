@@ -196,7 +196,7 @@ def compare(model: Model, tmp_path: pathlib.Path, env: dict[str, str]) -> None:
 
 @extended
 @pytest.mark.parametrize("model", ("qwen3moe", "many-experts", "deepseek2",
-                                   "llama", "gemma3", "gpt-oss"), indirect=True)
+                                   "llama", "gemma3", "gpt-oss", "lfm2", "qwen35", "gemma4-e"), indirect=True)
 def test_architecture_families(model: Model, tmp_path: pathlib.Path) -> None:
   compare(model, tmp_path, on_card(order=2, graph=2, seed=11))
 
