@@ -41,11 +41,13 @@ MODELS = {
   "qwen2moe": "Qwen 1.5, Qwen 2 (experts)",
   "qwen3": "Qwen 3 (dense)",
   "qwen35": "Qwen 3.5, 3.6, 3.8 (dense)",
+  "qwen35moe": "Qwen 3.5, 3.6 (experts)",
   "qwen3moe": "Qwen 3 (experts)",
+  "qwen3next": "Qwen3-Next, Qwen3-Coder-Next",
   "seed_oss": "Seed-OSS",
 }
 
-REFUSED = ("qwen3.6:35b-a3b",)  # aliases of architectures that are not supported yet
+REFUSED: tuple[str, ...] = ()  # aliases of architectures that are not supported yet
 
 def _parts(name: str) -> str:
   arch = ARCHS[name]
@@ -107,8 +109,7 @@ of `tokenizer.ggml.pre`. A tokenizer in this table does not mean that the archit
 ## Aliases
 
 `--model` takes these names, too, and `python -m tinygrad_llm.run --list` prints them. A header is read before a model
-is fetched, so an unsupported one costs 64 KB. The alias `qwen3.6:35b-a3b` is refused today: its architecture is not
-supported yet. Without `--model`, `{DEFAULT_MODEL.name}` of the package answers.
+is fetched, so an unsupported one costs 64 KB. Without `--model`, `{DEFAULT_MODEL.name}` of the package answers.
 
 | alias | repository: file |
 |---|---|

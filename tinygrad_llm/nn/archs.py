@@ -21,6 +21,7 @@ class Arch:
   `before`, `after`, `parallel`: a layer's norms, see layers.LayerConfig. `layer_norm`: all norms are LayerNorm.
   `last_norm`: the tensor's name. `recurrent`: the mixer of layers that have no attention, where `recurrent_if` says how
   a file tells them: "kv_heads": their number of KV heads is 0; "interval": a list, or each n-th layer has attention.
+  A "grouped_delta" is a "delta" with layers.DeltaConfig.grouped.
   `query_gate`: attention's outputs have gates, see layers.AttentionConfig.
   `scale_embd`: embeddings are multiplied by sqrt(dim). `scales`: the file may scale embeddings, scores and the outputs
   of attention and feed-forward, and divide logits. `activation`: see ffn.ACTIVATIONS.
@@ -96,6 +97,12 @@ ARCHS: dict[str, Arch] = {
   "qwen3": Arch(rope="neox", needs=QK_NORM),
   "qwen35": Arch(rope="neox", before=OTHER_NAME, recurrent="delta", recurrent_if="interval", query_gate=True,
                  needs=QK_NORM),
+  "qwen35moe": Arch(rope="neox", before=OTHER_NAME, recurrent="delta", recurrent_if="interval", query_gate=True,
+                    gating="softmax", norm_weights=True, shared="dense",
+                    needs=(*QK_NORM, "ffn_gate_inp_shexp.weight")),
   "qwen3moe": Arch(rope="neox", gating="softmax", norm_weights=True, needs=QK_NORM),
+  "qwen3next": Arch(rope="neox", before=OTHER_NAME, recurrent="grouped_delta", recurrent_if="interval",
+                    query_gate=True, gating="softmax", norm_weights=True, shared="dense",
+                    needs=(*QK_NORM, "ffn_gate_inp_shexp.weight")),
   "seed_oss": Arch(rope="neox", before=OTHER_NAME, needs=QKV_BIAS),
 }

@@ -84,7 +84,7 @@ class _Model(Keys):
 
   def _recurrent(self) -> RecurrentConfig:
     """The mixer of recurrent layers."""
-    if self.features.recurrent == "delta": return delta(self.size, self.fail, self.arch == "qwen3next")
+    if (kind := self.features.recurrent).endswith("delta"): return delta(self.size, self.fail, kind == "grouped_delta")
     return ShortConvConfig(self.dim, self.size("shortconv.l_cache", low=2, high=64))
 
   def _grouped(self) -> tuple[tuple[Rope, ...], list[AttentionConfig]]:
@@ -251,8 +251,9 @@ class _Model(Keys):
     if self.features.shared == "count":
       count = self.size("expert_shared_count", 0, low=0, high=1 << 10)
       return tuple(width * count for width in hidden)
-    width = self.size("feed_forward_length") if self.features.shared == "dense" else 0
-    return (self.size("expert_shared_feed_forward_length", width, low=0) or width,) * self.n_layers
+    width = self.size("expert_shared_feed_forward_length", 0, low=0)
+    if not width and self.features.shared == "dense": width = self.size("feed_forward_length")
+    return (width,) * self.n_layers
 
   def _gating(self) -> str:
     if kind := self.size("expert_gating_func", 0, low=0):
