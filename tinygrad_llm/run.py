@@ -91,7 +91,8 @@ def _report(llm: LLM, text: str, ids: list[int], seed: int) -> dict[str, Any]:
           "text": text, "load_s": llm.load_s, "ttft_s": t.first_token, "prefill_tok_s": t.prefill_tok_s,
           "decode_tok_s": t.decode_tok_s, "kernels_per_token": kernels, "bytes_per_token": moved, "token_ids": ids,
           "peak_memory_bytes": peak_memory_bytes(), "device_memory_bytes": device_memory_bytes(llm.device),
-          "compile_s": t.compile, "renderer": renderer_of(llm.device), "finish": t.finish, "seed": seed}
+          "compile_s": t.compile, "renderer": renderer_of(llm.device), "finish": t.finish, "seed": seed,
+          "memory": llm.memory()}
 
 def _answer(llm: LLM, args: argparse.Namespace) -> None:
   settings = _settings(llm, args)

@@ -35,7 +35,9 @@ def test_json_output(model):
   assert len(report["token_ids"]) == 8
   assert all(report[key] > 0 for key in ("load_s", "ttft_s", "prefill_tok_s", "decode_tok_s", "bytes_per_token"))
   assert list(report)[11:] == ["token_ids", "peak_memory_bytes", "device_memory_bytes", "compile_s", "renderer",
-                               "finish", "seed"]
+                               "finish", "seed", "memory"]
+  assert report["memory"].keys() == {"weights", "kv_cache", "states", "checkpoints"}
+  assert report["memory"]["weights"] > report["memory"]["states"] == report["memory"]["checkpoints"] == 0
   assert report["renderer"] == "CLANG"
   assert os.path.getsize(model) < 2 * report["device_memory_bytes"] < 2 * report["peak_memory_bytes"] < 8 << 30
 

@@ -72,6 +72,10 @@ A model takes its file's size, a few per cent more for repacked weights, and the
 head size * 4 bytes. A 7B Mistral has 32 layers and 8 KV heads of 128 elements, so 4,096 positions take 0.5 GB. A chunk
 of a prompt needs some working memory beside that. `--max-context` bounds the cache.
 
+Recurrent layers have no cache. Each keeps a state of fixed size, three times: for prompts, and for two turns of decode
+steps. Up to four copies of older states are kept, at most 1 GiB, so that a later prompt need not be read from its
+start. `run --json` prints the bytes of each.
+
 ## Architectures
 
 | `general.architecture` | models | parts beyond a plain transformer |

@@ -276,6 +276,13 @@ class LLM:
     yield from answer.finish()
     if answer.stopped: stopped_by_text(self, tokens)
 
+  def memory(self) -> dict[str, int]:
+    """Bytes of the model's parts: weights, kv_cache, recurrent states, and the checkpoints of states so far."""
+    states = sum(state.nbytes for state in self.model.states)
+    return {"weights": sum(weight.nbytes for weight in self.weights.values()),
+            "kv_cache": sum(cache.nbytes for cache in self.model.caches), "states": states,
+            "checkpoints": self._context.states.nbytes - states}
+
   def decode_cost(self) -> tuple[int, int] | None:
     """
     The number of kernels of a decode step, and the bytes it moves at the current position, by tinygrad's estimate.

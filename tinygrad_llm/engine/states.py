@@ -14,7 +14,7 @@ from tinygrad import Tensor
 from tinygrad_llm.device.buffers import copy, empty, host_view
 from tinygrad_llm.nn.mixers.state import PROMPT, State
 
-CHECKPOINTS = 4  # copies at most
+CHECKPOINTS, BUDGET = 4, 1 << 30  # copies at most, and their bytes at most; one copy is always kept
 
 class Checkpoint(NamedTuple):
   """A copy of all layers' states after so many tokens."""
@@ -61,7 +61,7 @@ class States:
     n = self.seen.get(PROMPT, 0)
     if not n or any(c.tokens == n for c in self.checkpoints): return
     held = self._tensors(PROMPT)
-    full = len(self.checkpoints) >= CHECKPOINTS
+    full = len(self.checkpoints) >= max(1, min(CHECKPOINTS, BUDGET // sum(x.nbytes() for x in held)))
     copies = self._dropped().copies if full else [empty(x.max_shape, x.dtype) for x in held]
     for to, of in zip(copies, held): copy(to, of)
     self.checkpoints = sorted([*self.checkpoints, Checkpoint(n, copies)], key=lambda c: c.tokens)
