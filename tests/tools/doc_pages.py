@@ -47,8 +47,6 @@ MODELS = {
   "seed_oss": "Seed-OSS",
 }
 
-REFUSED: tuple[str, ...] = ()  # aliases of architectures that are not supported yet
-
 def _parts(name: str) -> str:
   arch = ARCHS[name]
   parts = ["latent attention"] * arch.mla + ["sliding window"] * bool(arch.window_pattern or arch.lists_windows)
@@ -119,8 +117,7 @@ is fetched, so an unsupported one costs 64 KB. Without `--model`, `{DEFAULT_MODE
 |---|---|
 """
   for alias, where in ALIASES.items():
-    refused = " (refused)" if alias.startswith(REFUSED) else ""
-    text += f"| `{alias}`{refused} | {where.replace(':', ': ', 1)} |\n"
+    text += f"| `{alias}` | {where.replace(':', ': ', 1)} |\n"
   return text
 
 # *** docs/cli.md

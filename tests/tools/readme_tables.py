@@ -9,7 +9,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from collections.abc import Callable
 from tests.tools import readme_figures
-from tests.tools.doc_pages import PAGES, REFUSED, codes
+from tests.tools.doc_pages import PAGES, codes
 from tinygrad_llm import patches
 from tinygrad_llm.files.hub import ALIASES
 from tinygrad_llm.nn.archs import ARCHS
@@ -22,10 +22,9 @@ README, PERFORMANCE, ACCURACY, PASSES = (ROOT / name for name in (
   "README.md", "docs/performance.md", "docs/accuracy.md", "docs/compiler/passes.md"))
 
 def supported() -> str:
-  aliases = [alias for alias in ALIASES if not alias.startswith(REFUSED)]
   rows = {"architectures": codes(ARCHS), "weight types": " ".join(t.name for t in QUANT_TYPES.values()),
           "tokenizers": f"SentencePiece, and byte pair encoding with {len(PRE_MODELS)} pre-tokenizers",
-          "aliases": f"{len(aliases)}, such as {codes(aliases[:3])}; `run --list` prints them"}
+          "aliases": f"{len(ALIASES)}, such as {codes([*ALIASES][:3])}; `run --list` prints them"}
   return "| | supported ([all](docs/models.md)) |\n|---|---|\n" + "".join(f"| {n} | {v} |\n" for n, v in rows.items())
 
 # {file: {its name between the markers: its text}}
