@@ -58,12 +58,17 @@ VALUES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
   "rope.scaling.finetuned": ((False,), {}),
   "rope.scaling.original_context_length": ((1024,), YARN),
   "rope.scaling.type": (("yarn",), {"rope.scaling.factor": 4.0}),
+  "rope.scaling.yarn_beta_fast": ((4.0,), YARN),
+  "rope.scaling.yarn_beta_slow": ((2.0,), YARN),
   "rope.scaling.yarn_log_multiplier": ((0.1,), YARN),
 }
 DEFAULT: tuple[tuple[Any, ...], dict[str, Any]] = (7, 7.5), {}
 
 # arguments of write_model for the models of an architecture; elsewhere its defaults are enough
-KINDS: dict[str, list[dict[str, Any]]] = {"llama": [{}, {"moe": MoE()}], "deepseek2": [{}, {"dense": True}]}
+KINDS: dict[str, list[dict[str, Any]]] = {
+  "llama": [{}, {"moe": MoE()}], "deepseek2": [{}, {"dense": True}], "mistral3": [{}, {"moe": MoE()}],
+  "exaone4": [{"layers": 64}],
+}
 
 @pytest.fixture(scope="module")
 def headers(model_file):

@@ -1,7 +1,7 @@
 """The configuration of a model, as its GGUF file says it."""
 from __future__ import annotations
 from dataclasses import dataclass
-from tinygrad_llm.nn.layers import LayerConfig, Rope
+from tinygrad_llm.nn.layers import LayerConfig, Rope, Temperature
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -9,6 +9,7 @@ class ModelConfig:
   The hyper-parameters of a model. Shapes are in elements.
 
   `context_length`: positions that the model was trained for. `ropes`: the rotations that layers choose from.
+  `temperature`: of queries, in layers that have one.
   `embd_scale` multiplies embeddings, `logit_scale` logits. `branch_scale` multiplies the outputs of mixer and
   feed-forward before the residual addition. A `logit_softcap` c limits a logit x to c tanh(x / c); 0: no limit.
   """
@@ -18,6 +19,7 @@ class ModelConfig:
   context_length: int
   layers: tuple[LayerConfig, ...]
   ropes: tuple[Rope, ...]
+  temperature: Temperature | None
   last_norm: str  # the tensor's name
   layer_norm: bool  # all norms are LayerNorm, else RMSNorm
   norm_eps: float

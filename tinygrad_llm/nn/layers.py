@@ -28,6 +28,13 @@ class Rope:
   short_context: int = 0
 
 @dataclass(frozen=True)
+class Temperature:
+  """Queries at position p are multiplied by 1 + scale * log(1 + floor((p + offset) / length)) (Llama 4)."""
+  scale: float
+  length: int
+  offset: int = 0
+
+@dataclass(frozen=True)
 class LatentConfig:
   """
   Multi-head latent attention. Ranks and dimensions are in elements; a head's rotated dimensions come after nope_dim.
@@ -49,7 +56,9 @@ class AttentionConfig:
   how many positions are seen, the query's included; 0: all. A `softcap` c limits a score x to c tanh(x / c); 0: no
   limit. `kv_from`: the layer whose keys and values are read; None: this one's. `value_norm`: values are normed without
   weights (RMS), and a layer without a matrix for them takes the keys before their norm. `gated`: a head's query comes
-  with a gate, whose sigmoid multiplies the head's output.
+  with a gate, whose sigmoid multiplies the head's output. `temperature`: queries have ModelConfig.temperature.
+  `layer_norm`: a norm of queries and keys is a LayerNorm. `late_norm`: it comes after the rotation, and is of each
+  head.
   """
   heads: int
   kv_heads: int
@@ -63,6 +72,9 @@ class AttentionConfig:
   kv_from: int | None = None
   value_norm: bool = False
   gated: bool = False
+  temperature: bool = False
+  layer_norm: bool = False
+  late_norm: bool = False
 
   @property
   def value_dim(self) -> int: return self.latent.value_dim if self.latent else self.head_dim

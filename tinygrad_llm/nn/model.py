@@ -16,7 +16,7 @@ from tinygrad_llm.nn.mixers.step import PROMPT, Step
 from tinygrad_llm.nn.moe import MoE
 from tinygrad_llm.nn.norm import RMSNorm, norm
 from tinygrad_llm.nn.per_layer import PerLayerEmbedding, PerLayerInput
-from tinygrad_llm.nn.rope import rope_table
+from tinygrad_llm.nn.rope import rope_table, temperature_table
 from tinygrad_llm.weights.linear import Linear
 from tinygrad_llm.weights.loader import Loader
 
@@ -91,6 +91,7 @@ class Model:
     self.head = (Linear([self.embd], [[config.vocab_size]], [None], [None]) if config.tied else
                  load.linear([("output", config.vocab_size)], config.dim))
     self.ropes = [self._table(rope, load, positions, max_context or positions) for rope in config.ropes]
+    self.temperature = self._temperature(positions, max_context or positions)
 
   @staticmethod
   def _table(rope: Rope, load: Loader, positions: int, used: int) -> Tensor:
@@ -100,9 +101,16 @@ class Model:
     fill(table, lambda memory: np.copyto(memory[:used], rope_table(rope, used, factors)))
     return table
 
+  def _temperature(self, positions: int, used: int) -> Tensor | None:
+    """The factor of each position's queries, (positions,)."""
+    if (temperature := self.config.temperature) is None: return None
+    table = empty((positions,), dtypes.float32)
+    fill(table, lambda memory: np.copyto(memory[:used], temperature_table(temperature, used)))
+    return table
+
   def hidden(self, tokens: Tensor, start: UOp, turn: int = PROMPT) -> Tensor:
     """tokens (B, T) at positions start..start+T -> the last layer's output (B, T, dim). turn: see Step."""
-    x, step = self.embd.rows(tokens), Step(start, self.ropes, start, turn)
+    x, step = self.embd.rows(tokens), Step(start, self.ropes, start, turn, self.temperature)
     if (scale := self.config.embd_scale) != 1: x = x * scale
     vectors = None if self.per_layer is None else self.per_layer(tokens, x)
     for i, block in enumerate(self.blocks): x = block(x, step) if vectors is None else block(x, step, vectors[i])

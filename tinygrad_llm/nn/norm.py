@@ -29,7 +29,12 @@ class LayerNorm(RMSNorm):
     y = super().__call__(x - x.mean(-1, keepdim=True))
     return y if self.bias is None else y + self.bias.float()
 
-def norm(load: Loader, name: str, n: int, eps: float, layer_norm: bool = False) -> RMSNorm:
-  """The norm over n elements whose weight is the tensor `name`; a LayerNorm may have a bias."""
-  weight = load.vector(f"{name}.weight", n)
-  return LayerNorm(weight, load.optional(f"{name}.bias", n), eps) if layer_norm else RMSNorm(weight, eps)
+def norm(load: Loader, name: str, n: int, eps: float, layer_norm: bool = False, heads: int = 0) -> RMSNorm:
+  """
+  The norm over n elements whose weight is the tensor `name`; a LayerNorm may have a bias.
+
+  heads: each of so many heads has weights of its own; 0: one vector of weights.
+  """
+  shape = (heads, n) if heads else (n,)
+  weight = load.tensor(f"{name}.weight", *shape)
+  return LayerNorm(weight, load.optional(f"{name}.bias", *shape), eps) if layer_norm else RMSNorm(weight, eps)

@@ -9,7 +9,7 @@ from tinygrad_llm.nn.keys import Keys
 from tinygrad_llm.nn.layers import (AttentionConfig, FFNConfig, LatentConfig, LayerConfig, MixerConfig, MoEConfig,
   RecurrentConfig, Rope, ShortConvConfig, YaRN)
 from tinygrad_llm.nn.reader_recurrent import delta
-from tinygrad_llm.nn.reader_rope import with_factors
+from tinygrad_llm.nn.reader_rope import rope_style, rotated_layers, temperature, with_factors
 
 GATINGS = {1: "softmax", 2: "sigmoid", 3: "softmax_chosen"}  # of expert_gating_func
 SWA = "rope.freq_base_swa"  # of layers with a window
@@ -42,6 +42,8 @@ class _Model(Keys):
     self.recurrent = self._intervals() if self.features.recurrent_if == "interval" else [
       marks_recurrent and not kv_heads for kv_heads in self.kv_heads]
     self.windows = self._windows()
+    self.rotated = rotated_layers(self.features, self.windows)
+    self.temperature = temperature(self, self.context)
     self.sources = self._sources()
     if not self.value("attention.causal", bool, True):
       self.fail("attention.causal", "each position sees all others", "encoders are not supported")
@@ -53,11 +55,11 @@ class _Model(Keys):
     layers = tuple(self._layer(i, *parts) for i, parts in enumerate(zip(mixers, self._ffns())))
     return ModelConfig(
       arch=self.arch, dim=self.dim, vocab_size=self.vocab_size, context_length=self.context, layers=layers,
-      ropes=ropes, last_norm=self.features.last_norm, layer_norm=self.features.layer_norm,
+      ropes=ropes, temperature=self.temperature, last_norm=self.features.last_norm, layer_norm=self.features.layer_norm,
       norm_eps=self.number(f"attention.layer_norm_{'' if self.features.layer_norm else 'rms_'}epsilon"),
       embd_scale=self._scale("embedding_scale", self.dim ** 0.5 if self.features.scale_embd else 1.0),
       per_layer=self.size("embedding_length_per_layer_input", 0, low=0) if self.features.per_layer else 0,
-      branch_scale=self._scale("residual_scale"), logit_scale=1 / self._scale("logit_scale"),
+      branch_scale=self._scale("residual_scale"), logit_scale=self._logit_scale(),
       logit_softcap=self.number("final_logit_softcapping", self.features.logit_cap),
       tied="output.weight" not in self.file.tensors)
 
@@ -95,15 +97,19 @@ class _Model(Keys):
     ropes = [self._rope(full[1])]
     if theta := features.window_theta:
       ropes.append(Rope(window_rope_dim, self.number(SWA, theta, low=1e-6), magnitude=self._magnitude()))
-    elif swa and self.has(SWA): ropes.append(self._rope(full[1], SWA))
+    elif swa and features.window_rope == "plain": ropes.append(Rope(full[1], ropes[0].theta))
+    elif swa and features.window_rope == "file" and self.has(SWA): ropes.append(self._rope(full[1], SWA))
+    style = rope_style(self)
     softcap = self.number("attn_logit_softcapping", features.score_cap)
     def attention(i: int, window: int, source: int | None) -> AttentionConfig:
       head_dim = window_dim if window else full[0]
       divisor = self.dim // self.heads[0] if self.n_layers == features.odd_layers else head_dim
       scale = self._scale("attention.scale", features.score_scale or divisor ** -0.5)
-      return AttentionConfig(self.heads[i], self.kv_heads[i], head_dim, scale, len(ropes) - 1 if window else 0,
-                             features.rope, window, softcap, kv_from=source, value_norm=features.value_norm,
-                             gated=features.query_gate)
+      rope = (len(ropes) - 1 if window else 0) if self.rotated[i] else None
+      return AttentionConfig(self.heads[i], self.kv_heads[i], head_dim, scale, rope, style, window, softcap,
+                             kv_from=source, value_norm=features.value_norm, gated=features.query_gate,
+                             temperature=self.temperature is not None, layer_norm=features.layer_norm,
+                             late_norm=features.late_norm)
     return tuple(ropes), [attention(i, *x) for i, x in enumerate(zip(self.windows, self.sources))]
 
   def _check_window_sizes(self, head_dim: int, rope_dim: int) -> None:
@@ -161,6 +167,7 @@ class _Model(Keys):
     """How many positions each layer sees, the query's included; 0: all."""
     period, key = self.features.window_pattern, "attention.sliding_window_pattern"
     if not (period or self.features.all_windows or self.features.lists_windows): return (0,) * self.n_layers
+    if self.features.window_layers not in (0, self.n_layers): return (0,) * self.n_layers
     listed = self.features.lists_windows
     window = self.size("attention.sliding_window", None if listed else self.features.window, int(listed), 1 << 31)
     if self.features.all_windows: return (window,) * self.n_layers
@@ -177,6 +184,7 @@ class _Model(Keys):
 
   def _scaled_rope(self, dim: int, base: str) -> Rope:
     theta, kind = self.number(base, 10000.0, low=1e-6), self.value("rope.scaling.type", str, "linear")
+    if self.features.rope_alpha and dim > 2: theta *= (self.number("rope.scaling.alpha", 0.0) or 1) ** (dim / (dim - 2))
     if self.features.rope_switch and not self.value("rope.scaling.finetuned", bool, True): return Rope(dim, theta, 0.0)
     magnitude = self._magnitude()
     if kind in ("none", "longrope"): return Rope(dim, theta, magnitude=magnitude)
@@ -187,7 +195,8 @@ class _Model(Keys):
     if factor < 1e-6: self.fail(key, f"{factor} is not a number from 1e-6")
     if kind == "linear": return Rope(dim, theta, 1 / factor, magnitude)
     if theta <= 1 or factor < 1: self.fail(key, f"{factor} at a {base} of {theta}: YaRN needs at least 1")
-    if not self._yarn_log(): magnitude *= 1 + 0.1 * math.log(factor)
+    if not (self.features.mla and self._yarn_log()):
+      magnitude *= (1 + 0.1 * math.log(factor)) / (1 + 0.1 * self._yarn_log() * math.log(factor))
     original = self.size("rope.scaling.original_context_length", self.context, high=1 << 31)
     betas = (self.number(f"rope.scaling.yarn_beta_{x}", beta, low=1e-6) for x, beta in (("fast", 32.0), ("slow", 1.0)))
     return Rope(dim, theta, 1 / factor, magnitude, YaRN(original, *betas))
@@ -196,34 +205,42 @@ class _Model(Keys):
 
   def _yarn_log(self) -> float:
     """
-    The multiplier of YaRN's 0.1 log(factor) in MLA's attention scale; 0: the rotation's magnitude grows instead.
+    The multiplier of YaRN's 0.1 log(factor) for all dimensions. It divides the rotation's magnitude.
 
-    The file's field is a tenth of it.
+    In MLA, it is a factor of the attention scale instead.
     """
-    return self.number("rope.scaling.yarn_log_multiplier", 0.0) * 10 if self.features.mla else 0.0
+    times = self.features.yarn_log
+    return times * self.number("rope.scaling.yarn_log_multiplier", 0.0) if times else 0.0
 
   def _scale(self, key: str, default: float = 1.0) -> float:
     """The file's scale; the default where the architecture has no scales, or the file has none or 0."""
     return self.number(key, default) or default if self.features.scales else default
 
+  def _logit_scale(self) -> float:
+    """The factor of logits."""
+    if self.features.multiply_logits: return self.number("logit_scale", 1.0) or 1.0
+    return 1 / self._scale("logit_scale")
+
   # *** feed-forward networks
 
   def _ffns(self) -> list[FFNConfig | MoEConfig]:
     """Each layer's feed-forward network."""
-    first = self._first_with_experts()
-    dense = self.sizes("feed_forward_length", self.n_layers, None if first else 0, low=int(first > 0))
-    experts = self._experts(first) if first < self.n_layers else [None] * self.n_layers
-    return [FFNConfig(hidden, self.features.activation) if i < first or (moe := experts[i]) is None else moe
-            for i, hidden in enumerate(dense)]
+    sparse = self._sparse()
+    dense = self.sizes("feed_forward_length", self.n_layers, 0 if all(sparse) else None, low=int(not all(sparse)))
+    experts = self._experts(sparse.index(True)) if any(sparse) else []
+    return [experts[i] if sparse[i] else FFNConfig(hidden, self.features.activation) for i, hidden in enumerate(dense)]
 
-  def _first_with_experts(self) -> int:
-    """The first layer with experts; n_layers: none has any."""
-    if self.features.may_be_dense and not self.size("expert_count", 0, low=0): return self.n_layers
+  def _sparse(self) -> list[bool]:
+    """Which layers have experts."""
+    n = self.n_layers
+    if self.features.may_be_dense and not self.size("expert_count", 0, low=0): return [False] * n
     if not self.features.gating:
-      if self.size("expert_count", 0, low=0):
+      if self.size("expert_count", 0, low=0) > 1:
         self.fail("expert_count", f"{self.arch} models with experts are not supported", "use a dense model")
-      return self.n_layers
-    return min(self.size("leading_dense_block_count", 0, low=0), self.n_layers)
+      return [False] * n
+    first = self.size("leading_dense_block_count", 0, low=0)
+    step = self.size("interleave_moe_layer_step", low=0) if self.features.expert_step else 1
+    return [i >= first and step > 0 and (i + 1) % step == 0 for i in range(n)]
 
   def _experts(self, first: int) -> list[MoEConfig]:
     n, n_experts = self.n_layers, self.size("expert_count", high=1 << 12)

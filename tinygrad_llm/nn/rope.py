@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 import numpy as np
 from tinygrad import Tensor
-from tinygrad_llm.nn.layers import Rope
+from tinygrad_llm.nn.layers import Rope, Temperature
 
 def rope_table(rope: Rope, positions: int, factors: np.ndarray | None = None) -> np.ndarray:
   """
@@ -40,3 +40,8 @@ def rotate(x: Tensor, table: Tensor, style: str) -> Tensor:
   a, b = a.squeeze(axis), b.squeeze(axis)  # (B, H, T, R / 2)
   y = Tensor.stack(a * cos - b * sin, a * sin + b * cos, dim=axis).reshape(B, H, T, R)
   return y if R == D else y.cat(x[..., R:], dim=-1)
+
+def temperature_table(temperature: Temperature, positions: int) -> np.ndarray:
+  """The factor of each position's queries, (positions,) float32."""
+  steps = (np.arange(positions) + temperature.offset) // temperature.length
+  return (1 + temperature.scale * np.log1p(steps)).astype(np.float32)

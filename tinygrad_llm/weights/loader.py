@@ -69,10 +69,10 @@ class Loader:
     """InputError if the file has no tensor of this name."""
     if not self.has(name): raise InputError(f"{self.file.path}: {name}: the tensor is missing; the file is damaged")
 
-  def length(self, name: str) -> int:
-    """The row length of a tensor. InputError if the file has no such tensor."""
+  def shape(self, name: str) -> tuple[int, ...]:
+    """The shape of a tensor. InputError if the file has no such tensor."""
     self.check(name)
-    return self.file.tensors[name].shape[-1]
+    return self.file.tensors[name].shape
 
   def optional(self, name: str, *shape: int) -> Weight | None:
     """The tensor of this name; None where the file has none."""

@@ -22,6 +22,8 @@ class Attention:
     B, T, _ = x.shape
     H, KVH, start = self.config.heads, self.config.kv_heads, step.positions
     q, kv, gate = self.heads(x, None if self.config.rope is None else step.ropes[self.config.rope][start:start+T])
+    if self.config.temperature and step.temperature is not None:
+      q = q * step.temperature[start:start+T].unsqueeze(-1)
     q = q.reshape(B, KVH, H // KVH, T, -1).permute(0, 3, 1, 2, 4)  # (B, T, KVH, G, D)
     window, cache = self.config.window, self.cache
     kv = cache.read(step.place, T, window) if kv is None else cache.append(kv, step.place, T, window)

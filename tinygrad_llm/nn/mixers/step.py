@@ -13,8 +13,10 @@ class Step(NamedTuple):
   It also returns stores of its state, which the step has to make and nothing in y reads.
   `positions`: the first token's position. `ropes`: each of the model's rotations, (all positions, 2, dim / 2).
   `place`: where the KV cache takes the tokens' keys and values. `turn`: of recurrent states, see state.State.
+  `temperature`: the model's, (all positions,).
   """
   positions: UOp
   ropes: Sequence[Tensor]
   place: UOp
   turn: int
+  temperature: Tensor | None = None
