@@ -51,6 +51,14 @@ def test_step_runs_again(llm, exact):
   for position in (21, 22): exact(llm.step(IDS[position], position), [*IDS[:20], 7, *IDS[21:position + 1]])
   exact(llm.step(9, 21), [*IDS[:20], 7, 9])  # one token back: the state before it is still there
 
+def test_steps_copy_no_state(llm, monkeypatch):
+  """Steps by hand, one after another, copy states once: from where prompts keep them."""
+  llm.prefill(IDS[:20])
+  copies, copy = list[int](), states.copy
+  monkeypatch.setattr(states, "copy", lambda to, of: (copies.append(len(llm._held)), copy(to, of)))
+  for position in range(20, 30): llm.step(IDS[position], position)
+  assert set(copies) == {20}
+
 def test_step_far_back(llm, exact):
   """A step at a position of which no state is left feeds the tokens before it again."""
   llm.prefill(IDS[:40])

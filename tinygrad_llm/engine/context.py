@@ -45,16 +45,20 @@ class Context:
     return None if self._owner is None else self._owner()
 
   def take(self, feed: Feed, ids: Sequence[int]) -> int:
-    """
-    Makes `feed` the owner; returns how many of `ids`, its tokens, are then in the cache and seen by a state.
-
-    It has to feed the rest.
-    """
+    """Makes `feed` the owner; returns how many of `ids`, its tokens, are then in the cache."""
     same = self.common(ids)
     if (before := self.owner) is not feed:
       if before is not None and not before.ended: before.saved = self._save(min(same, before.prompt))
       self._owner, self.generation = weakref.ref(feed), self.generation + 1
-    return self.states.resume(same)
+    return same
+
+  def resume(self, feed: Feed, ids: Sequence[int]) -> int:
+    """
+    take() for tokens that are fed in chunks: how many of `ids` are in the cache and seen by the state of prompts.
+
+    The feed has to feed the rest.
+    """
+    return self.states.resume(self.take(feed, ids))
 
   def restore(self, feed: Feed) -> None:
     """Copies the owner's saved keys and values back, if it has any. The positions before them must be right already."""

@@ -165,7 +165,7 @@ class LLM:
       if self._context.common(ids[:first]) < first: raise InputError(
         f"prefill: the {first} tokens before first={first} are not what was fed last; call prefill(ids) without first")
       if not first: self._by_hand = _alone()
-      last = deque(self._chunks(ids, self._context.take(self._by_hand, ids[:first])), maxlen=1)[0] - 1
+      last = deque(self._chunks(ids, self._context.resume(self._by_hand, ids[:first])), maxlen=1)[0] - 1
       self._by_hand.tokens = ids
       return self.steps.row_logits(last).copy()
 
@@ -333,14 +333,14 @@ class LLM:
   def feed_prompt(self, feed: Feed) -> tuple[np.ndarray, int]:
     """Feeds a feed's tokens; the logits after the last, (vocab_size,), and how many tokens were cached."""
     ids = feed.tokens
-    cached = self._context.take(feed, ids[:-1])
+    cached = self._context.resume(feed, ids[:-1])
     last = deque(self._chunks(ids, cached), maxlen=1)[0] - 1
     return self.steps.row_logits(last).copy(), cached
 
   def feed_again(self, feed: Feed) -> None:
     """Puts all of a feed's tokens back into the cache, if another one fed since."""
     if self.is_fed_by(feed): return
-    first = self._context.take(feed, feed.tokens)
+    first = self._context.resume(feed, feed.tokens)
     deque(self._chunks(feed.tokens if feed.saved is None else feed.tokens[:feed.saved.first], first), maxlen=0)
     self._context.restore(feed)
 
