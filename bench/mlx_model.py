@@ -25,7 +25,7 @@ from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.gguf import GGML_TYPES, GGUF, TensorInfo, open_gguf
 from tinygrad_llm.nn.archs import ARCHS
 from tinygrad_llm.nn.config import ModelConfig
-from tinygrad_llm.nn.layers import AttentionConfig, FFNConfig, Rope
+from tinygrad_llm.nn.layers import AttentionConfig, FFNConfig, MoEConfig, Rope
 from tinygrad_llm.nn.reader import read_config
 from tinygrad_llm.quants.table import quant_type, reference
 
@@ -87,7 +87,7 @@ def hf_config(config: ModelConfig, factors: np.ndarray | None = None) -> dict[st
   if config.arch not in MODEL_TYPES: raise ValueError(f"architecture {config.arch!r}")
   if len(set(config.layers)) != 1: raise ValueError("layers that differ, or windows")
   attn, ffn, rope = attention(config), config.layers[0].ffn, config.ropes[0]
-  if ffn is None: raise ValueError("layers without a feed-forward network")
+  if not isinstance(ffn, FFNConfig | MoEConfig): raise ValueError("its feed-forward networks")
   if rope.dim != attn.head_dim: raise ValueError(f"{rope.dim} rotated dimensions of {attn.head_dim}")
   if config.arch in ("qwen2", "olmoe") and attn.head_dim * attn.heads != config.dim:
     raise ValueError(f"heads of {attn.head_dim} in {config.arch}")

@@ -35,7 +35,6 @@ from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.gguf import GGML_TYPES, GGUF, TensorInfo, open_gguf
 from tinygrad_llm.files.hub import resolve
 from tinygrad_llm.nn.config import ModelConfig
-from tinygrad_llm.nn.layers import MoEConfig
 from tinygrad_llm.nn.reader import read_config
 if TYPE_CHECKING:
   from tinygrad_llm.analysis.profile import Profile
@@ -123,10 +122,11 @@ class ModelInfo:
 
 def share(tensor: TensorInfo, config: ModelConfig) -> float:
   """The fraction of a tensor that generating a token reads."""
-  if tensor.name == "token_embd.weight" and not config.tied: return 1 / tensor.shape[0]
+  tables = ["per_layer_token_embd.weight"] + ["token_embd.weight"] * (not config.tied)
+  if tensor.name in tables: return 1 / tensor.shape[0]
   if (m := re.match(r"blk\.(\d+)\.ffn_\w+(_exps|\.\d+)\.", tensor.name)) is None: return 1.0
-  ffn = config.layers[int(m[1])].ffn
-  return ffn.n_used / ffn.n_experts if isinstance(ffn, MoEConfig) else 1.0
+  experts = config.layers[int(m[1])].experts
+  return experts.n_used / experts.n_experts if experts else 1.0
 
 def _file_type(file: GGUF) -> str:
   """The name of general.file_type, or else the type with the most bytes."""

@@ -67,7 +67,7 @@ DEFAULT: tuple[tuple[Any, ...], dict[str, Any]] = (7, 7.5), {}
 # arguments of write_model for the models of an architecture; elsewhere its defaults are enough
 KINDS: dict[str, list[dict[str, Any]]] = {
   "llama": [{}, {"moe": MoE()}], "deepseek2": [{}, {"dense": True}], "mistral3": [{}, {"moe": MoE()}],
-  "exaone4": [{"layers": 64}], "olmo2": [{"layers": 4, "window": 24}],
+  "gemma4": [{}, {"moe": MoE()}], "exaone4": [{"layers": 64}], "olmo2": [{"layers": 4, "window": 24}],
 }
 
 @pytest.fixture(scope="module")

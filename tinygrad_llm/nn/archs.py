@@ -36,7 +36,8 @@ class Arch:
   without a number of experts has none. `expert_step`: the file says that each n-th layer has experts, the others are
   dense. `expert_width`: the key of an expert's width. `norm_weights`: the weights of the chosen experts are made to sum
   to 1, unless the file says. `shared`: how a file says the shared expert's width: "count", so many times an expert's;
-  "key", by a key; or "dense", by a key, and without it as wide as a dense layer.
+  "key", by a key; or "dense", by a key, and without it as wide as a dense layer. `dense_too`: layers with experts
+  have a dense feed-forward network beside them.
   `needs`: tensors of a layer that must be there, although others of their kind are optional.
   """
   rope: str
@@ -81,6 +82,7 @@ class Arch:
   may_be_dense: bool = False
   norm_weights: bool = False
   shared: str = "count"
+  dense_too: bool = False
   needs: tuple[str, ...] = ()
 
 POST_NORMS, NONE = ("post_attention_norm", "post_ffw_norm"), ("", "")
@@ -104,7 +106,8 @@ ARCHS: dict[str, Arch] = {
                  activation="gelu", needs=QK_NORM),
   "gemma4": Arch(rope="neox", lists_windows=True, window_sizes=True, window_theta=10000.0, score_scale=1.0,
                  logit_cap=30.0, value_norm=True, shares_kv=True, per_layer=True, after=POST_NORMS, scale_embd=True,
-                 activation="gelu", needs=QK_NORM),
+                 activation="gelu", gating="softmax", may_be_dense=True, norm_weights=True, dense_too=True,
+                 needs=QK_NORM),
   "glm4": Arch(rope="norm", sections="neox", after=POST_NORMS),
   "glm4moe": Arch(rope="neox", sections="neox", before=OTHER_NAME, gating="sigmoid", needs=("exp_probs_b.bias",)),
   "gpt-oss": Arch(rope="neox", window_pattern=2, before=OTHER_NAME, activation="swiglu_oai",

@@ -105,6 +105,12 @@ class MoEConfig:
   groups_used: int
 
 @dataclass(frozen=True)
+class DenseAndExpertsConfig:
+  """A feed-forward network and experts side by side, with norms of their own; their outputs are added."""
+  dense: FFNConfig
+  experts: MoEConfig
+
+@dataclass(frozen=True)
 class ShortConvConfig:
   """A gated short convolution (LFM2, https://arxiv.org/abs/2511.23404) over the last `taps` tokens of each channel."""
   dim: int
@@ -139,6 +145,7 @@ class DeltaConfig:
     """The shapes of a slot's state."""
     return (self.taps - 1, self.channels), (self.v_heads, self.head_dim, self.head_dim)
 
+FeedForwardConfig = FFNConfig | MoEConfig | DenseAndExpertsConfig
 RecurrentConfig = ShortConvConfig | DeltaConfig
 MixerConfig = AttentionConfig | RecurrentConfig
 
@@ -151,7 +158,7 @@ class LayerConfig:
   `parallel`: the feed-forward network reads the mixers' input. `needs`: optional tensors that must be there.
   """
   mixers: tuple[MixerConfig, ...]
-  ffn: FFNConfig | MoEConfig | None
+  ffn: FeedForwardConfig | None
   before: tuple[str, str]
   after: tuple[str, str] = ("", "")
   parallel: bool = False
@@ -161,6 +168,12 @@ class LayerConfig:
   def attention(self) -> AttentionConfig | None:
     """The mixer that needs a KV cache."""
     return next((mixer for mixer in self.mixers if isinstance(mixer, AttentionConfig)), None)
+
+  @property
+  def experts(self) -> MoEConfig | None:
+    """The experts, with or without a dense network beside them."""
+    ffn = self.ffn.experts if isinstance(self.ffn, DenseAndExpertsConfig) else self.ffn
+    return ffn if isinstance(ffn, MoEConfig) else None
 
   @property
   def recurrent(self) -> RecurrentConfig | None:

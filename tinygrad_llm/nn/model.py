@@ -5,8 +5,10 @@ import numpy as np
 from tinygrad import Tensor, UOp, dtypes, function
 from tinygrad_llm.device.buffers import empty, fill
 from tinygrad_llm.nn.config import ModelConfig
+from tinygrad_llm.nn.dense_and_experts import DenseAndExperts
 from tinygrad_llm.nn.ffn import FeedForward
-from tinygrad_llm.nn.layers import AttentionConfig, DeltaConfig, LayerConfig, MixerConfig, MoEConfig, Rope
+from tinygrad_llm.nn.layers import (AttentionConfig, DeltaConfig, FFNConfig, LayerConfig, MixerConfig, MoEConfig,
+  Rope)
 from tinygrad_llm.nn.mixers.attention import Attention
 from tinygrad_llm.nn.mixers.delta import Delta
 from tinygrad_llm.nn.mixers.kv_cache import KVCache
@@ -36,7 +38,8 @@ class Block:
     self.mixers = [_mixer(dim, eps, mixer, load, i, cache, state) for mixer in layer.mixers]
     self.scale, self.parallel, ffn = config.branch_scale, layer.parallel, layer.ffn
     self.ffn = None if ffn is None else (
-      MoE(dim, ffn, load, i) if isinstance(ffn, MoEConfig) else FeedForward(dim, ffn, load, i))
+      MoE(dim, ffn, load, i) if isinstance(ffn, MoEConfig) else FeedForward(dim, ffn, load, i)
+      if isinstance(ffn, FFNConfig) else DenseAndExperts(dim, eps, ffn, load, i))
     self.per_layer = PerLayerInput(config, load, i) if config.per_layer else None
     self.output_scale = load.optional(f"{name}layer_output_scale.weight", 1)
 

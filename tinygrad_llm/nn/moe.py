@@ -34,7 +34,10 @@ class MoE:
 
   def __call__(self, x: Tensor) -> Tensor:
     """x (B, T, dim) -> (B, T, dim)."""
-    ids, weights = self.route(x)
+    return self.multiplied(x, *self.route(x))
+
+  def multiplied(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+    """x (B, T, dim) by the experts that route() chose, which may have seen another input -> (B, T, dim)."""
     product = self._in_blocks if self.slots and isinstance(x.shape[1], UOp) else self._by_pair
     y = product(x, ids, weights)
     return y if self.shared is None else y + self._gated(self.shared(x), x)

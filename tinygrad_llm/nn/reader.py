@@ -6,8 +6,8 @@ from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.gguf import GGUF
 from tinygrad_llm.nn.config import ModelConfig
 from tinygrad_llm.nn.keys import Keys
-from tinygrad_llm.nn.layers import (AttentionConfig, FFNConfig, LatentConfig, LayerConfig, MixerConfig, MoEConfig,
-  RecurrentConfig, Rope, ShortConvConfig, YaRN)
+from tinygrad_llm.nn.layers import (AttentionConfig, DenseAndExpertsConfig, FeedForwardConfig, FFNConfig, LatentConfig,
+  LayerConfig, MixerConfig, MoEConfig, RecurrentConfig, Rope, ShortConvConfig, YaRN)
 from tinygrad_llm.nn.reader_recurrent import delta
 from tinygrad_llm.nn.reader_rope import rope_style, rotated_layers, temperature, with_factors
 
@@ -63,12 +63,14 @@ class _Model(Keys):
       logit_softcap=self.number("final_logit_softcapping", self.features.logit_cap),
       tied="output.weight" not in self.file.tensors)
 
-  def _layer(self, i: int, mixers: tuple[MixerConfig, ...], ffn: FFNConfig | MoEConfig) -> LayerConfig:
+  def _layer(self, i: int, mixers: tuple[MixerConfig, ...], ffn: FeedForwardConfig) -> LayerConfig:
     features, parts = self.features, []
     if not self.recurrent[i]: parts.append("attn_" if self.sources[i] is None else "attn_q")
     if isinstance(ffn, MoEConfig): parts += ["ffn_", "exp_"]
     needs = tuple(name for name in features.needs if name.startswith(tuple(parts)))
-    return LayerConfig(mixers, ffn, features.before, features.after, features.parallel, needs)
+    # a dense network and experts side by side have norms of their own
+    before = (features.before[0], "") if isinstance(ffn, DenseAndExpertsConfig) else features.before
+    return LayerConfig(mixers, ffn, before, features.after, features.parallel, needs)
 
   # *** mixers
 
@@ -223,12 +225,16 @@ class _Model(Keys):
 
   # *** feed-forward networks
 
-  def _ffns(self) -> list[FFNConfig | MoEConfig]:
+  def _ffns(self) -> list[FeedForwardConfig]:
     """Each layer's feed-forward network."""
-    sparse = self._sparse()
-    dense = self.sizes("feed_forward_length", self.n_layers, 0 if all(sparse) else None, low=int(not all(sparse)))
+    sparse, features = self._sparse(), self.features
+    only_experts = all(sparse) and not features.dense_too
+    dense = [FFNConfig(hidden, features.activation) for hidden in self.sizes(
+      "feed_forward_length", self.n_layers, 0 if only_experts else None, low=int(not only_experts))]
     experts = self._experts(sparse.index(True)) if any(sparse) else []
-    return [experts[i] if sparse[i] else FFNConfig(hidden, self.features.activation) for i, hidden in enumerate(dense)]
+    def with_experts(i: int) -> FeedForwardConfig:
+      return DenseAndExpertsConfig(dense[i], experts[i]) if features.dense_too else experts[i]
+    return [with_experts(i) if sparse[i] else dense[i] for i in range(self.n_layers)]
 
   def _sparse(self) -> list[bool]:
     """Which layers have experts."""

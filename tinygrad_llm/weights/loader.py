@@ -102,7 +102,8 @@ class Loader:
     `outputs`: (name, rows) of matrices that share an input of n elements. Neighbours of one type become one Weight.
 
     fused: a tensor with the rows of all, one matrix after another; it is read if the file has it in place of the first.
-    A bias in the file is added. A scale of the product in the file (NVFP4) is multiplied in.
+    A bias in the file is added. A scale of the product in the file (NVFP4) is multiplied in. A scale of the input, of n
+    elements, is left to the caller.
     """
     sizes, names = [rows for _, rows in outputs], [name for name, _ in outputs]
     biases = [self._info(f"{name}.bias", (rows,)) for name, rows in outputs]
@@ -114,7 +115,7 @@ class Loader:
     splits = [[info.shape[0] for info in group] for group in groups]
     weights = [self._load(group, (sum(rows), n)) for group, rows in zip(groups, splits)]
     return Linear(weights, splits, [None if info is None else self._load([info], info.shape) for info in biases],
-                  [self._scale(name) for name in names])
+                  [None if self._scales_input(name, n) else self._scale(name) for name in names])
 
   def experts(self, names: Sequence[str], experts: int, rows: int, n: int, fused: str = "") -> ExpertLinear:
     """
@@ -157,6 +158,9 @@ class Loader:
 
   def _info(self, name: str, shape: tuple[int, ...]) -> TensorInfo | None:
     return self.info(name, shape) if self.has(name) else None
+
+  def _scales_input(self, name: str, n: int) -> bool:
+    return n > 1 and self.has(f"{name}.scale") and self.file.tensors[f"{name}.scale"].shape == (n,)
 
   def _scale(self, name: str, experts: int = 1) -> Weight | None:
     """NVFP4's factor for all weights of a matrix, (experts, 1), which is a tensor beside its blocks; or None."""
