@@ -115,8 +115,12 @@ class Model:
     """tokens (B, T) at positions start..start+T -> the last layer's output (B, T, dim). turn: see Step."""
     x, step = self.embd.rows(tokens), Step(start, self.ropes, start, turn, self.temperature)
     if (scale := self.config.embd_scale) != 1: x = x * scale
-    vectors = None if self.per_layer is None else self.per_layer(tokens, x)
-    for i, block in enumerate(self.blocks): x = block(x, step) if vectors is None else block(x, step, vectors[i])
+    if self.per_layer is None:
+      for block in self.blocks: x = block(x, step)
+      return x
+    # contiguous: otherwise each row of the projection would dequantise x again
+    vectors = self.per_layer(tokens, x := x.contiguous())
+    for i, block in enumerate(self.blocks): x = block(x, step, vectors[i])
     return x
 
   def logits(self, x: Tensor) -> Tensor:

@@ -39,6 +39,8 @@ class GQA:
       both = ys[0].reshape(*x.shape[:2], -1, 2, self.head_dim)
       ys[0], gate = (y.reshape(*x.shape[:2], -1) for y in both.split(1, dim=3))
     turned, v = ys[:2], ys[-1]  # queries and keys are normed and rotated
+    # contiguous: otherwise the norm's sum and both halves of the rotation would each multiply by the matrix
+    if len(ys) == 1: turned = [ys[0].contiguous()]
     if self.norms and not self.late_norm:
       turned = [norm(y.reshape(*x.shape[:2], -1, norm.size)) for norm, y in zip(self.norms, turned)]
     *turned, v = (y.reshape(*x.shape[:2], -1, self.head_dim).transpose(1, 2) for y in (*turned, v))  # (B, heads, T, D)
