@@ -44,6 +44,7 @@ MODELS = {
   "lfm2": "LFM2, LFM2.5 (dense)",
   "lfm2moe": "LFM2 (experts)",
   "llama": "Llama 1 to 3.x, Mistral, Mixtral, SmolLM2",
+  "llama4": "Llama 4 Scout, Maverick",
   "minimax-m2": "MiniMax M2, M2.1, M2.5, M2.7",
   "mistral3": "Ministral 3, Mistral 3",
   "olmo2": "OLMo 2, OLMo 3",

@@ -9,45 +9,49 @@ class Arch:
 
   `rope`: how dimensions pair up, "norm" (2i, 2i + 1) or "neox" (i, i + half). `sections`: the same in a file with
   `rope.dimension_sections`; "": that key is not read. `rope_alpha`: the file may say how much larger the base is.
-  `late_norm`: queries and keys are normed after the rotation. `rope_switch`: a file whose `rope.scaling.finetuned` is
-  false has no rotation at all (Granite 4.0 H). `mla`: multi-head latent attention.
+  `late_norm`: queries and keys are normed after the rotation. `unit_norm`: rotated ones are normed without weights.
+  `rope_switch`: a file whose `rope.scaling.finetuned` is false has no rotation at all (Granite 4.0 H). `mla`:
+  multi-head latent attention.
   `window_pattern`: used where the file has a sliding window and no pattern. The last of so many layers then sees the
-  whole context, the others the window. `window`: used where the file has no sliding window. `all_windows`: all layers
-  have the file's window. `window_theta`: base of the rotation, without scaling, in layers with a window; 0: as in the
-  other layers. `window_rope`: the rotation of layers with a window: "file", the file may name another base; "same", as
-  in the others; "plain", without their scaling. `window_layers`: only a model of so many layers has windows; 0: any.
-  `rope_layers`: which layers are rotated: "all"; "3 of 4", all but each fourth; "windows", those with a window, and all
-  where none has one. `lists_windows`: the file must say which layers have a window. `window_sizes`: these may have a
-  head size of their own. `odd_layers`: a model of so many layers divides scores by sqrt(dim / heads). `score_scale`:
-  factor of the scores; 0: the head size's inverse square root. `score_cap`, `logit_cap`: used where the file has no
-  soft caps. `value_norm`: see layers.AttentionConfig. `shares_kv`: the last layers may read the keys and values of
-  earlier ones. `per_layer`: there may be per-layer embeddings.
+  whole context, the others the window. `window`: used where the file has no sliding window. `chunked`: it is the size
+  of all windows, which are chunks. `all_windows`: all layers have the file's window. `window_theta`: base of the
+  rotation, without scaling, in layers with a window; 0: as in the other layers. `window_rope`: the rotation of layers
+  with a window: "file", the file may name another base; "same", as in the others; "plain", without their scaling.
+  `window_layers`: only a model of so many layers has windows; 0: any. `rope_layers`: which layers are rotated: "all";
+  "3 of 4", all but each fourth; "windows", those with a window, and all where none has one. `lists_windows`: the file
+  must say which layers have a window. `window_sizes`: these may have a head size of their own. `odd_layers`: a model of
+  so many layers divides scores by sqrt(dim / heads). `score_scale`: factor of the scores; 0: the head size's inverse
+  square root. `score_cap`, `logit_cap`: used where the file has no soft caps. `value_norm`: see layers.AttentionConfig.
+  `shares_kv`: the last layers may read the keys and values of earlier ones. `per_layer`: there may be per-layer
+  embeddings.
   `yarn_log`: by how much the file's `rope.scaling.yarn_log_multiplier` is multiplied; 0: that key is not read.
-  `temperature`: the file may say how queries grow with their position.
+  `temperature`: queries grow with their position: "file", as the file says; "unrotated", in layers without a rotation.
   `before`, `after`, `parallel`: a layer's norms, see layers.LayerConfig. `layer_norm`: all norms are LayerNorm.
   `last_norm`: the tensor's name. `recurrent`: the mixer of layers that have no attention, where `recurrent_if` says how
-  a file tells them: "kv_heads": their number of KV heads is 0; "interval": a list, or each n-th layer has attention.
-  A "grouped_delta" is a "delta" with layers.DeltaConfig.grouped.
-  `query_gate`: attention's outputs have gates, see layers.AttentionConfig.
+  a file tells them: "kv_heads": their number of KV heads is 0; "interval": a list, or each n-th layer has attention. A
+  "grouped_delta" is a "delta" with layers.DeltaConfig.grouped. `query_gate`: attention's outputs have gates, see
+  layers.AttentionConfig.
   `scale_embd`: embeddings are multiplied by sqrt(dim). `scales`: the file may scale embeddings, scores and the outputs
   of attention and feed-forward, and divide logits. `multiply_logits`: it may multiply logits. `activation`: see
   ffn.ACTIVATIONS.
   `gating`: how router logits become weights unless the file says, see moe.MoE; "": no experts. `may_be_dense`: a file
   without a number of experts has none. `expert_step`: the file says that each n-th layer has experts, the others are
   dense. `expert_width`: the key of an expert's width. `norm_weights`: the weights of the chosen experts are made to sum
-  to 1, unless the file says. `shared`: how a file says the shared expert's width: "count", so many times an expert's;
-  "key", by a key; or "dense", by a key, and without it as wide as a dense layer. `dense_too`: layers with experts
-  have a dense feed-forward network beside them.
+  to 1, unless the file says. `shared`: how a file says the shared expert's width: "expert", an expert's; "count", so
+  many times an expert's; "key", by a key; or "dense", by a key, and without it as wide as a dense layer. `weigh_input`:
+  see layers.MoEConfig. `dense_too`: layers with experts have a dense feed-forward network beside them.
   `needs`: tensors of a layer that must be there, although others of their kind are optional.
   """
   rope: str
   sections: str = ""
   rope_alpha: bool = False
   late_norm: bool = False
+  unit_norm: bool = False
   rope_switch: bool = False
   mla: bool = False
   window_pattern: int = 0
   window: int = 0
+  chunked: bool = False
   lists_windows: bool = False
   window_sizes: bool = False
   all_windows: bool = False
@@ -63,7 +67,7 @@ class Arch:
   shares_kv: bool = False
   per_layer: bool = False
   yarn_log: float = 0.0
-  temperature: bool = False
+  temperature: str = ""
   before: tuple[str, str] = ("attn_norm", "ffn_norm")
   after: tuple[str, str] = ("", "")
   parallel: bool = False
@@ -81,6 +85,7 @@ class Arch:
   gating: str = ""
   may_be_dense: bool = False
   norm_weights: bool = False
+  weigh_input: bool = False
   shared: str = "count"
   dense_too: bool = False
   needs: tuple[str, ...] = ()
@@ -123,9 +128,11 @@ ARCHS: dict[str, Arch] = {
   "lfm2moe": Arch(rope="neox", recurrent="shortconv", recurrent_if="kv_heads", last_norm="token_embd_norm",
                   gating="softmax", norm_weights=True, needs=(*QK_NORM, "exp_probs_b.bias")),
   "llama": Arch(rope="norm", gating="softmax", may_be_dense=True, norm_weights=True),  # with experts: Mixtral
+  "llama4": Arch(rope="norm", window_pattern=4, window=8192, chunked=True, rope_layers="3 of 4", unit_norm=True,
+                 temperature="unrotated", gating="sigmoid", expert_step=True, shared="expert", weigh_input=True),
   "minimax-m2": Arch(rope="neox", gating="sigmoid", norm_weights=True, expert_width="feed_forward_length",
                      needs=(*QK_NORM, "exp_probs_b.bias")),
-  "mistral3": Arch(rope="norm", yarn_log=1.0, temperature=True, gating="softmax", may_be_dense=True,
+  "mistral3": Arch(rope="norm", yarn_log=1.0, temperature="file", gating="softmax", may_be_dense=True,
                    norm_weights=True, expert_width="feed_forward_length"),
   "olmo2": Arch(rope="neox", window_pattern=4, window_rope="plain", before=NONE, after=POST_NORMS, needs=QK_NORM),
   "olmoe": Arch(rope="neox", gating="softmax", needs=QK_NORM),

@@ -57,8 +57,9 @@ class AttentionConfig:
   limit. `kv_from`: the layer whose keys and values are read; None: this one's. `value_norm`: values are normed without
   weights (RMS), and a layer without a matrix for them takes the keys before their norm. `gated`: a head's query comes
   with a gate, whose sigmoid multiplies the head's output. `temperature`: queries have ModelConfig.temperature.
-  `layer_norm`: a norm of queries and keys is a LayerNorm. `late_norm`: it comes after the rotation, and is of each
-  head.
+  `chunked`: the window begins where the query's chunk of `window` positions does. `unit_norm`: rotated queries and keys
+  are divided by their root mean square. `layer_norm`: a norm of queries and keys is a LayerNorm. `late_norm`: it comes
+  after the rotation, and is of each head.
   """
   heads: int
   kv_heads: int
@@ -72,6 +73,8 @@ class AttentionConfig:
   kv_from: int | None = None
   value_norm: bool = False
   gated: bool = False
+  chunked: bool = False
+  unit_norm: bool = False
   temperature: bool = False
   layer_norm: bool = False
   late_norm: bool = False
@@ -91,7 +94,8 @@ class MoEConfig:
   Mixture of experts: each token goes to `n_used` of `n_experts`, within the best `groups_used` of `groups`.
 
   hidden_dim: of one expert. shared_dim: of the shared expert, which every token passes; 0: none. scale: factor of the
-  weights of the chosen experts.
+  weights of the chosen experts. With weigh_input, the weight is a factor of the one expert's
+  input, not of its output, and the expert has the highest logit.
   """
   n_experts: int
   n_used: int
@@ -103,6 +107,7 @@ class MoEConfig:
   scale: float
   groups: int
   groups_used: int
+  weigh_input: bool = False
 
 @dataclass(frozen=True)
 class DenseAndExpertsConfig:

@@ -39,7 +39,8 @@ class MoE:
   def multiplied(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
     """x (B, T, dim) by the experts that route() chose, which may have seen another input -> (B, T, dim)."""
     product = self._in_blocks if self.slots and isinstance(x.shape[1], UOp) else self._by_pair
-    y = product(x, ids, weights)
+    inner, weights = (x * weights, weights.ones_like()) if self.moe.weigh_input else (x, weights)
+    y = product(inner, ids, weights)
     return y if self.shared is None else y + self._gated(self.shared(x), x)
 
   def _gated(self, y: Tensor, x: Tensor) -> Tensor:
@@ -67,7 +68,8 @@ class MoE:
     """x (B, T, dim) -> the chosen experts, best first, int32 (B, T, K), and their weights (B, T, K)."""
     moe, logits = self.moe, self.router(x)[0]  # (B, T, E)
     probs = {"softmax": logits.softmax(-1), "sigmoid": logits.sigmoid()}.get(moe.gating, logits)
-    scores = self._limited(probs if self.bias is None else probs + self.bias.float())
+    scores = logits if moe.weigh_input else probs
+    scores = self._limited(scores if self.bias is None else scores + self.bias.float())
     # contiguous: otherwise each of the E x E comparisons would compute its two exponentials
     chosen = ranks(scores.contiguous()).unsqueeze(-2) == Tensor.arange(moe.n_used).unsqueeze(-1)  # (B, T, K, E)
     ids, weights = (chosen.where(y, 0).sum(-1) for y in (Tensor.arange(moe.n_experts), probs.unsqueeze(-2)))

@@ -43,7 +43,7 @@ class _Model(Keys):
       marks_recurrent and not kv_heads for kv_heads in self.kv_heads]
     self.windows = self._windows()
     self.rotated = rotated_layers(self.features, self.windows)
-    self.temperature = temperature(self, self.context)
+    self.temperature = temperature(self, self.context, self.rotated)
     self.sources = self._sources()
     if not self.value("attention.causal", bool, True):
       self.fail("attention.causal", "each position sees all others", "encoders are not supported")
@@ -103,6 +103,7 @@ class _Model(Keys):
     elif swa and features.window_rope == "file" and self.has(SWA): ropes.append(self._rope(full[1], SWA))
     style = rope_style(self)
     softcap = self.number("attn_logit_softcapping", features.score_cap)
+    unit_norm = features.unit_norm and self.size("expert_count", 0, low=0) != 128  # Maverick has none
     def attention(i: int, window: int, source: int | None) -> AttentionConfig:
       head_dim = window_dim if window else full[0]
       divisor = self.dim // self.heads[0] if self.n_layers == features.odd_layers else head_dim
@@ -110,8 +111,9 @@ class _Model(Keys):
       rope = (len(ropes) - 1 if window else 0) if self.rotated[i] else None
       return AttentionConfig(self.heads[i], self.kv_heads[i], head_dim, scale, rope, style, window, softcap,
                              kv_from=source, value_norm=features.value_norm, gated=features.query_gate,
-                             temperature=self.temperature is not None, layer_norm=features.layer_norm,
-                             late_norm=features.late_norm)
+                             temperature=self._grows(i), layer_norm=features.layer_norm,
+                             late_norm=features.late_norm, chunked=features.chunked and window > 0,
+                             unit_norm=unit_norm and self.rotated[i])
     return tuple(ropes), [attention(i, *x) for i, x in enumerate(zip(self.windows, self.sources))]
 
   def _check_window_sizes(self, head_dim: int, rope_dim: int) -> None:
@@ -120,6 +122,10 @@ class _Model(Keys):
     for key, size in sizes.items():
       if (found := self.size(f"{key}_swa", size)) != size:
         self.fail(f"{key}_swa", f"{found} differs from {key} {size}", "not supported")
+
+  def _grows(self, i: int) -> bool:
+    """Whether queries of layer i grow with their position."""
+    return self.temperature is not None and not (self.features.temperature == "unrotated" and self.rotated[i])
 
   def _head(self, suffix: str, default: int, rope_default: int | None = None) -> tuple[int, int]:
     """The elements of a head, and how many are rotated. suffix: "_swa": of layers with a window."""
@@ -172,6 +178,7 @@ class _Model(Keys):
     if self.features.window_layers not in (0, self.n_layers): return (0,) * self.n_layers
     listed = self.features.lists_windows
     window = self.size("attention.sliding_window", None if listed else self.features.window, int(listed), 1 << 31)
+    if self.features.chunked and window: window = self.features.window
     if self.features.all_windows: return (window,) * self.n_layers
     if isinstance(pattern := self.file.kv.get(f"{self.prefix}.{key}"), np.ndarray):
       if len(pattern) < self.n_layers: self.fail(key, f"it has {len(pattern)} elements for {self.n_layers} layers")
@@ -256,11 +263,13 @@ class _Model(Keys):
     if groups > 1 and (n_experts % groups or n_experts < 2 * groups):
       self.fail("expert_group_count", f"{groups} groups of 2 and more cannot be made of {n_experts} experts")
     used = self.sizes("expert_used_count", n, high=n_experts // max(groups, 1) * groups_used)
+    if self.features.weigh_input and max(used) > 1:
+      self.fail("expert_used_count", f"{max(used)} experts, whose inputs are weighed", "supported: 1")
     shared = self._shared(hidden)
     scale = self.number("expert_weights_scale", 1.0) or 1.0
     norm_weights = self.value("expert_weights_norm", bool, self.features.norm_weights)
     return [MoEConfig(n_experts, used[i], hidden[i], shared[i], self.features.activation, self._gating(),
-                      norm_weights, scale, max(groups, 1), groups_used) for i in range(n)]
+                      norm_weights, scale, max(groups, 1), groups_used, self.features.weigh_input) for i in range(n)]
 
   def _width_of_experts(self, layer: int) -> int:
     """By the tensors of a layer: all experts' matrices are one tensor, or each is one, in the oldest files."""
@@ -274,6 +283,7 @@ class _Model(Keys):
     if self.features.shared == "count":
       count = self.size("expert_shared_count", 0, low=0, high=1 << 10)
       return tuple(width * count for width in hidden)
+    if self.features.shared == "expert": return hidden
     width = self.size("expert_shared_feed_forward_length", 0, low=0)
     if not width and self.features.shared == "dense": width = self.size("feed_forward_length")
     return (width,) * self.n_layers

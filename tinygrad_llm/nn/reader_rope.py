@@ -21,6 +21,7 @@ def with_factors(keys: Keys, rope: Rope, context: int) -> Rope:
 
 def rotated_layers(features: Arch, windows: Sequence[int]) -> list[bool]:
   """Which layers are rotated. windows: each layer's; 0: none."""
+  if features.chunked and not any(windows): return [True] * len(windows)
   if features.rope_layers == "3 of 4": return [(i + 1) % 4 != 0 for i in range(len(windows))]
   return [features.rope_layers == "all" or bool(window) or not any(windows) for window in windows]
 
@@ -39,7 +40,11 @@ def rope_style(keys: Keys) -> str:
   if sections[3:].any(): keys.fail(key, "it has a fourth section", "supported: time, height and width")
   return features.sections if sections[:2].all() else features.rope
 
-def temperature(keys: Keys, context: int) -> Temperature | None:
-  """How queries grow with their position. context: positions that the model was trained for."""
+def temperature(keys: Keys, context: int, rotated: Sequence[bool]) -> Temperature | None:
+  """
+  How queries grow with their position. context: positions that the model was trained for. rotated: of each layer.
+  """
+  if keys.features.temperature == "unrotated":
+    return None if all(rotated) else Temperature(0.1, keys.features.window, offset=1)
   if not keys.features.temperature or not (scale := keys.number("attention.temperature_scale", 0.0)): return None
   return Temperature(scale, keys.size("rope.scaling.original_context_length", context, high=1 << 31))

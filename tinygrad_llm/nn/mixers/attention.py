@@ -25,8 +25,8 @@ class Attention:
     if self.config.temperature and step.temperature is not None:
       q = q * step.temperature[start:start+T].unsqueeze(-1)
     q = q.reshape(B, KVH, H // KVH, T, -1).permute(0, 3, 1, 2, 4)  # (B, T, KVH, G, D)
-    window, cache = self.config.window, self.cache
-    kv = cache.read(step.place, T, window) if kv is None else cache.append(kv, step.place, T, window)
+    cache, span = self.cache, (step.place, T, self.config.window, self.config.chunked)
+    kv = cache.read(*span) if kv is None else cache.append(kv, *span)
     kv = kv.float().transpose(2, 3)  # (parts, B, S, KVH, D)
     keys, values = kv[0], kv[-1, ..., :self.heads.value_dim]
     # positions are an outer axis, so that the heads, which are independent, are neighbours in memory
@@ -42,10 +42,11 @@ class Attention:
     """scores (B, S, T, ..), with -inf for keys after the query or before its window."""
     if isinstance(T, int) and T == 1: return scores
     positions = Tensor.arange(self.cache.positions)
-    keys = positions.shrink((seen(start, T, self.config.window),)).reshape(1, scores.shape[1], 1, 1, 1)
+    window, chunked = self.config.window, self.config.chunked
+    keys = positions.shrink((seen(start, T, window, chunked),)).reshape(1, scores.shape[1], 1, 1, 1)
     queries = positions[start:start+T].reshape(1, 1, T, 1, 1)
-    window = self.config.window
-    hidden = (keys > queries) | (keys <= queries - window) if window else keys > queries
+    if chunked: hidden = (keys > queries) | (keys < queries // window * window)
+    else: hidden = (keys > queries) | (keys <= queries - window) if window else keys > queries
     return hidden.where(float("-inf"), scores)
 
   def _softmax(self, scores: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ class GQA:
   def __init__(self, dim: int, eps: float, config: AttentionConfig, load: Loader, layer: int):
     self.style, self.head_dim, self.value_dim = config.style, config.head_dim, config.head_dim
     self.eps, self.value_norm, self.late_norm, self.gated = eps, config.value_norm, config.late_norm, config.gated
+    self.unit_norm = config.unit_norm
     name, heads = f"blk.{layer}.attn_", {"q": config.heads, "k": config.kv_heads, "v": config.kv_heads}
     if config.kv_from is not None: del heads["k"], heads["v"]
     elif config.value_norm and not load.has(f"{name}v.weight") and load.has(f"{name}k.weight"): del heads["v"]
@@ -45,6 +46,7 @@ class GQA:
       turned = [norm(y.reshape(*x.shape[:2], -1, norm.size)) for norm, y in zip(self.norms, turned)]
     *turned, v = (y.reshape(*x.shape[:2], -1, self.head_dim).transpose(1, 2) for y in (*turned, v))  # (B, heads, T, D)
     if rope is not None: turned = [rotate(y, rope, self.style) for y in turned]
+    if self.unit_norm: turned = [rms(y, self.eps) for y in turned]
     if self.norms and self.late_norm: turned = [norm(y) for norm, y in zip(self.norms, turned)]
     if len(turned) == 1: return turned[0], None, gate
     return turned[0], Tensor.stack(turned[1], rms(v, self.eps) if self.value_norm else v), gate

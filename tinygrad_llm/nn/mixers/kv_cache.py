@@ -34,23 +34,29 @@ class KVCache:
     assert memory is not None, "save() reached it"
     memory[:, :, :, first:first + positions.shape[3]] = positions
 
-  def append(self, kv: Tensor, start: UOp, length: int | UOp, window: int = 0) -> Tensor:
+  def append(self, kv: Tensor, start: UOp, length: int | UOp, window: int = 0, chunked: bool = False) -> Tensor:
     """
     Stores kv (parts, B, KVH, T, D) at positions start..; returns the S positions of seen() as (parts, B, KVH, S, D).
     """
     store = self.kv[:, :, :, start:start+length].uop.store(kv.cast(dtypes.half).uop)
-    return self._seen(Tensor(self.kv.uop.after(store)), start, length, window)
+    return self._seen(Tensor(self.kv.uop.after(store)), start, length, window, chunked)
 
-  def read(self, start: UOp, length: int | UOp, window: int = 0) -> Tensor:
+  def read(self, start: UOp, length: int | UOp, window: int = 0, chunked: bool = False) -> Tensor:
     """The same where another layer of the step has stored them."""
-    return self._seen(self.kv, start, length, window)
+    return self._seen(self.kv, start, length, window, chunked)
 
   @staticmethod
-  def _seen(kv: Tensor, start: UOp, length: int | UOp, window: int) -> Tensor:
-    return kv.shrink((None, None, None, seen(start, length, window), None))
+  def _seen(kv: Tensor, start: UOp, length: int | UOp, window: int, chunked: bool) -> Tensor:
+    return kv.shrink((None, None, None, seen(start, length, window, chunked), None))
 
-def seen(start: UOp, length: int | UOp, window: int) -> tuple[UOp | int, UOp]:
-  """The positions that `length` queries from `start` on attend to: the first, and the one after the last."""
+def seen(start: UOp, length: int | UOp, window: int, chunked: bool = False) -> tuple[UOp | int, UOp]:
+  """
+  The positions that `length` queries from `start` on attend to: the first, and the one after the last.
+
+  chunked: the first query sees the positions from the start of its chunk of `window` on.
+  """
   if not window: return 0, start + length
+  # the second is start + length, written so that the range has a size that is known to be positive
+  if chunked: return (first := (start // window * window).minimum(start)), first + (start % window + length)
   first = (start - (window - 1)).maximum(0)
-  return first, first + (start.minimum(window - 1) + length)  # start + length, so that the range has this size
+  return first, first + (start.minimum(window - 1) + length)
