@@ -42,7 +42,7 @@ VALUES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
   "expert_group_used_count": ((1, 3), GROUPS),
   "expert_used_count": ((1, 4), {}),
   "expert_weights_norm": ((True, False), {}),
-  "expert_weights_scale": ((2.5,), {}),
+  "expert_weights_scale": ((2.5, 1.5), {}),
   "feed_forward_length": ((96,), {"expert_shared_feed_forward_length": None}),
   "leading_dense_block_count": ((0, 2), {}),
   "nextn_predict_layers": ((1,), {}),

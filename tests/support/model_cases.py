@@ -83,6 +83,7 @@ MODELS: dict[str, dict[str, Any]] = {
   "exaone4": {"arch": "exaone4", "eps": EPS},
   "cohere2": {"arch": "cohere2", "eps": EPS, "layers": 4, "window": 24},
   "command-r": {"arch": "command-r", "eps": EPS},
+  "command-r-plus": {"arch": "command-r", "eps": EPS, "qk_norm": "heads"},
   "olmo2": {"arch": "olmo2", "eps": EPS},
   "olmo3": {"arch": "olmo2", "eps": EPS, "layers": 4, "window": 24, "kv": yarn("olmo2", 8.0)},
   "llama4": {"arch": "llama4", "eps": EPS, "layers": 4},

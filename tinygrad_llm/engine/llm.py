@@ -60,6 +60,9 @@ class LLM:
     self.config, self._sampling = read_config(file), of_sampling(file.kv)
     with naming(self.path): self._suppressed = suppressed_ids(file.kv)
     self.max_context = min(max_context, self.config.context_length)
+    if 0 < (most := self.config.dense_context) < self.max_context:
+      raise InputError(f"{self.path}: sparse attention, beyond {most} positions, is not supported; give --max-context "
+                       f"{most} or less")
     positions = positions_for(self.max_context, self.config.context_length)
     self.chunk = min(chunk, positions)
     limited = check_address_space(sum(info.nbytes for info in file.tensors.values()), self.config.vocab_size)

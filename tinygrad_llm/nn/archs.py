@@ -11,7 +11,8 @@ class Arch:
   `rope.dimension_sections`; "": that key is not read. `rope_alpha`: the file may say how much larger the base is.
   `late_norm`: queries and keys are normed after the rotation. `unit_norm`: rotated ones are normed without weights.
   `rope_switch`: a file whose `rope.scaling.finetuned` is false has no rotation at all (Granite 4.0 H). `mla`:
-  multi-head latent attention.
+  multi-head latent attention. `indexer`: an indexer chooses the positions that a query sees, one in "each" layer, or
+  those that are "listed".
   `window_pattern`: used where the file has a sliding window and no pattern. The last of so many layers then sees the
   whole context, the others the window. `window`: used where the file has no sliding window. `chunked`: it is the size
   of all windows, which are chunks. `all_windows`: all layers have the file's window. `window_theta`: base of the
@@ -25,7 +26,8 @@ class Arch:
   `shares_kv`: the last layers may read the keys and values of earlier ones. `per_layer`: there may be per-layer
   embeddings.
   `yarn_log`: by how much the file's `rope.scaling.yarn_log_multiplier` is multiplied; 0: that key is not read.
-  `temperature`: queries grow with their position: "file", as the file says; "unrotated", in layers without a rotation.
+  `flat_yarn`: a rotation with that multiplier has the magnitude 1. `temperature`: queries grow with their position:
+  "file", as the file says; "unrotated", in layers without a rotation; "refused", a file that says so is refused.
   `before`, `after`, `parallel`: a layer's norms, see layers.LayerConfig. `layer_norm`: all norms are LayerNorm.
   `last_norm`: the tensor's name. `recurrent`: the mixer of layers that have no attention, where `recurrent_if` says how
   a file tells them: "kv_heads": their number of KV heads is 0; "interval": a list, or each n-th layer has attention. A
@@ -49,6 +51,7 @@ class Arch:
   unit_norm: bool = False
   rope_switch: bool = False
   mla: bool = False
+  indexer: str = ""
   window_pattern: int = 0
   window: int = 0
   chunked: bool = False
@@ -67,6 +70,7 @@ class Arch:
   shares_kv: bool = False
   per_layer: bool = False
   yarn_log: float = 0.0
+  flat_yarn: bool = False
   temperature: str = ""
   before: tuple[str, str] = ("attn_norm", "ffn_norm")
   after: tuple[str, str] = ("", "")
@@ -99,7 +103,8 @@ ARCHS: dict[str, Arch] = {
   "cohere2": Arch(rope="norm", window_pattern=4, window=4096, window_rope="same", rope_layers="windows",
                   before=("attn_norm", ""), parallel=True, layer_norm=True, multiply_logits=True),
   "command-r": Arch(rope="norm", before=("attn_norm", ""), parallel=True, layer_norm=True, multiply_logits=True),
-  "deepseek2": Arch(rope="norm", mla=True, yarn_log=10.0, gating="softmax"),
+  "deepseek2": Arch(rope="norm", mla=True, yarn_log=10.0, flat_yarn=True, temperature="refused", gating="softmax"),
+  "deepseek32": Arch(rope="norm", mla=True, indexer="each", yarn_log=10.0, gating="sigmoid"),
   "ernie4_5": Arch(rope="norm"),
   "ernie4_5-moe": Arch(rope="norm", gating="softmax", expert_step=True, norm_weights=True, shared="key"),
   "exaone4": Arch(rope="neox", window_pattern=4, window=4096, window_rope="same", window_layers=64,
@@ -113,6 +118,7 @@ ARCHS: dict[str, Arch] = {
                  logit_cap=30.0, value_norm=True, shares_kv=True, per_layer=True, after=POST_NORMS, scale_embd=True,
                  activation="gelu", gating="softmax", may_be_dense=True, norm_weights=True, dense_too=True,
                  needs=QK_NORM),
+  "glm-dsa": Arch(rope="norm", mla=True, indexer="listed", gating="sigmoid"),
   "glm4": Arch(rope="norm", sections="neox", after=POST_NORMS),
   "glm4moe": Arch(rope="neox", sections="neox", before=OTHER_NAME, gating="sigmoid", needs=("exp_probs_b.bias",)),
   "gpt-oss": Arch(rope="neox", window_pattern=2, before=OTHER_NAME, activation="swiglu_oai",

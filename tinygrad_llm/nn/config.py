@@ -8,16 +8,18 @@ class ModelConfig:
   """
   The hyper-parameters of a model. Shapes are in elements.
 
-  `context_length`: positions that the model was trained for. `ropes`: the rotations that layers choose from.
-  `temperature`: of queries, in layers that have one.
-  `embd_scale` multiplies embeddings, `logit_scale` logits. `branch_scale` multiplies the outputs of mixer and
-  feed-forward before the residual addition. A `logit_softcap` c limits a logit x to c tanh(x / c); 0: no limit.
+  `context_length`: positions that the model was trained for. `dense_context`: attention is exact up to so many
+  positions, which an indexer would choose from more; 0: no limit. `ropes`: the rotations that layers choose from.
+  `temperature`: of queries, in layers that have one. `embd_scale` multiplies embeddings, `logit_scale` logits.
+  `branch_scale` multiplies the outputs of mixer and feed-forward before the residual addition. A `logit_softcap` c
+  limits a logit x to c tanh(x / c); 0: no limit.
   """
   arch: str
   dim: int
   vocab_size: int
   context_length: int
   layers: tuple[LayerConfig, ...]
+  dense_context: int
   ropes: tuple[Rope, ...]
   temperature: Temperature | None
   last_norm: str  # the tensor's name

@@ -55,7 +55,8 @@ class _Model(Keys):
     layers = tuple(self._layer(i, *parts) for i, parts in enumerate(zip(mixers, self._ffns())))
     return ModelConfig(
       arch=self.arch, dim=self.dim, vocab_size=self.vocab_size, context_length=self.context, layers=layers,
-      ropes=ropes, temperature=self.temperature, last_norm=self.features.last_norm, layer_norm=self.features.layer_norm,
+      dense_context=self._indexed() if self.features.indexer else 0, ropes=ropes,
+      temperature=self.temperature, last_norm=self.features.last_norm, layer_norm=self.features.layer_norm,
       norm_eps=self.number(f"attention.layer_norm_{'' if self.features.layer_norm else 'rms_'}epsilon"),
       embd_scale=self._scale("embedding_scale", self.dim ** 0.5 if self.features.scale_embd else 1.0),
       per_layer=self.size("embedding_length_per_layer_input", 0, low=0) if self.features.per_layer else 0,
@@ -151,7 +152,7 @@ class _Model(Keys):
     return sources
 
   def _latent(self) -> tuple[tuple[Rope, ...], list[AttentionConfig]]:
-    if self.number("attention.temperature_scale", 0.0):
+    if self.features.temperature == "refused" and self.number("attention.temperature_scale", 0.0):
       self.fail("attention.temperature_scale", "queries that grow with their position", "not supported")
     heads = self.heads[0]
     suffix = "_mla" if self.has("attention.key_length_mla") else ""
@@ -170,6 +171,13 @@ class _Model(Keys):
     softcap, style = self.number("attn_logit_softcapping", 0.0), self.features.rope
     return (rope,), [AttentionConfig(heads, 1, head_dim, scale, 0, style, window, softcap, latent)
                      for heads, window in zip(self.heads, self.windows)]
+
+  def _indexed(self) -> int:
+    """How many positions the indexer of sparse attention chooses: up to so many, attention is dense."""
+    for key in ("head_count", "key_length"): self.size(f"attention.indexer.{key}")
+    if self.features.indexer == "listed" and self.has(key := "attention.indexer.types"):
+      self.sizes(key, self.n_layers, low=0, high=1)
+    return self.size("attention.indexer.top_k")
 
   def _windows(self) -> tuple[int, ...]:
     """How many positions each layer sees, the query's included; 0: all."""
@@ -204,7 +212,7 @@ class _Model(Keys):
     if factor < 1e-6: self.fail(key, f"{factor} is not a number from 1e-6")
     if kind == "linear": return Rope(dim, theta, 1 / factor, magnitude)
     if theta <= 1 or factor < 1: self.fail(key, f"{factor} at a {base} of {theta}: YaRN needs at least 1")
-    if not (self.features.mla and self._yarn_log()):
+    if not (self.features.flat_yarn and self._yarn_log()):
       magnitude *= (1 + 0.1 * math.log(factor)) / (1 + 0.1 * self._yarn_log() * math.log(factor))
     original = self.size("rope.scaling.original_context_length", self.context, high=1 << 31)
     betas = (self.number(f"rope.scaling.yarn_beta_{x}", beta, low=1e-6) for x, beta in (("fast", 32.0), ("slow", 1.0)))

@@ -46,5 +46,5 @@ def temperature(keys: Keys, context: int, rotated: Sequence[bool]) -> Temperatur
   """
   if keys.features.temperature == "unrotated":
     return None if all(rotated) else Temperature(0.1, keys.features.window, offset=1)
-  if not keys.features.temperature or not (scale := keys.number("attention.temperature_scale", 0.0)): return None
+  if keys.features.temperature != "file" or not (scale := keys.number("attention.temperature_scale", 0.0)): return None
   return Temperature(scale, keys.size("rope.scaling.original_context_length", context, high=1 << 31))

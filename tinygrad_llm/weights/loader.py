@@ -41,13 +41,13 @@ class Loader:
 
   def _check_unused(self) -> None:
     """
-    Warns of tensors that nobody asked for, except multi-token prediction (nextn) and scales of activations.
+    Warns of tensors that nobody asked for, except multi-token prediction (nextn), indexers and scales of activations.
 
     InputError for the scale of a weight that does not support one.
     """
     ahead = tuple(name.partition("nextn.")[0] for name in self.file.tensors if re.match(r"blk\.\d+\.nextn\.", name))
     unused = [name for name in self.file.tensors if name not in self.asked and not name.endswith(".input_scale")
-              and not name.startswith(ahead)]
+              and not name.startswith(ahead) and ".indexer." not in name]
     for name in unused:
       if name.endswith(".scale") and f"{name.removesuffix('scale')}weight" in self.asked:
         raise InputError(f"{self.file.path}: {name}: a scale of this tensor is not supported; use another quant type")
