@@ -83,7 +83,7 @@ def changed(file: GGUF, keys: dict[str, Any]) -> GGUF:
   return dataclasses.replace(file, kv={key: value for key, value in kv.items() if value is not None})
 
 def outcome(file: GGUF) -> ModelConfig | str:
-  try: return read_config(file)
+  try: return dataclasses.replace(read_config(file), context_length=0)  # it bounds the context
   except InputError as e: return str(e)
 
 def fate(arch: str, key: str) -> str: return KEYS[arch][key].partition(":")[0]

@@ -43,6 +43,7 @@ MODELS = {
   "granite": "Granite 3 (dense)",
   "granitemoe": "Granite 3 (experts)",
   "hunyuan-dense": "Hunyuan (dense)",
+  "kimi-linear": "Kimi Linear",
   "lfm2": "LFM2, LFM2.5 (dense)",
   "lfm2moe": "LFM2 (experts)",
   "llama": "Llama 1 to 3.x, Mistral, Mixtral, SmolLM2",

@@ -7,12 +7,12 @@ class Arch:
   """
   The differences of one architecture from the others, as far as a file has neither a key nor a tensor for them.
 
-  `rope`: how dimensions pair up, "norm" (2i, 2i + 1) or "neox" (i, i + half). `sections`: the same in a file with
-  `rope.dimension_sections`; "": that key is not read. `rope_alpha`: the file may say how much larger the base is.
-  `late_norm`: queries and keys are normed after the rotation. `unit_norm`: rotated ones are normed without weights.
-  `rope_switch`: a file whose `rope.scaling.finetuned` is false has no rotation at all (Granite 4.0 H). `mla`:
-  multi-head latent attention. `indexer`: an indexer chooses the positions that a query sees, one in "each" layer, or
-  those that are "listed".
+  `rope`: how dimensions pair up, "norm" (2i, 2i + 1) or "neox" (i, i + half); "": nothing is rotated. `sections`: the
+  same in a file with `rope.dimension_sections`; "": that key is not read. `rope_alpha`: the file may say how much
+  larger the base is. `late_norm`: queries and keys are normed after the rotation. `unit_norm`: rotated ones are normed
+  without weights. `rope_switch`: a file whose `rope.scaling.finetuned` is false has no rotation at all (Granite 4.0 H).
+  `mla`: multi-head latent attention. `indexer`: an indexer chooses the positions that a query sees, one in "each"
+  layer, or those that are "listed".
   `window_pattern`: used where the file has a sliding window and no pattern. The last of so many layers then sees the
   whole context, the others the window. `window`: used where the file has no sliding window. `chunked`: it is the size
   of all windows, which are chunks. `all_windows`: all layers have the file's window. `window_theta`: base of the
@@ -31,8 +31,8 @@ class Arch:
   `before`, `after`, `parallel`: a layer's norms, see layers.LayerConfig. `layer_norm`: all norms are LayerNorm.
   `last_norm`: the tensor's name. `recurrent`: the mixer of layers that have no attention, where `recurrent_if` says how
   a file tells them: "kv_heads": their number of KV heads is 0; "interval": a list, or each n-th layer has attention. A
-  "grouped_delta" is a "delta" with layers.DeltaConfig.grouped. `query_gate`: attention's outputs have gates, see
-  layers.AttentionConfig.
+  "grouped_delta" and a "kda" are a "delta" with layers.DeltaConfig.grouped and per_channel. `query_gate`: attention's
+  outputs have gates, see layers.AttentionConfig.
   `scale_embd`: embeddings are multiplied by sqrt(dim). `scales`: the file may scale embeddings, scores and the outputs
   of attention and feed-forward, and divide logits. `multiply_logits`: it may multiply logits. `activation`: see
   ffn.ACTIVATIONS.
@@ -129,6 +129,8 @@ ARCHS: dict[str, Arch] = {
   "granitemoe": Arch(rope="norm", scales=True, gating="softmax", norm_weights=True, shared="key",
                      expert_width="feed_forward_length"),
   "hunyuan-dense": Arch(rope="neox", sections="neox", rope_alpha=True, late_norm=True, needs=QK_NORM),
+  "kimi-linear": Arch(rope="", mla=True, recurrent="kda", recurrent_if="kv_heads", gating="sigmoid", norm_weights=True,
+                      needs=("exp_probs_b.bias",)),
   "lfm2": Arch(rope="neox", all_windows=True, recurrent="shortconv", recurrent_if="kv_heads",
                last_norm="token_embd_norm", needs=QK_NORM),
   "lfm2moe": Arch(rope="neox", recurrent="shortconv", recurrent_if="kv_heads", last_norm="token_embd_norm",

@@ -132,13 +132,14 @@ class DeltaConfig:
   Gated DeltaNet (https://arxiv.org/abs/2412.06464). Keys and values of a head have head_dim elements.
 
   taps: of the short convolution. grouped: value heads that share a key head are neighbours; else value head h has key
-  head h % k_heads.
+  head h % k_heads. per_channel: Kimi Delta Attention (https://arxiv.org/abs/2510.26692), see kda_inputs.
   """
   k_heads: int
   v_heads: int
   head_dim: int
   taps: int
-  grouped: bool
+  grouped: bool = False
+  per_channel: bool = False
 
   @property
   def channels(self) -> int:

@@ -8,7 +8,7 @@ from tinygrad_llm.nn.config import ModelConfig
 from tinygrad_llm.nn.keys import Keys
 from tinygrad_llm.nn.layers import (AttentionConfig, DenseAndExpertsConfig, FeedForwardConfig, FFNConfig, LatentConfig,
   LayerConfig, MixerConfig, MoEConfig, RecurrentConfig, Rope, ShortConvConfig, YaRN)
-from tinygrad_llm.nn.reader_recurrent import delta
+from tinygrad_llm.nn.reader_recurrent import delta, intervals, kda
 from tinygrad_llm.nn.reader_rope import rope_style, rotated_layers, temperature, with_factors
 
 GATINGS = {1: "softmax", 2: "sigmoid", 3: "softmax_chosen"}  # of expert_gating_func
@@ -39,7 +39,7 @@ class _Model(Keys):
     for heads, kv_heads in zip(self.heads, self.kv_heads):
       if kv_heads and heads % kv_heads:
         self.fail("attention.head_count_kv", f"{kv_heads} does not divide {heads} heads")
-    self.recurrent = self._intervals() if self.features.recurrent_if == "interval" else [
+    self.recurrent = intervals(self, n) if self.features.recurrent_if == "interval" else [
       marks_recurrent and not kv_heads for kv_heads in self.kv_heads]
     self.windows = self._windows()
     self.rotated = rotated_layers(self.features, self.windows)
@@ -79,17 +79,10 @@ class _Model(Keys):
     """The rotations, and each layer's attention, which counts in layers that are not recurrent."""
     return (self._latent if self.features.mla else self._grouped)()
 
-  def _intervals(self) -> list[bool]:
-    """Which layers are recurrent: the file's list, or all but each n-th."""
-    n, key, period = self.n_layers, "attention.recurrent_layers", self.size("full_attention_interval", 4)
-    if (listed := self.file.kv.get(f"{self.prefix}.{key}")) is None: return [(i + 1) % period != 0 for i in range(n)]
-    if not isinstance(listed, np.ndarray) or listed.dtype.kind not in "biu" or len(listed) < n:
-      self.fail(key, f"it should say of each of {n} layers whether it is recurrent")
-    return [bool(x) for x in listed[:n]]
-
   def _recurrent(self) -> RecurrentConfig:
     """The mixer of recurrent layers."""
-    if (kind := self.features.recurrent).endswith("delta"): return delta(self.size, self.fail, kind == "grouped_delta")
+    if (kind := self.features.recurrent).endswith("delta"): return delta(self, kind == "grouped_delta")
+    if kind == "kda": return kda(self, self.heads[0])
     return ShortConvConfig(self.dim, self.size("shortconv.l_cache", low=2, high=64))
 
   def _grouped(self) -> tuple[tuple[Rope, ...], list[AttentionConfig]]:
@@ -152,6 +145,7 @@ class _Model(Keys):
     return sources
 
   def _latent(self) -> tuple[tuple[Rope, ...], list[AttentionConfig]]:
+    rotated = bool(self.features.rope)  # Kimi Linear has neither a rotation nor a low-rank query
     if self.features.temperature == "refused" and self.number("attention.temperature_scale", 0.0):
       self.fail("attention.temperature_scale", "queries that grow with their position", "not supported")
     heads = self.heads[0]
@@ -161,16 +155,19 @@ class _Model(Keys):
     if rope_dim % 2 or rope_dim >= head_dim:
       self.fail("rope.dimension_count", f"{rope_dim} is not an even number below {key} {head_dim}")
     latent = LatentConfig(
-      q_rank=self.size("attention.q_lora_rank", 0, low=0), kv_rank=self.size("attention.kv_lora_rank"),
+      q_rank=self.size("attention.q_lora_rank", 0, low=0) if rotated else 0,
+      kv_rank=self.size("attention.kv_lora_rank"),
       nope_dim=head_dim - rope_dim, value_dim=self.size(f"attention.value_length{suffix}", self.dim // heads),
-      split="blk.0.attn_kv_b.weight" not in self.file.tensors)
-    rope, scale = self._rope(rope_dim), self._scale("attention.scale", head_dim ** -0.5)
-    if not rope.yarn and (rope.scale, rope.magnitude) != (1.0, 1.0):
-      self.fail("rope.scaling.type", "latent attention with another scaling than YaRN", "not supported")
-    if rope.yarn: scale *= (rope.magnitude * (1 - 0.1 * self._yarn_log() * math.log(rope.scale))) ** 2
+      split=not any(name.endswith(".attn_kv_b.weight") for name in self.file.tensors))
+    ropes, scale = (self._rope(rope_dim),) if rotated else (), self._scale("attention.scale", head_dim ** -0.5)
+    for rope in ropes:
+      if not rope.yarn and (rope.scale, rope.magnitude) != (1.0, 1.0):
+        self.fail("rope.scaling.type", "latent attention with another scaling than YaRN", "not supported")
+      if rope.yarn: scale *= (rope.magnitude * (1 - 0.1 * self._yarn_log() * math.log(rope.scale))) ** 2
     softcap, style = self.number("attn_logit_softcapping", 0.0), self.features.rope
-    return (rope,), [AttentionConfig(heads, 1, head_dim, scale, 0, style, window, softcap, latent)
-                     for heads, window in zip(self.heads, self.windows)]
+    place = 0 if rotated else None
+    return ropes, [AttentionConfig(heads, 1, head_dim, scale, place, style, window, softcap, latent)
+                   for heads, window in zip(self.heads, self.windows)]
 
   def _indexed(self) -> int:
     """How many positions the indexer of sparse attention chooses: up to so many, attention is dense."""

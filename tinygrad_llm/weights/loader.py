@@ -1,6 +1,6 @@
 """Loads a file's tensors by name as the weights that layers use; shapes and types are checked first."""
 from __future__ import annotations
-import re
+import math, re
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -79,6 +79,24 @@ class Loader:
     return self.tensor(name, *shape) if self.has(name) else None
 
   def tensor(self, name: str, *shape: int) -> Weight: return self._load([self.info(name, shape)], shape)
+
+  def reshaped(self, name: str, *shape: int) -> Weight:
+    """A tensor that files hold with different axes; the number of elements has to be right."""
+    return self.stacked([name], *shape)
+
+  def stacked(self, names: Sequence[str], *shape: int) -> Weight:
+    """The same for some tensors of such a shape, one after another along its first axis; they have to share a type."""
+    infos = [self._reshaped(name, shape) for name in names]
+    for info in infos:
+      if info.type != infos[0].type:
+        raise InputError(f"{self.file.path}: {info.name}: its type differs from {names[0]}'s; convert the model again")
+    return self._load(infos, (len(infos) * shape[0], *shape[1:]))
+
+  def _reshaped(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
+    found = self.file.tensors.get(name)
+    if found is None or math.prod(found.shape) != math.prod(shape): return self.info(name, shape)  # which fails
+    return replace(self.info(name, found.shape), shape=shape)
+
   def vector(self, name: str, n: int) -> Weight: return self.tensor(name, n)
   def matrix(self, name: str, rows: int, n: int) -> Weight: return self.tensor(name, rows, n)
 

@@ -7,6 +7,7 @@ from tinygrad import Tensor, UOp
 from tinygrad_llm.nn.layers import DeltaConfig
 from tinygrad_llm.nn.mixers.conv import short_conv
 from tinygrad_llm.nn.mixers.delta_inputs import DeltaInputs
+from tinygrad_llm.nn.mixers.kda_inputs import KDAInputs
 from tinygrad_llm.nn.mixers.linear_attention import chunked, recurrent
 from tinygrad_llm.nn.mixers.padding import padded, rows_for
 from tinygrad_llm.nn.mixers.state import State
@@ -14,7 +15,7 @@ from tinygrad_llm.nn.mixers.step import Step
 from tinygrad_llm.nn.norm import norm
 from tinygrad_llm.weights.loader import Loader
 
-CHUNK = 32  # tokens of a prompt whose corrections are one triangular system
+CHUNK, KDA_CHUNK = 32, 16  # tokens of a prompt whose corrections are one triangular system
 
 class Delta:
   """
@@ -24,26 +25,27 @@ class Delta:
   """
   def __init__(self, dim: int, eps: float, config: DeltaConfig, load: Loader, layer: int, state: State):
     name, self.config, self.eps, self.state = f"blk.{layer}.", config, eps, state
-    self.inputs = DeltaInputs(dim, config, load, layer)
-    self.weight = load.matrix(f"{name}ssm_conv1d.weight", config.channels, config.taps)
+    self.inputs: DeltaInputs | KDAInputs = (KDAInputs if config.per_channel else DeltaInputs)(dim, config, load, layer)
     self.norm = norm(load, f"{name}ssm_norm", config.head_dim, eps)
-    self.out = load.linear([(f"{name}ssm_out", dim)], config.v_heads * config.head_dim)
+    out = "attn_output" if config.per_channel else "ssm_out"
+    self.out = load.linear([(name + out, dim)], config.v_heads * config.head_dim)
 
   def __call__(self, x: Tensor, step: Step) -> tuple[Tensor, list[UOp]]:
     """x (B, T, dim) -> (B, T, dim), and the stores of the new state."""
     config, (B, T, _) = self.config, x.shape
     N = rows_for(T, 1)
-    C = min(CHUNK, 1 << (N - 1).bit_length())
+    C = min(KDA_CHUNK if config.per_channel else CHUNK, 1 << (N - 1).bit_length())
     N = rows_for(T, C)
     rows, g, beta, gate = self.inputs(x)
     if N > 1: rows, g, beta = padded(rows, N), padded(g, N), padded(beta, N)  # g = beta = 0: S is left alone
     seen, S = self.state.read(step.turn, step.positions)
-    rows, seen = short_conv(rows, seen, self.weight.float(), None, T)
+    rows, seen = short_conv(rows, seen, self.inputs.filters.float(), None, T)
     q, k, v = self._heads(rows.silu())
-    g, beta = (self._by_head(y)[..., 0] for y in (g.unsqueeze(-1), beta.unsqueeze(-1)))  # (B, *heads, N)
+    g, beta = self._by_head(g), self._by_head(beta)
     S = S.reshape(B, *v.shape[1:3], *S.shape[2:])
     if N == 1:
-      o, S = recurrent(q[..., 0, :], k[..., 0, :], v[..., 0, :], g[..., 0], beta[..., 0], S)
+      q, k, v, g, beta = (y.squeeze(3) for y in (q, k, v, g, beta))
+      o, S = recurrent(q, k, v, g, beta, S)
       o = o.unsqueeze(-2)
     else: o, S = chunked(q, k, v, g, beta, S, C)
     o = self.norm(o.reshape(B, config.v_heads, N, -1).transpose(1, 2)[:, :T])  # (B, T, heads, d)
@@ -59,7 +61,7 @@ class Delta:
     return q, k, self._by_head(v.reshape(*v.shape[:2], config.v_heads, -1))
 
   def _by_head(self, y: Tensor) -> Tensor:
-    """y (B, N, v_heads, d) -> (B, *heads, N, d)."""
+    """y (B, N, v_heads, ..) -> (B, *heads, N, ..)."""
     K, y = self.config.k_heads, y.transpose(1, 2)
     return y.reshape(y.shape[0], *((K, -1) if self.config.grouped else (-1, K)), *y.shape[2:])
 

@@ -6,7 +6,7 @@ from tinygrad_llm.weights.loader import Loader
 
 class DeltaInputs:
   """
-  Rows for the convolution, decays, shares beta, and gates of the output.
+  Rows for the convolution, decays, shares beta, and gates of the output. `filters`: the convolution's weight.
 
   Qwen3-Next has matrices by key head: ssm_in (in older files) holds its query, its key, the values of its value heads
   and their gates, ssm_ba their beta and alpha.
@@ -17,6 +17,7 @@ class DeltaInputs:
     rows = {"ssm_in": config.channels + values} if self.joined else {"attn_qkv": config.channels, "attn_gate": values}
     heads = {"ssm_ba": 2 * n} if self.pairs else {"ssm_alpha": n, "ssm_beta": n}
     self.matrices = load.linear([(name + x, n) for x, n in (rows | heads).items()], dim)
+    self.filters = load.matrix(f"{name}ssm_conv1d.weight", config.channels, config.taps)
     self.dt, self.a = load.vector(f"{name}ssm_dt.bias", n), load.vector(f"{name}ssm_a", n)
 
   def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
