@@ -67,6 +67,10 @@ DEFAULT: tuple[tuple[Any, ...], dict[str, Any]] = (7, 7.5), {}
 # arguments of write_model for the models of an architecture; elsewhere its defaults are enough
 KINDS: dict[str, list[dict[str, Any]]] = {
   "llama": [{}, {"moe": MoE()}], "deepseek2": [{}, {"dense": True}], "mistral3": [{}, {"moe": MoE()}],
+  "granitehybrid": [{}, {"moe": MoE(shared=1, shared_ffn=96)},
+                    {"kv": {"granitehybrid.rope.scaling.finetuned": True}}],
+  "nemotron_h": [{"layers": 4}],
+  "nemotron_h_moe": [{"layers": 4}, {"layers": 4, "moe": MoE(shared=1, shared_ffn=96, bias=True, latent=48)}],
   "gemma4": [{}, {"moe": MoE()}], "exaone4": [{"layers": 64}], "olmo2": [{"layers": 4, "window": 24}],
 }
 

@@ -30,12 +30,14 @@ class Arch:
   "file", as the file says; "unrotated", in layers without a rotation; "refused", a file that says so is refused.
   `before`, `after`, `parallel`: a layer's norms, see layers.LayerConfig. `layer_norm`: all norms are LayerNorm.
   `last_norm`: the tensor's name. `recurrent`: the mixer of layers that have no attention, where `recurrent_if` says how
-  a file tells them: "kv_heads": their number of KV heads is 0; "interval": a list, or each n-th layer has attention. A
-  "grouped_delta" and a "kda" are a "delta" with layers.DeltaConfig.grouped and per_channel. `query_gate`: attention's
-  outputs have gates, see layers.AttentionConfig.
+  a file tells them: "kv_heads": their number of KV heads is 0; "interval": a list, or each n-th layer has attention;
+  "always": all layers have it, beside attention. A "grouped_delta" and a "kda" are a "delta" with
+  layers.DeltaConfig.grouped and per_channel. `one_part`: a layer with a feed-forward width has no mixer, a layer
+  without one no feed-forward network; either has one norm, whose name is the first of `before`.
+  `query_gate`: attention's outputs have gates, see layers.AttentionConfig.
   `scale_embd`: embeddings are multiplied by sqrt(dim). `scales`: the file may scale embeddings, scores and the outputs
-  of attention and feed-forward, and divide logits. `multiply_logits`: it may multiply logits. `activation`: see
-  ffn.ACTIVATIONS.
+  of attention and feed-forward, and divide logits. `multiply_logits`: it may multiply logits. `activation`, `gated`:
+  see layers.FFNConfig.
   `gating`: how router logits become weights unless the file says, see moe.MoE; "": no experts. `may_be_dense`: a file
   without a number of experts has none. `expert_step`: the file says that each n-th layer has experts, the others are
   dense. `expert_width`: the key of an expert's width. `norm_weights`: the weights of the chosen experts are made to sum
@@ -79,11 +81,13 @@ class Arch:
   last_norm: str = "output_norm"
   recurrent: str = ""
   recurrent_if: str = ""
+  one_part: bool = False
   query_gate: bool = False
   scale_embd: bool = False
   scales: bool = False
   multiply_logits: bool = False
   activation: str = "silu"
+  gated: bool = True
   expert_step: bool = False
   expert_width: str = "expert_feed_forward_length"
   gating: str = ""
@@ -109,6 +113,7 @@ ARCHS: dict[str, Arch] = {
   "ernie4_5-moe": Arch(rope="norm", gating="softmax", expert_step=True, norm_weights=True, shared="key"),
   "exaone4": Arch(rope="neox", window_pattern=4, window=4096, window_rope="same", window_layers=64,
                   rope_layers="windows", before=NONE, after=POST_NORMS, needs=QK_NORM),
+  "falcon-h1": Arch(rope="neox", recurrent="mamba2", recurrent_if="always"),
   "gemma": Arch(rope="neox", scale_embd=True, activation="gelu"),
   "gemma2": Arch(rope="neox", window_pattern=2, window=4096, odd_layers=46, score_cap=50.0, logit_cap=30.0,
                  after=POST_NORMS, scale_embd=True, activation="gelu"),
@@ -126,6 +131,9 @@ ARCHS: dict[str, Arch] = {
                   needs=(*QKV_BIAS, "attn_output.bias", "attn_sinks.weight", "ffn_gate_inp.bias", "ffn_gate_exps.bias",
                          "ffn_up_exps.bias", "ffn_down_exps.bias")),
   "granite": Arch(rope="norm", rope_switch=True, scales=True),
+  "granitehybrid": Arch(rope="norm", rope_switch=True, recurrent="mamba2", recurrent_if="kv_heads", scales=True,
+                        gating="softmax", may_be_dense=True, norm_weights=True, shared="key",
+                        expert_width="feed_forward_length"),
   "granitemoe": Arch(rope="norm", scales=True, gating="softmax", norm_weights=True, shared="key",
                      expert_width="feed_forward_length"),
   "hunyuan-dense": Arch(rope="neox", sections="neox", rope_alpha=True, late_norm=True, needs=QK_NORM),
@@ -142,6 +150,10 @@ ARCHS: dict[str, Arch] = {
                      needs=(*QK_NORM, "exp_probs_b.bias")),
   "mistral3": Arch(rope="norm", yarn_log=1.0, temperature="file", gating="softmax", may_be_dense=True,
                    norm_weights=True, expert_width="feed_forward_length"),
+  "nemotron_h": Arch(rope="", recurrent="mamba2", recurrent_if="kv_heads", one_part=True,
+                     activation="relu2", gated=False),
+  "nemotron_h_moe": Arch(rope="", recurrent="mamba2", recurrent_if="kv_heads", one_part=True,
+                         activation="relu2", gated=False, gating="sigmoid", shared="key", needs=("exp_probs_b.bias",)),
   "olmo2": Arch(rope="neox", window_pattern=4, window_rope="plain", before=NONE, after=POST_NORMS, needs=QK_NORM),
   "olmoe": Arch(rope="neox", gating="softmax", needs=QK_NORM),
   "phi3": Arch(rope="neox"),

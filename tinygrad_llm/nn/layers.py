@@ -84,9 +84,10 @@ class AttentionConfig:
 
 @dataclass(frozen=True)
 class FFNConfig:
-  """A gated feed-forward network of `hidden_dim` elements inside; activation: see ffn.ACTIVATIONS."""
+  """A feed-forward network of `hidden_dim` elements inside, with a gate or none; activation: see ffn.ACTIVATIONS."""
   hidden_dim: int
   activation: str
+  gated: bool = True
 
 @dataclass(frozen=True)
 class MoEConfig:
@@ -95,7 +96,8 @@ class MoEConfig:
 
   hidden_dim: of one expert. shared_dim: of the shared expert, which every token passes; 0: none. scale: factor of the
   weights of the chosen experts. With weigh_input, the weight is a factor of the one expert's
-  input, not of its output, and the expert has the highest logit.
+  input, not of its output, and the expert has the highest logit. Inputs and outputs of experts have latent_dim
+  elements, to which a matrix maps, and another one back; 0: as many as the model's.
   """
   n_experts: int
   n_used: int
@@ -108,6 +110,8 @@ class MoEConfig:
   groups: int
   groups_used: int
   weigh_input: bool = False
+  gated: bool = True
+  latent_dim: int = 0
 
 @dataclass(frozen=True)
 class DenseAndExpertsConfig:
@@ -151,14 +155,43 @@ class DeltaConfig:
     """The shapes of a slot's state."""
     return (self.taps - 1, self.channels), (self.v_heads, self.head_dim, self.head_dim)
 
+@dataclass(frozen=True)
+class Mamba2Config:
+  """
+  Mamba-2 (https://arxiv.org/abs/2405.21060). Each of `heads` heads has `head_dim` channels.
+
+  Each of `groups` groups of heads shares vectors of `state_size` elements. taps: of the short convolution.
+  """
+  heads: int
+  head_dim: int
+  groups: int
+  state_size: int
+  taps: int
+
+  @property
+  def inner(self) -> int: return self.heads * self.head_dim
+
+  @property
+  def channels(self) -> int:
+    """How many channels the convolution has."""
+    return self.inner + 2 * self.groups * self.state_size
+
+  @property
+  def state(self) -> tuple[tuple[int, ...], ...]:
+    """The shapes of a slot's state."""
+    return ((self.taps - 1, self.channels),
+            (self.groups, self.heads // self.groups, self.head_dim, self.state_size))
+
 FeedForwardConfig = FFNConfig | MoEConfig | DenseAndExpertsConfig
-RecurrentConfig = ShortConvConfig | DeltaConfig
+RecurrentConfig = ShortConvConfig | DeltaConfig | Mamba2Config
 MixerConfig = AttentionConfig | RecurrentConfig
 
 @dataclass(frozen=True)
 class LayerConfig:
   """
   One layer: mixers, whose outputs are added, and a feed-forward network. Layers that are alike have equal ones.
+
+  A recurrent mixer is the first.
 
   `before`, `after`: the names of the norms of their inputs and of their outputs, first the mixers'; "": none.
   `parallel`: the feed-forward network reads the mixers' input. `needs`: optional tensors that must be there.

@@ -7,11 +7,12 @@ from tinygrad_llm.device.buffers import empty, fill
 from tinygrad_llm.nn.config import ModelConfig
 from tinygrad_llm.nn.dense_and_experts import DenseAndExperts
 from tinygrad_llm.nn.ffn import FeedForward
-from tinygrad_llm.nn.layers import (AttentionConfig, DeltaConfig, FFNConfig, LayerConfig, MixerConfig, MoEConfig,
-  Rope)
+from tinygrad_llm.nn.layers import (AttentionConfig, DeltaConfig, FFNConfig, LayerConfig, Mamba2Config,
+  MixerConfig, MoEConfig, Rope)
 from tinygrad_llm.nn.mixers.attention import Attention
 from tinygrad_llm.nn.mixers.delta import Delta
 from tinygrad_llm.nn.mixers.kv_cache import KVCache
+from tinygrad_llm.nn.mixers.mamba2 import Mamba2
 from tinygrad_llm.nn.mixers.shortconv import ShortConv
 from tinygrad_llm.nn.mixers.state import State, after
 from tinygrad_llm.nn.mixers.step import PROMPT, Step
@@ -71,6 +72,7 @@ def _mixer(dim: int, eps: float, config: MixerConfig, load: Loader, i: int, cach
     return Attention(dim, eps, config, load, i, cache)
   assert state is not None
   if isinstance(config, DeltaConfig): return Delta(dim, eps, config, load, i, state)
+  if isinstance(config, Mamba2Config): return Mamba2(dim, eps, config, load, i, state)
   return ShortConv(dim, config, load, i, state)
 
 class Model:

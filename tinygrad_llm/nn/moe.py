@@ -25,10 +25,13 @@ class MoE:
     name, E, hidden = f"blk.{layer}.ffn_", moe.n_experts, moe.hidden_dim
     self.router = load.linear([(name + "gate_inp", E)], dim)
     self.bias = load.optional(f"blk.{layer}.exp_probs_b.bias", E)
-    self.gate_up = load.experts([name + "gate_exps", name + "up_exps"], E, hidden, dim, name + "gate_up_exps")
-    self.down = load.experts([name + "down_exps"], E, dim, hidden)
+    self.latent = None if not (n := moe.latent_dim) else (
+      load.linear([(name + "latent_down", n)], dim), load.linear([(name + "latent_up", dim)], n))
+    n, parts = n or dim, ("gate", "up") if moe.gated else ("up",)
+    self.gate_up = load.experts([f"{name}{x}_exps" for x in parts], E, hidden, n, name + "gate_up_exps")
+    self.down = load.experts([name + "down_exps"], E, n, hidden)
     self.slots = numerics.slots_of_blocks() if self.gate_up.shares_blocks and self.down.shares_blocks else 0
-    shared = FFNConfig(moe.shared_dim, moe.activation)
+    shared = FFNConfig(moe.shared_dim, moe.activation, moe.gated)
     self.shared = FeedForward(dim, shared, load, layer, "_shexp") if moe.shared_dim else None
     self.shared_gate = load.optional(name + "gate_inp_shexp.weight", dim) if moe.shared_dim else None
 
@@ -40,7 +43,9 @@ class MoE:
     """x (B, T, dim) by the experts that route() chose, which may have seen another input -> (B, T, dim)."""
     product = self._in_blocks if self.slots and isinstance(x.shape[1], UOp) else self._by_pair
     inner, weights = (x * weights, weights.ones_like()) if self.moe.weigh_input else (x, weights)
+    if self.latent is not None: inner = self.latent[0](inner)[0]
     y = product(inner, ids, weights)
+    if self.latent is not None: y = self.latent[1](y)[0]
     return y if self.shared is None else y + self._gated(self.shared(x), x)
 
   def _gated(self, y: Tensor, x: Tensor) -> Tensor:
@@ -49,9 +54,9 @@ class MoE:
     return y * (x * self.shared_gate.float()).sum(-1, keepdim=True).sigmoid()
 
   def _by_pair(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-    gate, up = self.gate_up(x.unsqueeze(2), ids)  # (B, T, K, hidden)
+    hidden = self.activation(*self.gate_up(x.unsqueeze(2), ids))  # (B, T, K, hidden)
     # contiguous: see FeedForward
-    y = self.down(self.activation(gate, up).contiguous(), ids)[0]  # (B, T, K, dim)
+    y = self.down(hidden.contiguous(), ids)[0]  # (B, T, K, dim)
     return (y * weights.unsqueeze(-1)).sum(2)
 
   def _in_blocks(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:

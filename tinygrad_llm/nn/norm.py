@@ -36,5 +36,5 @@ def norm(load: Loader, name: str, n: int, eps: float, layer_norm: bool = False, 
   heads: each of so many heads has weights of its own; 0: one vector of weights.
   """
   shape = (heads, n) if heads else (n,)
-  weight = load.tensor(f"{name}.weight", *shape)
+  weight = load.tensor(name if load.has(name) else f"{name}.weight", *shape)  # Falcon-H1 has ffn_norm alone
   return LayerNorm(weight, load.optional(f"{name}.bias", *shape), eps) if layer_norm else RMSNorm(weight, eps)

@@ -8,7 +8,7 @@ from tinygrad_llm.nn.config import ModelConfig
 from tinygrad_llm.nn.keys import Keys
 from tinygrad_llm.nn.layers import (AttentionConfig, DenseAndExpertsConfig, FeedForwardConfig, FFNConfig, LatentConfig,
   LayerConfig, MixerConfig, MoEConfig, RecurrentConfig, Rope, ShortConvConfig, YaRN)
-from tinygrad_llm.nn.reader_recurrent import delta, intervals, kda
+from tinygrad_llm.nn.reader_recurrent import delta, intervals, kda, mamba2
 from tinygrad_llm.nn.reader_rope import rope_style, rotated_layers, temperature, with_factors
 
 GATINGS = {1: "softmax", 2: "sigmoid", 3: "softmax_chosen"}  # of expert_gating_func
@@ -39,8 +39,14 @@ class _Model(Keys):
     for heads, kv_heads in zip(self.heads, self.kv_heads):
       if kv_heads and heads % kv_heads:
         self.fail("attention.head_count_kv", f"{kv_heads} does not divide {heads} heads")
+    both = self.features.recurrent_if == "always"
     self.recurrent = intervals(self, n) if self.features.recurrent_if == "interval" else [
-      marks_recurrent and not kv_heads for kv_heads in self.kv_heads]
+      both or marks_recurrent and not kv_heads for kv_heads in self.kv_heads]
+    self.attends = [both or not recurrent for recurrent in self.recurrent]
+    if self.features.one_part:
+      widths = self.sizes("feed_forward_length", n, low=0)
+      self.recurrent, self.attends = ([x and not width for x, width in zip(y, widths)]
+                                      for y in (self.recurrent, self.attends))
     self.windows = self._windows()
     self.rotated = rotated_layers(self.features, self.windows)
     self.temperature = temperature(self, self.context, self.rotated)
@@ -51,27 +57,36 @@ class _Model(Keys):
   def config(self) -> ModelConfig:
     ropes, attentions = self._attentions()
     recurrent = self._recurrent() if any(self.recurrent) else None
-    mixers = [(recurrent,) if recurrent and self.recurrent[i] else (x,) for i, x in enumerate(attentions)]
-    layers = tuple(self._layer(i, *parts) for i, parts in enumerate(zip(mixers, self._ffns())))
+    layers = tuple(self._layer(i, recurrent, *parts) for i, parts in enumerate(zip(attentions, self._ffns())))
     return ModelConfig(
       arch=self.arch, dim=self.dim, vocab_size=self.vocab_size, context_length=self.context, layers=layers,
       dense_context=self._indexed() if self.features.indexer else 0, ropes=ropes,
       temperature=self.temperature, last_norm=self.features.last_norm, layer_norm=self.features.layer_norm,
-      norm_eps=self.number(f"attention.layer_norm_{'' if self.features.layer_norm else 'rms_'}epsilon"),
+      norm_eps=self._eps(),
       embd_scale=self._scale("embedding_scale", self.dim ** 0.5 if self.features.scale_embd else 1.0),
       per_layer=self.size("embedding_length_per_layer_input", 0, low=0) if self.features.per_layer else 0,
       branch_scale=self._scale("residual_scale"), logit_scale=self._logit_scale(),
       logit_softcap=self.number("final_logit_softcapping", self.features.logit_cap),
       tied="output.weight" not in self.file.tensors)
 
-  def _layer(self, i: int, mixers: tuple[MixerConfig, ...], ffn: FeedForwardConfig) -> LayerConfig:
-    features, parts = self.features, []
-    if not self.recurrent[i]: parts.append("attn_" if self.sources[i] is None else "attn_q")
+  def _layer(self, i: int, recurrent: RecurrentConfig | None, attention: AttentionConfig, ffn: FeedForwardConfig | None
+             ) -> LayerConfig:
+    features, parts, mixers = self.features, list[str](), list[MixerConfig]()
+    if recurrent and self.recurrent[i]: mixers.append(recurrent)
+    if self.attends[i]:
+      mixers.append(attention)
+      parts.append("attn_" if self.sources[i] is None else "attn_q")
     if isinstance(ffn, MoEConfig): parts += ["ffn_", "exp_"]
     needs = tuple(name for name in features.needs if name.startswith(tuple(parts)))
     # a dense network and experts side by side have norms of their own
     before = (features.before[0], "") if isinstance(ffn, DenseAndExpertsConfig) else features.before
-    return LayerConfig(mixers, ffn, before, features.after, features.parallel, needs)
+    if features.one_part: before = ("", before[0]) if ffn else (before[0], "")
+    return LayerConfig(tuple(mixers), ffn, before, features.after, features.parallel, needs)
+
+  def _eps(self) -> float:
+    key, of_layer_norm = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
+    is_other = self.features.layer_norm or not self.has(key) and self.has(of_layer_norm)  # as Nemotron-H has it
+    return self.number(of_layer_norm if is_other else key)
 
   # *** mixers
 
@@ -83,6 +98,7 @@ class _Model(Keys):
     """The mixer of recurrent layers."""
     if (kind := self.features.recurrent).endswith("delta"): return delta(self, kind == "grouped_delta")
     if kind == "kda": return kda(self, self.heads[0])
+    if kind == "mamba2": return mamba2(self)
     return ShortConvConfig(self.dim, self.size("shortconv.l_cache", low=2, high=64))
 
   def _grouped(self) -> tuple[tuple[Rope, ...], list[AttentionConfig]]:
@@ -90,7 +106,7 @@ class _Model(Keys):
     full = self._head("", self.dim // self.heads[0])
     if swa and not features.window_sizes: self._check_window_sizes(*full)
     window_dim, window_rope_dim = self._head("_swa", *full) if features.window_sizes else full
-    ropes = [self._rope(full[1])]
+    ropes = [self._rope(full[1])] if any(self.rotated) else []
     if theta := features.window_theta:
       ropes.append(Rope(window_rope_dim, self.number(SWA, theta, low=1e-6), magnitude=self._magnitude()))
     elif swa and features.window_rope == "plain": ropes.append(Rope(full[1], ropes[0].theta))
@@ -102,7 +118,7 @@ class _Model(Keys):
       head_dim = window_dim if window else full[0]
       divisor = self.dim // self.heads[0] if self.n_layers == features.odd_layers else head_dim
       scale = self._scale("attention.scale", features.score_scale or divisor ** -0.5)
-      rope = (len(ropes) - 1 if window else 0) if self.rotated[i] else None
+      rope = (len(ropes) - 1 if window else 0) if self.rotated[i] and ropes[0].scale else None
       return AttentionConfig(self.heads[i], self.kv_heads[i], head_dim, scale, rope, style, window, softcap,
                              kv_from=source, value_norm=features.value_norm, gated=features.query_gate,
                              temperature=self._grows(i), layer_norm=features.layer_norm,
@@ -127,7 +143,8 @@ class _Model(Keys):
     if (value_dim := self.size(f"attention.value_length{suffix}", head_dim)) != head_dim:
       self.fail(f"attention.value_length{suffix}", f"{value_dim} differs from key_length {head_dim}", "not supported")
     rope_dim = self.size(key := f"rope.dimension_count{suffix}", rope_default or head_dim)
-    if rope_dim % 2 or rope_dim > head_dim: self.fail(key, f"{rope_dim} is not an even number up to {head_dim}")
+    if any(self.rotated) and (rope_dim % 2 or rope_dim > head_dim):
+      self.fail(key, f"{rope_dim} is not an even number up to {head_dim}")
     return head_dim, rope_dim
 
   def _sources(self) -> list[int | None]:
@@ -237,16 +254,18 @@ class _Model(Keys):
 
   # *** feed-forward networks
 
-  def _ffns(self) -> list[FeedForwardConfig]:
+  def _ffns(self) -> list[FeedForwardConfig | None]:
     """Each layer's feed-forward network."""
     sparse, features = self._sparse(), self.features
     only_experts = all(sparse) and not features.dense_too
-    dense = [FFNConfig(hidden, features.activation) for hidden in self.sizes(
-      "feed_forward_length", self.n_layers, 0 if only_experts else None, low=int(not only_experts))]
+    dense = [FFNConfig(hidden, features.activation, features.gated) for hidden in self.sizes(
+      "feed_forward_length", self.n_layers, 0 if only_experts else None,
+      low=int(not (only_experts or features.one_part)))]
     experts = self._experts(sparse.index(True)) if any(sparse) else []
     def with_experts(i: int) -> FeedForwardConfig:
       return DenseAndExpertsConfig(dense[i], experts[i]) if features.dense_too else experts[i]
-    return [with_experts(i) if sparse[i] else dense[i] for i in range(self.n_layers)]
+    def has_mixer_alone(i: int) -> bool: return features.one_part and not dense[i].hidden_dim
+    return [None if has_mixer_alone(i) else with_experts(i) if sparse[i] else dense[i] for i in range(self.n_layers)]
 
   def _sparse(self) -> list[bool]:
     """Which layers have experts."""
@@ -258,23 +277,27 @@ class _Model(Keys):
       return [False] * n
     first = self.size("leading_dense_block_count", 0, low=0)
     step = self.size("interleave_moe_layer_step", low=0) if self.features.expert_step else 1
-    return [i >= first and step > 0 and (i + 1) % step == 0 for i in range(n)]
+    parted = self.features.one_part
+    return [i >= first and step > 0 and (i + 1) % step == 0 and not (parted and (self.recurrent[i] or self.attends[i]))
+            for i in range(n)]
 
   def _experts(self, first: int) -> list[MoEConfig]:
     n, n_experts = self.n_layers, self.size("expert_count", high=1 << 12)
-    groups = self.size("expert_group_count", 0, low=0)
-    hidden = self.sizes(self.features.expert_width, n, self._width_of_experts(first))
+    groups, low = self.size("expert_group_count", 0, low=0), int(not self.features.one_part)  # 0: in a layer without
+    hidden = self.sizes(self.features.expert_width, n, self._width_of_experts(first), low=low)
     groups_used = self.size("expert_group_used_count", high=groups) if groups > 1 else 1
     if groups > 1 and (n_experts % groups or n_experts < 2 * groups):
       self.fail("expert_group_count", f"{groups} groups of 2 and more cannot be made of {n_experts} experts")
-    used = self.sizes("expert_used_count", n, high=n_experts // max(groups, 1) * groups_used)
+    used = self.sizes("expert_used_count", n, low=low, high=n_experts // max(groups, 1) * groups_used)
     if self.features.weigh_input and max(used) > 1:
       self.fail("expert_used_count", f"{max(used)} experts, whose inputs are weighed", "supported: 1")
     shared = self._shared(hidden)
+    latent = self.size("moe_latent_size") if f"blk.{first}.ffn_latent_down.weight" in self.file.tensors else 0
     scale = self.number("expert_weights_scale", 1.0) or 1.0
     norm_weights = self.value("expert_weights_norm", bool, self.features.norm_weights)
     return [MoEConfig(n_experts, used[i], hidden[i], shared[i], self.features.activation, self._gating(),
-                      norm_weights, scale, max(groups, 1), groups_used, self.features.weigh_input) for i in range(n)]
+                      norm_weights, scale, max(groups, 1), groups_used, self.features.weigh_input,
+                      self.features.gated, latent) for i in range(n)]
 
   def _width_of_experts(self, layer: int) -> int:
     """By the tensors of a layer: all experts' matrices are one tensor, or each is one, in the oldest files."""

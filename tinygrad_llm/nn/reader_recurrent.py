@@ -2,7 +2,7 @@
 from __future__ import annotations
 import numpy as np
 from tinygrad_llm.nn.keys import Keys
-from tinygrad_llm.nn.layers import DeltaConfig
+from tinygrad_llm.nn.layers import DeltaConfig, Mamba2Config
 
 def intervals(keys: Keys, n: int) -> list[bool]:
   """Which of n layers are recurrent: the file's list says it, or it is all but each p-th."""
@@ -22,5 +22,11 @@ def delta(keys: Keys, grouped: bool) -> DeltaConfig:
 def kda(keys: Keys, heads: int) -> DeltaConfig:
   """Kimi Delta Attention, which has as many heads as attention."""
   return DeltaConfig(heads, heads, keys.size("kda.head_dim"), _taps(keys), per_channel=True)
+
+def mamba2(keys: Keys) -> Mamba2Config:
+  inner, heads, groups = (keys.size(f"ssm.{x}") for x in ("inner_size", "time_step_rank", "group_count"))
+  if inner % heads: keys.fail("ssm.time_step_rank", f"{heads} heads do not divide ssm.inner_size {inner}")
+  if heads % groups: keys.fail("ssm.group_count", f"{groups} does not divide {heads} heads")
+  return Mamba2Config(heads, inner // heads, groups, keys.size("ssm.state_size"), _taps(keys))
 
 def _taps(keys: Keys) -> int: return keys.size("ssm.conv_kernel", low=2, high=64)

@@ -21,6 +21,7 @@ def with_factors(keys: Keys, rope: Rope, context: int) -> Rope:
 
 def rotated_layers(features: Arch, windows: Sequence[int]) -> list[bool]:
   """Which layers are rotated. windows: each layer's; 0: none."""
+  if not features.rope: return [False] * len(windows)
   if features.chunked and not any(windows): return [True] * len(windows)
   if features.rope_layers == "3 of 4": return [(i + 1) % 4 != 0 for i in range(len(windows))]
   return [features.rope_layers == "all" or bool(window) or not any(windows) for window in windows]

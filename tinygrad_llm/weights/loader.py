@@ -135,6 +135,17 @@ class Loader:
     return Linear(weights, splits, [None if info is None else self._load([info], info.shape) for info in biases],
                   [None if self._scales_input(name, n) else self._scale(name) for name in names])
 
+  def apart(self, name: str, sizes: Sequence[int], n: int) -> Linear:
+    """
+    The matrix `name` (sum(sizes), n) as one matrix for each of `sizes`, with a Weight of its own.
+
+    A kernel's threads share the rows of a Weight, so a few odd ones beside many even ones keep it to one thread.
+    """
+    infos = self._slices(f"{name}.weight", sizes, n)
+    biases = [self._load([x], x.shape) for x in self._slices(f"{name}.bias", sizes)] if self.has(f"{name}.bias") else []
+    return Linear([self._load([x], x.shape) for x in infos], [[rows] for rows in sizes],
+                  biases or [None] * len(sizes), [self._scale(name)] * len(sizes))
+
   def experts(self, names: Sequence[str], experts: int, rows: int, n: int, fused: str = "") -> ExpertLinear:
     """
     The same for tensors (experts, rows, n) that share an input of n elements.
@@ -200,5 +211,6 @@ class Loader:
     if self.dequantize and len(shape) > 1 and qt.dtype is dtypes.uint32:
       stored = Weight(qt, stored, shape, layout).float().cast(dtypes.half).realize()
       qt, layout = QUANT_TYPES[1], None
+    while names in self.weights: names += names[:1]  # other rows of the same tensor
     self.weights[names] = weight = kind(qt, stored, seen_as or shape, layout)
     return weight

@@ -23,11 +23,15 @@ def recurrent(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor | None, S
   """
   per_channel = g.ndim == k.ndim
   a = (g if per_channel else g.unsqueeze(-1)).exp()  # (.., 1 or d_k)
+  if beta is None:
+    # a sum of the old S: if it read the new one, that would be stored twice
+    o = (S * (a * q).unsqueeze(-2) + v.unsqueeze(-1) * (k * q).unsqueeze(-2)).sum(-1)
+    return o, S * a.unsqueeze(-2) + v.unsqueeze(-1) * k.unsqueeze(-2)
   pair = Tensor.stack(k, q, dim=-2)
   # contiguous: the output reads one of the sums, and would compute both anew for it
   sums = ((pair * a.unsqueeze(-2) if per_channel else pair) @ S.transpose(-1, -2)).contiguous()  # (.., 2, d_v)
   of_k, of_q = (sums[..., i, :] if per_channel else sums[..., i, :] * a for i in range(2))
-  delta = v if beta is None else beta.unsqueeze(-1) * (v - of_k)
+  delta = beta.unsqueeze(-1) * (v - of_k)
   return of_q + (k * q).sum(-1, keepdim=True) * delta, S * a.unsqueeze(-2) + delta.unsqueeze(-1) * k.unsqueeze(-2)
 
 def chunked(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor | None, S: Tensor, C: int
