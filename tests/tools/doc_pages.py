@@ -71,9 +71,16 @@ MODELS = {
   "smollm3": "SmolLM3",
 }
 
+RECURRENT = {"shortconv": "short convolution", "delta": "Gated DeltaNet", "grouped_delta": "Gated DeltaNet",
+             "kda": "Kimi Delta Attention"}
+
 def _parts(name: str) -> str:
   arch = ARCHS[name]
-  parts = ["latent attention"] * arch.mla + ["sliding window"] * bool(arch.window_pattern or arch.lists_windows)
+  parts = ["latent attention"] * arch.mla
+  if arch.window_pattern or arch.lists_windows: parts.append("chunked window" if arch.chunked else "sliding window")
+  if arch.recurrent: parts.append(f"recurrent layers ({RECURRENT.get(arch.recurrent, arch.recurrent)})")
+  parts += ["per-layer embeddings"] * arch.per_layer + ["shared KV"] * arch.shares_kv
+  parts += ["parallel layers"] * arch.parallel
   parts += ["sinks"] * ("attn_sinks.weight" in arch.needs) + ["q and k norms"] * ("attn_q_norm.weight" in arch.needs)
   parts += ["experts"] * bool(arch.gating)
   return ", ".join(parts)
@@ -94,9 +101,12 @@ A model takes its file's size, a few per cent more for repacked weights, and the
 head size * 4 bytes. A 7B Mistral has 32 layers and 8 KV heads of 128 elements, so 4,096 positions take 0.5 GB. A chunk
 of a prompt needs some working memory beside that. `--max-context` bounds the cache.
 
-Recurrent layers have no cache. Each keeps a state of fixed size, three times: for prompts, and for two turns of decode
-steps. Up to four copies of older states are kept, at most 1 GiB, so that a later prompt need not be read from its
-start. `run --json` prints the bytes of each.
+This formula counts too much for models whose layers differ. Recurrent layers have no cache, and layers that read the
+keys of an earlier one have none of their own (Gemma 4 E). Latent attention holds one vector of 2-byte elements for each
+position, not one for each head. A layer with a sliding window does keep all positions.
+
+Recurrent layers keep states of fixed size instead. Copies of older states, at most four and 1 GiB, save a later prompt
+from being read from its start ([recurrent layers](recurrent.md)). `run --json` prints the bytes of each part.
 
 ## Architectures
 
@@ -106,7 +116,8 @@ start. `run --json` prints the bytes of each.
   for name in ARCHS: text += f"| `{name}` | {MODELS[name]} | {_parts(name)} |\n"
   text += """
 Only the text part of models with images runs, such as Gemma 3 4B; their `mmproj` files are not read. Mixtral files have
-the architecture `llama`.
+the architecture `llama`; older ones, with a tensor for each expert, run, too. Layers for multi-token prediction are not
+loaded. A key that changes numbers and is not supported is refused by name.
 
 ## Weight types
 
