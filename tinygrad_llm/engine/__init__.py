@@ -1,3 +1,4 @@
 """
-A loaded model at work: prefill, decode, sampling. The layers' maths is in nn/, the user's input in the commands.
+A loaded model at work: prefill, decode, sampling, and which tokens the KV cache and recurrent states hold.
+The layers' maths is in nn/, the user's input in the commands.
 """

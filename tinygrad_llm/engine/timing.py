@@ -13,7 +13,7 @@ class Timing:
   no room for more; "cancelled": it was interrupted, closed, or is not over.
   """
   prompt_tokens: int = 0
-  cached_tokens: int = 0  # prompt tokens whose keys and values were still in the cache
+  cached_tokens: int = 0  # prompt tokens that were not fed again: the cache and recurrent states held them
   tokens: int = 0
   prefill: float = 0.0
   first_token: float = 0.0

@@ -1,5 +1,5 @@
 """
-The mixers, which project a layer's input to attention heads: grouped-query and multi-head latent attention.
-A mixer makes queries, and the keys and values that the cache holds; attention.py does the rest.
-linear_attention.py, conv.py and state.py are parts of recurrent layers.
+The mixers, the parts of a layer that relate positions: each maps a layer's normalised input to an addend.
+Attention reads a KV cache, with queries, keys and values of gqa.py or mla.py. Recurrent mixers keep a state of fixed
+size, such as shortconv.py, and delta.py with its linear_attention.py.
 """
