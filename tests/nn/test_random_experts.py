@@ -1,11 +1,12 @@
 """Random shapes, types and architectures with experts, against the float64 reference; see random_models.py."""
 import pytest
 from tests.support.extended import extended
-from tests.tools.random_models import draw, process, seeds_of_today
+from tests.tools.random_models import process, seeds_of_today
+from tests.tools.random_shapes import ONCE_WRONG, draw
 
-ONCE_WRONG = [pytest.param(14209, marks=extended)]  # an attention window that is one block of prefill attention
+SEEDS = [*seeds_of_today(experts=True), *(pytest.param(seed, marks=extended) for seed in ONCE_WRONG if seed % 2)]
 
-@pytest.mark.parametrize("seed", [*seeds_of_today(experts=True), *ONCE_WRONG])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_random_model(seed):
   print(f"replay: python tests/tools/random_models.py --seed {seed}")
   found = process(seed)

@@ -7,7 +7,6 @@ from tests.support.extended import sample
 from tests.tools.kernel_cases import has_cuda_wheels
 from tests.support.synthetic import FAMILIES, write_model
 from tests.support.synthetic_layers import MLA, MoE
-from tests.tools.random_models import DRAWN
 from tinygrad import Device, codegen
 from tinygrad.uop.ops import Ops
 from tinygrad_llm.device.device import open_target
@@ -43,7 +42,7 @@ def stock(path: str, target: str) -> list[str]:
     if found: names |= matrices
   return sorted(names)
 
-EACH = [(arch, target) for arch in DRAWN for target in TARGETS]
+EACH = [(arch, target) for arch in tuple(FAMILIES)[:10] for target in TARGETS]
 
 @pytest.mark.parametrize(("arch", "target"), sample(EACH, EACH[1::4]))
 def test_no_matrix_has_the_stock_schedule(arch, target, tmp_path):
