@@ -72,7 +72,7 @@ MODELS = {
 }
 
 RECURRENT = {"shortconv": "short convolution", "delta": "Gated DeltaNet", "grouped_delta": "Gated DeltaNet",
-             "kda": "Kimi Delta Attention"}
+             "kda": "Kimi Delta Attention", "mamba2": "Mamba-2"}
 
 def _parts(name: str) -> str:
   arch = ARCHS[name]
