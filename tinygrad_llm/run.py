@@ -148,6 +148,8 @@ def _main() -> None:
   if args.tokens is None and (args.prompt is not None or args.benchmark is None): args.prompt = read_prompt(args.prompt)
   from tinygrad_llm import load
   llm = load(args.model, max_context=args.max_context, dequantize=args.dequantize, progress=True, ahead=True)
+  if (purpose := llm.config.purpose) != "answers": warn(
+    f"{llm.path}: the model is for {purpose} ({llm.config.pooling} pooling); what it answers is not meaningful")
   if args.prompt is None and args.tokens is None and args.benchmark is None and not args.json: return _chat(llm, args)
   if args.prompt is None and args.tokens is None:
     if args.benchmark is None: raise InputError("--json: it needs --prompt or --tokens")

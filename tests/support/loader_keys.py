@@ -24,7 +24,8 @@ BASE = {
   "nextn_predict_layers": "read: so many last layers are skipped",
   "attention.causal": "refused: false is an encoder",
   "rope.scaling.alpha": "no number: Hunyuan alone uses it",
-  **_keys(EMBEDDINGS, "embedding_length_out pooling_type classifier.pooling_type classifier.output_labels"),
+  "pooling_type": "read: what the model is for",
+  **_keys(EMBEDDINGS, "embedding_length_out classifier.pooling_type classifier.output_labels"),
 }
 ROPE = {
   **_keys(READ, "rope.dimension_count rope.freq_base rope.scaling.type rope.scaling.factor rope.scaling.attn_factor",

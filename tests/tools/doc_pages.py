@@ -119,6 +119,10 @@ Only the text part of models with images runs, such as Gemma 3 4B; their `mmproj
 the architecture `llama`; older ones, with a tensor for each expert, run, too. Layers for multi-token prediction are not
 loaded. A key that changes numbers and is not supported is refused by name.
 
+Layers of multi-token prediction are skipped with a warning. A file that holds nothing else is refused, and so are other
+draft models (`dflash`, `eagle3`, `gemma4-assistant`). Decoders for embeddings or reranking load; `run` warns that their
+answers are not meaningful, and `llm.config.purpose` says so.
+
 ## Weight types
 
 Names of files such as Q4_K_M mean a mixture of types, here mostly Q4_K with some Q6_K; all types of a file must be

@@ -13,6 +13,8 @@ class ModelConfig:
   `temperature`: of queries, in layers that have one. `embd_scale` multiplies embeddings, `logit_scale` logits.
   `branch_scale` multiplies the outputs of mixer and feed-forward before the residual addition. A `logit_softcap` c
   limits a logit x to c tanh(x / c); 0: no limit.
+  `pooling`: of a model that was trained for embeddings or scores, how it makes one of a text: "mean" of all positions,
+  "first", "last", or "rank", a score by the last; "" for a model that answers.
   """
   arch: str
   dim: int
@@ -31,6 +33,12 @@ class ModelConfig:
   logit_scale: float
   logit_softcap: float
   tied: bool  # the output head is the embedding
+  pooling: str = ""
+
+  @property
+  def purpose(self) -> str:
+    """The model's purpose: "answers", "embeddings" or "reranking"."""
+    return "answers" if not self.pooling else "reranking" if self.pooling == "rank" else "embeddings"
 
   @property
   def n_layers(self) -> int: return len(self.layers)

@@ -5,11 +5,15 @@ from typing import Any, NoReturn
 import numpy as np
 from tinygrad_llm.errors import InputError, naming
 from tinygrad_llm.files.gguf import GGUF
+from tinygrad_llm.files.purpose import DRAFTS, ONLY_DRAFTS
 from tinygrad_llm.nn.archs import ARCHS
 
 def check_architecture(kv: Mapping[str, Any]) -> None:
   """InputError if a file's metadata names an architecture that is not supported."""
-  if isinstance(arch := kv.get("general.architecture"), str) and arch not in ARCHS:
+  if not isinstance(arch := kv.get("general.architecture"), str): return
+  if arch in DRAFTS:
+    raise InputError(f"general.architecture: {arch!r}, {ONLY_DRAFTS}; load the model that it drafts for")
+  if arch not in ARCHS:
     raise InputError(f"general.architecture: {arch!r:.40} is not supported; supported: {', '.join(sorted(ARCHS))}")
 
 class Keys:

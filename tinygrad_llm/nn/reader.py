@@ -4,6 +4,7 @@ import math
 import numpy as np
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.gguf import GGUF
+from tinygrad_llm.files.purpose import ONLY_DRAFTS, POOLINGS, only_drafts, pooling
 from tinygrad_llm.nn.config import ModelConfig
 from tinygrad_llm.nn.keys import Keys
 from tinygrad_llm.nn.layers import (AttentionConfig, DenseAndExpertsConfig, FeedForwardConfig, FFNConfig, LatentConfig,
@@ -26,9 +27,10 @@ class _Model(Keys):
     super().__init__(file)
     self.dim = self.size("embedding_length")
     blocks, self.context = self.size("block_count", high=1 << 12), self.size("context_length", 4096, high=1 << 31)
-    # the last blocks may serve multi-token prediction only
-    if (n := blocks - self.size("nextn_predict_layers", 0, low=0)) < 1:
-      self.fail("nextn_predict_layers", f"{blocks - n} of {blocks} blocks")
+    ahead = self.size("nextn_predict_layers", 0, low=0)  # the last blocks may serve multi-token prediction only
+    if only_drafts(file.tensors, ahead):
+      raise InputError(f"{file.path}: blk.0: no such layer, {ONLY_DRAFTS}; load the whole {self.arch} model's file")
+    if (n := blocks - ahead) < 1: self.fail("nextn_predict_layers", f"{ahead} of {blocks} blocks")
     if (embd := file.tensors.get("token_embd.weight")) is None or len(embd.shape) != 2:
       raise InputError(f"{file.path}: token_embd.weight: no such matrix; the file is not a language model")
     self.n_layers, self.vocab_size = n, embd.shape[0]
@@ -67,7 +69,8 @@ class _Model(Keys):
       per_layer=self.size("embedding_length_per_layer_input", 0, low=0) if self.features.per_layer else 0,
       branch_scale=self._scale("residual_scale"), logit_scale=self._logit_scale(),
       logit_softcap=self.number("final_logit_softcapping", self.features.logit_cap),
-      tied="output.weight" not in self.file.tensors)
+      tied="output.weight" not in self.file.tensors,
+      pooling=pooling(self.size("pooling_type", 0, low=0, high=len(POOLINGS) - 1), self.file.tensors))
 
   def _layer(self, i: int, recurrent: RecurrentConfig | None, attention: AttentionConfig, ffn: FeedForwardConfig | None
              ) -> LayerConfig:

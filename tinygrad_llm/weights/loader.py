@@ -1,6 +1,6 @@
 """Loads a file's tensors by name as the weights that layers use; shapes and types are checked first."""
 from __future__ import annotations
-import math, re
+import math
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -10,6 +10,7 @@ import numpy as np
 from tinygrad import dtypes
 from tinygrad_llm.errors import InputError, warn
 from tinygrad_llm.files.gguf import GGUF, TensorInfo
+from tinygrad_llm.files.purpose import layers_ahead
 from tinygrad_llm.quants.table import QUANT_TYPES, quant_type, reference
 from tinygrad_llm.weights.linear import ExpertLinear, Linear
 from tinygrad_llm.weights.memory import WeightMemory
@@ -41,13 +42,16 @@ class Loader:
 
   def _check_unused(self) -> None:
     """
-    Warns of tensors that nobody asked for, except multi-token prediction (nextn), indexers and scales of activations.
+    Warns of layers of multi-token prediction, and of other tensors that nobody asked for, except scales of activations,
+    indexers and the head of a reranker.
 
     InputError for the scale of a weight that does not support one.
     """
-    ahead = tuple(name.partition("nextn.")[0] for name in self.file.tensors if re.match(r"blk\.\d+\.nextn\.", name))
+    if ahead := layers_ahead(self.file.tensors):
+      warn(f"{self.file.path}: it has {len(ahead)} layer{'s' * (len(ahead) > 1)} of multi-token prediction, which "
+           f"{'are' if len(ahead) > 1 else 'is'} not used")
     unused = [name for name in self.file.tensors if name not in self.asked and not name.endswith(".input_scale")
-              and not name.startswith(ahead) and ".indexer." not in name]
+              and not name.startswith(("cls.", *ahead)) and ".indexer." not in name]
     for name in unused:
       if name.endswith(".scale") and f"{name.removesuffix('scale')}weight" in self.asked:
         raise InputError(f"{self.file.path}: {name}: a scale of this tensor is not supported; use another quant type")
