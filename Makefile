@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # setuptools says of an editable install that it is one, in 20 lines that look like an error
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q
 
-.PHONY: docs seams kernel-hashes help run chat bench batches peers report beam search-faults cost-model plot real-models start busy lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models golden accept kernel-suite vectors default-model extended clean
+.PHONY: docs seams kernel-hashes help run chat bench batches peers report beam search-faults cost-model plot real-models start busy lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models models golden accept kernel-suite vectors default-model extended clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -42,6 +42,9 @@ fuzz: $(VENV)/dev ## 10,000 damaged files: each must load or end in one line
 
 random-models: $(VENV)/dev ## 300 models of random shape against the float64 reference (COUNT, SEED; half an hour and more)
 	$(BIN)/python tests/tools/random_models.py --seed $(or $(SEED),1) --count $(or $(COUNT),300)
+
+models: $(VENV)/dev ## a tiny file of each architecture answers a prompt; its numbers are checked (ARGS="qwen35 --chunk 16")
+	$(BIN)/python tests/tools/models.py $(ARGS)
 
 golden: $(VENV)/bench ## record llama.cpp's logits again (builds llama-cpp-python: some minutes)
 	$(BIN)/python tests/tools/record_golden.py
