@@ -3,8 +3,9 @@ Draws models of random shape, type and architecture for random_models.py: sizes,
 
 A seed's model depends on the set of supported architectures, so it changes when one is added.
 """
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,6 +68,7 @@ def step_of(types: str) -> int:
   """The step of row lengths that fit a type. The usual mixes fall back to other types for rows that do not fit."""
   return 32 if types.endswith("_M") else max(2, GGML_QUANT_SIZES[GGMLQuantizationType[types]][0])
 
+@functools.cache
 def mechanisms(experts: bool) -> list[list[str]]:
   """The families with or without experts, grouped by what their layers consist of."""
   groups = dict[tuple[Any, ...], list[str]]()
@@ -83,15 +85,18 @@ Layers = tuple[int, tuple[str, ...]]  # how many, and the kinds of their mixers,
 
 def recurrent(f: Family) -> bool: return any(part in ("delta", "kda", "mamba2", "shortconv") for part in f.parts)
 
+def some_of(d: Draw, kinds: Sequence[str], n: int) -> tuple[str, ...]:
+  """n kinds in random order, each of them at least once if n suffices."""
+  return tuple(d.rng.permutation([*kinds, *(d.of(*kinds) for _ in range(n))][:n]).tolist())
+
 def layers_of(d: Draw, f: Family, first: int) -> Layers:
   """first: at least so many."""
   kinds = [*dict.fromkeys(f.mixers)]
   if len(kinds) == 1: return max(first, d.of(1, 1, 2, 4) if f.window else d.of(1, 1, 2)), f.mixers
-  n = max(first, d.of(2, 2, 3) if f.moe else d.of(2, 3, 4))
-  if "delta" in kinds: return n, ("delta",) * d.of(1, 1, 2) + ("attention",)
+  n = max(first, len(kinds), d.of(2, 2, 3) if f.moe else d.of(2, 3, 4))
+  if "delta" in kinds: return n, ("delta",) * d.of(1, n - 1) + ("attention",)
   if WINDOW in kinds: return n, d.of((WINDOW, FULL), (FULL, WINDOW), (WINDOW, WINDOW, FULL))
-  mixers = tuple(d.of(*kinds) for _ in range(n))
-  return n, mixers if {*kinds} == {*mixers} else f.mixers
+  return n, some_of(d, kinds, n)
 
 def heads_of(d: Draw, f: Family) -> dict[str, Any]:
   """heads, kv_heads and head_dim, whose product is a whole number of blocks. The rotated share is an even number."""
@@ -127,15 +132,18 @@ def gemma4(d: Draw, name: str, model: dict[str, Any]) -> Gemma4:
   return Gemma4(d.part(model["heads"], 32, 160, 2), d.of(0.25, 0.5, 1.0), shared, d.row(16, 96) if d.yes(0.5) else 0,
                 d.yes(0.5), d.yes(0.7))
 
+def indexer(d: Draw, name: str, model: dict[str, Any]) -> Indexer:
+  """All positions are chosen: another order of nearly equal scores would be no error."""
+  types = ((1,) * d.of(1, 2) + (0,) * model["layers"])[:model["layers"]] if name == "glm-dsa" else ()
+  return Indexer(d.size(1, 16), d.size(model["mla"].rope, 96, 2), 2048, types)
+
 PARTS: dict[str, Callable[[Draw, str, dict[str, Any]], Any]] = {
   "shortconv": lambda d, name, model: ShortConv(d.of(2, 3, 3, 4, 6)),
   "delta": delta,
   "kda": lambda d, name, model: KDA(d.row(16, 64), d.of(2, 3, 4, 4, 6)),
   "mamba2": mamba2,
   "gemma4": gemma4,
-  # all positions are chosen: another order of nearly equal scores would be no error
-  "indexer": lambda d, name, model: Indexer(d.size(1, 16), d.size(model["mla"].rope, 96, 2), 2048, () if
-                                            name == "deepseek32" else (1,) * d.of(1, 2) + (0,) * model["layers"]),
+  "indexer": indexer,
 }
 
 def experts_of(d: Draw, name: str, f: Family, ffn: int) -> MoE:
@@ -201,7 +209,7 @@ def draw(seed: int) -> Case:
   if f.mla and not experts: model["dense"] = True
   if f.parts: model["parts"] = {kind: PARTS[kind](d, name, model) for kind in f.parts}
   if "delta" in f.parts:
-    if model["parts"]["delta"].listed: model["mixers"] = tuple(d.of("delta", "attention") for _ in range(n))
+    if model["parts"]["delta"].listed: model["mixers"] = some_of(d, ("delta", "attention"), n)
     elif not experts and d.yes(0.2): model |= {"layers": n + 1, "parts": model["parts"] | {"nextn": 1}}
   if f.window or name in ("gemma2", "olmo2", "lfm2"): model["window"] = d.size(1, 64)
   if model.get("window") and name != "gemma4" and d.yes(0.2): model["window"] = 0
