@@ -143,12 +143,23 @@ def test_lookahead_runs_one_step_too_far(llm, exact, monkeypatch):
   assert answered(llm, IDS[:25], 9) == plain
 
 def test_checkpoints_are_bounded(llm):
-  """A long prompt leaves a few checkpoints, whose gaps grow with the distance from its end."""
-  llm.prefill([*IDS, *IDS[:30]])
-  held = llm._context.states
+  """Many prompts leave a few checkpoints, whose gaps grow with the distance from the end; their memory is reused."""
+  ids, held = [*IDS, *IDS[:30]], llm._context.states
+  for n in range(8, 120, 8): answered(llm, ids[:n], 1)
   ends = [c.tokens for c in held.checkpoints]
-  assert len(ends) == states.CHECKPOINTS and ends == sorted(ends) and max(ends) == 112
-  assert held.nbytes == sum(s.nbytes for s in llm.model.states) * (3 + len(ends)) // 3
+  gaps = np.diff([0, *ends, 112]).tolist()
+  assert len(ends) == states.CHECKPOINTS and ends[-1] == 104 and gaps == sorted(gaps, reverse=True)
+  taken = held.nbytes
+  assert taken <= sum(s.nbytes for s in llm.model.states) * (3 + states.CHECKPOINTS) // 3
+  for n in range(8, 120, 8): answered(llm, [5, *ids[:n]], 1)
+  assert held.nbytes == taken
+
+def test_long_prompt_is_kept_in_parts(llm, monkeypatch):
+  """A prompt that shares a part of a long one starts from one of each few chunks' ends."""
+  llm.prefill([*IDS, *IDS[:30]])
+  chunks = fed(llm, monkeypatch)
+  answered(llm, [*IDS[:80], 1, 2], 1)
+  assert chunks == [(64, 16), (80, 2)]
 
 # *** the bookkeeping alone
 

@@ -71,7 +71,7 @@ NEITHER, OTHER = "llama.cpp loads no such file either", "another model than this
   ({"kv": {"llama.attention.head_count_kv": 3}}, "head_count_kv", NEITHER),
   ({"kv": {"llama.embedding_length": 192}}, "token_embd.weight: shape", NEITHER),
   ({"kv": {"llama.block_count": 3}}, r"blk\.2\.attn_norm\.weight: the tensor is missing", NEITHER),
-  ({"kv": {"llama.rope.scaling.type": "longrope"}}, "rope.scaling.type: 'longrope' is not", OTHER),
+  ({"kv": {"llama.rope.scaling.type": "dynamic"}}, "rope.scaling.type: 'dynamic' is not", OTHER),
   ({"arch": "qwen2", "kv": {"qwen2.expert_count": 8}}, "expert_count", OTHER),
   ({"kv": {"llama.expert_count": 8}}, r"blk\.0\.ffn_down_exps\.weight: no such tensor of 3 dimensions", NEITHER),
   ({"kv": {"llama.attention.layer_norm_rms_epsilon": float("nan")}}, "layer_norm_rms_epsilon", "all logits are NaN"),

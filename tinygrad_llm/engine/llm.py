@@ -41,6 +41,8 @@ from tinygrad_llm.text.tokenizer import Tokenizer, pre_type, suppressed_ids
 from tinygrad_llm.text.turn_marks import TurnMarks, turn_marks
 from tinygrad_llm.weights.loader import Loader
 
+KEPT = 4  # each so many chunks of a long prompt, recurrent states are kept
+
 def check_metadata(kv: Mapping[str, Any]) -> None:
   """InputError if a part of a file's metadata is enough to know that the model cannot be run."""
   check_architecture(kv)
@@ -403,10 +405,11 @@ class LLM:
 
   def _chunks(self, ids: Sequence[int], first: int) -> Iterator[int]:
     """Feeds ids[first:] chunk by chunk; yields each chunk's number of tokens while the steps hold its logits."""
-    for position in range(first, len(ids), self.chunk):
+    for i, position in enumerate(range(first, len(ids), self.chunk)):
       part = ids[position:position + self.chunk]
       self._context.cut(position)
-      self._context.states.keep()
+      # a later prompt may begin with what was fed before, with this one up to its last chunk, or with a part of it
+      if i % KEPT == 0 or position + self.chunk >= len(ids): self._context.states.keep()
       self.steps.prefill(part, position)
       self._context.states.fed_prompt(position + len(part))
       self._held.extend(part)

@@ -30,15 +30,18 @@ class States:
   """
   def __init__(self, states: Sequence[State]):
     self.states, self.seen, self.checkpoints = states, dict[int, int](), list[Checkpoint]()
+    self._spare = list[list[Tensor]]()  # memory of checkpoints that are forgotten
 
   @property
   def nbytes(self) -> int:
     """Bytes of all states and checkpoints."""
-    return sum(state.nbytes for state in self.states) + sum(x.nbytes() for c in self.checkpoints for x in c.copies)
+    copies = [*self._spare, *(c.copies for c in self.checkpoints)]
+    return sum(state.nbytes for state in self.states) + sum(x.nbytes() for held in copies for x in held)
 
   def cut(self, position: int) -> None:
     """Forgets states that have seen more than `position` tokens."""
     self.seen = {turn: n for turn, n in self.seen.items() if n <= position}
+    self._spare += [c.copies for c in self.checkpoints if c.tokens > position]
     self.checkpoints = [c for c in self.checkpoints if c.tokens <= position]
 
   def resume(self, most: int) -> int:
@@ -62,7 +65,8 @@ class States:
     if not n or any(c.tokens == n for c in self.checkpoints): return
     held = self._tensors(PROMPT)
     full = len(self.checkpoints) >= max(1, min(CHECKPOINTS, BUDGET // sum(x.nbytes() for x in held)))
-    copies = self._dropped().copies if full else [empty(x.max_shape, x.dtype) for x in held]
+    if full: self._spare.append(self._dropped().copies)
+    copies = self._spare.pop() if self._spare else [empty(x.max_shape, x.dtype) for x in held]
     for to, of in zip(copies, held): copy(to, of)
     self.checkpoints = sorted([*self.checkpoints, Checkpoint(n, copies)], key=lambda c: c.tokens)
 
