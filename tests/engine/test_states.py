@@ -2,6 +2,7 @@
 import numpy as np
 import pytest
 import tinygrad_llm
+from tests.support.read_at_once import reader
 from tests.support.reference import Reference
 from tinygrad_llm.device.buffers import fill, host_view
 from tinygrad_llm.engine import lookahead, states
@@ -130,7 +131,6 @@ def test_random_prompts(llm, exact):
 
 def test_lookahead_runs_one_step_too_far(llm, exact, monkeypatch):
   """Where steps are launched ahead, the last one fed a token that is not held; a next prompt does not see it."""
-  def reader(device): return lambda buffer: (data := bytes(buffer.as_memoryview())) and (lambda: data)
   monkeypatch.setattr(lookahead, "reader", reader)
   plain = answered(llm, IDS[:25], 9)
   monkeypatch.setattr(llm, "_lookahead", Lookahead(llm.model, 512))

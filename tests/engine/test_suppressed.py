@@ -1,6 +1,7 @@
 """Tokens that a file suppresses (tokenizer.ggml.suppress_tokens) are never chosen, on the host and on the device."""
 import numpy as np
 import pytest
+from tests.support.read_at_once import reader
 from tests.support.scripted_gguf import CHATML, build
 import tinygrad_llm
 from tinygrad_llm.engine import lookahead
@@ -18,10 +19,6 @@ def written(path, suppressed) -> list[int]:
                         kv=kv if suppressed else None)
   return said
 
-def now(buffer):
-  data = bytes(buffer.as_memoryview())
-  return lambda: data
-
 @pytest.mark.parametrize("ahead", [False, True])
 def test_suppressed_token_is_never_chosen(tmp_path, monkeypatch, ahead):
   """The script's second word is the likeliest after its first one, but the file suppresses it."""
@@ -32,7 +29,7 @@ def test_suppressed_token_is_never_chosen(tmp_path, monkeypatch, ahead):
   written(tmp_path / "model.gguf", [SCRIPT[1]])
   llm = tinygrad_llm.load(str(tmp_path / "model.gguf"))
   if ahead:
-    monkeypatch.setattr(lookahead, "reader", lambda device: now)
+    monkeypatch.setattr(lookahead, "reader", reader)
     llm._lookahead = Lookahead(llm.model, llm.max_context, token_bias(llm._suppressed, llm.config.vocab_size))
   first = list(llm.generate([said[3]], 6, ignore_eos=True))
   assert first[0] == said[0] and said[1] not in first

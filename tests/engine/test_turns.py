@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 import tinygrad_llm
+from tests.support.read_at_once import reader
 from tinygrad_llm import InputError
 from tinygrad_llm.engine import context, lookahead
 from tinygrad_llm.engine.lookahead import Lookahead
@@ -17,10 +18,6 @@ PROMPTS = [[5, 17, 300, 44], [5, 17, 9], [7] * 20, [5, 17, 300, 44, 8, 2, 1, 100
 ASKED = [{}, {"temperature": 1.5, "seed": 3}, {"temperature": 0.9, "top_k": 40, "seed": 8}, {"repeat_penalty": 1.3},
          {"temperature": 2.0, "repeat_penalty": 1.2, "seed": 1}]
 
-class Forced:
-  """A reader for a device that has none."""
-  def __call__(self, device): return lambda buffer: (data := bytes(buffer.as_memoryview())) and (lambda: data)
-
 @pytest.fixture(scope="module", params=["stepwise", "ahead", "recurrent", "recurrent ahead"])
 def llm(request, model_file):
   # F32 where states are fed again: with int8 activations, a prompt and single tokens lead to slightly other states
@@ -28,7 +25,7 @@ def llm(request, model_file):
   llm = tinygrad_llm.load(str(model_file(vocab=384, context=96, **kind)), max_context=4096, chunk=16)
   with pytest.MonkeyPatch.context() as m:
     if "ahead" in request.param:
-      m.setattr(lookahead, "reader", Forced())
+      m.setattr(lookahead, "reader", reader)
       m.setattr(lookahead, "RANDOMS", 8)
       llm._lookahead = Lookahead(llm.model, llm.max_context)
     yield llm

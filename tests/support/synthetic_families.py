@@ -93,7 +93,7 @@ FAMILIES = {
                     rotated=0.5, tied=False, expert_keys=DEEPSEEK_KEYS, key_length=True,
                     moe=MoE(dense=1, shared=1, gating="sigmoid", norm=True, scale=1.5, bias=True)),
   "minimax-m2": Family("qwen", 5000000.0, qk_norm="all", rotated=0.5, tied=False, key_length=True,
-                       moe=MoE(gating="sigmoid", bias=True)),
+                       moe=MoE(gating="sigmoid", bias=True), wide_experts=True),
   "granitemoe": Family("llama", 10000.0, moe=MoE(shared=1, shared_ffn=96), keys=granite_scales,
                        expert_keys=("shared_ffn",)),
   "mistral3": Family("llama", 1000000.0, tied=False, key_length=True),

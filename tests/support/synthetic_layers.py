@@ -81,9 +81,8 @@ def scales(specs: Sequence[Spec]) -> Iterator[Spec]:
 
 def fill(family: Family, s: Shape) -> Shape:
   """The shape with dependent sizes filled in. ValueError if sizes do not fit."""
-  # minimax-m2 writes the key, and has experts as wide as feed_forward_length says
-  by_dense = "ffn" not in family.expert_keys or s.arch == "minimax-m2"
-  if s.moe and by_dense: s = replace(s, moe=replace(s.moe, ffn=s.width(0)))
+  wide = family.wide_experts or "ffn" not in family.expert_keys
+  if s.moe and wide: s = replace(s, moe=replace(s.moe, ffn=s.width(0)))
   if "kv" in family.marked: s = replace(s, kv_heads=tuple(s.kv(i) if s.attends(i) else 0 for i in range(s.layers)))
   if "ffn" in family.marked: s = replace(s, ffn=tuple(s.width(i) if s.feeds(i) else 0 for i in range(s.layers)))
   for i in range(s.layers):

@@ -107,6 +107,7 @@ class Family:
   - `rotated`: the rotated share of a head (None: not written); `key_length`: the head's size is always written
   - `write_base`: the rotation's base is written
   - `mha`: as many KV heads as heads unless told; `expert_keys`: some of ffn, dense, step, shared, shared_ffn
+  - `wide_experts`: an expert is as wide as a dense network, as it is without the key "ffn"
   - `stream`: the residual stream is as large as the logits (embeddings times sqrt(dim))
   - `parts`: the default sizes of other mixers, by kind; `query_gate`: a head of attn_q has the rows of a gate, too
   - `marked`: some of "kv", "ffn": sizes that are written by layer, 0 where there is no attention or feed-forward
@@ -141,6 +142,7 @@ class Family:
   write_base: bool = True
   mha: bool = False
   expert_keys: tuple[str, ...] = ("ffn",)
+  wide_experts: bool = False
   stream: bool = False
   parts: Mapping[str, Any] = field(default_factory=dict)
   query_gate: bool = False

@@ -67,7 +67,7 @@ class States:
     full = len(self.checkpoints) >= max(1, min(CHECKPOINTS, BUDGET // sum(x.nbytes() for x in held)))
     if full: self._spare.append(self._dropped().copies)
     copies = self._spare.pop() if self._spare else [empty(x.max_shape, x.dtype) for x in held]
-    for to, of in zip(copies, held): copy(to, of)
+    _copy(copies, held)
     self.checkpoints = sorted([*self.checkpoints, Checkpoint(n, copies)], key=lambda c: c.tokens)
 
   def fed_prompt(self, position: int) -> None:
@@ -82,7 +82,7 @@ class States:
     """Puts the state where the decode step at `position` reads it; that step overwrites the other turn."""
     if not self.states: return
     if position and self.seen.get(turn := position % 2) != position:
-      for to, of in zip(self._tensors(turn), self._tensors(PROMPT)): copy(to, of)
+      _copy(self._tensors(turn), self._tensors(PROMPT))
       self.seen[turn] = position
     self.seen.pop(1 - position % 2, None)
 
@@ -103,8 +103,7 @@ class States:
     """
     Copies of the states that have seen so many tokens; None if there is none, or the host cannot reach the memory.
     """
-    turn = next((turn for turn, n in self.seen.items() if n == tokens), None)
-    if turn is None: return [] if not self.states else None
+    if (turn := self._turn(tokens)) is None: return [] if not self.states else None
     views = [host_view(x) for x in self._tensors(turn)]
     return [x.copy() for x in views if x is not None] if all(x is not None for x in views) else None
 
@@ -119,10 +118,14 @@ class States:
 
   def _load(self, tokens: int) -> None:
     """Copies the state of so many tokens to where prompts read it."""
-    turn = next((turn for turn, n in self.seen.items() if n == tokens), None)
+    turn = self._turn(tokens)
     source = next(c.copies for c in self.checkpoints if c.tokens == tokens) if turn is None else self._tensors(turn)
-    for to, of in zip(self._tensors(PROMPT), source): copy(to, of)
+    _copy(self._tensors(PROMPT), source)
     self.seen[PROMPT] = tokens
+
+  def _turn(self, tokens: int) -> int | None:
+    """The turn that holds the state of so many tokens; None if there is none."""
+    return next((turn for turn, n in self.seen.items() if n == tokens), None)
 
   def _tensors(self, turn: int) -> list[Tensor]:
     """The tensors of all layers' states of one turn."""
@@ -137,3 +140,6 @@ class States:
     ends = [0, *(c.tokens for c in self.checkpoints), end := self.seen[PROMPT]]
     def cost(i: int) -> float: return (ends[i + 2] - ends[i]) / (end - ends[i + 1] + 1)
     return self.checkpoints.pop(min(range(len(self.checkpoints)), key=cost))
+
+def _copy(to: Sequence[Tensor], of: Sequence[Tensor]) -> None:
+  for x, y in zip(to, of): copy(x, y)

@@ -61,9 +61,8 @@ class Loader:
 
   def info(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
     self.asked.add(name)
-    if (info := self.file.tensors.get(name)) is None:
-      raise InputError(f"{self.file.path}: {name}: the tensor is missing; the file is damaged")
-    if info.shape != shape:
+    self.check(name)
+    if (info := self.file.tensors[name]).shape != shape:
       raise InputError(f"{self.file.path}: {name}: shape {info.shape} should be {shape}; the file is damaged")
     return info
 
@@ -90,10 +89,7 @@ class Loader:
 
   def stacked(self, names: Sequence[str], *shape: int) -> Weight:
     """The same for some tensors of such a shape, one after another along its first axis; they have to share a type."""
-    infos = [self._reshaped(name, shape) for name in names]
-    for info in infos:
-      if info.type != infos[0].type:
-        raise InputError(f"{self.file.path}: {info.name}: its type differs from {names[0]}'s; convert the model again")
+    infos = self._of_one_type([self._reshaped(name, shape) for name in names], names[0])
     return self._load(infos, (len(infos) * shape[0], *shape[1:]))
 
   def _reshaped(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
@@ -172,10 +168,13 @@ class Loader:
     """The tensor of all experts' matrices, or one tensor for each expert, all of one type."""
     each = [f"{name.removesuffix('_exps')}.{i}.weight" for i in range(experts)]
     if self.has(f"{name}.weight") or not self.has(each[0]): return [self.info(f"{name}.weight", (experts, rows, n))]
-    infos = [self.info(of_one, (rows, n)) for of_one in each]
+    return self._of_one_type([self.info(of_one, (rows, n)) for of_one in each], "expert 0")
+
+  def _of_one_type(self, infos: list[TensorInfo], first: str) -> list[TensorInfo]:
+    """`infos`, which become one Weight. InputError if a type differs from the first one, which is called `first`."""
     for info in infos:
       if info.type != infos[0].type:
-        raise InputError(f"{self.file.path}: {info.name}: its type differs from expert 0's; convert the model again")
+        raise InputError(f"{self.file.path}: {info.name}: its type differs from {first}'s; convert the model again")
     return infos
 
   def _slices(self, name: str, sizes: Sequence[int], *shape: int) -> list[TensorInfo]:

@@ -8,7 +8,7 @@ from tinygrad_llm.nn.layers import DeltaConfig
 from tinygrad_llm.nn.mixers.conv import short_conv
 from tinygrad_llm.nn.mixers.delta_inputs import DeltaInputs
 from tinygrad_llm.nn.mixers.kda_inputs import KDAInputs
-from tinygrad_llm.nn.mixers.linear_attention import chunked, recurrent
+from tinygrad_llm.nn.mixers.linear_attention import attended
 from tinygrad_llm.nn.mixers.padding import padded, rows_for
 from tinygrad_llm.nn.mixers.state import State
 from tinygrad_llm.nn.mixers.step import Step
@@ -43,11 +43,7 @@ class Delta:
     q, k, v = self._heads(rows.silu())
     g, beta = self._by_head(g), self._by_head(beta)
     S = S.reshape(B, *v.shape[1:3], *S.shape[2:])
-    if N == 1:
-      q, k, v, g, beta = (y.squeeze(3) for y in (q, k, v, g, beta))
-      o, S = recurrent(q, k, v, g, beta, S)
-      o = o.unsqueeze(-2)
-    else: o, S = chunked(q, k, v, g, beta, S, C)
+    o, S = attended(q, k, v, g, beta, S, C)
     o = self.norm(o.reshape(B, config.v_heads, N, -1).transpose(1, 2)[:, :T])  # (B, T, heads, d)
     y = o.reshape(B, T, -1) * gate
     return self.out(y)[0], self.state.write(step.turn, [seen, S.reshape(B, config.v_heads, *S.shape[3:])])

@@ -15,6 +15,15 @@ from tinygrad import Tensor
 
 BLOCK = 16  # rows of a triangular system that are solved by substitution; the kernel has BLOCK^2 / 2 products in a row
 
+def attended(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor | None, S: Tensor, C: int
+             ) -> tuple[Tensor, Tensor]:
+  """chunked() for N tokens; if N is 1, the same by recurrent()."""
+  if v.shape[-2] != 1: return chunked(q, k, v, g, beta, S, C)
+  axis = v.ndim - 2  # all have the tokens there
+  q, k, v, g = (y.squeeze(axis) for y in (q, k, v, g))
+  o, S = recurrent(q, k, v, g, None if beta is None else beta.squeeze(axis), S)
+  return o.unsqueeze(-2), S
+
 def recurrent(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor | None, S: Tensor) -> tuple[Tensor, Tensor]:
   """
   One token: q, k (.., d_k), v (.., d_v), g (..) or (.., d_k), beta (..), S (.., d_v, d_k) -> o (.., d_v), the new S.

@@ -3,7 +3,7 @@ from __future__ import annotations
 from tinygrad import Tensor, UOp
 from tinygrad_llm.nn.layers import Mamba2Config
 from tinygrad_llm.nn.mixers.conv import short_conv
-from tinygrad_llm.nn.mixers.linear_attention import chunked, recurrent
+from tinygrad_llm.nn.mixers.linear_attention import attended
 from tinygrad_llm.nn.mixers.padding import padded, rows_for
 from tinygrad_llm.nn.mixers.state import State
 from tinygrad_llm.nn.mixers.step import Step
@@ -34,7 +34,7 @@ class Mamba2:
   def __call__(self, x: Tensor, step: Step) -> tuple[Tensor, list[UOp]]:
     """x (B, T, dim) -> (B, T, dim), and the stores of the new state."""
     config, (B, T, _) = self.config, x.shape
-    N = 1 if (is_one := isinstance(T, int) and T == 1) else rows_for(T, C)
+    N = 1 if isinstance(T, int) and T == 1 else rows_for(T, C)
     rows, dt = self.inputs(x)
     z, rows = rows.split([config.inner, config.channels], dim=-1)
     seen, S = self.state.read(step.turn, step.positions)
@@ -48,10 +48,7 @@ class Mamba2:
     u, k, q = (by_head(y, n) for y, n in zip(rows.silu().split([config.inner, keys, keys], dim=-1), (heads, 1, 1)))
     dt = by_head(dt, heads)
     v, g = u * dt, (dt * self.a.float()).squeeze(-1)
-    if is_one:
-      o, S = recurrent(q[..., 0, :], k[..., 0, :], v[..., 0, :], g[..., 0], None, S)
-      o = o.unsqueeze(-2)
-    else: o, S = chunked(q, k, v, g, None, S, C)
+    o, S = attended(q, k, v, g, None, S, C)
     y = (o + self.d.float() * u).permute(0, 3, 1, 2, 4).reshape(B, N, -1)[:, :T] * z.silu()
     if self.norm is not None: y = self.norm(y.reshape(B, T, config.groups, -1)).reshape(B, T, -1)
     return self.out(y)[0], self.state.write(step.turn, [seen, S])
