@@ -81,7 +81,7 @@ RARER: dict[str, dict[str, Any]] = {
   "exaone4": {"arch": "exaone4", "seed": 0},
   "cohere2": {"arch": "cohere2", "layers": 4, "window": 12, "seed": 1},
   "command-r": {"arch": "command-r", "seed": 1},
-  "olmo2": {"arch": "olmo2", "seed": 0},
+  "olmo2": {"arch": "olmo2", "seed": 1},
   "olmo3": {"arch": "olmo2", "layers": 4, "window": 12, "kv": yarn("olmo2", 8.0), "seed": 0},
   "llama4": {"arch": "llama4", "layers": 4, "moe": MoE(ffn=256, shared=1, used=1, step=2), "seed": 0},
   "hunyuan-dense": {"arch": "hunyuan-dense", "head_dim": 128, "seed": 1},
@@ -92,16 +92,16 @@ RECURRENT: dict[str, dict[str, Any]] = {
   "lfm2": {"arch": "lfm2", "layers": 3, "seed": 5},
   "lfm2moe": {"arch": "lfm2moe", "layers": 3, "moe": MoE(ffn=256, dense=1, gating="sigmoid", bias=True), "seed": 1},
   # Qwen 3.5: head size 256, a quarter of it rotated
-  "qwen35": {"arch": "qwen35", "layers": 3, "head_dim": 256, "parts": {"delta": Delta(size=64)}, "seed": 1},
+  "qwen35": {"arch": "qwen35", "layers": 3, "head_dim": 256, "parts": {"delta": Delta(size=64)}, "seed": 2},
   "qwen35moe": {"arch": "qwen35moe", "head_dim": 128, "parts": {"delta": Delta(v_heads=8)}, "moe": MoE(
     ffn=256, shared=1, shared_gate=True), "seed": 1},
   "qwen3next": {"arch": "qwen3next", "head_dim": 128, "parts": {"delta": Delta(v_heads=8)}, "moe": MoE(
     ffn=256, shared=1, shared_gate=True), "seed": 3},
   "kimi-linear": {"arch": "kimi-linear", "layers": 3, "parts": {"kda": KDA(size=64)}, "mla": MLA(**LATENT), "moe": MoE(
     ffn=256, dense=1, shared=1, gating="sigmoid", bias=True, scale=2.446), "seed": 5},
-  "granitehybrid": {"arch": "granitehybrid", "layers": 3, "parts": {"mamba2": Mamba2(inner=512)}, "seed": 5},
+  "granitehybrid": {"arch": "granitehybrid", "layers": 3, "parts": {"mamba2": Mamba2(inner=512)}, "seed": 1},
   "granitehybrid-moe": {"arch": "granitehybrid", "parts": {"mamba2": Mamba2(inner=512)}, "ffn": 256,
-                        "moe": MoE(shared=1), "seed": 1},
+                        "moe": MoE(shared=1), "seed": 0},
   "nemotron_h": {"arch": "nemotron_h", "layers": 4, "seed": 0},
   "nemotron_h_moe": {"arch": "nemotron_h_moe", "layers": 4, "moe": MoE(
     ffn=256, shared=1, shared_ffn=512, norm=True, scale=2.5, bias=True, groups=1, groups_used=1), "seed": 0},
