@@ -77,6 +77,7 @@ PASSES: tuple[Pass, ...] = (
   _pass("cache.sqlite_cache", CACHE),
   _pass("cache.programs", CACHE, provides="programs_elsewhere"),
   _pass("compile_time.forked_lowering", LOWERING, needs="programs_elsewhere", after="programs"),
+  _pass("runtime.buffer_parts", LOWERING, after="programs"),
   _pass("host.threads", RUNTIME, CPU),
   _pass("runtime.dispatch", RUNTIME, CPU, provides="cpu_graphs"),
   _pass("runtime.graph_batches", RUNTIME),
