@@ -55,8 +55,9 @@ def test_hunyuan_base(model_file):
   assert changed(file, rope__scaling__alpha=1000.0).ropes[0].theta == pytest.approx(10000 * 1000 ** (48 / 46))
 
 def test_context_beyond_the_indexer(model_file):
-  """Attention is dense up to the positions that an indexer chooses; a larger context is refused by one line."""
-  path = model_file(arch="glm-dsa", parts={"indexer": Indexer(top_k=64)})
-  assert read_config(open_gguf(path)).dense_context == 64
-  with pytest.raises(InputError, match=r"beyond 64 positions, is not supported; give --max-context 64 or less"):
-    tinygrad_llm.load(str(path), max_context=65)
+  """Attention is dense up to the positions that an indexer chooses; the context ends there, and one line says so."""
+  llm = tinygrad_llm.load(str(model_file(arch="glm-dsa", parts={"indexer": Indexer(top_k=64)})))
+  assert llm.max_context == 64
+  assert llm.logits([1] * 64).shape[0] == 64
+  with pytest.raises(InputError, match=r"65 tokens do not fit the context of 64; beyond it, this model's sparse"):
+    llm.logits([1] * 65)

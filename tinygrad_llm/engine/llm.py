@@ -62,9 +62,6 @@ class LLM:
     self.config, self._sampling = read_config(file), of_sampling(file.kv)
     with naming(self.path): self._suppressed = suppressed_ids(file.kv)
     self.max_context = min(max_context, self.config.context_length)
-    if 0 < (most := self.config.dense_context) < self.max_context:
-      raise InputError(f"{self.path}: sparse attention, beyond {most} positions, is not supported; give --max-context "
-                       f"{most} or less")
     positions = positions_for(self.max_context, self.config.context_length)
     self.chunk = min(chunk, positions)
     limited = check_address_space(sum(info.nbytes for info in file.tensors.values()), self.config.vocab_size)
@@ -452,8 +449,10 @@ class LLM:
     return ids
 
   def _too_long(self, count: str, name: str = "prompt") -> str:
-    return (f"{name}: {count} tokens do not fit the context of {self.max_context}; shorten it or raise max_context "
-            f"(the model allows {self.config.context_length})")
+    rest = ("beyond it, this model's sparse attention is not supported"
+            if self.max_context == self.config.dense_context else
+            f"shorten it or raise max_context (the model allows {self.config.context_length})")
+    return f"{name}: {count} tokens do not fit the context of {self.max_context}; {rest}"
 
   def _until(self, tokens: Iterable[int], stop: Sequence[str]) -> Iterator[int]:
     return UntilStop(self, tokens, stop)

@@ -8,13 +8,13 @@ class ModelConfig:
   """
   The hyper-parameters of a model. Shapes are in elements.
 
-  `context_length`: positions that the model was trained for. `dense_context`: attention is exact up to so many
-  positions, which an indexer would choose from more; 0: no limit. `ropes`: the rotations that layers choose from.
-  `temperature`: of queries, in layers that have one. `embd_scale` multiplies embeddings, `logit_scale` logits.
-  `branch_scale` multiplies the outputs of mixer and feed-forward before the residual addition. A `logit_softcap` c
-  limits a logit x to c tanh(x / c); 0: no limit.
-  `pooling`: of a model that was trained for embeddings or scores, how it makes one of a text: "mean" of all positions,
-  "first", "last", or "rank", a score by the last; "" for a model that answers.
+  `context_length`: positions that a context may have: those that the model was trained for, at most `dense_context`.
+  `dense_context`: attention is exact up to so many positions, which an indexer would choose from more; 0: no limit.
+  `ropes`: the rotations that layers choose from. `temperature`: of queries, in layers that have one. `embd_scale`
+  multiplies embeddings, `logit_scale` logits. `branch_scale` multiplies the outputs of mixer and feed-forward before
+  the residual addition. A `logit_softcap` c limits a logit x to c tanh(x / c); 0: no limit.
+  `pooling`: of a model that was trained for embeddings or scores, how it makes one of a text: "mean" of all
+  positions, "first", "last", or "rank", a score by the last; "" for a model that answers.
   """
   arch: str
   dim: int

@@ -60,9 +60,10 @@ class _Model(Keys):
     ropes, attentions = self._attentions()
     recurrent = self._recurrent() if any(self.recurrent) else None
     layers = tuple(self._layer(i, recurrent, *parts) for i, parts in enumerate(zip(attentions, self._ffns())))
+    dense = self._indexed() if self.features.indexer else 0
     return ModelConfig(
-      arch=self.arch, dim=self.dim, vocab_size=self.vocab_size, context_length=self.context, layers=layers,
-      dense_context=self._indexed() if self.features.indexer else 0, ropes=ropes,
+      arch=self.arch, dim=self.dim, vocab_size=self.vocab_size, context_length=min(self.context, dense or self.context),
+      layers=layers, dense_context=dense, ropes=ropes,
       temperature=self.temperature, last_norm=self.features.last_norm, layer_norm=self.features.layer_norm,
       norm_eps=self._eps(),
       embd_scale=self._scale("embedding_scale", self.dim ** 0.5 if self.features.scale_embd else 1.0),
