@@ -10,6 +10,7 @@ def copied() -> list:
   """Fills and reads buffers on the tests' CUDA stub: whether reads are right, and the bytes that each call copies."""
   cuda_stub.install()
   from tinygrad import Tensor, dtypes
+  from tinygrad.device import Buffer
   from tinygrad.runtime.autogen import cuda
   from tinygrad_llm.device import buffers
   counted = list[int]()
@@ -25,7 +26,12 @@ def copied() -> list:
   whole, two, none = (buffers.read(rows, n, 5).copy() for n in (6, 2, 0))
   first = buffers.read(rows, 4, 3)
   again = buffers.read(rows, 1, 5)
-  return [whole.tolist() == wanted.tolist(), two.tolist() == wanted[:2].tolist(), none.shape == (0, 5),
+  other = buffers.empty((6, 5), dtypes.int32)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(Buffer, "copy_from", None)  # nothing is scheduled
+    buffers.copy(other, rows)
+  return [buffers.read(other, 6, 5).tolist() == wanted.tolist(),
+          whole.tolist() == wanted.tolist(), two.tolist() == wanted[:2].tolist(), none.shape == (0, 5),
           first.tolist() == wanted[:4, :3].tolist(), np.shares_memory(first, again), counted,
           Tensor(wanted).numpy().tolist() == wanted.tolist()]
 

@@ -59,8 +59,13 @@ def copy(to: Tensor, of: Tensor) -> None:
   """Copies a realised tensor's contents to another one of its shape, type and device."""
   if not _memory.get(): return
   view, source = host_view(to), host_view(of)
-  if view is not None and source is not None: np.copyto(view, source)
-  else: buffer_of(to).ensure_allocated().copy_from(buffer_of(of))
+  if view is not None and source is not None: return np.copyto(view, source)
+  target, origin = buffer_of(to).ensure_allocated(), buffer_of(of)
+  allocator, device = target.allocator, origin.allocator.dev
+  # by the allocator, as fill() does: a model's states are dozens of copies
+  if hasattr(allocator, "_transfer") and allocator.supports_transfer:
+    allocator._transfer(target._buf, origin._buf, target.nbytes, src_dev=device, dest_dev=allocator.dev)
+  else: target.copy_from(origin)
 
 def read(tensor: Tensor, *shape: int) -> np.ndarray:
   """
