@@ -34,15 +34,15 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., pathli
 
 # *** CPU time of the suite
 # these files take longest (make test ARGS=--cpu-times) and run first, so that no core idles at the end
-LONGEST = ("nn/test_golden", "patches/test_codegen", "commands/test_bench", "commands/test_kernels",
-           "attention/test_attention", "commands/test_kernel_suite", "tiles/test_pack_operands",
-           "gpu/test_gpu_schedules", "gpu/test_card", "commands/test_readme_commands", "commands/test_tune",
-           "commands/test_bad_input", "nn/test_trained", "commands/test_profile", "nn/test_logits",
-           "cache/test_captures", "search/test_space", "search/test_cost_model", "cache/test_programs",
-           "search/test_stored_schedules", "schedule/test_stock_schedules", "nn/test_random_dense",
-           "nn/test_random_experts", "host/test_threads", "nn/test_scales", "quants/test_table", "commands/test_run",
-           "patches/test_patches", "engine/test_default_model", "terminal/test_chat", "weights/test_layout",
-           "runtime/test_dispatch", "weights/test_loader")
+LONGEST = ("patches/test_codegen", "attention/test_attention", "commands/test_bench", "commands/test_kernels",
+           "tiles/test_pack_operands", "commands/test_readme_commands", "gpu/test_gpu_schedules", "commands/test_tune",
+           "engine/test_default_model", "commands/test_kernel_suite", "nn/test_logits", "explain/test_rewrites",
+           "gpu/test_mma_tiles", "patches/test_patches", "nn/test_golden", "commands/test_bad_input",
+           "compile_time/test_forked_lowering", "device/test_device_errors", "tiles/test_amx_tiles", "nn/test_scales",
+           "engine/test_precompile", "commands/test_profile", "search/test_space", "schedule/test_register_tiles",
+           "host/test_threads", "patches/test_switched_off", "isa/test_dot_bf16", "commands/test_run",
+           "quants/test_table", "weights/test_loader", "nn/test_trained", "commands/test_perplexity",
+           "commands/test_run_flags", "nn/test_routing")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
   order = {f"tests/{name}.py": i for i, name in enumerate(LONGEST)}

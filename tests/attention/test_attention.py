@@ -15,7 +15,7 @@ from tests.tools import kernel_cases
 import numpy as np
 import pytest
 from tests.support.attention import Case, Problem, random_case
-from tests.support.extended import extended, sample
+from tests.support.extended import extended, sample, some
 from tests.gpu.gpu_checks import useful
 from tinygrad import Device, Tensor
 from tinygrad.codegen import to_program
@@ -71,16 +71,16 @@ def check(cases: list[Case], **env: str) -> None:
     # on a CPU, keys that 16-lane vectors do not divide have no schedule of ours: tinygrad's kernels remain
     assert kernels == 2 or case.D % 16 and "CL" not in env.get("DEV", ""), (case, kernels)
 
-@pytest.mark.parametrize("cases", [MODELS[3:5], pytest.param(MODELS[:3] + MODELS[5:], marks=extended), OTHERS[:3],
-                                   pytest.param(OTHERS[3:], marks=extended), DRAWN[:2]],
-                         ids=["models", "more models", "others", "more others", "drawn"])
+# a window, a softcap and sinks; a quantised cache and a batch
+@pytest.mark.parametrize("cases", some([
+  MODELS[3:5] + OTHERS[:3:2], MODELS[:3] + MODELS[5:], OTHERS[1:2] + OTHERS[3:], DRAWN[:2]], 0),
+                         ids=["some", "models", "others", "drawn"])
 def test_decode_on_cpu(cases: list[Case]): check(cases)
 
-@pytest.mark.parametrize("cases", [PROMPTS[3:5], pytest.param(PROMPTS[:3] + PROMPTS[5:], marks=extended),
-                                   OTHER_PROMPTS[1:4],
-                                   pytest.param(OTHER_PROMPTS[:1] + OTHER_PROMPTS[4:], marks=extended),
-                                   DRAWN_PROMPTS[:2], pytest.param(DRAWN_PROMPTS[2:], marks=extended)],
-                         ids=["models", "more models", "others", "more others", "drawn", "more drawn"])
+# a window, a softcap and sinks; pages of a quantised cache
+@pytest.mark.parametrize("cases", some([PROMPTS[3:5] + OTHER_PROMPTS[1:2], PROMPTS[:3] + PROMPTS[5:],
+                                        OTHER_PROMPTS[:1] + OTHER_PROMPTS[2:], DRAWN_PROMPTS], 0),
+                         ids=["some", "models", "others", "drawn"])
 def test_prefill_on_cpu(cases: list[Case]): check(cases)
 
 def prompt_source(case: dict) -> str:
@@ -96,12 +96,14 @@ def test_prefill_vectorises_over_queries():
   loop = body[body.index(") break;"):]
   assert not re.search(r"\w\[\d+\]", loop[:loop.rindex("data0_")]) and re.search(r"float16 \w+ = .*\?", loop)
 
-@pytest.mark.parametrize("threads", ["1", "3"])
+@pytest.mark.parametrize("threads", some(["1", "3"], 1))
 def test_prefill_thread_counts(threads: str):
   check([Case(2, 3, 64, 100, T=30, prompt=40), Case(1, 4, 64, 90, T=11, prompt=40)], NUM_CPU_THREADS=threads)
 
+@extended
 def test_thread_count_not_dividing_heads(): check([Case(3, 3, 64, 100), Case(1, 4, 64, 200)], NUM_CPU_THREADS="3")
 
+@extended
 def test_single_thread(): check([Case(3, 2, 64, 100)], NUM_CPU_THREADS="1")
 
 @pytest.mark.parametrize("cases", [pytest.param(MODELS, marks=extended), pytest.param(OTHERS, marks=extended), DRAWN],
@@ -124,15 +126,15 @@ def in_lockstep(case: dict) -> float:
     gpu_lockstep.run(uops, gpu_numbers.arguments(uops, call, variables, held), variables)
   return attention.error(held[combined.src[1].buffer], Case(**case))
 
-@pytest.mark.parametrize("case", [Case(2, 4, 64, 150, symbolic=False), Case(1, 3, 128, 70, symbolic=False, sink=True)],
-                         ids=["1b", "odd"])
+@pytest.mark.parametrize("case", some([
+  Case(2, 4, 64, 150, symbolic=False), Case(1, 3, 128, 70, symbolic=False, sink=True)], 0), ids=["1b", "odd"])
 def test_decode_on_simulated_gpu(case: Case): assert child.call(in_lockstep, case.__dict__).value < ERROR
 
 # *** prompts on GPUs, run by numpy
 
 GPU_ERROR = {"CUDA": 6e-3, "Metal": 6e-3, "OpenCL": 2e-5}  # with halves; without tensor cores, with floats
-# a window and sinks; latents; a quantised cache, whose unpacking several sums share; few and many tokens
-GPU_SOME = {"CUDA": [PROMPTS[4], PROMPTS[5], OTHER_PROMPTS[0]], "Metal": [OTHER_PROMPTS[3], OTHER_PROMPTS[6]],
+# a window and sinks; few and many tokens
+GPU_SOME = {"CUDA": [PROMPTS[4]], "Metal": [OTHER_PROMPTS[3], OTHER_PROMPTS[6]],
             "OpenCL": [OTHER_PROMPTS[3]]}
 # numpy is slow without tensor cores
 GPU_OTHERS = {target: [case for case in (*PROMPTS, *OTHER_PROMPTS, *DRAWN_PROMPTS) if case not in some and
@@ -149,6 +151,7 @@ def test_prefill_on_gpu(target: str, cases: list[Case]):
     assert found.name.startswith("attention_") and bool(found.wmma) == (target != "OpenCL"), (case, found)
     assert found.threads % 32 == 0 and found.threads <= 256, (case, found)
 
+@extended
 def test_prefill_skips_masked_blocks():
   """Position blocks (64) after a query block's last token (of 16), or before its first token's window, are skipped."""
   plain, long = Case(1, 4, 64, 512, T=512, prompt=512), Case(1, 4, 64, 512, T=64, prompt=128)
@@ -174,8 +177,8 @@ def test_prefill_machine_code(at: int):
 
 # *** switches
 
-@pytest.mark.parametrize(("switch", "kernels"), [
-  ("NO_FLASH_DECODING", 4), ("NO_ONLINE_SOFTMAX", 4), ("NO_BLOCK_REDUCTIONS", 2)])
+@pytest.mark.parametrize(("switch", "kernels"), some([
+  ("NO_FLASH_DECODING", 4), ("NO_ONLINE_SOFTMAX", 4), ("NO_BLOCK_REDUCTIONS", 2)], 0))
 def test_pass_switches(switch: str, kernels: int):
   """flash_decoding turns four kernels into two. It is off without online_softmax; block_reductions is optional."""
   (error, found), = child.call(errors, [Case(2, 2, 32, 40).__dict__], **{switch: "1"}).value

@@ -1,5 +1,6 @@
 """bench/lowering.py: lowering time by stage and by pass of a small model, and the table of passes."""
 import pytest
+from tests.support.extended import extended
 from bench import lowering
 from tests.support.synthetic import SHAPES, write_model
 
@@ -9,6 +10,7 @@ def found(tmp_path_factory) -> dict:
   write_model(path, **SHAPES["tiny"], types="Q4_K_M", header=True)
   return lowering.child("CPU:x86-64-v3", str(path), "decode")
 
+@extended
 def test_pass_times_add_up_to_stages(found):
   """Each pass is counted for each kernel. All passes together take about as long as the stages."""
   passes, programs = found["passes"], found["programs"]
@@ -18,6 +20,7 @@ def test_pass_times_add_up_to_stages(found):
   stages = sum(found[stage] for stage in lowering.STAGES)
   assert .5 * stages < sum(row[0] for row in passes.values()) < 1.5 * stages + .5
 
+@extended
 def test_printed_table(found, capsys):
   lowering._print_passes([found, found], 3)
   head, *lines = capsys.readouterr().out.strip().splitlines()

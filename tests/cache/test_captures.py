@@ -82,6 +82,7 @@ def test_disabled_by_switches(folder, model_file, off):
   assert scheduled == STEPS and entries(folder) == kept and (lowered > 20 or "NO_CAPTURES" in off)
   assert [file.stat().st_mtime_ns for file in kept] == changed
 
+@extended
 def test_replay_needs_no_compile_worker(folder, model_file):
   """A capture holds the kernels that compile workers made, so a replay needs no worker."""
   path = model_file(types="F16", vocab=384, context=96)
@@ -90,6 +91,7 @@ def test_replay_needs_no_compile_worker(folder, model_file):
   again = process(path, folder, PARALLEL="2", NO_PROGRAMS="1")
   assert again[0] == 0 and again[2] == result[2]
 
+@extended
 def test_damaged_capture_is_rebuilt(folder, model_file):
   path = model_file(types="F16", vocab=384, context=96)
   _, _, result = process(path, folder)
@@ -99,7 +101,7 @@ def test_damaged_capture_is_rebuilt(folder, model_file):
   assert process(path, folder) == (1, 0, result)
   assert process(path, folder) == (0, 0, result)
 
-@pytest.mark.parametrize("arch", sample(ARCHS, ("llama", "qwen3moe", "deepseek2")))
+@pytest.mark.parametrize("arch", sample(ARCHS, ("llama",)))
 def test_replay_is_bit_exact_for_every_architecture(folder, model_file, arch, monkeypatch):
   """Each architecture's model can be captured, and the replay computes the same to the last bit."""
   _, chunk, context = sizes(arch)

@@ -17,7 +17,7 @@ import time
 from tests.support import child
 import numpy as np
 import pytest
-from tests.support.extended import extended, sample
+from tests.support.extended import extended, some
 from gguf import GGUFReader
 from tests.support.synthetic import write_model
 import tinygrad_llm
@@ -87,7 +87,8 @@ def runner(model):
     patch.setenv("NO_Q8_ACTIVATIONS", "1")
     return Runner(tinygrad_llm.load(model, max_context=64, chunk=16), random_tokens(384, 64))
 
-@pytest.mark.parametrize(("depth", "n"), sample([(0, 5), (0, 20), (7, 5), (18, 20)], [(0, 5), (18, 20)]))
+@extended
+@pytest.mark.parametrize(("depth", "n"), [(0, 5), (0, 20), (7, 5), (18, 20)])
 def test_timed_runs_compute_the_model(runner, depth, n):
   want = runner.llm.logits(runner.ids[:depth + n])[-1]
   close = {"rtol": 1e-3, "atol": 1e-3 * want.std()}
@@ -137,6 +138,7 @@ def test_json_output(model):
     assert r["model_size"] / 2 < r["device_memory_bytes"] < r["peak_memory_bytes"] < 4 << 30
   assert sorted(peaks := [r["peak_memory_bytes"] for r in reports]) == peaks
 
+@extended
 def test_markdown_with_several_models(model, model_file):
   other = str(model_file(types="F16", vocab=384, context=96))
   done = bench("-m", model, "-m", other, "-p", "0", "-n", "2", "-r", "2")
@@ -147,6 +149,16 @@ def test_markdown_with_several_models(model, model_file):
   assert all(re.fullmatch(r"\d+\.\d\d [MG]iB", row[8]) for row in rows[2:])
   assert len({len(line) for line in done.stdout.splitlines() if "|" in line}) == 1
   assert "build: " in done.stdout
+
+def test_markdown_output(capsys):
+  info = ModelInfo("llama 1M Q8_0", 1 << 20, 10**6, 10**6, 1, 1)
+  results = [Result("m", info, test, "CPU", 256, "", [10**9, 10**8], 3 << 20) for test in (Test(4, 0), Test(0, 2))]
+  report(iter(results), "CPU", "md")
+  rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in capsys.readouterr().out.splitlines()
+          if "|" in line]
+  assert rows[0] == ["model", "size", "params", "backend", "threads", "test", "t/s", "GB/s", "peak mem"]
+  assert [row[0] for row in rows[2:]] == ["llama 1M Q8_0"] * 2 and [row[5] for row in rows[2:]] == ["pp4", "tg2"]
+  assert all(re.fullmatch(r"\d+\.\d\d ± \d+\.\d\d", row[6]) and row[8] == "3.00 MiB" for row in rows[2:])
 
 def test_csv_and_jsonl_output(capsys):
   info = ModelInfo('a "b", c', 1, 1, 1, 1, 1)
@@ -161,9 +173,10 @@ def test_csv_and_jsonl_output(capsys):
   lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
   assert [line["n_gen"] for line in lines] == [0, 2] and lines[0]["samples_ns"] == [10**9, 10**8]
 
-@pytest.mark.parametrize(("args", "words"), [
+@pytest.mark.parametrize(("args", "words"), some([
   (["-m", "/none.gguf"], "/none.gguf"), (["-p", "x"], "-p 'x'"), (["-r", "0"], "-r 0"), (["-p0", "-n", "0"], "-p 0"),
-  (["-n", "64", "-p", "9", "-d", "64"], "128 positions"), (["-o", "sql"], "-o/--output"), (["--what"], "--what")])
+  (["-n", "64", "-p", "9", "-d", "64"], "128 positions"), (["-o", "sql"], "-o/--output"), (["--what"], "--what")],
+  1, 6))
 def test_bad_input_is_one_line(model, args, words):
   done = bench(*(() if "-m" in args else ("-m", model)), *args)
   assert (done.returncode, done.stdout) == (2, "")
@@ -378,11 +391,11 @@ def test_peers_end_to_end(model, tmp_path):
   assert stock["kl"] < 1e-3 and ours["top"] == stock["top"] and of["bandwidth_gbs"][0] > 0
   if has_llama: assert of["peers"][2]["kl"] < 0.1 and {"failed", "ts"} & of["peers"][2]["tried"][0].keys()
 
-@pytest.mark.parametrize(("args", "words"), [
+@pytest.mark.parametrize(("args", "words"), some([
   ([], "-m/--model"), (["-m", "/none.gguf"], "/none.gguf"), (["--peers", "ollama"], "--peers 'ollama'"),
   (["-t", "0"], "-t 0"), (["--seconds", "0"], "--seconds 0"), (["-p", "500"], "500 positions"),
   (["--llama-python", "/none/python", "-p8", "-n8"], "--llama-python /none/python"),
-  (["--llama-python", "/bin/false", "-p8", "-n8"], "llama.cpp is not there")])
+  (["--llama-python", "/bin/false", "-p8", "-n8"], "llama.cpp is not there")], 0, 7))
 def test_peers_bad_input(model, args, words, tmp_path):
   given = ["-m", model] if args and "-m" not in args else []
   done = command("bench/peers.py", *given, *args, "--out", str(tmp_path / "out.json"))
@@ -503,6 +516,7 @@ def gpu_check_without_clang(tmp_path: pathlib.Path, *args: str, before: str = ""
   plain = {k: v for k, v in os.environ.items() if k != "CC"} | {"PATH": str(tmp_path), "CACHELEVEL": "0"} | env
   return subprocess.run([sys.executable, "-c", code, *args, *out], capture_output=True, text=True, cwd=ROOT, env=plain)
 
+@extended
 @pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="the ziglang wheel is not installed")
 def test_gpu_check_compiles_without_clang_on_path(tmp_path):
   done = gpu_check_without_clang(tmp_path, "--parts", "copy", DEV="CPU")

@@ -7,7 +7,7 @@ import sys
 
 from tests.support import html_page
 import pytest
-from tests.support.extended import extended
+from tests.support.extended import extended, some
 import tinygrad_llm
 from tests.tools.kernel_cases import has_cuda_wheels
 from tinygrad.uop.ops import Ops
@@ -70,6 +70,7 @@ def test_multi_head_attention_without_gqa(model_file):
   assert done.returncode == 0, done.stderr
   assert "kv" in {row["role"] for row in json.loads(done.stdout)["roles"]}
 
+@extended
 def test_depth_adds_kv_cache_bytes(small):
   """
   Each position adds keys and values: 2 x 2 heads x 32 elements of 2 bytes. They are read in blocks of 64, and the
@@ -115,7 +116,7 @@ def small(model_file) -> str: return str(model_file(types="Q8_0", layers=1, cont
 @pytest.fixture(scope="module")
 def as_json(small) -> str: return run("-m", small, "--json").stdout
 
-def test_json_and_table(small, as_json):
+def test_json_and_table(as_json):
   found = json.loads(as_json)
   assert as_json.count("\n") == 1
   assert {"target", "kernels", "bytes", "roles"} <= found.keys()
@@ -124,12 +125,18 @@ def test_json_and_table(small, as_json):
   assert all(keys <= row.keys() for row in found["roles"])
   assert found["estimate_us"] == pytest.approx(sum(row["estimate_us"] for row in found["roles"]), abs=0.1)
   assert {row["registers"] for row in found["roles"]} == {None}
-  lines = run("-m", small).stdout.splitlines()
+  check_table(kernels._table(found, 0, kernels.card_of(None)), found)
+
+def check_table(text: str, found: dict) -> None:
+  lines = text.splitlines()
   head = "n MB est us bound role part types opts global local serial regs stack load lines"
   assert lines[0].split() == head.split()
   assert len(lines) == len(found["roles"]) + 3
   assert f"{found['kernels']} kernels" in lines[-2]
   assert lines[-1].startswith(f"estimate, not measured, for {found['card']['name']}: ")
+
+@extended
+def test_printed_table(small, as_json): check_table(run("-m", small).stdout, json.loads(as_json))
 
 @extended
 def test_html_page_of_estimates(small, tmp_path):
@@ -162,7 +169,7 @@ def test_source_option(small, as_json):
   assert "{" in source
   assert "no kernel has that role; it has token_embd, " in run("-m", small, "--source", "attention").stderr
 
-@pytest.mark.parametrize(("args", "words"), [
+@pytest.mark.parametrize(("args", "words"), some([
   (["--target", "NOPE"], "--target NOPE: no such device"), (["--target", "a:b:c:d"], "--target a:b:c:d: "),
   (["--target", "CUDA"], "CUDA:sm_90 compiles without a card"), (["--depth", "96"], "--depth 96: give 0 to 95"),
   (["--depth", "-1"], "--depth -1"),
@@ -173,7 +180,7 @@ def test_source_option(small, as_json):
   pytest.param(["--target", "NV:PTX:sm_100"], "--target NV:PTX:sm_100: its compiler fails (ptxas", marks=cuda),
   (["--max-context", "0"], "--max-context 0"), (["-m", "no.gguf"], "no.gguf"),
   pytest.param(["--target", "CUDA:sm_52"], "no architecture 'sm_52'; use one of sm_75", marks=cuda),
-  pytest.param(["--target", "CUDA:sm_x"], "no architecture 'sm_x'", marks=cuda)])
+  pytest.param(["--target", "CUDA:sm_x"], "no architecture 'sm_x'", marks=cuda)], 0, 3, -1))
 def test_rejects_bad_arguments(path, args, words):
   done = run("-m", path, *args)
   assert done.returncode == 2
@@ -194,15 +201,16 @@ def test_prefill_kernels_for_other_targets(small, target):
 
 SCHEDULES = {"gemv_cpu", "online_softmax", "elementwise", "stock", "none"}
 
+@extended
 @pytest.mark.parametrize(("switch", "schedules"), [
-  pytest.param("", SCHEDULES, marks=extended), ("NO_GEMV", SCHEDULES - {"gemv_cpu"}),
-  pytest.param("NO_PATCHES", {None}, marks=extended)])
+  ("", SCHEDULES), ("NO_GEMV", SCHEDULES - {"gemv_cpu"}), ("NO_PATCHES", {None})])
 def test_schedule_names(small, switch, schedules):
   """The names of the kernels' schedules, also for kernels lowered in another process, or without patches."""
   rows = json.loads(run("-m", small, "--json", **({switch: "1"} if switch else {}), PARALLEL="2").stdout)["roles"]
   found = {name for row in rows for name in (row["schedule"].split("+") if row["schedule"] else [None])}
   assert found == schedules - ({"none"} - found)
 
+@extended
 def test_listed_prefill_kernels_are_those_that_run(small):
   """A prompt's listed kernels are the ones that run, up to the logits after its last token."""
   llm = tinygrad_llm.load(small, chunk=6)

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from tests.support import child
 import numpy as np
 import pytest
-from tests.support.extended import extended
+from tests.support.extended import extended, some
 import tinygrad_llm
 from tests.support.html_page import data_of
 from tinygrad import Device
@@ -144,10 +144,11 @@ def groups_of(path: str) -> tuple[list[str], int]:
   assert found == groups([call for call in step.linear.src if call.src[0].op is Ops.SINK], step.weights, kv)
   return found, len(step.caches)
 
+@extended
 @pytest.mark.parametrize(("arch", "wanted"), [
   ("qwen3moe", {"routing", "ffn_down_exps", "input of attn_output"}),
-  pytest.param("deepseek2", {"attn_k_b", "attn_v_b", "routing", "ffn_down_shexp"}, marks=extended),
-  pytest.param("gpt-oss", {"routing", "attn_output", "post_attention_norm"}, marks=extended)])
+  ("deepseek2", {"attn_k_b", "attn_v_b", "routing", "ffn_down_shexp"}),
+  ("gpt-oss", {"routing", "attn_output", "post_attention_norm"})])
 def test_groups_of_other_architectures(model_file, arch, wanted):
   """Kernel chaining is off, because in such small models most kernels would be chained."""
   path = str(model_file(arch=arch, types="F16", vocab=384, context=96))
@@ -249,10 +250,10 @@ def test_json_is_one_object(model):
   assert sum(row["share"] for row in profile["rows"]) == pytest.approx(1)
   assert all(sum(x["count"] for x in row["launches"]) == row["kernels"] for row in profile["rows"])
 
-@pytest.mark.parametrize(("args", "env", "words"), [
+@pytest.mark.parametrize(("args", "env", "words"), some([
   (["--html", "x.html"], {}, "--html x.html: a page is made of a profile"),
   (["--profile", "--html", "/none/x.html"], {}, "--html /none/x.html"), (["--profile"], {"JIT": "0"}, "JIT=0"),
-  (["--profile"], {"HCQ2": "1"}, "HCQ2=1"), (["--profile"], {"DEV": "NULL"}, "DEV=NULL")])
+  (["--profile"], {"HCQ2": "1"}, "HCQ2=1"), (["--profile"], {"DEV": "NULL"}, "DEV=NULL")], 1))
 def test_bad_input_is_one_line(model, args, env, words):
   done = bench("-m", model, *args, **env)
   assert (done.returncode, done.stdout) == (2, "")

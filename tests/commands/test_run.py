@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import pytest
+from tests.support.extended import extended, some
 
 ROOT = pathlib.Path(__file__).parents[2]
 RUN = [sys.executable, "-m", "tinygrad_llm.run"]
@@ -65,21 +66,21 @@ def test_bad_model(tmp_path: pathlib.Path, model):
   (tmp_path / "cut.gguf").write_bytes(pathlib.Path(model).read_bytes()[:-4096])
   assert "cut.gguf" in refused("--model", str(tmp_path / "cut.gguf"), "--prompt", "hi")
 
-@pytest.mark.parametrize(("args", "words"), [
+@pytest.mark.parametrize(("args", "words"), some([
   (["--prompt", " "], "--prompt: it is empty"), (["--tokens", "1,x"], "--tokens '1,x'"),
   (["--tokens", "999"], "token 999"), (["--prompt", "hi", "--count", "0"], "--count 0"),
   (["--prompt", "hi", "--max-context", "0"], "max_context: 0"),
   (["--prompt", "hi", "--temperature", "-1"], "temperature"), (["--prompt", "hi", "--nonsense"], "--nonsense"),
   (["--prompt", "a" * 500], "do not fit the context of 96"), (["--json"], "standard input: it is empty"),
-  (["--prompt", "-"], "standard input: it is empty")])
+  (["--prompt", "-"], "standard input: it is empty")], 1, 5, 7))
 def test_bad_arguments(model, args, words): assert words in refused("--model", model, *args)
 
-@pytest.mark.parametrize(("env", "words"), [
+@pytest.mark.parametrize(("env", "words"), some([
   ({"DEV": "FOO"}, "DEV=FOO: no such device"), ({"DEV": "null"}, "DEV=null: it compiles and computes nothing; use one"),
   ({"DEV": "DISK"}, "DEV=DISK: it holds data and computes nothing; use one of"), ({"DEV": "CPU:FOO"}, "DEV=CPU:FOO"),
   ({"BEAM": "x"}, "BEAM=x: it must be an integer"),
   ({"CUDA": "1"}, "write DEV=CUDA"), ({"CC": "/none/clang"}, "CC=/none/clang: no such program"),
-  ({"CC": "false"}, "CC=false: it is not clang")])
+  ({"CC": "false"}, "CC=false: it is not clang")], 0, 3, 6))
 def test_bad_environment(model, env, words): assert words in refused("--model", model, "--prompt", "hi", env=env)
 
 def test_no_compiler(model, tmp_path: pathlib.Path):
@@ -92,6 +93,7 @@ def test_no_compiler(model, tmp_path: pathlib.Path):
   assert "no clang on PATH" in done.stderr
   assert done.stderr.count("\n") == 1
 
+@extended
 @pytest.mark.skipif(shutil.which("zig") is None and not any(pathlib.Path(p, "ziglang").exists() for p in sys.path),
                     reason="the ziglang wheel is not installed")
 def test_zig_wrapper(model_file, tmp_path: pathlib.Path):

@@ -10,7 +10,7 @@ import time
 
 from tests.support import child
 import pytest
-from tests.support.extended import extended
+from tests.support.extended import extended, some
 from tinygrad_llm import tune
 from tinygrad_llm.errors import InputError
 
@@ -66,10 +66,10 @@ def test_export_and_import_round_trip(tuned, cache, tmp_path):
   imported = json.loads(again.read_text())["schedules"]
   assert [{**row, "extra": {**row["extra"], "imported": True}} for row in rows] == imported
 
-@pytest.mark.parametrize(("text", "said"), [
+@pytest.mark.parametrize(("text", "said"), some([
   ("", "no JSON"), ("{}", "no schedules"), ("[]", "no schedules"), ('{"schedules": 1}', "no schedules"),
   ('{"schedules": [{"kernel": "x"}]}', r"schedules[0]"), ("[" * 100000, "no JSON"),
-  (b"\xff\xfe\x00", "no JSON")])
+  (b"\xff\xfe\x00", "no JSON")], 4))
 def test_rejects_bad_schedule_files(text, said, tmp_path):
   file = tmp_path / "schedules.json"
   file.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -79,13 +79,13 @@ def test_rejects_bad_schedule_files(text, said, tmp_path):
   assert said in done.stderr
   assert str(file) in done.stderr
 
-@pytest.mark.parametrize(("args", "env", "said"), [
+@pytest.mark.parametrize(("args", "env", "said"), some([
   (("--budget", "soon"), {}, "--budget"), (("--max-context", "0"), {}, "--max-context"),
   (("--depth", "100000"), {}, "--depth"), (("--plot", "a.gif"), {}, ".png or .svg"),
   (("--plot", "/nowhere/a.png"), {}, "--plot"), (("-m", "/nowhere.gguf"), {}, "/nowhere.gguf"),
   (("--import", "/nowhere.json"), {}, "/nowhere.json"), (("--export", "/nowhere/a.json"), {}, "--export"),
   (("--export", "a", "--import", "b"), {}, "--import"), ((), {"DEV": "NULL"}, "DEV=NULL"),
-  ((), {"NO_STORED_SCHEDULES": "1"}, "NO_STORED_SCHEDULES")])
+  ((), {"NO_STORED_SCHEDULES": "1"}, "NO_STORED_SCHEDULES")], 0, 5, 9))
 def test_bad_input(args, env, said, tmp_path):
   done = command(*args, cache=tmp_path, **env)
   assert done.returncode == 2, done.stderr

@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from tests.support.extended import extended, some
 from tests.support.child import ROOT
 from tinygrad_llm.patches import is_on
 
@@ -50,7 +51,7 @@ def lower(tmp_path: pathlib.Path, before: str = "", after: str = "", **env: str)
 
 NOW = "forked_lowering._START = 0"  # forks even where it does not pay
 
-@pytest.mark.parametrize("env", [{}, {"CCACHE": "0"}], ids=str)
+@pytest.mark.parametrize("env", some([{}, {"CCACHE": "0"}], 0), ids=str)
 def test_forks_make_the_same_kernels(tmp_path, env):
   """Forks return their kernels through the disk cache, or through temporary files without one."""
   alone = lower(tmp_path / "a", PARALLEL="0", **env)
@@ -62,7 +63,7 @@ def test_kernels_of_forks_are_cached(tmp_path):
   first = lower(tmp_path, NOW)
   assert lower(tmp_path, NOW) == (0, 0, *first[2:])
 
-@pytest.mark.parametrize("env", [{"NO_FORKED_LOWERING": "1"}, {"PARALLEL": "1"}], ids=str)
+@pytest.mark.parametrize("env", some([{"NO_FORKED_LOWERING": "1"}, {"PARALLEL": "1"}], 0), ids=str)
 def test_conditions_without_forks(tmp_path, env):
   assert lower(tmp_path, NOW + "\nprograms.start = 100", **env)[1] == 0
 
@@ -71,12 +72,14 @@ def test_no_fork_while_gpu_driver_is_open(tmp_path):
   assert lower(tmp_path, NOW + "\nfrom tinygrad import Device\nprograms.start = 100\n"
                "Device._opened_devices.add('CUDA:1')", "Device._opened_devices.discard('CUDA:1')")[1] == 0
 
+@extended
 def test_parent_does_the_work_of_dead_fork(tmp_path):
   """The parent lowers the kernels that a dead fork has not made."""
   die = NOW + "\nwork = forked_lowering._work\ndef _work(*args): os._exit(1)\nforked_lowering._work = _work"
   alone = lower(tmp_path / "a", PARALLEL="0")
   assert lower(tmp_path / "b", die) == (alone[0], 2, *alone[2:])
 
+@extended
 def test_forks_are_reaped(tmp_path):
   lower(tmp_path, NOW, """for pid in forks:
   try: os.kill(pid, 0)
@@ -85,7 +88,7 @@ def test_forks_are_reaped(tmp_path):
 
 def hear_interrupts() -> None: signal.signal(signal.SIGINT, signal.SIG_DFL)  # background jobs ignore it
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("how", some([signal.SIGINT, signal.SIGKILL], 1))
 def test_forks_end_with_their_parent(tmp_path, how):
   """Forks end when their parent dies, even if it cannot tell them."""
   slow = NOW + """

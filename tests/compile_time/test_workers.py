@@ -2,6 +2,7 @@
 import pickle
 from multiprocessing.reduction import ForkingPickler
 import pytest
+from tests.support.extended import extended
 from tests.support import search_kernel
 from tests.support.child import call, run
 from tests.gpu.gpu_numbers import opencl
@@ -49,6 +50,7 @@ def test_estimates_are_simple():
   (nodes, numbers), (stock_nodes, stock) = estimated(), call(estimated, NO_ESTIMATES="1").value
   assert nodes < 20 < 200 < stock_nodes and numbers == stock
 
+@extended
 def test_estimates_of_loops():
   """Estimates of a GEMM with symbolic rows, of one core's share, and of a loaded index equal tinygrad's."""
   found = call(estimates_of_loops).value

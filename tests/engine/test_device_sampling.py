@@ -53,7 +53,7 @@ def differing(size: int, count: int) -> list:
   return [(asked, seed) for x, history, asked, seed in cases(size, count)
           if on_device(x, history, **asked, seed=seed) != Sampler(**asked, seed=seed)(x, history)]
 
-@pytest.mark.parametrize("size", sample(SIZES, (SIZES[0], 32003)))
+@pytest.mark.parametrize("size", sample(SIZES, (515,)))
 def test_tokens_match_host_sampler(size): assert differing(size, 60) == []
 
 @pytest.mark.skipif(opencl() is None, reason="no OpenCL runtime")

@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from tests.support.extended import sample
+from tests.support.extended import extended
 import tinygrad_llm
 from tests.support.child import call
 from tests.gpu.gpu_numbers import opencl
@@ -194,7 +194,8 @@ def serial(program: UOp) -> float:
   total = int(sym_infer(ops, {v.expr: 5 for v in program.arg.vars}))
   return total / math.prod(math.prod(dims) for dims in sizes)
 
-@pytest.mark.parametrize("target", sample(["CUDA:sm_90", "METAL:Apple9"], ["METAL:Apple9"]))
+@extended
+@pytest.mark.parametrize("target", ["CUDA:sm_90", "METAL:Apple9"])
 def test_sampling_kernels_on_gpus(model_file, target):
   """
   The greedy choice on the device needs no kernel of its own; sampling from a few thousand tokens needs at most six.

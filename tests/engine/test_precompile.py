@@ -9,7 +9,7 @@ import time
 
 import pytest
 from tests.support.child import ROOT
-from tests.support.extended import sample
+from tests.support.extended import extended, some
 from tinygrad_llm.patches import is_on
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux" or not all(map(is_on, ("forked_lowering", "captures"))),
@@ -71,8 +71,8 @@ def test_forks_capture_and_parent_reads(model, tmp_path):
   assert first == (2, [], False, alone[3])
   assert answer(model, tmp_path / "b.db") == (0, [], False, alone[3])  # everything is cached already
 
-@pytest.mark.parametrize(("which", "here"), sample(
-  [("0", ["capture_prompt"]), ("1", ["capture_decode"])], [("1", ["capture_decode"])]))
+@extended
+@pytest.mark.parametrize(("which", "here"), [("0", ["capture_prompt"]), ("1", ["capture_decode"])])
 def test_dead_fork(model, tmp_path, which, here):
   """This process does the work of a fork that died; a fork of the next process does it again."""
   died = answer(model, tmp_path / "c.db", f"os.kill(forks[{which}], 9)")
@@ -80,8 +80,8 @@ def test_dead_fork(model, tmp_path, which, here):
   assert answer(model, tmp_path / "c.db") == (1, [], False, died[3])
   assert answer(model, tmp_path / "c.db") == (0, [], False, died[3])
 
-@pytest.mark.parametrize("env", [{"BEAM": "1"}, {"JIT": "0"}, {"CCACHE": "0"}, {"NO_CAPTURES": "1"},
-                                 {"NO_FORKED_LOWERING": "1"}, {"PARALLEL": "1"}], ids=str)
+@pytest.mark.parametrize("env", some([{"BEAM": "1"}, {"JIT": "0"}, {"CCACHE": "0"}, {"NO_CAPTURES": "1"},
+                                 {"NO_FORKED_LOWERING": "1"}, {"PARALLEL": "1"}], 3, 4), ids=str)
 def test_conditions_without_precompile(env):
   code = "import tinygrad_llm; from tinygrad import Device; Device['CPU']; " \
     "from tinygrad_llm.engine import precompile; print(precompile.is_possible())"

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from tests.explain import rewrite_cases
 from tests.support import child
 import pytest
-from tests.support.extended import sample
+from tests.support.extended import extended
 from tests.tools.kernel_cases import has_cuda_wheels
 from tinygrad import Device, Tensor, dtypes
 from tinygrad.codegen.opt import Opt, OptOps
@@ -137,7 +137,8 @@ def test_every_schedule_action_is_explained(op):
 
 TILED = [("METAL:Apple9", "BLOCK"), ("CPU:sapphirerapids", "AMX"), ("CPU:x86-64-v4", "TILES")]
 
-@pytest.mark.parametrize(("target", "action"), sample(TILED, TILED[:1]))
+@extended
+@pytest.mark.parametrize(("target", "action"), TILED)
 def test_kernel_with_own_schedule_action(model_file, target, action):
   """A kernel scheduled by our own action, whose loops appear only in the middle of the lowering."""
   path = str(model_file(types="Q8_0", vocab=384, dim=256, ffn=256, heads=4, layers=1, context=96, header=True))

@@ -7,7 +7,7 @@ from tests.gpu import gpu_renderers
 from tests.gpu import gpu_schedules
 import numpy as np
 import pytest
-from tests.support.extended import extended, sample
+from tests.support.extended import extended, sample, some
 from tests.gpu.gpu_checks import useful
 from tests.tools.kernel_cases import has_cuda_wheels
 from tinygrad import Tensor, dtypes
@@ -77,11 +77,13 @@ def test_x_is_interleaved_in_shared_memory(target):
   wrong = {case: f for case, f in on(target).items() if f["useful"] < SECTORS or f["lines"] > LINES}
   assert wrong == {}
 
+@extended
 def test_no_bank_conflicts():
   """Kernels with only x in shared memory have no bank conflicts."""
   found = {case: (f["passes"], f["least"]) for case, f in on("CUDA").items() if f["arrays"] == 1}
   assert len(found) >= len(TYPES) and {case: f for case, f in found.items() if f[0] > f[1]} == {}
 
+@extended
 def test_number_of_barriers():
   """One barrier after the fetch; if each iteration fetches a tile, another before the next iteration."""
   assert {on("CUDA")[name, 64, 2048]["barriers"] for name in TYPES} == {1}
@@ -181,7 +183,7 @@ def ranked(target: str) -> tuple[float, bool]:
   error, opts, *_ = gpu_numbers._lockstep(target, y, order.ravel().astype(np.float64))
   return error, "GROUP" in opts
 
-@pytest.mark.parametrize("target", ["CUDA", "Metal"])
+@pytest.mark.parametrize("target", some(["CUDA", "Metal"], 0))
 def test_index_dependent_values_keep_own_iterations(target):
   """Threads keep their own iterations if the value depends on the index, as a rank among equals does."""
   assert child.call(ranked, target).value == [0, True]

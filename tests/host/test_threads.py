@@ -54,7 +54,7 @@ SETTINGS: list[dict[str, str]] = [
   {"NUM_CPU_THREADS": "5"}, {"NO_DISPATCH": "1"}, {"JIT": "0"}, {"DEV": "CPU:X86"}, {}, {"JIT": "2"}, {"DEBUG": "2"},
   {"PROFILE": "1"}, {"BEAM": "1", "PARALLEL": "2", "NO_BEAM_SEARCH": "1"}]
 
-@pytest.mark.parametrize("env", sample(SETTINGS, SETTINGS[:4]), ids=str)
+@pytest.mark.parametrize("env", sample(SETTINGS, SETTINGS[:2]), ids=str)
 def test_results_match_reference(env: dict[str, str]):
   env = {"NUM_CPU_THREADS": "2", "DEV": "CPU", **env}
   found, wanted = run(NUMBERS, **env).stdout.splitlines()[-1], f"workers {int(env['NUM_CPU_THREADS']) - 1}"

@@ -4,7 +4,7 @@ import pathlib
 import numpy as np
 import pytest
 from tests.support.child import call
-from tests.support.extended import sample
+from tests.support.extended import extended
 from tests.tools.kernel_cases import missing
 from tinygrad import Tensor
 from tinygrad_llm.device.buffers import without_memory
@@ -29,7 +29,8 @@ def kernels(path: str) -> list[list[str]]:
   chunk = scheduled(steps._prefill.fxn, steps._tokens[:, :steps._length(16)], steps._position(0))
   return [[schedules.key_of(call.src[0]) for call in linear.src] for linear, _ in (chunk, steps.decode_schedule(5))]
 
-@pytest.mark.parametrize("arch", sample(["llama", "qwen3moe"], ["llama"]))
+@extended
+@pytest.mark.parametrize("arch", ["llama", "qwen3moe"])
 def test_prefill_kernels_are_unchanged(model_file, arch):
   if why := missing(TARGET): pytest.skip(why)
   path = str(model_file(arch=arch, types="Q4_K_M", vocab=384, context=96))

@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 import tinygrad_llm
-from tests.support.extended import sample
+from tests.support.extended import sample, some
 from tests.support.model_cases import IDS, MODELS, VOCAB, sizes
 from tests.support.reference import Reference, clear_choices
 
@@ -12,7 +12,7 @@ from tests.support.reference import Reference, clear_choices
 EXACT, HALF = 2e-3, 1e-3
 # If two experts are nearly as good, rounding decides. Tokens with a closer choice are not used (standard deviations).
 MARGIN = 0.01
-FEW = ("llama", "gemma3", "gpt-oss", "deepseek2")  # checked by `make test`
+FEW = ("llama", "deepseek2")  # checked by `make test`
 
 
 class Case:
@@ -80,7 +80,7 @@ def test_reused_prefix(case):
   assert again == fresh.argmax(-1).tolist()
 
 
-@pytest.mark.parametrize("chunk", [1, 7])
+@pytest.mark.parametrize("chunk", some([1, 7], 1))
 def test_prefill_chunk_sizes(llama, chunk):
   """Small chunks, the last one ragged, give the same logits; chunk 1 goes token by token."""
   n = 60

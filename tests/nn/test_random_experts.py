@@ -4,8 +4,9 @@ from tests.support.extended import extended
 from tests.tools.random_models import process, seeds_of_today
 from tests.tools.random_shapes import ONCE_WRONG, draw
 
-SEEDS = [*seeds_of_today(experts=True), *(pytest.param(seed, marks=extended) for seed in ONCE_WRONG if seed % 2)]
+SEEDS = [*seeds_of_today(experts=True), *(seed for seed in ONCE_WRONG if seed % 2)]
 
+@extended
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_model(seed):
   print(f"replay: python tests/tools/random_models.py --seed {seed}")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tinygrad_llm
 from tests.nn.test_recurrent_models import CASES
-from tests.support.extended import extended, sample
+from tests.support.extended import extended, sample, some
 from tests.support.model_cases import IDS, MODELS, VOCAB
 from tests.support.reference import Reference, clear_choices
 from tinygrad_llm.device.buffers import fill
@@ -72,7 +72,7 @@ def test_repeated_token(case):
 
 
 @pytest.mark.parametrize("name", sample(CASES, ("lfm2",)))
-@pytest.mark.parametrize("chunk", [1, 7])
+@pytest.mark.parametrize("chunk", some([1, 7], 1))
 def test_small_chunks(name, chunk, model_file):
   """Steps that never have more tokens: fewer than linear attention computes at once, and a single one."""
   path = model_file(vocab=VOCAB, **MODELS[name])

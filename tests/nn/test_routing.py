@@ -4,7 +4,7 @@ from tests.gpu import gpu_numbers
 from tests.gpu import gpu_renderers
 import numpy as np
 import pytest
-from tests.support.extended import sample
+from tests.support.extended import sample, some
 from tests.tools.kernel_cases import has_cuda_wheels
 from tests.support.reference_moe import softmax
 from tinygrad import Tensor
@@ -54,7 +54,7 @@ def drawn(rng: np.random.Generator) -> tuple[MoEConfig, np.ndarray, np.ndarray |
   bias = rng.standard_normal(experts).astype(np.float32) if gating == "sigmoid" and rng.integers(2) else None
   return config, logits, bias
 
-@pytest.mark.parametrize("seed", sample(range(12), (0, 3, 5, 8)))
+@pytest.mark.parametrize("seed", sample(range(12), (0, 5)))
 def test_random_routings(seed):
   config, logits, bias = drawn(np.random.default_rng([12, seed]))
   ids, weights = router(config, bias).route(Tensor(logits).realize().unsqueeze(0))
@@ -77,12 +77,13 @@ def kernels(experts: int, gating: str, groups: int, target: str = "CPU") -> int:
   route = router(config, bias).route(Tensor.empty(1, 1, experts))
   return len(Tensor.linear_with_vars(*route)[0].src)
 
-@pytest.mark.parametrize("experts, gating, groups", [(8, "softmax", 1), (32, "softmax_chosen", 1), (128, "softmax", 1),
-                                                     (160, "sigmoid", 8), (500, "softmax", 1), (512, "sigmoid", 8)])
+@pytest.mark.parametrize("experts, gating, groups", some([
+  (8, "softmax", 1), (32, "softmax_chosen", 1), (128, "softmax", 1), (160, "sigmoid", 8), (500, "softmax", 1),
+  (512, "sigmoid", 8)], 0, 5))
 def test_routing_is_one_kernel(experts, gating, groups): assert child.call(kernels, experts, gating, groups).value == 1
 
 @pytest.mark.skipif(not has_cuda_wheels(), reason="no CUDA compiler for this machine")
-@pytest.mark.parametrize("experts, groups", [(128, 1), (256, 8), (512, 1)])
+@pytest.mark.parametrize("experts, groups", some([(128, 1), (256, 8), (512, 1)], 0))
 def test_routing_is_one_kernel_on_gpus(experts, groups):
   assert child.call(kernels, experts, "sigmoid", groups, "CUDA:sm_90").value == 1
 

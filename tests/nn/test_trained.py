@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from tests.support.extended import extended
 import tinygrad_llm
 from tests.support.hostile_texts import hostile_texts
 from tinygrad_llm.engine.perplexity import chunks_of, measure
@@ -45,6 +46,7 @@ class Likeliest:
     ids = self.ids[len(self.log_p):][:len(logits)]
     self.log_p = np.concatenate([self.log_p, np.take_along_axis(logits, ids, 1) - log_sum[:, None]])
 
+@extended
 def test_perplexity(llm, golden):
   """
   Perplexity is within 0.5% of llama.cpp's, and KL to the model with float activations is no larger than llama.cpp's.

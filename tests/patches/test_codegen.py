@@ -13,7 +13,7 @@ from tests.support import child
 import numpy as np
 import pytest
 from tests.support import random_graphs
-from tests.support.extended import extended, sample
+from tests.support.extended import extended, sample, some
 from tests.support.synthetic import random_blocks
 from tinygrad import Device, Tensor, dtypes
 from tinygrad.codegen import to_program
@@ -205,74 +205,82 @@ PATCHES = {
   "reshapes": ["values"], "gathers": ["embedding"], "hoist_sums": ["Q4_K", "rows Q4_K", "int8 Q6_K"],
   "hoist_factors": ["norm"],
   "vectorizer": ["Q4_K", "F16"], "table_lookup": ["MXFP4", "IQ4_XS", "int8 MXFP4"], "narrow": ["Q6_K"],
-  "lanes": ["Q4_K", "F16", "rows Q4_K"], "factor_sums": ["Q4_K", "MXFP4", "rows Q4_K", "int8 Q8_0"],
+  "lanes": ["rows Q4_K", "Q4_K", "F16"], "factor_sums": ["Q4_K", "MXFP4", "rows Q4_K", "int8 Q8_0"],
   "dot_int8_cpu": ["int8 Q4_K", "int8 NVFP4"], "hoist_scales": ["Q4_K", "MXFP4"], "gemv": ["Q6_K", "norm", "rows Q8_0"],
   "clamps": ["experts Q4_K"], "merge_sums": ["weighted Q4_K"], "split_products": ["added"],
   "join_products": ["gated Q4_K"], "kernel_chains": ["chain"],
   "elementwise": ["gate"], "reroll": ["packed"], "ordered_loads": ["large"], "hooks": ["Q4_K", "F16", "rows Q4_K"],
   "choose": ["Q6_K", "norm"]}
 
-FEW = ("Q4_K", "Q6_K", "Q8_0", "MXFP4", "NVFP4")  # types that `make test` multiplies by bytes; `make extended`: all
-OTHERS = [f"{kind} {name}" for kind in ("int8", "tokens") for name in STREAMS if name not in FEW]
+# `make test` looks at these cases with all passes, and at the first case of a pass without it; `make extended`: all
+CORE = ("packed", "gate", "values", "largest", "norm", "added", "chain", "experts Q4_K", "Q4_K", "Q6_K", "MXFP4", "F16",
+        "rows Q4_K", "int8 Q4_K", "tokens Q4_K")
+WITHOUT_ANY = ["rows Q4_K", "embedding", "norm", "F16", "int8 Q4_K"]
+
+def names(off: str, later: bool) -> list[str]:
+  """The cases that one process looks at: in `make test`, or later."""
+  if not off: return [name for name in CASES if (name in CORE) != later]
+  return PATCHES.get(off, WITHOUT_ANY)[1:] if later else PATCHES.get(off, WITHOUT_ANY)[:1]
 
 @functools.cache
-def seen(off: str = "") -> dict[str, dict]:
-  names = PATCHES.get(off) or (["embedding", "norm", "F16", "rows Q4_K", "int8 Q4_K"] if off else
-                               [name for name in CASES if name not in OTHERS])
-  return child.call(look, names, **({f"NO_{off.upper()}": "1"} if off else {})).value
+def seen(off: str = "", later: bool = False) -> dict[str, dict]:
+  return child.call(look, names(off, later), **({f"NO_{off.upper()}": "1"} if off else {})).value
 
-@functools.cache
-def others() -> dict[str, dict]: return child.call(look, OTHERS).value
-
-def with_bytes(kind: str, name: str) -> str:
-  """The source of a product with int8 activations."""
-  return (seen() if name in FEW else others())[f"{kind} {name}"]["source"]
+def row(name: str, off: str = "") -> dict: return seen(off, name in names(off, True))[name]
 
 def sources(name: str, off: str) -> tuple[str, str]:
   """The source of a case, with all passes and without one."""
-  return seen()[name]["source"], seen(off)[name]["source"]
+  return row(name)["source"], row(name, off)["source"]
 
-def test_results_match_reference():
-  assert {name: row["error"] for name, row in seen().items() if row["error"] > MOST} == {}
+def wrong(off: str, later: bool) -> dict[str, float]:
+  return {name: row["error"] for name, row in seen(off, later).items() if row["error"] > MOST}
 
-@extended
-def test_results_of_other_types():
-  assert {name: row["error"] for name, row in others().items() if row["error"] > MOST} == {}
+@pytest.mark.parametrize("later", sample([False, True], [False]))
+def test_results_match_reference(later): assert wrong("", later) == {}
 
 # passes that `make test` switches off; `make extended` switches off each pass
 OFF = ("hoist_sums", "lanes", "factor_sums", "gemv")
 
-@pytest.mark.parametrize("off", sample([*PATCHES, "patches"], OFF))
-def test_results_without_one_pass(off):
+@pytest.mark.parametrize("off, later", sample(
+  [(off, later) for off in [*PATCHES, "patches"] for later in (False, True) if names(off, later)],
+  [(off, False) for off in OFF]))
+def test_results_without_one_pass(off, later):
   """Without any one pass the numbers stay right: a pass that relies on it does nothing, or nothing wrong."""
-  assert {name: row["error"] for name, row in seen(off).items() if row["error"] > MOST} == {}
+  assert wrong(off, later) == {}
 
 @pytest.mark.parametrize("off", sample(PATCHES, OFF))
 def test_disabling_a_pass_changes_kernels(off):
-  assert any(row["source"] != seen()[name]["source"] for name, row in seen(off).items())
+  assert any(here != without for here, without in (sources(name, off) for name in PATCHES[off]))
 
-def test_each_case_is_one_kernel():
-  assert {name: row["kernels"] for name, row in seen().items()} == dict.fromkeys(seen(), 1) | {"added": 2}
+@pytest.mark.parametrize("later", sample([False, True], [False]))
+def test_each_case_is_one_kernel(later):
+  found = {name: row["kernels"] for name, row in seen("", later).items()}
+  assert found == dict.fromkeys(found, 1) | {name: 2 for name in found if name == "added"}
 
-@pytest.mark.parametrize("patch, name, kernels", [("join_products", "gated Q4_K", 2), ("kernel_chains", "chain", 3),
-                                                  ("split_products", "added", 1)])
-def test_kernel_count_without_pass(patch, name, kernels): assert seen(patch)[name]["kernels"] == kernels
+@pytest.mark.parametrize("patch, name, kernels", sample(
+  [("join_products", "gated Q4_K", 2), ("kernel_chains", "chain", 3), ("split_products", "added", 1)],
+  [("kernel_chains", "chain", 3)]))
+def test_kernel_count_without_pass(patch, name, kernels): assert row(name, patch)["kernels"] == kernels
 
-@pytest.mark.parametrize("name", ["experts Q4_K", "gated MXFP4", "weighted Q4_K", "weighted MXFP4"])
+@pytest.mark.parametrize("name", sample(["experts Q4_K", "gated MXFP4", "weighted Q4_K", "weighted MXFP4"],
+                                        ["experts Q4_K"]))
 def test_selected_expert_scheduled_as_matrix(name):
   """An expert's matrix, chosen by its id, is scheduled like a plain matrix: rows as lanes, a block unrolled."""
-  assert seen()[name]["opts"].count("UNROLL") > 1 and re.search(r"unsigned_int16 val\d+ = ", seen()[name]["source"])
+  assert row(name)["opts"].count("UNROLL") > 1 and re.search(r"unsigned_int16 val\d+ = ", row(name)["source"])
 
+@extended
 def test_expert_choice_needs_no_bounds_checks():
   """Choosing an expert leaves no conditions on loads; without clamps each load has one."""
   here, off = (source[source.index("void r_"):] for source in sources("experts Q4_K", "clamps"))
   assert "?" in off and here.count("?") <= 2 < off.count("?")  # the two bounds of the id itself
 
+@extended
 def test_expert_sum_is_merged():
   """merge_sums merges the sum over experts into the product's sum; without it, rows are not lanes."""
   here, off = sources("weighted Q4_K", "merge_sums")
   assert "unsigned_int16" in here and "unsigned_int16" not in off
 
+@extended
 def test_reshapes():
   """A position's index needs no division."""
   here, off = sources("values", "reshapes")
@@ -281,12 +289,13 @@ def test_reshapes():
 @pytest.mark.parametrize("name", ["values", "largest"])
 def test_adjacent_columns_are_lanes(name):
   """Adjacent elements belong to different sums, so there are no horizontal sums."""
-  source = seen()[name]["source"]
+  source = row(name)["source"]
   assert re.search(r"float16 \w+ = |\(float16\*\)", source) and "[15]" not in source
 
+@extended
 def test_gathers():
   """A row of a large table is loaded in the kernel that uses it; without gathers, all rows are read first."""
-  assert seen()["embedding"]["kernels"] == 1 < seen("gathers")["embedding"]["kernels"]
+  assert row("embedding")["kernels"] == 1 < row("embedding", "gathers")["kernels"]
 
 def test_activation_sums_are_hoisted():
   """The activation sum of a group of 32 is an array element, computed before the loop over rows."""
@@ -295,6 +304,7 @@ def test_activation_sums_are_hoisted():
   first = [re.search(r"  for \(int (\w+) = 0; \w+ < (\d+)", text) for text in (here, off)]
   assert [int(loop[2]) for loop in first if loop is not None] == [4, 32]  # 4 blocks of 8 groups; 32 rows a thread
 
+@extended
 def test_row_invariant_factors_are_hoisted():
   here, off = sources("norm", "hoist_factors")
   assert re.search(r"float \w+\[1024\];", here) and not re.search(r"float \w+\[1024\];", off)
@@ -305,29 +315,31 @@ def test_arithmetic_is_vectorised():
   assert len(re.findall(r"^  +float16 \w+ = .*[*+]", here, re.M)) > 4
   assert "float16" not in off
 
-@pytest.mark.parametrize("name", ["MXFP4", "IQ4_XS"])
+@pytest.mark.parametrize("name", sample(["MXFP4", "IQ4_XS"], ["MXFP4"]))
 def test_table_lookup_instruction(name):
   here, off = sources(name, "table_lookup")
   assert "__builtin_shufflevector" in here or "tbl" in here
   assert "__builtin_shufflevector" not in off and "tbl" not in off
 
-def test_plain_int4_uses_no_lookup():
+@pytest.mark.parametrize("name", sample(["Q4_K", "Q6_K", "Q5_0"], ["Q4_K", "Q6_K"]))
+def test_plain_int4_uses_no_lookup(name):
   """Plain 4-bit integers use no lookup, because conversion is as cheap."""
-  assert all("shufflevector" not in seen()[name]["source"] for name in ("Q4_K", "Q6_K", "Q5_0"))
+  assert "shufflevector" not in row(name)["source"]
 
 def test_byte_vectors_for_6_bit_quant():
   """A 6-bit quant is assembled in byte vectors."""
   here, off = (len(re.findall(r"unsigned_int16 \w+ = ", text)) for text in sources("Q6_K", "narrow"))
   assert here < off
 
+@extended
 def test_row_accumulators_are_an_array():
   here, off = sources("F16", "lanes")
   assert re.search(r"float \w+\[16\];", here) and not re.search(r"float \w+\[16\];", off)
 
-@pytest.mark.parametrize("name", ["Q4_K", "MXFP4"])
+@pytest.mark.parametrize("name", sample(["Q4_K", "MXFP4"], ["Q4_K"]))
 def test_scale_is_multiplied_once_per_group(name):
   """A scale is multiplied once for all weights of its group."""
-  assert seen()[name]["ops"] < 0.9 * seen("factor_sums")[name]["ops"]
+  assert row(name)["ops"] < 0.9 * row(name, "factor_sums")["ops"]
 
 def test_interleaved_rows_are_a_vector():
   """16 interleaved rows are a vector: no horizontal sum, and one store of all."""
@@ -337,34 +349,35 @@ def test_interleaved_rows_are_a_vector():
 
 def test_token_loop_is_inside_row_tiles():
   """The loop over tokens is inside the loop over row tiles; for larger matrices see test_pack_operands.py."""
-  loops = re.findall(r"for \(int \w+ = 0; \w+ < (\d+)", seen()["tokens Q4_K"]["source"])
+  loops = re.findall(r"for \(int \w+ = 0; \w+ < (\d+)", row("tokens Q4_K")["source"])
   assert loops[-4:] == ["5", "2", "2", "2"]  # tokens, blocks, parts of a block
 
-@pytest.mark.parametrize("name", sample(STREAMS, FEW))
+@pytest.mark.parametrize("name", sample(STREAMS, ("Q4_K",)))
 def test_int8_dots(name):
   """All products of int8 activations, of every repacked type, take four bytes at once."""
-  body = (text := with_bytes("int8", name))[text.index("void r_"):]
+  body = (text := row(f"int8 {name}")["source"])[text.index("void r_"):]
   assert body.count("add_dots_of_") >= 8
   assert "signed char" not in body[body.rindex("for (int"):]
 
 # not Q1_0: in prefill its bits are not recognised as bytes, and it stays float32
-@pytest.mark.parametrize("name", sample([name for name in STREAMS if name != "Q1_0"], FEW))
+@pytest.mark.parametrize("name", sample([name for name in STREAMS if name != "Q1_0"], ("Q4_K",)))
 def test_int8_dots_in_prefill(name):
   """In prefill, a format's offsets and the tokens' activation sums use byte dot products, too."""
-  body = (text := with_bytes("tokens", name))[text.index("void r_"):]
+  body = (text := row(f"tokens {name}")["source"])[text.index("void r_"):]
   assert body.count("add_dots_of_") >= 8 and "signed char" not in body[body.rindex("for (int"):]
 
-def test_int8_dots_off():
-  assert all("add_dots_of_" not in row["source"] for row in seen("dot_int8_cpu").values())
+@pytest.mark.parametrize("name", sample(PATCHES["dot_int8_cpu"], ["int8 Q4_K"]))
+def test_int8_dots_off(name): assert "add_dots_of_" not in row(name, "dot_int8_cpu")["source"]
 
+@extended
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="for x86")
-@pytest.mark.parametrize("arch", sample(["x86-64-v3", "x86-64-v2", "x86-64"], ["x86-64-v3"]))
+@pytest.mark.parametrize("arch", ["x86-64-v3", "x86-64-v2", "x86-64"])
 def test_int8_dots_on_other_cpus(arch):
   """int8 dot products with AVX2 instructions, and without any instruction for them."""
   found = child.call(look, [f"int8 {name}" for name in ("Q4_K", "Q8_0", "MXFP4")], DEV=f"CPU:CLANG:x86_64,{arch}").value
   assert {name: row["error"] for name, row in found.items() if row["error"] > MOST} == {}
 
-@pytest.mark.parametrize("name", ["Q4_K", "MXFP4"])
+@pytest.mark.parametrize("name", sample(["Q4_K", "MXFP4"], ["Q4_K"]))
 def test_group_scales_are_vectorised(name):
   """Scales are unpacked as vectors, so there are fewer scalar shifts."""
   here, off = (len(re.findall(r"^  +(?:unsigned int|float) \w+ = .*(?:>>|<<)", text, re.M))
@@ -372,14 +385,16 @@ def test_group_scales_are_vectorised(name):
   assert here < off
 
 def test_gemv_schedule():
-  assert "THREAD" in seen()["Q6_K"]["opts"] or seen()["Q6_K"]["opts"].count("UNROLL") > 3
-  assert seen("gemv")["Q6_K"]["opts"].count("UNROLL") < seen()["Q6_K"]["opts"].count("UNROLL")
+  here, off = row("Q6_K")["opts"], row("Q6_K", "gemv")["opts"]
+  assert "THREAD" in here or here.count("UNROLL") > 3
+  assert off.count("UNROLL") < here.count("UNROLL")
 
 def test_elementwise_is_vectorised():
   """Elementwise kernels use vectors of 16."""
   here, off = sources("gate", "elementwise")
   assert "float16 " in here and "float16 " not in off
 
+@extended
 def test_reroll_vectors_of_a_group():
   """A group's elements are one vector and its words another; without reroll, vectors span 16 groups."""
   here, off = sources("packed", "reroll")
@@ -430,48 +445,54 @@ ELEMENTS: dict[str, Callable[[], tuple]] = {
   "side by side": element(lambda m, a, b: m.concatenate((a, b)) if m is np else a.cat(b), (48,), (16,)),
 }
 
-@pytest.mark.parametrize("env", [{}, {"NO_ELEMENTWISE": "1"}, {"NUM_CPU_THREADS": "3"}], ids=str)
+@pytest.mark.parametrize("env", sample([{}, {"NO_ELEMENTWISE": "1"}, {"NUM_CPU_THREADS": "3"}], [{}]), ids=str)
 def test_elements(env): assert child.call(elements, list(ELEMENTS), **env).value == []
 
+@extended
 def test_large_matrix_is_read_in_order():
   """A matrix larger than the caches is loaded in order."""
   here, off = sources("large", "ordered_loads")
   at = [int(place) for place in re.findall(r"\(volatile unsigned_int16\*\)\(\(\w+\+\(\w+\+(\d+)\)", here)]
   assert len(at) == 52 and at == sorted(at) and "volatile" not in off
 
+@extended
 def test_integers_become_floats_without_conversion():
   """Small integers become floats without a conversion, which GPUs execute at a quarter of the speed or less."""
   here, off = child.call(on_gpu).value, child.call(on_gpu, NO_INT_TO_FLOAT="1").value
   assert here.count("(float)(") < off.count("(float)(") and "as_float" in here
 
-def test_compile_workers_make_the_same_kernels():
-  names = ["Q4_K", "F16", "norm", "int8 Q6_K", "int8 NVFP4", "values"]
-  found = child.call(by_workers, names, PARALLEL="1").value
-  assert [name for name, source in zip(names, found) if source != seen()[name]["source"]] == []
+@pytest.mark.parametrize("listed", sample([["Q4_K", "norm"], ["F16", "int8 Q6_K", "int8 NVFP4", "values"]],
+                                          [["Q4_K", "norm"]]), ids=" ".join)
+def test_compile_workers_make_the_same_kernels(listed):
+  found = child.call(by_workers, listed, PARALLEL="1").value
+  assert [name for name, source in zip(listed, found) if source != row(name)["source"]] == []
 
-def test_no_patches_leave_stock_kernels():
-  assert all("float16" not in row["source"] and "volatile" not in row["source"] for row in seen("patches").values())
+@pytest.mark.parametrize("name", sample(WITHOUT_ANY, WITHOUT_ANY[:1]))
+def test_no_patches_leave_stock_kernels(name):
+  source = row(name, "patches")["source"]
+  assert "float16" not in source and "volatile" not in source
 
 # models' sizes: vocabularies, hidden layers and widths that powers of two do not divide
-@pytest.mark.parametrize(("name", "sizes"), [
+@pytest.mark.parametrize(("name", "sizes"), some([
   ("Q8_0", [[1, 576], [37, 576], [11008, 64], [50304, 32], [301, 2560], [151936, 32]]),
   ("Q4_K", [[37, 2560], [301, 3584], [11008, 256]]), ("Q6_K", [[37, 2560], [301, 3584], [50304, 256]]),
-  ("F16", [[37, 576], [301, 3584], [11008, 40], [5, 33]]), ("MXFP4", [[37, 2880], [301, 576]])])
+  ("F16", [[37, 576], [301, 3584], [11008, 40], [5, 33]]), ("MXFP4", [[37, 2880], [301, 576]])], 4))
 def test_various_sizes(name, sizes):
   assert max(child.call(shapes, name, sizes, NUM_CPU_THREADS="3").value) < MOST
 
-def test_several_rows_per_thread():
+@pytest.mark.parametrize("name", sample(["Q4_K", "Q6_K", "MXFP4"], ["Q4_K"]))
+def test_several_rows_per_thread(name):
   """Several rows a thread, each with its own scales."""
-  found = child.call(look, ["Q4_K", "Q6_K", "MXFP4"], MV_ROWS_PER_THREAD="2").value
-  assert {name: row["error"] for name, row in found.items() if row["error"] > MOST} == {}
+  assert child.call(look, [name], MV_ROWS_PER_THREAD="2").value[name]["error"] <= MOST
 
 THREADS = {"NUM_CPU_THREADS": "3"}
 
-@pytest.mark.parametrize("env", sample([THREADS, {"NO_VECTORIZER": "1"}], [THREADS]), ids=str)
-def test_random_expressions(env):
+@pytest.mark.parametrize("env, seed, count", some([
+  (THREADS, 100, 8), (THREADS, 108, 16), ({"NO_VECTORIZER": "1"}, 100, 24)], 0), ids=str)
+def test_random_expressions(env, seed, count):
   """Random expressions have small errors, as fractions of their magnitudes."""
-  found = child.call(random_graphs.errors, 100, 24, **env).value
-  assert [100 + i for i, error in enumerate(found) if not error < 2e-6] == []
+  found = child.call(random_graphs.errors, seed, count, **env).value
+  assert [seed + i for i, error in enumerate(found) if not error < 2e-6] == []
 
 # clang 22 does not terminate on these: the index of the one of 16 elements that a mask leaves, and ranks of 16 numbers
 CHOICES = """

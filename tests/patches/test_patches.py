@@ -17,6 +17,7 @@ import sys
 import textwrap
 
 import pytest
+from tests.support.extended import extended, some
 import tinygrad
 from tests.support.child import ROOT, run
 from tinygrad_llm import patches
@@ -203,13 +204,13 @@ from tinygrad.codegen.opt.postrange import Scheduler
 import tinygrad_llm
 print(worker._init_worker.__module__, Scheduler.apply_opt.__module__)
 """
-@pytest.mark.parametrize(("env", "modules"), [
+@pytest.mark.parametrize(("env", "modules"), some([
   ({}, "tinygrad_llm.patches.compile_time.workers tinygrad_llm.patches.hooks"),
   ({"NO_PATCHES": "0", "NO_WORKERS": ""},
    "tinygrad_llm.patches.compile_time.workers tinygrad_llm.patches.hooks"),
   ({"NO_WORKERS": "1"}, "tinygrad.engine.worker tinygrad_llm.patches.hooks"),
   ({"NO_HOOKS": "1"}, "tinygrad_llm.patches.compile_time.workers tinygrad.codegen.opt.postrange"),
-  ({"NO_PATCHES": "1"}, "tinygrad.engine.worker tinygrad.codegen.opt.postrange")])
+  ({"NO_PATCHES": "1"}, "tinygrad.engine.worker tinygrad.codegen.opt.postrange")], 0, 2, 4))
 def test_patch_switches(env, modules): assert run(INSTALLED, **env).stdout.strip() == modules
 
 def test_no_patches_skips_seam_checks():
@@ -229,7 +230,7 @@ def test_worker_kernels_are_patched(stamped, tmp_path):
   assert [len(x) for x in found["stamps"]] == [1] * 4
   assert found["pid"] not in {x[0] for x in found["stamps"]}
 
-@pytest.mark.parametrize("switch", ["NO_STAMP", "NO_PATCHES", "NO_WORKERS"])
+@pytest.mark.parametrize("switch", some(["NO_STAMP", "NO_PATCHES", "NO_WORKERS"], 1))
 def test_worker_kernels_without_patches(stamped, tmp_path, switch):
   """Without the patch, all patches, or `workers` (which patches the workers), workers' kernels have no stamp."""
   found = stamps(stamped, tmp_path, **{switch: "1"})
@@ -287,7 +288,7 @@ def test_patch_set_distinguishes_sets(stamped, as_it_is):
       assert patch_set(stamped) not in sets
     finally: path.unlink()
 
-@pytest.mark.parametrize("path", ROOMS, ids=lambda p: p.parent.name)
+@pytest.mark.parametrize("path", some(ROOMS, 0, -1), ids=lambda p: p.parent.name)
 def test_patch_set_covers_every_room(stamped, as_it_is, path):
   """An edit in any room changes the patch set, so cached kernels become stale."""
   edited = stamped / path.relative_to(ROOT)
@@ -370,6 +371,7 @@ def defined(node: ast.stmt) -> list[str]:
   targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
   return [n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)]
 
+@extended
 def test_seams_are_whole_statements():
   """The fingerprinted text contains every definition of the seam's name that Python's parser finds."""
   for name in patches.PATCHES:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from tests.support import child
 import pytest
-from tests.support.extended import sample
+from tests.support.extended import extended
 from tests.support.reference import Reference
 
 IDS, COUNT = [1, 2, 3, 4, 5], 4
@@ -17,7 +17,8 @@ def python(*args: str, **env: str) -> str:
   assert done.returncode == 0, done.stderr[-2000:]
   return done.stdout
 
-@pytest.mark.parametrize("flag", sample(["-O", "-OO"], ["-OO"]))
+@extended
+@pytest.mark.parametrize("flag", ["-O", "-OO"])
 def test_an_answer_from_an_empty_cache(flag, model_file, tmp_path: pathlib.Path):
   """With an empty cache, prefill and decode are captured and give the reference's answer."""
   path, asked = model_file(layers=1, dim=32, ffn=32, heads=2, vocab=384, context=96), ",".join(map(str, IDS))

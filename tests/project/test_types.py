@@ -3,6 +3,8 @@ import pathlib
 import subprocess
 import sys
 
+from tests.support.extended import extended
+
 ROOT = pathlib.Path(__file__).parents[2]
 
 # {name: (source, mypy's error code)}
@@ -13,6 +15,7 @@ FILES = {
   "method": ("from tinygrad import UOp, dtypes\nUOp.const(1, dtypes.int).substitute({}).ranged", "attr-defined"),
   "untyped": ("def f(x): return x", "no-untyped-def")}
 
+@extended
 def test_mypy_finds_wrong_calls(tmp_path):
   for name, (text, _) in FILES.items(): (tmp_path / f"{name}.py").write_text(text)
   done = subprocess.run([sys.executable, "-m", "mypy", str(tmp_path)], cwd=ROOT, capture_output=True, text=True)

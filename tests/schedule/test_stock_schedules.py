@@ -44,7 +44,7 @@ def stock(path: str, target: str) -> list[str]:
 
 EACH = [(arch, target) for arch in tuple(FAMILIES)[:10] for target in TARGETS]
 
-@pytest.mark.parametrize(("arch", "target"), sample(EACH, EACH[1::4]))
+@pytest.mark.parametrize(("arch", "target"), sample(EACH, [("llama", "CUDA"), ("olmoe", "CUDA")]))
 def test_no_matrix_has_the_stock_schedule(arch, target, tmp_path):
   if target == "CUDA" and not has_cuda_wheels(): pytest.skip("no CUDA compiler for this machine")
   moe = MoE(experts=32, used=4, ffn=512, shared=2 * (arch == "deepseek2"), dense=arch == "deepseek2")

@@ -250,11 +250,13 @@ def test_ratios_match_simulated_kernels(guesses):
     if not low / 1.5 <= ratio <= high * 1.5: wrong.append((a, b, ratio, low, high))
   assert not wrong
 
+@extended
 def test_staging_x_costs_little(guesses):
   """Staging x in shared memory costs little more than coalesced loads of x, as simulated."""
   fetched = child.call(matvec, "Q4_K", 512, MV_ROWS_PER_THREAD="4").value
   assert guesses["Q4_K, x side by side"] < fetched < 1.15 * guesses["Q4_K, x side by side"] < guesses["Q4_K"]
 
+@extended
 def test_ranks_match_simulated_kernels(guesses):
   """Kernels whose simulated times differ by more than the noise are ranked in that order."""
   for a, b in itertools.permutations(SIMULATED, 2):

@@ -56,7 +56,7 @@ def test_slow_process_is_killed(process):
   with pytest.raises(Failed, match="too slow"): process.ask("reference", 1, seconds=0)
   with pytest.raises(ProcessLookupError): os.kill(pid, 0)
 
-@pytest.mark.parametrize("fault", sample(["hang", "segfault", "wrong", "memory"], ["segfault", "wrong"]))
+@pytest.mark.parametrize("fault", sample(["hang", "segfault", "wrong", "memory"], ["wrong"]))
 def test_planted_faults_on_cpu(fault): assert search_faults.survives(fault) == ""
 
 @pytest.mark.parametrize("fault", ["segfault"])

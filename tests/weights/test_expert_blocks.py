@@ -5,7 +5,7 @@ from tests.support import child
 from tests.gpu import gpu_prompts
 import numpy as np
 import pytest
-from tests.support.extended import sample
+from tests.support.extended import extended, sample, some
 from tests.support import symbolic
 from tests.patches.test_codegen import held
 from tinygrad import Tensor, TinyJit, Variable
@@ -89,8 +89,8 @@ def products(name: str, m: int, fused: bool, lengths: list[int], least: int, use
     errors.append(float(np.abs(out.numpy()[:, :tokens] - wanted).max() / np.abs(wanted).max()))
   return {"errors": errors, "traced": len(traced)}
 
-@pytest.mark.parametrize("name, m, fused, least", [
-  ("Q4_0", 2, False, 0), ("Q4_0", 2, True, 0), ("MXFP4", 1, False, 0), ("IQ4_NL", 1, False, 1 << 18)])
+@pytest.mark.parametrize("name, m, fused, least", some([
+  ("Q4_0", 2, False, 0), ("Q4_0", 2, True, 0), ("MXFP4", 1, False, 0), ("IQ4_NL", 1, False, 1 << 18)], 1))
 def test_expert_product_results(name, m, fused, least):
   found = child.call(products, name, m, fused, [7, MOST, 1, 13, 4], least).value
   assert max(found["errors"]) < 1e-5 and found["traced"] <= 2
@@ -101,8 +101,9 @@ def test_several_experts_per_token(used):
 
 # *** kernels for GPUs, run by numpy
 
-@pytest.mark.parametrize(("target", "name", "tokens"), sample(
-  [*itertools.product(["CUDA", "Metal"], ["Q4_K", "MXFP4", "Q6_K"], [1, 37])], [("CUDA", "Q4_K", 1)]))
+@extended
+@pytest.mark.parametrize(("target", "name", "tokens"),
+                         [*itertools.product(["CUDA", "Metal"], ["Q4_K", "MXFP4", "Q6_K"], [1, 37])])
 def test_tensor_cores_on_gpu(target, name, tokens):
   """
   Both block products use tensor cores. An unused block computes nothing, because a loop's end depends on a number.
