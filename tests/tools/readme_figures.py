@@ -23,6 +23,7 @@ ELSEWHERE = ("prompts-types-2026-11-23.json", "prompts-floats-2026-11-23.json", 
 PROMPTS_BEFORE, BATCHES = "depth-2026-11-22.json", "batches-2026-11-25-2.json"
 EARLIER, STOCK = "peers-2026-11-21-2.json", "peers-2026-11-21-1.json"
 EXPERTS, EXPERTS_WITHOUT = "moe-2026-11-22.json", "moe-without-2026-11-22.json"
+FAMILIES = "families-2026-11-28.json"
 REPORT, REPORT_BEFORE = "report-2026-11-23.json", "report-2026-11-22.json"
 ESTIMATES = "report-2026-11-24.json"  # newer estimates than the ones in REPORT
 TRAINED, STARTS = "real-models-2026-11-25-1402.json", "starts-2026-11-27-1748.json"
@@ -174,6 +175,25 @@ def experts() -> str:
     f"on {machine['cores']} cores ({machine['cpu']}), {report['date'][:10]}: {link(EXPERTS)}; read bandwidth "
     f"between {bandwidths(report)}. The first model without one pass, relative to the speed with all passes: "
     f"{experts_without()} ({link(EXPERTS_WITHOUT)}).")
+
+def families() -> str:
+  """Prompts and decode of recurrent models, Gemma 4 and experts."""
+  report = load(FAMILIES)
+  out = ("| tokens a second | prompt of 256, here | llama.cpp | ratio | decode, here | llama.cpp | ratio |\n"
+         "|---|---:|---:|---:|---:|---:|---:|\n")
+  for model in report["models"]:
+    cells = [f"{ours['median_ts']:.1f} | {llama['median_ts']:.1f} | {ours['vs'][LLAMA]:.2f}"
+             for _, _, ours, llama in pairs({"models": [model]})]
+    out += f"| {shape_of(model['file'])} | {' | '.join(cells)} |\n"
+  machine, dates = report["machine"], sorted({model["date"][:10] for model in report["models"]})
+  def ratios(model: Row) -> str:
+    found = " and ".join(f"{ours['vs'][LLAMA]:.2f}" for *_, ours, _ in pairs({"models": [model]}))
+    return f"{shape_of(model['file'])} {found}"
+  return out + "\n" + paragraph(
+    f"The first layers of each shape with a vocabulary of 32,000, random weights and tokens, {report['threads']} "
+    f"threads on {machine['cores']} cores ({machine['cpu']} with AVX2), {' and '.join(dates)}: {link(FAMILIES)}. The "
+    f"machine is shared, and read bandwidth was between {bandwidths(report)}. An earlier run had these ratios of a "
+    f"prompt and of decode: {'; '.join(map(ratios, report['earlier']))}.")
 
 def experts_without() -> str:
   (model,) = load(EXPERTS_WITHOUT)["models"]

@@ -32,7 +32,7 @@ SECTIONS: dict[pathlib.Path, dict[str, Callable[[], str]]] = {
   README: {"supported": supported, "speed": readme_figures.speed},
   ACCURACY: {"numbers": readme_figures.numbers},
   PERFORMANCE: {name: getattr(readme_figures, name) for name in
-                ("figures", "prompts", "trained", "starts", "experts", "gpu", "report", "ablation")}}
+                ("figures", "prompts", "trained", "starts", "experts", "families", "gpu", "report", "ablation")}}
 
 def filled(path: pathlib.Path) -> str:
   """A file's text with its sections current. ValueError if the markers of one are not there once."""
