@@ -25,6 +25,8 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from tests.support.synthetic_layers import (DEEPSEEK_V2_LITE, FAMILIES, MLA, MoE, Shape, Spec, add_metadata, fill,
   scales, tensors)
+from tests.support.synthetic_gemma4 import Gemma4
+from tests.support.synthetic_recurrent import KDA, Delta, Mamba2
 from tests.support.synthetic_vocab import add_vocab
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -45,6 +47,20 @@ SHAPES: dict[str, dict[str, Any]] = {
   "deepseek-v2-lite": {"arch": "deepseek2", "dim": 2048, "ffn": 10944, "layers": 27, "heads": 16, "vocab": 102400,
                        "context": 163840, "mla": MLA(kv_lora=512, nope=128, rope=64, value=128),
                        "moe": replace(DEEPSEEK_V2_LITE, experts=64, used=6, ffn=1408)},
+  "lfm2-1.2b": {"arch": "lfm2", "dim": 2048, "ffn": 8192, "layers": 16, "heads": 32, "kv_heads": 8, "vocab": 65536,
+                "context": 128000},
+  "qwen35-4b": {"arch": "qwen35", "dim": 2560, "ffn": 9216, "layers": 32, "heads": 16, "kv_heads": 4, "head_dim": 256,
+                "vocab": 248320, "context": 262144, "parts": {"delta": Delta(k_heads=16, v_heads=32, size=128)}},
+  "granite-4-h-3b": {"arch": "granitehybrid", "dim": 2048, "ffn": 8192, "layers": 40, "heads": 32, "kv_heads": 8,
+                     "vocab": 100352, "context": 131072,
+                     "parts": {"mamba2": Mamba2(inner=4096, heads=64, state=128, groups=1)}},
+  "kimi-linear-48b": {"arch": "kimi-linear", "dim": 2304, "ffn": 9216, "layers": 27, "heads": 32, "vocab": 163840,
+                      "context": 1048576, "mla": MLA(kv_lora=512, nope=128, rope=64, value=128),
+                      "parts": {"kda": KDA(size=128)},
+                      "moe": replace(FAMILIES["kimi-linear"].moe, experts=256, used=8, ffn=1024)},
+  "gemma-4-e4b": {"arch": "gemma4", "dim": 2560, "ffn": 10240, "layers": 42, "heads": 8, "kv_heads": 2, "head_dim": 512,
+                  "vocab": 262144, "context": 131072, "window": 512,
+                  "parts": {"gemma4": Gemma4(window_dim=256, shared=18, per_layer=256)}},
 }
 
 # *** quantised blocks ***
@@ -132,9 +148,17 @@ def draw(spec: Spec, type_name: str, seed: int, blocks: bool) -> np.ndarray:
     from tinygrad_llm.quantize import quantize_array
     return np.asarray(quantize_array(x, type_name)).reshape(rows, -1)
 
+MIXED = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL",
+         "IQ4_XS", "MXFP4")
+
 def spec_type(spec: Spec, types: str, s: Shape) -> str:
-  """The type of a tensor. `types`: the matrices' type, or a usual mix: Q4_K_M, Q5_K_M (with fallbacks), MXFP4_MOE."""
+  """
+  The type of a tensor. `types`: the matrices' type, or a mix: Q4_K_M, Q5_K_M (with fallbacks), MXFP4_MOE, MIXED.
+  """
   if not spec.matrix: return "F32"
+  if types == "MIXED":  # each tensor has a type of its own
+    fit = [kind for kind in MIXED if spec.shape[-1] % GGML_QUANT_SIZES[GGMLQuantizationType[kind]][0] == 0]
+    return fit[binascii.crc32(f"{spec.name} {spec.shape}".encode()) % len(fit)]
   if types == "MXFP4_MOE": return "MXFP4" if "_exps." in spec.name else "Q8_0"
   if types not in ("Q4_K_M", "Q5_K_M"): return types
   name, i, n = spec.name.split(".")[-2], spec.layer, s.layers
@@ -168,7 +192,8 @@ def write_model(path: str | pathlib.Path, arch="llama", *, dim=128,
   - `ffn`, `kv_heads`: a number, or one a layer; `mixers`, `parts`: kinds of mixers, repeated, and their sizes
   - `moe`, `mla`: sizes of experts and of latent attention; `dense`: no experts
   - `window`: the sliding window; `pattern`: each pattern-th layer has none (0: the architecture's default, not written)
-  - `types`: a ggml type of the matrices (F32, F16, BF16, Q8_0, Q4_K, ..) or a mix (Q4_K_M, Q5_K_M, MXFP4_MOE)
+  - `types`: a ggml type of the matrices (F32, F16, BF16, Q8_0, Q4_K, ..) or a mix (Q4_K_M, Q5_K_M, MXFP4_MOE;
+    MIXED: each matrix has another type)
   - `split`: number of files; `scaled`: adds scale tensors beside the matrices, as NVFP4 files have them
   - `kv`: adds or overrides strings, bools, ints, floats and lists; `header`: leaves the data a hole of the right size
 
@@ -211,8 +236,16 @@ def write_model(path: str | pathlib.Path, arch="llama", *, dim=128,
   w.write_kv_data_to_file()
   w.write_ti_data_to_file()
   if header:
+    drawn = {spec.name: draw(spec, kind, seed, blocks) for spec, kind in specs if spec.values}
     for file, infos in zip(w.fout or (), w.tensors):
-      file.truncate(sum(w.ggml_pad(n, w.data_alignment) for n in (file.tell(), *(ti.nbytes for ti in infos.values()))))
+      end = file.tell()
+      for name, ti in infos.items():
+        end = w.ggml_pad(end, w.data_alignment)
+        if name in drawn:
+          file.seek(end)
+          file.write(drawn[name].tobytes())
+        end += ti.nbytes
+      file.truncate(w.ggml_pad(end, w.data_alignment))
   for spec, kind in specs if not header else ():
     if spec.name == "rope_freqs.weight" and not spec.values: w.write_tensor_data(llama3_factors(shape.head_dim, base))
     else: w.write_tensor_data(draw(spec, kind, seed, blocks))

@@ -18,7 +18,7 @@ from tinygrad_llm.nn.archs import ARCHS
 
 FLOATS = ("F32", "F16", "BF16")
 TYPES = (*FLOATS, "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS",
-         "MXFP4", "NVFP4", "Q4_K_M", "Q5_K_M")
+         "MXFP4", "NVFP4", "Q4_K_M", "Q5_K_M", "MIXED")
 DRAWN = tuple(name for name, family in FAMILIES.items() if (family.arch or name) in ARCHS)  # the families drawn
 EITHER = ("llama", "gemma4", "granitehybrid", "deepseek2")  # with or without experts
 FUSED = ("gemma4", "qwen35moe", "qwen3next")  # their experts' gate and up may be one tensor
@@ -66,6 +66,7 @@ class Draw:
 
 def step_of(types: str) -> int:
   """The step of row lengths that fit a type. The usual mixes fall back to other types for rows that do not fit."""
+  if types == "MIXED": return 256  # most types fit
   return 32 if types.endswith("_M") else max(2, GGML_QUANT_SIZES[GGMLQuantizationType[types]][0])
 
 @functools.cache
@@ -109,8 +110,9 @@ def heads_of(d: Draw, f: Family) -> dict[str, Any]:
 
 def latent_of(d: Draw, f: Family) -> dict[str, Any]:
   heads, sparse = d.size(1, 8), "sparse" in f.mixers
+  factored = sparse or "kda" not in f.parts and d.yes(0.5)
   return {"heads": heads, "kv_heads": heads, "mla": MLA(
-    q_lora=d.row(32, 256) if sparse or d.yes(0.5) else 0, kv_lora=d.row(32, 256), nope=d.row(16, 128),
+    q_lora=d.row(32, 256) if factored else 0, kv_lora=d.row(32, 256), nope=d.row(16, 128),
     rope=d.size(8, 64, 2), value=d.part(heads, 16, 128), absorbed=sparse or d.yes(0.7))}
 
 def delta(d: Draw, name: str, model: dict[str, Any]) -> Delta:
