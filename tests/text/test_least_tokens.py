@@ -50,7 +50,7 @@ def test_no_bound_if_vocabulary_lacks_a_byte():
 def llm(context: int, template: Any) -> LLM:
   made = LLM.__new__(LLM)
   made.tokenizer, made.template, made.max_context, made.turns = bundled(), template, context, TurnMarks()
-  made.config = SimpleNamespace(context_length=512)  # type: ignore[assignment]
+  made.config = SimpleNamespace(context_length=512, dense_context=0)  # type: ignore[assignment]
   return made
 
 @pytest.mark.parametrize("text", ["x" * (16 << 20), "é \n" * (4 << 20)])

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
+from tests.support import synthetic_gemma4 as gemma4
 from tests.support.synthetic import SHAPES, write_model
 
 THREADS = 4  # of a CPU, fixed as the instruction sets are: the figures must not depend on the machine
@@ -50,6 +51,14 @@ CASES: dict[str, dict[str, Any]] = {
   "olmoe-1b-7b-Q4_K_M": _case("olmoe-1b-7b", "Q4_K_M"),
   "deepseek-v2-lite-Q4_K_M": _case("deepseek-v2-lite", "Q4_K_M"),
   "gpt-oss-20b-MXFP4_MOE": _case("gpt-oss-20b", "MXFP4_MOE"),
+  # a recurrent layer of each kind and one with attention
+  "lfm2-1.2b-Q4_K_M": _case("lfm2-1.2b", "Q4_K_M"),
+  "qwen35-4b-Q4_K_M": _case("qwen35-4b", "Q4_K_M", mixers=("delta", "attention")),
+  "granite-4-h-3b-Q4_K_M": _case("granite-4-h-3b", "Q4_K_M"),
+  "kimi-linear-48b-Q4_K_M": _case("kimi-linear-48b", "Q4_K_M"),
+  # layers with a window and without, each with its own keys and with another layer's
+  "gemma-4-e4b-Q4_K_M": _case("gemma-4-e4b", "Q4_K_M", layers=4, mixers=(gemma4.WINDOW, gemma4.FULL), parts={
+    "gemma4": gemma4.Gemma4(window_dim=256, shared=2, per_layer=256)}),
 }
 
 # larger models, to show that two layers and a small model's widths are representative; no figures of them are accepted
