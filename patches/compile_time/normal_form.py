@@ -18,10 +18,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from tinygrad import Device, schedule
-from tinygrad.dtype import AddrSpace
 from tinygrad.schedule.rangeify import pm_mops
 from tinygrad.uop.ops import KernelInfo, Ops, UOp, graph_rewrite
 from tinygrad_llm.patches import places
+from tinygrad_llm.patches.ir.indices import flat_uses, last_use
 from tinygrad_llm.patches.ir.targets import has_vectors
 
 SEAMS = {
@@ -29,17 +29,6 @@ SEAMS = {
 }
 
 _create_schedule: Callable[[UOp], UOp]  # the function before this patch
-
-def _sizes(ast: UOp) -> dict[UOp, int]:
-  """{parameter: its largest index + 1}, for parameters that are used by a flat index only."""
-  ends, otherwise = dict[UOp, int](), set[UOp]()
-  for u in ast.toposort():
-    for i, s in enumerate(u.src):
-      if s.op is not Ops.PARAM or s.addrspace is not AddrSpace.GLOBAL: continue
-      if u.op is Ops.INDEX and i == 0 and len(u.src) == 2 and u.src[1].get_idx().vmin >= 0:
-        ends[s] = max(ends.get(s, 0), int(u.src[1].get_idx().vmax) + 1)
-      else: otherwise.add(s)
-  return {p: end for p, end in ends.items() if p not in otherwise}
 
 def _one_node_a_loop(ast: UOp) -> UOp:
   """Makes equal loops one node: simplification may write a length start + length as length + start, another node."""
@@ -52,11 +41,8 @@ def _one_node_a_loop(ast: UOp) -> UOp:
 def normal(ast: UOp) -> UOp:
   """The normal form of a kernel (SINK). ast: the kernel as the scheduler made it."""
   ast = _one_node_a_loop(graph_rewrite(ast, pm_mops, name="views into indices", bottom_up=True))
-  sizes, slots = _sizes(ast), dict[int, list[UOp]]()
-  for u in ast.toposort():
-    if u.op is Ops.PARAM and u.addrspace is AddrSpace.GLOBAL: slots.setdefault(u.arg.slot, []).append(u)
-  new = {p: p.replace(src=(p.src[0].const_like(sizes[p]),)) for p, *others in slots.values()
-         if not others and len(p.src) == 1 and p.src[0].op is Ops.CONST and sizes.get(p, p.max_numel()) < p.max_numel()}
+  new = {p: p.replace(src=(p.src[0].const_like(n),)) for p, nodes in flat_uses(ast).items()
+         if (n := last_use(nodes) + 1) < p.max_numel()}
   return ast.substitute(new, walk=True) if new else ast
 
 def _normal(call: UOp) -> UOp:

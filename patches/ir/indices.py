@@ -6,7 +6,7 @@ Pure functions that several rooms share.
 from __future__ import annotations
 import functools, struct
 from collections.abc import Iterable, Sequence
-from tinygrad.dtype import DType, dtypes
+from tinygrad.dtype import AddrSpace, DType, dtypes
 from tinygrad.helpers import prod
 from tinygrad.uop.ops import GroupOp, Ops, UOp, exec_alu
 
@@ -89,6 +89,28 @@ def choosing(idx: UOp) -> dict[UOp, list[UOp]]:
   own = idx.toposort(gate=lambda u: u.op is not Ops.INDEX)
   loaded = [s for u in own for s in u.src if s.op is Ops.INDEX and s.ranges]
   return {r: [u for u in loaded if r in u.ranges] for u in loaded for r in u.ranges if r not in own}
+
+def flat_uses(ast: UOp) -> dict[UOp, list[UOp]]:
+  """
+  {a kernel's parameter: the nodes that index it}, for those whose size an index alone decides.
+
+  A parameter of a size that is no constant is left out. So is one with an index that may be negative or has several
+  axes, one that is used otherwise, and one with several nodes.
+  """
+  uses, slots, otherwise = dict[UOp, list[UOp]](), dict[int, set[UOp]](), set[UOp]()
+  for u in ast.toposort():
+    for i, s in enumerate(u.src):
+      if s.op is not Ops.PARAM or s.addrspace is not AddrSpace.GLOBAL: continue
+      slots.setdefault(s.arg.slot, set()).add(s)
+      if u.op is Ops.INDEX and i == 0 and len(u.src) == 2 and u.src[1].get_idx().vmin >= 0:
+        uses.setdefault(s, []).append(u)
+      else: otherwise.add(s)
+  return {p: nodes for p, nodes in uses.items() if p not in otherwise and len(slots[p.arg.slot]) == 1
+          and len(p.src) == 1 and p.src[0].op is Ops.CONST}
+
+def last_use(nodes: Iterable[UOp]) -> int:
+  """The largest element that some indices reach."""
+  return max(int(u.src[1].get_idx().vmax) for u in nodes)
 
 def terms(u: UOp) -> list[UOp]:
   """The terms of an integer sum, with casts, constant factors and shifts applied to each term."""

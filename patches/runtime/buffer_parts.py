@@ -16,11 +16,11 @@ Upstream: could be sent as it is; it belongs between the memory planner and the 
 from __future__ import annotations
 import functools
 from collections.abc import Callable
-from tinygrad.dtype import AddrSpace
 from tinygrad.engine import realize
 from tinygrad.schedule.rangeify import pm_mops
 from tinygrad.uop.ops import KernelInfo, Ops, UOp, graph_rewrite
 from tinygrad_llm.patches import places
+from tinygrad_llm.patches.ir.indices import flat_uses, last_use
 
 SEAMS = {
   "tinygrad.engine.realize:lower_and_compile": "bced2cdfd2f2",
@@ -29,17 +29,6 @@ SEAMS = {
 ALIGNED = 64  # bytes: the widest vector of a CPU, and more than any load of a GPU
 
 _lower_and_compile: Callable[[UOp], UOp]  # the function before this patch
-
-def _parameters(ast: UOp) -> dict[int, list[UOp]]:
-  """The nodes that index each parameter, by its slot; without parameters that are used otherwise."""
-  found, otherwise = dict[int, list[UOp]](), set[int]()
-  for u in ast.toposort():
-    for i, s in enumerate(u.src):
-      if s.op is not Ops.PARAM or s.addrspace is not AddrSpace.GLOBAL: continue
-      if u.op is Ops.INDEX and i == 0 and len(u.src) == 2: found.setdefault(s.arg.slot, []).append(u)
-      else: otherwise.add(s.arg.slot)
-  return {slot: nodes for slot, nodes in found.items()
-          if slot not in otherwise and len({u.src[0] for u in nodes}) == 1}
 
 def _moved(index: UOp, start: int) -> UOp:
   """An index expression, possibly with a condition, of the same element in a buffer that begins `start` later."""
@@ -57,15 +46,13 @@ def apart(ast: UOp) -> tuple[UOp, dict[int, int]]:
   """A kernel whose parameters begin where its indices do, and {slot: the element where the parameter begins now}."""
   ast = graph_rewrite(ast, pm_mops, name="views into indices", bottom_up=True)
   new, starts = dict[UOp, UOp](), dict[int, int]()
-  for slot, nodes in _parameters(ast).items():
-    p, indices = nodes[0].src[0], [u.src[1].get_idx() for u in nodes]
-    if len(p.src) != 1 or p.src[0].op is not Ops.CONST or any(i.vmin < 0 for i in indices): continue
+  for p, nodes in flat_uses(ast).items():
     aligned = max(1, ALIGNED // p.element_size())
-    if not (start := min(_constant(i)[1] for i in indices) // aligned * aligned) > 0: continue
-    starts[slot] = start
-    end = max(int(i.vmax) for i in indices) + 1
-    q = p.replace(src=(p.src[0].const_like(end - start),))
-    new |= {u: u.replace(src=(q, _moved(u.src[1], start))) for u in nodes}
+    start = min(_constant(u.src[1].get_idx())[1] for u in nodes) // aligned * aligned
+    if start <= 0: continue
+    starts[p.arg.slot] = start
+    part = p.replace(src=(p.src[0].const_like(last_use(nodes) + 1 - start),))
+    new |= {u: u.replace(src=(part, _moved(u.src[1], start))) for u in nodes}
   return (ast.substitute(new, walk=True) if new else ast), starts
 
 def _candidate(call: UOp) -> bool:
@@ -77,17 +64,17 @@ def _candidate(call: UOp) -> bool:
 
 def lower_and_compile(linear: UOp) -> UOp:
   """Lowers kernels that differ in the parts of buffers as one."""
-  alike = dict[UOp, dict[UOp, dict[int, int]]]()
-  for call in linear.src:
-    if not _candidate(call): continue
+  found, kernels = dict[UOp, tuple[UOp, dict[int, int]]](), dict[UOp, set[UOp]]()
+  for call in filter(_candidate, linear.src):
     same, starts = apart(call.src[0])
-    if all(_may_move(call.src[1 + slot]) for slot in starts): alike.setdefault(same, {})[call.src[0]] = starts
-  new = {ast: (same, starts) for same, kernels in alike.items() if len(kernels) > 1 for ast, starts in kernels.items()}
+    if not all(_may_move(call.src[1 + slot]) for slot in starts): continue
+    found[call] = same, starts
+    kernels.setdefault(same, set()).add(call.src[0])
   def one(call: UOp) -> UOp:
-    if not _candidate(call) or (found := new.get(call.src[0])) is None: return call
-    same, starts = found
+    same, starts = found[call]
     return call.replace(src=(same, *(_from(b, starts.get(i, 0)) for i, b in enumerate(call.src[1:]))))
-  return _lower_and_compile(linear.replace(src=tuple(map(one, linear.src))) if new else linear)
+  joined = {call: one(call) for call, (same, _) in found.items() if len(kernels[same]) > 1}
+  return _lower_and_compile(linear.replace(src=tuple(joined.get(call, call) for call in linear.src)))
 
 def _may_move(buffer: UOp) -> bool:
   """Whether an argument is memory that a view may begin in, not an input that is known when the schedule runs."""

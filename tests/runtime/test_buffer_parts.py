@@ -49,6 +49,21 @@ def test_random_shapes_are_right_and_replayed(seed):
     x, S = values.random((heads, n, rows, columns), np.float32), values.random((heads, columns), np.float32)
     np.testing.assert_allclose(step(Tensor(x).realize(), Tensor(S).realize()).numpy(), expected(2 * x, S), rtol=1e-4)
 
+def test_inputs_of_a_captured_step_are_not_moved():
+  """A kernel may be called with a part of an input, which is another buffer at each call, and with one of a buffer."""
+  shape, values = (4, 1 << 17), np.random.default_rng(1)
+  held = values.random(shape, np.float32)
+  y = Tensor(held).realize()
+  def parts(x: Tensor) -> list[Tensor]:
+    made = [(t[c] + 1).contiguous() for c in range(shape[0]) for t in (x, y)]
+    Tensor.realize(*made)
+    return made
+  step = TinyJit(parts)
+  for _ in range(4):
+    given = values.random(shape, np.float32)
+    for i, part in enumerate(step(Tensor(given).realize())):
+      np.testing.assert_array_equal(part.numpy(), (given, held)[i % 2][i // 2] + 1)
+
 def test_what_is_padded_is_right():
   """A condition of an index stays, and keeps what comes before the part's start out."""
   x = np.random.default_rng(1).random((6, 64), np.float32)
