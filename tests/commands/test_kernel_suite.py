@@ -14,7 +14,8 @@ from tests.tools.kernel_golden import (FOLDER, PINNED, STACK, golden, moved, mov
 from tests.tools.kernel_suite import UNITS, measure
 from tinygrad_llm.files import gguf
 
-MOST_NODES = {"decode": 4500, "prompt": 4700}  # for a matrix: an unrolled block of Q6_K, and a softcap
+MOST_NODES = {"decode": 4400, "prompt": 4700}  # for a matrix: an unrolled block of Q6_K
+OF_A_SOFTCAP = {("gemma-4-e4b-Q4_K_M", "token_embd"): 100}  # more for a head whose logits are capped
 OF_EXPERTS = 4800  # for an expert's matrix, in a sum over several experts
 OF_ANOTHER = 1000  # more for a matrix that shares a kernel with one of another type (horizontal_fusion)
 
@@ -93,6 +94,7 @@ def test_graph_size_is_bounded(case, kind):
         chosen, expanded, _ = row["nodes"]
         most = OF_EXPERTS if "_exps" in row["role"] else MOST_NODES[kind]
         if len({*row["types"]} - {"F32"}) > 1: most += OF_ANOTHER
+        most += OF_A_SOFTCAP.get((case, row["role"]), 0)
         assert expanded <= min(most, 32 * chosen), (target, row["role"])
 
 @pytest.mark.parametrize("case", [name for name, case in CASES.items() if "moe" in case])
@@ -237,9 +239,11 @@ def test_resource_bounds():
   for registers, bad in ((255, 0), (256, 1)):
     assert len(out_of_bounds("llama-1b-F16", "NV:PTX:sm_90", report(row(registers=registers)))) == bad
   assert out_of_bounds("llama-1b-F16", "METAL:Apple9", report(row(registers=None, stack=None))) == []
-  (case, kind, role), known = next(iter(STACK.items()))
+  (case, kind, role), ((known, targets),) = next((key, bounds.items()) for key, bounds in STACK.items())
   for other, stack, bad in ((case, known, 0), (case, known + 8, 1), ("llama-1b-F16", known, 1)):
-    assert len(out_of_bounds(other, "CUDA:sm_90", report(row(role=role, stack=stack)), kind)) == bad
+    for target in targets.split():
+      assert len(out_of_bounds(other, target, report(row(role=role, stack=stack)), kind)) == bad
+  assert len(out_of_bounds(case, "CUDA:sm_80", report(row(role=role, stack=known)), kind)) == 1
   for schedule, most in PROMPT_STACK.items():
     for kind, stack, bad in (("prompt", most, 0), ("prompt", most + 8, 1), ("decode", most, 1)):
       given = report(row(schedule=schedule, stack=stack))

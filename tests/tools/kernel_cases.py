@@ -9,6 +9,7 @@ import os
 import pathlib
 import platform
 import sys
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
@@ -58,7 +59,7 @@ CASES: dict[str, dict[str, Any]] = {
   "kimi-linear-48b-Q4_K_M": _case("kimi-linear-48b", "Q4_K_M"),
   # layers with a window and without, each with its own keys and with another layer's
   "gemma-4-e4b-Q4_K_M": _case("gemma-4-e4b", "Q4_K_M", layers=4, mixers=(gemma4.WINDOW, gemma4.FULL), parts={
-    "gemma4": gemma4.Gemma4(window_dim=256, shared=2, per_layer=256)}),
+    "gemma4": replace(SHAPES["gemma-4-e4b"]["parts"]["gemma4"], shared=2)}),
 }
 
 # larger models, to show that two layers and a small model's widths are representative; no figures of them are accepted

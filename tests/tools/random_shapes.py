@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from tests.support.synthetic import MIXED
 from tests.support.synthetic_gemma4 import FULL, WINDOW, Gemma4
 from tests.support.synthetic_layers import FAMILIES, MLA, Family, Indexer, MoE
 from tests.support.synthetic_recurrent import KDA, Delta, Mamba2, ShortConv
 from tinygrad_llm.nn.archs import ARCHS
 
 FLOATS = ("F32", "F16", "BF16")
-TYPES = (*FLOATS, "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS",
-         "MXFP4", "NVFP4", "Q4_K_M", "Q5_K_M", "MIXED")
+TYPES = (*MIXED, "NVFP4", "Q4_K_M", "Q5_K_M", "MIXED")
 DRAWN = tuple(name for name, family in FAMILIES.items() if (family.arch or name) in ARCHS)  # the families drawn
 EITHER = ("llama", "gemma4", "granitehybrid", "deepseek2")  # with or without experts
 FUSED = ("gemma4", "qwen35moe", "qwen3next")  # their experts' gate and up may be one tensor
