@@ -95,13 +95,6 @@ REGISTERS, OF_PTX = 128, 255
 STACK = {
   # ptxas would need 134 registers
   ("gpt-oss-20b-MXFP4_MOE", "decode", "output_norm+output"): {8: "CUDA:sm_90 NV:sm_90"},
-  # the outputs of a chunk of linear attention: two products in one kernel with tinygrad's own schedule, which unrolls
-  # the smaller one for 16 outputs a thread
-  ("qwen35-4b-Q4_K_M", "prompt", "act"): {
-    288: "CUDA:sm_100 CUDA:sm_120", 784: "CUDA:sm_90 NV:sm_90", 792: "CUDA:sm_80 CUDA:sm_87 CUDA:sm_89"},
-  ("granite-4-h-3b-Q4_K_M", "prompt", "act"): {
-    824: "CUDA:sm_100 CUDA:sm_120", 832: "CUDA:sm_80 CUDA:sm_87 CUDA:sm_89", 840: "CUDA:sm_90 NV:sm_90"},
-  ("kimi-linear-48b-Q4_K_M", "prompt", "act"): {24: "CUDA:sm_80"},
   # latent attention's keys, a product with rows of 128
   ("kimi-linear-48b-Q4_K_M", "prompt", "blk.*.attn_k_b"): {
     72: "CUDA:sm_100", 112: "CUDA:sm_80 CUDA:sm_87 CUDA:sm_89", 128: "CUDA:sm_90 NV:sm_90"},
