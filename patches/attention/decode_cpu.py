@@ -20,7 +20,7 @@ from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp
 from tinygrad_llm.patches.attention.part import Part
 from tinygrad_llm.patches.ir.actions import ScheduleOps, chosen
 from tinygrad_llm.patches.ir.builder import Loops
-from tinygrad_llm.patches.ir.indices import apart, divisor, ended, size, steps
+from tinygrad_llm.patches.ir.indices import apart, divisor, ended, size, steps, until
 from tinygrad_llm.patches.ir.targets import LANES, most_threads
 
 # defaults of the schedule's POSITIONS, QUERIES and VECTORS
@@ -52,7 +52,9 @@ def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   threads = min(threads, units)
   thread = loop(threads, AxisType.THREAD)
   turn = loop(-(-units // threads))
-  unit = thread * -(-units // threads) + turn
+  begin, end = part.bounds({}, {})
+  # rows of several sequences may be of unequal lengths: neighbouring units then go to different threads
+  unit = thread * -(-units // threads) + turn if end is None else turn * threads + thread
   if units % threads: unit = (unit < units).where(unit, UOp.const(units - 1))
   heads, first = apart(unit // (G // mine), part.heads), unit % (G // mine) * mine
 
@@ -66,9 +68,17 @@ def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   g, g2, i = loop(mine), loop(mine), loop(mine * W)
   started = UOp.group(ended(tops.index(g).store(part.top.src[1]), g),
                       ended(totals.index(g2).store(UOp.const(0.0)), g2), ended(sums.index(i).store(UOp.const(0.0)), i))
-  block = loop((n + (positions - 1)) // positions)
-  tops, totals, sums = (x.after(started, block) for x in (tops, totals, sums))
-  def position(j: UOp) -> UOp: return (block * positions + j < n).where(block * positions + j, n - 1)
+  step, whole = loop((n + (positions - 1)) // positions), end is not None and n.vmax % positions == 0
+  # blocks that no query of a head sees are skipped
+  block = step if begin is None else step + begin.maximum(0) // positions
+  if end is not None:
+    n = (end + 1).maximum(1).minimum(n)
+    if step.vmax > 0: block = until(block, n, positions)
+  tops, totals, sums = (x.after(started, step) for x in (tops, totals, sums))
+  def position(j: UOp) -> UOp:
+    # blocks are whole in memory: what is read beyond the last position counts for nothing
+    if whole: return block * positions + j
+    return (block * positions + j < n).where(block * positions + j, n - 1)
   def score(dot: UOp, g: UOp, j: UOp) -> UOp:
     value = part.masked(dot, first + g, position(j))
     return (block * positions + j < n).where(value, value.const_like(-float("inf")))
@@ -111,10 +121,11 @@ def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   t, c, lane = loop(mine // tile), loop(W // LANES // wide), loops.lane()
   g, v, j = loop(tile, AxisType.UPCAST), loop(wide, AxisType.UPCAST), loop(positions, AxisType.REDUCE)
   q, column = t * tile + g, (c * wide + v) * LANES + lane
-  more = (weights.index(q * positions + j) * part.value(position(j), column)).reduce(j, arg=Ops.ADD)
+  k = until(j, n - block * positions) if whole else j
+  more = (weights.index(q * positions + k) * part.value(position(k), column)).reduce(j, arg=Ops.ADD)
   at = sums.index(q * W + column)
   known.append(ended(at.store(at * scales.index(q) + more), g, v, lane, c, t))
-  tops, totals, sums = (x.buf_uop.after(ended(UOp.group(*known), block)) for x in (tops, totals, sums))
+  tops, totals, sums = (x.buf_uop.after(ended(UOp.group(*known), step)) for x in (tops, totals, sums))
 
   g, g2, g3, c, lane = loop(mine), loop(mine), loop(mine), loop(W // LANES), loops.lane()
   column = c * LANES + lane

@@ -13,10 +13,11 @@ from tinygrad_llm.patches.ir.indices import apart, size, steps
 from tinygrad_llm.patches.ir.sums import added, product
 
 def _index(u: UOp) -> UOp|None:
-  """An integer sum as an index expression; None if it is neither an index nor a sum."""
+  """An integer sum as an index expression; None if it is neither an index, nor a load, nor a sum."""
   if u.op is Ops.CAST: return _index(u.src[0])
   if u.op is Ops.CONST: return UOp.const(int(u.val))
   if u.dtype is dtypes.weakint: return u
+  if u.op is Ops.INDEX: return u.cast(dtypes.weakint)
   if u.op is not Ops.ADD or (a := _index(u.src[0])) is None or (b := _index(u.src[1])) is None: return None
   return a + b
 

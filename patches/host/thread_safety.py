@@ -21,7 +21,7 @@ import tinygrad.device
 from tinygrad import Tensor, codegen, schedule
 from tinygrad.device import Compiled, _Device
 from tinygrad.engine import jit, realize
-from tinygrad.engine.jit import _TinyJit
+from tinygrad.engine.jit import CapturedJit, _TinyJit
 from tinygrad.helpers import ALLOW_DEVICE_USAGE
 from tinygrad.uop import ops
 from tinygrad.uop.ops import UOp
@@ -68,9 +68,12 @@ class Buffers:
 
 _process = [object()]  # another object in each process
 
+def is_replayed(captured: CapturedJit) -> bool:
+  """Whether a capture has run in this process since its capture or its load, and so is ready."""
+  return vars(captured).get("replayed_in") is _process[0]
+
 def call(self: _TinyJit, *args: Any, **kwargs: Any) -> Any:
-  if (captured := self.captured) is not None and vars(captured).get("replayed_in") is _process[0]:
-    return _call(self, *args, **kwargs)
+  if self.captured is not None and is_replayed(self.captured): return _call(self, *args, **kwargs)
   with lock:
     ret = _call(self, *args, **kwargs)
     if self.captured is not None: vars(self.captured)["replayed_in"] = _process[0]

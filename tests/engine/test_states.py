@@ -8,8 +8,8 @@ from tinygrad_llm.device.buffers import fill, host_view
 from tinygrad_llm.engine import lookahead, states
 from tinygrad_llm.engine.lookahead import Lookahead
 from tinygrad_llm.engine.states import States
-from tinygrad_llm.nn.mixers.state import State
-from tinygrad_llm.nn.mixers.step import PROMPT
+from tinygrad_llm.nn.cache.state import State
+from tinygrad_llm.nn.cache.state import PROMPT
 
 CHUNK, EXACT = 16, 2e-3  # tokens; the limit of a logit's error in standard deviations
 IDS = np.random.default_rng(8).integers(0, 320, 90).tolist()

@@ -4,7 +4,8 @@ import pytest
 from tinygrad import Tensor, UOp, function
 from tinygrad_llm.device.buffers import fill, host_view
 from tinygrad_llm.device.captured import captured
-from tinygrad_llm.nn.mixers.state import PROMPT, State, after
+from tinygrad_llm.nn.cache.place import Slot
+from tinygrad_llm.nn.cache.state import PROMPT, State, after
 
 WIDTH = 48
 
@@ -17,8 +18,8 @@ class Layer:
 
   @function(precompile=True, allow_implicit=True)
   def __call__(self, x: Tensor, start: UOp, turn: int) -> Tensor:
-    s, last = self.state.read(turn, start)
-    stores = self.state.write(turn, [s / 2 + x, last[:, 1:].cat(x.unsqueeze(1), dim=1)])
+    s, last = self.state.read(turn, Slot(start))
+    stores = self.state.write(turn, [s / 2 + x, last[:, 1:].cat(x.unsqueeze(1), dim=1)], Slot(start))
     return after(x, stores) + s
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 import numpy as np
 from tinygrad_llm.engine.states import States
-from tinygrad_llm.nn.mixers.kv_cache import KVCache
+from tinygrad_llm.nn.cache.kv_cache import KVCache
 
 class Feed:
   """A source of tokens for the KV cache: an answer, or the caller of prefill() and step()."""

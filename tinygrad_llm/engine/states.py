@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from tinygrad import Tensor
 from tinygrad_llm.device.buffers import copy, empty, host_view
-from tinygrad_llm.nn.mixers.state import PROMPT, State
+from tinygrad_llm.nn.cache.state import PROMPT, State
 
 CHECKPOINTS, BUDGET = 4, 1 << 30  # copies at most, and their bytes at most; one copy is always kept
 

@@ -11,11 +11,12 @@ from tinygrad_llm.nn.layers import (AttentionConfig, DeltaConfig, FFNConfig, Lay
   MixerConfig, MoEConfig, Rope)
 from tinygrad_llm.nn.mixers.attention import Attention
 from tinygrad_llm.nn.mixers.delta import Delta
-from tinygrad_llm.nn.mixers.kv_cache import KVCache
+from tinygrad_llm.nn.cache.kv_cache import KVCache
 from tinygrad_llm.nn.mixers.mamba2 import Mamba2
 from tinygrad_llm.nn.mixers.shortconv import ShortConv
-from tinygrad_llm.nn.mixers.state import State, after
-from tinygrad_llm.nn.mixers.step import PROMPT, Step
+from tinygrad_llm.nn.cache.place import Place, Slot
+from tinygrad_llm.nn.cache.state import PROMPT, State, after
+from tinygrad_llm.nn.mixers.step import Step
 from tinygrad_llm.nn.moe import MoE
 from tinygrad_llm.nn.norm import RMSNorm, norm
 from tinygrad_llm.nn.per_layer import PerLayerEmbedding, PerLayerInput
@@ -113,9 +114,14 @@ class Model:
     fill(table, lambda memory: np.copyto(memory[:used], temperature_table(temperature, used)))
     return table
 
-  def hidden(self, tokens: Tensor, start: UOp, turn: int = PROMPT) -> Tensor:
-    """tokens (B, T) at positions start..start+T -> the last layer's output (B, T, dim). turn: see Step."""
-    x, step = self.embd.rows(tokens), Step(start, self.ropes, start, turn, self.temperature)
+  def hidden(self, tokens: Tensor, place: Place | UOp, turn: int = PROMPT) -> Tensor:
+    """
+    tokens (B, T) -> the last layer's output (B, T, dim).
+
+    place: of the tokens; a variable: of T neighbours in the slot, from this position on. turn: see Step.
+    """
+    if isinstance(place, UOp): place = Slot(place)
+    x, step = self.embd.rows(tokens), Step(place, self.ropes, turn, self.temperature)
     if (scale := self.config.embd_scale) != 1: x = x * scale
     if self.per_layer is None:
       for block in self.blocks: x = block(x, step)

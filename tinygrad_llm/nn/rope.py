@@ -34,7 +34,7 @@ def rotate(x: Tensor, table: Tensor, style: str) -> Tensor:
   """Rotates x (B, H, T, D) by table (T, 2, R / 2); dimensions from R on pass through. `style`: see archs.Arch."""
   B, H, T, D = x.shape
   R = table.shape[-1] * 2
-  cos, sin = table[:, 0], table[:, 1]  # (T, R / 2)
+  cos, sin = table[..., 0, :], table[..., 1, :]  # (T, R / 2)
   axis = -1 if style == "norm" else -2
   a, b = x[..., :R].reshape(B, H, T, *((R // 2, 2) if style == "norm" else (2, R // 2))).split(1, dim=axis)
   a, b = a.squeeze(axis), b.squeeze(axis)  # (B, H, T, R / 2)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from tinygrad import Tensor, UOp
 from tinygrad_llm.nn.layers import AttentionConfig
 from tinygrad_llm.nn.mixers.gqa import GQA
-from tinygrad_llm.nn.mixers.kv_cache import KVCache, seen
+from tinygrad_llm.nn.cache.kv_cache import KVCache
 from tinygrad_llm.nn.mixers.mla import MLA
 from tinygrad_llm.nn.mixers.step import Step
 from tinygrad_llm.weights.loader import Loader
@@ -20,34 +20,25 @@ class Attention:
   def __call__(self, x: Tensor, step: Step) -> tuple[Tensor, list[UOp]]:
     """x (B, T, dim) -> (B, T, dim), which reads what it stores: no store is left to make."""
     B, T, _ = x.shape
-    H, KVH, start = self.config.heads, self.config.kv_heads, step.positions
-    q, kv, gate = self.heads(x, None if self.config.rope is None else step.ropes[self.config.rope][start:start+T])
+    H, KVH, place = self.config.heads, self.config.kv_heads, step.place
+    q, kv, gate = self.heads(x, None if self.config.rope is None else place.of(step.ropes[self.config.rope], T))
     if self.config.temperature and step.temperature is not None:
-      q = q * step.temperature[start:start+T].unsqueeze(-1)
+      q = q * place.of(step.temperature, T).unsqueeze(-1)
     q = q.reshape(B, KVH, H // KVH, T, -1).permute(0, 3, 1, 2, 4)  # (B, T, KVH, G, D)
-    cache, span = self.cache, (step.place, T, self.config.window, self.config.chunked)
-    kv = cache.read(*span) if kv is None else cache.append(kv, *span)
+    span = place, T, self.config.window, self.config.chunked
+    kv = self.cache.read(*span) if kv is None else self.cache.append(kv, *span)
     kv = kv.float().transpose(2, 3)  # (parts, B, S, KVH, D)
     keys, values = kv[0], kv[-1, ..., :self.heads.value_dim]
     # positions are an outer axis, so that the heads, which are independent, are neighbours in memory
     scores = (q.unsqueeze(1) * keys.unsqueeze(2).unsqueeze(4)).sum(-1) * self.config.scale  # (B, S, T, KVH, G)
     if cap := self.config.softcap: scores = (scores / cap).tanh() * cap
-    shares, total = self._softmax(self._masked(scores, start, T))
+    if (hidden := self.cache.hidden(*span)) is not None:
+      scores = hidden.reshape(*hidden.shape, 1, 1).where(float("-inf"), scores)
+    shares, total = self._softmax(scores)
     y = (shares.unsqueeze(-1) * values.unsqueeze(2).unsqueeze(4)).sum(1) / total.unsqueeze(-1)  # (B, T, KVH, G, Dv)
     y = self.heads.values(y.permute(0, 2, 3, 1, 4).reshape(B, H, T, -1)).transpose(1, 2)  # (B, T, H, Dv)
     y = y.reshape(B, T, -1)
     return self.out(y if gate is None else y * gate.sigmoid())[0], []
-
-  def _masked(self, scores: Tensor, start: UOp, T: int | UOp) -> Tensor:
-    """scores (B, S, T, ..), with -inf for keys after the query or before its window."""
-    if isinstance(T, int) and T == 1: return scores
-    positions = Tensor.arange(self.cache.positions)
-    window, chunked = self.config.window, self.config.chunked
-    keys = positions.shrink((seen(start, T, window, chunked),)).reshape(1, scores.shape[1], 1, 1, 1)
-    queries = positions[start:start+T].reshape(1, 1, T, 1, 1)
-    if chunked: hidden = (keys > queries) | (keys < queries // window * window)
-    else: hidden = (keys > queries) | (keys <= queries - window) if window else keys > queries
-    return hidden.where(float("-inf"), scores)
 
   def _softmax(self, scores: Tensor) -> tuple[Tensor, Tensor]:
     """

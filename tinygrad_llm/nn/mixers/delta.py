@@ -10,7 +10,7 @@ from tinygrad_llm.nn.mixers.delta_inputs import DeltaInputs
 from tinygrad_llm.nn.mixers.kda_inputs import KDAInputs
 from tinygrad_llm.nn.mixers.linear_attention import attended
 from tinygrad_llm.nn.mixers.padding import padded, rows_for
-from tinygrad_llm.nn.mixers.state import State
+from tinygrad_llm.nn.cache.state import State
 from tinygrad_llm.nn.mixers.step import Step
 from tinygrad_llm.nn.norm import norm
 from tinygrad_llm.weights.loader import Loader
@@ -38,7 +38,7 @@ class Delta:
     N = rows_for(T, C)
     rows, g, beta, gate = self.inputs(x)
     if N > 1: rows, g, beta = padded(rows, N), padded(g, N), padded(beta, N)  # g = beta = 0: S is left alone
-    seen, S = self.state.read(step.turn, step.positions)
+    seen, S = self.state.read(step.turn, step.place)
     rows, seen = short_conv(rows, seen, self.inputs.filters.float(), None, T)
     q, k, v = self._heads(rows.silu())
     g, beta = self._by_head(g), self._by_head(beta)
@@ -46,7 +46,7 @@ class Delta:
     o, S = attended(q, k, v, g, beta, S, C)
     o = self.norm(o.reshape(B, config.v_heads, N, -1).transpose(1, 2)[:, :T])  # (B, T, heads, d)
     y = o.reshape(B, T, -1) * gate
-    return self.out(y)[0], self.state.write(step.turn, [seen, S.reshape(B, config.v_heads, *S.shape[3:])])
+    return self.out(y)[0], self.state.write(step.turn, [seen, S.reshape(B, config.v_heads, *S.shape[3:])], step.place)
 
   def _heads(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """rows (B, N, channels) -> q, k (B, *heads, N, d), whose axis of value heads is 1, and v."""

@@ -5,7 +5,7 @@ from tinygrad_llm.nn.layers import Mamba2Config
 from tinygrad_llm.nn.mixers.conv import short_conv
 from tinygrad_llm.nn.mixers.linear_attention import attended
 from tinygrad_llm.nn.mixers.padding import padded, rows_for
-from tinygrad_llm.nn.mixers.state import State
+from tinygrad_llm.nn.cache.state import State
 from tinygrad_llm.nn.mixers.step import Step
 from tinygrad_llm.nn.norm import RMSNorm
 from tinygrad_llm.weights.loader import Loader
@@ -37,7 +37,7 @@ class Mamba2:
     N = 1 if isinstance(T, int) and T == 1 else rows_for(T, C)
     rows, dt = self.inputs(x)
     z, rows = rows.split([config.inner, config.channels], dim=-1)
-    seen, S = self.state.read(step.turn, step.positions)
+    seen, S = self.state.read(step.turn, step.place)
     bias = None if self.bias is None else self.bias.float()
     rows, seen = short_conv(padded(rows, N), seen, self.weight.float(), bias, T)
     dt = padded((dt + self.dt_bias.float()).softplus(), N)  # 0 in rows of padding: they leave S alone
@@ -51,4 +51,4 @@ class Mamba2:
     o, S = attended(q, k, v, g, None, S, C)
     y = (o + self.d.float() * u).permute(0, 3, 1, 2, 4).reshape(B, N, -1)[:, :T] * z.silu()
     if self.norm is not None: y = self.norm(y.reshape(B, T, config.groups, -1)).reshape(B, T, -1)
-    return self.out(y)[0], self.state.write(step.turn, [seen, S])
+    return self.out(y)[0], self.state.write(step.turn, [seen, S], step.place)

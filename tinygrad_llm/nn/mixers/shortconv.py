@@ -3,7 +3,7 @@ from __future__ import annotations
 from tinygrad import Tensor, UOp
 from tinygrad_llm.nn.layers import ShortConvConfig
 from tinygrad_llm.nn.mixers.conv import short_conv
-from tinygrad_llm.nn.mixers.state import State
+from tinygrad_llm.nn.cache.state import State
 from tinygrad_llm.nn.mixers.step import Step
 from tinygrad_llm.weights.loader import Loader
 
@@ -18,6 +18,6 @@ class ShortConv:
   def __call__(self, x: Tensor, step: Step) -> tuple[Tensor, list[UOp]]:
     """x (B, T, dim) -> (B, T, dim), and the stores of the new state."""
     b, c, v = self.inputs(x)[0].chunk(3, dim=-1)
-    rows, = self.state.read(step.turn, step.positions)
+    rows, = self.state.read(step.turn, step.place)
     y, rows = short_conv(b * v, rows, self.weight.float())
-    return self.out(c * y)[0], self.state.write(step.turn, [rows])
+    return self.out(c * y)[0], self.state.write(step.turn, [rows], step.place)
