@@ -32,6 +32,7 @@ setup(
     "zig": ["ziglang>=0.13,<1"],                                    # a clang for the CPU device where PATH has none
     "bench": ["llama-cpp-python==0.3.36",                           # the peer, and the source of golden logits
               "matplotlib>=3.8,<4"],                                # the pictures of docs/
+    "serve": ["llguidance>=1.7,<2"],                                # answers in a grammar: its matcher makes the masks
     "plot": ["matplotlib>=3.8,<4"],                                 # tune --plot
     "mlx": ["mlx-lm>=0.32,<1",                                      # a peer: its models and its KV cache
             "mlx>=0.32,<1 ; sys_platform == 'darwin'",              # its arrays, on Apple's GPU
@@ -42,7 +43,8 @@ setup(
     "docs": ["mkdocs-material>=9.6,<10"],                           # docs/ as a site; a strict build checks its links
     "dev": ["pytest>=8", "pytest-xdist>=3.8", "ruff>=0.8", "mypy>=1.13",  # tests, on all cores, and lint
             "setuptools>=70.1", *CUDA, *nvidia("cuda-nvdisasm"),    # a wheel, kernels for CUDA and their instructions
-            "check-jsonschema>=0.29,<1"],                           # the workflows, by GitHub's schema, offline
+            "check-jsonschema>=0.29,<1",                            # the workflows, by GitHub's schema, offline
+            "hypothesis>=6.100,<7"],                                # random orders of events, shrunk where one fails
   },
   entry_points={"console_scripts": [
     "tinygrad-llm=tinygrad_llm.run:main",

@@ -9,7 +9,7 @@ from tinygrad_llm.device.device import renderer_of
 from tinygrad_llm.device.memory import device_memory_bytes, peak_memory_bytes
 from tinygrad_llm.device.threads import use_threads
 from tinygrad_llm.errors import InputError, warn
-from tinygrad_llm.files.hub import in_bytes, listing, locate
+from tinygrad_llm.files.hub import cached_path, in_bytes, listing, locate, resolve
 from tinygrad_llm.terminal.repl import Chat, say, template_of
 from tinygrad_llm.terminal.screen import Screen, summary
 from tinygrad_llm.terminal.session import RANDOM, THINK, Session, Settings
@@ -24,7 +24,9 @@ def _parser() -> argparse.ArgumentParser:
   add = parser.add_argument
   add("-m", "--model", help="path of a .gguf file, a name of --list, or hf:owner/repo[:file or quant type] "
                       "(default: the bundled model)")
-  add("--list", action="store_true", help="print the aliases, and which of their files are in the cache")
+  add("--list", action="store_true",
+      help="print the aliases, which of their files are in the cache, and the largest context that fits in memory")
+  add("--memory", action="store_true", help="print what the model takes in memory and the contexts that fit, and stop")
   ask = parser.add_mutually_exclusive_group()
   ask.add_argument("-p", "--prompt", help="a message to answer; - reads it from standard input")
   ask.add_argument("--tokens", help="token ids to continue, as 1,2,3 (no chat template)")
@@ -38,6 +40,8 @@ def _parser() -> argparse.ArgumentParser:
   add("--top-p", type=float, help="1 is off (default: the file's suggestion, else off)")
   add("--min-p", type=float, help="0 is off (default: the file's suggestion, else off)")
   add("--repeat-penalty", type=float, help="1 is off (default: the file's suggestion, else off)")
+  for name in ("presence", "frequency"): add(f"--{name}-penalty", type=float, help="0 is off (default)")
+  add("--min-tokens", type=int, help="no end-of-turn token comes before so many tokens (default 0)")
   add("-s", "--seed", type=int, default=RANDOM, help="of the random numbers; -1: a new one for each answer (default)")
   add("--stop", action="append", default=[], metavar="TEXT",
       help="end the answer before this text; may be given several times")
@@ -54,7 +58,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _settings(llm: LLM, args: argparse.Namespace) -> Settings:
   """Sampling settings: the flags, else the file's suggestions, else the defaults. InputError if out of range."""
-  given = {name: value for name in ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "seed")
+  given = {name: value for name in ("temperature", "top_k", "top_p", "min_p", "repeat_penalty",
+                                               "presence_penalty", "frequency_penalty", "min_tokens", "seed")
            if (value := getattr(args, name)) is not None}
   settings = Settings(**llm.suggested, count=args.count, think=args.think or "")
   for name, value in given.items(): settings = settings.changed(name, value)
@@ -104,7 +109,7 @@ def _answer(llm: LLM, args: argparse.Namespace) -> None:
     variables = template_of(llm, settings, _variables(llm, args.template))
     ids = llm.prompt([*_system(args), {"role": "user", "content": args.prompt}], variables)
   count, out, sampling = args.benchmark or args.count, list[int](), settings.sampling()
-  tokens = llm.generate(ids, count, **sampling, ignore_eos=args.benchmark is not None)
+  tokens = llm.generate(ids, count, **sampling, ignore_eos=args.benchmark is not None, min_tokens=settings.min_tokens)
   recorded, stop = _recorded(tokens, out), [*args.stop, *(llm.template.stop if args.prompt else ())]
   if args.benchmark is not None: stop, before = args.stop, list[int]()  # a benchmark goes on where another turn begins
   else: before = ids
@@ -131,10 +136,27 @@ def _chat(llm: LLM, args: argparse.Namespace) -> None:
   Chat(llm, session, args.stop, _variables(llm, args.template)).run()
 
 def _list() -> None:
-  rows = [(name, repo, file, in_bytes(size) if size else "-") for name, repo, file, size in listing()]
-  rows = [("name", "repository", "file", "cached"), *rows]
+  rows = [(name, repo, file, in_bytes(size) if size else "-", _fits(name) if size else "-")
+          for name, repo, file, size in listing()]
+  rows = [("name", "repository", "file", "cached", "fits"), *rows]
   widths = [max(len(cell) for cell in column) for column in zip(*rows)]
   for row in rows: print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+
+def _fits(model: str) -> str:
+  """The largest context of a cached model that fits in the free memory; "no" or "?" where none does or is known."""
+  from tinygrad_llm.device.device import check_device
+  from tinygrad_llm.engine.batch.memory_check import largest_context
+  try:
+    check_device()
+    context = largest_context(cached_path(model))
+  except InputError: return "?"
+  return "?" if context is None else f"{context} tokens" if context else "no"
+
+def _memory(args: argparse.Namespace) -> None:
+  from tinygrad_llm.device.device import check_device
+  from tinygrad_llm.engine.batch.memory_check import report
+  check_device()
+  print(report(resolve(args.model), args.max_context, args.dequantize))
 
 def _main() -> None:
   args = _parser().parse_args()
@@ -145,6 +167,8 @@ def _main() -> None:
   if args.seed < -1: raise InputError(f"--seed {args.seed}: give a whole number from 0, or -1 for a random one")
   use_threads(args.threads)
   locate(args.model)  # a wrong name fails before anything slow
+  if args.max_context < 1: raise InputError(f"--max-context {args.max_context}: give a number of tokens from 1")
+  if args.memory: return _memory(args)
   if args.tokens is None and (args.prompt is not None or args.benchmark is None): args.prompt = read_prompt(args.prompt)
   from tinygrad_llm import load
   llm = load(args.model, max_context=args.max_context, dequantize=args.dequantize, progress=True, ahead=True)

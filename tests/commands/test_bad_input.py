@@ -56,6 +56,7 @@ def test_judge_stops_a_hang(monkeypatch):
     while True: pass
   assert fuzz.judge(forever, "m.gguf")[0] == "slow"
 
+@extended.extended
 def test_worker_crash_is_reported_and_fuzzing_continues(monkeypatch, tmp_path):
   """A worker dies in case 1 of 4: the file of that case is kept, and the other cases run."""
   (worker := tmp_path / "worker.py").write_text(
@@ -70,13 +71,14 @@ def test_worker_crash_is_reported_and_fuzzing_continues(monkeypatch, tmp_path):
   assert [(x["case"], x["outcome"]) for x in report["findings"]] == [(1, "crash")]
   assert sum(report["outcomes"].values()) == 2 and (tmp_path / "finding-2-1.gguf").exists()
 
-def test_truncated_at_every_section(samples, tmp_path):
+@pytest.mark.parametrize("all_samples", extended.sample([False, True], [False]))
+def test_truncated_at_every_section(samples, tmp_path, all_samples):
   path = tmp_path / "cut.gguf"
-  for sample in samples.values():
-    data = [len(sample.raw) - len(sample.parts.data) + t.offset for t in sample.parts.tensors]
-    for at in sorted({max(0, x + d) for x in (*sample.bounds, *data, len(sample.raw) - 1) for d in (-1, 0, 1)}):
-      if at >= len(sample.raw): continue
-      path.write_bytes(sample.raw[:at])
+  for found in [*samples.values()][:None if all_samples else 1]:
+    data = [len(found.raw) - len(found.parts.data) + t.offset for t in found.parts.tensors]
+    for at in sorted({max(0, x + d) for x in (*found.bounds, *data, len(found.raw) - 1) for d in (-1, 0, 1)}):
+      if at >= len(found.raw): continue
+      path.write_bytes(found.raw[:at])
       with pytest.raises(InputError) as e: open_gguf(path)
       assert fuzz.complaint(str(e.value), str(path))[0] == "refused", e.value
 

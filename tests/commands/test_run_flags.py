@@ -1,6 +1,7 @@
 """run's flags, and a file's suggested settings, which the flags override."""
 import json
 import os
+import re
 import sys
 
 import pytest
@@ -42,6 +43,27 @@ def test_short_names(monkeypatch, capfd, path):
   code, out, err = ask(monkeypatch, capfd, path, "-p", "hi", "-n", -1, "--temperature", 0)
   assert (code, out) == (0, "one two three \n") and "finish" not in err
 
+def test_memory(monkeypatch, capfd, path):
+  """The table of a file, which is not loaded; a wrong context ends in one line."""
+  monkeypatch.setattr(tinygrad_llm, "load", None)
+  code, out, err = ask(monkeypatch, capfd, path, "--memory", "-c", 64)
+  assert (code, err) == (0, "")
+  lines = out.splitlines()
+  assert lines[0].split() == ["part", "MiB"] and "KV cache, 64 positions" in out
+  assert re.fullmatch(r"fits: 1 x \d+, 2 x \d+, 4 x \d+, 8 x \d+ tokens", lines[-1])
+  assert ask(monkeypatch, capfd, path, "--memory", "-c", 0)[::2] == (
+    2, "error: --max-context 0: give a number of tokens from 1\n")
+
+def test_list_marks_what_fits(monkeypatch, capfd, path):
+  """Each cached model has the largest context that fits; a file that is damaged has a question mark."""
+  monkeypatch.setattr(run, "listing", lambda: [("a", "o/a", "a.gguf", 5), ("b", "o/b", "b.gguf", 0),
+                                               ("c", "o/c", "c.gguf", 5)])
+  monkeypatch.setattr(run, "cached_path", lambda name: path if name == "a" else os.devnull)
+  code, out, _ = ask(monkeypatch, capfd, path, "--list")
+  rows = [line.split() for line in out.splitlines()]
+  assert code == 0 and rows[0] == ["name", "repository", "file", "cached", "fits"]
+  assert rows[1][-1] == "tokens" and int(rows[1][-2]) > 0 and rows[2][-2:] == ["-", "-"] and rows[3][-1] == "?"
+
 def test_version(monkeypatch, capfd, path):
   assert ask(monkeypatch, capfd, path, "--version")[:2] == (0, f"tinygrad_llm {__version__}\n")
 
@@ -81,7 +103,8 @@ def test_flags_override_suggested_settings(monkeypatch, capfd, path):
   generate = run.Settings.sampling
   monkeypatch.setattr(run.Settings, "sampling", lambda self: given.update(generate(self)) or generate(self))
   answer(monkeypatch, capfd, path, "-p", "hi", "--top-k", 0, "--temperature", "0.1", "-s", 1)
-  assert given == {"temperature": 0.1, "top_k": 0, "top_p": 0.95, "min_p": 0.0, "repeat_penalty": 1.0, "seed": 1}
+  assert given == {"temperature": 0.1, "top_k": 0, "top_p": 0.95, "min_p": 0.0, "repeat_penalty": 1.0, "seed": 1,
+                   "presence_penalty": 0.0, "frequency_penalty": 0.0}
 
 def prompts(monkeypatch) -> list[str]:
   from tinygrad_llm.engine.llm import LLM

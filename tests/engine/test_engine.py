@@ -174,6 +174,30 @@ def test_bad_prompts_are_refused_before_any_compute(model_file, ids, words):
   assert llm.steps._prefill.captured is None
 
 @pytest.mark.parametrize("arguments", [{"temperature": -1}, {"top_p": 2}, {"top_k": -1}, {"repeat_penalty": 0},
-                                       {"stop": "text"}, {"stop": [""]}])
+                                       {"stop": "text"}, {"stop": [""]},
+                                       {"presence_penalty": None}, {"frequency_penalty": np.nan}, {"min_tokens": -1},
+                                       {"min_tokens": 1.5}, {"min_tokens": 9, "max_tokens": 8}, {"stop_ids": [384]},
+                                       {"stop_ids": 3}, {"logit_bias": {384: 1}}, {"logit_bias": {-1: 1}},
+                                       {"logit_bias": [1]}, {"logit_bias": {1: 101}}])
 def test_bad_arguments(llm, arguments):
   with pytest.raises(InputError): list(llm.generate(PROMPT, **arguments))
+
+def test_biases_and_penalties(llm):
+  ids = list(llm.generate(PROMPT, 20, ignore_eos=True))
+  assert set(llm.generate(PROMPT, 20, ignore_eos=True, logit_bias={9: 100})) == {9}
+  assert ids[0] not in llm.generate(PROMPT, 20, ignore_eos=True, logit_bias={ids[0]: -np.inf})
+  for penalty in ("presence_penalty", "frequency_penalty"):
+    assert len({*llm.generate(PROMPT, 20, ignore_eos=True, **{penalty: 1e9})} - {*PROMPT}) == 20  # none comes twice
+    assert {*llm.generate(PROMPT, 20, ignore_eos=True, **{penalty: -1e9})} <= {*PROMPT}
+
+def test_stop_ids_and_min_tokens(llm, monkeypatch):
+  """A stop id ends the answer and is not in it; before min_tokens, neither kind of end is chosen."""
+  ids = list(llm.generate(PROMPT, 20, ignore_eos=True))
+  at = next(i for i, token in enumerate(ids) if i and token not in ids[:i])
+  for asked in ({"ignore_eos": True, "stop_ids": [ids[at]]}, {}):
+    if not asked: monkeypatch.setattr(llm.tokenizer, "stop_ids", frozenset({ids[at]}))
+    assert list(llm.generate(PROMPT, 20, **asked)) == ids[:at] and llm.timing.finish == "stop"
+    found = list(llm.generate(PROMPT, 20, min_tokens=at + 1, **asked))
+    assert found[:at] == ids[:at] and found[at] != ids[at] and len(found) > at
+    found = list(llm.generate(PROMPT, 20, min_tokens=20, **asked))
+    assert len(found) == 20 and ids[at] not in found and llm.timing.finish == "length"

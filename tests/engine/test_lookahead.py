@@ -75,6 +75,20 @@ def test_tokens_match_plain_decoding(plain, ahead, asked):
   assert answer(ahead, **asked) == answer(plain, **asked)
   assert ahead._held == plain._held
 
+NOT_ON_DEVICE = ({"presence_penalty": 1.5}, {"frequency_penalty": 0.4, "temperature": 1.2, "seed": 5},
+                 {"logit_bias": {7: 100}}, {"min_tokens": 3})
+
+@pytest.mark.parametrize("asked", NOT_ON_DEVICE, ids=str)
+def test_settings_that_the_device_lacks(plain, ahead, forced, asked):
+  """Nothing is launched ahead for them; answers before and after are launched ahead, and all are right."""
+  for settings, count in (({}, 20), (asked, 0), (SETTINGS[3], 20)):
+    forced.events.clear()
+    assert answer(ahead, **settings) == answer(plain, **settings)
+    assert forced.events.count("read") == (count and count - 1)
+  turns = [llm.generate(PROMPT, 9, ignore_eos=True, **how) for llm in (plain, ahead) for how in ({}, asked)]
+  a, b, c, d = zip(*zip(*turns))
+  assert a == c and b == d
+
 def test_next_step_is_launched_before_read(ahead, forced):
   """The next step comes before the read. No step follows the last token that is requested or fits the context."""
   for n, asked in ((6, {"max_tokens": 6}), (96 - 4 + 1, {"max_tokens": None})):

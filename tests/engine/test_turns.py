@@ -13,7 +13,7 @@ from tests.support.read_at_once import reader
 from tinygrad_llm import InputError
 from tinygrad_llm.engine import context, lookahead
 from tinygrad_llm.engine.lookahead import Lookahead
-from tinygrad_llm.nn.mixers import kv_cache
+from tinygrad_llm.nn.cache import kv_cache
 
 PROMPTS = [[5, 17, 300, 44], [5, 17, 9], [7] * 20, [5, 17, 300, 44, 8, 2, 1, 100, 33]]
 ASKED = [{}, {"temperature": 1.5, "seed": 3}, {"temperature": 0.9, "top_k": 40, "seed": 8}, {"repeat_penalty": 1.3},

@@ -476,16 +476,17 @@ def test_offline_variable(hub: Hub):
   assert (done.returncode, done.stdout, done.stderr) == (0, f"{path}\n", "")
   assert hub.seen == []
 
-def test_list_command(server: Hub):
+def test_list_command(server: Hub, tmp_path):
+  """With an empty cache there is no model to look at, and neither numpy nor tinygrad is imported."""
   code = ("import os, sys; os.environ['NO_PATCHES'] = '1'; sys.argv = ['run', '--list'];"
           "from tinygrad_llm.run import main; main();"
           "assert not {'tinygrad', 'numpy'} & {name.split('.')[0] for name in sys.modules}")
-  done = process(code)
+  done = process(code, HF_HOME=str(tmp_path))
   assert (done.returncode, done.stderr) == (0, "")
   head, *rows = done.stdout.splitlines()
-  assert head.split() == ["name", "repository", "file", "cached"]
+  assert head.split() == ["name", "repository", "file", "cached", "fits"]
   assert [row.split()[0] for row in rows] == list(ALIASES)
-  assert rows[0].split()[1:] == ["bartowski/Llama-3.2-1B-Instruct-GGUF", "Llama-3.2-1B-Instruct-Q6_K.gguf", "-"]
+  assert rows[0].split()[1:] == ["bartowski/Llama-3.2-1B-Instruct-GGUF", "Llama-3.2-1B-Instruct-Q6_K.gguf", "-", "-"]
 
 def test_without_a_home_folder(monkeypatch):
   """Without a home folder, huggingface_hub would use a folder named `~`."""

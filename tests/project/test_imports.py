@@ -11,7 +11,8 @@ SHARED = ("errors", "progress", "command")  # modules that the whole app may imp
 APP = ("", "analysis.pages terminal", "analysis", "engine", "nn", "weights", "quants", "text files device", "process")
 PATCHES = ("explain search", "attention", "graph", "schedule search.cost", "tiles", "isa", "vector loops",
            "compile_time runtime", "cache", "host", "", "ir")
-INNER = {"nn.mixers": "nn"}  # a room in a room, on its floor
+INNER = {"nn.mixers": "nn", "nn.cache": "nn", "engine.batch": "engine", "engine.prefixes": "engine",
+         "engine.choice": "engine"}  # a room in a room, on its floor
 
 def modules() -> dict[str, pathlib.Path]:
   """Every module of the project, by its import name."""

@@ -134,6 +134,15 @@ class Reference:
 
   def logits(self, ids: Sequence[int] | np.ndarray, kv_half=False) -> np.ndarray:
     """The logits after each token, from an empty context: (len(ids), vocab). kv_half rounds the cache to float16."""
+    traits, y = self.traits, self.normed(ids, kv_half)
+    y = self.linear(y, "output" if "output.weight" in self.w else "token_embd")
+    if traits.logits == "divide": y = y / float(self.param("logit_scale"))
+    if traits.logits == "multiply": y = y * float(self.param("logit_scale"))
+    cap = float(self.param("final_logit_softcapping", traits.logit_cap))
+    return np.tanh(y / cap) * cap if cap else y
+
+  def normed(self, ids: Sequence[int] | np.ndarray, kv_half=False) -> np.ndarray:
+    """The normed output of the last layer, (len(ids), dim)."""
     traits, self.kv_half, self.ids, self.left = self.traits, kv_half, np.asarray(ids), {}
     x = self.w["token_embd.weight"][self.ids]  # (T, D)
     if traits.embedding == "sqrt": x = x * np.sqrt(self.dim)
@@ -141,11 +150,7 @@ class Reference:
     self.gap = np.full(len(x), np.inf)
     block = BLOCKS.get(self.arch, Reference.block)
     for i in range(self.layers): x = block(self, x, i)
-    y = self.linear(self.norm(x, f"{traits.last_norm}.weight"), "output" if "output.weight" in self.w else "token_embd")
-    if traits.logits == "divide": y = y / float(self.param("logit_scale"))
-    if traits.logits == "multiply": y = y * float(self.param("logit_scale"))
-    cap = float(self.param("final_logit_softcapping", traits.logit_cap))
-    return np.tanh(y / cap) * cap if cap else y
+    return self.norm(x, f"{traits.last_norm}.weight")
 
 def logits(path: str | pathlib.Path, ids: Sequence[int] | np.ndarray, kv_half=False) -> np.ndarray:
   """`Reference(path).logits(ids)`."""

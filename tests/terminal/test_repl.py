@@ -119,7 +119,7 @@ def test_set_command(chat, capsys):
   capsys.readouterr()
   chat.handle("hi")
   assert capsys.readouterr().out == "It is.\n"
-  assert chat.llm.given == {"count": 7, **chat.session.settings.sampling()}
+  assert chat.llm.given == {"count": 7, "min_tokens": 0, **chat.session.settings.sampling()}
   chat.handle("/set")
   assert "temperature     0.5" in capsys.readouterr().err
   chat.handle("/set top_k")

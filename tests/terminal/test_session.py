@@ -13,18 +13,22 @@ def test_settings():
   settings, seed = Settings(), 2**64 - 1
   for name, text, value in (
       ("temperature", "0.7", 0.7), ("temperature", "1", 1), ("top_k", "40", 40), ("top_p", "0.9", 0.9),
-      ("min_p", ".1", 0.1), ("repeat_penalty", "1.1", 1.1), ("seed", str(seed), seed),
+      ("min_p", ".1", 0.1), ("repeat_penalty", "1.1", 1.1), ("presence_penalty", "-0.5", -0.5),
+      ("frequency_penalty", "0.25", 0.25), ("min_tokens", "3", 3), ("seed", str(seed), seed),
       ("count", "5", 5), ("count", "off", None),
       ("think", "off", "off")):
     settings = settings.parsed(name, text)
     assert getattr(settings, name) == value
-  values = {"temperature": 1, "top_k": 40, "top_p": 0.9, "min_p": 0.1, "repeat_penalty": 1.1, "seed": seed}
+  values = {"temperature": 1, "top_k": 40, "top_p": 0.9, "min_p": 0.1, "repeat_penalty": 1.1,
+            "presence_penalty": -0.5, "frequency_penalty": 0.25, "seed": seed}
   assert settings.sampling() == values
-  assert settings.shown() == {name: str(value) for name, value in values.items()} | {"count": "off", "think": "off"}
+  assert settings.shown() == {name: str(value) for name, value in values.items()} | {
+    "count": "off", "min_tokens": "3", "think": "off"}
 
 @pytest.mark.parametrize(("name", "text"), [
   ("temperature", "-1"), ("temperature", "hot"), ("temperature", "nan"), ("temperature", "1e999"), ("top_k", "1.5"),
-  ("top_p", "2"), ("repeat_penalty", "0"), ("seed", "-2"), ("count", "0"), ("count", "1.5"), ("count", "many"),
+  ("top_p", "2"), ("repeat_penalty", "0"), ("presence_penalty", "nan"), ("frequency_penalty", "x"),
+  ("min_tokens", "-1"), ("min_tokens", "1.5"), ("seed", "-2"), ("count", "0"), ("count", "1.5"), ("count", "many"),
   ("think", "1"), ("think", "maybe"), ("nonsense", "1"), ("system", "x")])
 def test_bad_settings(name, text):
   before = Settings()

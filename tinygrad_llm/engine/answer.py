@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Protocol
 from tinygrad_llm.device.device_errors import raise_device_error
+from tinygrad_llm.engine.choice.ending import Ending
 from tinygrad_llm.engine.context import Feed
 from tinygrad_llm.engine.lookahead import Draws
 from tinygrad_llm.engine.sampling import Sampler
@@ -23,7 +24,7 @@ class Engine(Protocol):
   def feed_prompt(self, feed: Feed) -> tuple[Any, int]: ...
   def feed_again(self, feed: Feed) -> None: ...
   def feed(self, token: int, position: int) -> tuple[Any, Any]: ...
-  def choose(self, logits: Any, key: Any, sampler: Sampler, history: list[int]) -> int: ...
+  def choose(self, logits: Any, key: Any, sampler: Sampler, history: list[int], ruled_out: tuple[int, ...]) -> int: ...
   def start_ahead(self, token: int, history: list[int], sampler: Sampler, draws: Draws) -> None: ...
   def launch(self, position: int) -> Callable[[], int]: ...
   def was_fed(self, token: int) -> None: ...
@@ -35,12 +36,10 @@ class Answer(Feed, Iterator[int]):
 
   timing: for this answer alone; timing.finish says why it ended.
   """
-  def __init__(self, llm: Engine, ids: list[int], max_tokens: int | None, sampler: Sampler, ends: frozenset[int]):
+  def __init__(self, llm: Engine, ids: list[int], sampler: Sampler, ending: Ending):
     super().__init__()
     self.tokens, self.prompt, self.timing = ids, len(ids), Timing(prompt_tokens=len(ids))
-    self._llm, self._sampler, self._ends = llm, sampler, ends
-    room = llm.max_context - len(ids) + 1  # the last position's logits give one token more
-    self._last, self._full = (room, "context") if max_tokens is None or max_tokens > room else (max_tokens, "length")
+    self._llm, self._sampler, self._ending = llm, sampler, ending
     self._run = self._tokens()
 
   def __next__(self) -> int:
@@ -62,17 +61,18 @@ class Answer(Feed, Iterator[int]):
     llm.compile_prompt()
     compiled = time.perf_counter()
     logits, timing.cached_tokens = llm.feed_prompt(self)
-    token = self._sampler(logits, self.tokens)
+    token = self._sampler(logits, self.tokens, ruled_out=self._ending.ruled_out(0))
     timing.prefill = time.perf_counter() - compiled
-    following = (self._next if llm._lookahead is None else self._next_ahead)(token)
-    while timing.tokens < self._last:
-      if token in self._ends:
-        timing.finish = "stop"
+    is_ahead = llm._lookahead is not None and self._sampler.on_device
+    following = (self._next_ahead if is_ahead else self._next)(token)
+    while not self._ending.is_full(timing.tokens):
+      if (finish := self._ending.finish(token, timing.tokens)) == "stop":
+        timing.finish = finish
         return
       timing.tokens += 1
       if timing.tokens == 1: timing.first_token = time.perf_counter() - start
       else: timing.decode = time.perf_counter() - start - timing.first_token - timing.compile
-      if timing.tokens == self._last: self._end()
+      if finish: self._end()
       yield token
       if self.ended: return
       if timing.tokens == 1:
@@ -83,7 +83,7 @@ class Answer(Feed, Iterator[int]):
       token = next(following)
     self._end()
 
-  def _end(self) -> None: self.ended, self.timing.finish = True, self._full
+  def _end(self) -> None: self.ended, self.timing.finish = True, self._ending.full
 
   def _next(self, token: int) -> Iterator[int]:
     """The tokens after `token`, which is fed first."""
@@ -91,11 +91,12 @@ class Answer(Feed, Iterator[int]):
       self._llm.feed_again(self)
       logits, key = self._llm.feed(token, len(self.tokens))
       self.tokens.append(token)
-      yield (token := self._llm.choose(logits, key, self._sampler, self.tokens))
+      ruled_out = self._ending.ruled_out(len(self.tokens) - self.prompt)
+      yield (token := self._llm.choose(logits, key, self._sampler, self.tokens, ruled_out))
 
   def _next_ahead(self, token: int) -> Iterator[int]:
     """The same, but each step is launched before the token of the step before is read."""
-    draws, reading, end = Draws(self._sampler), None, len(self.tokens) + self._last - 1
+    draws, reading, first = Draws(self._sampler), None, len(self.tokens)
     while True:
       if reading is None or not self._llm.is_fed_by(self):  # a pending read is dropped if somebody else fed
         self._llm.feed_again(self)
@@ -104,7 +105,7 @@ class Answer(Feed, Iterator[int]):
       self.tokens.append(token)
       self._llm.was_fed(token)
       following: Callable[[], int] | None = None
-      if len(self.tokens) < end: following = self._llm.launch(len(self.tokens))
+      if not self._ending.is_full(len(self.tokens) + 1 - first): following = self._llm.launch(len(self.tokens))
       token = reading()
       yield token
       reading = following

@@ -20,6 +20,11 @@ def whole(name: str, value: Any, least: int = 0, most: int = MOST, what: str = "
     raise InputError(f"{name}: {value!r:.60} is not {what or _range(least, most)}")
   return number
 
+def number(name: str, value: Any, low: float, high: float, what: str) -> None:
+  """InputError, which names the argument, unless the value is a number within low..high. what: as for whole()."""
+  is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+  if not is_number or not low <= value <= high: raise InputError(f"{name}: {value!r:.60} is not {what}")
+
 def token_ids(name: str, ids: Any, vocab_size: int) -> list[int]:
   """Token ids as a list of ints, which may be empty. InputError for a text, and for ids outside 0..vocab_size-1."""
   if isinstance(ids, (str, bytes, bytearray, dict)) or not isinstance(ids, Iterable):

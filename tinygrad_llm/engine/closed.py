@@ -30,6 +30,9 @@ def close(llm: Any) -> None:
   ends first; otherwise the answer keeps its memory until it meets CLOSED.
   """
   parts = vars(llm)
+  # without the lock: the engine's thread may need it for the step under way
+  if (engine := parts.get("_engine")) is not None and engine is not CLOSED: engine.close()
+  del engine
   with parts.get("lock") or nullcontext():
     if all(value is CLOSED for name, value in parts.items() if name not in KEPT): return
     for name in ("_ahead", "template"):

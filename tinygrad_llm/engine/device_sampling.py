@@ -14,7 +14,8 @@ import math
 from collections.abc import Sequence
 import numpy as np
 from tinygrad import Tensor, UOp, dtypes
-from tinygrad_llm.engine.sampling import PENALTY_TOKENS, Sampler, greedy_key
+from tinygrad_llm.engine.choice.penalties import PENALTY_TOKENS
+from tinygrad_llm.engine.sampling import Sampler, greedy_key
 
 # Blocks of the vocabulary, each with its own sums, and bits of a digit, with a sum for each value. The cost model
 # estimates, for 128,256 tokens, 127 us on an H100 and 800 on an M3, in 43 kernels; with 512 blocks and 4 bits 206 and

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 import numpy as np
@@ -14,11 +15,23 @@ from tinygrad_llm.device.async_read import reader
 from tinygrad_llm.device.buffers import read
 from tinygrad_llm.device.cost import cost
 from tinygrad_llm.device.device_errors import device_error, telling_device_errors
+from tinygrad_llm.device.free_memory import free_memory
 from tinygrad_llm.device.memory import check_address_space
 from tinygrad_llm.engine.answer import Answer
+from tinygrad_llm.engine.batch.engine import Engine
+from tinygrad_llm.engine.batch.memory_check import budget_here, check_memory
+from tinygrad_llm.engine.batch.pool_size import remembered_blocks
+from tinygrad_llm.engine.batch.request import Request
+from tinygrad_llm.engine.batch.row_steps import RowSteps
+from tinygrad_llm.engine.batch.sequence import Sequence as BatchSequence
+from tinygrad_llm.engine.batch.stream import AsyncStream, TokenStream
+from tinygrad_llm.engine.choice.grammar import Grammar
+from tinygrad_llm.engine.choice.logprobs import most_logprobs
 from tinygrad_llm.engine.arguments import token_ids, whole
+from tinygrad_llm.engine.choice.ending import Ending
 from tinygrad_llm.engine.closed import CLOSED, close
 from tinygrad_llm.engine.context import Context, Feed
+from tinygrad_llm.engine.embedding import Pooling
 from tinygrad_llm.engine.lookahead import Draws, Lookahead
 from tinygrad_llm.engine.precompile import DECODE, PROMPT, Ahead, is_possible
 from tinygrad_llm.engine.sampling import Sampler, greedy_token, token_bias
@@ -30,17 +43,21 @@ from tinygrad_llm.engine.timing import Timing
 from tinygrad_llm.errors import DeviceError, InputError, is_shortage, naming
 from tinygrad_llm.files.gguf import open_gguf
 from tinygrad_llm.files.hub import resolve
+from tinygrad_llm.nn.cache.place import BLOCK
 from tinygrad_llm.nn.keys import check_architecture
 from tinygrad_llm.nn.reader import read_config
 from tinygrad_llm.nn.model import Model
 from tinygrad_llm.process.forks import in_children
 from tinygrad_llm.progress import compiling
+from tinygrad_llm.text.answer_text import AnswerText
 from tinygrad_llm.text.chat_template import ChatTemplate, checked, user_texts
 from tinygrad_llm.text.thinking import Part
 from tinygrad_llm.text.tokenizer import Tokenizer, pre_type, suppressed_ids
 from tinygrad_llm.text.turn_marks import TurnMarks, turn_marks
 from tinygrad_llm.weights.loader import Loader
 
+_SETTINGS = frozenset(("max_tokens", "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "seed", "ignore_eos",
+                       "presence_penalty", "frequency_penalty", "logit_bias", "min_tokens", "stop_ids"))
 KEPT = 4  # each so many chunks of a long prompt, recurrent states are kept
 
 def check_metadata(kv: Mapping[str, Any]) -> None:
@@ -65,6 +82,7 @@ class LLM:
     positions = positions_for(self.max_context, self.config.context_length)
     self.chunk = min(chunk, positions)
     limited = check_address_space(sum(info.nbytes for info in file.tensors.values()), self.config.vocab_size)
+    check_memory(file, self.config, self.max_context, positions, self.chunk, dequantize)
     self._ahead = None
     if ahead and not (limited or dequantize) and is_possible():
       self._ahead = Ahead(file, self.config, positions, self.chunk, self._suppressed)
@@ -189,24 +207,114 @@ class LLM:
 
   def generate(self, ids: Sequence[int], max_tokens: int | None = 64, temperature: float = 0.0, top_k: int = 0,
                top_p: float = 1.0, min_p: float = 0.0, repeat_penalty: float = 1.0, seed: int = 0,
-               stop: Sequence[str] = (), ignore_eos: bool = False) -> Iterator[int]:
+               stop: Sequence[str] = (), ignore_eos: bool = False, presence_penalty: float = 0.0,
+               frequency_penalty: float = 0.0, logit_bias: Mapping[int, float] | None = None, min_tokens: int = 0,
+               stop_ids: Sequence[int] = ()) -> Iterator[int]:
     """
     An iterator of the token ids that continue `ids`.
 
-    It ends after max_tokens (None, -1: at the end of the context), before an end-of-turn token (unless ignore_eos), or
-    after the token that completes a stop string. Sampling: see sampling.Sampler. Several answers may be read in turns.
+    It ends after max_tokens (None, -1: at the end of the context), before an end-of-turn token (unless ignore_eos),
+    before one of stop_ids, or after the token that completes a stop string. Neither kind of token is chosen before
+    the answer has min_tokens. Sampling: see sampling.Sampler. Several answers may be read in turns.
     The call itself, not the iterator, raises InputError for bad arguments.
     """
-    sampler = Sampler(temperature, top_k, top_p, min_p, repeat_penalty, seed, self._suppressed)
-    most = -1 if max_tokens is None else whole("max_tokens", max_tokens, -1, what="a number of tokens, or -1 for all")
-    ends = frozenset[int]() if ignore_eos else self.tokenizer.stop_ids
-    tokens = Answer(self, self._check(ids), None if most == -1 else most, sampler, ends)
+    ids, sampler, ending = self._choices(
+      ids, max_tokens, temperature, top_k, top_p, min_p, repeat_penalty, seed, ignore_eos, presence_penalty,
+      frequency_penalty, logit_bias, min_tokens, stop_ids)
+    tokens = Answer(self, ids, sampler, ending)
     self.timing = tokens.timing
     return self._until(tokens, stop) if stop else tokens
 
+  def stream(self, prompt: Sequence[int] | Sequence[dict[str, str]], **settings: Any) -> TokenStream[Any]:
+    """
+    An answer that other answers do not wait for: any number of streams, from any threads, share the model's steps.
+
+    prompt: token ids, and the stream gives token ids; or messages, and it gives pieces of text, see chat().
+    settings: as for generate(), and for messages `template`. Others:
+    - json_schema (a mapping, or JSON as text), regex, or lark: the answer is in this language
+    - logprobs: how many alternatives (0 to 20) Stream.logprobs lists with each token's log-probability
+    - exact_prefix: reuse only what was read as a prompt, so that an answer is equal, to the bit, to a fresh one
+    The call itself raises InputError for bad arguments.
+    """
+    request, text, as_text = self._request(prompt, **settings)
+    return TokenStream(self, self._engine, request, text, as_text)
+
+  def astream(self, prompt: Sequence[int] | Sequence[dict[str, str]], **settings: Any) -> AsyncStream[Any]:
+    """stream() for asyncio: `async for piece in llm.astream(..)`, within a running event loop."""
+    request, text, as_text = self._request(prompt, **settings)
+    return AsyncStream(self, self._engine, request, text, as_text)
+
+  def prepare(self, streams: int = 8) -> None:
+    """
+    Captures the steps of up to so many streams at once, 1 to 8, so that none of them compiles anything later.
+
+    It returns at once while streams are running: they capture what they need.
+    """
+    whole("streams", streams, 1, 8)
+    with self.lock, compiling(self._progress), telling_device_errors():
+      if not self._engine.is_busy(): self._engine.steps.prepare(streams)
+
+  def _request(self, prompt: Sequence[Any], *, stop: Sequence[str] = (), template: Mapping[str, Any] | None = None,
+               logprobs: int | None = None, exact_prefix: bool = False, json_schema: Any = None,
+               regex: str | None = None, lark: str | None = None, **settings: Any
+               ) -> tuple[Request, AnswerText | None, bool]:
+    self._check_open()
+    as_text = isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
+    if as_text:
+      self._check_size(user_texts(prompt))
+      prompt, settings = self.prompt(prompt, template), {"max_tokens": None} | settings
+      stop = (*stop, *self.template.stop)
+    elif template is not None: raise InputError("template: token ids need no template; give messages")
+    grammar = None
+    if not json_schema is regex is lark is None:
+      grammar = Grammar(self.tokenizer, self.config.vocab_size, json_schema=json_schema, regex=regex, lark=lark)
+    if unknown := settings.keys() - _SETTINGS: raise InputError(
+      f"stream: {', '.join(sorted(unknown))} is no setting; the settings are {', '.join(sorted(_SETTINGS))}")
+    ids, sampler, ending = self._choices(prompt, masked=grammar is not None, **settings)
+    sequence = BatchSequence(ids, len(ids), max_tokens=ending.most, exact_prefix=exact_prefix)
+    request = Request(sequence, sampler, ending, self.tokenizer, grammar, None if logprobs is None else
+                      most_logprobs(logprobs))
+    text = answer_text(self, (), stop, ids) if as_text or stop else None
+    return request, text, as_text
+
+  @cached_property
+  def _engine(self) -> Engine:
+    self._check_open()
+    with self.lock:
+      bias = token_bias(self._suppressed, self.config.vocab_size)
+      steps = RowSteps(self.model, self.steps, self._pool_blocks(), bias)
+      return Engine(steps, self.max_context, self.chunk, self.lock)
+
+  def _pool_blocks(self) -> int:
+    """Blocks of the KV pool, block 0 included. Indices of 32 bits reach all of a layer's elements."""
+    file, memory = open_gguf(self.path), free_memory(self.device)
+    # the weights are loaded already
+    if memory is not None: memory = replace(memory, free=memory.free + self.memory()["weights"])
+    budget = budget_here(file, self.config, self.chunk)
+    blocks = remembered_blocks(file, budget, self.steps.positions, memory, self.device)
+    of_block = max((cache.elements // cache.positions for cache in self.model.caches), default=1) * BLOCK
+    return min(1 + blocks, (2**31 - 1) // of_block)
+
+  def _choices(self, ids: Sequence[int], max_tokens: int | None = 64, temperature: float = 0.0, top_k: int = 0,
+               top_p: float = 1.0, min_p: float = 0.0, repeat_penalty: float = 1.0, seed: int = 0,
+               ignore_eos: bool = False, presence_penalty: float = 0.0, frequency_penalty: float = 0.0,
+               logit_bias: Mapping[int, float] | None = None, min_tokens: int = 0, stop_ids: Sequence[int] = (),
+               masked: bool = False) -> tuple[list[int], Sampler, Ending]:
+    """The checked ids, and what the arguments of generate() say about the choice of tokens and the answer's end."""
+    least, vocab = whole("min_tokens", min_tokens, what="a number of tokens"), self.config.vocab_size
+    sampler = Sampler(temperature, top_k, top_p, min_p, repeat_penalty, seed, self._suppressed, presence_penalty,
+                      frequency_penalty, logit_bias, masked=masked or least > 0)
+    token_ids("logit_bias", [*(logit_bias or ())], vocab)
+    most = -1 if max_tokens is None else whole("max_tokens", max_tokens, -1, what="a number of tokens, or -1 for all")
+    ends, ids = frozenset[int]() if ignore_eos else self.tokenizer.stop_ids, self._check(ids)
+    room = self.max_context - len(ids) + 1  # the last position's logits give one token more
+    return ids, sampler, Ending(ends, token_ids("stop_ids", stop_ids, vocab), least, None if most == -1 else most, room)
+
   def chat(self, messages: Sequence[dict[str, str]], max_tokens: int | None = None, temperature: float = 0.0,
            top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repeat_penalty: float = 1.0, seed: int = 0,
-           stop: Sequence[str] = (), template: Mapping[str, Any] | None = None) -> Iterator[str]:
+           stop: Sequence[str] = (), template: Mapping[str, Any] | None = None, presence_penalty: float = 0.0,
+           frequency_penalty: float = 0.0, logit_bias: Mapping[int, float] | None = None, min_tokens: int = 0,
+           stop_ids: Sequence[int] = ()) -> Iterator[str]:
     """
     An iterator of the pieces of text that answer `messages` ({"role": .., "content": ..} each).
 
@@ -215,8 +323,36 @@ class LLM:
     """
     self._check_size(user_texts(messages))
     ids = self.prompt(messages, template)
-    tokens = self.generate(ids, max_tokens, temperature, top_k, top_p, min_p, repeat_penalty, seed)
+    tokens = self.generate(ids, max_tokens, temperature, top_k, top_p, min_p, repeat_penalty, seed,
+                           presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
+                           logit_bias=logit_bias, min_tokens=min_tokens, stop_ids=stop_ids)
     return self.text(tokens, (*stop, *self.template.stop), ids)
+
+  def embed(self, texts: Sequence[str], unit: bool = True) -> np.ndarray:
+    """
+    float32 (len(texts), dim): a vector for each text, of length 1 unless `unit` is False.
+
+    It is the mean of all positions, or the last position, as the file says; a model whose file says neither takes the
+    mean, with a warning. InputError for a text without tokens, or too long for the context.
+    """
+    self._check_open()
+    if isinstance(texts, str): raise InputError("embed: give a list of texts, not one text")
+    pooling, ids = self._pooling, list[list[int]]()
+    for text in texts:
+      if isinstance(text, str): self._check_size([text])
+      ids.append(self._check(pooling.ids(text)))
+    vectors = [pooling.vector(self._normed(x), unit) for x in ids]
+    return np.stack(vectors) if vectors else np.empty((0, self.config.dim), np.float32)
+
+  @cached_property
+  def _pooling(self) -> Pooling: return Pooling(self.path, self.config.pooling, self.tokenizer)
+
+  def _normed(self, ids: list[int]) -> Iterator[np.ndarray]:
+    """The normed rows of a text's positions, (n, dim) a chunk."""
+    with self.lock, telling_device_errors():
+      feed = _alone(ids)
+      self._context.take(feed, [])
+      for n in self._chunks(ids, 0): yield self.steps.normed(n)
 
   def prompt(self, messages: Sequence[dict[str, str]], template: Mapping[str, Any] | None = None) -> list[int]:
     """
@@ -303,6 +439,7 @@ class LLM:
     """
     if self.lock.acquire(blocking=False): return self.lock.release()
     self.lock = threading.RLock()
+    if (engine := vars(self).get("_engine")) not in (None, CLOSED): engine.lock = self.lock
     if self.model is not CLOSED: self._context.forget()
 
   # *** the cache: all below with the lock held
@@ -353,10 +490,11 @@ class LLM:
     self.was_fed(token)
     return logits, key
 
-  def choose(self, logits: Tensor, key: Tensor, sampler: Sampler, history: Sequence[int]) -> int:
+  def choose(self, logits: Tensor, key: Tensor, sampler: Sampler, history: Sequence[int],
+             ruled_out: Sequence[int] = ()) -> int:
     """The sampler's choice of the token after `history`, from the results of feed()."""
     if sampler.greedy: return greedy_token(int(read(key, 1)[0]))  # only the key crosses to the host
-    return sampler(read(logits, self.config.vocab_size), history)
+    return sampler(read(logits, self.config.vocab_size), history, ruled_out=ruled_out)
 
   def start_ahead(self, token: int, history: Sequence[int], sampler: Sampler, draws: Draws) -> None:
     """Makes the next launch() feed `token`, at position len(history)."""
@@ -396,7 +534,7 @@ class LLM:
     with compiling(self._progress, midline=True):
       self._context.cut(position)
       self._context.states.free_turns()
-      if self._lookahead is not None: return self._lookahead.compile(sampler, position)
+      if self._lookahead is not None and sampler.on_device: return self._lookahead.compile(sampler, position)
       if self._ahead is not None: self._ahead.wait(DECODE)
       if not self.steps.restore_decode(): self.steps.capture_decode(token, position)
 

@@ -13,8 +13,9 @@ from tinygrad.engine.jit import _TinyJit
 from tinygrad_llm.device.async_read import reader
 from tinygrad_llm.device.buffers import buffer_of, empty, fill
 from tinygrad_llm.device.captured import captured
+from tinygrad_llm.engine.choice.penalties import PENALTY_TOKENS
 from tinygrad_llm.engine.device_sampling import MAX, SETTINGS, recent_tokens, remember, sampled_key, settings
-from tinygrad_llm.engine.sampling import PENALTY_TOKENS, Sampler, biased, greedy_key, greedy_token
+from tinygrad_llm.engine.sampling import Sampler, biased, greedy_key, greedy_token
 from tinygrad_llm.nn.model import Model
 from tinygrad_llm.patches.cache.captures import restore
 

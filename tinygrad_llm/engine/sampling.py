@@ -5,7 +5,7 @@ The likeliest token is chosen on the device (greedy_key), any other in numpy on 
 while the host works do so by device_sampling.py.
 
 The chain and its definitions are from llama.cpp (https://github.com/ggml-org/llama.cpp, src/llama-sampler.cpp):
-- repeat penalty: Keskar et al. 2019, CTRL, https://arxiv.org/abs/1909.05858, over the last 64 tokens
+- a mask, biases, and penalties over the last 64 tokens: batch/penalties.py
 - top-k: Fan et al. 2018, https://arxiv.org/abs/1805.04833
 - top-p: Holtzman et al. 2019, https://arxiv.org/abs/1904.09751
 - min-p: Nguyen et al. 2024, https://arxiv.org/abs/2407.01082
@@ -15,43 +15,49 @@ Top-p and min-p use the probabilities before the temperature; top-p renormalises
 """
 from __future__ import annotations
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import numpy as np
 from tinygrad import Tensor, dtypes
 from tinygrad_llm.device.buffers import empty, fill
+from tinygrad_llm.engine.arguments import number
+from tinygrad_llm.engine.choice.penalties import FINITE, Penalties
 from tinygrad_llm.errors import InputError
-
-PENALTY_TOKENS = 64
-
-def _check(name: str, value: float, low: float, high: float, what: str) -> None:
-  number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-  if not number or not low <= value <= high: raise InputError(f"{name}: {value!r} is not {what}")
 
 class Sampler:
   """
   Picks tokens. The same seed and logits give the same tokens.
 
-  temperature: 0 always takes the likeliest token. top_k 0, top_p 1, min_p 0 and repeat_penalty 1 turn these off.
-  suppressed: ids that are never picked. InputError for a value out of range.
+  temperature: 0 always takes the likeliest token. top_k 0, top_p 1, min_p 0 and repeat_penalty 1 turn these off, and 0
+  the other penalties.
+
+  suppressed: ids that are never picked. logit_bias: see Penalties.
+
+  masked: whether a call may rule out more tokens. InputError for a value out of range.
   """
   def __init__(self, temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0,
-               repeat_penalty: float = 1.0, seed: int = 0, suppressed: Sequence[int] = ()):
-    finite = float(np.finfo(np.float32).max)
-    _check("temperature", temperature, 0, finite, "a number from 0")
-    _check("top_p", top_p, 0, 1, "a number from 0 to 1")
-    _check("min_p", min_p, 0, 1, "a number from 0 to 1")
-    _check("repeat_penalty", repeat_penalty, 1e-6, finite, "a number above 0")
+               repeat_penalty: float = 1.0, seed: int = 0, suppressed: Sequence[int] = (),
+               presence_penalty: float = 0.0, frequency_penalty: float = 0.0,
+               logit_bias: Mapping[int, float] | None = None, masked: bool = False):
+    number("temperature", temperature, 0, FINITE, "a number from 0")
+    number("top_p", top_p, 0, 1, "a number from 0 to 1")
+    number("min_p", min_p, 0, 1, "a number from 0 to 1")
     for name, value in (("top_k", top_k), ("seed", seed)):
-      _check(name, value, 0, 2**64 - 1, "a whole number from 0")
+      number(name, value, 0, 2**64 - 1, "a whole number from 0")
       if int(value) != value: raise InputError(f"{name}: {value!r} is not a whole number from 0")
     self.temperature, self.top_k, self.top_p, self.min_p = float(temperature), int(top_k), float(top_p), float(min_p)
-    self.repeat_penalty, self._suppressed = float(repeat_penalty), np.array(suppressed, np.int64)
+    self._penalties = Penalties(repeat_penalty, presence_penalty, frequency_penalty, logit_bias, suppressed)
+    self.repeat_penalty, self.masked = float(repeat_penalty), masked
     self._random = np.random.Generator(np.random.PCG64(int(seed)))
 
   @property
   def greedy(self) -> bool:
-    """Whether it picks greedy_token's choice, whatever came before."""
-    return (self.temperature == 0 or self.top_k == 1) and self.repeat_penalty == 1
+    """Whether it picks greedy_token's choice, whatever came before and whatever the call."""
+    return (self.temperature == 0 or self.top_k == 1) and self._penalties.off and not self.masked
+
+  @property
+  def on_device(self) -> bool:
+    """Whether device_sampling.py can choose as it does: it has no mask, bias, presence or frequency penalty."""
+    return self._penalties.only_repeat and not self.masked
 
   def random(self) -> float:
     """The next random number, uniform in [0, 1)."""
@@ -61,19 +67,25 @@ class Sampler:
     """random() in units of 2**-32, a whole number."""
     return int(self.random() * 2**32)
 
-  def __call__(self, logits: np.ndarray, history: Sequence[int] = ()) -> int:
+  def __call__(self, logits: np.ndarray, history: Sequence[int] = (), allowed: np.ndarray | None = None,
+               ruled_out: Sequence[int] = ()) -> int:
     """
     The next token.
 
     logits: (vocab,) float32, not written to; -inf rules a token out. InputError if one is NaN or +inf, or all are -inf.
-    history: the tokens so far, the prompt included; the repeat penalty looks at the last 64.
+
+    history: the tokens so far, the prompt included; the penalties look at the last 64.
+
+    allowed, ruled_out: tokens to pick from, and tokens not to pick, see Penalties. They are for a `masked` sampler.
+    InputError if they leave no token.
     """
+    assert self.masked or allowed is None and not ruled_out, "greedy and on_device would be wrong"
     if logits.ndim != 1 or not logits.size: raise InputError(f"logits: {logits.shape} is not (vocab,); give one row")
-    if self._suppressed.size:
-      logits = logits.copy()
-      logits[self._suppressed] = -np.inf
-    if self.repeat_penalty != 1 and len(history): logits = self._penalise(logits, history)
     _check_best(best := logits.max())   # NaN if any is
+    if (changed := self._penalties(logits, history, allowed, ruled_out)) is not logits:
+      logits, best = changed, changed.max()
+      if best == -np.inf: raise InputError("logits: every token is ruled out; allow more, or lower logit_bias")
+      _check_best(best)
     if self.temperature == 0 or self.top_k == 1: return int(logits.argmax())
     ids = None
     if 0 < self.top_k < logits.size:
@@ -89,14 +101,6 @@ class Sampler:
     weights *= chosen
     choice = _draw(weights, self.random())
     return choice if ids is None else int(ids[choice])
-
-  def _penalise(self, logits: np.ndarray, history: Sequence[int]) -> np.ndarray:
-    recent = np.unique(np.asarray(history[-PENALTY_TOKENS:], dtype=np.int64))
-    if recent[0] < 0 or recent[-1] >= logits.size:
-      raise InputError(f"history: token ids {recent[0]} to {recent[-1]} are not within 0 to {logits.size - 1}")
-    logits, x = logits.copy(), logits[recent]
-    logits[recent] = np.where(x > 0, x / self.repeat_penalty, x * self.repeat_penalty)
-    return logits
 
 def _check_best(best: np.float32) -> None:
   if not np.isfinite(best):

@@ -37,9 +37,10 @@ class Steps:
     self.positions, self.chunk, self.vocab_size = positions, chunk, model.config.vocab_size
     self.max_context = max_context or positions
     self._tokens, self._token = (empty((1, n), dtypes.int32) for n in (chunk, 1))
-    self._x = empty((1, chunk, model.config.dim), dtypes.float32)  # the last layer's output
-    self._prefill = captured(_prefill, model, self._x)
+    self.hidden = empty((1, chunk, model.config.dim), dtypes.float32)  # the last layer's output for a chunk
+    self._prefill = captured(_prefill, model, self.hidden)
     self._logits, self._row_logits = captured(_logits, model), captured(_row_logits, model)
+    self._normed = captured(_normed, model)
     # a model with recurrent layers has a step for each turn of its states, all others have one
     self._decodes = [captured(_decode, model, turn, bias) for turn in range(2 if model.states else 1)]
 
@@ -50,11 +51,15 @@ class Steps:
 
   def logits(self, length: int) -> np.ndarray:
     """float32 (length, vocab_size): the logits after each of the `length` tokens of the last prefill."""
-    return read(self._logits(self._x, self._length(length)), length, self.vocab_size)
+    return read(self._logits(self.hidden, self._length(length)), length, self.vocab_size)
+
+  def normed(self, length: int) -> np.ndarray:
+    """float32 (length, dim): the last layer's output, normed, for the `length` tokens of the last prefill."""
+    return read(self._normed(self.hidden, self._length(length)), length, int(self.hidden.shape[2]))
 
   def row_logits(self, row: int) -> np.ndarray:
     """float32 (vocab_size,): the logits after token `row` of the last prefill."""
-    return read(self._row_logits(self._x, self._row(row)), self.vocab_size)
+    return read(self._row_logits(self.hidden, self._row(row)), self.vocab_size)
 
   def decode(self, token: int, position: int) -> tuple[Tensor, Tensor]:
     """Feeds one token; the logits after it, (1, 1, vocab_size), and their greedy_key, (1, 1)."""
@@ -71,7 +76,7 @@ class Steps:
 
   def _prompt_calls(self) -> tuple[tuple[Any, ...], ...]:
     return ((self._prefill, self._tokens[:, :self._length(1)], self._position(0)),
-            (self._row_logits, self._x, self._row(0)))
+            (self._row_logits, self.hidden, self._row(0)))
 
   def restore_decode(self) -> bool:
     """Whether decode() is captured, in this process or an earlier one."""
@@ -100,7 +105,7 @@ class Steps:
     assert self._prefill.fxn is not None and self._row_logits.fxn is not None
     tokens = self._tokens[:, :self._length(self.chunk)]
     chunk, chunk_variables = scheduled(self._prefill.fxn, tokens, self._position(position))
-    row, row_variables = scheduled(self._row_logits.fxn, self._x, self._row(self.chunk - 1))
+    row, row_variables = scheduled(self._row_logits.fxn, self.hidden, self._row(self.chunk - 1))
     return chunk.replace(src=chunk.src + row.src), chunk_variables | row_variables
 
   def _position(self, position: int, count: int = 1) -> UOp:
@@ -118,6 +123,7 @@ def _write(tensor: Tensor, ids: Sequence[int]) -> None:
 def _prefill(model: Model, x: Tensor, tokens: Tensor, start: UOp) -> Tensor:
   return x[:, :tokens.shape[1]].assign(model.hidden(tokens, start))
 def _logits(model: Model, x: Tensor, length: UOp) -> Tensor: return model.logits(x[:, :length])
+def _normed(model: Model, x: Tensor, length: UOp) -> Tensor: return model.norm(x[:, :length])
 def _row_logits(model: Model, x: Tensor, row: UOp) -> Tensor: return model.logits(x[:, row:row+1])
 def _decode(model: Model, turn: int, bias: Tensor | None, token: Tensor, start: UOp) -> tuple[Tensor, Tensor]:
   return (logits := model.logits(model.hidden(token, start, turn))), greedy_key(biased(logits, bias))

@@ -5,7 +5,8 @@ The sampling settings that a file suggests: `general.sampling.*` of its metadata
 from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
-from tinygrad_llm.engine.sampling import PENALTY_TOKENS, Sampler
+from tinygrad_llm.engine.choice.penalties import PENALTY_TOKENS
+from tinygrad_llm.engine.sampling import Sampler
 from tinygrad_llm.errors import InputError, warn
 
 PREFIX = "general.sampling."

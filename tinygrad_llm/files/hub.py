@@ -173,6 +173,11 @@ def cached(model: Reference) -> dict[str, pathlib.Path]:
             if path.suffix.lower() == ".gguf" and path.is_file()}
   except (OSError, ValueError): return {}
 
+def cached_path(alias: str) -> pathlib.Path:
+  """The path of an alias's first file in the cache. InputError if it is not there."""
+  have = cached(reference := _parse(alias, ALIASES[alias]))
+  return have[choose(have, reference.wanted)[0]]
+
 def listing() -> list[tuple[str, str, str, int]]:
   """A row for every alias: name, repository, file, bytes in the cache (0: not there). Needs no network."""
   def row(name: str) -> tuple[str, str, str, int]:

@@ -95,7 +95,7 @@ class Chat:
     messages = [*session.messages(), asked]
     sent = llm.fit(messages, variables) if variables else llm.fit(messages)
     ids = llm.prompt(sent, variables) if variables else llm.prompt(sent)
-    tokens = llm.generate(ids, session.settings.count, **sampling)
+    tokens = llm.generate(ids, session.settings.count, **sampling, min_tokens=session.settings.min_tokens)
     self._tell(len(messages) - len(sent))
     screen, failed = Screen(sys.stdout, session.settings.think in ("hide", "off")), None
     try:

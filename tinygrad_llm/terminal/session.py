@@ -20,13 +20,16 @@ class Settings:
   top_p: float = 1.0
   min_p: float = 0.0
   repeat_penalty: float = 1.0
+  presence_penalty: float = 0.0
+  frequency_penalty: float = 0.0
   seed: int = RANDOM
   count: int | None = None
+  min_tokens: int = 0
   think: str = ""
 
   def sampling(self) -> dict[str, Any]:
-    """The sampling arguments of generate(). A random seed is drawn if one is needed."""
-    found = {k: v for k, v in asdict(self).items() if k not in ("count", "think")}
+    """The arguments of generate() that a Sampler has, too. A random seed is drawn if one is needed."""
+    found = {k: v for k, v in asdict(self).items() if k not in ("count", "min_tokens", "think")}
     if self.seed == RANDOM: found["seed"] = secrets.randbits(32) if self.samples else 0
     return found
 
@@ -44,6 +47,8 @@ class Settings:
       if value not in ("", *THINK): raise InputError(f"think: {value!r:.60} is not on, off or hide")
     if name == "count" and value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
       raise InputError(f"count: {value!r:.60} is not a number of tokens from 1, or off")
+    if name == "min_tokens" and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+      raise InputError(f"min_tokens: {value!r:.60} is not a number of tokens from 0")
     new = Settings(**{**asdict(self), name: value})
     from tinygrad_llm.engine.sampling import Sampler
     Sampler(**new.sampling())  # raises InputError for wrong values

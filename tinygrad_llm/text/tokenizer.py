@@ -338,6 +338,16 @@ class Tokenizer:
       ids += [self._special[part]] if i % 2 else self._model.encode(part.replace(QUOTE, "") if parse_special else part)
     return ids
 
+  def encode_on(self, text: str) -> list[int]:
+    """
+    Token ids of a text that continues another one: no space comes before it. Control tokens are not parsed.
+
+    A SentencePiece vocabulary gets a line break first, which is cut off again.
+    """
+    if not self._model.prefix: return self.encode(text)
+    first, ids = self.encode("\n"), self.encode("\n" + text)
+    return ids[len(first):] if ids[:len(first)] == first else self.encode(text)
+
   def least_tokens(self, text: str) -> int:
     """
     A lower bound for the number of token ids of a text, and of any text that contains it. It is computed without
@@ -388,6 +398,11 @@ class Tokenizer:
   def control_text(self, token: int) -> str:
     """The vocabulary's name of a token that has no text (control, unknown, unused); "" for any other token."""
     return self._tokens[token] if token < self.vocab_size and self._types[token] in NO_TEXT else ""
+
+  def shown_bytes(self, token: int) -> bytes:
+    """token_bytes(), or the name of a token that has no text. An id beyond the vocabulary, of padding, has none."""
+    if token >= self.vocab_size: return b""
+    return self.token_bytes(token) or self.control_text(token).encode("utf-8", "surrogatepass")
 
   def pieces(self, text: str) -> list[tuple[str, bool]]:
     """Cuts a text at the special tokens written out in it: (piece, whether it is a token that has no text)."""

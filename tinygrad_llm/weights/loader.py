@@ -1,7 +1,7 @@
 """Loads a file's tensors by name as the weights that layers use; shapes and types are checked first."""
 from __future__ import annotations
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import groupby
@@ -18,6 +18,13 @@ from tinygrad_llm.weights.rows import RowReader
 from tinygrad_llm.weights.weight import FusedExperts, Weight
 
 FLOATS = ("F32", "F16", "BF16", "F64")
+
+def is_left_out(name: str, ahead: Collection[str]) -> bool:
+  """
+  Whether no model uses a tensor of this name: scales of activations, indexers, the head of a reranker, and the layers
+  `ahead` (purpose.layers_ahead).
+  """
+  return name.endswith(".input_scale") or name.startswith(("cls.", *ahead)) or ".indexer." in name
 
 class Loader:
   """
@@ -42,16 +49,14 @@ class Loader:
 
   def _check_unused(self) -> None:
     """
-    Warns of layers of multi-token prediction, and of other tensors that nobody asked for, except scales of activations,
-    indexers and the head of a reranker.
+    Warns of layers of multi-token prediction, and of other tensors that nobody asked for and that are not left out.
 
     InputError for the scale of a weight that does not support one.
     """
     if ahead := layers_ahead(self.file.tensors):
       warn(f"{self.file.path}: it has {len(ahead)} layer{'s' * (len(ahead) > 1)} of multi-token prediction, which "
            f"{'are' if len(ahead) > 1 else 'is'} not used")
-    unused = [name for name in self.file.tensors if name not in self.asked and not name.endswith(".input_scale")
-              and not name.startswith(("cls.", *ahead)) and ".indexer." not in name]
+    unused = [name for name in self.file.tensors if name not in self.asked and not is_left_out(name, ahead)]
     for name in unused:
       if name.endswith(".scale") and f"{name.removesuffix('scale')}weight" in self.asked:
         raise InputError(f"{self.file.path}: {name}: a scale of this tensor is not supported; use another quant type")

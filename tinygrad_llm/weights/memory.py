@@ -5,6 +5,7 @@ from functools import partial
 from math import prod
 from tinygrad import Device, Tensor, Variable, dtypes
 from tinygrad.helpers import ceildiv, round_up
+from tinygrad.renderer import Renderer
 from tinygrad_llm.device.buffers import empty, fill, has_memory
 from tinygrad_llm.device.captured import captured
 from tinygrad_llm.files.gguf import TensorInfo
@@ -17,6 +18,24 @@ LEAST_PADDED = 512  # rows of a matrix that is padded: TILE - 1 rows of zeros ar
 PIECE = 16 << 20  # bytes that are repacked at once, about
 TILES = 16  # a piece has a multiple of so many tiles, which threads share
 
+def held_as(qt: QuantType, shape: tuple[int, ...], ren: Renderer) -> tuple[tuple[int, ...], Layout|None]:
+  """
+  The shape in which a renderer's device holds a tensor of `shape`, and its layout, if it has one.
+
+  The shape is (rows / tile, words of a row, tile) with a layout, else (rows, items of a row).
+  """
+  n, rows = shape[-1], prod(shape[:-1])
+  if len(shape) > 1:
+    padded = round_up(shape[-2], TILE) if len(shape) == 2 and shape[-2] >= LEAST_PADDED else shape[-2]
+    if (lay := layout(qt, ren, padded, n)) is not None:
+      return (rows // shape[-2] * padded // lay.tile, lay.row_words(n // qt.block), lay.tile), lay
+  return (rows, qt.row_items(n)), None
+
+def piece_shape(qt: QuantType, lay: Layout, tiles: int, n: int) -> tuple[int, int, int]:
+  """The staging memory of `tiles` tiles of rows of n weights: (rows of a piece, blocks, units of a block)."""
+  pieces = ceildiv(tiles * lay.tile * qt.row_nbytes(n), PIECE)
+  return min(tiles, round_up(ceildiv(tiles, pieces), TILES)) * lay.tile, n // qt.block, lay.blocks.units
+
 class WeightMemory:
   """Reads each tensor once; where its layout is the file's, straight into the device's memory."""
   def __init__(self, rows: RowReader):
@@ -28,25 +47,18 @@ class WeightMemory:
     """
     Stores the rows of tensors that share a type and a row length, one after another; returns them and their layout.
 
-    shape: all rows as one tensor. The stored tensor is (rows / tile, words of a row, tile) if it has a layout, else
-    (rows, items of a row).
+    shape: all rows as one tensor. The stored tensor's shape is held_as() of it.
     """
-    qt, n, rows = quant_type(infos[0]), shape[-1], prod(shape[:-1])
-    if len(shape) > 1:
-      padded = round_up(shape[-2], TILE) if len(shape) == 2 and shape[-2] >= LEAST_PADDED else shape[-2]
-      if (lay := layout(qt, Device[Device.DEFAULT].renderer, padded, n)) is not None:
-        return self._laid_out(qt, lay, infos, rows // shape[-2] * padded, n), lay
-    stored = empty((rows, qt.row_items(n)), qt.dtype, full=True)
+    held, lay = held_as(qt := quant_type(infos[0]), shape, Device[Device.DEFAULT].renderer)
+    if lay is not None: return self._laid_out(qt, lay, infos, held, shape[-1]), lay
+    stored = empty(held, qt.dtype, full=True)
     fill(stored, partial(self.rows.read, infos, 0))
     return stored, None
 
-  def _laid_out(self, qt: QuantType, lay: Layout, infos: Sequence[TensorInfo], rows: int, n: int) -> Tensor:
+  def _laid_out(self, qt: QuantType, lay: Layout, infos: Sequence[TensorInfo], held: tuple[int, ...], n: int) -> Tensor:
     """The rows as (rows / tile, words, tile), read and repacked piece by piece."""
-    tiles, blocks = rows // lay.tile, n // qt.block
-    stored = empty((tiles, lay.row_words(blocks), lay.tile), dtypes.uint32, full=True)
-    pieces = ceildiv(tiles * lay.tile * qt.row_nbytes(n), PIECE)
-    count = min(tiles, round_up(ceildiv(tiles, pieces), TILES))
-    shape = (count * lay.tile, blocks, lay.blocks.units)
+    tiles, stored, shape = held[0], empty(held, dtypes.uint32, full=True), piece_shape(qt, lay, held[0], n)
+    count = shape[0] // lay.tile
     if (piece := self.pieces.get(key := (shape, lay.blocks.dtype))) is None:
       piece = self.pieces[key] = empty(shape, lay.blocks.dtype)
     write = self.stores.setdefault((lay, stored.shape, *key), captured(store, lay))

@@ -1,0 +1,50 @@
+"""Expected times of pieces and steps, against costs that are a line, a curve, or rarely much longer."""
+import random
+import pytest
+
+from tinygrad_llm.engine.batch.step_times import DecodeTimes, PieceTimes
+
+def times(*points: tuple[int, float], step: float = 0.0) -> PieceTimes:
+  found = PieceTimes()
+  found.step = step
+  for tokens, seconds in points: found.add(tokens, seconds)
+  return found
+
+def line(tokens: int) -> float: return 0.02 + 0.003 * tokens
+
+def test_a_line_is_found():
+  found = times(*((n, line(n)) for n in (16, 256, 16, 40, 100) * 3))
+  for n in (8, 16, 32, 64, 128, 256): assert found.seconds(n) == pytest.approx(line(n), rel=0.05)
+  assert found.most(line(50)) == pytest.approx(50, abs=2)
+
+def test_outliers_do_not_count():
+  rng = random.Random(0)
+  points = [(n, line(n) * rng.uniform(0.9, 1.1) * (30 if rng.random() < 0.1 else 1)) for n in [16, 16, 9, 256] * 50]
+  found = times((16, 20.0), *points)
+  for n in (9, 16, 256): assert found.seconds(n) == pytest.approx(line(n), rel=0.15)
+  assert times((256, 20.0), (16, line(16))).seconds(16) == pytest.approx(line(16), rel=0.01)  # its group has one time
+
+def test_one_size_bounds_others_from_above():
+  found = times((64, line(64)), (64, line(64)), step=0.025)
+  for n in (1, 8, 16, 32, 64, 128, 256): assert line(n) <= found.seconds(n) + 1e-9
+  assert found.seconds(64) == pytest.approx(line(64)) and found.most(line(64)) <= 64
+
+def test_a_curve_is_met_at_measured_sizes():
+  def curve(n: int) -> float: return max(0.03, 0.002 * n)
+  found = times(*((n, curve(n)) for n in (4, 16, 64, 256) * 3))
+  for n in (4, 16, 64, 256): assert found.seconds(n) == pytest.approx(curve(n))
+
+def test_times_follow_a_change():
+  found = times(*((16, line(16)) for _ in range(20)), *((16, 2 * line(16)) for _ in range(5)))
+  assert found.seconds(16) == pytest.approx(2 * line(16))
+
+def test_nothing_measured():
+  assert times().seconds(1) == float("inf") and times().most(1.0) == 0
+  assert times(step=0.02).seconds(5) == pytest.approx(0.1) and times(step=0.02).most(0.1) == 5
+
+def test_decode_steps():
+  steps = DecodeTimes()
+  assert steps.seconds(8) == steps.least == 0
+  for rows, seconds in ((1, 5.0), (1, 0.02), (4, 0.03), (4, 0.031), (3, 0.029)): steps.add(rows, seconds)
+  assert steps.least == steps.seconds(1) == steps.seconds(2) == 0.02  # a first call is 5 s
+  assert steps.seconds(3) == steps.seconds(4) == steps.seconds(8) == 0.03

@@ -1,0 +1,238 @@
+"""
+Random orders of events on the pool, whose "KV" is the token history itself.
+
+A step that feeds position p writes tokens[:p + 1] into the cell of p. Before that, the step reads all earlier positions
+through the table: they must hold the sequence's own history. Blocks that nobody reads are poisoned.
+"""
+from hypothesis import settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tinygrad_llm.engine.prefixes.prefix_pool import PrefixPool
+from tinygrad_llm.engine.batch.sequence import Sequence
+
+SIZE, COUNT, PICK = 4, 14, st.integers(0, 99)
+TOKEN = st.sampled_from([0, 0, 0, 1])
+PROMPT = st.lists(TOKEN, min_size=1, max_size=22)
+
+class Events(RuleBasedStateMachine):
+  """
+  cells: {(block, offset): (root, history, whether prompt pieces wrote it and all before it)}.
+  For each sequence, `history` is a second copy of its tokens, `states` the tokens that a recurrent layer has seen.
+  Positions below `low` were given back, and `seen` says which positions were prompt-written when they were last read.
+  """
+  stateful = False
+
+  def __init__(self):
+    super().__init__()
+    self.pool = PrefixPool(COUNT, SIZE, self.stateful, budget=4)
+    self.cells, self.waiting, self.running = {}, [], []
+    self.history, self.states, self.low, self.seen = {}, {}, {}, {}
+
+  def some(self, choice, pick): return choice[pick % len(choice)]
+
+  def nodes(self, name):
+    """(Node, token ids up to and with it) of a tree."""
+    def below(node, before):
+      for ids, child in node.children.items():
+        tokens = (*before, *memoryview(ids).cast("i"))
+        yield child, tokens
+        yield from below(child, tokens)
+    return [*below(self.pool.tree.root(name), ())]
+
+  def copy_and_poison(self):
+    """Does the copies, as the engine does before a step; poisons blocks without a reader."""
+    for source, to in self.pool.copies:
+      for i in range(SIZE): self.cells[to, i] = self.cells.get((source, i))
+    self.pool.copies.clear()
+    alive = {block for s in self.running for block in s.table}
+    for name in ("", "adapter"):
+      for node, tokens in self.nodes(name):
+        alive.add(node.block)
+        for p in range((node.depth - 1) * SIZE, len(tokens)):
+          root, history, exact = self.cells[node.block, p % SIZE]
+          assert (root, history) == (name, tokens[:p + 1]) and (exact or p % SIZE >= node.exact)
+    self.cells = {at: cell for at, cell in self.cells.items() if at[0] in alive}
+
+  def read_back(self, s):
+    """A step reads the positions below s.fed."""
+    assert s.tokens == self.history[s] and s.fed < len(s.tokens) and 0 not in s.table[self.low[s] // SIZE:]
+    cells = [self.cells[s.table[p // SIZE], p % SIZE] for p in range(self.low[s], s.fed)]
+    for p, (root, history, exact) in enumerate(cells, self.low[s]):
+      assert (root, history) == (s.root, tuple(s.tokens[:p + 1]))
+      assert exact or p >= s.written
+    if s.exact_prefix:  # its KV is never exchanged for KV with other last bits
+      before = self.seen.get(s, [])[self.low[s]:]
+      now = [exact for _, _, exact in cells]
+      assert now[:len(before)] == before
+      self.seen[s] = [False] * self.low[s] + now
+    if self.stateful: assert self.states[s] == tuple(s.tokens[:s.fed])
+
+  def write(self, s, count, exact):
+    for p in range(s.fed, s.fed + count):
+      self.cells[s.table[p // SIZE], p % SIZE] = (s.root, tuple(s.tokens[:p + 1]), exact)
+    self.states[s] = tuple(s.tokens[:s.fed + count])
+
+  def grown(self, s, positions):
+    """Whether there are blocks. Where there are none, nothing changes, and free() has said so."""
+    table, room = [*s.table], self.pool.free()
+    missing = -(-positions // SIZE) - len(table)
+    found = self.pool.grow(s, positions)
+    assert found == (missing <= room) and s.table[:len(table)] == table
+    assert len(s.table) == max(len(table), -(-positions // SIZE) if found else 0)
+    return found
+
+  def begin(self, s):
+    fed, covered, room, most = s.fed, len(s.table), self.pool.free(), len(s.tokens) - 1
+    def known(tokens, exact):  # leading positions of a node's path that the sequence may reuse
+      equal = next((i for i, (a, b) in enumerate(zip(tokens, s.tokens)) if a != b), len(tokens))
+      return min(equal, most, exact if s.exact_prefix else most)
+    best = max((known(tokens, (node.depth - 1) * SIZE + node.exact if node.exact else 0)
+                for node, tokens in self.nodes(s.root)), default=0)
+    self.pool.begin(s)
+    assert fed <= s.fed <= most and len(s.table) == max(covered, -(-s.fed // SIZE))
+    if s not in self.low: self.low[s], self.states[s] = 0, ()
+    if not fed and not self.stateful and (room or not best % SIZE) and not s.exact_prefix: assert s.fed == best
+    if s.exact_prefix and not fed: assert s.fed == s.written and (s.fed <= best)
+    if s.fed > fed:
+      self.seen.pop(s, None)
+      if self.stateful: self.states[s] = s.snapshot
+      assert not self.stateful or s.snapshot is not None
+
+  def end(self, s):
+    self.pool.release(s)
+    assert (s.table, s.fed, s.written) == ([], 0, 0)
+    self.running.remove(s)
+    for known in (self.low, self.seen, self.states): known.pop(s, None)
+
+  @rule(tokens=PROMPT, exact=st.booleans(), root=st.sampled_from(["", "", "", "adapter"]))
+  def submit(self, tokens, exact, root):
+    s = Sequence([*tokens], len(tokens), exact_prefix=exact, root=root)
+    self.waiting.append(s)
+    self.history[s] = [*tokens]
+
+  @precondition(lambda self: self.waiting)
+  @rule(pick=PICK)
+  def admit(self, pick):
+    s = self.some(self.waiting, pick)
+    self.waiting.remove(s)
+    self.begin(s)
+    self.running.append(s)
+
+  @precondition(lambda self: self.running)
+  @rule(pick=PICK)
+  def begin_again(self, pick): self.begin(self.some(self.running, pick))
+
+  @precondition(lambda self: self.running)
+  @rule(pick=PICK, count=st.integers(1, 22), token=TOKEN)
+  def piece(self, pick, count, token):
+    s = self.some(self.running, pick)
+    count = min(count, len(s.tokens) - s.fed)
+    if not self.grown(s, s.fed + count): return
+    self.copy_and_poison()
+    self.read_back(s)
+    self.write(s, count, s.written == s.fed)
+    s.read(count)
+    if s.fed == len(s.tokens): self.append(s, token)
+    self.pool.entered(s)
+
+  @precondition(lambda self: any(s.fed == len(s.tokens) - 1 for s in self.running))
+  @rule(tokens=st.lists(TOKEN, min_size=8, max_size=8))
+  def decode(self, tokens):
+    rows = [s for s in self.running if s.fed == len(s.tokens) - 1 and self.grown(s, s.fed + 1)][:8]
+    self.copy_and_poison()
+    for s in rows: self.read_back(s)
+    for s, token in zip(rows, tokens):
+      self.write(s, 1, False)
+      s.fed += 1
+      self.append(s, token)
+      self.pool.entered(s)
+
+  def append(self, s, token):
+    s.tokens.append(token)
+    self.history[s].append(token)
+
+  @precondition(lambda self: self.running)
+  @rule(pick=PICK, failed=st.booleans())
+  def cancel(self, pick, failed):
+    s = self.some(self.running, pick)
+    if failed: s.error = ValueError("NaN")
+    self.end(s)
+
+  @precondition(lambda self: self.running)
+  @rule(pick=PICK)
+  def preempt(self, pick):
+    self.end(s := self.some(self.running, pick))
+    self.waiting.append(s)
+
+  @precondition(lambda self: self.running)
+  @rule(pick=PICK)
+  def fork(self, pick):
+    s = self.some(self.running, pick)
+    fork = self.pool.fork(s)
+    self.running.append(fork)
+    self.history[fork] = [*self.history[s]]
+    if fork.fed == s.fed:
+      self.low[fork], self.states[fork] = self.low[s], self.states[s]
+    else:
+      assert not self.pool.blocks.free
+      self.low[fork], self.states[fork] = 0, fork.snapshot or ()
+
+  @precondition(lambda self: self.running)
+  @rule(pick=PICK, below=st.integers(0, 30))
+  def forget(self, pick, below):
+    s = self.some(self.running, pick)
+    self.pool.forget(s, below)
+    self.low[s] = max(self.low[s], min(below, s.fed) // SIZE * SIZE)
+    assert not any(s.table[:self.low[s] // SIZE])
+
+  @rule()
+  def evict(self): self.pool.tree.evict()
+
+  @rule()
+  def fill(self):
+    """One sequence takes all that free() promises."""
+    s, room = Sequence([7] * 99, 99), self.pool.free()
+    self.pool.begin(s)
+    assert self.pool.grow(s, room * SIZE) and not self.pool.grow(s, room * SIZE + 1)
+    assert len(set(s.table)) == room and self.pool.free() == self.pool.blocks.free == 0
+    self.pool.release(s)
+    assert self.pool.free() == self.pool.blocks.free == room
+
+  @precondition(lambda self: self.stateful and self.running)
+  @rule(pick=PICK, nbytes=st.integers(1, 5))
+  def snapshot(self, pick, nbytes):
+    s = self.some(self.running, pick)
+    kept = self.pool.snapshot(s, self.states[s], nbytes)
+    assert not kept or (s.fed and not s.fed % SIZE and nbytes <= 4)
+
+  @invariant()
+  def blocks_are_counted(self):
+    counts = self.pool.counts()
+    holders = {}
+    for s in self.running:
+      for i, block in enumerate(s.table):
+        if block: holders.setdefault(block, []).append((s, i))
+    kept = [node.block for name in ("", "adapter") for node, _ in self.nodes(name)]
+    assert len(set(kept)) == len(kept) and 0 not in kept
+    assert counts.total == COUNT - 1 and counts.referenced == len(holders)
+    assert counts.cached == len(set(kept) - set(holders))
+    assert counts.free == counts.total - counts.referenced - counts.cached
+    assert self.pool.tree.snapshots.nbytes <= 4
+    for block, readers in holders.items():
+      written = [s.fed // SIZE > i for s, i in readers]
+      assert all(written) or (len(readers) == 1 and block not in kept)  # only full blocks are shared
+
+  def teardown(self):
+    for s in [*self.running]: self.end(s)
+    counts = self.pool.counts()
+    assert counts.referenced == 0 and self.pool.free() == counts.total == counts.free + counts.cached
+    self.copy_and_poison()
+    self.fill()
+    assert not self.nodes("") and not self.nodes("adapter") and not len(self.pool.tree.snapshots)
+
+class RecurrentEvents(Events):
+  """A model with recurrent layers: sequences begin at snapshots."""
+  stateful = True
+
+TestEvents, TestRecurrentEvents = Events.TestCase, RecurrentEvents.TestCase
+TestEvents.settings = TestRecurrentEvents.settings = settings(
+  max_examples=100, stateful_step_count=60, deadline=None, derandomize=True)

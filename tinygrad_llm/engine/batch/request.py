@@ -1,0 +1,112 @@
+"""One request of many: its sequence, the choice of its tokens, and the queue in which they wait for their reader."""
+from __future__ import annotations
+import threading, time
+from collections import deque
+from collections.abc import Callable
+import numpy as np
+from tinygrad_llm.engine.batch.sequence import Sequence
+from tinygrad_llm.engine.choice.ending import Ending
+from tinygrad_llm.engine.choice.grammar import Grammar
+from tinygrad_llm.engine.choice.logprobs import Logprobs, logprobs
+from tinygrad_llm.engine.sampling import Sampler, greedy_token
+from tinygrad_llm.engine.timing import Timing
+from tinygrad_llm.errors import InputError
+from tinygrad_llm.text.tokenizer import Tokenizer
+
+STOP_STRING = "stop_string"
+
+class Outbox:
+  """
+  Tokens on their way from the engine to a reader, in order, and then the end of the answer.
+
+  wake: called, without the lock, whenever something came; for readers that do not wait in get().
+  """
+  def __init__(self) -> None:
+    self._items, self._changed = deque[int](), threading.Condition()
+    self.ended, self.error = False, None  # type: bool, BaseException | None
+    self.wake: Callable[[], None] | None = None
+
+  def put(self, token: int) -> None:
+    with self._changed:
+      self._items.append(token)
+      self._changed.notify()
+    if self.wake is not None: self.wake()
+
+  def end(self, error: BaseException | None = None) -> None:
+    """No token comes any more. error: is raised once all tokens were taken."""
+    with self._changed:
+      if self.ended: return
+      self.ended, self.error = True, error
+      self._changed.notify_all()
+    if self.wake is not None: self.wake()
+
+  def leave(self) -> None:
+    """In a forked child: the answer stays the parent's."""
+    self._changed, self.ended = threading.Condition(), True
+    self.error = InputError("stream: it belongs to the process that this one was forked from; begin another one here")
+
+  def take(self, wait: float = 0.0) -> int | None:
+    """The next token; None if there is none after `wait` seconds. StopIteration or the error at the end."""
+    with self._changed:
+      if not self._items and not self.ended and wait: self._changed.wait(wait)
+      if self._items: return self._items.popleft()
+      if not self.ended: return None
+      if self.error is not None: raise self.error
+      raise StopIteration
+
+class Request:
+  """
+  One answer, as the engine knows it.
+
+  top: how many alternatives to a token are listed with its log-probability; None: log-probabilities are not computed.
+  """
+  def __init__(self, sequence: Sequence, sampler: Sampler, ending: Ending, tokenizer: Tokenizer,
+               grammar: Grammar | None = None, top: int | None = None):
+    self.sequence, self.sampler, self.ending, self.grammar = sequence, sampler, ending, grammar
+    self.outbox, self.timing = Outbox(), Timing(prompt_tokens=sequence.prompt)
+    self.logprobs: list[Logprobs] = []
+    self.read = 0  # prompt tokens that pieces fed, again after a preemption
+    self._tokenizer, self._top, self.began, self._reason = tokenizer, top, time.perf_counter(), threading.Lock()
+
+  @property
+  def needs_logits(self) -> bool: return not self.sampler.greedy or self._top is not None
+
+  def chose(self, key: int | None, logits: Callable[[], np.ndarray]) -> None:
+    """
+    Chooses the next token, by the greedy key or the row of logits that its last token gave, and passes it on.
+
+    An InputError ends this request alone.
+    """
+    s, n = self.sequence, len(self.sequence.tokens) - self.sequence.prompt
+    if self.sampler.greedy and key is not None: token = greedy_token(key)
+    else:
+      allowed = None if self.grammar is None else self.grammar.mask()
+      token = self.sampler(logits(), s.tokens, allowed=allowed, ruled_out=self.ending.ruled_out(n))
+    finish = self.ending.finish(token, n)
+    if finish == "stop":
+      s.finish = finish
+      return
+    if self.grammar is not None:
+      self.grammar.accept(token)
+      if self.grammar.is_over: finish = "stop"
+    if self._top is not None: self.logprobs.append(logprobs(logits(), token, self._top, self._tokenizer))
+    s.tokens.append(token)
+    self._count()
+    self.outbox.put(token)
+    s.finish = finish
+
+  def end(self, finish: str, error: BaseException | None = None) -> None:
+    """The answer is over. A stop string that its reader has found stays the reason."""
+    with self._reason:
+      if self.timing.finish != STOP_STRING: self.timing.finish = finish
+    self.outbox.end(error)
+
+  def stopped(self) -> None:
+    """The reader has found a stop string."""
+    with self._reason: self.timing.finish = STOP_STRING
+
+  def _count(self) -> None:
+    timing, now = self.timing, time.perf_counter() - self.began
+    timing.tokens += 1
+    if timing.tokens == 1: timing.first_token, timing.cached_tokens = now, max(0, timing.prompt_tokens - self.read)
+    else: timing.decode = now - timing.first_token

@@ -1,0 +1,139 @@
+"""The captured steps over the KV pool: a token for each of 1, 2, 4 or 8 sequences, and a piece of one prompt."""
+from __future__ import annotations
+from collections.abc import Iterable
+from collections.abc import Sequence as Numbers
+from typing import NamedTuple
+import numpy as np
+from tinygrad import Tensor, UOp, dtypes
+from tinygrad_llm.device.buffers import empty, fill, host_view, read
+from tinygrad_llm.device.captured import captured, replay
+from tinygrad_llm.engine.sampling import biased, greedy_key
+from tinygrad_llm.engine.steps import Steps
+from tinygrad_llm.nn.cache.place import BLOCK, Piece, Rows
+from tinygrad_llm.nn.model import Model
+
+COUNTS = (1, 2, 4, 8)  # of rows
+
+def count_for(sequences: int) -> int:
+  """The rows of the smallest step for so many sequences, at most 8."""
+  return next(n for n in COUNTS if n >= sequences)
+
+class Row(NamedTuple):
+  """
+  A token to feed: its id, its position, and the blocks of its sequence, the position's included.
+
+  The default is an idle row: it feeds token 0 into block 0, which belongs to no sequence.
+  """
+  token: int = 0
+  position: int = 0
+  table: Numbers[int] = (0,)
+
+class RowSteps:
+  """
+  A model's steps over a pool of `blocks` blocks. A step's results stay in its buffers until it runs again.
+
+  Tokens, positions and tables lie in arrays that the captured steps read: sequences come and go without a capture.
+  steps: the model's steps for its slot. A piece leaves its hidden rows where steps.row_logits() reads them.
+  """
+  def __init__(self, model: Model, steps: Steps, blocks: int, bias: Tensor | None = None):
+    self._pools = [cache.make_pool(blocks).kv for cache in model.caches]
+    self.states, self.blocks, self._steps, self._vocab_size = model.states, blocks, steps, model.config.vocab_size
+    self._most = -(-steps.positions // BLOCK)  # blocks of a sequence
+    self._rows = {n: _Arrays(_zeros((n, 1)), _zeros((n,)), _zeros((n, self._most))) for n in COUNTS}
+    self._tables: dict[int, list[list[int]]] = {n: [] for n in COUNTS}  # as they were written last
+    self._end = UOp.variable("end", 1, self._most * BLOCK)
+    self._at = [UOp.variable(f"at{row}", 0, blocks * BLOCK - 1) for row in range(COUNTS[-1])]
+    self._decodes = {n: [captured(_decode, model, turn, bias, a) for turn in range(2 if model.states else 1)]
+                     for n, a in self._rows.items()}
+    self._tokens, self._table = empty((1, steps.chunk), dtypes.int32), _zeros((1, self._most))
+    self._piece = captured(_piece, model, steps.hidden, self._tokens, self._table)
+    self._copy = captured(_copy, self._pools)
+
+  def decode(self, rows: Numbers[Row], turn: int = 0) -> tuple[Tensor, Tensor]:
+    """
+    Feeds 1 to 8 rows; the logits after each, (n, 1, vocab_size), and their greedy_key, (n, 1), n >= len(rows).
+
+    turn: of recurrent states; a model without them has no turns.
+    """
+    rows = [*rows, *[Row()] * (count_for(len(rows)) - len(rows))]
+    arrays = self._rows[len(rows)]
+    fill(arrays.tokens, lambda memory: np.copyto(memory[:, 0], [row.token for row in rows]))
+    fill(arrays.positions, lambda memory: np.copyto(memory, [row.position for row in rows]))
+    if (tables := [[*row.table] for row in rows]) != self._tables[len(rows)]:
+      fill(arrays.table, lambda memory: _write(memory, tables))
+      self._tables[len(rows)] = tables
+    places = {at: _place(*row[1:]) for at, row in zip(self._at, rows)}
+    return replay(self._decodes[len(rows)][turn], {self._end: max(row.position for row in rows) + 1, **places})
+
+  def prepare(self, sequences: int) -> None:
+    """
+    Captures a piece and the steps of up to so many rows, by running them on block 0 and on recurrent states.
+    """
+    self.piece([0], 0, (0,))
+    self.last_logits(1)
+    for n in COUNTS[:COUNTS.index(count_for(sequences)) + 1]:
+      for turn in range(len(self._decodes[n])): self.decode([Row()] * n, turn)
+
+  def logits(self, logits: Tensor, row: int) -> np.ndarray:
+    """float32 (vocab_size,): one row of what decode() returned."""
+    rows: np.ndarray = read(logits, int(logits.shape[0]), 1, self._vocab_size).reshape(-1, self._vocab_size)
+    found: np.ndarray = rows[row]
+    return found
+
+  def keys(self, keys: Tensor) -> list[int]:
+    """The greedy keys of decode(), one a row."""
+    return [int(key) for key in read(keys, int(keys.shape[0]), 1).ravel()]
+
+  def piece(self, tokens: Numbers[int], start: int, table: Numbers[int]) -> None:
+    """Feeds tokens of one sequence from position `start` on; their blocks are neighbours in the pool."""
+    fill(self._tokens, lambda memory: np.copyto(memory[0, :len(tokens)], tokens))
+    fill(self._table, lambda memory: _write(memory, [table]))
+    self._piece(self._start(start), self._at[0].bind(_place(start, table)), self._length(len(tokens)))
+
+  def last_logits(self, length: int) -> np.ndarray:
+    """float32 (vocab_size,): the logits after the last token of a piece of `length` tokens."""
+    return self._steps.row_logits(length - 1).copy()
+
+  def copy(self, source: int, target: int) -> None:
+    """Copies a block's keys and values in all layers."""
+    for pool in self._pools:
+      if (view := host_view(pool)) is None: break
+      view[:, :, target] = view[:, :, source]
+    else: return
+    self._copy(*(UOp.variable(name, 0, self.blocks - 1).bind(block) for name, block in (("source", source),
+                                                                                        ("target", target))))
+
+  def clear(self, blocks: Iterable[int]) -> None:
+    """Zeroes blocks, after numbers that are not finite may have been stored there."""
+    for block in blocks: self.copy(0, block)
+
+  def _start(self, position: int) -> UOp: return UOp.variable("start", 0, self._most * BLOCK - 1).bind(position)
+  def _length(self, length: int) -> UOp: return UOp.variable("length", 1, self._steps.chunk).bind(length)
+
+class _Arrays(NamedTuple):
+  """The inputs of a step of n rows: tokens (n, 1), positions (n,) and tables (n, blocks), int32."""
+  tokens: Tensor
+  positions: Tensor
+  table: Tensor
+
+def _zeros(shape: tuple[int, ...]) -> Tensor:
+  fill(tensor := empty(shape, dtypes.int32), lambda memory: memory.fill(0))
+  return tensor
+
+def _write(memory: np.ndarray, tables: Numbers[Numbers[int]]) -> None:
+  memory[:] = 0
+  for row, table in zip(memory, tables): row[:len(table)] = table
+
+def _place(position: int, table: Numbers[int]) -> int: return table[position // BLOCK] * BLOCK + position % BLOCK
+
+def _decode(model: Model, turn: int, bias: Tensor | None, arrays: _Arrays, end: UOp, *stores: UOp
+            ) -> tuple[Tensor, Tensor]:
+  hidden = model.hidden(arrays.tokens, Rows(arrays.positions, arrays.table, stores, end), turn)
+  return (logits := model.logits(hidden)), greedy_key(biased(logits, bias))
+
+def _piece(model: Model, x: Tensor, tokens: Tensor, table: Tensor, start: UOp, at: UOp, length: UOp) -> Tensor:
+  return x[:, :length].assign(model.hidden(tokens[:, :length], Piece(start, table, (at,), start + length)))
+
+def _copy(pools: Numbers[Tensor], source: UOp, target: UOp) -> list[Tensor]:
+  stores = [pool[:, :, target:target+1].uop.store(pool[:, :, source:source+1].contiguous().uop) for pool in pools]
+  return [Tensor(pool.uop.after(store)) for pool, store in zip(pools, stores)]

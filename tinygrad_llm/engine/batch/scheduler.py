@@ -1,0 +1,143 @@
+"""
+The choice of the next step: a token for each decoding sequence every turn, pieces of prompts between the turns.
+
+Pure bookkeeping over measured times, without tensors. A caller does one action after the other:
+
+  while action := scheduler.next():
+    ..  # it runs the step, appends tokens, raises `fed`, may set `finish` or `error` of a sequence
+    scheduler.done(action, seconds)
+"""
+from __future__ import annotations
+from collections.abc import Callable
+from collections.abc import Sequence as Numbers
+from dataclasses import dataclass
+from tinygrad_llm.engine.batch.prompt_share import PromptShare
+from tinygrad_llm.engine.batch.residents import Entry, Pool, Residents, run_length
+from tinygrad_llm.engine.batch.sequence import Sequence
+
+@dataclass(frozen=True)
+class Piece:
+  """A prompt step that feeds tokens[first : first + count]; at the end of `tokens` it gives the next token."""
+  sequence: Sequence
+  first: int
+  count: int
+
+@dataclass(frozen=True)
+class Decode:
+  """A step that feeds one token of each sequence."""
+  sequences: tuple[Sequence, ...]
+
+@dataclass
+class Counts:
+  """The actions of a scheduler. prompt_tokens: fed by pieces; tokens: fed by decode steps."""
+  pieces: int = 0
+  decode_steps: int = 0
+  prompt_tokens: int = 0
+  tokens: int = 0
+
+class Scheduler:
+  """
+  Chooses the next step of many sequences over one pool.
+
+  Prompts. While a sequence decodes, prompts get `prompt_share` of the time. The pieces between two turns take at most
+  2.75 turns or 0.1 s, whichever is longer, by a running fit of measured times. Otherwise a piece is as long as can be.
+  The shortest rest is first, by seconds; a waiting second counts as a second less. So a prompt that needs S seconds
+  alone is overtaken only by prompts that arrive within S seconds after it.
+
+  Blocks. A prompt is admitted when all of it has blocks, and an answer's first 128 positions beside others. If the pool
+  is full in a turn, the youngest sequence gives its blocks back and waits again, with its age; nothing of it is lost.
+  A sequence that has the pool for itself and finds no room ends with `finish` "context", and so does one at `context`
+  positions. A prompt that is too long for the context or for the whole pool ends with an InputError in `error`.
+
+  End. A sequence that is cancelled, or has `finish` or `error`, leaves before the next action: the pool gets its blocks
+  back. `ended` lists sequences that left, for the caller to take out. A cancelled one has `finish` "cancelled".
+
+  rows: most sequences of a step, a power of two; it may be raised at any time. sizes: lengths of pieces, rising. A
+  shorter piece ends its prompt, or a run of neighbouring blocks, or is all that the time allows. ends_at: a position
+  of a sequence at which a piece ends.
+  """
+  def __init__(self, pool: Pool, context: int, rows: int = 8, prompt_share: float = 0.4,
+               sizes: Numbers[int] = (16, 32, 64, 128, 256), ends_at: Callable[[Sequence], int] | None = None):
+    self._ends_at = ends_at
+    self.rows, self.sizes, self.counts = rows, tuple(sizes), Counts()
+    self._pool, self._residents, self._share = pool, Residents(pool, context), PromptShare(prompt_share)
+    self._last: list[Entry] = []  # the last turn in its order
+    self._turn: list[Entry] = []  # the part of it that has had no token yet
+    self._clock = 0.0
+    self._beside = False          # whether somebody decodes beside the last piece
+
+  @property
+  def running(self) -> int: return len(self._residents.running)
+  @property
+  def waiting(self) -> int: return len(self._residents.waiting)
+  @property
+  def preemptions(self) -> int: return self._residents.preemptions
+  @property
+  def ended(self) -> list[Sequence]: return self._residents.ended
+
+  def submit(self, s: Sequence) -> None:
+    """Takes a sequence in. One with a table, such as a fork, runs at once; all others wait for blocks."""
+    self._residents.add(s, self._clock)
+
+  def next(self) -> Piece | Decode | None:
+    """The next step; None: there is nothing to do until another submit()."""
+    self._residents.let_go()
+    while True:
+      if not self._turn:
+        if piece := self._piece(): return piece
+        decoding = self._residents.decoding()
+        if not decoding: return None
+        kept = [e for e in self._last if e in decoding]
+        self._last = kept + [e for e in decoding if e not in kept]  # a newcomer moves nobody to a later step
+        self._turn = list(self._last)
+        self._share.turn(prompts=self.waiting > 0 or self.running > len(self._turn))
+      if rows := self._decode_rows(): return Decode(rows)
+
+  def done(self, action: Piece | Decode, seconds: float) -> None:
+    """An action took so long; the caller has appended its tokens and raised `fed`. The pool hears of full blocks."""
+    self._clock += seconds
+    stall = self._share.stall(max(1, len(self._residents.decoding())), self.rows)
+    if isinstance(action, Decode):
+      for s in action.sequences: self._pool.entered(s)
+      self._share.decoded(len(action.sequences), seconds, stall)
+      self.counts.decode_steps += 1
+      self.counts.tokens += len(action.sequences)
+    else:
+      self._pool.entered(action.sequence)
+      self._share.read(action.count, seconds, stall if self._beside else None)
+      self.counts.pieces += 1
+      self.counts.prompt_tokens += action.count
+      if len(action.sequence.tokens) - action.sequence.fed <= 1: self._residents.read()
+
+  def _decode_rows(self) -> tuple[Sequence, ...]:
+    """The turn's next sequences, each with room for a token; () if the turn's last ones had to go."""
+    rows, running = list[Entry](), self._residents.running
+    while self._turn and len(rows) < self.rows:
+      e = self._turn.pop(0)
+      if e in running and self._residents.has_room(e): rows.append(e)
+    return tuple(e.sequence for e in rows if e in running)  # a later one may have needed an earlier one's blocks
+
+  def _piece(self) -> Piece | None:
+    """The next piece; None if a turn comes first, or nobody has a prompt that can be read."""
+    decoding = len(self._residents.decoding())
+    room = self._share.room(self._share.stall(decoding, self.rows)) if decoding else None
+    if room is not None and room <= 0 or (e := self._residents.reader(self._order)) is None or e.decodes: return None
+    s = e.sequence
+    self._pool.begin(s)  # again: others may have read more of the same prompt meanwhile
+    if e.decodes: return None
+    most = min(e.rest, run_length(s.table, s.fed, self.sizes[-1]))
+    if self._ends_at is not None and (end := self._ends_at(s)) > s.fed: most = min(most, end - s.fed)
+    if not (count := min(most, self._size(most, room))): return None
+    if e.rest - count == 1 < count: count -= 1  # a prompt's last token is read by a piece, alone or in company
+    self._beside = room is not None
+    return Piece(s, s.fed, count)
+
+  def _order(self, e: Entry) -> tuple[float, int]: return self._share.pieces.seconds(e.rest) + e.arrived, e.number
+
+  def _size(self, most: int, room: float | None) -> int:
+    """The size of a piece of at most `most` tokens within `room` seconds; 0 if the turn comes first."""
+    if room is None: return self.sizes[-1]
+    times = self._share.pieces
+    for size in reversed(self.sizes):
+      if times.seconds(min(size, most)) <= room: return size
+    return 0 if self._share.stalled else times.most(room) or max(1, self.sizes[0] // 4)  # to measure it, and to go on

@@ -1,0 +1,106 @@
+"""How long a prompt piece and a decode step take, from the times measured last; a rare long one does not count."""
+from __future__ import annotations
+import math
+from collections import deque
+from collections.abc import Iterable
+
+LAST = 5        # measured times that are kept of a kind of step; the lower median of them counts
+FADE = 0.97     # weight of a group of piece sizes, for each piece since its last one
+ORIGIN = 0.1    # weight of the point (0 tokens, 0 s), which keeps noise from turning the line
+TOO_LONG = 1.5  # times what another group allows: such a group does not count
+Point = tuple[int, float]  # tokens, seconds
+
+class PieceTimes:
+  """
+  Seconds of a prompt piece by its tokens T: a line a + b T, with a and b not negative.
+
+  Pieces are grouped by the power of two below T. The line goes through the groups' medians, so a compiling call or a
+  moment without the processor moves nothing once its group has two times. Before, it does not count if it is too long
+  beside another group: a shorter piece takes no longer, and twice the tokens take at most twice as long. A group with
+  two times also corrects the line at its own sizes, because a kernel's time is only roughly a line.
+
+  One group alone does not tell a from b: a longer piece is expected as if a were 0. A piece shorter than all measured
+  ones is expected as if a were at least `step`, a decode step's time. Without any, a token takes a decode step.
+  """
+  def __init__(self) -> None:
+    self.step = 0.0
+    self._groups: dict[int, deque[Point]] = {}
+    self._medians: dict[int, Point] = {}
+    self._weights: dict[int, float] = {}
+    self._used: dict[int, Point] = {}  # medians that make the line
+    self._a = self._b = 0.0
+
+  def add(self, tokens: int, seconds: float) -> None:
+    """Counts a measured piece."""
+    group = tokens.bit_length()
+    points = self._groups.setdefault(group, deque(maxlen=LAST))
+    points.append((tokens, seconds))
+    self._medians[group] = _median(points)
+    self._weights = {g: FADE * weight for g, weight in self._weights.items()} | {group: 1.0}
+    self._used = {g: (n, s) for g, (n, s) in self._medians.items() if s <= TOO_LONG * self._most(n)}
+    self._a, self._b = _line([(*point, self._weights[g]) for g, point in self._used.items()])
+
+  def seconds(self, tokens: int) -> float:
+    """Expected seconds of a piece of `tokens`; infinite before any measured step."""
+    group = tokens.bit_length()
+    if group not in self._used or len(self._groups[group]) < 2: return self._at(tokens)
+    size, median = self._used[group]
+    return self._at(tokens) * median / max(self._at(size), 1e-9)
+
+  def most(self, seconds: float) -> int:
+    """Tokens of the longest piece that is expected within `seconds`, by the line alone."""
+    if not self._used: return int(seconds / (self.step or math.inf))
+    tokens = (seconds - self._a) / max(self._b, 1e-9)
+    size, a, b = self._shorter()
+    return max(0, int(tokens if tokens >= size else min(tokens, (seconds - a) / max(b, 1e-9))))
+
+  def _at(self, tokens: int) -> float:
+    if not self._used: return tokens * (self.step or math.inf)
+    expected = self._a + self._b * tokens
+    size, a, b = self._shorter()
+    return expected if tokens >= size else max(expected, a + b * tokens)
+
+  def _shorter(self) -> tuple[int, float, float]:
+    """The smallest measured size, and a and b for pieces below it."""
+    size, median = min(self._used.values())
+    a = min(self.step, median)
+    return size, a, (median - a) / size
+
+  def _most(self, tokens: int) -> float:
+    """The most that a piece can take by the groups' medians."""
+    return min(median * max(1, tokens / size) for size, median in self._medians.values())
+
+class DecodeTimes:
+  """Seconds of a decode step by its rows, which a step rounds up to a power of two."""
+  def __init__(self) -> None: self._last: dict[int, deque[float]] = {}
+
+  def add(self, rows: int, seconds: float) -> None:
+    """Counts a measured step."""
+    self._last.setdefault(_places(rows), deque(maxlen=LAST)).append(seconds)
+
+  def seconds(self, rows: int) -> float:
+    """Expected seconds of a step; 0 where no step of so many rows or fewer was measured twice."""
+    known = [n for n, times in self._last.items() if n <= _places(rows) and len(times) > 1]
+    if not known: return 0.0
+    times = sorted(self._last[max(known)])
+    return times[(len(times) - 1) // 2]
+
+  @property
+  def least(self) -> float:
+    """Seconds of the step with the fewest rows that was measured twice; 0 before."""
+    return self.seconds(min((n for n, times in self._last.items() if len(times) > 1), default=1))
+
+def _places(rows: int) -> int: return 1 << (rows - 1).bit_length()
+
+def _median(points: Iterable[Point]) -> Point:
+  """The point with the lower median of seconds a token."""
+  ordered = sorted(points, key=lambda point: point[1] / point[0])
+  return ordered[(len(ordered) - 1) // 2]
+
+def _line(points: list[tuple[int, float, float]]) -> tuple[float, float]:
+  """Least squares of y = a + b x over (x, y, weight), ORIGIN included; through 0 where a or b would be negative."""
+  weight = ORIGIN + sum(w for *_, w in points)
+  x, y = (sum(p[i] * p[2] for p in points) / weight for i in range(2))
+  xx, xy = (sum(p[0] * p[i] * p[2] for p in points) for i in range(2))
+  b = (xy - weight * x * y) / max(xx - weight * x * x, 1e-9)
+  return (y - b * x, b) if b >= 0 and y >= b * x else (0.0, xy / xx)
