@@ -58,9 +58,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _settings(llm: LLM, args: argparse.Namespace) -> Settings:
   """Sampling settings: the flags, else the file's suggestions, else the defaults. InputError if out of range."""
-  given = {name: value for name in ("temperature", "top_k", "top_p", "min_p", "repeat_penalty",
-                                               "presence_penalty", "frequency_penalty", "min_tokens", "seed")
-           if (value := getattr(args, name)) is not None}
+  names = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty",
+           "min_tokens", "seed")
+  given = {name: value for name in names if (value := getattr(args, name)) is not None}
   settings = Settings(**llm.suggested, count=args.count, think=args.think or "")
   for name, value in given.items(): settings = settings.changed(name, value)
   return settings

@@ -1,6 +1,6 @@
 """A loaded model: logits, generate, chat."""
 from __future__ import annotations
-import sys, threading, time
+import inspect, sys, threading, time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -56,8 +56,6 @@ from tinygrad_llm.text.tokenizer import Tokenizer, pre_type, suppressed_ids
 from tinygrad_llm.text.turn_marks import TurnMarks, turn_marks
 from tinygrad_llm.weights.loader import Loader
 
-_SETTINGS = frozenset(("max_tokens", "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "seed", "ignore_eos",
-                       "presence_penalty", "frequency_penalty", "logit_bias", "min_tokens", "stop_ids"))
 KEPT = 4  # each so many chunks of a long prompt, recurrent states are kept
 
 def check_metadata(kv: Mapping[str, Any]) -> None:
@@ -268,8 +266,9 @@ class LLM:
     grammar = None
     if not json_schema is regex is lark is None:
       grammar = Grammar(self.tokenizer, self.config.vocab_size, json_schema=json_schema, regex=regex, lark=lark)
-    if unknown := settings.keys() - _SETTINGS: raise InputError(
-      f"stream: {', '.join(sorted(unknown))} is no setting; the settings are {', '.join(sorted(_SETTINGS))}")
+    known = inspect.signature(self._choices).parameters.keys() - {"ids", "masked"}
+    if unknown := settings.keys() - known: raise InputError(
+      f"stream: {', '.join(sorted(unknown))} is no setting; the settings are {', '.join(sorted(known))}")
     ids, sampler, ending = self._choices(prompt, masked=grammar is not None, **settings)
     sequence = BatchSequence(ids, len(ids), max_tokens=ending.most, exact_prefix=exact_prefix)
     request = Request(sequence, sampler, ending, self.tokenizer, grammar, None if logprobs is None else

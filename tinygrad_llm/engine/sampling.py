@@ -5,7 +5,7 @@ The likeliest token is chosen on the device (greedy_key), any other in numpy on 
 while the host works do so by device_sampling.py.
 
 The chain and its definitions are from llama.cpp (https://github.com/ggml-org/llama.cpp, src/llama-sampler.cpp):
-- a mask, biases, and penalties over the last 64 tokens: batch/penalties.py
+- a mask, biases, and penalties over the last 64 tokens: choice/penalties.py
 - top-k: Fan et al. 2018, https://arxiv.org/abs/1805.04833
 - top-p: Holtzman et al. 2019, https://arxiv.org/abs/1904.09751
 - min-p: Nguyen et al. 2024, https://arxiv.org/abs/2407.01082
@@ -81,11 +81,11 @@ class Sampler:
     """
     assert self.masked or allowed is None and not ruled_out, "greedy and on_device would be wrong"
     if logits.ndim != 1 or not logits.size: raise InputError(f"logits: {logits.shape} is not (vocab,); give one row")
-    _check_best(best := logits.max())   # NaN if any is
+    check_best(best := logits.max())   # NaN if any is
     if (changed := self._penalties(logits, history, allowed, ruled_out)) is not logits:
       logits, best = changed, changed.max()
       if best == -np.inf: raise InputError("logits: every token is ruled out; allow more, or lower logit_bias")
-      _check_best(best)
+      check_best(best)
     if self.temperature == 0 or self.top_k == 1: return int(logits.argmax())
     ids = None
     if 0 < self.top_k < logits.size:
@@ -102,7 +102,8 @@ class Sampler:
     choice = _draw(weights, self.random())
     return choice if ids is None else int(ids[choice])
 
-def _check_best(best: np.float32) -> None:
+def check_best(best: float | np.float32) -> None:
+  """InputError unless the largest logit of a row is finite."""
   if not np.isfinite(best):
     raise InputError(f"logits: the largest is {best}; the model's weights are damaged or its numbers overflow")
 
@@ -135,7 +136,7 @@ def greedy_token(key: int) -> int:
   """The token of a greedy_key, the first of equally likely ones. InputError as from a Sampler."""
   order = key >> 32
   bits = order ^ 0x80000000 if order >> 31 else order ^ 0xFFFFFFFF
-  _check_best(np.uint32(bits).view(np.float32))
+  check_best(np.uint32(bits).view(np.float32))
   return 0xFFFFFFFF - (key & 0xFFFFFFFF)
 
 def _top_k(logits: np.ndarray, k: int, block: int = 256) -> np.ndarray:

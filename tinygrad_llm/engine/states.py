@@ -16,6 +16,10 @@ from tinygrad_llm.nn.cache.state import PROMPT, State
 
 CHECKPOINTS, BUDGET = 4, 1 << 30  # copies at most, and their bytes at most; one copy is always kept
 
+def most_checkpoints(nbytes: int) -> int:
+  """How many copies of states of so many bytes are kept."""
+  return max(1, min(CHECKPOINTS, BUDGET // nbytes))
+
 class Checkpoint(NamedTuple):
   """A copy of all layers' states after so many tokens."""
   tokens: int
@@ -64,10 +68,10 @@ class States:
     n = self.seen.get(PROMPT, 0)
     if not n or any(c.tokens == n for c in self.checkpoints): return
     held = self._tensors(PROMPT)
-    full = len(self.checkpoints) >= max(1, min(CHECKPOINTS, BUDGET // sum(x.nbytes() for x in held)))
+    full = len(self.checkpoints) >= most_checkpoints(sum(x.nbytes() for x in held))
     if full: self._spare.append(self._dropped().copies)
-    copies = self._spare.pop() if self._spare else [empty(x.max_shape, x.dtype) for x in held]
-    _copy(copies, held)
+    copies = self._spare.pop() if self._spare else alike(held)
+    copy_all(copies, held)
     self.checkpoints = sorted([*self.checkpoints, Checkpoint(n, copies)], key=lambda c: c.tokens)
 
   def fed_prompt(self, position: int) -> None:
@@ -82,7 +86,7 @@ class States:
     """Puts the state where the decode step at `position` reads it; that step overwrites the other turn."""
     if not self.states: return
     if position and self.seen.get(turn := position % 2) != position:
-      _copy(self._tensors(turn), self._tensors(PROMPT))
+      copy_all(self._tensors(turn), self._tensors(PROMPT))
       self.seen[turn] = position
     self.seen.pop(1 - position % 2, None)
 
@@ -120,7 +124,7 @@ class States:
     """Copies the state of so many tokens to where prompts read it."""
     turn = self._turn(tokens)
     source = next(c.copies for c in self.checkpoints if c.tokens == tokens) if turn is None else self._tensors(turn)
-    _copy(self._tensors(PROMPT), source)
+    copy_all(self._tensors(PROMPT), source)
     self.seen[PROMPT] = tokens
 
   def _turn(self, tokens: int) -> int | None:
@@ -141,5 +145,10 @@ class States:
     def cost(i: int) -> float: return (ends[i + 2] - ends[i]) / (end - ends[i + 1] + 1)
     return self.checkpoints.pop(min(range(len(self.checkpoints)), key=cost))
 
-def _copy(to: Sequence[Tensor], of: Sequence[Tensor]) -> None:
+def copy_all(to: Sequence[Tensor], of: Sequence[Tensor]) -> None:
+  """Copies each tensor's contents to its counterpart."""
   for x, y in zip(to, of): copy(x, y)
+
+def alike(tensors: Sequence[Tensor]) -> list[Tensor]:
+  """Uninitialised tensors of the same shapes and types."""
+  return [empty(x.max_shape, x.dtype) for x in tensors]

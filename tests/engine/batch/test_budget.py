@@ -9,7 +9,8 @@ from tests.support.synthetic import SHAPES, write_model
 from tinygrad import Device
 from tinygrad_llm.device.free_memory import FreeMemory
 from tinygrad_llm.engine.batch import memory_check, pool_size
-from tinygrad_llm.engine.batch.budget import BLOCK, Budget, budget, held_weights
+from tinygrad_llm.engine.batch.budget import Budget, budget, held_weights
+from tinygrad_llm.nn.cache.place import BLOCK
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.files.gguf import open_gguf
 from tinygrad_llm.nn.reader import read_config

@@ -11,20 +11,20 @@ from math import prod
 from tinygrad import dtypes
 from tinygrad.helpers import ceildiv
 from tinygrad.renderer import Renderer
-from tinygrad_llm.engine.states import BUDGET, CHECKPOINTS
+from tinygrad_llm.engine.states import most_checkpoints
 from tinygrad_llm.files.gguf import GGUF
 from tinygrad_llm.files.purpose import layers_ahead
 from tinygrad_llm.nn.config import ModelConfig
 from tinygrad_llm.nn.layers import (AttentionConfig, DeltaConfig, DenseAndExpertsConfig, FFNConfig, LayerConfig,
   Mamba2Config, MixerConfig, MoEConfig)
 from tinygrad_llm.nn.cache.kv_cache import KVCache
+from tinygrad_llm.nn.cache.place import BLOCK
 from tinygrad_llm.nn.cache.state import State
 from tinygrad_llm.quants.table import quant_type
 from tinygrad_llm.weights.loader import is_left_out
 from tinygrad_llm.weights.memory import held_as, piece_shape
 from tinygrad_llm.weights.numerics import SLOTS
 
-BLOCK = 64  # positions of a block of the KV cache
 MANY = (1, 2, 4, 8)  # sequences for which a largest context is told
 CHUNK = 256  # tokens of a prompt's step
 PER_TOKEN = 912  # bytes of a tokenizer for each token of its vocabulary: 907 with 248,320 tokens, 917 with 49,152
@@ -81,7 +81,7 @@ def budget(file: GGUF, config: ModelConfig, ren: Renderer, on_host: bool, chunk:
   weights, staging = held_weights(file, ren, dequantize)
   states = [r.state for layer in config.layers if (r := layer.recurrent) is not None]
   state = sum(State.dtype.itemsize * prod(shape) for shapes in states for shape in shapes)
-  copies = max(1, min(CHECKPOINTS, BUDGET // state)) if state else 0
+  copies = most_checkpoints(state) if state else 0
   caches = [layer.attention for layer in config.layers if layer.attention and layer.attention.kv_from is None]
   tables = sum(rope.dim // 2 * 2 for rope in config.ropes) + (config.temperature is not None)
   return Budget(

@@ -34,7 +34,7 @@ class Engine:
     self.steps: Any = steps
     self.lock, self._context, self._chunk = lock, context, chunk
     self._states = RowStates(steps.states, COUNTS[-1]) if steps.states else None
-    self.counters = {"requests": 0, "errors": 0, "captures": 0}
+    self.counters = {"requests": 0, "errors": 0}
     self._begin()
     self._open()
     in_children(self, Engine._forked)

@@ -5,9 +5,10 @@ from tinygrad import Device
 from tinygrad_llm.device.buffers import is_lazy, without_memory
 from tinygrad_llm.device.free_memory import CPU, FreeMemory, free_memory
 from tinygrad_llm.device.release import free_buffers
-from tinygrad_llm.engine.batch.budget import BLOCK, CHUNK, MANY, Budget, budget
+from tinygrad_llm.engine.batch.budget import CHUNK, MANY, Budget, budget
 from tinygrad_llm.errors import InputError, warn
 from tinygrad_llm.files.gguf import GGUF, open_gguf
+from tinygrad_llm.nn.cache.place import BLOCK
 from tinygrad_llm.nn.config import ModelConfig
 from tinygrad_llm.nn.model import Model
 from tinygrad_llm.nn.reader import read_config

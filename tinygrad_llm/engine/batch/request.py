@@ -68,9 +68,6 @@ class Request:
     self.read = 0  # prompt tokens that pieces fed, again after a preemption
     self._tokenizer, self._top, self.began, self._reason = tokenizer, top, time.perf_counter(), threading.Lock()
 
-  @property
-  def needs_logits(self) -> bool: return not self.sampler.greedy or self._top is not None
-
   def chose(self, key: int | None, logits: Callable[[], np.ndarray]) -> None:
     """
     Chooses the next token, by the greedy key or the row of logits that its last token gave, and passes it on.

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 from tinygrad_llm.engine.batch.sequence import Sequence
 from tinygrad_llm.errors import InputError
+from tinygrad_llm.nn.cache.place import BLOCK
 
-BLOCK = 64    # positions
 MARGIN = 128  # positions of an answer that must have room beside others when a prompt is admitted
 
 class Pool(Protocol):

@@ -2,9 +2,10 @@
 from __future__ import annotations
 from collections.abc import Sequence as Items
 from tinygrad import Tensor, UOp
-from tinygrad_llm.device.buffers import copy, empty, host_view
+from tinygrad_llm.device.buffers import host_view
 from tinygrad_llm.device.captured import captured
 from tinygrad_llm.engine.batch.sequence import Sequence
+from tinygrad_llm.engine.states import alike, copy_all
 from tinygrad_llm.nn.cache.state import State
 
 class RowStates:
@@ -19,7 +20,7 @@ class RowStates:
     pools = [state.make_pool(slots) for state in states]
     self.turns = tuple([x for pool in pools for x in pool.turns[turn]] for turn in range(2))
     self.prompt = [x for pool in pools for x in pool.prompt]
-    self._between = [empty(x.max_shape, x.dtype) for x in self.prompt]
+    self._between = alike(self.prompt)
     self._puts, self._takes = ([captured(f, held, self._between) for held in self.turns] for f in (_put, _take))
     self._places = dict[Sequence, tuple[int, int]]()  # (turn, slot)
     self._parked = dict[Sequence, list[Tensor]]()
@@ -43,8 +44,8 @@ class RowStates:
 
   def snapshot(self) -> list[Tensor]:
     """A copy of the state that the last piece left."""
-    copies = [empty(x.max_shape, x.dtype) for x in self.prompt]
-    _copy(copies, self.prompt)
+    copies = alike(self.prompt)
+    copy_all(copies, self.prompt)
     return copies
 
   def before_decode(self, sequences: Items[Sequence], rows: int) -> list[Sequence | None]:
@@ -65,7 +66,7 @@ class RowStates:
       if s in placed: continue
       if s in self._places: self._leave_slot(s)
       if s is self._reading:
-        _copy(self._between, self.prompt)
+        copy_all(self._between, self.prompt)
         self._reading = None
       else: self._load(s, self._between)
       slot = placed.index(None)
@@ -94,15 +95,15 @@ class RowStates:
     self._park(s, self._between)
 
   def _park(self, s: Sequence, of: Items[Tensor]) -> None:
-    held = self._spare.pop() if self._spare else [empty(x.max_shape, x.dtype) for x in of]
-    _copy(held, of)
+    held = self._spare.pop() if self._spare else alike(of)
+    copy_all(held, of)
     self._parked[s] = held
 
   def _load(self, s: Sequence, to: Items[Tensor]) -> None:
     """Copies a snapshot, or what is parked. A sequence without either has no tokens yet: a step reads 0 then."""
-    if s.snapshot is not None: _copy(to, s.snapshot)
+    if s.snapshot is not None: copy_all(to, s.snapshot)
     elif (held := self._parked.pop(s, None)) is not None:
-      _copy(to, held)
+      copy_all(to, held)
       self._spare.append(held)
     s.snapshot = None
 
@@ -125,8 +126,6 @@ class RowStates:
     self._takes[turn](_slot(self.turns[turn], slot))
 
 def _slot(held: Items[Tensor], slot: int) -> UOp: return UOp.variable("slot", 0, int(held[0].shape[0]) - 1).bind(slot)
-def _copy(to: Items[Tensor], of: Items[Tensor]) -> None:
-  for x, y in zip(to, of): copy(x, y)
 def _put(held: Items[Tensor], between: Items[Tensor], slot: UOp) -> list[Tensor]:
   return [x[slot:slot+1].assign(y) for x, y in zip(held, between)]
 def _take(held: Items[Tensor], between: Items[Tensor], slot: UOp) -> list[Tensor]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import NamedTuple
 import numpy as np
 from tinygrad_llm.engine.arguments import whole
-from tinygrad_llm.errors import InputError
+from tinygrad_llm.engine.sampling import check_best
 from tinygrad_llm.text.tokenizer import Tokenizer
 
 MOST = 20  # as in OpenAI's API
@@ -29,8 +29,7 @@ def logprobs(logits: np.ndarray, token: int, top: int, tokenizer: Tokenizer) -> 
 
   A logit of -inf has the log-probability -inf. InputError if one is NaN or +inf, or all are -inf.
   """
-  if not np.isfinite(best := float(logits.max())):
-    raise InputError(f"logits: the largest is {best}; the model's weights are damaged or its numbers overflow")
+  check_best(best := float(logits.max()))
   total = best + float(np.log(np.exp(logits.astype(np.float64) - best).sum()))
   def found(i: int) -> Logprob: return Logprob(i, float(logits[i]) - total, tokenizer.shown_bytes(i))
   return Logprobs(found(token), tuple(map(found, _likeliest(logits, most_logprobs(top)))))

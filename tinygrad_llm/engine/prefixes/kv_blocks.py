@@ -1,8 +1,7 @@
 """The numbers of a pool's blocks: free ones in runs of neighbours, and how many sequences hold each of the others."""
 from __future__ import annotations
 from bisect import bisect_left, insort
-
-BLOCK = 64  # positions of a block
+from tinygrad_llm.nn.cache.place import BLOCK
 
 class Blocks:
   """

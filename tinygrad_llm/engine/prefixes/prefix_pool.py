@@ -2,10 +2,11 @@
 from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
-from tinygrad_llm.engine.prefixes.kv_blocks import BLOCK, Blocks
+from tinygrad_llm.engine.prefixes.kv_blocks import Blocks
 from tinygrad_llm.engine.prefixes.paths import Paths
 from tinygrad_llm.engine.prefixes.prefix_tree import Node, PrefixTree
 from tinygrad_llm.engine.batch.sequence import Sequence
+from tinygrad_llm.nn.cache.place import BLOCK
 
 class Counts(NamedTuple):
   """Blocks without scratch; since the start: evicted blocks, and positions that were found in the tree."""

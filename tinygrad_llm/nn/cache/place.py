@@ -57,7 +57,7 @@ class Piece(NamedTuple):
   def continues(self) -> Tensor: return Tensor(self.start) > 0
   def queries(self, T: int | UOp) -> Tensor:
     """The tokens' positions, int32 (B * T,)."""
-    return positions(self.table)[self.start:self.start+T]
+    return self.of(positions(self.table), T)
 
 Place = Slot | Rows | Piece
 
