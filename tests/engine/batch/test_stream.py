@@ -288,9 +288,9 @@ def test_dead_thread_is_an_error_for_all_readers(llm, monkeypatch):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_fork(llm):
   """A child has an engine of its own and no request; its parent's streams go on, and are an error in the child."""
-  want, other = alone(llm, 0), llm.stream(PROMPT, max_tokens=None, ignore_eos=True)
-  whole = list(llm.generate(PROMPT, max_tokens=None, ignore_eos=True))
-  first = next(other)
+  want, whole = alone(llm, 0), list(llm.generate(PROMPT, max_tokens=None, ignore_eos=True))
+  other = llm.stream(PROMPT, max_tokens=None, ignore_eos=True)
+  first = next(other)  # the fork comes while it goes on
   if (pid := os.fork()) == 0:
     code = 1
     try:
