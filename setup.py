@@ -44,6 +44,7 @@ setup(
     "dev": ["pytest>=8", "pytest-xdist>=3.8", "ruff>=0.8", "mypy>=1.13",  # tests, on all cores, and lint
             "setuptools>=70.1", *CUDA, *nvidia("cuda-nvdisasm"),    # a wheel, kernels for CUDA and their instructions
             "check-jsonschema>=0.29,<1",                            # the workflows, by GitHub's schema, offline
+            "pytest-timeout>=2.3,<3",                               # a test that hangs fails, and the others go on
             "hypothesis>=6.100,<7"],                                # random orders of events, shrunk where one fails
   },
   entry_points={"console_scripts": [

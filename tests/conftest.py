@@ -44,9 +44,13 @@ LONGEST = ("patches/test_codegen", "attention/test_attention", "commands/test_be
            "quants/test_table", "weights/test_loader", "nn/test_trained", "commands/test_perplexity",
            "commands/test_run_flags", "nn/test_routing")
 
+TIMEOUT = pytest.mark.timeout(3600)  # of tests that take minutes
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
   order = {f"tests/{name}.py": i for i, name in enumerate(LONGEST)}
   items.sort(key=lambda item: order.get(item.nodeid.split("::")[0], len(order)))
+  for item in items:
+    if item.get_closest_marker("kernel_suite") or item.get_closest_marker("extended"): item.add_marker(TIMEOUT)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
   parser.addoption("--cpu-times", action="store_true", help="print the processor seconds of files and tests")

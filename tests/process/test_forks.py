@@ -13,6 +13,8 @@ import pytest
 import tinygrad_llm
 from tinygrad import dtypes
 from tinygrad_llm.device import buffers, device
+from tinygrad_llm.errors import InputError
+from tinygrad_llm.process.forks import in_children
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks")
 
@@ -81,6 +83,45 @@ def _of_model(_: int) -> list[Any]: return answers(_kept[0])
 
 def test_forked_models_answer_concurrently(model_file):
   assert child.call(wrong, str(model_file(types="Q8_0", vocab=384, context=96))).value == []
+
+def beside_a_closed_model(path: str) -> list[Any]:
+  """
+  A fork's answer while another thread of the parent holds the model's lock, after one's that is closed; a later stream
+  of the closed one.
+  """
+  closed = tinygrad_llm.load(path, max_context=96)
+  list(kept := closed.stream(PROMPTS[0], max_tokens=2, ignore_eos=True))
+  llm, held, leave = tinygrad_llm.load(path, max_context=96), threading.Event(), threading.Event()
+  closed.close()
+  def hold() -> None:
+    with llm.lock:
+      held.set()
+      leave.wait(60)
+  want = list(llm.generate(PROMPTS[0], max_tokens=6, ignore_eos=True))
+  thread = threading.Thread(target=hold)
+  thread.start()
+  held.wait()
+  def again() -> str:
+    try: return str(list(closed.stream(PROMPTS[0])))
+    except InputError as e: return str(e)
+  forks = [Fork(lambda: list(llm.generate(PROMPTS[0], max_tokens=6, ignore_eos=True)) == want), Fork(again)]
+  found = [fork.value() for fork in forks]
+  leave.set()
+  thread.join()
+  return [*found, kept.finish]
+
+def test_fork_beside_a_closed_model(model_file):
+  found = child.call(beside_a_closed_model, str(model_file(types="Q8_0", vocab=384, context=96))).value
+  assert found == [True, "LLM: closed; load the model again", "length"]
+
+class Owner:
+  """Has a lock, as far as a fork knows."""
+
+def test_an_error_of_one_owner_leaves_no_other_locked():
+  def fails(_: Owner) -> None: raise ValueError("no place")
+  owners, told = [Owner() for _ in range(3)], list[Owner]()
+  for owner, forget in zip(owners, (told.append, fails, told.append)): in_children(owner, forget)
+  assert Fork(lambda: [owners.index(x) for x in told]).value() == [0, 2]
 
 def shared(sizes: list[int]) -> list[int]:
   """The sizes at which a CPU buffer shows a fork's writes."""

@@ -12,6 +12,11 @@ def in_children(owner: T, forget: Callable[[T], None]) -> None:
   _owners[owner] = forget
 
 def _forget() -> None:
-  for owner, forget in list(_owners.items()): forget(owner)
+  """One owner's error leaves no other's lock held: it is told when all have forgotten."""
+  errors = []
+  for owner, forget in list(_owners.items()):
+    try: forget(owner)
+    except Exception as e: errors.append(e)
+  if errors: raise errors[0]
 
 if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_forget)

@@ -169,10 +169,11 @@ class Engine:
     for request in requests: request.end("error", error)
 
   def _forked(self) -> None:
-    self._stop.detach()
     for request in (*self._requests.values(), *self._inbox.requests): request.outbox.leave()
-    self._begin()
+    was_closed = self._stop.detach() is None
     self._open()
+    if was_closed: self._stop()
+    else: self._begin()
 
 def _told(e: BaseException) -> Exception:
   """An error as its readers get it."""
