@@ -62,12 +62,12 @@ def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   asked, i = array(mine * D), loop(mine * D)
   asked = asked.after(ended(asked.index(i).store(part.query(first + i // D, i % D)), i))
 
-  # running state over the previous positions: the maximum, the sum of exponentials, the sums of columns
+  # running state over the previous positions: the maximum, 16 sums of exponentials, the sums of columns
   inside = [r for r in (turn, thread) if r.op is Ops.RANGE]
-  tops, totals, sums = (array(k).after(*inside) for k in (mine, mine, mine * W))
-  g, g2, i = loop(mine), loop(mine), loop(mine * W)
+  tops, totals, sums = (array(k).after(*inside) for k in (mine, mine * LANES, mine * W))
+  g, k, i = loop(mine), loop(mine * LANES), loop(mine * W)
   started = UOp.group(ended(tops.index(g).store(part.top.src[1]), g),
-                      ended(totals.index(g2).store(UOp.const(0.0)), g2), ended(sums.index(i).store(UOp.const(0.0)), i))
+                      ended(totals.index(k).store(UOp.const(0.0)), k), ended(sums.index(i).store(UOp.const(0.0)), i))
   step, whole = loop((n + (positions - 1)) // positions), end is not None and n.vmax % positions == 0
   # blocks that no query of a head sees are skipped
   block = step if begin is None else step + begin.maximum(0) // positions
@@ -95,26 +95,30 @@ def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   dots = array(mine * positions)
   dots = dots.after(ended(dots.index((t * tile + g) * positions + j).store(dot), g, i, b, t))
 
-  # maxima, and the factors that rescale the running sums
-  g, k, u = loop(mine), loop(positions // LANES, AxisType.UNROLL), loop(LANES, AxisType.UNROLL)
-  j = k * LANES + u
-  top = score(dots.index(g * positions + j), g, j).reduce(k, u, arg=Ops.MAX)
+  # maxima, and the factors that rescale the running sums: 16 positions at a time, whose maxima are then joined
+  g, k, lane = loop(mine), loop(positions // LANES, AxisType.REDUCE), loops.lane()
+  j, most = k * LANES + lane, array(mine * LANES)
+  top = score(dots.index(g * positions + j), g, j).reduce(k, arg=Ops.MAX)
+  most = most.after(ended(most.index(g * LANES + lane).store(top), lane, g))
+  g, u = loop(mine), loop(LANES, AxisType.UNROLL)
   now, scales = array(mine), array(mine)
-  now = now.after(ended(now.index(g).store(tops.index(g).maximum(top)), g))
-  g = loop(mine)
-  scale = ((tops.index(g) + now.index(g) * -1) * part.slope).exp2()
-  scales = scales.after(ended(scales.index(g).store(scale), g))
+  top = tops.index(g).maximum(most.index(g * LANES + u).reduce(u, arg=Ops.MAX))
+  scale = ((tops.index(g) + top * -1) * part.slope).exp2()
+  kept = ended(UOp.group(now.index(g).store(top), scales.index(g).store(scale)), g)
+  now, scales = now.after(kept), scales.after(kept)
 
-  # exponentials
-  g, k, u = loop(mine), loop(positions // LANES), loop(LANES, AxisType.UPCAST)
-  j = k * LANES + u
+  # exponentials, and their sums in 16 lanes
+  g, k, lane = loop(mine), loop(positions // LANES), loops.lane()
+  j = k * LANES + lane
   weights = array(mine * positions)
   weight = ((score(dots.index(g * positions + j), g, j) + now.index(g) * -1) * part.slope).exp2()
-  weights = weights.after(ended(weights.index(g * positions + j).store(weight), u, k, g))
-  g, j = loop(mine), loop(positions, AxisType.UNROLL)
-  total = totals.index(g) * scales.index(g) + weights.index(g * positions + j).reduce(j, arg=Ops.ADD)
-  g2 = loop(mine)
-  known = [ended(totals.index(g).store(total), g), ended(tops.after(scales).index(g2).store(now.index(g2)), g2)]
+  weights = weights.after(ended(weights.index(g * positions + j).store(weight), lane, k, g))
+  g, k, lane = loop(mine), loop(positions // LANES, AxisType.REDUCE), loops.lane()
+  more = weights.index(g * positions + k * LANES + lane).reduce(k, arg=Ops.ADD)
+  at = totals.index(g * LANES + lane)
+  known = [ended(at.store(at * scales.index(g) + more), lane, g)]
+  g = loop(mine)
+  known.append(ended(tops.after(scales).index(g).store(now.index(g)), g))
 
   # products with values
   wide = divisor(W // LANES, max(1, vectors // tile))
@@ -127,11 +131,11 @@ def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   known.append(ended(at.store(at * scales.index(q) + more), g, v, lane, c, t))
   tops, totals, sums = (x.buf_uop.after(ended(UOp.group(*known), step)) for x in (tops, totals, sums))
 
-  g, g2, g3, c, lane = loop(mine), loop(mine), loop(mine), loop(W // LANES), loops.lane()
-  column = c * LANES + lane
-  ends = [ended(part.out(first + g, UOp.const(W)).store(tops.index(g)), g),
-          ended(part.out(first + g2, UOp.const(W + 1)).store(totals.index(g2)), g2),
-          ended(part.out(first + g3, column).store(sums.index(g3 * W + column)), lane, c, g3)]
+  g, g2, c, lane, u = loop(mine), loop(mine), loop(W // LANES), loops.lane(), loop(LANES, AxisType.UNROLL)
+  column, total = c * LANES + lane, totals.index(g * LANES + u).reduce(u, arg=Ops.ADD)
+  ends = [ended(UOp.group(part.out(first + g, UOp.const(W)).store(tops.index(g)),
+                          part.out(first + g, UOp.const(W + 1)).store(total)), g),
+          ended(part.out(first + g2, column).store(sums.index(g2 * W + column)), lane, c, g2)]
   name = f"attention_{'_'.join(str(size(r)) for r in part.heads)}_{G}_{D}_{W}_{int(n.vmax)}"
   sink = ended(UOp.group(*ends), turn, thread).sink(arg=KernelInfo(name, applied_opts=opts))
   return sink.substitute(heads, walk=True)
