@@ -4,6 +4,13 @@ def nvidia(*names: str) -> list[str]:
   return [f"nvidia-{name}>=13,<14 ; sys_platform == 'linux' and platform_machine in 'x86_64 aarch64'" for name in names]
 
 CUDA = nvidia("cuda-nvrtc", "cuda-runtime", "cuda-cuobjdump", "nvjitlink")  # the last assembles PTX
+SERVE = [
+  "llguidance>=1.7,<2",          # answers in a grammar: its matcher makes the masks
+  "starlette>=1.0,<2",           # routes and middleware
+  "uvicorn>=0.40,<1",            # HTTP, in the process that has the model
+  "msgspec>=0.20,<1",            # requests checked and answers written, in microseconds
+  "prometheus_client>=0.22,<1",  # /metrics
+]
 
 setup(
   name="tinygrad_llm",
@@ -32,7 +39,7 @@ setup(
     "zig": ["ziglang>=0.13,<1"],                                    # a clang for the CPU device where PATH has none
     "bench": ["llama-cpp-python==0.3.36",                           # the peer, and the source of golden logits
               "matplotlib>=3.8,<4"],                                # the pictures of docs/
-    "serve": ["llguidance>=1.7,<2"],                                # answers in a grammar: its matcher makes the masks
+    "serve": SERVE,                                                 # the server, and answers in a grammar
     "plot": ["matplotlib>=3.8,<4"],                                 # tune --plot
     "mlx": ["mlx-lm>=0.32,<1",                                      # a peer: its models and its KV cache
             "mlx>=0.32,<1 ; sys_platform == 'darwin'",              # its arrays, on Apple's GPU
@@ -41,7 +48,8 @@ setup(
                for name in ("intel-opencl-rt>=2025,<2027", "intel-cmplr-lib-rt>=2025,<2027")],
     "cuda": CUDA,                                                   # kernels for CUDA where there is no card
     "docs": ["mkdocs-material>=9.6,<10"],                           # docs/ as a site; a strict build checks its links
-    "dev": ["pytest>=8", "pytest-xdist>=3.8", "ruff>=0.8", "mypy>=1.13",  # tests, on all cores, and lint
+    "dev": [*SERVE, "httpx>=0.27,<1", "openai>=2,<4",               # the server, and clients that ask it
+            "pytest>=8", "pytest-xdist>=3.8", "ruff>=0.8", "mypy>=1.13",  # tests, on all cores, and lint
             "setuptools>=70.1", *CUDA, *nvidia("cuda-nvdisasm"),    # a wheel, kernels for CUDA and their instructions
             "check-jsonschema>=0.29,<1",                            # the workflows, by GitHub's schema, offline
             "pytest-timeout>=2.3,<3",                               # a test that hangs fails, and the others go on
@@ -54,5 +62,6 @@ setup(
     "tinygrad-llm-quantize=tinygrad_llm.quantize:main",
     "tinygrad-llm-tune=tinygrad_llm.tune:main",
     "tinygrad-llm-perplexity=tinygrad_llm.perplexity:main",
+    "tinygrad-llm-serve=tinygrad_llm.serve:main",
   ]},
 )

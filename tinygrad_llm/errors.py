@@ -23,6 +23,12 @@ class DeviceError(InputError):
   The device may have lost the model's weights and its KV cache; the message says what to do.
   """
 
+class ContextError(InputError):
+  """A prompt that does not fit. count: its tokens, or at least so many; context: the positions that there are."""
+  def __init__(self, message: str, count: int, context: int):
+    super().__init__(message)
+    self.count, self.context = count, context
+
 def is_shortage(e: BaseException) -> bool:
   """Whether the system is out of memory for this process: a thread's stack and a fork need memory, too."""
   return (isinstance(e, MemoryError) or isinstance(e, OSError) and e.errno == errno.ENOMEM or

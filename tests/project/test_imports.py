@@ -8,11 +8,12 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[2]
 SHARED = ("errors", "progress", "command")  # modules that the whole app may import
 # rooms, the highest floor first: a module imports its own room and lower floors. "" stands for top-level modules
-APP = ("", "analysis.pages terminal", "analysis", "engine", "nn", "weights", "quants", "text files device", "process")
+APP = ("", "analysis.pages terminal web", "analysis", "engine", "nn", "weights", "quants", "text files device",
+       "process")
 PATCHES = ("explain search", "attention", "graph", "schedule search.cost", "tiles", "isa", "vector loops",
            "compile_time runtime", "cache", "host", "", "ir")
 INNER = {"nn.mixers": "nn", "nn.cache": "nn", "engine.batch": "engine", "engine.prefixes": "engine",
-         "engine.choice": "engine"}  # a room in a room, on its floor
+         "engine.choice": "engine", "web.api": "web"}  # a room in a room, on its floor
 
 def modules() -> dict[str, pathlib.Path]:
   """Every module of the project, by its import name."""

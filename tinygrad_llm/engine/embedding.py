@@ -1,7 +1,7 @@
 """Embeddings: one vector a text, of the last layer's normed output, by the file's kind of pooling."""
 from __future__ import annotations
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import numpy as np
 from tinygrad_llm.errors import InputError, warn
 from tinygrad_llm.files.gguf import open_gguf
@@ -23,8 +23,13 @@ class Pooling:
     ends = kv.get("tokenizer.ggml.add_eos_token") is True
     self._end = special_id(kv, "eos", kv["tokenizer.ggml.tokens"]) if ends else None
 
-  def ids(self, text: str) -> list[int]:
-    """The token ids of a text, with the marks of its begin and end that the file asks for. InputError without any."""
+  def ids(self, text: str | Sequence[int]) -> list[int]:
+    """
+    The token ids of a text, with the marks of its begin and end that the file asks for; ids stay as they are.
+
+    InputError for a text without tokens.
+    """
+    if isinstance(text, Sequence) and not isinstance(text, (str, bytes)): return list(text)
     if not isinstance(text, str): raise InputError(f"embed: {text!r:.60} is not a text")
     ids = [*self._tokenizer.encode(text, add_bos=self._tokenizer.add_bos), *([] if self._end is None else [self._end])]
     if not ids: raise InputError("embed: a text has no tokens; give at least one")

@@ -24,7 +24,7 @@ from tinygrad_llm.engine.batch.pool_size import remembered_blocks
 from tinygrad_llm.engine.batch.request import Request
 from tinygrad_llm.engine.batch.row_steps import RowSteps
 from tinygrad_llm.engine.batch.sequence import Sequence as BatchSequence
-from tinygrad_llm.engine.batch.stream import AsyncStream, TokenStream
+from tinygrad_llm.engine.batch.stream import Asked, AsyncStream, Pieces, TokenStream
 from tinygrad_llm.engine.choice.grammar import Grammar
 from tinygrad_llm.engine.choice.logprobs import most_logprobs
 from tinygrad_llm.engine.arguments import token_ids, whole
@@ -40,7 +40,8 @@ from tinygrad_llm.engine.steps import Steps, positions_for
 from tinygrad_llm.engine.stopping import UntilStop, answer_text, stopped_by_text
 from tinygrad_llm.engine.suggested import of_sampling, suggested
 from tinygrad_llm.engine.timing import Timing
-from tinygrad_llm.errors import DeviceError, InputError, is_shortage, naming
+from tinygrad_llm.engine.prefixes.prefix_pool import Counts
+from tinygrad_llm.errors import ContextError, DeviceError, InputError, is_shortage, naming
 from tinygrad_llm.files.gguf import open_gguf
 from tinygrad_llm.files.hub import resolve
 from tinygrad_llm.nn.cache.place import BLOCK
@@ -229,18 +230,29 @@ class LLM:
 
     prompt: token ids, and the stream gives token ids; or messages, and it gives pieces of text, see chat().
     settings: as for generate(), and for messages `template`. Others:
+    - pieces: "ids", "text", or "parts": lists of ("thinking" or "answer", text), see parts()
     - json_schema (a mapping, or JSON as text), regex, or lark: the answer is in this language
     - logprobs: how many alternatives (0 to 20) Stream.logprobs lists with each token's log-probability
     - exact_prefix: reuse only what was read as a prompt, so that an answer is equal, to the bit, to a fresh one
     The call itself raises InputError for bad arguments.
     """
-    request, text, as_text = self._request(prompt, **settings)
-    return TokenStream(self, self._engine, request, text, as_text)
+    return TokenStream(self, self._engine, *self._request(prompt, **settings))
 
   def astream(self, prompt: Sequence[int] | Sequence[dict[str, str]], **settings: Any) -> AsyncStream[Any]:
     """stream() for asyncio: `async for piece in llm.astream(..)`, within a running event loop."""
-    request, text, as_text = self._request(prompt, **settings)
-    return AsyncStream(self, self._engine, request, text, as_text)
+    return self.begin(self.ask(prompt, **settings))
+
+  def ask(self, prompt: Sequence[int] | Sequence[dict[str, str]], **settings: Any) -> Asked:
+    """
+    An answer's request, checked: astream() without its start. It tokenises and compiles a grammar in any thread.
+
+    InputError for bad arguments.
+    """
+    return Asked(*self._request(prompt, **settings))
+
+  def begin(self, asked: Asked) -> AsyncStream[Any]:
+    """The answer to what was asked, once, within a running event loop. The time of its tokens counts from here."""
+    return AsyncStream(self, self._engine, *asked)
 
   def prepare(self, streams: int = 8) -> None:
     """
@@ -252,10 +264,14 @@ class LLM:
     with self.lock, compiling(self._progress), telling_device_errors():
       if not self._engine.is_busy(): self._engine.steps.prepare(streams)
 
+  def pool_counts(self) -> Counts:
+    """The blocks of the pool that holds all streams' keys and values."""
+    return self._engine.pool.counts()
+
   def _request(self, prompt: Sequence[Any], *, stop: Sequence[str] = (), template: Mapping[str, Any] | None = None,
                logprobs: int | None = None, exact_prefix: bool = False, json_schema: Any = None,
-               regex: str | None = None, lark: str | None = None, **settings: Any
-               ) -> tuple[Request, AnswerText | None, bool]:
+               regex: str | None = None, lark: str | None = None, pieces: Pieces | None = None, **settings: Any
+               ) -> tuple[Request, AnswerText | None, Pieces]:
     self._check_open()
     as_text = isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
     if as_text:
@@ -273,8 +289,8 @@ class LLM:
     sequence = BatchSequence(ids, len(ids), max_tokens=ending.most, exact_prefix=exact_prefix)
     request = Request(sequence, sampler, ending, self.tokenizer, grammar, None if logprobs is None else
                       most_logprobs(logprobs))
-    text = answer_text(self, (), stop, ids) if as_text or stop else None
-    return request, text, as_text
+    pieces = pieces or ("text" if as_text else "ids")
+    return request, answer_text(self, (), stop, ids) if stop or pieces != "ids" else None, pieces
 
   @cached_property
   def _engine(self) -> Engine:
@@ -327,16 +343,16 @@ class LLM:
                            logit_bias=logit_bias, min_tokens=min_tokens, stop_ids=stop_ids)
     return self.text(tokens, (*stop, *self.template.stop), ids)
 
-  def embed(self, texts: Sequence[str], unit: bool = True) -> np.ndarray:
+  def embed(self, texts: Sequence[str | Sequence[int]], unit: bool = True) -> np.ndarray:
     """
-    float32 (len(texts), dim): a vector for each text, of length 1 unless `unit` is False.
+    float32 (len(texts), dim): a vector for each text, or for its token ids, of length 1 unless `unit` is False.
 
     It is the mean of all positions, or the last position, as the file says; a model whose file says neither takes the
     mean, with a warning. InputError for a text without tokens, or too long for the context.
     """
     self._check_open()
     if isinstance(texts, str): raise InputError("embed: give a list of texts, not one text")
-    pooling, ids = self._pooling, list[list[int]]()
+    pooling, ids = self.pooling, list[list[int]]()
     for text in texts:
       if isinstance(text, str): self._check_size([text])
       ids.append(self._check(pooling.ids(text)))
@@ -344,7 +360,7 @@ class LLM:
     return np.stack(vectors) if vectors else np.empty((0, self.config.dim), np.float32)
 
   @cached_property
-  def _pooling(self) -> Pooling: return Pooling(self.path, self.config.pooling, self.tokenizer)
+  def pooling(self) -> Pooling: return Pooling(self.path, self.config.pooling, self.tokenizer)
 
   def _normed(self, ids: list[int]) -> Iterator[np.ndarray]:
     """The normed rows of a text's positions, (n, dim) a chunk."""
@@ -382,7 +398,7 @@ class LLM:
     if (count := length(cut)) <= self.max_context: return kept(cut)
     alone = len(self.prompt(messages[cut:], template)) if first else count
     name = "the message" if alone > self.max_context else "the system message with this one"
-    raise InputError(self._too_long(str(count), name))
+    raise self._too_long(count, name)
 
   def text(self, tokens: Iterable[int], stop: Sequence[str] = (), prompt: Sequence[int] = ()) -> Iterator[str]:
     """
@@ -449,7 +465,7 @@ class LLM:
   def _check_size(self, texts: Sequence[str]) -> None:
     text = "".join(texts)
     if len(text) > self.max_context and (least := self.tokenizer.least_tokens(text)) > self.max_context:
-      raise InputError(self._too_long(f"at least {least}"))
+      raise self._too_long(least, about="at least ")
 
   def is_fed_by(self, feed: Feed) -> bool:
     """Whether `feed` was the last to feed."""
@@ -582,14 +598,15 @@ class LLM:
     self._check_open()
     ids = token_ids("prompt", ids, self.config.vocab_size)
     if not ids: raise InputError("prompt: it has no tokens; give at least one")
-    if len(ids) > self.max_context: raise InputError(self._too_long(str(len(ids))))
+    if len(ids) > self.max_context: raise self._too_long(len(ids))
     return ids
 
-  def _too_long(self, count: str, name: str = "prompt") -> str:
+  def _too_long(self, count: int, name: str = "prompt", about: str = "") -> ContextError:
     rest = ("beyond it, this model's sparse attention is not supported"
             if self.max_context == self.config.dense_context else
             f"shorten it or raise max_context (the model allows {self.config.context_length})")
-    return f"{name}: {count} tokens do not fit the context of {self.max_context}; {rest}"
+    return ContextError(f"{name}: {about}{count} tokens do not fit the context of {self.max_context}; {rest}", count,
+                        self.max_context)
 
   def _until(self, tokens: Iterable[int], stop: Sequence[str]) -> Iterator[int]:
     return UntilStop(self, tokens, stop)

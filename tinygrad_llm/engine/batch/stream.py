@@ -1,32 +1,43 @@
 """Answers that arrive while others do: iterators of token ids or of text, for threads and for asyncio."""
 from __future__ import annotations
-import asyncio
+import asyncio, time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from tinygrad_llm.engine.batch.engine import Engine
 from tinygrad_llm.engine.batch.request import Request
 from tinygrad_llm.engine.choice.logprobs import Logprobs
 from tinygrad_llm.engine.timing import Timing
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.text.answer_text import AnswerText
+from tinygrad_llm.text.thinking import Part
 
 T = TypeVar("T")
+Pieces = Literal["ids", "text", "parts"]
 PATIENCE = 1.0  # seconds between two looks whether the engine still lives
+
+class Asked(NamedTuple):
+  """A stream that has not begun."""
+  request: Request
+  text: AnswerText | None
+  pieces: Pieces
 
 class Stream(Generic[T]):
   """
-  An answer's pieces, in order: token ids, or texts.
+  An answer's pieces, in order: token ids, texts, or lists of parts as LLM.parts() has them.
 
   - timing: of this answer, as from generate()
   - finish: why it ended, see Timing; "" while it goes on
-  - logprobs: of each token so far, if they were asked for
+  - logprobs: of each token so far, if they were asked for; `taken` of them belong to the pieces that were read
 
   cancel(), close(), or dropping the stream ends it within one step.
   """
-  def __init__(self, llm: Any, engine: Engine, request: Request, text: AnswerText | None = None, as_text: bool = False):
-    """text: reads the tokens for stop strings; as_text: the pieces are its texts. llm: is kept alive."""
-    self._llm, self._engine, self._request, self._text, self._as_text = llm, engine, request, text, as_text
+  def __init__(self, llm: Any, engine: Engine, request: Request, text: AnswerText | None = None,
+               pieces: Pieces = "ids"):
+    """text: reads the tokens for stop strings, and makes texts and parts. llm: is kept alive."""
+    self._llm, self._engine, self._request, self._text, self._pieces = llm, engine, request, text, pieces
+    self._finished, self.taken = False, 0  # tokens that were read so far
+    request.began = time.perf_counter()
     engine.submit(request)
 
   @property
@@ -53,21 +64,27 @@ class Stream(Generic[T]):
 
   def _take(self, wait: float) -> Any:
     """The next piece, or None if none has come. StopIteration at the end."""
-    text = self._text
-    if text is None: return self._request.outbox.take(wait)
-    if text.stopped: raise StopIteration
+    if self._text is not None and self._text.stopped: raise StopIteration
     try: token = self._request.outbox.take(wait)
     except StopIteration:
-      text.finish()
-      if text.stopped: self._request.stopped()
-      if self._as_text and (piece := text.raw()): return piece
-      raise
+      if self._text is None or self._finished or not (piece := self._last(self._text)): raise
+      return piece
     if token is None: return None
-    text.push(token)
-    if text.stopped:
+    self.taken += 1
+    if self._text is None: return token
+    parts = self._text.push(token)
+    if self._text.stopped:
       self._request.stopped()
       self.cancel()
-    return (text.raw() or None) if self._as_text else token
+    return token if self._pieces == "ids" else self._shown(self._text, parts) or None
+
+  def _shown(self, text: AnswerText, parts: list[Part]) -> Any: return parts if self._pieces == "parts" else text.raw()
+
+  def _last(self, text: AnswerText) -> Any:
+    """The text that was held back until the answer's last token, if any."""
+    self._finished, parts = True, text.finish()
+    if text.stopped: self._request.stopped()
+    return None if self._pieces == "ids" else self._shown(text, parts)
 
   def _check(self) -> None:
     if not self._engine.is_alive() and not self._request.outbox.ended:
@@ -84,10 +101,11 @@ class TokenStream(Stream[T], Iterator[T]):
 
 class AsyncStream(Stream[T], AsyncIterator[T]):
   """A Stream for asyncio: `async for` waits without a thread. It belongs to the event loop that made it."""
-  def __init__(self, llm: Any, engine: Engine, request: Request, text: AnswerText | None = None, as_text: bool = False):
+  def __init__(self, llm: Any, engine: Engine, request: Request, text: AnswerText | None = None,
+               pieces: Pieces = "ids"):
     loop, self._came = asyncio.get_running_loop(), asyncio.Event()
     request.outbox.wake = _waking(loop, self._came)
-    super().__init__(llm, engine, request, text, as_text)
+    super().__init__(llm, engine, request, text, pieces)
 
   async def __anext__(self) -> T:
     while True:

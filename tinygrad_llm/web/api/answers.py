@@ -1,0 +1,126 @@
+"""The answers that a request asks for, as they arrive: several of one prompt, each in a slot of the service."""
+from __future__ import annotations
+import asyncio, time
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from tinygrad_llm.engine.batch.stream import Asked
+from tinygrad_llm.engine.choice.logprobs import Logprobs
+from tinygrad_llm.engine.timing import Timing
+from tinygrad_llm.text.thinking import ANSWER
+from tinygrad_llm.web.service import Service
+
+FINISH = {"stop": "stop", "stop_string": "stop", "length": "length", "context": "length", "cancelled": "stop"}
+
+class Delta(NamedTuple):
+  """New text of an answer. parts: its kinds, see LLM.parts(). over: nothing follows."""
+  choice: int
+  parts: list[tuple[str, str]]
+  logprobs: list[Logprobs]
+  tokens: list[int]
+  over: bool
+
+@dataclass
+class Result:
+  """An answer so far, or the whole of it. finish: as OpenAI says it. reasoning: tokens of the thinking."""
+  timing: Timing = field(default_factory=Timing)
+  finish: str | None = None
+  reasoning: int = 0
+
+class Answers:
+  """
+  `count` answers to a prompt, by seeds that follow each other.
+
+  as_parts: thinking is told apart from the answer; otherwise all is the answer. results: of each, once it is over.
+  """
+  def __init__(self, service: Service, prompt: list[int], settings: dict[str, Any], count: int = 1,
+               as_parts: bool = False):
+    self._service, self._settings, self._as_parts = service, settings, as_parts
+    self.prompt, self.results, self.began = prompt, [Result() for _ in range(count)], time.perf_counter()
+    self._asked = list[Asked]()
+
+  async def check(self) -> None:
+    """Makes the requests, in a thread. InputError for bad settings."""
+    pieces, seed = "parts" if self._as_parts else "text", self._settings["seed"]
+    for i in range(len(self.results)):
+      settings = self._settings | {"seed": seed + i, "pieces": pieces}
+      self._asked.append(await asyncio.to_thread(self._service.llm.ask, self.prompt, **settings))
+
+  async def deltas(self) -> AsyncGenerator[Delta, None]:
+    """The deltas of all answers, mixed. Closing the generator cancels what still runs."""
+    if len(self.results) == 1:
+      one = self._one(0, None)
+      try:
+        async for delta in one: yield delta
+      finally: await one.aclose()
+      return
+    queue, begun = asyncio.Queue[Delta | BaseException](), asyncio.Event()
+    tasks = [asyncio.ensure_future(self._put(i, queue, begun)) for i in range(len(self.results))]
+    left = len(tasks)
+    try:
+      while left:
+        found = await queue.get()
+        if isinstance(found, BaseException): raise found
+        left -= found.over
+        yield found
+    finally:
+      for task in tasks: task.cancel()
+      for task in tasks:
+        with suppress(asyncio.CancelledError): await task
+
+  async def _put(self, index: int, queue: asyncio.Queue[Delta | BaseException], begun: asyncio.Event) -> None:
+    """The first answer reads the prompt; the others then share it."""
+    answer = self._one(index, begun)
+    try:
+      if index: await begun.wait()
+      async for delta in answer: queue.put_nowait(delta)
+    except Exception as e: queue.put_nowait(e)
+    finally:
+      begun.set()
+      await answer.aclose()
+
+  async def _one(self, index: int, begun: asyncio.Event | None) -> AsyncGenerator[Delta, None]:
+    async with self._service.slot() as slot:
+      queued, result = time.perf_counter() - self.began, self.results[index]
+      stream = self._service.llm.begin(self._asked[index])
+      slot.stream, slot.settings, told, last = stream, self._settings, 0, 0.0
+      result.timing = stream.timing
+      try:
+        async for piece in stream:
+          if begun is not None: begun.set()
+          now = time.perf_counter()
+          if last: self._service.metrics.seconds["inter_token_latency_seconds"].observe(now - last)
+          last, (first, told) = now, (told, stream.taken)
+          parts = piece if self._as_parts else [(ANSWER, piece)]
+          if parts[0][0] != ANSWER: result.reasoning = told
+          yield self._delta(index, stream, parts, first, told)
+        if self._service.ending and stream.timing.finish == "cancelled": self._service.check()
+        result.finish = FINISH.get(stream.timing.finish, "stop")
+        yield self._delta(index, stream, [], told, stream.taken, over=True)
+      finally:
+        stream.cancel()
+        reason = result.finish or ("error" if stream.timing.finish == "error" else "abort")
+        self._service.metrics.ended(stream.timing, queued, time.perf_counter() - self.began, reason)
+
+  def _delta(self, index: int, stream: Any, parts: list[tuple[str, str]], first: int, last: int,
+             over: bool = False) -> Delta:
+    n = len(self.prompt)
+    return Delta(index, parts, stream.logprobs[first:last], stream.tokens[n + first:n + last], over)
+
+  def usage(self) -> dict[str, Any]:
+    """Tokens, as OpenAI counts them."""
+    prompt, answer = len(self.prompt), sum(r.timing.tokens for r in self.results)
+    return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer,
+            "prompt_tokens_details": {"cached_tokens": self.results[0].timing.cached_tokens},
+            "completion_tokens_details": {"reasoning_tokens": sum(r.reasoning for r in self.results)}}
+
+  def timings(self) -> dict[str, Any]:
+    """The first answer's times, as llama-server tells them."""
+    t = self.results[0].timing
+    def told(name: str, count: int, steps: int, seconds: float) -> dict[str, Any]:
+      return {f"{name}_n": count, f"{name}_ms": seconds * 1e3, f"{name}_per_token_ms": seconds * 1e3 / max(1, steps),
+              f"{name}_per_second": steps / seconds if seconds else 0.0}
+    fed = t.prompt_tokens - t.cached_tokens
+    return {"cache_n": t.cached_tokens, **told("prompt", fed, fed, t.prefill),
+            **told("predicted", t.tokens, t.tokens - 1, t.decode)}

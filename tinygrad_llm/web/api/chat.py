@@ -1,0 +1,120 @@
+"""/v1/chat/completions: OpenAI's chat, streamed or whole, with reasoning_content beside content."""
+from __future__ import annotations
+import asyncio, time, uuid
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+from starlette.responses import Response
+from starlette.types import Receive
+from tinygrad_llm.engine.choice.logprobs import Logprob, Logprobs
+from tinygrad_llm.text.thinking import ANSWER
+from tinygrad_llm.web.api import settings
+from tinygrad_llm.web.api.answers import Answers, Delta
+from tinygrad_llm.web.errors import ApiError, as_api_error
+from tinygrad_llm.web.api.messages import messages
+from tinygrad_llm.web.replies import DONE, EventStream, Json, event, while_there
+from tinygrad_llm.web.api.schemas import Chat
+from tinygrad_llm.web.service import Service
+
+LEAST = -9999.0  # OpenAI's log-probability of what cannot come: JSON has no infinity
+
+async def chat(service: Service, asked: Chat, receive: Receive) -> Response:
+  """The answers to a conversation."""
+  count = settings.count(asked)
+  llm = service.check(count)
+  _refuse_tools(asked)
+  most = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
+  found = settings.settings(llm, asked, most)
+  settings.add_format(found, asked.response_format)
+  found |= {"logprobs": settings.chat_logprobs(asked), "stop": [*found["stop"], *llm.template.stop]}
+  prompt = await asyncio.to_thread(prompt_ids, llm, asked)
+  answers = Answers(service, prompt, found, count, as_parts=True)
+  await answers.check()
+  reply = _Reply(service, asked, answers)
+  if asked.stream: return EventStream(reply.events())
+  return Json(await while_there(receive, reply.whole()))
+
+def prompt_ids(llm: Any, asked: Any) -> list[int]:
+  """The token ids of a request's messages. An assistant's message at the end is continued."""
+  given = messages(asked.messages)
+  variables = dict(asked.chat_template_kwargs or {})
+  if effort := getattr(asked, "reasoning_effort", None):
+    if effort == "none": variables = llm.template.thinking(False) | variables
+    elif "reasoning_effort" in llm.template.variables(): variables.setdefault("reasoning_effort", effort)
+  if len(given) == 1 or given[-1]["role"] != "assistant" or "tool_calls" in given[-1]:
+    ids: list[int] = llm.prompt(given, variables)
+    return ids
+  before: list[int] = llm.prompt(given[:-1], variables)
+  return [*before, *llm.tokenizer.encode_on(given[-1]["content"])]
+
+def _refuse_tools(asked: Chat) -> None:
+  for name in ("tools", "functions"):
+    if getattr(asked, name) and asked.tool_choice != "none":
+      raise ApiError(400, f"{name}: this server calls no tools; leave them out, or send tool_choice none",
+                     "unsupported_parameter", name)
+
+def chat_logprobs(places: Sequence[Logprobs]) -> dict[str, Any]:
+  """Log-probabilities as OpenAI's chat lists them, with each token's bytes."""
+  def shown(x: Logprob) -> dict[str, Any]:
+    return {"token": x.raw.decode("utf-8", "replace"), "logprob": max(LEAST, x.logprob), "bytes": list(x.raw)}
+  return {"content": [shown(p.chosen) | {"top_logprobs": [*map(shown, p.top)]} for p in places], "refusal": None}
+
+class _Reply:
+  """The answers of a chat, in OpenAI's words."""
+  def __init__(self, service: Service, asked: Chat, answers: Answers):
+    self._answers, self._asked = answers, asked
+    self._head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": "chat.completion", "created": int(time.time()),
+                  "model": service.name, "system_fingerprint": None}
+
+  def _logprobs(self, places: Sequence[Logprobs]) -> dict[str, Any] | None:
+    return chat_logprobs(places) if self._asked.logprobs else None
+
+  async def whole(self) -> dict[str, Any]:
+    texts: list[dict[str, str]] = [{} for _ in self._answers.results]
+    places: list[list[Logprobs]] = [[] for _ in texts]
+    async with aclosing(self._answers.deltas()) as deltas:
+      async for delta in deltas:
+        places[delta.choice] += delta.logprobs
+        for name, text in fields(delta): texts[delta.choice][name] = texts[delta.choice].get(name, "") + text
+    choices = [{"index": i, "message": {"role": "assistant", "content": text.get("content", ""), "refusal": None,
+                                        **({"reasoning_content": text["reasoning_content"]}
+                                           if "reasoning_content" in text else {})},
+                "logprobs": self._logprobs(found), "finish_reason": result.finish}
+               for i, (text, found, result) in enumerate(zip(texts, places, self._answers.results))]
+    return self._head | {"choices": choices, "usage": self._answers.usage(), "timings": self._answers.timings()}
+
+  async def events(self) -> AsyncGenerator[bytes, None]:
+    head = self._head | {"object": "chat.completion.chunk"}
+    options = self._asked.stream_options
+    usage: dict[str, Any] = {"usage": None} if options is not None and options.include_usage else {}
+    def chunk(index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None, finish: str | None = None,
+              more: dict[str, Any] | None = None) -> bytes:
+      choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+      return event(head | {"choices": [choice]} | usage | (more or {}))
+    try:
+      for i in range(len(self._answers.results)): yield chunk(i, {"role": "assistant", "content": None})
+      left = len(self._answers.results)
+      async with aclosing(self._answers.deltas()) as deltas:
+        async for delta in deltas:
+          logprobs, more = self._logprobs(delta.logprobs), dict[str, Any]()
+          if self._asked.timings_per_token: more = {"timings": self._answers.timings()}
+          for name, text in fields(delta):
+            yield chunk(delta.choice, {name: text}, logprobs, more=more)
+            logprobs = None
+          if not delta.over: continue
+          left -= 1
+          if not left: more = {"timings": self._answers.timings()}
+          finish = self._answers.results[delta.choice].finish
+          yield chunk(delta.choice, {}, logprobs if delta.logprobs else None, finish, more)
+      if usage: yield event(head | {"choices": [], "usage": self._answers.usage()})
+      yield DONE
+    except Exception as e: yield event(as_api_error(e).body())
+
+def fields(delta: Delta) -> list[tuple[str, str]]:
+  """A delta's texts by the message's fields, neighbours of one kind joined."""
+  found = list[tuple[str, str]]()
+  for kind, text in delta.parts:
+    name = "content" if kind == ANSWER else "reasoning_content"
+    if found and found[-1][0] == name: found[-1] = (name, found[-1][1] + text)
+    else: found.append((name, text))
+  return found

@@ -1,0 +1,146 @@
+"""llama-server's own routes: /completion, /tokenize, /detokenize, /apply-template, /props, /slots."""
+from __future__ import annotations
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+from starlette.responses import Response
+from starlette.types import Receive
+from tinygrad_llm.web.api import settings
+from tinygrad_llm.web.api.answers import Answers
+from tinygrad_llm.web.api.chat import LEAST, prompt_ids
+from tinygrad_llm.web.api.completions import prompt_lists
+from tinygrad_llm.web.errors import ApiError, as_api_error
+from tinygrad_llm.web.replies import EventStream, Json, event, while_there
+from tinygrad_llm.web.api.schemas import Detokenize, Native, Template, Tokenize
+from tinygrad_llm.web.service import Service
+
+STOPPED = {"stop": "eos", "stop_string": "word", "length": "limit", "context": "limit", "cancelled": "none"}
+
+async def completion(service: Service, asked: Native, receive: Receive) -> Response:
+  """The continuation of a prompt, as llama-server's /completion gives it."""
+  count = settings.count(asked)
+  llm = service.check(count)
+  found = settings.settings(llm, asked, asked.n_predict if asked.n_predict is not None else asked.max_tokens)
+  found["logprobs"] = asked.n_probs or None
+  prompts = await asyncio.to_thread(prompt_lists, llm, asked.prompt)
+  answers = [Answers(service, ids, found, count) for ids in prompts]
+  for each in answers: await each.check()
+  replies = [_Reply(service, asked, each, found) for each in answers]
+  if asked.stream:
+    if len(answers) > 1 or count > 1: raise ApiError(400, "stream: it gives one answer; send one prompt, and no n",
+                                                     "unsupported_parameter", "stream")
+    return EventStream(replies[0].events())
+  wholes = await while_there(receive, _all(replies))
+  return Json(wholes[0] if isinstance(asked.prompt, str) and count == 1 or len(wholes) == 1 else wholes)
+
+async def _all(replies: list[_Reply]) -> list[dict[str, Any]]:
+  return [one for found in await asyncio.gather(*(reply.whole() for reply in replies)) for one in found]
+
+class _Reply:
+  def __init__(self, service: Service, asked: Native, answers: Answers, found: dict[str, Any]):
+    self._service, self._asked, self._answers, self._found = service, asked, answers, found
+
+  def _last(self, index: int, text: str, tokens: list[int]) -> dict[str, Any]:
+    timing = self._answers.results[index].timing
+    return {"index": index, "content": text, "tokens": tokens if self._asked.return_tokens else [], "id_slot": 0,
+            "stop": True, "model": self._service.name, "tokens_predicted": timing.tokens,
+            "tokens_evaluated": timing.prompt_tokens, "tokens_cached": timing.prompt_tokens + timing.tokens,
+            "truncated": False, "has_new_line": "\n" in text, "stop_type": STOPPED.get(timing.finish, "none"),
+            "stopping_word": "", "generation_settings": shown_settings(self._found),
+            "prompt": self._service.llm.tokenizer.decode(self._answers.prompt), "timings": self._answers.timings()}
+
+  async def whole(self) -> list[dict[str, Any]]:
+    n = len(self._answers.results)
+    texts, tokens, places = [""] * n, [list[int]() for _ in range(n)], [list[Any]() for _ in range(n)]
+    async with aclosing(self._answers.deltas()) as deltas:
+      async for delta in deltas:
+        texts[delta.choice] += "".join(text for _, text in delta.parts)
+        tokens[delta.choice] += delta.tokens
+        places[delta.choice] += delta.logprobs
+    return [self._last(i, texts[i], tokens[i]) | self._probabilities(places[i]) for i in range(n)]
+
+  def _probabilities(self, places: list[Any]) -> dict[str, Any]:
+    def shown(x: Any) -> dict[str, Any]:
+      return {"id": x.token, "token": x.raw.decode("utf-8", "replace"), "bytes": list(x.raw),
+              "logprob": max(LEAST, x.logprob)}
+    if not self._asked.n_probs: return {}
+    return {"completion_probabilities": [shown(p.chosen) | {"top_logprobs": [*map(shown, p.top)]} for p in places]}
+
+  async def events(self) -> AsyncGenerator[bytes, None]:
+    try:
+      async with aclosing(self._answers.deltas()) as deltas:
+        async for delta in deltas:
+          text = "".join(text for _, text in delta.parts)
+          if text or delta.tokens and not delta.over:
+            yield event({"index": 0, "content": text, "tokens": delta.tokens, "stop": False, "id_slot": 0,
+                         "tokens_predicted": self._answers.results[0].timing.tokens,
+                         "tokens_evaluated": len(self._answers.prompt)} | self._probabilities(delta.logprobs))
+          if delta.over: yield event(self._last(0, "", []))
+    except Exception as e: yield event(as_api_error(e).body())
+
+def shown_settings(found: dict[str, Any]) -> dict[str, Any]:
+  """Settings of an answer by llama-server's names."""
+  names = {"max_tokens": "n_predict", "stop_ids": "stop_token_ids", "json_schema": "json_schema"}
+  return {names.get(name, name): value for name, value in found.items()
+          if value is not None and name != "logit_bias"} | {"n_predict": found["max_tokens"] if found["max_tokens"]
+                                                            is not None else -1}
+
+async def tokenize(service: Service, asked: Tokenize) -> Response:
+  """The token ids of a text, or of a list of texts and ids."""
+  tokenizer = service.check(0).tokenizer
+  content = asked.prompt if asked.content is None else asked.content
+  if content is None: return Json({"tokens": []})
+  pieces = content if isinstance(content, list) else [content]
+  ids, special = list[int](), asked.parse_special is not False
+  if asked.add_special and tokenizer.add_bos and tokenizer.bos is not None: ids.append(tokenizer.bos)
+  for piece in pieces:
+    if isinstance(piece, str): ids += await asyncio.to_thread(tokenizer.encode, piece, False, special)
+    elif isinstance(piece, int) and 0 <= piece < tokenizer.vocab_size: ids.append(piece)
+    else: raise ApiError(400, f"content: {piece!r:.40} is neither a text nor a token id", "invalid_value", "content")
+  if not asked.with_pieces: return Json({"tokens": ids, "count": len(ids), "max_model_len": service.llm.max_context})
+  def piece_of(i: int) -> str | list[int]:
+    raw = tokenizer.shown_bytes(i)
+    try: return str(raw, "utf-8")
+    except UnicodeDecodeError: return list(raw)
+  return Json({"tokens": [{"id": i, "piece": piece_of(i)} for i in ids]})
+
+async def detokenize(service: Service, asked: Detokenize) -> Response:
+  """The text of token ids."""
+  tokenizer = service.check(0).tokenizer
+  if bad := [i for i in asked.tokens if not 0 <= i < tokenizer.vocab_size]:
+    raise ApiError(400, f"tokens: {bad[0]} is not a token id", "invalid_value", "tokens")
+  text = b"".join(map(tokenizer.shown_bytes, asked.tokens)).decode("utf-8", "replace")
+  return Json({"content": text, "prompt": text})
+
+async def apply_template(service: Service, asked: Template) -> Response:
+  """A conversation as the model reads it."""
+  llm = service.check(0)
+  ids = await asyncio.to_thread(prompt_ids, llm, asked)
+  return Json({"prompt": b"".join(map(llm.tokenizer.shown_bytes, ids)).decode("utf-8", "replace")})
+
+async def props(service: Service) -> Response:
+  """Facts about the server and its model."""
+  llm = service.check(0)
+  return Json({"default_generation_settings": {"n_ctx": llm.max_context, "params": settings.DEFAULTS | llm.suggested},
+               "total_slots": service.parallel, "model_alias": service.name, "model_path": llm.path.name,
+               "modalities": {"vision": False, "audio": False}, "build_info": f"tinygrad_llm {service.version}",
+               "chat_template": llm.template.templates.get("default", ""),
+               "bos_token": _token(llm, llm.tokenizer.bos), "eos_token": _token(llm, min(llm.tokenizer.stop_ids,
+                                                                                        default=None))})
+
+def _token(llm: Any, i: int | None) -> str:
+  return "" if i is None else str(llm.tokenizer.shown_bytes(i), "utf-8", "replace")
+
+async def slots(service: Service) -> Response:
+  """The answers that run. No text of a prompt or an answer is shown."""
+  llm, found = service.check(0), []
+  for slot in service.slots:
+    timing = slot.stream.timing if slot.stream is not None else None
+    most = slot.settings.get("max_tokens")
+    found.append({"id": slot.id, "id_task": slot.task, "n_ctx": llm.max_context, "is_processing": timing is not None,
+                  "params": shown_settings(slot.settings) if slot.settings else {},
+                  "next_token": {"n_decoded": timing.tokens if timing else 0, "has_next_token": timing is not None,
+                                 "n_remain": -1 if timing is None or most is None else most - timing.tokens},
+                  "prompt_tokens": timing.prompt_tokens if timing else 0})
+  return Json(found)

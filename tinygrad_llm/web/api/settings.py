@@ -1,0 +1,63 @@
+"""The settings of LLM.stream that a request asks for, and their defaults."""
+from __future__ import annotations
+import secrets
+from typing import Any
+from tinygrad_llm.web.errors import ApiError
+from tinygrad_llm.web.api.schemas import Chat, Completion, ResponseFormat, Sampling
+
+# where neither the request nor the model's file says anything; llama-server's
+DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+MOST = 128  # answers to one prompt
+SCHEMA = "response_format.json_schema.schema"
+
+def settings(llm: Any, asked: Sampling, most: int | None) -> dict[str, Any]:
+  """most: tokens of the answer; None: until it ends. ApiError names a field that cannot be."""
+  found: dict[str, Any] = DEFAULTS | llm.suggested
+  for name in ("temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "ignore_eos",
+               "min_tokens", "exact_prefix", "json_schema", "regex", "lark"):
+    if (value := getattr(asked, name)) is not None: found[name] = value
+  penalty = asked.repeat_penalty if asked.repeat_penalty is not None else asked.repetition_penalty
+  if penalty is not None: found["repeat_penalty"] = penalty
+  if found["top_k"] == -1: found["top_k"] = 0
+  if most is not None and most < 0: most = None
+  seed = asked.seed if asked.seed is not None and asked.seed >= 0 else secrets.randbelow(1 << 31)
+  found |= {"max_tokens": most, "seed": seed % (1 << 63), "stop_ids": asked.stop_token_ids or []}
+  stop = [asked.stop] if isinstance(asked.stop, str) else asked.stop or []
+  found |= {"stop": [text for text in stop if text], "logit_bias": _bias(asked)}
+  return found
+
+def count(asked: Sampling) -> int:
+  """How many answers are asked for."""
+  if (n := asked.n if asked.n is not None else 1) < 1 or n > MOST:
+    raise ApiError(400, f"n: {n} is not a number from 1 to {MOST}", "invalid_value", "n")
+  return n
+
+def _bias(asked: Sampling) -> dict[int, float]:
+  """OpenAI: {"id": bias}; llama-server: [[id, bias or false]], where false rules a token out."""
+  if not asked.logit_bias: return {}
+  pairs = [*asked.logit_bias.items()] if isinstance(asked.logit_bias, dict) else asked.logit_bias
+  found = dict[int, float]()
+  for token, bias in pairs:
+    try: found[int(token)] = float("-inf") if bias is False else float(bias)
+    except ValueError:
+      raise ApiError(400, f"logit_bias: {token!r:.40} is not a token id", "invalid_value", "logit_bias") from None
+  return found
+
+def add_format(found: dict[str, Any], form: ResponseFormat | None) -> None:
+  """response_format as a grammar: any JSON object, or one by a schema."""
+  if form is None or form.type == "text": return
+  schema: Any = form.schema
+  if form.type == "json_schema":
+    schema = form.json_schema.schema if form.json_schema is not None else schema
+    if schema is None: raise ApiError(400, f"{SCHEMA}: it is missing", "missing_required_parameter", SCHEMA)
+  found["json_schema"] = {"type": "object"} if schema is None else {} if schema is True else schema
+
+def chat_logprobs(asked: Chat) -> int | None:
+  """How many alternatives a chat lists; None: no log-probabilities."""
+  if asked.top_logprobs is not None and not asked.logprobs:
+    raise ApiError(400, "top_logprobs: it needs logprobs: true", "invalid_value", "top_logprobs")
+  return (asked.top_logprobs or 0) if asked.logprobs else None
+
+def completion_logprobs(asked: Completion) -> int | None:
+  if asked.logprobs is None or asked.logprobs is False: return None
+  return 1 if asked.logprobs is True else asked.logprobs

@@ -1,0 +1,110 @@
+"""
+The checks before a request's body is parsed: keys, hosts, origins, content types and sizes.
+
+Why: a page on any site can send requests to a server on the same machine, and a name that is made to point at 127.0.0.1
+reaches it, too (https://owasp.org/www-community/attacks/DNS_Rebinding). So a browser's foreign origin, a foreign Host
+and a body that is no JSON are refused.
+"""
+from __future__ import annotations
+import hmac, ipaddress
+from collections.abc import Collection, Sequence
+from urllib.parse import urlsplit
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from tinygrad_llm.web.errors import ApiError
+from tinygrad_llm.web.replies import error_reply
+
+PUBLIC = {"/", "/health", "/v1/health", "/v1/models", "/models"}  # without a key
+LOCAL = ("localhost", "127.0.0.1", "::1")
+
+class Guard:
+  """
+  Middleware. keys: none, and anybody may ask. hosts: names that a Host header may have, beside any IP address.
+
+  origins: of pages on other sites that may ask; "*" is all. largest: bytes of a body.
+  """
+  def __init__(self, app: ASGIApp, keys: Sequence[str] = (), hosts: Collection[str] = LOCAL,
+               origins: Collection[str] = (), largest: int = 32 << 20):
+    self._app, self._keys = app, [key.encode() for key in keys]
+    self._hosts, self._origins, self._largest = {*hosts, *LOCAL}, {*origins}, largest
+
+  async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] != "http": return await self._app(scope, receive, send)
+    headers, origin = Headers(scope=scope), ""
+    try:
+      self._check_host(headers.get("host", ""))
+      origin = self._allowed_origin(headers)
+      if scope["method"] == "OPTIONS" and origin and "access-control-request-method" in headers:
+        return await _preflight(send, origin)
+      self._check_key(scope["path"], headers)
+      self._check_body(scope["method"], headers)
+    except ApiError as e: return await error_reply(e, origin)(scope, receive, send)
+    await self._app(scope, self._limited(receive), _sharing(send, origin) if origin else send)
+
+  def _check_host(self, host: str) -> None:
+    try: name = urlsplit(f"//{host}").hostname or ""
+    except ValueError: name = ""
+    if name.lower() in self._hosts or "*" in self._hosts or _is_address(name): return
+    raise ApiError(403, f"the host {name!r:.100} is not this server's; --allow-host adds a name", "forbidden_host")
+
+  def _allowed_origin(self, headers: Headers) -> str:
+    """The foreign origin that is let in; "" if the request has none. ApiError for any other."""
+    if (origin := headers.get("origin")) is None:
+      if headers.get("sec-fetch-site", "none") in ("cross-site", "same-site"):
+        raise ApiError(403, "a page on another site may not ask", "forbidden_origin")
+      return ""
+    if urlsplit(origin).netloc == headers.get("host") and origin != "null": return ""
+    if origin in self._origins or "*" in self._origins: return origin
+    raise ApiError(403, f"the origin {origin!r:.100} is not allowed; --cors-origin adds it", "forbidden_origin")
+
+  def _check_key(self, path: str, headers: Headers) -> None:
+    if not self._keys or path in PUBLIC: return
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    key = (given.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")).encode()
+    # every key is compared, in constant time, so that the time tells nothing
+    if not sum(hmac.compare_digest(key, known) for known in self._keys):
+      raise ApiError(401, "Invalid API Key", "invalid_api_key")
+
+  def _check_body(self, method: str, headers: Headers) -> None:
+    if method not in ("POST", "PUT", "PATCH"): return
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+      raise ApiError(415, "the body must be JSON, with the header Content-Type: application/json", "not_json")
+    length = headers.get("content-length", "0")
+    if length.isdecimal() and int(length) > self._largest: raise self._too_large()
+
+  def _too_large(self) -> ApiError:
+    return ApiError(413, f"the body is larger than {self._largest} bytes", "body_too_large")
+
+  def _limited(self, receive: Receive) -> Receive:
+    """Counts a body that does not tell its length."""
+    count = 0
+    async def limited() -> Message:
+      nonlocal count
+      message = await receive()
+      count += len(message.get("body", b""))
+      if count > self._largest: raise self._too_large()
+      return message
+    return limited
+
+def _is_address(name: str) -> bool:
+  try: ipaddress.ip_address(name)
+  except ValueError: return False
+  return True
+
+async def _preflight(send: Send, origin: str) -> None:
+  headers = [*_sharing_headers(origin), (b"access-control-allow-methods", b"GET, POST"),
+             (b"access-control-allow-headers", b"authorization, content-type, x-api-key"),
+             (b"access-control-max-age", b"600")]
+  await send({"type": "http.response.start", "status": 204, "headers": headers})
+  await send({"type": "http.response.body", "body": b""})
+
+def _sharing_headers(origin: str) -> list[tuple[bytes, bytes]]:
+  return [(b"access-control-allow-origin", origin.encode()), (b"vary", b"Origin")]
+
+def _sharing(send: Send, origin: str) -> Send:
+  async def sharing(message: Message) -> None:
+    if message["type"] == "http.response.start":
+      message = {**message, "headers": [*message.get("headers", ()), *_sharing_headers(origin)]}
+    await send(message)
+  return sharing

@@ -1,0 +1,79 @@
+"""The one model that the server answers with: whether it is ready, who runs, and who waits."""
+from __future__ import annotations
+import asyncio, time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from tinygrad_llm.web.errors import ApiError
+from tinygrad_llm.web.metrics import Metrics
+
+State = Literal["loading", "ready", "draining", "dead"]
+
+@dataclass
+class Slot:
+  """One of the answers that may run at a time. stream: the one that does."""
+  id: int
+  task: int = -1
+  stream: Any = None
+  settings: dict[str, Any] = field(default_factory=dict)
+
+class Service:
+  """
+  llm: None while it loads. name: the model's, in answers. parallel: answers at a time. queue: how many more may wait.
+  version: of the server, for those who ask.
+
+  It belongs to the event loop; the engine's thread is asked by streams alone.
+  """
+  def __init__(self, name: str, parallel: int, queue: int, version: str = ""):
+    self.name, self.parallel, self.queue, self.version, self.created = name, parallel, queue, version, int(time.time())
+    self.llm: Any = None
+    self.state: State = "loading"
+    self.error: BaseException | None = None
+    self.slots = [Slot(i) for i in range(parallel)]
+    self.metrics = Metrics(self)
+    self.waiting, self.ending, self._tasks = 0, False, 0
+    self._free = asyncio.Semaphore(parallel)
+
+  def check(self, more: int = 1) -> Any:
+    """The model, if it takes `more` answers. ApiError 503 if it loads, drains, has failed, or too many wait."""
+    if self.state == "loading": raise ApiError(503, "Loading model", "loading")
+    if self.state == "draining": raise ApiError(503, "the server is about to end", "draining")
+    if self.state == "dead": raise ApiError(503, f"the engine has failed: {self.error}", "dead", retry=False)
+    if self.waiting + more > self.queue + self.running_places():
+      raise ApiError(503, f"{self.waiting} requests wait already", "queue_full")
+    return self.llm
+
+  def health(self) -> str:
+    """ok, loading, draining, stuck or dead."""
+    if self.state != "ready": return self.state
+    if self.failed() is not None: return "dead"
+    return "ok"
+
+  def failed(self) -> BaseException | None:
+    """Why the engine can go on no more, if so."""
+    return None
+
+  def cut(self) -> None:
+    """Ends the answers that still run; their readers are told."""
+    self.ending = True
+    for slot in self.slots:
+      if slot.stream is not None: slot.stream.cancel()
+
+  def running_places(self) -> int: return sum(slot.stream is None for slot in self.slots)
+
+  @property
+  def running(self) -> int: return sum(slot.stream is not None for slot in self.slots)
+
+  @asynccontextmanager
+  async def slot(self) -> AsyncIterator[Slot]:
+    """Waits for a slot, first come first served."""
+    self.waiting += 1
+    try: await self._free.acquire()
+    finally: self.waiting -= 1
+    slot = next(slot for slot in self.slots if slot.task < 0)
+    slot.task = self._tasks = self._tasks + 1
+    try: yield slot
+    finally:
+      slot.task, slot.stream, slot.settings = -1, None, {}
+      self._free.release()
