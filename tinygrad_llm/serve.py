@@ -72,13 +72,13 @@ def _main() -> int:
   _check(args)
   _check_extra()
   from tinygrad_llm.web.api.app import app
-  from tinygrad_llm.web.lifecycle import listen, serve
+  from tinygrad_llm.web.lifecycle import Server, listen, serve
   from tinygrad_llm.web.service import Service
   keys, path = _keys(args), locate(args.model)
   use_threads(args.threads)
+  sock = listen(args.host, args.port)
   if not keys and args.host not in LOOPBACK:
     warn(f"--host {args.host}: anybody who reaches it may ask; --api-key asks for a key")
-  sock = listen(args.host, args.port)
   service = Service(args.alias or pathlib.Path(str(path)).stem, args.parallel, args.queue,
                     __version__)
   hosts = [*args.allow_host, *([] if args.host in ("0.0.0.0", "::") else [args.host])]
@@ -93,7 +93,7 @@ def _main() -> int:
     print(f"{service.name} at {_address(sock, args.host)} ({llm.device}, {llm.max_context} positions, "
           f"{args.parallel} at a time)", file=sys.stderr, flush=True)
   print(f"loading {service.name}; {_address(sock, args.host)} says so until it is ready", file=sys.stderr, flush=True)
-  return serve(service, application, sock, load, args.drain, ready)
+  return serve(Server(service, application, args.drain), sock, load, ready)
 
 def main() -> None: guarded(_main)
 

@@ -29,7 +29,7 @@ class ApiError(Exception):
                       "code": self.code, "param": self.param, **self.more}}
 
 FIELD = re.compile(r"([a-z_]+(?:\[\d+\])?(?:\.[a-z_]+)*): ")
-RENAMED = {"stop_ids": "stop_token_ids", "logprobs": "logprobs", "json_schema": "response_format",
+RENAMED = {"stop_ids": "stop_token_ids", "json_schema": "response_format",
            "template": "chat_template_kwargs"}
 
 def as_api_error(e: BaseException) -> ApiError:
@@ -40,6 +40,7 @@ def as_api_error(e: BaseException) -> ApiError:
     "tokens. Please reduce the length of the messages.", "context_length_exceeded", "messages",
     {"n_prompt_tokens": e.count, "n_ctx": e.context})
   if isinstance(e, InputError) and not isinstance(e, DeviceError) and not str(e).startswith("engine: "):
-    field = match[1] if (match := FIELD.match(str(e))) else None
-    return ApiError(400, str(e), "invalid_value", None if field is None else RENAMED.get(field, field))
+    if not (match := FIELD.match(str(e))): return ApiError(400, str(e), "invalid_value")
+    field = RENAMED.get(match[1], match[1])
+    return ApiError(400, f"{field}: {str(e)[match.end():]}", "invalid_value", field)
   return ApiError(500, str(e) or type(e).__name__, "engine_error", retry=False)

@@ -25,11 +25,11 @@ def listen(host: str, port: int) -> socket.socket:
   return sock
 
 class Server(uvicorn.Server):
-  """uvicorn's server: a first signal drains the service, a second one ends at once."""
+  """uvicorn's server: a first signal drains the service, for `drain` seconds at most; a second one ends at once."""
   def __init__(self, service: Service, app: Any, drain: float):
     super().__init__(uvicorn.Config(app, http=DeadlineProtocol, ws="none", lifespan="off", log_config=None,
                                     access_log=False, server_header=False, timeout_graceful_shutdown=int(GRACE)))
-    self._service, self._drain, self._until = service, drain, 0.0
+    self.service, self._drain, self._until = service, drain, 0.0
 
   @contextlib.contextmanager
   def capture_signals(self) -> Iterator[None]:
@@ -43,12 +43,12 @@ class Server(uvicorn.Server):
 
   def stop(self) -> None:
     """Drains; called again, ends at once."""
-    if self._service.state in ("draining", "loading", "dead"): self.should_exit = self.force_exit = True
-    else: self._service.state, self._until = "draining", time.monotonic() + self._drain
+    if self.service.state in ("draining", "loading", "dead"): self.should_exit = self.force_exit = True
+    else: self.service.state, self._until = "draining", time.monotonic() + self._drain
 
   async def watch(self) -> None:
     """Ends the server once it is drained, or its engine has failed."""
-    service = self._service
+    service = self.service
     while not self.should_exit:
       await asyncio.sleep(TICK)
       if service.state == "ready" and (error := service.failed()) is not None:
@@ -60,8 +60,8 @@ class Server(uvicorn.Server):
         service.cut()
         self.should_exit = True
 
-async def _serve(server: Server, service: Service, sock: socket.socket, load: Callable[[], Any],
-                 ready: Callable[[Any], None]) -> None:
+async def _serve(server: Server, sock: socket.socket, load: Callable[[], Any], ready: Callable[[Any], None]) -> None:
+  service = server.service
   loop, loaded = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
   def work() -> None:
     try: found, error = load(), None
@@ -83,15 +83,15 @@ async def _serve(server: Server, service: Service, sock: socket.socket, load: Ca
     for task in tasks: task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
-def serve(service: Service, app: Any, sock: socket.socket, load: Callable[[], Any], drain: float = 30.0,
+def serve(server: Server, sock: socket.socket, load: Callable[[], Any],
           ready: Callable[[Any], None] = lambda llm: None) -> int:
   """
   Runs the server until a signal ends it; the exit code: 1 if the engine failed.
 
-  load: makes the model, in a thread; its error is raised here. ready: is told of it. drain: seconds that running
-  answers have after the first signal.
+  load: makes the model, in a thread; its error is raised here. ready: is told of it.
   """
   sys.setswitchinterval(SWITCH)
-  asyncio.run(_serve(Server(service, app, drain), service, sock, load, ready))
+  asyncio.run(_serve(server, sock, load, ready))
+  service = server.service
   if service.llm is None and service.error is not None: raise service.error
   return 1 if service.state == "dead" else 0

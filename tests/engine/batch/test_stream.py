@@ -15,6 +15,7 @@ from tests.support.extended import some
 import tinygrad_llm
 from tinygrad_llm import InputError
 from tinygrad_llm.device.buffers import host_view
+from tinygrad_llm.engine.batch import stream as stream_module
 from tinygrad_llm.engine.batch.request import Request
 from tinygrad_llm.engine.choice.logprobs import logprobs
 
@@ -284,6 +285,16 @@ def test_dead_thread_is_an_error_for_all_readers(llm, monkeypatch):
     with pytest.raises(InputError, match="thread"): asyncio.run(main())
   assert time.perf_counter() - began < 6
   assert list(llm.stream(asked(0)[0], **asked(0)[1])) == want
+
+def test_tokens_without_text_are_no_reason_to_wait(llm, monkeypatch):
+  """A reader that comes late finds all tokens: none of them wakes it again, whether or not it has a text."""
+  monkeypatch.setattr(stream_module, "PATIENCE", 1000)
+  async def main() -> str:
+    stream = llm.astream(PROMPT, max_tokens=200, ignore_eos=True, pieces="text", stop=["\0"])
+    while not stream._request.outbox.ended: await asyncio.sleep(0.01)
+    return "".join([piece async for piece in stream])
+  want = "".join(llm.text(llm.generate(PROMPT, max_tokens=200, ignore_eos=True)))
+  assert asyncio.run(asyncio.wait_for(main(), 20)) == want
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_fork(llm):

@@ -63,20 +63,22 @@ class Stream(Generic[T]):
     if "_request" in vars(self) and not self._request.outbox.ended: self.cancel()
 
   def _take(self, wait: float) -> Any:
-    """The next piece, or None if none has come. StopIteration at the end."""
-    if self._text is not None and self._text.stopped: raise StopIteration
-    try: token = self._request.outbox.take(wait)
-    except StopIteration:
-      if self._text is None or self._finished or not (piece := self._last(self._text)): raise
-      return piece
-    if token is None: return None
-    self.taken += 1
-    if self._text is None: return token
-    parts = self._text.push(token)
-    if self._text.stopped:
-      self._request.stopped()
-      self.cancel()
-    return token if self._pieces == "ids" else self._shown(self._text, parts) or None
+    """The next piece, or None once all tokens that came are read and have none. StopIteration at the end."""
+    while True:
+      if self._text is not None and self._text.stopped: raise StopIteration
+      try: token = self._request.outbox.take(wait)
+      except StopIteration:
+        if self._text is None or self._finished or not (piece := self._last(self._text)): raise
+        return piece
+      if token is None: return None
+      self.taken += 1
+      if self._text is None: return token
+      parts = self._text.push(token)
+      if self._text.stopped:
+        self._request.stopped()
+        self.cancel()
+      if self._pieces == "ids": return token
+      if piece := self._shown(self._text, parts): return piece
 
   def _shown(self, text: AnswerText, parts: list[Part]) -> Any: return parts if self._pieces == "parts" else text.raw()
 

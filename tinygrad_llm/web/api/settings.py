@@ -59,5 +59,8 @@ def chat_logprobs(asked: Chat) -> int | None:
   return (asked.top_logprobs or 0) if asked.logprobs else None
 
 def completion_logprobs(asked: Completion) -> int | None:
+  """How many alternatives a completion lists; None: no log-probabilities."""
   if asked.logprobs is None or asked.logprobs is False: return None
-  return 1 if asked.logprobs is True else asked.logprobs
+  if asked.logprobs not in range(21):
+    raise ApiError(400, f"logprobs: {asked.logprobs} is not a number from 0 to 20", "invalid_value", "logprobs")
+  return int(asked.logprobs)
