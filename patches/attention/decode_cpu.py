@@ -52,7 +52,7 @@ def on_cpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   threads = min(threads, units)
   thread = loop(threads, AxisType.THREAD)
   turn = loop(-(-units // threads))
-  begin, end = part.bounds({}, {})
+  begin, end = part.bounds({r: UOp.const(0) for r in part.group}, {r: UOp.const(size(r) - 1) for r in part.group})
   # rows of several sequences may be of unequal lengths: neighbouring units then go to different threads
   unit = thread * -(-units // threads) + turn if end is None else turn * threads + thread
   if units % threads: unit = (unit < units).where(unit, UOp.const(units - 1))

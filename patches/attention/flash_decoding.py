@@ -11,10 +11,12 @@ How: the scores are read by a maximum and by sums of exp(score - maximum) times 
   maximum m, the sum l of exp(score - m), and the sums of exp(score - m) * values. A sum over positions becomes a sum
   over parts, of exp(m - maximum) * l or exp(m - maximum) * sums. The maximum over all m is exact to the bit.
   On CPUs, and for a prompt's queries, all positions are one part.
-  The rule does not look into scores and values, so these may contain sinks, softcaps, windows, masks, latents, block
-  tables and packed values. A batch, or a few queries at a time, are outputs like the heads. online_softmax.py computes
-  the scores of a part once for all columns. Without it the kernel of a part is right but slow, so each of the two
-  passes needs the other (pipeline.py).
+  Rows of several sequences end at their own last position, which their mask holds. A part beyond it reads the row's
+  last block again, with weight 0: memory beyond a row's end may hold NaN. Parts begin at the block where a window does.
+  Otherwise the rule does not look into scores and values, so these may contain sinks, softcaps, windows, masks,
+  latents, block tables and packed values. A batch, or a few queries at a time, are outputs like the heads.
+  online_softmax.py computes the scores of a part once for all columns. Without it the kernel of a part is right but
+  slow, so each of the two passes needs the other (pipeline.py).
 Rewrite:
   m = max n: s[n]; e[n] = exp(s[n] - m); y = (sum n: e[n] * v[n]) / (sum n: e[n])
   --> for each part p: m[p] = max of its s; l[p] = sum exp(s - m[p]); o[p] = sum exp(s - m[p]) * v
@@ -34,6 +36,7 @@ from tinygrad.schedule.indexing import BufferizeOpts
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat
 from tinygrad_llm.patches import is_on, places
 from tinygrad_llm.patches.attention import prefill_gpu
+from tinygrad_llm.patches.attention.bounds import visible
 from tinygrad_llm.patches.graph.split_products import sums
 from tinygrad_llm.patches.hooks import PARTS
 from tinygrad_llm.patches.ir.builder import next_loop
@@ -128,6 +131,24 @@ class Softmax:
     """
     return any(r.src[0].op is not Ops.CONST for r in (*self.outer, *self.outputs))
 
+  def seen(self) -> tuple[UOp|None, UOp|None, int|None]:
+    """
+    The first and the last position that masks leave to a row, and the most positions that a row sees.
+
+    None: no bound. Only a last position that is read from memory counts: rows of several sequences have one each.
+    Queries that share keys have common bounds, from the first query's first position to the last query's last.
+    """
+    value = _fused(self.scores.src[0])
+    first, last = visible(value, self.position)
+    if last is None or not last.op_in_backward_slice_with_self(Ops.INDEX): return None, None, None
+    keys = [f for f in sums(value)[0].src[0].split_uop(Ops.MUL) if self.position in f.ranges]
+    shared = [r for r in self.outer if not any(r in k.ranges for k in keys)]
+    last = last.substitute({r: r.src[0] - 1 for r in shared}, walk=True)
+    end = last.maximum(0).minimum(self.position.src[0] - 1)
+    if first is None: return None, end, None
+    first = first.substitute({r: UOp.const(0) for r in shared}, walk=True)
+    return first.maximum(0).minimum(end), end, int((last - first).simplify().vmax) + 1
+
   def outer_of(self, load: UOp) -> list[UOp]:
     """The indices of a load of scores, without the position."""
     return [i for r, i in zip(self.scores.src[1:], load.src[1:]) if r.op is Ops.RANGE and r is not self.position]
@@ -188,9 +209,14 @@ class Parts:
     self.softmax, self.length, self._next = softmax, softmax.position.src[0], first
     self.device = softmax.scores.arg.device
     self.whole = has_vectors(Device[self.device].renderer) or softmax.many
+    self.first, self.last, most = (None, None, None) if self.whole else softmax.seen()
     self.count = UOp.const(1) if self.whole else ((self.length + (PART - 1)) // PART).simplify()
+    if most is not None and most < self.length.vmax:
+      self.count = self.count.minimum((most - 2) // PART + 2).simplify()  # a window's first block is not whole
     self.width = softmax.width
     self.outer = [self.loop(r.src[0]) for r in softmax.outer]
+    at = dict(zip(softmax.outer, self.outer))
+    self.first, self.last = (None if u is None else u.substitute(at, walk=True) for u in (self.first, self.last))
     self.part, self.column = self.loop(self.count), self.loop(self.width + EXTRA)
     ranges = [r for r in (*self.outer, self.part, self.column) if r.op is Ops.RANGE]
     self.stage = UOp(Ops.STAGE, src=(self._value(), *ranges),
@@ -212,12 +238,17 @@ class Parts:
     """
     A loop over a part, whether its position exists, and the position, clamped to the last one.
 
-    The second is None if all positions exist.
+    The second is None if all positions exist. Where a row has its own last position, the loop does not decide which
+    block of PART positions is read: a table of blocks is read once.
     """
     if self.whole: return (j := self.loop(self.length, AxisType.REDUCE)), None, j
-    j = self.loop(PART, AxisType.REDUCE)
-    at = self.part * PART + j
-    return j, (there := at < self.length), there.where(at, self.length - 1)
+    j, part = self.loop(PART, AxisType.REDUCE), self.part
+    if self.last is None:
+      at = part * PART + j
+      return j, (there := at < self.length), there.where(at, self.length - 1)
+    if self.first is not None: part = part + self.first // PART
+    block = part.minimum(self.last // PART)
+    return j, part * PART + j <= self.last, block * PART + j.minimum(self.last - block * PART).maximum(0)
 
   def _score(self, there: UOp|None, position: UOp) -> UOp:
     s, value = self.softmax, _fused(self.softmax.scores.src[0])

@@ -3,23 +3,13 @@ The kernel of a part of the positions, as flash_decoding.py makes it: its loops,
 Used by online_softmax.py.
 """
 from __future__ import annotations
-import math
 from dataclasses import dataclass
 from functools import cached_property
-from tinygrad.dtype import dtypes
 from tinygrad.helpers import partition
 from tinygrad.uop.ops import Ops, UOp
+from tinygrad_llm.patches.attention.bounds import visible
 from tinygrad_llm.patches.ir.indices import apart, size, steps
-from tinygrad_llm.patches.ir.sums import added, product
-
-def _index(u: UOp) -> UOp|None:
-  """An integer sum as an index expression; None if it is neither an index, nor a load, nor a sum."""
-  if u.op is Ops.CAST: return _index(u.src[0])
-  if u.op is Ops.CONST: return UOp.const(int(u.val))
-  if u.dtype is dtypes.weakint: return u
-  if u.op is Ops.INDEX: return u.cast(dtypes.weakint)
-  if u.op is not Ops.ADD or (a := _index(u.src[0])) is None or (b := _index(u.src[1])) is None: return None
-  return a + b
+from tinygrad_llm.patches.ir.sums import product
 
 @dataclass(frozen=True)
 class Part:
@@ -102,22 +92,9 @@ class Part:
 
     first, last: {loop of the group: its step} of the first and the last query in time.
     """
-    ends: list[UOp|None] = [None, None]
-    for u in self.score.toposort():
-      if u.op is not Ops.WHERE or u.src[1].op is not Ops.CONST or u.src[1].val != -math.inf: continue
-      for hidden in u.src[0].split_uop(Ops.OR):
-        is_first = hidden.op is Ops.CMPNE and hidden.src[1].op is Ops.CONST and hidden.src[1].val is True
-        if is_first: hidden = hidden.src[0]  # not (a < position): a is before the first
-        if hidden.op is not Ops.CMPLT or (at := self._before(*hidden.src)) is None: continue
-        ends[not is_first] = at.substitute(first, walk=True) + 1 if is_first else at.substitute(last, walk=True)
-    return ends[0], ends[1]
-  def _before(self, a: UOp, b: UOp) -> UOp|None:
-    """In a < b, the value that is less than the position; None if a < b is no such comparison."""
-    left, right = _index(a), _index(b)
-    if left is None or right is None or self.position in left.ranges: return None
-    rest = [t for t in right.split_uop(Ops.ADD) if t is not self.position]
-    if len(rest) == len(list(right.split_uop(Ops.ADD))) or any(self.position in t.ranges for t in rest): return None
-    return left - added(rest) if rest else left
+    begin, end = visible(self.score, self.position)
+    return (None if begin is None else begin.substitute(first, walk=True),
+            None if end is None else end.substitute(last, walk=True))
   @cached_property
   def _values(self) -> UOp: return product([f for f in self._factors if f is not self.exponential])
 
@@ -125,6 +102,11 @@ class Part:
   def query(self, of: UOp, depth: UOp) -> UOp:
     """Element `depth` of query `of` of a group."""
     return self._at(product(self._sides[1]), apart(of, self.group) | apart(depth, list(self.dot.src[1:])))
+  @property
+  def paged(self) -> bool:
+    """Whether keys lie where a table of blocks says: their index has a load that depends on the position."""
+    indices = [at for key in self._sides[0] for u in key.toposort() if u.op is Ops.INDEX for at in u.src[1:]]
+    return any(u.op is Ops.INDEX and self.position in u.ranges for at in indices for u in at.toposort())
   def key(self, position: UOp, depth: UOp) -> UOp:
     return self._at(product(self._sides[0]), {self.position: position} | apart(depth, list(self.dot.src[1:])))
   def masked(self, dot: UOp, of: UOp, position: UOp) -> UOp:

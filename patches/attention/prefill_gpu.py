@@ -182,7 +182,9 @@ def on_gpu(part: Part, ren: Renderer, opts: tuple[Opt, ...] = ()) -> UOp|None:
   step = b.loop(((last + (keys - 1)) // keys - skipped).maximum(1), AxisType.REDUCE)
   first = (step + skipped) * keys
   tops, totals, sums = (x.after(started, step) for x in (tops, totals, sums))
-  def position(p: UOp) -> UOp: return (first + p).minimum(n - 1)
+  def position(p: UOp) -> UOp:
+    # the number of a block of a table does not depend on p, so that it is read once
+    return first + p.minimum(n - 1 - first).maximum(0) if part.paged else (first + p).minimum(n - 1)
 
   ks, vs = b.tile(of_k), b.tile(of_v)
   of_keys = [b.filled(ks, of_k, lambda j, d: part.key(position(j), element(d))), *([fill] if deep else [])]

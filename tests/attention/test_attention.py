@@ -36,6 +36,8 @@ MODELS = [Case(8, 4, 64, 300), Case(4, 8, 128, 190), Case(16, 1, 128, 70), Case(
 OTHERS = [Case(2, 4, 64, 200, packed=8), Case(2, 4, 64, 130, packed=4), Case(2, 2, 64, 100, B=3, lengths=True),
           Case(2, 4, 64, 90, table=True, packed=8), Case(2, 3, 64, 64, T=2), *[Case(2, 2, 32, n) for n in (1, 63, 65)],
           Case(2, 2, 80, 77), Case(3, 3, 20, 50), Case(2, 2, 64, 90, symbolic=False)]
+# steps of a few tokens, as in bench/batches.py
+STEPS = [Case(8, 4, 64, 300, T=4), Case(2, 2, 32, 8, T=8), Case(2, 2, 64, 200, T=8, window=50, symbolic=False)]
 DRAWN = [random_case(seed) for seed in range(1142, 1148)]
 
 # prefill: models' forms; sizes around a tile of tokens and a block of positions; an empty and a long cache before
@@ -71,9 +73,9 @@ def check(cases: list[Case], **env: str) -> None:
     # on a CPU, keys that 16-lane vectors do not divide have no schedule of ours: tinygrad's kernels remain
     assert kernels == 2 or case.D % 16 and "CL" not in env.get("DEV", ""), (case, kernels)
 
-# a window, a softcap and sinks; a quantised cache and a batch
+# a window, a softcap and sinks; a quantised cache, a batch and two tokens
 @pytest.mark.parametrize("cases", some([
-  MODELS[3:5] + OTHERS[:3:2], MODELS[:3] + MODELS[5:], OTHERS[1:2] + OTHERS[3:], DRAWN[:2]], 0),
+  MODELS[3:5] + OTHERS[:5:2], MODELS[:3] + MODELS[5:], OTHERS[1:2] + OTHERS[3:4] + OTHERS[5:] + STEPS, DRAWN], 0),
                          ids=["some", "models", "others", "drawn"])
 def test_decode_on_cpu(cases: list[Case]): check(cases)
 
