@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # setuptools says of an editable install that it is one, in 20 lines that look like an error
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q
 
-.PHONY: docs seams kernel-hashes help run chat bench batches peers report beam search-faults cost-model plot real-models start busy lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models models golden accept kernel-suite vectors default-model extended clean
+.PHONY: docs seams kernel-hashes help run chat bench batches streams peers report beam search-faults cost-model plot real-models start busy lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models models golden accept kernel-suite vectors default-model extended clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -79,6 +79,9 @@ report: $(VENV)/bench ## one page of MODEL (default: 1B shape, Q4_K_M): kernels 
 
 batches: $(VENV)/run ## steps of 2, 4 and 8 rows beside that of one, on 1B shapes of 3 types
 	$(BIN)/python bench/batches.py $(ARGS)
+
+streams: $(VENV)/run ## many answers at once beside generate() (ARGS="--llama-server PYTHON": beside llama-server, too)
+	$(BIN)/python bench/streams.py $(if $(LAYERS),--layers $(LAYERS)) $(ARGS)
 
 beam: $(VENV)/dev ## our searches of schedules beside BEAM=2 and 4, on the longest kernels of 1B shapes (20 minutes)
 	$(BIN)/python bench/beam.py $(ARGS)
