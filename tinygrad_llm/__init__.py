@@ -1,6 +1,6 @@
 """Local LLM inference on tinygrad: `load` a GGUF file, then `logits`, `generate`, `chat`."""
 from __future__ import annotations
-import pathlib, time
+import os, pathlib, time
 from typing import TYPE_CHECKING
 if not (_patches := pathlib.Path(__file__).with_name("patches")).is_dir(): raise ImportError(
   f"{_patches}: not a folder; it is a link to ../patches, and git or an archive made a file of it. Windows: turn the "
@@ -23,7 +23,8 @@ if patches.enabled():
     else: patches.apply()
 
 def load(model: str | None = None, max_context: int = 4096, chunk: int = 256, dequantize: bool = False,
-         progress: bool = False, ahead: bool = False) -> LLM:
+         progress: bool = False, ahead: bool = False, prompt_cache: str | os.PathLike[str] | None = None,
+         prompt_cache_bytes: int = 4 << 30) -> LLM:
   """
   Loads a GGUF model.
 
@@ -33,6 +34,9 @@ def load(model: str | None = None, max_context: int = 4096, chunk: int = 256, de
   `dequantize`: expand quantised matrices to fp16, which takes more memory and changes the speed.
   `progress`: show bars on stderr while loading and compiling, if stderr is a terminal.
   `ahead`: on Linux's CPUs, compile what generate() needs in forks of this process while it reads the weights.
+
+  `prompt_cache`: a folder that keeps what prompts and answers left in the KV cache, also for later processes. A prompt
+  that begins like one of them reads only the rest. `prompt_cache_bytes`: the folder's size at most.
 
   The memory is freed by LLM.close(), at the end of `with tinygrad_llm.load(..) as llm:`, or when nothing refers to the
   model and its answers any more.
@@ -50,7 +54,8 @@ def load(model: str | None = None, max_context: int = 4096, chunk: int = 256, de
     from tinygrad_llm.engine.llm import LLM
     forget_programs()  # programs of earlier models
     try:
-      llm = LLM(model, max_context=max_context, chunk=chunk, dequantize=dequantize, progress=progress, ahead=ahead)
+      llm = LLM(model, max_context=max_context, chunk=chunk, dequantize=dequantize, progress=progress, ahead=ahead,
+                prompt_cache=prompt_cache, prompt_cache_bytes=prompt_cache_bytes)
       llm.load_s += opened  # opening the device counts as loading
       return llm
     except BaseException as e:

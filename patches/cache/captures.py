@@ -116,7 +116,7 @@ def _find(module: str, name: str) -> Any:
   except (ImportError, AttributeError): return None
 
 @functools.cache
-def _source(package: str) -> str:
+def source(package: str) -> str:
   """
   A hash of a package's code; for tinygrad and the standard library just the name, as the key holds their versions.
   """
@@ -154,7 +154,7 @@ def key(self: _TinyJit, args: tuple, kwargs: dict[str, Any]) -> Key | None:
     devices = sorted({d for u in (*held, *bases) for d in to_tuple(u.device)} | {Device.DEFAULT})
     renderers = [(d, type(r := Device[d].renderer), r.target, r.suffix, r.compiler.cachekey) for d in devices]
     if any(not isinstance(u.device, str) for u in (*held, *bases)): return None
-    sources = [(package, _source(package)) for package in sorted(described.packages)]
+    sources = [(package, source(package)) for package in sorted(described.packages)]
   except (Unknown, ValueError): return None
   how = JIT.value, JIT_BATCH_SIZE.value, beam and (beam, disk_cache.search_settings())
   text = repr((disk_cache.surroundings_of_step(), how, renderers, sources, bound, given, names, views,

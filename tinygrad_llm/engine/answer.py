@@ -28,6 +28,7 @@ class Engine(Protocol):
   def start_ahead(self, token: int, history: list[int], sampler: Sampler, draws: Draws) -> None: ...
   def launch(self, position: int) -> Callable[[], int]: ...
   def was_fed(self, token: int) -> None: ...
+  def keep_prefix(self, feed: Feed) -> None: ...
 
 class Answer(Feed, Iterator[int]):
   """
@@ -47,6 +48,7 @@ class Answer(Feed, Iterator[int]):
       try: return next(self._run)
       except BaseException as e:
         self.ended = True
+        if isinstance(e, StopIteration): self._llm.keep_prefix(self)
         raise_device_error(e)
         raise
 
@@ -55,6 +57,7 @@ class Answer(Feed, Iterator[int]):
     with self._llm.lock:
       self._run.close()
       self.ended, self.saved = True, None
+      self._llm.keep_prefix(self)
 
   def _tokens(self) -> Generator[int, None, None]:
     llm, timing, start = self._llm, self.timing, time.perf_counter()

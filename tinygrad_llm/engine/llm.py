@@ -1,6 +1,6 @@
 """A loaded model: logits, generate, chat."""
 from __future__ import annotations
-import inspect, sys, threading, time
+import inspect, os, sys, threading, time, weakref
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +33,10 @@ from tinygrad_llm.engine.closed import CLOSED, close
 from tinygrad_llm.engine.context import Context, Feed
 from tinygrad_llm.engine.embedding import Pooling
 from tinygrad_llm.engine.lookahead import Draws, Lookahead
+from tinygrad_llm.engine.prefixes.disk_thread import DiskThread
+from tinygrad_llm.engine.prefixes.kept_blocks import KeptBlocks
+from tinygrad_llm.engine.prefixes.kept_slot import KeptSlot
+from tinygrad_llm.engine.prefixes.prompt_cache import BUDGET, folder_of, kv_of_pool, kv_of_slot, open_prompt_cache
 from tinygrad_llm.engine.precompile import DECODE, PROMPT, Ahead, is_possible
 from tinygrad_llm.engine.sampling import Sampler, greedy_token, token_bias
 from tinygrad_llm.engine.states import States
@@ -69,10 +73,12 @@ class LLM:
   turns: TurnMarks | None = None  # set by the first prompt()
 
   def __init__(self, model: str | None, max_context: int, chunk: int, dequantize: bool, progress: bool,
-               ahead: bool = False):
+               ahead: bool = False, prompt_cache: str | os.PathLike[str] | None = None,
+               prompt_cache_bytes: int = BUDGET):
     start = time.perf_counter()
     max_context, chunk = (whole(name, value, 1, what="a number of tokens from 1")
                           for name, value in (("max_context", max_context), ("chunk", chunk)))
+    folder, budget = folder_of(prompt_cache), whole("prompt_cache_bytes", prompt_cache_bytes, 1)
     self.path, self.device = resolve(model, check_metadata), Device.DEFAULT
     file = open_gguf(self.path)
     self.config, self._sampling = read_config(file), of_sampling(file.kv)
@@ -108,6 +114,10 @@ class LLM:
     self.weights, self.timing, self._progress = loader.weights, Timing(), progress
     self.lock = threading.RLock()  # one thread feeds at a time
     self._context, self._by_hand = Context(self.model.caches, States(self.model.states)), _alone()
+    self._disk: DiskThread | None = None
+    self._kept: KeptSlot | None = None
+    if folder is not None: self._open_cache(open_prompt_cache(folder, budget, file, self.model, self.max_context,
+                                                              dequantize, self.device))
     self.load_s = time.perf_counter() - start
     in_children(self, LLM._forked)
 
@@ -129,6 +139,20 @@ class LLM:
       raise InputError(f"{self.path}: tokenizer.ggml.tokens: {tokenizer.vocab_size} tokens for "
                        f"{self.config.vocab_size} rows of token_embd.weight; the file is damaged")
     return tokenizer, template
+
+  def _open_cache(self, disk: DiskThread | None) -> None:
+    """Keeps prefixes on disk."""
+    if disk is None or (slot := kv_of_slot(self.model.caches)) is None: return
+    self._disk, self._kept = disk, KeptSlot(disk, slot, self._context)
+    disk.finish = _weakly(self._keep_all)
+
+  def _keep_all(self) -> None:
+    """Hands over all that is to be kept on disk, as the process or the model ends."""
+    if self._kept in (None, CLOSED) or not self.lock.acquire(timeout=5): return
+    try:
+      self._kept.save()
+      if (engine := vars(self).get("_engine")) is not None and engine.kept is not None: engine.kept.finish()
+    finally: self.lock.release()
 
   def close(self) -> None:
     """
@@ -298,7 +322,8 @@ class LLM:
     with self.lock:
       bias = token_bias(self._suppressed, self.config.vocab_size)
       steps = RowSteps(self.model, self.steps, self._pool_blocks(), bias)
-      return Engine(steps, self.max_context, self.chunk, self.lock)
+      kept = None if self._disk is None else KeptBlocks(self._disk, kv_of_pool(self.model.caches))
+      return Engine(steps, self.max_context, self.chunk, self.lock, kept)
 
   def _pool_blocks(self) -> int:
     """Blocks of the KV pool, block 0 included. Indices of 32 bits reach all of a layer's elements."""
@@ -488,6 +513,7 @@ class LLM:
     """Feeds a feed's tokens; the logits after the last, (vocab_size,), and how many tokens were cached."""
     ids = feed.tokens
     cached = self._context.resume(feed, ids[:-1])
+    if self._kept is not None: cached = self._kept.load(ids, cached)
     last = deque(self._chunks(ids, cached), maxlen=1)[0] - 1
     return self.steps.row_logits(last).copy(), cached
 
@@ -529,6 +555,10 @@ class LLM:
     """Notes the token of the last decode step, once it is known."""
     self._context.states.decoded(len(self._held))
     self._held.append(token)
+
+  def keep_prefix(self, feed: Feed) -> None:
+    """Keeps on disk what a feed that ends has in the cache."""
+    if self._kept is not None and self.is_fed_by(feed): self._kept.save()
 
   def compile_prompt(self) -> None:
     """
@@ -610,6 +640,13 @@ class LLM:
 
   def _until(self, tokens: Iterable[int], stop: Sequence[str]) -> Iterator[int]:
     return UntilStop(self, tokens, stop)
+
+def _weakly(method: Callable[[], None]) -> Callable[[], None]:
+  """A call of a method that keeps its object no longer alive."""
+  found = weakref.WeakMethod(method)
+  def call() -> None:
+    if (alive := found()) is not None: alive()
+  return call
 
 def _alone(tokens: Sequence[int] = ()) -> Feed:
   """A feed whose part of the cache is not saved when another feed takes over."""

@@ -11,6 +11,7 @@ from tinygrad_llm.engine.batch.row_steps import COUNTS, Row, RowSteps, count_for
 from tinygrad_llm.engine.batch.scheduler import Decode, Piece, Scheduler
 from tinygrad_llm.engine.batch.sequence import Sequence
 from tinygrad_llm.engine.closed import CLOSED
+from tinygrad_llm.engine.prefixes.kept_blocks import KeptBlocks
 from tinygrad_llm.engine.prefixes.prefix_pool import PrefixPool
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.nn.cache.place import BLOCK
@@ -29,14 +30,18 @@ class Engine:
 
   The thread starts with the first request, and sleeps while there is none. It holds `lock` during a step, so that other
   users of the model come between two steps. A forked child has no request and no thread until it submits one.
+
+  kept: prefixes on disk; None: there are none.
   """
-  def __init__(self, steps: RowSteps, context: int, chunk: int, lock: AbstractContextManager[Any]):
+  def __init__(self, steps: RowSteps, context: int, chunk: int, lock: AbstractContextManager[Any],
+               kept: KeptBlocks | None = None):
     self.steps: Any = steps
+    self.kept = kept
     self.lock, self._context, self._chunk = lock, context, chunk
     self._states = RowStates(steps.states, COUNTS[-1]) if steps.states else None
     self.counters = {"requests": 0, "errors": 0}
-    self._begin()
     self._open()
+    self._begin()
     in_children(self, Engine._forked)
 
   def _open(self) -> None:
@@ -53,6 +58,7 @@ class Engine:
     self.scheduler = Scheduler(self.pool, self._context, COUNTS[-1], sizes=(*sizes, self._chunk),
                                ends_at=snapshot_at if states else None)
     self._requests = dict[Any, Request]()
+    if self.kept is not None: self.kept.attach(self.pool, self._inbox.wake)
 
   def submit(self, request: Request) -> None:
     """InputError after close(). An answer of no tokens is over at once."""
@@ -84,21 +90,23 @@ class Engine:
   def close(self) -> None:
     """Ends all requests as cancelled, and the thread. The step under way is finished."""
     self._stop()
-    self.steps, self._states = CLOSED, None  # a stream that is kept keeps no model
+    if self.kept is not None and not self.is_alive(): self.kept.finish()
+    self.steps, self._states, self.kept = CLOSED, None, None  # a stream that is kept keeps no model
 
   # *** in the thread
 
   def step(self, inbox: _Inbox) -> bool:
     """Does the next step; False: there is nothing to do. An error of the engine ends all requests."""
     try:
-      with inbox.changed: new, inbox.requests = inbox.requests, deque()
+      with inbox.changed: new, inbox.requests, inbox.news = inbox.requests, deque(), False
       for request in new:
         self._requests[request.sequence] = request
-        self.scheduler.submit(request.sequence)
+        if self.kept is None or not self.kept.look_up(request.sequence): self.scheduler.submit(request.sequence)
       with self.lock:
+        if self.kept is not None: self._exchange(self.kept)
         action = self.scheduler.next()
         self._tell()
-        if action is None: return False
+        if action is None: return self.kept is not None and self.kept.has_work()
         begun = time.perf_counter()
         if isinstance(action, Piece): self._read(action)
         else: self._decode(action)
@@ -135,6 +143,11 @@ class Engine:
     for i, request in requests:
       request.sequence.fed += 1
       self._choose(request, greedy[i], lambda i=i: self.steps.logits(logits, i))  # type: ignore[misc]
+
+  def _exchange(self, kept: KeptBlocks) -> None:
+    """Copies blocks from disk and to it; sequences that waited for them begin."""
+    self._copy()
+    for s in kept.exchange(is_alone=not self.scheduler.running): self.scheduler.submit(s)
 
   def _keep(self, s: Sequence) -> None:
     """Keeps the recurrent layers' states where a later prompt may begin, if there is room for them."""
@@ -184,6 +197,13 @@ class _Inbox:
   def __init__(self) -> None:
     self.changed, self.requests, self.closed = threading.Condition(), deque[Request](), False
     self.thread: threading.Thread | None = None
+    self.news = False  # the disk has done something
+
+  def wake(self) -> None:
+    """Lets the thread look what the disk has done."""
+    with self.changed:
+      self.news = True
+      self.changed.notify()
 
 def _run(engine: weakref.ref[Engine], inbox: _Inbox) -> None:
   """The thread. It keeps no engine alive while it waits."""
@@ -194,7 +214,7 @@ def _run(engine: weakref.ref[Engine], inbox: _Inbox) -> None:
     busy = found.step(inbox)
     del found
     with inbox.changed:
-      if not busy and not inbox.requests and not inbox.closed: inbox.changed.wait()
+      if not busy and not inbox.requests and not inbox.closed and not inbox.news: inbox.changed.wait()
 
 def _end(engine: weakref.ref[Engine], inbox: _Inbox) -> None:
   found = engine()

@@ -58,7 +58,7 @@ class PrefixPool:
     """Lets s.table cover so many positions; False: there are no blocks for all of them, and nothing changed."""
     missing = -(-positions // self.size) - len(s.table)
     if missing <= 0: return True
-    if not self._room(missing): return False
+    if not self.room(missing): return False
     s.table += self.blocks.take(missing, s.table[-1] if s.table else 0)
     return True
 
@@ -94,7 +94,7 @@ class PrefixPool:
     self.paths.enter(s)
     full, part = divmod(s.fed, self.size)
     fork = replace(s, tokens=[*s.tokens], table=s.table[:full])
-    if part and not self._room(1):
+    if part and not self.room(1):
       fork.table, fork.fed, fork.written, fork.snapshot = [], 0, 0, None
       self.begin(fork)
       return fork
@@ -128,7 +128,7 @@ class PrefixPool:
     b = self.blocks
     return Counts(b.total, b.free, b.referenced, b.cached, self.tree.evictions, self.hits)
 
-  def _room(self, count: int) -> bool:
+  def room(self, count: int) -> bool:
     """Evicts until so many blocks are free; False: sequences hold too many, and none was evicted."""
     if self.free() < count: return False
     while self.blocks.free < count:

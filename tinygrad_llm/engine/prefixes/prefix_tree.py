@@ -2,7 +2,7 @@
 from __future__ import annotations
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -49,8 +49,11 @@ class PrefixTree:
   Eviction takes leaves that end no sequence's path, the least recently used first. So a path goes from its end, and
   its start stays as long as anything hangs on it. The heap may hold nodes that were used since or have got children:
   they are judged again as they come up.
+
+  told: called with each new node.
   """
   def __init__(self, blocks: Blocks, budget: int = 0):
+    self.told: Callable[[Node], None] | None = None
     self.blocks, self.snapshots, self.evictions = blocks, Snapshots(budget), 0
     self._roots, self._heap, self._clock = dict[str, Node](), list[tuple[int, int, int, Node]](), 0
 
@@ -83,6 +86,7 @@ class PrefixTree:
     insort(parent.order, ids)
     self.blocks.keep(block)
     self._queue(node)
+    if self.told is not None: self.told(node)
     return node
 
   def replace(self, node: Node, block: int, exact: int) -> None:

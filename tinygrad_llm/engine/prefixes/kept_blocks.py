@@ -1,0 +1,121 @@
+"""Blocks of the KV pool that outlive the process: what the prefix tree gets goes to disk, and comes from there."""
+from __future__ import annotations
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+import numpy as np
+from tinygrad_llm.engine.batch.sequence import Sequence
+from tinygrad_llm.engine.prefixes.disk_thread import DiskThread, Reading
+from tinygrad_llm.engine.prefixes.kv_bytes import KVBytes
+from tinygrad_llm.engine.prefixes.prefix_pool import PrefixPool
+from tinygrad_llm.engine.prefixes.prefix_tree import Node, key
+
+TIME = 0.02  # seconds of a step, at most, that copies of blocks take
+
+@dataclass
+class Arrival:
+  """
+  A sequence that waits for its prefix from disk.
+
+  node: the end of what the tree has of it so far. placed: blocks of the reading up to there.
+  """
+  sequence: Sequence
+  reading: Reading
+  node: Node
+  placed: int = 0
+
+class KeptBlocks:
+  """
+  Copies blocks between a pool and the disk's thread. The methods are for the engine's thread, or for one with its lock.
+
+  A block from disk enters the tree as if decode steps had written it: requests with exact_prefix do not use it.
+  """
+  def __init__(self, disk: DiskThread, kv: KVBytes):
+    self.disk, self._store, self._kv = disk, disk.store, kv
+    self._arrivals, self._fresh = list[Arrival](), deque[Node]()
+
+  def attach(self, pool: PrefixPool, wake: Callable[[], None]) -> None:
+    """Begins anew with an empty pool. wake: called, by another thread, when there may be something to do."""
+    for arrival in self._arrivals: self.disk.drop(arrival.reading)
+    self._pool, self.disk.wake = pool, wake
+    self._arrivals.clear()
+    self._fresh.clear()
+    pool.tree.told = self._fresh.append
+
+  def look_up(self, s: Sequence) -> bool:
+    """
+    Whether the disk has more of a new sequence's prefix than the tree. exchange() returns the sequence some time later.
+    """
+    if s.exact_prefix or s.root: return False
+    tree, size = self._pool.tree, self._pool.size
+    whole = (len(s.tokens) - 1) // size
+    path = tree.find(tree.root(s.root), s.tokens, whole * size, False).path
+    blocks = [*self._store.chain(key(s.tokens[i * size:(i + 1) * size]) for i in range(whole))][len(path):]
+    if not blocks or not self._store.has(blocks[0]): return False
+    self._arrivals.append(Arrival(s, self.disk.read(blocks), path[-1] if path else tree.root(s.root)))
+    return True
+
+  def exchange(self, is_alone: bool) -> list[Sequence]:
+    """
+    Puts what was read into the pool, and hands over blocks to be written: one, or more if `is_alone`.
+
+    Returns the sequences that wait no longer. It comes before a step, when the pool has no copies to do.
+    """
+    end, ready = time.perf_counter() + TIME, list[Sequence]()
+    for arrival in [*self._arrivals]:
+      if not self._arrived(arrival, end): continue
+      self._arrivals.remove(arrival)
+      self.disk.drop(arrival.reading)
+      ready.append(arrival.sequence)
+    while self._fresh and self.disk.has_room():
+      self._save(self._fresh.popleft())
+      if not is_alone or time.perf_counter() > end: break
+    return ready
+
+  def has_work(self) -> bool:
+    """Whether exchange() would do something now."""
+    return bool(self._fresh) and self.disk.has_room() or any(
+      a.sequence.cancelled or a.reading.got or a.reading.ended for a in self._arrivals)
+
+  def finish(self) -> None:
+    """Hands over all that is to be written, as the process or the model ends."""
+    while self._fresh: self._save(self._fresh.popleft())
+
+  def _arrived(self, a: Arrival, end: float) -> bool:
+    """Places blocks of a sequence until `end`; whether it waits for no more."""
+    while not a.sequence.cancelled:
+      ended = a.reading.ended  # before the last look: the thread may put a block between
+      if (kv := self.disk.take(a.reading)) is None: return ended
+      if not self._place(a, kv): return True
+      if time.perf_counter() > end: return False
+    return True
+
+  def _place(self, a: Arrival, kv: np.ndarray) -> bool:
+    """Puts the next block of a sequence into the pool and the tree; False: there is no room for it."""
+    pool, tree = self._pool, self._pool.tree
+    ids = a.reading.blocks[a.placed].ids
+    if (node := a.node.children.get(ids)) is None:
+      if a.node.depth and a.node.parent is None: return False  # evicted meanwhile
+      tree.pin(a.node)
+      has_room = pool.room(1)
+      tree.unpin(a.node)
+      if not has_room: return False
+      block, = pool.blocks.take(1, a.node.block)
+      self._kv.write(block, kv)
+      node = tree.insert(a.node, ids, block, 0)
+      pool.blocks.drop(block)
+    a.node, a.placed = node, a.placed + 1
+    return True
+
+  def _save(self, node: Node) -> None:
+    """Hands over a node's block, if it is full, still in the tree, and not on disk."""
+    if self._store.gave_up or node.parent is None or len(node.key) < self._pool.size * 4: return
+    keys, at = list[bytes](), node
+    while at.parent is not None:
+      keys.append(at.key)
+      at = at.parent
+    if at is not self._pool.tree.root(""): return
+    before, block = ([None, *self._store.chain(reversed(keys))])[-2:]
+    assert block is not None
+    if not self._store.has(block): self.disk.write(block, before, self._kv.read(node.block))

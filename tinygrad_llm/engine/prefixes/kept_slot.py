@@ -1,0 +1,42 @@
+"""Prefixes in the slot, of generate() and chat(), that outlive the process."""
+from __future__ import annotations
+from collections.abc import Sequence
+from tinygrad_llm.engine.context import Context
+from tinygrad_llm.engine.prefixes.disk_thread import DiskThread
+from tinygrad_llm.engine.prefixes.kv_bytes import KVBytes
+from tinygrad_llm.engine.prefixes.prefix_files import Block
+from tinygrad_llm.engine.prefixes.prefix_tree import key
+from tinygrad_llm.nn.cache.place import BLOCK
+
+class KeptSlot:
+  """Copies blocks between a model's slot and the disk. load() and save() are called with the model's lock."""
+  def __init__(self, disk: DiskThread, kv: KVBytes, context: Context):
+    self._disk, self._kv, self._context = disk, kv, context
+
+  def load(self, ids: Sequence[int], cached: int) -> int:
+    """
+    Reads into the slot what the disk has of a prompt beyond its first `cached` tokens, which the slot holds.
+
+    Returns how many tokens the slot holds then, never all.
+    """
+    blocks, last = self._chain(ids[:-1]), None
+    for i in range(first := cached // BLOCK, len(blocks)):
+      if (kv := self._disk.store.read(blocks[i])) is None: break
+      if last is None: self._context.cut(first * BLOCK)
+      self._kv.write(i, kv)
+      last = blocks[i]
+      self._context.tokens.extend(ids[i * BLOCK:(i + 1) * BLOCK])
+    if last is None: return cached
+    self._disk.store.touch(last)
+    return len(self._context.tokens)
+
+  def save(self) -> None:
+    """Hands over the slot's full blocks that the disk does not have."""
+    before, store = None, self._disk.store
+    for i, block in enumerate(self._chain(self._context.tokens)):
+      if store.gave_up: return
+      if not store.has(block): self._disk.write(block, before, self._kv.read(i))
+      before = block
+
+  def _chain(self, ids: Sequence[int]) -> list[Block]:
+    return [*self._disk.store.chain(key(ids[i * BLOCK:(i + 1) * BLOCK]) for i in range(len(ids) // BLOCK))]

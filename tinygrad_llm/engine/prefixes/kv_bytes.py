@@ -1,0 +1,37 @@
+"""Blocks of KV as bytes: copies between host memory, and the tensors of a pool or of the slot."""
+from __future__ import annotations
+from collections.abc import Sequence
+import numpy as np
+from tinygrad_llm.nn.cache.place import BLOCK
+
+class KVBytes:
+  """
+  The blocks of all layers, in the memory of a device that the host reaches.
+
+  layers: an array of each layer, (parts, heads, positions, D) with 64 times as many positions as blocks: of the pool's
+  blocks one after the other, or of the slot's positions.
+  """
+  def __init__(self, layers: Sequence[np.ndarray]):
+    self._layers, self.nbytes = layers, sum(x.itemsize * x.size // x.shape[2] * BLOCK for x in layers)
+
+  def read(self, block: int) -> np.ndarray:
+    """A copy of a block's KV, uint8 (nbytes,): layer by layer, (parts, heads, 64, D)."""
+    data, at = np.empty(self.nbytes, np.uint8), 0
+    for x in self._layers:
+      of = self._of(x, block)
+      data[at:at + of.nbytes].view(x.dtype).reshape(of.shape)[:] = of
+      at += of.nbytes
+    return data
+
+  def write(self, block: int, kv: np.ndarray) -> None:
+    """Writes a block as read() gave it."""
+    at = 0
+    for x in self._layers:
+      of = self._of(x, block)
+      of[:] = kv[at:at + of.nbytes].view(x.dtype).reshape(of.shape)
+      at += of.nbytes
+
+  @staticmethod
+  def _of(x: np.ndarray, block: int) -> np.ndarray:
+    found: np.ndarray = x[:, :, block * BLOCK:(block + 1) * BLOCK]
+    return found
