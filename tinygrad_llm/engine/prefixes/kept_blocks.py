@@ -49,7 +49,7 @@ class KeptBlocks:
     """
     if s.exact_prefix or s.root: return False
     tree, size = self._pool.tree, self._pool.size
-    whole = (len(s.tokens) - 1) // size
+    whole = len(s.tokens) // size  # the last block, too: a copy of all but its last position may be used
     path = tree.find(tree.root(s.root), s.tokens, whole * size, False).path
     blocks = [*self._store.chain(key(s.tokens[i * size:(i + 1) * size]) for i in range(whole))][len(path):]
     if not blocks or not self._store.has(blocks[0]): return False
@@ -118,4 +118,4 @@ class KeptBlocks:
     if at is not self._pool.tree.root(""): return
     before, block = ([None, *self._store.chain(reversed(keys))])[-2:]
     assert block is not None
-    if not self._store.has(block): self.disk.write(block, before, self._kv.read(node.block))
+    if not self._store.has_good(block): self.disk.write(block, before, self._kv.read(node.block))

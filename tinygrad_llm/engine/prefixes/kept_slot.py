@@ -19,13 +19,13 @@ class KeptSlot:
 
     Returns how many tokens the slot holds then, never all.
     """
-    blocks, last = self._chain(ids[:-1]), None
+    blocks, last = self._chain(ids), None
     for i in range(first := cached // BLOCK, len(blocks)):
       if (kv := self._disk.store.read(blocks[i])) is None: break
       if last is None: self._context.cut(first * BLOCK)
       self._kv.write(i, kv)
       last = blocks[i]
-      self._context.tokens.extend(ids[i * BLOCK:(i + 1) * BLOCK])
+      self._context.tokens.extend(ids[i * BLOCK:min((i + 1) * BLOCK, len(ids) - 1)])
     if last is None: return cached
     self._disk.store.touch(last)
     return len(self._context.tokens)
@@ -35,7 +35,7 @@ class KeptSlot:
     before, store = None, self._disk.store
     for i, block in enumerate(self._chain(self._context.tokens)):
       if store.gave_up: return
-      if not store.has(block): self._disk.write(block, before, self._kv.read(i))
+      if not store.has_good(block): self._disk.write(block, before, self._kv.read(i))
       before = block
 
   def _chain(self, ids: Sequence[int]) -> list[Block]:

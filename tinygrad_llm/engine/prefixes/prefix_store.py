@@ -33,7 +33,7 @@ class PrefixStore:
   """
   def __init__(self, folder: pathlib.Path, identity: bytes, nbytes: int, budget: int):
     self.folder, self.identity, self.nbytes, self.budget = folder, identity, nbytes, budget
-    self._bad, self._told, self._count = set[str](), set[str](), itertools.count()
+    self._good, self._bad, self._told, self._count = set[str](), set[str](), set[str](), itertools.count()
     self._size = self._unscanned = budget  # bytes in the folder; bytes written since it was scanned
     self.gave_up = False
     if self.size > self._limit: self._give_up(f"a block takes {self.size} bytes, {budget} are allowed")
@@ -61,6 +61,10 @@ class PrefixStore:
     """Whether there is a file that has not turned out to be bad."""
     return block.file not in self._bad and os.path.exists(self.folder / block.file)
 
+  def has_good(self, block: Block) -> bool:
+    """Whether there is a file that this process has read or written."""
+    return block.file in self._good and self.has(block)
+
   def read(self, block: Block) -> np.ndarray | None:
     """A block's KV, uint8 (nbytes,); None: there is no good file."""
     if not self.has(block): return None
@@ -71,7 +75,9 @@ class PrefixStore:
       return None
     if data is not None:
       head, kv = data[:HEADER.size + IDS], np.frombuffer(data, np.uint8, offset=HEADER.size + IDS)
-      if head == self._head(block, kv): return kv
+      if head == self._head(block, kv):
+        self._good.add(block.file)
+        return kv
     self._skip(block, "is damaged, or of another version or model")
     return None
 
@@ -86,7 +92,7 @@ class PrefixStore:
     kv: half-precision numbers. A block is not kept if any of them is not finite.
     """
     if self.gave_up or (kv.view(np.uint16) & ONES == ONES).any(): return
-    if self.has(block): return self.touch(block)
+    if self.has_good(block) or self.read(block) is not None: return self.touch(block)
     if before is not None and not self.has(before): return
     if before is not None: self.touch(before)
     path = self.folder / block.file
@@ -101,6 +107,7 @@ class PrefixStore:
       with contextlib.suppress(OSError): fresh.unlink()
       return self._give_up(e.strerror or str(e))
     self._bad.discard(block.file)
+    self._good.add(block.file)
     self._size, self._unscanned = self._size + self.size, self._unscanned + self.size
 
   def _head(self, block: Block, kv: np.ndarray) -> bytes:
