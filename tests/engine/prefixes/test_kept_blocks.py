@@ -36,7 +36,7 @@ class Engine:
   """Does what the engine does with a pool of few blocks, and with the disk."""
   def __init__(self, folder, blocks: int, identity: bytes = bytes(32)):
     self.layers = [np.full((parts, heads, blocks * BLOCK, D), np.nan, np.float16) for parts, heads, D in SHAPES]
-    kv = KVBytes(self.layers)
+    kv = KVBytes(self.layers, lambda: None)
     self.disk = DiskThread(PrefixStore(folder, identity, kv.nbytes, 1 << 30))
     self.kept, self.pool, self.awake = KeptBlocks(self.disk, kv), PrefixPool(blocks), threading.Event()
     self.kept.attach(self.pool, self.awake.set)

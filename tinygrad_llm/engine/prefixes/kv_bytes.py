@@ -1,6 +1,6 @@
 """Blocks of KV as bytes: copies between host memory, and the tensors of a pool or of the slot."""
 from __future__ import annotations
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import numpy as np
 from tinygrad_llm.nn.cache.place import BLOCK
 
@@ -8,14 +8,16 @@ class KVBytes:
   """
   The blocks of all layers, in the memory of a device that the host reaches.
 
-  layers: an array of each layer, (parts, heads, positions, D) with 64 times as many positions as blocks: of the pool's
-  blocks one after the other, or of the slot's positions.
+  - layers: an array of each layer, (parts, heads, positions, D); the pool's blocks are one after the other
+  - wait: returns when the device has done all its work
   """
-  def __init__(self, layers: Sequence[np.ndarray]):
+  def __init__(self, layers: Sequence[np.ndarray], wait: Callable[[], None]):
+    self._wait = wait
     self._layers, self.nbytes = layers, sum(x.itemsize * x.size // x.shape[2] * BLOCK for x in layers)
 
   def read(self, block: int) -> np.ndarray:
     """A copy of a block's KV, uint8 (nbytes,): layer by layer, (parts, heads, 64, D)."""
+    self._wait()
     data, at = np.empty(self.nbytes, np.uint8), 0
     for x in self._layers:
       of = self._of(x, block)
@@ -25,6 +27,7 @@ class KVBytes:
 
   def write(self, block: int, kv: np.ndarray) -> None:
     """Writes a block as read() gave it."""
+    self._wait()
     at = 0
     for x in self._layers:
       of = self._of(x, block)

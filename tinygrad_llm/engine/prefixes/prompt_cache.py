@@ -2,6 +2,7 @@
 from __future__ import annotations
 import os, pathlib
 from typing import Any
+from tinygrad import Device
 from tinygrad_llm.device.buffers import host_view
 from tinygrad_llm.engine.prefixes.disk_thread import DiskThread
 from tinygrad_llm.engine.prefixes.kv_bytes import KVBytes
@@ -37,9 +38,10 @@ def open_prompt_cache(folder: pathlib.Path, budget: int, file: GGUF, model: Mode
 def kv_of_slot(caches: list[KVCache]) -> KVBytes | None:
   """The blocks of a model's slot; None where the host does not reach them."""
   views = [view[:, 0] for cache in caches if (view := host_view(cache.kv)) is not None]
-  return KVBytes(views) if len(views) == len(caches) else None
+  return KVBytes(views, Device[Device.DEFAULT].synchronize) if len(views) == len(caches) else None
 
 def kv_of_pool(caches: list[KVCache]) -> KVBytes:
   """The blocks of a model's pool, which the host reaches."""
   views = [view for cache in caches if cache.pool is not None and (view := host_view(cache.pool.kv)) is not None]
-  return KVBytes([x.reshape(*x.shape[:2], x.shape[2] * BLOCK, x.shape[4]) for x in views])
+  layers = [x.reshape(*x.shape[:2], x.shape[2] * BLOCK, x.shape[4]) for x in views]
+  return KVBytes(layers, Device[Device.DEFAULT].synchronize)
