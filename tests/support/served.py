@@ -23,7 +23,7 @@ class Served(NamedTuple):
   def openai(self, **options: Any) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{self.url}/v1", **({"api_key": "none", "max_retries": 0} | options))
 
-  def post(self, path: str, body: Any, **options: Any) -> httpx.Response: return self.http.post(path, json=body, **options)
+  def post(self, path: str, body: Any) -> httpx.Response: return self.http.post(path, json=body)
 
   def until(self, true: Callable[[], bool], seconds: float = 20) -> bool:
     """Waits until something is true; whether it came to be."""
@@ -33,11 +33,12 @@ class Served(NamedTuple):
 
   def idle(self) -> bool:
     """Waits until nothing runs, in the server and in the engine."""
-    return self.until(lambda: not self.service.running + self.service.waiting and not self.service.llm._engine.is_busy())
+    service = self.service
+    return self.until(lambda: not service.running + service.waiting and not service.llm._engine.is_busy())
 
 @contextlib.contextmanager
-def served(path: Any = None, parallel: int = 4, queue: int = 64, load: Callable[[], Any] | None = None, drain: float = 5,
-           wait: bool = True, context: int = 4096, **guard: Any) -> Iterator[Served]:
+def served(path: Any = None, parallel: int = 4, queue: int = 64, load: Callable[[], Any] | None = None,
+           drain: float = 5, wait: bool = True, context: int = 4096, **guard: Any) -> Iterator[Served]:
   """path: the model's file, the bundled one by default. guard: arguments of app(). wait: until the model is loaded."""
   service, sock, codes = Service("tiny", parallel, queue, "0"), listen("127.0.0.1", 0), list[Any]()
   server = Server(service, app(service, **guard), drain)

@@ -120,8 +120,8 @@ def test_last_words_of_the_assistant_go_on(server):
 
 def test_second_turn_reads_new_tokens_only(server):
   first = whole(server, temperature=0, max_tokens=100)
-  turns = [*FOX, {"role": "assistant", "content": first.choices[0].message.content}, {"role": "user", "content": "Why?"}]
-  usage = whole(server, turns, temperature=0, max_tokens=2).usage
+  said = {"role": "assistant", "content": first.choices[0].message.content}
+  usage = whole(server, [*FOX, said, {"role": "user", "content": "Why?"}], temperature=0, max_tokens=2).usage
   assert usage.prompt_tokens_details.cached_tokens > first.usage.prompt_tokens
 
 @pytest.mark.parametrize("field,value,name", [

@@ -23,7 +23,8 @@ def test_prompts_of_each_kind(server):
   texts = ["Once upon", "The king"]
   ids = [ids_of(server, text) for text in texts]
   want = [greedy(server, each, 6) for each in ids]
-  for prompt, found in ((texts[0], want[:1]), (ids[0], want[:1]), (texts, want), (ids, want), ([texts[0], ids[1]], want)):
+  prompts = [(texts[0], want[:1]), (ids[0], want[:1]), (texts, want), (ids, want), ([texts[0], ids[1]], want)]
+  for prompt, found in prompts:
     answer = create(server, prompt=prompt, max_tokens=6)
     assert [c.text.strip() for c in answer.choices] == [w.strip() for w in found]
     assert [c.index for c in answer.choices] == [*range(len(found))]
@@ -107,8 +108,9 @@ def test_facts(server):
   assert server.http.get("/version").json() == {"version": "0"}
 
 def test_metrics(server):
-  def value(name): return float(next(line.split()[1] for line in server.http.get("/metrics").text.splitlines()
-                                     if line.startswith(f"tinygrad_llm:{name} ")))
+  def value(name):
+    lines = server.http.get("/metrics").text.splitlines()
+    return float(next(line.split()[1] for line in lines if line.startswith(f"tinygrad_llm:{name} ")))
   names = ("generation_tokens_total", "prompt_tokens_total", "time_to_first_token_seconds_count",
            "request_decode_time_seconds_count", 'request_success_total{finished_reason="length"}')
   before = [value(name) for name in names]

@@ -54,8 +54,9 @@ def test_content_types(kind, status):
   assert client().post("/props", content=b"{}", headers={"content-type": kind}).status_code == status
 
 @pytest.mark.parametrize("headers,status", [
-  ({}, 401), ({"authorization": "Bearer one"}, 200), ({"authorization": "bearer two"}, 200), ({"x-api-key": "two"}, 200),
-  ({"authorization": "Bearer on"}, 401), ({"authorization": "Basic one"}, 401), ({"x-api-key": ""}, 401),
+  ({}, 401), ({"authorization": "Bearer one"}, 200), ({"authorization": "bearer two"}, 200),
+  ({"x-api-key": "two"}, 200), ({"authorization": "Bearer on"}, 401), ({"authorization": "Basic one"}, 401),
+  ({"x-api-key": ""}, 401),
   ({"authorization": "Bearer"}, 401), ({"x-api-key": "one two"}, 401), ({"authorization": "Bearer \u00e9"}, 401)])
 def test_keys(headers, status):
   encoded = {name: value.encode("latin-1") for name, value in headers.items()}

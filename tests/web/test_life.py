@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import httpx
 import pytest
@@ -22,14 +24,17 @@ LONG = {"messages": FOX, "temperature": 0, "ignore_eos": True}
 def server():
   with served(parallel=2, queue=2) as found: yield found
 
+def late(do: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+  def slow(*args):
+    time.sleep(seconds)
+    return do(*args)
+  return slow
+
 def slowed(server: Served, monkeypatch, seconds: float = 0.05) -> None:
   """Each step of the engine takes longer."""
   steps = server.service.llm._engine.steps
   for name in ("decode", "piece"):
-    def slow(*args, do=getattr(steps, name)):
-      time.sleep(seconds)
-      return do(*args)
-    monkeypatch.setattr(steps, name, slow)
+    monkeypatch.setattr(steps, name, late(getattr(steps, name), seconds))
 
 def running(server: Served, stream: bool = True):
   """A request that has begun to answer: its socket."""
@@ -63,7 +68,8 @@ def test_queue(server, monkeypatch):
   connections = [running(server) for _ in range(4)]
   assert server.until(lambda: (server.service.running, server.service.waiting) == (2, 2))
   refused = server.post("/v1/chat/completions", {"messages": FOX})
-  assert refused.status_code == 503 and refused.headers["retry-after"] and refused.json()["error"]["code"] == "queue_full"
+  assert refused.status_code == 503 and refused.headers["retry-after"]
+  assert refused.json()["error"]["code"] == "queue_full"
   assert server.http.get("/health").status_code == 200
   slots = server.http.get("/slots").json()
   assert [s["is_processing"] for s in slots] == [True, True] and "fox" not in str(slots)
@@ -112,8 +118,8 @@ def test_slow_senders_are_cut(server, monkeypatch):
   monkeypatch.setattr(deadlines, "HEADERS", 0.3)
   monkeypatch.setattr(deadlines, "BODY", 0.3)
   address = ("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
-  begins = (b"", b"GET /health HT", b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-            b"content-length: 50\r\n\r\n{")
+  begins = (b"", b"GET /health HT", b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n"
+            b"content-type: application/json\r\ncontent-length: 50\r\n\r\n{")
   connections = [(socket.create_connection(address), begin) for _ in range(20) for begin in begins]
   for connection, begin in connections: connection.sendall(begin)
   end = time.monotonic() + 5
@@ -192,9 +198,11 @@ def test_command_answers_and_ends_by_a_signal():
   with httpx.Client(base_url=url, timeout=120) as http:
     end = time.monotonic() + 300
     while http.get("/health").status_code != 200 and time.monotonic() < end: time.sleep(0.2)
-    answer = http.post("/v1/chat/completions", json={"messages": FOX, "max_tokens": 3}, headers={"x-request-id": "mine"})
+    body = {"messages": FOX, "max_tokens": 3}
+    answer = http.post("/v1/chat/completions", json=body, headers={"x-request-id": "mine"})
     assert answer.status_code == 200 and answer.headers["x-request-id"] == "mine"
     os.kill(process.pid, signal.SIGTERM)
   log = process.communicate(timeout=30)[1]
-  assert process.returncode == 0 and "Tell me" not in log and answer.json()["choices"][0]["message"]["content"] not in log
+  assert process.returncode == 0 and "Tell me" not in log
+  assert answer.json()["choices"][0]["message"]["content"] not in log
   assert '"path": "/v1/chat/completions", "status": 200' in log and '"request_id": "mine"' in log
