@@ -20,7 +20,7 @@ from tests.gpu.gpu_checks import useful
 from tinygrad import Device, Tensor
 from tinygrad.codegen import to_program
 from tinygrad.engine.realize import compile_linear, run_linear
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop.ops import Ops
 from tinygrad_llm.device.device import open_target
 from tinygrad_llm.kernels import decode_step, programs_of
 from tinygrad_llm.patches.attention import prefill_gpu, flash_decoding
@@ -195,14 +195,8 @@ def attention_rows(case: str, target: str, depths: list[int]) -> list[list[dict]
     path = kernel_cases.write(case, f"{folder}/{case}.gguf")
     steps = [decode_step(str(path), 16384, depth) for depth in depths]
   return [[p.row() | {"useful": useful([a for a in accesses(p.linear.src, p.variables) if not a.store and a.trips])}
-           for p in programs_of(step._replace(linear=of_attention(step.linear)))
+           for p in programs_of(step._replace(linear=attention.kernels(step.linear)))
            if p.schedule in ("online_softmax", "block_reductions")] for step in steps]
-
-def of_attention(linear: UOp) -> UOp:
-  """The kernels that compute parts, and the kernel after each."""
-  is_part = [call.op is Ops.CALL and call.src[0].op is Ops.SINK and Part.of(call.src[0]) is not None
-             for call in linear.src]
-  return linear.replace(src=tuple(call for call, *of in zip(linear.src, is_part, [False, *is_part]) if any(of)))
 
 @pytest.mark.skipif(not kernel_cases.has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
 @extended

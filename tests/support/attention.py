@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from tests.support import symbolic
 from tinygrad import Tensor, UOp
+from tinygrad.uop.ops import Ops
+from tinygrad_llm.patches.attention.part import Part
 
 BLOCK = 16  # positions of a block of the paged cache (Case.table)
 
@@ -126,6 +128,12 @@ class Problem:
     shares = np.exp(scores - top)
     total = shares.sum(-1, keepdims=True) + np.exp(sinks - top)
     return np.einsum("btkgs,bksd->btkgd", shares / total, kv[-1, ..., :c.width])
+
+def kernels(linear: UOp) -> UOp:
+  """The kernels of a schedule that compute parts, and the kernel after each."""
+  is_part = [call.op is Ops.CALL and call.src[0].op is Ops.SINK and Part.of(call.src[0]) is not None
+             for call in linear.src]
+  return linear.replace(src=tuple(call for call, *of in zip(linear.src, is_part, [False, *is_part]) if any(of)))
 
 def values(y: Tensor, case: Case) -> np.ndarray:
   """The computed attention (B, T, KVH, G, W); a symbolic T is cut to the tokens of the case."""
