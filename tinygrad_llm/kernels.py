@@ -44,17 +44,24 @@ class Step(NamedTuple):
   weights: dict[UOp, Rows]
   caches: list[Tensor]
 
-def decode_step(model: str | None, max_context: int = 4096, depth: int = 0, prompt: int = 0) -> Step:
+def decode_step(model: str | None, max_context: int = 4096, depth: int = 0, prompt: int = 0, rows: int = 0) -> Step:
   """
   Schedules a decode step at position `depth`, or the prefill of a prompt there, for tinygrad's default device.
 
   prompt: tokens of the prompt's chunk; 0: a decode step. It is the step that LLM captures, built over tensors without
   memory. For a prompt, that is a chunk and the logits after its last token. InputError as from LLM, and for a `depth`
   or `prompt` beyond the context.
+
+  rows: the step has 1, 2, 4 or 8 sequences in a pool that holds their contexts. With a prompt, it is a piece of one
+  of them, without logits. 0: the model's slot.
   """
   from tinygrad_llm.analysis.programs import Rows
+  from tinygrad.helpers import ceildiv
   from tinygrad_llm.device.buffers import without_memory
+  from tinygrad_llm.engine.batch.row_steps import COUNTS, RowSteps
   from tinygrad_llm.engine.llm import LLM
+  from tinygrad_llm.nn.cache.place import BLOCK
+  if rows not in (0, *COUNTS): raise InputError(f"--rows {rows}: give one of {', '.join(map(str, COUNTS))}")
   with without_memory():
     llm = LLM(model, max_context=max_context, chunk=max(prompt, 1), dequantize=False, progress=False)
     if not 0 <= depth < llm.max_context:
@@ -63,9 +70,15 @@ def decode_step(model: str | None, max_context: int = 4096, depth: int = 0, prom
     if not 0 <= prompt <= llm.max_context - depth:
       raise InputError(f"--prompt {prompt}: give 0 to {llm.max_context - depth}, or another --max-context (the model "
                        f"allows {llm.config.context_length})")
-    linear, variables = llm.steps.prompt_schedule(depth) if prompt else llm.steps.decode_schedule(depth)
+    if rows:
+      steps = RowSteps(llm.model, llm.steps, 1 + rows * ceildiv(llm.max_context, BLOCK))
+      linear, variables = steps.piece_schedule(depth) if prompt else steps.decode_schedule(rows, depth)
+      caches = [pool.kv for cache in llm.model.caches if (pool := cache.pool) is not None]
+    else:
+      linear, variables = llm.steps.prompt_schedule(depth) if prompt else llm.steps.decode_schedule(depth)
+      caches = [cache.kv for cache in llm.model.caches]
   return Step(linear, variables, {w.stored.uop.base: Rows(w.qtype.name, names) for names, w in llm.weights.items()},
-              [cache.kv for cache in llm.model.caches])
+              caches)
 
 def programs_of(step: Step) -> list[Program]:
   """The compiled kernels of a step, in order."""
@@ -76,9 +89,10 @@ def programs_of(step: Step) -> list[Program]:
   for program, part in zip(found, parts): program.part = part
   return found
 
-def decode_programs(model: str | None, max_context: int = 4096, depth: int = 0, prompt: int = 0) -> list[Program]:
+def decode_programs(model: str | None, max_context: int = 4096, depth: int = 0, prompt: int = 0, rows: int = 0
+                    ) -> list[Program]:
   """The compiled kernels of a decode step at `depth`, or of a prompt, in order. InputError as from LLM."""
-  return programs_of(decode_step(model, max_context, depth, prompt))
+  return programs_of(decode_step(model, max_context, depth, prompt, rows))
 
 def report(target: str, step: list[Program], card: GPU | CPU | None = None) -> dict[str, Any]:
   """

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from tinygrad import Tensor, UOp, dtypes
 from tinygrad_llm.device.buffers import empty, fill, host_view, read
-from tinygrad_llm.device.captured import captured, replay
+from tinygrad_llm.device.captured import captured, replay, scheduled
 from tinygrad_llm.engine.sampling import biased, greedy_key
 from tinygrad_llm.engine.steps import Steps
 from tinygrad_llm.nn.cache.place import BLOCK, Piece, Rows
@@ -73,6 +73,20 @@ class RowSteps:
     self.last_logits(1)
     for n in COUNTS[:COUNTS.index(count_for(sequences)) + 1]:
       for turn in range(len(self._decodes[n])): self.decode([Row()] * n, turn)
+
+  def decode_schedule(self, rows: int, position: int) -> tuple[UOp, dict[str, int]]:
+    """
+    The schedule that decode() of so many rows at `position` would capture, see device.captured.scheduled.
+    """
+    step = self._decodes[rows][0]
+    assert step.fxn is not None
+    return scheduled(step.fxn, self._end.bind(position + 1), *(at.bind(BLOCK * (i + 1))
+                                                              for i, at in enumerate(self._at[:rows])))
+
+  def piece_schedule(self, position: int) -> tuple[UOp, dict[str, int]]:
+    """The same for a piece of a whole chunk from `position` on, without the logits after it."""
+    assert self._piece.fxn is not None
+    return scheduled(self._piece.fxn, self._start(position), self._at[0].bind(BLOCK), self._length(self._steps.chunk))
 
   def logits(self, logits: Tensor, row: int) -> np.ndarray:
     """float32 (vocab_size,): one row of what decode() returned."""
