@@ -46,7 +46,7 @@ def may_use_tiles() -> bool:
   except (OSError, AttributeError): return False
 
 # features, among others, that a processor's name implies
-PROCESSORS = {"x86-64-v4": ("avx512f",),
+PROCESSORS = {"x86-64-v3": ("avx2",), "x86-64-v4": ("avx2", "avx512f"),
               "sapphirerapids": ("avx512f", "avx512vnni", "avx512bf16", "amx-tile", "amx-bf16")}
 
 def _features(ren: Renderer) -> frozenset[str]:
@@ -64,6 +64,10 @@ def registers(ren: Renderer) -> int:
 def multiplies_bytes(ren: Renderer) -> bool:
   """Whether one instruction adds four products of an unsigned and a signed byte to a number: VNNI."""
   return not _features(ren).isdisjoint(("avx512vnni", "avxvnni"))
+
+def adds_pairs(ren: Renderer) -> bool:
+  """Whether dot products of bytes are sums of int16, two products each: AVX2 without VNNI."""
+  return "avx2" in _features(ren) and not multiplies_bytes(ren)
 
 def multiplies_bf16(ren: Renderer) -> bool:
   """Whether one instruction adds two products of bfloat16 to each of 16 floats: AVX512_BF16."""

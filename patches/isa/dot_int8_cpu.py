@@ -8,7 +8,7 @@ How: The pass finds reductions of float(a) * float(b) over integers of at most 8
   from all weights becomes a product of its own. Where the lanes are rows of a matrix, four products of neighbouring
   bytes become one instruction. The words of weights are unpacked as a whole, all four bytes at once. Codes that stand
   for other numbers are looked up, 64 at once. Bits stored apart from the rest of their weights are spread over the
-  bytes of a word. Activation sums take 16 bytes at once.
+  bytes of a word. Activation sums take 16 bytes at once. With AVX2, int16_sums.py adds words of small weights.
 Rewrite:
   sum c in 4: float(byte(w, c)) * float(byte(x, c))
   --> float(vpdpbusd(0, w, x)): four products in int32
@@ -28,8 +28,9 @@ from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat, graph_rewrite
 from tinygrad_llm.patches import is_on, hooks
 from tinygrad_llm.patches.ir.indices import stripped
 from tinygrad_llm.patches.ir.packed_bytes import BYTES, ONES, Packed, joined, shifted, signed_byte, spread, with_offset
-from tinygrad_llm.patches.ir.targets import LANES, has_vectors
-from tinygrad_llm.patches.isa import table_lookup
+from tinygrad_llm.patches.ir.targets import LANES, adds_pairs, has_vectors
+from tinygrad_llm.patches.isa import int16_sums, table_lookup
+from tinygrad_llm.patches.isa.int16_sums import OF_7_BITS, Word
 from tinygrad_llm.patches.vector.ordered_loads import offset
 from tinygrad_llm.patches.vector.vectorizer import Vectorizer, c_functions, uniform_rules, vector_rules
 
@@ -157,8 +158,9 @@ def dot(v: Vectorizer, u: UOp) -> UOp|None:
     (word, i), w = found[0]
     if weights.setdefault((word, v.const(w) is not None), {}).setdefault(i, w) is not w: return None
   if not weights: return None
-  zero = UOp.cconst(0, dtypes.int)
+  zero = v.splat(UOp.cconst(0, dtypes.int))
   totals = {1: v.splat(functools.reduce(lambda a, b: a.alu(Ops.ADD, b), same))} if same else dict[int, UOp]()
+  signs: dict[int, list[Word]] = {}
   for (word, _), four in weights.items():
     if len(four) < BYTES: return None
     consts, sign = v.const(four[0]), 1
@@ -166,10 +168,14 @@ def dot(v: Vectorizer, u: UOp) -> UOp|None:
     bytes = [four[i] for i in range(BYTES)]
     if signed := all(map(_is_signed, bytes)): bytes = [stripped(w).src[0].src[0] & 255 for w in bytes]
     if (unpacked := words(v, bytes)) is None: return None
-    name = f"add_dots_of_{'signed' if signed else '7_bits' if unpacked[1] <= 7 else 'bytes'}"
-    of = (totals.get(sign, v.splat(zero)), unpacked[0], v.rewrite(word))
-    totals[sign] = UOp(Ops.CUSTOMI, dtypes.int, of, f"{name}({{0}},{{1}},{{2}})")
-  plus = totals.get(1, v.splat(zero))
+    kind = "signed" if signed else OF_7_BITS if unpacked[1] <= 7 else "bytes"
+    most = int16_sums.largest(bytes, unpacked[1])
+    signs.setdefault(sign, []).append(Word(kind, most, unpacked[0], v.rewrite(word)))
+  for sign, of in signs.items():
+    total = totals.get(sign, zero)
+    if adds_pairs(v.ren): totals[sign] = int16_sums.summed(total, of, zero)
+    else: totals[sign] = functools.reduce(lambda total, word: word.added(total), of, total)
+  plus = totals.get(1, zero)
   return plus.alu(Ops.SUB, totals[-1]) if -1 in totals else plus
 
 def sums(v: Vectorizer, u: UOp) -> UOp|None:
@@ -317,6 +323,7 @@ static inline dot_words look_up(dot_words i, look_ups t) {
 
 def install() -> None:
   c_functions.append((NAMES, FUNCTIONS))
+  c_functions.append((int16_sums.NAMES, int16_sums.FUNCTIONS))
   hooks.after_opts.append(run)
   vector_rules.append(dot)
   uniform_rules.append(sums)

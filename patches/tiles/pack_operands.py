@@ -39,7 +39,7 @@ from tinygrad_llm.patches.ir.indices import (
   apart, choosing, divisor, evaluate, flat, size, steps, strides, while_true)
 from tinygrad_llm.patches.ir.packed_bytes import BYTES, with_offset
 from tinygrad_llm.patches.ir.sums import added, frees_a_factor, product
-from tinygrad_llm.patches.ir.targets import LANES, has_vectors, multiplies_bytes
+from tinygrad_llm.patches.ir.targets import LANES, adds_pairs, has_vectors, multiplies_bytes
 from tinygrad_llm.patches.isa.dot_int8_cpu import is_int8, words
 from tinygrad_llm.patches.vector.vectorizer import Vectorizer, vector_rules
 
@@ -115,11 +115,13 @@ class Packing:
   - parts: for a loop of a sum, the loops over parts and within a part. An array then holds a part, so that memory is
     read while other parts are multiplied. None: an array holds a whole sum.
   - vnni: whether weights may have all 8 bits
+  - pairs: whether products of weights of fewer bits are added as int16
   """
   def __init__(self, lane: UOp, tile: UOp|None, block: UOp|None, ids: Iterable[int], again: UOp|None = None,
-               parts: dict[UOp, tuple[UOp, UOp]]|None = None, vnni: bool = False):
+               parts: dict[UOp, tuple[UOp, UOp]]|None = None, vnni: bool = False, pairs: bool = False):
     self.lane, self.tile, self.block, self.ids, self.again, self.parts = lane, tile, block, iter(ids), again, parts
-    self.vnni, self.slots, self.made = vnni, itertools.count(Slot.PACK_OPERANDS), dict[UOp, UOp]()
+    self.vnni, self.pairs = vnni, pairs
+    self.slots, self.made = itertools.count(Slot.PACK_OPERANDS), dict[UOp, UOp]()
 
   def _loop(self, n: int, kind: AxisType) -> UOp: return UOp.range(n, next(self.ids), kind)
 
@@ -187,7 +189,8 @@ class Packing:
     if not self.vnni and whole.vmax >= SIGN: whole, added = whole + p.offset, None
     weights = self.weights(whole, loops, p.byte)
     if added is None and p.offset: weights = weights.cast(dtypes.uint8).bitcast(dtypes.int8)
-    elif not self.vnni: weights = weights & (SIGN - 1)  # tells later passes how many bits they have
+    elif not self.vnni:  # tells later passes how many bits they have
+      weights = weights & ((1 << int(whole.vmax).bit_length()) - 1 if self.pairs else SIGN - 1)
     total = (weights.cast(dtypes.int) * group.byte.cast(dtypes.int)).reduce(*group.loops, arg=Ops.ADD)
     return total if added is None else total + added
 
@@ -295,7 +298,7 @@ def run(sink: UOp, ren: Renderer) -> UOp:
     again = _changed({turns[r]: [u.substitute(turns) for u in us] for r, us in matrices.items()}, stored)
   few = block is not None and tile is None and not matrices and matrix.issuperset(
     r for r in outputs if r is not block)
-  packing = Packing(lane, tile, block, ids, again, {} if few else None, multiplies_bytes(ren))
+  packing = Packing(lane, tile, block, ids, again, {} if few else None, multiplies_bytes(ren), adds_pairs(ren))
   try: return split.substitute({red: _packed(red, packing) for red in _sums(split)})
   except ValueError: return sink
 

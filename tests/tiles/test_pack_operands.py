@@ -214,8 +214,8 @@ AVX2 = "CPU:CLANG:x86_64,x86-64-v3"
 WITH_AVX2 = pytest.mark.skipif("avx2" not in cpu_features(), reason="the processor has no AVX2")
 
 @WITH_AVX2
-@pytest.mark.parametrize("name, kind", sample([(name, "7_bits" if name in OF_7_BITS else "signed") for name in STREAMS],
-                                              [("Q6_K", "7_bits")]))
+@pytest.mark.parametrize("name, kind", sample([(name, "pairs" if name in OF_7_BITS else "signed") for name in STREAMS],
+                                              [("Q6_K", "pairs")]))
 def test_results_without_vnni(name, kind):
   """AVX2's byte product instruction saturates for unsigned 8-bit factors, so types beyond 7 bits use signed ones."""
   row, few_ = (child.call(f, name, len(name), DEV=AVX2).value for f in (drawn, drawn_few))
