@@ -83,9 +83,10 @@ def first_token(begin: Begin, prompt: Sequence[int]) -> float:
 
 def beside_prompt(begin: Begin, prompts: Sequence[Sequence[int]], long: Sequence[int], tokens: int) -> dict[str, Any]:
   """
-  Answers to `prompts`, beside which a long prompt is read after `tokens` tokens of each.
+  Answers to `prompts`; a long prompt is read after `tokens` tokens of each, and then they go on for as many.
 
-  - before, while: their tokens a second together; share: the ratio of the two
+  - before, while, after: their tokens a second together
+  - share: of the mean of before and after, because longer answers are slower by themselves
   - gap_ms: the longest wait of one of them for a token while the long prompt was read
   - step_ms: the median wait before
   - first_token_s: of the long prompt
@@ -94,17 +95,19 @@ def beside_prompt(begin: Begin, prompts: Sequence[Sequence[int]], long: Sequence
   try:
     for reader in readers: reader.wait(tokens)
     all_run, start = max(reader.times[0] for reader in readers), time.perf_counter()
-    before = Window(all_run, start, sum(t > all_run for reader in readers for t in reader.times))
     (other := Reader(begin(long, 1))).join()
+    for reader in readers: reader.wait(len(reader.times) + tokens)
+    last = time.perf_counter()
   finally:
     for reader in readers: reader.cancel()
-  end, gaps, steps, count = other.times[0], list[float](), list[float](), 0
+  end, gaps, steps = other.times[0], list[float](), list[float]()
   for reader in readers:
     for a, b in zip(reader.times, reader.times[1:]):
       if b > start and a < end: gaps.append(min(b, end) - a)
       elif b <= start and a >= all_run: steps.append(b - a)
-    count += sum(start < t <= end for t in reader.times)
-  meanwhile = Window(start, end, count)
-  return {"before": round(before.rate, 2), "while": round(meanwhile.rate, 2),
-          "share": round(meanwhile.rate / before.rate, 4), "gap_ms": round(max(gaps) * 1e3, 1),
+  before, meanwhile, after = (
+    Window(a, b, sum(a < t <= b for reader in readers for t in reader.times)).rate
+    for a, b in ((all_run, start), (start, end), (end, last)))
+  return {"before": round(before, 2), "while": round(meanwhile, 2), "after": round(after, 2),
+          "share": round(meanwhile * 2 / (before + after), 4), "gap_ms": round(max(gaps) * 1e3, 1),
           "step_ms": round(sorted(steps)[len(steps) // 2] * 1e3, 2), "first_token_s": round(end - start, 3)}

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 from collections import defaultdict
 from typing import cast
+import numpy as np
 from tinygrad.device import Buffer, Compiled
 from tinygrad.engine.jit import GraphRunner
 from tinygrad.engine.realize import _resolve, get_call_arg_uops
@@ -52,10 +53,12 @@ class CPUGraph(GraphRunner):
         for slot in {u.arg.slot for u in args[i].toposort() if u.op is Ops.PARAM}:
           start = self._address(_resolve(args[i], input_uops)) - self._address(input_uops[slot])
           self.inputs[slot].append((word, start))
-    self.variables: dict[str, list[int]] = {name: [] for name in self.vars}
+    variables: dict[str, list[int]] = {name: [] for name in self.vars}
     for j, replaced in self.var_vals_replace.items():
       first = self.table.at[j] + thread_pool.HEAD + len(self.calls[j][1].arg.globals)
-      for i, variable in replaced: self.variables[self.vars[variable]].append(first + i)
+      for i, variable in replaced: variables[self.vars[variable]].append(first + i)
+    self.variables = {name: np.array(words, np.intp) for name, words in variables.items()}
+    self.words = np.ctypeslib.as_array(self.table.words).view(np.int64)
 
   def __call__(self, input_uops: tuple[UOp, ...], var_vals: dict[str, int], wait: bool = False) -> float | None:
     self._write(input_uops, var_vals)
@@ -72,9 +75,7 @@ class CPUGraph(GraphRunner):
     for slot, offsets in self.inputs.items():
       address = self._address(input_uops[slot])
       for word, start in offsets: words[word] = address + start
-    for name, at in self.variables.items():
-      value = var_vals[name]
-      for word in at: words[word] = value
+    for name, at in self.variables.items(): self.words[at] = var_vals[name]
 
   def _address(self, u: UOp) -> int:
     address: int = cast(Buffer, u.buffer).ensure_allocated().get_buf(self.name).va_addr

@@ -99,13 +99,16 @@ def test_seed(llm):
   assert sample(1) != sample(2)
 
 def test_only_token_ids_are_copied_to_host(llm, monkeypatch):
-  sizes = []
-  def read(tensor, *shape):
-    sizes.append(int(np.prod(shape)))
-    return buffers.read(tensor, *shape)
+  sizes = list[int]()
+  def counted(read):
+    def found(tensor, *shape):
+      sizes.append(int(np.prod(shape)))
+      return read(tensor, *shape)
+    return found
   tokens = llm.generate(PROMPT, max_tokens=9, ignore_eos=True)
   first = [next(tokens), next(tokens)]
-  for module in ("llm", "steps"): monkeypatch.setattr(f"tinygrad_llm.engine.{module}.read", read)
+  monkeypatch.setattr(llm.steps, "_reading", counted(llm.steps._reading))
+  monkeypatch.setattr("tinygrad_llm.engine.steps.read", counted(buffers.read))
   assert first + list(tokens) == greedy(llm, PROMPT, 9)
   assert sizes[:7] == [1] * 7
   sizes.clear()

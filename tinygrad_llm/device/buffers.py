@@ -8,7 +8,7 @@ import numpy as np
 from tinygrad import Device, Tensor
 from tinygrad.device import Buffer
 from tinygrad.dtype import DType, _to_np_dtype
-from tinygrad.helpers import prod
+from tinygrad.helpers import getenv, prod
 from tinygrad.uop.ops import Ops
 from tinygrad_llm.patches.host import huge_pages
 
@@ -54,6 +54,35 @@ def host_view(tensor: Tensor) -> np.ndarray | None:
   buffer = buffer_of(tensor)
   if not _memory.get() or not hasattr(buffer.allocator, "_as_buffer"): return None
   return _array(tensor, buffer.as_memoryview(force_zero_copy=True))
+
+def writer(tensor: Tensor) -> Callable[[Callable[[np.ndarray], None]], None]:
+  """fill() of one tensor, for many calls: the array is made once. The tensor must stay allocated as long."""
+  if (view := host_view(tensor)) is None: return lambda write: fill(tensor, write)
+  if (wait := _waiting(tensor)) is None: return lambda write: write(view)
+  def waited(write: Callable[[np.ndarray], None]) -> None:
+    wait()
+    write(view)
+  return waited
+
+class Readings:
+  """read() of the few tensors in which steps leave their results: the array of each is made once, if it can be."""
+  def __init__(self, most: int = 16):
+    self._most, self._made = most, dict[int, tuple[Tensor, np.ndarray, Callable[[], None] | None]]()
+
+  def __call__(self, tensor: Tensor, *shape: int) -> np.ndarray:
+    """The tensor's contents; all calls for a tensor have the same shape."""
+    kept = self._made.get(id(tensor))
+    if kept is None or kept[0] is not tensor:
+      array = read(tensor, *shape)
+      if (view := host_view(tensor)) is None or not np.may_share_memory(array, view): return array
+      if len(self._made) == self._most: self._made.clear()
+      kept = self._made[id(tensor)] = tensor, array, _waiting(tensor)
+    if kept[2] is not None: kept[2]()
+    return kept[1]
+
+def _waiting(tensor: Tensor) -> Callable[[], None] | None:
+  """A function that waits for a tensor's device; None for the CPU, which has done all that it was told."""
+  return None if is_lazy() and not getenv("HCQ2") else buffer_of(tensor).allocator.dev.synchronize
 
 def copy(to: Tensor, of: Tensor) -> None:
   """Copies a realised tensor's contents to another one of its shape, type and device."""

@@ -1,15 +1,18 @@
 """Captured functions of tensors: traced, scheduled and compiled once, and loaded from disk by a later process."""
 from __future__ import annotations
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 from tinygrad import Tensor, TinyJit, UOp
-from tinygrad.engine.jit import _TinyJit
+from tinygrad.engine import jit as engine_jit
+from tinygrad.engine import realize
+from tinygrad.engine.jit import CapturedJit, _TinyJit
 from tinygrad.engine.realize import capturing, pm_beam
-from tinygrad.helpers import BEAM, JIT, flatten, getenv
+from tinygrad.helpers import BEAM, DEBUG, JIT, PROFILE, flatten, getenv
 from tinygrad.nn.state import get_parameters
 from tinygrad.uop.ops import Ops, graph_rewrite
 from tinygrad_llm.patches.host.thread_safety import is_replayed
+from tinygrad_llm.patches.runtime.dispatch import CPUGraph
 
 T = TypeVar("T")
 
@@ -23,18 +26,48 @@ def captured(function: Callable[..., T], *state: Any) -> _TinyJit[T]:
   jit.cnt = 1
   return jit
 
-def replay(jit: _TinyJit[T], values: Mapping[UOp, int]) -> T:
+class Replay(Generic[T]):
   """
-  The captured step with these values of its variables, which are all that it takes: its tensors are bound.
+  A captured step that is called again and again with the same tensors and with other values of its variables.
 
-  A step that was replayed before in this process needs no TinyJit, which would look at all inputs again. The variables
-  are bound to nothing: their values go straight into the launches. AssertionError for a value out of range.
+  The first call in a process captures it, or loads its capture from disk. Later ones need no TinyJit, which would look
+  at all inputs again, and bind no variables: the values go straight into the launches. On the CPU, a step that is one
+  graph is launched without tinygrad's statistics, too; they are kept where DEBUG, PROFILE or timed replays want them.
+
+  tensors: the step's first arguments, which it does not write. variables: the others, in order.
   """
-  captured = jit.captured
-  if not JIT or captured is None or not is_replayed(captured): return jit(*(v.bind(n) for v, n in values.items()))
-  for v, n in values.items(): assert v.vmin <= n <= v.vmax, f"{v.expr}: {n} is not from {v.vmin} to {v.vmax}"
-  found: T = captured([], {v.expr: n for v, n in values.items()})
-  return found
+  def __init__(self, jit: _TinyJit[T], tensors: Sequence[Tensor], variables: Sequence[UOp]):
+    self.jit, self._tensors, self._variables = jit, tensors, variables
+    self._bounds = [(v.expr, v.vmin, v.vmax) for v in variables]
+    self._made_for: CapturedJit[T] | None = None
+    self._inputs: tuple[UOp, ...] = ()
+    self._graph: CPUGraph | None = None
+
+  def __call__(self, *values: int) -> T:
+    """The step's results, for one value a variable. AssertionError for a value out of range."""
+    captured = self.jit.captured
+    if captured is None or not JIT.value or not is_replayed(captured):
+      return self.jit(*self._tensors, *(v.bind(n) for v, n in zip(self._variables, values, strict=True)))
+    named = dict[str, int]()
+    for (name, least, most), n in zip(self._bounds, values, strict=True):
+      assert least <= n <= most, f"{name}: {n} is not from {least} to {most}"
+      named[name] = n
+    if self._made_for is not captured: self._make(captured)
+    if self._graph is None or PROFILE.value or DEBUG.value >= 2 or engine_jit.run_linear is not realize.run_linear:
+      found: T = captured([*self._inputs], named)
+      return found
+    self._graph(self._inputs, named)
+    found = captured.ret
+    return found
+
+  def _make(self, captured: CapturedJit[T]) -> None:
+    """Finds what a replay needs: the inputs' buffers, and the only graph."""
+    self._inputs = tuple(tensor.uop.base for tensor in self._tensors)
+    assert not captured._written_uops.intersection(self._inputs)
+    steps = [call.src[0] for call in captured.linear.src]
+    is_graph = len(steps) == 1 and steps[0].op is Ops.CUSTOM_FUNCTION and steps[0].arg == "graph"
+    graph = realize.get_graph_runtime(steps[0], self._inputs) if is_graph else None
+    self._graph, self._made_for = graph if isinstance(graph, CPUGraph) else None, captured
 
 class _Schedules:
   """Collects the schedules that tinygrad would run."""

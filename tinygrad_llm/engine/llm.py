@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from tinygrad import Device, Tensor
 from tinygrad_llm.device.async_read import reader
-from tinygrad_llm.device.buffers import read
 from tinygrad_llm.device.cost import cost
 from tinygrad_llm.device.device_errors import device_error, telling_device_errors
 from tinygrad_llm.device.free_memory import free_memory
@@ -226,7 +225,7 @@ class LLM:
       self._follow(position)
       logits, _ = self.feed(token, position)
       self._by_hand.tokens = [*self._by_hand.tokens[:position], token]
-      return read(logits, self.config.vocab_size).copy()
+      return self.steps.row(logits).copy()
 
   def generate(self, ids: Sequence[int], max_tokens: int | None = 64, temperature: float = 0.0, top_k: int = 0,
                top_p: float = 1.0, min_p: float = 0.0, repeat_penalty: float = 1.0, seed: int = 0,
@@ -534,8 +533,8 @@ class LLM:
   def choose(self, logits: Tensor, key: Tensor, sampler: Sampler, history: Sequence[int],
              ruled_out: Sequence[int] = ()) -> int:
     """The sampler's choice of the token after `history`, from the results of feed()."""
-    if sampler.greedy: return greedy_token(int(read(key, 1)[0]))  # only the key crosses to the host
-    return sampler(read(logits, self.config.vocab_size), history, ruled_out=ruled_out)
+    if sampler.greedy: return greedy_token(self.steps.key(key))  # only the key crosses to the host
+    return sampler(self.steps.row(logits), history, ruled_out=ruled_out)
 
   def start_ahead(self, token: int, history: Sequence[int], sampler: Sampler, draws: Draws) -> None:
     """Makes the next launch() feed `token`, at position len(history)."""

@@ -16,12 +16,15 @@ Top-p and min-p use the probabilities before the temperature; top-p renormalises
 from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 import numpy as np
 from tinygrad import Tensor, dtypes
 from tinygrad_llm.device.buffers import empty, fill
 from tinygrad_llm.engine.arguments import number
 from tinygrad_llm.engine.choice.penalties import FINITE, Penalties
 from tinygrad_llm.errors import InputError
+
+INFINITE = 0x7F800000  # bits that are all set in a float32 that is not finite
 
 class Sampler:
   """
@@ -49,7 +52,7 @@ class Sampler:
     self.repeat_penalty, self.masked = float(repeat_penalty), masked
     self._random = np.random.Generator(np.random.PCG64(int(seed)))
 
-  @property
+  @cached_property
   def greedy(self) -> bool:
     """Whether it picks greedy_token's choice, whatever came before and whatever the call."""
     return (self.temperature == 0 or self.top_k == 1) and self._penalties.off and not self.masked
@@ -136,7 +139,7 @@ def greedy_token(key: int) -> int:
   """The token of a greedy_key, the first of equally likely ones. InputError as from a Sampler."""
   order = key >> 32
   bits = order ^ 0x80000000 if order >> 31 else order ^ 0xFFFFFFFF
-  check_best(np.uint32(bits).view(np.float32))
+  if bits & INFINITE == INFINITE: check_best(np.uint32(bits).view(np.float32))
   return 0xFFFFFFFF - (key & 0xFFFFFFFF)
 
 def _top_k(logits: np.ndarray, k: int, block: int = 256) -> np.ndarray:

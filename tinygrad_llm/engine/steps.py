@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 import numpy as np
 from tinygrad import Tensor, UOp, dtypes
-from tinygrad_llm.device.buffers import empty, fill, is_lazy, read
-from tinygrad_llm.device.captured import captured, scheduled
+from tinygrad_llm.device.buffers import Readings, empty, fill, is_lazy, read, writer
+from tinygrad_llm.device.captured import Replay, captured, scheduled
 from tinygrad_llm.engine.sampling import biased, greedy_key
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.nn.model import Model
@@ -43,6 +43,9 @@ class Steps:
     self._normed = captured(_normed, model)
     # a model with recurrent layers has a step for each turn of its states, all others have one
     self._decodes = [captured(_decode, model, turn, bias) for turn in range(2 if model.states else 1)]
+    start = UOp.variable("start", 0, positions - 1)
+    self._replays = [Replay(step, (self._token,), (start,)) for step in self._decodes]
+    self._fill_token, self._reading = writer(self._token), Readings()
 
   def prefill(self, tokens: Sequence[int], position: int) -> None:
     """Feeds 1 to `chunk` tokens from `position` on; logits() and row_logits() are for these tokens then."""
@@ -63,8 +66,17 @@ class Steps:
 
   def decode(self, token: int, position: int) -> tuple[Tensor, Tensor]:
     """Feeds one token; the logits after it, (1, 1, vocab_size), and their greedy_key, (1, 1)."""
-    _write(self._token, [token])
-    return self._decodes[position % len(self._decodes)](self._token, self._position(position))
+    self._check(position)
+    self._fill_token(lambda memory: memory.__setitem__((0, 0), token))
+    return self._replays[position % len(self._replays)](position)
+
+  def key(self, key: Tensor) -> int:
+    """The greedy_key of decode()."""
+    return int(self._reading(key, 1)[0])
+
+  def row(self, logits: Tensor) -> np.ndarray:
+    """float32 (vocab_size,): the logits of decode(), until it runs again."""
+    return self._reading(logits, self.vocab_size)
 
   def restore_prompt(self) -> bool:
     """Whether prefill() and row_logits() are captured, in this process or an earlier one, and so compile nothing."""
@@ -108,10 +120,12 @@ class Steps:
     row, row_variables = scheduled(self._row_logits.fxn, self.hidden, self._row(self.chunk - 1))
     return chunk.replace(src=chunk.src + row.src), chunk_variables | row_variables
 
-  def _position(self, position: int, count: int = 1) -> UOp:
+  def _check(self, position: int, count: int = 1) -> None:
     if not 0 <= position <= self.max_context - count:
       raise InputError(f"position {position}: {count} tokens do not fit there in a context of {self.max_context}; feed "
                        "fewer or raise max_context")
+  def _position(self, position: int, count: int = 1) -> UOp:
+    self._check(position, count)
     return UOp.variable("start", 0, self.positions - 1).bind(position)
   def _length(self, length: int) -> UOp: return UOp.variable("length", 1, self.chunk).bind(length)
   def _row(self, row: int) -> UOp: return UOp.variable("row", 0, self.chunk - 1).bind(row)

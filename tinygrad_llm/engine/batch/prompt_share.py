@@ -1,5 +1,6 @@
 """Which part of the time prompts get while others decode, and how long a prompt piece may make them wait."""
 from __future__ import annotations
+from collections.abc import Callable
 from tinygrad_llm.engine.batch.step_times import DecodeTimes, PieceTimes
 from tinygrad_llm.errors import InputError
 
@@ -40,11 +41,12 @@ class PromptShare:
     self._stalled = 0.0
     if not prompts: self._credit = min(self._credit, 0.0)
 
-  def decoded(self, rows: int, seconds: float, stall: float) -> None:
-    """A decode step took so long."""
+  def decoded(self, rows: int, seconds: float, stall: Callable[[], float]) -> None:
+    """A decode step took so long. stall: as from stall()."""
     self.decodes.add(rows, seconds)
     self.pieces.step = self.decodes.least
-    self._credit = min(stall, self._credit + self._earned * seconds)
+    self._credit += self._earned * seconds
+    if self._credit > SHORT: self._credit = min(stall(), self._credit)  # no stall is shorter
 
   def read(self, tokens: int, seconds: float, stall: float | None) -> None:
     """A piece took so long; stall: None when nobody decoded, then it costs nothing."""

@@ -1,58 +1,18 @@
-"""One request of many: its sequence, the choice of its tokens, and the queue in which they wait for their reader."""
+"""One request of many: its sequence, the choice of its tokens, and its end."""
 from __future__ import annotations
 import threading, time
-from collections import deque
 from collections.abc import Callable
 import numpy as np
+from tinygrad_llm.engine.batch.outbox import Outbox
 from tinygrad_llm.engine.batch.sequence import Sequence
 from tinygrad_llm.engine.choice.ending import Ending
 from tinygrad_llm.engine.choice.grammar import Grammar
 from tinygrad_llm.engine.choice.logprobs import Logprobs, logprobs
 from tinygrad_llm.engine.sampling import Sampler, greedy_token
 from tinygrad_llm.engine.timing import Timing
-from tinygrad_llm.errors import InputError
 from tinygrad_llm.text.tokenizer import Tokenizer
 
 STOP_STRING = "stop_string"
-
-class Outbox:
-  """
-  Tokens on their way from the engine to a reader, in order, and then the end of the answer.
-
-  wake: called, without the lock, whenever something came; for readers that do not wait in get().
-  """
-  def __init__(self) -> None:
-    self._items, self._changed = deque[int](), threading.Condition()
-    self.ended, self.error = False, None  # type: bool, BaseException | None
-    self.wake: Callable[[], None] | None = None
-
-  def put(self, token: int) -> None:
-    with self._changed:
-      self._items.append(token)
-      self._changed.notify()
-    if self.wake is not None: self.wake()
-
-  def end(self, error: BaseException | None = None) -> None:
-    """No token comes any more. error: is raised once all tokens were taken."""
-    with self._changed:
-      if self.ended: return
-      self.ended, self.error = True, error
-      self._changed.notify_all()
-    if self.wake is not None: self.wake()
-
-  def leave(self) -> None:
-    """In a forked child: the answer stays the parent's."""
-    self._changed, self.ended = threading.Condition(), True
-    self.error = InputError("stream: it belongs to the process that this one was forked from; begin another one here")
-
-  def take(self, wait: float = 0.0) -> int | None:
-    """The next token; None if there is none after `wait` seconds. StopIteration or the error at the end."""
-    with self._changed:
-      if not self._items and not self.ended and wait: self._changed.wait(wait)
-      if self._items: return self._items.popleft()
-      if not self.ended: return None
-      if self.error is not None: raise self.error
-      raise StopIteration
 
 class Request:
   """
@@ -92,7 +52,7 @@ class Request:
     self.outbox.put(token)
     s.finish = finish
 
-  def end(self, finish: str, error: BaseException | None = None) -> None:
+  def end(self, finish: str, error: Exception | None = None) -> None:
     """The answer is over. A stop string that its reader has found stays the reason."""
     with self._reason:
       if self.timing.finish != STOP_STRING: self.timing.finish = finish

@@ -53,7 +53,8 @@ class Residents:
 
   def decoding(self) -> list[Entry]:
     """The sequences that get a token in the next turn, the oldest first."""
-    return sorted((e for e in self.running if e.decodes), key=lambda e: e.number)
+    found = [e for e in self.running if len(e.sequence.tokens) - e.sequence.fed <= 1]  # as Entry.decodes
+    return sorted(found, key=_number)
 
   def let_go(self) -> None:
     """Cancelled, finished and failed sequences leave, and full ones."""
@@ -123,6 +124,8 @@ class Residents:
     self.running.remove(e)
     self.pool.release(e.sequence)
     self._changes += 1
+
+def _number(e: Entry) -> int: return e.number
 
 def run_length(table: list[int], position: int, most: int) -> int:
   """Positions from `position` to the end of its run of neighbouring blocks; the search ends after `most` positions."""

@@ -5,8 +5,8 @@ from collections.abc import Sequence as Numbers
 from typing import NamedTuple
 import numpy as np
 from tinygrad import Tensor, UOp, dtypes
-from tinygrad_llm.device.buffers import empty, fill, host_view, read
-from tinygrad_llm.device.captured import captured, replay, scheduled
+from tinygrad_llm.device.buffers import Readings, empty, fill, host_view, writer
+from tinygrad_llm.device.captured import Replay, captured, scheduled
 from tinygrad_llm.engine.sampling import biased, greedy_key
 from tinygrad_llm.engine.steps import Steps
 from tinygrad_llm.nn.cache.place import BLOCK, Piece, Rows
@@ -39,12 +39,15 @@ class RowSteps:
     self._pools = [cache.make_pool(blocks).kv for cache in model.caches]
     self.states, self.blocks, self._steps, self._vocab_size = model.states, blocks, steps, model.config.vocab_size
     self._most = -(-steps.positions // BLOCK)  # blocks of a sequence
-    self._rows = {n: _Arrays(_zeros((n, 1)), _zeros((n,)), _zeros((n, self._most))) for n in COUNTS}
-    self._tables: dict[int, list[list[int]]] = {n: [] for n in COUNTS}  # as they were written last
     self._end = UOp.variable("end", 1, self._most * BLOCK)
     self._at = [UOp.variable(f"at{row}", 0, blocks * BLOCK - 1) for row in range(COUNTS[-1])]
+    arrays = {n: _Arrays(_zeros((n, 1)), _zeros((n,)), _zeros((n, self._most))) for n in COUNTS}
+    self._rows = {n: _Rows(a) for n, a in arrays.items()}
     self._decodes = {n: [captured(_decode, model, turn, bias, a) for turn in range(2 if model.states else 1)]
-                     for n, a in self._rows.items()}
+                     for n, a in arrays.items()}
+    self._replays = {n: [Replay(step, (), (self._end, *self._at[:n])) for step in steps]
+                     for n, steps in self._decodes.items()}
+    self._reading = Readings()
     self._tokens, self._table = empty((1, steps.chunk), dtypes.int32), _zeros((1, self._most))
     self._piece = captured(_piece, model, steps.hidden, self._tokens, self._table)
     self._copy = captured(_copy, self._pools)
@@ -55,15 +58,11 @@ class RowSteps:
 
     turn: of recurrent states; a model without them has no turns.
     """
-    rows = [*rows, *[Row()] * (count_for(len(rows)) - len(rows))]
-    arrays = self._rows[len(rows)]
-    fill(arrays.tokens, lambda memory: np.copyto(memory[:, 0], [row.token for row in rows]))
-    fill(arrays.positions, lambda memory: np.copyto(memory, [row.position for row in rows]))
-    if (tables := [[*row.table] for row in rows]) != self._tables[len(rows)]:
-      fill(arrays.table, lambda memory: _write(memory, tables))
-      self._tables[len(rows)] = tables
-    places = {at: _place(*row[1:]) for at, row in zip(self._at, rows)}
-    return replay(self._decodes[len(rows)][turn], {self._end: max(row.position for row in rows) + 1, **places})
+    n = count_for(len(rows))
+    if n > len(rows): rows = [*rows, *[Row()] * (n - len(rows))]
+    self._rows[n].write(rows)
+    end = max([row.position for row in rows]) + 1
+    return self._replays[n][turn](end, *[_place(row.position, row.table) for row in rows])
 
   def prepare(self, sequences: int) -> None:
     """
@@ -90,13 +89,12 @@ class RowSteps:
 
   def logits(self, logits: Tensor, row: int) -> np.ndarray:
     """float32 (vocab_size,): one row of what decode() returned."""
-    rows: np.ndarray = read(logits, int(logits.shape[0]), 1, self._vocab_size).reshape(-1, self._vocab_size)
-    found: np.ndarray = rows[row]
+    found: np.ndarray = self._reading(logits, int(logits.shape[0]), 1, self._vocab_size)[row, 0]
     return found
 
   def keys(self, keys: Tensor) -> list[int]:
     """The greedy keys of decode(), one a row."""
-    return [int(key) for key in read(keys, int(keys.shape[0]), 1).ravel()]
+    return [key for (key,) in self._reading(keys, int(keys.shape[0]), 1).tolist()]
 
   def piece(self, tokens: Numbers[int], start: int, table: Numbers[int]) -> None:
     """Feeds tokens of one sequence from position `start` on; their blocks are neighbours in the pool."""
@@ -129,6 +127,22 @@ class _Arrays(NamedTuple):
   tokens: Tensor
   positions: Tensor
   table: Tensor
+
+class _Rows:
+  """Writes a step's inputs; a row's table is written only where it is another one than at the last step."""
+  def __init__(self, arrays: _Arrays):
+    self._tokens, self._positions, self._table = map(writer, arrays)
+    self._tables: list[Numbers[int]] = []  # as they were written last
+
+  def write(self, rows: Numbers[Row]) -> None:
+    self._tokens(lambda memory: _put(memory[:, 0], [row.token for row in rows]))
+    self._positions(lambda memory: _put(memory, [row.position for row in rows]))
+    if (tables := [row.table for row in rows]) != self._tables:
+      self._table(lambda memory: _write(memory, tables))
+      self._tables = [table[:] for table in tables]
+
+def _put(memory: np.ndarray, values: Numbers[int]) -> None:
+  for i, value in enumerate(values): memory[i] = value  # for so few, faster than to make an array of them
 
 def _zeros(shape: tuple[int, ...]) -> Tensor:
   fill(tensor := empty(shape, dtypes.int32), lambda memory: memory.fill(0))

@@ -84,11 +84,14 @@ class Scheduler:
     self._residents.let_go()
     while True:
       if not self._turn:
-        if piece := self._piece(): return piece
         decoding = self._residents.decoding()
+        if self.waiting or len(decoding) < self.running:
+          if piece := self._piece(len(decoding)): return piece
+          decoding = self._residents.decoding()
         if not decoding: return None
-        kept = [e for e in self._last if e in decoding]
-        self._last = kept + [e for e in decoding if e not in kept]  # a newcomer moves nobody to a later step
+        if decoding != self._last:
+          kept = [e for e in self._last if e in decoding]
+          self._last = kept + [e for e in decoding if e not in kept]  # a newcomer moves nobody to a later step
         self._turn = list(self._last)
         self._share.turn(prompts=self.waiting > 0 or self.running > len(self._turn))
       if rows := self._decode_rows(): return Decode(rows)
@@ -96,7 +99,7 @@ class Scheduler:
   def done(self, action: Piece | Decode, seconds: float) -> None:
     """An action took so long; the caller has appended its tokens and raised `fed`. The pool hears of full blocks."""
     self._clock += seconds
-    stall = self._share.stall(max(1, len(self._residents.decoding())), self.rows)
+    def stall() -> float: return self._share.stall(max(1, len(self._residents.decoding())), self.rows)
     if isinstance(action, Decode):
       for s in action.sequences: self._pool.entered(s)
       self._share.decoded(len(action.sequences), seconds, stall)
@@ -104,7 +107,7 @@ class Scheduler:
       self.counts.tokens += len(action.sequences)
     else:
       self._pool.entered(action.sequence)
-      self._share.read(action.count, seconds, stall if self._beside else None)
+      self._share.read(action.count, seconds, stall() if self._beside else None)
       self.counts.pieces += 1
       self.counts.prompt_tokens += action.count
       if len(action.sequence.tokens) - action.sequence.fed <= 1: self._residents.read()
@@ -117,9 +120,8 @@ class Scheduler:
       if e in running and self._residents.has_room(e): rows.append(e)
     return tuple(e.sequence for e in rows if e in running)  # a later one may have needed an earlier one's blocks
 
-  def _piece(self) -> Piece | None:
-    """The next piece; None if a turn comes first, or nobody has a prompt that can be read."""
-    decoding = len(self._residents.decoding())
+  def _piece(self, decoding: int) -> Piece | None:
+    """The next piece beside so many; None if a turn comes first, or nobody has a prompt that can be read."""
     room = self._share.room(self._share.stall(decoding, self.rows)) if decoding else None
     if room is not None and room <= 0 or (e := self._residents.reader(self._order)) is None or e.decodes: return None
     s = e.sequence

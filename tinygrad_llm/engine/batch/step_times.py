@@ -72,23 +72,26 @@ class PieceTimes:
 
 class DecodeTimes:
   """Seconds of a decode step by its rows, which a step rounds up to a power of two."""
-  def __init__(self) -> None: self._last: dict[int, deque[float]] = {}
+  def __init__(self) -> None:
+    self._last: dict[int, deque[float]] = {}
+    self._medians: dict[int, float] = {}  # where two were measured
 
   def add(self, rows: int, seconds: float) -> None:
     """Counts a measured step."""
-    self._last.setdefault(_places(rows), deque(maxlen=LAST)).append(seconds)
+    last = self._last.setdefault(places := _places(rows), deque(maxlen=LAST))
+    last.append(seconds)
+    if len(last) > 1: self._medians[places] = sorted(last)[(len(last) - 1) // 2]
 
   def seconds(self, rows: int) -> float:
     """Expected seconds of a step; 0 where no step of so many rows or fewer was measured twice."""
-    known = [n for n, times in self._last.items() if n <= _places(rows) and len(times) > 1]
-    if not known: return 0.0
-    times = sorted(self._last[max(known)])
-    return times[(len(times) - 1) // 2]
+    if (found := self._medians.get(places := _places(rows))) is not None: return found
+    known = [n for n in self._medians if n < places]
+    return self._medians[max(known)] if known else 0.0
 
   @property
   def least(self) -> float:
     """Seconds of the step with the fewest rows that was measured twice; 0 before."""
-    return self.seconds(min((n for n, times in self._last.items() if len(times) > 1), default=1))
+    return self._medians[min(self._medians)] if self._medians else 0.0
 
 def _places(rows: int) -> int: return 1 << (rows - 1).bit_length()
 

@@ -1,0 +1,57 @@
+"""engine/batch/outbox.py: tokens come in order, and the end once all were taken."""
+import random
+import threading
+import time
+
+import pytest
+from tinygrad_llm.engine.batch.outbox import Outbox
+from tinygrad_llm.errors import InputError
+
+def taken(box: Outbox, wait: float = 5.0) -> list[int]:
+  found = list[int]()
+  while True:
+    try: token = box.take(wait)
+    except StopIteration: return found
+    assert token is not None
+    found.append(token)
+
+def test_random_readers():
+  """Several readers share the tokens; each meets the end, at whatever moment the tokens come."""
+  rng = random.Random(1)
+  for _ in range(20):
+    box, tokens, found = Outbox(), [rng.randrange(100) for _ in range(rng.randint(0, 50))], list[list[int]]()
+    threads = [threading.Thread(target=lambda box=box, found=found: found.append(taken(box))) for _ in range(3)]
+    for thread in threads: thread.start()
+    for token in tokens:
+      box.put(token)
+      if rng.random() < 0.1: time.sleep(0.001)
+    box.end()
+    for thread in threads: thread.join(10)
+    assert sorted(sum(found, [])) == sorted(tokens) and len(found) == 3
+
+def test_order_and_the_end():
+  box, woken = Outbox(), list[int]()
+  box.wake = lambda: woken.append(1)
+  assert box.take() is None and box.take(0.01) is None
+  for token in (4, 5): box.put(token)
+  box.end()
+  box.put(6)
+  box.end(InputError("late"))
+  assert taken(box) == [4, 5] and taken(box) == [] and box.error is None and len(woken) == 3
+
+def test_each_take_raises_an_error_of_its_own():
+  box, error = Outbox(), InputError("no more")
+  box.put(4)
+  box.end(error)
+  assert box.take() == 4
+  raised = []
+  for _ in range(2):
+    with pytest.raises(InputError, match="no more") as e: box.take(1)
+    raised.append(e.value)
+  assert raised[0] is not raised[1] and error not in raised and error.__traceback__ is None
+
+def test_a_child_is_told_whose_answer_it_is():
+  box = Outbox()
+  box.put(4)
+  box.leave()
+  with pytest.raises(InputError, match="forked"): box.take()
