@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # setuptools says of an editable install that it is one, in 20 lines that look like an error
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q
 
-.PHONY: docs seams kernel-hashes help run chat bench batches streams peers report beam search-faults cost-model plot real-models start busy lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models models golden accept kernel-suite vectors default-model extended clean
+.PHONY: serve docs seams kernel-hashes help run chat bench batches streams peers report beam search-faults cost-model plot real-models start busy lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models models golden accept kernel-suite vectors default-model extended clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -16,6 +16,9 @@ run: $(VENV)/run ## answer PROMPT with the bundled model, offline after the firs
 
 chat: $(VENV)/run ## chat with the bundled model, or with MODEL=path.gguf
 	@$(BIN)/python -m tinygrad_llm.run $(if $(MODEL),--model "$(MODEL)") $(ARGS)
+
+serve: $(VENV)/serve ## OpenAI's API over the bundled model, or MODEL=path.gguf, at http://127.0.0.1:8080
+	@$(BIN)/python -m tinygrad_llm.serve $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
 test: $(VENV)/dev ## the tests in JOBS processes; no GPU, no downloads but Python packages
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -135,6 +138,10 @@ $(VENV)/run: $(VENV)/base
 
 $(VENV)/dev: $(VENV)/base
 	$(PIP) -e '.[dev]'
+	@touch $@ $(VENV)/run $(VENV)/serve
+
+$(VENV)/serve: $(VENV)/base
+	$(PIP) -e '.[serve]'
 	@touch $@ $(VENV)/run
 
 $(VENV)/opencl: $(VENV)/dev

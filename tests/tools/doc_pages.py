@@ -164,6 +164,7 @@ is fetched, so an unsupported one costs 64 KB. Without `--model`, `{DEFAULT_MODE
 # {module: (what it is for, an example)}
 COMMANDS = {
   "run": ("Answers one prompt, or chats.", '--model model.gguf --prompt "Why is the sky blue?" --count 100'),
+  "serve": ("Answers many clients by OpenAI's API ([the server](serve.md)).", "-m model.gguf --parallel 8"),
   "bench": ("Times prompts and decode, in llama-bench's terms.", "-m model.gguf -p 512 -n 128 -d 0,2048"),
   "kernels": ("Lists the kernels of a step, for this device or another.", "-m model.gguf --target CUDA:sm_90"),
   "tune": ("Searches faster schedules and keeps them.", "-m model.gguf --budget 10m"),
@@ -253,6 +254,7 @@ VARIABLES: dict[str, dict[str, str]] = {
     "VALIDATE_WITH_CPU": "tinygrad's comparison of each kernel with the CPU; captured steps are not stored then",
     "NOOPT": "1: kernels get no optimisation at all", "TUPLE_ORDER": "0: tinygrad's other order of instructions",
     "NO_COLOR": "no dim text in a chat", "TERM": "`dumb`: likewise",
+    "PROFILE": "1: tinygrad records each kernel's time",
     "JIT": "0: steps are not captured", "JIT_BATCH_SIZE": "kernels of the first graph of a captured step",
     "PYTHONINSPECT": "the interpreter stays after a command, as with `python -i`"},
 }

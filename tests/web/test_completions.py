@@ -96,7 +96,8 @@ def test_tokens_and_texts(server):
 def test_template(server):
   messages = [{"role": "user", "content": "Tell me about a fox."}]
   prompt = server.post("/apply-template", {"messages": messages}).json()["prompt"]
-  assert server.service.llm.tokenizer.encode(prompt, parse_special=True)[-6:] == server.service.llm.prompt(messages)[-6:]
+  llm = server.service.llm
+  assert llm.tokenizer.encode(prompt, parse_special=True)[-6:] == llm.prompt(messages)[-6:]
 
 def test_facts(server):
   llm, client = server.service.llm, server.openai()
