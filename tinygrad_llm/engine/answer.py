@@ -10,8 +10,8 @@ from tinygrad_llm.engine.lookahead import Draws
 from tinygrad_llm.engine.sampling import Sampler
 from tinygrad_llm.engine.timing import Timing
 
-class Engine(Protocol):
-  """The interface of a model that an answer uses, see llm.LLM."""
+class SlotModel(Protocol):
+  """A model with one slot of keys and values, which answers feed in turns, see llm.LLM."""
   @property
   def lock(self) -> Any: ...
   @property
@@ -37,7 +37,7 @@ class Answer(Feed, Iterator[int]):
 
   timing: for this answer alone; timing.finish says why it ended.
   """
-  def __init__(self, llm: Engine, ids: list[int], sampler: Sampler, ending: Ending):
+  def __init__(self, llm: SlotModel, ids: list[int], sampler: Sampler, ending: Ending):
     super().__init__()
     self.tokens, self.prompt, self.timing = ids, len(ids), Timing(prompt_tokens=len(ids))
     self._llm, self._sampler, self._ending = llm, sampler, ending
