@@ -2,6 +2,7 @@
 import gc
 import pathlib
 import random
+import subprocess
 import sys
 from tests.support import child
 import pytest
@@ -95,3 +96,22 @@ def test_device_memory_is_freed(model):
   assert device_memory_bytes(device) == before
   assert not any(getattr(Device[device].allocator, "cache", {}).values())
   assert first + list(answer) == expected
+
+GLOBAL = """
+import os, sys, types
+held = sys.modules["held"] = types.ModuleType("held")  # its names go after those of the package's modules
+import tinygrad_llm
+from tinygrad_llm.engine.llm import LLM
+def ends(llm, ends=LLM.__del__, write=os.write, names=LLM.__del__.__globals__):
+  write(1, b"names are gone" if names["sys"] is None else b"names are there")
+  try: ends(llm)
+  except BaseException as e: write(2, repr(e).encode())
+LLM.__del__ = ends
+held.llm = tinygrad_llm.load(sys.argv[1], max_context=64)
+"""
+
+def test_global_model_at_exit(model):
+  """A model that lives until the interpreter takes the names of modules away ends without an error."""
+  done = subprocess.run([sys.executable, "-c", GLOBAL, str(model)], env=child.environment(), text=True,
+                        capture_output=True, timeout=300)
+  assert (done.returncode, done.stdout, done.stderr) == (0, "names are gone", "")

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, TypeVar
 import numpy as np
 from tinygrad import Device, Tensor
 from tinygrad_llm.device.async_read import reader
@@ -18,12 +18,13 @@ from tinygrad_llm.device.free_memory import free_memory
 from tinygrad_llm.device.memory import check_address_space
 from tinygrad_llm.engine.answer import Answer
 from tinygrad_llm.engine.batch.engine import Engine
+from tinygrad_llm.engine.batch.health import Health
 from tinygrad_llm.engine.batch.memory_check import budget_here, check_memory
 from tinygrad_llm.engine.batch.pool_size import remembered_blocks
 from tinygrad_llm.engine.batch.request import Request
 from tinygrad_llm.engine.batch.row_steps import RowSteps
 from tinygrad_llm.engine.batch.sequence import Sequence as BatchSequence
-from tinygrad_llm.engine.batch.stream import Asked, AsyncStream, Pieces, TokenStream
+from tinygrad_llm.engine.batch.stream import Asked, AsyncStream, Pieces, Stream, TokenStream
 from tinygrad_llm.engine.choice.grammar import Grammar
 from tinygrad_llm.engine.choice.logprobs import most_logprobs
 from tinygrad_llm.engine.arguments import token_ids, whole
@@ -53,13 +54,13 @@ from tinygrad_llm.nn.reader import read_config
 from tinygrad_llm.nn.model import Model
 from tinygrad_llm.process.forks import in_children
 from tinygrad_llm.progress import compiling
-from tinygrad_llm.text.answer_text import AnswerText
 from tinygrad_llm.text.chat_template import ChatTemplate, checked, user_texts
 from tinygrad_llm.text.thinking import Part
 from tinygrad_llm.text.tokenizer import Tokenizer, pre_type, suppressed_ids
 from tinygrad_llm.text.turn_marks import TurnMarks, turn_marks
 from tinygrad_llm.weights.loader import Loader
 
+S = TypeVar("S", bound=Stream[Any])
 KEPT = 4  # each so many chunks of a long prompt, recurrent states are kept
 
 def check_metadata(kv: Mapping[str, Any]) -> None:
@@ -168,8 +169,8 @@ class LLM:
 
   def __exit__(self, *_: object) -> None: self.close()
 
-  def __del__(self) -> None:
-    if sys.is_finalizing(): return
+  def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:  # the module's own name may be gone
+    if finalizing(): return
     with suppress(Exception): self.close()
 
   def _check_open(self) -> None:
@@ -259,23 +260,44 @@ class LLM:
     - exact_prefix: reuse only what was read as a prompt, so that an answer is equal, to the bit, to a fresh one
     The call itself raises InputError for bad arguments.
     """
-    return TokenStream(self, self._engine, *self._request(prompt, **settings))
+    return self.streams(prompt, 1, **settings)[0]
+
+  def streams(self, prompt: Sequence[int] | Sequence[dict[str, str]], n: int, **settings: Any
+              ) -> list[TokenStream[Any]]:
+    """
+    `n` answers (1 to 128) to one prompt, which is read once. Answer i has the seed `seed` + i.
+
+    Each is a stream of its own, and equals stream() with its seed. See there for the arguments.
+    """
+    return self._submitted(TokenStream, self.ask(prompt, n, **settings))
 
   def astream(self, prompt: Sequence[int] | Sequence[dict[str, str]], **settings: Any) -> AsyncStream[Any]:
     """stream() for asyncio: `async for piece in llm.astream(..)`, within a running event loop."""
-    return self.begin(self.ask(prompt, **settings))
+    return self.astreams(prompt, 1, **settings)[0]
 
-  def ask(self, prompt: Sequence[int] | Sequence[dict[str, str]], **settings: Any) -> Asked:
+  def astreams(self, prompt: Sequence[int] | Sequence[dict[str, str]], n: int, **settings: Any
+               ) -> list[AsyncStream[Any]]:
+    """streams() for asyncio."""
+    return self.begin(self.ask(prompt, n, **settings))
+
+  def ask(self, prompt: Sequence[int] | Sequence[dict[str, str]], n: int = 1, **settings: Any) -> Asked:
     """
-    An answer's request, checked: astream() without its start. It tokenises and compiles a grammar in any thread.
+    Requests for `n` answers, checked, that begin() begins. Any thread may tokenise and compile a grammar so.
 
     InputError for bad arguments.
     """
-    return Asked(*self._request(prompt, **settings))
+    return self._requests(prompt, whole("n", n, 1, 128), **settings)
 
-  def begin(self, asked: Asked) -> AsyncStream[Any]:
-    """The answer to what was asked, once, within a running event loop. The time of its tokens counts from here."""
-    return AsyncStream(self, self._engine, *asked)
+  def begin(self, asked: Asked) -> list[AsyncStream[Any]]:
+    """The answers to what was asked, once, within a running event loop. The time of their tokens counts from here."""
+    return self._submitted(AsyncStream, asked)
+
+  def health(self) -> Health:
+    """Whether streams make progress: "idle", "running", "stuck" or "dead". It waits for no lock and no step."""
+    engine = vars(self).get("_engine")
+    if engine is None or engine is CLOSED: return Health("dead" if self.model is CLOSED else "idle", 0.0, {})
+    found: Health = engine.health()
+    return found
 
   def prepare(self, streams: int = 8) -> None:
     """
@@ -291,10 +313,18 @@ class LLM:
     """The blocks of the pool that holds all streams' keys and values."""
     return self._engine.pool.counts()
 
-  def _request(self, prompt: Sequence[Any], *, stop: Sequence[str] = (), template: Mapping[str, Any] | None = None,
-               logprobs: int | None = None, exact_prefix: bool = False, json_schema: Any = None,
-               regex: str | None = None, lark: str | None = None, pieces: Pieces | None = None, **settings: Any
-               ) -> tuple[Request, AnswerText | None, Pieces]:
+  def _submitted(self, kind: type[S], asked: Asked) -> list[S]:
+    """Streams of a kind, whose requests the engine has."""
+    requests, text, pieces = asked
+    streams = [kind(self, self._engine, request, text and text(), pieces) for request in requests]
+    requests[0].forks = requests[1:]
+    self._engine.submit(requests[0])
+    return streams
+
+  def _requests(self, prompt: Sequence[Any], n: int, *, stop: Sequence[str] = (),
+                template: Mapping[str, Any] | None = None, logprobs: int | None = None, exact_prefix: bool = False,
+                json_schema: Any = None, regex: str | None = None, lark: str | None = None,
+                pieces: Pieces | None = None, **settings: Any) -> Asked:
     self._check_open()
     as_text = isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
     if as_text:
@@ -308,12 +338,17 @@ class LLM:
     known = inspect.signature(self._choices).parameters.keys() - {"ids", "masked"}
     if unknown := settings.keys() - known: raise InputError(
       f"stream: {', '.join(sorted(unknown))} is no setting; the settings are {', '.join(sorted(known))}")
-    ids, sampler, ending = self._choices(prompt, masked=grammar is not None, **settings)
-    sequence = BatchSequence(ids, len(ids), max_tokens=ending.most, exact_prefix=exact_prefix)
-    request = Request(sequence, sampler, ending, self.tokenizer, grammar, None if logprobs is None else
-                      most_logprobs(logprobs))
+    top = None if logprobs is None else most_logprobs(logprobs)
+    def request(i: int) -> Request:
+      nonlocal prompt
+      more = settings | {"seed": whole("seed", settings.get("seed", 0)) + i} if i else settings
+      ids, sampler, ending = self._choices(prompt, masked=grammar is not None, **more)
+      prompt = ids  # it may have been an iterator
+      sequence = BatchSequence([*ids], len(ids), max_tokens=ending.most, exact_prefix=exact_prefix)
+      return Request(sequence, sampler, ending, self.tokenizer, grammar and (grammar.fork() if i else grammar), top)
+    requests = [request(i) for i in range(n)]
     pieces = pieces or ("text" if as_text else "ids")
-    return request, answer_text(self, (), stop, ids) if stop or pieces != "ids" else None, pieces
+    return Asked(requests, partial(answer_text, self, (), stop, prompt) if stop or pieces != "ids" else None, pieces)
 
   @cached_property
   def _engine(self) -> Engine:
@@ -454,11 +489,17 @@ class LLM:
     if answer.stopped: stopped_by_text(self, tokens)
 
   def memory(self) -> dict[str, int]:
-    """Bytes of the model's parts: weights, kv_cache, recurrent states, and the checkpoints of states so far."""
+    """
+    Bytes of the model's parts: weights, kv_cache, recurrent states, and the checkpoints of states so far.
+
+    From the first stream on, kv_pool and row_states: what all streams share, snapshots of states included. On a CPU,
+    blocks of the pool that nobody has used take no memory.
+    """
+    engine = vars(self).get("_engine")
     states = sum(state.nbytes for state in self.model.states)
     return {"weights": sum(weight.nbytes for weight in self.weights.values()),
             "kv_cache": sum(cache.nbytes for cache in self.model.caches), "states": states,
-            "checkpoints": self._context.states.nbytes - states}
+            "checkpoints": self._context.states.nbytes - states, **({} if engine is None else engine.memory())}
 
   def decode_cost(self) -> tuple[int, int] | None:
     """

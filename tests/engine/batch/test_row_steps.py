@@ -133,8 +133,14 @@ def test_copies_of_blocks(model_file, monkeypatch, by_host):
   fed.steps.copy(free[0], 0)
   fed.steps.copy(free[-1], 0)  # scratch, as a target, is nobody's
 
-def test_cleared_blocks_are_zero(model_file):
-  fed = Fed(model_file(vocab=VOCAB, context=512, types="F32"), seed=2)
-  for pool in fed.steps._pools: host_view(pool)[:, :, 3:5] = np.nan
-  fed.steps.clear([3, 4])
-  for pool in fed.steps._pools: assert not host_view(pool)[:, :, 3:5].any()
+@pytest.mark.parametrize("by_host", [True, False])
+def test_cleared_blocks_are_zero(model_file, monkeypatch, by_host):
+  """Also while scratch holds numbers that are not finite."""
+  llm = tinygrad_llm.load(str(model_file(vocab=VOCAB, context=512, types="F32")), max_context=512)
+  steps = llm._engine.steps
+  for pool in steps._pools: host_view(pool)[:, :, :6] = np.nan
+  with monkeypatch.context() as m:
+    if not by_host: m.setattr(row_steps, "host_view", lambda _: None)
+    for block in (3, 4): steps.clear(block)
+  for pool in steps._pools:
+    assert not host_view(pool)[:, :, 3:5].any() and np.isnan(host_view(pool)[:, :, [2, 5]]).all()

@@ -42,7 +42,7 @@ def idle(llm, seconds: float = 1.0) -> None:
   gc.collect()
   end = time.perf_counter() + seconds
   while (held := llm._engine.pool.counts().referenced) and time.perf_counter() < end: time.sleep(0.01)
-  assert not held and not llm._engine._requests
+  assert not held and not llm._engine.is_busy()
 
 def asked(i: int, count: int = 24) -> tuple[list[int], dict]:
   rng = random.Random(i)
@@ -232,6 +232,35 @@ def test_cancelled_task(llm):
 def test_texts_by_asyncio(llm):
   async def main(): return "".join([piece async for piece in llm.astream(HELLO, max_tokens=30)])
   assert asyncio.run(main()) == "".join(llm.chat(HELLO, max_tokens=30))
+
+# *** what is told of all
+
+def test_health(llm):
+  """A thread that holds the model does not stop another one's question."""
+  assert next(llm.stream(PROMPT)) in range(VOCAB)
+  idle(llm)
+  found = []
+  held = threading.Thread(target=lambda: found.append(llm.health()))
+  with llm.lock:
+    held.start()
+    held.join(5)
+  assert found[0].state == "idle" and found[0].counts["open"] == 0 < found[0].counts["requests"]
+
+@pytest.mark.parametrize("arch", ["llama", "lfm2"])
+def test_memory_counts_the_pool_and_the_states_of_rows(model_file, arch):
+  """From the first stream on. A snapshot at a prompt's last whole block counts, too."""
+  with tinygrad_llm.load(str(model_file(arch=arch, layers=3, vocab=320)), max_context=256, chunk=32) as llm:
+    before = llm.memory()
+    assert llm.health().state == "idle" and not before.keys() & {"kv_pool", "row_states"}
+    assert len(list(llm.stream([1, 2], max_tokens=2, ignore_eos=True))) == 2
+    first, pool = llm.memory(), llm._engine.steps
+    assert first["kv_pool"] == pool.blocks * 64 * sum(c.nbytes // c.positions for c in llm.model.caches)
+    states = llm._engine._states
+    # two turns of eight slots, the prompt's, and one on its way between places
+    assert first["row_states"] == (18 * states.nbytes if arch == "lfm2" else 0)
+    list(llm.stream([*range(100)], max_tokens=1, ignore_eos=True))
+    assert llm.memory()["row_states"] - first["row_states"] == (states.nbytes if states else 0)
+  assert llm.health().state == "dead"
 
 # *** faults
 

@@ -17,7 +17,7 @@ class Events(RuleBasedStateMachine):
   """
   cells: {(block, offset): (root, history, whether prompt pieces wrote it and all before it)}.
   For each sequence, `history` is a second copy of its tokens, `states` the tokens that a recurrent layer has seen.
-  Positions below `low` were given back, and `seen` says which positions were prompt-written when they were last read.
+  `seen` says which positions were prompt-written when they were last read.
   """
   stateful = False
 
@@ -25,7 +25,7 @@ class Events(RuleBasedStateMachine):
     super().__init__()
     self.pool = PrefixPool(COUNT, SIZE, self.stateful, budget=4)
     self.cells, self.waiting, self.running = {}, [], []
-    self.history, self.states, self.low, self.seen = {}, {}, {}, {}
+    self.history, self.states, self.seen = {}, {}, {}
 
   def some(self, choice, pick): return choice[pick % len(choice)]
 
@@ -39,9 +39,9 @@ class Events(RuleBasedStateMachine):
     return [*below(self.pool.tree.root(name), ())]
 
   def copy_and_poison(self):
-    """Does the copies, as the engine does before a step; poisons blocks without a reader."""
+    """Zeroes and copies, as the engine does before a step; poisons blocks without a reader."""
     for source, to in self.pool.copies:
-      for i in range(SIZE): self.cells[to, i] = self.cells.get((source, i))
+      for i in range(SIZE): self.cells[to, i] = None if source is None else self.cells.get((source, i))
     self.pool.copies.clear()
     alive = {block for s in self.running for block in s.table}
     for name in ("", "adapter"):
@@ -54,16 +54,16 @@ class Events(RuleBasedStateMachine):
 
   def read_back(self, s):
     """A step reads the positions below s.fed."""
-    assert s.tokens == self.history[s] and s.fed < len(s.tokens) and 0 not in s.table[self.low[s] // SIZE:]
-    cells = [self.cells[s.table[p // SIZE], p % SIZE] for p in range(self.low[s], s.fed)]
-    for p, (root, history, exact) in enumerate(cells, self.low[s]):
+    assert s.tokens == self.history[s] and s.fed < len(s.tokens) and 0 not in s.table
+    cells = [self.cells[s.table[p // SIZE], p % SIZE] for p in range(s.fed)]
+    for p, (root, history, exact) in enumerate(cells):
       assert (root, history) == (s.root, tuple(s.tokens[:p + 1]))
       assert exact or p >= s.written
     if s.exact_prefix:  # its KV is never exchanged for KV with other last bits
-      before = self.seen.get(s, [])[self.low[s]:]
+      before = self.seen.get(s, [])
       now = [exact for _, _, exact in cells]
       assert now[:len(before)] == before
-      self.seen[s] = [False] * self.low[s] + now
+      self.seen[s] = now
     if self.stateful: assert self.states[s] == tuple(s.tokens[:s.fed])
 
   def write(self, s, count, exact):
@@ -89,7 +89,7 @@ class Events(RuleBasedStateMachine):
                 for node, tokens in self.nodes(s.root)), default=0)
     self.pool.begin(s)
     assert fed <= s.fed <= most and len(s.table) == max(covered, -(-s.fed // SIZE))
-    if s not in self.low: self.low[s], self.states[s] = 0, ()
+    self.states.setdefault(s, ())
     if not fed and not self.stateful and (room or not best % SIZE) and not s.exact_prefix: assert s.fed == best
     if s.exact_prefix and not fed: assert s.fed == s.written and (s.fed <= best)
     if s.fed > fed:
@@ -101,7 +101,7 @@ class Events(RuleBasedStateMachine):
     self.pool.release(s)
     assert (s.table, s.fed, s.written) == ([], 0, 0)
     self.running.remove(s)
-    for known in (self.low, self.seen, self.states): known.pop(s, None)
+    for known in (self.seen, self.states): known.pop(s, None)
 
   @rule(tokens=PROMPT, exact=st.booleans(), root=st.sampled_from(["", "", "", "adapter"]))
   def submit(self, tokens, exact, root):
@@ -167,22 +167,14 @@ class Events(RuleBasedStateMachine):
   @rule(pick=PICK)
   def fork(self, pick):
     s = self.some(self.running, pick)
-    fork = self.pool.fork(s)
-    self.running.append(fork)
+    fork = Sequence([*s.tokens], s.prompt, root=s.root, exact_prefix=s.exact_prefix)
     self.history[fork] = [*self.history[s]]
-    if fork.fed == s.fed:
-      self.low[fork], self.states[fork] = self.low[s], self.states[s]
-    else:
-      assert not self.pool.blocks.free
-      self.low[fork], self.states[fork] = 0, fork.snapshot or ()
-
-  @precondition(lambda self: self.running)
-  @rule(pick=PICK, below=st.integers(0, 30))
-  def forget(self, pick, below):
-    s = self.some(self.running, pick)
-    self.pool.forget(s, below)
-    self.low[s] = max(self.low[s], min(below, s.fed) // SIZE * SIZE)
-    assert not any(s.table[:self.low[s] // SIZE])
+    if not self.pool.fork(s, fork):
+      assert not self.pool.free() and s.fed % SIZE and not fork.table and fork not in self.pool.paths
+      return self.waiting.append(fork)
+    assert (fork.fed, fork.written, len(fork.table)) == (s.fed, s.written, -(-s.fed // SIZE))
+    self.running.append(fork)
+    self.states[fork] = self.states[s]
 
   @rule()
   def evict(self): self.pool.tree.evict()

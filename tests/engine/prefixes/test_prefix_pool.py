@@ -94,20 +94,20 @@ def test_preempted_sequence_goes_on(pool):
 
 def test_fork(pool):
   s = fed(pool, started(pool, range(9)), 6)
-  fork = pool.fork(s)
-  assert fork.table[0] == s.table[0] and pool.copies == [(s.table[1], fork.table[1])] and fork.fed == 6
-  fork.tokens.append(1)
-  assert len(s.tokens) == 9
+  fork = Sequence([*range(9)], 9)
+  assert pool.fork(s, fork)
+  assert fork.table[0] == s.table[0] and pool.copies == [(s.table[1], fork.table[1])] and fork.fed == fork.written == 6
   fed(pool, s, 2)
   fed(pool, fork, 2)
   assert fork.table == s.table
 
 def test_fork_without_room(pool):
   s = fed(pool, started(pool, range(9)), 6)
-  hog = started(pool, [7] * 99)
-  assert pool.grow(hog, 17 * 4) and pool.free() == 0
-  fork = pool.fork(s)
-  assert (fork.fed, fork.table, pool.copies) == (4, s.table[:1], [])
+  hog, fork = started(pool, [7] * 99), Sequence([*range(9)], 9)
+  assert pool.grow(hog, 17 * 4) and pool.free() == 0 and not pool.fork(s, fork)
+  assert (fork.fed, fork.table, pool.copies) == (0, [], [])
+  pool.begin(fork)  # as any other
+  assert (fork.fed, fork.table) == (4, s.table[:1])
 
 def test_full_pool_says_no(pool):
   s = fed(pool, started(pool, range(40)), 39)
@@ -116,18 +116,6 @@ def test_full_pool_says_no(pool):
   pool.release(s)
   assert pool.free() == 19 and pool.grow(other, 60) and pool.counts().evictions == 6
   assert started(pool, range(40)).fed == 4 * 4  # the path's end went first
-
-def test_window_gives_blocks_back(pool):
-  s = started(pool, [5, *range(200)])
-  for _ in range(50):  # far more than the pool holds
-    fed(pool, s, 4)
-    pool.forget(s, s.fed - 10)
-    assert s.table.count(0) == max(s.fed - 10, 0) // 4 and pool.counts().referenced <= 4
-  assert all(s.table[-3:]) and len(s.table) == 50
-  fork = pool.fork(s)
-  assert fork.table == s.table
-  for x in (s, fork): pool.release(x)
-  assert pool.free() == 19
 
 def test_recurrent_layers_begin_at_snapshots():
   pool = PrefixPool(20, 4, stateful=True, budget=10)

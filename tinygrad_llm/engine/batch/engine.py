@@ -5,6 +5,7 @@ from collections import deque
 from contextlib import AbstractContextManager
 from typing import Any
 from tinygrad_llm.device.device_errors import device_error
+from tinygrad_llm.engine.batch.health import Health, Progress
 from tinygrad_llm.engine.batch.request import Request
 from tinygrad_llm.engine.batch.row_states import RowStates
 from tinygrad_llm.engine.batch.row_steps import COUNTS, Row, RowSteps, count_for
@@ -26,10 +27,11 @@ def snapshot_at(s: Sequence) -> int:
 
 class Engine:
   """
-  Runs the requests of one model. submit() and close() may be called by any thread.
+  Runs the requests of one model. submit(), cancel(), health() and close() may be called by any thread.
 
   The thread starts with the first request, and sleeps while there is none. It holds `lock` during a step, so that other
-  users of the model come between two steps. A forked child has no request and no thread until it submits one.
+  users of the model come between two steps. If it ends by an error, all requests end with one, and the next request
+  starts another thread. A forked child has no request and no thread until it submits one.
 
   kept: prefixes on disk; None: there are none.
   """
@@ -46,103 +48,178 @@ class Engine:
 
   def _open(self) -> None:
     """Without a thread: the next request starts one."""
-    self._inbox, self._thread = _Inbox(), None  # type: _Inbox, threading.Thread | None
+    self._inbox, self.progress = _Inbox(), Progress()
     self._stop = weakref.finalize(self, _stop, self._inbox)
 
   def _begin(self) -> None:
-    """An empty pool, and no requests."""
-    states = self._states is not None
+    """An empty pool, and no sequences."""
+    states, before = self._states is not None, vars(self).get("pool")
     if self._states is not None: self._states.reset()
     self.pool = PrefixPool(self.steps.blocks, stateful=states, budget=SNAPSHOTS)
+    if before is not None:  # whatever they hold
+      self.pool.copies = [(None, block) for block in (0, *before.blocks.held(), *(to for _, to in before.copies))]
     sizes = [n for n in (16, 32, 64, 128, 256) if n < self._chunk]
     self.scheduler = Scheduler(self.pool, self._context, COUNTS[-1], sizes=(*sizes, self._chunk),
                                ends_at=snapshot_at if states else None)
-    self._requests = dict[Any, Request]()
+    self._is_whole = True
     if self.kept is not None: self.kept.attach(self.pool, self._inbox.wake)
 
   def submit(self, request: Request) -> None:
-    """InputError after close(). An answer of no tokens is over at once."""
-    inbox = self._inbox
+    """
+    Takes in a request, with its forks. InputError after close(). An answer of no tokens is over at once.
+    """
+    inbox, requests = self._inbox, [request, *request.forks]
     with inbox.changed:
       if inbox.closed: raise InputError("LLM: closed; load the model again")
-      if request.ending.is_full(0): return request.end(request.ending.full)
-      if self._thread is None or not self._thread.is_alive():
-        self._thread = threading.Thread(target=_run, args=(weakref.ref(self), inbox), name="tinygrad_llm", daemon=True)
-        self._thread.start()
-        inbox.thread = self._thread
-      inbox.requests.append(request)
-      self.counters["requests"] += 1
+      if request.ending.is_full(0):
+        for r in requests: r.end(r.ending.full)
+        return
+      self._check_thread()
+      if inbox.thread is None:
+        thread = threading.Thread(target=_run, args=(weakref.ref(self), inbox), name="tinygrad_llm", daemon=True)
+        thread.start()
+        inbox.thread = thread
+      if not inbox.requests: self.progress.other()
+      for r in requests: r.began = time.perf_counter()
+      inbox.requests |= {r.sequence: r for r in requests}
+      inbox.new.append(request)
+      self.counters["requests"] += len(requests)
       inbox.changed.notify()
 
   def cancel(self, request: Request) -> None:
-    """Ends a request before its next step."""
-    request.sequence.cancelled = True
+    """Ends a request for its reader at once, and before the next step for the engine."""
+    request.cancel()
     with self._inbox.changed: self._inbox.changed.notify()
+
+  def check(self, request: Request) -> None:
+    """For readers that have waited: ends all requests if the thread died, and this one if the engine lost it."""
+    with self._inbox.changed:
+      self._check_thread()
+      if request.sequence not in self._inbox.requests: request.end("error", _DIED)
 
   def is_busy(self) -> bool:
     """Whether there are requests."""
-    return bool(self._requests or self._inbox.requests)
+    return bool(self._inbox.requests)
 
-  def is_alive(self) -> bool:
-    """Whether the thread still runs."""
-    return self._thread is not None and self._thread.is_alive()
+  def health(self) -> Health:
+    """The engine's state now. It waits for no lock."""
+    inbox, thread = self._inbox, self._inbox.thread
+    seconds, late = self.progress.look()
+    state = "stuck" if late else "running"
+    if not inbox.requests: state = "idle"
+    elif thread is None or not thread.is_alive(): state = "dead"
+    if inbox.closed: state = "dead"
+    counts = {**self.counters, "steps": self.progress.steps, "open": len(inbox.requests)}
+    return Health(state, seconds, counts)
+
+  def memory(self) -> dict[str, int]:
+    """Bytes of the pool of blocks, and of recurrent states with their snapshots."""
+    states = 0 if self._states is None else self._states.held
+    return {"kv_pool": self.steps.nbytes, "row_states": states + self.pool.tree.snapshots.nbytes}
 
   def close(self) -> None:
     """Ends all requests as cancelled, and the thread. The step under way is finished."""
     self._stop()
-    if self.kept is not None and not self.is_alive(): self.kept.finish()
+    thread = self._inbox.thread
+    if self.kept is not None and (thread is None or not thread.is_alive()): self.kept.finish()
     self.steps, self._states, self.kept = CLOSED, None, None  # a stream that is kept keeps no model
+
+  def _check_thread(self) -> None:
+    """With inbox.changed held: ends what a dead thread has left."""
+    if (thread := self._inbox.thread) is None or thread.is_alive(): return
+    self._inbox.thread, self._is_whole = None, False
+    self.counters["errors"] += self._inbox.end("error", _DIED)
 
   # *** in the thread
 
-  def step(self, inbox: _Inbox) -> bool:
+  def step(self) -> bool:
     """Does the next step; False: there is nothing to do. An error of the engine ends all requests."""
     try:
-      with inbox.changed: new, inbox.requests, inbox.news = inbox.requests, deque(), False
+      with self._inbox.changed: new, self._inbox.new, self._inbox.news = self._inbox.new, deque(), False
+      if not self._is_whole: self._begin()
       for request in new:
-        self._requests[request.sequence] = request
         if self.kept is None or not self.kept.look_up(request.sequence): self.scheduler.submit(request.sequence)
       with self.lock:
         if self.kept is not None: self._exchange(self.kept)
         action = self.scheduler.next()
         self._tell()
-        if action is None: return self.kept is not None and self.kept.has_work()
-        begun = time.perf_counter()
+        if action is None: return self._has_work()
+        self._begun = time.perf_counter()
         if isinstance(action, Piece): self._read(action)
         else: self._decode(action)
-        self.scheduler.done(action, time.perf_counter() - begun)
+        self.progress.ended()
+        self.scheduler.done(action, time.perf_counter() - self._begun)
       return True
     except BaseException as e:
       self._failed(e)
       return True
 
+  def _has_work(self) -> bool:
+    """Whether another look is due: a fork has taken over, or the disk has brought something."""
+    if self.scheduler.running or self.scheduler.waiting: return True
+    return self.kept is not None and self.kept.has_work()
+
   def _read(self, piece: Piece) -> None:
     s = piece.sequence
-    request = self._requests[s]
+    self.progress.begins("piece", piece.count)
     self._copy()
     if self._states is not None: self._states.before_piece(s)
     self.steps.piece(s.tokens[piece.first:piece.first + piece.count], piece.first, s.table)
     s.read(piece.count)
-    request.read += piece.count
     if self._states is not None and s.fed == snapshot_at(s): self._keep(s)
-    if s.fed < len(s.tokens): return
-    row = self.steps.last_logits(piece.count)
-    if not request.timing.tokens: request.timing.prefill = time.perf_counter() - request.began
-    self._choose(request, None, lambda: row)
+    row = self.steps.last_logits(piece.count) if s.fed == len(s.tokens) else None
+    self._fed(s, piece.first, piece.count)
+    if row is not None: self._answer(s, None, lambda: row)
 
   def _decode(self, decode: Decode) -> None:
-    self._copy()
     n = count_for(len(decode.sequences))
+    self.progress.begins(n)
+    self._copy()
     placed: list[Sequence | None] = [*decode.sequences, *[None] * (n - len(decode.sequences))]
     if self._states is not None: placed = self._states.before_decode(decode.sequences, n)
     rows = [Row() if s is None else Row(s.tokens[s.fed], s.fed, s.table) for s in placed]
     logits, keys = self.steps.decode(rows, 0 if self._states is None else self._states.turn)
     if self._states is not None: self._states.decoded(placed)
-    requests = [(i, self._requests[s]) for i, s in enumerate(placed) if s is not None]
-    greedy = self.steps.keys(keys) if any(r.sampler.greedy for _, r in requests) else [None] * n
-    for i, request in requests:
-      request.sequence.fed += 1
-      self._choose(request, greedy[i], lambda i=i: self.steps.logits(logits, i))  # type: ignore[misc]
+    requests = self._inbox.requests
+    found = [(i, s) for i, s in enumerate(placed) if s is not None]
+    greedy = self.steps.keys(keys) if any(requests[s].sampler.greedy for _, s in found) else [None] * n
+    for i, s in found:
+      self._fed(s, s.fed, 1)
+      s.fed += 1
+      self._answer(s, greedy[i], lambda i=i: self.steps.logits(logits, i))  # type: ignore[misc]
+
+  def _fed(self, s: Sequence, first: int, count: int) -> None:
+    self._inbox.requests[s].read(first, count, time.perf_counter() - self._begun)
+
+  def _answer(self, s: Sequence, key: int | None, logits: Any) -> None:
+    """The choice of a sequence's next token, and of its forks' first ones."""
+    request = self._inbox.requests[s]
+    for fork in self._fork(request): self._choose(fork, key, logits)
+    self._choose(request, key, logits)
+
+  def _fork(self, request: Request) -> list[Request]:
+    """
+    Lets a request's forks begin, now that it has read the prompt; returns them, to choose their first tokens.
+
+    A fork shares the blocks. One that finds no block for its copy of the last, partly filled one waits, as a new
+    request does.
+    """
+    (s, forks), state, begun = (request.sequence, self._take_forks(request)), None, list[Request]()
+    for fork in forks:
+      if self.pool.fork(s, fork.sequence):
+        if self._states is not None: fork.sequence.snapshot = state = state or self._states.snapshot(s)
+        fork.timing.cached_tokens = fork.timing.prompt_tokens
+        begun.append(fork)
+      self.scheduler.submit(fork.sequence)
+    return begun
+
+  def _take_forks(self, request: Request) -> list[Request]:
+    """A request's forks whose readers still want them. The others are gone."""
+    forks, request.forks = request.forks, []
+    with self._inbox.changed:
+      for fork in forks:
+        if fork.is_over: del self._inbox.requests[fork.sequence]
+    return [fork for fork in forks if fork.sequence in self._inbox.requests]
 
   def _exchange(self, kept: KeptBlocks) -> None:
     """Copies blocks from disk and to it; sequences that waited for them begin."""
@@ -152,7 +229,7 @@ class Engine:
   def _keep(self, s: Sequence) -> None:
     """Keeps the recurrent layers' states where a later prompt may begin, if there is room for them."""
     assert self._states is not None
-    if self._states.nbytes <= SNAPSHOTS: self.pool.snapshot(s, self._states.snapshot(), self._states.nbytes)
+    if self._states.nbytes <= SNAPSHOTS: self.pool.snapshot(s, self._states.snapshot(s), self._states.nbytes)
 
   @staticmethod
   def _choose(request: Request, key: int | None, logits: Any) -> None:
@@ -161,41 +238,56 @@ class Engine:
     except Exception as e: request.sequence.error = _told(e)
 
   def _copy(self) -> None:
-    for source, target in self.pool.copies: self.steps.copy(source, target)
+    """Does what the pool asks for before a step."""
+    for source, target in self.pool.copies:
+      if source is None: self.steps.clear(target)
+      else: self.steps.copy(source, target)
     self.pool.copies.clear()
 
   def _tell(self) -> None:
-    """Tells the readers of answers that ended."""
+    """Tells the readers of answers that ended. Where one was cancelled before its forks began, the first goes on."""
     for s in self.scheduler.ended:
-      request = self._requests.pop(s)
+      request = self._inbox.requests[s]
       if self._states is not None: self._states.forget(s)
-      if s.error is not None: self.counters["errors"] += 1
-      request.end(s.finish or "error", s.error)
+      forks = self._take_forks(request)
+      for r in (request, *(forks if s.error is not None else ())):
+        if s.error is not None: self.counters["errors"] += 1
+        r.end(s.finish or "error", s.error)
+        with self._inbox.changed: del self._inbox.requests[r.sequence]
+      if forks and s.error is None:
+        forks[0].forks = forks[1:]
+        self.scheduler.submit(forks[0].sequence)
     self.scheduler.ended.clear()
 
   def _failed(self, e: BaseException) -> None:
-    """All requests end with an error, and the pool is empty again."""
-    error = _told(e)
-    requests = list(self._requests.values())
-    self._begin()
-    self.counters["errors"] += len(requests)
-    for request in requests: request.end("error", error)
+    """All requests that the thread had taken end with an error. The next step begins with an empty pool."""
+    self._is_whole = False
+    self.progress.other()
+    self.counters["errors"] += self._inbox.end("error", _told(e), taken=True)
 
   def _forked(self) -> None:
-    for request in (*self._requests.values(), *self._inbox.requests): request.outbox.leave()
+    for request in self._inbox.requests.values(): request.leave()
     was_closed = self._stop.detach() is None
     self._open()
     if was_closed: self._stop()
     else: self._begin()
+
+_DIED = InputError("engine: its thread has ended; ask again, or load the model again")
 
 def _told(e: BaseException) -> Exception:
   """An error as its readers get it."""
   return device_error(e) or (e if isinstance(e, InputError) else InputError(f"engine: {type(e).__name__}: {e}"))
 
 class _Inbox:
-  """Messages of other threads to the engine's thread."""
+  """
+  The requests of an engine that have not ended, and messages of other threads to its thread.
+
+  requests: all of them, also forks that have not begun. new: those that the thread has not taken. thread: the one that
+  runs them; None: the next request starts one.
+  """
   def __init__(self) -> None:
-    self.changed, self.requests, self.closed = threading.Condition(), deque[Request](), False
+    self.changed, self.closed = threading.Condition(), False
+    self.requests, self.new = dict[Sequence, Request](), deque[Request]()
     self.thread: threading.Thread | None = None
     self.news = False  # the disk has done something
 
@@ -205,25 +297,42 @@ class _Inbox:
       self.news = True
       self.changed.notify()
 
-def _run(engine: weakref.ref[Engine], inbox: _Inbox) -> None:
-  """The thread. It keeps no engine alive while it waits."""
-  while True:
-    with inbox.changed:
-      if inbox.closed: return _end(engine, inbox)
-    if (found := engine()) is None: return
-    busy = found.step(inbox)
-    del found
-    with inbox.changed:
-      if not busy and not inbox.requests and not inbox.closed and not inbox.news: inbox.changed.wait()
+  def end(self, finish: str, error: Exception | None = None, taken: bool = False) -> int:
+    """Ends all requests, or those that the thread has taken; how many they were."""
+    with self.changed:
+      kept = {r.sequence for first in self.new for r in (first, *first.forks)} if taken else set[Sequence]()
+      ended = [r for s, r in self.requests.items() if s not in kept]
+      for r in ended: del self.requests[r.sequence]
+      if not taken: self.new.clear()
+      for r in ended:
+        r.sequence.cancelled = True
+        r.end(finish, error)
+    return len(ended)
 
-def _end(engine: weakref.ref[Engine], inbox: _Inbox) -> None:
-  found = engine()
-  for request in (*inbox.requests, *(found._requests.values() if found is not None else ())):
-    request.end("cancelled")
-  inbox.requests.clear()
+def _run(engine: weakref.ref[Engine], inbox: _Inbox) -> None:
+  """The thread. It keeps no engine alive while it waits. However it ends, no request is left."""
+  try:
+    while True:
+      with inbox.changed:
+        if inbox.closed: return
+      if (found := engine()) is None: return
+      busy = found.step()
+      del found
+      with inbox.changed:
+        if not busy and not inbox.new and not inbox.closed and not inbox.news: inbox.changed.wait()
+  finally:
+    with inbox.changed:
+      inbox.thread = None
+      errors = inbox.end("cancelled") and 0 if inbox.closed else inbox.end("error", _DIED)
+      if (found := engine()) is not None:
+        found._is_whole = False
+        found.counters["errors"] += errors
 
 def _stop(inbox: _Inbox) -> None:
+  """Readers do not wait for the step under way."""
   with inbox.changed:
     inbox.closed = True
     inbox.changed.notify()
-  if inbox.thread is not None and inbox.thread is not threading.current_thread(): inbox.thread.join(30)
+    for request in inbox.requests.values(): request.cancel()
+    thread = inbox.thread
+  if thread is not None and thread is not threading.current_thread(): thread.join(30)

@@ -18,22 +18,39 @@ class Request:
   """
   One answer, as the engine knows it.
 
-  top: how many alternatives to a token are listed with its log-probability; None: log-probabilities are not computed.
+  - top: how many alternatives to a token are listed with its log-probability; None: no log-probabilities are computed
+  - forks: further answers to the same prompt, which wait until this request has read it
   """
   def __init__(self, sequence: Sequence, sampler: Sampler, ending: Ending, tokenizer: Tokenizer,
                grammar: Grammar | None = None, top: int | None = None):
     self.sequence, self.sampler, self.ending, self.grammar = sequence, sampler, ending, grammar
     self.outbox, self.timing = Outbox(), Timing(prompt_tokens=sequence.prompt)
     self.logprobs: list[Logprobs] = []
-    self.read = 0  # prompt tokens that pieces fed, again after a preemption
-    self._tokenizer, self._top, self.began, self._reason = tokenizer, top, time.perf_counter(), threading.Lock()
+    self.forks = list[Request]()
+    self._fed = self._own = 0  # where the prompt's steps have come to; how many of its tokens they fed, each once
+    self._tokenizer, self._top, self.began = tokenizer, top, time.perf_counter()
+    self._ends = threading.RLock()  # a stream that the garbage collector drops may end its request inside end()
+
+  @property
+  def is_over(self) -> bool:
+    """Whether the answer has ended for its reader."""
+    return self.outbox.ended
+
+  def read(self, first: int, count: int, seconds: float) -> None:
+    """Notes a step that fed tokens from position `first` on. Steps before the first token are the prompt's time."""
+    if self.timing.tokens: return
+    self.timing.prefill += seconds
+    self._own += max(0, first + count - max(first, self._fed))
+    self._fed = max(self._fed, first + count)
+    self.timing.cached_tokens = self.timing.prompt_tokens - self._own
 
   def chose(self, key: int | None, logits: Callable[[], np.ndarray]) -> None:
     """
     Chooses the next token, by the greedy key or the row of logits that its last token gave, and passes it on.
 
-    An InputError ends this request alone.
+    An InputError ends this request alone. A request that its reader has ended chooses nothing.
     """
+    if self.is_over: return
     s, n = self.sequence, len(self.sequence.tokens) - self.sequence.prompt
     if self.sampler.greedy and key is not None: token = greedy_token(key)
     else:
@@ -53,17 +70,28 @@ class Request:
     s.finish = finish
 
   def end(self, finish: str, error: Exception | None = None) -> None:
-    """The answer is over. A stop string that its reader has found stays the reason."""
-    with self._reason:
+    """The answer is over; the first reason counts. A stop string that its reader has found stays the reason."""
+    with self._ends:
+      if self.is_over: return
       if self.timing.finish != STOP_STRING: self.timing.finish = finish
-    self.outbox.end(error)
+      self.outbox.end(error)
+
+  def cancel(self) -> None:
+    """Ends the answer for its reader at once, and its sequence before the engine's next step."""
+    self.sequence.cancelled = True
+    self.end("cancelled")
 
   def stopped(self) -> None:
     """The reader has found a stop string."""
-    with self._reason: self.timing.finish = STOP_STRING
+    with self._ends: self.timing.finish = STOP_STRING
+
+  def leave(self) -> None:
+    """In a forked child: the answer stays the parent's."""
+    self._ends = threading.RLock()
+    self.outbox.leave()
 
   def _count(self) -> None:
     timing, now = self.timing, time.perf_counter() - self.began
     timing.tokens += 1
-    if timing.tokens == 1: timing.first_token, timing.cached_tokens = now, max(0, timing.prompt_tokens - self.read)
+    if timing.tokens == 1: timing.first_token = now
     else: timing.decode = now - timing.first_token

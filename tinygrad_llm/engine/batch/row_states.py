@@ -33,6 +33,12 @@ class RowStates:
     """Bytes of one sequence's state."""
     return sum(x.nbytes() for x in self.prompt)
 
+  @property
+  def held(self) -> int:
+    """Bytes of all states, also of parked ones."""
+    memory = (*self.turns, self.prompt, self._between, *self._parked.values(), *self._spare)
+    return sum(int(x.nbytes()) for held in memory for x in held)
+
   def before_piece(self, s: Sequence) -> None:
     """Puts the state where the piece of a prompt reads it."""
     if not s.fed or s.snapshot is not None: self.forget(s)  # it begins, perhaps once more
@@ -42,10 +48,11 @@ class RowStates:
     self._load(s, self.prompt)
     self._reading = s
 
-  def snapshot(self) -> list[Tensor]:
-    """A copy of the state that the last piece left."""
+  def snapshot(self, s: Sequence) -> list[Tensor]:
+    """A copy of the state of a sequence that the last step fed."""
+    if s is not self._reading: self._take(*self._places[s])
     copies = alike(self.prompt)
-    copy_all(copies, self.prompt)
+    copy_all(copies, self.prompt if s is self._reading else self._between)
     return copies
 
   def before_decode(self, sequences: Items[Sequence], rows: int) -> list[Sequence | None]:

@@ -1,6 +1,5 @@
 """The captured steps over the KV pool: a token for each of 1, 2, 4 or 8 sequences, and a piece of one prompt."""
 from __future__ import annotations
-from collections.abc import Iterable
 from collections.abc import Sequence as Numbers
 from typing import NamedTuple
 import numpy as np
@@ -50,7 +49,12 @@ class RowSteps:
     self._reading = Readings()
     self._tokens, self._table = empty((1, steps.chunk), dtypes.int32), _zeros((1, self._most))
     self._piece = captured(_piece, model, steps.hidden, self._tokens, self._table)
-    self._copy = captured(_copy, self._pools)
+    self._copy, self._clear = captured(_copy, self._pools), captured(_clear, self._pools)
+
+  @property
+  def nbytes(self) -> int:
+    """Bytes of the pool."""
+    return sum(int(pool.nbytes()) for pool in self._pools)
 
   def decode(self, rows: Numbers[Row], turn: int = 0) -> tuple[Tensor, Tensor]:
     """
@@ -115,9 +119,13 @@ class RowSteps:
     self._copy(*(UOp.variable(name, 0, self.blocks - 1).bind(block) for name, block in (("source", source),
                                                                                         ("target", target))))
 
-  def clear(self, blocks: Iterable[int]) -> None:
-    """Zeroes blocks, after numbers that are not finite may have been stored there."""
-    for block in blocks: self.copy(0, block)
+  def clear(self, block: int) -> None:
+    """Zeroes a block, after numbers that are not finite may have been stored there."""
+    for pool in self._pools:
+      if (view := host_view(pool)) is None: break
+      view[:, :, block] = 0
+    else: return
+    self._clear(UOp.variable("target", 0, self.blocks - 1).bind(block))
 
   def _start(self, position: int) -> UOp: return UOp.variable("start", 0, self._most * BLOCK - 1).bind(position)
   def _length(self, length: int) -> UOp: return UOp.variable("length", 1, self._steps.chunk).bind(length)
@@ -164,4 +172,8 @@ def _piece(model: Model, x: Tensor, tokens: Tensor, table: Tensor, start: UOp, a
 
 def _copy(pools: Numbers[Tensor], source: UOp, target: UOp) -> list[Tensor]:
   stores = [pool[:, :, target:target+1].uop.store(pool[:, :, source:source+1].contiguous().uop) for pool in pools]
+  return [Tensor(pool.uop.after(store)) for pool, store in zip(pools, stores)]
+
+def _clear(pools: Numbers[Tensor], target: UOp) -> list[Tensor]:
+  stores = [(part := pool[:, :, target:target+1]).uop.store(Tensor.zeros_like(part).uop) for pool in pools]
   return [Tensor(pool.uop.after(store)) for pool, store in zip(pools, stores)]

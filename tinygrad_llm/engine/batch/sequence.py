@@ -16,7 +16,7 @@ class Sequence:
   prompt: int                  # how many of them are the prompt
   fed: int = 0
   written: int = 0
-  table: list[int] = field(default_factory=list)  # block i holds positions 64 i to 64 i + 63; 0: given back
+  table: list[int] = field(default_factory=list)  # block i holds positions 64 i to 64 i + 63
   max_tokens: int | None = None
   cancelled: bool = False
   finish: str | None = None    # why the answer ended, as in Timing

@@ -1,6 +1,6 @@
 """Answers that arrive while others do: iterators of token ids or of text, for threads and for asyncio."""
 from __future__ import annotations
-import asyncio, time
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
@@ -8,7 +8,6 @@ from tinygrad_llm.engine.batch.engine import Engine
 from tinygrad_llm.engine.batch.request import Request
 from tinygrad_llm.engine.choice.logprobs import Logprobs
 from tinygrad_llm.engine.timing import Timing
-from tinygrad_llm.errors import InputError
 from tinygrad_llm.text.answer_text import AnswerText
 from tinygrad_llm.text.thinking import Part
 
@@ -17,9 +16,9 @@ Pieces = Literal["ids", "text", "parts"]
 PATIENCE = 1.0  # seconds between two looks whether the engine still lives
 
 class Asked(NamedTuple):
-  """A stream that has not begun."""
-  request: Request
-  text: AnswerText | None
+  """Streams that have not begun. text: makes a reader of an answer's text, if one is needed."""
+  requests: list[Request]
+  text: Callable[[], AnswerText] | None
   pieces: Pieces
 
 class Stream(Generic[T]):
@@ -37,8 +36,6 @@ class Stream(Generic[T]):
     """text: reads the tokens for stop strings, and makes texts and parts. llm: is kept alive."""
     self._llm, self._engine, self._request, self._text, self._pieces = llm, engine, request, text, pieces
     self._finished, self.taken = False, 0  # tokens that were read so far
-    request.began = time.perf_counter()
-    engine.submit(request)
 
   @property
   def tokens(self) -> list[int]:
@@ -49,18 +46,20 @@ class Stream(Generic[T]):
   @property
   def finish(self) -> str:
     stopped = self._text is not None and self._text.stopped
-    return self.timing.finish if stopped or self._request.outbox.ended else ""
+    return self.timing.finish if stopped or self._request.is_over else ""
   @property
   def logprobs(self) -> list[Logprobs]: return self._request.logprobs
 
   def cancel(self) -> None:
-    """Ends the answer before its next step. Tokens that are there already can still be read."""
+    """
+    Ends the answer at once, also while a step takes for ever. Tokens that are there already can still be read.
+    """
     self._engine.cancel(self._request)
 
   close = cancel
 
   def __del__(self) -> None:
-    if "_request" in vars(self) and not self._request.outbox.ended: self.cancel()
+    if "_request" in vars(self) and not self._request.is_over: self.cancel()
 
   def _take(self, wait: float) -> Any:
     """The next piece, or None once all tokens that came are read and have none. StopIteration at the end."""
@@ -89,9 +88,7 @@ class Stream(Generic[T]):
     return None if self._pieces == "ids" else self._shown(text, parts)
 
   def _check(self) -> None:
-    if not self._engine.is_alive() and not self._request.outbox.ended:
-      self.cancel()
-      self._request.end("error", InputError("engine: its thread has ended; ask again, or load the model again"))
+    if not self._request.is_over: self._engine.check(self._request)
 
 class TokenStream(Stream[T], Iterator[T]):
   """A Stream for threads: next() waits for the next piece."""

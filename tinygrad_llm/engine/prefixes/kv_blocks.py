@@ -56,6 +56,14 @@ class Blocks:
     """Whether a sequence reads the block."""
     return self._holders[block] > 0
 
+  def held(self) -> list[int]:
+    """The blocks that sequences hold."""
+    return [block for block, count in enumerate(self._holders) if count]
+
+  def is_free(self, block: int) -> bool:
+    """Whether the block is nobody's."""
+    return not self._holders[block] and not self._kept[block]
+
   def keep(self, block: int) -> None:
     """The tree keeps a block that a sequence holds."""
     assert self._holders[block] and not self._kept[block], f"block {block} is free or kept"

@@ -16,13 +16,13 @@ class Path:
 
 class Paths:
   """
-  The paths of all sequences that have begun. None is the path of a sequence that gave blocks back: a path has no gaps.
+  The paths of all sequences that have begun.
 
   stateful: a sequence begins only at nodes with a snapshot
   """
   def __init__(self, tree: PrefixTree, stateful: bool = False):
     self.tree, self.blocks, self.size, self.stateful = tree, tree.blocks, tree.blocks.size, stateful
-    self._paths = dict[Sequence, Path | None]()
+    self._paths = dict[Sequence, Path]()
 
   def __contains__(self, s: Sequence) -> bool: return s in self._paths
 
@@ -33,11 +33,11 @@ class Paths:
 
   def depth(self, s: Sequence) -> int:
     """Blocks of a sequence that are in the tree."""
-    return path.node.depth if (path := self._paths[s]) is not None else 0
+    return self._paths[s].node.depth
 
   def find(self, s: Sequence) -> Found:
     """The longest prefix of a sequence that the tree knows, without the last token, whose logits are wanted."""
-    if (path := self._paths[s]) is None or not path.enters: return Found([], None, 0)
+    if not (path := self._paths[s]).enters: return Found([], None, 0)
     found = self.tree.find(path.node, s.tokens, len(s.tokens) - 1, s.exact_prefix)
     if not self.stateful: return found
     deepest = next((i for i, node in reversed([*enumerate(found.path, 1)]) if node in self.tree.snapshots), 0)
@@ -45,7 +45,7 @@ class Paths:
 
   def move(self, s: Sequence, node: Node) -> None:
     """Lets a sequence's path end at a deeper node."""
-    if (path := self._paths[s]) is None: return
+    path = self._paths[s]
     self.tree.pin(node)
     self.tree.unpin(path.node)
     path.node = node
@@ -57,7 +57,7 @@ class Paths:
     Where the tree has the same ids, written the same way, the sequence goes on with the tree's block. A block that
     prompt pieces wrote replaces one that they did not write and nobody reads. Else the sequence's path ends here.
     """
-    if (path := self._paths[s]) is None: return
+    path = self._paths[s]
     while path.enters and (i := path.node.depth) < s.fed // self.size:
       ids, exact, block = key(s.tokens[i * self.size:(i + 1) * self.size]), self._exact(s, i), s.table[i]
       child = path.node.children.get(ids)
@@ -73,31 +73,26 @@ class Paths:
   def enter_part(self, s: Sequence) -> None:
     """Enters the last block of a sequence that ends, if it is partly filled and the tree does not have its ids."""
     path, i, filled = self._paths[s], s.fed // self.size, s.fed % self.size
-    if path is None or not path.enters or self.stateful or not filled: return
+    if not path.enters or self.stateful or not filled: return
     ids = key(s.tokens[i * self.size:s.fed])
     if self.tree.part(path.node, ids)[1] < filled:
       self.tree.insert(path.node, ids, s.table[i], min(self._exact(s, i), filled))
 
   def end(self, s: Sequence) -> Node | None:
     """The node whose positions are the sequence's first s.fed ones; None: there is none."""
-    path = self._paths[s]
-    return path.node if path is not None and s.fed and path.node.depth * self.size == s.fed else None
+    node = self._paths[s].node
+    return node if s.fed and node.depth * self.size == s.fed else None
 
   def copy(self, s: Sequence, fork: Sequence) -> None:
     """Lets a fork stand where `s` stands."""
-    path = self._paths[s]
-    self._paths[fork] = replace(path) if path is not None else None
-    if path is not None: self.tree.pin(path.node)
+    self._paths[fork] = path = replace(self._paths[s])
+    self.tree.pin(path.node)
 
-  def detach(self, s: Sequence) -> None:
-    """Takes a sequence out of the tree while it runs."""
-    if (path := self._paths[s]) is not None: self.tree.unpin(path.node)
-    self._paths[s] = None
-
-  def leave(self, s: Sequence) -> None:
-    """Forgets a sequence that ends."""
-    self.detach(s)
-    del self._paths[s]
+  def leave(self, s: Sequence) -> Node:
+    """Forgets a sequence that ends; the node at which its path ended."""
+    node = self._paths.pop(s).node
+    self.tree.unpin(node)
+    return node
 
   def _exact(self, s: Sequence, i: int) -> int:
     """Leading positions of block i that prompt pieces wrote."""

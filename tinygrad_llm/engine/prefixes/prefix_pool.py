@@ -1,6 +1,5 @@
 """The pool of KV blocks, as the scheduler sees it: sequences take blocks, give them back and share prefixes."""
 from __future__ import annotations
-from dataclasses import replace
 from typing import Any, NamedTuple
 from tinygrad_llm.engine.prefixes.kv_blocks import Blocks
 from tinygrad_llm.engine.prefixes.paths import Paths
@@ -21,8 +20,9 @@ class PrefixPool:
   """
   `count` blocks of `size` positions. Block 0 is scratch.
 
-  copies: (from, to) blocks. The engine copies them one after the other before the next step, then clears the list. A
-    source may have another owner by then, who has not written to it yet.
+  copies: (from, to) blocks, or (None, a block that may hold numbers that are not finite). The engine copies or zeroes
+    them one after the other before the next step, then clears the list. A block may have another owner by then, who has
+    not written to it yet.
   stateful: the model has recurrent layers. Then a sequence can begin only at a snapshot of their states.
   budget: bytes of all snapshots.
   """
@@ -30,7 +30,7 @@ class PrefixPool:
     self.blocks, self.size, self.hits = Blocks(count, size), size, 0
     self.tree = PrefixTree(self.blocks, budget)
     self.paths = Paths(self.tree, stateful)
-    self.copies = list[tuple[int, int]]()
+    self.copies = list[tuple[int | None, int]]()
 
   def begin(self, s: Sequence) -> None:
     """
@@ -63,8 +63,12 @@ class PrefixPool:
     return True
 
   def entered(self, s: Sequence) -> None:
-    """Lets others share the blocks below s.fed that are full now; s.table may change to blocks with the same KV."""
-    self.paths.enter(s)
+    """
+    Lets others share the blocks below s.fed that are full now; s.table may change to blocks with the same KV.
+
+    A failed sequence shares none.
+    """
+    if s.error is None: self.paths.enter(s)
 
   def snapshot(self, s: Sequence, copy: Any, nbytes: int) -> bool:
     """Keeps a copy of recurrent layers' states at s.fed, a multiple of a block's size; False: it cannot be kept."""
@@ -75,49 +79,36 @@ class PrefixPool:
     """
     Gives s.table back and sets s.fed to 0. The blocks stay in the tree until they are evicted.
 
-    The partly filled block does, too. A failed sequence enters no more blocks.
+    The partly filled block does, too. After an error nobody knows what a sequence has written: the blocks that no other
+    sequence has come to leave the tree, and are zeroed.
     """
     if s not in self.paths: return
     if s.error is None:
       self.paths.enter(s)
       self.paths.enter_part(s)
-    for block in filter(None, s.table): self.blocks.drop(block)
-    self.paths.leave(s)
+    for block in s.table: self.blocks.drop(block)
+    node = self.paths.leave(s)
+    if s.error is not None:
+      self.tree.prune(node)
+      self.copies += [(None, block) for block in s.table if self.blocks.is_free(block)]
     s.table, s.fed, s.written, s.snapshot = [], 0, 0, None
 
-  def fork(self, s: Sequence) -> Sequence:
+  def fork(self, s: Sequence, fork: Sequence) -> bool:
     """
-    A copy of a sequence that has begun: it shares full blocks and gets a copy of the partly filled one.
+    Lets a new sequence begin where `s` stands: it shares full blocks and gets a copy of the partly filled one.
 
-    Where no block is left for this copy, it begins as a new sequence does.
+    fork: its first s.fed tokens are equal. False: there is no block for the copy, and nothing changed.
     """
     self.paths.enter(s)
     full, part = divmod(s.fed, self.size)
-    fork = replace(s, tokens=[*s.tokens], table=s.table[:full])
-    if part and not self.room(1):
-      fork.table, fork.fed, fork.written, fork.snapshot = [], 0, 0, None
-      self.begin(fork)
-      return fork
+    if part and not self.room(1): return False
+    fork.table, fork.fed, fork.written = s.table[:full], s.fed, s.written
     self.paths.copy(s, fork)
-    for block in filter(None, fork.table): self.blocks.hold(block)
+    for block in fork.table: self.blocks.hold(block)
     if part:
       fork.table += self.blocks.take(1, fork.table[-1] if full else 0)
       self.copies.append((s.table[full], fork.table[full]))
-    return fork
-
-  def forget(self, s: Sequence, below: int) -> None:
-    """
-    Gives back blocks that lie below position `below`, where no layer's window reaches; their table entries are 0.
-
-    From then on the sequence's blocks do not enter the tree, because a path has no gaps.
-    """
-    last = min(below, s.fed) // self.size - 1
-    if last < 0 or not s.table[last]: return
-    self.paths.enter(s)
-    self.paths.detach(s)
-    while last >= 0 and s.table[last]:
-      self.blocks.drop(s.table[last])
-      s.table[last], last = 0, last - 1
+    return True
 
   def free(self) -> int:
     """Blocks that are free or could be evicted now: all that no sequence holds."""

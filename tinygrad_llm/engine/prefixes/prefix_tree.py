@@ -117,6 +117,12 @@ class PrefixTree:
         return True
     return False
 
+  def prune(self, node: Node) -> None:
+    """Removes a node, and those above it, as far as nothing else hangs on them."""
+    while (parent := node.parent) is not None and not node.pins and not node.children:
+      self._remove(node)
+      node = parent
+
   def _remove(self, node: Node) -> None:
     parent, node.parent = node.parent, None
     assert parent is not None and not node.children and not node.pins

@@ -83,7 +83,7 @@ class Answers:
   async def _one(self, index: int, begun: asyncio.Event | None) -> AsyncGenerator[Delta, None]:
     async with self._service.slot() as slot:
       queued, result = time.perf_counter() - self.began, self.results[index]
-      stream = self._service.llm.begin(self._asked[index])
+      stream, = self._service.llm.begin(self._asked[index])
       slot.stream, slot.settings, told, last = stream, self._settings, 0, 0.0
       result.timing = stream.timing
       try:

@@ -1,0 +1,57 @@
+"""Whether an engine makes progress: when its last step began and ended, and how long such a step may take."""
+from __future__ import annotations
+import time
+from collections import deque
+from collections.abc import Hashable
+from typing import NamedTuple
+
+LAST = 9       # measured times that are kept of a kind of step; their median is what is usual
+SHORT = 60.0   # seconds that any step may take
+TIMES = 50     # times the usual seconds, if these are more
+FIRST = 600.0  # seconds that the first step of a kind may take, which compiles, and other users of the model
+
+class Health(NamedTuple):
+  """
+  An engine's state now.
+
+  - state: "idle": it has no requests; "running"; "stuck": a step takes longer than any should; "dead": its thread has
+    ended with requests left, or the model is closed
+  - seconds: since the last progress: a step's begin or end, or a request that woke the engine
+  - counts: "requests" and "errors" so far, finished "steps", "open" requests now
+  """
+  state: str
+  seconds: float
+  counts: dict[str, int]
+
+class Progress:
+  """
+  The step under way, and the times of those before. One thread writes; others read without a lock.
+
+  A step of a kind that was done before may take 60 s, or 50 times what is usual for so many tokens, if that is more. A
+  first step compiles, and other users of the model may hold it between two steps: both may take 600 s.
+  """
+  def __init__(self) -> None:
+    self.steps = 0  # finished
+    self._usual = dict[Hashable, deque[float]]()  # seconds a token
+    self._last = time.perf_counter(), FIRST  # when something happened last, and how long the next event may take
+
+  def begins(self, kind: Hashable, tokens: int = 1) -> None:
+    """A step of a kind begins. tokens: its time is expected to grow with them."""
+    self._kind, self._tokens, now = kind, tokens, time.perf_counter()
+    times = sorted(self._usual.get(kind, ()))
+    self._last = now, max(SHORT, TIMES * tokens * times[len(times) // 2]) if times else FIRST
+
+  def ended(self) -> None:
+    """The step is over."""
+    now, self.steps = time.perf_counter(), self.steps + 1
+    self._usual.setdefault(self._kind, deque(maxlen=LAST)).append((now - self._last[0]) / self._tokens)
+    self._last = now, FIRST
+
+  def other(self) -> None:
+    """Something else happened: a request came, or a step failed."""
+    self._last = time.perf_counter(), FIRST
+
+  def look(self) -> tuple[float, bool]:
+    """Seconds since the last progress, and whether these are too many for an engine with requests."""
+    at, limit = self._last
+    return (seconds := time.perf_counter() - at), seconds > limit
