@@ -6,6 +6,7 @@ import random
 import shutil
 import sys
 import threading
+import time
 import weakref
 
 import numpy as np
@@ -286,3 +287,25 @@ def test_run(path, tmp_path, capfd, monkeypatch):
     told.append(capfd.readouterr())
   assert told[0].out == told[1].out and "warning" not in told[1].err
   assert sum(1 for _ in files_of(tmp_path)) >= 2
+
+def test_an_answer_ends_after_close_as_before(path, tmp_path, rng):
+  for folder in (None, tmp_path):
+    llm = load(path, folder)
+    tokens = llm.generate(drawn(rng, 80), max_tokens=3, ignore_eos=True)
+    assert len(list(tokens)) == 3
+    llm.close()
+    assert list(tokens) == []
+    tokens.close()
+
+def test_an_idle_engine_sleeps(path, tmp_path, rng):
+  """The disk wakes the engine's thread only while there is something to do."""
+  with load(path, tmp_path) as llm:
+    answer(llm, drawn(rng, 300), True)
+    time.sleep(0.3)
+    steps, step = [0], llm._engine.step
+    def counted(inbox):
+      steps[0] += 1
+      return step(inbox)
+    llm._engine.step = counted
+    time.sleep(0.2)
+    assert steps[0] == 0 and not llm._engine.kept.has_work() and llm._disk._thread is None

@@ -35,7 +35,7 @@ def close(llm: Any) -> None:
   del engine
   with parts.get("lock") or nullcontext():
     if all(value is CLOSED for name, value in parts.items() if name not in KEPT): return
-    for name in ("_ahead", "template", "_disk"):
+    for name in ("_ahead", "template", "_kept", "_disk"):
       if (part := parts.get(name)) is not None and part is not CLOSED: part.close()
     parts.update({name: CLOSED for name in parts if name not in KEPT})
     del part

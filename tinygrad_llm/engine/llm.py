@@ -148,9 +148,9 @@ class LLM:
 
   def _keep_all(self) -> None:
     """Hands over all that is to be kept on disk, as the process or the model ends."""
-    if self._kept in (None, CLOSED) or not self.lock.acquire(timeout=5): return
+    if not isinstance(self._kept, KeptSlot) or not self.lock.acquire(timeout=5): return
     try:
-      self._kept.save()
+      self._kept.save(waits=True)
       if (engine := vars(self).get("_engine")) is not None and engine.kept is not None: engine.kept.finish()
     finally: self.lock.release()
 
@@ -598,7 +598,7 @@ class LLM:
 
   def keep_prefix(self, feed: Feed) -> None:
     """Keeps on disk what a feed that ends has in the cache."""
-    if self._kept is not None and self.is_fed_by(feed): self._kept.save()
+    if isinstance(self._kept, KeptSlot) and self.is_fed_by(feed): self._kept.save()
 
   def compile_prompt(self) -> None:
     """

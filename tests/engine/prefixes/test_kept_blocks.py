@@ -193,3 +193,34 @@ def test_a_new_pool_forgets_readings(tmp_path, rng):
   time.sleep(0.05)
   assert engine.kept.exchange(is_alone=True) == [] and engine.pool.counts().free == 19
   assert engine.answer(Sequence(tokens, 400)) == 384
+
+def test_a_disk_that_hangs_delays_the_end_once(tmp_path, rng, monkeypatch):
+  engine, stuck = Engine(tmp_path, 20), threading.Event()
+  monkeypatch.setattr(disk_thread, "MOST", 2 * engine.disk.store.nbytes)
+  monkeypatch.setattr(disk_thread, "PATIENCE", 0.3)
+  monkeypatch.setattr(engine.disk.store, "write", lambda *_: stuck.wait(20))
+  engine.answer(Sequence([rng.randrange(100) for _ in range(700)], 700))
+  begun = time.monotonic()
+  for _ in range(3): engine.close()
+  assert 0.2 < time.monotonic() - begun < 5
+  stuck.set()
+
+def test_a_disk_that_fails_leaves_no_work(tmp_path, rng, monkeypatch):
+  """After the first error nothing is copied any more, and an idle engine sleeps."""
+  engine = Engine(tmp_path, 20)
+  engine.disk.store.gave_up = True
+  monkeypatch.setattr(KVBytes, "read", None)
+  engine.answer(Sequence([rng.randrange(100) for _ in range(700)], 700))
+  for _ in range(3): engine.kept.exchange(is_alone=True)
+  assert not engine.kept.has_work() and not engine.kept._fresh
+
+def test_blocks_that_were_lost_on_disk_are_written_again(tmp_path, rng):
+  """The end of a path is of no use without its beginning, which another process removed."""
+  tokens = [rng.randrange(100) for _ in range(500)]
+  (engine := Engine(tmp_path, 20)).answer(Sequence(tokens[:400], 400))
+  engine.kept.finish()
+  while engine.disk._writes: time.sleep(0.01)
+  for path in tmp_path.iterdir(): path.unlink()
+  engine.answer(Sequence(tokens, 500))
+  engine.close()
+  assert Engine(tmp_path, 20).answer(Sequence(tokens, 500)) == 448

@@ -36,6 +36,8 @@ class DiskThread:
   def _reset(self) -> None:
     self._changed, self._thread = threading.Condition(), None  # type: threading.Condition, threading.Thread | None
     self._reads, self._writes = deque[Reading](), deque[tuple[Block, Block | None, np.ndarray]]()
+    self._waiting = set[str]()          # names of blocks in _writes
+    self._end: float | None = None      # time.monotonic() when close() waits no more
 
   def read(self, blocks: list[Block]) -> Reading:
     """Begins to read blocks, each behind the one before it, up to the first that is missing or bad."""
@@ -57,23 +59,43 @@ class DiskThread:
       self._changed.notify_all()
 
   def has_room(self) -> bool:
-    """Whether write() would not wait."""
+    """Whether a block can be handed over at once."""
     return (len(self._writes) + 1) * self.store.nbytes <= MOST or not self._writes
 
-  def write(self, block: Block, before: Block | None, kv: np.ndarray) -> None:
-    """Keeps a block behind another one, some time later; waits while too much is to be written already."""
-    with self._changed:
-      self._changed.wait_for(self.has_room)
-      self._writes.append((block, before, kv))
-      self._start()
+  def keep(self, blocks: list[Block], kv: Callable[[int], np.ndarray], waits: bool = False) -> bool:
+    """
+    Hands over the blocks of a prompt that are not on disk; False: there is no room for all of them.
+
+    kv: a block's KV by its place. waits: for room, at the end of the process or the model, see close().
+    """
+    if waits: self._ends()
+    for i, block in enumerate(blocks):
+      if block.name in self._waiting or self.store.has_good(block): continue
+      if self.store.gave_up: return True
+      if not (self._waited() if waits else self.has_room()): return False
+      write = block, blocks[i - 1] if i else None, kv(i)
+      with self._changed:
+        self._writes.append(write)
+        self._waiting.add(block.name)
+        self._start()
+    return True
+
+  def _waited(self) -> bool:
+    """Waits for room."""
+    with self._changed: return self._changed.wait_for(self.has_room, self._ends())
+
+  def _ends(self) -> float:
+    """Seconds that are left for writes, from the first call on."""
+    if self._end is None: self._end = time.monotonic() + PATIENCE
+    return max(0.0, self._end - time.monotonic())
 
   def close(self) -> None:
     """Lets the model write the rest, and waits for writes, at most PATIENCE seconds."""
     atexit.unregister(self._at_exit)
-    end = time.monotonic() + PATIENCE
+    self._ends()
     self.finish()
     with self._changed:
-      self._changed.wait_for(lambda: not self._writes, max(0.0, end - time.monotonic()))
+      self._changed.wait_for(lambda: not self._writes, self._ends())
       self._writes.clear()
 
   def _start(self) -> None:
@@ -97,7 +119,9 @@ class DiskThread:
           if reading is not None:
             reading.ended = True
             if reading in self._reads: self._reads.remove(reading)
-          elif self._writes: self._writes.popleft()
+          elif write is not None:
+            if self._writes: self._writes.popleft()
+            self._waiting.discard(write[0].name)
           self._changed.notify_all()
         self.wake()
 

@@ -11,7 +11,9 @@ from tinygrad_llm.engine.prefixes.kv_bytes import KVBytes
 from tinygrad_llm.engine.prefixes.prefix_pool import PrefixPool
 from tinygrad_llm.engine.prefixes.prefix_tree import Node, key
 
-TIME = 0.02  # seconds of a step, at most, that copies of blocks take
+TIME = 0.02    # seconds before a step, at most, that copies of blocks from disk take
+BESIDE = 0.003  # copies of blocks to it, where sequences wait for the step
+MANY = 1 << 14  # nodes that wait to be copied, at most
 
 @dataclass
 class Arrival:
@@ -33,7 +35,7 @@ class KeptBlocks:
   """
   def __init__(self, disk: DiskThread, kv: KVBytes):
     self.disk, self._store, self._kv = disk, disk.store, kv
-    self._arrivals, self._fresh = list[Arrival](), deque[Node]()
+    self._arrivals, self._fresh = list[Arrival](), deque[Node](maxlen=MANY)
 
   def attach(self, pool: PrefixPool, wake: Callable[[], None]) -> None:
     """Begins anew with an empty pool. wake: called, by another thread, when there may be something to do."""
@@ -58,7 +60,7 @@ class KeptBlocks:
 
   def exchange(self, is_alone: bool) -> list[Sequence]:
     """
-    Puts what was read into the pool, and hands over blocks to be written: one, or more if `is_alone`.
+    Puts what was read into the pool, and hands over blocks to be written, more of them if `is_alone`.
 
     Returns the sequences that wait no longer. It comes before a step, when the pool has no copies to do.
     """
@@ -68,9 +70,10 @@ class KeptBlocks:
       self._arrivals.remove(arrival)
       self.disk.drop(arrival.reading)
       ready.append(arrival.sequence)
-    while self._fresh and self.disk.has_room():
-      self._save(self._fresh.popleft())
-      if not is_alone or time.perf_counter() > end: break
+    end = time.perf_counter() + (TIME if is_alone else BESIDE)
+    while self._fresh and self.disk.has_room() and self._save(self._fresh[0]):
+      self._fresh.popleft()
+      if time.perf_counter() > end: break
     return ready
 
   def has_work(self) -> bool:
@@ -80,15 +83,15 @@ class KeptBlocks:
 
   def finish(self) -> None:
     """Hands over all that is to be written, as the process or the model ends."""
-    while self._fresh: self._save(self._fresh.popleft())
+    while self._fresh and self._save(self._fresh.popleft(), waits=True): pass
 
   def _arrived(self, a: Arrival, end: float) -> bool:
     """Places blocks of a sequence until `end`; whether it waits for no more."""
     while not a.sequence.cancelled:
       ended = a.reading.ended  # before the last look: the thread may put a block between
+      if time.perf_counter() > end: return False
       if (kv := self.disk.take(a.reading)) is None: return ended
       if not self._place(a, kv): return True
-      if time.perf_counter() > end: return False
     return True
 
   def _place(self, a: Arrival, kv: np.ndarray) -> bool:
@@ -108,14 +111,14 @@ class KeptBlocks:
     a.node, a.placed = node, a.placed + 1
     return True
 
-  def _save(self, node: Node) -> None:
-    """Hands over a node's block, if it is full, still in the tree, and not on disk."""
-    if self._store.gave_up or node.parent is None or len(node.key) < self._pool.size * 4: return
-    keys, at = list[bytes](), node
+  def _save(self, node: Node, waits: bool = False) -> bool:
+    """Hands over a node's block and those before it, if it is full and still in the tree; False: there is no room."""
+    if self._store.gave_up or node.parent is None or len(node.key) < self._pool.size * 4: return True
+    path, at = [node], node.parent
     while at.parent is not None:
-      keys.append(at.key)
+      path.append(at)
       at = at.parent
-    if at is not self._pool.tree.root(""): return
-    before, block = ([None, *self._store.chain(reversed(keys))])[-2:]
-    assert block is not None
-    if not self._store.has_good(block): self.disk.write(block, before, self._kv.read(node.block))
+    if at is not self._pool.tree.root(""): return True
+    path.reverse()
+    blocks = [*self._store.chain(x.key for x in path)]
+    return self.disk.keep(blocks, lambda i: self._kv.read(path[i].block), waits)

@@ -30,13 +30,13 @@ class KeptSlot:
     self._disk.store.touch(last)
     return len(self._context.tokens)
 
-  def save(self) -> None:
-    """Hands over the slot's full blocks that the disk does not have."""
-    before, store = None, self._disk.store
-    for i, block in enumerate(self._chain(self._context.tokens)):
-      if store.gave_up: return
-      if not store.has_good(block): self._disk.write(block, before, self._kv.read(i))
-      before = block
+  def save(self, waits: bool = False) -> None:
+    """Hands over the slot's full blocks that the disk does not have, as far as there is room. waits: see DiskThread."""
+    self._disk.keep(self._chain(self._context.tokens), self._kv.read, waits)
+
+  def close(self) -> None:
+    """The last save()."""
+    self.save(waits=True)
 
   def _chain(self, ids: Sequence[int]) -> list[Block]:
     return [*self._disk.store.chain(key(ids[i * BLOCK:(i + 1) * BLOCK]) for i in range(len(ids) // BLOCK))]
