@@ -3,7 +3,7 @@ from __future__ import annotations
 import argparse, errno, os, pathlib, subprocess, sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 from tinygrad_llm.errors import InputError, is_shortage
 from tinygrad_llm.patches.pipeline import wrong_switch
 from tinygrad_llm.process import standard_streams
@@ -12,6 +12,17 @@ from tinygrad_llm.process.leave import leave
 class Parser(argparse.ArgumentParser):
   """Bad arguments end the command with one line and exit code 2."""
   def error(self, message: str) -> NoReturn: raise InputError(f"{self.prog}: {message}; see --help")
+
+def add_prompt_cache(parser: argparse.ArgumentParser) -> None:
+  """Adds the options that keep prefixes on disk."""
+  parser.add_argument("--prompt-cache", metavar="DIR", help="a folder that keeps what was read and answered, also for "
+                      "later runs: a prompt that begins like an earlier one reads only the rest")
+  parser.add_argument("--prompt-cache-bytes", type=int, metavar="N", help="size of that folder at most (default 4 GiB)")
+
+def prompt_cache(args: argparse.Namespace) -> dict[str, Any]:
+  """The arguments of load() that these options give."""
+  given = {name: getattr(args, name) for name in ("prompt_cache", "prompt_cache_bytes")}
+  return {name: value for name, value in given.items() if value is not None}
 
 def check_writable(option: str, path: pathlib.Path) -> None:
   """InputError at once if a file could not be written, which would otherwise fail after minutes of work."""

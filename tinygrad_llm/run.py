@@ -4,7 +4,7 @@ import argparse, json, sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 from tinygrad_llm import __version__
-from tinygrad_llm.command import Parser, guarded
+from tinygrad_llm.command import Parser, add_prompt_cache, guarded, prompt_cache
 from tinygrad_llm.device.device import renderer_of
 from tinygrad_llm.device.memory import device_memory_bytes, peak_memory_bytes
 from tinygrad_llm.device.threads import use_threads
@@ -51,9 +51,7 @@ def _parser() -> argparse.ArgumentParser:
   add("--template", action="append", default=[], metavar="NAME=VALUE",
       help="a variable for the chat template, as JSON or as text; may be given several times")
   add("--benchmark", type=int, metavar="N", help="time a decode of N tokens, also past the end of the turn")
-  add("--prompt-cache", metavar="DIR", help="a folder that keeps what was read and answered, also for later runs: a "
-                                            "prompt that begins like an earlier one reads only the rest")
-  add("--prompt-cache-bytes", type=int, metavar="N", help="size of that folder at most (default 4 GiB)")
+  add_prompt_cache(parser)
   add("--dequantize", action="store_true", help="expand the weights to fp16 while they load: takes more memory")
   add("--json", action="store_true", help="print one JSON object instead of text")
   add("--version", action="version", version=f"tinygrad_llm {__version__}")
@@ -174,9 +172,8 @@ def _main() -> None:
   if args.memory: return _memory(args)
   if args.tokens is None and (args.prompt is not None or args.benchmark is None): args.prompt = read_prompt(args.prompt)
   from tinygrad_llm import load
-  kept = {"prompt_cache": args.prompt_cache, "prompt_cache_bytes": args.prompt_cache_bytes}
   llm = load(args.model, max_context=args.max_context, dequantize=args.dequantize, progress=True, ahead=True,
-             **{name: value for name, value in kept.items() if value is not None})
+             **prompt_cache(args))
   if (purpose := llm.config.purpose) != "answers": warn(
     f"{llm.path}: the model is for {purpose} ({llm.config.pooling} pooling); what it answers is not meaningful")
   if args.prompt is None and args.tokens is None and args.benchmark is None and not args.json: return _chat(llm, args)

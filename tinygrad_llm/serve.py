@@ -3,7 +3,7 @@ from __future__ import annotations
 import argparse, pathlib, sys
 from typing import TYPE_CHECKING, Any
 from tinygrad_llm import __version__
-from tinygrad_llm.command import Parser, guarded
+from tinygrad_llm.command import Parser, add_prompt_cache, guarded, prompt_cache
 from tinygrad_llm.device.threads import use_threads
 from tinygrad_llm.errors import InputError, warn
 from tinygrad_llm.files.hub import locate
@@ -37,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
   add("--drain", type=float, default=30.0, metavar="SECONDS",
       help="time that running answers have after the first signal (default 30)")
   add("--log-format", choices=LOGS, default="text", help="of the access log on stderr (default text)")
+  add_prompt_cache(parser)
   add("--dequantize", action="store_true", help="expand the weights to fp16 while they load: takes more memory")
   add("--version", action="version", version=f"tinygrad_llm {__version__}")
   return parser
@@ -86,7 +87,8 @@ def _main() -> int:
 
   def load() -> Any:
     import tinygrad_llm
-    llm = tinygrad_llm.load(args.model, max_context=args.max_context, dequantize=args.dequantize, progress=True)
+    llm = tinygrad_llm.load(args.model, max_context=args.max_context, dequantize=args.dequantize, progress=True,
+                            **prompt_cache(args))
     llm.prepare(args.parallel)
     return llm
   def ready(llm: Any) -> None:
