@@ -173,6 +173,33 @@ def test_drain_cuts_at_its_end(monkeypatch):
     assert "about to end" in rest[-1] and "error" in rest[-1]
     assert server.until(lambda: server.codes == [0])
 
+def test_engine_that_fails_ends_the_server(monkeypatch):
+  """Open streams get an error event, /health says dead, and the exit code is 1."""
+  with served() as server:
+    slowed(server, monkeypatch)
+    with server.http.stream("POST", "/v1/chat/completions", json={**LONG, "stream": True}) as r:
+      lines = r.iter_lines()
+      for _ in range(4): next(lines)
+      def fail(*_): raise RuntimeError("the card is gone")
+      monkeypatch.setattr(server.service.llm._engine.steps, "decode", fail)
+      rest = [line for line in lines if line]
+    assert "the card is gone" in rest[-1] and '"error"' in rest[-1]
+    begun = time.monotonic()
+    with httpx.Client(base_url=server.url) as other:
+      assert server.until(lambda: other.get("/health").json()["status"] == "dead", 2)
+      refused = other.post("/v1/chat/completions", json=LONG)
+    assert refused.status_code == 503 and refused.headers["x-should-retry"] == "false" and time.monotonic() - begun < 2
+    assert server.until(lambda: server.codes == [1])
+
+def test_engine_that_sticks_is_told(server, monkeypatch):
+  monkeypatch.setattr(server.service.llm._engine.progress, "look", lambda: (100.0, True))
+  slowed(server, monkeypatch)
+  connection = running(server)
+  assert server.until(lambda: server.http.get("/health").json()["status"] == "stuck", 5)
+  assert server.http.get("/health").status_code == 503
+  connection.close()
+  assert server.idle()
+
 # *** the command
 
 def command(*args: str, **options) -> subprocess.Popen[str]:

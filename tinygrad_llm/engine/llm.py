@@ -299,6 +299,11 @@ class LLM:
     found: Health = engine.health()
     return found
 
+  def failure(self) -> Exception | None:
+    """The last error that ended all streams at once; None: there was none."""
+    engine = vars(self).get("_engine")
+    return None if engine is None or engine is CLOSED else engine.failure
+
   def prepare(self, streams: int = 8) -> None:
     """
     Captures the steps of up to so many streams at once, 1 to 8, so that none of them compiles anything later.

@@ -47,12 +47,13 @@ class Service:
   def health(self) -> str:
     """ok, loading, draining, stuck or dead."""
     if self.state != "ready": return self.state
-    if self.failed() is not None: return "dead"
-    return "ok"
+    found = self.llm.health().state
+    return found if found in ("stuck", "dead") else "ok"
 
   def failed(self) -> BaseException | None:
     """Why the engine can go on no more, if so."""
-    return None
+    found: BaseException | None = self.llm.failure()
+    return found
 
   def cut(self) -> None:
     """Ends the answers that still run; their readers are told."""

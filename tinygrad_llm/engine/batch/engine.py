@@ -33,7 +33,7 @@ class Engine:
   users of the model come between two steps. If it ends by an error, all requests end with one, and the next request
   starts another thread. A forked child has no request and no thread until it submits one.
 
-  kept: prefixes on disk; None: there are none.
+  kept: prefixes on disk; None: there are none. failure: the last error that ended all requests.
   """
   def __init__(self, steps: RowSteps, context: int, chunk: int, lock: AbstractContextManager[Any],
                kept: KeptBlocks | None = None):
@@ -41,7 +41,7 @@ class Engine:
     self.kept = kept
     self.lock, self._context, self._chunk = lock, context, chunk
     self._states = RowStates(steps.states, COUNTS[-1]) if steps.states else None
-    self.counters = {"requests": 0, "errors": 0}
+    self.counters, self.failure = {"requests": 0, "errors": 0}, None  # type: dict[str, int], Exception | None
     self._open()
     self._begin()
     in_children(self, Engine._forked)
@@ -261,9 +261,9 @@ class Engine:
 
   def _failed(self, e: BaseException) -> None:
     """All requests that the thread had taken end with an error. The next step begins with an empty pool."""
-    self._is_whole = False
+    self._is_whole, self.failure = False, _told(e)
     self.progress.other()
-    self.counters["errors"] += self._inbox.end("error", _told(e), taken=True)
+    self.counters["errors"] += self._inbox.end("error", self.failure, taken=True)
 
   def _forked(self) -> None:
     for request in self._inbox.requests.values(): request.leave()
