@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from tinygrad.codegen.opt import Opt, OptOps
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.helpers import getenv
+from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.ir.actions import ScheduleOps, action
 from tinygrad_llm.patches.ir.indices import choosing, divisor, size, steps
 from tinygrad_llm.patches.ir.products import Sum
-from tinygrad_llm.patches.ir.targets import LANES, most_threads, registers
+from tinygrad_llm.patches.ir.targets import LANES, adds_pairs, most_threads, registers
 from tinygrad_llm.patches.schedule.cpu_threads import share
 from tinygrad_llm.patches.schedule.register_tiles import matrix_rows, tile_shape, tokens
 from tinygrad_llm.patches.tiles.pack_operands import MOST
@@ -24,6 +25,7 @@ STEPS = 64      # least steps to unroll where lanes are rows
 SWEPT = 32      # the same where many tokens share the weights
 TOKENS = 8      # most tokens whose sums stay in registers together
 SHARING = 4     # times the square of the registers: most products per step of tokens for unpacking weights in registers
+HELD = 32       # with AVX2, most weights a row that are unpacked in registers: they are all registers
 LEAST = 1 << 18  # smallest matrix, in weights, that is blocked over tokens: such a kernel takes seconds to lower
 UNPACKED = 1 << 19  # bytes of weights that are unpacked together: they fit a core's cache
 
@@ -89,8 +91,10 @@ def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
   8 rows by 128256 x 2048 took 15.8, 16.7 and 20.3 ms without that order, 10.4, 10.9 and 17.6 with it (Zen 4, 2 threads,
   medians).
   Weights that a few tokens use once are unpacked in registers, not into an array. 4 and 8 rows by 8192 x 2048, read
-  from memory: Q4_K 0.41 -> 0.36 and 0.65 -> 0.60 ms, Q6_K 0.81 -> 0.71 and 0.94 -> 0.63. With AVX2 it took 1.24 times
-  as long for 8 rows in Q4_K, and 1.19 times for 4 in Q2_K; SHARING excludes such cases.
+  from memory: Q4_K 0.41 -> 0.36 and 0.65 -> 0.60 ms, Q6_K 0.81 -> 0.71 and 0.94 -> 0.63. AVX2 has room for the 32
+  weights of a small block only. Time in registers by time with an array, 2, 4 and 8 rows of 4096 x 2048, one core of a
+  Zen 5: Q4_K 1.07, 1.25, 1.20, Q5_K 1.18, 1.32, Q2_K 0.99, 1.30 (64 weights a step); Q4_0 0.84, 0.88, 0.93, MXFP4 for 4
+  and 8 rows 0.64, 0.68.
   """
   in_order = s.strides(tuple(u for u in (*s.ws, *s.xs) if tile not in u.ranges))
   loops = sorted(s.loops, key=lambda r: in_order.get(r, 0))
@@ -111,13 +115,17 @@ def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
     if count * steps([tile, *s.loops]) >= LEAST:
       of_step, few = min(size(loop), TOKENS), not chosen and size(loop) <= TOKENS
       if is_on("register_tiles"): k.apply_opt(action(ScheduleOps.TOKENS, of_step))
-      fits = few and of_step * unrolled <= SHARING * registers(k.ren) ** 2
+      fits = few and in_registers(k.ren, of_step, unrolled)
       if is_on("pack_operands") and not fits:
         k.apply_opt(action(ScheduleOps.TILES, 1 if few else _tiles(k, s, count)))
   k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(tile), 0))
   for r in blocks: _unroll(k, r, size(r))
   share(k)
   return k
+
+def in_registers(ren: Renderer, of_step: int, weights: int) -> bool:
+  """Whether a step's weights of each row are unpacked in registers, to be multiplied by the tokens of a step."""
+  return weights <= HELD if adds_pairs(ren) else of_step * weights <= SHARING * registers(ren) ** 2
 
 def _tiles(k: Scheduler, s: Sum, count: int) -> int:
   """
