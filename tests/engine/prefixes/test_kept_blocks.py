@@ -224,3 +224,18 @@ def test_blocks_that_were_lost_on_disk_are_written_again(tmp_path, rng):
   engine.answer(Sequence(tokens, 500))
   engine.close()
   assert Engine(tmp_path, 20).answer(Sequence(tokens, 500)) == 448
+
+def test_a_prefix_that_is_evicted_while_it_arrives(tmp_path, rng):
+  """The rest is dropped, and the sequence reads its prompt as a new one."""
+  tokens = [rng.randrange(100) for _ in range(400)]
+  (engine := Engine(tmp_path, 20)).answer(Sequence(tokens, 400))
+  engine.close()
+  engine, s = Engine(tmp_path, 20), Sequence(tokens, 400)
+  assert engine.kept.look_up(s)
+  arrival = engine.kept._arrivals[0]
+  while not arrival.reading.ended: time.sleep(0.01)
+  for _ in range(2): assert engine.kept._place(arrival, engine.disk.take(arrival.reading))
+  while engine.pool.tree.evict(): pass
+  assert engine.kept.exchange(is_alone=True) == [s] and engine.pool.counts().free == 19
+  engine.pool.begin(s)
+  assert s.fed == 0

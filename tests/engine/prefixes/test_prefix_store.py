@@ -226,3 +226,14 @@ def test_processes_share_a_folder(tmp_path, blocks):
   for thread in threads: thread.join()
   assert len(results) == 2 and all(found > 8 for found, _ in (result.value for result in results))
   assert max(most for _, most in (result.value for result in results)) <= store(tmp_path, blocks=blocks).budget
+
+def test_an_old_path_can_be_continued(tmp_path, rng):
+  """In a full folder others go for it, although they are newer."""
+  kept = store(tmp_path, blocks=16)
+  mine = write(kept, prompt(rng, 3))
+  for _ in range(3): write(kept, prompt(rng, 3))
+  for block in mine: os.utime(tmp_path / block.file, (1, 1))
+  kept = store(tmp_path, blocks=13)
+  *_, before, last = kept.chain(prompt(rng, 1, [block.ids for block in mine]))
+  kept.write(last, before, kv_of(last))
+  assert known(kept, [*mine, last]) == 4 and len([*tmp_path.iterdir()]) < 13
