@@ -25,6 +25,7 @@ def _parser() -> argparse.ArgumentParser:
                        "DEV string of tinygrad, such as CPU, CL, METAL (default: DEV, else tinygrad's default device)")
   add("-d", "--depth", type=int, default=0, help="tokens in the KV cache (default 0)")
   add("-p", "--prompt", type=int, default=0, metavar="N", help="a prompt chunk of N tokens instead of a decode step")
+  add("--rows", type=int, default=0, metavar="N", help="a step of N sequences (1, 2, 4, 8) over the pool of KV blocks")
   add("--card", metavar="NAME", help="estimate times for this card, such as 'RTX 4090' (default: one of "
                                      "the target's architecture; list: print the known cards with theirs)")
   add("--max-context", type=int, default=4096, help="positions of the KV cache (default 4096, at most the model's own)")
@@ -164,7 +165,8 @@ def _sources(step: list[Program], role: str) -> str:
     raise InputError(f"--source {role!r:.80}: no kernel has that role; it has {', '.join({p.role: 0 for p in step})}")
   return "\n\n".join(source.strip() for source in sources)
 
-def explain(model: str | None, role: str, max_context: int = 4096, depth: int = 0, prompt: int = 0) -> str:
+def explain(model: str | None, role: str, max_context: int = 4096, depth: int = 0, prompt: int = 0, rows: int = 0
+            ) -> str:
   """
   How the first kernel of a role is made, pass by pass, and the beginning of its source.
 
@@ -175,7 +177,7 @@ def explain(model: str | None, role: str, max_context: int = 4096, depth: int = 
   from tinygrad.uop.ops import Ops
   from tinygrad_llm.analysis.programs import Program, Reads, lowered
   from tinygrad_llm.patches.explain import recording, transcript
-  with recording.recording() as of_step: step = decode_step(model, max_context, depth, prompt)
+  with recording.recording() as of_step: step = decode_step(model, max_context, depth, prompt, rows)
   caches = {cache.uop.base for cache in step.caches}
   calls = [(call, Reads.of(call, step.weights, caches)) for call in step.linear.src if call.src[0].op is Ops.SINK]
   call, reads = (found := _of_role(calls, role))[0]
@@ -242,7 +244,7 @@ def _main() -> None:
   if args.card == "list": return print("\n".join(f"{card.name:16s} {card.arch}" for card in KNOWN))
   target = open_target(args.target)
   card = card_of(args.card)
-  of_step = args.max_context, args.depth, args.prompt
+  of_step = args.max_context, args.depth, args.prompt, args.rows
   from tinygrad.device import CompileError
   try:
     if args.explain is not None: return print(explain(args.model, args.explain, *of_step))

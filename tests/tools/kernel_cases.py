@@ -23,14 +23,20 @@ TARGETS = ("CPU:x86-64-v3", "CPU:x86-64-v4", "CPU:sapphirerapids", "CPU:arm64",
            "NV:PTX:sm_90", "METAL:Apple7", "METAL:Apple8", "METAL:Apple9")
 
 class Step(NamedTuple):
-  """prompt: tokens of a prefill chunk, 0 for a decode step; depth: tokens already in the KV cache."""
+  """
+  prompt: tokens of a prefill chunk, 0 for a decode step; depth: tokens already in the KV cache.
+
+  rows: sequences of a decode step over the pool, of which only the kernels of attention count; 0: the slot.
+  """
   prompt: int
   depth: int
+  rows: int = 0
 
 CHUNK, DEPTH, MAX_CONTEXT = 512, 4096, 8192
 # all steps of a kind have the same kernels, because sizes that depend on the depth are symbolic
 STEPS = {"decode": {"decode": Step(0, 0), "decode-4096": Step(0, DEPTH)},
-         "prompt": {"prompt": Step(CHUNK, 0), "prompt-4096": Step(CHUNK, DEPTH)}}
+         "prompt": {"prompt": Step(CHUNK, 0), "prompt-4096": Step(CHUNK, DEPTH)},
+         "rows": {"rows-4096": Step(0, DEPTH, 8)}}
 
 def _case(shape: str, types: str, **changed: Any) -> dict[str, Any]:
   """
@@ -61,6 +67,14 @@ CASES: dict[str, dict[str, Any]] = {
   "gemma-4-e4b-Q4_K_M": _case("gemma-4-e4b", "Q4_K_M", layers=4, mixers=(gemma4.WINDOW, gemma4.FULL), parts={
     "gemma4": replace(SHAPES["gemma-4-e4b"]["parts"]["gemma4"], shared=2)}),
 }
+
+# plain heads; a window and sinks; latents
+OF_ROWS = ("llama-1b-Q4_K_M", "gpt-oss-20b-MXFP4_MOE", "deepseek-v2-lite-Q4_K_M")
+UNITS = [(case, kind) for case in CASES for kind in STEPS if kind != "rows" or case in OF_ROWS]
+
+def targets_of(kind: str) -> tuple[str, ...]:
+  """The targets with accepted figures of a kind of step: steps of rows have them on GPUs only."""
+  return tuple(target for target in TARGETS if kind != "rows" or not target.startswith("CPU"))
 
 # larger models, to show that two layers and a small model's widths are representative; no figures of them are accepted
 LARGER = {"llama-1b-16L-Q4_K_M": CASES["llama-1b-Q4_K_M"] | {"layers": 16},

@@ -216,8 +216,8 @@ def _changed_roles(old: Report | None, new: Report) -> list[str]:
 
 def commands(case: str, target: str, step: str, roles: Iterable[str]) -> list[str]:
   """Shell commands that show a case's kernels in a step, and the source of some roles' kernels."""
-  prompt, depth = next(steps[step] for steps in STEPS.values() if step in steps)
-  options = "".join(f" {option} {n}" for option, n in (("-p", prompt), ("-d", depth)) if n)
+  prompt, depth, rows = next(steps[step] for steps in STEPS.values() if step in steps)
+  options = "".join(f" {option} {n}" for option, n in (("-p", prompt), ("-d", depth), ("--rows", rows)) if n)
   show = f"python -m tinygrad_llm.kernels -m {case}.gguf --target {target} --max-context {MAX_CONTEXT}{options}"
   sources = [f"  .. --source '{role}'" for role in roles]
   more = [f"  .. and {len(sources) - ROLES} more roles"] if len(sources) > ROLES else []

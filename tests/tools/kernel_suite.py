@@ -7,7 +7,7 @@ subset that contains every case, step and target.
   python tests/tools/kernel_suite.py [NAME ..]            compares; exit code 1 if something moved (make kernel-suite)
   python tests/tools/kernel_suite.py --accept [NAME ..]   the same, and rewrites what moved (make accept)
 
-NAME: cases, targets, decode, prompt; default: all.
+NAME: cases, targets, decode, prompt, rows; default: all.
 """
 import argparse
 import concurrent.futures
@@ -22,7 +22,7 @@ import textwrap
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from tests.tools.kernel_cases import CASES, MAX_CONTEXT, STEPS, TARGETS, environment, missing, write
+from tests.tools.kernel_cases import CASES, MAX_CONTEXT, STEPS, TARGETS, UNITS, environment, missing, targets_of, write
 from tests.tools.kernel_golden import FOLDER, Report, golden, out_of_bounds, path, pinned, table, text
 
 Unit = tuple[str, str]     # a case and a kind of step
@@ -42,21 +42,24 @@ def measure(target: str, units: tuple[Unit, ...], processes: int = 1, **env: str
 def _measure(target: str, folder: str, units: list[str]) -> None:
   """Prints reports as JSON, in the child. The steps of a kind have the same kernels, which are lowered once."""
   from tinygrad_llm.device.device import open_target
-  from tinygrad_llm.kernels import decode_programs, report
+  from tinygrad_llm.kernels import decode_step, programs_of, report
+  from tests.support.attention import kernels
   open_target(target)
-  print(json.dumps([{step: report(target, decode_programs(f"{folder}/{case}.gguf", MAX_CONTEXT, depth, prompt))
-                     for step, (prompt, depth) in STEPS[kind].items()}
+  def measured(case: str, prompt: int, depth: int, rows: int) -> Report:
+    step = decode_step(f"{folder}/{case}.gguf", MAX_CONTEXT, depth, prompt, rows)
+    return report(target, programs_of(step._replace(linear=kernels(step.linear)) if rows else step))
+  print(json.dumps([{name: measured(case, *step) for name, step in STEPS[kind].items()}
                     for case, kind in (unit.split("=") for unit in units)]))
 
 def measure_all(units: list[Unit], targets: list[str]) -> dict[Unit, dict[str, Found]]:
-  """measure() of each target, on all cores; reports progress on stderr."""
+  """measure() of each target that a unit has, on all cores; reports progress on stderr."""
   begun = time.perf_counter()
   def one(target: str) -> dict[Unit, Found]:
-    found = measure(target, tuple(units))
+    found = measure(target, tuple(unit for unit in units if target in targets_of(unit[1])))
     print(f"{time.perf_counter() - begun:5.0f} s  {target}", file=sys.stderr, flush=True)
     return found
   with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool: found = dict(zip(targets, pool.map(one, targets)))
-  return {unit: {target: found[target][unit] for target in targets} for unit in units}
+  return {unit: {target: found[target][unit] for target in targets if unit in found[target]} for unit in units}
 
 def compare(units: list[Unit], targets: list[str], accept: bool) -> bool:
   """Whether all figures are as accepted and within bounds. Prints the differences; with `accept` rewrites the files."""
@@ -88,8 +91,6 @@ def stock_products(units: list[Unit]) -> list[str]:
                              subsequent_indent="      ", break_on_hyphens=False)
   return lines
 
-UNITS: list[Unit] = [(case, kind) for case in CASES for kind in STEPS]
-
 def main() -> None:
   parser = argparse.ArgumentParser(description="Compare what steps compile to with what is accepted.")
   parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join((*CASES, *STEPS, *TARGETS))}")
@@ -106,7 +107,7 @@ def main() -> None:
   FOLDER.mkdir(exist_ok=True)
   if args.accept:
     for gone in {*FOLDER.glob("*.json")} - {path(*unit) for unit in UNITS}: gone.unlink()
-  units = [(case, kind) for case in cases for kind in kinds]
+  units = [(case, kind) for case, kind in UNITS if case in cases and kind in kinds]
   good = compare(units, [target for target in targets if not missing(target)], args.accept)
   print("matrices whose sums have tinygrad's own schedule:", *(stock_products(units) or ["  none"]), sep="\n")
   print("nothing moved" if good else "accepted" if args.accept else "something moved; to accept it: make accept")
