@@ -167,6 +167,7 @@ def _main() -> None:
   context = max(args.n_depth + args.n_gen, SHARED + NEW + 1, 2 * LONG if "prompt" in parts else 0)
   from tinygrad.helpers import NUM_CPU_THREADS
   date, models, version, threads = now(), list[dict[str, Any]](), "", NUM_CPU_THREADS.value
+  out = args.out or result_file("streams", date)
   for path in args.model or [str(model("llama-1b", "Q4_K_M", args.layers))]:
     with contextlib.ExitStack() as stack:
       here = Here(path, context, min(8, most))
@@ -189,9 +190,8 @@ def _main() -> None:
       if "prompt" in parts: found["prompt"] = measured.prompt(args.n_depth, args.n_gen, -(-args.repetitions // 3))
     _tell(found, lambda line: print(line, flush=True))
     models.append(found)
-  out = args.out or result_file("streams", date)
-  out.write_text(json.dumps({"date": date, "machine": machine(), "versions": versions() | (
-    {THERE: version} if version else {}), "threads": threads, "models": models}, indent=1) + "\n")
+    out.write_text(json.dumps({"date": date, "machine": machine(), "versions": versions() | (
+      {THERE: version} if version else {}), "threads": threads, "models": models}, indent=1) + "\n")
   print(f"written: {out}")
 
 if __name__ == "__main__": guarded(_main)
