@@ -8,7 +8,7 @@ import pathlib
 import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from collections.abc import Callable
-from tests.tools import readme_figures
+from tests.tools import readme_figures, readme_streams
 from tests.tools.doc_pages import PAGES, codes
 from tinygrad_llm import patches
 from tinygrad_llm.files.hub import ALIASES
@@ -18,8 +18,8 @@ from tinygrad_llm.quants.table import QUANT_TYPES
 from tinygrad_llm.text.pretokenizers import PRE_MODELS
 
 ROOT = pathlib.Path(__file__).parents[2]
-README, PERFORMANCE, ACCURACY, PASSES = (ROOT / name for name in (
-  "README.md", "docs/performance.md", "docs/accuracy.md", "docs/compiler/passes.md"))
+README, PERFORMANCE, ACCURACY, STREAMS, PASSES = (ROOT / name for name in (
+  "README.md", "docs/performance.md", "docs/accuracy.md", "docs/streams.md", "docs/compiler/passes.md"))
 
 def supported() -> str:
   rows = {"architectures": codes(ARCHS), "weight types": " ".join(t.name for t in QUANT_TYPES.values()),
@@ -31,6 +31,7 @@ def supported() -> str:
 SECTIONS: dict[pathlib.Path, dict[str, Callable[[], str]]] = {
   README: {"supported": supported, "speed": readme_figures.speed},
   ACCURACY: {"numbers": readme_figures.numbers},
+  STREAMS: {"speed": readme_streams.speed, "beside": readme_streams.beside},
   PERFORMANCE: {name: getattr(readme_figures, name) for name in
                 ("figures", "prompts", "trained", "starts", "experts", "families", "gpu", "report", "ablation")}}
 
