@@ -24,6 +24,8 @@ def _parser() -> argparse.ArgumentParser:
   add = parser.add_argument
   add("-m", "--model", help="path of a .gguf file, a name of --list, or hf:owner/repo[:file or quant type] "
                       "(default: the bundled model)")
+  add("--server", metavar="URL", help="ask a running server instead, as http://127.0.0.1:8080; its model stays loaded")
+  add("--api-key", metavar="KEY", help="the server's key")
   add("--list", action="store_true",
       help="print the aliases, which of their files are in the cache, and the largest context that fits in memory")
   add("--memory", action="store_true", help="print what the model takes in memory and the contexts that fit, and stop")
@@ -159,6 +161,18 @@ def _memory(args: argparse.Namespace) -> None:
   check_device()
   print(report(resolve(args.model), args.max_context, args.dequantize))
 
+def _remote(args: argparse.Namespace) -> None:
+  """A prompt or a chat that a server answers."""
+  for name, given in (("--model", args.model), ("--tokens", args.tokens), ("--benchmark", args.benchmark),
+                      ("--json", args.json), ("--memory", args.memory), ("--dequantize", args.dequantize)):
+    if given: raise InputError(f"{name}: it does not go with --server")
+  from tinygrad_llm.terminal.remote import Remote
+  args.prompt = read_prompt(args.prompt)
+  model: Any = Remote(args.server, args.api_key)
+  if args.prompt is None: return _chat(model, args)
+  session = Session(unix_lines(args.system or ""), settings=_settings(model, args))
+  Chat(model, session, args.stop, _variables(model, args.template)).handle(args.prompt, quoted=True)
+
 def _main() -> None:
   args = _parser().parse_args()
   if args.list: return _list()
@@ -166,6 +180,7 @@ def _main() -> None:
   for name, value, least in (("--benchmark", args.benchmark, 2), ("--count", args.count, 1)):
     if value is not None and value < least: raise InputError(f"{name} {value}: give {least} or more tokens")
   if args.seed < -1: raise InputError(f"--seed {args.seed}: give a whole number from 0, or -1 for a random one")
+  if args.server is not None: return _remote(args)
   use_threads(args.threads)
   locate(args.model)  # a wrong name fails before anything slow
   if args.max_context < 1: raise InputError(f"--max-context {args.max_context}: give a number of tokens from 1")
