@@ -104,14 +104,14 @@ class Remote:
       connection.request(method, self._path + path, None if body is None else json.dumps(body), self._headers)
       response = connection.getresponse()
       if response.status == 200: return response
-      text = response.read()
+      raw = response.read()
     except (OSError, http.client.HTTPException) as e:
       raise InputError(f"--server {self.url}: {getattr(e, 'strerror', None) or e}; python -m tinygrad_llm.serve starts "
                        "one") from e
     try:
-      error = json.loads(text)["error"]
-      text = error["message"]
-      if error["code"] == OVERFLOW: raise ContextError(str(text), error["n_prompt_tokens"], error["n_ctx"])
-    except (ValueError, KeyError, TypeError): text = text[:200]
+      error = json.loads(raw)["error"]
+      text = str(error["message"])
+      if error["code"] == OVERFLOW: raise ContextError(text, error["n_prompt_tokens"], error["n_ctx"])
+    except (ValueError, KeyError, TypeError): text = raw[:200].decode("utf-8", "replace")
     hint = "; --api-key gives a key" if response.status == 401 else ""
     raise InputError(f"{self.url}{path}: {text}{hint}")

@@ -194,7 +194,7 @@ class Engine:
   def _answer(self, s: Sequence, key: int | None, logits: Any) -> None:
     """The choice of a sequence's next token, and of its forks' first ones."""
     request = self._inbox.requests[s]
-    for fork in self._fork(request): self._choose(fork, key, logits)
+    for fork in self._fork(request) if request.forks else (): self._choose(fork, key, logits)
     self._choose(request, key, logits)
 
   def _fork(self, request: Request) -> list[Request]:
