@@ -117,7 +117,9 @@ class Costs:
   depth: float = 0.0  # more, for each position before a piece or a row, as a part
   factor: Callable[[], float] = field(default=lambda: 1.0, compare=False)
 
-  def of_rows(self, rows: int) -> float: return self.decode + self.row * (rows - 1)
+  def of_rows(self, rows: int) -> float:
+    """A step of 3 rows runs as one of 4."""
+    return self.decode + self.row * ((1 << (rows - 1).bit_length()) - 1)
 
   def turn(self, decoding: int, rows: int) -> float:
     """Seconds of a turn without noise and depth."""

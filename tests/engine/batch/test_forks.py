@@ -5,12 +5,13 @@ import time
 
 import pytest
 from tests.engine.batch.test_faults import Gate, idle
-from tests.support.extended import sample
+from tests.support.extended import extended, sample
 from tests.support.history_engine import HistoryEngine, answer
 from tests.support.model_cases import MODELS
 
 import tinygrad_llm
 from tinygrad_llm import InputError
+from tinygrad_llm.engine.llm import LLM
 
 VOCAB = 320
 
@@ -122,6 +123,34 @@ def test_forks_are_streams_with_their_seeds(model_file, name):
       assert streams[4].timing.cached_tokens == length
     for n in (0, 129, "x"):
       with pytest.raises(InputError, match="n:"): llm.streams(ids, n)
+
+@extended
+@pytest.mark.parametrize("name,count", [(n, c) for n in ("llama", "lfm2", "qwen35") for c in (10, 60)])
+def test_tiny_pool_of_a_model(model_file, monkeypatch, name, count):
+  """
+  Random forks and cancels over 7 blocks, which preempt each other all the time: tokens are right or missing.
+
+  A re-read rounds as a prompt does, so answers are compared in floats, where this model's choices are no near ties.
+  """
+  monkeypatch.setattr(LLM, "_pool_blocks", lambda _: 8)
+  rng = random.Random(count)
+  model = {"types": "F32", "vocab": VOCAB} | (MODELS.get(name) or {"arch": name, "layers": 3})
+  with tinygrad_llm.load(str(model_file(**model)), max_context=256, chunk=32) as llm:
+    asked = [(prompt(rng.choice([1, 2, 63, 64, 65, rng.randint(3, 130)]), rng.randrange(4)),
+              {"temperature": 1.2, "seed": i, "max_tokens": rng.choice([1, 5, 40, 90]), "ignore_eos": True})
+             for i in range(count)]
+    counts = [rng.choice([1, 1, 3]) for _ in asked]
+    want = [[list(llm.generate(ids, **settings | {"seed": settings["seed"] + i})) for i in range(n)]
+            for (ids, settings), n in zip(asked, counts)]
+    streams = [llm.streams(ids, n, **settings) for (ids, settings), n in zip(asked, counts)]
+    for of in streams:
+      if rng.random() < 0.2: rng.choice(of).cancel()
+    for of, answers in zip(streams, want):
+      for stream, tokens in zip(of, answers):
+        found = list(stream)
+        assert found == tokens[:len(found)] and (stream.finish == "cancelled" or found == tokens)
+    assert llm._engine.scheduler.preemptions
+    idle(llm._engine)
 
 def test_texts_and_grammars(model_file):
   """Each answer has its own text and its own place in the grammar."""

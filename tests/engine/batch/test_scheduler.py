@@ -189,7 +189,7 @@ def check_mix(seed: int) -> None:
   """
   Everybody ends with exactly their tokens, in time, and the pool is whole again.
 
-  With noise of 10% a gap may be 30% longer: the first pieces are chosen by single times of other sizes.
+  With noise of 10% a gap may be 15% longer: a piece is chosen by the shorter of two times of its size.
   """
   sim = mix(seed)
   sim.run()
@@ -199,7 +199,7 @@ def check_mix(seed: int) -> None:
     check_answer(r, len(r.sequence.tokens) - len(r.prompt))
     if r.sequence.finish == "cancelled": assert r.ended >= r.cancel
     else: assert r.sequence.finish == "length" and len(r.sequence.tokens) == len(r.prompt) + r.length
-    assert r.worst <= (1.3 if seed % 2 else 1.0), f"mix {seed}: a gap is {r.worst} of the longest allowed"
+    assert r.worst <= (1.15 if seed % 2 else 1.0), f"mix {seed}: a gap is {r.worst} of the longest allowed"
   check_shares(sim, seed)
 
 def check_shares(sim: Simulation, seed: int) -> None:
@@ -217,14 +217,16 @@ def check_shares(sim: Simulation, seed: int) -> None:
   of, pieces = sim.of, [(start, seconds, a) for start, seconds, a, _ in sim.actions if isinstance(a, Piece)]
   for r in sim.requests:
     if r.read is None: continue
-    others = [(seconds, of[a.sequence]) for start, seconds, a in pieces if r.submitted <= start < r.read]
-    assert r.read - r.submitted <= sum(s for s, _ in others) / 0.39 + 3 * stall + sim.costs.of_chunk(), f"mix {seed}"
+    read = min([r.read, *(end for end, *_ in r.pieces[-1:])])  # a last token may be left to the next turn
+    others = [(seconds, of[a.sequence]) for start, seconds, a in pieces if r.submitted <= start < read]
+    assert read - r.submitted <= sum(s for s, _ in others) / 0.39 + 3 * stall + sim.costs.of_chunk(), f"mix {seed}"
     own = len(r.prompt) * sim.costs.of_chunk(16) / 16  # a shared prefix is only known after admission
     late = [o.submitted - r.submitted for _, o in others]
     assert max(late, default=0) <= 1.1 * own + stall, f"mix {seed}: overtaken by a prompt that came too late"
 
 def test_random_mixes():
   for seed in range(400): check_mix(seed)
+  for seed in (1161, 2577, 2817, 6171, 6823, 8109): check_mix(seed)  # the longest gaps by the line alone
 
 @extended
 def test_ten_thousand_random_mixes():

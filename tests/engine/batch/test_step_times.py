@@ -34,6 +34,12 @@ def test_a_curve_is_met_at_measured_sizes():
   found = times(*((n, curve(n)) for n in (4, 16, 64, 256) * 3))
   for n in (4, 16, 64, 256): assert found.seconds(n) == pytest.approx(curve(n))
 
+def test_sizes_that_were_not_measured_are_not_sure():
+  found = times(*((n, line(n)) for n in (64, 64, 256, 256, 8)))
+  assert found.sure(64) == found.seconds(64) and found.sure(8) == pytest.approx(1.2 * found.seconds(8))
+  found.add(9, line(9))
+  assert found.sure(8) == found.seconds(8)
+
 def test_times_follow_a_change():
   found = times(*((16, line(16)) for _ in range(20)), *((16, 2 * line(16)) for _ in range(5)))
   assert found.seconds(16) == pytest.approx(2 * line(16))

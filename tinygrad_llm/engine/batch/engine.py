@@ -27,7 +27,7 @@ def snapshot_at(s: Sequence) -> int:
 
 class Engine:
   """
-  Runs the requests of one model. submit(), cancel(), health() and close() may be called by any thread.
+  Runs the requests of one model. submit(), check(), health() and close() may be called by any thread.
 
   The thread starts with the first request, and sleeps while there is none. It holds `lock` during a step, so that other
   users of the model come between two steps. If it ends by an error, all requests end with one, and the next request
@@ -85,11 +85,6 @@ class Engine:
       inbox.new.append(request)
       self.counters["requests"] += len(requests)
       inbox.changed.notify()
-
-  def cancel(self, request: Request) -> None:
-    """Ends a request for its reader at once, and before the next step for the engine."""
-    request.cancel()
-    with self._inbox.changed: self._inbox.changed.notify()
 
   def check(self, request: Request) -> None:
     """For readers that have waited: ends all requests if the thread died, and this one if the engine lost it."""

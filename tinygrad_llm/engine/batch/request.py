@@ -77,7 +77,11 @@ class Request:
       self.outbox.end(error)
 
   def cancel(self) -> None:
-    """Ends the answer for its reader at once, and its sequence before the engine's next step."""
+    """
+    Ends the answer for its reader at once, and its sequence before the engine's next step.
+
+    An engine with requests does not sleep. So no lock of the engine is needed, which a dropped stream might not get.
+    """
     self.sequence.cancelled = True
     self.end("cancelled")
 

@@ -8,6 +8,7 @@ LAST = 5        # measured times that are kept of a kind of step; the lower medi
 FADE = 0.97     # weight of a group of piece sizes, for each piece since its last one
 ORIGIN = 0.1    # weight of the point (0 tokens, 0 s), which keeps noise from turning the line
 TOO_LONG = 1.5  # times what another group allows: such a group does not count
+UNSURE = 1.2    # times the line's value at sizes that were not measured twice
 Point = tuple[int, float]  # tokens, seconds
 
 class PieceTimes:
@@ -46,6 +47,11 @@ class PieceTimes:
     if group not in self._used or len(self._groups[group]) < 2: return self._at(tokens)
     size, median = self._used[group]
     return self._at(tokens) * median / max(self._at(size), 1e-9)
+
+  def sure(self, tokens: int) -> float:
+    """seconds(), and UNSURE times as much until two pieces of about that size were measured: noise bends the line."""
+    known = len(self._groups.get(tokens.bit_length(), ())) > 1
+    return self.seconds(tokens) * (1 if known else UNSURE)
 
   def most(self, seconds: float) -> int:
     """Tokens of the longest piece that is expected within `seconds`, by the line alone."""

@@ -54,7 +54,7 @@ class Stream(Generic[T]):
     """
     Ends the answer at once, also while a step takes for ever. Tokens that are there already can still be read.
     """
-    self._engine.cancel(self._request)
+    self._request.cancel()
 
   close = cancel
 
