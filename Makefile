@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # setuptools says of an editable install that it is one, in 20 lines that look like an error
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q
 
-.PHONY: serve serve-bench docs seams kernel-hashes help run chat bench batches streams peers report beam search-faults cost-model plot real-models start busy lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models models golden accept kernel-suite vectors default-model extended clean
+.PHONY: serve serve-bench docs seams kernel-hashes help run chat bench batches streams peers report beam search-faults cost-model plot real-models start busy lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models models golden accept kernel-suite vectors default-model extended clean page
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -33,6 +33,9 @@ lint: $(VENV)/dev ## ruff, mypy, and a count of sentences that are hard to read
 
 vectors: $(VENV)/dev ## fetch llama.cpp's tokenizer vectors and chat templates into a cache; `make test` uses them when there
 	$(BIN)/python tests/tools/fetch_vectors.py
+
+page: $(VENV)/page ## the server's page in Chromium, with axe-core (PICTURES=folder keeps pictures of it)
+	$(BIN)/python -m pytest -m "extended or not extended" tests/web/page $(ARGS)
 
 readme: $(VENV)/dev ## write the generated pages of docs/, and the README's tables, from the code and bench/results/
 	$(BIN)/python tests/tools/readme_tables.py
@@ -149,6 +152,13 @@ $(VENV)/serve: $(VENV)/base
 
 $(VENV)/opencl: $(VENV)/dev
 	$(PIP) -e '.[opencl]'
+	@touch $@
+
+# axe-core is a package of npm's; the browser is the system's, else one that playwright fetches
+$(VENV)/page: $(VENV)/dev
+	$(PIP) -e '.[page]'
+	npm install --silent --no-save --prefix build/page axe-core@4
+	$(BIN)/python tests/support/browser.py || $(BIN)/python -m playwright install --with-deps chromium
 	@touch $@
 
 $(VENV)/docs: $(VENV)/dev

@@ -25,7 +25,9 @@ setup(
   python_requires=">=3.11",
   packages=find_packages(include=["tinygrad_llm", "tinygrad_llm.*"]),  # patches, too, through the link
   package_data={"tinygrad_llm": ["models/*.gguf", "analysis/pages/*.html"],
-                "tinygrad_llm.patches.search": ["tuned/*.json"], "tinygrad_llm.patches.host": ["*.c"]},
+                "tinygrad_llm.patches.search": ["tuned/*.json"], "tinygrad_llm.patches.host": ["*.c"],
+                "tinygrad_llm.web": ["page/*.html", "page/scripts/*.js", "page/scripts/markdown/*.js",
+                                     "page/styles/*.css"]},
   install_requires=[
     "tinygrad==0.14.0",      # the compiler; its internals are this project's subject, so exactly this version
     "numpy>=1.26,<3",        # header and byte handling, sampling
@@ -47,6 +49,7 @@ setup(
     "opencl": [f"{name} ; sys_platform == 'linux' and platform_machine == 'x86_64'"  # runs kernels for GPUs on the CPU
                for name in ("intel-opencl-rt>=2025,<2027", "intel-cmplr-lib-rt>=2025,<2027")],
     "cuda": CUDA,                                                   # kernels for CUDA where there is no card
+    "page": ["playwright>=1.50,<2"],                                # drives the server's page in Chromium
     "docs": ["mkdocs-material>=9.6,<10"],                           # docs/ as a site; a strict build checks its links
     "dev": [*SERVE, "httpx>=0.27,<1", "openai>=2,<4",               # the server, and clients that ask it
             "pytest>=8", "pytest-xdist>=3.8", "ruff>=0.8", "mypy>=1.13",  # tests, on all cores, and lint

@@ -14,6 +14,7 @@ from tinygrad_llm.errors import InputError
 from tinygrad_llm.web.api import completions, embeddings, native, operations, schemas
 from tinygrad_llm.web.access import AccessLog, writer
 from tinygrad_llm.web.api.chat import chat
+from tinygrad_llm.web.api.page import page
 from tinygrad_llm.web.errors import ApiError, as_api_error
 from tinygrad_llm.web.guard import Guard
 from tinygrad_llm.web.replies import Gone, error_reply
@@ -37,7 +38,7 @@ FACTS: dict[tuple[str, ...], Callable[[Service], Awaitable[Response]]] = {
 def app(service: Service, keys: Sequence[str] = (), hosts: Sequence[str] = (), origins: Sequence[str] = (),
         log: str = "none", largest: int = 32 << 20) -> Starlette:
   """The ASGI application. keys, hosts, origins, largest: see Guard. log: one of access.FORMATS."""
-  routes = [Route("/v1/models/{name:path}", partial(_model, service))]
+  routes = [Route("/", page), Route("/v1/models/{name:path}", partial(_model, service))]
   for paths, (kind, answer) in ANSWERS.items():
     routes += [Route(path, _Asked(service, kind, answer), methods=["POST"]) for path in paths]
   for path, (kind, answer) in TEXTS.items():
