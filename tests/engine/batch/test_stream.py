@@ -29,8 +29,9 @@ def load(model_file): return tinygrad_llm.load(str(model_file(types="F32", vocab
 
 @pytest.fixture(scope="module")
 def llm(model_file):
-  """F32, so that rows are equal, to the bit, to steps alone."""
-  return load(model_file)
+  """F32, so that rows are equal, to the bit, to steps alone. Nothing is compiled in a test that counts seconds."""
+  (made := load(model_file)).prepare()
+  return made
 
 @pytest.fixture(autouse=True)
 def all_blocks_come_back(request):
