@@ -200,7 +200,7 @@ def test_key_depends_on_environment(monkeypatch):
       m.setattr(disk_cache, name, value)
       others.append(key(step, Scale(weight())))
   with monkeypatch.context() as m:
-    m.setattr(captures, "_source", lambda package: f"{package} was edited")
+    m.setattr(captures, "source", lambda package: f"{package} was edited")
     others.append(key(step, Scale(weight())))
   assert None not in others and len({plain, *others}) == 1 + len(others)
   for context in ({"CCACHE": 0}, {"CACHELEVEL": 0}, {"JIT": 0}, {"DEBUG": 3}):
@@ -217,7 +217,7 @@ def test_key_contains_the_code(tmp_path, monkeypatch):
   assert key(some_model.step, Scale(weight())) == before[0]
   (package / "far").mkdir()
   (package / "far" / "new.py").write_text("constant = 3")
-  captures._source.cache_clear()
+  captures.source.cache_clear()
   after = key(some_model.step, Scale(weight())), key(step, Scale(weight(), more=some_model.Part()))
   assert None not in before + after and len({*before, *after}) == 4
 

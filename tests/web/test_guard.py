@@ -13,8 +13,8 @@ LOCAL = "http://127.0.0.1:8080"
 async def echo(request: Request) -> PlainTextResponse: return PlainTextResponse(f"{len(await request.body())}")
 
 def client(base: str = LOCAL, **guard) -> TestClient:
-  app = Starlette(routes=[Route(path, echo, methods=["GET", "POST"]) for path in ("/v1/models", "/props", "/health")],
-                  middleware=[Middleware(Guard, **guard)])
+  routes = [Route(path, echo, methods=["GET", "POST"]) for path in ("/", "/v1/models", "/props", "/health")]
+  app = Starlette(routes=routes, middleware=[Middleware(Guard, **guard)])
   return TestClient(app, base_url=base)
 
 @pytest.mark.parametrize("host,status", [
@@ -38,6 +38,13 @@ def test_origins(headers, status, method):
   assert found.status_code == status
   shared = found.headers.get("access-control-allow-origin")
   assert shared == ("https://ours.example" if headers.get("origin") == "https://ours.example" else None)
+
+@pytest.mark.parametrize("path,mode,method,status", [
+  ("/", "navigate", "GET", 200), ("/", "no-cors", "GET", 403), ("/", "navigate", "POST", 403),
+  ("/props", "navigate", "GET", 403)])
+def test_links_of_other_sites_lead_to_the_page_only(path, mode, method, status):
+  headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": mode, "content-type": "application/json"}
+  assert client().request(method, path, headers=headers).status_code == status
 
 def test_preflight():
   asking = {"access-control-request-method": "POST"}

@@ -33,7 +33,7 @@ class Guard:
     headers, origin = Headers(scope=scope), ""
     try:
       self._check_host(headers.get("host", ""))
-      origin = self._allowed_origin(headers)
+      origin = self._allowed_origin(headers, is_link=scope["path"] == "/" and scope["method"] in ("GET", "HEAD"))
       if scope["method"] == "OPTIONS" and origin and "access-control-request-method" in headers:
         return await _preflight(send, origin)
       self._check_key(scope["path"], headers)
@@ -47,10 +47,15 @@ class Guard:
     if name.lower() in self._hosts or "*" in self._hosts or _is_address(name): return
     raise ApiError(403, f"the host {name!r:.100} is not this server's; --allow-host adds a name", "forbidden_host")
 
-  def _allowed_origin(self, headers: Headers) -> str:
-    """The foreign origin that is let in; "" if the request has none. ApiError for any other."""
+  def _allowed_origin(self, headers: Headers, is_link: bool) -> str:
+    """
+    The foreign origin that is let in; "" if the request has none. ApiError for any other.
+
+    is_link: a link on another site may lead here.
+    """
     if (origin := headers.get("origin")) is None:
-      if headers.get("sec-fetch-site", "none") in ("cross-site", "same-site"):
+      is_link = is_link and headers.get("sec-fetch-mode") == "navigate"
+      if headers.get("sec-fetch-site", "none") in ("cross-site", "same-site") and not is_link:
         raise ApiError(403, "a page on another site may not ask", "forbidden_origin")
       return ""
     if urlsplit(origin).netloc == headers.get("host") and origin != "null": return ""

@@ -198,7 +198,7 @@ def test_damaged_numbers_are_reused_by_nobody(engine, at):
     engine.steps.damage = 1  # of two pieces
     stream = engine.stream(prompt, 9)
   else:
-    stream = engine.stream(prompt[:127], 200)
+    stream = engine.stream(prompt[:127], 10**6)  # still runs when its numbers are damaged
     next(stream)
     engine.steps.damage = 1
   with pytest.raises(InputError, match="nan"): list(stream)
