@@ -1,11 +1,15 @@
 """Each command of the README and of docs/ runs as it stands, with neither DEV nor a clang on PATH."""
+import contextlib
 import os
 import pathlib
 import re
 import shlex
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from tests.support.extended import sample
@@ -60,10 +64,39 @@ def test_command_runs(line: str, folder: pathlib.Path):
   args = [SMALLER.get(word, word) for word in words[words.index(".venv/bin/python") + 1:]]
   if "-m" in args[2:]: args = [arg.removesuffix(":Q4_K") for arg in args]  # this model's weights are F16
   if "tinygrad_llm.run" in args and "--benchmark" not in args: args += ["--count", "4"]
-  done = subprocess.run([sys.executable, *args], cwd=folder, env=bare(folder) | variables, input=given, text=True,
-                        capture_output=True)
+  env = bare(folder) | variables
+  if "tinygrad_llm.serve" in args: return serves(args, folder, env)
+  if "--server" in args:
+    with server(["-m", "tinygrad_llm.serve", "-m", "model.gguf"], folder, env) as url:
+      return answers([url if arg.startswith("http:") else arg for arg in args], folder, env, given)
+  answers(args, folder, env, given)
+
+def answers(args: list[str], folder: pathlib.Path, env: dict[str, str], given: str) -> None:
+  done = subprocess.run([sys.executable, *args], cwd=folder, env=env, input=given, text=True, capture_output=True)
   assert done.returncode == 0, done.stderr[-2000:]
   assert done.stdout.strip() or "tinygrad_llm.quantize" in args
+
+@contextlib.contextmanager
+def server(args: list[str], folder: pathlib.Path, env: dict[str, str]) -> Iterator[str]:
+  """A server's address, once it is ready. It must end by a signal, with exit code 0."""
+  command = [sys.executable, *args, "--port", "0"]
+  with subprocess.Popen(command, cwd=folder, env=env, stderr=subprocess.PIPE, text=True) as process:
+    lines = list[str]()
+    try:
+      for line in process.stderr:
+        lines.append(line)
+        if found := re.search(r" at (http://\S+) \(", line): break
+      else: raise AssertionError("".join(lines))
+      threading.Thread(target=process.stderr.read, daemon=True).start()
+      yield found[1]
+    finally: process.terminate()
+  assert process.returncode == 0
+
+def serves(args: list[str], folder: pathlib.Path, env: dict[str, str]) -> None:
+  with server(args, folder, env) as url:
+    answer = httpx.post(f"{url}/v1/chat/completions", json={"messages": [{"role": "user", "content": "Hi"}],
+                                                           "max_tokens": 2}, timeout=60)
+    assert answer.json()["usage"]["completion_tokens"] == 2
 
 def test_every_make_target_is_run_in_ci():
   """Every make target is run by .ci/run or by a workflow."""
