@@ -13,10 +13,12 @@ class LlamaServer:
   """
   The server in a child process, with a slot of `context` positions for each of `slots` answers.
 
-  version: of the package, and what the processor's kernels were compiled for.
+  embedding: it gives mean vectors, too. version: of the package, and what the processor's kernels were compiled for.
   """
-  def __init__(self, python: str, model: str, threads: int, slots: int, context: int):
-    settings = json.dumps({"model": model, "threads": threads, "slots": slots, "context": context})
+  def __init__(self, python: str, model: str, threads: int, slots: int, context: int,
+               embedding: bool = False):
+    settings = json.dumps({"model": model, "threads": threads, "slots": slots, "context": context,
+                           "embedding": embedding})
     self._process = subprocess.Popen([python, __file__, settings], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                      stderr=subprocess.DEVNULL, text=True)
     assert self._process.stdout is not None
@@ -24,11 +26,11 @@ class LlamaServer:
       if line.startswith("{"): break
     else: raise RuntimeError(f"{python}: the server did not start; pip install xllamacpp there")
     found = json.loads(line)
-    self.version, self._host = found["version"], found["address"].split("://")[-1]
+    self.version, self.host = found["version"], found["address"].split("://")[-1]
 
   def begin(self, ids: Sequence[int], tokens: int) -> HttpAnswer:
     """A greedy answer that no token ends."""
-    return HttpAnswer(self._host, ids, tokens)
+    return HttpAnswer(self.host, ids, tokens)
 
   def close(self) -> None:
     self._process.kill()
@@ -63,6 +65,7 @@ def _serve(settings: dict[str, Any]) -> None:
   p.model.path, p.n_parallel, p.n_ctx = settings["model"], settings["slots"], settings["slots"] * settings["context"]
   p.cpuparams.n_threads = p.cpuparams_batch.n_threads = settings["threads"]
   p.n_gpu_layers, p.kv_unified = 0, False
+  if settings["embedding"]: p.embedding, p.pooling_type = True, xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
   server = xllamacpp.Server(p)
   version = f"xllamacpp {xllamacpp.__version__}, {xllamacpp.get_system_info().strip(' |')}"
   print("\n" + json.dumps({"address": server.listening_address, "version": version}), flush=True)

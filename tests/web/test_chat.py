@@ -159,7 +159,7 @@ def test_answer_is_clamped_to_the_context(server):
   assert answer.usage.total_tokens == server.service.llm.max_context + 1  # the last position gives a token, too
 
 def test_roles_and_parts(server):
-  parts = [{"type": "text", "text": "Tell me "}, {"type": "text", "text": "about a fox."}]
+  parts = [{"type": "text", "text": "Tell me"}, {"type": "text", "text": "about a fox."}]
   answer = whole(server, [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": parts}],
                  temperature=0, max_tokens=6)
   system = [{"role": "system", "content": "Be kind."}, *FOX]

@@ -81,6 +81,55 @@ def test_native_completion(server):
   assert "".join(e["content"] for e in events) == found["content"] and [e["stop"] for e in events].count(True) == 1
   assert len(server.post("/completion", body | {"prompt": ["Once", "The"]}).json()) == 2
 
+def test_native_prompts_and_fields(server):
+  """Texts and ids mixed are one prompt; a list of prompts has an index each; chosen fields come alone."""
+  body, tokenizer = {"n_predict": 4, "temperature": 0, "ignore_eos": True}, server.service.llm.tokenizer
+  ids = ids_of(server, "Once")
+  want = server.post("/completion", body | {"prompt": [*ids, 5, *tokenizer.encode(" upon")]}).json()
+  mixed = server.post("/completion", body | {"prompt": ["Once", 5, " upon"]}).json()
+  assert [mixed[key] for key in ("content", "prompt", "tokens_evaluated")] == \
+         [want[key] for key in ("content", "prompt", "tokens_evaluated")]
+  plain = server.post("/completion", body | {"prompt": "Once"}).json()["content"]
+  several = server.post("/completion", body | {"prompt": [{"prompt_string": "Once"}, ["Once", 5, " upon"], ids]}).json()
+  assert [(x["index"], x["content"]) for x in several] == [(0, plain), (1, want["content"]), (2, plain)]
+  fields = ["content", "timings/predicted_n", "generation_settings/n_predict", "absent/key"]
+  found = server.post("/completion", body | {"prompt": "Once", "response_fields": fields}).json()
+  assert found == {"content": plain, "timings/predicted_n": 4, "generation_settings/n_predict": 4}
+
+@pytest.mark.parametrize("prompt", [{}, {"prompt_string": 5}, ["Once", 5, None], [["Once", 5, {}]],
+                                    {"prompt_string": "x", "multimodal_data": ["AAAA"]}])
+def test_wrong_native_prompts(server, prompt):
+  r = server.post("/completion", {"prompt": prompt, "n_predict": 1})
+  assert r.status_code == 400 and r.json()["error"]["param"].startswith("prompt"), r.text
+
+def test_stop_string_ends_the_counts(server):
+  """Tokens that were made beyond a stop string are not counted, and the string is named."""
+  body = {"prompt": "Once upon", "temperature": 0, "ignore_eos": True}
+  ids = server.post("/completion", body | {"n_predict": 12, "return_tokens": True}).json()["tokens"]
+  texts = [server.service.llm.tokenizer.decode(ids[:i]) for i in range(len(ids) + 1)]
+  stop = ["no such text", texts[-1].strip()[3]]
+  count = next(i for i, text in enumerate(texts) if stop[1] in text)
+  found = server.post("/completion", body | {"n_predict": 100, "stop": stop, "return_tokens": True}).json()
+  assert (found["stop_type"], found["stopping_word"]) == ("word", stop[1])
+  assert found["tokens_predicted"] == found["timings"]["predicted_n"] == len(found["tokens"]) == count < 12
+  assert create(server, prompt="Once upon", max_tokens=100, stop=stop).usage.completion_tokens == count
+
+def test_bias_of_texts(server):
+  """A list may name tokens by their texts, as llama-server has it."""
+  body = {"prompt": "Once upon", "temperature": 0, "ignore_eos": True, "n_predict": 12, "return_tokens": True}
+  ids = server.post("/completion", body).json()["tokens"]
+  token = next(i for i in ids if server.service.llm.tokenizer.encode(server.service.llm.tokenizer.decode([i])) == [i])
+  text = server.service.llm.tokenizer.decode([token])
+  for bias in ([[text, False]], [[text, -100]], [[token, False]]):
+    assert token in ids and token not in server.post("/completion", body | {"logit_bias": bias}).json()["tokens"]
+
+def test_truncated_by_the_context(server):
+  body = {"prompt": "Once upon", "temperature": 0, "ignore_eos": True}
+  found = server.post("/completion", body | {"n_predict": -1}).json()
+  assert found["truncated"] and found["stop_type"] == "limit"
+  assert found["tokens_evaluated"] + found["tokens_predicted"] >= server.service.llm.max_context
+  assert not server.post("/completion", body | {"n_predict": 2}).json()["truncated"]
+
 def test_tokens_and_texts(server):
   text, tokenizer = "Once upon a time \u00e9", server.service.llm.tokenizer
   tokens = server.post("/tokenize", {"content": text}).json()["tokens"]
@@ -90,6 +139,8 @@ def test_tokens_and_texts(server):
   pieces = server.post("/tokenize", {"content": text, "with_pieces": True}).json()["tokens"]
   raw = b"".join(bytes(p["piece"]) if isinstance(p["piece"], list) else p["piece"].encode() for p in pieces)
   assert raw.decode().strip() == text and [p["id"] for p in pieces] == tokens
+  assert server.post("/tokenize", {"content": 5}).status_code == 400
+  assert server.post("/detokenize", {}).json()["content"] == ""
   mixed = server.post("/tokenize", {"content": ["Once", 5, " upon"]}).json()["tokens"]
   assert mixed == [*tokenizer.encode("Once"), 5, *tokenizer.encode(" upon")]
 

@@ -23,8 +23,13 @@ class Delta(NamedTuple):
 
 @dataclass
 class Result:
-  """An answer so far, or the whole of it. finish: as OpenAI says it. reasoning: tokens of the thinking."""
+  """
+  An answer so far, or the whole of it. finish: as OpenAI says it. reasoning: tokens of the thinking.
+
+  tokens: without those that the engine made beyond a stop string, before it knew of it.
+  """
   timing: Timing = field(default_factory=Timing)
+  tokens: int = 0
   finish: str | None = None
   reasoning: int = 0
 
@@ -92,10 +97,12 @@ class Answers:
           now = time.perf_counter()
           if last: self._service.metrics.seconds["inter_token_latency_seconds"].observe(now - last)
           last, (first, told) = now, (told, stream.taken)
+          result.tokens = told
           parts = piece if self._as_parts else [(ANSWER, piece)]
           if parts[0][0] != ANSWER: result.reasoning = told
           yield self._delta(index, stream, parts, first, told)
         if self._service.ending and stream.timing.finish == "cancelled": self._service.check()
+        result.tokens = stream.taken
         result.finish = FINISH.get(stream.timing.finish, "stop")
         yield self._delta(index, stream, [], told, stream.taken, over=True)
       finally:
@@ -110,17 +117,17 @@ class Answers:
 
   def usage(self) -> dict[str, Any]:
     """Tokens, as OpenAI counts them."""
-    prompt, answer = len(self.prompt), sum(r.timing.tokens for r in self.results)
+    prompt, answer = len(self.prompt), sum(r.tokens for r in self.results)
     return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer,
             "prompt_tokens_details": {"cached_tokens": self.results[0].timing.cached_tokens},
             "completion_tokens_details": {"reasoning_tokens": sum(r.reasoning for r in self.results)}}
 
   def timings(self) -> dict[str, Any]:
     """The first answer's times, as llama-server tells them."""
-    t = self.results[0].timing
+    t, tokens = self.results[0].timing, self.results[0].tokens
     def told(name: str, count: int, steps: int, seconds: float) -> dict[str, Any]:
       return {f"{name}_n": count, f"{name}_ms": seconds * 1e3, f"{name}_per_token_ms": seconds * 1e3 / max(1, steps),
               f"{name}_per_second": steps / seconds if seconds else 0.0}
     fed = t.prompt_tokens - t.cached_tokens
     return {"cache_n": t.cached_tokens, **told("prompt", fed, fed, t.prefill),
-            **told("predicted", t.tokens, t.tokens - 1, t.decode)}
+            **told("predicted", tokens, t.tokens - 1, t.decode)}

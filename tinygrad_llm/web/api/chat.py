@@ -56,7 +56,8 @@ def _refuse_tools(asked: Chat) -> None:
 def chat_logprobs(places: Sequence[Logprobs]) -> dict[str, Any]:
   """Log-probabilities as OpenAI's chat lists them, with each token's bytes."""
   def shown(x: Logprob) -> dict[str, Any]:
-    return {"token": x.raw.decode("utf-8", "replace"), "logprob": max(LEAST, x.logprob), "bytes": list(x.raw)}
+    return {"id": x.token, "token": x.raw.decode("utf-8", "replace"), "logprob": max(LEAST, x.logprob),
+            "bytes": list(x.raw)}
   return {"content": [shown(p.chosen) | {"top_logprobs": [*map(shown, p.top)]} for p in places], "refusal": None}
 
 class _Reply:
@@ -64,7 +65,7 @@ class _Reply:
   def __init__(self, service: Service, asked: Chat, answers: Answers):
     self._answers, self._asked = answers, asked
     self._head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": "chat.completion", "created": int(time.time()),
-                  "model": service.name, "system_fingerprint": None}
+                  "model": service.name, "system_fingerprint": f"tinygrad_llm-{service.version}"}
 
   def _logprobs(self, places: Sequence[Logprobs]) -> dict[str, Any] | None:
     return chat_logprobs(places) if self._asked.logprobs else None
@@ -106,7 +107,7 @@ class _Reply:
           if not left: more = {"timings": self._answers.timings()}
           finish = self._answers.results[delta.choice].finish
           yield chunk(delta.choice, {}, logprobs if delta.logprobs else None, finish, more)
-      if usage: yield event(head | {"choices": [], "usage": self._answers.usage()})
+      if usage: yield event(head | {"choices": [], "usage": self._answers.usage(), "timings": self._answers.timings()})
       yield DONE
     except Exception as e: yield event(as_api_error(e).body())
 

@@ -73,7 +73,7 @@ class _Reply:
   def __init__(self, service: Service, asked: Completion, answers: list[Answers]):
     self._service, self._asked, self._answers = service, asked, answers
     self._head = {"id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion", "created": int(time.time()),
-                  "model": service.name, "system_fingerprint": None}
+                  "model": service.name, "system_fingerprint": f"tinygrad_llm-{service.version}"}
 
   def usage(self) -> dict[str, Any]:
     first, *others = (answers.usage() for answers in self._answers)
@@ -123,6 +123,7 @@ class _Reply:
             choice = {"index": index, "text": text, "logprobs": found,
                       "finish_reason": answers.results[delta.choice].finish if delta.over else None}
             yield event(self._head | {"choices": [choice]} | usage | ({"timings": answers.timings()} if last else {}))
-      if usage: yield event(self._head | {"choices": [], "usage": self.usage()})
+      if usage: yield event(self._head | {"choices": [], "usage": self.usage(),
+                                             "timings": self._answers[0].timings()})
       yield DONE
     except Exception as e: yield event(as_api_error(e).body())

@@ -26,7 +26,7 @@ def _text(content: Any, where: str) -> str:
   if isinstance(content, str): return content
   if not isinstance(content, list): raise ApiError(400, f"{where}: it is neither a text nor a list of parts",
                                                    "invalid_type", where)
-  return "".join(_part(part, f"{where}[{i}]") for i, part in enumerate(content))
+  return "\n".join(_part(part, f"{where}[{i}]") for i, part in enumerate(content))  # as llama-server and vLLM have it
 
 def _part(part: Any, where: str) -> str:
   if isinstance(part, str): return part

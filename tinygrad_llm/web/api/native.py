@@ -9,7 +9,7 @@ from starlette.types import Receive
 from tinygrad_llm.web.api import settings
 from tinygrad_llm.web.api.answers import Answers
 from tinygrad_llm.web.api.chat import LEAST, prompt_ids
-from tinygrad_llm.web.api.completions import prompt_lists
+from tinygrad_llm.web.api.native_prompts import chosen, prompt_lists
 from tinygrad_llm.web.errors import ApiError, as_api_error
 from tinygrad_llm.web.replies import EventStream, Json, event, while_there
 from tinygrad_llm.web.api.schemas import Detokenize, Native, Template, Tokenize
@@ -26,29 +26,39 @@ async def completion(service: Service, asked: Native, receive: Receive) -> Respo
   prompts = await asyncio.to_thread(prompt_lists, llm, asked.prompt)
   answers = [Answers(service, ids, found, count) for ids in prompts]
   for each in answers: await each.check()
-  replies = [_Reply(service, asked, each, found) for each in answers]
+  replies = [_Reply(service, asked, each, found, i * count) for i, each in enumerate(answers)]
   if asked.stream:
     if len(answers) > 1 or count > 1: raise ApiError(400, "stream: it gives one answer; send one prompt, and no n",
                                                      "unsupported_parameter", "stream")
     return EventStream(replies[0].events())
   wholes = await while_there(receive, _all(replies))
-  return Json(wholes[0] if isinstance(asked.prompt, str) and count == 1 or len(wholes) == 1 else wholes)
+  shown = [chosen(whole, asked.response_fields) for whole in wholes]
+  return Json(shown[0] if len(shown) == 1 else shown)
 
 async def _all(replies: list[_Reply]) -> list[dict[str, Any]]:
   return [one for found in await asyncio.gather(*(reply.whole() for reply in replies)) for one in found]
 
 class _Reply:
-  def __init__(self, service: Service, asked: Native, answers: Answers, found: dict[str, Any]):
-    self._service, self._asked, self._answers, self._found = service, asked, answers, found
+  def __init__(self, service: Service, asked: Native, answers: Answers, found: dict[str, Any], first: int):
+    self._service, self._asked, self._answers, self._found, self._first = service, asked, answers, found, first
 
-  def _last(self, index: int, text: str, tokens: list[int]) -> dict[str, Any]:
-    timing = self._answers.results[index].timing
-    return {"index": index, "content": text, "tokens": tokens if self._asked.return_tokens else [], "id_slot": 0,
-            "stop": True, "model": self._service.name, "tokens_predicted": timing.tokens,
-            "tokens_evaluated": timing.prompt_tokens, "tokens_cached": timing.prompt_tokens + timing.tokens,
-            "truncated": False, "has_new_line": "\n" in text, "stop_type": STOPPED.get(timing.finish, "none"),
-            "stopping_word": "", "generation_settings": shown_settings(self._found),
-            "prompt": self._service.llm.tokenizer.decode(self._answers.prompt), "timings": self._answers.timings()}
+  def _last(self, index: int, text: str, tokens: list[int], told: bool = False) -> dict[str, Any]:
+    """The answer's end. told: its tokens were, in events before."""
+    result = self._answers.results[index]
+    timing = result.timing
+    return {"index": self._first + index, "content": text, "id_slot": 0, "stop": True, "model": self._service.name,
+            "tokens": tokens if self._asked.return_tokens and not told else [], "tokens_predicted": result.tokens,
+            "tokens_evaluated": timing.prompt_tokens, "tokens_cached": timing.prompt_tokens + result.tokens,
+            "truncated": timing.finish == "context", "has_new_line": "\n" in text,
+            "stop_type": STOPPED.get(timing.finish, "none"),
+            "stopping_word": self._word(tokens) if timing.finish == "stop_string" else "",
+            "generation_settings": shown_settings(self._found), "timings": self._answers.timings(),
+            "prompt": self._service.llm.tokenizer.decode(self._answers.prompt)}
+
+  def _word(self, tokens: list[int]) -> str:
+    """The stop string that comes first in an answer."""
+    text, stop = self._service.llm.tokenizer.decode(tokens), self._found["stop"]
+    return str(min((x for x in stop if x in text), key=text.index, default=stop[0] if len(stop) == 1 else ""))
 
   async def whole(self) -> list[dict[str, Any]]:
     n = len(self._answers.results)
@@ -68,29 +78,36 @@ class _Reply:
     return {"completion_probabilities": [shown(p.chosen) | {"top_logprobs": [*map(shown, p.top)]} for p in places]}
 
   async def events(self) -> AsyncGenerator[bytes, None]:
+    tokens = list[int]()
     try:
       async with aclosing(self._answers.deltas()) as deltas:
         async for delta in deltas:
+          tokens += delta.tokens
           text = "".join(text for _, text in delta.parts)
           if text or delta.tokens and not delta.over:
             yield event({"index": 0, "content": text, "tokens": delta.tokens, "stop": False, "id_slot": 0,
-                         "tokens_predicted": self._answers.results[0].timing.tokens,
-                         "tokens_evaluated": len(self._answers.prompt)} | self._probabilities(delta.logprobs))
-          if delta.over: yield event(self._last(0, "", []))
+                         "tokens_predicted": self._answers.results[0].tokens,
+                         "tokens_evaluated": len(self._answers.prompt)} | self._probabilities(delta.logprobs)
+                        | ({"timings": self._answers.timings()} if self._asked.timings_per_token else {}))
+          if delta.over: yield event(self._last(0, "", tokens, told=True))
     except Exception as e: yield event(as_api_error(e).body())
 
 def shown_settings(found: dict[str, Any]) -> dict[str, Any]:
   """Settings of an answer by llama-server's names."""
-  names = {"max_tokens": "n_predict", "stop_ids": "stop_token_ids", "json_schema": "json_schema"}
-  return {names.get(name, name): value for name, value in found.items()
-          if value is not None and name != "logit_bias"} | {"n_predict": found["max_tokens"] if found["max_tokens"]
-                                                            is not None else -1}
+  most = found["max_tokens"] if found["max_tokens"] is not None else -1
+  usual = {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "ignore_eos": False}
+  given = {"stop_token_ids" if name == "stop_ids" else name: value for name, value in found.items()
+           if value is not None and name not in ("logit_bias", "logprobs")}
+  return usual | given | {"max_tokens": most, "n_predict": most, "n_probs": found.get("logprobs") or 0, "logit_bias": [
+    {"token": token, "bias": bias} for token, bias in found["logit_bias"].items()]}
 
 async def tokenize(service: Service, asked: Tokenize) -> Response:
   """The token ids of a text, or of a list of texts and ids."""
   tokenizer = service.check(0).tokenizer
   content = asked.prompt if asked.content is None else asked.content
   if content is None: return Json({"tokens": []})
+  if not isinstance(content, str | list):
+    raise ApiError(400, "content: it is neither a text nor a list of texts and token ids", "invalid_type", "content")
   pieces = content if isinstance(content, list) else [content]
   ids, special = list[int](), asked.parse_special is not False
   if asked.add_special and tokenizer.add_bos and tokenizer.bos is not None: ids.append(tokenizer.bos)
@@ -139,7 +156,7 @@ async def slots(service: Service) -> Response:
     timing = slot.stream.timing if slot.stream is not None else None
     most = slot.settings.get("max_tokens")
     found.append({"id": slot.id, "id_task": slot.task, "n_ctx": llm.max_context, "is_processing": timing is not None,
-                  "params": shown_settings(slot.settings) if slot.settings else {},
+                  **({"params": shown_settings(slot.settings)} if slot.settings else {}),
                   "next_token": {"n_decoded": timing.tokens if timing else 0, "has_next_token": timing is not None,
                                  "n_remain": -1 if timing is None or most is None else most - timing.tokens},
                   "prompt_tokens": timing.prompt_tokens if timing else 0})

@@ -34,6 +34,7 @@ def model_of(service: Service) -> dict[str, Any]:
     "architecture": llm.config.arch}}
 
 async def metrics(service: Service) -> Response:
-  return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+  return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8",
+                  headers={"Process-Start-Time-Unix": str(service.created)})
 
 async def version(service: Service) -> Response: return Json({"version": service.version})

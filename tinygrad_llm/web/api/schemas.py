@@ -72,12 +72,13 @@ class Completion(Sampling, kw_only=True):
   response_format: ResponseFormat | None = None
 
 class Native(Sampling, kw_only=True):
-  """llama-server's /completion."""
-  prompt: Prompt
+  """llama-server's /completion. prompt: also a list of texts and ids, which is one prompt; see native_prompts."""
+  prompt: Prompt | dict[str, Any]
   n_predict: int | None = None
   n_probs: int | None = None
   return_tokens: bool | None = None
   cache_prompt: bool | None = None
+  response_fields: list[str] | None = None
 
 class Embeddings(Struct, kw_only=True):
   input: Prompt
@@ -98,7 +99,7 @@ class Tokenize(Struct, kw_only=True):
   with_pieces: bool | None = None
 
 class Detokenize(Struct, kw_only=True):
-  tokens: list[int]
+  tokens: list[int] = []
 
 class Template(Struct, kw_only=True):
   messages: list[dict[str, Any]]

@@ -23,7 +23,7 @@ def settings(llm: Any, asked: Sampling, most: int | None) -> dict[str, Any]:
   seed = asked.seed if asked.seed is not None and asked.seed >= 0 else secrets.randbelow(1 << 31)
   found |= {"max_tokens": most, "seed": seed % (1 << 63), "stop_ids": asked.stop_token_ids or []}
   stop = [asked.stop] if isinstance(asked.stop, str) else asked.stop or []
-  found |= {"stop": [text for text in stop if text], "logit_bias": _bias(asked)}
+  found |= {"stop": [text for text in stop if text], "logit_bias": _bias(llm, asked)}
   return found
 
 def count(asked: Sampling) -> int:
@@ -32,13 +32,17 @@ def count(asked: Sampling) -> int:
     raise ApiError(400, f"n: {n} is not a number from 1 to {MOST}", "invalid_value", "n")
   return n
 
-def _bias(asked: Sampling) -> dict[int, float]:
-  """OpenAI: {"id": bias}; llama-server: [[id, bias or false]], where false rules a token out."""
+def _bias(llm: Any, asked: Sampling) -> dict[int, float]:
+  """OpenAI: {"id": bias}; llama-server: [[id or text, bias or false]]; false rules a token out."""
   if not asked.logit_bias: return {}
   pairs = [*asked.logit_bias.items()] if isinstance(asked.logit_bias, dict) else asked.logit_bias
   found = dict[int, float]()
   for token, bias in pairs:
-    try: found[int(token)] = float("-inf") if bias is False else float(bias)
+    value = float("-inf") if bias is False else float(bias)
+    if isinstance(token, str) and pairs is asked.logit_bias:
+      found |= dict.fromkeys(llm.tokenizer.encode(token), value)
+      continue
+    try: found[int(token)] = value
     except ValueError:
       raise ApiError(400, f"logit_bias: {token!r:.40} is not a token id", "invalid_value", "logit_bias") from None
   return found
