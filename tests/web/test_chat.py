@@ -194,3 +194,14 @@ def test_one_request_failing_leaves_the_others(server, monkeypatch):
   assert "".join(c.choices[0].delta.content or "" for c in streams[1]) == want
   with pytest.raises(openai.APIError): list(streams[0])
   assert server.service.state == "ready" and server.idle()
+
+def test_schemas_are_closed_unless_they_say_otherwise():
+  """Nested objects, too; what is open by its own words, or has allOf, stays."""
+  from tinygrad_llm.web.api.settings import closed
+  inner = {"properties": {"b": {"type": "string"}}}
+  schema = {"properties": {"a": inner, "c": {"items": inner}}, "$defs": {"d": inner | {"additionalProperties": True}}}
+  shut = inner | {"additionalProperties": False}
+  assert closed(schema) == {"properties": {"a": shut, "c": {"items": shut}}, "$defs": schema["$defs"],
+                            "additionalProperties": False}
+  for kept in ({"allOf": [inner, inner]}, {"type": "object"}, True, {"properties": {}, "patternProperties": {"x": {}}}):
+    assert closed(kept) == kept

@@ -1,6 +1,6 @@
 """The settings of LLM.stream that a request asks for, and their defaults."""
 from __future__ import annotations
-import secrets
+import json, secrets
 from typing import Any
 from tinygrad_llm.web.errors import ApiError
 from tinygrad_llm.web.api.schemas import Chat, Completion, ResponseFormat, Sampling
@@ -54,7 +54,27 @@ def add_format(found: dict[str, Any], form: ResponseFormat | None) -> None:
   if form.type == "json_schema":
     schema = form.json_schema.schema if form.json_schema is not None else schema
     if schema is None: raise ApiError(400, f"{SCHEMA}: it is missing", "missing_required_parameter", SCHEMA)
-  found["json_schema"] = {"type": "object"} if schema is None else {} if schema is True else schema
+  found["json_schema"] = {"type": "object"} if schema is None else {} if schema is True else closed(schema)
+
+def closed(schema: Any) -> Any:
+  """
+  A schema whose objects have the named properties alone, unless it says otherwise; llama-server has it so, too.
+
+  Small models else go on with properties of their own. A schema with allOf stays: its parts add properties.
+  """
+  return schema if '"allOf"' in json.dumps(schema) else _closed(schema)
+
+def _closed(schema: Any) -> Any:
+  if not isinstance(schema, dict): return schema
+  found = dict[str, Any](schema)
+  for name, value in schema.items():
+    if name in ("properties", "$defs", "definitions") and isinstance(value, dict):
+      found[name] = {key: _closed(each) for key, each in value.items()}
+    elif name in ("anyOf", "oneOf", "prefixItems") and isinstance(value, list): found[name] = [*map(_closed, value)]
+    elif name == "items": found[name] = _closed(value)
+  if "properties" in schema and not {"additionalProperties", "patternProperties", "unevaluatedProperties", "anyOf",
+                                     "oneOf", "$ref", "if", "not"} & {*schema}: found["additionalProperties"] = False
+  return found
 
 def chat_logprobs(asked: Chat) -> int | None:
   """How many alternatives a chat lists; None: no log-probabilities."""
