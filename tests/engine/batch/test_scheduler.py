@@ -31,7 +31,7 @@ def test_streams_keep_their_speed_while_a_long_prompt_is_read(costs):
     assert costs.depth or tokens * costs.turn(4, 8) >= 0.6 * (long.read - long.at) - ahead
     assert 0 < r.worst <= 1
   beside = sum(seconds for start, seconds, action, _ in sim.actions if isinstance(action, Piece) and start >= long.at)
-  assert 0.38 * (long.read - long.at) < beside <= 0.4 * (long.read - long.at) + ahead
+  assert 0.33 * (long.read - long.at) < beside <= 0.35 * (long.read - long.at) + ahead
 
 @pytest.mark.parametrize("share", [0.1, 0.7])
 def test_prompt_share(share):
@@ -212,7 +212,7 @@ def check_shares(sim: Simulation, seed: int) -> None:
   stall = max(0.1, 2.75 * sim.costs.turn(len(sim.requests), sim.rows)) * 1.3
   beside = sum(seconds for _, seconds, a, beside in sim.actions if beside and isinstance(a, Piece))
   whole = sum(seconds for _, seconds, _, beside in sim.actions if beside)
-  assert beside <= 0.4 * whole + 2 * stall, f"mix {seed}"
+  assert beside <= 0.35 * whole + 2 * stall, f"mix {seed}"
   if sim.scheduler.preemptions or len(sim.pool.cells) < 100: return
   of, pieces = sim.of, [(start, seconds, a) for start, seconds, a, _ in sim.actions if isinstance(a, Piece)]
   for r in sim.requests:

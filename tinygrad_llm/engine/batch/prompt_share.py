@@ -16,7 +16,7 @@ class PromptShare:
   nothing while there are no prompts. A piece runs once the counter is above 0, so prompts are ahead by a piece at most.
   """
   def __init__(self, share: float):
-    if not 0 < share < 1: raise InputError(f"prompt_share: {share} is not between 0 and 1; use 0.4")
+    if not 0 < share < 1: raise InputError(f"prompt_share: {share} is not between 0 and 1; use 0.35")
     self._earned = HELD * share / (1 - HELD * share)  # seconds for prompts, for each second of decoding
     self._credit = self._stalled = 0.0
     self.pieces, self.decodes = PieceTimes(), DecodeTimes()

@@ -58,7 +58,7 @@ class Scheduler:
   shorter piece ends its prompt, or a run of neighbouring blocks, or is all that the time allows. ends_at: a position
   of a sequence at which a piece ends.
   """
-  def __init__(self, pool: Pool, context: int, rows: int = 8, prompt_share: float = 0.4,
+  def __init__(self, pool: Pool, context: int, rows: int = 8, prompt_share: float = 0.35,
                sizes: Numbers[int] = (16, 32, 64, 128, 256), ends_at: Callable[[Sequence], int] | None = None):
     self._ends_at = ends_at
     self.rows, self.sizes, self.counts = rows, tuple(sizes), Counts()
