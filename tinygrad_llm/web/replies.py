@@ -1,7 +1,7 @@
 """Answers of the server: JSON, errors, and streams of events, which notice a client that goes away or is slow."""
 from __future__ import annotations
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 import msgspec
@@ -40,6 +40,12 @@ async def while_there(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     if not task.done(): raise Gone
     return task.result()
   finally: await _cancelled(task, left)
+
+async def together(works: Iterable[Coroutine[Any, Any, list[T]]]) -> list[T]:
+  """The results of all, in order; if one fails, the others are cancelled."""
+  tasks = [asyncio.ensure_future(work) for work in works]
+  try: return [one for found in await asyncio.gather(*tasks) for one in found]
+  finally: await _cancelled(*tasks)
 
 async def _cancelled(*tasks: asyncio.Future[Any]) -> None:
   for task in tasks:

@@ -12,7 +12,7 @@ from tinygrad_llm.web.api import settings
 from tinygrad_llm.web.api.answers import Answers
 from tinygrad_llm.web.api.chat import LEAST
 from tinygrad_llm.web.errors import ApiError, as_api_error
-from tinygrad_llm.web.replies import DONE, EventStream, Json, event, while_there
+from tinygrad_llm.web.replies import DONE, EventStream, Json, event, together, while_there
 from tinygrad_llm.web.api.schemas import Completion, Prompt, prompts
 from tinygrad_llm.web.service import Service
 
@@ -82,11 +82,7 @@ class _Reply:
     return first
 
   async def whole(self) -> dict[str, Any]:
-    tasks = [asyncio.ensure_future(self._choices(i)) for i in range(len(self._answers))]
-    try: choices = [choice for found in await asyncio.gather(*tasks) for choice in found]
-    finally:
-      for task in tasks: task.cancel()
-      await asyncio.gather(*tasks, return_exceptions=True)
+    choices = await together(self._choices(i) for i in range(len(self._answers)))
     return self._head | {"choices": choices, "usage": self.usage(), "timings": self._answers[0].timings()}
 
   async def _choices(self, which: int) -> list[dict[str, Any]]:

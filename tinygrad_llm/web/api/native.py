@@ -11,7 +11,7 @@ from tinygrad_llm.web.api.answers import Answers
 from tinygrad_llm.web.api.chat import LEAST, prompt_ids
 from tinygrad_llm.web.api.native_prompts import chosen, prompt_lists
 from tinygrad_llm.web.errors import ApiError, as_api_error
-from tinygrad_llm.web.replies import EventStream, Json, event, while_there
+from tinygrad_llm.web.replies import EventStream, Json, event, together, while_there
 from tinygrad_llm.web.api.schemas import Detokenize, Native, Template, Tokenize
 from tinygrad_llm.web.service import Service
 
@@ -31,12 +31,9 @@ async def completion(service: Service, asked: Native, receive: Receive) -> Respo
     if len(answers) > 1 or count > 1: raise ApiError(400, "stream: it gives one answer; send one prompt, and no n",
                                                      "unsupported_parameter", "stream")
     return EventStream(replies[0].events())
-  wholes = await while_there(receive, _all(replies))
+  wholes = await while_there(receive, together(reply.whole() for reply in replies))
   shown = [chosen(whole, asked.response_fields) for whole in wholes]
   return Json(shown[0] if len(shown) == 1 else shown)
-
-async def _all(replies: list[_Reply]) -> list[dict[str, Any]]:
-  return [one for found in await asyncio.gather(*(reply.whole() for reply in replies)) for one in found]
 
 class _Reply:
   def __init__(self, service: Service, asked: Native, answers: Answers, found: dict[str, Any], first: int):
