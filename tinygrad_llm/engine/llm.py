@@ -1,7 +1,6 @@
 """A loaded model: logits, generate, chat."""
 from __future__ import annotations
 import inspect, os, sys, threading, time, weakref
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -56,6 +55,7 @@ from tinygrad_llm.process.forks import in_children
 from tinygrad_llm.progress import compiling
 from tinygrad_llm.text.chat_template import ChatTemplate, checked, user_texts
 from tinygrad_llm.text.thinking import Part
+from tinygrad_llm.text.fit_context import fitted
 from tinygrad_llm.text.tokenizer import Tokenizer, pre_type, suppressed_ids
 from tinygrad_llm.text.turn_marks import TurnMarks, turn_marks
 from tinygrad_llm.weights.loader import Loader
@@ -452,17 +452,7 @@ class LLM:
     A system message stays. The last message may take more than that; if it or the system message is too long by itself,
     an InputError names it. template: as for prompt().
     """
-    first, most = 1 if messages and messages[0]["role"] == "system" else 0, self.max_context * 3 // 4
-    cuts = range(first, len(messages), 2)
-    def kept(cut: int) -> list[dict[str, str]]: return [*messages[:first], *messages[cut:]]
-    def length(cut: int) -> int: return len(self.prompt(kept(cut), template))
-    if not cuts or length(first) <= most: return [*messages]
-    last = len(cuts) - 1  # bisection: some hundred turns take a second, one by one half a minute
-    cut = cuts[bisect_left(cuts, True, min(1, last), last, key=lambda cut: length(cut) <= most)]
-    if (count := length(cut)) <= self.max_context: return kept(cut)
-    alone = len(self.prompt(messages[cut:], template)) if first else count
-    name = "the message" if alone > self.max_context else "the system message with this one"
-    raise self._too_long(count, name)
+    return fitted(messages, self.max_context, lambda kept: len(self.prompt(kept, template)), self._too_long)
 
   def text(self, tokens: Iterable[int], stop: Sequence[str] = (), prompt: Sequence[int] = ()) -> Iterator[str]:
     """

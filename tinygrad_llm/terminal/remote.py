@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from tinygrad_llm.engine.timing import Timing
 from tinygrad_llm.errors import ContextError, InputError
 from tinygrad_llm.text.chat_template import ChatTemplate
+from tinygrad_llm.text.fit_context import fitted
 from tinygrad_llm.text.thinking import ANSWER, THINKING, Part
 
 Message = Mapping[str, Any]
@@ -45,12 +46,9 @@ class Remote:
 
   def fit(self, messages: Sequence[Message], variables: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
     """See LLM.fit()."""
-    first = 1 if messages and messages[0]["role"] == "system" else 0
-    for cut in range(first, len(messages), 2):
-      kept = [dict(m) for m in (*messages[:first], *messages[cut:])]
-      last = cut + 2 >= len(messages)
-      if self._length(kept, variables) <= (self.max_context if last else self.max_context * 3 // 4): return kept
-    raise InputError(f"the message does not fit the context of {self.max_context} tokens")
+    def too_long(count: int, name: str) -> ContextError: return ContextError(
+      f"{name}: {count} tokens do not fit the context of {self.max_context}", count, self.max_context)
+    return fitted([dict(m) for m in messages], self.max_context, lambda kept: self._length(kept, variables), too_long)
 
   def prompt(self, messages: Sequence[Message], variables: Mapping[str, Any] | None = None) -> Asked:
     return Asked([dict(m) for m in messages], dict(variables or {}))
