@@ -8,6 +8,7 @@ from tests.support import child
 import pytest
 import tinygrad_llm
 from tests.support.extended import extended
+from tests.support.resident import resident
 from tinygrad import Device
 from tinygrad_llm import InputError
 from tinygrad_llm.device.memory import device_memory_bytes
@@ -18,8 +19,6 @@ HELLO = [{"role": "user", "content": "hi"}]
 
 @pytest.fixture
 def model(model_file) -> pathlib.Path: return model_file(types="Q8_0", vocab=384, context=96)
-
-def resident() -> int: return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 def loads(paths: list[str], answers: bool) -> list[int]:
   """Resident memory after each load and its end (closed, error or dropped), without Python's cycle collector."""

@@ -1,7 +1,6 @@
 """Many clients, of which some go away at random moments: no errors, no leaks, and the answers of one alone."""
 import asyncio
 import json
-import pathlib
 import random
 import sys
 
@@ -9,10 +8,9 @@ import httpx
 import pytest
 from tests.support.extended import some
 from tests.support.served import Served, served
+from tests.support.resident import resident
 
 WORDS = "fox boat king bird tree river stone star cloud door".split()
-
-def resident() -> int: return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 def asked(i: int) -> dict:
   rng = random.Random(i)

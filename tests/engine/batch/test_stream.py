@@ -2,7 +2,6 @@
 import asyncio
 import gc
 import os
-import pathlib
 import random
 import sys
 import threading
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from tests.support import child
 from tests.support.extended import some
+from tests.support.resident import resident
 import tinygrad_llm
 from tinygrad_llm import InputError
 from tinygrad_llm.device.buffers import host_view
@@ -53,8 +53,6 @@ def asked(i: int, count: int = 24) -> tuple[list[int], dict]:
 def alone(llm, i: int, count: int = 24) -> list[int]:
   prompt, settings = asked(i, count)
   return list(llm.generate(prompt, **settings))
-
-def resident() -> int: return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 # *** what answers are
 
