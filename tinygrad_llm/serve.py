@@ -7,10 +7,8 @@ from tinygrad_llm.command import Parser, add_prompt_cache, guarded, prompt_cache
 from tinygrad_llm.device.threads import use_threads
 from tinygrad_llm.errors import InputError, warn
 from tinygrad_llm.files.hub import locate
+from tinygrad_llm.web.choices import LOCAL, LOGS
 if TYPE_CHECKING: import socket
-
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-LOGS = ("text", "json", "none")
 
 def _parser() -> argparse.ArgumentParser:
   parser = Parser(prog="python -m tinygrad_llm.serve", description="Serve a GGUF model by OpenAI's API, and a page.",
@@ -78,7 +76,7 @@ def _main() -> int:
   keys, path = _keys(args), locate(args.model)
   use_threads(args.threads)
   sock = listen(args.host, args.port)
-  if not keys and args.host not in LOOPBACK:
+  if not keys and args.host not in LOCAL:
     warn(f"--host {args.host}: anybody who reaches it may ask; --api-key asks for a key")
   service = Service(args.alias or pathlib.Path(str(path)).stem, args.parallel, args.queue,
                     __version__)

@@ -8,7 +8,6 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 NAME = re.compile(r"[\w.-]{1,100}")
-FORMATS = ("text", "json", "none")
 
 class AccessLog:
   """Middleware. write: is given each request's fields once it is over."""
@@ -33,7 +32,7 @@ class AccessLog:
                    "ms": round((time.perf_counter() - begun) * 1e3, 1), "request_id": name})
 
 def writer(form: str) -> Callable[[dict[str, Any]], None]:
-  """Writes a line to stderr in one of FORMATS."""
+  """Writes a line to stderr in one of choices.LOGS."""
   def text(fields: dict[str, Any]) -> None:
     path = fields["path"].encode("unicode_escape").decode()
     _line(f"{fields['time']} {fields['client']} {fields['method']} {path} {fields['status'] or 'closed'} "

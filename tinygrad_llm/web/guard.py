@@ -11,11 +11,11 @@ from collections.abc import Collection, Sequence
 from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from tinygrad_llm.web.choices import LOCAL
 from tinygrad_llm.web.errors import ApiError
 from tinygrad_llm.web.replies import error_reply
 
 PUBLIC = {"/", "/health", "/v1/health", "/v1/models", "/models"}  # without a key
-LOCAL = ("localhost", "127.0.0.1", "::1")
 
 class Guard:
   """
@@ -30,16 +30,17 @@ class Guard:
 
   async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] != "http": return await self._app(scope, receive, send)
-    headers, origin = Headers(scope=scope), ""
+    headers = Headers(scope=scope)
     try:
       self._check_host(headers.get("host", ""))
       origin = self._allowed_origin(headers, is_link=scope["path"] == "/" and scope["method"] in ("GET", "HEAD"))
       if scope["method"] == "OPTIONS" and origin and "access-control-request-method" in headers:
         return await _preflight(send, origin)
+      send = _sharing(send, origin) if origin else send
       self._check_key(scope["path"], headers)
       self._check_body(scope["method"], headers)
-    except ApiError as e: return await error_reply(e, origin)(scope, receive, send)
-    await self._app(scope, self._limited(receive), _sharing(send, origin) if origin else send)
+    except ApiError as e: return await error_reply(e)(scope, receive, send)
+    await self._app(scope, self._limited(receive), send)
 
   def _check_host(self, host: str) -> None:
     try: name = urlsplit(f"//{host}").hostname or ""

@@ -62,7 +62,7 @@ class Server(uvicorn.Server):
 
 async def _serve(server: Server, sock: socket.socket, load: Callable[[], Any], ready: Callable[[Any], None]) -> None:
   service = server.service
-  loop, loaded = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+  loaded = (loop := asyncio.get_running_loop()).create_future()
   def work() -> None:
     try: found, error = load(), None
     except BaseException as e: found, error = None, e

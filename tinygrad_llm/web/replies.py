@@ -22,10 +22,7 @@ class Json(Response):
   media_type = "application/json"
   def render(self, content: Any) -> bytes: return encode(content)
 
-def error_reply(e: ApiError, origin: str = "") -> Json:
-  """origin: the foreign page that may read it."""
-  sharing = {"access-control-allow-origin": origin, "vary": "Origin"} if origin else {}
-  return Json(e.body(), e.status, {**e.headers, **sharing})
+def error_reply(e: ApiError) -> Json: return Json(e.body(), e.status, e.headers)
 
 def event(data: Any) -> bytes: return b"data: " + encode(data) + b"\n\n"
 

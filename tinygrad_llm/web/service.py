@@ -40,7 +40,7 @@ class Service:
     if self.state == "loading": raise ApiError(503, "Loading model", "loading")
     if self.state == "draining": raise ApiError(503, "the server is about to end", "draining")
     if self.state == "dead": raise ApiError(503, f"the engine has failed: {self.error}", "dead", retry=False)
-    if self.waiting + more > self.queue + self.running_places():
+    if self.waiting + more > self.queue + self.parallel - self.running:
       raise ApiError(503, f"{self.waiting} requests wait already", "queue_full")
     return self.llm
 
@@ -61,10 +61,10 @@ class Service:
     for slot in self.slots:
       if slot.stream is not None: slot.stream.cancel()
 
-  def running_places(self) -> int: return sum(slot.stream is None for slot in self.slots)
-
   @property
-  def running(self) -> int: return sum(slot.stream is not None for slot in self.slots)
+  def running(self) -> int:
+    """Slots that are taken, by answers or embeddings."""
+    return sum(slot.task >= 0 for slot in self.slots)
 
   @asynccontextmanager
   async def slot(self) -> AsyncIterator[Slot]:

@@ -1,8 +1,8 @@
 """The answers that a request asks for, as they arrive: several of one prompt, each in a slot of the service."""
 from __future__ import annotations
-import asyncio, time
+import asyncio, time, uuid
 from collections.abc import AsyncGenerator
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from tinygrad_llm.engine.batch.stream import Asked
@@ -20,6 +20,21 @@ class Delta(NamedTuple):
   logprobs: list[Logprobs]
   tokens: list[int]
   over: bool
+
+@dataclass
+class Whole:
+  """All of an answer's deltas together. text: all kinds of its parts."""
+  parts: list[tuple[str, str]] = field(default_factory=list)
+  logprobs: list[Logprobs] = field(default_factory=list)
+  tokens: list[int] = field(default_factory=list)
+
+  @property
+  def text(self) -> str: return "".join(text for _, text in self.parts)
+
+def head(service: Service, name: str, kind: str) -> dict[str, Any]:
+  """The fields with which OpenAI's answers begin. name: of the id; kind: of the object."""
+  return {"id": f"{name}-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": service.name,
+          "system_fingerprint": f"tinygrad_llm-{service.version}"}
 
 @dataclass
 class Result:
@@ -73,6 +88,17 @@ class Answers:
       for task in tasks: task.cancel()
       for task in tasks:
         with suppress(asyncio.CancelledError): await task
+
+  async def whole(self) -> list[Whole]:
+    """All answers, once they are over."""
+    found = [Whole() for _ in self.results]
+    async with aclosing(self.deltas()) as deltas:
+      async for delta in deltas:
+        whole = found[delta.choice]
+        whole.parts += delta.parts
+        whole.logprobs += delta.logprobs
+        whole.tokens += delta.tokens
+    return found
 
   async def _put(self, index: int, queue: asyncio.Queue[Delta | BaseException], begun: asyncio.Event) -> None:
     """The first answer reads the prompt; the others then share it."""

@@ -37,7 +37,7 @@ FACTS: dict[tuple[str, ...], Callable[[Service], Awaitable[Response]]] = {
 
 def app(service: Service, keys: Sequence[str] = (), hosts: Sequence[str] = (), origins: Sequence[str] = (),
         log: str = "none", largest: int = 32 << 20) -> Starlette:
-  """The ASGI application. keys, hosts, origins, largest: see Guard. log: one of access.FORMATS."""
+  """The ASGI application. keys, hosts, origins, largest: see Guard. log: one of choices.LOGS."""
   routes = [Route("/", page), Route("/v1/models/{name:path}", partial(_model, service))]
   for paths, (kind, answer) in ANSWERS.items():
     routes += [Route(path, _Asked(service, kind, answer), methods=["POST"]) for path in paths]

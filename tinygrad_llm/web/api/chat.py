@@ -1,15 +1,15 @@
 """/v1/chat/completions: OpenAI's chat, streamed or whole, with reasoning_content beside content."""
 from __future__ import annotations
-import asyncio, time, uuid
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive
 from tinygrad_llm.engine.choice.logprobs import Logprob, Logprobs
-from tinygrad_llm.text.thinking import ANSWER
+from tinygrad_llm.text.thinking import ANSWER, Part
 from tinygrad_llm.web.api import settings
-from tinygrad_llm.web.api.answers import Answers, Delta
+from tinygrad_llm.web.api.answers import Answers, head
 from tinygrad_llm.web.errors import ApiError, as_api_error
 from tinygrad_llm.web.api.messages import messages
 from tinygrad_llm.web.replies import DONE, EventStream, Json, event, while_there
@@ -64,34 +64,24 @@ class _Reply:
   """The answers of a chat, in OpenAI's words."""
   def __init__(self, service: Service, asked: Chat, answers: Answers):
     self._answers, self._asked = answers, asked
-    self._head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": "chat.completion", "created": int(time.time()),
-                  "model": service.name, "system_fingerprint": f"tinygrad_llm-{service.version}"}
+    self._head = head(service, "chatcmpl", "chat.completion")
 
   def _logprobs(self, places: Sequence[Logprobs]) -> dict[str, Any] | None:
     return chat_logprobs(places) if self._asked.logprobs else None
 
   async def whole(self) -> dict[str, Any]:
-    texts: list[dict[str, str]] = [{} for _ in self._answers.results]
-    places: list[list[Logprobs]] = [[] for _ in texts]
-    async with aclosing(self._answers.deltas()) as deltas:
-      async for delta in deltas:
-        places[delta.choice] += delta.logprobs
-        for name, text in fields(delta): texts[delta.choice][name] = texts[delta.choice].get(name, "") + text
-    choices = [{"index": i, "message": {"role": "assistant", "content": text.get("content", ""), "refusal": None,
-                                        **({"reasoning_content": text["reasoning_content"]}
-                                           if "reasoning_content" in text else {})},
-                "logprobs": self._logprobs(found), "finish_reason": result.finish}
-               for i, (text, found, result) in enumerate(zip(texts, places, self._answers.results))]
+    found = await self._answers.whole()
+    choices = [{"index": i, "message": _message(whole.parts), "logprobs": self._logprobs(whole.logprobs),
+                "finish_reason": result.finish} for i, (whole, result) in enumerate(zip(found, self._answers.results))]
     return self._head | {"choices": choices, "usage": self._answers.usage(), "timings": self._answers.timings()}
 
   async def events(self) -> AsyncGenerator[bytes, None]:
-    head = self._head | {"object": "chat.completion.chunk"}
-    options = self._asked.stream_options
-    usage: dict[str, Any] = {"usage": None} if options is not None and options.include_usage else {}
+    begin = self._head | {"object": "chat.completion.chunk"}
+    usage: dict[str, Any] = {"usage": None} if self._asked.wants_usage else {}
     def chunk(index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None, finish: str | None = None,
               more: dict[str, Any] | None = None) -> bytes:
       choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-      return event(head | {"choices": [choice]} | usage | (more or {}))
+      return event(begin | {"choices": [choice]} | usage | (more or {}))
     try:
       for i in range(len(self._answers.results)): yield chunk(i, {"role": "assistant", "content": None})
       left = len(self._answers.results)
@@ -99,7 +89,7 @@ class _Reply:
         async for delta in deltas:
           logprobs, more = self._logprobs(delta.logprobs), dict[str, Any]()
           if self._asked.timings_per_token: more = {"timings": self._answers.timings()}
-          for name, text in fields(delta):
+          for name, text in fields(delta.parts):
             yield chunk(delta.choice, {name: text}, logprobs, more=more)
             logprobs = None
           if not delta.over: continue
@@ -107,14 +97,20 @@ class _Reply:
           if not left: more = {"timings": self._answers.timings()}
           finish = self._answers.results[delta.choice].finish
           yield chunk(delta.choice, {}, logprobs if delta.logprobs else None, finish, more)
-      if usage: yield event(head | {"choices": [], "usage": self._answers.usage(), "timings": self._answers.timings()})
+      if usage: yield event(begin | {"choices": [], "usage": self._answers.usage(), "timings": self._answers.timings()})
       yield DONE
     except Exception as e: yield event(as_api_error(e).body())
 
-def fields(delta: Delta) -> list[tuple[str, str]]:
-  """A delta's texts by the message's fields, neighbours of one kind joined."""
+def _message(parts: Sequence[Part]) -> dict[str, Any]:
+  """A whole answer as a message."""
+  texts = {"content": ""}
+  for name, text in fields(parts): texts[name] = texts.get(name, "") + text
+  return {"role": "assistant", "refusal": None, **texts}
+
+def fields(parts: Sequence[Part]) -> list[tuple[str, str]]:
+  """Parts by the message's fields, neighbours of one kind joined."""
   found = list[tuple[str, str]]()
-  for kind, text in delta.parts:
+  for kind, text in parts:
     name = "content" if kind == ANSWER else "reasoning_content"
     if found and found[-1][0] == name: found[-1] = (name, found[-1][1] + text)
     else: found.append((name, text))

@@ -1,6 +1,6 @@
 """/v1/completions: texts or token ids that go on, several prompts at once, and the probabilities of a prompt itself."""
 from __future__ import annotations
-import asyncio, time, uuid
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import Receive
 from tinygrad_llm.engine.choice.logprobs import Logprobs, logprobs
 from tinygrad_llm.web.api import settings
-from tinygrad_llm.web.api.answers import Answers
+from tinygrad_llm.web.api.answers import Answers, head
 from tinygrad_llm.web.api.chat import LEAST
 from tinygrad_llm.web.errors import ApiError, as_api_error
 from tinygrad_llm.web.replies import DONE, EventStream, Json, event, together, while_there
@@ -72,8 +72,7 @@ class _Reply:
   """The answers to all prompts, in OpenAI's words: choice i * n + j is answer j to prompt i."""
   def __init__(self, service: Service, asked: Completion, answers: list[Answers]):
     self._service, self._asked, self._answers = service, asked, answers
-    self._head = {"id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion", "created": int(time.time()),
-                  "model": service.name, "system_fingerprint": f"tinygrad_llm-{service.version}"}
+    self._head = head(service, "cmpl", "text_completion")
 
   def usage(self) -> dict[str, Any]:
     first, *others = (answers.usage() for answers in self._answers)
@@ -87,25 +86,18 @@ class _Reply:
 
   async def _choices(self, which: int) -> list[dict[str, Any]]:
     answers, llm, top = self._answers[which], self._service.llm, settings.completion_logprobs(self._asked)
-    texts, echoed = [""] * len(answers.results), ""
-    places: list[list[Logprobs | None]] = [[] for _ in texts]
+    echoed, places = "", list[Logprobs | None]()
     if self._asked.echo:
       echoed = llm.tokenizer.decode(answers.prompt)
-      if top is not None:
-        prompt = [None, *await asyncio.to_thread(prompt_logprobs, llm, answers.prompt, top)]
-        places = [[*prompt] for _ in texts]
-    async with aclosing(answers.deltas()) as deltas:
-      async for delta in deltas:
-        texts[delta.choice] += "".join(text for _, text in delta.parts)
-        places[delta.choice] += delta.logprobs
+      if top is not None: places = [None, *await asyncio.to_thread(prompt_logprobs, llm, answers.prompt, top)]
+    found, count = await answers.whole(), len(answers.results)
     first = llm.tokenizer.shown_bytes(answers.prompt[0]).decode("utf-8", "replace")
-    return [{"index": which * len(texts) + i, "text": echoed + text, "finish_reason": result.finish,
-             "logprobs": None if top is None else _listed(found, first)}
-            for i, (text, found, result) in enumerate(zip(texts, places, answers.results))]
+    return [{"index": which * count + i, "text": echoed + whole.text, "finish_reason": result.finish,
+             "logprobs": None if top is None else _listed([*places, *whole.logprobs], first)}
+            for i, (whole, result) in enumerate(zip(found, answers.results))]
 
   async def events(self) -> AsyncGenerator[bytes, None]:
-    options = self._asked.stream_options
-    usage: dict[str, Any] = {"usage": None} if options is not None and options.include_usage else {}
+    usage: dict[str, Any] = {"usage": None} if self._asked.wants_usage else {}
     listed, offsets = self._asked.logprobs not in (None, False), dict[int, int]()
     try:
       for which, answers in enumerate(self._answers):

@@ -58,14 +58,8 @@ class _Reply:
     return str(min((x for x in stop if x in text), key=text.index, default=stop[0] if len(stop) == 1 else ""))
 
   async def whole(self) -> list[dict[str, Any]]:
-    n = len(self._answers.results)
-    texts, tokens, places = [""] * n, [list[int]() for _ in range(n)], [list[Any]() for _ in range(n)]
-    async with aclosing(self._answers.deltas()) as deltas:
-      async for delta in deltas:
-        texts[delta.choice] += "".join(text for _, text in delta.parts)
-        tokens[delta.choice] += delta.tokens
-        places[delta.choice] += delta.logprobs
-    return [self._last(i, texts[i], tokens[i]) | self._probabilities(places[i]) for i in range(n)]
+    return [self._last(i, whole.text, whole.tokens) | self._probabilities(whole.logprobs)
+            for i, whole in enumerate(await self._answers.whole())]
 
   def _probabilities(self, places: list[Any]) -> dict[str, Any]:
     def shown(x: Any) -> dict[str, Any]:

@@ -51,6 +51,11 @@ class Sampling(Struct, kw_only=True):
   exact_prefix: bool | None = None
   timings_per_token: bool | None = None
 
+  @property
+  def wants_usage(self) -> bool:
+    """Whether a stream ends with its usage."""
+    return self.stream_options is not None and bool(self.stream_options.include_usage)
+
 class Chat(Sampling, kw_only=True):
   messages: list[dict[str, Any]]
   max_completion_tokens: int | None = None
