@@ -4,6 +4,7 @@ import gc
 import random
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 from tests.support.extended import some
@@ -27,21 +28,23 @@ def engine():
   made.close()
 
 class Gate:
-  """Holds the steps of an engine, as a device that hangs does, until it is opened."""
-  def __init__(self, engine: HistoryEngine):
-    self.reached, self._open = threading.Event(), threading.Event()
+  """Holds the steps of an engine, as a device that hangs does, from the first that `when` holds for until it opens."""
+  def __init__(self, engine: HistoryEngine, when: Callable[[], bool] = lambda: True):
+    self.reached, self._open, self._when = threading.Event(), threading.Event(), when
     engine.steps.before = self._wait
 
   def _wait(self, _: str) -> None:
+    if not self.reached.is_set() and not self._when(): return
     self.reached.set()
     assert self._open.wait(20)
 
   def __enter__(self): return self
   def __exit__(self, *_): self._open.set()
 
-def paced(_: str) -> None:
-  """Before each step: its test comes between two of them."""
-  time.sleep(0.001)
+def held(engine: HistoryEngine, tokens: int = 1) -> Gate:
+  """A Gate before the step in which all answers have `tokens` tokens: none ends before its test has looked."""
+  def when() -> bool: return all(r.timing.tokens >= tokens for r in [*engine._inbox.requests.values()])
+  return Gate(engine, when)
 
 def raising(error: BaseException):
   def before(_: str) -> None: raise error
@@ -65,15 +68,16 @@ def in_thread(do) -> threading.Thread:
 @pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)
 def test_failed_step_is_an_error_each_time(engine, error):
   """Each reader has an error of its own, as often as it asks; tokens that came before can be read."""
-  streams = [engine.stream(PROMPT, 500) for _ in range(3)]
-  first = [next(stream) for stream in streams]
-  engine.steps.before = raising(error)
-  for stream, token in zip(streams, first):
+  with held(engine):
+    streams = engine.streams(PROMPT, 500, 3)
+    first = [next(stream) for stream in streams]
+    engine.steps.before = raising(error)
+  for i, (stream, token) in enumerate(zip(streams, first)):
     found = [token]
     with pytest.raises(InputError, match=type(error).__name__) as one: found += iter(lambda s=stream: next(s), None)
     with pytest.raises(InputError) as two: next(stream)
     assert one.value is not two.value and stream.finish == stream.timing.finish == "error"
-    assert found == answer(PROMPT, len(found))
+    assert found == answer(PROMPT, len(found), i)
   engine.steps.before = lambda _: None
   assert [*engine.stream(PROMPT, 9)] == answer(PROMPT, 9) and engine.counters["errors"] == 3
   idle(engine)
@@ -202,37 +206,38 @@ def test_damaged_numbers_are_reused_by_nobody(engine, at):
     engine.steps.damage = 1  # of two pieces
     stream = engine.stream(prompt, 9)
   else:
-    engine.steps.before = paced
-    stream = engine.stream(prompt[:127], 500)
-    next(stream)
-    engine.steps.damage = 1
+    with held(engine):
+      stream = engine.stream(prompt[:127], 500)
+      next(stream)
+      engine.steps.damage = 1
   with pytest.raises(InputError, match="nan"): list(stream)
   for _ in range(2): assert [*engine.stream(prompt, 70)] == answer(prompt, 70)
   assert [*engine.stream(prompt[:127], 200)] == answer(prompt[:127], 200)
 
 def test_damaged_blocks_are_zeroed(engine, monkeypatch):
   """Before another sequence has them: what a failed request held alone, and after a failed step all that was held."""
-  cleared, engine.steps.before = [], paced
+  cleared = list[int]()
   monkeypatch.setattr(engine.steps, "clear", cleared.append)
   shared, rest = [*range(90), *range(38)], [3] * 70
   list(engine.stream(shared, 1))
-  keeper = engine.stream([*shared, 1], 10**6)
-  next(keeper)
-  engine.steps.damage, stream = 0, engine.stream([*shared, *rest], 500)
-  token = next(stream)
-  held = [*stream._request.sequence.table]
-  assert len(held) > 3 and held[:2] == keeper._request.sequence.table[:2] and token == answer([*shared, *rest], 1)[0]
-  stream._request.sampler.__class__ = type("Fails", (), {"greedy": False, "__call__": lambda *_, **__: 1 / 0})
-  with pytest.raises(InputError, match="ZeroDivisionError"): list(stream)
-  [next(keeper) for _ in range(300)]
-  assert {*held[2:]} <= {*cleared} and not {*held[:2]} & {*cleared}
-  cleared.clear()
-  held = [*keeper._request.sequence.table]
-  engine.steps.before = raising(RuntimeError("x"))
+  with held(engine):
+    with engine.lock: keeper, stream = (engine.stream([*shared, *more], 800) for more in ([1], rest))
+    assert next(keeper) == answer([*shared, 1], 1)[0] and next(stream) == answer([*shared, *rest], 1)[0]
+    blocks = [*stream._request.sequence.table]
+    assert len(blocks) > 3 and blocks[:2] == keeper._request.sequence.table[:2]
+    stream._request.sampler.__class__ = type("Fails", (), {"greedy": False, "__call__": lambda *_, **__: 1 / 0})
+    later = Gate(engine, lambda: keeper.timing.tokens > 300)
+  with later:
+    with pytest.raises(InputError, match="ZeroDivisionError"): list(stream)
+    for _ in range(300): next(keeper)
+    assert {*blocks[2:]} <= {*cleared} and not {*blocks[:2]} & {*cleared}
+    cleared.clear()
+    blocks = [*keeper._request.sequence.table]
+    engine.steps.before = raising(RuntimeError("x"))
   with pytest.raises(InputError): list(keeper)
   engine.steps.before = lambda _: None
   list(engine.stream(PROMPT, 5))
-  assert {0, *held} <= {*cleared}
+  assert {0, *blocks} <= {*cleared}
 
 # *** all at once
 

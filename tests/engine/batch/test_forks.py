@@ -82,7 +82,8 @@ def test_times_of_a_preempted_answer():
   """Reading on after a preemption is no reading of the prompt: `cached_tokens` and `prefill` stay as they were."""
   engine = HistoryEngine(9)
   engine.steps.before = lambda name: time.sleep(0.002 if name == "piece" else 2e-4)
-  for stream in (streams := [engine.stream(prompt(100, i), 200) for i in range(3)]): next(stream)
+  with engine.lock: streams = [engine.stream(prompt(100, i), 200) for i in range(3)]
+  for stream in streams: next(stream)
   early = [(stream.timing.cached_tokens, stream.timing.prefill, stream.timing.first_token) for stream in streams]
   assert all(cached == 0 and 0.002 <= prefill <= first for cached, prefill, first in early)
   for i, stream in enumerate(streams): assert list(stream) == answer(prompt(100, i), 200)[1:]
