@@ -4,6 +4,8 @@ import pathlib
 import random
 import subprocess
 import sys
+import threading
+import time
 from tests.support import child
 import pytest
 import tinygrad_llm
@@ -13,6 +15,7 @@ from tinygrad import Device
 from tinygrad_llm import InputError
 from tinygrad_llm.device.memory import device_memory_bytes
 from tinygrad_llm.device.release import release
+from tinygrad_llm.engine import closed
 from tinygrad_llm.engine.steps import Steps
 
 HELLO = [{"role": "user", "content": "hi"}]
@@ -78,6 +81,35 @@ def test_closed_model_raises(model):
                 lambda: llm.weights[("a",)], lambda: llm.steps.chunk):
     with pytest.raises(InputError, match="^LLM: closed; load the model again$"): needs()
   assert (llm.path, llm.max_context) == (model, 96)
+
+@pytest.mark.parametrize("how", ["stream", "generate"])
+def test_step_that_never_returns(model, monkeypatch, how):
+  """close() waits for a while, and then frees what the step does not use."""
+  monkeypatch.setattr(closed, "STEP", 0.2)
+  llm, reached, opens = tinygrad_llm.load(str(model), max_context=96), threading.Event(), threading.Event()
+  def sticks(*_: object) -> None:
+    reached.set()
+    assert opens.wait(60)
+  if how == "stream":
+    llm.prepare(1)
+    monkeypatch.setattr(llm._engine.steps, "piece", sticks)
+    answer = llm.stream([5, 17, 300], max_tokens=8)
+  else:
+    monkeypatch.setattr(llm.steps, "prefill", sticks)
+    answer = llm.generate([5, 17, 300], max_tokens=8)
+  found = []
+  def read() -> None:
+    try: found.extend(answer)
+    except InputError as e: found.append(e)
+  (reader := threading.Thread(target=read, daemon=True)).start()
+  assert reached.wait(60)
+  begun = time.perf_counter()
+  llm.close()
+  assert time.perf_counter() - begun < 10
+  with pytest.raises(InputError, match="closed"): llm.logits([1])
+  opens.set()
+  reader.join(60)
+  assert not reader.is_alive() and all(isinstance(e, InputError) for e in found)
 
 def test_device_memory_is_freed(model):
   """No device memory is held after a `with` block, also after an error in it; another model goes on."""

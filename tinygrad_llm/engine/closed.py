@@ -1,7 +1,6 @@
 """The remains of a closed model: its name and sizes, and an InputError for any other use."""
 from __future__ import annotations
 import traceback
-from contextlib import nullcontext
 from typing import Any
 from tinygrad import Device
 from tinygrad_llm.device.release import release
@@ -21,24 +20,31 @@ class Closed:
   def __len__(self) -> int: return int(self.used)
 
 CLOSED = Closed()
+STEP = 30.0  # seconds that close() waits for a step under way
 
 def close(llm: Any) -> None:
   """
   Frees a model: replaces all that takes memory by CLOSED, ends its helper processes, and releases the device's memory.
 
   llm: an LLM, perhaps one whose loading failed. If the model has a lock already, an answer under way in another thread
-  ends first; otherwise the answer keeps its memory until it meets CLOSED.
+  ends its step first; otherwise the answer keeps its memory until it meets CLOSED. A step that does not return within
+  STEP seconds keeps what it uses; the rest is freed.
   """
   parts = vars(llm)
   # without the lock: the engine's thread may need it for the step under way
-  if (engine := parts.get("_engine")) is not None and engine is not CLOSED: engine.close()
+  engine, returned = parts.get("_engine"), True
+  if engine is not None and engine is not CLOSED: returned = engine.close()
   del engine
-  with parts.get("lock") or nullcontext():
+  lock = parts.get("lock")
+  has_lock = lock is not None and lock.acquire(timeout=STEP if returned else 0)
+  try:
     if all(value is CLOSED for name, value in parts.items() if name not in KEPT): return
     for name in ("_ahead", "template", "_kept", "_disk"):
       if (part := parts.get(name)) is not None and part is not CLOSED: part.close()
     parts.update({name: CLOSED for name in parts if name not in KEPT})
-    del part
+    part = None
+  finally:
+    if has_lock: lock.release()
   if "device" in parts: release(parts["device"])
 
 def forget(error: BaseException | None) -> None:

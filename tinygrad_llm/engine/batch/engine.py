@@ -11,6 +11,7 @@ from tinygrad_llm.engine.batch.row_states import RowStates
 from tinygrad_llm.engine.batch.row_steps import COUNTS, Row, RowSteps, count_for
 from tinygrad_llm.engine.batch.scheduler import Decode, Piece, Scheduler
 from tinygrad_llm.engine.batch.sequence import Sequence
+from tinygrad_llm.engine import closed
 from tinygrad_llm.engine.closed import CLOSED
 from tinygrad_llm.engine.prefixes.kept_blocks import KeptBlocks
 from tinygrad_llm.engine.prefixes.prefix_pool import PrefixPool
@@ -69,7 +70,7 @@ class Engine:
     Takes in a request, with its forks. InputError after close(). An answer of no tokens is over at once.
     """
     inbox, requests = self._inbox, [request, *request.forks]
-    with inbox.changed:
+    with inbox.lock:
       if inbox.closed: raise InputError("LLM: closed; load the model again")
       if request.ending.is_full(0):
         for r in requests: r.end(r.ending.full)
@@ -88,7 +89,7 @@ class Engine:
 
   def check(self, request: Request) -> None:
     """For readers that have waited: ends all requests if the thread died, and this one if the engine lost it."""
-    with self._inbox.changed:
+    with self._inbox.lock:
       self._check_thread()
       if request.sequence not in self._inbox.requests: request.end("error", _DIED)
 
@@ -112,15 +113,19 @@ class Engine:
     states = 0 if self._states is None else self._states.held
     return {"kv_pool": self.steps.nbytes, "row_states": states + self.pool.tree.snapshots.nbytes}
 
-  def close(self) -> None:
-    """Ends all requests as cancelled, and the thread. The step under way is finished."""
+  def close(self) -> bool:
+    """
+    Ends all requests as cancelled, and the thread. The step under way is finished first, if it takes no longer than
+    closed.STEP seconds; False: it takes longer.
+    """
     self._stop()
-    thread = self._inbox.thread
-    if self.kept is not None and (thread is None or not thread.is_alive()): self.kept.finish()
+    ended = (thread := self._inbox.thread) is None or not thread.is_alive()
+    if self.kept is not None and ended: self.kept.finish()
     self.steps, self._states, self.kept = CLOSED, None, None  # a stream that is kept keeps no model
+    return ended
 
   def _check_thread(self) -> None:
-    """With inbox.changed held: ends what a dead thread has left."""
+    """With the inbox's lock held: ends what a dead thread has left."""
     if (thread := self._inbox.thread) is None or thread.is_alive(): return
     self._inbox.thread, self._is_whole = None, False
     self.counters["errors"] += self._inbox.end("error", _DIED)
@@ -130,7 +135,7 @@ class Engine:
   def step(self) -> bool:
     """Does the next step; False: there is nothing to do. An error of the engine ends all requests."""
     try:
-      with self._inbox.changed: new, self._inbox.new, self._inbox.news = self._inbox.new, deque(), False
+      with self._inbox.lock: new, self._inbox.new, self._inbox.news = self._inbox.new, deque(), False
       if not self._is_whole: self._begin()
       for request in new:
         if self.kept is None or not self.kept.look_up(request.sequence): self.scheduler.submit(request.sequence)
@@ -211,7 +216,7 @@ class Engine:
   def _take_forks(self, request: Request) -> list[Request]:
     """A request's forks whose readers still want them. The others are gone."""
     forks, request.forks = request.forks, []
-    with self._inbox.changed:
+    with self._inbox.lock:
       for fork in forks:
         if fork.is_over: del self._inbox.requests[fork.sequence]
     return [fork for fork in forks if fork.sequence in self._inbox.requests]
@@ -248,7 +253,7 @@ class Engine:
       for r in (request, *(forks if s.error is not None else ())):
         if s.error is not None: self.counters["errors"] += 1
         r.end(s.finish or "error", s.error)
-        with self._inbox.changed: del self._inbox.requests[r.sequence]
+        with self._inbox.lock: del self._inbox.requests[r.sequence]
       if forks and s.error is None:
         forks[0].forks = forks[1:]
         self.scheduler.submit(forks[0].sequence)
@@ -279,22 +284,26 @@ class _Inbox:
 
   requests: all of them, also forks that have not begun. new: those that the thread has not taken. thread: the one that
   runs them; None: the next request starts one.
+
+  lock: guards all of this. It is taken by itself, not by `changed`, whose methods are Python: an exception in their
+  last line would leave it locked for ever.
   """
   def __init__(self) -> None:
-    self.changed, self.closed = threading.Condition(), False
+    self.lock, self.closed = threading.RLock(), False
+    self.changed = threading.Condition(self.lock)
     self.requests, self.new = dict[Sequence, Request](), deque[Request]()
     self.thread: threading.Thread | None = None
     self.news = False  # the disk has done something
 
   def wake(self) -> None:
     """Lets the thread look what the disk has done."""
-    with self.changed:
+    with self.lock:
       self.news = True
       self.changed.notify()
 
   def end(self, finish: str, error: Exception | None = None, taken: bool = False) -> int:
     """Ends all requests, or those that the thread has taken; how many they were."""
-    with self.changed:
+    with self.lock:
       kept = {r.sequence for first in self.new for r in (first, *first.forks)} if taken else set[Sequence]()
       ended = [r for s, r in self.requests.items() if s not in kept]
       for r in ended: del self.requests[r.sequence]
@@ -308,15 +317,15 @@ def _run(engine: weakref.ref[Engine], inbox: _Inbox) -> None:
   """The thread. It keeps no engine alive while it waits. However it ends, no request is left."""
   try:
     while True:
-      with inbox.changed:
+      with inbox.lock:
         if inbox.closed: return
       if (found := engine()) is None: return
       busy = found.step()
       del found
-      with inbox.changed:
+      with inbox.lock:
         if not busy and not inbox.new and not inbox.closed and not inbox.news: inbox.changed.wait()
   finally:
-    with inbox.changed:
+    with inbox.lock:
       inbox.thread = None
       errors = inbox.end("cancelled") and 0 if inbox.closed else inbox.end("error", _DIED)
       if (found := engine()) is not None:
@@ -325,9 +334,9 @@ def _run(engine: weakref.ref[Engine], inbox: _Inbox) -> None:
 
 def _stop(inbox: _Inbox) -> None:
   """Readers do not wait for the step under way."""
-  with inbox.changed:
+  with inbox.lock:
     inbox.closed = True
     inbox.changed.notify()
     for request in inbox.requests.values(): request.cancel()
     thread = inbox.thread
-  if thread is not None and thread is not threading.current_thread(): thread.join(30)
+  if thread is not None and thread is not threading.current_thread(): thread.join(closed.STEP)

@@ -42,7 +42,10 @@ class Outbox:
     """The next token; None if there is none after `wait` seconds. StopIteration or the error at the end."""
     if self._over: self._raise()
     try: token = self._items.get(timeout=wait) if wait else self._items.get_nowait()
-    except Empty: return None
+    except Empty:
+      if not self.ended: return None
+      try: token = self._items.get_nowait()  # what came before the end; an error may have kept the end itself away
+      except Empty: token = None
     if token is not None: return token
     self._over = True
     self._items.put(None)  # another reader may wait

@@ -34,27 +34,29 @@ class DiskThread:
     in_children(self, DiskThread._reset)
 
   def _reset(self) -> None:
-    self._changed, self._thread = threading.Condition(), None  # type: threading.Condition, threading.Thread | None
+    self._thread: threading.Thread | None = None
+    self._lock = threading.RLock()
+    self._changed = threading.Condition(self._lock)  # the lock is taken by itself, see batch.engine
     self._reads, self._writes = deque[Reading](), deque[tuple[Block, Block | None, np.ndarray]]()
     self._waiting = set[str]()          # names of blocks in _writes
     self._end: float | None = None      # time.monotonic() when close() waits no more
 
   def read(self, blocks: list[Block]) -> Reading:
     """Begins to read blocks, each behind the one before it, up to the first that is missing or bad."""
-    with self._changed:
+    with self._lock:
       self._reads.append(reading := Reading(blocks))
       self._start()
     return reading
 
   def take(self, reading: Reading) -> np.ndarray | None:
     """The next block's KV of a reading; None: it is not there yet, or no more follow."""
-    with self._changed:
+    with self._lock:
       self._changed.notify_all()
       return reading.got.popleft() if reading.got else None
 
   def drop(self, reading: Reading) -> None:
     """The rest of a reading is not wanted."""
-    with self._changed:
+    with self._lock:
       reading.dropped = True
       self._changed.notify_all()
 
@@ -74,7 +76,7 @@ class DiskThread:
       if self.store.gave_up: return True
       if not (self._waited() if waits else self.has_room()): return False
       write = block, blocks[i - 1] if i else None, kv(i)
-      with self._changed:
+      with self._lock:
         self._writes.append(write)
         self._waiting.add(block.name)
         self._start()
@@ -82,7 +84,7 @@ class DiskThread:
 
   def _waited(self) -> bool:
     """Waits for room."""
-    with self._changed: return self._changed.wait_for(self.has_room, self._ends())
+    with self._lock: return self._changed.wait_for(self.has_room, self._ends())
 
   def _ends(self) -> float:
     """Seconds that are left for writes, from the first call on."""
@@ -94,7 +96,7 @@ class DiskThread:
     atexit.unregister(self._at_exit)
     self._ends()
     self.finish()
-    with self._changed:
+    with self._lock:
       self._changed.wait_for(lambda: not self._writes, self._ends())
       self._writes.clear()
 
@@ -106,7 +108,7 @@ class DiskThread:
 
   def _run(self) -> None:
     while True:
-      with self._changed:
+      with self._lock:
         if not self._reads and not self._writes:
           self._thread = None
           return
@@ -115,7 +117,7 @@ class DiskThread:
         if reading is not None: self._read(reading)
         elif write is not None: self.store.write(*write)
       finally:
-        with self._changed:
+        with self._lock:
           if reading is not None:
             reading.ended = True
             if reading in self._reads: self._reads.remove(reading)
@@ -130,7 +132,7 @@ class DiskThread:
     for block in reading.blocks:
       if reading.dropped or (kv := self.store.read(block)) is None: break
       last = block
-      with self._changed:
+      with self._lock:
         reading.got.append(kv)
         self._changed.wait_for(lambda: reading.dropped or len(reading.got) * self.store.nbytes <= MOST)
       self.wake()
