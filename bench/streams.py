@@ -9,8 +9,8 @@ The parts:
   process. The rate counts the time in which all answers were under way, their threads included. `host` is the time
   between two steps: the median from the end of a step's last kernel to the next one's first.
 - turn: the first token of a second turn, 16 new tokens after 2,000 that an earlier prompt had, too.
-- prompt: four streams while a prompt of 4,096 tokens is read: their share of the speed before and after, and their
-  longest gap.
+- prompt: four streams while a prompt of 4,096 tokens is read: their speed as a share of the speed
+  without it, and their longest gap.
 
 --llama-server names an interpreter with xllamacpp, see peer_llama_server.py. The server then takes its turns in the
 same rounds. The table has medians and quartiles of each round's ratio to generate(), and the memory's read bandwidth;

@@ -86,7 +86,8 @@ def beside_prompt(begin: Begin, prompts: Sequence[Sequence[int]], long: Sequence
   Answers to `prompts`; a long prompt is read after `tokens` tokens of each, and then they go on for as many.
 
   - before, while, after: their tokens a second together
-  - share: of the mean of before and after, because longer answers are slower by themselves
+  - share: of the speed that the same tokens would have alone. A step takes longer with each token by itself, in a
+    line, so they would take the mean of a step's times before and after.
   - gap_ms: the longest wait of one of them for a token while the long prompt was read
   - step_ms: the median wait before
   - first_token_s: of the long prompt
@@ -109,5 +110,5 @@ def beside_prompt(begin: Begin, prompts: Sequence[Sequence[int]], long: Sequence
     Window(a, b, sum(a < t <= b for reader in readers for t in reader.times)).rate
     for a, b in ((all_run, start), (start, end), (end, last)))
   return {"before": round(before, 2), "while": round(meanwhile, 2), "after": round(after, 2),
-          "share": round(meanwhile * 2 / (before + after), 4), "gap_ms": round(max(gaps) * 1e3, 1),
+          "share": round(meanwhile * (1 / before + 1 / after) / 2, 4), "gap_ms": round(max(gaps) * 1e3, 1),
           "step_ms": round(sorted(steps)[len(steps) // 2] * 1e3, 2), "first_token_s": round(end - start, 3)}
