@@ -1,8 +1,8 @@
 """
 The sum of a kernel, as dot products of a matrix's rows and x, told apart by what the loads depend on.
 
-`x` is a load that every step of the sum reads; `w` is a load that also depends on an output axis. Loads below casts,
-sums and products are included. A load that only gives a matrix's place, such as an expert's number, is neither.
+`x` is a load that every step of the sum reads; `w` is a load that also depends on an output axis. x may have several
+rows, one for each of a few sequences, which the matrix lacks. Loads below casts, sums and products are included. A load that only gives a matrix's place, such as an expert's number, is neither.
 """
 from __future__ import annotations
 from dataclasses import dataclass
@@ -19,13 +19,14 @@ class Sum:
   A sum of products, or several sums over the same loops.
 
   xs: the loads that do not depend on the output axis `rows`; ws: the loads that do. A sum of x alone over these loops,
-  as in a norm, is not listed: it shares the loops.
+  as in a norm, is not listed: it shares the loops. tokens: short output axes that only xs depend on.
   """
   reds: tuple[UOp, ...]
   loops: tuple[UOp, ...]
   xs: tuple[UOp, ...]
   ws: tuple[UOp, ...]
   rows: UOp|None  # an output axis that only ws depend on
+  tokens: tuple[UOp, ...] = ()
 
   @property
   def packed(self) -> bool:
@@ -53,8 +54,8 @@ def _main(reds: list[UOp]) -> list[UOp]|str:
   if any(set(reds) & red.backward_slice.keys() for red in reds): return "a sum inside of another"
   return main
 
-def find_sum(k: Scheduler) -> Sum|str:
-  """The kernel's sum, or why there is none to schedule."""
+def find_sum(k: Scheduler, tokens: int = 1) -> Sum|str:
+  """The kernel's sum, of at most so many rows of x; or why there is none to schedule."""
   if isinstance(reds := _main(k.reduceops), str): return reds
   if not all(dtypes.is_float(red.dtype) for red in reds): return "not a sum of floats"
   loops = reds[0].src[1:]
@@ -65,6 +66,8 @@ def find_sum(k: Scheduler) -> Sum|str:
     ws = tuple(u for u in loads if row in u.ranges)
     xs = tuple(u for u in loads if row not in u.ranges and u not in places)
     of_x, of_w = ({r for u in loads for r in u.ranges} for loads in (xs, ws))
-    if ws and set(loops) & (of_x | of_w) <= of_x and of_x < of_w | set(loops):  # loops without a load: fields of a word
-      return Sum(tuple(red for red in reds if row in red.ranges), loops, xs, ws, row)
+    own = tuple(r for r in k.rngs if r in of_x - of_w - set(loops))
+    if not all(r.src[0].op is Ops.CONST for r in own) or steps(own) > tokens: continue
+    if ws and set(loops) & (of_x | of_w) <= of_x and of_x < of_w | {*loops, *own}:  # loops without a load: fields of a word
+      return Sum(tuple(red for red in reds if row in red.ranges), loops, xs, ws, row, own)
   return Sum(tuple(reds), loops, tuple(loads), (), None)

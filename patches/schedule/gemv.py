@@ -24,7 +24,7 @@ from tinygrad_llm.patches.schedule.gemm_amx import on_tile_registers
 from tinygrad_llm.patches.schedule.gemm_gpu import on_blocks
 from tinygrad_llm.patches.schedule.gemv_columns import on_columns
 from tinygrad_llm.patches.schedule.gemv_cpu import on_cpu
-from tinygrad_llm.patches.schedule.gemv_gpu import on_gpu
+from tinygrad_llm.patches.schedule.gemv_gpu import TOKENS, on_gpu
 from tinygrad_llm.patches.vector import lanes
 
 SEAMS = {
@@ -36,7 +36,7 @@ def choose(k: Scheduler) -> Scheduler|None:
   vectors = lanes.available(k.ren)
   if getenv("MV", 1) == 0 or not (vectors or k.ren.has_local and k.ren.has_shared): return None
   if (blocks := (on_tile_registers if vectors else on_blocks)(k)) is not None: return blocks
-  found, by = find_sum(k), "gemv_cpu" if vectors else "gemv_gpu"
+  found, by = (find_sum(k), "gemv_cpu") if vectors else (find_sum(k, TOKENS), "gemv_gpu")
   try: made = found if isinstance(found, str) else (on_cpu if vectors else on_gpu)(k, found)
   except KernelOptError as e: made = f"an optimisation does not apply: {e}"
   if isinstance(made, str) and vectors and (columns := on_columns(k)) is not None:

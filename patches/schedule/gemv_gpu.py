@@ -12,6 +12,8 @@ How: the strides of the load that brings most of the weights' bytes decide. Loop
   A thread has the same place in several rows, as many as its registers allow. A block has as many rows as make WARPS
   warps. If a card's multiprocessors get fewer than WARPS_EACH warps each, two warps share a row that takes one warp
   LONG steps; if they still do, a thread has fewer rows.
+  A step of several sequences has as many rows of x. A thread multiplies its weights by up to SHARING of them, and takes
+  fewer weights at a time; threads of the same block take the rest. Up to four warps share a long row.
   MV_THREADS_PER_ROW, MV_BLOCKSIZE (in warps) and MV_ROWS_PER_THREAD override the numbers. A Tile sets others, such as
   the numbers of other projects' kernels (search/known_schedules.py).
 Numbers: sm_80, 87 and 90, 16 types, shapes of 1B and 8B models: every load has 16 bytes, and warps use every byte of
@@ -45,7 +47,11 @@ UNROLLED = 32  # longest loop within a word to unroll
 SHARED = 64    # most weights with the same factors that a thread unpacks per step
 VALUES = 256   # most weights, of all its rows, that a thread unpacks per step
 NUMBERS = 144  # most values live in a thread: x, and for each row its words and FACTORS per group of weights
+NUMBERS_SHARED = 160  # the same where several rows of x share few weights
 FACTORS = 4
+TOKENS = 8     # most rows of x that share the weights in a thread's registers
+TOKENS, SHARING = 8, 4  # most rows of x, and most of them that share the weights in a thread's registers
+OF_ALL = 32    # most weights of a row that a thread unpacks per step, times the rows of x that share them
 WARPS_EACH, LONG = 12, 4  # least warps per multiprocessor; steps from which a row is long
 
 @dataclass(frozen=True)
@@ -66,7 +72,12 @@ class Tile:
   weights: int|None = None
 
 def _default(s: Sum) -> Tile:
-  return Tile(getenv(MV_NAMES[0], THREADS), getenv(MV_NAMES[1], WARPS), getenv(MV_NAMES[2], 0) or None)
+  weights = OF_ALL // n if (n := _sharing(s)) > 1 else None
+  return Tile(getenv(MV_NAMES[0], THREADS), getenv(MV_NAMES[1], WARPS), getenv(MV_NAMES[2], 0) or None, weights)
+
+def _sharing(s: Sum) -> int:
+  """Returns how many rows of x share the weights in a thread's registers."""
+  return _divisor(steps(s.tokens), SHARING)
 
 def _order(s: Sum, u: UOp) -> dict[UOp, int]:
   """Returns the loops that a load follows with a constant stride, ascending. A table look-up follows few."""
@@ -102,12 +113,12 @@ def _part(k: Scheduler, op: OptOps, r: UOp, amount: int) -> UOp|None:
   return None if amount == size(r) else r.replace(src=(r.src[0].const_like(size(r) // amount),))
 
 def _rows(s: Sum, unroll: dict[UOp, int], changing: set[UOp]) -> int:
-  """Returns the number of rows that a thread has registers for."""
+  """Returns the number of rows that a thread has registers for. One at a time, the rows of x are multiplied."""
   values = prod(unroll.values())
   words = sum(prod(n for r, n in unroll.items() if r in u.ranges) for u in s.ws)
   of_row = words + FACTORS * len(s.reds) * prod(n for r, n in unroll.items() if r in changing)
-  rows = max(1, ROWS // len(s.reds))
-  while rows > 1 and (rows * len(s.reds) * values > VALUES or values + rows * of_row > NUMBERS): rows //= 2
+  rows, most = max(1, ROWS // len(s.reds)), NUMBERS_SHARED if s.tokens else NUMBERS
+  while rows > 1 and (rows * len(s.reds) * values > VALUES or values + rows * of_row > most): rows //= 2
   return rows
 
 def on_gpu(k: Scheduler, s: Sum, tile: Tile|None = None) -> Scheduler|str:
@@ -122,10 +133,11 @@ def on_gpu(k: Scheduler, s: Sum, tile: Tile|None = None) -> Scheduler|str:
   made = _tiled(k, s, tile := _default(s))
   if isinstance(made, str) or any(name in os.environ for name in MV_NAMES): return made
   wanted = multiprocessors(k.ren) * WARPS_EACH * WARP
-  if _threads(made) < wanted and steps(made.ranges_of(AxisType.REDUCE)) >= LONG:
+  for _ in range(2 if s.tokens else 1):
+    if _threads(made) >= wanted or steps(made.ranges_of(AxisType.REDUCE)) < LONG: break
     tile = replace(tile, threads=2 * tile.threads, warps=max(1, tile.warps // 2))
     made = _better(made, _tiled(k, s, tile))
-  while _threads(made) < wanted and (rows := steps(made.ranges_of(AxisType.UPCAST))) > 1:
+  while not s.tokens and _threads(made) < wanted and (rows := steps(made.ranges_of(AxisType.UPCAST))) > 1:
     if (fewer := _better(made, _tiled(k, s, replace(tile, rows=rows // 2)))) is made: break
     made = fewer
   return made
@@ -179,10 +191,18 @@ def _tiled(k: Scheduler, s: Sum, tile: Tile) -> Scheduler|str:
     group *= n
   rows, per_thread = size(s.rows), tile.rows or _rows(s, unroll, changing)
   while rows % per_thread: per_thread -= 1
-  block = _divisor(rows // per_thread, max(1, tile.warps * tile.threads // group))
+  n = _sharing(s)
+  block = _divisor(rows // per_thread, max(1, tile.warps * tile.threads // (group * (steps(s.tokens) // n))))
   row = s.rows
   if block > 1:
     k.apply_opt(Opt(OptOps.LOCAL, k.rngs.index(row), block))
     row = row.replace(src=(row.src[0].const_like(rows // block),))
   if per_thread > 1 and row in k.rngs: k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(row), per_thread))
+  for token in s.tokens:
+    held = _divisor(size(token), n)
+    n //= held
+    if (apart := size(token) // held) > 1:
+      k.apply_opt(Opt(OptOps.LOCAL, k.rngs.index(token), apart))
+      token = token.replace(src=(token.src[0].const_like(held),))
+    if held > 1: k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(token), 0))
   return k

@@ -37,6 +37,12 @@ def packed(rows: int, words: int, interleaved: bool = False) -> UOp:
   total = (field.cast(dtypes.float) * load(0, w * 8 + c)).reduce(w, c, arg=Ops.ADD)
   return kernel(tile * 16 + lane if interleaved else tile, total, *((tile, lane) if interleaved else (tile,)))
 
+def several(tokens: int, rows: int, n: int, dtype=dtypes.float) -> UOp:
+  """A matrix by several x: one for each sequence of a step."""
+  token, row, k = output(tokens), output(rows, 1), reduced(n)
+  value = load(1, row * n + k, dtype).cast(dtypes.float) * load(0, token * n + k)
+  return kernel(token * rows + row, value.reduce(k, arg=Ops.ADD), token, row)
+
 def columns(n: int, steps: UOp | int = 12, rows: int = 1, dtype=dtypes.float) -> UOp:
   """x @ w, with adjacent columns of w."""
   row, column, k = output(rows), output(n, 1), reduced(steps)
@@ -79,6 +85,23 @@ def test_gpu_rows_per_thread(monkeypatch):
   assert checked(product(6, 256), "CUDA")[-1] == ("UPCAST", 3)
   warp = [("UNROLL", 4), ("GROUP", 2), ("GROUP", 16)]
   assert checked(in_two(64, 64, 8, 8), "CUDA") == [*warp, ("LOCAL", 4), ("UPCAST", 4)]
+
+@pytest.mark.parametrize(("tokens", "weights", "found"), [
+  (2, 8, [("UPCAST", 0)]), (3, 8, [("UPCAST", 0)]), (4, 8, [("UPCAST", 0)]), (6, 8, [("LOCAL", 3), ("UPCAST", 0)]),
+  (8, 8, [("LOCAL", 2), ("UPCAST", 0)]), (7, 8, [("LOCAL", 7)])])
+def test_gpu_several_rows_of_x(tokens, weights, found, monkeypatch):
+  """A thread multiplies its weights by up to four rows of x; threads of the same block take the rest."""
+  monkeypatch.setattr(gemv_gpu, "multiprocessors", lambda ren: 0)
+  made = checked(several(tokens, 64, 512, dtypes.half), "CUDA")
+  assert made[:1] == [("UNROLL", weights)] and made[-len(found):] == found
+  assert ("UPCAST", 4) in made[:-1] and any(name == "GROUP" for name, _ in made)
+
+def test_gpu_more_rows_of_x_are_left_alone():
+  k = started(several(9, 64, 512), "CUDA")
+  assert on_gpu(k, find_sum(k, gemv_gpu.TOKENS)) == "no axis that only the weight has"
+  assert find_sum(k, 9).tokens and not find_sum(started(product(64, 512), "CUDA"), 8).tokens
+  unknown = UOp.variable("n", 1, 8, param=True)
+  assert find_sum(started(several(unknown, 64, 512), "CUDA"), 8).rows is None
 
 def test_tile_sets_the_amounts():
   """threads, warps, rows, weights --> GROUP, LOCAL, UPCAST, UNROLL"""

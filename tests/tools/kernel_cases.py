@@ -26,7 +26,7 @@ class Step(NamedTuple):
   """
   prompt: tokens of a prefill chunk, 0 for a decode step; depth: tokens already in the KV cache.
 
-  rows: sequences of a decode step over the pool, of which only the kernels of attention count; 0: the slot.
+  rows: sequences of a decode step over the pool; 0: the slot.
   """
   prompt: int
   depth: int

@@ -40,8 +40,8 @@ def _child(target: str, folder: str, units: list[str]) -> None:
   Compiler.compile_cached = lambda self, source: b""
   found: Hashes = {}
   for case, kind in (unit.split("=") for unit in units):
-    for step, (prompt, depth) in STEPS[kind].items():
-      programs = decode_programs(f"{folder}/{case}.gguf", MAX_CONTEXT, depth, prompt)
+    for step, (prompt, depth, rows) in STEPS[kind].items():
+      programs = decode_programs(f"{folder}/{case}.gguf", MAX_CONTEXT, depth, prompt, rows)
       found[f"{case} {step}"] = [f"{program.role} {hash_of(program.source)}" for program in programs]
   print(json.dumps(found))
 

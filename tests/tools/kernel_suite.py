@@ -43,11 +43,9 @@ def _measure(target: str, folder: str, units: list[str]) -> None:
   """Prints reports as JSON, in the child. The steps of a kind have the same kernels, which are lowered once."""
   from tinygrad_llm.device.device import open_target
   from tinygrad_llm.kernels import decode_step, programs_of, report
-  from tests.support.attention import kernels
   open_target(target)
   def measured(case: str, prompt: int, depth: int, rows: int) -> Report:
-    step = decode_step(f"{folder}/{case}.gguf", MAX_CONTEXT, depth, prompt, rows)
-    return report(target, programs_of(step._replace(linear=kernels(step.linear)) if rows else step))
+    return report(target, programs_of(decode_step(f"{folder}/{case}.gguf", MAX_CONTEXT, depth, prompt, rows)))
   print(json.dumps([{name: measured(case, *step) for name, step in STEPS[kind].items()}
                     for case, kind in (unit.split("=") for unit in units)]))
 
