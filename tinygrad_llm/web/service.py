@@ -35,11 +35,18 @@ class Service:
     self.waiting, self.ending, self._tasks = 0, False, 0
     self._free = asyncio.Semaphore(parallel)
 
-  def check(self, more: int = 1) -> Any:
-    """The model, if it takes `more` answers. ApiError 503 if it loads, drains, has failed, or too many wait."""
+  def check(self, more: int = 1, field: str = "n") -> Any:
+    """
+    The model, if it takes `more` answers. ApiError 503 if it loads, drains, has failed, or too many wait.
+
+    field: the one of the request that asks for so many; it is a 400 if they are more than may ever wait.
+    """
     if self.state == "loading": raise ApiError(503, "Loading model", "loading")
     if self.state == "draining": raise ApiError(503, "the server is about to end", "draining")
     if self.state == "dead": raise ApiError(503, f"the engine has failed: {self.error}", "dead", retry=False)
+    if more > self.queue + self.parallel:
+      raise ApiError(400, f"{field}: a request may ask for {self.queue + self.parallel} answers, and not for {more}",
+                     "invalid_value", field)
     if self.waiting + more > self.queue + self.parallel - self.running:
       raise ApiError(503, f"{self.waiting} requests wait already", "queue_full")
     return self.llm
@@ -66,15 +73,34 @@ class Service:
     """Slots that are taken, by answers or embeddings."""
     return sum(slot.task >= 0 for slot in self.slots)
 
-  @asynccontextmanager
-  async def slot(self) -> AsyncIterator[Slot]:
-    """Waits for a slot, first come first served."""
-    self.waiting += 1
+  async def take(self, most: int = 1) -> list[Slot]:
+    """
+    Slots for up to `most` answers, which wait for one, first come first served. Each needs give().
+
+    It returns as soon as one is free, with the others that nobody else waits for.
+    """
+    self.waiting += most
     try: await self._free.acquire()
-    finally: self.waiting -= 1
+    finally: self.waiting -= most
+    taken = [self._taken()]
+    while len(taken) < most and not self._free.locked():
+      await self._free.acquire()  # at once
+      taken.append(self._taken())
+    return taken
+
+  def _taken(self) -> Slot:
     slot = next(slot for slot in self.slots if slot.task < 0)
     slot.task = self._tasks = self._tasks + 1
+    return slot
+
+  def give(self, slot: Slot) -> None:
+    """The slot is free for the next one."""
+    slot.task, slot.stream, slot.settings = -1, None, {}
+    self._free.release()
+
+  @asynccontextmanager
+  async def slot(self) -> AsyncIterator[Slot]:
+    """A slot, once one is free."""
+    slot, = await self.take()
     try: yield slot
-    finally:
-      slot.task, slot.stream, slot.settings = -1, None, {}
-      self._free.release()
+    finally: self.give(slot)

@@ -5,11 +5,10 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-from tinygrad_llm.engine.batch.stream import Asked
 from tinygrad_llm.engine.choice.logprobs import Logprobs
 from tinygrad_llm.engine.timing import Timing
 from tinygrad_llm.text.thinking import ANSWER
-from tinygrad_llm.web.service import Service
+from tinygrad_llm.web.service import Service, Slot
 
 FINISH = {"stop": "stop", "stop_string": "stop", "length": "length", "context": "length", "cancelled": "stop"}
 
@@ -48,9 +47,15 @@ class Result:
   finish: str | None = None
   reasoning: int = 0
 
+class _Open(NamedTuple):
+  """An answer that runs. queued: seconds until it began."""
+  slot: Slot
+  stream: Any
+  queued: float
+
 class Answers:
   """
-  `count` answers to a prompt, by seeds that follow each other.
+  `count` answers to a prompt, by seeds that follow each other. Those that find slots together read the prompt once.
 
   as_parts: thinking is told apart from the answer; otherwise all is the answer. results: of each, once it is over.
   """
@@ -58,36 +63,23 @@ class Answers:
                as_parts: bool = False):
     self._service, self._settings, self._as_parts = service, settings, as_parts
     self.prompt, self.results, self.began = prompt, [Result() for _ in range(count)], time.perf_counter()
-    self._asked = list[Asked]()
+    self._asked: Any = None
+    self._open = dict[int, _Open]()
 
   async def check(self) -> None:
     """Makes the requests, in a thread. InputError for bad settings."""
-    pieces, seed = "parts" if self._as_parts else "text", self._settings["seed"]
-    for i in range(len(self.results)):
-      settings = self._settings | {"seed": seed + i, "pieces": pieces}
-      self._asked.append(await asyncio.to_thread(self._service.llm.ask, self.prompt, **settings))
+    settings = self._settings | {"pieces": "parts" if self._as_parts else "text"}
+    self._asked = await asyncio.to_thread(self._service.llm.ask, self.prompt, len(self.results), **settings)
 
   async def deltas(self) -> AsyncGenerator[Delta, None]:
     """The deltas of all answers, mixed. Closing the generator cancels what still runs."""
-    if len(self.results) == 1:
-      one = self._one(0, None)
-      try:
-        async for delta in one: yield delta
-      finally: await one.aclose()
-      return
-    queue, begun = asyncio.Queue[Delta | BaseException](), asyncio.Event()
-    tasks = [asyncio.ensure_future(self._put(i, queue, begun)) for i in range(len(self.results))]
-    left = len(tasks)
+    if len(self.results) == 1: self._begin(0, await self._service.take())
+    found = self._one(0) if self._open else self._mixed()
     try:
-      while left:
-        found = await queue.get()
-        if isinstance(found, BaseException): raise found
-        left -= found.over
-        yield found
+      async for delta in found: yield delta
     finally:
-      for task in tasks: task.cancel()
-      for task in tasks:
-        with suppress(asyncio.CancelledError): await task
+      await found.aclose()
+      for i in [*self._open]: self._over(i)
 
   async def whole(self) -> list[Whole]:
     """All answers, once they are over."""
@@ -100,41 +92,73 @@ class Answers:
         whole.tokens += delta.tokens
     return found
 
-  async def _put(self, index: int, queue: asyncio.Queue[Delta | BaseException], begun: asyncio.Event) -> None:
-    """The first answer reads the prompt; the others then share it."""
-    answer = self._one(index, begun)
+  async def _mixed(self) -> AsyncGenerator[Delta, None]:
+    queue, tasks = asyncio.Queue[Delta | Exception](), list[asyncio.Future[None]]()
+    tasks.append(asyncio.ensure_future(self._begin_all(queue, tasks)))
+    left = len(self.results)
     try:
-      if index: await begun.wait()
-      async for delta in answer: queue.put_nowait(delta)
-    except Exception as e: queue.put_nowait(e)
+      while left:
+        found = await queue.get()
+        if isinstance(found, Exception): raise found
+        left -= found.over
+        yield found
     finally:
-      begun.set()
-      await answer.aclose()
+      for task in tasks: task.cancel()
+      for task in tasks:
+        with suppress(asyncio.CancelledError): await task
 
-  async def _one(self, index: int, begun: asyncio.Event | None) -> AsyncGenerator[Delta, None]:
-    async with self._service.slot() as slot:
-      queued, result = time.perf_counter() - self.began, self.results[index]
-      stream, = self._service.llm.begin(self._asked[index])
-      slot.stream, slot.settings, told, last = stream, self._settings, 0, 0.0
-      result.timing = stream.timing
+  async def _begin_all(self, queue: asyncio.Queue[Delta | Exception], tasks: list[asyncio.Future[None]]) -> None:
+    """Begins the answers as slots become free."""
+    first, count = 0, len(self.results)
+    async def put(index: int) -> None:
       try:
-        async for piece in stream:
-          if begun is not None: begun.set()
-          now = time.perf_counter()
-          if last: self._service.metrics.seconds["inter_token_latency_seconds"].observe(now - last)
-          last, (first, told) = now, (told, stream.taken)
-          result.tokens = told
-          parts = piece if self._as_parts else [(ANSWER, piece)]
-          if parts[0][0] != ANSWER: result.reasoning = told
-          yield self._delta(index, stream, parts, first, told)
-        if self._service.ending and stream.timing.finish == "cancelled": self._service.check()
-        result.tokens = stream.taken
-        result.finish = FINISH.get(stream.timing.finish, "stop")
-        yield self._delta(index, stream, [], told, stream.taken, over=True)
-      finally:
-        stream.cancel()
-        reason = result.finish or ("error" if stream.timing.finish == "error" else "abort")
-        self._service.metrics.ended(stream.timing, queued, time.perf_counter() - self.began, reason)
+        async with aclosing(self._one(index)) as deltas:
+          async for delta in deltas: queue.put_nowait(delta)
+      except Exception as e: queue.put_nowait(e)
+      finally: self._over(index)
+    try:
+      while first < count:
+        slots = await self._service.take(count - first)
+        self._begin(first, slots)
+        tasks += [asyncio.ensure_future(put(i)) for i in range(first, first + len(slots))]
+        first += len(slots)
+    except Exception as e: queue.put_nowait(e)
+
+  def _begin(self, first: int, slots: list[Slot]) -> None:
+    """Begins answers from number `first` on, one for each slot: the first one reads the prompt for all of them."""
+    asked, queued = self._asked, time.perf_counter() - self.began
+    try: streams = self._service.llm.begin(asked._replace(requests=asked.requests[first:first + len(slots)]))
+    except BaseException:
+      for slot in slots: self._service.give(slot)
+      raise
+    for i, (slot, stream) in enumerate(zip(slots, streams), first):
+      slot.stream, slot.settings = stream, self._settings
+      self.results[i].timing, self._open[i] = stream.timing, _Open(slot, stream, queued)
+
+  def _over(self, index: int) -> None:
+    """An answer that runs does so no more; its slot is free."""
+    if (found := self._open.pop(index, None)) is None: return
+    slot, stream, queued = found
+    stream.cancel()
+    reason = self.results[index].finish or ("error" if stream.timing.finish == "error" else "abort")
+    self._service.metrics.ended(stream.timing, queued, time.perf_counter() - self.began, reason)
+    self._service.give(slot)
+
+  async def _one(self, index: int) -> AsyncGenerator[Delta, None]:
+    """The deltas of an answer that runs."""
+    stream, result, told, last = self._open[index].stream, self.results[index], 0, 0.0
+    async for piece in stream:
+      now = time.perf_counter()
+      if last: self._service.metrics.seconds["inter_token_latency_seconds"].observe(now - last)
+      last, (first, told) = now, (told, stream.taken)
+      result.tokens = told
+      parts = piece if self._as_parts else [(ANSWER, piece)]
+      if parts[0][0] != ANSWER: result.reasoning = told
+      yield self._delta(index, stream, parts, first, told)
+    if self._service.ending and stream.timing.finish == "cancelled": self._service.check()
+    result.tokens = stream.taken
+    result.finish = FINISH.get(stream.timing.finish, "stop")
+    yield self._delta(index, stream, [], told, stream.taken, over=True)
 
   def _delta(self, index: int, stream: Any, parts: list[tuple[str, str]], first: int, last: int,
              over: bool = False) -> Delta:

@@ -32,7 +32,7 @@ async def completions(service: Service, asked: Completion, receive: Receive) -> 
   settings.add_format(found, asked.response_format)
   found["logprobs"] = settings.completion_logprobs(asked)
   prompts = await asyncio.to_thread(prompt_lists, llm, asked.prompt)
-  service.check(count * len(prompts))
+  service.check(count * len(prompts), "prompt")
   answers = [Answers(service, ids, found, count) for ids in prompts]
   for each in answers: await each.check()
   reply = _Reply(service, asked, answers)
