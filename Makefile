@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # setuptools says of an editable install that it is one, in 20 lines that look like an error
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q
 
-.PHONY: serve serve-bench docs seams kernel-hashes help run chat bench batches streams peers report beam search-faults cost-model plot real-models start busy lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models models golden accept kernel-suite vectors default-model extended clean page server-differences
+.PHONY: serve serve-bench docs seams kernel-hashes help run chat bench batches streams peers report beam search-faults cost-model plot real-models start busy lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models models golden accept kernel-suite vectors default-model extended clean page server-differences clients
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -95,6 +95,9 @@ serve-bench: $(VENV)/serve ## the server beside streams in process (ARGS="--llam
 server-differences: $(VENV)/dev ## the same 129 requests to llama-server (PEER=an interpreter with xllamacpp): what differs
 	$(BIN)/python tests/tools/server_differences.py $(or $(PEER),$(error give PEER=an interpreter with xllamacpp)) $(ARGS)
 
+clients: $(VENV)/dev build/clients/done ## OpenAI's clients, llm, langchain, instructor, lm-eval and aider ask the server (CLIENTS="llm node")
+	$(BIN)/python tests/tools/clients.py build/clients $(CLIENTS)
+
 beam: $(VENV)/dev ## our searches of schedules beside BEAM=2 and 4, on the longest kernels of 1B shapes (20 minutes)
 	$(BIN)/python bench/beam.py $(ARGS)
 
@@ -162,6 +165,14 @@ $(VENV)/page: $(VENV)/dev
 	$(PIP) -e '.[page]'
 	npm install --silent --no-save --prefix build/page axe-core@4
 	$(BIN)/python tests/support/browser.py || $(BIN)/python -m playwright install --with-deps chromium
+	@touch $@
+
+build/clients/done: tests/clients/requirements.txt tests/clients/requirements-aider.txt
+	mkdir -p build/clients
+	for name in python aider; do $(PYTHON) -m venv build/clients/$$name || exit 1; done
+	build/clients/python/bin/python -m pip install -q -r tests/clients/requirements.txt
+	build/clients/aider/bin/python -m pip install -q -r tests/clients/requirements-aider.txt
+	npm install --silent --no-save --prefix build/clients 'openai@>=6 <8' zod@4
 	@touch $@
 
 $(VENV)/docs: $(VENV)/dev

@@ -1,6 +1,7 @@
 """/v1/completions, llama-server's own routes, and embeddings."""
 import base64
 import json
+import random
 
 import numpy as np
 import openai
@@ -59,6 +60,42 @@ def test_probabilities_of_a_prompt(server):
   more = create(server, prompt=text, max_tokens=3, echo=True, logprobs=1).choices[0]
   assert len(more.logprobs.tokens) == len(ids) + 3 and more.text.startswith(choice.text)
   assert more.logprobs.text_offset == [sum(map(len, more.logprobs.tokens[:i])) for i in range(len(ids) + 3)]
+
+def test_probabilities_of_many_prompts(server):
+  """As an evaluation asks for them: batches of token ids, one new token each, that is left out."""
+  llm = server.service.llm
+  texts = ["The king sat on his throne.", "A bird", "The fox ran to the river to drink", "It was", "She opened a door."]
+  prompts = [ids_of(server, text) for text in random.sample(texts, 5)]
+  body = {"prompt": prompts, "max_tokens": 1, "temperature": 0, "logprobs": 1, "seed": 1234, "echo": True}
+  choices = sorted(server.post("/v1/completions", body).json()["choices"], key=lambda choice: choice["index"])
+  for ids, choice in zip(prompts, choices, strict=True):
+    rows = llm.logits(ids).astype(np.float64)
+    want = [rows[i, token] - rows[i].max() - np.log(np.exp(rows[i] - rows[i].max()).sum())
+            for i, token in enumerate(ids[1:])]
+    np.testing.assert_allclose(choice["logprobs"]["token_logprobs"][1:-1], want, atol=1e-4)
+    greedy = [max(top.values()) == found for found, top in zip(choice["logprobs"]["token_logprobs"][1:-1],
+                                                               choice["logprobs"]["top_logprobs"][1:-1])]
+    assert greedy == [rows[i].argmax() == token for i, token in enumerate(ids[1:])]
+  assert len(choices[0]["logprobs"]["tokens"]) == len(prompts[0]) + 1
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_end_token_is_listed(server, stream):
+  """An answer of no tokens lists its end token, so that evaluations may leave out the last place."""
+  tokenizer = server.service.llm.tokenizer
+  end = min(tokenizer.stop_ids)
+  body = {"prompt": "Once upon", "max_tokens": 1, "logprobs": 1, "logit_bias": {str(end): 100}}
+  if stream:
+    chunks = [*create(server, **body, stream=True)]
+    choices = [c.choices[0] for c in chunks]
+  else: choices = [create(server, **body, echo=True).choices[0]]
+  assert choices[-1].finish_reason == "stop"
+  tokens = [token for choice in choices for token in choice.logprobs.tokens]
+  assert tokens[-1] == tokenizer.shown_bytes(end).decode()
+  assert len(tokens) == 1 + (0 if stream else len(ids_of(server, "Once upon")))
+  if not stream: assert choices[0].text.strip() == "Once upon"
+  chat = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "logprobs": True,
+                                              "logit_bias": body["logit_bias"], "temperature": 0}).json()
+  assert chat["choices"][0]["logprobs"]["content"] == [] and not chat["choices"][0]["message"]["content"]
 
 @pytest.mark.parametrize("field,value", [("suffix", "x"), ("best_of", 3), ("prompt", []), ("prompt", [[1], 2]),
                                          ("prompt", [10**9]), ("prompt", [[]]), ("logprobs", 50), ("max_tokens", -5)])
@@ -141,8 +178,17 @@ def test_tokens_and_texts(server):
   assert raw.decode().strip() == text and [p["id"] for p in pieces] == tokens
   assert server.post("/tokenize", {"content": 5}).status_code == 400
   assert server.post("/detokenize", {}).json()["content"] == ""
+  assert server.post("/tokenize", {"prompt": text}).json()["tokens"] == ids_of(server, text)  # vLLM's words
+  assert server.post("/tokenize", {"prompt": text, "add_special_tokens": False}).json()["tokens"] == tokens
   mixed = server.post("/tokenize", {"content": ["Once", 5, " upon"]}).json()["tokens"]
   assert mixed == [*tokenizer.encode("Once"), 5, *tokenizer.encode(" upon")]
+
+def test_tokenizer_info(server):
+  """Evaluations find the texts of the first and the last token, and encode them."""
+  found, tokenizer = server.http.get("/tokenizer_info").json(), server.service.llm.tokenizer
+  def encoded(text): return server.post("/tokenize", {"prompt": text, "add_special_tokens": False}).json()["tokens"]
+  assert encoded(found["bos_token"]) == [tokenizer.bos] and {*encoded(found["eos_token"])} <= tokenizer.stop_ids
+  assert found["chat_template"] == server.service.llm.template.templates["default"]
 
 def test_template(server):
   messages = [{"role": "user", "content": "Tell me about a fox."}]

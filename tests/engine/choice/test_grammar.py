@@ -10,6 +10,7 @@ from tests.text.test_tokenizer import TOKENS, make, make_spm
 from tests.tools.fetch_vectors import VECTORS
 
 from tinygrad_llm.engine.choice import grammar
+from tinygrad_llm.engine.choice.digits import MOST, with_digits
 from tinygrad_llm.engine.choice.grammar import DeadGrammar, Grammar
 from tinygrad_llm.engine.choice.penalties import unpacked
 from tinygrad_llm.engine.sampling import Sampler
@@ -42,6 +43,44 @@ CASES = {"json": ({"json_schema": PERSON}, is_person), "json text": ({"json_sche
          "regex": ({"regex": r"(hello|wor(ld)?){1,3} [0-9é]{2}"},
                    lambda text: re.fullmatch(r"(hello|wor(ld)?){1,3} [0-9é]{2}", text)),
          "lark": ({"lark": LARK}, is_lark)}
+
+INTEGER = {"type": "integer"}
+
+@pytest.mark.parametrize("schema,text,taken", [
+  (INTEGER, str(MOST), True), (INTEGER, str(-MOST), True), (INTEGER, str(MOST + 1), False),
+  ({"type": ["integer", "null"]}, "1" * 17, False), ({"type": ["integer", "null"]}, "null", True),
+  (INTEGER | {"minimum": 3}, "1" * 17, False), (INTEGER | {"minimum": 3}, "2", False),
+  (INTEGER | {"exclusiveMinimum": 3}, "1" * 17, False), (INTEGER | {"exclusiveMinimum": 3}, "3", False),
+  (INTEGER | {"minimum": 10**17}, str(10**18), True), (INTEGER | {"maximum": 10**17}, str(10**17), True),
+  (INTEGER | {"maximum": -10**17}, str(-10**18), True),
+  (INTEGER | {"enum": [10**17, 1]}, str(10**17), True), (INTEGER | {"const": 10**17}, str(10**17), True),
+  ({"type": "array", "items": INTEGER}, f"[{MOST}]", True),
+  ({"type": "array", "items": INTEGER}, f"[{10**16}]", False),
+  ({"properties": {"type": INTEGER}, "type": "object"}, f'{{"type":{10**16}}}', False),
+  ({"$defs": {"a": INTEGER}, "anyOf": [{"$ref": "#/$defs/a"}, {"type": "boolean"}]}, str(10**16), False),
+  ({"$defs": {"a": INTEGER}, "anyOf": [{"$ref": "#/$defs/a"}, {"type": "boolean"}]}, "12", True)])
+def test_integers_have_an_end(schema, text, taken):
+  """They are below 2**53 in size, unless the schema says how large they may be."""
+  llguidance, before = pytest.importorskip("llguidance"), json.dumps(schema)
+  changed = with_digits(schema)
+  source = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(changed))
+  matcher = llguidance.LLMatcher(llguidance.LLTokenizer("byte"), source, log_level=0)
+  assert not matcher.is_error() and json.dumps(schema) == before
+  assert (matcher.consume_tokens([*text.encode()]) and matcher.is_accepting()) == taken
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_integer_of_an_answer_ends(as_text):
+  """A model that always prefers a digit comes to an end."""
+  tokenizer = make()
+  schema = {"type": "object", "properties": {"n": INTEGER}, "required": ["n"], "additionalProperties": False}
+  found = Grammar(tokenizer, tokenizer.vocab_size, json_schema=json.dumps(schema) if as_text else schema)
+  wanted, text = [tokenizer.encode(x)[-1] for x in ("9", "}", '"', "n", ":", "{")], ""
+  while not found.is_over and len(text) < 40:
+    allowed = unpacked(found.mask(), tokenizer.vocab_size)
+    token = next(i for i in wanted if allowed[i])
+    found.accept(token)
+    text += tokenizer.decode([token])
+  assert found.is_over and json.loads(text) == {"n": 10**15 - 1}
 
 def drawn(made: Grammar, tokenizer: Tokenizer, seed: int, size: int) -> tuple[list[int], bool]:
   """An answer by random logits, and whether it ended by itself."""

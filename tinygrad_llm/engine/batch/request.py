@@ -19,6 +19,7 @@ class Request:
   One answer, as the engine knows it.
 
   - top: how many alternatives to a token are listed with its log-probability; None: no log-probabilities are computed
+  - end_logprobs: of the end token, which is no token of the answer
   - forks: further answers to the same prompt, which wait until this request has read it
   """
   def __init__(self, sequence: Sequence, sampler: Sampler, ending: Ending, tokenizer: Tokenizer,
@@ -26,6 +27,7 @@ class Request:
     self.sequence, self.sampler, self.ending, self.grammar = sequence, sampler, ending, grammar
     self.outbox, self.timing = Outbox(), Timing(prompt_tokens=sequence.prompt)
     self.logprobs: list[Logprobs] = []
+    self.end_logprobs: Logprobs | None = None
     self.forks = list[Request]()
     self._fed = self._own = 0  # where the prompt's steps have come to; how many of its tokens they fed, each once
     self._tokenizer, self._top, self.began = tokenizer, top, time.perf_counter()
@@ -58,6 +60,7 @@ class Request:
       token = self.sampler(logits(), s.tokens, allowed=allowed, ruled_out=self.ending.ruled_out(n))
     finish = self.ending.finish(token, n)
     if finish == "stop":
+      if self._top is not None: self.end_logprobs = logprobs(logits(), token, self._top, self._tokenizer)
       s.finish = finish
       return
     if self.grammar is not None:

@@ -28,6 +28,7 @@ class Stream(Generic[T]):
   - timing: of this answer, as from generate()
   - finish: why it ended, see Timing; "" while it goes on
   - logprobs: of each token so far, if they were asked for; `taken` of them belong to the pieces that were read
+  - end_logprobs: of the end token, if one ended the answer
 
   cancel(), close(), or dropping the stream ends it within one step.
   """
@@ -49,6 +50,8 @@ class Stream(Generic[T]):
     return self.timing.finish if stopped or self._request.is_over else ""
   @property
   def logprobs(self) -> list[Logprobs]: return self._request.logprobs
+  @property
+  def end_logprobs(self) -> Logprobs | None: return self._request.end_logprobs
 
   def cancel(self) -> None:
     """

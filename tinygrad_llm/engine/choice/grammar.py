@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 import numpy as np
+from tinygrad_llm.engine.choice.digits import with_digits
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.text.tokenizer import Tokenizer
 
@@ -34,12 +35,12 @@ class Grammar:
     library, self._name = _library(), names[0]
     try:
       if json_schema is not None:
-        schema = json_schema if isinstance(json_schema, str) else json.dumps(json_schema)
+        schema = json.dumps(with_digits(json.loads(json_schema) if isinstance(json_schema, str) else json_schema))
         source = library.LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_pattern": SPACE})
       elif regex is not None: source = library.LLMatcher.grammar_from_regex(regex)
       else: source = library.LLMatcher.grammar_from_lark(lark)
       self._matcher = library.LLMatcher(vocabulary, source, log_level=0)
-    except (TypeError, ValueError) as e: raise InputError(f"{self._name}: {_line(str(e))}") from e
+    except (TypeError, ValueError, RecursionError) as e: raise InputError(f"{self._name}: {_line(str(e))}") from e
     if self._matcher.is_error(): raise InputError(f"{self._name}: {_line(self._matcher.get_error())}")
 
   def fork(self) -> Grammar:

@@ -13,19 +13,21 @@ from tinygrad_llm.web.service import Service, Slot
 FINISH = {"stop": "stop", "stop_string": "stop", "length": "length", "context": "length", "cancelled": "stop"}
 
 class Delta(NamedTuple):
-  """New text of an answer. parts: its kinds, see LLM.parts(). over: nothing follows."""
+  """New text of an answer. parts: its kinds, see LLM.parts(). over: nothing follows; end: by the end token's place."""
   choice: int
   parts: list[tuple[str, str]]
   logprobs: list[Logprobs]
   tokens: list[int]
   over: bool
+  end: list[Logprobs]
 
 @dataclass
 class Whole:
-  """All of an answer's deltas together. text: all kinds of its parts."""
+  """All of an answer's deltas together. text: all kinds of its parts. end: the end token's place, if one ended it."""
   parts: list[tuple[str, str]] = field(default_factory=list)
   logprobs: list[Logprobs] = field(default_factory=list)
   tokens: list[int] = field(default_factory=list)
+  end: list[Logprobs] = field(default_factory=list)
 
   @property
   def text(self) -> str: return "".join(text for _, text in self.parts)
@@ -90,6 +92,7 @@ class Answers:
         whole.parts += delta.parts
         whole.logprobs += delta.logprobs
         whole.tokens += delta.tokens
+        whole.end += delta.end
     return found
 
   async def _mixed(self) -> AsyncGenerator[Delta, None]:
@@ -162,8 +165,8 @@ class Answers:
 
   def _delta(self, index: int, stream: Any, parts: list[tuple[str, str]], first: int, last: int,
              over: bool = False) -> Delta:
-    n = len(self.prompt)
-    return Delta(index, parts, stream.logprobs[first:last], stream.tokens[n + first:n + last], over)
+    n, end = len(self.prompt), [stream.end_logprobs] if over and stream.end_logprobs is not None else []
+    return Delta(index, parts, stream.logprobs[first:last], stream.tokens[n + first:n + last], over, end)
 
   def usage(self) -> dict[str, Any]:
     """Tokens, as OpenAI counts them."""

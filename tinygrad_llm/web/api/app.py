@@ -33,7 +33,7 @@ TEXTS: dict[str, tuple[type, Callable[..., Awaitable[Response]]]] = {
 FACTS: dict[tuple[str, ...], Callable[[Service], Awaitable[Response]]] = {
   ("/health", "/v1/health"): operations.health, ("/v1/models", "/models"): operations.models,
   ("/metrics",): operations.metrics, ("/version",): operations.version,
-  ("/props",): native.props, ("/slots",): native.slots}
+  ("/props",): native.props, ("/slots",): native.slots, ("/tokenizer_info",): native.tokenizer_info}
 
 def app(service: Service, keys: Sequence[str] = (), hosts: Sequence[str] = (), origins: Sequence[str] = (),
         log: str = "none", largest: int = 32 << 20) -> Starlette:

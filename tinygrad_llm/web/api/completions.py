@@ -60,7 +60,11 @@ def prompt_logprobs(llm: Any, ids: list[int], top: int) -> list[Logprobs]:
   return found
 
 def _listed(places: Sequence[Logprobs | None], first: str, offset: int = 0) -> dict[str, Any]:
-  """Log-probabilities as OpenAI's completions list them. None: a prompt's first token, whose text is `first`."""
+  """
+  Log-probabilities as OpenAI's completions list them, the end token's, too.
+
+  None: a prompt's first token, whose text is `first`.
+  """
   texts = [first if p is None else p.chosen.raw.decode("utf-8", "replace") for p in places]
   offsets = [offset + sum(map(len, texts[:i])) for i in range(len(texts))]
   top = [None if p is None else {x.raw.decode("utf-8", "replace"): max(LEAST, x.logprob) for x in reversed(p.top)}
@@ -93,7 +97,7 @@ class _Reply:
     found, count = await answers.whole(), len(answers.results)
     first = llm.tokenizer.shown_bytes(answers.prompt[0]).decode("utf-8", "replace")
     return [{"index": which * count + i, "text": echoed + whole.text, "finish_reason": result.finish,
-             "logprobs": None if top is None else _listed([*places, *whole.logprobs], first)}
+             "logprobs": None if top is None else _listed([*places, *whole.logprobs, *whole.end], first)}
             for i, (whole, result) in enumerate(zip(found, answers.results))]
 
   async def events(self) -> AsyncGenerator[bytes, None]:
@@ -105,7 +109,7 @@ class _Reply:
           async for delta in deltas:
             index, text = which * len(answers.results) + delta.choice, "".join(text for _, text in delta.parts)
             if not text and not delta.over: continue
-            found = _listed(delta.logprobs, "", offsets.get(index, 0)) if listed else None
+            found = _listed([*delta.logprobs, *delta.end], "", offsets.get(index, 0)) if listed else None
             offsets[index] = offsets.get(index, 0) + len(text)
             last = delta.over and answers is self._answers[-1]
             choice = {"index": index, "text": text, "logprobs": found,

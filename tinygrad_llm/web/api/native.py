@@ -101,7 +101,8 @@ async def tokenize(service: Service, asked: Tokenize) -> Response:
     raise ApiError(400, "content: it is neither a text nor a list of texts and token ids", "invalid_type", "content")
   pieces = content if isinstance(content, list) else [content]
   ids, special = list[int](), asked.parse_special is not False
-  if asked.add_special and tokenizer.add_bos and tokenizer.bos is not None: ids.append(tokenizer.bos)
+  adds = asked.add_special if asked.content is not None else asked.add_special_tokens is not False
+  if adds and tokenizer.add_bos and tokenizer.bos is not None: ids.append(tokenizer.bos)
   for piece in pieces:
     if isinstance(piece, str): ids += await asyncio.to_thread(tokenizer.encode, piece, False, special)
     elif isinstance(piece, int) and 0 <= piece < tokenizer.vocab_size: ids.append(piece)
@@ -133,9 +134,15 @@ async def props(service: Service) -> Response:
   return Json({"default_generation_settings": {"n_ctx": llm.max_context, "params": settings.DEFAULTS | llm.suggested},
                "total_slots": service.parallel, "model_alias": service.name, "model_path": llm.path.name,
                "modalities": {"vision": False, "audio": False}, "build_info": f"tinygrad_llm {service.version}",
-               "chat_template": llm.template.templates.get("default", ""),
-               "bos_token": _token(llm, llm.tokenizer.bos), "eos_token": _token(llm, min(llm.tokenizer.stop_ids,
-                                                                                        default=None))})
+               **_tokens(llm)})
+
+async def tokenizer_info(service: Service) -> Response:
+  """The tokenizer's facts as vLLM gives them, by which evaluations find /tokenize and /detokenize."""
+  return Json({"tokenizer_class": "tinygrad_llm", **_tokens(service.check(0))})
+
+def _tokens(llm: Any) -> dict[str, str]:
+  return {"chat_template": llm.template.templates.get("default", ""), "bos_token": _token(llm, llm.tokenizer.bos),
+          "eos_token": _token(llm, min(llm.tokenizer.stop_ids, default=None))}
 
 def _token(llm: Any, i: int | None) -> str:
   return "" if i is None else str(llm.tokenizer.shown_bytes(i), "utf-8", "replace")

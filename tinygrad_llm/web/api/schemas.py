@@ -96,10 +96,11 @@ class NativeEmbedding(Struct, kw_only=True):
   input: Prompt | None = None
 
 class Tokenize(Struct, kw_only=True):
-  """content: llama-server's name; prompt: vLLM's."""
+  """content, add_special: llama-server's names; prompt, add_special_tokens: vLLM's, where specials are the default."""
   content: Any = None
   prompt: str | None = None
   add_special: bool | None = None
+  add_special_tokens: bool | None = None
   parse_special: bool | None = None
   with_pieces: bool | None = None
 
