@@ -4,8 +4,8 @@ The pictures of README.md and docs/, drawn from the results files that the READM
   python bench/plot.py          writes docs/pictures/NAME-light.svg and NAME-dark.svg, needs matplotlib        make plot
 
 Pictures: ratio (speed per weight type), trained (two trained models), tuning (schedule searches), starts (whole
-processes). tests/tools/readme_figures.py names the files. Each SVG names its files and their dates in its metadata,
-and tests/bench/test_plot.py compares them with that list.
+processes), serve (the server). tests/tools/readme_figures.py names the files. Each SVG names its files and their dates
+in its metadata, and tests/bench/test_plot.py compares them with that list.
 """
 from __future__ import annotations
 import pathlib
@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-from tests.tools.readme_figures import BEAM, DECODE, LLAMA, PROMPTS, STARTS, TRAINED, load, pairs
+from tests.tools.readme_figures import BEAM, DECODE, LLAMA, PROMPTS, SERVE, STARTS, TRAINED, load, pairs
 from tinygrad_llm.command import Parser, guarded
 from tinygrad_llm.errors import InputError
 
@@ -59,7 +59,7 @@ def of_shape(file: str, test: str) -> dict[str, tuple[Any, Any]]:
 def sources(name: str) -> list[str]:
   """The results files of a picture."""
   if name == "ratio": return [DECODE, *(file for file in PROMPTS if of_shape(file, PROMPT))]
-  return {"trained": [TRAINED], "tuning": [*BEAM], "starts": [STARTS]}[name]
+  return {"trained": [TRAINED], "tuning": [*BEAM], "starts": [STARTS], "serve": [SERVE]}[name]
 
 def stamp(name: str) -> str:
   """The files of a picture with their dates, as its metadata has them."""
@@ -80,6 +80,9 @@ def caption(name: str) -> str:
 def note(name: str) -> str:
   """The model of a picture, where its labels do not name it."""
   if name == "starts": return f"run, {load(STARTS)['tokens']} tokens; "
+  if name == "serve":
+    found = load(SERVE)
+    return f"{model_name(found['file'])}, prompts of {found['depth']}, answers of {found['tokens']} tokens; "
   if name != "ratio": return ""
   decode, *prompts = ({int(re.findall(r"-(\d+)L-", model["file"])[0]) for model in load(file)["models"]
                        if model["file"].startswith(SHAPE)} for file in sources(name))
@@ -232,7 +235,42 @@ def starts(pyplot: Any, look: Look) -> Any:
                 frameon=False)
   return figure
 
-DRAWN: dict[str, Callable[[Any, Look], Any]] = {"ratio": ratio, "trained": trained, "tuning": tuning, "starts": starts}
+SERVERS = {"streams": "in this process", "serve": "the server", "llama-server": "llama-server"}
+
+def serve(pyplot: Any, look: Look) -> Any:
+  """Tokens a second of all answers together; seconds to the first token, the median and the 99th percentile."""
+  found = load(SERVE)["summary"]
+  names = [name for name in SERVERS if name in found]
+  figure, (left, right) = pyplot.subplots(1, 2, figsize=(WIDTH, 2.8), layout="constrained")
+  counts = [*found[names[0]]]
+  for i, (name, color) in enumerate(zip(names, look.parts)):
+    for x, n in enumerate(counts):
+      at, told = x + 0.27 * (i - (len(names) - 1) / 2), found[name][n]
+      left.bar(at, told["rate"], 0.25, color=color)
+      left.annotate(f"{told['rate']:.0f}", (at, told["rate"]), xytext=(0, 2), textcoords="offset points", ha="center",
+                    fontsize=SMALL)
+      right.plot((at, at), (told["first_p50"], told["first_p99"]), color=color, linewidth=3, solid_capstyle="butt")
+      right.plot(at, told["first_p50"], "o", color=color, markersize=6)
+      right.plot(at, told["first_p99"], "_", color=color, markersize=10, markeredgewidth=2)
+  for axes, title in ((left, "tokens a second, all together"), (right, "seconds to the first token (log)")):
+    clean(axes, look)
+    axes.grid(axis="x", visible=False)
+    axes.grid(axis="y", color=look.grid, linewidth=0.7)
+    axes.set_title(title)
+    axes.set_xticks(range(len(counts)), counts)
+    axes.set_xlabel("answers at once")
+    axes.margins(y=0.14)
+  right.set_yscale("log")
+  right.set_yticks((0.1, 0.3, 1, 3), ("0.1", "0.3", "1", "3"))
+  right.set_yticks((), minor=True)
+  right.text(0.02, 0.97, "dot: median, bar: 99th percentile", transform=right.transAxes, va="top", fontsize=SMALL,
+             color=look.quiet)
+  figure.legend([pyplot.Rectangle((0, 0), 1, 1, color=color) for color in look.parts[:len(names)]],
+                [SERVERS[name] for name in names], loc="outside upper center", ncols=3, frameon=False)
+  return figure
+
+DRAWN: dict[str, Callable[[Any, Look], Any]] = {"ratio": ratio, "trained": trained, "tuning": tuning, "starts": starts,
+                                                     "serve": serve}
 
 def draw(name: str, look: Look, folder: pathlib.Path) -> pathlib.Path:
   """Writes a picture. The same results give the same file. Returns its path."""

@@ -20,7 +20,7 @@ SET = {"temperature": 0.7, "top_p": 0.9, "min_p": 0.0, "max_tokens": 12, "freque
        "presence_penalty": 0.1, "stop": ["</s>"], "logit_bias": {"5": -100}, "reasoning_effort": "low"}
 
 def task(model: str, text: str, **more: Any) -> dict[str, Any]:
-  """What it asks beside a conversation: one message, not streamed."""
+  """A request beside a conversation: one message, not streamed."""
   return {"model": model, "messages": [{"role": "user", "content": text}], "stream": False} | more
 
 HISTORY = "<chat_history>\nUSER: Tell me about a fox.\nASSISTANT: A fox lived in a wood.\n</chat_history>"

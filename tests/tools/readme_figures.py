@@ -27,6 +27,7 @@ FAMILIES = "families-2026-11-28.json"
 REPORT, REPORT_BEFORE = "report-2026-11-23.json", "report-2026-11-22.json"
 ESTIMATES = "report-2026-11-24.json"  # newer estimates than the ones in REPORT
 TRAINED, STARTS = "real-models-2026-11-25-1402.json", "starts-2026-11-27-1748.json"
+SERVE = "serve-2026-11-28-1021.json"
 BEAM = ("beam-2026-11-23.json", "beam-population-2026-11-23.json")
 GPU = ("gpu-nvidia-h100-80gb-hbm3-2026-11-26-1804.json", "gpu-nvidia-h100-80gb-hbm3-8b-2026-11-26-1806.json")
 OTHER_GPUS = ("gpu-nvidia-h200-2026-11-27-1832.json",)  # of cards for which nothing is published
