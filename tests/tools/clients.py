@@ -40,7 +40,7 @@ class Client:
 
 CLIENTS = {
   "openai": Client("openai_python.py", "here", wrong=(400, 404)),
-  "openai-2": Client("openai_python.py", "python/bin/python", wrong=(400, 404)),
+  "openai-older": Client("openai_python.py", "python/bin/python", wrong=(400, 404)),
   "node": Client("openai_node.cjs", "node", wrong=(400, 404)),
   "llm": Client("llm_program.py", "python/bin/python"),
   "langchain": Client("langchain_chat.py", "python/bin/python"),

@@ -7,7 +7,7 @@ from tests.support.served import served
 
 @pytest.fixture(scope="module")
 def server():
-  with served() as found: yield found
+  with served(parallel=1) as found: yield found
 
 def post(server, path, body): return server.http.post(f"/v1{path}", json=body, headers=open_webui.HEADERS)
 
