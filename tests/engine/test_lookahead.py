@@ -40,7 +40,7 @@ def answer(llm, ids=PROMPT, **asked) -> list[int]:
 class Forced:
   """A reader for a device that has none. `events` records launches and reads in order."""
   def __init__(self): self.events: list[str] = []
-  def __call__(self, device: str): return self.enqueue
+  def __call__(self, *_): return self.enqueue
   def enqueue(self, buffer):
     self.events.append("launch")
     data = bytes(buffer.as_memoryview())
@@ -68,7 +68,7 @@ def ahead(_ahead, forced): return _ahead
 
 @pytest.mark.skipif(Device.DEFAULT != "CPU", reason="another device")
 def test_disabled_on_cpu(plain):
-  assert reader("CPU") is None and plain._lookahead is None
+  assert reader("CPU", 8) is None and plain._lookahead is None
 
 @pytest.mark.parametrize("asked", SETTINGS, ids=str)
 def test_tokens_match_plain_decoding(plain, ahead, asked):

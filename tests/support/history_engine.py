@@ -1,5 +1,7 @@
 """The engine of streams over steps whose "KV" is a hash of the token history: fast, and wrong KV gives wrong tokens."""
 import threading
+from array import array
+from collections.abc import Callable
 from collections.abc import Sequence as Numbers
 
 import numpy as np
@@ -7,10 +9,12 @@ from tests.support.serving import BLOCK, EMPTY, chosen, hashed
 
 from tinygrad_llm.engine.batch.engine import Engine
 from tinygrad_llm.engine.batch.request import Request
+from tinygrad_llm.engine.batch.row_ahead import Results
 from tinygrad_llm.engine.batch.row_steps import Row
 from tinygrad_llm.engine.batch.sequence import Sequence
 from tinygrad_llm.engine.batch.stream import AsyncStream, TokenStream
 from tinygrad_llm.engine.choice.ending import Ending
+from tinygrad_llm.engine.prefixes.prefix_tree import Node
 from tinygrad_llm.errors import InputError
 
 VOCAB = 97
@@ -22,6 +26,8 @@ class HistorySteps:
 
   damage: how many of the next steps write numbers that are not finite.
   """
+  is_ahead = False
+
   def __init__(self, blocks: int):
     self.blocks, self.states, self.nbytes, self.damage = blocks, [], 0, 0
     self.cells = [[NAN] * BLOCK for _ in range(blocks)]  # nobody may count on what is free
@@ -58,6 +64,71 @@ class HistorySteps:
     self.cells[table[position // BLOCK]][position % BLOCK] = history
     return history
 
+class LaterSteps(HistorySteps):
+  """
+  The same for AheadSteps: what is launched is done when its result, or another step, is waited for.
+
+  It is stricter than a device, which does all in order: no block that a launched step still writes may get anything
+  but its sequence's next position. events: "launch" and "read", in order.
+  """
+  is_ahead = True
+
+  def __init__(self, blocks: int):
+    super().__init__(blocks)
+    self.events: list[str] = []
+    self._queue, self._chosen = list[Callable[[], None]](), [0] * 8
+    self._writes: dict[int, tuple[int, int]] = {}  # {block: (row, position)} of the launches in the queue
+
+  @property
+  def written(self) -> set[int]:
+    """Blocks that launched steps still write."""
+    return {*self._writes}
+
+  def launch(self, rows: Numbers[Row], turn: int = 0) -> Results:
+    self.before("decode")
+    assert len(self._queue) < 2, "a third step under way"
+    rows, found = [Row(row.token, row.position, [*row.table]) for row in rows], list[int]()
+    for row in rows:
+      block, offset = row.table[row.position // BLOCK], row.position % BLOCK
+      before = [at for at in self._writes.values() if row.token < 0 and at == (~row.token, row.position - 1)]
+      assert len(before) == (row.token < 0), "the choice of another sequence"
+      assert block not in self._writes or before and offset, "a block that another step still writes"
+    damaged, writes = self._damaged(), {row.table[row.position // BLOCK]: (i, row.position)
+                                        for i, row in enumerate(rows) if row.table[0]}
+    def run() -> None:
+      last, self._chosen = self._chosen, [0] * 8
+      for i, (token, position, table) in enumerate(rows):
+        fed = last[~token] if token < 0 else token
+        found.append(self._feed(fed, position, table, damaged) if table[0] else EMPTY)
+        self._chosen[i] = chosen(found[-1])
+      self._writes = {block: at for block, at in self._writes.items() if writes.get(block) != at}
+    self._writes |= writes
+    self._queue.append(run)
+    self.events.append("launch")
+    def keys() -> list[int]:
+      self.before("read")
+      while run in self._queue: self._queue.pop(0)()
+      self.events.append("read")
+      return [_key(history) for history in found]
+    return Results(keys, found)
+
+  def piece(self, *args) -> None:
+    assert not self._queue, "a piece behind a step whose result nobody knows"
+    super().piece(*args)
+  def copy(self, source: int, target: int) -> None:
+    assert not {source, target} & self.written
+    super().copy(source, target)
+  def clear(self, block: int) -> None:
+    assert block not in self.written
+    super().clear(block)
+  def finish(self) -> None:
+    """Does all that was launched."""
+    while self._queue: self._queue.pop(0)()
+
+def _key(history: int) -> int:
+  """As greedy_key: of NaN, or of a logit of 0."""
+  return (0xFFFFFFFF if history == NAN else 0x80000000) * 2**32 + 0xFFFFFFFF - chosen(history)
+
 class Greedy:
   """A sampler. A seed moves the choice, so that answers with other seeds are other answers."""
   greedy = False
@@ -65,6 +136,11 @@ class Greedy:
   def __call__(self, logits: np.ndarray, tokens: Numbers[int], allowed: object = None, ruled_out: object = ()) -> int:
     if np.isnan(logits).any(): raise InputError("largest is nan")
     return (int(logits.argmax()) + self.seed) % VOCAB
+
+class Likeliest(Greedy):
+  """The choice that a device makes, too, whatever the seed."""
+  greedy = True
+  def __init__(self, seed: int = 0): super().__init__()
 
 def answer(prompt: Numbers[int], length: int, seed: int = 0) -> list[int]:
   """The answer to a prompt, computed without an engine."""
@@ -77,17 +153,58 @@ def answer(prompt: Numbers[int], length: int, seed: int = 0) -> list[int]:
 
 class HistoryEngine(Engine):
   """An engine over HistorySteps of `blocks` blocks, with streams."""
-  def __init__(self, blocks: int = 40, context: int = 1024):
-    super().__init__(HistorySteps(blocks), context, 256, threading.RLock())
+  steps_of: type[HistorySteps] = HistorySteps
 
-  def streams(self, prompt: Numbers[int], length: int, n: int = 1, kind: type = TokenStream) -> list:
-    requests = [Request(Sequence([*prompt], len(prompt), max_tokens=length), Greedy(i), Ending((), (), 0, length), None)
-                for i in range(n)]
+  def __init__(self, blocks: int = 40, context: int = 1024):
+    super().__init__(self.steps_of(blocks), context, 256, threading.RLock())
+
+  def streams(self, prompt: Numbers[int], length: int, n: int = 1, kind: type = TokenStream,
+              sampler: type[Greedy] = Greedy, ends: Numbers[int] = ()) -> list:
+    requests = [Request(Sequence([*prompt], len(prompt), max_tokens=length), sampler(i), Ending(ends, (), 0, length),
+                        None) for i in range(n)]
     made = [kind(None, self, request) for request in requests]
     requests[0].forks = requests[1:]
     self.submit(requests[0])
     return made
 
-  def stream(self, prompt: Numbers[int], length: int) -> TokenStream: return self.streams(prompt, length)[0]
+  def stream(self, prompt: Numbers[int], length: int, **options) -> TokenStream:
+    return self.streams(prompt, length, **options)[0]
   def astream(self, prompt: Numbers[int], length: int) -> AsyncStream:
     return self.streams(prompt, length, 1, AsyncStream)[0]
+
+class LaterEngine(HistoryEngine):
+  """
+  The same over LaterSteps, driven by hand: each step() of the test is one of the engine.
+
+  It checks that no block leaves a sequence while a step writes it.
+  """
+  steps_of = LaterSteps
+
+  def _open(self) -> None:
+    super()._open()
+    self._inbox.thread = threading.current_thread()
+
+  def _begin(self) -> None:
+    super()._begin()
+    self.steps.finish()
+    release = self.pool.release
+    def checked(s: Sequence) -> None:
+      assert not s.launched and not {*s.table} & self.steps.written, "a block leaves while a step writes it"
+      assert s.fed <= len(s.tokens), "a position beyond the end counts"
+      release(s)
+    self.pool.release = checked  # type: ignore[method-assign]
+
+  def step(self) -> bool:
+    found = super().step()
+    if isinstance(self.failure, InputError) and "AssertionError" in str(self.failure): raise self.failure
+    return found
+
+  def check_tree(self) -> None:
+    """Each block of the prefix tree holds the histories of its ids, wherever these are valid."""
+    def check(node: Node, history: int) -> None:
+      assert len(node.key) == 4 * BLOCK or not node.children or node.parent is None
+      for i, token in enumerate(array("i", node.key)):
+        history = hashed(history, token)
+        assert self.steps.cells[node.block][i] == history
+      for child in node.children.values(): check(child, history)
+    for root in self.pool.tree._roots.values(): check(root, EMPTY)

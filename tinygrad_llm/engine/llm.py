@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from typing import Any, TypeVar
 import numpy as np
 from tinygrad import Device, Tensor
-from tinygrad_llm.device.async_read import reader
+from tinygrad_llm.device.async_read import is_asynchronous
 from tinygrad_llm.device.cost import cost
 from tinygrad_llm.device.device_errors import device_error, telling_device_errors
 from tinygrad_llm.device.free_memory import free_memory
@@ -21,6 +21,7 @@ from tinygrad_llm.engine.batch.health import Health
 from tinygrad_llm.engine.batch.memory_check import budget_here, check_memory
 from tinygrad_llm.engine.batch.pool_size import remembered_blocks
 from tinygrad_llm.engine.batch.request import Request
+from tinygrad_llm.engine.batch.row_ahead import AheadSteps
 from tinygrad_llm.engine.batch.row_steps import RowSteps
 from tinygrad_llm.engine.batch.sequence import Sequence as BatchSequence
 from tinygrad_llm.engine.batch.stream import Asked, AsyncStream, Pieces, Stream, TokenStream
@@ -105,7 +106,7 @@ class LLM:
       bias = token_bias(self._suppressed, self.config.vocab_size)
       self.steps = Steps(self.model, positions, self.chunk, self.max_context, bias)
       # a CPU computes while it launches: lookahead would only compute one step too many
-      self._lookahead = None if reader(self.device) is None else Lookahead(self.model, positions, bias)
+      self._lookahead = Lookahead(self.model, positions, bias) if is_asynchronous(self.device) else None
     except (MemoryError, OSError, RuntimeError) as e:
       if (error := device_error(e)) is not None: raise DeviceError(f"{self.path}: {error}") from e
       if not is_shortage(e): raise
@@ -360,7 +361,8 @@ class LLM:
     self._check_open()
     with self.lock:
       bias = token_bias(self._suppressed, self.config.vocab_size)
-      steps = RowSteps(self.model, self.steps, self._pool_blocks(), bias)
+      kind = AheadSteps if is_asynchronous(self.device) else RowSteps
+      steps = kind(self.model, self.steps, self._pool_blocks(), bias)
       kept = None if self._disk is None else KeptBlocks(self._disk, kv_of_pool(self.model.caches))
       return Engine(steps, self.max_context, self.chunk, self.lock, kept)
 

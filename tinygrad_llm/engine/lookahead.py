@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from tinygrad import Tensor, UOp, dtypes
 from tinygrad.engine.jit import _TinyJit
-from tinygrad_llm.device.async_read import reader
+from tinygrad_llm.device.async_read import name_of, reader
 from tinygrad_llm.device.buffers import buffer_of, empty, fill
 from tinygrad_llm.device.captured import captured
 from tinygrad_llm.engine.choice.penalties import PENALTY_TOKENS
@@ -54,7 +54,7 @@ class Lookahead:
     self._greedy = [captured(_greedy, model, i, bias, self._keys[i], self._keys[1 - i]) for i in range(2)]
     self._sampled = [captured(_sampled, model, i, bias, self._keys[i], self._keys[1 - i], self._recent, self._words,
                               self._randoms) for i in range(2)]
-    self._sampler, self._draws = Sampler(), Draws(Sampler())
+    self._sampler, self._draws, self._name = Sampler(), Draws(Sampler()), name_of(self)
 
   def compile(self, sampler: Sampler, position: int) -> None:
     """Captures, once, the steps for such a sampler, by running them at a position that is fed next."""
@@ -78,7 +78,7 @@ class Lookahead:
     """
     if position % RANDOMS == 0 and not self._sampler.greedy: _fill(self._randoms, self._draws.block(position))
     self._steps(self._sampler)[position % 2](self._position(position))
-    enqueue = reader(self._keys[0].device)
+    enqueue = reader(self._keys[0].device, 8, self._name)
     assert enqueue is not None
     read = enqueue(buffer_of(self._keys[position % 2]))
     return lambda: greedy_token(int.from_bytes(read(), "little"))

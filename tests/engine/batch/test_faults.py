@@ -132,9 +132,10 @@ def test_lost_request_is_an_error(engine, monkeypatch):
 
 def test_readers_leave_a_stuck_step(engine):
   """cancel(), close() of the stream and of the engine end a reader that waits, though the step never returns."""
-  streams, ends = [engine.stream(PROMPT, 50) for _ in range(3)], {}
+  ends = {}
   def read(i: int) -> None: ends[i] = [*streams[i]], streams[i].finish
   with Gate(engine) as gate:
+    streams = [engine.stream(PROMPT, 50) for _ in range(3)]
     assert gate.reached.wait(5)
     threads = [in_thread(lambda i=i: read(i)) for i in range(3)]
     async def main() -> list[int]:

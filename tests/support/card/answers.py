@@ -51,6 +51,22 @@ def sampled(prompt: list[int], count: int) -> list[int]:
     return [int(x) for x in llm.generate(prompt, max_tokens=count, ignore_eos=True, temperature=0.8, top_k=40, seed=11,
                                          repeat_penalty=1.1)]
 
+def streamed(path: str) -> list[list[int]]:
+  """Streams beside each other, one that ends at a token, one that is left, and a turn that goes on."""
+  import tinygrad_llm
+  with tinygrad_llm.load(path, max_context=128, chunk=32) as llm:
+    def ids(n: int, seed: int) -> list[int]: return [(seed * 37 + i * 11) % 300 for i in range(n)]
+    asked = [(ids(3, 1), 24), (ids(61, 2), 9), (ids(1, 3), 12)]
+    first = [int(x) for x in llm.stream(ids(5, 4), max_tokens=10, ignore_eos=True)]
+    streams = [llm.stream(prompt, max_tokens=n, ignore_eos=True) for prompt, n in asked]
+    stopped = llm.stream(ids(5, 4), max_tokens=30, ignore_eos=True, stop_ids=first[6:7])
+    left = llm.stream(ids(5, 5), max_tokens=60, ignore_eos=True)
+    found = [first, *([int(x) for x in stream] for stream in (*streams, stopped))]
+    found.append([int(next(left)) for _ in range(3)])
+    left.cancel()
+    turn = ids(5, 4) + found[-2] + [9]
+    return [*found, [int(x) for x in llm.stream(turn, max_tokens=8, ignore_eos=True)]]
+
 def products(shapes: list[tuple[int, int, int]], names: list[str]) -> list[float]:
   """Largest error of tinygrad's tensor-core matmul for each shape and type, in standard deviations of the result."""
   import tinygrad_llm  # noqa: F401

@@ -2,11 +2,12 @@
 from __future__ import annotations
 import threading, time, weakref
 from collections import deque
-from contextlib import AbstractContextManager
-from typing import Any
+from contextlib import AbstractContextManager, suppress
+from typing import Any, NamedTuple
 from tinygrad_llm.device.device_errors import device_error
 from tinygrad_llm.engine.batch.health import Health, Progress
 from tinygrad_llm.engine.batch.request import Request
+from tinygrad_llm.engine.batch.row_ahead import Results
 from tinygrad_llm.engine.batch.row_states import RowStates
 from tinygrad_llm.engine.batch.row_steps import COUNTS, Row, RowSteps, count_for
 from tinygrad_llm.engine.batch.scheduler import Decode, Piece, Scheduler
@@ -41,7 +42,7 @@ class Engine:
     self.steps: Any = steps
     self.kept = kept
     self.lock, self._context, self._chunk = lock, context, chunk
-    self._states = RowStates(steps.states, COUNTS[-1]) if steps.states else None
+    self._states = RowStates(steps.states, COUNTS[-1], steps.before_host) if steps.states else None
     self.counters, self.failure = {"requests": 0, "errors": 0}, None  # type: dict[str, int], Exception | None
     self._open()
     self._begin()
@@ -62,7 +63,7 @@ class Engine:
     sizes = [n for n in (16, 32, 64, 128, 256) if n < self._chunk]
     self.scheduler = Scheduler(self.pool, self._context, COUNTS[-1], sizes=(*sizes, self._chunk),
                                ends_at=snapshot_at if states else None)
-    self._is_whole = True
+    self._is_whole, self._launched, self._read_at = True, None, 0.0  # type: bool, _Launched | None, float
     if self.kept is not None: self.kept.attach(self.pool, self._inbox.wake)
 
   def submit(self, request: Request) -> None:
@@ -119,8 +120,10 @@ class Engine:
     closed.STEP seconds; False: it takes longer.
     """
     self._stop()
-    ended = (thread := self._inbox.thread) is None or not thread.is_alive()
-    if self.kept is not None and ended: self.kept.finish()
+    if ended := (thread := self._inbox.thread) is None or not thread.is_alive():
+      if self._launched is not None:
+        with suppress(Exception): self._launched.results.keys()  # it uses memory that is freed next
+      if self.kept is not None: self.kept.finish()
     self.steps, self._states, self.kept = CLOSED, None, None  # a stream that is kept keeps no model
     return ended
 
@@ -140,12 +143,18 @@ class Engine:
       for request in new:
         if self.kept is None or not self.kept.look_up(request.sequence): self.scheduler.submit(request.sequence)
       with self.lock:
+        if self._launched is not None:
+          self._go_on(self._launched)
+          return True
         if self.kept is not None: self._exchange(self.kept)
         action = self.scheduler.next()
         self._tell()
         if action is None: return self._has_work()
         self._begun = time.perf_counter()
         if isinstance(action, Piece): self._read(action)
+        elif self.steps.is_ahead:
+          self._launched = self._launch(action)
+          return True
         else: self._decode(action)
         self.progress.ended()
         self.scheduler.done(action, time.perf_counter() - self._begun)
@@ -172,21 +181,64 @@ class Engine:
     if row is not None: self._answer(s, None, lambda: row)
 
   def _decode(self, decode: Decode) -> None:
-    n = count_for(len(decode.sequences))
-    self.progress.begins(n)
-    self._copy()
-    placed: list[Sequence | None] = [*decode.sequences, *[None] * (n - len(decode.sequences))]
-    if self._states is not None: placed = self._states.before_decode(decode.sequences, n)
+    placed = self._placed(decode)
     rows = [Row() if s is None else Row(s.tokens[s.fed], s.fed, s.table) for s in placed]
     logits, keys = self.steps.decode(rows, 0 if self._states is None else self._states.turn)
     if self._states is not None: self._states.decoded(placed)
     requests = self._inbox.requests
     found = [(i, s) for i, s in enumerate(placed) if s is not None]
-    greedy = self.steps.keys(keys) if any(requests[s].sampler.greedy for _, s in found) else [None] * n
-    for i, s in found:
-      self._fed(s, s.fed, 1)
-      s.fed += 1
-      self._answer(s, greedy[i], lambda i=i: self.steps.logits(logits, i))  # type: ignore[misc]
+    greedy = self.steps.keys(keys) if any(requests[s].sampler.greedy for _, s in found) else [None] * len(placed)
+    for i, s in found: self._decoded(s, i, greedy[i], logits)
+
+  def _placed(self, decode: Decode) -> list[Sequence | None]:
+    """Does what comes before a decode step; the sequence of each row, None: idle."""
+    n = count_for(len(decode.sequences))
+    self.progress.begins(n)
+    self._copy()
+    if self._states is not None: return self._states.before_decode(decode.sequences, n)
+    return [*decode.sequences, *[None] * (n - len(decode.sequences))]
+
+  def _decoded(self, s: Sequence, row: int, key: int | None, logits: Any) -> None:
+    self._fed(s, s.fed, 1)
+    s.fed += 1
+    self._answer(s, key, lambda: self.steps.logits(logits, row))
+
+  def _launch(self, decode: Decode) -> _Launched:
+    """Launches a decode step. Its rows may feed choices of the launched step before, which are not known."""
+    begun, placed = time.perf_counter(), self._placed(decode)
+    before = {} if self._launched is None else {s: i for i, s in self._launched.rows}
+    def fed(s: Sequence) -> Row:
+      at = s.fed + s.launched
+      return Row(s.tokens[at] if at < len(s.tokens) else ~before[s], at, s.table)
+    rows = [Row() if s is None else fed(s) for s in placed]
+    results = self.steps.launch(rows, 0 if self._states is None else self._states.turn)
+    if self._states is not None: self._states.decoded(placed)
+    for s in decode.sequences: s.launched += 1
+    return _Launched(decode, [(i, s) for i, s in enumerate(placed) if s is not None], len(placed), results, begun)
+
+  def _go_on(self, step: _Launched) -> None:
+    """Launches the step behind a launched one, if it is sure already, and passes on the tokens of the latter."""
+    decode = self.scheduler.ahead() if self._may_go_ahead(step) else None
+    self._tell()
+    following = None if decode is None else self._launch(decode)
+    if following is None: self.progress.begins(step.size)
+    keys = step.results.keys()
+    self._begun, self._launched, self._read_at = max(step.begun, self._read_at), following, time.perf_counter()
+    requests = self._inbox.requests
+    for i, s in step.rows:
+      s.launched -= 1
+      if requests[s].is_over: continue  # it may be one token too far, and nobody looks at it
+      self._decoded(s, i, keys[i], step.results.logits)
+      # its reader does not wait for the step under way
+      if s.launched and (s.finish is not None or s.error is not None): requests[s].end(s.finish or "error", s.error)
+    seconds = (time.perf_counter() if following is None else self._read_at) - self._begun
+    self.progress.ended_behind(step.size, seconds)
+    self.scheduler.done(step.decode, seconds)
+
+  def _may_go_ahead(self, step: _Launched) -> bool:
+    """Whether the device has all choices of a step, and nothing else is to be done before the next."""
+    requests = self._inbox.requests
+    return all(requests[s].is_on_device for _, s in step.rows) and (self.kept is None or not self.kept.has_work())
 
   def _fed(self, s: Sequence, first: int, count: int) -> None:
     self._inbox.requests[s].read(first, count, time.perf_counter() - self._begun)
@@ -277,6 +329,14 @@ _DIED = InputError("engine: its thread has ended; ask again, or load the model a
 def _told(e: BaseException) -> Exception:
   """An error as its readers get it."""
   return device_error(e) or (e if isinstance(e, InputError) else InputError(f"engine: {type(e).__name__}: {e}"))
+
+class _Launched(NamedTuple):
+  """A decode step of `size` rows under way. rows: (row, sequence). begun: when it was launched."""
+  decode: Decode
+  rows: list[tuple[int, Sequence]]
+  size: int
+  results: Results
+  begun: float
 
 class _Inbox:
   """

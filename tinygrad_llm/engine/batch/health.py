@@ -43,8 +43,15 @@ class Progress:
 
   def ended(self) -> None:
     """The step is over."""
+    self._count(self._kind, (time.perf_counter() - self._last[0]) / self._tokens)
+
+  def ended_behind(self, kind: Hashable, seconds: float) -> None:
+    """The same for a step of one token a row, behind which another may have begun."""
+    self._count(kind, seconds)
+
+  def _count(self, kind: Hashable, seconds: float) -> None:
     now, self.steps = time.perf_counter(), self.steps + 1
-    self._usual.setdefault(self._kind, deque(maxlen=LAST)).append((now - self._last[0]) / self._tokens)
+    self._usual.setdefault(kind, deque(maxlen=LAST)).append(seconds)
     self._last = now, FIRST
 
   def other(self) -> None:

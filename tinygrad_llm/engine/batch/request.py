@@ -38,6 +38,11 @@ class Request:
     """Whether the answer has ended for its reader."""
     return self.outbox.ended
 
+  @property
+  def is_on_device(self) -> bool:
+    """Whether the device makes the choice that this request will make of its next token."""
+    return self.sampler.greedy and self.grammar is None and self._top is None and not self.forks
+
   def read(self, first: int, count: int, seconds: float) -> None:
     """Notes a step that fed tokens from position `first` on. Steps before the first token are the prompt's time."""
     if self.timing.tokens: return

@@ -57,9 +57,10 @@ class Residents:
     return sorted(found, key=_number)
 
   def let_go(self) -> None:
-    """Cancelled, finished and failed sequences leave, and full ones."""
+    """Cancelled, finished and failed sequences leave, and full ones, unless a step of them is under way."""
     for e in (*self.running, *self.waiting):
       s = e.sequence
+      if s.launched: continue  # a step still writes to its blocks
       if s.finish is None and s.error is None:
         if s.cancelled: s.finish = "cancelled"
         elif s.fed >= self.context: s.finish = "context"
@@ -69,6 +70,13 @@ class Residents:
   def read(self) -> None:
     """A prompt has been read to its end, so that others may share all of it."""
     self._changes += 1
+
+  def goes_on(self, e: Entry) -> bool:
+    """Whether a decoding sequence takes part in the step behind the launched ones, as far as that is known now."""
+    s = e.sequence
+    if not s.launched: return True
+    is_last = s.max_tokens is not None and len(s.tokens) + s.launched - s.prompt >= s.max_tokens
+    return not (s.cancelled or s.finish or s.error or is_last or s.fed + s.launched >= self.context)
 
   def has_room(self, e: Entry) -> bool:
     """Makes room for one more position at the cost of the youngest, which may be the sequence itself."""

@@ -1,5 +1,6 @@
 """The states of recurrent layers for many sequences: which one is where, and moves between these places."""
 from __future__ import annotations
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from tinygrad import Tensor, UOp
 from tinygrad_llm.device.buffers import host_view
@@ -15,8 +16,12 @@ class RowStates:
   Row b of a step is slot b. A sequence that comes from a prompt, or from a step of another turn, is copied once; then
   it stays in its slot, and the turns alternate. States of sequences that a step does not feed, and would overwrite, are
   parked in memory of their own. Prompts share one state, and an interrupted prompt's is parked, too.
+
+  before_host: called before the host may touch a state, while a step may be under way. Such a step counts as done: a
+  state of a sequence that goes on has seen just the tokens that the sequence gets.
   """
-  def __init__(self, states: Items[State], slots: int):
+  def __init__(self, states: Items[State], slots: int, before_host: Callable[[], None] = lambda: None):
+    self._before_host = before_host
     pools = [state.make_pool(slots) for state in states]
     self.turns = tuple([x for pool in pools for x in pool.turns[turn]] for turn in range(2))
     self.prompt = [x for pool in pools for x in pool.prompt]
@@ -71,6 +76,7 @@ class RowStates:
       if other not in fed and slot < rows: self._leave_slot(other)
     for s in sequences:
       if s in placed: continue
+      self._before_host()
       if s in self._places: self._leave_slot(s)
       if s is self._reading:
         copy_all(self._between, self.prompt)
@@ -97,6 +103,7 @@ class RowStates:
     self._reading = None
 
   def _leave_slot(self, s: Sequence) -> None:
+    self._before_host()
     turn, slot = self._places.pop(s)
     self._take(turn, slot)
     self._park(s, self._between)

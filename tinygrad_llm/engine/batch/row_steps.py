@@ -33,21 +33,25 @@ class RowSteps:
 
   Tokens, positions and tables lie in arrays that the captured steps read: sequences come and go without a capture.
   steps: the model's steps for its slot. A piece leaves its hidden rows where steps.row_logits() reads them.
+
+  is_ahead: steps can be launched before the results of the step before are read, see AheadSteps.
   """
+  is_ahead = False
+
   def __init__(self, model: Model, steps: Steps, blocks: int, bias: Tensor | None = None):
     self._pools = [cache.make_pool(blocks).kv for cache in model.caches]
     self.states, self.blocks, self._steps, self._vocab_size = model.states, blocks, steps, model.config.vocab_size
     self._most = -(-steps.positions // BLOCK)  # blocks of a sequence
     self._end = UOp.variable("end", 1, self._most * BLOCK)
     self._at = [UOp.variable(f"at{row}", 0, blocks * BLOCK - 1) for row in range(COUNTS[-1])]
-    arrays = {n: _Arrays(_zeros((n, 1)), _zeros((n,)), _zeros((n, self._most))) for n in COUNTS}
+    arrays = {n: _Arrays(zeros((n, 1)), zeros((n,)), zeros((n, self._most))) for n in COUNTS}
     self._rows = {n: _Rows(a) for n, a in arrays.items()}
     self._decodes = {n: [captured(_decode, model, turn, bias, a) for turn in range(2 if model.states else 1)]
                      for n, a in arrays.items()}
     self._replays = {n: [Replay(step, (), (self._end, *self._at[:n])) for step in steps]
                      for n, steps in self._decodes.items()}
     self._reading = Readings()
-    self._tokens, self._table = empty((1, steps.chunk), dtypes.int32), _zeros((1, self._most))
+    self._tokens, self._table = empty((1, steps.chunk), dtypes.int32), zeros((1, self._most))
     self._piece = captured(_piece, model, steps.hidden, self._tokens, self._table)
     self._copy, self._clear = captured(_copy, self._pools), captured(_clear, self._pools)
 
@@ -66,7 +70,7 @@ class RowSteps:
     if n > len(rows): rows = [*rows, *[Row()] * (n - len(rows))]
     self._rows[n].write(rows)
     end = max([row.position for row in rows]) + 1
-    return self._replays[n][turn](end, *[_place(row.position, row.table) for row in rows])
+    return self._replays[n][turn](end, *[place_of(row.position, row.table) for row in rows])
 
   def prepare(self, sequences: int) -> None:
     """
@@ -75,7 +79,9 @@ class RowSteps:
     self.piece([0], 0, (0,))
     self.last_logits(1)
     for n in COUNTS[:COUNTS.index(count_for(sequences)) + 1]:
-      for turn in range(len(self._decodes[n])): self.decode([Row()] * n, turn)
+      for turn in range(len(self._decodes[n])): self._prepare_decode(n, turn)
+
+  def _prepare_decode(self, rows: int, turn: int) -> None: self.decode([Row()] * rows, turn)
 
   def decode_schedule(self, rows: int, position: int) -> tuple[UOp, dict[str, int]]:
     """
@@ -103,15 +109,19 @@ class RowSteps:
   def piece(self, tokens: Numbers[int], start: int, table: Numbers[int]) -> None:
     """Feeds tokens of one sequence from position `start` on; their blocks are neighbours in the pool."""
     fill(self._tokens, lambda memory: np.copyto(memory[0, :len(tokens)], tokens))
-    fill(self._table, lambda memory: _write(memory, [table]))
-    self._piece(self._start(start), self._at[0].bind(_place(start, table)), self._length(len(tokens)))
+    fill(self._table, lambda memory: write_tables(memory, [table]))
+    self._piece(self._start(start), self._at[0].bind(place_of(start, table)), self._length(len(tokens)))
 
   def last_logits(self, length: int) -> np.ndarray:
     """float32 (vocab_size,): the logits after the last token of a piece of `length` tokens."""
     return self._steps.row_logits(length - 1).copy()
 
+  def before_host(self) -> None:
+    """Waits until no step under way uses memory that the host reaches."""
+
   def copy(self, source: int, target: int) -> None:
     """Copies a block's keys and values in all layers."""
+    self.before_host()
     for pool in self._pools:
       if (view := host_view(pool)) is None: break
       view[:, :, target] = view[:, :, source]
@@ -121,6 +131,7 @@ class RowSteps:
 
   def clear(self, block: int) -> None:
     """Zeroes a block, after numbers that are not finite may have been stored there."""
+    self.before_host()
     for pool in self._pools:
       if (view := host_view(pool)) is None: break
       view[:, :, block] = 0
@@ -146,21 +157,21 @@ class _Rows:
     self._tokens(lambda memory: _put(memory[:, 0], [row.token for row in rows]))
     self._positions(lambda memory: _put(memory, [row.position for row in rows]))
     if (tables := [row.table for row in rows]) != self._tables:
-      self._table(lambda memory: _write(memory, tables))
+      self._table(lambda memory: write_tables(memory, tables))
       self._tables = [table[:] for table in tables]
 
 def _put(memory: np.ndarray, values: Numbers[int]) -> None:
   for i, value in enumerate(values): memory[i] = value  # for so few, faster than to make an array of them
 
-def _zeros(shape: tuple[int, ...]) -> Tensor:
+def zeros(shape: tuple[int, ...]) -> Tensor:
   fill(tensor := empty(shape, dtypes.int32), lambda memory: memory.fill(0))
   return tensor
 
-def _write(memory: np.ndarray, tables: Numbers[Numbers[int]]) -> None:
+def write_tables(memory: np.ndarray, tables: Numbers[Numbers[int]]) -> None:
   memory[:] = 0
   for row, table in zip(memory, tables): row[:len(table)] = table
 
-def _place(position: int, table: Numbers[int]) -> int: return table[position // BLOCK] * BLOCK + position % BLOCK
+def place_of(position: int, table: Numbers[int]) -> int: return table[position // BLOCK] * BLOCK + position % BLOCK
 
 def _decode(model: Model, turn: int, bias: Tensor | None, arrays: _Arrays, end: UOp, *stores: UOp
             ) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,8 @@ Pure bookkeeping over measured times, without tensors. A caller does one action 
   while action := scheduler.next():
     ..  # it runs the step, appends tokens, raises `fed`, may set `finish` or `error` of a sequence
     scheduler.done(action, seconds)
+
+Where a device works while the host does, ahead() gives the step behind one that is launched: see Scheduler.
 """
 from __future__ import annotations
 from collections.abc import Callable
@@ -54,6 +56,10 @@ class Scheduler:
   End. A sequence that is cancelled, or has `finish` or `error`, leaves before the next action: the pool gets its blocks
   back. `ended` lists sequences that left, for the caller to take out. A cancelled one has `finish` "cancelled".
 
+  Ahead. A caller that has launched a Decode raises `launched` of its sequences. Before it knows their tokens, it may
+  ask ahead() for the step behind, which counts on nothing that is not sure. A sequence that ends keeps its blocks, and is
+  not let go, until the caller has lowered `launched` to 0.
+
   rows: most sequences of a step, a power of two; it may be raised at any time. sizes: lengths of pieces, rising. A
   shorter piece ends its prompt, or a run of neighbouring blocks, or is all that the time allows. ends_at: a position
   of a sequence at which a piece ends.
@@ -91,12 +97,29 @@ class Scheduler:
           if piece := self._piece(len(decoding)): return piece
           decoding = self._residents.decoding()
         if not decoding: return None
-        if decoding != self._last:
-          kept = [e for e in self._last if e in decoding]
-          self._last = kept + [e for e in decoding if e not in kept]  # a newcomer moves nobody to a later step
-        self._turn = list(self._last)
+        self._begin_turn(decoding)
         self._share.turn(prompts=self.waiting > 0 or self.running > len(self._turn))
       if rows := self._decode_rows(): return Decode(rows)
+
+  def ahead(self) -> Decode | None:
+    """
+    The step behind a launched Decode whose tokens are not known yet; None: they must be known first.
+
+    That is so while there are prompts to read, if blocks run out, and if nobody is sure to go on.
+    """
+    self._residents.let_go()
+    running, pool = self._residents.running, self._residents.pool
+    if self.waiting or not all(e.decodes for e in running): return None
+    def going(turn: list[Entry]) -> list[Entry]: return [e for e in turn if e in running and self._residents.goes_on(e)]
+    if not (rest := going(self._turn)):
+      if not (rest := going(self._residents.decoding())): return None
+      self._begin_turn(rest)
+      self._share.turn(prompts=False)
+      rest = self._turn
+    rows = rest[:self.rows]
+    if not all(pool.grow(e.sequence, e.sequence.fed + e.sequence.launched + 1) for e in rows): return None
+    self._turn = rest[self.rows:]
+    return Decode(tuple(e.sequence for e in rows))
 
   def done(self, action: Piece | Decode, seconds: float) -> None:
     """An action took so long; the caller has appended its tokens and raised `fed`. The pool hears of full blocks."""
@@ -113,6 +136,13 @@ class Scheduler:
       self.counts.pieces += 1
       self.counts.prompt_tokens += action.count
       if len(action.sequence.tokens) - action.sequence.fed <= 1: self._residents.read()
+
+  def _begin_turn(self, decoding: list[Entry]) -> None:
+    """Each of them gets a token."""
+    if decoding != self._last:
+      kept = [e for e in self._last if e in decoding]
+      self._last = kept + [e for e in decoding if e not in kept]  # a newcomer moves nobody to a later step
+    self._turn = list(self._last)
 
   def _decode_rows(self) -> tuple[Sequence, ...]:
     """The turn's next sequences, each with room for a token; () if the turn's last ones had to go."""

@@ -8,13 +8,15 @@ class Sequence:
   """
   A prompt and the answer so far. Two sequences are never equal, so that they are keys of dicts.
 
-  KV of positions [0, fed) is in the pool. With fed == len(tokens) - 1 the next step is a decode step. Positions below
+  KV of positions [0, fed) is in the pool. With fed == len(tokens) - 1 the next step is a decode step. Steps that are
+  launched write `launched` positions more; until they are done, the sequence keeps its blocks. Positions below
   `written` were written by prompt pieces, and so was all that they attend to. Their KV is equal, to the bit, to a fresh
   read of the prompt. Decode rounds otherwise, so it leaves `written` where it is.
   """
   tokens: list[int]            # the prompt, then the answer
   prompt: int                  # how many of them are the prompt
   fed: int = 0
+  launched: int = 0            # decode steps whose results are not known yet
   written: int = 0
   table: list[int] = field(default_factory=list)  # block i holds positions 64 i to 64 i + 63
   max_tokens: int | None = None

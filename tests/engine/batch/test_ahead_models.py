@@ -1,0 +1,131 @@
+"""Models whose rows are launched ahead: the tokens of generate(), on a CPU, a driver's stub and the simulated GPU."""
+import random
+import re
+from typing import Any
+
+import pytest
+from tests.gpu.test_card import on_card
+from tests.support import child
+from tests.support.card import answers, build
+from tests.support.extended import extended, sample
+from tests.support.model_cases import MODELS
+from tests.support.read_at_once import reader
+from tests.tools.kernel_cases import has_cuda_wheels
+
+import tinygrad_llm
+from tinygrad_llm.device.buffers import fill
+from tinygrad_llm.engine import llm as llm_module
+from tinygrad_llm.engine.batch import row_ahead
+from tinygrad_llm.engine.batch.row_ahead import AheadSteps
+from tinygrad_llm.errors import DeviceError
+
+VOCAB = 320
+
+def prompt(length: int, seed: int = 0) -> list[int]: return random.Random(seed).choices(range(VOCAB), k=length)
+
+@pytest.fixture
+def ahead(monkeypatch):
+  """On a CPU, which has done all that it was told when a launch returns."""
+  monkeypatch.setattr(llm_module, "is_asynchronous", lambda _: True)
+  monkeypatch.setattr(row_ahead, "reader", reader)
+
+@pytest.mark.parametrize("name", sample(("llama", "lfm2", "qwen35", "gemma3", "granitehybrid"), ("llama", "lfm2")))
+def test_streams_are_generate(model_file, ahead, name):
+  """Streams of several lengths beside each other, greedy and sampled, and a next turn."""
+  model = {"types": "F32", "vocab": VOCAB} | (MODELS.get(name) or {"arch": name, "layers": 3})
+  with tinygrad_llm.load(str(model_file(**model)), max_context=256, chunk=32) as llm:
+    llm._lookahead = None
+    for count in (1, 3, 11):
+      asked = [(prompt(random.Random(i).choice([1, 30, 63, 64, 70]), i), 20 + 3 * i) for i in range(count)]
+      want = [list(llm.generate(ids, n, ignore_eos=True)) for ids, n in asked]
+      streams = [llm.stream(ids, max_tokens=n, ignore_eos=True) for ids, n in asked]
+      sampled = {"temperature": 1.3, "seed": 4, "max_tokens": 10, "ignore_eos": True}
+      beside = llm.stream(prompt(40, 99), **sampled) if count == 3 else None
+      assert [list(stream) for stream in streams] == want
+      assert beside is None or list(beside) == list(llm.generate(prompt(40, 99), **sampled))
+      turn = [*asked[0][0], *want[0], 5]
+      assert list(llm.stream(turn, max_tokens=9, ignore_eos=True)) == list(llm.generate(turn, 9, ignore_eos=True))
+    assert isinstance(llm._engine.steps, AheadSteps)
+
+# *** on a stub of a driver, whose kernels compute nothing
+
+stub = pytest.mark.skipif(not has_cuda_wheels(), reason="NVIDIA makes no NVRTC wheel for this machine")
+
+def installed(path: str) -> tuple[Any, Any]:
+  """The stub's driver, and a model on it whose steps of up to 4 rows are captured. Each choice is token 5."""
+  from tests.support import cuda_stub
+  driver = cuda_stub.install()
+  llm = tinygrad_llm.load(path, max_context=192, chunk=32)
+  for keys in llm._engine.steps._choices: fill(keys, lambda memory: memory.fill(cuda_stub.WORD))
+  llm.prepare(4)
+  return driver, llm
+
+def order(path: str, rows: int, count: int) -> dict[str, Any]:
+  """
+  The driver's calls while `rows` streams decode `count` tokens each.
+
+  g: a graph, k: a kernel, i: an upload, o: a copy of keys, r: a wait for such a copy, s: a wait for all work.
+  """
+  driver, llm = installed(path)
+  from tinygrad.runtime.autogen import cuda
+  calls, names = [], {"cuGraphLaunch": "g", "cuLaunchKernel": "k", "cuEventSynchronize": "r", "cuCtxSynchronize": "s",
+                      "cuMemcpyHtoDAsync_v2": "i", "cuMemcpyDtoHAsync_v2": "o", "cuMemcpyDtoH_v2": "s"}
+  def told(name: str) -> None:
+    function = getattr(cuda, name)
+    def call(*args: Any) -> int:
+      calls.append(names[name])
+      return int(function(*args))
+    setattr(cuda, name, call)
+  with llm.lock: streams = [llm.stream([7, i], max_tokens=count, ignore_eos=True) for i in range(rows)]
+  found = [[next(stream)] for stream in streams]
+  for name in names: told(name)
+  for stream, tokens in zip(streams, found): tokens += stream
+  return {"calls": "".join(calls), "tokens": found}
+
+def losses(path: str) -> list[Any]:
+  """Loses the device at several launches of two streams: their errors, and whether later streams are right."""
+  driver, llm = installed(path)
+  found = []
+  for n in (1, 2, 3, 5, 9, 14):
+    driver.lose_at = driver.launches + n
+    streams = [llm.stream([7, i], max_tokens=30, ignore_eos=True) for i in range(2)]
+    for stream in streams:
+      try: list(stream)
+      except DeviceError: found.append("lost")
+      else: found.append(stream.finish)
+    found.append(llm.health().state)
+    driver.revive()
+    assert len(list(llm.stream([7], max_tokens=9, ignore_eos=True))) == 9
+  return found
+
+@stub
+@pytest.mark.parametrize("rows", [1, 3])
+def test_launches_between_reads(model_file, rows):
+  """Each read comes behind the launch of the next step, and nothing waits for all of the device's work."""
+  path = str(model_file(types="F32", layers=1, vocab=384, context=192))
+  found = child.call(order, path, rows, 100, DEV="CUDA").value
+  assert all(set(tokens[1:]) == {5} and len(tokens) == 100 for tokens in found["tokens"])
+  # two uploads where a sequence gets another block
+  assert re.search("(ii?gor){70,}r$", found["calls"]), found["calls"]
+
+@stub
+def test_lost_device(model_file):
+  """Every stream ends with the device's error, also while a step is launched ahead."""
+  path = str(model_file(types="F32", layers=1, vocab=384, context=192))
+  assert child.call(losses, path, DEV="CUDA").value == ["lost", "lost", "idle"] * 6
+
+# *** on the simulated GPU
+
+CARD = pytest.mark.skipif(bool(build.missing()), reason=build.missing())
+
+@CARD
+@pytest.mark.parametrize(("dev", "name"), [
+  ("CUDA", "llama"), *(pytest.param(*case, marks=extended) for case in (("CUDA", "lfm2"), ("CUDA", "qwen35"),
+                                                                        ("NV", "llama"), ("NV", "lfm2")))])
+def test_streams_on_card(model_file, dev, name):
+  """Joins, ends by length and by token, and a turn that begins with a stopped answer: the CPU's tokens."""
+  model = {"types": "F32", "vocab": VOCAB} | (MODELS.get(name) or {"arch": name, "layers": 2})
+  path = str(model_file(**model))
+  call = (answers.by_queues, "streamed") if dev == "NV" else (answers.streamed,)
+  found = child.call(*call, path, **on_card(dev, order=2, seed=5)).value
+  assert found == child.call(answers.streamed, path, DEV="CPU", NO_Q8_ACTIVATIONS="1").value
