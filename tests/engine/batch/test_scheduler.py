@@ -134,6 +134,72 @@ def test_a_sequence_that_cannot_fit_ends_with_a_reason():
   Simulation(HistoryPool(20), Costs(), [one], context=800).run()
   assert one.sequence.finish == "context" and one.sequence.fed == 800
 
+class Ahead:
+  """A scheduler of sequences that decode, each after 60 tokens, and steps that are launched and done later."""
+  def __init__(self, pool: HistoryPool, *lengths: int):
+    self.pool, self.scheduler = pool, Scheduler(pool, 512)
+    self.all = [Sequence(prompt(60, i), 60, max_tokens=length) for i, length in enumerate(lengths)]
+    for s in self.all:
+      pool.begin(s)
+      assert pool.grow(s, 60)
+      s.tokens.append(pool.feed(s, 60) % 97)
+      self.scheduler.submit(s)
+
+  def launch(self, step: Decode | Piece | None, *wanted: int) -> Decode:
+    assert step == Decode(tuple(self.all[i] for i in wanted)) and isinstance(step, Decode)
+    for s in step.sequences: s.launched += 1
+    return step
+
+  def done(self, step: Decode) -> None:
+    for s in step.sequences:
+      s.launched -= 1
+      s.tokens.append(self.pool.feed(s, 1) % 97)
+      if len(s.tokens) - s.prompt == s.max_tokens: s.finish = "length"
+    self.scheduler.done(step, 0.01)
+
+def test_ahead_leaves_out_who_ends():
+  """The pending token of the first is its last; the second is cancelled. Both keep their blocks until all is done."""
+  a = Ahead(HistoryPool(20), 3, 100, 100)
+  one = a.launch(a.scheduler.next(), 0, 1, 2)
+  two = a.launch(a.scheduler.ahead(), 0, 1, 2)
+  a.done(one)
+  a.all[1].cancelled = True
+  three = a.launch(a.scheduler.ahead(), 2)
+  assert all(s.table for s in a.all) and not a.scheduler.ended
+  a.done(two)
+  four = a.launch(a.scheduler.ahead(), 2)
+  assert a.scheduler.ended == a.all[:2] and not a.all[0].table
+  a.done(three)
+  a.all[2].cancelled = True
+  assert a.scheduler.ahead() is None and a.all[2].table
+  a.done(four)
+  assert a.scheduler.next() is None and not a.all[2].table
+
+def test_nothing_is_ahead_of_prompts_and_without_blocks():
+  """A launched step is done first; then next() reads the prompt, or lets the youngest wait."""
+  a = Ahead(HistoryPool(3), 100, 100)
+  steps = [a.launch(a.scheduler.next(), 0, 1)]
+  while a.all[0].fed < 62:  # the next one is the last that fits
+    steps.append(a.launch(a.scheduler.ahead(), 0, 1))
+    a.done(steps.pop(0))
+  steps.append(a.launch(a.scheduler.ahead(), 0, 1))
+  a.done(steps.pop(0))
+  assert a.scheduler.ahead() is None and not a.scheduler.preemptions
+  a.done(steps.pop(0))
+  step = a.launch(a.scheduler.next(), 0)
+  assert a.scheduler.preemptions == 1 and a.scheduler.ahead() is None and not a.all[1].table
+  a.done(step)
+
+def test_ahead_takes_turns():
+  """With 11 sequences, the other 3 are next behind 8, and their tokens are known."""
+  a = Ahead(HistoryPool(30), *[100] * 11)
+  eight = a.launch(a.scheduler.next(), *range(8))
+  three = a.launch(a.scheduler.ahead(), 8, 9, 10)
+  a.done(eight)
+  eight = a.launch(a.scheduler.ahead(), *range(8))
+  a.done(three)
+  a.launch(a.scheduler.ahead(), 8, 9, 10)
+
 def test_a_fork_runs_at_once():
   pool = HistoryPool(10)
   scheduler = Scheduler(pool, 512)

@@ -57,8 +57,8 @@ class Scheduler:
   back. `ended` lists sequences that left, for the caller to take out. A cancelled one has `finish` "cancelled".
 
   Ahead. A caller that has launched a Decode raises `launched` of its sequences. Before it knows their tokens, it may
-  ask ahead() for the step behind, which counts on nothing that is not sure. A sequence that ends keeps its blocks, and is
-  not let go, until the caller has lowered `launched` to 0.
+  ask ahead() for the step behind, which counts on nothing that is not sure. A sequence that ends keeps its blocks, and
+  is not let go, until the caller has lowered `launched` to 0.
 
   rows: most sequences of a step, a power of two; it may be raised at any time. sizes: lengths of pieces, rising. A
   shorter piece ends its prompt, or a run of neighbouring blocks, or is all that the time allows. ends_at: a position
