@@ -13,7 +13,7 @@ from tests.tools.kernel_cases import missing
 from tinygrad import Device
 from tinygrad.uop.ops import Ops, UOp, sym_infer
 from tinygrad_llm.analysis.programs import compiled
-from tinygrad_llm.device.async_read import reader
+from tinygrad_llm.device.async_read import is_asynchronous
 from tinygrad_llm.device.buffers import without_memory
 from tinygrad_llm.device.captured import scheduled
 from tinygrad_llm.device.device import open_target
@@ -68,7 +68,7 @@ def ahead(_ahead, forced): return _ahead
 
 @pytest.mark.skipif(Device.DEFAULT != "CPU", reason="another device")
 def test_disabled_on_cpu(plain):
-  assert reader("CPU", 8) is None and plain._lookahead is None
+  assert not is_asynchronous("CPU") and plain._lookahead is None
 
 @pytest.mark.parametrize("asked", SETTINGS, ids=str)
 def test_tokens_match_plain_decoding(plain, ahead, asked):

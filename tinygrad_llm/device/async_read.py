@@ -17,10 +17,10 @@ Read = Callable[[], bytes]  # waits for the read and returns its bytes
 
 def is_asynchronous(device: str) -> bool:
   """Whether a device works while the host does, and has a reader."""
-  return reader(device, 8) is not None
+  return reader(device, 8, 0) is not None
 
 @functools.cache
-def reader(device: str, size: int, name: int = 0) -> Callable[[Buffer], Read] | None:
+def reader(device: str, size: int, name: int) -> Callable[[Buffer], Read] | None:
   """
   A function that enqueues a read of a buffer of `size` bytes; None for devices that cannot do that.
 
