@@ -39,18 +39,22 @@ def ahead(monkeypatch):
   monkeypatch.setattr(llm_module, "is_asynchronous", lambda _: True)
   monkeypatch.setattr(row_ahead, "reader", reader)
 
-@pytest.mark.parametrize("name", sample(("llama", "lfm2", "qwen35", "gemma3", "granitehybrid"), ("lfm2",)))
-def test_streams_are_generate(model_file, ahead, name):
+@pytest.mark.parametrize("name,most", sample(
+  (("lfm2", 2), *((name, 11) for name in ("llama", "lfm2", "qwen35", "gemma3", "granitehybrid"))), [("lfm2", 2)]))
+def test_streams_are_generate(model_file, ahead, name, most):
   """Streams of several lengths beside each other, greedy and sampled, and a next turn."""
   model = {"types": "F32", "vocab": VOCAB} | (MODELS.get(name) or {"arch": name, "layers": 3})
   with tinygrad_llm.load(str(model_file(**model)), max_context=256, chunk=32) as llm:
     llm._lookahead = None
-    for count in (1, 3, 11):
+    llm.prepare(2)
+    captured = [step.jit.captured is not None for n in (1, 2) for turn in llm._engine.steps._aheads[n] for step in turn]
+    assert all(captured) and len(captured) == 4 * (1 + bool(llm.model.states))
+    for count in (1, most):
       asked = [(prompt(random.Random(i).choice([1, 30, 63, 64, 70]), i), 20 + 3 * i) for i in range(count)]
       want = [list(llm.generate(ids, n, ignore_eos=True)) for ids, n in asked]
       streams = [llm.stream(ids, max_tokens=n, ignore_eos=True) for ids, n in asked]
       sampled = {"temperature": 1.3, "seed": 4, "max_tokens": 10, "ignore_eos": True}
-      beside = llm.stream(prompt(40, 99), **sampled) if count == 3 else None
+      beside = llm.stream(prompt(40, 99), **sampled) if count == most else None
       assert [list(stream) for stream in streams] == want
       assert beside is None or list(beside) == list(llm.generate(prompt(40, 99), **sampled))
       turn = [*asked[0][0], *want[0], 5]
