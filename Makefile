@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # setuptools says of an editable install that it is one, in 20 lines that look like an error
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q
 
-.PHONY: serve serve-bench docs seams kernel-hashes help run chat bench batches streams peers report beam search-faults cost-model plot real-models start busy lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models models golden accept kernel-suite vectors default-model extended clean page server-differences clients
+.PHONY: ray image serve serve-bench docs seams kernel-hashes help run chat bench batches streams peers report beam search-faults cost-model plot real-models start busy lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models models golden accept kernel-suite vectors default-model extended clean page server-differences clients
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -36,6 +36,12 @@ vectors: $(VENV)/dev ## fetch llama.cpp's tokenizer vectors and chat templates i
 
 page: $(VENV)/page ## the server's page in Chromium, with axe-core (PICTURES=folder keeps pictures of it)
 	$(BIN)/python -m pytest -m "extended or not extended" tests/web/page $(ARGS)
+
+ray: $(VENV)/ray ## two replicas under Ray Serve: sessions, streams, a replica killed or broken, drain, more under load
+	$(BIN)/python -m pytest -s -m "extended or not extended" tests/web/test_replicas.py $(ARGS)
+
+image: ## build the image of the server with docker, start it, and ask it
+	$(PYTHON) tests/tools/ask_image.py $(ARGS)
 
 readme: $(VENV)/dev ## write the generated pages of docs/, and the README's tables, from the code and bench/results/
 	$(BIN)/python tests/tools/readme_tables.py
@@ -173,6 +179,10 @@ build/clients/done: tests/clients/requirements.txt tests/clients/requirements-ai
 	build/clients/python/bin/python -m pip install -q -r tests/clients/requirements.txt
 	build/clients/aider/bin/python -m pip install -q -r tests/clients/requirements-aider.txt
 	npm install --silent --no-save --prefix build/clients 'openai@>=6 <8' zod@4
+	@touch $@
+
+$(VENV)/ray: $(VENV)/dev
+	$(PIP) -e '.[ray]'
 	@touch $@
 
 $(VENV)/docs: $(VENV)/dev

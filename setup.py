@@ -42,6 +42,7 @@ setup(
     "bench": ["llama-cpp-python==0.3.36",                           # the peer, and the source of golden logits
               "matplotlib>=3.8,<4"],                                # the pictures of docs/
     "serve": SERVE,                                                 # the server, and answers in a grammar
+    "ray": [*SERVE, "ray[serve]>=2.60,<2.61"],                      # replicas: its router of sessions is experimental
     "plot": ["matplotlib>=3.8,<4"],                                 # tune --plot
     "mlx": ["mlx-lm>=0.32,<1",                                      # a peer: its models and its KV cache
             "mlx>=0.32,<1 ; sys_platform == 'darwin'",              # its arrays, on Apple's GPU
@@ -66,5 +67,6 @@ setup(
     "tinygrad-llm-tune=tinygrad_llm.tune:main",
     "tinygrad-llm-perplexity=tinygrad_llm.perplexity:main",
     "tinygrad-llm-serve=tinygrad_llm.serve:main",
+    "tinygrad-llm-replicas=tinygrad_llm.replicas:main",
   ]},
 )

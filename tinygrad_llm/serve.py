@@ -8,11 +8,21 @@ from tinygrad_llm.device.threads import use_threads
 from tinygrad_llm.errors import InputError, warn
 from tinygrad_llm.files.hub import locate
 from tinygrad_llm.web.choices import LOCAL, LOGS
-if TYPE_CHECKING: import socket
+if TYPE_CHECKING:
+  from starlette.applications import Starlette
+  from tinygrad_llm.engine.llm import LLM
+  from tinygrad_llm.web.service import Service
+
+END = "The first SIGTERM or Ctrl-C lets running answers finish, the second one ends at once."
 
 def _parser() -> argparse.ArgumentParser:
   parser = Parser(prog="python -m tinygrad_llm.serve", description="Serve a GGUF model by OpenAI's API, and a page.",
-                  epilog="The first SIGTERM or Ctrl-C lets running answers finish, the second one ends at once.")
+                  epilog=END)
+  add_options(parser)
+  return parser
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+  """Adds the options of a server, by itself or one of several."""
   add = parser.add_argument
   add("-m", "--model", help="path of a .gguf file, a name of run --list, or hf:owner/repo[:file or quant type] "
                             "(default: the bundled model)")
@@ -38,7 +48,6 @@ def _parser() -> argparse.ArgumentParser:
   add_prompt_cache(parser)
   add("--dequantize", action="store_true", help="expand the weights to fp16 while they load: takes more memory")
   add("--version", action="version", version=f"tinygrad_llm {__version__}")
-  return parser
 
 def _keys(args: argparse.Namespace) -> list[str]:
   keys = [*args.api_key]
@@ -52,48 +61,58 @@ def _keys(args: argparse.Namespace) -> list[str]:
   if any(not key.strip() for key in keys): raise InputError("--api-key: it is empty")
   return keys
 
-def _check(args: argparse.Namespace) -> None:
+def check(args: argparse.Namespace) -> None:
+  """InputError for a value out of its range, or if a library is missing."""
   for name, value, least, most in (("--parallel", args.parallel, 1, 8), ("--queue", args.queue, 0, 1 << 20),
                                    ("--port", args.port, 0, 65535), ("--max-context", args.max_context, 1, 1 << 30)):
     if not least <= value <= most: raise InputError(f"{name} {value}: give a number from {least} to {most}")
   if not args.drain >= 0: raise InputError(f"--drain {args.drain}: give a number of seconds from 0")
+  _check_extra()
 
 def _check_extra() -> None:
   try: import llguidance, msgspec, prometheus_client, starlette, uvicorn  # noqa: F401
   except ImportError as e:
     raise InputError(f'serve: {e.name} is not installed; pip install "tinygrad_llm[serve]"') from e
 
-def _address(sock: socket.socket, host: str) -> str:
-  return f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}"
+def made(args: argparse.Namespace) -> tuple[Service, Starlette]:
+  """The service, which has no model yet, and the application that asks it."""
+  from tinygrad_llm.web.api.app import app
+  from tinygrad_llm.web.service import Service
+  keys, hosts = _keys(args), [*args.allow_host, *([] if args.host in ("0.0.0.0", "::") else [args.host])]
+  name = args.alias or pathlib.Path(str(locate(args.model))).stem
+  service = Service(name, args.parallel, args.queue, __version__)
+  return service, app(service, keys, hosts, args.cors_origin, args.log_format)
+
+def loaded(args: argparse.Namespace, progress: bool = True) -> LLM:
+  """The model, with the steps for as many answers as may run. progress: bars on stderr."""
+  import tinygrad_llm
+  llm = tinygrad_llm.load(args.model, max_context=args.max_context, dequantize=args.dequantize, progress=progress,
+                          **prompt_cache(args))
+  llm.prepare(args.parallel)
+  return llm
+
+def warn_of_strangers(args: argparse.Namespace) -> None:
+  """A warning, if anybody may ask."""
+  if not _keys(args) and args.host not in LOCAL:
+    warn(f"--host {args.host}: anybody who reaches it may ask; --api-key asks for a key")
+
+def address(host: str, port: int) -> str: return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 def _main() -> int:
   args = _parser().parse_args()
-  _check(args)
-  _check_extra()
-  from tinygrad_llm.web.api.app import app
+  check(args)
   from tinygrad_llm.web.lifecycle import Server, listen, serve
-  from tinygrad_llm.web.service import Service
-  keys, path = _keys(args), locate(args.model)
+  service, application = made(args)
   use_threads(args.threads)
   sock = listen(args.host, args.port)
-  if not keys and args.host not in LOCAL:
-    warn(f"--host {args.host}: anybody who reaches it may ask; --api-key asks for a key")
-  service = Service(args.alias or pathlib.Path(str(path)).stem, args.parallel, args.queue,
-                    __version__)
-  hosts = [*args.allow_host, *([] if args.host in ("0.0.0.0", "::") else [args.host])]
-  application = app(service, keys, hosts, args.cors_origin, args.log_format)
+  warn_of_strangers(args)
+  url = address(args.host, sock.getsockname()[1])
 
-  def load() -> Any:
-    import tinygrad_llm
-    llm = tinygrad_llm.load(args.model, max_context=args.max_context, dequantize=args.dequantize, progress=True,
-                            **prompt_cache(args))
-    llm.prepare(args.parallel)
-    return llm
   def ready(llm: Any) -> None:
-    print(f"{service.name} at {_address(sock, args.host)} ({llm.device}, {llm.max_context} positions, "
-          f"{args.parallel} at a time)", file=sys.stderr, flush=True)
-  print(f"loading {service.name}; {_address(sock, args.host)} says so until it is ready", file=sys.stderr, flush=True)
-  return serve(Server(service, application, args.drain), sock, load, ready)
+    print(f"{service.name} at {url} ({llm.device}, {llm.max_context} positions, {args.parallel} at a time)",
+          file=sys.stderr, flush=True)
+  print(f"loading {service.name}; {url} says so until it is ready", file=sys.stderr, flush=True)
+  return serve(Server(service, application, args.drain), sock, lambda: loaded(args), ready)
 
 def main() -> None: guarded(_main)
 

@@ -1,5 +1,6 @@
 """Each command of the README and of docs/ runs as it stands, with neither DEV nor a clang on PATH."""
 import contextlib
+import importlib.util
 import os
 import pathlib
 import re
@@ -65,7 +66,8 @@ def test_command_runs(line: str, folder: pathlib.Path):
   if "-m" in args[2:]: args = [arg.removesuffix(":Q4_K") for arg in args]  # this model's weights are F16
   if "tinygrad_llm.run" in args and "--benchmark" not in args: args += ["--count", "4"]
   env = bare(folder) | variables
-  if "tinygrad_llm.serve" in args: return serves(args, folder, env)
+  if "tinygrad_llm.replicas" in args and importlib.util.find_spec("ray") is None: pytest.skip("ray is not installed")
+  if {"tinygrad_llm.serve", "tinygrad_llm.replicas"} & {*args}: return serves(args, folder, env)
   if "--server" in args:
     with server(["-m", "tinygrad_llm.serve", "-m", "model.gguf"], folder, env) as url:
       return answers([url if arg.startswith("http:") else arg for arg in args], folder, env, given)

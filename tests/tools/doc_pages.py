@@ -165,6 +165,8 @@ is fetched, so an unsupported one costs 64 KB. Without `--model`, `{DEFAULT_MODE
 COMMANDS = {
   "run": ("Answers one prompt, or chats.", '--model model.gguf --prompt "Why is the sky blue?" --count 100'),
   "serve": ("Answers many clients by OpenAI's API ([the server](serve.md)).", "-m model.gguf --parallel 8"),
+  "replicas": ("Runs the server several times, on one machine or many, by Ray Serve ([replicas](ray.md)).",
+               "-m model.gguf --replicas 2"),
   "bench": ("Times prompts and decode, in llama-bench's terms.", "-m model.gguf -p 512 -n 128 -d 0,2048"),
   "kernels": ("Lists the kernels of a step, for this device or another.", "-m model.gguf --target CUDA:sm_90"),
   "tune": ("Searches faster schedules and keeps them.", "-m model.gguf --budget 10m"),
