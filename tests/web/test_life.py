@@ -130,6 +130,15 @@ def test_slow_senders_are_cut(server, monkeypatch):
     connection.close()
   assert server.http.get("/health").status_code == 200 and server.service.waiting == 0
 
+def test_tokens_do_not_wait_for_acknowledgements(server, monkeypatch):
+  made, found = deadlines.DeadlineProtocol.connection_made, list[int]()
+  def noted(protocol: Any, transport: Any) -> None:
+    made(protocol, transport)
+    found.append(transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+  monkeypatch.setattr(deadlines.DeadlineProtocol, "connection_made", noted)
+  with httpx.Client(base_url=server.url) as other: other.get("/version")
+  assert found and all(found)
+
 def test_loading_and_failing():
   """Until the model is there, /health says so; an error of loading ends the server and is raised."""
   go = threading.Event()
