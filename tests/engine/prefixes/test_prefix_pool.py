@@ -63,7 +63,12 @@ def test_exact_blocks_replace_blocks_without_a_reader(pool):
   pool.release(fed(pool, started(pool, range(9)), 8, decoded=True))
   s = fed(pool, started(pool, range(9), exact_prefix=True), 8)
   assert s.reused == 0 and pool.counts().cached == 0
-  assert started(pool, range(9), exact_prefix=True).fed == 8
+  assert started(pool, range(10), exact_prefix=True).fed == 8
+
+@pytest.mark.parametrize("exact_prefix,fed_before", [(False, 8), (True, 7)])
+def test_an_exact_prefix_leaves_two_tokens(pool, exact_prefix, fed_before):
+  pool.release(fed(pool, started(pool, range(12)), 12))
+  assert started(pool, range(9), exact_prefix=exact_prefix).fed == fed_before
 
 def test_written_ends_where_decode_begins(pool):
   s = fed(pool, fed(pool, started(pool, range(20)), 6), 6, decoded=True)

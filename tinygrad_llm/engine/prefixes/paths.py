@@ -36,9 +36,13 @@ class Paths:
     return self._paths[s].node.depth
 
   def find(self, s: Sequence) -> Found:
-    """The longest prefix of a sequence that the tree knows, without the last token, whose logits are wanted."""
+    """
+    The longest prefix of a sequence that the tree knows, without the last token, whose logits are wanted.
+
+    Without the last two for an exact prefix: a piece reads them, since a decode step of the last would round otherwise.
+    """
     if not (path := self._paths[s]).enters: return Found([], None, 0)
-    found = self.tree.find(path.node, s.tokens, len(s.tokens) - 1, s.exact_prefix)
+    found = self.tree.find(path.node, s.tokens, len(s.tokens) - 1 - s.exact_prefix, s.exact_prefix)
     if not self.stateful: return found
     deepest = next((i for i, node in reversed([*enumerate(found.path, 1)]) if node in self.tree.snapshots), 0)
     return Found(found.path[:deepest], None, 0)
