@@ -64,10 +64,11 @@ class Served:
     from ray import serve
     from tinygrad_llm.web.replica import Replica
     use_threads(args.threads)
-    self._args, self._replica = args, Replica(*made(args), serve.get_replica_context().replica_id.unique_id)
+    self._args, (self._service, application) = args, made(args)
+    self._replica = Replica(self._service, application, serve.get_replica_context().replica_id.unique_id)
 
   async def __serve_build_asgi_app__(self) -> Any:
-    await self._replica.load(lambda: loaded(self._args, progress=False))
+    await self._replica.load(lambda: loaded(self._args, self._service, progress=False))
     return self._replica
 
   async def check_health(self) -> None: self._replica.check()

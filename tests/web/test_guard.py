@@ -49,9 +49,21 @@ def test_links_of_other_sites_lead_to_the_page_only(path, mode, method, status):
 def test_preflight():
   asking = {"access-control-request-method": "POST"}
   found = client(origins=["*"], keys=["k"]).options("/props", headers={"origin": "https://a.example", **asking})
-  assert found.status_code == 204 and found.headers["access-control-allow-origin"] == "https://a.example"
+  assert found.status_code == 200 and found.headers["access-control-allow-origin"] == "https://a.example"
   assert "authorization" in found.headers["access-control-allow-headers"]
   assert client().options("/props", headers={"origin": "https://a.example", **asking}).status_code == 403
+  def allowed(names: str) -> str:
+    headers = {"origin": "https://a.example", "access-control-request-headers": names, **asking}
+    return client(origins=["*"]).options("/props", headers=headers).headers["access-control-allow-headers"]
+  assert allowed("authorization, x-stainless-lang,x-b") == "authorization, x-stainless-lang,x-b"
+  for wrong in ("a b", "a,", "a" * 50 + ", b" * 60): assert allowed(wrong) == allowed("")
+
+@pytest.mark.parametrize("origin,status", [
+  ("http://localhost", 200), ("http://localhost:3000", 200), ("https://127.0.0.1:3000", 200), ("http://[::1]:9", 200),
+  ("http://localhost.evil.example", 403), ("http://notlocalhost", 403), ("null", 403),
+  ("ftp://localhost", 403), ("http://[::1", 403), ("http://127.0.0.2", 403)])
+def test_origins_of_this_machine(origin, status):
+  assert client(origins=["localhost"]).get("/props", headers={"origin": origin}).status_code == status
 
 @pytest.mark.parametrize("kind,status", [
   ("application/json", 200), ("application/json; charset=utf-8", 200), ("Application/JSON", 200),

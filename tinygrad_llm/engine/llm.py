@@ -258,6 +258,7 @@ class LLM:
     - pieces: "ids", "text", or "parts": lists of ("thinking" or "answer", text), see parts()
     - json_schema (a mapping, or JSON as text), regex, or lark: the answer is in this language
     - logprobs: how many alternatives (0 to 20) Stream.logprobs lists with each token's log-probability
+    - sampled_logprobs: these are by the chances that the sampler gave, of the tokens that it picked from
     - exact_prefix: reuse only what was read as a prompt, so that an answer is equal, to the bit, to a fresh one
     The call itself raises InputError for bad arguments.
     """
@@ -330,6 +331,7 @@ class LLM:
   def _requests(self, prompt: Sequence[Any], n: int, *, stop: Sequence[str] = (),
                 template: Mapping[str, Any] | None = None, logprobs: int | None = None, exact_prefix: bool = False,
                 json_schema: Any = None, regex: str | None = None, lark: str | None = None,
+                sampled_logprobs: bool = False,
                 pieces: Pieces | None = None, **settings: Any) -> Asked:
     self._check_open()
     as_text = isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
@@ -351,7 +353,8 @@ class LLM:
       ids, sampler, ending = self._choices(prompt, masked=grammar is not None, **more)
       prompt = ids  # it may have been an iterator
       sequence = BatchSequence([*ids], len(ids), max_tokens=ending.most, exact_prefix=exact_prefix)
-      return Request(sequence, sampler, ending, self.tokenizer, grammar and (grammar.fork() if i else grammar), top)
+      return Request(sequence, sampler, ending, self.tokenizer, grammar and (grammar.fork() if i else grammar), top,
+                     sampled_logprobs)
     requests = [request(i) for i in range(n)]
     pieces = pieces or ("text" if as_text else "ids")
     return Asked(requests, partial(answer_text, self, (), stop, prompt) if stop or pieces != "ids" else None, pieces)
@@ -435,15 +438,17 @@ class LLM:
       self._context.take(feed, [])
       for n in self._chunks(ids, 0): yield self.steps.normed(n)
 
-  def prompt(self, messages: Sequence[dict[str, str]], template: Mapping[str, Any] | None = None) -> list[int]:
+  def prompt(self, messages: Sequence[dict[str, str]], template: Mapping[str, Any] | None = None,
+             add_generation_prompt: bool = True) -> list[int]:
     """
-    The token ids of a conversation through the model's chat template, ready for the assistant's answer.
+    The token ids of a conversation through the model's chat template, ready for the assistant's answer, unless
+    `add_generation_prompt` is False.
 
     template: variables for the template. InputError if the template would drop words of the messages. A last message
     that is sure not to fit is an InputError before it is tokenised.
     """
     self._check_size(user_texts(messages[-1:]))
-    ids = self.template.encode(self.tokenizer, messages, **checked(template or {}))
+    ids = self.template.encode(self.tokenizer, messages, add_generation_prompt, **checked(template or {}))
     if self.turns is None: self.turns = turn_marks(self.template, self.tokenizer)
     return ids
 

@@ -55,7 +55,7 @@ class Sampler:
   @cached_property
   def greedy(self) -> bool:
     """Whether it picks greedy_token's choice, whatever came before and whatever the call."""
-    return (self.temperature == 0 or self.top_k == 1) and self._penalties.off and not self.masked
+    return self._takes_best and self._penalties.off and not self.masked
 
   @property
   def on_device(self) -> bool:
@@ -82,6 +82,21 @@ class Sampler:
     allowed, ruled_out: tokens to pick from, and tokens not to pick, see Penalties. They are for a `masked` sampler.
     InputError if they leave no token.
     """
+    ids, weights = self.candidates(logits, history, allowed, ruled_out)
+    if ids is not None and ids.size == 1 and self._takes_best: return int(ids[0])
+    choice = _draw(weights, self.random())
+    return choice if ids is None else int(ids[choice])
+
+  @property
+  def _takes_best(self) -> bool: return self.temperature == 0 or self.top_k == 1
+
+  def candidates(self, logits: np.ndarray, history: Sequence[int] = (), allowed: np.ndarray | None = None,
+                 ruled_out: Sequence[int] = ()) -> tuple[np.ndarray | None, np.ndarray]:
+    """
+    The tokens that a call picks from, ascending (None: all), and their weights, from 0 to 1 (the likeliest one's).
+
+    The arguments are a call's.
+    """
     assert self.masked or allowed is None and not ruled_out, "greedy and on_device would be wrong"
     if logits.ndim != 1 or not logits.size: raise InputError(f"logits: {logits.shape} is not (vocab,); give one row")
     check_best(best := logits.max())   # NaN if any is
@@ -89,7 +104,7 @@ class Sampler:
       logits, best = changed, changed.max()
       if best == -np.inf: raise InputError("logits: every token is ruled out; allow more, or lower logit_bias")
       check_best(best)
-    if self.temperature == 0 or self.top_k == 1: return int(logits.argmax())
+    if self._takes_best: return np.array([logits.argmax()]), np.ones(1, np.float32)
     ids = None
     if 0 < self.top_k < logits.size:
       ids = _top_k(logits, self.top_k)
@@ -102,8 +117,7 @@ class Sampler:
     with np.errstate(over="ignore"): below /= -max(self.temperature, 1e-30)
     weights = np.exp(below, out=below)
     weights *= chosen
-    choice = _draw(weights, self.random())
-    return choice if ids is None else int(ids[choice])
+    return ids, weights
 
 def check_best(best: float | np.float32) -> None:
   """InputError unless the largest logit of a row is finite."""

@@ -101,7 +101,8 @@ class ChatTemplate:
     self.templates = {name: _source(source, fallback) for name, source in templates.items()
                       if source.strip() or name == "default"}
     self.stop = tuple(stop) or (PLAIN_STOP if self.templates.get("default") == PLAIN else ())
-    self._setup = {"templates": self.templates, "variables": {"bos_token": bos_token, "eos_token": eos_token}}
+    self._special = {"bos_token": bos_token, "eos_token": eos_token}
+    self._setup = {"templates": self.templates, "variables": self._special}
     self._lock = threading.Lock()
     self._process: subprocess.Popen[str] | None = None
     self._has_templates = False  # whether they were sent to the process
@@ -128,6 +129,10 @@ class ChatTemplate:
     bos, eos = (special_id(kv, name, tokens) for name in ("bos", "eos"))
     return cls(found or {"default": fallback}, "" if bos is None else tokens[bos], "" if eos is None else tokens[eos],
                fallback=fallback)
+
+  def replaced(self, source: str) -> ChatTemplate:
+    """Another template, by its source or a built-in's name, with this one's texts of special tokens."""
+    return ChatTemplate({"default": source}, **self._special)
 
   def prepare(self) -> None:
     """Starts the worker early (about 2 ms) for a rendering that follows soon, which will report any error."""

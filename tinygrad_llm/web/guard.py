@@ -6,22 +6,24 @@ reaches it, too (https://owasp.org/www-community/attacks/DNS_Rebinding). So a br
 and a body that is no JSON are refused.
 """
 from __future__ import annotations
-import hmac, ipaddress
+import hmac, ipaddress, re
 from collections.abc import Collection, Sequence
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tinygrad_llm.web.choices import LOCAL
 from tinygrad_llm.web.errors import ApiError
 from tinygrad_llm.web.replies import error_reply
 
+NAMES = re.compile(r"[\w-]+(?:, ?[\w-]+){0,50}", re.ASCII)
 PUBLIC = {"/", "/health", "/v1/health", "/v1/models", "/models"}  # without a key
 
 class Guard:
   """
   Middleware. keys: none, and anybody may ask. hosts: names that a Host header may have, beside any IP address.
 
-  origins: of pages on other sites that may ask; "*" is all. largest: bytes of a body.
+  origins: of pages on other sites that may ask; "localhost" is any page of this machine, "*" is all.
+  largest: bytes of a body.
   """
   def __init__(self, app: ASGIApp, keys: Sequence[str] = (), hosts: Collection[str] = LOCAL,
                origins: Collection[str] = (), largest: int = 32 << 20):
@@ -35,7 +37,7 @@ class Guard:
       self._check_host(headers.get("host", ""))
       origin = self._allowed_origin(headers, is_link=scope["path"] == "/" and scope["method"] in ("GET", "HEAD"))
       if scope["method"] == "OPTIONS" and origin and "access-control-request-method" in headers:
-        return await _preflight(send, origin)
+        return await _preflight(send, origin, headers.get("access-control-request-headers", ""))
       send = _sharing(send, origin) if origin else send
       self._check_key(scope["path"], headers)
       self._check_body(scope["method"], headers)
@@ -43,8 +45,8 @@ class Guard:
     await self._app(scope, self._limited(receive), send)
 
   def _check_host(self, host: str) -> None:
-    try: name = urlsplit(f"//{host}").hostname or ""
-    except ValueError: name = ""
+    where = _split(f"//{host}")
+    name = where.hostname or "" if where else ""
     if name.lower() in self._hosts or "*" in self._hosts or _is_address(name): return
     raise ApiError(403, f"the host {name!r:.100} is not this server's; --allow-host adds a name", "forbidden_host")
 
@@ -59,8 +61,10 @@ class Guard:
       if headers.get("sec-fetch-site", "none") in ("cross-site", "same-site") and not is_link:
         raise ApiError(403, "a page on another site may not ask", "forbidden_origin")
       return ""
-    if urlsplit(origin).netloc == headers.get("host") and origin != "null": return ""
+    if (where := _split(origin)) and where.netloc == headers.get("host") and origin != "null": return ""
     if origin in self._origins or "*" in self._origins: return origin
+    if "localhost" in self._origins and where and where.scheme in ("http", "https") and where.hostname in LOCAL:
+      return origin
     raise ApiError(403, f"the origin {origin!r:.100} is not allowed; --cors-origin adds it", "forbidden_origin")
 
   def _check_key(self, path: str, headers: Headers) -> None:
@@ -98,11 +102,18 @@ def _is_address(name: str) -> bool:
   except ValueError: return False
   return True
 
-async def _preflight(send: Send, origin: str) -> None:
+def _split(url: str) -> SplitResult | None:
+  """The parts of an address; None if it is none."""
+  try: return urlsplit(url)
+  except ValueError: return None
+
+async def _preflight(send: Send, origin: str, asked: str) -> None:
+  """asked: names of headers. Clients such as openai's in a browser send some of their own."""
+  allowed = asked if NAMES.fullmatch(asked) else "authorization, content-type, x-api-key"
   headers = [*_sharing_headers(origin), (b"access-control-allow-methods", b"GET, POST"),
-             (b"access-control-allow-headers", b"authorization, content-type, x-api-key"),
+             (b"access-control-allow-headers", allowed.encode()),
              (b"access-control-max-age", b"600")]
-  await send({"type": "http.response.start", "status": 204, "headers": headers})
+  await send({"type": "http.response.start", "status": 200, "headers": headers})
   await send({"type": "http.response.body", "body": b""})
 
 def _sharing_headers(origin: str) -> list[tuple[bytes, bytes]]:

@@ -23,9 +23,14 @@ class Service:
   llm: None while it loads. name: the model's, in answers. parallel: answers at a time. queue: how many more may wait.
   version: of the server, for those who ask.
 
+  For requests that give none: defaults, sampling settings by Sampler's names; most, tokens of an answer; variables, of
+  the chat template.
+
   It belongs to the event loop; the engine's thread is asked by streams alone.
   """
-  def __init__(self, name: str, parallel: int, queue: int, version: str = ""):
+  def __init__(self, name: str, parallel: int, queue: int, version: str = "", defaults: dict[str, Any] | None = None,
+               most: int | None = None):
+    self.defaults, self.most, self.variables = defaults or {}, most, dict[str, Any]()
     self.name, self.parallel, self.queue, self.version, self.created = name, parallel, queue, version, int(time.time())
     self.llm: Any = None
     self.state: State = "loading"

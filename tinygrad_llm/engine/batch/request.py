@@ -7,7 +7,7 @@ from tinygrad_llm.engine.batch.outbox import Outbox
 from tinygrad_llm.engine.batch.sequence import Sequence
 from tinygrad_llm.engine.choice.ending import Ending
 from tinygrad_llm.engine.choice.grammar import Grammar
-from tinygrad_llm.engine.choice.logprobs import Logprobs, logprobs
+from tinygrad_llm.engine.choice.logprobs import Logprobs, logprobs, sampled_logprobs
 from tinygrad_llm.engine.sampling import Sampler, greedy_token
 from tinygrad_llm.engine.timing import Timing
 from tinygrad_llm.text.tokenizer import Tokenizer
@@ -20,17 +20,18 @@ class Request:
 
   - top: how many alternatives to a token are listed with its log-probability; None: no log-probabilities are computed
   - end_logprobs: of the end token, which is no token of the answer
+  - sampled: these are of the tokens that the sampler picked from, by its chances, not of all by the model's
   - forks: further answers to the same prompt, which wait until this request has read it
   """
   def __init__(self, sequence: Sequence, sampler: Sampler, ending: Ending, tokenizer: Tokenizer,
-               grammar: Grammar | None = None, top: int | None = None):
+               grammar: Grammar | None = None, top: int | None = None, sampled: bool = False):
     self.sequence, self.sampler, self.ending, self.grammar = sequence, sampler, ending, grammar
     self.outbox, self.timing = Outbox(), Timing(prompt_tokens=sequence.prompt)
     self.logprobs: list[Logprobs] = []
     self.end_logprobs: Logprobs | None = None
     self.forks = list[Request]()
     self._fed = self._own = 0  # where the prompt's steps have come to; how many of its tokens they fed, each once
-    self._tokenizer, self._top, self.began = tokenizer, top, time.perf_counter()
+    self._tokenizer, self._top, self._sampled, self.began = tokenizer, top, sampled, time.perf_counter()
     self._ends = threading.RLock()  # a stream that the garbage collector drops may end its request inside end()
 
   @property
@@ -59,10 +60,11 @@ class Request:
     """
     if self.is_over: return
     s, n = self.sequence, len(self.sequence.tokens) - self.sequence.prompt
+    allowed, ruled_out = None, self.ending.ruled_out(n)
     if self.sampler.greedy and key is not None: token = greedy_token(key)
     else:
       allowed = None if self.grammar is None else self.grammar.mask()
-      token = self.sampler(logits(), s.tokens, allowed=allowed, ruled_out=self.ending.ruled_out(n))
+      token = self.sampler(logits(), s.tokens, allowed=allowed, ruled_out=ruled_out)
     finish = self.ending.finish(token, n)
     if finish == "stop":
       if self._top is not None: self.end_logprobs = logprobs(logits(), token, self._top, self._tokenizer)
@@ -71,7 +73,11 @@ class Request:
     if self.grammar is not None:
       self.grammar.accept(token)
       if self.grammar.is_over: finish = "stop"
-    if self._top is not None: self.logprobs.append(logprobs(logits(), token, self._top, self._tokenizer))
+    if self._top is not None and not self._sampled:
+      self.logprobs.append(logprobs(logits(), token, self._top, self._tokenizer))
+    elif self._top is not None:
+      candidates = self.sampler.candidates(logits(), s.tokens, allowed, ruled_out)
+      self.logprobs.append(sampled_logprobs(*candidates, token, self._top, self._tokenizer))
     s.tokens.append(token)
     self._count()
     self.outbox.put(token)

@@ -49,6 +49,10 @@ class Stream(Generic[T]):
     stopped = self._text is not None and self._text.stopped
     return self.timing.finish if stopped or self._request.is_over else ""
   @property
+  def read(self) -> tuple[int, int]:
+    """Positions of the prompt that were found in the pool, and those that are read by now, the former included."""
+    return self._request.sequence.reused, self._request.sequence.fed
+  @property
   def logprobs(self) -> list[Logprobs]: return self._request.logprobs
   @property
   def end_logprobs(self) -> Logprobs | None: return self._request.end_logprobs

@@ -34,6 +34,16 @@ def logprobs(logits: np.ndarray, token: int, top: int, tokenizer: Tokenizer) -> 
   def found(i: int) -> Logprob: return Logprob(i, float(logits[i]) - total, tokenizer.shown_bytes(i))
   return Logprobs(found(token), tuple(map(found, _likeliest(logits, most_logprobs(top)))))
 
+def sampled_logprobs(ids: np.ndarray | None, weights: np.ndarray, token: int, top: int, tokenizer: Tokenizer
+                     ) -> Logprobs:
+  """logprobs() among the tokens that a sampler picks from, by its weights; see Sampler.candidates()."""
+  total = np.log(weights.sum(dtype=np.float64))
+  def found(at: int) -> Logprob:
+    i = at if ids is None else int(ids[at])
+    with np.errstate(divide="ignore"): return Logprob(i, float(np.log(weights[at]) - total), tokenizer.shown_bytes(i))
+  best = [at for at in _likeliest(weights, most_logprobs(top)) if weights[at] > 0]
+  return Logprobs(found(token if ids is None else int(np.searchsorted(ids, token))), tuple(map(found, best)))
+
 def _likeliest(logits: np.ndarray, count: int) -> list[int]:
   """The ids of the `count` largest logits, in descending order; equal ones ascend by id."""
   if not count: return []

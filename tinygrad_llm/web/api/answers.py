@@ -8,18 +8,24 @@ from typing import Any, NamedTuple
 from tinygrad_llm.engine.choice.logprobs import Logprobs
 from tinygrad_llm.engine.timing import Timing
 from tinygrad_llm.text.thinking import ANSWER
+from tinygrad_llm.web.api.progress import Progress, with_progress
 from tinygrad_llm.web.service import Service, Slot
 
 FINISH = {"stop": "stop", "stop_string": "stop", "length": "length", "context": "length", "cancelled": "stop"}
 
 class Delta(NamedTuple):
-  """New text of an answer. parts: its kinds, see LLM.parts(). over: nothing follows; end: by the end token's place."""
+  """
+  New text of an answer, or how far its prompt is read.
+
+  parts: its kinds, see LLM.parts(). over: nothing follows; end: log-probabilities in the end token's place.
+  """
   choice: int
   parts: list[tuple[str, str]]
   logprobs: list[Logprobs]
   tokens: list[int]
   over: bool
   end: list[Logprobs]
+  progress: Progress | None = None
 
 @dataclass
 class Whole:
@@ -35,7 +41,7 @@ class Whole:
 def head(service: Service, name: str, kind: str) -> dict[str, Any]:
   """The fields with which OpenAI's answers begin. name: of the id; kind: of the object."""
   return {"id": f"{name}-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": service.name,
-          "system_fingerprint": f"tinygrad_llm-{service.version}"}
+          "system_fingerprint": f"build-{service.version}"}
 
 @dataclass
 class Result:
@@ -59,10 +65,12 @@ class Answers:
   """
   `count` answers to a prompt, by seeds that follow each other. Those that find slots together read the prompt once.
 
-  as_parts: thinking is told apart from the answer; otherwise all is the answer. results: of each, once it is over.
+  as_parts: thinking is told apart from the answer; otherwise all is the answer. progress: deltas tell it, too.
+  results: of each, once it is over.
   """
   def __init__(self, service: Service, prompt: list[int], settings: dict[str, Any], count: int = 1,
-               as_parts: bool = False):
+               as_parts: bool = False, progress: bool = False):
+    self._progress = progress
     self._service, self._settings, self._as_parts = service, settings, as_parts
     self.prompt, self.results, self.began = prompt, [Result() for _ in range(count)], time.perf_counter()
     self._asked: Any = None
@@ -150,7 +158,10 @@ class Answers:
   async def _one(self, index: int) -> AsyncGenerator[Delta, None]:
     """The deltas of an answer that runs."""
     stream, result, told, last = self._open[index].stream, self.results[index], 0, 0.0
-    async for piece in stream:
+    async for piece in with_progress(stream) if self._progress and not index else stream:
+      if isinstance(piece, Progress):
+        yield Delta(index, [], [], [], False, [], piece)
+        continue
       now = time.perf_counter()
       if last: self._service.metrics.seconds["inter_token_latency_seconds"].observe(now - last)
       last, (first, told) = now, (told, stream.taken)
@@ -168,6 +179,10 @@ class Answers:
     n, end = len(self.prompt), [stream.end_logprobs] if over and stream.end_logprobs is not None else []
     return Delta(index, parts, stream.logprobs[first:last], stream.tokens[n + first:n + last], over, end)
 
+  def prompt_text(self) -> str:
+    """The prompt as the model reads it, control tokens written out."""
+    return b"".join(map(self._service.llm.tokenizer.shown_bytes, self.prompt)).decode("utf-8", "replace")
+
   def usage(self) -> dict[str, Any]:
     """Tokens, as OpenAI counts them."""
     prompt, answer = len(self.prompt), sum(r.tokens for r in self.results)
@@ -175,12 +190,15 @@ class Answers:
             "prompt_tokens_details": {"cached_tokens": self.results[0].timing.cached_tokens},
             "completion_tokens_details": {"reasoning_tokens": sum(r.reasoning for r in self.results)}}
 
-  def timings(self) -> dict[str, Any]:
-    """The first answer's times, as llama-server tells them."""
+  def timings(self, progress: Progress | None = None) -> dict[str, Any]:
+    """The first answer's times, as llama-server tells them. progress: while its prompt is read."""
     t, tokens = self.results[0].timing, self.results[0].tokens
     def told(name: str, count: int, steps: int, seconds: float) -> dict[str, Any]:
       return {f"{name}_n": count, f"{name}_ms": seconds * 1e3, f"{name}_per_token_ms": seconds * 1e3 / max(1, steps),
               f"{name}_per_second": steps / seconds if seconds else 0.0}
+    if progress is not None:
+      fed = progress.processed - progress.cached
+      return {"cache_n": progress.cached, **told("prompt", fed, fed, progress.seconds), **told("predicted", 0, 0, 0.0)}
     fed = t.prompt_tokens - t.cached_tokens
     return {"cache_n": t.cached_tokens, **told("prompt", fed, fed, t.prefill),
             **told("predicted", tokens, t.tokens - 1, t.decode)}

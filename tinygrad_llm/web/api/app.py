@@ -13,8 +13,8 @@ from starlette.routing import Route
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.web.api import completions, embeddings, native, operations, schemas
 from tinygrad_llm.web.access import AccessLog, writer
-from tinygrad_llm.web.api.chat import chat
-from tinygrad_llm.web.api.page import page
+from tinygrad_llm.web.api.chat import chat, input_tokens
+from tinygrad_llm.web.api import page as web_page
 from tinygrad_llm.web.errors import ApiError, as_api_error
 from tinygrad_llm.web.guard import Guard
 from tinygrad_llm.web.replies import Gone, error_reply
@@ -29,6 +29,8 @@ ANSWERS: dict[tuple[str, ...], tuple[type, Callable[..., Awaitable[Response]]]] 
   ("/embedding", "/embeddings"): (schemas.NativeEmbedding, embeddings.native)}
 TEXTS: dict[str, tuple[type, Callable[..., Awaitable[Response]]]] = {
   "/tokenize": (schemas.Tokenize, native.tokenize), "/detokenize": (schemas.Detokenize, native.detokenize),
+  "/v1/chat/completions/input_tokens": (schemas.Chat, input_tokens),
+  "/chat/completions/input_tokens": (schemas.Chat, input_tokens),
   "/apply-template": (schemas.Template, native.apply_template)}
 FACTS: dict[tuple[str, ...], Callable[[Service], Awaitable[Response]]] = {
   ("/health", "/v1/health"): operations.health, ("/v1/models", "/models"): operations.models,
@@ -36,9 +38,10 @@ FACTS: dict[tuple[str, ...], Callable[[Service], Awaitable[Response]]] = {
   ("/props",): native.props, ("/slots",): native.slots, ("/tokenizer_info",): native.tokenizer_info}
 
 def app(service: Service, keys: Sequence[str] = (), hosts: Sequence[str] = (), origins: Sequence[str] = (),
-        log: str = "none", largest: int = 32 << 20) -> Starlette:
-  """The ASGI application. keys, hosts, origins, largest: see Guard. log: one of choices.LOGS."""
-  routes = [Route("/", page), Route("/v1/models/{name:path}", partial(_model, service))]
+        log: str = "none", largest: int = 32 << 20, page: bool = True) -> Starlette:
+  """The ASGI application. keys, hosts, origins, largest: see Guard. log: of choices.LOGS. page: whether / has one."""
+  routes = [Route("/", web_page.page)] if page else []
+  routes += [Route("/v1/models/{name:path}", partial(_model, service))]
   for paths, (kind, answer) in ANSWERS.items():
     routes += [Route(path, _Asked(service, kind, answer), methods=["POST"]) for path in paths]
   for path, (kind, answer) in TEXTS.items():

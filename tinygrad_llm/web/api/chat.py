@@ -13,7 +13,7 @@ from tinygrad_llm.web.api.answers import Answers, head
 from tinygrad_llm.web.errors import ApiError, as_api_error
 from tinygrad_llm.web.api.messages import messages
 from tinygrad_llm.web.replies import DONE, EventStream, Json, event, while_there
-from tinygrad_llm.web.api.schemas import Chat
+from tinygrad_llm.web.api.schemas import Chat, Template
 from tinygrad_llm.web.service import Service
 
 LEAST = -9999.0  # OpenAI's log-probability of what cannot come: JSON has no infinity
@@ -24,28 +24,44 @@ async def chat(service: Service, asked: Chat, receive: Receive) -> Response:
   llm = service.check(count)
   _refuse_tools(asked)
   most = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
-  found = settings.settings(llm, asked, most)
+  found = settings.settings(service, asked, most)
   settings.add_format(found, asked.response_format)
   found |= {"logprobs": settings.chat_logprobs(asked), "stop": [*found["stop"], *llm.template.stop]}
-  prompt = await asyncio.to_thread(prompt_ids, llm, asked)
-  answers = Answers(service, prompt, found, count, as_parts=True)
+  prompt = await asyncio.to_thread(prompt_ids, service, asked)
+  answers = Answers(service, prompt, found, count, as_parts=True, progress=bool(asked.stream and asked.return_progress))
   await answers.check()
   reply = _Reply(service, asked, answers)
   if asked.stream: return EventStream(reply.events())
   return Json(await while_there(receive, reply.whole()))
 
-def prompt_ids(llm: Any, asked: Any) -> list[int]:
+def prompt_ids(service: Service, asked: Chat | Template) -> list[int]:
   """The token ids of a request's messages. An assistant's message at the end is continued."""
-  given = messages(asked.messages)
-  variables = dict(asked.chat_template_kwargs or {})
+  llm, given = service.llm, messages(asked.messages)
+  variables = service.variables | (asked.chat_template_kwargs or {})
   if effort := getattr(asked, "reasoning_effort", None):
     if effort == "none": variables = llm.template.thinking(False) | variables
     elif "reasoning_effort" in llm.template.variables(): variables.setdefault("reasoning_effort", effort)
-  if len(given) == 1 or given[-1]["role"] != "assistant" or "tool_calls" in given[-1]:
-    ids: list[int] = llm.prompt(given, variables)
+  if not _continues(asked, given):
+    ids: list[int] = llm.prompt(given, variables, asked.add_generation_prompt is not False)
     return ids
   before: list[int] = llm.prompt(given[:-1], variables)
   return [*before, *llm.tokenizer.encode_on(given[-1]["content"])]
+
+async def input_tokens(service: Service, asked: Chat) -> Response:
+  """How many tokens a conversation is."""
+  service.check(0)
+  ids = await asyncio.to_thread(prompt_ids, service, asked)
+  return Json({"object": "response.input_tokens", "input_tokens": len(ids)})
+
+def _continues(asked: Chat | Template, given: list[dict[str, Any]]) -> bool:
+  """Whether the last message is to be continued. ApiError if the request contradicts itself."""
+  can = len(given) > 1 and given[-1]["role"] == "assistant" and "tool_calls" not in given[-1]
+  if not asked.continue_final_message: return can and not asked.add_generation_prompt
+  name, why = "continue_final_message", "add_generation_prompt is true, too; give one of them"
+  if not asked.add_generation_prompt:
+    if can: return True
+    why = "the last message is not a text of the assistant's after another message"
+  raise ApiError(400, f"{name}: {why}", "invalid_value", name)
 
 def _refuse_tools(asked: Chat) -> None:
   for name in ("tools", "functions"):
@@ -73,7 +89,8 @@ class _Reply:
     found = await self._answers.whole()
     choices = [{"index": i, "message": _message(whole.parts), "logprobs": self._logprobs(whole.logprobs),
                 "finish_reason": result.finish} for i, (whole, result) in enumerate(zip(found, self._answers.results))]
-    return self._head | {"choices": choices, "usage": self._answers.usage(), "timings": self._answers.timings()}
+    more = {"__verbose": {"prompt": self._answers.prompt_text()}} if self._asked.verbose else {}
+    return self._head | {"choices": choices, "usage": self._answers.usage(), "timings": self._answers.timings(), **more}
 
   async def events(self) -> AsyncGenerator[bytes, None]:
     begin = self._head | {"object": "chat.completion.chunk"}
@@ -88,7 +105,10 @@ class _Reply:
       async with aclosing(self._answers.deltas()) as deltas:
         async for delta in deltas:
           logprobs, more = self._logprobs(delta.logprobs), dict[str, Any]()
-          if self._asked.timings_per_token: more = {"timings": self._answers.timings()}
+          if self._asked.timings_per_token: more = {"timings": self._answers.timings(delta.progress)}
+          if delta.progress:
+            yield chunk(delta.choice, {}, more=more | {"prompt_progress": delta.progress.shown()})
+            continue
           for name, text in fields(delta.parts):
             yield chunk(delta.choice, {name: text}, logprobs, more=more)
             logprobs = None

@@ -27,13 +27,14 @@ async def completions(service: Service, asked: Completion, receive: Receive) -> 
                                   "unsupported_parameter", "suffix")
   if asked.echo and asked.stream: raise ApiError(400, "echo: it cannot be streamed", "unsupported_parameter", "echo")
   llm = service.check(count)
-  most = DEFAULT_TOKENS if asked.max_tokens is None else asked.max_tokens
-  found = settings.settings(llm, asked, most)
+  most = asked.max_tokens if asked.max_tokens is not None else service.most or DEFAULT_TOKENS
+  found = settings.settings(service, asked, most)
   settings.add_format(found, asked.response_format)
   found["logprobs"] = settings.completion_logprobs(asked)
   prompts = await asyncio.to_thread(prompt_lists, llm, asked.prompt)
   service.check(count * len(prompts), "prompt")
-  answers = [Answers(service, ids, found, count) for ids in prompts]
+  progress = bool(asked.stream and asked.return_progress)
+  answers = [Answers(service, ids, found, count, progress=progress) for ids in prompts]
   for each in answers: await each.check()
   reply = _Reply(service, asked, answers)
   if asked.stream: return EventStream(reply.events())
@@ -108,13 +109,15 @@ class _Reply:
         async with aclosing(answers.deltas()) as deltas:
           async for delta in deltas:
             index, text = which * len(answers.results) + delta.choice, "".join(text for _, text in delta.parts)
-            if not text and not delta.over: continue
+            if not text and not delta.over and not delta.progress: continue
             found = _listed([*delta.logprobs, *delta.end], "", offsets.get(index, 0)) if listed else None
             offsets[index] = offsets.get(index, 0) + len(text)
             last = delta.over and answers is self._answers[-1]
             choice = {"index": index, "text": text, "logprobs": found,
                       "finish_reason": answers.results[delta.choice].finish if delta.over else None}
-            yield event(self._head | {"choices": [choice]} | usage | ({"timings": answers.timings()} if last else {}))
+            more = {"timings": answers.timings(delta.progress)} if last or self._asked.timings_per_token else {}
+            if delta.progress: more["prompt_progress"] = delta.progress.shown()
+            yield event(self._head | {"choices": [choice]} | usage | more)
       if usage: yield event(self._head | {"choices": [], "usage": self.usage(),
                                              "timings": self._answers[0].timings()})
       yield DONE

@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 from starlette.responses import Response
 from starlette.types import Receive
+from tinygrad_llm.web.api.embedding_inputs import input_ids, inputs
 from tinygrad_llm.web.errors import ApiError
 from tinygrad_llm.web.replies import Json, while_there
-from tinygrad_llm.web.api.schemas import Embeddings, NativeEmbedding, Prompt, prompts
+from tinygrad_llm.web.api.schemas import Embeddings, NativeEmbedding
 from tinygrad_llm.web.service import Service
 
 MOST = 2048  # texts of a request, as OpenAI has it
@@ -32,13 +33,13 @@ async def native(service: Service, asked: NativeEmbedding, receive: Receive) -> 
   _, vectors = await _vectors(service, given, receive)
   return Json([{"index": i, "embedding": [vector.tolist()]} for i, vector in enumerate(vectors)])
 
-async def _vectors(service: Service, given: Prompt, receive: Receive) -> tuple[list[list[int]], np.ndarray]:
-  llm, texts = service.check(), prompts(given, "input")
+async def _vectors(service: Service, given: Any, receive: Receive) -> tuple[list[list[int]], np.ndarray]:
+  llm, texts = service.check(), inputs(given)
   if len(texts) > MOST:
     raise ApiError(400, f"input: it has {len(texts)} texts; give at most {MOST}", "invalid_value", "input")
   if any(text == "" or text == [] for text in texts):
     raise ApiError(400, "input: a text is empty", "invalid_value", "input")
-  ids = await asyncio.to_thread(lambda: [llm.pooling.ids(text) for text in texts])
+  ids = await asyncio.to_thread(lambda: [input_ids(llm, text) for text in texts])
   async def made() -> np.ndarray:
     async with service.slot():
       return np.concatenate([await asyncio.to_thread(llm.embed, [one]) for one in ids])

@@ -1,6 +1,6 @@
 """llama-server's own routes: /completion, /tokenize, /detokenize, /apply-template, /props, /slots."""
 from __future__ import annotations
-import asyncio
+import asyncio, math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -15,16 +15,21 @@ from tinygrad_llm.web.replies import EventStream, Json, event, together, while_t
 from tinygrad_llm.web.api.schemas import Detokenize, Native, Template, Tokenize
 from tinygrad_llm.web.service import Service
 
+# settings that change nothing; the samplers of the second line are not here
+USUAL = {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "ignore_eos": False,
+         "mirostat": 0, "dry_multiplier": 0.0, "xtc_probability": 0.0, "typical_p": 1.0, "top_n_sigma": -1.0,
+         "dynatemp_range": 0.0, "adaptive_target": -1.0, "adaptive_decay": 0.9}
 STOPPED = {"stop": "eos", "stop_string": "word", "length": "limit", "context": "limit", "cancelled": "none"}
 
 async def completion(service: Service, asked: Native, receive: Receive) -> Response:
   """The continuation of a prompt, as llama-server's /completion gives it."""
   count = settings.count(asked)
   llm = service.check(count)
-  found = settings.settings(llm, asked, asked.n_predict if asked.n_predict is not None else asked.max_tokens)
-  found["logprobs"] = asked.n_probs or None
+  found = settings.settings(service, asked, asked.n_predict if asked.n_predict is not None else asked.max_tokens)
+  found |= {"logprobs": asked.n_probs or None, "sampled_logprobs": bool(asked.post_sampling_probs)}
   prompts = await asyncio.to_thread(prompt_lists, llm, asked.prompt)
-  answers = [Answers(service, ids, found, count) for ids in prompts]
+  progress = bool(asked.stream and asked.return_progress)
+  answers = [Answers(service, ids, found, count, progress=progress) for ids in prompts]
   for each in answers: await each.check()
   replies = [_Reply(service, asked, each, found, i * count) for i, each in enumerate(answers)]
   if asked.stream:
@@ -49,7 +54,7 @@ class _Reply:
             "truncated": timing.finish == "context", "has_new_line": "\n" in text,
             "stop_type": STOPPED.get(timing.finish, "none"),
             "stopping_word": self._word(tokens) if timing.finish == "stop_string" else "",
-            "generation_settings": shown_settings(self._found), "timings": self._answers.timings(),
+            "generation_settings": shown_settings(self._found, self._service.llm), "timings": self._answers.timings(),
             "prompt": self._service.llm.tokenizer.decode(self._answers.prompt)}
 
   def _word(self, tokens: list[int]) -> str:
@@ -62,11 +67,13 @@ class _Reply:
             for i, whole in enumerate(await self._answers.whole())]
 
   def _probabilities(self, places: list[Any]) -> dict[str, Any]:
+    after = self._asked.post_sampling_probs
     def shown(x: Any) -> dict[str, Any]:
-      return {"id": x.token, "token": x.raw.decode("utf-8", "replace"), "bytes": list(x.raw),
-              "logprob": max(LEAST, x.logprob)}
+      chance = {"prob": math.exp(x.logprob)} if after else {"logprob": max(LEAST, x.logprob)}
+      return {"id": x.token, "token": x.raw.decode("utf-8", "replace"), "bytes": list(x.raw), **chance}
     if not self._asked.n_probs: return {}
-    return {"completion_probabilities": [shown(p.chosen) | {"top_logprobs": [*map(shown, p.top)]} for p in places]}
+    top = "top_probs" if after else "top_logprobs"
+    return {"completion_probabilities": [shown(p.chosen) | {top: [*map(shown, p.top)]} for p in places]}
 
   async def events(self) -> AsyncGenerator[bytes, None]:
     tokens = list[int]()
@@ -75,22 +82,23 @@ class _Reply:
         async for delta in deltas:
           tokens += delta.tokens
           text = "".join(text for _, text in delta.parts)
-          if text or delta.tokens and not delta.over:
+          if text or delta.progress or delta.tokens and not delta.over:
             yield event({"index": 0, "content": text, "tokens": delta.tokens, "stop": False, "id_slot": 0,
                          "tokens_predicted": self._answers.results[0].tokens,
                          "tokens_evaluated": len(self._answers.prompt)} | self._probabilities(delta.logprobs)
-                        | ({"timings": self._answers.timings()} if self._asked.timings_per_token else {}))
+                        | ({"timings": self._answers.timings(delta.progress)} if self._asked.timings_per_token else {})
+                        | ({"prompt_progress": delta.progress.shown()} if delta.progress else {}))
           if delta.over: yield event(self._last(0, "", tokens, told=True))
     except Exception as e: yield event(as_api_error(e).body())
 
-def shown_settings(found: dict[str, Any]) -> dict[str, Any]:
+def shown_settings(found: dict[str, Any], llm: Any) -> dict[str, Any]:
   """Settings of an answer by llama-server's names."""
   most = found["max_tokens"] if found["max_tokens"] is not None else -1
-  usual = {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "ignore_eos": False}
+  ends = dict.fromkeys(sorted(llm.tokenizer.stop_ids) if found.get("ignore_eos") else (), float("-inf"))
   given = {"stop_token_ids" if name == "stop_ids" else name: value for name, value in found.items()
-           if value is not None and name not in ("logit_bias", "logprobs")}
-  return usual | given | {"max_tokens": most, "n_predict": most, "n_probs": found.get("logprobs") or 0, "logit_bias": [
-    {"token": token, "bias": bias} for token, bias in found["logit_bias"].items()]}
+           if value is not None and name not in ("logit_bias", "logprobs", "sampled_logprobs")}
+  return USUAL | given | {"max_tokens": most, "n_predict": most, "n_probs": found.get("logprobs") or 0, "logit_bias": [
+    {"token": token, "bias": bias} for token, bias in (found["logit_bias"] | ends).items()]}
 
 async def tokenize(service: Service, asked: Tokenize) -> Response:
   """The token ids of a text, or of a list of texts and ids."""
@@ -125,13 +133,13 @@ async def detokenize(service: Service, asked: Detokenize) -> Response:
 async def apply_template(service: Service, asked: Template) -> Response:
   """A conversation as the model reads it."""
   llm = service.check(0)
-  ids = await asyncio.to_thread(prompt_ids, llm, asked)
+  ids = await asyncio.to_thread(prompt_ids, service, asked)
   return Json({"prompt": b"".join(map(llm.tokenizer.shown_bytes, ids)).decode("utf-8", "replace")})
 
 async def props(service: Service) -> Response:
   """Facts about the server and its model."""
   llm = service.check(0)
-  return Json({"default_generation_settings": {"n_ctx": llm.max_context, "params": settings.DEFAULTS | llm.suggested},
+  return Json({"default_generation_settings": {"n_ctx": llm.max_context, "params": settings.defaults(service)},
                "total_slots": service.parallel, "model_alias": service.name, "model_path": llm.path.name,
                "modalities": {"vision": False, "audio": False}, "build_info": f"tinygrad_llm {service.version}",
                **_tokens(llm)})
@@ -154,8 +162,8 @@ async def slots(service: Service) -> Response:
     timing = slot.stream.timing if slot.stream is not None else None
     most = slot.settings.get("max_tokens")
     found.append({"id": slot.id, "id_task": slot.task, "n_ctx": llm.max_context, "is_processing": timing is not None,
-                  **({"params": shown_settings(slot.settings)} if slot.settings else {}),
-                  "next_token": {"n_decoded": timing.tokens if timing else 0, "has_next_token": timing is not None,
-                                 "n_remain": -1 if timing is None or most is None else most - timing.tokens},
+                  **({"params": shown_settings(slot.settings, llm)} if slot.settings else {}),
+                  "next_token": [{"n_decoded": timing.tokens if timing else 0, "has_next_token": timing is not None,
+                                 "n_remain": -1 if timing is None or most is None else most - timing.tokens}],
                   "prompt_tokens": timing.prompt_tokens if timing else 0})
   return Json(found)

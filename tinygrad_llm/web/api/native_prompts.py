@@ -17,19 +17,20 @@ def prompt_lists(llm: Any, given: Any) -> list[list[int]]:
     if not isinstance(text := x.get("prompt_string"), str):
       raise ApiError(400, "prompt.prompt_string: it is missing, or no text", "invalid_type", "prompt.prompt_string")
     return text
-  if isinstance(given, list) and any(type(x) is int for x in given): return [_mixed(llm, given)]
+  def is_mixed(x: Any) -> bool: return isinstance(x, list) and any(type(y) is int for y in x)
+  if is_mixed(given): return [mixed_ids(llm, given, "prompt")]
   if not isinstance(given, list): return completions.prompt_lists(llm, pieces(given))
-  lists = [_mixed(llm, x) if isinstance(x, list) and any(type(y) is int for y in x) else pieces(x) for x in given]
+  lists = [mixed_ids(llm, x, "prompt") if is_mixed(x) else pieces(x) for x in given]
   return completions.prompt_lists(llm, lists)
 
-def _mixed(llm: Any, given: list[Any]) -> list[int]:
-  """Ids as they are, and texts as ids; a text at the begin has the model's first token."""
+def mixed_ids(llm: Any, given: list[Any], field: str) -> list[int]:
+  """Ids as they are, and texts as ids; a text at the begin has the model's first token. ApiError names the field."""
   ids = list[int]()
   for i, x in enumerate(given):
     if type(x) is int: ids.append(x)
     elif isinstance(x, str): ids += llm.tokenizer.encode(x, parse_special=True) if i else completions.text_ids(llm, x)
     else:
-      where = f"prompt[{i}]"
+      where = f"{field}[{i}]"
       raise ApiError(400, f"{where}: {x!r:.40} is neither a text nor a token id", "invalid_type", where)
   return ids
 

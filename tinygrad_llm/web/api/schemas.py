@@ -48,8 +48,11 @@ class Sampling(Struct, kw_only=True):
   json_schema: dict[str, Any] | None = None
   regex: str | None = None
   lark: str | None = None
+  grammar: str | None = None  # llama.cpp's GBNF
   exact_prefix: bool | None = None
   timings_per_token: bool | None = None
+  return_progress: bool | None = None
+  cache_prompt: bool | None = None  # false: the answer is the same, to the bit, as from a fresh read of the prompt
 
   @property
   def wants_usage(self) -> bool:
@@ -57,12 +60,16 @@ class Sampling(Struct, kw_only=True):
     return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 class Chat(Sampling, kw_only=True):
+  """OpenAI's chat. The fields for the chat template are Template's."""
   messages: list[dict[str, Any]]
+  chat_template_kwargs: dict[str, Any] | None = None
+  add_generation_prompt: bool | None = None
+  continue_final_message: bool | None = None
   max_completion_tokens: int | None = None
   logprobs: bool | None = None
   top_logprobs: int | None = None
   response_format: ResponseFormat | None = None
-  chat_template_kwargs: dict[str, Any] | None = None
+  verbose: bool | None = None  # the answer tells the prompt's text
   reasoning_effort: str | None = None
   tools: list[Any] | None = None
   tool_choice: Any = None
@@ -81,19 +88,20 @@ class Native(Sampling, kw_only=True):
   prompt: Prompt | dict[str, Any]
   n_predict: int | None = None
   n_probs: int | None = None
+  post_sampling_probs: bool | None = None
   return_tokens: bool | None = None
-  cache_prompt: bool | None = None
   response_fields: list[str] | None = None
 
 class Embeddings(Struct, kw_only=True):
-  input: Prompt
+  """input: of more kinds than OpenAI's, as llama-server has them; see embedding_inputs."""
+  input: Prompt | dict[str, Any]
   model: str | None = None
   encoding_format: Literal["float", "base64"] | None = None
   dimensions: int | None = None
 
 class NativeEmbedding(Struct, kw_only=True):
-  content: Prompt | None = None
-  input: Prompt | None = None
+  content: Prompt | dict[str, Any] | None = None
+  input: Prompt | dict[str, Any] | None = None
 
 class Tokenize(Struct, kw_only=True):
   """content, add_special: llama-server's names; prompt, add_special_tokens: vLLM's, where specials are the default."""
@@ -108,8 +116,16 @@ class Detokenize(Struct, kw_only=True):
   tokens: list[int] = []
 
 class Template(Struct, kw_only=True):
+  """
+  A conversation for the model's chat template.
+
+  continue_final_message: go on with the assistant's message at the end, as is usual. add_generation_prompt: true begins
+  a new turn after it; false ends the text without one.
+  """
   messages: list[dict[str, Any]]
   chat_template_kwargs: dict[str, Any] | None = None
+  add_generation_prompt: bool | None = None
+  continue_final_message: bool | None = None
 
 def prompts(given: Prompt, field: str) -> list[str | list[int]]:
   """Each of the texts or lists of token ids. ApiError that names the field if it is neither."""

@@ -1,30 +1,51 @@
 """The settings of LLM.stream that a request asks for, and their defaults."""
 from __future__ import annotations
-import json, secrets
+import json, re, secrets
 from typing import Any
+from tinygrad_llm.web.choices import DEFAULTS
 from tinygrad_llm.web.errors import ApiError
 from tinygrad_llm.web.api.schemas import Chat, Completion, ResponseFormat, Sampling
+from tinygrad_llm.web.service import Service
 
-# where neither the request nor the model's file says anything; llama-server's
-DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 MOST = 128  # answers to one prompt
 SCHEMA = "response_format.json_schema.schema"
 
-def settings(llm: Any, asked: Sampling, most: int | None) -> dict[str, Any]:
-  """most: tokens of the answer; None: until it ends. ApiError names a field that cannot be."""
-  found: dict[str, Any] = DEFAULTS | llm.suggested
+def defaults(service: Service) -> dict[str, Any]:
+  """The settings of a request that gives none: the command's options, else the file's suggestions, else DEFAULTS."""
+  found: dict[str, Any] = DEFAULTS | service.llm.suggested | service.defaults
+  return found
+
+def settings(service: Service, asked: Sampling, most: int | None) -> dict[str, Any]:
+  """
+  most: tokens of the answer; None: as many as the command says; below 0: until it ends.
+
+  ApiError names a field that cannot be.
+  """
+  llm, found = service.llm, defaults(service)
   for name in ("temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "ignore_eos",
                "min_tokens", "exact_prefix", "json_schema", "regex", "lark"):
     if (value := getattr(asked, name)) is not None: found[name] = value
   penalty = asked.repeat_penalty if asked.repeat_penalty is not None else asked.repetition_penalty
   if penalty is not None: found["repeat_penalty"] = penalty
   if found["top_k"] == -1: found["top_k"] = 0
+  seed = asked.seed if asked.seed is not None else found.get("seed", -1)
+  if seed < 0: seed = secrets.randbelow(1 << 31)
+  if asked.cache_prompt is False: found["exact_prefix"] = True
+  if asked.grammar: found["lark"] = _lark(asked)
+  if most is None: most = service.most
   if most is not None and most < 0: most = None
-  seed = asked.seed if asked.seed is not None and asked.seed >= 0 else secrets.randbelow(1 << 31)
   found |= {"max_tokens": most, "seed": seed % (1 << 63), "stop_ids": asked.stop_token_ids or []}
   stop = [asked.stop] if isinstance(asked.stop, str) else asked.stop or []
   found |= {"stop": [text for text in stop if text], "logit_bias": _bias(llm, asked)}
   return found
+
+def _lark(asked: Sampling) -> str:
+  """The request's grammar in llguidance's own form. ApiError if it is wrong, or not the only one."""
+  from llguidance.gbnf_to_lark import gbnf_to_lark
+  def wrong(why: str) -> ApiError: return ApiError(400, f"grammar: {why}", "invalid_value", "grammar")
+  if asked.lark is not None: raise wrong("lark is given, too; give one of them")
+  try: return str(gbnf_to_lark(asked.grammar or ""))
+  except Exception as e: raise wrong(" ".join(str(e).split())[:200]) from None  # plain Exception is what it raises
 
 def count(asked: Sampling) -> int:
   """How many answers are asked for."""
@@ -33,18 +54,14 @@ def count(asked: Sampling) -> int:
   return n
 
 def _bias(llm: Any, asked: Sampling) -> dict[int, float]:
-  """OpenAI: {"id": bias}; llama-server: [[id or text, bias or false]]; false rules a token out."""
+  """OpenAI: {"id": bias}; llama-server: [[id or text, bias or false]], and texts in the former; false rules out."""
   if not asked.logit_bias: return {}
   pairs = [*asked.logit_bias.items()] if isinstance(asked.logit_bias, dict) else asked.logit_bias
   found = dict[int, float]()
   for token, bias in pairs:
     value = float("-inf") if bias is False else float(bias)
-    if isinstance(token, str) and pairs is asked.logit_bias:
-      found |= dict.fromkeys(llm.tokenizer.encode(token), value)
-      continue
-    try: found[int(token)] = value
-    except ValueError:
-      raise ApiError(400, f"logit_bias: {token!r:.40} is not a token id", "invalid_value", "logit_bias") from None
+    is_id = isinstance(token, int) or pairs is not asked.logit_bias and re.fullmatch(r"-?\d+", token)
+    found |= dict.fromkeys([int(token)] if is_id else llm.tokenizer.encode(token), value)
   return found
 
 def add_format(found: dict[str, Any], form: ResponseFormat | None) -> None:
