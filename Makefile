@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # setuptools says of an editable install that it is one, in 20 lines that look like an error
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q
 
-.PHONY: ray image serve serve-bench docs seams kernel-hashes help run chat bench batches streams peers report beam search-faults cost-model plot real-models start busy lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models models golden accept kernel-suite vectors default-model extended clean page server-differences clients
+.PHONY: ray image serve serve-bench docs seams kernel-hashes help run chat bench batches streams peers report beam search-faults cost-model plot real-models start busy lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models models golden accept kernel-suite vectors default-model extended clean page server-differences clients server-suites
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -98,11 +98,14 @@ streams: $(VENV)/run ## many answers at once beside generate() (ARGS="--llama-se
 serve-bench: $(VENV)/serve ## the server beside streams in process (ARGS="--llama-server PYTHON": beside llama-server, too)
 	$(BIN)/python bench/serve.py $(if $(LAYERS),--layers $(LAYERS)) $(ARGS)
 
-server-differences: $(VENV)/dev ## the same 129 requests to llama-server (PEER=an interpreter with xllamacpp): what differs
+server-differences: $(VENV)/dev ## the same 141 requests to llama-server (PEER=an interpreter with xllamacpp): what differs
 	$(BIN)/python tests/tools/server_differences.py $(or $(PEER),$(error give PEER=an interpreter with xllamacpp)) $(ARGS)
 
 clients: $(VENV)/dev build/clients/done ## OpenAI's clients, llm, langchain, instructor, lm-eval and aider ask the server (CLIENTS="llm node")
 	$(BIN)/python tests/tools/clients.py build/clients $(CLIENTS)
+
+server-suites: $(VENV)/dev ## llama.cpp's own server tests here and on llama-server (PEER=an interpreter with xllamacpp)
+	$(BIN)/python tests/tools/server_suites.py --peer $(or $(PEER),$(error give PEER=an interpreter with xllamacpp)) $(ARGS)
 
 beam: $(VENV)/dev ## our searches of schedules beside BEAM=2 and 4, on the longest kernels of 1B shapes (20 minutes)
 	$(BIN)/python bench/beam.py $(ARGS)

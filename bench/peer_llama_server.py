@@ -14,11 +14,14 @@ class LlamaServer:
   The server in a child process, with a slot of `context` positions for each of `slots` answers.
 
   embedding: it gives mean vectors, too. version: of the package, and what the processor's kernels were compiled for.
+
+  options: of xllamacpp.CommonParams, as {"sampling.seed": 1}. A value {"set": [..]} is a set, and {"enum": name} is a
+  member of the attribute's own class.
   """
   def __init__(self, python: str, model: str, threads: int, slots: int, context: int,
-               embedding: bool = False):
+               embedding: bool = False, options: dict[str, Any] | None = None):
     settings = json.dumps({"model": model, "threads": threads, "slots": slots, "context": context,
-                           "embedding": embedding})
+                           "embedding": embedding, "options": options or {}})
     self._process = subprocess.Popen([python, __file__, settings], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                      stderr=subprocess.DEVNULL, text=True)
     assert self._process.stdout is not None
@@ -66,6 +69,12 @@ def _serve(settings: dict[str, Any]) -> None:
   p.cpuparams.n_threads = p.cpuparams_batch.n_threads = settings["threads"]
   p.n_gpu_layers, p.kv_unified = 0, False
   if settings["embedding"]: p.embedding, p.pooling_type = True, xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
+  for path, value in settings["options"].items():
+    *parents, name = path.split(".")
+    at: Any = p
+    for parent in parents: at = getattr(at, parent)
+    if isinstance(value, dict): value = set(value["set"]) if "set" in value else type(getattr(at, name))[value["enum"]]
+    setattr(at, name, value)
   server = xllamacpp.Server(p)
   version = f"xllamacpp {xllamacpp.__version__}, {xllamacpp.get_system_info().strip(' |')}"
   print("\n" + json.dumps({"address": server.listening_address, "version": version}), flush=True)

@@ -44,6 +44,12 @@ CASES = [
   _chat("completion tokens", max_completion_tokens=3), _chat("bias", logit_bias={"5": -100}),
   _chat("bias list", logit_bias=[[5, False]]), _chat("bias text", logit_bias={"fox": 5}),
   _chat("bias word", logit_bias="x"),
+  _chat("grammar", grammar='root ::= "a"{3}', ignore_eos=False), _chat("grammar wrong", grammar="root ::= ("),
+  _chat("progress", stream=True, return_progress=True),
+  _chat("going on", add_generation_prompt=False, continue_final_message=True,
+        messages=[*USER, {"role": "assistant", "content": "Once"}]),
+  _chat("going on and beginning", add_generation_prompt=True, continue_final_message=True),
+  Case("chat counted", f"{CHAT}/input_tokens", {"messages": USER}),
   _chat("json_object", response_format={"type": "json_object"}), _chat("json unknown", response_format={"type": "x"}),
   _chat("schema", ignore_eos=False, max_tokens=40, response_format={
     "type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}),
@@ -64,10 +70,12 @@ CASES = [
   _text("two prompts", prompt=["Once", "The king"]), _text("lists of ids", prompt=[[5, 6], [7]]),
   _text("two", n=2), _text("stop", stop=["e"]), _text("empty prompt", prompt=""), _text("no prompts", prompt=[]),
   _text("a number", prompt=5), _text("id too large", prompt=[10**6]), _text("no tokens", max_tokens=0),
+  _text("progress", stream=True, return_progress=True),
   _text("echo", echo=True), _text("too long", prompt="a fox " * 2000),
   Case("text without prompt", TEXT, {"max_tokens": 3}),
   # *** llama-server's own
   _native("plain"), _native("stream", stream=True), _native("probabilities", n_probs=2),
+  _native("sampled probabilities", n_probs=2, post_sampling_probs=True),
   _native("tokens", return_tokens=True),
   _native("probabilities, stream", n_probs=1, stream=True), _native("stop", stop=["e"]),
   _native("two", prompt=["Once", "The"]),
@@ -90,6 +98,7 @@ CASES = [
   *(Case(f"embeddings {i}", "/v1/embeddings", body) for i, body in enumerate((
     {"input": "a fox"}, {"input": ["a fox", "a king"]}, {"input": [5, 6]}, {"input": [[5], [6, 7]]},
     {"input": "a fox", "encoding_format": "base64"}, {"input": "a fox", "encoding_format": "x"}, {"input": ""}, {},
-    {"input": []}, {"input": 5}))),
+    {"input": []}, {"input": 5}, {"input": {"prompt_string": "a fox"}}, {"input": [5, "a fox"]},
+    {"input": ["a fox", {"content": [{"type": "text", "text": "a king"}]}]}, {"input": {"content": "a fox"}}))),
   *(Case(f"embedding {i}", "/embedding", body) for i, body in enumerate((
     {"content": "a fox"}, {"content": ["a fox", "a king"]}, {"input": "a fox"}, {})))]
