@@ -1,8 +1,9 @@
 """
 The sum of a kernel, as dot products of a matrix's rows and x, told apart by what the loads depend on.
 
-`x` is a load that every step of the sum reads; `w` is a load that also depends on an output axis. x may have several
-rows, one for each of a few sequences, which the matrix lacks. Loads below casts, sums and products are included. A load that only gives a matrix's place, such as an expert's number, is neither.
+`x` is a load that every step of the sum reads. `w` is a load that also depends on an output axis. x may have several
+rows, one for each of a few sequences, which the matrix lacks. Loads below casts, sums and products are included. A load
+that only gives a matrix's place, such as an expert's number, is neither.
 """
 from __future__ import annotations
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ def find_sum(k: Scheduler, tokens: int = 1) -> Sum|str:
     of_x, of_w = ({r for u in loads for r in u.ranges} for loads in (xs, ws))
     own = tuple(r for r in k.rngs if r in of_x - of_w - set(loops))
     if not all(r.src[0].op is Ops.CONST for r in own) or steps(own) > tokens: continue
-    if ws and set(loops) & (of_x | of_w) <= of_x and of_x < of_w | {*loops, *own}:  # loops without a load: fields of a word
+    # loops without a load: fields of a word
+    if ws and set(loops) & (of_x | of_w) <= of_x and of_x < of_w | {*loops, *own}:
       return Sum(tuple(red for red in reds if row in red.ranges), loops, xs, ws, row, own)
   return Sum(tuple(reds), loops, tuple(loads), (), None)
