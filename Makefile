@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # setuptools says of an editable install that it is one, in 20 lines that look like an error
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q
 
-.PHONY: ray image serve serve-bench docs seams kernel-hashes help run chat bench batches streams peers report beam search-faults cost-model plot real-models start busy lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models models golden accept kernel-suite vectors default-model extended clean page server-differences clients server-suites
+.PHONY: ray image serve serve-bench docs seams kernel-hashes help run chat bench batches streams peers report beam search-faults cost-model plot real-models start busy lowering gpu-check gpu-schedules gpu-numbers test lint readme fuzz random-models models golden accept kernel-suite vectors default-model extended clean page server-differences clients server-suites server-schema
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -107,6 +107,9 @@ clients: $(VENV)/dev build/clients/done ## OpenAI's clients, llm, langchain, ins
 server-suites: $(VENV)/dev ## llama.cpp's own server tests here and on llama-server (PEER=an interpreter with xllamacpp)
 	$(BIN)/python tests/tools/server_suites.py --peer $(or $(PEER),$(error give PEER=an interpreter with xllamacpp)) $(ARGS)
 
+server-schema: $(VENV)/schema ## 5,000 requests that schemathesis draws from the server's /openapi.json (ARGS="-n 500 --seed 2")
+	$(BIN)/python tests/tools/server_schema.py $(ARGS)
+
 beam: $(VENV)/dev ## our searches of schedules beside BEAM=2 and 4, on the longest kernels of 1B shapes (20 minutes)
 	$(BIN)/python bench/beam.py $(ARGS)
 
@@ -186,6 +189,10 @@ build/clients/done: tests/clients/requirements.txt tests/clients/requirements-ai
 
 $(VENV)/ray: $(VENV)/dev
 	$(PIP) -e '.[ray]'
+	@touch $@
+
+$(VENV)/schema: $(VENV)/dev
+	$(PIP) -e '.[schema]'
 	@touch $@
 
 $(VENV)/docs: $(VENV)/dev

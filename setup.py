@@ -51,6 +51,7 @@ setup(
                for name in ("intel-opencl-rt>=2025,<2027", "intel-cmplr-lib-rt>=2025,<2027")],
     "cuda": CUDA,                                                   # kernels for CUDA where there is no card
     "page": ["playwright>=1.50,<2"],                                # drives the server's page in Chromium
+    "schema": ["schemathesis>=4.3,<5"],                             # draws requests from the server's /openapi.json
     "docs": ["mkdocs-material>=9.6,<10"],                           # docs/ as a site; a strict build checks its links
     "dev": [*SERVE, "httpx>=0.27,<1", "openai>=2,<4",               # the server, and clients that ask it
             "pytest>=8", "pytest-xdist>=3.8", "ruff>=0.8", "mypy>=1.13",  # tests, on all cores, and lint

@@ -184,7 +184,7 @@ def test_options(tmp_path):
     "temperature": 0.5, "top_k": 5, "seed": 3} and serve._defaults(parsed()) == {}
   for wrong in (["--top-p", "2"], ["--seed", "-4"], ["--repeat-penalty", "-1"]):
     with pytest.raises(InputError, match=wrong[0][2:].replace("-", ".")): serve._defaults(parsed(*wrong))
-  with pytest.raises(InputError, match="--count"): serve._check(parsed("--count", "0"))
+  with pytest.raises(InputError, match="--count"): serve.check(parsed("--count", "0"))
 
 def test_no_page():
   def status(**options): return TestClient(app(Service("m", 1, 1), **options), base_url=LOCAL).get("/").status_code

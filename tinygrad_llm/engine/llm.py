@@ -336,7 +336,7 @@ class LLM:
     self._check_open()
     as_text = isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
     if as_text:
-      self._check_size(user_texts(prompt))
+      self.check_size(user_texts(prompt))
       prompt, settings = self.prompt(prompt, template), {"max_tokens": None} | settings
       stop = (*stop, *self.template.stop)
     elif template is not None: raise InputError("template: token ids need no template; give messages")
@@ -405,7 +405,7 @@ class LLM:
     It ends before a stop string, and before another turn. template: variables for the chat template, such as
     {"enable_thinking": False}. See generate() for the other arguments.
     """
-    self._check_size(user_texts(messages))
+    self.check_size(user_texts(messages))
     ids = self.prompt(messages, template)
     tokens = self.generate(ids, max_tokens, temperature, top_k, top_p, min_p, repeat_penalty, seed,
                            presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
@@ -423,7 +423,7 @@ class LLM:
     if isinstance(texts, str): raise InputError("embed: give a list of texts, not one text")
     pooling, ids = self.pooling, list[list[int]]()
     for text in texts:
-      if isinstance(text, str): self._check_size([text])
+      if isinstance(text, str): self.check_size([text])
       ids.append(self._check(pooling.ids(text)))
     vectors = [pooling.vector(self._normed(x), unit) for x in ids]
     return np.stack(vectors) if vectors else np.empty((0, self.config.dim), np.float32)
@@ -447,10 +447,16 @@ class LLM:
     template: variables for the template. InputError if the template would drop words of the messages. A last message
     that is sure not to fit is an InputError before it is tokenised.
     """
-    self._check_size(user_texts(messages[-1:]))
+    self.check_size(user_texts(messages[-1:]))
     ids = self.template.encode(self.tokenizer, messages, add_generation_prompt, **checked(template or {}))
     if self.turns is None: self.turns = turn_marks(self.template, self.tokenizer)
     return ids
+
+  def check_size(self, texts: Sequence[str]) -> None:
+    """ContextError for texts that are sure not to fit the context, without tokenising them."""
+    text = "".join(texts)
+    if len(text) > self.max_context and (least := self.tokenizer.least_tokens(text)) > self.max_context:
+      raise self._too_long(least, about="at least ")
 
   def fit(self, messages: Sequence[dict[str, str]], template: Mapping[str, Any] | None = None) -> list[dict[str, str]]:
     """
@@ -528,11 +534,6 @@ class LLM:
 
   @property
   def _held(self) -> list[int]: return self._context.tokens  # tokens whose keys and values are in the cache
-
-  def _check_size(self, texts: Sequence[str]) -> None:
-    text = "".join(texts)
-    if len(text) > self.max_context and (least := self.tokenizer.least_tokens(text)) > self.max_context:
-      raise self._too_long(least, about="at least ")
 
   def is_fed_by(self, feed: Feed) -> bool:
     """Whether `feed` was the last to feed."""

@@ -17,6 +17,7 @@ import numpy as np
 from tinygrad_llm.errors import InputError, warn
 from tinygrad_llm.text.bpe import BPE
 from tinygrad_llm.text.builtin_templates import BUILTIN
+from tinygrad_llm.text.fill_marks import FILL_ENDS, FILL_MARKS, NAMES, OLD_KEYS, fill_ids
 from tinygrad_llm.text.literals import Literals
 from tinygrad_llm.text.pretokenizers import DEFAULT, GEMMA4, PRE_TYPES, WHITESPACE, PreType
 from tinygrad_llm.text.sentencepiece import SPACE, SentencePiece
@@ -29,15 +30,6 @@ END_TEXTS = frozenset((
   "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "</s>", "<|eom_id|>", "<eos>",
   "<end_of_turn>", "<turn|>", "<|tool_response>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<EOT>",
   "_<EOT>", "▁<EOT>", "[EOT]", "[EOS]", "[e~[", "<end_of_utterance>", "<｜end▁of▁sentence｜>"))
-# fill-in-the-middle tokens of code models: FILL_ENDS end a generation, FILL_MARKS begin the parts of a prompt
-FILL_ENDS = frozenset((
-  "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>",
-  "<reponame>", "<|file_sep|>"))
-FILL_MARKS = frozenset((
-  "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>", "<|code_prefix|>",
-  "<|prefix|>", "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>",
-  "<|code_suffix|>", "<|suffix|>", "<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>",
-  "▁<MID>", "<|code_middle|>", "<|middle|>"))
 # tokens that begin a text, a turn or a turn's parts
 TURN_MARKS = frozenset((
   "<|im_start|>", "<|im_sep|>", "<start_of_turn>", "<|turn>", "<|start_header_id|>", "<|end_header_id|>",
@@ -245,10 +237,14 @@ class Tokenizer:
 
   vocab_size: number of tokens.
 
+  fill: ids of the marks around the parts of a text with a gap, by their names in a file (fill_marks.NAMES).
+
   strips: whether white space after a special token is left out, KEEP_SPACE excepted.
   """
   def __init__(self, tokens: list[str], types: list[int], model: BPE | SentencePiece, bos: int | None = None,
-               add_bos: bool = False, stop_ids: Iterable[int] = (), strips: bool = False):
+               add_bos: bool = False, stop_ids: Iterable[int] = (), strips: bool = False,
+               fill: Mapping[str, int] | None = None):
+    self.fill = dict(fill or {})
     self.bos, self.add_bos, self.vocab_size, self._strips = bos, add_bos, len(tokens), strips
     self._tokens, self._types, self._model = tokens, types, model
     self._bytes: dict[int, bytes] = {}
@@ -299,12 +295,15 @@ class Tokenizer:
     for text, kind in mended.items():
       types[vocab[text]] = kind
       if kind == CONTROL: del vocab[text]
-    stop_ids += [i for i in (special_id(kv, f"fim_{name}", tokens) for name in ("pad", "rep", "sep")) if i is not None]
+    named = {name: i for name in NAMES for key in (f"fim_{name}", *OLD_KEYS.get(name, ()))
+             if (i := special_id(kv, key, tokens)) is not None}
+    stop_ids += [named[name] for name in ("pad", "rep", "sep") if name in named]
+    fill = fill_ids(_ids(tokens, types, {CONTROL, USER_DEFINED})) | named
     strips = any(name in str(kv.get("general.name")).lower() for name in STRIPPED)
     if pre is not None:
       merges = _strings(kv, "tokenizer.ggml.merges")
       lowercase = pre is WHITESPACE and bool(_flag(kv, "tokenizer.ggml.normalizer.lowercase", False))
-      return cls(tokens, types, BPE(vocab, known, merges, pre, lowercase), bos, add_bos, stop_ids, strips)
+      return cls(tokens, types, BPE(vocab, known, merges, pre, lowercase), bos, add_bos, stop_ids, strips, fill)
     scores = _numbers(kv, "tokenizer.ggml.scores", float, 0.0, len(tokens))
     if any(map(math.isnan, scores)): raise InputError("tokenizer.ggml.scores: not numbers; convert the model again")
     byte_ids = {b: vocab[text] for b in range(256) if (text := f"<0x{b:02X}>") in vocab}
@@ -313,7 +312,7 @@ class Tokenizer:
       if words[text] == i: del words[text]
     space_prefix = bool(_flag(kv, "tokenizer.ggml.add_space_prefix", True))
     model = SentencePiece(words, scores, byte_ids, unknown or 0, space_prefix)
-    return cls(tokens, types, model, bos, add_bos, stop_ids, strips)
+    return cls(tokens, types, model, bos, add_bos, stop_ids, strips, fill)
 
   def encode(self, text: str, add_bos: bool = False, parse_special: bool = False) -> list[int]:
     """

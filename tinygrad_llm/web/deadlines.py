@@ -17,14 +17,20 @@ class DeadlineProtocol(H11Protocol):
 
   def connection_made(self, transport: Any) -> None:
     super().connection_made(transport)
-    # asyncio does it only for a socket that says IPPROTO_TCP, and create_server's say 0: each token would wait for the
-    # client's acknowledgement of the one before, which comes after 40 ms
-    transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # asyncio leaves this out where a listening socket does not say its protocol. Then a body, and each event of a
+    # stream, waits 40 ms until the client has acknowledged what came before
+    if (sock := transport.get_extra_info("socket")) is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+      sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     self._watch()
 
   def data_received(self, data: bytes) -> None:
     super().data_received(data)
     self._watch()
+
+  def send_400_response(self, msg: str) -> None:
+    """The rest of a body can be malformed, too, after its answer has begun. Then there is nothing left to answer."""
+    if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE): super().send_400_response(msg)
+    else: self.transport.close()
 
   def on_response_complete(self) -> None:
     super().on_response_complete()

@@ -2,12 +2,25 @@
 from __future__ import annotations
 import re
 from typing import Any
+import msgspec
+from msgspec import Struct
 from tinygrad_llm.errors import ContextError, DeviceError, InputError
 
 TYPES = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
          405: "invalid_request_error", 408: "timeout_error", 413: "invalid_request_error", 415: "invalid_request_error",
          501: "not_supported_error", 503: "unavailable_error"}
 RETRY = 2  # seconds, of Retry-After
+
+class ErrorFields(Struct, kw_only=True):
+  """code: a word for programs. param: the request's field, if one is wrong. Some errors have more keys."""
+  message: str
+  type: str
+  code: str | None
+  param: str | None
+
+class Error(Struct, kw_only=True):
+  """The body of an answer that is an error."""
+  error: ErrorFields
 
 class ApiError(Exception):
   """
@@ -25,8 +38,9 @@ class ApiError(Exception):
     if status == 401: self.headers["www-authenticate"] = "Bearer"
 
   def body(self) -> dict[str, Any]:
-    return {"error": {"message": self.message, "type": TYPES.get(self.status, "server_error"),
-                      "code": self.code, "param": self.param, **self.more}}
+    fields = ErrorFields(message=self.message, type=TYPES.get(self.status, "server_error"), code=self.code,
+                         param=self.param)
+    return {"error": msgspec.to_builtins(fields) | self.more}
 
 FIELD = re.compile(r"([a-z_]+(?:\[\d+\])?(?:\.[a-z_]+)*): ")
 RENAMED = {"stop_ids": "stop_token_ids", "json_schema": "response_format",

@@ -16,7 +16,7 @@ from tinygrad_llm.web.errors import ApiError
 from tinygrad_llm.web.replies import error_reply
 
 NAMES = re.compile(r"[\w-]+(?:, ?[\w-]+){0,50}", re.ASCII)
-PUBLIC = {"/", "/health", "/v1/health", "/v1/models", "/models"}  # without a key
+PUBLIC = {"/", "/health", "/v1/health", "/v1/models", "/models", "/openapi.json"}  # without a key
 
 class Guard:
   """
@@ -34,19 +34,26 @@ class Guard:
     if scope["type"] != "http": return await self._app(scope, receive, send)
     headers = Headers(scope=scope)
     try:
+      self._check_framing(headers)
       self._check_host(headers.get("host", ""))
       origin = self._allowed_origin(headers, is_link=scope["path"] == "/" and scope["method"] in ("GET", "HEAD"))
       if scope["method"] == "OPTIONS" and origin and "access-control-request-method" in headers:
         return await _preflight(send, origin, headers.get("access-control-request-headers", ""))
       send = _sharing(send, origin) if origin else send
       self._check_key(scope["path"], headers)
-      self._check_body(scope["method"], headers)
+      self._check_size(headers)
     except ApiError as e: return await error_reply(e)(scope, receive, send)
     await self._app(scope, self._limited(receive), send)
 
+  def _check_framing(self, headers: Headers) -> None:
+    """A proxy may go by the other length, and take the end of one client's body for another client's request."""
+    if "transfer-encoding" in headers and "content-length" in headers:
+      error = ApiError(400, "the body has a Content-Length and a Transfer-Encoding; send one of them", "two_lengths")
+      error.headers["connection"] = "close"
+      raise error
+
   def _check_host(self, host: str) -> None:
-    where = _split(f"//{host}")
-    name = where.hostname or "" if where else ""
+    name = _split(f"//{host}").hostname or ""
     if name.lower() in self._hosts or "*" in self._hosts or _is_address(name): return
     raise ApiError(403, f"the host {name!r:.100} is not this server's; --allow-host adds a name", "forbidden_host")
 
@@ -61,9 +68,10 @@ class Guard:
       if headers.get("sec-fetch-site", "none") in ("cross-site", "same-site") and not is_link:
         raise ApiError(403, "a page on another site may not ask", "forbidden_origin")
       return ""
-    if (where := _split(origin)) and where.netloc == headers.get("host") and origin != "null": return ""
+    where = _split(origin)
+    if where.netloc == headers.get("host") and origin != "null": return ""
     if origin in self._origins or "*" in self._origins: return origin
-    if "localhost" in self._origins and where and where.scheme in ("http", "https") and where.hostname in LOCAL:
+    if "localhost" in self._origins and where.scheme in ("http", "https") and where.hostname in LOCAL:
       return origin
     raise ApiError(403, f"the origin {origin!r:.100} is not allowed; --cors-origin adds it", "forbidden_origin")
 
@@ -75,11 +83,7 @@ class Guard:
     if not sum(hmac.compare_digest(key, known) for known in self._keys):
       raise ApiError(401, "Invalid API Key", "invalid_api_key")
 
-  def _check_body(self, method: str, headers: Headers) -> None:
-    if method not in ("POST", "PUT", "PATCH"): return
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json" and not kind.endswith("+json"):
-      raise ApiError(415, "the body must be JSON, with the header Content-Type: application/json", "not_json")
+  def _check_size(self, headers: Headers) -> None:
     length = headers.get("content-length", "0")
     if length.isdecimal() and int(length) > self._largest: raise self._too_large()
 
@@ -97,15 +101,21 @@ class Guard:
       return message
     return limited
 
+def _split(url: str) -> SplitResult:
+  """The parts of a URL; of one that is none, no parts."""
+  try: return urlsplit(url)
+  except ValueError: return urlsplit("")
+
+def check_is_json(headers: Headers) -> None:
+  """ApiError 415 if a body is said to be something else, as the form of a page on another site is."""
+  kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+  if kind != "application/json" and not kind.endswith("+json"):
+    raise ApiError(415, "the body must be JSON, with the header Content-Type: application/json", "not_json")
+
 def _is_address(name: str) -> bool:
   try: ipaddress.ip_address(name)
   except ValueError: return False
   return True
-
-def _split(url: str) -> SplitResult | None:
-  """The parts of an address; None if it is none."""
-  try: return urlsplit(url)
-  except ValueError: return None
 
 async def _preflight(send: Send, origin: str, asked: str) -> None:
   """asked: names of headers. Clients such as openai's in a browser send some of their own."""

@@ -1,11 +1,12 @@
 """The life of the server: it listens, loads the model, answers, drains and ends."""
 from __future__ import annotations
-import asyncio, contextlib, signal, socket, sys, threading, time
+import asyncio, contextlib, gc, signal, socket, sys, threading, time
 from collections.abc import Callable, Iterator
 from typing import Any
 import uvicorn
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.process.forks import in_children
+from tinygrad_llm.progress import listener
 from tinygrad_llm.web.deadlines import DeadlineProtocol
 from tinygrad_llm.web.service import Service
 
@@ -28,7 +29,8 @@ class Server(uvicorn.Server):
   """uvicorn's server: a first signal drains the service, for `drain` seconds at most; a second one ends at once."""
   def __init__(self, service: Service, app: Any, drain: float):
     super().__init__(uvicorn.Config(app, http=DeadlineProtocol, ws="none", lifespan="off", log_config=None,
-                                    access_log=False, server_header=False, timeout_graceful_shutdown=int(GRACE)))
+                                    access_log=False, server_header=False, log_level="error",
+                                    timeout_graceful_shutdown=int(GRACE)))
     self.service, self._drain, self._until = service, drain, 0.0
 
   @contextlib.contextmanager
@@ -64,8 +66,11 @@ async def _serve(server: Server, sock: socket.socket, load: Callable[[], Any], r
   service = server.service
   loaded = (loop := asyncio.get_running_loop()).create_future()
   def work() -> None:
+    listener.set(service.loading)
     try: found, error = load(), None
     except BaseException as e: found, error = None, e
+    gc.collect()
+    gc.freeze()  # a full collection holds all threads for as long as it walks over the model's graphs: 0.7 s
     def tell() -> None:
       if not loaded.cancelled(): loaded.set_result((found, error))
     with contextlib.suppress(RuntimeError): loop.call_soon_threadsafe(tell)
@@ -91,7 +96,8 @@ def serve(server: Server, sock: socket.socket, load: Callable[[], Any],
   load: makes the model, in a thread; its error is raised here. ready: is told of it.
   """
   sys.setswitchinterval(SWITCH)
-  asyncio.run(_serve(server, sock, load, ready))
+  try: asyncio.run(_serve(server, sock, load, ready))
+  finally: gc.unfreeze()
   service = server.service
   if service.llm is None and service.error is not None: raise service.error
   return 1 if service.state == "dead" else 0

@@ -5,18 +5,30 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
+from tinygrad_llm.engine.batch import health
 from tinygrad_llm.web.errors import ApiError
+from tinygrad_llm.web.loading import Loading
 from tinygrad_llm.web.metrics import Metrics
 
 State = Literal["loading", "ready", "draining", "dead"]
 
 @dataclass
 class Slot:
-  """One of the answers that may run at a time. stream: the one that does."""
+  """
+  One of the answers that may run at a time. stream: the one that does; None while a thread computes something else.
+
+  since: when that began.
+  """
   id: int
   task: int = -1
   stream: Any = None
   settings: dict[str, Any] = field(default_factory=dict)
+  since: float = 0.0
+
+  @property
+  def is_late(self) -> bool:
+    """Whether something else than a stream has taken longer than anything should."""
+    return self.task >= 0 and self.stream is None and time.perf_counter() - self.since > health.FIRST
 
 class Service:
   """
@@ -34,6 +46,7 @@ class Service:
     self.name, self.parallel, self.queue, self.version, self.created = name, parallel, queue, version, int(time.time())
     self.llm: Any = None
     self.state: State = "loading"
+    self.loading = Loading()
     self.error: BaseException | None = None
     self.slots = [Slot(i) for i in range(parallel)]
     self.metrics = Metrics(self)
@@ -60,7 +73,8 @@ class Service:
     """ok, loading, draining, stuck or dead."""
     if self.state != "ready": return self.state
     found = self.llm.health().state
-    return found if found in ("stuck", "dead") else "ok"
+    if found in ("stuck", "dead"): return str(found)
+    return "stuck" if any(slot.is_late for slot in self.slots) else "ok"
 
   def failed(self) -> BaseException | None:
     """Why the engine can go on no more, if so."""
@@ -96,6 +110,7 @@ class Service:
   def _taken(self) -> Slot:
     slot = next(slot for slot in self.slots if slot.task < 0)
     slot.task = self._tasks = self._tasks + 1
+    slot.since = time.perf_counter()
     return slot
 
   def give(self, slot: Slot) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from tqdm import tqdm
 from tinygrad_llm.files.gguf import GGUF, TensorInfo
 from tinygrad_llm.patches.host.cores import threads
+from tinygrad_llm.progress import tell
 from tinygrad_llm.quants.table import pack, quant_type
 
 READ = 1 << 20  # bytes of a read: rows that pack() must convert stay in the CPU's cache
@@ -17,8 +18,8 @@ class RowReader:
   """Reads rows with a few threads and shows a progress bar. The caller must close() it."""
   def __init__(self, file: GGUF, progress: bool):
     self.file = file
-    total = sum(info.nbytes for info in file.tensors.values())
-    self.bar = tqdm(total=total, unit="B", unit_scale=True, desc="loading", file=sys.stderr, leave=False,
+    self._total, self._done = sum(info.nbytes for info in file.tensors.values()), 0
+    self.bar = tqdm(total=self._total, unit="B", unit_scale=True, desc="loading", file=sys.stderr, leave=False,
                     disable=None if progress else True)
     self.pool = ThreadPoolExecutor(min(4, threads()))  # page faults of fresh memory cost more than the reads
     self.local = threading.local()
@@ -38,7 +39,10 @@ class RowReader:
       jobs += [(info, i - before, memory[i:min(i + step, end)]) for i in range(start, end, step)]
       before += count
     memory[max(end, 0):] = 0
-    for nbytes in self.pool.map(lambda job: self._read_part(*job), jobs): self.bar.update(nbytes)
+    for nbytes in self.pool.map(lambda job: self._read_part(*job), jobs):
+      self.bar.update(nbytes)
+      self._done += nbytes
+      tell("weights", self._done, self._total)
 
   def _read_part(self, info: TensorInfo, row: int, out: np.ndarray) -> int:
     """Reads rows row.. of a tensor into out (rows, ..); returns how many bytes of the file they are."""

@@ -132,6 +132,7 @@ class Engine:
     if (thread := self._inbox.thread) is None or thread.is_alive(): return
     self._inbox.thread, self._is_whole = None, False
     self.counters["errors"] += self._inbox.end("error", _DIED)
+    self.failure = self.failure or _DIED
 
   # *** in the thread
 
@@ -391,6 +392,7 @@ def _run(engine: weakref.ref[Engine], inbox: _Inbox) -> None:
       if (found := engine()) is not None:
         found._is_whole = False
         found.counters["errors"] += errors
+        if not inbox.closed: found.failure = found.failure or _DIED
 
 def _stop(inbox: _Inbox) -> None:
   """Readers do not wait for the step under way."""

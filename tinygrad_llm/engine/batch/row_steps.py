@@ -10,6 +10,7 @@ from tinygrad_llm.engine.sampling import biased, greedy_key
 from tinygrad_llm.engine.steps import Steps
 from tinygrad_llm.nn.cache.place import BLOCK, Piece, Rows
 from tinygrad_llm.nn.model import Model
+from tinygrad_llm.progress import tell
 
 COUNTS = (1, 2, 4, 8)  # of rows
 
@@ -76,10 +77,13 @@ class RowSteps:
     """
     Captures a piece and the steps of up to so many rows, by running them on block 0 and on recurrent states.
     """
+    rows = [(n, turn) for n in COUNTS[:COUNTS.index(count_for(sequences)) + 1] for turn in range(len(self._decodes[n]))]
+    tell("steps", 0, total := len(rows) + 1)
     self.piece([0], 0, (0,))
     self.last_logits(1)
-    for n in COUNTS[:COUNTS.index(count_for(sequences)) + 1]:
-      for turn in range(len(self._decodes[n])): self._prepare_decode(n, turn)
+    for i, (n, turn) in enumerate(rows, 2):
+      self._prepare_decode(n, turn)
+      tell("steps", i, total)
 
   def _prepare_decode(self, rows: int, turn: int) -> None: self.decode([Row()] * rows, turn)
 

@@ -37,6 +37,7 @@ async def chat(service: Service, asked: Chat, receive: Receive) -> Response:
 def prompt_ids(service: Service, asked: Chat | Template) -> list[int]:
   """The token ids of a request's messages. An assistant's message at the end is continued."""
   llm, given = service.llm, messages(asked.messages)
+  llm.check_size([m["content"].strip() for m in given if m["role"] in ("system", "user")])  # templates write them out
   variables = service.variables | (asked.chat_template_kwargs or {})
   if effort := getattr(asked, "reasoning_effort", None):
     if effort == "none": variables = llm.template.thinking(False) | variables

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from itertools import accumulate
 from typing import Any
 import numpy as np
 from starlette.responses import Response
@@ -11,6 +12,7 @@ from tinygrad_llm.engine.choice.logprobs import Logprobs, logprobs
 from tinygrad_llm.web.api import settings
 from tinygrad_llm.web.api.answers import Answers, head
 from tinygrad_llm.web.api.chat import LEAST
+from tinygrad_llm.web.api.filling import fill_lists
 from tinygrad_llm.web.errors import ApiError, as_api_error
 from tinygrad_llm.web.replies import DONE, EventStream, Json, event, together, while_there
 from tinygrad_llm.web.api.schemas import Completion, Prompt, prompts
@@ -23,15 +25,16 @@ async def completions(service: Service, asked: Completion, receive: Receive) -> 
   count = settings.count(asked)
   if asked.best_of is not None and asked.best_of != count:
     raise ApiError(400, "best_of: only n answers are made; send best_of equal to n", "unsupported_parameter", "best_of")
-  if asked.suffix: raise ApiError(400, "suffix: this server does not fill in; send the prompt alone",
-                                  "unsupported_parameter", "suffix")
-  if asked.echo and asked.stream: raise ApiError(400, "echo: it cannot be streamed", "unsupported_parameter", "echo")
+  if asked.echo and (asked.stream or asked.suffix):
+    raise ApiError(400, f"echo: it cannot be {'streamed' if asked.stream else 'with a suffix'}",
+                   "unsupported_parameter", "echo")
   llm = service.check(count)
   most = asked.max_tokens if asked.max_tokens is not None else service.most or DEFAULT_TOKENS
   found = settings.settings(service, asked, most)
   settings.add_format(found, asked.response_format)
   found["logprobs"] = settings.completion_logprobs(asked)
-  prompts = await asyncio.to_thread(prompt_lists, llm, asked.prompt)
+  if suffix := asked.suffix: prompts = await asyncio.to_thread(fill_lists, llm, asked.prompt, suffix, most)
+  else: prompts = await asyncio.to_thread(prompt_lists, llm, asked.prompt)
   service.check(count * len(prompts), "prompt")
   progress = bool(asked.stream and asked.return_progress)
   answers = [Answers(service, ids, found, count, progress=progress) for ids in prompts]
@@ -47,6 +50,7 @@ def prompt_lists(llm: Any, given: Prompt) -> list[list[int]]:
 def text_ids(llm: Any, text: str) -> list[int]:
   """A prompt's ids: control tokens are parsed, and the first token is the model's own where it wants one."""
   tokenizer = llm.tokenizer
+  llm.check_size([text])
   ids: list[int] = tokenizer.encode(text, parse_special=True)
   if tokenizer.add_bos and tokenizer.bos is not None and ids[:1] != [tokenizer.bos]: ids.insert(0, tokenizer.bos)
   return ids
@@ -67,7 +71,7 @@ def _listed(places: Sequence[Logprobs | None], first: str, offset: int = 0) -> d
   None: a prompt's first token, whose text is `first`.
   """
   texts = [first if p is None else p.chosen.raw.decode("utf-8", "replace") for p in places]
-  offsets = [offset + sum(map(len, texts[:i])) for i in range(len(texts))]
+  offsets = [*accumulate(map(len, texts[:-1]), initial=offset)] if texts else []
   top = [None if p is None else {x.raw.decode("utf-8", "replace"): max(LEAST, x.logprob) for x in reversed(p.top)}
          for p in places]
   return {"tokens": texts, "token_logprobs": [None if p is None else max(LEAST, p.chosen.logprob) for p in places],
@@ -94,7 +98,9 @@ class _Reply:
     echoed, places = "", list[Logprobs | None]()
     if self._asked.echo:
       echoed = llm.tokenizer.decode(answers.prompt)
-      if top is not None: places = [None, *await asyncio.to_thread(prompt_logprobs, llm, answers.prompt, top)]
+      if top is not None:
+        async with self._service.slot():  # so that not all threads wait for the model
+          places = [None, *await asyncio.to_thread(prompt_logprobs, llm, answers.prompt, top)]
     found, count = await answers.whole(), len(answers.results)
     first = llm.tokenizer.shown_bytes(answers.prompt[0]).decode("utf-8", "replace")
     return [{"index": which * count + i, "text": echoed + whole.text, "finish_reason": result.finish,

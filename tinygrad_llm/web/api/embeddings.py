@@ -1,6 +1,6 @@
 """/v1/embeddings and /embedding: vectors of texts."""
 from __future__ import annotations
-import asyncio, base64
+import asyncio, base64, time
 from typing import Any
 import numpy as np
 from starlette.responses import Response
@@ -39,8 +39,15 @@ async def _vectors(service: Service, given: Any, receive: Receive) -> tuple[list
     raise ApiError(400, f"input: it has {len(texts)} texts; give at most {MOST}", "invalid_value", "input")
   if any(text == "" or text == [] for text in texts):
     raise ApiError(400, "input: a text is empty", "invalid_value", "input")
-  ids = await asyncio.to_thread(lambda: [input_ids(llm, text) for text in texts])
+  def tokenised(text: Any) -> list[int]:
+    if isinstance(text, str): llm.check_size([text])
+    return input_ids(llm, text)
+  ids = await asyncio.to_thread(lambda: [*map(tokenised, texts)])
   async def made() -> np.ndarray:
-    async with service.slot():
-      return np.concatenate([await asyncio.to_thread(llm.embed, [one]) for one in ids])
+    found = list[np.ndarray]()
+    async with service.slot() as slot:
+      for one in ids:
+        slot.since = time.perf_counter()
+        found.append(await asyncio.to_thread(llm.embed, [one]))
+    return np.concatenate(found)
   return ids, await while_there(receive, made())

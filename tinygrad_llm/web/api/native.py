@@ -1,33 +1,48 @@
-"""llama-server's own routes: /completion, /tokenize, /detokenize, /apply-template, /props, /slots."""
+"""llama-server's own routes: /completion, /infill, /tokenize, /detokenize, /apply-template, /props, /slots."""
 from __future__ import annotations
 import asyncio, math
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive
 from tinygrad_llm.web.api import settings
-from tinygrad_llm.web.api.answers import Answers
+from tinygrad_llm.web.api.answers import Answers, Whole
 from tinygrad_llm.web.api.chat import LEAST, prompt_ids
+from tinygrad_llm.web.api.filling import fill_ids
 from tinygrad_llm.web.api.native_prompts import chosen, prompt_lists
 from tinygrad_llm.web.errors import ApiError, as_api_error
 from tinygrad_llm.web.replies import EventStream, Json, event, together, while_there
-from tinygrad_llm.web.api.schemas import Detokenize, Native, Template, Tokenize
+from tinygrad_llm.web.api.schemas import Detokenize, Infill, Native, NativeSampling, Template, Tokenize
 from tinygrad_llm.web.service import Service
 
 # settings that change nothing; the samplers of the second line are not here
 USUAL = {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "ignore_eos": False,
          "mirostat": 0, "dry_multiplier": 0.0, "xtc_probability": 0.0, "typical_p": 1.0, "top_n_sigma": -1.0,
          "dynatemp_range": 0.0, "adaptive_target": -1.0, "adaptive_decay": 0.9}
+TOKENISED = 1 << 20  # characters of a /tokenize: 2 s, in which other threads wait now and then
 STOPPED = {"stop": "eos", "stop_string": "word", "length": "limit", "context": "limit", "cancelled": "none"}
 
 async def completion(service: Service, asked: Native, receive: Receive) -> Response:
   """The continuation of a prompt, as llama-server's /completion gives it."""
+  return await _answered(service, asked, receive, lambda llm: prompt_lists(llm, asked.prompt))
+
+async def infill(service: Service, asked: Infill, receive: Receive) -> Response:
+  """The text between two others, as llama-server's /infill gives it."""
+  files = [(extra.filename, extra.text) for extra in asked.input_extra or ()]
+  return await _answered(service, asked, receive, lambda llm: [fill_ids(
+    llm, asked.input_prefix, asked.input_suffix, "input_suffix", _most(asked), asked.prompt or "", files)])
+
+def _most(asked: NativeSampling) -> int | None: return asked.max_tokens if asked.n_predict is None else asked.n_predict
+
+async def _answered(service: Service, asked: NativeSampling, receive: Receive,
+                    ids_of: Callable[[Any], list[list[int]]]) -> Response:
   count = settings.count(asked)
   llm = service.check(count)
-  found = settings.settings(service, asked, asked.n_predict if asked.n_predict is not None else asked.max_tokens)
+  found = settings.settings(service, asked, 1 if asked.n_predict == 0 else _most(asked))
   found |= {"logprobs": asked.n_probs or None, "sampled_logprobs": bool(asked.post_sampling_probs)}
-  prompts = await asyncio.to_thread(prompt_lists, llm, asked.prompt)
+  prompts = await asyncio.to_thread(ids_of, llm)
+  service.check(count * len(prompts), "prompt")
   progress = bool(asked.stream and asked.return_progress)
   answers = [Answers(service, ids, found, count, progress=progress) for ids in prompts]
   for each in answers: await each.check()
@@ -41,12 +56,14 @@ async def completion(service: Service, asked: Native, receive: Receive) -> Respo
   return Json(shown[0] if len(shown) == 1 else shown)
 
 class _Reply:
-  def __init__(self, service: Service, asked: Native, answers: Answers, found: dict[str, Any], first: int):
+  def __init__(self, service: Service, asked: NativeSampling, answers: Answers, found: dict[str, Any], first: int):
     self._service, self._asked, self._answers, self._found, self._first = service, asked, answers, found, first
+    self._reads = asked.n_predict == 0  # a token is made, but not told
 
   def _last(self, index: int, text: str, tokens: list[int], told: bool = False) -> dict[str, Any]:
     """The answer's end. told: its tokens were, in events before."""
     result = self._answers.results[index]
+    if self._reads: result.tokens = 0
     timing = result.timing
     return {"index": self._first + index, "content": text, "id_slot": 0, "stop": True, "model": self._service.name,
             "tokens": tokens if self._asked.return_tokens and not told else [], "tokens_predicted": result.tokens,
@@ -63,8 +80,10 @@ class _Reply:
     return str(min((x for x in stop if x in text), key=text.index, default=stop[0] if len(stop) == 1 else ""))
 
   async def whole(self) -> list[dict[str, Any]]:
+    found = await self._answers.whole()
+    if self._reads: found = [Whole() for _ in found]
     return [self._last(i, whole.text, whole.tokens) | self._probabilities(whole.logprobs)
-            for i, whole in enumerate(await self._answers.whole())]
+            for i, whole in enumerate(found)]
 
   def _probabilities(self, places: list[Any]) -> dict[str, Any]:
     after = self._asked.post_sampling_probs
@@ -80,6 +99,7 @@ class _Reply:
     try:
       async with aclosing(self._answers.deltas()) as deltas:
         async for delta in deltas:
+          if self._reads and not delta.over: continue
           tokens += delta.tokens
           text = "".join(text for _, text in delta.parts)
           if text or delta.progress or delta.tokens and not delta.over:
@@ -108,6 +128,8 @@ async def tokenize(service: Service, asked: Tokenize) -> Response:
   if not isinstance(content, str | list):
     raise ApiError(400, "content: it is neither a text nor a list of texts and token ids", "invalid_type", "content")
   pieces = content if isinstance(content, list) else [content]
+  if sum(len(piece) for piece in pieces if isinstance(piece, str)) > TOKENISED:
+    raise ApiError(413, f"content: it has more than {TOKENISED} characters", "body_too_large", "content")
   ids, special = list[int](), asked.parse_special is not False
   adds = asked.add_special if asked.content is not None else asked.add_special_tokens is not False
   if adds and tokenizer.add_bos and tokenizer.bos is not None: ids.append(tokenizer.bos)

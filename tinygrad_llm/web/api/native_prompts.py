@@ -26,6 +26,7 @@ def prompt_lists(llm: Any, given: Any) -> list[list[int]]:
 def mixed_ids(llm: Any, given: list[Any], field: str) -> list[int]:
   """Ids as they are, and texts as ids; a text at the begin has the model's first token. ApiError names the field."""
   ids = list[int]()
+  llm.check_size([x for x in given if isinstance(x, str)])
   for i, x in enumerate(given):
     if type(x) is int: ids.append(x)
     elif isinstance(x, str): ids += llm.tokenizer.encode(x, parse_special=True) if i else completions.text_ids(llm, x)

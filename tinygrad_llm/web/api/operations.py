@@ -11,6 +11,7 @@ async def health(service: Service) -> Response:
   status = service.health()
   body: dict[str, Any] = {"status": status, "running": service.running, "waiting": service.waiting}
   if status == "ok": return Json(body)
+  if status == "loading": body["loading"] = service.loading.told()
   text = {"loading": "Loading model", "draining": "The server is about to end",
           "stuck": "The engine makes no progress"}.get(status, f"The engine has failed: {service.error}")
   error = ApiError(503, text, status, retry=status != "dead")
@@ -21,6 +22,7 @@ async def models(service: Service) -> Response:
   return Json({"object": "list", "data": [model_of(service)]})
 
 async def model(service: Service, name: str) -> Response:
+  """The model, if that is its name."""
   if name != service.name: raise ApiError(404, f"The model {name!r:.100} does not exist; this server has "
                                           f"{service.name!r}", "model_not_found", "model")
   return Json(model_of(service))
@@ -34,7 +36,10 @@ def model_of(service: Service) -> dict[str, Any]:
     "architecture": llm.config.arch}}
 
 async def metrics(service: Service) -> Response:
+  """Counts and times, as Prometheus reads them."""
   return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8",
                   headers={"Process-Start-Time-Unix": str(service.created)})
 
-async def version(service: Service) -> Response: return Json({"version": service.version})
+async def version(service: Service) -> Response:
+  """The version of this server."""
+  return Json({"version": service.version})

@@ -1,10 +1,12 @@
 """The bodies of requests. None is like absence, unknown fields are ignored, a wrong type is an error of its field."""
 from __future__ import annotations
-import re
+import gc, re
 from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 from tinygrad_llm.web.errors import ApiError
+
+MOST = 1 << 20  # values of a body, about: its commas
 
 T = TypeVar("T")
 Number = int | float
@@ -79,18 +81,33 @@ class Completion(Sampling, kw_only=True):
   prompt: Prompt
   logprobs: int | bool | None = None
   echo: bool | None = None
-  suffix: str | None = None
+  suffix: str | None = None  # the text between the prompt and it is asked for
   best_of: int | None = None
   response_format: ResponseFormat | None = None
 
-class Native(Sampling, kw_only=True):
-  """llama-server's /completion. prompt: also a list of texts and ids, which is one prompt; see native_prompts."""
-  prompt: Prompt | dict[str, Any]
+class NativeSampling(Sampling, kw_only=True):
+  """Fields of llama-server alone. n_predict 0 only reads the prompt."""
   n_predict: int | None = None
   n_probs: int | None = None
   post_sampling_probs: bool | None = None
   return_tokens: bool | None = None
   response_fields: list[str] | None = None
+
+class Native(NativeSampling, kw_only=True):
+  """llama-server's /completion. prompt: also a list of texts and ids, which is one prompt; see native_prompts."""
+  prompt: Prompt | dict[str, Any]
+
+class Extra(Struct, kw_only=True):
+  """Another file, which may help to fill in."""
+  text: str = ""
+  filename: str = "tmp"
+
+class Infill(NativeSampling, kw_only=True):
+  """llama-server's /infill: the text between two others. prompt: its begin."""
+  input_prefix: str
+  input_suffix: str
+  input_extra: list[Extra] | None = None
+  prompt: str | None = None
 
 class Embeddings(Struct, kw_only=True):
   """input: of more kinds than OpenAI's, as llama-server has them; see embedding_inputs."""
@@ -146,6 +163,9 @@ _decoders: dict[type, msgspec.json.Decoder[Any]] = {}
 def decoded(body: bytes, kind: type[T]) -> T:
   """A request's body. ApiError 400 that names the field."""
   if kind not in _decoders: _decoders[kind] = msgspec.json.Decoder(kind)
+  if body.count(b",") > MOST: raise ApiError(413, f"body: it has more than {MOST} values", "body_too_large")
+  collects = gc.isenabled()
+  gc.disable()  # a million lists else take seconds, in which nobody is answered
   try:
     found: T = _decoders[kind].decode(body)
     return found
@@ -159,3 +179,5 @@ def decoded(body: bytes, kind: type[T]) -> T:
     raise ApiError(400, f"body: it is not valid JSON ({e})", "invalid_json") from None
   except RecursionError:
     raise ApiError(400, "body: it is nested too deeply", "invalid_json") from None
+  finally:
+    if collects: gc.enable()

@@ -7,6 +7,7 @@ from tinygrad_llm.web.errors import ApiError
 from tinygrad_llm.web.api.schemas import Chat, Completion, ResponseFormat, Sampling
 from tinygrad_llm.web.service import Service
 
+BIASED = 8192  # characters of logit_bias, which the event loop tokenises
 MOST = 128  # answers to one prompt
 SCHEMA = "response_format.json_schema.schema"
 
@@ -58,6 +59,8 @@ def _bias(llm: Any, asked: Sampling) -> dict[int, float]:
   if not asked.logit_bias: return {}
   pairs = [*asked.logit_bias.items()] if isinstance(asked.logit_bias, dict) else asked.logit_bias
   found = dict[int, float]()
+  if pairs is asked.logit_bias and sum(len(x) for x, _ in pairs if isinstance(x, str)) > BIASED:
+    raise ApiError(400, f"logit_bias: its texts have more than {BIASED} characters", "invalid_value", "logit_bias")
   for token, bias in pairs:
     value = float("-inf") if bias is False else float(bias)
     is_id = isinstance(token, int) or pairs is not asked.logit_bias and re.fullmatch(r"-?\d+", token)
