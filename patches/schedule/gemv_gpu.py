@@ -25,6 +25,8 @@ Numbers: sm_80, 87 and 90, 16 types, shapes of 1B and 8B models: every load has 
   42 Tiles). Q4_K: 2048 x 8192 13.0 -> 7.5 (7.4), 2048 x 2048 3.9 -> 3.2 (3.1), 4096 x 4096 7.7 -> 6.8 (6.0),
   4096 x 14336 23.3 -> 20.0 (19.8), gate and up of 16384 x 2048 12.1 -> 10.7 (9.9), of 28672 x 4096 35.8 -> 30.8 (30.5).
   Q6_K: 2048 x 8192 13.8 -> 9.7 (8.3), 4096 x 14336 32.1 -> 26.1 (24.4), a head of 128256 x 2048 103 -> 86 (86).
+  Several rows of x are not timed. Estimates for an H100, us, 1, 2, 4 and 8 rows by 2048 x 8192: Q4_K 7, 10, 22, 42,
+  Q6_K 9, 10, 21, 40; tinygrad's own schedule of 8 rows: 614 and 729. Q2_K and Q3_K have a stack (80, 120 bytes).
 Upstream: not sent; there, its matvec heuristic could accept casts, nested products and packed words.
 """
 from __future__ import annotations

@@ -43,6 +43,7 @@ TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K",
 TARGETS = ("CUDA:sm_80", "CUDA:sm_87", "CUDA:sm_90")
 
 USEFUL, THREADS, REGISTERS, OPS, WIDTH = 0.85, 2048, 128, 1.1, 16
+OF_TOKENS = 1.75  # limit on ops / needed where several rows of x share the weights
 IN_PLACE = 0.8  # limit on ops / needed where fields become floats in place (patches/isa/fields_in_place.py)
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Figures:
   `useful`, `useful_x`: used shares of the touched sectors, of the weights and of x. `held`, `read`: bytes in memory,
   and bytes that warps request, for each byte of the file. `ops`, `needed`: operations a weight, as they are and as
   gpu_checks.needed_ops counts them. `dots`: whether activations are bytes, multiplied by integer dot products.
+  `tokens`: rows of x.
   """
   target: str
   role: str
@@ -73,6 +75,7 @@ class Figures:
   needed: float
   forbidden: list[str]
   dots: bool = False
+  tokens: int = 1
 
   def wrong(self) -> list[str]:
     """The names of the figures that miss their limits."""
@@ -80,7 +83,10 @@ class Figures:
     most = (IN_PLACE if in_place else OPS) * self.needed
     threads = math.prod(int(opt.split(":")[2]) for opt in self.opts.split() if opt.startswith("GROUP"))
     read = 1.05 if threads <= 32 else 1.12  # two warps of a row read the same sectors of scales, the second from L2
-    ok = {"kernels": self.kernels == 1, "width": self.width == WIDTH, "useful": self.useful >= USEFUL,
+    width, useful = WIDTH, USEFUL
+    if self.tokens > 1:  # fewer weights at a time, and more than four rows of x read them again, from L1
+      most, read, width, useful = OF_TOKENS * self.needed, read * math.ceil(self.tokens / 4), 4, 0.8
+    ok = {"kernels": self.kernels == 1, "width": self.width >= width, "useful": self.useful >= useful,
           "threads": self.threads >= THREADS, "stack": not self.stack, "registers": (self.registers or 0) <= REGISTERS,
           "ops": self.ops <= most, "held": self.held <= 1.05, "read": self.read <= read,
           "forbidden": not self.forbidden}
@@ -90,9 +96,9 @@ def quant_named(name: str) -> Any:
   from tinygrad_llm.quants.table import QUANT_TYPES
   return next(qt for qt in QUANT_TYPES.values() if qt.name == name)
 
-def product(name: str, rows: int, n: int) -> Any:
+def product(name: str, rows: int, n: int, tokens: int = 1) -> Any:
   """
-  x (1, 1, n) times a matrix (rows, n): the lazy result, the packed matrix, and the matrix's bytes in a file.
+  x (tokens, 1, n) times a matrix (rows, n): the lazy result, the packed matrix, and the matrix's bytes in a file.
 
   x is quantised to two bytes if the environment (Q8_ACTIVATIONS) asks for it.
   """
@@ -102,7 +108,7 @@ def product(name: str, rows: int, n: int) -> Any:
   qt = quant_named(name)
   lay = layout(qt, Device[Device.DEFAULT].renderer, rows, n)
   items, dtype = (qt.row_items(n), qt.dtype) if lay is None else (lay.row_words(n // qt.block), dtypes.uint32)
-  packed, x = Tensor.empty(rows, items, dtype=dtype), Tensor.empty(1, 1, n)
+  packed, x = Tensor.empty(rows, items, dtype=dtype), Tensor.empty(tokens, 1, n)
   if lay is not None and numerics.multiplies_bytes(): x = numerics.fine(x)
   return x @ dequantize(qt, packed, n, lay).transpose(-1, -2), packed, rows * qt.row_nbytes(n)
 
@@ -128,8 +134,8 @@ def chosen(name: str, role: Experts) -> Any:
   x, ids = Tensor.empty(1, 1, 1 if m == 2 else used, n), Tensor.empty(1, 1, used, dtype=dtypes.int32)
   return of_experts(qt, lay, packed, role, x, ids, Tensor.empty(1, 1, used, 1)), packed, held * qt.row_nbytes(n)
 
-def figures(target: str, role: str, name: str) -> Figures:
-  """The figures of one product. The default device must be `target`."""
+def figures(target: str, role: str, name: str, tokens: int = 1) -> Figures:
+  """The figures of one product; tokens: not of experts. The default device must be `target`."""
   from tests.gpu import gpu_checks as checks
   from tinygrad import Device
   from tinygrad_llm.analysis.programs import compiled, load_width
@@ -137,7 +143,7 @@ def figures(target: str, role: str, name: str) -> Figures:
   from tinygrad_llm.patches.search.cost.memory_access import WARP, accesses
   from tinygrad_llm.weights import numerics
   ren, experts = Device[Device.DEFAULT].renderer, EXPERTS.get(role)
-  y, packed, nbytes = chosen(name, experts) if experts else product(name, *ROLES[role])
+  y, packed, nbytes = chosen(name, experts) if experts else product(name, *ROLES[role], tokens)
   weights = math.prod(ROLES[role]) if experts is None else math.prod(experts[:3]) * experts.used
   linear, _ = y.linear_with_vars()
   calls = [call for call in linear.src if any(u.nbytes() >= packed.nbytes() for u in call.src[1:])]
@@ -158,26 +164,28 @@ def figures(target: str, role: str, name: str) -> Figures:
     math.prod(sizes[0]) * group, load_width(program.src[1].src, {slot}) or 0,
     checks.useful(x for x in loads if x.slot == slot), checks.useful(x for x in loads if x.slot != slot),
     packed.nbytes() / nbytes, read, registers, stack, int(program.src[0].arg.estimates.ops) / weights,
-    checks.needed_ops(call.src[0], ren, weights), checks.forbidden(program, ren, weights), numerics.multiplies_bytes())
+    checks.needed_ops(call.src[0], ren, weights), checks.forbidden(program, ren, weights), numerics.multiplies_bytes(),
+    tokens)
 
 def has_blocks(name: str, role: str) -> bool:
   """Whether a role's rows are a whole number of the type's blocks."""
   n = EXPERTS[role].n if role in EXPERTS else ROLES[role][1]
   return n % quant_named(name).block == 0
 
-def _measure(target: str, roles: list[str], names: list[str]) -> None:
+def _measure(target: str, roles: list[str], names: list[str], tokens: int) -> None:
   from tinygrad_llm.device.device import open_target
   open_target(target)
   for role in roles:
-    for name in names: print(json.dumps(dataclasses.asdict(figures(target, role, name))), flush=True)
+    for name in names: print(json.dumps(dataclasses.asdict(figures(target, role, name, tokens))), flush=True)
 
 @functools.cache
-def measure(target: str, roles: tuple[str, ...], names: tuple[str, ...], q8: bool = False) -> list[Figures]:
-  """The figures of roles and types, from a child process. q8: x is quantised to two bytes."""
+def measure(target: str, roles: tuple[str, ...], names: tuple[str, ...], q8: bool = False, tokens: int = 1
+            ) -> list[Figures]:
+  """The figures of roles and types, from a child process. q8: x is quantised to two bytes. tokens: rows of x."""
   keep = ("PATH", "HOME", "PYTHONPATH", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME", "CACHEDB", "NVRTC_PATH",
           "CUDA_PATH", "NVJITLINK_PATH", "OPENCL_PATH", "OCL_ICD_FILENAMES")
   env = {name: os.environ[name] for name in keep if name in os.environ}
-  command = [sys.executable, __file__, "--measure", target, ",".join(roles), ",".join(names)]
+  command = [sys.executable, __file__, "--measure", target, ",".join(roles), ",".join(names), str(tokens)]
   env |= {"PARALLEL": "0", "Q8_ACTIVATIONS": f"{q8:d}"}
   done = subprocess.run(command, env=env, capture_output=True, text=True)
   assert done.returncode == 0, done.stderr[-2000:]
@@ -198,13 +206,16 @@ def main() -> None:
   parser.add_argument("--roles", nargs="+", default=[*ROLES, *EXPERTS], choices=[*ROLES, *EXPERTS])
   parser.add_argument("--opts", action="store_true", help="print the schedules, too")
   parser.add_argument("--q8", action="store_true", help="activations of two bytes")
-  parser.add_argument("--measure", nargs=3, metavar=("TARGET", "ROLES", "TYPES"), help=argparse.SUPPRESS)
+  parser.add_argument("--tokens", type=int, default=1, help="rows of x, a sequence each (not of experts)")
+  parser.add_argument("--measure", nargs=4, metavar=("TARGET", "ROLES", "TYPES", "TOKENS"), help=argparse.SUPPRESS)
   args = parser.parse_args(["--measure", *sys.argv[2:]] if sys.argv[1:2] == ["--measure"] else None)
-  if args.measure: return _measure(args.measure[0], args.measure[1].split(","), args.measure[2].split(","))
+  if args.measure:
+    target, roles, types, tokens = args.measure
+    return _measure(target, roles.split(","), types.split(","), int(tokens))
   jobs = [(target, (role,), names) for target in args.targets for role in args.roles
           if (names := tuple(name for name in args.types if has_blocks(name, role)))]
   with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-    rows = [row for part in pool.map(lambda job: measure(*job, args.q8), jobs) for row in part]
+    rows = [row for part in pool.map(lambda job: measure(*job, args.q8, args.tokens), jobs) for row in part]
   print(table(rows))
   if args.opts: print("\n".join(f"{f.target} {f.role} {f.type}: {f.opts}" for f in rows))
   if any(f.wrong() for f in rows): sys.exit(1)

@@ -16,7 +16,7 @@ import pytest
 import tinygrad_llm
 from tests.support.card import answers, build
 from tests.support.card.driver import Card, CardError, nvrtc
-from tests.support.extended import extended
+from tests.support.extended import extended, sample
 from tests.support.model_cases import MODELS, VOCAB
 from tests.support.reference import Reference, clear_choices
 from tests.support.synthetic import MoE
@@ -214,3 +214,10 @@ WAYS: list[tuple[str, dict[str, Any], dict[str, str]]] = [
 def test_compilers_and_capabilities(model: Model, dev: str, settings: dict[str, Any], switches: dict[str, str],
                                     tmp_path: pathlib.Path) -> None:
   compare(model, tmp_path, on_card(dev, **settings) | switches)
+
+@pytest.mark.parametrize("types", sample(("Q4_K", "Q6_K", "MXFP4", "Q8_0", "Q2_K", "F16"), ("Q8_0",)))
+def test_rows_of_a_step_are_a_row_alone(model_file: Callable[..., pathlib.Path], types: str) -> None:
+  """2, 4 and 8 rows of x share a matrix's weights, in a thread or in a block."""
+  path = str(model_file(types=types, vocab=VOCAB, layers=1, blocks=True, dim=256, ffn=256))
+  found = child.call(answers.rows, path, **on_card(order=2, seed=7)).value
+  assert max(found) < EXACT, found

@@ -36,6 +36,17 @@ def test_schedule_figures_within_limits(target, role, name):
   found, = gpu_schedules.measure(target, (role,), (name,))
   assert (found.wrong(), found.forbidden) == ([], []), gpu_schedules.table([found])
 
+OF_TOKENS = [("CUDA:sm_90", "1b.down", "Q6_K", 4), ("CUDA:sm_90", "1b.gate_up", "Q4_K", 8),
+             ("CUDA:sm_80", "8b.out", "Q8_0", 2), ("CUDA:sm_87", "1b.head", "MXFP4", 4),
+             ("CUDA:sm_80", "1b.qkv", "F16", 8)]
+
+@cuda
+@pytest.mark.parametrize(("target", "role", "name", "tokens"), sample(OF_TOKENS, OF_TOKENS[:2]))
+def test_schedules_of_several_rows_of_x_within_limits(target, role, name, tokens):
+  found, = gpu_schedules.measure(target, (role,), (name,), tokens=tokens)
+  assert (found.wrong(), found.forbidden) == ([], []), gpu_schedules.table([found])
+  assert "GROUP" in found.opts  # tinygrad's own has no threads that share a row
+
 @extended
 @cuda
 def test_int8_schedule_figures_within_limits():

@@ -107,11 +107,10 @@ def order(path: str, rows: int, count: int) -> dict[str, Any]:
       calls.append(names[name])
       return int(function(*args))
     setattr(cuda, name, call)
-  with llm.lock: streams = [llm.stream([7, i], max_tokens=count, ignore_eos=True) for i in range(rows)]
-  found = [[next(stream)] for stream in streams]
-  for name in names: told(name)
-  for stream, tokens in zip(streams, found): tokens += stream
-  return {"calls": "".join(calls), "tokens": found}
+  with llm.lock:
+    streams = [llm.stream([7, i], max_tokens=count, ignore_eos=True) for i in range(rows)]
+    for name in names: told(name)
+  return {"tokens": [list(stream) for stream in streams], "calls": "".join(calls)}
 
 def losses(path: str) -> list[Any]:
   """Loses the device at several launches of two streams: their errors, and whether later streams are right."""

@@ -94,3 +94,26 @@ def by_queues(name: str, *args: Any) -> Any:
   from tests.support.card import nv
   nv.install()
   return globals()[name](*args)
+
+def rows(path: str) -> list[float]:
+  """
+  How far a row's logits in steps of 2, 4 and 8 rows are from its own alone, in standard deviations, at most.
+
+  The rows are sequences of up to three tokens each.
+  """
+  import tinygrad_llm
+  from tinygrad_llm.engine.batch.row_steps import Row
+  with tinygrad_llm.load(path, max_context=64, chunk=32) as llm:
+    steps, far = llm._engine.steps, list[float]()
+    def fed(n: int) -> Any:
+      """(3, n, vocab): the logits of each row, in steps of `n` rows or, where n is 0, of one."""
+      found = []
+      for at in range(3):
+        made = [Row((7 + 31 * i + 5 * at) % 300, at, [i + 1]) for i in range(n or 8)]
+        if n: logits = [steps.logits(steps.decode(made)[0], i).copy() for i in range(n)]
+        else: logits = [steps.logits(steps.decode([row])[0], 0).copy() for row in made]
+        found.append(np.stack(logits))
+      return np.stack(found)
+    alone = fed(0)
+    for n in (2, 4, 8): far.append(float(np.abs(fed(n) - alone[:, :n]).max() / alone.std()))
+    return far
