@@ -221,7 +221,7 @@ def test_templates_of_real_models(capfd):
 
 def test_rendering_is_bounded_by_cpu_time(monkeypatch):
   """A worker that gets little processor time, as on a busy machine, is waited for; a worker that never runs is not."""
-  long = "{% for i in range(50) %}{% for j in range(99999) %}{% endfor %}{% endfor %}done"
+  long = "{% for i in range(75) %}{% for j in range(99999) %}{% endfor %}{% endfor %}done"
   t = ChatTemplate({"default": long, "tool_use": "fine"})
   t.render(HI, tools=TOOLS)
   process = t._process

@@ -66,7 +66,7 @@ def test_oversized_prompt_is_not_tokenized(text):
 
 def test_fitting_prompt_is_tokenized():
   """Space that a template trims does not count, nor do messages that it may leave out."""
-  template = SimpleNamespace(encode=lambda tokenizer, messages: [1])
+  template = SimpleNamespace(encode=lambda tokenizer, messages, *_: [1])
   for content in ("x" * 26 + " " * 1000, " \n" * 500):
     assert llm(2, template).prompt([{"role": "user", "content": content}]) == [1]
   assert llm(2, template).prompt([{"role": "user", "content": "x" * 999}, {"role": "user", "content": "hi"}]) == [1]

@@ -13,7 +13,7 @@ from tinygrad_llm.engine.batch import stream as stream_module
 from tinygrad_llm.errors import InputError
 
 PROMPT, TOKENS = [1, 2, 3] * 30, 6
-STEP = 131  # distance of the places; the extended run takes all of them
+STEP = 263  # distance of the places; the extended run takes all of them
 pytestmark = [pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
               pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 
@@ -75,9 +75,9 @@ def interrupted(monkeypatch, interrupt: Interrupt) -> bool:
   return interrupt.count >= interrupt.at
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-@pytest.mark.parametrize("first", some(range(STEP), 3, 59))
+@pytest.mark.parametrize("first", some(range(STEP), 59))
 def test_interrupted_anywhere(monkeypatch, first, error):
   monkeypatch.setattr(stream_module, "PATIENCE", 0.05)
   at = first or STEP
   while interrupted(monkeypatch, Interrupt(at, error)): at += STEP
-  assert at > 10 * STEP
+  assert at > 5 * STEP
