@@ -54,3 +54,19 @@ def test_decode_steps():
   for rows, seconds in ((1, 5.0), (1, 0.02), (4, 0.03), (4, 0.031), (3, 0.029)): steps.add(rows, seconds)
   assert steps.least == steps.seconds(1) == steps.seconds(2) == 0.02  # a first call is 5 s
   assert steps.seconds(3) == steps.seconds(4) == steps.seconds(8) == 0.03
+
+def test_positions_before_a_piece_count():
+  """A token costs more behind many others: pieces at the end of one prompt tell of the begin of another."""
+  def cost(n: int, first: int) -> float: return line(n) + 1e-6 * n * (first + n / 2)
+  rng, found = random.Random(1), PieceTimes()
+  for first in range(0, 4096, 128): found.add(128, cost(128, first) * rng.uniform(0.95, 1.05), first)
+  for first in range(0, 1024, 64): found.add(64, cost(64, first) * (20 if first == 128 else 1), first)
+  for n in (64, 128):
+    for first in (0, 1000, 4000): assert found.seconds(n, first) == pytest.approx(cost(n, first), rel=0.15)
+  assert found.most(cost(64, 3000), 3000) == pytest.approx(64, abs=12)
+
+def test_old_times_rule_out_no_group():
+  """Sizes that were read at the begin of prompts say nothing of others, which take longer now."""
+  found = times(*((64, line(64)) for _ in range(5)))
+  for i in range(40): found.add(128, line(128) * (1 + i / 10), 128 * i)
+  assert found.seconds(128, 128 * 39) == pytest.approx(line(128) * 4.9, rel=0.1)

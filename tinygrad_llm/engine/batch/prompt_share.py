@@ -48,8 +48,10 @@ class PromptShare:
     self._credit += self._earned * seconds
     if self._credit > SHORT: self._credit = min(stall(), self._credit)  # no stall is shorter
 
-  def read(self, tokens: int, seconds: float, stall: float | None) -> None:
-    """A piece took so long; stall: None when nobody decoded, then it costs nothing."""
-    self.pieces.add(tokens, seconds)
+  def read(self, tokens: int, seconds: float, stall: float | None, first: int = 0) -> None:
+    """
+    A piece from position `first` on took so long; stall: None when nobody decoded, then it costs nothing.
+    """
+    self.pieces.add(tokens, seconds, first)
     self._stalled += seconds
     if stall is not None: self._credit = max(-stall, self._credit - seconds)

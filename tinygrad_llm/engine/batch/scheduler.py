@@ -132,7 +132,7 @@ class Scheduler:
       self.counts.tokens += len(action.sequences)
     else:
       self._pool.entered(action.sequence)
-      self._share.read(action.count, seconds, stall() if self._beside else None)
+      self._share.read(action.count, seconds, stall() if self._beside else None, action.first)
       self.counts.pieces += 1
       self.counts.prompt_tokens += action.count
       if len(action.sequence.tokens) - action.sequence.fed <= 1: self._residents.read()
@@ -161,19 +161,19 @@ class Scheduler:
     if e.decodes: return None
     most = min(e.rest, run_length(s.table, s.fed, self.sizes[-1]))
     if self._ends_at is not None and (end := self._ends_at(s)) > s.fed: most = min(most, end - s.fed)
-    if not (count := min(most, self._size(most, room))): return None
+    if not (count := min(most, self._size(most, room, s.fed))): return None
     if e.rest - count == 1 < count: count -= 1  # a prompt's last token is read by a piece, alone or in company
     self._beside = room is not None
     return Piece(s, s.fed, count)
 
-  def _order(self, e: Entry) -> tuple[float, int]: return self._share.pieces.seconds(e.rest) + e.arrived, e.number
+  def _order(self, e: Entry) -> tuple[float, int]: return self._share.pieces.seconds(e.rest, e.sequence.fed) + e.arrived, e.number
 
-  def _size(self, most: int, room: float | None) -> int:
-    """The size of a piece of at most `most` tokens within `room` seconds; 0 if the turn comes first."""
+  def _size(self, most: int, room: float | None, first: int) -> int:
+    """The size of a piece of at most `most` tokens from `first` on within `room` seconds; 0: the turn comes first."""
     if room is None: return self.sizes[-1]
     times = self._share.pieces
     for size in reversed(self.sizes):
-      if times.sure(min(size, most)) <= room: return size
+      if times.sure(min(size, most), first) <= room: return size
     if self._share.stalled: return 0
-    shorter = range(min(most, self.sizes[0], times.most(room)), 0, -1)
-    return next((n for n in shorter if times.sure(n) <= room), 0) or max(1, self.sizes[0] // 4)  # it must go on
+    shorter = range(min(most, self.sizes[0], times.most(room, first)), 0, -1)
+    return next((n for n in shorter if times.sure(n, first) <= room), 0) or max(1, self.sizes[0] // 4)  # it must go on

@@ -1,64 +1,83 @@
 """How long a prompt piece and a decode step take, from the times measured last; a rare long one does not count."""
 from __future__ import annotations
-import math
+import math, statistics
 from collections import deque
 from collections.abc import Iterable
 
 LAST = 5        # measured times that are kept of a kind of step; the lower median of them counts
+LONGER = 16     # measured pieces of a group that tell how much a position before a token costs
+APART = 256     # positions between two of these, at least
 FADE = 0.97     # weight of a group of piece sizes, for each piece since its last one
 ORIGIN = 0.1    # weight of the point (0 tokens, 0 s), which keeps noise from turning the line
 TOO_LONG = 1.5  # times what another group allows: such a group does not count
 UNSURE = 1.2    # times the line's value at sizes that were not measured twice
+SURE = 3        # times of a group from which on it always counts
 Point = tuple[int, float]  # tokens, seconds
 
 class PieceTimes:
   """
-  Seconds of a prompt piece by its tokens T: a line a + b T, with a and b not negative.
+  Seconds of a prompt piece by its tokens T and the positions P before their middle: a + b T + c T P, none negative.
 
-  Pieces are grouped by the power of two below T. The line goes through the groups' medians, so a compiling call or a
+  c is the median over pairs of pieces of about the same size, at different positions. The rest is for P = 0. Pieces
+  are grouped by the power of two below T. The line goes through the groups' medians, so a compiling call or a
   moment without the processor moves nothing once its group has two times. Before, it does not count if it is too long
   beside another group: a shorter piece takes no longer, and twice the tokens take at most twice as long. A group with
-  two times also corrects the line at its own sizes, because a kernel's time is only roughly a line.
+  SURE times always counts: the others may be old. One with two also corrects the line at its own sizes, because a
+  kernel's time is only roughly a line.
 
   One group alone does not tell a from b: a longer piece is expected as if a were 0. A piece shorter than all measured
   ones is expected as if a were at least `step`, a decode step's time. Without any, a token takes a decode step.
   """
   def __init__(self) -> None:
     self.step = 0.0
-    self._groups: dict[int, deque[Point]] = {}
+    self._groups: dict[int, deque[tuple[int, int, float]]] = {}  # tokens, positions, seconds
+    self._each = 0.0  # seconds of a token for each position before it
     self._medians: dict[int, Point] = {}
     self._weights: dict[int, float] = {}
     self._used: dict[int, Point] = {}  # medians that make the line
     self._a = self._b = 0.0
 
-  def add(self, tokens: int, seconds: float) -> None:
-    """Counts a measured piece."""
+  def add(self, tokens: int, seconds: float, first: int = 0) -> None:
+    """Counts a measured piece, whose first token is at position `first`."""
     group = tokens.bit_length()
-    points = self._groups.setdefault(group, deque(maxlen=LAST))
-    points.append((tokens, seconds))
-    self._medians[group] = _median(points)
+    self._groups.setdefault(group, deque(maxlen=LONGER)).append((tokens, _middle(first, tokens), seconds))
+    self._each = self._slope()
+    self._medians = {g: _median([(n, self._at_begin(n, at, s)) for n, at, s in [*points][-LAST:]])
+                     for g, points in self._groups.items()}
     self._weights = {g: FADE * weight for g, weight in self._weights.items()} | {group: 1.0}
-    self._used = {g: (n, s) for g, (n, s) in self._medians.items() if s <= TOO_LONG * self._most(n)}
+    self._used = {g: (n, s) for g, (n, s) in self._medians.items()
+                  if len(self._groups[g]) >= SURE or s <= TOO_LONG * self._most(n)}
     self._a, self._b = _line([(*point, self._weights[g]) for g, point in self._used.items()])
 
-  def seconds(self, tokens: int) -> float:
-    """Expected seconds of a piece of `tokens`; infinite before any measured step."""
-    group = tokens.bit_length()
-    if group not in self._used or len(self._groups[group]) < 2: return self._at(tokens)
+  def seconds(self, tokens: int, first: int = 0) -> float:
+    """Expected seconds of a piece of `tokens` from position `first` on; infinite before any measured step."""
+    group, later = tokens.bit_length(), self._each * tokens * _middle(first, tokens)
+    if group not in self._used or len(self._groups[group]) < 2: return self._at(tokens) + later
     size, median = self._used[group]
-    return self._at(tokens) * median / max(self._at(size), 1e-9)
+    return self._at(tokens) * median / max(self._at(size), 1e-9) + later
 
-  def sure(self, tokens: int) -> float:
+  def sure(self, tokens: int, first: int = 0) -> float:
     """seconds(), and UNSURE times as much until two pieces of about that size were measured: noise bends the line."""
     known = len(self._groups.get(tokens.bit_length(), ())) > 1
-    return self.seconds(tokens) * (1 if known else UNSURE)
+    return self.seconds(tokens, first) * (1 if known else UNSURE)
 
-  def most(self, seconds: float) -> int:
+  def most(self, seconds: float, first: int = 0) -> int:
     """Tokens of the longest piece that is expected within `seconds`, by the line alone."""
     if not self._used: return int(seconds / (self.step or math.inf))
-    tokens = (seconds - self._a) / max(self._b, 1e-9)
+    later = self._each * first
+    tokens = (seconds - self._a) / max(self._b + later, 1e-9)
     size, a, b = self._shorter()
-    return max(0, int(tokens if tokens >= size else min(tokens, (seconds - a) / max(b, 1e-9))))
+    return max(0, int(tokens if tokens >= size else min(tokens, (seconds - a) / max(b + later, 1e-9))))
+
+  def _slope(self) -> float:
+    """Seconds of a token for each position before it, by all pairs of a group; as before if there are few."""
+    found = [(s / n - t / m) / (p - q) for points in self._groups.values()
+             for i, (n, p, s) in enumerate(points) for m, q, t in [*points][:i] if abs(p - q) >= APART]
+    return max(0.0, statistics.median_low(found)) if len(found) >= SURE else self._each
+
+  def _at_begin(self, tokens: int, at: int, seconds: float) -> float:
+    """What a measured piece would have taken without positions before it."""
+    return max(seconds - self._each * tokens * at, seconds / 8)
 
   def _at(self, tokens: int) -> float:
     if not self._used: return tokens * (self.step or math.inf)
@@ -98,6 +117,8 @@ class DecodeTimes:
   def least(self) -> float:
     """Seconds of the step with the fewest rows that was measured twice; 0 before."""
     return self._medians[min(self._medians)] if self._medians else 0.0
+
+def _middle(first: int, tokens: int) -> int: return first + tokens // 2
 
 def _places(rows: int) -> int: return 1 << (rows - 1).bit_length()
 
