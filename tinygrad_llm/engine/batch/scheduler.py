@@ -166,7 +166,8 @@ class Scheduler:
     self._beside = room is not None
     return Piece(s, s.fed, count)
 
-  def _order(self, e: Entry) -> tuple[float, int]: return self._share.pieces.seconds(e.rest, e.sequence.fed) + e.arrived, e.number
+  def _order(self, e: Entry) -> tuple[float, int]:
+    return self._share.pieces.seconds(e.rest, e.sequence.fed) + e.arrived, e.number
 
   def _size(self, most: int, room: float | None, first: int) -> int:
     """The size of a piece of at most `most` tokens from `first` on within `room` seconds; 0: the turn comes first."""

@@ -76,7 +76,7 @@ class PieceTimes:
     return max(0.0, statistics.median_low(found)) if len(found) >= SURE else self._each
 
   def _at_begin(self, tokens: int, at: int, seconds: float) -> float:
-    """What a measured piece would have taken without positions before it."""
+    """The seconds of a measured piece, had there been no positions before it."""
     return max(seconds - self._each * tokens * at, seconds / 8)
 
   def _at(self, tokens: int) -> float:
