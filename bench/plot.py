@@ -82,7 +82,7 @@ def note(name: str) -> str:
   if name == "starts": return f"run, {load(STARTS)['tokens']} tokens; "
   if name == "serve":
     found = load(SERVE)
-    return f"{model_name(found['file'])}, prompts of {found['depth']}, answers of {found['tokens']} tokens; "
+    return f"{model_name(found['file'])}, {found['depth']} new tokens read, {found['tokens']} written; "
   if name != "ratio": return ""
   decode, *prompts = ({int(re.findall(r"-(\d+)L-", model["file"])[0]) for model in load(file)["models"]
                        if model["file"].startswith(SHAPE)} for file in sources(name))
@@ -252,7 +252,7 @@ def serve(pyplot: Any, look: Look) -> Any:
       right.plot((at, at), (told["first_p50"], told["first_p99"]), color=color, linewidth=3, solid_capstyle="butt")
       right.plot(at, told["first_p50"], "o", color=color, markersize=6)
       right.plot(at, told["first_p99"], "_", color=color, markersize=10, markeredgewidth=2)
-  for axes, title in ((left, "tokens a second, all together"), (right, "seconds to the first token (log)")):
+  for axes, title in ((left, "tokens a second, beside others' prompts"), (right, "seconds to the first token (log)")):
     clean(axes, look)
     axes.grid(axis="x", visible=False)
     axes.grid(axis="y", color=look.grid, linewidth=0.7)

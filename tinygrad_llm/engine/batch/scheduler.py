@@ -44,7 +44,7 @@ class Scheduler:
   Prompts. While a sequence decodes, prompts get `prompt_share` of the time. The pieces between two turns take at most
   2.75 turns or 0.1 s, whichever is longer, by a running fit of measured times. Otherwise a piece is as long as can be.
   Sizes that were not measured twice count 1.2 times. Then no gap between two tokens is longer than 4 steps or 150 ms.
-  Where times vary by 10%, it may be 15% longer: 14% in 10,000 random mixes, and longer at all in 278 of them.
+  Where times vary by 10%, it may be 15% longer: 14% in 10,000 random mixes, and longer at all in 253 of them.
   The shortest rest is first, by seconds; a waiting second counts as a second less. So a prompt that needs S seconds
   alone is overtaken only by prompts that arrive within S seconds after it.
 
