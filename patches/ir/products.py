@@ -69,6 +69,8 @@ def find_sum(k: Scheduler, tokens: int = 1) -> Sum|str:
     of_x, of_w = ({r for u in loads for r in u.ranges} for loads in (xs, ws))
     own = tuple(r for r in k.rngs if r in of_x - of_w - set(loops))
     if not all(r.src[0].op is Ops.CONST for r in own) or steps(own) > tokens: continue
+    # numbers that differ by another output axis, too, and are no weights: a head's state, for example
+    if own and all(u.dtype is dtypes.float for u in ws) and of_w - {row, *loops}: continue
     # loops without a load: fields of a word
     if ws and set(loops) & (of_x | of_w) <= of_x and of_x < of_w | {*loops, *own}:
       return Sum(tuple(red for red in reds if row in red.ranges), loops, xs, ws, row, own)

@@ -100,6 +100,10 @@ def test_gpu_more_rows_of_x_are_left_alone():
   k = started(several(9, 64, 512), "CUDA")
   assert on_gpu(k, find_sum(k, gemv_gpu.TOKENS)) == "no axis that only the weight has"
   assert find_sum(k, 9).tokens and not find_sum(started(product(64, 512), "CUDA"), 8).tokens
+  head, token, row, k = output(4), output(2, 1), output(64, 2), reduced(64)
+  state = load(1, (head * 64 + row) * 64 + k) * load(0, (token * 4 + head) * 64 + k)
+  states = started(kernel((token * 4 + head) * 64 + row, state.reduce(k, arg=Ops.ADD), head, token, row), "CUDA")
+  assert not find_sum(states, 8).tokens
   unknown = UOp.variable("n", 1, 8, param=True)
   assert find_sum(started(several(unknown, 64, 512), "CUDA"), 8).rows is None
 
