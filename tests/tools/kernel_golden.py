@@ -95,6 +95,9 @@ REGISTERS, OF_PTX = 128, 255
 STACK = {
   # ptxas would need 134 registers
   ("gpt-oss-20b-MXFP4_MOE", "decode", "output_norm+output"): {8: "CUDA:sm_90 NV:sm_90"},
+  # eight rows of x by latent attention's keys: a matrix for each head
+  ("deepseek-v2-lite-Q4_K_M", "rows", "blk.*.attn_k_b"): {
+    48: "CUDA:sm_87 CUDA:sm_89 CUDA:sm_90 NV:sm_90", 56: "CUDA:sm_80"},
   # latent attention's keys, a product with rows of 128
   ("kimi-linear-48b-Q4_K_M", "prompt", "blk.*.attn_k_b"): {
     72: "CUDA:sm_100", 112: "CUDA:sm_80 CUDA:sm_87 CUDA:sm_89", 128: "CUDA:sm_90 NV:sm_90"},
