@@ -51,7 +51,6 @@ VALUES = 256   # most weights, of all its rows, that a thread unpacks per step
 NUMBERS = 144  # most values live in a thread: x, and for each row its words and FACTORS per group of weights
 NUMBERS_SHARED = 160  # the same where several rows of x share few weights
 FACTORS = 4
-TOKENS = 8     # most rows of x that share the weights in a thread's registers
 TOKENS, SHARING = 8, 4  # most rows of x, and most of them that share the weights in a thread's registers
 OF_ALL = 32    # most weights of a row that a thread unpacks per step, times the rows of x that share them
 WARPS_EACH, LONG = 12, 4  # least warps per multiprocessor; steps from which a row is long

@@ -22,10 +22,9 @@ ENDS: dict[str, tuple[str, ...]] = {
   "pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
   "rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"), "sep": ("<|file_sep|>",)}
 NAMES = (*PARTS, *ENDS)
-OLD_KEYS = {"pre": ("prefix",), "suf": ("suffix",), "mid": ("middle",)}
 FILL_MARKS = frozenset(text for texts in PARTS.values() for text in texts)
 FILL_ENDS = frozenset(text for texts in ENDS.values() for text in texts)
-KINDS = {"pre": "prefix", "suf": "suffix", "mid": "middle"}
+KINDS = {"pre": "prefix", "suf": "suffix", "mid": "middle"}  # in words, which are older files' names, too
 WINDOW = 2048  # tokens of the text around a gap at most, as in llama-server: three quarters are before it
 CHARACTERS = 64 * WINDOW  # of each side that are looked at
 SNIPPET = "\n\n--- snippet ---\n\n"  # before another file, for models without a mark for it

@@ -17,7 +17,7 @@ import numpy as np
 from tinygrad_llm.errors import InputError, warn
 from tinygrad_llm.text.bpe import BPE
 from tinygrad_llm.text.builtin_templates import BUILTIN
-from tinygrad_llm.text.fill_marks import FILL_ENDS, FILL_MARKS, NAMES, OLD_KEYS, fill_ids
+from tinygrad_llm.text.fill_marks import FILL_ENDS, FILL_MARKS, KINDS, NAMES, fill_ids
 from tinygrad_llm.text.literals import Literals
 from tinygrad_llm.text.pretokenizers import DEFAULT, GEMMA4, PRE_TYPES, WHITESPACE, PreType
 from tinygrad_llm.text.sentencepiece import SPACE, SentencePiece
@@ -295,8 +295,8 @@ class Tokenizer:
     for text, kind in mended.items():
       types[vocab[text]] = kind
       if kind == CONTROL: del vocab[text]
-    named = {name: i for name in NAMES for key in (f"fim_{name}", *OLD_KEYS.get(name, ()))
-             if (i := special_id(kv, key, tokens)) is not None}
+    named = {name: i for name in NAMES for key in (f"fim_{name}", KINDS.get(name))
+             if key is not None and (i := special_id(kv, key, tokens)) is not None}
     stop_ids += [named[name] for name in ("pad", "rep", "sep") if name in named]
     fill = fill_ids(_ids(tokens, types, {CONTROL, USER_DEFINED})) | named
     strips = any(name in str(kv.get("general.name")).lower() for name in STRIPPED)

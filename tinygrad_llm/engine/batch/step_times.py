@@ -3,6 +3,7 @@ from __future__ import annotations
 import math, statistics
 from collections import deque
 from collections.abc import Iterable
+from itertools import chain
 
 LAST = 5        # measured times that are kept of a kind of step; the lower median of them counts
 LONGER = 16     # measured pieces of a group that tell how much a position before a token costs
@@ -31,7 +32,8 @@ class PieceTimes:
   def __init__(self) -> None:
     self.step = 0.0
     self._groups: dict[int, deque[tuple[int, int, float]]] = {}  # tokens, positions, seconds
-    self._each = 0.0  # seconds of a token for each position before it
+    self._slopes: dict[int, list[float]] = {}  # of the pairs of a group
+    self._each = 0.0  # seconds of a token for each position before it: their median
     self._medians: dict[int, Point] = {}
     self._weights: dict[int, float] = {}
     self._used: dict[int, Point] = {}  # medians that make the line
@@ -40,8 +42,11 @@ class PieceTimes:
   def add(self, tokens: int, seconds: float, first: int = 0) -> None:
     """Counts a measured piece, whose first token is at position `first`."""
     group = tokens.bit_length()
-    self._groups.setdefault(group, deque(maxlen=LONGER)).append((tokens, _middle(first, tokens), seconds))
-    self._each = self._slope()
+    points = self._groups.setdefault(group, deque(maxlen=LONGER))
+    points.append((tokens, _middle(first, tokens), seconds))
+    self._slopes[group] = _slopes([*points])
+    if len(found := [*chain.from_iterable(self._slopes.values())]) >= SURE:
+      self._each = max(0.0, statistics.median_low(found))
     self._medians = {g: _median([(n, self._at_begin(n, at, s)) for n, at, s in [*points][-LAST:]])
                      for g, points in self._groups.items()}
     self._weights = {g: FADE * weight for g, weight in self._weights.items()} | {group: 1.0}
@@ -68,12 +73,6 @@ class PieceTimes:
     tokens = (seconds - self._a) / max(self._b + later, 1e-9)
     size, a, b = self._shorter()
     return max(0, int(tokens if tokens >= size else min(tokens, (seconds - a) / max(b + later, 1e-9))))
-
-  def _slope(self) -> float:
-    """Seconds of a token for each position before it, by all pairs of a group; as before if there are few."""
-    found = [(s / n - t / m) / (p - q) for points in self._groups.values()
-             for i, (n, p, s) in enumerate(points) for m, q, t in [*points][:i] if abs(p - q) >= APART]
-    return max(0.0, statistics.median_low(found)) if len(found) >= SURE else self._each
 
   def _at_begin(self, tokens: int, at: int, seconds: float) -> float:
     """The seconds of a measured piece, had there been no positions before it."""
@@ -117,6 +116,11 @@ class DecodeTimes:
   def least(self) -> float:
     """Seconds of the step with the fewest rows that was measured twice; 0 before."""
     return self._medians[min(self._medians)] if self._medians else 0.0
+
+def _slopes(points: list[tuple[int, int, float]]) -> list[float]:
+  """Seconds of a token for each position before it, by each pair of pieces (tokens, positions, seconds)."""
+  return [(s / n - t / m) / (p - q) for i, (n, p, s) in enumerate(points) for m, q, t in points[:i]
+          if abs(p - q) >= APART]
 
 def _middle(first: int, tokens: int) -> int: return first + tokens // 2
 
