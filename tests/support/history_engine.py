@@ -40,11 +40,13 @@ class HistorySteps:
     self.fed.append(len(tokens))
     for i, token in enumerate(tokens, start): self._last = self._feed(token, i, table, damaged)
 
-  def decode(self, rows: Numbers[Row], turn: int = 0) -> tuple[list[int], None]:
+  def decode(self, rows: Numbers[Row], turn: int = 0) -> tuple[list[int], list[int]]:
     self.before("decode")
     damaged = self._damaged()
-    return [self._feed(*row, damaged) if row.table[0] else EMPTY for row in rows], None
+    found = [self._feed(*row, damaged) if row.table[0] else EMPTY for row in rows]
+    return found, found
 
+  def keys(self, keys: list[int]) -> list[int]: return [_key(history) for history in keys]
   def last_logits(self, length: int) -> np.ndarray: return self.logits([self._last], 0)
   def logits(self, logits: list[int], row: int) -> np.ndarray:
     found = np.zeros(VOCAB, np.float32)

@@ -3,6 +3,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
+from struct import Struct
 from weakref import WeakKeyDictionary
 import numpy as np
 from tinygrad import Device, Tensor
@@ -64,16 +66,23 @@ def writer(tensor: Tensor) -> Callable[[Callable[[np.ndarray], None]], None]:
     write(view)
   return waited
 
+def packer(tensor: Tensor) -> Callable[..., object]:
+  """A function that fills an int32 tensor with the numbers it is called with; for a few, it is faster than an array."""
+  pack = Struct(f"={tensor.numel()}i").pack_into
+  if (view := host_view(tensor)) is not None and _waiting(tensor) is None: return partial(pack, view.data, 0)
+  write = writer(tensor)
+  return lambda *numbers: write(lambda memory: pack(memory.data, 0, *numbers))
+
 class Readings:
   """read() of the few tensors in which steps leave their results: the array of each is made once, if it can be."""
   def __init__(self, most: int = 16):
     self._most, self._made = most, dict[int, tuple[Tensor, np.ndarray, Callable[[], None] | None]]()
 
   def __call__(self, tensor: Tensor, *shape: int) -> np.ndarray:
-    """The tensor's contents; all calls for a tensor have the same shape."""
+    """The tensor's contents; all calls for a tensor have the same shape. Without one, it is the tensor's own."""
     kept = self._made.get(id(tensor))
     if kept is None or kept[0] is not tensor:
-      array = read(tensor, *shape)
+      array = read(tensor, *(shape or map(int, tensor.shape)))
       if (view := host_view(tensor)) is None or not np.may_share_memory(array, view): return array
       if len(self._made) == self._most: self._made.clear()
       kept = self._made[id(tensor)] = tensor, array, _waiting(tensor)

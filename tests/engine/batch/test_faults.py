@@ -179,7 +179,7 @@ def test_limits_learn_from_times():
   now, progress = [0.0], health.Progress()
   def step(kind: str, tokens: int, seconds: float) -> float:
     progress.begins(kind, tokens)
-    limit = progress._last[1]
+    limit = progress.limit(kind, tokens)
     now[0] += seconds
     progress.ended()
     return limit

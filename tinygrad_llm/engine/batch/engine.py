@@ -2,6 +2,7 @@
 from __future__ import annotations
 import threading, time, weakref
 from collections import deque
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
 from typing import Any, NamedTuple
 from tinygrad_llm.device.device_errors import device_error
@@ -139,7 +140,7 @@ class Engine:
   def step(self) -> bool:
     """Does the next step; False: there is nothing to do. An error of the engine ends all requests."""
     try:
-      with self._inbox.lock: new, self._inbox.new, self._inbox.news = self._inbox.new, deque(), False
+      new = self._inbox.take() if self._inbox.new or self._inbox.news else ()
       if not self._is_whole: self._begin()
       for request in new:
         if self.kept is None or not self.kept.look_up(request.sequence): self.scheduler.submit(request.sequence)
@@ -149,7 +150,7 @@ class Engine:
           return True
         if self.kept is not None: self._exchange(self.kept)
         action = self.scheduler.next()
-        self._tell()
+        if self.scheduler.ended: self._tell()
         if action is None: return self._has_work()
         self._begun = time.perf_counter()
         if isinstance(action, Piece): self._read(action)
@@ -178,31 +179,31 @@ class Engine:
     s.read(piece.count)
     if self._states is not None and s.fed == snapshot_at(s): self._keep(s)
     row = self.steps.last_logits(piece.count) if s.fed == len(s.tokens) else None
-    self._fed(s, piece.first, piece.count)
-    if row is not None: self._answer(s, None, lambda: row)
+    request = self._inbox.requests[s]
+    if not request.timing.tokens: request.read(piece.first, piece.count, time.perf_counter() - self._begun)
+    if row is not None: self._answer(request, None, lambda: row)
 
   def _decode(self, decode: Decode) -> None:
     placed = self._placed(decode)
     rows = [Row() if s is None else Row(s.tokens[s.fed], s.fed, s.table) for s in placed]
     logits, keys = self.steps.decode(rows, 0 if self._states is None else self._states.turn)
     if self._states is not None: self._states.decoded(placed)
-    requests = self._inbox.requests
-    found = [(i, s) for i, s in enumerate(placed) if s is not None]
-    greedy = self.steps.keys(keys) if any(requests[s].sampler.greedy for _, s in found) else [None] * len(placed)
-    for i, s in found: self._decoded(s, i, greedy[i], logits)
+    for row, (s, key) in enumerate(zip(placed, self.steps.keys(keys))):
+      if s is not None: self._decoded(s, row, key, logits)
 
   def _placed(self, decode: Decode) -> list[Sequence | None]:
     """Does what comes before a decode step; the sequence of each row, None: idle."""
     n = count_for(len(decode.sequences))
     self.progress.begins(n)
-    self._copy()
+    if self.pool.copies: self._copy()
     if self._states is not None: return self._states.before_decode(decode.sequences, n)
     return [*decode.sequences, *[None] * (n - len(decode.sequences))]
 
-  def _decoded(self, s: Sequence, row: int, key: int | None, logits: Any) -> None:
-    self._fed(s, s.fed, 1)
+  def _decoded(self, s: Sequence, row: int, key: int, logits: Any) -> None:
+    request = self._inbox.requests[s]
+    if not request.timing.tokens: request.read(s.fed, 1, time.perf_counter() - self._begun)
     s.fed += 1
-    self._answer(s, key, lambda: self.steps.logits(logits, row))
+    self._answer(request, key, lambda: self.steps.logits(logits, row))
 
   def _launch(self, decode: Decode) -> _Launched:
     """Launches a decode step. Its rows may feed choices of the launched step before, which are not known."""
@@ -241,13 +242,10 @@ class Engine:
     requests = self._inbox.requests
     return all(requests[s].is_on_device for _, s in step.rows) and (self.kept is None or not self.kept.has_work())
 
-  def _fed(self, s: Sequence, first: int, count: int) -> None:
-    self._inbox.requests[s].read(first, count, time.perf_counter() - self._begun)
-
-  def _answer(self, s: Sequence, key: int | None, logits: Any) -> None:
+  def _answer(self, request: Request, key: int | None, logits: Any) -> None:
     """The choice of a sequence's next token, and of its forks' first ones."""
-    request = self._inbox.requests[s]
-    for fork in self._fork(request) if request.forks else (): self._choose(fork, key, logits)
+    if request.forks:
+      for fork in self._fork(request): self._choose(fork, key, logits)
     self._choose(request, key, logits)
 
   def _fork(self, request: Request) -> list[Request]:
@@ -362,6 +360,11 @@ class _Inbox:
       self.news = True
       self.changed.notify()
 
+  def take(self) -> Iterable[Request]:
+    """The requests that the thread has not taken."""
+    with self.lock: new, self.new, self.news = self.new, deque(), False
+    return new
+
   def end(self, finish: str, error: Exception | None = None, taken: bool = False) -> int:
     """Ends all requests, or those that the thread has taken; how many they were."""
     with self.lock:
@@ -377,14 +380,13 @@ class _Inbox:
 def _run(engine: weakref.ref[Engine], inbox: _Inbox) -> None:
   """The thread. It keeps no engine alive while it waits. However it ends, no request is left."""
   try:
-    while True:
-      with inbox.lock:
-        if inbox.closed: return
+    while not inbox.closed:
       if (found := engine()) is None: return
       busy = found.step()
       del found
+      if busy: continue
       with inbox.lock:
-        if not busy and not inbox.new and not inbox.closed and not inbox.news: inbox.changed.wait()
+        if not inbox.new and not inbox.closed and not inbox.news: inbox.changed.wait()
   finally:
     with inbox.lock:
       inbox.thread = None

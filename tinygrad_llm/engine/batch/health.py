@@ -33,32 +33,38 @@ class Progress:
   def __init__(self) -> None:
     self.steps = 0  # finished
     self._usual = dict[Hashable, deque[float]]()  # seconds a token
-    self._last = time.perf_counter(), FIRST  # when something happened last, and how long the next event may take
+    # when something happened last, and the step that began then: its kind (None: something else happened), its tokens
+    self._last = time.perf_counter(), None, 1  # type: tuple[float, Hashable, int]
 
   def begins(self, kind: Hashable, tokens: int = 1) -> None:
     """A step of a kind begins. tokens: its time is expected to grow with them."""
-    self._kind, self._tokens, now = kind, tokens, time.perf_counter()
-    times = sorted(self._usual.get(kind, ()))
-    self._last = now, max(SHORT, TIMES * tokens * times[len(times) // 2]) if times else FIRST
+    self._last = time.perf_counter(), kind, tokens
 
   def ended(self) -> None:
     """The step is over."""
-    self._count(self._kind, (time.perf_counter() - self._last[0]) / self._tokens)
+    (begun, kind, tokens), now = self._last, time.perf_counter()
+    self._count(kind, (now - begun) / tokens, now)
 
   def ended_behind(self, kind: Hashable, seconds: float) -> None:
     """The same for a step of one token a row, behind which another may have begun."""
-    self._count(kind, seconds)
+    self._count(kind, seconds, time.perf_counter())
 
-  def _count(self, kind: Hashable, seconds: float) -> None:
-    now, self.steps = time.perf_counter(), self.steps + 1
-    self._usual.setdefault(kind, deque(maxlen=LAST)).append(seconds)
-    self._last = now, FIRST
+  def _count(self, kind: Hashable, seconds: float, now: float) -> None:
+    self.steps += 1
+    if (times := self._usual.get(kind)) is None: times = self._usual[kind] = deque(maxlen=LAST)
+    times.append(seconds)
+    self._last = now, None, 1
 
   def other(self) -> None:
     """Something else happened: a request came, or a step failed."""
-    self._last = time.perf_counter(), FIRST
+    self._last = time.perf_counter(), None, 1
 
   def look(self) -> tuple[float, bool]:
     """Seconds since the last progress, and whether these are too many for an engine with requests."""
-    at, limit = self._last
-    return (seconds := time.perf_counter() - at), seconds > limit
+    at, kind, tokens = self._last
+    return (seconds := time.perf_counter() - at), seconds > self.limit(kind, tokens)
+
+  def limit(self, kind: Hashable, tokens: int = 1) -> float:
+    """Seconds that a step of a kind may take; kind None: seconds until the next step begins."""
+    times = sorted(self._usual.get(kind, ()))
+    return max(SHORT, TIMES * tokens * times[len(times) // 2]) if times else FIRST

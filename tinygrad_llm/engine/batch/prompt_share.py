@@ -27,6 +27,10 @@ class PromptShare:
     turn = full * self.decodes.seconds(rows) + (self.decodes.seconds(rest) if rest else 0.0)
     return max(SHORT, TURNS * turn)
 
+  def look(self) -> None:
+    """Comes before pieces' times are asked for: a short one is expected to take a decode step's time."""
+    self.pieces.step = self.decodes.least
+
   def room(self, stall: float) -> float:
     """Seconds that the next piece may take now; 0 or less: a turn comes first, as it does before two measured ones."""
     return stall - self._stalled if self._credit > 0 and self.pieces.step else 0.0
@@ -44,7 +48,6 @@ class PromptShare:
   def decoded(self, rows: int, seconds: float, stall: Callable[[], float]) -> None:
     """A decode step took so long. stall: as from stall()."""
     self.decodes.add(rows, seconds)
-    self.pieces.step = self.decodes.least
     self._credit += self._earned * seconds
     if self._credit > SHORT: self._credit = min(stall(), self._credit)  # no stall is shorter
 

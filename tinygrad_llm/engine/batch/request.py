@@ -30,6 +30,7 @@ class Request:
     self.logprobs: list[Logprobs] = []
     self.end_logprobs: Logprobs | None = None
     self.forks = list[Request]()
+    self._greedy = sampler.greedy
     self._fed = self._own = 0  # where the prompt's steps have come to; how many of its tokens they fed, each once
     self._tokenizer, self._top, self._sampled, self.began = tokenizer, top, sampled, time.perf_counter()
     self._ends = threading.RLock()  # a stream that the garbage collector drops may end its request inside end()
@@ -42,11 +43,10 @@ class Request:
   @property
   def is_on_device(self) -> bool:
     """Whether the device makes the choice that this request will make of its next token."""
-    return self.sampler.greedy and self.grammar is None and self._top is None and not self.forks
+    return self._greedy and self.grammar is None and self._top is None and not self.forks
 
   def read(self, first: int, count: int, seconds: float) -> None:
-    """Notes a step that fed tokens from position `first` on. Steps before the first token are the prompt's time."""
-    if self.timing.tokens: return
+    """Notes a step before the first token, which fed tokens from position `first` on; it is the prompt's time."""
     self.timing.prefill += seconds
     self._own += max(0, first + count - max(first, self._fed))
     self._fed = max(self._fed, first + count)
@@ -58,11 +58,13 @@ class Request:
 
     An InputError ends this request alone. A request that its reader has ended chooses nothing.
     """
-    if self.is_over: return
-    s, n = self.sequence, len(self.sequence.tokens) - self.sequence.prompt
-    allowed, ruled_out = None, self.ending.ruled_out(n)
-    if self.sampler.greedy and key is not None: token = greedy_token(key)
+    if self.outbox.ended: return
+    s = self.sequence
+    n = len(s.tokens) - s.prompt
+    allowed, ruled_out = None, ()  # type: np.ndarray | None, tuple[int, ...]
+    if self._greedy and key is not None: token = greedy_token(key)
     else:
+      ruled_out = self.ending.ruled_out(n)
       allowed = None if self.grammar is None else self.grammar.mask()
       token = self.sampler(logits(), s.tokens, allowed=allowed, ruled_out=ruled_out)
     finish = self.ending.finish(token, n)
@@ -73,11 +75,11 @@ class Request:
     if self.grammar is not None:
       self.grammar.accept(token)
       if self.grammar.is_over: finish = "stop"
-    if self._top is not None and not self._sampled:
-      self.logprobs.append(logprobs(logits(), token, self._top, self._tokenizer))
-    elif self._top is not None:
-      candidates = self.sampler.candidates(logits(), s.tokens, allowed, ruled_out)
-      self.logprobs.append(sampled_logprobs(*candidates, token, self._top, self._tokenizer))
+    if self._top is not None:
+      if self._sampled:
+        candidates = self.sampler.candidates(logits(), s.tokens, allowed, ruled_out)
+        self.logprobs.append(sampled_logprobs(*candidates, token, self._top, self._tokenizer))
+      else: self.logprobs.append(logprobs(logits(), token, self._top, self._tokenizer))
     s.tokens.append(token)
     self._count()
     self.outbox.put(token)

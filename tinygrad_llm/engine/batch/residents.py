@@ -1,6 +1,6 @@
 """Admission of sequences to the pool's blocks, and preemption of the youngest where blocks run out."""
 from __future__ import annotations
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 from tinygrad_llm.engine.batch.sequence import Sequence
@@ -66,6 +66,13 @@ class Residents:
         elif s.fed >= self.context: s.finish = "context"
         else: continue
       self._end(e)
+
+  def go_on(self, sequences: Iterable[Sequence]) -> bool:
+    """Whether all of these, which decode, stay for another step and have blocks for it."""
+    for s in sequences:
+      fed = s.fed
+      if s.finish or s.error or s.cancelled or fed >= self.context or fed >= len(s.table) * BLOCK: return False
+    return True
 
   def read(self) -> None:
     """A prompt has been read to its end, so that others may share all of it."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence as Numbers
 from typing import NamedTuple
 import numpy as np
 from tinygrad import Tensor, UOp, dtypes
-from tinygrad_llm.device.buffers import Readings, empty, fill, host_view, writer
+from tinygrad_llm.device.buffers import Readings, empty, fill, host_view, packer, writer
 from tinygrad_llm.device.captured import Replay, captured, scheduled
 from tinygrad_llm.engine.sampling import biased, greedy_key
 from tinygrad_llm.engine.steps import Steps
@@ -16,7 +16,7 @@ COUNTS = (1, 2, 4, 8)  # of rows
 
 def count_for(sequences: int) -> int:
   """The rows of the smallest step for so many sequences, at most 8."""
-  return next(n for n in COUNTS if n >= sequences)
+  return COUNTS[max(0, sequences - 1).bit_length()]
 
 class Row(NamedTuple):
   """
@@ -69,9 +69,9 @@ class RowSteps:
     """
     n = count_for(len(rows))
     if n > len(rows): rows = [*rows, *[Row()] * (n - len(rows))]
-    self._rows[n].write(rows)
-    end = max([row.position for row in rows]) + 1
-    return self._replays[n][turn](end, *[place_of(row.position, row.table) for row in rows])
+    tokens, positions, tables = zip(*rows)
+    self._rows[n].write(tokens, positions, tables)
+    return self._replays[n][turn](max(positions) + 1, *map(place_of, positions, tables))
 
   def prepare(self, sequences: int) -> None:
     """
@@ -103,12 +103,13 @@ class RowSteps:
 
   def logits(self, logits: Tensor, row: int) -> np.ndarray:
     """float32 (vocab_size,): one row of what decode() returned."""
-    found: np.ndarray = self._reading(logits, int(logits.shape[0]), 1, self._vocab_size)[row, 0]
+    found: np.ndarray = self._reading(logits)[row, 0]
     return found
 
   def keys(self, keys: Tensor) -> list[int]:
     """The greedy keys of decode(), one a row."""
-    return [key for (key,) in self._reading(keys, int(keys.shape[0]), 1).tolist()]
+    found: list[int] = self._reading(keys)[:, 0].tolist()
+    return found
 
   def piece(self, tokens: Numbers[int], start: int, table: Numbers[int]) -> None:
     """Feeds tokens of one sequence from position `start` on; their blocks are neighbours in the pool."""
@@ -154,18 +155,15 @@ class _Arrays(NamedTuple):
 class _Rows:
   """Writes a step's inputs; a row's table is written only where it is another one than at the last step."""
   def __init__(self, arrays: _Arrays):
-    self._tokens, self._positions, self._table = map(writer, arrays)
-    self._tables: list[Numbers[int]] = []  # as they were written last
+    self._tokens, self._positions, self._table = packer(arrays.tokens), packer(arrays.positions), writer(arrays.table)
+    self._tables: tuple[Numbers[int], ...] = ()  # as they were written last
 
-  def write(self, rows: Numbers[Row]) -> None:
-    self._tokens(lambda memory: _put(memory[:, 0], [row.token for row in rows]))
-    self._positions(lambda memory: _put(memory, [row.position for row in rows]))
-    if (tables := [row.table for row in rows]) != self._tables:
+  def write(self, tokens: Numbers[int], positions: Numbers[int], tables: tuple[Numbers[int], ...]) -> None:
+    self._tokens(*tokens)
+    self._positions(*positions)
+    if tables != self._tables:
       self._table(lambda memory: write_tables(memory, tables))
-      self._tables = [table[:] for table in tables]
-
-def _put(memory: np.ndarray, values: Numbers[int]) -> None:
-  for i, value in enumerate(values): memory[i] = value  # for so few, faster than to make an array of them
+      self._tables = tuple(table[:] for table in tables)
 
 def zeros(shape: tuple[int, ...]) -> Tensor:
   fill(tensor := empty(shape, dtypes.int32), lambda memory: memory.fill(0))

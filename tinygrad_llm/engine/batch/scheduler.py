@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from tinygrad_llm.engine.batch.prompt_share import PromptShare
 from tinygrad_llm.engine.batch.residents import Entry, Pool, Residents, run_length
 from tinygrad_llm.engine.batch.sequence import Sequence
+from tinygrad_llm.nn.cache.place import BLOCK
 
 @dataclass(frozen=True)
 class Piece:
@@ -71,6 +72,7 @@ class Scheduler:
     self._pool, self._residents, self._share = pool, Residents(pool, context), PromptShare(prompt_share)
     self._last: list[Entry] = []  # the last turn in its order
     self._turn: list[Entry] = []  # the part of it that has had no token yet
+    self._again: Decode | None = None  # the last action, if it fed all sequences that there are
     self._clock = 0.0
     self._beside = False          # whether somebody decodes beside the last piece
 
@@ -86,9 +88,14 @@ class Scheduler:
   def submit(self, s: Sequence) -> None:
     """Takes a sequence in. One with a table, such as a fork, runs at once; all others wait for blocks."""
     self._residents.add(s, self._clock)
+    self._again = None
 
   def next(self) -> Piece | Decode | None:
     """The next step; None: there is nothing to do until another submit()."""
+    if self._again is not None and self._residents.go_on(self._again.sequences):
+      self._share.turn(prompts=False)
+      return self._again
+    self._again = None
     self._residents.let_go()
     while True:
       if not self._turn:
@@ -99,7 +106,10 @@ class Scheduler:
         if not decoding: return None
         self._begin_turn(decoding)
         self._share.turn(prompts=self.waiting > 0 or self.running > len(self._turn))
-      if rows := self._decode_rows(): return Decode(rows)
+      if rows := self._decode_rows():
+        decode = Decode(rows)
+        if len(rows) == self.running and not self.waiting: self._again = decode
+        return decode
 
   def ahead(self) -> Decode | None:
     """
@@ -107,6 +117,7 @@ class Scheduler:
 
     That is so while there are prompts to read, if blocks run out, and if nobody is sure to go on.
     """
+    self._again = None
     self._residents.let_go()
     running, pool = self._residents.running, self._residents.pool
     if self.waiting or not all(e.decodes for e in running): return None
@@ -124,18 +135,20 @@ class Scheduler:
   def done(self, action: Piece | Decode, seconds: float) -> None:
     """An action took so long; the caller has appended its tokens and raised `fed`. The pool hears of full blocks."""
     self._clock += seconds
-    def stall() -> float: return self._share.stall(max(1, len(self._residents.decoding())), self.rows)
     if isinstance(action, Decode):
-      for s in action.sequences: self._pool.entered(s)
-      self._share.decoded(len(action.sequences), seconds, stall)
+      for s in action.sequences:
+        if not s.fed % BLOCK: self._pool.entered(s)
+      self._share.decoded(len(action.sequences), seconds, self._stall)
       self.counts.decode_steps += 1
       self.counts.tokens += len(action.sequences)
     else:
       self._pool.entered(action.sequence)
-      self._share.read(action.count, seconds, stall() if self._beside else None, action.first)
+      self._share.read(action.count, seconds, self._stall() if self._beside else None, action.first)
       self.counts.pieces += 1
       self.counts.prompt_tokens += action.count
       if len(action.sequence.tokens) - action.sequence.fed <= 1: self._residents.read()
+
+  def _stall(self) -> float: return self._share.stall(max(1, len(self._residents.decoding())), self.rows)
 
   def _begin_turn(self, decoding: list[Entry]) -> None:
     """Each of them gets a token."""
@@ -154,6 +167,7 @@ class Scheduler:
 
   def _piece(self, decoding: int) -> Piece | None:
     """The next piece beside so many; None if a turn comes first, or nobody has a prompt that can be read."""
+    self._share.look()
     room = self._share.room(self._share.stall(decoding, self.rows)) if decoding else None
     if room is not None and room <= 0 or (e := self._residents.reader(self._order)) is None or e.decodes: return None
     s = e.sequence

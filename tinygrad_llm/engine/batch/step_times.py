@@ -98,24 +98,24 @@ class DecodeTimes:
   """Seconds of a decode step by its rows, which a step rounds up to a power of two."""
   def __init__(self) -> None:
     self._last: dict[int, deque[float]] = {}
-    self._medians: dict[int, float] = {}  # where two were measured
 
   def add(self, rows: int, seconds: float) -> None:
     """Counts a measured step."""
-    last = self._last.setdefault(places := _places(rows), deque(maxlen=LAST))
+    if (last := self._last.get(places := _places(rows))) is None: last = self._last[places] = deque(maxlen=LAST)
     last.append(seconds)
-    if len(last) > 1: self._medians[places] = sorted(last)[(len(last) - 1) // 2]
 
   def seconds(self, rows: int) -> float:
     """Expected seconds of a step; 0 where no step of so many rows or fewer was measured twice."""
-    if (found := self._medians.get(places := _places(rows))) is not None: return found
-    known = [n for n in self._medians if n < places]
-    return self._medians[max(known)] if known else 0.0
+    known = [n for n in self._measured() if n <= _places(rows)]
+    return self._median(max(known)) if known else 0.0
 
   @property
   def least(self) -> float:
     """Seconds of the step with the fewest rows that was measured twice; 0 before."""
-    return self._medians[min(self._medians)] if self._medians else 0.0
+    return self._median(min(known)) if (known := self._measured()) else 0.0
+
+  def _measured(self) -> list[int]: return [n for n, last in self._last.items() if len(last) > 1]
+  def _median(self, places: int) -> float: return sorted(last := self._last[places])[(len(last) - 1) // 2]
 
 def _slopes(points: list[tuple[int, int, float]]) -> list[float]:
   """Seconds of a token for each position before it, by each pair of pieces (tokens, positions, seconds)."""

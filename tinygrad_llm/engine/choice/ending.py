@@ -40,4 +40,4 @@ class Ending:
     "stop": the token is not part of the answer. "length" (max_tokens), "context" (room): it is the answer's last.
     """
     if token in self._ends: return "stop"
-    return self.full if self.is_full(n_tokens + 1) else None
+    return self.full if self.most is not None and n_tokens + 1 >= self.most else None
