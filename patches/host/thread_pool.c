@@ -45,7 +45,7 @@ typedef struct {
 #define FENCE() __atomic_thread_fence(__ATOMIC_SEQ_CST)
 
 static void work(pool_t *pool, word number);
-static void walk(pool_t *pool, const word *table, word *stamps);
+static void walk(pool_t *pool, word *table, word *stamps);
 
 ABI void thread_pool(pool_t *pool, word number, word *table, word *stamps) {
   if (number) work(pool, number);
@@ -204,8 +204,9 @@ static void launch(pool_t *pool, const word *command) {
   if (LOAD(&pool->left)) await_others(pool, ticks(pool) - begun);
 }
 
-static void walk(pool_t *pool, const word *table, word *stamps) {
-  const word *command = table + TABLE_HEAD;
+static void walk(pool_t *pool, word *table, word *stamps) {
+  const word *command = table + TABLE_HEAD, *values = (const word *)table[VALUES], *pair = (const word *)table[PAIRS];
+  for (word i = 0; i < table[PAIRED]; i++, pair += 2) table[pair[0]] = values[pair[1]];
   if (pool->size > 1) choose(pool);
   for (word slot = 1; slot < pool->active && slot < table[WAKE]; slot++) wake(pool, &pool->lines[slot]);
   if (stamps) pool->gettime((int)pool->clock, stamps), stamps += STAMP;

@@ -8,7 +8,9 @@ A command is one launch of a kernel, in 64-bit words:
 - WORDS: the number of words of this command
 - HEAD and on: the arguments
 
-A table is the number of its commands (COUNT), the number of threads to WAKE, and the commands.
+A table begins with the number of its commands (COUNT) and the number of threads to WAKE. The commands come last. Between
+them are its variables: the addresses of VALUES and of PAIRS, and the number of pairs (PAIRED). A pair is the index of a
+word and of the value that a run first writes into it.
 
 thread_pool.c runs a table. A pool has a line of memory for each thread, the caller's first. Slot i of a command is its
 shares i, i + the pool's size, and so on. The caller offers a slot by the address of the command in the `order` of the
@@ -27,7 +29,7 @@ Fewer are active if such waits took longer than the threads save. More are tried
 8 ms to a second as long as they do not pay.
 """
 from __future__ import annotations
-import ctypes, functools, itertools, os, pathlib, sys, threading, time
+import ctypes, itertools, os, pathlib, sys, threading, time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
@@ -47,7 +49,7 @@ SEAMS = {
   "tinygrad.runtime.ops_cpu:CPUProgram.__call__": "ebbeb3d86da2",
 }
 
-COUNT, WAKE, TABLE_HEAD = range(3)
+COUNT, WAKE, VALUES, PAIRS, PAIRED, TABLE_HEAD = range(6)
 FUNCTION, THREADS, SLOT, WORDS, HEAD = range(5)
 STAMP = 2  # words of a time stamp: seconds and nanoseconds
 MONOTONIC = getattr(time, "CLOCK_UPTIME_RAW", getattr(time, "CLOCK_MONOTONIC", 0))  # the clock of time.monotonic_ns()
@@ -69,8 +71,16 @@ class Table:
     *self.at, end = itertools.accumulate(map(len, commands), initial=TABLE_HEAD)
     self.threads = max((c[THREADS] for c in commands), default=1)
     self.words = (ctypes.c_uint64 * (end + ARGS))()  # run() may read ARGS argument words of any command
-    self.words[:end] = [len(commands), self.threads, *itertools.chain(*commands)]
+    self.words[:end] = [len(commands), self.threads, 0, 0, 0, *itertools.chain(*commands)]
     self.address = ctypes.addressof(self.words)
+
+  def bind(self, places: Sequence[Sequence[int]]) -> ctypes.Array[ctypes.c_int64]:
+    """The values of variables, to be set before a run; places: the indices in `words` that take each."""
+    pairs = [(word, i) for i, words in enumerate(places) for word in words]
+    self._values = (ctypes.c_int64 * len(places))()
+    self._pairs = (ctypes.c_uint64 * (2 * len(pairs)))(*itertools.chain(*pairs))
+    self.words[VALUES:TABLE_HEAD] = [ctypes.addressof(self._values), ctypes.addressof(self._pairs), len(pairs)]
+    return self._values
 
 class _Line(ctypes.Structure):
   _fields_ = [(name, ctypes.c_uint64) for name in ("order", "asleep", "read_fd", "write_fd", "read_to")] + \
@@ -148,7 +158,8 @@ def _compiled() -> CPUProgram:
   """The machine code of thread_pool.c, which stays in memory as long as this object is held."""
   device = cast(CPUDevice, Device["CPU"])
   clang = ClangRenderer(replace(device.renderer.target, renderer="CLANG"))
-  names = ("COUNT", "WAKE", "TABLE_HEAD", "FUNCTION", "THREADS", "SLOT", "WORDS", "HEAD", "ARGS", "STAMP")
+  names = ("COUNT", "WAKE", "VALUES", "PAIRS", "PAIRED", "TABLE_HEAD", "FUNCTION", "THREADS", "SLOT", "WORDS", "HEAD",
+           "ARGS", "STAMP")
   defines = [f"#define {name} {globals()[name]}" for name in names]
   abi = "__attribute__((ms_abi))" if sys.platform == "win32" else ""
   source = "\n".join([*defines, f"#define ABI {abi}", SOURCE.read_text(encoding="utf-8")])
@@ -163,19 +174,19 @@ def _wake_up_call() -> tuple[int, int]:
   os.set_blocking(pipe[1], False)
   return pipe
 
-_making = threading.Lock()
-
-@functools.cache
-def _made() -> Pool: return Pool(NUM_CPU_THREADS.value if is_on("threads") and not WIN else 1)
+_making, _made = threading.Lock(), None  # type: threading.Lock, Pool | None
 
 def pool() -> Pool:
   """The process's pool: as many threads as tinygrad lets a kernel have; one if `threads` is off, or on Windows."""
-  with _making: return _made()
+  global _made
+  if (made := _made) is not None: return made
+  with _making:
+    if _made is None: _made = Pool(NUM_CPU_THREADS.value if is_on("threads") and not WIN else 1)
+    return _made
 
 def _forget() -> None:
   """Drops the pool in the child of a fork: its threads, and a thread that held a lock, stay in the parent."""
-  global _making
-  _making = threading.Lock()
-  _made.cache_clear()
+  global _making, _made
+  _making, _made = threading.Lock(), None
 
 if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_forget)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import ctypes
 from collections import defaultdict
 from typing import cast
-import numpy as np
 from tinygrad.device import Buffer, Compiled
 from tinygrad.engine.jit import GraphRunner
 from tinygrad.engine.realize import _resolve, get_call_arg_uops
@@ -35,7 +34,10 @@ SEAMS = thread_pool.SEAMS | {
 
 class CPUGraph(GraphRunner):
   """
-  A batch of kernels as a table. inputs, variables: the words of the table that take a replay's addresses and values.
+  A batch of kernels as a table.
+
+  - inputs: the words of the table that take a replay's addresses
+  - values: the variables' values, in the order of `names`; the table writes them into its words
   """
   def __init__(self, linear: UOp, input_uops: tuple[UOp, ...] = ()):
     super().__init__(linear, input_uops)
@@ -57,8 +59,8 @@ class CPUGraph(GraphRunner):
     for j, replaced in self.var_vals_replace.items():
       first = self.table.at[j] + thread_pool.HEAD + len(self.calls[j][1].arg.globals)
       for i, variable in replaced: variables[self.vars[variable]].append(first + i)
-    self.variables = {name: np.array(words, np.intp) for name, words in variables.items()}
-    self.words = np.ctypeslib.as_array(self.table.words).view(np.int64)
+    self.values = self.table.bind([*variables.values()])
+    self.names = [*enumerate(variables)]
 
   def __call__(self, input_uops: tuple[UOp, ...], var_vals: dict[str, int], wait: bool = False) -> float | None:
     self._write(input_uops, var_vals)
@@ -75,7 +77,7 @@ class CPUGraph(GraphRunner):
     for slot, offsets in self.inputs.items():
       address = self._address(input_uops[slot])
       for word, start in offsets: words[word] = address + start
-    for name, at in self.variables.items(): self.words[at] = var_vals[name]
+    for i, name in self.names: self.values[i] = var_vals[name]
 
   def _address(self, u: UOp) -> int:
     address: int = cast(Buffer, u.buffer).ensure_allocated().get_buf(self.name).va_addr

@@ -99,6 +99,21 @@ def test_every_share_runs_once(size: int):
     np.testing.assert_array_equal(counts.counts, counts.wanted * i)
   assert len(pool.workers) == size - 1
 
+def test_values_of_variables():
+  """A run writes each value into all its words first, and no other word."""
+  rng, pool, counts = np.random.default_rng(2), thread_pool.Pool(2), Counts([2, 1, 3, 2])
+  places = [at + thread_pool.HEAD + 1 for at in counts.table.at]  # of `by`
+  if counts.programs[2].runtimevars["core_id"] == 1: places = [place + 1 for place in places]
+  values, before = counts.table.bind([[places[0], places[3]], [], [places[2]]]), [*counts.table.words]
+  for _ in range(20):
+    counts.counts[:], wanted = 0, np.zeros(64, np.int32)
+    values[0], values[1], values[2] = one, _, two = rng.integers(0, 100, 3).tolist()
+    pool.run(counts.table)
+    for shares, by in zip(counts.shares, (one, 2, two, one)): wanted[:shares] += by
+    np.testing.assert_array_equal(counts.counts, wanted)
+    changed = {i for i, (was, now) in enumerate(zip(before, counts.table.words)) if was != now}
+    assert changed <= {places[i] for i in (0, 2, 3)}
+
 def test_workers_start_when_needed():
   pool, one, two = thread_pool.Pool(4), Counts([1, 1]), Counts([1, 2])
   pool.run(one.table)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 from dataclasses import dataclass
 
-@dataclass
+@dataclass(slots=True)
 class Timing:
   """
   An answer's wall times in seconds, and why it ended.

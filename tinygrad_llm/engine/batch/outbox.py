@@ -1,7 +1,9 @@
 """Tokens on their way from the engine to the reader of an answer."""
 from __future__ import annotations
-import copy, threading
+import asyncio, copy, threading
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import NoReturn
 from tinygrad_llm.errors import InputError
@@ -54,3 +56,24 @@ class Outbox:
   def _raise(self) -> NoReturn:
     if self.error is not None: raise copy.copy(self.error)  # threads may share it; a copy has no frames
     raise StopIteration
+
+class Bell:
+  """
+  Wakes the readers of an event loop: one call of the loop, and one system call, for all tokens of a step.
+
+  Where an exception stops ring() half-way, the next answer() repairs it.
+  """
+  def __init__(self) -> None:
+    self._rung, self._is_due = deque[asyncio.Event](), False
+
+  def ring(self, loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    """Sets an event of the loop soon; any thread may call it."""
+    self._rung.append(event)
+    if self._is_due: return  # answer() comes after this, and finds the event
+    self._is_due = True
+    with suppress(RuntimeError): loop.call_soon_threadsafe(self.answer)  # the loop may be closed
+
+  def answer(self) -> None:
+    """Sets the events, in the loop."""
+    self._is_due = False
+    while self._rung: self._rung.popleft().set()

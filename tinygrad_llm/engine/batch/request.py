@@ -25,14 +25,15 @@ class Request:
   """
   def __init__(self, sequence: Sequence, sampler: Sampler, ending: Ending, tokenizer: Tokenizer,
                grammar: Grammar | None = None, top: int | None = None, sampled: bool = False):
-    self.sequence, self.sampler, self.ending, self.grammar = sequence, sampler, ending, grammar
+    # first, and so side by side in memory, what a greedy token needs
+    self.sequence, self.ending, self.grammar, self.began = sequence, ending, grammar, time.perf_counter()
     self.outbox, self.timing = Outbox(), Timing(prompt_tokens=sequence.prompt)
-    self.logprobs: list[Logprobs] = []
+    self._greedy, self._top = sampler.greedy, top
+    self.sampler, self.logprobs = sampler, list[Logprobs]()
     self.end_logprobs: Logprobs | None = None
     self.forks = list[Request]()
-    self._greedy = sampler.greedy
     self._fed = self._own = 0  # where the prompt's steps have come to; how many of its tokens they fed, each once
-    self._tokenizer, self._top, self._sampled, self.began = tokenizer, top, sampled, time.perf_counter()
+    self._tokenizer, self._sampled = tokenizer, sampled
     self._ends = threading.RLock()  # a stream that the garbage collector drops may end its request inside end()
 
   @property

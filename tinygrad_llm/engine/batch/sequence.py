@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)  # slots: with caches emptied by a step, memory that is not touched is time
 class Sequence:
   """
   A prompt and the answer so far. Two sequences are never equal, so that they are keys of dicts.

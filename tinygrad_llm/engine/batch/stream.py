@@ -2,9 +2,11 @@
 from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 from tinygrad_llm.engine.batch.engine import Engine
+from tinygrad_llm.engine.batch.outbox import Bell
 from tinygrad_llm.engine.batch.request import Request
 from tinygrad_llm.engine.choice.logprobs import Logprobs
 from tinygrad_llm.engine.timing import Timing
@@ -110,7 +112,8 @@ class AsyncStream(Stream[T], AsyncIterator[T]):
   def __init__(self, llm: Any, engine: Engine, request: Request, text: AnswerText | None = None,
                pieces: Pieces = "ids"):
     loop, self._came = asyncio.get_running_loop(), asyncio.Event()
-    request.outbox.wake = _waking(loop, self._came)
+    self._bell = _bells.setdefault(loop, Bell())
+    request.outbox.wake = partial(self._bell.ring, loop, self._came)
     super().__init__(llm, engine, request, text, pieces)
 
   async def __anext__(self) -> T:
@@ -120,13 +123,12 @@ class AsyncStream(Stream[T], AsyncIterator[T]):
       except StopIteration: raise StopAsyncIteration from None
       if found is not None: return found
       try: await asyncio.wait_for(self._came.wait(), PATIENCE)
-      except TimeoutError: self._check()
+      except TimeoutError:
+        self._bell.answer()
+        self._check()
 
   async def aclose(self) -> None:
     """As cancel()."""
     self.cancel()
 
-def _waking(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> Callable[[], None]:
-  def wake() -> None:
-    with suppress(RuntimeError): loop.call_soon_threadsafe(event.set)  # the loop may be closed
-  return wake
+_bells = WeakKeyDictionary[asyncio.AbstractEventLoop, Bell]()
