@@ -8,9 +8,9 @@ A command is one launch of a kernel, in 64-bit words:
 - WORDS: the number of words of this command
 - HEAD and on: the arguments
 
-A table begins with the number of its commands (COUNT) and the number of threads to WAKE. The commands come last. Between
-them are its variables: the addresses of VALUES and of PAIRS, and the number of pairs (PAIRED). A pair is the index of a
-word and of the value that a run first writes into it.
+A table begins with the number of its commands (COUNT) and the number of threads to WAKE. The commands come last.
+Between them are its variables: the addresses of VALUES and of PAIRS, and the number of pairs (PAIRED). A pair is the
+index of a word and of the value that a run first writes into it.
 
 thread_pool.c runs a table. A pool has a line of memory for each thread, the caller's first. Slot i of a command is its
 shares i, i + the pool's size, and so on. The caller offers a slot by the address of the command in the `order` of the

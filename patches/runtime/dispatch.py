@@ -13,6 +13,8 @@ Upstream: not sent; there, its CPU device could have this graph runner: one nati
 from __future__ import annotations
 import ctypes
 from collections import defaultdict
+from collections.abc import Sequence
+from struct import Struct
 from typing import cast
 from tinygrad.device import Buffer, Compiled
 from tinygrad.engine.jit import GraphRunner
@@ -59,25 +61,29 @@ class CPUGraph(GraphRunner):
     for j, replaced in self.var_vals_replace.items():
       first = self.table.at[j] + thread_pool.HEAD + len(self.calls[j][1].arg.globals)
       for i, variable in replaced: variables[self.vars[variable]].append(first + i)
-    self.values = self.table.bind([*variables.values()])
-    self.names = [*enumerate(variables)]
+    self.names, self.values = [*variables], self.table.bind([*variables.values()])
+    self._pack = Struct(f"={len(variables)}q").pack_into
 
   def __call__(self, input_uops: tuple[UOp, ...], var_vals: dict[str, int], wait: bool = False) -> float | None:
-    self._write(input_uops, var_vals)
-    seconds = thread_pool.pool().run(self.table)
+    seconds = self.run(input_uops, [var_vals[name] for name in self.names])
     return seconds if wait else None
+
+  def run(self, input_uops: tuple[UOp, ...], values: Sequence[int]) -> float:
+    """The same for the values of `names`; returns the seconds that it took."""
+    self._write(input_uops, values)
+    return thread_pool.pool().run(self.table)
 
   def run_stamped(self, input_uops: tuple[UOp, ...], var_vals: dict[str, int]) -> ctypes.Array[ctypes.c_uint64]:
     """The same; returns when each kernel began and ended, as thread_pool.Pool.run_stamped does."""
-    self._write(input_uops, var_vals)
+    self._write(input_uops, [var_vals[name] for name in self.names])
     return thread_pool.pool().run_stamped(self.table)
 
-  def _write(self, input_uops: tuple[UOp, ...], var_vals: dict[str, int]) -> None:
+  def _write(self, input_uops: tuple[UOp, ...], values: Sequence[int]) -> None:
+    self._pack(self.values, 0, *values)
     words = self.table.words
     for slot, offsets in self.inputs.items():
       address = self._address(input_uops[slot])
       for word, start in offsets: words[word] = address + start
-    for i, name in self.names: self.values[i] = var_vals[name]
 
   def _address(self, u: UOp) -> int:
     address: int = cast(Buffer, u.buffer).ensure_allocated().get_buf(self.name).va_addr

@@ -2,6 +2,7 @@
 from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import itemgetter, le
 from typing import Any, Generic, TypeVar
 from tinygrad import Tensor, TinyJit, UOp
 from tinygrad.engine import jit as engine_jit
@@ -38,27 +39,31 @@ class Replay(Generic[T]):
   """
   def __init__(self, jit: _TinyJit[T], tensors: Sequence[Tensor], variables: Sequence[UOp]):
     self.jit, self._tensors, self._variables = jit, tensors, variables
-    self._bounds = [(v.expr, v.vmin, v.vmax) for v in variables]
+    self._bounds = [(v.expr, int(v.vmin), int(v.vmax)) for v in variables]
+    self._least, self._most = ([bound[i] for bound in self._bounds] for i in (1, 2))
     self._made_for: CapturedJit[T] | None = None
     self._inputs: tuple[UOp, ...] = ()
     self._graph: CPUGraph | None = None
+    self._in_order: Callable[[tuple[int, ...]], Sequence[int]] = list  # values as the graph names them
 
   def __call__(self, *values: int) -> T:
     """The step's results, for one value a variable. AssertionError for a value out of range."""
     captured = self.jit.captured
     if captured is None or not JIT.value or not is_replayed(captured):
       return self.jit(*self._tensors, *(v.bind(n) for v, n in zip(self._variables, values, strict=True)))
-    named: dict[str, int] = {}  # dict[str, int]() takes a microsecond
-    for (name, least, most), n in zip(self._bounds, values, strict=True):
-      assert least <= n <= most, f"{name}: {n} is not from {least} to {most}"
-      named[name] = n
+    if not (len(values) == len(self._most) and all(map(le, self._least, values)) and all(map(le, values, self._most))):
+      self._refuse(values)
     if self._made_for is not captured: self._make(captured)
     if self._graph is None or PROFILE.value or DEBUG.value >= 2 or engine_jit.run_linear is not realize.run_linear:
-      found: T = captured([*self._inputs], named)
+      found: T = captured([*self._inputs], {name: n for (name, *_), n in zip(self._bounds, values)})
       return found
-    self._graph(self._inputs, named)
+    self._graph.run(self._inputs, self._in_order(values))
     found = captured.ret
     return found
+
+  def _refuse(self, values: Sequence[int]) -> None:
+    for (name, least, most), n in zip(self._bounds, values, strict=True):
+      assert least <= n <= most, f"{name}: {n} is not from {least} to {most}"
 
   def _make(self, captured: CapturedJit[T]) -> None:
     """Finds what a replay needs: the inputs' buffers, and the only graph."""
@@ -67,7 +72,13 @@ class Replay(Generic[T]):
     steps = [call.src[0] for call in captured.linear.src]
     is_graph = len(steps) == 1 and steps[0].op is Ops.CUSTOM_FUNCTION and steps[0].arg == "graph"
     graph = realize.get_graph_runtime(steps[0], self._inputs) if is_graph else None
-    self._graph, self._made_for = graph if isinstance(graph, CPUGraph) else None, captured
+    self._graph, names = graph if isinstance(graph, CPUGraph) else None, [name for name, *_ in self._bounds]
+    if self._graph is not None: self._in_order = _picker([names.index(name) for name in self._graph.names])
+    self._made_for = captured
+
+def _picker(places: Sequence[int]) -> Callable[[tuple[int, ...]], Sequence[int]]:
+  """A function that takes the items at these places."""
+  return itemgetter(*places) if len(places) > 1 else lambda items: [items[i] for i in places]
 
 class _Schedules:
   """Collects the schedules that tinygrad would run."""

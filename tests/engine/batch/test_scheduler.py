@@ -4,7 +4,7 @@ import pytest
 from tests.support.extended import extended
 from tests.support.serving import Costs, HistoryPool, Request, Simulation, answer
 
-from tinygrad_llm.engine.batch.residents import run_length
+from tinygrad_llm.engine.batch.residents import Residents, run_length
 from tinygrad_llm.engine.batch.scheduler import Decode, Piece, Scheduler
 from tinygrad_llm.engine.batch.sequence import Sequence
 from tinygrad_llm.errors import InputError
@@ -289,6 +289,27 @@ def check_shares(sim: Simulation, seed: int) -> None:
     own = len(r.prompt) * sim.costs.of_chunk(16) / 16  # a shared prefix is only known after admission
     late = [o.submitted - r.submitted for _, o in others]
     assert max(late, default=0) <= 1.1 * own + stall, f"mix {seed}: overtaken by a prompt that came too late"
+
+def told(sim: Simulation) -> list[tuple]:
+  """The actions, with the requests' numbers."""
+  def numbers(a: Piece | Decode) -> list[int]:
+    return [sim.requests.index(sim.of[s]) for s in (a.sequences if isinstance(a, Decode) else [a.sequence])]
+  return [(type(a), numbers(a), seconds) for _, seconds, a, _ in sim.actions]
+
+def test_a_company_that_goes_on_is_chosen_as_anew(monkeypatch):
+  """All actions, and the prompts' share, are as if none were taken again; `again` counts those that are."""
+  again = 0
+  for seed in range(60):
+    sims = mix(seed), mix(seed)
+    with monkeypatch.context() as m:
+      m.setattr(Residents, "go_on", lambda self, sequences: False)
+      sims[1].run()
+    sims[0].run()
+    assert told(sims[0]) == told(sims[1]), f"mix {seed}"
+    credits = [sim.scheduler._share._credit for sim in sims]
+    assert credits[0] == pytest.approx(credits[1], abs=1e-9)
+    again += sum(x[2] is y[2] for x, y in zip(sims[0].actions, sims[0].actions[1:]))
+  assert again > 1000
 
 def test_random_mixes():
   for seed in range(400): check_mix(seed)

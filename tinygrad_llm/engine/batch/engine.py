@@ -243,10 +243,12 @@ class Engine:
     return all(requests[s].is_on_device for _, s in step.rows) and (self.kept is None or not self.kept.has_work())
 
   def _answer(self, request: Request, key: int | None, logits: Any) -> None:
-    """The choice of a sequence's next token, and of its forks' first ones."""
-    if request.forks:
-      for fork in self._fork(request): self._choose(fork, key, logits)
-    self._choose(request, key, logits)
+    """
+    The choice of a request's next token, and of its forks' first ones. A choice that fails ends its own request.
+    """
+    for r in (*self._fork(request), request) if request.forks else (request,):
+      try: r.chose(key, logits)
+      except Exception as e: r.sequence.error = _told(e)
 
   def _fork(self, request: Request) -> list[Request]:
     """
@@ -281,12 +283,6 @@ class Engine:
     """Keeps the recurrent layers' states where a later prompt may begin, if there is room for them."""
     assert self._states is not None
     if self._states.nbytes <= SNAPSHOTS: self.pool.snapshot(s, self._states.snapshot(s), self._states.nbytes)
-
-  @staticmethod
-  def _choose(request: Request, key: int | None, logits: Any) -> None:
-    """A choice that fails ends its own request."""
-    try: request.chose(key, logits)
-    except Exception as e: request.sequence.error = _told(e)
 
   def _copy(self) -> None:
     """Does what the pool asks for before a step."""

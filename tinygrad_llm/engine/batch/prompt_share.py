@@ -45,6 +45,10 @@ class PromptShare:
     self._stalled = 0.0
     if not prompts: self._credit = min(self._credit, 0.0)
 
+  def repay(self, seconds: float) -> None:
+    """Turns without prompts took so long."""
+    self._credit = min(self._credit + self._earned * seconds, 0.0)
+
   def decoded(self, rows: int, seconds: float, stall: Callable[[], float]) -> None:
     """A decode step took so long. stall: as from stall()."""
     self.decodes.add(rows, seconds)

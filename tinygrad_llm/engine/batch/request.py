@@ -82,7 +82,10 @@ class Request:
         self.logprobs.append(sampled_logprobs(*candidates, token, self._top, self._tokenizer))
       else: self.logprobs.append(logprobs(logits(), token, self._top, self._tokenizer))
     s.tokens.append(token)
-    self._count()
+    timing, seconds = self.timing, time.perf_counter() - self.began
+    if timing.tokens: timing.decode = seconds - timing.first_token
+    else: timing.first_token = seconds
+    timing.tokens += 1
     self.outbox.put(token)
     s.finish = finish
 
@@ -110,9 +113,3 @@ class Request:
     """In a forked child: the answer stays the parent's."""
     self._ends = threading.RLock()
     self.outbox.leave()
-
-  def _count(self) -> None:
-    timing, now = self.timing, time.perf_counter() - self.began
-    timing.tokens += 1
-    if timing.tokens == 1: timing.first_token = now
-    else: timing.decode = now - timing.first_token

@@ -10,12 +10,14 @@ Pure bookkeeping over measured times, without tensors. A caller does one action 
 Where a device works while the host does, ahead() gives the step behind one that is launched: see Scheduler.
 """
 from __future__ import annotations
+from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Numbers
 from dataclasses import dataclass
 from tinygrad_llm.engine.batch.prompt_share import PromptShare
 from tinygrad_llm.engine.batch.residents import Entry, Pool, Residents, run_length
 from tinygrad_llm.engine.batch.sequence import Sequence
+from tinygrad_llm.engine.batch.step_times import LAST
 from tinygrad_llm.nn.cache.place import BLOCK
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ class Scheduler:
     self._last: list[Entry] = []  # the last turn in its order
     self._turn: list[Entry] = []  # the part of it that has had no token yet
     self._again: Decode | None = None  # the last action, if it fed all sequences that there are
+    self._times = deque[float](maxlen=LAST)  # seconds that it took, the last ones
+    self._earlier = 0.0           # seconds of those before
     self._clock = 0.0
     self._beside = False          # whether somebody decodes beside the last piece
 
@@ -88,14 +92,12 @@ class Scheduler:
   def submit(self, s: Sequence) -> None:
     """Takes a sequence in. One with a table, such as a fork, runs at once; all others wait for blocks."""
     self._residents.add(s, self._clock)
-    self._again = None
+    self._end_company()
 
   def next(self) -> Piece | Decode | None:
     """The next step; None: there is nothing to do until another submit()."""
-    if self._again is not None and self._residents.go_on(self._again.sequences):
-      self._share.turn(prompts=False)
-      return self._again
-    self._again = None
+    if self._again is not None and self._residents.go_on(self._again.sequences): return self._again
+    self._end_company()
     self._residents.let_go()
     while True:
       if not self._turn:
@@ -117,7 +119,7 @@ class Scheduler:
 
     That is so while there are prompts to read, if blocks run out, and if nobody is sure to go on.
     """
-    self._again = None
+    self._end_company()
     self._residents.let_go()
     running, pool = self._residents.running, self._residents.pool
     if self.waiting or not all(e.decodes for e in running): return None
@@ -138,7 +140,10 @@ class Scheduler:
     if isinstance(action, Decode):
       for s in action.sequences:
         if not s.fed % BLOCK: self._pool.entered(s)
-      self._share.decoded(len(action.sequences), seconds, self._stall)
+      if action is self._again:
+        if len(self._times) == LAST: self._earlier += self._times[0]
+        self._times.append(seconds)
+      else: self._share.decoded(len(action.sequences), seconds, self._stall)
       self.counts.decode_steps += 1
       self.counts.tokens += len(action.sequences)
     else:
@@ -147,6 +152,16 @@ class Scheduler:
       self.counts.pieces += 1
       self.counts.prompt_tokens += action.count
       if len(action.sequence.tokens) - action.sequence.fed <= 1: self._residents.read()
+
+  def _end_company(self) -> None:
+    """The next action is chosen anew. While the last one came again and again, there were no prompts."""
+    if self._again is None: return
+    self._share.repay(self._earlier)
+    for seconds in self._times:
+      self._share.turn(prompts=False)
+      self._share.decoded(len(self._again.sequences), seconds, self._stall)
+    self._times.clear()
+    self._earlier, self._again = 0.0, None
 
   def _stall(self) -> float: return self._share.stall(max(1, len(self._residents.decoding())), self.rows)
 
