@@ -1,10 +1,11 @@
 """engine/batch/outbox.py: tokens come in order, and the end once all were taken."""
+import asyncio
 import random
 import threading
 import time
 
 import pytest
-from tinygrad_llm.engine.batch.outbox import Outbox
+from tinygrad_llm.engine.batch.outbox import Bell, Outbox
 from tinygrad_llm.errors import InputError
 
 def taken(box: Outbox, wait: float = 5.0) -> list[int]:
@@ -55,3 +56,43 @@ def test_a_child_is_told_whose_answer_it_is():
   box.put(4)
   box.leave()
   with pytest.raises(InputError, match="forked"): box.take()
+
+def test_a_loop_is_called_once_for_all_that_came():
+  class Loop:
+    calls = []
+    call_soon_threadsafe = calls.append
+  bell, events = Bell(), [asyncio.Event() for _ in range(5)]
+  for turn in range(1, 4):
+    for event in events: bell.ring(Loop, event)
+    assert len(Loop.calls) == turn and not any(event.is_set() for event in events)
+    Loop.calls[-1]()
+    assert all(event.is_set() for event in events)
+    for event in events: event.clear()
+
+def test_bells_of_a_closed_loop():
+  loop, bell, event = asyncio.new_event_loop(), Bell(), asyncio.Event()
+  loop.close()
+  for _ in range(3): bell.ring(loop, event)
+  bell.answer()
+  assert not event.is_set()
+
+def test_random_rings_of_several_threads():
+  """No event that was rung stays unset, whatever other threads do at that moment."""
+  async def main() -> None:
+    loop, bell, rounds = asyncio.get_running_loop(), Bell(), 100
+    events, seen = [asyncio.Event() for _ in range(4)], [0] * 4
+    def ring(i: int) -> None:
+      rng, end = random.Random(i), time.perf_counter() + 30
+      for n in range(rounds):
+        bell.ring(loop, events[i])
+        while seen[i] == n and time.perf_counter() < end: time.sleep(rng.choice([0, 0, 1e-4]))
+    async def see(i: int) -> None:
+      for _ in range(rounds):
+        await events[i].wait()
+        events[i].clear()
+        seen[i] += 1
+    threads = [threading.Thread(target=ring, args=(i,)) for i in range(4)]
+    for thread in threads: thread.start()
+    await asyncio.wait_for(asyncio.gather(*map(see, range(4))), 30)
+    for thread in threads: thread.join()
+  asyncio.run(main())

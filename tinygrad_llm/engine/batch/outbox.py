@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio, copy, threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import NoReturn
 from tinygrad_llm.errors import InputError
@@ -71,7 +70,10 @@ class Bell:
     self._rung.append(event)
     if self._is_due: return  # answer() comes after this, and finds the event
     self._is_due = True
-    with suppress(RuntimeError): loop.call_soon_threadsafe(self.answer)  # the loop may be closed
+    try: loop.call_soon_threadsafe(self.answer)
+    except RuntimeError:  # the loop is closed, and nobody waits
+      self._is_due = False
+      self._rung.clear()
 
   def answer(self) -> None:
     """Sets the events, in the loop."""
