@@ -22,7 +22,7 @@ EDGES = (
   {"temperature": 1.0, "repeat_penalty": 1e-6, "top_k": 5}, {"temperature": 0.7, "repeat_penalty": 1.5, "top_p": 0.5})
 
 def chosen(logits: Tensor, recent: Tensor, words: Tensor, random: Tensor) -> Tensor:
-  return sampled_key(logits, recent, words, random[0])
+  return sampled_key(logits, recent.reshape(1, -1), words.reshape(1, -1), random)
 
 @functools.cache
 def step(size: int): return captured(chosen)  # one capture for all settings
@@ -112,5 +112,5 @@ def test_weighted_key_search(bits):
   order = np.argsort(keys, axis=None)
   sums = np.cumsum(weights.reshape(-1)[order], dtype=np.uint64)
   for target in (1, int(sums[0]), int(sums[0]) + 1, int(sums[77]), int(sums[-1])):
-    found = search(Tensor(keys), Tensor(weights), Tensor([target], dtype=dtypes.uint64)[0], bits).item()
+    found = search(Tensor(keys)[None], Tensor(weights)[None], Tensor([target], dtype=dtypes.uint64), bits).item()
     assert found == keys.reshape(-1)[order][np.searchsorted(sums, target)]

@@ -3,6 +3,7 @@ import threading
 from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as Numbers
+from random import Random
 
 import numpy as np
 from tests.support.serving import BLOCK, EMPTY, chosen, hashed
@@ -43,10 +44,10 @@ class HistorySteps:
   def decode(self, rows: Numbers[Row], turn: int = 0) -> tuple[list[int], list[int]]:
     self.before("decode")
     damaged = self._damaged()
-    found = [self._feed(*row, damaged) if row.table[0] else EMPTY for row in rows]
+    found = [self._feed(*row[:3], damaged) if row.table[0] else EMPTY for row in rows]
     return found, found
 
-  def keys(self, keys: list[int]) -> list[int]: return [_key(history) for history in keys]
+  def keys(self, keys: list[int]) -> list[int]: return [_key(history, chosen(history)) for history in keys]
   def last_logits(self, length: int) -> np.ndarray: return self.logits([self._last], 0)
   def logits(self, logits: list[int], row: int) -> np.ndarray:
     found = np.zeros(VOCAB, np.float32)
@@ -89,7 +90,7 @@ class LaterSteps(HistorySteps):
   def launch(self, rows: Numbers[Row], turn: int = 0) -> Results:
     self.before("decode")
     assert len(self._queue) < 2, "a third step under way"
-    rows, found = [Row(row.token, row.position, [*row.table]) for row in rows], list[int]()
+    rows, found, keys_of = [_copied(row) for row in rows], list[int](), list[int]()
     for row in rows:
       block, offset = row.table[row.position // BLOCK], row.position % BLOCK
       before = [at for at in self._writes.values() if row.token < 0 and at == (~row.token, row.position - 1)]
@@ -99,10 +100,14 @@ class LaterSteps(HistorySteps):
                                         for i, row in enumerate(rows) if row.table[0]}
     def run() -> None:
       last, self._chosen = self._chosen, [0] * 8
-      for i, (token, position, table) in enumerate(rows):
+      for i, (token, position, table, choice) in enumerate(rows):
         fed = last[~token] if token < 0 else token
         found.append(self._feed(fed, position, table, damaged) if table[0] else EMPTY)
         self._chosen[i] = chosen(found[-1])
+        if choice is not None:
+          random, recent = choice.random / 2**32, [*choice.history[:position], fed]
+          self._chosen[i] = moved(self._chosen[i], choice.sampler.seed, recent, random)
+        keys_of.append(_key(found[-1], self._chosen[i]))
       self._writes = {block: at for block, at in self._writes.items() if writes.get(block) != at}
     self._writes |= writes
     self._queue.append(run)
@@ -111,7 +116,7 @@ class LaterSteps(HistorySteps):
       self.before("read")
       while run in self._queue: self._queue.pop(0)()
       self.events.append("read")
-      return [_key(history) for history in found]
+      return keys_of
     return Results(keys, found)
 
   def piece(self, *args) -> None:
@@ -127,31 +132,54 @@ class LaterSteps(HistorySteps):
     """Does all that was launched."""
     while self._queue: self._queue.pop(0)()
 
-def _key(history: int) -> int:
+def _copied(row: Row) -> Row:
+  """As it is at a launch."""
+  choice = row.choice and row.choice._replace(history=[*row.choice.history])
+  return Row(row.token, row.position, [*row.table], choice)
+
+def _key(history: int, token: int) -> int:
   """As greedy_key: of NaN, or of a logit of 0."""
-  return (0xFFFFFFFF if history == NAN else 0x80000000) * 2**32 + 0xFFFFFFFF - chosen(history)
+  return (0xFFFFFFFF if history == NAN else 0x80000000) * 2**32 + 0xFFFFFFFF - token
+
+def moved(token: int, seed: int, tokens: Numbers[int], random: float) -> int:
+  """A choice by its seed, by the tokens so far, the last 64 of them, and by a random number."""
+  return (token + seed + sum(tokens[-64:]) + int(random * VOCAB)) % VOCAB
 
 class Greedy:
   """A sampler. A seed moves the choice, so that answers with other seeds are other answers."""
-  greedy = False
+  greedy = on_device = False
   def __init__(self, seed: int = 0): self.seed = seed
-  def __call__(self, logits: np.ndarray, tokens: Numbers[int], allowed: object = None, ruled_out: object = ()) -> int:
+  def __call__(self, logits: np.ndarray, tokens: Numbers[int], allowed: object = None, ruled_out: object = (),
+               random: float | None = None) -> int:
     if np.isnan(logits).any(): raise InputError("largest is nan")
-    return (int(logits.argmax()) + self.seed) % VOCAB
+    return self.picks(int(logits.argmax()), tokens, random)
+  def picks(self, token: int, tokens: Numbers[int], random: float | None = None) -> int:
+    """The choice where `token` is the likeliest one."""
+    return (token + self.seed) % VOCAB
 
 class Likeliest(Greedy):
   """The choice that a device makes, too, whatever the seed."""
-  greedy = True
+  greedy = on_device = True
   def __init__(self, seed: int = 0): super().__init__()
 
-def answer(prompt: Numbers[int], length: int, seed: int = 0) -> list[int]:
+class Drawn(Greedy):
+  """Choices that a device can make, too, by random numbers, one each, and by the last tokens."""
+  on_device = True
+  def __init__(self, seed: int = 0):
+    super().__init__(seed)
+    self._random = Random(seed)
+  def random(self) -> float: return self._random.random()
+  def picks(self, token: int, tokens: Numbers[int], random: float | None = None) -> int:
+    return moved(token, self.seed, tokens, self.random() if random is None else random)
+
+def answer(prompt: Numbers[int], length: int, seed: int = 0, sampler: type[Greedy] = Greedy) -> list[int]:
   """The answer to a prompt, computed without an engine."""
-  history, tokens = EMPTY, list[int]()
+  history, tokens, made = EMPTY, [*prompt], sampler(seed)
   for token in prompt: history = hashed(history, token)
   for _ in range(length):
-    tokens.append((chosen(history) + seed) % VOCAB)
+    tokens.append(made.picks(chosen(history), tokens))
     history = hashed(history, tokens[-1])
-  return tokens
+  return tokens[len(prompt):]
 
 class HistoryEngine(Engine):
   """An engine over HistorySteps of `blocks` blocks, with streams."""

@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 import numpy as np
 from tinygrad import Tensor, UOp, dtypes
+from tinygrad.helpers import prod
 from tinygrad_llm.engine.choice.penalties import PENALTY_TOKENS
 from tinygrad_llm.engine.sampling import Sampler, greedy_key
 
@@ -29,9 +30,10 @@ MAX = 2**32 - 1
 TOP_K, TOP_P, MIN_P, TEMPERATURE, REPEAT_PENALTY, SETTINGS = range(6)  # indices into settings()
 
 def settings(sampler: Sampler, vocab_size: int) -> np.ndarray:
-  """A Sampler's settings as uint32 (SETTINGS,)."""
+  """A Sampler's settings as uint32 (SETTINGS,). Top-k is 0 for one that takes the greedy_key's token."""
   def bits(x: float) -> int: return int(np.float32(x).view(np.uint32))
-  words = {TOP_K: min(sampler.top_k or vocab_size, vocab_size), TOP_P: min(round(sampler.top_p * 2**32), MAX),
+  words = {TOP_K: 0 if sampler.takes_best else min(sampler.top_k or vocab_size, vocab_size),
+           TOP_P: min(round(sampler.top_p * 2**32), MAX),
            MIN_P: bits(0 - math.log(sampler.min_p)) if sampler.min_p else MAX,
            TEMPERATURE: bits(1 / min(max(sampler.temperature, 1e-30), 1e30)),
            REPEAT_PENALTY: bits(sampler.repeat_penalty)}
@@ -50,36 +52,43 @@ def remember(recent: Tensor, token: Tensor, position: UOp) -> Tensor:
 
 def sampled_key(logits: Tensor, recent: Tensor, words: Tensor, random: Tensor) -> Tensor:
   """
-  The chosen token and the largest logit, for greedy_token; (1, 1, vocab) float32 -> (1, 1) uint64.
+  The chosen token of each row and its largest logit, for greedy_token; (n, 1, vocab) float32 -> (n, 1) uint64.
 
-  words: settings(); random: () uint32, a Sampler's random32(). Ties are kept: all tokens as likely as the last one that
-  top-k or top-p keeps.
+  A row's choice does not depend on other rows. Ties are kept: all tokens as likely as the last one that top-k or top-p
+  takes.
+
+  - recent: int32 (n, tokens), in any order, -1 for none
+  - words: uint32 (n, SETTINGS), a row is settings()
+  - random: uint32 (n,), of a Sampler's random32()
   """
-  x = logits.reshape(-1)
-  size = x.shape[0]
+  n, size = int(logits.shape[0]), logits.shape[-1]
   assert isinstance(size, int)
-  floats = words.bitcast(dtypes.float32)
+  x, floats = logits.reshape(n, size), words.bitcast(dtypes.float32)
+  def setting(i: int) -> Tensor: return words[:, i:i + 1]
+  def real(i: int) -> Tensor: return floats[:, i:i + 1]
   ids = Tensor.arange(size, dtype=dtypes.int32)
-  seen = (ids.reshape(-1, 1) == recent).any(-1)
-  x = seen.where((x > 0).where(x / floats[REPEAT_PENALTY], x * floats[REPEAT_PENALTY]), x).contiguous()
-  best = (greedy_key(x) // 2**32).contiguous()
-  below = (_value(best) - x).contiguous()
+  seen = (ids.reshape(1, size, 1) == recent.reshape(n, 1, -1)).any(-1)
+  x = seen.where((x > 0).where(x / real(REPEAT_PENALTY), x * real(REPEAT_PENALTY)), x).contiguous()
+  greedy = greedy_key(x).contiguous()
+  below = (_value(greedy // 2**32).reshape(n, 1) - x).contiguous()
   key = below.bitcast(dtypes.uint32)
   def weight(inverse: Tensor | int) -> Tensor:
     found: Tensor = ((-below * inverse).exp() * 2**ONE + 0.5).cast(dtypes.uint32)
     return found
   places = -(-size // BLOCKS) * BLOCKS
-  def blocks(x: Tensor) -> Tensor: return x.pad((0, places - size)).reshape(-1, BLOCKS)
-  keys, every = blocks(key).contiguous(), blocks(ids < size).cast(dtypes.uint32)
-  first = search(keys, every, words[TOP_K].cast(dtypes.uint64), 31)
+  def blocks(x: Tensor) -> Tensor: return x.pad((None, (0, places - size))).reshape(int(x.shape[0]), -1, BLOCKS)
+  def total(weights: Tensor) -> Tensor: return weights.cast(dtypes.uint64).sum((1, 2))
+  keys, every = blocks(key).contiguous(), blocks((ids < size).reshape(1, size)).cast(dtypes.uint32)
+  first = search(keys, every, words[:, TOP_K].cast(dtypes.uint64), 31).reshape(n, 1)
   likely = blocks((key <= first).where(weight(1), 0)).contiguous()
-  target = _share(likely.cast(dtypes.uint64).sum(), words[TOP_P]).maximum(1).contiguous()
-  last = (words[TOP_P] == MAX).where(MAX, search(keys, likely, target, 31))
-  kept = (key <= first.minimum(last).minimum(words[MIN_P]))
-  weights = blocks(kept.where(weight(floats[TEMPERATURE]), 0)).contiguous()
-  drawn = _share(weights.cast(dtypes.uint64).sum(), random).contiguous() + 1
+  target = _share(total(likely), words[:, TOP_P]).maximum(1).contiguous()
+  last = (setting(TOP_P) == MAX).where(MAX, search(keys, likely, target, 31).reshape(n, 1))
+  kept = (key <= first.minimum(last).minimum(setting(MIN_P)))
+  weights = blocks(kept.where(weight(real(TEMPERATURE)), 0)).contiguous()
+  drawn = _share(total(weights), random).contiguous() + 1
   token = place(weights, drawn).minimum(size - 1)
-  return (best * 2**32 + (MAX - token).cast(dtypes.uint64)).reshape(1, 1)
+  chosen = greedy // 2**32 * 2**32 + (MAX - token).cast(dtypes.uint64)
+  return (words[:, TOP_K] == 0).where(greedy, chosen).reshape(n, 1)
 
 def digits(bits: int, size: int) -> list[int]:
   """How many bits each digit of a number has, about `size`: a rest of less than half a digit goes to the others."""
@@ -88,40 +97,42 @@ def digits(bits: int, size: int) -> list[int]:
 
 def search(keys: Tensor, weights: Tensor, target: Tensor, bits: int) -> Tensor:
   """
-  The smallest number such that the weights of all keys up to it sum up to `target`. All weights together reach it.
+  A row's smallest number such that the weights of all keys up to it sum up to its target.
 
-  keys: (n, blocks) uint32, of so many bits; weights: uint32, the same; target: () uint64, at least 1 -> () uint32.
+  All weights of a row together reach the target. keys: (n, places, blocks) uint32, of so many bits; weights: uint32,
+  the same; either may have one row for all. target: (n,) uint64, at least 1 -> (n,) uint32.
   """
-  found, few = Tensor.zeros((), dtype=dtypes.uint32), keys.numel() <= FEW
-  digit = DIGIT_OF_FEW if few else DIGIT
+  n, few = int(target.shape[0]), prod(keys.shape[1:]) <= FEW
+  found = Tensor.zeros((n, 1), dtype=dtypes.uint32)
   shift = bits
-  for size in digits(bits, digit):
+  for size in digits(bits, DIGIT_OF_FEW if few else DIGIT):
     shift -= size
     ends = found + Tensor.arange(1, 2**size + 1, dtype=dtypes.uint32) * 2**shift - 1
-    kept = (keys.unsqueeze(-1) <= ends).where(weights.unsqueeze(-1), 0).cast(dtypes.uint64)
+    kept = (keys.unsqueeze(-1) <= ends.reshape(n, 1, 1, -1)).where(weights.unsqueeze(-1), 0).cast(dtypes.uint64)
     # in two stages: a kernel with 64 outputs leaves a GPU idle
-    sums = (kept.sum((0, 1)) if few else kept.sum(0).contiguous().sum(0)).contiguous()
-    found = (found + (sums < target).sum(dtype=dtypes.uint32) * 2**shift).contiguous()
-  return found
+    sums = (kept.sum((1, 2)) if few else kept.sum(1).contiguous().sum(1)).contiguous()
+    below = (sums < target.reshape(n, 1)).sum(1, keepdim=True, dtype=dtypes.uint32)
+    found = (found + below * 2**shift).contiguous()
+  return found.reshape(n)
 
 def place(weights: Tensor, target: Tensor) -> Tensor:
   """
-  The first place up to which the weights sum up to `target`: its row first, then its place in the row.
+  A row's first place up to which the weights sum up to its target: block after block.
 
-  All weights together reach `target`. weights: (n, blocks) uint32, in the order of places; target: () uint64, at least
-  1 -> () uint32.
+  All weights of a row together reach the target. weights: (n, blocks, size) uint32, in the order of places; target:
+  (n,) uint64, at least 1 -> (n,) uint32.
   """
-  n, blocks = map(int, weights.shape)
+  n, count, size = map(int, weights.shape)
   def numbers(count: int) -> Tensor: return Tensor.arange(count, dtype=dtypes.uint32)
   def first(weights: Tensor, target: Tensor) -> Tensor:
-    bits = (int(weights.shape[0]) - 1).bit_length()
-    return search(numbers(int(weights.shape[0])).unsqueeze(-1), weights.unsqueeze(-1), target, bits)
-  if n * blocks <= FEW: return first(weights.flatten(), target)
-  sums = weights.cast(dtypes.uint64).sum(1).contiguous()
-  row = first(sums, target).minimum(n - 1)
-  before = (numbers(n) < row).where(sums, 0).sum()
-  inside = (numbers(n).unsqueeze(-1) == row).where(weights, 0).sum(0).contiguous()
-  return row * blocks + first(inside, (target - before).contiguous())
+    places = int(weights.shape[1])
+    return search(numbers(places).reshape(1, places, 1), weights.unsqueeze(-1), target, (places - 1).bit_length())
+  if count * size <= FEW: return first(weights.reshape(n, -1), target)
+  sums = weights.cast(dtypes.uint64).sum(2).contiguous()
+  block = first(sums, target).minimum(count - 1).reshape(n, 1)
+  before = (numbers(count) < block).where(sums, 0).sum(1)
+  inside = (numbers(count).reshape(1, count, 1) == block.reshape(n, 1, 1)).where(weights, 0).sum(1).contiguous()
+  return block.reshape(n) * size + first(inside, (target - before).contiguous())
 
 def _value(order: Tensor) -> Tensor:
   """The float32 whose greedy_key order, () uint64, this is."""

@@ -104,7 +104,8 @@ def _sampled(model: Model, turn: int, bias: Tensor | None, key: Tensor, last: Te
              randoms: Tensor, start: UOp) -> Tensor:
   recent = remember(recent, token := _token(last), start)
   random = (Tensor.arange(RANDOMS) == start % RANDOMS).where(randoms, 0).sum(dtype=dtypes.uint32)
-  return key.assign(sampled_key(biased(_logits(model, turn, token, start), bias), recent, words, random))
+  logits = biased(_logits(model, turn, token, start), bias)
+  return key.assign(sampled_key(logits, recent.reshape(1, -1), words.reshape(1, -1), random.reshape(1)))
 
 def _logits(model: Model, turn: int, token: Tensor, start: UOp) -> Tensor:
   # contiguous: fused with a reduction over the logits, the head's matmul would be scheduled for that reduction, and one

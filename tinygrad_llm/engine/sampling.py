@@ -55,12 +55,17 @@ class Sampler:
   @cached_property
   def greedy(self) -> bool:
     """Whether it picks greedy_token's choice, whatever came before and whatever the call."""
-    return self._takes_best and self._penalties.off and not self.masked
+    return self.takes_best and self._penalties.off and not self.masked
 
   @property
   def on_device(self) -> bool:
     """Whether device_sampling.py can choose as it does: it has no mask, bias, presence or frequency penalty."""
     return self._penalties.only_repeat and not self.masked
+
+  @property
+  def takes_best(self) -> bool:
+    """Whether it picks the first of the likeliest tokens, once the penalties have changed the logits."""
+    return self.temperature == 0 or self.top_k == 1
 
   def random(self) -> float:
     """The next random number, uniform in [0, 1)."""
@@ -71,9 +76,9 @@ class Sampler:
     return int(self.random() * 2**32)
 
   def __call__(self, logits: np.ndarray, history: Sequence[int] = (), allowed: np.ndarray | None = None,
-               ruled_out: Sequence[int] = ()) -> int:
+               ruled_out: Sequence[int] = (), random: float | None = None) -> int:
     """
-    The next token.
+    The next token. random: takes the place of the next random number.
 
     logits: (vocab,) float32, not written to; -inf rules a token out. InputError if one is NaN or +inf, or all are -inf.
 
@@ -83,12 +88,9 @@ class Sampler:
     InputError if they leave no token.
     """
     ids, weights = self.candidates(logits, history, allowed, ruled_out)
-    if ids is not None and ids.size == 1 and self._takes_best: return int(ids[0])
-    choice = _draw(weights, self.random())
+    if ids is not None and ids.size == 1 and self.takes_best: return int(ids[0])
+    choice = _draw(weights, self.random() if random is None else random)
     return choice if ids is None else int(ids[choice])
-
-  @property
-  def _takes_best(self) -> bool: return self.temperature == 0 or self.top_k == 1
 
   def candidates(self, logits: np.ndarray, history: Sequence[int] = (), allowed: np.ndarray | None = None,
                  ruled_out: Sequence[int] = ()) -> tuple[np.ndarray | None, np.ndarray]:
@@ -104,7 +106,7 @@ class Sampler:
       logits, best = changed, changed.max()
       if best == -np.inf: raise InputError("logits: every token is ruled out; allow more, or lower logit_bias")
       check_best(best)
-    if self._takes_best: return np.array([logits.argmax()]), np.ones(1, np.float32)
+    if self.takes_best: return np.array([logits.argmax()]), np.ones(1, np.float32)
     ids = None
     if 0 < self.top_k < logits.size:
       ids = _top_k(logits, self.top_k)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from tests.support.extended import extended
-from tests.support.history_engine import VOCAB, Greedy, LaterEngine, Likeliest, answer
+from tests.support.history_engine import VOCAB, Drawn, Greedy, LaterEngine, Likeliest, answer
 
 from tinygrad_llm.engine.batch import health
 from tinygrad_llm.engine.batch.stream import TokenStream
@@ -160,7 +160,7 @@ class Asked:
 
 def check_mix(seed: int) -> None:
   """
-  Joins, forks, cancels, stops, host's choices and small pools at random.
+  Joins, forks, cancels, stops, choices of the host and of the device, and small pools at random.
 
   All tokens are right or missing, and each is passed on in its step. Answers without a reason to end are whole. Nothing
   wrong is kept.
@@ -168,15 +168,15 @@ def check_mix(seed: int) -> None:
   rng = random.Random(seed)
   engine = LaterEngine(rng.choice([4, 6, 12, 40]), context := rng.choice([130, 200, 1024]))
   most, asked = min((engine.steps.blocks - 1) * 64, context), list[Asked]()
-  faults = rng.choice([0, 0, 0, 0.005])
+  faults, samplers = rng.choice([0, 0, 0, 0.005]), rng.choices([Likeliest, Drawn, Greedy], [2, 2, 1], k=4)
   def ask() -> None:
     ids = (prompt(rng.choice([0, 64, 100]), rng.randrange(3)) + rng.choices(range(VOCAB), k=rng.choice(
       [1, 1, 2, 63, 64, 65, rng.randint(1, 120)])))[:most - 2]
-    length, sampler = rng.choice([1, 2, 20, 70, 130]), rng.choice([Likeliest, Likeliest, Likeliest, Greedy])
+    length, sampler = rng.choice([1, 2, 20, 70, 130]), rng.choice(samplers)
     ends, is_told = rng.sample(range(VOCAB), rng.choice([0, 0, 2])), rng.random() < 0.5
     for i, stream in enumerate(engine.streams(ids, length, rng.choice([1, 1, 1, 2, 5]), sampler=sampler, ends=ends)):
       if not is_told: stream._request.sequence.max_tokens = None  # its length is known to the request alone
-      whole = answer(ids, length, i if sampler is Greedy else 0)
+      whole = answer(ids, length, i, sampler)
       cut = next((k for k, token in enumerate(whole) if token in ends), length)
       asked.append(Asked(stream, whole[:cut], rng.randint(0, length) if rng.random() < 0.3 else None))
   def before(name: str) -> None:  # another thread's cancel may come while the engine waits

@@ -30,6 +30,9 @@ from tinygrad_llm.nn.reader import read_config
 from tinygrad_llm.weights.loader import Loader
 
 VOCAB = 320
+HOW = ({}, {"temperature": 1.3, "seed": 4}, {"temperature": 0.9, "top_k": 40, "top_p": 0.9, "seed": 2**40}, {},
+       {"temperature": 2.0, "min_p": 0.05, "repeat_penalty": 1.3, "seed": 7}, {"repeat_penalty": 1.5},
+       {"temperature": 1.5, "repeat_penalty": 1.1, "top_k": 20})
 
 def prompt(length: int, seed: int = 0) -> list[int]: return random.Random(seed).choices(range(VOCAB), k=length)
 
@@ -47,22 +50,24 @@ def test_streams_are_generate(model_file, ahead, name, most):
   with tinygrad_llm.load(str(model_file(**model)), max_context=256, chunk=32) as llm:
     llm._lookahead = None
     llm.prepare(2)
-    captured = [step.jit.captured is not None for n in (1, 2) for turn in llm._engine.steps._aheads[n] for step in turn]
-    assert all(captured) and len(captured) == 4 * (1 + bool(llm.model.states))
+    captured = [step.jit.captured is not None for n in (1, 2) for turn in llm._engine.steps._aheads[n]
+                for steps in turn for step in steps]
+    assert all(captured) and len(captured) == 8 * (1 + bool(llm.model.states))
     for count in (1, most):
-      asked = [(prompt(random.Random(i).choice([1, 30, 63, 64, 70]), i), 20 + 3 * i) for i in range(count)]
-      want = [list(llm.generate(ids, n, ignore_eos=True)) for ids, n in asked]
-      streams = [llm.stream(ids, max_tokens=n, ignore_eos=True) for ids, n in asked]
-      sampled = {"temperature": 1.3, "seed": 4, "max_tokens": 10, "ignore_eos": True}
-      beside = llm.stream(prompt(40, 99), **sampled) if count == most else None
+      asked = [(prompt(random.Random(i).choice([1, 30, 63, 64, 70]), i), 20 + 3 * i, how)
+               for i, how in enumerate((list(HOW) * most)[:count])]
+      want = [list(llm.generate(ids, n, ignore_eos=True, **how)) for ids, n, how in asked]
+      streams = [llm.stream(ids, max_tokens=n, ignore_eos=True, **how) for ids, n, how in asked]
+      by_host = {"temperature": 1.3, "seed": 4, "max_tokens": 10, "ignore_eos": True, "presence_penalty": 0.5}
+      beside = llm.stream(prompt(40, 99), **by_host) if count == most else None
       assert [list(stream) for stream in streams] == want
-      assert beside is None or list(beside) == list(llm.generate(prompt(40, 99), **sampled))
+      assert beside is None or list(beside) == list(llm.generate(prompt(40, 99), **by_host))
       turn = [*asked[0][0], *want[0], 5]
       assert list(llm.stream(turn, max_tokens=9, ignore_eos=True)) == list(llm.generate(turn, 9, ignore_eos=True))
     assert isinstance(llm._engine.steps, AheadSteps)
 
 def counts(target: str) -> list[list[int]]:
-  """Kernels of the bundled model's step of 1 and 8 rows, and of the same step launched ahead."""
+  """Kernels of the bundled model's step of 1 and 8 rows, of the same step launched ahead, and of one that samples."""
   open_target(target)
   file = open_gguf(pathlib.Path(tinygrad_llm.__file__).parent / "models/stories.gguf")
   with without_memory(), Loader(file, progress=False) as loader:
@@ -70,7 +75,8 @@ def counts(target: str) -> list[list[int]]:
   def count(jit: Any, n: int) -> int:
     places = [steps._end.bind(5), *(at.bind(BLOCK * (i + 1)) for i, at in enumerate(steps._at[:n]))]
     return len(compiled(scheduled(jit.fxn, *places)[0]).src)
-  return [[count(jit, n) for jit in (steps._decodes[n][0], steps._aheads[n][0][0].jit)] for n in (1, 8)]
+  return [[count(jit, n) for jit in (steps._decodes[n][0], *(pair[0].jit for pair in steps._aheads[n][0]))]
+          for n in (1, 8)]
 
 @extended
 @pytest.mark.parametrize("target", ["CUDA:sm_90", "METAL:Apple9"])

@@ -199,11 +199,11 @@ class Engine:
     if self._states is not None: return self._states.before_decode(decode.sequences, n)
     return [*decode.sequences, *[None] * (n - len(decode.sequences))]
 
-  def _decoded(self, s: Sequence, row: int, key: int, logits: Any) -> None:
+  def _decoded(self, s: Sequence, row: int, key: int, logits: Any, is_chosen: bool = False) -> None:
     request = self._inbox.requests[s]
     if not request.timing.tokens: request.read(s.fed, 1, time.perf_counter() - self._begun)
     s.fed += 1
-    self._answer(request, key, lambda: self.steps.logits(logits, row))
+    self._answer(request, key, lambda: self.steps.logits(logits, row), is_chosen)
 
   def _launch(self, decode: Decode) -> _Launched:
     """Launches a decode step. Its rows may feed choices of the launched step before, which are not known."""
@@ -211,30 +211,31 @@ class Engine:
     before = {} if self._launched is None else {s: i for i, s in self._launched.rows}
     def fed(s: Sequence) -> Row:
       at = s.fed + s.launched
-      return Row(s.tokens[at] if at < len(s.tokens) else ~before[s], at, s.table)
+      return Row(s.tokens[at] if at < len(s.tokens) else ~before[s], at, s.table, self._inbox.requests[s].choice(at))
     rows = [Row() if s is None else fed(s) for s in placed]
     results = self.steps.launch(rows, 0 if self._states is None else self._states.turn)
     if self._states is not None: self._states.decoded(placed)
     for s in decode.sequences: s.launched += 1
-    return _Launched(decode, [(i, s) for i, s in enumerate(placed) if s is not None], len(placed), results, begun)
+    chosen = [row.choice is not None for row in rows]
+    return _Launched(decode, [(i, s) for i, s in enumerate(placed) if s is not None], chosen, results, begun)
 
   def _go_on(self, step: _Launched) -> None:
     """Launches the step behind a launched one, if it is sure already, and passes on the tokens of the latter."""
     decode = self.scheduler.ahead() if self._may_go_ahead(step) else None
     self._tell()
     following = None if decode is None else self._launch(decode)
-    if following is None: self.progress.begins(step.size)
+    if following is None: self.progress.begins(len(step.chosen))
     keys = step.results.keys()
     self._begun, self._launched, self._read_at = max(step.begun, self._read_at), following, time.perf_counter()
     requests = self._inbox.requests
     for i, s in step.rows:
       s.launched -= 1
       if requests[s].is_over: continue  # it may be one token too far, and nobody looks at it
-      self._decoded(s, i, keys[i], step.results.logits)
+      self._decoded(s, i, keys[i], step.results.logits, step.chosen[i])
       # its reader does not wait for the step under way
       if s.launched and (s.finish is not None or s.error is not None): requests[s].end(s.finish or "error", s.error)
     seconds = (time.perf_counter() if following is None else self._read_at) - self._begun
-    self.progress.ended_behind(step.size, seconds)
+    self.progress.ended_behind(len(step.chosen), seconds)
     self.scheduler.done(step.decode, seconds)
 
   def _may_go_ahead(self, step: _Launched) -> bool:
@@ -242,13 +243,11 @@ class Engine:
     requests = self._inbox.requests
     return all(requests[s].is_on_device for _, s in step.rows) and (self.kept is None or not self.kept.has_work())
 
-  def _answer(self, request: Request, key: int | None, logits: Any) -> None:
-    """
-    The choice of a request's next token, and of its forks' first ones. A choice that fails ends its own request.
-    """
-    for r in (*self._fork(request), request) if request.forks else (request,):
-      try: r.chose(key, logits)
-      except Exception as e: r.sequence.error = _told(e)
+  def _answer(self, request: Request, key: int | None, logits: Any, is_chosen: bool = False) -> None:
+    """The choice of a request's next token, and of its forks' first ones."""
+    if request.forks:
+      for fork in self._fork(request): self._choose(fork, key, logits)
+    self._choose(request, key, logits, is_chosen)
 
   def _fork(self, request: Request) -> list[Request]:
     """
@@ -283,6 +282,12 @@ class Engine:
     """Keeps the recurrent layers' states where a later prompt may begin, if there is room for them."""
     assert self._states is not None
     if self._states.nbytes <= SNAPSHOTS: self.pool.snapshot(s, self._states.snapshot(s), self._states.nbytes)
+
+  @staticmethod
+  def _choose(request: Request, key: int | None, logits: Any, is_chosen: bool = False) -> None:
+    """A choice that fails ends its own request."""
+    try: request.chose(key, logits, is_chosen)
+    except Exception as e: request.sequence.error = _told(e)
 
   def _copy(self) -> None:
     """Does what the pool asks for before a step."""
@@ -326,10 +331,14 @@ def _told(e: BaseException) -> Exception:
   return device_error(e) or (e if isinstance(e, InputError) else InputError(f"engine: {type(e).__name__}: {e}"))
 
 class _Launched(NamedTuple):
-  """A decode step of `size` rows under way. rows: (row, sequence). begun: when it was launched."""
+  """
+  A decode step under way. rows: (row, sequence). chosen: of each row, whether the device makes a request's choice().
+
+  begun: when it was launched.
+  """
   decode: Decode
   rows: list[tuple[int, Sequence]]
-  size: int
+  chosen: list[bool]
   results: Results
   begun: float
 

@@ -4,7 +4,9 @@ import threading, time
 from collections.abc import Callable
 import numpy as np
 from tinygrad_llm.engine.batch.outbox import Outbox
+from tinygrad_llm.engine.batch.row_steps import Choice
 from tinygrad_llm.engine.batch.sequence import Sequence
+from tinygrad_llm.engine.choice.draws import Draws
 from tinygrad_llm.engine.choice.ending import Ending
 from tinygrad_llm.engine.choice.grammar import Grammar
 from tinygrad_llm.engine.choice.logprobs import Logprobs, logprobs, sampled_logprobs
@@ -32,6 +34,7 @@ class Request:
     self.sampler, self.logprobs = sampler, list[Logprobs]()
     self.end_logprobs: Logprobs | None = None
     self.forks = list[Request]()
+    self._draws = Draws(sampler)
     self._fed = self._own = 0  # where the prompt's steps have come to; how many of its tokens they fed, each once
     self._tokenizer, self._sampled = tokenizer, sampled
     self._ends = threading.RLock()  # a stream that the garbage collector drops may end its request inside end()
@@ -43,8 +46,13 @@ class Request:
 
   @property
   def is_on_device(self) -> bool:
-    """Whether the device makes the choice that this request will make of its next token."""
-    return self._greedy and self.grammar is None and self._top is None and not self.forks
+    """Whether the device can make the choice that this request will make of its next token."""
+    return self.sampler.on_device and self.grammar is None and self._top is None and not self.forks
+
+  def choice(self, position: int) -> Choice | None:
+    """The choice that a device is to make after the token at `position`; None: the likeliest token."""
+    if self._greedy or not self.is_on_device: return None
+    return Choice(self.sampler, self.sequence.tokens, self._draws.random32(position))
 
   def read(self, first: int, count: int, seconds: float) -> None:
     """Notes a step before the first token, which fed tokens from position `first` on; it is the prompt's time."""
@@ -53,21 +61,22 @@ class Request:
     self._fed = max(self._fed, first + count)
     self.timing.cached_tokens = self.timing.prompt_tokens - self._own
 
-  def chose(self, key: int | None, logits: Callable[[], np.ndarray]) -> None:
+  def chose(self, key: int | None, logits: Callable[[], np.ndarray], is_chosen: bool = False) -> None:
     """
-    Chooses the next token, by the greedy key or the row of logits that its last token gave, and passes it on.
+    Chooses the next token, by the row of logits that its last token gave, and passes it on.
 
-    An InputError ends this request alone. A request that its reader has ended chooses nothing.
+    key: the likeliest token's, or of the token that choice() asked for (is_chosen). An InputError ends this request
+    alone. A request that its reader has ended chooses nothing.
     """
     if self.outbox.ended: return
     s = self.sequence
     n = len(s.tokens) - s.prompt
     allowed, ruled_out = None, ()  # type: np.ndarray | None, tuple[int, ...]
-    if self._greedy and key is not None: token = greedy_token(key)
+    if key is not None and (is_chosen or self._greedy): token = greedy_token(key)
     else:
-      ruled_out = self.ending.ruled_out(n)
+      ruled_out, random = self.ending.ruled_out(n), self._draws.known(len(s.tokens) - 1)
       allowed = None if self.grammar is None else self.grammar.mask()
-      token = self.sampler(logits(), s.tokens, allowed=allowed, ruled_out=ruled_out)
+      token = self.sampler(logits(), s.tokens, allowed=allowed, ruled_out=ruled_out, random=random)
     finish = self.ending.finish(token, n)
     if finish == "stop":
       if self._top is not None: self.end_logprobs = logprobs(logits(), token, self._top, self._tokenizer)

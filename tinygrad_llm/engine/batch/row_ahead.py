@@ -4,6 +4,9 @@ Steps of rows that are launched before the results of the step before are read, 
 A row takes its token from where the step before left its choice, on the device. Each step exists twice, with inputs and
 a buffer for choices of its own, and the two alternate. So nothing that a step under way reads is written, and a graph
 on NV or Metal is not launched again before it has ended.
+
+A step whose rows are all greedy has a capture of its own. Rows that sample come with their settings, their random
+numbers and their last tokens: a choice needs nothing that a step has left behind but the token itself.
 """
 from __future__ import annotations
 from collections import deque
@@ -15,18 +18,23 @@ from tinygrad import Device, Tensor, UOp, dtypes
 from tinygrad_llm.device.async_read import SLOTS, name_of, reader
 from tinygrad_llm.device.buffers import buffer_of, empty, fill, host_view
 from tinygrad_llm.device.captured import Replay, captured
-from tinygrad_llm.engine.batch.row_steps import COUNTS, Row, RowSteps, count_for, place_of, write_tables, zeros
-from tinygrad_llm.engine.device_sampling import MAX
-from tinygrad_llm.engine.sampling import biased, greedy_key
+from tinygrad_llm.engine.batch.row_steps import COUNTS, Choice, Row, RowSteps, count_for, place_of, write_tables, zeros
+from tinygrad_llm.engine.choice.penalties import PENALTY_TOKENS
+from tinygrad_llm.engine.device_sampling import MAX, SETTINGS, sampled_key, settings
+from tinygrad_llm.engine.sampling import Sampler, biased, greedy_key
 from tinygrad_llm.engine.steps import Steps
 from tinygrad_llm.nn.cache.place import Rows
 from tinygrad_llm.nn.model import Model
 
 MOST, KEY = COUNTS[-1], 8  # rows, bytes of a key
+# the lines of a step's inputs, with a number a row: token, position, random number, settings, and the last tokens
+# before the one that is fed
+TOKEN, POSITION, RANDOM, WORDS = range(4)
+RECENT, LINES = WORDS + SETTINGS, WORDS + SETTINGS + PENALTY_TOKENS - 1
 
 class Results(NamedTuple):
   """
-  A launched step of n rows. keys() waits for it: the greedy keys of decode(), one a row.
+  A launched step of n rows. keys() waits for it: the choice of each row with its logit, as of greedy_key().
 
   logits: (n, 1, vocab_size), to be read before two more steps are launched.
   """
@@ -37,8 +45,8 @@ class AheadSteps(RowSteps):
   """
   RowSteps of a device that works while the host does.
 
-  launch() may be called again before the keys of the last launch are read. A row's token ~i is then the greedy choice
-  that row i of the last launch makes. Without reads, the device is waited for.
+  launch() may be called again before the keys of the last launch are read. A row's token ~i is then the choice that row
+  i of the last launch makes. Without reads, the device is waited for.
   """
   is_ahead = True
 
@@ -46,25 +54,31 @@ class AheadSteps(RowSteps):
     super().__init__(model, steps, blocks, bias)
     self._choices = [empty((MOST, 1), dtypes.uint64) for _ in range(2)]
     for keys in self._choices: fill(keys, lambda memory: memory.fill(MAX))  # the key of token 0
-    self._inputs = {n: [_Inputs(zeros((2, n)), zeros((n, self._most))) for _ in range(2)] for n in COUNTS}
-    def replay(n: int, turn: int, i: int) -> Replay[tuple[Tensor, Tensor]]:
+    self._inputs = {n: [_Inputs(n, self._most, self._vocab_size) for _ in range(2)] for n in COUNTS}
+    def replay(n: int, turn: int, is_sampled: bool, i: int) -> Replay[tuple[Tensor, Tensor]]:
       tensors = self._inputs[n][i].tensors
-      step = captured(_ahead, model, turn, bias, *tensors, self._choices[i], self._choices[1 - i])
+      step = captured(_ahead, model, turn, bias, is_sampled, *tensors, self._choices[i], self._choices[1 - i])
       return Replay(step, (), (self._end, *self._at[:n]))
     turns = 2 if model.states else 1
-    self._aheads = {n: [[replay(n, turn, i) for i in range(2)] for turn in range(turns)] for n in COUNTS}
+    self._aheads = {n: [[[replay(n, turn, is_sampled, i) for i in range(2)] for is_sampled in (False, True)]
+                        for turn in range(turns)] for n in COUNTS}
     self._i, self._flying = 0, deque[object]()  # whose turn it is; launches that were not read
     self._name, self._device = name_of(self), str(self._choices[0].device)
     self._by_host = host_view(self._choices[0]) is not None
 
   def launch(self, rows: Numbers[Row], turn: int = 0) -> Results:
-    """Launches a step that feeds 1 to 8 rows. turn: as in decode()."""
+    """
+    Launches a step that feeds 1 to 8 rows; nothing of them is read after that. turn: as in decode().
+
+    A row with a `choice` gets the token of its sampler, which must be `on_device`, and any other the likeliest one.
+    """
     if len(self._flying) == SLOTS: self._settle()  # a launch whose results nobody wanted
     n, i = count_for(len(rows)), self._i
     rows = [*rows, *[Row()] * (n - len(rows))]
-    self._inputs[n][i].write(rows)
+    is_sampled = any(row.choice is not None for row in rows)
+    self._inputs[n][i].write(rows, is_sampled)
     end = max([row.position for row in rows]) + 1
-    logits, _ = self._aheads[n][turn][i](end, *[place_of(row.position, row.table) for row in rows])
+    logits, _ = self._aheads[n][turn][is_sampled][i](end, *[place_of(row.position, row.table) for row in rows])
     enqueue = reader(self._device, MOST * KEY, self._name)
     assert enqueue is not None
     read, self._i = enqueue(buffer_of(self._choices[i])), 1 - i
@@ -83,30 +97,54 @@ class AheadSteps(RowSteps):
     self._flying.clear()
 
   def _prepare_decode(self, rows: int, turn: int) -> None:
-    for _ in range(2): self.launch([Row()] * rows, turn).keys()
+    for choice in (None, _LIKELIEST):
+      for _ in range(2): self.launch([Row(choice=choice)] * rows, turn).keys()
 
 class _Inputs:
-  """The arrays that a step of n rows reads. write() is called only once the step that read them has ended."""
-  def __init__(self, fed: Tensor, table: Tensor):
-    self.tensors = fed, table  # int32 (2, n): tokens and positions; int32 (n, blocks)
-    self._tables: list[Numbers[int]] = []  # as they were written last
+  """
+  The arrays that a step of n rows reads. write() is called only once the step that read them has ended.
 
-  def write(self, rows: Numbers[Row]) -> None:
-    def put(memory: np.ndarray) -> None: memory[:] = [row.token for row in rows], [row.position for row in rows]
-    _write(self.tensors[0], put)
+  tensors: int32 (LINES, n), and tables, int32 (n, blocks).
+  """
+  def __init__(self, n: int, blocks: int, vocab_size: int):
+    self.tensors = zeros((LINES, n)), zeros((n, blocks))
+    self._tables: list[Numbers[int]] = []  # as they were written last
+    self._vocab_size, self._lines = vocab_size, np.zeros((LINES, n), np.int32)
+    self._samplers = [Sampler()] * n  # whose settings were written last
+    for row in range(n): self._set(row, _LIKELIEST.sampler)
+
+  def write(self, rows: Numbers[Row], is_sampled: bool) -> None:
+    """is_sampled: whether the step reads more than tokens and positions."""
+    lines, words = self._lines, self._lines.view(np.uint32)
+    lines[TOKEN], lines[POSITION] = [row.token for row in rows], [row.position for row in rows]
+    for i, row in enumerate(rows if is_sampled else ()):
+      sampler, history, words[RANDOM, i] = row.choice or _LIKELIEST
+      if sampler is not self._samplers[i]: self._set(i, sampler)
+      if sampler.repeat_penalty == 1: continue
+      recent = history[max(0, row.position + 1 - PENALTY_TOKENS):row.position]
+      lines[RECENT:RECENT + len(recent), i], lines[RECENT + len(recent):, i] = recent, -1
+    _write(self.tensors[0], lambda memory: np.copyto(memory, lines))
     if (tables := [row.table for row in rows]) == self._tables: return
     _write(self.tensors[1], lambda memory: write_tables(memory, tables))
     self._tables = [table[:] for table in tables]
+
+  def _set(self, row: int, sampler: Sampler) -> None:
+    self._samplers[row] = sampler
+    self._lines.view(np.uint32)[WORDS:RECENT, row] = settings(sampler, self._vocab_size)
+
+_LIKELIEST = Choice(Sampler(), (), 0)
 
 def _write(tensor: Tensor, put: Callable[[np.ndarray], None]) -> None:
   """fill() that waits for nothing."""
   if (view := host_view(tensor)) is None: fill(tensor, put)
   else: put(view)
 
-def _ahead(model: Model, turn: int, bias: Tensor | None, fed: Tensor, table: Tensor, keys: Tensor, last: Tensor,
-           end: UOp, *stores: UOp) -> tuple[Tensor, Tensor]:
-  given, positions, n = fed[0], fed[1], int(fed.shape[1])
+def _ahead(model: Model, turn: int, bias: Tensor | None, is_sampled: bool, fed: Tensor, table: Tensor, keys: Tensor,
+           last: Tensor, end: UOp, *stores: UOp) -> tuple[Tensor, Tensor]:
+  given, positions, n = fed[TOKEN], fed[POSITION], int(fed.shape[1])
   chosen = (MAX - last[(-1 - given).maximum(0), 0] % 2**32).cast(dtypes.int32)
   tokens = (given < 0).where(chosen, given).reshape(n, 1).contiguous()
   logits = model.logits(model.hidden(tokens, Rows(positions, table, stores, end), turn))
-  return logits, keys[:n].assign(greedy_key(biased(logits, bias)))
+  if not is_sampled: return logits, keys[:n].assign(greedy_key(biased(logits, bias)))
+  words, recent = fed[:RECENT].bitcast(dtypes.uint32), fed[RECENT:].T.cat(tokens, dim=1)
+  return logits, keys[:n].assign(sampled_key(biased(logits, bias), recent, words[WORDS:].T, words[RANDOM]))

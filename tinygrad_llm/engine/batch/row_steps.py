@@ -6,7 +6,7 @@ import numpy as np
 from tinygrad import Tensor, UOp, dtypes
 from tinygrad_llm.device.buffers import Readings, empty, fill, host_view, packer, writer
 from tinygrad_llm.device.captured import Replay, captured, scheduled
-from tinygrad_llm.engine.sampling import biased, greedy_key
+from tinygrad_llm.engine.sampling import Sampler, biased, greedy_key
 from tinygrad_llm.engine.steps import Steps
 from tinygrad_llm.nn.cache.place import BLOCK, Piece, Rows
 from tinygrad_llm.nn.model import Model
@@ -18,15 +18,27 @@ def count_for(sequences: int) -> int:
   """The rows of the smallest step for so many sequences, at most 8."""
   return COUNTS[max(0, sequences - 1).bit_length()]
 
+class Choice(NamedTuple):
+  """
+  A choice that the device makes as `sampler` would: by the tokens before the one that is fed, and by a random number.
+
+  random: the sampler's random32() for this position.
+  """
+  sampler: Sampler
+  history: Numbers[int]
+  random: int
+
 class Row(NamedTuple):
   """
   A token to feed: its id, its position, and the blocks of its sequence, the position's included.
 
-  The default is an idle row: it feeds token 0 into block 0, which belongs to no sequence.
+  The default is an idle row: it feeds token 0 into block 0, which belongs to no sequence. choice: see AheadSteps; None:
+  the likeliest token.
   """
   token: int = 0
   position: int = 0
   table: Numbers[int] = (0,)
+  choice: Choice | None = None
 
 class RowSteps:
   """
@@ -69,7 +81,7 @@ class RowSteps:
     """
     n = count_for(len(rows))
     if n > len(rows): rows = [*rows, *[Row()] * (n - len(rows))]
-    tokens, positions, tables = zip(*rows)
+    tokens, positions, tables, _ = zip(*rows)
     self._rows[n].write(tokens, positions, tables)
     return self._replays[n][turn](max(positions) + 1, *map(place_of, positions, tables))
 
