@@ -21,17 +21,19 @@ EDGES = (
   {"temperature": 1e-320}, {"temperature": 1e-6, "top_k": 40}, {"temperature": 3e38, "top_k": 3},
   {"temperature": 1.0, "repeat_penalty": 1e-6, "top_k": 5}, {"temperature": 0.7, "repeat_penalty": 1.5, "top_p": 0.5})
 
-def chosen(logits: Tensor, recent: Tensor, words: Tensor, random: Tensor) -> Tensor:
-  return sampled_key(logits, recent.reshape(1, -1), words.reshape(1, -1), random)
-
 @functools.cache
-def step(size: int): return captured(chosen)  # one capture for all settings
+def step(shape: tuple[int, int]): return captured(sampled_key)  # one capture for all settings
+
+def keys(*inputs: np.ndarray) -> list[int]:
+  """sampled_key of logits (n, 1, vocab), recent tokens, settings and random numbers, a line a row."""
+  n, _, size = inputs[0].shape
+  found = step((n, size))(*[Tensor(np.ascontiguousarray(a)).contiguous().realize() for a in inputs])
+  return [int(key) for key in found.numpy()[:, 0]]
 
 def choice(x: np.ndarray, history: Sequence[int], sampler: Sampler) -> int:
   random = np.array([sampler.random32()], np.uint32)
-  inputs = x.reshape(1, 1, -1), recent_tokens(history), settings(sampler, x.size), random
-  key = step(x.size)(*[Tensor(np.ascontiguousarray(a)).contiguous().realize() for a in inputs])
-  return greedy_token(int(key.numpy()[0, 0]))
+  inputs = x.reshape(1, 1, -1), recent_tokens(history)[None], settings(sampler, x.size)[None], random
+  return greedy_token(keys(*inputs)[0])
 
 def on_device(x: np.ndarray, history: Sequence[int] = (), **asked) -> int:
   return choice(x, history, Sampler(**asked))
@@ -55,6 +57,45 @@ def differing(size: int, count: int) -> list:
 
 @pytest.mark.parametrize("size", sample(SIZES, (515,)))
 def test_tokens_match_host_sampler(size): assert differing(size, 60) == []
+
+def differing_rows(size: int, n: int, count: int) -> list[int]:
+  """
+  Steps of n rows some of whose keys are others, in any bit, than each row's own alone, or a greedy one's greedy_key.
+
+  Rows have random settings, ties, masks and histories in any order, and now and then a NaN.
+  """
+  rng, found = np.random.default_rng(n), []
+  for i, made in enumerate(zip(*[cases(size, count * n)] * n)):
+    x, recent, words, random = ([], [], [], [])
+    for logits, history, asked, seed in made:
+      if rng.random() < 0.3: logits = np.round(logits)
+      if rng.random() < 0.1: logits[rng.integers(0, size)] = np.nan
+      if rng.random() < 0.3: asked = {}
+      x.append(logits[None])
+      recent.append(rng.permutation(recent_tokens(history)))
+      words.append(settings(Sampler(**asked), size))
+      random.append(Sampler(seed=seed).random32())
+    rows = [*map(np.array, (x, recent, words, np.array(random, np.uint32)))]
+    alone = [keys(*[a[k:k + 1] for a in rows])[0] for k in range(n)]
+    likeliest = greedy_key(Tensor(rows[0])).numpy()[:, 0].tolist()
+    greedy = [k for k in range(n) if (rows[2][k] == settings(Sampler(), size)).all()]
+    if keys(*rows) != alone or any(alone[k] != likeliest[k] for k in greedy): found.append(i)
+  return found
+
+@pytest.mark.parametrize("size,n,count", sample(
+  [(515, 3, 8), (9001, 2, 5), (515, 8, 20), (9001, 4, 20), (128256, 8, 5)], [(515, 3, 8), (9001, 2, 5)]))
+def test_rows_choose_as_alone(size, n, count): assert differing_rows(size, n, count) == []
+
+@pytest.mark.skipif(opencl() is None, reason="no OpenCL runtime")
+@pytest.mark.parametrize("size", [515, 9001])
+def test_rows_choose_as_alone_on_opencl(size): assert call(differing_rows, size, 4, 6, **opencl()).value == []
+
+@pytest.mark.parametrize("asked", [{"top_k": 1, "temperature": 1.0}, {"repeat_penalty": 2.0}])
+def test_first_of_the_likeliest(asked):
+  """A sampler that takes the best token takes the first of equal ones, whatever the number."""
+  x = np.zeros(515, np.float32)
+  x[[7, 300, 301]] = 2
+  for seed in range(4): assert on_device(x, [7], **asked, seed=seed) == (300 if "repeat_penalty" in asked else 7)
 
 @pytest.mark.skipif(opencl() is None, reason="no OpenCL runtime")
 def test_tokens_match_host_sampler_on_opencl(): assert call(differing, 32003, 40, **opencl()).value == []

@@ -3,12 +3,16 @@ import random
 import time
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 from tests.support.extended import extended
-from tests.support.history_engine import VOCAB, Drawn, Greedy, LaterEngine, Likeliest, answer
+from tests.support.history_engine import VOCAB, Drawn, Greedy, LaterEngine, Likeliest, answer, moved
 
 from tinygrad_llm.engine.batch import health
+from tinygrad_llm.engine.batch.request import Request
+from tinygrad_llm.engine.batch.sequence import Sequence
 from tinygrad_llm.engine.batch.stream import TokenStream
+from tinygrad_llm.engine.choice.ending import Ending
 from tinygrad_llm.errors import InputError
 
 @pytest.fixture
@@ -32,9 +36,10 @@ def prompt(length: int, seed: int = 0) -> list[int]: return random.Random(seed).
 
 def tokens(stream: TokenStream) -> list[int]: return stream.tokens[stream._request.sequence.prompt:]
 
-def test_next_step_is_launched_before_a_read(engine):
+@pytest.mark.parametrize("sampler", [Likeliest, Drawn])
+def test_next_step_is_launched_before_a_read(engine, sampler):
   """A token is passed on as soon as it is read, beside a launched step; none follows the last that is asked for."""
-  stream = engine.stream(prompt(10), 6, sampler=Likeliest)
+  stream = engine.stream(prompt(10), 6, sampler=sampler)
   engine.step()  # the prompt, and the first token
   engine.step()
   assert engine.steps.events == ["launch"] and len(tokens(stream)) == 1
@@ -45,16 +50,18 @@ def test_next_step_is_launched_before_a_read(engine):
   engine.step()
   assert engine.steps.events[-2:] == ["read", "read"] and len(tokens(stream)) == 6
   run(engine)
-  assert [*stream] == answer(prompt(10), 6) and engine.steps.events.count("launch") == 5
+  assert [*stream] == answer(prompt(10), 6, 0, sampler) and engine.steps.events.count("launch") == 5
 
 @pytest.mark.parametrize("count", [2, 5, 8, 9, 19])
 def test_rows_are_launched_ahead(engine, count):
   """Ends of rows wait for nobody: each read but the last few has a step launched behind it. More than 8 take turns."""
-  streams = [engine.stream(prompt(10, i), 30 + i, sampler=Likeliest) for i in range(count)]
+  samplers = [Drawn if i % 3 == 1 else Likeliest for i in range(count)]
+  streams = [engine.stream(prompt(10, i), 30 + i, sampler=sampler) for i, sampler in enumerate(samplers)]
   while any(not tokens(stream) for stream in streams): engine.step()
   engine.steps.events.clear()
   run(engine)
-  assert [[*stream] for stream in streams] == [answer(prompt(10, i), 30 + i) for i in range(count)]
+  wanted = [answer(prompt(10, i), 30 + i, 0, sampler) for i, sampler in enumerate(samplers)]
+  assert [[*stream] for stream in streams] == wanted
   events = engine.steps.events
   alone = sum(a == "read" for a, b in zip(events, events[1:]) if b == "read")
   assert alone <= 1 + (count > 8) * 8, events  # in turns of which one step ends at once, the next is not sure
@@ -84,9 +91,11 @@ def test_stop_and_cancel(engine, after):
 
 def test_choices_of_the_host_wait(engine):
   """One row whose choice the host makes: each step is launched after the tokens before are known."""
-  streams = [engine.stream(prompt(9, i), 20 - i, sampler=Likeliest if i else Greedy) for i in range(3)]
+  samplers = [Greedy, Likeliest, Drawn]
+  streams = [engine.stream(prompt(9, i), 20 - i, sampler=sampler) for i, sampler in enumerate(samplers)]
   run(engine)
-  assert [[*stream] for stream in streams] == [answer(prompt(9, i), 20 - i) for i in range(3)]
+  wanted = [answer(prompt(9, i), 20 - i, 0, sampler) for i, sampler in enumerate(samplers)]
+  assert [[*stream] for stream in streams] == wanted
   assert engine.steps.events == ["launch", "read"] * (len(engine.steps.events) // 2)
 
 def test_numbers_that_are_not_finite(engine):
@@ -147,6 +156,16 @@ def test_damage_beyond_an_end(engine):
   again = engine.stream(turn, 30, sampler=Likeliest)
   run(engine)
   assert stream.finish == "length" and [*again] == answer(turn, 30)
+
+def test_choice_that_was_dropped():
+  """A position that is launched again, or whose choice the host makes then, gets the same random number."""
+  request = Request(Sequence([5, 6, 7], 3), Drawn(4), Ending((), (), 0, 9), None)
+  first, again = request.choice(2), request.choice(2)
+  assert first == again is not None and request.choice(3).random != first.random
+  logits = np.zeros(VOCAB, np.float32)
+  request.chose(None, lambda: logits)
+  assert request.sequence.tokens[3:] == [moved(0, 4, [5, 6, 7], first.random / 2**32)]
+  for other in (Likeliest(), Greedy()): assert Request(Sequence([5], 1), other, request.ending, None).choice(0) is None
 
 # *** random mixes
 
