@@ -7,9 +7,10 @@ import pytest
 from tests.support.extended import extended, sample
 from tests.support.child import call
 from tests.gpu.gpu_numbers import opencl
-from tinygrad import Tensor, dtypes
+from tinygrad import Tensor
 from tinygrad_llm.device.captured import captured
-from tinygrad_llm.engine.device_sampling import recent_tokens, sampled_key, search, settings
+from tinygrad_llm.engine import device_sampling
+from tinygrad_llm.engine.device_sampling import place, recent_tokens, sampled_key, search, settings
 from tinygrad_llm.engine.sampling import Sampler, biased, greedy_key, greedy_token, token_bias
 from tinygrad_llm.errors import InputError
 
@@ -83,7 +84,7 @@ def differing_rows(size: int, n: int, count: int) -> list[int]:
   return found
 
 @pytest.mark.parametrize("size,n,count", sample(
-  [(515, 3, 8), (9001, 2, 5), (515, 8, 20), (9001, 4, 20), (128256, 8, 5)], [(515, 3, 8), (9001, 2, 5)]))
+  [(515, 3, 8), (9001, 4, 4), (515, 8, 20), (9001, 2, 20), (128256, 8, 3)], [(515, 3, 8)]))
 def test_rows_choose_as_alone(size, n, count): assert differing_rows(size, n, count) == []
 
 @pytest.mark.skipif(opencl() is None, reason="no OpenCL runtime")
@@ -144,14 +145,32 @@ def test_recent_tokens():
   assert recent_tokens([7, 8]).tolist() == [7, 8, *[-1] * 62]
   assert recent_tokens(range(70)).tolist() == [*range(64, 70), *range(6, 64)]
 
-@pytest.mark.parametrize("bits", [1, 5, 6, 7, 17, 31, 32])
-def test_weighted_key_search(bits):
+@pytest.mark.parametrize("few", [0, device_sampling.FEW])
+@pytest.mark.parametrize("bits,n", sample([(bits, n) for bits in (1, 5, 6, 7, 17, 31, 32) for n in (1, 3, 5)],
+                                          [(1, 3), (5, 1), (7, 5), (17, 3), (31, 1), (32, 5)]))
+def test_weighted_key_search(monkeypatch, bits, n, few):
+  """Rows with targets of their own, at the edges of each sum."""
+  monkeypatch.setattr(device_sampling, "FEW", few)
   rng = np.random.default_rng(bits)
-  keys = rng.integers(0, 2**bits, (8, 25), dtype=np.uint64).astype(np.uint32)
-  keys[0, :3] = 0, 2**bits - 1, 2**bits - 1
+  keys = rng.integers(0, 2**bits, (n, 8, 25), dtype=np.uint64).astype(np.uint32)
+  keys[:, 0, :3] = 0, 2**bits - 1, 2**bits - 1
   weights = rng.integers(0, 2**32, keys.shape, dtype=np.uint64).astype(np.uint32)
-  order = np.argsort(keys, axis=None)
-  sums = np.cumsum(weights.reshape(-1)[order], dtype=np.uint64)
-  for target in (1, int(sums[0]), int(sums[0]) + 1, int(sums[77]), int(sums[-1])):
-    found = search(Tensor(keys)[None], Tensor(weights)[None], Tensor([target], dtype=dtypes.uint64), bits).item()
-    assert found == keys.reshape(-1)[order][np.searchsorted(sums, target)]
+  order = np.argsort(keys.reshape(n, -1), axis=1)
+  def ordered(x: np.ndarray) -> np.ndarray: return np.take_along_axis(x.reshape(n, -1), order, 1)
+  sums = np.cumsum(ordered(weights), axis=1, dtype=np.uint64)
+  several = [row[7 * i] for i, row in enumerate(sums)]
+  for targets in (np.ones(n), sums[:, 0], sums[:, 0] + 1, sums[:, 77], sums[:, -1], several):
+    targets = np.array(targets, np.uint64)
+    found = search(Tensor(keys), Tensor(weights), Tensor(targets), bits).numpy()
+    assert found.tolist() == [row[np.searchsorted(*at)] for row, *at in zip(ordered(keys), sums, targets)]
+
+@pytest.mark.parametrize("few", [0, device_sampling.FEW])
+@pytest.mark.parametrize("n", [1, 5])
+def test_weighted_place(monkeypatch, few, n):
+  monkeypatch.setattr(device_sampling, "FEW", few)
+  weights = np.random.default_rng(n).integers(0, 3, (n, 4, 9)).astype(np.uint32) * 10**9
+  sums = np.cumsum(weights.reshape(n, -1), axis=1, dtype=np.uint64)
+  for part in (0, 0.3, 0.77, 1):
+    targets = np.maximum((sums[:, -1] * part).astype(np.uint64), 1)
+    found = place(Tensor(weights), Tensor(targets)).numpy()
+    assert found.tolist() == [np.searchsorted(*at) for at in zip(sums, targets)]

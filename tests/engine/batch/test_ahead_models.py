@@ -4,6 +4,7 @@ import random
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.gpu.test_card import on_card
 from tests.support import child
@@ -21,6 +22,9 @@ from tinygrad_llm.device.device import open_target
 from tinygrad_llm.engine import llm as llm_module
 from tinygrad_llm.engine.batch import row_ahead
 from tinygrad_llm.engine.batch.row_ahead import AheadSteps
+from tinygrad_llm.engine.batch.row_steps import Choice, Row
+from tinygrad_llm.engine.device_sampling import settings
+from tinygrad_llm.engine.sampling import Sampler
 from tinygrad_llm.engine.steps import Steps
 from tinygrad_llm.errors import DeviceError
 from tinygrad_llm.files.gguf import open_gguf
@@ -67,6 +71,27 @@ def test_streams_are_generate(model_file, ahead, name, most):
         again = {"max_tokens": 9, "ignore_eos": True, **how}
         assert list(llm.stream(turn, **again)) == list(llm.generate(turn, **again))
     assert isinstance(llm._engine.steps, AheadSteps)
+
+def test_inputs_of_changing_rows():
+  """Each row's token, position, number, settings and last tokens, whoever had the row before."""
+  rng, inputs = random.Random(1), row_ahead._Inputs(4, 8, VOCAB)
+  samplers = [Sampler(temperature=1.0 + i, top_k=i, repeat_penalty=rng.choice([1.0, 1.5])) for i in range(6)]
+  for _ in range(60):
+    rows = list[Row]()
+    for _ in range(4):
+      at, sampler = rng.choice([0, 3, 62, 63, 64, 200]), rng.choice(samplers)
+      choice = Choice(sampler, prompt(at + rng.randrange(2), at), rng.getrandbits(32))
+      rows.append(Row(rng.randrange(-4, VOCAB), at, (1, 2), rng.choice([choice, choice, None])))
+    inputs.write(rows, True)
+    lines = inputs.tensors[0].numpy()
+    for row, line in zip(rows, lines.T):
+      sampler = Sampler() if row.choice is None else row.choice.sampler
+      words = line.view(np.uint32)
+      assert (*line[:2],) == (row.token, row.position) and words[2] == (row.choice.random if row.choice else 0)
+      assert (words[row_ahead.WORDS:row_ahead.RECENT] == settings(sampler, VOCAB)).all()
+      if row.choice is None or sampler.repeat_penalty == 1: continue
+      recent = row.choice.history[max(0, row.position - 63):row.position]
+      assert sorted(line[row_ahead.RECENT:]) == sorted([*recent, *[-1] * (63 - len(recent))])
 
 def counts(target: str) -> list[list[int]]:
   """Kernels of the bundled model's step of 1 and 8 rows, of the same step launched ahead, and of one that samples."""
