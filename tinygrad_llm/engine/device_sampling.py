@@ -19,14 +19,14 @@ from tinygrad_llm.engine.choice.penalties import PENALTY_TOKENS
 from tinygrad_llm.engine.sampling import Sampler, greedy_key
 
 # Blocks of the vocabulary, each with its own sums, and bits of a digit, with a sum for each value. The cost model
-# estimates, for 128,256 tokens, 127 us on an H100 and 800 on an M3, in 43 kernels; with 512 blocks and 4 bits 206 and
+# estimates, for 128,256 tokens, 139 us on an H100 and 781 on an M3, in 43 kernels; with 512 blocks and 4 bits 206 and
 # 598, in 60
 BLOCKS, DIGIT = 1024, 6
 # At most so many keys are few: a digit's sums are then one small kernel, which may read 64 KB, and can be a stage of a
-# chain (patches/graph/kernel_chains.py). For 4,096 tokens: 131 us and 166, in 6 kernels; before 246 and 510, in 41
+# chain (patches/graph/kernel_chains.py). For 4,096 tokens: 125 us and 153, in 3 kernels; before 246 and 510, in 41
 FEW, DIGIT_OF_FEW = 8000, 4
 # From so many rows on, a digit has fewer bits: a key is compared less often, in more kernels. 8 rows of 128,256 tokens:
-# 312 us and 3,577, in 63 kernels; with 6 bits 351 and 5,749, in 45
+# 312 us and 3,484, in 63 kernels; with 6 bits 351 and 5,749, in 45
 MANY, DIGIT_OF_MANY = 4, 4
 ONE = 31  # bits of the likeliest token's weight
 MAX = 2**32 - 1
@@ -82,7 +82,7 @@ def sampled_key(logits: Tensor, recent: Tensor, words: Tensor, random: Tensor) -
   def blocks(x: Tensor) -> Tensor: return x.pad((None, (0, places - size))).reshape(int(x.shape[0]), -1, BLOCKS)
   def total(weights: Tensor) -> Tensor: return weights.cast(dtypes.uint64).sum((1, 2))
   keys, every = blocks(key).contiguous(), blocks((ids < size).reshape(1, size)).cast(dtypes.uint32)
-  first = search(keys, every, words[:, TOP_K].cast(dtypes.uint64), 31).reshape(n, 1)
+  first = search(keys, every, words[:, TOP_K], 31).reshape(n, 1)
   likely = blocks((key <= first).where(weight(1), 0)).contiguous()
   target = _share(total(likely), words[:, TOP_P]).maximum(1).contiguous()
   last = (setting(TOP_P) == MAX).where(MAX, search(keys, likely, target, 31).reshape(n, 1))
@@ -103,7 +103,8 @@ def search(keys: Tensor, weights: Tensor, target: Tensor, bits: int) -> Tensor:
   A row's smallest number such that the weights of all keys up to it sum up to its target.
 
   All weights of a row together reach the target. keys: (n, places, blocks) uint32, of so many bits; weights: uint32,
-  the same; either may have one row for all. target: (n,) uint64, at least 1 -> (n,) uint32.
+  the same; either may have one row for all. target: (n,) uint64, at least 1 -> (n,) uint32. A target may be uint32 if
+  all sums fit in it.
   """
   n, few = int(target.shape[0]), prod(keys.shape[1:]) <= FEW
   digit = DIGIT_OF_FEW if few else DIGIT if n < MANY else DIGIT_OF_MANY
@@ -111,7 +112,7 @@ def search(keys: Tensor, weights: Tensor, target: Tensor, bits: int) -> Tensor:
   for size in digits(bits, digit):
     shift -= size
     ends = found + Tensor.arange(1, 2**size + 1, dtype=dtypes.uint32) * 2**shift - 1
-    kept = (keys.unsqueeze(-1) <= ends.reshape(n, 1, 1, -1)).where(weights.unsqueeze(-1), 0).cast(dtypes.uint64)
+    kept = (keys.unsqueeze(-1) <= ends.reshape(n, 1, 1, -1)).where(weights.unsqueeze(-1), 0).cast(target.dtype)
     # in two stages: a kernel with 64 outputs leaves a GPU idle
     sums = (kept.sum((1, 2)) if few else kept.sum(1).contiguous().sum(1)).contiguous()
     below = (sums < target.reshape(n, 1)).sum(1, keepdim=True, dtype=dtypes.uint32)
