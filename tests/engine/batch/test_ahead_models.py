@@ -184,13 +184,13 @@ def test_lost_device(model_file):
 CARD = pytest.mark.skipif(bool(build.missing()), reason=build.missing())
 
 @CARD
-@pytest.mark.parametrize(("dev", "name"), [
-  ("CUDA", "llama"), *(pytest.param(*case, marks=extended) for case in (("CUDA", "lfm2"), ("CUDA", "qwen35"),
-                                                                        ("NV", "llama"), ("NV", "lfm2")))])
-def test_streams_on_card(model_file, dev, name):
+@pytest.mark.parametrize(("dev", "name", "samples"), sample(
+  [("CUDA", "llama", False), ("CUDA", "llama", True), ("CUDA", "lfm2", True), ("CUDA", "qwen35", False),
+   ("NV", "llama", True), ("NV", "lfm2", False)], [("CUDA", "llama", False)]))
+def test_streams_on_card(model_file, dev, name, samples):
   """Joins, ends by length and by token, and a turn that begins with a stopped answer: the CPU's tokens."""
   model = {"types": "F32", "vocab": VOCAB, "layers": 1} | (MODELS.get(name) or {"arch": name, "layers": 2})
   path = str(model_file(**model))
   call = (answers.by_queues, "streamed") if dev == "NV" else (answers.streamed,)
-  found = child.call(*call, path, **on_card(dev, order=2, seed=5)).value
-  assert found == child.call(answers.streamed, path, DEV="CPU", NO_Q8_ACTIVATIONS="1").value
+  found = child.call(*call, path, samples, **on_card(dev, order=2, seed=5)).value
+  assert found == child.call(answers.streamed, path, samples, DEV="CPU", NO_Q8_ACTIVATIONS="1").value

@@ -51,8 +51,12 @@ def sampled(prompt: list[int], count: int) -> list[int]:
     return [int(x) for x in llm.generate(prompt, max_tokens=count, ignore_eos=True, temperature=0.8, top_k=40, seed=11,
                                          repeat_penalty=1.1)]
 
-def streamed(path: str) -> list[list[int]]:
-  """Streams beside each other, one that ends at a token, one that is left, and a turn that goes on. Two sample."""
+def streamed(path: str, samples: bool = False) -> list[list[int]]:
+  """
+  Streams beside each other, one that ends at a token, one that is left, and a turn that goes on.
+
+  samples: whether two of them sample.
+  """
   import tinygrad_llm
   with tinygrad_llm.load(path, max_context=128, chunk=32) as llm:
     assert llm._engine.steps.is_ahead == (llm.device != "CPU")
@@ -61,8 +65,10 @@ def streamed(path: str) -> list[list[int]]:
     first = [int(x) for x in llm.stream(ids(5, 4), max_tokens=10, ignore_eos=True)]
     streams = [llm.stream(prompt, max_tokens=n, ignore_eos=True) for prompt, n in asked]
     stopped = llm.stream(ids(5, 4), max_tokens=30, ignore_eos=True, stop_ids=first[6:7])
-    left = llm.stream(ids(5, 5), max_tokens=60, ignore_eos=True, temperature=1.3, seed=9)
-    streams.append(llm.stream(ids(7, 6), max_tokens=20, ignore_eos=True, temperature=0.9, top_k=30, repeat_penalty=1.3))
+    how = {"temperature": 1.3, "seed": 9} if samples else {}
+    left = llm.stream(ids(5, 5), max_tokens=60, ignore_eos=True, **how)
+    how = {"temperature": 0.9, "top_k": 30, "repeat_penalty": 1.3}
+    if samples: streams.append(llm.stream(ids(7, 6), max_tokens=20, ignore_eos=True, **how))
     found = [first, *([int(x) for x in stream] for stream in (*streams, stopped))]
     found.append([int(next(left)) for _ in range(3)])
     left.cancel()
