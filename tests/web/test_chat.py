@@ -187,8 +187,9 @@ def test_one_request_failing_leaves_the_others(server, monkeypatch):
   want = alone(server, max_tokens=20)
   request = server.service.llm._engine.__class__
   chosen = request._choose
-  def choose(asked, key, logits):
-    chosen(asked, None, (lambda: np.full(8192, np.nan, np.float32)) if asked.sampler.temperature == 0.5 else logits)
+  def choose(asked, key, logits, is_chosen=False):
+    broken = asked.sampler.temperature == 0.5
+    chosen(asked, None, (lambda: np.full(8192, np.nan, np.float32)) if broken else logits, is_chosen)
   monkeypatch.setattr(request, "_choose", staticmethod(choose))
   streams = [whole(server, temperature=t, max_tokens=20, stream=True) for t in (0.5, 0)]
   assert "".join(c.choices[0].delta.content or "" for c in streams[1]) == want

@@ -273,7 +273,7 @@ def broken_once(monkeypatch, owner, name: str, error: BaseException, after: int 
 
 def test_damaged_row_ends_alone(llm, monkeypatch):
   right, prompt = Request.chose, asked(7)[0]
-  def chose(self, key, logits):
+  def chose(self, key, logits, is_chosen=False):
     def damaged():
       (values := logits().copy())[3] = np.nan
       return values
