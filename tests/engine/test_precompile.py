@@ -26,6 +26,7 @@ for name in ("capture_prompt", "capture_decode", "decode"):
     if name != "decode" or self._decodes[0].captured is None: captured.append(name)
     return stock(self, *args)
   setattr(steps.Steps, name, noted)
+precompile.PATIENCE = 600  # the tests beside this one may take all processors
 pids, fork = [], precompile.forked_lowering.fork
 def forked(work):
   pids.append(fork(work))
@@ -79,6 +80,11 @@ def test_dead_fork(model, tmp_path, which, here):
   assert died[:3] == (2, here, False)
   assert answer(model, tmp_path / "c.db") == (1, [], False, died[3])
   assert answer(model, tmp_path / "c.db") == (0, [], False, died[3])
+
+def test_starved_fork(model, tmp_path):
+  """A fork that gets no processor time is not waited for."""
+  starved = answer(model, tmp_path / "e.db", "precompile.PATIENCE = 0.5\nos.kill(forks[1], 19)  # SIGSTOP")
+  assert starved[:3] == (2, ["capture_decode"], False)
 
 @pytest.mark.parametrize("env", some([{"BEAM": "1"}, {"JIT": "0"}, {"CCACHE": "0"}, {"NO_CAPTURES": "1"},
                                  {"NO_FORKED_LOWERING": "1"}, {"PARALLEL": "1"}], 3, 4), ids=str)

@@ -7,7 +7,7 @@ The first token comes 0.3 to 0.7 s later there, because both threads share one c
 it forks hold 94 MB.
 """
 from __future__ import annotations
-import os, signal, struct, weakref
+import os, select, signal, struct, weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 from tinygrad import Device
@@ -26,6 +26,7 @@ from tinygrad_llm.process.forks import in_children
 from tinygrad_llm.weights.loader import Loader
 
 PROMPT, DECODE = STEPS = ("prompt", "decode")
+PATIENCE = 8.0  # seconds
 _TOLD = struct.Struct("=II")  # of a batch of kernels: how many are compiled, and how many there are
 
 def is_possible() -> bool:
@@ -59,8 +60,13 @@ class Ahead:
     self._forks = {step: _Fork(step, keys[step], make) for step in missing if disk_cache.writable()}
 
   def wait(self, step: str) -> None:
-    """Returns when PROMPT or DECODE is captured, or never will be; reports kernels to programs.progress until then."""
-    if (fork := self._forks.get(step)) is not None: fork.wait()
+    """
+    Returns when PROMPT or DECODE is captured, or never will be; reports kernels to programs.progress until then.
+
+    A busy machine may leave the second fork no time. If it tells nothing for PATIENCE seconds, it is ended, and the
+    caller does its work; the kernels that it has compiled are on disk.
+    """
+    if (fork := self._forks.get(step)) is not None: fork.wait(PATIENCE if step == DECODE else None)
 
   def stop(self) -> None:
     """Ends the forks that still run."""
@@ -78,8 +84,9 @@ class _Fork:
     self._stop = weakref.finalize(self, _stop, pid, heard)
     in_children(self, _Fork._leave)
 
-  def wait(self) -> None:
+  def wait(self, patience: float | None) -> None:
     while self._heard is not None:
+      if not select.select([self._heard], [], [], patience)[0]: return self.stop()
       if len(data := os.read(self._heard, _TOLD.size)) < _TOLD.size: return self.stop()
       if (tell := programs.progress.get()) is not None: tell(*_TOLD.unpack(data))
 
