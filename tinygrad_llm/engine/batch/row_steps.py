@@ -63,7 +63,7 @@ class RowSteps:
                      for n, a in arrays.items()}
     self._replays = {n: [Replay(step, (), (self._end, *self._at[:n])) for step in steps]
                      for n, steps in self._decodes.items()}
-    self._reading, self._numbers = Readings(), Readings(form=lambda array: array.reshape(-1))
+    self._reading = Readings()
     self._tokens, self._table = empty((1, steps.chunk), dtypes.int32), zeros((1, self._most))
     self._piece = captured(_piece, model, steps.hidden, self._tokens, self._table)
     self._copy, self._clear = captured(_copy, self._pools), captured(_clear, self._pools)
@@ -120,7 +120,7 @@ class RowSteps:
 
   def keys(self, keys: Tensor) -> list[int]:
     """The greedy keys of decode(), one a row."""
-    found: list[int] = self._numbers(keys).tolist()
+    found: list[int] = self._reading(keys).ravel().tolist()
     return found
 
   def piece(self, tokens: Numbers[int], start: int, table: Numbers[int]) -> None:
