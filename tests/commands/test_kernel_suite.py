@@ -1,6 +1,7 @@
 """The kernel regression suite: a sample that spans all cases, steps and targets, and its files and tables."""
 import json
 import os
+import random
 import subprocess
 import sys
 
@@ -201,6 +202,21 @@ def test_golden_file_format():
   assert made["CUDA:sm_80 CUDA:sm_90"]["roles"] == [pinned(report(row(local_size=[32])))["roles"][0]]
   with pytest.raises(AssertionError, match="depend on the depth"):
     text({"CPU:arm64": dict(zip(steps, (pinned(report()), pinned(report(row(name="E_5"))))))})
+
+def test_rows_of_depths_are_split_alike(tmp_path, monkeypatch):
+  """
+  A depth's accepted report is the one that was measured, whatever the other depths' rows are.
+
+  Kernels of several layers are one row where they read as many bytes, as a window's and a full layer's do at depth 0.
+  """
+  monkeypatch.setattr(kernel_golden, "FOLDER", tmp_path)
+  steps, rng = list(STEPS["decode"]), random.Random(7)
+  for _ in range(200):
+    calls = [(rng.choice("ab"), rng.choice(("r_1", "r_2"))) for _ in range(rng.randrange(1, 9))]
+    found = {step: pinned(report(*(row(role=role, name=name, bytes=rng.choice((8, 8, 80))) for role, name in calls)))
+             for step in steps}
+    path("llama-1b-F16", "decode").write_text(text({"CPU:arm64": found}))
+    for step, back in golden("llama-1b-F16", "decode")["CPU:arm64"].items(): assert moved(back, found[step]) == []
 
 def test_accept_writes_only_measured_targets(tmp_path, monkeypatch, capsys):
   """Accepting writes only measured targets. Comparing writes nothing. A kernel that spills is never accepted."""

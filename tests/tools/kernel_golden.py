@@ -30,16 +30,20 @@ def pinned(found: Report) -> Report:
 
   Kernels that differ in nothing else are one row, with the largest kernel's nodes and live vectors.
   """
-  rows: dict[str, dict[str, Any]] = {}
-  for given in found["roles"]:
-    new = {key: given[key] for key in PINNED}
+  rows = _merged({key: given[key] for key in PINNED} for given in found["roles"])
+  return {key: found[key] for key in TOTALS} | {"stock": stock(found), "roles": rows}
+
+def _merged(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+  """Rows, where those whose kernels differ in nothing but their nodes and live vectors are one."""
+  merged: dict[str, dict[str, Any]] = {}
+  for new in rows:
     each = [new[key] / new["count"] for key in ("bytes", "ops")]
     key = json.dumps([each, *(value for name, value in new.items() if name not in (*OF_ALL, *OF_LARGEST))])
-    if (row := rows.setdefault(key, new)) is new: continue
+    if (row := merged.setdefault(key, new)) is new: continue
     row |= {name: row[name] + new[name] for name in OF_ALL}
     if row["nodes"] and new["nodes"]: row["nodes"] = [max(pair) for pair in zip(row["nodes"], new["nodes"])]
     if row["live"] is not None and new["live"] is not None: row["live"] = max(row["live"], new["live"])
-  return {key: found[key] for key in TOTALS} | {"stock": stock(found), "roles": list(rows.values())}
+  return list(merged.values())
 
 def stock(found: Report) -> list[str]:
   """The roles of reductions over a weight matrix that have tinygrad's own schedule."""
@@ -78,15 +82,43 @@ def _joined(steps: dict[str, Report]) -> Report:
     values = {key: {step: part[key] for step, part in parts.items()} for key in keys}
     first = next(iter(parts.values()))
     return {k: first[k] if all(v == first[k] for v in of.values()) else of for k, of in values.items()}
-  names = {step: [(r["role"], r["name"], r["count"]) for r in report["roles"]] for step, report in steps.items()}
-  assert all(a == b for a, b in itertools.pairwise(names.values())), f"the kernels depend on the depth: {names}"
-  rows = [join(dict(zip(steps, rows)), rows[0]) for rows in zip(*(report["roles"] for report in steps.values()))]
+  split = _split_alike([report["roles"] for report in steps.values()])
+  rows = [join(dict(zip(steps, rows)), rows[0]) for rows in zip(*split)]
   return join(steps, (*TOTALS, "stock")) | {"roles": rows}
+
+def _split_alike(reports: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
+  """
+  The rows of each report, split and in the first one's order, so that rows of one index are the same kernels.
+
+  Kernels of two layers can read as many bytes at one depth, and be one row, and not at another, and be two.
+  """
+  Kernel = tuple[str, str]
+  def kernel(row: dict[str, Any]) -> Kernel: return row["role"], row["name"]
+  ends: list[dict[Kernel, list[int]]] = []  # numbers of a kernel's last call in each row
+  for report in reports:
+    ends.append(of := {})
+    for row in report: of.setdefault(kernel(row), [0]).append(of.get(kernel(row), [0])[-1] + row["count"])
+  totals = [{key: numbers[-1] for key, numbers in of.items()} for of in ends]
+  assert all(a == b for a, b in itertools.pairwise(totals)), f"the kernels depend on the depth: {totals}"
+  cuts = {key: sorted(set[int]().union(*(of[key] for of in ends))) for key in totals[0]}
+  def parts(report: list[dict[str, Any]]) -> dict[tuple[Kernel, int], dict[str, Any]]:
+    of_calls = dict[Kernel, list[dict[str, Any]]]()
+    for row in report: of_calls.setdefault(kernel(row), []).extend([row] * row["count"])
+    return {(key, begin): (row := rows[begin]) | {k: row[k] * (end - begin) // row["count"] for k in OF_ALL}
+            for key, rows in of_calls.items() for begin, end in itertools.pairwise(cuts[key])}
+  split = [parts(report) for report in reports]
+  begun = dict.fromkeys(totals[0], 0)
+  order = list[tuple[Kernel, int]]()
+  for row in reports[0]:
+    key, begin = kernel(row), begun[kernel(row)]
+    begun[key] += row["count"]
+    order += [(key, cut) for cut in cuts[key] if begin <= cut < begun[key]]
+  return [[of[key] for key in order] for of in split]
 
 def _at(entry: Report, step: str) -> Report:
   def at(part: dict[str, Any]) -> dict[str, Any]:
     return {key: value[step] if isinstance(value, dict) else value for key, value in part.items()}
-  return at({k: v for k, v in entry.items() if k != "roles"}) | {"roles": [at(row) for row in entry["roles"]]}
+  return at({k: v for k, v in entry.items() if k != "roles"}) | {"roles": _merged(map(at, entry["roles"]))}
 
 # *** figures that only have bounds
 # registers of a thread, at most: launch_bounds' limit, and NVIDIA's own
