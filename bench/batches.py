@@ -13,6 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 import json, statistics, time
 from typing import Any
+import numpy as np
 from bench.machine import machine, now, result_file, versions
 from bench.models import model
 from tinygrad_llm.bench import numbers
@@ -21,26 +22,33 @@ from tinygrad_llm.command import Parser, guarded
 TYPES = ("Q4_K_M", "Q6_K", "MXFP4")
 CONTEXT, MOST = 4096, 64  # tokens; most rows of a step
 
-def _logits(llama: Any, ids: Any, start: Any) -> Any: return llama.logits(llama.hidden(ids, start))
+def _logits(llama: Any, table: Any, ids: Any, start: Any, at: Any) -> Any:
+  from tinygrad_llm.nn.cache.place import Piece
+  return llama.logits(llama.hidden(ids, Piece(start, table, (at,), start + ids.shape[1])))
 
 def measure(path: str, rows: list[int], depth: int, repetitions: int) -> dict[int, list[float]]:
   """Returns {rows: milliseconds of each repetition of the step}."""
   from tinygrad import Device, UOp, dtypes
+  from tinygrad.helpers import ceildiv
   from tinygrad_llm import load
   from tinygrad_llm.device.buffers import empty, fill
   from tinygrad_llm.device.captured import captured
+  from tinygrad_llm.nn.cache.place import BLOCK
   llm = load(path, max_context=CONTEXT)
-  start = UOp.variable("start_pos", 0, CONTEXT - max(rows)).bind(depth)
+  start = UOp.variable("start", 0, CONTEXT - max(rows)).bind(depth)
+  at = UOp.variable("at0", 0, BLOCK + CONTEXT - max(rows)).bind(BLOCK + depth)
+  table = empty((1, ceildiv(CONTEXT, BLOCK)), dtypes.int32)
+  fill(table, lambda memory: np.copyto(memory, np.arange(1, 1 + memory.size)))  # the pool's first blocks
   steps = {}
   for n in rows:
     ids = empty((1, n), dtypes.int32)
     fill(ids, lambda memory: memory.__setitem__(..., 1))
-    steps[n] = captured(_logits, llm.model), ids
+    steps[n] = captured(_logits, llm.model, table), ids
   found: dict[int, list[float]] = {n: [] for n in rows}
   for turn in range(3 + repetitions):
     for n, (step, ids) in steps.items():
       begun = time.perf_counter()
-      step(ids, start)
+      step(ids, start, at)
       Device[Device.DEFAULT].synchronize()
       if turn >= 3: found[n].append((time.perf_counter() - begun) * 1e3)  # earlier turns schedule and compile
   return found

@@ -90,8 +90,9 @@ def measure(target: str, model: str | None, step: str) -> dict[str, Any]:
   _watched(clock := Clock())
   with without_memory():
     llm = LLM(model, max_context=4096, chunk=512, dequantize=False, progress=False)
-    steps = llm.steps
-    with clock.within("schedule"): linear, _ = steps.prompt_schedule() if step == "prompt" else steps.decode_schedule(0)
+    steps = llm.engine.steps
+    with clock.within("schedule"):
+      linear, _ = steps.piece_schedule() if step == "prompt" else steps.decode_schedule(1, 0)
   calls = [found for call in linear.src if (found := realize._get_call_to_compile(call)) is not None]
   known = set()
   with Context(CCACHE=0, PARALLEL=0):

@@ -2,7 +2,7 @@
 import pathlib
 import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-import hashlib, importlib.metadata
+import gc, hashlib, importlib.metadata
 from typing import Any
 import numpy as np
 from tinygrad.engine.jit import _TinyJit
@@ -13,7 +13,6 @@ from tinygrad_llm.bench import Runner, Test
 
 class TinygradLLM:
   runner: Runner
-  depth = 0
 
   def load(self, model: str, ids: list[int], threads: int, settings: dict[str, Any]) -> str:
     """
@@ -26,18 +25,15 @@ class TinygradLLM:
     return f"tinygrad {importlib.metadata.version('tinygrad')}, patches: {', '.join(patches.apply()) or 'none'}"
 
   def time(self, n_prompt: int, n_gen: int, n_depth: int, passes: int) -> int:
-    if n_depth != self.depth:
-      self.runner.fill(n_depth)
-      self.depth = n_depth
+    self.runner.fill(n_depth)
     self.runner.generate(1, n_depth)
     return self.runner.time(Test(n_prompt, n_gen, n_depth), passes)
 
   def logits(self, n: int) -> np.ndarray:
-    self.depth = 0
     return self.runner.prompt(n) if self.prompts else [self.runner.step(i) for i in range(n)][-1].copy()
 
   def kernels(self) -> str:
-    steps = [x.captured.linear for x in vars(self.runner.llm.steps).values() if isinstance(x, _TinyJit) and x.captured]
+    steps = [x.captured.linear for x in gc.get_objects() if isinstance(x, _TinyJit) and x.captured]
     if not steps: raise ValueError("no step has run yet")
     sources = {u.src[2].arg for step in steps for u in step.toposort() if u.op is Ops.PROGRAM}
     return hashlib.sha256("\0".join(sorted(sources)).encode()).hexdigest()

@@ -25,7 +25,7 @@ def _parser() -> argparse.ArgumentParser:
                        "DEV string of tinygrad, such as CPU, CL, METAL (default: DEV, else tinygrad's default device)")
   add("-d", "--depth", type=int, default=0, help="tokens in the KV cache (default 0)")
   add("-p", "--prompt", type=int, default=0, metavar="N", help="a prompt chunk of N tokens instead of a decode step")
-  add("--rows", type=int, default=0, metavar="N", help="a step of N sequences (1, 2, 4, 8) over the pool of KV blocks")
+  add("--rows", type=int, default=1, metavar="N", help="sequences of a decode step: 1, 2, 4 or 8 (default 1)")
   add("--card", metavar="NAME", help="estimate times for this card, such as 'RTX 4090' (default: one of "
                                      "the target's architecture; list: print the known cards with theirs)")
   add("--max-context", type=int, default=4096, help="positions of the KV cache (default 4096, at most the model's own)")
@@ -45,7 +45,7 @@ class Step(NamedTuple):
   weights: dict[UOp, Rows]
   caches: list[Tensor]
 
-def decode_step(model: str | None, max_context: int = 4096, depth: int = 0, prompt: int = 0, rows: int = 0) -> Step:
+def decode_step(model: str | None, max_context: int = 4096, depth: int = 0, prompt: int = 0, rows: int = 1) -> Step:
   """
   Schedules a decode step at position `depth`, or the prefill of a prompt there, for tinygrad's default device.
 
@@ -53,8 +53,7 @@ def decode_step(model: str | None, max_context: int = 4096, depth: int = 0, prom
   memory. For a prompt, that is a chunk and the logits after its last token. InputError as from LLM, and for a `depth`
   or `prompt` beyond the context.
 
-  rows: the step has 1, 2, 4 or 8 sequences in a pool that holds their contexts. With a prompt, it is a piece of one
-  of them, without logits. 0: the model's slot.
+  rows: the step has 1, 2, 4 or 8 sequences in a pool that holds their contexts. A prompt is of one of them.
   """
   from tinygrad_llm.analysis.programs import Rows
   from tinygrad.helpers import ceildiv
@@ -62,7 +61,7 @@ def decode_step(model: str | None, max_context: int = 4096, depth: int = 0, prom
   from tinygrad_llm.engine.batch.row_steps import COUNTS, RowSteps
   from tinygrad_llm.engine.llm import LLM
   from tinygrad_llm.nn.cache.place import BLOCK
-  if rows not in (0, *COUNTS): raise InputError(f"--rows {rows}: give one of {', '.join(map(str, COUNTS))}")
+  if rows not in COUNTS: raise InputError(f"--rows {rows}: give one of {', '.join(map(str, COUNTS))}")
   with without_memory():
     llm = LLM(model, max_context=max_context, chunk=max(prompt, 1), dequantize=False, progress=False)
     if not 0 <= depth < llm.max_context:
@@ -71,15 +70,10 @@ def decode_step(model: str | None, max_context: int = 4096, depth: int = 0, prom
     if not 0 <= prompt <= llm.max_context - depth:
       raise InputError(f"--prompt {prompt}: give 0 to {llm.max_context - depth}, or another --max-context (the model "
                        f"allows {llm.config.context_length})")
-    if rows:
-      steps = RowSteps(llm.model, llm.steps, 1 + rows * ceildiv(llm.max_context, BLOCK))
-      linear, variables = steps.piece_schedule(depth) if prompt else steps.decode_schedule(rows, depth)
-      caches = [pool.kv for cache in llm.model.caches if (pool := cache.pool) is not None]
-    else:
-      linear, variables = llm.steps.prompt_schedule(depth) if prompt else llm.steps.decode_schedule(depth)
-      caches = [cache.kv for cache in llm.model.caches]
+    steps = RowSteps(llm.model, llm.positions, llm.chunk, 1 + rows * ceildiv(llm.max_context, BLOCK))
+    linear, variables = steps.piece_schedule(depth) if prompt else steps.decode_schedule(rows, depth)
   return Step(linear, variables, {w.stored.uop.base: Rows(w.qtype.name, names) for names, w in llm.weights.items()},
-              caches)
+              steps.pools)
 
 def programs_of(step: Step) -> list[Program]:
   """The compiled kernels of a step, in order."""
@@ -90,7 +84,7 @@ def programs_of(step: Step) -> list[Program]:
   for program, part in zip(found, parts): program.part = part
   return found
 
-def decode_programs(model: str | None, max_context: int = 4096, depth: int = 0, prompt: int = 0, rows: int = 0
+def decode_programs(model: str | None, max_context: int = 4096, depth: int = 0, prompt: int = 0, rows: int = 1
                     ) -> list[Program]:
   """The compiled kernels of a decode step at `depth`, or of a prompt, in order. InputError as from LLM."""
   return programs_of(decode_step(model, max_context, depth, prompt, rows))
@@ -165,7 +159,7 @@ def _sources(step: list[Program], role: str) -> str:
     raise InputError(f"--source {role!r:.80}: no kernel has that role; it has {', '.join({p.role: 0 for p in step})}")
   return "\n\n".join(source.strip() for source in sources)
 
-def explain(model: str | None, role: str, max_context: int = 4096, depth: int = 0, prompt: int = 0, rows: int = 0
+def explain(model: str | None, role: str, max_context: int = 4096, depth: int = 0, prompt: int = 0, rows: int = 1
             ) -> str:
   """
   How the first kernel of a role is made, pass by pass, and the beginning of its source.

@@ -10,7 +10,8 @@ How: the scores are read by a maximum and by sums of exp(score - maximum) times 
   positions can be combined later. So the pass cuts positions into parts of PART. For each part one kernel stores the
   maximum m, the sum l of exp(score - m), and the sums of exp(score - m) * values. A sum over positions becomes a sum
   over parts, of exp(m - maximum) * l or exp(m - maximum) * sums. The maximum over all m is exact to the bit.
-  On CPUs, and for a prompt's queries, all positions are one part.
+  For a prompt's queries, all positions are one part. On CPUs a row has as few parts as give all threads equal work: one
+  for 8 heads and 2 threads, two for 3 heads. Their number does not depend on other rows.
   Rows of several sequences end at their own last position, which their mask holds. A part beyond it reads the row's
   last block again, with weight 0: memory beyond a row's end may hold NaN. Parts begin at the block where a window does.
   Otherwise the rule does not look into scores and values, so these may contain sinks, softcaps, windows, masks,
@@ -42,7 +43,7 @@ from tinygrad_llm.patches.hooks import PARTS
 from tinygrad_llm.patches.ir.builder import next_loop
 from tinygrad_llm.patches.ir.indices import flat, size, steps
 from tinygrad_llm.patches.ir.sums import product
-from tinygrad_llm.patches.ir.targets import LANES, has_vectors
+from tinygrad_llm.patches.ir.targets import LANES, has_vectors, most_threads
 
 SEAMS = {
   "tinygrad.schedule.rangeify:get_kernel_graph": "410b0e3486ef",
@@ -54,6 +55,8 @@ PART = 64       # positions
 QUERIES = 1024  # most heads times queries on a GPU; above, tinygrad's product of matrices computes the scores
 LOWEST = -math.inf
 WIDEST = 1024   # most columns of values on a GPU; each thread has 8
+SHARES = 16     # most parts of a row's positions on a CPU
+COST = 0.01     # of a part on a CPU, which is combined with others, as a fraction of a head's work
 EXTRA = 4       # numbers of a part after its columns: m, l, and two that keep rows aligned to 16 bytes
 FLOOR = -3.4e38 # m of a fully masked part, so that exp(-inf - m) is 0, not NaN
 
@@ -131,6 +134,13 @@ class Softmax:
     """
     return any(r.src[0].op is not Ops.CONST for r in (*self.outer, *self.outputs))
 
+  @property
+  def heads(self) -> list[UOp]:
+    """The outer ranges that keys depend on: rows and heads."""
+    factors = sums(_fused(self.scores.src[0]))[0].src[0].split_uop(Ops.MUL)
+    keys = [f for f in factors if self.position in f.ranges]
+    return [r for r in self.outer if any(r in k.ranges for k in keys)]
+
   def seen(self) -> tuple[UOp|None, UOp|None, int|None]:
     """
     The first and the last position that masks leave to a row, and the most positions that a row sees.
@@ -141,13 +151,12 @@ class Softmax:
     value = _fused(self.scores.src[0])
     first, last = visible(value, self.position)
     if last is None or not last.op_in_backward_slice_with_self(Ops.INDEX): return None, None, None
-    keys = [f for f in sums(value)[0].src[0].split_uop(Ops.MUL) if self.position in f.ranges]
-    shared = [r for r in self.outer if not any(r in k.ranges for k in keys)]
+    shared = [r for r in self.outer if r not in self.heads]
     last = last.substitute({r: r.src[0] - 1 for r in shared}, walk=True)
     end = last.maximum(0).minimum(self.position.src[0] - 1)
     if first is None: return None, end, None
     first = first.substitute({r: UOp.const(0) for r in shared}, walk=True)
-    return first.maximum(0).minimum(end), end, int((last - first).simplify().vmax) + 1
+    return first.maximum(0).minimum(end), end, int((last - _least(first)).simplify().vmax) + 1
 
   def outer_of(self, load: UOp) -> list[UOp]:
     """The indices of a load of scores, without the position."""
@@ -156,6 +165,12 @@ class Softmax:
     """{output range: its index} for a column of a head."""
     at = flat(self.outer, outer) * self.width + column
     return {r: i.simplify() for r, i in _apart(at, self.outputs).items()}
+
+def _least(first: UOp) -> UOp:
+  """At most `first`, without the start of a chunk: x // n * n is at least x - (n - 1)."""
+  chunks = [u for u in first.toposort() if u.op is Ops.MUL and u.src[0].op is Ops.FLOORDIV and
+            u.src[1].op is Ops.CONST and u.src[1] is u.src[0].src[1]]
+  return first.substitute({u: u.src[0].src[0] - (u.src[1].val - 1) for u in chunks})
 
 def _softmax(top: UOp, ops: dict[UOp, None], readers: dict[UOp, list[UOp]]) -> Softmax|None:
   load, r = top.src[0], top.src[1]
@@ -189,6 +204,15 @@ def fits(ren: Renderer, depth: int, width: int, many: bool) -> bool:
   if many: return is_on("mma_tiles") and prefill_gpu.fits(ren, depth, width)
   return ren.has_local and ren.has_shared and width <= WIDEST
 
+def _shares(softmax: Softmax, threads: int) -> int:
+  """The parts of a row's positions on a CPU, at most SHARES, that spread the heads' work evenly over its threads."""
+  # rows have ends of their own; shares do not depend on their number, so that neither do a row's results
+  end = softmax.seen()[1]
+  heads = steps(r for r in softmax.heads if end is None or r not in end.ranges)
+  most = min(SHARES, -(-int(softmax.position.src[0].vmax) // PART))
+  def longest(parts: int) -> float: return -(-heads * parts // threads) / parts * (1 + COST * parts)
+  return min(range(1, most + 1), key=longest)
+
 def _fresh(u: UOp, first: int) -> dict[UOp, UOp]:
   """{loop of a sum in u: a new loop}, numbered from `first`."""
   loops = [r for red in sums(u) for r in red.src[1:]]
@@ -208,10 +232,13 @@ class Parts:
   def __init__(self, softmax: Softmax, first: int):
     self.softmax, self.length, self._next = softmax, softmax.position.src[0], first
     self.device = softmax.scores.arg.device
-    self.whole = has_vectors(Device[self.device].renderer) or softmax.many
+    on_cpu = has_vectors(ren := Device[self.device].renderer)
+    self.shares = _shares(softmax, most_threads(ren)) if on_cpu and not softmax.many else 1
+    self.whole = on_cpu and self.shares == 1 or softmax.many
     self.first, self.last, most = (None, None, None) if self.whole else softmax.seen()
-    self.count = UOp.const(1) if self.whole else ((self.length + (PART - 1)) // PART).simplify()
-    if most is not None and most < self.length.vmax:
+    if self.shares > 1: self.count = UOp.const(self.shares)
+    else: self.count = UOp.const(1) if self.whole else ((self.length + (PART - 1)) // PART).simplify()
+    if most is not None and most < self.length.vmax and self.shares == 1:
       self.count = self.count.minimum((most - 2) // PART + 2).simplify()  # a window's first block is not whole
     self.width = softmax.width
     self.outer = [self.loop(r.src[0]) for r in softmax.outer]
@@ -238,10 +265,13 @@ class Parts:
     """
     A loop over a part, whether its position exists, and the position, clamped to the last one.
 
-    The second is None if all positions exist. Where a row has its own last position, the loop does not decide which
-    block of PART positions is read: a table of blocks is read once.
+    The second is None if all positions exist. In shares of a row, it is whether the position does not exist.
+
+    Where a row has its own last position, the loop does not decide which block of PART positions is read: a table of
+    blocks is read once.
     """
     if self.whole: return (j := self.loop(self.length, AxisType.REDUCE)), None, j
+    if self.shares > 1: return self._share()
     j, part = self.loop(PART, AxisType.REDUCE), self.part
     if self.last is None:
       at = part * PART + j
@@ -250,12 +280,25 @@ class Parts:
     block = part.minimum(self.last // PART)
     return j, part * PART + j <= self.last, block * PART + j.minimum(self.last - block * PART).maximum(0)
 
+  def _share(self) -> tuple[UOp, UOp, UOp]:
+    """The same for one of `shares` parts of what a row sees: blocks of PART positions, as many in each."""
+    def blocks(last: UOp) -> UOp: return last // PART // self.shares + 1
+    j = self.loop((blocks(self.length - 1) * PART).simplify(), AxisType.REDUCE)
+    last = self.length - 1 if self.last is None else self.last
+    first = UOp.const(0) if self.first is None else self.first // PART
+    own = blocks(last - first * PART)
+    first = first + self.part * own
+    end = (last - first * PART).minimum(own * PART - 1)
+    return j, end < j, (first + j // PART).minimum(last // PART) * PART + j % PART
+
   def _score(self, there: UOp|None, position: UOp) -> UOp:
     s, value = self.softmax, _fused(self.softmax.scores.src[0])
     fresh = _fresh(value, self._next)
     self._next += len(fresh)
     value = value.substitute({s.position: position, **dict(zip(s.outer, self.outer)), **fresh}, walk=True)
-    return value if there is None else there.where(value, value.const_like(LOWEST))
+    lowest = value.const_like(LOWEST)
+    if self.shares > 1 and there is not None: return there.where(lowest, value)  # as masks are, for bounds.py
+    return value if there is None else there.where(value, lowest)
 
   def _value(self) -> UOp:
     s = self.softmax

@@ -73,6 +73,11 @@ def until(step: UOp, end: UOp, n: int = 1) -> UOp:
   """
   return while_true(step * n < end, step)
 
+def lesser(step: UOp, last: UOp) -> UOp:
+  """The lesser of a step and a number that is at least 0, as C writes it: indices keep the step's bounds."""
+  made = UOp(Ops.CUSTOM, dtypes.int, (step.cast(dtypes.int), last.cast(dtypes.int)), "({0} < {1} ? {0} : {1})")
+  return made.cast(dtypes.weakint).maximum(0).minimum(int(step.vmax))  # otherwise indices would have 64 bits
+
 def users_of(uops: Iterable[UOp]) -> dict[UOp, list[UOp]]:
   """{UOp: the UOps that use it}."""
   found: dict[UOp, list[UOp]] = {}

@@ -11,9 +11,13 @@ from tinygrad.renderer import Renderer
 from tinygrad.uop.ops import AxisType, Ops, UOp
 from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.ir.actions import ScheduleOps, action
+from tinygrad_llm.patches.ir.byte_groups import SIGN
 from tinygrad_llm.patches.ir.indices import choosing, divisor, size, steps
+from tinygrad_llm.patches.ir.packed_bytes import with_offset
 from tinygrad_llm.patches.ir.products import Sum
+from tinygrad_llm.patches.ir.sums import frees_a_factor
 from tinygrad_llm.patches.ir.targets import LANES, adds_pairs, most_threads, registers
+from tinygrad_llm.patches.ir.value_bounds import bounds
 from tinygrad_llm.patches.schedule.cpu_threads import share
 from tinygrad_llm.patches.schedule.register_tiles import matrix_rows, tile_shape, tokens
 from tinygrad_llm.patches.tiles.pack_operands import MOST
@@ -93,8 +97,12 @@ def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
   Weights that a few tokens use once are unpacked in registers, not into an array. 4 and 8 rows by 8192 x 2048, read
   from memory: Q4_K 0.41 -> 0.36 and 0.65 -> 0.60 ms, Q6_K 0.81 -> 0.71 and 0.94 -> 0.63. AVX2 has room for the 32
   weights of a small block only. Time in registers by time with an array, 2, 4 and 8 rows of 4096 x 2048, one core of a
-  Zen 5: Q4_K 1.07, 1.25, 1.20, Q5_K 1.18, 1.32, Q2_K 0.99, 1.30 (64 weights a step); Q4_0 0.84, 0.88, 0.93, MXFP4 for 4
-  and 8 rows 0.64, 0.68.
+  Zen 5: Q4_K 1.07, 1.25, 1.20, Q5_K 1.18, 1.32, Q2_K 0.99, 1.30 (64 weights a step); Q4_0 0.84, 0.88, 0.93, MXFP4 0.71,
+  0.81, 0.70. Without VNNI, a byte of 8 bits takes two products in registers. From an array it is signed and takes one:
+  IQ4_NL 1.64, 1.61, 2.03, IQ4_XS 1.46, 1.52, 2.00, Q8_0 1.14, 1.08, 1.23.
+
+  docs/streams.md has times of 2, 4 and 8 rows by one row's. There, one row read 66 GB/s in Q4_K, 35 in MXFP4, 50 in
+  Q5_K, 39 in Q2_K, 49 in the others, as the bandwidth of a shared machine moved.
   """
   in_order = s.strides(tuple(u for u in (*s.ws, *s.xs) if tile not in u.ranges))
   loops = sorted(s.loops, key=lambda r: in_order.get(r, 0))
@@ -115,7 +123,7 @@ def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
     if count * steps([tile, *s.loops]) >= LEAST:
       of_step, few = min(size(loop), TOKENS), not chosen and size(loop) <= TOKENS
       if is_on("register_tiles"): k.apply_opt(action(ScheduleOps.TOKENS, of_step))
-      fits = few and in_registers(k.ren, of_step, unrolled)
+      fits = few and in_registers(k.ren, of_step, unrolled, are_of_7_bits(s, tile))
       if is_on("pack_operands") and not fits:
         k.apply_opt(action(ScheduleOps.TILES, 1 if few else _tiles(k, s, count)))
   k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(tile), 0))
@@ -123,9 +131,20 @@ def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
   share(k)
   return k
 
-def in_registers(ren: Renderer, of_step: int, weights: int) -> bool:
-  """Whether a step's weights of each row are unpacked in registers, to be multiplied by the tokens of a step."""
-  return weights <= HELD if adds_pairs(ren) else of_step * weights <= SHARING * registers(ren) ** 2
+def in_registers(ren: Renderer, of_step: int, weights: int, of_7_bits: bool = True) -> bool:
+  """
+  Whether a step's weights of each row are unpacked in registers, to be multiplied by the tokens of a step.
+
+  of_7_bits: whether AVX2 multiplies the weights as they are. In an array, others are signed bytes.
+  """
+  return of_7_bits and weights <= HELD if adds_pairs(ren) else of_step * weights <= SHARING * registers(ren) ** 2
+
+def are_of_7_bits(s: Sum, tile: UOp) -> bool:
+  """Whether the integers of a matrix's weights, without their offset, are from 0 to 127."""
+  loops = frozenset(s.loops)
+  wholes = [whole for red in s.reds for p in frees_a_factor(red.src[0], loops) for f in p
+            if {tile, *loops} <= {*f.ranges} and (whole := with_offset(f)[0]) is not None]
+  return all(least >= 0 and most < SIGN for least, most in map(bounds, wholes))
 
 def _tiles(k: Scheduler, s: Sum, count: int) -> int:
   """

@@ -210,7 +210,7 @@ class Attention:
   def __init__(self, ast: UOp, ren: Renderer):
     self.part, self.ren = Part.of(ast), ren
     many = self.part is not None and self.part.tokens is not None
-    self.defaults = {**((prefill_gpu if many else decode_gpu).ACTIONS if ren.has_local else decode_cpu.ACTIONS)}
+    self.defaults = (prefill_gpu if many else decode_gpu).ACTIONS if ren.has_local else decode_cpu.actions(ren)
 
   def opts(self, steps: Iterable[Step]) -> Opts|None:
     opts = tuple(Opt(step.op, None, step.amount) for step in steps)  # type: ignore[arg-type]
@@ -220,8 +220,7 @@ class Attention:
     return tuple(Step(opt.op, None, opt.arg or 0) for opt in opts)
 
   def neighbours(self, steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
-    names = [*self.defaults, *([ScheduleOps.PREFETCH] if has_vectors(self.ren) else [])]
-    for op in names:
+    for op in self.defaults:
       rest = tuple(step for step in steps if step.op is not op)
       now = next((step.amount for step in steps if step.op is op), self.defaults.get(op))
       yield from ((*rest, Step(op, None, n)) for n in AMOUNTS[op] if n != now)

@@ -40,6 +40,7 @@ from tinygrad_llm.patches.ir.indices import (
 from tinygrad_llm.patches.ir.packed_bytes import BYTES, with_offset
 from tinygrad_llm.patches.ir.sums import added, frees_a_factor, product
 from tinygrad_llm.patches.ir.targets import LANES, adds_pairs, has_vectors, multiplies_bytes
+from tinygrad_llm.patches.ir.value_bounds import bounds
 from tinygrad_llm.patches.isa.dot_int8_cpu import is_int8, words
 from tinygrad_llm.patches.vector.vectorizer import Vectorizer, vector_rules
 
@@ -186,11 +187,12 @@ class Packing:
     assert p.whole is not None
     whole, added = p.whole, (group.total >> SIGN.bit_length() - 1) * -p.offset if p.offset else None
     if self.vnni and p.offset: whole, added = whole + (p.offset + SIGN), group.total
-    if not self.vnni and whole.vmax >= SIGN: whole, added = whole + p.offset, None
+    least, most = bounds(whole)
+    if not self.vnni and (least < 0 or most >= SIGN): whole, added = whole + p.offset, None
     weights = self.weights(whole, loops, p.byte)
     if added is None and p.offset: weights = weights.cast(dtypes.uint8).bitcast(dtypes.int8)
     elif not self.vnni:  # tells later passes how many bits they have
-      weights = weights & ((1 << int(whole.vmax).bit_length()) - 1 if self.pairs else SIGN - 1)
+      weights = weights & ((1 << most.bit_length()) - 1 if self.pairs else SIGN - 1)
     total = (weights.cast(dtypes.int) * group.byte.cast(dtypes.int)).reduce(*group.loops, arg=Ops.ADD)
     return total if added is None else total + added
 

@@ -2,9 +2,9 @@
 Short live ranges: loaded weights are multiplied and added up before the next load. A part of ordered_loads.py.
 
 Volatile loads are scheduling barriers for clang: what stands between two of them stays there. This module sinks
-activation loads below the weight load that they meet. It finishes the sums that a load completes before the next load,
-and adds terms in the order in which they are complete. Otherwise all partial products of a block stay live until the
-last load, and spill.
+activation loads, and loads of their sums, below the weight load that they meet. It finishes the sums that a load
+completes before the next load, and adds terms in the order in which they are complete. Otherwise all partial products
+of a block stay live until the last load, and spill.
 """
 from __future__ import annotations
 import functools
@@ -34,8 +34,9 @@ def shortened(sink: UOp, chains: list[list[UOp]], tag: tuple[str, int], tokens: 
   return LiveRanges(sink, chains, tokens > 1).placed(tag, EACH * tokens <= registers)
 
 def _is_read(u: UOp) -> bool:
-  """Whether it is a scalar load from memory, such as an activation's."""
-  return u.op is Ops.LOAD and len(u.src) == 1 and u.src[0].op is Ops.INDEX and u.src[0].src[0].op is Ops.PARAM
+  """Whether it is a scalar load from memory or a filled array: an activation, or a sum of activations."""
+  return u.op is Ops.LOAD and len(u.src) == 1 and u.src[0].op is Ops.INDEX and (
+    u.src[0].src[0].op in (Ops.PARAM, Ops.AFTER))
 
 def _is_sum(u: UOp) -> bool:
   """Whether it accumulates products: a float addition, or an instruction for dot products."""

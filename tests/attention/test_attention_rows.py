@@ -133,12 +133,13 @@ def test_compiles_for_gpus(case: str, target: str, steps: list[tuple[int, int]])
 
 def test_a_window_bounds_the_parts():
   """The grid of a layer with a window has the parts that hold it, however long the rows are."""
-  long = [Case(1, 1, 32, (350, 3)), Case(1, 1, 32, (350, 3), window=70)]
-  (_, whole, _), (error, window, _) = child.call(in_lockstep, "CUDA", [case.__dict__ for case in long]).value
-  assert error < ERROR and whole == 2 * 6 and window == 2 * 3
+  long = [Case(1, 1, 32, (350, 3), **form) for form in ({}, {"window": 70}, {"window": 64, "chunked": True})]
+  (_, whole, _), *windows = child.call(in_lockstep, "CUDA", [case.__dict__ for case in long]).value
+  assert whole == 2 * 6 and [parts for _, parts, _ in windows] == [2 * 3, 2 * 2]
+  assert all(error < ERROR for error, _, _ in windows)
 
 def test_bounds_of_masks():
-  """Bounds by a causal mask and by a window; without a mask there are none."""
+  """Bounds by a causal mask, by a window and by a chunk; without a mask there are none."""
   at, position = Variable("at", 0, 90), UOp.range(100, 0)
   score = UOp.param(0, dtypes.float, (100,)).index(position)
   low = score.const_like(-math.inf)
@@ -146,4 +147,8 @@ def test_bounds_of_masks():
   assert first is None and last is at
   first, last = visible(((at < position) | (at - 9 < position).ne(True)).where(low, score), position)
   assert last is at and first is not None and first.simplify() is (at - 8).simplify()
-  assert visible(score, position) == (None, None) == visible((position < at).where(low, score), position)
+  first, last = visible((at < position + 3).where(low, score), position)
+  assert first is None and last is not None and last.simplify() is (at - 3).simplify()
+  first, last = visible((position < at // 8 * 8).where(low, score), position)
+  assert last is None and first is not None and first.simplify() is (at // 8 * 8).simplify()
+  assert visible(score, position) == (None, None) == visible((at < at - position).where(low, score), position)

@@ -104,10 +104,10 @@ def test_only_the_repetition_is_timed(runner, monkeypatch):
   monkeypatch.setattr(runner, "step", lambda i: (time.sleep(0.01), fed.append(i)))
   monkeypatch.setattr(runner, "fill", lambda depth: (time.sleep(0.2), fed.append(("fill", depth))))
   samples = runner.run(Test(0, 4, 8), 3)
-  assert fed == [("fill", 8), 8, 9, 10, *[8, 9, 10, 11] * 3]
+  assert fed == [("fill", 8), 8, 9, 10, *[("fill", 8), 8, 9, 10, 11] * 3]
   assert len(samples) == 3 and all(0.04 <= ns / 1e9 < 0.15 for ns in samples)
   runner.run(Test(6, 0, 2), 2)
-  assert fed[-3:] == [("prompt", 6, 2)] * 3
+  assert fed[-6:] == [("fill", 2), ("prompt", 6, 2)] * 3
 
 def test_mean_and_deviation_of_samples():
   info = ModelInfo("llama", 1, 1, 2_000_000, 1, 1)

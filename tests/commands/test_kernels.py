@@ -40,7 +40,7 @@ def test_listed_kernels_are_those_that_run(path):
   llm = tinygrad_llm.load(path)
   for position in range(3): llm.step(position + 1, position)
   step = kernels.decode_programs(path, depth=3)
-  assert [(p.info.name, p.source) for p in step] == programs_of(llm.steps.decode_linear)
+  assert [(p.info.name, p.source) for p in step] == programs_of(llm.engine.steps.linear)
   found = kernels.report("CPU", step)
   assert (found["kernels"], found["bytes"]) == llm.decode_cost()
   assert found["kernels"] == sum(row["count"] for row in found["roles"])
@@ -215,7 +215,7 @@ def test_listed_prefill_kernels_are_those_that_run(small):
   """A prompt's listed kernels are the ones that run, up to the logits after its last token."""
   llm = tinygrad_llm.load(small, chunk=6)
   for _ in range(3): llm.logits([1, 2, 3, 4, 5, 6])
-  captured = programs_of(llm.steps._prefill.captured.linear)
+  captured = programs_of(llm.engine.steps._piece.captured.linear)
   found = [(p.info.name, p.source) for p in kernels.decode_programs(small, prompt=6)]
   assert 0 < len(captured) < len(found) and found[:len(captured)] == captured
 

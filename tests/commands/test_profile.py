@@ -56,7 +56,7 @@ def test_rows_of_a_decode_step(runner):
   names = [row.name for row in profile.rows]
   assert profile.in_step and names[0] == "embedding" and names[-2:] == ["head", HOST]  # a small head also samples
   assert [name for name in names if name in ATTENTION] == ATTENTION and any("ffn_down" in name for name in names)
-  count = kernels_of(runner.llm.steps.decode_linear)
+  count = kernels_of(runner.llm.engine.steps.linear)
   assert sum(len(row.kernels) for row in profile.rows) == len(profile.kernels) == count
   assert all(len(row.kernels) == runner.llm.config.n_layers for row in profile.rows if row.name in ATTENTION)
   assert len(profile.samples) == 2 and profile.total == sum(row.us for row in profile.rows)

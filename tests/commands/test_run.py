@@ -37,8 +37,8 @@ def test_json_output(model):
   assert all(report[key] > 0 for key in ("load_s", "ttft_s", "prefill_tok_s", "decode_tok_s", "bytes_per_token"))
   assert list(report)[11:] == ["token_ids", "peak_memory_bytes", "device_memory_bytes", "compile_s", "renderer",
                                "finish", "seed", "memory"]
-  assert report["memory"].keys() == {"weights", "kv_cache", "states", "checkpoints"}
-  assert report["memory"]["weights"] > report["memory"]["states"] == report["memory"]["checkpoints"] == 0
+  assert report["memory"].keys() == {"weights", "kv_pool", "row_states"}
+  assert report["memory"]["weights"] > report["memory"]["row_states"] == 0 < report["memory"]["kv_pool"]
   assert report["renderer"] == "CLANG"
   assert os.path.getsize(model) < 2 * report["device_memory_bytes"] < 2 * report["peak_memory_bytes"] < 8 << 30
 

@@ -60,7 +60,7 @@ def losses(model: str) -> dict:
   same = answer(llm, 1) == tokens and len(tokens) == TOKENS
   driver.lose_at = driver.launches + 1
   lost = [said(partial(answer, llm, 2))]
-  llm.steps.prefill = llm.steps.decode = lambda *_: ops_cuda.check(719)  # spares compiling them
+  llm.engine.steps.piece = llm.engine.steps.decode = lambda *_: ops_cuda.check(719)  # spares compiling them
   lost += [said(partial(llm.logits, [1, 2])), said(partial(llm.step, 1, 0))]
   noise: list[str] = []
   sys.unraisablehook = lambda error: noise.append(str(error))

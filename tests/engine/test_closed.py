@@ -16,7 +16,7 @@ from tinygrad_llm import InputError
 from tinygrad_llm.device.memory import device_memory_bytes
 from tinygrad_llm.device.release import release
 from tinygrad_llm.engine import closed
-from tinygrad_llm.engine.steps import Steps
+from tinygrad_llm.engine.steps import PieceSteps
 
 HELLO = [{"role": "user", "content": "hi"}]
 
@@ -26,8 +26,8 @@ def model(model_file) -> pathlib.Path: return model_file(types="Q8_0", vocab=384
 def loads(paths: list[str], answers: bool) -> list[int]:
   """Resident memory after each load and its end (closed, error or dropped), without Python's cycle collector."""
   gc.disable()
-  found, kept, steps = [], [], Steps.__init__
-  def broken(self: Steps, *args) -> None:
+  found, kept, steps = [], [], PieceSteps.__init__
+  def broken(self: PieceSteps, *args) -> None:
     raise InputError("an error when all else is loaded")
   for i, path in enumerate(paths):
     context = 4096 if i % 2 else 64
@@ -36,10 +36,10 @@ def loads(paths: list[str], answers: bool) -> list[int]:
         if answers: kept.append(llm.generate([1, 2, 3], max_tokens=8))  # half read, and kept
         for answer in kept[-1:]: next(answer)
     elif i % 4 == 1:
-      Steps.__init__ = broken  # type: ignore[method-assign]
+      PieceSteps.__init__ = broken  # type: ignore[method-assign]
       try: tinygrad_llm.load(path, max_context=context)
       except InputError as e: kept.append(iter([e]))
-      finally: Steps.__init__ = steps  # type: ignore[method-assign]
+      finally: PieceSteps.__init__ = steps  # type: ignore[method-assign]
     else:
       llm = tinygrad_llm.load(path, max_context=context)
       if answers: assert len(list(llm.generate([1, 2, 3], max_tokens=4, ignore_eos=True))) == 4
@@ -78,7 +78,7 @@ def test_closed_model_raises(model):
   for needs in (lambda: next(ids), lambda: llm.logits([1]), lambda: llm.prefill([1]), lambda: llm.step(1, 0),
                 lambda: llm.generate([1]), lambda: llm.chat(HELLO), lambda: llm.prompt(HELLO), llm.decode_cost,
                 llm.__enter__, lambda: list(llm.text([1])), lambda: llm.tokenizer.encode("a"),
-                lambda: llm.weights[("a",)], lambda: llm.steps.chunk):
+                lambda: llm.weights[("a",)], lambda: llm.engine.steps):
     with pytest.raises(InputError, match="^LLM: closed; load the model again$"): needs()
   assert (llm.path, llm.max_context) == (model, 96)
 
@@ -90,13 +90,9 @@ def test_step_that_never_returns(model, monkeypatch, how):
   def sticks(*_: object) -> None:
     reached.set()
     assert opens.wait(60)
-  if how == "stream":
-    llm.prepare(1)
-    monkeypatch.setattr(llm._engine.steps, "piece", sticks)
-    answer = llm.stream([5, 17, 300], max_tokens=8)
-  else:
-    monkeypatch.setattr(llm.steps, "prefill", sticks)
-    answer = llm.generate([5, 17, 300], max_tokens=8)
+  llm.prepare(1)
+  monkeypatch.setattr(llm.engine.steps, "piece", sticks)
+  answer = {"stream": llm.stream, "generate": llm.generate}[how]([5, 17, 300], max_tokens=8)
   found = []
   def read() -> None:
     try: found.extend(answer)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tinygrad_llm
 from tinygrad_llm import InputError
-from tinygrad_llm.device import buffers
 from tinygrad_llm.engine import steps
 from tinygrad_llm.engine.steps import positions_for
 
@@ -40,8 +39,8 @@ def test_context_is_as_requested(model_file):
   assert llm.max_context == 40 and len(list(llm.generate(PROMPT, max_tokens=None, ignore_eos=True))) == 40 - 4 + 1
   with pytest.raises(InputError, match="context of 40"): llm.logits(list(range(41)))
   for position in (40, 41, -1):
-    with pytest.raises(InputError, match="context of 40"): llm.steps.decode(1, position)
-  with pytest.raises(InputError, match="context of 40"): llm.steps.prefill([1] * 5, 36)
+    with pytest.raises(InputError, match="position"): llm.step(1, position)
+  with pytest.raises(InputError, match="context of 40"): llm.prefill([1] * 41, 36)
 
 def test_unused_cache_positions_take_no_memory(model_file):
   """The cache has 2^19 positions for a request of 2^18 + 1; unused ones take no memory."""
@@ -51,7 +50,7 @@ def resident(): return int(next(line for line in open("/proc/self/status") if li
 tinygrad_llm.load({str(path)!r}, max_context=8)
 before = resident()
 llm = tinygrad_llm.load({str(path)!r}, max_context=(1 << 18) + 1)
-caches = sum(cache.nbytes for cache in llm.model.caches)
+caches = llm.engine.steps.nbytes
 print(resident() - before << 10, caches, llm.model.ropes[0].nbytes())"""
   if not pathlib.Path("/proc/self/status").exists(): pytest.skip("no /proc here")
   grown, caches, rope = map(int, child.run(code, DEV="CPU").stdout.split())
@@ -77,9 +76,13 @@ def test_generation_ends_at_context_limit(llm):
 
 def test_common_prefix_is_reused(llm):
   long = [*PROMPT, 1, 2, 3, 4, 5, 6]
-  llm.logits([11, 12])
+  def forget():
+    with llm.lock:
+      while llm.engine.pool.tree.evict(): pass
+  forget()
   fresh = list(llm.generate(long, max_tokens=6, ignore_eos=True))
   assert llm.timing.cached_tokens == 0
+  forget()
   llm.logits(PROMPT)
   assert list(llm.generate(long, max_tokens=6, ignore_eos=True)) == fresh
   assert llm.timing.cached_tokens == len(PROMPT)
@@ -99,21 +102,19 @@ def test_seed(llm):
   assert sample(1) != sample(2)
 
 def test_only_token_ids_are_copied_to_host(llm, monkeypatch):
-  sizes = list[int]()
-  def counted(read):
-    def found(tensor, *shape):
-      sizes.append(int(np.prod(shape)))
-      return read(tensor, *shape)
+  sizes, steps = list[int](), llm.engine.steps
+  def counted(reading):
+    def found(tensor):
+      sizes.append(int(tensor.numel()))
+      return reading(tensor)
     return found
-  tokens = llm.generate(PROMPT, max_tokens=9, ignore_eos=True)
-  first = [next(tokens), next(tokens)]
-  monkeypatch.setattr(llm.steps, "_reading", counted(llm.steps._reading))
-  monkeypatch.setattr("tinygrad_llm.engine.steps.read", counted(buffers.read))
-  assert first + list(tokens) == greedy(llm, PROMPT, 9)
-  assert sizes[:7] == [1] * 7
+  want = greedy(llm, PROMPT, 9)
+  for name in ("_reading", "_numbers"): monkeypatch.setattr(steps, name, counted(getattr(steps, name)))
+  assert list(llm.generate(PROMPT, max_tokens=9, ignore_eos=True)) == want
+  assert sizes == [1] * 8
   sizes.clear()
   assert len(list(llm.generate(PROMPT, max_tokens=9, repeat_penalty=1.2, ignore_eos=True))) == 9
-  assert sizes == [384] * 9
+  assert sizes == [1, 384] * 8
 
 def test_end_of_turn(llm, monkeypatch):
   whole = list(llm.generate(PROMPT, max_tokens=10, ignore_eos=True))
@@ -174,7 +175,7 @@ def test_bad_prompts_are_refused_before_any_compute(model_file, ids, words):
   llm = tinygrad_llm.load(str(model_file(types="Q8_0", vocab=384, context=96)))
   for call in (llm.logits, llm.generate):
     with pytest.raises(InputError, match=words): call(ids)
-  assert llm.steps._prefill.captured is None
+  assert llm.engine.steps._piece.captured is None
 
 @pytest.mark.parametrize("arguments", [{"temperature": -1}, {"top_p": 2}, {"top_k": -1}, {"repeat_penalty": 0},
                                        {"stop": "text"}, {"stop": [""]},

@@ -19,13 +19,14 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux" or not all(map(is_on, ("
 ANSWER = '''
 import json, os, sys
 import tinygrad_llm
-from tinygrad_llm.engine import precompile, steps
+from tinygrad_llm.engine import precompile
+from tinygrad_llm.engine.batch.row_steps import RowSteps
 captured = []
-for name in ("capture_prompt", "capture_decode", "decode"):
-  def noted(self, *args, name=name, stock=getattr(steps.Steps, name)):
-    if name != "decode" or self._decodes[0].captured is None: captured.append(name)
+for name in ("capture_piece", "capture_decode"):
+  def noted(self, *args, name=name, stock=getattr(RowSteps, name)):
+    captured.append(name)
     return stock(self, *args)
-  setattr(steps.Steps, name, noted)
+  setattr(RowSteps, name, noted)
 precompile.PATIENCE = 600  # the tests beside this one may take all processors
 pids, fork = [], precompile.forked_lowering.fork
 def forked(work):
@@ -67,13 +68,13 @@ def model(model_file) -> pathlib.Path: return model_file(types="F32", layers=1, 
 
 def test_forks_capture_and_parent_reads(model, tmp_path):
   alone = answer(model, tmp_path / "a.db", PARALLEL="0")
-  assert alone[:3] == (0, ["capture_prompt", "capture_decode"], False)
+  assert alone[:3] == (0, ["capture_piece", "capture_decode"], False)
   first = answer(model, tmp_path / "b.db", CHILD)
   assert first == (2, [], False, alone[3])
   assert answer(model, tmp_path / "b.db") == (0, [], False, alone[3])  # everything is cached already
 
 @extended
-@pytest.mark.parametrize(("which", "here"), [("0", ["capture_prompt"]), ("1", ["capture_decode"])])
+@pytest.mark.parametrize(("which", "here"), [("0", ["capture_piece"]), ("1", ["capture_decode"])])
 def test_dead_fork(model, tmp_path, which, here):
   """This process does the work of a fork that died; a fork of the next process does it again."""
   died = answer(model, tmp_path / "c.db", f"os.kill(forks[{which}], 9)")

@@ -4,9 +4,8 @@ import pytest
 from tests.support.read_at_once import reader
 from tests.support.scripted_gguf import CHATML, build
 import tinygrad_llm
-from tinygrad_llm.engine import lookahead
-from tinygrad_llm.engine.lookahead import Lookahead
-from tinygrad_llm.engine.sampling import token_bias
+from tinygrad_llm.engine import llm as llm_module
+from tinygrad_llm.engine.batch import row_ahead
 from tinygrad_llm.errors import InputError
 
 SCRIPT = ["one", " two", " three", " four"]
@@ -24,13 +23,13 @@ def test_suppressed_token_is_never_chosen(tmp_path, monkeypatch, ahead):
   """The script's second word is the likeliest after its first one, but the file suppresses it."""
   said = written(tmp_path / "plain.gguf", [])
   plain = tinygrad_llm.load(str(tmp_path / "plain.gguf"))
-  assert plain.steps._decodes[0].fxn.args[1:] == (0, None)  # type: ignore[union-attr]
+  assert plain.engine.steps._decodes[1][0].fxn.args[1:3] == (0, None)  # type: ignore[union-attr]
   assert list(plain.generate([said[3]], 4)) == said
   written(tmp_path / "model.gguf", [SCRIPT[1]])
-  llm = tinygrad_llm.load(str(tmp_path / "model.gguf"))
   if ahead:
-    monkeypatch.setattr(lookahead, "reader", reader)
-    llm._lookahead = Lookahead(llm.model, llm.max_context, token_bias(llm._suppressed, llm.config.vocab_size))
+    monkeypatch.setattr(llm_module, "is_asynchronous", lambda _: True)
+    monkeypatch.setattr(row_ahead, "reader", reader)
+  llm = tinygrad_llm.load(str(tmp_path / "model.gguf"))
   first = list(llm.generate([said[3]], 6, ignore_eos=True))
   assert first[0] == said[0] and said[1] not in first
   assert said[1] not in list(llm.generate([said[0]], 1, ignore_eos=True))  # the prompt's own logits choose it

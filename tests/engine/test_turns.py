@@ -4,6 +4,7 @@ import itertools
 import os
 import random
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -11,9 +12,9 @@ from tests.support.extended import some
 import tinygrad_llm
 from tests.support.read_at_once import reader
 from tinygrad_llm import InputError
-from tinygrad_llm.engine import context, lookahead
-from tinygrad_llm.engine.lookahead import Lookahead
-from tinygrad_llm.nn.cache import kv_cache
+from tinygrad_llm.engine import llm as llm_module
+from tinygrad_llm.engine.answer import AHEAD
+from tinygrad_llm.engine.batch import row_ahead, row_states, row_steps
 
 PROMPTS = [[5, 17, 300, 44], [5, 17, 9], [7] * 20, [5, 17, 300, 44, 8, 2, 1, 100, 33]]
 ASKED = [{}, {"temperature": 1.5, "seed": 3}, {"temperature": 0.9, "top_k": 40, "seed": 8}, {"repeat_penalty": 1.3},
@@ -23,26 +24,29 @@ ASKED = [{}, {"temperature": 1.5, "seed": 3}, {"temperature": 0.9, "top_k": 40, 
 def llm(request, model_file):
   # F32 where states are fed again: with int8 activations, a prompt and single tokens lead to slightly other states
   kind = {"arch": "lfm2", "layers": 3, "types": "F32"} if "recurrent" in request.param else {"types": "Q8_0"}
-  llm = tinygrad_llm.load(str(model_file(vocab=384, context=96, **kind)), max_context=4096, chunk=16)
   with pytest.MonkeyPatch.context() as m:
     if "ahead" in request.param:
-      m.setattr(lookahead, "reader", reader)
-      m.setattr(lookahead, "RANDOMS", 8)
-      llm._lookahead = Lookahead(llm.model, llm.max_context)
-    yield llm
+      m.setattr(llm_module, "is_asynchronous", lambda _: True)
+      m.setattr(row_ahead, "reader", reader)
+    yield tinygrad_llm.load(str(model_file(vocab=384, context=96, **kind)), max_context=4096, chunk=16)
 
 def start(llm, i: int, count: int = 20):
   return llm.generate(PROMPTS[i % len(PROMPTS)], max_tokens=count, ignore_eos=True, **ASKED[i % len(ASKED)])
 
+def forget(llm) -> None:
+  """Empties the tree of prefixes."""
+  with llm.lock:
+    while llm.engine.pool.tree.evict(): pass
+
 def alone(llm, i: int) -> list[int]:
-  llm.logits([1])
+  forget(llm)
   return list(start(llm, i))
 
 def held_is_written(llm) -> None:
-  """Continuing from the held context gives the same as starting from an empty one."""
-  ids = [*llm._held[:60], 3, 200]
+  """Blocks that an answer and its prompt have left are reused as if they were fresh."""
+  ids = [*PROMPTS[2], *alone(llm, 2)[:12], 3, 200]
   got = list(llm.generate(ids, max_tokens=4, ignore_eos=True))
-  llm.logits([2])
+  forget(llm)
   assert got == list(llm.generate(ids, max_tokens=4, ignore_eos=True))
 
 @pytest.mark.parametrize("seed", some(range(4), 2))
@@ -69,20 +73,34 @@ def test_random_interleaving_of_answers(llm, seed):
         assert got[i] == want[i][:len(got[i])]
   held_is_written(llm)
 
-def test_short_interruption_restores_kv_cache(llm, monkeypatch):
-  """If the host can reach the device's memory, an answer's keys and values are saved and restored, not fed again."""
+def test_interruption_reads_nothing_again(llm, monkeypatch):
+  """An answer goes on after others, and after prompts by hand, from its own blocks and states."""
   want, fed = alone(llm, 2), []
   answer = start(llm, 2)
   first = [next(answer) for _ in range(8)]
-  next(llm.generate([9, 8], max_tokens=1))
-  monkeypatch.setattr(llm.steps, "prefill", lambda tokens, position: fed.append((tokens, position)))
+  list(llm.generate([9, 8], max_tokens=2))
+  llm.logits([4, 4, 4])
+  piece = llm.engine.steps.piece
+  monkeypatch.setattr(llm.engine.steps, "piece", lambda *of: (fed.append(of), piece(*of)))
   assert first + list(answer) == want and fed == []
 
-def test_cache_not_accessible_from_host(llm, monkeypatch):
-  monkeypatch.setattr(kv_cache, "host_view", lambda tensor: None)
+def test_memory_out_of_the_hosts_reach(llm, monkeypatch):
+  for module in (row_steps, row_states): monkeypatch.setattr(module, "host_view", lambda tensor: None)
   want = [alone(llm, i) for i in range(2)]
   assert [list(x) for x in zip(*zip(start(llm, 0), start(llm, 1)))] == want
   held_is_written(llm)
+
+def test_answer_waits_for_its_reader(llm):
+  """The engine is a few tokens ahead of a reader, and idle then; a full pool takes the answer's blocks."""
+  want, answer = alone(llm, 0), start(llm, 0)
+  got = [next(answer), next(answer)]
+  end = time.perf_counter() + 30
+  while llm.health().state != "idle" and time.perf_counter() < end: time.sleep(0.01)
+  assert llm.health().state == "idle" and answer._request.outbox.unread == AHEAD
+  assert len(answer._request.sequence.tokens) == len(PROMPTS[0]) + 2 + AHEAD
+  assert answer.tokens == [*PROMPTS[0], *got]
+  with llm.lock: assert llm.engine.scheduler.preempt() and not llm.engine.scheduler.preempt()
+  assert got + list(answer) == want
 
 def test_answers_in_parallel_threads(llm):
   want, got = [alone(llm, i) for i in range(4)], [list[int]() for _ in range(4)]
@@ -101,14 +119,6 @@ def test_one_answer_shared_by_threads(llm):
     thread.start()
     thread.join()
   assert got == want
-
-def test_saved_cache_is_freed_with_answer(llm):
-  answer = start(llm, 0)
-  next(answer), next(answer)
-  llm.logits([1])
-  assert answer.saved is not None
-  answer.close()
-  assert answer.saved is None and list(answer) == []
 
 def test_each_answer_has_its_own_timing(llm):
   a, b = start(llm, 0, 3), start(llm, 1, 5)
@@ -130,33 +140,27 @@ def test_finish_reason(llm, monkeypatch):
   monkeypatch.setattr(llm.tokenizer, "stop_ids", frozenset({whole[-1]}))
   assert finish(max_tokens=50) == (whole.index(whole[-1]), "stop")
 
-def test_prefill_and_step_check_fed_tokens(llm):
+def test_prefill_and_step(llm):
+  """By hand, between other users of the model: what was fed goes on, and what is lost is read again."""
   ids = [1, 2, 3, 4, 5, 6]
   want = llm.logits([*ids, 7])
   llm.prefill(ids[:4])
   llm.prefill(ids, 4)
   near = np.abs(llm.step(7, 6) - want[-1]).max()
   assert near < 0.05 * want.std()
+  def lose() -> None:
+    with llm.lock: llm.engine.pool.leave(llm.engine.pool.guests[0])
+    while llm.engine.pool.tree.evict(): pass
   for other in (lambda: list(start(llm, 0, 3)), lambda: llm.logits([2, 2, 2]), lambda: next(start(llm, 2)),
-                lambda: llm.logits([2] * 20)):
+                lambda: llm.logits([2] * 20), lose):
     llm.prefill(ids)
-    before = llm.generation
     other()
-    with pytest.raises(InputError, match="step: position 6"): llm.step(7, 6)
-    with pytest.raises(InputError, match="prefill: the 3 tokens"): llm.prefill([9, *ids[1:]], 3)
-    with pytest.raises(InputError, match="generation"): llm.step(7, 0, generation=before)
-    with pytest.raises(InputError, match="generation"): llm.prefill(ids, generation=before)
-  list(llm.generate(ids, max_tokens=1))  # one may continue by hand after an answer
-  assert np.abs(llm.step(7, 6) - want[-1]).max() <= 2 * near + 1e-6
-  with pytest.raises(InputError, match="step: position 9"): llm.step(7, 9)
-
-def test_generation_detects_other_callers(llm):
-  """The generation number tells two callers apart."""
-  llm.prefill([1, 2, 3])
-  mine = llm.generation
-  llm.step(4, 3, generation=mine)
-  llm.prefill([9, 9, 9, 9, 9])
-  with pytest.raises(InputError, match="generation"): llm.step(5, 4, generation=mine)
+    assert np.abs(llm.step(7, 6) - want[-1]).max() <= 2 * near + 1e-6
+    other()
+    assert np.abs(llm.prefill([*ids, 7], 6) - want[-1]).max() <= 2 * near + 1e-6
+    assert np.abs(llm.step(7, 6) - want[-1]).max() <= 2 * near + 1e-6
+  assert np.abs(llm.prefill([*ids, 7]) - want[-1]).max() <= near + 1e-6
+  with pytest.raises(InputError, match="step: position 8"): llm.step(7, 8)
 
 WRONG = ["123", b"12", [1.7], [True], ["1"], [None], [[1, 2]], 5, None, [float("nan")], {1: 2}, [384], [-1], []]
 
@@ -198,18 +202,3 @@ def test_fork_while_another_thread_holds_lock(llm):
   leave.set()
   thread.join()
   assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-
-def test_context_bookkeeping():
-  """Context's bookkeeping, without a model."""
-  kept = context.Context([], context.States([]))
-  a, b = context.Feed(), context.Feed()
-  a.prompt = 3
-  assert kept.take(a, [1, 2]) == 0
-  kept.tokens.extend([1, 2, 3])
-  a.tokens = [1, 2, 3]
-  assert kept.take(b, [1, 2, 9]) == 2 and kept.generation == 2 and a.saved is not None and a.saved.first == 2
-  kept.cut(2)
-  kept.tokens.extend([9])
-  assert kept.take(a, a.tokens) == 2
-  kept.restore(a)
-  assert kept.tokens == [1, 2, 3] and a.saved is None

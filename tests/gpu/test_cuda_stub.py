@@ -3,8 +3,8 @@ import ctypes
 import random
 
 import pytest
-from tests.support.cuda_stub import (INVALID_HANDLE, INVALID_PTX, INVALID_VALUE, LOST, NEW_PTX, NO_BINARY, NO_CARD,
-  NO_MEMORY, NO_RESOURCES, NOT_FOUND, NOT_READY, Driver, functions, kernels)
+from tests.support.cuda_stub import (CHOICES, INVALID_HANDLE, INVALID_PTX, INVALID_VALUE, LOST, NEW_PTX, NO_BINARY,
+  NO_CARD, NO_MEMORY, NO_RESOURCES, NOT_FOUND, NOT_READY, Driver, functions, kernels)
 from tinygrad.runtime.autogen import cuda
 
 PTX = """.version 8.5
@@ -115,11 +115,12 @@ def test_launch_validation(sizes, shared, code):
 
 def test_kernel_arguments_are_copied_at_launch():
   card = Card()
-  key, other = card.memory(8), card.memory(16)
-  words, kept = arguments(other.value, key.value)
+  keys, other = card.memory(CHOICES), card.memory(16)
+  words, kept = arguments(other.value, keys.value)
   assert card.call["cuLaunchKernel"](card.kernel(), 1, 1, 1, 1, 1, 1, 0, None, None, words) == 0
   kept[0][1] = 0  # the launch has its own copy of the arguments
-  assert card.read(key, 8) == (0, card.driver.word.to_bytes(8, "little")) and card.read(other, 16) == (0, bytes(16))
+  assert card.read(keys, CHOICES) == (0, card.driver.word.to_bytes(8, "little") * 8)
+  assert card.read(other, 16) == (0, bytes(16))
   short, kept = arguments(nbytes=16)
   assert card.call["cuLaunchKernel"](card.kernel(), 1, 1, 1, 1, 1, 1, 0, None, None, short) == INVALID_VALUE and kept
 

@@ -68,7 +68,7 @@ def test_every_architecture(name):
 
 @extended
 def test_sampled_answers_match_cpu():
-  """The bundled model's answers, sampled on the device with lookahead, equal the CPU's without int8 activations."""
+  """The bundled model's answers, sampled on the device a step ahead, equal the CPU's without int8 activations."""
   cpu = child.call(gpu_metal.answers, 20, 24, NO_Q8_ACTIVATIONS="1").value
   assert child.call(gpu_metal.answers, 20, 24, **ENVIRONMENT).value == cpu
 

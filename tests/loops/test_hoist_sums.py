@@ -31,6 +31,17 @@ def test_one_of_two_terms_is_hoisted():
   assert same(sink, made) and [array.shape for array in arrays(made)] == [(2,)]
   assert any(u.op is Ops.CONST and u.val == 1 / 4 for u in made.toposort())
 
+def test_scale_of_a_group_goes_with_its_sum():
+  """sum a b: m[row a] * s[a] * x[a b] --> t[a] = s[a] * sum b: x[a b]; sum a: m[row a] * t[a]"""
+  m, s, x = load(0, ROW, COLUMN, A), load(1, A), load(2, A, B)
+  made = shared_sums(sink := kernel((m * s * x).reduce(A, B, arg=Ops.ADD)))
+  array, = arrays(made)
+  assert same(sink, made) and array.shape == (int(A.vmax) + 1,)
+  red, = [u for u in made.toposort() if u.op is Ops.REDUCE and A in u.src[1:]]
+  slots = {u.src[0].arg.slot for u in red.toposort(lambda u: u.op is not Ops.AFTER)
+           if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM}
+  assert slots == {0}
+
 def test_other_sums_unchanged():
   """No change: a sum for each row; 3 iterations, as 1/3 is inexact; only 8 rows; 4 rows for 8 tokens each."""
   own = (load(0, ROW, COLUMN, A) * load(1, A, B, ROW)).reduce(A, B, arg=Ops.ADD)

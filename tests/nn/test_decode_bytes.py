@@ -10,8 +10,9 @@ from tinygrad import Tensor
 from tinygrad_llm.device.buffers import without_memory
 from tinygrad_llm.device.captured import scheduled
 from tinygrad_llm.device.device import open_target
-from tinygrad_llm.engine.steps import Steps
+from tinygrad_llm.engine.batch.row_steps import RowSteps
 from tinygrad_llm.files.gguf import open_gguf
+from tinygrad_llm.nn.cache.place import BLOCK
 from tinygrad_llm.nn.reader import read_config
 from tinygrad_llm.nn.model import Model
 from tinygrad_llm.patches.cache import schedules
@@ -25,9 +26,10 @@ def kernels(path: str) -> list[list[str]]:
   open_target(TARGET)
   file = open_gguf(pathlib.Path(path))
   with without_memory(), Loader(file, progress=False) as loader:
-    steps = Steps(Model(read_config(file), loader, 64), 64, 16)
-  chunk = scheduled(steps._prefill.fxn, steps._tokens[:, :steps._length(16)], steps._position(0))
-  return [[schedules.key_of(call.src[0]) for call in linear.src] for linear, _ in (chunk, steps.decode_schedule(5))]
+    steps = RowSteps(Model(read_config(file), loader, 64), 64, 16, 2)
+    chunk = scheduled(steps._piece.fxn, *steps._place(0, BLOCK, 16))
+    return [[schedules.key_of(call.src[0]) for call in linear.src]
+            for linear, _ in (chunk, steps.decode_schedule(1, 5))]
 
 @extended
 @pytest.mark.parametrize("arch", ["llama", "qwen3moe"])

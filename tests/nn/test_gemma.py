@@ -62,4 +62,4 @@ def test_shared_caches_exist_once(model_file):
   model = tinygrad_llm.load(str(model_file(vocab=VOCAB, **MODELS["gemma4-e"])), max_context=64).model
   of_layer = [block.mixers[0].cache for block in model.blocks]
   assert of_layer == [*model.caches, model.caches[1], model.caches[1], model.caches[2]]
-  assert [cache.kv.shape[-1] for cache in model.caches] == [32, 32, 64]
+  assert [cache.pool.kv.shape[-1] for cache in model.caches] == [32, 32, 64]

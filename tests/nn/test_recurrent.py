@@ -10,29 +10,32 @@ from tests.support.extended import extended, sample, some
 from tests.support.model_cases import IDS, MODELS, VOCAB
 from tests.support.reference import Reference, clear_choices
 from tinygrad_llm.device.buffers import fill
+from tinygrad_llm.engine.batch.row_steps import Row
 
 LIMIT = 2e-3  # of the logits' standard deviation, as in test_logits.py
 MARGIN = 0.01  # choices of experts that are closer may differ
 FEW = ("qwen35",)  # checked by `make test`
 LENGTHS = 15, 16, 17, 31, 32, 33  # around the numbers of tokens that linear attention computes at once
 CHUNK, CONTEXT = 64, 200
+TABLE = [1, 2, 3, 4]  # the blocks of the pool that these steps use; the engine runs none of its own
 
 
 def loaded(path, chunk: int, context=CONTEXT):
   """A model whose states hold NaN: memory that is read before it is written would show."""
   llm = tinygrad_llm.load(str(path), max_context=context, chunk=chunk)
   for state in llm.model.states:
-    for x in (x for held in (*state.turns, state.prompt) for x in held): fill(x, lambda memory: memory.fill(np.nan))
+    for x in (x for held in (*state.pool.turns, state.pool.prompt) for x in held):
+      fill(x, lambda memory: memory.fill(np.nan))
   return llm
 
 def in_chunks(llm, ids, lengths) -> np.ndarray:
   """The logits after each token, fed in chunks of these lengths; the last chunk has the rest."""
-  first, out = 0, []
+  first, out, steps = 0, [], llm.engine.steps
   while first < len(ids):
     n = next(lengths, CHUNK)
     part = ids[first:first + n]
-    llm.steps.prefill(part, first)
-    out.append(llm.steps.logits(len(part)).copy())
+    steps.piece(part, first, TABLE)
+    out.append(steps.piece_logits(len(part)).copy())
     first += n
   return np.concatenate(out)
 
@@ -62,7 +65,9 @@ def test_lengths_of_chunks(case):
   check(in_chunks(case.llm, case.ids, iter((*LENGTHS[::-1], 1))), case.exact)
 
 def test_decode_steps_from_the_first_token(case):
-  logits = [case.llm.steps.decode(token, i)[0].numpy()[0, 0].copy() for i, token in enumerate(case.ids[:12])]
+  steps = case.llm.engine.steps
+  logits = [steps.logits(steps.decode([Row(token, i, TABLE)], i % 2)[0], 0).copy()
+            for i, token in enumerate(case.ids[:12])]
   check(np.stack(logits), case.exact[:12])
 
 def test_repeated_token(case):

@@ -1,38 +1,44 @@
 """A recurrent layer's state in captured steps: turns, replays, prompts, and memory that nobody cleared."""
 import numpy as np
 import pytest
-from tinygrad import Tensor, UOp, function
-from tinygrad_llm.device.buffers import fill, host_view
+from tinygrad import Tensor, UOp, dtypes, function
+from tinygrad_llm.device.buffers import empty, fill, host_view
 from tinygrad_llm.device.captured import captured
-from tinygrad_llm.nn.cache.place import Slot
+from tinygrad_llm.nn.cache.place import Piece, Place, Rows
 from tinygrad_llm.nn.cache.state import PROMPT, State, after
 
-WIDTH = 48
+WIDTH, SLOTS = 48, 4
 
 class Layer:
-  """s = s / 2 + x, and the last x; the output is x + s, where s is the state before."""
+  """s = s / 2 + x, and the last x, of each row; the output is x + s, where s is the state before."""
   def __init__(self):
     self.state = State([(WIDTH,), (2, WIDTH)])
-    for x in (x for held in (*self.state.turns, self.state.prompt) for x in held):
+    self.pool = self.state.make_pool(SLOTS)
+    for x in (x for held in (*self.pool.turns, self.pool.prompt) for x in held):
       fill(x, lambda memory: memory.fill(np.nan))
 
   @function(precompile=True, allow_implicit=True)
-  def __call__(self, x: Tensor, start: UOp, turn: int) -> Tensor:
-    s, last = self.state.read(turn, Slot(start))
-    stores = self.state.write(turn, [s / 2 + x, last[:, 1:].cat(x.unsqueeze(1), dim=1)], Slot(start))
+  def __call__(self, x: Tensor, place: Place, turn: int) -> Tensor:
+    s, last = self.state.read(turn, place)
+    stores = self.state.write(turn, [s / 2 + x, last[:, 1:].cat(x.unsqueeze(1), dim=1)], place)
     return after(x, stores) + s
 
 
-def steps():
-  """Two layers, and their captured steps for turns 0, 1 and PROMPT."""
-  layers = [Layer(), Layer()]
-  def run(turn: int, x: Tensor, start: UOp) -> Tensor:
-    for layer in layers: x = layer(x, start, turn)
+def steps(rows: int = 1):
+  """Two layers, and their captured steps of so many rows for turns 0 and 1, and of a prompt."""
+  layers, end = [Layer(), Layer()], UOp.variable("end", 1, 100)
+  positions, table = (empty(shape, dtypes.int32) for shape in ((rows,), (rows, 2)))
+  def run(turn: int, positions: Tensor, table: Tensor, x: Tensor, start: UOp, end: UOp) -> Tensor:
+    place = Piece(start, table, (start,), end) if turn == PROMPT else Rows(positions, table, (), end)
+    for layer in layers: x = layer(x, place, turn)
     return x.contiguous()
-  made = [captured(run, turn) for turn in (0, 1, PROMPT)]
-  def feed(x: np.ndarray, position: int, prompt: bool = False) -> np.ndarray:
-    start = UOp.variable("start", 0, 99).bind(position)
-    return made[PROMPT if prompt else position % 2](Tensor(x).contiguous().realize(), start).numpy()
+  made = [captured(run, turn, positions, table) for turn in (0, 1, PROMPT)]
+  def feed(x: np.ndarray, at: list[int] | int, turn: int | None = None) -> np.ndarray:
+    """x: (rows, WIDTH), at these positions. The turn is the first position's, by default."""
+    at = np.broadcast_to(at, rows)
+    fill(positions, lambda memory: np.copyto(memory, at))
+    bound = UOp.variable("start", 0, 99).bind(int(at[0])), end.bind(int(at.max()) + 1)
+    return made[at[0] % 2 if turn is None else turn](Tensor(x).contiguous().realize(), *bound).numpy()
   return layers, feed
 
 class Reference:
@@ -50,11 +56,25 @@ def test_steps_in_order(prompt):
   for _ in range(2):  # a second text begins anew
     wanted = Reference()
     for position, x in enumerate(tokens(5)):
-      np.testing.assert_allclose(feed(x, position, prompt), wanted.feed(x), atol=1e-5)
+      np.testing.assert_allclose(feed(x, position, PROMPT if prompt else None), wanted.feed(x), atol=1e-5)
     for i, layer in enumerate(layers):
-      held = layer.state.prompt if prompt else layer.state.turns[1]  # of 5 tokens
-      np.testing.assert_allclose(host_view(held[0]), wanted.s[i], atol=1e-5)
-      np.testing.assert_allclose(host_view(held[1]), wanted.last[i:i + 1], atol=1e-5)
+      held = layer.pool.prompt if prompt else layer.pool.turns[1]  # of 5 tokens
+      np.testing.assert_allclose(host_view(held[0])[:1], wanted.s[i:i + 1, 0], atol=1e-5)
+      np.testing.assert_allclose(host_view(held[1])[:1], wanted.last[i:i + 1], atol=1e-5)
+
+def test_rows_have_states_of_their_own():
+  """Rows at unequal positions, of which some begin later; slots of no row stay as they are."""
+  layers, feed = steps(3)
+  wanted, rng = [Reference() for _ in range(3)], np.random.default_rng(7)
+  begins = rng.permutation([0, 2, 5])
+  for at in range(9):
+    x = rng.standard_normal((3, WIDTH)).astype(np.float32)
+    for row in np.flatnonzero(begins == at): wanted[row] = Reference()
+    y = feed(x, [int(max(0, at - begin)) for begin in begins], at % 2)
+    for row, of in enumerate(wanted):
+      if at >= begins[row]: np.testing.assert_allclose(y[row:row + 1], of.feed(x[row:row + 1]), atol=1e-5)
+  for layer in layers:
+    for x in (x for held in layer.pool.turns for x in held): assert np.isnan(host_view(x)[3:]).all()
 
 def test_a_step_may_run_twice_and_once_too_often():
   _, feed = steps()
@@ -65,4 +85,4 @@ def test_a_step_may_run_twice_and_once_too_often():
     for _ in range(2): np.testing.assert_allclose(feed(x, position), y, atol=1e-5)
 
 def test_its_bytes():
-  assert State([(4, 8), (3,)], slots=2).nbytes == 3 * 2 * (32 + 3) * 4
+  assert State([(4, 8), (3,)]).make_pool(2).nbytes == (2 * 2 + 1) * (32 + 3) * 4  # two turns, and a prompt's

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from tests.support import child
 import numpy as np
@@ -72,10 +73,12 @@ def wrong(path: str) -> list[str]:
     found["the template's process"] = [None]
   bad = [name for name, values in found.items() if not values or any(value != alone for value in values)]
 
-  ids = llm.generate(PROMPTS[0], max_tokens=6, ignore_eos=True)
-  begun = list(itertools.islice(ids, 2))
-  fork = Fork(lambda: list(ids))
-  if not begun + list(ids) == begun + fork.value() == alone[RENDERED]: bad.append("in the middle of an answer")
+  for n in (0, 1, 2, 5, 6):
+    ids = llm.generate(PROMPTS[0], max_tokens=6, ignore_eos=True)
+    begun = list(itertools.islice(ids, n))
+    fork = Fork(partial(list, ids))
+    if begun + list(ids) != alone[RENDERED]: bad.append(f"in the middle of an answer, at {n}")
+    if fork.value() != alone[RENDERED][n:]: bad.append(f"in a child, in the middle of an answer, at {n}")
   return bad
 
 _kept: list[Any] = []

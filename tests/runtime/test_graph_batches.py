@@ -23,7 +23,8 @@ import json, tinygrad_llm
 from tinygrad.uop.ops import Ops
 llm = tinygrad_llm.load({model!r}, max_context=64)
 list(llm.generate([5, 17, 300], max_tokens=3, ignore_eos=True))
-graphs = [llm.steps.__dict__[name].captured.linear.src for name in ("_prefill", "_row_logits", "_decode")]
+steps = llm.engine.steps
+graphs = [x.src for x in (steps._piece.captured.linear, steps._last.captured.linear, steps.linear)]
 print(json.dumps([[call.src[0].op is Ops.CUSTOM_FUNCTION for call in calls] for calls in graphs]))
 '''
 # the NULL device runs nothing and has no graphs, so it gets the base class of all graph runners
@@ -34,7 +35,7 @@ open_target({target!r})
 from tinygrad import Device
 from tinygrad.engine import jit
 from tinygrad.helpers import JIT_BATCH_SIZE
-from tinygrad_llm.engine.steps import Steps
+from tinygrad_llm.engine.batch.row_steps import RowSteps
 from tinygrad_llm.files.gguf import open_gguf
 from tinygrad_llm.nn.reader import read_config
 from tinygrad_llm.nn.model import Model
@@ -43,8 +44,9 @@ from tinygrad_llm.analysis import programs
 from tinygrad_llm.device.buffers import without_memory
 file = open_gguf({model!r})
 with without_memory(), Loader(file, progress=False) as loader:
-  steps = Steps(Model(config := read_config(file), loader, 64), 64, 16)
-linear = programs.compiled(steps.decode_schedule(5)[0])
+  steps = RowSteps(Model(read_config(file), loader, 64), 64, 16, 2)
+  linear, _ = steps.decode_schedule(1, 5)
+linear = programs.compiled(linear)
 Device["NULL"].graph = jit.GraphRunner
 print(json.dumps([len(linear.src), *(len(call.src[0].src[0].src)
                                      for call in jit.graph_split_rewrite(linear, JIT_BATCH_SIZE.value).src)]))

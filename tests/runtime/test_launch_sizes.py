@@ -57,23 +57,23 @@ def sizes(model: str, target: str) -> list:
   [smallest size with all variables 0, smallest size with valid values, whether sizes are symbolic] of each kernel.
 
   Variables are 0 when graphs are made, and valid when graphs and queues are launched. The list covers the kernels of a
-  prompt's steps and of a decode step.
+  prompt's steps and of decode steps of one row and of eight.
   """
   from tinygrad_llm.device.device import open_target
   open_target(target)
   from tinygrad_llm.analysis import programs
   from tinygrad_llm.device.buffers import without_memory
-  from tinygrad_llm.engine.steps import Steps
+  from tinygrad_llm.engine.batch.row_steps import RowSteps
   from tinygrad_llm.files.gguf import open_gguf
   from tinygrad_llm.nn.reader import read_config
   from tinygrad_llm.nn.model import Model
   from tinygrad_llm.weights.loader import Loader
   file = open_gguf(model)
   with without_memory(), Loader(file, progress=False) as loader:
-    steps = Steps(Model(config := read_config(file), loader, 64, 64), 64, 16)
-  assert config
+    steps = RowSteps(Model(read_config(file), loader, 64), 64, 16, 2)
+    schedules = steps.piece_schedule(), steps.decode_schedule(1, 5), steps.decode_schedule(8, 5)
   found, rng = [], random.Random(1)
-  for linear, _ in (steps.prompt_schedule(), steps.decode_schedule(5)):
+  for linear, _ in schedules:
     for call in programs.compiled(linear).src:
       info = call.src[0].arg
       each = (*info.global_size, *(info.local_size or ()))

@@ -10,8 +10,9 @@ The stub is as hostile as the interface allows. Copies and launches are queued u
 memory that is overwritten too early arrives wrong. A lost device shows only at a wait, and each later call fails.
 Launches that a real driver would refuse are refused, also as nodes of a graph.
 
-Memory starts as zeros and keeps what is copied to it. A kernel writes only its arguments of 8 bytes, which then hold
-`word`: the token that a decode step chose. Kernels must be PTX, from NVRTC or from tinygrad's PTX renderer.
+Memory starts as zeros and keeps what is copied to it. A kernel writes only its arguments of CHOICES bytes, which then
+hold `word` in each 8: the tokens that a decode step's rows chose. Kernels must be PTX, from NVRTC
+or from tinygrad's PTX renderer.
 """
 from __future__ import annotations
 import bisect
@@ -43,7 +44,7 @@ TEXTS = {OK: "no error", INVALID_VALUE: "invalid argument", NO_MEMORY: "out of m
          NO_RESOURCES: "too many resources requested for launch", LOST: "unspecified launch failure"}
 
 GRID, BLOCK, THREADS, SHARED = (2**31 - 1, 2**16 - 1, 2**16 - 1), (1024, 1024, 64), 1024, 48 << 10  # launch limits
-PAGE = 4096
+PAGE, CHOICES = 4096, 64
 WORD = (0x80000000 << 32) + 0xFFFFFFFF - 5  # a key of engine/sampling.greedy_key: token 5 with logit 0
 
 class Kernel(NamedTuple):
@@ -148,10 +149,10 @@ class Driver:
       for node in work: self._do(node)
 
   def _run(self, launch: Launch) -> None:
-    """Runs a kernel: writes `word` to its buffers of 8 bytes. Tests that want more replace this method."""
+    """Runs a kernel: writes `word` to its buffers of CHOICES bytes. Tests that want more replace this method."""
     for address in launch.words():
-      if (found := self._memory.get(address)) is not None and found[1] == 8:
-        found[0][:8] = self.word.to_bytes(8, "little")
+      if (found := self._memory.get(address)) is not None and found[1] == CHOICES:
+        found[0][:CHOICES] = self.word.to_bytes(8, "little") * (CHOICES // 8)
 
   def _lose(self) -> None: self.lost = self.lose_as
 

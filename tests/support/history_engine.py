@@ -31,11 +31,12 @@ class HistorySteps:
 
   def __init__(self, blocks: int):
     self.blocks, self.states, self.nbytes, self.damage = blocks, [], 0, 0
+    self.window = None
     self.cells = [[NAN] * BLOCK for _ in range(blocks)]  # nobody may count on what is free
     self.fed: list[int] = []  # tokens of each piece
     self.before = lambda name: None
 
-  def piece(self, tokens: Numbers[int], start: int, table: Numbers[int]) -> None:
+  def piece(self, tokens: Numbers[int], start: int, table: Numbers[int], window: Numbers[int] = ()) -> None:
     self.before("piece")
     damaged = self._damaged()
     self.fed.append(len(tokens))
@@ -54,8 +55,8 @@ class HistorySteps:
     found[chosen(logits[row])] = np.nan if logits[row] == NAN else 1
     return found
 
-  def copy(self, source: int, target: int) -> None: self.cells[target] = [*self.cells[source]]
-  def clear(self, block: int) -> None: self.cells[block] = [EMPTY] * BLOCK
+  def copy(self, source: int, target: int, window: bool = False) -> None: self.cells[target] = [*self.cells[source]]
+  def clear(self, block: int, window: bool = False) -> None: self.cells[block] = [EMPTY] * BLOCK
 
   def _damaged(self) -> bool:
     self.damage -= (damaged := self.damage > 0)
@@ -100,7 +101,7 @@ class LaterSteps(HistorySteps):
                                         for i, row in enumerate(rows) if row.table[0]}
     def run() -> None:
       last, self._chosen = self._chosen, [0] * 8
-      for i, (token, position, table, choice) in enumerate(rows):
+      for i, (token, position, table, choice, _) in enumerate(rows):
         fed = last[~token] if token < 0 else token
         found.append(self._feed(fed, position, table, damaged) if table[0] else EMPTY)
         self._chosen[i] = chosen(found[-1])
@@ -122,10 +123,10 @@ class LaterSteps(HistorySteps):
   def piece(self, *args) -> None:
     assert not self._queue, "a piece behind a step whose result nobody knows"
     super().piece(*args)
-  def copy(self, source: int, target: int) -> None:
+  def copy(self, source: int, target: int, window: bool = False) -> None:
     assert not {source, target} & self.written
     super().copy(source, target)
-  def clear(self, block: int) -> None:
+  def clear(self, block: int, window: bool = False) -> None:
     assert block not in self.written
     super().clear(block)
   def finish(self) -> None:

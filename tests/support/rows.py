@@ -48,6 +48,8 @@ class _Heads:
 class Problem:
   """
   A pool of numbers, shuffled tables, and queries. All memory of no sequence, or beyond a sequence's end, is NaN.
+
+  So are the blocks below what a window leaves to the first query.
   """
   def __init__(self, case: Case):
     c, rng, B = case, np.random.default_rng(case.seed), len(case.lengths)
@@ -64,14 +66,20 @@ class Problem:
     self.kv = [rng.standard_normal((parts, c.KVH, n, c.D)).astype(np.float16) for n in c.lengths]
     self.pool = np.full((parts, c.KVH, blocks, BLOCK, c.D), np.nan, np.float16)
     for kv, row in zip(self.kv, self.table):
-      for at in range(kv.shape[2]): self.pool[:, :, row[at // BLOCK], at % BLOCK] = kv[:, :, at]
+      for at in range(self._first(kv.shape[2]) // BLOCK * BLOCK, kv.shape[2]):
+        self.pool[:, :, row[at // BLOCK], at % BLOCK] = kv[:, :, at]
     self.q = rng.standard_normal((B, c.KVH * c.G, c.tokens, c.D)).astype(np.float32) * 2
     self.sinks = rng.standard_normal(c.KVH * c.G).astype(np.float32)
+
+  def _first(self, n: int) -> int:
+    """The first position that the first query of a sequence of n positions sees."""
+    c, at = self.case, n - self.case.tokens
+    return at // c.window * c.window if c.chunked else max(0, at - c.window + 1) if c.window else 0
 
   def tensor(self) -> Tensor:
     """The attention as a lazy tensor (B, T, heads * width)."""
     c, attention = self.case, Attention.__new__(Attention)
-    cache = KVCache(self.config, BLOCK)
+    cache = KVCache(self.config)
     fill(cache.make_pool(self.pool.shape[2]).kv, lambda memory: np.copyto(memory, self.pool))
     table = _held(self.table)
     place: Rows | Piece

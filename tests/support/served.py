@@ -34,7 +34,7 @@ class Served(NamedTuple):
   def idle(self) -> bool:
     """Waits until nothing runs, in the server and in the engine."""
     service = self.service
-    return self.until(lambda: not service.running + service.waiting and not service.llm._engine.is_busy())
+    return self.until(lambda: not service.running + service.waiting and not service.llm.engine.is_busy())
 
 @contextlib.contextmanager
 def served(path: Any = None, parallel: int = 4, queue: int = 64, load: Callable[[], Any] | None = None,

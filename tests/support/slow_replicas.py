@@ -23,7 +23,7 @@ class Slow(replicas.Served):
   _fault = ""
   async def __serve_build_asgi_app__(self) -> Any:
     replica = await super().__serve_build_asgi_app__()
-    engine = replica.service.llm._engine
+    engine = replica.service.llm.engine
     for name in ("decode", "piece"): setattr(engine.steps, name, self._slowed(getattr(engine.steps, name)))
     look = engine.progress.look
     engine.progress.look = lambda: (100.0, True) if self._fault == "stick" else look()

@@ -7,6 +7,7 @@ import types
 import pytest
 
 from tinygrad_llm.engine.llm import LLM
+from tinygrad_llm.engine.stopping import answer_text
 from tinygrad_llm.text.thinking import Thinking
 from tinygrad_llm.text.tokenizer import Tokenizer
 
@@ -131,8 +132,11 @@ def test_stop_strings_match_in_answer_only(tokenizer, text, stop, wanted):
   llm = types.SimpleNamespace(tokenizer=tokenizer)
   assert "".join(LLM.text(llm, iter(ids), [stop])) == wanted
   assert "".join(LLM.text(llm, ids)) == tokenizer.decode(ids) or "user" in text
-  until = [*LLM._until(llm, ids, [stop])]
-  assert until == ids[:len(until)]
+  answer = answer_text(llm, (), [stop])
+  def stops(token: int) -> bool:
+    answer.push(token)
+    return answer.stopped
+  until = ids[:next((i for i, token in enumerate(ids, 1) if stops(token)), len(ids))]  # as generate() ends it
   assert "".join(LLM.text(llm, until[:-1])).startswith(wanted[:-1]) and "".join(LLM.text(llm, until, [stop])) == wanted
 
 def test_spelt_out_channel_marks_are_text(tokenizer):

@@ -27,7 +27,7 @@ from tinygrad_llm.quants.table import QUANT_TYPES
 from tinygrad_llm.weights import numerics
 from tinygrad_llm.weights.numerics import GROUP, PROMPT_GROUP
 
-OF_7_BITS = ("Q1_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
+OF_7_BITS = ("Q1_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "NVFP4")
 SCALES_OF_16 = ("Q2_K", "Q3_K", "Q6_K", "NVFP4")  # types with a scale for 16 weights
 FEW = ("Q4_K", "Q6_K", "Q8_0", "MXFP4", "NVFP4")  # types of random sizes
 SOME = ("Q4_K",)  # types that `make test` tries
@@ -215,7 +215,7 @@ WITH_AVX2 = pytest.mark.skipif("avx2" not in cpu_features(), reason="the process
 
 @WITH_AVX2
 @pytest.mark.parametrize("name, kind", sample([(name, "pairs" if name in OF_7_BITS else "signed") for name in STREAMS],
-                                              [("Q6_K", "pairs")]))
+                                              [("Q6_K", "pairs"), ("NVFP4", "pairs")]))
 def test_results_without_vnni(name, kind):
   """AVX2's byte product instruction saturates for unsigned 8-bit factors, so types beyond 7 bits use signed ones."""
   row, few_ = (child.call(f, name, len(name), DEV=AVX2).value for f in (drawn, drawn_few))
@@ -268,6 +268,23 @@ def test_few_tokens_share_weight_loads(tokens):
   assert many["error"] < MOST
   loads = [len(re.findall(r"val\d+ = .*data2_", kernel(row["source"]))) for row in (one, many)]
   assert loads[1] <= loads[0] + 2  # scales and minima are unpacked separately, and both read their block's factors
+
+@WITH_AVX2
+@pytest.mark.parametrize("name, stored", sample([("IQ4_NL", True), ("IQ4_XS", True), ("Q8_0", True), ("Q4_0", False),
+                                                 ("Q5_0", False), ("MXFP4", False)], [("IQ4_NL", True)]))
+def test_weights_of_8_bits_are_stored_without_vnni(name, stored):
+  """AVX2 multiplies bytes of 8 bits in two parts, signed bytes of an array in one, smaller ones as they are."""
+  row = child.call(large, name, 4, DEV=AVX2).value
+  assert row["error"] < MOST and ("TILES" in row["opts"]) == stored
+  assert ("add_dots_of_signed(" in kernel(row["source"])) == stored
+  assert "add_dots_of_bytes(" not in kernel(row["source"])
+
+@pytest.mark.parametrize("name", sample(["Q4_K", "Q6_K", "Q8_0"], ["Q4_K"]))
+def test_steps_of_any_rows_look_as_far_ahead(name):
+  """The software prefetch reaches as far for one row as for several: 2 rows once took longer than 4."""
+  distances = {n: set(re.findall(r"__builtin_prefetch\(.*?\+(\d+),0,\d\),", child.call(large, name, n).value["source"]))
+               for n in (1, 2, 4)}
+  assert set(map(frozenset, distances.values())) == {frozenset((str(ordered_loads.AHEAD),))}
 
 @extended
 @pytest.mark.parametrize("dev", ["CPU", AVX2])

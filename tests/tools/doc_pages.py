@@ -103,7 +103,9 @@ of a prompt needs some working memory beside that. `--max-context` bounds the ca
 
 This formula counts too much for models whose layers differ. Recurrent layers have no cache, and layers that read the
 keys of an earlier one have none of their own (Gemma 4 E). Latent attention holds one vector of 2-byte elements for each
-position, not one for each head. A layer with a sliding window does keep all positions.
+position, not one for each head. Layers with a sliding window have
+[a pool of their own](streams.md#how-it-works), for windows alone. In Gemma 3 4B a sequence of 32,768 positions takes
+0.8 GiB, where all positions of all layers would take 4.3; eight sequences take 7.1 GiB instead of 34.
 
 Recurrent layers keep states of fixed size instead. Copies of older states, at most four and 1 GiB, save a later prompt
 from being read from its start ([recurrent layers](recurrent.md)). `run --json` prints the bytes of each part.

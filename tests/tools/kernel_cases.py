@@ -26,11 +26,11 @@ class Step(NamedTuple):
   """
   prompt: tokens of a prefill chunk, 0 for a decode step; depth: tokens already in the KV cache.
 
-  rows: sequences of a decode step over the pool; 0: the slot.
+  rows: sequences of a decode step.
   """
   prompt: int
   depth: int
-  rows: int = 0
+  rows: int = 1
 
 CHUNK, DEPTH, MAX_CONTEXT = 512, 4096, 8192
 # all steps of a kind have the same kernels, because sizes that depend on the depth are symbolic

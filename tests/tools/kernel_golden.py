@@ -130,14 +130,15 @@ STACK = {
   # eight rows of x by latent attention's keys: a matrix for each head
   ("deepseek-v2-lite-Q4_K_M", "rows", "blk.*.attn_k_b"): {
     48: "CUDA:sm_87 CUDA:sm_89 CUDA:sm_90 NV:sm_90", 56: "CUDA:sm_80"},
-  # latent attention's keys, a product with rows of 128
+  # latent attention's keys, a product with rows of 128, and the attention of its prompts
   ("kimi-linear-48b-Q4_K_M", "prompt", "blk.*.attn_k_b"): {
     72: "CUDA:sm_100", 112: "CUDA:sm_80 CUDA:sm_87 CUDA:sm_89", 128: "CUDA:sm_90 NV:sm_90"},
-  ("kimi-linear-48b-Q4_K_M", "prompt", "kv"): {72: "CUDA:sm_100"},
+  ("kimi-linear-48b-Q4_K_M", "prompt", "kv"): {72: "CUDA:sm_100", 368: "NV:PTX:sm_90"},
+  ("deepseek-v2-lite-Q4_K_M", "prompt", "kv"): {64: "CUDA:sm_120", 72: "CUDA:sm_100", 376: "NV:PTX:sm_90"},
   # attention with heads of 512
   ("gemma-4-e4b-Q4_K_M", "prompt", "blk.*.attn_q_norm"): {
-    136: "CUDA:sm_100 CUDA:sm_120", 224: "CUDA:sm_90 NV:sm_90", 392: "CUDA:sm_80", 416: "CUDA:sm_87 CUDA:sm_89",
-    432: "NV:PTX:sm_90"},
+    136: "CUDA:sm_100 CUDA:sm_120", 224: "CUDA:sm_90 NV:sm_90", 392: "CUDA:sm_80",
+    432: "CUDA:sm_87 CUDA:sm_89", 464: "NV:PTX:sm_90"},
   # by tinygrad's PTX renderer: matrices of several types in one kernel
   ("qwen35-4b-Q4_K_M", "prompt", "blk.*.attn_qkv+attn_gate+ssm_alpha+ssm_beta"): {1184: "NV:PTX:sm_90"},
   ("kimi-linear-48b-Q4_K_M", "prompt", "blk.*.attn_q+attn_kv_a_mqa"): {1184: "NV:PTX:sm_90"},
@@ -252,7 +253,8 @@ def _changed_roles(old: Report | None, new: Report) -> list[str]:
 def commands(case: str, target: str, step: str, roles: Iterable[str]) -> list[str]:
   """Shell commands that show a case's kernels in a step, and the source of some roles' kernels."""
   prompt, depth, rows = next(steps[step] for steps in STEPS.values() if step in steps)
-  options = "".join(f" {option} {n}" for option, n in (("-p", prompt), ("-d", depth), ("--rows", rows)) if n)
+  usual = {"-p": 0, "-d": 0, "--rows": 1}
+  options = "".join(f" {option} {n}" for option, n in zip(usual, (prompt, depth, rows)) if n != usual[option])
   show = f"python -m tinygrad_llm.kernels -m {case}.gguf --target {target} --max-context {MAX_CONTEXT}{options}"
   sources = [f"  .. --source '{role}'" for role in roles]
   more = [f"  .. and {len(sources) - ROLES} more roles"] if len(sources) > ROLES else []

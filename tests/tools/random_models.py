@@ -71,6 +71,7 @@ def check(case: Case, folder: pathlib.Path) -> dict[str, float]:
   exact = reference.logits(ids)
   compare("prompt", llm.logits(prompt), exact[:case.prompt])
   list(llm.generate(prompt, max_tokens=1, ignore_eos=True))
+  llm.prefill(prompt, case.prompt - 1)  # after what the answer has left
   compare("decode", np.stack([llm.step(t, case.prompt + i) for i, t in enumerate(steps)]), exact[case.prompt:])
   out = list(llm.generate(prompt, max_tokens=case.answer, ignore_eos=True))
   if len(out) != case.answer: raise Mismatch(f"generate: {len(out)} tokens, not {case.answer}")

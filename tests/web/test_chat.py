@@ -185,7 +185,7 @@ def test_thinking_is_told_apart(tmp_path):
 def test_one_request_failing_leaves_the_others(server, monkeypatch):
   """A row whose numbers are not finite ends its own answer with an error event."""
   want = alone(server, max_tokens=20)
-  request = server.service.llm._engine.__class__
+  request = server.service.llm.engine.__class__
   chosen = request._choose
   def choose(asked, key, logits, is_chosen=False):
     broken = asked.sampler.temperature == 0.5

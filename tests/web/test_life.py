@@ -32,7 +32,7 @@ def late(do: Callable[..., Any], seconds: float) -> Callable[..., Any]:
 
 def slowed(server: Served, monkeypatch, seconds: float = 0.05) -> None:
   """Each step of the engine takes longer."""
-  steps = server.service.llm._engine.steps
+  steps = server.service.llm.engine.steps
   for name in ("decode", "piece"):
     monkeypatch.setattr(steps, name, late(getattr(steps, name), seconds))
 
@@ -200,7 +200,7 @@ def test_engine_that_fails_ends_the_server(monkeypatch):
       lines = r.iter_lines()
       for _ in range(4): next(lines)
       def fail(*_): raise RuntimeError("the card is gone")
-      monkeypatch.setattr(server.service.llm._engine.steps, "decode", fail)
+      monkeypatch.setattr(server.service.llm.engine.steps, "decode", fail)
       rest = [line for line in lines if line]
     assert "the card is gone" in rest[-1] and '"error"' in rest[-1]
     begun = time.monotonic()
@@ -211,7 +211,7 @@ def test_engine_that_fails_ends_the_server(monkeypatch):
     assert server.until(lambda: server.codes == [1])
 
 def test_engine_that_sticks_is_told(server, monkeypatch):
-  monkeypatch.setattr(server.service.llm._engine.progress, "look", lambda: (100.0, True))
+  monkeypatch.setattr(server.service.llm.engine.progress, "look", lambda: (100.0, True))
   slowed(server, monkeypatch)
   connection = running(server)
   assert server.until(lambda: server.http.get("/health").json()["status"] == "stuck", 5)

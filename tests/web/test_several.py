@@ -18,7 +18,7 @@ def fresh_prompt(server, count):
 
 def asked(server, prompt, n, **body):
   """The answer, and how many prompt tokens the engine's steps fed for it."""
-  counts = server.service.llm._engine.scheduler.counts
+  counts = server.service.llm.engine.scheduler.counts
   before = counts.prompt_tokens
   r = server.post("/v1/completions", {"prompt": prompt, "n": n, "max_tokens": 6, "ignore_eos": True} | body)
   assert r.status_code == 200, r.text
@@ -49,7 +49,7 @@ def test_more_than_may_wait(server):
 
 def test_queue_counts_answers(server, monkeypatch):
   """Three of five run, two wait: three more are refused, and two are not."""
-  hold, steps = threading.Event(), server.service.llm._engine.steps
+  hold, steps = threading.Event(), server.service.llm.engine.steps
   decode = steps.decode
   def held(*args):
     hold.wait(20)
@@ -73,7 +73,7 @@ def test_queue_counts_answers(server, monkeypatch):
 @pytest.mark.parametrize("n", [2, 7])
 def test_client_that_leaves_ends_all(server, monkeypatch, n):
   """Answers that run and those that wait; each slot is free again."""
-  steps = server.service.llm._engine.steps
+  steps = server.service.llm.engine.steps
   decode, begun = steps.decode, threading.Event()
   def slow(*args):
     begun.set()

@@ -64,7 +64,7 @@ def test_soak(model_file, count):
   with served(model_file(types="F32", vocab=384, context=512), parallel=4, queue=64) as server:
     found, sizes = asyncio.run(traffic(server.url, count))
     assert server.idle() and not server.service.llm.pool_counts().referenced
-    assert server.service.llm._engine.counters["errors"] == 0 and server.service.state == "ready"
+    assert server.service.llm.engine.counters["errors"] == 0 and server.service.state == "ready"
     wrong = {i: text for i, text in found.items() if text is not None and text != alone(server, i)}
     assert not wrong, [(i, text, alone(server, i)) for i, text in wrong.items()]
     if count >= 500: assert max(sizes[5:]) <= 1.02 * sizes[4], sizes

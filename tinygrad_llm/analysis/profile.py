@@ -130,23 +130,26 @@ class _Step:
       step()
       return cls(begin, time.monotonic_ns(), replays)
 
-def profile(llm: LLM, test: Sequence[Callable[[], Any]], repetitions: int, each: Callable[[], Any] = lambda: None
-            ) -> Profile:
+def profile(llm: LLM, test: Sequence[Callable[[], Any]], repetitions: int, each: Callable[[], Any] = lambda: None,
+            before: Callable[[int], Any] = lambda i: None) -> Profile:
   """
   The profile of a test, given as its steps. They have run before, so nothing is compiled.
 
   Each step runs twice in a row, with and without timed kernels, so that both meet the same machine. After each
-  repetition the CPU's read bandwidth is measured, and each() is called. InputError if the device cannot time kernels.
+  repetition the CPU's read bandwidth is measured, and each() is called. before(i) comes before each run of step i, and
+  is not timed. InputError if the device cannot time kernels.
   """
   check_device(llm.device)
   in_step = llm.device.split(":")[0] == "CPU"
   bandwidth = ReadBandwidth(NUM_CPU_THREADS.value) if in_step else None
   peaks = [] if bandwidth is not None else [copy_bandwidth(256 << 20)]
+  before(0)
   _check_timed(_Step.run(test[0], timed=True), llm.device)  # compiles the code that reads the clock
   plain, steps = list[_Step](), list[_Step]()
   for i in range(repetitions):
     for j, step in enumerate(test):
       for timed in (False, True) if (i + j) % 2 else (True, False):
+        before(j)
         (steps if timed else plain).append(_Step.run(step, timed))
     if bandwidth is not None: peaks.append(bandwidth.measure())
     each()
@@ -181,7 +184,7 @@ def _check_timed(step: _Step, device: str) -> None:
 def _kernels(llm: LLM, step: _Step, us: Sequence[float]) -> list[Kernel]:
   """The launches of a step. us: the time of each, in order."""
   weights = {w.stored.uop.base: Rows(w.qtype.name, names) for names, w in llm.weights.items()}
-  caches = {cache.kv.uop.base for cache in llm.model.caches}
+  caches = {pool.uop.base for pool in llm.engine.steps.pools}
   found: list[Kernel] = []
   for replay in step.replays:
     calls = [launch.call for launch in replay.launches]

@@ -74,18 +74,22 @@ def packer(tensor: Tensor) -> Callable[..., object]:
   return lambda *numbers: write(lambda memory: pack(memory.data, 0, *numbers))
 
 class Readings:
-  """read() of the few tensors in which steps leave their results: the array of each is made once, if it can be."""
-  def __init__(self, most: int = 16):
-    self._most, self._made = most, dict[int, tuple[Tensor, np.ndarray, Callable[[], None] | None]]()
+  """
+  read() of the few tensors in which steps leave their results: the array of each is made once, if it can be.
+
+  form: a view of an array, as the caller wants to have it.
+  """
+  def __init__(self, most: int = 16, form: Callable[[np.ndarray], np.ndarray] = lambda array: array):
+    self._most, self._form, self._made = most, form, dict[int, tuple[Tensor, np.ndarray, Callable[[], None] | None]]()
 
   def __call__(self, tensor: Tensor, *shape: int) -> np.ndarray:
     """The tensor's contents; all calls for a tensor have the same shape. Without one, it is the tensor's own."""
     kept = self._made.get(id(tensor))
     if kept is None or kept[0] is not tensor:
       array = read(tensor, *(shape or map(int, tensor.shape)))
-      if (view := host_view(tensor)) is None or not np.may_share_memory(array, view): return array
+      if (view := host_view(tensor)) is None or not np.may_share_memory(array, view): return self._form(array)
       if len(self._made) == self._most: self._made.clear()
-      kept = self._made[id(tensor)] = tensor, array, _waiting(tensor)
+      kept = self._made[id(tensor)] = tensor, self._form(array), _waiting(tensor)
     if kept[2] is not None: kept[2]()
     return kept[1]
 

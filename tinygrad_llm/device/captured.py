@@ -12,6 +12,7 @@ from tinygrad.engine.realize import capturing, pm_beam
 from tinygrad.helpers import BEAM, DEBUG, JIT, PROFILE, flatten, getenv
 from tinygrad.nn.state import get_parameters
 from tinygrad.uop.ops import Ops, graph_rewrite
+from tinygrad_llm.patches.cache.captures import restore
 from tinygrad_llm.patches.host.thread_safety import is_replayed
 from tinygrad_llm.patches.runtime.dispatch import CPUGraph
 
@@ -60,6 +61,10 @@ class Replay(Generic[T]):
     self._graph.run(self._inputs, self._in_order(values))
     found = captured.ret
     return found
+
+  def restore(self) -> bool:
+    """Whether the step is captured, in this process or an earlier one."""
+    return restore(self.jit, *self._tensors, *(v.bind(int(v.vmin)) for v in self._variables))
 
   def _refuse(self, values: Sequence[int]) -> None:
     for (name, least, most), n in zip(self._bounds, values, strict=True):

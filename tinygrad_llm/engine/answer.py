@@ -1,114 +1,80 @@
-"""One answer: the tokens that continue a prompt, one after another."""
+"""The answer of generate(): a stream that keeps pace with its reader."""
 from __future__ import annotations
-import time
-from collections.abc import Callable, Generator, Iterator
-from typing import Any, Protocol
-from tinygrad_llm.device.device_errors import raise_device_error
-from tinygrad_llm.engine.choice.ending import Ending
-from tinygrad_llm.engine.context import Feed
-from tinygrad_llm.engine.lookahead import Draws
-from tinygrad_llm.engine.sampling import Sampler
-from tinygrad_llm.engine.timing import Timing
+from collections import deque
+from dataclasses import replace
+from typing import Any
+from tinygrad_llm.engine.batch.request import STOP_STRING, Request
+from tinygrad_llm.engine.batch.stream import Asked, TokenStream
 
-class SlotModel(Protocol):
-  """A model with one slot of keys and values, which answers feed in turns, see llm.LLM."""
-  @property
-  def lock(self) -> Any: ...
-  @property
-  def max_context(self) -> int: ...
-  @property
-  def _lookahead(self) -> Any: ...
-  def compile_prompt(self) -> None: ...
-  def compile_decode(self, token: int, position: int, sampler: Sampler) -> None: ...
-  def is_fed_by(self, feed: Feed) -> bool: ...
-  def feed_prompt(self, feed: Feed) -> tuple[Any, int]: ...
-  def feed_again(self, feed: Feed) -> None: ...
-  def feed(self, token: int, position: int) -> tuple[Any, Any]: ...
-  def choose(self, logits: Any, key: Any, sampler: Sampler, history: list[int], ruled_out: tuple[int, ...]) -> int: ...
-  def start_ahead(self, token: int, history: list[int], sampler: Sampler, draws: Draws) -> None: ...
-  def launch(self, position: int) -> Callable[[], int]: ...
-  def was_fed(self, token: int) -> None: ...
-  def keep_prefix(self, feed: Feed) -> None: ...
+AHEAD = 4  # tokens, at most, that are computed before they are asked for
 
-class Answer(Feed, Iterator[int]):
+class Answer(TokenStream[int]):
   """
-  An iterator of token ids. Several answers of one model may be read in turns, also by several threads: each finds the
-  KV cache as it left it, or feeds its own tokens again.
+  An iterator of token ids, whose first next() begins it.
 
-  timing: for this answer alone; timing.finish says why it ended.
+  The engine computes AHEAD tokens more than were read, and then waits for the reader. The answer's decode steps have
+  one row, so that its tokens do not depend on other answers, and need no step but the model's first ones.
+
+  timing: for the tokens that were read; timing.finish says why it ended.
   """
-  def __init__(self, llm: SlotModel, ids: list[int], sampler: Sampler, ending: Ending):
-    super().__init__()
-    self.tokens, self.prompt, self.timing = ids, len(ids), Timing(prompt_tokens=len(ids))
-    self._llm, self._sampler, self._ending = llm, sampler, ending
-    self._run = self._tokens()
+  def __init__(self, llm: Any, asked: Asked):
+    request, = asked.requests
+    super().__init__(llm, llm.engine, request, asked.text and asked.text(), "ids")
+    self._timing, self._begun, self._ended = replace(request.timing), False, False
+    self._stamps = deque[float]()
+    self._pace(request)
+
+  @property
+  def timing(self) -> Any: return self._timing
+
+  @property
+  def tokens(self) -> list[int]:
+    """The token ids of the prompt and of the answer, as far as it was read."""
+    s = self._request.sequence
+    return s.tokens[:s.prompt + self.taken]
 
   def __next__(self) -> int:
-    with self._llm.lock:
-      try: return next(self._run)
-      except BaseException as e:
-        self.ended = True
-        if isinstance(e, StopIteration): self._llm.keep_prefix(self)
-        raise_device_error(e)
-        raise
+    if not self._ended: self._llm.check_open()
+    if not self._begun: self._begin()
+    elif self._request.outbox.was_left and not self._ended: self._begin_again()
+    try: token = super().__next__()
+    except StopIteration:
+      if not self._ended and (finish := self._request.timing.finish) == "cancelled": self._llm.check_open()
+      if not self._ended and self._timing.finish != STOP_STRING: self._timing.finish = finish
+      self._ended = True
+      raise
+    self._count()
+    if self._text is not None and self._text.stopped: self._timing.finish = STOP_STRING
+    if self._request.outbox.unread == AHEAD - 1: self._engine.wake()
+    return token
 
-  def close(self) -> None:
-    """Ends the answer: it gives no more tokens and feeds nothing."""
-    with self._llm.lock:
-      self._run.close()
-      self.ended, self.saved = True, None
-      self._llm.keep_prefix(self)
+  def cancel(self) -> None:
+    """Ends the answer: it gives no more tokens."""
+    self._ended = True
+    super().cancel()
 
-  def _tokens(self) -> Generator[int, None, None]:
-    llm, timing, start = self._llm, self.timing, time.perf_counter()
-    llm.compile_prompt()
-    compiled = time.perf_counter()
-    logits, timing.cached_tokens = llm.feed_prompt(self)
-    token = self._sampler(logits, self.tokens, ruled_out=self._ending.ruled_out(0))
-    timing.prefill = time.perf_counter() - compiled
-    is_ahead = llm._lookahead is not None and self._sampler.on_device
-    following = (self._next_ahead if is_ahead else self._next)(token)
-    while not self._ending.is_full(timing.tokens):
-      if (finish := self._ending.finish(token, timing.tokens)) == "stop":
-        timing.finish = finish
-        return
-      timing.tokens += 1
-      if timing.tokens == 1: timing.first_token = time.perf_counter() - start
-      else: timing.decode = time.perf_counter() - start - timing.first_token - timing.compile
-      if finish: self._end()
-      yield token
-      if self.ended: return
-      if timing.tokens == 1:
-        told = time.perf_counter()
-        llm.feed_again(self)
-        llm.compile_decode(token, len(self.tokens), self._sampler)
-        timing.compile = time.perf_counter() - told
-      token = next(following)
-    self._end()
+  close = cancel
 
-  def _end(self) -> None: self.ended, self.timing.finish = True, self._ending.full
+  def _count(self) -> None:
+    mine, of = self._timing, self._request.timing
+    at = self._stamps.popleft() if self._stamps else of.first_token + of.decode  # came before a fork
+    mine.tokens += 1
+    mine.prefill, mine.cached_tokens, mine.compile = of.prefill, of.cached_tokens, of.compile
+    if mine.tokens == 1: mine.first_token = at
+    else: mine.decode = at - mine.first_token
 
-  def _next(self, token: int) -> Iterator[int]:
-    """The tokens after `token`, which is fed first."""
-    while True:
-      self._llm.feed_again(self)
-      logits, key = self._llm.feed(token, len(self.tokens))
-      self.tokens.append(token)
-      ruled_out = self._ending.ruled_out(len(self.tokens) - self.prompt)
-      yield (token := self._llm.choose(logits, key, self._sampler, self.tokens, ruled_out))
+  def _pace(self, request: Request) -> None:
+    """Makes a request keep pace with this reader."""
+    sequence, outbox = request.sequence, request.outbox
+    sequence.alone, sequence.room, request.stamps = True, lambda: AHEAD - outbox.unread, self._stamps
 
-  def _next_ahead(self, token: int) -> Iterator[int]:
-    """The same, but each step is launched before the token of the step before is read."""
-    draws, reading, first = Draws(self._sampler), None, len(self.tokens)
-    while True:
-      if reading is None or not self._llm.is_fed_by(self):  # a pending read is dropped if somebody else fed
-        self._llm.feed_again(self)
-        self._llm.start_ahead(token, self.tokens, self._sampler, draws)
-        reading = self._llm.launch(len(self.tokens))
-      self.tokens.append(token)
-      self._llm.was_fed(token)
-      following: Callable[[], int] | None = None
-      if not self._ending.is_full(len(self.tokens) + 1 - first): following = self._llm.launch(len(self.tokens))
-      token = reading()
-      yield token
-      reading = following
+  def _begin(self) -> None:
+    self._begun = True
+    self._engine.submit(self._request)
+
+  def _begin_again(self) -> None:
+    """In a forked child, which has the model, but no thread that computes this answer."""
+    self._stamps.clear()
+    self._request = self._request.again(self.taken)
+    self._pace(self._request)
+    if not self._request.is_over: self._engine.submit(self._request)

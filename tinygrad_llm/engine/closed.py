@@ -6,8 +6,8 @@ from tinygrad import Device
 from tinygrad_llm.device.release import release
 from tinygrad_llm.errors import InputError
 
-KEPT = frozenset(("path", "device", "config", "max_context", "chunk", "timing", "load_s", "lock", "_progress",
-                  "_suppressed"))
+KEPT = frozenset(("path", "device", "config", "max_context", "positions", "chunk", "timing", "load_s", "lock",
+                  "_progress", "_suppressed"))
 
 class Closed:
   """Stands in for a part of a closed model: any use of it is an InputError."""
@@ -32,14 +32,14 @@ def close(llm: Any) -> None:
   """
   parts = vars(llm)
   # without the lock: the engine's thread may need it for the step under way
-  engine, returned = parts.get("_engine"), True
+  engine, returned = parts.get("engine"), True
   if engine is not None and engine is not CLOSED: returned = engine.close()
   del engine
   lock = parts.get("lock")
   has_lock = lock is not None and lock.acquire(timeout=STEP if returned else 0)
   try:
     if all(value is CLOSED for name, value in parts.items() if name not in KEPT): return
-    for name in ("_ahead", "template", "_kept", "_disk"):
+    for name in ("_ahead", "template", "_disk"):
       if (part := parts.get(name)) is not None and part is not CLOSED: part.close()
     parts.update({name: CLOSED for name in parts if name not in KEPT})
     part = None

@@ -1,15 +1,14 @@
 """A loaded model: logits, generate, chat."""
 from __future__ import annotations
-import inspect, os, sys, threading, time, weakref
-from collections import deque
+import inspect, os, pathlib, sys, threading, time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from math import prod
 from functools import cached_property, partial
 from typing import Any, TypeVar
 import numpy as np
-from tinygrad import Device, Tensor
+from tinygrad import Device
 from tinygrad_llm.device.async_read import is_asynchronous
 from tinygrad_llm.device.cost import cost
 from tinygrad_llm.device.device_errors import device_error, telling_device_errors
@@ -19,7 +18,7 @@ from tinygrad_llm.engine.answer import Answer
 from tinygrad_llm.engine.batch.engine import Engine
 from tinygrad_llm.engine.batch.health import Health
 from tinygrad_llm.engine.batch.memory_check import budget_here, check_memory
-from tinygrad_llm.engine.batch.pool_size import remembered_blocks
+from tinygrad_llm.engine.batch.pool_size import remembered_blocks, window_size
 from tinygrad_llm.engine.batch.request import Request
 from tinygrad_llm.engine.batch.row_ahead import AheadSteps
 from tinygrad_llm.engine.batch.row_steps import RowSteps
@@ -30,29 +29,28 @@ from tinygrad_llm.engine.choice.logprobs import most_logprobs
 from tinygrad_llm.engine.arguments import token_ids, whole
 from tinygrad_llm.engine.choice.ending import Ending
 from tinygrad_llm.engine.closed import CLOSED, close
-from tinygrad_llm.engine.context import Context, Feed
 from tinygrad_llm.engine.embedding import Pooling
-from tinygrad_llm.engine.lookahead import Draws, Lookahead
 from tinygrad_llm.engine.prefixes.disk_thread import DiskThread
-from tinygrad_llm.engine.prefixes.kept_blocks import KeptBlocks
-from tinygrad_llm.engine.prefixes.kept_slot import KeptSlot
-from tinygrad_llm.engine.prefixes.prompt_cache import BUDGET, folder_of, kv_of_pool, kv_of_slot, open_prompt_cache
-from tinygrad_llm.engine.precompile import DECODE, PROMPT, Ahead, is_possible
-from tinygrad_llm.engine.sampling import Sampler, greedy_token, token_bias
-from tinygrad_llm.engine.states import States
-from tinygrad_llm.engine.steps import Steps, positions_for
-from tinygrad_llm.engine.stopping import UntilStop, answer_text, stopped_by_text
+from tinygrad_llm.engine.by_hand import ByHand
+from tinygrad_llm.engine.prefixes.prompt_cache import BUDGET, folder_of, open_prompt_cache
+from tinygrad_llm.engine.precompile import Ahead, is_possible
+from tinygrad_llm.engine.ready import PIECE, ROW, Kind, Ready
+from tinygrad_llm.engine.sampling import Sampler, token_bias
+from tinygrad_llm.engine.steps import positions_for
+from tinygrad_llm.engine.stopping import answer_text, stopped_by_text
 from tinygrad_llm.engine.suggested import of_sampling, suggested
 from tinygrad_llm.engine.timing import Timing
 from tinygrad_llm.engine.prefixes.prefix_pool import Counts
 from tinygrad_llm.errors import ContextError, DeviceError, InputError, is_shortage, naming
-from tinygrad_llm.files.gguf import open_gguf
+from tinygrad_llm.files.gguf import GGUF, open_gguf
 from tinygrad_llm.files.hub import resolve
+from tinygrad_llm.nn.cache.kv_cache import KVCache
 from tinygrad_llm.nn.cache.place import BLOCK
 from tinygrad_llm.nn.keys import check_architecture
 from tinygrad_llm.nn.reader import read_config
 from tinygrad_llm.nn.model import Model
 from tinygrad_llm.process.forks import in_children
+from tinygrad_llm.process.weak import weakly
 from tinygrad_llm.progress import compiling
 from tinygrad_llm.text.chat_template import ChatTemplate, checked, user_texts
 from tinygrad_llm.text.thinking import Part
@@ -62,7 +60,6 @@ from tinygrad_llm.text.turn_marks import TurnMarks, turn_marks
 from tinygrad_llm.weights.loader import Loader
 
 S = TypeVar("S", bound=Stream[Any])
-KEPT = 4  # each so many chunks of a long prompt, recurrent states are kept
 
 def check_metadata(kv: Mapping[str, Any]) -> None:
   """InputError if a part of a file's metadata is enough to know that the model cannot be run."""
@@ -70,7 +67,7 @@ def check_metadata(kv: Mapping[str, Any]) -> None:
   if kv.keys() >= {"tokenizer.ggml.model", "tokenizer.ggml.pre"}: pre_type(kv)
 
 class LLM:
-  """A model in memory with one KV cache. Its answers may be read in turns, also by several threads."""
+  """A model in memory. Any number of answers, from any threads, share its steps and one pool of keys and values."""
   turns: TurnMarks | None = None  # set by the first prompt()
 
   def __init__(self, model: str | None, max_context: int, chunk: int, dequantize: bool, progress: bool,
@@ -85,13 +82,13 @@ class LLM:
     self.config, self._sampling = read_config(file), of_sampling(file.kv)
     with naming(self.path): self._suppressed = suppressed_ids(file.kv)
     self.max_context = min(max_context, self.config.context_length)
-    positions = positions_for(self.max_context, self.config.context_length)
+    self.positions = positions = positions_for(self.max_context, self.config.context_length)
     self.chunk = min(chunk, positions)
     limited = check_address_space(sum(info.nbytes for info in file.tensors.values()), self.config.vocab_size)
     check_memory(file, self.config, self.max_context, positions, self.chunk, dequantize)
-    self._ahead = None
+    self._blocks, self._progress, self._ahead = self._pool_blocks(file), progress, None
     if ahead and not (limited or dequantize) and is_possible():
-      self._ahead = Ahead(file, self.config, positions, self.chunk, self._suppressed)
+      self._ahead = Ahead(file, self.config, positions, self.chunk, self._blocks, self._suppressed)
     try:
       with ThreadPoolExecutor(1) as meanwhile:
         text = meanwhile.submit(self._text, file.kv, ahead)
@@ -103,22 +100,16 @@ class LLM:
           text.result()  # if both fail, this error is always the one raised
           raise
         self.tokenizer, self.template = text.result()
-      bias = token_bias(self._suppressed, self.config.vocab_size)
-      self.steps = Steps(self.model, positions, self.chunk, self.max_context, bias)
-      # a CPU computes while it launches: lookahead would only compute one step too many
-      self._lookahead = Lookahead(self.model, positions, bias) if is_asynchronous(self.device) else None
+      self.lock = threading.RLock()  # held during a step
+      self.engine, self._disk = self._make_engine(), None
+      if folder is not None: self._disk = self._open_cache(folder, budget, file, dequantize)
     except (MemoryError, OSError, RuntimeError) as e:
       if (error := device_error(e)) is not None: raise DeviceError(f"{self.path}: {error}") from e
       if not is_shortage(e): raise
       raise InputError(f"{self.path}: no memory on {self.device} for it and {self.max_context} positions; use a "
                        f"smaller max_context, quant type or model ({e})") from e
-    self.weights, self.timing, self._progress = loader.weights, Timing(), progress
-    self.lock = threading.RLock()  # one thread feeds at a time
-    self._context, self._by_hand = Context(self.model.caches, States(self.model.states)), _alone()
-    self._disk: DiskThread | None = None
-    self._kept: KeptSlot | None = None
-    if folder is not None: self._open_cache(open_prompt_cache(folder, budget, file, self.model, self.max_context,
-                                                              dequantize, self.device))
+    self.weights, self.timing = loader.weights, Timing()
+    self._by_hand = ByHand(self.engine)
     self.load_s = time.perf_counter() - start
     in_children(self, LLM._forked)
 
@@ -141,18 +132,33 @@ class LLM:
                        f"{self.config.vocab_size} rows of token_embd.weight; the file is damaged")
     return tokenizer, template
 
-  def _open_cache(self, disk: DiskThread | None) -> None:
+  def _make_engine(self) -> Engine:
+    kind = AheadSteps if is_asynchronous(self.device) else RowSteps
+    bias = token_bias(self._suppressed, self.config.vocab_size)
+    window = window_size(self.config, self._blocks, self.positions, self.chunk)
+    steps = kind(self.model, self.positions, self.chunk, self._blocks, bias, window)
+    return Engine(steps, self.max_context, self.chunk, self.lock, ready=Ready(self._ahead, self._progress))
+
+  def _pool_blocks(self, file: GGUF) -> int:
+    """Blocks of the KV pool, block 0 included. Indices of 32 bits reach all of a layer's elements."""
+    told = budget_here(file, self.config, self.chunk)
+    blocks = remembered_blocks(file, told, self.positions, free_memory(self.device), self.device)
+    layers = [layer.attention for layer in self.config.layers if layer.attention is not None]
+    return min(1 + blocks, (2**31 - 1) // max((prod(KVCache.shape(c, BLOCK)) for c in layers), default=BLOCK))
+
+  def _open_cache(self, folder: pathlib.Path, budget: int, file: GGUF, dequantize: bool) -> DiskThread | None:
     """Keeps prefixes on disk."""
-    if disk is None or (slot := kv_of_slot(self.model.caches)) is None: return
-    self._disk, self._kept = disk, KeptSlot(disk, slot, self._context)
-    disk.finish = _weakly(self._keep_all)
+    kept = open_prompt_cache(folder, budget, file, self.model, self.max_context, dequantize, self.device)
+    if kept is None: return None
+    self.engine.keep(kept)
+    kept.disk.finish = weakly(self._keep_all)
+    return kept.disk
 
   def _keep_all(self) -> None:
     """Hands over all that is to be kept on disk, as the process or the model ends."""
-    if not isinstance(self._kept, KeptSlot) or not self.lock.acquire(timeout=5): return
+    if not self.lock.acquire(timeout=5): return
     try:
-      self._kept.save(waits=True)
-      if (engine := vars(self).get("_engine")) is not None and engine.kept is not None: engine.kept.finish()
+      if self.engine is not CLOSED and self.engine.kept is not None: self.engine.kept.finish()
     finally: self.lock.release()
 
   def close(self) -> None:
@@ -165,7 +171,7 @@ class LLM:
     close(self)
 
   def __enter__(self) -> LLM:
-    self._check_open()
+    self.check_open()
     return self
 
   def __exit__(self, *_: object) -> None: self.close()
@@ -174,7 +180,8 @@ class LLM:
     if finalizing(): return
     with suppress(Exception): self.close()
 
-  def _check_open(self) -> None:
+  def check_open(self) -> None:
+    """InputError after close()."""
     if vars(self).get("model") is CLOSED: self.model.config  # noqa: B018
 
   def logits(self, ids: Sequence[int]) -> np.ndarray:
@@ -190,44 +197,34 @@ class LLM:
     ids = self._check(ids)
     return self._rows(ids, whole("first", first, 0, len(ids) - 1))
 
-  @property
-  def generation(self) -> int:
-    """Changes whenever another feed takes over the KV cache; prefill() and step() can check it."""
-    return self._context.generation
-
-  def prefill(self, ids: Sequence[int], first: int = 0, generation: int | None = None) -> np.ndarray:
+  def prefill(self, ids: Sequence[int], first: int = 0) -> np.ndarray:
     """
-    Feeds ids[first:] after ids[:first], which must be in the cache; float32 (vocab_size,): the logits after the last.
+    Feeds ids[first:] after ids[:first]; float32 (vocab_size,): the logits after the last.
 
-    InputError if the cache does not begin with ids[:first], for example after another answer, or if `generation` is
-    given and no longer current.
+    It reuses whatever the pool has of ids[:first], and reads all other tokens. By default these are all.
     """
     ids = self._check(ids)
     first = whole("first", first, 0, len(ids) - 1)
     with self.lock, telling_device_errors():
-      self._check_generation("prefill", generation)
-      if self._context.common(ids[:first]) < first: raise InputError(
-        f"prefill: the {first} tokens before first={first} are not what was fed last; call prefill(ids) without first")
-      if not first: self._by_hand = _alone()
-      last = deque(self._chunks(ids, self._context.resume(self._by_hand, ids[:first])), maxlen=1)[0] - 1
-      self._by_hand.tokens = ids
-      return self.steps.row_logits(last).copy()
+      self._capture(PIECE)
+      return self._by_hand.prompt(ids, first)
 
-  def step(self, token: int, position: int, generation: int | None = None) -> np.ndarray:
+  def step(self, token: int, position: int) -> np.ndarray:
     """
     Feeds one token at `position`, after all before it were fed; float32 (vocab_size,): the logits after it.
 
-    It follows prefill() or step(), or the last answer. InputError if something else was fed since, if fewer than
-    `position` tokens were fed, or if `generation` is given and no longer current.
+    It continues what prefill() and step() fed, whatever else uses the model. InputError if these are fewer than
+    `position` tokens.
     """
     (token,), position = token_ids("token", [token], self.config.vocab_size), whole("position", position, 0,
                                                                                     self.max_context - 1)
     with self.lock, telling_device_errors():
-      self._check_generation("step", generation)
-      self._follow(position)
-      logits, _ = self.feed(token, position)
-      self._by_hand.tokens = [*self._by_hand.tokens[:position], token]
-      return self.steps.row(logits).copy()
+      self.check_open()
+      before = self._by_hand.tokens
+      if position > len(before): raise InputError(
+        f"step: position {position} does not continue what was fed last, {len(before)} tokens; call prefill() first")
+      self._capture(ROW)
+      return self._by_hand.step(before[:position], token).copy()
 
   def generate(self, ids: Sequence[int], max_tokens: int | None = 64, temperature: float = 0.0, top_k: int = 0,
                top_p: float = 1.0, min_p: float = 0.0, repeat_penalty: float = 1.0, seed: int = 0,
@@ -237,17 +234,19 @@ class LLM:
     """
     An iterator of the token ids that continue `ids`.
 
-    It ends after max_tokens (None, -1: at the end of the context), before an end-of-turn token (unless ignore_eos),
-    before one of stop_ids, or after the token that completes a stop string. Neither kind of token is chosen before
-    the answer has min_tokens. Sampling: see sampling.Sampler. Several answers may be read in turns.
+    The first token that is asked for begins the answer. It ends after max_tokens (None, -1: at the end of the context),
+    before an end-of-turn token (unless ignore_eos), before one of stop_ids, or after the token that completes a stop
+    string. Neither kind of token is chosen before the answer has min_tokens. Sampling: see sampling.Sampler.
+    Several answers may be read in turns, and by several threads. Their tokens do not depend on that.
     The call itself, not the iterator, raises InputError for bad arguments.
     """
-    ids, sampler, ending = self._choices(
-      ids, max_tokens, temperature, top_k, top_p, min_p, repeat_penalty, seed, ignore_eos, presence_penalty,
-      frequency_penalty, logit_bias, min_tokens, stop_ids)
-    tokens = Answer(self, ids, sampler, ending)
+    tokens = Answer(self, self._requests(
+      ids, 1, stop=stop, max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+      repeat_penalty=repeat_penalty, seed=seed, ignore_eos=ignore_eos, presence_penalty=presence_penalty,
+      frequency_penalty=frequency_penalty, logit_bias=logit_bias, min_tokens=min_tokens, stop_ids=stop_ids,
+      pieces="ids"))
     self.timing = tokens.timing
-    return self._until(tokens, stop) if stop else tokens
+    return tokens
 
   def stream(self, prompt: Sequence[int] | Sequence[dict[str, str]], **settings: Any) -> TokenStream[Any]:
     """
@@ -296,15 +295,12 @@ class LLM:
 
   def health(self) -> Health:
     """Whether streams make progress: "idle", "running", "stuck" or "dead". It waits for no lock and no step."""
-    engine = vars(self).get("_engine")
-    if engine is None or engine is CLOSED: return Health("dead" if self.model is CLOSED else "idle", 0.0, {})
-    found: Health = engine.health()
-    return found
+    if (engine := self.engine) is CLOSED: return Health("dead", 0.0, {})
+    return engine.health()
 
   def failure(self) -> Exception | None:
     """The last error that ended all streams at once; None: there was none."""
-    engine = vars(self).get("_engine")
-    return None if engine is None or engine is CLOSED else engine.failure
+    return None if (engine := self.engine) is CLOSED else engine.failure
 
   def prepare(self, streams: int = 8) -> None:
     """
@@ -314,18 +310,18 @@ class LLM:
     """
     whole("streams", streams, 1, 8)
     with self.lock, compiling(self._progress), telling_device_errors():
-      if not self._engine.is_busy(): self._engine.steps.prepare(streams)
+      if not self.engine.is_busy(): self.engine.prepare(streams)
 
   def pool_counts(self) -> Counts:
     """The blocks of the pool that holds all streams' keys and values."""
-    return self._engine.pool.counts()
+    return self.engine.pool.counts()
 
   def _submitted(self, kind: type[S], asked: Asked) -> list[S]:
     """Streams of a kind, whose requests the engine has."""
     requests, text, pieces = asked
-    streams = [kind(self, self._engine, request, text and text(), pieces) for request in requests]
+    streams = [kind(self, self.engine, request, text and text(), pieces) for request in requests]
     requests[0].forks = requests[1:]
-    self._engine.submit(requests[0])
+    self.engine.submit(requests[0])
     return streams
 
   def _requests(self, prompt: Sequence[Any], n: int, *, stop: Sequence[str] = (),
@@ -333,7 +329,7 @@ class LLM:
                 json_schema: Any = None, regex: str | None = None, lark: str | None = None,
                 sampled_logprobs: bool = False,
                 pieces: Pieces | None = None, **settings: Any) -> Asked:
-    self._check_open()
+    self.check_open()
     as_text = isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
     if as_text:
       self.check_size(user_texts(prompt))
@@ -358,26 +354,6 @@ class LLM:
     requests = [request(i) for i in range(n)]
     pieces = pieces or ("text" if as_text else "ids")
     return Asked(requests, partial(answer_text, self, (), stop, prompt) if stop or pieces != "ids" else None, pieces)
-
-  @cached_property
-  def _engine(self) -> Engine:
-    self._check_open()
-    with self.lock:
-      bias = token_bias(self._suppressed, self.config.vocab_size)
-      kind = AheadSteps if is_asynchronous(self.device) else RowSteps
-      steps = kind(self.model, self.steps, self._pool_blocks(), bias)
-      kept = None if self._disk is None else KeptBlocks(self._disk, kv_of_pool(self.model.caches))
-      return Engine(steps, self.max_context, self.chunk, self.lock, kept)
-
-  def _pool_blocks(self) -> int:
-    """Blocks of the KV pool, block 0 included. Indices of 32 bits reach all of a layer's elements."""
-    file, memory = open_gguf(self.path), free_memory(self.device)
-    # the weights are loaded already
-    if memory is not None: memory = replace(memory, free=memory.free + self.memory()["weights"])
-    budget = budget_here(file, self.config, self.chunk)
-    blocks = remembered_blocks(file, budget, self.steps.positions, memory, self.device)
-    of_block = max((cache.elements // cache.positions for cache in self.model.caches), default=1) * BLOCK
-    return min(1 + blocks, (2**31 - 1) // of_block)
 
   def _choices(self, ids: Sequence[int], max_tokens: int | None = 64, temperature: float = 0.0, top_k: int = 0,
                top_p: float = 1.0, min_p: float = 0.0, repeat_penalty: float = 1.0, seed: int = 0,
@@ -419,7 +395,7 @@ class LLM:
     It is the mean of all positions, or the last position, as the file says; a model whose file says neither takes the
     mean, with a warning. InputError for a text without tokens, or too long for the context.
     """
-    self._check_open()
+    self.check_open()
     if isinstance(texts, str): raise InputError("embed: give a list of texts, not one text")
     pooling, ids = self.pooling, list[list[int]]()
     for text in texts:
@@ -434,9 +410,10 @@ class LLM:
   def _normed(self, ids: list[int]) -> Iterator[np.ndarray]:
     """The normed rows of a text's positions, (n, dim) a chunk."""
     with self.lock, telling_device_errors():
-      feed = _alone(ids)
-      self._context.take(feed, [])
-      for n in self._chunks(ids, 0): yield self.steps.normed(n)
+      self._capture(PIECE)
+      feed = ByHand(self.engine)
+      for n in feed.pieces(ids): yield self.engine.steps.piece_normed(n)
+      feed.leave()
 
   def prompt(self, messages: Sequence[dict[str, str]], template: Mapping[str, Any] | None = None,
              add_generation_prompt: bool = True) -> list[int]:
@@ -498,177 +475,47 @@ class LLM:
 
   def memory(self) -> dict[str, int]:
     """
-    Bytes of the model's parts: weights, kv_cache, recurrent states, and the checkpoints of states so far.
+    Bytes of the model's parts: weights, the pool of keys and values, and recurrent states with their snapshots.
 
-    From the first stream on, kv_pool and row_states: what all streams share, snapshots of states included. On a CPU,
-    blocks of the pool that nobody has used take no memory.
+    On a CPU, blocks of the pool that nobody has used take no memory.
     """
-    engine = vars(self).get("_engine")
-    states = sum(state.nbytes for state in self.model.states)
-    return {"weights": sum(weight.nbytes for weight in self.weights.values()),
-            "kv_cache": sum(cache.nbytes for cache in self.model.caches), "states": states,
-            "checkpoints": self._context.states.nbytes - states, **({} if engine is None else engine.memory())}
+    return {"weights": sum(weight.nbytes for weight in self.weights.values()), **self.engine.memory()}
 
   def decode_cost(self) -> tuple[int, int] | None:
     """
-    The number of kernels of a decode step, and the bytes it moves at the current position, by tinygrad's estimate.
+    The number of kernels of a decode step, and the bytes that it moves at the end of the last answer, as tinygrad
+    estimates them.
 
     None before generate() has run, or with JIT=0.
     """
-    linear = self.steps.decode_linear
-    if linear is None and self._lookahead is not None: linear = self._lookahead.linear
-    return None if linear is None else cost(linear, {"start": len(self._held)})
+    if (linear := self.engine.steps.linear) is None: return None
+    return cost(linear, {"end": self.timing.prompt_tokens + self.timing.tokens, "at0": 0})
 
   def _forked(self) -> None:
-    """
-    In a forked child: frees a lock that another thread held, and forgets the cache, which that thread was writing.
-
-    The child does not have that thread.
-    """
+    """In a forked child, which has no other thread: replaces a lock that one of the parent's held."""
     if self.lock.acquire(blocking=False): return self.lock.release()
     self.lock = threading.RLock()
-    if (engine := vars(self).get("_engine")) not in (None, CLOSED): engine.lock = self.lock
-    if self.model is not CLOSED: self._context.forget()
-
-  # *** the cache: all below with the lock held
-
-  @property
-  def _held(self) -> list[int]: return self._context.tokens  # tokens whose keys and values are in the cache
-
-  def is_fed_by(self, feed: Feed) -> bool:
-    """Whether `feed` was the last to feed."""
-    return self._context.owner is feed
+    if self.engine is not CLOSED: self.engine.lock = self.lock
 
   def _rows(self, ids: list[int], first: int) -> Iterator[np.ndarray]:
-    """The iterator of iter_logits(). Another feed may come between two of its chunks."""
-    feed = _alone()
-    for position in range(0, len(ids), self.chunk):
+    """The iterator of iter_logits(). Others may use the model between two of its pieces."""
+    feed, at = ByHand(self.engine, exact=True), 0
+    pieces = feed.pieces(ids)
+    while at < len(ids):
       with self.lock, telling_device_errors():
-        if position: self.feed_again(feed)
-        else: self._context.take(feed, [])
-        feed.tokens = ids[:position + self.chunk]
-        deque(self._chunks(feed.tokens, position), maxlen=0)
-        n = len(feed.tokens) - position
-        rows = self.steps.logits(n)[max(0, first - position):].copy() if first < len(feed.tokens) else None
+        self._capture(PIECE)
+        n = next(pieces)
+        at, rows = at + n, self.engine.steps.piece_logits(n)[max(0, first - at):].copy() if at + n > first else None
+        if at == len(ids): feed.leave()
       if rows is not None: yield rows
 
-  def feed_prompt(self, feed: Feed) -> tuple[np.ndarray, int]:
-    """Feeds a feed's tokens; the logits after the last, (vocab_size,), and how many tokens were cached."""
-    ids = feed.tokens
-    cached = self._context.resume(feed, ids[:-1])
-    if self._kept is not None: cached = self._kept.load(ids, cached)
-    last = deque(self._chunks(ids, cached), maxlen=1)[0] - 1
-    return self.steps.row_logits(last).copy(), cached
-
-  def feed_again(self, feed: Feed) -> None:
-    """Puts all of a feed's tokens back into the cache, if another one fed since."""
-    if self.is_fed_by(feed): return
-    first = self._context.resume(feed, feed.tokens)
-    deque(self._chunks(feed.tokens if feed.saved is None else feed.tokens[:feed.saved.first], first), maxlen=0)
-    self._context.restore(feed)
-
-  def feed(self, token: int, position: int) -> tuple[Tensor, Tensor]:
-    """Feeds one token at `position`; the logits after it, (1, 1, vocab_size), and their greedy_key, (1, 1)."""
-    self._before_decode(position)
-    logits, key = self.steps.decode(token, position)
-    self.was_fed(token)
-    return logits, key
-
-  def choose(self, logits: Tensor, key: Tensor, sampler: Sampler, history: Sequence[int],
-             ruled_out: Sequence[int] = ()) -> int:
-    """The sampler's choice of the token after `history`, from the results of feed()."""
-    if sampler.greedy: return greedy_token(self.steps.key(key))  # only the key crosses to the host
-    return sampler(self.steps.row(logits), history, ruled_out=ruled_out)
-
-  def start_ahead(self, token: int, history: Sequence[int], sampler: Sampler, draws: Draws) -> None:
-    """Makes the next launch() feed `token`, at position len(history)."""
-    if self._lookahead is not None: self._lookahead.start(token, history, sampler, draws)
-
-  def launch(self, position: int) -> Callable[[], int]:
-    """
-    Launches the step that feeds the choice of the step before at `position`; the result waits for the next choice.
-
-    was_fed() then says which token was fed.
-    """
-    if self._lookahead is None: raise RuntimeError("no step is launched ahead on this device")
-    self._before_decode(position)
-    return self._lookahead.launch(position)
-
-  def was_fed(self, token: int) -> None:
-    """Notes the token of the last decode step, once it is known."""
-    self._context.states.decoded(len(self._held))
-    self._held.append(token)
-
-  def keep_prefix(self, feed: Feed) -> None:
-    """Keeps on disk what a feed that ends has in the cache."""
-    if isinstance(self._kept, KeptSlot) and self.is_fed_by(feed): self._kept.save()
-
-  def compile_prompt(self) -> None:
-    """
-    Captures, once, the steps that the first token needs, at a position that the prompt then overwrites.
-
-    A capture of another process is only read from disk.
-    """
-    with compiling(self._progress):
-      if self._ahead is not None: self._ahead.wait(PROMPT)
-      if self.steps.restore_prompt():
-        if self._lookahead is None: self.steps.restore_decode()  # read now, it is no wait after the first token
-        return
-      self._context.forget()
-      self.steps.capture_prompt()
-
-  def compile_decode(self, token: int, position: int, sampler: Sampler) -> None:
-    """Captures, once, the decode step, with the token that is fed next."""
-    with compiling(self._progress, midline=True):
-      self._context.cut(position)
-      self._context.states.free_turns()
-      if self._lookahead is not None and sampler.on_device: return self._lookahead.compile(sampler, position)
-      if self._ahead is not None: self._ahead.wait(DECODE)
-      if not self.steps.restore_decode(): self.steps.capture_decode(token, position)
-
-  def _chunks(self, ids: Sequence[int], first: int) -> Iterator[int]:
-    """Feeds ids[first:] chunk by chunk; yields each chunk's number of tokens while the steps hold its logits."""
-    for i, position in enumerate(range(first, len(ids), self.chunk)):
-      part = ids[position:position + self.chunk]
-      self._context.cut(position)
-      # a later prompt may begin with what was fed before, with this one up to its last chunk, or with a part of it
-      if i % KEPT == 0 or position + self.chunk >= len(ids): self._context.states.keep()
-      self.steps.prefill(part, position)
-      self._context.states.fed_prompt(position + len(part))
-      self._held.extend(part)
-      yield len(part)
-
-  def _before_decode(self, position: int) -> None:
-    """Prepares the decode step at `position`; where no recurrent state is that far, tokens are fed again up to it."""
-    states = self._context.states
-    if not states.is_ready(position):
-      tokens = self._held[:position]
-      deque(self._chunks(tokens, states.resume(position)), maxlen=0)
-    self._context.cut(position)
-    states.before_decode(position)
-
-  def _follow(self, position: int) -> None:
-    """
-    Makes the feed of prefill() and step() the owner, for step() at `position`.
-
-    The step continues that feed's own tokens, or the last answer's, which then become its own. InputError if it
-    continues neither.
-    """
-    mine, held = self._by_hand.tokens, self._held
-    same = self._context.common(mine[:position]) == position
-    if self.is_fed_by(self._by_hand) or not mine: right = position <= len(held)
-    else: right = same or position == len(held) != len(mine)
-    if not right: raise InputError(
-      f"step: position {position} does not continue what was fed last, {len(held)} tokens; call prefill() first")
-    if not self.is_fed_by(self._by_hand): self._by_hand = _alone(held[:position])
-    self._context.take(self._by_hand, held[:position])
-
-  def _check_generation(self, name: str, generation: int | None) -> None:
-    if generation is not None and generation != self.generation: raise InputError(
-      f"{name}: generation {generation!r:.60} is over, another answer was fed since; call prefill(ids) first")
+  def _capture(self, kind: Kind) -> None:
+    """With the lock held: captures a kind of steps before its first use."""
+    self.check_open()
+    self.engine.capture(kind)
 
   def _check(self, ids: Sequence[int]) -> list[int]:
-    self._check_open()
+    self.check_open()
     ids = token_ids("prompt", ids, self.config.vocab_size)
     if not ids: raise InputError("prompt: it has no tokens; give at least one")
     if len(ids) > self.max_context: raise self._too_long(len(ids))
@@ -680,19 +527,3 @@ class LLM:
             f"shorten it or raise max_context (the model allows {self.config.context_length})")
     return ContextError(f"{name}: {about}{count} tokens do not fit the context of {self.max_context}; {rest}", count,
                         self.max_context)
-
-  def _until(self, tokens: Iterable[int], stop: Sequence[str]) -> Iterator[int]:
-    return UntilStop(self, tokens, stop)
-
-def _weakly(method: Callable[[], None]) -> Callable[[], None]:
-  """A call of a method that keeps its object no longer alive."""
-  found = weakref.WeakMethod(method)
-  def call() -> None:
-    if (alive := found()) is not None: alive()
-  return call
-
-def _alone(tokens: Sequence[int] = ()) -> Feed:
-  """A feed whose part of the cache is not saved when another feed takes over."""
-  feed = Feed()
-  feed.tokens, feed.ended = list(tokens), True
-  return feed

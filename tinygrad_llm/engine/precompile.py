@@ -15,7 +15,8 @@ from tinygrad.engine.jit import CapturedJit
 from tinygrad.helpers import BEAM, JIT, getenv
 from tinygrad_llm.device.buffers import has_memory, without_memory
 from tinygrad_llm.engine.sampling import token_bias
-from tinygrad_llm.engine.steps import Steps
+from tinygrad_llm.engine.batch.pool_size import window_size
+from tinygrad_llm.engine.batch.row_steps import RowSteps
 from tinygrad_llm.files.gguf import GGUF
 from tinygrad_llm.nn.config import ModelConfig
 from tinygrad_llm.nn.model import Model
@@ -47,14 +48,15 @@ class Ahead:
   processor time that the first one leaves. A step needs no fork if one compiled it before for this file, known by its
   path, size and time. Nor are there forks if nothing can be put on disk.
   """
-  def __init__(self, file: GGUF, config: ModelConfig, positions: int, chunk: int, suppressed: Sequence[int] = ()):
+  def __init__(self, file: GGUF, config: ModelConfig, positions: int, chunk: int, blocks: int,
+               suppressed: Sequence[int] = ()):
     stat = os.stat(file.path)
     key = (disk_cache.surroundings_of_step(), "ahead", os.path.realpath(file.path), stat.st_size, stat.st_mtime_ns,
-           positions, chunk, Device.DEFAULT, Device[Device.DEFAULT].renderer.target)
-    def make() -> Steps:
+           positions, chunk, blocks, Device.DEFAULT, Device[Device.DEFAULT].renderer.target)
+    def make() -> RowSteps:
       with without_memory(), Loader(file, progress=False) as loader:
         model, bias = Model(config, loader, positions), token_bias(suppressed, config.vocab_size)
-      return Steps(model, positions, chunk, bias=bias)
+      return RowSteps(model, positions, chunk, blocks, bias, window_size(config, blocks, positions, chunk))
     keys = {step: repr((*key, step)) for step in STEPS}
     missing = [step for step in STEPS if captures.STORE.get(keys[step]) is None]
     self._forks = {step: _Fork(step, keys[step], make) for step in missing if disk_cache.writable()}
@@ -76,7 +78,7 @@ class Ahead:
 
 class _Fork:
   """One of the forks, and the pipe in which it reports its kernels until it ends."""
-  def __init__(self, step: str, key: str, make: Callable[[], Steps]):
+  def __init__(self, step: str, key: str, make: Callable[[], RowSteps]):
     heard, told = os.pipe()
     self._heard: int | None = heard
     pid = forked_lowering.fork(lambda: _work(step, key, make, told))
@@ -99,15 +101,15 @@ class _Fork:
     if self._heard is not None and self._stop.detach() is not None: os.close(self._heard)
     self._heard = None
 
-def _work(step: str, key: str, make: Callable[[], Steps], told: int) -> None:
+def _work(step: str, key: str, make: Callable[[], RowSteps], told: int) -> None:
   def tell(done: int, total: int) -> None: os.write(told, _TOLD.pack(done, total))
   if step == DECODE: os.nice(19)  # reading weights, then compiling and running the prompt, come first
   os.dup2(os.open(os.devnull, os.O_RDWR), 2)  # the process that reads the file prints its warnings
   CapturedJit.__call__ = _not_run  # type: ignore[method-assign,assignment]
   programs.progress.set(tell)
   steps = make()
-  if step == DECODE: steps.capture_decode()
-  else: steps.capture_prompt()
+  if step == DECODE: steps.capture_decode(1)
+  else: steps.capture_piece()
   captures.STORE.put(key, b"done")
 
 def _not_run(self: CapturedJit, *_: Any) -> Any: return self.ret

@@ -1,13 +1,13 @@
-"""A model's steps, each captured once: prefill of a chunk, logits of all its rows or of one, decoding of a token."""
+"""The captured steps of prompts: a piece of one sequence, and the logits or the normed rows after its tokens."""
 from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 import numpy as np
 from tinygrad import Tensor, UOp, dtypes
-from tinygrad_llm.device.buffers import Readings, empty, fill, is_lazy, read, writer
-from tinygrad_llm.device.captured import Replay, captured, scheduled
-from tinygrad_llm.engine.sampling import biased, greedy_key
-from tinygrad_llm.errors import InputError
+from tinygrad_llm.device.buffers import empty, fill, is_lazy, read
+from tinygrad_llm.device.captured import captured, scheduled
+from tinygrad_llm.nn.cache.place import BLOCK, Piece
+from tinygrad_llm.engine.prefixes.windows import WindowSize
 from tinygrad_llm.nn.model import Model
 from tinygrad_llm.patches.cache.captures import restore
 
@@ -15,7 +15,7 @@ BUCKET = 512  # positions
 
 def positions_for(max_context: int, most: int) -> int:
   """
-  Positions of the KV cache for a context of `max_context`, at most `most`, which the model knows: 512 * 2^n.
+  Positions of a sequence's table for a context of `max_context`, at most `most`, which the model knows: 512 * 2^n.
 
   Kernels hold this size, so contexts of one bucket share programs and captures. Positions beyond `max_context` cost
   address space only. A device that allocates all of a buffer's memory at once gets 512 * n, which bounds the waste.
@@ -24,120 +24,101 @@ def positions_for(max_context: int, most: int) -> int:
   if is_lazy(): buckets = 1 << (buckets - 1).bit_length()
   return min(BUCKET * buckets, most)
 
-class Steps:
+class PieceSteps:
   """
-  The captured steps of a model. A step's output stays in a buffer of its own until the step runs again.
+  The steps of a model whose layers have pools of `blocks` blocks.
 
-  A caller that needs it for longer copies it. `chunk`: most tokens of a prefill. `positions`: size of the model's KV
-  cache. `max_context`: how many positions may be fed (None: all); beyond them it is an InputError. `bias`: a token_bias
-  for the greedy choice.
+  A piece leaves its hidden rows in a buffer until the next one. Results of the other steps are copies or last until
+  the step runs again. positions: most of a sequence. chunk: most tokens of a piece.
+
+  window: the pool of layers with a window; None: they have the same one.
   """
-  def __init__(self, model: Model, positions: int, chunk: int, max_context: int | None = None,
-               bias: Tensor | None = None):
-    self.positions, self.chunk, self.vocab_size = positions, chunk, model.config.vocab_size
-    self.max_context = max_context or positions
-    self._tokens, self._token = (empty((1, n), dtypes.int32) for n in (chunk, 1))
-    self.hidden = empty((1, chunk, model.config.dim), dtypes.float32)  # the last layer's output for a chunk
-    self._prefill = captured(_prefill, model, self.hidden)
-    self._logits, self._row_logits = captured(_logits, model), captured(_row_logits, model)
-    self._normed = captured(_normed, model)
-    # a model with recurrent layers has a step for each turn of its states, all others have one
-    self._decodes = [captured(_decode, model, turn, bias) for turn in range(2 if model.states else 1)]
-    start = UOp.variable("start", 0, positions - 1)
-    self._replays = [Replay(step, (self._token,), (start,)) for step in self._decodes]
-    self._fill_token, self._reading = writer(self._token), Readings()
+  def __init__(self, model: Model, positions: int, chunk: int, blocks: int, window: WindowSize | None = None):
+    self.window = window
+    self.chunk, self.blocks, self._vocab_size, self._dim = chunk, blocks, model.config.vocab_size, model.config.dim
+    self._most = -(-positions // BLOCK)  # blocks of a sequence
+    self._tokens, self._table = empty((1, chunk), dtypes.int32), zeros((1, self._most))
+    self._window_table = None if window is None else zeros((1, self._most))
+    self._hidden = empty((1, chunk, self._dim), dtypes.float32)
+    self._piece = captured(_piece, model, self._hidden, self._tokens, self._table, self._window_table)
+    self._logits, self._last = captured(_logits, model, self._hidden), captured(_last, model, self._hidden)
+    self._normed = captured(_normed, model, self._hidden)
 
-  def prefill(self, tokens: Sequence[int], position: int) -> None:
-    """Feeds 1 to `chunk` tokens from `position` on; logits() and row_logits() are for these tokens then."""
-    _write(self._tokens, tokens)
-    self._prefill(self._tokens[:, :self._length(len(tokens))], self._position(position, len(tokens)))
-
-  def logits(self, length: int) -> np.ndarray:
-    """float32 (length, vocab_size): the logits after each of the `length` tokens of the last prefill."""
-    return read(self._logits(self.hidden, self._length(length)), length, self.vocab_size)
-
-  def normed(self, length: int) -> np.ndarray:
-    """float32 (length, dim): the last layer's output, normed, for the `length` tokens of the last prefill."""
-    return read(self._normed(self.hidden, self._length(length)), length, int(self.hidden.shape[2]))
-
-  def row_logits(self, row: int) -> np.ndarray:
-    """float32 (vocab_size,): the logits after token `row` of the last prefill."""
-    return read(self._row_logits(self.hidden, self._row(row)), self.vocab_size)
-
-  def decode(self, token: int, position: int) -> tuple[Tensor, Tensor]:
-    """Feeds one token; the logits after it, (1, 1, vocab_size), and their greedy_key, (1, 1)."""
-    self._check(position)
-    self._fill_token(lambda memory: memory.__setitem__((0, 0), token))
-    return self._replays[position % len(self._replays)](position)
-
-  def key(self, key: Tensor) -> int:
-    """The greedy_key of decode()."""
-    return int(self._reading(key, 1)[0])
-
-  def row(self, logits: Tensor) -> np.ndarray:
-    """float32 (vocab_size,): the logits of decode(), until it runs again."""
-    return self._reading(logits, self.vocab_size)
-
-  def restore_prompt(self) -> bool:
-    """Whether prefill() and row_logits() are captured, in this process or an earlier one, and so compile nothing."""
-    return all(restore(*call) for call in self._prompt_calls())
-
-  def capture_prompt(self) -> None:
-    """Captures prefill() and row_logits() by running them. They write keys and values at position 0."""
-    for step, *args in self._prompt_calls(): step(*args)
-
-  def _prompt_calls(self) -> tuple[tuple[Any, ...], ...]:
-    return ((self._prefill, self._tokens[:, :self._length(1)], self._position(0)),
-            (self._row_logits, self.hidden, self._row(0)))
-
-  def restore_decode(self) -> bool:
-    """Whether decode() is captured, in this process or an earlier one."""
-    return all(restore(step, self._token, self._position(0)) for step in self._decodes)
-
-  def capture_decode(self, token: int = 0, position: int = 0) -> None:
+  def piece(self, tokens: Sequence[int], start: int, table: Sequence[int], window: Sequence[int] = ()) -> None:
     """
-    Captures decode() by running it, which writes keys and values at `position`, and both turns of recurrent states.
+    Feeds tokens of one sequence from position `start` on; their blocks are neighbours in the pool.
+
+    window: the table of layers with a window, if they have a pool of their own.
     """
-    _write(self._token, [token])
-    for step in self._decodes: step(self._token, self._position(position))
+    fill(self._tokens, lambda memory: np.copyto(memory[0, :len(tokens)], tokens))
+    fill(self._table, lambda memory: write_tables(memory, [table]))
+    at = [place_of(start, table)]
+    if self._window_table is not None:
+      fill(self._window_table, lambda memory: write_tables(memory, [window]))
+      at.append(place_of(start, window))
+    self._piece(*self._place(start, at, len(tokens)))
 
-  @property
-  def decode_linear(self) -> UOp | None:
-    """The captured schedule of decode(); None before it has run, or with JIT=0."""
-    return next((step.captured.linear for step in self._decodes if step.captured is not None), None)
+  def last_logits(self, length: int) -> np.ndarray:
+    """float32 (vocab_size,): the logits after the last token of a piece of `length` tokens."""
+    return read(self._last(self._row(length - 1)), self._vocab_size).copy()
 
-  def decode_schedule(self, position: int) -> tuple[UOp, dict[str, int]]:
-    """The schedule that decode() at `position` would capture, see device.captured.scheduled. Nothing is compiled."""
-    step = self._decodes[position % len(self._decodes)]
-    assert step.fxn is not None
-    return scheduled(step.fxn, self._token, self._position(position))
+  def piece_logits(self, length: int) -> np.ndarray:
+    """float32 (length, vocab_size): the logits after each token of the last piece, until the next call."""
+    return read(self._logits(self._length(length)), length, self._vocab_size)
 
-  def prompt_schedule(self, position: int = 0) -> tuple[UOp, dict[str, int]]:
-    """The same for an answer's first token: prefill() of a chunk, then row_logits()."""
-    assert self._prefill.fxn is not None and self._row_logits.fxn is not None
-    tokens = self._tokens[:, :self._length(self.chunk)]
-    chunk, chunk_variables = scheduled(self._prefill.fxn, tokens, self._position(position))
-    row, row_variables = scheduled(self._row_logits.fxn, self.hidden, self._row(self.chunk - 1))
+  def piece_normed(self, length: int) -> np.ndarray:
+    """float32 (length, dim): the last layer's output, normed, for the tokens of the last piece."""
+    return read(self._normed(self._length(length)), length, self._dim)
+
+  def restore_piece(self) -> bool:
+    """Whether piece() and last_logits() are captured, in this process or an earlier one, and so compile nothing."""
+    return all(restore(*call) for call in self._calls())
+
+  def capture_piece(self) -> None:
+    """Captures piece() and last_logits() by running them on block 0."""
+    for step, *args in self._calls(): step(*args)
+
+  def piece_schedule(self, position: int = 0) -> tuple[UOp, dict[str, int]]:
+    """
+    The schedule of an answer's first token: a piece of a whole chunk from `position` on, and the logits after it.
+
+    See device.captured.scheduled. Nothing is compiled.
+    """
+    assert self._piece.fxn is not None and self._last.fxn is not None
+    at = [BLOCK] * (1 if self.window is None else 2)
+    chunk, chunk_variables = scheduled(self._piece.fxn, *self._place(position, at, self.chunk))
+    row, row_variables = scheduled(self._last.fxn, self._row(self.chunk - 1))
     return chunk.replace(src=chunk.src + row.src), chunk_variables | row_variables
 
-  def _check(self, position: int, count: int = 1) -> None:
-    if not 0 <= position <= self.max_context - count:
-      raise InputError(f"position {position}: {count} tokens do not fit there in a context of {self.max_context}; feed "
-                       "fewer or raise max_context")
-  def _position(self, position: int, count: int = 1) -> UOp:
-    self._check(position, count)
-    return UOp.variable("start", 0, self.positions - 1).bind(position)
+  def _calls(self) -> tuple[tuple[Any, ...], ...]:
+    at = [0] * (1 if self.window is None else 2)
+    return ((self._piece, *self._place(0, at, 1)), (self._last, self._row(0)))
+  def _place(self, start: int, at: Sequence[int], length: int) -> tuple[UOp, ...]:
+    places = zip(places_of(0, self.blocks, self.window), at, strict=True)
+    return (UOp.variable("start", 0, self._most * BLOCK - 1).bind(start), self._length(length),
+            *(place.bind(x) for place, x in places))
   def _length(self, length: int) -> UOp: return UOp.variable("length", 1, self.chunk).bind(length)
   def _row(self, row: int) -> UOp: return UOp.variable("row", 0, self.chunk - 1).bind(row)
 
-def _write(tensor: Tensor, ids: Sequence[int]) -> None:
-  def write(memory: np.ndarray) -> None: memory[0, :len(ids)] = ids
-  fill(tensor, write)
+def zeros(shape: tuple[int, ...]) -> Tensor:
+  fill(tensor := empty(shape, dtypes.int32), lambda memory: memory.fill(0))
+  return tensor
 
-def _prefill(model: Model, x: Tensor, tokens: Tensor, start: UOp) -> Tensor:
-  return x[:, :tokens.shape[1]].assign(model.hidden(tokens, start))
+def write_tables(memory: np.ndarray, tables: Sequence[Sequence[int]]) -> None:
+  memory[:] = 0
+  for row, table in zip(memory, tables): row[:len(table)] = table
+
+def places_of(row: int, blocks: int, window: WindowSize | None) -> list[UOp]:
+  """The variables of a row's places: in the pool of `blocks` blocks, and in the one of layers with a window."""
+  counts = {"at": blocks} | ({} if window is None else {"window": window.blocks})
+  return [UOp.variable(f"{name}{row}", 0, count * BLOCK - 1) for name, count in counts.items()]
+
+def place_of(position: int, table: Sequence[int]) -> int: return table[position // BLOCK] * BLOCK + position % BLOCK
+
+def _piece(model: Model, x: Tensor, tokens: Tensor, table: Tensor, window: Tensor | None, start: UOp, length: UOp,
+           at: UOp, *in_window: UOp) -> Tensor:
+  place = Piece(start, table, (at,), start + length, None if window is None else (window, in_window))
+  return x[:, :length].assign(model.hidden(tokens[:, :length], place))
 def _logits(model: Model, x: Tensor, length: UOp) -> Tensor: return model.logits(x[:, :length])
 def _normed(model: Model, x: Tensor, length: UOp) -> Tensor: return model.norm(x[:, :length])
-def _row_logits(model: Model, x: Tensor, row: UOp) -> Tensor: return model.logits(x[:, row:row+1])
-def _decode(model: Model, turn: int, bias: Tensor | None, token: Tensor, start: UOp) -> tuple[Tensor, Tensor]:
-  return (logits := model.logits(model.hidden(token, start, turn))), greedy_key(biased(logits, bias))
+def _last(model: Model, x: Tensor, row: UOp) -> Tensor: return model.logits(x[:, row:row+1])

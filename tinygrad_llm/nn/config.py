@@ -41,4 +41,13 @@ class ModelConfig:
     return "answers" if not self.pooling else "reranking" if self.pooling == "rank" else "embeddings"
 
   @property
+  def cache_windows(self) -> dict[int, int]:
+    """{layer with keys and values of its own: the widest window of the layers that read them; 0: one reads all}."""
+    found = dict[int, list[int]]()
+    for i, layer in enumerate(self.layers):
+      if (c := layer.attention) is None: continue
+      found.setdefault(i if c.kv_from is None else c.kv_from, []).append(c.window)
+    return {i: max(windows) if all(windows) else 0 for i, windows in found.items()}
+
+  @property
   def n_layers(self) -> int: return len(self.layers)

@@ -127,7 +127,7 @@ class ShortConvConfig:
 
   @property
   def state(self) -> tuple[tuple[int, ...], ...]:
-    """The shapes of a slot's state."""
+    """The shapes of a sequence's state."""
     return (self.taps - 1, self.dim),
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class DeltaConfig:
 
   @property
   def state(self) -> tuple[tuple[int, ...], ...]:
-    """The shapes of a slot's state."""
+    """The shapes of a sequence's state."""
     return (self.taps - 1, self.channels), (self.v_heads, self.head_dim, self.head_dim)
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Mamba2Config:
 
   @property
   def state(self) -> tuple[tuple[int, ...], ...]:
-    """The shapes of a slot's state."""
+    """The shapes of a sequence's state."""
     return ((self.taps - 1, self.channels),
             (self.groups, self.heads // self.groups, self.head_dim, self.state_size))
 

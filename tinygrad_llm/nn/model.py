@@ -14,7 +14,7 @@ from tinygrad_llm.nn.mixers.delta import Delta
 from tinygrad_llm.nn.cache.kv_cache import KVCache
 from tinygrad_llm.nn.mixers.mamba2 import Mamba2
 from tinygrad_llm.nn.mixers.shortconv import ShortConv
-from tinygrad_llm.nn.cache.place import Place, Slot
+from tinygrad_llm.nn.cache.place import Place
 from tinygrad_llm.nn.cache.state import PROMPT, State, after
 from tinygrad_llm.nn.mixers.step import Step
 from tinygrad_llm.nn.moe import MoE
@@ -78,16 +78,18 @@ def _mixer(dim: int, eps: float, config: MixerConfig, load: Loader, i: int, cach
 
 class Model:
   """
-  A decoder-only transformer with one slot of KV cache and recurrent states, which it owns.
+  A decoder-only transformer with the KV caches and recurrent states of its layers, which it owns.
 
-  positions: size of the cache; max_context: how many of its positions will be used (None: all).
+  positions: most of a sequence; max_context: how many of its positions will be used (None: all).
   """
   def __init__(self, config: ModelConfig, load: Loader, positions: int, max_context: int | None = None):
     self.config, self.embd = config, load.matrix("token_embd.weight", config.vocab_size, config.dim)
     caches = list[KVCache | None]()
     for layer in config.layers:
       c = layer.attention
-      caches.append(None if c is None else KVCache(c, positions) if c.kv_from is None else caches[c.kv_from])
+      caches.append(None if c is None else KVCache(c) if c.kv_from is None else caches[c.kv_from])
+    for i, window in config.cache_windows.items():
+      if (cache := caches[i]) is not None: cache.window = window
     states = [None if (r := layer.recurrent) is None else State(r.state) for layer in config.layers]
     self.caches = [*dict.fromkeys(c for c in caches if c is not None)]  # each once: layers may share one
     self.states = [s for s in states if s is not None]
@@ -114,13 +116,12 @@ class Model:
     fill(table, lambda memory: np.copyto(memory[:used], temperature_table(temperature, used)))
     return table
 
-  def hidden(self, tokens: Tensor, place: Place | UOp, turn: int = PROMPT) -> Tensor:
+  def hidden(self, tokens: Tensor, place: Place, turn: int = PROMPT) -> Tensor:
     """
     tokens (B, T) -> the last layer's output (B, T, dim).
 
-    place: of the tokens; a variable: of T neighbours in the slot, from this position on. turn: see Step.
+    place: of the tokens. turn: see Step.
     """
-    if isinstance(place, UOp): place = Slot(place)
     x, step = self.embd.rows(tokens), Step(place, self.ropes, turn, self.temperature)
     if (scale := self.config.embd_scale) != 1: x = x * scale
     if self.per_layer is None:

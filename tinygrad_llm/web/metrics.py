@@ -63,4 +63,8 @@ class _Now(Collector):
                 counts.referenced / max(1, counts.total))
     for name in ("total", "free", "referenced", "cached"):
       yield gauge(f"kv_blocks_{name}", f"Blocks of the KV pool: {name}", getattr(counts, name))
+    if counts.windows is not None:
+      for name in ("total", "free", "referenced", "cached"):
+        yield gauge(f"kv_window_blocks_{name}", f"Blocks of the KV pool of layers with a window: {name}",
+                    getattr(counts.windows, name))
     yield CounterMetricFamily(PREFIX + "kv_blocks_evicted", "Blocks that made room for others", counts.evictions)

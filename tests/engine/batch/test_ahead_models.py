@@ -25,7 +25,6 @@ from tinygrad_llm.engine.batch.row_ahead import AheadSteps
 from tinygrad_llm.engine.batch.row_steps import Choice, Row
 from tinygrad_llm.engine.device_sampling import settings
 from tinygrad_llm.engine.sampling import Sampler
-from tinygrad_llm.engine.steps import Steps
 from tinygrad_llm.errors import DeviceError
 from tinygrad_llm.files.gguf import open_gguf
 from tinygrad_llm.nn.cache.place import BLOCK
@@ -52,9 +51,8 @@ def test_streams_are_generate(model_file, ahead, name, most):
   """Streams of several lengths beside each other, greedy and sampled, and a next turn."""
   model = {"types": "F32", "vocab": VOCAB} | (MODELS.get(name) or {"arch": name, "layers": 3})
   with tinygrad_llm.load(str(model_file(**model)), max_context=256, chunk=32) as llm:
-    llm._lookahead = None
     llm.prepare(2)
-    captured = [step.jit.captured is not None for n in (1, 2) for turn in llm._engine.steps._aheads[n]
+    captured = [step.jit.captured is not None for n in (1, 2) for turn in llm.engine.steps._aheads[n]
                 for steps in turn for step in steps]
     assert all(captured) and len(captured) == 8 * (1 + bool(llm.model.states))
     for count in (1, most):
@@ -70,11 +68,11 @@ def test_streams_are_generate(model_file, ahead, name, most):
       for how in HOW[:2]:
         again = {"max_tokens": 9, "ignore_eos": True, **how}
         assert list(llm.stream(turn, **again)) == list(llm.generate(turn, **again))
-    assert isinstance(llm._engine.steps, AheadSteps)
+    assert isinstance(llm.engine.steps, AheadSteps)
 
 def test_inputs_of_changing_rows():
   """Each row's token, position, number, settings and last tokens, whoever had the row before."""
-  rng, inputs = random.Random(1), row_ahead._Inputs(4, 8, VOCAB)
+  rng, inputs = random.Random(1), row_ahead._Inputs(4, 8, VOCAB, False)
   samplers = [Sampler(temperature=1.0 + i, top_k=i, repeat_penalty=rng.choice([1.0, 1.5])) for i in range(6)]
   for _ in range(60):
     rows = list[Row]()
@@ -98,7 +96,7 @@ def counts(target: str) -> list[list[int]]:
   open_target(target)
   file = open_gguf(pathlib.Path(tinygrad_llm.__file__).parent / "models/stories.gguf")
   with without_memory(), Loader(file, progress=False) as loader:
-    steps = AheadSteps(model := Model(read_config(file), loader, 64), Steps(model, 64, 16), 20)
+    steps = AheadSteps(Model(read_config(file), loader, 64), 64, 16, 20)
   def count(jit: Any, n: int) -> int:
     places = [steps._end.bind(5), *(at.bind(BLOCK * (i + 1)) for i, at in enumerate(steps._at[:n]))]
     return len(compiled(scheduled(jit.fxn, *places)[0]).src)
@@ -122,7 +120,7 @@ def installed(path: str) -> tuple[Any, Any]:
   from tests.support import cuda_stub
   driver = cuda_stub.install()
   llm = tinygrad_llm.load(path, max_context=192, chunk=32)
-  for keys in llm._engine.steps._choices: fill(keys, lambda memory: memory.fill(cuda_stub.WORD))
+  for keys in llm.engine.steps._choices: fill(keys, lambda memory: memory.fill(cuda_stub.WORD))
   llm.prepare(4)
   return driver, llm
 

@@ -218,7 +218,7 @@ def test_damaged_numbers_are_reused_by_nobody(engine, at):
 def test_damaged_blocks_are_zeroed(engine, monkeypatch):
   """Before another sequence has them: what a failed request held alone, and after a failed step all that was held."""
   cleared = list[int]()
-  monkeypatch.setattr(engine.steps, "clear", cleared.append)
+  monkeypatch.setattr(engine.steps, "clear", lambda block, window: cleared.append(block))
   shared, rest = [*range(90), *range(38)], [3] * 70
   list(engine.stream(shared, 1))
   with held(engine):

@@ -150,8 +150,8 @@ def test_tiny_pool_of_a_model(model_file, monkeypatch, name, count):
       for stream, tokens in zip(of, answers):
         found = list(stream)
         assert found == tokens[:len(found)] and (stream.finish == "cancelled" or found == tokens)
-    assert llm._engine.scheduler.preemptions
-    idle(llm._engine)
+    assert llm.engine.scheduler.preemptions
+    idle(llm.engine)
 
 def test_texts_and_grammars(model_file):
   """Each answer has its own text and its own place in the grammar."""

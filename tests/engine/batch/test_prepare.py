@@ -13,7 +13,7 @@ def test_nothing_compiles_after_prepare(model_file, monkeypatch, arch):
   alone = [list(llm.generate(prompt, 6, ignore_eos=True)) for prompt in prompts]
   def refuse(*_, **__): raise AssertionError("something was compiled")
   monkeypatch.setattr(codegen, "full_rewrite_to_sink", refuse)
-  jits = [step for steps in llm._engine.steps._decodes.values() for step in steps]
+  jits = [step for steps in llm.engine.steps._decodes.values() for step in steps]
   assert sum(isinstance(jit, _TinyJit) and jit.captured is not None for jit in jits) == len(jits) * 3 // 4
   streams = [llm.stream(prompt, max_tokens=6, ignore_eos=True) for prompt in prompts]
   for stream, wanted in zip(streams, alone): assert [*stream] == wanted

@@ -27,15 +27,16 @@ class Fed:
   def __init__(self, path, seed: int = 0):
     rng = random.Random(seed)
     self.llm = tinygrad_llm.load(str(path), max_context=512, chunk=CHUNK)
-    self.steps = RowSteps(self.llm.model, self.llm.steps, BLOCKS)
     self.ids = [[rng.randrange(VOCAB) for _ in range(n + TOKENS)] for n in LENGTHS]
     self.tables = tables(rng, [-(-len(ids) // BLOCK) for ids in self.ids])
-    self.want, self.prompts = dict[tuple[int, int], np.ndarray](), list[tuple[np.ndarray, np.ndarray]]()
+    self.want, alone = dict[tuple[int, int], np.ndarray](), []
     for b, (n, ids) in enumerate(zip(LENGTHS, self.ids)):
-      alone = self.llm.prefill(ids[:n])
+      alone.append(self.llm.prefill(ids[:n]))
       self.want |= {(b, at): self.llm.step(ids[at], at) for at in range(n, len(ids))}
-      self.prompts.append((alone, self.read(rng, ids[:n], self.tables[b])))
-    self.held = [host_view(pool).copy() for pool in self.steps._pools]
+    self.steps = RowSteps(self.llm.model, self.llm.positions, CHUNK, BLOCKS)  # its own pool, from here on
+    self.prompts = [(logits, self.read(rng, ids[:n], table))
+                    for logits, n, ids, table in zip(alone, LENGTHS, self.ids, self.tables)]
+    self.held = [host_view(pool).copy() for pool in self.steps.pools]
 
   def read(self, rng: random.Random, ids: list[int], table: list[int]) -> np.ndarray:
     """Reads a prompt in pieces of random lengths, each within neighbouring blocks; the logits after the last."""
@@ -50,7 +51,7 @@ class Fed:
 
   def decoded(self, size: int, order: list[int]) -> dict[tuple[int, int], np.ndarray]:
     """The logits of the same tokens by steps of at most `size` rows, in an order of the sequences."""
-    for pool, held in zip(self.steps._pools, self.held): host_view(pool)[:] = held
+    for pool, held in zip(self.steps.pools, self.held): host_view(pool)[:] = held
     found = dict[tuple[int, int], np.ndarray]()
     for i in range(TOKENS):
       for first in range(0, len(order), size):
@@ -123,7 +124,7 @@ def test_copies_of_blocks(model_file, monkeypatch, by_host):
   copies = dict(zip(fed.tables[b], free))
   for source, target in copies.items(): fed.steps.copy(source, target)
   others = [block for block in range(1, BLOCKS) if block not in copies.values()]
-  for pool, held in zip(fed.steps._pools, fed.held):
+  for pool, held in zip(fed.steps.pools, fed.held):
     np.testing.assert_array_equal(host_view(pool)[:, :, others], held[:, :, others])
     held[:] = host_view(pool)
   for source in fed.tables[b]:
@@ -137,10 +138,10 @@ def test_copies_of_blocks(model_file, monkeypatch, by_host):
 def test_cleared_blocks_are_zero(model_file, monkeypatch, by_host):
   """Also while scratch holds numbers that are not finite."""
   llm = tinygrad_llm.load(str(model_file(vocab=VOCAB, context=512, types="F32")), max_context=512)
-  steps = llm._engine.steps
-  for pool in steps._pools: host_view(pool)[:, :, :6] = np.nan
+  steps = llm.engine.steps
+  for pool in steps.pools: host_view(pool)[:, :, :6] = np.nan
   with monkeypatch.context() as m:
     if not by_host: m.setattr(row_steps, "host_view", lambda _: None)
     for block in (3, 4): steps.clear(block)
-  for pool in steps._pools:
+  for pool in steps.pools:
     assert not host_view(pool)[:, :, 3:5].any() and np.isnan(host_view(pool)[:, :, [2, 5]]).all()

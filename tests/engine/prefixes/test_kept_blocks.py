@@ -17,6 +17,7 @@ from tinygrad_llm.engine.prefixes.kept_blocks import KeptBlocks
 from tinygrad_llm.engine.prefixes.kv_bytes import KVBytes
 from tinygrad_llm.engine.prefixes.prefix_pool import PrefixPool
 from tinygrad_llm.engine.prefixes.prefix_store import PrefixStore
+from tinygrad_llm.engine.prefixes.windows import WindowSize
 from tinygrad_llm.nn.cache.place import BLOCK
 
 SHAPES = [(2, 3, 4), (1, 1, 6), (2, 1, 2)]  # parts, heads and D of layers
@@ -34,11 +35,14 @@ def histories(tokens: list[int]) -> np.ndarray:
 
 class Engine:
   """Does what the engine does with a pool of few blocks, and with the disk."""
-  def __init__(self, folder, blocks: int, identity: bytes = bytes(32)):
-    self.layers = [np.full((parts, heads, blocks * BLOCK, D), np.nan, np.float16) for parts, heads, D in SHAPES]
-    kv = KVBytes(self.layers, lambda: None)
+  def __init__(self, folder, blocks: int, identity: bytes = bytes(32), window: WindowSize | None = None):
+    self.apart = [window is not None and i == 1 for i in range(len(SHAPES))]  # the layer in the middle
+    counts = [window.blocks if window and apart else blocks for apart in self.apart]
+    self.layers = [np.full((parts, heads, count * BLOCK, D), np.nan, np.float16)
+                   for (parts, heads, D), count in zip(SHAPES, counts)]
+    kv = KVBytes(self.layers, lambda: None, self.apart)
     self.disk = DiskThread(PrefixStore(folder, identity, kv.nbytes, 1 << 30))
-    self.kept, self.pool, self.awake = KeptBlocks(self.disk, kv), PrefixPool(blocks), threading.Event()
+    self.kept, self.pool, self.awake = KeptBlocks(self.disk, kv), PrefixPool(blocks, window=window), threading.Event()
     self.kept.attach(self.pool, self.awake.set)
     self.hits = 0
 
@@ -59,20 +63,33 @@ class Engine:
     found = s.fed
     assert s.written == found or not s.exact_prefix
     assert self.pool.grow(s, len(s.tokens))
-    for source, to in self.pool.copies:
-      for x in self.layers: x[:, :, to * BLOCK:(to + 1) * BLOCK] = x[:, :, source * BLOCK:(source + 1) * BLOCK]
-    self.pool.copies.clear()
-    places = np.concatenate([np.arange(b * BLOCK, (b + 1) * BLOCK) for b in s.table])[:len(s.tokens)]
-    want = histories(s.tokens)
-    for x in self.layers:
-      assert (x[:, :, places[:found]].view(np.uint16) == want[:found, None]).all()
-      x[:, :, places[found:]] = want[found:, None].view(np.float16)
-    s.read(len(s.tokens) - found - min(decoded, len(s.tokens) - found))
-    s.fed = len(s.tokens)
-    self.pool.entered(s)
+    for copies, apart in self.pool.all_copies():
+      for source, to in copies:
+        for x, of in zip(self.layers, self.apart):
+          if of is apart: x[:, :, to * BLOCK:(to + 1) * BLOCK] = x[:, :, source * BLOCK:(source + 1) * BLOCK]
+      copies.clear()
+    end = len(s.tokens) - min(decoded, len(s.tokens) - found)
+    while s.fed < len(s.tokens):
+      first, windows = s.fed, self.pool.windows
+      most = windows.spare * BLOCK if windows else len(s.tokens)
+      count = self.pool.piece(s, min(len(s.tokens) - first, most))
+      self.feed(s, first + count)
+      s.read(max(0, min(end, first + count) - first))
+      s.fed = first + count
+      self.pool.entered(s)
     self.pool.release(s)
     self.kept.exchange(is_alone=False)
     return found
+
+  def feed(self, s: Sequence, end: int) -> None:
+    """Checks the positions that a step up to `end` sees, and writes its own."""
+    want = histories(s.tokens)
+    for x, apart in zip(self.layers, self.apart):
+      seen = max(0, s.fed - self.pool.windows.positions + 1) if apart else 0
+      table = s.window if apart else s.table
+      places = np.array([table[p // BLOCK] * BLOCK + p % BLOCK for p in range(seen, end)])
+      assert (x[:, :, places[:s.fed - seen]].view(np.uint16) == want[seen:s.fed, None]).all()
+      x[:, :, places[s.fed - seen:]] = want[s.fed:end, None].view(np.float16)
 
   def close(self) -> None:
     self.kept.finish()
@@ -85,15 +102,18 @@ def drawn(rng: random.Random, starts: list[list[int]]) -> list[int]:
   starts.append(tokens)
   return tokens
 
+WINDOW = WindowSize(9, 100, 128)
+
+@pytest.mark.parametrize("window", [None, WINDOW])
 @pytest.mark.parametrize("prompts", some((40, 400), 0))
-def test_restarts_find_right_numbers(tmp_path, rng, prompts):
+def test_restarts_find_right_numbers(tmp_path, rng, prompts, window):
   """Random prompts over small pools that evict, with restarts: each position that is found is right."""
   starts, found, first = list[list[int]](), 0, 0  # first: of each process
-  engine = Engine(tmp_path, 12)
+  engine = Engine(tmp_path, 12, window=window)
   for _ in range(prompts):
     if rng.random() < 0.15:
       engine.close()
-      engine, again = Engine(tmp_path, rng.randint(12, 30)), rng.choice([*starts, [1]])
+      engine, again = Engine(tmp_path, rng.randint(12, 30), window=window), rng.choice([*starts, [1]])
       s = Sequence([*again], len(again))
       first += engine.answer(s)
     tokens = drawn(rng, starts)
@@ -102,6 +122,19 @@ def test_restarts_find_right_numbers(tmp_path, rng, prompts):
     found += s.reused
   engine.close()
   assert found > 200 and (first > 100 or prompts < 100)
+
+def test_windows_that_were_given_back_come_from_disk(tmp_path, rng):
+  """The pool has the other layers' blocks, and the disk has the rest. It is not exact any more."""
+  tokens = [rng.randrange(100) for _ in range(400)]
+  engine = Engine(tmp_path, 20, window=WINDOW)
+  engine.answer(Sequence(tokens, 400))
+  end = time.monotonic() + 20
+  while len([*tmp_path.iterdir()]) < 6 and time.monotonic() < end: engine.kept.exchange(is_alone=True)
+  while engine.pool.windows.evict(): pass
+  assert engine.pool.counts().cached == 7 and engine.answer(Sequence(tokens, 400)) == 384
+  assert engine.pool.counts().cached == 7
+  assert Engine(tmp_path, 20, window=WINDOW).answer(Sequence(tokens[:300], 300)) == 256
+  assert engine.answer(Sequence(tokens, 400, exact_prefix=True)) < 320
 
 def test_second_process_reads_only_the_rest(tmp_path, rng):
   tokens = [rng.randrange(100) for _ in range(400)]

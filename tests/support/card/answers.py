@@ -59,7 +59,7 @@ def streamed(path: str, samples: bool = False) -> list[list[int]]:
   """
   import tinygrad_llm
   with tinygrad_llm.load(path, max_context=128, chunk=32) as llm:
-    assert llm._engine.steps.is_ahead == (llm.device != "CPU")
+    assert llm.engine.steps.is_ahead == (llm.device != "CPU")
     def ids(n: int, seed: int) -> list[int]: return [(seed * 37 + i * 11) % 300 for i in range(n)]
     asked = [(ids(3, 1), 24), (ids(61, 2), 9)]
     first = [int(x) for x in llm.stream(ids(5, 4), max_tokens=10, ignore_eos=True)]
@@ -111,7 +111,7 @@ def rows(path: str) -> list[float]:
   import tinygrad_llm
   from tinygrad_llm.engine.batch.row_steps import Row
   with tinygrad_llm.load(path, max_context=64, chunk=32) as llm:
-    steps, far = llm._engine.steps, list[float]()
+    steps, far = llm.engine.steps, list[float]()
     def fed(n: int) -> Any:
       """(3, n, vocab): the logits of each row, in steps of `n` rows or, where n is 0, of one."""
       found = []

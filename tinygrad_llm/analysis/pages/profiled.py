@@ -40,7 +40,8 @@ class Page:
 
 def _scheduled(llm: LLM, calls: list[UOp], unit: str, depth: int) -> list[UOp | None]:
   """The calls before compilation; None where unknown. For a prompt, the last chunk and the logits are known."""
-  linear, _ = llm.steps.prompt_schedule(depth) if unit == "prompt" else llm.steps.decode_schedule(depth)
+  steps = llm.engine.steps
+  linear, _ = steps.piece_schedule(depth) if unit == "prompt" else steps.decode_schedule(1, depth)
   found = [call for call in linear.src if call.src[0].op is Ops.SINK]
   same = len(found) <= len(calls) and all(len(get_call_arg_uops(a)) == len(get_call_arg_uops(b))
                                           for a, b in zip(reversed(found), reversed(calls)))

@@ -1,11 +1,11 @@
 """The engine: a thread that runs the steps of all requests, one after the other."""
 from __future__ import annotations
 import threading, time, weakref
-from collections import deque
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
 from typing import Any, NamedTuple
 from tinygrad_llm.device.device_errors import device_error
+from tinygrad_llm.engine.batch.budget import MOST_SNAPSHOTS
 from tinygrad_llm.engine.batch.health import Health, Progress
 from tinygrad_llm.engine.batch.request import Request
 from tinygrad_llm.engine.batch.row_ahead import Results
@@ -13,20 +13,22 @@ from tinygrad_llm.engine.batch.row_states import RowStates
 from tinygrad_llm.engine.batch.row_steps import COUNTS, Row, RowSteps, count_for
 from tinygrad_llm.engine.batch.scheduler import Decode, Piece, Scheduler
 from tinygrad_llm.engine.batch.sequence import Sequence
-from tinygrad_llm.engine import closed
 from tinygrad_llm.engine.closed import CLOSED
+from tinygrad_llm.engine.inbox import Inbox
 from tinygrad_llm.engine.prefixes.kept_blocks import KeptBlocks
 from tinygrad_llm.engine.prefixes.prefix_pool import PrefixPool
+from tinygrad_llm.engine.ready import PIECE, Kind, Ready
 from tinygrad_llm.errors import InputError
 from tinygrad_llm.nn.cache.place import BLOCK
 from tinygrad_llm.process.forks import in_children
+from tinygrad_llm.process.weak import weakly
 
-
-SNAPSHOTS = 1 << 30  # bytes of copies of recurrent states at most
+LOOK = 1.0  # seconds between two looks whether a request whose reader lags behind was cancelled
+SPACED = 16 * BLOCK  # positions between two snapshots of a long prompt's states
 
 def snapshot_at(s: Sequence) -> int:
-  """Where a prompt's piece ends, so that recurrent states can be kept: at the last whole block."""
-  return (s.prompt - 1) // BLOCK * BLOCK
+  """Where a prompt's next piece ends, to keep recurrent states: at multiples of SPACED, and at the last whole block."""
+  return min(s.fed // SPACED * SPACED + SPACED, (s.prompt - 1) // BLOCK * BLOCK)
 
 class Engine:
   """
@@ -36,14 +38,15 @@ class Engine:
   users of the model come between two steps. If it ends by an error, all requests end with one, and the next request
   starts another thread. A forked child has no request and no thread until it submits one.
 
-  kept: prefixes on disk; None: there are none. failure: the last error that ended all requests.
+  kept: prefixes on disk; None: there are none. ready: captures steps; None: all are captured, or capture themselves.
+  failure: the last error that ended all requests.
   """
   def __init__(self, steps: RowSteps, context: int, chunk: int, lock: AbstractContextManager[Any],
-               kept: KeptBlocks | None = None):
+               ready: Ready | None = None):
     self.steps: Any = steps
-    self.kept = kept
-    self.lock, self._context, self._chunk = lock, context, chunk
-    self._states = RowStates(steps.states, COUNTS[-1], steps.before_host) if steps.states else None
+    self.kept, self.ready = None, ready  # type: KeptBlocks | None, Ready | None
+    self.lock, self._context, self.chunk = lock, context, chunk
+    self._states = RowStates(steps.states, steps.before_host) if steps.states else None
     self.counters, self.failure = {"requests": 0, "errors": 0}, None  # type: dict[str, int], Exception | None
     self._open()
     self._begin()
@@ -51,18 +54,18 @@ class Engine:
 
   def _open(self) -> None:
     """Without a thread: the next request starts one."""
-    self._inbox, self.progress = _Inbox(), Progress()
-    self._stop = weakref.finalize(self, _stop, self._inbox)
+    self._inbox, self.progress = Inbox(), Progress()
+    self._stop = weakref.finalize(self, Inbox.stop, self._inbox)
 
   def _begin(self) -> None:
     """An empty pool, and no sequences."""
     states, before = self._states is not None, vars(self).get("pool")
     if self._states is not None: self._states.reset()
-    self.pool = PrefixPool(self.steps.blocks, stateful=states, budget=SNAPSHOTS)
-    if before is not None:  # whatever they hold
-      self.pool.copies = [(None, block) for block in (0, *before.blocks.held(), *(to for _, to in before.copies))]
-    sizes = [n for n in (16, 32, 64, 128, 256) if n < self._chunk]
-    self.scheduler = Scheduler(self.pool, self._context, COUNTS[-1], sizes=(*sizes, self._chunk),
+    self.pool = PrefixPool(self.steps.blocks, stateful=states, budget=MOST_SNAPSHOTS, window=self.steps.window)
+    self.pool.state_of = weakly(self._state_of)
+    if before is not None: self.pool.clear_as(before)
+    sizes = [n for n in (16, 32, 64, 128, 256) if n < self.chunk]
+    self.scheduler = Scheduler(self.pool, self._context, COUNTS[-1], sizes=(*sizes, self.chunk),
                                ends_at=snapshot_at if states else None)
     self._is_whole, self._launched, self._read_at = True, None, 0.0  # type: bool, _Launched | None, float
     if self.kept is not None: self.kept.attach(self.pool, self._inbox.wake)
@@ -89,11 +92,25 @@ class Engine:
       self.counters["requests"] += len(requests)
       inbox.changed.notify()
 
+  def keep(self, kept: KeptBlocks) -> None:
+    """Prefixes on disk, before the first request."""
+    self.kept = kept
+    kept.attach(self.pool, self._inbox.wake)
+
+  def wake(self) -> None:
+    """Lets the thread go on with a request whose reader has taken a token."""
+    self._inbox.wake()
+
   def check(self, request: Request) -> None:
     """For readers that have waited: ends all requests if the thread died, and this one if the engine lost it."""
     with self._inbox.lock:
       self._check_thread()
       if request.sequence not in self._inbox.requests: request.end("error", _DIED)
+
+  @property
+  def is_stateful(self) -> bool:
+    """Whether the model has recurrent layers."""
+    return self._states is not None
 
   def is_busy(self) -> bool:
     """Whether there are requests."""
@@ -104,7 +121,7 @@ class Engine:
     inbox, thread = self._inbox, self._inbox.thread
     seconds, late = self.progress.look()
     state = "stuck" if late else "running"
-    if not inbox.requests: state = "idle"
+    if all(r.is_paused for r in [*inbox.requests.values()]): state = "idle"
     elif thread is None or not thread.is_alive(): state = "dead"
     if inbox.closed: state = "dead"
     counts = {**self.counters, "steps": self.progress.steps, "open": len(inbox.requests)}
@@ -150,8 +167,9 @@ class Engine:
           return True
         if self.kept is not None: self._exchange(self.kept)
         action = self.scheduler.next()
-        if self.scheduler.ended: self._tell()
-        if action is None: return self._has_work()
+        took_over = self._tell() if self.scheduler.ended else False
+        if action is None: return took_over or self.kept is not None and self.kept.has_work()
+        self._prepare(action)
         self._begun = time.perf_counter()
         if isinstance(action, Piece): self._read(action)
         elif self.steps.is_ahead:
@@ -165,27 +183,62 @@ class Engine:
       self._failed(e)
       return True
 
-  def _has_work(self) -> bool:
-    """Whether another look is due: a fork has taken over, or the disk has brought something."""
-    if self.scheduler.running or self.scheduler.waiting: return True
-    return self.kept is not None and self.kept.has_work()
+  def _prepare(self, action: Piece | Decode) -> None:
+    """Captures a step before its first use. This is no time of the prompt's steps, and none of the tokens'."""
+    if isinstance(action, Piece):
+      self.capture(PIECE)
+      return
+    requests = [self._inbox.requests[s] for s in action.sequences]
+    seconds = self.capture((count_for(len(requests)), self.steps.is_ahead and any(r.samples for r in requests)))
+    for r in requests: r.timing.compile += seconds
+
+  def capture(self, kind: Kind) -> float:
+    """Captures a kind of steps, unless that is done, with the lock held; the seconds that it took."""
+    if self.ready is None or kind in self.ready.done: return 0.0
+    if self._launched is not None and kind != PIECE: return 0.0  # its choices would be lost; a step by hand is another
+    self.progress.begins("capture")
+    if self._states is not None: self._states.park()
+    seconds = self.ready.capture(self.steps, kind)
+    self.progress.ended()
+    return seconds
+
+  def prepare(self, sequences: int) -> None:
+    """Captures all steps of up to so many sequences, with the lock held. There are no requests."""
+    if self._states is not None: self._states.park()
+    self.steps.prepare(sequences)
+    if self.ready is not None: self.ready.done |= {PIECE, *_kinds(count_for(sequences), self.steps.samples)}
+
+  def feed(self, s: Sequence, count: int) -> None:
+    """Feeds the next `count` tokens of a sequence as a piece of a prompt, with the lock held."""
+    self._copy()
+    if self._states is not None: self._states.before_piece(s)
+    self.steps.piece(s.tokens[s.fed:s.fed + count], s.fed, s.table, s.window)
+    end = snapshot_at(s)
+    s.read(count)
+    if self._states is not None and s.fed == end: self._keep(s)
+
+  def feed_one(self, s: Sequence) -> Any:
+    """Feeds the next token of a sequence as a decode step does, with the lock held; the logits after it, (1, 1, n)."""
+    placed = self._placed(Decode((s,)))
+    turn = 0 if self._states is None else self._states.turn
+    logits, _ = self.steps.decode([Row(s.tokens[s.fed], s.fed, s.table, window=s.window)], turn)
+    if self._states is not None: self._states.decoded(placed)
+    s.fed += 1
+    return logits
 
   def _read(self, piece: Piece) -> None:
     s = piece.sequence
     self.progress.begins("piece", piece.count)
-    self._copy()
-    if self._states is not None: self._states.before_piece(s)
-    self.steps.piece(s.tokens[piece.first:piece.first + piece.count], piece.first, s.table)
-    s.read(piece.count)
-    if self._states is not None and s.fed == snapshot_at(s): self._keep(s)
+    self.feed(s, piece.count)
     row = self.steps.last_logits(piece.count) if s.fed == len(s.tokens) else None
     request = self._inbox.requests[s]
     if not request.timing.tokens: request.read(piece.first, piece.count, time.perf_counter() - self._begun)
     if row is not None: self._answer(request, None, lambda: row)
 
   def _decode(self, decode: Decode) -> None:
+    self.progress.begins(count_for(len(decode.sequences)))
     placed = self._placed(decode)
-    rows = [Row() if s is None else Row(s.tokens[s.fed], s.fed, s.table) for s in placed]
+    rows = [Row() if s is None else Row(s.tokens[s.fed], s.fed, s.table, window=s.window) for s in placed]
     logits, keys = self.steps.decode(rows, 0 if self._states is None else self._states.turn)
     if self._states is not None: self._states.decoded(placed)
     for row, (s, key) in enumerate(zip(placed, self.steps.keys(keys))):
@@ -194,8 +247,7 @@ class Engine:
   def _placed(self, decode: Decode) -> list[Sequence | None]:
     """Does what comes before a decode step; the sequence of each row, None: idle."""
     n = count_for(len(decode.sequences))
-    self.progress.begins(n)
-    if self.pool.copies: self._copy()
+    if self.pool.has_copies: self._copy()
     if self._states is not None: return self._states.before_decode(decode.sequences, n)
     return [*decode.sequences, *[None] * (n - len(decode.sequences))]
 
@@ -204,14 +256,17 @@ class Engine:
     if not request.timing.tokens: request.read(s.fed, 1, time.perf_counter() - self._begun)
     s.fed += 1
     self._answer(request, key, lambda: self.steps.logits(logits, row), is_chosen)
+    if s.finish is not None and s.launched and self._states is not None: s.state = self._states.snapshot(s)
 
   def _launch(self, decode: Decode) -> _Launched:
     """Launches a decode step. Its rows may feed choices of the launched step before, which are not known."""
+    self.progress.begins(count_for(len(decode.sequences)))
     begun, placed = time.perf_counter(), self._placed(decode)
     before = {} if self._launched is None else {s: i for i, s in self._launched.rows}
     def fed(s: Sequence) -> Row:
       at = s.fed + s.launched
-      return Row(s.tokens[at] if at < len(s.tokens) else ~before[s], at, s.table, self._inbox.requests[s].choice(at))
+      token = s.tokens[at] if at < len(s.tokens) else ~before[s]
+      return Row(token, at, s.table, self._inbox.requests[s].choice(at), s.window)
     rows = [Row() if s is None else fed(s) for s in placed]
     results = self.steps.launch(rows, 0 if self._states is None else self._states.turn)
     if self._states is not None: self._states.decoded(placed)
@@ -230,7 +285,9 @@ class Engine:
     requests = self._inbox.requests
     for i, s in step.rows:
       s.launched -= 1
-      if requests[s].is_over: continue  # it may be one token too far, and nobody looks at it
+      if requests[s].is_over:  # it may be one token too far, and nobody looks at it
+        s.went_too_far = True
+        continue
       self._decoded(s, i, keys[i], step.results.logits, step.chosen[i])
       # its reader does not wait for the step under way
       if s.launched and (s.finish is not None or s.error is not None): requests[s].end(s.finish or "error", s.error)
@@ -241,10 +298,12 @@ class Engine:
   def _may_go_ahead(self, step: _Launched) -> bool:
     """Whether the device has all choices of a step, and nothing else is to be done before the next."""
     requests = self._inbox.requests
+    kinds = _kinds(len(step.chosen), {requests[s].samples for _, s in step.rows})
+    if self.ready is not None and not self.ready.done.issuperset(kinds): return False
     return all(requests[s].is_on_device for _, s in step.rows) and (self.kept is None or not self.kept.has_work())
 
   def _answer(self, request: Request, key: int | None, logits: Any, is_chosen: bool = False) -> None:
-    """The choice of a request's next token, and of its forks' first ones."""
+    """The choice of a sequence's next token, and of its forks' first ones."""
     if request.forks:
       for fork in self._fork(request): self._choose(fork, key, logits)
     self._choose(request, key, logits, is_chosen)
@@ -281,7 +340,14 @@ class Engine:
   def _keep(self, s: Sequence) -> None:
     """Keeps the recurrent layers' states where a later prompt may begin, if there is room for them."""
     assert self._states is not None
-    if self._states.nbytes <= SNAPSHOTS: self.pool.snapshot(s, self._states.snapshot(s), self._states.nbytes)
+    if self._states.nbytes <= MOST_SNAPSHOTS: self.pool.snapshot(s, self._states.snapshot(s), self._states.nbytes)
+
+  def _state_of(self, s: Sequence) -> tuple[Any, int] | None:
+    """A copy of the recurrent layers' states of a sequence that gives its blocks back, and its bytes."""
+    states = self._states
+    if states is None or states.nbytes > MOST_SNAPSHOTS or s.snapshot is not None: return None  # it was not loaded yet
+    if s.state is not None: return s.state, states.nbytes
+    return (states.snapshot(s), states.nbytes) if states.holds(s) and not s.went_too_far else None
 
   @staticmethod
   def _choose(request: Request, key: int | None, logits: Any, is_chosen: bool = False) -> None:
@@ -291,13 +357,17 @@ class Engine:
 
   def _copy(self) -> None:
     """Does what the pool asks for before a step."""
-    for source, target in self.pool.copies:
-      if source is None: self.steps.clear(target)
-      else: self.steps.copy(source, target)
-    self.pool.copies.clear()
+    for copies, window in self.pool.all_copies():
+      for source, target in copies:
+        if source is None: self.steps.clear(target, window)
+        else: self.steps.copy(source, target, window)
+      copies.clear()
 
-  def _tell(self) -> None:
-    """Tells the readers of answers that ended. Where one was cancelled before its forks began, the first goes on."""
+  def _tell(self) -> bool:
+    """
+    Tells the readers of answers that ended. Where one was cancelled before its forks began, the first goes on: True.
+    """
+    took_over = False
     for s in self.scheduler.ended:
       request = self._inbox.requests[s]
       if self._states is not None: self._states.forget(s)
@@ -309,7 +379,9 @@ class Engine:
       if forks and s.error is None:
         forks[0].forks = forks[1:]
         self.scheduler.submit(forks[0].sequence)
+        took_over = True
     self.scheduler.ended.clear()
+    return took_over
 
   def _failed(self, e: BaseException) -> None:
     """All requests that the thread had taken end with an error. The next step begins with an empty pool."""
@@ -323,6 +395,10 @@ class Engine:
     self._open()
     if was_closed: self._stop()
     else: self._begin()
+
+def _kinds(rows: int, samples: Iterable[bool]) -> set[Kind]:
+  """The kinds of steps of at most so many rows."""
+  return {(n, is_sampled) for n in COUNTS if n <= rows for is_sampled in samples}
 
 _DIED = InputError("engine: its thread has ended; ask again, or load the model again")
 
@@ -342,47 +418,7 @@ class _Launched(NamedTuple):
   results: Results
   begun: float
 
-class _Inbox:
-  """
-  The requests of an engine that have not ended, and messages of other threads to its thread.
-
-  requests: all of them, also forks that have not begun. new: those that the thread has not taken. thread: the one that
-  runs them; None: the next request starts one.
-
-  lock: guards all of this. It is taken by itself, not by `changed`, whose methods are Python: an exception in their
-  last line would leave it locked for ever.
-  """
-  def __init__(self) -> None:
-    self.lock, self.closed = threading.RLock(), False
-    self.changed = threading.Condition(self.lock)
-    self.requests, self.new = dict[Sequence, Request](), deque[Request]()
-    self.thread: threading.Thread | None = None
-    self.news = False  # the disk has done something
-
-  def wake(self) -> None:
-    """Lets the thread look what the disk has done."""
-    with self.lock:
-      self.news = True
-      self.changed.notify()
-
-  def take(self) -> Iterable[Request]:
-    """The requests that the thread has not taken."""
-    with self.lock: new, self.new, self.news = self.new, deque(), False
-    return new
-
-  def end(self, finish: str, error: Exception | None = None, taken: bool = False) -> int:
-    """Ends all requests, or those that the thread has taken; how many they were."""
-    with self.lock:
-      kept = {r.sequence for first in self.new for r in (first, *first.forks)} if taken else set[Sequence]()
-      ended = [r for s, r in self.requests.items() if s not in kept]
-      for r in ended: del self.requests[r.sequence]
-      if not taken: self.new.clear()
-      for r in ended:
-        r.sequence.cancelled = True
-        r.end(finish, error)
-    return len(ended)
-
-def _run(engine: weakref.ref[Engine], inbox: _Inbox) -> None:
+def _run(engine: weakref.ref[Engine], inbox: Inbox) -> None:
   """The thread. It keeps no engine alive while it waits. However it ends, no request is left."""
   try:
     while not inbox.closed:
@@ -391,7 +427,7 @@ def _run(engine: weakref.ref[Engine], inbox: _Inbox) -> None:
       del found
       if busy: continue
       with inbox.lock:
-        if not inbox.new and not inbox.closed and not inbox.news: inbox.changed.wait()
+        if not inbox.new and not inbox.closed and not inbox.news: inbox.changed.wait(LOOK if inbox.requests else None)
   finally:
     with inbox.lock:
       inbox.thread = None
@@ -400,12 +436,3 @@ def _run(engine: weakref.ref[Engine], inbox: _Inbox) -> None:
         found._is_whole = False
         found.counters["errors"] += errors
         if not inbox.closed: found.failure = found.failure or _DIED
-
-def _stop(inbox: _Inbox) -> None:
-  """Readers do not wait for the step under way."""
-  with inbox.lock:
-    inbox.closed = True
-    inbox.changed.notify()
-    for request in inbox.requests.values(): request.cancel()
-    thread = inbox.thread
-  if thread is not None and thread is not threading.current_thread(): thread.join(closed.STEP)

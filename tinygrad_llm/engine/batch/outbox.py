@@ -12,13 +12,20 @@ class Outbox:
   Tokens in order, and then the end of the answer. A token costs the engine one call, and a system call if a reader
   waits for it.
 
-  ended: no token comes any more. wake: called whenever something came, for readers that do not wait in take().
+  - ended: no token comes any more
+  - was_left: the answer belongs to the process that this one was forked from
+  - wake: called whenever something came, for readers that do not wait in take()
   """
   def __init__(self) -> None:
     self._items, self._ends = SimpleQueue[int | None](), threading.RLock()  # None: the end
     self._over = False  # a reader has met the end
-    self.ended, self.error = False, None  # type: bool, Exception | None
+    self.ended, self.error, self.was_left = False, None, False  # type: bool, Exception | None, bool
     self.wake: Callable[[], None] | None = None
+
+  @property
+  def unread(self) -> int:
+    """Tokens that were not taken yet, and the end."""
+    return self._items.qsize()
 
   def put(self, token: int) -> None:
     """Passes a token on. Nothing is read after the end."""
@@ -37,6 +44,7 @@ class Outbox:
   def leave(self) -> None:
     """In a forked child: the answer stays the parent's."""
     self._items, self._ends, self.ended, self._over = SimpleQueue(), threading.RLock(), True, True
+    self.was_left = True
     self.error = InputError("stream: it belongs to the process that this one was forked from; begin another one here")
 
   def take(self, wait: float = 0.0) -> int | None:

@@ -6,9 +6,12 @@ would compile all steps again. Sizes are therefore rounded, and remembered for a
 """
 from __future__ import annotations
 import contextlib, hashlib
+from bisect import bisect_right
 from tinygrad_llm.device.free_memory import FreeMemory
 from tinygrad_llm.engine.batch.budget import Budget
+from tinygrad_llm.engine.prefixes.windows import WindowSize, window_blocks
 from tinygrad_llm.files.gguf import GGUF
+from tinygrad_llm.nn.config import ModelConfig
 from tinygrad_llm.patches.cache import disk_cache
 
 SHARE = 3  # the pool takes a third of what the rest leaves free
@@ -28,8 +31,18 @@ def pool_blocks(budget: Budget, context: int, free: int) -> int:
   It is at least one context of `context` positions, whether that fits or not, and at most 8 of them.
   """
   one, left = budget.blocks(context), max(0, free - budget.needed(0) - context * budget.tables)
-  share = left // SHARE // budget.block if budget.block else MOST * one
-  return max(one, rounded(max(1, min(share, MOST * one))))
+  share = bisect_right(range(1, MOST * one + 1), left // SHARE, key=lambda blocks: budget.pool(blocks, context))
+  return max(one, rounded(max(1, share)))
+
+def window_size(config: ModelConfig, blocks: int, context: int, piece: int) -> WindowSize | None:
+  """
+  The pool of layers with a window beside one of `blocks` blocks, block 0 included; None: there is none.
+
+  context: most positions of a sequence. piece: most tokens of a prompt's piece.
+  """
+  positions = max(config.cache_windows.values(), default=0)
+  count = window_blocks(blocks - 1, positions, piece, context)
+  return WindowSize(1 + count, positions, piece) if count else None
 
 def remembered_blocks(file: GGUF, budget: Budget, context: int, memory: FreeMemory | None, device: str) -> int:
   """
@@ -38,9 +51,9 @@ def remembered_blocks(file: GGUF, budget: Budget, context: int, memory: FreeMemo
   Where the free memory is unknown, the pool has one context. The size is kept beside tinygrad's cache.
   """
   if memory is None: return budget.blocks(context)
-  key = _key(file, context, memory, device)
+  key = _key(file, context, memory, device) + (" windows" if budget.window else "")
   if disk_cache.caching() and (known := _known(key)) is not None:
-    fits = budget.needed(0) + context * budget.tables + (known + 1) * budget.block <= memory.free
+    fits = budget.needed(0) + context * budget.tables + budget.pool(known, context) + budget.block <= memory.free
     if fits and budget.blocks(context) <= known <= MOST * budget.blocks(context): return known
   blocks = pool_blocks(budget, context, memory.free)
   if disk_cache.caching(): STORE.put(key, str(blocks).encode())

@@ -1,7 +1,9 @@
 """One request of many: its sequence, the choice of its tokens, and its end."""
 from __future__ import annotations
 import threading, time
+from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 import numpy as np
 from tinygrad_llm.engine.batch.outbox import Outbox
 from tinygrad_llm.engine.batch.row_steps import Choice
@@ -23,6 +25,7 @@ class Request:
   - top: how many alternatives to a token are listed with its log-probability; None: no log-probabilities are computed
   - end_logprobs: of the end token, which is no token of the answer
   - sampled: these are of the tokens that the sampler picked from, by its chances, not of all by the model's
+  - stamps: seconds at which tokens came that the reader did not count yet, without compiling after the first token
   - forks: further answers to the same prompt, which wait until this request has read it
   """
   def __init__(self, sequence: Sequence, sampler: Sampler, ending: Ending, tokenizer: Tokenizer,
@@ -34,6 +37,7 @@ class Request:
     self.sampler, self.logprobs = sampler, list[Logprobs]()
     self.end_logprobs: Logprobs | None = None
     self.forks = list[Request]()
+    self.stamps: deque[float] | None = None
     self._draws = Draws(sampler)
     self._fed = self._own = 0  # where the prompt's steps have come to; how many of its tokens they fed, each once
     self._tokenizer, self._sampled = tokenizer, sampled
@@ -49,10 +53,20 @@ class Request:
     """Whether the device can make the choice that this request will make of its next token."""
     return self.sampler.on_device and self.grammar is None and self._top is None and not self.forks
 
+  @property
+  def samples(self) -> bool:
+    """Whether the device can draw this request's next token."""
+    return not self._greedy and self.is_on_device
+
   def choice(self, position: int) -> Choice | None:
     """The choice that a device is to make after the token at `position`; None: the likeliest token."""
-    if self._greedy or not self.is_on_device: return None
+    if not self.samples: return None
     return Choice(self.sampler, self.sequence.tokens, self._draws.random32(position))
+
+  @property
+  def is_paused(self) -> bool:
+    """Whether the engine waits for the answer's reader."""
+    return self.sequence.is_paused
 
   def read(self, first: int, count: int, seconds: float) -> None:
     """Notes a step before the first token, which fed tokens from position `first` on; it is the prompt's time."""
@@ -91,10 +105,11 @@ class Request:
         self.logprobs.append(sampled_logprobs(*candidates, token, self._top, self._tokenizer))
       else: self.logprobs.append(logprobs(logits(), token, self._top, self._tokenizer))
     s.tokens.append(token)
-    timing, seconds = self.timing, time.perf_counter() - self.began
+    timing, seconds = self.timing, time.perf_counter() - self.began - self.timing.compile
     if timing.tokens: timing.decode = seconds - timing.first_token
     else: timing.first_token = seconds
     timing.tokens += 1
+    if self.stamps is not None: self.stamps.append(seconds)
     self.outbox.put(token)
     s.finish = finish
 
@@ -117,6 +132,19 @@ class Request:
   def stopped(self) -> None:
     """The reader has found a stop string."""
     with self._ends: self.timing.finish = STOP_STRING
+
+  def again(self, taken: int) -> Request:
+    """
+    In a forked child: a request that goes on where this one stands, after the tokens that its reader has taken.
+    """
+    old, timing = self.sequence, self.timing
+    new = Sequence([*old.tokens], old.prompt, max_tokens=old.max_tokens, exact_prefix=old.exact_prefix)
+    request = Request(new, self.sampler, self.ending, self._tokenizer)
+    request.timing, request._draws = replace(timing), self._draws
+    for token in old.tokens[old.prompt + taken:]: request.outbox.put(token)
+    if (finish := old.finish) or self.ending.is_full(len(old.tokens) - old.prompt):
+      request.end(finish or self.ending.full)
+    return request
 
   def leave(self) -> None:
     """In a forked child: the answer stays the parent's."""

@@ -10,9 +10,14 @@ from tinygrad_llm.nn.cache.place import BLOCK
 MARGIN = 128  # positions of an answer that must have room beside others when a prompt is admitted
 
 class Pool(Protocol):
-  """The blocks of the KV cache, as the scheduler uses them; begin() fills `table` and `fed`, grow() makes room."""
+  """
+  The blocks of the KV cache, as the scheduler uses them; begin() fills `table` and `fed`, grow() makes room.
+
+  piece(): how many of the next positions of a prompt, at most `count`, a piece can feed.
+  """
   def begin(self, s: Sequence) -> None: ...
   def grow(self, s: Sequence, positions: int) -> bool: ...
+  def piece(self, s: Sequence, count: int) -> int: ...
   def entered(self, s: Sequence) -> None: ...
   def release(self, s: Sequence) -> None: ...
   def free(self) -> int: ...
@@ -27,7 +32,13 @@ class Entry:
   @property
   def rest(self) -> int: return len(self.sequence.tokens) - self.sequence.fed
   @property
-  def decodes(self) -> bool: return self.rest <= 1
+  def decodes(self) -> bool:
+    """
+    Whether it is fed by decode steps now. One that is alone has all of its prompt read by pieces, which round alike.
+    """
+    return self.rest <= 1 and (not self.sequence.alone or self.sequence.fed >= self.sequence.prompt)
+  @property
+  def is_paused(self) -> bool: return self.sequence.is_paused
 
 class Residents:
   """
@@ -53,8 +64,13 @@ class Residents:
 
   def decoding(self) -> list[Entry]:
     """The sequences that get a token in the next turn, the oldest first."""
-    found = [e for e in self.running if len(e.sequence.tokens) - e.sequence.fed <= 1]  # as Entry.decodes
+    found = [e for e in self.running if len((s := e.sequence).tokens) - s.fed <= 1  # as Entry.decodes and is_paused
+             and (s.room is None or not s.is_paused) and (not s.alone or s.fed >= s.prompt)]
     return sorted(found, key=_number)
+
+  def prompts(self) -> bool:
+    """Whether a prompt is to be read."""
+    return any(not e.is_paused for e in self.waiting) or any(not e.decodes for e in self.running)
 
   def let_go(self) -> None:
     """Cancelled, finished and failed sequences leave, and full ones, unless a step of them is under way."""
@@ -68,10 +84,11 @@ class Residents:
       self._end(e)
 
   def go_on(self, sequences: Iterable[Sequence]) -> bool:
-    """Whether all of these, which decode, stay for another step and have blocks for it."""
+    """Whether all of these, which decode, stay for another step, and have blocks and readers for it."""
     for s in sequences:
       fed = s.fed
       if s.finish or s.error or s.cancelled or fed >= self.context or fed >= len(s.table) * BLOCK: return False
+      if s.room is not None and s.is_paused: return False
     return True
 
   def read(self) -> None:
@@ -81,14 +98,19 @@ class Residents:
   def goes_on(self, e: Entry) -> bool:
     """Whether a decoding sequence takes part in the step behind the launched ones, as far as that is known now."""
     s = e.sequence
+    if s.is_paused: return False
     if not s.launched: return True
     is_last = s.max_tokens is not None and len(s.tokens) + s.launched - s.prompt >= s.max_tokens
     return not (s.cancelled or s.finish or s.error or is_last or s.fed + s.launched >= self.context)
 
   def has_room(self, e: Entry) -> bool:
-    """Makes room for one more position at the cost of the youngest, which may be the sequence itself."""
+    """
+    Makes room for one more position at the cost of the youngest, which may be the sequence itself.
+
+    Paused ones go first.
+    """
     while not self.pool.grow(e.sequence, e.sequence.fed + 1):
-      youngest = max(self.running, key=lambda other: other.number)
+      youngest = max(self.running, key=lambda other: (other.is_paused, other.number))
       if len(self.running) > 1: self._preempt(youngest)
       else:
         e.sequence.finish = "context"
@@ -96,13 +118,20 @@ class Residents:
       if youngest is e: return False
     return True
 
+  def preempt_paused(self) -> bool:
+    """Lets the youngest paused sequence give its blocks back; False: there is none."""
+    paused = [e for e in self.running if e.is_paused and not e.sequence.launched]
+    if paused: self._preempt(max(paused, key=_number))
+    return bool(paused)
+
   def reader(self, order: Callable[[Entry], tuple[float, int]]) -> Entry | None:
     """The entry of the prompt that is read next, the least by `order`, with its prefix and blocks for the rest."""
     first = min((e for e in self.running if not e.decodes), key=order, default=None)
-    while self.waiting:
-      e = min(self.waiting, key=order)
+    while waiting := [e for e in self.waiting if not e.is_paused]:
+      e = min(waiting, key=order)
       if first and order(first) < order(e): break
       if self._admit(e): return e
+      if self.preempt_paused(): continue
       if self.running: break
       e.sequence.error = InputError(f"prompt: {len(e.sequence.tokens)} tokens do not fit into the KV cache's blocks; "
                                     "shorten it or raise max_context")

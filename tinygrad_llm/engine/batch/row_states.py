@@ -2,11 +2,11 @@
 from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Items
+from weakref import WeakKeyDictionary
 from tinygrad import Tensor, UOp
-from tinygrad_llm.device.buffers import host_view
 from tinygrad_llm.device.captured import captured
 from tinygrad_llm.engine.batch.sequence import Sequence
-from tinygrad_llm.engine.states import alike, copy_all
+from tinygrad_llm.device.buffers import copy, empty, host_view
 from tinygrad_llm.nn.cache.state import State
 
 class RowStates:
@@ -20,15 +20,15 @@ class RowStates:
   before_host: called before the host may touch a state, while a step may be under way. Such a step counts as done: a
   state of a sequence that goes on has seen just the tokens that the sequence gets.
   """
-  def __init__(self, states: Items[State], slots: int, before_host: Callable[[], None] = lambda: None):
+  def __init__(self, states: Items[State], before_host: Callable[[], None] = lambda: None):
     self._before_host = before_host
-    pools = [state.make_pool(slots) for state in states]
+    pools = [state.pool for state in states]
     self.turns = tuple([x for pool in pools for x in pool.turns[turn]] for turn in range(2))
     self.prompt = [x for pool in pools for x in pool.prompt]
     self._between = alike(self.prompt)
     self._puts, self._takes = ([captured(f, held, self._between) for held in self.turns] for f in (_put, _take))
-    self._places = dict[Sequence, tuple[int, int]]()  # (turn, slot)
-    self._parked = dict[Sequence, list[Tensor]]()
+    self._places = WeakKeyDictionary[Sequence, tuple[int, int]]()  # (turn, slot)
+    self._parked = WeakKeyDictionary[Sequence, list[Tensor]]()
     self._spare = list[list[Tensor]]()  # memory that nothing is parked in
     self._reading: Sequence | None = None  # whose tokens the prompts' state has seen
     self.turn = 0  # of the next step
@@ -54,11 +54,21 @@ class RowStates:
     self._reading = s
 
   def snapshot(self, s: Sequence) -> list[Tensor]:
-    """A copy of the state of a sequence that the last step fed."""
-    if s is not self._reading: self._take(*self._places[s])
-    copies = alike(self.prompt)
-    copy_all(copies, self.prompt if s is self._reading else self._between)
+    """A copy of the state of a sequence. If a launched step feeds one more token, it is the state before."""
+    self._before_host()
+    if s in self._parked: of = self._parked[s]
+    elif s is self._reading: of = self.prompt
+    else:
+      turn, slot = self._places[s]
+      self._take(1 - turn if s.launched else turn, slot)
+      of = self._between
+    copies = alike(of)
+    copy_all(copies, of)
     return copies
+
+  def holds(self, s: Sequence) -> bool:
+    """Whether there is a state of a sequence."""
+    return s is self._reading or s in self._places or s in self._parked
 
   def before_decode(self, sequences: Items[Sequence], rows: int) -> list[Sequence | None]:
     """
@@ -90,6 +100,12 @@ class RowStates:
   def decoded(self, placed: Items[Sequence | None]) -> None:
     """Notes that the step has run."""
     self._places |= {s: (1 - self.turn, slot) for slot, s in enumerate(placed) if s is not None}
+
+  def park(self) -> None:
+    """Parks the states of all sequences, before a step that feeds none of them."""
+    for s in [*self._places]: self._leave_slot(s)
+    if self._reading is not None: self._park(self._reading, self.prompt)
+    self._reading = None
 
   def forget(self, s: Sequence) -> None:
     """The sequence has ended, or will begin again."""
@@ -144,3 +160,11 @@ def _put(held: Items[Tensor], between: Items[Tensor], slot: UOp) -> list[Tensor]
   return [x[slot:slot+1].assign(y) for x, y in zip(held, between)]
 def _take(held: Items[Tensor], between: Items[Tensor], slot: UOp) -> list[Tensor]:
   return [y.assign(x[slot:slot+1]) for x, y in zip(held, between)]
+
+def copy_all(to: Items[Tensor], of: Items[Tensor]) -> None:
+  """Copies each tensor's contents to its counterpart."""
+  for x, y in zip(to, of): copy(x, y)
+
+def alike(tensors: Items[Tensor]) -> list[Tensor]:
+  """Uninitialised tensors of the same shapes and types."""
+  return [empty(x.max_shape, x.dtype) for x in tensors]

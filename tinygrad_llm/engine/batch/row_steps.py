@@ -1,18 +1,21 @@
 """The captured steps over the KV pool: a token for each of 1, 2, 4 or 8 sequences, and a piece of one prompt."""
 from __future__ import annotations
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Numbers
-from typing import NamedTuple
+from typing import Any, NamedTuple
 import numpy as np
-from tinygrad import Tensor, UOp, dtypes
-from tinygrad_llm.device.buffers import Readings, empty, fill, host_view, packer, writer
+from tinygrad import Tensor, UOp
+from tinygrad_llm.device.buffers import Readings, host_view, packer, writer
 from tinygrad_llm.device.captured import Replay, captured, scheduled
+from tinygrad_llm.engine.prefixes.windows import WindowSize
 from tinygrad_llm.engine.sampling import Sampler, biased, greedy_key
-from tinygrad_llm.engine.steps import Steps
-from tinygrad_llm.nn.cache.place import BLOCK, Piece, Rows
+from tinygrad_llm.engine.steps import PieceSteps, place_of, places_of, write_tables, zeros
+from tinygrad_llm.nn.cache.place import BLOCK, Rows
 from tinygrad_llm.nn.model import Model
 from tinygrad_llm.progress import tell
 
 COUNTS = (1, 2, 4, 8)  # of rows
+Tables = tuple[Numbers[int], ...]  # of rows
 
 def count_for(sequences: int) -> int:
   """The rows of the smallest step for so many sequences, at most 8."""
@@ -34,44 +37,51 @@ class Row(NamedTuple):
 
   The default is an idle row: it feeds token 0 into block 0, which belongs to no sequence. choice: see AheadSteps; None:
   the likeliest token.
+
+  window: the blocks of layers with a window, if they have a pool of their own.
   """
   token: int = 0
   position: int = 0
   table: Numbers[int] = (0,)
   choice: Choice | None = None
+  window: Numbers[int] = (0,)
 
-class RowSteps:
+class RowSteps(PieceSteps):
   """
   A model's steps over a pool of `blocks` blocks. A step's results stay in its buffers until it runs again.
 
   Tokens, positions and tables lie in arrays that the captured steps read: sequences come and go without a capture.
-  steps: the model's steps for its slot. A piece leaves its hidden rows where steps.row_logits() reads them.
 
-  is_ahead: steps can be launched before the results of the step before are read, see AheadSteps.
+  - is_ahead: steps can be launched before the results of the step before are read, see AheadSteps
+  - samples: the kinds of steps of so many rows; True: steps whose rows may sample
   """
-  is_ahead = False
+  is_ahead, samples = False, (False,)  # type: bool, tuple[bool, ...]
 
-  def __init__(self, model: Model, steps: Steps, blocks: int, bias: Tensor | None = None):
-    self._pools = [cache.make_pool(blocks).kv for cache in model.caches]
-    self.states, self.blocks, self._steps, self._vocab_size = model.states, blocks, steps, model.config.vocab_size
-    self._most = -(-steps.positions // BLOCK)  # blocks of a sequence
+  def __init__(self, model: Model, positions: int, chunk: int, blocks: int, bias: Tensor | None = None,
+               window: WindowSize | None = None):
+    """bias: a token_bias for the greedy choice. For the others see PieceSteps."""
+    self.pools = [(cache.make_pool(blocks) if window is None or not cache.window else
+                   cache.make_pool(window.blocks, apart=True)).kv for cache in model.caches]
+    super().__init__(model, positions, chunk, blocks, window)
+    self.states = model.states
+    for state in model.states: state.make_pool(COUNTS[-1])
     self._end = UOp.variable("end", 1, self._most * BLOCK)
-    self._at = [UOp.variable(f"at{row}", 0, blocks * BLOCK - 1) for row in range(COUNTS[-1])]
-    arrays = {n: _Arrays(zeros((n, 1)), zeros((n,)), zeros((n, self._most))) for n in COUNTS}
+    self._at = [*zip(*(places_of(row, blocks, window) for row in range(COUNTS[-1])))]  # of each pool
+    tables = 1 if window is None else 2
+    arrays = {n: _Arrays(zeros((n, 1)), zeros((n,)), *(zeros((n, self._most)) for _ in range(tables))) for n in COUNTS}
     self._rows = {n: _Rows(a) for n, a in arrays.items()}
     self._decodes = {n: [captured(_decode, model, turn, bias, a) for turn in range(2 if model.states else 1)]
                      for n, a in arrays.items()}
-    self._replays = {n: [Replay(step, (), (self._end, *self._at[:n])) for step in steps]
+    self._replays = {n: [Replay(step, (), (self._end, *self._places(n))) for step in steps]
                      for n, steps in self._decodes.items()}
-    self._reading = Readings()
-    self._tokens, self._table = empty((1, steps.chunk), dtypes.int32), zeros((1, self._most))
-    self._piece = captured(_piece, model, steps.hidden, self._tokens, self._table)
-    self._copy, self._clear = captured(_copy, self._pools), captured(_clear, self._pools)
+    self._reading, self._numbers = Readings(), Readings(form=lambda array: array.reshape(-1))
+    groups = [[cache.pool.kv for cache in model.caches if cache.apart is apart] for apart in (False, True)[:tables]]
+    self._groups = [_Group(pools, captured(_copy, pools), captured(_clear, pools)) for pools in groups]
 
   @property
   def nbytes(self) -> int:
     """Bytes of the pool."""
-    return sum(int(pool.nbytes()) for pool in self._pools)
+    return sum(int(pool.nbytes()) for pool in self.pools)
 
   def decode(self, rows: Numbers[Row], turn: int = 0) -> tuple[Tensor, Tensor]:
     """
@@ -81,23 +91,39 @@ class RowSteps:
     """
     n = count_for(len(rows))
     if n > len(rows): rows = [*rows, *[Row()] * (n - len(rows))]
-    tokens, positions, tables, _ = zip(*rows)
-    self._rows[n].write(tokens, positions, tables)
-    return self._replays[n][turn](max(positions) + 1, *map(place_of, positions, tables))
+    tokens, positions, tables, _, windows = zip(*rows)
+    self._rows[n].write(tokens, positions, tables, windows)
+    return self._replays[n][turn](max(positions) + 1, *self._stores(rows))
+
+  def _places(self, rows: int) -> list[UOp]:
+    """The variables of so many rows' places, pool by pool."""
+    return [at for of_pool in self._at for at in of_pool[:rows]]
+
+  def _stores(self, rows: Numbers[Row]) -> list[int]:
+    """Their values."""
+    at = [place_of(row.position, row.table) for row in rows]
+    return at if self.window is None else at + [place_of(row.position, row.window) for row in rows]
 
   def prepare(self, sequences: int) -> None:
     """
     Captures a piece and the steps of up to so many rows, by running them on block 0 and on recurrent states.
     """
-    rows = [(n, turn) for n in COUNTS[:COUNTS.index(count_for(sequences)) + 1] for turn in range(len(self._decodes[n]))]
-    tell("steps", 0, total := len(rows) + 1)
-    self.piece([0], 0, (0,))
-    self.last_logits(1)
-    for i, (n, turn) in enumerate(rows, 2):
-      self._prepare_decode(n, turn)
+    counts = COUNTS[:COUNTS.index(count_for(sequences)) + 1]
+    tell("steps", 0, total := len(counts) + 1)
+    self.capture_piece()
+    for i, n in enumerate(counts, 2):
+      for is_sampled in self.samples: self.capture_decode(n, is_sampled)
       tell("steps", i, total)
 
-  def _prepare_decode(self, rows: int, turn: int) -> None: self.decode([Row()] * rows, turn)
+  def restore_decode(self, rows: int, is_sampled: bool = False) -> bool:
+    """Whether steps of so many rows are captured, in this process or an earlier one, and so compile nothing."""
+    return all(replay.restore() for replay in self._steps_of(rows, is_sampled))
+
+  def capture_decode(self, rows: int, is_sampled: bool = False) -> None:
+    """Captures steps of so many rows, by running them on block 0. All slots of recurrent states are written."""
+    for turn in range(len(self._decodes[rows])): self.decode([Row()] * rows, turn)
+
+  def _steps_of(self, rows: int, is_sampled: bool) -> Iterable[Replay[Any]]: return self._replays[rows]
 
   def decode_schedule(self, rows: int, position: int) -> tuple[UOp, dict[str, int]]:
     """
@@ -105,13 +131,8 @@ class RowSteps:
     """
     step = self._decodes[rows][0]
     assert step.fxn is not None
-    return scheduled(step.fxn, self._end.bind(position + 1), *(at.bind(BLOCK * (i + 1))
-                                                              for i, at in enumerate(self._at[:rows])))
-
-  def piece_schedule(self, position: int) -> tuple[UOp, dict[str, int]]:
-    """The same for a piece of a whole chunk from `position` on, without the logits after it."""
-    assert self._piece.fxn is not None
-    return scheduled(self._piece.fxn, self._start(position), self._at[0].bind(BLOCK), self._length(self._steps.chunk))
+    return scheduled(step.fxn, self._end.bind(position + 1), *(at.bind(BLOCK * (i + 1)) for of_pool in self._at
+                                                              for i, at in enumerate(of_pool[:rows])))
 
   def logits(self, logits: Tensor, row: int) -> np.ndarray:
     """float32 (vocab_size,): one row of what decode() returned."""
@@ -120,80 +141,92 @@ class RowSteps:
 
   def keys(self, keys: Tensor) -> list[int]:
     """The greedy keys of decode(), one a row."""
-    found: list[int] = self._reading(keys).ravel().tolist()
+    found: list[int] = self._numbers(keys).tolist()
     return found
 
-  def piece(self, tokens: Numbers[int], start: int, table: Numbers[int]) -> None:
-    """Feeds tokens of one sequence from position `start` on; their blocks are neighbours in the pool."""
-    fill(self._tokens, lambda memory: np.copyto(memory[0, :len(tokens)], tokens))
-    fill(self._table, lambda memory: write_tables(memory, [table]))
-    self._piece(self._start(start), self._at[0].bind(place_of(start, table)), self._length(len(tokens)))
-
-  def last_logits(self, length: int) -> np.ndarray:
-    """float32 (vocab_size,): the logits after the last token of a piece of `length` tokens."""
-    return self._steps.row_logits(length - 1).copy()
+  @property
+  def linear(self) -> UOp | None:
+    """The captured schedule of a step of one row; None before it has run, or with JIT=0."""
+    steps = (replay.jit.captured for is_sampled in self.samples for replay in self._steps_of(1, is_sampled))
+    return next((step.linear for step in steps if step is not None), None)
 
   def before_host(self) -> None:
     """Waits until no step under way uses memory that the host reaches."""
 
-  def copy(self, source: int, target: int) -> None:
-    """Copies a block's keys and values in all layers."""
+  def copy(self, source: int, target: int, window: bool = False) -> None:
+    """Copies a block's keys and values in all layers of a pool; window: in the pool of layers with a window."""
     self.before_host()
-    for pool in self._pools:
+    group = self._groups[window]
+    for pool in group.pools:
       if (view := host_view(pool)) is None: break
       view[:, :, target] = view[:, :, source]
     else: return
-    self._copy(*(UOp.variable(name, 0, self.blocks - 1).bind(block) for name, block in (("source", source),
-                                                                                        ("target", target))))
+    group.copy(*(UOp.variable(name, 0, group.blocks - 1).bind(block) for name, block in (("source", source),
+                                                                                         ("target", target))))
 
-  def clear(self, block: int) -> None:
-    """Zeroes a block, after numbers that are not finite may have been stored there."""
+  def clear(self, block: int, window: bool = False) -> None:
+    """Zeroes a block, after numbers that are not finite may have been stored there. window: as for copy()."""
     self.before_host()
-    for pool in self._pools:
+    group = self._groups[window]
+    for pool in group.pools:
       if (view := host_view(pool)) is None: break
       view[:, :, block] = 0
     else: return
-    self._clear(UOp.variable("target", 0, self.blocks - 1).bind(block))
+    group.clear(UOp.variable("target", 0, group.blocks - 1).bind(block))
 
-  def _start(self, position: int) -> UOp: return UOp.variable("start", 0, self._most * BLOCK - 1).bind(position)
-  def _length(self, length: int) -> UOp: return UOp.variable("length", 1, self._steps.chunk).bind(length)
+class _Group(NamedTuple):
+  """The layers' tensors of one pool, and the captured copy() and clear() of its blocks."""
+  pools: list[Tensor]
+  copy: Any
+  clear: Any
+
+  @property
+  def blocks(self) -> int: return int(self.pools[0].shape[2])
 
 class _Arrays(NamedTuple):
-  """The inputs of a step of n rows: tokens (n, 1), positions (n,) and tables (n, blocks), int32."""
+  """
+  The inputs of a step of n rows: tokens (n, 1), positions (n,) and tables (n, blocks), int32.
+
+  window: the tables of layers with a window; None: they have the same.
+  """
   tokens: Tensor
   positions: Tensor
   table: Tensor
+  window: Tensor | None = None
 
 class _Rows:
   """Writes a step's inputs; a row's table is written only where it is another one than at the last step."""
   def __init__(self, arrays: _Arrays):
-    self._tokens, self._positions, self._table = packer(arrays.tokens), packer(arrays.positions), writer(arrays.table)
-    self._tables: tuple[Numbers[int], ...] = ()  # as they were written last
+    self._tokens, self._positions = packer(arrays.tokens), packer(arrays.positions)
+    self._table = TableWriter(writer(arrays.table))
+    self._window = None if arrays.window is None else TableWriter(writer(arrays.window))
 
-  def write(self, tokens: Numbers[int], positions: Numbers[int], tables: tuple[Numbers[int], ...]) -> None:
+  def write(self, tokens: Numbers[int], positions: Numbers[int], tables: Tables, windows: Tables) -> None:
     self._tokens(*tokens)
     self._positions(*positions)
-    if tables != self._tables:
-      self._table(lambda memory: write_tables(memory, tables))
-      self._tables = tuple(table[:] for table in tables)
+    self._table(tables)
+    if self._window is not None: self._window(windows)
 
-def zeros(shape: tuple[int, ...]) -> Tensor:
-  fill(tensor := empty(shape, dtypes.int32), lambda memory: memory.fill(0))
-  return tensor
+class TableWriter:
+  """Writes the tables of rows where they are others than at the last call. write: see device.buffers.writer."""
+  def __init__(self, write: Callable[[Callable[[np.ndarray], None]], None]):
+    self._write = write
+    self._tables: Tables = ()  # as they were written last
 
-def write_tables(memory: np.ndarray, tables: Numbers[Numbers[int]]) -> None:
-  memory[:] = 0
-  for row, table in zip(memory, tables): row[:len(table)] = table
-
-def place_of(position: int, table: Numbers[int]) -> int: return table[position // BLOCK] * BLOCK + position % BLOCK
+  def __call__(self, tables: Tables) -> None:
+    if tables == self._tables: return
+    self._write(lambda memory: write_tables(memory, tables))
+    self._tables = tuple(table[:] for table in tables)
 
 def _decode(model: Model, turn: int, bias: Tensor | None, arrays: _Arrays, end: UOp, *stores: UOp
             ) -> tuple[Tensor, Tensor]:
-  hidden = model.hidden(arrays.tokens, Rows(arrays.positions, arrays.table, stores, end), turn)
+  hidden = model.hidden(arrays.tokens, rows_at(arrays.positions, arrays.table, arrays.window, stores, end), turn)
   return (logits := model.logits(hidden)), greedy_key(biased(logits, bias))
 
-def _piece(model: Model, x: Tensor, tokens: Tensor, table: Tensor, start: UOp, at: UOp, length: UOp) -> Tensor:
-  return x[:, :length].assign(model.hidden(tokens[:, :length], Piece(start, table, (at,), start + length)))
+def rows_at(positions: Tensor, table: Tensor, window: Tensor | None, stores: tuple[UOp, ...], end: UOp) -> Rows:
+  """Rows whose places in the pools are `stores`, pool by pool."""
+  n = int(table.shape[0])
+  return Rows(positions, table, stores[:n], end, None if window is None else (window, stores[n:]))
 
 def _copy(pools: Numbers[Tensor], source: UOp, target: UOp) -> list[Tensor]:
   stores = [pool[:, :, target:target+1].uop.store(pool[:, :, source:source+1].contiguous().uop) for pool in pools]

@@ -56,6 +56,9 @@ class Scheduler:
   A sequence that has the pool for itself and finds no room ends with `finish` "context", and so does one at `context`
   positions. A prompt that is too long for the context or for the whole pool ends with an InputError in `error`.
 
+  Company. A sequence that is `alone` has steps of its own. One whose reader has no room is paused: it gets no token,
+  and gives its blocks back before others do.
+
   End. A sequence that is cancelled, or has `finish` or `error`, leaves before the next action: the pool gets its blocks
   back. `ended` lists sequences that left, for the caller to take out. A cancelled one has `finish` "cancelled".
 
@@ -89,6 +92,11 @@ class Scheduler:
   @property
   def ended(self) -> list[Sequence]: return self._residents.ended
 
+  def preempt(self) -> bool:
+    """Lets a sequence that no reader waits for give its blocks back; False: there is none."""
+    self._again = None
+    return self._residents.preempt_paused()
+
   def submit(self, s: Sequence) -> None:
     """Takes a sequence in. One with a table, such as a fork, runs at once; all others wait for blocks."""
     self._residents.add(s, self._clock)
@@ -102,12 +110,12 @@ class Scheduler:
     while True:
       if not self._turn:
         decoding = self._residents.decoding()
-        if self.waiting or len(decoding) < self.running:
+        if self._residents.prompts():
           if piece := self._piece(len(decoding)): return piece
           decoding = self._residents.decoding()
         if not decoding: return None
         self._begin_turn(decoding)
-        self._share.turn(prompts=self.waiting > 0 or self.running > len(self._turn))
+        self._share.turn(prompts=self._residents.prompts())
       if rows := self._decode_rows():
         decode = Decode(rows)
         if len(rows) == self.running and not self.waiting: self._again = decode
@@ -122,16 +130,17 @@ class Scheduler:
     self._end_company()
     self._residents.let_go()
     running, pool = self._residents.running, self._residents.pool
-    if self.waiting or not all(e.decodes for e in running): return None
+    if self._residents.prompts(): return None
     def going(turn: list[Entry]) -> list[Entry]: return [e for e in turn if e in running and self._residents.goes_on(e)]
     if not (rest := going(self._turn)):
       if not (rest := going(self._residents.decoding())): return None
       self._begin_turn(rest)
       self._share.turn(prompts=False)
       rest = self._turn
-    rows = rest[:self.rows]
+    rows = rest[:1 if rest[0].sequence.alone else self.rows]
+    if any(e.sequence.alone for e in rows[1:]): rows = rows[:next(i for i, e in enumerate(rows) if e.sequence.alone)]
     if not all(pool.grow(e.sequence, e.sequence.fed + e.sequence.launched + 1) for e in rows): return None
-    self._turn = rest[self.rows:]
+    self._turn = rest[len(rows):]
     return Decode(tuple(e.sequence for e in rows))
 
   def done(self, action: Piece | Decode, seconds: float) -> None:
@@ -170,12 +179,13 @@ class Scheduler:
     if decoding != self._last:
       kept = [e for e in self._last if e in decoding]
       self._last = kept + [e for e in decoding if e not in kept]  # a newcomer moves nobody to a later step
-    self._turn = list(self._last)
+    self._turn = sorted(self._last, key=lambda e: e.sequence.alone)  # one that steps alone splits no step of others
 
   def _decode_rows(self) -> tuple[Sequence, ...]:
     """The turn's next sequences, each with room for a token; () if the turn's last ones had to go."""
     rows, running = list[Entry](), self._residents.running
     while self._turn and len(rows) < self.rows:
+      if rows and (self._turn[0].sequence.alone or rows[0].sequence.alone): break
       e = self._turn.pop(0)
       if e in running and self._residents.has_room(e): rows.append(e)
     return tuple(e.sequence for e in rows if e in running)  # a later one may have needed an earlier one's blocks
@@ -191,7 +201,7 @@ class Scheduler:
     most = min(e.rest, run_length(s.table, s.fed, self.sizes[-1]))
     if self._ends_at is not None and (end := self._ends_at(s)) > s.fed: most = min(most, end - s.fed)
     if not (count := min(most, self._size(most, room, s.fed))): return None
-    if e.rest - count == 1 < count: count -= 1  # a prompt's last token is read by a piece, alone or in company
+    count = _in_company(e.rest, self._pool.piece(s, _in_company(e.rest, count)))
     self._beside = room is not None
     return Piece(s, s.fed, count)
 
@@ -207,3 +217,7 @@ class Scheduler:
     if self._share.stalled: return 0
     shorter = range(min(most, self.sizes[0], times.most(room, first)), 0, -1)
     return next((n for n in shorter if times.sure(n, first) <= room), 0) or max(1, self.sizes[0] // 4)  # it must go on
+
+def _in_company(rest: int, count: int) -> int:
+  """A piece that leaves one token of a prompt leaves two: a piece reads the last one, alone or in company."""
+  return count - (rest - count == 1 < count)

@@ -64,18 +64,20 @@ class DiskThread:
     """Whether a block can be handed over at once."""
     return (len(self._writes) + 1) * self.store.nbytes <= MOST or not self._writes
 
-  def keep(self, blocks: list[Block], kv: Callable[[int], np.ndarray], waits: bool = False) -> bool:
+  def keep(self, blocks: list[Block], kv: Callable[[int], np.ndarray | None], waits: bool = False) -> bool:
     """
     Hands over the blocks of a prompt that are not on disk; False: there is no room for all of them.
 
-    kv: a block's KV by its place. waits: for room, at the end of the process or the model, see close().
+    kv: a block's KV by its place. None: it is gone, and no block behind it is written, either.
+    waits: for room, at the end of the process or the model, see close().
     """
     if waits: self._ends()
     for i, block in enumerate(blocks):
       if block.name in self._waiting or self.store.has_good(block): continue
       if self.store.gave_up: return True
       if not (self._waited() if waits else self.has_room()): return False
-      write = block, blocks[i - 1] if i else None, kv(i)
+      if (data := kv(i)) is None: return True
+      write = block, blocks[i - 1] if i else None, data
       with self._lock:
         self._writes.append(write)
         self._waiting.add(block.name)

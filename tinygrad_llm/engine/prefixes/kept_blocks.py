@@ -31,7 +31,8 @@ class KeptBlocks:
   """
   Copies blocks between a pool and the disk's thread. The methods are for the engine's thread, or for one with its lock.
 
-  A block from disk enters the tree as if decode steps had written it: requests with exact_prefix do not use it.
+  A block from disk enters the tree as if decode steps had written it: requests with exact_prefix do not use it. A block
+  that windows have passed, and whose part in the window pool is gone, is not written, nor are those behind it.
   """
   def __init__(self, disk: DiskThread, kv: KVBytes):
     self.disk, self._store, self._kv = disk, disk.store, kv
@@ -53,6 +54,7 @@ class KeptBlocks:
     tree, size = self._pool.tree, self._pool.size
     whole = len(s.tokens) // size  # the last block, too: a copy of all but its last position may be used
     path = tree.find(tree.root(s.root), s.tokens, whole * size, False).path
+    if self._pool.windows is not None: path = path[:self._pool.windows.complete(path)]
     blocks = [*self._store.chain(key(s.tokens[i * size:(i + 1) * size]) for i in range(whole))][len(path):]
     if not blocks or not self._store.has(blocks[0]): return False
     self._arrivals.append(Arrival(s, self.disk.read(blocks), path[-1] if path else tree.root(s.root)))
@@ -98,6 +100,7 @@ class KeptBlocks:
     """Puts the next block of a sequence into the pool and the tree; False: there is no room for it."""
     pool, tree = self._pool, self._pool.tree
     ids = a.reading.blocks[a.placed].ids
+    windows = pool.windows
     if (node := a.node.children.get(ids)) is None:
       if a.node.depth and a.node.parent is None: return False  # evicted meanwhile
       tree.pin(a.node)
@@ -108,6 +111,9 @@ class KeptBlocks:
       self._kv.write(block, kv)
       node = tree.insert(a.node, ids, block, 0)
       pool.blocks.drop(block)
+    if windows is not None and not node.window and windows.arrive(node):
+      self._kv.write(None, kv, node.window)
+      node.exact = 0
     a.node, a.placed = node, a.placed + 1
     return True
 
@@ -121,4 +127,7 @@ class KeptBlocks:
     if at is not self._pool.tree.root(""): return True
     path.reverse()
     blocks = [*self._store.chain(x.key for x in path)]
-    return self.disk.keep(blocks, lambda i: self._kv.read(path[i].block), waits)
+    def kv(i: int) -> np.ndarray | None:
+      whole = self._pool.windows is None or path[i].window
+      return self._kv.read(path[i].block, path[i].window) if whole else None
+    return self.disk.keep(blocks, kv, waits)

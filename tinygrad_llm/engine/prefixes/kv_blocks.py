@@ -1,6 +1,8 @@
 """The numbers of a pool's blocks: free ones in runs of neighbours, and how many sequences hold each of the others."""
 from __future__ import annotations
 from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Iterable
 from tinygrad_llm.nn.cache.place import BLOCK
 
 class Blocks:
@@ -59,6 +61,10 @@ class Blocks:
   def held(self) -> list[int]:
     """The blocks that sequences hold."""
     return [block for block, count in enumerate(self._holders) if count]
+
+  def given_back(self, held: Iterable[int]) -> int:
+    """How many blocks nobody would read if each of these were dropped, as often as it is here."""
+    return sum(self._holders[block] == count for block, count in Counter(held).items())
 
   def is_free(self, block: int) -> bool:
     """Whether the block is nobody's."""

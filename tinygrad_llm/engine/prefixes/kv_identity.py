@@ -16,7 +16,7 @@ def kv_identity(file: GGUF, model: Model, max_context: int, dequantize: bool) ->
 
   Two files count as one model if their headers, sizes and a sample of each tensor are equal.
   """
-  layers = [(str(cache.dtype), cache.kv.shape[:3], cache.kv.shape[4]) for cache in model.caches]
+  layers = [(str(kv.dtype), kv.shape[:2], kv.shape[3:]) for kv in (cache.pool.kv for cache in model.caches)]
   ropes = [bool(rope.long_factors) and max_context > rope.short_context for rope in model.config.ropes]
   numbers = [f() for f in (numerics.multiplies_bytes, numerics.multiplies_bytes_of_prompts, numerics.multiplies_halves,
                            numerics.multiplies_tiles)]

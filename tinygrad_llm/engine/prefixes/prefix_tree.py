@@ -8,6 +8,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 from tinygrad_llm.engine.prefixes.kv_blocks import Blocks
 from tinygrad_llm.engine.prefixes.snapshots import Snapshots
+from tinygrad_llm.engine.prefixes.windows import Windows
 
 def key(tokens: Sequence[int]) -> bytes:
   """Token ids as 4 bytes each, which dicts compare faster and hold in less memory than a tuple."""
@@ -24,6 +25,7 @@ class Node:
   A block of KV behind the blocks of its ancestors. The last block of a finished sequence may be partly filled.
 
   Children's keys are sorted: the key with most leading ids in common with others stands beside their place.
+  window, anchor: see windows.Place.
   """
   key: bytes
   parent: Node | None
@@ -33,6 +35,8 @@ class Node:
   used: int = 0         # when a sequence's path last ended here, on the tree's clock
   pins: int = 0         # sequences whose path ends here
   queued: bool = False  # it is in the tree's heap
+  window: int = 0
+  anchor: bool = False
   children: dict[bytes, Node] = field(default_factory=dict)
   order: list[bytes] = field(default_factory=list)
 
@@ -52,8 +56,9 @@ class PrefixTree:
 
   told: called with each new node.
   """
-  def __init__(self, blocks: Blocks, budget: int = 0):
+  def __init__(self, blocks: Blocks, budget: int = 0, windows: Windows | None = None):
     self.told: Callable[[Node], None] | None = None
+    self.windows = windows
     self.blocks, self.snapshots, self.evictions = blocks, Snapshots(budget), 0
     self._roots, self._heap, self._clock = dict[str, Node](), list[tuple[int, int, int, Node]](), 0
 
@@ -78,22 +83,30 @@ class PrefixTree:
     best = max(((min(n, child.exact) if exact else n, child) for n, child in near), key=lambda x: x[0], default=None)
     return (best[1], best[0]) if best is not None and best[0] else (None, 0)
 
-  def insert(self, parent: Node, ids: bytes, block: int, exact: int) -> Node:
-    """A new child of `parent`. It takes the place of a partly filled block with the same beginning."""
+  def insert(self, parent: Node, ids: bytes, block: int, exact: int, window: int = 0) -> Node:
+    """
+    A new child of `parent`. It takes the place of a partly filled block with the same beginning.
+
+    window: the window pool's block, which a sequence holds; 0: none.
+    """
     i = bisect_left(parent.order, ids)
     if i and ids.startswith(before := parent.order[i - 1]): self._remove(parent.children[before])
     node = parent.children[ids] = Node(ids, parent, block, exact, parent.depth + 1, self._tick())
     insort(parent.order, ids)
     self.blocks.keep(block)
+    if self.windows is not None: self.windows.keep(node, window)
     self._queue(node)
     if self.told is not None: self.told(node)
     return node
 
-  def replace(self, node: Node, block: int, exact: int) -> None:
+  def replace(self, node: Node, block: int, exact: int, window: int = 0) -> None:
     """Gives a node, which nobody reads, another block with the same ids."""
     self.snapshots.drop(node)
     self.blocks.forget(node.block)
     self.blocks.keep(block)
+    if self.windows is not None:
+      self.windows.forget(node)
+      self.windows.keep(node, window)
     node.block, node.exact = block, exact
 
   def pin(self, node: Node) -> None:
@@ -130,6 +143,7 @@ class PrefixTree:
     self._queue(parent)
     self.snapshots.drop(node)
     self.blocks.forget(node.block)
+    if self.windows is not None: self.windows.forget(node)
 
   def _queue(self, node: Node) -> None:
     """Puts a node that can be evicted into the heap, once."""

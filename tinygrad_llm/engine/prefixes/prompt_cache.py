@@ -5,6 +5,7 @@ from typing import Any
 from tinygrad import Device
 from tinygrad_llm.device.buffers import host_view
 from tinygrad_llm.engine.prefixes.disk_thread import DiskThread
+from tinygrad_llm.engine.prefixes.kept_blocks import KeptBlocks
 from tinygrad_llm.engine.prefixes.kv_bytes import KVBytes
 from tinygrad_llm.engine.prefixes.kv_identity import kv_identity
 from tinygrad_llm.engine.prefixes.prefix_store import PrefixStore
@@ -24,24 +25,20 @@ def folder_of(value: Any) -> pathlib.Path | None:
   return pathlib.Path(os.path.abspath(os.path.expanduser(value)))
 
 def open_prompt_cache(folder: pathlib.Path, budget: int, file: GGUF, model: Model, max_context: int, dequantize: bool,
-                      device: str) -> DiskThread | None:
-  """The thread that reads and writes a model's prefixes; None, with a warning, where it cannot."""
+                      device: str) -> KeptBlocks | None:
+  """The prefixes on disk of a model with a pool; None, with a warning, where there cannot be any."""
   if model.states: warn("prompt cache: a model with recurrent layers keeps no prefixes on disk; the folder is not used")
-  elif (slot := kv_of_slot(model.caches)) is None:
+  elif (kv := kv_of_pool(model.caches)) is None:
     warn(f"prompt cache: prefixes on disk need a device whose memory the host reaches, {device} is not one; the folder "
          "is not used")
   else:
     identity = kv_identity(file, model, max_context, dequantize)
-    return DiskThread(PrefixStore(folder, identity, slot.nbytes, budget))
+    return KeptBlocks(DiskThread(PrefixStore(folder, identity, kv.nbytes, budget)), kv)
   return None
 
-def kv_of_slot(caches: list[KVCache]) -> KVBytes | None:
-  """The blocks of a model's slot; None where the host does not reach them."""
-  views = [view[:, 0] for cache in caches if (view := host_view(cache.kv)) is not None]
-  return KVBytes(views, Device[Device.DEFAULT].synchronize) if len(views) == len(caches) else None
-
-def kv_of_pool(caches: list[KVCache]) -> KVBytes:
-  """The blocks of a model's pool, which the host reaches."""
-  views = [view for cache in caches if cache.pool is not None and (view := host_view(cache.pool.kv)) is not None]
+def kv_of_pool(caches: list[KVCache]) -> KVBytes | None:
+  """The blocks of a model's pool; None where the host does not reach them."""
+  views = [view for cache in caches if (view := host_view(cache.pool.kv)) is not None]
+  if len(views) < len(caches): return None
   layers = [x.reshape(*x.shape[:2], x.shape[2] * BLOCK, x.shape[4]) for x in views]
-  return KVBytes(layers, Device[Device.DEFAULT].synchronize)
+  return KVBytes(layers, Device[Device.DEFAULT].synchronize, [cache.apart for cache in caches])

@@ -1,103 +1,60 @@
 """The KV cache of one layer."""
 from __future__ import annotations
-import numpy as np
 from tinygrad import Tensor, UOp, dtypes
-from tinygrad_llm.device.buffers import empty, host_view
 from tinygrad_llm.nn.cache.kv_pool import KVPool
-from tinygrad_llm.nn.cache.place import Place, Slot, positions
+from tinygrad_llm.nn.cache.place import Place, in_window, positions
 from tinygrad_llm.nn.layers import AttentionConfig
 
 class KVCache:
   """
-  One layer's keys and values, after rope, in one half-precision tensor (parts, slot, kv_head, position, D).
+  One layer's keys and values, after rope, in half precision. Its memory is a pool, which the steps' owner makes.
 
   Grouped heads: two parts, keys and values. MLA: one part and one head, which hold the latent (key and value) and the
-  rotated key. The memory is not cleared: no position is read before it was written. A pool, if there is one, holds the
-  same for steps of many sequences.
+  rotated key.
+
+  window: the widest window of the layers that read it, 0: one reads all. apart: the pool is the one of such layers.
   """
   dtype = dtypes.half
 
-  def __init__(self, config: AttentionConfig, positions: int):
-    self.kv = empty(self.shape(config, positions), self.dtype)
-    self.pool: KVPool | None = None
+  def __init__(self, config: AttentionConfig):
+    self._config, self.window, self.apart = config, config.window, False
+    self._pool: KVPool | None = None
 
   @staticmethod
-  def shape(config: AttentionConfig, positions: int) -> tuple[int, ...]:
-    """The shape of the tensor that holds so many positions."""
+  def shape(config: AttentionConfig, positions: int) -> tuple[int, int, int, int]:
+    """(parts, kv_heads, positions, D): the shape of so many positions."""
     latent, D = config.latent, config.head_dim
     parts, D = (1, latent.kv_rank + D - latent.nope_dim) if latent else (2, D)
-    return parts, 1, config.kv_heads, positions, D
+    return parts, config.kv_heads, positions, D
 
-  def make_pool(self, blocks: int) -> KVPool:
-    """Allocates a pool of so many blocks beside the slot, for the steps of many sequences."""
-    parts, _, heads, _, D = self.kv.shape
-    self.pool = KVPool(blocks, int(parts), int(heads), int(D))
-    return self.pool
-
-  @property
-  def nbytes(self) -> int: return self.kv.nbytes()
+  def make_pool(self, blocks: int, apart: bool = False) -> KVPool:
+    """Allocates a pool of so many blocks, in place of an earlier one. apart: steps have tables of its own for it."""
+    parts, heads, _, D = self.shape(self._config, 1)
+    self._pool, self.apart = KVPool(blocks, parts, heads, D), apart
+    return self._pool
 
   @property
-  def elements(self) -> int: return int(self.kv.numel())
+  def pool(self) -> KVPool:
+    assert self._pool is not None, "make_pool() comes before the first step"
+    return self._pool
 
-  @property
-  def positions(self) -> int: return int(self.kv.shape[3])
-
-  def save(self, first: int, last: int) -> np.ndarray | None:
-    """A copy of positions first..last-1, (parts, 1, kv_head, n, D); None where the host cannot reach the memory."""
-    memory = host_view(self.kv)
-    return None if memory is None else memory[:, :, :, first:last].copy()
-
-  def restore(self, first: int, positions: np.ndarray) -> None:
-    """Writes back a copy that save() made, from position `first` on."""
-    memory = host_view(self.kv)
-    assert memory is not None, "save() reached it"
-    memory[:, :, :, first:first + positions.shape[3]] = positions
-
-  def append(self, kv: Tensor, place: Place, length: int | UOp, window: int = 0, chunked: bool = False) -> Tensor:
+  def append(self, kv: Tensor, place: Place, length: int | UOp) -> Tensor:
     """
     Stores kv (parts, B, KVH, T, D) at the tokens' places; returns what they may attend to, (parts, B, KVH, S, D).
     """
-    if not isinstance(place, Slot): return self._pool.append(kv, place, length)
-    store = self.kv[:, :, :, place.start:place.start+length].uop.store(kv.cast(dtypes.half).uop)
-    return self._seen(Tensor(self.kv.uop.after(store)), place, length, window, chunked)
+    return self.pool.append(kv, self._place(place), length)
 
-  def read(self, place: Place, length: int | UOp, window: int = 0, chunked: bool = False) -> Tensor:
+  def read(self, place: Place) -> Tensor:
     """The same where another layer of the step has stored them."""
-    return self._seen(self.kv, place, length, window, chunked) if isinstance(place, Slot) else self._pool.read(place)
+    return self.pool.read(self._place(place))
 
-  def hidden(self, place: Place, length: int | UOp, window: int = 0, chunked: bool = False) -> Tensor | None:
-    """
-    Which of the S positions of append() a token does not attend to, (B or 1, S, T). None: it attends to all.
-    """
-    if not isinstance(place, Slot):
-      keys, queries = positions(place.table)[:place.end], place.queries(length)
-    elif isinstance(length, int) and length == 1: return None
-    else:
-      keys = Tensor.arange(self.positions)
-      keys, queries = keys.shrink((seen(place.start, length, window, chunked),)), place.of(keys, length)
+  def _place(self, place: Place) -> Place: return in_window(place) if self.apart else place
+
+  @staticmethod
+  def hidden(place: Place, length: int | UOp, window: int = 0, chunked: bool = False) -> Tensor:
+    """Which of the S positions of append() a token does not attend to, (B or 1, S, T)."""
+    keys, queries = positions(place.table)[:place.end], place.queries(length)
     keys, queries = keys.reshape(1, keys.shape[-1], 1), queries.reshape(-1, 1, length)
     later: Tensor = keys > queries
     if chunked: return later | (keys < queries // window * window)
     return later | (keys <= queries - window) if window else later
-
-  @property
-  def _pool(self) -> KVPool:
-    assert self.pool is not None, "make_pool() comes before steps of many sequences"
-    return self.pool
-
-  @staticmethod
-  def _seen(kv: Tensor, place: Slot, length: int | UOp, window: int, chunked: bool) -> Tensor:
-    return kv.shrink((None, None, None, seen(place.start, length, window, chunked), None))
-
-def seen(start: UOp, length: int | UOp, window: int, chunked: bool = False) -> tuple[UOp | int, UOp]:
-  """
-  The positions that `length` queries from `start` on attend to: the first, and the one after the last.
-
-  chunked: the first query sees the positions from the start of its chunk of `window` on.
-  """
-  if not window: return 0, start + length
-  # the second is start + length, written so that the range has a size that is known to be positive
-  if chunked: return (first := (start // window * window).minimum(start)), first + (start % window + length)
-  first = (start - (window - 1)).maximum(0)
-  return first, first + (start.minimum(window - 1) + length)

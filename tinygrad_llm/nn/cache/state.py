@@ -3,33 +3,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from tinygrad import Tensor, UOp, dtypes
 from tinygrad_llm.device.buffers import empty
-from tinygrad_llm.nn.cache.place import Piece, Place, Slot
+from tinygrad_llm.nn.cache.place import Piece, Place
 
-PROMPT = 2  # a turn: the step is a chunk of a prompt
+PROMPT = 2  # a turn: the step is a piece of a prompt
 
 class State:
   """
-  Float32 tensors (slot, ..), each three times: one for either turn of a decode step, one for prompts.
+  A layer's state for many sequences. Its memory is a pool, which the steps' owner makes.
 
-  A decode step at position p has turn p % 2: it reads turns[p % 2] and writes the other. The state before it is still
-  there, so it may run twice, or once too often. A step of a prompt reads and writes `prompt`. Between them, the engine
-  copies. The memory is not cleared: at position 0 a state reads as 0.
+  A decode step has a turn: row b reads slot b of turns[turn] and writes slot b of the other. The state before the step
+  is still there, so it may run twice. A step of a prompt reads and writes `prompt`. Between them, the engine copies,
+  see engine/batch/row_states.py. The memory is not cleared: at position 0 a state reads as 0.
   """
-  dtype, COPIES = dtypes.float32, 3
+  dtype = dtypes.float32
 
-  def __init__(self, shapes: Sequence[tuple[int, ...]], slots: int = 1):
-    """shapes: of the tensors, without the axis of slots."""
-    of_turn, of_other, self.prompt = ([empty((slots, *x), self.dtype) for x in shapes] for _ in range(self.COPIES))
-    self.turns = of_turn, of_other
-    self.pool: StatePool | None = None
-
-  @property
-  def nbytes(self) -> int: return sum(x.nbytes() for held in (*self.turns, self.prompt) for x in held)
+  def __init__(self, shapes: Sequence[tuple[int, ...]]):
+    """shapes: of a sequence's tensors."""
+    self._shapes = shapes
+    self._pool: StatePool | None = None
 
   def make_pool(self, slots: int) -> StatePool:
-    """Allocates states of so many sequences beside this one, for the steps of many sequences."""
-    self.pool = StatePool([x.max_shape[1:] for x in self.prompt], slots)
-    return self.pool
+    """Allocates states of so many sequences, in place of earlier ones."""
+    self._pool = StatePool(self._shapes, slots)
+    return self._pool
+
+  @property
+  def pool(self) -> StatePool:
+    assert self._pool is not None, "make_pool() comes before the first step"
+    return self._pool
 
   def read(self, turn: int, place: Place) -> list[Tensor]:
     """The state before a step; turn: 0, 1 or PROMPT."""
@@ -43,17 +44,11 @@ class State:
     return [x.uop.store(y.uop) for x, y in zip(held, new, strict=True)]
 
   def _held(self, turn: int, place: Place) -> list[Tensor]:
-    if isinstance(place, Slot): return self.prompt if turn == PROMPT else self.turns[turn]
-    assert self.pool is not None, "make_pool() comes before steps of many sequences"
     if isinstance(place, Piece): return self.pool.prompt
     return [x[:place.positions.shape[0]] for x in self.pool.turns[turn]]
 
 class StatePool:
-  """
-  The same for many sequences: row b of a decode step has slot b in both turns. Prompts share one state.
-
-  The engine moves the states of sequences, see engine/batch/row_states.py.
-  """
+  """Float32 tensors (slots, ..) for either turn of a decode step, and (1, ..) for prompts."""
   def __init__(self, shapes: Sequence[tuple[int, ...]], slots: int):
     of_turn, of_other = ([empty((slots, *x), dtypes.float32) for x in shapes] for _ in range(2))
     self.turns, self.prompt = (of_turn, of_other), [empty((1, *x), dtypes.float32) for x in shapes]

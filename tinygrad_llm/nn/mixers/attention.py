@@ -25,15 +25,14 @@ class Attention:
     if self.config.temperature and step.temperature is not None:
       q = q * place.of(step.temperature, T).unsqueeze(-1)
     q = q.reshape(B, KVH, H // KVH, T, -1).permute(0, 3, 1, 2, 4)  # (B, T, KVH, G, D)
-    span = place, T, self.config.window, self.config.chunked
-    kv = self.cache.read(*span) if kv is None else self.cache.append(kv, *span)
+    kv = self.cache.read(place) if kv is None else self.cache.append(kv, place, T)
     kv = kv.float().transpose(2, 3)  # (parts, B, S, KVH, D)
     keys, values = kv[0], kv[-1, ..., :self.heads.value_dim]
     # positions are an outer axis, so that the heads, which are independent, are neighbours in memory
     scores = (q.unsqueeze(1) * keys.unsqueeze(2).unsqueeze(4)).sum(-1) * self.config.scale  # (B, S, T, KVH, G)
     if cap := self.config.softcap: scores = (scores / cap).tanh() * cap
-    if (hidden := self.cache.hidden(*span)) is not None:
-      scores = hidden.reshape(*hidden.shape, 1, 1).where(float("-inf"), scores)
+    hidden = self.cache.hidden(place, T, self.config.window, self.config.chunked)
+    scores = hidden.reshape(*hidden.shape, 1, 1).where(float("-inf"), scores)
     shares, total = self._softmax(scores)
     y = (shares.unsqueeze(-1) * values.unsqueeze(2).unsqueeze(4)).sum(1) / total.unsqueeze(-1)  # (B, T, KVH, G, Dv)
     y = self.heads.values(y.permute(0, 2, 3, 1, 4).reshape(B, H, T, -1)).transpose(1, 2)  # (B, T, H, Dv)
