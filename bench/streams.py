@@ -105,8 +105,8 @@ class Measured:
     """{server: seconds until the first token of each second turn}"""
     shared, found = self.prompts.next(SHARED), {name: list[float]() for name in self.servers}
     for turn in range(-1, rounds):
-      new = self.prompts.next(NEW)
       for name, begin in self._order(turn):
+        new = self.prompts.next(NEW)  # of its own: generate() and streams share a pool
         seconds = first_token(begin, shared if turn < 0 else shared + new)
         if turn >= 0: found[name].append(round(seconds, 4))
     return found

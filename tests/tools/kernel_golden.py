@@ -4,6 +4,7 @@ The accepted figures of the kernel regression suite, tests/kernels/CASE.KIND.jso
 A file has an entry for each group of targets with the same figures, named by all of them; a row is a line. A field that
 differs between the steps of a kind, as the bytes of a cache do, is an object keyed by the steps.
 """
+import collections
 import itertools
 import json
 import pathlib
@@ -77,43 +78,38 @@ def text(found: dict[str, dict[str, Report]]) -> str:
   return "{\n" + ",\n".join(f'"{" ".join(targets)}": {entry}' for entry, targets in groups.items()) + "\n}\n"
 
 def _joined(steps: dict[str, Report]) -> Report:
-  """Joins the reports of a kind's steps. AssertionError if their rows are not the same kernels."""
+  """
+  Joins the reports of a kind's steps. AssertionError if their calls are not of the same kernels.
+
+  Calls that are one row in each step are one. Two layers can read as many bytes at one depth, but not at another.
+  """
   def join(parts: dict[str, dict[str, Any]], keys: Iterable[str]) -> dict[str, Any]:
     values = {key: {step: part[key] for step, part in parts.items()} for key in keys}
     first = next(iter(parts.values()))
     return {k: first[k] if all(v == first[k] for v in of.values()) else of for k, of in values.items()}
-  split = _split_alike([report["roles"] for report in steps.values()])
-  rows = [join(dict(zip(steps, rows)), rows[0]) for rows in zip(*split)]
+  calls = {step: _calls(report["roles"]) for step, report in steps.items()}
+  names = {step: sorted(of) for step, of in calls.items()}
+  assert all(a == b for a, b in itertools.pairwise(names.values())), f"the kernels depend on the depth: {names}"
+  first = next(iter(calls.values()))
+  joined = (join({step: of[call] for step, of in calls.items()}, row) for call, row in first.items())
+  rows = [_times(row, len([*same])) for row, same in itertools.groupby(joined)]
   return join(steps, (*TOTALS, "stock")) | {"roles": rows}
 
-def _split_alike(reports: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
-  """
-  The rows of each report, split and in the first one's order, so that rows of one index are the same kernels.
+def _calls(rows: list[dict[str, Any]]) -> dict[tuple[str, str, int], dict[str, Any]]:
+  """A row for each call of a kernel, in order, by its role, its name, and the number of its call."""
+  calls, made = dict[tuple[str, str, int], dict[str, Any]](), collections.Counter[tuple[str, str]]()
+  for row in rows:
+    kernel = row["role"], row["name"]
+    for _ in range(row["count"]):
+      calls[*kernel, made[kernel]] = row | {key: row[key] // row["count"] for key in OF_ALL}
+      made[kernel] += 1
+  return calls
 
-  Kernels of two layers can read as many bytes at one depth, and be one row, and not at another, and be two.
-  """
-  Kernel = tuple[str, str]
-  def kernel(row: dict[str, Any]) -> Kernel: return row["role"], row["name"]
-  ends: list[dict[Kernel, list[int]]] = []  # numbers of a kernel's last call in each row
-  for report in reports:
-    ends.append(of := {})
-    for row in report: of.setdefault(kernel(row), [0]).append(of.get(kernel(row), [0])[-1] + row["count"])
-  totals = [{key: numbers[-1] for key, numbers in of.items()} for of in ends]
-  assert all(a == b for a, b in itertools.pairwise(totals)), f"the kernels depend on the depth: {totals}"
-  cuts = {key: sorted(set[int]().union(*(of[key] for of in ends))) for key in totals[0]}
-  def parts(report: list[dict[str, Any]]) -> dict[tuple[Kernel, int], dict[str, Any]]:
-    of_calls = dict[Kernel, list[dict[str, Any]]]()
-    for row in report: of_calls.setdefault(kernel(row), []).extend([row] * row["count"])
-    return {(key, begin): (row := rows[begin]) | {k: row[k] * (end - begin) // row["count"] for k in OF_ALL}
-            for key, rows in of_calls.items() for begin, end in itertools.pairwise(cuts[key])}
-  split = [parts(report) for report in reports]
-  begun = dict.fromkeys(totals[0], 0)
-  order = list[tuple[Kernel, int]]()
-  for row in reports[0]:
-    key, begin = kernel(row), begun[kernel(row)]
-    begun[key] += row["count"]
-    order += [(key, cut) for cut in cuts[key] if begin <= cut < begun[key]]
-  return [[of[key] for key in order] for of in split]
+def _times(row: dict[str, Any], count: int) -> dict[str, Any]:
+  """The row of so many equal calls."""
+  def total(value: Any) -> Any:
+    return {step: n * count for step, n in value.items()} if isinstance(value, dict) else value * count
+  return row | {key: total(row[key]) for key in OF_ALL}
 
 def _at(entry: Report, step: str) -> Report:
   def at(part: dict[str, Any]) -> dict[str, Any]:
