@@ -314,9 +314,9 @@ def test_an_idle_engine_sleeps(path, tmp_path, rng):
     end = time.monotonic() + 20
     while (llm.engine.kept.has_work() or llm._disk._thread) and time.monotonic() < end: time.sleep(0.01)
     steps, step = [0], llm.engine.step
-    def counted(inbox):
+    def counted():
       steps[0] += 1
-      return step(inbox)
+      return step()
     llm.engine.step = counted
     time.sleep(0.2)
     assert steps[0] < 5 and not llm.engine.kept.has_work() and llm._disk._thread is None

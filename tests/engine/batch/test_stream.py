@@ -44,8 +44,9 @@ def idle(llm, seconds: float = 1.0) -> None:
   gc.collect()
   with llm.lock: llm._by_hand.leave()
   end = time.perf_counter() + seconds
-  while (held := llm.engine.pool.counts().referenced) and time.perf_counter() < end: time.sleep(0.01)
-  assert not held and not llm.engine.is_busy()
+  def left() -> bool: return bool(llm.engine.pool.counts().referenced) or llm.engine.is_busy()
+  while left() and time.perf_counter() < end: time.sleep(0.01)
+  assert not left()
 
 def asked(i: int, count: int = 24) -> tuple[list[int], dict]:
   rng = random.Random(i)
