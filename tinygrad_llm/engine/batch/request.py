@@ -124,7 +124,8 @@ class Request:
     """
     Ends the answer for its reader at once, and its sequence before the engine's next step.
 
-    An engine with requests does not sleep. So no lock of the engine is needed, which a dropped stream might not get.
+    An engine that waits for slow readers looks each second. So no lock of the engine is needed, which a dropped stream
+    might not get.
     """
     self.sequence.cancelled = True
     self.end("cancelled")
