@@ -119,6 +119,29 @@ def test_preemption_takes_the_youngest_and_loses_nothing():
   assert again  # reading on began behind cached blocks
   assert sim.pool.free() == 14
 
+@pytest.mark.parametrize("seed", range(20))
+def test_one_that_is_alone_reads_its_answer_again_by_steps(seed):
+  """Pieces round otherwise than steps, so pieces read its prompt only, and steps of one row its answer."""
+  rng = random.Random(seed)
+  length, said = rng.randint(1, 700), rng.randint(0, 9)
+  s, other = Sequence(prompt(length + said), length, alone=True), Sequence(prompt(30, 1), 30)
+  scheduler, read, steps = Scheduler(HistoryPool(40), 1000), 0, list[int]()
+  for each in rng.sample([s, other], 2): scheduler.submit(each)
+  while len(s.tokens) < length + said + 3:
+    action = scheduler.next()
+    if isinstance(action, Piece):
+      if action.sequence is s: read = action.first + action.count
+      action.sequence.read(action.count)
+      assert read <= length
+    else:
+      if s in action.sequences: steps.append(s.fed)
+      assert s not in action.sequences or len(action.sequences) == 1
+      for each in action.sequences: each.fed += 1
+    for each in (s, other):
+      if each.fed == len(each.tokens): each.tokens.append(1)
+    scheduler.done(action, 0.1)
+  assert read == length and steps == [*range(length, length + said + 2)][:len(steps)] and len(steps) >= said
+
 def test_a_sequence_that_cannot_fit_ends_with_a_reason():
   large, full, after = Request(prompt(700), 5), Request(prompt(600, 1), 500, at=0.1), Request(prompt(50, 2), 5, at=0.2)
   deep, limit = Request(prompt(900, 3), 5), Request(prompt(500, 4), 500, at=100)

@@ -255,6 +255,7 @@ class Engine:
     request = self._inbox.requests[s]
     if not request.timing.tokens: request.read(s.fed, 1, time.perf_counter() - self._begun)
     s.fed += 1
+    if s.fed < len(s.tokens): return  # it reads its answer again
     self._answer(request, key, lambda: self.steps.logits(logits, row), is_chosen)
     if s.finish is not None and s.launched and self._states is not None: s.state = self._states.snapshot(s)
 
@@ -266,7 +267,8 @@ class Engine:
     def fed(s: Sequence) -> Row:
       at = s.fed + s.launched
       token = s.tokens[at] if at < len(s.tokens) else ~before[s]
-      return Row(token, at, s.table, self._inbox.requests[s].choice(at), s.window)
+      choice = None if at + 1 < len(s.tokens) else self._inbox.requests[s].choice(at)  # it reads its answer again
+      return Row(token, at, s.table, choice, s.window)
     rows = [Row() if s is None else fed(s) for s in placed]
     results = self.steps.launch(rows, 0 if self._states is None else self._states.turn)
     if self._states is not None: self._states.decoded(placed)

@@ -34,9 +34,10 @@ class Entry:
   @property
   def decodes(self) -> bool:
     """
-    Whether it is fed by decode steps now. One that is alone has all of its prompt read by pieces, which round alike.
+    Whether it is fed by decode steps now. One that is alone reads its prompt by pieces and its answer by decode steps,
+    also when it reads them again: both round as they did the first time.
     """
-    return self.rest <= 1 and (not self.sequence.alone or self.sequence.fed >= self.sequence.prompt)
+    return self.sequence.fed >= self.sequence.prompt if self.sequence.alone else self.rest <= 1
   @property
   def is_paused(self) -> bool: return self.sequence.is_paused
 
@@ -64,8 +65,8 @@ class Residents:
 
   def decoding(self) -> list[Entry]:
     """The sequences that get a token in the next turn, the oldest first."""
-    found = [e for e in self.running if len((s := e.sequence).tokens) - s.fed <= 1  # as Entry.decodes and is_paused
-             and (s.room is None or not s.is_paused) and (not s.alone or s.fed >= s.prompt)]
+    found = [e for e in self.running if (s := e.sequence).fed >= (s.prompt if s.alone else len(s.tokens) - 1)
+             and (s.room is None or not s.is_paused)]  # as Entry.decodes and is_paused
     return sorted(found, key=_number)
 
   def prompts(self) -> bool:

@@ -199,6 +199,7 @@ class Scheduler:
     self._pool.begin(s)  # again: others may have read more of the same prompt meanwhile
     if e.decodes: return None
     most = min(e.rest, run_length(s.table, s.fed, self.sizes[-1]))
+    if s.alone: most = min(most, s.prompt - s.fed)
     if self._ends_at is not None and (end := self._ends_at(s)) > s.fed: most = min(most, end - s.fed)
     if not (count := min(most, self._size(most, room, s.fed))): return None
     count = _in_company(e.rest, self._pool.piece(s, _in_company(e.rest, count)))
