@@ -65,9 +65,7 @@ class Residents:
 
   def decoding(self) -> list[Entry]:
     """The sequences that get a token in the next turn, the oldest first."""
-    found = [e for e in self.running if (s := e.sequence).fed >= (s.prompt if s.alone else len(s.tokens) - 1)
-             and (s.room is None or not s.is_paused)]  # as Entry.decodes and is_paused
-    return sorted(found, key=_number)
+    return sorted((e for e in self.running if e.decodes and not e.is_paused), key=_number)
 
   def prompts(self) -> bool:
     """Whether a prompt is to be read."""

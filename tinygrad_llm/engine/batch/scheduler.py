@@ -137,8 +137,8 @@ class Scheduler:
       self._begin_turn(rest)
       self._share.turn(prompts=False)
       rest = self._turn
-    rows = rest[:1 if rest[0].sequence.alone else self.rows]
-    if any(e.sequence.alone for e in rows[1:]): rows = rows[:next(i for i, e in enumerate(rows) if e.sequence.alone)]
+    # those that are alone come last in a turn
+    rows = rest[:1] if rest[0].sequence.alone else [e for e in rest[:self.rows] if not e.sequence.alone]
     if not all(pool.grow(e.sequence, e.sequence.fed + e.sequence.launched + 1) for e in rows): return None
     self._turn = rest[len(rows):]
     return Decode(tuple(e.sequence for e in rows))
