@@ -4,7 +4,9 @@ Index simplification of reshapes with symbolic shapes: no index is divided by an
 Why: tinygrad flattens all indices of a reshape and divides them again. It simplifies the result only for known sizes.
   When keys (heads, start + 1, D) get an axis of one element, each load divides by start + 1, twice.
 How: the pass cuts the input shape and the output shape into pairs of axis groups of equal size, from both ends.
-  tinygrad's arithmetic is applied to each pair alone.
+  tinygrad's arithmetic is applied to each pair alone. A number that is read from a stored result stays a number: the
+  code that computes the result is not simplified with the index. Otherwise a kernel may get two versions, of which
+  each writes one buffer ("cycle detected in assign graph"), where rows choose what other kernels read.
 Rewrite:
   index of a reshape (H, n, D) -> (H, 1, n, D), n unknown: flat // n // D, flat // n % D ..
   --> the indices of (H) -> (H, 1), (n) -> (n) and (D) -> (D), apart: no division by n
@@ -13,10 +15,10 @@ Numbers: attention of a decode step to 1,000 positions, 32 heads that share 8 of
 Upstream: not sent; here it replaces the function _apply_reshape of tinygrad.schedule.indexing.
 """
 from __future__ import annotations
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from tinygrad.helpers import prod
-from tinygrad.schedule import indexing
-from tinygrad.uop.ops import UOp, sint
+from tinygrad.schedule import indexing, rangeify
+from tinygrad.uop.ops import Ops, UOp, sint
 from tinygrad_llm.patches import places
 
 SEAMS = {
@@ -63,4 +65,22 @@ def apply_reshape(in_shape: tuple[sint, ...], out_shape: tuple[sint, ...], indic
     for i, index in zip(inside, part.src): found[i] = index
   return UOp.sink(*found)
 
-def install() -> None: places.replace(indexing, "_apply_reshape", apply_reshape)
+def _loads(indices: Sequence[UOp]) -> list[UOp]:
+  """The outermost loads in indices that depend on stored results."""
+  if not any(u.op_in_backward_slice_with_self(Ops.STAGE, Ops.STORE) for u in indices): return []
+  own = UOp.sink(*indices).toposort(gate=lambda u: u.op is not Ops.INDEX)
+  loads = dict.fromkeys(s for u in own for s in u.src if s.op is Ops.INDEX)
+  return [u for u in loads if u.op_in_backward_slice_with_self(Ops.STAGE, Ops.STORE)]
+
+def to_numbers(stock: Callable[..., tuple[UOp, ...]]) -> Callable[..., tuple[UOp, ...]]:
+  """apply_movement_op() for which loads of stored results are numbers: only their bounds are known."""
+  def apply(op: Ops, shape: tuple[sint, ...], arg: tuple, indices: tuple[UOp, ...]) -> tuple[UOp, ...]:
+    if not (loads := _loads(indices)): return stock(op, shape, arg, indices)
+    numbers = {u: UOp.variable(f"loaded{i}", u.vmin, u.vmax, u.dtype) for i, u in enumerate(loads)}
+    made = UOp.sink(*stock(op, shape, arg, UOp.sink(*indices).substitute(numbers, walk=True).src))
+    return made.substitute({number: u for u, number in numbers.items()}, walk=True).src
+  return apply
+
+def install() -> None:
+  places.replace(indexing, "_apply_reshape", apply_reshape)
+  places.wrapped(rangeify, "apply_movement_op", to_numbers)

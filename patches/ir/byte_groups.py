@@ -60,7 +60,9 @@ def _place(load: UOp) -> UOp: return load.src[1].get_idx()
 def find(factors: Sequence[UOp], over: Iterable[UOp]) -> Group|None:
   """The Group that some factors form, with its loops (over a group or a half) among `over`; None if they form none."""
   for byte, scale in itertools.permutations(factors, 2):
-    words = [u for u in byte.toposort() if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM]
+    # an index may depend on other loads, such as the number of a row
+    own = byte.toposort(gate=lambda u: u.op is not Ops.INDEX)
+    words = [*dict.fromkeys(s for u in own for s in u.src if s.op is Ops.INDEX and s.src[0].op is Ops.PARAM)]
     if byte.op is not Ops.CAST or byte.src[0].dtype is not dtypes.int8 or len(words) != 1: continue
     if scale.op is not Ops.BITCAST or scale.dtype is not dtypes.float or scale.src[0].op is not Ops.INDEX: continue
     word, load = words[0], scale.src[0]

@@ -21,7 +21,7 @@ from tinygrad_llm.patches.ir.value_bounds import bounds
 from tinygrad_llm.patches.schedule.cpu_threads import share
 from tinygrad_llm.patches.schedule.register_tiles import matrix_rows, tile_shape, tokens
 from tinygrad_llm.patches.tiles.pack_operands import MOST
-from tinygrad_llm.patches.vector.lanes import side_by_side
+from tinygrad_llm.patches.vector.lanes import interleaved
 
 PERIOD = 256    # most weights to unroll: a block of the largest formats
 SHARED = 8      # longest output axis that is unrolled because its steps share loads
@@ -84,7 +84,7 @@ def sharing(k: Scheduler, loads: Sequence[UOp]) -> UOp|None:
 
 def _tile(s: Sum) -> UOp|None:
   """Returns the output axis of a row tile: LANES rows whose words lie side by side in memory. None if there is none."""
-  return next((r for r in side_by_side((*s.ws, *s.xs)) if r not in s.loops), None)
+  return next((r for r in interleaved((*s.ws, *s.xs)) if r not in s.loops), None)
 
 def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
   """
@@ -116,19 +116,23 @@ def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
     if unrolled * size(r) > PERIOD or unrolled >= enough and not inside.intersection(loops[i:]): break
     blocks.append(r)
     unrolled *= size(r)
+  outside = [r for r in k.ranges_of(AxisType.WEAK) if r in k._output_rngs() and r not in (tile, loop)]
+  chosen = choosing(interleaved((*s.ws, *s.xs))[tile].src[1].get_idx())
+  of_tiles = [r for r in outside if r not in chosen]
+  known = all(r.src[0].op is Ops.CONST for r in chosen)  # a few pairs of rows and experts, no prompt's
+  # blocks that are left out would leave their threads idle
+  shared = max(of_tiles, key=size, default=None) if chosen and known else None
   if loop is not None:
-    outside = [r for r in k.ranges_of(AxisType.WEAK) if r in k._output_rngs() and r not in (tile, loop)]
-    chosen = choosing(side_by_side((*s.ws, *s.xs))[tile].src[1].get_idx())
-    count = steps(r for r in outside if r not in chosen)
+    count = steps(of_tiles)
     if count * steps([tile, *s.loops]) >= LEAST:
-      of_step, few = min(size(loop), TOKENS), not chosen and size(loop) <= TOKENS
+      of_step, few = min(size(loop), TOKENS), size(loop) <= TOKENS and known
       if is_on("register_tiles"): k.apply_opt(action(ScheduleOps.TOKENS, of_step))
       fits = few and in_registers(k.ren, of_step, unrolled, are_of_7_bits(s, tile))
       if is_on("pack_operands") and not fits:
         k.apply_opt(action(ScheduleOps.TILES, 1 if few else _tiles(k, s, count)))
   k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(tile), 0))
   for r in blocks: _unroll(k, r, size(r))
-  share(k)
+  share(k, shared)
   return k
 
 def in_registers(ren: Renderer, of_step: int, weights: int, of_7_bits: bool = True) -> bool:

@@ -26,7 +26,7 @@ from tinygrad_llm.patches import hooks
 from tinygrad_llm.patches.ir.actions import ScheduleOps, check_amount
 from tinygrad_llm.patches.ir.indices import divisor, size, steps
 from tinygrad_llm.patches.ir.targets import LANES, registers
-from tinygrad_llm.patches.vector.lanes import side_by_side
+from tinygrad_llm.patches.vector.lanes import interleaved
 
 SEAMS = {
   "tinygrad.codegen.opt.postrange:Scheduler": "35256edac7fb",
@@ -50,7 +50,7 @@ def _loads(root: UOp) -> list[UOp]:
 def _tile(k: Scheduler) -> UOp|None:
   """Returns the load of the one matrix whose rows are lanes. None if there is none, or several."""
   outputs = k._output_rngs()
-  found = [u for r, u in side_by_side(_loads(k.ast)).items() if r in outputs]
+  found = [u for r, u in interleaved(_loads(k.ast)).items() if r in outputs]
   return found[0] if len(found) == 1 else None
 
 def tokens(k: Scheduler) -> UOp|None:

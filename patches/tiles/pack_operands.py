@@ -298,8 +298,8 @@ def run(sink: UOp, ren: Renderer) -> UOp:
     split, lane = sink.substitute({outer[0]: part, lane: inner, **turns}), inner
     stored = next(u.src[0].src[1].get_valid() for u in split.toposort() if u.op is Ops.STORE)
     again = _changed({turns[r]: [u.substitute(turns) for u in us] for r, us in matrices.items()}, stored)
-  few = block is not None and tile is None and not matrices and matrix.issuperset(
-    r for r in outputs if r is not block)
+  few = block is not None and tile is None and matrix.issuperset(r for r in outputs if r is not block) and all(
+    r.src[0].op is Ops.CONST for r in matrices)
   packing = Packing(lane, tile, block, ids, again, {} if few else None, multiplies_bytes(ren), adds_pairs(ren))
   try: return split.substitute({red: _packed(red, packing) for red in _sums(split)})
   except ValueError: return sink

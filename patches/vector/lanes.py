@@ -40,6 +40,12 @@ def side_by_side(loads: Iterable[UOp]) -> dict[UOp, UOp]:
   return {r: u for u in loads for r, stride in strides(u.src[1].get_idx()).items()
           if stride == 1 and r.src[0].op is Ops.CONST and r.vmax + 1 == LANES}
 
+def interleaved(loads: Iterable[UOp]) -> dict[UOp, UOp]:
+  """side_by_side() without the loads that only give another load's place, such as an expert's number."""
+  loads = [*loads]
+  places = {v for u in loads for v in u.src[1].backward_slice}
+  return side_by_side(u for u in loads if u not in places)
+
 def _neighbours(red: UOp) -> list[tuple[UOp, int]]:
   """Unrolled ranges that count LANES contiguous elements of a buffer, or a multiple, and their strides; or []."""
   unrolled = {r for r in red.src[1:] if r.arg[-1] is AxisType.UNROLL}

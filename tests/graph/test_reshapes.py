@@ -3,6 +3,9 @@ import math
 import random
 
 import pytest
+from tinygrad import dtypes
+from tinygrad.schedule import rangeify
+from tinygrad.schedule.indexing import BufferizeOpts
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad_llm.patches.graph.reshapes import apply_reshape, pairs, stock
 from tinygrad_llm.patches.ir.indices import evaluate
@@ -64,3 +67,16 @@ def test_random_reshapes_preserve_values():
 def test_constant_shapes_fall_back_to_tinygrad():
   for a, b in (((4, 6), (8, 3)), ((2, 3), (6,)), ((24,), (2, 1, 12))):
     assert apply_reshape(a, b, of := loops(b)) is stock(a, b, of)
+
+def test_stored_results_that_choose_places_stay_as_they_are():
+  """An index that is read from a stored result is simplified around that number: no other version of it arises."""
+  r, i = UOp.range(4, 0), UOp.range(8, 1)
+  x = UOp.param(0, dtypes.int, (8,)).index(i)
+  stored = UOp(Ops.STAGE, src=(x * 2 * 3 + 0, i), arg=BufferizeOpts("CPU", removable=False))
+  number = stored.index(r)
+  assert stored.simplify() is not stored
+  made = rangeify.apply_movement_op(Ops.RESHAPE, (4, 8), (32,), ((number + 1) * 2 - number,))
+  assert {u for at in made for u in at.toposort() if u.op is Ops.STAGE} == {stored}
+  for n in range(0, 24, 6):  # as the loaded number would be
+    at = [int(evaluate(u.substitute({number: UOp.const(n)}, walk=True), {})) for u in made]
+    assert at[0] * 8 + at[1] == n + 2

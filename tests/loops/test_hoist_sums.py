@@ -1,9 +1,10 @@
 """loops/hoist_sums: partial sums that rows share are hoisted to an array; before and after, evaluated by numpy."""
+import pytest
 from tests.loops.test_hoist_factors import arrays
 from tests.support.interpret import same, steps
-from tests.support.random_sums import LOOPS, OUTPUTS, changed, kernel, kernels, load
-from tinygrad import Device
-from tinygrad.uop.ops import AxisType, Ops, UOp, graph_rewrite
+from tests.support.random_sums import LOOPS, OUT, OUTPUTS, SIZE, changed, kernel, kernels, load
+from tinygrad import Device, dtypes
+from tinygrad.uop.ops import AxisType, KernelInfo, Ops, UOp, graph_rewrite
 from tinygrad_llm.patches.loops import factor_sums, hoist_sums
 
 A, B, C = LOOPS
@@ -41,6 +42,26 @@ def test_scale_of_a_group_goes_with_its_sum():
   slots = {u.src[0].arg.slot for u in red.toposort(lambda u: u.op is not Ops.AFTER)
            if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM}
   assert slots == {0}
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_array_is_made_in_a_loop_around_the_rows(loaded):
+  """
+  for pair: for row: sum a b: w[pair row a] * x[pair a b] --> for pair: t[a] = sum b: x[pair a b]; for row: ..
+
+  Not for a loop inside of the loop over rows: each row would make the array again. Not for one that w lacks, as tokens.
+  """
+  out = UOp.param(OUT, dtypes.float, (SIZE,))
+  for outside, shared in ((True, False), (False, False), (True, True)):
+    pair, row = (UOp.range(n, i if outside else 1 - i, AxisType.WEAK) for i, n in enumerate((2, 16)))
+    x = load(1, A, B, pair)
+    number = UOp.param(6, dtypes.int, (8,)).index(pair) % 4
+    if loaded: x = UOp.param(1, dtypes.float, (SIZE,)).index(A * 4 + B + number * 8)
+    value = (load(0, *[pair] * (not shared), row, A) * x).reduce(A, B, arg=Ops.ADD)
+    sink = UOp.sink(out.index(pair * 16 + row).store(value).end(row).end(pair), arg=KernelInfo())
+    made = shared_sums(sink)
+    is_made = outside and not shared
+    assert (made is not sink) == is_made and same(sink, made)
+    assert [array.shape for array in arrays(made)] == [(2,)] * is_made
 
 def test_other_sums_unchanged():
   """No change: a sum for each row; 3 iterations, as 1/3 is inexact; only 8 rows; 4 rows for 8 tokens each."""

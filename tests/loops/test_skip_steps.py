@@ -35,6 +35,13 @@ def test_iteration_without_store_is_skipped(condition):
   arrays = arrays_for(sink)
   assert any((after != before).any() for after, before in zip(results(sink, arrays), arrays.values()))
 
+def test_clauses_that_follow_from_others_are_left_out():
+  """c(row) and (y > 0 or c(row)) --> c(row), as a comparison of what is not stored everywhere leaves it"""
+  c, other = UOp.param(5, dtypes.int, (8,)).index(ROW) < 1, load(1, ROW, COLUMN) < 0.5
+  made = skipped(sink := kernel(ROW, (other | c) & c))
+  assert made is skipped(kernel(ROW, c)) and same(sink, made)
+  assert skipped(sink := kernel(ROW, other & c)) is sink
+
 def test_other_loops_unchanged():
   """No change: no condition; a condition on two loops or on none; a loop of threads; two stores; a GPU."""
   thread = UOp.range(4, 0, AxisType.THREAD)

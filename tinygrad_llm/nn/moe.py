@@ -6,6 +6,7 @@ from tinygrad_llm.nn.layers import FFNConfig, MoEConfig
 from tinygrad_llm.weights import numerics
 from tinygrad_llm.weights.expert_blocks import expert_blocks
 from tinygrad_llm.weights.loader import Loader
+from tinygrad_llm.weights.pair_groups import PairGroups, group_sizes, pairs
 
 def ranks(x: Tensor) -> Tensor:
   """(.., n) -> int32 (.., n): each element's rank in the last axis, 0 for the largest; equal ones in order."""
@@ -30,6 +31,7 @@ class MoE:
     n, parts = n or dim, ("gate", "up") if moe.gated else ("up",)
     self.gate_up = load.experts([f"{name}{x}_exps" for x in parts], E, hidden, n, name + "gate_up_exps")
     self.down = load.experts([name + "down_exps"], E, n, hidden)
+    self.row_slots = numerics.slots_of_rows() if self.gate_up.shares_groups and self.down.shares_groups else 0
     self.slots = numerics.slots_of_blocks() if self.gate_up.shares_blocks and self.down.shares_blocks else 0
     shared = FFNConfig(moe.shared_dim, moe.activation, moe.gated)
     self.shared = FeedForward(dim, shared, load, layer, "_shexp") if moe.shared_dim else None
@@ -41,7 +43,9 @@ class MoE:
 
   def multiplied(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
     """x (B, T, dim) by the experts that route() chose, which may have seen another input -> (B, T, dim)."""
-    product = self._in_blocks if self.slots and isinstance(x.shape[1], UOp) else self._by_pair
+    rows, tokens = x.shape[:2]
+    if isinstance(tokens, UOp): product = self._in_blocks if self.slots else self._by_pair
+    else: product = self._in_groups if self.row_slots and tokens == 1 < rows else self._by_pair
     inner, weights = (x * weights, weights.ones_like()) if self.moe.weigh_input else (x, weights)
     if self.latent is not None: inner = self.latent[0](inner)[0]
     y = product(inner, ids, weights)
@@ -68,6 +72,15 @@ class MoE:
     y = blocks.of_tokens(y, weights[0]).unsqueeze(0)
     # contiguous: otherwise the gather of a token's pairs is fused into the shared expert's matmul
     return y if self.shared is None else y.contiguous()
+
+  def _in_groups(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+    """The same for a token of each of B rows, T = 1: rows that chose an expert share its dequantised weights."""
+    def product(groups: PairGroups) -> Tensor:
+      parts = self.gate_up.scaled(self.gate_up.of_groups(x[:, 0], groups), groups.experts.unsqueeze(-1))
+      return self.down.of_groups(groups.filled(self.activation(*parts)), groups)[0]  # (N, S, dim)
+    ids, weights = ids[:, 0].contiguous(), weights[:, 0].contiguous()
+    y = pairs(ids, group_sizes(int(x.shape[0]), self.row_slots)).each(product)  # (B, K, dim)
+    return (self.down.scaled([y], ids)[0] * weights.unsqueeze(-1)).sum(1, keepdim=True)
 
   def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
     """x (B, T, dim) -> the chosen experts, best first, int32 (B, T, K), and their weights (B, T, K)."""

@@ -6,6 +6,7 @@ from tinygrad.uop.ops import resolve
 from tinygrad_llm.patches.tiles import amx_tiles
 from tinygrad_llm.weights import numerics
 from tinygrad_llm.weights.expert_blocks import ExpertBlocks
+from tinygrad_llm.weights.pair_groups import PairGroups
 from tinygrad_llm.weights.weight import Weight
 
 def _multiplies_bytes(weight: Weight) -> bool: return weight.layout is not None and numerics.multiplies_bytes()
@@ -89,6 +90,11 @@ class ExpertLinear:
     """Whether the slots of a block share their expert's dequantised weights."""
     return self.halves or self.tiles or self.q8_of_prompts and all(self.q8)
 
+  @property
+  def shares_groups(self) -> bool:
+    """Whether the rows of a step that chose the same expert share its dequantised weights."""
+    return all(self.q8)
+
   def multiplied(self, x: Tensor) -> Tensor:
     """x in the dtype in which of_blocks() multiplies it; unchanged where that is int8."""
     return x.cast(dtypes.bfloat16) if self.tiles else numerics.half(x) if self.halves else x
@@ -106,7 +112,7 @@ class ExpertLinear:
     for weight, q8 in zip(self.weights, as_bytes):
       y = ((x8 if q8 else x) * weight.experts(chosen)).sum(-1).reshape(weight.shape[0], *ids.shape, -1)
       ys += [y[i] for i in range(weight.shape[0])]  # (B, T, K, rows) each
-    return self._scaled(ys, ids)
+    return self.scaled(ys, ids)
 
   def of_blocks(self, x: Tensor, blocks: ExpertBlocks) -> list[Tensor]:
     """
@@ -123,9 +129,23 @@ class ExpertLinear:
     for weight in self.weights:
       y = (x.unsqueeze(2) * weight.of_blocks(experts).unsqueeze(2)).sum(-1)  # (m, N, S, rows)
       ys += [y[i] for i in range(weight.shape[0])]
-    return self._scaled(ys, experts.unsqueeze(-1))
+    return self.scaled(ys, experts.unsqueeze(-1))
 
-  def _scaled(self, ys: list[Tensor], ids: Tensor) -> list[Tensor]:
-    """ys with the scales and biases of the experts `ids`."""
+  def of_groups(self, x: Tensor, groups: PairGroups) -> list[Tensor]:
+    """
+    x (B, n) of rows, or (N, S, n) of the groups' slots -> (N, S, rows) for each matrix, materialised. It needs
+    shares_groups. Scales and biases are left to scaled(). Where no group lies, products are Invalid.
+    """
+    ys, packed = list[Tensor](), numerics.pack(x)
+    x = numerics.unpacked(packed.contiguous() if x.ndim == 2 else groups.filled(packed))
+    if x.ndim == 2: x = groups.gathered(x)
+    for weight in self.weights:
+      y = (x.unsqueeze(2) * weight.experts(groups.experts).unsqueeze(2)).sum(-1)  # (m, N, S, rows)
+      y = groups.filled(y.transpose(0, 1))
+      ys += [y[:, i] for i in range(weight.shape[0])]
+    return ys
+
+  def scaled(self, ys: list[Tensor], ids: Tensor) -> list[Tensor]:
+    """ys (.., rows) with the scales and biases of the experts `ids` (..), or of shape (.., 1)."""
     ys = [y if scale is None else y * scale.rows(ids) for y, scale in zip(ys, self.scales)]
     return [y if bias is None else y + bias.rows(ids) for y, bias in zip(ys, self.biases)]

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from tinygrad import Device, Tensor, UOp, dtypes
 from tinygrad_llm.patches import is_on
 from tinygrad_llm.patches.ir.byte_groups import HALF, LAYOUTS, SIGN
-from tinygrad_llm.patches.ir.targets import has_vectors
+from tinygrad_llm.patches.ir.targets import has_vectors, registers
 from tinygrad_llm.patches.isa import dot_bf16, dot_int8_cpu, dot_int8_gpu
 from tinygrad_llm.patches.tiles import amx_tiles, mma_tiles
 from tinygrad_llm.patches.tiles.mma_tiles import MOST
@@ -23,6 +23,7 @@ from tinygrad_llm.weights.expressions import made_once
 from tinygrad_llm.weights.layout import WORD, unpack
 
 SLOTS, GPU_SLOTS = 4, 32  # of an expert block (expert_blocks.py), on a CPU and a GPU: there two or more mma fragments
+ROW_SLOTS = 4  # with 32 registers, of a small group of a step's pairs (pair_groups.py)
 GROUP = 16  # 32, as in GGML's Q8_0, would make a decode step less exact and no faster
 PROMPT_GROUP = 32  # in prefill: GEMMs are a fifth faster, with half of llama.cpp's error where it groups 256
 
@@ -77,6 +78,16 @@ def slots_of_blocks() -> int:
   if multiplies_tiles(): return amx_tiles.TOKENS
   if dot_int8_cpu.available(Device[Device.DEFAULT].renderer): return SLOTS if all(map(is_on, needed)) else 0
   return GPU_SLOTS if multiplies_halves() else 0
+
+def slots_of_rows() -> int:
+  """
+  Slots of a small group (pair_groups.py) of a step's (row, expert) pairs; 0: each pair is a product of its own.
+
+  As many as hardly take longer than one, where memory is the limit.
+  """
+  ren = Device[Device.DEFAULT].renderer
+  if not dot_int8_cpu.available(ren) or not is_on("q8_activations") or not is_on("register_tiles"): return 0
+  return ROW_SLOTS if registers(ren) >= 32 else ROW_SLOTS // 2
 
 def pack(x: Tensor, group: int = GROUP) -> Tensor:
   """

@@ -15,9 +15,10 @@ VOCAB, CHUNK, BLOCKS, TOKENS = 320, 64, 40, 3  # TOKENS: decoded after each prom
 LENGTHS = (1, 63, 64, 65, 128, 7, 100, 190)
 CASES = {"Q8_0": {"types": "Q8_0"}, "F16": {"types": "F16"}, "BF16": {"types": "BF16"},
          "Q4_K": {"types": "Q4_K", "dim": 256, "layers": 1}, "Q6_K": {"types": "Q6_K", "dim": 256, "layers": 1},
+         "experts": {"arch": "qwen3moe", "types": "Q8_0", "layers": 1},
          # windows; windows, sinks and experts; latent attention and experts; soft caps; shared keys and values
          **{name: MODELS[name] for name in ("gemma3", "gpt-oss", "deepseek2", "gemma2", "gemma4-e")}}
-QUANTISED = ("Q8_0", "Q4_K", "Q6_K")
+QUANTISED = ("Q8_0", "Q4_K", "Q6_K", "experts")
 WINDOWS = ("gemma3", "gpt-oss", "gemma2", "gemma4-e")  # the pool's loop over a window begins with a block
 NEAR = 1e-4  # of the logits' standard deviation: far above the rounding of float32 sums, far below that to int8
 FAR = 0.1    # where an activation falls on the other side of a boundary between two int8 numbers
