@@ -84,6 +84,19 @@ def test_interruption_reads_nothing_again(llm, monkeypatch):
   monkeypatch.setattr(llm.engine.steps, "piece", lambda *of: (fed.append(of), piece(*of)))
   assert first + list(answer) == want and fed == []
 
+@pytest.mark.parametrize("seed", some(range(4), 1))
+def test_logits_whose_blocks_others_take(llm, seed):
+  """Between two pieces of a prompt by hand, a stream may take its blocks: each position still has one row of logits."""
+  rng = random.Random(seed)
+  ids = [rng.randrange(384) for _ in range(rng.randrange(80, 96))]
+  want, first, got = llm.logits(ids), rng.randrange(30), list[np.ndarray]()
+  for rows in llm.iter_logits(ids, first):
+    got.append(rows)
+    with llm.lock:
+      if rng.random() < 0.7: llm.engine.pool.leave(next(iter(llm.engine.pool.guests), None))
+    if rng.random() < 0.7: forget(llm)
+  np.testing.assert_array_equal(np.concatenate(got), want[first:])
+
 def test_memory_out_of_the_hosts_reach(llm, monkeypatch):
   for module in (row_steps, row_states): monkeypatch.setattr(module, "host_view", lambda tensor: None)
   want = [alone(llm, i) for i in range(2)]

@@ -38,8 +38,8 @@ class ByHand:
       before = s.fed
       self._read(s, len(ids), once=True)
       self._engine.pool.guests.append(s)
-      yield s.fed - before
-      first = s.fed
+      first = s.fed  # others may take its blocks before the next piece
+      yield first - before
 
   def prompt(self, ids: Sequence[int], first: int = 0) -> np.ndarray:
     """The same; float32 (vocab_size,): the logits after the last token."""
