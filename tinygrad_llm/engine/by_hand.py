@@ -51,6 +51,7 @@ class ByHand:
     """Feeds a token after others, as far as these are not fed; float32 (vocab_size,): the logits after it."""
     s = self._take([*before, token], len(before))
     self._read(s, len(before))
+    self._engine.pool.grow(s, len(s.tokens))  # a window's block can be had just before its step
     logits = self._doing(s, partial(self._engine.feed_one, s))
     self._engine.pool.guests.append(s)
     found: np.ndarray = self._engine.steps.logits(logits, 0)

@@ -1,6 +1,7 @@
 """Models whose layers with a window have a pool of their own: the same answers, though what was given back is NaN."""
 import random
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -63,3 +64,42 @@ def test_answers_are_the_same(model_file, monkeypatch, name):
     counts, pool = llm.pool_counts(), llm.engine.pool
     assert counts.windows.evictions > 5 and counts.hits > 100
     assert pool.windows.blocks.total < counts.total / 10 and llm.memory()["kv_pool"] < all_bytes * 0.7
+
+def forget(llm) -> None:
+  """Nothing is left in the pool but what sequences hold."""
+  with llm.lock:
+    while llm.engine.pool.tree.evict(): pass
+
+@pytest.mark.parametrize("name", some([name for name in CASES if name != "lfm2-window"], 0))
+def test_answer_that_is_read_again(model_file, monkeypatch, name):
+  """Over several blocks, by decode steps: each takes its block of the window pool when it comes to it."""
+  rng = random.Random(seed := random.randrange(2**32))
+  print("seed", seed)
+  path = model_file(**MODELS[name] | {"vocab": 320, "types": "F32", "context": CONTEXT} | CASES[name])
+  with loaded(path, monkeypatch, small=True) as llm:
+    prompt, settings = [rng.randrange(300) for _ in range(rng.randint(1, 130))], {"max_tokens": 250, "ignore_eos": True}
+    wanted = [*llm.generate(prompt, **settings)]
+    answer = llm.generate(prompt, **settings)
+    got = [next(answer) for _ in range(rng.randint(140, 240))]
+    end = time.perf_counter() + 30
+    while llm.health().state != "idle" and time.perf_counter() < end: time.sleep(0.001)
+    with llm.lock: assert llm.engine.scheduler.preempt()
+    forget(llm)
+    assert got + [*answer] == wanted
+
+@pytest.mark.parametrize("name", some([name for name in CASES if name != "lfm2-window"], 0))
+def test_steps_by_hand(model_file, monkeypatch, name):
+  """prefill() and step() go on past any block, also when the pool has lost what was fed."""
+  rng = random.Random(seed := random.randrange(2**32))
+  print("seed", seed)
+  path = model_file(**MODELS[name] | {"vocab": 320, "types": "F32", "context": CONTEXT} | CASES[name])
+  with loaded(path, monkeypatch, small=True) as llm:
+    ids, first = [rng.randrange(300) for _ in range(200)], rng.randint(1, 60)
+    wanted = llm.logits(ids)
+    found = [llm.prefill(ids[:first])]
+    for i in range(first, len(ids)):
+      if i % 64 == 0 or rng.random() < 0.05:
+        llm._by_hand.leave()
+        if rng.random() < 0.5: forget(llm)
+      found.append(llm.step(ids[i], i))
+    np.testing.assert_allclose(np.array(found), wanted[first - 1:], atol=1e-3)

@@ -83,10 +83,14 @@ class Residents:
       self._end(e)
 
   def go_on(self, sequences: Iterable[Sequence]) -> bool:
-    """Whether all of these, which decode, stay for another step, and have blocks and readers for it."""
+    """
+    Whether all of these, which decode, stay for another step, and have blocks and readers for it.
+
+    The pool is asked for each new block: what is read again may have one in `table`, but none in `window`.
+    """
     for s in sequences:
       fed = s.fed
-      if s.finish or s.error or s.cancelled or fed >= self.context or fed >= len(s.table) * BLOCK: return False
+      if s.finish or s.error or s.cancelled or fed >= self.context or not fed % BLOCK: return False
       if s.room is not None and s.is_paused: return False
     return True
 
