@@ -27,6 +27,9 @@ def test_vectors(model, capfd):
 def test_bad_texts(model):
   llm, _, _ = model
   assert llm.embed([]).shape == (0, llm.config.dim)
-  bad = (("text", "a list of texts"), ([""], "no tokens"), ([3], "is not a text"), (["x " * 400], "do not fit"))
+  ids = [3, 4, 5]
+  np.testing.assert_array_equal(llm.embed(np.array([ids])), llm.embed([ids]))
+  bad = (("text", "a list of texts"), (b"text", "a list of texts"), (None, "a list of texts"),
+         ([""], "no tokens"), ([3], "is not a text"), (["x " * 400], "do not fit"))
   for texts, words in bad:
     with pytest.raises(InputError, match=words): llm.embed(texts)

@@ -29,7 +29,7 @@ class Pooling:
 
     InputError for a text without tokens.
     """
-    if isinstance(text, Sequence) and not isinstance(text, (str, bytes)): return list(text)
+    if isinstance(text, (Sequence, np.ndarray)) and not isinstance(text, (str, bytes)): return list(text)
     if not isinstance(text, str): raise InputError(f"embed: {text!r:.60} is not a text")
     ids = [*self._tokenizer.encode(text, add_bos=self._tokenizer.add_bos), *([] if self._end is None else [self._end])]
     if not ids: raise InputError("embed: a text has no tokens; give at least one")

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from math import prod
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar, get_args
 import numpy as np
 from tinygrad import Device
 from tinygrad_llm.device.async_read import is_asynchronous
@@ -53,6 +53,7 @@ from tinygrad_llm.process.forks import in_children
 from tinygrad_llm.process.weak import weakly
 from tinygrad_llm.progress import compiling
 from tinygrad_llm.text.chat_template import ChatTemplate, checked, user_texts
+from tinygrad_llm.text.stop_strings import checked as checked_stops
 from tinygrad_llm.text.thinking import Part
 from tinygrad_llm.text.fit_context import fitted
 from tinygrad_llm.text.tokenizer import Tokenizer, pre_type, suppressed_ids
@@ -179,6 +180,10 @@ class LLM:
   def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:  # the module's own name may be gone
     if finalizing(): return
     with suppress(Exception): self.close()
+
+  def __reduce__(self) -> NoReturn:
+    """TypeError: a copy would close the model that both share, and nothing in memory can be sent elsewhere."""
+    raise TypeError("LLM: a model cannot be copied or pickled; load it again, in each process that uses it")
 
   def check_open(self) -> None:
     """InputError after close()."""
@@ -308,7 +313,7 @@ class LLM:
 
     It returns at once while streams are running: they capture what they need.
     """
-    whole("streams", streams, 1, 8)
+    streams = whole("streams", streams, 1, 8)
     with self.lock, compiling(self._progress), telling_device_errors():
       if not self.engine.is_busy(): self.engine.prepare(streams)
 
@@ -330,6 +335,8 @@ class LLM:
                 sampled_logprobs: bool = False,
                 pieces: Pieces | None = None, **settings: Any) -> Asked:
     self.check_open()
+    stop = checked_stops(stop)
+    if pieces not in (None, *get_args(Pieces)): raise InputError(f"pieces: {pieces!r:.60} is not ids, text or parts")
     as_text = isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
     if as_text:
       self.check_size(user_texts(prompt))
@@ -339,16 +346,18 @@ class LLM:
     grammar = None
     if not json_schema is regex is lark is None:
       grammar = Grammar(self.tokenizer, self.config.vocab_size, json_schema=json_schema, regex=regex, lark=lark)
-    known = inspect.signature(self._choices).parameters.keys() - {"ids", "masked"}
-    if unknown := settings.keys() - known: raise InputError(
-      f"stream: {', '.join(sorted(unknown))} is no setting; the settings are {', '.join(sorted(known))}")
+    known, own = (inspect.signature(f).parameters for f in (self._choices, self._requests))
+    if unknown := settings.keys() - (names := known.keys() - {"ids", "masked"}):
+      names |= {name for name, parameter in own.items() if parameter.kind is parameter.KEYWORD_ONLY}
+      raise InputError(
+        f"stream: {', '.join(sorted(unknown))} is no setting; the settings are {', '.join(sorted(names))}")
     top = None if logprobs is None else most_logprobs(logprobs)
     def request(i: int) -> Request:
       nonlocal prompt
       more = settings | {"seed": whole("seed", settings.get("seed", 0)) + i} if i else settings
       ids, sampler, ending = self._choices(prompt, masked=grammar is not None, **more)
       prompt = ids  # it may have been an iterator
-      sequence = BatchSequence([*ids], len(ids), max_tokens=ending.most, exact_prefix=exact_prefix)
+      sequence = BatchSequence([*ids], len(ids), max_tokens=ending.most, exact_prefix=bool(exact_prefix))
       return Request(sequence, sampler, ending, self.tokenizer, grammar and (grammar.fork() if i else grammar), top,
                      sampled_logprobs)
     requests = [request(i) for i in range(n)]
@@ -386,7 +395,7 @@ class LLM:
     tokens = self.generate(ids, max_tokens, temperature, top_k, top_p, min_p, repeat_penalty, seed,
                            presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
                            logit_bias=logit_bias, min_tokens=min_tokens, stop_ids=stop_ids)
-    return self.text(tokens, (*stop, *self.template.stop), ids)
+    return self.text(tokens, (*checked_stops(stop), *self.template.stop), ids)
 
   def embed(self, texts: Sequence[str | Sequence[int]], unit: bool = True) -> np.ndarray:
     """
@@ -396,7 +405,8 @@ class LLM:
     mean, with a warning. InputError for a text without tokens, or too long for the context.
     """
     self.check_open()
-    if isinstance(texts, str): raise InputError("embed: give a list of texts, not one text")
+    if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
+      raise InputError(f"embed: {texts!r:.60} is not a list of texts; give one, also for one text")
     pooling, ids = self.pooling, list[list[int]]()
     for text in texts:
       if isinstance(text, str): self.check_size([text])

@@ -20,5 +20,6 @@ def test_nothing_compiles_after_prepare(model_file, monkeypatch, arch):
 
 def test_number_of_streams(model_file):
   llm = tinygrad_llm.load(str(model_file(arch="llama", layers=1, vocab=320)), max_context=64)
-  for streams in (0, 9, "x"):
+  llm.prepare(2.0)
+  for streams in (0, 9, 1.5, "x"):
     with pytest.raises(tinygrad_llm.InputError, match="streams"): llm.prepare(streams)

@@ -1,7 +1,9 @@
 """llm.stream() and llm.astream(): answers beside others equal generate()'s, and each ends by itself."""
 import asyncio
+import copy
 import gc
 import os
+import pickle
 import random
 import sys
 import threading
@@ -172,8 +174,26 @@ def test_bad_arguments_are_errors_of_the_call(llm):
       (PROMPT, {"temperature": -1}, "temperature"), (PROMPT, {"logprobs": 21}, "logprobs"), (PROMPT, {"top": 1}, "top"),
       (PROMPT, {"min_tokens": 9, "max_tokens": 3}, "min_tokens"), ([], {}, "prompt"), ("text", {}, "prompt"),
       ([VOCAB], {}, "prompt"), (PROMPT, {"template": {}}, "template"), (PROMPT, {"stop_ids": [VOCAB]}, "stop_ids"),
-      (5, {}, "prompt"), (None, {}, "prompt")]:
+      (5, {}, "prompt"), (None, {}, "prompt"), (PROMPT, {"pieces": "words"}, "pieces"), (PROMPT, {"stop": 0}, "stop"),
+      (PROMPT, {"stop": "END"}, "stop"), (HELLO, {"stop": "END"}, "stop"), (HELLO, {"stop": None}, "stop"),
+      (HELLO, {"stops": ["x"]}, "stops is no setting; .* json_schema, .* stop, ")]:
     with pytest.raises(InputError, match=match): llm.stream(prompt, **settings)
+  for stop in ("END", None, ("",)):
+    with pytest.raises(InputError, match="stop"): llm.chat(HELLO, stop=stop)
+
+def test_an_odd_setting_hurts_nobody(llm):
+  """Any object may stand for true or false."""
+  other = llm.stream(PROMPT, max_tokens=40, ignore_eos=True)
+  for odd in ("yes", None, [], 2): list(llm.stream([*PROMPT, 7], max_tokens=2, exact_prefix=odd, ignore_eos=odd))
+  assert len([*other]) == 40
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_copies_are_refused(llm, how):
+  """A copy would close the model, or cancel the answer, as it is dropped."""
+  stream = llm.stream(PROMPT, max_tokens=9, ignore_eos=True)
+  for whole in (llm, stream):
+    with pytest.raises(TypeError, match="cannot be copied or pickled"): how(whole)
+  assert len([*stream]) == 9
 
 @pytest.mark.parametrize("how", ["cancel", "close", "drop", "break", "unread", "waiting"])
 def test_left_streams_give_their_blocks_back(llm, how):

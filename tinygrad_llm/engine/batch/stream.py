@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, NoReturn, TypeVar
 from weakref import WeakKeyDictionary
 from tinygrad_llm.engine.batch.engine import Engine
 from tinygrad_llm.engine.batch.outbox import Bell
@@ -66,6 +66,10 @@ class Stream(Generic[T]):
     self._request.cancel()
 
   close = cancel
+
+  def __reduce__(self) -> NoReturn:
+    """TypeError: a copy that is dropped would cancel the answer."""
+    raise TypeError("stream: it cannot be copied or pickled; pass on what it gives")
 
   def __del__(self) -> None:
     if "_request" in vars(self) and not self._request.is_over: self.cancel()
