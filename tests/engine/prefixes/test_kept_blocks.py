@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.support.extended import some
 from tinygrad_llm.engine.batch.sequence import Sequence
-from tinygrad_llm.engine.prefixes import disk_thread
+from tinygrad_llm.engine.prefixes import disk_thread, kept_blocks
 from tinygrad_llm.engine.prefixes.disk_thread import DiskThread
 from tinygrad_llm.engine.prefixes.kept_blocks import KeptBlocks
 from tinygrad_llm.engine.prefixes.kv_bytes import KVBytes
@@ -184,6 +184,34 @@ def test_a_cancelled_sequence_does_not_wait(tmp_path, rng, monkeypatch):
   s.cancelled = True
   assert engine.kept.has_work() and engine.kept.exchange(is_alone=True) == [s]
   stuck.set()
+
+def test_a_disk_that_hangs_delays_a_prompt_once(tmp_path, rng, monkeypatch, capfd):
+  """Prompts are read without it while it hangs, and from it later."""
+  monkeypatch.setattr(kept_blocks, "PATIENCE", 0.2)
+  engine, tokens = Engine(tmp_path, 40), [rng.randrange(100) for _ in range(BLOCK * 4 + 9)]
+  engine.answer(Sequence([*tokens], len(tokens)))
+  engine.close()
+  engine, go_on, read = Engine(tmp_path, 40), threading.Event(), PrefixStore.read
+  after = rng.randrange(4)  # blocks that come
+  def hanging(self, block):
+    nonlocal after
+    if (after := after - 1) < 0: go_on.wait(20)
+    return read(self, block)
+  monkeypatch.setattr(PrefixStore, "read", hanging)
+  came, s = after, Sequence([*tokens], len(tokens))
+  assert engine.kept.look_up(s)
+  end, found = time.monotonic() + 10, list[Sequence]()
+  while not found and time.monotonic() < end:
+    time.sleep(0.01)
+    found = engine.kept.exchange(is_alone=True)
+  assert found == [s] and capfd.readouterr().err.count("warning: ") == 1
+  engine.pool.begin(s)
+  assert s.fed == came * BLOCK and not engine.kept.look_up(Sequence([*tokens], len(tokens)))
+  engine.pool.release(s)
+  go_on.set()
+  while engine.disk._reads and time.monotonic() < end: time.sleep(0.001)
+  assert engine.answer(Sequence([*tokens], len(tokens))) == BLOCK * 4
+  engine.close()
 
 def test_a_reader_holds_few_bytes(tmp_path, rng, monkeypatch):
   """The disk's thread waits for the engine where it is far ahead, and all the same all blocks come."""

@@ -106,6 +106,20 @@ def test_a_folder_in_a_files_place(tmp_path, capfd, rng):
   write(kept, [blocks[0].ids])
   assert kept.gave_up and capfd.readouterr().err.count("warning: ") == 2
 
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_is_no_file_in_a_files_place(tmp_path, capfd, rng, kind):
+  """It is not waited for, and written anew."""
+  blocks = write(store(tmp_path), prompt(rng, 3))
+  (path := tmp_path / blocks[1].file).unlink()
+  os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
+  found, again = [], store(tmp_path)
+  thread = threading.Thread(target=lambda: found.append(known(again, blocks)), daemon=True)
+  thread.start()
+  thread.join(20)
+  assert found == [1] and capfd.readouterr().err.count("warning: ") == 1
+  write(again, [block.ids for block in blocks])
+  assert known(store(tmp_path), blocks) == 3 and path.is_file() and not path.is_symlink()
+
 def test_full_disk(tmp_path, capfd, rng):
   """One warning, no file left behind; what is there is read on."""
   blocks = write(kept := store(tmp_path), prompt(rng, 2))

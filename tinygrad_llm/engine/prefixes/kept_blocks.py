@@ -3,16 +3,18 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 import numpy as np
 from tinygrad_llm.engine.batch.sequence import Sequence
 from tinygrad_llm.engine.prefixes.disk_thread import DiskThread, Reading
 from tinygrad_llm.engine.prefixes.kv_bytes import KVBytes
 from tinygrad_llm.engine.prefixes.prefix_pool import PrefixPool
 from tinygrad_llm.engine.prefixes.prefix_tree import Node, key
+from tinygrad_llm.errors import warn
 
 TIME = 0.02    # seconds before a step, at most, that copies of blocks from disk take
 BESIDE = 0.003  # copies of blocks to it, where sequences wait for the step
+PATIENCE = 5.0  # seconds that a sequence waits for its next block
 MANY = 1 << 14  # nodes that wait to be copied, at most
 
 @dataclass
@@ -20,12 +22,14 @@ class Arrival:
   """
   A sequence that waits for its prefix from disk.
 
-  node: the end of what the tree has of it so far. placed: blocks of the reading up to there.
+  node: the end of what the tree has of it so far. placed: blocks of the reading up to there. since: when the last one
+  came.
   """
   sequence: Sequence
   reading: Reading
   node: Node
   placed: int = 0
+  since: float = field(default_factory=time.perf_counter)
 
 class KeptBlocks:
   """
@@ -33,10 +37,14 @@ class KeptBlocks:
 
   A block from disk enters the tree as if decode steps had written it: requests with exact_prefix do not use it. A block
   that windows have passed, and whose part in the window pool is gone, is not written, nor are those behind it.
+
+  Where the disk gives a sequence nothing for PATIENCE seconds, the sequence begins without it. So do later ones, until
+  that reading comes to its end.
   """
   def __init__(self, disk: DiskThread, kv: KVBytes):
     self.disk, self._store, self._kv = disk, disk.store, kv
     self._arrivals, self._fresh = list[Arrival](), deque[Node](maxlen=MANY)
+    self._late: Reading | None = None
 
   def attach(self, pool: PrefixPool, wake: Callable[[], None]) -> None:
     """Begins anew with an empty pool. wake: called, by another thread, when there may be something to do."""
@@ -50,7 +58,7 @@ class KeptBlocks:
     """
     Whether the disk has more of a new sequence's prefix than the tree. exchange() returns the sequence some time later.
     """
-    if s.exact_prefix or s.root: return False
+    if s.exact_prefix or s.root or self._late is not None and not self._late.ended: return False
     tree, size = self._pool.tree, self._pool.size
     whole = len(s.tokens) // size  # the last block, too: a copy of all but its last position may be used
     path = tree.find(tree.root(s.root), s.tokens, whole * size, False).path
@@ -92,8 +100,17 @@ class KeptBlocks:
     while not a.sequence.cancelled:
       ended = a.reading.ended  # before the last look: the thread may put a block between
       if time.perf_counter() > end: return False
-      if (kv := self.disk.take(a.reading)) is None: return ended
+      if (kv := self.disk.take(a.reading)) is None: return ended or self._is_late(a)
       if not self._place(a, kv): return True
+      a.since = time.perf_counter()
+    return True
+
+  def _is_late(self, a: Arrival) -> bool:
+    """Whether a sequence has waited for too long."""
+    if time.perf_counter() - a.since < PATIENCE: return False
+    if self._late is None or self._late.ended: warn(
+      f"prompt cache {self._store.folder}: nothing came for {PATIENCE:g} s; prompts are read without it meanwhile")
+    self._late = a.reading
     return True
 
   def _place(self, a: Arrival, kv: np.ndarray) -> bool:

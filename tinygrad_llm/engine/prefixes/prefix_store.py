@@ -151,9 +151,9 @@ class PrefixStore:
     self._told.add(kind)
 
 def _contents(path: pathlib.Path, size: int) -> memoryview | None:
-  """The bytes of a file; None if it has another size."""
+  """The bytes of a file; None if it has another size. A pipe in its place is not waited for."""
   data = memoryview(bytearray(size))
-  with io.FileIO(path) as file:
+  with io.FileIO(path, opener=lambda path, flags: os.open(path, flags | getattr(os, "O_NONBLOCK", 0))) as file:
     if os.fstat(file.fileno()).st_size != size: return None
     done = 0
     while done < size and (got := file.readinto(data[done:])): done += got
