@@ -155,3 +155,13 @@ def test_snapshots_are_bounded(llm, monkeypatch):
   assert snapshots.nbytes == 3 * size
   assert answered(llm, IDS[:232], 1) == [int(llm.logits(IDS[:232])[-1].argmax())]
   assert llm.memory()["row_states"] >= snapshots.nbytes
+
+def test_no_memory_for_a_snapshot(llm, exact, monkeypatch):
+  """The blocks of a sequence come back all the same, and the next prompt has right numbers."""
+  def none(*_): raise MemoryError
+  llm.prefill(IDS[:40])
+  monkeypatch.setattr(llm.engine._states, "snapshot", none)
+  with llm.lock: llm._by_hand.leave()
+  assert not llm.engine.pool.counts().referenced
+  monkeypatch.undo()
+  exact(llm.prefill(IDS[:45]), IDS[:45])

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 from tests.support.extended import some
 from tests.support.history_engine import HistoryEngine, answer
+from tests.support.serving import BLOCK
 
 from tinygrad_llm.engine.batch import health
 from tinygrad_llm.engine.batch.engine import Engine
@@ -127,6 +128,26 @@ def test_lost_request_is_an_error(engine, monkeypatch):
   left = engine.stream(PROMPT, 5)
   monkeypatch.undo()
   assert [*engine.stream(PROMPT, 5)] == answer(PROMPT, 5) and left.finish == "error"
+
+def test_a_new_pool_waits_for_the_lock(engine):
+  """The holder of the lock may have blocks of the pool, which is not replaced meanwhile."""
+  list(engine.stream(PROMPT, 3))
+  with engine.lock:
+    engine._is_whole, pool = False, engine.pool  # as after a failed step
+    stream = engine.stream(PROMPT, 9)
+    time.sleep(0.1)
+    assert engine.pool is pool
+  assert [*stream] == answer(PROMPT, 9) and engine.pool is not pool
+
+def test_copies_before_a_failed_one_are_not_done_again(engine):
+  """A block that was copied may have been zeroed since, for another sequence."""
+  engine.steps.cells[1:4], copy = [[1] * BLOCK, [2] * BLOCK, [3] * BLOCK], engine.steps.copy
+  engine.pool.copies = [(1, 2), (None, 1), (3, 4), (4, 5)]
+  engine.steps.copy = lambda source, *to: raising(MemoryError())("") if source == 3 else copy(source, *to)
+  with pytest.raises(MemoryError): engine._copy()
+  engine.steps.copy = copy
+  engine._copy()
+  assert [engine.steps.cells[i][0] for i in range(2, 6)] == [1, 3, 3, 3] and not engine.pool.copies
 
 # *** an engine that sticks
 

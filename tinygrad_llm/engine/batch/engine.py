@@ -157,11 +157,11 @@ class Engine:
   def step(self) -> bool:
     """Does the next step; False: there is nothing to do. An error of the engine ends all requests."""
     try:
-      new = self._inbox.take() if self._inbox.new or self._inbox.news else ()
-      if not self._is_whole: self._begin()
-      for request in new:
-        if self.kept is None or not self.kept.look_up(request.sequence): self.scheduler.submit(request.sequence)
-      with self.lock:
+      with self.lock:  # others that feed the model by hand have a part of the pool
+        new = self._inbox.take() if self._inbox.new or self._inbox.news else ()
+        if not self._is_whole: self._begin()
+        for request in new:
+          if self.kept is None or not self.kept.look_up(request.sequence): self.scheduler.submit(request.sequence)
         if self._launched is not None:
           self._go_on(self._launched)
           return True
@@ -349,7 +349,9 @@ class Engine:
     states = self._states
     if states is None or states.nbytes > MOST_SNAPSHOTS or s.snapshot is not None: return None  # it was not loaded yet
     if s.state is not None: return s.state, states.nbytes
-    return (states.snapshot(s), states.nbytes) if states.holds(s) and not s.went_too_far else None
+    if not states.holds(s) or s.went_too_far: return None
+    try: return states.snapshot(s), states.nbytes
+    except Exception: return None  # without memory for a copy, the blocks are given back all the same
 
   @staticmethod
   def _choose(request: Request, key: int | None, logits: Any, is_chosen: bool = False) -> None:
@@ -360,10 +362,11 @@ class Engine:
   def _copy(self) -> None:
     """Does what the pool asks for before a step."""
     for copies, window in self.pool.all_copies():
-      for source, target in copies:
+      while copies:
+        source, target = copies[0]
         if source is None: self.steps.clear(target, window)
         else: self.steps.copy(source, target, window)
-      copies.clear()
+        del copies[0]  # after an error, those before it are not done again: their sources may be others by now
 
   def _tell(self) -> bool:
     """
