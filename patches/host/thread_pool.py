@@ -113,7 +113,8 @@ class Pool:
   def run(self, table: Table) -> float:
     """Runs a table and waits for it; returns the seconds that it took."""
     with self._lock:
-      self._ready(table, start := time.perf_counter())
+      start = time.perf_counter()
+      if start - self._looked > CORES_EVERY or table.threads > 1 + len(self.workers): self._ready(table, start)
       self._run(self._at, 0, table.address, None)
       return time.perf_counter() - start
 

@@ -70,16 +70,17 @@ class CPUGraph(GraphRunner):
 
   def run(self, input_uops: tuple[UOp, ...], values: Sequence[int]) -> float:
     """The same for the values of `names`; returns the seconds that it took."""
-    self._write(input_uops, values)
+    self._pack(self.values, 0, *values)
+    if self.inputs: self._write_addresses(input_uops)
     return thread_pool.pool().run(self.table)
 
   def run_stamped(self, input_uops: tuple[UOp, ...], var_vals: dict[str, int]) -> ctypes.Array[ctypes.c_uint64]:
     """The same; returns when each kernel began and ended, as thread_pool.Pool.run_stamped does."""
-    self._write(input_uops, [var_vals[name] for name in self.names])
+    self._pack(self.values, 0, *[var_vals[name] for name in self.names])
+    self._write_addresses(input_uops)
     return thread_pool.pool().run_stamped(self.table)
 
-  def _write(self, input_uops: tuple[UOp, ...], values: Sequence[int]) -> None:
-    self._pack(self.values, 0, *values)
+  def _write_addresses(self, input_uops: tuple[UOp, ...]) -> None:
     words = self.table.words
     for slot, offsets in self.inputs.items():
       address = self._address(input_uops[slot])

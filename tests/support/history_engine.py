@@ -48,6 +48,13 @@ class HistorySteps:
     found = [self._feed(*row[:3], damaged) if row.table[0] else EMPTY for row in rows]
     return found, found
 
+  def repeat(self, rows: Numbers[Row]) -> Callable[[Numbers[int], Numbers[int]], tuple[list[int], list[int]]]:
+    tables = [[*row.table] for row in rows]
+    def again(tokens: Numbers[int], positions: Numbers[int]) -> tuple[list[int], list[int]]:
+      assert tables == [row.table for row in rows]
+      return self.decode([Row(*row) for row in zip(tokens, positions, tables, strict=True)])
+    return again
+
   def keys(self, keys: list[int]) -> list[int]: return [_key(history, chosen(history)) for history in keys]
   def last_logits(self, length: int) -> np.ndarray: return self.logits([self._last], 0)
   def logits(self, logits: list[int], row: int) -> np.ndarray:

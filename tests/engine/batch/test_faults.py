@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.support.extended import some
-from tests.support.history_engine import HistoryEngine, answer
+from tests.support.history_engine import Greedy, HistoryEngine, Likeliest, answer
 from tests.support.serving import BLOCK
 
 from tinygrad_llm.engine.batch import health
@@ -291,7 +291,8 @@ def test_random_attacks(seed):
     prompt = random.Random(r.randrange(3)).choices(range(97), k=r.choice([0, 64, 100]))
     prompt = (prompt + r.choices(range(97), k=r.choice([1, 2, 63, 64, 65, r.randint(1, 120)])))[:most - 2]
     length = r.choice([1, 2, 20, 70])
-    streams = engine.streams(prompt, length, r.choice([1, 1, 1, 2, 5]))
+    sampler = r.choice([Greedy, Likeliest])
+    streams = engine.streams(prompt, length, r.choice([1, 1, 1, 2, 5]), sampler=sampler)
     if r.random() < 0.2: streams[0].cancel()
     for i, stream in enumerate(streams):
       tokens, leaves = [], r.randint(1, length) if r.random() < 0.3 else None
@@ -300,7 +301,7 @@ def test_random_attacks(seed):
           tokens.append(token)
           if len(tokens) == leaves: stream.cancel()
       except InputError: assert stream.finish == "error" and faults[0]
-      assert tokens == answer(prompt, length, i)[:len(tokens)]
+      assert tokens == answer(prompt, length, i, sampler)[:len(tokens)]
       assert stream.finish in ("length", "cancelled", "error", "context")
       assert stream.finish != "length" or len(tokens) == length
       assert stream.finish != "context" or len(prompt) + length > most - 1

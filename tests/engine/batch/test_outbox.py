@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from tinygrad_llm.engine.batch.outbox import Bell, Outbox
+from tinygrad_llm.engine.batch.outbox import Bell, Outbox, Relay
 from tinygrad_llm.errors import InputError
 
 def taken(box: Outbox, wait: float = 5.0) -> list[int]:
@@ -56,6 +56,64 @@ def test_a_child_is_told_whose_answer_it_is():
   box.put(4)
   box.leave()
   with pytest.raises(InputError, match="forked"): box.take()
+
+def waiting(boxes: list[Outbox], readers: int = 1) -> None:
+  """Waits until so many readers of each wait."""
+  end = time.perf_counter() + 10
+  while any(len(box._waiting) < readers for box in boxes) and time.perf_counter() < end: time.sleep(1e-4)
+
+def relayed(relay: Relay, count: int) -> list[Outbox]:
+  boxes = [Outbox() for _ in range(count)]
+  for box in boxes: box.relay = relay
+  return boxes
+
+def test_one_ring_wakes_all_readers_of_a_step():
+  relay, found = Relay(), list[int]()
+  boxes = relayed(relay, 8)
+  for turn in range(3):
+    threads = [threading.Thread(target=lambda box=box: found.append(box.take(30))) for box in boxes]
+    for thread in threads: thread.start()
+    waiting(boxes)
+    for i, box in enumerate(boxes): box.put(i)
+    time.sleep(0.01)
+    assert len(found) == 8 * turn  # nobody is woken before
+    relay.ring()
+    for thread in threads: thread.join(10)
+    assert len(found) == 8 * turn + 8 and sorted(found[-8:]) == [*range(8)]
+
+def test_an_end_waits_for_no_ring():
+  """The last token and the end arrive, whoever else was to be woken; several readers of an answer all meet the end."""
+  relay, found = Relay(), list[list[int]]()
+  boxes = relayed(relay, 3)
+  threads = [threading.Thread(target=lambda box=box: found.append(taken(box, 30))) for box in boxes for _ in range(2)]
+  for thread in threads: thread.start()
+  waiting(boxes, 2)
+  for box in boxes: box.put(7)
+  for box in boxes: box.end()
+  for thread in threads: thread.join(10)
+  assert sorted(found) == [[]] * 3 + [[7]] * 3
+
+def test_random_waits_and_rings():
+  """Readers who give up at any moment keep no token from others: all tokens of a step come before the step after."""
+  relay, steps, rng = Relay(), 300, random.Random(3)
+  boxes = relayed(relay, 4)
+  found: list[list[int]] = [[] for _ in boxes]
+  def read(i: int) -> None:
+    r = random.Random(i)
+    while len(found[i]) < steps:
+      if (token := boxes[i].take(r.choice([0, 1e-5, 1e-4, 5]))) is not None: found[i].append(token)
+  threads = [threading.Thread(target=read, args=(i,), daemon=True) for i in range(4)]
+  for thread in threads: thread.start()
+  for step in range(steps):
+    for box in boxes: box.put(step)
+    relay.ring()
+    if rng.random() < 0.1: time.sleep(0.001)
+    end = time.perf_counter() + 4  # less than the longest wait
+    while any(len(tokens) < step for tokens in found) and time.perf_counter() < end: time.sleep(1e-5)
+    assert all(len(tokens) >= step for tokens in found)
+  relay.ring_all()
+  for thread in threads: thread.join(10)
+  assert found == [[*range(steps)]] * 4
 
 def test_a_loop_is_called_once_for_all_that_came():
   class Loop:

@@ -105,6 +105,24 @@ def test_logits_of_a_row_are_those_of_a_step_alone(model_file, name):
   for found in same[1:]:
     for key, row in found.items(): np.testing.assert_array_equal(row, same[0][key])
 
+@pytest.mark.parametrize("name", some(["llama", "Q4_K", "gemma3"], 0))
+def test_repeated_steps_are_steps(model_file, name):
+  """To the bit, for any number of rows, also where other steps came between that wrote their own tables."""
+  fed = Fed(model_file(vocab=VOCAB, context=512, **({"types": "F32"} | CASES.get(name, {}))), seed=2)
+  rng = random.Random(2)
+  for size in (1, 2, 3, 5, 8):
+    order = rng.sample(range(len(LENGTHS)), min(size, len(LENGTHS)))
+    want, rows = fed.decoded(size, order), [Row(fed.ids[b][LENGTHS[b]], LENGTHS[b], fed.tables[b]) for b in order]
+    for pool, held in zip(fed.steps.pools, fed.held): host_view(pool)[:] = held
+    again = fed.steps.repeat(rows)
+    for i in range(TOKENS):
+      at = [LENGTHS[b] + i for b in order]
+      if i and any(n % BLOCK == 0 for n in at): break  # another block
+      if i % 3 == 2: fed.steps.decode([Row(table=[BLOCKS - 1])] * rng.choice([1, size]))  # nobody's block
+      logits, _ = again([fed.ids[b][n] for b, n in zip(order, at)], at)
+      for k, (b, n) in enumerate(zip(order, at)):
+        np.testing.assert_array_equal(fed.steps.logits(logits, k), want[b, n])
+
 def test_every_place_of_a_step(model_file):
   """Each sequence in each place of 8, and beside idle rows only."""
   fed = Fed(model_file(vocab=VOCAB, context=512, types="F32"), seed=2)

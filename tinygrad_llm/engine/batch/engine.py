@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from tinygrad_llm.device.device_errors import device_error
 from tinygrad_llm.engine.batch.budget import MOST_SNAPSHOTS
 from tinygrad_llm.engine.batch.health import Health, Progress
+from tinygrad_llm.engine.batch.outbox import Relay
 from tinygrad_llm.engine.batch.request import Request
 from tinygrad_llm.engine.batch.row_ahead import Results
 from tinygrad_llm.engine.batch.row_states import RowStates
@@ -54,7 +55,7 @@ class Engine:
 
   def _open(self) -> None:
     """Without a thread: the next request starts one."""
-    self._inbox, self.progress = Inbox(), Progress()
+    self._inbox, self.progress, self._relay = Inbox(), Progress(), Relay()
     self._stop = weakref.finalize(self, Inbox.stop, self._inbox)
 
   def _begin(self) -> None:
@@ -68,6 +69,7 @@ class Engine:
     self.scheduler = Scheduler(self.pool, self._context, COUNTS[-1], sizes=(*sizes, self.chunk),
                                ends_at=snapshot_at if states else None)
     self._is_whole, self._launched, self._read_at = True, None, 0.0  # type: bool, _Launched | None, float
+    self._company: _Company | None = None
     if self.kept is not None: self.kept.attach(self.pool, self._inbox.wake)
 
   def submit(self, request: Request) -> None:
@@ -86,7 +88,7 @@ class Engine:
         thread.start()
         inbox.thread = thread
       if not inbox.requests: self.progress.other()
-      for r in requests: r.began = time.perf_counter()
+      for r in requests: r.began, r.outbox.relay = time.perf_counter(), self._relay
       inbox.requests |= {r.sequence: r for r in requests}
       inbox.new.append(request)
       self.counters["requests"] += len(requests)
@@ -142,7 +144,7 @@ class Engine:
       if self._launched is not None:
         with suppress(Exception): self._launched.results.keys()  # it uses memory that is freed next
       if self.kept is not None: self.kept.finish()
-    self.steps, self._states, self.kept = CLOSED, None, None  # a stream that is kept keeps no model
+    self.steps, self._states, self.kept, self._company = CLOSED, None, None, None  # a kept stream keeps no model
     return ended
 
   def _check_thread(self) -> None:
@@ -164,9 +166,17 @@ class Engine:
           if self.kept is None or not self.kept.look_up(request.sequence): self.scheduler.submit(request.sequence)
         if self._launched is not None:
           self._go_on(self._launched)
+          self._relay.ring()
           return True
-        if self.kept is not None: self._exchange(self.kept)
+        if self.kept is not None:
+          self._relay.ring()
+          self._exchange(self.kept)
         action = self.scheduler.next()
+        if (company := self._company) is not None and action is company.decode:
+          self._step_of(company)
+          return True
+        self._company = None
+        self._relay.ring()
         took_over = self._tell() if self.scheduler.ended else False
         if action is None: return took_over or self.kept is not None and self.kept.has_work()
         self._prepare(action)
@@ -243,6 +253,17 @@ class Engine:
     if self._states is not None: self._states.decoded(placed)
     for row, (s, key) in enumerate(zip(placed, self.steps.keys(keys))):
       if s is not None: self._decoded(s, row, key, logits)
+    requests = [self._inbox.requests[s] for s in decode.sequences]
+    if self._states is None and _Company.fits(requests): self._company = _Company(decode, requests, self.steps)
+
+  def _step_of(self, company: _Company) -> None:
+    """Another decode step of a company. Readers of the last one's tokens are woken right before it lets them run."""
+    self._begun = time.perf_counter()
+    self.progress.begins(company.rows)
+    self._relay.ring()
+    if not company.step(): self._company = None
+    self.progress.ended()
+    self.scheduler.done(company.decode, time.perf_counter() - self._begun)
 
   def _placed(self, decode: Decode) -> list[Sequence | None]:
     """Does what comes before a decode step; the sequence of each row, None: idle."""
@@ -422,6 +443,35 @@ class _Launched(NamedTuple):
   chosen: list[bool]
   results: Results
   begun: float
+
+class _Company:
+  """
+  The answers of a decode step whose next steps feed their next tokens again, each the likeliest one.
+
+  Where a step's weights have emptied the caches, each function and object that is used is time. So what the steps of a
+  company have in common is found once. It lasts until a sequence comes to the end of a block.
+  """
+  def __init__(self, decode: Decode, requests: list[Request], steps: RowSteps):
+    self.decode, self.rows, self._keys = decode, count_for(len(requests)), steps.keys
+    self._members = [*zip(requests, decode.sequences)]
+    self._feed = steps.repeat([Row(s.tokens[s.fed], s.fed, s.table, window=s.window) for s in decode.sequences])
+
+  @staticmethod
+  def fits(requests: list[Request]) -> bool:
+    """Whether requests, whose sequences decode, can step so."""
+    return all(r.is_plain and r.timing.tokens and r.sequence.fed % BLOCK and
+               r.sequence.fed == len(r.sequence.tokens) - 1 for r in requests)
+
+  def step(self) -> bool:
+    """Feeds a token of each, and passes the next ones on; False: another step is not sure to be like this one."""
+    goes_on, members = True, self._members
+    _, keys = self._feed([s.tokens[-1] for _, s in members], [s.fed for _, s in members])
+    for (request, s), key in zip(members, self._keys(keys)):
+      s.fed += 1
+      if not s.fed % BLOCK: goes_on = False
+      try: request.chose_likeliest(key)
+      except Exception as e: s.error = _told(e)
+    return goes_on
 
 def _run(engine: weakref.ref[Engine], inbox: Inbox) -> None:
   """The thread. It keeps no engine alive while it waits. However it ends, no request is left."""

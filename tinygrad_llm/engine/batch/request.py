@@ -54,6 +54,11 @@ class Request:
     return self.sampler.on_device and self.grammar is None and self._top is None and not self.forks
 
   @property
+  def is_plain(self) -> bool:
+    """Whether it takes the likeliest token, and nobody asks for more."""
+    return self._greedy and self.grammar is None and self._top is None and not self.forks
+
+  @property
   def samples(self) -> bool:
     """Whether the device can draw this request's next token."""
     return not self._greedy and self.is_on_device
@@ -104,14 +109,25 @@ class Request:
         candidates = self.sampler.candidates(logits(), s.tokens, allowed, ruled_out)
         self.logprobs.append(sampled_logprobs(*candidates, token, self._top, self._tokenizer))
       else: self.logprobs.append(logprobs(logits(), token, self._top, self._tokenizer))
-    s.tokens.append(token)
+    self._pass_on(token)
+    s.finish = finish
+
+  def chose_likeliest(self, key: int) -> None:
+    """chose() of a request that is_plain, by the likeliest token's key."""
+    if self.outbox.ended: return
+    s = self.sequence
+    token = greedy_token(key)
+    if (finish := self.ending.finish(token, len(s.tokens) - s.prompt)) != "stop": self._pass_on(token)
+    s.finish = finish
+
+  def _pass_on(self, token: int) -> None:
+    self.sequence.tokens.append(token)
     timing, seconds = self.timing, time.perf_counter() - self.began - self.timing.compile
     if timing.tokens: timing.decode = seconds - timing.first_token
     else: timing.first_token = seconds
     timing.tokens += 1
     if self.stamps is not None: self.stamps.append(seconds)
     self.outbox.put(token)
-    s.finish = finish
 
   def end(self, finish: str, error: Exception | None = None) -> None:
     """The answer is over; the first reason counts. A stop string that its reader has found stays the reason."""

@@ -2,6 +2,7 @@
 from __future__ import annotations
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Numbers
+from operator import add
 from typing import Any, NamedTuple
 import numpy as np
 from tinygrad import Tensor, UOp
@@ -16,6 +17,7 @@ from tinygrad_llm.progress import tell
 
 COUNTS = (1, 2, 4, 8)  # of rows
 Tables = tuple[Numbers[int], ...]  # of rows
+Repeat = Callable[[Numbers[int], Numbers[int]], tuple[Tensor, Tensor]]  # see RowSteps.repeat
 
 def count_for(sequences: int) -> int:
   """The rows of the smallest step for so many sequences, at most 8."""
@@ -70,6 +72,7 @@ class RowSteps(PieceSteps):
     tables = 1 if window is None else 2
     arrays = {n: _Arrays(zeros((n, 1)), zeros((n,)), *(zeros((n, self._most)) for _ in range(tables))) for n in COUNTS}
     self._rows = {n: _Rows(a) for n, a in arrays.items()}
+    self._repeated: dict[int, Tables | None] = dict.fromkeys(COUNTS)  # of the repeat() that wrote its tables last
     self._decodes = {n: [captured(_decode, model, turn, bias, a) for turn in range(2 if model.states else 1)]
                      for n, a in arrays.items()}
     self._replays = {n: [Replay(step, (), (self._end, *self._places(n))) for step in steps]
@@ -93,7 +96,32 @@ class RowSteps(PieceSteps):
     if n > len(rows): rows = [*rows, *[Row()] * (n - len(rows))]
     tokens, positions, tables, _, windows = zip(*rows)
     self._rows[n].write(tokens, positions, tables, windows)
+    self._repeated[n] = None
     return self._replays[n][turn](max(positions) + 1, *self._stores(rows))
+
+  def repeat(self, rows: Numbers[Row]) -> Repeat:
+    """
+    decode() of the same rows again and again, while their blocks stay the same: a function of tokens and positions.
+
+    Rows' positions do not leave their blocks. No turns: it is for models without recurrent states.
+    """
+    n = count_for(len(rows))
+    all_rows, idle = [*rows, *[Row()] * (n - len(rows))], (0,) * (n - len(rows))
+    tables, windows = tuple(row.table for row in all_rows), tuple(row.window for row in all_rows)
+    offsets = [at - row.position for at, row in zip(self._stores(rows), [*rows, *rows])]
+    offsets, in_window = offsets[:len(rows)], offsets[len(rows):]
+    inputs, replay, repeated = self._rows[n], self._replays[n][0], self._repeated
+    def again(tokens: Numbers[int], positions: Numbers[int]) -> tuple[Tensor, Tensor]:
+      if repeated[n] is tables:
+        inputs.tokens(*tokens, *idle)
+        inputs.positions(*positions, *idle)
+      else:
+        inputs.write((*tokens, *idle), (*positions, *idle), tables, windows)
+        repeated[n] = tables
+      end, stores = max(positions) + 1, map(add, positions, offsets)
+      if not in_window: return replay(end, *stores, *idle)
+      return replay(end, *stores, *idle, *map(add, positions, in_window), *idle)
+    return again
 
   def _places(self, rows: int) -> list[UOp]:
     """The variables of so many rows' places, pool by pool."""
@@ -197,13 +225,13 @@ class _Arrays(NamedTuple):
 class _Rows:
   """Writes a step's inputs; a row's table is written only where it is another one than at the last step."""
   def __init__(self, arrays: _Arrays):
-    self._tokens, self._positions = packer(arrays.tokens), packer(arrays.positions)
+    self.tokens, self.positions = packer(arrays.tokens), packer(arrays.positions)
     self._table = TableWriter(writer(arrays.table))
     self._window = None if arrays.window is None else TableWriter(writer(arrays.window))
 
   def write(self, tokens: Numbers[int], positions: Numbers[int], tables: Tables, windows: Tables) -> None:
-    self._tokens(*tokens)
-    self._positions(*positions)
+    self.tokens(*tokens)
+    self.positions(*positions)
     self._table(tables)
     if self._window is not None: self._window(windows)
 

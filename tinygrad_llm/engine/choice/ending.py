@@ -18,7 +18,9 @@ class Ending:
                max_tokens: int | None = None, room: int | None = None):
     if max_tokens is not None and min_tokens > max_tokens:
       raise InputError(f"min_tokens: {min_tokens} is more than max_tokens, {max_tokens}; lower it")
-    self._ends, self.min_tokens = frozenset(ends).union(stop_ids), min_tokens
+    own = frozenset(stop_ids)
+    self._ends = frozenset(ends) | own if own else frozenset(ends)  # a frozenset stays one object for all answers
+    self.min_tokens = min_tokens
     self._order = tuple(sorted(self._ends))
     limits = [(n, why) for n, why in ((max_tokens, "length"), (room, "context")) if n is not None]
     self.most: int | None = None
