@@ -80,6 +80,7 @@ def test_client_that_leaves_ends_all(server, monkeypatch, n):
     threading.Event().wait(0.05)
     return decode(*args)
   monkeypatch.setattr(steps, "decode", slow)
+  monkeypatch.setattr("tinygrad_llm.engine.batch.request.Request.is_plain", False)  # so every step is a decode()
   body = {"prompt": "Once upon", "n": n, "ignore_eos": True, "max_tokens": 1000, "stream": True}
   with server.http.stream("POST", "/v1/completions", json=body) as r:
     next(r.iter_lines())
