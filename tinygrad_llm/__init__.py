@@ -10,7 +10,7 @@ standard_streams.reserve()
 from tinygrad_llm import patches
 from tinygrad_llm.errors import DeviceError, InputError
 from tinygrad_llm.patches.host.process_lock import lock
-from tinygrad_llm.process.collector import without_collector
+from tinygrad_llm.process.collector import keep_modules, without_collector
 if TYPE_CHECKING: from tinygrad_llm.engine.llm import LLM
 
 __version__ = "0.1.0"
@@ -21,6 +21,7 @@ if patches.enabled():
     try: import tinygrad  # noqa: F401
     except Exception: pass  # an environment variable keeps it from starting: check_device() says which
     else: patches.apply()
+    keep_modules()
 
 def load(model: str | None = None, max_context: int = 4096, chunk: int = 256, dequantize: bool = False,
          progress: bool = False, ahead: bool = False, prompt_cache: str | os.PathLike[str] | None = None,
