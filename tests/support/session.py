@@ -17,6 +17,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # workers inherit this process's en
   folder = tempfile.mkdtemp(prefix="tinygrad_llm-tests-")
   atexit.register(shutil.rmtree, folder, ignore_errors=True)
   os.environ["CACHEDB"] = os.path.join(folder, "cache.db")
-  if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # else each of 600 processes compiles the package
-    os.environ["PYTHONPYCACHEPREFIX"] = os.path.join(folder, "bytecode")
+  if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # else each of 400 processes compiles the package
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    os.environ["PYTHONPYCACHEPREFIX"] = os.path.join(home, "tinygrad_llm", "tests", "bytecode")
 gc.set_threshold(100_000, 20, 100)  # few of a graph's objects are garbage: default collections are 1/8 of lowering time
