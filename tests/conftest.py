@@ -34,15 +34,17 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., pathli
 
 # *** CPU time of the suite
 # these files take longest (make test ARGS=--cpu-times) and run first, so that no core idles at the end
-LONGEST = ("patches/test_codegen", "attention/test_attention", "commands/test_bench", "commands/test_kernels",
-           "tiles/test_pack_operands", "commands/test_readme_commands", "gpu/test_gpu_schedules", "commands/test_tune",
-           "engine/test_default_model", "commands/test_kernel_suite", "nn/test_logits", "explain/test_rewrites",
-           "gpu/test_mma_tiles", "patches/test_patches", "nn/test_golden", "commands/test_bad_input",
-           "compile_time/test_forked_lowering", "device/test_device_errors", "tiles/test_amx_tiles", "nn/test_scales",
-           "engine/test_precompile", "commands/test_profile", "search/test_space", "schedule/test_register_tiles",
-           "host/test_threads", "patches/test_switched_off", "isa/test_dot_bf16", "commands/test_run",
-           "quants/test_table", "weights/test_loader", "nn/test_trained", "commands/test_perplexity",
-           "commands/test_run_flags", "nn/test_routing")
+LONGEST = ("engine/batch/test_ahead_models", "gpu/test_card", "tiles/test_pack_operands",
+           "commands/test_readme_commands", "commands/test_kernel_suite", "engine/batch/test_stream",
+           "engine/batch/test_forks", "gpu/test_gpu_schedules", "patches/test_codegen", "commands/test_tune",
+           "engine/batch/test_row_steps", "quants/test_table", "nn/test_logits", "attention/test_attention",
+           "engine/test_prompt_cache", "gpu/test_mma_tiles", "web/test_life", "web/test_chat", "patches/test_patches",
+           "commands/test_bench", "explain/test_rewrites", "engine/batch/test_faults", "engine/test_precompile",
+           "attention/test_attention_rows", "nn/test_recurrent", "weights/test_loader",
+           "engine/batch/test_interrupts", "commands/test_profile", "nn/test_scales", "engine/test_default_model",
+           "commands/test_kernels", "nn/test_linear_attention", "engine/test_device_sampling",
+           "schedule/test_register_tiles", "search/test_space", "engine/test_turns", "commands/test_run",
+           "nn/test_trained", "host/test_threads")
 
 TIMEOUT = pytest.mark.timeout(3600)  # of tests that take minutes
 

@@ -88,12 +88,13 @@ def test_logits_of_a_row_are_those_of_a_step_alone(model_file, name):
 
   Two or more rows add products of int8 numbers in another order than one row does. In a few rows, an activation then
   is rounded to the next int8 number. Beyond a window's length, float32 sums of attention are in another order, too.
+  Each run draws two numbers of rows.
   """
   fed = Fed(model_file(vocab=VOCAB, context=512, **({"types": "F32"} | CASES[name])))
   for alone, read in fed.prompts:
     assert np.array_equal(read, alone) or name in WINDOWS and np.abs(read - alone).max() < NEAR * alone.std()
   rng, all_found = random.Random(1), []
-  for size in (1, 3, *COUNTS[1:]):
+  for size in (1, *random.sample(range(2, COUNTS[-1] + 1), 2)):
     order = [*range(len(LENGTHS))]
     if size > 1: rng.shuffle(order)
     all_found.append(found := fed.decoded(size, order))
