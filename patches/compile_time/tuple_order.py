@@ -13,8 +13,9 @@ Upstream: not sent; its linearize could do so.
 """
 from __future__ import annotations
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import isnan
+from types import FunctionType
 from tinygrad import codegen
 from tinygrad.codegen.late import linearizer
 from tinygrad.helpers import TUPLE_ORDER
@@ -45,14 +46,21 @@ def ranks_of(nodes: Iterable[UOp]) -> dict[UOp, int]:
       ranks.insert(i, place)
   return found
 
+def by_rank(nodes: Iterable[UOp], key: Callable[[UOp], tuple]) -> list[UOp]:
+  """A program's nodes, in topological order, sorted by their priorities and then by their ranks."""
+  nodes = list(nodes)
+  if not TUPLE_ORDER: return sorted(nodes, key=key)
+  try: ranks = ranks_of(nodes)
+  except TypeError: return sorted(nodes, key=lambda u: (*key(u), *u.tuplize))
+  return sorted(nodes, key=lambda u: (*key(u), ranks[u]))
+
+# tinygrad's code, with these names instead of its module's. Ranks are no attribute of nodes: other threads have some of
+# the nodes in their kernels, too.
+_ranked = FunctionType(_linearize.__code__, {**vars(linearizer), "sorted": by_rank, "TUPLE_ORDER": False})
+
 def linearize(sink: UOp) -> list[UOp]:
   """The nodes of a kernel in the order of its program."""
-  try: tuples: dict[UOp, int] = ranks_of(sink.toposort()) if TUPLE_ORDER else {}
-  except TypeError: tuples = {}
-  for node, place in tuples.items(): node.__dict__["tuplize"] = (place,)
-  try: return _linearize(sink)
-  finally:
-    for node in tuples: del node.__dict__["tuplize"]
+  return _ranked(sink)  # type: ignore[no-any-return]
 
 def install() -> None:
   for module in (codegen, linearizer): places.replace(module, "linearize", linearize)
