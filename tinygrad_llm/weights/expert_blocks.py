@@ -33,7 +33,7 @@ class ExpertBlocks:
 
   def filled(self, x: Tensor) -> Tensor:
     """Materialises x (N, ..). Unused blocks are Invalid, so that nothing need be computed for them."""
-    return (self.experts < self.n_experts).reshape(x.shape[0], *[1] * (x.ndim - 1)).where(x, Invalid).contiguous()
+    return filled(x, self.experts < self.n_experts)
 
   def gathered(self, x: Tensor) -> Tensor:
     """x (T, ..) -> (N, S, ..): each slot's token, loaded lazily in the kernel that uses it."""
@@ -77,6 +77,10 @@ def expert_blocks(ids: Tensor, n_experts: int, n_slots: int) -> ExpertBlocks:
 def count(n: int | UOp) -> Tensor:
   """0, 1, .. n - 1. A symbolic n slices a constant arange; tinygrad would compute a symbolic one as sums."""
   return Tensor.arange(n.vmax)[:n] if isinstance(n, UOp) else Tensor.arange(n)
+
+def filled(x: Tensor, used: Tensor) -> Tensor:
+  """Materialises x (N, ..). Where `used` (N,) is false, it is Invalid, so that nothing need be computed."""
+  return used.reshape(x.shape[0], *[1] * (x.ndim - 1)).where(x, Invalid).contiguous()
 
 def rows(x: Tensor, ids: Tensor) -> Tensor:
   """x (N, ..), ids (..) -> x[ids]; N may be symbolic. Ids out of range are clamped."""

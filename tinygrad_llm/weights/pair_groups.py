@@ -20,8 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from tinygrad import Tensor, dtypes
-from tinygrad.dtype import Invalid
-from tinygrad_llm.weights.expert_blocks import rows
+from tinygrad_llm.weights.expert_blocks import filled, rows
 
 @dataclass(frozen=True)
 class PairGroups:
@@ -40,7 +39,7 @@ class PairGroups:
 
   def filled(self, x: Tensor) -> Tensor:
     """Materialises x (N, S, ..); where no group lies, it is Invalid, so that nothing need be computed."""
-    return self.starts.reshape(-1, *[1] * (x.ndim - 1)).where(x, Invalid).contiguous()
+    return filled(x, self.starts)
 
   def gathered(self, x: Tensor) -> Tensor:
     """x (B, ..) -> (N, S, ..): each slot's row, loaded lazily in the kernel that uses it."""

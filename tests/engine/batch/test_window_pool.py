@@ -51,10 +51,14 @@ def answers(llm, rng: random.Random) -> list[list[int]]:
   found.append([*second])
   return found
 
+def written(model_file, name):
+  """The path of a case's model."""
+  return model_file(**MODELS[name] | {"vocab": 320, "types": "F32", "context": CONTEXT} | CASES[name])
+
 @pytest.mark.parametrize("name", some(CASES, 0))
 def test_answers_are_the_same(model_file, monkeypatch, name):
   print("seed", seed := random.randrange(2**32))
-  path = model_file(**MODELS[name] | {"vocab": 320, "types": "F32", "context": CONTEXT} | CASES[name])
+  path = written(model_file, name)
   with loaded(path, monkeypatch, small=False) as llm:
     assert llm.engine.pool.windows is None
     wanted, all_bytes = answers(llm, random.Random(seed)), llm.memory()["kv_pool"]
@@ -75,7 +79,7 @@ def test_answer_that_is_read_again(model_file, monkeypatch, name):
   """Over several blocks, by decode steps: each takes its block of the window pool when it comes to it."""
   rng = random.Random(seed := random.randrange(2**32))
   print("seed", seed)
-  path = model_file(**MODELS[name] | {"vocab": 320, "types": "F32", "context": CONTEXT} | CASES[name])
+  path = written(model_file, name)
   with loaded(path, monkeypatch, small=True) as llm:
     prompt, settings = [rng.randrange(300) for _ in range(rng.randint(1, 130))], {"max_tokens": 250, "ignore_eos": True}
     wanted = [*llm.generate(prompt, **settings)]
@@ -92,7 +96,7 @@ def test_steps_by_hand(model_file, monkeypatch, name):
   """prefill() and step() go on past any block, also when the pool has lost what was fed."""
   rng = random.Random(seed := random.randrange(2**32))
   print("seed", seed)
-  path = model_file(**MODELS[name] | {"vocab": 320, "types": "F32", "context": CONTEXT} | CASES[name])
+  path = written(model_file, name)
   with loaded(path, monkeypatch, small=True) as llm:
     ids, first = [rng.randrange(300) for _ in range(200)], rng.randint(1, 60)
     wanted = llm.logits(ids)
