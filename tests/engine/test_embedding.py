@@ -1,4 +1,6 @@
 """LLM.embed: vectors by the file's pooling, against the float64 reference."""
+import threading
+
 import numpy as np
 import pytest
 import tinygrad_llm
@@ -33,3 +35,17 @@ def test_bad_texts(model):
          ([""], "no tokens"), ([3], "is not a text"), (["x " * 400], "do not fit"))
   for texts, words in bad:
     with pytest.raises(InputError, match=words): llm.embed(texts)
+
+def test_interrupted_between_two_chunks(model, monkeypatch):
+  """An exception whose traceback lives on, as in an interactive Python, keeps no lock: others use the model."""
+  llm, found = model[0], list[int]()
+  def vector(parts, unit):
+    next(parts)
+    raise KeyboardInterrupt
+  monkeypatch.setattr(llm.pooling, "vector", vector)
+  with pytest.raises(KeyboardInterrupt) as kept: llm.embed(["x" * 70])
+  def read(): found.extend(llm.stream([3, 4, 5], max_tokens=2, ignore_eos=True))
+  reader = threading.Thread(target=read, daemon=True)
+  reader.start()
+  reader.join(60)
+  assert len(found) == 2 and kept.traceback

@@ -97,6 +97,19 @@ def test_logits_whose_blocks_others_take(llm, seed):
     if rng.random() < 0.7: forget(llm)
   np.testing.assert_array_equal(np.concatenate(got), want[first:])
 
+def test_dropped_logits_keep_no_blocks(llm):
+  """An iterator that is dropped between two pieces: its blocks are given back when another answer begins."""
+  def held(below: float) -> int:
+    list(start(llm, 0, 2))
+    end = time.perf_counter() + 20  # the engine lets an answer go a moment after its last token
+    while (found := llm.pool_counts().referenced) >= below and time.perf_counter() < end: time.sleep(0.001)
+    return found
+  before = held(3)
+  next(rows := llm.iter_logits([2] * 90))
+  assert llm.pool_counts().referenced > before
+  del rows
+  assert held(before + 1) == before
+
 def test_memory_out_of_the_hosts_reach(llm, monkeypatch):
   for module in (row_steps, row_states): monkeypatch.setattr(module, "host_view", lambda tensor: None)
   want = [alone(llm, i) for i in range(2)]

@@ -61,6 +61,10 @@ class ByHand:
     """Gives the blocks back. Their prefix stays in the pool as long as there is room."""
     if self._s in self._engine.pool.guests: self._engine.pool.leave(self._s)
 
+  def drop(self) -> None:
+    """The same without the lock, after the last call: the blocks go when the next sequence begins."""
+    self._s.cancelled = True
+
   def _take(self, ids: Sequence[int], fed: int) -> BatchSequence:
     """The sequence, with room for `ids`. It begins with the first `fed` of them, as far as the pool has them."""
     pool, s = self._engine.pool, self._s

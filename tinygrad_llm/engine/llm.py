@@ -419,11 +419,7 @@ class LLM:
 
   def _normed(self, ids: list[int]) -> Iterator[np.ndarray]:
     """The normed rows of a text's positions, (n, dim) a chunk."""
-    with self.lock, telling_device_errors():
-      self._capture(PIECE)
-      feed = ByHand(self.engine)
-      for n in feed.pieces(ids): yield self.engine.steps.piece_normed(n)
-      feed.leave()
+    return self._read(ids, lambda _, n: self.engine.steps.piece_normed(n))
 
   def prompt(self, messages: Sequence[dict[str, str]], template: Mapping[str, Any] | None = None,
              add_generation_prompt: bool = True) -> list[int]:
@@ -508,16 +504,27 @@ class LLM:
     if self.engine is not CLOSED: self.engine.lock = self.lock
 
   def _rows(self, ids: list[int], first: int) -> Iterator[np.ndarray]:
-    """The iterator of iter_logits(). Others may use the model between two of its pieces."""
+    """The iterator of iter_logits()."""
+    def rows(at: int, n: int) -> np.ndarray | None:
+      return self.engine.steps.piece_logits(n)[max(0, first - at):] if at + n > first else None
+    return self._read(ids, rows)
+
+  def _read(self, ids: list[int], rows: Callable[[int, int], np.ndarray | None]) -> Iterator[np.ndarray]:
+    """
+    Copies of rows(at, n) for each piece of a prompt, its n tokens from `at` on. Between two of them, others may use the
+    model.
+    """
     feed, at = ByHand(self.engine, exact=True), 0
     pieces = feed.pieces(ids)
-    while at < len(ids):
-      with self.lock, telling_device_errors():
-        self._capture(PIECE)
-        n = next(pieces)
-        at, rows = at + n, self.engine.steps.piece_logits(n)[max(0, first - at):].copy() if at + n > first else None
-        if at == len(ids): feed.leave()
-      if rows is not None: yield rows
+    try:
+      while at < len(ids):
+        with self.lock, telling_device_errors():
+          self._capture(PIECE)
+          n = next(pieces)
+          found = None if (part := rows(at, n)) is None else part.copy()
+          if (at := at + n) == len(ids): feed.leave()
+        if found is not None: yield found
+    finally: feed.drop()  # whoever drops the iterator may hold any lock
 
   def _capture(self, kind: Kind) -> None:
     """With the lock held: captures a kind of steps before its first use."""

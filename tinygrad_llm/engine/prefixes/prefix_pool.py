@@ -33,7 +33,8 @@ class PrefixPool:
   - stateful: the model has recurrent layers. Then a sequence can begin only at a snapshot of their states.
   - budget: bytes of all snapshots
   - state_of: a copy of recurrent layers' states at a sequence's position `fed`, and its bytes; None: there is none
-  - guests: sequences that no scheduler knows. Where blocks are short, they give theirs back first, the oldest first.
+  - guests: sequences that no scheduler knows. Where blocks are short, they give theirs back first, the oldest first. A
+    cancelled guest is let go when the next sequence begins.
   - window: the pool of layers with a window; None: they have these blocks, too
   """
   def __init__(self, count: int, size: int = BLOCK, stateful: bool = False, budget: int = 0,
@@ -51,7 +52,9 @@ class PrefixPool:
 
     Again before a piece, it finds blocks that others have entered meanwhile. The last token is left to feed.
     """
-    if s not in self.paths: self.paths.start(s)
+    if s not in self.paths:
+      self.paths.start(s)
+      for guest in [guest for guest in self.guests if guest.cancelled]: self.leave(guest)
     if self.windows is not None and not self._without_guests(self.windows.begin, s): return
     may_copy = not self.paths.stateful or self.room(1)  # a snapshot in a block's middle is of no use without the copy
     first, (path, part, positions) = self.paths.depth(s), self.paths.find(s, may_copy)
