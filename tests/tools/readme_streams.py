@@ -5,7 +5,7 @@ from typing import Any
 from tests.tools.readme_figures import link, load, paragraph, shape_of
 
 # for newer figures, write their file here, then run `make readme`
-STREAMS = "streams-2026-11-28-1921.json"
+STREAMS = "streams-2026-11-29-0005.json"
 GENERATE, HERE, THERE = "generate", "streams", "llama-server"
 NAMES = {"SmolLM2-135M-Instruct.Q4_1.gguf": "SmolLM2-135M, Q4_1"}
 
