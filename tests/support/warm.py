@@ -150,7 +150,9 @@ def _serve(listener: socket.socket, life: int) -> Callable[[], None]:
   signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
   while True:
     ready = select.select([listener, life, ended], [], [])[0]
-    if ended in ready: _reap(branches, calls, os.read(ended, 4096))
+    if ended in ready:
+      os.read(ended, 4096)
+      _reap(branches, calls)
     if life in ready: _end(branches, calls)
     if listener not in ready: continue
     with listener.accept()[0] as conn: stream = conn.makefile("rw")
@@ -181,7 +183,7 @@ def _serve(listener: socket.socket, life: int) -> Callable[[], None]:
       branches.add(pid)
       stream.close()
 
-def _reap(branches: set[int], calls: dict[int, TextIO], _: bytes = b"", flags: int = os.WNOHANG) -> None:
+def _reap(branches: set[int], calls: dict[int, TextIO], flags: int = os.WNOHANG) -> None:
   """Answers whoever waits for a fork that has ended."""
   for pid in [*branches, *calls]:
     found, status, used = os.wait4(pid, flags)

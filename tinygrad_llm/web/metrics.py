@@ -61,10 +61,8 @@ class _Now(Collector):
     counts = service.llm.pool_counts()
     yield gauge("kv_cache_usage_perc", "Share of the KV pool's blocks that running answers hold",
                 counts.referenced / max(1, counts.total))
-    for name in ("total", "free", "referenced", "cached"):
-      yield gauge(f"kv_blocks_{name}", f"Blocks of the KV pool: {name}", getattr(counts, name))
-    if counts.windows is not None:
+    pools = [("blocks", "pool", counts), ("window_blocks", "pool of layers with a window", counts.windows)]
+    for blocks, pool, found in pools if counts.windows is not None else pools[:1]:
       for name in ("total", "free", "referenced", "cached"):
-        yield gauge(f"kv_window_blocks_{name}", f"Blocks of the KV pool of layers with a window: {name}",
-                    getattr(counts.windows, name))
+        yield gauge(f"kv_{blocks}_{name}", f"Blocks of the KV {pool}: {name}", getattr(found, name))
     yield CounterMetricFamily(PREFIX + "kv_blocks_evicted", "Blocks that made room for others", counts.evictions)

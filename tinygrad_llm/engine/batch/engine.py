@@ -186,8 +186,7 @@ class Engine:
           self._launched = self._launch(action)
           return True
         else: self._decode(action)
-        self.progress.ended()
-        self.scheduler.done(action, time.perf_counter() - self._begun)
+        self._done(action)
       return True
     except BaseException as e:
       self._failed(e)
@@ -262,8 +261,12 @@ class Engine:
     self.progress.begins(company.rows)
     self._relay.ring()
     if not company.step(): self._company = None
+    self._done(company.decode)
+
+  def _done(self, action: Piece | Decode) -> None:
+    """A step has ended, which began at _begun."""
     self.progress.ended()
-    self.scheduler.done(company.decode, time.perf_counter() - self._begun)
+    self.scheduler.done(action, time.perf_counter() - self._begun)
 
   def _placed(self, decode: Decode) -> list[Sequence | None]:
     """Does what comes before a decode step; the sequence of each row, None: idle."""
