@@ -39,7 +39,7 @@ def small_bandwidth(monkeypatch):
   monkeypatch.setattr("tinygrad_llm.analysis.profile.ReadBandwidth", lambda threads: ReadBandwidth(threads, 1 << 20))
 
 @pytest.fixture(scope="module")
-def model(model_file): return str(model_file(types="Q8_0", vocab=384, context=96))
+def model(model_file): return str(model_file(types="Q8_0", vocab=381, context=96))
 
 @pytest.fixture(scope="module")
 def runner(model): return Runner(tinygrad_llm.load(model, max_context=64, chunk=16), random_tokens(384, 64))
@@ -151,7 +151,7 @@ def groups_of(path: str) -> tuple[list[str], int]:
   ("gpt-oss", {"routing", "attn_output", "post_attention_norm"})])
 def test_groups_of_other_architectures(model_file, arch, wanted):
   """Kernel chaining is off, because in such small models most kernels would be chained."""
-  path = str(model_file(arch=arch, types="F16", vocab=384, context=96))
+  path = str(model_file(arch=arch, types="F16", vocab=381, context=96))
   found, layers = child.call(groups_of, path, NO_KERNEL_CHAINS="1").value
   count = Counter(found)
   assert wanted | {"attn_norm", "attention: KV cache"} <= set(count) and "other" not in count

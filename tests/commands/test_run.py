@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 RUN = [sys.executable, "-m", "tinygrad_llm.run"]
 
 @pytest.fixture(scope="module")
-def model(model_file): return str(model_file(types="Q8_0", vocab=384, context=96))
+def model(model_file): return str(model_file(types="Q8_0", vocab=381, context=96))
 
 def run(*args: str, env: dict[str, str] | None = None, **options) -> subprocess.CompletedProcess:
   given = {"text": True, **({} if "input" in options else {"stdin": subprocess.DEVNULL}), **options}

@@ -23,12 +23,12 @@ SETTINGS = {"max_context": 64, "chunk": 16}
 @pytest.fixture(scope="module")
 def model(model_file) -> str:
   """A model that compiles fast."""
-  return str(model_file(types="F32", layers=1, vocab=384, context=96))
+  return str(model_file(types="F32", layers=1, vocab=381, context=96))
 
 @pytest.fixture(scope="module")
 def packed(model_file) -> str:
   """A model that runs kernels while it is loaded."""
-  return str(model_file(types="Q8_0", vocab=384, context=96))
+  return str(model_file(types="Q8_0", vocab=381, context=96))
 
 def answer(llm, first: int = 0) -> list[int]:
   """The answer to a prompt of two chunks that begins with `first`."""

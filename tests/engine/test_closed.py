@@ -21,7 +21,7 @@ from tinygrad_llm.engine.steps import PieceSteps
 HELLO = [{"role": "user", "content": "hi"}]
 
 @pytest.fixture
-def model(model_file) -> pathlib.Path: return model_file(types="Q8_0", vocab=384, context=96)
+def model(model_file) -> pathlib.Path: return model_file(types="Q8_0", vocab=381, context=96)
 
 def loads(paths: list[str], answers: bool) -> list[int]:
   """Resident memory after each load and its end (closed, error or dropped), without Python's cycle collector."""

@@ -13,7 +13,7 @@ PROMPT = [5, 17, 300, 44]
 
 @pytest.fixture(scope="module")
 def llm(model_file):
-  return tinygrad_llm.load(str(model_file(types="Q8_0", vocab=384, context=96)), max_context=4096, chunk=16)
+  return tinygrad_llm.load(str(model_file(types="Q8_0", vocab=371, context=96)), max_context=4096, chunk=16)
 
 def greedy(llm, ids, count):
   ids = list(ids)
@@ -35,7 +35,7 @@ def test_cache_bucket_sizes(monkeypatch):
 
 def test_context_is_as_requested(model_file):
   """The context is the requested one, although the cache has room for more."""
-  llm = tinygrad_llm.load(str(model_file(types="Q8_0", vocab=384, context=96)), max_context=40, chunk=16)
+  llm = tinygrad_llm.load(str(model_file(types="Q8_0", vocab=371, context=96)), max_context=40, chunk=16)
   assert llm.max_context == 40 and len(list(llm.generate(PROMPT, max_tokens=None, ignore_eos=True))) == 40 - 4 + 1
   with pytest.raises(InputError, match="context of 40"): llm.logits(list(range(41)))
   for position in (40, 41, -1):
@@ -44,7 +44,7 @@ def test_context_is_as_requested(model_file):
 
 def test_unused_cache_positions_take_no_memory(model_file):
   """The cache has 2^19 positions for a request of 2^18 + 1; unused ones take no memory."""
-  path = model_file(types="Q8_0", vocab=384, context=1 << 20)
+  path = model_file(types="Q8_0", vocab=371, context=1 << 20)
   code = f"""import tinygrad_llm
 def resident(): return int(next(line for line in open("/proc/self/status") if line.startswith("VmRSS")).split()[1])
 tinygrad_llm.load({str(path)!r}, max_context=8)
@@ -114,7 +114,7 @@ def test_only_token_ids_are_copied_to_host(llm, monkeypatch):
   assert sizes == [1] * 8
   sizes.clear()
   assert len(list(llm.generate(PROMPT, max_tokens=9, repeat_penalty=1.2, ignore_eos=True))) == 9
-  assert sizes == [1, 384] * 8
+  assert sizes == [1, 371] * 8
 
 def test_end_of_turn(llm, monkeypatch):
   whole = list(llm.generate(PROMPT, max_tokens=10, ignore_eos=True))
@@ -169,10 +169,10 @@ def test_decode_cost(llm):
   assert 10 < kernels < 60  # 2 layers, with 8-bit activations
   assert weights < moved < 1.5 * weights  # a tiny model: activations and the cache count, too
 
-@pytest.mark.parametrize(("ids", "words"), [([], "no tokens"), ([0, 384], "token 384"), ([-1], "token -1"),
+@pytest.mark.parametrize(("ids", "words"), [([], "no tokens"), ([0, 371], "token 371"), ([-1], "token -1"),
                                             ([0] * 97, "97 tokens do not fit")])
 def test_bad_prompts_are_refused_before_any_compute(model_file, ids, words):
-  llm = tinygrad_llm.load(str(model_file(types="Q8_0", vocab=384, context=96)))
+  llm = tinygrad_llm.load(str(model_file(types="Q8_0", vocab=371, context=96)))
   for call in (llm.logits, llm.generate):
     with pytest.raises(InputError, match=words): call(ids)
   assert llm.engine.steps._piece.captured is None
@@ -181,7 +181,7 @@ def test_bad_prompts_are_refused_before_any_compute(model_file, ids, words):
                                        {"stop": "text"}, {"stop": [""]},
                                        {"presence_penalty": None}, {"frequency_penalty": np.nan}, {"min_tokens": -1},
                                        {"min_tokens": 1.5}, {"min_tokens": 9, "max_tokens": 8}, {"stop_ids": [384]},
-                                       {"stop_ids": 3}, {"logit_bias": {384: 1}}, {"logit_bias": {-1: 1}},
+                                       {"stop_ids": 3}, {"logit_bias": {371: 1}}, {"logit_bias": {-1: 1}},
                                        {"logit_bias": [1]}, {"logit_bias": {1: 101}}])
 def test_bad_arguments(llm, arguments):
   with pytest.raises(InputError): list(llm.generate(PROMPT, **arguments))

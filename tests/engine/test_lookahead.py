@@ -36,7 +36,7 @@ class Forced:
     return wait
 
 @pytest.fixture(scope="module")
-def plain(model_file): return load(str(model_file(types="Q8_0", vocab=384, context=96)))
+def plain(model_file): return load(str(model_file(types="Q8_0", vocab=381, context=96)))
 
 @pytest.fixture
 def forced(monkeypatch):
@@ -47,7 +47,7 @@ def forced(monkeypatch):
 def _ahead(model_file):
   with pytest.MonkeyPatch.context() as m:
     m.setattr(llm_module, "is_asynchronous", lambda _: True)
-    llm = load(str(model_file(types="Q8_0", vocab=384, context=96)))
+    llm = load(str(model_file(types="Q8_0", vocab=381, context=96)))
     m.setattr(row_ahead, "reader", Forced())
     llm.prepare(1)
   return llm
@@ -170,5 +170,5 @@ def both(path: str) -> list:
 
 @pytest.mark.skipif(opencl() is None, reason="no OpenCL runtime")
 def test_opencl(model_file):
-  path = str(model_file(types="Q8_0", vocab=384, context=96))
+  path = str(model_file(types="Q8_0", vocab=381, context=96))
   assert call(both, path, **opencl()).value == [[True, True, True]] * len(SETTINGS)

@@ -21,7 +21,7 @@ from tinygrad_llm.engine.prefixes import kv_identity, prompt_cache
 from tinygrad_llm.engine.prefixes.prefix_files import files_of
 from tinygrad_llm.files.gguf import open_gguf
 
-VOCAB, CHUNK = 320, 64
+VOCAB, CHUNK = 307, 64
 
 @pytest.fixture
 def rng() -> random.Random:

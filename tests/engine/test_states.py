@@ -9,10 +9,10 @@ from tinygrad_llm.engine import llm as llm_module
 from tinygrad_llm.engine.batch import engine, row_ahead, row_states
 
 CHUNK, EXACT = 32, 2e-3  # tokens; the limit of a logit's error in standard deviations
-IDS = np.random.default_rng(8).integers(0, 320, 250).tolist()
+IDS = np.random.default_rng(8).integers(0, 315, 250).tolist()
 
 @pytest.fixture(scope="module")
-def path(model_file): return model_file(arch="lfm2", layers=3, vocab=320)
+def path(model_file): return model_file(arch="lfm2", layers=3, vocab=315)
 
 @pytest.fixture(scope="module", params=["stepwise", "ahead"])
 def loaded(path, request):
@@ -139,7 +139,7 @@ def test_random_prompts(llm, exact):
   rng, texts = np.random.default_rng(3), [IDS[:10]]
   for _ in range(25):
     base = texts[rng.integers(len(texts))]
-    ids = [*base[:rng.integers(0, len(base) + 1)], *rng.integers(0, 320, rng.integers(1, 90)).tolist()][:250]
+    ids = [*base[:rng.integers(0, len(base) + 1)], *rng.integers(0, 315, rng.integers(1, 90)).tolist()][:250]
     exact(llm.prefill(ids, int(rng.integers(0, len(ids)))), ids)
     if rng.random() < 0.7:
       ids = [*ids, *answered(llm, ids, int(rng.integers(1, 9)))]

@@ -28,7 +28,7 @@ def llm(request, model_file):
     if "ahead" in request.param:
       m.setattr(llm_module, "is_asynchronous", lambda _: True)
       m.setattr(row_ahead, "reader", reader)
-    yield tinygrad_llm.load(str(model_file(vocab=384, context=96, **kind)), max_context=4096, chunk=16)
+    yield tinygrad_llm.load(str(model_file(vocab=373, context=96, **kind)), max_context=4096, chunk=16)
 
 def start(llm, i: int, count: int = 20):
   return llm.generate(PROMPTS[i % len(PROMPTS)], max_tokens=count, ignore_eos=True, **ASKED[i % len(ASKED)])
@@ -88,7 +88,7 @@ def test_interruption_reads_nothing_again(llm, monkeypatch):
 def test_logits_whose_blocks_others_take(llm, seed):
   """Between two pieces of a prompt by hand, a stream may take its blocks: each position still has one row of logits."""
   rng = random.Random(seed)
-  ids = [rng.randrange(384) for _ in range(rng.randrange(80, 96))]
+  ids = [rng.randrange(373) for _ in range(rng.randrange(80, 96))]
   want, first, got = llm.logits(ids), rng.randrange(30), list[np.ndarray]()
   for rows in llm.iter_logits(ids, first):
     got.append(rows)
@@ -188,7 +188,7 @@ def test_prefill_and_step(llm):
   assert np.abs(llm.prefill([*ids, 7]) - want[-1]).max() <= near + 1e-6
   with pytest.raises(InputError, match="step: position 8"): llm.step(7, 8)
 
-WRONG = ["123", b"12", [1.7], [True], ["1"], [None], [[1, 2]], 5, None, [float("nan")], {1: 2}, [384], [-1], []]
+WRONG = ["123", b"12", [1.7], [True], ["1"], [None], [[1, 2]], 5, None, [float("nan")], {1: 2}, [373], [-1], []]
 
 @pytest.mark.parametrize("ids", WRONG, ids=repr)
 def test_rejects_wrong_ids(llm, ids):
@@ -212,7 +212,7 @@ def test_rejects_wrong_numbers(llm, name, value):
 @pytest.mark.parametrize("value", [True, "3", 1.7, 0, None], ids=repr)
 def test_rejects_wrong_load_sizes(model_file, name, value):
   with pytest.raises(InputError, match=f"^{name}: "):
-    tinygrad_llm.load(str(model_file(types="Q8_0", vocab=384, context=96)), **{name: value})
+    tinygrad_llm.load(str(model_file(types="Q8_0", vocab=373, context=96)), **{name: value})
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_fork_while_another_thread_holds_lock(llm):

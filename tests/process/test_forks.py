@@ -85,7 +85,7 @@ _kept: list[Any] = []
 def _of_model(_: int) -> list[Any]: return answers(_kept[0])
 
 def test_forked_models_answer_concurrently(model_file):
-  assert child.call(wrong, str(model_file(types="Q8_0", vocab=384, context=96))).value == []
+  assert child.call(wrong, str(model_file(types="Q8_0", vocab=381, context=96))).value == []
 
 def beside_a_closed_model(path: str) -> list[Any]:
   """
@@ -114,7 +114,7 @@ def beside_a_closed_model(path: str) -> list[Any]:
   return [*found, kept.finish]
 
 def test_fork_beside_a_closed_model(model_file):
-  found = child.call(beside_a_closed_model, str(model_file(types="Q8_0", vocab=384, context=96))).value
+  found = child.call(beside_a_closed_model, str(model_file(types="Q8_0", vocab=381, context=96))).value
   assert found == [True, "LLM: closed; load the model again", "length"]
 
 class Owner:

@@ -55,7 +55,7 @@ def test_health_while_it_loads():
 
 def test_whole_load(model_file):
   """All bytes of the tensors, and all steps; a second load finds the steps."""
-  path, compiled = model_file(types="F32", vocab=384, context=512), list[int]()
+  path, compiled = model_file(types="F32", vocab=381, context=512), list[int]()
   for _ in range(2):
     with served(path, parallel=2) as server:
       found = server.service.loading.told()

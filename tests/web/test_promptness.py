@@ -48,7 +48,7 @@ def test_health_while_4096_tokens_are_read(model_file):
 def test_collections_are_short(model_file):
   """The model's graphs are left out of them until the server ends; a full one else takes 0.7 s, in one piece."""
   frozen = gc.get_freeze_count()
-  with served(model_file(types="F32", vocab=384, context=512), parallel=2) as server:
+  with served(model_file(types="F32", vocab=381, context=512), parallel=2) as server:
     assert gc.get_freeze_count() > frozen + 10_000 and server.service.state == "ready"
   assert gc.get_freeze_count() == 0
 
@@ -62,7 +62,7 @@ def test_collections_are_short(model_file):
 def test_long_texts_are_refused_untokenised(model_file, monkeypatch, path, body, status):
   """17 MiB took 30 s to tokenise, in which /health took up to 3 s, and 60 s where the event loop did it."""
   service = Service("tiny", 1, 1)
-  service.llm, service.state = tinygrad_llm.load(str(model_file(types="F32", vocab=384, context=512))), "ready"
+  service.llm, service.state = tinygrad_llm.load(str(model_file(types="F32", vocab=381, context=512))), "ready"
   encode = service.llm.tokenizer.encode
   def short(text: str, *args: Any, **options: Any) -> list[int]:
     assert len(text) < 200_000

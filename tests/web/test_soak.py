@@ -61,7 +61,7 @@ async def traffic(url: str, count: int) -> tuple[dict[int, str | None], list[int
 @pytest.mark.parametrize("count", some((60, 500), 0))
 def test_soak(model_file, count):
   """With F32 weights a row's numbers depend on no other row. With int8 activations a rounding may flip (streams.md)."""
-  with served(model_file(types="F32", vocab=384, context=512), parallel=4, queue=64) as server:
+  with served(model_file(types="F32", vocab=381, context=512), parallel=4, queue=64) as server:
     found, sizes = asyncio.run(traffic(server.url, count))
     assert server.idle() and not server.service.llm.pool_counts().referenced
     assert server.service.llm.engine.counters["errors"] == 0 and server.service.state == "ready"

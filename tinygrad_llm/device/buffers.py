@@ -44,7 +44,7 @@ def fill(tensor: Tensor, write: Callable[[np.ndarray], None]) -> None:
   """Calls `write` with an array of the tensor's shape to fill: device memory if the host can reach it, else a copy."""
   if not _memory.get(): return
   buffer = buffer_of(tensor)
-  if hasattr(buffer.allocator, "_as_buffer"):
+  if _is_reached(buffer):
     write(_array(tensor, buffer.as_memoryview(force_zero_copy=True)))
   else:
     # copied by the allocator: Buffer.copy_from schedules a copy, 0.2 ms of Python, and a decode step has two
@@ -54,7 +54,7 @@ def fill(tensor: Tensor, write: Callable[[np.ndarray], None]) -> None:
 def host_view(tensor: Tensor) -> np.ndarray | None:
   """A realised tensor's memory as an array to read and write; None if the host cannot reach it."""
   buffer = buffer_of(tensor)
-  if not _memory.get() or not hasattr(buffer.allocator, "_as_buffer"): return None
+  if not _memory.get() or not _is_reached(buffer): return None
   return _array(tensor, buffer.as_memoryview(force_zero_copy=True))
 
 def writer(tensor: Tensor) -> Callable[[Callable[[np.ndarray], None]], None]:
@@ -87,7 +87,8 @@ class Readings:
     kept = self._made.get(id(tensor))
     if kept is None or kept[0] is not tensor:
       array = read(tensor, *(shape or map(int, tensor.shape)))
-      if (view := host_view(tensor)) is None or not np.may_share_memory(array, view): return self._form(array)
+      if not _memory.get() or not _is_reached(buffer := buffer_of(tensor)): return self._form(array)
+      if not np.may_share_memory(array, _numbers(buffer)): return self._form(array)  # a number is a copy
       if len(self._made) == self._most: self._made.clear()
       kept = self._made[id(tensor)] = tensor, self._form(array), _waiting(tensor)
     if kept[2] is not None: kept[2]()
@@ -125,8 +126,7 @@ def read(tensor: Tensor, *shape: int) -> np.ndarray:
   if len(sizes) != len(held) or any(n > room for n, room in zip(sizes, held)):
     raise ValueError(f"read() of {shape} from a buffer of {held}")
   dtype, wanted = _to_np_dtype(buffer.dtype), tuple(slice(n) for n in sizes)
-  if hasattr(buffer.allocator, "_as_buffer"):
-    memory = np.frombuffer(buffer.as_memoryview(force_zero_copy=True), dtype=dtype)
+  if _is_reached(buffer): memory = _numbers(buffer)
   else:
     count = 1 + sum((n - 1) * prod(held[i + 1:]) for i, n in enumerate(sizes)) if min(sizes, default=1) else 0
     kept = _read.get(buffer)
@@ -140,6 +140,14 @@ def buffer_of(tensor: Tensor) -> Buffer:
   buffer = tensor.uop.base.buffer
   assert isinstance(buffer, Buffer), "tensors over several devices are not supported"
   return buffer
+
+def _is_reached(buffer: Buffer) -> bool:
+  """Whether the device's memory is the host's, too."""
+  return hasattr(buffer.allocator, "_as_buffer")
+
+def _numbers(buffer: Buffer) -> np.ndarray:
+  """All of a buffer, which the host reaches."""
+  return np.frombuffer(buffer.as_memoryview(force_zero_copy=True), dtype=_to_np_dtype(buffer.dtype))  # type: ignore[arg-type]
 
 def _array(tensor: Tensor, memory: memoryview) -> np.ndarray:
   return np.frombuffer(memory, dtype=_to_np_dtype(tensor.dtype)).reshape(tensor.shape)  # type: ignore[arg-type]

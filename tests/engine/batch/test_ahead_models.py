@@ -32,7 +32,7 @@ from tinygrad_llm.nn.model import Model
 from tinygrad_llm.nn.reader import read_config
 from tinygrad_llm.weights.loader import Loader
 
-VOCAB = 320
+VOCAB = 317
 HOW = ({"temperature": 2.0, "min_p": 0.05, "repeat_penalty": 1.3, "seed": 7}, {}, {"temperature": 1.3, "seed": 4}, {},
        {"temperature": 0.9, "top_k": 40, "top_p": 0.9, "seed": 2**40}, {"repeat_penalty": 1.5},
        {"temperature": 1.5, "repeat_penalty": 1.1, "top_k": 20})

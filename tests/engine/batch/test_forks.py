@@ -13,7 +13,7 @@ import tinygrad_llm
 from tinygrad_llm import InputError
 from tinygrad_llm.engine.llm import LLM
 
-VOCAB = 320
+VOCAB = 317
 
 @pytest.fixture
 def engine():

@@ -11,7 +11,7 @@ from tinygrad_llm.engine.batch import row_steps
 from tinygrad_llm.engine.batch.row_steps import COUNTS, Row, RowSteps
 from tinygrad_llm.nn.cache.place import BLOCK
 
-VOCAB, CHUNK, BLOCKS, TOKENS = 320, 64, 40, 3  # TOKENS: decoded after each prompt
+VOCAB, CHUNK, BLOCKS, TOKENS = 317, 64, 40, 3  # TOKENS: decoded after each prompt
 LENGTHS = (1, 63, 64, 65, 128, 7, 100, 190)
 CASES = {"Q8_0": {"types": "Q8_0"}, "F16": {"types": "F16"}, "BF16": {"types": "BF16"},
          "Q4_K": {"types": "Q4_K", "dim": 256, "layers": 1}, "Q6_K": {"types": "Q6_K", "dim": 256, "layers": 1},
@@ -94,7 +94,8 @@ def test_logits_of_a_row_are_those_of_a_step_alone(model_file, name):
   for alone, read in fed.prompts:
     assert np.array_equal(read, alone) or name in WINDOWS and np.abs(read - alone).max() < NEAR * alone.std()
   rng, all_found = random.Random(1), []
-  for size in (1, *random.sample(range(2, COUNTS[-1] + 1), 2)):
+  sizes = [n for n in range(2, COUNTS[-1] + 1) if len(LENGTHS) % n != 1]  # else the last step has one row
+  for size in (1, *random.sample(sizes, 2)):
     order = [*range(len(LENGTHS))]
     if size > 1: rng.shuffle(order)
     all_found.append(found := fed.decoded(size, order))

@@ -22,7 +22,7 @@ from tinygrad_llm.engine.batch import stream as stream_module
 from tinygrad_llm.engine.batch.request import Request
 from tinygrad_llm.engine.choice.logprobs import logprobs
 
-VOCAB, CONTEXT = 384, 192
+VOCAB, CONTEXT = 379, 192
 PROMPT = [5, 17, 300, 44]
 HELLO = [{"role": "user", "content": "hi"}]
 SETTINGS = [{}, {"temperature": 1.5, "seed": 3}, {"temperature": 0.9, "top_k": 40, "seed": 8}, {"repeat_penalty": 1.3},
@@ -271,7 +271,7 @@ def test_health(llm):
 @pytest.mark.parametrize("arch", ["llama", "lfm2"])
 def test_memory_counts_the_pool_and_the_states_of_rows(model_file, arch):
   """Snapshots, at a prompt's last whole block and at an answer's end, count, too."""
-  with tinygrad_llm.load(str(model_file(arch=arch, layers=3, vocab=320)), max_context=256, chunk=32) as llm:
+  with tinygrad_llm.load(str(model_file(arch=arch, layers=3, vocab=315)), max_context=256, chunk=32) as llm:
     assert llm.health().state == "idle"
     assert len(list(llm.stream([1, 2], max_tokens=2, ignore_eos=True))) == 2
     first, pool = llm.memory(), llm.engine.steps
