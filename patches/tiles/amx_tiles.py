@@ -48,7 +48,10 @@ DEPTH = 32         # weights of a row per tile register
 PAIRS = TOKENS // LANES
 UNROLLED = 32      # most weights of a row that are dequantised together
 MOST = 64          # most row tiles that are dequantised together
-HELD = 1 << 20     # bytes of dequantised weights: a core's second-level cache has twice that
+HELD = 1 << 19     # bytes of dequantised weights: a quarter of a core's second-level cache, which holds x, too
+DEEP = 2048        # most weights of a row that are multiplied in one go, unless the row has no parts of at least ..
+SHALLOW = 512      # .. so many
+SUMS = 1 << 18     # most sums that a thread keeps for the next part of the rows
 
 def available(ren: Renderer) -> bool:
   """Whether a target has tile registers and this pass is on."""
@@ -97,10 +100,22 @@ def why_not(m: Matmul) -> str:
     return "an innermost loop of odd length"
   return ""
 
+def cuts(m: Matmul) -> int:
+  """Returns into how many parts K is cut, so that x and the weights of a part stay in a core's cache."""
+  if (of := _rows_of_x(m.products[0], m)) is None or _sums(m, PAIRS) > SUMS: return 1
+  K, outer = steps(m.loops), size(of.loops[-1]) // (2 if len(of.loops) == 1 else 1)
+  fits = [n for n in range(1, outer + 1) if outer % n == 0 and K // n % DEPTH == 0 and K // n <= DEEP]
+  return fits[0] if fits and K // fits[0] >= SHALLOW else 1
+
+def _sums(m: Matmul, held: int) -> int:
+  """The sums of all tokens by `held` row tiles of each product."""
+  return ceildiv(int(m.n_tokens.vmax), TOKENS) * TOKENS * held * LANES * len(m.products)
+
 def tiles(m: Matmul, threads: int) -> int:
   """Returns how many row tiles of each product are dequantised together: an even number that the cache holds."""
-  all_ = ceildiv(m.n_rows // LANES, threads)
-  most = max(2, min(MOST, HELD // (LANES * steps(m.loops) * 2 * len(m.products))) // 2 * 2)
+  all_, most = ceildiv(m.n_rows // LANES, threads), HELD // (LANES * steps(m.loops) // (n := cuts(m)) * 2 * len(m.products))
+  if n > 1: most = min(most, SUMS // _sums(m, 1))
+  most = max(PAIRS, min(MOST, most) // PAIRS * PAIRS)
   return min(most, ceildiv(ceildiv(all_, ceildiv(all_, most)), 2) * 2)  # equally many each time
 
 def apply(k: Scheduler, opt: Opt) -> bool:
@@ -116,9 +131,9 @@ def apply(k: Scheduler, opt: Opt) -> bool:
 
 # *** the kernel
 
-def _call(name: str, sums: UOp, *others: UOp) -> UOp:
-  """A call in C that takes addresses. Its result is stored in the first sum: tinygrad drops calls without a store."""
-  src = (first := sums.index(0), *others)
+def _call(name: str, sums: UOp, at: UOp|int, *others: UOp) -> UOp:
+  """A call in C that takes addresses. Its result is stored in the sum `at`: tinygrad drops calls without a store."""
+  src = (first := sums.index(at), *others)
   text = f"{PREFIX}{name}({','.join(f'{{{i}}}' for i in range(len(src)))})"
   return first.store(UOp(Ops.CUSTOM, dtypes.float, src, text))
 
@@ -132,7 +147,8 @@ class Kernel:
   """
   A kernel that uses tile registers: its loops, the outermost first, and its arrays.
 
-  held: row tiles that are dequantised together. threads: most threads.
+  held: row tiles that are dequantised together. threads: most threads. If K is cut into parts, all sums of the tiles
+  wait in an array for the next part.
   """
   def __init__(self, sink: UOp, m: Matmul, held: int, threads: int):
     self.sink, self.m, self.held = sink, m, held
@@ -146,9 +162,15 @@ class Kernel:
     each = ceildiv(parts, threads)
     self.thread, self.part = self.loop(threads, AxisType.THREAD), self.loop(each)
     self.first_tile = (self.thread * each + self.part) * held
-    n = m.n_tokens
-    self.block, self.pair = self.loop((n + (TOKENS - 1)) // TOKENS), self.loop(held // PAIRS)
-    self.first_token = (self.block * TOKENS).minimum(n - TOKENS).maximum(0)
+    self.n_deep, self.n_blocks = cuts(m), (m.n_tokens + (TOKENS - 1)) // TOKENS
+    self.deep = self.loop(self.n_deep)
+    self.block, self.pair = self.loop(self.n_blocks), self.loop(held // PAIRS)
+
+  def first_token(self, block: UOp) -> UOp: return (block * TOKENS).minimum(self.m.n_tokens - TOKENS).maximum(0)
+
+  def place(self, block: UOp, pair: UOp) -> UOp:
+    """Returns where the sums of a block of tokens by a pair of tiles begin."""
+    return (block * (self.held // PAIRS) + pair) * TOKENS ** 2 if self.n_deep > 1 else UOp.const(0)
 
   def _row(self, tile: UOp, lane: UOp) -> dict[UOp, UOp]:
     """Returns the steps of the loops over rows. Tiles beyond the last one repeat it."""
@@ -159,7 +181,7 @@ class Kernel:
   def weights(self, p: Product) -> UOp:
     """Fills an array with dequantised weights: tile after tile, pairs of neighbours in the order of x, of 16 rows."""
     loops = self.x[p].loops
-    pairs = {r: size(r) // (2 if r is loops[0] else 1) for r in loops}
+    pairs = {r: size(r) // (2 if r is loops[0] else 1) // (self.n_deep if r is loops[-1] else 1) for r in loops}
     unrolled, left = dict[UOp, int](), UNROLLED // 2
     for r, n in pairs.items():
       unrolled[r] = divisor(n, left)
@@ -169,43 +191,49 @@ class Kernel:
     inner = {r: self.loop(unrolled[r], AxisType.UPCAST) for r in reversed(loops)}
     lane, at = self.lane(), {r: outer[r] * unrolled[r] + inner[r] for r in loops}
     place = functools.reduce(lambda n, r: n * pairs[r] + at[r], outer, tile)
+    deep = {**at, loops[-1]: self.deep * pairs[loops[-1]] + at[loops[-1]]}
     def bits(odd: int) -> UOp:
       """Returns a weight's float32 bits, increased so that cutting off the lower half rounds to bfloat16."""
-      of = {**self._row(tile, lane), **at, loops[0]: at[loops[0]] * 2 + odd, **self.matrices}
+      of = {**self._row(tile, lane), **deep, loops[0]: deep[loops[0]] * 2 + odd, **self.matrices}
       return p.w.substitute(of, walk=True).cast(dtypes.float).bitcast(dtypes.uint32) + (1 << 15)
-    array = self.array(self.held * steps(loops) // 2 * LANES, dtypes.uint32)
+    array = self.array(self.held * steps(loops) // self.n_deep // 2 * LANES, dtypes.uint32)
     filled = array.index(place * LANES + lane).store(bits(0) >> 16 | bits(1) & 0xffff0000)
     return array.after(ended(filled, lane, *inner.values(), *outer.values(), tile))
 
   def product(self, p: Product, weights: UOp, before: UOp) -> UOp:
     """Stores the sums of 32 tokens by 32 rows in an array. before: the last call that used the tile registers."""
-    rows = self.x[p]
-    inside = [r for r in (*self.matrices.values(), self.thread, self.part, self.block, self.pair) if r.op is Ops.RANGE]
-    sums = self.array(TOKENS * TOKENS, dtypes.float)
-    step, K = self.loop(steps(rows.loops) // DEPTH), steps(rows.loops)
-    started = _call("start", sums.after(before, *inside))
+    rows, around = self.x[p], (self.thread, self.part, self.deep, self.block, self.pair)
+    inside = [r for r in (*self.matrices.values(), *around) if r.op is Ops.RANGE]
+    sums = self.array(_sums(self.m, self.held) // len(self.m.products) if self.n_deep > 1 else TOKENS ** 2)
+    place, K = self.place(self.block, self.pair), steps(rows.loops) // self.n_deep
+    step = self.loop(K // DEPTH)
+    started = _call("start", sums.after(before, *inside), place, self.deep.cast(dtypes.int))
     at = rows.load.src[1].get_idx().substitute({
       **{r: r.const_like(0) for r in (*rows.loops, *self.m.tokens)}, **self.matrices}, walk=True)
-    x = rows.load.src[0].index(at + self.first_token * rows.stride + step * DEPTH)
+    at = at + self.first_token(self.block) * rows.stride + self.deep * K + step * DEPTH
     of_rows = [weights.index(((self.pair * PAIRS + i) * (K // 2) + step * (DEPTH // 2)) * LANES) for i in range(PAIRS)]
-    done = _call("step", sums.after(started), x, UOp.cconst(2 * rows.stride, dtypes.int), *of_rows)
-    return _call("stop", sums.after(ended(done, step)))
+    done = _call("step", sums.after(started), place, rows.load.src[0].index(at),
+                 UOp.cconst(2 * rows.stride, dtypes.int), *of_rows)
+    return _call("stop", sums.after(ended(done, step)), place)
 
   def kernel(self) -> UOp:
-    m, stored = self.m, [_call("configure", self.array(1, dtypes.float))]
+    m, stored = self.m, [_call("configure", self.array(1), 0)]
     arrays = {w: self.weights(p) for w, p in {p.w: p for p in m.products}.items()}
     for p in m.products: stored.append(self.product(p, arrays[p.w], stored[-1]))
-    sums = [u.src[0].buf_uop.after(u) for u in stored[1:]]
+    sums, block, pair = [u.src[0].buf_uop for u in stored[1:]], self.block, self.pair
+    if self.n_deep > 1:
+      all_done = ended(UOp.group(*stored[1:]) if len(sums) > 1 else stored[1], pair, block, self.deep)
+      stored, block, pair = [all_done] * len(stored), self.loop(self.n_blocks), self.loop(self.held // PAIRS)
     t, j, lane = self.loop(m.n_tokens.minimum(TOKENS)), self.loop(PAIRS), self.lane()
-    new = {p.red: of.index((t * PAIRS + j) * LANES + lane).cast(p.red.dtype) for p, of in zip(m.products, sums)}
-    at = {**apart(self.first_token + t, m.tokens), **self._row(self.pair * PAIRS + j, lane), **self.matrices}
+    place = self.place(block, pair) + (t * PAIRS + j) * LANES + lane
+    new = {p.red: of.after(u).index(place).cast(p.red.dtype) for p, of, u in zip(m.products, sums, stored[1:])}
+    at = {**apart(self.first_token(block) + t, m.tokens), **self._row(pair * PAIRS + j, lane), **self.matrices}
     ends = list[UOp]()
     for end in self.sink.src:
       store = end.src[0].substitute(new).substitute(at, walk=True)
       ends.append(ended(store, lane, j, t))
     body = UOp.group(*ends) if len(ends) > 1 else ends[0]
-    around = (self.pair, self.block, self.part, self.thread, *self.matrices.values())
-    return ended(body, *around).sink(arg=self.sink.arg)
+    return ended(body, pair, block, self.part, self.thread, *self.matrices.values()).sink(arg=self.sink.arg)
 
 def run(sink: UOp, ren: Renderer) -> UOp:
   opt = next((opt for opt in sink.arg.applied_opts if opt.op is ScheduleOps.AMX), None)
@@ -225,16 +253,23 @@ static inline float amx_configure(float* none) {
 #endif
   return *none;
 }
-static inline float amx_start(float* sums) {
+static inline float amx_start(float* sums, int part) {
 #if defined(__AMX_BF16__)
+  if (part) {
+    __builtin_ia32_tileloadd64(0, sums, 128);
+    __builtin_ia32_tileloadd64(1, sums + 16, 128);
+    __builtin_ia32_tileloadd64(2, sums + 32 * 16, 128);
+    __builtin_ia32_tileloadd64(3, sums + 32 * 16 + 16, 128);
+    return *sums;
+  }
   __builtin_ia32_tilezero(0);
   __builtin_ia32_tilezero(1);
   __builtin_ia32_tilezero(2);
   __builtin_ia32_tilezero(3);
 #else
-  for (int i = 0; i < 32 * 32; i++) sums[i] = 0;
+  if (!part) for (int i = 0; i < 32 * 32; i++) sums[i] = 0;
 #endif
-  return 0;
+  return *sums;
 }
 static inline float amx_step(float* sums, const __bf16* x, long stride, const unsigned int* a, const unsigned int* b) {
 #if defined(__AMX_BF16__)

@@ -54,9 +54,10 @@ def drawn(name: str, count: int) -> list[dict]:
   """GEMMs of random sizes: any number of tokens, of tiles and of words a row."""
   rng, found = np.random.default_rng([count, len(name)]), list[dict]()
   block = test_pack_operands.block(name) if name != "BF16" else 32
-  for _ in range(count):
-    most = int(rng.integers(32, 100))
-    sizes = 16 * int(rng.integers(1, 40)), int(rng.integers(1, 7)) * block, int(rng.integers(1, most + 1)), most
+  for i in range(count):
+    most, deep = int(rng.integers(32, 100)), i % 2
+    n = int(rng.integers(amx_tiles.DEEP // block + 1, 3 * amx_tiles.DEEP // block) if deep else rng.integers(1, 7)) * block
+    sizes = 16 * int(rng.integers(1, 8 if deep else 40)), n, int(rng.integers(1, most + 1)), most
     found.append({"sizes": sizes, **product(name, *sizes)})
   return found
 
