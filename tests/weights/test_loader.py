@@ -37,6 +37,24 @@ def test_loading_in_pieces(model_file, monkeypatch, vocab):
   pieces = [w.stored.numpy() for w in tinygrad_llm.load(path).weights.values()]
   assert len(written) > len(whole) + 1 and all(map(np.array_equal, whole, pieces))
 
+def test_padding_of_rows():
+  """Few rows of zeros make a matrix whole tiles; large ones are shared by 2, 4 or 8 threads. Small ones have none."""
+  wanted = {1: 1, 511: 511, 512: 512, 513: 528, 2047: 2048, 2049: 2080, 4095: 4096, 4097: 4160, 8193: 8320}
+  assert {rows: memory.padded(rows) for rows in wanted} == wanted
+  assert [memory.padded(rows) for rows in (32000, 32064, 128256, 151936, 262144)] == [
+    32000, 32128, 128256, 151936, 262144]
+  assert all(rows <= memory.padded(rows) < 1.03 * rows for rows in range(512, 70000))
+
+@pytest.mark.parametrize("types, vocab", some([("Q4_K", 8193), ("F16", 8207), ("BF16", 8201), ("Q8_0", 8209)], 0, 1))
+def test_threads_share_any_matrix(model_file, types, vocab):
+  """A head whose rows are no multiple of threads is shared by them, too, and its logits are of these rows."""
+  path = str(model_file(types=types, vocab=vocab, dim=256, layers=1, context=96, tied=False, blocks=True))
+  llm = tinygrad_llm.load(path)
+  found, ids = llm.logits([1, vocab - 1, 3]), [*llm.stream([1, 2, 3], max_tokens=5, ignore_eos=True)]
+  assert found.shape[-1] == vocab and np.isfinite(found).all() and max(ids) < vocab
+  head, = (w for names, w in llm.weights.items() if names == ("output.weight",))
+  assert head.stored.shape[0] * (head.layout.tile if head.layout else 1) == memory.padded(vocab) != vocab
+
 def test_dequantize_expands_matrices(model_file, monkeypatch):
   monkeypatch.setattr(numerics, "multiplies_bytes", lambda: False)
   path = model_file(types="Q8_0", vocab=384, context=96)

@@ -15,8 +15,17 @@ from tinygrad_llm.weights.layout import TILE, Layout, store
 from tinygrad_llm.weights.rows import RowReader
 
 LEAST_PADDED = 512  # rows of a matrix that is padded: TILE - 1 rows of zeros are 3% of it at most
+THREADS = 8  # share the tiles of a large matrix evenly
+SHARED = 64  # tiles for each of these threads, at least: so few tiles of zeros are 1.6% of the matrix at most
 PIECE = 16 << 20  # bytes that are repacked at once, about
 TILES = 16  # a piece has a multiple of so many tiles, which threads share
+
+def padded(rows: int) -> int:
+  """How many rows a matrix of `rows` rows has in memory: whole tiles, which 2, 4 or 8 threads share if it has many."""
+  if rows < LEAST_PADDED: return rows
+  tiles, threads = ceildiv(rows, TILE), THREADS
+  while threads > 1 and tiles < threads * SHARED: threads //= 2
+  return round_up(tiles, threads) * TILE
 
 def held_as(qt: QuantType, shape: tuple[int, ...], ren: Renderer) -> tuple[tuple[int, ...], Layout|None]:
   """
@@ -25,10 +34,9 @@ def held_as(qt: QuantType, shape: tuple[int, ...], ren: Renderer) -> tuple[tuple
   The shape is (rows / tile, words of a row, tile) with a layout, else (rows, items of a row).
   """
   n, rows = shape[-1], prod(shape[:-1])
-  if len(shape) > 1:
-    padded = round_up(shape[-2], TILE) if len(shape) == 2 and shape[-2] >= LEAST_PADDED else shape[-2]
-    if (lay := layout(qt, ren, padded, n)) is not None:
-      return (rows // shape[-2] * padded // lay.tile, lay.row_words(n // qt.block), lay.tile), lay
+  if len(shape) == 2: rows = padded(rows)
+  if len(shape) > 1 and (lay := layout(qt, ren, rows if len(shape) == 2 else shape[-2], n)) is not None:
+    return (rows // lay.tile, lay.row_words(n // qt.block), lay.tile), lay
   return (rows, qt.row_items(n)), None
 
 def piece_shape(qt: QuantType, lay: Layout, tiles: int, n: int) -> tuple[int, int, int]:
