@@ -24,13 +24,14 @@ from tinygrad_llm.patches.tiles.pack_operands import MOST
 from tinygrad_llm.patches.vector.lanes import interleaved
 
 PERIOD = 256    # most weights to unroll: a block of the largest formats
+ROWS = 2        # rows of floats that are added up at once: a sum's next addition waits for the last one
 SHARED = 8      # longest output axis that is unrolled because its steps share loads
 STEPS = 64      # least steps to unroll where lanes are rows
 SWEPT = 32      # the same where many tokens share the weights
 TOKENS = 8      # most tokens whose sums stay in registers together
 SHARING = 4     # times the square of the registers: most products per step of tokens for unpacking weights in registers
 HELD = 32       # with AVX2, most weights a row that are unpacked in registers: they are all registers
-LEAST = 1 << 18  # smallest matrix, in weights, that is blocked over tokens: such a kernel takes seconds to lower
+LEAST = 1 << 18  # smallest matrix, in weights, that is blocked over a prompt's tokens: it takes seconds to lower
 UNPACKED = 1 << 19  # bytes of weights that are unpacked together: they fit a core's cache
 
 def _unroll(k: Scheduler, r: UOp, amount: int) -> UOp|None:
@@ -48,11 +49,13 @@ def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
   """
   Unrolls a block of weights in the order of x and shares the rows among threads. Returns the reason if it cannot.
 
-  The lanes are rows if memory interleaves them; otherwise lanes.py finds the lanes within the block.
+  The lanes are rows if memory interleaves them; otherwise lanes.py finds the lanes within the block. Floats then are
+  added up for two rows at once. F16, 32128 x 2048, one row of x, 2 threads of a Xeon with AVX-512 in turns: 8.8 -> 6.9
+  ms. With 64128 rows and 8 rows of x, F16 28 -> 22 ms, BF16 35 -> 21 ms.
   """
   if (tile := _tile(s)) is not None: return on_tiles(k.copy(), s, tile)
-  loop = tokens(k) if is_on("register_tiles") else None
-  loads, unrolled, most = s.xs or s.ws, 1, PERIOD if s.packed else (2 if loop is not None else 4) * LANES
+  loop, packed = tokens(k) if is_on("register_tiles") else None, any(_serves(u, s.loops) > 2 for u in s.ws or s.xs)
+  loads, unrolled, most = s.xs or s.ws, 1, PERIOD if packed else (2 if loop is not None else 4) * LANES
   in_order = s.strides(loads)
   if len(in_order) < len(s.loops) or next(iter(in_order.values())) != 1: return "no load with stride 1"
   k = k.copy()
@@ -67,15 +70,23 @@ def on_cpu(k: Scheduler, s: Sum) -> Scheduler|str:
   if loop is not None:  # a few tokens and rows share each load, often from a cache: no software prefetch
     k.apply_opt(action(ScheduleOps.PREFETCH, 0))
     k.apply_opt(action(ScheduleOps.TOKENS, min(size(loop), tile_shape(k.ren)[0])))
-  row = s.rows if loop is None else next(iter(matrix_rows(k)), None)
-  most = 1 if loop is None else max(1, tile_shape(k.ren)[1] // len(s.reds))
-  rows = getenv("MV_ROWS_PER_THREAD", 1 if row is None else _fits(size(row), most))
+  shared, sums = sharing(k, s.xs) if loop is None and s.rows is None else None, len(s.reds)
+  if shared is not None:
+    k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(shared), 0))
+    sums *= size(shared)
+  if loop is not None: row, most = next(iter(matrix_rows(k)), None), tile_shape(k.ren)[1] // sums
+  else:
+    row = s.rows if shared is None else max(matrix_rows(k), key=size, default=None)
+    most = 1 if packed or unrolled < STEPS else min(ROWS, registers(k.ren) // 2 // sums)
+  rows = getenv("MV_ROWS_PER_THREAD", 1 if row is None else _fits(size(row), max(1, most)))
   if row is not None and rows > 1 and row.src[0].divides(rows) is not None:
     k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(row), rows))
-  if loop is None and s.rows is None and (shared := sharing(k, s.xs)) is not None:
-    k.apply_opt(Opt(OptOps.UPCAST, k.rngs.index(shared), 0))
   share(k, None if loop is None else next(reversed(matrix_rows(k)), None))
   return k
+
+def _serves(load: UOp, loops: Sequence[UOp]) -> int:
+  """How many steps of a sum one load serves: two of a word with BF16 weights, all of a small block."""
+  return steps([r for r in loops if r not in load.ranges])
 
 def sharing(k: Scheduler, loads: Sequence[UOp]) -> UOp|None:
   """Returns a short output axis of known length that some of the loads lack: its steps share those loads."""
@@ -124,8 +135,8 @@ def on_tiles(k: Scheduler, s: Sum, tile: UOp) -> Scheduler:
   shared = max(of_tiles, key=size, default=None) if chosen and known else None
   if loop is not None:
     count = steps(of_tiles)
-    if count * steps([tile, *s.loops]) >= LEAST:
-      of_step, few = min(size(loop), TOKENS), size(loop) <= TOKENS and known
+    of_step, few = min(size(loop), TOKENS), size(loop) <= TOKENS and known
+    if few or count * steps([tile, *s.loops]) >= LEAST:
       if is_on("register_tiles"): k.apply_opt(action(ScheduleOps.TOKENS, of_step))
       fits = few and in_registers(k.ren, of_step, unrolled, are_of_7_bits(s, tile))
       if is_on("pack_operands") and not fits:

@@ -5,6 +5,9 @@ Volatile loads are scheduling barriers for clang: what stands between two of the
 activation loads, and loads of their sums, below the weight load that they meet. It finishes the sums that a load
 completes before the next load, and adds terms in the order in which they are complete. Otherwise all partial products
 of a block stay live until the last load, and spill.
+
+The order of a sum, and which of its products an instruction adds, depend on the sum alone. A row of x then has the same
+numbers, to the bit, whatever number of rows shares the weights.
 """
 from __future__ import annotations
 import functools
@@ -65,8 +68,11 @@ def sorted_sums(sink: UOp, loads: list[UOp]) -> UOp:
       else: left += t.src[::-1]
     if len({uses.last[t] for t in terms if t in uses.last}) <= SHORT: continue
     # the accumulator's value comes first, because instructions add products to it; last, if they would wait for it
-    waits = LATENCY * len(terms) > len(uses.last)
+    waits = LATENCY * len(terms) > sum(v in uses.last for v in u.backward_slice)
     terms.sort(key=lambda t: uses.last.get(t, len(loads) if waits else -1))
+    # clang fuses the left one of two products with their addition: it leaves the first term alone, as it would be if a
+    # loop added the terms to zero
+    if all(t.op is Ops.MUL for t in terms[:2]): terms[:2] = terms[1::-1]
     subs[u] = functools.reduce(lambda a, b: a.alu(Ops.ADD, b), terms)
   return sink.substitute(subs) if subs else sink
 
@@ -104,6 +110,10 @@ class LiveRanges(Uses):
         for x in of: met.setdefault(x, []).append(u)
     return met
 
+  def _is_fused(self, u: UOp) -> bool:
+    """Whether clang makes one instruction of a product and its addition. If the product had a name, it would not."""
+    return u.op is Ops.MUL and u.dtype == dtypes.float and all(_is_add(by) for by in self.users[u])
+
   def completed(self) -> dict[int, list[UOp]]:
     """{number of a load: the sums that it completes, to which later loads' products are added}."""
     found, sums = dict[int, list[UOp]](), set[UOp]()
@@ -114,7 +124,7 @@ class LiveRanges(Uses):
       at = self.last[u]
       if self.after[u] > at: continue  # it depends on a loop whose loads have later numbers
       if any(self.last.get(by, -1) > at for by in self.users[u]) and innermost(u) is self.loops[at]:
-        found.setdefault(at, []).append(u)
+        found.setdefault(at, []).extend([s for s in u.src if s in sums] if self._is_fused(u) else [u])
     return found
 
   def placed(self, tag: tuple[str, int], complete: bool) -> UOp:

@@ -40,6 +40,8 @@ def held(name: str, rows: int, n: int, stream: bool) -> tuple[QuantType, Tensor,
   qt = next(qt for qt in QUANT_TYPES.values() if qt.name == name)
   if name in ("F16", "F32"):
     raw = np.random.default_rng(0).standard_normal((rows, n)).astype(NUMPY[qt.dtype]).tobytes()
+  elif name == "BF16":
+    raw = np.random.default_rng(0).standard_normal((rows, n), np.float32).view(np.uint16)[:, 1::2].tobytes()
   else: raw = random_blocks(np.random.default_rng(0), name, rows * n // qt.block, 0.02)
   wanted = reference(qt, raw, n).reshape(rows, n).astype(np.float64)
   found = layout(qt, Device[Device.DEFAULT].renderer, rows, n) if stream else None  # None: no pass makes lanes of rows

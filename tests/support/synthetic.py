@@ -82,6 +82,7 @@ LAYOUTS = {
   "Q4_0": Layout(0, 4.64), "Q4_1": Layout(0, 4.61, 2, -7.5), "Q5_0": Layout(0, 9.25), "Q5_1": Layout(0, 9.23, 2, -15.5),
   "Q8_0": Layout(0, 73.9), "Q2_K": Layout(80, 9.9, 82, 1.5), "Q3_K": Layout(108, 43.), "Q4_K": Layout(0, 169., 2, 7.5),
   "Q5_K": Layout(0, 338., 2, 15.5), "Q6_K": Layout(208, 1365.), "IQ4_NL": Layout(0, 67.6), "IQ4_XS": Layout(0, 1255.),
+  "IQ2_XS": Layout(0, 55.9),
 }
 E2M1_STD = 5.85     # standard deviation of the doubled 4-bit float values of MXFP4 and NVFP4
 
