@@ -83,7 +83,7 @@ def object_code(cpu: str) -> str: return compiler_cpu.ClangCompiler(["x86_64", c
 def test_results_match_reference(target):
   rng = np.random.default_rng(len(target))
   drawn = [(int(rng.integers(1, 80)), 16 * int(rng.integers(1, 40)), int(rng.integers(1, 90)), 90) for _ in range(5)]
-  found = child.call(computed, [*SIZES, *drawn], DEV=target).value
+  found = child.call(computed, [*SIZES, *drawn], DEV=target, NO_AMX_TILES="1").value
   assert {row["size"]: row["error"] for row in found if row["error"] > MOST} == {}
   long = [row for row in found if row["size"][1] > LOOP and row["size"][1] % dot_bf16.AT_ONCE == 0]
   assert len(long) > 2 and [row["size"] for row in long if "add_bf16_dots(" not in row["source"]] == []

@@ -56,8 +56,8 @@ def drawn(name: str, count: int) -> list[dict]:
   block = test_pack_operands.block(name) if name != "BF16" else 32
   for i in range(count):
     most, deep = int(rng.integers(32, 100)), i % 2
-    n = int(rng.integers(amx_tiles.DEEP // block + 1, 3 * amx_tiles.DEEP // block) if deep else rng.integers(1, 7)) * block
-    sizes = 16 * int(rng.integers(1, 8 if deep else 40)), n, int(rng.integers(1, most + 1)), most
+    blocks = int(rng.integers(*(amx_tiles.DEEP // block * i + 1 for i in (1, 3))) if deep else rng.integers(1, 7))
+    sizes = 16 * int(rng.integers(1, 8 if deep else 40)), blocks * block, int(rng.integers(1, most + 1)), most
     found.append({"sizes": sizes, **product(name, *sizes)})
   return found
 

@@ -92,12 +92,13 @@ def products(name: str, m: int, fused: bool, lengths: list[int], least: int, use
 @pytest.mark.parametrize("name, m, fused, least", some([
   ("Q4_0", 2, False, 0), ("Q4_0", 2, True, 0), ("MXFP4", 1, False, 0), ("IQ4_NL", 1, False, 1 << 18)], 1))
 def test_expert_product_results(name, m, fused, least):
-  found = child.call(products, name, m, fused, [7, MOST, 1, 13, 4], least).value
+  found = child.call(products, name, m, fused, [7, MOST, 1, 13, 4], least, NO_AMX_TILES="1").value
   assert max(found["errors"]) < 1e-5 and found["traced"] <= 2
 
 @pytest.mark.parametrize("used", sample([1, 5, 6], [5]))
 def test_several_experts_per_token(used):
-  assert max(child.call(products, "Q8_0", 1, False, [1, 3, MOST], 1 << 18, used).value["errors"]) < 1e-5
+  found = child.call(products, "Q8_0", 1, False, [1, 3, MOST], 1 << 18, used, NO_AMX_TILES="1").value
+  assert max(found["errors"]) < 1e-5
 
 # *** kernels for GPUs, run by numpy
 
