@@ -46,6 +46,7 @@ def test_no_usage_unless_asked(server):
 
 def test_seed_decides(server):
   def drawn(seed): return whole(server, temperature=1.5, max_tokens=12, seed=seed).choices[0].message.content
+  drawn(4)  # reads the prompt: a prompt that is found again has slightly other numbers
   first = drawn(5)
   assert drawn(5) == first and len({first, *(drawn(i) for i in range(6, 10))}) > 1
   several = whole(server, temperature=1.5, max_tokens=12, seed=5, n=3)
