@@ -159,7 +159,7 @@ CASES = {"embedding": embedding, "packed": packed, "gate": gate, "values": value
         {n: functools.partial(matvec, n, 64, 1024) for n in ("Q4_K", "Q6_K", "Q5_0", "MXFP4", "IQ4_XS", "F16")} | \
         {f"rows {n}": functools.partial(matvec, n, 64, 1024, stream=True) for n in ("Q4_K", "Q8_0", "MXFP4")} | \
         {f"int8 {name}": functools.partial(with_int8, name, 64, 512) for name in STREAMS} | \
-        {f"tokens {name}": functools.partial(with_int8, name, 256, 512, 5) for name in STREAMS}
+        {f"tokens {name}": functools.partial(with_int8, name, 256, 512, 11) for name in STREAMS}
 
 def error(lazy: Tensor, wanted: np.ndarray) -> float:
   """The largest error, as a fraction of the expected values' root mean square."""
@@ -352,7 +352,7 @@ def test_interleaved_rows_are_a_vector():
 def test_token_loop_is_inside_row_tiles():
   """The loop over tokens is inside the loop over row tiles; for larger matrices see test_pack_operands.py."""
   loops = re.findall(r"for \(int \w+ = 0; \w+ < (\d+)", row("tokens Q4_K")["source"])
-  assert loops[-4:] == ["5", "2", "2", "2"]  # tokens, blocks, parts of a block
+  assert loops[-4:] == ["11", "2", "2", "2"]  # tokens, blocks, parts of a block
 
 @pytest.mark.parametrize("name", sample(STREAMS, ("Q4_K",)))
 def test_int8_dots(name):
