@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from tinygrad.codegen.opt import Opt, check
 from tinygrad.codegen.opt.postrange import Scheduler
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import ceildiv
+from tinygrad.helpers import ceildiv, round_up
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.cstyle import ClangRenderer
 from tinygrad.uop.ops import AxisType, Ops, PatternMatcher, UOp, UPat
@@ -113,7 +113,7 @@ def cuts(m: Matmul) -> int:
 
 def _sums(m: Matmul, held: int) -> int:
   """The sums of all tokens by `held` row tiles of each product."""
-  return ceildiv(int(m.n_tokens.vmax), TOKENS) * TOKENS * held * LANES * len(m.products)
+  return round_up(int(m.n_tokens.vmax), TOKENS) * held * LANES * len(m.products)
 
 def tiles(m: Matmul, threads: int) -> int:
   """Returns how many row tiles of each product are dequantised together: an even number that the cache holds."""
@@ -222,23 +222,22 @@ class Kernel:
     return _call("stop", sums.after(ended(done, step)), place)
 
   def kernel(self) -> UOp:
-    m, stored = self.m, [_call("configure", self.array(1), 0)]
+    m, stored, last = self.m, list[UOp](), _call("configure", self.array(1), 0)
     arrays = {w: self.weights(p) for w, p in {p.w: p for p in m.products}.items()}
-    for p in m.products: stored.append(self.product(p, arrays[p.w], stored[-1]))
-    sums, block, pair = [u.src[0].buf_uop for u in stored[1:]], self.block, self.pair
-    if self.n_deep > 1:
-      all_done = ended(UOp.group(*stored[1:]) if len(sums) > 1 else stored[1], pair, block, self.deep)
-      stored, block, pair = [all_done] * len(stored), self.loop(self.n_blocks), self.loop(self.held // PAIRS)
+    for p in m.products: stored.append(last := self.product(p, arrays[p.w], last))
+    sums, block, pair = [u.src[0].buf_uop for u in stored], self.block, self.pair
+    if self.n_deep > 1:  # all parts of K come before the results
+      stored = [ended(UOp.group(*stored), pair, block, self.deep)] * len(stored)
+      block, pair = self.loop(self.n_blocks), self.loop(self.held // PAIRS)
     t, j, lane = self.loop(m.n_tokens.minimum(TOKENS)), self.loop(PAIRS), self.lane()
     place = self.place(block, pair) + (t * PAIRS + j) * LANES + lane
-    new = {p.red: of.after(u).index(place).cast(p.red.dtype) for p, of, u in zip(m.products, sums, stored[1:])}
+    new = {p.red: of.after(u).index(place).cast(p.red.dtype) for p, of, u in zip(m.products, sums, stored)}
     at = {**apart(self.first_token(block) + t, m.tokens), **self._row(pair * PAIRS + j, lane), **self.matrices}
     ends = list[UOp]()
     for end in self.sink.src:
       store = end.src[0].substitute(new).substitute(at, walk=True)
       ends.append(ended(store, lane, j, t))
-    body = UOp.group(*ends) if len(ends) > 1 else ends[0]
-    return ended(body, pair, block, self.part, self.thread, *self.matrices.values()).sink(arg=self.sink.arg)
+    return ended(UOp.group(*ends), pair, block, self.part, self.thread, *self.matrices.values()).sink(arg=self.sink.arg)
 
 def run(sink: UOp, ren: Renderer) -> UOp:
   opt = next((opt for opt in sink.arg.applied_opts if opt.op is ScheduleOps.AMX), None)

@@ -312,7 +312,7 @@ class Vectorizer:
     largest, added = partition((s for s in self.ends if not self.inside[s.src[0].src[1]]),
                                lambda s: len(maxima(s.src[1])) > 1)
     stores += [*map(self.largest, largest), *self.add(added)]
-    body = stores[0] if len(stores) == 1 else UOp.group(*stores)
+    body: UOp = UOp.group(*stores)
     rest = tuple(self.rewrite(s) for s in end.src[1:] if s is not self.lane)
     return body.end(*rest) if rest else body
 

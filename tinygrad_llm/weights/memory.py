@@ -33,9 +33,9 @@ def held_as(qt: QuantType, shape: tuple[int, ...], ren: Renderer) -> tuple[tuple
 
   The shape is (rows / tile, words of a row, tile) with a layout, else (rows, items of a row).
   """
+  if len(shape) == 2: shape = padded(shape[0]), shape[1]
   n, rows = shape[-1], prod(shape[:-1])
-  if len(shape) == 2: rows = padded(rows)
-  if len(shape) > 1 and (lay := layout(qt, ren, rows if len(shape) == 2 else shape[-2], n)) is not None:
+  if len(shape) > 1 and (lay := layout(qt, ren, shape[-2], n)) is not None:
     return (rows // lay.tile, lay.row_words(n // qt.block), lay.tile), lay
   return (rows, qt.row_items(n)), None
 
